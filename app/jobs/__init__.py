@@ -1,6 +1,6 @@
-"""The processes behind runs: launch, train, resume, what a living run is asked, checkpoints on their way elsewhere.
+"""Processes of runs: launch, train, resume, ask, evaluate and export, upload checkpoints, import and mirror curves.
 
-`sweeps` trains many runs, `alerts` says which of them need somebody, `projections` lays out memories. They stand
-together because each starts, watches or ends a process; what a process computes is the core's or `app.analysis`'s.
-Torch is loaded by `training`, in the process that trains, and by nothing that a page imports.
+`sweeps` trains many runs, `alerts` finds runs that need attention, `projections` computes layouts in the background.
+Each module starts, watches or ends a process; the computations are in `emtc_core` and `app.analysis`. Only the training
+process and `policies` load torch. No module that a page imports does.
 """

@@ -1,8 +1,9 @@
-"""Where a trainer's checkpoints go: a folder that it works in, and at a URL what is carried there from it.
+"""Store checkpoints in a local folder and, for a run whose files are at a URL, upload them from there.
 
-A trainer writes as ever; a thread of its own copies the newest checkpoint, so that training does not wait for a
-network. What fails is tried again with the next checkpoint and at the end. Each trainer leaves a mark here and there:
-where the marks agree, nobody else has had the run meanwhile, and what was not copied yet still counts.
+The trainer writes to the local folder. A thread uploads the newest checkpoint, so that training does not wait for the
+network. A failed upload is repeated with the next checkpoint and at the end. Each trainer writes a lease to the folder
+and to the URL. If the two leases are equal, no other trainer had the run, and local checkpoints that are not uploaded
+yet are still valid.
 """
 
 import logging
@@ -26,235 +27,249 @@ from storage.retry import Outage, retry_transient
 from storage.runs.removal import why_not_resume_at
 
 _log = logging.getLogger(__name__)
-LAST_WORDS_S = 600.0
-"""How long the end of a run waits for its last checkpoint to arrive."""
-_LOG_BYTES = 4_000_000
-_END_BYTES = 65_536
+CLOSE_TIMEOUT_S = 600.0
+"""Longest time that the end of a run waits for the upload of its last checkpoint [s]."""
+_MAX_LOG_BYTES = 4_000_000
+_TAIL_BYTES = 65_536
 
 
 class CheckpointUploader:
-    """Keeps a URL equal to a trainer's folder."""
+    """Uploads the checkpoints, the best policy and the log of one trainer to a URL."""
 
-    def __init__(self, files: RunFiles, folder: Path, *, keep: int, mark: bytes) -> None:
-        """Carry between `folder` and `files`, where as many checkpoints are kept, under a trainer's mark."""
-        self._files, self._folder, self._keep, self._mark = files, folder, keep, mark
-        self._outage = Outage(_log, f"run {files.run_id}: its checkpoints do not reach {files.url}")
-        self._earlier_log, self._log_from = b"", 0
-        self._wanted: deque[Path] = deque(maxlen=1)
-        self._failed: Path | None = None
-        self._is_taken_over = False
-        self._wake, self._closing = threading.Event(), False
-        self._thread = threading.Thread(target=self._run, daemon=True, name=f"uploader-{files.run_id}")
-
-    def begin(self, why_not: Callable[[int], str | None]) -> None:
-        """Fetch what the run goes on from, and leave this trainer's mark.
+    def __init__(self, files: RunFiles, folder: Path, *, keep: int, lease: bytes) -> None:
+        """Upload from a folder.
 
         Args:
-            why_not: Says why a checkpoint at an env step does not fit what was recorded, or None if it does.
+            files: The run's files at the URL.
+            folder: The trainer's local folder.
+            keep: Number of checkpoints to keep at the URL.
+            lease: Lease of this trainer.
+        """
+        self._files, self._folder, self._keep, self._lease = files, folder, keep, lease
+        self._outage = Outage(_log, f"run {files.run_id}: its checkpoints do not reach {files.url}")
+        self._previous_log, self._log_offset = b"", 0
+        self._queue: deque[Path] = deque(maxlen=1)
+        self._failed: Path | None = None
+        self._is_taken_over = False
+        self._wake, self._is_closing = threading.Event(), False
+        self._thread = threading.Thread(target=self._run, daemon=True, name=f"uploader-{files.run_id}")
+
+    def start(self, why_not: Callable[[int], str | None]) -> None:
+        """Download the checkpoint from which the run resumes, write the lease and start the thread.
+
+        Args:
+            why_not: Returns why a checkpoint at an env step does not match the recorded rows, or None if it matches.
 
         Raises:
-            StorageError: If the place does not answer, or cannot be written.
+            StorageError: If the URL does not answer or is not writable.
         """
         make_private_folder(self._folder)
         if not is_ours(self._files, self._folder):
-            self._set_strangers_aside()
-            self._read_earlier_log()
-        self._fetch(why_not)
-        self._files.write(LEASE, self._mark)
-        write_lease(self._folder, self._mark)
+            self._rename_unknown_files()
+            self._read_previous_log()
+        self._download(why_not)
+        self._files.write(LEASE, self._lease)
+        write_lease(self._folder, self._lease)
         self._thread.start()
 
-    def bring(self, checkpoint: Path) -> None:
-        """Have a checkpoint carried soon; one that still waits is passed over for it."""
-        self._wanted.append(checkpoint)
+    def queue_checkpoint(self, checkpoint: Path) -> None:
+        """Queue a checkpoint for upload. It replaces a checkpoint that is still in the queue."""
+        self._queue.append(checkpoint)
         self._wake.set()
 
-    def bring_best(self) -> None:
-        """Have the policy of the best evaluation carried soon."""
+    def queue_best(self) -> None:
+        """Queue the policy of the best evaluation for upload."""
         self._wake.set()
 
     def set_newer_aside(self, env_step: int) -> None:
-        """Rename what lies beyond a step that the run went back to, there as it was here.
+        """Rename the files at the URL that are newer than the env step from which the run resumed.
 
         Raises:
-            StorageError: If the place does not answer.
+            StorageError: If the URL does not answer.
         """
-        newer = [each for each in self._files.list_checkpoints() if each.name > name_checkpoint(env_step)]
-        newer += [each for each in self._files.list_best() if each.name > name_best(env_step)]
-        for found in newer:
-            self._files.rename(found.name, f"{Path(found.name).stem}.aside")
+        newer = [file for file in self._files.list_checkpoints() if file.name > name_checkpoint(env_step)]
+        newer += [file for file in self._files.list_best() if file.name > name_best(env_step)]
+        for file in newer:
+            self._files.rename(file.name, f"{Path(file.name).stem}.aside")
 
     def close(self) -> None:
-        """Wait until the last checkpoint has arrived, for LAST_WORDS_S at most."""
-        self._closing = True
+        """Wait for the last upload, for at most CLOSE_TIMEOUT_S."""
+        self._is_closing = True
         self._wake.set()
-        self._thread.join(LAST_WORDS_S)
+        self._thread.join(CLOSE_TIMEOUT_S)
         if self._thread.is_alive() or self._failed is not None:
-            _log.warning("run %s: its last checkpoint has not reached %s yet; it stays in %s", *self._places())
+            text = "run %s: its last checkpoint is not uploaded to %s yet; it stays in %s"
+            _log.warning(text, self._files.run_id, self._files.url, self._folder)
 
-    def _places(self) -> tuple[str, str, Path]:
-        return self._files.run_id, self._files.url, self._folder
-
-    def _set_strangers_aside(self) -> None:
-        """Rename what was left here before another trainer went on with the run and is not what lies there."""
-        there = {found.name: found for found in (*self._files.list_checkpoints(), *self._files.list_best())}
+    def _rename_unknown_files(self) -> None:
+        """Rename local files that differ from the URL, because another trainer has continued the run since then."""
+        remote = {file.name: file for file in (*self._files.list_checkpoints(), *self._files.list_best())}
         for path in [*list_checkpoints(self._folder), *list_best(self._folder)]:
-            if path.name not in there or not self._is_same(path, there[path.name]):
+            if path.name not in remote or not self._is_same(path, remote[path.name]):
                 path.replace(path.with_suffix(".aside"))
 
-    def _read_earlier_log(self) -> None:
-        """What an earlier trainer wrote elsewhere stands before what this one writes."""
-        self._earlier_log = self._files.read_tail(LOG_NAME, _LOG_BYTES)
+    def _read_previous_log(self) -> None:
+        """Read the log of the previous trainer from the URL; uploads of this trainer's log are appended to it."""
+        self._previous_log = self._files.read_tail(LOG_NAME, _MAX_LOG_BYTES)
         with suppress(OSError):
-            self._log_from = (self._folder / LOG_NAME).stat().st_size if self._earlier_log else 0
+            self._log_offset = (self._folder / LOG_NAME).stat().st_size if self._previous_log else 0
 
-    def _fetch(self, why_not: Callable[[int], str | None]) -> None:
-        """Fetch the newest checkpoints until one is whole and fits; a damaged one is fetched too, and named later."""
-        good = (path.name for path in reversed(list_checkpoints(self._folder)) if _is_good(path, why_not))
-        newest_here = next(good, "")
-        for found in reversed(self._files.list_checkpoints()):
-            path = self._folder / found.name
-            if found.name < newest_here:
+    def _download(self, why_not: Callable[[int], str | None]) -> None:
+        """Download the newest checkpoints until one is usable. Damaged ones are kept, so that users see them."""
+        usable = (path.name for path in reversed(list_checkpoints(self._folder)) if _is_usable(path, why_not))
+        newest_local = next(usable, "")
+        for file in reversed(self._files.list_checkpoints()):
+            path = self._folder / file.name
+            if file.name < newest_local:
                 return
-            if not self._is_same(path, found):
-                self._files.fetch(found.name, path)
-            if _is_good(path, why_not):
+            if not self._is_same(path, file):
+                self._files.fetch(file.name, path)
+            if _is_usable(path, why_not):
                 return
 
-    def _is_same(self, path: Path, found: RemoteFile) -> bool:
-        """Compare sizes and ends: a checkpoint ends with the digests of all that it holds."""
-        if not path.is_file() or path.stat().st_size != found.size:
+    def _is_same(self, path: Path, file: RemoteFile) -> bool:
+        """Compare sizes and last bytes. A checkpoint ends with the digests of its parts."""
+        if not path.is_file() or path.stat().st_size != file.size:
             return False
-        return read_tail(path, _END_BYTES) == self._files.read_tail(found.name, _END_BYTES)
+        return read_tail(path, _TAIL_BYTES) == self._files.read_tail(file.name, _TAIL_BYTES)
 
     def _run(self) -> None:
-        while not self._closing:
+        while not self._is_closing:
             self._wake.wait()
             self._wake.clear()
-            self._carry(self._take() or self._failed)
-        self._carry(self._take() or self._failed)
+            self._upload(self._pop_queue() or self._failed)
+        self._upload(self._pop_queue() or self._failed)
 
-    def _take(self) -> Path | None:
+    def _pop_queue(self) -> Path | None:
         try:
-            return self._wanted.pop()
+            return self._queue.pop()
         except IndexError:
             return None
 
-    def _carry(self, checkpoint: Path | None) -> None:
-        """Copy one checkpoint, the best policy and the log; a failure is told once and never ends a training."""
+    def _upload(self, checkpoint: Path | None) -> None:
+        """Upload one checkpoint, the best policy and the log. A failure is logged and does not stop the training."""
         if self._is_taken_over:
             return
         try:
-            if checkpoint is not None and checkpoint.is_file() and not self._files.put(checkpoint, may_enter=self._may):
-                return
-            self._carry_best()
+            if checkpoint is not None and checkpoint.is_file():
+                is_uploaded = self._files.put(checkpoint, may_enter=self._has_lease)
+                if not is_uploaded:
+                    return
+            self._upload_best()
             if not self._is_taken_over:
-                self._drop_old()
-                self._carry_log()
+                self._remove_old()
+                self._upload_log()
         except (StorageError, OSError) as error:
             if checkpoint is not None and checkpoint.is_file():
                 self._failed = checkpoint
-            self._outage.failed(f"{error} It is tried again with the next checkpoint.")
+            self._outage.failed(f"{error} The upload is repeated with the next checkpoint.")
         else:
             self._failed = None
             self._outage.over()
 
-    def _may(self) -> bool:
-        """Ask there whether the run is still this trainer's; one that was long silent may have lost it."""
-        self._is_taken_over = read_lease(self._files) != self._mark
+    def _has_lease(self) -> bool:
+        """Check at the URL that no other trainer has taken the run, for example after a long network failure."""
+        self._is_taken_over = read_lease(self._files) != self._lease
         if self._is_taken_over:
-            _log.warning("run %s: another trainer has it now; nothing more goes to %s", *self._places()[:2])
+            text = "run %s: another trainer has taken the run; nothing more is uploaded to %s"
+            _log.warning(text, self._files.run_id, self._files.url)
         return not self._is_taken_over
 
-    def _carry_best(self) -> None:
-        there = {found.name for found in self._files.list_best()}
+    def _upload_best(self) -> None:
+        uploaded = {file.name for file in self._files.list_best()}
         for path in list_best(self._folder)[-1:]:
-            if path.name not in there:
-                with suppress(FileNotFoundError):  # a better one has just taken its place
-                    self._files.put(path, may_enter=self._may)
+            if path.name not in uploaded:
+                with suppress(FileNotFoundError):  # the trainer has just replaced it by a better policy
+                    self._files.put(path, may_enter=self._has_lease)
 
-    def _drop_old(self) -> None:
-        kept = [found.name for found in self._files.list_checkpoints()]
-        idle = list_idle_best([found.name for found in self._files.list_best()], kept[-self._keep :])
-        for name in [*kept[: -self._keep], *idle]:
+    def _remove_old(self) -> None:
+        names = [file.name for file in self._files.list_checkpoints()]
+        old_best = list_idle_best([file.name for file in self._files.list_best()], names[-self._keep :])
+        for name in [*names[: -self._keep], *old_best]:
             self._files.remove(name)
 
-    def _carry_log(self) -> None:
+    def _upload_log(self) -> None:
         path = self._folder / LOG_NAME
         if path.is_file():
-            size = max(0, path.stat().st_size - self._log_from)
-            said = self._earlier_log + read_tail(path, min(size, _LOG_BYTES)) if size else self._earlier_log
-            self._files.write(LOG_NAME, said[-_LOG_BYTES:])
-
-
-def _is_good(path: Path, why_not: Callable[[int], str | None]) -> bool:
-    try:
-        return why_not(verify(path).env_step) is None
-    except CheckpointError:
-        return False
+            n_new = max(0, path.stat().st_size - self._log_offset)
+            new = read_tail(path, min(n_new, _MAX_LOG_BYTES)) if n_new else b""
+            self._files.write(LOG_NAME, (self._previous_log + new)[-_MAX_LOG_BYTES:])
 
 
 class UploadingStore(CheckpointStore):
-    """Checkpoints in a folder of this machine, each of which is then carried to a URL."""
+    """Checkpoints in a local folder, which are then uploaded to a URL."""
 
     def __init__(self, folder: Path, uploader: CheckpointUploader, *, keep: int, run_id: str) -> None:
         super().__init__(folder, keep=keep, run_id=run_id)
         self._uploader = uploader
 
     def save(self, env_step: int, state: dict[str, Any]) -> Path:
-        """Write one checkpoint durably, and have it carried meanwhile.
+        """Write a checkpoint to the local folder and queue it for upload.
 
         Raises:
-            OSError: If it cannot be written here; those before it stay.
+            OSError: If the checkpoint cannot be written. Earlier checkpoints are kept.
         """
         path = super().save(env_step, state)
-        self._uploader.bring(path)
+        self._uploader.queue_checkpoint(path)
         return path
 
     def save_best(self, env_step: int, learner: dict[str, Any]) -> Path | None:
-        """Keep the policy of the best evaluation here, and have it carried meanwhile.
+        """Write the policy of the best evaluation to the local folder and queue it for upload.
 
         Raises:
-            OSError: If it cannot be written here, though there is room.
+            OSError: If the policy cannot be written, although the disk is not full.
         """
         path = super().save_best(env_step, learner)
-        self._uploader.bring_best()
+        self._uploader.queue_best()
         return path
 
     def set_newer_aside(self, env_step: int) -> None:
-        """Do it there too.
+        """Rename newer checkpoints in the local folder and at the URL.
 
         Raises:
-            StorageError: If the place does not answer.
+            StorageError: If the URL does not answer.
         """
         super().set_newer_aside(env_step)
         self._uploader.set_newer_aside(env_step)
 
 
 @contextmanager
-def storing(database: Database, run_id: str, keep: int) -> Generator[CheckpointStore]:
-    """Store checkpoints where the run says; at a URL, leave only when the last one has arrived.
+def open_checkpoint_store(database: Database, run_id: str, keep: int) -> Generator[CheckpointStore]:
+    """Open the checkpoint store of a run. If the run's files are at a URL, wait at the end for the last upload.
+
+    Args:
+        database: An open database.
+        run_id: The run.
+        keep: Number of checkpoints to keep.
 
     Raises:
-        StorageError: If the place does not answer, or holds the files of another database; nothing was trained then.
+        StorageError: If the URL does not answer, or contains the files of another database. The training has not
+            started then.
     """
     folder = retry_transient(database, lambda: run_folder(database, run_id))
     place = retry_transient(database, lambda: run_place(database, run_id))
     check_lease(database, place, run_id)
-    files, mark = place.files_of(run_id), make_lease(database)
+    files, lease = place.files_of(run_id), make_lease(database)
     if files is None:
         make_private_folder(folder)
         if place.recorded is not None:
-            write_lease(folder, mark)
+            write_lease(folder, lease)
         yield CheckpointStore(folder, keep=keep, run_id=run_id)
         return
-    uploader = CheckpointUploader(files, folder, keep=keep, mark=mark)
-    uploader.begin(lambda env_step: retry_transient(database, lambda: why_not_resume_at(database, run_id, env_step)))
+    uploader = CheckpointUploader(files, folder, keep=keep, lease=lease)
+    uploader.start(lambda env_step: retry_transient(database, lambda: why_not_resume_at(database, run_id, env_step)))
     try:
         yield UploadingStore(folder, uploader, keep=keep, run_id=run_id)
-    except (KeyboardInterrupt, RunInterruptedError):  # nobody waits
+    except (KeyboardInterrupt, RunInterruptedError):  # the user has asked not to wait
         raise
     except BaseException:
         uploader.close()
         raise
     uploader.close()
+
+
+def _is_usable(path: Path, why_not: Callable[[int], str | None]) -> bool:
+    try:
+        return why_not(verify(path).env_step) is None
+    except CheckpointError:
+        return False

@@ -1,4 +1,4 @@
-"""Log when numba compiles. The first use of a kernel on a machine takes seconds and shows no other sign."""
+"""Announce numba's compilation: the first use of a kernel on a machine takes seconds without any other output."""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from numba.core import event
 
 @contextmanager
 def log_compilation(announce: Callable[[str], object]) -> Generator[None]:
-    """Announce the first kernel that numba compiles in this process; later kernels and cached ones add no line.
+    """Announce the first kernel that numba compiles in this process. Later kernels and cached kernels add no line.
 
     Args:
         announce: Receives the line.

@@ -1,7 +1,7 @@
-"""The report of a device check, and the check as a background process for the page Health.
+"""The report of a device check, and its background process for the page Health.
 
-The process writes its report into a file again after each check, so the page can show how far it is. Nothing here loads
-torch: the checks are in `app.device_check`.
+The process writes its report to a file after each check, so that the page can show the progress. This module does not
+load torch. The checks are in `app.device_check`.
 """
 
 import json
@@ -21,27 +21,27 @@ from app.jobs.launch import spawn
 from storage.private_files import make_private_folder
 
 REPORT_NAME, LOG_NAME = "device-check.json", "device-check.txt"
-_DRIVER_LISTS_GPUS = Path("/proc/driver/nvidia/gpus")
-_GPU_OF_WSL = Path("/dev/dxg")
+_NVIDIA_GPUS = Path("/proc/driver/nvidia/gpus")
+_WSL_GPU = Path("/dev/dxg")
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One number of a check."""
+    """One measured number of a check."""
 
     name: str
     value: float
     limit: float | None = None
-    """Largest value that is allowed; None: the number is reported only."""
+    """Largest allowed value; None: the number is only reported."""
     unit: str = ""
 
     @property
     def holds(self) -> bool:
-        """Whether the value is within its limit; NaN never is."""
+        """Whether the value is within its limit. NaN is not."""
         return self.limit is None or self.value <= self.limit
 
     def describe(self) -> str:
-        """Write the number, and its limit where it has one."""
+        """Write the number with its limit, if any."""
         value = " ".join(filter(None, (write_number(self.value), self.unit)))
         limit = "" if self.limit is None else f" (at most {write_number(self.limit)})"
         return f"{self.name} {value}{limit}"
@@ -49,19 +49,19 @@ class Measurement:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What one check of a device found."""
+    """Result of one check."""
 
     name: str
     measurements: tuple[Measurement, ...] = ()
     note: str = ""
     fault: str = ""
-    """Why the check could not be completed; empty where it was."""
+    """Why the check could not be completed; empty if it was."""
     seconds: float = 0.0
 
     @property
     def passed(self) -> bool:
-        """Whether it was completed and every number is within its limit."""
-        return not self.fault and all(each.holds for each in self.measurements)
+        """Whether the check was completed and every number is within its limit."""
+        return not self.fault and all(measurement.holds for measurement in self.measurements)
 
     def describe(self) -> str:
         """Write the result as one line."""
@@ -69,8 +69,8 @@ class CheckResult:
 
     @property
     def details(self) -> str:
-        """Write what was measured."""
-        numbers = ", ".join(each.describe() for each in self.measurements)
+        """Write fault, numbers and note."""
+        numbers = ", ".join(measurement.describe() for measurement in self.measurements)
         return "; ".join(filter(None, (self.fault, numbers, self.note)))
 
 
@@ -86,12 +86,12 @@ class Speed:
 
 @dataclass(frozen=True)
 class DeviceReport:
-    """What is known of a device so far."""
+    """Results of the checks that are complete so far."""
 
     device: str
     quick: bool
     total: int
-    """How many checks there are."""
+    """Number of all checks."""
     checks: tuple[CheckResult, ...] = ()
     speeds: tuple[Speed, ...] = ()
     pid: int | None = None
@@ -105,68 +105,70 @@ class DeviceReport:
 
     @property
     def passed(self) -> bool:
-        """Whether every check has a result, and passed."""
+        """Whether every check has a result and has passed."""
         return self.is_complete and all(check.passed for check in self.checks)
 
     @property
     def is_running(self) -> bool:
-        """Whether its process is still at work."""
+        """Whether the process is still running."""
         if self.is_complete or self.pid is None:
             return False
         with suppress(psutil.Error):
             process = psutil.Process(self.pid)
-            same = self.pid_created_at is None or abs(process.create_time() - self.pid_created_at) < 1
-            return same and process.status() != psutil.STATUS_ZOMBIE
+            is_same = self.pid_created_at is None or abs(process.create_time() - self.pid_created_at) < 1
+            return is_same and process.status() != psutil.STATUS_ZOMBIE
         return False
 
     def to_json(self) -> dict[str, Any]:
-        """Write it as plain values."""
+        """Return the report as plain values."""
         checks = [
             {"name": check.name, "ok": check.passed}
             | {name: value for name, value in asdict(check).items() if name not in ("name", "measurements")}
-            | {"measurements": [_write_measurement(each) for each in check.measurements]}
+            | {"measurements": [_measurement_to_json(measurement) for measurement in check.measurements]}
             for check in self.checks
         ]
-        own = {name: getattr(self, name) for name in ("device", "quick", "total", "versions", "pid", "pid_created_at")}
-        return {"ok": self.passed, **own, "checks": checks, "speeds": [asdict(each) for each in self.speeds]}
+        fields = {
+            name: getattr(self, name) for name in ("device", "quick", "total", "versions", "pid", "pid_created_at")
+        }
+        return {"ok": self.passed, **fields, "checks": checks, "speeds": [asdict(speed) for speed in self.speeds]}
 
 
 def write_number(value: float) -> str:
-    """Write a number with three digits, a large one whole."""
+    """Write a number with three digits; from 1000, as a whole number."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def write_report(path: Path, report: DeviceReport) -> None:
-    """Replace the file by a newer report; a reader sees the one or the other."""
+    """Replace the file by a newer report. The replacement is atomic."""
     make_private_folder(path.parent)
-    new = path.with_name(f"{path.name}.new")
-    new.write_text(json.dumps(report.to_json()), encoding="utf-8")
-    new.replace(path)
+    temporary = path.with_name(f"{path.name}.new")
+    temporary.write_text(json.dumps(report.to_json()), encoding="utf-8")
+    temporary.replace(path)
 
 
 def read_report(path: Path) -> DeviceReport | None:
-    """Read the newest report; None where there is none that can be read."""
+    """Read the newest report; None if there is none or it is not readable."""
     try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
         return DeviceReport(
-            **{name: stored[name] for name in ("device", "quick", "total", "versions", "pid", "pid_created_at")},
-            checks=tuple(_read_check(each) for each in stored["checks"]),
-            speeds=tuple(Speed(**each) for each in stored["speeds"]),
+            **{name: content[name] for name in ("device", "quick", "total", "versions", "pid", "pid_created_at")},
+            checks=tuple(_read_check(check) for check in content["checks"]),
+            speeds=tuple(Speed(**speed) for speed in content["speeds"]),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def report_folder() -> Path:
-    """Return the folder of report and log: one for each user and machine."""
+    """Return the folder of the report and the log, which is the same for all projects of a user."""
     return user_cache_path("emtc-lab") / "device-check"
 
 
 def start_device_check(folder: Path, *, device: str = "cuda", quick: bool = False) -> DeviceReport:
-    """Start the check in a background process; its report and its log are in `folder`.
+    """Start the check in a background process, with its report and its log in `folder`.
 
     Raises:
-        StorageError: If this server is read-only.
+        StorageError: If EMTC_READ_ONLY=1 is set.
         OSError: If the process cannot be started.
     """
     path = folder / REPORT_NAME
@@ -181,32 +183,32 @@ def start_device_check(folder: Path, *, device: str = "cuda", quick: bool = Fals
 
 
 def has_nvidia_gpu() -> bool:
-    """Whether NVIDIA's driver lists a GPU on this machine; torch is not needed for the answer."""
-    if _DRIVER_LISTS_GPUS.is_dir() and any(_DRIVER_LISTS_GPUS.iterdir()):
+    """Whether NVIDIA's driver lists a GPU on this machine. This does not need torch."""
+    if _NVIDIA_GPUS.is_dir() and any(_NVIDIA_GPUS.iterdir()):
         return True
-    return _GPU_OF_WSL.exists() and shutil.which("nvidia-smi") is not None
+    return _WSL_GPU.exists() and shutil.which("nvidia-smi") is not None
 
 
 def sign_report(report: DeviceReport) -> DeviceReport:
-    """Write this process into a report."""
+    """Return a report with this process as its process."""
     me = psutil.Process(os.getpid())
     return replace(report, pid=me.pid, pid_created_at=me.create_time())
 
 
-def _write_measurement(measurement: Measurement) -> dict[str, Any]:
-    """Write a number as plain values; a count of NumPy becomes a float, too."""
+def _measurement_to_json(measurement: Measurement) -> dict[str, Any]:
+    """Return a measurement as plain values, without NumPy types."""
     return {**asdict(measurement), "value": float(measurement.value), "ok": bool(measurement.holds)}
 
 
-def _read_check(stored: Mapping[str, Any]) -> CheckResult:
-    measurements: Sequence[Mapping[str, Any]] = stored["measurements"]
+def _read_check(content: Mapping[str, Any]) -> CheckResult:
+    measurements: Sequence[Mapping[str, Any]] = content["measurements"]
     return CheckResult(
-        name=stored["name"],
+        name=content["name"],
         measurements=tuple(
-            Measurement(each["name"], math.nan if each["value"] is None else each["value"], each["limit"], each["unit"])
-            for each in measurements
+            Measurement(m["name"], math.nan if m["value"] is None else m["value"], m["limit"], m["unit"])
+            for m in measurements
         ),
-        note=stored["note"],
-        fault=stored["fault"],
-        seconds=stored["seconds"],
+        note=content["note"],
+        fault=content["fault"],
+        seconds=content["seconds"],
     )

@@ -1,8 +1,8 @@
-"""Try a stranger's environment for some episodes before a run is made of it, in an interpreter of its own.
+"""Play some episodes in a plug-in environment, in a separate process, before a run with it is created.
 
-Nobody knows the sizes of an environment that a map imports, nor whether it can ever say "won", until it has been
-made. What lives here: the trial, and what follows from it for memory and for the success rule. What does not: whether
-a module may be imported at all (`emtc_core.envs.trust`), which is asked first.
+The sizes of an environment that a map imports, and whether it can report a success, are unknown until it is created.
+This module runs the trial and checks memory and success rule with its result. `emtc_core.envs.trust` decides first
+whether the module may be imported at all.
 """
 
 import json
@@ -28,18 +28,22 @@ from emtc_core.plugins import FOLDER_VARIABLE, home_folder
 from emtc_core.plugins import VARIABLE as PLUGINS
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 60
-LONGEST_TRIAL_S = 5.0
+TRIAL_TIMEOUT_S = 60
+PLAY_TIME_S = 5.0
 EPISODES = 10
 MEMORY_SHARE = 0.5
-"""Of this machine's memory for episodes: other runs, the app and the memory's nodes need some too."""
-_KEPT_S = {True: 120.0, False: 3.0}  # a trial that failed is soon made again: its module may have been mended
-_MARK = "emtc-probe "
+"""Fraction of the machine's memory for episodes. Other runs, the app and the memory nodes need the rest."""
+_CACHE_S = 120.0
+_ERROR_CACHE_S = 3.0
+"""Errors are cached for a short time only, because the user may correct the module."""
+_RESULT_PREFIX = "emtc-probe "
+_RESULTS: "dict[tuple[str, str, str], tuple[float, Probe | EnvUnavailableError]]" = {}
+"""Environment → time and result of its last trial."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What some episodes of random actions showed."""
+    """Result of some episodes with random actions."""
 
     n_agents: int
     n_actions: int
@@ -47,19 +51,19 @@ class Probe:
     state_dim: int
     episode_limit: int
     steps: int
-    """Of the longest episode, or of as much of the first as the time held."""
+    """Length of the longest complete episode or, if none is complete, of the part that was played."""
     returns: tuple[float, ...]
-    """Of the whole episodes, undiscounted, in the environment's unit."""
-    tells_success: bool
-    """Whether any info said that an episode was won, or was not."""
-    is_blind: bool
-    """Whether what agents observe never changed within an episode."""
+    """Undiscounted returns of the complete episodes, in the environment's own unit."""
+    reports_success: bool
+    """Whether an `info` contained a key for a won or lost episode."""
+    has_constant_obs: bool
+    """Whether the observations never changed within an episode."""
 
     @property
     def random_play(self) -> str:
-        """What random play returned, as a clause."""
+        """The returns of random play, as a clause for messages."""
         if not self.returns:
-            return f"random play had ended no episode after {self.steps:,} steps"
+            return f"random play had not completed an episode after {self.steps:,} steps"
         if len(self.returns) == 1:
             return f"a random episode returned {number(self.returns[0])}"
         low, high = number(min(self.returns)), number(max(self.returns))
@@ -67,99 +71,116 @@ class Probe:
 
 
 def probe(config: EnvConfig) -> Probe:
-    """Make the environment and play up to `EPISODES` episodes; the answer is kept for two minutes.
+    """Play up to `EPISODES` episodes in an environment. The result is cached for two minutes.
 
     Raises:
-        EnvUnavailableError: In one sentence, if it cannot be imported, made or played.
+        EnvUnavailableError: If the environment cannot be imported, created or played.
     """
     key = (config.model_dump_json(), f"{os.environ.get(VARIABLE)} {os.environ.get(PLUGINS)}", str(home_folder()))
-    known = _ANSWERS.get(key)
-    if known is None or time.monotonic() - known[0] > _KEPT_S[isinstance(known[1], Probe)]:
-        known = _ANSWERS[key] = (time.monotonic(), _ask(config))
-    if isinstance(known[1], EnvUnavailableError):
-        raise EnvUnavailableError(known[1].message, reason=known[1].reason, subject=known[1].subject)
-    return known[1]
+    at, result = _RESULTS.get(key, (0.0, None))
+    age_s = time.monotonic() - at
+    if result is None or age_s > (_CACHE_S if isinstance(result, Probe) else _ERROR_CACHE_S):
+        result = _run_trial(config)
+        _RESULTS[key] = (time.monotonic(), result)
+    if isinstance(result, EnvUnavailableError):
+        raise EnvUnavailableError(result.message, reason=result.reason, subject=result.subject)
+    return result
 
 
-_ANSWERS: dict[tuple[str, str, str], tuple[float, Probe | EnvUnavailableError]] = {}
-
-
-def check_fits(config: RunConfig, seen: Probe) -> None:
-    """Refuse a run whose episodes cannot all be in memory, before anything is created.
+def check_fits(config: RunConfig, trial: Probe) -> None:
+    """Check that the episodes of the replay buffer fit into memory.
 
     Raises:
-        ConfigError: With the numbers, and what to set.
+        ConfigError: If they do not fit, with the sizes and a proposal.
     """
-    train, room = config.train, MEMORY_SHARE * memory_bytes()
-    numbers = seen.n_agents * seen.obs_dim + seen.state_dim
-    step_bytes = 4 * numbers + seen.n_agents * (seen.n_actions + 8) + 8
-    length = seen.episode_limit + 1
-    in_work = (2 * train.batch + train.n_envs) * length  # a batch, its copy, and the episodes being played
-    steps = min(train.replay * length, train.t_max + train.replay)
-    if (steps + in_work) * step_bytes <= room:
+    train, available_bytes = config.train, MEMORY_SHARE * memory_bytes()
+    n_values = trial.n_agents * trial.obs_dim + trial.state_dim
+    step_bytes = 4 * n_values + trial.n_agents * (trial.n_actions + 8) + 8
+    length = trial.episode_limit + 1
+    n_temporary = (2 * train.batch + train.n_envs) * length  # a batch, its copy, and the episodes being played
+    n_stored = min(train.replay * length, train.t_max + train.replay)
+    needed_bytes = (n_stored + n_temporary) * step_bytes
+    if needed_bytes <= available_bytes:
         return
-    fitting = int(room / step_bytes / length) - 2 * train.batch - train.n_envs
+    max_replay = int(available_bytes / step_bytes / length) - 2 * train.batch - train.n_envs
+    can_shrink_replay = max_replay >= train.batch
     advice = (
-        f"Set train.replay={fitting}"
-        if fitting >= train.batch
-        else f"Set a smaller train.batch (now {train.batch}) and train.replay, or shrink the observations (pictures: "
-        "emtc_core.envs.zoo.wrapped.SmallPictures)"
+        f"Set train.replay={max_replay}"
+        if can_shrink_replay
+        else f"Set a smaller train.batch (now {train.batch}) and train.replay, or make the observations smaller "
+        "(pictures: emtc_core.envs.zoo.wrapped.SmallPictures)"
     )
     rule = (
-        f"must be smaller: the episodes of this run would need {(steps + in_work) * step_bytes / 1e9:,.0f} GB, and it "
-        f"may use {room / 1e9:,.1f} GB, half of this machine's memory. An episode has up to "
-        f"env.pettingzoo.episode_limit = {seen.episode_limit:,} steps, each of {numbers:,} numbers "
-        f"({seen.n_agents} agents × {seen.obs_dim:,} observed, {seen.state_dim:,} of state)"
+        f"must be smaller: the episodes of this run would need {needed_bytes / 1e9:,.0f} GB. "
+        f"{available_bytes / 1e9:,.1f} GB are allowed, half of this machine's memory. An episode has up to "
+        f"env.pettingzoo.episode_limit = {trial.episode_limit:,} steps with {n_values:,} numbers each "
+        f"({trial.n_agents} agents × {trial.obs_dim:,} observed, {trial.state_dim:,} of state)"
     )
-    key, value = ("train.replay", train.replay) if fitting >= train.batch else ("train.batch", train.batch)
-    hint = f"{advice}, or env.pettingzoo.episode_limit to what an episode really lasts."
+    key, value = ("train.replay", train.replay) if can_shrink_replay else ("train.batch", train.batch)
+    hint = f"{advice}, or set env.pettingzoo.episode_limit to the real length of an episode."
     related = ("train.replay", "train.batch", "env.pettingzoo.episode_limit")
     raise ConfigError(Fault(key, value, rule, hint, related))
 
 
-def needs_rule(config: RunConfig, seen: Probe) -> bool:
-    """Whether this run needs a rule for what counts as a success, because nothing in its environment says so."""
-    return config.uses_incentive and not seen.tells_success
+def needs_rule(config: RunConfig, trial: Probe) -> bool:
+    """Whether this run needs a success rule, because its environment does not report success."""
+    return config.uses_incentive and not trial.reports_success
 
 
-def why_no_success(config: RunConfig, seen: Probe) -> str:
-    """Why the rule for a success tells nothing apart in this run, and what to set; empty where it may."""
-    if not needs_rule(config, seen):
+def warn_about_success(config: RunConfig, trial: Probe) -> str:
+    """Return a warning if no episode or every episode would count as a success; else an empty text."""
+    if not needs_rule(config, trial):
         return ""
     if config.memory.success == "flag":
         return (
-            f"No info of {name_game(config.env)} said won, is_success or battle_won in random play. If none ever "
-            "does, no episode is a success: ρ stays 0 and the incentive is off. Then set "
-            "memory.success=return_threshold, and memory.success_threshold to the episode "
-            "return, in the environment's own unit, that counts "
-            f"as one ({seen.random_play})."
+            f"No info of {name_game(config.env)} contained won, is_success or battle_won in random play. If none ever "
+            "does, no episode is a success: ρ stays 0 and the incentive is off. In that case set "
+            "memory.success=return_threshold, and set memory.success_threshold to the episode return from which an "
+            f"episode is a success, in the environment's own unit ({trial.random_play})."
         )
     threshold = config.memory.success_threshold
-    if len(seen.returns) > 1 and min(seen.returns) >= threshold:
+    if len(trial.returns) > 1 and min(trial.returns) >= threshold:
         return (
             f"Every episode counts as a success: memory.success_threshold = {threshold:g} [env return], and "
-            f"{seen.random_play}. Set it above that."
+            f"{trial.random_play}. Set a higher threshold."
         )
     return ""
 
 
-def why_blind(config: RunConfig, seen: Probe) -> str:
-    """A warning where agents have nothing to act on; else empty."""
-    if not seen.is_blind or seen.steps < 2:
+def warn_about_obs(config: RunConfig, trial: Probe) -> str:
+    """Return a warning if the observations never changed; else an empty text."""
+    if not trial.has_constant_obs or trial.steps < 2:
         return ""
     return (
-        f"What the agents of {name_game(config.env)} observe never changed in random play, so nothing can be learned "
-        "from it. "
-        'Games that show their screen draw it only if they are made with render_mode="rgb_array".'
+        f"The observations of the agents of {name_game(config.env)} never changed in random play, so the agents cannot "
+        'learn from them. Games that observe their screen draw it only if they are made with render_mode="rgb_array".'
     )
 
 
 def name_game(config: EnvConfig) -> str:
-    """The game as a sentence calls it: by its import path, or by the name of the plug-in that it is."""
+    """Return the name of an environment in messages: the import path, or the name of the plug-in."""
     return config.map if config.name in IMPORTED_BY_MAP else config.name
 
 
-def _ask(config: EnvConfig) -> Probe | EnvUnavailableError:
+def play(env: VectorEnv) -> Probe:
+    """Play episodes with random actions, up to `EPISODES` episodes or `PLAY_TIME_S`."""
+    info, rng = env.info, np.random.default_rng(0)
+    deadline = time.monotonic() + PLAY_TIME_S
+    returns: list[float] = []
+    longest, has_constant_obs = 0, True
+    while len(returns) < EPISODES and time.monotonic() < deadline:
+        steps, episode_return, is_over, has_changed = _play_episode(env, rng, seed=len(returns), deadline=deadline)
+        has_constant_obs &= not has_changed
+        if is_over:
+            returns.append(episode_return)
+        if is_over or not returns:
+            longest = max(longest, steps)
+    sizes = (info.n_agents, info.n_actions, info.obs_dim, info.state_dim, info.episode_limit)
+    return Probe(*sizes, longest, tuple(returns), bool(getattr(env, "tells_success", True)), has_constant_obs)
+
+
+def _run_trial(config: EnvConfig) -> Probe | EnvUnavailableError:
+    """Run this module in another process and read its result."""
     try:
         done = subprocess.run(
             [sys.executable, "-m", __name__],
@@ -169,65 +190,48 @@ def _ask(config: EnvConfig) -> Probe | EnvUnavailableError:
             text=True,
             errors="replace",
             check=False,
-            timeout=PATIENCE_S,
+            timeout=TRIAL_TIMEOUT_S,
             env={**os.environ, FOLDER_VARIABLE: str(home_folder())},
         )
     except subprocess.TimeoutExpired:
-        message = f"{name_game(config)} did not play one step within {PATIENCE_S} seconds."
+        message = f"{name_game(config)} did not play one step within {TRIAL_TIMEOUT_S} seconds."
         return EnvUnavailableError(message, reason="timeout", subject="env.map")
-    lines = [line for line in done.stdout.splitlines() if line.startswith(_MARK)]
+    lines = [line for line in done.stdout.splitlines() if line.startswith(_RESULT_PREFIX)]
     if not lines:
-        said = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        message = f"{name_game(config)} ended the process that tried it: {said[:300]}"
+        last_line = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        message = f"{name_game(config)} ended the process of its trial: {last_line[:300]}"
         return EnvUnavailableError(message, reason="ended", subject="env.map")
-    answer = json.loads(lines[-1].removeprefix(_MARK))
+    answer = json.loads(lines[-1].removeprefix(_RESULT_PREFIX))
     if "message" in answer:
         return EnvUnavailableError(**answer)
     return Probe(**(answer | {"returns": tuple(answer["returns"])}))
 
 
-def play(env: VectorEnv) -> Probe:
-    """Play episodes of random actions, as many as `EPISODES` or `LONGEST_TRIAL_S` hold."""
-    info, rng = env.info, np.random.default_rng(0)
-    deadline = time.monotonic() + LONGEST_TRIAL_S
-    returns: list[float] = []
-    longest, is_blind = 0, True
-    while len(returns) < EPISODES and time.monotonic() < deadline:
-        steps, episode_return, is_over, has_changed = _play_once(env, rng, seed=len(returns), deadline=deadline)
-        is_blind &= not has_changed
-        if is_over:
-            returns.append(episode_return)
-        if is_over or not returns:
-            longest = max(longest, steps)
-    sizes = (info.n_agents, info.n_actions, info.obs_dim, info.state_dim, info.episode_limit)
-    return Probe(*sizes, longest, tuple(returns), bool(getattr(env, "tells_success", True)), is_blind)
-
-
-def _play_once(
+def _play_episode(
     env: VectorEnv, rng: np.random.Generator, *, seed: int, deadline: float
 ) -> tuple[int, float, bool, bool]:
-    """Play one episode; return its steps and return, whether it came to its end, and whether anything changed."""
-    first = seen = env.reset(seed)
-    steps, episode_return, has_changed = 0, 0.0, False
-    while not (seen.terminated | seen.truncated)[0]:
-        if steps and time.monotonic() > deadline:
-            return steps, episode_return, False, has_changed
-        choices = [rng.choice(np.flatnonzero(row)) for row in seen.avail[0]]
-        seen = env.step(np.array([choices]))
-        steps, episode_return = steps + 1, episode_return + float(seen.reward[0])
-        present = seen.obs[0].any(axis=-1)  # who left observes zeros
-        has_changed |= bool((seen.obs != first.obs)[0, present].any())
-    return steps, episode_return, True, has_changed
+    """Play one episode; return its length, its return, whether it is complete, and whether an observation changed."""
+    first = step = env.reset(seed)
+    n_steps, episode_return, has_changed = 0, 0.0, False
+    while not (step.terminated | step.truncated)[0]:
+        if n_steps and time.monotonic() > deadline:
+            return n_steps, episode_return, False, has_changed
+        actions = [rng.choice(np.flatnonzero(row)) for row in step.avail[0]]
+        step = env.step(np.array([actions]))
+        n_steps, episode_return = n_steps + 1, episode_return + float(step.reward[0])
+        is_present = step.obs[0].any(axis=-1)  # an agent that has left the game observes zeros
+        has_changed |= bool((step.obs != first.obs)[0, is_present].any())
+    return n_steps, episode_return, True, has_changed
 
 
 def _main() -> None:
     config = EnvConfig.model_validate_json(sys.stdin.read())
-    with redirect_stdout(sys.stderr):
-        answer = _try(config)
-    sys.stdout.write(f"\n{_MARK}{json.dumps(answer)}\n")
+    with redirect_stdout(sys.stderr):  # the environment may print
+        answer = _try_env(config)
+    sys.stdout.write(f"\n{_RESULT_PREFIX}{json.dumps(answer)}\n")
 
 
-def _try(config: EnvConfig) -> dict[str, object]:
+def _try_env(config: EnvConfig) -> dict[str, object]:
     try:
         check_trusted(config)
         env = make_env(config, n_envs=1)

@@ -1,6 +1,7 @@
-"""Start trainers as processes of their own, which outlive the app, and say what a run will cost.
+"""Start trainers as separate processes that continue when the app ends, and estimate the cost of a run.
 
-The run's row is made first; the process takes it, and from then on both meet only in the database.
+The row of a run is created first. The trainer then claims the run, and app and trainer communicate only through the
+database.
 """
 
 import os
@@ -19,7 +20,7 @@ import psutil
 
 from app.analysis.format import runs_of
 from app.analysis.provenance import library_versions
-from app.jobs.env_probe import Probe, check_fits, needs_rule, probe, why_blind, why_no_success
+from app.jobs.env_probe import Probe, check_fits, needs_rule, probe, warn_about_obs, warn_about_success
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
 from emtc_core.envs.base import EnvInfo
@@ -40,19 +41,20 @@ EXAMPLE_STUDY: Final = ROOT / "app" / "guide" / "first-study.emtc"
 LOG_NAME = "log.txt"
 WARM_UP_VARIABLE = "EMTC_WARM_UP"
 
-GUESSED: Final = "a guess, as no run of this map and algorithm has finished here yet"
+GUESSED: Final = "a guess, because no run of this map and algorithm has finished here yet"
 _GUESSED_STEPS_PER_SECOND = 350.0
-_BYTES_PER_STEP = 150
-_BYTES_OF_A_TRAINER = 600e6
-_BYTES_OF_A_NODE = 61
-_PAGE = 16
-"""Rows of the replay buffer that an episode takes together."""
-_BYTES_PER_NODE = 60
+_DISK_BYTES_PER_STEP = 150
+_SNAPSHOT_BYTES_PER_NODE = 60
+_TRAINER_BYTES = 600e6
+"""Main memory of a trainer without episodes and nodes."""
+_MEMORY_BYTES_PER_NODE = 61
+_PAGE_ROWS = 16
+"""The replay buffer reserves its rows in pages of this size."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a run will take: seconds, bytes of disk, where the speed comes from, and at most so much main memory."""
+    """Estimated cost of a run: duration [s], disk space, source of the assumed speed, and an upper bound of memory."""
 
     seconds: float
     disk_bytes: float
@@ -61,13 +63,13 @@ class Estimate:
 
 
 def check_startable(config: RunConfig) -> None:
-    """Refuse what this machine cannot run, before anything is created.
+    """Check that this machine can run a configuration, before anything is created.
 
     Raises:
-        EnvUnavailableError: If the environment is not here, or is a module that this machine's user does not list, or
-            fails when it is tried.
-        StorageError: If EMTC_FILES names a place that cannot be written from here.
-        ConfigError: If CUDA is asked for and there is none, or the replay buffer would not fit into memory.
+        EnvUnavailableError: If the environment is missing, its module is not on the user's list of trusted modules, or
+            its trial fails.
+        StorageError: If the place in EMTC_FILES is not writable.
+        ConfigError: If CUDA is required and not available, or the replay buffer does not fit into memory.
     """
     check_place()
     check_available(config.env)
@@ -80,44 +82,38 @@ def check_startable(config: RunConfig) -> None:
 
 
 def doubt_success(config: RunConfig) -> str:
-    """A warning where no or any episode of a startable run would count as a success, with what to set; else empty."""
-    return why_no_success(config, probe(config.env)) if is_tried(config.env) else ""
+    """Return a warning if no episode or every episode of a startable run would be a success; else an empty text."""
+    return warn_about_success(config, probe(config.env)) if is_tried(config.env) else ""
 
 
 def doubt_observations(config: RunConfig) -> str:
-    """A warning where the agents of a startable run observe nothing that changes; else empty."""
-    return why_blind(config, probe(config.env)) if is_tried(config.env) else ""
+    """Return a warning if the observations of a startable run never change; else an empty text."""
+    return warn_about_obs(config, probe(config.env)) if is_tried(config.env) else ""
 
 
 def find_unruled(config: RunConfig) -> Probe | None:
-    """What random play showed of an environment that never says who won, where a run needs to know.
+    """Return the trial of an environment that reports no success, if the run needs a success rule; else None.
 
     Raises:
-        EnvUnavailableError: If it fails when it is tried, or this machine's user does not list its module.
+        EnvUnavailableError: If the trial fails, or the module is not on the user's list of trusted modules.
     """
     if not is_tried(config.env):
         return None
     check_trusted(config.env)
-    seen = probe(config.env)
-    return seen if needs_rule(config, seen) else None
-
-
-def _has_cuda() -> bool:
-    """Whether torch finds a CUDA device; another process asks it, because the app never loads torch."""
-    question = "import sys, torch; sys.exit(not torch.cuda.is_available())"
-    return subprocess.run([sys.executable, "-c", question], cwd=ROOT, capture_output=True, check=False).returncode == 0
+    trial = probe(config.env)
+    return trial if needs_rule(config, trial) else None
 
 
 def launch_run(db: Database, config: RunConfig, *, name: str | None = None, launch_token: str | None = None) -> str:
-    """Queue a run and start its trainer; the same token again returns the run that it made before.
+    """Create a run and start its trainer. With a token of an earlier launch, return the run of that launch.
 
     Raises:
-        ConfigError, EnvUnavailableError: If the run cannot start here; nothing is created.
-        StorageError: If the run's folder cannot be written.
+        ConfigError, EnvUnavailableError: If the run cannot start here. Nothing is created then.
+        StorageError: If the run's folder is not writable.
     """
     check_startable(config)
-    if launch_token and (known := find_launch(db, launch_token)):
-        return known
+    if launch_token and (launched_id := find_launch(db, launch_token)):
+        return launched_id
     owner = this_process()
     try:
         run_id = create_run(
@@ -130,8 +126,8 @@ def launch_run(db: Database, config: RunConfig, *, name: str | None = None, laun
             owner=owner,
         )
     except RunStateError:
-        if launch_token and (known := find_launch(db, launch_token)):  # the other press was faster
-            return known
+        if launch_token and (launched_id := find_launch(db, launch_token)):  # a second click was faster
+            return launched_id
         raise
     start_trainer(db, run_id, token=owner.token)
     return run_id
@@ -143,17 +139,16 @@ def launch_demo(db: Database, *, launch_token: str | None = None) -> str:
 
 
 def kill_run(db: Database, run_id: str) -> None:
-    """End the process of a run that answers to nothing, if it is certainly that process on this machine.
+    """Kill the process of a run that does not respond, after a check that it is the run's trainer on this machine.
 
     Raises:
-        RunStateError: If it is not.
+        RunStateError: If the trainer is on another machine or has ended.
     """
     refuse_when_read_only("end a process")
     row = find_run(db, run_id)
     if row.host != socket.gethostname() or row.pid is None or row.pid_created_at is None:
-        raise RunStateError(
-            f"Run {row.id} works on {row.host or 'no machine'}; end it there.", reason="other_host", subject=row.id
-        )
+        place = f"is trained on {row.host}; kill its process there" if row.host else "has no process"
+        raise RunStateError(f"Run {row.id} {place}.", reason="other_host", subject=row.id)
     try:
         process = psutil.Process(row.pid)
         if abs(process.create_time() - row.pid_created_at) > 2:
@@ -164,35 +159,21 @@ def kill_run(db: Database, run_id: str) -> None:
 
 
 def estimate(db: Database | None, config: RunConfig) -> Estimate:
-    """Estimate a run's duration and disk use, from earlier runs of the same map and algorithm where there are any."""
-    speed, basis = _known_speed(db, config)
+    """Estimate the duration, disk space and memory of a run, from earlier runs of the same map and algorithm if any."""
+    speed, basis = _estimate_speed(db, config)
     steps = config.train.t_max
     info = get_env_info(config.env)
     state_dim = info.state_dim if info else 100
     nodes = min(steps, config.memory.capacity) if config.uses_memory else 0
-    snapshots = config.record.snapshots * (nodes * _BYTES_PER_NODE / 2 + 0.5 * 2 * state_dim * min(nodes, 20_000))
-    disk = steps * (_BYTES_PER_STEP + 1.5 * state_dim) + snapshots
-    return Estimate(steps / speed, disk, basis, _expected_memory(config, info))
+    snapshots = config.record.snapshots * (
+        nodes * _SNAPSHOT_BYTES_PER_NODE / 2 + 0.5 * 2 * state_dim * min(nodes, 20_000)
+    )
+    disk = steps * (_DISK_BYTES_PER_STEP + 1.5 * state_dim) + snapshots
+    return Estimate(steps / speed, disk, basis, _estimate_memory(config, info))
 
 
-def _expected_memory(config: RunConfig, info: EnvInfo | None) -> float:
-    """Bound what a trainer holds at the end of a run on the CPU: itself, the replayed episodes and the memory's nodes.
-
-    `emtc_core.training.memory_plan` counts them exactly when a run starts; this knows no learner.
-    """
-    if info is None:
-        return _BYTES_OF_A_TRAINER
-    steps = config.train.t_max + info.episode_limit
-    episode = _PAGE * -(-(info.episode_limit + 1) // _PAGE)
-    most = min(steps + _PAGE * config.train.replay, config.train.replay * episode)
-    rows = 0 if config.backbone == "mappo" else most
-    row = info.n_agents * (4 * info.obs_dim + info.n_actions + 8) + 4 * info.state_dim + 8
-    nodes = min(config.memory.capacity, 2 * steps) if config.uses_memory else 0
-    return _BYTES_OF_A_TRAINER + rows * row + nodes * (_BYTES_OF_A_NODE + 4 * info.state_dim + 12 * config.embed.dim)
-
-
-def find_trainer(run_id: str) -> bool:
-    """Whether this machine has a trainer of a run, whatever its row says."""
+def has_local_trainer(run_id: str) -> bool:
+    """Whether a trainer of a run is running on this machine, according to the list of processes."""
     processes = (process.info for process in psutil.process_iter(["cmdline", "status"]))
     return any(
         {"train-worker", run_id} <= set(info["cmdline"] or ()) and info["status"] != psutil.STATUS_ZOMBIE
@@ -201,13 +182,13 @@ def find_trainer(run_id: str) -> bool:
 
 
 def spawn(arguments: list[str], log: Path, *, db: Database | None = None) -> subprocess.Popen[bytes]:
-    """Start `python -m …` in a session of its own, deaf to this process's end; its output goes to `log`.
+    """Start `python -m …` in a new session, so that it continues when this process ends. Its output goes to `log`.
 
-    The database's URL may hold a password: it goes through the environment, never into the list of processes.
+    The URL of the database may contain a password. It is passed in the environment, not in the arguments.
 
     Raises:
-        StorageError: If EMTC_READ_ONLY=1 forbids to start anything.
-        OSError: If the log cannot be written or the process not be started.
+        StorageError: If EMTC_READ_ONLY=1 is set.
+        OSError: If the log cannot be written or the process cannot be started.
     """
     refuse_when_read_only("start a process")
     make_private_folder(log.parent)
@@ -232,7 +213,7 @@ def spawn(arguments: list[str], log: Path, *, db: Database | None = None) -> sub
 
 
 def start_warmup(log: Path) -> bool:
-    """Compile all kernels in low-priority processes, unless EMTC_WARM_UP=0 forbids it."""
+    """Compile all kernels in low-priority processes; return False if EMTC_WARM_UP=0 or EMTC_READ_ONLY=1 is set."""
     if os.environ.get(WARM_UP_VARIABLE) == "0" or is_read_only():
         return False
     spawn(["app.warmup", "--all"], log)
@@ -240,38 +221,38 @@ def start_warmup(log: Path) -> bool:
 
 
 def start_trainer(
-    db: Database, run_id: str, *, token: str, resume: bool = False, give_back: bool = False
+    db: Database, run_id: str, *, token: str, resume: bool = False, requeue_on_signal: bool = False
 ) -> subprocess.Popen[bytes] | None:
-    """Start the process that trains a run which this one has taken, and hand it over.
+    """Start the trainer of a run that this process owns, and make the trainer the owner.
 
     Args:
         db: An open database.
         run_id: The run.
-        token: By which this process owns it.
-        resume: Go on from its newest usable checkpoint.
-        give_back: A signal to the trainer, or the end of this process, gives the run back to the queue instead of
+        token: Owner token of this process.
+        resume: Continue from the newest usable checkpoint.
+        requeue_on_signal: A signal to the trainer, or the end of this process, returns the run to the queue instead of
             stopping it.
 
     Returns:
         The process, or None if it ended at once.
 
     Raises:
-        StorageError: If it cannot be started; the run is marked failed then.
+        StorageError: If the process cannot be started. The run is marked failed then.
     """
     options = ["--token", token, *(["--resume"] if resume else [])]
-    options += ["--worker", str(os.getpid())] if give_back else []
+    options += ["--worker", str(os.getpid())] if requeue_on_signal else []
     command = ["app.cli.main", "train-worker", run_id, *options]
     try:
         process = spawn(command, run_folder(db, run_id) / LOG_NAME, db=db)
     except OSError as exc:
-        sentence = f"The trainer of run {run_id} could not be started: {exc.strerror or exc}."
-        finish_run(db, run_id, "failed", error=sentence, token=token)
-        raise StorageError(sentence) from exc
+        message = f"The trainer of run {run_id} could not be started: {exc.strerror or exc}."
+        finish_run(db, run_id, "failed", error=message, token=token)
+        raise StorageError(message) from exc
     try:
         created_at = get_process_created_at(process.pid)
     except psutil.NoSuchProcess:
-        with suppress(RunStateError):  # it said itself how it ended
-            finish_run(db, run_id, "failed", error="Its trainer ended at once. The log says more.", token=token)
+        with suppress(RunStateError):  # the trainer has recorded its end
+            finish_run(db, run_id, "failed", error="Its trainer ended at once. See the log.", token=token)
         return None
     host = socket.gethostname()
     pid = process.pid
@@ -279,7 +260,32 @@ def start_trainer(
     return process
 
 
-def _known_speed(db: Database | None, config: RunConfig) -> tuple[float, str]:
+def _has_cuda() -> bool:
+    """Whether torch finds a CUDA device. Another process checks it, because the app never loads torch."""
+    code = "import sys, torch; sys.exit(not torch.cuda.is_available())"
+    return subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False).returncode == 0
+
+
+def _estimate_memory(config: RunConfig, info: EnvInfo | None) -> float:
+    """Return an upper bound of a trainer's memory on the CPU [bytes]: itself, the replay buffer and the memory nodes.
+
+    `emtc_core.training.memory_plan` computes the exact value when a run starts. This bound does not depend on the
+    learner.
+    """
+    if info is None:
+        return _TRAINER_BYTES
+    steps = config.train.t_max + info.episode_limit
+    episode_rows = _PAGE_ROWS * -(-(info.episode_limit + 1) // _PAGE_ROWS)
+    max_rows = min(steps + _PAGE_ROWS * config.train.replay, config.train.replay * episode_rows)
+    rows = 0 if config.backbone == "mappo" else max_rows
+    row_bytes = info.n_agents * (4 * info.obs_dim + info.n_actions + 8) + 4 * info.state_dim + 8
+    nodes = min(config.memory.capacity, 2 * steps) if config.uses_memory else 0
+    node_bytes = _MEMORY_BYTES_PER_NODE + 4 * info.state_dim + 12 * config.embed.dim
+    return _TRAINER_BYTES + rows * row_bytes + nodes * node_bytes
+
+
+def _estimate_speed(db: Database | None, config: RunConfig) -> tuple[float, str]:
+    """Return the median speed of comparable finished runs [env steps/s], or a guess, and the source."""
     try:
         frame = list_runs(db, limit=100) if db else None
     except EmtcError:
@@ -293,6 +299,6 @@ def _known_speed(db: Database | None, config: RunConfig) -> tuple[float, str]:
         and (seconds := (row["ended_at"] - row["started_at"]).total_seconds()) > 0
     ]
     if speeds:
-        measured = f"the speed of {runs_of(1)}" if len(speeds) == 1 else f"the median speed of {runs_of(len(speeds))}"
-        return float(np.median(speeds)), f"{measured} of this map and algorithm that finished here"
+        source = f"the speed of {runs_of(1)}" if len(speeds) == 1 else f"the median speed of {runs_of(len(speeds))}"
+        return float(np.median(speeds)), f"{source} of this map and algorithm that finished here"
     return _GUESSED_STEPS_PER_SECOND, GUESSED

@@ -1,7 +1,7 @@
-"""What is asked for when runs are launched: texts by field, as an address holds them, and what they amount to.
+"""The request of the Launch form: parse and check the texts of its fields, which are also stored in the page's URL.
 
-The fields are the choices of the Launch form and every setting by its dotted key; one that is absent has its usual
-value. What is wrong with a text is found by field, so that it can be marked under that field.
+The fields are the choices of the form (preset, algorithm, ...) and all settings by dotted key. A missing field has its
+default. Each fault is assigned to a field, so that the form can show it there.
 """
 
 import shlex
@@ -33,11 +33,11 @@ USUAL: Final = {PRESET: "demo", ALGO: "emtc-qplex", ENV: "skirmish", SEEDS: "1"}
 _USUAL_MAP: Final = "3m"
 MOST_SEEDS = 8
 LONGEST = 300
-"""Of a text [characters]."""
-_OTHER_NAMES: Final = {"seed": SEEDS, "env.name": ENV, "env.map": MAP, "train.t_max": STEPS}
+"""Longest text of a field [characters]."""
 IDENTITY: Final = frozenset({"algo", "seed", "preset", "env.name", "env.map", "train.t_max"})
 """Settings that are choices of the form."""
-_SETTINGS: Final = {name: key for key, name in _OTHER_NAMES.items()}
+_FIELD_OF_SETTING: Final = {"seed": SEEDS, "env.name": ENV, "env.map": MAP, "train.t_max": STEPS}
+_SETTING_OF_FIELD: Final = {name: key for key, name in _FIELD_OF_SETTING.items()}
 
 Texts = Mapping[str, str]
 T = TypeVar("T")
@@ -45,110 +45,111 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Request:
-    """What texts amount to."""
+    """The checked request."""
 
     choices: dict[str, str]
-    """Preset, algorithm, environment and map, each a name that exists; the usual one where a text names none."""
+    """Valid preset, algorithm, environment and map; the default if the text is missing or invalid."""
     defaults: dict[str, Value]
-    """Every setting's value by these choices, where no text says otherwise."""
+    """Default of every setting for these choices."""
     faults: dict[str, Fault] = field(default_factory=dict)
-    """Field → what is wrong with its text."""
+    """Field → fault of its text."""
     config: RunConfig | None = None
-    """The whole configuration with the first seed; None while there is a fault."""
+    """The resolved configuration with the first seed; None if there is a fault."""
     seeds: tuple[int, ...] = ()
     also: tuple[str, ...] = ()
-    """Further algorithms, which the same is asked of."""
+    """Other algorithms to train with the same settings."""
     usual_steps: int = 0
-    """The training length where no text names one [env steps]."""
+    """Default training length [env steps]."""
 
 
 def is_field(name: str) -> bool:
-    """Whether a name in an address is meant for the form: one of its choices, or a dotted key."""
-    return name in CHOICES or name in _OTHER_NAMES or "." in name
+    """Whether a URL parameter is a field of the form: one of its choices, or a dotted key."""
+    return name in CHOICES or name in _FIELD_OF_SETTING or "." in name
 
 
 def read_texts(given: Texts) -> dict[str, str]:
-    """Take what is meant for the form out of an address, under the names of today."""
-    named = {current_key(name): text.strip()[:LONGEST] for name, text in given.items() if is_field(name)}
-    return {_OTHER_NAMES.get(key, key): text for key, text in named.items()}
+    """Select the fields of the form from URL parameters, and replace old names of settings by the present ones."""
+    texts = {current_key(name): text.strip()[:LONGEST] for name, text in given.items() if is_field(name)}
+    return {_FIELD_OF_SETTING.get(key, key): text for key, text in texts.items()}
 
 
 def check(texts: Texts, maps: Mapping[str, Sequence[str]]) -> Request:
-    """Resolve what is asked for, or find what is wrong with it.
+    """Resolve the configuration of a request, or find the faults of its texts.
 
     Args:
-        texts: By field.
-        maps: Every environment's maps.
+        texts: Field → text.
+        maps: Environment → its maps.
     """
     faults: dict[str, Fault] = {}
-    choices = _choose(texts, maps, faults)
-    steps = _read(STEPS, texts, faults, lambda text: parse_count(text, "train.t_max")) if texts.get(STEPS) else None
-    seeds = _read(SEEDS, {SEEDS: texts.get(SEEDS) or USUAL[SEEDS]}, faults, parse_seeds) or [1]
-    also = _read(ALSO, texts, faults, parse_algos) if texts.get(ALSO) else None
+    choices = _read_choices(texts, maps, faults)
+    steps = _parse(STEPS, texts, faults, lambda text: parse_count(text, "train.t_max")) if texts.get(STEPS) else None
+    seeds = _parse(SEEDS, {SEEDS: texts.get(SEEDS) or USUAL[SEEDS]}, faults, parse_seeds) or [1]
+    algos = _parse(ALSO, texts, faults, parse_algos) if texts.get(ALSO) else None
     settings = _read_settings(texts, faults)
-    length = _read_length(steps, choices, faults)
-    arguments = {info.key: info.default for info in describe_fields() if owner_of(info.key)}
-    defaults = arguments | flatten(_resolve_usual(choices, length))
-    usual_steps = _resolve_usual(choices, None).train.t_max
+    if steps is not None:
+        try:
+            _resolve_defaults(choices, steps)
+        except ConfigError as exc:
+            faults |= place_faults(exc, ["train.t_max"])
+            steps = None
+    plugin_defaults = {info.key: info.default for info in describe_fields() if owner_of(info.key)}
+    defaults = plugin_defaults | flatten(_resolve_defaults(choices, steps))
+    usual_steps = _resolve_defaults(choices, None).train.t_max
     config = None
     try:
-        config = _resolve(choices, length, settings, seed=seeds[0])
+        config = _resolve(choices, steps, settings, seed=seeds[0])
     except ConfigError as exc:
         faults |= place_faults(exc, settings) | faults
-    wrong = bool(faults) or not choices[MAP]
-    return Request(
-        choices, defaults, faults, None if wrong else config, tuple(seeds), _others(choices, also), usual_steps
-    )
+    is_valid = not faults and choices[MAP]
+    also = tuple(algo for algo in algos or () if algo != choices[ALGO])
+    return Request(choices, defaults, faults, config if is_valid else None, tuple(seeds), also, usual_steps)
 
 
 def place_faults(error: EmtcError, keys: Iterable[str] = ()) -> dict[str, Fault]:
-    """Find the field of each fault of an error.
+    """Assign each fault of an error to a field.
 
     Args:
-        error: What was raised. One without faults belongs to no field, whose name is "".
-        keys: Settings that were given. A fault that is about several settings belongs to those of them.
+        error: The error. If it contains no faults, its message is a fault of the field "" or of its subject.
+        keys: Settings in the request. A fault that concerns several settings is assigned to those of them.
     """
     placed: dict[str, Fault] = {}
-    given = set(keys)
-    for fault in error.faults if isinstance(error, ConfigError) else [_as_fault(error)]:
-        own = [key for key in (fault.key, *fault.related) if key in given] or [fault.key]
-        for key in own:
-            placed.setdefault(_OTHER_NAMES.get(key, key), fault)
+    settings = set(keys)
+    for fault in error.faults if isinstance(error, ConfigError) else [_make_fault(error)]:
+        concerned = [key for key in (fault.key, *fault.related) if key in settings] or [fault.key]
+        for key in concerned:
+            placed.setdefault(_FIELD_OF_SETTING.get(key, key), fault)
     return placed
 
 
-def _as_fault(error: EmtcError) -> Fault:
-    key = error.subject if isinstance(error.subject, str) and error.subject in _fields() | _OTHER_NAMES else ""
+def _make_fault(error: EmtcError) -> Fault:
+    fields = _list_settings() | _FIELD_OF_SETTING
+    key = error.subject if isinstance(error.subject, str) and error.subject in fields else ""
     return Fault(key, hint=str(error))
 
 
 def describe_at(name: str, fault: Fault) -> str:
-    """Write a fault for a place next to its field: the key only where it is another setting's."""
-    return describe_fault(fault, with_key=_OTHER_NAMES.get(fault.key, fault.key) != name)
+    """Describe a fault next to a field; the key is included only if it is another field's."""
+    return describe_fault(fault, with_key=_FIELD_OF_SETTING.get(fault.key, fault.key) != name)
 
 
 def parse_algos(text: str) -> list[str]:
-    """Read "qplex,emu-qplex" as distinct algorithms in their order.
+    """Parse algorithms such as "qplex,emu-qplex"; repeated ones are dropped.
 
     Raises:
-        ConfigError: If there is no such algorithm.
+        ConfigError: If an algorithm does not exist.
     """
-    named = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    for algo in named:
+    algos = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    for algo in algos:
         if algo not in list_algos():
-            raise ConfigError(_unknown_name(ALSO, algo, list_algos()))
-    return named
-
-
-def _others(choices: Mapping[str, str], also: Sequence[str] | None) -> tuple[str, ...]:
-    return tuple(algo for algo in also or () if algo != choices[ALGO])
+            raise ConfigError(_make_name_fault(ALSO, algo, list_algos()))
+    return algos
 
 
 def parse_seeds(text: str) -> list[int]:
-    """Read "1", "1,2,5" or "1-5" as distinct seeds in their order.
+    """Parse seeds such as "1", "1,2,5" or "1-5"; repeated ones are dropped.
 
     Raises:
-        ConfigError: If it is something else, or more than MOST_SEEDS.
+        ConfigError: If the text has another format, or there are more than MOST_SEEDS seeds.
     """
     seeds: list[int] = []
     for part in text.replace(" ", "").split(","):
@@ -156,7 +157,7 @@ def parse_seeds(text: str) -> list[int]:
         if not (first.isdecimal() and first.isascii() and (not dash or (last.isdecimal() and last.isascii()))):
             raise ConfigError("must be written as 1, 1,2,5 or 1-5", key="seed", value=text)
         if len(first) > 10 or len(last) > 10 or not int(first) <= int(last or first) < 2**31:
-            raise ConfigError("must rise and stay below 2147483648", key="seed", value=text)
+            raise ConfigError("must be in increasing order and below 2147483648", key="seed", value=text)
         if int(last or first) - int(first) >= MOST_SEEDS:
             raise ConfigError(f"must be at most {MOST_SEEDS} seeds", key="seed", value=text)
         seeds += range(int(first), int(last or first) + 1)
@@ -167,9 +168,9 @@ def parse_seeds(text: str) -> list[int]:
 
 
 def request_of(stored: Mapping[str, object], *, name: str = "") -> dict[str, str]:
-    """The texts that ask for a run which a database stores once more: its task, and what its preset does not say.
+    """Return the texts that request a stored run again: its choices, and the settings that its preset does not set.
 
-    A setting that this version does not know is among them, so that it is refused by name and not lost in silence.
+    A setting that this version does not know is included, so that the form reports it.
     """
     settings = flatten_tree(stored)
     texts = {
@@ -182,15 +183,15 @@ def request_of(stored: Mapping[str, object], *, name: str = "") -> dict[str, str
         NAME: name,
     }
     return {key: text for key, text in texts.items() if text} | {
-        key: write_text(settings[key]) for key in find_own(settings)
+        key: write_text(settings[key]) for key in find_changed_settings(settings)
     }
 
 
 def usual_settings(settings: Mapping[str, Value]) -> dict[str, Value]:
-    """What a run's task, length and preset say of every setting; nothing where this version does not know them."""
+    """Return the default of every setting for a run's task, length and preset; empty if these are unknown here."""
     steps = settings.get("train.t_max")
     try:
-        usual = resolve(
+        defaults = resolve(
             env=str(settings.get("env.name")),
             map=str(settings.get("env.map")),
             algo=str(settings.get("algo")),
@@ -199,18 +200,18 @@ def usual_settings(settings: Mapping[str, Value]) -> dict[str, Value]:
         )
     except ConfigError:
         return {}
-    return flatten(usual)
+    return flatten(defaults)
 
 
-def find_own(settings: Mapping[str, Value]) -> list[str]:
-    """List the settings of a run that its preset does not give it; all of them where the preset is not known."""
-    usual = usual_settings(settings)
-    own = (key for key in settings if not key.startswith(f"{ORIGINS}."))
-    return [key for key in own if key not in IDENTITY and (key not in usual or usual[key] != settings[key])]
+def find_changed_settings(settings: Mapping[str, Value]) -> list[str]:
+    """List the settings of a run that differ from its preset; all of them if the preset is unknown."""
+    defaults = usual_settings(settings)
+    keys = (key for key in settings if not key.startswith(f"{ORIGINS}."))
+    return [key for key in keys if key not in IDENTITY and (key not in defaults or defaults[key] != settings[key])]
 
 
 def write_command(texts: Texts) -> str:
-    """Write the line of a terminal that starts what texts ask for, with the first of its seeds."""
+    """Write the command that starts a request with its first seed."""
     flags = {ENV: "--env", MAP: "--map", ALGO: "--algo", STEPS: "--steps", SEEDS: "--seed", NAME: "--name"}
     words = [
         "emtc",
@@ -223,19 +224,20 @@ def write_command(texts: Texts) -> str:
     return " ".join(map(shlex.quote, words))
 
 
-def _choose(texts: Texts, maps: Mapping[str, Sequence[str]], faults: dict[str, Fault]) -> dict[str, str]:
-    named = {name: texts.get(name) or USUAL[name] for name in (PRESET, ALGO, ENV)}
-    if ENV not in texts and (owner := _env_of(texts.get(MAP, ""), maps)):
-        named[ENV] = owner
-    known: dict[str, Sequence[str]] = {PRESET: PRESETS, ALGO: list_algos(), ENV: list(maps)}
-    for name, options in known.items():
-        if named[name] not in options:
-            faults[name] = _unknown_name(_SETTINGS.get(name, name), named[name], options)
-            named[name] = USUAL[name]
-    return named | {MAP: _choose_map(texts.get(MAP, ""), named[ENV], maps, faults)}
+def _read_choices(texts: Texts, maps: Mapping[str, Sequence[str]], faults: dict[str, Fault]) -> dict[str, str]:
+    """Read preset, algorithm, environment and map; add a fault and use the default for an unknown name."""
+    choices = {name: texts.get(name) or USUAL[name] for name in (PRESET, ALGO, ENV)}
+    if ENV not in texts:  # a map alone selects its environment
+        choices[ENV] = next((env for env, names in maps.items() if texts.get(MAP, "") in names), USUAL[ENV])
+    valid_names: dict[str, Sequence[str]] = {PRESET: PRESETS, ALGO: list_algos(), ENV: list(maps)}
+    for name, options in valid_names.items():
+        if choices[name] not in options:
+            faults[name] = _make_name_fault(_SETTING_OF_FIELD.get(name, name), choices[name], options)
+            choices[name] = USUAL[name]
+    return choices | {MAP: _read_map(texts.get(MAP, ""), choices[ENV], maps, faults)}
 
 
-def _choose_map(map: str, env: str, maps: Mapping[str, Sequence[str]], faults: dict[str, Fault]) -> str:
+def _read_map(map: str, env: str, maps: Mapping[str, Sequence[str]], faults: dict[str, Fault]) -> str:
     if env in IMPORTED_BY_MAP:
         return map
     if map and map not in maps[env]:
@@ -244,16 +246,12 @@ def _choose_map(map: str, env: str, maps: Mapping[str, Sequence[str]], faults: d
     return map if map in maps[env] else maps[env][0]
 
 
-def _env_of(map: str, maps: Mapping[str, Sequence[str]]) -> str:
-    """The environment that has a map, where the address names the map alone."""
-    return next((env for env, its in maps.items() if map in its), "")
-
-
-def _unknown_name(key: str, name: str, options: Sequence[str]) -> Fault:
+def _make_name_fault(key: str, name: str, options: Sequence[str]) -> Fault:
     return Fault(key, name, "must be a name that exists", suggest(name, options))
 
 
-def _read(name: str, texts: Texts, faults: dict[str, Fault], parse: Callable[[str], T]) -> T | None:
+def _parse(name: str, texts: Texts, faults: dict[str, Fault], parse: Callable[[str], T]) -> T | None:
+    """Parse the text of a field, or add a fault and return None."""
     try:
         return parse(texts[name])
     except ConfigError as exc:
@@ -262,24 +260,12 @@ def _read(name: str, texts: Texts, faults: dict[str, Fault], parse: Callable[[st
 
 
 def _read_settings(texts: Texts, faults: dict[str, Fault]) -> dict[str, str]:
-    """Choose the texts that are settings; their values are read with all others by `resolve`."""
-    given = {key: text for key, text in texts.items() if key not in CHOICES}
-    known = _fields()
-    for key in given.keys() - known.keys():
-        faults[key] = Fault(key, rule="is not a setting", hint=suggest(key, known))
-    return {key: text for key, text in given.items() if key in known}
-
-
-def _read_length(steps: int | None, choices: Mapping[str, str], faults: dict[str, Fault]) -> int | None:
-    """The training length if it can be one; defaults that depend on it follow it."""
-    if steps is None:
-        return None
-    try:
-        _resolve_usual(choices, steps)
-    except ConfigError as exc:
-        faults |= place_faults(exc, ["train.t_max"])
-        return None
-    return steps
+    """Select the texts of settings and add a fault for each unknown key. `resolve` checks the values."""
+    settings = {key: text for key, text in texts.items() if key not in CHOICES}
+    valid_keys = _list_settings()
+    for key in settings.keys() - valid_keys.keys():
+        faults[key] = Fault(key, rule="is not a setting", hint=suggest(key, valid_keys))
+    return {key: text for key, text in settings.items() if key in valid_keys}
 
 
 def _resolve(choices: Mapping[str, str], steps: int | None, settings: Mapping[str, str], *, seed: int = 1) -> RunConfig:
@@ -294,20 +280,20 @@ def _resolve(choices: Mapping[str, str], steps: int | None, settings: Mapping[st
     )
 
 
-def _resolve_usual(choices: Mapping[str, str], steps: int | None) -> RunConfig:
-    """What the choices amount to without any setting; of an environment that wants some, all but its own."""
+def _resolve_defaults(choices: Mapping[str, str], steps: int | None) -> RunConfig:
+    """Resolve the choices without settings. An environment with required settings is replaced by the default one."""
     try:
         return _resolve(choices, steps, {})
     except ConfigError:
         return _resolve({**choices, ENV: USUAL[ENV], MAP: _USUAL_MAP}, steps, {})
 
 
-def _fields() -> dict[str, FieldInfo]:
-    """Settings that are no choice of the form."""
-    return _fields_beside(tuple(list_plugins("env")))
+def _list_settings() -> dict[str, FieldInfo]:
+    """List the settings that are not choices of the form, by dotted key."""
+    return _list_settings_with(tuple(list_plugins("env")))
 
 
 @lru_cache(maxsize=4)
-def _fields_beside(envs: tuple[Plugin, ...]) -> dict[str, FieldInfo]:
-    """Those settings where these environments from outside are here."""
+def _list_settings_with(envs: tuple[Plugin, ...]) -> dict[str, FieldInfo]:
+    """Cache the settings. `envs` is only a key: plug-in environments add settings."""
     return {info.key: info for info in describe_fields() if info.key not in IDENTITY}

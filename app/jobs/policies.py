@@ -1,6 +1,6 @@
-"""Use what a run has learned: find a checkpoint, play greedy episodes with its policy, hand the policy to a script.
+"""Use the policy of a stored run: choose a checkpoint, play greedy episodes, export TorchScript.
 
-No trainer lives here, and none is needed. Imported late, because it loads torch.
+No trainer is needed. This module loads torch, so callers import it late.
 """
 
 import os
@@ -20,7 +20,7 @@ from emtc_core.config.resolve import Value, change, config_from_stored, flatten,
 from emtc_core.config.run import RunConfig
 from emtc_core.config.train import EnvConfig
 from emtc_core.devices import choose_device, configure_threads
-from emtc_core.envs.base import EnvInfo, VectorEnv
+from emtc_core.envs.base import EnvInfo
 from emtc_core.envs.registry import check_available, check_trusted, get_env_info, make_env
 from emtc_core.errors import CheckpointError, ConfigError, EnvUnavailableError, Fault, describe_error
 from emtc_core.learner.policy import Policy, ScriptedPolicy, write_script
@@ -39,14 +39,14 @@ from storage.runs.changes import add_policy_evaluation
 from storage.runs.rows import RunRow, find_run, refuse_imported
 
 Wanted = int | Literal["last", "best"]
-"""Which checkpoint: the newest, that of the best evaluation, or the one at an env step."""
+"""Which checkpoint: the newest, the one of the best evaluation, or the one at this env step."""
 _STREAM: Final = "policy"
-_CHECKED_EPISODES: Final = 4
+_N_CHECK_EPISODES: Final = 4
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """The checkpoint whose policy is used, and the words for it."""
+    """The checkpoint whose policy is used, with its description for messages."""
 
     name: str
     env_step: int
@@ -55,7 +55,7 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """What a stored policy did."""
+    """Result of an evaluation of a stored policy."""
 
     id: int
     run_id: str
@@ -67,51 +67,35 @@ class Evaluated:
 
 
 def choose_checkpoint(db: Database, row: RunRow, wanted: Wanted) -> Chosen:
-    """Choose among a run's usable checkpoints.
+    """Choose one of the usable checkpoints of a run.
 
     Raises:
-        CheckpointError: If there is none, or none at that env step: then with those that there are.
+        CheckpointError: If the run has no usable checkpoint, or none at this env step.
     """
     refuse_imported(row, "be played")
     status = look(db, row)
-    found = (*reversed(status.best), *reversed(status.checkpoints))
-    usable = {each.env_step: each.name for each in found if each.fault is None}
+    checkpoints = (*reversed(status.best), *reversed(status.checkpoints))
+    usable = {checkpoint.env_step: checkpoint.name for checkpoint in checkpoints if checkpoint.fault is None}
     if status.refused or not usable:
-        brought = " A bundle brings none." if row.host is None and row.started_at else ""
-        raise CheckpointError(f"Run {row.id} has no policy here. {status.why_not}{brought}")
+        bundle_note = " A bundle contains no checkpoints." if row.host is None and row.started_at else ""
+        raise CheckpointError(f"Run {row.id} has no policy here. {status.why_not}{bundle_note}")
     if wanted == "last":
-        step, why = max(usable), f"the newest of {len(usable)}"
+        step, reason = max(usable), f"the newest of {len(usable)}"
     elif wanted == "best":
-        step, why = _find_best(db, row, list(usable))
+        step, reason = _find_best(db, row, list(usable))
     elif wanted in usable:
-        step, why = wanted, "as asked"
+        step, reason = wanted, "as requested"
     else:
-        known = ", ".join(f"{each}" for each in sorted(usable))
-        raise CheckpointError(f"Run {row.id} has no checkpoint at env step {wanted}; there are: {known}.")
-    return Chosen(usable[step], step, f"the checkpoint at env step {step:,}, {why}")
-
-
-def _find_best(db: Database, row: RunRow, steps: Sequence[int]) -> tuple[int, str]:
-    """Choose the env step of the best evaluation: by win rate, then by return, then the later one; or the nearest.
-
-    A trainer keeps that policy; runs of earlier versions, and a disk that was full then, have only what is near it.
-    """
-    frame = evaluations(db, row.id)
-    if not len(frame):
-        return max(steps), "the newest, as there is no evaluation to choose by"
-    best = frame.sort_values(["win_rate", "return_mean", "env_step"]).iloc[-1]
-    at, rate = int(best["env_step"]), float(best["win_rate"])
-    step = min(steps, key=lambda each: (abs(each - at), -each))
-    if step == at:
-        return step, f"that of the best evaluation ({percent(rate)} won)"
-    return step, f"of {len(steps)} the nearest to the best evaluation, at {at:,} ({percent(rate)} won)"
+        steps = ", ".join(f"{step}" for step in sorted(usable))
+        raise CheckpointError(f"Run {row.id} has no checkpoint at env step {wanted}. Available: {steps}.")
+    return Chosen(usable[step], step, f"the checkpoint at env step {step:,}, {reason}")
 
 
 def read_config(row: RunRow) -> RunConfig:
-    """Read the configuration of a run that is to be played or trained here.
+    """Read the configuration of a run whose policy is played on this machine.
 
     Raises:
-        ConfigError: If this version or machine does not know its algorithm, settings or game; in one sentence.
+        ConfigError: If the algorithm, a setting or the environment is unknown to this version or missing here.
     """
     refuse_imported(row, "be played")
     try:
@@ -132,58 +116,27 @@ def load_policy(
     checkpoint: Wanted = "last",
     device: Literal["auto", "cpu", "cuda"] = "cpu",
 ) -> Policy:
-    """Load what a run has learned: greedy actions for observations, without its trainer.
+    """Load the policy of a run, without its trainer.
 
     Args:
-        run: Id of the run, or the beginning of one.
-        db: File or URL of its database, or an open one; as EMTC_DB says, else runs/emtc.db, when missing.
+        run: Id of the run, or the beginning of an id.
+        db: File or URL of the database, or an open database. None: EMTC_DB, or runs/emtc.db if that is not set.
         checkpoint: "last", "best" or an env step; see `choose_checkpoint`.
-        device: Where it computes.
+        device: Device of the network.
 
     Returns:
-        The policy: `reset()`, then `act(obs, avail)` once for each step.
+        The greedy policy. Call `reset()` once per episode, then `act(obs, avail)` once per step.
 
     Raises:
-        EmtcError: In one sentence, if the run, its checkpoint or its game is not here.
+        EmtcError: If the run, its checkpoint or its environment is not available.
     """
     if isinstance(db, Database):
         return _load(db, find_run(db, run), checkpoint, choose_device(device))[0]
-    opened = open_database(db or os.environ.get("EMTC_DB") or DEFAULT_DATABASE)
+    database = open_database(db or os.environ.get("EMTC_DB") or DEFAULT_DATABASE)
     try:
-        return _load(opened, find_run(opened, run), checkpoint, choose_device(device))[0]
+        return _load(database, find_run(database, run), checkpoint, choose_device(device))[0]
     finally:
-        opened.dispose()
-
-
-def _load(db: Database, row: RunRow, wanted: Wanted, device: torch.device) -> tuple[Policy, RunConfig, Chosen]:
-    config = read_config(row)
-    chosen = choose_checkpoint(db, row, wanted)
-    policy = Policy(
-        config, _sizes(config.env), _read_weights(db, row.id, chosen), env_step=chosen.env_step, device=device
-    )
-    return policy, config, chosen
-
-
-def _read_weights(db: Database, run_id: str, chosen: Chosen) -> dict[str, object]:
-    """Read the learner's part of a checkpoint in its folder, or from the URL that it was carried to."""
-    path, files = run_folder(db, run_id) / chosen.name, run_place(db, run_id).files_of(run_id)
-    if files is None or (path.is_file() and is_ours(files, path.parent)):
-        return load_part(path, "learner", run_id=run_id)[1]
-    with TemporaryDirectory() as folder:
-        fetched = Path(folder) / chosen.name
-        files.fetch(chosen.name, fetched)
-        return load_part(fetched, "learner", run_id=run_id)[1]
-
-
-def _sizes(env: EnvConfig) -> EnvInfo:
-    known = get_env_info(env)
-    if known is not None:
-        return known
-    started = make_env(env, n_envs=1)
-    try:
-        return started.info
-    finally:
-        started.close()
+        database.dispose()
 
 
 def evaluate_policy(
@@ -196,63 +149,51 @@ def evaluate_policy(
     overrides: Sequence[str] = (),
     on_chosen: Callable[[Chosen], None] = lambda chosen: None,
 ) -> Evaluated:
-    """Play greedy episodes with a stored policy, and write down what it did, in a table of its own.
+    """Play greedy episodes with a stored policy and record the result in the table of policy evaluations.
 
     Args:
-        db: An open database that can be written.
-        run: Id of the run, or the beginning of one.
-        checkpoint: Which of its checkpoints.
-        episodes: How many.
-        seed: Of the episodes, which no evaluation of the training plays; that of the run when missing.
-        overrides: Settings of the game that differ from the training's, as "env.skirmish.spawn_jitter=0.5".
-        on_chosen: Told which checkpoint was taken, before anything is played.
+        db: An open, writable database.
+        run: Id of the run, or the beginning of an id.
+        checkpoint: Which checkpoint to use.
+        episodes: Number of episodes.
+        seed: Seed of the episodes; they differ from all evaluation episodes of the training. None: the seed of the run.
+        overrides: Environment settings that differ from the training, such as "env.skirmish.spawn_jitter=0.5".
+        on_chosen: Called with the checkpoint before the first episode.
 
     Raises:
-        EmtcError: In one sentence, if it cannot be done; then nothing is written.
+        EmtcError: If the evaluation is not possible. Nothing is recorded then.
     """
     row = find_run(db, run)
-    configure_threads()  # a script that loads a policy keeps its own
+    configure_threads()  # not in load_policy: the script that calls it sets its own number of threads
     policy, config, chosen = _load(db, row, checkpoint, choose_device("auto"))
-    changed = _change_game(config, overrides)
+    changed = _override_env(config, overrides)
     env = make_env(changed.env, n_envs=min(episodes, config.train.n_envs))
     seed = row.seed if seed is None else seed
     try:
-        _check_sizes(policy, env, row)
+        sizes, trained_sizes = (
+            f"{info.n_agents} agents, {info.n_actions} actions, {info.obs_dim} observed numbers"
+            for info in (env.info, policy.info)
+        )
+        if sizes != trained_sizes:
+            raise ConfigError(
+                f"The policy of run {row.id} is for {trained_sizes}; the selected environment has {sizes}"
+            )
         on_chosen(chosen)
         collector = Collector(env, reward_scale=1.0, seed=seed, stream=_STREAM)
         record = make_record(play_greedily(collector, policy.learner, (), episodes), chosen.env_step)
     finally:
         env.close()
-    was = flatten(config)
-    settings = {key: value for key, value in flatten(changed).items() if was.get(key) != value}
-    number = add_policy_evaluation(db, row.id, record, seed=seed, settings=settings)
-    return Evaluated(number, row.id, chosen, record, seed, settings, str(choose_device("auto")))
-
-
-def _change_game(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
-    if strange := [key for key in parse_overrides(overrides) if not key.startswith("env.")]:
-        rule = "must be a setting of the game, env.…, because only these can differ from the training"
-        raise ConfigError(*(Fault(key, rule=rule) for key in strange))
-    changed = change(config, overrides)
-    check_available(changed.env)
-    check_trusted(changed.env)
-    return changed
-
-
-def _check_sizes(policy: Policy, env: VectorEnv, row: RunRow) -> None:
-    here, there = (
-        (f"{info.n_agents} agents, {info.n_actions} actions, {info.obs_dim} observed numbers")
-        for info in (env.info, policy.info)
-    )
-    if here != there:
-        raise ConfigError(f"The policy of run {row.id} is for {there}; the game that was set has {here}")
+    trained = flatten(config)
+    settings = {key: value for key, value in flatten(changed).items() if trained.get(key) != value}
+    evaluation_id = add_policy_evaluation(db, row.id, record, seed=seed, settings=settings)
+    return Evaluated(evaluation_id, row.id, chosen, record, seed, settings, str(choose_device("auto")))
 
 
 def export_policy(db: Database, run: str, out: Path, *, checkpoint: Wanted = "last") -> Chosen:
-    """Write a policy as TorchScript, once it was read back and chose as the policy does in real episodes.
+    """Write a policy as TorchScript. The file is read back and must give the same actions in real episodes.
 
     Raises:
-        EmtcError: In one sentence, if it cannot be done; then there is no file.
+        EmtcError: If the export is not possible. No file is left then.
     """
     row = find_run(db, run)
     policy, config, chosen = _load(db, row, checkpoint, torch.device("cpu"))
@@ -272,23 +213,87 @@ def export_policy(db: Database, run: str, out: Path, *, checkpoint: Wanted = "la
     with replaced(out) as file:
         write_script(policy, config, file, facts=facts)
         file.flush()
-        with Path(file.name).open("rb") as written:
-            _check_same(policy, ScriptedPolicy(written), config)
+        with Path(file.name).open("rb") as script:
+            _check_same_actions(policy, ScriptedPolicy(script), config)
     return chosen
 
 
-def _check_same(policy: Policy, script: ScriptedPolicy, config: RunConfig) -> None:
-    """Play real episodes with both."""
-    env = make_env(config.env, n_envs=_CHECKED_EPISODES)
+def _find_best(db: Database, row: RunRow, steps: Sequence[int]) -> tuple[int, str]:
+    """Return the env step of the best evaluation, or the nearest available one, and the reason for the choice.
+
+    Evaluations are ordered by win rate, then return, then env step. The checkpoint of the best evaluation is missing in
+    runs of earlier versions, and where the disk was full.
+    """
+    frame = evaluations(db, row.id)
+    if not len(frame):
+        return max(steps), "the newest, because the run has no evaluation"
+    best = frame.sort_values(["win_rate", "return_mean", "env_step"]).iloc[-1]
+    best_step, win_rate = int(best["env_step"]), float(best["win_rate"])
+    step = min(steps, key=lambda step: (abs(step - best_step), -step))
+    if step == best_step:
+        return step, f"that of the best evaluation ({percent(win_rate)} won)"
+    return step, f"of {len(steps)} the nearest to the best evaluation, at {best_step:,} ({percent(win_rate)} won)"
+
+
+def _load(db: Database, row: RunRow, wanted: Wanted, device: torch.device) -> tuple[Policy, RunConfig, Chosen]:
+    config = read_config(row)
+    chosen = choose_checkpoint(db, row, wanted)
+    policy = Policy(
+        config, _get_env_info(config.env), _read_weights(db, row.id, chosen), env_step=chosen.env_step, device=device
+    )
+    return policy, config, chosen
+
+
+def _read_weights(db: Database, run_id: str, chosen: Chosen) -> dict[str, object]:
+    """Read the learner's weights from the local checkpoint, or download the checkpoint from the URL of the run."""
+    path, files = run_folder(db, run_id) / chosen.name, run_place(db, run_id).files_of(run_id)
+    if files is None or (path.is_file() and is_ours(files, path.parent)):
+        return load_part(path, "learner", run_id=run_id)[1]
+    with TemporaryDirectory() as folder:
+        copy = Path(folder) / chosen.name
+        files.fetch(chosen.name, copy)
+        return load_part(copy, "learner", run_id=run_id)[1]
+
+
+def _get_env_info(config: EnvConfig) -> EnvInfo:
+    """Get the sizes of an environment. Some environments must be created for this."""
+    info = get_env_info(config)
+    if info is not None:
+        return info
+    env = make_env(config, n_envs=1)
     try:
-        collector = Collector(env, reward_scale=1.0, seed=config.seed, stream=_STREAM)
-        collector.collect(_Both(policy, script), epsilon=0.0, round=(0,))
+        return env.info
     finally:
         env.close()
 
 
-class _Both:
-    """Acts as a policy does, and refuses a script that would have done something else."""
+def _override_env(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
+    """Apply overrides of environment settings; refuse overrides of other settings."""
+    if keys := [key for key in parse_overrides(overrides) if not key.startswith("env.")]:
+        rule = "must be an environment setting (env.…), because only these can differ from the training"
+        raise ConfigError(*(Fault(key, rule=rule) for key in keys))
+    changed = change(config, overrides)
+    check_available(changed.env)
+    check_trusted(changed.env)
+    return changed
+
+
+def _check_same_actions(policy: Policy, script: ScriptedPolicy, config: RunConfig) -> None:
+    """Play episodes with the policy and compare each action with that of the script.
+
+    Raises:
+        CheckpointError: If an action differs.
+    """
+    env = make_env(config.env, n_envs=_N_CHECK_EPISODES)
+    try:
+        collector = Collector(env, reward_scale=1.0, seed=config.seed, stream=_STREAM)
+        collector.collect(_ComparedPolicy(policy, script), epsilon=0.0, round=(0,))
+    finally:
+        env.close()
+
+
+class _ComparedPolicy:
+    """A policy that raises if the exported script chooses another action."""
 
     def __init__(self, policy: Policy, script: ScriptedPolicy) -> None:
         self._learner, self._script = policy.learner, script
@@ -302,5 +307,5 @@ class _Both:
     ) -> NDArray[np.int64]:
         action = self._learner.act(obs, avail, epsilon=epsilon, rng=rng)
         if not np.array_equal(action, self._script.act(obs, avail)):
-            raise CheckpointError("The policy that was written does not act as the stored one; it was not kept.")
+            raise CheckpointError("The exported policy does not act as the stored one; it was deleted.")
         return action

@@ -1,4 +1,4 @@
-"""`EMTC_DB=URL python -m app.jobs.projection_process --job ID`: the background process of one projection."""
+"""Background process of one projection: `EMTC_DB=URL python -m app.jobs.projection_process --job ID`."""
 
 import argparse
 import os
@@ -6,21 +6,21 @@ import sys
 
 from app.analysis.projections.linear import Progress
 from app.jobs.compilation import log_compilation
-from app.jobs.projections import work
+from app.jobs.projections import run_job
 from storage.engine import Database, open_database
 
 
 def main() -> None:
-    """Do the job that the command line names."""
+    """Compute the projection of the job on the command line."""
     parser = argparse.ArgumentParser(prog="app.jobs.projection_process")
     parser.add_argument("--job", required=True, type=int)
     arguments = parser.parse_args()
     with log_compilation(lambda line: sys.stdout.write(f"{line}\n")):
-        work(open_database(os.environ["EMTC_DB"]), arguments.job, embed=embed)
+        run_job(open_database(os.environ["EMTC_DB"]), arguments.job, embed=embed)
 
 
 def embed(db: Database, snapshot_id: int, *, kind: str, seed: int, progress: Progress) -> None:
-    """Fit an embedder; torch is loaded only now, most jobs do without it."""
+    """Fit an embedder. Torch is imported here, because most jobs do not need it."""
     from app.analysis.projections.embedders import embed_snapshot
 
     embed_snapshot(db, snapshot_id, kind=kind, seed=seed, progress=progress)

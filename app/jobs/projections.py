@@ -1,6 +1,6 @@
-"""Projections of stored snapshots by a background process that tells how far it is and can be cancelled.
+"""Run projections of stored snapshots in a background process that reports its progress and can be cancelled.
 
-What it does is `app.analysis.projections.snapshots`; whoever wants a projection here and now calls that.
+`app.analysis.projections.snapshots` computes the projection and can be called directly.
 """
 
 import os
@@ -24,27 +24,27 @@ REPORT_EVERY_S = 0.4
 
 
 class Embed(Protocol):
-    """Fits a fresh embedder to a snapshot's states and stores the embedding of its nodes."""
+    """Fits a new embedder to the states of a snapshot and stores the embedding of its nodes."""
 
     def __call__(self, db: Database, snapshot_id: int, *, kind: str, seed: int, progress: Progress) -> object: ...
 
 
 class CancelledError(Exception):
-    """Somebody asked the background job to end."""
+    """The user cancelled the background job."""
 
 
 def start_job(
     db: Database, snapshot: Snapshot, *, method: str, n: int, seed: int, embedder: str | None = None
 ) -> JobRow:
-    """Start a background projection, or return the one that is under way with the same parameters.
+    """Start a background projection, or return the active job with the same parameters.
 
     Args:
         db: An open database.
-        snapshot: The snapshot; all of its nodes get a place.
+        snapshot: The snapshot. All of its nodes are projected.
         method: "tsne", "umap" or "pca".
-        n: Landmarks; all nodes if there are no more.
-        seed: Decides landmarks and layout.
-        embedder: Type of an embedder that is fitted anew first and whose embedding is shown; None: the run's own.
+        n: Number of landmarks; at most the number of nodes.
+        seed: Random seed of the landmarks and the layout.
+        embedder: Type of an embedder that is fitted first and then projected. None: the run's own embedder.
     """
     n = min(n, snapshot.size)
     job = create_job(
@@ -53,30 +53,30 @@ def start_job(
     if job.status == "queued" and job.pid is None:
         log = local_folder(db, snapshot.run_id) / "projections.txt"
         process = spawn(["app.jobs.projection_process", "--job", str(job.id)], log, db=db)
-        _sign(db, job.id, process.pid)
+        _set_process(db, job.id, process.pid)
     return get_job(db, job.id)
 
 
 def cancel_job(db: Database, job_id: int) -> None:
-    """Ask a job to end; it looks every few iterations."""
+    """Cancel a job. The job reads its status every few iterations and then ends."""
     update_job(db, job_id, status="cancelled")
 
 
-def work(db: Database, job_id: int, *, embed: Embed | None = None) -> None:
-    """Do a job in this process and leave its outcome in the database.
+def run_job(db: Database, job_id: int, *, embed: Embed | None = None) -> None:
+    """Run a job in this process and store its result or its error in the database.
 
     Args:
         db: An open database.
         job_id: The job.
-        embed: Fits an embedder to a snapshot and stores what it says; only jobs that name an embedder need it. It
-            comes from outside because it needs torch, which no page may load.
+        embed: Fits an embedder and stores its embedding. Only jobs with an embedder need it. It is a parameter because
+            it needs torch, which no page may load.
     """
     job = get_job(db, job_id)
     if job.status == "running" and job.pid != os.getpid():
-        return  # another process was faster
+        return  # another process runs it
     update_job(db, job_id, status="running")
-    _sign(db, job_id, os.getpid())
-    report = _throttled(db, job_id)
+    _set_process(db, job_id, os.getpid())
+    report = _make_reporter(db, job_id)
     try:
         _project(db, job, embed, report)
     except CancelledError:
@@ -89,13 +89,13 @@ def work(db: Database, job_id: int, *, embed: Embed | None = None) -> None:
 
 def _project(db: Database, job: JobRow, embed: Embed | None, report: Progress) -> None:
     n, seed, embedder = job.params["n"], job.params["seed"], job.params.get("embedder")
-    done = 0.0
+    embed_share = 0.0
     if embedder is not None:
         if embed is None:
             hint = f"Run it with: python -m app.jobs.projection_process --job {job.id}"
-            raise ConfigError("fits an embedder", key=f"job {job.id}", hint=hint)
-        embed(db, job.snapshot_id, kind=embedder, seed=seed, progress=lambda part: report(EMBED_SHARE * part))
-        done = EMBED_SHARE
+            raise ConfigError("needs an embedder", key=f"job {job.id}", hint=hint)
+        embed(db, job.snapshot_id, kind=embedder, seed=seed, progress=lambda fraction: report(EMBED_SHARE * fraction))
+        embed_share = EMBED_SHARE
     project_snapshot(
         db,
         job.snapshot_id,
@@ -103,27 +103,28 @@ def _project(db: Database, job: JobRow, embed: Embed | None, report: Progress) -
         n=n,
         seed=seed,
         embedder=embedder,
-        progress=lambda part: report(done + (1 - done) * part),
+        progress=lambda fraction: report(embed_share + (1 - embed_share) * fraction),
     )
 
 
-def _throttled(db: Database, job_id: int) -> Callable[[float], None]:
+def _make_reporter(db: Database, job_id: int) -> Callable[[float], None]:
+    """Make a function that stores the progress at most every REPORT_EVERY_S seconds, and raises if cancelled."""
     last = 0.0
 
-    def report(part: float) -> None:
+    def report(fraction: float) -> None:
         nonlocal last
         now = time.monotonic()
         if now - last < REPORT_EVERY_S:
             return
         last = now
-        update_job(db, job_id, progress=min(1.0, part))
+        update_job(db, job_id, progress=min(1.0, fraction))
         if get_job(db, job_id).status == "cancelled":
             raise CancelledError
 
     return report
 
 
-def _sign(db: Database, job_id: int, pid: int) -> None:
+def _set_process(db: Database, job_id: int, pid: int) -> None:
     try:
         created_at = psutil.Process(pid).create_time()
     except psutil.NoSuchProcess:

@@ -1,13 +1,13 @@
-"""By which code a run is trained: observed by its trainer as it begins, when all modules that it uses are loaded.
+"""Record the code that trains a run: the trainer observes itself at its start, when all modules are loaded.
 
-    commit, dirty, diff   of the checkout, where it is one; the diff lies in the run's files
-    source                a digest of the method's own modules, in a checkout and in a wheel
-    modules               a digest of each module from outside: environments, plug-ins, what they import of their own
-    patched               what such a module put in the place of something of the method's
-    hardware              processor, cores, memory, GPU; and the versions of what is installed
+    commit, dirty, diff   of the git checkout, if there is one; the diff is a file of the run
+    source                digest of the modules of `emtc_core`, in a checkout and in an installed wheel
+    modules               digest of each user module: environments, plug-ins, and the modules that they import
+    patched               functions or classes of `emtc_core` that a user module has replaced
+    hardware              processor, cores, memory, GPU; also the versions of installed packages
 
-Nothing is taken from the environment but names of modules. A part that cannot be observed is left out: no training
-fails for it. What is read is described in `app.analysis.settings`.
+From the environment variables, only names of modules are read. A part that cannot be observed is omitted, and the
+training continues. `app.analysis.settings` describes how the entries are shown.
 """
 
 import logging
@@ -38,63 +38,74 @@ from storage.runs.changes import update_versions
 from storage.runs.rows import find_run
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-_STARTED: Final = ("__main__", "__mp_main__")
 OWN: Final = ("app", "emtc_core", "emtc_lab", "pages", "storage")
-_LISTS: Final = ("EMTC_ENV_MODULES", "EMTC_PLUGINS")
-_MOST_DIFF_BYTES: Final = 1 << 20
-_MOST_FILES: Final = 2_000
-_MOST_RESUMES: Final = 20
+_MAIN_MODULES: Final = ("__main__", "__mp_main__")
+_MODULE_VARIABLES: Final = ("EMTC_ENV_MODULES", "EMTC_PLUGINS")
+_MAX_DIFF_BYTES: Final = 1 << 20
+_MAX_FILES: Final = 2_000
+_MAX_RESUMES: Final = 20
 _log = logging.getLogger(__name__)
 
 
 def record_provenance(db: Database, run_id: str, env: EnvConfig, *, device: torch.device, token: str) -> None:
-    """Write by which code this process trains a run; of a resumed run, what differs from how it began.
+    """Record the code of this process in the row of a run; for a resumed run, what differs from its start.
+
+    Args:
+        db: An open database.
+        run_id: The run.
+        env: Environment of the run.
+        device: Device of the training.
+        token: Owner token of this process.
 
     Raises:
-        StorageError: If the database cannot be written, or somebody else has the run.
+        StorageError: If the database cannot be written, or another process owns the run.
     """
     try:
-        seen, diff = observe(env, device=device)
-    except Exception as exc:  # no training fails because git, a processor or a module is odd
-        _log.warning("run %s: by which code it is trained could not be observed: %r", run_id, exc)
+        observed, diff = observe(env, device=device)
+    except Exception as exc:  # an error of git, the processor query or a user module must not end the training
+        _log.warning("run %s: its code could not be observed: %r", run_id, exc)
         return
     row = find_run(db, run_id)
-    update_versions(db, run_id, merge(row.versions, seen, env_step=row.env_steps), token=token)
+    update_versions(db, run_id, merge(row.versions, observed, env_step=row.env_steps), token=token)
     if diff:
         try:
-            _keep(db, run_id, f"code-{seen['diff']}.diff", diff)
+            _write_diff(db, run_id, f"code-{observed['diff']}.diff", diff)
         except (StorageError, OSError) as exc:
-            _log.warning("run %s: the changes of its code could not be kept: %s", run_id, exc)
+            _log.warning("run %s: the diff of its code could not be written: %s", run_id, exc)
 
 
 def observe(env: EnvConfig, *, device: torch.device) -> tuple[dict[str, Any], bytes]:
-    """Observe this process; return what `runs.versions` holds, and the diff of its checkout."""
-    state, diff = read_checkout(ROOT)
-    outside = dict(sorted(find_outside(env).items()))
-    digests = {name: digest for name, module in outside.items() if (digest := digest_module(module))}
-    patched = list(find_patches(tuple(outside)))
-    seen = {**library_versions(), **state, "source": digest_of_core(), "hardware": describe_machine(device)}
-    return seen | ({"modules": digests} if digests else {}) | ({"patched": patched} if patched else {}), diff
+    """Observe this process; return the entries for `runs.versions`, and the diff of the checkout."""
+    checkout, diff = read_checkout(ROOT)
+    modules = dict(sorted(_find_user_modules(env).items()))
+    digests = {name: digest for name, module in modules.items() if (digest := digest_module(module))}
+    patches = list(_find_patches(tuple(modules)))
+    observed = {**library_versions(), **checkout, "source": digest_of_core(), "hardware": _describe_machine(device)}
+    return observed | ({"modules": digests} if digests else {}) | ({"patched": patches} if patches else {}), diff
 
 
-def merge(stored: Mapping[str, Any], seen: Mapping[str, Any], *, env_step: int) -> dict[str, Any]:
-    """What a run stores after it began, or went on: how it began stays, and what differs later is listed."""
+def merge(stored: Mapping[str, Any], observed: Mapping[str, Any], *, env_step: int) -> dict[str, Any]:
+    """Merge stored and observed entries. The entries of the start stay, and differences at a resume are listed.
+
+    Args:
+        stored: Entries in the row of the run; without "source" at the start of the run.
+        observed: Entries of this process.
+        env_step: Env step from which the run resumes.
+    """
     if "source" not in stored:
-        return {**stored, **seen}
-    differ = sorted(key for key in {*stored, *seen} - {"resumed"} if stored.get(key) != seen.get(key))
-    if not differ:
+        return {**stored, **observed}
+    keys = sorted(key for key in {*stored, *observed} - {"resumed"} if stored.get(key) != observed.get(key))
+    if not keys:
         return dict(stored)
-    told = ", ".join(f"{key} {_short(seen.get(key))}" for key in differ)
-    resumed = [*stored.get("resumed", []), f"from env step {env_step:,}: {told}"]
-    return {**stored, "resumed": resumed[-_MOST_RESUMES:]}
-
-
-def _short(value: Any) -> str:
-    return "none" if value is None else str(value)[:200]
+    values = (observed.get(key) for key in keys)
+    texts = ("none" if value is None else str(value)[:200] for value in values)
+    differences = ", ".join(f"{key} {text}" for key, text in zip(keys, texts, strict=True))
+    resumed = [*stored.get("resumed", []), f"from env step {env_step:,}: {differences}"]
+    return {**stored, "resumed": resumed[-_MAX_RESUMES:]}
 
 
 def read_checkout(root: Path) -> tuple[dict[str, Any], bytes]:
-    """Commit and diff of a checkout; nothing for an installed wheel, which may lie inside somebody's repository."""
+    """Read commit and diff of a checkout; empty for an installed wheel, whose folder may be in another repository."""
     if not (root / ".git").exists() or (commit := _git(root, "rev-parse", "HEAD")) is None:
         return {}, b""
     parts = ("--", *(name for name in (*OWN, "pyproject.toml") if (root / name).exists()))
@@ -104,11 +115,21 @@ def read_checkout(root: Path) -> tuple[dict[str, Any], bytes]:
     state: dict[str, Any] = {"commit": commit.decode().strip(), "dirty": bool(diff)}
     if diff:
         state["diff"] = _digest(diff)
-    cut = b"" if len(diff) <= _MOST_DIFF_BYTES else b"\n# cut here: %d bytes in all\n" % len(diff)
-    return state, diff[:_MOST_DIFF_BYTES] + cut
+    cut = b"" if len(diff) <= _MAX_DIFF_BYTES else b"\n# cut here: %d bytes in all\n" % len(diff)
+    return state, diff[:_MAX_DIFF_BYTES] + cut
+
+
+def digest_module(module: ModuleType) -> str:
+    """Digest a module's file, or all modules of a package; "" if there is no file."""
+    path = Path(_get_path(module))
+    if path.name != "__init__.py":
+        return _digest_file(path)
+    files = sorted(path.parent.rglob("*.py"))[:_MAX_FILES]
+    return _digest(b"".join(str(file.relative_to(path.parent)).encode() + file.read_bytes() for file in files))
 
 
 def _git(root: Path, *arguments: str) -> bytes | None:
+    """Run git; return its output, or None if it fails."""
     environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
     with suppress(OSError, subprocess.SubprocessError):
         command = ["git", "-C", str(root), *arguments]
@@ -117,9 +138,14 @@ def _git(root: Path, *arguments: str) -> bytes | None:
     return None
 
 
-def find_outside(env: EnvConfig) -> dict[str, ModuleType]:
-    """Loaded packages and modules that are neither ours, nor Python's, nor merely installed: hers, and those listed."""
-    listed = {entry.partition(":")[0].partition(".")[0] for name in _LISTS for entry in _entries(name)}
+def _find_user_modules(env: EnvConfig) -> dict[str, ModuleType]:
+    """Find the loaded top-level modules that the user has written or listed.
+
+    These are modules outside this program, Python and the installed packages, and the plug-ins and environments that
+    the user has named, also if they are installed.
+    """
+    entries = [entry for name in _MODULE_VARIABLES for entry in os.environ.get(name, "").replace(",", " ").split()]
+    listed = {entry.partition(":")[0].partition(".")[0] for entry in entries}
     if env.name in IMPORTED_BY_MAP:
         listed.add(env.map.partition(":")[0].partition(".")[0])
     listed |= {plugin.module.partition(".")[0] for plugin in list_loaded()}
@@ -127,37 +153,25 @@ def find_outside(env: EnvConfig) -> dict[str, ModuleType]:
     return {
         name: module
         for name, module in loaded.items()
-        if name not in _STARTED and _place(module) and (name in listed or not _is_installed(_place(module)))
+        if name not in _MAIN_MODULES and (path := _get_path(module)) and (name in listed or not _is_installed(path))
     }
 
 
-def _entries(variable: str) -> list[str]:
-    return os.environ.get(variable, "").replace(",", " ").split()
+def _get_path(module: ModuleType) -> str:
+    """Get the path of a module's file, or "" if it has none."""
+    path = getattr(module, "__file__", None)
+    return path if isinstance(path, str) else ""
 
 
-def _place(module: ModuleType) -> str:
-    place = getattr(module, "__file__", None)
-    return place if isinstance(place, str) else ""
-
-
-def _is_installed(place: str) -> bool:
+def _is_installed(path: str) -> bool:
     paths = sysconfig.get_paths()
     folders = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")} | {sys.base_prefix, sys.prefix}
-    return "site-packages" in place or any(place.startswith(f"{folder}{os.sep}") for folder in folders)
+    return "site-packages" in path or any(path.startswith(f"{folder}{os.sep}") for folder in folders)
 
 
-def digest_module(module: ModuleType) -> str:
-    """A digest of a module's file, or of every module of a package; nothing where there is no file."""
-    place = Path(_place(module))
-    if place.name != "__init__.py":
-        return _digest_file(place)
-    files = sorted(place.parent.rglob("*.py"))[:_MOST_FILES]
-    return _digest(b"".join(str(each.relative_to(place.parent)).encode() + each.read_bytes() for each in files))
-
-
-def _digest_file(place: Path) -> str:
+def _digest_file(path: Path) -> str:
     try:
-        return _digest(place.read_bytes())
+        return _digest(path.read_bytes())
     except OSError:
         return ""
 
@@ -166,36 +180,36 @@ def _digest(content: bytes) -> str:
     return blake2b(content, digest_size=8).hexdigest()
 
 
-def find_patches(outside: tuple[str, ...]) -> Iterator[str]:
-    """Find what modules from outside put in the place of functions, classes, methods or list entries of the method's.
+def _find_patches(user_modules: tuple[str, ...]) -> Iterator[str]:
+    """Find functions, classes, methods and registry entries of `emtc_core` that a user module has replaced.
 
-    An entry under a name of its own is no patch: that is how plug-ins are listed.
+    A new registry entry is not a patch, because plug-ins are registered that way.
     """
     modules = {name: module for name, module in sorted(sys.modules.items()) if name.partition(".")[0] == "emtc_core"}
-    own = {
+    core_entries = {
         (attribute, key)
         for module in modules.values()
         for attribute, table in list(vars(module).items())
         if isinstance(table, dict)
         for key, value in list(table.items())
-        if _origin(value) == "emtc_core"
+        if _get_package(value) == "emtc_core"
     }
     for name, module in modules.items():
         for attribute, value in list(vars(module).items()):
-            if (origin := _origin(value)) in outside and not attribute.startswith("__"):
-                yield f"{name}.{attribute} by {origin}"
+            if (package := _get_package(value)) in user_modules and not attribute.startswith("__"):
+                yield f"{name}.{attribute} by {package}"
             elif isinstance(value, dict):
                 for key, entry in list(value.items()):
-                    if (origin := _origin(entry)) in outside and (attribute, key) in own:
-                        yield f"{name}.{attribute}[{key!r}] by {origin}"
+                    if (package := _get_package(entry)) in user_modules and (attribute, key) in core_entries:
+                        yield f"{name}.{attribute}[{key!r}] by {package}"
             elif isinstance(value, type) and value.__module__ == name:
                 for method, function in list(vars(value).items()):
-                    if (origin := _origin(function)) in outside:
-                        yield f"{name}.{attribute}.{method} by {origin}"
+                    if (package := _get_package(function)) in user_modules:
+                        yield f"{name}.{attribute}.{method} by {package}"
 
 
-def _origin(value: object) -> str:
-    """The package that a function, method or class was written in."""
+def _get_package(value: object) -> str:
+    """Get the package that defines a function, method or class; "" for another object."""
     if isinstance(value, staticmethod | classmethod):
         value = value.__func__
     if isinstance(value, property):
@@ -205,14 +219,14 @@ def _origin(value: object) -> str:
     return str(getattr(value, "__module__", "")).partition(".")[0]
 
 
-def describe_machine(device: torch.device) -> dict[str, Any]:
-    """Processor, cores, memory and GPU."""
+def _describe_machine(device: torch.device) -> dict[str, Any]:
+    """Describe processor, cores, memory and GPU."""
     gpu = {"gpu": torch.cuda.get_device_name(device)} if device.type == "cuda" else {}
     memory = f"{psutil.virtual_memory().total / 2**30:.0f} GiB"
-    return {"cpu": _processor(), "cores": f"{os.cpu_count()} cores", "memory": memory, **gpu}
+    return {"cpu": _read_processor_name(), "cores": f"{os.cpu_count()} cores", "memory": memory, **gpu}
 
 
-def _processor() -> str:
+def _read_processor_name() -> str:
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
             if line.startswith("model name"):
@@ -220,12 +234,12 @@ def _processor() -> str:
     return platform.processor() or platform.machine()
 
 
-def _keep(db: Database, run_id: str, name: str, diff: bytes) -> None:
-    """Put a diff among the run's files, once."""
-    files, place = run_place(db, run_id).files_of(run_id), run_folder(db, run_id) / name
-    make_private_folder(place.parent)
-    if not place.exists():
-        with append_private(place) as file:
+def _write_diff(db: Database, run_id: str, name: str, diff: bytes) -> None:
+    """Write a diff to the run's files, unless it is already there."""
+    files, path = run_place(db, run_id).files_of(run_id), run_folder(db, run_id) / name
+    make_private_folder(path.parent)
+    if not path.exists():
+        with append_private(path) as file:
             file.write(diff)
         if files is not None:
             files.write(name, diff)

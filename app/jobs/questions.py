@@ -1,4 +1,4 @@
-"""Ask a living run what its present policy does, and say in one line what came of it."""
+"""Ask a running trainer to play or evaluate its present policy, and describe its answer in one line."""
 
 import time
 
@@ -18,43 +18,51 @@ def ask_and_wait(
     episode: int | None = None,
     answer_within_s: float,
 ) -> Asked:
-    """Ask, and wait for the answer.
+    """Send a question to a run and wait for the answer.
+
+    Args:
+        db: An open database.
+        run_id: The run.
+        kind: "play" one episode, or "evaluate".
+        episode: Episode to play again; None plays a new one.
+        answer_within_s: Longest time to wait for the answer after the trainer has read the question [s].
 
     Raises:
-        RunStateError: If no trainer is there, or the episode is none.
-        UnheardError: If nobody heard, or the answer did not come in time.
+        RunStateError: If no trainer is running, or the run has no such episode.
+        UnheardError: If the trainer did not read the question, or did not answer in time.
     """
     command_id = send_command(db, run_id, kind, episode=episode)
     wait_until_heard(db, run_id, command_id, kind)
-    until = time.monotonic() + answer_within_s
+    deadline = time.monotonic() + answer_within_s
     while True:
         run = find_run(db, run_id)
-        asked = find_question(db, run, command_id)
-        if asked is None or asked.stage == "unanswered":
+        question = find_question(db, run, command_id)
+        if question is None or question.stage == "unanswered":
             raise UnheardError(f"Run {run.id} ended before it answered. See: emtc show {run.id}")
-        if asked.stage == "answered":
-            return asked
-        if time.monotonic() >= until:
+        if question.stage == "answered":
+            return question
+        if time.monotonic() >= deadline:
             raise UnheardError(
-                f"Run {run.id} has heard, and no answer came within {answer_within_s:.0f} s. It will stand on Live."
+                f"Run {run.id} has read the question but did not answer within {answer_within_s:.0f} s. "
+                "The answer will appear on the page Live."
             )
         time.sleep(POLL_S)
 
 
 def describe(asked: Asked) -> str:
-    """When something was asked and what became of it."""
+    """Write when a question was asked, and its answer or its state."""
     when = f"asked {aware(asked.requested_at):%H:%M:%S} UTC"
     if asked.answer is not None:
         return f"{when}: {describe_answer(asked, asked.answer)}"
-    became = {
+    states = {
         "waiting": "waiting for the run …",
         "playing": f"the run plays {'one episode' if asked.kind == 'play' else 'its evaluation'} …",
     }
-    return f"{when}, {became.get(asked.stage, 'not answered: the trainer ended, or went back to an earlier step')}"
+    return f"{when}, {states.get(asked.stage, 'not answered: the trainer ended, or returned to an earlier step')}"
 
 
 def describe_answer(asked: Asked, answer: Answer) -> str:
-    """What the greedy policy did."""
+    """Write the result of the greedy policy."""
     at = f"at env step {count(answer.env_step)}"
     if asked.kind == "evaluate":
         return f"win rate {answer.wins}/{answer.episodes} {at}"
@@ -62,5 +70,5 @@ def describe_answer(asked: Asked, answer: Answer) -> str:
     if answer.again_of is not None:
         return f"episode {count(answer.again_of)} again: {outcome}"
     if asked.episode is not None:
-        return f"{outcome}, from a start of its own: that of episode {count(asked.episode)} cannot be repeated here"
+        return f"{outcome}, from a different start: episode {count(asked.episode)} cannot be repeated here"
     return f"one episode: {outcome}"

@@ -1,8 +1,8 @@
-"""What a resume could go on from, said before anybody presses: a resume never removes rows in silence.
+"""Find out from which checkpoint a run can resume, and resume, stop or delete runs.
 
-A run goes on from its newest usable checkpoint. Where there is none, its rows stay, and the offer is a new run that
-starts again from step 0 and names it as its parent. One act on several runs, a resume too, goes from one to the
-other: what was done, and why it was not where it was not. Nothing here loads torch.
+A run resumes from its newest usable checkpoint. A run with recorded rows but no usable checkpoint keeps its rows, and
+the user can start a new run from step 0, whose parent is the old run. A bulk action continues after a run that refuses
+it, and returns the reasons. This module does not load torch.
 """
 
 import socket
@@ -37,132 +37,107 @@ from storage.runs.removal import remove_run, why_not_resume_at
 from storage.runs.rows import RunRow, find_run, refuse_imported, state_now
 
 GOOD_ENOUGH = 2
-_MOST_SEEN = 1000
+_MAX_CACHED = 1000
+_CACHE: dict[tuple[RunFiles, RemoteFile], Examined] = {}
 
 
 @dataclass(frozen=True)
 class CheckpointStatus:
-    """The checkpoints that a run has here, newest first, and which of them a resume would use."""
+    """The checkpoints that this machine can read, newest first, and whether the run can resume from one."""
 
     env_steps: int
     checkpoints: tuple[Examined, ...]
     folder: str
     elsewhere: str | None
-    """The machine that trained the run, when it is not this one."""
+    """The machine that trained the run, if it is not this machine."""
     refused: str | None = None
-    """Why this machine may not or cannot look for checkpoints where the run says that they lie."""
+    """Why this machine must not or cannot read the place of the checkpoints."""
     missing: str = ""
-    """Where else they may be, where there is none."""
+    """Where the checkpoints may be, if there is none here."""
     not_carried: int = 0
-    """How many of the newest checkpoints have not reached the place at a URL."""
+    """Number of the newest checkpoints that are not uploaded to the URL yet."""
     best: tuple[Examined, ...] = ()
-    """The policies of best evaluations, newest first: no resume goes on from one."""
+    """Policies of the best evaluations, newest first. A run cannot resume from them."""
 
     @property
     def usable(self) -> Examined | None:
-        """The checkpoint that a resume goes on from."""
-        return next((each for each in self.checkpoints if each.fault is None), None)
+        """The newest usable checkpoint, from which a run resumes."""
+        return next((checkpoint for checkpoint in self.checkpoints if checkpoint.fault is None), None)
 
     @property
     def faults(self) -> list[str]:
         """Why checkpoints cannot be used, newest first."""
-        return [each.fault for each in self.checkpoints if each.fault]
+        return [checkpoint.fault for checkpoint in self.checkpoints if checkpoint.fault]
 
     @property
     def can_resume(self) -> bool:
-        """Whether a resume loses nothing unsaid: there is a checkpoint, or no row that it could cost."""
+        """Whether the run has a usable checkpoint, or no recorded step that a start from step 0 would delete."""
         return self.refused is None and (self.usable is not None or self.env_steps == 0)
 
     @property
     def superseded_steps(self) -> int:
-        """How many recorded steps a resume would supersede."""
+        """Number of recorded env steps after the checkpoint, which a resume replaces."""
         return self.env_steps - (self.usable.env_step if self.usable else 0)
 
     @property
     def why_not(self) -> str:
-        """Why nothing can be resumed."""
+        """Why the run cannot resume."""
         if self.refused:
             return self.refused
         if self.faults:
             return " ".join(self.faults)
-        where = f" It was trained on {self.elsewhere}; resume it there." if self.elsewhere else ""
-        return f"There is no checkpoint in {self.folder}.{where}{self.missing}"
+        host_note = f" It was trained on {self.elsewhere}; resume it there." if self.elsewhere else ""
+        return f"There is no checkpoint in {self.folder}.{host_note}{self.missing}"
 
 
 def look(db: Database, row: RunRow) -> CheckpointStatus:
-    """Examine a run's checkpoints, each once as long as its file stays as it is; at a URL, without fetching one.
+    """Examine the checkpoints of a run. Results are cached while the files do not change; nothing is downloaded.
 
     Raises:
-        StorageError: If the database does not answer now, which says nothing of the checkpoints.
+        StorageError: If the database does not answer at the moment.
     """
-    elsewhere = row.host if row.host not in (None, socket.gethostname()) else None
+    other_host = row.host if row.host not in (None, socket.gethostname()) else None
     try:
         place = run_place(db, row.id)
         check_lease(db, place, row.id)
-        here, there = _examine(place, row.id, run_folder(db, row.id))
-        found, best = (*here, *there), _examine_best(place, row.id, run_folder(db, row.id))
+        folder = run_folder(db, row.id)
+        local, remote = _examine_checkpoints(place, row.id, folder)
+        checkpoints, best = (*local, *remote), _examine_best(place, row.id, folder)
     except StorageError as exc:
         if is_transient(db, exc):
             raise
-        return CheckpointStatus(row.env_steps, (), row.files or "", elsewhere, str(exc))
-    if lifecycle.allows(row.state, Event.CLAIM):  # else the rows still grow
-        found = tuple(_fitting(db, row.id, each) for each in found)
-    missing = explain_missing(db, row.id) if not (found or place.recorded or elsewhere) else ""
-    late = len(here) if place.remote else 0
+        return CheckpointStatus(row.env_steps, (), row.files or "", other_host, str(exc))
+    if lifecycle.allows(row.state, Event.CLAIM):  # a running trainer is still adding rows
+        checkpoints = tuple(_compare_with_rows(db, row.id, checkpoint) for checkpoint in checkpoints)
+    missing = explain_missing(db, row.id) if not (checkpoints or place.recorded or other_host) else ""
+    not_uploaded = len(local) if place.remote else 0
     return CheckpointStatus(
-        row.env_steps, found, place.show(row.id), elsewhere, missing=missing, not_carried=late, best=best
+        row.env_steps,
+        checkpoints,
+        place.show(row.id),
+        other_host,
+        missing=missing,
+        not_carried=not_uploaded,
+        best=best,
     )
 
 
-def _examine(place: Place, run_id: str, folder: Path) -> tuple[list[Examined], list[Examined]]:
-    """Examine what a resume would find, newest first: in this machine's folder, and at a URL what it has of that."""
-    files = place.files_of(run_id)
-    if files is None:
-        return examine(folder, run_id), []
-    there = [_look_into(files, found) for found in reversed(files.list_checkpoints())]
-    newest = there[0].name if there else ""
-    here = examine(folder, run_id) if is_ours(files, folder) else []
-    return [each for each in here if each.name > newest], there
-
-
-def _examine_best(place: Place, run_id: str, folder: Path) -> tuple[Examined, ...]:
-    files = place.files_of(run_id)
-    if files is None:
-        return tuple(examine_best(folder, run_id))
-    there = [_look_into(files, found) for found in reversed(files.list_best())]
-    here = examine_best(folder, run_id) if is_ours(files, folder) else []
-    return (*(each for each in here if each.name not in {other.name for other in there}), *there)
-
-
-def _look_into(files: RunFiles, found: RemoteFile) -> Examined:
-    """Look at a checkpoint at a URL, once as long as it stays as it is."""
-    key = (files, found)
-    if key not in _SEEN:
-        if len(_SEEN) >= _MOST_SEEN:
-            _SEEN.clear()
-        _SEEN[key] = files.look_into(found, lambda file: examine_open(found.name, file, found.size, files.run_id))
-    return _SEEN[key]
-
-
-_SEEN: dict[tuple[RunFiles, RemoteFile], Examined] = {}
-
-
 def take_to_resume(db: Database, run_id: str) -> Owner:
-    """Take a run that a trainer in this process is about to go on with, if that costs nothing in silence.
+    """Claim a run that a trainer in this process will resume.
 
     Raises:
-        RunStateError: If the run is at work, or has rows and no usable checkpoint.
+        RunStateError: If the run is being trained, or has recorded rows and no usable checkpoint.
     """
     row = find_run(db, run_id)
-    refuse_imported(row, "go on")
+    refuse_imported(row, "resume")
     lifecycle.check(row.id, state_now(row), Event.CLAIM)
     status = look(db, row)
     if status.refused:
-        raise RunStateError(f"Run {row.id} cannot go on here. {status.refused}", reason="refused", subject=row.id)
+        raise RunStateError(f"Run {row.id} cannot resume here. {status.refused}", reason="refused", subject=row.id)
     if not status.can_resume:
         raise RunStateError(
             f"Run {row.id} has recorded {row.env_steps:,} steps and no usable checkpoint here. {status.why_not} "
-            f"Its rows stay. Start again from step 0, as a new run, with: emtc resume {row.id} --start-again",
+            f"Its rows are kept. Start again from step 0, as a new run, with: emtc resume {row.id} --start-again",
             reason="no_checkpoint",
             subject=row.id,
         )
@@ -173,10 +148,10 @@ def take_to_resume(db: Database, run_id: str) -> Owner:
 
 
 def resume_run(db: Database, run_id: str) -> None:
-    """Start a trainer that goes on from the run's newest usable checkpoint.
+    """Start a trainer that resumes a run from its newest usable checkpoint.
 
     Raises:
-        RunStateError: If the run is at work, or has rows and no usable checkpoint.
+        RunStateError: If the run is being trained, or has recorded rows and no usable checkpoint.
     """
     row = find_run(db, run_id)
     owner = take_to_resume(db, row.id)
@@ -184,10 +159,10 @@ def resume_run(db: Database, run_id: str) -> None:
 
 
 def refuse_unknown(row: RunRow) -> None:
-    """Refuse to start a run again that this version or machine could not train, before anything is created.
+    """Check that this version and this machine can train a run again, before anything is created.
 
     Raises:
-        ConfigError: In one sentence.
+        ConfigError: If they cannot.
     """
     try:
         check_startable(config_from_stored(row.config))
@@ -198,11 +173,11 @@ def refuse_unknown(row: RunRow) -> None:
 
 
 def launch_again(db: Database, run_id: str) -> str:
-    """Start a new run of the same configuration from step 0; the old one keeps its rows.
+    """Start a new run with the same configuration from step 0. The old run keeps its rows.
 
     Raises:
-        RunStateError: If the run is at work.
-        ConfigError: If this version or machine cannot train it; nothing is created then.
+        RunStateError: If the run is being trained.
+        ConfigError: If this version or machine cannot train it. Nothing is created then.
     """
     refuse_unknown(find_run(db, run_id))
     owner = this_process()
@@ -211,35 +186,29 @@ def launch_again(db: Database, run_id: str) -> str:
     return child
 
 
-def _fitting(db: Database, run_id: str, found: Examined) -> Examined:
-    if found.fault is None and (reason := why_not_resume_at(db, run_id, found.env_step)):
-        return Examined(found.name, found.env_step, f"{found.name} does not fit what was recorded: {reason}")
-    return found
-
-
 @dataclass(frozen=True)
 class Outcome:
-    """What became of an act on several runs."""
+    """Result of an action on several runs."""
 
     done: tuple[str, ...]
-    """Ids."""
+    """Ids of the runs that were changed."""
     refused: tuple[str, ...]
-    """A sentence for each run that it was not done to."""
+    """Error messages, one for each run that was not changed."""
 
 
 def stop_runs(db: Database, run_ids: Sequence[str]) -> Outcome:
-    """Ask trainers to stop, without waiting until they have heard; what nobody has leaves the queue."""
-    return _each(run_ids, lambda run_id: _stop(db, run_id))
+    """Send a stop command to trainers without waiting for them; queued runs are stopped at once."""
+    return _apply_to_each(run_ids, lambda run_id: _stop_run(db, run_id))
 
 
 def resume_runs(db: Database, run_ids: Sequence[str]) -> Outcome:
-    """Start a trainer for each run that can go on without losing anything."""
+    """Start a trainer for each run that can resume."""
     begin_watch(db, run_ids)
-    return _each(run_ids, lambda run_id: resume_run(db, run_id))
+    return _apply_to_each(run_ids, lambda run_id: resume_run(db, run_id))
 
 
 def delete_runs(db: Database, run_ids: Sequence[str]) -> Outcome:
-    """Delete runs with all that they recorded, and their folders; one that is gone already is done."""
+    """Delete runs with their rows and folders. A run that is already deleted counts as done."""
 
     def delete(run_id: str) -> None:
         try:
@@ -248,23 +217,67 @@ def delete_runs(db: Database, run_ids: Sequence[str]) -> Outcome:
             return
 
     begin_watch(db, run_ids)
-    return _each(run_ids, delete)
+    return _apply_to_each(run_ids, delete)
 
 
-def _stop(db: Database, run_id: str) -> None:
+def _examine_checkpoints(place: Place, run_id: str, folder: Path) -> tuple[list[Examined], list[Examined]]:
+    """Examine checkpoints, newest first.
+
+    Returns:
+        The checkpoints in the local folder (for a run with a URL: only those newer than the uploaded ones), and the
+        checkpoints at the URL.
+    """
+    files = place.files_of(run_id)
+    if files is None:
+        return examine(folder, run_id), []
+    remote = [_examine_remote(files, file) for file in reversed(files.list_checkpoints())]
+    newest = remote[0].name if remote else ""
+    local = examine(folder, run_id) if is_ours(files, folder) else []
+    return [checkpoint for checkpoint in local if checkpoint.name > newest], remote
+
+
+def _examine_best(place: Place, run_id: str, folder: Path) -> tuple[Examined, ...]:
+    files = place.files_of(run_id)
+    if files is None:
+        return tuple(examine_best(folder, run_id))
+    remote = [_examine_remote(files, file) for file in reversed(files.list_best())]
+    local = examine_best(folder, run_id) if is_ours(files, folder) else []
+    remote_names = {policy.name for policy in remote}
+    return (*(policy for policy in local if policy.name not in remote_names), *remote)
+
+
+def _examine_remote(files: RunFiles, file: RemoteFile) -> Examined:
+    """Examine a checkpoint at a URL; the result is cached while the file does not change."""
+    key = (files, file)
+    if key not in _CACHE:
+        if len(_CACHE) >= _MAX_CACHED:
+            _CACHE.clear()
+        _CACHE[key] = files.look_into(file, lambda stream: examine_open(file.name, stream, file.size, files.run_id))
+    return _CACHE[key]
+
+
+def _compare_with_rows(db: Database, run_id: str, checkpoint: Examined) -> Examined:
+    """Add a fault to a checkpoint that does not match the recorded rows."""
+    if checkpoint.fault is None and (reason := why_not_resume_at(db, run_id, checkpoint.env_step)):
+        fault = f"{checkpoint.name} does not match the recorded rows: {reason}"
+        return Examined(checkpoint.name, checkpoint.env_step, fault)
+    return checkpoint
+
+
+def _stop_run(db: Database, run_id: str) -> None:
     if find_run(db, run_id).state == State.CREATED:
         finish_run(db, run_id, "stopped")
     else:
         send_command(db, run_id, "stop")
 
 
-def _each(run_ids: Iterable[str], act: Callable[[str], None]) -> Outcome:
-    done, refused = [], []
+def _apply_to_each(run_ids: Iterable[str], action: Callable[[str], None]) -> Outcome:
+    done, errors = [], []
     for run_id in run_ids:
         try:
-            act(run_id)
+            action(run_id)
         except EmtcError as exc:
-            refused.append(str(exc))
+            errors.append(str(exc))
         else:
             done.append(run_id)
-    return Outcome(tuple(done), tuple(refused))
+    return Outcome(tuple(done), tuple(errors))

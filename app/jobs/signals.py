@@ -1,10 +1,11 @@
-"""SIGTERM and SIGINT as a stop, from a run's first row to its last: heard while libraries load, too.
+"""Treat SIGTERM and SIGINT as a stop of the run, from the creation of its row to its end.
 
-Until a trainer polls, a signal ends what goes on at once, since nothing has been learned that could be lost. From
-then on it is a stop command, which leaves a checkpoint; a second SIGINT ends even that. The trainer of a worker takes
-a signal, or the worker's death, as the machine's wish, not a person's: its run goes back to the queue.
+Before the trainer polls its control, a signal raises `StopRequested` at once: nothing is lost, because no step was
+trained. After that, a signal is a stop command, and the trainer writes a checkpoint. A second SIGINT ends the process
+without a checkpoint.
 
-How a trainer that was told to stop leaves its run: stopped, or given back to the queue.
+Under a worker, a signal (or the end of the worker) means that the machine is needed for something else. The run then
+goes back to the queue instead of being marked stopped.
 """
 
 import os
@@ -22,62 +23,69 @@ from storage.runs.changes import finish_run
 from storage.runs.claims import give_back
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_LOOK_S = 1.0
-_SAID = "Stopping: the trainer leaves a checkpoint. Press Ctrl-C again to end at once without one."
+_PARENT_POLL_S = 1.0
+_STOPPING = "Stopping: the trainer writes a checkpoint. Press Ctrl-C again to end at once without one."
 
 
 class StopSignals:
-    """Remembers that somebody sent a signal, and hands it on in the way that fits the moment."""
+    """Handles stop signals and turns them into an exception or a stop command."""
 
-    def __init__(self, *, give_back: bool = False) -> None:
-        """Hear signals as a person's stop, or with `give_back` as the wish of a machine that is needed elsewhere."""
-        self._gives_back = give_back
-        self._asked = self._polled = False
+    def __init__(self, *, requeue: bool = False) -> None:
+        """Treat a signal as a stop of the run or, with `requeue`, as a request to return the run to the queue."""
+        self._requeue = give_back
+        self._is_requested = self._is_polled = False
         self._blocked: Callable[[], str | None] = lambda: None
 
     @property
-    def gives_back(self) -> bool:
-        """Whether a signal has come after which the run goes back to the queue."""
-        return self._gives_back and self._asked
+    def must_requeue(self) -> bool:
+        """Whether the run goes back to the queue because of a signal."""
+        return self._requeue and self._is_requested
 
     @property
-    def broke_in(self) -> bool:
-        """Whether a signal ended what went on: whatever failed then was interrupted, and no failure of the run."""
-        return self._asked and not self._polled
+    def interrupted_start(self) -> bool:
+        """Whether a signal interrupted the start. An error after it is caused by the interruption, not by the run."""
+        return self._is_requested and not self._is_polled
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
-        """Take a signal.
+        """Handle a signal.
 
         Raises:
-            StopRequested: If no trainer polls yet.
-            KeyboardInterrupt: At a second SIGINT.
+            StopRequested: If the trainer does not poll yet.
+            KeyboardInterrupt: On a second SIGINT.
         """
-        if self._asked:
+        if self._is_requested:
             if number == signal.SIGINT:
                 raise KeyboardInterrupt
             return
-        self._asked = True
-        if not self._polled:
+        self._is_requested = True
+        if not self._is_polled:
             raise StopRequested
         if number == signal.SIGINT:
             reason = self._blocked()
-            _say(_SAID if reason is None else f"{_SAID} It waits to write what was learned: {reason}")
+            text = _STOPPING if reason is None else f"{_STOPPING} It is waiting to write records: {reason}"
+            os.write(2, f"\n{text}\n".encode())  # unbuffered, because a handler may interrupt another write
 
     def as_control(self, inner: Control, *, blocked: Callable[[], str | None] = lambda: None) -> Control:
         """Wrap a control, so that a signal is a stop command from now on.
 
+        Args:
+            inner: The control that is polled while no signal has arrived.
+            blocked: Returns why records cannot be written now, or None.
+
         Raises:
-            StopRequested: If a signal came already.
+            StopRequested: If a signal has already arrived.
         """
-        self._blocked, self._polled = blocked, True
-        if self._asked:
+        self._blocked, self._is_polled = blocked, True
+        if self._is_requested:
             raise StopRequested
-        return _Signalled(inner, lambda: self._asked)
+        return _SignalControl(inner, lambda: self._is_requested)
 
 
 @contextmanager
-def listening(numbers: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], None]) -> Generator[None]:
-    """Hear these signals; afterwards they mean what they meant before."""
+def handle_signals(
+    numbers: Iterable[signal.Signals], handler: Callable[[int, FrameType | None], None]
+) -> Generator[None]:
+    """Install a handler for these signals, and restore the previous handlers at the end."""
     previous = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
@@ -88,48 +96,49 @@ def listening(numbers: Iterable[signal.Signals], handler: Callable[[int, FrameTy
 
 @contextmanager
 def stop_signals(*, worker: int | None = None) -> Generator[StopSignals]:
-    """Listen to signals, under a worker to SIGUSR1 and to its end too; afterwards they mean what they meant before."""
-    signals = StopSignals(give_back=worker is not None)
+    """Handle stop signals; with a worker also SIGUSR1 and the worker's end. Restore the previous handlers at the end.
+
+    Args:
+        worker: Process id of the worker that started this process, if any.
+    """
+    signals = StopSignals(requeue=worker is not None)
     numbers = _SIGNALS if worker is None else (*_SIGNALS, signal.SIGUSR1)
-    with listening(numbers, signals.on_signal):
+    with handle_signals(numbers, signals.on_signal):
         if worker is not None:
-            threading.Thread(target=_leave_with, args=(worker,), daemon=True, name="worker-watch").start()
+            threading.Thread(target=_watch_worker, args=(worker,), daemon=True, name="worker-watch").start()
         yield signals
 
 
-def _leave_with(worker: int) -> None:
-    """Ask this process to leave once its worker has ended: nobody would count it among those that train here.
-
-    Only a worker that was killed dies before its trainers, and the system then gives them another parent.
-    """
-    while os.getppid() == worker:
-        time.sleep(_LOOK_S)
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
-class _Signalled:
-    def __init__(self, inner: Control, asked: Callable[[], bool]) -> None:
-        self._inner, self._asked = inner, asked
-
-    def poll(self) -> Command | Question | None:
-        return "stop" if self._asked() else self._inner.poll()
-
-    def set_status(self, status: Any) -> None:
-        self._inner.set_status(status)
-
-
-def _say(text: str) -> None:
-    """Write without buffers: a handler may interrupt another write."""
-    os.write(2, f"\n{text}\n".encode())
-
-
-def leave_run(db: Database, run_id: str, token: str | None, signals: StopSignals) -> None:
-    """Write that a run stopped, or give it back if the machine wanted its trainer to go.
+def record_stop(db: Database, run_id: str, token: str | None, signals: StopSignals) -> None:
+    """Mark a run as stopped, or return it to the queue if a worker's machine is needed for something else.
 
     Raises:
-        RunStateError: If the run belongs to somebody else by now, or has ended.
+        RunStateError: If another process owns the run, or the run has ended.
     """
-    if signals.gives_back and token is not None:
+    if signals.must_requeue and token is not None:
         give_back(db, run_id, token=token)
     else:
         finish_run(db, run_id, "stopped", token=token)
+
+
+def _watch_worker(worker: int) -> None:
+    """Send SIGTERM to this process when its worker has ended, because no worker counts this trainer any more.
+
+    A worker waits for its trainers, so it ends before them only if it was killed. The parent process id then changes.
+    """
+    while os.getppid() == worker:
+        time.sleep(_PARENT_POLL_S)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+class _SignalControl:
+    """Returns a stop command after a signal, and otherwise what the inner control returns."""
+
+    def __init__(self, inner: Control, is_requested: Callable[[], bool]) -> None:
+        self._inner, self._is_requested = inner, is_requested
+
+    def poll(self) -> Command | Question | None:
+        return "stop" if self._is_requested() else self._inner.poll()
+
+    def set_status(self, status: Any) -> None:
+        self._inner.set_status(status)

@@ -1,17 +1,17 @@
-"""One run trained in this process, whatever signals come: what `emtc train` and every detached trainer execute."""
+"""Train one run in this process and handle signals from the start. Used by `emtc train` and by detached trainers."""
 
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from app.jobs.signals import StopSignals, leave_run, stop_signals
+from app.jobs.signals import StopSignals, record_stop, stop_signals
 from emtc_core.control import StopRequested
 from emtc_core.errors import RunStateError
 from storage.engine import Database
 from storage.retry import PATIENCE_S, open_patiently, retry_transient
 from storage.runs.changes import finish_run
 
-if TYPE_CHECKING:  # it loads torch
+if TYPE_CHECKING:  # its import loads torch
     from emtc_core.training.trainer import RunSummary
 
 Announce = Callable[[str], None]
@@ -31,11 +31,11 @@ def train_detached(
     Args:
         url: Database of the run.
         run_id: The run.
-        announce: Told what a person should read.
-        token: By which this process owns the run.
-        resume: Go on from the newest usable checkpoint.
-        worker: Process that holds the run's claim. A signal, or its end, is then the wish of a machine that is needed
-            elsewhere: the run goes back to the queue.
+        announce: Called with lines for the user.
+        token: Owner token of this process.
+        resume: Continue from the newest usable checkpoint.
+        worker: Process id of the worker that holds the claim. With a worker, a signal or the end of the worker returns
+            the run to the queue.
     """
     with stop_signals(worker=worker) as signals:
         database = open_patiently(url, say=announce, patience_s=PATIENCE_S)
@@ -59,10 +59,10 @@ def train_heard(
     announce: Announce,
     on_progress: Callable[[int], None] = lambda env_step: None,
 ) -> "RunSummary":
-    """Load the learner's libraries and train; a signal meanwhile stops the run.
+    """Import torch and train. A signal during the import stops the run, too.
 
     Raises:
-        StopRequested: If one came before the first step.
+        StopRequested: If a signal arrived before the first step.
     """
     try:
         from app.jobs.training import train_run
@@ -79,7 +79,7 @@ def train_heard(
 def mark_stopped(
     database: Database, run_id: str, token: str | None, signals: StopSignals, *, announce: Announce
 ) -> None:
-    """Write that a signal came before the first step, wherever it was heard."""
-    with suppress(RunStateError):  # it is written already
-        retry_transient(database, lambda: leave_run(database, run_id, token, signals))
+    """Record that a signal arrived before the first step."""
+    with suppress(RunStateError):  # it is already recorded
+        retry_transient(database, lambda: record_stop(database, run_id, token, signals))
     announce(f"Run {run_id} was stopped before its first step.")

@@ -1,23 +1,23 @@
-"""Train one created run in this process: the one place where core and storage meet.
+"""Train one created run in this process. This module connects `emtc_core` with `storage`.
 
-Imported late by the command line, because it loads torch.
+It loads torch, so the command line imports it late.
 """
 
 import logging
 import traceback
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
-from app.jobs.checkpoint_stores import storing
+from app.jobs.checkpoint_stores import open_checkpoint_store
 from app.jobs.compilation import log_compilation
 from app.jobs.launch import LOG_NAME
 from app.jobs.provenance import record_provenance
-from app.jobs.signals import StopSignals, leave_run, stop_signals
+from app.jobs.signals import StopSignals, record_stop, stop_signals
 from emtc_core.config.resolve import config_from_stored
 from emtc_core.config.run import RunConfig
 from emtc_core.control import Control, StopRequested
@@ -53,32 +53,38 @@ def train_run(
     on_progress: Callable[[int], None] = lambda env_step: None,
     announce: Callable[[str], None] = lambda text: None,
 ) -> RunSummary:
-    """Train one created run in this process and leave its final status in the database.
+    """Train one created run in this process and record its final status in the database.
 
     Args:
         database: An open database.
         run_id: The run.
-        resume: Go on from its newest usable checkpoint.
-        token: By which this process owns the run; without one it takes the run.
-        signals: Where signals are heard already; without them this function listens.
-        on_progress: Told the env step after each round.
-        announce: Told what the run will hold in memory, before the first step, and that kernels are compiled.
+        resume: Continue from the newest usable checkpoint.
+        token: Owner token of this process. None: this function claims the run.
+        signals: The signal handler, if one is already installed. None: this function installs one.
+        on_progress: Called with the env step after each round.
+        announce: Called with lines for the user: the planned memory use, and the compilation of kernels.
 
     Raises:
-        EmtcError: Whatever made the run fail; the run is marked failed with that sentence.
-        StopRequested: If a signal came before the first step; the run is marked stopped.
+        EmtcError: If the run failed. The run is marked failed with the same message.
+        StopRequested: If a signal arrived before the first step. The run is marked stopped.
     """
     if signals is None:
-        with stop_signals() as heard:
+        with stop_signals() as handler:
             return train_run(
-                database, run_id, resume=resume, token=token, signals=heard, on_progress=on_progress, announce=announce
+                database,
+                run_id,
+                resume=resume,
+                token=token,
+                signals=handler,
+                on_progress=on_progress,
+                announce=announce,
             )
     if token is None:
         owner = this_process()
         retry_transient(database, lambda: claim_start(database, run_id, owner))
         token = owner.token
-    with _ending(database, run_id, token, signals), log_compilation(announce):
-        config, device = _begin(database, run_id, token)
+    with _record_failures(database, run_id, token, signals), log_compilation(announce):
+        config, device = _mark_started(database, run_id, token)
         summary = _train(
             *(database, run_id, config, device),
             resume=resume,
@@ -87,85 +93,81 @@ def train_run(
             on_progress=on_progress,
             announce=announce,
         )
-    _end(database, run_id, summary.status, token, signals)
+    _record_end(database, run_id, summary.status, token, signals)
     return summary
 
 
-def _end(
+def _record_end(
     database: Database, run_id: str, status: Literal["finished", "stopped"], token: str, signals: StopSignals
 ) -> None:
-    """Write how the run ended, however long the database is locked, full or away."""
+    """Record how the run ended; retry while the database is locked, full or unreachable."""
 
     def write() -> None:
         if status == "finished":
             finish_run(database, run_id, status, token=token)
         else:
-            leave_run(database, run_id, token, signals)
+            record_stop(database, run_id, token, signals)
 
     try:
         retry_transient(database, write)
-    except RunStateError:  # it stands unless an earlier try arrived, and its answer was lost
+    except RunStateError:  # raise, unless an earlier attempt was committed and only its answer was lost
         row = retry_transient(database, lambda: find_run(database, run_id))
-        given_back = signals.gives_back and row.owner_token != token
-        if row.status != status and not given_back:
+        is_requeued = signals.must_requeue and row.owner_token != token
+        if row.status != status and not is_requeued:
             raise
 
 
 @contextmanager
-def _ending(database: Database, run_id: str, token: str, signals: StopSignals) -> Generator[None]:
-    """Leave the reason in the database when a run does not come to its end."""
+def _record_failures(database: Database, run_id: str, token: str, signals: StopSignals) -> Generator[None]:
+    """Record the reason in the database if the run does not finish."""
     try:
         yield
     except StopRequested:
-        _end(database, run_id, "stopped", token, signals)
+        _record_end(database, run_id, "stopped", token, signals)
         raise
     except (RunInterruptedError, KeyboardInterrupt) as exc:
-        with suppress(StorageError):  # what stood in the way of the rows stands in the way of this one too
+        with suppress(StorageError):  # the database that refused the records may refuse this update too
             finish_run(database, run_id, "stopped", error=str(exc) or "It was ended at once.", token=token)
         raise
     except StorageError as exc:
-        if not signals.broke_in:
-            _leave_failed(database, run_id, token, exc)
+        if not signals.interrupted_start:
+            _record_failure(database, run_id, token, exc)
             raise
-        _end(database, run_id, "stopped", token, signals)  # a driver that is broken off may raise an error of its own
+        _record_end(database, run_id, "stopped", token, signals)  # an interrupted database driver raises its own error
         raise StopRequested from exc
     except BaseException as exc:
-        _leave_failed(database, run_id, token, exc)
+        _record_failure(database, run_id, token, exc)
         raise
 
 
-def _leave_failed(database: Database, run_id: str, token: str, exc: BaseException) -> None:
-    """Write why a run failed, as far as disk and database take it."""
-    with suppress(OSError, StorageError):  # a full disk, or no place, must not hide what happened
-        _keep_traceback(run_folder(database, run_id), in_log=find_culprit(exc) is not None)
-    sentence = hide_passwords(str(exc) if isinstance(exc, EmtcError) else describe_failure(exc))
+def _record_failure(database: Database, run_id: str, token: str, exc: BaseException) -> None:
+    """Write the traceback to the run's folder and the message to the database, where these are writable."""
+    with suppress(OSError, StorageError):  # a full disk or an unreachable folder must not hide the first error
+        _write_traceback(run_folder(database, run_id), in_log=find_culprit(exc) is not None)
+    message = hide_passwords(str(exc) if isinstance(exc, EmtcError) else describe_failure(exc))
     try:
-        retry_transient(database, lambda: finish_run(database, run_id, "failed", error=sentence, token=token))
+        retry_transient(database, lambda: finish_run(database, run_id, "failed", error=message, token=token))
     except StorageError as error:
-        _log.warning("run %s: that it failed could not be written: %s", run_id, error)
+        _log.warning("run %s: its failure could not be recorded: %s", run_id, error)
 
 
-def _begin(database: Database, run_id: str, token: str) -> tuple[RunConfig, torch.device]:
-    """Read the configuration, choose the device and begin."""
+def _mark_started(database: Database, run_id: str, token: str) -> tuple[RunConfig, torch.device]:
+    """Read the configuration, choose threads and device, load the plug-ins and mark the run as running."""
     row = retry_transient(database, lambda: find_run(database, run_id))
     config = config_from_stored(row.config)
-    chosen = None
-    if config.train.threads == "auto":  # chosen once: a resumed run adds up as it did before
+    stored = None
+    if config.train.threads == "auto":  # stored once, so that sums keep their order after a resume
         threads = choose_threads("auto", alone=row.sweep_id is None, beside=config.uses_intrinsic_reward)
-        chosen = _with_threads(row.config, threads)
-        config = config_from_stored(chosen)
-    check_trusted(config.env)  # the row says which module is imported
-    _load_outside(run_id, config)
+        stored = {**row.config, "train": {**row.config["train"], "threads": threads}}
+        config = config_from_stored(stored)
+    check_trusted(config.env)  # the stored configuration names the module that is imported
+    _load_plugins(run_id, config)
     device = choose_device(config.train.device)
     configure_threads()
     me, files = this_process(token), retry_transient(database, lambda: run_place(database, run_id)).recorded
-    start = partial(start_run, database, run_id, token=token, files=files, config=chosen, device=str(device))
+    start = partial(start_run, database, run_id, token=token, files=files, config=stored, device=str(device))
     retry_transient(database, lambda: start(pid=me.pid, pid_created_at=me.pid_created_at, host=me.host))
     return config, device
-
-
-def _with_threads(config: Mapping[str, Any], threads: int) -> dict[str, Any]:
-    return {**config, "train": {**config["train"], "threads": threads}}
 
 
 def _train(
@@ -183,26 +185,28 @@ def _train(
     with (
         closing(Heartbeat(database, run_id, token=token)),
         closing(DatabaseControl(database, run_id, token=token)) as control,
-        storing(database, run_id, config.checkpoint.keep) as store,
-        _recording(database, run_id, token) as recorder,
+        open_checkpoint_store(database, run_id, config.checkpoint.keep) as store,
+        _open_recorder(database, run_id, token) as recorder,
     ):
-        loaded = retry_transient(database, lambda: _load(database, run_id, store)) if resume else None
-        heard = signals.as_control(control, blocked=lambda: recorder.blocked)
-        trainer = _make_trainer(config, recorder, heard, store, device, on_progress)
+        checkpoint = retry_transient(database, lambda: _load_checkpoint(database, run_id, store)) if resume else None
+        stoppable = signals.as_control(control, blocked=lambda: recorder.blocked)
+        trainer = _make_trainer(config, recorder, stoppable, store, device, on_progress)
         retry_transient(database, lambda: record_provenance(database, run_id, config.env, device=device, token=token))
         for line in trainer.memory_plan.describe():
             announce(line)
-        if loaded is not None:
-            _restore(trainer, loaded, recorder, store)
+        if checkpoint is not None:
+            trainer.set_state(checkpoint.state)  # before later rows are superseded, because it may fail
+            recorder.supersede(checkpoint.env_step, checkpoint=checkpoint.name, passed_over=checkpoint.passed_over)
+            store.set_newer_aside(checkpoint.env_step)
         return trainer.run()
 
 
 @contextmanager
-def _recording(database: Database, run_id: str, token: str) -> Generator[DatabaseRecorder]:
-    """Record, and at a second Ctrl-C end without waiting for a disk or a database that takes nothing.
+def _open_recorder(database: Database, run_id: str, token: str) -> Generator[DatabaseRecorder]:
+    """Open the recorder. On a second Ctrl-C, drop the unwritten records instead of waiting for the disk or database.
 
     Raises:
-        RunInterruptedError: At that, with what it cost.
+        RunInterruptedError: On a second Ctrl-C, with the number of dropped records.
     """
     recorder = DatabaseRecorder(database, run_id, token=token)
     try:
@@ -210,10 +214,10 @@ def _recording(database: Database, run_id: str, token: str) -> Generator[Databas
         recorder.close()
     except KeyboardInterrupt as exc:
         blocked = recorder.blocked
-        lost = recorder.abandon()
-        why = f" {lost} records could not be written: {blocked}" if lost and blocked else ""
+        n_lost = recorder.abandon()
+        reason = f" {n_lost} records could not be written: {blocked}" if n_lost and blocked else ""
         raise RunInterruptedError(
-            f"Run {run_id} was ended at once, without a checkpoint.{why} Go on from the last one with: "
+            f"Run {run_id} was ended at once, without a checkpoint.{reason} Resume it from the last checkpoint with: "
             f"emtc resume {run_id}",
             reason="ended",
             subject=run_id,
@@ -223,30 +227,23 @@ def _recording(database: Database, run_id: str, token: str) -> Generator[Databas
         raise
 
 
-def _load(database: Database, run_id: str, store: CheckpointStore) -> Loaded | None:
-    """Load the newest checkpoint that fits the rows; without any, a run that has rows is left alone.
+def _load_checkpoint(database: Database, run_id: str, store: CheckpointStore) -> Loaded | None:
+    """Load the newest checkpoint that matches the recorded rows; None if there is neither a checkpoint nor a row.
 
     Raises:
-        CheckpointError: If there is none and the run has rows: to start from 0 here would remove them.
+        CheckpointError: If the run has rows but no checkpoint. A start from step 0 would delete these rows.
     """
-    loaded = store.load_latest(lambda env_step: why_not_resume_at(database, run_id, env_step))
-    if loaded is None and (steps := find_run(database, run_id).env_steps):
+    checkpoint = store.load_latest(lambda env_step: why_not_resume_at(database, run_id, env_step))
+    if checkpoint is None and (steps := find_run(database, run_id).env_steps):
         raise CheckpointError(
-            f"There is no checkpoint in {store.folder}, and run {run_id} has recorded {steps:,} steps. They stay. "
+            f"There is no checkpoint in {store.folder}, and run {run_id} has recorded {steps:,} steps. They are kept. "
             f"Start again from step 0, as a new run, with: emtc resume {run_id} --start-again",
             reason="no_checkpoint",
             subject=run_id,
         )
-    for reason in loaded.passed_over if loaded else ():
-        _log.warning("run %s: a newer checkpoint is passed over: %s", run_id, reason)
-    return loaded
-
-
-def _restore(trainer: Trainer, loaded: Loaded, recorder: DatabaseRecorder, store: CheckpointStore) -> None:
-    """Bring the trainer to the checkpoint; only when it stands there are later rows superseded."""
-    trainer.set_state(loaded.state)
-    recorder.supersede(loaded.env_step, checkpoint=loaded.name, passed_over=loaded.passed_over)
-    store.set_newer_aside(loaded.env_step)
+    for reason in checkpoint.passed_over if checkpoint else ():
+        _log.warning("run %s: a newer checkpoint is skipped: %s", run_id, reason)
+    return checkpoint
 
 
 def _make_trainer(
@@ -257,12 +254,12 @@ def _make_trainer(
     device: torch.device,
     on_progress: Callable[[int], None],
 ) -> Trainer:
-    shifted, copies = with_shifted_starts(config.env, config.eval), min(config.eval.episodes, config.train.n_envs)
+    shifted, n_eval_envs = with_shifted_starts(config.env, config.eval), min(config.eval.episodes, config.train.n_envs)
     return Trainer(
         config,
         env=make_env(config.env, n_envs=config.train.n_envs),
-        eval_env=make_env(config.env, n_envs=copies),
-        robust_env=make_env(shifted, n_envs=copies) if shifted else None,
+        eval_env=make_env(config.env, n_envs=n_eval_envs),
+        robust_env=make_env(shifted, n_envs=n_eval_envs) if shifted else None,
         recorder=recorder,
         control=control,
         checkpoints=store,
@@ -271,24 +268,24 @@ def _make_trainer(
     )
 
 
-def _keep_traceback(folder: Path, *, in_log: bool) -> None:
-    """Put the traceback where a developer finds it, a plug-in's into the run's log too; the user gets a sentence."""
+def _write_traceback(folder: Path, *, in_log: bool) -> None:
+    """Append the traceback to traceback.txt and, for an error of a plug-in, to the run's log."""
     make_private_folder(folder)
-    said = f"{hide_passwords(traceback.format_exc())}\n".encode()
+    text = f"{hide_passwords(traceback.format_exc())}\n".encode()
     for name in ("traceback.txt", *([LOG_NAME] if in_log else [])):
         with append_private(folder / name) as file:
-            file.write(said)
+            file.write(text)
 
 
-def _load_outside(run_id: str, config: RunConfig) -> None:
-    """Import what the run has from outside, and warn where it is of another version than the run began with.
+def _load_plugins(run_id: str, config: RunConfig) -> None:
+    """Import the plug-ins of a run, and warn if their version differs from the version at the start of the run.
 
     Raises:
-        PluginError: If one cannot be loaded.
+        PluginError: If a plug-in cannot be loaded.
     """
     for kind, name in config.list_outside():
         plugin, recorded = get_plugin(kind, name), config.plugins.get(kind, {}).get(name)
         plugin.load()
         if recorded and plugin.origin != recorded:
-            told = f"the {kind} {name} was that of {recorded}, and is that of {plugin.origin} now"
-            _log.warning("run %s: %s", run_id, told)
+            text = "run %s: the run started with the %s %s of %s; it now uses that of %s"
+            _log.warning(text, run_id, kind, name, recorded, plugin.origin)

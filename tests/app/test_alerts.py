@@ -66,13 +66,13 @@ def test_a_run_that_trains_well_is_no_news():
     [
         ({"status": "finished", "ended_at": EARLIER}, "finished", "after 500 steps with a last win rate of 50 %"),
         ({"status": "failed", "ended_at": EARLIER, "error": "No map."}, "failed", "No map."),
-        ({"status": "lost"}, "lost", "gone without a word"),
+        ({"status": "lost"}, "lost", "ended without an error message"),
         (
             {"status": "failed", "ended_at": EARLIER, "error": "The training loss became nan at 3."},
             "nan",
             "loss became",
         ),
-        ({"nan_metric": "train/loss", "nan_env_step": 42}, "nan", "train/loss was no number at step 42"),
+        ({"nan_metric": "train/loss", "nan_env_step": 42}, "nan", "train/loss was not a finite number at step 42"),
         ({"gate_idle": "Nothing merged."}, "gate-idle", "Nothing merged."),
         ({"no_success": "Nobody won."}, "no-success", "Nobody won."),
         ({"no_success": "Nobody won.", "gate_idle": "No incentive."}, "no-success", "Nobody won."),

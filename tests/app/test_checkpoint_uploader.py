@@ -41,8 +41,8 @@ def begin(files: RunFiles, tmp_path: Path) -> Iterator[Callable[..., tuple[Check
     begun: list[CheckpointUploader] = []
 
     def begin(machine: str, why_not: Callable[[int], str | None] = fits) -> tuple[CheckpointUploader, Path]:
-        uploader = CheckpointUploader(files, tmp_path / machine, keep=2, mark=secrets.token_bytes(8))
-        uploader.begin(why_not)
+        uploader = CheckpointUploader(files, tmp_path / machine, keep=2, lease=secrets.token_bytes(8))
+        uploader.start(why_not)
         begun.append(uploader)
         return uploader, tmp_path / machine
 
@@ -65,7 +65,7 @@ def carried(
     uploader: CheckpointUploader, files: RunFiles, folder: Path, env_step: int, content: bytes = b"state"
 ) -> Path:
     path = save(folder, env_step, content)
-    uploader.bring(path)
+    uploader.queue_checkpoint(path)
     wait_until(lambda: env_step in steps(files), what="the checkpoint's arrival")
     return path
 
@@ -95,7 +95,7 @@ def test_the_best_policy_is_carried_and_what_no_return_needs_is_dropped(files, b
     carried(uploader, files, folder, 100)
     for env_step in (150, 160):
         save_best(folder, env_step)
-        uploader.bring_best()
+        uploader.queue_best()
         wait_until(lambda at=env_step: [int(each.name[5:-3]) for each in files.list_best()] == [at], what="the policy")
     carried(uploader, files, folder, 200)
     set_newer_aside(folder, 100)
@@ -108,7 +108,7 @@ def test_the_best_policy_is_carried_and_what_no_return_needs_is_dropped(files, b
 def test_the_last_checkpoint_has_arrived_when_a_trainer_leaves(files, begin):
     uploader, folder = begin("a")
     for env_step in (100, 200, 300, 400):
-        uploader.bring(save(folder, env_step, bytes(2_000_000)))
+        uploader.queue_checkpoint(save(folder, env_step, bytes(2_000_000)))
     uploader.close()
     assert steps(files)[-1] == 400
 
@@ -180,26 +180,26 @@ def test_a_trainer_that_lost_its_run_writes_nothing_more_there(files, begin, cap
     second, elsewhere = begin("b")
     carried(second, files, elsewhere, 200)
     with caplog.at_level(logging.WARNING):
-        first.bring(save(folder, 9000))
+        first.queue_checkpoint(save(folder, 9000))
         first.close()
     assert steps(files) == [100, 200]
     assert ".begun" not in " ".join(found.name for found in files.list_files())
     assert [record.message for record in caplog.records] == [
-        f"run {RUN}: another trainer has it now; nothing more goes to {files.url}"
+        f"run {RUN}: another trainer has taken the run; nothing more is uploaded to {files.url}"
     ]
 
 
 def test_a_failed_copy_is_told_once_and_tried_again_with_the_next(tmp_path, caplog):
     place = tmp_path / "place"
     files = Remote(f"file://{place}").files_of(RUN)
-    uploader, folder = CheckpointUploader(files, tmp_path / "a", keep=2, mark=b"a"), tmp_path / "a"
-    uploader.begin(fits)
+    uploader, folder = CheckpointUploader(files, tmp_path / "a", keep=2, lease=b"a"), tmp_path / "a"
+    uploader.start(fits)
     (place / RUN).rename(tmp_path / "away")
     (place / RUN).write_text("no folder")
     with caplog.at_level(logging.WARNING):
         for env_step in (100, 200):
-            uploader.bring(save(folder, env_step))
-            wait_until(lambda: not uploader._wanted and bool(caplog.records), what="the warning")
+            uploader.queue_checkpoint(save(folder, env_step))
+            wait_until(lambda: not uploader._queue and bool(caplog.records), what="the warning")
         assert [record.levelname for record in caplog.records] == ["WARNING"]
         assert "its checkpoints do not reach" in caplog.text
         (place / RUN).unlink()
@@ -223,10 +223,10 @@ def test_a_log_goes_on_where_another_machine_left_it(files, begin):
 def test_a_place_that_cannot_be_written_ends_a_trainer_before_it_trains(tmp_path):
     (tmp_path / "place").write_text("no folder")
     uploader = CheckpointUploader(
-        Remote(f"file://{tmp_path / 'place'}").files_of(RUN), tmp_path / "a", keep=2, mark=b"a"
+        Remote(f"file://{tmp_path / 'place'}").files_of(RUN), tmp_path / "a", keep=2, lease=b"a"
     )
     with raises(StorageError, reason="unusable"):
-        uploader.begin(fits)
+        uploader.start(fits)
 
 
 @pytest.fixture
@@ -261,8 +261,8 @@ def test_what_lies_there_is_known_before_it_is_fetched(lost, tmp_path, monkeypat
 
 def test_what_has_not_arrived_there_is_counted(lost, tmp_path):
     db, run_id, files = lost
-    uploader, folder = CheckpointUploader(files, run_folder(db, run_id), keep=2, mark=b"mine"), run_folder(db, run_id)
-    uploader.begin(fits)
+    uploader, folder = CheckpointUploader(files, run_folder(db, run_id), keep=2, lease=b"mine"), run_folder(db, run_id)
+    uploader.start(fits)
     uploader.close()
     write_checkpoint(folder / name_checkpoint(0), run_id=run_id, env_step=0, parts=[])
     status = look(db, find_run(db, run_id))

@@ -15,24 +15,24 @@ GPU = "NVIDIA Some GPU"
 @pytest.mark.parametrize(
     ("probe", "gpu", "detail"),
     [
-        (FaissProbe("usable", "1.15.1"), GPU, "1.15.1, GPU neighbour search"),
-        (FaissProbe("not installed"), "", "not installed; neighbours are searched on the CPU"),
+        (FaissProbe("usable", "1.15.1"), GPU, "1.15.1, GPU neighbor search"),
+        (FaissProbe("not installed"), "", "not installed; neighbors are searched on the CPU"),
         (FaissProbe("not loadable", detail="ImportError: libcudart.so.12"), GPU, "it does not load; torch compares"),
         (FaissProbe("no GPU support", "1.15.1"), GPU, "1.15.1 without GPU support; torch compares every node"),
-        (FaissProbe("no GPU", "1.15.1"), "", "there is no GPU to use; neighbours are searched on the CPU"),
+        (FaissProbe("no GPU", "1.15.1"), "", "there is no GPU to use; neighbors are searched on the CPU"),
         (FaissProbe("fails", "1.14.1", "SIGABRT"), GPU, "1.14.1 fails on this GPU; torch compares every node"),
     ],
 )
 def test_faiss_is_usable_only_where_it_can_search_on_a_gpu(monkeypatch, probe, gpu, detail):
     monkeypatch.setattr(doctor, "probe_faiss", lambda: probe)
-    check = doctor._faiss(gpu)
+    check = doctor._check_faiss(gpu)
     usable = probe.state == "usable"
     assert (check.usable, detail in check.detail, bool(check.advice)) == (usable, True, not usable), check
 
 
 def test_no_gpu_is_no_fault_of_the_machine():
-    assert not doctor._device("").needed
-    assert doctor._device(GPU).usable
+    assert not doctor._check_device("").needed
+    assert doctor._check_device(GPU).usable
 
 
 PAGE = (Path(doctor.__file__).parents[1] / "guide" / "troubleshooting.md").read_text()

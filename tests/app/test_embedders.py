@@ -10,7 +10,7 @@ from app.analysis.projections.snapshots import EMBED_SHARE, Phase, phase_of, pro
 from app.analysis.series import read_seeds
 from app.cli.main import run
 from app.jobs.projection_process import embed
-from app.jobs.projections import work
+from app.jobs.projections import run_job
 from emtc_core.errors import ConfigError, StorageError
 from storage.engine import Database, open_database
 from storage.projections import create_job, get_job
@@ -64,7 +64,7 @@ def test_a_job_fits_the_embedder_and_draws_its_map(seeded: tuple[Database, int])
     db, snapshot_id = seeded
     params = projection_params("umap", n=50, seed=0, embedder="random")
     job = create_job(db, snapshot_id, method="umap", params=params)
-    work(db, job.id, embed=embed)
+    run_job(db, job.id, embed=embed)
     assert get_job(db, job.id).status == "finished"
     theirs = find_projection(db, snapshot_id, "umap", params)
     assert theirs is not None

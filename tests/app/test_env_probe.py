@@ -23,7 +23,7 @@ ZOO = "tests.core.zoo_example"
 @pytest.fixture(autouse=True)
 def listed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EMTC_ENV_MODULES", f"{ZOO},a_game_of_mine")
-    monkeypatch.setattr(env_probe, "_ANSWERS", {})
+    monkeypatch.setattr(env_probe, "_RESULTS", {})
 
 
 def plan(map: str, **overrides: object) -> RunConfig:
@@ -38,7 +38,7 @@ def test_a_trial_tells_the_sizes_and_is_made_once(monkeypatch):
     assert 1 <= seen.steps <= 30
     assert len(seen.returns) == env_probe.EPISODES
     assert all(value > 0 for value in seen.returns)
-    monkeypatch.setattr(env_probe, "_ask", lambda config: pytest.fail("it was asked again"))
+    monkeypatch.setattr(env_probe, "_run_trial", lambda config: pytest.fail("it was asked again"))
     assert env_probe.probe(config) == seen
 
 

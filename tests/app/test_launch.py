@@ -9,7 +9,7 @@ import pytest
 
 from app.analysis.projections.snapshots import project_snapshot, projection_params
 from app.jobs.launch import estimate, kill_run, launch_run
-from app.jobs.projections import cancel_job, start_job, work
+from app.jobs.projections import cancel_job, run_job, start_job
 from app.jobs.resume import resume_run
 from emtc_core.config.resolve import resolve
 from emtc_core.errors import ConfigError, EnvUnavailableError, RunStateError
@@ -124,6 +124,6 @@ def test_cancelled_job_stores_nothing(seeded, monkeypatch):
     params = projection_params("umap", n=50, seed=9)
     job = create_job(db, snapshot_id, method="umap", params=params)
     cancel_job(db, job.id)
-    work(db, job.id)
+    run_job(db, job.id)
     assert get_job(db, job.id).status == "cancelled"
     assert find_projection(db, snapshot_id, "umap", params) is None

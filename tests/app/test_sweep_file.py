@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from app.jobs.sweeps.control import create_sweep, expected_cost
 from app.jobs.sweeps.file import find_sweep_file, list_templates, parse_sweep
-from app.jobs.sweeps.plan import _cells, as_setting, count_runs, make_plan, parse_seeds
+from app.jobs.sweeps.plan import _list_cells, as_setting, count_runs, make_plan, parse_seeds
 from emtc_core.errors import ConfigError
 from storage.engine import open_database
 from storage.runs.sweeps import get_sweep, sweep_runs
@@ -222,7 +222,7 @@ def test_runs_are_counted_as_they_would_be_listed(n_maps, algos, variants, grid,
     if samples:
         text += f"[random]\nsamples = {samples}\nranges.train.gamma = {{ low = 0.1, high = 0.9 }}\n"
     file = parse_sweep(text)
-    assert count_runs(file) == len(list(_cells(file))) * len(file.seeds)
+    assert count_runs(file) == len(list(_list_cells(file))) * len(file.seeds)
 
 
 def test_a_plan_is_shared_by_as_many_trainers_as_it_has_runs():

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import update
 
 from app.jobs.resume import look
-from app.jobs.sweeps.worker import Fitness, Leave, Starter, Work
+from app.jobs.sweeps.worker import EligibilityCheck, LeaveRequest, TrainerStarter, Work
 from emtc_core.config.resolve import resolve
 from emtc_core.errors import StorageError
 from storage.engine import Database, open_database
@@ -42,13 +42,13 @@ def claim_run_of(db: Database, me: Worker, **env: str) -> Claim:
 def test_the_checkpoint_of_another_machine_is_left_to_it(tmp_path: Path, me: Worker) -> None:
     db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
     queued = claim_run_of(db, me)
-    assert Fitness(db).refuse(queued) is None
+    assert EligibilityCheck(db).reject(queued) is None
     with db.transaction() as connection:
         started = find_run(db, queued.run_id).created_at
         connection.execute(update(Run).values(env_steps=100, started_at=started, host="far-away", pid=None))
     claim = claim_any(db, me)
     assert claim is not None
-    sentence = Fitness(db).refuse(claim)
+    sentence = EligibilityCheck(db).reject(claim)
     assert sentence is not None
     assert f"Run {claim.run_id} is left to another machine: it was trained on far-away" in sentence
     row = find_run(db, claim.run_id)
@@ -59,7 +59,7 @@ def test_the_checkpoint_of_another_machine_is_left_to_it(tmp_path: Path, me: Wor
 def test_an_environment_that_is_not_here_is_left_to_a_machine_that_has_it(tmp_path: Path, me: Worker) -> None:
     db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
     claim = claim_run_of(db, me, map="no_such_map")
-    sentence = Fitness(db).refuse(claim)
+    sentence = EligibilityCheck(db).reject(claim)
     assert sentence is not None
     assert "no_such_map" in sentence
     row = find_run(db, claim.run_id)
@@ -82,7 +82,7 @@ def claim_trained_run(db: Database, me: Worker, files: str) -> Claim:
 def test_a_run_whose_files_lie_elsewhere_is_left_to_a_machine_that_reaches_them(tmp_path: Path, me: Worker) -> None:
     db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
     claim = claim_trained_run(db, me, "s3://bucket/emtc")
-    sentence = Fitness(db).refuse(claim)
+    sentence = EligibilityCheck(db).reject(claim)
     assert sentence is not None
     assert "Set EMTC_FILES=s3://bucket/emtc" in sentence
     assert find_run(db, claim.run_id).state == State.CREATED
@@ -92,7 +92,7 @@ def test_a_run_whose_files_lie_elsewhere_is_left_to_a_machine_that_reaches_them(
 def test_a_scheduler_starts_no_run_again_from_0_whose_files_it_does_not_reach(tmp_path: Path, me: Worker) -> None:
     db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
     claim = claim_trained_run(db, me, "s3://bucket/emtc")
-    assert Starter(db).start(claim) is None
+    assert TrainerStarter(db).start(claim) is None
     row = find_run(db, claim.run_id)
     assert (row.state, row.env_steps, row.sweep_id) == (State.FAILED, 100, "aaaa0000")
     assert "Set EMTC_FILES=s3://bucket/emtc" in (row.error or "")
@@ -106,15 +106,15 @@ def test_a_run_waits_while_the_place_of_files_does_not_answer(
     db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
     claim = claim_run_of(db, me)
     monkeypatch.setenv("EMTC_FILES", str(tmp_path / "unmounted"))
-    fitness = Fitness(db)
+    eligibility = EligibilityCheck(db)
     with raises(StorageError, reason="not_found", subject=tmp_path / "unmounted"):
-        fitness.refuse(claim)
+        eligibility.reject(claim)
     assert find_run(db, claim.run_id).state == State.CREATED
     (tmp_path / "mounted").mkdir()
     monkeypatch.setenv("EMTC_FILES", str(tmp_path / "mounted"))
     again = claim_any(db, me)
     assert again is not None
-    assert fitness.refuse(again) is None
+    assert eligibility.reject(again) is None
     db.dispose()
 
 
@@ -123,9 +123,9 @@ def test_a_database_that_does_not_answer_says_nothing_of_a_run_and_ends_no_worke
 ) -> None:
     db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
     claim = claim_run_of(db, me)
-    work = Work(db, jobs=1, leave=Leave(), say=(said := list[str]()).append)
-    work._held[claim.run_id] = (claim, subprocess.Popen(["true"]))
-    work._held[claim.run_id][1].wait()
+    work = Work(db, jobs=1, leave=LeaveRequest(), say=(said := list[str]()).append)
+    work._trainers[claim.run_id] = (claim, subprocess.Popen(["true"]))
+    work._trainers[claim.run_id][1].wait()
 
     def locked(*_: object, **__: object) -> None:
         raise StorageError("The database failed: database is locked.") from sqlite3.OperationalError("locked")
@@ -133,12 +133,12 @@ def test_a_database_that_does_not_answer_says_nothing_of_a_run_and_ends_no_worke
     with monkeypatch.context() as patch:
         patch.setattr("app.jobs.sweeps.worker.give_back", locked)
         patch.setattr("app.jobs.sweeps.worker.retry_transient", lambda db, act: act())
-        work._look_after()
+        work._collect_ended()
         patch.setattr("app.jobs.resume.run_place", locked)
         with pytest.raises(StorageError, match="locked"):
             look(db, find_run(db, claim.run_id))
-    assert (list(work._held), find_run(db, claim.run_id).state) == ([claim.run_id], State.STARTING)
+    assert (list(work._trainers), find_run(db, claim.run_id).state) == ([claim.run_id], State.STARTING)
     assert said == ["The database failed: database is locked."]
-    work._look_after()
-    assert (work._held, find_run(db, claim.run_id).state) == ({}, State.CREATED)
+    work._collect_ended()
+    assert (work._trainers, find_run(db, claim.run_id).state) == ({}, State.CREATED)
     db.dispose()

@@ -57,7 +57,7 @@ def test_warnings_are_counted_in_the_sidebar_and_no_page_raises_a_toast(seeded):
 
 @pytest.fixture
 def checked(monkeypatch):
-    monkeypatch.setattr("app.jobs.doctor._ask_cuda", lambda: "")
+    monkeypatch.setattr("app.jobs.doctor._find_gpu", lambda: "")
 
 
 def test_the_machine_is_checked_when_asked(empty, checked):

@@ -15,7 +15,7 @@ LAB = "tests.core.lab_example"
 def lab(empty, monkeypatch):
     """An app started with EMTC_PLUGINS, its caches as new."""
     monkeypatch.setattr(plugins, "_REGISTERED", {})
-    monkeypatch.setattr(env_probe, "_ANSWERS", {})
+    monkeypatch.setattr(env_probe, "_RESULTS", {})
     monkeypatch.setenv(plugins.VARIABLE, LAB)
     sys.modules.pop(LAB, None)
     plugins._import_listed.cache_clear()

@@ -15,7 +15,7 @@ ZOO = "tests.core.zoo_example"
 
 @pytest.fixture
 def form(empty, monkeypatch):
-    monkeypatch.setattr(env_probe, "_ANSWERS", {})
+    monkeypatch.setattr(env_probe, "_RESULTS", {})
     monkeypatch.setenv("EMTC_ENV_MODULES", ZOO)
     app = open_page("launch")
     return app.selectbox(key="env").set_value("pettingzoo").run()

@@ -85,7 +85,7 @@ def test_launch_says_where_checkpoints_go_and_refuses_a_place_that_is_none(empty
 
 
 def test_the_check_of_this_machine_names_the_place(empty, tmp_path, monkeypatch):
-    monkeypatch.setattr("app.jobs.doctor._ask_cuda", lambda: "")
+    monkeypatch.setattr("app.jobs.doctor._find_gpu", lambda: "")
     for value, state in ((str(tmp_path), "✔ usable"), ("s3://key:secret@bucket", "✖ missing")):
         monkeypatch.setenv("EMTC_FILES", value)
         st.cache_data.clear()

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import delete, update
 
 from app.jobs.launch import EXAMPLE_STUDY, GUESSED
-from app.jobs.sweeps.control import _say_basis, create_sweep, find_imported, find_open_runs, plan_of
+from app.jobs.sweeps.control import _describe_basis, create_sweep, find_imported, find_open_runs, remake_plan
 from app.jobs.sweeps.file import parse_sweep
 from app.jobs.sweeps.plan import make_plan
 from app.ui import data
@@ -187,7 +187,7 @@ def test_imported_runs_of_the_shipped_study_are_not_missing(shipped, use_databas
     found = find_open_runs(sweep, runs, find_imported(sweep, runs))
     assert found.queued == ()
     assert {name.rpartition(", ")[2] for name in found.missing} == {"seed 2", "seed 3"}
-    create_sweep(db, plan_of(sweep), jobs=1)
+    create_sweep(db, remake_plan(sweep), jobs=1)
     assert sum(run.status == "queued" for run in sweep_runs(db, sweep.id)) == 16
 
 
@@ -299,7 +299,7 @@ def test_a_strange_number_in_the_address_is_marked_and_starts_nothing(empty, str
     ],
 )
 def test_where_a_speed_comes_from_does_not_contradict_itself(bases, said):
-    assert _say_basis(bases) == said
+    assert _describe_basis(bases) == said
 
 
 def test_tables_and_figures_of_a_sweep_are_of_one_moment(empty, monkeypatch):

@@ -120,7 +120,7 @@ def test_a_driver_that_a_signal_breaks_off_may_complain_and_the_run_is_stopped_a
         finally:  # as psycopg's pool does, whose connection is busy with what was broken off
             raise StorageError("can't change 'autocommit' now")
 
-    monkeypatch.setattr(training, "_begin", begin)
+    monkeypatch.setattr(training, "_mark_started", begin)
     db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
     config = resolve(preset="demo", steps=100)
     run_id = create_run(db, config.model_dump(mode="json"), target_steps=100, versions={})

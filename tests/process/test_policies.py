@@ -110,13 +110,13 @@ def test_an_earlier_checkpoint_and_the_one_nearest_to_the_best_evaluation(mine: 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--checkpoint", "3"], "has no checkpoint at env step 3; there are: "),
+        (["--checkpoint", "3"], "has no checkpoint at env step 3. Available: "),
         (["--checkpoint", "newest"], "--checkpoint is last, best or an env step"),
-        (["--set", "train.lr=1"], "train.lr must be a setting of the game"),
+        (["--set", "train.lr=1"], "train.lr must be an environment setting"),
         (["--set", "env.skirmish.spawn_jiter=1"], 'Did you mean "env.skirmish.spawn_jitter"?'),
         (
             ["--set", "env.map=8m"],
-            "is for 3 agents, 9 actions, 30 observed numbers; the game that was set has 8 agents",
+            "is for 3 agents, 9 actions, 30 observed numbers; the selected environment has 8 agents",
         ),
         (["--set", "env.map=nowhere"], "skirmish has no map 'nowhere'"),
         (["--episodes", "0"], "Input should be greater than or equal to 1"),
@@ -169,7 +169,7 @@ def test_without_checkpoints_there_is_no_policy_and_a_bundle_brings_none(mine, t
     assert read(tmp_path / "theirs.db", "select episodes from policy_evaluations") == [(3,)]
     code, _, err = evaluate(tmp_path / "theirs.db", run_id)
     assert (code, len(err.strip().splitlines())) == (2, 1)
-    assert "A bundle brings none." in err
+    assert "A bundle contains no checkpoints." in err
     emtc("delete", run_id, "--yes", "--db", f"sqlite:///{path}")
     assert read(path, "select count(*) from policy_evaluations") == [(0,)]
 
@@ -216,4 +216,4 @@ def test_a_file_that_acts_otherwise_is_not_kept(trained, tmp_path: Path, monkeyp
     monkeypatch.setattr("emtc_core.learner.policy._best", lambda values, avail: avail.int().argmax(-1))
     code, _, err = emtc("export", run_id, "--policy", str(out), "--db", f"sqlite:///{path}")
     assert (code, list(tmp_path.iterdir())) == (2, [])
-    assert "does not act as the stored one; it was not kept" in err
+    assert "does not act as the stored one; it was deleted" in err

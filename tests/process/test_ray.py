@@ -85,7 +85,7 @@ def test_an_address_without_a_cluster_is_refused_in_a_sentence(tmp_path: Path) -
 def test_what_answers_without_being_ray_is_refused_too(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        assert "is no Ray cluster" in refusal(tmp_path, "--engine", "ray", "--address", address)
+        assert "is not a Ray cluster" in refusal(tmp_path, "--engine", "ray", "--address", address)
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +127,7 @@ def test_a_cluster_of_another_version_is_refused(two_nodes: Cluster, tmp_path: P
 def test_a_cluster_without_what_a_run_asks_for_is_refused(two_nodes: Cluster, tmp_path: Path) -> None:
     wanted = ("--engine", "ray", "--address", two_nodes.address)
     sentence = refusal(tmp_path, *wanted, "--gpus-per-run", "1")
-    assert sentence.startswith("A run asks for 1 CPU and 1 GPU, and no node of the cluster has them (there is 2 CPU")
+    assert sentence.startswith("A run needs 1 CPU and 1 GPU, and no node of the cluster has them (available: 2 CPU")
     assert "3 CPU and 0 GPU" in refusal(tmp_path, *wanted, "--cpus-per-run", "3")
 
 
@@ -196,7 +196,7 @@ def test_a_cluster_where_no_worker_can_work_is_given_up(tmp_path: Path) -> None:
         assert sweep(file, url, "--address", nodes.address, log=tmp_path / "log").wait(timeout=250) == 1
     said = (tmp_path / "log").read_text()
     assert "ended with code 2: This process cannot train runs: EMTC_READ_ONLY=1" in said
-    assert "Places failed 6 times, and no run went on." in said
+    assert "Workers failed 6 times, and no run made progress." in said
     assert statuses(path) == ["queued"] * 2
 
 
@@ -221,7 +221,7 @@ def test_a_detached_driver_leaves_with_checkpoints_and_a_dead_task_costs_nothing
         run_id, pid = wait_for_trainer(two_nodes, db)
         assert run_id == first
         task = psutil.Process(pid).parents()[2]
-        assert "hold_place" in task.cmdline()[0]
+        assert "run_worker" in task.cmdline()[0]
         task.kill()
         wait_until(lambda: not task.is_running(), what="the task's end")
         assert psutil.pid_exists(pid)

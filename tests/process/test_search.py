@@ -142,12 +142,12 @@ def test_a_run_that_somebody_stopped_is_a_failed_trial_when_the_search_ends(tmp_
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (("seeds = 1", "seeds = 3"), "A search has one seed"),
+        (("seeds = 1", "seeds = 3"), "must have one value"),
         (('metric = "return"', 'metric = "reurn"'), 'Did you mean "return"?'),
         (("high = 0.1", "high = 10"), "lr"),
         (("train.lr", "train.lrr"), 'Did you mean "train.lr"?'),
         (('pruner = "asha"', 'pruner = "axe"'), "optuna.pruner"),
-        (("warmup = 100", "storage = 'sqlite:////tmp/theirs.db'"), "no key"),
+        (("warmup = 100", "storage = 'sqlite:////tmp/theirs.db'"), "is not a key"),
         (("low = 1e-5, ", ""), "[optuna]"),
     ],
 )

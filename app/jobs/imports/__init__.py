@@ -1,1 +1,1 @@
-"""Curves of other programs: `read` takes them out of folders and files, by format; `curves` checks them."""
+"""Import curves of other programs: `read` reads the formats, `curves` checks the values."""

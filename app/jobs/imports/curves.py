@@ -1,6 +1,6 @@
-"""Curves as other programs give them, checked: steps rise, numbers are finite, shares lie in 0 to 1, seeds are told.
+"""Check the curves of runs from other programs, and read files safely. The formats themselves are in `read`.
 
-What lives here: the checks that every format shares, and how a file is opened. What does not: the formats.
+Env steps must increase, values must be finite, win rates must be in [0, 1], and each run must have a seed.
 """
 
 import json
@@ -15,26 +15,26 @@ from emtc_core.errors import ConfigError
 from storage.guards import shorten
 from storage.runs.imports import ForeignRun, Point
 
-MOST_BYTES: Final = 256 << 20
-"""Of one file that is read whole."""
-MOST_RUNS: Final = 2_000
-MOST_POINTS: Final = 200_000
-"""Of one run."""
-_LARGEST_STEP: Final = 10**15
-_LONGEST: Final = 100
-_MOST_SETTINGS: Final = 300
-_DEEPEST: Final = 8
-_NOT_THEIRS: Final = frozenset({"seed"})
-UNTOLD: Final = "other"
-"""The environment of a table that names none: its curves stand beside no other task's."""
+MAX_FILE_BYTES: Final = 256 << 20
+"""Largest file that is read as a whole."""
+MAX_RUNS: Final = 2_000
+MAX_POINTS: Final = 200_000
+"""Largest number of values of one curve."""
+UNKNOWN_ENV: Final = "other"
+"""Environment of a run whose source does not name one. Its curves are not compared with those of other tasks."""
+_MAX_STEP: Final = 10**15
+_MAX_CHARACTERS: Final = 100
+_MAX_SETTINGS: Final = 300
+_MAX_DEPTH: Final = 8
+_OMITTED_SETTINGS: Final = frozenset({"seed"})
 
 Curve = Sequence[tuple[object, object]]
-"""Env steps and values as a file holds them."""
+"""Env steps and values as a file contains them, not checked yet."""
 
 
 @dataclass(frozen=True)
 class Given:
-    """What somebody says about a source, which then counts instead of what the source says."""
+    """Values that the user has given for a source. They replace the values in the source."""
 
     env: str | None = None
     map: str | None = None
@@ -42,100 +42,86 @@ class Given:
     seed: int | None = None
     label: str | None = None
     win_rate: str | None = None
-    """The name of the win rate in the source."""
+    """Name of the win rate in the source."""
     score: str | None = None
-    """The name of the return in the source."""
+    """Name of the return in the source."""
 
 
 @dataclass(frozen=True)
-class Told:
-    """One run as its source tells it; every field but the curves may be missing."""
+class ParsedRun:
+    """One run as its source describes it. Every field except `where` and `curves` may be missing."""
 
     where: str
-    """How sentences name it."""
+    """Description of the run in messages."""
     curves: Mapping[str, Curve]
-    """By the column of `evaluations`."""
+    """Column of `evaluations` → curve."""
     env: object = None
     map: object = None
     algo: object = None
     seed: object = None
     target_steps: object = None
     is_whole: bool = True
+    """Whether the run had finished in the other program."""
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
-def check_run(told: Told, given: Given, format: str) -> ForeignRun:
-    """Check a run and fill in what somebody says about it.
+def check_run(run: ParsedRun, given: Given, format: str) -> ForeignRun:
+    """Check a run and complete it with the values that the user has given.
+
+    Args:
+        run: The run from the source.
+        given: Values of the user.
+        format: Format of the source.
 
     Raises:
-        ConfigError: If something is missing or wrong, in one sentence.
+        ConfigError: If a value is missing or invalid.
     """
-    points = join_curves(told.curves, told.where)
-    last = points[-1].env_step
-    wanted = told.target_steps if isinstance(told.target_steps, int) and told.target_steps > 0 else last
+    points = join_curves(run.curves, run.where)
+    last_step = points[-1].env_step
+    target = run.target_steps if isinstance(run.target_steps, int) and run.target_steps > 0 else last_step
     return ForeignRun(
-        env=_word("env", given.env or told.env or UNTOLD, told.where),
-        map=_word("map", given.map or told.map, told.where),
-        algo=_word("algo", given.algo or told.algo, told.where),
-        seed=_seed(told.seed if given.seed is None else given.seed, told.where),
-        label=_word("name", given.label or format, told.where),
+        env=_check_text("env", given.env or run.env or UNKNOWN_ENV, run.where),
+        map=_check_text("map", given.map or run.map, run.where),
+        algo=_check_text("algo", given.algo or run.algo, run.where),
+        seed=_check_seed(run.seed if given.seed is None else given.seed, run.where),
+        label=_check_text("name", given.label or format, run.where),
         format=format,
-        source=told.where[:_LONGEST],
+        source=run.where[:_MAX_CHARACTERS],
         points=points,
-        target_steps=min(wanted, _LARGEST_STEP),
-        is_whole=told.is_whole,
-        settings=told.settings,
+        target_steps=min(target, _MAX_STEP),
+        is_whole=run.is_whole,
+        settings=run.settings,
     )
 
 
 def join_curves(curves: Mapping[str, Curve], where: str) -> tuple[Point, ...]:
-    """Join the curves of one run by their env steps.
+    """Check the curves of one run and join them by env step.
 
     Args:
-        curves: By the column of `evaluations`: env steps and values.
-        where: The run, as sentences name it.
+        curves: Column of `evaluations` → env steps and values.
+        where: Description of the run in messages.
 
     Raises:
-        ConfigError: If steps do not rise, a value is none or out of range, or there is no win rate and no return.
+        ConfigError: If env steps do not increase, a value is invalid, or the run has no win rate and no return.
     """
     if not any(curves.get(name) for name in ("win_rate", "return_mean")):
         raise ConfigError(
-            f"{where} has neither a win rate nor a return. If they have other names there, say --win-rate NAME or "
+            f"{where} has neither a win rate nor a return. If they have other names, set --win-rate NAME or "
             "--return NAME."
         )
-    found: dict[int, dict[str, Any]] = {}
+    values_at: dict[int, dict[str, Any]] = {}
     for name, curve in curves.items():
-        if len(curve) > MOST_POINTS:
-            raise ConfigError(f"{where} has {len(curve):,} values of {name}; at most {MOST_POINTS:,} are imported")
-        before = -1
+        if len(curve) > MAX_POINTS:
+            raise ConfigError(f"{where} has {len(curve):,} values of {name}; at most {MAX_POINTS:,} are imported")
+        step = -1
         for raw_step, raw_value in curve:
-            before = _step(raw_step, before, name, where)
-            found.setdefault(before, {})[name] = _value(raw_value, name, f"{where}, {name} at step {before:,}")
-    return tuple(Point(step, **found[step]) for step in sorted(found))
-
-
-def _step(raw: object, before: int, name: str, where: str) -> int:
-    number = read_float(raw)
-    if number is None or number != int(number) or not 0 <= number <= _LARGEST_STEP:
-        raise ConfigError(f"{where}: an env step of {name} must be a whole number from 0 up, got {shorten(raw)}")
-    if int(number) <= before:
-        raise ConfigError(f"{where}: the env steps of {name} must rise, got {int(number):,} after {before:,}")
-    return int(number)
-
-
-def _value(raw: object, name: str, where: str) -> float | int:
-    number = read_float(raw)
-    if number is None:
-        raise ConfigError(f"{where} must be a finite number, got {shorten(raw)}")
-    if name == "win_rate" and not 0 <= number <= 1:
-        raise ConfigError(f"{where} must lie in 0 to 1, got {number:g}", hint="Is it in percent?")
-    if name in ("return_std", "length_mean", "episodes") and number < 0:
-        raise ConfigError(f"{where} must not be negative, got {number:g}")
-    return int(number) if name == "episodes" else number
+            step = _check_step(raw_step, step, name, where)
+            values_at.setdefault(step, {})[name] = _check_value(raw_value, name, f"{where}, {name} at step {step:,}")
+    return tuple(Point(step, **values_at[step]) for step in sorted(values_at))
 
 
 def read_float(raw: object) -> float | None:
-    """Read a finite number, also one as jsonpickle writes NumPy's ({"dtype", "value"}); None where it is none."""
+    """Read a finite number, or None. jsonpickle's form of a NumPy number, {"dtype", "value"}, is read too."""
     if isinstance(raw, Mapping):
         raw = raw.get("value")
     if isinstance(raw, bool) or not isinstance(raw, int | float | str):
@@ -147,73 +133,93 @@ def read_float(raw: object) -> float | None:
     return number if isfinite(number) else None
 
 
-def _word(what: str, raw: object, where: str) -> str:
-    text = str(raw).strip() if isinstance(raw, str | int) else ""
-    if not text:
-        raise ConfigError(f"{where} does not tell its {what}", hint=f"Say it with --{what}.")
-    if len(text) > _LONGEST or not text.isprintable():
-        raise ConfigError(
-            f"The {what} of {where} must be at most {_LONGEST} printable characters, got {shorten(text)}."
-        )
-    return text
-
-
-def _seed(raw: object, where: str) -> int:
-    """Read a seed; a negative one is the number of a run whose source has none, and is made by readers alone."""
-    number = read_float(raw)
-    if number is None or number != int(number) or abs(number) >= 2**63:
-        raise ConfigError(f"{where} does not tell its seed, and none is made up", hint="Say it with --seed.")
-    return int(number)
-
-
-def keep_settings(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Keep the plain values of another program's settings, under its own dotted keys."""
+def flatten_settings(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the plain values of another program's settings, by dotted key."""
     flat = dict(_flatten(tree, "", 0))
-    return {key: flat[key] for key in sorted(flat)[:_MOST_SETTINGS]}
+    return {key: flat[key] for key in sorted(flat)[:_MAX_SETTINGS]}
 
 
-def _flatten(tree: Mapping[str, Any], head: str, depth: int) -> Iterator[tuple[str, Any]]:
-    for key, value in tree.items():
-        name = f"{head}{key}"[:_LONGEST]
-        if isinstance(value, Mapping):
-            if depth < _DEEPEST:
-                yield from _flatten(value, f"{name}.", depth + 1)
-        elif isinstance(value, bool | int | float | str) and name not in _NOT_THEIRS:
-            yield name, value[:_LONGEST] if isinstance(value, str) else value
-
-
-def read_seed(text: str) -> int | None:
-    """Find a seed that a name tells: "seed_3", "qmix_seed42_3m", or a bare number."""
-    found = re.search(r"(?:^|[^a-z])seed[_=-]?(\d{1,18})(?!\d)", text.lower()) or re.fullmatch(r"(\d{1,18})", text)
-    return int(found[1]) if found else None
+def find_seed(name: str) -> int | None:
+    """Find the seed in a name such as "seed_3", "qmix_seed42_3m" or "3"."""
+    match = re.search(r"(?:^|[^a-z])seed[_=-]?(\d{1,18})(?!\d)", name.lower()) or re.fullmatch(r"(\d{1,18})", name)
+    return int(match[1]) if match else None
 
 
 def read_text(file: Path) -> str:
     """Read a whole text file.
 
     Raises:
-        ConfigError: If it is no plain file, too large, or no UTF-8 text.
+        ConfigError: If it is not a regular file, is too large, or is not UTF-8 text.
     """
     try:
         if not file.is_file():
-            raise ConfigError(f"{file} is no file")
-        if (size := file.stat().st_size) > MOST_BYTES:
-            raise ConfigError(f"{file} has {size / 1e6:,.0f} MB; at most {MOST_BYTES >> 20} MB are read")
+            raise ConfigError(f"{file} is not a file")
+        if (size := file.stat().st_size) > MAX_FILE_BYTES:
+            raise ConfigError(f"{file} has {size / 1e6:,.0f} MB; at most {MAX_FILE_BYTES >> 20} MB are read")
         return file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} cannot be read as text: {error}") from error
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """Read a JSON object as plain values: nothing in it is ever made into a Python object.
+    """Read a JSON object as plain values. No Python object is created from it.
 
     Raises:
-        ConfigError: If it is none.
+        ConfigError: If the file is not a JSON object.
     """
     try:
         tree = json.loads(read_text(file))
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{file} is no JSON: {str(error)[:_LONGEST]}") from error
+        raise ConfigError(f"{file} is not JSON: {str(error)[:_MAX_CHARACTERS]}") from error
     if not isinstance(tree, dict):
-        raise ConfigError(f"{file} must hold a JSON object")
+        raise ConfigError(f"{file} must contain a JSON object")
     return tree
+
+
+def _check_step(raw: object, previous: int, name: str, where: str) -> int:
+    number = read_float(raw)
+    if number is None or number != int(number) or not 0 <= number <= _MAX_STEP:
+        raise ConfigError(f"{where}: an env step of {name} must be a whole number >= 0, got {shorten(raw)}")
+    if int(number) <= previous:
+        raise ConfigError(f"{where}: the env steps of {name} must increase, got {int(number):,} after {previous:,}")
+    return int(number)
+
+
+def _check_value(raw: object, name: str, where: str) -> float | int:
+    number = read_float(raw)
+    if number is None:
+        raise ConfigError(f"{where} must be a finite number, got {shorten(raw)}")
+    if name == "win_rate" and not 0 <= number <= 1:
+        raise ConfigError(f"{where} must be in [0, 1], got {number:g}", hint="Is it in percent?")
+    if name in ("return_std", "length_mean", "episodes") and number < 0:
+        raise ConfigError(f"{where} must not be negative, got {number:g}")
+    return int(number) if name == "episodes" else number
+
+
+def _check_text(what: str, raw: object, where: str) -> str:
+    text = str(raw).strip() if isinstance(raw, str | int) else ""
+    if not text:
+        raise ConfigError(f"{where} has no {what}", hint=f"Set it with --{what}.")
+    if len(text) > _MAX_CHARACTERS or not text.isprintable():
+        raise ConfigError(
+            f"The {what} of {where} must be at most {_MAX_CHARACTERS} printable characters, got {shorten(text)}."
+        )
+    return text
+
+
+def _check_seed(raw: object, where: str) -> int:
+    """Check a seed. Readers number the runs of a source without seeds with -1, -2, ..."""
+    number = read_float(raw)
+    if number is None or number != int(number) or abs(number) >= 2**63:
+        raise ConfigError(f"{where} has no seed", hint="Set it with --seed.")
+    return int(number)
+
+
+def _flatten(tree: Mapping[str, Any], head: str, depth: int) -> Iterator[tuple[str, Any]]:
+    for key, value in tree.items():
+        name = f"{head}{key}"[:_MAX_CHARACTERS]
+        if isinstance(value, Mapping):
+            if depth < _MAX_DEPTH:
+                yield from _flatten(value, f"{name}.", depth + 1)
+        elif isinstance(value, bool | int | float | str) and name not in _OMITTED_SETTINGS:
+            yield name, value[:_MAX_CHARACTERS] if isinstance(value, str) else value

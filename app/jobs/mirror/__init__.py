@@ -1,1 +1,1 @@
-"""Runs shown in another program as they train: `rows` reads the database, `sinks` write what a program lacks."""
+"""Show runs in another program while they train: `rows` reads the database, `sinks` writes to the program."""

@@ -1,1 +1,1 @@
-"""Sweeps: a file names what varies, a plan lists its runs, a scheduler trains them."""
+"""Sweeps: `file` describes what varies, `plan` lists the runs, `scheduler`, `worker` and `ray_engine` train them."""

@@ -1,4 +1,4 @@
-"""Save, start, stop and continue sweeps: what the command line and the page share."""
+"""Create, start, stop and continue sweeps, for the command line and the page."""
 
 import os
 import socket
@@ -15,7 +15,7 @@ from app.analysis.provenance import library_versions
 from app.jobs.launch import GUESSED, LOG_NAME, check_startable, estimate, spawn
 from app.jobs.sweeps.file import SweepFile
 from app.jobs.sweeps.plan import Plan, make_plan
-from app.jobs.sweeps.study import told_runs
+from app.jobs.sweeps.study import list_reported_runs
 from emtc_core.config.run import RunConfig
 from emtc_core.errors import ConfigError, RunStateError
 from storage.engine import Database, sweep_folder
@@ -35,30 +35,34 @@ from storage.runs.sweeps import (
 
 
 def default_jobs() -> int:
-    """One trainer for each physical core: each computes on one thread."""
+    """Return the default number of trainers: one for each physical core, because a trainer uses one thread."""
     return max(1, psutil.cpu_count(logical=False) or 1)
 
 
 def this_process() -> Worker:
-    """This process by host, pid and start, which no other one ever has."""
+    """Return the identity of this process: process id, start time and host."""
     return Worker(os.getpid(), psutil.Process().create_time(), socket.gethostname())
 
 
 def check_plan(plan: Plan, *, elsewhere: bool = False) -> None:
-    """Refuse a plan that this machine cannot run, before anything is created; one for elsewhere is judged there.
+    """Check that this machine can train a plan, before anything is created.
+
+    Args:
+        plan: The plan.
+        elsewhere: Other machines train it, so nothing is checked here.
 
     Raises:
-        EnvUnavailableError: If a map or its environment is not here.
-        ConfigError: If CUDA is asked for and there is none.
+        EnvUnavailableError: If a map or its environment is not available here.
+        ConfigError: If CUDA is required and not available, or the replay buffer does not fit into memory.
     """
     if elsewhere:
         return
-    asked: dict[tuple[object, ...], RunConfig] = {}
+    configs: dict[tuple[object, ...], RunConfig] = {}
     for run in plan.runs:
         train = run.config.train
-        sizes = (train.replay, train.batch, train.n_envs, train.t_max)  # what decides whether the episodes fit
-        asked[run.config.env.model_dump_json(), train.device, train.replay_device, *sizes] = run.config
-    for config in asked.values():
+        sizes = (train.replay, train.batch, train.n_envs, train.t_max)  # these decide whether the buffer fits
+        configs[run.config.env.model_dump_json(), train.device, train.replay_device, *sizes] = run.config
+    for config in configs.values():
         check_startable(config)
 
 
@@ -71,21 +75,21 @@ def create_sweep(
     for_workers: bool = False,
     seeds: Collection[int] | None = None,
 ) -> int:
-    """Queue the runs of a plan that the database does not have yet, and let a stopped sweep go on.
+    """Queue the runs of a plan that are not in the database yet; continue the sweep if it is stopped.
 
     Args:
         db: An open database.
         plan: The runs.
-        jobs: Trainers at once.
-        elsewhere: Other machines train it: what is missing on this one does not matter.
-        for_workers: `emtc worker` trains its runs, and no scheduler is to be started.
+        jobs: Number of trainers at once.
+        elsewhere: Other machines train the runs, so that this machine is not checked.
+        for_workers: `emtc worker` trains the runs, without a scheduler.
         seeds: Queue only runs with these seeds; None queues all.
 
     Returns:
-        How many runs were queued.
+        Number of runs that were queued.
 
     Raises:
-        EnvUnavailableError, ConfigError: If this machine cannot run it; nothing is created.
+        EnvUnavailableError, ConfigError: If this machine cannot train the plan. Nothing is created then.
     """
     check_plan(plan, elsewhere=elsewhere)
     was_stopped = plan.id in {sweep.id for sweep in list_sweeps(db) if sweep.status == "stopped"}
@@ -98,68 +102,68 @@ def create_sweep(
         versions=library_versions(),
         jobs=jobs,
     )
-    return queued + (requeue(db, plan.id, ("stopped",), without=told_runs(db, plan.id)) if was_stopped else 0)
+    return queued + (requeue(db, plan.id, ("stopped",), without=list_reported_runs(db, plan.id)) if was_stopped else 0)
 
 
 def start_scheduler(db: Database, sweep_id: str, *, jobs: int, options: Sequence[str] = ()) -> None:
-    """Start a scheduler in the background, which goes on until no run of the sweep is left to do.
+    """Start a scheduler as a background process, which ends when no run of the sweep is left.
 
     Args:
         db: An open database.
         sweep_id: The sweep.
-        jobs: Runs at once.
-        options: Of the command line, for an engine other than the local one.
+        jobs: Number of runs at once.
+        options: Command-line options for another engine than the local one.
     """
     arguments = ["app.cli.main", "sweep-worker", sweep_id, "--jobs", str(jobs), *options]
     process = spawn(arguments, scheduler_log(db, sweep_id), db=db)
-    with suppress(psutil.NoSuchProcess):  # noted here, so that nobody starts another before this one notes itself
+    with suppress(psutil.NoSuchProcess):  # recorded here already, so that nobody starts a second scheduler meanwhile
         worker = Worker(process.pid, psutil.Process(process.pid).create_time(), socket.gethostname())
         attach_scheduler(db, sweep_id, worker, jobs=jobs)
 
 
 def scheduler_log(db: Database, sweep_id: str) -> Path:
-    """The log of a sweep's background scheduler."""
+    """Return the path of the log of a sweep's background scheduler."""
     return sweep_folder(db, sweep_id) / LOG_NAME
 
 
 def stop(db: Database, sweep_id: str) -> tuple[int, int]:
-    """Stop a sweep: what is queued becomes stopped, what trains is asked to stop.
+    """Stop a sweep: mark queued runs as stopped, and send a stop command to the trainers.
 
     Returns:
-        How many runs were stopped in the queue, and how many were asked.
+        Number of runs that were queued, and number of stop commands.
     """
-    left_queue, active = stop_sweep(db, sweep_id)
-    asked = 0
+    n_queued, active = stop_sweep(db, sweep_id)
+    n_commands = 0
     for run_id in active:
         try:
             send_command(db, run_id, "stop")
-            asked += 1
-        except RunStateError:  # it has ended, or its trainer died, in the meantime
+            n_commands += 1
+        except RunStateError:  # the run or its trainer has just ended
             continue
-    return left_queue, asked
+    return n_queued, n_commands
 
 
 def retry(db: Database, sweep_id: str) -> int:
-    """Queue a sweep's stopped and failed runs again; each goes on from its checkpoint where it has one."""
-    if get_sweep(db, sweep_id).trials:  # of a failed trial Optuna was told, and chose on
-        return requeue(db, sweep_id, ("stopped",), without=told_runs(db, sweep_id))
+    """Queue the stopped and failed runs of a sweep again; each resumes from its checkpoint if it has one."""
+    if get_sweep(db, sweep_id).trials:  # Optuna has already used the result of a failed trial
+        return requeue(db, sweep_id, ("stopped",), without=list_reported_runs(db, sweep_id))
     return requeue(db, sweep_id, ("stopped", "failed"))
 
 
 def go_on(db: Database, sweep: Sweep) -> int:
-    """Queue exactly the planned runs of a sweep that nobody works on and that have not finished, and start them.
+    """Continue a sweep: queue its planned runs that are not finished and not being trained, and start them.
 
-    That is: stopped and failed ones, which go on from their checkpoints, and deleted ones, which are made anew. A
-    scheduler is started on this machine unless a scheduler or a worker takes the runs anyway.
+    Stopped and failed runs resume from their checkpoints; deleted runs are created again. A scheduler is started on
+    this machine, unless a scheduler or a worker is already running.
 
     Returns:
-        How many runs are queued.
+        Number of queued runs.
 
     Raises:
-        ConfigError: If another version of the program wrote the plan and it would now be another one.
+        ConfigError: If this version of the program would make another plan from the sweep's file.
     """
-    plan = plan_of(sweep)
-    elsewhere = sweep.is_attended and not sweep.has_scheduler  # workers train it
+    plan = remake_plan(sweep)
+    elsewhere = sweep.is_attended and not sweep.has_scheduler  # workers train the runs
     create_sweep(db, plan, jobs=sweep.jobs, elsewhere=elsewhere, for_workers=sweep.is_for_workers)
     retry(db, sweep.id)
     if not sweep.is_attended:
@@ -169,38 +173,38 @@ def go_on(db: Database, sweep: Sweep) -> int:
 
 @dataclass(frozen=True)
 class OpenRuns:
-    """The planned runs of a sweep that are neither done nor being trained, by short name, in the plan's order."""
+    """The planned runs of a sweep that are neither finished nor being trained, by short name, in the plan's order."""
 
     queued: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
-    """Deleted, stopped and failed runs, and lost ones that no scheduler and no worker will take."""
+    """Deleted, stopped and failed runs, and lost runs that no scheduler or worker will claim."""
 
 
 def find_imported(sweep: Sweep, runs: Sequence[RunRow]) -> frozenset[str]:
-    """Find the planned runs of a sweep that finished runs out of a bundle have done, by key.
+    """Find the keys of the planned runs for which a bundle with a finished run was imported.
 
     Raises:
-        ConfigError: If this version would make another plan of the sweep's file.
+        ConfigError: If this version of the program would make another plan from the sweep's file.
     """
     is_imported = any(run.launch_token is None and run.status == "finished" for run in runs)
-    return match_imported(plan_of(sweep).to_rows(), runs) if is_imported else frozenset()
+    return match_imported(remake_plan(sweep).to_rows(), runs) if is_imported else frozenset()
 
 
 def find_open_runs(sweep: Sweep, runs: Sequence[RunRow], imported: Set[str]) -> OpenRuns:
-    """Find the planned runs of a sweep that wait, and those that nothing will train.
+    """Find the planned runs of a sweep that wait in the queue, and those that nothing will train.
 
     Args:
         sweep: The sweep.
         runs: Its runs in the database.
-        imported: Keys of the planned runs that imported runs have done (`find_imported`).
+        imported: Keys of the planned runs with an imported result (`find_imported`).
     """
-    known = {run.launch_token: run for run in runs}
-    is_to_come = sweep.trials > 0 and sweep.has_scheduler  # a search that goes on queues its trials one by one
+    runs_by_key = {run.launch_token: run for run in runs}
+    is_searching = sweep.trials > 0 and sweep.has_scheduler  # a search queues its trials one by one
     queued, missing = list[str](), list[str]()
     for planned in sweep.plan.get("runs", ()):
-        run = known.get(str(planned["key"]))
+        run = runs_by_key.get(str(planned["key"]))
         if run is None:
-            if str(planned["key"]) not in imported and not is_to_come:
+            if str(planned["key"]) not in imported and not is_searching:
                 missing.append(_short_name(planned))
             continue
         status = shown_status(run.live_status, run.tags)
@@ -211,43 +215,54 @@ def find_open_runs(sweep: Sweep, runs: Sequence[RunRow], imported: Set[str]) -> 
     return OpenRuns(tuple(queued), tuple(missing))
 
 
+def remake_plan(sweep: Sweep) -> Plan:
+    """Make the plan of a stored sweep again.
+
+    Raises:
+        ConfigError: If this version of the program would make another plan from the sweep's file.
+    """
+    rule, hint = f"The plan of sweep {sweep.id} is of another version", "Start its sweep file again."
+    try:
+        plan = make_plan(SweepFile.model_validate(sweep.plan["file"]))
+    except ValidationError as exc:
+        raise ConfigError(rule, hint=hint) from exc
+    if plan.id != sweep.id:
+        raise ConfigError(rule, hint=hint)
+    return plan
+
+
+def expected_cost(db: Database | None, plan: Plan, *, jobs: int) -> tuple[float, float, str]:
+    """Estimate the cost of a plan.
+
+    Args:
+        db: An open database with earlier runs, or None.
+        plan: The plan.
+        jobs: Number of trainers at once.
+
+    Returns:
+        Duration [s], disk space [bytes], and the source of the assumed speed.
+    """
+    estimates = {}
+    seconds = disk_bytes = 0.0
+    for run in plan.runs:
+        key = (run.cell.map, run.cell.algo, run.config.train.t_max, run.config.record.snapshots)
+        if key not in estimates:
+            estimates[key] = estimate(db, run.config)
+        seconds += estimates[key].seconds
+        disk_bytes += estimates[key].disk_bytes
+    bases = [cost.basis for cost in estimates.values()]
+    return seconds / max(1, min(jobs, len(plan.runs))), disk_bytes, _describe_basis(bases)
+
+
 def _short_name(planned: Mapping[str, Any]) -> str:
     label, seed = str(planned.get("label", "")), f"seed {planned.get('seed')}"
     return f"{label}, {seed}" if label else seed
 
 
-def plan_of(sweep: Sweep) -> Plan:
-    """Make the plan of a stored sweep again.
-
-    Raises:
-        ConfigError: If another version of the program wrote it and it would now be another one.
-    """
-    try:
-        plan = make_plan(SweepFile.model_validate(sweep.plan["file"]))
-    except ValidationError as exc:
-        raise ConfigError(f"The plan of sweep {sweep.id} is of another version", hint="Start its file anew.") from exc
-    if plan.id != sweep.id:
-        raise ConfigError(f"The plan of sweep {sweep.id} is of another version", hint="Start its file anew.")
-    return plan
-
-
-def expected_cost(db: Database | None, plan: Plan, *, jobs: int) -> tuple[float, float, str]:
-    """Estimate a whole plan: seconds with `jobs` trainers at once, bytes of disk, and where the speed comes from."""
-    known = {}
-    seconds = disk = 0.0
-    for run in plan.runs:
-        facts = (run.cell.map, run.cell.algo, run.config.train.t_max, run.config.record.snapshots)
-        if facts not in known:
-            known[facts] = estimate(db, run.config)
-        seconds += known[facts].seconds
-        disk += known[facts].disk_bytes
-    return seconds / max(1, min(jobs, len(plan.runs))), disk, _say_basis([each.basis for each in known.values()])
-
-
-def _say_basis(bases: Sequence[str]) -> str:
-    """Where the speeds come from, in one phrase that does not contradict itself."""
-    guessed = bases.count(GUESSED)
+def _describe_basis(bases: Sequence[str]) -> str:
+    """Combine the sources of several speeds into one phrase."""
+    n_guesses = bases.count(GUESSED)
     if len(set(bases)) == 1:
         return bases[0]
-    told = f"measured here for {len(bases) - guessed} of {len(bases)} kinds of run"
-    return f"{told}, and a guess for the others" if guessed else told
+    measured = f"measured here for {len(bases) - n_guesses} of {len(bases)} kinds of run"
+    return f"{measured}, and a guess for the others" if n_guesses else measured

@@ -1,4 +1,4 @@
-"""A sweep file → the runs that follow from it, each resolved, before anything is created."""
+"""Turn a sweep file into a plan: the list of its runs with resolved configurations. Nothing is created here."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from app.analysis.quantities import EVALUATED
 from app.analysis.settings import write_value
-from app.jobs.launch_request import find_own
+from app.jobs.launch_request import find_changed_settings
 from app.jobs.sweeps.file import Leaf, OptunaSearch, Range, SweepFile
 from emtc_core.config.base import read_faults
 from emtc_core.config.resolve import Value, current_key, describe_fields, flatten, resolve, suggest
@@ -25,21 +25,21 @@ from emtc_core.metrics import METRICS
 from storage.runs.sweeps import PlannedRun
 
 MOST_RUNS = 5000
-_UNCOUNTED = 10**15
-_MOST_FAULTS = 20
+_HUGE = 10**15
+_MAX_FAULTS = 20
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One combination of what varies, without its seed."""
+    """One combination of the settings that vary, without a seed."""
 
     map: str
     algo: str
     variant: str | None
     changes: Mapping[str, Leaf]
-    """What this cell sets, the variant's own settings included."""
+    """Setting → value, including the settings of the variant."""
     label: str
-    """What tells it from the other cells of its sweep; empty where nothing varies."""
+    """Name of the cell in the sweep, such as "3m, lam = 0.1"; empty if nothing varies."""
     preset: str | None = None
     """Preset instead of the file's."""
 
@@ -57,44 +57,42 @@ class SweepRun:
 
 @dataclass(frozen=True)
 class Plan:
-    """All runs of a sweep file, in the order in which they are started: every cell's first seed comes first."""
+    """All runs of a sweep file in the order of their start: first all cells with the first seed, then the next seed."""
 
     file: SweepFile
     runs: tuple[SweepRun, ...]
 
     @cached_property
     def id(self) -> str:
-        """The sweep's id, made of what it asks for: the same file again is the same sweep, and more seeds extend it."""
-        asked = self.file.model_dump(mode="json", exclude={"seeds", "about", "study", "optuna"})
-        if self.file.optuna:  # more trials extend a search
-            asked["optuna"] = self.file.optuna.model_dump(mode="json", exclude={"trials"})
-            asked["seeds"] = list(self.file.seeds)
-        return _digest(asked)[:8]
+        """Id of the sweep: a digest of the file without its seeds (or trials), so that more seeds extend the sweep."""
+        content = self.file.model_dump(mode="json", exclude={"seeds", "about", "study", "optuna"})
+        if self.file.optuna:
+            content["optuna"] = self.file.optuna.model_dump(mode="json", exclude={"trials"})
+            content["seeds"] = list(self.file.seeds)
+        return _digest(content)[:8]
 
     @cached_property
     def settings(self) -> frozenset[str]:
-        """Dotted keys of the settings by which its runs differ, as far as the file decides them."""
+        """Dotted keys of the settings that differ between the runs because of the file."""
         changed = {current_key(key) for run in self.runs for key in run.cell.changes}
         return frozenset({"env.map", "algo", "preset", "seed"} | changed)
 
     def to_rows(self, seeds: Collection[int] | None = None) -> list[PlannedRun]:
-        """List the runs as storage queues them; those of a search are queued one by one, as Optuna chooses them.
+        """List the runs for the queue. The list is empty for a search, because its trials are queued one by one.
 
         Args:
             seeds: Only runs with these seeds; None lists all.
         """
-        return (
-            []
-            if self.file.optuna
-            else [
-                PlannedRun(run.key, run.name, run.config.model_dump(mode="json"), run.config.train.t_max, self.settings)
-                for run in self.runs
-                if seeds is None or run.seed in seeds
-            ]
-        )
+        if self.file.optuna:
+            return []
+        return [
+            PlannedRun(run.key, run.name, run.config.model_dump(mode="json"), run.config.train.t_max, self.settings)
+            for run in self.runs
+            if seeds is None or run.seed in seeds
+        ]
 
     def to_json(self) -> dict[str, Any]:
-        """Give what the database keeps of the plan: the file, and each run's key, cell and seed."""
+        """Return what the database stores of the plan: the file, and the key, cell and seed of each run."""
         runs = [
             {
                 "key": run.key,
@@ -110,20 +108,20 @@ class Plan:
 
 
 def make_plan(file: SweepFile) -> Plan:
-    """List and resolve every run of a sweep file.
+    """Resolve the configuration of every run of a sweep file.
 
     Raises:
-        ConfigError: With all faults: an unknown key, a value out of bounds, two runs that are the same.
+        ConfigError: With all faults: unknown keys, values out of bounds, two identical runs, too many runs.
     """
     if (n_runs := count_runs(file)) > MOST_RUNS:
-        got = f"{n_runs:,}" if n_runs < _UNCOUNTED else f"{_UNCOUNTED:,} or more"
-        raise ConfigError(f"must be at most {MOST_RUNS:,}, the sweep file asks for {got}", key="number of runs")
+        got = f"{n_runs:,}" if n_runs < _HUGE else f"{_HUGE:,} or more"
+        raise ConfigError(f"must be at most {MOST_RUNS:,}, the sweep file has {got}", key="number of runs")
     plan = Plan(file, ())
     if file.optuna:
         return Plan(file, tuple(_plan_trials(plan, file.optuna)))
-    cells = list(_cells(file))
+    cells = list(_list_cells(file))
     configs = _resolve_all(file, cells)
-    _refuse_twins(cells, configs)
+    _check_distinct(cells, configs)
     runs = [
         _make_run(plan, cell, config.model_copy(update={"seed": seed}))
         for seed in file.seeds
@@ -133,10 +131,10 @@ def make_plan(file: SweepFile) -> Plan:
 
 
 def parse_seeds(text: str, plan: Plan) -> frozenset[int]:
-    """Read seeds as "1-3,5"; each must be a seed of the plan.
+    """Parse seeds such as "1-3,5". Each must be a seed of the plan.
 
     Raises:
-        ConfigError: If the text is malformed, or names a seed that the sweep file does not have.
+        ConfigError: If the text has another format, or names a seed that is not in the sweep file.
     """
     seeds: set[int] = set()
     for part in text.split(","):
@@ -147,21 +145,27 @@ def parse_seeds(text: str, plan: Plan) -> frozenset[int]:
         if last - first >= MOST_RUNS:
             raise ConfigError(f"must name at most {MOST_RUNS:,} seeds", key="--seeds", value=text)
         seeds |= set(range(first, last + 1))
-    known = {run.seed for run in plan.runs}
-    if not seeds or not seeds <= known:
-        rule = f"must name seeds of the sweep file ({min(known)} to {max(known)})"
+    plan_seeds = {run.seed for run in plan.runs}
+    if not seeds or not seeds <= plan_seeds:
+        rule = f"must name seeds of the sweep file ({min(plan_seeds)} to {max(plan_seeds)})"
         raise ConfigError(rule, key="--seeds", value=text)
     return frozenset(seeds)
 
 
 def plan_several(config: RunConfig, algos: Sequence[str], seeds: Sequence[int], *, name: str = "") -> Plan:
-    """Ask the same of several algorithms: a sweep of a run's task, length and settings, each with these seeds.
+    """Plan a sweep that trains several algorithms with the task, length and settings of one configuration.
+
+    Args:
+        config: Configuration of a run.
+        algos: Algorithms.
+        seeds: Seeds of each algorithm.
+        name: Name of the sweep; by default it is made of the number of algorithms and the map.
 
     Raises:
-        ConfigError: If one of them cannot have these settings.
+        ConfigError: If an algorithm does not support these settings.
     """
     settings = flatten(config)
-    asked = {
+    content = {
         "name": (name or f"{len(algos)} algorithms on {config.env.map}")[:80],
         "env": config.env.name,
         "map": config.env.map,
@@ -169,37 +173,72 @@ def plan_several(config: RunConfig, algos: Sequence[str], seeds: Sequence[int], 
         "preset": config.preset,
         "steps": config.train.t_max,
         "seeds": list(seeds),
-        "set": {key: settings[key] for key in find_own(settings)},
+        "set": {key: settings[key] for key in find_changed_settings(settings)},
     }
     try:
-        return make_plan(SweepFile.model_validate(asked))
+        return make_plan(SweepFile.model_validate(content))
     except ValidationError as exc:
         raise ConfigError(*read_faults(exc)) from exc
 
 
-def make_trial(plan: Plan, number: int, chosen: Mapping[str, Leaf]) -> SweepRun:
-    """Make the run of one trial of a search with the settings that were chosen for it.
+def make_trial(plan: Plan, number: int, settings: Mapping[str, Leaf]) -> SweepRun:
+    """Make the run of one trial of a search.
+
+    Args:
+        plan: Plan of the search.
+        number: Number of the trial.
+        settings: Values that Optuna has suggested.
 
     Raises:
-        ConfigError: If they are no configuration.
+        ConfigError: If the values are not a valid configuration.
     """
     file = plan.file
-    label = ", ".join([f"trial {number}", *([_label(file, file.map[0], file.algo[0], None, chosen)] if chosen else [])])
-    cell = Cell(file.map[0], file.algo[0], None, dict(chosen), label)
+    label = f"trial {number}"
+    if settings:
+        label = f"{label}, {_make_label(file, file.map[0], file.algo[0], None, settings)}"
+    cell = Cell(file.map[0], file.algo[0], None, dict(settings), label)
     (config,) = _resolve_all(file, [cell])
-    name = " · ".join([file.name, label])
-    return SweepRun(cell, config.seed, config, trial_key(plan.id, number), name)
+    return SweepRun(cell, config.seed, config, trial_key(plan.id, number), f"{file.name} · {label}")
 
 
 def trial_key(sweep_id: str, number: int) -> str:
-    """What tells the run of a trial from every other run."""
+    """Return the unique key of a trial's run."""
     return f"{sweep_id}-trial-{number}"
 
 
+def as_setting(key: str, value: Leaf) -> Leaf:
+    """Convert a number of a range to the type of its setting: 8.0 becomes 8 for an integer setting."""
+    is_integer = isinstance(value, float) and value.is_integer() and is_integer_setting(key)
+    return int(value) if is_integer else value
+
+
+def is_integer_setting(key: str) -> bool:
+    """Whether a setting is an integer."""
+    return any(info.key == key and info.type == "int" for info in describe_fields())
+
+
+def count_runs(file: SweepFile) -> int:
+    """Count the runs of a sweep file without listing them. A number of at least `_HUGE` is returned as `_HUGE`."""
+    if file.optuna:
+        return file.optuna.trials
+    n_variants = sum(1 if variant.algo else len(file.algo) for variant in file.variant) or len(file.algo)
+    n_samples = file.random.samples if file.random else 1
+    n_runs = 1
+    for n in (len(file.seeds), len(file.map), n_variants, n_samples, *map(len, file.grid.values())):
+        n_runs *= n
+        if n_runs >= _HUGE:  # the full product of a long file would have too many digits for a message
+            return _HUGE
+    return n_runs
+
+
 def _plan_trials(plan: Plan, search: OptunaSearch) -> Iterator[SweepRun]:
-    """Stand-ins for the trials of a search, with the settings that nobody chose; first the edges of its space."""
-    for key, where in search.space.items():
-        for value in where if isinstance(where, tuple) else (where.low, where.high):
+    """Check the search and yield a run for each trial with the settings that the search does not vary.
+
+    Raises:
+        ConfigError: If a bound or a choice of the space is not a valid value, or the metric is unknown.
+    """
+    for key, space in search.space.items():
+        for value in space if isinstance(space, tuple) else (space.low, space.high):
             make_trial(plan, 0, {key: as_setting(key, value)})
     if search.metric not in (*EVALUATED, *METRICS):
         hint = suggest(search.metric, [*EVALUATED, *METRICS])
@@ -210,31 +249,6 @@ def _plan_trials(plan: Plan, search: OptunaSearch) -> Iterator[SweepRun]:
         yield replace(
             first, key=trial_key(plan.id, number), name=name, cell=replace(first.cell, label=f"trial {number}")
         )
-
-
-def as_setting(key: str, value: Leaf) -> Leaf:
-    """A number of a range in the type of its setting: whole numbers stay whole."""
-    whole = isinstance(value, float) and value.is_integer() and is_whole(key)
-    return int(value) if whole else value
-
-
-def is_whole(key: str) -> bool:
-    """Whether a setting is a whole number."""
-    return any(info.key == key and info.type == "int" for info in describe_fields())
-
-
-def count_runs(file: SweepFile) -> int:
-    """Count the runs of a sweep file without listing any; where there are very many, at least `_UNCOUNTED`."""
-    if file.optuna:
-        return file.optuna.trials
-    variants = sum(1 if variant.algo else len(file.algo) for variant in file.variant) or len(file.algo)
-    samples = file.random.samples if file.random else 1
-    n_runs = 1
-    for n in (len(file.seeds), len(file.map), variants, samples, *map(len, file.grid.values())):
-        n_runs *= n
-        if n_runs >= _UNCOUNTED:  # no factor is 0, and the product of a long file has too many digits to be written
-            return _UNCOUNTED
-    return n_runs
 
 
 def _resolve_all(file: SweepFile, cells: Iterable[Cell]) -> list[RunConfig]:
@@ -255,48 +269,49 @@ def _resolve_all(file: SweepFile, cells: Iterable[Cell]) -> list[RunConfig]:
             )
         except ConfigError as exc:
             faults += [fault for fault in exc.faults if fault not in faults]
-            if len(faults) >= _MOST_FAULTS:
+            if len(faults) >= _MAX_FAULTS:
                 break
     if faults:
         raise ConfigError(*faults)
     return configs
 
 
-def _refuse_twins(cells: list[Cell], configs: list[RunConfig]) -> None:
-    seen: dict[str, Cell] = {}
+def _check_distinct(cells: list[Cell], configs: list[RunConfig]) -> None:
+    """Raise if two cells have the same configuration."""
+    first_cells: dict[str, Cell] = {}
     for cell, config in zip(cells, configs, strict=True):
-        first = seen.setdefault(config.model_dump_json(), cell)
+        first = first_cells.setdefault(config.model_dump_json(), cell)
         if first is not cell:
-            rule = f'asks for the same run twice: "{first.label}" and "{cell.label}"'
+            rule = f'contains the same run twice: "{first.label}" and "{cell.label}"'
             raise ConfigError(rule, key="sweep file", hint="Remove one of them.")
 
 
 def _make_run(plan: Plan, cell: Cell, config: RunConfig) -> SweepRun:
-    asked = {"map": cell.map, "algo": cell.algo, "set": dict(cell.changes), "variant": cell.variant}
-    key = f"{plan.id}-{_digest(asked)[:10]}-{config.seed}"
+    content = {"map": cell.map, "algo": cell.algo, "set": dict(cell.changes), "variant": cell.variant}
+    key = f"{plan.id}-{_digest(content)[:10]}-{config.seed}"
     parts = [plan.file.name, cell.label, f"seed {config.seed}"]
     return SweepRun(cell, config.seed, config, key, " · ".join(part for part in parts if part))
 
 
-def _cells(file: SweepFile) -> Iterator[Cell]:
-    """Combine maps, algorithms, variants, the grid and the samples; an algorithm of a variant wins over the file's."""
+def _list_cells(file: SweepFile) -> Iterator[Cell]:
+    """Combine maps, algorithms, variants, grid and samples. The algorithm of a variant replaces that of the file."""
     variants = file.variant or (None,)
     grid = [dict(zip(file.grid, values, strict=True)) for values in product(*file.grid.values())]
-    seen: set[tuple[str, str, str | None]] = set()
-    for map, algo, variant in product(file.map, file.algo, variants):
-        own = variant.algo or algo if variant else algo
+    combinations: set[tuple[str, str, str | None]] = set()
+    for map, file_algo, variant in product(file.map, file.algo, variants):
+        algo = variant.algo or file_algo if variant else file_algo
         name = variant.name if variant else None
-        if (map, own, name) in seen:
+        if (map, algo, name) in combinations:
             continue
-        seen.add((map, own, name))
-        fixed = dict(variant.changes) if variant else {}
-        for point, sample in product(grid, _samples(file)):
+        combinations.add((map, algo, name))
+        variant_settings = dict(variant.changes) if variant else {}
+        for point, sample in product(grid, _draw_samples(file)):
             varied = {**point, **sample}
-            label = _label(file, map, own, name, varied)
-            yield Cell(map, own, name, {**varied, **fixed}, label, variant.preset if variant else None)
+            label = _make_label(file, map, algo, name, varied)
+            yield Cell(map, algo, name, {**varied, **variant_settings}, label, variant.preset if variant else None)
 
 
-def _samples(file: SweepFile) -> list[dict[str, Leaf]]:
+def _draw_samples(file: SweepFile) -> list[dict[str, Leaf]]:
     if file.random is None:
         return [{}]
     rng = np.random.default_rng(file.random.seed)
@@ -304,15 +319,16 @@ def _samples(file: SweepFile) -> list[dict[str, Leaf]]:
     return [{key: _draw(rng, ranges[key]) for key in sorted(ranges)} for _ in range(file.random.samples)]
 
 
-def _draw(rng: np.random.Generator, where: Range | tuple[Leaf, ...]) -> Leaf:
-    if isinstance(where, tuple):
-        return where[int(rng.integers(len(where)))]
-    if where.log:
-        return float(f"{math.exp(rng.uniform(math.log(where.low), math.log(where.high))):.4g}")
-    return float(f"{rng.uniform(where.low, where.high):.4g}")
+def _draw(rng: np.random.Generator, space: Range | tuple[Leaf, ...]) -> Leaf:
+    """Draw a value with four significant digits from a range, or one value of a list."""
+    if isinstance(space, tuple):
+        return space[int(rng.integers(len(space)))]
+    if space.log:
+        return float(f"{math.exp(rng.uniform(math.log(space.low), math.log(space.high))):.4g}")
+    return float(f"{rng.uniform(space.low, space.high):.4g}")
 
 
-def _label(file: SweepFile, map: str, algo: str, variant: str | None, varied: Mapping[str, Value]) -> str:
+def _make_label(file: SweepFile, map: str, algo: str, variant: str | None, varied: Mapping[str, Value]) -> str:
     parts = [map] if len(file.map) > 1 else []
     parts += [variant] if variant else []
     parts += [algo] if len(file.algo) > 1 else []

@@ -1,7 +1,7 @@
-"""What runs on a node of a Ray cluster: one `emtc worker`, for as long as the sweep has runs for it.
+"""The task that Ray runs on a node: it starts one `emtc worker` and waits until the sweep has no run left for it.
 
-The worker is not Ray's child: Ray kills those when their task's driver or node manager dies, and a worker that lives
-on brings its runs to their end. Nothing here loads more than Ray's own worker process has already.
+The worker is not a child process of Ray's task. Ray kills its children when the driver or the node manager ends, but
+the worker then continues until its runs have ended. This module imports only what Ray's own process has loaded already.
 """
 
 import os
@@ -21,38 +21,38 @@ from emtc_core.plugins import VARIABLE as PLUGINS
 
 ROOT = Path(__file__).resolve().parents[3]
 _POLL_S = 0.2
-_LEAVE_S = 120.0
-# The shell waits, so that the worker's end is known here; when Ray kills the shell, the worker goes on.
+_WORKER_STOP_TIMEOUT_S = 120.0
 _SHELL = '"$@" >&2 & echo $!; wait $!'
+"""The shell waits for the worker, so that its exit code is known. If Ray kills the shell, the worker continues."""
 
 
 @dataclass(frozen=True)
-class Held:
-    """How a place was held: by which machine, the worker's exit code, and what it said."""
+class WorkerExit:
+    """Result of a worker: the host, its exit code and its last messages."""
 
     host: str
     code: int
-    said: tuple[str, ...]
+    messages: tuple[str, ...]
 
 
-def list_carried() -> dict[str, str]:
-    """List the variables by which a driver tells a node's worker of the user's own modules and where the files are."""
+def list_passed_variables() -> dict[str, str]:
+    """List the environment variables that the driver passes to workers: the plug-ins and the place of the files."""
     files = {name: os.environ[name] for name in ("EMTC_FILES", PLUGINS) if name in os.environ}
     return {FOLDER_VARIABLE: str(home_folder()), **files}
 
 
-def hold_place(url: str, sweep_id: str, *, at_most: int, gpus: float, carried: Mapping[str, str]) -> Held:
-    """Let a worker train runs of one sweep until it finds none.
+def run_worker(url: str, sweep_id: str, *, at_most: int, gpus: float, variables: Mapping[str, str]) -> WorkerExit:
+    """Run a worker that trains runs of one sweep until it finds none.
 
     Args:
-        url: Of the database; it may hold a password, so it never stands in a list of processes.
+        url: URL of the database. It may contain a password, so it is never a command-line argument.
         sweep_id: The sweep.
-        at_most: Runs of the sweep that may train at once, wherever.
-        gpus: What Ray gave to this place.
-        carried: The driver's variables; a node's own go first.
+        at_most: Number of runs of the sweep that may train at once, on all nodes together.
+        gpus: Number of GPUs that Ray has reserved for this task.
+        variables: Environment variables of the driver. Variables that the node sets itself take precedence.
 
     Raises:
-        KeyboardInterrupt: If Ray cancels it; its worker has given its run back then.
+        KeyboardInterrupt: If Ray cancels the task. The worker has given its run back then.
     """
     command = [sys.executable, "-m", "app.cli.main", "worker", "--once", "--sweep", sweep_id, "--at-most", str(at_most)]
     with tempfile.TemporaryFile() as log:
@@ -63,25 +63,25 @@ def hold_place(url: str, sweep_id: str, *, at_most: int, gpus: float, carried: M
             stderr=log,
             cwd=ROOT,
             start_new_session=True,
-            env=_environment(url, gpus, carried),
+            env=_make_environment(url, gpus, variables),
         )
         _wait(shell)
         log.seek(0)
-        said = log.read().decode(errors="replace").splitlines()
-    return Held(socket.gethostname(), shell.returncode, tuple(said[-20:]))
+        messages = log.read().decode(errors="replace").splitlines()
+    return WorkerExit(socket.gethostname(), shell.returncode, tuple(messages[-20:]))
 
 
-def _environment(url: str, gpus: float, carried: Mapping[str, str]) -> dict[str, str]:
-    known = {**carried, **os.environ, "EMTC_DB": url, "PYTHONUNBUFFERED": "1"}
-    if not Path(known[FOLDER_VARIABLE]).is_dir():  # a folder of the driver's machine
-        del known[FOLDER_VARIABLE]
-    if not gpus:  # newer versions of Ray leave all GPUs to a task that asked for none
-        known["CUDA_VISIBLE_DEVICES"] = ""
-    return known
+def _make_environment(url: str, gpus: float, variables: Mapping[str, str]) -> dict[str, str]:
+    environment = {**variables, **os.environ, "EMTC_DB": url, "PYTHONUNBUFFERED": "1"}
+    if not Path(environment[FOLDER_VARIABLE]).is_dir():  # this folder exists only on the driver's machine
+        del environment[FOLDER_VARIABLE]
+    if not gpus:  # newer versions of Ray show all GPUs to a task that reserved none
+        environment["CUDA_VISIBLE_DEVICES"] = ""
+    return environment
 
 
 def _wait(shell: "subprocess.Popen[bytes]") -> None:
-    """Wait in short sleeps: what interrupts a task is heard only between two of Python's own steps."""
+    """Wait in short sleeps, because Python handles the cancellation of a task only between two instructions."""
     assert shell.stdout is not None
     worker = int(shell.stdout.readline())
     try:
@@ -90,5 +90,5 @@ def _wait(shell: "subprocess.Popen[bytes]") -> None:
     except KeyboardInterrupt:
         with suppress(ProcessLookupError):
             os.kill(worker, signal.SIGTERM)
-        shell.wait(timeout=_LEAVE_S)
+        shell.wait(timeout=_WORKER_STOP_TIMEOUT_S)
         raise

@@ -1,15 +1,16 @@
-"""The local scheduler: a few trainers at once, each a process of its own, until no run of the sweep is left to do.
+"""The local scheduler: trains several runs of one sweep at the same time, until no run is left.
 
-It holds nothing that the database does not: kill it at any moment and start another. Trainers outlive it.
+Each trainer is its own process and continues when the scheduler ends. All state is in the database, so a scheduler can
+be killed at any moment and replaced by another.
 """
 
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 
-from app.jobs.launch import find_trainer
+from app.jobs.launch import has_local_trainer
 from app.jobs.sweeps.control import this_process
-from app.jobs.sweeps.worker import Leave, Starter
+from app.jobs.sweeps.worker import LeaveRequest, TrainerStarter
 from emtc_core.errors import StorageError
 from storage.engine import Database
 from storage.retry import retry_transient
@@ -22,7 +23,13 @@ POLL_S = 0.5
 def run_sweep(
     db: Database, sweep_id: str, *, jobs: int, on_progress: Callable[[Sweep], None] = lambda sweep: None
 ) -> Sweep:
-    """Start queued and lost runs of a sweep, `jobs` at once, until all have ended or the sweep is stopped.
+    """Start queued and lost runs of a sweep, at most `jobs` at once, until all have ended or the sweep is stopped.
+
+    Args:
+        db: An open database.
+        sweep_id: The sweep.
+        jobs: Number of runs at once.
+        on_progress: Called with the sweep after each poll.
 
     Returns:
         The sweep at its end.
@@ -30,42 +37,49 @@ def run_sweep(
     Raises:
         StorageError: If there is no such sweep.
     """
-    starter = Starter(db)
-    with attached(db, sweep_id, jobs) as me:
-        return tend(db, sweep_id, lambda: start_all(db, sweep_id, me, jobs, starter), on_progress=on_progress)
+    starter = TrainerStarter(db)
+    with attach_this_process(db, sweep_id, jobs) as me:
+        return poll_sweep(db, sweep_id, lambda: start_all(db, sweep_id, me, jobs, starter), on_progress=on_progress)
 
 
-def tend(
+def poll_sweep(
     db: Database,
     sweep_id: str,
     fill: Callable[[], None],
     *,
     on_progress: Callable[[Sweep], None],
-    leave: Leave | None = None,
+    leave: LeaveRequest | None = None,
 ) -> Sweep:
-    """Call `fill` every now and then until all runs of a sweep have ended, or it is stopped and nobody works on it.
+    """Call `fill` at each poll, until all runs of a sweep have ended, or it is stopped and its trainers have ended.
+
+    Args:
+        db: An open database.
+        sweep_id: The sweep.
+        fill: Starts runs while there are free slots.
+        on_progress: Called with the sweep after each poll.
+        leave: Ends the loop when it is set.
 
     Returns:
         The sweep at its end.
 
     Raises:
-        StorageError: If the database does not answer for long.
-        KeyboardInterrupt: If told to leave.
+        StorageError: If the database does not answer for a long time.
+        KeyboardInterrupt: If `leave` is set.
     """
     while leave is None or not leave.asked:
-        with suppress(StorageError):  # a locked database is asked again at the next tick
+        with suppress(StorageError):  # a locked database: try again at the next poll
             fill()
         sweep = retry_transient(db, lambda: get_sweep(db, sweep_id))
         on_progress(sweep)
-        if sweep.is_over or (sweep.status == "stopped" and not _is_worked_on(sweep)):
+        if sweep.is_over or (sweep.status == "stopped" and not _has_active_runs(sweep)):
             return sweep
         time.sleep(POLL_S)
     raise KeyboardInterrupt
 
 
 @contextmanager
-def attached(db: Database, sweep_id: str, jobs: int) -> Generator[Worker]:
-    """Be noted as the process that starts the runs of a sweep.
+def attach_this_process(db: Database, sweep_id: str, jobs: int) -> Generator[Worker]:
+    """Record this process as the scheduler of a sweep, and remove the record at the end.
 
     Raises:
         StorageError: If there is no such sweep.
@@ -79,13 +93,13 @@ def attached(db: Database, sweep_id: str, jobs: int) -> Generator[Worker]:
             detach_scheduler(db, sweep_id, me)
 
 
-def start_all(db: Database, sweep_id: str, me: Worker, jobs: int, starter: Starter) -> None:
-    """Start trainers of queued and lost runs of a sweep in its free places."""
-    while claim := claim_run(db, sweep_id, me, jobs=jobs, has_trainer=find_trainer):
-        with suppress(StorageError):  # the run is marked already
+def start_all(db: Database, sweep_id: str, me: Worker, jobs: int, starter: TrainerStarter) -> None:
+    """Start trainers of queued and lost runs of a sweep while it has free slots."""
+    while claim := claim_run(db, sweep_id, me, jobs=jobs, has_trainer=has_local_trainer):
+        with suppress(StorageError):  # the run is already marked as failed
             starter.start(claim)
 
 
-def _is_worked_on(sweep: Sweep) -> bool:
-    """Whether a run of a stopped sweep has still to obey; one that was lost meanwhile will not."""
+def _has_active_runs(sweep: Sweep) -> bool:
+    """Whether a trainer has not read its stop command yet. A lost run does not count."""
     return bool({"running", "paused", "queued"} & {run.status for run in sweep.runs})

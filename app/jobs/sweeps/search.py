@@ -1,9 +1,12 @@
-"""A search: Optuna asks for trials, the same trainers as of any sweep train them, and what is hopeless ends early.
+"""A search: Optuna chooses the settings of each trial, trainers train the runs of the trials, and poor runs end early.
 
-Nothing is held here that the two databases do not hold: a trial and its run know each other by the run's key, so that a
-search which is killed between any two steps goes on without a trial twice or one lost. A trial of which Optuna says
-that it runs is looked up: without a run it gets one, with a run that has ended it is told. A run that somebody stopped
-may be resumed while the search lasts; when it ends, its trial has failed.
+All state is in the database of the runs and in Optuna's storage. A trial and its run refer to each other by the run's
+key. So a search that was killed at any moment continues without a lost or doubled trial:
+
+    a running trial without a run          gets a run
+    a running trial whose run has ended    is reported to Optuna
+    a running trial whose run was stopped  stays open while the search runs, because the user may resume the run;
+                                           at the end of the search it has failed
 """
 
 import os
@@ -16,11 +19,11 @@ from app.analysis.aggregates import Curve
 from app.analysis.provenance import library_versions
 from app.analysis.quantities import find_quantity
 from app.analysis.series import read_seeds
-from app.jobs.sweeps.control import plan_of
+from app.jobs.sweeps.control import remake_plan
 from app.jobs.sweeps.plan import Plan, make_trial, trial_key
-from app.jobs.sweeps.scheduler import attached, start_all, tend
+from app.jobs.sweeps.scheduler import attach_this_process, poll_sweep, start_all
 from app.jobs.sweeps.study import RUN, import_optuna, make_pruner, make_sampler, open_study, suggest
-from app.jobs.sweeps.worker import Starter
+from app.jobs.sweeps.worker import TrainerStarter
 from emtc_core.errors import RunStateError, StorageError
 from storage.engine import Database
 from storage.runs.control import send_command
@@ -28,131 +31,134 @@ from storage.runs.labels import tag_runs
 from storage.runs.rows import PRUNED, RunRow, shown_status
 from storage.runs.sweeps import PlannedRun, Sweep, get_sweep, queue_run, sweep_runs
 
-_OPEN = ("queued", "running", "paused", "lost")
+_ACTIVE = ("queued", "running", "paused", "lost")
 
 
-class Search:
-    """One study and the runs of its trials."""
+class _Search:
+    """One Optuna study and the runs of its trials."""
 
     def __init__(self, db: Database, plan: Plan) -> None:
         """Open the study of a plan.
 
         Raises:
-            ConfigError: If Optuna is missing, or has no place for its study.
+            ConfigError: If Optuna is missing or no storage is set for its study.
         """
         assert plan.file.optuna is not None
-        self._db, self._plan, self._asked = db, plan, plan.file.optuna
-        self._quantity = find_quantity(self._asked.metric)
+        self._db, self._plan, self._options = db, plan, plan.file.optuna
+        self._quantity = find_quantity(self._options.metric)
         config = plan.runs[0].config
-        evaluated = self._quantity.is_evaluation or self._asked.metric.startswith("eval/")
-        self._interval = max(1, config.eval.interval if evaluated else config.record.metrics_interval)
+        is_evaluation = self._quantity.is_evaluation or self._options.metric.startswith("eval/")
+        self._interval = max(1, config.eval.interval if is_evaluation else config.record.metrics_interval)
         optuna = import_optuna()
-        self._running, self._states = optuna.trial.TrialState.RUNNING, optuna.trial.TrialState
+        self._states = optuna.trial.TrialState
         self._make_trial: Callable[[Any, int], Any] = optuna.trial.Trial
-        self._study = open_study(db, plan.id, self._asked)
-        self._study.pruner = make_pruner(self._asked, interval=self._interval, steps=config.train.t_max)
+        self._study = open_study(db, plan.id, self._options)
+        self._study.pruner = make_pruner(self._options, interval=self._interval, steps=config.train.t_max)
 
-    def step(self, jobs: int, *, is_last: bool = False) -> None:
-        """Tell what has ended, prune what is hopeless, and ask for as many trials as there are free places.
+    def update(self, jobs: int, *, is_last: bool = False) -> None:
+        """Report ended runs to Optuna, prune poor runs, and ask for as many trials as there are free slots.
 
         Args:
-            jobs: Trials at once.
-            is_last: The search is over: a run that somebody stopped has failed with that.
+            jobs: Number of trials at once.
+            is_last: The search has ended. The trial of a stopped run has failed then.
 
         Raises:
-            StorageError: If one of the two databases does not answer just now.
+            StorageError: If one of the two databases does not answer at the moment.
         """
         try:
-            self._step(jobs, is_last)
+            self._update(jobs, is_last)
         except import_optuna().exceptions.StorageInternalError as error:
             raise StorageError(f"Optuna's storage does not answer: {error}") from error
 
-    def _step(self, jobs: int, is_last: bool) -> None:
+    def _update(self, jobs: int, is_last: bool) -> None:
         runs = {str(row.launch_token): row for row in sweep_runs(self._db, self._plan.id)}
         trials = self._study.get_trials(deepcopy=False)
-        places = jobs
+        n_free = jobs
         for trial in trials:
-            if trial.state != self._running:
+            if trial.state != self._states.RUNNING:
                 continue
             row = runs.get(trial_key(self._plan.id, trial.number))
             if row is None:
-                places -= self._begin_or_forget(trial)
-            elif not self._tell(trial, row, is_last):
-                places -= row.live_status in _OPEN
-        for number in range(len(trials), min(self._asked.trials, len(trials) + max(0, places))):
-            self._study.sampler = make_sampler(self._asked, number)
-            self._begin(self._study.ask())
+                n_free -= self._requeue(trial)
+            elif not self._report_run(trial, row, is_last):
+                n_free -= row.live_status in _ACTIVE
+        for number in range(len(trials), min(self._options.trials, len(trials) + max(0, n_free))):
+            self._study.sampler = make_sampler(self._options, number)
+            self._queue(self._study.ask())
 
-    def _begin_or_forget(self, trial: Any) -> bool:
-        """Give a trial its run where it was interrupted before that; one whose run was deleted has failed."""
+    def _requeue(self, trial: Any) -> bool:
+        """Queue the run of a trial if the search was killed before it did; a trial whose run was deleted has failed.
+
+        Returns:
+            Whether a run was queued.
+        """
         if RUN in trial.user_attrs:
             self._study.tell(trial.number, state=self._states.FAIL, skip_if_finished=True)
             return False
-        self._study.sampler = make_sampler(self._asked, trial.number)
-        return self._begin(self._make_trial(self._study, trial._trial_id))
+        self._study.sampler = make_sampler(self._options, trial.number)
+        return self._queue(self._make_trial(self._study, trial._trial_id))
 
-    def _begin(self, trial: Any) -> bool:
-        """Queue the run of a trial; False where the sweep was stopped meanwhile."""
-        run = make_trial(self._plan, trial.number, suggest(trial, self._asked.space))
+    def _queue(self, trial: Any) -> bool:
+        """Queue the run of a trial; return False if the sweep is stopped."""
+        run = make_trial(self._plan, trial.number, suggest(trial, self._options.space))
         planned = PlannedRun(run.key, run.name, run.config.model_dump(mode="json"), run.config.train.t_max)
         run_id = queue_run(self._db, self._plan.id, planned, versions=library_versions())
         if run_id is not None:
             trial.set_user_attr(RUN, run_id)
         return run_id is not None
 
-    def _tell(self, trial: Any, row: RunRow, is_last: bool) -> bool:
-        """Report a run's new values; True where its trial is over with that."""
+    def _report_run(self, trial: Any, row: RunRow, is_last: bool) -> bool:
+        """Report the new values of a run to Optuna; return True if the trial has ended."""
         if RUN not in trial.user_attrs:
             self._make_trial(self._study, trial._trial_id).set_user_attr(RUN, row.id)
-        values = self._values(row)
+        values = self._read_values(row)
         if shown_status(row.live_status, row.tags) == PRUNED:
             return self._end(trial, values, self._states.PRUNED)
         if row.live_status == "failed" or (row.live_status == "stopped" and is_last):
             return self._end(trial, values, self._states.FAIL)
         if row.live_status == "finished":
-            done = self._states.COMPLETE if values else self._states.FAIL
-            return self._end(trial, values, done)
-        if PRUNED in row.tags:  # asked before; its trainer has still to obey
-            self._ask_to_stop(row)
+            return self._end(trial, values, self._states.COMPLETE if values else self._states.FAIL)
+        if PRUNED in row.tags:  # a stop was requested, and the trainer has not stopped yet
+            self._request_stop(row)
         elif row.live_status == "running":
-            self._prune_if_hopeless(trial, row, values)
+            self._prune_if_poor(trial, row, values)
         return False
 
     def _end(self, trial: Any, values: Sequence[tuple[int, float]], state: Any) -> bool:
-        self._report(trial, values)
-        told = values[-1][1] if state == self._states.COMPLETE else None  # of a pruned one Optuna takes the last
-        self._study.tell(trial.number, told, state=state, skip_if_finished=True)
+        self._report_values(trial, values)
+        final = values[-1][1] if state == self._states.COMPLETE else None  # for a pruned trial Optuna uses the last one
+        self._study.tell(trial.number, final, state=state, skip_if_finished=True)
         return True
 
-    def _values(self, row: RunRow) -> list[tuple[int, float]]:
-        """The values of what counts, at env steps that all trials share: multiples of the interval."""
+    def _read_values(self, row: RunRow) -> list[tuple[int, float]]:
+        """Read the values of the metric, with env steps rounded to multiples of the interval for all trials."""
         curve: Curve = read_seeds(self._db, [row], self._quantity)[0].curve
         points: dict[int, float] = {}
         for step, value in zip(curve.steps.tolist(), curve.values.tolist(), strict=True):
             points[max(1, round(step / self._interval)) * self._interval] = value
         return sorted(points.items())
 
-    def _report(self, trial: Any, values: Sequence[tuple[int, float]]) -> Any:
-        live = self._make_trial(self._study, trial._trial_id)
+    def _report_values(self, trial: Any, values: Sequence[tuple[int, float]]) -> Any:
+        live_trial = self._make_trial(self._study, trial._trial_id)
         for step, value in values:
             if step not in trial.intermediate_values:
-                live.report(value, step)
-        return live
+                live_trial.report(value, step)
+        return live_trial
 
-    def _prune_if_hopeless(self, trial: Any, row: RunRow, values: Sequence[tuple[int, float]]) -> None:
-        """Ask a run to stop if the pruner says so; the tag comes first, so that it survives whatever happens next."""
+    def _prune_if_poor(self, trial: Any, row: RunRow, values: Sequence[tuple[int, float]]) -> None:
+        """Stop a run if the pruner decides so. The tag is written first, so that a killed search repeats the stop."""
         if not values or values[-1][0] in trial.intermediate_values:
             return
-        live = self._report(trial, values)
-        if live.should_prune():
+        live_trial = self._report_values(trial, values)
+        if live_trial.should_prune():
             tag_runs(self._db, [row.id], add=[PRUNED])
-            self._ask_to_stop(row)
+            self._request_stop(row)
 
-    def _ask_to_stop(self, row: RunRow) -> None:
-        since = row.claimed_at or row.started_at  # a stop of an earlier trainer is over
-        asked = row.stop_asked_at is not None and since is not None and row.stop_asked_at >= since
-        if not asked and row.live_status in ("running", "paused"):
-            with suppress(RunStateError):  # it has ended meanwhile
+    def _request_stop(self, row: RunRow) -> None:
+        since = row.claimed_at or row.started_at  # a stop command to an earlier trainer does not count
+        is_requested = row.stop_asked_at is not None and since is not None and row.stop_asked_at >= since
+        if not is_requested and row.live_status in ("running", "paused"):
+            with suppress(RunStateError):  # the run has just ended
                 send_command(self._db, row.id, "stop")
 
 
@@ -164,36 +170,37 @@ def run_search(
     trains: bool = True,
     on_progress: Callable[[Sweep], None] = lambda sweep: None,
 ) -> Sweep:
-    """Search until every trial has ended, or the sweep is stopped.
+    """Search until every trial has ended or the sweep is stopped.
 
     Args:
         db: An open database.
         sweep_id: The sweep.
-        jobs: Trials at once.
-        trains: Train them here; otherwise `emtc worker` does, on any machine.
-        on_progress: Is given the sweep now and then.
+        jobs: Number of trials at once.
+        trains: Start trainers on this machine; otherwise `emtc worker` trains the runs, on any machine.
+        on_progress: Called with the sweep after each poll.
 
     Returns:
         The sweep at its end.
 
     Raises:
-        RunStateError: If another process of this machine searches already.
+        RunStateError: If another process on this machine runs the search.
         ConfigError: If Optuna is missing.
     """
     if get_sweep(db, sweep_id).scheduler_here not in (None, os.getpid()):
         raise RunStateError(
-            f"Sweep {sweep_id} is searched by another process already. Watch it with: emtc sweep --list"
+            f"Another process already runs the search of sweep {sweep_id}. See its progress with: emtc sweep --list"
         )
-    search, starter = Search(db, plan_of(get_sweep(db, sweep_id))), Starter(db)
-    with attached(db, sweep_id, jobs) as me, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of Optuna, about what it calls experimental
+    search, starter = _Search(db, remake_plan(get_sweep(db, sweep_id))), TrainerStarter(db)
+    with attach_this_process(db, sweep_id, jobs) as me, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Optuna warns about experimental features
 
         def fill() -> None:
             if get_sweep(db, sweep_id).status == "active":
-                search.step(jobs)
+                search.update(jobs)
             if trains:
                 start_all(db, sweep_id, me, jobs, starter)
 
-        ended = tend(db, sweep_id, fill, on_progress=on_progress)
-        search.step(0, is_last=ended.status == "active")  # what ended last is told, too; a stopped search goes on
+        ended = poll_sweep(db, sweep_id, fill, on_progress=on_progress)
+        # report the runs that ended last; a stopped search can be continued, so its stopped runs stay open
+        search.update(0, is_last=ended.status == "active")
     return ended

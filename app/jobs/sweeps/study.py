@@ -1,7 +1,7 @@
-"""Optuna's side of a search: its storage, its study, samplers and pruners, and what a trial suggests.
+"""Optuna's part of a search: storage, study, samplers, pruners and suggested settings.
 
-The storage is Optuna's own, so that optuna-dashboard opens it: a SQLite file beside the database, or EMTC_OPTUNA. A
-sweep file does not name it, since sweeps come from colleagues, too.
+The study is in a storage of Optuna, which optuna-dashboard can open: the URL in EMTC_OPTUNA, or a SQLite file next to
+the database. A sweep file cannot set the URL, because a sweep file may come from another user.
 """
 
 import os
@@ -9,27 +9,27 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from app.jobs.sweeps.file import Leaf, OptunaSearch, Range
-from app.jobs.sweeps.plan import is_whole
+from app.jobs.sweeps.plan import is_integer_setting
 from emtc_core.errors import ConfigError, Fault
 from storage.engine import Database
 
 STORAGE_VARIABLE: Final = "EMTC_OPTUNA"
 MISSING: Final = 'Optuna is missing. Install it with: pip install -e ".[optuna]"'
 NO_PLACE: Final = (
-    f"Optuna needs a database of its own beside a server's: name it in {STORAGE_VARIABLE}, as "
+    f"With a database server, Optuna needs a separate database. Set its URL in {STORAGE_VARIABLE}, for example "
     "postgresql+psycopg://me@dbhost/optuna."
 )
 RUN: Final = "run"
-"""The user attribute of a trial that names its run."""
-Study = Any  # Optuna, which may be missing, has its types when it is imported
+"""User attribute of a trial: the id of its run."""
+Study = Any  # Optuna is optional, so its types are not available here
 Trial = Any
 
 
 def import_optuna() -> Any:
-    """Import Optuna, whose own log stays quiet.
+    """Import Optuna, with its log limited to warnings.
 
     Raises:
-        ConfigError: If it is missing.
+        ConfigError: If Optuna is not installed.
     """
     try:
         import optuna
@@ -40,31 +40,31 @@ def import_optuna() -> Any:
 
 
 def study_name(sweep_id: str) -> str:
-    """What Optuna calls the study of a sweep."""
+    """Return the name of a sweep's study in Optuna."""
     return f"emtc-{sweep_id}"
 
 
 def storage_url(db: Database) -> str:
-    """Where Optuna keeps the studies of a database.
+    """Return the URL of Optuna's storage.
 
     Raises:
-        ConfigError: If the database is a server's and nobody says where.
+        ConfigError: If the database is on a server and EMTC_OPTUNA is not set.
     """
-    if told := os.environ.get(STORAGE_VARIABLE):
-        return told
+    if url := os.environ.get(STORAGE_VARIABLE):
+        return url
     if db.path is None:
         raise ConfigError(Fault(hint=NO_PLACE))
     return f"sqlite:///{db.path.with_suffix('.optuna.db')}"
 
 
 def check_storage(url: str) -> None:
-    """Refuse a search before anything is created.
+    """Check that a search can start, before anything is created.
 
     Args:
-        url: Of the runs' database.
+        url: URL of the database of the runs.
 
     Raises:
-        ConfigError: If Optuna is missing, or has no place for its study.
+        ConfigError: If Optuna is missing or no storage is set for its study.
     """
     import_optuna()
     if not url.startswith("sqlite") and STORAGE_VARIABLE not in os.environ:
@@ -72,7 +72,7 @@ def check_storage(url: str) -> None:
 
 
 def open_study(db: Database, sweep_id: str, search: OptunaSearch) -> Study:
-    """Open the study of a sweep, which is made where it is not there."""
+    """Open the study of a sweep, or create it."""
     optuna = import_optuna()
     return optuna.create_study(
         storage=storage_url(db),
@@ -83,7 +83,7 @@ def open_study(db: Database, sweep_id: str, search: OptunaSearch) -> Study:
 
 
 def find_study(db: Database, sweep_id: str) -> Study | None:
-    """Find the study of a sweep for reading; None where there is none, or no Optuna."""
+    """Find the study of a sweep for reading; None if there is none or Optuna is missing."""
     try:
         optuna, url = import_optuna(), storage_url(db)
         if STORAGE_VARIABLE not in os.environ and db.path and not db.path.with_suffix(".optuna.db").exists():
@@ -93,15 +93,15 @@ def find_study(db: Database, sweep_id: str) -> Study | None:
         return None
 
 
-def told_runs(db: Database, sweep_id: str) -> set[str]:
-    """List the runs of trials that have ended for Optuna; nothing for a sweep that is no search."""
+def list_reported_runs(db: Database, sweep_id: str) -> set[str]:
+    """List the ids of runs whose trials have ended in Optuna; empty for a sweep that is not a search."""
     study = find_study(db, sweep_id)
     trials = study.get_trials(deepcopy=False) if study is not None else ()
     return {str(trial.user_attrs[RUN]) for trial in trials if trial.state.is_finished() and RUN in trial.user_attrs}
 
 
 def make_sampler(search: OptunaSearch, number: int) -> Any:
-    """The sampler for one trial: its chance depends on the trial's number, not on when the search was interrupted."""
+    """Make the sampler of one trial. Its seed depends only on the trial's number, also after a resume."""
     samplers = import_optuna().samplers
     if search.sampler == "qmc":
         return samplers.QMCSampler(seed=search.seed, scramble=True)
@@ -112,20 +112,20 @@ def make_sampler(search: OptunaSearch, number: int) -> Any:
 
 
 def make_pruner(search: OptunaSearch, *, interval: int, steps: int) -> Any:
-    """The pruner, which counts in env steps.
+    """Make the pruner. Its resource is the env step.
 
     Args:
-        search: What was asked for.
-        interval: Env steps between two values.
-        steps: Env steps of a whole trial.
+        search: Options of the search.
+        interval: Interval between two values of the metric [env steps].
+        steps: Length of a trial that is not pruned [env steps].
     """
     pruners = import_optuna().pruners
     warmup = search.warmup or interval
-    early: dict[str, Any] = {"n_startup_trials": search.startup, "n_warmup_steps": warmup}
+    startup: dict[str, Any] = {"n_startup_trials": search.startup, "n_warmup_steps": warmup}
     if search.pruner == "median":
-        return pruners.MedianPruner(**early)
+        return pruners.MedianPruner(**startup)
     if search.pruner == "percentile":
-        return pruners.PercentilePruner(25.0, **early)
+        return pruners.PercentilePruner(25.0, **startup)
     if search.pruner == "asha":
         return pruners.SuccessiveHalvingPruner(min_resource=max(1, warmup), reduction_factor=3)
     if search.pruner == "hyperband":
@@ -134,13 +134,13 @@ def make_pruner(search: OptunaSearch, *, interval: int, steps: int) -> Any:
 
 
 def suggest(trial: Trial, space: Mapping[str, Range | tuple[Leaf, ...]]) -> dict[str, Leaf]:
-    """Let Optuna choose every setting; what a trial has chosen already stays, whatever interrupted it."""
+    """Let Optuna choose a value for each setting. Values that the trial already has are returned again."""
     return {key: _suggest(trial, key, space[key]) for key in sorted(space)}
 
 
-def _suggest(trial: Trial, key: str, where: Range | tuple[Leaf, ...]) -> Leaf:
-    if isinstance(where, tuple):
-        return trial.suggest_categorical(key, list(where))
-    if is_whole(key):
-        return trial.suggest_int(key, int(where.low), int(where.high), log=where.log)
-    return trial.suggest_float(key, where.low, where.high, log=where.log)
+def _suggest(trial: Trial, key: str, space: Range | tuple[Leaf, ...]) -> Leaf:
+    if isinstance(space, tuple):
+        return trial.suggest_categorical(key, list(space))
+    if is_integer_setting(key):
+        return trial.suggest_int(key, int(space.low), int(space.high), log=space.log)
+    return trial.suggest_float(key, space.low, space.high, log=space.log)

@@ -1,8 +1,8 @@
-"""A worker: takes queued and lost runs of a database, whichever sweep they are of, and trains a few of them at once.
+"""Worker: claims queued and lost runs of a database, from any sweep, and trains several of them at the same time.
 
-It holds nothing that the database does not: kill it at any moment and start another, here or on another machine. Told
-by a signal that its machine is needed, it gives its runs back with a checkpoint. `Starter`, which starts the trainer of
-a claimed run, serves the scheduler of one sweep, too.
+All state is in the database, so a worker can be killed at any moment and replaced by another, on any machine. On a
+signal, its trainers write checkpoints and its runs go back to the queue. The scheduler of one sweep also uses
+`TrainerStarter`.
 """
 
 import signal
@@ -18,9 +18,9 @@ from types import FrameType
 from typing import Any
 
 from app.analysis.provenance import library_versions
-from app.jobs.launch import check_startable, find_trainer, start_trainer
+from app.jobs.launch import check_startable, has_local_trainer, start_trainer
 from app.jobs.resume import CheckpointStatus, look
-from app.jobs.signals import listening
+from app.jobs.signals import handle_signals
 from app.jobs.sweeps.control import this_process
 from emtc_core.config.resolve import config_from_stored
 from emtc_core.errors import ConfigError, EmtcError, EnvUnavailableError, RunStateError, StorageError
@@ -30,103 +30,109 @@ from storage.runs.changes import finish_run, start_again
 from storage.runs.claims import Claim, claim_any, give_back, is_watching
 from storage.runs.rows import find_run
 
-MOST_STARTS = 3
-
+MAX_STARTS = 3
 POLL_S = 0.5
 IDLE_POLL_S = 3.0
 REMIND_S = 600.0
 NOTHING = "No run waited for this worker."
+"""Summary of a worker without runs. The Ray engine compares a worker's last line with it."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 
-class Starter:
-    """Starts trainers, each run's a few times at most, from its checkpoint where there is one."""
+class TrainerStarter:
+    """Starts trainers of claimed runs, each run at most MAX_STARTS times."""
 
     def __init__(self, db: Database) -> None:
-        """Start runs of a database."""
+        """Start runs of this database."""
         self._db = db
-        self._starts: Counter[str] = Counter()
+        self._n_starts: Counter[str] = Counter()
 
-    def start(self, claim: Claim, *, gives_back: bool = False) -> subprocess.Popen[bytes] | None:
-        """Start the trainer of a claimed run, or say in the run's row why there is none.
+    def start(self, claim: Claim, *, requeue_on_signal: bool = False) -> subprocess.Popen[bytes] | None:
+        """Start the trainer of a claimed run, from its checkpoint if it has one, or mark the run as failed.
 
         Args:
-            claim: The run.
-            gives_back: A signal to the trainer gives the run back to the queue.
+            claim: The claimed run.
+            requeue_on_signal: A signal to the trainer returns the run to the queue.
 
         Returns:
-            The trainer's process, None if there is none.
+            The process of the trainer, or None if it was not started.
 
         Raises:
-            StorageError: If it cannot be started; the run is marked failed then.
+            StorageError: If the process cannot be started. The run is marked failed then.
         """
-        self._starts[claim.run_id] += 1
-        if self._starts[claim.run_id] > MOST_STARTS:
-            sentence = f"Its trainer ended {MOST_STARTS} times without a word. The log says more."
-            finish_run(self._db, claim.run_id, "failed", error=sentence, token=claim.token)
+        self._n_starts[claim.run_id] += 1
+        if self._n_starts[claim.run_id] > MAX_STARTS:
+            message = f"Its trainer ended {MAX_STARTS} times without an error message. See the log."
+            finish_run(self._db, claim.run_id, "failed", error=message, token=claim.token)
             return None
-        status = retry_transient(self._db, lambda: self._look(claim)) if claim.resume else None
-        if status and status.refused:  # to start again from 0 would forget what lies there
-            sentence = f"It cannot go on from here. {status.refused}"
-            finish_run(self._db, claim.run_id, "failed", error=sentence, token=claim.token)
+        status = retry_transient(self._db, lambda: self._examine(claim)) if claim.resume else None
+        if status and status.refused:  # a start from step 0 would ignore the checkpoints there
+            message = f"It cannot resume on this machine. {status.refused}"
+            finish_run(self._db, claim.run_id, "failed", error=message, token=claim.token)
             return None
         if status and not status.can_resume:
-            self._starts[self._replace(claim, status.why_not)] = self._starts[claim.run_id]
+            self._n_starts[self._replace(claim, status.why_not)] = self._n_starts[claim.run_id]
             return None
-        return start_trainer(self._db, claim.run_id, token=claim.token, resume=claim.resume, give_back=gives_back)
+        return start_trainer(
+            self._db, claim.run_id, token=claim.token, resume=claim.resume, requeue_on_signal=requeue_on_signal
+        )
 
-    def _look(self, claim: Claim) -> CheckpointStatus:
+    def _examine(self, claim: Claim) -> CheckpointStatus:
         return look(self._db, find_run(self._db, claim.run_id))
 
     def _replace(self, claim: Claim, why_not: str) -> str:
-        """Give a run's place in the sweep to a new one that starts from step 0; what the old one recorded stays."""
+        """Mark a run as failed and create a run from step 0 that replaces it in the sweep; return the new id."""
         place = "has its place in the sweep" if find_run(self._db, claim.run_id).sweep_id else "takes its place"
-        sentence = f"Its trainer ended and no checkpoint can be used: {why_not} A new run {place}."
-        finish_run(self._db, claim.run_id, "failed", error=sentence, token=claim.token)
+        message = f"Its trainer ended and no checkpoint can be used: {why_not} A new run {place}."
+        finish_run(self._db, claim.run_id, "failed", error=message, token=claim.token)
         return start_again(self._db, claim.run_id, versions=library_versions())
 
 
-class Fitness:
-    """Tells which claimed runs this machine cannot train, and gives them back for another."""
+class EligibilityCheck:
+    """Checks whether this machine can train claimed runs, and gives back those that it cannot."""
 
     def __init__(self, db: Database) -> None:
-        """Judge runs of a database."""
+        """Check runs of this database."""
         self._db = db
-        self._known: dict[tuple[str, ...], str | None] = {}
+        self._reasons: dict[tuple[str, ...], str | None] = {}
 
-    def refuse(self, claim: Claim) -> str | None:
-        """Give a run back that another machine must train, and say why; None if it can be trained here.
+    def reject(self, claim: Claim) -> str | None:
+        """Give a run back if this machine cannot train it.
+
+        Returns:
+            A message with the reason, or None if this machine can train the run.
 
         Raises:
-            StorageError: If the database or the place of files does not answer; the run waits again then.
+            StorageError: If the database or the place of the files does not answer. The run is queued again then.
         """
         row = find_run(self._db, claim.run_id)
         try:
-            why = self._why_not_here(row.config) or self._why_not_from_here(claim)
-        except StorageError:  # the place of files does not answer just now: asked again at the next tick
+            reason = self._find_missing_part(row.config) or self._find_missing_checkpoint(claim)
+        except StorageError:  # the caller tries again at the next poll
             give_back(self._db, claim.run_id, token=claim.token, claim=claim)
             raise
-        if why is None:
+        if reason is None:
             return None
         give_back(self._db, claim.run_id, token=claim.token, claim=claim)
-        return f"Run {claim.run_id} is left to another machine: {why}"
+        return f"Run {claim.run_id} is left to another machine: {reason}"
 
-    def _why_not_here(self, stored: Mapping[str, Any]) -> str | None:
+    def _find_missing_part(self, stored: Mapping[str, Any]) -> str | None:
+        """Return why this machine cannot train a configuration; results are cached."""
         try:
             config = config_from_stored(stored)
-        except ConfigError as exc:  # another version of the program queued it
+        except ConfigError as exc:  # another version of the program queued the run
             return str(exc)
-        asked = (config.env.model_dump_json(), config.train.device, config.train.replay_device)
-        if asked not in self._known:
+        key = (config.env.model_dump_json(), config.train.device, config.train.replay_device)
+        if key not in self._reasons:
             try:
                 check_startable(config)
-                self._known[asked] = None
+                self._reasons[key] = None
             except (EnvUnavailableError, ConfigError) as exc:
-                self._known[asked] = str(exc)
-        return self._known[asked]
+                self._reasons[key] = str(exc)
+        return self._reasons[key]
 
-    def _why_not_from_here(self, claim: Claim) -> str | None:
-        """Its checkpoint lies where this machine does not reach it: on the one that had it before, or elsewhere."""
+    def _find_missing_checkpoint(self, claim: Claim) -> str | None:
+        """Return why this machine cannot read the checkpoints of a run. Another machine may have them."""
         if not claim.resume:
             return None
         status = look(self._db, find_run(self._db, claim.run_id))
@@ -135,32 +141,32 @@ class Fitness:
         if claim.host in (None, socket.gethostname()) or status.can_resume or status.checkpoints:
             return None
         return (
-            f"it was trained on {claim.host}, and no checkpoint of it is in {status.folder}. A worker there goes on "
-            f"with it, or start it again from step 0 with: emtc resume {claim.run_id} --start-again"
+            f"it was trained on {claim.host}, and {status.folder} contains none of its checkpoints. Start a worker "
+            f"there, or start the run again from step 0 with: emtc resume {claim.run_id} --start-again"
         )
 
 
 @dataclass(frozen=True)
-class Left:
-    """How a run stood when this worker was through with it."""
+class EndedRun:
+    """Status of a run when its trainer ended."""
 
     run_id: str
     status: str
     env_steps: int
 
 
-class Leave:
-    """Hears that the worker is to leave its machine."""
+class LeaveRequest:
+    """Records whether a signal has asked the worker to give back its runs and exit."""
 
     def __init__(self) -> None:
-        """Hear nothing yet."""
+        """Start without a request."""
         self.asked = False
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
-        """Take a signal.
+        """Handle a signal.
 
         Raises:
-            KeyboardInterrupt: At the second one.
+            KeyboardInterrupt: On the second signal.
         """
         if self.asked:
             raise KeyboardInterrupt
@@ -168,145 +174,144 @@ class Leave:
 
 
 @contextmanager
-def leave_signals() -> Generator[Leave]:
-    """Listen to SIGTERM, SIGINT and SIGUSR1; afterwards they mean what they meant before."""
-    leave = Leave()
-    with listening(_SIGNALS, leave.on_signal):
+def leave_signals() -> Generator[LeaveRequest]:
+    """Handle SIGTERM, SIGINT and SIGUSR1, and restore the previous handlers at the end."""
+    leave = LeaveRequest()
+    with handle_signals(_SIGNALS, leave.on_signal):
         yield leave
 
 
 class Work:
-    """The trainers that one worker holds."""
+    """The main loop of a worker."""
 
     def __init__(
         self,
         db: Database,
         *,
         jobs: int,
-        leave: Leave,
+        leave: LeaveRequest,
         say: Callable[[str], None],
         claim: Callable[..., Claim | None] = claim_any,
     ) -> None:
-        """Train `jobs` runs at once until told to leave.
+        """Prepare the loop.
 
         Args:
             db: An open database.
-            jobs: Runs at once.
-            leave: Tells when to leave.
-            say: Is given one sentence at a time.
-            claim: Takes the next run: `claim_any`, or `claim_run` of one sweep.
+            jobs: Number of runs to train at the same time.
+            leave: Ends the loop when it is set.
+            say: Called with messages for the user.
+            claim: Claims the next run: `claim_any`, or `claim_run` for one sweep.
         """
         self._db, self._jobs, self._leave, self._say, self._claim = db, jobs, leave, say, claim
         self._me = this_process()
-        self._starter, self._fitness = Starter(db), Fitness(db)
-        self._held: dict[str, tuple[Claim, subprocess.Popen[bytes]]] = {}
-        self._unfit: set[str] = set()
-        self._trouble: str | None = None
-        self.done: list[Left] = []
+        self._starter, self._eligibility = TrainerStarter(db), EligibilityCheck(db)
+        self._trainers: dict[str, tuple[Claim, subprocess.Popen[bytes]]] = {}
+        self._rejected_ids: set[str] = set()
+        self._last_error: str | None = None
+        self.done: list[EndedRun] = []
 
-    def run(self, *, once: bool) -> list[Left]:
-        """Take what waits, and end when told to leave or, with `once`, when nothing is left to take.
+    def run(self, *, once: bool) -> list[EndedRun]:
+        """Train runs until a signal arrives or, with `once`, until no run is left to claim.
 
         Returns:
-            What became of each run, in the order in which they ended.
+            The runs in the order in which they ended.
 
         Raises:
-            KeyboardInterrupt: At a second signal; the trainers are dead then.
+            KeyboardInterrupt: On a second signal. The trainers are killed then.
         """
-        said_at = -REMIND_S
+        reminded_at = -REMIND_S
         try:
             while not self._leave.asked:
-                empty = self._take()
-                self._look_after()
-                if empty and not self._held:
+                is_queue_empty = self._claim_runs()
+                self._collect_ended()
+                if is_queue_empty and not self._trainers:
                     if once and not is_watching():
                         return self.done
-                    if time.monotonic() - said_at >= REMIND_S:
+                    if time.monotonic() - reminded_at >= REMIND_S:
                         self._say(f"No run waits. Looking again every {IDLE_POLL_S:.0f} s.")
-                        said_at = time.monotonic()
-                time.sleep(POLL_S if self._held or not empty else IDLE_POLL_S)
-            self._give_all_back()
+                        reminded_at = time.monotonic()
+                time.sleep(POLL_S if self._trainers or not is_queue_empty else IDLE_POLL_S)
+            self._stop_trainers()
         except KeyboardInterrupt:
-            self._kill_all()
+            for _, process in self._trainers.values():
+                process.kill()
             raise
         return self.done
 
-    def _take(self) -> bool:
-        """Fill the free places; True if the database has nothing more to take."""
+    def _claim_runs(self) -> bool:
+        """Claim and start runs while there are free slots; return True if no run is left to claim."""
         try:
-            while len(self._held) < self._jobs and not self._leave.asked:
-                claim = self._claim(self._db, worker=self._me, has_trainer=find_trainer, leave=self._unfit)
+            while len(self._trainers) < self._jobs and not self._leave.asked:
+                claim = self._claim(self._db, worker=self._me, has_trainer=has_local_trainer, leave=self._rejected_ids)
                 if claim is None:
                     return True
-                self._begin(claim)
-            self._trouble = None
-        except StorageError as error:  # a locked database or a lost server is asked again at the next tick
-            self._complain(str(error))
+                self._start(claim)
+            self._last_error = None
+        except StorageError as error:  # a locked database or an unreachable server: try again at the next poll
+            self._report_error(str(error))
         return False
 
-    def _begin(self, claim: Claim) -> None:
-        if sentence := self._fitness.refuse(claim):
-            self._unfit.add(claim.run_id)
-            self._say(sentence)
+    def _start(self, claim: Claim) -> None:
+        if message := self._eligibility.reject(claim):
+            self._rejected_ids.add(claim.run_id)
+            self._say(message)
             return
-        process = self._starter.start(claim, gives_back=True)
+        process = self._starter.start(claim, requeue_on_signal=True)
         if process is None:
-            self._note(claim)
+            self._report_end(claim)
             return
-        self._held[claim.run_id] = (claim, process)
+        self._trainers[claim.run_id] = (claim, process)
         row = find_run(self._db, claim.run_id)
-        self._say(f"Run {claim.run_id} {'goes on' if claim.resume else 'begins'}: {row.name}.")
+        self._say(f"Run {claim.run_id} {'resumes' if claim.resume else 'starts'}: {row.name}.")
 
-    def _look_after(self) -> None:
-        """Note which trainers have ended, and free the runs of those that ended without a word."""
-        for claim, process in list(self._held.values()):
+    def _collect_ended(self) -> None:
+        """Report the trainers that have ended, and give back the runs whose trainer did not record its end."""
+        for claim, process in list(self._trainers.values()):
             if process.poll() is None:
                 continue
             try:
-                with suppress(RunStateError):  # its trainer has said how it ended
+                with suppress(RunStateError):  # the trainer has recorded its end
                     retry_transient(
                         self._db, partial(give_back, self._db, claim.run_id, token=claim.token, claim=claim)
                     )
-            except StorageError as error:  # a long outage must not end the worker, nor must a run that was deleted
-                self._complain(str(error))
+            except StorageError as error:  # a long outage or a deleted run must not end the worker
+                self._report_error(str(error))
                 if is_transient(self._db, error):
                     continue
-            del self._held[claim.run_id]
-            self._note(claim)
+            del self._trainers[claim.run_id]
+            self._report_end(claim)
 
-    def _give_all_back(self) -> None:
-        """Stop every trainer with a checkpoint; each gives its run back."""
-        if self._held:
-            self._say(f"Leaving: {len(self._held)} trainer(s) write a checkpoint. A second signal ends them at once.")
-        for _, process in self._held.values():
+    def _stop_trainers(self) -> None:
+        """Send SIGTERM to all trainers and wait. Each writes a checkpoint and gives its run back."""
+        if self._trainers:
+            n = len(self._trainers)
+            self._say(f"Stopping: {n} trainer(s) write a checkpoint. A second signal ends them at once.")
+        for _, process in self._trainers.values():
             process.terminate()
-        while any(process.poll() is None for _, process in self._held.values()):
+        while any(process.poll() is None for _, process in self._trainers.values()):
             time.sleep(POLL_S / 5)
-        self._look_after()
+        self._collect_ended()
 
-    def _kill_all(self) -> None:
-        for _, process in self._held.values():
-            process.kill()
-
-    def _note(self, claim: Claim) -> None:
+    def _report_end(self, claim: Claim) -> None:
         try:
             row = find_run(self._db, claim.run_id)
-        except EmtcError as error:  # deleted, or the database does not answer
+        except EmtcError as error:  # the run is deleted, or the database does not answer
             self._say(str(error))
             return
-        self.done.append(Left(row.id, row.status, row.env_steps))
-        why = f" {row.error}" if row.error else ""
-        self._say(f"Run {row.id} is {row.status} at step {row.env_steps:,}.{why}")
+        self.done.append(EndedRun(row.id, row.status, row.env_steps))
+        reason = f" {row.error}" if row.error else ""
+        self._say(f"Run {row.id} is {row.status} at step {row.env_steps:,}.{reason}")
 
-    def _complain(self, trouble: str) -> None:
-        if trouble != self._trouble:
-            self._say(trouble)
-        self._trouble = trouble
+    def _report_error(self, message: str) -> None:
+        """Report an error, unless it is the same as the last one."""
+        if message != self._last_error:
+            self._say(message)
+        self._last_error = message
 
 
-def summarize(done: list[Left]) -> str:
-    """What a worker did, in one sentence."""
+def summarize(done: list[EndedRun]) -> str:
+    """Summarize the runs of a worker in one sentence."""
     if not done:
         return NOTHING
-    counts = ", ".join(f"{n} {status}" for status, n in sorted(Counter(left.status for left in done).items()))
-    return f"This worker let go of {len(done)} run(s): {counts}."
+    counts = ", ".join(f"{n} {status}" for status, n in sorted(Counter(run.status for run in done).items()))
+    return f"This worker had {len(done)} run(s): {counts}."
