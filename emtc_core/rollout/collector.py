@@ -103,7 +103,7 @@ class Collector:
         ]
 
 
-class FreshEpisodes:
+class RolloutBuffer:
     """Gathers whole episodes until they hold a rollout's worth of transitions."""
 
     def __init__(self, rollout_steps: int) -> None:
@@ -114,7 +114,7 @@ class FreshEpisodes:
         """Keep one episode."""
         self._episodes.append(episode)
 
-    def take_when_full(self) -> list[Episode]:
+    def pop_when_full(self) -> list[Episode]:
         """Hand over everything once the rollout is full, else nothing."""
         if sum(e.length for e in self._episodes) < self._rollout_steps:
             return []
