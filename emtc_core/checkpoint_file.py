@@ -334,7 +334,6 @@ def _check_part(path: Path, part: Part, chunks: Iterable[bytes]) -> None:
         )
 
 
-
 def _read_manifest(path: Path, file: BinaryIO, size: int) -> Manifest:
     file.seek(0)
     if size < len(_MAGIC) + _TAIL_BYTES or file.read(len(_MAGIC)) != _MAGIC:

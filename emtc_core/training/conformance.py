@@ -366,9 +366,7 @@ def _check_metric(plugin: Plugin, settings: Sequence[str]) -> Iterator[Finding]:
         return plugin.load()(_make_episode())
 
     yield _check("it returns a finite number for an episode", lambda: _check_numbers({plugin.name: measure()}))
-    yield _check(
-        "the value depends only on the episode", lambda: _require(measure() == measure(), "Two calls differ.")
-    )
+    yield _check("the value depends only on the episode", lambda: _require(measure() == measure(), "Two calls differ."))
 
 
 def _check_env(plugin: Plugin, settings: Sequence[str]) -> Iterator[Finding]:

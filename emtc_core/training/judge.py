@@ -67,6 +67,7 @@ class EpisodeGate:
             is_empty=self._memory.is_blind,
         )
 
+
 @dataclass(frozen=True)
 class StoredEpisode:
     """Slots and gate values of one written episode; all None without a memory."""

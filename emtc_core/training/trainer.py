@@ -375,4 +375,3 @@ class Trainer:
 
     def _tau(self) -> float:
         return self._temperature.at(self.env_step)
-
