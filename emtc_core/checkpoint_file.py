@@ -21,7 +21,7 @@ from emtc_core.errors import CheckpointError
 
 SCHEMA: Final = 3
 BLAKE: Final = 2
-"""The previous schema: parts have BLAKE2b digests, which take twice as long on a processor with SHA-256 instructions."""
+"""The previous schema, with BLAKE2b digests: they take twice as long on a processor with SHA-256 instructions."""
 UNSIGNED: Final = 1
 """The first schema: a zip archive with CRC32 checksums and without a run id."""
 

@@ -130,7 +130,7 @@ class CheckpointStore:
             if time.monotonic() >= deadline:
                 raise CheckpointError(
                     f"The checkpoint at step {env_step:,} could not be written for {ROOM_PATIENCE_S:.0f} s: {reason}. "
-                    "All rows are recorded. Free disk space and resume: the run continues from the previous checkpoint.",
+                    "All rows are recorded. Free disk space and resume: the run continues from the checkpoint before.",
                     reason="no_room",
                     subject=env_step,
                 )

@@ -5,7 +5,7 @@ environments are checked. The checks do not measure how well a plug-in works.
 """
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,7 +70,7 @@ def check_plugin(plugin: Plugin, settings: Sequence[str] = ()) -> list[Finding]:
     def check_name() -> None:
         find_plugin(plugin.kind, plugin.name)  # raises if two packages provide it
         builtin: Mapping[Kind, Sequence[str]] = {
-            **{kind: names for kind, names in PLUGGED.values()},
+            **dict(PLUGGED.values()),
             "mixer": (*BACKBONES, *METHODS, "emc"),
             "env": (*ADAPTERS, *EnvConfig.model_fields),
         }
@@ -129,10 +129,6 @@ def _check_gate(plugin: Plugin, settings: Sequence[str]) -> Iterator[Finding]:
     def compute_beta(tau: Any = 0.6, delta: Any = delta, context: GateContext = context) -> Any:
         return law.coefficient(delta, tau, context)
 
-    def check_range() -> None:
-        for tau in _TAUS:
-            compute_beta(tau)
-
     def check_arguments_unchanged() -> None:
         arrays = (delta, context.reward, context.h, context.h_next)
         before = [array.copy() for array in arrays]
@@ -145,11 +141,11 @@ def _check_gate(plugin: Plugin, settings: Sequence[str]) -> Iterator[Finding]:
         same = np.array_equal(beta_BT.ravel(), compute_beta())
         _require(same, "The same transitions in another shape give another beta.")
 
-    def check_deterministic() -> None:
-        _require(np.array_equal(compute_beta(), compute_beta()), "Two calls differ.")
-
-    yield _check("beta has delta's shape and is in [0, 1], for every tau", check_range)
-    yield _check("equal inputs give equal beta", check_deterministic)
+    yield _check("beta has delta's shape and is in [0, 1], for every tau", lambda: [compute_beta(tau) for tau in _TAUS])
+    yield _check(
+        "equal inputs give equal beta",
+        lambda: _require(np.array_equal(compute_beta(), compute_beta()), "Two calls differ."),
+    )
     yield _check("it does not change its arguments", check_arguments_unchanged)
     yield _check("a batch of episodes [B, T] gives the same beta as its transitions", check_two_dimensions)
     yield _check("tau may be an array", lambda: compute_beta(np.full(len(delta), 0.6)))
@@ -219,18 +215,14 @@ def _check_mixer(plugin: Plugin, settings: Sequence[str]) -> Iterator[Finding]:
         same = torch.equal(make()(_make_mix_inputs()).q_tot, make()(_make_mix_inputs()).q_tot)
         _require(same, "Two mixers made with one seed give different outputs.")
 
-    def check_monotone() -> None:
-        for seed in range(5):
-            slope = _compute_gradient(make(seed))
-            _require(not (slope < -1e-6).any(), f"It falls, by up to {-float(slope.min()):g} per unit.")
-
     yield _check("it returns Mixed with q_tot [R], finite float32", lambda: _check_mixed(make()(_make_mix_inputs())))
     yield _check("the weights depend only on the seed", check_seed)
     yield _check("a state_dict and a deep copy contain the whole mixer", check_copies)
     yield _check("a row does not depend on the others", lambda: _check_rows(make()))
     yield _check("the gradient reaches every agent's value", lambda: _compute_gradient(make()))
     if getattr(plugin.load(), "monotone", False):
-        yield _check("Q_tot never falls when a value rises (claimed: monotone)", check_monotone)
+        mixers = map(make, range(5))
+        yield _check("Q_tot never falls when a value rises (claimed: monotone)", lambda: _check_monotone(mixers))
 
 
 def _make_mix_inputs(rows: int = 64) -> MixInputs:
@@ -274,6 +266,12 @@ def _compute_gradient(mixer: nn.Module) -> torch.Tensor:
     if slope is None or not (slope != 0).any(dim=0).all():
         raise _BrokenRule("The value of an agent has no effect on Q_tot.")
     return slope
+
+
+def _check_monotone(mixers: Iterable[nn.Module]) -> None:
+    for mixer in mixers:
+        slope = _compute_gradient(mixer)
+        _require(not (slope < -1e-6).any(), f"It falls, by up to {-float(slope.min()):g} per unit.")
 
 
 def _check_embedder(plugin: Plugin, settings: Sequence[str]) -> Iterator[Finding]:

@@ -1,9 +1,9 @@
 """The episodic part of a run: memory, embedder and gate behind one interface.
 
-`EpisodicPart` is used by EMTC, EMU and EMC. Other algorithms use its base class `EpisodicSystem`, which stores nothing.
-The gate searches the memory once per episode, when the episode is written (`gate.lookup`). The incentive reads the slots
-that Algorithm 2 assigned, so an update does no search between two re-projections.
-Stage before: rollout; after: replay buffer.
+`EpisodicPart` is used by EMTC, EMU and EMC. Other algorithms use its base class `EpisodicSystem`, which stores
+nothing. The gate searches the memory once per episode, when the episode is written (`gate.lookup`). The incentive
+reads the slots that Algorithm 2 assigned, so an update does no search between two re-projections. Stage before:
+rollout; after: replay buffer.
 """
 
 import logging

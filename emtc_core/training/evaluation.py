@@ -3,8 +3,8 @@
 If all units start at fixed positions, greedy episodes are nearly equal. So the number of distinct episodes is recorded,
 and the same policy plays the same number of episodes from shifted starts: the robust evaluation.
 
-A regular evaluation is due at an env step and is a point of the curves. An evaluation that answers a question can run at
-any time. Its seeds depend on the run's seed and the question's number, so it does not change regular evaluations.
+A regular evaluation is due at an env step and is a point of the curves. An evaluation that answers a question can run
+at any time. Its seeds depend on the run's seed and the question's number, so it does not change regular evaluations.
 """
 
 from collections.abc import Callable, Sequence

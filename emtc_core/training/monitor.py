@@ -1,18 +1,18 @@
 """Monitoring of a training run: checks of the loss, means of metrics, use of the machine, metrics of plug-ins.
 
-The trainer passes every loss to `LossWatch`. It checks for NaN and infinity at the next update, before a metrics row and
-before a checkpoint. On a GPU the loss is copied in the background, so that an update does not wait for the device, and
-the learner's statistics stay tensors until they are read. If a loss is not finite, its batch is saved to a file.
+The trainer passes every loss to `LossWatch`. It checks for NaN and infinity at the next update, before a metrics row
+and before a checkpoint. On a GPU the loss is copied in the background, so that an update does not wait for the device,
+and the learner's statistics stay tensors until they are read. If a loss is not finite, its batch is saved to a file.
 
-A metric of a plug-in is a function `metric(episode) -> float`, recorded as `user/<its name>`. A callback of a plug-in is
-made once per run by `make(config)` and has one or more of these methods:
+A metric of a plug-in is a function `metric(episode) -> float`, recorded as `user/<its name>`. A callback of a plug-in
+is made once per run by `make(config)` and has one or more of these methods:
 
     on_episode(episode, env_step)       after an episode entered the memory
     on_evaluation(evaluation, env_step) after greedy test episodes; its numbers are recorded as user/eval.<name>
     on_refit(values, env_step)          after the embedder was trained; `values` are its metrics by name
 
-Each method returns None or a dictionary of numbers, recorded as `user/<name>`. The arguments are not copies, so a method
-must not change them. The state of a callback is not part of a checkpoint.
+Each method returns None or a dictionary of numbers, recorded as `user/<name>`. The arguments are not copies, so a
+method must not change them. The state of a callback is not part of a checkpoint.
 """
 
 import logging

@@ -6,10 +6,10 @@ episodes another gate would have collected can only be found out by a new run.
 
 Which readings share one memory: a gate does not affect what is written. So readings that differ only in `gate.*` and
 `incentive.*` share one memory, one embedder with the same refit samples, and all embeddings. There is one exception:
-under `lru_touch_on_read` the lookups of a gate affect which node a full memory evicts. So the eviction order of each gate
-is tracked separately, and before the first eviction every reading gets its own copy of the memory with its own order.
-Readings that differ in `memory.*` or `embed.*` share nothing but the episodes: merging determines the number of nodes,
-hence the samples of a refit, hence all weights and embeddings after the first refit.
+under `lru_touch_on_read` the lookups of a gate affect which node a full memory evicts. So the eviction order of each
+gate is tracked separately, and before the first eviction every reading gets its own copy of the memory with its own
+order. Readings that differ in `memory.*` or `embed.*` share nothing but the episodes: merging determines the number of
+nodes, hence the samples of a refit, hence all weights and embeddings after the first refit.
 """
 
 import copy

@@ -24,7 +24,7 @@ import torch
 
 from emtc_core.arrays import derive_seed, make_generator
 from emtc_core.config.run import RunConfig
-from emtc_core.control import Control, Question, CommandHandler, StopRequested
+from emtc_core.control import CommandHandler, Control, Question, StopRequested
 from emtc_core.devices import Stopwatch, choose_threads
 from emtc_core.envs.base import VectorEnv
 from emtc_core.gate.gate import Temperature
@@ -40,7 +40,7 @@ from emtc_core.training.checkpoint import BestSoFar, CheckpointStore
 from emtc_core.training.episodic import make_episodic_system
 from emtc_core.training.evaluation import Evaluator
 from emtc_core.training.memory_plan import count_networks, free_bytes, most_steps, plan_memory
-from emtc_core.training.monitor import Hooks, UpdateInputs, LossWatch, MetricsWindow
+from emtc_core.training.monitor import Hooks, LossWatch, MetricsWindow, UpdateInputs
 
 
 @dataclass(frozen=True)
