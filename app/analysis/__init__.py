@@ -1,6 +1,7 @@
-"""From runs to numbers: the one road that pages, `emtc export`, sweeps and notebooks take.
+"""From runs to numbers, for pages, `emtc export`, sweeps and notebooks.
 
-`comparable`: which runs, and what may stand together → `variants`: everything but the seed → `series`: one curve per
-seed → `statistics`: one number over seeds. Beside it what is asked of a memory: `projections` to the plane,
-`selection`, `collapse`, `what_if`. Nothing here draws (`app.figures`) or knows SQL (`storage.queries`).
+The main path: `comparable` selects runs and their common budget, `variants` groups them by all settings except the
+seed, `series` reads one curve per seed, `aggregates` and `intervals` summarize over seeds. Other modules analyze a
+memory: `projections`, `selection`, `collapse`, `what_if`. This package does not draw (`app.figures`) and contains no
+SQL (`storage.queries`).
 """

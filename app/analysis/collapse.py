@@ -1,13 +1,14 @@
-"""Has an embedding collapsed? Numbers of one snapshot and one embedding, each with an interval over episodes.
+"""Quality of an embedding: tests whether it has collapsed, with a confidence interval over episodes for each number.
 
-An embedding is useful to the memory when states that it puts side by side are worth the same. Neighbors from the same
-episode are alike without its help, step follows step, so only neighbors in other episodes count here. Intervals are
-95 % percentile bootstraps that draw whole episodes, because the nodes of one episode are no independent witnesses.
-Neighbors are looked for among all nodes; large memories are asked at a sample, stratified by return and time, and
-every number says of how many nodes it is.
+An embedding is useful if nearby states have similar returns. Neighbors from the same episode are similar in any
+embedding, because consecutive states are similar. Only neighbors from other episodes are therefore counted.
+
+The intervals are 95 % percentile bootstraps that resample whole episodes, because the nodes of an episode are not
+independent. Neighbors are searched among all nodes. The query nodes of large memories are a sample, stratified by
+return and time, and each number contains its sample size.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import astuple, dataclass, replace
 from typing import Literal
 
@@ -15,96 +16,83 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from app.analysis.neighborhoods import ASKED, NEIGHBORS, Floats, Rows, find_elsewhere, rank_layout
+from app.analysis.neighborhoods import MAX_QUERY_NODES, NEIGHBORS, Floats, Rows, find_elsewhere, rank_layout
 from app.analysis.projections.linear import stratified_rows
 from storage.queries.memory import Snapshot
 
-MOST_WITHIN_DELTA = 50  # nearest of them: a collapsed embedding has the whole memory within delta
-RANKED = 4000  # nodes among which the ranks of a layout are compared: the work grows with their square
-DRAWS = 1000
-LEVEL = 0.95
-_DRAWS_AT_ONCE = 50
-USELESS, USEFUL = 0.1, 0.3  # R² of H: what neighbors tell of a return that is next to nothing, and what helps
-
 COLUMNS = ("name", "value", "low", "high", "n", "unit")
+RESAMPLES = 1000
+LEVEL = 0.95
+USELESS, USEFUL = 0.1, 0.3
+"""R² of H below 0.1: the embedding has collapsed. Above 0.3: it has not."""
+MAX_NEIGHBORS_WITHIN_DELTA = 50
+"""Only the nearest neighbors within delta are counted: in a collapsed embedding all nodes are within delta."""
+MAX_RANKED = 4000
+"""Maximum number of nodes for the ranks of a layout; the cost grows with its square."""
+_BATCH = 50
+"""Resamples that are in memory at the same time."""
 
 
 @dataclass(frozen=True)
 class Number:
-    """One number of an embedding; NaN where nothing can be said."""
+    """One number of an embedding; NaN if it is undefined."""
 
     name: str
     value: float
-    low: float  # of its interval over episodes
+    low: float  # edges of its confidence interval over episodes
     high: float
-    n: int  # nodes that it is the number of
+    n: int  # number of nodes from which it is computed
     unit: str
     meaning: str = ""
 
 
 @dataclass(frozen=True)
 class Collapse:
-    """All numbers of one snapshot under one embedding."""
+    """All numbers of one snapshot with one embedding."""
 
     numbers: tuple[Number, ...]
 
     @property
     def verdict(self) -> str:
-        """The answer in words, with the numbers that it rests on."""
-        return say_verdict(self)
+        """Whether the embedding has collapsed, with the numbers of the decision.
+
+        It has collapsed if the whole interval of R² is below `USELESS`, and it has not if it is above `USEFUL`.
+        """
+        r2, chance = self["h_r2_knn"], self["h_r2_by_chance"]
+        if not np.isfinite(r2.value):
+            return "Cannot tell: no node has neighbors of other episodes with different H."
+        numbers = f"R² {_format_interval(r2)} ({_format(chance.value)} expected by chance)"
+        purity, chance = self["xi_purity"], self["xi_purity_by_chance"]
+        desirability = ""
+        if np.isfinite(purity.value) and chance.value <= 0.999:  # above: all nodes are desirable, or none is
+            desirability = (
+                f" {_format_interval(purity)} of a node's neighbors have the same ξ "
+                f"({_format(chance.value)} expected by chance)."
+            )
+        if r2.high < USELESS:
+            return f"Yes: neighbors do not predict H, {numbers}.{desirability}"
+        if r2.low > USEFUL:
+            return f"No: neighbors predict H with {numbers}.{desirability}"
+        return f"Partly, or too few episodes to decide: neighbors predict H with {numbers}.{desirability}"
 
     def __getitem__(self, name: str) -> Number:
         return next(number for number in self.numbers if number.name == name)
 
     def to_frame(self) -> pd.DataFrame:
-        """List them, one row each: name, value, low, high, n, unit."""
+        """Return the numbers as a table: name, value, low, high, n, unit."""
         return pd.DataFrame([astuple(number)[: len(COLUMNS)] for number in self.numbers], columns=list(COLUMNS))
 
 
-def say_verdict(found: Collapse) -> str:
-    """Say whether an embedding has collapsed: whether its neighbors tell what a state is worth.
-
-    It has where the whole interval of R² lies below `USELESS`, and has not where it lies above `USEFUL`.
-    """
-    told, chance = found["h_r2_knn"], found["h_r2_by_chance"]
-    if not np.isfinite(told.value):
-        return "Cannot tell: no node has neighbors in other episodes whose H differ."
-    said = f"R² {_quote(told)}; {_short(chance.value)} by chance"
-    if told.high < USELESS:
-        return f"Yes: neighbors say next to nothing of H, {said}.{_say_desirability(found)}"
-    if told.low > USEFUL:
-        return f"No: neighbors predict H with {said}.{_say_desirability(found)}"
-    return f"In part, or too few episodes to tell: neighbors predict H with {said}.{_say_desirability(found)}"
-
-
-def _say_desirability(found: Collapse) -> str:
-    purity, chance = found["xi_purity"], found["xi_purity_by_chance"]
-    if not np.isfinite(purity.value) or chance.value > 0.999:  # all are desirable, or none is
-        return ""
-    return f" {_quote(purity)} of them share its ξ; {_short(chance.value)} by chance."
-
-
-def _quote(number: Number) -> str:
-    return f"{_short(number.value)} [{_short(number.low)}, {_short(number.high)}]"
-
-
-def _short(value: float) -> str:
-    """Write a share or an R² with two digits and no leading zero: .80, −.07."""
-    return (
-        f"{value:.2f}".replace("0.", ".", 1).replace("-", "−") if abs(value) < 1 else f"{value:.2f}".replace("-", "−")
-    )
-
-
 @dataclass(frozen=True)
-class _Measure:
-    """A number as a function of sums over nodes, so that a resample is a weighted sum."""
+class _Statistic:
+    """A number that is a function of sums over nodes, so that a resample is a weighted sum."""
 
     name: str
     unit: str
     meaning: str
-    parts: Floats  # [Q, P] of each node asked; a node that has nothing to say has zeros
-    says: NDArray[np.bool_]  # [Q]
-    combine: Callable[[Floats], Floats]  # [..., P] → [...]
+    terms: Floats  # [Q, P], terms of the sums for each query node; zeros for a node that is not counted
+    is_counted: NDArray[np.bool_]  # [Q]
+    combine: Callable[[Floats], Floats]  # sums [..., P] → numbers [...]
 
 
 def measure_collapse(
@@ -115,37 +103,40 @@ def measure_collapse(
     embedding: NDArray[np.float32] | None = None,
     layout: NDArray[np.float32] | None = None,
     threshold: float | None = None,
-    most: int = ASKED,
+    most: int = MAX_QUERY_NODES,
     seed: int = 0,
     n_jobs: int = 1,
 ) -> Collapse:
-    """Measure how well an embedding tells returns and success apart, and how well a layout shows it.
+    """Measure how well an embedding separates returns and success, and how well a layout shows the embedding.
 
     Args:
         snapshot: The memory: returns, desirability and episodes.
         delta: Merge radius of the memory, `memory.delta` of the run.
-        delta_space: Where delta and neighbors are measured, `memory.delta_space` of the run: in the embedding scaled
-            per dimension as the memory scales it, or as it is. The layout is always compared with it as it is.
-        embedding: Embedding of the snapshot's nodes [M, 4]; the stored one unless another is given.
-        layout: Places of the nodes [M, 2], NaN where unknown; without it nothing is said of a layout.
-        threshold: Difference of returns above which two nodes within delta of each other should not have been
-            merged [return]; the standard deviation of H when missing.
-        most: Nodes that are asked for their neighbors.
-        seed: Of the sample, the order among twins, and the resamples.
-        n_jobs: Threads; they change nothing but the time.
+        delta_space: Space in which delta and neighbors are measured, `memory.delta_space` of the run: "normalized" per
+            dimension as in the memory, or "raw". The layout is always compared with the raw embedding.
+        embedding: Embedding [M, 4] of the nodes; default: the stored one.
+        layout: Coordinates [M, 2] of the nodes, NaN if unknown; without it the numbers of the layout are left out.
+        threshold: Two nodes within delta should not have been merged if their returns differ by more [return];
+            default: the standard deviation of H.
+        most: Maximum number of query nodes.
+        seed: Random seed for the sample, the order of nodes with equal coordinates and the bootstrap.
+        n_jobs: Number of threads; the numbers do not depend on it.
     """
-    rows, space = _choose_space(snapshot, delta_space, embedding, most=most, seed=seed)
-    index, distance = find_elsewhere(space, snapshot.episode, rows, k=MOST_WITHIN_DELTA, seed=seed, n_jobs=n_jobs)
-    wide = float(snapshot.h.astype(np.float64).std()) if threshold is None else threshold
-    measures = [
-        *_measure_returns(snapshot, rows, index, distance, delta=delta, threshold=wide),
-        *_measure_desirability(snapshot, rows, index),
-        _measure_chance(snapshot, rows, seed),
+    rows, points = _select_nodes(snapshot, delta_space, embedding, most=most, seed=seed)
+    index, distance = find_elsewhere(
+        points, snapshot.episode, rows, k=MAX_NEIGHBORS_WITHIN_DELTA, seed=seed, n_jobs=n_jobs
+    )
+    if threshold is None:
+        threshold = float(snapshot.h.astype(np.float64).std())
+    statistics = [
+        *_make_return_statistics(snapshot, rows, index, distance, delta=delta, threshold=threshold),
+        *_make_desirability_statistics(snapshot, rows, index),
+        _make_chance_statistic(snapshot, rows, seed),
     ]
-    numbers = _with_intervals(measures, snapshot.episode[rows], seed)
+    numbers = _compute_numbers(statistics, snapshot.episode[rows], seed)
     if layout is not None:
-        drawn = snapshot if embedding is None else replace(snapshot, embedding=embedding)
-        numbers += measure_layout(drawn, layout, seed=seed)
+        embedded = snapshot if embedding is None else replace(snapshot, embedding=embedding)
+        numbers += measure_layout(embedded, layout, seed=seed)
     return Collapse(tuple(numbers))
 
 
@@ -154,10 +145,10 @@ def predict_returns(
     *,
     delta_space: Literal["normalized", "raw"] = "normalized",
     embedding: NDArray[np.float32] | None = None,
-    most: int = ASKED,
+    most: int = MAX_QUERY_NODES,
     seed: int = 0,
 ) -> float:
-    """Compute the R² of H predicted by the nearest nodes of other episodes: "h_r2_knn" of `measure_collapse` alone.
+    """Compute only the R² of H predicted by the nearest nodes of other episodes: "h_r2_knn" of `measure_collapse`.
 
     It takes less than half the time of all numbers.
 
@@ -165,22 +156,81 @@ def predict_returns(
         snapshot: The memory: returns and episodes.
         delta_space: As in `measure_collapse`.
         embedding: As in `measure_collapse`.
-        most: Nodes for which neighbors are searched.
-        seed: Of the sample and of the order among nodes at the same place.
+        most: Maximum number of query nodes.
+        seed: Random seed for the sample and the order of nodes with equal coordinates.
     """
-    rows, space = _choose_space(snapshot, delta_space, embedding, most=most, seed=seed)
-    index, _ = find_elsewhere(space, snapshot.episode, rows, k=NEIGHBORS, seed=seed)
-    measure = _predict_by_nearest(snapshot, rows, index)
-    return float(measure.combine(measure.parts.sum(axis=0)))
+    rows, points = _select_nodes(snapshot, delta_space, embedding, most=most, seed=seed)
+    index, _ = find_elsewhere(points, snapshot.episode, rows, k=NEIGHBORS, seed=seed)
+    statistic = _make_knn_statistic(snapshot, rows, index)
+    return float(statistic.combine(statistic.terms.sum(axis=0)))
 
 
 def measure_layout(snapshot: Snapshot, layout: NDArray[np.float32], *, seed: int = 0) -> list[Number]:
-    """Measure how well a layout [M, 2] shows a snapshot's embedding; nothing of too few nodes."""
-    ranked, ranks = _measure_layout(snapshot, snapshot.embedding, layout, seed)
-    return _with_intervals(ranks, snapshot.episode[ranked], seed)
+    """Measure how well a layout [M, 2] shows the embedding of a snapshot; empty for too few nodes."""
+    shown = np.flatnonzero(np.isfinite(layout).all(axis=1))
+    if len(shown) <= 2 * NEIGHBORS + 1:
+        return []
+    rows = shown[stratified_rows(snapshot.h[shown], snapshot.t[shown], n=MAX_RANKED, seed=seed)]
+    per_node = rank_layout(snapshot.embedding[rows], layout[rows])
+    sample = f"at k = {NEIGHBORS} among {len(rows)} nodes"
+    meanings = {
+        "trustworthiness": f"of the layout against the embedding {sample}: 1 if it shows no false neighbors",
+        "continuity": f"of the layout against the embedding {sample}: 1 if no true neighbors are separated",
+    }
+    ones = np.ones(len(rows))
+    statistics = [
+        _make_fraction(name, "1", meaning, values, ones)
+        for (name, meaning), values in zip(meanings.items(), per_node.T, strict=True)
+    ]
+    return _compute_numbers(statistics, snapshot.episode[rows], seed)
 
 
-def _choose_space(
+def scale_like_memory(embedding: NDArray[np.float32]) -> Floats:
+    """Normalize embeddings [M, X] per dimension by mean and standard deviation, as the memory does.
+
+    A dimension that is constant except for rounding errors is centered only, so that the errors are not amplified.
+    """
+    mean = embedding.mean(axis=0, dtype=np.float64)
+    centered = embedding - mean
+    std = np.sqrt((centered**2).mean(axis=0))
+    return centered / np.where(std <= 1e-6 * np.abs(mean), 1.0, std + 1e-8)
+
+
+def resample_sums(parts: Floats, episode: NDArray[np.int64], *, seed: int, draws: int = RESAMPLES) -> Floats:
+    """Compute the sums of node terms in bootstrap resamples of whole episodes.
+
+    Args:
+        parts: Terms [Q, P] of the nodes.
+        episode: Episodes [Q] of the nodes.
+        seed: Random seed.
+        draws: Number of resamples.
+
+    Returns:
+        Sums [draws, P].
+    """
+    _, episode_index = np.unique(episode, return_inverse=True)
+    n_episodes = int(episode_index.max(initial=-1)) + 1
+    sums = np.stack([np.bincount(episode_index, weights=column, minlength=n_episodes) for column in parts.T], axis=1)
+    rng = np.random.default_rng(seed)
+    batches = []
+    for start in range(0, draws, _BATCH):
+        size = min(_BATCH, draws - start)
+        drawn = rng.integers(n_episodes, size=(size, n_episodes)) + n_episodes * np.arange(size)[:, None]
+        counts = np.bincount(drawn.ravel(), minlength=size * n_episodes).reshape(size, n_episodes)
+        batches.append(counts @ sums)
+    return np.concatenate(batches)
+
+
+def interval_of(values: Floats) -> tuple[float, float]:
+    """Return the middle 95 % of resampled values; NaN if no value is finite."""
+    finite_values = values[np.isfinite(values)]
+    if not len(finite_values):
+        return float("nan"), float("nan")
+    low, high = np.quantile(finite_values, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
+    return float(low), float(high)
+
+
+def _select_nodes(
     snapshot: Snapshot,
     delta_space: Literal["normalized", "raw"],
     embedding: NDArray[np.float32] | None,
@@ -188,156 +238,126 @@ def _choose_space(
     most: int,
     seed: int,
 ) -> tuple[Rows, NDArray[np.floating]]:
-    """Choose the nodes for which neighbors are searched [Q], and the points of all nodes [M, d]."""
+    """Return the rows of the query nodes [Q] and the coordinates of all nodes [M, d]."""
     points = snapshot.embedding if embedding is None else embedding
     rows = stratified_rows(snapshot.h, snapshot.t, n=most, seed=seed)
     return rows, scale_like_memory(points) if delta_space == "normalized" else points
 
 
-def _predict_by_nearest(snapshot: Snapshot, rows: Rows, index: Rows) -> _Measure:
-    h = _center(snapshot.h)
-    near = index[:, :NEIGHBORS]
-    text = f"R² of H predicted by the {NEIGHBORS} nearest nodes of other episodes"
-    return _r2("h_r2_knn", text, h[rows], h[near], near >= 0)
-
-
 def _center(h: NDArray[np.float32]) -> Floats:
-    """Subtract the mean, so that sums of squares are exact enough for a large mean too."""
+    """Subtract the mean, so that sums of squares are accurate also for a large mean."""
     exact = h.astype(np.float64)
     return exact - exact.mean()
 
 
-def _measure_returns(
+def _make_return_statistics(
     snapshot: Snapshot, rows: Rows, index: Rows, distance: Floats, *, delta: float, threshold: float
-) -> Iterator[_Measure]:
-    h, merged = _center(snapshot.h), distance <= delta
-    yield _predict_by_nearest(snapshot, rows, index)
-    yield _r2("h_r2_delta", "R² of H predicted by the nodes of other episodes within δ", h[rows], h[index], merged)
-    apart = (np.abs(h[index] - h[rows][:, None]) > threshold) & merged
-    yield _share(
-        "delta_far_share", "pairs", f"pairs of nodes within δ whose H differ by more than {threshold:.4g}",
-        apart.sum(axis=1), merged.sum(axis=1),
-    )  # fmt: skip
-    yield _share(
-        "delta_reached", "nodes", "nodes with a node of another episode within δ",
-        merged.sum(axis=1) > 0, np.ones(len(rows)),
-    )  # fmt: skip
+) -> list[_Statistic]:
+    h, is_within = _center(snapshot.h), distance <= delta
+    differs = (np.abs(h[index] - h[rows][:, None]) > threshold) & is_within
+    return [
+        _make_knn_statistic(snapshot, rows, index),
+        _make_r2(
+            "h_r2_delta", "R² of H predicted by the nodes of other episodes within δ", h[rows], h[index], is_within
+        ),
+        _make_fraction(
+            "delta_far_share", "share of pairs",
+            f"pairs of nodes within δ whose H differ by more than {threshold:.4g}",
+            differs.sum(axis=1), is_within.sum(axis=1),
+        ),
+        _make_fraction(
+            "delta_reached", "share of nodes", "nodes with a node of another episode within δ",
+            is_within.sum(axis=1) > 0, np.ones(len(rows)),
+        ),
+    ]  # fmt: skip
 
 
-def _measure_chance(snapshot: Snapshot, rows: Rows, seed: int) -> _Measure:
-    """What h_r2_knn would be of an embedding that knows nothing: its neighbors are drawn at random."""
+def _make_knn_statistic(snapshot: Snapshot, rows: Rows, index: Rows) -> _Statistic:
     h = _center(snapshot.h)
-    drawn = np.random.default_rng(seed).integers(snapshot.size, size=(len(rows), NEIGHBORS))
-    elsewhere = snapshot.episode[drawn] != snapshot.episode[rows][:, None]
-    text = f"R² of H predicted by {NEIGHBORS} nodes of other episodes drawn at random"
-    return _r2("h_r2_by_chance", text, h[rows], h[drawn], elsewhere)
+    neighbors = index[:, :NEIGHBORS]
+    meaning = f"R² of H predicted by the {NEIGHBORS} nearest nodes of other episodes"
+    return _make_r2("h_r2_knn", meaning, h[rows], h[neighbors], neighbors >= 0)
 
 
-def _measure_desirability(snapshot: Snapshot, rows: Rows, index: Rows) -> Iterator[_Measure]:
-    near = index[:, :NEIGHBORS]
-    known, xi = near >= 0, snapshot.xi.astype(bool)
-    alike = (xi[near] == xi[rows][:, None]) & known
-    purity = alike.sum(axis=1) / np.maximum(known.sum(axis=1), 1)
-    says = known.sum(axis=1) > 0
-    text = f"nodes with the same ξ among the {NEIGHBORS} nearest of other episodes"
-    yield _share("xi_purity", "neighbors", text, purity * says, says)
-    yield _Measure(
-        "xi_purity_by_chance", "share of neighbors", "the same if neighbors were drawn at random",
-        np.stack([xi[rows], np.ones(len(rows))], axis=1).astype(np.float64), np.ones(len(rows), bool),
-        lambda sums: (sums[..., 0] / sums[..., 1]) ** 2 + (1 - sums[..., 0] / sums[..., 1]) ** 2,
-    )  # fmt: skip
+def _make_chance_statistic(snapshot: Snapshot, rows: Rows, seed: int) -> _Statistic:
+    """Make h_r2_knn of an embedding without information: its neighbors are random nodes."""
+    h = _center(snapshot.h)
+    random_nodes = np.random.default_rng(seed).integers(snapshot.size, size=(len(rows), NEIGHBORS))
+    is_other = snapshot.episode[random_nodes] != snapshot.episode[rows][:, None]
+    meaning = f"R² of H predicted by {NEIGHBORS} random nodes of other episodes"
+    return _make_r2("h_r2_by_chance", meaning, h[rows], h[random_nodes], is_other)
 
 
-def _measure_layout(
-    snapshot: Snapshot, points: NDArray[np.float32], layout: NDArray[np.float32], seed: int
-) -> tuple[Rows, list[_Measure]]:
-    shown = np.flatnonzero(np.isfinite(layout).all(axis=1))
-    rows = shown[stratified_rows(snapshot.h[shown], snapshot.t[shown], n=RANKED, seed=seed)] if len(shown) else shown
-    if len(rows) <= 2 * NEIGHBORS + 1:
-        return rows, []
-    parts = rank_layout(points[rows], layout[rows])
-    among = f"at k = {NEIGHBORS} among {len(rows)} nodes"
-    names = {
-        "trustworthiness": f"of the layout against the embedding {among}: 1 if no false neighbors are drawn",
-        "continuity": f"of the layout against the embedding {among}: 1 if no true neighbors are torn apart",
-    }
+def _make_desirability_statistics(snapshot: Snapshot, rows: Rows, index: Rows) -> list[_Statistic]:
+    neighbors = index[:, :NEIGHBORS]
+    is_valid, xi = neighbors >= 0, snapshot.xi.astype(bool)
+    is_same = (xi[neighbors] == xi[rows][:, None]) & is_valid
+    purity = is_same.sum(axis=1) / np.maximum(is_valid.sum(axis=1), 1)
+    is_counted = is_valid.sum(axis=1) > 0
+    meaning = f"nodes with the same ξ among the {NEIGHBORS} nearest of other episodes"
+
+    def combine_chance(sums: Floats) -> Floats:
+        desirable = sums[..., 0] / sums[..., 1]
+        return desirable**2 + (1 - desirable) ** 2
+
     ones = np.ones(len(rows))
-    return rows, [
-        _share(name, "1", meaning, part, ones) for (name, meaning), part in zip(names.items(), parts.T, strict=True)
-    ]
+    chance_terms = np.stack([xi[rows], ones], axis=1).astype(np.float64)
+    return [
+        _make_fraction("xi_purity", "share of neighbors", meaning, purity * is_counted, is_counted),
+        _Statistic(
+            "xi_purity_by_chance", "share of neighbors", "the same for random neighbors",
+            chance_terms, np.ones(len(rows), bool), combine_chance,
+        ),
+    ]  # fmt: skip
 
 
-def _r2(name: str, meaning: str, h: Floats, h_near: Floats, known: NDArray[np.bool_]) -> _Measure:
-    says = known.sum(axis=1) > 0
-    predicted = np.where(known, h_near, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
-    parts = np.stack([(h - predicted) ** 2, h, h**2, np.ones(len(h))], axis=1) * says[:, None]
-    return _Measure(name, "R²", meaning, parts, says, _combine_r2)
+def _make_r2(name: str, meaning: str, h: Floats, h_neighbors: Floats, is_valid: NDArray[np.bool_]) -> _Statistic:
+    """Make the R² of h [Q] predicted by the mean of its valid neighbors [Q, K]."""
+    is_counted = is_valid.sum(axis=1) > 0
+    predicted = np.where(is_valid, h_neighbors, 0.0).sum(axis=1) / np.maximum(is_valid.sum(axis=1), 1)
+    terms = np.stack([(h - predicted) ** 2, h, h**2, np.ones(len(h))], axis=1) * is_counted[:, None]
+
+    def combine(sums: Floats) -> Floats:
+        residual, total, squares, count = np.moveaxis(sums, -1, 0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            variation = squares - total**2 / count
+            return np.where(variation > 1e-12 * squares, 1 - residual / variation, np.nan)
+
+    return _Statistic(name, "R²", meaning, terms, is_counted, combine)
 
 
-def _combine_r2(sums: Floats) -> Floats:
-    missed, total, squares, count = np.moveaxis(sums, -1, 0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        spread = squares - total**2 / count
-        return np.where(spread > 1e-12 * squares, 1 - missed / spread, np.nan)
+def _make_fraction(
+    name: str, unit: str, meaning: str, part: NDArray[np.generic], whole: NDArray[np.generic]
+) -> _Statistic:
+    """Make the fraction of the sums of part [Q] and whole [Q]."""
+    terms = np.stack([part, whole], axis=1).astype(np.float64)
+
+    def combine(sums: Floats) -> Floats:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return sums[..., 0] / sums[..., 1]
+
+    return _Statistic(name, unit, meaning, terms, terms[:, 1] > 0, combine)
 
 
-def _share(name: str, unit: str, meaning: str, part: NDArray[np.generic], whole: NDArray[np.generic]) -> _Measure:
-    parts = np.stack([part, whole], axis=1).astype(np.float64)
-    shown_unit = unit if unit == "1" else f"share of {unit}"
-    return _Measure(name, shown_unit, meaning, parts, parts[:, 1] > 0, _combine_share)
-
-
-def _combine_share(sums: Floats) -> Floats:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return sums[..., 0] / sums[..., 1]
-
-
-def _with_intervals(measures: list[_Measure], episode: NDArray[np.int64], seed: int) -> list[Number]:
-    """Combine each measure's sums, and those of resamples of whole episodes that all measures share."""
-    if not measures:
-        return []
-    widths = np.cumsum([measure.parts.shape[1] for measure in measures])[:-1]
-    parts = np.concatenate([measure.parts for measure in measures], axis=1)
-    drawn = np.split(resample_sums(parts, episode, seed=seed), widths, axis=1)
+def _compute_numbers(statistics: list[_Statistic], episode: NDArray[np.int64], seed: int) -> list[Number]:
+    """Compute the statistics and their intervals from resamples of whole episodes, shared by all statistics."""
+    splits = np.cumsum([statistic.terms.shape[1] for statistic in statistics])[:-1]
+    terms = np.concatenate([statistic.terms for statistic in statistics], axis=1)
+    resampled = np.split(resample_sums(terms, episode, seed=seed), splits, axis=1)
     numbers = []
-    for measure, sums in zip(measures, drawn, strict=True):
-        low, high = interval_of(measure.combine(sums))
-        value = float(measure.combine(measure.parts.sum(axis=0)))
-        asked = int(measure.says.sum())
-        numbers.append(Number(measure.name, value, low, high, asked, measure.unit, measure.meaning))
+    for statistic, sums in zip(statistics, resampled, strict=True):
+        low, high = interval_of(statistic.combine(sums))
+        value = float(statistic.combine(statistic.terms.sum(axis=0)))
+        n = int(statistic.is_counted.sum())
+        numbers.append(Number(statistic.name, value, low, high, n, statistic.unit, statistic.meaning))
     return numbers
 
 
-def scale_like_memory(embedding: NDArray[np.float32]) -> Floats:
-    """Scale embeddings [M, X] per dimension by mean and spread, as the memory does before it compares them.
-
-    A dimension that is constant but for rounding is centred and not blown up.
-    """
-    mean = embedding.mean(axis=0, dtype=np.float64)
-    centred = embedding - mean
-    spread = np.sqrt((centred**2).mean(axis=0))
-    return centred / np.where(spread <= 1e-6 * np.abs(mean), 1.0, spread + 1e-8)
+def _format_interval(number: Number) -> str:
+    return f"{_format(number.value)} [{_format(number.low)}, {_format(number.high)}]"
 
 
-def resample_sums(parts: Floats, episode: NDArray[np.int64], *, seed: int, draws: int = DRAWS) -> Floats:
-    """Sum the parts [Q, P] of nodes over resamples of their episodes [draws, P]; an episode brings all its nodes."""
-    _, member = np.unique(episode, return_inverse=True)
-    count = int(member.max(initial=-1)) + 1
-    sums = np.stack([np.bincount(member, weights=column, minlength=count) for column in parts.T], axis=1)
-    rng = np.random.default_rng(seed)
-    drawn = []
-    for start in range(0, draws, _DRAWS_AT_ONCE):
-        some = min(_DRAWS_AT_ONCE, draws - start)
-        place = rng.integers(count, size=(some, count)) + count * np.arange(some)[:, None]
-        times = np.bincount(place.ravel(), minlength=some * count).reshape(some, count)
-        drawn.append(times @ sums)
-    return np.concatenate(drawn)
-
-
-def interval_of(values: Floats) -> tuple[float, float]:
-    """Take the middle 95 % of resampled values; NaN where none of them is a number."""
-    known = values[np.isfinite(values)]
-    if not len(known):
-        return float("nan"), float("nan")
-    low, high = np.quantile(known, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
-    return float(low), float(high)
+def _format(value: float) -> str:
+    """Write a fraction or an R² with two digits and without a leading zero: .80, −.07."""
+    text = f"{value:.2f}".replace("-", "−")
+    return text.replace("0.", ".", 1) if abs(value) < 1 else text

@@ -1,10 +1,9 @@
-"""Which runs may be compared, and at how many env steps? At the most that all of them reached, unless asked otherwise.
+"""The common budget at which runs are compared, and the selection of runs for comparisons and studies.
 
-A win rate after 4,000 env steps and one after 40,000 are two quantities. So the runs of a task are read at one common
-budget: of a longer run only the evaluations up to there count, and a sentence in every caption says so. Which runs:
-named ones, or every run there is, on some maps and of some algorithms. A study is runs that differ in a few named
-settings, and it is checked that they differ in nothing else. What does not live here: which runs count at all
-(`app.analysis.series`).
+A win rate after 4,000 env steps and one after 40,000 env steps are not comparable. The runs of a task are therefore
+compared at one common budget, by default the largest one that all of them reached. Evaluations of longer runs after
+the budget are ignored, and each caption states this. The runs of a study differ in a few varied settings only;
+`check_one_study` checks this. `app.analysis.series` decides which runs count as results.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -22,137 +21,156 @@ from storage.queries.runs import RunFilter, get_rows, matching_ids
 from storage.runs.rows import RunRow, find_run
 
 Budget = int | Literal["common", "own"]
-"""Env steps; or the most that all runs of a task reached; or the end of each run, whatever its length."""
+"""Env steps; "common": the largest number that all runs of a task reached; "own": the end of each run."""
 COMMON: Final = "common"
 OWN: Final = "own"
-_ALIKE: Final = 1.01
-"""Runs whose lengths differ by less than this factor are of one length: each ends with the round it was in."""
-_MEANING = "its schedules (ε, τ) were set for its own length"
+LAMBDAS = ("embed.lambda_rcon", "embed.lambda_cl")
+AUGMENTATION = ("embed.p_mask", "embed.sigma")
+TAUS = ("gate.tau_start", "gate.tau_end")
+DELTA, EMBEDDER = "memory.delta", "embed.type"
+BUDGET = "train.t_max"
+_TOLERANCE: Final = 1.01
+"""Lengths count as equal if they differ by less than this factor, because a run ends with its last full round."""
+_MAX_LISTED = 5
+_IGNORED_DIFFERENCES = frozenset({"seed", "preset"}) | TASK
+"""Settings that may always differ between the runs of a study. The values of a preset are compared one by one."""
 
 
 def read_budget(text: object) -> Budget:
-    """Read a budget as the command line, a link or a script gives it: common, own, 20000, 0.8M.
+    """Parse a budget of the command line, a link or a script: common, own, 20000, 0.8M.
 
     Raises:
-        ValueError: If it is none.
+        ValueError: If it is not a budget.
     """
     if text in (COMMON, OWN):
         return COMMON if text == COMMON else OWN
     steps = parse_steps(str(text))
     if len(steps) != 1:
-        raise ValueError(f"a budget is common, own or a number of env steps as 20000 or 0.8M, got {text!r}")
+        raise ValueError(f"a budget is common, own or a number of env steps such as 20000 or 0.8M, got {text!r}")
     return steps[0]
 
 
 def reach(seed: Seed) -> int:
-    """How many env steps a run has to show: its budget if it is a result, else as far as it came."""
-    known = [steps for steps in (seed.target_steps, seed.env_steps) if steps > 0]
-    return min(known) if known else _last(seed)
+    """Return the length of a run [env steps]: its budget if it has finished, otherwise the steps trained so far."""
+    lengths = [steps for steps in (seed.target_steps, seed.env_steps) if steps > 0]
+    return min(lengths) if lengths else _last_step(seed)
 
 
 def list_budgets(comparison: Comparison) -> list[int]:
-    """List the lengths that the runs have, ascending; those that are alike once, as the shortest of them."""
-    return _distinct(map(reach, comparison.seeds))
+    """List the different lengths of the runs, ascending; equal lengths within the tolerance are listed once."""
+    return _distinct_lengths(map(reach, comparison.seeds))
 
 
 def at_budget(comparison: Comparison, budget: Budget = COMMON) -> Comparison:
-    """Read every run at one budget per task.
+    """Cut the curves of all runs to one budget per task.
 
     Args:
-        comparison: Runs that count.
-        budget: Which. At a number of env steps the runs that did not get there are left out; with "own" nothing is
-            cut, and where the lengths of a task differ the comparison is marked as mixed.
+        comparison: Runs that count as results.
+        budget: The budget. Shorter runs than a given number of env steps are left out. With "own" no curve is cut;
+            tasks with runs of different lengths are then marked in `Comparison.mixed`.
     """
     if budget == OWN:
-        return _each_at_its_end(comparison)
-    long = _keep(comparison, lambda seed: _why_short(seed, budget))
-    at = {task: _steps_of(seeds, budget) for task, seeds in _by_task(long.groups).items()}
-    edges = {task: _edge(seeds, at[task]) for task, seeds in _by_task(long.groups).items()}
-    cut = _change(long, lambda seed: _cut(seed, at[seed.task], edges[seed.task]))
-    kept = _keep(cut, lambda seed: "" if len(seed.curve.steps) else f"no evaluation up to {at[seed.task]:,} env steps")
-    said = _join(_say(long.seeds, at, budget) if at else "", tell_imported(kept))
-    return replace(kept, budget=said, mixed=frozenset())
+        return _compare_at_own_ends(comparison)
+
+    def check_length(seed: Seed) -> str | None:
+        if not isinstance(budget, int) or reach(seed) * _TOLERANCE >= budget:
+            return None
+        return f"has {reach(seed):,} of the {budget:,} env steps at which runs are compared"
+
+    long_enough = _leave_out(comparison, check_length)
+    budgets, last_steps = {}, {}
+    for task, seeds in _by_task(long_enough.groups).items():
+        steps = budget if isinstance(budget, int) else min(map(reach, seeds))
+        budgets[task] = steps
+        # runs of this length may have their last evaluation a little after the budget
+        last_steps[task] = _TOLERANCE * max(
+            [steps, *(_last_step(seed) for seed in seeds if reach(seed) <= steps * _TOLERANCE)]
+        )
+
+    def cut(seed: Seed) -> Seed:
+        steps = budgets[seed.task]
+        return seed if seed.target_steps <= steps * _TOLERANCE else seed.up_to(steps, last_steps[seed.task])
+
+    def check_evaluations(seed: Seed) -> str | None:
+        return None if len(seed.curve.steps) else f"no evaluation up to {budgets[seed.task]:,} env steps"
+
+    groups = tuple(_with_seeds(group, [cut(seed) for seed in group.seeds]) for group in long_enough.groups)
+    result = _leave_out(replace(long_enough, groups=groups), check_evaluations)
+    sentences = [_describe_budget(long_enough.seeds, budgets, budget) if budgets else "", _list_imported(result)]
+    return replace(result, budget=" ".join(filter(None, sentences)), mixed=frozenset())
 
 
 def keep_usual_length(comparison: Comparison) -> Comparison:
-    """Leave out the runs that are not as long as most of their map: for numbers of whole runs, which cannot be cut."""
-    usual = {task: _usual(list(map(reach, seeds))) for task, seeds in _by_task(comparison.groups).items()}
+    """Leave out the runs whose length is not the most frequent one of their task.
 
-    def why_not(seed: Seed) -> str:
-        steps = usual[seed.task]
-        alike = reach(seed) <= steps * _ALIKE and steps <= reach(seed) * _ALIKE
-        return "" if alike else f"{reach(seed):,} env steps long, where most runs of its map have {steps:,}"
+    Used for numbers of whole runs, which cannot be cut to a budget. Among equally frequent lengths the greatest counts.
+    """
 
-    return _keep(comparison, why_not)
+    def find_usual(lengths: Sequence[int]) -> int:
+        counts = {steps: sum(steps <= length <= steps * _TOLERANCE for length in lengths) for steps in lengths}
+        return max(lengths, key=lambda steps: (counts[steps], steps))
+
+    usual = {task: find_usual(list(map(reach, seeds))) for task, seeds in _by_task(comparison.groups).items()}
+
+    def check_length(seed: Seed) -> str | None:
+        steps, length = usual[seed.task], reach(seed)
+        if length <= steps * _TOLERANCE and steps <= length * _TOLERANCE:
+            return None
+        return f"has {length:,} env steps; most runs of its map have {steps:,}"
+
+    return _leave_out(comparison, check_length)
 
 
-def _usual(lengths: Sequence[int]) -> int:
-    """The length that most have, of several the greatest."""
-    return max(lengths, key=lambda steps: (sum(steps <= each <= steps * _ALIKE for each in lengths), steps))
-
-
-def _each_at_its_end(comparison: Comparison) -> Comparison:
-    lengths = {task: _distinct(map(reach, seeds)) for task, seeds in _by_task(comparison.groups).items()}
+def _compare_at_own_ends(comparison: Comparison) -> Comparison:
+    lengths = {task: _distinct_lengths(map(reach, seeds)) for task, seeds in _by_task(comparison.groups).items()}
     mixed = {task: steps for task, steps in lengths.items() if len(steps) > 1}
     if not mixed:
         return at_budget(comparison)
-    told = "; ".join(f"{task} {steps[0]:,} to {steps[-1]:,}" for task, steps in mixed.items())
-    said = (
-        f"RUNS OF DIFFERENT LENGTHS: each is read at its own end ({told} env steps), so that these numbers do not "
-        "compare; every cell names its length, and none of them is bold."
+    ranges = "; ".join(f"{task} {steps[0]:,} to {steps[-1]:,}" for task, steps in mixed.items())
+    warning = (
+        f"RUNS OF DIFFERENT LENGTHS: each run is evaluated at its own end ({ranges} env steps), so the numbers are not "
+        "comparable. Each cell states its length, and no cell is bold."
     )
-    return replace(comparison, budget=_join(said, tell_imported(comparison)), mixed=frozenset(mixed))
+    budget = " ".join(filter(None, (warning, _list_imported(comparison))))
+    return replace(comparison, budget=budget, mixed=frozenset(mixed))
 
 
-def tell_imported(comparison: Comparison) -> str:
-    """Which lines another program trained, for every caption; empty where there is none."""
-    names = sorted({each.variant.name for each in comparison.groups if LABEL in each.seeds[0].settings})
+def _list_imported(comparison: Comparison) -> str:
+    """List the variants that another program trained; empty if there are none."""
+    names = sorted({group.variant.name for group in comparison.groups if LABEL in group.seeds[0].settings})
     return f"Imported, trained by another program: {'; '.join(names)}." if names else ""
 
 
-def _join(*sentences: str) -> str:
-    return " ".join(filter(None, sentences))
-
-
 def _by_task(groups: Iterable[Group]) -> dict[str, list[Seed]]:
-    found: dict[str, list[Seed]] = {}
+    seeds: dict[str, list[Seed]] = {}
     for group in groups:
-        found.setdefault(group.variant.task, []).extend(group.seeds)
-    return found
+        seeds.setdefault(group.variant.task, []).extend(group.seeds)
+    return seeds
 
 
-def _distinct(lengths: Iterable[int]) -> list[int]:
-    found: list[int] = []
+def _distinct_lengths(lengths: Iterable[int]) -> list[int]:
+    distinct: list[int] = []
     for steps in sorted(lengths):
-        if not found or steps > found[-1] * _ALIKE:
-            found.append(steps)
-    return found
+        if not distinct or steps > distinct[-1] * _TOLERANCE:
+            distinct.append(steps)
+    return distinct
 
 
-def _why_short(seed: Seed, budget: Budget) -> str:
-    """Why a run cannot be read at so many env steps; empty if it can."""
-    if not isinstance(budget, int) or reach(seed) * _ALIKE >= budget:
-        return ""
-    return f"has {reach(seed):,} of the {budget:,} env steps at which runs are compared"
-
-
-def _keep(comparison: Comparison, why_not: Callable[[Seed], str]) -> Comparison:
-    """Leave out the runs that there is a reason against, and say so."""
+def _leave_out(comparison: Comparison, find_reason: Callable[[Seed], str | None]) -> Comparison:
+    """Leave out the runs for which there is a reason, and list them with it."""
     left_out = [
         LeftOut(seed.id, f"{group.variant.label}; seed {seed.number}", reason)
         for group in comparison.groups
         for seed in group.seeds
-        if (reason := why_not(seed))
+        if (reason := find_reason(seed)) is not None
     ]
-    lost = {each.run_id for each in left_out}
-    groups = [_with_seeds(group, [seed for seed in group.seeds if seed.id not in lost]) for group in comparison.groups]
-    kept = tuple(group for group in groups if group.seeds)
-    return replace(comparison, groups=kept, left_out=(*comparison.left_out, *left_out))
-
-
-def _change(comparison: Comparison, change: Callable[[Seed], Seed]) -> Comparison:
-    groups = (_with_seeds(group, list(map(change, group.seeds))) for group in comparison.groups)
-    return replace(comparison, groups=tuple(groups))
+    ids = {run.run_id for run in left_out}
+    groups = [_with_seeds(group, [seed for seed in group.seeds if seed.id not in ids]) for group in comparison.groups]
+    return replace(
+        comparison,
+        groups=tuple(group for group in groups if group.seeds),
+        left_out=(*comparison.left_out, *left_out),
+    )
 
 
 def _with_seeds(group: Group, seeds: Sequence[Seed]) -> Group:
@@ -160,46 +178,31 @@ def _with_seeds(group: Group, seeds: Sequence[Seed]) -> Group:
     return Group(variant, tuple(seeds))
 
 
-def _steps_of(seeds: Sequence[Seed], budget: Budget) -> int:
-    return budget if isinstance(budget, int) else min(map(reach, seeds))
-
-
-def _edge(seeds: Sequence[Seed], steps: int) -> float:
-    """The last env step whose evaluation counts: where the runs of just this length had their last one, or as near."""
-    return _ALIKE * max([steps, *(_last(seed) for seed in seeds if _is_alike(seed, steps))])
-
-
-def _is_alike(seed: Seed, steps: int) -> bool:
-    return reach(seed) <= steps * _ALIKE
-
-
-def _cut(seed: Seed, steps: int, edge: float) -> Seed:
-    return seed if seed.target_steps <= steps * _ALIKE else seed.up_to(steps, edge)
-
-
-def _last(seed: Seed) -> int:
+def _last_step(seed: Seed) -> int:
     return int(seed.curve.steps[-1]) if len(seed.curve.steps) else 0
 
 
-def _say(seeds: Sequence[Seed], at: Mapping[str, int], budget: Budget) -> str:
-    """At how many env steps the runs of each task are read, and what that leaves of the longer ones."""
-    steps = sorted(set(at.values()))
-    told = f"{steps[0]:,}" if len(steps) == 1 else "; ".join(f"{task} {each:,}" for task, each in at.items())
-    longer = [seed for seed in seeds if not _is_alike(seed, at[seed.task])]
-    if not longer:
-        return f"All runs at {told} env steps." if len(steps) == 1 else f"All runs at these env steps: {told}."
-    why = "as was asked for" if isinstance(budget, int) else f"the most that all of them reached{_shortest(seeds, at)}"
-    how_many = "1 run is" if len(longer) == 1 else f"{len(longer)} runs are"
+def _describe_budget(seeds: Sequence[Seed], budgets: Mapping[str, int], budget: Budget) -> str:
+    """Write the sentence of captions on the budget of each task and on the runs that are longer."""
+    values = sorted(set(budgets.values()))
+    if len(values) == 1:
+        steps = f"{values[0]:,}"
+    else:
+        steps = "; ".join(f"{task} {task_steps:,}" for task, task_steps in budgets.items())
+    shortest = [seed.id for seed in seeds if reach(seed) <= budgets[seed.task] * _TOLERANCE]
+    n_longer = len(seeds) - len(shortest)
+    if not n_longer:
+        return f"All runs at {steps} env steps." if len(values) == 1 else f"All runs at these env steps: {steps}."
+    if isinstance(budget, int):
+        reason = "the requested budget"
+    else:
+        ids = f" (shortest: run{'s' if len(shortest) > 1 else ''} {', '.join(shortest)})" if len(shortest) <= 3 else ""
+        reason = f"the largest number that all runs reached{ids}"
+    longer = "1 run is" if n_longer == 1 else f"{n_longer} runs are"
     return (
-        f"Read at {told} env steps, {why}. {how_many} longer: only the evaluations up to there count, and of such a "
-        f"run {_MEANING}."
+        f"Compared at {steps} env steps, {reason}. {longer} longer: later evaluations are ignored, and the schedules "
+        "(ε, τ) were set for the full length."
     )
-
-
-def _shortest(seeds: Sequence[Seed], at: Mapping[str, int]) -> str:
-    """Which runs hold the others back, where they are few enough to name."""
-    ids = [seed.id for seed in seeds if _is_alike(seed, at[seed.task])]
-    return f" (shortest: run{'s' if len(ids) > 1 else ''} {', '.join(ids)})" if len(ids) <= 3 else ""
 
 
 def select_runs(
@@ -209,29 +212,23 @@ def select_runs(
     maps: Collection[str] | None = None,
     algos: Collection[str] | None = None,
 ) -> list[RunRow]:
-    """Find the named runs in their order, or every evaluated one, newest first; whether one counts is not asked here.
+    """List the named runs in their order, or all evaluated runs, newest first. Unfinished runs are included.
 
-    Hidden and archived runs are found by name alone.
+    Args:
+        db: An open database.
+        names: Run ids or prefixes. Hidden and archived runs are listed only if they are named.
+        maps: Only runs on these maps.
+        algos: Only runs of these algorithms.
 
     Raises:
-        RunNotFoundError: If a name is no run's id or its beginning.
+        RunNotFoundError: If a name is not the id of a run or a prefix of one.
     """
     if names:
         rows = [find_run(db, name) for name in dict.fromkeys(names)]
         rows = list({row.id: row for row in rows}.values())
     else:
-        drawn = RunFilter(shelf="drawn", evaluated=True)
-        rows = get_rows(db, matching_ids(db, drawn, sort="-created"))
+        rows = get_rows(db, matching_ids(db, RunFilter(shelf="drawn", evaluated=True), sort="-created"))
     return [row for row in rows if (not maps or row.map in maps) and (not algos or row.algo in algos)]
-
-
-LAMBDAS = ("embed.lambda_rcon", "embed.lambda_cl")
-AUGMENTATION = ("embed.p_mask", "embed.sigma")
-TAUS = ("gate.tau_start", "gate.tau_end")
-DELTA, EMBEDDER = "memory.delta", "embed.type"
-BUDGET = "train.t_max"
-_FREE = frozenset({"seed", "preset"}) | TASK
-"""What may differ between the runs of any study: the seed; the name of a preset whose values are compared anyway."""
 
 
 def read_study(
@@ -243,55 +240,79 @@ def read_study(
     rate: RateName = AUTO,
     budget: Budget = COMMON,
 ) -> Comparison:
-    """Read the win rates of a study's runs and decide which of them count; for numbers of the end, at one budget."""
+    """Read the win rates of a study's runs and select the runs that count; see `join_seeds` and `at_budget`.
+
+    Args:
+        db: An open database.
+        rows: The runs.
+        include_unfinished: Include runs that have not finished.
+        final: Whether final numbers are needed. Only then the runs are cut to one budget.
+        rate: Which win rate.
+        budget: The budget of final numbers.
+    """
     comparison = join_seeds(*read_rates(db, rows, rate), include_unfinished=include_unfinished, final=final)
     return at_budget(comparison, budget) if final else comparison
 
 
 def check_one_study(name: str, seeds: Sequence[Seed], keys: Iterable[str]) -> None:
-    """Refuse runs that differ in more than the settings that a study varies.
+    """Check that the runs of a study differ only in the settings that it varies.
+
+    Args:
+        name: Name of the study, for the message.
+        seeds: The runs.
+        keys: The varied settings.
 
     Raises:
-        ConfigError: Naming the setting and two of its values.
+        ConfigError: If another setting differs between two runs of a task.
     """
     varied = tuple(keys)
     first: dict[str, Settings] = {}
     for seed in seeds:
-        usual = first.setdefault(seed.task, seed.settings)
-        shared = usual.keys() & seed.settings.keys() - _FREE - set(varied)
-        for key in sorted(shared, key=lambda each: (each != BUDGET, each)):  # other settings follow from the budget
-            if seed.settings[key] != usual[key] and not is_harmless(key):
-                rule = f"differs ({usual[key]} and {seed.settings[key]}), but {name} needs runs that differ only in "
-                hint = "Leave one of the two groups out."
+        reference = first.setdefault(seed.task, seed.settings)
+        shared = reference.keys() & seed.settings.keys() - _IGNORED_DIFFERENCES - set(varied)
+        for key in sorted(shared, key=lambda key: (key != BUDGET, key)):  # other settings follow from the budget
+            if seed.settings[key] != reference[key] and not is_harmless(key):
+                rule = (
+                    f"differs ({reference[key]} and {seed.settings[key]}), but {name} needs runs that differ only in "
+                )
+                hint = "Leave out one of the two groups."
                 raise ConfigError(rule + ", ".join(varied), key=key, value=seed.settings[key], hint=hint)
 
 
 def group_seeds(seeds: Iterable[Seed], *keys: str) -> dict[tuple[Value, ...], list[Seed]]:
-    """Group seeds by the values of some settings, in ascending order of the values."""
+    """Group runs by the values of settings, in ascending order: numbers, then text, then missing values."""
     groups: dict[tuple[Value, ...], list[Seed]] = {}
     for seed in seeds:
         groups.setdefault(tuple(seed.settings.get(key) for key in keys), []).append(seed)
-    return dict(sorted(groups.items(), key=lambda item: tuple(map(_place, item[0]))))
 
+    def sort_key(value: Value) -> tuple[bool, bool, float | str]:
+        return value is None, isinstance(value, str), 0 if value is None else value
 
-def _place(value: Value) -> tuple[bool, bool, float | str]:
-    """Where a value stands among others: numbers, then words, then what a run does not say."""
-    return value is None, isinstance(value, str), 0 if value is None else value
+    return dict(sorted(groups.items(), key=lambda item: tuple(map(sort_key, item[0]))))
 
 
 def find_studies(seeds: Sequence[Seed], keys: Sequence[str], fits: Callable[[Seed], bool]) -> list[Seed]:
-    """Keep the seeds that belong to a study: those whose like, but for `keys` and seed, ran at two points."""
-    kinds: dict[tuple[tuple[str, Value], ...], list[Seed]] = {}
+    """Select the runs that belong to a study of `keys`.
+
+    Args:
+        seeds: The runs.
+        keys: The varied settings.
+        fits: Whether a run can belong to the study at all.
+
+    Returns:
+        Groups of runs that differ only in `keys` and the seed, and have at least two values of `keys`.
+    """
+    studies: dict[tuple[tuple[str, Value], ...], list[Seed]] = {}
     for seed in filter(fits, seeds):
-        same = {key: value for key, value in learning_settings(seed.settings).items() if key not in keys}
-        kinds.setdefault(tuple(sorted(same.items())), []).append(seed)
-    return [seed for study in kinds.values() if len(group_seeds(study, *keys)) > 1 for seed in study]
+        shared = {key: value for key, value in learning_settings(seed.settings).items() if key not in keys}
+        studies.setdefault(tuple(sorted(shared.items())), []).append(seed)
+    return [seed for study in studies.values() if len(group_seeds(study, *keys)) > 1 for seed in study]
 
 
 def tell_left_out(left_out: Sequence[LeftOut]) -> str:
-    """The sentence of a caption on the runs that do not count; empty when all do."""
+    """Write the sentence of a caption on runs that were left out; empty if there are none."""
     if not left_out:
         return ""
-    shown = "; ".join(str(each) for each in left_out[:5])
-    more = f"; and {len(left_out) - 5} more" if len(left_out) > 5 else ""
-    return f" Left out: {shown}{more}."
+    runs = "; ".join(str(run) for run in left_out[:_MAX_LISTED])
+    more = f"; and {len(left_out) - _MAX_LISTED} more" if len(left_out) > _MAX_LISTED else ""
+    return f" Left out: {runs}{more}."

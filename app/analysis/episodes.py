@@ -1,7 +1,7 @@
-"""What a stored episode was: its frames, drawn by its environment where that can, and its name.
+"""Frames and name of a stored episode.
 
-A scene is never an error: where nobody can draw the states, the scene has no units, says why and carries the states
-themselves.
+`draw_scene` never raises. If the environment cannot draw the states, the scene has no units; it contains the reason and
+the states.
 """
 
 import logging
@@ -24,32 +24,33 @@ _log = logging.getLogger(__name__)
 
 
 def name_episode(config: Mapping[str, Any], trajectory: Trajectory, *, training: bool) -> str:
-    """Which episode it is and how it ended: "Training episode 12, won, return 18.5"."""
+    """Name an episode with its outcome: "Training episode 12, won, return 18.5"."""
     kind = "Training episode"
     if not training:
-        asked = trajectory.episode >= PLAYBACKS_AT_MOST
-        kind = f"{'Asked for' if asked else 'Evaluation'} at step {trajectory.env_step}, episode"
+        is_playback = trajectory.episode >= PLAYBACKS_AT_MOST
+        kind = f"{'Requested' if is_playback else 'Evaluation'} at step {trajectory.env_step}, episode"
     outcome = name_outcome(config, won=trajectory.won, episode_return=trajectory.episode_return)
     return f"{kind} {trajectory.episode}, {outcome}, return {number(trajectory.episode_return)}"
 
 
 def draw_scene(env: str, map: str, states: NDArray[np.float32], actions: NDArray[np.int64] | None = None) -> Scene:
-    """Turn stored states into frames; a scene that cannot be drawn says why and carries the states."""
+    """Make the scene of stored states; see the module for a scene that cannot be drawn."""
     try:
         scene = make_scene(env, map, states, actions)
         fault = find_fault(scene, len(states))
     except EmtcError as exc:
         return empty_scene(map, states, str(exc))
-    except Exception as exc:  # a stranger's module may draw it, and the episode's values are still worth a look
+    except Exception as exc:  # a plug-in can raise anything, and the values of the episode are still useful
         _log.warning("the scene of %s %s could not be drawn", env, map, exc_info=exc)
-        return empty_scene(map, states, f"Its environment failed to draw it ({type(exc).__name__}); see the app's log.")
-    if fault:
-        return empty_scene(map, states, f"Its environment drew a scene that cannot be shown: {fault}.")
+        reason = f"The environment failed to draw it ({type(exc).__name__}). See the log of the app."
+        return empty_scene(map, states, reason)
+    if fault is not None:
+        return empty_scene(map, states, f"The environment returned an invalid scene: {fault}.")
     return scene if scene.position.size or scene.values is not None else replace(scene, values=states)
 
 
-def find_fault(scene: Scene, frames: int) -> str:
-    """What a scene breaks of its contract, or nothing."""
+def find_fault(scene: Scene, frames: int) -> str | None:
+    """Find the first error in the arrays of a scene; None if there is none."""
     units = len(scene.kind)
     shapes = {
         "position": (frames, units, 2),
@@ -60,16 +61,16 @@ def find_fault(scene: Scene, frames: int) -> str:
         "radius": (units,),
     }
     for name, shape in shapes.items():
-        found = np.shape(getattr(scene, name))
-        if found != shape:
-            return f"{name} has shape {found} instead of {shape}"
+        actual = np.shape(getattr(scene, name))
+        if actual != shape:
+            return f"{name} has shape {actual} instead of {shape}"
     if scene.target is not None and scene.target.shape != (frames, units):
         return f"target has shape {scene.target.shape} instead of {(frames, units)}"
     if scene.picture and (scene.values is None or not is_picture(scene.picture, scene.values)):
-        return f"its values hold no picture of {scene.picture}"
-    if not all(np.isfinite(each).all() for each in (scene.position, scene.health, scene.shield, scene.radius)):
-        return "a position, health or radius is no number"
+        return f"its values do not contain a picture of {scene.picture}"
+    if not all(np.isfinite(values).all() for values in (scene.position, scene.health, scene.shield, scene.radius)):
+        return "a position, health, shield or radius is not finite"
     if not np.isin(scene.team, (0, 1, 2)).all():
-        return "a team is none of 0, 1 and 2"
+        return "a team is not 0, 1 or 2"
     low, high = np.array(scene.bounds[:2], float), np.array(scene.bounds[2:], float)
-    return "" if np.isfinite([low, high]).all() and (low < high).all() else "its field has no area"
+    return None if np.isfinite([low, high]).all() and (low < high).all() else "the area of its field is not positive"

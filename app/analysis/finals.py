@@ -1,11 +1,9 @@
-"""Which win rate stands for the end of a run, and how often it fell after it had once been won.
+"""The win rate at the end of a run, and the number of falls after the run had reached a high win rate.
 
-While a policy forms, successive evaluations swing between 1 and 0, so that the last one alone is a draw: unless it is
-asked for, a run's final win rate is the mean of the evaluations in the last tenth of its budget. What lives here: both
-numbers of one run, and the words that say which one a table shows. What does not: which runs count
-(`app.analysis.series`), what a cell says (`app.analysis.win_rates`).
-
-Of what are the values of some seeds shares, and of how many episodes? What an interval of a win rate has to know.
+While a policy forms, the win rate alternates between 0 and 1 from one evaluation to the next, so a single evaluation is
+a noisy estimate. By default the final win rate is therefore the mean of the evaluations in the last tenth of the
+budget. This module computes both numbers of a run, the binomial scale that their confidence intervals need, and the
+sentences of captions about them.
 """
 
 from collections.abc import Sequence
@@ -13,9 +11,10 @@ from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
+from app.analysis.aggregates import Curve
+from app.analysis.intervals import Rate, Values
 from app.analysis.quantities import WIN_RATE, Quantity
 from app.analysis.series import Comparison, Seed
-from app.analysis.statistics import Curve, Rate, Values
 
 FinalRule = Literal["last-tenth", "last"]
 FINAL_RULES: tuple[FinalRule, ...] = get_args(FinalRule)
@@ -23,82 +22,87 @@ LAST_TENTH: FinalRule = "last-tenth"
 FINAL_NAMES: dict[FinalRule, str] = {"last-tenth": "final win rate", "last": "last win rate"}
 FINAL_MEANINGS: dict[FinalRule, str] = {
     "last-tenth": "mean of the evaluations in the last tenth of the budget",
-    "last": "that of the last evaluation alone",
+    "last": "win rate of the last evaluation only",
 }
 
 MADE_IT = 0.9
-"""A run has made it at its first evaluation of at least this win rate."""
+"""A run has reached a high win rate at its first evaluation of at least this value."""
 FALLEN = 0.5
-"""An evaluation after that is a fall if its win rate is below this."""
-_DIGITS = 12  # so that equal means of unequal evaluations are a tie, whatever their sums round to
-_NAMED = 5
+"""A later evaluation below this value is a fall."""
+DEFAULT_EPISODES = 16
+"""Episodes per evaluation of a run that does not state them (an imported run)."""
+_DIGITS = 12  # equal means of different evaluations must compare as equal in spite of rounding errors
+_MAX_LISTED = 5
 
 
 class Falls(NamedTuple):
-    """What came after a run's first evaluation of at least `MADE_IT`."""
+    """Number of falls after a run's first evaluation of at least `MADE_IT`."""
 
     falls: int
     """Evaluations below `FALLEN`."""
     after: int
-    """All evaluations after that first one."""
+    """All evaluations after the first one of at least `MADE_IT`."""
 
     @property
     def share(self) -> float:
-        """The falls among them; NaN where there is none."""
+        """Fraction of these evaluations that are falls; NaN if there are none."""
         return self.falls / self.after if self.after else np.nan
 
 
-def last_tenth(seed: Seed) -> Values:
-    """Give the evaluations in the last tenth of the budget: those at more than nine tenths of its env steps."""
+def select_last_tenth(seed: Seed) -> Values:
+    """Select the evaluations after nine tenths of the budget."""
     if not seed.budget:
         return np.empty(0)
     return seed.curve.values[10 * seed.curve.steps > 9 * seed.budget]
 
 
 def final_rate(seed: Seed, rule: FinalRule) -> float:
-    """Give the win rate at the end of a run; NaN without an evaluation.
+    """Compute the win rate at the end of a run; NaN without an evaluation.
 
-    A run without an evaluation in the last tenth of its budget has its last one; `tell_without` says so.
+    A run without an evaluation in the last tenth of its budget gets the win rate of its last evaluation; `tell_without`
+    lists these runs.
     """
-    values = last_tenth(seed) if rule == LAST_TENTH else seed.curve.values[-1:]
+    values = select_last_tenth(seed) if rule == LAST_TENTH else seed.curve.values[-1:]
     if not len(values):
         values = seed.curve.values[-1:]
     return round(float(values.mean()), _DIGITS) if len(values) else np.nan
 
 
-def count_final(seed: Seed, rule: FinalRule) -> int:
-    """Count the evaluations that a run's final win rate is the mean of: one, where the last one alone stands for it."""
-    return max(1, len(last_tenth(seed))) if rule == LAST_TENTH else 1
-
-
 def final_rates(seeds: Sequence[Seed], rule: FinalRule) -> Values:
-    """Give the win rate at the end of each run."""
+    """Compute the win rate at the end of each run."""
     return np.array([final_rate(seed, rule) for seed in seeds], np.float64)
 
 
 def count_falls(curve: Curve) -> Falls | None:
-    """Count the evaluations below .5 after the first of at least .9; None if there is no such first one."""
-    made = np.flatnonzero(curve.values >= MADE_IT)
-    if not len(made):
+    """Count the evaluations below .5 after the first one of at least .9; None if no evaluation reaches .9."""
+    high = np.flatnonzero(curve.values >= MADE_IT)
+    if not len(high):
         return None
-    after = curve.values[made[0] + 1 :]
+    after = curve.values[high[0] + 1 :]
     return Falls(int((after < FALLEN).sum()), len(after))
 
 
 def title_final(rule: FinalRule, of: Quantity = WIN_RATE) -> str:
-    """The name of the number that stands for the end of a run: "final robust win rate"."""
+    """Return the title of the final number: "final robust win rate"."""
     return FINAL_NAMES[rule].replace(WIN_RATE.title, of.title)
 
 
 def name_final(rule: FinalRule, *, unit: str = "", of: Quantity = WIN_RATE) -> str:
-    """What number stands for the end of a run, for those who read only the numbers."""
-    return f"{title_final(rule, of)}{f' [{unit}]' if unit else ''} ({_explain(rule, of)})"
+    """Return the title of the final number with its definition, for tables that are read by a program."""
+    return f"{title_final(rule, of)}{f' [{unit}]' if unit else ''} ({_define(rule, of)})"
 
 
 def define_final(seeds: Sequence[Seed], rule: FinalRule, *, unit: str = "", of: Quantity = WIN_RATE) -> str:
-    """What number stands for the end of these runs, and of how many evaluations it is the mean."""
+    """Define the final number of these runs, with the number of evaluations in the mean."""
     name = f"{title_final(rule, of)}{f' [{unit}]' if unit else ''}"
-    return f"{name}: {_explain(rule, of)}{_say_counts(seeds, rule)}"
+    counts = sorted({n for seed in seeds if (n := len(select_last_tenth(seed)))})
+    if rule != LAST_TENTH or not counts:
+        n = ""
+    elif counts == [1]:
+        n = " (1 per run: the last)"
+    else:
+        n = f" ({counts[0]} per run)" if len(counts) == 1 else f" ({counts[0]} to {counts[-1]} per run)"
+    return f"{name}: {_define(rule, of)}{n}"
 
 
 def caption_final(
@@ -109,85 +113,87 @@ def caption_final(
     of: Quantity = WIN_RATE,
     at: Comparison,
 ) -> tuple[str, list[str]]:
-    """Begin a caption with what the final number is and where `at` reads it, and end it with the runs that have none.
+    """Write the caption of a table or figure of final numbers.
+
+    Args:
+        seeds: The runs.
+        rule: Which number is the final one.
+        *sentences: Sentences between the definition and the list of runs without an evaluation in the last tenth.
+        unit: Unit of the number.
+        of: The win rate.
+        at: Comparison with the budget at which the runs are compared.
 
     Returns:
-        The caption with the sentences between them, and what of it CSV must say too, whose columns say the rest.
+        The caption, and the sentences of it that a CSV file needs, because its columns do not contain them.
     """
     without, note = tell_without(seeds, rule, of), at.quantity.note
-    defined = define_final(seeds, rule, unit=unit, of=of)
-    said = f"{defined[:1].upper()}{defined[1:]}."
-    return " ".join(filter(None, (said, note, at.budget, *sentences, without))), [note, at.unequal, without]
+    definition = define_final(seeds, rule, unit=unit, of=of)
+    first = f"{definition[:1].upper()}{definition[1:]}."
+    return " ".join(filter(None, (first, note, at.budget, *sentences, without))), [note, at.unequal, without]
 
 
 def tell_without(seeds: Sequence[Seed], rule: FinalRule, of: Quantity = WIN_RATE) -> str:
-    """The runs that have no evaluation, or report, in the last tenth of their budget; empty when all have one."""
-    without = [seed for seed in seeds if not len(last_tenth(seed)) and len(seed.curve.steps)]
+    """List the runs without an evaluation (or report) in the last tenth of their budget; empty if there are none."""
+    without = [seed for seed in seeds if not len(select_last_tenth(seed)) and len(seed.curve.steps)]
     if rule != LAST_TENTH or not without:
         return ""
-    told = "; ".join(
-        f"run {seed.id}, at {int(seed.curve.steps[-1]):,} of {seed.budget:,} env steps" for seed in without[:_NAMED]
+    runs = "; ".join(
+        f"run {seed.id}, at {int(seed.curve.steps[-1]):,} of {seed.budget:,} env steps"
+        for seed in without[:_MAX_LISTED]
     )
-    more = f"; and {len(without) - _NAMED} more" if len(without) > _NAMED else ""
-    missing = "an evaluation" if of.is_evaluation else "a report"
-    return f"Without {missing} in that tenth, so that the last one stands for it: {told}{more}."
+    more = f"; and {len(without) - _MAX_LISTED} more" if len(without) > _MAX_LISTED else ""
+    article, point = ("an", "evaluation") if of.is_evaluation else ("a", "report")
+    return f"Runs without {article} {point} in the last tenth (their last {point} is used): {runs}{more}."
 
 
-def _explain(rule: FinalRule, of: Quantity) -> str:
-    """What the number is the mean of; of which episodes, unless of those of the greedy protocol."""
+def _define(rule: FinalRule, of: Quantity) -> str:
+    """Define the final number; the episodes are named unless they are those of the greedy protocol."""
     meaning = FINAL_MEANINGS[rule] if of.is_evaluation else FINAL_MEANINGS[rule].replace("evaluation", "report")
     return meaning if of.key == WIN_RATE.key else f"{meaning}, each the {of.meaning}"
 
 
-def _say_counts(seeds: Sequence[Seed], rule: FinalRule) -> str:
-    counts = sorted({n for seed in seeds if (n := len(last_tenth(seed)))})
-    if rule != LAST_TENTH or not counts:
-        return ""
-    if counts == [1]:
-        return " (one of each run: its last)"
-    n = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    return f" ({n} of each run)"
-
-
-USUAL_EPISODES = 16
-"""Of an evaluation, where a run does not say: one that was imported."""
-
-
 def rate_of(seeds: Sequence[Seed], *, top: float = 1.0, evaluations: float | Values = 1) -> Rate:
-    """What win rates of these seeds are shares of.
+    """Return the binomial scale of win rates of these runs.
 
     Args:
-        seeds: The runs; the fewest episodes of any of them count.
-        top: What a win rate of 1 is written as.
-        evaluations: How many evaluations each value averages.
+        seeds: The runs; the smallest number of episodes per evaluation among them is used.
+        top: Value of a win rate of 1: 1 for fractions, 100 for percent.
+        evaluations: Number of evaluations in the mean of each value.
     """
-    return Rate(top, min((episodes_of(seed) for seed in seeds), default=USUAL_EPISODES) * evaluations)
+    return Rate(top, min((episodes_of(seed) for seed in seeds), default=DEFAULT_EPISODES) * evaluations)
 
 
 def rate_of_final(seeds: Sequence[Seed], rule: FinalRule, *, top: float = 1.0, of: Quantity = WIN_RATE) -> Rate:
-    """The rate of the win rates at the end of these runs: of all the evaluations that the shortest mean is made of.
+    """Return the binomial scale of the final win rates, with the smallest number of evaluations in any of the means.
 
-    A report of training counts as one episode, the least that it can be a share of.
+    A report of the training win rate counts as one episode, the minimum that it can contain.
     """
-    count = min((count_final(seed, rule) for seed in seeds), default=1)
-    return rate_of(seeds, top=top, evaluations=count) if of.counts_episodes else Rate(top, count)
+    counts = (max(1, len(select_last_tenth(seed))) if rule == LAST_TENTH else 1 for seed in seeds)
+    evaluations = min(counts, default=1)
+    return rate_of(seeds, top=top, evaluations=evaluations) if of.counts_episodes else Rate(top, evaluations)
 
 
 def rate_of_mu_w(seeds: Sequence[Seed], steps: float | Values, of: Quantity = WIN_RATE) -> Rate:
-    """The rate of mu_w at env steps [T], which averages the evaluations, or reports of training, up to there."""
+    """Return the binomial scale of mu_w at env steps [T], the average of all evaluations or reports up to there."""
     counts = [np.searchsorted(seed.curve.steps, steps, side="right") for seed in seeds]
     evaluations = np.maximum(1.0, np.min(counts, axis=0))
     return rate_of(seeds, evaluations=evaluations) if of.counts_episodes else Rate(episodes=evaluations)
 
 
 def rate_of_whole_mu_w(seeds: Sequence[Seed], share: float = 1.0, of: Quantity = WIN_RATE) -> Rate:
-    """The rate of mu_w at a share of the training: of as many evaluations as the shortest of these runs has by then."""
+    """Return the binomial scale of mu_w at a fraction of the training.
+
+    Args:
+        seeds: The runs; the smallest number of evaluations among them is used.
+        share: Fraction of the training length.
+        of: The win rate.
+    """
     evaluations = max(1.0, share * min((len(seed.curve.steps) for seed in seeds), default=1))
     return rate_of(seeds, evaluations=evaluations) if of.counts_episodes else Rate(episodes=evaluations)
 
 
 def rate_of_curve(quantity: Quantity, seeds: Sequence[Seed], steps: Values) -> Rate | None:
-    """The rate of a quantity at env steps [T]; None where its values are no shares."""
+    """Return the binomial scale of a quantity at env steps [T]; None if its values are not fractions."""
     if not quantity.is_share:
         return None
     if quantity.is_time_average:
@@ -196,6 +202,6 @@ def rate_of_curve(quantity: Quantity, seeds: Sequence[Seed], steps: Values) -> R
 
 
 def episodes_of(seed: Seed) -> float:
-    """How many episodes an evaluation of this run plays."""
+    """Return the number of episodes per evaluation of a run."""
     episodes = seed.settings.get("eval.episodes")
-    return float(episodes) if isinstance(episodes, int | float) and episodes > 0 else USUAL_EPISODES
+    return float(episodes) if isinstance(episodes, int | float) and episodes > 0 else DEFAULT_EPISODES

@@ -1,4 +1,4 @@
-"""Numbers, times and sizes as people read them, always with their unit."""
+"""Text of numbers, times and sizes for the screen, with units."""
 
 from datetime import UTC, datetime
 from math import isfinite
@@ -7,7 +7,7 @@ MISSING = "–"
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """Write a number with a few significant digits: 0.00123, 4.57, 1,234, 2.05M."""
+    """Write a number with `digits` significant digits: 0.00123, 4.57, 1,234, 2.05M."""
     if value is None or not isfinite(value):
         return MISSING
     size = abs(value)
@@ -21,12 +21,12 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def count(value: float | None) -> str:
-    """Write a whole number with separators."""
+    """Write a whole number with thousands separators."""
     return MISSING if value is None or not isfinite(value) else f"{int(value):,}"
 
 
 def runs_of(number: int) -> str:
-    """Write a number of runs."""
+    """Write a number of runs: 1 run, 12 runs."""
     return "1 run" if number == 1 else f"{count(number)} runs"
 
 
@@ -60,15 +60,15 @@ def size(n_bytes: float) -> str:
 
 
 def clock(moment: datetime | None) -> str:
-    """Write a moment in UTC to the second."""
+    """Write a time in UTC to the second."""
     return MISSING if moment is None else f"{aware(moment).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def aware(moment: datetime) -> datetime:
-    """Read a moment without a zone as UTC, which is what the database stores."""
+    """Add the time zone UTC to a time without one; the database stores UTC."""
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def escape_markdown(text: str) -> str:
-    """Make text that users typed harmless inside Markdown: it shows as it was typed."""
+    """Escape text of users so that Markdown shows it unchanged."""
     return "".join(f"\\{c}" if c in "\\`*_{}[]()#+-.!|<>$~:&" else c for c in text).replace("\n", " ")

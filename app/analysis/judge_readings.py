@@ -1,8 +1,8 @@
-"""One run's recorded episodes, judged by every reading of the paper: what the figure gate-readings shows.
+"""Evaluation of a run's recorded episodes by several readings of the paper: the data of the figure gate-readings.
 
-This module runs memory, embedder and gate, so nothing on a page imports it; the command line does, when asked.
-
-Readings of a run that were judged before, kept in its folder beside the database: an export goes on where it ended.
+A reading is an interpretation of the paper where its text allows several. This module runs memory, embedder and gate,
+so pages must not import it; the command line does. Results are cached in the run's folder next to the database, so an
+interrupted export continues where it ended.
 """
 
 import contextlib
@@ -11,7 +11,6 @@ import os
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -36,57 +35,83 @@ from storage.files.places import local_folder
 from storage.queries.episodes import iter_trajectories, list_episodes
 from storage.runs.rows import RunRow
 
-_POINTS = TypeAdapter(list[ReadingPoint])
+READINGS: tuple[PresetName, ...] = ("paper", "emu_index", "prewrite", "literal_raw", "wide")
+POINTS = 100
+"""Number of points of each reading."""
+OnProgress = Callable[[str, float, float], None]
+"""Called with the names of the current readings, their finished fraction and the finished fraction of all readings."""
+_RESULTS = TypeAdapter(list[ReadingPoint])
+_METHOD_SETTINGS = ("memory.", "embed.", "gate.", "incentive.")
+_MIN_STEPS_FOR_PROCESSES = 50_000
+"""Env steps of a run; below this, starting processes takes longer than the evaluation."""
+_POLL_INTERVAL_S = 0.5
+"""Time between two progress reports of other processes."""
+_GroupResults = Iterator[tuple[int, list[list[ReadingPoint]]]]
+"""For each finished group: its number and the points of its readings."""
 
 
 @dataclass(frozen=True)
 class Reading:
-    """What one reading of the paper said about the episodes: its points in order."""
+    """One reading of the paper, evaluated at several points of a run."""
 
     name: str
     points: Sequence[ReadingPoint]
 
     def series(self, value: Callable[[ReadingPoint], float]) -> NDArray[np.float64]:
-        """One number of every point, as an array."""
+        """Compute one number per point."""
         return np.array([value(point) for point in self.points], np.float64)
 
 
-class KeptReadings:
-    """The readings of one run at one step that need not be judged again."""
+class ReadingCache:
+    """Cached readings of one run at one env step."""
 
     def __init__(self, db: Database, run_id: str, *, env_steps: int, episodes: int) -> None:
         self._folder = local_folder(db, run_id)
-        self._stream = [run_id, env_steps, episodes]
+        self._key = [run_id, env_steps, episodes]
 
     def find(self, config: RunConfig, points: int) -> list[ReadingPoint] | None:
-        """Read what was kept of a reading; None where nothing whole is there."""
+        """Read a cached reading; None if there is no valid file."""
         try:
-            return _POINTS.validate_json(self._file(config, points).read_bytes())
+            return _RESULTS.validate_json(self._file(config, points).read_bytes())
         except (OSError, ValueError):
             return None
 
-    def keep(self, config: RunConfig, points: int, said: list[ReadingPoint]) -> None:
-        """Keep a reading, where this process may write."""
+    def save(self, config: RunConfig, points: int, result: list[ReadingPoint]) -> None:
+        """Save a reading, unless this process is read-only."""
         if is_read_only():
             return
         file = self._file(config, points)
-        partial = file.with_suffix(f".{os.getpid()}")
-        with contextlib.suppress(OSError):  # what cannot be kept is judged again
+        temporary = file.with_suffix(f".{os.getpid()}")
+        with contextlib.suppress(OSError):  # without a cache the reading is evaluated again
             self._folder.mkdir(parents=True, exist_ok=True)
-            partial.write_text(json.dumps([asdict(point) for point in said]))
-            partial.replace(file)
+            temporary.write_text(json.dumps([asdict(point) for point in result]))
+            temporary.replace(file)
 
     def _file(self, config: RunConfig, points: int) -> Path:
-        decides = [self._stream, points, flatten(config), library_versions(), digest_of_core()]
-        digest = blake2b(json.dumps(decides, sort_keys=True).encode(), digest_size=8).hexdigest()
-        return self._folder / f"gate-reading-{self._stream[1]}-{config.preset}-{digest}.json"
+        inputs = [self._key, points, flatten(config), library_versions(), digest_of_core()]
+        digest = blake2b(json.dumps(inputs, sort_keys=True).encode(), digest_size=8).hexdigest()
+        return self._folder / f"gate-reading-{self._key[1]}-{config.preset}-{digest}.json"
 
 
-READINGS: tuple[PresetName, ...] = ("paper", "emu_index", "prewrite", "literal_raw", "wide")
-POINTS = 100
-OnProgress = Callable[[str, float, float], None]
-"""Hears which readings are judged now, the share of their own that is done, and the share of all."""
-_OF_THE_METHOD = ("memory.", "embed.", "gate.", "incentive.")
+@dataclass(frozen=True)
+class _RecordedRun:
+    """A run and the numbers of its recorded episodes."""
+
+    db: Database
+    row: RunRow
+    config: RunConfig
+    episodes: Sequence[int]
+
+    def evaluate(self, configs: Sequence[RunConfig], on_fraction: Callable[[float], None]) -> list[list[ReadingPoint]]:
+        """Evaluate the episodes by readings that share one memory; `on_fraction` gets the finished fraction."""
+        steps = max(1, self.row.env_steps)
+        return read_together(
+            configs,
+            _get_sizes(self.db, self.row, self.config),
+            _iter_episodes(self.db, self.row.id, self.episodes, self.config),
+            points=POINTS,
+            on_step=lambda step: on_fraction(min(1.0, step / steps)),
+        )
 
 
 def judge_readings(
@@ -97,154 +122,140 @@ def judge_readings(
     refit_every: int | None = None,
     jobs: int | None = None,
 ) -> list[Reading]:
-    """Judge one run's stream under each reading.
-
-    What was judged before, also by an export that was interrupted, is not judged again.
+    """Evaluate the episodes of one run by each reading. Cached results are reused.
 
     Args:
-        db: Where the run is recorded.
-        rows: The run, alone.
-        on_progress: Told after every episode, or each half second where several processes judge.
-        refit_every: Refit each reading's embedder this often [env steps]; None: as the reading itself says.
-        jobs: Processes; None: one for each core, and this one alone for a short stream. They change no number.
+        db: Database of the run.
+        rows: The run, as the only row.
+        on_progress: Called after every episode, or every half second with several processes.
+        refit_every: Interval of the refits of each embedder [env steps]; None for that of the reading.
+        jobs: Number of processes; None for one per core, or one for a short run. The results do not depend on it.
 
     Raises:
-        ConfigError: If it is not one run, or the run recorded no episode.
+        ConfigError: If there is not exactly one run, or the run has no recorded episode.
     """
     if len(rows) != 1:
-        raise ConfigError(f"evaluates the episodes of one run, got {len(rows)} runs", key="gate-readings")
+        raise ConfigError(f"needs exactly one run, got {len(rows)}", key="gate-readings")
     row = rows[0]
-    run = config_from_stored(row.config)
-    numbers = list_episodes(db, row.id, "episode", limit=10_000_000)["episode"].tolist()
-    if not numbers:
-        raise ConfigError(f"Run {row.id} has recorded no episode yet", hint="Let it train on.")
-    configs = [configure(run, preset, steps=row.env_steps, refit_every=refit_every) for preset in READINGS]
-    kept = KeptReadings(db, row.id, env_steps=row.env_steps, episodes=len(numbers))
-    said = [kept.find(config, POINTS) for config in configs]
-    missing = [place for place, points in enumerate(said) if points is None]
-    groups = [[missing[i] for i in places] for places in find_shared([configs[place] for place in missing])]
-    stream = _Stream(db, row, run, numbers)
-    usual = psutil.cpu_count() or 1 if row.env_steps >= _WORTH_PROCESSES else 1
-    processes = min(jobs or usual, len(groups))
-    judge = _judge_in_turn if processes <= 1 else partial(_judge_side_by_side, processes=processes)
-    for number, points in judge(stream, [[configs[place] for place in group] for group in groups], on_progress):
-        for place, found in zip(groups[number], points, strict=True):
-            said[place] = found
-            kept.keep(configs[place], POINTS, found)
-    return [Reading(name, points) for name, points in zip(READINGS, said, strict=True) if points is not None]
-
-
-_WORTH_PROCESSES = 50_000
-"""Env steps; below, starting processes takes longer than judging."""
-_LOOK_EVERY = 0.5
-"""Seconds between two looks at what other processes have reached."""
-_Judged = Iterator[tuple[int, list[list[ReadingPoint]]]]
-"""The number of each group once it is done, with the points of its readings."""
-
-
-@dataclass(frozen=True)
-class _Stream:
-    """One run's recorded episodes."""
-
-    db: Database
-    row: RunRow
-    run: RunConfig
-    numbers: Sequence[int]
-
-    def judge(self, configs: Sequence[RunConfig], on_share: Callable[[float], None]) -> list[list[ReadingPoint]]:
-        """Judge all of it by readings that write one memory; `on_share` hears what share is done."""
-        steps = max(1, self.row.env_steps)
-        episodes = _episodes(self.db, self.row.id, self.numbers, self.run)
-        info = _info(self.db, self.row, self.run)
-        return read_together(
-            configs, info, episodes, points=POINTS, on_step=lambda step: on_share(min(1.0, step / steps))
-        )
-
-
-def _judge_in_turn(stream: _Stream, groups: Sequence[Sequence[RunConfig]], on_progress: OnProgress) -> _Judged:
-    for number, group in enumerate(groups):
-        names = _name(group)
-
-        def tell(share: float, names: str = names, number: int = number) -> None:
-            on_progress(names, share, (number + share) / len(groups))
-
-        yield number, stream.judge(group, tell)
-
-
-def _judge_side_by_side(
-    stream: _Stream, groups: Sequence[Sequence[RunConfig]], on_progress: OnProgress, *, processes: int
-) -> _Judged:
-    """Judge each group in a process of its own; groups share no number, so nothing but the order of ends differs.
-
-    joblib's processes, for unlike the standard library's they need no guard in the script that asks. What each has
-    reached stands in a file that all map.
-    """
-    with TemporaryDirectory() as folder:
-        file = str(Path(folder) / "shares")
-        shares = np.memmap(file, np.float64, "w+", shape=(len(groups),))
-        tasks = (
-            delayed(_judge_apart)(stream.db.url, stream.row, stream.numbers, group, file, number)
-            for number, group in enumerate(groups)
-        )
-        with _telling(shares, [_name(group) for group in groups], on_progress):
-            for done in Parallel(n_jobs=processes, return_as="generator_unordered")(tasks):
-                assert done is not None  # joblib's types allow it
-                yield done
-
-
-def _judge_apart(
-    url: str, row: RunRow, numbers: Sequence[int], configs: Sequence[RunConfig], file: str, number: int
-) -> tuple[int, list[list[ReadingPoint]]]:
-    """Judge one group in this process, which leaves the other cores to others."""
-    torch.set_num_threads(1)
-    shares = np.memmap(file, np.float64, "r+")
-    stream = _Stream(open_database(url, read_only=True), row, config_from_stored(row.config), numbers)
-    return number, stream.judge(configs, lambda share: shares.__setitem__(number, share))
-
-
-@contextlib.contextmanager
-def _telling(shares: NDArray[np.float64], names: Sequence[str], on_progress: OnProgress) -> Generator[None]:
-    """Tell again and again which groups are at work and how far they are, until the end."""
-    is_over = threading.Event()
-
-    def tell() -> None:
-        while not is_over.wait(_LOOK_EVERY):
-            at_work = [at for at, share in enumerate(shares) if 0 < share < 1]
-            if at_work:
-                on_progress(", ".join(names[at] for at in at_work), float(shares[at_work].mean()), float(shares.mean()))
-
-    teller = threading.Thread(target=tell, daemon=True)
-    teller.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        teller.join()
-
-
-def _name(group: Sequence[RunConfig]) -> str:
-    return ", ".join(config.preset for config in group)
+    config = config_from_stored(row.config)
+    episodes = list_episodes(db, row.id, "episode", limit=10_000_000)["episode"].tolist()
+    if not episodes:
+        raise ConfigError(f"Run {row.id} has no recorded episodes yet", hint="Continue its training first.")
+    configs = [configure(config, preset, steps=row.env_steps, refit_every=refit_every) for preset in READINGS]
+    cache = ReadingCache(db, row.id, env_steps=row.env_steps, episodes=len(episodes))
+    results = [cache.find(reading, POINTS) for reading in configs]
+    missing = [i for i, points in enumerate(results) if points is None]
+    groups = [[missing[j] for j in members] for members in find_shared([configs[i] for i in missing])]
+    group_configs = [[configs[i] for i in group] for group in groups]
+    recorded = _RecordedRun(db, row, config, episodes)
+    default_jobs = psutil.cpu_count() or 1 if row.env_steps >= _MIN_STEPS_FOR_PROCESSES else 1
+    processes = min(jobs or default_jobs, len(groups))
+    if processes <= 1:
+        finished = _evaluate_in_turn(recorded, group_configs, on_progress)
+    else:
+        finished = _evaluate_in_parallel(recorded, group_configs, on_progress, processes=processes)
+    for number, group_results in finished:
+        for i, points in zip(groups[number], group_results, strict=True):
+            results[i] = points
+            cache.save(configs[i], POINTS, points)
+    return [Reading(name, points) for name, points in zip(READINGS, results, strict=True) if points is not None]
 
 
 def configure(run: RunConfig, preset: PresetName, *, steps: int, refit_every: int | None = None) -> RunConfig:
-    """Take memory, embedder and gate from a preset, everything else from the run; refit at another interval if told."""
+    """Make the configuration of a reading: memory, embedder, gate and incentive of a preset, the rest of the run.
+
+    Args:
+        run: Configuration of the run.
+        preset: The reading.
+        steps: Training length [env steps].
+        refit_every: Interval of the refits of the embedder [env steps]; None for that of the preset.
+    """
     algo = run.algo if run.algo.startswith("emtc-") else f"emtc-{run.backbone}"
-    own = flatten(resolve(env=run.env.name, map=run.env.map, algo=algo, steps=steps, preset=preset))
-    method = {key: value for key, value in own.items() if key.startswith(_OF_THE_METHOD)}
-    kept = {key: value for key, value in flatten(run).items() if key.startswith(("env.", "train."))}
-    values = {key: value for key, value in (kept | method).items() if value is not None}
-    coarser = {} if refit_every is None else {"embed.interval": refit_every}
+    preset_values = flatten(resolve(env=run.env.name, map=run.env.map, algo=algo, steps=steps, preset=preset))
+    method = {key: value for key, value in preset_values.items() if key.startswith(_METHOD_SETTINGS)}
+    of_run = {key: value for key, value in flatten(run).items() if key.startswith(("env.", "train."))}
+    values = {key: value for key, value in (of_run | method).items() if value is not None}
+    interval = {} if refit_every is None else {"embed.interval": refit_every}
     return resolve(
         env=run.env.name, map=run.env.map, algo=algo, steps=steps, seed=run.seed, preset=preset,
-        overrides=values | {"train.t_max": steps} | coarser,
+        overrides=values | {"train.t_max": steps} | interval,
     )  # fmt: skip
 
 
-def _info(db: Database, row: RunRow, run: RunConfig) -> EnvInfo:
-    """The sizes; what cannot be asked of the environment is read from the first episode."""
-    known = get_env_info(run.env)
-    if known is not None:
-        return known
+def _evaluate_in_turn(
+    recorded: _RecordedRun, groups: Sequence[Sequence[RunConfig]], on_progress: OnProgress
+) -> _GroupResults:
+    for number, group in enumerate(groups):
+        names = _join_names(group)
+
+        def report(fraction: float, names: str = names, number: int = number) -> None:
+            on_progress(names, fraction, (number + fraction) / len(groups))
+
+        yield number, recorded.evaluate(group, report)
+
+
+def _evaluate_in_parallel(
+    recorded: _RecordedRun, groups: Sequence[Sequence[RunConfig]], on_progress: OnProgress, *, processes: int
+) -> _GroupResults:
+    """Evaluate each group in a separate process. Groups are independent; only the order of the results can differ.
+
+    joblib is used because, unlike the standard library, it needs no main guard in the script of the caller. The
+    processes write their finished fractions to a shared memory-mapped file.
+    """
+    with TemporaryDirectory() as folder:
+        file = str(Path(folder) / "fractions")
+        fractions = np.memmap(file, np.float64, "w+", shape=(len(groups),))
+        tasks = (
+            delayed(_evaluate_in_process)(recorded.db.url, recorded.row, recorded.episodes, group, file, number)
+            for number, group in enumerate(groups)
+        )
+        with _report_progress(fractions, [_join_names(group) for group in groups], on_progress):
+            for result in Parallel(n_jobs=processes, return_as="generator_unordered")(tasks):
+                assert result is not None  # the types of joblib allow it
+                yield result
+
+
+def _evaluate_in_process(
+    url: str, row: RunRow, episodes: Sequence[int], configs: Sequence[RunConfig], file: str, number: int
+) -> tuple[int, list[list[ReadingPoint]]]:
+    """Evaluate one group in this process with one thread, because each core has its own process."""
+    torch.set_num_threads(1)
+    fractions = np.memmap(file, np.float64, "r+")
+    recorded = _RecordedRun(open_database(url, read_only=True), row, config_from_stored(row.config), episodes)
+    return number, recorded.evaluate(configs, lambda fraction: fractions.__setitem__(number, fraction))
+
+
+@contextlib.contextmanager
+def _report_progress(fractions: NDArray[np.float64], names: Sequence[str], on_progress: OnProgress) -> Generator[None]:
+    """Report the current groups and their progress from a thread until the context ends."""
+    is_finished = threading.Event()
+
+    def report() -> None:
+        while not is_finished.wait(_POLL_INTERVAL_S):
+            current = [i for i, fraction in enumerate(fractions) if 0 < fraction < 1]
+            if current:
+                on_progress(
+                    ", ".join(names[i] for i in current), float(fractions[current].mean()), float(fractions.mean())
+                )
+
+    thread = threading.Thread(target=report, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_finished.set()
+        thread.join()
+
+
+def _join_names(group: Sequence[RunConfig]) -> str:
+    return ", ".join(config.preset for config in group)
+
+
+def _get_sizes(db: Database, row: RunRow, config: RunConfig) -> EnvInfo:
+    """Return the sizes of the environment, from the stored episodes if the environment is not installed."""
+    info = get_env_info(config.env)
+    if info is not None:
+        return info
     first = next(iter_trajectories(db, row.id, [1]))
     longest = int(list_episodes(db, row.id, "-length", limit=1)["length"].iloc[0])
     n_agents = first.action.shape[1]
@@ -253,17 +264,18 @@ def _info(db: Database, row: RunRow, run: RunConfig) -> EnvInfo:
     )
 
 
-def _episodes(db: Database, run_id: str, numbers: Sequence[int], run: RunConfig) -> Iterator[Episode]:
-    for told in iter_trajectories(db, run_id, numbers):
-        steps, n_agents = told.action.shape
+def _iter_episodes(db: Database, run_id: str, numbers: Sequence[int], config: RunConfig) -> Iterator[Episode]:
+    """Read recorded episodes. Observations and available actions are not stored; the gate does not need them."""
+    for trajectory in iter_trajectories(db, run_id, numbers):
+        steps, n_agents = trajectory.action.shape
         yield Episode(
             obs=np.zeros((steps + 1, n_agents, 1), np.float32),
-            state=told.state,
+            state=trajectory.state,
             avail=np.ones((steps + 1, n_agents, 1), np.bool_),
-            action=told.action,
-            reward=told.reward,
-            terminated=not run.train.bootstrap_on_timeout,
-            truncated=run.train.bootstrap_on_timeout,
-            won=told.won,
-            episode_return=told.episode_return,
+            action=trajectory.action,
+            reward=trajectory.reward,
+            terminated=not config.train.bootstrap_on_timeout,
+            truncated=config.train.bootstrap_on_timeout,
+            won=trajectory.won,
+            episode_return=trajectory.episode_return,
         )

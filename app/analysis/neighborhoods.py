@@ -1,9 +1,10 @@
-"""Neighborhoods of memory nodes: in other episodes, in the embedding against a layout. What they are worth: `collapse`.
+"""Nearest neighbors of memory nodes: in other episodes, and in the embedding compared with a layout.
 
-Nodes that stand at one and the same place, as all do in a collapsed embedding, are neighbors in random order: they are
-moved apart by less than float32 can say. Without that a tree lists them by row, and rows are episodes.
+Nodes with equal coordinates, as in a collapsed embedding, must be neighbors in random order. A tree would return them
+in the order of rows, which is the order of episodes. All points are therefore moved by a random offset that is smaller
+than the resolution of float32.
 
-The memory that is least like its neighbors: where a look at the map begins.
+`find_outlier` finds the node that differs most from its neighbors, a good start for exploring the map.
 """
 
 from dataclasses import dataclass
@@ -16,13 +17,22 @@ from app.analysis.projections.linear import find_neighbors
 from app.analysis.projections.snapshots import sample_rows
 from storage.queries.memory import Snapshot
 
+Floats = NDArray[np.float64]
+Rows = NDArray[np.int64]
+NEIGHBORS = 15
+MAX_QUERY_NODES = 20_000
+"""Default maximum number of nodes for which neighbors are searched."""
 OUTLIER_NEIGHBORS = 10
 LOOKED_AT = 20_000
+"""Maximum number of nodes in the search for an outlier."""
+_CHUNK = 1000
+_RELATIVE_OFFSET = 1e-9
+"""Maximum random offset of a point, as a fraction of the largest coordinate."""
 
 
 @dataclass(frozen=True)
 class Outlier:
-    """A node whose return stands out from its neighborhood."""
+    """A node whose return differs from that of its neighbors."""
 
     row: int
     slot: int
@@ -30,48 +40,44 @@ class Outlier:
     around: float  # mean H of its nearest neighbors
 
 
-def find_outlier(snapshot: Snapshot) -> Outlier | None:
-    """Find the node whose H lies highest above the mean of its nearest neighbors; None in a tiny memory.
+@dataclass(frozen=True)
+class Agreement:
+    """Mean fraction of a node's nearest neighbors in 4-D that are also nearest neighbors in a layout."""
 
-    Of a large memory a sample is looked at, stratified by return and time.
+    selected: float
+    rest: float
+    n_selected: int  # nodes in the mean
+    n_rest: int
+    k: int
+
+
+def find_outlier(snapshot: Snapshot) -> Outlier | None:
+    """Find the node with the largest difference between its H and the mean H of its nearest neighbors.
+
+    Large memories are sampled, stratified by return and time. None for a memory with too few nodes.
     """
     rows = sample_rows(snapshot, n=LOOKED_AT, seed=0)
     if len(rows) <= OUTLIER_NEIGHBORS:
         return None
-    near, _ = find_neighbors(snapshot.embedding[rows], OUTLIER_NEIGHBORS)
+    neighbors, _ = find_neighbors(snapshot.embedding[rows], OUTLIER_NEIGHBORS)
     h = snapshot.h[rows].astype(np.float64)
-    around = h[near].mean(axis=1)
-    odd = int(np.argmax(h - around))
-    return Outlier(int(rows[odd]), int(snapshot.slot[rows[odd]]), float(h[odd]), float(around[odd]))
+    h_around = h[neighbors].mean(axis=1)
+    i = int(np.argmax(h - h_around))
+    return Outlier(int(rows[i]), int(snapshot.slot[rows[i]]), float(h[i]), float(h_around[i]))
 
 
 def find_nearest(points: NDArray[np.floating], row: int, k: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Find the k nearest other points of one point [k], nearest first, and how far away they are [k]."""
-    away = np.linalg.norm(points - points[row], axis=1)
-    away[row] = np.inf
+    """Find the k nearest other points of one point.
+
+    Returns:
+        Rows [k] and distances [k], nearest first.
+    """
+    distance = np.linalg.norm(points - points[row], axis=1)
+    distance[row] = np.inf
     k = min(k, len(points) - 1)
-    near = np.argpartition(away, k - 1)[:k] if k else np.empty(0, np.int64)
-    near = near[np.argsort(away[near], kind="stable")]
-    return near.astype(np.int64), away[near].astype(np.float64)
-
-
-Floats = NDArray[np.float64]
-Rows = NDArray[np.int64]
-NEIGHBORS = 15
-ASKED = 20_000
-_CHUNK = 1000
-_UNTIE = 1e-9  # of the largest coordinate
-
-
-@dataclass(frozen=True)
-class Agreement:
-    """Mean share of a node's nearest neighbors in 4-D that are among its nearest in a layout."""
-
-    selected: float
-    rest: float
-    n_selected: int  # nodes that were asked
-    n_rest: int
-    k: int
+    nearest = np.argpartition(distance, k - 1)[:k] if k else np.empty(0, np.int64)
+    nearest = nearest[np.argsort(distance[nearest], kind="stable")]
+    return nearest.astype(np.int64), distance[nearest].astype(np.float64)
 
 
 def find_elsewhere(
@@ -80,35 +86,35 @@ def find_elsewhere(
     """Find the k nearest nodes of other episodes.
 
     Args:
-        points: All nodes [M, d].
-        episode: Their episodes [M].
-        rows: The nodes [Q] that ask.
-        k: Neighbors of each.
-        seed: Of the order among nodes at one and the same place.
-        n_jobs: Threads.
+        points: Coordinates of all nodes [M, d].
+        episode: Episodes of all nodes [M].
+        rows: Rows [Q] of the query nodes.
+        k: Number of neighbors.
+        seed: Random seed of the order of nodes with equal coordinates.
+        n_jobs: Number of threads.
 
     Returns:
-        Rows [Q, k] and distances [Q, k], nearest first; −1 and infinity where there are no more other nodes.
+        Rows [Q, k] and distances [Q, k], nearest first; −1 and infinity if there are fewer than k other nodes.
     """
-    apart = _untie(points, seed)
-    tree = KDTree(apart)
-    enough = min(len(points), k + int(np.unique(episode, return_counts=True)[1].max(initial=0)))
+    shifted = _add_offsets(points, seed)
+    tree = KDTree(shifted)
+    max_queried = min(len(points), k + int(np.unique(episode, return_counts=True)[1].max(initial=0)))
     index, distance = np.full((len(rows), k), -1, np.int64), np.full((len(rows), k), np.inf)
-    waiting, asked = np.arange(len(rows)), min(enough, k + 14)
-    while len(waiting):
-        short = []
-        for some in np.array_split(waiting, -(-len(waiting) // _CHUNK)):
-            found = tree.query(apart[rows[some]], k=asked, workers=n_jobs)
-            far, near = (np.reshape(part, (len(some), asked)) for part in found)
-            other = episode[near] != episode[rows[some]][:, None]
-            order = np.argsort(~other, axis=1, kind="stable")[:, :k]  # other episodes first, still nearest first
-            kept = np.take_along_axis(other, order, axis=1)
+    pending, n_queried = np.arange(len(rows)), min(max_queried, k + 14)
+    while len(pending):
+        incomplete = []
+        for chunk in np.array_split(pending, -(-len(pending) // _CHUNK)):
+            result = tree.query(shifted[rows[chunk]], k=n_queried, workers=n_jobs)
+            distances, neighbors = (np.reshape(part, (len(chunk), n_queried)) for part in result)
+            is_other = episode[neighbors] != episode[rows[chunk]][:, None]
+            order = np.argsort(~is_other, axis=1, kind="stable")[:, :k]  # other episodes first, each part nearest first
+            is_valid = np.take_along_axis(is_other, order, axis=1)
             width = order.shape[1]
-            index[some, :width] = np.where(kept, np.take_along_axis(near, order, axis=1), -1)
-            distance[some, :width] = np.where(kept, np.take_along_axis(far, order, axis=1), np.inf)
-            short.append(some[other.sum(axis=1) < k])
-        waiting = np.concatenate(short) if asked < enough else waiting[:0]
-        asked = min(enough, 2 * asked)
+            index[chunk, :width] = np.where(is_valid, np.take_along_axis(neighbors, order, axis=1), -1)
+            distance[chunk, :width] = np.where(is_valid, np.take_along_axis(distances, order, axis=1), np.inf)
+            incomplete.append(chunk[is_other.sum(axis=1) < k])
+        pending = np.concatenate(incomplete) if n_queried < max_queried else pending[:0]
+        n_queried = min(max_queried, 2 * n_queried)
     return index, distance
 
 
@@ -118,55 +124,62 @@ def neighbor_agreement(
     rows: Rows,
     k: int = NEIGHBORS,
     *,
-    most: int = ASKED,
+    most: int = MAX_QUERY_NODES,
     n_jobs: int = 1,
 ) -> Agreement:
-    """How far a layout can be trusted about a selection: do its neighbors stay neighbors?
+    """Measure how many neighbors in the embedding remain neighbors in the layout, for a selection and for the rest.
 
     Args:
         embedding: Nodes [M, 4].
-        layout: Their places [M, 2]; nodes without a place (NaN) take no part.
+        layout: Their coordinates [M, 2]; nodes with NaN are left out.
         rows: The selected rows.
-        k: Neighbors that are compared.
-        most: Nodes of the selection, and of the rest, that are asked; a sample when there are more.
-        n_jobs: Threads.
+        k: Number of neighbors that are compared.
+        most: Maximum number of query nodes in the selection and in the rest; larger sets are sampled.
+        n_jobs: Number of threads.
     """
     shown = np.flatnonzero(np.isfinite(layout).all(axis=1))
-    selected = np.isin(shown, rows)
+    is_selected = np.isin(shown, rows)
     rng = np.random.default_rng(0)
-    asked = [_some(np.flatnonzero(part), most, rng) for part in (selected, ~selected)]
-    near = [_nearest(space[shown], np.concatenate(asked), k, n_jobs) for space in (embedding, layout)]
-    share = (near[0][:, :, None] == near[1][:, None, :]).any(axis=2).mean(axis=1) if near[0].size else np.empty(0)
-    parts = np.split(share, [len(asked[0])])
+    queries = []
+    for part in (is_selected, ~is_selected):
+        candidates = np.flatnonzero(part)
+        queries.append(candidates if len(candidates) <= most else np.sort(rng.choice(candidates, most, replace=False)))
+    near = [_find_nearest_others(space[shown], np.concatenate(queries), k, n_jobs) for space in (embedding, layout)]
+    shared = (near[0][:, :, None] == near[1][:, None, :]).any(axis=2).mean(axis=1) if near[0].size else np.empty(0)
+    parts = np.split(shared, [len(queries[0])])
     means = [float(part.mean()) if len(part) else float("nan") for part in parts]
     return Agreement(means[0], means[1], len(parts[0]), len(parts[1]), k)
 
 
 def rank_layout(points: NDArray[np.floating], layout: NDArray[np.floating], *, k: int = NEIGHBORS) -> Floats:
-    """Compute each point's part of trustworthiness and of continuity of a layout [n, 2] of points [n, d].
+    """Compute the trustworthiness and the continuity of a layout [n, 2] of points [n, d], per point.
 
     Returns:
-        [n, 2], each in [0, 1]; their means over points are the two published numbers. Needs n > 2 k + 1.
+        [n, 2], each in [0, 1]. The means over the points are the two published numbers.
+
+    Raises:
+        ValueError: If n <= 2 k + 1.
 
     Source: Venna, Kaski 2001, "Neighborhood preservation in nonlinear projection methods".
     """
     spaces = [np.asarray(space, np.float64) for space in (points, layout)]
     n = len(points)
     if n <= 2 * k + 1:
-        raise ValueError(f"{n} points have no ranks of {k} neighbors; {2 * k + 2} would do")
+        raise ValueError(f"ranks of {k} neighbors need at least {2 * k + 2} points, got {n}")
     parts = np.empty((n, 2))
     for start in range(0, n, _CHUNK // 4):
         chunk = np.arange(start, min(n, start + _CHUNK // 4))
-        true, drawn = (_distances(space, chunk) for space in spaces)
-        for column, (ranked, shown) in enumerate(((true, drawn), (drawn, true))):
-            near = np.argpartition(shown, k - 1, axis=1)[:, :k]
-            rank = _ranks(ranked, near)
+        in_points, in_layout = (_squared_distances(space, chunk) for space in spaces)
+        # trustworthiness: ranks in the points of neighbors in the layout; continuity: the reverse
+        for column, (rank_by, near_by) in enumerate(((in_points, in_layout), (in_layout, in_points))):
+            near = np.argpartition(near_by, k - 1, axis=1)[:, :k]
+            rank = _rank_neighbors(rank_by, near)
             parts[chunk, column] = 1 - 2 / (k * (2 * n - 3 * k - 1)) * np.maximum(rank - k, 0).sum(axis=1)
     return parts
 
 
-def _distances(space: Floats, chunk: Rows) -> Floats:
-    """Squared distances of some points to all [C, n]; a point is infinitely far from itself."""
+def _squared_distances(space: Floats, chunk: Rows) -> Floats:
+    """Compute the squared distances [C, n] of some points to all points; the distance to itself is infinite."""
     squared = np.zeros((len(chunk), len(space)))
     for axis in space.T:
         squared += (axis[chunk][:, None] - axis[None, :]) ** 2
@@ -174,28 +187,26 @@ def _distances(space: Floats, chunk: Rows) -> Floats:
     return squared
 
 
-def _ranks(distance: Floats, near: Rows) -> Rows:
-    """Count for each neighbor [C, k] the points that are as near or nearer by distance [C, n]; twins share a rank."""
-    order = np.sort(distance, axis=1)
-    wanted = np.take_along_axis(distance, near, axis=1)
-    return np.stack([np.searchsorted(row, each) for row, each in zip(order, wanted, strict=True)]) + 1
+def _rank_neighbors(distance: Floats, near: Rows) -> Rows:
+    """Return the rank [C, k] of each neighbor [C, k] by distance [C, n]; equal distances have equal ranks."""
+    sorted_distance = np.sort(distance, axis=1)
+    near_distance = np.take_along_axis(distance, near, axis=1)
+    ranks = [np.searchsorted(row, values) for row, values in zip(sorted_distance, near_distance, strict=True)]
+    return np.stack(ranks) + 1
 
 
-def _untie(points: NDArray[np.floating], seed: int) -> Floats:
-    """Move each point a little, so that twins stand in random order and a tree can part them."""
+def _add_offsets(points: NDArray[np.floating], seed: int) -> Floats:
+    """Add a small random offset to each point, so that a tree returns points with equal coordinates in random order."""
     exact = np.asarray(points, np.float64)
-    reach = _UNTIE * max(1.0, float(np.abs(exact).max(initial=0.0)))
-    return exact + np.random.default_rng(seed).uniform(-reach, reach, exact.shape)
+    limit = _RELATIVE_OFFSET * max(1.0, float(np.abs(exact).max(initial=0.0)))
+    return exact + np.random.default_rng(seed).uniform(-limit, limit, exact.shape)
 
 
-def _nearest(points: NDArray[np.floating], rows: Rows, k: int, n_jobs: int) -> Rows:
-    """Find the k nearest other points [Q, k]; the point itself is the first that a tree without twins finds."""
-    apart = _untie(points, 0)
+def _find_nearest_others(points: NDArray[np.floating], rows: Rows, k: int, n_jobs: int) -> Rows:
+    """Find the k nearest other points [Q, k]."""
+    shifted = _add_offsets(points, 0)
     k = min(k, len(points) - 1)
     if k < 1:
         return np.empty((len(rows), 0), np.int64)
-    return np.asarray(KDTree(apart).query(apart[rows], k=k + 1, workers=n_jobs)[1])[:, 1:]
-
-
-def _some(rows: Rows, most: int, rng: np.random.Generator) -> Rows:
-    return rows if len(rows) <= most else np.sort(rng.choice(rows, most, replace=False))
+    neighbors = np.asarray(KDTree(shifted).query(shifted[rows], k=k + 1, workers=n_jobs)[1])
+    return neighbors[:, 1:]  # the first neighbor is the point itself, because no two shifted points are equal

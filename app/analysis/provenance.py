@@ -1,6 +1,6 @@
-"""Where a figure comes from: one line for each run behind it, for the metadata of exported files.
+"""Provenance of figures: one line per run, for the metadata of exported files; and the versions that a run stores.
 
-The versions that a run stores, so that its numbers can be traced to the code that made them.
+With the stored versions, the numbers of a run can be traced to the code that computed them.
 """
 
 import hashlib
@@ -19,36 +19,25 @@ from emtc_core import __version__
 from storage.runs.rows import RunRow, imported_label, name_seed
 
 LIBRARIES = (
-    *(
-        "torch",
-        "numpy",
-        "numba",
-        "scipy",
-        "scikit-learn",
-        "sqlalchemy",
-        "faiss-gpu-cu12",
-        "gfootball",
-        "jaxmarl",
-        "jax",
-    ),
-    *("smac", "smacv2", "pettingzoo", "mpe2", "gymnasium"),
+    *("torch", "numpy", "numba", "scipy", "scikit-learn", "sqlalchemy", "faiss-gpu-cu12"),
+    *("gfootball", "jaxmarl", "jax", "smac", "smacv2", "pettingzoo", "mpe2", "gymnasium"),
 )
 
 
 def library_versions() -> dict[str, str]:
-    """Collect the versions that a run stores."""
-    found = {"emtc_lab": __version__, "python": platform.python_version()}
+    """Return the versions of this project, Python and the installed libraries."""
+    versions = {"emtc_lab": __version__, "python": platform.python_version()}
     for name in LIBRARIES:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 @cache
 def digest_of_core() -> str:
-    """A digest of the method's own modules, which names the code that learns in a checkout and in a wheel alike."""
+    """Hash the modules of `emtc_core`. Equal code has equal hashes, in a checkout and in a wheel."""
     digest = blake2b(digest_size=8)
     for file in sorted(Path(emtc_core.__file__).parent.rglob("*.py")):
         digest.update(file.read_bytes())
@@ -56,13 +45,13 @@ def digest_of_core() -> str:
 
 
 def hash_config(config: Mapping[str, Any]) -> str:
-    """A configuration's name, a digest of its content; runs that differ in nothing but their seed have one name."""
+    """Hash a configuration without its seed. Runs that differ only in their seed have equal hashes."""
     settings = {key: value for key, value in config.items() if key not in ("seed", ORIGIN, CODE)}
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def describe_runs(runs: Iterable[RunRow]) -> tuple[str, ...]:
-    """Write one line for each run: its id, what it is, its seed, the hash of its settings and its code."""
+    """Write one line per run: its id, algorithm, map, seed, the hash of its settings and its code version."""
     return tuple(
         f"run {run.id}: {run.config.get('algo')} on {_map(run.config)}, {name_seed(run.config.get('seed'))}, "
         f"config {hash_config(run.config)}{_code(run.versions)}{_imported(run.config)}"
@@ -72,7 +61,7 @@ def describe_runs(runs: Iterable[RunRow]) -> tuple[str, ...]:
 
 def _map(config: Mapping[str, Any]) -> Any:
     env = config.get("env")
-    return env.get("map") if isinstance(env, Mapping) else None  # a foreign database may hold anything
+    return env.get("map") if isinstance(env, Mapping) else None  # a foreign database may contain anything
 
 
 def _imported(config: Mapping[str, Any]) -> str:
@@ -80,5 +69,5 @@ def _imported(config: Mapping[str, Any]) -> str:
 
 
 def _code(versions: Mapping[str, Any]) -> str:
-    known = [f"{name} {versions[name]}" for name in ("emtc_lab", "commit") if versions.get(name)]
-    return f", {', '.join(known)}" if known else ""
+    parts = [f"{name} {versions[name]}" for name in ("emtc_lab", "commit") if versions.get(name)]
+    return f", {', '.join(parts)}" if parts else ""

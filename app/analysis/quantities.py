@@ -1,7 +1,7 @@
-"""Which quantity is drawn over env steps: its words, its unit, where its values stand, and what counts as a success.
+"""Quantities that are plotted over env steps: title, unit, meaning and database column; and the definition of success.
 
-`won` and `win_rate` are the environment's in every table. Where a return that the settings name decides, the share of
-such episodes is the metric `eval/success_rate`, and what is drawn of it says the threshold.
+`won` and `win_rate` always have the environment's definition. If `memory.success` is a return threshold, the fraction
+of episodes above it is the metric `eval/success_rate`, and its axis title states the threshold.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,35 +15,40 @@ from storage.engine import Database
 from storage.queries.curves import metric
 
 MU_W_MEANING = "time average of the win rate from the first evaluation to t (area under the curve, trapezoid rule)"
-
 SUCCESS_RATE = "eval/success_rate"
-"""Drawn in the place of the win rate where the return decides what a success is."""
-
-
-_LOGGED = "value"
-"""The column of a logged metric; every other column is one of the evaluations."""
+"""Plotted instead of the win rate if the return decides what a success is."""
+RateName = Literal["auto", "greedy", "robust", "training"]
+RATE_NAMES: tuple[RateName, ...] = get_args(RateName)
+AUTO: RateName = "auto"
+"""Robust on each task where every run has robust evaluations, otherwise greedy (`app.analysis.rates`)."""
+RATE_MEANING = (
+    "auto: robust on a task where every run has robust evaluations, else greedy; greedy: SMAC's protocol, fixed "
+    "starts; robust: greedy episodes from shifted starts; training: with exploration"
+)
+_METRIC_COLUMN = "value"
+"""Column of a logged metric. All other columns belong to the table of evaluations."""
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """What stands on the y axis."""
+    """A quantity on the y axis."""
 
     key: str
     title: str
     unit: str
     meaning: str
-    column: str = _LOGGED
+    column: str = _METRIC_COLUMN
     range: tuple[float, float] | None = None
     is_time_average: bool = False
-    """Whether a curve is the time average of its column so far, mu_w."""
+    """Whether a curve is the running time average of its column, mu_w."""
     by_task: tuple[tuple[str, "Quantity"], ...] = ()
-    """Task and quantity, where the tasks of one comparison do not all have the same quantity."""
+    """Quantity of each task, if the tasks of a comparison have different quantities."""
     note: str = ""
-    """A sentence for every caption: which episodes its win rates are of, and why."""
+    """A sentence for captions: which episodes the win rates count, and why."""
 
     @property
     def episodes(self) -> str:
-        """Which episodes a win rate is of: greedy, robust or training."""
+        """Kind of episodes that the win rate counts: greedy, robust or training."""
         return {ROBUST.column: "robust", WIN_RATE.column: "greedy"}.get(self.column, "training")
 
     def at(self, task: str) -> "Quantity":
@@ -52,29 +57,30 @@ class Quantity:
 
     @property
     def is_evaluation(self) -> bool:
-        """Whether it comes from greedy evaluations, not from what training logs."""
-        return self.column != _LOGGED
+        """Whether it is read from the evaluations and not from the logged metrics."""
+        return self.column != _METRIC_COLUMN
 
     @property
     def is_share(self) -> bool:
-        """Whether its values lie in [0, 1]."""
+        """Whether its values are fractions in [0, 1]."""
         return self.unit == "fraction"
 
     @property
     def counts_episodes(self) -> bool:
-        """Whether it is a share of the episodes of an evaluation, or the time average of such shares."""
+        """Whether it is a fraction of the episodes of an evaluation, or the time average of such fractions."""
         return self.column in (WIN_RATE.column, ROBUST.column) or self.key == SUCCESS_RATE
 
 
 UNIT_RANGE = (-0.03, 1.03)
-_WON = "share of greedy evaluation episodes won"
+_WON = "fraction of greedy evaluation episodes won"
 _RETURN = "mean undiscounted return of greedy evaluation episodes"
 WIN_RATE = Quantity("win_rate", "win rate", "fraction", _WON, "win_rate", UNIT_RANGE)
 ROBUST = Quantity(
     "robust_win_rate",
     "robust win rate",
     "fraction",
-    "share won of as many greedy episodes from shifted starts (eval.robust_jitter); skirmish only",
+    "fraction of greedy episodes won from shifted starts (eval.robust_jitter), with as many episodes as the greedy win "
+    "rate; skirmish only",
     "robust_win_rate",
     UNIT_RANGE,
 )
@@ -82,14 +88,14 @@ TRAINED = Quantity(
     "rollout/win_rate",
     "training win rate",
     "fraction",
-    "share won of the training episodes since the last report, played with exploration",
+    "fraction of training episodes won since the last report, with exploration",
     range=UNIT_RANGE,
 )
 MU_W = Quantity("mu_w", "μ̄_w", "fraction", MU_W_MEANING, "win_rate", UNIT_RANGE, is_time_average=True)
 
 
 def average_over_time(rate: Quantity) -> Quantity:
-    """Return mu_w of a win rate: of the greedy one mu_w itself, else "robust μ̄_w" with the episodes in its meaning."""
+    """Return the time average of a win rate: mu_w of the greedy one, "robust μ̄_w" of the robust one."""
     meaning = MU_W_MEANING if rate.key == WIN_RATE.key else f"{MU_W_MEANING}; win rate: {rate.meaning}"
     return replace(
         rate,
@@ -97,13 +103,13 @@ def average_over_time(rate: Quantity) -> Quantity:
         title=rate.title.replace(WIN_RATE.title, MU_W.title),
         meaning=meaning,
         is_time_average=True,
-        by_task=tuple((task, average_over_time(each)) for task, each in rate.by_task),
+        by_task=tuple((task, average_over_time(task_rate)) for task, task_rate in rate.by_task),
     )
 
 
 CHOSEN_RATE = "chosen_win_rate"
 CHOSEN_MU_W = "chosen_mu_w"
-"""Keys of what follows the choice of a `RateName`: the win rate, and its time average."""
+"""Keys of the win rate and of its time average that the selected `RateName` decides."""
 _MU_W_KEYS = {
     WIN_RATE.key: MU_W.key,
     ROBUST.key: "robust_mu_w",
@@ -113,16 +119,8 @@ _MU_W_KEYS = {
 ROBUST_MU_W = average_over_time(ROBUST)
 RETURN = Quantity("return", "episode return", "env return", _RETURN, "return_mean")
 LENGTH = Quantity("length", "episode length", "env steps", "mean length of greedy evaluation episodes", "length_mean")
-EVALUATED = {each.key: each for each in (WIN_RATE, ROBUST, MU_W, ROBUST_MU_W, RETURN, LENGTH)}
+EVALUATED = {quantity.key: quantity for quantity in (WIN_RATE, ROBUST, MU_W, ROBUST_MU_W, RETURN, LENGTH)}
 
-RateName = Literal["auto", "greedy", "robust", "training"]
-RATE_NAMES: tuple[RateName, ...] = get_args(RateName)
-AUTO: RateName = "auto"
-"""Robust on each task of which every run has a robust evaluation, else greedy (`app.analysis.rates`)."""
-RATE_MEANING = (
-    "auto: robust on a task where every run has robust evaluations, else greedy; greedy: SMAC's protocol, fixed "
-    "starts; robust: greedy episodes from shifted starts; training: with exploration"
-)
 _RATES_OF_KEYS: dict[str, RateName | None] = {
     CHOSEN_RATE: None,
     CHOSEN_MU_W: None,
@@ -131,86 +129,89 @@ _RATES_OF_KEYS: dict[str, RateName | None] = {
     ROBUST.key: "robust",
     ROBUST_MU_W.key: "robust",
 }
-"""Keys of win rates and of their time averages → the rate that the key names; None: the one that was chosen."""
+"""Win rate of each key of a win rate or of its time average; None: the selected one."""
 WITHOUT = {
     ROBUST.key: "no robust win rate: no evaluation from shifted starts (skirmish with eval.robust_jitter)",
     TRAINED.key: "no training win rate was logged",
 }
-"""Why a run has no point of a quantity, where more is known than that there is none yet."""
+"""Reason why a run has no point of a quantity, by the key of the quantity."""
 
 
 def find_rate(key: str, chosen: RateName) -> RateName | None:
-    """Find the rate that a key draws; None where the key is neither a win rate nor the time average of one."""
+    """Find the win rate of a key; None if the key is neither a win rate nor the time average of one."""
     return _RATES_OF_KEYS[key] or chosen if key in _RATES_OF_KEYS else None
 
 
 def follows_rate(key: str) -> bool:
-    """Whether a key draws the win rate that was chosen, or its time average."""
+    """Return whether a key depends on the selected win rate."""
     return key in (CHOSEN_RATE, CHOSEN_MU_W)
 
 
 def is_mu_w(key: str) -> bool:
-    """Whether a key draws the time average of a win rate."""
+    """Return whether a key is the time average of a win rate."""
     return key in _MU_W_KEYS.values()
 
 
 def find_quantity(key: str) -> Quantity:
-    """Find what a key draws: an evaluated quantity or a logged metric; the win rate for anything else."""
+    """Return the evaluated quantity or the logged metric of a key; the win rate for an unknown key."""
     if is_known(key):
-        known = describe_metric(key)
-        return Quantity(key, key, known.unit, known.meaning)
+        metric_info = describe_metric(key)
+        return Quantity(key, key, metric_info.unit, metric_info.meaning)
     return EVALUATED.get(key, WIN_RATE)
 
 
 def success_threshold(config: Mapping[str, Any]) -> float | None:
-    """The return [env return] from which on an episode of a run is a success; None where `won` decides."""
+    """Return the minimum return [env return] of a successful episode; None if `won` decides."""
     memory: object = config.get("memory") if config else None
-    if not isinstance(memory, Mapping):  # a stored row may hold anything
+    if not isinstance(memory, Mapping):  # a stored row may contain anything
         return None
     return _threshold(memory.get("success"), memory.get("success_threshold"))
 
 
 def _threshold(rule: object, value: object) -> float | None:
-    known = rule == "return_threshold" and isinstance(value, int | float) and isfinite(value)
-    return float(value) if known and isinstance(value, int | float) else None
+    if rule == "return_threshold" and isinstance(value, int | float) and isfinite(value):
+        return float(value)
+    return None
 
 
 def name_success(threshold: float) -> str:
-    """The share of successes as an axis calls it: "success (return ≥ -18)"."""
+    """Return the axis title of the success rate: "success (return ≥ -18)"."""
     return f"success (return ≥ {threshold:g})"
 
 
 def name_outcome(config: Mapping[str, Any], *, won: bool, episode_return: float) -> str:
-    """How an episode ended: won or not, or by the return where that decides."""
+    """Name the outcome of an episode: won or not, or success or not if the return decides."""
     threshold = success_threshold(config)
     if threshold is None:
         return "won" if won else "not won"
-    told = "success" if episode_return >= threshold else "no success"
-    return f"{told}, won" if won else told
+    outcome = "success" if episode_return >= threshold else "no success"
+    return f"{outcome}, won" if won else outcome
 
 
 def say_rule(quantity: Quantity, settings: Iterable[Settings]) -> Quantity:
-    """Write the threshold of the runs into the quantity's name, where it is their success rate; shifts where robust."""
+    """Add the success threshold of the runs to the title of a success rate, or their shifts to the robust win rate."""
     if quantity.key == ROBUST.key:
         return replace(quantity, meaning=explain_robust(settings))
     if quantity.key != SUCCESS_RATE:
         return quantity
-    found = {_threshold(each.get("memory.success"), each.get("memory.success_threshold")) for each in settings}
-    known = [threshold for threshold in found if threshold is not None]
-    title = name_success(known[0]) if len(known) == 1 else "success (return ≥ each run's own threshold)"
+    thresholds = {_threshold(run.get("memory.success"), run.get("memory.success_threshold")) for run in settings}
+    thresholds.discard(None)
+    title = "success (return ≥ each run's own threshold)"
+    if len(thresholds) == 1 and (threshold := thresholds.pop()) is not None:
+        title = name_success(threshold)
     return replace(quantity, title=title, range=UNIT_RANGE)
 
 
 def explain_robust(settings: Iterable[Settings]) -> str:
-    """What the robust win rate of some runs is: "share won … from starts shifted by up to 0.05 cells"."""
-    found = (each.get("eval.robust_jitter") for each in settings)
-    known = sorted({float(value) for value in found if isinstance(value, int | float) and value > 0})
-    shifts = " to ".join(f"{each:g}" for each in dict.fromkeys((*known[:1], *known[-1:])))
-    starts = f"starts shifted by up to {shifts} cells" if shifts else "shifted starts"
-    return f"share won of as many greedy episodes from {starts}"
+    """Describe the robust win rate of runs: "fraction of … won from starts shifted by up to 0.05 cells"."""
+    values = (run.get("eval.robust_jitter") for run in settings)
+    shifts = sorted({float(value) for value in values if isinstance(value, int | float) and value > 0})
+    limits = " to ".join(f"{shift:g}" for shift in dict.fromkeys((*shifts[:1], *shifts[-1:])))
+    starts = f"starts shifted by up to {limits} cells" if limits else "shifted starts"
+    return f"fraction of greedy episodes won from {starts}"
 
 
 def last_success(db: Database, run_id: str) -> float | None:
-    """Read the success rate of the last evaluation; None before the first, and where `won` decides."""
+    """Read the success rate of the last evaluation; None before the first evaluation, and if `won` decides."""
     rows = metric(db, run_id, [SUCCESS_RATE])
     return float(rows["value"].iloc[-1]) if len(rows) else None

@@ -1,16 +1,17 @@
-"""Which win rate are the runs of a task compared by: the greedy, the robust or the training win rate?
+"""Choice of the win rate by which the runs of a task are compared: greedy, robust or training.
 
-On skirmish the greedy episodes of an evaluation start from the same fixed positions and are near copies of each other,
-so that the win rate of 16 episodes scatters as that of one or two independent ones does. Robust episodes start from
-shifted positions and scatter as independent episodes do. Robust is therefore the default on each task of which every
-run has robust evaluations. All runs of a task always have the same win rate; `choose_rates` is the only rule, and the
-pages, `emtc export`, notebooks and `db.figure` use it.
+On skirmish the greedy episodes of an evaluation start from the same fixed positions and are nearly identical, so the
+win rate of 16 episodes has the variance of one or two independent episodes. Robust episodes start from shifted
+positions and vary like independent episodes. The default of a task is therefore the robust win rate if every run of
+the task has robust evaluations. All runs of a task always use the same win rate. `choose_rates` is the only rule; the
+pages, `emtc export`, notebooks and `db.figure` all use it.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Literal, NamedTuple
 
+from app.analysis.aggregates import compute_mu_w_curve
 from app.analysis.quantities import (
     AUTO,
     CHOSEN_RATE,
@@ -26,18 +27,17 @@ from app.analysis.quantities import (
     is_mu_w,
 )
 from app.analysis.series import NO_CURVE, Seed, read_seeds
-from app.analysis.statistics import mu_w_curve
 from storage.engine import Database
 from storage.runs.rows import RunRow
 
-WHY_ROBUST = "greedy episodes from fixed starts are near copies of each other"
-_ASKED_GREEDY = "Win rates are of greedy episodes from the task's usual starts."
+WHY_ROBUST = "greedy episodes from fixed starts are nearly identical"
+_GREEDY_NOTE = "Win rates of greedy episodes from the default starts of the task."
 _JITTER = "eval.robust_jitter"
-_MOST_NAMED = 3
+_MAX_LISTED = 3
 
 
 class RatedSeeds(NamedTuple):
-    """Runs with their curves, and the quantity that the curves are of: the first arguments of `join_seeds`."""
+    """Runs with their curves, and the quantity of the curves: the first arguments of `join_seeds`."""
 
     seeds: list[Seed]
     quantity: Quantity
@@ -48,14 +48,14 @@ class TaskRate(NamedTuple):
 
     rate: Literal["greedy", "robust"]
     why: str = ""
-    """Why it is greedy although some run has robust evaluations; else empty."""
+    """Why it is greedy although a run has robust evaluations; otherwise empty."""
 
 
 def choose_rates(seeds: Iterable[Seed]) -> dict[str, TaskRate]:
-    """Choose the default win rate of each task: robust where every evaluated run has it, else greedy.
+    """Choose the default win rate of each task: robust if every evaluated run has it, otherwise greedy.
 
-    A run without any evaluation does not decide. A run has robust evaluations if each of its evaluations has a robust
-    one. Runs whose starts are shifted by different amounts are not comparable by the robust win rate.
+    Runs without evaluations are ignored. A run counts as robust only if each of its evaluations has a robust win rate.
+    Robust win rates of runs with different shifts of the starts are not comparable.
 
     Args:
         seeds: Runs with their greedy curves.
@@ -64,7 +64,7 @@ def choose_rates(seeds: Iterable[Seed]) -> dict[str, TaskRate]:
     for seed in seeds:
         if len(seed.curve.steps):
             by_task.setdefault(seed.task, []).append(seed)
-    return {task: _choose(here) for task, here in by_task.items()}
+    return {task: _choose(runs) for task, runs in by_task.items()}
 
 
 def _choose(seeds: Sequence[Seed]) -> TaskRate:
@@ -72,10 +72,10 @@ def _choose(seeds: Sequence[Seed]) -> TaskRate:
         return TaskRate("greedy")
     without = [seed.id for seed in seeds if len(seed.robust.steps) < len(seed.curve.steps)]
     if without:
-        named = ", ".join(without[:_MOST_NAMED])
-        more = f" and {len(without) - _MOST_NAMED} more" if len(without) > _MOST_NAMED else ""
+        ids = ", ".join(without[:_MAX_LISTED])
+        more = f" and {len(without) - _MAX_LISTED} more" if len(without) > _MAX_LISTED else ""
         runs, have = ("runs", "have") if len(without) > 1 else ("run", "has")
-        return TaskRate("greedy", f"{runs} {named}{more} {have} evaluations without a robust one")
+        return TaskRate("greedy", f"{runs} {ids}{more} {have} evaluations without a robust win rate")
     shifts = {seed.settings.get(_JITTER) for seed in seeds}
     if len(shifts) > 1:
         return TaskRate("greedy", f"{_JITTER} differs between its runs ({', '.join(sorted(map(str, shifts)))})")
@@ -83,29 +83,29 @@ def _choose(seeds: Sequence[Seed]) -> TaskRate:
 
 
 def apply_rate(seeds: Sequence[Seed], rate: Literal["auto", "greedy", "robust"] = "auto") -> RatedSeeds:
-    """Give each run the curve of the win rate that it is compared by.
+    """Replace the curve of each run by the curve of the selected win rate.
 
     Args:
         seeds: Runs with their greedy curves.
-        rate: Greedy or robust for all runs, or the default of each task.
+        rate: "greedy" or "robust" for all runs; "auto" for the default of each task.
     """
     if rate == "greedy":
-        return RatedSeeds(list(seeds), replace(WIN_RATE, note=_ASKED_GREEDY))
+        return RatedSeeds(list(seeds), replace(WIN_RATE, note=_GREEDY_NOTE))
     if rate == "robust":
         return RatedSeeds([_with_robust(seed) for seed in seeds], ROBUST)
-    chosen = choose_rates(seeds)
-    robust = {task for task, found in chosen.items() if found.rate == "robust"}
+    task_rates = choose_rates(seeds)
+    robust = {task for task, choice in task_rates.items() if choice.rate == "robust"}
     rated = [_with_robust(seed) if seed.task in robust else seed for seed in seeds]
-    return RatedSeeds(rated, _describe(chosen, seeds))
+    return RatedSeeds(rated, _make_quantity(task_rates, seeds))
 
 
 def _with_robust(seed: Seed) -> Seed:
     return replace(seed, curve=seed.robust, distinct=NO_CURVE.values)
 
 
-def _describe(chosen: dict[str, TaskRate], seeds: Sequence[Seed]) -> Quantity:
-    """Make the quantity of the default win rates: one for all tasks, or one for each."""
-    note, rates = _explain(chosen), {found.rate for found in chosen.values()}
+def _make_quantity(task_rates: dict[str, TaskRate], seeds: Sequence[Seed]) -> Quantity:
+    """Make the quantity of the default win rates: the same for all tasks, or one per task."""
+    note, rates = _write_note(task_rates), {choice.rate for choice in task_rates.values()}
     if "robust" not in rates:
         return replace(WIN_RATE, note=note)
     if rates == {"robust"}:
@@ -115,57 +115,57 @@ def _describe(chosen: dict[str, TaskRate], seeds: Sequence[Seed]) -> Quantity:
         (
             task,
             replace(ROBUST, meaning=explain_robust(seed.settings for seed in seeds if seed.task == task))
-            if found.rate == "robust"
+            if choice.rate == "robust"
             else greedy,
         )
-        for task, found in sorted(chosen.items())
+        for task, choice in sorted(task_rates.items())
     )
-    meaning = f"win rate of its task ({'; '.join(f'{task}: {each.meaning}' for task, each in by_task)})"
+    meaning = f"win rate of its task ({'; '.join(f'{task}: {quantity.meaning}' for task, quantity in by_task)})"
     return replace(WIN_RATE, key=CHOSEN_RATE, meaning=meaning, by_task=by_task, note=note)
 
 
-def _explain(chosen: dict[str, TaskRate]) -> str:
-    """Explain the default win rates in a caption; empty where no run has a robust evaluation."""
-    robust = sorted(task for task, found in chosen.items() if found.rate == "robust")
-    refused = sorted((task, found.why) for task, found in chosen.items() if found.why)
-    plain = sorted(task for task, found in chosen.items() if found.rate == "greedy" and not found.why)
-    if not (robust or refused):
+def _write_note(task_rates: dict[str, TaskRate]) -> str:
+    """Explain the default win rates for a caption; empty if no run has a robust win rate."""
+    robust = sorted(task for task, choice in task_rates.items() if choice.rate == "robust")
+    with_reason = sorted((task, choice.why) for task, choice in task_rates.items() if choice.why)
+    greedy_only = sorted(task for task, choice in task_rates.items() if choice.rate == "greedy" and not choice.why)
+    if not (robust or with_reason):
         return ""
-    said = []
+    sentences = []
     if robust:
-        where = f" on {', '.join(robust)}" if len(robust) < len(chosen) else ""
-        said.append(f"Robust win rates (shifted starts){where}, because {WHY_ROBUST}.")
-    said += [f"Greedy win rates on {task}, because {why}." for task, why in refused]
-    if plain:
-        said.append(f"Greedy win rates on {', '.join(plain)}, because no run has a robust evaluation.")
-    return " ".join(said)
+        where = f" on {', '.join(robust)}" if len(robust) < len(task_rates) else ""
+        sentences.append(f"Robust win rates (shifted starts){where}, because {WHY_ROBUST}.")
+    sentences += [f"Greedy win rates on {task}, because {why}." for task, why in with_reason]
+    if greedy_only:
+        sentences.append(f"Greedy win rates on {', '.join(greedy_only)}, because no run has a robust win rate.")
+    return " ".join(sentences)
 
 
 def average_curves(rated: RatedSeeds) -> RatedSeeds:
-    """Replace the curve of each run by its time average so far, mu_w."""
-    seeds = [replace(seed, curve=mu_w_curve(seed.curve), distinct=NO_CURVE.values) for seed in rated.seeds]
+    """Replace the curve of each run by its running time average, mu_w."""
+    seeds = [replace(seed, curve=compute_mu_w_curve(seed.curve), distinct=NO_CURVE.values) for seed in rated.seeds]
     return RatedSeeds(seeds, average_over_time(rated.quantity))
 
 
 def read_rates(db: Database, rows: Sequence[RunRow], rate: RateName = AUTO) -> RatedSeeds:
-    """Read the win rates that some runs are compared by. One statement."""
+    """Read the win rates by which runs are compared, with one SQL statement."""
     if rate == "training":
         return RatedSeeds(read_seeds(db, rows, TRAINED), TRAINED)
     return apply_rate(read_seeds(db, rows), rate)
 
 
 def read_drawn(db: Database, rows: Sequence[RunRow], key: str, rate: RateName = AUTO) -> RatedSeeds:
-    """Read the curves that a key draws.
+    """Read the curves of a quantity by its key.
 
     Args:
         db: An open database.
         rows: The runs.
-        key: Of a win rate or of its time average, of another evaluated quantity, or of a logged metric.
-        rate: Which win rate, for the keys that leave it open.
+        key: Key of a win rate, of its time average, of another evaluated quantity or of a logged metric.
+        rate: The win rate to use if the key does not name one.
     """
-    wanted = find_rate(key, rate)
-    if wanted is None:
+    key_rate = find_rate(key, rate)
+    if key_rate is None:
         quantity = find_quantity(key)
         return RatedSeeds(read_seeds(db, rows, quantity), quantity)
-    rated = read_rates(db, rows, wanted)
+    rated = read_rates(db, rows, key_rate)
     return average_curves(rated) if is_mu_w(key) else rated

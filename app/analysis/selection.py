@@ -1,6 +1,6 @@
-"""Which nodes of a memory a researcher chose on the map, by lasso and by ranges of values, and what they are.
+"""Selection of memory nodes on the map, by lasso and by ranges of values, and statistics of the selected nodes.
 
-The quantities of a memory's nodes: what a map can be coloured by and a choice can be made by.
+`QUANTITIES` lists the quantities of a node that can be used for the colors of the map and for ranges.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from storage.queries.memory import Snapshot
 
 @dataclass(frozen=True)
 class Quantity:
-    """What a point's colour can mean."""
+    """A quantity of a memory node."""
 
     key: str
     name: str
@@ -27,38 +27,26 @@ class Quantity:
     binary: bool = False
     whole: bool = False
     words: tuple[str, ...] = ()
-    """What its values are called, from 0 up, where people say words for them."""
+    """Names of the values 0, 1, …; empty if the values are numbers."""
 
 
 QUANTITIES: dict[str, Quantity] = {
     q.key: q
     for q in (
-        Quantity("h", "H", "return", "highest return-to-go ever seen from the state"),
+        Quantity("h", "H", "return", "highest return-to-go that was reached from the state"),
         Quantity(
             "xi", "ξ", "yes or no", "desirable: part of a successful episode", binary=True,
             words=("not yet", "desirable"),
         ),
         Quantity("delta_mem", "Δ_mem", "return", "consistency error along the stored successor"),
         Quantity("beta", "β", "fraction", "gate coefficient of that error at the snapshot's τ"),
-        Quantity("t", "t", "steps", "step of the episode at which the state was met", whole=True),
-        Quantity("success", "N_ξ ÷ N_call", "fraction", "share of the visits that belong to successes"),
-        Quantity("n_call", "N_call", "visits", "how often the state was met", whole=True),
-        Quantity("age", "age", "env steps", "since the state that stands in the node was met", whole=True),
-        Quantity("episode", "episode", "number", "the training episode whose state stands in the node", whole=True),
+        Quantity("t", "t", "steps", "step of the episode at which the state was visited", whole=True),
+        Quantity("success", "N_ξ ÷ N_call", "fraction", "fraction of the visits in successful episodes"),
+        Quantity("n_call", "N_call", "visits", "number of visits of the state", whole=True),
+        Quantity("age", "age", "env steps", "env steps since the visit that wrote the state of the node", whole=True),
+        Quantity("episode", "episode", "number", "training episode that wrote the state of the node", whole=True),
     )
 }  # fmt: skip
-
-
-def values_of(snapshot: Snapshot, color: str) -> NDArray[np.float32]:
-    """Compute the coloured quantity of every node [M].
-
-    Raises:
-        KeyError: If there is no such quantity.
-    """
-    if color == "success":
-        share = snapshot.n_xi / np.maximum(snapshot.n_call, 1)
-        return np.where(snapshot.n_call > 0, share, np.nan).astype(np.float32)
-    return getattr(snapshot, QUANTITIES[color].key).astype(np.float32)
 
 
 MOST_CORNERS: Final = 200
@@ -66,11 +54,27 @@ DESCRIBED: Final = ("h", "delta_mem", "beta", "t")
 _QUANTILES: Final = {"10 %": 0.1, "median": 0.5, "90 %": 0.9}
 
 
+def values_of(snapshot: Snapshot, color: str) -> NDArray[np.float32]:
+    """Compute a quantity of all nodes [M].
+
+    Args:
+        snapshot: The memory.
+        color: Key in `QUANTITIES`.
+
+    Raises:
+        KeyError: If the quantity does not exist.
+    """
+    if color == "success":
+        share = snapshot.n_xi / np.maximum(snapshot.n_call, 1)
+        return np.where(snapshot.n_call > 0, share, np.nan).astype(np.float32)
+    return getattr(snapshot, QUANTITIES[color].key).astype(np.float32)
+
+
 @dataclass(frozen=True)
 class Choice:
-    """A lasso in the plane of a projection and ranges of quantities, ends included; empty chooses every node.
+    """A lasso in the plane of a projection, and ranges of quantities including both ends.
 
-    A node without a value passes no range on it; a node without a place is in no lasso.
+    An empty choice selects all nodes that have coordinates. A node without a value is outside every range of it.
     """
 
     polygon: tuple[tuple[float, float], ...] = ()
@@ -78,10 +82,10 @@ class Choice:
 
     @classmethod
     def parse(cls, polygon: str = "", ranges: str = "") -> Self:
-        """Read "x,y;x,y;x,y" and "h:0.5:2;t:0:40".
+        """Parse "x,y;x,y;x,y" and "h:0.5:2;t:0:40".
 
         Raises:
-            ConfigError: If they mean nothing.
+            ConfigError: If the lasso or the ranges are invalid.
         """
         corners = tuple(_corner(part) for part in polygon.split(";") if part)
         if corners and not 3 <= len(corners) <= MOST_CORNERS:
@@ -93,24 +97,29 @@ class Choice:
 
     @property
     def words(self) -> str:
-        """What is chosen, as "H 0.5 – 2, inside a lasso"."""
-        said = [f"{QUANTITIES[key].name} {low:.4g} – {high:.4g}" for key, (low, high) in self.ranges.items()]
-        return ", ".join([*said, *(["inside a lasso"] if self.polygon else [])])
+        """The selection in words: "H 0.5 – 2, inside a lasso"."""
+        parts = [f"{QUANTITIES[key].name} {low:.4g} – {high:.4g}" for key, (low, high) in self.ranges.items()]
+        return ", ".join([*parts, *(["inside a lasso"] if self.polygon else [])])
 
     def mask(self, snapshot: Snapshot, coordinates: NDArray[np.float32]) -> NDArray[np.bool_]:
-        """A mask of the nodes [M]: whether it is chosen, given its place [M, 2]; NaN: it has none."""
-        chosen = has_place(coordinates)
+        """Compute the mask [M] of the selected nodes.
+
+        Args:
+            snapshot: The memory.
+            coordinates: Coordinates [M, 2] of the projection; nodes with NaN are never selected.
+        """
+        selected = has_place(coordinates)
         for key, (low, high) in self.ranges.items():
             values = values_of(snapshot, key).astype(np.float64)
-            chosen &= (values >= low) & (values <= high)
+            selected &= (values >= low) & (values <= high)
         if self.polygon:
-            rows = np.flatnonzero(chosen)
-            chosen[rows] = _inside(np.array(self.polygon), coordinates[rows].astype(np.float64))
-        return chosen
+            rows = np.flatnonzero(selected)
+            selected[rows] = _is_inside(np.array(self.polygon), coordinates[rows].astype(np.float64))
+        return selected
 
 
 def has_place(coordinates: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """A mask of the nodes that the projection [M, 2] gives a place."""
+    """Compute the mask [M] of the nodes that have coordinates in the projection [M, 2]."""
     return np.isfinite(coordinates[:, 0]) & np.isfinite(coordinates[:, 1])
 
 
@@ -130,7 +139,7 @@ def _range(text: str) -> tuple[str, tuple[float, float]]:
 
 
 def read_numbers(text: str, separator: str) -> list[float]:
-    """Read finite numbers; none where any part is not one."""
+    """Parse finite numbers; empty if a part is not one."""
     try:
         numbers = [float(part) for part in text.split(separator)]
     except ValueError:
@@ -138,26 +147,31 @@ def read_numbers(text: str, separator: str) -> list[float]:
     return numbers if all(map(isfinite, numbers)) else []
 
 
-def _inside(polygon: NDArray[np.float64], places: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Even-odd rule, corner after corner, as the browser applies it (`keepInside` in assets/atlas_points.js)."""
+def _is_inside(polygon: NDArray[np.float64], points: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Test points [n, 2] by the even-odd rule, with the same arithmetic as `keepInside` in assets/atlas_points.js."""
     low, high = polygon.min(axis=0), polygon.max(axis=0)
-    inside = np.zeros(len(places), bool)
-    near = np.flatnonzero(((places >= low) & (places <= high)).all(axis=1))
-    x, y = places[near, 0], places[near, 1]
-    within = np.zeros(len(near), bool)
+    is_inside = np.zeros(len(points), bool)
+    in_box = np.flatnonzero(((points >= low) & (points <= high)).all(axis=1))
+    x, y = points[in_box, 0], points[in_box, 1]
+    is_odd = np.zeros(len(in_box), bool)
     for (ax, ay), (bx, by) in zip(polygon, np.roll(polygon, 1, axis=0), strict=True):
         if ay != by:
-            within ^= ((ay > y) != (by > y)) & (x < (bx - ax) * (y - ay) / (by - ay) + ax)
-    inside[near] = within
-    return inside
+            is_odd ^= ((ay > y) != (by > y)) & (x < (bx - ax) * (y - ay) / (by - ay) + ax)
+    is_inside[in_box] = is_odd
+    return is_inside
 
 
-def describe(snapshot: Snapshot, chosen: NDArray[np.bool_], among: NDArray[np.bool_]) -> pd.DataFrame:
-    """Hold the chosen nodes against the rest of those on the map: one row per number, columns selected and rest.
+def describe(snapshot: Snapshot, selected: NDArray[np.bool_], on_map: NDArray[np.bool_]) -> pd.DataFrame:
+    """Compare the selected nodes with the other nodes on the map: one row per number, columns selected and rest.
 
-    Shares leave out what has no value: Δ_mem and β of a node without a successor, ξ never.
+    Nodes without a value are left out of its quantiles: Δ_mem and β of a node without a successor.
+
+    Args:
+        snapshot: The memory.
+        selected: Mask [M] of the selected nodes.
+        on_map: Mask [M] of the nodes on the map.
     """
-    parts = {"selected": chosen & among, "rest": among & ~chosen}
+    parts = {"selected": selected & on_map, "rest": on_map & ~selected}
     rows: list[dict[str, object]] = []
 
     def add(name: str, unit: str, values: Mapping[str, float]) -> None:
@@ -169,16 +183,16 @@ def describe(snapshot: Snapshot, chosen: NDArray[np.bool_], among: NDArray[np.bo
     add("success, ΣN_ξ ÷ ΣN_call", "fraction", {part: _success(snapshot, m) for part, m in parts.items()})
     for key in DESCRIBED:
         quantity, values = QUANTITIES[key], values_of(snapshot, key)
-        for label, part_of in _QUANTILES.items():
-            numbers = {part: _quantile(values[m], part_of) for part, m in parts.items()}
+        for label, q in _QUANTILES.items():
+            numbers = {part: _quantile(values[m], q) for part, m in parts.items()}
             add(f"{quantity.name}, {label}", quantity.unit, numbers)
     return pd.DataFrame(rows)
 
 
 def list_nodes(snapshot: Snapshot, coordinates: NDArray[np.float32], rows: NDArray[np.int64]) -> pd.DataFrame:
-    """List nodes with their place and every quantity, by slot."""
-    place = {"slot": snapshot.slot[rows], "x": coordinates[rows, 0], "y": coordinates[rows, 1]}
-    return pd.DataFrame({**place, **{key: values_of(snapshot, key)[rows] for key in QUANTITIES}})
+    """Tabulate the given nodes: slot, coordinates and all quantities."""
+    columns = {"slot": snapshot.slot[rows], "x": coordinates[rows, 0], "y": coordinates[rows, 1]}
+    return pd.DataFrame({**columns, **{key: values_of(snapshot, key)[rows] for key in QUANTITIES}})
 
 
 def _mean(values: NDArray[np.bool_]) -> float:
@@ -190,6 +204,6 @@ def _success(snapshot: Snapshot, mask: NDArray[np.bool_]) -> float:
     return float(snapshot.n_xi[mask].sum() / visits) if visits else float("nan")
 
 
-def _quantile(values: NDArray[np.float32], part: float) -> float:
-    known = values[np.isfinite(values)].astype(np.float64)
-    return float(np.quantile(known, part)) if len(known) else float("nan")
+def _quantile(values: NDArray[np.float32], q: float) -> float:
+    finite_values = values[np.isfinite(values)].astype(np.float64)
+    return float(np.quantile(finite_values, q)) if len(finite_values) else float("nan")

@@ -1,7 +1,7 @@
-"""One curve for each seed, and the seeds of one variant together: what every figure and table is made of.
+"""Curves of runs, grouped by variant: the input of all figures and tables over seeds.
 
-What counts as a result is decided here and nowhere else: a run that has finished or has reached its env steps. Another
-run is named with the reason why it was left out, or marked with a dagger where it is shown all the same.
+Only this module decides which runs are results: runs that have finished or have reached their env steps. Other runs are
+listed with the reason why they are left out, or marked with a dagger if they are included.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,9 +11,10 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
+from app.analysis.aggregates import MOST_POINTS, Curve, compute_mu_w_curve, mu_w
+from app.analysis.intervals import Values
 from app.analysis.quantities import ROBUST, WIN_RATE, WITHOUT, Quantity, say_rule
 from app.analysis.settings import Settings, name_task, with_code
-from app.analysis.statistics import MOST_POINTS, Curve, Values, mu_w, mu_w_curve
 from app.analysis.variants import Variant, group_variants
 from emtc_core.config.resolve import flatten_tree
 from storage.engine import Database
@@ -26,7 +27,7 @@ NO_CURVE = Curve(np.empty(0), np.empty(0))
 
 @dataclass(frozen=True)
 class Seed:
-    """One run: what it set, how far it came, and its curve, which may be empty."""
+    """One run: its settings, its progress and its curve, which may be empty."""
 
     id: str
     settings: Settings
@@ -35,54 +36,54 @@ class Seed:
     env_steps: int = 0
     target_steps: int = 0
     made: float = 0.0
-    """When it was made; of two runs with one seed the newer counts."""
+    """Creation time [s]. Of two runs of a variant with the same seed the newer one counts."""
     distinct: Values = field(default_factory=lambda: np.empty(0))
-    """How many episodes of each evaluation differ; only where that was counted."""
+    """Number of different episodes per evaluation; only for runs that counted them."""
     read_at: int = 0
-    """The env steps at which it is read where that is before its end; 0 for its end."""
+    """Budget [env steps] at which the run is compared; 0 if it is compared at its end."""
     robust: Curve = NO_CURVE
-    """Its robust win rate, whatever `curve` is; empty where no evaluation had one (`app.analysis.rates`)."""
+    """Its robust win rate, whichever quantity `curve` has; empty without robust evaluations (`app.analysis.rates`)."""
 
     @property
     def budget(self) -> int:
-        """The env steps at which it is read."""
+        """Env steps at which the run is compared."""
         return self.read_at or self.target_steps
 
     def up_to(self, budget: int, edge: float) -> "Seed":
-        """Read it at a smaller budget: of its evaluations, those at `edge` env steps at most are left."""
+        """Cut the curve to a smaller budget: only evaluations up to `edge` env steps remain."""
         keep = self.curve.steps <= edge
         return replace(self, curve=Curve(*(part[keep] for part in self.curve)), read_at=budget)
 
     @property
     def is_result(self) -> bool:
-        """Whether it has finished, or has come as far as it was asked to."""
+        """Whether it has finished or has reached its target steps."""
         return self.status == "finished" or 0 < self.target_steps <= self.env_steps
 
     @property
     def progress(self) -> str:
-        """How far it came: "stopped at 2,942 of 15,000 env steps"."""
+        """Progress in words: "stopped at 2,942 of 15,000 env steps"."""
         return f"{self.status} at {self.env_steps:,} of {self.target_steps:,} env steps"
 
     @property
     def task(self) -> str:
-        """The map, with the environment where it is not the embedded one."""
+        """The map, with the environment unless it is the embedded one."""
         return name_task(self.settings)
 
     @property
     def number(self) -> str:
-        """The seed of its random numbers; "−2" is the second run of an import that tells no seeds."""
+        """The random seed. "−2" is the second run of an import without seeds."""
         return str(self.settings.get("seed")).replace("-", "−")
 
     @property
     def t_max(self) -> float:
-        """The env steps that it was to train, or at which it is read."""
+        """The configured training length, or the budget at which the run is compared [env steps]."""
         steps = self.read_at or self.settings.get("train.t_max")
         return float(steps) if isinstance(steps, int | float) else 0.0
 
     def mu_w_at(self, share: float) -> float:
-        """The time average of the win rate up to a share of the training length; NaN if it has not come so far.
+        """Compute mu_w at a fraction of the training length; NaN if the run has not reached it.
 
-        A result whose last evaluation lies a little before its last step is read at that evaluation.
+        For a result whose last evaluation was a little before its last step, mu_w at that evaluation is returned.
         """
         if not len(self.curve.steps):
             return np.nan
@@ -94,7 +95,7 @@ class Seed:
 
 @dataclass(frozen=True)
 class LeftOut:
-    """A run that was chosen and does not count, and why."""
+    """A selected run that is left out, with the reason."""
 
     run_id: str
     label: str
@@ -106,7 +107,7 @@ class LeftOut:
 
 @dataclass(frozen=True)
 class Group:
-    """One variant with those of its seeds that count."""
+    """One variant with its included runs."""
 
     variant: Variant
     seeds: tuple[Seed, ...]
@@ -123,75 +124,75 @@ class Group:
 
     @property
     def n(self) -> int:
-        """How many seeds have a curve."""
+        """Number of seeds."""
         return len(self.seeds)
 
     @property
     def unfinished(self) -> tuple[Seed, ...]:
-        """The seeds that are shown though they are no result."""
+        """The included seeds that are not results."""
         return tuple(seed for seed in self.seeds if not seed.is_result)
 
     @property
     def mark(self) -> str:
-        """A dagger if it rests on a run that has not finished."""
+        """A dagger if an unfinished run is included."""
         return DAGGER if self.unfinished else ""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Several runs as variants: what every figure and table over seeds is drawn from."""
+    """Runs grouped by variant: the input of all figures and tables over seeds."""
 
     groups: tuple[Group, ...]
     left_out: tuple[LeftOut, ...] = ()
     quantity: Quantity = WIN_RATE
     budget: str = ""
-    """The sentence of every caption on the env steps at which its runs are read (`app.analysis.comparable`)."""
+    """Sentence for captions: at which env steps the runs are compared (`app.analysis.comparable`)."""
     mixed: frozenset[str] = frozenset()
-    """Tasks on which runs of different lengths stand side by side, each at its own end."""
+    """Tasks whose runs have different lengths and are compared at their own ends."""
 
     @property
     def unequal(self) -> str:
-        """The same sentence where its runs differ in length: what CSV, which has no caption, must say all the same."""
+        """The sentence `budget` if the runs differ in length, otherwise empty; for CSV files, which have no caption."""
         return self.budget if self.mixed or any(seed.read_at for seed in self.seeds) else ""
 
     @cached_property
     def tasks(self) -> list[str]:
-        """The tasks, each a panel or a column of its own, in order."""
+        """The tasks in order. Each is a panel of a figure or a column of a table."""
         return list(dict.fromkeys(group.variant.task for group in self.groups))
 
     @cached_property
     def methods(self) -> dict[str, str]:
-        """Every method's key and its name, in order."""
+        """Names of the methods by key, in order."""
         return {group.variant.method: group.variant.name for group in self.groups}
 
     @property
     def seeds(self) -> list[Seed]:
-        """Every seed that counts."""
+        """All included runs."""
         return [seed for group in self.groups for seed in group.seeds]
 
     @property
     def preset(self) -> str:
-        """The preset that all lines share, if it is not the paper's: their names leave it out."""
+        """The preset that all runs share and their names omit; empty for the preset "paper"."""
         presets = {str(group.variant.changes.get("preset", "")) for group in self.groups}
-        named = {", preset = " in group.variant.name for group in self.groups}
-        return presets.pop() if len(presets) == 1 and named == {False} else ""
+        is_in_names = any(", preset = " in group.variant.name for group in self.groups)
+        return presets.pop() if len(presets) == 1 and not is_in_names else ""
 
     def name_line(self, method: str) -> str:
-        """A method's name with its number of seeds, the same in every panel: "QMIX (n = 5)", "QMIX (n = 3 to 5)"."""
-        here = [group for group in self.groups if group.variant.method == method]
-        low, high = min(group.n for group in here), max(group.n for group in here)
-        mark = DAGGER if any(group.unfinished for group in here) else ""
+        """Name a method with its number of seeds, equal in all panels: "QMIX (n = 5)", "QMIX (n = 3 to 5)"."""
+        groups = [group for group in self.groups if group.variant.method == method]
+        low, high = min(group.n for group in groups), max(group.n for group in groups)
+        mark = DAGGER if any(group.unfinished for group in groups) else ""
         count = f"{low}" if low == high else f"{low} to {high}"
         return f"{self.methods[method]}{mark} (n = {count})"
 
     def without(self, methods: Iterable[str]) -> "Comparison":
-        """Leave methods out of a figure."""
+        """Remove methods."""
         hidden = set(methods)
-        return replace(self, groups=tuple(each for each in self.groups if each.variant.method not in hidden))
+        return replace(self, groups=tuple(group for group in self.groups if group.variant.method not in hidden))
 
 
 def read_seeds(db: Database, rows: Sequence[RunRow], quantity: Quantity = WIN_RATE) -> list[Seed]:
-    """Read the settings and the curve of each run, in their order. One statement."""
+    """Read the settings and the curve of each run, in the order of the rows, with one SQL statement."""
     ids = [row.id for row in rows]
     if quantity.is_evaluation:
         frame = evaluation_curves(db, ids)
@@ -202,7 +203,7 @@ def read_seeds(db: Database, rows: Sequence[RunRow], quantity: Quantity = WIN_RA
 
 
 def make_seeds(rows: Sequence[RunRow], frame: pd.DataFrame, quantity: Quantity = WIN_RATE) -> list[Seed]:
-    """Give each run its curve out of rows of all of them."""
+    """Make the seeds of runs from one frame with the points of all their curves."""
     curves, distinct = split_curves(frame, quantity), _split_distinct(frame, quantity)
     robust = split_curves(frame, ROBUST) if ROBUST.column in frame else {}
     return [
@@ -216,19 +217,21 @@ def make_seeds(rows: Sequence[RunRow], frame: pd.DataFrame, quantity: Quantity =
 
 
 def split_curves(frame: pd.DataFrame, quantity: Quantity = WIN_RATE) -> dict[str, Curve]:
-    """Split rows run_id, env_step and the quantity's column into the curve of each run; missing values are skipped."""
+    """Split a frame with run_id, env_step and the quantity's column into curves by run; missing values are skipped."""
     values = column(frame, quantity.column)
-    known = np.isfinite(values)
-    codes, run_ids = pd.factorize(frame["run_id"].to_numpy()[known])
+    is_finite = np.isfinite(values)
+    codes, run_ids = pd.factorize(frame["run_id"].to_numpy()[is_finite])
     order = np.argsort(codes, kind="stable")
     ends = np.searchsorted(codes[order], np.arange(1, len(run_ids)))
-    parts = (np.split(part[known][order], ends) for part in (column(frame, "env_step"), values))
+    parts = (np.split(part[is_finite][order], ends) for part in (column(frame, "env_step"), values))
     curves = {str(run_id): Curve(*curve) for run_id, *curve in zip(run_ids, *parts, strict=False)}
-    return {run_id: mu_w_curve(curve) for run_id, curve in curves.items()} if quantity.is_time_average else curves
+    if quantity.is_time_average:
+        return {run_id: compute_mu_w_curve(curve) for run_id, curve in curves.items()}
+    return curves
 
 
 def _split_distinct(frame: pd.DataFrame, quantity: Quantity) -> dict[str, Values]:
-    """Split how many episodes of each greedy evaluation differ by run; nothing for another quantity than their wins."""
+    """Return the numbers of different episodes per evaluation by run; empty unless the quantity is the win rate."""
     if quantity.key != WIN_RATE.key or "distinct" not in frame:
         return {}
     counted = frame.loc[frame["distinct"].notna(), :]
@@ -242,44 +245,43 @@ def join_seeds(
     include_unfinished: bool = False,
     final: bool = False,
 ) -> Comparison:
-    """Put the seeds of each variant together and decide which of them count.
+    """Group runs by variant and select the runs that count.
 
     Args:
         seeds: Runs with their curves.
-        quantity: What the curves are.
-        include_unfinished: Count runs that have not finished too.
-        final: Whether numbers of the end are wanted. A curve may be drawn as far as it goes, so without `final` a
-            variant of which nothing has finished yet is shown, with a dagger.
+        quantity: Quantity of the curves.
+        include_unfinished: Include unfinished runs.
+        final: Whether final numbers are needed. A curve can be drawn before its run has finished, so without `final` a
+            variant that has only unfinished runs is included, with a dagger.
     """
-    known = {seed.id: seed for seed in seeds}
+    by_id = {seed.id: seed for seed in seeds}
     groups, left_out = [], []
     for variant in group_variants({seed.id: seed.settings for seed in seeds}):
-        here = [known[run_id] for run_id in variant.run_ids]
+        candidates = [by_id[run_id] for run_id in variant.run_ids]
         reasons = _find_reasons(
-            here, WITHOUT.get(quantity.key, "no point yet"), include_unfinished=include_unfinished, final=final
+            candidates, WITHOUT.get(quantity.key, "no point yet"), include_unfinished=include_unfinished, final=final
         )
-        kept = tuple(seed for seed in here if seed.id not in reasons)
+        included = tuple(seed for seed in candidates if seed.id not in reasons)
         left_out += [
             LeftOut(seed.id, f"{variant.label}; seed {seed.number}", reasons[seed.id])
-            for seed in here
+            for seed in candidates
             if seed.id in reasons
         ]
-        if kept:
-            groups.append(Group(replace(variant, run_ids=tuple(seed.id for seed in kept)), kept))
-    shown = say_rule(quantity, (seed.settings for seed in seeds))
-    return Comparison(tuple(groups), tuple(left_out), shown)
+        if included:
+            groups.append(Group(replace(variant, run_ids=tuple(seed.id for seed in included)), included))
+    return Comparison(tuple(groups), tuple(left_out), say_rule(quantity, (seed.settings for seed in seeds)))
 
 
-def _find_reasons(seeds: Sequence[Seed], without: str, *, include_unfinished: bool, final: bool) -> dict[str, str]:
-    """Why each run of one variant that does not count does not."""
-    reasons = {seed.id: f"{without}; {seed.progress}" for seed in seeds if not len(seed.curve.steps)}
+def _find_reasons(seeds: Sequence[Seed], no_curve: str, *, include_unfinished: bool, final: bool) -> dict[str, str]:
+    """Find the reason for each run of one variant that is left out; `no_curve` is the reason for an empty curve."""
+    reasons = {seed.id: f"{no_curve}; {seed.progress}" for seed in seeds if not len(seed.curve.steps)}
     best: dict[str, Seed] = {}
-    for seed in sorted(seeds, key=lambda each: (each.is_result, each.made, each.id)):
+    for seed in sorted(seeds, key=lambda seed: (seed.is_result, seed.made, seed.id)):
         if seed.id not in reasons:
             best[seed.number] = seed
     for seed in seeds:
-        if seed.id not in reasons and (kept := best[seed.number]) is not seed:
-            reasons[seed.id] = f"seed {seed.number} once more; run {kept.id} stands for it"
+        if seed.id not in reasons and (other := best[seed.number]) is not seed:
+            reasons[seed.id] = f"duplicate of seed {seed.number}; run {other.id} is used"
     unfinished = {seed.id: seed.progress for seed in best.values() if not seed.is_result}
     if include_unfinished or (not final and len(unfinished) == len(best)):
         return reasons
@@ -287,23 +289,24 @@ def _find_reasons(seeds: Sequence[Seed], without: str, *, include_unfinished: bo
 
 
 def default_times(groups: Sequence[Group]) -> list[int]:
-    """Choose where mu_w is read: the paper's 0.8M, 1.6M and 2.4M if every run reached them, else quarters.
+    """Choose the env steps of the table of mu_w.
 
-    The quarters are of the stretch that every run reached: a quarter, a half and all of it.
+    They are the paper's 0.8M, 1.6M and 2.4M if every run reached them; otherwise a quarter, a half and all of the env
+    steps that every run reached.
     """
-    reached = min((curve.steps[-1] for group in groups for curve in group.curves), default=0.0)
+    shortest = min((curve.steps[-1] for group in groups for curve in group.curves), default=0.0)
     paper = [800_000, 1_600_000, 2_400_000]
-    if reached >= paper[-1]:
+    if shortest >= paper[-1]:
         return paper
-    return [int(reached * share) for share in (0.25, 0.5, 1.0)] if reached else []
+    return [int(shortest * fraction) for fraction in (0.25, 0.5, 1.0)] if shortest else []
 
 
 def seed_number(seed: Seed) -> int:
-    """Return the seed of a run, -1 if the run names none."""
+    """Return the random seed of a run, -1 if it has none."""
     number = seed.settings.get("seed")
     return number if isinstance(number, int) else -1
 
 
 def column(frame: pd.DataFrame, name: str) -> Values:
-    """Take a column as float64; missing values become NaN."""
+    """Return a column as float64 with NaN for missing values."""
     return frame[name].to_numpy(dtype=np.float64, na_value=np.nan)

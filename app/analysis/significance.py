@@ -1,14 +1,14 @@
 """Is one variant better than another? Differences over seeds: estimate, interval, p values, verdict.
 
-`compare_seeds` computes every such difference. Compare, Sweeps, the command line and the findings call it, so that they
-show the same interval for the same question. A seed is the unit: episodes are averaged per seed first.
+`compare_seeds` computes every such difference. Compare, Sweeps, the command line and the findings all call it and
+therefore show the same interval for the same runs. The seed is the unit of replication: episodes are averaged per seed.
 
 Runs of two variants with the same seed start from the same networks and the same random streams, so their results are
 correlated. Where both variants have the same seeds the analysis is therefore paired by seed.
 
-Probability of improvement and performance profiles are those of Agarwal et al., "Deep reinforcement learning at the
-edge of the statistical precipice" (2021), with other intervals: a bootstrap of three to five seeds covers far less than
-its level (`emtc bench coverage`). No storage and no drawing here.
+Probability of improvement and performance profiles follow Agarwal et al., "Deep reinforcement learning at the edge of
+the statistical precipice" (2021). Their bootstrap intervals are replaced, because a bootstrap of 3 to 5 seeds covers
+much less than its nominal level (`emtc bench coverage`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,10 +19,10 @@ import numpy as np
 from scipy.optimize import root_scalar
 from scipy.special import nctdtrinc, stdtr, stdtrit
 
-from app.analysis.statistics import LEVEL, Claim, Rate, Values, least_variance, score_interval
+from app.analysis.intervals import LEVEL, Claim, Rate, Values, compute_binomial_variance, score_interval
 
 Scores = Sequence[Values]
-"""The last value of every seed, one array for each task."""
+"""Final value of every seed, one array per task."""
 SeedValues = Mapping[int, float]
 """One number per run, by seed."""
 Verdict = Literal[
@@ -31,18 +31,18 @@ Verdict = Literal[
 ALPHA: Final = 1 - LEVEL
 POWER: Final = 0.8
 FEWEST_SEEDS: Final = 5
-"""A verdict needs this many pairs of seeds, or seeds of each variant."""
+"""Minimum number of pairs of seeds, or of seeds per variant, for a verdict."""
 NEGLIGIBLE: Final = 0.05
-"""Win rates whose difference certainly lies within this distance of 0 are equal for practical purposes."""
+"""Win rates are practically equal if the confidence interval of their difference lies within ± this value."""
 PAIRED: Final = Claim("paired t", 46, 100, "if one seed in five of one variant gets stuck")
-"""The interval of a paired comparison. Measured by `emtc bench coverage`, 3 to 10 pairs."""
-_PERMUTATIONS = 20_000
-_CLOSE = 1e-9  # to 0 and 1, where the variance of a probability of improvement vanishes
+"""Label of a paired interval. Coverage measured by `emtc bench coverage` with 3 to 10 pairs."""
+_MAX_PERMUTATIONS = 20_000
+_EPSILON = 1e-9  # the variance of a probability of improvement is 0 at 0 and 1
 
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate with its 95 % interval; NaN where there is none."""
+    """An estimate with its 95 % confidence interval; NaN if undefined."""
 
     value: float
     low: float
@@ -51,30 +51,30 @@ class Interval:
 
 @dataclass(frozen=True)
 class Difference:
-    """How far the mean of one variant lies above that of another, or above 0; NaN where a number is not defined."""
+    """Difference of the means of two variants, or of one mean and 0. Undefined numbers are NaN."""
 
     estimate: float
     low: float
     high: float
     n: tuple[int, ...]
-    """Pairs of seeds; or the seeds of one variant; or, without pairs, the seeds of both; of pooled tasks their sums."""
+    """Sample sizes: (pairs,), (seeds,) of a single variant, or (seeds, seeds) if unpaired. Pooled tasks are summed."""
     fewest: int
-    """Least number of seeds, or pairs, behind any of the means."""
+    """Smallest number of seeds, or pairs, in any of the means."""
     is_paired: bool = False
     unpaired: tuple[int, ...] = ()
-    """Seeds that only one of the variants has; they are left out of a paired comparison."""
+    """Seeds that only one of the variants has; a paired comparison leaves them out."""
     standard_error: float = np.nan
     dof: float = np.nan
     p: float = np.nan
     """Two-sided p value of the t test."""
     randomization_p: float = np.nan
-    """Two-sided p value of the exact sign-flip test; without pairs, of the exact permutation test of the means."""
+    """Two-sided p value of the exact sign-flip test, or of the exact permutation test of the means if unpaired."""
     is_equal: bool = False
-    """Whether two variants have the same number in every one of at least two pairs of seeds."""
+    """Whether there are at least two pairs of seeds and both variants have equal numbers in each pair."""
 
     @property
     def detectable(self) -> float:
-        """The difference that a test at p < .05 detects with a power of 80 %, with this standard error and dof."""
+        """The difference that a test at p < .05 detects with a power of 80 %, at this standard error and dof."""
         if not (self.dof > 0 and self.standard_error > 0):
             return np.nan
         critical = stdtrit(self.dof, 1 - ALPHA / 2)
@@ -82,7 +82,7 @@ class Difference:
 
     @property
     def method(self) -> str:
-        """The name of the interval, with the coverage that was measured; empty where there is no interval."""
+        """Label of the interval with its measured coverage; empty if there is no interval."""
         if not np.isfinite(self.low):
             return ""
         return str(PAIRED if self.is_paired else Claim("Welch's t") if len(self.n) == 2 else Claim("Student's t"))
@@ -91,81 +91,81 @@ class Difference:
 def compare_seeds(x: SeedValues, y: SeedValues | None = None, rate: Rate | None = None) -> Difference:
     """Compare the means of two variants over seeds, or of one variant with 0.
 
-    The comparison is paired if every seed of one variant exists in the other: Student's t of the differences, and
-    all sign flips of them. Else Welch's t, and all permutations of the seeds. Seeds below 0 number the runs of an
-    import that names no seeds; they are never paired.
+    The comparison is paired if every seed of one variant exists in the other: Student's t of the differences and
+    the sign-flip test. Otherwise Welch's t and the permutation test of the seeds. Negative seeds number the runs of an
+    import without seeds; they are never paired.
 
     Args:
         x: Number of each seed of the first variant.
         y: Number of each seed of the second variant; None compares x with 0.
-        rate: What the numbers are shares of, where they are shares. The interval is then at least as wide as the
-            number of episodes demands, and lies in [-top, top].
+        rate: Binomial scale of the numbers; None if they are not fractions. With a scale, the variance is at least the
+            binomial variance of the played episodes, and the interval lies in [-top, top].
 
     Returns:
-        The difference x - y. With fewer than two seeds on a side it has no interval.
+        The difference x - y. It has no interval if a variant has fewer than two seeds.
     """
     if y is None:
         values = np.array([x[seed] for seed in sorted(x)], np.float64)
-        return _one_sample(values, _episode_variance([values], rate), rate)
+        return _one_sample(values, _binomial_variance([values], rate), rate)
     common = sorted(x.keys() & y.keys())
     if common and common[0] >= 0 and len(common) == min(len(x), len(y)):
-        ours, theirs = (np.array([side[seed] for seed in common], np.float64) for side in (x, y))
+        x_values, y_values = (np.array([numbers[seed] for seed in common], np.float64) for numbers in (x, y))
         unpaired = tuple(sorted(x.keys() ^ y.keys()))
-        floor = _episode_variance([ours, theirs], rate)
-        return _one_sample(ours - theirs, floor, rate, is_paired=True, unpaired=unpaired)
-    ours, theirs = (np.array([side[seed] for seed in sorted(side)], np.float64) for side in (x, y))
-    return _welch(ours, theirs, _episode_variance([ours, theirs], rate), rate)
+        floor = _binomial_variance([x_values, y_values], rate)
+        return _one_sample(x_values - y_values, floor, rate, is_paired=True, unpaired=unpaired)
+    x_values, y_values = (np.array([numbers[seed] for seed in sorted(numbers)], np.float64) for numbers in (x, y))
+    return _welch(x_values, y_values, _binomial_variance([x_values, y_values], rate), rate)
 
 
 def pool_differences(differences: Sequence[Difference], rate: Rate | None = None) -> Difference:
-    """Average the differences of several tasks, each with the same weight.
+    """Average the differences of several tasks with equal weights.
 
-    The standard errors add in squares; degrees of freedom by Welch and Satterthwaite.
+    The variances add; the degrees of freedom are those of Welch and Satterthwaite.
     """
-    variances = np.array([each.standard_error**2 for each in differences])
-    dofs = np.array([each.dof for each in differences])
+    variances = np.array([difference.standard_error**2 for difference in differences])
+    dofs = np.array([difference.dof for difference in differences])
     with np.errstate(divide="ignore", invalid="ignore"):
         dof = float(variances.sum() ** 2 / (variances**2 / dofs).sum())
-    sizes = [each.n for each in differences]
+    sizes = [difference.n for difference in differences]
     same_form = len({len(n) for n in sizes}) == 1
     pooled = Difference(
-        float(np.mean([each.estimate for each in differences])),
+        float(np.mean([difference.estimate for difference in differences])),
         np.nan,
         np.nan,
         tuple(map(sum, zip(*sizes, strict=True))) if same_form else (sum(map(sum, sizes)),),
-        min(each.fewest for each in differences),
-        all(each.is_paired for each in differences),
-        is_equal=all(each.is_equal for each in differences),
+        min(difference.fewest for difference in differences),
+        all(difference.is_paired for difference in differences),
+        is_equal=all(difference.is_equal for difference in differences),
     )
     return _with_t(pooled, float(variances.sum()) / len(differences) ** 2, dof, rate)
 
 
 def adjust_p(p_values: Sequence[float], families: Sequence[str]) -> list[float]:
-    """Adjust p values by Holm's step-down method (1979), each family of tests alone.
+    """Adjust p values by Holm's step-down method (1979), separately in each family of tests.
 
     Args:
-        p_values: One for each test; NaN means that there is no test, and stays NaN.
-        families: Name of the family of each test.
+        p_values: One per test. NaN means that there is no test; it remains NaN.
+        families: Family of each test.
     """
     p = np.asarray(p_values, np.float64)
     adjusted = np.full(len(p), np.nan)
     for family in set(families):
-        places = [place for place, name in enumerate(families) if name == family and np.isfinite(p[place])]
+        tests = [i for i, name in enumerate(families) if name == family and np.isfinite(p[i])]
         largest = 0.0
-        for rank, place in enumerate(sorted(places, key=lambda place: p[place])):
-            largest = max(largest, min(1.0, (len(places) - rank) * p[place]))
-            adjusted[place] = largest
+        for rank, i in enumerate(sorted(tests, key=lambda i: p[i])):
+            largest = max(largest, min(1.0, (len(tests) - rank) * p[i]))
+            adjusted[i] = largest
     return adjusted.tolist()
 
 
 def decide(difference: Difference, adjusted_p: float, *, sign: int = 1, is_rate: bool = False) -> Verdict:
-    """Decide what the seeds show about the statement that the difference has this sign.
+    """Decide whether the seeds support the claim that the difference has this sign.
 
     Args:
-        difference: What was measured.
-        adjusted_p: Its p value, adjusted for the other tests of its family.
-        sign: 1 or -1.
-        is_rate: Whether it is a difference of win rates, which can be equal for practical purposes.
+        difference: The measured difference.
+        adjusted_p: p value of the difference, adjusted within its family of tests.
+        sign: The claimed sign, 1 or -1.
+        is_rate: Whether it is a difference of win rates, which can be practically equal.
     """
     if difference.is_equal:
         return "equal"
@@ -179,54 +179,57 @@ def decide(difference: Difference, adjusted_p: float, *, sign: int = 1, is_rate:
 
 
 def probability_of_improvement(x: Scores, y: Scores) -> Interval:
-    """Estimate how often a run of x beats a run of y on a task drawn at random; a tie counts half.
+    """Estimate the probability that a run of x has a higher score than a run of y on a random task; a tie counts half.
 
-    The interval holds every probability from which the estimate lies less than Student's t standard errors away, the
-    standard error being that of the probability itself, so that it has a width where every run of x won.
+    The interval contains each probability theta with |theta - estimate| < t(dof) * SE(theta). The standard error is
+    computed at theta, not at the estimate, so the interval has a width even if every run of x won.
 
     Args:
         x: Scores of one variant by task.
-        y: Scores of the other, the same tasks in the same order.
+        y: Scores of the other variant, with the same tasks in the same order.
 
-    Source: Agarwal et al. (2021), the Mann-Whitney U statistic of each task over the number of pairs, then the mean;
-    Hanley and McNeil (1982), the variance; Newcombe (2006), the interval, there with the normal quantile.
+    Source: Agarwal et al. (2021), the mean over tasks of the Mann-Whitney U statistic divided by the number of pairs;
+    Hanley and McNeil (1982), the variance; Newcombe (2006), the interval, with the normal quantile.
     """
     sizes = [(len(ours), len(theirs)) for ours, theirs in zip(x, y, strict=True)]
-    value = float(np.mean([_beats(ours, theirs) for ours, theirs in zip(x, y, strict=True)]))
-    freedom = sum(n + k - 2 for n, k in sizes)
-    if not freedom:
+    win_fractions = [
+        ((ours[:, None] > theirs) + 0.5 * (ours[:, None] == theirs)).mean() for ours, theirs in zip(x, y, strict=True)
+    ]
+    value = float(np.mean(win_fractions))
+    dof = sum(n + k - 2 for n, k in sizes)
+    if not dof:
         return Interval(value, 0.0, 1.0)
-    reach = float(stdtrit(freedom, (1 + LEVEL) / 2)) ** 2 / len(sizes) ** 2
+    factor = float(stdtrit(dof, (1 + LEVEL) / 2)) ** 2 / len(sizes) ** 2
 
-    def excess(theta: float) -> float:
-        return (theta - value) ** 2 - reach * sum(_win_variance(theta, *size) for size in sizes)
+    def distance(theta: float) -> float:
+        return (theta - value) ** 2 - factor * sum(_win_variance(theta, *size) for size in sizes)
 
-    low = 0.0 if value < _CLOSE else root_scalar(excess, bracket=(0.0, min(value, 1 - _CLOSE))).root
-    high = 1.0 if value > 1 - _CLOSE else root_scalar(excess, bracket=(max(value, _CLOSE), 1.0)).root
+    low = 0.0 if value < _EPSILON else root_scalar(distance, bracket=(0.0, min(value, 1 - _EPSILON))).root
+    high = 1.0 if value > 1 - _EPSILON else root_scalar(distance, bracket=(max(value, _EPSILON), 1.0)).root
     return Interval(value, low, high)
 
 
 def performance_profile(scores: Scores, thresholds: Values) -> tuple[Values, Values, Values]:
-    """Measure which share of runs scores above each threshold, tasks weighing equally.
+    """Compute the fraction of runs with a score above each threshold, with equal weights of the tasks.
 
     Args:
         scores: Scores of one variant by task.
         thresholds: [T] ascending.
 
     Returns:
-        The share [T] and the edges of its 95 % interval [T], Wilson's at each threshold.
+        The fraction [T] and the edges [T] of its 95 % Wilson interval at each threshold.
 
     Source: Agarwal et al. (2021), run-score distributions.
     """
-    share = np.mean([(each[:, None] > thresholds).mean(axis=0) for each in scores], axis=0)
-    runs = len(scores) ** 2 / sum(1 / len(each) for each in scores)
-    return share, *score_interval(share, runs)
+    fraction = np.mean([(task_scores[:, None] > thresholds).mean(axis=0) for task_scores in scores], axis=0)
+    effective_n = len(scores) ** 2 / sum(1 / len(task_scores) for task_scores in scores)
+    return fraction, *score_interval(fraction, effective_n)
 
 
 def _one_sample(
     values: Values, floor: float, rate: Rate | None, *, is_paired: bool = False, unpaired: tuple[int, ...] = ()
 ) -> Difference:
-    """Student's t of values against 0, with the exact sign-flip test; `floor` is the least variance of the mean."""
+    """Test values against 0 by Student's t and the sign-flip test; the variance of the mean is at least `floor`."""
     n = len(values)
     base = Difference(
         float(values.mean()),
@@ -243,7 +246,7 @@ def _one_sample(
 
 
 def _welch(x: Values, y: Values, floor: float, rate: Rate | None) -> Difference:
-    """Welch's t of two independent groups of seeds, with the exact permutation test of the means."""
+    """Compare two independent groups of seeds by Welch's t and the permutation test of the means."""
     n, estimate = (len(x), len(y)), float(x.mean() - y.mean())
     if min(n) < 2:
         return Difference(estimate, np.nan, np.nan, n, min(n))
@@ -255,33 +258,37 @@ def _welch(x: Values, y: Values, floor: float, rate: Rate | None) -> Difference:
 
 
 def _with_t(base: Difference, variance: float, dof: float, rate: Rate | None) -> Difference:
-    """Add interval and p value to a difference whose estimate has this variance; none where nothing varies."""
+    """Add the interval and the p value of an estimate with this variance; unchanged if the variance is 0."""
     if not (variance > 0 and dof > 0):
         return base
-    error = float(np.sqrt(variance))
-    reach = float(stdtrit(dof, (1 + LEVEL) / 2)) * error
-    low, high = base.estimate - reach, base.estimate + reach
+    standard_error = float(np.sqrt(variance))
+    half = float(stdtrit(dof, (1 + LEVEL) / 2)) * standard_error
+    low, high = base.estimate - half, base.estimate + half
     if rate is not None:
         low, high = max(low, -rate.top), min(high, rate.top)
-    p = float(2 * stdtr(dof, -abs(base.estimate) / error))
-    return replace(base, low=low, high=high, standard_error=error, dof=dof, p=p)
+    p = float(2 * stdtr(dof, -abs(base.estimate) / standard_error))
+    return replace(base, low=low, high=high, standard_error=standard_error, dof=dof, p=p)
 
 
-def _episode_variance(sides: Sequence[Values], rate: Rate | None) -> float:
-    """Compute the sampling variance that the played episodes alone leave in a difference of mean shares."""
+def _binomial_variance(samples: Sequence[Values], rate: Rate | None) -> float:
+    """Compute the binomial sampling variance of a difference of mean fractions of the played episodes."""
     if rate is None or not np.isfinite(np.max(rate.episodes)):
         return 0.0
     episodes = float(np.min(rate.episodes))
-    variances = [least_variance(np.clip(side.mean() / rate.top, 0, 1), len(side) * episodes) for side in sides]
+    fractions = [np.clip(sample.mean() / rate.top, 0, 1) for sample in samples]
+    variances = [
+        compute_binomial_variance(fraction, len(sample) * episodes)
+        for fraction, sample in zip(fractions, samples, strict=True)
+    ]
     return rate.top**2 * float(np.sum(variances))
 
 
 def _randomize(samples: tuple[Values, ...]) -> float:
-    """Compute the share of all sign flips of one sample, or permutations of two, with a mean at least as far from 0.
+    """Compute the two-sided p value of the sign-flip test of one sample, or of the permutation test of two.
 
-    Above 20,000 of them a sample of so many is used.
+    The test is exact up to 20,000 permutations; above that it uses a random sample of 20,000.
     """
-    from scipy.stats import permutation_test  # takes half a second to import, which no other figure needs
+    from scipy.stats import permutation_test  # the import takes half a second and no other figure needs it
 
     def statistic(*parts: Values, axis: int) -> Values:
         first, *others = (part.mean(axis=axis) for part in parts)
@@ -293,18 +300,13 @@ def _randomize(samples: tuple[Values, ...]) -> float:
         permutation_type="samples" if len(samples) == 1 else "independent",
         alternative="greater",
         vectorized=True,
-        n_resamples=_PERMUTATIONS,
+        n_resamples=_MAX_PERMUTATIONS,
         rng=np.random.default_rng(0),
     )
     return float(result.pvalue)
 
 
-def _beats(ours: Values, theirs: Values) -> float:
-    """Compute the share of pairs that ours wins; a tie counts half."""
-    return float(((ours[:, None] > theirs) + 0.5 * (ours[:, None] == theirs)).mean())
-
-
 def _win_variance(theta: float, n: int, k: int) -> float:
-    """Compute the variance of the share of pairs won if the probability of a win is theta (Hanley and McNeil)."""
-    more = (n + k) / 2 - 1
-    return theta * (1 - theta) * (1 + more * ((1 - theta) / (2 - theta) + theta / (1 + theta))) / (n * k)
+    """Compute the variance of the fraction of won pairs if a pair is won with probability theta (Hanley and McNeil)."""
+    weight = (n + k) / 2 - 1
+    return theta * (1 - theta) * (1 + weight * ((1 - theta) / (2 - theta) + theta / (1 + theta))) / (n * k)

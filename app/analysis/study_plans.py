@@ -1,7 +1,7 @@
-"""The plans of the shipped studies as data: which sweeps, variants, measures and claims.
+"""The plans of the included studies as data: sweeps, variants, measures and claims.
 
-The plans in prose, with the rule for verdicts, are `first-study.md` and `confirmatory-study.md` in
-`app/jobs/sweeps/templates`. How the numbers are computed: `app.analysis.findings`.
+`first-study.md` and `confirmatory-study.md` in `app/jobs/sweeps/templates` contain the plans as text, with the rule for
+verdicts. `app.analysis.findings` computes the numbers.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ class Arm(NamedTuple):
     algo: str
     settings: Mapping[str, Value] = {}
     without: Mapping[str, Value] = {}
-    """Settings that a run of this variant does not have."""
+    """Settings that exclude a run from this variant."""
 
     def matches(self, seed: Seed) -> bool:
         """Return whether a run belongs to this variant."""
@@ -39,22 +39,22 @@ class Measure(NamedTuple):
     meaning: str
     is_rate: bool = False
     is_pooled: bool = True
-    """Whether tasks are averaged; not where its unit is the task's return."""
+    """Whether tasks can be averaged; not if its unit is the return of the task."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A statement of the paper, the variants that it compares and the measure whose sign decides it."""
+    """A claim of the paper, the compared variants and the measures; the sign of the first measure decides."""
 
     number: int
     text: str
     pairs: tuple[tuple[Arm, Arm | None], ...]
-    """Compared variants. Without a second variant the measure itself is compared with 0."""
+    """Compared variants. Without a second variant, the measure is compared with 0."""
     measures: tuple[Measure, ...]
-    """The first measure is the primary one: it decides. The others are reported as well."""
+    """The first measure is the primary one and decides. The others are only reported."""
     sign: int = 1
     others: tuple[tuple[Arm, Arm | None], ...] = ()
-    """Variants that are measured in the same way and reported without a verdict."""
+    """Variants that are measured in the same way, without a verdict."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,9 @@ class StudyPlan:
     sweeps: tuple[str, ...]
     claims: tuple[Claim, ...]
     guide: str = ""
-    """File of the plan in prose."""
+    """Name of the file with the plan as text."""
     question: str = ""
-    """The question that the plan in prose starts with."""
+    """The first question in this text."""
 
 
 _PREWRITE: Final = {"preset": "prewrite"}
@@ -90,11 +90,13 @@ MU_W: Final = Measure(
 FINAL: Final = Measure(
     "final",
     "final win rate",
-    "mean win rate of the evaluations in the last tenth of the budget, of the same kind",
+    "mean win rate of the evaluations in the last tenth of the budget; robust or greedy as μ̄_w",
     True,
 )
-MU_W_GREEDY: Final = Measure("mu_w_greedy", "greedy μ̄_w", "the same of the greedy win rate, also on skirmish", True)
-FINAL_GREEDY: Final = Measure("final_greedy", "final greedy win rate", "the same of the greedy evaluations", True)
+MU_W_GREEDY: Final = Measure("mu_w_greedy", "greedy μ̄_w", "μ̄_w of the greedy win rate on all environments", True)
+FINAL_GREEDY: Final = Measure(
+    "final_greedy", "final greedy win rate", "final greedy win rate on all environments", True
+)
 FALLS: Final = Measure("falls", "falls", "evaluations below .5 after the first evaluation of at least .9")
 Q_ERROR: Final = Measure(
     "q_error",
@@ -105,7 +107,8 @@ Q_ERROR: Final = Measure(
 OVERESTIMATION: Final = Measure(
     "overestimation",
     "overestimation [return]",
-    "mean of greedy Q_tot(s₀) − return over the same evaluations; positive if Q is too high",
+    "mean of greedy Q_tot(s₀) − return over the evaluations in the second half of the budget; positive if Q is too "
+    "high",
     is_pooled=False,
 )
 DELTA_RATIO: Final = Measure(
@@ -123,17 +126,21 @@ BETA_RISE_WHOLE: Final = Measure(
 CLOSED_MORE: Final = Measure(
     "closed_more",
     "closed: lost − won",
-    "share of transitions with β < .5 in lost episodes minus that in won ones, from the first win on",
+    "fraction of transitions with β < .5 in lost episodes minus that in won episodes, from the first win on",
 )
 REMOVED: Final = Measure(
     "removed", "incentive removed, from the first win on", "mean of Σ|(1 − β) r_p| / Σ|r_p| over the reports"
 )
 REMOVED_WHOLE: Final = Measure("removed_whole", "incentive removed, whole run", "the same over all reports")
-R2_OF_H: Final = Measure("r2", "R² of H", "H of a node predicted by its nearest nodes of other episodes, last snapshot")
-R2_OVER_DCAE: Final = Measure(
-    "r2_dcae", "R² of H: TCSE − dCAE", "both embedders fitted again to the states of a run's last snapshot"
+R2_OF_H: Final = Measure(
+    "r2", "R² of H", "H of a node predicted by its nearest nodes of other episodes, at the last snapshot"
 )
-R2_OVER_RANDOM: Final = Measure("r2_random", "R² of H: TCSE − random", "the same against a fixed random projection")
+R2_OVER_DCAE: Final = Measure(
+    "r2_dcae", "R² of H: TCSE − dCAE", "both embedders newly fitted to the states of a run's last snapshot"
+)
+R2_OVER_RANDOM: Final = Measure(
+    "r2_random", "R² of H: TCSE − random", "the same with a fixed random projection instead of dCAE"
+)
 
 MEASURES: Final = (
     *(MU_W, FINAL, FALLS, MU_W_GREEDY, FINAL_GREEDY, Q_ERROR, OVERESTIMATION),
@@ -195,5 +202,5 @@ FIRST: Final = StudyPlan(
     "paper says of it?",
 )
 UNPLANNED: Final = StudyPlan("Runs outside the plans (exploratory)", (), _FIRST_CLAIMS)
-"""The claims of the first study, applied to runs of no plan."""
+"""The claims of the first study, applied to runs that do not belong to a plan."""
 PLANS: Final = (CONFIRMATORY, FIRST)

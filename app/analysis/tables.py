@@ -1,12 +1,16 @@
-"""Frames as tables in files: CSV, LaTeX, Markdown or Parquet.
+"""Export of data frames as CSV, LaTeX, Markdown or Parquet.
 
-A frame may say more about itself in `attrs`: `best`, cells to print in bold as [row, column name], `caption`,
-`left_out`, the runs that do not count, `about`, what CSV too says below its rows though it has no caption, and
-`numbers`, what quoted cells are made of. Files that a program reads, CSV
-and Parquet, have those numbers in columns of their own right after the quoted text: "3m" is followed by "3m value",
-"3m low", "3m high", "3m n", "3m statistic" and "3m interval".
-A column named "3m · 0.8M" stands under the head "3m" in LaTeX. What lives here: formats. What does not: which rows
-a table needs (`app.analysis`).
+`frame.attrs` can contain more information on the table:
+
+- `best`: the cells to print in bold, as [row, column name];
+- `caption`;
+- `left_out`: the runs that are left out, each with its reason;
+- `about`: sentences that are also written below the rows of a CSV file, which has no caption;
+- `numbers`: the numbers behind formatted cells.
+
+CSV and Parquet files are read by programs. They contain these numbers in separate columns after the formatted text:
+"3m" is followed by "3m value", "3m low", "3m high", "3m n", "3m statistic" and "3m interval". In LaTeX, the column
+"3m · 0.8M" gets the header "0.8M" below the header "3m".
 """
 
 import importlib.util
@@ -71,33 +75,33 @@ _LATEX = str.maketrans(
 
 @dataclass(frozen=True)
 class Number:
-    """What a quoted cell is made of; None where there is none of it."""
+    """The number behind a formatted cell; parts that do not exist are None or empty."""
 
     value: float
     low: float | None = None
     high: float | None = None
     n: int | str = ""
-    """How many seeds it is of; of two variants both, "3 and 5"."""
+    """Number of seeds; for two variants both numbers, "3 and 5"."""
     statistic: str = ""
-    """What the value is: "mean over seeds"."""
+    """Meaning of the value: "mean over seeds"."""
     interval: str = ""
-    """What low and high are."""
+    """Meaning of low and high."""
 
 
 class Cell(str):
-    """A quoted cell that knows its number."""
+    """The text of a formatted cell, with its number."""
 
     __slots__ = ("number",)
     number: Number
 
     def __new__(cls, text: str, number: Number) -> "Cell":
-        """Write the text; the number goes along with it."""
+        """Make a cell from its text and its number."""
         cell = super().__new__(cls, text)
         cell.number = number
         return cell
 
     def followed_by(self, text: str) -> "Cell":
-        """Write more behind it."""
+        """Append text and keep the number."""
         return Cell(f"{self}{text}", self.number)
 
 
@@ -110,11 +114,15 @@ def describe_table(
     about: Sequence[str] = (),
     cells: Mapping[str, Sequence[object]] | None = None,
 ) -> pd.DataFrame:
-    """Give a frame its caption, its best cells as (row, column name), and the runs that do not count, with why.
+    """Set the `attrs` of a frame that the exported files need.
 
-    Sentences `about` its runs stand below the rows of CSV, which has no caption. All of it travels with the frame into
-    the files, and so do the numbers of those `cells`, by column, that are quoted: in the frame itself they become plain
-    text.
+    Args:
+        frame: The table; its `Cell` values are replaced by plain text.
+        caption: The caption.
+        best: Cells to print in bold, as (row, column name).
+        left_out: Runs that are left out, each with its reason.
+        about: Sentences for the end of a CSV file, which has no caption.
+        cells: The cells of each column; the numbers of `Cell` values are stored.
     """
     numbers = {
         name: [list(astuple(cell.number)) if isinstance(cell, Cell) else None for cell in column]
@@ -122,10 +130,9 @@ def describe_table(
         if any(isinstance(cell, Cell) for cell in column)
     }
     for name in numbers:
-        plain = [str(each) if isinstance(each, Cell) else each for each in frame[name]]
-        frame[name] = pd.Series(plain, index=frame.index, dtype=frame[name].dtype)
-    bold = [[row, name] for row, name in best]
-    frame.attrs = {"caption": caption, "best": bold, "left_out": list(left_out)}
+        texts = [str(value) if isinstance(value, Cell) else value for value in frame[name]]
+        frame[name] = pd.Series(texts, index=frame.index, dtype=frame[name].dtype)
+    frame.attrs = {"caption": caption, "best": [[row, name] for row, name in best], "left_out": list(left_out)}
     frame.attrs["about"] = [text for text in about if text]
     if numbers:
         frame.attrs["numbers"] = numbers
@@ -133,33 +140,34 @@ def describe_table(
 
 
 def with_numbers(frame: pd.DataFrame) -> pd.DataFrame:
-    """Put the numbers of quoted cells into columns of their own, right after each quoted column."""
-    known: Mapping[str, Sequence[Sequence[object] | None]] = frame.attrs.get("numbers", {})
+    """Add the numbers of formatted cells as separate columns after each formatted column."""
+    numbers: Mapping[str, Sequence[Sequence[object] | None]] = frame.attrs.get("numbers", {})
     columns: dict[str, pd.Series] = {}
     for name in frame.columns:
         columns[name] = pd.Series(frame[name])
-        for place, part in enumerate(fields(Number) if name in known else ()):
-            values = [row[place] if row else None for row in known[name]]
-            is_number = part.name in ("value", "low", "high")
-            kept = values if is_number else [value or None for value in values]
-            kind = "float64" if is_number else "object"
-            columns[f"{name} {part.name}"] = pd.Series(kept, index=frame.index, dtype=kind)
-    return pd.DataFrame(columns) if known else frame
+        for i, field in enumerate(fields(Number) if name in numbers else ()):
+            values = [row[i] if row else None for row in numbers[name]]
+            is_number = field.name in ("value", "low", "high")
+            if not is_number:
+                values = [value or None for value in values]
+            dtype = "float64" if is_number else "object"
+            columns[f"{name} {field.name}"] = pd.Series(values, index=frame.index, dtype=dtype)
+    return pd.DataFrame(columns) if numbers else frame
 
 
 def writes_parquet() -> bool:
-    """Whether this machine has what writes Parquet."""
+    """Return whether the library that writes Parquet is installed."""
     return importlib.util.find_spec("pyarrow") is not None
 
 
 def left_out_lines(frame: pd.DataFrame) -> list[str]:
-    """The lines below a table on which runs were left out of it; nothing if none was."""
+    """Return the lines below a table that list the runs left out of it; empty if there are none."""
     runs = [str(text) for text in frame.attrs.get("left_out", ())]
-    return [f"Left out: {len(runs)} run{'s' if len(runs) > 1 else ''} of those chosen.", *runs] if runs else []
+    return [f"Left out: {len(runs)} selected run{'s' if len(runs) > 1 else ''}.", *runs] if runs else []
 
 
 def export_table(frame: pd.DataFrame, format: TableFormat) -> bytes:
-    """Write a table in one format.
+    """Write a table as a file in one format.
 
     Raises:
         ValueError: If the format is unknown.
@@ -178,12 +186,12 @@ def export_table(frame: pd.DataFrame, format: TableFormat) -> bytes:
 
 
 def best_cells(frame: pd.DataFrame) -> set[tuple[int, str]]:
-    """List the cells that stand in bold, as (row, column name)."""
+    """Return the cells to print in bold, as (row, column name)."""
     return {(row, name) for row, name in frame.attrs.get("best", [])}
 
 
 def _remarks(frame: pd.DataFrame) -> str:
-    """Write what is said as comment lines without a comma, so that a reader of CSV sees one field in each."""
+    """Write the notes as comment lines without commas, so that a CSV reader parses each as one field."""
     plain = str.maketrans("", "", ',"')
     lines = [*map(str, frame.attrs.get("about", ())), *left_out_lines(frame)]
     return "".join(f"# {_one_line(line).translate(plain)}\n" for line in lines)
@@ -208,9 +216,9 @@ def _markdown(frame: pd.DataFrame) -> str:
         for i, row in enumerate(_texts(frame))
     ]
     text = "\n".join([line(list(frame.columns)), line(["---"] * len(frame.columns)), *rows]) + "\n"
-    said = [str(frame.attrs["caption"])] if frame.attrs.get("caption") else []
-    said += [("- " if place else "") + _one_line(text) for place, text in enumerate(left_out_lines(frame))]
-    return f"{text}\n" + "".join(f"{each}\n" for each in said) if said else text
+    notes = [str(frame.attrs["caption"])] if frame.attrs.get("caption") else []
+    notes += [("- " if i else "") + _one_line(note) for i, note in enumerate(left_out_lines(frame))]
+    return f"{text}\n" + "".join(f"{note}\n" for note in notes) if notes else text
 
 
 def _latex(frame: pd.DataFrame) -> str:
@@ -220,21 +228,30 @@ def _latex(frame: pd.DataFrame) -> str:
 
 
 def _tabular(frame: pd.DataFrame) -> str:
-    """Let pandas write the frame; a rule stands under each name that spans columns."""
+    """Write the tabular environment, with a rule below each header that spans several columns."""
     best = best_cells(frame)
     rows = [
         [_escape(cell, bold=(i, name) in best) for cell, name in zip(row, frame, strict=True)]
         for i, row in enumerate(_texts(frame))
     ]
-    parts = [name.split(NESTED, 1) if NESTED in name else ["", name] for name in frame]
-    heads = [(_escape(above), _escape(below)) for above, below in parts]
-    is_nested = any(above for above, _ in heads)
-    written = pd.DataFrame(rows, columns=pd.MultiIndex.from_tuples(heads) if is_nested else [name for _, name in heads])
-    form = "l" * len(heads)
-    text = written.to_latex(index=False, escape=False, column_format=form, multicolumn_format="c").rstrip("\n")
-    spans = [list(members) for _, members in groupby(enumerate(heads, 1), key=lambda head: head[1][0])]
-    rules = [rf"\cmidrule(lr){{{span[0][0]}-{span[-1][0]}}}" for span in spans if span[0][1][0]]
-    return text.replace("\\\\\n", f"\\\\\n{' '.join(rules)}\n", 1) if is_nested else text
+    headers = []
+    for name in frame:
+        upper, separator, lower = name.partition(NESTED)
+        headers.append((_escape(upper), _escape(lower)) if separator else ("", _escape(name)))
+    is_nested = any(upper for upper, _ in headers)
+    columns = pd.MultiIndex.from_tuples(headers) if is_nested else [lower for _, lower in headers]
+    text = pd.DataFrame(rows, columns=columns).to_latex(
+        index=False, escape=False, column_format="l" * len(headers), multicolumn_format="c"
+    )
+    text = text.rstrip("\n")
+    if not is_nested:
+        return text
+    rules = []
+    for upper, group in groupby(enumerate(headers, 1), key=lambda header: header[1][0]):
+        numbers = [number for number, _ in group]
+        if upper:
+            rules.append(rf"\cmidrule(lr){{{numbers[0]}-{numbers[-1]}}}")
+    return text.replace("\\\\\n", f"\\\\\n{' '.join(rules)}\n", 1)
 
 
 def _escape(text: str, *, bold: bool = False) -> str:

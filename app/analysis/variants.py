@@ -1,7 +1,7 @@
-"""Which runs are one line of a comparison? Those that differ in nothing but their seed.
+"""Groups of runs that differ only in their seed: the lines of a comparison.
 
-A variant is an algorithm on a map with whatever was set otherwise than its preset says; its name tells just that, so
-an ablation never hides behind the algorithm's name. Knows no storage and draws nothing.
+A variant is an algorithm on a map with all settings that differ from its preset. Its name contains these settings, so
+an ablation is never shown under the plain name of the algorithm.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,14 +26,14 @@ from emtc_core.config.run import list_algos
 
 @dataclass(frozen=True)
 class Variant:
-    """Runs that differ in nothing but their seed."""
+    """Runs that differ only in their seed."""
 
     method: str
-    """Algorithm and what was changed, "emtc-qplex (gate.enabled = false)": the same on every map and in every link."""
+    """Key: algorithm and changed settings, "emtc-qplex (gate.enabled = false)". Equal on all maps and in all links."""
     name: str
-    """The same in the paper's words, "EMTC(QPLEX), No-TCGM"; a preset that all share is left to the caption."""
+    """Name in the paper: "EMTC(QPLEX), No-TCGM". A preset that all runs share is stated in the caption instead."""
     task: str
-    """Map, and the environment where it is not the embedded one: "3m", "3m [smac]"."""
+    """Map, with the environment unless it is the embedded one: "3m", "3m [smac]"."""
     algo: str
     map: str
     env: str
@@ -42,52 +42,52 @@ class Variant:
 
     @property
     def changed(self) -> str:
-        """What was set otherwise than any preset says, "gate.enabled = false"; empty for the plain algorithm."""
+        """Settings that differ from the preset, "gate.enabled = false"; empty for the plain algorithm."""
         return _write_changes({key: value for key, value in self.changes.items() if key != "preset"})
 
     @property
     def label(self) -> str:
-        """Its name where several maps stand together: "EMTC(QPLEX) on 3m, No-TCGM"."""
+        """Name with the map: "EMTC(QPLEX) on 3m, No-TCGM"."""
         algo, comma, rest = self.name.partition(", ")
         return f"{algo} on {self.task}{comma}{rest}"
 
 
 def group_variants(configs: Mapping[str, Mapping[str, Any]]) -> list[Variant]:
-    """Group runs by every setting except the seed: by task, then by algorithm in the paper's order.
+    """Group runs by all settings except the seed, sorted by task and then by algorithm in the paper's order.
 
     Args:
-        configs: Run id → configuration as stored, nested or flat. Budgets are named only where runs that are otherwise
-            alike had different ones.
+        configs: Stored configurations by run id, nested or flat. The training length is part of a name only if runs
+            with otherwise equal settings have different lengths.
     """
     flat = {run_id: flatten_tree(config) for run_id, config in configs.items()}
     changes = {run_id: find_changes(settings) for run_id, settings in flat.items()}
-    presets = {str(each.get("preset", "")) for each in changes.values()}
+    presets = {str(run_changes.get("preset", "")) for run_changes in changes.values()}
     groups: dict[tuple[str, str], list[str]] = {}
-    for run_id, key in _keys(flat, changes).items():
+    for run_id, key in _make_keys(flat, changes).items():
         groups.setdefault(key, []).append(run_id)
     variants = []
     for (method, task), run_ids in groups.items():
         first = run_ids[0]
         values = flat[first]
         algo, map, env = (str(values.get(key)) for key in ("algo", "env.map", "env.name"))
-        told = {key: value for key, value in changes[first].items() if key != "preset" or len(presets) > 1}
-        budget = f", {name_budget(values.get('train.t_max'))}" if method.endswith(_budget(values)) else ""
-        by_seed = sorted(run_ids, key=lambda each: (str(flat[each].get("seed")).zfill(10), each))
-        name = name_method(algo, told, read_origins(values)) + budget
+        named_changes = {key: value for key, value in changes[first].items() if key != "preset" or len(presets) > 1}
+        budget = _budget_suffix(values)
+        by_seed = sorted(run_ids, key=lambda run_id: (str(flat[run_id].get("seed")).zfill(10), run_id))
+        name = name_method(algo, named_changes, read_origins(values)) + (budget if method.endswith(budget) else "")
         variants.append(Variant(method, name, task, algo, map, env, tuple(by_seed), changes[first]))
-    order = {algo: place for place, algo in enumerate(list_algos())}
-    return sorted(variants, key=lambda each: (each.task, order.get(each.algo, len(order)), each.method))
+    order = {algo: position for position, algo in enumerate(list_algos())}
+    return sorted(variants, key=lambda variant: (variant.task, order.get(variant.algo, len(order)), variant.method))
 
 
 def doubt_runs(configs: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
-    """Say of which variants the seeds were trained by code that differs; see `code.doubt_seeds`."""
+    """Return a warning per variant whose seeds were trained by different code; see `settings.doubt_seeds`."""
     flat = {run_id: flatten_tree(config) for run_id, config in configs.items()}
     variants = group_variants(configs)
     return doubt_seeds({variant.label: [flat[run_id] for run_id in variant.run_ids] for variant in variants})
 
 
 def list_differences(configs: Mapping[str, Mapping[str, Any]], variants: Sequence[Variant]) -> pd.DataFrame:
-    """List the settings whose values differ between runs: setting × variant, the seeds of a variant in one cell."""
+    """Tabulate the settings that differ between runs: setting × variant; a cell has the values of all seeds."""
     flat = {run_id: flatten_tree(configs[run_id]) for variant in variants for run_id in variant.run_ids}
     keys = sorted({key for values in flat.values() for key in values})
     differing = [key for key in keys if len({write_value(values.get(key)) for values in flat.values()}) > 1]
@@ -98,33 +98,32 @@ def list_differences(configs: Mapping[str, Mapping[str, Any]], variants: Sequenc
     return pd.DataFrame({"setting": differing, **columns}, dtype="object")
 
 
-def _keys(flat: Mapping[str, Settings], changes: Mapping[str, Settings]) -> dict[str, tuple[str, str]]:
-    """Method and task of every run by name; the budget only where it tells otherwise equal runs apart."""
-    keys = {run_id: (_method(values, changes[run_id]), name_task(values)) for run_id, values in flat.items()}
+def _make_keys(flat: Mapping[str, Settings], changes: Mapping[str, Settings]) -> dict[str, tuple[str, str]]:
+    """Make the key (method, task) of each run, with the training length if otherwise equal runs differ in it."""
+    keys = {
+        run_id: (write_method(str(values.get("algo")), changes[run_id]), name_task(values))
+        for run_id, values in flat.items()
+    }
     budgets: dict[tuple[str, str], set[Value]] = {}
     for run_id, key in keys.items():
         budgets.setdefault(key, set()).add(flat[run_id].get("train.t_max"))
     return {
-        run_id: (method, task) if len(budgets[method, task]) == 1 else (f"{method}{_budget(flat[run_id])}", task)
+        run_id: (method, task) if len(budgets[method, task]) == 1 else (f"{method}{_budget_suffix(flat[run_id])}", task)
         for run_id, (method, task) in keys.items()
     }
 
 
-def _method(values: Settings, changes: Settings) -> str:
-    return write_method(str(values.get("algo")), changes)
-
-
 def write_method(algo: str, changes: Settings) -> str:
-    """Write what makes a method: "emtc-qplex (gate.enabled = false)"."""
-    said = _write_changes(changes)
-    return f"{algo} ({said})" if said else algo
+    """Write the key of a method: "emtc-qplex (gate.enabled = false)"."""
+    text = _write_changes(changes)
+    return f"{algo} ({text})" if text else algo
 
 
 def _write_changes(changes: Settings) -> str:
     return ", ".join(f"{key} = {write_value(value)}" for key, value in sorted(changes.items()))
 
 
-def _budget(values: Settings) -> str:
+def _budget_suffix(values: Settings) -> str:
     return f", {name_budget(values.get('train.t_max'))}"
 
 

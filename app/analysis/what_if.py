@@ -1,14 +1,14 @@
-"""What would the gate have said with another tau, delta or lookup rule? Recomputed beside what was recorded.
+"""Recomputed gate: beta and the incentive with another tau, delta or lookup rule, compared with the recorded values.
 
-Two sets of transitions are judged again, by the core's own functions:
+Two sets of transitions are evaluated again with the functions of `emtc_core`:
 
-  * **transitions**, the newest recorded up to a snapshot: another tau over the recorded delta_mem. Lookups are not
-    recomputed, for the memory of that moment is gone.
-  * **links**, the stored successors of the snapshot's nodes: another tau, nodes merged anew at another delta
-    (`emtc_core.memory.remerge`), and each end of a link looked up by another rule.
+  * **transitions**: the newest recorded transitions up to a snapshot, with another tau and the recorded delta_mem.
+    Lookups are not recomputed, because the memory at that time is not stored.
+  * **links**: the stored successors of the nodes of the snapshot, with another tau, with nodes merged again at another
+    delta (`emtc_core.memory.remerge`), and with another lookup rule for both ends of a link.
 
-The incentive is the core's r_p with H and N_xi/N_call of the nodes, its removed share `gate/incentive_removed` over
-every recorded transition. The learner's Q(s') is not recorded for each transition and stands at 0.
+The incentive is r_p with H and N_xi/N_call of the nodes. Its removed fraction is `gate/incentive_removed` over all
+recorded transitions. Q(s') of the learner is not recorded per transition; 0 is used.
 """
 
 from collections.abc import Mapping
@@ -43,11 +43,12 @@ S = TypeVar("S", bound=Section)
 
 MOST_TRANSITIONS = 200_000
 NONE = -1
+"""Row of a missing node."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """The settings of a run that its gate, its incentive and its memory followed."""
+    """Settings of the gate, the incentive and the memory of a run."""
 
     gate: GateConfig
     incentive: IncentiveConfig
@@ -58,60 +59,60 @@ class Rules:
 
 @dataclass(frozen=True)
 class Question:
-    """What is to be other than it was; the default changes nothing."""
+    """The changed settings; the defaults change nothing."""
 
     tau_factor: float = 1.0
-    tau_fixed: float | None = None  # return units, in place of the recorded tau
-    delta_factor: float | None = None  # None leaves the nodes as recorded; 1 merges anew at the recorded delta
+    tau_fixed: float | None = None  # [return], replaces the recorded tau
+    delta_factor: float | None = None  # None: nodes as recorded; 1: nodes merged again at the recorded delta
     lookup: Lookup = "nearest"
     successor: Successor = "nn"
 
     def tau(self, recorded: Any) -> Any:
-        """The tau [return units] where it was `recorded`, a number or an array."""
+        """Return the changed tau [return] for a recorded one, a number or an array."""
         fixed = self.tau_fixed
         return recorded * self.tau_factor if fixed is None else np.full_like(np.asarray(recorded, np.float64), fixed)
 
 
 @dataclass(frozen=True)
 class Stream:
-    """Recorded transitions [N] in their order; NaN where nothing was found or there is no gate."""
+    """Recorded transitions [N] in their order; NaN if a lookup found nothing or the run has no gate."""
 
     delta_mem: Floats
     beta: Floats
     tau: Floats
-    slot: Rows  # -1: none
+    slot: Rows  # -1: no node
     next_slot: Rows
-    ends: Flags  # nothing is bootstrapped
+    ends: Flags  # last step of an episode, without bootstrapping
 
     def only(self, keep: Flags) -> "Stream":
-        """Keep some of them."""
+        """Select transitions by a mask [N]."""
         return Stream(**{name: values[keep] for name, values in vars(self).items()})
 
 
 @dataclass(frozen=True)
 class Judged:
-    """The gate's verdicts on N transitions, and the incentive that it weighed."""
+    """Values of the gate and the incentive for N transitions."""
 
-    delta_mem: Floats  # [N] return units; NaN where a lookup found nothing
+    delta_mem: Floats  # [N] [return]; NaN if a lookup found nothing
     beta: Floats  # [N] in [0, 1]; NaN without a gate
-    r_p: Floats  # [N] return units, before the gate
+    r_p: Floats  # [N] [return], before the gate
 
 
 @dataclass(frozen=True)
 class Shares:
-    """What a gate did to all of them."""
+    """Means of the gate over N transitions."""
 
     n: int
-    missed: float  # share whose lookup found nothing
+    missed: float  # fraction whose lookup found nothing
     delta_mem: float  # mean [return]
     beta: float  # mean
-    closed: float  # share with beta < CLOSED_BELOW
-    removed: float  # sum |(1 - beta) r_p| over sum |r_p|; 0 where none flows
+    closed: float  # fraction with beta < CLOSED_BELOW
+    removed: float  # sum |(1 - beta) r_p| over sum |r_p|; 0 if every r_p is 0
 
 
 @dataclass(frozen=True)
 class Compared:
-    """One set of transitions, judged twice."""
+    """Recorded and recomputed values of one set of transitions."""
 
     name: str
     recorded: Judged
@@ -120,23 +121,23 @@ class Compared:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the question changes."""
+    """Effect of the changed settings."""
 
     sets: tuple[Compared, ...]
-    nodes: int  # of the snapshot, or of its selection
+    nodes: int  # number of nodes of the snapshot or the selection
     nodes_after: int
-    tau: float  # at the snapshot, as recorded [return]; NaN where it is unknown
+    tau: float  # recorded tau at the snapshot [return]; NaN if unknown
     tau_after: float
-    delta: float  # as recorded
+    delta: float  # recorded
     delta_after: float
-    law_without_inverse: str | None = None  # label of the gate law from whose beta no tau can be computed
+    law_without_inverse: str | None = None  # label of a gate law whose tau cannot be computed from beta
 
 
 def read_rules(config: Mapping[str, Any]) -> Rules:
-    """Read a run's stored configuration; settings that this version does not know are left out.
+    """Read the rules from the stored configuration of a run; settings that this version does not have are ignored.
 
     Raises:
-        ConfigError: If a setting has a value that it cannot have.
+        ConfigError: If a setting has an invalid value.
     """
     train = config.get("train")
     train = train if isinstance(train, Mapping) else {}
@@ -154,11 +155,17 @@ def read_rules(config: Mapping[str, Any]) -> Rules:
 
 
 def read_stream(db: Database, run_id: str, rules: Rules, *, until: int, limit: int = MOST_TRANSITIONS) -> Stream:
-    """Read the newest transitions up to env step `until`; none where they were thinned away.
+    """Read the newest transitions up to env step `until`; empty if they were removed by thinning.
 
-    A run without a gate recorded no delta_mem; it follows from the H that were looked up all the same. An episode's
-    last row ends it. Where the target goes on after a time limit, which is not recorded as such, h_next tells: it is
-    0 at the true ends alone.
+    A run without a gate does not record delta_mem; it is computed from the recorded h and h_next. Time limits are not
+    recorded. If the target bootstraps at a time limit, only the last rows with h_next = 0 are true ends of episodes.
+
+    Args:
+        db: An open database.
+        run_id: The run.
+        rules: The settings of the run.
+        until: Last env step.
+        limit: Maximum number of transitions.
     """
     frame = newest_transitions(db, run_id, until, limit)
     names = ("reward", "h", "h_next", "delta_mem", "beta", "tau")
@@ -185,15 +192,15 @@ def answer(
     merged: "Remerged | None" = None,
     rows: Rows | None = None,
 ) -> Answer:
-    """Judge the newest transitions and the snapshot's links anew.
+    """Evaluate the newest transitions and the links of a snapshot with changed settings.
 
     Args:
-        snapshot: The memory at one moment.
-        stream: Transitions up to that moment.
-        rules: The run's own settings.
-        question: What is to be other.
-        merged: The nodes merged by `question.delta_factor`, see `merge_nodes`; None leaves them as recorded.
-        rows: Rows of the snapshot to look at; None for all. Merging always looks at all nodes.
+        snapshot: The memory at one env step.
+        stream: Transitions up to this env step.
+        rules: The settings of the run.
+        question: The changed settings.
+        merged: The nodes merged by `question.delta_factor`, see `merge_nodes`; None for the recorded nodes.
+        rows: Selected rows of the snapshot; None for all. Nodes are always merged in the whole memory.
     """
     law = make_gate_law(rules.gate)
     tau = tau_of(snapshot, stream, rules.gate)
@@ -202,12 +209,12 @@ def answer(
     tau_after = float(question.tau(tau))
     links = _compare_links(snapshot, rules, question, tau_after, merged, rows)
     sets = (_compare_stream(snapshot, stream, rules, question, tau), links) if len(stream.beta) else (links,)
-    chosen = np.arange(snapshot.size) if rows is None else rows
+    selected = np.arange(snapshot.size) if rows is None else rows
     factor = question.delta_factor if merged is not None else None
     return Answer(
         sets=sets,
-        nodes=len(chosen),
-        nodes_after=len(chosen) if merged is None else len(np.unique(merged.node[chosen])),
+        nodes=len(selected),
+        nodes_after=len(selected) if merged is None else len(np.unique(merged.node[selected])),
         tau=tau,
         tau_after=tau_after,
         delta=rules.memory.delta,
@@ -217,15 +224,15 @@ def answer(
 
 
 def merge_nodes(snapshot: Snapshot, rules: Rules, factor: float) -> "Remerged":
-    """Merge a snapshot's nodes at `factor` times the run's delta.
+    """Merge the nodes of a snapshot at `factor` times the delta of the run.
 
     Raises:
-        ConfigError: If the factor is below 1 or the snapshot holds an embedding that is no number.
+        ConfigError: If the factor is below 1 or the embedding contains NaN or infinite values.
     """
-    from emtc_core.memory.remerge import StoredNodes, remerge  # compiled code: only who asks waits for its import
+    from emtc_core.memory.remerge import StoredNodes, remerge  # imported here because it loads compiled code
 
     if factor < 1:
-        rule = f"can only grow, because nodes that merged at {rules.memory.delta:g} cannot be split again"
+        rule = f"can only be increased, because nodes that were merged at {rules.memory.delta:g} cannot be split"
         raise ConfigError(rule, key="memory.delta", value=rules.memory.delta * factor)
     nodes = StoredNodes(
         embedding=snapshot.embedding,
@@ -241,28 +248,28 @@ def merge_nodes(snapshot: Snapshot, rules: Rules, factor: float) -> "Remerged":
     try:
         return remerge(nodes, delta=factor * rules.memory.delta, config=rules.memory, at_any_distance=nearest)
     except ValueError as exc:
-        raise ConfigError(f"cannot be merged again: {exc}", key=f"snapshot {snapshot.id}") from exc
+        raise ConfigError(f"cannot be merged: {exc}", key=f"snapshot {snapshot.id}") from exc
 
 
 def tau_of(snapshot: Snapshot, stream: Stream, gate: GateConfig) -> float:
-    """Compute the tau at a snapshot from its delta_mem and beta, else read it from the newest transition.
+    """Compute the tau at a snapshot from its delta_mem and beta, or read it from the newest transition.
 
     Args:
-        snapshot: The memory at one moment.
-        stream: All transitions up to that moment.
-        gate: The gate's settings, which name its law.
+        snapshot: The memory at one env step.
+        stream: All transitions up to this env step.
+        gate: The settings of the gate, including its law.
 
     Returns:
-        tau [return]; NaN where the law has no inverse and no transition recorded a tau.
+        tau [return]; NaN if the law has no inverse and no transition recorded a tau.
 
     Raises:
-        PluginError: If the law is of a plug-in that is not installed.
+        PluginError: If the law belongs to a plug-in that is not installed.
     """
     law = make_gate_law(gate)
     low, high = INVERTIBLE
-    between = (snapshot.beta > low) & (snapshot.beta < high) & (snapshot.delta_mem > 0)
-    if law.is_invertible and between.any():
-        error, beta = (values[between].astype(np.float64) for values in (snapshot.delta_mem, snapshot.beta))
+    is_usable = (snapshot.beta > low) & (snapshot.beta < high) & (snapshot.delta_mem > 0)
+    if law.is_invertible and is_usable.any():
+        error, beta = (values[is_usable].astype(np.float64) for values in (snapshot.delta_mem, snapshot.beta))
         return float(np.median(law.temperature_for(beta, error)))
     recorded = stream.tau[np.isfinite(stream.tau)]
     if len(recorded):
@@ -270,62 +277,60 @@ def tau_of(snapshot: Snapshot, stream: Stream, gate: GateConfig) -> float:
     return gate.tau_end if law.is_invertible else np.nan
 
 
-def explain_tau(found: Answer) -> str:
-    """Explain why the tau at the snapshot was not computed from its beta; empty where it was."""
-    if found.law_without_inverse is None:
+def explain_tau(result: Answer) -> str:
+    """Explain why the tau at the snapshot was not computed from its beta; empty if it was."""
+    if result.law_without_inverse is None:
         return ""
-    cannot = (
-        f"τ at the snapshot cannot be computed from its β: the gate {found.law_without_inverse} has no inverse "
+    reason = (
+        f"τ at the snapshot cannot be computed from its β: the gate {result.law_without_inverse} has no inverse "
         "(temperature_for)."
     )
-    if np.isfinite(found.tau):
-        return f"{cannot} The τ of the newest recorded transition is used."
-    return f"{cannot} No transition up to this snapshot is stored either, so τ is unknown; set one τ for all."
+    if np.isfinite(result.tau):
+        return f"{reason} The τ of the newest recorded transition is used."
+    return f"{reason} No transition up to this snapshot is stored, so τ is unknown. Set a fixed τ."
 
 
 def shares(judged: Judged) -> Shares:
-    """Measure what a gate did; see `emtc_core.learner.targets.gate_shares`, whose definitions these are."""
+    """Compute the means of a gate, with the definitions of `emtc_core.learner.targets.gate_shares`."""
     n = len(judged.beta)
-    known = np.isfinite(judged.delta_mem)
-    offered = np.abs(judged.r_p)
-    whole = float(offered.sum())
-    removed = float(((1 - judged.beta) * offered).sum() / whole) if whole else 0.0
+    is_hit = np.isfinite(judged.delta_mem)
+    incentive_size = np.abs(judged.r_p)
+    total = float(incentive_size.sum())
+    removed = float(((1 - judged.beta) * incentive_size).sum() / total) if total else 0.0
     has_gate = n > 0 and not np.isnan(judged.beta).any()
     return Shares(
         n=n,
-        missed=float(1 - known.mean()) if n else np.nan,
-        delta_mem=float(judged.delta_mem[known].mean()) if known.any() else np.nan,
+        missed=float(1 - is_hit.mean()) if n else np.nan,
+        delta_mem=float(judged.delta_mem[is_hit].mean()) if is_hit.any() else np.nan,
         beta=float(judged.beta.mean()) if has_gate else np.nan,
         closed=float((judged.beta < CLOSED_BELOW).mean()) if has_gate else np.nan,
         removed=removed if has_gate else np.nan,
     )
 
 
-def tabulate(found: Answer) -> pd.DataFrame:
-    """Lay recorded, recomputed and difference side by side, one row per quantity."""
+def tabulate(result: Answer) -> pd.DataFrame:
+    """Tabulate recorded, recomputed and difference, one row per quantity."""
     rows = [
-        _row("τ at the snapshot [return]", found.tau, found.tau_after, 4),
-        _row("nodes", found.nodes, found.nodes_after, 0),
+        _row("τ at the snapshot [return]", result.tau, result.tau_after, 4),
+        _row("nodes", result.nodes, result.nodes_after, 0),
     ]
-    for each in found.sets:
-        before, after = shares(each.recorded), shares(each.recomputed)
+    for compared in result.sets:
+        before, after = shares(compared.recorded), shares(compared.recomputed)
         rows += [
-            _row(f"{each.name}: Δ̄_mem [return]", before.delta_mem, after.delta_mem, 4),
-            _row(f"{each.name}: lookup found nothing [%]", 100 * before.missed, 100 * after.missed, 2),
-            _row(f"{each.name}: β̄", before.beta, after.beta, 4),
-            _row(f"{each.name}: β < {CLOSED_BELOW:g} [%]", 100 * before.closed, 100 * after.closed, 2),
-            _row(f"{each.name}: incentive passed [%]", 100 - 100 * before.removed, 100 - 100 * after.removed, 2),
-            _row(f"{each.name}: incentive removed [%]", 100 * before.removed, 100 * after.removed, 2),
+            _row(f"{compared.name}: Δ̄_mem [return]", before.delta_mem, after.delta_mem, 4),
+            _row(f"{compared.name}: lookup found nothing [%]", 100 * before.missed, 100 * after.missed, 2),
+            _row(f"{compared.name}: β̄", before.beta, after.beta, 4),
+            _row(f"{compared.name}: β < {CLOSED_BELOW:g} [%]", 100 * before.closed, 100 * after.closed, 2),
+            _row(f"{compared.name}: incentive passed [%]", 100 - 100 * before.removed, 100 - 100 * after.removed, 2),
+            _row(f"{compared.name}: incentive removed [%]", 100 * before.removed, 100 * after.removed, 2),
         ]
     columns = pd.Index(["quantity", "recorded", "recomputed", "difference"])
-    return describe_table(pd.DataFrame(rows, columns=columns), caption=_caption(found))
-
-
-def _caption(found: Answer) -> str:
-    counted = ", ".join(f"{len(each.recorded.beta):,} {each.name}" for each in found.sets)
-    return (
-        f"Recorded beside recomputed, over {counted}; δ = {found.delta_after:.3g}. Q(s′) stands at 0 in the incentive."
+    sizes = ", ".join(f"{len(compared.recorded.beta):,} {compared.name}" for compared in result.sets)
+    caption = (
+        f"Recorded and recomputed values of {sizes}; δ = {result.delta_after:.3g}. The incentive is computed with "
+        "Q(s′) = 0."
     )
+    return describe_table(pd.DataFrame(rows, columns=columns), caption=caption)
 
 
 def _row(name: str, before: float, after: float, digits: int) -> tuple[str, str, str, str]:
@@ -336,19 +341,17 @@ def _row(name: str, before: float, after: float, digits: int) -> tuple[str, str,
 
 
 def _section(kind: type[S], config: Mapping[str, Any], name: str) -> S:
-    given = config.get(name)
-    known = (
-        {key: value for key, value in given.items() if key in kind.model_fields} if isinstance(given, Mapping) else {}
-    )
+    stored = config.get(name)
+    values = stored if isinstance(stored, Mapping) else {}
     try:
-        return kind.model_validate(known)
+        return kind.model_validate({key: value for key, value in values.items() if key in kind.model_fields})
     except ValidationError as exc:
         raise ConfigError(*read_faults(exc, lambda parts: ".".join((name, *parts)))) from exc
 
 
 @dataclass(frozen=True)
 class _Recalled:
-    """Nodes as the incentive recalls them; see `emtc_core.gate.gate.RecalledNodes`."""
+    """Recalled nodes for the incentive; see `emtc_core.gate.gate.RecalledNodes`."""
 
     h: Floats
     n_call: NDArray[np.int32]
@@ -357,28 +360,28 @@ class _Recalled:
     hit: Flags
 
 
-def _r_p(nodes: "Snapshot | Remerged", rows: Rows, ends: Flags, rules: Rules) -> Floats:
-    """Compute r_p of transitions whose successors stand in these rows of `nodes`, with Q(s') = 0."""
-    hit, at = rows >= 0, np.maximum(rows, 0)
+def _compute_incentive(nodes: "Snapshot | Remerged", rows: Rows, ends: Flags, rules: Rules) -> Floats:
+    """Compute r_p of transitions with Q(s') = 0; `rows` are the rows of their successors in `nodes`."""
+    hit, hit_rows = rows >= 0, np.maximum(rows, 0)
     recalled = _Recalled(
-        h=np.where(hit, nodes.h[at].astype(np.float64), np.nan),
-        n_call=np.where(hit, nodes.n_call[at], 0).astype(np.int32),
-        n_xi=np.where(hit, nodes.n_xi[at], 0).astype(np.int32),
-        xi=nodes.xi[at] & hit,
+        h=np.where(hit, nodes.h[hit_rows].astype(np.float64), np.nan),
+        n_call=np.where(hit, nodes.n_call[hit_rows], 0).astype(np.int32),
+        n_xi=np.where(hit, nodes.n_xi[hit_rows], 0).astype(np.int32),
+        xi=nodes.xi[hit_rows] & hit,
         hit=hit,
     )
     h_next, rho = weigh_successors(recalled, ends, rules.incentive)
-    offered: Floats = incentive(h_next, np.zeros_like(h_next), rho, gamma=rules.gamma, clamp=rules.incentive.clamp)
-    return offered
+    r_p: Floats = incentive(h_next, np.zeros_like(h_next), rho, gamma=rules.gamma, clamp=rules.incentive.clamp)
+    return r_p
 
 
 def _compare_stream(snapshot: Snapshot, stream: Stream, rules: Rules, question: Question, tau: float) -> Compared:
-    """Judge recorded transitions by another tau, or by that of the snapshot where none was recorded.
+    """Evaluate recorded transitions with another tau; without a recorded tau, that of the snapshot is changed.
 
-    A miss keeps its recorded gate, which knows no tau.
+    If a lookup found nothing, beta remains as recorded, because it does not depend on tau.
     """
-    r_p = _r_p(snapshot, snapshot.rows_of(stream.next_slot), stream.ends, rules)
-    beta = _gate(stream.delta_mem, question.tau(np.where(np.isnan(stream.tau), tau, stream.tau)), rules.gate)
+    r_p = _compute_incentive(snapshot, snapshot.rows_of(stream.next_slot), stream.ends, rules)
+    beta = _compute_beta(stream.delta_mem, question.tau(np.where(np.isnan(stream.tau), tau, stream.tau)), rules.gate)
     beta = np.where(np.isnan(stream.delta_mem) & np.isfinite(stream.beta), stream.beta, beta)
     return Compared("transitions", Judged(stream.delta_mem, stream.beta, r_p), Judged(stream.delta_mem, beta, r_p))
 
@@ -386,43 +389,50 @@ def _compare_stream(snapshot: Snapshot, stream: Stream, rules: Rules, question: 
 def _compare_links(
     snapshot: Snapshot, rules: Rules, question: Question, tau: float, merged: "Remerged | None", rows: Rows | None
 ) -> Compared:
-    here = np.arange(snapshot.size) if rows is None else rows
-    there = snapshot.rows_of(snapshot.idx_next[here])
-    here, there = here[there >= 0], there[there >= 0]
-    ends = (snapshot.idx_next[there] < 0) & (snapshot.h[there] == 0)
+    sources = np.arange(snapshot.size) if rows is None else rows
+    targets = snapshot.rows_of(snapshot.idx_next[sources])
+    sources, targets = sources[targets >= 0], targets[targets >= 0]
+    ends = (snapshot.idx_next[targets] < 0) & (snapshot.h[targets] == 0)
     recorded = Judged(
-        snapshot.delta_mem[here].astype(np.float64),
-        snapshot.beta[here].astype(np.float64),
-        _r_p(snapshot, there, ends, rules),
+        snapshot.delta_mem[sources].astype(np.float64),
+        snapshot.beta[sources].astype(np.float64),
+        _compute_incentive(snapshot, targets, ends, rules),
     )
     if merged is None:
         error, r_p = recorded.delta_mem, recorded.r_p
     else:
-        error = _error_of_links(snapshot, rules, question, merged, here, there, ends)
-        r_p = _r_p(merged, merged.node[there], ends, rules)
-    return Compared("links", recorded, Judged(error, _gate(error, tau, rules.gate), r_p))
+        error = _compute_link_errors(snapshot, rules, question, merged, sources, targets, ends)
+        r_p = _compute_incentive(merged, merged.node[targets], ends, rules)
+    return Compared("links", recorded, Judged(error, _compute_beta(error, tau, rules.gate), r_p))
 
 
-def _error_of_links(
-    snapshot: Snapshot, rules: Rules, question: Question, merged: "Remerged", here: Rows, there: Rows, ends: Flags
+def _compute_link_errors(
+    snapshot: Snapshot,
+    rules: Rules,
+    question: Question,
+    merged: "Remerged",
+    sources: Rows,
+    targets: Rows,
+    ends: Flags,
 ) -> Floats:
-    """Compute delta_mem [L] over merged nodes; NaN where a lookup finds nothing.
+    """Compute delta_mem [L] with merged nodes; NaN if a lookup finds nothing.
 
-    H is stored as float32, so a link of which nothing changed keeps the delta_mem that was computed before rounding.
+    H is stored as float32. A link without changes therefore keeps its recorded delta_mem, which was computed before
+    rounding.
     """
-    found = merged.node if question.lookup == "written" else merged.nearest
-    at = found[here]
-    then = found[there] if question.successor == "nn" else np.where(at >= 0, merged.next[at], NONE)
-    h, h_next = (np.where(rows >= 0, merged.h[rows], np.nan) for rows in (at, then))
+    lookup = merged.node if question.lookup == "written" else merged.nearest
+    node = lookup[sources]
+    next_node = lookup[targets] if question.successor == "nn" else np.where(node >= 0, merged.next[node], NONE)
+    h, h_next = (np.where(nodes >= 0, merged.h[nodes], np.nan) for nodes in (node, next_node))
     if rules.gate.terminal_value == "zero":
         h_next = np.where(ends, 0.0, h_next)
-    error: Floats = delta_mem(snapshot.reward[here].astype(np.float64), h, h_next, gamma=rules.gamma)
-    same = (h == snapshot.h[here]) & (h_next == snapshot.h[there])
-    return np.where(same, snapshot.delta_mem[here], error)
+    error: Floats = delta_mem(snapshot.reward[sources].astype(np.float64), h, h_next, gamma=rules.gamma)
+    is_unchanged = (h == snapshot.h[sources]) & (h_next == snapshot.h[targets])
+    return np.where(is_unchanged, snapshot.delta_mem[sources], error)
 
 
-def _gate(error: Floats, tau: Any, gate: GateConfig) -> Floats:
-    """Weigh by the core's gate, a miss by its rule; NaN where tau is unknown."""
-    missed = np.isnan(error)
-    beta = make_gate_law(gate).coefficient(np.where(missed, 0.0, error), tau, unknown_context(error.shape))
-    return np.where(missed, beta_of_miss(gate, is_empty=False), beta)
+def _compute_beta(error: Floats, tau: Any, gate: GateConfig) -> Floats:
+    """Compute beta by the gate law, and by `gate.on_miss` if a lookup found nothing; NaN if tau is unknown."""
+    is_miss = np.isnan(error)
+    beta = make_gate_law(gate).coefficient(np.where(is_miss, 0.0, error), tau, unknown_context(error.shape))
+    return np.where(is_miss, beta_of_miss(gate, is_empty=False), beta)

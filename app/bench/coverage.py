@@ -17,18 +17,10 @@ from zlib import crc32
 import numpy as np
 from scipy.stats import betabinom, binom, norm
 
+from app.analysis.bootstrap import bootstrap_interval
 from app.analysis.collapse import interval_of, resample_sums
+from app.analysis.intervals import CLAIMS, Center, Claim, Rate, Values, interval_over_seeds, score_interval
 from app.analysis.significance import PAIRED, compare_seeds, performance_profile, probability_of_improvement
-from app.analysis.statistics import (
-    CLAIMS,
-    Center,
-    Claim,
-    Rate,
-    Values,
-    bootstrap_interval,
-    interval_over_seeds,
-    score_interval,
-)
 from app.bench import Figure, make_figure
 
 SIZES = (3, 5, 10)

@@ -7,7 +7,7 @@ import numpy as np
 import typer
 
 from app.analysis.format import percent
-from app.analysis.statistics import score_interval
+from app.analysis.intervals import score_interval
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, print_json, say
 from emtc_core.config.resolve import parse_overrides
 from emtc_core.envs.trust import allow

@@ -11,14 +11,15 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 
+from app.analysis.aggregates import BAND_NAMES, BANDS
 from app.analysis.comparable import Budget, read_budget, select_runs
 from app.analysis.finals import FINAL_RULES
 from app.analysis.format import runs_of
+from app.analysis.intervals import CENTERS
 from app.analysis.provenance import describe_runs
 from app.analysis.quantities import RATE_MEANING, RATE_NAMES
 from app.analysis.selection import QUANTITIES
 from app.analysis.settings import with_code
-from app.analysis.statistics import BAND_NAMES, BANDS, CENTERS
 from app.analysis.tables import TABLE_FORMATS, export_table
 from app.analysis.variants import doubt_runs
 from app.cli.evaluate import CheckpointName, read_checkpoint
@@ -239,7 +240,7 @@ def _of_sweep(url: str, sweep: str, runs: Sequence[str] | None) -> list[str]:
 
 def _write_raw(asked: _Asked, table: TableName, format: str, options: Options, out: Path | None) -> None:
     """Write a raw table; only marl-eval's JSON, which compares, takes every evaluated run when none is named."""
-    unused = [each for each in options.given if format != MARL_EVAL or each not in ("include_unfinished", "budget")]
+    unused = [each for each in options.names if format != MARL_EVAL or each not in ("include_unfinished", "budget")]
     if unused:
         raise typer.BadParameter(f"--{unused[0].replace('_', '-')} would change nothing in a raw table.")
     if not (asked.names_some or format == MARL_EVAL):
@@ -258,7 +259,7 @@ def _make_table(asked: _Asked, table: str, format: str, options: Options) -> byt
     image = choose("format", format or "csv", TABLE_FORMATS)
     chosen = asked.names_some
     if name == ENCODER_TIMING:
-        if chosen or options.given:
+        if chosen or options.names:
             raise typer.BadParameter(f"--table {name} measures this machine; leave out runs and options over seeds.")
         return export_table(_measure_encoders(), image)
     kind = TABLES[name]

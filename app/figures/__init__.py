@@ -1,6 +1,6 @@
-"""From numbers to pictures: every figure once, as plain values, and the renderers that turn values into files.
+"""Figures: plain values, and renderers that turn these values into files and pages.
 
-`kinds` says what can be drawn (curves, clouds, heat maps, maps), `render` draws it with Plotly or Matplotlib, `assets`
-in the browser on a canvas; `named` and the modules beside it make one figure each. Values come first so that a page, a
-file, a notebook entry and a script show the same picture; so nothing here knows Streamlit.
+`kinds` defines the value types (charts, clouds, maps, heat maps). `render` draws them with Plotly or Matplotlib; the
+scripts in `assets` draw them on a canvas in the browser. Each module of `named` makes some of the named figures. A
+page, a file, a notebook entry and a script draw the same values. This package therefore does not import Streamlit.
 """

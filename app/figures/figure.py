@@ -1,7 +1,7 @@
-"""What a named figure or table is: its question, how it is made, which options it understands, where it appears.
+"""Types of the figure registry: a named figure or table, and the options that can be set for it.
 
-A module of `app.figures.named` lists its own in `FIGURES` and `TABLES`; `app.figures.registry` finds them there. From
-then on it is on its pages, in `emtc export`, in notebooks and in `db.figure(…)`.
+Each module of `app.figures.named` lists its figures in `FIGURES` and its tables in `TABLES`. `app.figures.registry`
+collects both lists for the pages, `emtc export`, notebooks and `db.figure(…)`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -11,45 +11,51 @@ from typing import Any, Literal, get_args
 
 import pandas as pd
 
+from app.analysis.aggregates import USUAL_BAND, Band, Reading
 from app.analysis.comparable import COMMON, Budget, read_budget
 from app.analysis.finals import LAST_TENTH, FinalRule
+from app.analysis.intervals import Center
 from app.analysis.quantities import AUTO, RATE_NAMES, RateName
-from app.analysis.statistics import USUAL_BAND, Band, Center, Reading
 from app.figures.kinds import AnyFigure
 from app.figures.kinds.chart import Chart
 from emtc_core.errors import ConfigError
 from storage.engine import Database
 from storage.runs.rows import RunRow
 
-Option = Literal[
+OptionName = Literal[
     "center", "band", "color", "method", "episodes", "refit_every", "include_unfinished", "budget", "final", "rate"
 ]
-OPTIONS: tuple[Option, ...] = get_args(Option)
-OVER_SEEDS: frozenset[Option] = frozenset({"center", "band", "include_unfinished"})
-AT_A_BUDGET: frozenset[Option] = frozenset({*OVER_SEEDS, "budget"})
-"""What one understands that reads every run at one number of env steps."""
-OF_A_RATE: frozenset[Option] = frozenset({*OVER_SEEDS, "rate"})
-"""What a figure or a table of win rates over env steps understands."""
-AT_THE_END: frozenset[Option] = frozenset({*AT_A_BUDGET, "final", "rate"})
-"""What a figure or a table of final win rates understands."""
-
+OPTIONS: tuple[OptionName, ...] = get_args(OptionName)
+SEED_OPTIONS: frozenset[OptionName] = frozenset({"center", "band", "include_unfinished"})
+"""Options of every figure and table that summarizes seeds."""
+BUDGET_OPTIONS: frozenset[OptionName] = frozenset({*SEED_OPTIONS, "budget"})
+"""Options of a figure or table that reads all runs at the same number of env steps."""
+RATE_OPTIONS: frozenset[OptionName] = frozenset({*SEED_OPTIONS, "rate"})
+"""Options of a figure or table of win rates over env steps."""
+FINAL_OPTIONS: frozenset[OptionName] = frozenset({*BUDGET_OPTIONS, "final", "rate"})
+"""Options of a figure or table of final win rates."""
 
 OnProgress = Callable[[str, float, float], None]
-"""Hears the name of the present part, the share of it that is done, and the share of all."""
+"""Callback with the name of the current part, the completed fraction of this part, and the completed fraction of all
+parts."""
 
 
 @dataclass(frozen=True)
-class Own:
-    """An option that only some figures have: how its value is read from a script's or a file's, and what it means."""
+class FigureOption:
+    """An option that only some figures have.
+
+    `read` converts a value from a script or a file. It may raise AttributeError, KeyError, TypeError or ValueError.
+    `description` is the end of the error message "… must be …".
+    """
 
     name: str
     read: Callable[[Any], Any]
-    about: str
+    description: str
 
 
 @dataclass(frozen=True)
 class Options:
-    """What was asked of a figure or a table; None and empty mean not asked."""
+    """The option values for one figure or table. None, False and empty mean: not set."""
 
     center: Center | None = None
     band: Band | None = None
@@ -62,24 +68,24 @@ class Options:
     final: FinalRule | None = None
     rate: RateName | None = None
     own: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Values of the options that only this figure has."""
+    """Values of the options in `FigureKind.own`, by name."""
     on_progress: OnProgress | None = field(default=None, compare=False)
 
-    def get(self, name: str, missing: Any = None) -> Any:
-        """The value of an option that only this figure has."""
-        return self.own.get(name, missing)
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return the value of an option in `FigureKind.own`."""
+        return self.own.get(name, default)
 
     @property
     def final_rule(self) -> FinalRule:
-        """Which win rate stands for the end of a run: the mean over the last tenth, unless another was asked for."""
+        """The rule for the final win rate of a run. Default: the mean over the last tenth of the run."""
         return self.final or LAST_TENTH
 
     @property
     def read_at(self) -> Budget:
-        """At how many env steps runs are compared: at the most that all reached, unless another was asked for.
+        """The number of env steps at which runs are compared. Default: the largest that all runs reached.
 
         Raises:
-            ConfigError: If it is no budget.
+            ConfigError: If `budget` is not valid.
         """
         try:
             return COMMON if self.budget is None else read_budget(self.budget)
@@ -89,10 +95,10 @@ class Options:
 
     @property
     def rate_name(self) -> RateName:
-        """Which win rate runs are compared by: the default of each task, unless another was asked for.
+        """The win rate by which runs are compared. Default: the usual win rate of each task.
 
         Raises:
-            ConfigError: If there is no such win rate.
+            ConfigError: If `rate` is not the name of a win rate.
         """
         if self.rate is not None and self.rate not in RATE_NAMES:
             raise ConfigError(f"must be one of {', '.join(RATE_NAMES)}", key="rate", value=self.rate)
@@ -100,15 +106,18 @@ class Options:
 
     @property
     def reading(self) -> Reading | None:
-        """How seeds become one number, if that was asked; a centre alone brings the band that is usual beside it."""
+        """How seeds are summarized, or None if neither `center` nor `band` is set.
+
+        If only `center` is set, the band is the usual one for this center.
+        """
         if self.center is None and self.band is None:
             return None
         center = self.center or "mean"
         return Reading(center, self.band or USUAL_BAND[center])
 
     @property
-    def given(self) -> list[str]:
-        """The options that were asked for."""
+    def names(self) -> list[str]:
+        """The names of the options that are set."""
         return [*(name for name in OPTIONS if getattr(self, name)), *self.own]
 
 
@@ -116,106 +125,110 @@ NO_OPTIONS = Options()
 
 
 def read_window(value: Any) -> tuple[float, float]:
-    """Read a window of x, "0-150" or two numbers.
+    """Read a window of x from a text such as "0-150", or from two numbers.
 
     Raises:
-        ValueError: If it is none.
+        ValueError: If there are not exactly two finite numbers.
     """
     low, high = str(value).split("-") if isinstance(value, str) else value
     window = float(low), float(high)
     if not all(map(isfinite, window)):
-        raise ValueError("a window has two ends")
+        raise ValueError("the two ends of a window must be finite")
     return window
 
 
-WINDOW = Own("x", read_window, "a window of env steps, as 0-150")
+WINDOW = FigureOption("x", read_window, "a window of env steps, for example 0-150")
 
 
 @dataclass(frozen=True)
 class FigureKind:
-    """A figure that has a name."""
+    """A named figure."""
 
     name: str
     draw: Callable[[Database, Sequence[RunRow], Options], AnyFigure]
-    takes: frozenset[Option] = frozenset()
+    takes: frozenset[OptionName] = frozenset()
+    """The shared options that have an effect on this figure."""
     needs_runs: bool = False
-    """Whether runs must be named: it shows one run, not every run there is."""
+    """Whether the caller must name runs. If False, the default is all evaluated runs."""
     question: str = ""
-    """What it answers, as a page asks it."""
-    own: tuple[Own, ...] = ()
-    """Options that it has beside those that several figures take."""
+    """The question that the figure answers, as a page shows it."""
+    own: tuple[FigureOption, ...] = ()
+    """The options of this figure in addition to the shared options in `takes`."""
     pages: tuple[str, ...] = ()
-    """Pages that offer it under *More figures*; what a page draws with widgets of its own is not listed there."""
+    """Pages that list the figure under *More figures*. A page that draws the figure itself does not list it there."""
 
     def make(self, db: Database, rows: Sequence[RunRow], options: Options = NO_OPTIONS) -> AnyFigure:
-        """Draw it for these runs.
+        """Draw the figure for these runs.
 
         Raises:
-            ConfigError: If an option was given that would change nothing.
+            ConfigError: If an option is set that has no effect on this figure.
         """
-        _refuse_unused("figure", self.name, frozenset({*self.takes, *(each.name for each in self.own)}), options)
-        drawn = self.draw(db, rows, options)
+        _check_options("figure", self.name, frozenset({*self.takes, *(option.name for option in self.own)}), options)
+        figure = self.draw(db, rows, options)
         window = options.get(WINDOW.name)
-        return drawn.within(window) if isinstance(drawn, Chart) and window is not None else drawn
+        return figure.within(window) if isinstance(figure, Chart) and window is not None else figure
 
     def read_options(self, given: Mapping[str, Any], *, on_progress: OnProgress | None = None) -> Options:
-        """Read options as a script, the command line or a notebook entry gives them, by name.
+        """Validate option values from a script, the command line or a notebook entry, by name.
 
         Raises:
-            ConfigError: If there is no such option, or a value cannot be read.
+            ConfigError: If an option does not exist or a value is not valid.
         """
-        own = {each.name: each for each in self.own}
-        if strange := [name for name in given if name not in (*OPTIONS, *own)]:
-            rule = f"is not an option of the figure {self.name}, which takes {', '.join((*OPTIONS, *own))}"
-            raise ConfigError(rule, key=strange[0])
-        shared = {name: value for name, value in given.items() if name not in own}
-        values = {name: self._read(own[name], value) for name, value in given.items() if name in own}
-        return Options(**shared, own=values, on_progress=on_progress)
-
-    def _read(self, option: Own, value: Any) -> Any:
-        try:
-            return option.read(value)
-        except (AttributeError, KeyError, TypeError, ValueError) as exc:
-            raise ConfigError(f"must be {option.about}", key=option.name, value=value) from exc
+        figure_options = {option.name: option for option in self.own}
+        if unknown := [name for name in given if name not in (*OPTIONS, *figure_options)]:
+            rule = f"is not an option of the figure {self.name}, which takes {', '.join((*OPTIONS, *figure_options))}"
+            raise ConfigError(rule, key=unknown[0])
+        shared, own = {}, {}
+        for name, value in given.items():
+            if name not in figure_options:
+                shared[name] = value
+                continue
+            option = figure_options[name]
+            try:
+                own[name] = option.read(value)
+            except (AttributeError, KeyError, TypeError, ValueError) as exc:
+                raise ConfigError(f"must be {option.description}", key=name, value=value) from exc
+        return Options(**shared, own=own, on_progress=on_progress)
 
 
 @dataclass(frozen=True)
 class TableKind:
-    """A table that has a name."""
+    """A named table."""
 
     name: str
     tabulate: Callable[[Database, Sequence[RunRow], Options], pd.DataFrame]
-    takes: frozenset[Option] = frozenset()
+    takes: frozenset[OptionName] = frozenset()
+    """The shared options that have an effect on this table."""
     takes_runs: bool = True
-    """Whether runs can be chosen."""
+    """Whether the caller can select runs."""
     needs: str = "a run that has finished and was evaluated"
-    """What belongs in it, as the refusal of an empty file says."""
+    """The runs that the table needs. The error message for an empty table contains this text."""
 
     def make(self, db: Database, rows: Sequence[RunRow], options: Options = NO_OPTIONS) -> pd.DataFrame:
-        """Make it of these runs.
+        """Compute the table for these runs.
 
         Raises:
-            ConfigError: If an option was given that would change nothing.
+            ConfigError: If an option is set that has no effect on this table.
         """
-        _refuse_unused("table", self.name, self.takes, options)
+        _check_options("table", self.name, self.takes, options)
         return self.tabulate(db, rows, options)
 
 
-def _refuse_unused(what: str, name: str, takes: frozenset[str], options: Options) -> None:
-    for given in options.given:
-        if given not in takes:
-            known = ", ".join(f"--{each.replace('_', '-')}" for each in sorted(takes & {*OPTIONS}))
-            hint = f"It takes {known}." if known else "It takes no option of this kind."
-            key = f"--{given.replace('_', '-')}"
-            raise ConfigError(f"would change nothing in the {what} {name}", key=key, hint=hint)
-
-
-def one_run(figure: str, rows: Sequence[RunRow]) -> RunRow:
-    """The only run of a figure that shows one.
+def get_single_run(figure: str, rows: Sequence[RunRow]) -> RunRow:
+    """Return the only run of a figure that shows one run.
 
     Raises:
-        ConfigError: If there are more.
+        ConfigError: If there are several runs.
     """
     if len(rows) > 1:
         raise ConfigError(f"shows one run, got {len(rows)}", key=figure)
     return rows[0]
+
+
+def _check_options(noun: Literal["figure", "table"], name: str, supported: frozenset[str], options: Options) -> None:
+    for option in options.names:
+        if option not in supported:
+            flags = ", ".join(f"--{each.replace('_', '-')}" for each in sorted(supported & {*OPTIONS}))
+            hint = f"It takes {flags}." if flags else "It takes no option of this kind."
+            key = f"--{option.replace('_', '-')}"
+            raise ConfigError(f"would change nothing in the {noun} {name}", key=key, hint=hint)

@@ -1,4 +1,4 @@
-"""The two checks of the Method page. Results of `emtc_core.gate.propositions` in, Charts out."""
+"""Charts of the two checks on the Method page, made from the results of `emtc_core.gate.propositions`."""
 
 import numpy as np
 
@@ -55,8 +55,8 @@ def draw_proposition_2(
     caption = (
         f"Gradient of the gated loss, with ρ = 1, against the oracle's −2∇Q(r + γV*(s′) − Q), on one grid task (seed "
         f"{seed}, γ = {gamma:g}). H runs from the value of acting at random (right) to V* (left). Relative distance "
-        f"at H = V*: {_short(free)} without the clamp, {_short(clamped)} with it, {_short(any_action)} for random "
-        "actions, whose Δ_opt is not 0, so that β stays below 1."
+        f"at H = V*: {_format_error(free)} without the clamp, {_format_error(clamped)} with it, "
+        f"{_format_error(any_action)} for random actions, whose Δ_opt is not 0, so that β stays below 1."
     )
     return Chart(
         name="proposition-2",
@@ -67,16 +67,17 @@ def draw_proposition_2(
             Panel("β̄", "fraction", gates, range=(-0.03, 1.03)),
         ),
         caption=caption,
-        description=f"Two panels over the distance of H from V*. Gradient distance at H = V*: {_short(free)}.",
+        description=f"Two panels over the distance of H from V*. Gradient distance at H = V*: {_format_error(free)}.",
         marks=(Mark(mark, "chosen H"),),
     )
 
 
 def _line(name: str, color: str, result: Proposition2, y: np.ndarray, dash: tuple[int, int] | None = None) -> Line:
-    """Order a curve by distance, nearest to V* first."""
+    """Make a curve with its points sorted by the distance of H from V*, smallest distance first."""
     order = np.argsort(result.distance, kind="stable")
     return Line(name, color, result.distance[order], y[order], dash=dash)
 
 
-def _short(result: Proposition2) -> str:
+def _format_error(result: Proposition2) -> str:
+    """Format the gradient error at the smallest distance of H from V*."""
     return f"{result.gradient_error[np.argmin(result.distance)]:.2g}"

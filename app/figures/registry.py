@@ -1,7 +1,7 @@
-"""Every named figure and table: what the modules of `app.figures.named` list; and how a notebook's cell shows one.
+"""Registry of all named figures and tables in `app.figures.named`, and `draw_named` for scripts and notebooks.
 
-Named figures for those who know the database and not the app: what `storage.figures` imports. In a notebook a figure
-is live where Plotly is, and a picture for all that runs no script.
+`storage.figures` calls `draw_named`. In a notebook, a figure is interactive where Plotly is available, and a PNG image
+in viewers that run no scripts.
 """
 
 import base64
@@ -21,40 +21,39 @@ from app.figures.render.plotly_view import to_plotly
 from emtc_core.errors import ConfigError
 from storage.engine import Database
 
+_MODULES = [import_module(f"{named.__name__}.{module.name}") for module in iter_modules(named.__path__)]
+FIGURES: dict[str, FigureKind] = {kind.name: kind for module in _MODULES for kind in getattr(module, "FIGURES", ())}
+TABLES: dict[str, TableKind] = {kind.name: kind for module in _MODULES for kind in getattr(module, "TABLES", ())}
+
 
 class NotebookFigure(go.Figure):
-    """A Plotly figure that brings its PNG along, so that an executed notebook shows it on paper and in HTML, too.
+    """A Plotly figure with a PNG image, so that an executed notebook also shows it in HTML and in print.
 
-    Who changes the figure changes what is live; the picture, which would not follow, is then left out.
+    The PNG is left out if the caller changes the Plotly figure, because it would not show the change.
     """
 
     def __init__(self, figure: AnyFigure) -> None:
-        """Draw it."""
+        """Draw the figure with Plotly."""
         super().__init__(to_plotly(figure))
-        self._source, self._drawn = figure, str(self.to_json())
+        self._source, self._original_json = figure, str(self.to_json())
 
     def _repr_mimebundle_(self, *_: Any, **__: Any) -> dict[str, Any]:
-        said = str(self.to_json())
-        bundle: dict[str, Any] = {"application/vnd.plotly.v1+json": json.loads(said)}
-        if said == self._drawn:
+        current_json = str(self.to_json())
+        bundle: dict[str, Any] = {"application/vnd.plotly.v1+json": json.loads(current_json)}
+        if current_json == self._original_json:
             bundle["image/png"] = base64.b64encode(export_figure(self._source, "png")).decode()
         return bundle
 
 
-for _hook in ("_ipython_display_", "_repr_html_"):  # a kernel would ask these before the bundle: they know no picture
-    setattr(NotebookFigure, _hook, None)
-
-
-_MODULES = [import_module(f"{named.__name__}.{each.name}") for each in iter_modules(named.__path__)]
-FIGURES: dict[str, FigureKind] = {kind.name: kind for module in _MODULES for kind in getattr(module, "FIGURES", ())}
-TABLES: dict[str, TableKind] = {kind.name: kind for module in _MODULES for kind in getattr(module, "TABLES", ())}
+for _method in ("_ipython_display_", "_repr_html_"):  # a kernel prefers these methods, and they give no PNG
+    setattr(NotebookFigure, _method, None)
 
 
 def find_figure(name: str) -> FigureKind:
     """Get a figure by its name.
 
     Raises:
-        ConfigError: If there is none.
+        ConfigError: If no figure has this name.
     """
     if name not in FIGURES:
         raise ConfigError(f"must be one of {', '.join(sorted(FIGURES))}", key="figure", value=name)
@@ -62,21 +61,21 @@ def find_figure(name: str) -> FigureKind:
 
 
 def figures_of(page: str) -> list[FigureKind]:
-    """List the figures that a page offers beside those that it draws with widgets of its own."""
+    """List the figures that a page offers under *More figures*."""
     return [kind for kind in FIGURES.values() if page in kind.pages]
 
 
 def draw_named(db: Database, name: str, runs: Sequence[str], options: Mapping[str, Any]) -> NotebookFigure:
-    """Draw a named figure of some runs, or of every evaluated one, as `emtc export --figure` does.
+    """Draw a named figure of the given runs, or of all evaluated runs, as `emtc export --figure` does.
 
     Raises:
-        ConfigError: If there is no such figure or option, or it cannot be made of these runs.
+        ConfigError: If the figure or an option does not exist, or if these runs cannot be drawn.
     """
     kind = find_figure(name)
-    given = kind.read_options(options)
+    parsed_options = kind.read_options(options)
     if kind.needs_runs and not runs:
-        raise ConfigError("shows one run", key=name, hint="Name the run.")
+        raise ConfigError("shows one run", key=name, hint="Give its run id.")
     rows = select_runs(db, runs or None)
     if not rows:
         raise ConfigError("No evaluated run is selected", hint="List all runs with: emtc runs")
-    return NotebookFigure(kind.make(db, rows, given))
+    return NotebookFigure(kind.make(db, rows, parsed_options))

@@ -1,7 +1,7 @@
-"""One colour per meaning on every page and in every export, chosen so that colour-blind readers see it too.
+"""Colors, line styles and symbols. Each meaning has the same color on every page and in every export.
 
-A second cue always stands beside the colour: a line style, a shape or a label. Symbols in labels become Matplotlib's
-mathematics: "Δ̄_mem" is a bar over a Delta with an upright index.
+The colors are also chosen for color-blind readers. A line style, a shape or a label always repeats the information.
+Symbols in labels are converted to Matplotlib's mathtext. For example, "Δ̄_mem" becomes a Delta with a bar and an index.
 """
 
 import re
@@ -31,7 +31,7 @@ Marker = Literal[
     "", "circle", "square", "triangle-up", "diamond", "x", "triangle-down", "cross", "star", "pentagon", "hexagon"
 ]
 MARKERS: Final[tuple[Marker, ...]] = get_args(Marker)[2:]
-"""The shapes that tell the variants of one algorithm apart; the plain algorithm has none, or dots."""
+"""The shapes for the variants of one algorithm. The unchanged algorithm has no marker, or circles."""
 
 _GREEK = {
     "Δ": r"\Delta",
@@ -56,7 +56,7 @@ _SYMBOL = re.compile(
 
 
 class Style(NamedTuple):
-    """How a line is drawn: colour for the algorithm, dash for the method, marker for a variant within it."""
+    """The style of a line: color for the algorithm, dash for the family of algorithms, marker for the variant."""
 
     color: str
     dash: Dash = None
@@ -65,7 +65,7 @@ class Style(NamedTuple):
 
 _SOLID, _DASHED, _DOTTED, _LONG, _SHORT = None, (7, 4), (2, 3), (12, 3), (4, 2)
 _DASHES: Final[dict[str, Dash]] = {"emtc": _SOLID, "emu": _DASHED}
-METHOD: Final[dict[str, Style]] = {
+METHOD_STYLES: Final[dict[str, Style]] = {
     "emtc-qplex": Style("#D55E00", _SOLID),
     "emtc-cds": Style("#0072B2", _SOLID),
     "emtc-qmix": Style("#DA5AF3", _SOLID),
@@ -84,71 +84,63 @@ METHOD: Final[dict[str, Style]] = {
     "mappo": Style("#13763C", _LONG),
     "emc": Style("#E96A7F", _SHORT),
 }
-"""Colour and dash of every algorithm: solid is EMTC, dashed EMU, dotted a backbone alone, MAPPO and EMC their own.
+"""Color and dash of every algorithm. Solid: EMTC. Dashed: EMU. Dotted: only a backbone. Long dashes: MAPPO. Short: EMC.
 
-The colours were searched for: each has a contrast of 3:1 on both backgrounds, and those that share a dash stay far
-apart for readers without red, green or blue cones; tests/app/test_theme.py measures both.
+Each color has a contrast of 3:1 on both backgrounds. Colors with the same dash stay distinct for readers without red,
+green or blue cones. tests/app/test_theme.py measures both.
 """
-_SHADES: Final = (0.126, 0.175, 0.295)
-"""How light the variants of an algorithm may be: from a contrast of 3:1 on the dark background to 3:1 on the light."""
+_VARIANT_LUMINANCES: Final = (0.126, 0.175, 0.295)
+"""Luminance of the variants of an algorithm: at least a contrast of 3:1 on the dark and on the light background."""
 
 
-def style_methods(methods: Mapping[str, tuple[str, str]]) -> dict[str, Style]:
-    """Give every line its style; its colour and dash are the same whatever stands beside it.
+def make_styles(methods: Mapping[str, tuple[str, str]]) -> dict[str, Style]:
+    """Choose a style for each line. Color and dash do not depend on the other lines of the figure.
 
     Args:
-        methods: Key of a line → its algorithm, and what of it was changed: "gate.enabled = false", empty for nothing.
+        methods: Key of a line → its algorithm, and the changed settings, for example "gate.enabled = false", or "".
 
     Returns:
-        Key → style. An algorithm has its own colour and dash on every page, one that is not listed its method's dash
-        in grey; a variant has a shade of that colour, always the same, and the marker that its key points to, or the
-        next one that is free in this figure.
+        Key → style. An algorithm that is not in `METHOD_STYLES` is gray. A variant has another luminance of the
+        algorithm's color. The hash of its key selects the marker, or the next marker that the figure does not use yet.
     """
     styles: dict[str, Style] = {}
     for key in sorted(methods, key=lambda each: (methods[each][1], each)):
         algo, changes = methods[key]
-        color, dash, _ = METHOD.get(algo, Style(NEUTRAL, _DASHES.get(algo.partition("-")[0], _DOTTED)))
+        color, dash, _ = METHOD_STYLES.get(algo, Style(NEUTRAL, _DASHES.get(algo.partition("-")[0], _DOTTED)))
         if changes:
-            color = shade(color, _SHADES[zlib.crc32(f"tone {changes}".encode()) % len(_SHADES)])
-        start = zlib.crc32(key.encode())
-        turned: list[Marker] = [MARKERS[(start + place) % len(MARKERS)] for place in range(len(MARKERS))]
-        plain = [] if changes else [Style(color, dash)]
-        looks = plain + [Style(color, dash, marker) for marker in turned]
-        styles[key] = min(looks, key=lambda look: _count_alike(look, algo, styles, methods))
+            index = zlib.crc32(f"tone {changes}".encode()) % len(_VARIANT_LUMINANCES)
+            color = set_luminance(color, _VARIANT_LUMINANCES[index])
+        first = zlib.crc32(key.encode()) % len(MARKERS)
+        candidates = [] if changes else [Style(color, dash)]
+        candidates += [Style(color, dash, marker) for marker in (*MARKERS[first:], *MARKERS[:first])]
+        used_styles = [style for other, style in styles.items() if methods[other][0] == algo]
+        used_markers = [style.marker for style in used_styles]
+        styles[key] = min(candidates, key=lambda each: (used_styles.count(each), used_markers.count(each.marker)))
     return styles
 
 
-def _count_alike(
-    look: Style, algo: str, styles: Mapping[str, Style], methods: Mapping[str, tuple[str, str]]
-) -> tuple[int, int]:
-    """Count the lines of an algorithm that look the same, then those with the same marker at least."""
-    others = [style for key, style in styles.items() if methods[key][0] == algo]
-    return sum(style == look for style in others), sum(style.marker == look.marker for style in others)
-
-
-def shade(color: str, light: float) -> str:
-    """Make a colour as light as told, 0 to 1, and keep its hue."""
-    linear = [_linear(int(color[place : place + 2], 16) / 255) for place in (1, 3, 5)]
-    now = luminance(color)
-    if light > now:  # towards white
-        linear = [part + (1 - part) * (light - now) / (1 - now) for part in linear]
+def set_luminance(color: str, target: float) -> str:
+    """Return a color with the same hue and the relative luminance `target` (0 to 1)."""
+    channels = _get_linear_channels(color)
+    current = luminance(color)
+    if target > current:  # mix with white
+        channels = [channel + (1 - channel) * (target - current) / (1 - current) for channel in channels]
     else:
-        linear = [part * light / now for part in linear]
-    return "#" + "".join(f"{round(255 * _encoded(part)):02X}" for part in linear)
+        channels = [channel * target / current for channel in channels]
+    encoded = [12.92 * c if c <= 0.0031308 else 1.055 * c ** (1 / 2.4) - 0.055 for c in channels]
+    return "#" + "".join(f"{round(255 * channel):02X}" for channel in encoded)
 
 
 def luminance(color: str) -> float:
-    """Measure how light a colour is, 0 to 1, as WCAG does."""
-    red, green, blue = (_linear(int(color[place : place + 2], 16) / 255) for place in (1, 3, 5))
+    """Compute the relative luminance of a color, 0 to 1 (WCAG 2)."""
+    red, green, blue = _get_linear_channels(color)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-def _linear(part: float) -> float:
-    return part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
-
-
-def _encoded(part: float) -> float:
-    return 12.92 * part if part <= 0.0031308 else 1.055 * part ** (1 / 2.4) - 0.055
+def _get_linear_channels(color: str) -> list[float]:
+    """Convert "#RRGGBB" from sRGB to linear red, green and blue, 0 to 1."""
+    channels = [int(color[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+    return [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
 
 
 VIRIDIS: Final = (
@@ -156,12 +148,12 @@ VIRIDIS: Final = (
     "#1f988b", "#22a884", "#35b779", "#54c568", "#7ad151", "#a5db36", "#d2e21b", "#fde725",
 )  # fmt: skip
 TWO: Final = ("#B8BEC6", "#009E73")
-"""No, yes."""
+"""Colors for the values no and yes."""
 RED_GREEN: Final = (
     "#a50026", "#d73027", "#f46d43", "#fdae61", "#fee08b", "#ffffbf", "#d9ef8b", "#a6d96a", "#66bd63", "#1a9850",
     "#006837",
 )  # fmt: skip
-"""The paper's scale; a reader in twelve cannot tell its ends apart, so it is never the usual one."""
+"""The color scale of the paper. Not the default: one reader in twelve cannot distinguish its ends."""
 
 STATUS_COLOR: Final = {
     "queued": "gray",
@@ -198,28 +190,28 @@ _INK: Final = {"light": ("#1f2430", "#ffffff", "#e3e6ea"), "dark": ("#e6e8ec", "
 
 
 def ink(mode: Mode) -> tuple[str, str, str]:
-    """Return the colours of text, background and grid."""
+    """Return the colors of text, background and grid."""
     return _INK[mode]
 
 
 def make_printable(text: str) -> str:
-    """Replace what no font has and no SVG may hold: a run's name is whatever somebody wrote."""
+    """Replace characters that fonts do not have or SVG forbids. A user can write any text as the name of a run."""
     return _UNPRINTABLE.sub("\ufffd", text)
 
 
 def set_as_math(text: str) -> str:
-    """Write the symbols of a label as mathtext; every other character stays what it is, dollars too."""
+    """Convert the symbols of a label to mathtext. All other characters stay as they are, including dollar signs."""
     escaped = make_printable(text).replace("$", r"\$").replace("log₁₀", "\0")
-    return _SYMBOL.sub(_symbol, escaped).replace("\0", r"$\log_{10}$")
+    return _SYMBOL.sub(_format_symbol, escaped).replace("\0", r"$\log_{10}$")
 
 
-def _symbol(found: re.Match[str]) -> str:
-    base = _GREEK.get(found["base"], found["base"])
-    if found["bar"]:
+def _format_symbol(match: re.Match[str]) -> str:
+    base = _GREEK.get(match["base"], match["base"])
+    if match["bar"]:
         base = rf"\bar{{{base}}}"
-    if found["index"]:
-        index = _GREEK.get(found["index"], rf"\mathrm{{{found['index']}}}")
+    if match["index"]:
+        index = _GREEK.get(match["index"], rf"\mathrm{{{match['index']}}}")
         base = f"{base}_{{{index}}}"
-    if found["star"] or found["prime"]:
-        base = f"{base}^{{{'*' if found['star'] else ''}{chr(92) + 'prime' if found['prime'] else ''}}}"
+    if match["star"] or match["prime"]:
+        base = f"{base}^{{{'*' if match['star'] else ''}{chr(92) + 'prime' if match['prime'] else ''}}}"
     return f"${base}$"

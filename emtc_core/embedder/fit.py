@@ -1,26 +1,26 @@
 """Algorithm 1: one refit of the embedder from a sample of memory nodes.
 
 One pass over the sample in mini-batches; the caller then re-projects the memory. `Step` is one gradient step on the
-CPU, forward and backward written out: the same equations as `compute_losses` under autograd, which takes the step on
-other devices and is what it is checked against. In it all views of a batch pass the encoder together, both heads are
-one product, every result lands in a buffer made once per refit, and InfoNCE never forms its [B, B] matrix. Stage
-before: memory (`sample`); after: memory (`reproject`).
+CPU, forward and backward written out, and checked against autograd. In it all views of a batch pass the encoder
+together, both heads are one product, every result lands in a buffer made once per refit, and InfoNCE never forms its
+[B, B] matrix. A GPU takes the same step as one CUDA graph (`device_step`). Stage before: memory (`sample`); after:
+memory (`reproject`).
 """
 
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
-from emtc_core.devices import Stopwatch, fork
-from emtc_core.embedder.losses import augment, info_nce, info_nce_gradient, return_loss, state_loss
-from emtc_core.embedder.networks import Embedder, hidden_layers
+from emtc_core.devices import Stopwatch, send_tensor
+from emtc_core.embedder.chain import Chain, group_layers, share_layers
+from emtc_core.embedder.device_step import get_device_step
+from emtc_core.embedder.losses import augment, count_views, info_nce_gradient
+from emtc_core.embedder.networks import Embedder, State
 from emtc_core.errors import NonFiniteLossError
 
 
@@ -28,7 +28,7 @@ class Sample(Protocol):
     """Nodes to learn from."""
 
     @property
-    def state(self) -> NDArray[np.float32]: ...  # [M, S]
+    def state(self) -> State: ...  # [M, S]
     @property
     def t(self) -> NDArray[np.int32]: ...  # [M]
     @property
@@ -73,12 +73,14 @@ def fit(embedder: Embedder, sample: Sample) -> EmbedStats:
         embedder.initialize()
     state_MS, time_M1 = embedder.to_inputs(sample.state, sample.t)
     unit = embedder.return_scale.update(sample.h)
-    h_M = torch.as_tensor(sample.h / unit).to(embedder.device, torch.float32)
+    h_M = send_tensor(torch.as_tensor(sample.h / unit).to(torch.float32), embedder.device)
     B = min(config.batch, len(h_M))
-    update = _make_update(embedder, B)
-    rows = [slice(i, i + B) for i in range(0, len(h_M) - B + 1, B)]
-    terms_K5 = torch.stack([update(state_MS[r], time_M1[r], h_M[r]) for r in rows])
-    loss, on_return, on_state, contrast, accuracy = terms_K5.double().mean(dim=0).tolist()
+    updates = len(h_M) // B
+    if embedder.device.type == "cpu":
+        terms_5 = _fit_on_cpu(embedder, state_MS, time_M1, h_M, batch=B)
+    else:
+        terms_5 = get_device_step(embedder, rows=B, batches=updates).fit(embedder, state_MS, time_M1, h_M)
+    loss, on_return, on_state, contrast, accuracy = terms_5.tolist()
     if not np.isfinite(loss):
         raise NonFiniteLossError(
             f"The embedder's loss must be finite, got {loss}. Lower embed.lr.",
@@ -93,120 +95,27 @@ def fit(embedder: Embedder, sample: Sample) -> EmbedStats:
         info_nce_accuracy=accuracy,
         info_nce_chance=1 / B if np.isfinite(accuracy) else accuracy,
         return_unit=unit,
-        updates=len(rows),
+        updates=updates,
         seconds=watch.stop().read_ms() / 1e3,
     )
 
 
-def _make_update(embedder: Embedder, rows: int) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-    if embedder.device.type == "cpu":
-        return Step(embedder, rows).take
-    return partial(_update, embedder, fork(embedder.generator, embedder.device))
-
-
-def _update(embedder: Embedder, generator: torch.Generator, state_BS: Tensor, time_B1: Tensor, h_B: Tensor) -> Tensor:
-    """Take one gradient step; return its loss terms without waiting for the device."""
-    terms_5 = compute_losses(embedder, state_BS, time_B1, h_B, generator=generator)
-    embedder.optimizer.zero_grad()
-    terms_5[0].backward()
-    torch.nn.utils.clip_grad_norm_(embedder.parameters, embedder.config.grad_clip)
-    embedder.optimizer.step()
-    return terms_5.detach()
-
-
-def compute_losses(
-    embedder: Embedder,
-    state_BS: Tensor,
-    time_B1: Tensor,
-    h_B: Tensor,
-    *,
-    generator: torch.Generator | None = None,
-) -> Tensor:
-    """Stack total, return, state and InfoNCE losses and the InfoNCE accuracy of one mini-batch (Eq. 4).
-
-    Only the raw view is decoded. The reported parts are means per row whatever `reduction` minimises. The views are
-    drawn by a generator of the device, or by the embedder's own.
-    """
-    config = embedder.config
-    x_BX = embedder.encoder(state_BS, time_B1)
-    state_hat_BS, h_hat_B = embedder.decoder(x_BX, time_B1)
-    on_return = return_loss(h_B, h_hat_B, reduction=config.reduction)
-    on_state = state_loss(state_BS, state_hat_BS, reduction=config.reduction)
-    total = on_return + config.lambda_rcon * on_state
-    contrast, accuracy = _contrast(embedder, state_BS, time_B1, x_BX, generator or embedder.generator)
-    if contrast is not None:
-        total = total + config.lambda_cl * contrast
-    nan = torch.full((), float("nan"), device=total.device)
-    rows = len(h_B) if config.reduction == "sum" else 1
-    return torch.stack([total, on_return / rows, on_state / rows, nan if contrast is None else contrast, accuracy])
-
-
-def _contrast(
-    embedder: Embedder, state_BS: Tensor, time_B1: Tensor, x_BX: Tensor, generator: torch.Generator
-) -> tuple[Tensor | None, Tensor]:
-    """InfoNCE between two views of each row (B4); nothing for dCAE or a weight of 0."""
-    config = embedder.config
-    if config.type != "tcse" or config.lambda_cl == 0:
-        return None, torch.full((), float("nan"), device=x_BX.device)
-    if config.cl_views == "aug_aug":
-        x_BX = embedder.encoder(augment(state_BS, config, generator), time_B1)
-    view_BX = embedder.encoder(augment(state_BS, config, generator), time_B1)
-    return info_nce(x_BX, view_BX, tau_cl=config.tau_cl, symmetric=config.cl_symmetric)
-
-
-@dataclass(frozen=True)
-class Layer:
-    """Weight [out, in] and bias of a linear layer, and where their gradients go."""
-
-    weight: Tensor
-    bias: Tensor
-    d_weight: Tensor
-    d_bias: Tensor
-
-
-class Chain:
-    """Linear layers with ReLU between them, and room for one batch of outputs and gradients."""
-
-    def __init__(self, layers: list[Layer], rows: int) -> None:
-        self._layers = layers
-        self._outputs = [torch.empty(rows, len(layer.bias)) for layer in layers]
-        self._gradients = [torch.empty(rows, len(layer.bias)) for layer in layers]
-        self.d_output = self._gradients[-1]
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Compute and keep every layer's output; return the last."""
-        self._inputs = [x, *self._outputs[:-1]]
-        for layer, x, output in zip(self._layers, self._inputs, self._outputs, strict=True):
-            torch.addmm(layer.bias, x, layer.weight.t(), out=output)
-            if output is not self._outputs[-1]:
-                output.relu_()
-        return self._outputs[-1]
-
-    def backward(self, d_input: Tensor | None = None) -> None:
-        """Turn `d_output` into the gradient of every weight, and of the input where room for it is given."""
-        below = [d_input, *self._gradients[:-1]]
-        for i in reversed(range(len(self._layers))):
-            layer, d, x, d_x = self._layers[i], self._gradients[i], self._inputs[i], below[i]
-            torch.mm(d.t(), x, out=layer.d_weight)
-            torch.sum(d, 0, out=layer.d_bias)
-            if d_x is not None:
-                torch.mm(d, layer.weight, out=d_x)
-            if d_x is not None and i:
-                torch.ops.aten.threshold_backward.grad_input(d_x, x, 0, grad_input=d_x)
+def _fit_on_cpu(embedder: Embedder, state_MS: Tensor, time_M1: Tensor, h_M: Tensor, *, batch: int) -> Tensor:
+    """Take one step per mini-batch; return the mean loss terms [5] float64."""
+    step = Step(embedder, batch)
+    rows = [slice(i, i + batch) for i in range(0, len(h_M) - batch + 1, batch)]
+    return torch.stack([step.take(state_MS[r], time_M1[r], h_M[r]) for r in rows]).double().mean(dim=0)
 
 
 class Step:
-    """The step, and the buffers that the batches of one refit share."""
+    """The step on the CPU, and the buffers that the batches of one refit share."""
 
     def __init__(self, embedder: Embedder, rows: int) -> None:
         self._embedder, self._rows = embedder, rows
-        config, encoder, decoder = embedder.config, embedder.encoder, embedder.decoder
-        contrasts = config.type == "tcse" and config.lambda_cl > 0
-        self._views = 1 + contrasts * (2 if config.cl_views == "aug_aug" else 1)
+        config, self._views = embedder.config, count_views(embedder.config)
         self._gradient = torch.empty(sum(parameter.numel() for parameter in embedder.parameters))
-        encoding = [[layer] for layer in (*hidden_layers(encoder), encoder.out)]
-        decoding = [*([layer] for layer in hidden_layers(decoder)), [decoder.state, decoder.h]]
-        layers = _lay_out([*encoding, *decoding], self._gradient)
+        encoding, decoding = group_layers(embedder)
+        layers = share_layers([*encoding, *decoding], self._gradient)
         self._encoder = Chain(layers[: len(encoding)], self._views * rows)
         self._decoder = Chain(layers[len(encoding) :], rows)
         self._input = torch.empty(self._views, rows, embedder.state_dim + 1)
@@ -217,7 +126,10 @@ class Step:
 
     @torch.no_grad()
     def take(self, state_BS: Tensor, time_B1: Tensor, h_B: Tensor) -> Tensor:
-        """Take one step; return the loss terms as `compute_losses` does."""
+        """Take one step; return total, return, state and InfoNCE losses and the InfoNCE accuracy (Eq. 4), [5] float64.
+
+        The parts are means per row whatever `reduction` minimises. Only the raw view is decoded.
+        """
         terms_5 = self.compute_gradient(state_BS, time_B1, h_B)
         largest = self._embedder.config.grad_clip
         self._gradient *= (largest / (self._gradient.norm() + 1e-6)).clamp(max=1.0)
@@ -280,23 +192,3 @@ class Step:
         else:
             d_x_VBX[0] = from_decoder
         return loss, accuracy
-
-
-def _lay_out(groups: list[list[nn.Linear]], gradient: Tensor) -> list[Layer]:
-    """Make each group one layer, its outputs side by side, and every parameter's gradient a part of one vector."""
-    layers: list[Layer] = []
-    for group in groups:
-        weight, bias = torch.cat([g.weight.data for g in group]), torch.cat([g.bias.data for g in group])
-        n, m = weight.numel(), weight.numel() + len(bias)
-        layer = Layer(weight, bias, gradient[:n].view_as(weight), gradient[n:m])
-        gradient = gradient[m:]
-        sizes = [linear.out_features for linear in group]
-        _share(layer.weight, layer.d_weight, [linear.weight for linear in group], sizes)
-        _share(layer.bias, layer.d_bias, [linear.bias for linear in group], sizes)
-        layers.append(layer)
-    return layers
-
-
-def _share(values: Tensor, gradient: Tensor, parameters: Sequence[Tensor], sizes: list[int]) -> None:
-    for parameter, own, d_own in zip(parameters, values.split(sizes), gradient.split(sizes), strict=True):
-        parameter.data, parameter.grad = own, d_own

@@ -67,6 +67,13 @@ def _reduce(per_row_B: Tensor, reduction: Reduction) -> Tensor:
     return per_row_B.mean() if reduction == "mean" else per_row_B.sum()
 
 
+def count_views(config: EmbedConfig) -> int:
+    """Count the views of a row that pass the encoder: the raw one, and one or two random ones for InfoNCE (B4)."""
+    if config.type != "tcse" or config.lambda_cl == 0:
+        return 1
+    return 3 if config.cl_views == "aug_aug" else 2
+
+
 def augment(state: Tensor, config: EmbedConfig, generator: torch.Generator) -> Tensor:
     """Draw one random view of each state: m_d s_d + sigma eps_d, masked first, then noised (B8).
 

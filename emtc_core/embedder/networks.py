@@ -26,11 +26,12 @@ from torch import Tensor, nn
 
 from emtc_core.arrays import check_shape
 from emtc_core.config.memory import EmbedConfig
-from emtc_core.devices import copy_state, restore
+from emtc_core.devices import copy_state, restore, send_tensor
 
 State = NDArray[np.float32] | Tensor
 Times = NDArray[np.integer[Any]] | Tensor
 
+HOST = torch.device("cpu")
 RANDOM_PROJECTION_SEED = 123456  # EMU's and EMC's; B13
 # Matrix products with fewer rows than MIN_ROWS, a number of rows that is not a multiple of ROW_TILE, or a width that
 # is not a multiple of WIDTH use other BLAS kernels. There the last bit of a row depends on the number of rows.
@@ -94,6 +95,8 @@ class Embedder:
         self.generator = torch.Generator().manual_seed(seed)
         self._init_generator = torch.Generator().manual_seed(seed)
         self.return_scale = ReturnScale(config.return_scale)
+        self.device_step: object = None
+        """What `fit` keeps on a GPU between two refits (`device_step.DeviceStep`)."""
         if config.type == "random":
             self.projection = _random_projection(state_dim, config.dim).to(self.device)
         else:
@@ -111,6 +114,11 @@ class Embedder:
     def is_trainable(self) -> bool:
         """Whether `fit` changes anything."""
         return self.config.type != "random"
+
+    @property
+    def reads_states_on_gpu(self) -> bool:
+        """Whether every refit reads the states of all nodes on a GPU, so that they should be kept there."""
+        return self.is_trainable and self.device.type == "cuda"
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -162,7 +170,7 @@ class Embedder:
         """
         check_shape("state", state, (None, self.state_dim))
         check_shape("t", t, (len(state),))
-        inputs = torch.cat(self.to_inputs(state, t, for_write=for_write), dim=1).cpu().numpy()
+        inputs = torch.cat(self._to_inputs(state, t, for_write=for_write, device=HOST), dim=1).numpy()
         if self.config.type == "random":
             return encode_fine([(self.projection, None)], inputs[:, :-1])
         layers = (*hidden_layers(self.encoder), self.encoder.out)
@@ -170,10 +178,12 @@ class Embedder:
 
     def to_inputs(self, state: State, t: Times, *, for_write: bool = False) -> tuple[Tensor, Tensor]:
         """Move states to the device as float32 and normalise their time index to [M, 1]."""
-        state_MS = _as_tensor(state).to(self.device, torch.float32)
+        return self._to_inputs(state, t, for_write=for_write, device=self.device)
+
+    def _to_inputs(self, state: State, t: Times, *, for_write: bool, device: torch.device) -> tuple[Tensor, Tensor]:
         longer = for_write and self.config.time_norm == "write_T_lim+1"
-        time_M1 = _as_tensor(t).to(self.device, torch.float32).unsqueeze(1)
-        return state_MS, time_M1 / (self.episode_limit + longer)
+        state_MS, time_M = (_send(values, device).to(torch.float32) for values in (state, t))
+        return state_MS, time_M.unsqueeze(1) / (self.episode_limit + longer)
 
     def _widened_layers(self) -> list[tuple[Tensor, Tensor | None]]:
         """List each layer of `embed`, its weights [K, N] filled up with zero units to multiples of WIDTH."""
@@ -244,6 +254,11 @@ def _encode(
         torch.mm(x, weight, out=output) if bias is None else torch.addmm(bias, x, weight, out=output)
         x = output if output is outputs[-1] else output.relu_()
     return x[: len(state_MS)]
+
+
+def _send(values: State | Times, device: torch.device) -> Tensor:
+    tensor = _as_tensor(values)
+    return tensor.to(device) if tensor.is_cuda else send_tensor(tensor, device)
 
 
 def _as_tensor(values: State | Times) -> Tensor:

@@ -49,6 +49,11 @@ class OutsideEmbedder(Embedder):
         """Whether it has a `fit`."""
         return hasattr(self._made, "fit")
 
+    @property
+    def reads_states_on_gpu(self) -> bool:
+        """No: a plug-in gets arrays on the processor."""
+        return False
+
     def embed(self, state: State, t: Times, *, for_write: bool = False) -> Tensor:
         """Embed states [M, S] at steps [M] to [M, dim] on the embedder's device.
 
@@ -68,7 +73,11 @@ class OutsideEmbedder(Embedder):
 
     def fit(self, sample: Sample) -> dict[str, float]:
         """Let it learn from nodes; return its numbers as they are recorded."""
-        told = self._made.fit(sample.state, sample.t, sample.h) if self.is_trainable and len(sample.h) else None
+        told = (
+            self._made.fit(_on_host(sample.state, np.float32), sample.t, sample.h)
+            if self.is_trainable and len(sample.h)
+            else None
+        )
         return open_values("user", told or {})
 
     def get_state(self) -> dict[str, Any]:

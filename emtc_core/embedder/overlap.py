@@ -26,6 +26,7 @@ class Fits:
         self._embedder = embedder
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="refit")
         self._wait: Callable[[], Fitted] | None = None
+        self._copy: Embedder | None = None
 
     def refit(self, sample: Sample) -> dict[str, float] | None:
         """Train the embedder on a sample of the memory; return what is recorded of it.
@@ -43,7 +44,11 @@ class Fits:
 
     def start(self, sample: Sample) -> None:
         """Begin to fit a copy of the embedder as it is now."""
-        self._wait = self._pool.submit(_fit, self._embedder.copy(), sample).result
+        if self._copy is None:  # later ones are put into it, so that a GPU keeps what it prepared for the first refit
+            self._copy = self._embedder.copy()
+        else:
+            self._copy.set_state(self._embedder.get_state())
+        self._wait = self._pool.submit(_fit, self._copy, sample).result
 
     def finish(self) -> EmbedStats | None:
         """Wait for the fit that was begun and take its result over; None where none was."""

@@ -33,12 +33,13 @@ from emtc_core.learner.backbones.base import Unrolled
 from emtc_core.learner.networks import DiverseAgent, Sequence
 from emtc_core.learner.parts import Team
 from emtc_core.learner.recurrence import FAST, ZERO, multiply_on_one_thread
+from emtc_core.repeated_step import RepeatedStep
 from emtc_core.replay_buffer.buffer import StateDict
 
 WIDTH = 128
 CLIP = 1.0
 ROWS_AT_ONCE = 1024
-"""Rows whose errors are measured together: few enough for their activations to stay in the processor's cache."""
+"""Rows whose errors are measured together on a CPU: few enough for their activations to stay in its cache."""
 
 CHUNK = 256
 PERIOD_EPISODES = 16
@@ -79,25 +80,31 @@ class Predictors(nn.Module):
     @torch.no_grad()
     def errors(self, rows: Rows) -> tuple[Tensor, Tensor]:
         """Measure squared errors of p and q, summed over coordinates: [R] each, without a graph."""
-        parts = zip(*(x.split(ROWS_AT_ONCE) for x in rows), strict=True)
+        at_once = ROWS_AT_ONCE if rows.z_id.device.type == "cpu" else max(len(rows.z_id), 1)
+        parts = zip(*(x.split(at_once) for x in rows), strict=True)
         pairs = [[(hat - wanted).square().sum(-1) for hat in self(z_id)] for z_id, wanted in parts]
         error_p, error_q = (torch.cat(x) for x in zip(*pairs, strict=True))
         return error_p, error_q
 
     def fit(self, rows: Rows, chunks: Iterator[Tensor], optimizer: torch.optim.Optimizer, team: Team) -> None:
         """Descend the mean squared errors once per chunk of row indices; each network's gradient is clipped alone."""
-        networks = [list(self.p.parameters()), [*(w for each in self._q() for w in each.parameters())]]
-        gradients = [_make_gradient(parameters) for parameters in networks]
+        networks = self.networks()
+        gradients = [make_gradient(parameters) for parameters in networks]
         is_compiled = rows.z_id.device.type == "cpu" and rows.z_id.dtype == torch.float32
         fill = self._compiled_gradients(rows, networks, team) if is_compiled else partial(self._record_gradients, rows)
         for chunk in chunks:
             fill(chunk)
-            for gradient in gradients:
-                gradient.mul_((CLIP / (torch.linalg.vector_norm(gradient) + 1e-6)).clamp_(max=1.0))
+            clip(gradients)
             optimizer.step()
 
-    def _q(self) -> tuple[nn.Linear, ...]:
-        return self.q_first, self.q_second, self.q_last
+    def networks(self) -> list[list[nn.Parameter]]:
+        """List the weights of p and of q."""
+        q = (self.q_first, self.q_second, self.q_last)
+        return [list(self.p.parameters()), [weight for layer in q for weight in layer.parameters()]]
+
+    def weighted_error(self, rows: Rows, weight: Tensor) -> Tensor:
+        """Sum the weighted squared errors of p and of q, with a graph; weight [R]."""
+        return torch.stack([(hat - rows.obs_next).square().sum(-1) @ weight for hat in self(rows.z_id)]).sum()
 
     def _record_gradients(self, rows: Rows, chunk: Tensor) -> None:
         """Write the gradients of both mean squared errors over a chunk of rows."""
@@ -120,12 +127,76 @@ class Predictors(nn.Module):
         return lambda chunk: team.run([partial(_fill_gradient, z_id, wanted, chunk.numpy(), *each) for each in several])
 
 
-def _make_gradient(parameters: list[nn.Parameter]) -> Tensor:
+@torch.no_grad()
+def clip(gradients: list[Tensor]) -> None:
+    """Shrink each network's gradient to a norm of at most CLIP."""
+    for gradient in gradients:
+        gradient.mul_((CLIP / (torch.linalg.vector_norm(gradient) + 1e-6)).clamp_(max=1.0))
+
+
+def make_gradient(parameters: list[nn.Parameter]) -> Tensor:
     """Allocate one stretch of memory for all gradients of a network, so that its norm is one operation."""
     flat = torch.empty_like(torch.nn.utils.parameters_to_vector(parameters))
     for parameter, part in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
         parameter.grad = part.view_as(parameter)
     return flat
+
+
+def count_pass_bytes(info: EnvInfo, *, hidden: int, episodes: int) -> int:
+    """Count the bytes of the buffers of `DevicePass` for batches of this many episodes."""
+    chunks = -(-episodes * info.episode_limit * info.n_agents // CHUNK)
+    return 4 * chunks * CHUNK * (hidden + 2 * info.obs_dim + info.n_actions + info.n_agents + 1)
+
+
+class DevicePass:
+    """One pass over a batch's rows on a GPU: the same step for every chunk, whatever the number of rows.
+
+    A pass puts the rows into buffers in its order, chunk after chunk. The last chunk may have fewer rows; the missing
+    ones have the weight 0. A step takes the next chunk and moves the index on.
+    """
+
+    def __init__(self, predictors: Predictors, optimizer: torch.optim.Optimizer, *, rows: Rows, chunks: int) -> None:
+        """Reserve memory.
+
+        Args:
+            predictors: To be trained.
+            optimizer: Of their weights; its state must be able to change inside of a graph.
+            rows: Of which widths and device are taken.
+            chunks: Most chunks of a pass.
+        """
+        self.chunks = chunks
+        self._predictors, self._optimizer = predictors, optimizer
+        device = rows.z_id.device
+        self._rows = Rows(*(x.new_zeros(chunks * CHUNK, x.shape[1]) for x in rows))
+        self._weight = torch.zeros(chunks * CHUNK, device=device)
+        self._next = torch.zeros(1, dtype=torch.int64, device=device)
+        self._gradients = [make_gradient(parameters) for parameters in predictors.networks()]
+        self._repeated = RepeatedStep(self._step, device, name="step of CDS's predictors")
+
+    def run(self, rows: Rows, order: Tensor) -> None:
+        """Train on the rows in an order."""
+        n = len(order)
+        for values, buffer in zip(rows, self._rows, strict=True):
+            torch.index_select(values, 0, order, out=buffer[:n])
+        whole = n - n % CHUNK
+        self._weight[:whole] = 1.0 / CHUNK
+        self._weight[n:] = 0.0
+        if whole < n:
+            self._weight[whole:n] = 1.0 / (n - whole)
+        self._next.zero_()
+        self._repeated.run(-(-n // CHUNK))
+
+    def _step(self) -> None:
+        z_id, obs_next, weight = (
+            x.view(self.chunks, CHUNK, -1).index_select(0, self._next).squeeze(0) for x in (*self._rows, self._weight)
+        )
+        for gradient in self._gradients:
+            gradient.zero_()
+        with torch.enable_grad():
+            self._predictors.weighted_error(Rows(z_id, obs_next), weight.squeeze(-1)).backward()
+        clip(self._gradients)
+        self._optimizer.step()
+        self._next += 1
 
 
 @njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
@@ -212,7 +283,10 @@ class Diversity:
         n_inputs = hidden + info.obs_dim + info.n_actions
         self._online = Predictors(n_inputs, info.n_agents, info.obs_dim).to(device)
         self._target = copy.deepcopy(self._online).requires_grad_(False)
-        self._optimizer = torch.optim.Adam(self._online.parameters(), lr=config.predictor_lr, fused=True)
+        on_gpu = device.type == "cuda"
+        lr = config.predictor_lr
+        self._optimizer = torch.optim.Adam(self._online.parameters(), lr=lr, fused=True, capturable=on_gpu)
+        self._pass: DevicePass | None = None
         self._episodes = self._last_training = 0
         self._team = Team(1)
 
@@ -264,6 +338,9 @@ class Diversity:
         self._online.load_state_dict(state["online"])
         self._target.load_state_dict(state["target"])
         self._optimizer.load_state_dict(state["optimizer"])
+        for group in self._optimizer.param_groups:  # the state may be that of another device
+            group["capturable"] = next(self._online.parameters()).is_cuda
+        self._pass = None  # a graph that was captured changes the tensors of the state before
         self._episodes, self._last_training = state["episodes"], state["last_training"]
 
     def _rows(self, seq: Sequence, online: Unrolled, real: Tensor) -> Rows:
@@ -299,7 +376,20 @@ class Diversity:
         rows = self._rows(seq, online, _real_transitions(seq))
         n_rows, device = len(rows.z_id), rows.z_id.device
         orders = (permutation(n_rows, generator=generator, device=device) for _ in range(epochs))
-        self._online.fit(rows, (chunk for order in orders for chunk in order.split(CHUNK)), self._optimizer, self._team)
+        if device.type == "cpu":
+            chunks = (chunk for order in orders for chunk in order.split(CHUNK))
+            self._online.fit(rows, chunks, self._optimizer, self._team)
+            return
+        device_pass = self._get_pass(rows, most_rows=seq.mask.shape[1] * self._info.episode_limit * self._info.n_agents)
+        for order in orders:
+            device_pass.run(rows, order)
+
+    def _get_pass(self, rows: Rows, *, most_rows: int) -> DevicePass:
+        """Get buffers and step for passes over batches of this many episodes, or make them."""
+        chunks = -(-most_rows // CHUNK)
+        if self._pass is None or self._pass.chunks < chunks:
+            self._pass = DevicePass(self._online, self._optimizer, rows=rows, chunks=chunks)
+        return self._pass
 
 
 def _real_transitions(seq: Sequence) -> Tensor:

@@ -28,8 +28,10 @@ from numpy.typing import NDArray
 
 from emtc_core.arrays import check_shape, make_generator
 from emtc_core.config.memory import MemoryConfig
-from emtc_core.embedder.networks import Embedder, State
+from emtc_core.devices import send
+from emtc_core.embedder.networks import Embedder, State, Times
 from emtc_core.errors import NonFiniteLossError
+from emtc_core.memory.device_states import DeviceStates
 from emtc_core.memory.nodes import (
     NodeColumns,
     NodeTable,
@@ -62,7 +64,7 @@ EMU_NORM_STEPS = 200
 class NodeSample:
     """Nodes for the embedder's refit."""
 
-    state: NDArray[np.float32]  # [M, S]
+    state: State  # [M, S], on a GPU if the memory keeps its states there
     t: NDArray[np.int32]  # [M]
     h: NDArray[np.float64]  # [M] return units
 
@@ -99,6 +101,7 @@ class EpisodicMemory:
         self._rules = make_rules(config, gamma)
         self._table = NodeTable(capacity=config.capacity, state_dim=state_dim, dim=embedder.dim)
         self._space = Space(config, dim=embedder.dim, device=str(device))
+        self._device_states = DeviceStates(embedder.device) if embedder.reads_states_on_gpu else None
         self._measured = 0  # nodes the scaling was measured on
         self._appended = 0  # nodes appended since
         self._steps = 0  # env steps written since
@@ -186,6 +189,9 @@ class EpisodicMemory:
         self._counts["written"] += rows
         self._counts["merged"] += merged
         self._space.note_written(slots)
+        if self._device_states:
+            stored = slots[slots >= 0]
+            self._device_states.note_written(stored[table.nodes["episode"][stored] == episode])
         return slots
 
     def _refresh_if_due(self, state: NDArray[np.float32], steps: int) -> None:
@@ -232,7 +238,11 @@ class EpisodicMemory:
         if not self.size:
             return
         table = self._table
-        table.set_embeddings(self._embed(table.state[: self.size], table.nodes["t"][: self.size]))
+        if self._device_states:
+            state, t = self._device_states.update(table)
+        else:
+            state, t = table.state[: self.size], table.nodes["t"][: self.size]
+        table.set_embeddings(self._embed(state, t))
         self._refresh()
         self.generation += 1
 
@@ -242,9 +252,7 @@ class EpisodicMemory:
             self._space.freeze(self._table)
             self.generation += 1
 
-    def _embed(
-        self, state: State, t: NDArray[np.integer[Any]], *, for_write: bool = False, fine: bool = False
-    ) -> NDArray[Any]:
+    def _embed(self, state: State, t: Times, *, for_write: bool = False, fine: bool = False) -> NDArray[Any]:
         if fine:
             x = self.embedder.embed_fine(state, t, for_write=for_write)
         else:
@@ -333,7 +341,12 @@ class EpisodicMemory:
         self._samples += 1
         rows = rng.choice(self.size, min(n, self.size), replace=False, shuffle=True)
         node = self._table.nodes[rows]
-        return NodeSample(self._table.state[rows], np.ascontiguousarray(node["t"]), np.ascontiguousarray(node["h"]))
+        state: State
+        if self._device_states:
+            state = self._device_states.update(self._table)[0].index_select(0, send(rows, self.embedder.device))
+        else:
+            state = self._table.state[rows]
+        return NodeSample(state, np.ascontiguousarray(node["t"]), np.ascontiguousarray(node["h"]))
 
     def delta_mem(self) -> NDArray[np.float64]:
         """Consistency error of every node along its link, in slot order; NaN where it has no successor."""
@@ -378,6 +391,8 @@ class EpisodicMemory:
             CheckpointError: If the nodes do not fit this memory.
         """
         fill_table(self._table, state["table"])
+        if self._device_states:
+            self._device_states.forget()
         self._space.set_state(state["space"], self._table)
         self.generation = state["generation"]
         self._measured, self._appended, self._steps = state["measured"], state["appended"], state["steps"]

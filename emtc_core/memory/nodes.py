@@ -89,6 +89,11 @@ class NodeTable:
         return np.where(intact, link, NONE)
 
 
+def largest_table(nodes: int, *, capacity: int) -> int:
+    """Bound the rows of a table that was grown by `reserve` for this many states, merged ones included."""
+    return min(max(FIRST_ROWS, nodes + nodes // 2), capacity)
+
+
 def _grown(column: NDArray[np.generic], rows: int) -> NDArray[Any]:
     grown = np.zeros((rows, *column.shape[1:]), column.dtype)
     grown[: len(column)] = column

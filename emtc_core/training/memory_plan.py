@@ -13,8 +13,11 @@ import torch
 from torch import Tensor
 
 from emtc_core.config.run import RunConfig
+from emtc_core.embedder.device_step import count_step_bytes
 from emtc_core.envs.base import EnvInfo
 from emtc_core.errors import ConfigError, Fault
+from emtc_core.learner.diversity import count_pass_bytes
+from emtc_core.memory.device_states import count_state_bytes
 from emtc_core.memory.index.incremental import SCRATCH_BYTES, can_use_faiss
 from emtc_core.memory.nodes import NODE
 from emtc_core.replay_buffer.rows import COPY_BYTES, PAGE_ROWS, most_pages, row_bytes
@@ -85,6 +88,9 @@ def plan_memory(
     if device.type != "cpu":
         batch = {"batch": train.batch * (info.episode_limit + 1) * row_bytes(info)}
         on_device = (episodes if home == device else {}) | batch | networks_of | _searched(config, info, nodes, device)
+        if config.backbone == "cds" and config.cds.beta > 0:
+            sizes = {"hidden": train.hidden, "episodes": train.batch}
+            on_device["rows of CDS's predictors"] = count_pass_bytes(info, **sizes)
         copied = networks // (1 + UPDATE_COPIES) + (COPY_BYTES if home == device else 0)
         on_device["copies of a checkpoint"] = copied
     on_host = {} if "replay" in on_device else episodes
@@ -137,10 +143,14 @@ def _tensors(state: object) -> Sequence[Tensor]:
 
 
 def _searched(config: RunConfig, info: EnvInfo, nodes: int, device: torch.device) -> dict[str, int]:
-    """Count what a search at any distance keeps on a GPU, and the states that are embedded anew together."""
+    """Count what a search at any distance keeps on a GPU, the nodes' states there, and what a refit needs."""
     if not nodes:
         return {}
-    sizes = {"states embedded anew": 4 * nodes * info.state_dim} if config.embed.type != "random" else {}
+    sizes: dict[str, int] = {}
+    if config.embed.type != "random":
+        capacity, state_dim = config.memory.capacity, info.state_dim
+        sizes["node states"] = count_state_bytes(nodes, capacity=capacity, state_dim=state_dim)
+        sizes["refit"] = count_step_bytes(config.embed, state_dim)
     if "nearest" in (config.gate.on_miss, config.incentive.on_miss):
         sizes["memory keys"] = nodes * config.embed.dim * (8 + 4) + (SCRATCH_BYTES if can_use_faiss(str(device)) else 0)
     return sizes

@@ -3,7 +3,7 @@
 What a run's rows come to is kept beside them: its curves in its own row, its transitions in sums. A list of thousands
 of runs sorts and filters by `runs.mu_w` and `runs.gate_removed`, and charts over whole runs read
 `transition_summary`, sums per SUMMARY_STEPS transitions. All are written in the transaction that changes the rows. What
-mu_w means is defined by `app.analysis.statistics`, a gate that acts by `storage.queries.gate`; tests keep these
+mu_w means is defined by `app.analysis.aggregates`, a gate that acts by `storage.queries.gate`; tests keep these
 statements equal to both.
 """
 

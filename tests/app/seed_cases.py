@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from app.analysis.aggregates import Curve
 from app.analysis.series import Seed
-from app.analysis.statistics import Curve
 from emtc_core.config.resolve import flatten_tree, resolve
 
 

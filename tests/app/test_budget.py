@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from app.analysis.aggregates import Reading
 from app.analysis.comparable import COMMON, OWN, at_budget, keep_usual_length, list_budgets, read_budget
 from app.analysis.finals import LAST_TENTH, final_rate
 from app.analysis.series import Comparison, Seed, join_seeds
-from app.analysis.statistics import Reading
 from app.analysis.tables import best_cells, export_table, left_out_lines
 from app.analysis.win_rates import find_best, quote, tabulate_falls, tabulate_win_rates
 from app.figures.named.comparisons import tabulate_tests
@@ -40,11 +40,11 @@ def test_unequal_runs_are_compared_at_the_most_that_all_of_them_reached(unequal)
     table = tabulate_win_rates(at_budget(ends(unequal)), Reading())
     assert table["3m"].tolist() == ["10.0 (n = 1 of 5)", "10.0 ± 0.0 (n = 2 of 5)", "10.0 ± 0.0 (n = 2 of 5)"]
     caption = table.attrs["caption"]
-    assert "Read at 4,000 env steps, the most that all of them reached (shortest: runs q1, q2)." in caption
-    assert "3 runs are longer: only the evaluations up to there count" in caption
-    assert "# Read at 4000 env steps" in export_table(table, "csv").decode()
+    assert "Compared at 4,000 env steps, the largest number that all runs reached (shortest: runs q1, q2)." in caption
+    assert "3 runs are longer: later evaluations are ignored" in caption
+    assert "# Compared at 4000 env steps" in export_table(table, "csv").decode()
     assert "% " in (tex := export_table(table, "latex").decode())
-    assert "Read at 4,000 env steps" in tex
+    assert "Compared at 4,000 env steps" in tex
 
 
 def test_a_longer_run_is_never_read_later_than_the_shorter_ones_ended(unequal) -> None:
@@ -55,7 +55,7 @@ def test_a_longer_run_is_never_read_later_than_the_shorter_ones_ended(unequal) -
     assert final_rate(cut["late"], LAST_TENTH) == pytest.approx(3099 / 40_000)
     caption = tabulate_win_rates(at_budget(ends([*unequal, late])), Reading()).attrs["caption"]
     assert (
-        "Without an evaluation in that tenth, so that the last one stands for it: run late, at 3,099 of 4,000"
+        "Runs without an evaluation in the last tenth (their last evaluation is used): run late, at 3,099 of 4,000"
         in caption
     )
 
@@ -71,7 +71,7 @@ def test_runs_of_one_length_are_left_as_they_are_whatever_round_they_ended_in() 
 def test_a_budget_that_was_asked_for_leaves_out_what_is_too_short(unequal) -> None:
     table = tabulate_win_rates(at_budget(ends(unequal), 20_000), Reading())
     assert table["variant"].tolist() == ["QPLEX", "VDN"]
-    assert "Read at 20,000 env steps, as was asked for." in table.attrs["caption"]
+    assert "Compared at 20,000 env steps, the requested budget." in table.attrs["caption"]
     told = "\n".join(left_out_lines(table))
     assert "run q1 (QMIX on 3m; seed 1): has 4,000 of the 20,000 env steps at which runs are compared" in told
 
@@ -80,7 +80,7 @@ def test_each_at_its_own_end_is_marked_in_every_cell_and_nothing_is_bold(unequal
     comparison = at_budget(ends(unequal), OWN)
     table = tabulate_win_rates(comparison, Reading())
     assert (
-        "RUNS OF DIFFERENT LENGTHS: each is read at its own end (3m 4,000 to 40,000 env steps)"
+        "RUNS OF DIFFERENT LENGTHS: each run is evaluated at its own end (3m 4,000 to 40,000 env steps)"
         in (table.attrs["caption"])
     )
     assert [cell.partition("; ")[2] for cell in table["3m"]] == ["20,000 steps)", "4,000 steps)", "40,000 steps)"]
@@ -94,14 +94,14 @@ def test_each_at_its_own_end_is_marked_in_every_cell_and_nothing_is_bold(unequal
 def test_a_map_has_a_budget_of_its_own(unequal) -> None:
     other = [make_seed(f"c{k}", [(0, 0.0), (9000, 0.5)], map="8m", seed=k, env_steps=9000) for k in (1, 2)]
     comparison = at_budget(ends([*unequal, *other]), COMMON)
-    assert "Read at 3m 4,000; 8m 1,000 env steps" in comparison.budget
+    assert "Compared at 3m 4,000; 8m 1,000 env steps" in comparison.budget
     assert list_budgets(comparison) == [1000, 4000, 20_000, 40_000]
 
 
 def test_numbers_of_whole_runs_are_of_runs_as_long_as_most(unequal) -> None:
     kept = keep_usual_length(ends(unequal))
     assert [seed.id for seed in kept.seeds] == ["v1", "v2"], "of two lengths that are as frequent the greater"
-    assert "4,000 env steps long, where most runs of its map have 40,000" in "\n".join(map(str, kept.left_out))
+    assert "has 4,000 env steps; most runs of its map have 40,000" in "\n".join(map(str, kept.left_out))
 
 
 def test_bold_needs_two_cells_of_two_seeds() -> None:

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from app.analysis.series import join_seeds
-from app.figures.chart_choices import DOTTED, Look, complement, on_log_axis, without_spikes
+from app.figures.chart_choices import DOTTED, Look, clip_spikes, complement, with_log_y_axis
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.named.curves import draw_comparison
 from app.figures.named.live import draw_gate_dynamics, draw_metrics
@@ -51,7 +51,7 @@ def test_a_complement_turns_its_band_over():
 @pytest.mark.parametrize("format", ["svg", "pdf", "html", "csv"])
 def test_logarithmic_axes_are_exported(format):
     lines = tuple(Line(name, "#123456", X, np.array([1e-3, 0, k]), label=name) for name, k in (("a", 1.0), ("b", 9.0)))
-    panel = on_log_axis(Panel("loss", "return²", lines))
+    panel = with_log_y_axis(Panel("loss", "return²", lines))
     chart = Chart("c", "t", "training env steps", (panel,), "", "", x_log=True)
     assert export_figure(chart, format)
     assert chart.to_component()["xLog"]
@@ -61,7 +61,7 @@ def test_logarithmic_axes_are_exported(format):
 def test_a_warm_up_spike_does_not_flatten_the_speed_and_is_told():
     chart = draw_metrics(speeds(9000, *[300.0] * 11, 330.0), ["time/env_steps_per_second"], run="r")
     assert chart.panels[0].range == pytest.approx((0, 363))
-    assert "1 value of env steps per second lies above its panel: up to 9,000 steps/s at step 100." in chart.caption
+    assert "1 value of env steps per second is above the axis, up to 9,000 steps/s at step 100." in chart.caption
     assert chart.panels[0].lines[0].y[0] == 9000, "files and tips have it"
 
 
@@ -71,7 +71,7 @@ def test_an_axis_is_cut_for_few_values_alone_and_for_speeds_alone():
     loss = speeds(9000, *[300.0] * 12).assign(name="train/loss")
     assert draw_metrics(loss, ["train/loss"], run="r").panels[0].range is None
     empty = Panel("p", "", (Line("l", "#000000", np.zeros(0), np.zeros(0)),))
-    assert without_spikes(empty) == (empty, "")
+    assert clip_spikes(empty) == (empty, "")
 
 
 POINTS = [(0, 0.0), (100, 1.0), (200, 0.0), (300, 1.0)]

@@ -138,9 +138,9 @@ def test_the_verdict_says_in_words_what_the_numbers_say() -> None:
     told, chance = found["h_r2_knn"], found["h_r2_by_chance"]
     assert -0.2 < chance.value < 0.05
     assert found.verdict.startswith(f"No: neighbors predict H with R² {told.value:.2f} [".replace("0.", "."))
-    assert f"; −{-chance.value:.2f} by chance.".replace("0.", ".") in found.verdict
-    assert "share its ξ; .5" in found.verdict
-    assert measure_collapse(flat, delta=0.1).verdict.startswith("Yes: neighbors say next to nothing of H, R² −")
+    assert f"(−{-chance.value:.2f} expected by chance).".replace("0.", ".") in found.verdict
+    assert "have the same ξ (.5" in found.verdict
+    assert measure_collapse(flat, delta=0.1).verdict.startswith("Yes: neighbors do not predict H, R² −")
     assert measure_collapse(even, delta=0.1).verdict.startswith("Cannot tell: ")
 
 

@@ -7,10 +7,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from app.analysis.aggregates import Reading
+from app.analysis.bootstrap import BOOTSTRAP_COVERS
+from app.analysis.intervals import CLAIMS
 from app.analysis.provenance import describe_runs, hash_config
 from app.analysis.quantities import EVALUATED, MU_W, WIN_RATE, find_quantity
 from app.analysis.series import Comparison, Seed, join_seeds, split_curves
-from app.analysis.statistics import BOOTSTRAP_COVERS, CLAIMS, Reading
 from app.figures.named.curves import draw_comparison, split_panels
 from app.figures.render.export import export_figure
 from app.figures.render.lines_view import draw_chart
@@ -180,8 +182,8 @@ def test_the_same_seed_twice_is_one_sample_the_finished_and_newer_one() -> None:
     found = join_seeds(seeds, include_unfinished=True)
     assert [group.run_ids for group in found.groups] == [("new",)]
     assert {each.run_id: each.reason for each in found.left_out} == {
-        "old": "seed 1 once more; run new stands for it",
-        "cut": "seed 1 once more; run new stands for it",
+        "old": "duplicate of seed 1; run new is used",
+        "cut": "duplicate of seed 1; run new is used",
     }
 
 

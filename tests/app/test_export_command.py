@@ -90,7 +90,7 @@ def test_figures_of_many_runs_choose_their_runs_by_map_and_algorithm(seeded, tmp
     assert run(["export", "--figure", "baselines", *chosen, "--out", str(out), "--db", url]) == 0
     assert set(pd.read_csv(out)["series"]) == {"EMTC(QPLEX), τ = 1 (n = 1)"}
     assert run(["export", "--figure", "learning-curves", "--map", "9m", "--out", str(out), "--db", url]) == 2
-    assert "No evaluated run was chosen" in capsys.readouterr().err
+    assert "No evaluated run is selected" in capsys.readouterr().err
 
 
 def test_a_figure_of_one_run_asks_for_it(seeded, tmp_path: Path, capsys) -> None:

@@ -18,9 +18,9 @@ from app.analysis.finals import name_final, rate_of_final
 from app.analysis.quantities import RATE_NAMES, ROBUST, TRAINED, RateName
 from app.analysis.series import read_seeds
 from app.cli.main import run
-from app.figures.figure import OPTIONS, OVER_SEEDS, Options
+from app.figures.figure import OPTIONS, SEED_OPTIONS, Options
 from app.figures.registry import FIGURES, TABLES
-from app.figures.theme import METHOD
+from app.figures.theme import METHOD_STYLES
 from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database
 from storage.models import Evaluation, MetricRow, Run
@@ -226,13 +226,13 @@ RATED = {
     ),
     "robust": (
         "25.0",
-        "final robust win rate [%] (mean of the evaluations in the last tenth of the budget, each the share won of as "
-        "many greedy episodes from starts shifted by up to 0.05 cells), mean over seeds",
+        "final robust win rate [%] (mean of the evaluations in the last tenth of the budget, each the fraction of "
+        "greedy episodes won from starts shifted by up to 0.05 cells), mean over seeds",
     ),
     "training": (
         "75.0",
-        "final training win rate [%] (mean of the reports in the last tenth of the budget, each the share won of the "
-        "training episodes since the last report, played with exploration), mean over seeds",
+        "final training win rate [%] (mean of the reports in the last tenth of the budget, each the fraction of "
+        "training episodes won since the last report, with exploration), mean over seeds",
     ),
 }
 
@@ -327,7 +327,7 @@ def test_one_run_without_a_robust_evaluation_makes_every_number_of_its_task_gree
     assert frame.columns.tolist() == ["variant", "3m (greedy)", "8m (robust)"]
     assert frame["3m (greedy)"].tolist() == ["100.0 (n = 1 of 5)"] * 2
     assert frame["8m (robust)"].tolist()[0] == "25.0 (n = 1 of 5)"
-    assert f"Greedy win rates on 3m because run {without} has evaluations without a robust one." in text
+    assert f"Greedy win rates on 3m because run {without} has evaluations without a robust win rate." in text
     drawn = draw(runs, "learning-curves", tmp_path).groupby("panel")["value"].last().to_dict()
     assert drawn == {"greedy win rate, 3m": 1.0, "robust win rate, 8m": 0.25}
 
@@ -342,7 +342,7 @@ def test_the_quantity_of_learning_curves_names_its_win_rate_itself(runs, tmp_pat
     out = tmp_path / "x.svg"
     contradiction = ["--figure", "learning-curves", "--set", "quantity=win_rate", "--rate", "robust", "--out", str(out)]
     assert runs.export(*contradiction) == 2
-    assert "rate = robust would change nothing" in capsys.readouterr().err
+    assert "rate has no effect, because quantity = win_rate" in capsys.readouterr().err
     draw(runs, "learning-curves", tmp_path, "--set", "quantity=win_rate", "--rate", "greedy")
     assert not out.exists()
 
@@ -380,7 +380,7 @@ def test_runs_of_different_lengths_are_read_at_one_budget_in_every_file(runs, tm
             "train.t_max=4000", seed=seed, algo="qmix", env_steps=4000, points=[(0, 0.0), (1000, 0.5), (4000, 1.0)]
         )
     _, text = tabulate(runs, "win-rates", capsysbinary)
-    assert "# Read at 1000 env steps" in text
+    assert "# Compared at 1000 env steps" in text
     for rule, cells in ((), ["100.0", "50.0"]), (("--budget", "4000"), ["100.0"]), (("--budget", "own"), ["100.0"] * 2):
         frame, _ = tabulate(runs, "win-rates", capsysbinary, *rule)
         assert [cell.partition(" ")[0] for cell in frame["3m"]] == cells
@@ -391,7 +391,7 @@ def test_runs_of_different_lengths_are_read_at_one_budget_in_every_file(runs, tm
     out = tmp_path / "evaluations.json"
     assert runs.export("--format", "marl-eval", "--out", str(out)) == 0
     assert '"step_count": 4000' not in out.read_text()
-    assert "Read at 1,000 env steps" in capsysbinary.readouterr().err.decode()
+    assert "Compared at 1,000 env steps" in capsysbinary.readouterr().err.decode()
     assert runs.export("--table", "win-rates", "--budget", "some") == 2
     assert "a budget is common, own or a number" in capsysbinary.readouterr().err.decode()
 
@@ -467,12 +467,12 @@ def test_one_demo_run_that_was_lost_is_no_result_and_is_never_bold(runs, capsysb
     frame, text = tabulate(runs, "win-rates", capsysbinary)
     assert frame.to_numpy().tolist() == [["QMIX", "50.0 ± 0.0 (n = 2 of 5)"]]
     reason = f"run {lost} (EMTC(QPLEX) on 3m; seed 1): stopped at 300 of 1000 env steps"
-    assert text.endswith(f"# Left out: 1 run of those chosen.\n# {reason}\n")
+    assert text.endswith(f"# Left out: 1 selected run.\n# {reason}\n")
     assert runs.export("--table", "win-rates", "--format", "latex") == 0
     assert f"% {reason.replace('1000', '1,000')}" in capsysbinary.readouterr().out.decode()
     frame, text = tabulate(runs, "win-rates", capsysbinary, "--include-unfinished")
     assert frame.to_numpy().tolist() == [["EMTC(QPLEX)", "100.0† (n = 1 of 5)"], ["QMIX", "0.0 ± 0.0 (n = 2 of 5)"]]
-    assert "# Read at 300 env steps the most that all of them reached (shortest: run" in text
+    assert "# Compared at 300 env steps the largest number that all runs reached (shortest: run" in text
     assert runs.export("--table", "win-rates", "--include-unfinished", "--format", "markdown") == 0
     assert "**" not in capsysbinary.readouterr().out.decode()
 
@@ -505,7 +505,7 @@ def test_the_same_run_has_the_same_color_in_every_figure_and_company(runs, tmp_p
             lines = FIGURES[name].make(runs.db, company).panels[0].lines
             known = {line.name.partition(" (n")[0]: line.color for line in lines}
             assert known == {
-                {"emtc-qplex": "EMTC(QPLEX)", "emu-cds": "EMU(CDS)"}.get(row.algo, row.algo.upper()): METHOD[
+                {"emtc-qplex": "EMTC(QPLEX)", "emu-cds": "EMU(CDS)"}.get(row.algo, row.algo.upper()): METHOD_STYLES[
                     row.algo
                 ].color
                 for row in company
@@ -552,7 +552,7 @@ def test_a_share_of_the_training_is_of_what_was_asked_not_of_what_was_evaluated(
 def test_every_figure_over_seeds_says_what_it_averages_on_itself(runs, tmp_path) -> None:
     runs.add("gate.enabled=false")
     for name, kind in FIGURES.items():
-        if kind.takes >= OVER_SEEDS:
+        if kind.takes >= SEED_OPTIONS:
             out = tmp_path / f"{name}.svg"
             assert runs.export("--figure", name, "--center", "iqm", "--out", str(out)) == 0
             drawn = out.read_text(encoding="utf-8").partition("</metadata>")[2]

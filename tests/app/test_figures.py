@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.analysis.aggregates import trailing_mean
 from app.analysis.selection import QUANTITIES
-from app.analysis.statistics import trailing_mean
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.kinds.maps import Cloud
 from app.figures.named.live import (
@@ -26,7 +26,7 @@ from app.figures.named.live import (
 )
 from app.figures.named.trajectories import draw_trajectory
 from app.figures.render.export import EXPORT_FORMATS, export_figure
-from app.figures.render.lines_view import _wrap
+from app.figures.render.lines_view import _wrap_names
 from app.figures.render.matplotlib_view import to_image
 from app.figures.render.plotly_view import to_plotly
 from app.replay.payload import make_payload, pack_payload, visible_bounds
@@ -332,7 +332,7 @@ def test_numbers_beyond_what_axes_can_hold_are_left_out() -> None:
 
 def test_a_long_name_breaks_between_its_settings_and_not_within_one():
     name = "EMTC(QPLEX), gate.timing = before_write, gate.on_miss = nearest (n = 3)"
-    (wrapped,) = _wrap([name], 3.2)
+    (wrapped,) = _wrap_names([name], 3.2)
     assert wrapped.replace("\n", " ") == name
     assert "\n" in wrapped
     assert not any(line.startswith("= ") or line.endswith(" =") for line in wrapped.split("\n"))

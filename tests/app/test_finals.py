@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.analysis.aggregates import Reading
 from app.analysis.finals import (
     FINAL_RULES,
     Falls,
@@ -18,8 +19,8 @@ from app.analysis.finals import (
     rate_of_final,
     tell_without,
 )
+from app.analysis.intervals import CLAIMS
 from app.analysis.series import Seed, join_seeds
-from app.analysis.statistics import CLAIMS, Reading
 from app.analysis.tables import export_table
 from app.analysis.win_rates import tabulate_beside_published, tabulate_falls, tabulate_win_rates
 from app.figures.named.comparisons import draw_profiles, tabulate_tests
@@ -102,7 +103,10 @@ def test_a_run_without_an_evaluation_there_has_its_last_one_and_every_table_name
     ]
     comparison = join_seeds(seeds, final=True)
     assert final_rate(seeds[0], "last-tenth") == 0.5
-    told = "Without an evaluation in that tenth, so that the last one stands for it: run a, at 850 of 1,000 env steps."
+    told = (
+        "Runs without an evaluation in the last tenth (their last evaluation is used): "
+        "run a, at 850 of 1,000 env steps."
+    )
     made = [tabulate_win_rates(comparison), tabulate_tests(comparison), tabulate_beside_published(comparison)]
     for table in made:
         assert told in table.attrs["caption"]
@@ -121,17 +125,17 @@ def test_an_unfinished_run_that_is_asked_for_is_read_at_its_last_evaluation_and_
     seeds = [make_seed("c", [(0, 0.0), (200, 0.25)], status="stopped", env_steps=250)]
     table = tabulate_win_rates(join_seeds(seeds, include_unfinished=True, final=True))
     assert table["3m"].tolist() == ["25.0† (n = 1 of 5)"]
-    assert "the last one stands for it: run c, at 200 of 1,000 env steps." in table.attrs["caption"]
+    assert "(their last evaluation is used): run c, at 200 of 1,000 env steps." in table.attrs["caption"]
 
 
 def test_a_caption_says_of_how_many_evaluations_a_mean_is() -> None:
     one = run_of(SWINGS, 520_000, 10_000)
     two = run_of((0.0, 1.0, 0.5), 80_000, 10_000, run_id="b")
     meaning = "final win rate: mean of the evaluations in the last tenth of the budget"
-    assert define_final([one], "last-tenth") == f"{meaning} (7 of each run)"
-    assert define_final([one, two], "last-tenth") == f"{meaning} (1 to 7 of each run)"
-    assert define_final([two], "last-tenth") == f"{meaning} (one of each run: its last)"
-    assert define_final([one], "last", unit="%") == "last win rate [%]: that of the last evaluation alone"
+    assert define_final([one], "last-tenth") == f"{meaning} (7 per run)"
+    assert define_final([one, two], "last-tenth") == f"{meaning} (1 to 7 per run)"
+    assert define_final([two], "last-tenth") == f"{meaning} (1 per run: the last)"
+    assert define_final([one], "last", unit="%") == "last win rate [%]: win rate of the last evaluation only"
 
 
 @pytest.mark.parametrize(("rule", "cell"), [("last-tenth", "56.3 (n = 1 of 5)"), ("last", "44.0 (n = 1 of 5)")])
@@ -171,7 +175,7 @@ def test_falls_are_counts_and_only_their_share_stays_between_0_and_100() -> None
     assert row["falls low"] < 0
     assert row["falls [%] statistic"] == "falls [%], mean over seeds"
     assert 0 <= row["falls [%] low"] < 37.5 < row["falls [%] high"] <= 100
-    assert "Falls [%] is a share" in table.attrs["caption"]
+    assert "Falls [%] is a fraction" in table.attrs["caption"]
 
 
 @pytest.mark.parametrize("rule", FINAL_RULES)
@@ -208,7 +212,7 @@ def test_the_table_of_falls_averages_the_seeds_that_made_it_and_shows_each() -> 
         ],
         ["3m", "QMIX", 1, 0, "–", "–", "–", "seed 1: never 0.9"],
     ]
-    assert "below 0.5 after a run's first of at least 0.9" in table.attrs["caption"]
+    assert "below 0.5 after the first evaluation of at least 0.9" in table.attrs["caption"]
     assert "mean ± standard deviation over seeds" in table.attrs["caption"]
 
 
@@ -217,4 +221,4 @@ def test_the_table_of_falls_leaves_out_what_the_win_rates_leave_out() -> None:
     assert not len(tabulate_falls(join_seeds([cut], final=True)))
     table = tabulate_falls(join_seeds([cut], include_unfinished=True, final=True))
     assert table[["variant", "falls"]].to_numpy().tolist() == [["EMTC(QPLEX)†", "1.0"]]
-    assert "† rests on a run that has not finished." in table.attrs["caption"]
+    assert "† includes an unfinished run." in table.attrs["caption"]

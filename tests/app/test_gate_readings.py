@@ -161,7 +161,7 @@ def test_progress_names_the_readings_and_their_share(recorded: tuple[Database, l
 def test_processes_side_by_side_say_the_same(recorded: tuple[Database, list[RunRow]], monkeypatch) -> None:
     alone, _ = _draw(recorded)
     shutil.rmtree(recorded[0].path.with_name("x.files"))
-    monkeypatch.setattr(kept, "_LOOK_EVERY", 0.001)
+    monkeypatch.setattr(kept, "_POLL_INTERVAL_S", 0.001)
     heard: list[tuple[str, float, float]] = []
     together = judge_readings(*recorded, on_progress=lambda *told: heard.append(told), jobs=2)
     assert all(map(np.array_equal, _values(alone), _values(draw_readings(together, run="a run")), [True] * 100))

@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import binomtest, t, ttest_1samp
 
+from app.analysis.aggregates import Reading
+from app.analysis.bootstrap import BOOTSTRAP_COVERS
 from app.analysis.finals import rate_of, rate_of_curve
+from app.analysis.intervals import CLAIMS, Rate, interval_over_seeds, score_interval
 from app.analysis.quantities import MU_W, RETURN, WIN_RATE, find_quantity
 from app.analysis.significance import PAIRED
-from app.analysis.statistics import BOOTSTRAP_COVERS, CLAIMS, Rate, Reading, interval_over_seeds, score_interval
 from app.bench.coverage import CENTERS, NORMAL, PILED, POPULATIONS, SIZES, TOLERANCE, measure_center, run
 from app.figures.named.live import wilson_interval
 from tests.app.seed_cases import make_seed

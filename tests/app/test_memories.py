@@ -10,7 +10,12 @@ from app.analysis.selection import QUANTITIES
 from app.cli.main import run
 from app.figures.figure import Options
 from app.figures.kinds.maps import Maps, Trace
-from app.figures.named.memories import NEIGHBORS, local_spread, make_embedding_comparison, make_strategy_divergence
+from app.figures.named.memories import (
+    NEIGHBORS,
+    compute_local_spread,
+    make_embedding_comparison,
+    make_strategy_divergence,
+)
 from app.figures.named.memory_map import draw_memory
 from app.notebook.view import freeze, thaw
 from emtc_core.errors import ConfigError
@@ -47,9 +52,9 @@ def test_the_local_spread_is_0_where_neighbors_agree_and_about_1_where_they_do_n
     h = np.repeat([0.0, 1.0], 200).astype(np.float32)
     apart = np.stack([h * 100 + rng.random(400)] * 4, axis=1).astype(np.float32)
     mixed = rng.random((400, 4)).astype(np.float32)
-    assert local_spread(_with(snapshot, h, apart), rows) == 0
-    assert local_spread(_with(snapshot, h, mixed), rows) == pytest.approx(0.93, abs=0.06)
-    assert np.isnan(local_spread(_with(snapshot, h, mixed), rows[:NEIGHBORS]))
+    assert compute_local_spread(_with(snapshot, h, apart), rows) == 0
+    assert compute_local_spread(_with(snapshot, h, mixed), rows) == pytest.approx(0.93, abs=0.06)
+    assert np.isnan(compute_local_spread(_with(snapshot, h, mixed), rows[:NEIGHBORS]))
 
 
 def _with(snapshot, h, embedding):
@@ -64,7 +69,7 @@ def test_the_paths_go_through_the_nodes_that_the_episodes_met(seeded) -> None:
     assert "lost" in maps.panels[1].title
     for place, panel in enumerate(maps.panels):
         number = int(panel.title.split()[1].rstrip(","))
-        episode, trace = get_trajectory(db, ids[0], number), maps.trace_of(place)
+        episode, trace = get_trajectory(db, ids[0], number), maps.find_trace(place)
         assert trace is not None
         assert episode.slots is not None
         at = dict(zip(panel.slot.tolist(), zip(panel.x.tolist(), panel.y.tolist(), strict=True), strict=True))
@@ -86,8 +91,8 @@ def test_maps_can_be_kept_in_the_notebook(seeded) -> None:
 def test_the_largest_errors_are_named_in_the_order_of_the_path() -> None:
     x = np.array([0, 1, np.nan, 3, 4], np.float32)
     trace = Trace("a", "#000000", np.arange(5), x, x, np.array([0.5, 0.0, 9.0, 2.0, np.nan]))
-    assert trace.jumps().tolist() == [0, 3]
-    assert trace.jumps(most=1).tolist() == [3]
+    assert trace.find_largest_errors().tolist() == [0, 3]
+    assert trace.find_largest_errors(limit=1).tolist() == [3]
 
 
 @pytest.mark.parametrize("format", ["svg", "pdf", "png", "html", "csv"])

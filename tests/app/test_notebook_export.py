@@ -16,12 +16,12 @@ import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
+from app.analysis.aggregates import Reading
 from app.analysis.projections.linear import draw_axes, draw_pca
 from app.analysis.projections.snapshots import sample_rows
 from app.analysis.rates import read_drawn
 from app.analysis.selection import QUANTITIES, Choice, has_place
 from app.analysis.series import join_seeds
-from app.analysis.statistics import Reading
 from app.analysis.what_if import Question, answer, merge_nodes, read_rules, read_stream
 from app.cli.main import run
 from app.figures.kinds.chart import Chart, Line, Mark, Panel

@@ -10,7 +10,7 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 from app.cli.main import run
-from app.figures.figure import FigureKind, Own
+from app.figures.figure import FigureKind, FigureOption
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.registry import FIGURES, find_figure
 from app.notebook.export import export_entries
@@ -34,7 +34,7 @@ def draw_toy(db, rows, options) -> Chart:
 
 TOY = FigureKind(
     "toy", draw_toy, needs_runs=True, question="What does a toy show?", pages=("compare", "live"),
-    own=(Own("slope", float, "a number"),),
+    own=(FigureOption("slope", float, "a number"),),
 )  # fmt: skip
 
 

@@ -52,7 +52,7 @@ def test_a_task_is_robust_where_every_run_has_a_robust_win_rate_at_each_evaluati
     assert choose_rates(seeds) == {"3m": TaskRate("robust")}
     rated = apply_rate(seeds)
     assert rated.quantity.key == ROBUST.key
-    assert "near copies of each other" in rated.quantity.note
+    assert "nearly identical" in rated.quantity.note
     assert [seed.curve.values.tolist() for seed in rated.seeds] == [[0.0, 0.25, 0.5]] * 2
 
 
@@ -63,7 +63,7 @@ def test_one_run_without_makes_its_task_greedy_for_all_its_runs_and_is_named(odd
     rated = apply_rate(seeds)
     assert rated.quantity.key == WIN_RATE.key
     assert [seed.curve.values.tolist() for seed in rated.seeds] == [[0.0, 1.0, 1.0]] * 2
-    assert "run b has evaluations without a robust one" in rated.quantity.note
+    assert "run b has evaluations without a robust win rate" in rated.quantity.note
     comparison = join(rated)
     captions = [tabulate_win_rates(comparison).attrs["caption"], draw_comparison(comparison).caption]
     captions.append(tabulate_mu_w(comparison, [1000]).attrs["caption"])
@@ -118,7 +118,7 @@ def test_each_of_several_tasks_has_its_own_default(two_tasks) -> None:
     assert {seed.curve.values[-1] for seed in two_tasks.seeds if seed.task == "3m"} == {0.5}
     assert {seed.curve.values[-1] for seed in two_tasks.seeds if seed.task == ON_FOOTBALL} == {1.0}
     assert "on 3m, because" in quantity.note
-    assert f"Greedy win rates on {ON_FOOTBALL}, because no run has a robust evaluation." in quantity.note
+    assert f"Greedy win rates on {ON_FOOTBALL}, because no run has a robust win rate." in quantity.note
 
 
 def test_heads_panels_and_captions_name_the_win_rate_of_each_task(two_tasks) -> None:
@@ -170,7 +170,7 @@ def test_falls_and_the_papers_numbers_are_made_of_greedy_episodes() -> None:
     greedy = join_seeds([with_robust("a", map="corridor")], final=True)
     assert tabulate_falls(greedy)["reached 0.9"].tolist() == [1]
     assert "greedy win rate below 0.5" in tabulate_falls(greedy).attrs["caption"]
-    assert "Ours: greedy episodes" in tabulate_beside_published(greedy).attrs["caption"]
+    assert "Ours: always greedy episodes" in tabulate_beside_published(greedy).attrs["caption"]
 
 
 def test_a_time_average_says_of_which_win_rate_it_is() -> None:

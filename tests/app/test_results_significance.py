@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import binomtest, mannwhitneyu, nct, t, ttest_1samp, ttest_ind, ttest_rel
 
+from app.analysis.intervals import Rate
 from app.analysis.series import join_seeds
 from app.analysis.significance import (
     FEWEST_SEEDS,
@@ -23,7 +24,6 @@ from app.analysis.significance import (
     pool_differences,
     probability_of_improvement,
 )
-from app.analysis.statistics import Rate
 from app.analysis.tables import export_table
 from app.figures.named.comparisons import draw_profiles, tabulate_tests
 from emtc_core.errors import ConfigError

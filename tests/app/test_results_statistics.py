@@ -7,17 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import trim_mean
 
-from app.analysis.statistics import (
-    BANDS,
-    CENTERS,
-    MOST_POINTS,
-    Curve,
-    Reading,
-    align,
-    bootstrap_interval,
-    center_of,
-    mu_w,
-)
+from app.analysis.aggregates import BANDS, MOST_POINTS, Curve, Reading, align, mu_w
+from app.analysis.bootstrap import bootstrap_interval
+from app.analysis.intervals import CENTERS, center_of
 
 UNIT = st.floats(0, 1, allow_nan=False)
 SEEDS = arrays(np.float64, st.tuples(st.integers(2, 7), st.integers(1, 5)), elements=UNIT)

@@ -5,6 +5,7 @@ import shutil
 import numpy as np
 import pytest
 
+from app.analysis.projections import snapshots as snapshot_projections
 from app.analysis.projections.alignment import match_rows
 from app.analysis.projections.snapshots import (
     LAYOUT_SHARE,
@@ -15,7 +16,7 @@ from app.analysis.projections.snapshots import (
     sample_rows,
     start_of,
 )
-from emtc_core.errors import StorageError
+from emtc_core.errors import ConfigError, StorageError
 from emtc_core.recorder import SnapshotRecord
 from storage.engine import Database, open_database
 from storage.projections import save_projection
@@ -163,6 +164,26 @@ def test_a_stored_projection_is_found_whatever_it_set_out_from(db, snapshots) ->
     assert find_projection(db, snapshots[1], "pca", anew.params).id == anew.id  # type: ignore[union-attr]
     with raises(StorageError, reason="not_found", subject=999):
         project_snapshot(db, snapshots[1], method="pca", n=N, begin=999)
+
+
+@pytest.mark.parametrize("method", ["tsne", "umap"])
+def test_only_a_snapshot_with_too_few_nodes_gets_the_advice_to_choose_a_later_one(db, method) -> None:
+    small, large = _seed(db, _record(np.arange(5), 10, turn=0), _record(np.arange(200), 20, turn=0))
+    with pytest.raises(ConfigError, match=f"snapshot {small} has 5. Choose a later snapshot"):
+        project_snapshot(db, small, method=method, n=N)
+    with pytest.raises(ConfigError, match="at least 12 landmarks, got 5") as few_landmarks:
+        project_snapshot(db, large, method=method, n=5)
+    assert "later snapshot" not in str(few_landmarks.value)
+    assert project_snapshot(db, small, method="pca", n=N).coordinates.shape == (5, 2)
+
+
+def test_an_error_of_a_library_is_not_reported_as_too_few_nodes(db, snapshots, monkeypatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError("operands could not be broadcast together")
+
+    monkeypatch.setattr(snapshot_projections, "compute", fail)
+    with pytest.raises(ValueError, match="operands could not be broadcast"):
+        project_snapshot(db, snapshots[0], method="tsne", n=N)
 
 
 def find_id(db: Database, snapshot_id: int) -> int:

@@ -52,7 +52,7 @@ def test_a_heat_map_holds_the_mean_over_seeds_of_each_cell(studies):
     np.testing.assert_allclose(grid.values, expected)
     assert (grid.counts == 2).all()
     assert [cell[:2] for cell in grid.cells if cell[4]] == [(1, 2)]
-    assert "12 of 12 runs count" in heatmap.caption
+    assert "12 of 12 runs are used" in heatmap.caption
 
 
 def test_a_missing_cell_stays_empty_and_is_told(db):
@@ -61,7 +61,7 @@ def test_a_missing_cell_stays_empty_and_is_told(db):
     (grid,) = heatmap.grids
     assert np.isnan(grid.values[0, 1])
     assert grid.counts.tolist() == [[2, 0, 1], [2, 2, 2]]
-    assert "9 of 12 runs count" in heatmap.caption
+    assert "9 of 12 runs are used" in heatmap.caption
     frame = heatmap.to_frame()
     assert frame["value"].isna().sum() == 1
     assert export_figure(heatmap, "svg")

@@ -7,9 +7,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from app.analysis.aggregates import Reading
 from app.analysis.finals import name_final
+from app.analysis.intervals import CLAIMS, Rate
 from app.analysis.series import Seed, default_times, join_seeds
-from app.analysis.statistics import CLAIMS, Rate, Reading
 from app.analysis.tables import best_cells, describe_table, export_table, left_out_lines
 from app.analysis.win_rates import quote, tabulate_mu_w, tabulate_win_rates
 from tests.app.seed_cases import make_seed
@@ -65,7 +66,7 @@ def test_runs_that_have_not_finished_are_no_results_and_are_listed_in_every_form
     table = tabulate_win_rates(join_seeds([*seeds, cut(status)], final=True), Reading())
     assert table["3m"].tolist()[0] == "95.0 ± 7.1 (n = 2 of 5)"
     reason = f"run cut (EMTC(QPLEX) on 3m; seed 3): {status} at 42 of 1,000 env steps"
-    assert left_out_lines(table) == ["Left out: 1 run of those chosen.", reason]
+    assert left_out_lines(table) == ["Left out: 1 selected run.", reason]
     assert f"\n% {reason}\n" in export_table(table, "latex").decode()
     assert f"\n- {reason}\n" in export_table(table, "markdown").decode()
     csv = export_table(table, "csv")
@@ -83,7 +84,7 @@ def test_an_unfinished_run_that_is_asked_for_has_a_dagger_and_is_never_bold(seed
     table = tabulate_win_rates(every, Reading())
     assert table["3m"].tolist() == ["100.0† (n = 1 of 5)", "95.0 ± 0.0 (n = 2 of 5)", "40.0 ± 0.0 (n = 2 of 5)"]
     assert best_cells(table) == {(1, "3m")}
-    assert "† rests on a run that has not finished" in table.attrs["caption"]
+    assert "† includes an unfinished run" in table.attrs["caption"]
     assert r"100.0$^\dagger$" in export_table(table, "latex").decode()
 
 

@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from app.figures.theme import METHOD, NEUTRAL, Style, ink, luminance, shade, style_methods
+from app.figures.theme import METHOD_STYLES, NEUTRAL, Style, ink, luminance, make_styles, set_luminance
 from emtc_core.config.run import list_algos
 
 # Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB
@@ -51,44 +51,46 @@ def contrast(color: str, background: str) -> float:
 
 
 def test_seventeen_algorithms_have_a_color_and_no_two_share_one() -> None:
-    assert set(METHOD) <= set(list_algos()), "a mixer that is added later is grey until somebody chooses its colours"
-    assert len(METHOD) == 17
-    assert len({style.color for style in METHOD.values()}) == 17
+    assert set(METHOD_STYLES) <= set(list_algos()), (
+        "a mixer that is added later is gray until METHOD_STYLES contains it"
+    )
+    assert len(METHOD_STYLES) == 17
+    assert len({style.color for style in METHOD_STYLES.values()}) == 17
 
 
 @pytest.mark.parametrize("mode", ["light", "dark"])
 def test_every_color_and_every_shade_has_a_contrast_of_three_to_one(mode) -> None:
     background = ink(mode)[1]
-    variants = {f"{algo} {k}": (algo, f"memory.delta = {k}") for algo in METHOD for k in range(9)}
-    for style in [*METHOD.values(), *style_methods(variants).values()]:
+    variants = {f"{algo} {k}": (algo, f"memory.delta = {k}") for algo in METHOD_STYLES for k in range(9)}
+    for style in [*METHOD_STYLES.values(), *make_styles(variants).values()]:
         assert contrast(style.color, background) >= 3
 
 
 def test_any_two_colors_are_far_apart() -> None:
-    assert min(distance(a.color, b.color) for a, b in combinations(METHOD.values(), 2)) > 0.1
+    assert min(distance(a.color, b.color) for a, b in combinations(METHOD_STYLES.values(), 2)) > 0.1
 
 
 @pytest.mark.parametrize("eye", list(EYES))
 def test_colors_that_share_a_dash_are_told_apart_without_one_kind_of_cones(eye) -> None:
-    pairs = [(a, b) for a, b in combinations(METHOD.values(), 2) if a.dash == b.dash]
+    pairs = [(a, b) for a, b in combinations(METHOD_STYLES.values(), 2) if a.dash == b.dash]
     assert len(pairs) > 20
     assert min(distance(a.color, b.color, eye) for a, b in pairs) > 0.09
 
 
 @pytest.mark.parametrize("eye", list(EYES))
 def test_no_two_colors_fall_together_without_one_kind_of_cones(eye) -> None:
-    assert min(distance(a.color, b.color, eye) for a, b in combinations(METHOD.values(), 2)) > 0.035
+    assert min(distance(a.color, b.color, eye) for a, b in combinations(METHOD_STYLES.values(), 2)) > 0.035
 
 
 def test_the_dash_says_the_method() -> None:
-    dashes = {algo: style.dash for algo, style in METHOD.items()}
-    assert {dashes[algo] for algo in METHOD if algo.startswith("emtc-")} == {None}
-    assert {dashes[algo] for algo in METHOD if algo.startswith("emu-")} == {(7, 4)}
+    dashes = {algo: style.dash for algo, style in METHOD_STYLES.items()}
+    assert {dashes[algo] for algo in METHOD_STYLES if algo.startswith("emtc-")} == {None}
+    assert {dashes[algo] for algo in METHOD_STYLES if algo.startswith("emu-")} == {(7, 4)}
     assert {dashes[algo] for algo in ("qplex", "cds", "qmix", "vdn", "dmix")} == {(2, 3)}
 
 
 def test_an_algorithm_without_a_color_is_grey_with_the_dash_of_its_method() -> None:
-    styles = style_methods({name: (name, "") for name in ("emtc-softmix", "emu-softmix", "softmix")})
+    styles = make_styles({name: (name, "") for name in ("emtc-softmix", "emu-softmix", "softmix")})
     assert {style.color for style in styles.values()} == {NEUTRAL}
     assert [styles[name].dash for name in ("emtc-softmix", "emu-softmix", "softmix")] == [None, (7, 4), (2, 3)]
 
@@ -97,37 +99,37 @@ ABLATION = ("emtc-qplex", "gate.enabled = false")
 
 
 def test_a_color_belongs_to_its_line_whatever_stands_beside_it() -> None:
-    alone = style_methods({"a": ABLATION, "qmix": ("qmix", "")})
-    among = style_methods(
+    alone = make_styles({"a": ABLATION, "qmix": ("qmix", "")})
+    among = make_styles(
         {"a": ABLATION, "qmix": ("qmix", ""), "cds": ("cds", ""), "emtc-qplex": ("emtc-qplex", "")}
         | {f"{k}": ("emtc-qplex", f"memory.delta = {k}") for k in range(15)}
     )
-    assert alone["qmix"] == among["qmix"] == METHOD["qmix"]
-    assert among["emtc-qplex"] == METHOD["emtc-qplex"]
+    assert alone["qmix"] == among["qmix"] == METHOD_STYLES["qmix"]
+    assert among["emtc-qplex"] == METHOD_STYLES["emtc-qplex"]
     assert alone["a"][:2] == among["a"][:2]
-    assert alone["a"].color != METHOD["emtc-qplex"].color
+    assert alone["a"].color != METHOD_STYLES["emtc-qplex"].color
     assert len(set(among.values())) == 19
 
 
 def test_a_preset_or_a_budget_leaves_the_color_alone_and_adds_a_marker() -> None:
-    styles = style_methods({"emtc-qplex": ("emtc-qplex", ""), "emtc-qplex (preset = demo)": ("emtc-qplex", "")})
+    styles = make_styles({"emtc-qplex": ("emtc-qplex", ""), "emtc-qplex (preset = demo)": ("emtc-qplex", "")})
     plain, demo = styles.values()
-    assert plain == METHOD["emtc-qplex"]
+    assert plain == METHOD_STYLES["emtc-qplex"]
     assert (demo.color, demo.dash) == (plain.color, plain.dash)
     assert demo.marker
 
 
 def test_many_ablations_are_all_told_apart_in_any_order() -> None:
     names = {f"k{k}": ("emtc-qplex", f"memory.delta = {k}") for k in range(20)}
-    assert len(set(style_methods(names).values())) == 20
-    assert style_methods(names) == style_methods(dict(reversed(names.items())))
+    assert len(set(make_styles(names).values())) == 20
+    assert make_styles(names) == make_styles(dict(reversed(names.items())))
 
 
 def test_an_algorithm_of_a_stranger_is_grey() -> None:
-    assert style_methods({"new": ("new", "")})["new"] == Style("#9AA1A9", (2, 3))
+    assert make_styles({"new": ("new", "")})["new"] == Style("#9AA1A9", (2, 3))
 
 
 def test_shades_change_the_light_and_keep_the_hue() -> None:
     for light in (0.126, 0.175, 0.295):
-        assert luminance(shade("#D55E00", light)) == pytest.approx(light, abs=0.003)
-    assert shade("#D55E00", luminance("#D55E00")) == "#D55E00"
+        assert luminance(set_luminance("#D55E00", light)) == pytest.approx(light, abs=0.003)
+    assert set_luminance("#D55E00", luminance("#D55E00")) == "#D55E00"

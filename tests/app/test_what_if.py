@@ -418,7 +418,7 @@ def test_a_run_whose_transitions_were_thinned_away_is_left_out_by_name(seeded) -
         connection.exec_driver_sql("DELETE FROM transitions")
     table = TABLES["what-if"].make(db, [find_run(db, run_id)])
     assert not len(table)
-    assert table.attrs["left_out"] == ["Seeded run: no snapshot has its transitions beside it"]
+    assert table.attrs["left_out"] == ["Seeded run: no transitions are stored for its snapshots"]
 
 
 def test_a_stored_setting_that_cannot_be_is_named() -> None:
@@ -462,7 +462,7 @@ def test_without_transitions_the_links_are_drawn_alone() -> None:
 @pytest.mark.parametrize(
     ("tau", "delta", "asked"),
     [
-        ((0.6, 0.6), (1e-5, 1e-5), "τ = 0.6 at the snapshot and δ = 1e-05, as the run had them."),
+        ((0.6, 0.6), (1e-5, 1e-5), "τ = 0.6 at the snapshot and δ = 1e-05, as in the run."),
         ((0.6, 1.2), (1e-5, 1e-5), "What if τ were 1.2 at the snapshot instead of 0.6?"),
         ((0.6, 0.6), (1e-5, 2e-5), "What if δ were 2e-05 instead of 1e-05?"),
     ],

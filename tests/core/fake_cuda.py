@@ -5,6 +5,8 @@ refit are kernels of our own: those must be equal to PyTorch's layers and autogr
 """
 
 import json
+import logging
+import logging.handlers
 import os
 import sys
 import tempfile
@@ -18,20 +20,24 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from emtc_core.config.memory import EmbedConfig
+from emtc_core.config.memory import EmbedConfig, MemoryConfig
 from emtc_core.config.run import RunConfig, list_algos
 from emtc_core.devices import configure_threads, fork, rand
 from emtc_core.embedder.fit import fit
 from emtc_core.embedder.networks import Embedder
+from emtc_core.learner.diversity import DevicePass, Predictors, Rows
 from emtc_core.learner.learner import Learner, make_learner
 from emtc_core.learner.mappo import MappoLearner
+from emtc_core.learner.parts import Team
 from emtc_core.learner.targets import LearnerStats, incentive_inputs
+from emtc_core.memory.device_states import count_state_bytes
 from emtc_core.memory.index.base import CKDTreeIndex, Metric
 from emtc_core.memory.index.incremental import BruteIndex, FaissGpuIndex
-from emtc_core.memory.memory import NodeSample
+from emtc_core.memory.memory import EpisodicMemory, NodeSample
+from emtc_core.repeated_step import WARM_UP, RepeatedStep
 from emtc_core.replay_buffer.buffer import ReplayBuffer
 from tests.core.flat_by_hand import FlatByHand
-from tests.core.imitated_gpu import GPU, imitate, refusing_waits
+from tests.core.imitated_gpu import ACTIVITY, GPU, imitate, refusing_waits
 from tests.core.learner_cases import BLOCKS, hard_episodes, make_config, make_memory
 from tests.core.test_episodic import filled
 from tests.core.test_trainer import make_trainer, short_config
@@ -161,6 +167,59 @@ def refit(kind: Literal["tcse", "dcae"]) -> None:
         compare_weights(*states)
 
 
+def train_predictors() -> None:
+    """Train CDS's predictors in chunks of which the last is short, past the capture; weights are those of the CPU."""
+    rng, states = torch.Generator().manual_seed(0), []
+    z_id, obs_next = torch.randn(600, 10, generator=rng), torch.randn(600, 5, generator=rng)
+    orders = [torch.randperm(n, generator=rng) for n in (600, 200, 600)]
+    for device in (torch.device("cpu"), GPU):
+        torch.manual_seed(1)
+        predictors = Predictors(7, 3, 5).to(device)
+        adam = torch.optim.Adam(predictors.parameters(), lr=1e-2, fused=True, capturable=device == GPU)
+        rows = Rows(z_id.to(device), obs_next.to(device))
+        if device == GPU:
+            device_pass = DevicePass(predictors, adam, rows=rows, chunks=4)
+            ACTIVITY.clear()
+            for order in orders:
+                device_pass.run(rows, order.to(device))
+            assert ACTIVITY.launches["replay"] == 7 - WARM_UP
+        else:
+            predictors.fit(rows, iter([c for order in orders for c in order.split(256)]), adam, Team(1))
+        states.append(predictors.state_dict())
+    compare_weights(*states)
+
+
+def repeat_step() -> None:
+    """Repeat a step: the replays go on where the first calls ended, and numbers of Python keep their values."""
+    value, factor = torch.zeros(3, device=GPU), [1.0]
+
+    def step() -> None:
+        value.add_(torch.full_like(value, factor[0]) + 1.0)
+
+    repeated = RepeatedStep(step, GPU, name="step")
+    repeated.run(WARM_UP + 1)
+    factor[0] = 5.0
+    repeated.run(2)
+    assert value.tolist() == [2.0 * (WARM_UP + 3)] * 3
+
+
+def repeat_what_cannot_be_captured() -> None:
+    """Repeat a step that reads a value of the GPU: it is called each time, and the log has one line."""
+    value, read, lines = torch.zeros(3, device=GPU), [], logging.handlers.BufferingHandler(100)
+
+    def step() -> None:
+        value.add_(1.0)
+        read.append(value.sum().item())
+
+    logger = logging.getLogger("emtc_core.repeated_step")
+    logger.addHandler(lines)
+    RepeatedStep(step, GPU, name="step").run(WARM_UP + 3)
+    logger.removeHandler(lines)
+    assert read == [3.0 * (i + 1) for i in range(WARM_UP + 3)]
+    assert value.tolist() == [float(WARM_UP + 3)] * 3
+    assert len(lines.buffer) == 1
+
+
 def recall() -> None:
     """Recall a batch: with a search after a re-projection, then without any, where the host must not wait."""
     part, buffer = filled("gate.on_miss=nearest", "incentive.on_miss=nearest", device=GPU)
@@ -176,6 +235,79 @@ def recall() -> None:
     assert part.memory.take_stats().queried == 0
     assert searched.slots.tolist() == again.slots.tolist()
     compare_weights(vars(inputs), vars(without))
+
+
+def make_gpu_memory(capacity: int) -> EpisodicMemory:
+    """Make a memory of states with 50 numbers."""
+    embedder = Embedder(EmbedConfig(), state_dim=50, episode_limit=9, device=GPU, seed=1)
+    config = MemoryConfig(capacity=capacity, delta=1e-4)
+    return EpisodicMemory(config, state_dim=50, gamma=0.9, embedder=embedder, device="cuda", seed=0)
+
+
+def write_walk(memory: EpisodicMemory, seed: int, *, seen: int | None = None) -> None:
+    """Write an episode of 8 random states; the first one is that of an earlier episode `seen`."""
+    rng = np.random.default_rng(seed)
+    state = rng.normal(size=(9, 50)).astype(np.float32)
+    if seen is not None:
+        state[0] = np.random.default_rng(seen).normal(size=(9, 50)).astype(np.float32)[0]
+    reward = np.zeros(8, np.float32)
+    memory.write(state=state, reward=reward, won=False, episode=seed, episode_return=0.0)
+
+
+def check_states(memory: EpisodicMemory) -> None:
+    """Compare the states on the GPU with those of the table."""
+    table, kept = memory._table, memory._device_states
+    assert kept is not None
+    state, t = kept.update(table)
+    assert state.cpu().tolist() == table.state[: table.size].tolist()
+    assert t.tolist() == table.nodes["t"][: table.size].tolist()
+    assert not kept._changed[: table.size].any()
+
+
+def send_nodes() -> None:
+    """Re-project nodes: only the states that changed are sent, and the embeddings are those of the host's states."""
+    memory = make_gpu_memory(100_000)
+    for seed in range(40):
+        write_walk(memory, seed)
+    memory.reproject()
+    row, probes = 4 * 50 + 4, 256
+    for seed, seen in ((40, None), (41, 5), (42, None)):  # the table does not grow here
+        write_walk(memory, seed, seen=seen)
+        ACTIVITY.clear()
+        memory.reproject()
+        changed = 8 if seen is not None else 9
+        assert sum(ACTIVITY.sent_bytes) == changed * (row + 8) + probes * row, (seed, ACTIVITY.sent_bytes)
+    check_states(memory)
+    table = memory._table
+    wanted = memory.embedder.embed(table.state[: table.size], table.nodes["t"][: table.size])
+    assert table.x[: table.size].tolist() == wanted.cpu().tolist()
+    ACTIVITY.clear()
+    sample = memory.sample(30)
+    assert sum(ACTIVITY.sent_bytes) == 30 * 8
+    assert isinstance(sample.state, torch.Tensor)
+    rows = [table.state.tolist().index(state) for state in sample.state.tolist()]
+    assert table.nodes["t"][rows].tolist() == sample.t.tolist()
+
+
+def keep_states() -> None:
+    """Keep states through growth, evictions and a restored checkpoint; the buffers are never larger than planned."""
+    memory = make_gpu_memory(1100)
+    for seed in range(150):
+        write_walk(memory, seed, seen=seed // 2 if seed % 3 == 0 else None)
+        if seed % 40 == 0:
+            check_states(memory)
+            kept = memory._device_states
+            assert kept is not None
+            assert kept._state is not None
+            taken = kept._state.numel() * 4 + 4 * len(kept._state)
+            assert taken <= count_state_bytes(9 * (seed + 1), capacity=1100, state_dim=50)
+    assert memory._evicted > 100
+    other = make_gpu_memory(1100)
+    for seed in range(300, 340):
+        write_walk(other, seed)
+    check_states(other)
+    other.set_state(memory.get_state())
+    check_states(other)
 
 
 def search(kind: Literal["brute", "faiss"]) -> None:
@@ -247,6 +379,9 @@ def check_determinism() -> None:
 def list_cases() -> dict[str, Callable[[], None]]:
     """List what runs on the GPU by its name, as something to call."""
     cases: dict[str, Callable[[], None]] = {"determinism": check_determinism, "recall": recall, "training": train}
+    cases |= {"changed nodes": send_nodes, "all nodes": keep_states}
+    cases |= {"predictors": train_predictors, "repeated step": repeat_step}
+    cases |= {"repeated step that cannot be captured": repeat_what_cannot_be_captured}
     cases |= {f"{precision} precision": partial(check_precision, precision) for precision in ("highest", "high")}
     cases |= {f"acting, {algo}": partial(act, algo) for algo in ACTING}
     cases |= {f"embedding, {kind}": partial(embed, kind) for kind in ("tcse", "random")}
@@ -269,6 +404,15 @@ def list_faults() -> dict[str, Callable[[], object]]:
     here, half = torch.zeros, torch.bfloat16
     host = torch.Generator()
 
+    def capture(work: Callable[[], object]) -> None:
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            work()
+
+    def step_adam() -> None:
+        weight = torch.nn.Parameter(here(3, device=GPU))
+        weight.grad = here(3, device=GPU)
+        torch.optim.Adam([weight], fused=True).step()
+
     def gru(shape: tuple[int, ...], **options: Any) -> object:
         return torch.nn.GRU(4, 4, device=GPU, **options)(here(shape, device=GPU, **options))
 
@@ -287,6 +431,12 @@ def list_faults() -> dict[str, Callable[[], object]]:
         "a host's generator on the GPU": lambda: torch.rand(3, device=GPU, generator=host),
         "a GPU's generator on the host": lambda: torch.rand(3, generator=fork(host, GPU)),
         "a host's generator in place": lambda: here(3, device=GPU).uniform_(generator=host),
+        "reading a value in a capture": lambda: capture(lambda: here(3, device=GPU).sum().item()),
+        "copying from the host in a capture": lambda: capture(lambda: here(3).to(GPU, non_blocking=True)),
+        "random numbers in a capture": lambda: capture(
+            lambda: torch.rand(3, device=GPU, generator=torch.Generator(GPU))
+        ),
+        "an optimizer that is not capturable in a capture": lambda: capture(step_adam),
         "a recurrent layer without rows": lambda: gru((0, 2, 4)),
         "a recurrent layer in half precision": lambda: gru((3, 2, 4), dtype=half),
     }

@@ -11,12 +11,22 @@ machine without a GPU, lacks is replaced:
     device guards   none to choose a device; that of the meta device does nothing, which is right here
     backward        the engine has a thread for each device; here the graph is walked in Python, node by node
     recurrent layer cuDNN's; computed step by step from its equations
-    driver          events, pinned memory, sizes of memory
+    driver          events, streams, graphs, pinned memory, sizes of memory
+
+`ACTIVITY` counts what is launched on the GPU and what is sent to it. A launch is an operation that computes or copies:
+views and empty tensors are not counted. A multi-tensor operation, a recurrent layer and a replay of a graph count as
+one each.
+
+A captured graph records operations, with the tensors that they read and write, and computes nothing until its replay.
+The replay repeats these operations, so numbers of Python keep the values that they had at the capture.
 """
 
 import ctypes
-from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +45,29 @@ READS_VALUES = frozenset(
 SEED_OF_GPU = 1 << 63
 INDEXES = frozenset({"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index", "_unsafe_index_put"})
 COPIES = frozenset({"_to_copy", "copy_"})
+METADATA = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "_unsafe_view"})
 
 _refuses_waits = [False]
+_is_hidden = [False]
+"""Whether operations belong to one that has been counted already."""
+
+
+@dataclass
+class Activity:
+    """What the GPU did since `clear`."""
+
+    launches: Counter[str] = field(default_factory=Counter)  # by operation
+    sent_bytes: list[int] = field(default_factory=list)  # of each copy from the host
+    replayed: int = 0  # operations inside of replays
+
+    def clear(self) -> None:
+        """Count from zero."""
+        self.launches.clear()
+        self.replayed = 0
+        self.sent_bytes.clear()
+
+
+ACTIVITY = Activity()
 
 
 class GpuTensor(Tensor):
@@ -124,6 +155,76 @@ class Event:
         return end._at_ms - self._at_ms
 
 
+class Stream:
+    """A queue of the GPU; here everything is computed at once."""
+
+    def __init__(self, device: Any = None) -> None:
+        pass
+
+    def wait_stream(self, stream: "Stream") -> None:
+        pass
+
+    def is_capturing(self) -> bool:
+        return Graph.recording is not None
+
+
+class Graph:
+    """Operations that are recorded once and repeated."""
+
+    recording: "Graph | None" = None
+
+    def __init__(self) -> None:
+        self._operations: list[Callable[[], None]] = []
+        self._before: list[tuple[Tensor, Tensor]] = []
+        self._launches = 0
+
+    def record(self, func, args, kwargs):
+        """Keep an operation for the replays; what it writes meanwhile is undone at the end of the capture."""
+        for argument, value in zip(func._schema.arguments, args, strict=False):
+            self._save(argument, value)
+        for argument in func._schema.arguments:
+            self._save(argument, kwargs.get(argument.name))
+        args, kwargs = tree_map(_to_host, (args, kwargs))
+        out = func(*args, **kwargs)
+
+        def repeat() -> None:
+            for kept, new in zip(tree_leaves(out), tree_leaves(func(*args, **kwargs)), strict=True):
+                if isinstance(kept, Tensor) and kept.data_ptr() != new.data_ptr():
+                    kept.copy_(new.reshape(kept.shape))  # `squeeze_` may have changed its shape since
+
+        self._operations.append(repeat)
+        self._launches += _is_launch(func)
+        return out
+
+    def _save(self, argument: Any, value: Any) -> None:
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            tensors = [x.host for x in tree_leaves(value) if isinstance(x, GpuTensor)]
+            self._before += [(x, x.clone()) for x in tensors]
+
+    def end(self) -> None:
+        """Give every tensor the values that it had before the capture."""
+        for tensor, value in reversed(self._before):
+            tensor.copy_(value)
+        self._before.clear()
+
+    def replay(self) -> None:
+        """Carry out what was recorded."""
+        ACTIVITY.launches["replay"] += 1
+        ACTIVITY.replayed += self._launches
+        for repeat in self._operations:
+            repeat()
+
+
+@contextmanager
+def _capture(graph: Graph, stream: Any = None, capture_error_mode: str = "global") -> Generator[None]:
+    Graph.recording = graph
+    try:
+        yield
+    finally:
+        Graph.recording = None
+        graph.end()
+
+
 @contextmanager
 def refusing_waits() -> Generator[None]:
     """Raise at whatever makes the host wait for the GPU."""
@@ -154,16 +255,24 @@ def _replace_driver() -> None:
     cuda: Any = torch.cuda
     cuda.is_available = cuda.is_bf16_supported = lambda *args, **kwargs: True
     cuda._lazy_init = lambda: None
-    cuda.is_current_stream_capturing = lambda: False
+    accelerator: Any = torch.accelerator
+    torch.backends.cuda.is_built = lambda: True
+    accelerator.current_accelerator = lambda check_available=False: torch.device("cuda")
+    accelerator.current_stream = lambda device=None: Stream()
+    cuda.is_current_stream_capturing = lambda: Graph.recording is not None
     cuda.amp.common.amp_definitely_not_available = lambda: False
     cuda.mem_get_info = lambda device=None: (70 * 10**9, 80 * 10**9)
     cuda.memory_reserved = lambda device=None: 10**9
     cuda.utilization = lambda device=None: 50
     cuda.get_device_name = lambda device=None: "imitated GPU"
-    cuda.Event = Event
+    cuda.Event, cuda.Stream, cuda.CUDAGraph, cuda.graph = Event, Stream, Graph, _capture
+    cuda.current_stream = lambda device=None: Stream()
+    cuda.stream = lambda stream: nullcontext()
     torch.inference_mode.__enter__ = lambda self: torch._C._set_grad_enabled(False)  # nothing here is left without a
     torch.inference_mode.__exit__ = lambda self, *_: torch._C._set_grad_enabled(True)  # counter of its changes
     torch.__future__.set_overwrite_module_params_on_conversion(True)
+    for name in ("torch.optim.optimizer", "torch.utils._foreach_utils"):  # multi-tensor operations, as on a GPU
+        vars(import_module(name))["_foreach_supported_types"].append(GpuTensor)
     kept = {"tensor": torch.tensor, "backward": Tensor.backward, "gru": torch._VF.gru, "gru_cell": torch.gru_cell}
 
     def tensor(data, *, dtype=None, device=None, **more):
@@ -194,10 +303,43 @@ def _compute(func, args, kwargs):
         _wait(reason)
     if device is not None:
         kwargs_on_host["device"] = HOST
-    out = func(*tree_map(_to_host, args), **tree_map(_to_host, kwargs_on_host))
+    _count(func, name, args, makes_gpu=makes_gpu)
+    if Graph.recording is None or torch.Tag.inplace_view in func.tags:
+        out = func(*tree_map(_to_host, args), **tree_map(_to_host, kwargs_on_host))
+    else:
+        _refuse_capture(name, args, leaves)
+        out = Graph.recording.record(func, args, kwargs_on_host)
     if device is not None and not makes_gpu:
         return out
     return return_and_correct_aliasing(func, args, kwargs, tree_map(_to_gpu, out))
+
+
+def _count(func, name: str, args, *, makes_gpu: bool) -> None:
+    """Count a launch, and the bytes that a copy sends."""
+    if _is_hidden[0] or Graph.recording is not None or not _is_launch(func):
+        return
+    ACTIVITY.launches[name] += 1
+    source = {"_to_copy": args[:1] if makes_gpu else (), "copy_": args[1:2] if args and _is_gpu(args[0]) else ()}
+    ACTIVITY.sent_bytes += [x.numel() * x.element_size() for x in source.get(name, ()) if not _is_gpu(x)]
+
+
+def _is_launch(func) -> bool:
+    """Whether an operation computes or copies something."""
+    if func.overloadpacket.__name__ in METADATA or torch.Tag.inplace_view in func.tags:
+        return False
+    return not any(each.alias_info is not None and not each.alias_info.is_write for each in func._schema.returns)
+
+
+def _is_gpu(value: Any) -> bool:
+    return isinstance(value, GpuTensor)
+
+
+def _refuse_capture(name: str, args: Any, leaves: list[Any]) -> None:
+    """Refuse what a graph cannot repeat."""
+    if any(isinstance(x, torch._C.Generator) for x in leaves):
+        raise RuntimeError("Attempt to increase offset for a CUDA generator not in capture mode.")
+    if name in COPIES and any(isinstance(x, Tensor) and x.dim() and not _is_gpu(x) for x in args):
+        raise RuntimeError("operation not permitted when stream is capturing: a copy from the host")
 
 
 def _to_host(value: Any) -> Any:
@@ -247,6 +389,8 @@ def _find_wait(name: str, args: Any, kwargs: Any, device: torch.device | None) -
 
 
 def _wait(reason: str) -> None:
+    if Graph.recording is not None:
+        raise RuntimeError(f"operation not permitted when stream is capturing: {reason}")
     if _refuses_waits[0]:
         raise RuntimeError(f"the host waits for the GPU: {reason}")
 
@@ -259,11 +403,50 @@ def _run_cudnn_gru(x, hx, weights, has_biases, num_layers, dropout, train, bidir
         raise RuntimeError("Input, hidden and parameter tensors must have the same type")
     if x.dtype.itemsize < 4:
         raise RuntimeError("a recurrent layer in half precision, whose small gradients would be zero")
+    outputs = CudnnGru.apply(x, hx, *weights)
+    return outputs, outputs[-1:]
+
+
+class CudnnGru(torch.autograd.Function):
+    """One operation, forth and back, as cuDNN's is."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, hx: Tensor, *weights: Tensor) -> Tensor:
+        ctx.save_for_backward(x, hx, *weights)
+        with _one_launch("_cudnn_rnn"):
+            return _unroll_gru(x, hx, *weights)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]  # one output
+        with _one_launch("_cudnn_rnn_backward"), torch.enable_grad():
+            inputs = [x.host.detach().requires_grad_() for x in ctx.saved_tensors]
+            gradients = torch.autograd.grad(_unroll_gru(*inputs), inputs, grad.host)
+        return tuple(GpuTensor(x) for x in gradients)
+
+
+@contextmanager
+def _one_launch(name: str) -> Generator[None]:
+    """Count everything inside as one operation."""
+    ACTIVITY.launches[name] += 1
+    with _hide_launches():
+        yield
+
+
+@contextmanager
+def _hide_launches() -> Generator[None]:
+    _is_hidden[0] = True
+    try:
+        yield
+    finally:
+        _is_hidden[0] = False
+
+
+def _unroll_gru(x, hx, *weights):
     h, steps = hx[0], []
     for x_t in x.unbind(0):
         h = _step_gru(x_t, h, *weights)
         steps.append(h)
-    return torch.stack(steps), h.unsqueeze(0)
+    return torch.stack(steps)
 
 
 def _step_gru(x, h, w_ih, w_hh, b_ih, b_hh):
@@ -283,13 +466,15 @@ def _walk_backward(loss: Tensor) -> None:
         if hasattr(node, "variable"):
             for gradient in given.values():
                 if node.variable.grad is None:
-                    node.variable.grad = gradient.clone()
+                    with _hide_launches():  # the engine takes the tensor itself
+                        node.variable.grad = gradient.clone()
                 else:
                     node.variable.grad.add_(gradient)
             continue
         if not given:
             continue
-        found = node(*(given.get(i) for i in range(len(node._input_metadata))))
+        back = node.apply if isinstance(node, torch.autograd.function.BackwardCFunction) else node
+        found = back(*(given.get(i) for i in range(len(node._input_metadata))))
         for (following, i), gradient in zip(
             node.next_functions, found if isinstance(found, tuple) else (found,), strict=True
         ):

@@ -9,13 +9,19 @@ import pytest
 import torch
 
 from emtc_core.config.memory import EmbedConfig
-from emtc_core.embedder.fit import Step, compute_losses, fit
+from emtc_core.embedder.fit import Step, fit
 from emtc_core.embedder.losses import augment, info_nce, info_nce_gradient, return_loss, state_loss
 from emtc_core.embedder.networks import Embedder, ReturnScale
 from emtc_core.errors import NonFiniteLossError, ShapeError
 from emtc_core.memory.memory import NodeSample
 from tests.errors import raises
-from tests.reference.embedder import looped_info_nce, looped_reconstruction, looped_refit, looped_return_unit
+from tests.reference.embedder import (
+    compute_losses,
+    looped_info_nce,
+    looped_reconstruction,
+    looped_refit,
+    looped_return_unit,
+)
 
 S, T_LIM = 10, 20
 

@@ -161,7 +161,7 @@ def test_the_curiosity_scale_decays_to_its_floor_and_the_bug_is_an_option():
 
 @pytest.mark.parametrize(("kind", "threads"), [(torch.float64, 1), (torch.float32, 1), (torch.float32, 2)])
 def test_predictors_descend_their_clipped_errors_chunk_by_chunk(kind: torch.dtype, threads: int):
-    """By a recorded graph, as on a GPU, and in float32 by compiled gradients."""
+    """In float64 by a recorded graph, in float32 by compiled gradients."""
     torch.manual_seed(0)
     predictors = Predictors(7, 3, 5)
     plain = copy.deepcopy(predictors).double()

@@ -44,11 +44,11 @@ def shares(sizes: Mapping[str, int]) -> dict[str, float]:
 def test_on_a_gpu_with_room_replay_lives_there():
     made = plan("corridor", GPU, free=24 * GB, gate__on_miss="nearest")
     assert made.replay_home == GPU
-    assert shares(made.on_device) == {"replay": 10.6, "batch": 0.1, "states embedded anew": 1.1}
+    assert shares(made.on_device) == {"replay": 10.6, "batch": 0.1, "node states": 1.2, "refit": 0.4}
     assert made.on_device["memory keys"] >= 1_000_000 * 4 * 12  # with faiss, what it keeps to compute in, too
     line = made.describe()[0]
-    assert line.startswith("device memory: up to 11.")
-    assert "(replay 10.6 GB, batch 0.1 GB, networks 5.0 MB, states embedded anew 1.1 GB, memory keys " in line
+    assert line.startswith("device memory: up to 12.")
+    assert "(replay 10.6 GB, batch 0.1 GB, networks 5.0 MB, node states 1.2 GB, refit 0.4 GB, memory keys " in line
     assert made.on_device["copies of a checkpoint"] == COPY_BYTES + 5_000_000 // 3
     assert plan("corridor", GPU).on_device["copies of a checkpoint"] == 5_000_000 // 3, "replay is on the host"
 

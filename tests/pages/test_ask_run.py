@@ -63,7 +63,7 @@ def test_an_evaluation_is_asked_waited_for_and_shown_with_the_way_to_its_replay(
     replay = open_page("replay", run=run_id, play=play)
     assert not replay.exception
     assert not replay.error
-    assert f"Asked for at step {steps}" in said(replay)
+    assert f"Requested at step {steps}" in said(replay)
 
 
 def test_a_training_episode_is_asked_for_again(alive):
@@ -115,7 +115,7 @@ def test_replay_asks_the_living_run_to_play_its_episode_again(alive):
     kept = last_question(db, run_id).answer
     app = open_page("replay", run=run_id, play=f"{kept.env_step}-{kept.playback}")
     assert not app.exception
-    assert "Asked for at step" in said(app)
+    assert "Requested at step" in said(app)
 
 
 def test_replay_of_an_ended_run_offers_nothing_that_nobody_can_do(seeded):

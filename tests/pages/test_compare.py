@@ -61,7 +61,7 @@ def test_unfinished_runs_are_listed_under_the_table_and_count_when_asked_for(sev
     with db.transaction() as connection:
         connection.execute(update(Run).where(Run.id == ids[0]).values(status="stopped", target_steps=10**6))
     text = said(open_page("compare")).replace("\\", "")
-    assert "Left out: 1 run of those chosen." in text
+    assert "Left out: 1 selected run." in text
     assert "run r0000 (EMTC(QPLEX) on 3m; seed 1): stopped at 40,101 of 1,000,000 env steps" in text
     assert table(open_page("compare"), "variant")[1][1] == "80.0 (n = 1 of 5)"
     app = open_page("compare", unfinished="true")
@@ -76,10 +76,8 @@ def test_statistics_say_who_is_better_and_when_seeds_are_too_few(several):
     assert rows[1][:3] == ["3m", "EMTC(QPLEX)", "EMTC(QPLEX), No-TCGM"]
     assert rows[1][-1] == "equal in every pair of seeds"
     text = said(app).replace("\\", "")
-    assert "Share of runs whose final win rate lies above each value, over 3m" in text
-    assert (
-        "Final win rate: mean of the evaluations in the last tenth of the budget (one of each run: its last)." in text
-    )
+    assert "Share of runs whose final win rate is above each value, over 3m" in text
+    assert "Final win rate: mean of the evaluations in the last tenth of the budget (1 per run: the last)." in text
 
 
 @pytest.fixture
@@ -109,7 +107,7 @@ def test_the_last_evaluation_alone_is_on_request_and_stands_in_the_link(swinging
         assert not page.exception
         assert table(page, "variant")[1][1] == "100.0 (n = 1 of 5)"
         text = said(page).replace("\\", "").replace("\u00a0", " ")
-        assert "Last win rate [%]: that of the last evaluation alone." in text
+        assert "Last win rate [%]: win rate of the last evaluation only." in text
         assert "| EMTC(QPLEX) | 100.0 (n = 1) | 97.4 ± 1.7 |" in text
     app.segmented_control(key="compare_final").set_value("last-tenth").run()
     assert "final" not in app.query_params
@@ -155,7 +153,7 @@ def test_runs_are_compared_by_the_robust_win_rate_and_greedy_is_one_click(shifte
     assert table(app, "variant")[1][1] == "**25.0 ± 0.0 (n = 2 of 5)**"
     text = said(app).replace("\\", "")
     assert "robust win rate over training" in text
-    assert "Robust win rates (shifted starts), because greedy episodes from fixed starts are near copies" in text
+    assert "Robust win rates (shifted starts), because greedy episodes from fixed starts are nearly identical" in text
     assert "0.250 ± 0.000" in table(app, "variant | 3m · ")[1][1]
     app.segmented_control(key="compare_rate").set_value("greedy").run()
     assert app.query_params["rate"] in ("greedy", ["greedy"])
@@ -177,7 +175,8 @@ def test_a_task_with_a_run_without_robust_evaluations_is_greedy_and_the_page_say
     assert rows[1][1:] == ["**25.0 ± 0.0 (n = 2 of 5)**", "**85.0 ± 7.1 (n = 2 of 5)**"]
     text = said(app).replace("\\", "")
     assert (
-        "Greedy win rates on corridor, because runs r0003, r0006, r0007 have evaluations without a robust one." in text
+        "Greedy win rates on corridor, because runs r0003, r0006, r0007 have evaluations without a robust win rate."
+        in text
     )
     assert "Robust win rates (shifted starts) on 3m, because" in text
 
@@ -188,7 +187,7 @@ def test_falls_and_the_numbers_beside_the_paper_stay_greedy(shifted):
     assert table(app, "variant")[1][1] == "25.0 (n = 1 of 5)"
     assert table(app, "variant | corridor · ours")[1][1] == "90.0 (n = 1)"
     assert table(app, "task")[1][3] == "1", "it reached .9 greedily and never robustly"
-    assert "Ours: greedy episodes" in said(app).replace("\\", "")
+    assert "Ours: always greedy episodes" in said(app).replace("\\", "")
 
 
 def test_the_runs_one_by_one_say_of_which_episodes_their_numbers_are(shifted):
@@ -372,7 +371,9 @@ def test_runs_of_different_lengths_are_compared_at_what_all_reached_and_the_page
     assert not app.exception
     assert [row[1] for row in table(app, "variant")[1:]] == ["42.5 ± 3.5 (n = 2 of 5)", "**85.0 ± 7.1 (n = 2 of 5)**"]
     told = next(info.value for info in app.info).replace("\\", "")
-    assert told.startswith("Read at 20,101 env steps, the most that all of them reached (shortest: runs s0000, s0001).")
+    assert told.startswith(
+        "Compared at 20,101 env steps, the largest number that all runs reached (shortest: runs s0000, s0001)."
+    )
     assert app.selectbox(key="compare-budget").value == "common"
 
 

@@ -7,7 +7,7 @@ import pytest
 import streamlit as st
 from sqlalchemy import insert, update
 
-from app.analysis.statistics import score_interval
+from app.analysis.intervals import score_interval
 from app.jobs.launch_request import check
 from app.ui.run.settings import find_rows, make_rows
 from emtc_core.config.resolve import config_from_stored, flatten, resolve
@@ -103,7 +103,7 @@ def test_the_code_the_machine_and_what_was_not_committed_stand_on_the_page(seede
     assert not app.exception
     text = said(app).replace("\\", "")
     for words in (
-        "c0ffee, with changes that were not committed (0123abcd)", "5051ce", "her_game (beef)", "torch 2.13.0",
+        "c0ffee, with uncommitted changes (0123abcd)", "5051ce", "her_game (beef)", "torch 2.13.0",
         "emtc_core.x.VdnMixer.forward by her_game", "Fast <b>CPU</b>, 2 cores, 8 GiB",
     ):  # fmt: skip
         assert words in text

@@ -124,7 +124,7 @@ def test_going_on_with_other_code_is_listed_beside_how_it_began() -> None:
     assert merge(began, {"emtc_lab": "1", "source": "a", "torch": "2"}, env_step=500) == began
     later = merge(began, {"emtc_lab": "1", "source": "b", "torch": "2"}, env_step=500)
     assert later == {**began, "resumed": ["from env step 500: source b"]}
-    assert describe_code(later)["Went on with other code"] == "from env step 500: source b"
+    assert describe_code(later)["Resumed with other code"] == "from env step 500: source b"
 
 
 def test_seeds_of_one_group_that_differ_in_code_are_doubted_and_the_difference_is_listed() -> None:

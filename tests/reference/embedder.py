@@ -1,10 +1,11 @@
-"""Algorithm 1 as sums over rows and coordinates. Slow and obviously right."""
+"""Algorithm 1 as sums over rows and coordinates, and its losses for autograd. Slow and obviously right."""
 
 import math
 
 import torch
 from torch import Tensor
 
+from emtc_core.embedder.losses import augment, info_nce, return_loss, state_loss
 from emtc_core.embedder.networks import Embedder
 
 
@@ -71,3 +72,43 @@ def looped_return_unit(refits: list[list[float]]) -> float:
         variance = own if variance is None else 0.9 * variance + 0.1 * own
     assert variance is not None
     return math.sqrt(variance)
+
+
+def compute_losses(
+    embedder: Embedder,
+    state_BS: Tensor,
+    time_B1: Tensor,
+    h_B: Tensor,
+    *,
+    generator: torch.Generator | None = None,
+) -> Tensor:
+    """Stack total, return, state and InfoNCE losses and the InfoNCE accuracy of one mini-batch (Eq. 4).
+
+    Only the raw view is decoded. The reported parts are means per row whatever `reduction` minimises. The views are
+    drawn by the embedder's generator, or by another one of its device.
+    """
+    config = embedder.config
+    x_BX = embedder.encoder(state_BS, time_B1)
+    state_hat_BS, h_hat_B = embedder.decoder(x_BX, time_B1)
+    on_return = return_loss(h_B, h_hat_B, reduction=config.reduction)
+    on_state = state_loss(state_BS, state_hat_BS, reduction=config.reduction)
+    total = on_return + config.lambda_rcon * on_state
+    contrast, accuracy = _contrast(embedder, state_BS, time_B1, x_BX, generator or embedder.generator)
+    if contrast is not None:
+        total = total + config.lambda_cl * contrast
+    nan = torch.full((), float("nan"), device=total.device)
+    rows = len(h_B) if config.reduction == "sum" else 1
+    return torch.stack([total, on_return / rows, on_state / rows, nan if contrast is None else contrast, accuracy])
+
+
+def _contrast(
+    embedder: Embedder, state_BS: Tensor, time_B1: Tensor, x_BX: Tensor, generator: torch.Generator
+) -> tuple[Tensor | None, Tensor]:
+    """InfoNCE between two views of each row (B4); nothing for dCAE or a weight of 0."""
+    config = embedder.config
+    if config.type != "tcse" or config.lambda_cl == 0:
+        return None, torch.full((), float("nan"), device=x_BX.device)
+    if config.cl_views == "aug_aug":
+        x_BX = embedder.encoder(augment(state_BS, config, generator), time_B1)
+    view_BX = embedder.encoder(augment(state_BS, config, generator), time_B1)
+    return info_nce(x_BX, view_BX, tau_cl=config.tau_cl, symmetric=config.cl_symmetric)

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import delete, insert
 
-from app.analysis.statistics import Curve, mu_w
+from app.analysis.aggregates import Curve, mu_w
 from emtc_core.errors import ConfigError, RunNotFoundError, RunStateError
 from storage.engine import Database, open_database
 from storage.models import Evaluation, Run

@@ -1,1 +1,1 @@
-"""Two-dimensional views of the 4-D memory: instant ones, and slow ones in a background process."""
+"""Projections of the 4-D embedding to the plane: fast ones, and slow ones that run in a background process."""

@@ -1,14 +1,13 @@
-"""Points keep their place from one snapshot of a run to the next, and a PCA keeps its orientation.
+"""Consistent projections of successive snapshots: initial layouts of nodes, and the signs of a PCA.
 
-A node is the same one where its slot holds the same step of the same episode. Its embedding may be another one: the
-embedder was fitted again. So known nodes bring their old place and their new embedding, and the others are placed
-among them by what the embedding says now.
+A node is the same in two snapshots if its slot contains the same step of the same episode. Its embedding can differ,
+because the embedder was refitted. A new layout therefore starts with the earlier coordinates of the shared nodes; the
+other nodes are placed near them according to their new embedding.
 
-The sign of a principal direction means nothing, and after each refit of the embedder another one may come out; so a
-map would flip while somebody steps through a run. Following the nodes that two neighboring snapshots share decides
-it for every snapshot once and for all: by the run alone, not by the way on which somebody came to look at it, so that
-a selection in a link or an entry of the notebook means the same nodes everywhere. Directions are never mixed, and
-lengths stay those of the embedding.
+The sign of a principal component is arbitrary and can change after each refit, so the map would flip between two
+snapshots of a run. For each snapshot the signs are chosen to match the nodes that it shares with the previous snapshot.
+They depend only on the run and not on the order in which snapshots are viewed, so a selection in a link or in a
+notebook entry always refers to the same nodes. The components are not rotated, and lengths are those of the embedding.
 """
 
 from collections.abc import MutableMapping
@@ -21,110 +20,109 @@ from app.analysis.projections.linear import NO_TURN, Coordinates, Drawn, Turn, d
 from storage.engine import Database
 from storage.queries.memory import Nodes, Snapshot, get_nodes, list_snapshots
 
-FEWEST_SHARED = 100
-"""Nodes that two snapshots must share; with fewer, the later layout begins anew."""
-
-MOST_NODES: Final = 1_000_000
-"""As many nodes are read to find the way; later snapshots follow the last one that is within, all of them."""
 Turns = MutableMapping[int, Turn]
+"""Signs of the PCA by snapshot id."""
+FEWEST_SHARED = 100
+"""Minimum number of shared nodes of two snapshots; with fewer, the later layout is initialized by PCA."""
+MOST_NODES: Final = 1_000_000
+"""Maximum number of nodes that are read to find the signs.
+
+Snapshots beyond it are all compared with the last snapshot before it.
+"""
 
 
 def match_rows(earlier: Snapshot | Nodes, later: Snapshot | Nodes) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Find the rows of the same nodes in two snapshots of a run: same slot, same episode, same step."""
+    """Find the rows of the shared nodes in two snapshots of a run: same slot, same episode, same step."""
     _, before, after = np.intersect1d(earlier.slot, later.slot, assume_unique=True, return_indices=True)
     same = (earlier.episode[before] == later.episode[after]) & (earlier.t[before] == later.t[after])
     return before[same], after[same]
 
 
-def carry_places(earlier: Snapshot, coordinates: Coordinates, later: Snapshot) -> Coordinates:
-    """Give the nodes of a later snapshot [M, 2] the places that they had; NaN where a node had none."""
+def map_coordinates(earlier: Snapshot, coordinates: Coordinates, later: Snapshot) -> Coordinates:
+    """Return the earlier coordinates of the nodes [M, 2] of a later snapshot; NaN for new nodes."""
     before, after = match_rows(earlier, later)
-    carried = np.full((later.size, 2), np.nan, np.float32)
-    carried[after] = coordinates[before]
-    return carried
+    mapped = np.full((later.size, 2), np.nan, np.float32)
+    mapped[after] = coordinates[before]
+    return mapped
 
 
 def complete_places(
-    embedding: Coordinates, carried: Coordinates, rows: NDArray[np.int64], *, n_jobs: int = 1
+    embedding: Coordinates, earlier: Coordinates, rows: NDArray[np.int64], *, n_jobs: int = 1
 ) -> Coordinates | None:
-    """Fill in where the given rows begin: carried places as they are, the others among them.
+    """Make the initial layout of the given rows: earlier coordinates where they exist, the other nodes near them.
 
     Args:
-        embedding: All nodes [M, 4] of the later snapshot.
-        carried: Their places [M, 2], NaN where unknown.
-        rows: The rows [n] that shall be laid out.
-        n_jobs: Threads.
+        embedding: Embedding [M, 4] of all nodes of the later snapshot.
+        earlier: Their earlier coordinates [M, 2]; NaN for new nodes.
+        rows: The rows [n] of the layout.
+        n_jobs: Number of threads.
 
     Returns:
-        Places [n, 2], finite; None where too few are known.
+        Finite coordinates [n, 2]; None if too few nodes have earlier coordinates.
     """
-    from app.analysis.projections.placing import place  # only now: no page needs a compiler
+    from app.analysis.projections.placing import place  # imported here because pages must not load the compiler
 
-    known = np.isfinite(carried.sum(axis=1))
-    if known.sum() < FEWEST_SHARED:
+    has_earlier = np.isfinite(earlier.sum(axis=1))
+    if has_earlier.sum() < FEWEST_SHARED:
         return None
-    begin = carried[rows]
-    strange = ~known[rows]
-    begin[strange] = place(embedding[known], carried[known], embedding[rows[strange]], n_jobs=n_jobs)
-    return begin
+    init = earlier[rows]
+    is_new = ~has_earlier[rows]
+    init[is_new] = place(embedding[has_earlier], earlier[has_earlier], embedding[rows[is_new]], n_jobs=n_jobs)
+    return init
 
 
-def move_rigidly(drawn: Coordinates, like: Coordinates) -> Coordinates:
-    """Turn, mirror and shift a layout [n, 2] so that its points come closest to other places of theirs [n, 2].
+def move_rigidly(layout: Coordinates, target: Coordinates) -> Coordinates:
+    """Rotate, reflect and shift a layout [n, 2] so that its points are as close as possible to `target` [n, 2].
 
-    Distances within the layout stay. Points whose other place is unknown (NaN) move along.
+    Distances within the layout do not change. Points with NaN in `target` are moved with the others.
     """
-    known = np.isfinite(like).all(axis=1)
-    if known.sum() < 2:
-        return drawn
-    points, wanted = drawn.astype(np.float64), like[known].astype(np.float64)
-    centre, goal = points[known].mean(axis=0), wanted.mean(axis=0)
-    left, _, right = np.linalg.svd((points[known] - centre).T @ (wanted - goal))
-    return ((points - centre) @ (left @ right) + goal).astype(np.float32)
+    has_target = np.isfinite(target).all(axis=1)
+    if has_target.sum() < 2:
+        return layout
+    points, finite_target = layout.astype(np.float64), target[has_target].astype(np.float64)
+    center, target_center = points[has_target].mean(axis=0), finite_target.mean(axis=0)
+    left, _, right = np.linalg.svd((points[has_target] - center).T @ (finite_target - target_center))
+    return ((points - center) @ (left @ right) + target_center).astype(np.float32)
 
 
-def draw_plane(db: Database, snapshot: Snapshot, known: Turns | None = None) -> Drawn:
-    """Draw the PCA of a snapshot the right way round; `known` remembers what was found, by snapshot."""
-    return draw_pca(snapshot.embedding, turn=find_turn(db, snapshot, known))
+def draw_plane(db: Database, snapshot: Snapshot, cache: Turns | None = None) -> Drawn:
+    """Compute the PCA of a snapshot with consistent signs; see `find_turn`."""
+    return draw_pca(snapshot.embedding, turn=find_turn(db, snapshot, cache))
 
 
-def find_turn(db: Database, snapshot: Snapshot, known: Turns | None = None) -> Turn:
-    """Find the signs by which the PCA of a snapshot is shown."""
-    turns: Turns = {} if known is None else known
+def find_turn(db: Database, snapshot: Snapshot, cache: Turns | None = None) -> Turn:
+    """Find the signs of the PCA of a snapshot; new signs are added to the cache."""
+    turns: Turns = {} if cache is None else cache
     if snapshot.id in turns:
         return turns[snapshot.id]
-    way = _list_way(db, snapshot)
-    begin = max((place for place, each in enumerate(way) if each in turns), default=-1)
-    nodes = get_nodes(db, way[begin]) if begin >= 0 else None
-    for each in way[begin + 1 :]:
-        later = get_nodes(db, each)
-        turns[each] = _follow(nodes, turns[nodes.id], later) if nodes is not None else NO_TURN
+    ids = _list_predecessors(db, snapshot)
+    last_cached = max((i for i, snapshot_id in enumerate(ids) if snapshot_id in turns), default=-1)
+    nodes = get_nodes(db, ids[last_cached]) if last_cached >= 0 else None
+    for snapshot_id in ids[last_cached + 1 :]:
+        later = get_nodes(db, snapshot_id)
+        turns[snapshot_id] = _match_signs(nodes, turns[nodes.id], later) if nodes is not None else NO_TURN
         nodes = later
     return turns[snapshot.id]
 
 
-def _list_way(db: Database, snapshot: Snapshot) -> list[int]:
-    """List the snapshots that lead to this one, oldest first, itself included."""
-    listed = list_snapshots(db, snapshot.run_id)
-    sizes = dict(zip(listed["id"].astype(int).tolist(), listed["size"].astype(int).tolist(), strict=True))
-    ids = [each for each, size in sizes.items() if size]
-    total = np.cumsum([sizes[each] for each in ids])
-    within = [each for place, each in enumerate(ids) if not place or total[place] <= MOST_NODES]
-    before = within[: within.index(snapshot.id)] if snapshot.id in within else within
+def _list_predecessors(db: Database, snapshot: Snapshot) -> list[int]:
+    """List the snapshots whose signs are needed for this one, oldest first, including itself."""
+    snapshots = list_snapshots(db, snapshot.run_id)
+    sizes = dict(zip(snapshots["id"].astype(int).tolist(), snapshots["size"].astype(int).tolist(), strict=True))
+    ids = [snapshot_id for snapshot_id, size in sizes.items() if size]
+    total = np.cumsum([sizes[snapshot_id] for snapshot_id in ids])
+    within_limit = [snapshot_id for i, snapshot_id in enumerate(ids) if not i or total[i] <= MOST_NODES]
+    before = within_limit[: within_limit.index(snapshot.id)] if snapshot.id in within_limit else within_limit
     return [*before, snapshot.id]
 
 
-def _follow(earlier: Nodes, turn: Turn, later: Nodes) -> Turn:
-    """Choose the signs that bring the shared nodes closest to where they were."""
+def _match_signs(earlier: Nodes, turn: Turn, later: Nodes) -> Turn:
+    """Choose the signs for which the shared nodes are closest to their earlier coordinates."""
     before, after = match_rows(earlier, later)
     if len(before) < 2:
         return NO_TURN
-    was = _spread(draw_pca(earlier.embedding, turn=turn).coordinates, before)
-    now = _spread(draw_pca(later.embedding).coordinates, after)
-    first, second = ((was * now).sum(axis=0) >= 0).tolist()
+    old = draw_pca(earlier.embedding, turn=turn).coordinates[before].astype(np.float64)
+    new = draw_pca(later.embedding).coordinates[after].astype(np.float64)
+    products = (old - old.mean(axis=0)) * (new - new.mean(axis=0))
+    first, second = (products.sum(axis=0) >= 0).tolist()
     return (1 if first else -1, 1 if second else -1)
-
-
-def _spread(places: Coordinates, rows: np.ndarray) -> np.ndarray:
-    chosen = places[rows].astype(np.float64)
-    return chosen - chosen.mean(axis=0)

@@ -1,10 +1,11 @@
-"""Fit another embedder to the states of a stored snapshot: what would this memory look like under it?
+"""Fit another embedder to the states of a stored snapshot, for a comparison of embedders on the same memory.
 
-A fresh embedder of the run's own settings, but of the wanted type, learns from the snapshot's nodes as often as the
-run had refitted its own by then, and embeds every node. The result is stored beside the snapshot's projections. It is
-no re-run: the run's own embedder learned from memories that grew, and decided by its merges what they hold.
+A new embedder with the settings of the run, but of the requested type, is fitted to the nodes of the snapshot as often
+as the run had refitted its embedder by then. It embeds all nodes, and the result is stored as a projection of the
+snapshot. It is not equal to a run with this embedder: during a run the memory grows, and the embedder decides which
+nodes are merged.
 
-Needs torch; it is imported by the background process and where a notebook asks for it, never by a page.
+This module needs torch. Background processes and notebooks import it; pages must not.
 """
 
 import time
@@ -25,48 +26,64 @@ from storage.queries.episodes import iter_states
 from storage.queries.memory import EMBEDDING, Projection, Snapshot, find_projection, get_snapshot
 from storage.runs.rows import find_run
 
-MOST_REFITS = 100
-FITTED_SHARE = 0.8  # of the progress: up to here the embedder is fitted, from here nodes are embedded
-_BLOCK = 65_536  # nodes embedded at a time
+MAX_REFITS = 100
+FIT_PROGRESS = 0.8
+"""Fraction of the progress bar used for fitting the embedder; the rest is used for embedding the nodes."""
+_BATCH = 65_536
+"""Nodes that are embedded together."""
 _REVISION = 1
-"""Goes up when a change here changes embeddings."""
+"""Increased if a change in this module changes the embeddings."""
 
 
 def embed_snapshot(
     db: Database, snapshot_id: int, *, kind: str, seed: int = 0, progress: Progress = ignore_progress
 ) -> Projection:
-    """Return the stored embedding by a fresh embedder, or compute and store it.
+    """Return the stored embedding by a newly fitted embedder, or compute and store it.
 
     Args:
         db: An open database.
-        snapshot_id: The snapshot; the trajectories of its episodes must still be there.
+        snapshot_id: The snapshot; the trajectories of its episodes must still be stored.
         kind: "tcse", "dcae" or "random".
-        seed: Of weights, batches and augmentation.
-        progress: Receives the finished part in [0, 1]; may raise to cancel.
+        seed: Random seed of weights, batches and augmentation.
+        progress: Called with the finished fraction in [0, 1]; can raise to cancel.
 
     Returns:
         A projection whose coordinates [M, X] are embeddings.
 
     Raises:
-        StorageError: If there is no such snapshot, or states were thinned away.
+        StorageError: If the snapshot does not exist, or states were removed by thinning.
     """
     snapshot = get_snapshot(db, snapshot_id)
-    told = find_run(db, snapshot.run_id).config["embed"]
-    known = {name: value for name, value in told.items() if name in EmbedConfig.model_fields}
-    config = EmbedConfig.model_validate(known | {"type": kind, "reset_each_update": False})
-    params = _params(snapshot, config, seed)
+    stored = find_run(db, snapshot.run_id).config["embed"]
+    settings = {name: value for name, value in stored.items() if name in EmbedConfig.model_fields}
+    config = EmbedConfig.model_validate(settings | {"type": kind, "reset_each_update": False})
+    params = _make_params(snapshot, config, seed)
     method = f"{EMBEDDING}{kind}"
-    if (found := find_projection(db, snapshot_id, method, params)) is not None:
-        return found
+    if (stored_projection := find_projection(db, snapshot_id, method, params)) is not None:
+        return stored_projection
     started = time.monotonic()
-    embedding = _embed(db, snapshot, config, params, progress)
+    embedding = _fit_and_embed(db, snapshot, config, params, progress)
     seconds = time.monotonic() - started
-    new = save_projection(db, snapshot_id, method=method, params=params, coordinates=embedding, seconds=seconds)
-    return Projection(new, snapshot_id, method, params, seconds, embedding)
+    new_id = save_projection(db, snapshot_id, method=method, params=params, coordinates=embedding, seconds=seconds)
+    return Projection(new_id, snapshot_id, method, params, seconds, embedding)
 
 
-def _params(snapshot: Snapshot, config: EmbedConfig, seed: int) -> dict[str, Any]:
-    refits = min(MOST_REFITS, max(1, snapshot.env_step // config.interval))
+def read_states(db: Database, snapshot: Snapshot, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Read the states [n, S] of the given rows of a snapshot from the stored trajectories of their episodes."""
+    order = np.argsort(snapshot.episode[rows], kind="stable")
+    episode, t = snapshot.episode[rows][order], snapshot.t[rows][order]
+    states: NDArray[np.float32] = np.empty((0, 0), np.float32)
+    for number, trajectory in iter_states(db, snapshot.run_id, episode.tolist()):
+        if not states.size:
+            states = np.empty((len(rows), trajectory.shape[1]), np.float32)
+        first, last = np.searchsorted(episode, [number, number + 1])
+        states[order[first:last]] = trajectory[t[first:last]]
+    return states
+
+
+def _make_params(snapshot: Snapshot, config: EmbedConfig, seed: int) -> dict[str, Any]:
+    """List everything that determines the embedding of a snapshot."""
+    refits = min(MAX_REFITS, max(1, snapshot.env_step // config.interval))
     return {
         "embed": config.model_dump(mode="json"),
         "seed": seed,
@@ -77,41 +94,24 @@ def _params(snapshot: Snapshot, config: EmbedConfig, seed: int) -> dict[str, Any
     }
 
 
-def _embed(
+def _fit_and_embed(
     db: Database, snapshot: Snapshot, config: EmbedConfig, params: dict[str, Any], progress: Progress
 ) -> Coordinates:
     rng = np.random.default_rng(params["seed"])
-    pool = np.sort(rng.choice(snapshot.size, min(config.samples, snapshot.size), replace=False))
-    state = read_states(db, snapshot, pool)
+    sample = np.sort(rng.choice(snapshot.size, min(config.samples, snapshot.size), replace=False))
+    state = read_states(db, snapshot, sample)
     embedder = Embedder(
         config, state_dim=state.shape[1], episode_limit=params["episode_limit"], device="cpu", seed=params["seed"]
     )
-    t, h = snapshot.t[pool], snapshot.h[pool].astype(np.float64)
+    t, h = snapshot.t[sample], snapshot.h[sample].astype(np.float64)
     for done in range(params["refits"]):
-        order = rng.permutation(len(pool))
+        order = rng.permutation(len(sample))
         fit(embedder, NodeSample(state[order], t[order], h[order]))
-        progress(FITTED_SHARE * (done + 1) / params["refits"])
-    return _embed_nodes(db, snapshot, embedder, progress)
-
-
-def _embed_nodes(db: Database, snapshot: Snapshot, embedder: Embedder, progress: Progress) -> Coordinates:
+        progress(FIT_PROGRESS * (done + 1) / params["refits"])
     embedding = np.empty((snapshot.size, embedder.dim), np.float32)
-    by_episode = np.argsort(snapshot.episode, kind="stable")  # so that a block reads few episodes
-    for start in range(0, snapshot.size, _BLOCK):
-        rows = by_episode[start : start + _BLOCK]
+    by_episode = np.argsort(snapshot.episode, kind="stable")  # so that a batch reads few episodes
+    for start in range(0, snapshot.size, _BATCH):
+        rows = by_episode[start : start + _BATCH]
         embedding[rows] = embedder.embed(read_states(db, snapshot, rows), snapshot.t[rows]).cpu().numpy()
-        progress(FITTED_SHARE + (1 - FITTED_SHARE) * (start + len(rows)) / snapshot.size)
+        progress(FIT_PROGRESS + (1 - FIT_PROGRESS) * (start + len(rows)) / snapshot.size)
     return embedding
-
-
-def read_states(db: Database, snapshot: Snapshot, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Read the states [n, S] of some rows of a snapshot out of the episodes that wrote them."""
-    order = np.argsort(snapshot.episode[rows], kind="stable")
-    episode, t = snapshot.episode[rows][order], snapshot.t[rows][order]
-    states: NDArray[np.float32] = np.empty((0, 0), np.float32)
-    for number, trajectory in iter_states(db, snapshot.run_id, episode.tolist()):
-        if not states.size:
-            states = np.empty((len(rows), trajectory.shape[1]), np.float32)
-        first, last = np.searchsorted(episode, [number, number + 1])
-        states[order[first:last]] = trajectory[t[first:last]]
-    return states

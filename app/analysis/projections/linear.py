@@ -1,7 +1,7 @@
-"""Projections that answer at once, axis pairs and PCA; types, sample and neighbors that all projections share.
+"""Fast projections (axis pairs and PCA), and the types, the sampling and the neighbor search of all projections.
 
-A picture shows a sample of N memory nodes, stratified by return × time and seeded, or all of them. Neighbors are exact
-and come in a fixed order whatever the number of threads.
+A projection shows all memory nodes or a seeded sample, stratified by return × time. The neighbor search is exact, and
+the order of its results does not depend on the number of threads.
 """
 
 from collections.abc import Callable
@@ -15,15 +15,17 @@ from scipy.spatial import KDTree
 Progress = Callable[[float], None]
 Coordinates = NDArray[np.float32]
 Turn = tuple[int, int]
-"""The signs, 1 or -1, by which the two directions of a PCA are shown."""
+"""Signs, 1 or -1, of the two directions of a PCA."""
 NO_TURN: Turn = (1, 1)
 
 AXIS_PAIRS: tuple[tuple[int, int], ...] = tuple(combinations(range(4), 2))
+STRATA = 10
+"""Number of strata of the return and of the time, each."""
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """Coordinates [n, 2] and what the two axes mean."""
+    """Coordinates [n, 2] with the labels of the axes."""
 
     coordinates: Coordinates
     x_label: str
@@ -31,11 +33,11 @@ class Drawn:
 
 
 def ignore_progress(part: float) -> None:
-    """Receive progress and do nothing."""
+    """Ignore the progress (default callback)."""
 
 
 def draw_axes(embedding: Coordinates, pair: tuple[int, int]) -> Drawn:
-    """Show two of the embedding's own coordinates."""
+    """Select two dimensions of the embedding."""
     first, second = pair
     names = [f"embedding x{axis + 1} [1]" for axis in pair]
     return Drawn(np.ascontiguousarray(embedding[:, [first, second]], dtype=np.float32), *names)
@@ -48,38 +50,41 @@ def draw_pca(
     like: Coordinates | None = None,
     turn: Turn = NO_TURN,
 ) -> Drawn:
-    """Show the two directions of largest variance, each with its share of it.
+    """Project on the two principal components; the axis labels contain their fractions of the variance.
 
-    A direction's sign is chosen so that its largest loading is positive; otherwise it would be arbitrary.
+    The sign of a component is arbitrary. It is chosen so that the largest loading is positive, times `turn`.
 
     Args:
         embedding: Points [n, 4].
-        fit_on: Rows that decide the directions; all of them when missing.
-        like: Earlier places [n, 2] of the same points, NaN where there was none: signs and the one scale of both
-            axes are chosen so that the picture comes closest to them. Directions are never mixed.
-        turn: Signs by which the directions are shown instead.
+        fit_on: Rows from which the components are computed; default: all.
+        like: Earlier coordinates [n, 2] of the same points, NaN if there are none. The signs and one common scale of
+            both axes are chosen to match them. The axes are not rotated.
+        turn: Additional signs of the components.
     """
     fitted = embedding if fit_on is None else embedding[fit_on]
-    centre = fitted.mean(axis=0, dtype=np.float64)
-    spread = fitted.astype(np.float64) - centre
-    variance, axes = np.linalg.eigh(spread.T @ spread / max(1, len(fitted)))
+    center = fitted.mean(axis=0, dtype=np.float64)
+    centered = fitted.astype(np.float64) - center
+    variance, axes = np.linalg.eigh(centered.T @ centered / max(1, len(fitted)))
     axes = axes[:, ::-1][:, :2]
     axes *= np.sign(axes[np.argmax(np.abs(axes), axis=0), [0, 1]]) * turn
-    share = variance[::-1][:2] / max(variance.sum(), 1e-30)
-    labels = [f"principal component {i + 1} ({100 * s:.0f} % of variance)" for i, s in enumerate(share)]
-    drawn = (embedding.astype(np.float64) - centre) @ axes
-    return Drawn((drawn if like is None else _flip_and_scale(drawn, like)).astype(np.float32), *labels)
+    fractions = variance[::-1][:2] / max(variance.sum(), 1e-30)
+    labels = [f"principal component {i + 1} ({100 * part:.0f} % of variance)" for i, part in enumerate(fractions)]
+    coordinates = (embedding.astype(np.float64) - center) @ axes
+    if like is not None:
+        coordinates = _flip_and_scale(coordinates, like)
+    return Drawn(coordinates.astype(np.float32), *labels)
 
 
-def _flip_and_scale(drawn: NDArray[np.float64], like: Coordinates) -> NDArray[np.float64]:
-    known = np.isfinite(like).all(axis=1)
-    if known.sum() < 2:
-        return drawn
-    now, before = drawn[known] - drawn[known].mean(axis=0), like[known].astype(np.float64)
+def _flip_and_scale(coordinates: NDArray[np.float64], like: Coordinates) -> NDArray[np.float64]:
+    """Flip and scale coordinates to match the finite ones of `like`."""
+    has_earlier = np.isfinite(like).all(axis=1)
+    if has_earlier.sum() < 2:
+        return coordinates
+    now, before = coordinates[has_earlier] - coordinates[has_earlier].mean(axis=0), like[has_earlier].astype(np.float64)
     before = before - before.mean(axis=0)
     signs = np.where((now * before).sum(axis=0) < 0, -1.0, 1.0)
     size_now, size_before = (float(np.sqrt((part**2).mean())) for part in (now, before))
-    return drawn * signs * (size_before / size_now if size_now and size_before else 1.0)
+    return coordinates * signs * (size_before / size_now if size_now and size_before else 1.0)
 
 
 def find_neighbors(
@@ -88,24 +93,30 @@ def find_neighbors(
     """Find the k nearest other points of each point.
 
     Returns:
-        Indices [n, k] and distances [n, k], nearest first, the point itself left out.
+        Indices [n, k] and distances [n, k], nearest first, without the point itself.
     """
     tree = KDTree(points.astype(np.float64))
     distance, index = (np.asarray(part) for part in tree.query(points, k=k + 1, workers=n_jobs))
-    own = index == np.arange(len(points))[:, None]
-    own[~own.any(axis=1), -1] = True  # k + 1 or more twins stand in its place: leave the last one out
-    keep = ~own
-    return index[keep].reshape(-1, k).astype(np.int64), distance[keep].reshape(-1, k).astype(np.float64)
-
-
-STRATA = 10  # in each direction
+    is_self = index == np.arange(len(points))[:, None]
+    # with more than k points at equal coordinates, the point itself can be missing: remove the last one instead
+    is_self[~is_self.any(axis=1), -1] = True
+    index, distance = index[~is_self].reshape(-1, k), distance[~is_self].reshape(-1, k)
+    return index.astype(np.int64), distance.astype(np.float64)
 
 
 def stratified_rows(h: NDArray[np.floating], t: NDArray[np.integer], *, n: int, seed: int) -> NDArray[np.int64]:
-    """Choose n rows so that every stratum of return × time gives the same share of its nodes.
+    """Sample n rows with the same fraction of nodes from each stratum of return × time.
 
-    Strata are deciles of each quantity. Shares are rounded by largest remainder, so exactly n rows come
-    back, ascending; all rows when there are no more than n.
+    Strata are deciles of each quantity. The numbers of rows per stratum are rounded by largest remainder.
+
+    Args:
+        h: Return of each node.
+        t: Time step of each node.
+        n: Number of rows.
+        seed: Random seed.
+
+    Returns:
+        Exactly n rows, ascending; all rows if there are at most n.
     """
     total = len(h)
     if total <= n:
@@ -124,7 +135,7 @@ def stratified_rows(h: NDArray[np.floating], t: NDArray[np.integer], *, n: int, 
 
 
 def _deciles(values: NDArray[np.generic]) -> NDArray[np.int64]:
-    """Number the decile of each value, 0…9; equal values share one."""
-    finite = np.nan_to_num(values.astype(np.float64))
-    edges = np.quantile(finite, np.linspace(0, 1, STRATA + 1)[1:-1])
-    return np.searchsorted(edges, finite, side="right").astype(np.int64)
+    """Return the decile of each value, 0…9; equal values have equal deciles."""
+    exact = np.nan_to_num(values.astype(np.float64))
+    edges = np.quantile(exact, np.linspace(0, 1, STRATA + 1)[1:-1])
+    return np.searchsorted(edges, exact, side="right").astype(np.int64)

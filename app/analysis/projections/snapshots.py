@@ -1,10 +1,10 @@
-"""Project a stored snapshot: lay out its landmarks, place all other nodes, store the whole with what decided it.
+"""Projection of a stored snapshot: compute the layout of landmarks, place all other nodes, store the result.
 
-Landmarks are a sample stratified by return and time. The layout sets out from the stored projection of the nearest
-earlier snapshot of the run that had the same parameters, if there is one, and from PCA if not. What it set out from
-is a parameter of the result (`start`): the same snapshot, method, n, seed, start and library versions give
-bit-identical coordinates. Axis pairs and PCA answer at once; t-SNE and UMAP need a background process and are imported
-where they are called: no page needs their libraries.
+The landmarks are a sample of the nodes, stratified by return and time. The layout is initialized with the stored
+projection of the nearest earlier snapshot of the run with the same parameters, or with PCA if there is none. The
+initial projection is a parameter of the result (`start`): equal snapshot, method, n, seed, `start` and library versions
+give bit-identical coordinates. PCA is fast. t-SNE and UMAP run in a background process; their libraries are imported in
+the functions that use them, because pages must not load them.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from app.analysis.projections.alignment import FEWEST_SHARED, carry_places, complete_places, move_rigidly
+from app.analysis.projections.alignment import FEWEST_SHARED, complete_places, map_coordinates, move_rigidly
 from app.analysis.projections.linear import Coordinates, Progress, draw_pca, ignore_progress, stratified_rows
 from emtc_core.errors import ConfigError
 from storage.engine import Database
@@ -34,23 +34,46 @@ from storage.queries.memory import (
 )
 
 BACKGROUND: frozenset[str] = frozenset({"tsne", "umap"})
-SMALLEST = 12  # points that a neighbor graph needs
-
+"""Methods that need a background process."""
+SMALLEST = 12
+"""Minimum number of points for a neighbor graph."""
 METHODS = ("pca", *sorted(BACKGROUND))
 EMBEDDERS = ("tcse", "dcae", "random")
 LANDMARKS = 20_000
 MOST_LANDMARKS = 50_000
-"""What a screen should offer at most: twice as many landmarks take twice as long, and the rest is placed anyway."""
+"""Maximum on pages: the time is proportional to the number of landmarks, and all other nodes are placed anyway."""
 EMBED_SHARE = 0.4
-"""Of the progress of a job that first fits another embedder."""
+"""Fraction of the progress bar used for fitting the embedder, if another embedder is fitted first."""
 LAYOUT_SHARE = 0.85
-"""Of the progress: up to here landmarks are laid out, from here the other nodes are placed."""
-_PLACERS = ("numba", "numpy", "scipy")
-_LIBRARIES = {"pca": ("numpy",), "tsne": ("openTSNE", *_PLACERS), "umap": ("umap-learn", *_PLACERS)}
-_REVISION = 2
-"""Goes up when a change here changes pictures."""
-
+"""Fraction of the progress of a projection used for the layout; the rest is used for placing the other nodes."""
 Begin = int | Literal["earlier"] | None
+"""Initial layout: the id of a projection; that of the nearest earlier snapshot; or None for PCA."""
+_PLACING_LIBRARIES = ("numba", "numpy", "scipy")
+_LIBRARIES = {
+    "pca": ("numpy",),
+    "tsne": ("openTSNE", *_PLACING_LIBRARIES),
+    "umap": ("umap-learn", *_PLACING_LIBRARIES),
+}
+_REVISION = 2
+"""Increased if a change in this package changes projections."""
+
+
+@dataclass(frozen=True)
+class Phase:
+    """Current phase of a projection. The phase "embedder" exists only if another embedder is fitted first."""
+
+    name: Literal["embedder", "layout", "placing"]
+    part: float  # finished fraction of the phase
+
+
+@dataclass(frozen=True)
+class InitialProjection:
+    """The projection with which a layout was initialized; its fields are the stored parameter `start`."""
+
+    projection: int
+    snapshot: int
+    env_step: int
+    sha256: str  # first 16 digits of the hash of the coordinates, because ids change in a copied database
 
 
 def compute(
@@ -62,16 +85,15 @@ def compute(
     progress: Progress = ignore_progress,
     begin: Coordinates | None = None,
 ) -> Coordinates:
-    """Compute a projection of distinct or repeated 4-D points [n, 4] → [n, 2].
+    """Compute a projection [n, 4] → [n, 2]. Points can have equal coordinates.
 
     Args:
         method: "pca", "tsne" or "umap".
         embedding: Points, finite.
-        seed: Decides everything that is random.
-        n_jobs: Threads; the result depends on the method's arithmetic only, not on timing.
-        progress: Receives the finished part in [0, 1]; may raise to cancel.
-        begin: Places [n, 2] from which a slow method starts, so that its layout stays near them; without them it
-            starts from PCA.
+        seed: Random seed.
+        n_jobs: Number of threads.
+        progress: Called with the finished fraction in [0, 1]; can raise to cancel.
+        begin: Initial layout [n, 2] of t-SNE or UMAP; the result remains similar to it. Default: PCA.
 
     Raises:
         ValueError: If the method is unknown or there are too few points.
@@ -85,38 +107,20 @@ def compute(
     if method == "tsne":
         from app.analysis.projections.tsne import compute_tsne
 
-        return compute_tsne(embedding, seed=seed, n_jobs=n_jobs, progress=progress, begin=begin)
+        return compute_tsne(embedding, seed=seed, n_jobs=n_jobs, progress=progress, init=begin)
     from app.analysis.projections.umap import compute_umap
 
-    return compute_umap(embedding, seed=seed, progress=progress, begin=begin)
-
-
-@dataclass(frozen=True)
-class Phase:
-    """Which of its phases a projection is in; only one that shows another embedder begins with its fit."""
-
-    name: Literal["embedder", "layout", "placing"]
-    part: float  # of the phase, in [0, 1]
-
-
-@dataclass(frozen=True)
-class Start:
-    """The projection whose layout another one set out from, as its parameters tell it."""
-
-    projection: int
-    snapshot: int
-    env_step: int
-    sha256: str  # of the coordinates, the first 16 digits: ids change when a database is copied, this does not
+    return compute_umap(embedding, seed=seed, progress=progress, init=begin)
 
 
 def projection_params(method: str, *, n: int, seed: int, embedder: str | None = None) -> dict[str, Any]:
-    """List everything that decides a picture besides the snapshot and the layout that it set out from.
+    """Return the parameters of a projection; with the snapshot and the initial layout they determine the result.
 
     Args:
         method: "pca", "tsne" or "umap".
-        n: Landmarks, at most as many as the snapshot has nodes.
-        seed: Decides landmarks and layout, and the embedder that is fitted anew.
-        embedder: Type of the embedder that is fitted anew; None: the embedding that the run had.
+        n: Number of landmarks, at most the number of nodes of the snapshot.
+        seed: Random seed of the landmarks, the layout and the newly fitted embedder.
+        embedder: Type of the newly fitted embedder; None for the embedding of the run.
 
     Raises:
         ConfigError: If the method or the embedder is unknown.
@@ -131,12 +135,12 @@ def projection_params(method: str, *, n: int, seed: int, embedder: str | None = 
 
 
 def sample_rows(snapshot: Snapshot, *, n: int, seed: int) -> NDArray[np.int64]:
-    """Choose the rows of a snapshot that are shown, or that are its landmarks."""
+    """Sample rows of a snapshot, stratified by return and time."""
     return stratified_rows(snapshot.h, snapshot.t, n=n, seed=seed)
 
 
 def phase_of(progress: float, *, embedder: str | None = None) -> Phase:
-    """Which phase a projection's progress [0, 1] is in, and how far that phase is."""
+    """Convert the progress in [0, 1] of a projection to its phase. `embedder`: as in `projection_params`."""
     if embedder is not None:
         if progress < EMBED_SHARE:
             return Phase("embedder", progress / EMBED_SHARE)
@@ -146,10 +150,10 @@ def phase_of(progress: float, *, embedder: str | None = None) -> Phase:
     return Phase("placing", (progress - LAYOUT_SHARE) / (1 - LAYOUT_SHARE))
 
 
-def start_of(params: Mapping[str, Any]) -> Start | None:
-    """Read from a stored projection's parameters where its layout set out; None: from PCA, or it does not say."""
-    told = params.get("start")
-    return Start(**told) if told else None
+def start_of(params: Mapping[str, Any]) -> InitialProjection | None:
+    """Read the initial projection from the parameters of a stored projection; None for PCA or if it is unknown."""
+    start = params.get("start")
+    return InitialProjection(**start) if start else None
 
 
 def project_snapshot(
@@ -163,110 +167,112 @@ def project_snapshot(
     begin: Begin = "earlier",
     progress: Progress = ignore_progress,
 ) -> Projection:
-    """Return the stored projection, or compute and store it; every node has a place.
+    """Return the stored projection, or compute and store it; every node has coordinates.
 
-    In a database that was opened for reading only nothing is stored: the id is then 0.
+    In a read-only database nothing is stored, and the id of the result is 0.
 
     Args:
         db: An open database.
         snapshot_id: The snapshot.
         method: "pca", "tsne" or "umap".
-        n: Landmarks; all nodes if there are no more.
-        seed: Decides landmarks and layout.
-        embedder: Shows the stored embedding by a fresh embedder of this type and seed instead of the run's own; see
-            `app.analysis.projections.embedders.embed_snapshot`.
-        begin: Where a layout that is computed now sets out: "earlier" takes the stored projection of the nearest
-            earlier snapshot with the same parameters, or PCA; a number takes that projection, None takes PCA. A
-            stored projection is returned whatever it set out from, unless a number or None asks for another one.
-        progress: Receives the finished part in [0, 1], see `phase_of`; may raise to cancel.
+        n: Number of landmarks; all nodes if the snapshot has fewer.
+        seed: Random seed of the landmarks and the layout.
+        embedder: Project the stored embedding of a newly fitted embedder of this type and seed instead of the embedding
+            of the run; see `app.analysis.projections.embedders.embed_snapshot`.
+        begin: Initial layout of a new projection: "earlier" for the stored projection of the nearest earlier snapshot
+            with the same parameters, or PCA if there is none; the id of a projection; None for PCA. With "earlier", a
+            stored projection is returned whatever its initial layout was.
+        progress: Called with the finished fraction in [0, 1], see `phase_of`; can raise to cancel.
 
     Raises:
-        ConfigError: If the method is unknown, the snapshot has too few nodes or the embedder was not fitted to it.
-        StorageError: If there is no such snapshot, or no such projection to begin from.
+        ConfigError: If the method is unknown, there are too few nodes, or the embedder was not fitted to the snapshot.
+        StorageError: If the snapshot or the initial projection does not exist.
     """
     snapshot = get_snapshot(db, snapshot_id)
-    n = min(n, snapshot.size)  # so that "20,000 of fewer" and "all" are one picture
+    n = min(n, snapshot.size)  # so that any n above the size has the same parameters
     params = projection_params(method, n=n, seed=seed, embedder=embedder)
-    if begin == "earlier" and (known := find_projection(db, snapshot_id, method, params)) is not None:
-        return known
-    earlier = _find_begin(db, snapshot_id, method, params, begin)
-    carried, start = _carry(db, snapshot, earlier) if earlier is not None else (None, None)
-    params["start"] = asdict(start) if start is not None else None
-    if (known := find_projection(db, snapshot_id, method, params)) is not None:
-        return known
-    if embedder is not None:
-        snapshot = _with_embedding(db, snapshot, embedder, seed)
-    started = time.monotonic()
-    try:
-        coordinates = _draw(snapshot, method, params, carried, progress)
-    except ValueError as exc:
-        raise ConfigError(str(exc), hint="Take a later snapshot.") from exc
-    seconds = time.monotonic() - started
-    new = 0
-    if db.writer is not None:
-        new = save_projection(db, snapshot_id, method=method, params=params, coordinates=coordinates, seconds=seconds)
-    return Projection(new, snapshot_id, method, params, seconds, coordinates)
-
-
-def _with_embedding(db: Database, snapshot: Snapshot, embedder: str, seed: int) -> Snapshot:
-    found = find_embedding(db, snapshot.id, embedder, seed=seed)
-    if found is None:
-        rule = f"must be fitted to snapshot {snapshot.id} with seed {seed} first, which a background job does"
-        raise ConfigError(rule, key="embedder", value=embedder)
-    return replace(snapshot, embedding=found.coordinates)
-
-
-def _find_begin(
-    db: Database, snapshot_id: int, method: str, params: Mapping[str, Any], begin: Begin
-) -> Projection | None:
     if begin == "earlier":
-        return find_earlier_projection(db, snapshot_id, method, params)
-    return None if begin is None else get_projection(db, begin)
+        if (stored := find_projection(db, snapshot_id, method, params)) is not None:
+            return stored
+        initial = find_earlier_projection(db, snapshot_id, method, params)
+    else:
+        initial = None if begin is None else get_projection(db, begin)
+    mapped, start = _map_initial(db, snapshot, initial) if initial is not None else (None, None)
+    params["start"] = asdict(start) if start is not None else None
+    if (stored := find_projection(db, snapshot_id, method, params)) is not None:
+        return stored
+    if embedder is not None:
+        fitted = find_embedding(db, snapshot.id, embedder, seed=seed)
+        if fitted is None:
+            rule = f"must be fitted to snapshot {snapshot.id} with seed {seed} first, which a background job does"
+            raise ConfigError(rule, key="embedder", value=embedder)
+        snapshot = replace(snapshot, embedding=fitted.coordinates)
+    _check_size(snapshot, method, n)
+    started = time.monotonic()
+    coordinates = _compute_coordinates(snapshot, method, params, mapped, progress)
+    seconds = time.monotonic() - started
+    new_id = 0
+    if db.writer is not None:
+        new_id = save_projection(
+            db, snapshot_id, method=method, params=params, coordinates=coordinates, seconds=seconds
+        )
+    return Projection(new_id, snapshot_id, method, params, seconds, coordinates)
 
 
-def _carry(db: Database, snapshot: Snapshot, earlier: Projection) -> tuple[Coordinates | None, Start | None]:
-    """Bring the places of an earlier projection along, unless the two memories share too few nodes."""
-    before = get_snapshot(db, earlier.snapshot_id)
-    carried = carry_places(before, earlier.coordinates, snapshot)
-    if np.isfinite(carried).all(axis=1).sum() < FEWEST_SHARED:
+def _check_size(snapshot: Snapshot, method: str, n: int) -> None:
+    """Raise if there are too few landmarks for a neighbor graph.
+
+    Raises:
+        ConfigError: If the snapshot is too small or n is too small.
+    """
+    if method not in BACKGROUND or n >= SMALLEST:
+        return
+    if snapshot.size < SMALLEST:
+        rule = f"needs at least {SMALLEST} nodes, but snapshot {snapshot.id} has {snapshot.size}"
+        raise ConfigError(rule, key=method, hint="Choose a later snapshot.")
+    raise ConfigError(f"must be >= {SMALLEST} landmarks for {method}", key="n", value=n)
+
+
+def _map_initial(
+    db: Database, snapshot: Snapshot, initial: Projection
+) -> tuple[Coordinates | None, InitialProjection | None]:
+    """Return the coordinates of the nodes in the initial projection; None if too few nodes are in both snapshots."""
+    earlier = get_snapshot(db, initial.snapshot_id)
+    mapped = map_coordinates(earlier, initial.coordinates, snapshot)
+    if np.isfinite(mapped).all(axis=1).sum() < FEWEST_SHARED:
         return None, None
-    digest = hashlib.sha256(np.ascontiguousarray(earlier.coordinates, "<f4").tobytes()).hexdigest()[:16]
-    return carried, Start(earlier.id, earlier.snapshot_id, before.env_step, digest)
+    digest = hashlib.sha256(np.ascontiguousarray(initial.coordinates, "<f4").tobytes()).hexdigest()[:16]
+    return mapped, InitialProjection(initial.id, initial.snapshot_id, earlier.env_step, digest)
 
 
-def _draw(
-    snapshot: Snapshot, method: str, params: Mapping[str, Any], carried: Coordinates | None, progress: Progress
+def _compute_coordinates(
+    snapshot: Snapshot, method: str, params: Mapping[str, Any], mapped: Coordinates | None, progress: Progress
 ) -> Coordinates:
     rows = sample_rows(snapshot, n=params["n"], seed=params["seed"])
     if method == "pca":
-        return draw_pca(snapshot.embedding, fit_on=rows, like=carried).coordinates
+        return draw_pca(snapshot.embedding, fit_on=rows, like=mapped).coordinates
     n_jobs = os.cpu_count() or 1
-    begin = None if carried is None else complete_places(snapshot.embedding, carried, rows, n_jobs=n_jobs)
-    drawn = compute(
+    init = None if mapped is None else complete_places(snapshot.embedding, mapped, rows, n_jobs=n_jobs)
+    layout = compute(
         method,
         snapshot.embedding[rows],
         seed=params["seed"],
         n_jobs=n_jobs,
         progress=lambda part: progress(LAYOUT_SHARE * part),
-        begin=begin,
+        begin=init,
     )
-    if carried is not None:
-        drawn = move_rigidly(drawn, carried[rows])
-    return _place_others(snapshot, rows, drawn, n_jobs, progress)
+    if mapped is not None:
+        layout = move_rigidly(layout, mapped[rows])
 
-
-def _place_others(
-    snapshot: Snapshot, rows: NDArray[np.int64], drawn: Coordinates, n_jobs: int, progress: Progress
-) -> Coordinates:
-    from app.analysis.projections.placing import place  # only now: no page needs a compiler
+    from app.analysis.projections.placing import place  # imported here because pages must not load the compiler
 
     others = np.ones(snapshot.size, bool)
     others[rows] = False
     coordinates = np.empty((snapshot.size, 2), np.float32)
-    coordinates[rows] = drawn
+    coordinates[rows] = layout
     coordinates[others] = place(
         snapshot.embedding[rows],
-        drawn,
+        layout,
         snapshot.embedding[others],
         n_jobs=n_jobs,
         progress=lambda part: progress(LAYOUT_SHARE + (1 - LAYOUT_SHARE) * part),

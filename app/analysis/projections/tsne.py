@@ -1,6 +1,6 @@
-"""t-SNE of the memory by openTSNE: exact neighbors, interpolation on a grid, seeded, cancellable.
+"""t-SNE of the memory with openTSNE: exact neighbors, interpolation on a grid, seeded, can be canceled.
 
-Fewer iterations than the library's default: 4-D clouds start from their principal plane and settle early.
+It uses fewer iterations than the default of the library, because 4-D data that are initialized by PCA converge early.
 """
 
 from typing import Any
@@ -16,65 +16,62 @@ from app.analysis.projections.linear import Coordinates, Progress, draw_pca, fin
 PERPLEXITY = 30.0
 EARLY_ITERATIONS = 125
 ITERATIONS = 375
-BEGUN_EARLY_ITERATIONS, BEGUN_ITERATIONS, BEGUN_EXAGGERATION = 50, 325, 4
-"""From given places: shaken less, so that nodes keep their place. On two snapshots of a 3m run (37K, 71K nodes, 5K
-landmarks) trustworthiness was 0.9987 (0.9988 from PCA), continuity 0.992 (0.994), and nodes moved 0.32 (0.57) of the
-map's radius; with the full schedule 0.45, with no exaggeration at all continuity fell to 0.991 or, at scale, 0.988."""
+EXAGGERATION = 12
+WARM_EARLY_ITERATIONS, WARM_ITERATIONS, WARM_EXAGGERATION = 50, 325, 4
+"""Schedule for a given initial layout, with less early exaggeration, so that nodes move less.
+
+Measured on two snapshots of a 3m run (37K and 71K nodes, 5K landmarks), values for an initial layout by PCA in
+brackets: trustworthiness 0.9987 (0.9988), continuity 0.992 (0.994), mean movement of the nodes 0.32 (0.57) of the
+radius of the map. With the full schedule nodes moved 0.45. Without early exaggeration continuity fell to 0.991, or to
+0.988 if the initial layout was not rescaled.
+"""
 EVERY = 5
-SETTLED = 0.08  # part of the work done before the first iteration, for the progress bar
+"""Iterations between two progress reports."""
+SETTLED = 0.08
+"""Fraction of the progress before the first iteration."""
 
 
 def compute_tsne(
-    embedding: Coordinates, *, seed: int, n_jobs: int, progress: Progress, begin: Coordinates | None = None
+    embedding: Coordinates, *, seed: int, n_jobs: int, progress: Progress, init: Coordinates | None = None
 ) -> Coordinates:
-    """Project [n, 4] → [n, 2], from the principal plane or from given places [n, 2]."""
+    """Project [n, 4] → [n, 2]; see `snapshots.compute`."""
     n = len(embedding)
     perplexity = min(PERPLEXITY, (n - 1) / 3)
     k = min(n - 1, int(3 * perplexity))
     index, distance = find_neighbors(embedding, k, n_jobs=n_jobs)
     progress(SETTLED / 2)
     affinities = PerplexityBasedNN(
-        perplexity=perplexity,  # type: ignore[arg-type]  # the library takes fractions, its default misleads
+        perplexity=perplexity,  # type: ignore[arg-type]  # the library accepts floats, but its default is an int
         knn_index=PrecomputedNeighbors(index, distance),
         n_jobs=n_jobs,
     )
     progress(SETTLED)
-    first = draw_pca(embedding).coordinates if begin is None else begin
+    initial = draw_pca(embedding).coordinates if init is None else init
     layout = TSNEEmbedding(
-        rescale(first.astype(np.float64)),
+        rescale(initial.astype(np.float64)),
         affinities,
         negative_gradient_method="fft" if n > 2000 else "bh",
         n_jobs=n_jobs,
         random_state=seed,
     )
-    if begin is None:
-        _optimize(layout, (EARLY_ITERATIONS, ITERATIONS), 12, n_jobs, progress)
+    if init is None:
+        early, late, exaggeration = EARLY_ITERATIONS, ITERATIONS, EXAGGERATION
     else:
-        _optimize(layout, (BEGUN_EARLY_ITERATIONS, BEGUN_ITERATIONS), BEGUN_EXAGGERATION, n_jobs, progress)
-    return np.ascontiguousarray(layout, dtype=np.float32)
-
-
-def _optimize(
-    layout: TSNEEmbedding, iterations: tuple[int, int], exaggeration: float, n_jobs: int, progress: Progress
-) -> None:
-    """Optimise in place: first exaggerated, then not."""
-    early, late = iterations
-
-    def reporter(before: int) -> "_Report":
-        return _Report(progress, before, early + late)
-
+        early, late, exaggeration = WARM_EARLY_ITERATIONS, WARM_ITERATIONS, WARM_EXAGGERATION
     common: dict[str, Any] = {
         "inplace": True,
         "propagate_exception": True,
         "callbacks_every_iters": EVERY,
         "n_jobs": n_jobs,
     }
-    layout.optimize(early, exaggeration=exaggeration, momentum=0.5, callbacks=reporter(0), **common)
-    layout.optimize(late, momentum=0.8, callbacks=reporter(early), **common)
+    report_early, report_late = (_ProgressCallback(progress, before, early + late) for before in (0, early))
+    layout.optimize(early, exaggeration=exaggeration, momentum=0.5, callbacks=report_early, **common)
+    layout.optimize(late, momentum=0.8, callbacks=report_late, **common)
+    return np.ascontiguousarray(layout, dtype=np.float32)
 
 
-class _Report:
-    """openTSNE's callback: an exception raised by `progress` ends the optimisation."""
+class _ProgressCallback:
+    """Callback of openTSNE. An exception raised by `progress` ends the optimization."""
 
     def __init__(self, progress: Progress, before: int, total: int) -> None:
         self._progress, self._before, self._total = progress, before, total

@@ -1,7 +1,7 @@
-"""UMAP of the memory by umap-learn: exact neighbors in four dimensions, seeded, from PCA or from given places.
+"""UMAP of the memory with umap-learn: exact neighbors, seeded, can be canceled.
 
-The library's own steps are called one by one, because `UMAP.fit` searches for neighbors again where it is given them
-for new points, rescales the places that a layout begins from, and can neither be watched nor cancelled.
+The steps of the library are called one by one for three reasons: `UMAP.fit` ignores given neighbors for new points, it
+rescales the initial layout, and it does not report progress and cannot be canceled.
 """
 
 import warnings
@@ -14,75 +14,86 @@ from numpy.typing import NDArray
 from app.analysis.projections.linear import Coordinates, Progress, draw_pca, find_neighbors
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", ImportWarning)  # that its parametric kind needs TensorFlow
+    warnings.simplefilter("ignore", ImportWarning)  # its parametric variant needs TensorFlow
     from umap import layouts, umap_
 
-N_NEIGHBORS = 15  # with the point itself, as umap-learn counts
+N_NEIGHBORS = 15  # including the point itself, as in umap-learn
 MIN_DIST = 0.1
 NEGATIVE_RATE = 5
-EXTENT = 10.0  # of the first layout
-EVERY = 10  # epochs between two reports
-BEGUN_RATE = 0.25
-"""First step of a layout that begins from given places; from PCA it is 1. On two snapshots of a 3m run (37K, 71K nodes,
-5K landmarks) the quality stayed that of a cold start, and nodes moved half as far."""
-SETTLED = 0.1  # part of the work done before the first epoch, for the progress bar
-_MOST = 2**31 - 1
+EXTENT = 10.0  # largest coordinate of the initial layout
+EVERY = 10  # epochs between two progress reports
+WARM_RATE = 0.25
+"""Initial learning rate for a given initial layout; with PCA it is 1.
+
+Measured on two snapshots of a 3m run (37K and 71K nodes, 5K landmarks): the quality is that of a layout initialized by
+PCA, and nodes move half as far.
+"""
+SETTLED = 0.1
+"""Fraction of the progress before the first epoch."""
+_MAX_INT32 = 2**31 - 1
 
 
 def compute_umap(
-    embedding: Coordinates, *, seed: int, progress: Progress, begin: Coordinates | None = None
+    embedding: Coordinates, *, seed: int, progress: Progress, init: Coordinates | None = None
 ) -> Coordinates:
-    """Project [n, 4] → [n, 2], from the principal plane or from given places [n, 2]."""
-    _keep_compiled()
+    """Project [n, 4] → [n, 2]; see `snapshots.compute`."""
+    _enable_kernel_cache()
     epochs = 200 if len(embedding) > 10_000 else 500
     graph = make_graph(embedding, n_neighbors=min(N_NEIGHBORS, len(embedding) - 1), seed=seed).tocoo()
     progress(SETTLED)
-    heavy = graph.data >= graph.data.max() / epochs  # the others would never be visited
-    layout = _first_layout(embedding, seed) if begin is None else begin.astype(np.float32)
+    is_sampled = graph.data >= graph.data.max() / epochs  # edges with smaller weights are never sampled
+    layout = _make_pca_layout(embedding, seed) if init is None else init.astype(np.float32)
     a, b = umap_.find_ab_params(1.0, MIN_DIST)
-    drawn = layouts.optimize_layout_euclidean(
+    coordinates = layouts.optimize_layout_euclidean(
         layout,
         layout,
-        graph.row[heavy],
-        graph.col[heavy],
+        graph.row[is_sampled],
+        graph.col[is_sampled],
         epochs,
         len(embedding),
-        umap_.make_epochs_per_sample(graph.data[heavy], epochs),
+        umap_.make_epochs_per_sample(graph.data[is_sampled], epochs),
         a,
         b,
-        np.random.default_rng(seed).integers(-_MOST, _MOST, size=3),
-        initial_alpha=1.0 if begin is None else BEGUN_RATE,
+        np.random.default_rng(seed).integers(-_MAX_INT32, _MAX_INT32, size=3),
+        initial_alpha=1.0 if init is None else WARM_RATE,
         negative_sample_rate=NEGATIVE_RATE,
-        tqdm_kwds=_watched_by(progress, epochs),
+        tqdm_kwds={
+            "disable": False,
+            "file": _ProgressFile(progress, epochs),
+            "bar_format": "{n}",
+            "mininterval": 0,
+            "miniters": EVERY,
+        },
         move_other=True,
     )
-    return np.ascontiguousarray(drawn, dtype=np.float32)
+    return np.ascontiguousarray(coordinates, dtype=np.float32)
 
 
 def make_graph(points: NDArray[np.floating], *, n_neighbors: int, seed: int = 0) -> Any:
-    """Build the symmetric fuzzy graph [n, n], a sparse matrix whose weights are probabilities of being neighbors."""
+    """Make the symmetric fuzzy graph: a sparse matrix [n, n] of the probabilities that two points are neighbors."""
     index, distance = find_neighbors(points, n_neighbors - 1)
-    own = np.arange(len(points))[:, None]
+    self_index = np.arange(len(points))[:, None]
     return umap_.fuzzy_simplicial_set(
         points,
         n_neighbors,
         np.random.RandomState(seed),
         "euclidean",
-        knn_indices=np.hstack([own, index]).astype(np.int32),
-        knn_dists=np.hstack([np.zeros_like(own), distance]).astype(np.float32),
+        knn_indices=np.hstack([self_index, index]).astype(np.int32),
+        knn_dists=np.hstack([np.zeros_like(self_index), distance]).astype(np.float32),
     )[0]
 
 
-def _first_layout(embedding: Coordinates, seed: int) -> Coordinates:
-    plane = draw_pca(embedding).coordinates.astype(np.float64)
-    plane *= EXTENT / max(float(np.abs(plane).max()), 1e-12)
-    shaken = plane + np.random.default_rng(seed).normal(scale=1e-4 * EXTENT, size=plane.shape)
-    return shaken.astype(np.float32)
+def _make_pca_layout(embedding: Coordinates, seed: int) -> Coordinates:
+    """Make the initial layout: a scaled PCA with small noise, as in umap-learn."""
+    layout = draw_pca(embedding).coordinates.astype(np.float64)
+    layout *= EXTENT / max(float(np.abs(layout).max()), 1e-12)
+    layout = layout + np.random.default_rng(seed).normal(scale=1e-4 * EXTENT, size=layout.shape)
+    return layout.astype(np.float32)
 
 
 @cache
-def _keep_compiled() -> None:
-    """Let numba keep the library's kernels on disk, as the library itself does for one of them only."""
+def _enable_kernel_cache() -> None:
+    """Enable the disk cache of numba for the kernels of the library, which itself enables it for one kernel only."""
     for kernel in (
         umap_.smooth_knn_dist,
         umap_.compute_membership_strengths,
@@ -91,25 +102,18 @@ def _keep_compiled() -> None:
         kernel.enable_caching()
 
 
-def _watched_by(progress: Progress, epochs: int) -> dict[str, Any]:
-    """What makes the library's progress bar report every few epochs; an exception in `progress` ends the layout."""
-    return {
-        "disable": False, "file": _Report(progress, epochs), "bar_format": "{n}", "mininterval": 0, "miniters": EVERY,
-    }  # fmt: skip
-
-
-class _Report:
-    """The file that the progress bar writes its epoch to."""
+class _ProgressFile:
+    """File to which the progress bar of the library writes the epoch. An exception in `progress` ends the layout."""
 
     def __init__(self, progress: Progress, epochs: int) -> None:
         self._progress, self._epochs, self._last = progress, epochs, 0
 
     def write(self, text: str) -> None:
-        """Report an epoch, once."""
+        """Report a new epoch."""
         epoch = int(text) if text.strip().isdigit() else 0
         if epoch > self._last:
             self._last = epoch
             self._progress(SETTLED + (1 - SETTLED) * epoch / self._epochs)
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: nothing is buffered."""

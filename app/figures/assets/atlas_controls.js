@@ -1,9 +1,9 @@
-// The controls of a map: colour, tools, filters with histograms, search, growth. Each changes the state and asks for a
-// new picture; none asks the server. Names and numbers are set as text, never as markup.
+// The controls of a map: color, tools, filters with histograms, search, growth. A control changes the state and draws
+// the map again, without the server. Names and numbers are set as text, never as HTML.
 
 const BINS = 48
 const FILTER_STEPS = 1000
-const MOST_CORNERS = 60
+const MAX_CORNERS = 60
 const GROWTH_MS = 8000
 
 function buildControls(self) {
@@ -12,16 +12,16 @@ function buildControls(self) {
   on(".color", "change", (event) => recolor(self, event.target.value))
   on(".palette", "change", (event) => {
     self.palette = event.target.value
-    repaint(self)
-    tellView(self)
-    share(self, { palette: self.palette })
+    recolorPoints(self)
+    sendView(self)
+    sendToGroup(self, { palette: self.palette })
   })
-  for (const tool of ["pan", "lasso", "box"]) on(`.${tool}`, "click", () => takeTool(self, tool))
+  for (const tool of ["pan", "lasso", "box"]) on(`.${tool}`, "click", () => setTool(self, tool))
   on(".filter", "click", () => openFilters(self, root.querySelector(".filters").hidden))
-  on(".clear", "click", () => clearChoice(self))
+  on(".clear", "click", () => clearSelection(self))
   on(".view", "click", () => selectView(self))
-  on(".find", "change", (event) => find(self, event.target))
-  on(".grow", "click", () => (self.growing ? stopGrowth(self) : grow(self)))
+  on(".find", "change", (event) => search(self, event.target))
+  on(".grow", "click", () => (self.growing ? stopGrowth(self) : startGrowth(self)))
   on(".in", "click", () => zoomAt(self, 1.4, self.width / 2, self.height / 2))
   on(".out", "click", () => zoomAt(self, 1 / 1.4, self.width / 2, self.height / 2))
   on(".all", "click", () => reset(self))
@@ -39,73 +39,73 @@ function fillControls(self) {
   select.value = self.color
   root.querySelector(".palette").replaceChildren(...Object.entries(meta.palettes).map(([key, { name }]) => new Option(name, key)))
   root.querySelector(".palette").value = self.palette
-  takeTool(self, self.tool)
+  setTool(self, self.tool)
   root.querySelector(".filters").replaceChildren()
   openFilters(self, !root.querySelector(".filters").hidden)
-  showState(self)
+  updateStatus(self)
 }
 
-function takeTool(self, tool) {
+function setTool(self, tool) {
   self.tool = tool
   for (const name of ["pan", "lasso", "box"]) self.root.querySelector(`.${name}`).setAttribute("aria-pressed", String(name === tool))
   self.over.style.cursor = tool === "pan" ? "grab" : "crosshair"
 }
 
-// Say what is chosen of how many, and what the picture means.
-function showState(self) {
+// Update the status line (number of selected points, meaning of the picture) and the state of the buttons.
+function updateStatus(self) {
   const { grid, meta } = self
   const active = Object.keys(self.filters).length
   const all = self.polygon === null && !active && !self.linked
   const count = self.count.toLocaleString("en-US")
   const total = grid.n.toLocaleString("en-US")
-  const drawing = self.dense ? "density; zoom in for points" : "every point"
-  const missing = self.quantity.binary ? "" : ", grey: no value"
-  const lost = meta.n - grid.n ? `, ${(meta.n - grid.n).toLocaleString("en-US")} without a place` : ""
+  const drawing = self.dense ? "density; zoom in for single points" : "all points"
+  const missing = self.quantity.binary ? "" : ", gray: no value"
+  const unplaced = meta.n - grid.n ? `, ${(meta.n - grid.n).toLocaleString("en-US")} without coordinates` : ""
   self.root.querySelector(".status").textContent = all
-    ? `${total} nodes${lost} · ${drawing}${missing}`
-    : `${count} of ${total} chosen, the rest grey · ${drawing}`
-  self.root.querySelector(".clear").disabled = all // it keeps its place: nothing else moves under the pointer
+    ? `${total} nodes${unplaced} · ${drawing}${missing}`
+    : `${count} of ${total} selected, the others gray · ${drawing}`
+  self.root.querySelector(".clear").disabled = all // not hidden, so that the other buttons do not move
   self.root.querySelector(".filter").textContent = active ? `Filter (${active})` : "Filter"
   self.root.querySelector(".grow").textContent = self.growing ? "■ Growth" : "▶ Growth"
   self.root.dataset.chosen = String(self.count)
 }
 
-function clearChoice(self) {
+function clearSelection(self) {
   stopGrowth(self)
   self.filters = {}
   self.polygon = null
   self.root.querySelector(".filters").replaceChildren()
   openFilters(self, !self.root.querySelector(".filters").hidden)
-  chooseAgain(self)
+  updateSelection(self)
 }
 
-// What lies within the frame now; the way to a selection without a mouse.
+// Select all points in the current view. This works without a mouse.
 function selectView(self) {
   const { ux, uy } = self.scales
   const [x0, x1, y0, y1] = [ux(0), ux(self.width), uy(self.height), uy(0)]
-  self.polygon = thinPolygon([[x0, y0], [x1, y0], [x1, y1], [x0, y1]], MOST_CORNERS)
-  chooseAgain(self)
+  self.polygon = thinPolygon([[x0, y0], [x1, y0], [x1, y1], [x0, y1]], MAX_CORNERS)
+  updateSelection(self)
 }
 
-// "12" or "memory 12" chooses a memory, "episode 3" keeps what that episode wrote.
-async function find(self, input) {
+// "12" or "memory 12" selects a memory. "episode 3" filters the memories that this episode wrote.
+async function search(self, input) {
   const [, word, digits] = /^\s*(memory|slot|episode|e|m)?\s*(\d+)\s*$/i.exec(input.value) || []
   input.setCustomValidity("")
   if (!digits) {
-    if (input.value) input.setCustomValidity("Type a memory id, as 12, or an episode, as episode 3.")
+    if (input.value) input.setCustomValidity("Type a memory id, for example 12, or an episode, for example episode 3.")
     input.reportValidity()
     return
   }
   if (/^e/i.test(word || "")) {
-    await needColumns(self, ["episode"])
+    await loadColumns(self, ["episode"])
     if (!self.columns.episode.includes(Number(digits))) {
       input.setCustomValidity(`No memory of episode ${digits} on this map.`)
       input.reportValidity()
       return
     }
     self.filters.episode = [Number(digits), Number(digits)]
-    await chooseAgain(self)
-    frameChosen(self)
+    await updateSelection(self)
+    zoomToSelection(self)
     return
   }
   const i = self.columns.slot.indexOf(Number(digits))
@@ -115,25 +115,25 @@ async function find(self, input) {
     return
   }
   self.view = { ...self.view, x: self.x[i], y: self.y[i], span: Math.min(self.view.span, self.scales.whole / 4), whole: false }
-  choose(self, i)
-  tellView(self)
+  selectPoint(self, i)
+  sendView(self)
 }
 
-// Bring what is chosen into the frame, with room around it.
-function frameChosen(self) {
+// Move the camera so that all selected points are visible, with a margin.
+function zoomToSelection(self) {
   const { grid, chosen, scales, width, height } = self
   const rows = [...chosen.keys()].filter((k) => chosen[k])
   if (!rows.length) return
-  const around = boundsOf(rows.map((k) => grid.x[k]), rows.map((k) => grid.y[k]))
+  const around = findBounds(rows.map((k) => grid.x[k]), rows.map((k) => grid.y[k]))
   const high = ((around.y1 - around.y0) * width * scales.ky) / (height * scales.kx)
   const span = Math.min(scales.whole, Math.max(1.3 * (around.x1 - around.x0), 1.3 * high, scales.whole / 50))
   self.view = { x: (around.x0 + around.x1) / 2, y: (around.y0 + around.y1) / 2, span, whole: false }
-  moved(self)
+  onCameraMove(self)
 }
 
-// Let the memories appear in the order in which they were written.
-async function grow(self) {
-  await needColumns(self, ["age"])
+// Show the memories in the order in which they were written.
+async function startGrowth(self) {
+  await loadColumns(self, ["age"])
   const [, oldest] = self.extents.age
   const began = performance.now()
   const step = () => {
@@ -144,7 +144,7 @@ async function grow(self) {
       stopGrowth(self)
       return
     }
-    chooseAgain(self, { quiet: true })
+    updateSelection(self, { quiet: true })
     self.growing = requestAnimationFrame(step)
   }
   self.growing = requestAnimationFrame(step)
@@ -155,16 +155,16 @@ function stopGrowth(self) {
   cancelAnimationFrame(self.growing)
   self.growing = 0
   delete self.filters.age
-  chooseAgain(self)
+  updateSelection(self)
 }
 
 async function openFilters(self, open) {
   const panel = self.root.querySelector(".filters")
   panel.hidden = !open
   self.root.querySelector(".filter").setAttribute("aria-expanded", String(open))
-  self.draw() // the map has more room now, or less
+  self.draw() // the size of the map has changed
   if (!open || panel.childElementCount) return
-  await needColumns(self, self.meta.columns.map((each) => each.key))
+  await loadColumns(self, self.meta.columns.map((each) => each.key))
   if (!panel.childElementCount) panel.append(...self.meta.columns.filter((each) => each.key !== "slot").map((each) => filterRow(self, each)))
   panel.querySelectorAll("canvas").forEach((canvas) => canvas.dispatchEvent(new Event("paint")))
 }
@@ -173,7 +173,7 @@ function filterRow(self, column) {
   const [low, high] = self.extents[column.key]
   const row = element("div", "row")
   const title = element("div", "title", `${column.name} [${column.unit}]`)
-  const told = element("span", "told")
+  const rangeText = element("span", "values")
   const canvas = element("canvas", "histogram")
   const ends = ["from", "to"].map((word) => {
     const input = element("input")
@@ -184,7 +184,7 @@ function filterRow(self, column) {
   const valueAt = (input) => (column.whole ? Math.round : (v) => +v.toPrecision(6))(low + ((high - low) * input.value) / FILTER_STEPS)
   const show = () => {
     const [from, to] = self.filters[column.key] || [low, high]
-    told.textContent = `${formatNumber(from)} – ${formatNumber(to)}`
+    rangeText.textContent = `${formatNumber(from)} – ${formatNumber(to)}`
     drawHistogram(self, canvas, column, [from, to])
   }
   const [from, to] = self.filters[column.key] || [low, high]
@@ -196,10 +196,10 @@ function filterRow(self, column) {
     if (whole) delete self.filters[column.key]
     else self.filters[column.key] = [valueAt(ends[0]), valueAt(ends[1])]
     show()
-    chooseAgain(self)
+    updateSelection(self)
   }))
   canvas.addEventListener("paint", show)
-  title.append(told)
+  title.append(rangeText)
   row.title = column.meaning
   row.append(title, canvas, ...ends)
   return row
@@ -208,14 +208,14 @@ function filterRow(self, column) {
 function drawHistogram(self, canvas, column, [from, to]) {
   const fit = fitCanvas(canvas, 34)
   if (!fit) return
-  const theme = themeOf(self.root)
+  const theme = readTheme(self.root)
   const [low, high] = self.extents[column.key]
-  const counts = (self.histograms[column.key] ||= histogramOf(self.columns[column.key], low, high, BINS))
+  const counts = (self.histograms[column.key] ||= countHistogram(self.columns[column.key], low, high, BINS))
   const most = Math.max(1, ...counts)
   counts.forEach((count, bin) => {
     const middle = low + ((bin + 0.5) / BINS) * (high - low)
     fit.ctx.fillStyle = middle >= from && middle <= to ? theme.primary : theme.faint
-    const height = count ? Math.max(1, (32 * Math.log1p(count)) / Math.log1p(most)) : 0 // logarithmic: rare values count
+    const height = count ? Math.max(1, (32 * Math.log1p(count)) / Math.log1p(most)) : 0 // logarithmic, so that rare values are visible
     fit.ctx.fillRect((bin * fit.width) / BINS, 34 - height, fit.width / BINS - 1, height)
   })
 }

@@ -1,11 +1,12 @@
-// The map as pixels: a density image while many points share the view, round points when few do, and over them the
-// colour scale, paths, rings and the lasso on a canvas of their own, so that a moving pointer redraws no points.
+// Drawing of a map: a density image if many points are in view, otherwise round points. The color scale, paths, rings
+// and the lasso are drawn on a second canvas, so that a moving pointer does not redraw the points.
+// "Ink" is an index into the color scale, 0 … 254.
 
-const DENSE_FROM = 60000 // points in view
+const DENSITY_FROM = 60000 // points in view
 const PAD = 26
 const GREY = [140, 146, 154]
 
-function scalesOf(self, width, height) {
+function makeScales(self, width, height) {
   const { grid } = self
   const spanX = (grid.x1 - grid.x0) * 1.04
   const spanY = (grid.y1 - grid.y0) * 1.04
@@ -29,15 +30,15 @@ function scalesOf(self, width, height) {
 
 function drawPicture(self, fit) {
   const { grid, scales } = self
-  const rows = rowsWithin(grid, scales.ux(-9), scales.ux(fit.width + 9), scales.uy(fit.height + 9), scales.uy(-9))
+  const rows = findBucketRows(grid, scales.ux(-9), scales.ux(fit.width + 9), scales.uy(fit.height + 9), scales.uy(-9))
   const inView = rows.reduce((sum, [from, to]) => sum + to - from, 0)
-  self.dense = inView > DENSE_FROM
+  self.dense = inView > DENSITY_FROM
   if (self.dense) drawDensity(self, fit, rows)
   else drawPoints(self, fit, rows, inView)
 }
 
-// How many points fall on each pixel, as ink, and the mean of their values, as colour; points that are not chosen are
-// a grey ground below. One unit is one CSS pixel, so that a sharp screen does not thin the picture out.
+// Draw the number of points per pixel as opacity and the mean of their values as color. Points that are not selected
+// are gray. One cell is one CSS pixel, so that the image is not thinner on screens with a high resolution.
 function drawDensity(self, fit, rows) {
   const { grid, inks, chosen, view, scales } = self
   const width = Math.floor(fit.width)
@@ -67,8 +68,8 @@ function drawDensity(self, fit, rows) {
   const colors = self.packed
   const grey = packColor(GREY)
   for (let at = 0; at < pixels.length; at += 1) {
-    if (counts[at]) pixels[at] = colors[(sums[at] / counts[at] + 0.5) | 0] | (INK_OF[Math.min(counts[at], 255)] << 24)
-    else if (ground[at]) pixels[at] = grey | ((INK_OF[ground[at]] >> 1) << 24)
+    if (counts[at]) pixels[at] = colors[(sums[at] / counts[at] + 0.5) | 0] | (DENSITY_ALPHA[Math.min(counts[at], 255)] << 24)
+    else if (ground[at]) pixels[at] = grey | ((DENSITY_ALPHA[ground[at]] >> 1) << 24)
   }
   self.stage = self.stage || document.createElement("canvas")
   self.stage.width = width
@@ -78,7 +79,7 @@ function drawDensity(self, fit, rows) {
   fit.ctx.drawImage(self.stage, 0, 0, fit.width, fit.height)
 }
 
-const INK_OF = Uint8Array.from({ length: 256 }, (_, count) => (count ? Math.min(255, 130 + 31 * Math.log2(count)) : 0))
+const DENSITY_ALPHA = Uint8Array.from({ length: 256 }, (_, count) => (count ? Math.min(255, 130 + 31 * Math.log2(count)) : 0))
 
 function packColor([red, green, blue]) {
   return red | (green << 8) | (blue << 16)
@@ -86,11 +87,11 @@ function packColor([red, green, blue]) {
 
 function packColors(lut) {
   const colors = lut.map((hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16)))
-  return Uint32Array.from({ length: INKS }, (_, ink) => packColor(colors[Math.round((ink / (INKS - 1)) * (colors.length - 1))]))
+  return Uint32Array.from({ length: N_INKS }, (_, ink) => packColor(colors[Math.round((ink / (N_INKS - 1)) * (colors.length - 1))]))
 }
 
-// A small round stamp with soft edges, written straight into the pixels.
-function stampOf(radius) {
+// Make a disk with soft edges, as a list of [dx, dy, coverage] in pixels.
+function makeStamp(radius) {
   const reach = Math.ceil(radius)
   const stamp = []
   for (let dy = -reach; dy <= reach; dy += 1) {
@@ -102,12 +103,12 @@ function stampOf(radius) {
   return stamp
 }
 
-// Points without a value or outside the choice lie at the bottom, so that they hide nothing.
+// Points without a value and points that are not selected are drawn first, so that they do not hide others.
 function drawPoints(self, fit, rows, inView) {
   const { ratio, ctx } = fit
   const image = ctx.createImageData(self.canvas.width, self.canvas.height)
   const base = inView > 40000 ? 1 : inView > 8000 ? 1.6 : 2.6
-  const stamp = stampOf(base * ratio * Math.min(2.2, Math.sqrt(Math.max(1, self.scales.zoom))))
+  const stamp = makeStamp(base * ratio * Math.min(2.2, Math.sqrt(Math.max(1, self.scales.zoom))))
   const { grid, inks, chosen } = self
   const grey = packColor(GREY)
   for (const top of [false, true]) {
@@ -156,7 +157,7 @@ function drawAxes(self, ctx, theme, width, height) {
   ctx.restore()
 }
 
-// What the colours mean: a strip with both ends, or two named dots.
+// The legend of the colors: a color scale with both limits, or two dots with labels.
 function drawScale(self, ctx, theme) {
   const { name, unit, low, high, binary } = self.quantity
   const label = `${name} [${unit}]`
@@ -193,8 +194,8 @@ function drawScale(self, ctx, theme) {
   ctx.fillText(formatNumber(high), 20 + strip, 49)
 }
 
-// The path of an episode over the cloud, one place per step, null where its node is gone: as wide as its gate is open,
-// every tenth step named, and the errors above the threshold written beside the step where they arise.
+// Draw the path of an episode. `places` has one point per step, null if the node is not on the map. The width of the
+// line shows the gate β. Labels: every tenth step, and the steps with the largest errors.
 function drawTrace(self, ctx, theme, { places, beta, delta_mem, jumps, color }) {
   const { sx, sy } = self.scales
   if (!places.some(Boolean)) return
@@ -256,15 +257,15 @@ function dot(ctx, theme, x, y, r, color) {
   ctx.stroke()
 }
 
-const FEW = 300
+const MAX_LARGE_POINTS = 300
 
-// A choice of few points is drawn large over the rest, or nobody would find it.
-function drawFew(self, ctx, theme) {
-  if (!self.count || self.count > FEW || self.count === self.grid.n) return
+// If few points are selected, draw them large above the others, so that they are visible.
+function drawLargePoints(self, ctx, theme) {
+  if (!self.count || self.count > MAX_LARGE_POINTS || self.count === self.grid.n) return
   const { grid, chosen, inks, lut, scales } = self
   for (let k = 0; k < chosen.length; k += 1) {
     if (!chosen[k]) continue
-    const color = inks[k] === NO_INK ? theme.soft : lut[Math.round((inks[k] / (INKS - 1)) * (lut.length - 1))]
+    const color = inks[k] === NO_INK ? theme.soft : lut[Math.round((inks[k] / (N_INKS - 1)) * (lut.length - 1))]
     const [x, y] = [scales.sx(grid.x[k]), scales.sy(grid.y[k])]
     dot(ctx, theme, x, y, 5, color)
     ctx.beginPath()

@@ -1,41 +1,41 @@
-// The points of a map: columns that are fetched once, buckets by place, and what a colour, a filter or a lasso means
-// for each point. Nothing here draws. `i` counts points as the server sent them, `k` as they lie in their buckets.
+// Data of a map: columns that are loaded once, buckets by coordinates, and the color, filter and lasso results for
+// each point. This file does not draw. `i` is the index of a point in the server's order, `k` in the order of buckets.
 
-const COLUMN_BYTES = 400e6 // kept in this tab; the columns that were used longest ago go first
-const INKS = 255
+const COLUMN_BYTES = 400e6 // cache size of this tab; the least recently used columns are removed first
+const N_INKS = 255
 const NO_INK = 255
 
-// One column by its address, as a typed array; the same address again costs nothing.
+// Load a column from its URL as a typed array, or from the cache.
 function loadColumn({ url, dtype }) {
-  const kept = (window.emtcColumns = window.emtcColumns || new Map())
-  const known = kept.get(url)
-  kept.delete(url)
-  const column = known || fetchColumn(url, dtype)
-  kept.set(url, column)
-  if (!known) column.then(() => forgetOldColumns(kept), () => kept.delete(url))
+  const cache = (window.emtcColumns = window.emtcColumns || new Map())
+  const cached = cache.get(url)
+  cache.delete(url)
+  const column = cached || fetchColumn(url, dtype)
+  cache.set(url, column) // now the last entry, which means most recently used
+  if (!cached) column.then(() => removeOldColumns(cache), () => cache.delete(url))
   return column
 }
 
 async function fetchColumn(url, dtype) {
-  const answer = await fetch(new URL(`.${url}`, window.location.href))
-  if (!answer.ok) throw new Error(`the map's data could not be read (${answer.status}); reload the page`)
-  const column = new ARRAY_TYPES[dtype](await answer.arrayBuffer())
+  const response = await fetch(new URL(`.${url}`, window.location.href))
+  if (!response.ok) throw new Error(`The data of the map could not be loaded (${response.status}). Reload the page.`)
+  const column = new ARRAY_TYPES[dtype](await response.arrayBuffer())
   columnSizes.set(url, column.byteLength)
   return column
 }
 
 const columnSizes = new Map()
-function forgetOldColumns(kept) {
+function removeOldColumns(cache) {
   let bytes = 0
-  for (const url of kept.keys()) bytes += columnSizes.get(url) || 0
-  for (const url of [...kept.keys()]) {
+  for (const url of cache.keys()) bytes += columnSizes.get(url) || 0
+  for (const url of [...cache.keys()]) {
     if (bytes <= COLUMN_BYTES) return
     bytes -= columnSizes.get(url) || 0
-    kept.delete(url)
+    cache.delete(url)
   }
 }
 
-function boundsOf(x, y) {
+function findBounds(x, y) {
   let [x0, x1, y0, y1] = [Infinity, -Infinity, Infinity, -Infinity]
   for (let i = 0; i < x.length; i += 1) {
     if (x[i] < x0) x0 = x[i]
@@ -49,10 +49,10 @@ function boundsOf(x, y) {
   return { x0, x1, y0, y1 }
 }
 
-// Points in buckets by place and copied in that order, so that a view into a corner reads little memory; points
-// without a place are left out.
-function gridOf(x, y) {
-  const bounds = boundsOf(x, y)
+// Sort the points into buckets by coordinates and copy them in this order, so that a small view reads little memory.
+// Points without coordinates are left out.
+function makeGrid(x, y) {
+  const bounds = findBounds(x, y)
   const side = Math.max(1, Math.min(512, Math.round(Math.sqrt(x.length / 8))))
   const cells = new Int32Array(x.length)
   const starts = new Int32Array(side * side + 1)
@@ -82,8 +82,8 @@ function gridOf(x, y) {
   return grid
 }
 
-// The rows of buckets that meet a rectangle of the plane: [from, to) in bucket order, one pair per row.
-function rowsWithin(grid, x0, x1, y0, y1) {
+// Find the buckets that overlap a rectangle: one range [from, to) of points `k` per row of buckets.
+function findBucketRows(grid, x0, x1, y0, y1) {
   const { side, starts } = grid
   const cell = (v, low, high) => Math.max(0, Math.min(side - 1, Math.floor(((v - low) / (high - low)) * side)))
   const [left, right] = [cell(x0, grid.x0, grid.x1), cell(x1, grid.x0, grid.x1)]
@@ -95,22 +95,22 @@ function rowsWithin(grid, x0, x1, y0, y1) {
   return rows
 }
 
-// The place of each point's value on the colour scale, 0 … 254; NO_INK where it has none.
-function inksOf(grid, values, low, high) {
+// The ink of each point: the index of its value in the color scale, 0 … 254, or NO_INK without a value.
+function computeInks(grid, values, low, high) {
   const inks = new Uint8Array(grid.n)
-  const factor = high > low ? (INKS - 1) / (high - low) : 0
+  const factor = high > low ? (N_INKS - 1) / (high - low) : 0
   const { order } = grid
   for (let k = 0; k < inks.length; k += 1) {
     const v = values[order[k]]
     if (Number.isNaN(v)) inks[k] = NO_INK
-    else if (!factor) inks[k] = INKS >> 1
-    else inks[k] = v <= low ? 0 : v >= high ? INKS - 1 : Math.round((v - low) * factor)
+    else if (!factor) inks[k] = N_INKS >> 1
+    else inks[k] = v <= low ? 0 : v >= high ? N_INKS - 1 : Math.round((v - low) * factor)
   }
   return inks
 }
 
-// Which points every filter lets pass and the lasso encloses, 1 or 0; a point without a value passes no filter on it.
-function chosenOf(grid, columns, filters, polygon) {
+// Mask of the points that pass all filters and are inside the lasso. A point without a value does not pass a filter.
+function computeMask(grid, columns, filters, polygon) {
   const chosen = new Uint8Array(grid.n).fill(1)
   const { order } = grid
   for (const [key, [low, high]] of Object.entries(filters)) {
@@ -120,13 +120,13 @@ function chosenOf(grid, columns, filters, polygon) {
       if (!(v >= low && v <= high)) chosen[k] = 0
     }
   }
-  if (polygon) keepInside(grid, polygon, chosen)
+  if (polygon) filterByPolygon(grid, polygon, chosen)
   return chosen
 }
 
-// Even-odd rule in double precision, as `app.analysis.selection` has it.
-function keepInside(grid, polygon, chosen) {
-  const around = boundsOf(polygon.map((at) => at[0]), polygon.map((at) => at[1]))
+// Even-odd rule in double precision, the same as in `app.analysis.selection`.
+function filterByPolygon(grid, polygon, chosen) {
+  const around = findBounds(polygon.map((at) => at[0]), polygon.map((at) => at[1]))
   const px = Float64Array.from(polygon, (at) => at[0])
   const py = Float64Array.from(polygon, (at) => at[1])
   for (let k = 0; k < chosen.length; k += 1) {
@@ -145,13 +145,13 @@ function keepInside(grid, polygon, chosen) {
   }
 }
 
-// Of the chosen points those whose slot is marked.
-function keepSlots(grid, slot, marked, chosen) {
+// Remove points from the mask whose slot is not marked.
+function filterBySlots(grid, slot, marked, chosen) {
   for (let k = 0; k < chosen.length; k += 1) if (!marked[slot[grid.order[k]]]) chosen[k] = 0
 }
 
-// One mark per slot, 1 where a chosen point holds it.
-function slotsOf(grid, slot, chosen) {
+// Mask of the slots: 1 if the point with this slot is selected.
+function makeSlotMask(grid, slot, chosen) {
   let last = 0
   for (let i = 0; i < slot.length; i += 1) if (slot[i] > last) last = slot[i]
   const marked = new Uint8Array(last + 1)
@@ -159,13 +159,13 @@ function slotsOf(grid, slot, chosen) {
   return marked
 }
 
-function countOf(chosen) {
+function countSelected(chosen) {
   let count = 0
   for (let k = 0; k < chosen.length; k += 1) count += chosen[k]
   return count
 }
 
-function histogramOf(values, low, high, bins) {
+function countHistogram(values, low, high, bins) {
   const counts = new Uint32Array(bins)
   const factor = bins / (high - low || 1)
   for (let i = 0; i < values.length; i += 1) {
@@ -175,23 +175,23 @@ function histogramOf(values, low, high, bins) {
   return counts
 }
 
-// The point nearest to a place on the screen, as `i`, or -1; a chosen one before a grey one.
+// Find the point nearest to a position on the screen, as index `i` or -1. Selected points have priority.
 function pickPoint(grid, chosen, scales, px, py, reach) {
-  let [best, found, foundChosen] = [reach, -1, 0]
-  const rows = rowsWithin(grid, scales.ux(px - reach), scales.ux(px + reach), scales.uy(py + reach), scales.uy(py - reach))
+  let [best, nearest, nearestChosen] = [reach, -1, 0]
+  const rows = findBucketRows(grid, scales.ux(px - reach), scales.ux(px + reach), scales.uy(py + reach), scales.uy(py - reach))
   for (const [from, to] of rows) {
     for (let k = from; k < to; k += 1) {
       const away = Math.hypot(scales.sx(grid.x[k]) - px, scales.sy(grid.y[k]) - py)
-      if (away >= reach || chosen[k] < foundChosen || (chosen[k] === foundChosen && away >= best)) continue
+      if (away >= reach || chosen[k] < nearestChosen || (chosen[k] === nearestChosen && away >= best)) continue
       best = away
-      found = grid.order[k]
-      foundChosen = chosen[k]
+      nearest = grid.order[k]
+      nearestChosen = chosen[k]
     }
   }
-  return found
+  return nearest
 }
 
-// What the mouse drew, thinned until it fits an address: at most `most` corners, each as it will be read again.
+// Reduce a polygon to at most `most` corners, so that it fits into a URL, and round each corner as in the URL.
 function thinPolygon(corners, most) {
   const every = Math.max(1, Math.ceil(corners.length / most))
   return corners.filter((_, at) => at % every === 0).map((at) => at.map((v) => +v.toPrecision(6)))

@@ -1,9 +1,9 @@
-// Shared by the canvas components: theme colours, ticks, panels, and the reader of packed arrays.
-// Text that comes from data is only ever drawn on a canvas or set as textContent, never as HTML.
+// Functions shared by the canvas components: theme colors, ticks, panels, and reading of packed arrays.
+// Text from data is drawn on a canvas or set as textContent, never as HTML.
 
-const MOST_BAND_INK = 0.2 // as in app/figures/kinds/chart.py
+const MAX_BAND_OPACITY = 0.2 // as in app/figures/kinds/chart.py
 
-function themeOf(element) {
+function readTheme(element) {
   const style = getComputedStyle(element)
   const value = (name, fallback) => style.getPropertyValue(name).trim() || fallback
   const text = value("--st-text-color", "#1f2430")
@@ -18,7 +18,7 @@ function themeOf(element) {
   }
 }
 
-// A canvas with one unit per CSS pixel, sharp on dense screens. Returns null while it has no width.
+// Set up a canvas with one unit per CSS pixel and full screen resolution. Returns null while it has no width.
 function fitCanvas(canvas, height) {
   const width = Math.floor(canvas.clientWidth)
   if (width < 40) return null
@@ -66,14 +66,14 @@ function niceTicks(low, high, count) {
   return ticks
 }
 
-// Powers of ten; where they are few, their doubles and fives too, and within less than that even steps.
+// Ticks at powers of ten. If there are few, also at 2 and 5 times these powers. If there is still only one: even steps.
 function logTicks(low, high, count) {
   const ticks = (parts) => {
-    const found = []
+    const candidates = []
     for (let power = Math.floor(Math.log10(low)); 10 ** power <= high; power += 1) {
-      for (const part of parts) found.push(+(part * 10 ** power).toPrecision(12))
+      for (const part of parts) candidates.push(+(part * 10 ** power).toPrecision(12))
     }
-    return found.filter((tick) => tick >= low && tick <= high)
+    return candidates.filter((tick) => tick >= low && tick <= high)
   }
   const decades = ticks([1])
   if (decades.length > count) return decades.filter((_, i) => i % Math.ceil(decades.length / count) === 0)
@@ -81,17 +81,17 @@ function logTicks(low, high, count) {
   return finer.length > 1 ? finer : niceTicks(low, high, count)
 }
 
-// From [low, high] to [from, to], even in the value or in its logarithm; `invert` leads back.
+// Make a linear or logarithmic scale from [low, high] to [from, to]. `scale.invert` is the inverse function.
 function makeScale(low, high, from, to, log) {
-  const [bent, straight] = log ? [Math.log10, (v) => 10 ** v] : [(v) => v, (v) => v]
-  const [start, span] = [bent(low), bent(high) - bent(low) || 1]
-  const scale = (v) => from + ((bent(v) - start) / span) * (to - from)
-  scale.invert = (at) => straight(start + ((at - from) / (to - from || 1)) * span)
+  const [transform, inverse] = log ? [Math.log10, (v) => 10 ** v] : [(v) => v, (v) => v]
+  const [start, span] = [transform(low), transform(high) - transform(low) || 1]
+  const scale = (v) => from + ((transform(v) - start) / span) * (to - from)
+  scale.invert = (at) => inverse(start + ((at - from) / (to - from || 1)) * span)
   return scale
 }
 
-// The smallest and largest finite value of the visible lines inside [from, to], padded.
-function extentOf(panel, from, to, hidden) {
+// The smallest and largest finite value of the visible lines for x in [from, to], with a margin.
+function findYRange(panel, from, to, hidden) {
   if (panel.range) return panel.range
   let low = Infinity
   let high = -Infinity
@@ -122,7 +122,7 @@ function finite(value) {
   return value !== null && value !== undefined && !Number.isNaN(value)
 }
 
-// Whether a legend's entry means this line: its own, or that of the line whose seed it is.
+// Whether a legend entry belongs to this line, or to the main line of this seed's line.
 function isNamed(line, name) {
   return line.name === name || line.group === name
 }
@@ -133,7 +133,7 @@ function isHidden(line, hidden) {
 
 // Draw one panel of lines into `box` {x, y, width, height}; returns the two scales.
 function drawPanel(ctx, box, panel, view, theme, hidden, options) {
-  const [low, high] = extentOf(panel, view[0], view[1], hidden)
+  const [low, high] = findYRange(panel, view[0], view[1], hidden)
   const sx = makeScale(view[0], view[1], box.x, box.x + box.width, options.xLog)
   const sy = makeScale(low, high, box.y + box.height, box.y, panel.log)
   const [xTicks, yTicks] = [options.xLog ? logTicks : niceTicks, panel.log ? logTicks : niceTicks]
@@ -168,20 +168,20 @@ function drawPanel(ctx, box, panel, view, theme, hidden, options) {
   ctx.rect(box.x - 4, box.y - 4, box.width + 8, box.height + 8)
   ctx.clip()
   const { strong } = options
-  const shown = panel.lines.filter((line) => !isHidden(line, hidden))
+  const visible = panel.lines.filter((line) => !isHidden(line, hidden))
   const isStrong = (line) => Boolean(strong) && isNamed(line, strong)
-  const ink = Math.min(MOST_BAND_INK, 0.6 / Math.max(1, shown.filter((line) => line.lo).length)) // as Panel.band_ink
-  for (const line of shown) if (line.lo && line.hi) drawBand(ctx, line, sx, sy, isStrong(line) ? MOST_BAND_INK : strong ? 0.03 : ink)
-  const openLast = (a, b) => Boolean(a.dash) - Boolean(b.dash) // a dashed line lets one that it lies on be seen
-  for (const line of shown.toSorted(openLast)) if (!isStrong(line)) drawLine(ctx, line, sx, sy, Boolean(strong))
-  for (const line of shown) if (isStrong(line)) drawLine(ctx, { ...line, width: (line.width ?? 2) * 1.4 }, sx, sy)
+  const opacity = Math.min(MAX_BAND_OPACITY, 0.6 / Math.max(1, visible.filter((line) => line.lo).length)) // as Panel.band_opacity
+  for (const line of visible) if (line.lo && line.hi) drawBand(ctx, line, sx, sy, isStrong(line) ? MAX_BAND_OPACITY : strong ? 0.03 : opacity)
+  const dashedLast = (a, b) => Boolean(a.dash) - Boolean(b.dash) // dashed lines last, because a line below them stays visible
+  for (const line of visible.toSorted(dashedLast)) if (!isStrong(line)) drawLine(ctx, line, sx, sy, Boolean(strong))
+  for (const line of visible) if (isStrong(line)) drawLine(ctx, { ...line, width: (line.width ?? 2) * 1.4 }, sx, sy)
   ctx.restore()
   return { sx, sy, low, high }
 }
 
-function drawBand(ctx, line, sx, sy, ink) {
+function drawBand(ctx, line, sx, sy, opacity) {
   const { x, lo, hi } = line
-  ctx.globalAlpha = ink
+  ctx.globalAlpha = opacity
   ctx.fillStyle = line.color
   ctx.beginPath()
   let started = false
@@ -223,7 +223,7 @@ function drawLine(ctx, line, sx, sy, dim) {
   ctx.globalAlpha = 1
 }
 
-// Every point of a short line; of a long one with a marker, one every 48 pixels.
+// Draw a marker at every point of a short line. On a long line with a marker, draw one every 48 pixels.
 function drawLinePoints(ctx, { x, y, markers, faint, marker }, sx, sy, run) {
   const few = run <= 40 && !faint
   if (!markers && !few && !marker) return
@@ -239,7 +239,7 @@ function drawLinePoints(ctx, { x, y, markers, faint, marker }, sx, sy, run) {
 const CORNERS = { square: [4, 45], diamond: [4, 0], "triangle-up": [3, 0], "triangle-down": [3, 180], pentagon: [5, 0], hexagon: [6, 0] }
 const ARMS = { cross: 0, x: 45 }
 
-// One of the shapes of `app.figures.theme`, filled in the current colour.
+// Draw one of the marker shapes of `app.figures.theme`, filled with the current color.
 function drawMarker(ctx, marker, x, y, size) {
   ctx.beginPath()
   if (CORNERS[marker]) {
@@ -270,8 +270,8 @@ function outlineMarker(ctx, x, y, corners, turn, radius) {
 
 const LEGEND_ROW = 20
 
-// Where the names of a panel's lines stand: beside the title as long as they fit, then in rows of their own.
-function layLegend(ctx, panel, theme, width) {
+// Compute the positions of the legend entries: in the row of the title as long as they fit, then in new rows.
+function layOutLegend(ctx, panel, theme, width) {
   ctx.save()
   ctx.font = `600 13px ${theme.font}`
   let at = ctx.measureText(panel.title).width + 6
@@ -295,9 +295,9 @@ function layLegend(ctx, panel, theme, width) {
   return { items, rows: row + 1 }
 }
 
-// "Title [unit]" at the left, then the names of the lines with their looks; returns the hit boxes.
-function drawPanelTitle(ctx, box, panel, theme, hidden, laid = layLegend(ctx, panel, theme, box.width)) {
-  const top = box.y - 12 - (laid.rows - 1) * LEGEND_ROW
+// Draw "Title [unit]" at the left, then the legend entries. Returns the boxes in which a click hits an entry.
+function drawPanelTitle(ctx, box, panel, theme, hidden, legendLayout = layOutLegend(ctx, panel, theme, box.width)) {
+  const top = box.y - 12 - (legendLayout.rows - 1) * LEGEND_ROW
   ctx.save()
   ctx.textBaseline = "alphabetic"
   ctx.textAlign = "left"
@@ -309,7 +309,7 @@ function drawPanelTitle(ctx, box, panel, theme, hidden, laid = layLegend(ctx, pa
   ctx.fillStyle = theme.soft
   if (panel.unit) ctx.fillText(`[${panel.unit}]`, box.x + wide, top)
   const hits = []
-  for (const { line, at, row, width } of laid.items) {
+  for (const { line, at, row, width } of legendLayout.items) {
     const x = box.x + at
     const y = top + row * LEGEND_ROW
     ctx.globalAlpha = hidden.has(line.name) ? 0.35 : 1
@@ -332,7 +332,7 @@ function drawPanelTitle(ctx, box, panel, theme, hidden, laid = layLegend(ctx, pa
   return hits
 }
 
-// Index of the last x that is not beyond the value (x ascending), or the nearer of the two around it.
+// Index of the x that is nearest to the value (x ascending), or -1 if x is empty.
 function nearestIndex(x, value) {
   let low = 0
   let high = x.length - 1

@@ -1,25 +1,25 @@
-// Stacked line panels over one x axis. The DOM node and the reader's window survive new data.
-// A press on a name hides its line, resting on it lets the line stand out.
-// Drag selects a window, the wheel zooms with Ctrl or Shift (alone it scrolls the page, as everywhere), shift-drag pans, a
-// double click or Escape shows everything again.
-// Charts of one `link` show one window and one cursor, whichever of them is touched.
+// Stacked line panels over one x axis. The DOM node and the zoom window stay when new data arrive.
+// A click on a name hides its line. Hovering over a name highlights its line.
+// Dragging selects a window. The wheel with Ctrl or Shift zooms (without a key it scrolls the page). Shift and dragging
+// pans. A double click or Escape resets the zoom.
+// Charts with the same `link` have the same window and cursor.
 
 const LEFT = 62
 const RIGHT = 14
 const TOP = 34
 const BOTTOM = 44
 const SUBTITLE = 18
-const LEAST_PANEL = 84
-const LINKED = "emtc-lab-linked" // a chart of the same link was moved or pointed at
-const STRONG = "emtc-lab-strong" // a legend elsewhere on the page says which line shall stand out
+const MIN_PANEL_HEIGHT = 84
+const LINKED = "emtc-lab-linked" // event: the window or the cursor of a linked chart has changed
+const STRONG = "emtc-lab-strong" // event: a legend of the page highlights a line
 
 export default function curves({ data, parentElement, setTriggerValue }) {
   const root = parentElement.querySelector(".curves")
   const self = root.state || (root.state = create(root))
   self.send = setTriggerValue
   self.observer.observe(root)
-  document.addEventListener(STRONG, self.hear)
-  document.addEventListener(LINKED, self.follow)
+  document.addEventListener(STRONG, self.onHighlight)
+  document.addEventListener(LINKED, self.onLinkedChange)
   const given = JSON.stringify(data.window || null)
   if (given !== self.given) {
     self.given = given
@@ -31,8 +31,8 @@ export default function curves({ data, parentElement, setTriggerValue }) {
   self.draw()
   return () => {
     self.observer.disconnect()
-    document.removeEventListener(STRONG, self.hear)
-    document.removeEventListener(LINKED, self.follow)
+    document.removeEventListener(STRONG, self.onHighlight)
+    document.removeEventListener(LINKED, self.onLinkedChange)
   }
 }
 
@@ -42,20 +42,20 @@ function create(root) {
   const self = { window: null, hidden: new Set(), strong: null, hover: null, drag: null, boxes: [], hits: [] }
   self.draw = () => draw(self, root, canvas)
   self.observer = new ResizeObserver(() => self.data && self.draw())
-  self.hear = ({ detail }) => emphasise(self, detail)
-  self.follow = ({ detail }) => follow(self, detail)
+  self.onHighlight = ({ detail }) => highlight(self, detail)
+  self.onLinkedChange = ({ detail }) => follow(self, detail)
   listen(self, root, canvas, tip)
   return self
 }
 
-function emphasise(self, name) {
+function highlight(self, name) {
   if (name === self.strong || !self.data) return
   self.strong = name
   self.draw()
 }
 
-// Say what this chart shows and where it is pointed at, to those that go with it.
-function tell(self) {
+// Send the window and the cursor of this chart to the linked charts.
+function notifyLinkedCharts(self) {
   const { link } = self.data
   if (!link) return
   const detail = { from: self, link, window: self.window, hover: self.hover }
@@ -85,8 +85,8 @@ function fullWindow(data) {
   return low === high ? [low - 1, high + 1] : [low, high]
 }
 
-// What is shown; a window that begins at 0 has no left end on a logarithmic axis.
-function viewOf({ window, data }) {
+// The visible window. On a logarithmic axis, a window that starts at 0 starts at the smallest positive x instead.
+function getView({ window, data }) {
   const full = fullWindow(data)
   const [low, high] = window || full
   return data.xLog && !(low > 0 && high > 0) ? [full[0], Math.max(high, full[0] * 1.01)] : [low, high]
@@ -94,23 +94,23 @@ function viewOf({ window, data }) {
 
 function draw(self, root, canvas) {
   const { data } = self
-  const theme = themeOf(root)
+  const theme = readTheme(root)
   const measure = canvas.getContext("2d")
-  if (!data.panels.length) return drawNothing(self, canvas, theme)
+  if (!data.panels.length) return drawEmpty(self, canvas, theme)
   const plot = Math.floor(canvas.clientWidth) - LEFT - RIGHT
   const titles = data.panels.map((panel) => {
     const named = data.legend === false ? { ...panel, lines: [] } : panel
-    return { named, laid: layLegend(measure, named, theme, plot) }
+    return { named, legendLayout: layOutLegend(measure, named, theme, plot) }
   })
-  const tops = titles.map(({ laid }) => TOP + (laid.rows - 1) * LEGEND_ROW)
+  const tops = titles.map(({ legendLayout }) => TOP + (legendLayout.rows - 1) * LEGEND_ROW)
   const around = tops.reduce((sum, top) => sum + top, BOTTOM + (data.subtitle ? SUBTITLE : 0))
   const share = Math.floor(((data.height || 0) - around) / Math.max(1, tops.length))
-  const each = data.height ? Math.max(LEAST_PANEL, share) : data.panelHeight || 150
-  const height = around + each * tops.length
-  const margin = marginForLabels(measure, data, theme, canvas.clientWidth, self.hidden, each)
+  const panelHeight = data.height ? Math.max(MIN_PANEL_HEIGHT, share) : data.panelHeight || 150
+  const height = around + panelHeight * tops.length
+  const margin = marginForLabels(measure, data, theme, canvas.clientWidth, self.hidden, panelHeight)
   const fit = fitCanvas(canvas, height)
   if (!fit) return
-  const view = viewOf(self)
+  const view = getView(self)
   let above = data.subtitle ? SUBTITLE : 0
   self.view = view
   self.boxes = []
@@ -123,10 +123,10 @@ function draw(self, root, canvas) {
   }
   data.panels.forEach((panel, row) => {
     above += tops[row]
-    const box = { x: LEFT, y: above, width: plot - margin, height: each }
-    above += each
-    const { named, laid } = titles[row]
-    self.hits.push(...drawPanelTitle(fit.ctx, box, named, theme, self.hidden, laid))
+    const box = { x: LEFT, y: above, width: plot - margin, height: panelHeight }
+    above += panelHeight
+    const { named, legendLayout } = titles[row]
+    self.hits.push(...drawPanelTitle(fit.ctx, box, named, theme, self.hidden, legendLayout))
     const options = { xTicks: row === data.panels.length - 1, strong: self.strong, xLog: data.xLog }
     const scales = drawPanel(fit.ctx, box, panel, view, theme, self.hidden, options)
     if (margin) drawEndLabels(fit.ctx, box, panel, scales, view, theme, self)
@@ -141,9 +141,9 @@ function draw(self, root, canvas) {
   drawOverlay(self, fit.ctx, theme, last)
 }
 
-// A chart whose panels have no line yet says so, and keeps its place.
-function drawNothing(self, canvas, theme) {
-  const height = self.data.height || 2 * LEAST_PANEL
+// Draw the text `alt` of a chart without lines, with the same height as a chart.
+function drawEmpty(self, canvas, theme) {
+  const height = self.data.height || 2 * MIN_PANEL_HEIGHT
   const fit = fitCanvas(canvas, height)
   self.boxes = []
   self.hits = []
@@ -207,14 +207,14 @@ function fillTip(self, tip) {
   tip.replaceChildren()
   const title = document.createElement("div")
   title.className = "tip-title"
-  let shown = null
+  let nearestX = null
   const rows = []
   for (const { panel } of self.boxes) {
     for (const line of panel.lines) {
       if (self.hidden.has(line.name) || line.faint) continue
       const i = nearestIndex(line.x, self.hover)
       if (i < 0) continue
-      if (shown === null) shown = line.x[i]
+      if (nearestX === null) nearestX = line.x[i]
       const row = document.createElement("div")
       const dot = document.createElement("span")
       dot.className = "dot"
@@ -224,11 +224,11 @@ function fillTip(self, tip) {
       rows.push(row)
     }
   }
-  title.textContent = `${self.data.xName || self.data.xLabel} ${shown === null ? "–" : whole(shown)}`
+  title.textContent = `${self.data.xName || self.data.xLabel} ${nearestX === null ? "–" : whole(nearestX)}`
   tip.append(title, ...rows)
 }
 
-// Steps are whole numbers; a small fraction belongs to another axis and keeps its digits.
+// Steps are integers. A small number with a fraction is not a step and is written with its digits.
 function whole(value) {
   return Math.abs(value) < 100 && value % 1 ? formatNumber(value) : Math.round(value).toLocaleString("en")
 }
@@ -238,7 +238,7 @@ function zoomTo(self, window) {
   const span = ([low, high]) => (self.data.xLog ? Math.log(high / low) : high - low)
   self.window = window && span(window) < span(full) * 0.999 ? window : null
   self.draw()
-  tell(self)
+  notifyLinkedCharts(self)
   clearTimeout(self.timer)
   self.timer = setTimeout(() => {
     const rounded = self.window && [Math.max(0, Math.round(self.window[0])), Math.round(self.window[1])]
@@ -259,7 +259,7 @@ function listen(self, root, canvas, tip) {
   }
   const isDrawn = () => self.boxes.length > 0
   const valueAt = (x) => self.boxes[0].sx.invert(x)
-  // What is shown where the plot's edges are moved by so many of its widths.
+  // The window after its edges are moved by a fraction of the plot width.
   const moved = (left, right, { box, sx } = self.boxes[0]) => [box.x + left * box.width, box.x + (1 + right) * box.width].map(sx.invert)
   canvas.addEventListener("pointerdown", (event) => {
     if (!isDrawn()) return
@@ -283,7 +283,7 @@ function listen(self, root, canvas, tip) {
       self.hover = null
       tip.hidden = true
       self.draw()
-      tell(self)
+      notifyLinkedCharts(self)
       return
     }
     self.hover = valueAt(x)
@@ -295,7 +295,7 @@ function listen(self, root, canvas, tip) {
       }
     }
     self.draw()
-    tell(self)
+    notifyLinkedCharts(self)
     fillTip(self, tip)
     tip.hidden = false
     tip.style.left = `${x > frame.width / 2 ? x - tip.offsetWidth - 16 : x + 16}px`
@@ -315,7 +315,7 @@ function listen(self, root, canvas, tip) {
     tip.hidden = true
     if (!self.data) return
     self.draw()
-    tell(self)
+    notifyLinkedCharts(self)
   })
   canvas.addEventListener("wheel", (event) => {
     if (!isDrawn() || (!event.ctrlKey && !event.shiftKey)) return

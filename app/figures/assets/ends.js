@@ -1,26 +1,26 @@
-// Names at the ends of lines: all of them in the margin beside the plot, below each other, so that none lies on a line, a
-// tick or another name, wherever its line ends. `spread` in app/figures/render/lines_view.py places those of files alike.
+// Labels at the ends of lines. All labels are in the right margin and do not overlap lines, ticks or each other.
+// `spread` in app/figures/render/lines_view.py computes the same positions for files.
 
-const MOST_LABELS = 8
+const MAX_LABELS = 8
 const LABEL_ROW = 14
-const MARGIN_SHARE = 0.36 // of the chart's width; beyond that the legend alone names the lines
+const MARGIN_SHARE = 0.36 // largest margin as a fraction of the chart's width; otherwise only the legend has the names
 
-function labelled(panel, hidden) {
+function listLabeled(panel, hidden) {
   return panel.lines.filter((line) => line.label && !line.faint && !hidden.has(line.name) && line.y.some(finite))
 }
 
-// Room at the right for the lines' names, if there are few enough lines and the chart is wide enough; else 0.
-function marginForLabels(ctx, data, theme, width, hidden, each) {
-  const lines = data.panels.map((panel) => labelled(panel, hidden))
-  const most = Math.max(0, ...lines.map((each) => each.length))
-  if (most < 2 || most > MOST_LABELS || most * LABEL_ROW > each) return 0
+// Width of the right margin for the labels; 0 if there are too many labels or the chart is too small.
+function marginForLabels(ctx, data, theme, width, hidden, panelHeight) {
+  const lines = data.panels.map((panel) => listLabeled(panel, hidden))
+  const most = Math.max(0, ...lines.map((panelLines) => panelLines.length))
+  if (most < 2 || most > MAX_LABELS || most * LABEL_ROW > panelHeight) return 0
   ctx.font = `12px ${theme.font}`
   const widest = Math.max(...lines.flat().map((line) => ctx.measureText(line.label).width)) + 16
   return widest < width * MARGIN_SHARE ? widest : 0
 }
 
-// Move places as little as it takes that no two are nearer than `gap`, inside [low, high] where they all fit: without
-// the gaps between them it is a regression that never falls, and those that would fall are pooled at their mean.
+// Move positions as little as possible, so that their distance is at least `gap`, inside [low, high] if they fit.
+// Subtracting rank × gap turns this into an isotonic regression: neighbors in the wrong order are pooled at their mean.
 function spreadPlaces(places, gap, low, high) {
   const mean = (pool) => pool.reduce((sum, value) => sum + value, 0) / pool.length
   const order = places.map((_, i) => i).sort((a, b) => places[a] - places[b])
@@ -31,15 +31,15 @@ function spreadPlaces(places, gap, low, high) {
   })
   const room = Math.max(low, high - (places.length - 1) * gap)
   const level = pools.flatMap((pool) => pool.map(() => Math.min(Math.max(mean(pool), low), room)))
-  const found = []
-  order.forEach((i, rank) => (found[i] = level[rank] + rank * gap))
-  return found
+  const moved = []
+  order.forEach((i, rank) => (moved[i] = level[rank] + rank * gap))
+  return moved
 }
 
-// Each line's name in the margin, level with its last point in view; dots lead there from a line that ends early.
+// Draw the label of each line in the margin, at the height of its last visible point. Dots connect a short line.
 function drawEndLabels(ctx, box, panel, { sx, sy }, view, theme, self) {
   const ends = []
-  for (const line of labelled(panel, self.hidden)) {
+  for (const line of listLabeled(panel, self.hidden)) {
     let last = -1
     for (let i = 0; i < line.x.length; i += 1) if (finite(line.y[i]) && line.x[i] >= view[0] && line.x[i] <= view[1]) last = i
     if (last >= 0) ends.push({ line, x: sx(line.x[last]), y: sy(line.y[last]) })
@@ -51,20 +51,20 @@ function drawEndLabels(ctx, box, panel, { sx, sy }, view, theme, self) {
   ctx.textBaseline = "middle"
   ctx.textAlign = "left"
   ends.forEach(({ line, x, y }, i) => {
-    const steps = self.strong && !isNamed(line, self.strong) ? 0.2 : 1
+    const opacity = self.strong && !isNamed(line, self.strong) ? 0.2 : 1
     const early = right - x > 24
     ctx.strokeStyle = line.color
     ctx.fillStyle = line.color
     ctx.lineWidth = early ? 1 : 0.7
     ctx.setLineDash(early ? [1, 4] : []) // a solid leader across the plot would look like data
-    ctx.globalAlpha = steps * (early ? 0.7 : 1)
+    ctx.globalAlpha = opacity * (early ? 0.7 : 1)
     ctx.beginPath()
     ctx.moveTo(x + 3, y)
     if (early) ctx.lineTo(right, y)
     ctx.lineTo(right + 8, places[i])
     ctx.stroke()
     ctx.setLineDash([])
-    ctx.globalAlpha = steps
+    ctx.globalAlpha = opacity
     ctx.fillText(line.label, right + 11, places[i])
   })
   ctx.restore()

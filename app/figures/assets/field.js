@@ -1,16 +1,16 @@
-// One side of the player: an episode's units between its steps, or its state as a strip where nobody can draw it.
-// app/replay/field.py and drawing.py do the same for files.
+// The field of one side of the player: the units, interpolated between steps; or the state as a strip, if there is no
+// drawing for the environment. app/replay/field.py and drawing.py do the same for files.
 
 const FIELD_MAX = { wide: 460, pair: 250, narrow: 170 }
 const STRIP_HEIGHT = 250
 const PICTURE_HEIGHT = 330
 
-// The frame that a side shows: a shorter episode stays at its end.
-function frameOf(side, frame) {
+// The frame of a side. A shorter episode stays at its last frame.
+function clampFrame(side, frame) {
   return Math.max(0, Math.min(side.frames - 1, frame))
 }
 
-// Where unit u is at a moment, and how much of it is there; a unit that dies fades and does not slide.
+// The position, health, shield and opacity (`presence`) of unit u at a moment. A unit that dies fades without moving.
 function momentOf(side, u, frame) {
   const { position, alive, health, shield } = side.arrays
   const t = Math.floor(frame)
@@ -31,7 +31,7 @@ function fieldScale(side, width, most) {
   return { scale, height, width, sx: (x) => offset + (x - x0) * scale, sy: (y) => height - (y - y0) * scale }
 }
 
-// Draw a side at a moment; `most` is the greatest height of its field.
+// Draw a side at a moment. `most` is the largest height of the field [px].
 function drawSide(side, frame, theme, most, teams, ramp) {
   const width = Math.floor(side.field.clientWidth)
   if (width < 40) return
@@ -56,10 +56,10 @@ function drawSide(side, frame, theme, most, teams, ramp) {
   drawTargets(side, ctx, view, units, frame, teams)
   units.forEach((unit, u) => drawUnit(side, ctx, view, theme, u, unit, teams))
   if (side.bars) units.forEach((unit, u) => drawBars(side, ctx, view, theme, u, unit))
-  units.forEach((unit, u) => drawNumber(side, ctx, view, theme, u, unit, teams)) // above all: a neighbour's bar hides none
+  units.forEach((unit, u) => drawNumber(side, ctx, view, theme, u, unit, teams)) // drawn last, so that the bar of another unit does not hide a number
 }
 
-// What does not move is painted once per size and theme.
+// The background does not change. It is drawn once per size and theme.
 function paintGround(side, view, theme, ratio) {
   const ground = document.createElement("canvas")
   ground.width = Math.max(1, Math.round(view.width * ratio))
@@ -105,7 +105,7 @@ function drawMarkings(side, ctx, view, theme) {
   ctx.stroke()
 }
 
-// A dashed line with a head from each unit to the one that its action names.
+// Draw a dashed arrow from each unit to the target of its action.
 function drawTargets(side, ctx, view, units, frame, teams) {
   const { target, alive } = side.arrays
   if (!target) return
@@ -116,7 +116,7 @@ function drawTargets(side, ctx, view, units, frame, teams) {
     const [x, y] = [view.sx(units[u].place[0]), view.sy(units[u].place[1])]
     let [dx, dy] = [view.sx(units[aim].place[0]) - x, view.sy(units[aim].place[1]) - y]
     const far = Math.hypot(dx, dy)
-    const clear = radiusOf(side, view, aim) + 3
+    const clear = getRadius(side, view, aim) + 3
     if (far <= clear) continue
     dx /= far
     dy /= far
@@ -140,7 +140,7 @@ function drawTargets(side, ctx, view, units, frame, teams) {
   }
 }
 
-// Agents are circles, opponents squares, neutral things small rings: the shape says what the colour says.
+// Agents and neutral units are circles, opponents are squares. The shape repeats the information of the color.
 function outline(ctx, team, x, y, r) {
   ctx.beginPath()
   if (team === 1) ctx.rect(x - r * 0.9, y - r * 0.9, r * 1.8, r * 1.8)
@@ -150,7 +150,7 @@ function outline(ctx, team, x, y, r) {
 function drawUnit(side, ctx, view, theme, u, { place, presence }, teams) {
   const [x, y] = [view.sx(place[0]), view.sy(place[1])]
   const team = side.team[u]
-  const r = radiusOf(side, view, u)
+  const r = getRadius(side, view, u)
   if (presence < 1) {
     ctx.strokeStyle = teams[team].color
     ctx.globalAlpha = 0.45 * (1 - presence)
@@ -174,12 +174,12 @@ function drawUnit(side, ctx, view, theme, u, { place, presence }, teams) {
   ctx.globalAlpha = 1
 }
 
-// A unit's number, with a rim of its team's colour where it lies on a bar.
+// Draw the number of a unit with an outline in the color of its team, so that it is readable on a bar.
 function drawNumber(side, ctx, view, theme, u, { place, presence }, teams) {
   const team = side.team[u]
   if (!(presence > 0) || team === 2) return
   ctx.globalAlpha = presence
-  ctx.font = `600 ${Math.max(9, Math.min(13, radiusOf(side, view, u)))}px ${theme.font}`
+  ctx.font = `600 ${Math.max(9, Math.min(13, getRadius(side, view, u)))}px ${theme.font}`
   ctx.textAlign = "center"
   ctx.textBaseline = "middle"
   ctx.lineWidth = 3
@@ -191,14 +191,14 @@ function drawNumber(side, ctx, view, theme, u, { place, presence }, teams) {
   ctx.globalAlpha = 1
 }
 
-function radiusOf(side, view, u) {
+function getRadius(side, view, u) {
   return Math.max(side.team[u] === 2 ? 4 : 8, side.arrays.radius[u] * view.scale)
 }
 
-// Health above the unit and shield above that, over every body so that a crowd stays readable.
+// Draw the bars of health and shield above a unit. All bars are drawn after all units, so that they stay visible.
 function drawBars(side, ctx, view, theme, u, { place, health, shield, presence }) {
   if (!presence || side.team[u] === 2) return
-  const r = radiusOf(side, view, u)
+  const r = getRadius(side, view, u)
   const bar = Math.max(18, 1.9 * r)
   const box = { x: view.sx(place[0]) - bar / 2, y: view.sy(place[1]) - r - 6, width: bar }
   ctx.globalAlpha = presence
@@ -216,7 +216,7 @@ function drawBar(ctx, theme, box, part, color) {
   ctx.fillRect(box.x, box.y, box.width * Math.max(0, Math.min(1, part)), 3)
 }
 
-// The state over time: a row for each entry, coloured from its smallest to its largest value of the episode.
+// Draw the state over time: one row per entry. The color scale of a row is from its smallest to its largest value.
 function drawStrip(side, frame, theme, width, height, ramp) {
   const { ctx } = fitCanvas(side.field, height)
   const rows = side.entries.length
@@ -235,11 +235,11 @@ function drawStrip(side, frame, theme, width, height, ramp) {
   ctx.textBaseline = "middle"
   if (names) {
     ctx.textAlign = "right"
-    const each = side.box.height / rows
-    side.entries.forEach((name, row) => ctx.fillText(name, left - 6, side.box.y + (row + 0.5) * each, left - 10))
+    const rowHeight = side.box.height / rows
+    side.entries.forEach((name, row) => ctx.fillText(name, left - 6, side.box.y + (row + 0.5) * rowHeight, left - 10))
   }
   ctx.textAlign = "left"
-  ctx.fillText(`state, ${rows} entries, each from its smallest to its largest`, side.box.x, height - 9, side.box.width)
+  ctx.fillText(`state, ${rows} entries, each scaled from its minimum to its maximum`, side.box.x, height - 9, side.box.width)
   const x = side.box.x + ((frame + 0.5) / side.frames) * side.box.width
   ctx.strokeStyle = theme.background
   ctx.lineWidth = 4
@@ -253,7 +253,7 @@ function drawStrip(side, frame, theme, width, height, ramp) {
   }
 }
 
-// The state as the picture that it is, and the width that it takes beside the strip.
+// Draw a state that is an image. Returns the width of the image [px].
 function drawPicture(side, ctx, frame, width, height) {
   const [tall, wide] = side.picture
   const scale = Math.min((height - 26) / tall, (width * 0.62) / wide)
@@ -295,25 +295,25 @@ function paintLevels(side, ramp) {
   return image
 }
 
-// What stands under the pointer: a unit with its action, or an entry of the state.
+// The text of the tooltip: a unit with its action, or an entry of the state.
 function describeAt(side, frame, mouse, teams) {
   if (!side.units) return describeEntry(side, mouse)
   if (!side.view) return null
-  let found = -1
+  let hovered = -1
   for (let u = 0; u < side.units; u += 1) {
     const { place } = momentOf(side, u, frame)
-    if (Math.hypot(side.view.sx(place[0]) - mouse[0], side.view.sy(place[1]) - mouse[1]) < 14) found = u
+    if (Math.hypot(side.view.sx(place[0]) - mouse[0], side.view.sy(place[1]) - mouse[1]) < 14) hovered = u
   }
-  if (found < 0) return null
+  if (hovered < 0) return null
   const t = Math.floor(frame)
-  const i = t * side.units + found
+  const i = t * side.units + hovered
   const percent = (value) => `${Math.round(value * 100)} %`
-  const parts = [`${teams[side.team[found]].name} ${side.labels[found]}, ${side.kind[found]}`]
-  if (side.team[found] !== 2) {
+  const parts = [`${teams[side.team[hovered]].name} ${side.labels[hovered]}, ${side.kind[hovered]}`]
+  if (side.team[hovered] !== 2) {
     parts.push(side.arrays.alive[i] ? `health ${percent(side.arrays.health[i])}` : "dead")
     if (side.arrays.shield[i] > 0) parts.push(`shield ${percent(side.arrays.shield[i])}`)
   }
-  const action = side.team[found] === 0 ? actionOf(side, t, found) : null
+  const action = side.team[hovered] === 0 ? findAction(side, t, hovered) : null
   if (action) parts.push(action.name)
   return parts.join(" · ")
 }
@@ -326,31 +326,31 @@ function describeEntry(side, mouse) {
   return `${side.entries[row]} · t = ${t} · ${formatNumber(side.arrays.values[t * side.entries.length + row])}`
 }
 
-function actionOf(side, t, agent) {
+function findAction(side, t, agent) {
   if (!side.arrays.action || agent >= side.agents || t >= side.frames - 1) return null
   return side.actions[side.arrays.action[t * side.agents + agent]] || null
 }
 
-// The actions of every side: a row for each agent, a cell for each step.
+// Draw the actions of all sides: one row per agent, one cell per step.
 function drawActions(ctx, box, sides, names, view, theme) {
-  const shown = sides.map((side, number) => ({ side, name: names[number] })).filter(({ side }) => side.agents)
-  const agents = shown.reduce((sum, { side }) => sum + side.agents, 0)
+  const visibleSides = sides.map((side, number) => ({ side, name: names[number] })).filter(({ side }) => side.agents)
+  const agents = visibleSides.reduce((sum, { side }) => sum + side.agents, 0)
   if (!agents) return
   const gap = 6
-  const row = Math.min(18, (box.height - gap * (shown.length - 1)) / agents)
+  const row = Math.min(18, (box.height - gap * (visibleSides.length - 1)) / agents)
   const step = box.width / Math.max(1, view[1])
   let y = box.y
   ctx.save()
   ctx.font = `${Math.min(11, row)}px ${theme.font}`
   ctx.textBaseline = "middle"
-  for (const { side, name } of shown) {
+  for (const { side, name } of visibleSides) {
     for (let agent = 0; agent < side.agents; agent += 1) {
       ctx.textAlign = "right"
       ctx.fillStyle = theme.soft
       if (row >= 9) ctx.fillText(`${name}${agent}`, box.x - 6, y + row / 2)
       ctx.textAlign = "center"
       for (let t = 0; t < side.frames - 1; t += 1) {
-        const action = actionOf(side, t, agent)
+        const action = findAction(side, t, agent)
         if (!action || !action.color) continue
         ctx.fillStyle = action.color
         ctx.fillRect(box.x + t * step, y + 0.5, Math.max(1, step - 0.5), Math.max(1, row - 1))
@@ -365,7 +365,7 @@ function drawActions(ctx, box, sides, names, view, theme) {
   ctx.restore()
 }
 
-// The colours of the groups of actions, beside the panel's title; what does not fit is left to the tips.
+// Draw the legend of the action groups to the right of the panel title. Groups that do not fit are left out.
 function drawActionKey(ctx, box, sides, theme) {
   const groups = new Map()
   for (const side of sides) {

@@ -1,4 +1,4 @@
-// Needs common.js. The names of lines that several charts share, with colour and dash; a press hides or shows one everywhere.
+// Needs common.js. A legend for several charts, with color and dash. A click hides or shows a line in all charts.
 export default function legend({ data, parentElement, setTriggerValue }) {
   const root = parentElement.querySelector(".legend")
   root.replaceChildren(...data.items.map((item) => {

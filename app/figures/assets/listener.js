@@ -1,13 +1,13 @@
-// Hears what a map says (`emtc-<what>` of a channel) and tells the part of the page in which it stands, and no other.
+// Receives the events of a map (`emtc-<name>` with its channel) and sends them to one fragment of the page.
 export default function listener({ data, parentElement, setTriggerValue }) {
-  const { hears, channel } = data
-  const said = (parentElement.said = parentElement.said || {})
+  const { hears: eventNames, channel } = data
+  const lastEvents = (parentElement.lastEvents = parentElement.lastEvents || {})
   const listen = ({ type, detail }) => {
-    const what = type.slice("emtc-".length)
-    if (detail.channel !== channel || JSON.stringify(detail) === JSON.stringify(said[what])) return
-    said[what] = detail
-    setTriggerValue("heard", JSON.stringify(said))
+    const name = type.slice("emtc-".length)
+    if (detail.channel !== channel || JSON.stringify(detail) === JSON.stringify(lastEvents[name])) return
+    lastEvents[name] = detail
+    setTriggerValue("heard", JSON.stringify(lastEvents))
   }
-  for (const what of hears) window.addEventListener(`emtc-${what}`, listen)
-  return () => hears.forEach((what) => window.removeEventListener(`emtc-${what}`, listen))
+  for (const name of eventNames) window.addEventListener(`emtc-${name}`, listen)
+  return () => eventNames.forEach((name) => window.removeEventListener(`emtc-${name}`, listen))
 }

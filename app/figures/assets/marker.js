@@ -1,4 +1,4 @@
-// Tells the map of the same channel which point is selected and which paths lie over it.
+// Sends the selected point and the paths to the map with the same channel.
 export default function marker({ data }) {
   window.emtcMarks = window.emtcMarks || {}
   window.emtcMarks[data.channel] = data

@@ -1,6 +1,6 @@
-// Says once that something newer is in the database; the server then redraws the charts and nothing else.
+// Reports once that the database has new data. The server then redraws only the charts.
 export default function pulse({ data, parentElement, setTriggerValue }) {
-  if (data.version === data.drawn || parentElement.asked === data.version) return
-  parentElement.asked = data.version
+  if (data.version === data.drawn || parentElement.reported === data.version) return
+  parentElement.reported = data.version
   setTriggerValue("news", data.version)
 }

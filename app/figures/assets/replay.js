@@ -1,10 +1,10 @@
-// One or two episodes on their fields, with their values under the same time cursor. Everything runs in the browser:
-// the data come once, and moving the cursor asks nothing of the server.
+// Player for one or two episodes on their fields, with charts of their values and a common time cursor. The data are
+// sent once. Moving the cursor does not need the server.
 
-const LINES = { left: 62, right: 14, top: 34, bottom: 40, each: 92 }
-const SMALL_LINES = { ...LINES, top: 25, bottom: 36, each: 30 } // in half a page
-const PAIR_LINES = { left: 52, right: 12, top: 28, bottom: 36, each: 64 }
-const MANY_LINES = { ...LINES, top: 28, each: 62 } // more panels beside a field than fit at full height
+const LINES = { left: 62, right: 14, top: 34, bottom: 40, panelHeight: 92 }
+const SMALL_LINES = { ...LINES, top: 25, bottom: 36, panelHeight: 30 } // for a narrow page
+const PAIR_LINES = { left: 52, right: 12, top: 28, bottom: 36, panelHeight: 64 }
+const MANY_LINES = { ...LINES, top: 28, panelHeight: 62 } // for many panels next to a field
 const NARROW = 700
 const COLUMN = 330
 
@@ -68,7 +68,7 @@ function create(root) {
   return self
 }
 
-// A field with a title above and its legend below, for each side.
+// Make the elements of each side (episode): the title, the field and the legend.
 function buildSides(self) {
   const make = (tag, name, parent) => {
     const made = document.createElement(tag)
@@ -97,7 +97,7 @@ function buildSides(self) {
     const under = make("div", "under", box)
     legend(self, side, make("span", "key", under))
     const note = make("span", "note", under)
-    note.textContent = note.title = side.units || side.picture ? side.note : "" // why there is no field stands above the player
+    note.textContent = note.title = side.units || side.picture ? side.note : "" // without a field, the page shows the reason above the player
     side.field.addEventListener("pointermove", (event) => hover(self, side, event))
     side.field.addEventListener("pointerleave", () => { side.tip.hidden = true })
   })
@@ -173,12 +173,12 @@ function listen(self, find) {
 }
 
 function show(self) {
-  const theme = themeOf(self.root)
+  const theme = readTheme(self.root)
   const pair = self.sides.length > 1
-  const room = Number(self.root.dataset.room) || 0 // of a page that holds nothing but the player
+  const room = Number(self.root.dataset.room) || 0 // height for the field on a page with only the player [px]
   const most = Math.max(room, FIELD_MAX[pair ? "pair" : self.root.clientWidth < NARROW ? "narrow" : "wide"])
   for (const side of self.sides) {
-    const frame = frameOf(side, self.frame)
+    const frame = clampFrame(side, self.frame)
     drawSide(side, frame, theme, most, self.meta.teams, self.meta.ramp)
     const ended = pair && self.frame >= side.frames - 1
     side.ended.textContent = ended ? `ended at t = ${side.frames - 1}` : ""
@@ -198,13 +198,13 @@ function show(self) {
   }
 }
 
-// Sizes of the panels, and how many stand side by side.
-function layLines(self) {
+// Choose the sizes of the panels and the number of columns.
+function layOutPanels(self) {
   const width = self.lines.clientWidth
   const small = self.root.clientWidth < NARROW
   if (self.sides.length > 1) {
     const columns = Math.max(1, Math.min(3, Math.floor(width / COLUMN)))
-    return { columns, size: small && columns === 1 ? { ...PAIR_LINES, each: 54 } : PAIR_LINES }
+    return { columns, size: small && columns === 1 ? { ...PAIR_LINES, panelHeight: 54 } : PAIR_LINES }
   }
   return { columns: 1, size: small ? SMALL_LINES : self.panels.length > 4 ? MANY_LINES : LINES }
 }
@@ -213,11 +213,11 @@ function drawLines(self, theme) {
   const { panels } = self
   self.lines.hidden = self.cursor.hidden = !panels.length
   if (!panels.length) return
-  const { columns, size } = layLines(self)
+  const { columns, size } = layOutPanels(self)
   const rows = Math.ceil(panels.length / columns)
-  const height = rows * (size.each + size.top) + size.bottom
+  const height = rows * (size.panelHeight + size.top) + size.bottom
   const look = [self.lines.clientWidth, height, columns, window.devicePixelRatio, theme.text, theme.background].join()
-  if (look !== self.linesLook) { // the lines themselves are drawn once; playing moves the cursor above them
+  if (look !== self.linesLook) { // the lines are drawn once; the cursor is drawn on another canvas
     const fit = fitCanvas(self.lines, height)
     if (!fit) return
     self.linesLook = look
@@ -227,12 +227,12 @@ function drawLines(self, theme) {
   if (above) drawCursor(self, above.ctx, theme)
 }
 
-function paintLines(self, { ctx, width }, theme, columns, rows, { left, right, top, each }) {
+function paintLines(self, { ctx, width }, theme, columns, rows, { left, right, top, panelHeight }) {
   const view = [0, Math.max(1, self.meta.frames - 1)]
   const wide = width / columns
   const boxes = self.panels.map((panel, place) => {
     const [row, column] = [Math.floor(place / columns), place % columns]
-    const box = { x: column * wide + left, y: top + row * (each + top), width: wide - left - right, height: each }
+    const box = { x: column * wide + left, y: top + row * (panelHeight + top), width: wide - left - right, height: panelHeight }
     const last = place + columns >= self.panels.length
     drawPanelTitle(ctx, box, panel, theme, self.hidden)
     const drawn = panel.kind === "actions" ? { ...panel, range: [0, 1] } : panel
@@ -250,15 +250,15 @@ function paintLines(self, { ctx, width }, theme, columns, rows, { left, right, t
   return boxes
 }
 
-// The time axis alone, for a panel whose rows are no numbers.
-function drawTimeAxis(ctx, box, view, theme, labelled) {
+// Draw only the time axis, for the panel of actions, which has no numeric y axis.
+function drawTimeAxis(ctx, box, view, theme, withLabels) {
   const sx = (v) => box.x + ((v - view[0]) / (view[1] - view[0])) * box.width
   ctx.save()
   ctx.font = `12px ${theme.font}`
   ctx.fillStyle = theme.soft
   ctx.textAlign = "center"
   ctx.textBaseline = "top"
-  if (labelled) for (const tick of niceTicks(view[0], view[1], Math.max(3, box.width / 90))) ctx.fillText(formatNumber(tick), sx(tick), box.y + box.height + 7)
+  if (withLabels) for (const tick of niceTicks(view[0], view[1], Math.max(3, box.width / 90))) ctx.fillText(formatNumber(tick), sx(tick), box.y + box.height + 7)
   ctx.restore()
   return { sx, sy: () => box.y }
 }
@@ -291,19 +291,19 @@ function drawCursor(self, ctx, theme) {
 
 function writeValues(self, ctx, theme, box, texts) {
   const t = Math.min(Math.floor(self.frame), self.meta.frames - 2)
-  const said = texts.map((values, number) => `${self.meta.names[number]} ${values.join(", ") || "–"}`.trim())
+  const valueTexts = texts.map((values, number) => `${self.meta.names[number]} ${values.join(", ") || "–"}`.trim())
   ctx.font = `600 12px ${theme.font}`
   ctx.fillStyle = theme.text
   ctx.textAlign = "right"
   ctx.textBaseline = "alphabetic"
-  const text = self.sides.length > 1 ? said.join("   ") : `at t = ${t}: ${said[0]}`
+  const text = self.sides.length > 1 ? valueTexts.join("   ") : `at t = ${t}: ${valueTexts[0]}`
   ctx.fillText(text, box.x + box.width, box.y - 12)
 }
 
 function hover(self, side, event) {
   const frame = side.field.getBoundingClientRect()
   const mouse = [event.clientX - frame.left, event.clientY - frame.top]
-  const text = describeAt(side, frameOf(side, self.frame), mouse, self.meta.teams)
+  const text = describeAt(side, clampFrame(side, self.frame), mouse, self.meta.teams)
   side.tip.hidden = !text
   if (!text) return
   side.tip.textContent = text

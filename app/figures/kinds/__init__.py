@@ -1,4 +1,4 @@
-"""Every kind of figure that can be exported."""
+"""The value types of figures."""
 
 from app.figures.kinds.chart import Chart
 from app.figures.kinds.maps import Cloud, Heatmap, Maps

@@ -1,7 +1,7 @@
-"""Chart: lines in stacked panels over one x axis, as plain values.
+"""Chart: lines in panels, as plain values.
 
-A figure module turns frames into a Chart; `plotly_view`, `matplotlib_view` and the canvas component draw
-the same Chart, so that page, export and notebook cannot disagree.
+A figure module makes a Chart from data frames. `plotly_view`, `matplotlib_view` and the canvas component draw the same
+Chart, so that page, export and notebook show the same values.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,16 +15,15 @@ from numpy.typing import NDArray
 from app.figures.theme import Marker
 
 Values = NDArray[np.float64]
-MOST_BAND_INK = 0.2
+MAX_BAND_OPACITY = 0.2
 
 
 @dataclass(frozen=True)
 class Line:
-    """One series; `low` and `high` bound its band; a width of 0 with markers draws points only.
+    """One series of points. `low` and `high` are the edges of its band.
 
-    A faint line stands behind its group's line: thin, without legend and tooltip. `marker` is a shape of
-    `app.figures.theme` drawn here and there along the line, or at every point with `markers`; `label` is a short name
-    for its end.
+    A width of 0 with `markers` draws only points. `marker` is a shape from `app.figures.theme`. It is drawn at every
+    point if `markers` is set, otherwise at a few points. `label` is a short name, written at the end of the line.
     """
 
     name: str
@@ -37,19 +36,20 @@ class Line:
     markers: bool = False
     width: float = 2.0
     faint: bool = False
+    """Whether the line is thin, transparent, and without legend entry and tooltip."""
     marker: Marker = ""
     label: str = ""
     group: str = ""
-    """Of a faint line: the name of the line that it stands behind."""
+    """The name of the main line to which a faint line belongs."""
     statistic: str = ""
-    """What a value is over seeds, and what the band around it; empty where no seeds are summarised."""
+    """The statistic over seeds and the meaning of the band; empty if the line does not summarize seeds."""
     n: int | NDArray[np.int64] | None = None
-    """How many seeds a value is of, all values or each."""
+    """Number of seeds per point: one number for all points, or one for each point."""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """Lines that share a unit."""
+    """Lines with a common unit. `range` fixes the y axis; `from_zero` starts the y axis at 0."""
 
     title: str
     unit: str
@@ -57,19 +57,19 @@ class Panel:
     range: tuple[float, float] | None = None
     from_zero: bool = False
     axis: str = ""
-    """What its y axis says where the title stands above it; the title if empty."""
+    """Label of the y axis where the title is written above the panel; the title if empty."""
     log: bool = False
-    """Whether its y axis is logarithmic; `app.figures.chart_choices.on_log_axis` makes its values fit for that."""
+    """Whether the y axis is logarithmic. Set it with `with_log_y_axis`, which also removes values <= 0."""
 
     @property
-    def band_ink(self) -> float:
-        """Opacity of each band: where bands lie over each other, together they stay lighter than the lines."""
-        return min(MOST_BAND_INK, 0.6 / max(1, sum(line.low is not None for line in self.lines)))
+    def band_opacity(self) -> float:
+        """Opacity of each band. Many bands get a low opacity, so that overlapping bands stay lighter than the lines."""
+        return min(MAX_BAND_OPACITY, 0.6 / max(1, sum(line.low is not None for line in self.lines)))
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A vertical line with a label, e.g. where a run was resumed."""
+    """A vertical line with a label, for example at the step at which a run was resumed."""
 
     x: float
     label: str
@@ -77,9 +77,9 @@ class Mark:
 
 @dataclass(frozen=True)
 class Chart:
-    """Panels over one kind of x; `caption` says how to read them, `description` says it to a screen reader.
+    """Panels with the same quantity on x. `description` is the alternative text for screen readers.
 
-    Panels are stacked over one x axis; with `columns` a file shows them side by side, each with its own x axis.
+    With `columns` = 1, the panels are stacked over one x axis. With more columns, each panel has an x axis.
     """
 
     name: str
@@ -91,31 +91,38 @@ class Chart:
     marks: tuple[Mark, ...] = ()
     columns: int = 1
     subtitle: str = ""
-    """What is averaged over what, in few words: it stands on the figure itself."""
+    """Short text on the figure: the statistic and the meaning of the band."""
     x_log: bool = False
-    """Whether its x axis is logarithmic; every x is above 0 then."""
+    """Whether the x axis is logarithmic. Then every x must be above 0."""
 
     @property
     def lines(self) -> Iterator[tuple[Panel, Line]]:
-        """Go through every line with its panel."""
+        """Iterate over all lines, each with its panel."""
         return ((panel, line) for panel in self.panels for line in panel.lines)
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no point to draw."""
+        """Whether the chart has no finite point."""
         return not any(np.isfinite(line.y).any() for _, line in self.lines)
 
     def within(self, window: Sequence[float] | None) -> "Chart":
         """Keep the points inside a window of x, both ends included."""
         if window is None:
             return self
-        panels = tuple(replace(panel, lines=tuple(_cut(line, window) for line in panel.lines)) for panel in self.panels)
+        low, high = window
+        panels = tuple(
+            replace(panel, lines=tuple(keep_points(line, (line.x >= low) & (line.x <= high)) for line in panel.lines))
+            for panel in self.panels
+        )
         return replace(self, panels=panels)
 
     def to_frame(self) -> pd.DataFrame:
-        """List every point in long form: panel, unit, series, x, value, low, high; over seeds also statistic and n."""
+        """Return one row per point: panel, unit, series, x, value, low, high.
+
+        If any line has a statistic over seeds, there are also the columns statistic and n.
+        """
         columns = ["panel", "unit", "series", "x", "value", "low", "high"]
-        over_seeds = ["statistic", "n"] if any(line.statistic for _, line in self.lines) else []
+        seed_columns = ["statistic", "n"] if any(line.statistic for _, line in self.lines) else []
         parts = [
             pd.DataFrame(
                 {
@@ -129,7 +136,7 @@ class Chart:
                     "statistic": line.statistic or None,
                     "n": pd.Series(line.n, index=range(len(line.x)), dtype="Int64"),
                 },
-                columns=[*columns, *over_seeds],
+                columns=[*columns, *seed_columns],
             )
             for panel, line in self.lines
             if len(line.x)
@@ -137,7 +144,7 @@ class Chart:
         return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
 
     def to_component(self) -> dict[str, Any]:
-        """Give the canvas component what it draws; a missing value is null."""
+        """Return the data for the canvas component. A missing value is None."""
         return {
             "panels": [
                 {
@@ -158,12 +165,8 @@ class Chart:
         }
 
 
-def _cut(line: Line, window: Sequence[float]) -> Line:
-    return keep_points(line, (line.x >= window[0]) & (line.x <= window[1]))
-
-
 def keep_points(line: Line, keep: NDArray[np.bool_]) -> Line:
-    """Keep some points of a line, with their band."""
+    """Return the line with only those points where `keep` is True, and the band at these points."""
     return replace(
         line,
         x=line.x[keep],

@@ -1,7 +1,7 @@
-"""What one quantity colours, as plain values: clouds, maps (clouds side by side), and heat maps.
+"""Figures with a color scale, as plain values: clouds, maps and heat maps.
 
-A cloud is the points of a memory snapshot in a plane. Maps share one colour scale, with paths over them where an
-episode is followed. A heat map has one number for each combination of two settings; what was not measured stays empty.
+A cloud is the nodes of a memory snapshot in a plane. Maps are clouds side by side with one color scale. A map can show
+the path of an episode through the nodes. A heat map has one value for each combination of two settings.
 """
 
 from collections.abc import Iterator
@@ -15,27 +15,28 @@ from app.analysis.selection import Quantity
 from app.figures.theme import TWO, VIRIDIS
 
 MOST_JUMPS = 3
-"""Errors that are written beside a path."""
+"""Largest number of errors that are labeled on a path."""
 
 
 def scale_ends(values: NDArray[np.floating], quantity: Quantity) -> tuple[float, float]:
-    """Choose the values at the ends of a colour scale so that one point in a hundred may lie beyond either.
+    """Compute the limits of a color scale: the 1 % and the 99 % quantile of the finite values.
 
-    Where nearly all points share one value, those that do not decide: a scale without a length would show nothing.
+    If these quantiles are equal because nearly all points have one value, the quantiles of the other points are used.
+    Otherwise the scale would have length 0.
     """
     finite = values[np.isfinite(values)]
     if quantity.binary or not len(finite):
         return 0.0, 1.0
     low, high = np.quantile(finite, (0.01, 0.99))
-    unlike = finite[finite != low]
-    if low == high and len(unlike):
-        low, high = min(low, np.quantile(unlike, 0.01)), max(high, np.quantile(unlike, 0.99))
+    other_values = finite[finite != low]
+    if low == high and len(other_values):
+        low, high = min(low, np.quantile(other_values, 0.01)), max(high, np.quantile(other_values, 0.99))
     return float(low), float(high)
 
 
 @dataclass(frozen=True)
 class Cloud:
-    """Points with the memory slot each stands for; a missing value is NaN."""
+    """Memory nodes in a plane. `slot` is the memory slot of each point; a missing value is NaN."""
 
     name: str
     title: str
@@ -48,65 +49,65 @@ class Cloud:
     quantity: Quantity
     caption: str
     fields: tuple[tuple[str, NDArray[np.float32]], ...] = ()
-    """Every quantity of the points with its key, where there is room for all of them."""
+    """All other quantities of the points as (key, values); empty for large clouds."""
     scale: tuple[str, ...] = VIRIDIS
 
     @property
     def value_label(self) -> str:
-        """The coloured quantity with its unit."""
+        """The name of the colored quantity with its unit."""
         return f"{self.quantity.name} [{self.quantity.unit}]"
 
     @property
     def colors(self) -> tuple[str, ...]:
-        """The colour scale, low to high."""
+        """The color scale, low to high."""
         return TWO if self.quantity.binary and self.scale == VIRIDIS else self.scale
 
     @property
     def low(self) -> float:
-        """Value at the lower end of the scale; one point in a hundred may lie below."""
+        """Value at the lower end of the scale (1 % quantile)."""
         return scale_ends(self.value, self.quantity)[0]
 
     @property
     def high(self) -> float:
-        """Value at the upper end of the scale; one point in a hundred may lie above."""
+        """Value at the upper end of the scale (99 % quantile)."""
         return scale_ends(self.value, self.quantity)[1]
 
     @property
     def description(self) -> str:
-        """What the picture shows, in words."""
-        return f"{self.title}: {len(self.slot)} points coloured by {self.value_label}. {self.caption}"
+        """The alternative text for screen readers."""
+        return f"{self.title}: {len(self.slot)} points colored by {self.value_label}. {self.caption}"
 
     def to_frame(self) -> pd.DataFrame:
-        """List every point: slot, x, y and the quantities, the coloured one first."""
-        place = {"slot": self.slot, "x": self.x, "y": self.y}
-        return pd.DataFrame({**place, self.quantity.key: self.value, **dict(self.fields)})
+        """Return one row per point: slot, x, y and the quantities, the colored one first."""
+        coordinates = {"slot": self.slot, "x": self.x, "y": self.y}
+        return pd.DataFrame({**coordinates, self.quantity.key: self.value, **dict(self.fields)})
 
 
-def largest_errors(delta_mem: NDArray[np.floating], most: int) -> NDArray[np.int64]:
-    """Choose the steps with the largest errors above 0, at most so many, in order."""
-    known = np.flatnonzero(np.nan_to_num(delta_mem) > 0)
-    return np.sort(known[np.argsort(-delta_mem[known], kind="stable")][:most])
+def largest_errors(delta_mem: NDArray[np.floating], limit: int) -> NDArray[np.int64]:
+    """Return the steps with the largest errors above 0, at most `limit`, in ascending order of the step."""
+    positive = np.flatnonzero(np.nan_to_num(delta_mem) > 0)
+    return np.sort(positive[np.argsort(-delta_mem[positive], kind="stable")][:limit])
 
 
 @dataclass(frozen=True)
 class Trace:
-    """The nodes that an episode retrieved, in order."""
+    """The path of an episode: the nodes that it retrieved, in order."""
 
     label: str
     color: str
     t: NDArray[np.int64]  # [K] steps of the episode
-    x: NDArray[np.float32]  # [K]; NaN where the node is not on the map
-    y: NDArray[np.float32]
-    delta_mem: NDArray[np.float64]  # [K] error of the transition that begins there; NaN: unknown
+    x: NDArray[np.float32]  # [K]; NaN if the node is not on the map
+    y: NDArray[np.float32]  # [K]; NaN if the node is not on the map
+    delta_mem: NDArray[np.float64]  # [K] error of the transition that starts at step t; NaN: unknown
 
-    def jumps(self, most: int = MOST_JUMPS) -> NDArray[np.int64]:
-        """Choose the places on the map with the largest errors above 0, at most so many, in order."""
-        return largest_errors(np.where(np.isfinite(self.x), self.delta_mem, np.nan), most)
+    def find_largest_errors(self, limit: int = MOST_JUMPS) -> NDArray[np.int64]:
+        """Return the indices of the points on the map with the largest errors above 0, at most `limit`, ascending."""
+        return largest_errors(np.where(np.isfinite(self.x), self.delta_mem, np.nan), limit)
 
 
 @dataclass(frozen=True)
 class Maps:
-    """One cloud per panel; `traces` has one entry per panel or none."""
+    """One cloud per panel. `traces` is empty or has one entry per panel."""
 
     name: str
     title: str
@@ -116,30 +117,30 @@ class Maps:
 
     @property
     def low(self) -> float:
-        """Value at the lower end of the common scale."""
+        """Value at the lower end of the common color scale."""
         return min(panel.low for panel in self.panels)
 
     @property
     def high(self) -> float:
-        """Value at the upper end of the common scale."""
+        """Value at the upper end of the common color scale."""
         return max(panel.high for panel in self.panels)
 
     @property
     def description(self) -> str:
-        """What the picture shows, in words."""
+        """The alternative text for screen readers."""
         return f"{self.title}: {'; '.join(panel.title for panel in self.panels)}. {self.caption}"
 
-    def trace_of(self, place: int) -> Trace | None:
-        """Return the path over a panel, or None."""
-        return self.traces[place] if self.traces else None
+    def find_trace(self, index: int) -> Trace | None:
+        """Return the path of an episode in panel `index`, or None."""
+        return self.traces[index] if self.traces else None
 
     def to_frame(self) -> pd.DataFrame:
-        """List every point and every place of a path: panel, kind, slot, t, x, y, value, delta_mem."""
+        """Return one row per node and per step of a path: panel, kind, slot, t, x, y, value, delta_mem."""
         parts = []
-        for place, panel in enumerate(self.panels):
+        for index, panel in enumerate(self.panels):
             points = panel.to_frame().rename(columns={panel.quantity.key: "value"})
             parts.append(points.assign(panel=panel.title, kind="memory"))
-            if (trace := self.trace_of(place)) is not None:
+            if (trace := self.find_trace(index)) is not None:
                 path = {"t": trace.t, "x": trace.x, "y": trace.y, "delta_mem": trace.delta_mem}
                 parts.append(pd.DataFrame(path).assign(panel=panel.title, kind="path"))
         columns = ["panel", "kind", "slot", "t", "x", "y", "value", "delta_mem"]
@@ -148,7 +149,7 @@ class Maps:
 
 @dataclass(frozen=True)
 class Grid:
-    """One map of values [Y, X], row 0 at the bottom; NaN where nothing was measured. `counts` says over how many."""
+    """One heat map of values [Y, X] with row 0 at the bottom. NaN: not measured. `counts` is the number of seeds."""
 
     title: str
     values: NDArray[np.float64]
@@ -156,15 +157,18 @@ class Grid:
 
     @property
     def best(self) -> NDArray[np.bool_]:
-        """Of the cells with two seeds or more those with the greatest value as it is printed; none if all are alike."""
-        shown = np.where(self.counts > 1, np.round(self.values, 3), np.nan)
-        known = np.isfinite(shown)
-        best = known & (shown == np.nanmax(shown, initial=-np.inf))
-        return best & bool((best != known).any())
+        """Mask of the cells with the largest value, rounded to 3 digits, among the cells with at least two seeds.
+
+        If all these cells have the same value, no cell is marked.
+        """
+        rounded = np.where(self.counts > 1, np.round(self.values, 3), np.nan)
+        candidates = np.isfinite(rounded)
+        best = candidates & (rounded == np.nanmax(rounded, initial=-np.inf))
+        return best & bool((best != candidates).any())
 
     @property
     def cells(self) -> Iterator[tuple[int, int, float, int, bool]]:
-        """Go through the measured cells: row, column, value, count, whether it is the best."""
+        """Iterate over the measured cells: row, column, value, number of seeds, whether it is the best."""
         best = self.best
         for y, x in np.argwhere(np.isfinite(self.values)).tolist():
             yield y, x, float(self.values[y, x]), int(self.counts[y, x]), bool(best[y, x])
@@ -172,7 +176,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Heatmap:
-    """Grids side by side on one colour scale; `x` and `y` are the values of the two settings as text."""
+    """Grids side by side with one color scale. `x` and `y` are the values of the two settings as text."""
 
     name: str
     title: str
@@ -184,11 +188,11 @@ class Heatmap:
     value_label: str
     caption: str
     statistic: str = ""
-    """What a value is over seeds."""
+    """The statistic over seeds."""
 
     @property
     def colors(self) -> tuple[str, ...]:
-        """The colour scale, low to high."""
+        """The color scale, low to high."""
         return VIRIDIS
 
     @property
@@ -198,29 +202,32 @@ class Heatmap:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The ends of the colour scale, common to all grids; never equal."""
-        known = np.concatenate([grid.values[np.isfinite(grid.values)] for grid in self.grids] or [np.empty(0)])
-        if not len(known):
+        """The limits of the color scale of all grids; never equal."""
+        finite = np.concatenate([grid.values[np.isfinite(grid.values)] for grid in self.grids] or [np.empty(0)])
+        if not len(finite):
             return 0.0, 1.0
-        low, high = float(known.min()), float(known.max())
+        low, high = float(finite.min()), float(finite.max())
         return (low, high) if high > low else (low - 0.05, high + 0.05)
 
     @property
     def description(self) -> str:
-        """What the picture shows, in words."""
-        parts = [
-            f"{grid.title}: " + (", ".join(self._say(grid, *cell) for cell in grid.cells) or "no cell measured")
-            for grid in self.grids
-        ]
+        """The alternative text for screen readers."""
+        parts = []
+        for grid in self.grids:
+            cells = [
+                f"{value:.3f} at {self.x[x]} and {self.y[y]} (n = {count}{', best' if best else ''})"
+                for y, x, value, count, best in grid.cells
+            ]
+            parts.append(f"{grid.title}: " + (", ".join(cells) or "no cell measured"))
         return f"{self.title}. {self.value_label} by {self.x_label} and {self.y_label}. " + ". ".join(parts)
 
-    def ink_at(self, value: float) -> str:
-        """Choose black or white text, whichever reads better on the colour of a value."""
+    def get_text_color(self, value: float) -> str:
+        """Return black or white, whichever is easier to read on the color of a value."""
         low, high = self.bounds
         return "#ffffff" if (value - low) / (high - low) < 0.6 else "#1f2430"
 
     def to_frame(self) -> pd.DataFrame:
-        """List every cell, also the empty ones: panel, both settings, value, what it is, n, best."""
+        """Return one row per cell, also for cells without a value: panel, y, x, value, statistic, n, best."""
         rows = [
             {
                 "panel": grid.title,
@@ -236,6 +243,3 @@ class Heatmap:
             for j, x in enumerate(self.x)
         ]
         return pd.DataFrame(rows, columns=["panel", self.y_label, self.x_label, "value", "statistic", "n", "best"])
-
-    def _say(self, grid: Grid, y: int, x: int, value: float, count: int, best: bool) -> str:
-        return f"{value:.3f} at {self.x[x]} and {self.y[y]} (n = {count}{', best' if best else ''})"

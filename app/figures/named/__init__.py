@@ -1,1 +1,1 @@
-"""The named figures and tables of the paper; a new one is a module here that lists it in `FIGURES` or `TABLES`."""
+"""Named figures and tables. Each module lists its figures in `FIGURES` and its tables in `TABLES`."""

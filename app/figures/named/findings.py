@@ -1,4 +1,4 @@
-"""The findings of a study: its win rates as charts; its claims, numbers of each run and settings as tables."""
+"""Charts and tables of the findings of a study: win rates, claims, measures of each run, and settings."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -7,11 +7,11 @@ from typing import Final, NamedTuple
 import numpy as np
 import pandas as pd
 
+from app.analysis.aggregates import Reading
 from app.analysis.findings import NO_COMMIT, Finding, StudyFindings, StudyRuns, find_all, measure_runs, read_studies
 from app.analysis.series import Comparison, Group, seed_number
 from app.analysis.settings import is_harmless
 from app.analysis.significance import FEWEST_SEEDS, NEGLIGIBLE, Verdict
-from app.analysis.statistics import Reading
 from app.analysis.study_plans import EMTC, EMU, MEASURES, NO_TCGM, QPLEX
 from app.analysis.tables import MISSING, Cell, Number, describe_table
 from app.analysis.variants import list_differences
@@ -23,14 +23,14 @@ from app.figures.named.curves import draw_comparison
 from storage.engine import Database
 from storage.runs.rows import RunRow
 
-MOST_LINES: Final = 4
-"""Variants in the chart of a task."""
-_FIRST_LINES: Final = (EMTC, NO_TCGM, EMU, QPLEX)
-"""Variants that are drawn first."""
+MAX_LINES: Final = 4
+"""Largest number of variants in the chart of a task."""
+_PREFERRED_ARMS: Final = (EMTC, NO_TCGM, EMU, QPLEX)
+"""Variants with priority in the chart of a task, in this order."""
 READING: Final = Reading("mean", "ci")
 """Line and band of the charts of a study."""
-SMOOTHED: Final = 20
-"""The curves of a study are smoothed over the budget divided by this."""
+WINDOWS_PER_BUDGET: Final = 20
+"""The smoothing window of the curves is the budget divided by this number."""
 
 _HOLM: Final = "p (Holm) is adjusted over the claims of a plan on the same task, primary measures only."
 VERDICTS: Final[dict[Verdict, str]] = {
@@ -49,37 +49,41 @@ _FINDING_COLUMNS = (
     *("study", "claim", "task", "compared", "measure", "n", "estimate", "p", "p (Holm)", "p (randomization)"),
     *("detectable", "P(improvement)", "verdict"),
 )
+_CLAIM_NEEDS = "finished runs of two algorithms or ablations that a claim compares, on one map"
 
 
 class TaskLines(NamedTuple):
-    """Which variants of a task are drawn."""
+    """The variants of one task: those in its chart (`shown`), and the others."""
 
     shown: Comparison
     others: tuple[Group, ...]
 
 
 def choose_lines(comparison: Comparison) -> TaskLines:
-    """Choose the variants in the chart of one task: EMTC, No-TCGM, EMU, QPLEX, then others up to `MOST_LINES`."""
+    """Select the variants for the chart of one task: EMTC, No-TCGM, EMU, QPLEX, then others, at most `MAX_LINES`."""
 
     def rank(group: Group) -> int:
-        matches = (place for place, arm in enumerate(_FIRST_LINES) if arm.matches(group.seeds[0]))
-        return next(matches, len(_FIRST_LINES))
+        matches = (index for index, arm in enumerate(_PREFERRED_ARMS) if arm.matches(group.seeds[0]))
+        return next(matches, len(_PREFERRED_ARMS))
 
-    groups = sorted(comparison.groups, key=rank)[:MOST_LINES]
+    groups = sorted(comparison.groups, key=rank)[:MAX_LINES]
     methods = {group.variant.method for group in groups}
     others = tuple(group for group in comparison.groups if group.variant.method not in methods)
     return TaskLines(replace(comparison, groups=tuple(groups)), others)
 
 
 def choose_window(comparison: Comparison) -> int:
-    """Choose over how many env steps the curves of a task are smoothed: a part of the budget."""
-    return max(seed.target_steps for seed in comparison.seeds) // SMOOTHED
+    """Compute the smoothing window for the curves of a task [env steps]."""
+    return max(seed.target_steps for seed in comparison.seeds) // WINDOWS_PER_BUDGET
 
 
 def draw_win_rates(lines: TaskLines) -> Chart:
     """Draw the win rates of one task of a study, smoothed, with 95 % intervals of the mean over seeds."""
     task, window = lines.shown.tasks[0], choose_window(lines.shown)
-    note = f"Smoothed: each seed's mean over the {window:,} env steps up to each point (1/{SMOOTHED} of the budget)."
+    note = (
+        f"Smoothed: each seed's mean over the {window:,} env steps up to each point (1/{WINDOWS_PER_BUDGET} of the "
+        "budget)."
+    )
     if lines.others:
         names = ", ".join(f"{group.variant.name}{group.mark} (n = {group.n})" for group in lines.others)
         note += f" Not drawn: {names}."
@@ -89,12 +93,13 @@ def draw_win_rates(lines: TaskLines) -> Chart:
 
 
 def tabulate_claims(studies: Sequence[StudyFindings]) -> pd.DataFrame:
-    """Lay out one row for each claim and task: its primary measure and the verdict.
+    """Make a table with one row for each claim and task: the primary measure and the verdict.
 
-    The column "detectable" exists where a verdict is "cannot tell", and "study" where there are several studies.
+    The column "detectable" exists only if a verdict is "cannot tell". The column "study" exists only if there are
+    several studies.
     """
     primary = [(study, finding) for study in studies for finding in study.findings if finding.is_primary]
-    rows = [dict(zip(_FINDING_COLUMNS, _finding_row(study, finding), strict=True)) for study, finding in primary]
+    rows = [dict(zip(_FINDING_COLUMNS, _make_finding_row(study, finding), strict=True)) for study, finding in primary]
     undecided = [finding.verdict == "cannot tell" for _, finding in primary]
     for row, is_undecided in zip(rows, undecided, strict=True):
         row["detectable"] = row["detectable"] if is_undecided else MISSING
@@ -113,8 +118,8 @@ def tabulate_claims(studies: Sequence[StudyFindings]) -> pd.DataFrame:
 
 
 def tabulate_findings(studies: Sequence[StudyFindings]) -> pd.DataFrame:
-    """Lay out one row for each claim, task and measure; the primary measure of a claim has the verdict."""
-    rows = [_finding_row(study, finding) for study in studies for finding in study.findings]
+    """Make a table with one row for each claim, task and measure. Only the primary measure has a verdict."""
+    rows = [_make_finding_row(study, finding) for study in studies for finding in study.findings]
     measures = {finding.measure.title: finding.measure.meaning for study in studies for finding in study.findings}
     caption = " ".join(
         [
@@ -125,17 +130,12 @@ def tabulate_findings(studies: Sequence[StudyFindings]) -> pd.DataFrame:
         ]
     )
     frame = pd.DataFrame(rows, columns=pd.Index(_FINDING_COLUMNS), dtype="object")
-    cells = {name: [row[place] for row in rows] for place, name in enumerate(_FINDING_COLUMNS)}
+    cells = {name: [row[index] for row in rows] for index, name in enumerate(_FINDING_COLUMNS)}
     return describe_table(frame, caption=caption, left_out=_list_left_out(studies), cells=cells)
 
 
-def _list_left_out(studies: Sequence[StudyRuns]) -> list[str]:
-    left_out = [str(each) for study in studies for each in study.comparison.left_out]
-    return left_out + [f"planned, without result: {each}" for study in studies for each in study.missing]
-
-
 def describe_study_runs(study: StudyRuns) -> str:
-    """Write how many runs a study has, and the commits that trained them."""
+    """Write the number of runs of a study, and the commits with which they were trained."""
     n = len(study.comparison.seeds)
     runs = f"{n} of {study.n_planned} planned runs" if study.n_planned else f"{n} runs"
     commits = ", ".join(
@@ -145,14 +145,56 @@ def describe_study_runs(study: StudyRuns) -> str:
 
 
 def describe_study(study: StudyFindings) -> str:
-    """Write which runs a study has, the commits that trained them, and which comparisons have different commits."""
-    differ = sorted({f"claim {each.claim.number} on {each.task}" for each in study.findings if len(each.commits) > 1})
-    warning = f" WARNING: runs of different commits are compared in {'; '.join(differ)}." if differ else ""
+    """Write the runs and commits of a study, with a warning if runs of different commits are compared."""
+    mixed = sorted({f"claim {each.claim.number} on {each.task}" for each in study.findings if len(each.commits) > 1})
+    warning = f" WARNING: runs of different commits are compared in {'; '.join(mixed)}." if mixed else ""
     return f"{study.plan.title}: {describe_study_runs(study)}{warning}"
 
 
-def _finding_row(study: StudyFindings, finding: Finding) -> list[str]:
-    """Write one row of the table of findings, as `_FINDING_COLUMNS` names it."""
+def tabulate_measures(db: Database, rows: Sequence[RunRow]) -> pd.DataFrame:
+    """Make a table of the measures that the findings use: one row for each run, one column for each measure."""
+    lines = []
+    for study in read_studies(db, rows):
+        numbers = measure_runs(db, study.rows, study.comparison.seeds)
+        for group in study.comparison.groups:
+            for seed in group.seeds:
+                line = [study.plan.title, group.variant.task, group.variant.name, seed_number(seed), seed.id]
+                for measure in MEASURES:
+                    value = numbers[measure.key].get(seed.id)
+                    if value is None:
+                        line.append(MISSING)
+                    else:
+                        line.append(Cell(f"{value:.4g}", Number(value, n=1, statistic=measure.title)))
+                lines.append(line)
+    columns = ["study", "task", "variant", "seed", "run", *(measure.title for measure in MEASURES)]
+    frame = pd.DataFrame(lines, columns=pd.Index(columns), dtype="object")
+    caption = " ".join(f"{measure.title}: {measure.meaning}." for measure in MEASURES)
+    return describe_table(frame, caption=caption, cells={name: list(frame[name]) for name in columns[5:]})
+
+
+def tabulate_settings(db: Database, rows: Sequence[RunRow]) -> pd.DataFrame:
+    """Make a table of the settings that differ between the variants of a task, for each study."""
+    parts, configs = [], {row.id: row.config for row in rows}
+    for study in read_studies(db, rows):
+        for task in study.comparison.tasks:
+            variants = [group.variant for group in study.comparison.groups if group.variant.task == task]
+            frame = list_differences(configs, variants)
+            frame = frame[[key not in ("seed", "algo") and not is_harmless(key) for key in frame["setting"]]]
+            frame.columns = ["setting", *(variant.name for variant in variants)]
+            parts.append(frame.assign(study=study.plan.title, task=task))
+    whole = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame({"study": [], "task": [], "setting": []})
+    names = [name for name in whole.columns if name not in ("study", "task", "setting")]
+    frame = pd.DataFrame(whole, columns=pd.Index(["study", "task", "setting", *names]), dtype="object").fillna(MISSING)
+    return describe_table(frame, caption="Settings that differ between the variants of a task, except algo and seed.")
+
+
+def _list_left_out(studies: Sequence[StudyRuns]) -> list[str]:
+    left_out = [str(each) for study in studies for each in study.comparison.left_out]
+    return left_out + [f"planned, without result: {each}" for study in studies for each in study.missing]
+
+
+def _make_finding_row(study: StudyFindings, finding: Finding) -> list[str]:
+    """Make one row of the table of findings, in the order of `_FINDING_COLUMNS`."""
     difference, verdict = finding.difference, finding.verdict
     kind = "difference of the means" if finding.second else "mean"
     return [
@@ -172,43 +214,6 @@ def _finding_row(study: StudyFindings, finding: Finding) -> list[str]:
     ]
 
 
-def tabulate_measures(db: Database, rows: Sequence[RunRow]) -> pd.DataFrame:
-    """Lay out the numbers behind the findings: one row for each run, one column for each measure."""
-    lines = []
-    for study in read_studies(db, rows):
-        numbers = measure_runs(db, study.rows, study.comparison.seeds)
-        for group in study.comparison.groups:
-            for seed in group.seeds:
-                named = [study.plan.title, group.variant.task, group.variant.name, seed_number(seed), seed.id]
-                lines.append(
-                    [*named, *(_quote_number(numbers[each.key].get(seed.id), each.title) for each in MEASURES)]
-                )
-    columns = ["study", "task", "variant", "seed", "run", *(measure.title for measure in MEASURES)]
-    frame = pd.DataFrame(lines, columns=pd.Index(columns), dtype="object")
-    caption = " ".join(f"{measure.title}: {measure.meaning}." for measure in MEASURES)
-    return describe_table(frame, caption=caption, cells={name: list(frame[name]) for name in columns[5:]})
-
-
-def _quote_number(value: float | None, title: str) -> Cell | str:
-    return MISSING if value is None else Cell(f"{value:.4g}", Number(value, n=1, statistic=title))
-
-
-def tabulate_settings(db: Database, rows: Sequence[RunRow]) -> pd.DataFrame:
-    """Lay out the settings that differ between the variants of each study, task by task."""
-    parts, configs = [], {row.id: row.config for row in rows}
-    for study in read_studies(db, rows):
-        for task in study.comparison.tasks:
-            variants = [group.variant for group in study.comparison.groups if group.variant.task == task]
-            frame = list_differences(configs, variants)
-            frame = frame[[key not in ("seed", "algo") and not is_harmless(key) for key in frame["setting"]]]
-            frame.columns = ["setting", *(variant.name for variant in variants)]
-            parts.append(frame.assign(study=study.plan.title, task=task))
-    whole = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame({"study": [], "task": [], "setting": []})
-    names = [name for name in whole.columns if name not in ("study", "task", "setting")]
-    frame = pd.DataFrame(whole, columns=pd.Index(["study", "task", "setting", *names]), dtype="object").fillna(MISSING)
-    return describe_table(frame, caption="Settings that differ between the variants of a task, except algo and seed.")
-
-
 def _findings(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:
     return tabulate_findings(find_all(db, rows))
 
@@ -225,10 +230,9 @@ def _settings(db: Database, rows: Sequence[RunRow], options: Options) -> pd.Data
     return tabulate_settings(db, rows)
 
 
-_CLAIMED = "finished runs of two algorithms or ablations that a claim compares, on one map"
 TABLES = (
-    TableKind("claims", _claims, needs=_CLAIMED),
-    TableKind("findings", _findings, needs=_CLAIMED),
+    TableKind("claims", _claims, needs=_CLAIM_NEEDS),
+    TableKind("findings", _findings, needs=_CLAIM_NEEDS),
     TableKind("study-measures", _measures, needs="finished runs"),
     TableKind("study-settings", _settings, needs="finished runs of two variants on one map"),
 )

@@ -1,6 +1,7 @@
-"""The map of a memory: a snapshot's nodes in a plane, coloured by one quantity, and a selection against the rest.
+"""Map of a memory: the nodes of a snapshot in a plane, colored by one quantity; and selected nodes against the others.
 
-Memory draws both from what it shows; everything else asks for a snapshot, a projection, a sample and a choice by name.
+The page Memory passes the snapshot that it shows. The other callers set options for snapshot, projection, sample and
+selection.
 """
 
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from app.analysis.projections.linear import AXIS_PAIRS, NO_TURN, Drawn, draw_axes, draw_pca
 from app.analysis.projections.snapshots import project_snapshot, sample_rows
 from app.analysis.selection import QUANTITIES, Choice, has_place, values_of
-from app.figures.figure import FigureKind, Options, Own, one_run
+from app.figures.figure import FigureKind, FigureOption, Options, get_single_run
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.kinds.maps import Cloud
 from app.figures.theme import BETA, NEUTRAL, VIRIDIS
@@ -21,10 +22,14 @@ from storage.engine import Database
 from storage.queries.memory import Snapshot, get_snapshot, list_snapshots
 from storage.runs.rows import RunRow
 
-SHOWN = 20_000
-_NAMES = {"tsne": "t-SNE", "umap": "UMAP", "pca": "PCA"}
-MOST_WITH_FIELDS = 100_000
-"""Beyond, the columns of numbers would weigh more than the picture."""
+MAX_POINTS = 20_000
+"""Number of nodes that are drawn by default."""
+MAX_POINTS_WITH_FIELDS = 100_000
+"""Largest number of points with all quantities. For more points, the columns would be larger than the image."""
+SELECTION_QUANTITIES = ("h", "delta_mem", "beta", "t")
+"""Quantities in the figure of a selection."""
+_METHOD_NAMES = {"tsne": "t-SNE", "umap": "UMAP", "pca": "PCA"}
+_QUANTILE_LEVELS = np.linspace(0.0, 1.0, 101)
 
 
 def draw_memory(
@@ -40,20 +45,30 @@ def draw_memory(
     every_quantity: bool = False,
     colors: tuple[str, ...] = VIRIDIS,
 ) -> Cloud:
-    """Draw the chosen rows [n] at coordinates [n, 2]; in a fixed random order, so that no value hides another.
+    """Draw nodes of a snapshot. The order of drawing is random, so that no range of values hides another one.
 
-    Points without a value lie at the bottom. `every_quantity` of up to `MOST_WITH_FIELDS` points comes along.
+    Args:
+        snapshot: The snapshot.
+        rows: Rows of the snapshot to draw, shape [n].
+        coordinates: Coordinates of these rows, shape [n, 2].
+        x_label: Label of the x axis.
+        y_label: Label of the y axis.
+        color: Key of the quantity for the color. Points without a value are drawn first, below the others.
+        title: Title of the figure.
+        caption: Caption of the figure.
+        every_quantity: Add the other quantities of the points, if there are at most `MAX_POINTS_WITH_FIELDS` points.
+        colors: Color scale, low to high.
 
     Raises:
-        ValueError: If there is not one place for each row.
+        ValueError: If the shape of `coordinates` does not match `rows`.
     """
     if coordinates.shape != (len(rows), 2):
         raise ValueError(f"coordinates must have shape ({len(rows)}, 2), got {coordinates.shape}")
     value = values_of(snapshot, color)[rows]
     shuffled = np.random.default_rng(0).permutation(len(rows))
-    known = np.isfinite(value[shuffled])
-    order = np.concatenate([shuffled[~known], shuffled[known]])
-    told = QUANTITIES if every_quantity and len(rows) <= MOST_WITH_FIELDS else ()
+    has_value = np.isfinite(value[shuffled])
+    order = np.concatenate([shuffled[~has_value], shuffled[has_value]])
+    keys = QUANTITIES if every_quantity and len(rows) <= MAX_POINTS_WITH_FIELDS else ()
     return Cloud(
         name="memory-atlas",
         title=title,
@@ -65,50 +80,49 @@ def draw_memory(
         value=value[order],
         quantity=QUANTITIES[color],
         caption=caption,
-        fields=tuple((key, values_of(snapshot, key)[rows][order]) for key in told),
+        fields=tuple((key, values_of(snapshot, key)[rows][order]) for key in keys),
         scale=colors,
     )
 
 
-DRAWN = ("h", "delta_mem", "beta", "t")
-_PARTS = np.linspace(0.0, 1.0, 101)
-
-
 def draw_selection(
-    snapshot: Snapshot, chosen: NDArray[np.bool_], among: NDArray[np.bool_], *, run: str, words: str
+    snapshot: Snapshot, selected: NDArray[np.bool_], on_map: NDArray[np.bool_], *, run: str, words: str
 ) -> Chart:
-    """Draw the quantiles of H, Δ_mem, β and t of the chosen nodes [M] and of the rest of those on the map.
+    """Draw the quantiles of H, Δ_mem, β and t of the selected nodes and of the other nodes on the map.
 
-    A curve at 40 % says which value four nodes in ten do not exceed.
+    Args:
+        snapshot: The snapshot.
+        selected: Mask of the selected nodes, shape [M].
+        on_map: Mask of the nodes on the map, shape [M].
+        run: Name of the run.
+        words: Description of the selection, for the caption.
     """
-    parts = (("selected", BETA, chosen & among), ("rest", NEUTRAL, among & ~chosen))
+    groups = (("selected", BETA, selected & on_map), ("rest", NEUTRAL, on_map & ~selected))
     panels = []
-    for key in DRAWN:
+    for key in SELECTION_QUANTITIES:
         quantity, values = QUANTITIES[key], values_of(snapshot, key)
-        lines = tuple(
-            Line(name, color, 100 * _PARTS, _quantiles(values[mask]), width=2.4 if name == "selected" else 1.6)
-            for name, color, mask in parts
-        )
-        panels.append(Panel(quantity.name, quantity.unit, lines))
-    n, total = int(parts[0][2].sum()), int(among.sum())
+        lines = []
+        for name, color, mask in groups:
+            group_values = values[mask]
+            finite = group_values[np.isfinite(group_values)].astype(np.float64)
+            quantiles = np.quantile(finite, _QUANTILE_LEVELS) if len(finite) else np.full(len(_QUANTILE_LEVELS), np.nan)
+            width = 2.4 if name == "selected" else 1.6
+            lines.append(Line(name, color, 100 * _QUANTILE_LEVELS, quantiles, width=width))
+        panels.append(Panel(quantity.name, quantity.unit, tuple(lines)))
+    n, total = int(groups[0][2].sum()), int(on_map.sum())
     caption = (
         f"{n:,} of {total:,} nodes selected on the map of {run} at env step {snapshot.env_step:,}: {words}. "
-        "At each share the value that so many nodes do not exceed; nodes without a value are left out."
+        "Quantiles: x % of the nodes have at most the value y. Nodes without a value are left out."
     )
     title = f"Selected memories of {run}"
     return Chart("memory-selection", title, "share of nodes [%]", tuple(panels), caption, caption, columns=2)
 
 
-def _quantiles(values: NDArray[np.float32]) -> NDArray[np.float64]:
-    known = values[np.isfinite(values)].astype(np.float64)
-    return np.quantile(known, _PARTS) if len(known) else np.full(len(_PARTS), np.nan)
-
-
-def last_snapshot(db: Database, run: RunRow) -> Snapshot:
-    """Read the newest snapshot of a run's memory.
+def get_last_snapshot(db: Database, run: RunRow) -> Snapshot:
+    """Read the newest memory snapshot of a run.
 
     Raises:
-        ConfigError: If there is none.
+        ConfigError: If the run has no snapshot.
     """
     snapshots = list_snapshots(db, run.id)
     if snapshots.empty:
@@ -116,76 +130,76 @@ def last_snapshot(db: Database, run: RunRow) -> Snapshot:
     return get_snapshot(db, int(snapshots["id"].iloc[-1]))
 
 
-def chosen_snapshot(db: Database, run: RunRow, options: Options) -> Snapshot:
-    """Read the snapshot that the option `snapshot` names by its id, else the newest.
+def get_selected_snapshot(db: Database, run: RunRow, options: Options) -> Snapshot:
+    """Read the snapshot with the id in the option `snapshot`. Default: the newest snapshot of the run.
 
     Raises:
-        ConfigError: If it is of another run, or there is none.
+        ConfigError: If the snapshot belongs to another run, or if the run has no snapshot.
     """
-    wanted = options.get("snapshot")
-    if wanted is None:
-        return last_snapshot(db, run)
-    snapshot = get_snapshot(db, wanted)
+    snapshot_id = options.get("snapshot")
+    if snapshot_id is None:
+        return get_last_snapshot(db, run)
+    snapshot = get_snapshot(db, snapshot_id)
     if snapshot.run_id != run.id:
         raise ConfigError(
-            f"must be a snapshot of run {run.id}, but is of run {snapshot.run_id}", key="snapshot", value=wanted
+            f"must be a snapshot of run {run.id}, but is of run {snapshot.run_id}", key="snapshot", value=snapshot_id
         )
     return snapshot
 
 
-def place_nodes(db: Database, snapshot: Snapshot, options: Options) -> Drawn:
-    """Place every node [M] as the options of the map say: method, its axes or signs, landmarks and seed."""
+def compute_coordinates(db: Database, snapshot: Snapshot, options: Options) -> Drawn:
+    """Compute the coordinates of all nodes [M] for the options of the map (`MAP_OPTIONS` and `method`)."""
     method, seed, n = options.method or "pca", options.get("seed", 0), options.get("n") or snapshot.size
     if method == "axes":
         return draw_axes(snapshot.embedding, AXIS_PAIRS[options.get("pair", 0)])
     if method == "pca":
-        fitted = None if options.get("fit") == "all" else sample_rows(snapshot, n=n, seed=seed)
-        return draw_pca(snapshot.embedding, fit_on=fitted, turn=options.get("turn", NO_TURN))
-    name = _NAMES.get(method, method)
+        fit_rows = None if options.get("fit") == "all" else sample_rows(snapshot, n=n, seed=seed)
+        return draw_pca(snapshot.embedding, fit_on=fit_rows, turn=options.get("turn", NO_TURN))
+    name = _METHOD_NAMES.get(method, method)
     projection = project_snapshot(db, snapshot.id, method=method, n=n, seed=seed)
     return Drawn(projection.coordinates, f"{name} 1 [1]", f"{name} 2 [1]")
 
 
-def read_choice(options: Options) -> Choice:
-    """The selection that lasso and ranges describe; an empty one keeps every node."""
+def read_selection(options: Options) -> Choice:
+    """Read the selection from the options `lasso` and `ranges`. Without them, all nodes are selected."""
     return Choice.parse(options.get("lasso", ""), options.get("ranges", ""))
 
 
 def _memory_atlas(db: Database, rows: Sequence[RunRow], options: Options) -> Cloud:
-    run, color = one_run("memory-atlas", rows), options.color or "h"
-    snapshot = chosen_snapshot(db, run, options)
-    usual = f"Memory of {run.name} at step {snapshot.env_step}"
+    run, color = get_single_run("memory-atlas", rows), options.color or "h"
+    snapshot = get_selected_snapshot(db, run, options)
+    title = options.get("title", f"Memory of {run.name} at step {snapshot.env_step}")
     if "n" not in options.own:
-        return _usual_map(db, snapshot, options, color=color, title=options.get("title", usual))
-    drawn, choice = place_nodes(db, snapshot, options), read_choice(options)
-    shown = sample_rows(
-        snapshot, n=options.get("drawn", options.get("n")) or snapshot.size, seed=options.get("seed", 0)
-    )
-    shown = shown[choice.mask(snapshot, drawn.coordinates)[shown]] if "drawn" in options.own else shown
-    kept = f", chosen: {choice.words}" if choice else ""
+        return _draw_default_map(db, snapshot, options, color=color, title=title)
+    projection, selection = compute_coordinates(db, snapshot, options), read_selection(options)
+    max_points = options.get("drawn", options.get("n")) or snapshot.size
+    drawn_rows = sample_rows(snapshot, n=max_points, seed=options.get("seed", 0))
+    if "drawn" in options.own:
+        drawn_rows = drawn_rows[selection.mask(snapshot, projection.coordinates)[drawn_rows]]
+    selection_text = f", selected: {selection.words}" if selection else ""
     return draw_memory(
         snapshot,
-        shown,
-        drawn.coordinates[shown],
-        x_label=drawn.x_label,
-        y_label=drawn.y_label,
+        drawn_rows,
+        projection.coordinates[drawn_rows],
+        x_label=projection.x_label,
+        y_label=projection.y_label,
         color=color,
         colors=options.get("scale", VIRIDIS),
-        title=options.get("title", usual),
-        caption=options.get("caption", f"Showing {len(shown)} of {snapshot.size} nodes{kept}."),
+        title=title,
+        caption=options.get("caption", f"Showing {len(drawn_rows)} of {snapshot.size} nodes{selection_text}."),
     )
 
 
-def _usual_map(db: Database, snapshot: Snapshot, options: Options, *, color: str, title: str) -> Cloud:
-    """Draw a snapshot by the stored projection of its usual landmarks, computed where it is missing."""
+def _draw_default_map(db: Database, snapshot: Snapshot, options: Options, *, color: str, title: str) -> Cloud:
+    """Draw a snapshot with its stored projection for the default landmarks. A missing projection is computed."""
     method = options.method or "pca"
     projection = project_snapshot(db, snapshot.id, method=method)
-    shown = sample_rows(snapshot, n=SHOWN, seed=0)
-    caption = f"Showing {len(shown)} of {snapshot.size} nodes, stratified by return and time, seed 0."
+    rows = sample_rows(snapshot, n=MAX_POINTS, seed=0)
+    caption = f"Showing {len(rows)} of {snapshot.size} nodes, stratified by return and time, seed 0."
     return draw_memory(
         snapshot,
-        shown,
-        projection.coordinates[shown],
+        rows,
+        projection.coordinates[rows],
         x_label=f"{method} 1",
         y_label=f"{method} 2",
         color=color,
@@ -196,48 +210,51 @@ def _usual_map(db: Database, snapshot: Snapshot, options: Options, *, color: str
 
 
 def _memory_selection(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
-    run, choice = one_run("memory-selection", rows), read_choice(options)
-    if not choice:
-        raise ConfigError("memory-selection needs a lasso or ranges: what is held against the rest?")
-    snapshot = chosen_snapshot(db, run, options)
-    drawn = place_nodes(db, snapshot, options)
-    chosen, among = choice.mask(snapshot, drawn.coordinates), has_place(drawn.coordinates)
-    return draw_selection(snapshot, chosen, among, run=run.name, words=choice.words)
+    run, selection = get_single_run("memory-selection", rows), read_selection(options)
+    if not selection:
+        raise ConfigError("memory-selection needs the option lasso or ranges to select nodes")
+    snapshot = get_selected_snapshot(db, run, options)
+    coordinates = compute_coordinates(db, snapshot, options).coordinates
+    selected, on_map = selection.mask(snapshot, coordinates), has_place(coordinates)
+    return draw_selection(snapshot, selected, on_map, run=run.name, words=selection.words)
 
 
 def _read_pair(value: Any) -> int:
     return range(len(AXIS_PAIRS)).index(int(value))
 
 
-def _read_turn(value: Any) -> tuple[int, int]:
+def _read_signs(value: Any) -> tuple[int, int]:
     first, second = (-1 if int(sign) < 0 else 1 for sign in value)
     return first, second
 
 
 def _read_colors(value: Any) -> tuple[str, ...]:
-    return tuple(str(each) for each in value)
+    return tuple(str(color) for color in value)
 
 
-PLACES = (
-    Own("snapshot", int, "the id of a snapshot"),
-    Own("n", int, "a number of landmarks"),
-    Own("seed", int, "a whole number"),
-    Own("pair", _read_pair, f"a number below {len(AXIS_PAIRS)}, which names two axes of the embedding"),
-    Own("fit", str, "all, or landmarks: what decides the directions of a PCA"),
-    Own("turn", _read_turn, "two signs, by which the directions of a PCA are shown"),
-    Own("lasso", str, "the corners of a polygon on the map, x,y;x,y;x,y"),
-    Own("ranges", str, "ranges of quantities, as h:0.5:2;t:0:40"),
+MAP_OPTIONS = (
+    FigureOption("snapshot", int, "the id of a snapshot"),
+    FigureOption("n", int, "a number of landmarks"),
+    FigureOption("seed", int, "an integer"),
+    FigureOption("pair", _read_pair, f"an index below {len(AXIS_PAIRS)} of a pair of embedding axes"),
+    FigureOption("fit", str, "all or landmarks: the nodes to which a PCA is fitted"),
+    FigureOption("turn", _read_signs, "two signs for the two axes of a PCA"),
+    FigureOption("lasso", str, "the corners of a polygon on the map, x,y;x,y;x,y"),
+    FigureOption("ranges", str, "ranges of quantities, for example h:0.5:2;t:0:40"),
 )
-"""How a snapshot's nodes are placed and chosen."""
-_TEXTS = (Own("title", str, "a text"), Own("caption", str, "a text"))
-_DRAWN = (Own("drawn", int, "a number of nodes"), Own("scale", _read_colors, "colours from low to high"))
+"""Options for the snapshot, the projection and the selection of nodes."""
+_TEXT_OPTIONS = (FigureOption("title", str, "a text"), FigureOption("caption", str, "a text"))
+_DRAWING_OPTIONS = (
+    FigureOption("drawn", int, "a number of nodes"),
+    FigureOption("scale", _read_colors, "colors from low to high"),
+)
 FIGURES = (
     FigureKind(
         "memory-atlas", _memory_atlas, frozenset({"color", "method"}), needs_runs=True,
-        own=(*PLACES, *_DRAWN, *_TEXTS), question="What does the memory of a run hold?",
+        own=(*MAP_OPTIONS, *_DRAWING_OPTIONS, *_TEXT_OPTIONS), question="Which states are in the memory of a run?",
     ),
     FigureKind(
-        "memory-selection", _memory_selection, frozenset({"method"}), needs_runs=True, own=PLACES,
-        question="How do chosen memories differ from the rest?",
+        "memory-selection", _memory_selection, frozenset({"method"}), needs_runs=True, own=MAP_OPTIONS,
+        question="How do the selected memories differ from the others?",
     ),
 )  # fmt: skip

@@ -1,7 +1,7 @@
-"""The paper's studies as figures and tables: loss weights, gate temperature, merge radius, augmentation.
+"""Figures and tables of the studies in the paper: loss weights, gate temperature, merge radius, augmentation.
 
-Everything here reads what varies from the configurations, never from the names of runs, and refuses runs that differ in
-anything else. A cell or line without a run that counts is left empty.
+The settings of a run are read from its configuration, not from its name. Runs that differ in other settings are
+rejected. A cell without a usable run is empty; a line without a usable run is not drawn.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
+from app.analysis.aggregates import Reading, finite
 from app.analysis.comparable import (
     AUGMENTATION,
     DELTA,
@@ -23,7 +24,6 @@ from app.analysis.comparable import (
     tell_left_out,
 )
 from app.analysis.finals import (
-    FinalRule,
     caption_final,
     final_rate,
     final_rates,
@@ -33,85 +33,92 @@ from app.analysis.finals import (
     title_final,
 )
 from app.analysis.format import percent
-from app.analysis.quantities import UNIT_RANGE, Quantity, average_over_time
+from app.analysis.intervals import CENTER_NAMES, Rate, center_of
+from app.analysis.quantities import UNIT_RANGE, average_over_time
 from app.analysis.series import DAGGER, Comparison, Seed
 from app.analysis.settings import EMBEDDERS, name_algo, name_task, show_value
-from app.analysis.statistics import CENTER_NAMES, Rate, Reading, center_of, finite
 from app.analysis.tables import NESTED, describe_table
 from app.analysis.win_rates import find_best, quote
-from app.figures.figure import AT_A_BUDGET, AT_THE_END, OF_A_RATE, FigureKind, Option, Options, TableKind
+from app.figures.figure import BUDGET_OPTIONS, FINAL_OPTIONS, RATE_OPTIONS, FigureKind, OptionName, Options, TableKind
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.kinds.maps import Grid, Heatmap
-from app.figures.named.curves import X_LABEL, draw_line, say_reading
-from app.figures.theme import Style, style_methods
+from app.figures.named.curves import X_LABEL, draw_line, make_subtitle
+from app.figures.theme import Style, make_styles
 from emtc_core.config.resolve import Value, flatten_tree
 from emtc_core.errors import ConfigError
 from storage.engine import Database
 from storage.runs.rows import RunRow
 
-Number = Callable[[Seed], float]
+SeedNumber = Callable[[Seed], float]
+"""Computes one number of a run, for example its final win rate."""
 RateOf = Callable[[Sequence[Seed]], Rate]
-_NO_BAND: frozenset[Option] = AT_THE_END - {"band"}
-
-SHARES = (1 / 3, 2 / 3, 1.0)
+_HEATMAP_OPTIONS: frozenset[OptionName] = FINAL_OPTIONS - {"band"}
+TRAINING_FRACTIONS = (1 / 3, 2 / 3, 1.0)
 
 
 def _lambda_heatmap(db: Database, rows: Sequence[RunRow], options: Options) -> Heatmap:
-    return _heatmap(db, rows, options, "lambda-heatmap", "Loss weights of the embedder", LAMBDAS, ("λ_rcon", "λ_cl"))
+    labels = ("λ_rcon", "λ_cl")
+    return _draw_heatmap(db, rows, options, "lambda-heatmap", "Loss weights of the embedder", LAMBDAS, labels)
 
 
 def _augmentation(db: Database, rows: Sequence[RunRow], options: Options) -> Heatmap:
-    names = ("p_mask [fraction]", "σ [normalised state]")
-    return _heatmap(db, rows, options, "augmentation", "Augmentation of the embedder", AUGMENTATION, names)
+    labels = ("p_mask [fraction]", "σ [normalised state]")
+    return _draw_heatmap(db, rows, options, "augmentation", "Augmentation of the embedder", AUGMENTATION, labels)
 
 
 def _tau_study(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
-    """Draw the win rate of every temperature schedule, and below it the schedules."""
+    """Draw the win rate for each temperature schedule, and the schedules in the panel below."""
     unfinished, rate = options.include_unfinished, options.rate_name
     comparison = read_study(db, rows, include_unfinished=unfinished, rate=rate, final=False)
     seeds, reading, quantity = comparison.seeds, options.reading or Reading(), comparison.quantity
     check_one_study("tau-study", seeds, TAUS)
-    by_tau = group_seeds(seeds, *TAUS)
-    styles = _style(seeds, {_name_taus(taus): taus for taus in by_tau}, TAUS)
+    seeds_by_tau = group_seeds(seeds, *TAUS)
+    styles = _make_styles(seeds, {_name_schedule(taus): taus for taus in seeds_by_tau}, TAUS)
     panels = []
     for task in comparison.tasks:
-        lines = [
-            draw_line(f"{name} (n = {len(here)})", here, reading, styles[name], quantity=quantity.at(task), label=name)
-            for taus, here in group_seeds((seed for seed in seeds if seed.task == task), *TAUS).items()
-            for name in [_name_taus(taus)]
-        ]
+        lines = []
+        for taus, group in group_seeds((seed for seed in seeds if seed.task == task), *TAUS).items():
+            name = _name_schedule(taus)
+            line_name = f"{name} (n = {len(group)})"
+            lines.append(draw_line(line_name, group, reading, styles[name], quantity=quantity.at(task), label=name))
         panels.append(Panel(f"{quantity.at(task).title}, {task}", "fraction", tuple(lines), range=UNIT_RANGE))
-    schedules = [_schedule(taus, here[0], styles[_name_taus(taus)]) for taus, here in by_tau.items()]
+    schedules = [_draw_schedule(taus, group[0], styles[_name_schedule(taus)]) for taus, group in seeds_by_tau.items()]
     panels.append(Panel("τ", "return", tuple(schedules), from_zero=True))
-    what = f"{quantity.title} ({quantity.meaning})"
-    caption = f"{what[:1].upper()}{what[1:]}, {_say(reading)}; below, the gate's temperature τ of each line."
+    definition = f"{quantity.title} ({quantity.meaning})"
+    caption = (
+        f"{definition[:1].upper()}{definition[1:]}, {_describe_reading(reading)}. The panel below shows the gate's "
+        "temperature τ for each line."
+    )
     caption += f" {quantity.note}" if quantity.note else ""
-    return _chart("tau-study", "Gate temperature", X_LABEL, panels, caption, comparison, reading)
+    return _make_chart("tau-study", "Gate temperature", X_LABEL, panels, caption, comparison, reading)
 
 
 def _mu_w_by_delta(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
-    """Draw μ̄_w and the final win rate of every embedder over the merge radius, on a logarithmic axis."""
+    """Draw μ̄_w and the final win rate of each embedder over the merge radius δ, on a logarithmic axis."""
     comparison = _read_finals(db, rows, options)
     seeds, reading = comparison.seeds, options.reading or Reading()
     rule, quantity = options.final_rule, comparison.quantity
     check_one_study("mu-w-by-delta", seeds, (DELTA, EMBEDDER))
     if not seeds:
-        raise ConfigError("mu-w-by-delta needs a finished run", hint="Wait for one, or name others.")
-    panels = [
-        Panel(
-            f"{title}, {task}", "fraction",
-            _over_delta([seed for seed in seeds if seed.task == task], *number, reading), from_zero=True,
+        raise ConfigError("mu-w-by-delta needs a finished run", hint="Wait until one finishes, or select other runs.")
+    panels = []
+    for task in comparison.tasks:
+        task_seeds, of = [seed for seed in seeds if seed.task == task], quantity.at(task)
+        mu_w_lines = _draw_over_delta(
+            task_seeds, partial(Seed.mu_w_at, share=1.0), partial(rate_of_whole_mu_w, of=of), reading
         )
-        for task in comparison.tasks
-        for title, number in _numbers_of(quantity.at(task), rule).items()
-    ]  # fmt: skip
+        final_lines = _draw_over_delta(
+            task_seeds, partial(final_rate, rule=rule), partial(rate_of_final, rule=rule, of=of), reading
+        )
+        for title, lines in ((average_over_time(of).title, mu_w_lines), (title_final(rule, of), final_lines)):
+            panels.append(Panel(f"{title}, {task}", "fraction", lines, from_zero=True))
     gate = "off" if not seeds[0].settings.get("gate.enabled") else "on"
-    said = (
+    explanation = (
         f"μ̄_w is the time average of the {quantity.title} over the whole run (area under its curve, trapezoid rule); "
-        f"each seed first, then {_say(reading)}. Gate {gate}. The axis shows the logarithm of δ."
+        f"each seed first, then {_describe_reading(reading)}. Gate {gate}. The axis shows the logarithm of δ."
     )
-    caption, _ = caption_final(seeds, rule, said, of=quantity, at=comparison)
-    return _chart("mu-w-by-delta", "Merge radius", "log₁₀ δ", panels, caption, comparison, reading)
+    caption, _ = caption_final(seeds, rule, explanation, of=quantity, at=comparison)
+    return _make_chart("mu-w-by-delta", "Merge radius", "log₁₀ δ", panels, caption, comparison, reading)
 
 
 def _read_finals(db: Database, rows: Sequence[RunRow], options: Options) -> Comparison:
@@ -119,21 +126,7 @@ def _read_finals(db: Database, rows: Sequence[RunRow], options: Options) -> Comp
     return read_study(db, rows, include_unfinished=unfinished, rate=rate, budget=options.read_at)
 
 
-def _numbers_of(quantity: Quantity, rule: FinalRule) -> dict[str, tuple[Number, RateOf]]:
-    """The two numbers of a run that are drawn over the merge radius, by title."""
-    return {
-        average_over_time(quantity).title: (
-            partial(Seed.mu_w_at, share=1.0),
-            partial(rate_of_whole_mu_w, of=quantity),
-        ),
-        title_final(rule, quantity): (
-            partial(final_rate, rule=rule),
-            partial(rate_of_final, rule=rule, of=quantity),
-        ),
-    }
-
-
-def _heatmap(
+def _draw_heatmap(
     db: Database,
     rows: Sequence[RunRow],
     options: Options,
@@ -142,117 +135,122 @@ def _heatmap(
     keys: tuple[str, str],
     labels: tuple[str, str],
 ) -> Heatmap:
+    """Draw the final win rate for each combination of two settings, one grid for each task.
+
+    Args:
+        db: Database of the runs.
+        rows: The runs.
+        options: Options of the figure.
+        name: Name of the figure.
+        title: Title of the figure.
+        keys: Names of the two settings: first y, then x.
+        labels: Axis labels of the two settings: first y, then x.
+    """
     comparison = _read_finals(db, rows, options)
     check_one_study(name, comparison.seeds, keys)
     settings = [flatten_tree(row.config) for row in rows]
     ys, xs = (sorted({v for each in settings if isinstance(v := each.get(key), int | float)}) for key in keys)
-    if not (ys and xs):  # of an earlier version, or somebody else's
-        raise ConfigError(f"{name} needs runs whose settings say {' and '.join(keys)}")
+    if not (ys and xs):  # runs of an earlier version, or imported runs
+        raise ConfigError(f"{name} needs runs with the settings {' and '.join(keys)}")
     reading, rule = options.reading or Reading(), options.final_rule
-    grids = tuple(
-        _grid(task, [seed for seed in comparison.seeds if seed.task == task], keys, ys, xs, reading, rule)
-        for task in dict.fromkeys(map(name_task, settings))
-    )
-    done = len(comparison.seeds)
-    said = (
-        f"{CENTER_NAMES[reading.center].capitalize()} over the seeds of each combination; ★ marks the best "
-        f"of a map among those with two seeds or more, empty cells have no run that counts. "
-        f"{done} of {len(rows)} runs count."
+    grids = []
+    for task in dict.fromkeys(map(name_task, settings)):
+        values, counts = np.full((len(ys), len(xs)), np.nan), np.zeros((len(ys), len(xs)), np.int64)
+        groups = group_seeds([seed for seed in comparison.seeds if seed.task == task], *keys)
+        for (y, x), seeds in groups.items():
+            finals = finite(final_rates(seeds, rule))
+            if len(finals) and y in ys and x in xs:
+                values[ys.index(y), xs.index(x)] = center_of(finals, reading.center)
+                counts[ys.index(y), xs.index(x)] = len(finals)
+        grids.append(Grid(task, values, counts))
+    explanation = (
+        f"{CENTER_NAMES[reading.center].capitalize()} over the seeds of each combination. ★ marks the best value of a "
+        "map among the cells with at least two seeds. Cells without a usable run are empty. "
+        f"{len(comparison.seeds)} of {len(rows)} runs are used."
         f"{tell_left_out(comparison.left_out)}"
     )
     quantity = comparison.quantity
-    caption, _ = caption_final(comparison.seeds, rule, said, of=quantity, at=comparison)
-    x, y = (tuple(map(show_value, values)) for values in (xs, ys))
-    over_seeds = f"{name_final(rule, of=quantity)}, {CENTER_NAMES[reading.center]} over seeds"
-    at_end = f"{title_final(rule, quantity)} [fraction]"
-    return Heatmap(name, title, labels[1], labels[0], x, y, grids, at_end, caption, over_seeds)
-
-
-def _grid(
-    task: str,
-    seeds: Sequence[Seed],
-    keys: tuple[str, str],
-    ys: Sequence[Value],
-    xs: Sequence[Value],
-    reading: Reading,
-    rule: FinalRule,
-) -> Grid:
-    values, counts = np.full((len(ys), len(xs)), np.nan), np.zeros((len(ys), len(xs)), np.int64)
-    for (y, x), here in group_seeds(seeds, *keys).items():
-        finals = finite(final_rates(here, rule))
-        if len(finals) and y in ys and x in xs:
-            values[ys.index(y), xs.index(x)] = center_of(finals, reading.center)
-            counts[ys.index(y), xs.index(x)] = len(finals)
-    return Grid(task, values, counts)
-
-
-def _over_delta(seeds: Sequence[Seed], number: Number, rate: RateOf, reading: Reading) -> tuple[Line, ...]:
-    styles = _style(seeds, {name: (embedder,) for embedder, name in EMBEDDERS.items()}, (EMBEDDER,))
-    lines = []
-    for embedder, name in EMBEDDERS.items():
-        cells = group_seeds((seed for seed in seeds if seed.settings.get(EMBEDDER) == embedder), DELTA)
-        points = [
-            (np.log10(float(delta)), numbers, rate(here))
-            for (delta,), here in cells.items()
-            if isinstance(delta, int | float) and len(numbers := finite(map(number, here)))
-        ]
-        if points:
-            lines.append(_delta_line(name, styles[name], points, reading))
-    return tuple(lines)
-
-
-def _delta_line(name: str, style: Style, points: Sequence[tuple[float, np.ndarray, Rate]], reading: Reading) -> Line:
-    """Join the points of an embedder; without a band where a point rests on a single seed."""
-    summaries = [reading.summarize(numbers[:, None], rate) for _, numbers, rate in points]
-    x = np.array([where for where, _, _ in points])
-    center = np.concatenate([each.center for each in summaries])
-    low, high = (_join(edges) for edges in ([each.low for each in summaries], [each.high for each in summaries]))
-    seeds = np.array([len(numbers) for _, numbers, _ in points])
-    counts = sorted(set(seeds.tolist()))
-    n = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
-    marker = style.marker or "circle"
-    return Line(
-        f"{name} (n = {n})", style.color, x, center, low, high, style.dash, True,
-        marker=marker, label=name, statistic=reading.say(share=True), n=seeds,
-    )  # fmt: skip
-
-
-def _join(edges: Sequence[np.ndarray | None]) -> np.ndarray | None:
-    """Join the edges of a band; no band where one point has none."""
-    known = [edge for edge in edges if edge is not None]
-    return np.concatenate(known) if len(known) == len(edges) else None
-
-
-def _style(seeds: Sequence[Seed], values: dict[str, tuple[Value, ...]], keys: Sequence[str]) -> dict[str, Style]:
-    """Give each line of a study the shade of its algorithm's colour, and a marker."""
-    algo = str(seeds[0].settings.get("algo")) if seeds else ""
-    return style_methods(
-        {
-            name: (algo, ", ".join(f"{key} = {value}" for key, value in zip(keys, here, strict=True)))
-            for name, here in values.items()
-        }
+    caption, _ = caption_final(comparison.seeds, rule, explanation, of=quantity, at=comparison)
+    x_texts, y_texts = (tuple(map(show_value, values)) for values in (xs, ys))
+    statistic = f"{name_final(rule, of=quantity)}, {CENTER_NAMES[reading.center]} over seeds"
+    value_label = f"{title_final(rule, quantity)} [fraction]"
+    y_label, x_label = labels
+    return Heatmap(
+        name, title, x_label, y_label, x_texts, y_texts, tuple(grids), value_label, caption, statistic=statistic
     )
 
 
-def _name_taus(taus: tuple[Value, ...]) -> str:
+def _draw_over_delta(seeds: Sequence[Seed], number: SeedNumber, rate: RateOf, reading: Reading) -> tuple[Line, ...]:
+    """Draw a number of the runs over log₁₀ δ: one line for each embedder.
+
+    A line has a band only if each of its points has at least two seeds.
+    """
+    styles = _make_styles(seeds, {name: (embedder,) for embedder, name in EMBEDDERS.items()}, (EMBEDDER,))
+    lines = []
+    for embedder, name in EMBEDDERS.items():
+        groups = group_seeds((seed for seed in seeds if seed.settings.get(EMBEDDER) == embedder), DELTA)
+        x, summaries, n_seeds = [], [], []
+        for (delta,), group in groups.items():
+            numbers = finite(map(number, group))
+            if isinstance(delta, int | float) and len(numbers):
+                x.append(np.log10(float(delta)))
+                summaries.append(reading.summarize(numbers[:, None], rate(group)))
+                n_seeds.append(len(numbers))
+        if not x:
+            continue
+        low = [summary.low for summary in summaries if summary.low is not None]
+        high = [summary.high for summary in summaries if summary.high is not None]
+        has_band = len(low) == len(high) == len(x)
+        n = f"{min(n_seeds)}" if min(n_seeds) == max(n_seeds) else f"{min(n_seeds)} to {max(n_seeds)}"
+        style = styles[name]
+        lines.append(
+            Line(
+                f"{name} (n = {n})",
+                style.color,
+                np.array(x),
+                np.concatenate([summary.center for summary in summaries]),
+                np.concatenate(low) if has_band else None,
+                np.concatenate(high) if has_band else None,
+                style.dash,
+                markers=True,
+                marker=style.marker or "circle",
+                label=name,
+                statistic=reading.say(share=True),
+                n=np.array(n_seeds),
+            )
+        )
+    return tuple(lines)
+
+
+def _make_styles(seeds: Sequence[Seed], values: dict[str, tuple[Value, ...]], keys: Sequence[str]) -> dict[str, Style]:
+    """Make the style of each line of a study. `values` are the settings `keys` of the line, by the name of the line."""
+    algo = str(seeds[0].settings.get("algo")) if seeds else ""
+    changes = {
+        name: ", ".join(f"{key} = {value}" for key, value in zip(keys, line_values, strict=True))
+        for name, line_values in values.items()
+    }
+    return make_styles({name: (algo, change) for name, change in changes.items()})
+
+
+def _name_schedule(taus: tuple[Value, ...]) -> str:
     start, end = map(show_value, taus)
     return f"τ = {start}" if start == end else f"τ from {start} to {end}"
 
 
-def _schedule(taus: tuple[Value, ...], seed: Seed, style: Style) -> Line:
-    decay = seed.settings.get("gate.tau_decay_steps")
-    until = min(float(decay), seed.t_max) if isinstance(decay, int | float) else seed.t_max / 2
-    x = np.array([0.0, until, seed.t_max])
+def _draw_schedule(taus: tuple[Value, ...], seed: Seed, style: Style) -> Line:
+    decay_steps = seed.settings.get("gate.tau_decay_steps")
+    end = min(float(decay_steps), seed.t_max) if isinstance(decay_steps, int | float) else seed.t_max / 2
+    x = np.array([0.0, end, seed.t_max])
     y = np.array([float(taus[0] or 0), float(taus[1] or 0), float(taus[1] or 0)])
-    return Line(_name_taus(taus), style.color, x, y, dash=style.dash, marker=style.marker)
+    return Line(_name_schedule(taus), style.color, x, y, dash=style.dash, marker=style.marker)
 
 
-def _say(reading: Reading) -> str:
+def _describe_reading(reading: Reading) -> str:
     band = reading.name_band(share=True)
     return f"{CENTER_NAMES[reading.center]} over seeds, band: {band} (n in the legend; none for a single seed)"
 
 
-def _chart(
+def _make_chart(
     name: str,
     title: str,
     x_label: str,
@@ -261,89 +259,76 @@ def _chart(
     comparison: Comparison,
     reading: Reading,
 ) -> Chart:
+    """Make a chart of a study. The caption starts with the algorithms and ends with the runs that are left out."""
     algos = dict.fromkeys(name_algo(str(seed.settings.get("algo"))) for seed in comparison.seeds)
     lines = dict.fromkeys(line.name for panel in panels for line in panel.lines)
-    shown = ", ".join(panel.title for panel in panels)
-    described = f"{title} in {len(panels)} panels ({shown}): {', '.join(lines)}."
-    said = f"{', '.join(algos)}. {caption}{tell_left_out(comparison.left_out)}"
-    return Chart(name, title, x_label, tuple(panels), said, described, subtitle=say_reading(reading, share=True))
-
-
-FIGURES = (
-    FigureKind("lambda-heatmap", _lambda_heatmap, _NO_BAND, question="Which weights of the two losses are best?"),
-    FigureKind("tau-study", _tau_study, OF_A_RATE, question="Which gate temperature is best?"),
-    FigureKind("mu-w-by-delta", _mu_w_by_delta, AT_THE_END, question="How do embedders fare at each merge radius?"),
-    FigureKind("augmentation", _augmentation, _NO_BAND, question="Which masking and noise are best?"),
-)
+    titles = ", ".join(panel.title for panel in panels)
+    description = f"{title} in {len(panels)} panels ({titles}): {', '.join(lines)}."
+    caption = f"{', '.join(algos)}. {caption}{tell_left_out(comparison.left_out)}"
+    subtitle = make_subtitle(reading, share=True)
+    return Chart(name, title, x_label, tuple(panels), caption, description, subtitle=subtitle)
 
 
 def _embedders(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:
-    """Give μ̄_w over seeds: task and merge radius × training time and embedder; gate off."""
+    """Make the table of μ̄_w over seeds of runs without gate.
+
+    There is one row for each task and merge radius, and one column for each training fraction and embedder.
+    """
     reading = options.reading or Reading()
     comparison = _read_finals(db, rows, options)
-    fits = [seed for seed in comparison.seeds if not seed.settings.get("gate.enabled")]
-    seeds = find_studies(fits, (EMBEDDER, DELTA), lambda seed: EMBEDDER in seed.settings)
+    ungated_seeds = [seed for seed in comparison.seeds if not seed.settings.get("gate.enabled")]
+    seeds = find_studies(ungated_seeds, (EMBEDDER, DELTA), lambda seed: EMBEDDER in seed.settings)
     table, best = [], []
     for task in dict.fromkeys(seed.task for seed in seeds):
-        for (delta,), here in group_seeds((seed for seed in seeds if seed.task == task), DELTA).items():
-            cells = _cells_over_time(here, reading, comparison.quantity.at(task))
-            for share in SHARES:
-                names = [name for name in cells if name.startswith(f"{percent(share)}{NESTED}")]
-                best += [(len(table), names[place]) for place in find_best([cells[name] or None for name in names])]
-            table.append({"task": task, "δ": show_value(delta), **cells})
-    columns = ["task", "δ", *(_time_column(share, name) for share in SHARES for name in EMBEDDERS.values())]
+        quantity = comparison.quantity.at(task)
+        for (delta,), group in group_seeds((seed for seed in seeds if seed.task == task), DELTA).items():
+            row = {"task": task, "δ": show_value(delta)}
+            for fraction in TRAINING_FRACTIONS:
+                rate = rate_of_whole_mu_w(group, fraction, quantity)
+                cells = {
+                    f"{percent(fraction)}{NESTED}{name}": _quote_number(
+                        [seed for seed in group if seed.settings.get(EMBEDDER) == embedder],
+                        partial(Seed.mu_w_at, share=fraction),
+                        reading,
+                        rate,
+                        of=average_over_time(quantity).title,
+                    )
+                    for embedder, name in EMBEDDERS.items()
+                }
+                columns = list(cells)
+                best += [(len(table), columns[i]) for i in find_best([cell or None for cell in cells.values()])]
+                row |= cells
+            table.append(row)
+    columns = [f"{percent(fraction)}{NESTED}{name}" for fraction in TRAINING_FRACTIONS for name in EMBEDDERS.values()]
     title, note = average_over_time(comparison.quantity).title, comparison.quantity.note
     caption = f"{title} after a third, two thirds and all of the training, {reading.say(share=True)}, gate off."
     caption = " ".join(filter(None, (caption, note, comparison.budget)))
-    return _describe(table, columns, caption, best, comparison, [note, comparison.unequal])
-
-
-def _cells_over_time(seeds: Sequence[Seed], reading: Reading, quantity: Quantity) -> dict[str, str]:
-    return {
-        _time_column(share, name): _quote(
-            [seed for seed in seeds if seed.settings.get(EMBEDDER) == each],
-            partial(Seed.mu_w_at, share=share),
-            reading,
-            rate_of_whole_mu_w(seeds, share, quantity),
-            of=average_over_time(quantity).title,
-        )
-        for share in SHARES
-        for each, name in EMBEDDERS.items()
-    }
-
-
-def _time_column(share: float, embedder: str) -> str:
-    return f"{percent(share)}{NESTED}{embedder}"
+    return _make_table(table, ["task", "δ", *columns], caption, best, comparison, [note, comparison.unequal])
 
 
 def _augmentation_table(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:
-    """Give the final win rate over seeds of every measured combination of masking and noise, one column per task."""
+    """Make the table of final win rates: one row for each combination of masking and noise, one column per task."""
     reading = options.reading or Reading()
     comparison = _read_finals(db, rows, options)
     seeds = find_studies(comparison.seeds, AUGMENTATION, lambda seed: seed.settings.get(EMBEDDER) == "tcse")
     tasks, final = list(dict.fromkeys(seed.task for seed in seeds)), options.final_rule
     quantity = comparison.quantity
-    table = [
-        {"p_mask": show_value(p_mask), "σ": show_value(sigma)}
-        | {
-            task: _quote_final([seed for seed in here if seed.task == task], final, reading, quantity.at(task))
-            for task in tasks
-        }
-        for (p_mask, sigma), here in group_seeds(seeds, *AUGMENTATION).items()
-    ]
-    best = [(at, task) for task in tasks for at in find_best([row[task] or None for row in table])]
-    said = f"A cell is the {reading.say(share=True)}; combinations without a run are not listed."
-    caption, about = caption_final(seeds, final, said, of=quantity, at=comparison)
-    return _describe(table, ["p_mask", "σ", *tasks], caption, best, comparison, about)
+    table = []
+    for (p_mask, sigma), group in group_seeds(seeds, *AUGMENTATION).items():
+        row = {"p_mask": show_value(p_mask), "σ": show_value(sigma)}
+        for task in tasks:
+            task_seeds, of = [seed for seed in group if seed.task == task], quantity.at(task)
+            number, rate = partial(final_rate, rule=final), rate_of_final(task_seeds, final, of=of)
+            row[task] = _quote_number(task_seeds, number, reading, rate, of=name_final(final, of=of))
+        table.append(row)
+    best = [(i, task) for task in tasks for i in find_best([row[task] or None for row in table])]
+    explanation = f"A cell is the {reading.say(share=True)}; combinations without a run are not listed."
+    caption, about = caption_final(seeds, final, explanation, of=quantity, at=comparison)
+    return _make_table(table, ["p_mask", "σ", *tasks], caption, best, comparison, about)
 
 
-def _quote_final(seeds: Sequence[Seed], final: FinalRule, reading: Reading, quantity: Quantity) -> str:
-    number, rate = partial(final_rate, rule=final), rate_of_final(seeds, final, of=quantity)
-    return _quote(seeds, number, reading, rate, of=name_final(final, of=quantity))
-
-
-def _quote(seeds: Sequence[Seed], number: Callable[[Seed], float], reading: Reading, rate: Rate, *, of: str) -> str:
-    """Quote one number over seeds: "0.920 ± 0.010 (n = 5)"; an empty text when there is none."""
+def _quote_number(seeds: Sequence[Seed], number: SeedNumber, reading: Reading, rate: Rate, *, of: str) -> str:
+    """Write one number over seeds: "0.920 ± 0.010 (n = 5)"; empty if no seed has this number."""
     numbers = finite(map(number, seeds))
     mark = "" if all(seed.is_result for seed in seeds) else DAGGER
     if not len(numbers):
@@ -352,7 +337,7 @@ def _quote(seeds: Sequence[Seed], number: Callable[[Seed], float], reading: Read
     return quoted.followed_by(f"{mark} (n = {len(numbers)})")
 
 
-def _describe(
+def _make_table(
     table: Sequence[Mapping[str, str]],
     columns: Sequence[str],
     caption: str,
@@ -360,21 +345,34 @@ def _describe(
     comparison: Comparison,
     about: Sequence[str] = (),
 ) -> pd.DataFrame:
+    """Make the data frame of a table. If runs have different lengths, no cell is marked as the best."""
     frame = pd.DataFrame(table, columns=pd.Index(columns))
     cells = {name: [row.get(name) for row in table] for name in columns}
-    said: Mapping[bool, str] = {True: f" {DAGGER} rests on a run that has not finished and is never bold.", False: ""}
-    marked = any(group.unfinished for group in comparison.groups)
+    if any(group.unfinished for group in comparison.groups):
+        caption += f" {DAGGER} includes a run that has not finished. Such a number is never bold."
     left_out, best = [str(each) for each in comparison.left_out], [] if comparison.mixed else best
-    return describe_table(frame, caption=caption + said[marked], best=best, left_out=left_out, about=about, cells=cells)
+    return describe_table(frame, caption=caption, best=best, left_out=left_out, about=about, cells=cells)
+
+
+FIGURES = (
+    FigureKind(
+        "lambda-heatmap", _lambda_heatmap, _HEATMAP_OPTIONS, question="Which weights of the two losses are best?"
+    ),
+    FigureKind("tau-study", _tau_study, RATE_OPTIONS, question="Which gate temperature is best?"),
+    FigureKind(
+        "mu-w-by-delta", _mu_w_by_delta, FINAL_OPTIONS, question="How good are the embedders at each merge radius?"
+    ),
+    FigureKind("augmentation", _augmentation, _HEATMAP_OPTIONS, question="Which masking and noise are best?"),
+)
 
 
 TABLES = (
     TableKind(
-        "mu-w-embedders", _embedders, AT_A_BUDGET | OF_A_RATE,
-        needs="finished runs with the gate off that differ in embed.type or memory.delta and in nothing else",
+        "mu-w-embedders", _embedders, BUDGET_OPTIONS | RATE_OPTIONS,
+        needs="finished runs with the gate off that differ only in embed.type or memory.delta",
     ),
     TableKind(
-        "augmentation", _augmentation_table, AT_THE_END,
-        needs="finished runs with embed.type = tcse that differ in embed.p_mask or embed.sigma and in nothing else",
+        "augmentation", _augmentation_table, FINAL_OPTIONS,
+        needs="finished runs with embed.type = tcse that differ only in embed.p_mask or embed.sigma",
     ),
 )  # fmt: skip

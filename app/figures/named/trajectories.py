@@ -1,4 +1,4 @@
-"""Δ_mem, β and H along one episode, or along two over one time axis with the health of their teams."""
+"""Δ_mem, β, H and reward along one episode; or along two episodes with the health of the teams."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.analysis.episodes import draw_scene, name_episode
-from app.figures.figure import FigureKind, Options, Own, one_run
+from app.figures.figure import FigureKind, FigureOption, Options, get_single_run
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.theme import AGENTS, BETA, DELTA_MEM, H_VALUE, OPPONENTS, RETURN
 from emtc_core.envs.base import Scene
@@ -20,82 +20,69 @@ from storage.runs.rows import RunRow, find_run
 X_LABEL = "t, step of the episode"
 Series = NDArray[np.floating] | None
 NAMES = ("A", "B")
-"""What the two episodes are called where they stand side by side."""
+"""Names of the two episodes in a comparison."""
 DASH = (6, 4)
-"""How the second one's lines are drawn; both have the colour of their quantity."""
+"""Dash of the lines of episode B. Both episodes have the color of the quantity."""
+_FRACTION_RANGE = (-0.03, 1.03)
+_DELTA_MEM_NOTE = (
+    "Δ_mem = |r + γ·H(s′) − H(s)| when the episode was written, and the gate β for its incentive. "
+    "A gap means that the memory had no node within δ."
+)
 
 
 def draw_trajectory(
     *, title: str, reward: Series, h: Series = None, delta_mem: Series = None, beta: Series = None
 ) -> Chart:
-    """Draw what is known about each transition of an episode [T]; absent quantities have no panel."""
-    panels = []
-    if delta_mem is not None:
-        panels.append(_panel("Δ_mem", "return", DELTA_MEM, delta_mem, from_zero=True))
-    if beta is not None:
-        panels.append(_panel("β", "fraction", BETA, beta, range=(-0.03, 1.03)))
-    if h is not None:
-        panels.append(_panel("H", "return", H_VALUE, h))
-    if reward is not None:
-        panels.append(_panel("reward", "return", RETURN, reward))
-    caption = "" if delta_mem is None else _VERDICTS
-    described = f"{title}. Panels: {', '.join(panel.title for panel in panels)}, over {_steps(panels)} steps."
-    return Chart("trajectory", title, X_LABEL, tuple(panels), caption, described)
+    """Draw the values of each transition of an episode, shape [T]. There is no panel for a value that is None."""
+    quantities = (
+        (delta_mem, DELTA_MEM, Panel("Δ_mem", "return", (), from_zero=True)),
+        (beta, BETA, Panel("β", "fraction", (), range=_FRACTION_RANGE)),
+        (h, H_VALUE, Panel("H", "return", ())),
+        (reward, RETURN, Panel("reward", "return", ())),
+    )
+    panels, n_steps = [], 0
+    for values, color, panel in quantities:
+        if values is not None:
+            y = np.asarray(values, dtype=np.float64)
+            line = Line(panel.title, color, np.arange(len(y), dtype=np.float64), y)
+            panels.append(replace(panel, lines=(line,)))
+            n_steps = n_steps or len(y)
+    caption = "" if delta_mem is None else _DELTA_MEM_NOTE
+    description = f"{title}. Panels: {', '.join(panel.title for panel in panels)}, over {n_steps} steps."
+    return Chart("trajectory", title, X_LABEL, tuple(panels), caption, description)
 
 
-_VERDICTS = (
-    "Δ_mem = |r + γ·H(s′) − H(s)| when the episode was written, and the gate β that weighed its incentive. "
-    "A gap means that the memory held no node within δ."
-)
-
-
-def _panel(
-    title: str,
-    unit: str,
-    color: str,
-    values: NDArray[np.floating],
-    *,
-    range: tuple[float, float] | None = None,
-    from_zero: bool = False,
-) -> Panel:
-    y = np.asarray(values, dtype=np.float64)
-    line = Line(title, color, np.arange(len(y), dtype=np.float64), y)
-    return Panel(title, unit, (line,), range=range, from_zero=from_zero)
-
-
-def _steps(panels: list[Panel]) -> int:
-    return len(panels[0].lines[0].x) if panels else 0
+def draw_episode(trajectory: Trajectory, *, title: str) -> Chart:
+    """Draw the values of each transition of a stored episode."""
+    return draw_trajectory(
+        title=title, reward=trajectory.reward, h=trajectory.h, delta_mem=trajectory.delta_mem, beta=trajectory.beta
+    )
 
 
 def join_values(charts: Sequence[Chart], scenes: Sequence[Scene | None]) -> Chart:
-    """Draw the values of one or two episodes over one time axis, with the health of the teams where it changes.
+    """Draw the values of one or two episodes over one time axis. The health of the teams is added if it changes.
 
     Args:
-        charts: What `draw_trajectory` made of each.
-        scenes: Their frames; None where their health is not asked for.
+        charts: The chart of each episode from `draw_trajectory`.
+        scenes: The frames of each episode, or None to draw no health.
     """
-    hurt = any(scene is not None and (scene.health < 1).any() for scene in scenes)
-    if hurt:
-        charts = [_with_health(chart, scene) for chart, scene in zip(charts, scenes, strict=True)]
+    has_damage = any(scene is not None and (scene.health < 1).any() for scene in scenes)
+    if has_damage:
+        charts = [_add_health(chart, scene) for chart, scene in zip(charts, scenes, strict=True)]
     if len(charts) == 1:
         return charts[0]
     titles = list(dict.fromkeys(panel.title for chart in charts for panel in chart.panels))
-    panels = tuple(_join([_find(chart, title) for chart in charts]) for title in titles)
-    first = charts[0]
-    title = " beside ".join(chart.title for chart in charts)
-    explained = next((chart.caption for chart in charts if chart.caption), "")
-    caption = f"{NAMES[0]} is solid, {NAMES[1]} dashed. {explained}".rstrip()
-    described = f"{title}. Panels: {', '.join(titles)}."
-    return Chart("trajectories", title, first.x_label, panels, caption, described)
+    panels = tuple(_join_panels(charts, title) for title in titles)
+    title = " and ".join(chart.title for chart in charts)
+    note = next((chart.caption for chart in charts if chart.caption), "")
+    caption = f"{NAMES[0]} is solid, {NAMES[1]} dashed. {note}".rstrip()
+    description = f"{title}. Panels: {', '.join(titles)}."
+    return Chart("trajectories", title, charts[0].x_label, panels, caption, description)
 
 
-def _find(chart: Chart, title: str) -> Panel | None:
-    return next((panel for panel in chart.panels if panel.title == title), None)
-
-
-def _join(panels: list[Panel | None]) -> Panel:
-    """Draw the same quantity of several episodes in one panel."""
-    known = [panel for panel in panels if panel is not None]
+def _join_panels(charts: Sequence[Chart], title: str) -> Panel:
+    """Draw the panels with the same title, at most one of each chart, in one panel."""
+    panels = [(number, panel) for number, chart in enumerate(charts) for panel in chart.panels if panel.title == title]
     lines = tuple(
         replace(
             line,
@@ -103,15 +90,14 @@ def _join(panels: list[Panel | None]) -> Panel:
             dash=DASH if number else None,
             group=NAMES[number],
         )
-        for number, panel in enumerate(panels)
-        if panel is not None
+        for number, panel in panels
         for line in panel.lines
     )
-    return replace(known[0], lines=lines)
+    return replace(panels[0][1], lines=lines)
 
 
-def _with_health(chart: Chart, scene: Scene | None) -> Chart:
-    """Add the share of health that each team has left."""
+def _add_health(chart: Chart, scene: Scene | None) -> Chart:
+    """Add a panel with the mean health of each team, as a fraction of the full health."""
     if scene is None or not scene.health.size:
         return chart
     t = np.arange(len(scene.health) - 1, dtype=np.float64)
@@ -120,65 +106,64 @@ def _with_health(chart: Chart, scene: Scene | None) -> Chart:
         for team, (name, color) in enumerate((("agents", AGENTS), ("opponents", OPPONENTS)))
         if (scene.team == team).any()
     )
-    panel = Panel("health", "fraction", lines, range=(-0.03, 1.03))
+    panel = Panel("health", "fraction", lines, range=_FRACTION_RANGE)
     return replace(chart, panels=(*chart.panels, panel))
 
 
-def draw_episode(trajectory: Trajectory, *, title: str) -> Chart:
-    """Draw what is known about each transition of a stored episode."""
-    known = {name: getattr(trajectory, name) for name in ("h", "delta_mem", "beta")}
-    return draw_trajectory(title=title, reward=trajectory.reward, **known)
-
-
-def _read(db: Database, run: RunRow, episode: int, env_step: int | None) -> tuple[Trajectory, str]:
-    """Read a training episode, or a greedy one of the evaluation at a step, and say which it is."""
-    training = env_step is None
-    found = get_trajectory(db, run.id, episode) if training else get_playback(db, run.id, env_step, episode)
-    return found, name_episode(run.config, found, training=training)
+def _read_episode(db: Database, run: RunRow, episode: int, env_step: int | None) -> tuple[Trajectory, str]:
+    """Read a training episode, or a greedy episode of the evaluation at `env_step`; and make its title."""
+    is_training = env_step is None
+    trajectory = get_trajectory(db, run.id, episode) if is_training else get_playback(db, run.id, env_step, episode)
+    return trajectory, name_episode(run.config, trajectory, training=is_training)
 
 
 def _trajectory(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
-    run = one_run("trajectory", rows)
+    run = get_single_run("trajectory", rows)
     if "episode" not in options.own:
-        raise ConfigError("trajectory draws one episode: name it by `episode`, with `env_step` one of an evaluation")
-    found, title = _read(db, run, options.get("episode"), options.get("env_step"))
-    return draw_episode(found, title=options.get("title", title))
+        raise ConfigError(
+            "trajectory needs the option `episode`", hint="For an episode of an evaluation, it also needs `env_step`."
+        )
+    trajectory, title = _read_episode(db, run, options.get("episode"), options.get("env_step"))
+    return draw_episode(trajectory, title=options.get("title", title))
 
 
 def _trajectories(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
     pair = options.get("pair")
     if not pair:
-        raise ConfigError("trajectories draws two episodes: name them by `pair`")
+        raise ConfigError("trajectories needs the option `pair` with two episodes")
     charts, scenes = [], []
     for run_id, episode, env_step in pair:
         run = find_run(db, run_id or rows[0].id)
-        found, title = _read(db, run, episode, env_step)
-        charts.append(draw_episode(found, title=title))
-        scenes.append(draw_scene(run.env, run.map, found.state, found.action))
+        trajectory, title = _read_episode(db, run, episode, env_step)
+        charts.append(draw_episode(trajectory, title=title))
+        scenes.append(draw_scene(run.env, run.map, trajectory.state, trajectory.action))
     return join_values(charts, scenes)
 
 
-def _read_episodes(value: Any) -> list[tuple[str, int, int | None]]:
+def _read_pair(value: Any) -> list[tuple[str, int, int | None]]:
+    """Read one or two episodes as (run id or "", episode, env step of the evaluation or None)."""
     pair = [
         (str(side.get("run", "")), int(side["episode"]), int(side["env_step"]) if "env_step" in side else None)
         for side in value
     ]
     if not 1 <= len(pair) <= 2:
-        raise ValueError("two episodes stand beside each other")
+        raise ValueError("pair must have one or two episodes")
     return pair
+
+
+_PAIR = FigureOption("pair", _read_pair, 'a list of two, each {"episode": 3} or {"episode": 0, "env_step": 800}')
 
 
 FIGURES = (
     FigureKind(
-        "trajectory", _trajectory, needs_runs=True, question="What did the gate judge along one episode?",
+        "trajectory", _trajectory, needs_runs=True, question="How do Δ_mem and β change along one episode?",
         own=(
-            Own("episode", int, "the number of an episode"),
-            Own("env_step", int, "the step of the evaluation that played it"),
-            Own("title", str, "a text"),
+            FigureOption("episode", int, "the number of an episode"),
+            FigureOption("env_step", int, "the env step of the evaluation with this episode"),
+            FigureOption("title", str, "a text"),
         ),
     ),
     FigureKind(
-        "trajectories", _trajectories, needs_runs=True, question="Where do two episodes part?",
-        own=(Own("pair", _read_episodes, 'a list of two, each {"episode": 3} or {"episode": 0, "env_step": 800}'),),
+        "trajectories", _trajectories, needs_runs=True, question="Where do two episodes diverge?", own=(_PAIR,),
     ),
 )  # fmt: skip

@@ -1,1 +1,1 @@
-"""Drawable values in; a Plotly figure, a Matplotlib figure or the bytes of a file out."""
+"""Renderers: make a Plotly figure, a Matplotlib figure or a file from the value types in `app.figures.kinds`."""

@@ -1,4 +1,4 @@
-"""One figure → the bytes of a file, for the pages' export buttons and `emtc export`."""
+"""Export of a figure to the bytes of a file, for the export buttons of the pages and for `emtc export`."""
 
 from collections.abc import Sequence
 from typing import Literal, get_args
@@ -29,14 +29,14 @@ def export_figure(
     sources: Sequence[str] = (),
     columns: Width = "two",
 ) -> bytes:
-    """Write a figure in one format; libraries are loaded only now, so that pages open fast.
+    """Export a figure. Plotly and Matplotlib are imported here, because pages load faster without them.
 
     Args:
-        figure: What to draw.
+        figure: The figure.
         format: One of `EXPORT_FORMATS`.
-        mode: Light is the paper version.
-        sources: The runs behind it; images and pages carry them in their metadata, beside the caption.
-        columns: Of a paper's page that an image spans.
+        mode: Colors for a light or dark background. Papers use light.
+        sources: The runs of the figure. Images and HTML pages contain them in their metadata, with the caption.
+        columns: Width of an image in columns of a paper.
 
     Raises:
         ValueError: If the format is unknown.

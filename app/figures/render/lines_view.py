@@ -1,4 +1,4 @@
-"""Draw a Chart with Matplotlib: panels, legends that wrap and never cover data, names at the ends of lines."""
+"""Draw a Chart with Matplotlib: panels, legends outside the plot area, and names at the ends of lines."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,10 +15,14 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 from app.figures.kinds.chart import Chart, Line, Panel, Values
 from app.figures.theme import Marker, set_as_math
 
-_POINT = 1 / 72  # of an inch
+_POINT = 1 / 72
+"""One typographic point in inches."""
 _LEGEND_SIZE, _LABEL_SIZE = 8, 8
-_MOST_LABELS = 8
-_LARGEST = 1e150
+"""Font sizes [points]."""
+_MAX_END_LABELS = 8
+_MAX_LABEL_LENGTH = 34
+_MAX_VALUE = 1e150
+"""Larger values are not drawn, because the axes of Matplotlib overflow."""
 _SHAPES: dict[Marker, str] = {
     "circle": "o",
     "square": "s",
@@ -34,77 +38,97 @@ _SHAPES: dict[Marker, str] = {
 
 
 def draw_chart(chart: Chart, width: float) -> Figure:
-    """Draw the panels side by side over one legend, or stacked over one x axis."""
-    chart = _drawable(chart)
-    columns = min(chart.columns, max(1, int(width // 2)))
+    """Draw a chart. With one column, the panels are stacked over one x axis. Otherwise they are side by side.
+
+    Args:
+        chart: The chart.
+        width: Width of the figure [inch].
+    """
+    panels = tuple(replace(panel, lines=tuple(map(_remove_huge_values, panel.lines))) for panel in chart.panels)
+    chart = replace(chart, panels=panels)
     if len(chart.panels) > 1 and chart.columns == 1:
         return _draw_stack(chart, width)
-    return _draw_grid(chart, width, columns)
+    return _draw_grid(chart, width, columns=min(chart.columns, max(1, int(width // 2))))
 
 
-def _drawable(chart: Chart) -> Chart:
-    """Leave out what Matplotlib's axes overflow at, as if it were missing."""
-
-    def keep(values: Values) -> Values:
-        return np.where(np.abs(values) < _LARGEST, values, np.nan)
-
-    def keep_line(line: Line) -> Line:
-        low, high = (None if values is None else keep(values) for values in (line.low, line.high))
-        return replace(line, y=keep(line.y), low=low, high=high)
-
-    panels = (replace(panel, lines=tuple(map(keep_line, panel.lines))) for panel in chart.panels)
-    return replace(chart, panels=tuple(panels))
-
-
-def set_title(drawn: Figure, title: str, subtitle: str = "") -> None:
-    """Write title and subtitle at the left above everything, in as many rows as they need."""
-    width, height = drawn.get_size_inches()
-    above = 0.04
+def set_title(figure: Figure, title: str, subtitle: str = "") -> None:
+    """Write title and subtitle at the top left, in as many rows as they need."""
+    width, height = figure.get_size_inches()
+    top_margin = 0.04
     for text, size, weight in ((title, 9, "bold"), (subtitle, 8, "normal")):
         if text:
             rows = fill(text, int(width / (0.56 * size * _POINT)))
-            x, y = 0.05 / width, 1 - above / height
-            drawn.text(x, y, set_as_math(rows), ha="left", va="top", fontsize=size, fontweight=weight)
-            above += 1.3 * size * _POINT * (rows.count("\n") + 1)
-    engine = drawn.get_layout_engine()
+            x, y = 0.05 / width, 1 - top_margin / height
+            figure.text(x, y, set_as_math(rows), ha="left", va="top", fontsize=size, fontweight=weight)
+            top_margin += 1.3 * size * _POINT * (rows.count("\n") + 1)
+    engine = figure.get_layout_engine()
     if isinstance(engine, ConstrainedLayoutEngine):
-        engine.set(rect=(0, 0, 1, 1 - above / height))
+        engine.set(rect=(0, 0, 1, 1 - top_margin / height))
+
+
+def spread(positions: Sequence[float], gap: float) -> list[float] | None:
+    """Move positions in [0, 1] as little as possible, so that their distance is at least `gap`.
+
+    The order stays the same. Subtracting rank × gap turns this into an isotonic regression: neighbors in the wrong
+    order are pooled at their mean.
+
+    Returns:
+        The new positions, or None if there is not enough space.
+    """
+    space = 1 - (len(positions) - 1) * gap
+    if space < 0:
+        return None
+    order = sorted(range(len(positions)), key=lambda i: positions[i])
+    pools: list[list[float]] = []
+    for rank, i in enumerate(order):
+        pools.append([positions[i] - rank * gap])
+        while len(pools) > 1 and fmean(pools[-2]) > fmean(pools[-1]):
+            pools[-2:] = [pools[-2] + pools[-1]]
+    levels = [min(max(fmean(pool), 0.0), space) for pool in pools for _ in pool]
+    return [levels[rank] + rank * gap for rank in map(order.index, range(len(positions)))]
+
+
+def _remove_huge_values(line: Line) -> Line:
+    def remove(values: Values) -> Values:
+        return np.where(np.abs(values) < _MAX_VALUE, values, np.nan)
+
+    low, high = (None if values is None else remove(values) for values in (line.low, line.high))
+    return replace(line, y=remove(line.y), low=low, high=high)
 
 
 def _draw_stack(chart: Chart, width: float) -> Figure:
-    rows = len(chart.panels)
-    height = 0.9 + sum(_panel_height(panel, width) for panel in chart.panels)
-    drawn = Figure(figsize=(width, height), layout="constrained")
-    axes = drawn.subplots(rows, 1, sharex=True, squeeze=False)[:, 0]
+    """Draw panels below each other over one x axis, each with a legend."""
+    panel_heights = []
+    for panel in chart.panels:
+        names = [line.name for line in panel.lines if not line.faint]
+        legend_rows = -(-len(names) // _count_legend_columns(names, width - 0.8)) if len(names) > 1 else 0
+        panel_heights.append(1.35 + 0.17 * legend_rows)
+    figure = Figure(figsize=(width, 0.9 + sum(panel_heights)), layout="constrained")
+    axes = figure.subplots(len(chart.panels), 1, sharex=True, squeeze=False)[:, 0]
     for ax, panel in zip(axes, chart.panels, strict=True):
         ax.set_xscale("log" if chart.x_log else "linear")
         _draw_panel(ax, panel)
         handles, names = ax.get_legend_handles_labels()
         if len(names) > 1:
             options = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2, "frameon": False}
-            ax.legend(handles, _wrap(names, width), ncols=_count_columns(names, width - 0.8), **options)
-        _draw_marks(ax, chart, named=ax is axes[0])
+            ax.legend(handles, _wrap_names(names, width), ncols=_count_legend_columns(names, width - 0.8), **options)
+        _draw_marks(ax, chart, with_labels=ax is axes[0])
     axes[-1].set_xlabel(set_as_math(chart.x_label))
-    _count_in_thousands(axes[-1], chart)
-    set_title(drawn, chart.title, chart.subtitle)
-    return drawn
-
-
-def _panel_height(panel: Panel, width: float) -> float:
-    names = [line.name for line in panel.lines if not line.faint]
-    rows = -(-len(names) // _count_columns(names, width - 0.8)) if len(names) > 1 else 0
-    return 1.35 + 0.17 * rows
+    _format_step_axis(axes[-1], chart)
+    set_title(figure, chart.title, chart.subtitle)
+    return figure
 
 
 def _draw_grid(chart: Chart, width: float, columns: int) -> Figure:
-    """Draw panels side by side, each with its own x axis, over one legend."""
+    """Draw panels side by side, each with an x axis, over one legend."""
     rows = -(-len(chart.panels) // columns)
     names = list(dict.fromkeys(line.name for _, line in chart.lines if not line.faint))
-    across = _count_columns(names, width)
-    below = 0.18 * sum(text.count("\n") + 1 for text in _wrap(names, width)) / across + 0.1 if len(names) > 1 else 0
-    each = min(2.6, 0.62 * width) if columns == 1 else 2.0
-    drawn = Figure(figsize=(width, 0.7 + each * rows + below), layout="constrained")
-    axes = list(drawn.subplots(rows, columns, squeeze=False).flat)
+    legend_columns, legend_height = _count_legend_columns(names, width), 0.0
+    if len(names) > 1:
+        legend_height = 0.18 * sum(text.count("\n") + 1 for text in _wrap_names(names, width)) / legend_columns + 0.1
+    panel_height = min(2.6, 0.62 * width) if columns == 1 else 2.0
+    figure = Figure(figsize=(width, 0.7 + panel_height * rows + legend_height), layout="constrained")
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     handles: dict[str, Artist] = {}
     for ax, panel in zip(axes, chart.panels, strict=False):
         ax.set_xscale("log" if chart.x_log else "linear")
@@ -112,136 +136,121 @@ def _draw_grid(chart: Chart, width: float, columns: int) -> Figure:
         if len(chart.panels) > 1:
             ax.set_title(set_as_math(panel.title), loc="left", fontsize=_LABEL_SIZE, fontweight="bold")
             ax.set_ylabel(set_as_math(f"{panel.axis or panel.title}\n[{panel.unit}]"))
-        _draw_marks(ax, chart, named=True)
+        _draw_marks(ax, chart, with_labels=True)
         ax.set_xlabel(set_as_math(chart.x_label))
         if not chart.x_log:
             ax.xaxis.set_major_locator(MaxNLocator(4 if columns > 1 or width < 4 else 8))
-        _count_in_thousands(ax, chart)
+        _format_step_axis(ax, chart)
         handles |= dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
     for ax in axes[len(chart.panels) :]:
         ax.set_axis_off()
     if len(chart.panels) == 1 and width > 4:
-        _label_ends(axes[0], chart.panels[0], each)
+        _draw_end_labels(axes[0], chart.panels[0], panel_height)
     if len(names) > 1:
-        wrapped = _wrap(list(handles), width)
-        drawn.legend(list(handles.values()), wrapped, loc="outside lower center", ncols=across, frameon=False)
-    set_title(drawn, chart.title, chart.subtitle)
-    return drawn
+        texts = _wrap_names(list(handles), width)
+        figure.legend(list(handles.values()), texts, loc="outside lower center", ncols=legend_columns, frameon=False)
+    set_title(figure, chart.title, chart.subtitle)
+    return figure
 
 
-def _draw_marks(ax: Axes, chart: Chart, *, named: bool) -> None:
+def _draw_marks(ax: Axes, chart: Chart, *, with_labels: bool) -> None:
     for mark in chart.marks:
         ax.axvline(mark.x, linestyle=":", linewidth=0.8, color="0.5")
-        if named:
-            place = ((mark.x, 1), (3, -3), ("data", "axes fraction"), "offset points")
-            ax.annotate(set_as_math(mark.label), *place, va="top", size=_LABEL_SIZE)
+        if with_labels:
+            position = ((mark.x, 1), (3, -3), ("data", "axes fraction"), "offset points")
+            ax.annotate(set_as_math(mark.label), *position, va="top", size=_LABEL_SIZE)
 
 
-def _count_columns(names: Sequence[str], width: float) -> int:
-    """Count how many names stand side by side in a legend, each with its piece of line."""
-    longest = max((len(row) for text in _wrap(names, width) for row in text.split("\n")), default=1)
+def _count_legend_columns(names: Sequence[str], width: float) -> int:
+    """Count how many legend entries fit side by side, at most 4."""
+    longest = max((len(row) for text in _wrap_names(names, width) for row in text.split("\n")), default=1)
     return max(1, min(len(names) or 1, 4, int(width / ((0.58 * longest + 5.5) * _LEGEND_SIZE * _POINT))))
 
 
-def _wrap(names: Sequence[str], width: float) -> list[str]:
-    """Break names that are longer than the figure is wide, but no "n = 3"; none is cut."""
-    most = max(20, int(width / (0.58 * _LEGEND_SIZE * _POINT)) - 8)
-    kept = [name.replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}") for name in names]
-    return [fill(name, most).replace("\N{NO-BREAK SPACE}", " ") for name in kept]
+def _wrap_names(names: Sequence[str], width: float) -> list[str]:
+    """Wrap names that are longer than the width of the figure. "n = 3" stays in one row."""
+    row_length = max(20, int(width / (0.58 * _LEGEND_SIZE * _POINT)) - 8)
+    unbroken_names = [name.replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}") for name in names]
+    return [fill(name, row_length).replace("\N{NO-BREAK SPACE}", " ") for name in unbroken_names]
 
 
-def _count_in_thousands(ax: Axes, chart: Chart) -> None:
-    """Write 50k and 2M at an axis of env steps."""
+def _format_step_axis(ax: Axes, chart: Chart) -> None:
+    """Write numbers such as 50k and 2M if x is a number of env steps."""
     if chart.x_label.endswith("env steps"):
         ax.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
 def _draw_panel(ax: Axes, panel: Panel) -> None:
     ax.set_yscale("log" if panel.log else "linear")
-    for place, line in enumerate(panel.lines):
-        _draw_line(ax, line, band=panel.band_ink, place=place)
+    for index, line in enumerate(panel.lines):
+        _draw_line(ax, line, band_opacity=panel.band_opacity, index=index)
     ax.set_ylabel(set_as_math(f"{panel.title}\n[{panel.unit}]" if panel.unit else panel.title))
     ax.grid(visible=True, linewidth=0.5)
     ax.set_axisbelow(True)
     if panel.range:
         ax.set_ylim(*panel.range)
     elif panel.from_zero:
-        ax.set_ylim(bottom=min(0, ax.get_ylim()[0]) if _goes_below_zero(panel) else 0)
+        has_negative_values = any(np.nanmin(line.y, initial=0) < 0 for line in panel.lines)
+        ax.set_ylim(bottom=min(0, ax.get_ylim()[0]) if has_negative_values else 0)
 
 
-def _goes_below_zero(panel: Panel) -> bool:
-    return any(np.nanmin(line.y, initial=0) < 0 for line in panel.lines)
-
-
-def _draw_line(ax: Axes, line: Line, *, band: float, place: int) -> None:
+def _draw_line(ax: Axes, line: Line, *, band_opacity: float, index: int) -> None:
     style = (0, (line.dash[0] / 2, line.dash[1] / 2)) if line.dash else "-"
-    few = len(line.x) < 40 and not line.faint
-    shape = _SHAPES.get(line.marker, "o" if line.markers or few else "")
-    every = 1 if line.markers or (few and not line.marker) else max(2, len(line.x) // 8)
-    first = 0 if every == 1 else place % every  # so that the markers of lines on top of each other stand apart
+    has_few_points = len(line.x) < 40 and not line.faint
+    shape = _SHAPES.get(line.marker, "o" if line.markers or has_few_points else "")
+    interval = 1 if line.markers or (has_few_points and not line.marker) else max(2, len(line.x) // 8)
+    first = 0 if interval == 1 else index % interval  # different for each line, so that markers do not overlap
     width = (0.6 if line.faint else 1.4) if line.width else 0.0
     ax.plot(
         line.x,
         line.y,
         linestyle=style,
         color=line.color,
-        label="_" if line.faint else set_as_math(line.name),  # Matplotlib leaves such names out of a legend
+        label="_" if line.faint else set_as_math(line.name),  # a label that starts with "_" is not in the legend
         linewidth=width,
         alpha=0.4 if line.faint else 1.0,
         marker=shape,
-        markevery=(first, every),
-        zorder=2.1 if line.dash else 2,  # a dashed line lets one that it lies on be seen
+        markevery=(first, interval),
+        zorder=2.1 if line.dash else 2,  # a line below a dashed line stays visible
         markeredgecolor=ax.get_facecolor(),
         markeredgewidth=0.4 if line.marker else 0.0,
         markersize=4.5 if line.marker and line.marker != "circle" else 2.5,
     )
     if line.low is not None and line.high is not None:
-        ax.fill_between(line.x, line.low, line.high, color=line.color, alpha=band, linewidth=0)
+        ax.fill_between(line.x, line.low, line.high, color=line.color, alpha=band_opacity, linewidth=0)
 
 
-def _label_ends(ax: Axes, panel: Panel, height: float) -> None:
-    """Write each line's name into the margin, if all fit below each other; dots lead there from one that ends early."""
-    ends = [(line, *_end(line)) for line in panel.lines if line.label and np.isfinite(line.y).any()]
-    if not 1 < len(ends) <= _MOST_LABELS or max(len(line.label) for line, _, _ in ends) > 34:
+def _draw_end_labels(ax: Axes, panel: Panel, height: float) -> None:
+    """Write the label of each line in the right margin, if all labels fit. Dots connect a short line with its label.
+
+    Args:
+        ax: The axes with the lines.
+        panel: The panel.
+        height: Height of the panel [inch].
+    """
+    ends = []
+    for line in panel.lines:
+        finite = np.flatnonzero(np.isfinite(line.y))
+        if line.label and len(finite):
+            ends.append((line, float(line.x[finite[-1]]), float(line.y[finite[-1]])))
+    if not 1 < len(ends) <= _MAX_END_LABELS or max(len(line.label) for line, _, _ in ends) > _MAX_LABEL_LENGTH:
         return
     left, right = ax.get_xlim()
     gap = 1.25 * _LABEL_SIZE * _POINT / (0.8 * height)
-    within = ax.transScale + ax.transLimits  # from data to shares of the plot's width and height
-    shares = [within.transform((x, y)) for _, x, y in ends]
-    places = spread([float(share[1]) for share in shares], gap)
-    for (line, x, y), share, place in zip(ends, shares, places or (), strict=places is not None):
-        if share[0] < 0.94:
+    to_axes_fraction = ax.transScale + ax.transLimits
+    fractions = [to_axes_fraction.transform((x, y)) for _, x, y in ends]
+    label_positions = spread([float(y) for _, y in fractions], gap)
+    if label_positions is None:
+        return
+    for (line, x, y), (x_fraction, _), label_y in zip(ends, fractions, label_positions, strict=True):
+        if x_fraction < 0.94:
             ax.plot((x, right), (y, y), ":", color=line.color, linewidth=0.6, alpha=0.6, label="_", clip_on=False)
             x = right
         ax.annotate(
-            set_as_math(line.label), (x, y), (1.02, place), "data", "axes fraction", va="center", size=_LABEL_SIZE,
+            set_as_math(line.label), (x, y), (1.02, label_y), "data", "axes fraction", va="center", size=_LABEL_SIZE,
             color=line.color, annotation_clip=False,
             arrowprops={
                 "arrowstyle": "-", "color": line.color, "linewidth": 0.4, "relpos": (0, 0.5), "shrinkA": 0, "shrinkB": 1
             },
         )  # fmt: skip
     ax.set_xlim(left, right)
-
-
-def _end(line: Line) -> tuple[float, float]:
-    last = np.flatnonzero(np.isfinite(line.y))[-1]
-    return float(line.x[last]), float(line.y[last])
-
-
-def spread(places: Sequence[float], gap: float) -> list[float] | None:
-    """Move places in [0, 1] as little as it takes that no two are nearer than `gap`; None if they do not fit.
-
-    They keep their order. Without the gaps between them, as if labels had no height, it is a regression that never
-    falls: those that would fall are pooled at their mean.
-    """
-    room = 1 - (len(places) - 1) * gap
-    if room < 0:
-        return None
-    order = sorted(range(len(places)), key=lambda each: places[each])
-    pools: list[list[float]] = []
-    for rank, each in enumerate(order):
-        pools.append([places[each] - rank * gap])
-        while len(pools) > 1 and fmean(pools[-2]) > fmean(pools[-1]):
-            pools[-2:] = [pools[-2] + pools[-1]]
-    level = [min(max(fmean(pool), 0.0), room) for pool in pools for _ in pool]
-    return [level[rank] + rank * gap for rank in map(order.index, range(len(places)))]

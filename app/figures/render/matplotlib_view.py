@@ -1,7 +1,7 @@
-"""Draw a figure with Matplotlib: SVG, PDF and PNG on a machine without a browser, one or two columns wide.
+"""Draw a figure with Matplotlib as SVG, PDF or PNG, one or two columns of a paper wide. No browser is needed.
 
-Text stays text, fonts are embedded, symbols are set as mathematics; clouds are a raster layer of 300 dpi inside the
-vector file. Lines of a chart are drawn in `lines_view`.
+Text stays text, fonts are embedded, and symbols are mathtext. The points of a cloud are a raster image of 300 dpi
+inside the vector file. The module `lines_view` draws charts, `maps_views` draws maps and heat maps.
 """
 
 import io
@@ -49,20 +49,24 @@ def to_image(
     sources: Sequence[str] = (),
     columns: Literal["one", "two"] = "two",
 ) -> bytes:
-    """Write the figure as an image file; the same figure gives the same bytes.
+    """Return the bytes of an image file. The same figure always gives the same bytes.
 
-    The file's own metadata holds the title, the caption (statistic, band, number of seeds) and `sources`, the runs.
+    The metadata of the file contains the title, the caption (statistic, band, number of seeds) and the runs `sources`.
     """
     with mpl.rc_context(make_style(mode)):
-        drawn = _draw(figure, INCHES[columns])
+        drawing = _draw(figure, INCHES[columns])
         file = io.BytesIO()
-        drawn.savefig(file, format=format, dpi=DPI, metadata=_metadata(format, figure, sources))
+        drawing.savefig(file, format=format, dpi=DPI, metadata=_make_metadata(format, figure, sources))
     return file.getvalue()
 
 
 def make_style(mode: Mode) -> dict[Any, Any]:
-    """Give the settings of Matplotlib under which every image is drawn."""
-    return {**_STYLE, **_colors(mode)}
+    """Return the Matplotlib settings (rcParams) of all images."""
+    text, background, grid = ink(mode)
+    text_keys = ("text.color", "axes.labelcolor", "xtick.color", "ytick.color", "axes.edgecolor")
+    background_keys = ("figure.facecolor", "axes.facecolor", "savefig.facecolor", "legend.facecolor")
+    colors = dict.fromkeys(text_keys, text) | dict.fromkeys(background_keys, background) | {"grid.color": grid}
+    return {**_STYLE, **colors}
 
 
 def _draw(figure: AnyFigure, width: float) -> Figure:
@@ -73,26 +77,18 @@ def _draw(figure: AnyFigure, width: float) -> Figure:
     return lines_view.draw_chart(figure, width) if isinstance(figure, Chart) else _draw_cloud(figure, width)
 
 
-def _colors(mode: Mode) -> dict[str, str]:
-    text, background, grid = ink(mode)
-    names = ("text.color", "axes.labelcolor", "xtick.color", "ytick.color", "axes.edgecolor")
-    surfaces = ("figure.facecolor", "axes.facecolor", "savefig.facecolor", "legend.facecolor")
-    return dict.fromkeys(names, text) | dict.fromkeys(surfaces, background) | {"grid.color": grid}
-
-
-def _metadata(format: Format, figure: AnyFigure, sources: Sequence[str]) -> dict[str, Any]:
-    title, caption, *told = map(make_printable, (figure.title, figure.caption, *sources))
+def _make_metadata(format: Format, figure: AnyFigure, sources: Sequence[str]) -> dict[str, Any]:
+    title, caption, *keywords = map(make_printable, (figure.title, figure.caption, *sources))
     if format == "svg":
-        return {"Date": None, "Title": title, "Description": caption, "Keywords": told}
-    said = {"Title": title, "Keywords": "; ".join(told)}
+        return {"Date": None, "Title": title, "Description": caption, "Keywords": keywords}
     if format == "pdf":
-        return {"CreationDate": None, "Subject": caption, **said}
-    return {"Description": caption, **said}
+        return {"CreationDate": None, "Subject": caption, "Title": title, "Keywords": "; ".join(keywords)}
+    return {"Description": caption, "Title": title, "Keywords": "; ".join(keywords)}
 
 
 def _draw_cloud(cloud: Cloud, width: float) -> Figure:
-    drawn = Figure(figsize=(width, 0.78 * width), layout="constrained")
-    ax = drawn.subplots()
+    drawing = Figure(figsize=(width, 0.78 * width), layout="constrained")
+    ax = drawing.subplots()
     points = ax.scatter(
         cloud.x,
         cloud.y,
@@ -107,6 +103,6 @@ def _draw_cloud(cloud: Cloud, width: float) -> Figure:
     )
     ax.set_xlabel(set_as_math(cloud.x_label))
     ax.set_ylabel(set_as_math(cloud.y_label))
-    lines_view.set_title(drawn, cloud.title)
-    drawn.colorbar(points, ax=ax, label=set_as_math(cloud.value_label))
-    return drawn
+    lines_view.set_title(drawing, cloud.title)
+    drawing.colorbar(points, ax=ax, label=set_as_math(cloud.value_label))
+    return drawing

@@ -1,4 +1,4 @@
-"""Draw a Chart or a Cloud with Plotly: notebooks and the interactive HTML export."""
+"""Draw a figure with Plotly, for notebooks and for the interactive HTML export."""
 
 from collections.abc import Sequence
 from html import escape
@@ -16,34 +16,38 @@ from app.figures.theme import Mode, ink
 
 
 def to_plotly(figure: AnyFigure, *, mode: Mode = "light") -> go.Figure:
-    """Draw the figure; text is shown as text, whatever it contains."""
-    drawn = _draw(figure)
+    """Draw the figure. Texts are escaped, so that Plotly does not read them as markup."""
+    drawing = _draw(figure)
     text, background, grid = ink(mode)
     axis: dict[str, Any] = {"gridcolor": grid, "zerolinecolor": grid, "linecolor": grid}
-    drawn.update_layout(
+    title: dict[str, Any] = {"text": plain(figure.title), "x": 0.01}
+    if isinstance(figure, Chart) and figure.subtitle:
+        title["subtitle"] = {"text": plain(figure.subtitle)}
+    drawing.update_layout(
         font={"color": text, "family": "sans-serif", "size": 13},
         paper_bgcolor=background,
         plot_bgcolor=background,
         hovermode="x unified" if isinstance(figure, Chart) else "closest",
         margin={"l": 80, "r": 30, "t": 100 if isinstance(figure, Chart) and figure.columns > 1 else 70, "b": 60},
-        title={"text": plain(figure.title), "x": 0.01, **_subtitle(figure)},
+        title=title,
     )
-    drawn.update_xaxes(**axis)
-    drawn.update_yaxes(**axis)
-    return drawn
-
-
-def _subtitle(figure: AnyFigure) -> dict[str, Any]:
-    said = figure.subtitle if isinstance(figure, Chart) else ""
-    return {"subtitle": {"text": plain(said)}} if said else {}
+    drawing.update_xaxes(**axis)
+    drawing.update_yaxes(**axis)
+    return drawing
 
 
 def to_html(figure: AnyFigure, *, mode: Mode = "light", sources: Sequence[str] = ()) -> bytes:
-    """Write one self-contained page that needs no network; its head names caption and sources."""
+    """Return an HTML page that needs no network. Its head contains the caption and the runs `sources`."""
     page = to_plotly(figure, mode=mode).to_html(include_plotlyjs=True, full_html=True)
-    said = {"description": figure.caption, "keywords": "; ".join(sources)}
-    meta = "".join(f'<meta name="{name}" content="{escape(text)}">' for name, text in said.items())
-    return page.replace("<head>", f"<head>{meta}<title>{escape(figure.title)}</title>", 1).encode()
+    metadata = {"description": figure.caption, "keywords": "; ".join(sources)}
+    meta_tags = "".join(f'<meta name="{name}" content="{escape(text)}">' for name, text in metadata.items())
+    return page.replace("<head>", f"<head>{meta_tags}<title>{escape(figure.title)}</title>", 1).encode()
+
+
+def _make_axis_title(panel: Panel, *, named: bool = False) -> str:
+    """Return the title of a y axis with its unit. `named`: the title of the panel is written above it."""
+    title = (panel.axis if named else "") or panel.title
+    return f"{title} [{panel.unit}]" if panel.unit else title
 
 
 def _draw(figure: AnyFigure) -> go.Figure:
@@ -57,59 +61,54 @@ def _draw(figure: AnyFigure) -> go.Figure:
 def _draw_chart(chart: Chart) -> go.Figure:
     rows = -(-len(chart.panels) // chart.columns)
     titles = [f"<b>{plain(panel.title)}</b>" for panel in chart.panels] if chart.columns > 1 else None
-    drawn = make_subplots(
-        rows=rows, cols=chart.columns, shared_xaxes=chart.columns == 1, vertical_spacing=_apart(rows, titles),
-        subplot_titles=titles,
-    )  # fmt: skip
-    drawn.update_annotations(font_size=13)  # the panels' titles
-    named: set[str] = set()
-    for place, panel in enumerate(chart.panels):
-        row, col = place // chart.columns + 1, place % chart.columns + 1
+    row_gap = min(0.06 if rows < 8 else 0.01, 1 / rows) if titles is None else 0.24 / rows  # fraction of the height
+    drawing = make_subplots(
+        rows=rows, cols=chart.columns, shared_xaxes=chart.columns == 1, vertical_spacing=row_gap, subplot_titles=titles
+    )
+    drawing.update_annotations(font_size=13)  # the titles of the panels
+    legend_names: set[str] = set()
+    for index, panel in enumerate(chart.panels):
+        row, col = index // chart.columns + 1, index % chart.columns + 1
         for line in panel.lines:
-            legend = chart.columns == 1 or line.name not in named
-            _draw_line(drawn, row, col, line, legend=legend, band=panel.band_ink)
-            named.add(line.name)
-        drawn.update_yaxes(
-            title_text=plain(axis_title(panel, named=titles is not None)), row=row, col=col, range=panel.range,
+            in_legend = chart.columns == 1 or line.name not in legend_names
+            _draw_line(drawing, row, col, line, in_legend=in_legend, band_opacity=panel.band_opacity)
+            legend_names.add(line.name)
+        drawing.update_yaxes(
+            title_text=plain(_make_axis_title(panel, named=titles is not None)), row=row, col=col, range=panel.range,
             type="log" if panel.log else None,
         )  # fmt: skip
         if chart.columns > 1 or row == rows:
-            drawn.update_xaxes(title_text=plain(chart.x_label), row=row, col=col)
+            drawing.update_xaxes(title_text=plain(chart.x_label), row=row, col=col)
     if chart.x_log:
-        drawn.update_xaxes(type="log")
+        drawing.update_xaxes(type="log")
     for mark in chart.marks:
-        drawn.add_vline(x=mark.x, line_dash="dot", annotation_text=plain(mark.label))
-    drawn.update_layout(height=140 + (220 if chart.columns == 1 else 300) * rows)
-    return drawn
+        drawing.add_vline(x=mark.x, line_dash="dot", annotation_text=plain(mark.label))
+    drawing.update_layout(height=140 + (220 if chart.columns == 1 else 300) * rows)
+    return drawing
 
 
-def _apart(rows: int, titles: Sequence[str] | None) -> float:
-    """How far rows of panels stand apart, as a share of the height: below an axis of its own there is a title too."""
-    return min(0.06 if rows < 8 else 0.01, 1 / rows) if titles is None else 0.24 / rows
-
-
-def axis_title(panel: Panel, *, named: bool = False) -> str:
-    """A y axis's title, with its unit; less of it where the panel is `named` above."""
-    title = (panel.axis if named else "") or panel.title
-    return f"{title} [{panel.unit}]" if panel.unit else title
-
-
-def _draw_line(drawn: go.Figure, row: int, col: int, line: Line, *, legend: bool, band: float) -> None:
+def _draw_line(drawing: go.Figure, row: int, col: int, line: Line, *, in_legend: bool, band_opacity: float) -> None:
     if line.low is not None and line.high is not None:
         edge = {"x": line.x, "line": {"width": 0}, "showlegend": False, "hoverinfo": "skip", "mode": "lines"}
-        drawn.add_trace(go.Scatter(y=line.low, **edge), row=row, col=col)
-        fill = _see_through(line.color, band)
-        drawn.add_trace(go.Scatter(y=line.high, fill="tonexty", fillcolor=fill, **edge), row=row, col=col)
-    drawn.add_trace(
+        drawing.add_trace(go.Scatter(y=line.low, **edge), row=row, col=col)
+        red, green, blue = (int(line.color[i : i + 2], 16) for i in (1, 3, 5))
+        fill = f"rgba({red},{green},{blue},{band_opacity:.3g})"
+        drawing.add_trace(go.Scatter(y=line.high, fill="tonexty", fillcolor=fill, **edge), row=row, col=col)
+    has_markers = line.markers or line.marker or (len(line.x) < 40 and not line.faint)
+    marker: dict[str, Any] = {"symbol": line.marker or "circle", "size": 8 if line.marker else 6}
+    if line.marker and not line.markers and len(line.x) >= 40:
+        marker["maxdisplayed"] = 12
+    dash = ",".join(f"{part}px" for part in line.dash) if line.dash else "solid"
+    drawing.add_trace(
         go.Scatter(
             x=line.x,
             y=line.y,
             name=plain(line.name),
-            mode=_mode(line),
-            line={"color": line.color, "width": line.width, "dash": _dash(line)},
-            marker=_marker(line),
+            mode="markers" if not line.width else "lines+markers" if has_markers else "lines",
+            line={"color": line.color, "width": line.width, "dash": dash},
+            marker=marker,
             opacity=0.4 if line.faint else 1.0,
-            showlegend=legend and not line.faint,
+            showlegend=in_legend and not line.faint,
             hoverinfo="skip" if line.faint else None,
             legendgroup=plain(line.name),
         ),
@@ -118,29 +117,8 @@ def _draw_line(drawn: go.Figure, row: int, col: int, line: Line, *, legend: bool
     )
 
 
-def _marker(line: Line) -> dict[str, Any]:
-    here_and_there = {"maxdisplayed": 12} if line.marker and not line.markers and len(line.x) >= 40 else {}
-    return {"symbol": line.marker or "circle", "size": 8 if line.marker else 6, **here_and_there}
-
-
-def _mode(line: Line) -> str:
-    if not line.width:
-        return "markers"
-    drawn = line.markers or line.marker or (len(line.x) < 40 and not line.faint)
-    return "lines+markers" if drawn else "lines"
-
-
-def _dash(line: Line) -> str:
-    return ",".join(f"{part}px" for part in line.dash) if line.dash else "solid"
-
-
-def _see_through(color: str, opacity: float) -> str:
-    red, green, blue = (int(color[i : i + 2], 16) for i in (1, 3, 5))
-    return f"rgba({red},{green},{blue},{opacity:.3g})"
-
-
 def _draw_cloud(cloud: Cloud) -> go.Figure:
-    drawn = go.Figure(
+    drawing = go.Figure(
         go.Scattergl(
             x=cloud.x,
             y=cloud.y,
@@ -158,7 +136,7 @@ def _draw_cloud(cloud: Cloud) -> go.Figure:
             hovertemplate="memory %{customdata}<br>value %{marker.color:.4g}<extra></extra>",
         )
     )
-    drawn.update_xaxes(title_text=plain(cloud.x_label))
-    drawn.update_yaxes(title_text=plain(cloud.y_label))
-    drawn.update_layout(height=720, width=900)
-    return drawn
+    drawing.update_xaxes(title_text=plain(cloud.x_label))
+    drawing.update_yaxes(title_text=plain(cloud.y_label))
+    drawing.update_layout(height=720, width=900)
+    return drawing

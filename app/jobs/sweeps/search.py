@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from app.analysis.aggregates import Curve
 from app.analysis.provenance import library_versions
 from app.analysis.quantities import find_quantity
 from app.analysis.series import read_seeds
-from app.analysis.statistics import Curve
 from app.jobs.sweeps.control import plan_of
 from app.jobs.sweeps.plan import Plan, make_trial, trial_key
 from app.jobs.sweeps.scheduler import attached, start_all, tend

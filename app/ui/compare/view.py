@@ -12,6 +12,7 @@ import pandas as pd
 import streamlit as st
 from streamlit.components.v2 import component
 
+from app.analysis.aggregates import BAND_NAMES, BANDS, Reading, mu_w
 from app.analysis.finals import (
     FALLEN,
     FINAL_MEANINGS,
@@ -23,6 +24,7 @@ from app.analysis.finals import (
     final_rate,
 )
 from app.analysis.format import escape_markdown
+from app.analysis.intervals import CENTER_NAMES, CENTERS, Center
 from app.analysis.provenance import describe_runs
 from app.analysis.quantities import (
     AUTO,
@@ -41,7 +43,6 @@ from app.analysis.quantities import (
 )
 from app.analysis.series import Comparison, Seed, default_times, join_seeds
 from app.analysis.settings import parse_steps
-from app.analysis.statistics import BAND_NAMES, BANDS, CENTER_NAMES, CENTERS, Center, Reading, mu_w
 from app.analysis.variants import doubt_runs, group_variants, list_differences
 from app.analysis.win_rates import (
     WARNING,

@@ -14,8 +14,8 @@ from importlib.resources import files
 
 import streamlit as st
 
+from app.analysis.bootstrap import BOOTSTRAP_COVERS
 from app.analysis.format import MISSING, escape_markdown, number
-from app.analysis.statistics import BOOTSTRAP_COVERS
 from emtc_core.config.published import Case, as_text, compare, find_configuration, read_table
 
 

@@ -12,8 +12,8 @@ import streamlit as st
 
 from app.analysis import settings as analysis_settings
 from app.analysis.format import MISSING, aware, clock, count, duration, escape_markdown, number, percent
+from app.analysis.intervals import score_interval
 from app.analysis.settings import list_libraries, write_value
-from app.analysis.statistics import score_interval
 from app.figures.chart_choices import read_marks
 from app.figures.named.live import MACHINE, draw_metrics
 from app.jobs.launch_request import request_of, write_command

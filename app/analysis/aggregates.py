@@ -1,0 +1,167 @@
+"""Aggregation of curves and values over seeds: center, band, mu_w, smoothing and the common grid of env steps."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, get_args
+
+import numpy as np
+
+from app.analysis.bootstrap import bootstrap_interval
+from app.analysis.intervals import CENTER_NAMES, CLAIMS, Center, Rate, Values, center_of, interval_over_seeds
+
+Band = Literal["std", "se", "ci", "bootstrap", "iqr", "minmax", "none"]
+BANDS: tuple[Band, ...] = get_args(Band)
+BAND_NAMES: dict[Band, str] = {
+    "std": "standard deviation",
+    "se": "standard error",
+    "ci": "95 % interval",
+    "bootstrap": "percentile bootstrap of 2000 draws",
+    "iqr": "quartiles",
+    "minmax": "minimum to maximum",
+    "none": "no band",
+}
+USUAL_BAND: dict[Center, Band] = {"mean": "std", "median": "iqr", "iqm": "ci"}
+"""The band that is usually printed with a center."""
+MOST_POINTS = 500
+"""Maximum number of points of the common grid of several seeds; a longer grid is thinned."""
+
+
+class Curve(NamedTuple):
+    """Curve of one seed: values [T] at env steps [T], ascending."""
+
+    steps: Values
+    values: Values
+
+
+class Summary(NamedTuple):
+    """Center over seeds and the edges of its band; the edges are None without a band."""
+
+    center: Values
+    low: Values | None
+    high: Values | None
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How values of several seeds are aggregated: the center and the kind of band."""
+
+    center: Center = "mean"
+    band: Band = "std"
+
+    def __str__(self) -> str:
+        return self.say()
+
+    def say(self, *, share: bool = False) -> str:
+        """Describe the center and the band; `share` if the values are fractions."""
+        if self.band == "none":
+            return f"{CENTER_NAMES[self.center]} over seeds"
+        sign = "±" if self.is_symmetric else "with"
+        return f"{CENTER_NAMES[self.center]} {sign} {self.name_band(share=share)} over seeds"
+
+    def name_band(self, *, share: bool = False) -> str:
+        """Return the name of the band; for a confidence interval also its method and coverage."""
+        return str(CLAIMS[self.center, share]) if self.band == "ci" else BAND_NAMES[self.band]
+
+    @property
+    def is_symmetric(self) -> bool:
+        """Whether the band extends equally to both sides of the center."""
+        return self.band in ("std", "se")
+
+    def summarize(self, values: Values, rate: Rate | None = None) -> Summary:
+        """Aggregate values [seeds, ...] over seeds; a single seed has no band.
+
+        Args:
+            values: [seeds, ...].
+            rate: Binomial scale of the values; None if they are not fractions.
+        """
+        center = center_of(values, self.center)
+        if self.band == "none" or len(values) < 2:
+            return Summary(center, None, None)
+        return Summary(center, *compute_band(values, self, rate))
+
+
+def finite(values: Iterable[float]) -> Values:
+    """Select the finite values."""
+    numbers = np.asarray(list(values), np.float64)
+    return numbers[np.isfinite(numbers)]
+
+
+def align(curves: Sequence[Curve]) -> tuple[Values, Values]:
+    """Interpolate the curves of several seeds linearly onto one grid of env steps.
+
+    Returns:
+        Env steps [T] and values [seeds, T]. The grid has every env step at which any seed was measured within the range
+        that all seeds have, thinned to at most `MOST_POINTS`. T is 0 if the seeds have no common range.
+    """
+    if not curves or any(not len(curve.steps) for curve in curves):
+        return np.empty(0), np.empty((len(curves), 0))
+    steps = np.unique(np.concatenate([curve.steps for curve in curves]))
+    first = max(curve.steps[0] for curve in curves)
+    last = min(curve.steps[-1] for curve in curves)
+    steps = steps[(steps >= first) & (steps <= last)]
+    if len(steps) > MOST_POINTS:
+        steps = steps[np.linspace(0, len(steps) - 1, MOST_POINTS).round().astype(int)]
+    return steps, np.stack([np.interp(steps, *curve) for curve in curves])
+
+
+def trailing_mean(x: Values, y: Values, window: float, n: Values | None = None) -> Values:
+    """Compute the mean of y over the last `window` of x at each point. Later points do not change it.
+
+    Args:
+        x: [T] ascending.
+        y: [T].
+        window: Length of the window, in the unit of x.
+        n: Weights [T], for y that are means over n; default: equal weights.
+    """
+    n = np.ones(len(y)) if n is None else n
+    first = np.searchsorted(x, x - window, side="right")
+    total, weight = (np.concatenate([[0.0], np.cumsum(part)]) for part in (y * n, n))
+    last = np.arange(1, len(x) + 1)
+    return (total[last] - total[first]) / (weight[last] - weight[first])
+
+
+def compute_band(values: Values, reading: Reading, rate: Rate | None = None) -> tuple[Values, Values]:
+    """Compute the edges of the band of values [seeds, ...]; needs at least two seeds."""
+    if reading.is_symmetric:
+        center, spread = center_of(values, reading.center), values.std(axis=0, ddof=1)
+        spread = spread / np.sqrt(len(values)) if reading.band == "se" else spread
+        return center - spread, center + spread
+    if reading.band == "ci":
+        return interval_over_seeds(values, reading.center, rate)
+    if reading.band == "bootstrap":
+        return bootstrap_interval(values, reading.center)
+    if reading.band == "iqr":
+        low, high = np.quantile(values, (0.25, 0.75), axis=0)
+        return low, high
+    return values.min(axis=0), values.max(axis=0)
+
+
+def mu_w(curve: Curve, at: Values | None = None) -> Values:
+    """Compute the time average of one seed's win rate from its first evaluation to t (normalized area under the curve).
+
+    Args:
+        curve: Win rate in [0, 1] over env steps.
+        at: Env steps t; default: the env steps of the curve.
+
+    Returns:
+        mu_w at each t; NaN before the first evaluation and after the last.
+
+    Source: (1/t) integral of the win rate by the trapezoid rule. Time counts from the first evaluation, which
+    follows the first training round, so that a constant win rate c has mu_w = c at every t.
+    """
+    steps, values = curve
+    t = steps if at is None else np.asarray(at, np.float64)
+    if not len(steps):
+        return np.full(len(t), np.nan)
+    areas = np.concatenate([[0.0], np.cumsum(np.diff(steps) * (values[1:] + values[:-1]) / 2)])
+    before = np.clip(np.searchsorted(steps, t, side="right") - 1, 0, len(steps) - 1)
+    value_at_t = np.interp(t, steps, values)
+    area = areas[before] + (t - steps[before]) * (values[before] + value_at_t) / 2
+    elapsed = t - steps[0]
+    mean = np.divide(area, elapsed, out=value_at_t.copy(), where=elapsed > 0)
+    return np.where((t < steps[0]) | (t > steps[-1]), np.nan, mean)
+
+
+def compute_mu_w_curve(curve: Curve) -> Curve:
+    """Compute mu_w of one seed at each of its env steps."""
+    return Curve(curve.steps, mu_w(curve))

@@ -1,0 +1,44 @@
+"""Percentile bootstrap over whole seeds."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.analysis.intervals import LEVEL, Center, Values, center_of
+
+BOOTSTRAP_COVERS = "With 3 to 5 seeds, a 95 % percentile bootstrap interval covers only 74 to 83 %."
+"""Measured by `emtc bench coverage`."""
+_RESAMPLES = 2000
+_BATCH = 128
+"""Resamples that are in memory at the same time."""
+
+
+def bootstrap_interval(values: Values, center: Center, *, level: float = LEVEL, seed: int = 0) -> tuple[Values, Values]:
+    """Compute the percentile bootstrap interval of a center from 2000 resamples of whole seeds.
+
+    `scipy.stats.bootstrap` gives the same numbers. For 500 points of five seeds it takes 115 to 360 ms, this function
+    13 to 35 ms, because five seeds have only 126 distinct resamples. A page redraws twelve lines on every click.
+
+    Args:
+        values: [seeds, ...]. A resample takes all values of a seed together.
+        center: Statistic of each resample.
+        level: Fraction of the resamples inside the interval.
+        seed: Random seed; equal values always have equal intervals.
+    """
+    resamples = np.sort(np.random.default_rng(seed).integers(len(values), size=(_RESAMPLES, len(values))), axis=1)
+    distinct, counts = np.unique(resamples, axis=0, return_counts=True)
+    batches = np.array_split(distinct, -(-len(distinct) // _BATCH))
+    centers = np.concatenate([center_of(values[rows], center, axis=1) for rows in batches])
+    order = np.argsort(centers, axis=0)
+    sorted_centers, cum_counts = np.take_along_axis(centers, order, axis=0), np.cumsum(counts[order], axis=0)
+    low, high = (_find_quantile(sorted_centers, cum_counts, q) for q in ((1 - level) / 2, (1 + level) / 2))
+    return low, high
+
+
+def _find_quantile(sorted_values: Values, cum_counts: NDArray[np.int64], q: float) -> Values:
+    """Return the quantile q of sorted values whose cumulative numbers of resamples are `cum_counts`."""
+    position = q * (_RESAMPLES - 1)
+    below, above = (
+        np.take_along_axis(sorted_values, (cum_counts <= k).sum(axis=0, keepdims=True), axis=0)[0]
+        for k in (np.floor(position), np.ceil(position))
+    )
+    return below + (position % 1) * (above - below)
