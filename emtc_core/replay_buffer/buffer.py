@@ -138,7 +138,7 @@ class ReplayBuffer:
 
         Raises:
             ValueError: If the episode is empty or longer than the limit.
-            ShapeError: If an array has another shape than `info` says.
+            ShapeError: If the shape of an array does not match `info`.
         """
         self._check_shapes(episode)
         place = self._next
