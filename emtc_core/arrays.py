@@ -1,10 +1,10 @@
-"""Dimension letters, the shape check that public functions call on entry, and a generator for each part of a run.
+"""Dimension letters of arrays, a shape check, and the random generators of a run.
 
 Letters used as suffixes of local arrays: B environments or episodes, T steps, N agents, A actions,
 O observation, S state, X embedding (4), M memory nodes, Q queries, K neighbors, H hidden.
 
-One seed per run becomes an independent generator per part. Streams are named, so adding a part never shifts the
-numbers that another part draws.
+Every part of a run gets an independent generator, derived from the run's seed and the name of the part. So a new part
+does not change the random numbers of other parts.
 """
 
 import zlib
@@ -23,22 +23,27 @@ class HasShape(Protocol):
 
 
 def check_shape(name: str, array: HasShape, expected: tuple[int | None, ...]) -> None:
-    """Refuse an array whose shape differs from `expected`; None stands for any length.
+    """Raise if the shape of an array is not as expected.
+
+    Args:
+        name: Name of the array, for the message.
+        array: The array.
+        expected: The shape; None means any length.
 
     Raises:
-        ShapeError: With the name, the rule and the shape that came.
+        ShapeError: If the shape differs.
     """
     shape = tuple(array.shape)
     if len(shape) == len(expected) and all(e is None or e == s for e, s in zip(expected, shape, strict=True)):
         return
-    wanted = ", ".join("any" if e is None else str(e) for e in expected)
+    rule = ", ".join("any" if e is None else str(e) for e in expected)
     hint = (
         "Did you transpose it?"
         if len(shape) == len(expected)
         and sorted(shape) == sorted(s if e is None else e for e, s in zip(expected, shape, strict=True))
         else ""
     )
-    raise ShapeError(f"{name} must have shape ({wanted}), got {shape}.", hint=hint, reason="shape", subject=name)
+    raise ShapeError(f"{name} must have shape ({rule}), got {shape}.", hint=hint, reason="shape", subject=name)
 
 
 def make_generator(seed: int, stream: str, *counters: int) -> np.random.Generator:
@@ -47,13 +52,19 @@ def make_generator(seed: int, stream: str, *counters: int) -> np.random.Generato
     Args:
         seed: The run's seed, >= 0.
         stream: Name of the part: "rollout", "replay", "memory", "embedder", "evaluation"…
-        counters: Further numbers (round, episode) that select a fresh stream each.
+        counters: Further numbers, such as round or episode. Each combination gives another independent stream.
     """
     return np.random.Generator(np.random.PCG64(_sequence(seed, stream, counters)))
 
 
 def derive_seed(seed: int, stream: str, *counters: int) -> int:
-    """Derive a 31-bit seed for a component that wants an integer (torch, an engine)."""
+    """Derive a 31-bit seed for a component that needs an integer seed (torch, a game engine).
+
+    Args:
+        seed: The run's seed, >= 0.
+        stream: Name of the component.
+        counters: Further numbers that select another seed.
+    """
     return int(_sequence(seed, stream, counters).generate_state(1, np.uint32)[0] >> 1)
 
 

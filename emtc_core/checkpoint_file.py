@@ -1,10 +1,10 @@
-"""The file that a checkpoint lies in: whose it is, which step, and a checksum of every byte.
+"""File format of a checkpoint: run id, env step, and a checksum of every byte.
 
-    magic | part | part | … | manifest (JSON) | digest of the manifest | its length | magic
+    magic | part | part | … | manifest (JSON) | digest of the manifest | length of the manifest | magic
 
-The manifest names the run, the env step, the schema and, for each part, where it lies and its digest; the parts fill
-the file without a gap. So a damaged bit is found wherever it is. Nothing here knows what a part means, and nothing
-needs torch: the pages ask this module how many good checkpoints a run has.
+The manifest contains the run id, the env step, the schema and, for each part, its offset, size and digest. The parts
+fill the file without a gap, so any damaged bit is detected. This module does not import torch, so that pages can use it
+to count the usable checkpoints of a run.
 """
 
 import json
@@ -21,12 +21,12 @@ from emtc_core.errors import CheckpointError
 
 SCHEMA: Final = 3
 BLAKE: Final = 2
-"""The schema before: parts have BLAKE2b digests, which take twice the time where a processor knows SHA-256."""
+"""The previous schema, with BLAKE2b digests: they take twice as long on a processor with SHA-256 instructions."""
 UNSIGNED: Final = 1
-"""The schema of the earliest versions: a zip archive with checksums of its own, which names no run."""
+"""The first schema: a zip archive with CRC32 checksums and without a run id."""
 
 FIRST_STEP: Final = 1000
-"""When a run leaves its first checkpoint, however long the interval: a run that dies young has one to go on from."""
+"""Env step of a run's first checkpoint, even if the interval is longer, so that a run that fails early can resume."""
 
 _MAGIC: Final = b"EMTCckpt"
 _SHA: Final = "sha256:"
@@ -37,33 +37,33 @@ _CHUNK_BYTES: Final = 2**20
 
 
 class Sink(Protocol):
-    """Where a part's writer puts its bytes."""
+    """Target of the bytes of one part."""
 
     def write(self, data: Any, /) -> int: ...
 
 
 @dataclass(frozen=True)
 class Part:
-    """One named piece of a checkpoint: where it lies in the file and the digest of its bytes."""
+    """One named part of a checkpoint: its position in the file and the digest of its bytes."""
 
     name: str
-    start: int
-    size: int
-    digest: str  # "sha256:" and hexadecimal digits; BLAKE2b's have no name before them
+    start: int  # offset from the start of the file [bytes]
+    size: int  # [bytes]
+    digest: str  # "sha256:" and hexadecimal digits; a BLAKE2b digest has no prefix
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint says of itself."""
+    """Contents of a checkpoint, as listed in the file itself."""
 
-    run_id: str | None  # None: of a schema that named no run
+    run_id: str | None  # None for the schema UNSIGNED
     env_step: int
     schema: int
     parts: tuple[Part, ...]
 
 
-class _Measured:
-    """Counts and digests what passes through to a file."""
+class _DigestingSink:
+    """Writes to a file, and computes the size and the digest of the bytes."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -82,22 +82,24 @@ class _Measured:
         return f"{_SHA}{self._digest.hexdigest()}"
 
     def flush(self) -> None:
-        """Nothing is held here."""
+        """Do nothing: there is no buffer here."""
 
 
 def write_checkpoint(
     path: Path, *, run_id: str, env_step: int, parts: Iterable[tuple[str, Callable[[Sink], None]]]
 ) -> None:
-    """Write a checkpoint durably: a killed writer leaves a `.partial`, which the next one removes.
+    """Write a checkpoint to a `.partial` file, sync it to disk, and rename it.
+
+    If the process is killed, the `.partial` file remains; the next call deletes it.
 
     Args:
-        path: Where it shall stand.
+        path: Final path of the checkpoint.
         run_id: The run that it belongs to.
-        env_step: Where the run stands.
+        env_step: Env steps of the run so far.
         parts: Name and writer of each part, in order.
 
     Raises:
-        OSError: If there is no room; then nothing is left.
+        OSError: If the disk is full or not writable. The `.partial` file is deleted then.
     """
     partial = path.with_suffix(".partial")
     try:
@@ -113,8 +115,12 @@ def write_checkpoint(
 def _write(partial: Path, *, run_id: str, env_step: int, parts: Iterable[tuple[str, Callable[[Sink], None]]]) -> None:
     with partial.open("wb") as file:
         file.write(_MAGIC)
-        written = [_write_part(file, name, write) for name, write in parts]
-        manifest = {"run_id": run_id, "env_step": env_step, "schema": SCHEMA, "parts": [vars(part) for part in written]}
+        entries: list[dict[str, Any]] = []
+        for name, write in parts:
+            start, sink = file.tell(), _DigestingSink(file)
+            write(sink)
+            entries.append(vars(Part(name, start, sink.size, sink.digest)))
+        manifest = {"run_id": run_id, "env_step": env_step, "schema": SCHEMA, "parts": entries}
         text = json.dumps(manifest).encode()
         file.write(text + _digest(text) + len(text).to_bytes(_LENGTH_BYTES, "big") + _MAGIC)
         file.flush()
@@ -122,16 +128,16 @@ def _write(partial: Path, *, run_id: str, env_step: int, parts: Iterable[tuple[s
 
 
 def read_manifest(path: Path) -> Manifest:
-    """Read what a checkpoint says of itself, checking everything but the bytes of its parts.
+    """Read and check the manifest of a checkpoint. The bytes of the parts are not checked.
 
     Raises:
-        CheckpointError: If it is truncated, foreign, damaged or of a newer schema.
+        CheckpointError: If the file is truncated, damaged, not a checkpoint, or of a newer schema.
     """
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             if file.read(2) == b"PK":
-                return Manifest(None, _step_in_name(path), UNSIGNED, ())
+                return Manifest(None, _parse_step(path), UNSIGNED, ())
             return _read_manifest(path, file, size)
     except OSError as exc:
         raise CheckpointError(
@@ -140,10 +146,10 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def read_part(path: Path, part: Part) -> bytes:
-    """Read one part and check it.
+    """Read one part and check its digest.
 
     Raises:
-        CheckpointError: If its bytes are not those that were written.
+        CheckpointError: If the file cannot be read or the digest differs.
     """
     try:
         with path.open("rb") as file:
@@ -159,12 +165,12 @@ def read_part(path: Path, part: Part) -> bytes:
 
 @dataclass(frozen=True)
 class Examined:
-    """One checkpoint of a run as it stands in the folder."""
+    """Result of checking one checkpoint file."""
 
     name: str
     env_step: int
     fault: str | None
-    """Why it cannot be used, or None."""
+    """Why the file cannot be used; None if it can."""
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
@@ -173,23 +179,27 @@ def list_checkpoints(folder: Path) -> list[Path]:
 
 
 def list_best(folder: Path) -> list[Path]:
-    """List the policies of a run's best evaluations, oldest first: the newest is that of the best so far."""
+    """List the policies of a run's best evaluations, oldest first. The newest is the best so far."""
     return sorted(folder.glob("best-*.pt"))
 
 
 def list_idle_best(best: Sequence[str], checkpoints: Sequence[str]) -> list[str]:
-    """List the best policies that nothing needs: needed are the newest, and the newest before each kept checkpoint.
+    """List the best policies that can be deleted: all but the newest, and the newest up to each checkpoint.
 
-    A run that goes back to a checkpoint loses the evaluations after it, and the best of those before it counts again.
+    A run that resumes from a checkpoint loses the later evaluations. The best one up to that step is then its best.
+
+    Args:
+        best: File names of the best policies.
+        checkpoints: File names of the run's checkpoints.
     """
-    steps = {_step_in_name(Path(name)): name for name in best}
-    moments = [max(steps, default=0), *(_step_in_name(Path(name)) for name in checkpoints)]
-    needed = {max((step for step in steps if step <= moment), default=-1) for moment in moments}
+    steps = {_parse_step(Path(name)): name for name in best}
+    bounds = [max(steps, default=0), *(_parse_step(Path(name)) for name in checkpoints)]
+    needed = {max((step for step in steps if step <= bound), default=-1) for bound in bounds}
     return [name for step, name in steps.items() if step not in needed]
 
 
 def examine(folder: Path, run_id: str) -> list[Examined]:
-    """Check every checkpoint of a run without loading one, newest first; a file is read once as long as it stays."""
+    """Check every checkpoint of a run, newest first. An unchanged file is read only once per process."""
     return [_examine(path, run_id) for path in reversed(list_checkpoints(folder))]
 
 
@@ -199,38 +209,50 @@ def examine_best(folder: Path, run_id: str) -> list[Examined]:
 
 
 def examine_open(name: str, file: BinaryIO, size: int, run_id: str) -> Examined:
-    """Check an open checkpoint that lies elsewhere, but for the bytes of its parts: whoever fetches it checks those."""
+    """Check the manifest of an open checkpoint in another storage. The caller checks the parts after the download.
+
+    Args:
+        name: File name of the checkpoint.
+        file: The open file.
+        size: Size of the file [bytes].
+        run_id: The run that it must belong to.
+    """
     path = Path(name)
     try:
         manifest = _read_manifest(path, file, size)
         check_owner(path, manifest, run_id)
     except CheckpointError as exc:
-        return Examined(name, _step_in_name(path), str(exc))
+        return Examined(name, _parse_step(path), str(exc))
     return Examined(name, manifest.env_step, None)
 
 
 def set_newer_aside(folder: Path, env_step: int) -> None:
-    """Rename what lies beyond a step that the run went back to, so that nothing takes it for the run's state."""
+    """Rename the files of later steps to `.aside`, after the run went back to `env_step`."""
     for path in [*list_checkpoints(folder), *list_best(folder)]:
-        if _step_in_name(path) > env_step:
+        if _parse_step(path) > env_step:
             path.replace(path.with_suffix(".aside"))
 
 
 def name_checkpoint(env_step: int) -> str:
-    """File name of the checkpoint at a step, so that names sort as steps do."""
+    """Make the file name of the checkpoint at a step. Names sort in the order of steps."""
     return f"checkpoint-{env_step:012d}.pt"
 
 
 def name_best(env_step: int) -> str:
-    """File name of the policy that an evaluation at a step found to be the best so far."""
+    """Make the file name of the policy whose evaluation at a step is the best so far."""
     return f"best-{env_step:012d}.pt"
 
 
 def check_owner(path: Path, manifest: Manifest, run_id: str) -> None:
-    """Refuse a checkpoint that says that it belongs to another run.
+    """Raise if a checkpoint belongs to another run.
+
+    Args:
+        path: The checkpoint, for the message.
+        manifest: Its manifest; a manifest without a run id is accepted.
+        run_id: The run that it must belong to.
 
     Raises:
-        CheckpointError: If it does.
+        CheckpointError: If the run ids differ.
     """
     if manifest.run_id not in (None, run_id):
         raise CheckpointError(
@@ -243,15 +265,15 @@ def _examine(path: Path, run_id: str) -> Examined:
         manifest = verify(path)
         check_owner(path, manifest, run_id)
     except CheckpointError as exc:
-        return Examined(path.name, _step_in_name(path), str(exc))
+        return Examined(path.name, _parse_step(path), str(exc))
     return Examined(path.name, manifest.env_step, None)
 
 
 def verify(path: Path) -> Manifest:
-    """Check every byte of a checkpoint; a file that has not changed since is not read again.
+    """Check every byte of a checkpoint. The result is cached until the file's size or modification time changes.
 
     Raises:
-        CheckpointError: If it is truncated, foreign, damaged or of a newer schema.
+        CheckpointError: If the file is truncated, damaged, not a checkpoint, or of a newer schema.
     """
     try:
         stat = path.stat()
@@ -259,17 +281,17 @@ def verify(path: Path) -> Manifest:
         raise CheckpointError(
             f"{path.name} cannot be read: {exc.strerror}.", reason="not_readable", subject=path.name
         ) from exc
-    found = _verify(path, stat.st_size, stat.st_mtime_ns)
-    if isinstance(found, CheckpointError):
-        raise CheckpointError(found.message, reason=found.reason, subject=found.subject)
-    return found
+    result = _verify(path, stat.st_size, stat.st_mtime_ns)
+    if isinstance(result, CheckpointError):
+        raise CheckpointError(result.message, reason=result.reason, subject=result.subject)
+    return result
 
 
 def check_archive(path: Path) -> None:
-    """Check an unsigned checkpoint by the checksums of its archive.
+    """Check the CRC32 checksums of a checkpoint of the schema UNSIGNED.
 
     Raises:
-        CheckpointError: If one is wrong or the archive cannot be read.
+        CheckpointError: If a checksum is wrong or the archive cannot be read.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -291,17 +313,13 @@ def _verify(path: Path, size: int, changed_ns: int) -> Manifest | CheckpointErro
         if manifest.schema == UNSIGNED:
             check_archive(path)
         for part in manifest.parts:
-            _verify_part(path, part)
+            with path.open("rb") as file:
+                file.seek(part.start)
+                remaining = range(part.size, 0, -_CHUNK_BYTES)
+                _check_part(path, part, (file.read(min(n_bytes, _CHUNK_BYTES)) for n_bytes in remaining))
     except CheckpointError as exc:
         return CheckpointError(str(exc), reason=exc.reason, subject=exc.subject)
     return manifest
-
-
-def _verify_part(path: Path, part: Part) -> None:
-    with path.open("rb") as file:
-        file.seek(part.start)
-        left = range(part.size, 0, -_CHUNK_BYTES)
-        _check_part(path, part, (file.read(min(each, _CHUNK_BYTES)) for each in left))
 
 
 def _check_part(path: Path, part: Part, chunks: Iterable[bytes]) -> None:
@@ -314,12 +332,6 @@ def _check_part(path: Path, part: Part, chunks: Iterable[bytes]) -> None:
             reason="checksum",
             subject=path.name,
         )
-
-
-def _write_part(file: BinaryIO, name: str, write: Callable[[Sink], None]) -> Part:
-    start, sink = file.tell(), _Measured(file)
-    write(sink)
-    return Part(name, start, sink.size, sink.digest)
 
 
 def _read_manifest(path: Path, file: BinaryIO, size: int) -> Manifest:
@@ -341,38 +353,40 @@ def _read_manifest(path: Path, file: BinaryIO, size: int) -> Manifest:
             f"{path.name} is damaged: the checksum of its manifest is wrong.", reason="checksum", subject=path.name
         )
     try:
-        return _parse(path, json.loads(text), ends_at=start)
+        return _parse_manifest(path, json.loads(text), parts_end=start)
     except (ValueError, KeyError, TypeError) as exc:
         raise CheckpointError(
-            f"{path.name} is no checkpoint of this program: its manifest lacks {exc}.",
+            f"{path.name} is not a checkpoint of this program: its manifest is not valid ({exc}).",
             reason="damaged",
             subject=path.name,
         ) from exc
 
 
-def _parse(path: Path, said: Mapping[str, Any], *, ends_at: int) -> Manifest:
-    if said["schema"] not in (BLAKE, SCHEMA):
+def _parse_manifest(path: Path, content: Mapping[str, Any], *, parts_end: int) -> Manifest:
+    if content["schema"] not in (BLAKE, SCHEMA):
         raise CheckpointError(
-            f"{path.name} has schema {said['schema']}, this version reads up to {SCHEMA}.",
+            f"{path.name} has schema {content['schema']}, this version reads up to {SCHEMA}.",
             reason="newer_schema",
             subject=path.name,
         )
-    parts = tuple(Part(**part) for part in said["parts"])
-    place = len(_MAGIC)
+    parts = tuple(Part(**part) for part in content["parts"])
+    offset = len(_MAGIC)
     for part in parts:
-        if part.start != place:
+        if part.start != offset:
             raise CheckpointError(
-                f"{path.name} is damaged: its part {part.name!r} does not lie where it should.",
+                f"{path.name} is damaged: its part {part.name!r} starts at byte {part.start:,}, not {offset:,}.",
                 reason="damaged",
                 subject=path.name,
             )
-        place += part.size
-    if place != ends_at:
-        raise CheckpointError(f"{path.name} is damaged: its parts do not fill it.", reason="damaged", subject=path.name)
-    return Manifest(str(said["run_id"]), int(said["env_step"]), int(said["schema"]), parts)
+        offset += part.size
+    if offset != parts_end:
+        raise CheckpointError(
+            f"{path.name} is damaged: its parts do not fill the file.", reason="damaged", subject=path.name
+        )
+    return Manifest(str(content["run_id"]), int(content["env_step"]), int(content["schema"]), parts)
 
 
-def _step_in_name(path: Path) -> int:
+def _parse_step(path: Path) -> int:
     digits = path.stem.rpartition("-")[2]
     return int(digits) if digits.isdecimal() else 0
 

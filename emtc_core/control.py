@@ -1,8 +1,8 @@
-"""How the outside world steers a running trainer: commands in, heartbeats and acknowledgements out.
+"""Commands and questions for a running trainer.
 
-`storage.runs.control.DatabaseControl` implements the protocol; `NoControl` runs to the end undisturbed; `Steering`
-is how the trainer obeys. A command changes how the training goes on in time; a question asks what the present policy
-does, and changes nothing of the training.
+`storage.runs.control.DatabaseControl` implements the protocol `Control`. `NoControl` never returns a command.
+`CommandHandler` is the trainer's side: it polls a control and carries commands out. A command (stop, pause, resume)
+controls the training. A question asks for episodes of the current policy and does not change the training.
 """
 
 import time
@@ -18,45 +18,45 @@ PAUSE_POLL_S = 0.2
 
 @dataclass(frozen=True)
 class Question:
-    """What somebody wants to see of the present policy: an evaluation, or one episode."""
+    """A request for episodes of the current policy: an evaluation, or one episode."""
 
     kind: QuestionKind
     number: int
-    """Which question it is, > 0 and never used twice: its seeds and its answer go by it."""
+    """Number of the question, > 0 and unique in the run. It selects the seeds and identifies the answer."""
     again_of: int | None = None
-    """The training episode whose start a `play` repeats; None starts anew."""
+    """Number of the training episode whose start a `play` repeats. None: a new start."""
 
 
 class Control(Protocol):
-    """Polled by the trainer between environment steps; a poll must cost microseconds when nothing is new."""
+    """Source of commands. The trainer polls it between environment steps, so an empty poll must take microseconds."""
 
     def poll(self) -> Command | Question | None:
-        """Take the oldest unacknowledged command or question and acknowledge it, or None."""
+        """Acknowledge and return the oldest new command or question; None if there is none."""
 
     def set_status(self, status: Literal["running", "paused"]) -> None:
-        """Publish that the trainer obeyed a pause or a resume."""
+        """Publish the trainer's status after a pause or a resume."""
 
 
 class NoControl(Control):
-    """Nobody gives commands."""
+    """A control without commands."""
 
 
-class StopRequested(Exception):  # noqa: N818  (no failure: it takes the trainer out of whatever it does)
-    """Somebody said stop."""
+class StopRequested(Exception):  # noqa: N818  (not an error: it ends the trainer's current work)
+    """Raised on a stop command."""
 
 
-class Steering:
-    """Carries out commands wherever the trainer can bear it, so that none waits for the end of a round."""
+class CommandHandler:
+    """Carries out commands inside a round too, so that a command does not wait for the end of the round."""
 
     def __init__(
         self, control: Control, *, before_pause: Callable[[], None], answer: Callable[[Question], None]
     ) -> None:
-        """Obey a control.
+        """Make a handler for one trainer.
 
         Args:
-            control: Where commands and questions come from.
-            before_pause: Makes everything visible that happened so far.
-            answer: Answers a question. It calls `listen` now and then, and never `obey` or `hold`.
+            control: Source of commands and questions.
+            before_pause: Called before a pause; writes all recorded rows to the database.
+            answer: Answers a question. It may call `poll`, but not `handle` or `handle_without_questions`.
         """
         self._control = control
         self._before_pause = before_pause
@@ -64,47 +64,44 @@ class Steering:
         self._paused = False
         self._questions: deque[Question] = deque()
 
-    def obey(self) -> None:
-        """Carry out and answer what was asked since the last call; stay inside while paused, and answer there too.
+    def handle(self) -> None:
+        """Carry out new commands and answer new questions. While paused, wait and continue to answer questions.
 
         Raises:
-            StopRequested: If somebody said stop.
+            StopRequested: On a stop command.
         """
-        self.listen()
+        self.poll()
         while self._questions or self._paused:
             if self._questions:
                 self._answer(self._questions.popleft())
             else:
                 time.sleep(PAUSE_POLL_S)
-            self.listen()
+            self.poll()
 
-    def hold(self) -> None:
-        """Do as `obey`, but keep questions for its next call: the environments that would answer are in use.
+    def handle_without_questions(self) -> None:
+        """Carry out new commands, but keep questions for the next `handle`: an evaluation uses the environments.
 
         Raises:
-            StopRequested: If somebody said stop.
+            StopRequested: On a stop command.
         """
-        self.listen()
+        self.poll()
         while self._paused:
             time.sleep(PAUSE_POLL_S)
-            self.listen()
+            self.poll()
 
-    def listen(self) -> None:
-        """Take what was asked and wait for nothing.
+    def poll(self) -> None:
+        """Read new commands and questions without waiting.
 
         Raises:
-            StopRequested: If somebody said stop.
+            StopRequested: On a stop command.
         """
-        while asked := self._control.poll():
-            if asked == "stop":
+        while request := self._control.poll():
+            if request == "stop":
                 raise StopRequested
-            if isinstance(asked, Question):
-                self._questions.append(asked)
-            elif asked in ("pause", "resume") and self._paused != (asked == "pause"):
-                self._paused = asked == "pause"
-                self._publish()
-
-    def _publish(self) -> None:
-        if self._paused:
-            self._before_pause()
-        self._control.set_status("paused" if self._paused else "running")
+            if isinstance(request, Question):
+                self._questions.append(request)
+            elif request in ("pause", "resume") and self._paused != (request == "pause"):
+                self._paused = request == "pause"
+                if self._paused:
+                    self._before_pause()
+                self._control.set_status("paused" if self._paused else "running")

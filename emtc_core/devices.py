@@ -1,8 +1,8 @@
-"""Where a run computes: CUDA when there is one, else the CPU with a sensible number of threads; and its random tensors.
+"""Device and number of threads of a run, copies between host and device, timing, and random tensors.
 
-Random tensors of whatever computes on a device are drawn on the host and sent along, so that a run can change devices:
-a generator of a GPU has another algorithm and a state of 16 bytes, which no CPU can go on from. Every stateful
-generator of a run is therefore one of the host; what is drawn is small, and nobody waits for it to arrive.
+Random tensors are drawn on the host and copied to the device, so that a run can be resumed on another device. A GPU's
+generator uses another algorithm with a state of 16 bytes, which a CPU generator cannot continue. So every generator
+whose state is saved is on the host. The tensors are small, and the copies run in the background.
 """
 
 import contextlib
@@ -25,17 +25,18 @@ from torch import Tensor
 from emtc_core.errors import missing_cuda
 
 MOST_THREADS = 4
-"""Of `train.threads = auto`: the networks are small, and what an update does alone does not shrink."""
+"""Maximum of `train.threads = auto`: the networks are small, and a part of an update always runs in one thread."""
 GLANCE_S = 0.3
+"""Time in which the use of the processor is measured [s]."""
 CUBLAS_WORKSPACE = ":16:8"
-"""Of the two sizes that make cuBLAS deterministic, the one that cuDNN's recurrent layers take, too."""
+"""The one of two workspace sizes for deterministic cuBLAS that cuDNN's recurrent layers also support."""
 
 
 def choose_device(wanted: Literal["auto", "cpu", "cuda"]) -> torch.device:
     """Choose the device of a run.
 
     Raises:
-        ConfigError: If CUDA is wanted and there is none.
+        ConfigError: If CUDA is required and there is no CUDA device.
     """
     if wanted == "cuda" and not torch.cuda.is_available():
         raise missing_cuda("train.device")
@@ -54,10 +55,11 @@ def set_matmul_precision(precision: Literal["highest", "high"]) -> None:
 
 
 def set_determinism(wanted: bool) -> None:
-    """Choose or give up deterministic algorithms on CUDA in this process (`train.deterministic`).
+    """Switch deterministic algorithms on CUDA on or off in this process (`train.deterministic`).
 
-    Sets what PyTorch's notes on reproducibility list. It comes before the first matrix product: cuBLAS reads its
-    workspace's size once. An operation without a deterministic algorithm then raises a RuntimeError; none is used here.
+    Sets the options in PyTorch's notes on reproducibility. It must be called before the first matrix product, because
+    cuBLAS reads its workspace size only once. An operation without a deterministic algorithm then raises a
+    RuntimeError; this project uses no such operation.
     """
     if wanted:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", CUBLAS_WORKSPACE)
@@ -70,18 +72,18 @@ def set_determinism(wanted: bool) -> None:
 
 
 def send(array: NDArray[np.generic], device: torch.device) -> torch.Tensor:
-    """Put an array on a device; to a GPU it travels in the background, so that nobody waits for the work before it."""
+    """Copy an array to a device. A copy to a GPU runs in the background: it does not wait for earlier GPU work."""
     return send_tensor(torch.from_numpy(np.ascontiguousarray(array)), device)
 
 
 def send_tensor(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Put a host tensor on a device, as `send` does an array."""
+    """Copy a host tensor to a device, like `send`."""
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 @dataclass(frozen=True)
 class AsyncCopy:
-    """A tensor on its way to the host."""
+    """A tensor that is being copied to the host."""
 
     value: torch.Tensor
     arrived: torch.cuda.Event | None = None
@@ -91,14 +93,14 @@ class AsyncCopy:
         return self.arrived is None or self.arrived.query()
 
     def wait(self) -> torch.Tensor:
-        """Return it when it has arrived."""
+        """Wait for the copy and return the tensor."""
         if self.arrived is not None:
             self.arrived.synchronize()
         return self.value
 
 
 def fetch(tensor: torch.Tensor) -> AsyncCopy:
-    """Copy a tensor to the host; from a GPU it travels in the background, so that nobody waits for the work before."""
+    """Copy a tensor to the host. A copy from a GPU runs in the background: it does not wait for earlier GPU work."""
     tensor = tensor.detach()
     if not tensor.is_cuda:
         return AsyncCopy(tensor)
@@ -110,13 +112,13 @@ def fetch(tensor: torch.Tensor) -> AsyncCopy:
 
 @dataclass(frozen=True)
 class Elapsed:
-    """A measured time: by the host's clock, or between two events of a GPU."""
+    """A measured time, by the host's clock or between two GPU events."""
 
     host_ms: float
     events: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
 
     def read_ms(self) -> float:
-        """Return the time [ms]; waits until a GPU has come to its end."""
+        """Return the time [ms]. Waits until the GPU has reached the second event."""
         if self.events is None:
             return self.host_ms
         start, end = self.events
@@ -125,10 +127,10 @@ class Elapsed:
 
 
 class Stopwatch:
-    """Measures work on a device from the moment when it is made.
+    """Measures the time of work on a device, from the creation of the stopwatch.
 
-    On a GPU both ends are events of its stream. The host's clock would measure how long the launches take, and count
-    the wait for earlier work as time of whatever reads a value first.
+    On a GPU, start and end are events of its stream. The host's clock would only measure the kernel launches, and it
+    would add the wait for earlier work to the code that first reads a value.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -136,7 +138,7 @@ class Stopwatch:
         self._event = _record_event() if device.type == "cuda" else None
 
     def stop(self) -> Elapsed:
-        """Return the time until now, which may be read later; measuring goes on."""
+        """Return the time until now, to be read later. The stopwatch continues."""
         events = (self._event, _record_event()) if self._event else None
         return Elapsed(1e3 * (time.perf_counter() - self._started_s), events)
 
@@ -148,7 +150,7 @@ def _record_event() -> torch.cuda.Event:
 
 
 def autocast(device: torch.device, *, wanted: bool) -> contextlib.AbstractContextManager[object]:
-    """Compute in bfloat16 where that is safe, on CUDA if wanted."""
+    """Make the context of bfloat16 autocast, on CUDA only and if it is enabled."""
     if wanted and device.type == "cuda":
         return torch.autocast("cuda", torch.bfloat16)
     return contextlib.nullcontext()
@@ -157,8 +159,8 @@ def autocast(device: torch.device, *, wanted: bool) -> contextlib.AbstractContex
 def configure_threads() -> None:
     """Let every operation of torch use one thread.
 
-    The networks are small: two threads that wait for each other at every operation are slower than one, and several
-    times slower on a busy machine. `train.threads` shares out episodes instead (learner.parts).
+    The networks are small: with two threads, the synchronization at every operation takes longer than the work saves,
+    and several times longer on a busy machine. `train.threads` distributes episodes instead (`learner.parts`).
     """
     torch.set_num_threads(1)
     _spare_compiler()
@@ -166,10 +168,10 @@ def configure_threads() -> None:
 
 @cache
 def _spare_compiler() -> None:
-    """Let torch's optimizers work without torch's compiler: loading it takes a third of the time of a trainer's start.
+    """Prevent torch's optimizers from importing torch's compiler, which takes a third of a trainer's start time.
 
-    Around each step they call it twice, to no effect where nothing is compiled; the step itself is torch's own. Nothing
-    is changed where the compiler has been loaded already, or of a torch that is built otherwise.
+    The optimizers call the compiler before and after each step, which has no effect without compiled code. The step
+    itself does not change. Nothing is changed if the compiler is already imported, or if torch has other internals.
     """
     if "torch._dynamo" in sys.modules:
         return
@@ -184,12 +186,12 @@ def _spare_compiler() -> None:
 
 
 def choose_threads(wanted: int | Literal["auto"], *, alone: bool = True, beside: int = 0) -> int:
-    """Turn `train.threads` into a number; auto counts the cores that nothing uses at this moment.
+    """Choose the number of threads of an update (`train.threads`). auto counts the idle cores.
 
     Args:
-        wanted: As configured.
-        alone: Whether this run may have them all; one of a sweep's runs may not.
-        beside: Threads that the learner has besides, for which auto leaves a core.
+        wanted: The configured value.
+        alone: Whether the run may use all idle cores; False for a run of a sweep.
+        beside: Number of further threads of the learner; auto leaves one core for each.
     """
     if wanted != "auto":
         return max(1, wanted)
@@ -197,7 +199,7 @@ def choose_threads(wanted: int | Literal["auto"], *, alone: bool = True, beside:
 
 
 def count_idle_cores() -> int:
-    """Count the cores that this process may use and nobody does, at least one: the run's own."""
+    """Count the idle cores that this process may use, at least one."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     busy = psutil.cpu_percent(interval=GLANCE_S) / 100 * (os.cpu_count() or 1)
     return max(1, usable - round(busy))
@@ -212,12 +214,12 @@ def rand(shape: Sequence[int], *, generator: torch.Generator, device: torch.devi
 
 
 def permutation(n: int, *, generator: torch.Generator, device: torch.device) -> Tensor:
-    """Draw an order of n things, int64."""
+    """Draw a random permutation of 0 … n-1 [n], int64."""
     return send_tensor(torch.randperm(n, generator=generator), device)
 
 
 def fork(generator: torch.Generator, device: torch.device) -> torch.Generator:
-    """Make a generator on a device for many draws at once, seeded by the host's; on the CPU it is the host's own."""
+    """Make a generator on a GPU, seeded by the host's generator. On the CPU, return the host's generator."""
     if device.type == "cpu":
         return generator
     seed = int(torch.randint(2**62, (), generator=generator))
@@ -225,12 +227,12 @@ def fork(generator: torch.Generator, device: torch.device) -> torch.Generator:
 
 
 def branch(generator: torch.Generator) -> torch.Generator:
-    """Make a generator for one of several threads, seeded by the one they share."""
+    """Make a generator for one thread, seeded by a shared generator."""
     return torch.Generator().manual_seed(int(torch.randint(2**62, (), generator=generator)))
 
 
 def restore(generator: torch.Generator, state: Tensor) -> None:
-    """Go on from a saved state; one that a GPU's generator left seeds this one, always in the same way."""
+    """Restore a saved state. The state of a GPU's generator is hashed to a seed, so the result is repeatable."""
     state = state.cpu()
     if state.shape == generator.get_state().shape:
         generator.set_state(state)
@@ -238,13 +240,13 @@ def restore(generator: torch.Generator, state: Tensor) -> None:
     digest = hashlib.sha256(state.numpy().tobytes()).digest()
     generator.manual_seed(int.from_bytes(digest[:7]))
     _LOG.warning(
-        "The checkpoint's random numbers come from a GPU's generator, which this version does not use. They go on from "
-        "a seed made of its state: repeatable, but not what the run would have drawn there."
+        "The checkpoint has the state of a GPU's random generator, which this version does not use. A seed is computed "
+        "from it: the result is repeatable, but the random numbers differ from those of the GPU's generator."
     )
 
 
 def copy_state(state: Any) -> Any:
-    """Copy nested dictionaries and lists of tensors and plain values; tensors stay on their devices."""
+    """Copy nested dictionaries and lists of tensors and plain values. Tensors stay on their devices."""
     if isinstance(state, Tensor):
         return state.detach().clone()
     if isinstance(state, dict):

@@ -2,33 +2,33 @@
 
     EmtcError
     ├── ConfigError             a setting is unknown, out of bounds or contradicts another
-    │   └── PluginError         something from outside this project is missing, broken or breaks its contract
-    ├── ShapeError              an array does not have the dimensions that its reader needs
-    ├── EnvUnavailableError     an environment or map is unknown here, or something it needs is missing
+    │   └── PluginError         a plug-in is missing, cannot be loaded or breaks its contract
+    ├── ShapeError              an array does not have the required dimensions
+    ├── EnvUnavailableError     an environment or map is unknown, or something that it needs is not installed
     ├── CheckpointError         a checkpoint is missing, truncated or of another configuration
     ├── NonFiniteLossError      training produced NaN or infinity
-    ├── ClusterError            a cluster cannot be reached, cannot do the work, or keeps no worker
-    ├── RunInterruptedError     somebody ended a run before it could leave a checkpoint
+    ├── ClusterError            a cluster cannot be reached, lacks something, or lost its workers
+    ├── RunInterruptedError     a run was killed before its first checkpoint
     └── StorageError            the database cannot be opened, read or written
-        ├── RunNotFoundError    no run, or more than one, answers to an id
-        ├── RunStateError       the run is not in a state that allows what was asked
-        │   └── UnheardError    a trainer was asked for something and took no notice yet
+        ├── RunNotFoundError    no run, or more than one run, has this id
+        ├── RunStateError       the state of the run does not allow the operation
+        │   └── UnheardError    a trainer did not acknowledge a command in time
         ├── EntryNotFoundError  no notebook entry has this id
-        ├── EntryChangedError   somebody else changed a notebook entry meanwhile
-        ├── LeftOutError        what was asked for was thinned away, or left out of a bundle, on purpose
+        ├── EntryChangedError   another user changed the notebook entry in the meantime
+        ├── LeftOutError        the data were removed by thinning, or are not part of the bundle
         └── NewerDatabaseError  the database was written by a newer version
 
-An error carries data. `ConfigError.faults` lists what is wrong with settings; every other error has a `reason` and a
-`subject`. Text is made by `describe_fault` and `describe_error` where it is shown, and it is never parsed.
-A message reads: thing + rule + value. Next step.
+An error contains data. `ConfigError.faults` lists the faults of settings; every other error has a `reason` and a
+`subject`. `describe_fault` and `describe_error` make the text where it is shown. No code parses the text.
+A message has the form: thing + rule + value. Next step.
 """
 
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-_LONGEST_SHOWN = 60
-_LONGEST_KEY = 80
+_MAX_VALUE_CHARS = 60
+_MAX_KEY_CHARS = 80
 
 
 class NoValue(Enum):
@@ -38,33 +38,33 @@ class NoValue(Enum):
 
 
 NO_VALUE: Final = NoValue.NO_VALUE
-"""The value of a fault that is not about a value; None is a value that a user can give."""
+"""Value of a fault that has no value. None cannot be used: a user can set it."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One thing that is wrong with what a user gave."""
+    """One fault of a user's input."""
 
     key: str = ""
-    """Dotted setting, or another name of what was given (an option, a column); empty if there is none to name."""
+    """Dotted setting, or the name of an option, a column or a file; empty if there is none."""
     value: object = NO_VALUE
-    """The value as it was given."""
+    """The value that the user entered."""
     rule: str = ""
-    """What must be, after the key: "must be >= 1". A complete clause if there is no key."""
+    """The broken rule, written after the key: "must be >= 1". A complete clause if there is no key."""
     hint: str = ""
-    """What to do: complete sentences, or empty."""
+    """The next step for the user: complete sentences, or empty."""
     related: tuple[str, ...] = ()
-    """Other settings that the rule compares `key` with."""
+    """Other settings that the rule compares with `key`."""
 
 
 def describe_fault(fault: Fault, *, with_key: bool = True) -> str:
-    """Write a fault as a sentence, and its hint after it.
+    """Write a fault as a sentence, followed by its hint.
 
     Args:
-        fault: What is wrong.
-        with_key: Start with the key; without it the sentence starts with the rule, for a text next to a form field.
+        fault: The fault.
+        with_key: Whether the sentence starts with the key. False for a text next to a form field.
     """
-    key = shorten(fault.key, _LONGEST_KEY) if with_key else ""
+    key = shorten(fault.key, _MAX_KEY_CHARS) if with_key else ""
     key = f"The {key}" if key and " " in fault.key else key  # "sweep file" is a noun, "gate.tau_end" is a name
     clause = f"{key} {fault.rule}" if key else fault.rule
     if fault.key and not key:
@@ -75,31 +75,31 @@ def describe_fault(fault: Fault, *, with_key: bool = True) -> str:
 
 
 def describe_error(error: BaseException) -> list[str]:
-    """Write an error as sentences: one for each fault of a `ConfigError`, else its message."""
+    """Write an error as sentences: one per fault of a `ConfigError`; the message of another error."""
     return [describe_fault(fault) for fault in error.faults] if isinstance(error, ConfigError) else [str(error)]
 
 
-def shorten(text: str, longest: int = _LONGEST_SHOWN) -> str:
-    """Cut a long text for a sentence."""
+def shorten(text: str, longest: int = _MAX_VALUE_CHARS) -> str:
+    """Cut a text after `longest` characters."""
     return text if len(text) <= longest else f"{text[:longest]} …"
 
 
 def quote(value: object) -> str:
-    """Write a value as it was given, short enough for a sentence."""
+    """Write a value with `repr`, cut to the length of a sentence."""
     try:
         return shorten(repr(value))
-    except ValueError:  # an integer of thousands of digits
-        return "a number of thousands of digits"
+    except ValueError:  # repr refuses an integer with thousands of digits
+        return "a number with thousands of digits"
 
 
 class EmtcError(Exception):
-    """Base of all deliberate errors; its text is one or two sentences fit for a user.
+    """Base class of all errors of this project. The text has one or two sentences for the user.
 
     Args:
         message: The cause.
-        hint: What to do: complete sentences, or empty.
-        reason: Which of the faults of this type it is, as a fixed word such as "read_only", for callers and tests.
-        subject: What it is about: the id of a run, a path, a setting, a column.
+        hint: The next step for the user: complete sentences, or empty.
+        reason: Fixed word for the kind of fault, such as "read_only". Callers and tests compare it.
+        subject: The object concerned: id of a run, path, setting or column.
     """
 
     def __init__(self, message: str = "", *, hint: str = "", reason: str = "", subject: object = "") -> None:
@@ -117,7 +117,7 @@ class ConfigError(EmtcError):
     """A setting is unknown, out of bounds or contradicts another.
 
     Args:
-        faults: What is wrong. A text is the rule of a fault that has this `key`, `value` and `hint`.
+        faults: The faults. A text is the rule of a fault with the `key`, `value` and `hint` below.
         key: See `Fault`.
         value: See `Fault`.
         hint: See `Fault`.
@@ -129,28 +129,28 @@ class ConfigError(EmtcError):
             for fault in faults
         ]
         super().__init__()
-        self.args = tuple(self.faults)  # by which it is copied and pickled
+        self.args = tuple(self.faults)  # copy and pickle call the class with these
 
     def __str__(self) -> str:
         return "\n".join(map(describe_fault, self.faults))
 
 
 def missing_cuda(key: str) -> ConfigError:
-    """The error about a setting that is cuda on a machine where torch finds no CUDA device."""
+    """Make the error for a setting that is cuda on a machine without a CUDA device."""
     rule = "must be auto or cpu, because torch finds no CUDA device here"
     return ConfigError(rule, key=key, value="cuda", hint="See: emtc doctor")
 
 
 class ShapeError(EmtcError):
-    """An array does not have the dimensions that its reader needs."""
+    """An array does not have the required dimensions."""
 
 
 class PluginError(ConfigError):
-    """Something from outside this project is missing, cannot be loaded or breaks its contract."""
+    """A plug-in is missing, cannot be loaded or breaks its contract."""
 
 
 class EnvUnavailableError(EmtcError):
-    """An environment or map is unknown here, or something that it needs is missing."""
+    """An environment or map is unknown, or something that it needs is not installed."""
 
 
 class CheckpointError(EmtcError):
@@ -162,11 +162,11 @@ class NonFiniteLossError(EmtcError):
 
 
 class RunInterruptedError(EmtcError):
-    """Somebody ended a run before it could leave a checkpoint."""
+    """A run was killed before its first checkpoint."""
 
 
 class ClusterError(EmtcError):
-    """A cluster cannot be reached, cannot do what is asked of it, or keeps no worker at work."""
+    """A cluster cannot be reached, lacks something that a run needs, or lost its workers."""
 
 
 class StorageError(EmtcError):
@@ -174,15 +174,15 @@ class StorageError(EmtcError):
 
 
 class RunNotFoundError(StorageError):
-    """No run, or more than one, answers to an id."""
+    """No run, or more than one run, has this id."""
 
 
 class RunStateError(StorageError):
-    """The run is not in a state that allows what was asked."""
+    """The state of the run does not allow the operation."""
 
 
 class UnheardError(RunStateError):
-    """A trainer was asked for something and took no notice yet."""
+    """A trainer did not acknowledge a command in time."""
 
 
 class EntryNotFoundError(StorageError):
@@ -190,11 +190,11 @@ class EntryNotFoundError(StorageError):
 
 
 class EntryChangedError(StorageError):
-    """Somebody else changed a notebook entry meanwhile."""
+    """Another user changed the notebook entry in the meantime."""
 
 
 class LeftOutError(StorageError):
-    """What was asked for was thinned away, or left out of a bundle, on purpose: nothing is wrong."""
+    """The data were removed by thinning, or are not part of the bundle. The database is not damaged."""
 
 
 class NewerDatabaseError(StorageError):

@@ -1,7 +1,8 @@
-"""The exponential of the compiled kernels: without a branch or a call, so that loops around it use vector units.
+"""An exponential function for compiled kernels, without branches and calls, so that the compiler vectorizes the loop.
 
-The library's `exp`, called number by number, would take most of a softmax's or a gate's time. 2^y is 2^floor(y + 1/2),
-which is written into the bits of a float32's exponent, times a Taylor polynomial of what is left, |f| <= 1/2.
+The library function `exp`, called once per number, would take most of the time of a softmax or an LSTM gate.
+2^y = 2^k · 2^f with k = floor(y + 1/2) and |f| <= 1/2. The factor 2^k is made by writing k into the exponent bits of a
+float32; 2^f is a Taylor polynomial of degree 6.
 """
 
 import math
@@ -16,7 +17,7 @@ C1, C2, C3, C4, C5, C6 = (np.float32(math.log(2) ** k / math.factorial(k)) for k
 
 @njit(cache=True, nogil=True, inline="always")
 def power_of_two(y: np.float32) -> np.float32:  # pragma: no cover  # compiled
-    """2^y to 2e-7 of itself, for y between -126 and 127; the flags are those of the kernel that it is inlined in."""
+    """Compute 2^y with a relative error of 2e-7, for y in [-126, 127]. The calling kernel sets the compiler flags."""
     whole = np.floor(y + HALF)
     f = y - whole
     p = C6 * f + C5

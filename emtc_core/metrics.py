@@ -1,7 +1,7 @@
-"""Registry of every logged number: `group/name` → what it means and its unit.
+"""Registry of all metrics: `group/name`, meaning and unit.
 
-The recorder refuses a name that is not here, so an undocumented number cannot reach a chart. Two groups are open: `env`
-has what an environment's infos name, `user` what metrics and callbacks from outside return.
+The recorder accepts only registered names, so every metric of a chart is documented. Two groups accept any name: `env`
+has the values of an environment's infos, `user` has the values that plug-in metrics and callbacks return.
 """
 
 import re
@@ -13,7 +13,7 @@ from typing import SupportsFloat
 
 @dataclass(frozen=True)
 class Metric:
-    """One logged number."""
+    """Name, unit and meaning of one metric."""
 
     name: str
     unit: str
@@ -25,26 +25,26 @@ def _registry(*rows: tuple[str, str, str]) -> dict[str, Metric]:
 
 
 CLOSED_BELOW = 0.5
-"""The gate is closed on a transition with a smaller beta."""
+"""The gate counts as closed on a transition with a smaller beta."""
 MEASURED = ("time/", "machine/", "embedder/fit_ms", "memory/write_ms", "memory/lookup_ms", "memory/reproject_ms")
-"""Beginnings of names whose numbers belong to the machine, not to the seed: two runs alike differ in them."""
+"""Name prefixes of metrics that depend on the machine: they differ between two runs with one configuration and seed."""
 METRICS = _registry(
     (
         "rollout/return",
         "env return",
         "mean undiscounted return of the training episodes since the last report",
     ),
-    ("rollout/win_rate", "fraction", "share of won training episodes since the last report"),
+    ("rollout/win_rate", "fraction", "fraction of the training episodes since the last report that were won"),
     (
         "rollout/success_rate",
         "fraction",
-        "share of training episodes since the last report that returned memory.success_threshold or more, where the "
-        "return decides what a success is (memory.success=return_threshold)",
+        "fraction of the training episodes since the last report with a return of at least memory.success_threshold; "
+        "only with memory.success=return_threshold",
     ),
     ("rollout/length", "steps", "mean length of the training episodes since the last report"),
     ("rollout/epsilon", "fraction", "probability of a random action"),
-    ("train/loss", "return²", "masked mean squared TD error plus the backbone's own terms"),
-    ("train/td_loss", "return²", "masked mean squared TD error alone"),
+    ("train/loss", "return²", "masked mean squared TD error plus the extra loss terms of the backbone"),
+    ("train/td_loss", "return²", "masked mean squared TD error without extra terms"),
     ("train/td_error_abs", "return", "masked mean absolute TD error"),
     ("train/grad_norm", "1", "global gradient norm before clipping"),
     ("train/q_taken", "return", "mean Q_tot of the actions taken"),
@@ -59,38 +59,39 @@ METRICS = _registry(
     ("incentive/r_p", "return", "mean episodic incentive r_p before the gate"),
     ("incentive/gated_r_p", "return", "mean incentive after the gate, beta times r_p"),
     ("incentive/rho", "fraction", "mean N_xi / N_call of the successors"),
-    ("gate/delta_mem_batch", "return", "mean consistency error of the last sampled batch in the memory of this moment"),
-    ("gate/delta_mem_batch_p10", "return", "its 10 % quantile"),
-    ("gate/delta_mem_batch_p50", "return", "its median"),
-    ("gate/delta_mem_batch_p90", "return", "its 90 % quantile"),
-    ("gate/beta_batch", "fraction", "mean gate of the sampled transitions, as the updates used it"),
-    ("gate/beta_batch_p10", "fraction", "10 % quantile of the gates that the last batch used"),
-    ("gate/beta_batch_p50", "fraction", "median of the gates that the last batch used"),
-    ("gate/beta_batch_p90", "fraction", "90 % quantile of the gates that the last batch used"),
-    ("gate/beta_drift", "fraction", "mean distance of the gates used from what the memory would say now (C5, C6)"),
+    ("gate/delta_mem_batch", "return", "mean delta_mem of the last sampled batch, computed from the current memory"),
+    ("gate/delta_mem_batch_p10", "return", "10 % quantile of delta_mem of the last sampled batch"),
+    ("gate/delta_mem_batch_p50", "return", "median of delta_mem of the last sampled batch"),
+    ("gate/delta_mem_batch_p90", "return", "90 % quantile of delta_mem of the last sampled batch"),
+    ("gate/beta_batch", "fraction", "mean beta of the last sampled batch, as used in the update"),
+    ("gate/beta_batch_p10", "fraction", "10 % quantile of beta of the last sampled batch"),
+    ("gate/beta_batch_p50", "fraction", "median of beta of the last sampled batch"),
+    ("gate/beta_batch_p90", "fraction", "90 % quantile of beta of the last sampled batch"),
+    ("gate/beta_drift", "fraction", "mean |beta used - beta computed from the current memory| (C5, C6)"),
     (
         "gate/incentive_removed",
         "fraction",
-        "share of the incentive removed: Σ|(1-beta) r_p| over Σ|r_p| of the sampled transitions; 0 where none flows",
+        "fraction of the incentive that the gate removes: Σ|(1-beta) r_p| / Σ|r_p| over the sampled transitions; "
+        "0 if the incentive is 0",
     ),
-    ("gate/closed_fraction", "fraction", f"share of sampled transitions with beta < {CLOSED_BELOW:g}"),
+    ("gate/closed_fraction", "fraction", f"fraction of the sampled transitions with beta < {CLOSED_BELOW:g}"),
     (
         "gate/delta_mem_new",
         "return",
-        "mean consistency error of the transitions collected since the last report, as they were judged",
+        "mean delta_mem of the transitions collected since the last report, computed when they were written",
     ),
-    ("gate/delta_mem_new_p10", "return", "its 10 % quantile"),
-    ("gate/delta_mem_new_p50", "return", "its median"),
-    ("gate/delta_mem_new_p90", "return", "its 90 % quantile"),
-    ("gate/beta_new", "fraction", "mean gate of the transitions collected since the last report"),
-    ("gate/beta_new_p10", "fraction", "its 10 % quantile"),
-    ("gate/beta_new_p50", "fraction", "its median"),
-    ("gate/beta_new_p90", "fraction", "its 90 % quantile"),
+    ("gate/delta_mem_new_p10", "return", "10 % quantile of delta_mem of the new transitions"),
+    ("gate/delta_mem_new_p50", "return", "median of delta_mem of the new transitions"),
+    ("gate/delta_mem_new_p90", "return", "90 % quantile of delta_mem of the new transitions"),
+    ("gate/beta_new", "fraction", "mean beta of the transitions collected since the last report"),
+    ("gate/beta_new_p10", "fraction", "10 % quantile of beta of the new transitions"),
+    ("gate/beta_new_p50", "fraction", "median of beta of the new transitions"),
+    ("gate/beta_new_p90", "fraction", "90 % quantile of beta of the new transitions"),
     ("gate/tau", "return", "gate temperature"),
     ("memory/size", "nodes", "stored nodes"),
-    ("memory/merge_rate", "fraction", "share of written states that merged into an existing node"),
-    ("memory/hit_rate", "fraction", "share of successor lookups that found a node within delta"),
-    ("memory/desirable_fraction", "fraction", "share of nodes with xi = 1"),
+    ("memory/merge_rate", "fraction", "fraction of written states that merged into an existing node"),
+    ("memory/hit_rate", "fraction", "fraction of successor lookups that found a node within delta"),
+    ("memory/desirable_fraction", "fraction", "fraction of nodes with xi = 1"),
     ("memory/evicted", "nodes", "nodes evicted so far"),
     ("memory/write_ms", "ms", "time of Algorithm 2 per episode"),
     ("memory/lookup_ms", "ms", "time of successor lookups per update"),
@@ -99,63 +100,71 @@ METRICS = _registry(
     ("embedder/return_loss", "return²", "mean squared return reconstruction error"),
     ("embedder/state_loss", "1", "mean squared state reconstruction error, summed over coordinates"),
     ("embedder/info_nce", "nats", "mean InfoNCE"),
-    ("embedder/info_nce_accuracy", "fraction", "share of anchors whose own view is their nearest candidate"),
-    ("embedder/info_nce_chance", "fraction", "that share for an embedder that tells no rows apart: 1 / batch"),
-    ("embedder/return_unit", "return", "divisor of H in the embedder's return loss: 1, or its running spread"),
+    ("embedder/info_nce_accuracy", "fraction", "fraction of anchors whose positive view is their nearest candidate"),
+    ("embedder/info_nce_chance", "fraction", "embedder/info_nce_accuracy at chance level: 1 / batch"),
+    ("embedder/return_unit", "return", "divisor of H in the embedder's return loss: 1, or the running std of H"),
     ("embedder/fit_ms", "ms", "time of one refit"),
     (
         "eval/success_rate",
         "fraction",
-        "share of greedy evaluation episodes that returned memory.success_threshold [env return] or more, where the "
-        "return decides what a success is (memory.success=return_threshold)",
+        "fraction of greedy evaluation episodes with a return of at least memory.success_threshold [env return]; "
+        "only with memory.success=return_threshold",
     ),
-    ("eval/overestimation", "return", "greedy Q_tot(s_0) minus the discounted return then obtained"),
+    ("eval/overestimation", "return", "greedy Q_tot(s_0) minus the discounted return of the evaluation episodes"),
     ("eval/q_start", "return", "greedy Q_tot at the first step of the evaluation episodes"),
     ("time/env_steps_per_second", "steps/s", "training env steps per second since the last report"),
     ("time/update_ms", "ms", "time of one learner update"),
-    ("time/rollout_share", "fraction", "share of wall time spent stepping and acting"),
-    ("machine/cpu_percent", "% of a core", "processor time of the trainer since the last report, over wall time"),
+    ("time/rollout_share", "fraction", "fraction of wall time spent in environment steps and action selection"),
+    ("machine/cpu_percent", "% of a core", "CPU time of the trainer since the last report, divided by wall time"),
     (
         "machine/cpu_seconds",
         "s",
-        "processor time of the trainer since the last report; the sum over a run is its CPU time",
+        "CPU time of the trainer since the last report; the sum over a run is its CPU time",
     ),
-    ("machine/memory_bytes", "bytes", "main memory that the trainer holds (resident set)"),
-    ("machine/gpu_percent", "%", "use of the run's GPU, by all who use it; where NVIDIA's library can tell"),
-    ("machine/gpu_memory_bytes", "bytes", "memory that the trainer holds on its GPU"),
+    ("machine/memory_bytes", "bytes", "main memory of the trainer (resident set size)"),
+    ("machine/gpu_percent", "%", "utilization of the run's GPU by all processes; needs NVIDIA's library"),
+    ("machine/gpu_memory_bytes", "bytes", "GPU memory that the trainer has reserved"),
 )
 
 OPEN_GROUPS = {
-    "env": Metric("env/…", "", "number that the environment's infos name, averaged over an episode's steps and agents"),
-    "user": Metric("user/…", "", "number of a metric or callback from outside"),
+    "env": Metric("env/…", "", "value of the environment's infos, averaged over the steps and agents of an episode"),
+    "user": Metric("user/…", "", "value of a plug-in metric or callback"),
 }
-"""Groups whose names nobody knows beforehand."""
+"""Groups that accept any name."""
 MOST_OPEN = 64
-"""Names of an open group that one run records; those that come first in the alphabet."""
+"""Maximum number of names of an open group in one call. The first names in alphabetical order are recorded."""
 _OPEN_NAME = re.compile(r"(?:env|user)/[\w.-]{1,60}", re.ASCII)
 
 
 def is_known(name: str) -> bool:
-    """Whether a number may be recorded under a name."""
+    """Whether a name is registered, or is a valid name of an open group."""
     return name in METRICS or _OPEN_NAME.fullmatch(name) is not None
 
 
 def describe_metric(name: str) -> Metric:
-    """What a recorded number means."""
+    """Return name, unit and meaning of a recorded metric."""
     if name in METRICS:
         return METRICS[name]
     return replace(OPEN_GROUPS[name.partition("/")[0]], name=name)
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """Put names of recorded numbers in the registry's order, those of open groups last; strangers are left out."""
-    place = {name: number for number, name in enumerate(METRICS)}
-    return sorted(filter(is_known, set(names)), key=lambda name: (place.get(name, len(place)), name))
+    """Sort metric names in the order of the registry, open groups last. Unknown names are dropped."""
+    rank = {name: number for number, name in enumerate(METRICS)}
+    return sorted(filter(is_known, set(names)), key=lambda name: (rank.get(name, len(rank)), name))
 
 
 def open_values(group: str, values: Mapping[str, object]) -> dict[str, float]:
-    """Name numbers of an open group as they are recorded; what is no finite number is left out."""
-    named = {f"{group}/{re.sub(r'[^a-zA-Z0-9_.-]', '_', str(name))[:60]}": value for name, value in values.items()}
-    numbers = {name: float(value) for name, value in named.items() if isinstance(value, SupportsFloat)}
+    """Prepare values of an open group for recording.
+
+    Args:
+        group: "env" or "user".
+        values: Values by name. Values that are not finite numbers are dropped.
+
+    Returns:
+        At most `MOST_OPEN` values by full name; other characters than letters, digits, _, - and dots become _.
+    """
+    renamed = {f"{group}/{re.sub(r'[^a-zA-Z0-9_.-]', '_', str(name))[:60]}": value for name, value in values.items()}
+    numbers = {name: float(value) for name, value in renamed.items() if isinstance(value, SupportsFloat)}
     finite = {name: value for name, value in numbers.items() if isfinite(value) and is_known(name)}
     return {name: finite[name] for name in sorted(finite)[:MOST_OPEN]}

@@ -1,9 +1,13 @@
-"""What packages and modules outside this project bring: games, mixers, embedders, gates, schedules, callbacks, metrics.
+"""Plug-ins: environments, mixers, embedders, gates, schedules, callbacks and metrics of other packages and modules.
 
-Two ways in, both decided by this machine's user and by no stored row: an installed distribution with entry points in
-the groups of `GROUPS`, read from its metadata and imported when it is used; and the modules that `EMTC_PLUGINS` lists,
-with commas between them, which call `register` when they are imported. Processes that this one starts have both, as
-they have its environment. What does not live here: what each kind must do, which stands where it is used.
+The user of this machine can add a plug-in in two ways. A stored row can never add one.
+
+  * Install a distribution with entry points in the groups of `GROUPS`. Only its metadata are read; a plug-in is
+  imported
+    when it is used.
+  * List modules in the environment variable `EMTC_PLUGINS`, separated by commas. They call `register` at import.
+
+Child processes inherit both with the environment. The contract of each kind is documented where the kind is used.
 """
 
 import os
@@ -27,53 +31,53 @@ GROUPS: Final[dict[Kind, str]] = {kind: f"emtc_lab.{kind}s" for kind in KINDS}
 VARIABLE = "EMTC_PLUGINS"
 FOLDER_VARIABLE = "EMTC_ENV_FOLDER"
 NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,39}", re.ASCII)
-"""What a plug-in may be called: part of algorithms' names, of settings' keys and of metrics' names."""
+"""Valid name of a plug-in. It is part of algorithm names, setting keys and metric names."""
 
-Made = TypeVar("Made")
+Factory = TypeVar("Factory")
 
 
 @dataclass(frozen=True)
 class Plugin:
-    """One thing from outside, found and perhaps not imported yet."""
+    """One plug-in. Its module may not be imported yet."""
 
     kind: Kind
     name: str
     origin: str
     """Distribution and version, "my-package 0.1", or "module my_gates"."""
     module: str
-    """Where it is defined, dotted."""
+    """Dotted name of the defining module."""
     source: EntryPoint | Any
-    """The entry point, or what was registered."""
+    """The entry point, or the registered object."""
 
     @property
     def label(self) -> str:
-        """Its name with its origin: "halfway (my-package 0.1)"."""
+        """Name with origin: "halfway (my-package 0.1)"."""
         return f"{self.name} ({self.origin})"
 
     @property
     def defined_as(self) -> str:
-        """The name of its function or class in its module."""
+        """Name of the plug-in's function or class in its module."""
         if isinstance(self.source, EntryPoint):
             return self.source.attr.partition(".")[0]
         return str(getattr(self.source, "__qualname__", "")).partition(".")[0]
 
     def load(self) -> Any:
-        """Import what it stands for.
+        """Import the plug-in's function or class.
 
         Raises:
-            PluginError: If that fails; the cause keeps its traceback.
+            PluginError: If the import fails. The cause has the traceback.
         """
         if not isinstance(self.source, EntryPoint):
             return self.source
         try:
             return self.source.load()
-        except Exception as error:  # anything may go wrong in a stranger's module
-            raise PluginError(f"cannot be loaded: {_told(error)}", key=f"{self.kind} {self.label}") from error
+        except Exception as error:  # the code of a plug-in may raise anything
+            raise PluginError(f"cannot be loaded: {_describe(error)}", key=f"{self.kind} {self.label}") from error
 
 
 @dataclass(frozen=True)
 class PluginFile:
-    """A plug-in whose module has been imported in this process, and the file that it came from."""
+    """A plug-in whose module is imported in this process, and the file of the module."""
 
     kind: Kind
     name: str
@@ -82,61 +86,62 @@ class PluginFile:
     file: Path | None
 
 
-def register(kind: Kind, name: str) -> Callable[[Made], Made]:
-    """Decorate what a module of `EMTC_PLUGINS` brings.
+def register(kind: Kind, name: str) -> Callable[[Factory], Factory]:
+    """Return a decorator that registers a function or class of an `EMTC_PLUGINS` module as a plug-in.
 
     Raises:
-        PluginError: If there is no such kind, or the name cannot be part of a setting's.
+        PluginError: If the kind is unknown or the name is not valid.
     """
     if kind not in KINDS:
         raise PluginError(f"must be one of {', '.join(KINDS)}", key="kind", value=kind)
-    _refuse_name(kind, name)
+    if not NAME.fullmatch(name):
+        raise PluginError(f"must have a name of small letters, digits and _, such as my_{kind}", key=kind, value=name)
 
-    def keep(made: Made) -> Made:
-        module = getattr(made, "__module__", "?")
-        _REGISTERED[kind, name] = Plugin(kind, name, f"module {module}", module, made)
-        return made
+    def decorate(factory: Factory) -> Factory:
+        module = getattr(factory, "__module__", "?")
+        _REGISTERED[kind, name] = Plugin(kind, name, f"module {module}", module, factory)
+        return factory
 
-    return keep
+    return decorate
 
 
 def list_plugins(kind: Kind | None = None) -> list[Plugin]:
-    """List what this machine has from outside, by kind and name; of two of one name the first found."""
-    found: dict[tuple[Kind, str], Plugin] = {}
-    for plugin in _all():
-        found.setdefault((plugin.kind, plugin.name), plugin)
-    return [found[key] for key in sorted(found) if kind in (None, key[0])]
+    """List the plug-ins of this machine, sorted by kind and name. If two have one name, the first is listed."""
+    plugins: dict[tuple[Kind, str], Plugin] = {}
+    for plugin in _list_all():
+        plugins.setdefault((plugin.kind, plugin.name), plugin)
+    return [plugins[key] for key in sorted(plugins) if kind in (None, key[0])]
 
 
 def list_names(kind: Kind) -> list[str]:
-    """List the names of one kind."""
+    """List the names of the plug-ins of one kind."""
     return [plugin.name for plugin in list_plugins(kind)]
 
 
 def find_plugin(kind: Kind, name: str) -> Plugin | None:
-    """Find a plug-in; None where there is none of that name.
+    """Find a plug-in by kind and name; None if there is none.
 
     Raises:
-        PluginError: If two packages bring it.
+        PluginError: If two packages provide it.
     """
-    found = [plugin for plugin in _all() if (plugin.kind, plugin.name) == (kind, name)]
-    if len({plugin.origin for plugin in found}) > 1:
-        both = " and ".join(plugin.origin for plugin in found)
-        raise PluginError(f"is in two packages: {both}", key=f"{kind} {name}", hint="Uninstall one of them.")
-    return found[0] if found else None
+    matches = [plugin for plugin in _list_all() if (plugin.kind, plugin.name) == (kind, name)]
+    if len({plugin.origin for plugin in matches}) > 1:
+        origins = " and ".join(plugin.origin for plugin in matches)
+        raise PluginError(f"is in two packages: {origins}", key=f"{kind} {name}", hint="Uninstall one of them.")
+    return matches[0] if matches else None
 
 
 def get_plugin(kind: Kind, name: str, *, known: Iterable[str] = (), origin: str = "") -> Plugin:
-    """Get a plug-in.
+    """Get a plug-in by kind and name.
 
     Args:
-        kind: Of which kind.
+        kind: Kind of plug-in.
         name: Its name.
-        known: Names that this project has itself, for the sentence.
-        origin: Where a stored run had it from, for the sentence.
+        known: Built-in names, for the message.
+        origin: Origin of the plug-in that a stored run used, for the message.
 
     Raises:
-        PluginError: If there is none, naming what to install.
+        PluginError: If there is none. The message contains what to install.
     """
     plugin = find_plugin(kind, name)
     if plugin is None:
@@ -153,134 +158,126 @@ def missing_fault(
     known: Iterable[str] = (),
     origin: str = "",
 ) -> Fault:
-    """Describe that a plug-in is not installed, and how to get it.
+    """Make the fault of a plug-in that is not installed, with a hint how to install it.
 
     Args:
-        kind: Its kind, or "plug-in" if that is not known.
+        kind: Its kind, or "plug-in" if the kind is unknown.
         name: Its name.
-        key: The setting that names it; without one the fault has the kind as its key.
-        value: The value of that setting, if it is more than the name.
-        known: Names that this project has itself.
-        origin: Where a stored run had it from.
+        key: The setting that contains the name; the default is the kind.
+        value: The value of the setting, if it differs from the name.
+        known: Built-in names.
+        origin: Origin of the plug-in that a stored run used.
     """
-    here = ", ".join([*known, *(plugin.name for plugin in list_plugins() if kind in (plugin.kind, "plug-in"))])
-    lost = [f"{module} failed when it was imported ({why})" for module, why in list_failures().items()]
-    faults = f" {VARIABLE} lists a module that cannot be imported: {'; '.join(lost)}." if lost else ""
-    rule = f"must be the name of an installed {kind}"
-    given = name[:80] if value is NO_VALUE else value
-    return Fault(key or kind, given, f"{rule}: {here}" if here else rule, f"{_advice(origin)}{faults}")
-
-
-def _advice(origin: str) -> str:
+    names = ", ".join([*known, *(plugin.name for plugin in list_plugins() if kind in (plugin.kind, "plug-in"))])
     if origin.startswith("module "):
-        return f"The run had it from {origin}: list that in {VARIABLE}."
-    if origin:
+        hint = f"The run used it from {origin}: list that in {VARIABLE}."
+    elif origin:
         package, _, version = origin.rpartition(" ")
-        return f"The run had it from {origin}: pip install {package}=={version}"
-    return f"Install the package that brings it, or list its module in {VARIABLE}."
+        hint = f"The run used it from {origin}: pip install {package}=={version}"
+    else:
+        hint = f"Install the package that provides it, or list its module in {VARIABLE}."
+    if failures := [f"import of {module} failed ({reason})" for module, reason in list_failures().items()]:
+        hint += f" {VARIABLE} lists a module that cannot be imported: {'; '.join(failures)}."
+    rule = f"must be the name of an installed {kind}"
+    return Fault(key or kind, name[:80] if value is NO_VALUE else value, f"{rule}: {names}" if names else rule, hint)
 
 
 def list_failures() -> dict[str, str]:
     """List the modules of `EMTC_PLUGINS` that could not be imported, each with its error."""
-    return dict(_import_listed(os.environ.get(VARIABLE, ""), str(home_folder())))
+    return dict(_import_modules(os.environ.get(VARIABLE, ""), str(home_folder())))
 
 
 def list_loaded() -> list[PluginFile]:
-    """List the plug-ins whose modules this process has imported, with their files, for whoever hashes them."""
-    return [
-        PluginFile(plugin.kind, plugin.name, plugin.origin, plugin.module, _file_of(plugin.module))
-        for plugin in _all()
-        if plugin.module in sys.modules
-    ]
+    """List the plug-ins whose modules are imported in this process, with the files of the modules."""
+    loaded: list[PluginFile] = []
+    for plugin in _list_all():
+        if plugin.module in sys.modules:
+            file = getattr(sys.modules[plugin.module], "__file__", None)
+            path = Path(file) if file else None
+            loaded.append(PluginFile(plugin.kind, plugin.name, plugin.origin, plugin.module, path))
+    return loaded
 
 
 def find_culprit(error: BaseException) -> Plugin | None:
-    """Find the plug-in in whose code an error was raised, or the error that caused it."""
-    at: BaseException | None = error
-    while at is not None:
-        frames = [frame for frame, _ in traceback.walk_tb(at.__traceback__)]
+    """Find the plug-in whose code raised an error or one of its causes."""
+    cause: BaseException | None = error
+    while cause is not None:
+        frames = [frame for frame, _ in traceback.walk_tb(cause.__traceback__)]
         for frame in reversed(frames):
-            own = [plugin for plugin in _all() if plugin.module == frame.f_globals.get("__name__")]
-            if own:
-                defined = frame.f_code.co_qualname.partition(".")[0]
-                return next((plugin for plugin in own if plugin.defined_as == defined), own[0])
-        at = at.__cause__
+            plugins = [plugin for plugin in _list_all() if plugin.module == frame.f_globals.get("__name__")]
+            if plugins:
+                function = frame.f_code.co_qualname.partition(".")[0]
+                return next((plugin for plugin in plugins if plugin.defined_as == function), plugins[0])
+        cause = cause.__cause__
     return None
 
 
 def describe_failure(error: BaseException) -> str:
-    """What ended a run, in one sentence that names the plug-in to blame where there is one."""
-    culprit = None if isinstance(error, PluginError) else find_culprit(error)
-    if culprit is None:
+    """Describe the error that ended a run in one sentence, with the plug-in that raised it, if any."""
+    plugin = None if isinstance(error, PluginError) else find_culprit(error)
+    if plugin is None:
         return f"{type(error).__name__}: {error}"
-    return f"The {culprit.kind} {culprit.label} failed: {_told(error)}. Its traceback is in the run's log."
+    return f"The {plugin.kind} {plugin.label} failed: {_describe(error)}. Its traceback is in the run's log."
 
 
 def home_folder() -> Path:
-    """Where a user's own modules are looked for: where the command was typed, which its trainers are told."""
+    """Return the folder of the user's modules: where the command was started. Trainers get it by a variable."""
     return Path(os.environ.get(FOLDER_VARIABLE) or Path.cwd())
 
 
 def import_from_home(module: str) -> Any:
-    """Import a module that may lie where the command was typed."""
-    if (here := str(home_folder())) not in sys.path:
-        sys.path.append(here)
+    """Import a module that may be in the folder where the command was started."""
+    if (folder := str(home_folder())) not in sys.path:
+        sys.path.append(folder)
     return import_module(module)
 
 
 _REGISTERED: dict[tuple[Kind, str], Plugin] = {}
 
 
-def _all() -> list[Plugin]:
-    _import_listed(os.environ.get(VARIABLE, ""), str(home_folder()))
-    return [*_installed(tuple((place, _changed_at(place)) for place in sys.path)), *_REGISTERED.values()]
+def _list_all() -> list[Plugin]:
+    _import_modules(os.environ.get(VARIABLE, ""), str(home_folder()))
+    return [*_read_entry_points(tuple((path, _read_mtime(path)) for path in sys.path)), *_REGISTERED.values()]
 
 
-def _changed_at(place: str) -> float:
-    """When something was last installed into a folder of the path, or removed from it."""
+def _read_mtime(path: str) -> float:
     try:
-        return os.stat(place or ".").st_mtime  # noqa: PTH116 - asked at every look, six folders at a time
+        return os.stat(path or ".").st_mtime  # noqa: PTH116 - called often, for six folders at a time
     except OSError:
         return 0.0
 
 
 @lru_cache(maxsize=4)
-def _installed(path: tuple[tuple[str, float], ...]) -> tuple[Plugin, ...]:
-    """Read the entry points of every distribution on the path; nothing is imported."""
-    found = entry_points()
+def _read_entry_points(path: tuple[tuple[str, float], ...]) -> tuple[Plugin, ...]:
+    """Read the entry points of all distributions, without importing them.
+
+    Args:
+        path: Entries of `sys.path` with their modification times, so that the cache notices an installation.
+    """
+    entries = entry_points()
     return tuple(
-        Plugin(kind, entry.name, _origin_of(entry), entry.module, entry)
+        Plugin(kind, entry.name, _describe_origin(entry), entry.module, entry)
         for kind, group in GROUPS.items()
-        for entry in found.select(group=group)
+        for entry in entries.select(group=group)
         if NAME.fullmatch(entry.name)
     )
 
 
-def _origin_of(entry: EntryPoint) -> str:
+def _describe_origin(entry: EntryPoint) -> str:
     return f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else f"module {entry.module}"
 
 
 @cache
-def _import_listed(listed: str, home: str) -> tuple[tuple[str, str], ...]:
-    """Import what `EMTC_PLUGINS` lists, once for each value of it; return what failed."""
-    failed: list[tuple[str, str]] = []
-    for module in listed.replace(",", " ").split():
+def _import_modules(names: str, home: str) -> tuple[tuple[str, str], ...]:
+    """Import the modules of `EMTC_PLUGINS`, once per value of the variable; return (module, error) of failures."""
+    failures: list[tuple[str, str]] = []
+    for module in names.replace(",", " ").split():
         try:
             import_from_home(module)
-        except Exception as error:  # a stranger's module may fail in any way; what needs it says so
-            failed.append((module, _told(error)))
-    return tuple(failed)
+        except Exception as error:  # the code of a plug-in may raise anything; `missing_fault` reports it
+            failures.append((module, _describe(error)))
+    return tuple(failures)
 
 
-def _refuse_name(kind: str, name: str) -> None:
-    if not NAME.fullmatch(name):
-        raise PluginError(f"must have a name of small letters, digits and _, such as my_{kind}", key=kind, value=name)
-
-
-def _file_of(module: str) -> Path | None:
-    file = getattr(sys.modules[module], "__file__", None)
-    return Path(file) if file else None
-
-
-def _told(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error).rstrip('.')}" if str(error) else type(error).__name__

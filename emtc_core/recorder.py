@@ -1,7 +1,7 @@
-"""What a run tells the outside world: records, and the protocol that receives them.
+"""Records that a run writes, and the protocol of the recorder that receives them.
 
-The core knows no database. `storage.recording.writer.DatabaseRecorder` implements the protocol; the two below
-serve tests and benchmarks. Everything observed goes one way: trainer → recorder.
+`storage.recording.writer.DatabaseRecorder` implements the protocol, so this package does not depend on a database.
+`NullRecorder` and `ListRecorder` are for benchmarks and tests. Data flow in one direction: trainer → recorder.
 """
 
 from collections.abc import Mapping
@@ -14,14 +14,16 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float32]
 Slots = NDArray[np.int64]
 
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+"""Levels of the quantiles in `GateStatsRecord`."""
+
 
 @dataclass(frozen=True)
 class EpisodeRecord:
-    """One training episode with its gate verdict. Its transitions are first_env_step … +length-1.
+    """One training episode with its gate values. Its transitions have the env steps first_env_step … +length-1.
 
-    Memory fields (slots, h, h_next) are None for an algorithm without a memory, gate fields (delta_mem, beta,
-    tau) for one without a gate.
-    A lookup that found nothing is NaN in `h`, `h_next` and `delta_mem` and -1 in `slots`.
+    Without a memory, slots, h and h_next are None. Without a gate, delta_mem, beta and tau are None.
+    If a lookup found no node, `h`, `h_next` and `delta_mem` are NaN and `slots` is -1.
     """
 
     episode: int  # 1, 2, 3…
@@ -32,12 +34,12 @@ class EpisodeRecord:
     state: Floats  # [T+1, S]
     action: NDArray[np.int64]  # [T, N]
     reward: Floats  # [T] learner's unit
-    slots: Slots | None = None  # [T+1]; -1 where nothing is stored
-    h: NDArray[np.float64] | None = None  # [T]
-    h_next: NDArray[np.float64] | None = None  # [T]; 0 at a terminal step
-    delta_mem: NDArray[np.float64] | None = None  # [T]
-    beta: NDArray[np.float64] | None = None  # [T]
-    tau: float | None = None
+    slots: Slots | None = None  # [T+1]; -1 if the state is not stored
+    h: NDArray[np.float64] | None = None  # [T] learner's return unit
+    h_next: NDArray[np.float64] | None = None  # [T] learner's return unit; 0 at a terminal step
+    delta_mem: NDArray[np.float64] | None = None  # [T] learner's return unit
+    beta: NDArray[np.float64] | None = None  # [T] in [0, 1]
+    tau: float | None = None  # learner's return unit
 
     @property
     def length(self) -> int:
@@ -47,7 +49,7 @@ class EpisodeRecord:
 
 @dataclass(frozen=True)
 class PlaybackRecord:
-    """One greedy evaluation episode kept for the replay page."""
+    """Trajectory of one greedy evaluation episode, for the replay page."""
 
     state: Floats  # [T+1, S]
     action: NDArray[np.int64]  # [T, N]
@@ -58,32 +60,32 @@ class PlaybackRecord:
 
 @dataclass(frozen=True)
 class RobustRecord:
-    """As many greedy episodes again at the same moment, from shifted starts."""
+    """The robust evaluation: E greedy episodes at the same env step, from shifted starts."""
 
     won: NDArray[np.bool_]  # [E]
-    distinct: int  # of them, that differ in actions or outcome
+    distinct: int  # number of episodes that differ in actions or outcome
 
 
 @dataclass(frozen=True)
 class EvaluationRecord:
-    """Greedy test episodes at one moment; returns and lengths per episode, in the environment's unit."""
+    """E greedy evaluation episodes at one env step. Returns are in the environment's unit."""
 
     env_step: int
     returns: Floats  # [E]
     lengths: NDArray[np.int64]  # [E]
     won: NDArray[np.bool_]  # [E]
     playbacks: tuple[PlaybackRecord, ...] = ()
-    distinct: int | None = None  # how many of its episodes differ in actions or outcome
-    robust: RobustRecord | None = None  # where starts can be shifted
+    distinct: int | None = None  # number of episodes that differ in actions or outcome
+    robust: RobustRecord | None = None  # None if starts cannot be shifted
 
     @property
     def wins(self) -> int:
-        """Episodes that were won."""
+        """Number of won episodes."""
         return int(self.won.sum())
 
     @property
     def win_rate(self) -> float:
-        """Share of them."""
+        """Fraction of won episodes."""
         return self.wins / len(self.won)
 
     @property
@@ -94,19 +96,16 @@ class EvaluationRecord:
 
 @dataclass(frozen=True)
 class AskedRecord:
-    """What the greedy policy did when somebody asked; never part of a curve."""
+    """Answer to a question: greedy episodes that are not part of a curve."""
 
-    number: int  # of the question
-    evaluation: EvaluationRecord  # of one episode where one was asked for
+    number: int  # number of the question
+    evaluation: EvaluationRecord  # one episode for a question of kind "play"
     again_of: int | None = None  # training episode whose start was repeated
 
 
 @dataclass(frozen=True)
 class GateStatsRecord:
-    """Distribution of delta_mem and beta over the whole episodic memory at one moment.
-
-    Quantiles are at `QUANTILES`.
-    """
+    """Distribution of delta_mem and beta over the whole episodic memory at one env step; quantiles at `QUANTILES`."""
 
     env_step: int
     delta_mem_mean: float
@@ -118,64 +117,61 @@ class GateStatsRecord:
     desirable_fraction: float
 
 
-QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-
-
 @dataclass(frozen=True)
 class SnapshotRecord:
-    """The episodic memory at one moment, one row per stored node [M]."""
+    """The episodic memory at one env step, one row per stored node [M]."""
 
     env_step: int
     slot: Slots
-    embedding: Floats  # [M, 4]
-    h: Floats
+    embedding: Floats  # [M, X]
+    h: Floats  # learner's return unit
     xi: NDArray[np.bool_]
     n_call: NDArray[np.int32]
     n_xi: NDArray[np.int32]
     t: NDArray[np.int32]
     reward: Floats  # reward of the transition that last wrote the node; 0 at a terminal state
-    idx_next: Slots  # -1: none
-    episode: NDArray[np.int64]  # episode whose state stands in the node
-    delta_mem: Floats  # along idx_next; NaN where there is no successor
-    beta: Floats
-    state_rows: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))  # stratified sample
-    state: NDArray[np.float16] = field(default_factory=lambda: np.zeros((0, 0), np.float16))
+    idx_next: Slots  # slot of the successor; -1 without one
+    episode: NDArray[np.int64]  # episode of the node's state
+    delta_mem: Floats  # between the node and its successor; NaN without one
+    beta: Floats  # NaN without a successor
+    state_rows: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))  # [K] rows of `state`
+    state: NDArray[np.float16] = field(default_factory=lambda: np.zeros((0, 0), np.float16))  # [K, S] sampled states
 
 
 class Recorder(Protocol):
-    """Receives everything a run observes. May block when its queue is full; never drops."""
+    """Receives all records of a run. A call may block while the queue is full. No record is dropped."""
 
     def record_episode(self, record: EpisodeRecord) -> None:
-        """Take one training episode."""
+        """Record one training episode."""
 
     def record_metrics(self, env_step: int, values: Mapping[str, float]) -> None:
-        """Take numbers by their registered names."""
+        """Record metrics by their registered names."""
 
     def record_evaluation(self, record: EvaluationRecord) -> None:
-        """Take an evaluation."""
+        """Record an evaluation."""
 
     def record_asked(self, record: AskedRecord) -> None:
-        """Take an answer."""
+        """Record the answer to a question."""
 
     def record_gate_stats(self, record: GateStatsRecord) -> None:
-        """Take the gate's statistics."""
+        """Record the statistics of the gate."""
 
     def record_snapshot(self, record: SnapshotRecord) -> None:
-        """Take a snapshot of the memory."""
+        """Record a snapshot of the memory."""
 
     def flush(self) -> None:
-        """Return when everything recorded so far is durable."""
+        """Return when all records so far are durable."""
 
     def close(self) -> None:
-        """Flush and release; idempotent."""
+        """Flush, and release the resources. A second call does nothing."""
 
 
 class NullRecorder(Recorder):
-    """Forgets everything; the baseline that telemetry is measured against."""
+    """Drops all records: the baseline of the telemetry benchmark."""
 
 
 class ListRecorder(NullRecorder):
-    """Keeps every record in memory, for tests."""
+    """Stores all records in lists, for tests."""
 
     def __init__(self) -> None:
         self.episodes: list[EpisodeRecord] = []
@@ -186,25 +182,25 @@ class ListRecorder(NullRecorder):
         self.snapshots: list[SnapshotRecord] = []
 
     def record_episode(self, record: EpisodeRecord) -> None:
-        """Keep the episode."""
+        """Append the episode."""
         self.episodes.append(record)
 
     def record_metrics(self, env_step: int, values: Mapping[str, float]) -> None:
-        """Keep a copy of the values."""
+        """Append a copy of the values."""
         self.metrics.append((env_step, dict(values)))
 
     def record_evaluation(self, record: EvaluationRecord) -> None:
-        """Keep the evaluation."""
+        """Append the evaluation."""
         self.evaluations.append(record)
 
     def record_asked(self, record: AskedRecord) -> None:
-        """Keep the answer."""
+        """Append the answer."""
         self.asked.append(record)
 
     def record_gate_stats(self, record: GateStatsRecord) -> None:
-        """Keep the statistics."""
+        """Append the statistics."""
         self.gate_stats.append(record)
 
     def record_snapshot(self, record: SnapshotRecord) -> None:
-        """Keep the snapshot."""
+        """Append the snapshot."""
         self.snapshots.append(record)

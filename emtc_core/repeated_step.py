@@ -1,17 +1,17 @@
-"""A step of fixed shapes that is repeated many times: on a GPU as one CUDA graph.
+"""Repeated execution of a step with fixed shapes; on a GPU as one CUDA graph.
 
-The host needs some 8 µs to launch an operation, whatever it computes. A step of small networks is dozens of operations
-that a GPU computes in less time than that, so the launches decide how long it takes. A graph is recorded once and
-launched as a whole.
+The host needs about 8 µs to launch an operation. A step of small networks has dozens of operations that a GPU computes
+in less time than that, so the launches limit the speed. A CUDA graph is recorded once and launched as a whole.
 
-A graph repeats operations at fixed addresses. So a step that is repeated
+A graph repeats operations at fixed addresses. So the step
 
-  * reads and writes tensors that outlive it, and takes what differs between two repeats from a tensor, such as a
-    counter that it increases itself;
-  * draws no random numbers, reads no value of the GPU on the host and copies nothing from the host.
+  * must read and write tensors that exist as long as the graph. A value that changes between repeats must be in a
+  tensor,
+    such as a counter that the step increments;
+  * must not draw random numbers, read a GPU value on the host, or copy data from the host.
 
-The first repeats are launched one by one, on a stream of their own as a capture needs it: they load what libraries load
-at first use. If the capture fails, the step is launched one by one to the end: the same function, the same numbers.
+The first repeats are launched operation by operation, on a separate stream as the capture needs it, because libraries
+load data at first use. If the capture fails, all repeats are launched operation by operation, with the same results.
 """
 
 import logging
@@ -22,19 +22,19 @@ import torch
 _LOG = logging.getLogger(__name__)
 
 WARM_UP = 3
-"""Repeats before the capture."""
+"""Number of repeats before the capture."""
 
 
 class RepeatedStep:
-    """Repeats a step; on the CPU it calls the function."""
+    """Runs a step many times: as a CUDA graph on a GPU, as function calls on the CPU."""
 
     def __init__(self, step: Callable[[], None], device: torch.device, *, name: str) -> None:
         """Prepare the step.
 
         Args:
-            step: The function, as the module's docstring requires it.
-            device: Where its tensors are.
-            name: What the log calls it.
+            step: The function; see the module for its requirements.
+            device: Device of its tensors.
+            name: Name of the step in the log.
         """
         self._step, self._device, self._name = step, device, name
         self._call: Callable[[], None] = step
@@ -45,7 +45,7 @@ class RepeatedStep:
             self._call = self._warm_up
 
     def run(self, times: int) -> None:
-        """Take the step this many times, without waiting for the device."""
+        """Run the step this many times, without waiting for the device."""
         for _ in range(times):
             self._call()
 
@@ -62,7 +62,7 @@ class RepeatedStep:
         torch.cuda.current_stream(self._device).wait_stream(self._stream)
 
     def _capture(self) -> Callable[[], None]:
-        """Record the step, which computes nothing; return what replays it, or the step itself if that fails."""
+        """Record the step without executing it. Return a function that replays it, or the step if recording fails."""
         graph = torch.cuda.CUDAGraph()
         try:
             # Threads that write a checkpoint or train the networks meanwhile may allocate memory.

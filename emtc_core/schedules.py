@@ -1,4 +1,4 @@
-"""Quantities that change with the number of environment steps, and what is due after some of them."""
+"""Values and periodic tasks that depend on the number of env steps."""
 
 from emtc_core.checkpoint_file import FIRST_STEP
 from emtc_core.config.outside import PLUGGED
@@ -9,13 +9,16 @@ from emtc_core.plugins import get_plugin
 
 
 def linear_decay(env_step: int, *, start: float, end: float, steps: int) -> float:
-    """Go from `start` to `end` linearly over `steps` env steps, then stay (Eq. 12 for tau).
+    """Interpolate linearly from `start` to `end` over `steps` env steps; `end` after that (Eq. 12 for tau).
 
     Args:
         env_step: Training env steps so far, >= 0.
         start: Value at step 0.
         end: Value from `steps` on.
         steps: Length of the decay [env steps]; 0 means `end` from the first step.
+
+    Returns:
+        The value at `env_step`, in the unit of `start`.
     """
     if env_step >= steps:
         return end
@@ -23,17 +26,17 @@ def linear_decay(env_step: int, *, start: float, end: float, steps: int) -> floa
 
 
 def exploration(train: TrainConfig, env_step: int) -> float:
-    """Probability of a random action: the linear decay, or what a schedule from outside says.
+    """Compute the probability of a random action: the linear decay, or the schedule of a plug-in.
 
-    Such a schedule is a function `epsilon(env_step, train) -> float` of the settings `train.*`.
+    A plug-in schedule is a function `epsilon(env_step, train) -> float`; `train` has the settings `train.*`.
 
     Raises:
-        PluginError: If it is not here, or leaves [0, 1].
+        PluginError: If the plug-in is not installed, or returns a value outside [0, 1].
     """
-    kind, own = PLUGGED["train.eps_schedule"]
-    if train.eps_schedule in own:
+    kind, builtin = PLUGGED["train.eps_schedule"]
+    if train.eps_schedule in builtin:
         return linear_decay(env_step, start=train.eps_start, end=train.eps_end, steps=train.eps_steps)
-    plugin = get_plugin(kind, train.eps_schedule, known=own)
+    plugin = get_plugin(kind, train.eps_schedule, known=builtin)
     epsilon = float(plugin.load()(env_step, train))
     if not 0 <= epsilon <= 1:
         rule = f"must return epsilon in [0, 1], also at env step {env_step:,}"
@@ -42,26 +45,26 @@ def exploration(train: TrainConfig, env_step: int) -> float:
 
 
 class Every:
-    """Fires when at least `interval` env steps have passed since it last fired (B9)."""
+    """A periodic task: due when at least `interval` env steps have passed since it was last due (B9)."""
 
     def __init__(self, interval: int, *, last: int = 0) -> None:
         self.interval = interval
         self.last = last
 
     def due(self, env_step: int) -> bool:
-        """Whether it is time; if so, counting starts anew."""
+        """Whether the task is due now. If it is, the next interval starts here."""
         if env_step - self.last < self.interval:
             return False
         self.last = env_step
         return True
 
     def force_due(self) -> None:
-        """Be due at the next look, whatever the interval says."""
+        """Make the next call of `due` return True."""
         self.last = -self.interval
 
 
-def make_duties(config: RunConfig) -> dict[str, Every]:
-    """When each duty of a trainer beside its updates is due, by name."""
+def make_intervals(config: RunConfig) -> dict[str, Every]:
+    """Make the interval of each periodic task of a trainer, by name."""
     budget = config.train.t_max
     return {
         "refit": Every(config.embed.interval),

@@ -1,4 +1,4 @@
-"""Settings that only some backbones read."""
+"""Settings of single backbones and methods: QMIX, QPLEX, CDS, EMC, DMIX, MAPPO."""
 
 from typing import Annotated, Literal
 
@@ -43,16 +43,16 @@ class QplexConfig(Section):
     weighted_head: bool = False
     """Weigh the heads by a network of the state (MMM2 and 3s5z_vs_3s6z)."""
     nonlinear: bool = False
-    """Append Q_i to the attention keys (MMM2); breaks strict monotonicity."""
+    """Append Q_i to the attention keys (MMM2). The mixer is then not strictly monotonic."""
 
 
 class CdsConfig(Section):
     """CDS: diversity by private heads and an intrinsic reward."""
 
     mixer: Literal["qplex", "qmix"] = "qplex"
-    """qplex: its SMAC code, and what EMU and EMTC build on; qmix: what its authors recommend for football."""
+    """qplex: as in the SMAC code of CDS, used by EMU and EMTC; qmix: recommended by the CDS authors for football."""
     b1: Weight = 2.0
-    """Weight of log q against log p, and of the logits of an agent's own policy; those of the mean policy P have none."""
+    """Factor on log q in log q - log p, and on the logits of an agent's policy. The mean policy P has no factor."""
     b2: Weight = 1.0
     """Weight of the policy divergence."""
     beta: Weight = 0.0
@@ -62,9 +62,9 @@ class CdsConfig(Section):
     l1: Weight = 0.1
     """Weight of the L1 term on the private heads."""
     policy_mixture: Literal["heads", "agents", "histories"] = "agents"
-    """What P averages over: heads (intended), agents (SMAC code) or histories (GRF code)."""
+    """P is the mean over heads (as intended by the authors), agents (SMAC code) or histories (GRF code)."""
     replay: Literal["uniform", "episode_per"] = "uniform"
-    """Episode sampling: uniform, or prioritised by TD error (GRF code); on a GPU, whose errors come in the background, one update late."""
+    """Episode sampling: uniform, or prioritized by TD error (GRF code). On a GPU the priorities take effect one update later."""
     per_alpha: Annotated[float, Field(ge=0, le=1)] = 0.6
     """Priority exponent of episode_per."""
     predictor_schedule: Literal["every_step", "periodic"] = "every_step"
@@ -85,11 +85,11 @@ class CuriosityConfig(Section):
     decay_stop: Weight = 0.0
     """Floor of the scale."""
     emulate_floor_bug: bool = False
-    """Let the floor raise a smaller scale, as EMU's code does. C17."""
+    """Raise a scale below the floor to the floor, as EMU's code does. C17."""
 
     @property
     def is_on(self) -> bool:
-        """Whether it rewards anything at any time."""
+        """Whether the curiosity reward is ever greater than 0."""
         return self.scale > 0 or (self.emulate_floor_bug and self.decay_stop > 0)
 
 
@@ -119,23 +119,23 @@ class MappoConfig(Section):
     """MAPPO."""
 
     impl: Literal["on_policy"] = "on_policy"
-    """Which published implementation is followed: the official on-policy code."""
+    """Published implementation that is followed: the official on-policy code."""
     rollout_steps: Annotated[int, Field(ge=1, le=LARGEST)] = 3200
-    """Transitions per update, all environments together [env steps]."""
+    """Transitions per update, summed over all environments [env steps]."""
     epochs: Annotated[int, Field(ge=1, le=100)] = 5
     """Passes over a rollout."""
     minibatches: Annotated[int, Field(ge=1, le=1000)] = 1
-    """Parts of a rollout per pass."""
+    """Minibatches per pass."""
     clip: Annotated[float, Field(gt=0, le=1)] = 0.2
-    """Clip of ratio and value."""
+    """Clip range of the probability ratio and of the value."""
     gae_lambda: Annotated[float, Field(ge=0, le=1)] = 0.95
     """GAE lambda."""
     entropy: Weight = 0.01
     """Weight of the entropy bonus."""
     huber_delta: Annotated[float, Field(gt=0)] = 10.0
-    """Transition point of the value loss."""
+    """Delta of the Huber value loss."""
     value_norm_beta: Annotated[float, Field(ge=0, lt=1)] = 0.99999
-    """Averaging factor of the value normalisation."""
+    """Decay of the running mean and variance of the value normalization."""
     head_gain: Annotated[float, Field(gt=0)] = 0.01
     """Orthogonal gain of the policy head."""
     stacked_frames: Annotated[int, Field(ge=1, le=64)] = 1

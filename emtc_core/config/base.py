@@ -1,4 +1,4 @@
-"""What every configuration model is made of: the frozen pydantic base, and TOML of a user or a stranger as a plain tree."""
+"""Common parts of the configuration: the frozen pydantic base class, reading of TOML files, and faults of pydantic."""
 
 import tomllib
 from collections.abc import Callable, Sequence
@@ -14,41 +14,44 @@ from emtc_core.errors import quote as quote
 from emtc_core.errors import shorten as shorten
 
 LARGEST: Final = 10**12
-"""No count of steps, episodes or samples is larger: it fits 64 bits, and so does a sum of many of them."""
+"""Upper bound of all counts of steps, episodes or samples. It fits 64 bits, and so does a sum of many counts."""
 
 
 Value = str | int | float | bool | None
 PluginName = Annotated[str, Field(min_length=1, max_length=40)]
-"""One of this project's own names, or a plug-in's; `config.outside` knows which there are."""
+"""A built-in name, or the name of a plug-in. `config.outside.list_choices` lists them."""
 IMPORTED: Final = "imported"
-"""The preset, the device and a section of the stored settings of a run that another program trained."""
+"""Preset, device and section name in the stored settings of a run that another program trained."""
 WITH_A_MEMORY: Final = ("emtc-", "emu-", "emc")
-"""How the names of algorithms begin that write an episodic memory."""
+"""Name prefixes of algorithms that write an episodic memory."""
 
 MOST_BYTES = 1 << 20
+"""Maximum size of a text file with settings (1 MiB)."""
 
 
 @dataclass(frozen=True)
 class Before:
-    """What a setting was before it existed, and in which runs: of an environment, of algorithms that start so.
+    """Value of a setting in runs of versions that did not have the setting, if it differs from today's default.
 
-    It stands in the setting's annotation where that is not the default of today.
+    Written in the annotation of the field.
     """
 
     value: Value
     env: str = ""
+    """Applies only to runs of this environment; empty: all."""
     algos: tuple[str, ...] = ()
+    """Applies only to algorithms with one of these name prefixes; empty: all."""
 
 
 @dataclass(frozen=True)
 class Formerly:
-    """The key of a setting in earlier versions, which is still read; it stands in the setting's annotation."""
+    """Key of a setting in earlier versions, still accepted. Written in the annotation of the field."""
 
     key: str
 
 
 class Section(BaseModel):
-    """A frozen group of settings; strangers are refused; the text under a field is its description."""
+    """A frozen group of settings. Unknown keys are refused. The docstring under a field is its description."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -56,17 +59,17 @@ class Section(BaseModel):
         use_attribute_docstrings=True,
         validate_default=True,
         allow_inf_nan=False,
-        serialize_by_alias=True,  # a key that Python reserves is written as the user writes it
+        serialize_by_alias=True,  # for keys that are reserved words of Python
         validate_by_name=True,
         validate_by_alias=True,
     )
 
 
 def read_text(path: Path) -> str:
-    """Read a small text file.
+    """Read a UTF-8 text file of at most `MOST_BYTES`.
 
     Raises:
-        ConfigError: If it cannot be read, is no plain file, or is larger than a mebibyte.
+        ConfigError: If it cannot be read, is not a regular file, or is too large.
     """
     try:
         if path.exists() and not path.is_file():
@@ -84,21 +87,21 @@ def parse_toml(text: str, what: str) -> dict[str, Any]:
 
     Args:
         text: The file's content.
-        what: Its path, or what it is, for the key of a fault.
+        what: Key of the fault: the path of the file, or another name for it.
 
     Raises:
-        ConfigError: If it is not valid, too long, or nested too deeply.
+        ConfigError: If it is not valid TOML, too long, or nested too deeply.
     """
     try:
         return tomllib.loads(_refuse_long(text, what))
     except RecursionError as exc:
         raise ConfigError("is nested too deeply", key=what) from exc
-    except ValueError as exc:  # TOMLDecodeError, and a number of thousands of digits
+    except ValueError as exc:  # TOMLDecodeError, or a number with thousands of digits
         raise ConfigError(f"is not valid TOML: {shorten(str(exc), 200)}", key=what) from exc
 
 
 class SettingError(ValueError):
-    """What a validator of a model raises, so that pydantic collects its faults with all others."""
+    """Raised by the validator of a model. Pydantic collects its faults together with its own."""
 
     def __init__(self, *faults: Fault) -> None:
         super().__init__(*faults)
@@ -109,20 +112,20 @@ class SettingError(ValueError):
 
 
 def read_faults(error: ValidationError, key_of: Callable[[Sequence[str]], str] = ".".join) -> list[Fault]:
-    """List the faults that pydantic found; those of one setting that may be of several types are one fault.
+    """Convert the errors of pydantic to faults. A setting with several allowed types gets one fault for all types.
 
     Args:
-        error: What pydantic raised.
-        key_of: Turns the place of a fault in the tree into the key of the setting.
+        error: The error of pydantic.
+        key_of: Returns the key of the setting for a location in the tree.
     """
     faults: list[Fault] = []
-    for each in error.errors():
-        cause = each.get("ctx", {}).get("error")
+    for details in error.errors():
+        cause = details.get("ctx", {}).get("error")
         if isinstance(cause, SettingError):
             faults += cause.faults
             continue
-        value = NO_VALUE if each["type"] in ("missing", "extra_forbidden") else each["input"]
-        key, rule = key_of([str(part) for part in each["loc"]]), rule_of(each)
+        value = NO_VALUE if details["type"] in ("missing", "extra_forbidden") else details["input"]
+        key, rule = key_of([str(part) for part in details["loc"]]), rule_of(details)
         last = faults[-1] if faults else Fault()
         if key and last.key == key and last.value is value:
             faults[-1] = replace(last, rule=f"{last.rule}, or {rule}")
@@ -132,10 +135,10 @@ def read_faults(error: ValidationError, key_of: Callable[[Sequence[str]], str] =
 
 
 def rule_of(details: ErrorDetails) -> str:
-    """Write what pydantic found as the rule of a fault."""
+    """Write one error of pydantic as the rule of a fault."""
     kind = details["type"]
-    known = _RULES.get(kind) or next((rule for start, rule in _RULES_OF_TYPES.items() if kind.startswith(start)), None)
-    return known.format(**details.get("ctx", {})) if known else f"is not valid: {details['msg']}"
+    rule = _RULES.get(kind) or next((rule for prefix, rule in _TYPE_RULES.items() if kind.startswith(prefix)), None)
+    return rule.format(**details.get("ctx", {})) if rule else f"is not valid: {details['msg']}"
 
 
 _RULES: Final = {
@@ -152,7 +155,7 @@ _RULES: Final = {
     "missing": "is missing",
     "extra_forbidden": "is not a setting",
 }
-_RULES_OF_TYPES: Final = {
+_TYPE_RULES: Final = {
     "int_": "must be a whole number",
     "float_": "must be a number",
     "bool_": "must be true or false",
@@ -160,7 +163,7 @@ _RULES_OF_TYPES: Final = {
     "model_": "must be a table of settings",
     "dict_": "must be a table of settings",
 }
-"""By how the name of pydantic's error type begins."""
+"""Prefix of pydantic's error type → rule."""
 
 
 def _refuse_long(text: str, what: str) -> str:

@@ -1,4 +1,4 @@
-"""Settings of the episodic memory (Algorithm 2), of the semantic embedder (Algorithm 1), of the gate and of the incentive."""
+"""Settings of the episodic memory (Algorithm 2), the semantic embedder (Algorithm 1), the gate and the incentive."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -16,47 +16,47 @@ Tau = Annotated[float, Field(gt=0, le=1000)]
 
 
 class MemoryConfig(Section):
-    """Episodic memory. Letters A1–A20 name the ambiguities of the paper."""
+    """Episodic memory. A1–A20, B1–B15 and C1–C19 are numbers of ambiguities of the paper; the Method page lists them."""
 
     capacity: Annotated[int, Field(ge=2, le=50_000_000)] = 1_000_000
-    """Most nodes kept; the least recently used goes first [nodes]."""
+    """Maximum number of nodes; a full memory evicts the least recently used node [nodes]."""
     delta: Annotated[float, Field(gt=0, le=10)] = 1.8e-5
-    """Radius for "same memory", in the space that delta_space names. Per task; A11."""
+    """Merge radius: a state merges into a node within this distance, in the space of delta_space. Per task; A11."""
     delta_space: Literal["normalized", "raw"] = "normalized"
-    """normalized: embeddings scaled per dimension by the memory's mean and std (EMU); raw: as embedded (paper). A10."""
+    """normalized: embeddings scaled per dimension by the memory's mean and std (EMU); raw: not scaled (paper). A10."""
     delta_metric: Literal["l2", "linf"] = "l2"
     """Distance of the delta test: l2 (paper) or per-coordinate linf (EMU's code). A10."""
     index: Literal["live", "stale_target_update"] = "live"
-    """live: every node is visible at once; stale_target_update: only nodes known at the last target update (EMU's code). A13."""
+    """live: a lookup finds every node; stale_target_update: only nodes of the last target update (EMU's code). A13."""
     norm_interval: Literal["rebuild", "200_steps"] = "rebuild"
-    """When normalisation statistics are refreshed: with the index (recommended) or every 200 env steps (EMU). A15."""
+    """When mean and std are recomputed: with the index (recommended), or also every 200 env steps (EMU). A15."""
     store_terminal: bool = True
     """Store the terminal state with H = 0. A2."""
     terminal_xi: Literal["trajectory", "zero"] = "trajectory"
     """Success flag of the terminal state's node: the trajectory's, or always 0 (EMU's code). A2."""
     success: Literal["flag", "return_threshold"] = "flag"
-    """What makes a trajectory successful: the environment's flag, or a return threshold. A3."""
+    """When a trajectory is successful: by the environment's flag, or by a return threshold. A3."""
     success_threshold: float = 20.0
-    """Return at or above which an episode counts as success when success is return_threshold [env return]."""
+    """With success = return_threshold, an episode with at least this return is a success [env return]."""
     backprop_desirability: bool = False
-    """Earlier states of a trajectory that meets a desirable node count as desirable too (EMU's code). A4."""
+    """If a state merges into a desirable node, earlier states of the trajectory are desirable too (EMU's code). A4."""
     init_desirability: bool = True
-    """A new node of a successful trajectory starts with N_xi = 1; "emu_table" takes EMU's value for the task. A5."""
+    """A new node of a successful trajectory starts with N_xi = 1; "emu_table" uses EMU's value for the task. A5."""
     reset_counts_on_shift: bool = False
     """Reset N_call and N_xi to 1 when a node moves to a successful state. A7."""
     shift_keep_max: bool = False
     """Keep max(H, R) when a node moves, instead of overwriting H by R (paper). A8."""
     link_update: Literal["always", "on_improve"] = "always"
-    """When a node's link is rewritten: at each hit (paper) or only when H rises. A9."""
+    """When a node's link is rewritten: at each merge (paper), or only when H rises. A9."""
     evict: Literal["lru", "fifo"] = "lru"
-    """Which node leaves a full memory: least recently used, or oldest. A17."""
+    """Which node a full memory evicts: the least recently used, or the oldest. A17."""
     lru_touch_on_read: bool = True
-    """Reads by the learner refresh recency. A17."""
+    """A read by the learner counts as a use of the node. A17."""
     replay_refresh: Literal["none", "one_episode", "full"] = "none"
-    """Rewrite replayed episodes into memory after each refit: none (paper), one (EMU's code as it runs), all. A19."""
+    """After each refit, write episodes of the replay buffer to the memory again: none (paper), one_episode (EMU's code as it runs), full: all. A19."""
 
     def is_success(self, *, won: bool, episode_return: float) -> bool:
-        """Whether an episode counts as a success; `episode_return` is undiscounted, in the environment's unit."""
+        """Whether an episode is a success; `episode_return` is undiscounted, in the environment's unit."""
         return won if self.success == "flag" else episode_return >= self.success_threshold
 
 
@@ -64,7 +64,7 @@ class EmbedConfig(Section):
     """Temporally consistent semantic embedder (TCSE), its ablations and augmentation."""
 
     type: PluginName = "tcse"
-    """tcse: autoencoder + InfoNCE (Eq. 4); dcae: autoencoder alone (EMU); random: fixed linear projection; or an embedder from outside. B13, B14."""
+    """tcse: autoencoder and InfoNCE (Eq. 4); dcae: autoencoder (EMU); random: fixed random linear projection; or the name of a plug-in. B13, B14."""
     hidden: Annotated[int, Field(ge=1, le=4096)] = 64
     """Width of the two hidden layers [units]."""
     dim: Annotated[int, Field(ge=1, le=16)] = 4
@@ -72,23 +72,23 @@ class EmbedConfig(Section):
     lr: Annotated[float, Field(gt=0, le=1)] = 5e-4
     """Adam learning rate. B7."""
     grad_clip: Annotated[float, Field(gt=0)] = 10.0
-    """Largest global gradient norm."""
+    """Maximum global gradient norm."""
     interval: Annotated[int, Field(ge=1, le=LARGEST)] = 1000
-    """t_emb: a refit fires when this many env steps have passed [env steps]. B9."""
+    """t_emb: env steps between two refits [env steps]. B9."""
     overlap: Literal["off", "on"] = "off"
-    """off: training waits for a refit (Algorithm 1). on: the copy of the embedder that a refit step froze is fitted on a second core while training goes on, and takes effect at the next refit step exactly, so the memory is embedded by weights one interval older. Beyond the paper; B9."""
+    """off: training waits for a refit (Algorithm 1). on: a copy of the embedder is trained on a second core while training continues. Its weights are used from the next refit step on, so the memory is embedded with weights that are one interval older. Not in the paper; B9."""
     samples: Annotated[int, Field(ge=1, le=LARGEST)] = 102_400
-    """N: most nodes drawn per refit, one pass [nodes]."""
+    """N: maximum number of nodes sampled per refit, used in one pass [nodes]."""
     batch: Annotated[int, Field(ge=2, le=LARGEST)] = 1024
     """B: nodes per gradient step [nodes]."""
     min_entries: Annotated[int, Field(ge=2, le=LARGEST)] = 1024
-    """No refit before the memory holds this many nodes, unless min_episodes were written [nodes]. B10."""
+    """No refit before the memory has this many nodes, unless min_episodes were written [nodes]. B10."""
     min_episodes: Annotated[int, Field(ge=0, le=LARGEST), Before(0, algos=WITH_A_MEMORY)] = 32
-    """Refit from this many written episodes on, however few nodes they left: where everything merges, only a refit can tell states apart. 0: nodes alone decide (EMU's code) [episodes]. B15."""
+    """After this many written episodes, refit with fewer nodes too: if all states merge, only a refit can separate them. 0: only the number of nodes counts (EMU's code) [episodes]. B15."""
     reduction: Literal["mean", "sum"] = "mean"
     """Reconstruction losses over the batch: mean (Algorithm 1) or sum (EMU's code). B6."""
     return_scale: Annotated[Literal["none", "std"], Before("none", algos=WITH_A_MEMORY)] = "std"
-    """Unit of the return loss: none, (H - H^)² as printed, in which returns of size 20 drown InfoNCE; std, ((H - H^) / sigma_H)², sigma_H the running standard deviation of H over the refits' nodes, the head decoding H / sigma_H, nothing centred. B15."""
+    """Unit of the return loss. none: (H - H^)² as printed; with returns of about 20 it dominates InfoNCE. std: ((H - H^) / sigma_H)², where sigma_H is the running standard deviation of H over the nodes of the refits; the head decodes H / sigma_H, without centering. B15."""
     lambda_rcon: Weight = 0.1
     """Weight of the state reconstruction (Eq. 5)."""
     lambda_cl: Weight = 0.1
@@ -104,16 +104,16 @@ class EmbedConfig(Section):
     sigma: Annotated[float, Field(ge=0, le=10)] = 0.05
     """Standard deviation of the additive noise."""
     aug_shift: Annotated[int, Field(ge=0, le=1024)] = 0
-    """Largest random cyclic shift of the state coordinates; the appendix argues against it. B3 [coordinates]."""
+    """Maximum random cyclic shift of the state coordinates; the paper's appendix argues against a shift. B3 [coordinates]."""
     noise_on_masked: bool = True
-    """Masked coordinates get noise too. B8."""
+    """Add noise to masked coordinates too. B8."""
     reset_each_update: bool = False
-    """Re-initialise the networks at every refit, as Algorithm 1 is printed. B2."""
+    """Re-initialize the networks at every refit, as Algorithm 1 is printed. B2."""
     time_norm: Literal["T_lim", "write_T_lim+1"] = "T_lim"
-    """Time input t/T_lim everywhere, or t/(T_lim+1) when writing (EMU's code). A14."""
+    """Time input: t/T_lim always, or t/(T_lim+1) in a write (EMU's code). A14."""
 
     @model_validator(mode="after")
-    def _can_overlap(self) -> "EmbedConfig":
+    def _check_overlap(self) -> "EmbedConfig":
         if self.overlap == "on" and self.type not in ("tcse", "dcae", "random"):
             rule = "must be off if embed.type is a plug-in; on needs embed.type = tcse, dcae or random"
             raise SettingError(Fault("embed.overlap", self.overlap, rule, related=("embed.type",)))
@@ -121,32 +121,32 @@ class EmbedConfig(Section):
 
 
 class GateConfig(Section):
-    """Temporal-consistency gate (Eq. 7, 8, 12); the arguments of one from outside stand under its name."""
+    """Temporal-consistency gate (Eq. 7, 8, 12). Arguments of a gate plug-in are settings under the plug-in's name."""
 
     model_config = ConfigDict(extra="allow")
 
     enabled: bool = True
-    """Weigh the incentive by beta; off means beta = 1 (No-TCGM)."""
+    """Multiply the incentive by beta; off means beta = 1 (No-TCGM)."""
     type: PluginName = "gaussian"
-    """beta as a function of delta_mem and tau. gaussian: exp(-delta_mem² / (2 tau²)) (Eq. 8, the paper's); or a gate from outside, which may read the transition, too."""
+    """beta as a function of delta_mem and tau. gaussian: exp(-delta_mem² / (2 tau²)) (Eq. 8); or the name of a plug-in, which may also read the transition."""
     mode: Literal["stored", "recompute"] = "stored"
     """stored: beta is computed once, when the episode is written (Algorithm 3); recompute: at each update. C5."""
     successor: Literal["nn", "link"] = "nn"
     """H(s') from the node of the actual next state, or from the node's idx_next. C1."""
     lookup: Annotated[Literal["nearest", "written"], Before("written", algos=WITH_A_MEMORY)] = "nearest"
-    """Where H of a state is read: at the node nearest to it (Algorithm 3 searches), or at the node that Algorithm 2 assigned while it walked the episode. C2."""
+    """Node that gives H of a state. nearest: the nearest node, found by a search (Algorithm 3); written: the node that Algorithm 2 assigned to the state. C2."""
     timing: Literal["after_write", "before_write"] = "after_write"
-    """Judge an episode by the memory that already holds it (Algorithm 3), or by what was known before it. C19."""
+    """Compute the gate of an episode after it is written to the memory (Algorithm 3), or before. C19."""
     on_miss: Literal["block", "pass", "nearest"] = "block"
-    """No node within delta: beta = 0, beta = 1, or use the nearest node at any distance. C2."""
+    """If no node is within delta. block: beta = 0; pass: beta = 1; nearest: use the nearest node at any distance. C2."""
     on_empty: Annotated[Literal["pass", "block"], Before("block", algos=WITH_A_MEMORY)] = "pass"
-    """No node to search at all (a first episode, an index not yet built): beta = 1, since a memory that knows nothing has nothing to doubt, or beta = 0. C2."""
+    """If the index has no nodes (first episode, or index not built yet). pass: beta = 1, because an empty memory has no inconsistency; block: beta = 0. C2."""
     terminal_value: Literal["zero", "lookup"] = "zero"
-    """H(s') of a terminating transition. C3."""
+    """H(s') of a terminating transition: 0, or the value of the terminal state's node. C3."""
     schedule: Literal["linear", "adaptive"] = "linear"
-    """linear: tau cools from tau_start to tau_end (Eq. 12); adaptive: tau is the tau_quantile of delta_mem over the last tau_window transitions, kept between tau_end and tau_start. Beyond the paper; C7."""
+    """linear: tau decays from tau_start to tau_end (Eq. 12); adaptive: tau is the tau_quantile of delta_mem over the last tau_window transitions, limited to the range from tau_end to tau_start. Not in the paper; C7."""
     tau_unit: Literal["return", "spread"] = "return"
-    """Unit of tau_start and tau_end: the return itself (paper), or the standard deviation of the discounted returns of the last tau_window transitions, for rewards of another scale. C7, C8."""
+    """Unit of tau_start and tau_end. return: the learner's return unit (paper); spread: the standard deviation of the discounted returns of the last tau_window transitions, for rewards of another scale. C7, C8."""
     tau_start: Tau = 1.2
     """Gate temperature at env step 0 [return]. Eq. 12."""
     tau_end: Tau = 0.6
@@ -154,39 +154,40 @@ class GateConfig(Section):
     tau_decay_steps: Annotated[int, Field(ge=0, le=LARGEST)] | None = None
     """Length of the linear decay; unset means half of train.t_max. C7 [env steps]."""
     tau_quantile: Annotated[float, Field(gt=0, le=1)] = 0.9
-    """Quantile of delta_mem that the adaptive schedule follows."""
+    """Quantile of delta_mem that the adaptive schedule uses as tau."""
     tau_window: Annotated[int, Field(ge=100, le=1_000_000)] = 10_000
-    """Newest transitions that the adaptive schedule and the spread are measured on [transitions]."""
+    """Number of newest transitions for the adaptive schedule and the spread [transitions]."""
     delta_scale: Annotated[float, Field(gt=0, le=1e6)] = 1.0
-    """Factor on delta_mem before the gate; 0.01 reads it "in goals" on football. C8."""
+    """Factor on delta_mem before the gate; on football, 0.01 gives delta_mem in goals. C8."""
 
     @model_validator(mode="before")
     @classmethod
     def _arguments(cls, values: Any) -> Any:
-        """Complete the arguments of a gate from outside; of one that is not here they stay as they were."""
+        """Validate the arguments of a gate plug-in. If it is not installed, they are not changed."""
         if not isinstance(values, Mapping):
             return values
-        told = complete_arguments("gate", str(values.get("type", "gaussian")), values, cls.model_fields)
-        if strangers := [key for key in told if key not in cls.model_fields and not isinstance(told[key], Mapping)]:
-            raise SettingError(*(Fault(f"gate.{key}", rule="is not a setting") for key in strangers))
-        return told
+        section = complete_arguments("gate", str(values.get("type", "gaussian")), values, cls.model_fields)
+        extra = [key for key in section if key not in cls.model_fields]
+        if unknown := [key for key in extra if not isinstance(section[key], Mapping)]:
+            raise SettingError(*(Fault(f"gate.{key}", rule="is not a setting") for key in unknown))
+        return section
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """What a gate from outside is called with; empty for the paper's."""
+        """Arguments of the gate plug-in; empty for a built-in gate."""
         return dict((self.model_extra or {}).get(self.type) or {})
 
     @model_validator(mode="after")
-    def _cools(self) -> "GateConfig":
+    def _check_tau(self) -> "GateConfig":
         if self.tau_end > self.tau_start:
             rule = f"must be <= gate.tau_start = {self.tau_start:g}"
             raise SettingError(Fault("gate.tau_end", self.tau_end, rule, related=("gate.tau_start",)))
         return self
 
     @model_validator(mode="after")
-    def _written_exists(self) -> "GateConfig":
+    def _check_lookup(self) -> "GateConfig":
         if self.lookup == "written" and self.timing == "before_write":
-            rule = "must be nearest if gate.timing = before_write, because no node is written before"
+            rule = "must be nearest if gate.timing = before_write, because the episode has no nodes yet"
             hint = "Set gate.lookup=nearest or gate.timing=after_write."
             raise SettingError(Fault("gate.lookup", self.lookup, rule, hint, related=("gate.timing",)))
         return self
@@ -196,14 +197,14 @@ class IncentiveConfig(Section):
     """Episodic incentive r_p (Eq. 2)."""
 
     enabled: bool = True
-    """Add the incentive to the TD target; off leaves the plain backbone."""
+    """Add the incentive to the TD target; off trains the backbone without it."""
     type: Literal["ratio", "flag"] = "ratio"
-    """rho = N_xi / N_call (ratio) or the node's success flag (EMU's optimality type 2)."""
+    """rho. ratio: N_xi / N_call; flag: the node's success flag (EMU's optimality type 2)."""
     clamp: Literal["none", "positive"] = "none"
     """none: r_p may be negative (Eq. 2, Proposition 2); positive: max(H - Q, 0) (EMU's code). C9."""
     ratio_eps: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Added to N_call in rho: 0 (paper) or 0.001 (EMU's code). A6."""
     on_miss: Literal["zero", "nearest"] = "zero"
-    """No node within delta: r_p = 0, or use the nearest node. C2."""
+    """If no node is within delta. zero: r_p = 0; nearest: use the nearest node. C2."""
     mask_terminal: bool = True
     """r_p = 0 on terminating transitions. C13."""

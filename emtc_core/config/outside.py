@@ -1,9 +1,8 @@
-"""Settings that name plug-ins, and settings that plug-ins have themselves: environments, gates and mixers.
+"""Settings whose value is a plug-in's name, and the arguments of plug-ins as settings.
 
-A setting of `PLUGGED` takes this project's own names and those that `emtc_core.plugins` knows. The arguments of a
-plug-in are the fields of a pydantic model or the typed parameters of its factory: `env.<name>.<argument>`,
-`gate.<name>.…`, `mixer.<name>.…`, on every form and in every stored run. What does not live here: the rest of the
-tree, and what a plug-in does.
+A setting of `PLUGGED` accepts built-in names and names of installed plug-ins. The arguments of an environment, gate or
+mixer plug-in are the fields of a pydantic model, or the typed parameters of its factory. They are settings with the keys
+`env.<name>.<argument>`, `gate.<name>.…` and `mixer.<name>.…`, in all forms and in stored runs.
 """
 
 import inspect
@@ -23,35 +22,36 @@ PLUGGED: Final[dict[str, tuple[Kind, tuple[str, ...]]]] = {
     "embed.type": ("embedder", ("tcse", "dcae", "random")),
     "train.eps_schedule": ("schedule", ("linear",)),
 }
-"""Setting → kind of plug-in that it takes, and this project's own names."""
+"""Setting → kind of plug-in that it accepts, and the built-in names."""
 LISTED: Final[dict[str, Kind]] = {"record.callbacks": "callback", "record.metrics": "metric"}
-"""Settings that take any number of names, with commas between them."""
+"""Settings that accept a list of plug-in names, separated by commas."""
 ORIGINS: Final = "plugins"
-"""Not a setting: what a run's plug-ins were, kind → name → origin."""
+"""Not a setting: the plug-ins of a run, kind → name → origin."""
 ARGUED: Final[dict[Kind, int]] = {"env": 0, "gate": 3, "mixer": 2}
-"""Kinds that have arguments → what comes before those: (delta, tau, context), (config, info)."""
+"""Kind with arguments → number of fixed parameters before them: gate (delta, tau, context), mixer (config, info)."""
 MIXER: Final = "mixer"
-"""Not a setting itself, but the head of those of mixers from outside."""
+"""Not a setting: first part of the keys of mixer plug-ins' arguments."""
 _NOT_ARGUMENTS = ("map", "n_envs")
+"""Parameters of an environment factory that are not settings."""
 
 
 def list_choices(key: str) -> tuple[str, ...]:
-    """List the names that a setting takes; nothing for a setting that names no plug-in."""
+    """List the names that a setting of `PLUGGED` accepts; empty for another setting."""
     if key not in PLUGGED:
         return ()
-    kind, own = PLUGGED[key]
-    return (*own, *(name for name in list_names(kind) if name not in own))
+    kind, builtin = PLUGGED[key]
+    return (*builtin, *(name for name in list_names(kind) if name not in builtin))
 
 
 def split_names(text: str) -> list[str]:
-    """Split "a, b" into its names, each once."""
+    """Split "a, b" into names, without duplicates."""
     return list(dict.fromkeys(text.replace(",", " ").split()))
 
 
 def find_named(values: Mapping[str, Any]) -> Iterable[tuple[str, Kind, str]]:
-    """List the plug-ins that settings name: (setting, kind, name); `values` by dotted key."""
-    for key, (kind, own) in PLUGGED.items():
-        if (name := values.get(key)) and name not in own:
+    """List the plug-ins in the values of settings, as (setting, kind, name); `values` by dotted key."""
+    for key, (kind, builtin) in PLUGGED.items():
+        if (name := values.get(key)) and name not in builtin:
             yield key, kind, str(name)
     for key, kind in LISTED.items():
         for name in split_names(str(values.get(key) or "")):
@@ -59,28 +59,40 @@ def find_named(values: Mapping[str, Any]) -> Iterable[tuple[str, Kind, str]]:
 
 
 def check_named(values: Mapping[str, Any], origins: Mapping[str, Mapping[str, str]]) -> None:
-    """Refuse a plug-in that is not here.
+    """Raise if a setting names a plug-in that is not installed.
+
+    Args:
+        values: Settings by dotted key.
+        origins: Origins of the plug-ins of a stored run: kind → name → origin.
 
     Raises:
         SettingError: With the setting, and what to install.
     """
     for key, kind, name in find_named(values):
-        own = PLUGGED[key][1] if key in PLUGGED else ()
+        builtin = PLUGGED[key][1] if key in PLUGGED else ()
         try:
-            found = find_plugin(kind, name)
+            plugin = find_plugin(kind, name)
         except PluginError as error:
             raise SettingError(*(replace(fault, key=key) for fault in error.faults)) from error
-        if found is None:
+        if plugin is None:
             origin = origins.get(kind, {}).get(name, "")
-            raise SettingError(missing_fault(kind, name, key=key, known=own, origin=origin))
+            raise SettingError(missing_fault(kind, name, key=key, known=builtin, origin=origin))
 
 
 def read_arguments(kind: Kind, name: str, given: Any) -> dict[str, Any] | None:
-    """Validate the arguments of a plug-in, defaults filled in; None where there is none of that name.
+    """Validate the arguments of a plug-in and add the defaults.
+
+    Args:
+        kind: Kind of the plug-in.
+        name: Its name.
+        given: The arguments by name, as stored or as set by the user.
+
+    Returns:
+        The arguments, or None if the plug-in is not installed.
 
     Raises:
         SettingError: With all faults, by the keys of the settings.
-        PluginError: If it cannot be loaded.
+        PluginError: If the plug-in cannot be loaded.
     """
     plugin = find_plugin(kind, name)
     if plugin is None:
@@ -94,39 +106,41 @@ def read_arguments(kind: Kind, name: str, given: Any) -> dict[str, Any] | None:
         return model.model_validate(given or {}).model_dump(mode="json")
     except ValidationError as error:
         faults = read_faults(error, lambda parts: ".".join((kind, name, *parts)))
-        known = ", ".join(f"{kind}.{name}.{each}" for each in model.model_fields)
-        unknown = f"is not a setting; {kind}.{name} has {known}"
-        strange = {f"{kind}.{name}.{each['loc'][0]}" for each in error.errors() if each["type"] == "extra_forbidden"}
+        keys = ", ".join(f"{kind}.{name}.{field}" for field in model.model_fields)
+        rule = f"is not a setting; {kind}.{name} has {keys}"
+        unknown = {f"{kind}.{name}.{each['loc'][0]}" for each in error.errors() if each["type"] == "extra_forbidden"}
         raise SettingError(
-            *(replace(fault, rule=unknown) if fault.key in strange else fault for fault in faults)
+            *(replace(fault, rule=rule) if fault.key in unknown else fault for fault in faults)
         ) from error
 
 
 def complete_arguments(kind: Kind, name: str, values: Mapping[str, Any], own: Iterable[str]) -> dict[str, Any]:
-    """Complete the arguments of the plug-in that a section names; those of others of its kind are left out.
+    """Validate the arguments of the plug-in that a section uses, and drop the arguments of other plug-ins.
 
     Args:
-        kind: Of which kind.
-        name: The one that is used; where it is not here, its arguments stay as they were.
-        values: The section as it was given: its own settings, and arguments by plug-in.
-        own: The section's own settings.
+        kind: Kind of the plug-in.
+        name: Name of the plug-in that is used. If it is not installed, its arguments are not changed.
+        values: The section: its settings, and arguments by plug-in.
+        own: Keys of the section's settings.
 
     Raises:
         SettingError: With all faults.
     """
-    told = {key: value for key, value in values.items() if key in own or key == name or not isinstance(value, Mapping)}
+    section = {
+        key: value for key, value in values.items() if key in own or key == name or not isinstance(value, Mapping)
+    }
     try:
         arguments = read_arguments(kind, name, values.get(name))
     except PluginError as error:
         raise SettingError(*error.faults) from error
-    return {**told, name: arguments} if arguments else told
+    return {**section, name: arguments} if arguments else section
 
 
 def arguments_of(plugin: Plugin) -> type[BaseModel] | None:
-    """The model of a plug-in's arguments; None if it takes none.
+    """Return the pydantic model of a plug-in's arguments; None if it has none.
 
     Raises:
-        PluginError: If it cannot be loaded, or an argument has no plain type.
+        PluginError: If the plug-in cannot be loaded, or an argument has no type.
     """
     return _arguments_of(plugin.load(), plugin.kind, plugin.label)
 
@@ -136,13 +150,14 @@ def _arguments_of(factory: Callable[..., Any], kind: Kind, label: str) -> type[B
     if not callable(factory):
         raise PluginError("must be callable", key=f"{kind} {label}", value=type(factory).__name__)
     try:
-        parameters = _own_parameters(factory, kind)
-        hints = _hints_of(factory) if parameters else {}
+        parameters = _list_parameters(factory, kind)
+        hints = _read_hints(factory) if parameters else {}
     except (NameError, TypeError, ValueError) as error:
         raise PluginError(f"has arguments that cannot be read: {error}", key=f"{kind} {label}") from error
-    if model := _own_model(parameters, hints):
-        return model
-    untyped = [each.name for each in parameters if each.name not in hints]
+    hint = hints.get(parameters[0].name) if len(parameters) == 1 else None
+    if inspect.isclass(hint) and issubclass(hint, BaseModel):
+        return hint
+    untyped = [parameter.name for parameter in parameters if parameter.name not in hints]
     if untyped:
         types = "int, float, bool, str, Literal"
         raise PluginError(f"must give its argument a type: {types}", key=f"{kind} {label}", value=untyped[0])
@@ -155,62 +170,62 @@ def _arguments_of(factory: Callable[..., Any], kind: Kind, label: str) -> type[B
 _STRICT = ConfigDict(extra="forbid", validate_default=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
 
-def _own_parameters(factory: Callable[..., Any], kind: Kind) -> list[inspect.Parameter]:
+def _list_parameters(factory: Callable[..., Any], kind: Kind) -> list[inspect.Parameter]:
+    """List the parameters of a factory that are settings."""
     try:
         parameters = list(inspect.signature(factory).parameters.values())
-    except ValueError:  # one that is written in C does not tell
+    except ValueError:  # a function written in C may have no signature
         return []
-    return [each for each in parameters[ARGUED[kind] :] if _is_argument(each)]
+    return [
+        parameter
+        for parameter in parameters[ARGUED[kind] :]
+        if parameter.name not in _NOT_ARGUMENTS
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
 
 
-def _hints_of(factory: Callable[..., Any]) -> dict[str, Any]:
+def _read_hints(factory: Callable[..., Any]) -> dict[str, Any]:
     if inspect.isclass(factory):
         return get_type_hints(factory.__init__, include_extras=True)
     return get_type_hints(factory if inspect.isroutine(factory) else type(factory).__call__, include_extras=True)
 
 
-def _is_argument(parameter: inspect.Parameter) -> bool:
-    return parameter.name not in _NOT_ARGUMENTS and parameter.kind not in (
-        parameter.VAR_POSITIONAL,
-        parameter.VAR_KEYWORD,
-    )
-
-
-def _own_model(parameters: list[inspect.Parameter], hints: Mapping[str, Any]) -> type[BaseModel] | None:
-    """The model that a factory takes as its one argument, if it does."""
-    hint = hints.get(parameters[0].name) if len(parameters) == 1 else None
-    return hint if inspect.isclass(hint) and issubclass(hint, BaseModel) else None
-
-
 def bind_arguments(plugin: Plugin, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """What a plug-in is called with for its validated arguments: each by its name, or all as the model it asks for."""
+    """Make the keyword arguments of a plug-in's factory from validated arguments: by name, or as one pydantic model."""
     if not arguments:
         return {}
-    model, own = arguments_of(plugin), _own_parameters(plugin.load(), plugin.kind)
-    if model is None or [each.name for each in own] == list(model.model_fields):
+    model, parameters = arguments_of(plugin), _list_parameters(plugin.load(), plugin.kind)
+    if model is None or [parameter.name for parameter in parameters] == list(model.model_fields):
         return dict(arguments)
-    return {own[0].name: model.model_validate(dict(arguments))}
+    return {parameters[0].name: model.model_validate(dict(arguments))}
 
 
 def call_factory(plugin: Plugin, map: str, arguments: Mapping[str, Any], copies: Mapping[str, int]) -> Any:
-    """Make one environment with validated arguments, and with the map where the factory asks for it."""
+    """Make one environment of a plug-in.
+
+    Args:
+        plugin: The environment.
+        map: Map, passed if the factory has a parameter `map`.
+        arguments: Validated arguments.
+        copies: Further keyword arguments, such as the number of copies.
+    """
     factory = plugin.load()
-    told = {"map": map} if "map" in inspect.signature(factory).parameters else {}
-    return factory(**bind_arguments(plugin, arguments), **told, **copies)
+    map_argument = {"map": map} if "map" in inspect.signature(factory).parameters else {}
+    return factory(**bind_arguments(plugin, arguments), **map_argument, **copies)
 
 
 def argument_fields() -> Iterable[tuple[str, Any]]:
-    """List (key, pydantic field) of the arguments of every plug-in that can be loaded, by kind."""
-    for plugin in (each for kind in ARGUED for each in list_plugins(kind)):
+    """List (key, pydantic field) of the arguments of all plug-ins that can be loaded, by kind."""
+    for plugin in (plugin for kind in ARGUED for plugin in list_plugins(kind)):
         try:
             model = arguments_of(plugin)
         except PluginError:
-            continue  # it is told where somebody asks for that plug-in
+            continue  # reported when a run uses the plug-in
         for name, field in model.model_fields.items() if model else ():
             yield f"{plugin.kind}.{plugin.name}.{name}", field
 
 
 def owner_of(key: str) -> tuple[Kind, str] | None:
-    """The plug-in whose argument a key would be, here or not: kind and name; None for any other key."""
+    """Return kind and name of the plug-in, installed or not, whose argument has this key; None for another key."""
     kind, *rest = key.split(".")
     return (kind, rest[0]) if kind in ARGUED and len(rest) > 1 else None

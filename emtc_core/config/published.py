@@ -1,11 +1,12 @@
-"""Every baseline against what its authors published: settings that equal theirs, and differences with their reasons.
+"""Comparison of every baseline's settings with the settings that its authors published.
 
-What does not live here: the values (published_values.toml: one entry per file of their repositories) and what
-corresponds to what (published_rules.toml). A fault is a value that neither equals the published one nor is listed.
+`published_values.toml` has the published values, one entry per file of a repository. `published_rules.toml` maps
+published keys to our settings, and lists differences with their reasons. A value that differs from the published one and
+is not listed is a fault.
 """
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -18,7 +19,7 @@ from emtc_core.config.resolve import Value, flatten, resolve
 Given = bool | int | float | str
 _SMAC = ("skirmish", "smac", "smax")
 _NAMES = ("algo", "seed", "preset", "env.name", "env.map")
-"""Settings that say which run this is; no author publishes them."""
+"""Settings that identify a run. They are not compared."""
 
 
 @dataclass(frozen=True)
@@ -31,19 +32,19 @@ class Case:
 
     @property
     def game(self) -> str:
-        """Which published configurations apply: SMAC's or football's."""
+        """Name of the published configurations that apply: "smac", or the environment's name."""
         return "smac" if self.env in _SMAC else self.env
 
 
 class _Scoped(Section):
-    """Something that holds for some cases; an empty condition holds for all."""
+    """An entry that applies to some cases. An empty condition applies to all."""
 
     algos: tuple[str, ...] = ()
     game: str = ""
     maps: tuple[str, ...] = ()
 
     def holds(self, case: Case) -> bool:
-        """Whether this concerns a case."""
+        """Whether the entry applies to a case."""
         return (
             case.algo in (self.algos or (case.algo,))
             and case.game == (self.game or case.game)
@@ -52,33 +53,33 @@ class _Scoped(Section):
 
 
 class Repository(Section):
-    """A public repository, as it was at one commit."""
+    """A public repository at one commit."""
 
     name: str
     commit: str
 
 
 class PublishedFile(Section):
-    """What one of its files says; in code, in the words of our settings."""
+    """Values in one file of a repository. Values that the file has in code have the keys of our settings."""
 
     repository: str
     path: str
     like: str = ""
-    """Another entry that says the same but for `values` and `without`."""
+    """Another entry with the same values, except for `values` and `without`."""
     without: tuple[str, ...] = ()
     values: dict[str, Given]
 
 
 class Configuration(_Scoped):
-    """The files that make up a baseline's configuration on some tasks; later files win."""
+    """The files with a baseline's configuration on some tasks; later files win."""
 
     files: tuple[str, ...]
     note: str = ""
-    """Why these files, where the authors published nothing for the task itself."""
+    """Why these files are used, if the authors published none for the task."""
 
 
 class Counterpart(_Scoped):
-    """Our settings for a published key, and its values in our words."""
+    """Our settings for a published key, and the translation of its values."""
 
     published: str
     ours: tuple[str, ...]
@@ -86,14 +87,14 @@ class Counterpart(_Scoped):
 
 
 class Constants(_Scoped):
-    """Published keys that are no setting here: what our code does instead of asking."""
+    """Published keys without a setting here, and the fixed values of our code."""
 
     why: str
     values: dict[str, Given]
 
 
 class LeftOut(Section):
-    """Published keys whose values the table does not repeat: in some files, or in all of them."""
+    """Published keys whose values are not in the table: in some files, or in all files if `files` is empty."""
 
     why: str
     keys: tuple[str, ...]
@@ -101,21 +102,21 @@ class LeftOut(Section):
 
 
 class Unread(_Scoped):
-    """Settings of ours, or whole sections ("gate.*"), that a baseline never reads."""
+    """Our settings, or whole sections ("gate.*"), that a baseline never reads."""
 
     why: str
     keys: tuple[str, ...]
 
 
 class Pinned(_Scoped):
-    """Settings that no author publishes, and the value that a baseline runs with."""
+    """Settings without a published value, and the value that a baseline uses."""
 
     why: str
     values: dict[str, Given]
 
 
 class Difference(_Scoped):
-    """One value of ours that is not the published one, and the reason."""
+    """One of our values that differs from the published value, and the reason."""
 
     key: str
     ours: Given
@@ -124,7 +125,7 @@ class Difference(_Scoped):
 
 
 class Table(Section):
-    """All that is known of the published configurations."""
+    """All published values and rules."""
 
     repository: dict[str, Repository]
     file: dict[str, PublishedFile]
@@ -139,7 +140,7 @@ class Table(Section):
 
 @dataclass(frozen=True)
 class Published:
-    """A published value and where it stands."""
+    """A published value and its source."""
 
     value: Given
     source: str
@@ -148,7 +149,7 @@ class Published:
 
 @dataclass(frozen=True)
 class Compared:
-    """One value of ours beside the published one; `why` is empty where they are equal."""
+    """One of our values and the published value. `why` is the reason of a listed difference, else empty."""
 
     key: str
     ours: Value
@@ -159,13 +160,13 @@ class Compared:
 
 @dataclass
 class Verdict:
-    """What a comparison found."""
+    """Result of a comparison."""
 
     compared: list[Compared] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     """One sentence each."""
     used: set[tuple[int, str]] = field(default_factory=set)
-    """Identity of each entry of the table that decided something, and for which key."""
+    """(id of the entry, key) for each entry of the table that was used."""
 
     @property
     def differences(self) -> list[Compared]:
@@ -175,7 +176,7 @@ class Verdict:
 
 @cache
 def read_table() -> Table:
-    """Read the published values and what corresponds to them."""
+    """Read the published values and the rules from the package."""
     folder = files("emtc_core.config")
     texts = (folder.joinpath(f"published_{part}.toml").read_text(encoding="utf-8") for part in ("values", "rules"))
     values, rules = (tomllib.loads(text) for text in texts)
@@ -183,31 +184,31 @@ def read_table() -> Table:
 
 
 def list_cases() -> list[Case]:
-    """List every baseline on every task for which a published configuration is known."""
+    """List all baselines on all tasks with a published configuration."""
     return [
-        Case(algo, "skirmish" if known.game == "smac" else known.game, map)
-        for known in read_table().configuration
-        for algo in known.algos
-        for map in known.maps
+        Case(algo, "skirmish" if configuration.game == "smac" else configuration.game, map)
+        for configuration in read_table().configuration
+        for algo in configuration.algos
+        for map in configuration.maps
     ]
 
 
 def find_configuration(case: Case, table: Table | None = None) -> Configuration | None:
-    """Find the files that the authors published for a baseline on a task; None where there are none."""
-    known = (table or read_table()).configuration
-    return next((one for one in known if one.holds(case)), None)
+    """Find the published files of a baseline on a task; None if there are none."""
+    configurations = (table or read_table()).configuration
+    return next((configuration for configuration in configurations if configuration.holds(case)), None)
 
 
 def read_published(case: Case, table: Table | None = None) -> dict[str, Published]:
-    """Read what the authors' files say for a baseline on a task, by their own keys; empty where there are none."""
+    """Read the published values of a baseline on a task, by published key; empty if there are none."""
     table = table or read_table()
-    known = find_configuration(case, table)
-    said: dict[str, Published] = {}
-    for name in known.files if known else ():
+    configuration = find_configuration(case, table)
+    values: dict[str, Published] = {}
+    for name in configuration.files if configuration else ():
         file = table.file[name]
         source = f"{table.repository[file.repository].name}: {file.path}"
-        said |= {key: Published(value, source) for key, value in _values(table, name).items()}
-    return said
+        values |= {key: Published(value, source) for key, value in _read_values(table, name).items()}
+    return values
 
 
 def compare(case: Case, ours: Mapping[str, Value] | None = None, table: Table | None = None) -> Verdict:
@@ -215,8 +216,8 @@ def compare(case: Case, ours: Mapping[str, Value] | None = None, table: Table | 
 
     Args:
         case: The baseline and its task.
-        ours: Our values by dotted key; None resolves the preset `paper`.
-        table: What was published; None reads it from the package.
+        ours: Our values by dotted key; None uses the preset `paper`.
+        table: Published values and rules; None reads them from the package.
     """
     table = table or read_table()
     if ours is None:
@@ -227,86 +228,84 @@ def compare(case: Case, ours: Mapping[str, Value] | None = None, table: Table | 
     compared = {row.key for row in verdict.compared}
     for key in ours:
         if key not in compared and key not in _NAMES:
-            _account_for(key, case=case, ours=ours, table=table, verdict=verdict)
+            _check_unpublished(key, case=case, ours=ours, table=table, verdict=verdict)
     return verdict
 
 
 def _compare_published(
     key: str, published: Published, *, case: Case, ours: Mapping[str, Value], table: Table, verdict: Verdict
 ) -> None:
-    """Find what stands for a published key here: a setting (or several), or a constant of the code."""
-    settings = [one for one in table.counterpart if one.published == key and one.holds(case)]
-    constant = next((one for one in table.constant if key in one.values and one.holds(case)), None)
+    """Compare a published value with our settings or the constant for its key; add a fault if there is none."""
+    counterparts = [entry for entry in table.counterpart if entry.published == key and entry.holds(case)]
+    constant = next((entry for entry in table.constant if key in entry.values and entry.holds(case)), None)
     if key in ours:
-        _judge(Compared(key, ours[key], published.value, published.source), case, table, verdict)
-    elif settings:
-        for one in settings:
-            verdict.used.add((id(one), key))
-            said = one.means.get(as_text(published.value), published.value)
-            for name in one.ours:
-                _judge(Compared(name, ours[name], said, published.source), case, table, verdict)
+        _add_comparison(Compared(key, ours[key], published.value, published.source), case, table, verdict)
+    elif counterparts:
+        for counterpart in counterparts:
+            verdict.used.add((id(counterpart), key))
+            value = counterpart.means.get(as_text(published.value), published.value)
+            for name in counterpart.ours:
+                _add_comparison(Compared(name, ours[name], value, published.source), case, table, verdict)
     elif constant:
         verdict.used.add((id(constant), key))
-        _judge(Compared(key, constant.values[key], published.value, published.source), case, table, verdict)
+        _add_comparison(Compared(key, constant.values[key], published.value, published.source), case, table, verdict)
     else:
         verdict.faults.append(
-            f'"{key}" of {published.source} is in no table for {case.algo} on {case.map}: name the setting or the '
-            "constant that stands for it, or why there is none."
+            f'"{key}" of {published.source} is in no table for {case.algo} on {case.map}: add the setting or the '
+            "constant for it, or the reason why there is none."
         )
 
 
-def _judge(row: Compared, case: Case, table: Table, verdict: Verdict) -> None:
-    """Keep a value that equals the published one, or whose difference is listed; the rest is a fault."""
-    listed = [one for one in table.difference if one.key == row.key and one.holds(case)]
-    reason = next((one for one in listed if _same(row.ours, one.ours) and _same(row.published, one.published)), None)
-    verdict.compared.append(Compared(row.key, row.ours, row.published, row.source, reason.why if reason else ""))
-    if reason:
-        verdict.used.add((id(reason), row.key))
-    elif listed or not _same(row.ours, row.published):
+def _add_comparison(row: Compared, case: Case, table: Table, verdict: Verdict) -> None:
+    """Add a comparison, and a fault if the values differ and the difference is not listed."""
+    entries = [entry for entry in table.difference if entry.key == row.key and entry.holds(case)]
+    matches = (
+        entry for entry in entries if _is_equal(row.ours, entry.ours) and _is_equal(row.published, entry.published)
+    )
+    match = next(matches, None)
+    verdict.compared.append(Compared(row.key, row.ours, row.published, row.source, match.why if match else ""))
+    if match:
+        verdict.used.add((id(match), row.key))
+    elif entries or not _is_equal(row.ours, row.published):
+        listed = f"; listed is {as_text(entries[0].ours)} for {as_text(entries[0].published)}." if entries else "."
         verdict.faults.append(
-            f"{row.key} is {as_text(row.ours)} for {case.algo} on {case.map}, and {row.source} says "
-            f"{as_text(row.published)}: mend the preset, or list the difference with its reason"
-            + (f"; what is listed is {as_text(listed[0].ours)} for {as_text(listed[0].published)}." if listed else ".")
+            f"{row.key} is {as_text(row.ours)} for {case.algo} on {case.map}, but {as_text(row.published)} in "
+            f"{row.source}: correct the preset, or list the difference with its reason{listed}"
         )
 
 
-def _account_for(key: str, *, case: Case, ours: Mapping[str, Value], table: Table, verdict: Verdict) -> None:
-    """Why a setting of ours has no published value: nothing reads it, or its value is pinned."""
-    if _first_naming(key, table.unread, case, verdict):
+def _check_unpublished(key: str, *, case: Case, ours: Mapping[str, Value], table: Table, verdict: Verdict) -> None:
+    """Check that our setting without a published value is listed as unread or as pinned."""
+    names = {key, f"{key.rpartition('.')[0]}.*"}
+    unread = next((entry for entry in table.unread if entry.holds(case) and names & set(entry.keys)), None)
+    if unread:
+        verdict.used |= {(id(unread), name) for name in names}
         return
-    pinned = next((one for one in table.pinned if key in one.values and one.holds(case)), None)
+    pinned = next((entry for entry in table.pinned if key in entry.values and entry.holds(case)), None)
     if pinned is None:
         verdict.faults.append(
-            f'The setting "{key}" is in no table for {case.algo} on {case.map}: give its published value with the '
-            "file, pin ours with a reason, or say that nothing reads it."
+            f'The setting "{key}" is in no table for {case.algo} on {case.map}: add its published value with the '
+            "file, pin our value with a reason, or list it as unread."
         )
         return
     verdict.used.add((id(pinned), key))
-    if not _same(ours[key], pinned.values[key]):
+    if not _is_equal(ours[key], pinned.values[key]):
         verdict.faults.append(
             f"{key} is {as_text(ours[key])} for {case.algo} on {case.map}, but pinned at {as_text(pinned.values[key])}."
         )
 
 
-def _first_naming(key: str, entries: Iterable[Unread], case: Case, verdict: Verdict) -> Unread | None:
-    """Find the entry that names a key, or its whole section as "section.*"."""
-    names = {key, f"{key.rpartition('.')[0]}.*"}
-    found = next((one for one in entries if one.holds(case) and names & set(one.keys)), None)
-    verdict.used |= {(id(found), name) for name in names} if found else set()
-    return found
-
-
-def _values(table: Table, name: str) -> dict[str, Given]:
-    """Join a file's own values with those of the file that it is like."""
+def _read_values(table: Table, name: str) -> dict[str, Given]:
+    """Return the values of a file, including those of the file named in `like`."""
     file = table.file[name]
-    base = _values(table, file.like) if file.like else {}
+    base = _read_values(table, file.like) if file.like else {}
     return {key: value for key, value in base.items() if key not in file.without} | file.values
 
 
-def _same(one: Value, other: Value) -> bool:
-    return isinstance(one, bool) == isinstance(other, bool) and one == other
+def _is_equal(a: Value, b: Value) -> bool:
+    return isinstance(a, bool) == isinstance(b, bool) and a == b
 
 
 def as_text(value: Value) -> str:
-    """Write a value as a preset would: true, not True."""
+    """Write a value as in a TOML file: true, not True."""
     return str(value).lower() if isinstance(value, bool) else str(value)

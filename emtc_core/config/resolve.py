@@ -1,6 +1,7 @@
-"""Build a RunConfig: defaults < rules of the preset < TOML file < command line, all faults together.
+"""Build a RunConfig from defaults, preset rules, a TOML file and the command line. Later sources win.
 
-What does not live here: the models and their bounds, the rules (presets/*.toml), the parser of values (`values`).
+An error lists all faults. The models and their bounds are in the other modules of this package, the preset rules in
+`presets/*.toml`, the parser of values in `values`.
 """
 
 import difflib
@@ -33,19 +34,19 @@ from emtc_core.config.values import FieldInfo, parse_value
 from emtc_core.errors import NO_VALUE, ConfigError, Fault
 from emtc_core.plugins import missing_fault
 
-_MOST_FAULTS = 10
-_LONGEST_KEY = 80
+_MAX_FAULTS = 10
+_MAX_KEY_CHARS = 80
 _INIT_DESIRABILITY = "memory.init_desirability"
-_RETIRED = {"gate.reward"}  # settings of earlier versions that had one choice only
+_REMOVED_KEYS = {"gate.reward"}  # settings of earlier versions that had only one choice
 
 
 @dataclass(frozen=True)
 class AppliedRule:
-    """A rule of a preset that holds for some algorithm and task."""
+    """A preset rule that applies to the algorithm and task of a run."""
 
     why: str
     values: dict[str, Value]
-    """By dotted key."""
+    """Settings by dotted key."""
 
 
 def resolve(
@@ -65,11 +66,11 @@ def resolve(
         env: Environment name.
         map: Map or scenario.
         algo: One of `list_algos()`.
-        steps: Training length [env steps]; None keeps the task's own.
+        steps: Training length [env steps]; None uses the preset's value for the task.
         seed: Seed of the run, >= 0.
         preset: One of `PRESETS`.
-        file: TOML file with sections named as the models.
-        overrides: Dotted keys, as a mapping or as "key=value" texts; they win over everything.
+        file: TOML file; its sections have the names of the models.
+        overrides: Settings by dotted key, as a mapping or as "key=value" texts. They win over all other sources.
 
     Raises:
         ConfigError: With all faults.
@@ -96,92 +97,96 @@ def resolve(
 
 
 def list_keys() -> set[str]:
-    """The names of every setting, those of plug-ins' arguments among them."""
-    return {key for key, _ in _fields()}
+    """List the keys of all settings, with the arguments of plug-ins."""
+    return {key for key, _ in _list_fields()}
 
 
-def _fields() -> Iterable[tuple[str, Any]]:
-    yield from _walk(RunConfig, "")
+def _list_fields() -> Iterable[tuple[str, Any]]:
+    yield from _walk_fields(RunConfig, "")
     yield from argument_fields()
 
 
 def describe_fields() -> list[FieldInfo]:
-    """List every setting of the tree in declaration order, arguments of plug-ins at the end of their section."""
-    fields = [_field_info(key, field) for key, field in _fields()]
+    """List all settings in the order of declaration, with arguments of plug-ins at the end of their section."""
+    fields = [_make_field_info(key, field) for key, field in _list_fields()]
     sections = list(dict.fromkeys(info.key.partition(".")[0] for info in fields))
     return sorted(fields, key=lambda info: sections.index(info.key.partition(".")[0]))
 
 
 def flatten(config: RunConfig) -> dict[str, Value]:
-    """Turn a configuration into dotted keys and plain values."""
+    """Convert a configuration to values by dotted key."""
     return flatten_tree(config.model_dump(mode="json"))
 
 
 def flatten_tree(tree: Mapping[str, Any]) -> dict[str, Value]:
-    """Turn a configuration as a run stored it, whatever version wrote it, into dotted keys and plain values."""
+    """Convert a stored configuration of any version to values by dotted key, with the keys of this version.
+
+    Raises:
+        ConfigError: If it is nested too deeply.
+    """
     try:
         flat = dict(_flatten(tree, ""))
     except RecursionError as exc:
         raise ConfigError("is nested too deeply", key="configuration") from exc
-    ours = {"algo", "env.name"} <= flat.keys() and flat.get("preset") != IMPORTED
-    return _as_it_was(flat) if ours else flat
+    is_own_run = {"algo", "env.name"} <= flat.keys() and flat.get("preset") != IMPORTED
+    return _complete_stored(flat) if is_own_run else flat
 
 
 def value_before(key: str) -> Before | None:
-    """What a stored run that does not name a setting did; None for a setting that every run names."""
-    return _befores().get(current_key(key))
+    """Return the value of a setting in stored runs without the setting; None if all runs store the setting."""
+    return _list_befores().get(current_key(key))
 
 
 def current_key(key: str) -> str:
-    """The key that a setting has today, whatever it was called."""
-    return _former_keys().get(key, key)
+    """Return the current key of a setting for a current or former key."""
+    return _list_former_keys().get(key, key)
 
 
 def stored_keys(key: str) -> tuple[str, ...]:
-    """Every key under which runs have stored a setting, today's first."""
-    now = current_key(key)
-    return (now, *(former for former, found in _former_keys().items() if found == now))
+    """List all keys under which runs have stored a setting, the current key first."""
+    current = current_key(key)
+    return (current, *(former for former, renamed in _list_former_keys().items() if renamed == current))
 
 
 @cache
-def _befores() -> dict[str, Before]:
-    return {key: note for key, field in _walk(RunConfig, "") for note in field.metadata if isinstance(note, Before)}
+def _list_befores() -> dict[str, Before]:
+    fields = _walk_fields(RunConfig, "")
+    return {key: note for key, field in fields for note in field.metadata if isinstance(note, Before)}
 
 
 @cache
-def _former_keys() -> dict[str, str]:
-    """Keys of today by those of earlier versions."""
-    return {
-        note.key: key for key, field in _walk(RunConfig, "") for note in field.metadata if isinstance(note, Formerly)
-    }
+def _list_former_keys() -> dict[str, str]:
+    """Return former key → current key."""
+    fields = _walk_fields(RunConfig, "")
+    return {note.key: key for key, field in fields for note in field.metadata if isinstance(note, Formerly)}
 
 
-def _rename(flat: Mapping[str, Any]) -> dict[str, Any]:
+def _rename_keys(flat: Mapping[str, Any]) -> dict[str, Any]:
     return {current_key(key): value for key, value in flat.items()}
 
 
-def _as_it_was(flat: dict[str, Value]) -> dict[str, Value]:
-    """Complete the settings of a stored run by what its version did, and drop what had no other choice."""
+def _complete_stored(flat: dict[str, Value]) -> dict[str, Value]:
+    """Add settings that did not exist when the run was stored, with their value at that time. Drop removed settings."""
     env, algo = flat["env.name"], str(flat["algo"])
     before = {
         key: note.value
-        for key, note in _befores().items()
+        for key, note in _list_befores().items()
         if note.env in ("", env) and (not note.algos or algo.startswith(note.algos))
     }
-    return before | {key: value for key, value in _rename(flat).items() if key not in _RETIRED}
+    return before | {key: value for key, value in _rename_keys(flat).items() if key not in _REMOVED_KEYS}
 
 
 def config_from_stored(stored: Mapping[str, Any]) -> RunConfig:
-    """Rebuild the configuration that a run stored; a setting that it does not name is as it was before it existed.
+    """Rebuild the configuration of a stored run. Settings that did not exist then get their value at that time.
 
     Raises:
-        ConfigError: If this version knows other settings than the one that stored it.
+        ConfigError: If the stored settings are not valid in this version.
     """
     return _validate(flatten_tree(stored))
 
 
 def change(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
-    """Set some of a configuration's settings otherwise, given as "key=value".
+    """Return a copy of a configuration with some settings changed; `overrides` are "key=value" texts.
 
     Raises:
         ConfigError: With all faults.
@@ -195,63 +200,63 @@ def _validate(flat: Mapping[str, Any]) -> RunConfig:
     try:
         return RunConfig.model_validate(_nest(flat))
     except ValidationError as exc:
-        known = list_keys()
-        faults = read_faults(exc, lambda parts: _key_of(parts, known))
+        all_keys = list_keys()
+        faults = read_faults(exc, lambda parts: _find_key(parts, all_keys))
         choices = {info.key: info.choices for info in describe_fields()}
-        raise ConfigError(*(_suggest(fault, choices.get(fault.key, ())) for fault in faults)) from exc
+        raise ConfigError(*(_add_suggestion(fault, choices.get(fault.key, ())) for fault in faults)) from exc
 
 
-def _suggest(fault: Fault, choices: Sequence[str]) -> Fault:
-    """Add the choice that is meant, if a text is close to one."""
+def _add_suggestion(fault: Fault, choices: Sequence[str]) -> Fault:
+    """Add a hint with the most similar choice, if the value is a text."""
     if fault.hint or fault.value in choices or not isinstance(fault.value, str):
         return fault
     return replace(fault, hint=suggest(fault.value, choices))
 
 
 def suggest(text: str, options: Iterable[str], otherwise: str = "") -> str:
-    """Write which of some names is probably meant; `otherwise` if none is close."""
-    close = difflib.get_close_matches(text[:_LONGEST_KEY], options, n=1, cutoff=0.5)
-    return f'Did you mean "{close[0]}"?' if close else otherwise
+    """Write a hint with the most similar option; `otherwise` if none is similar."""
+    matches = difflib.get_close_matches(text[:_MAX_KEY_CHARS], options, n=1, cutoff=0.5)
+    return f'Did you mean "{matches[0]}"?' if matches else otherwise
 
 
-def _key_of(parts: Sequence[str], known: AbstractSet[str]) -> str:
-    """The setting at a place in the tree; where it may be of several types, the place ends in one of their names."""
+def _find_key(parts: Sequence[str], all_keys: AbstractSet[str]) -> str:
+    """Return the key of a setting for pydantic's location. For a union type the location ends with a type's name."""
     keys = [".".join(parts[:n]) for n in range(len(parts), 0, -1)]
-    return next((key for key in keys if key in known), keys[0] if keys else "")
+    return next((key for key in keys if key in all_keys), keys[0] if keys else "")
 
 
 def _refuse_unknown_keys(flat: Mapping[str, Any]) -> None:
-    known = list_keys()
-    unknown = [key for key in flat if key not in known]
-    faults = [_unknown_key(key, known) for key in unknown[:_MOST_FAULTS]]
-    if len(unknown) > _MOST_FAULTS:
-        faults.append(Fault(rule=f"There are {len(unknown) - _MOST_FAULTS:,} more unknown settings"))
+    all_keys = list_keys()
+    unknown = [key for key in flat if key not in all_keys]
+    faults = [_make_unknown_key_fault(key, all_keys) for key in unknown[:_MAX_FAULTS]]
+    if len(unknown) > _MAX_FAULTS:
+        faults.append(Fault(rule=f"There are {len(unknown) - _MAX_FAULTS:,} more unknown settings"))
     if faults:
         raise ConfigError(*faults)
 
 
-def _unknown_key(key: str, known: Iterable[str]) -> Fault:
+def _make_unknown_key_fault(key: str, all_keys: Iterable[str]) -> Fault:
     owner = owner_of(key)
-    if owner and not any(owner_of(each) == owner for each in known):
+    if owner and not any(owner_of(other) == owner for other in all_keys):
         return replace(
             missing_fault(*owner),
             key=key,
             value=NO_VALUE,
-            rule=f"belongs to the {owner[0]} {owner[1]}, which is not here",
+            rule=f"belongs to the {owner[0]} {owner[1]}, which is not installed",
         )
     return Fault(
-        key, rule="is not a setting", hint=suggest(key, known, "List all settings with: emtc train --help-keys")
+        key, rule="is not a setting", hint=suggest(key, all_keys, "List all settings with: emtc train --help-keys")
     )
 
 
 def parse_overrides(overrides: Mapping[str, Value] | Sequence[str]) -> dict[str, Any]:
-    """Read settings by dotted key, under their names of today; those given as "key=value" texts are parsed.
+    """Return settings by current dotted key. Values of "key=value" texts are parsed.
 
     Raises:
         ConfigError: If a text has no key or no value.
     """
     if isinstance(overrides, Mapping):
-        return _rename(overrides)
+        return _rename_keys(overrides)
     fields = {info.key: info for info in describe_fields()}
     parsed = {}
     for text in overrides:
@@ -260,11 +265,11 @@ def parse_overrides(overrides: Mapping[str, Value] | Sequence[str]) -> dict[str,
             raise ConfigError("must be key=value", key="--set", value=text)
         info = fields.get(current_key(key.strip()))
         parsed[key.strip()] = parse_value(info, value) if info else value.strip()
-    return _rename(parsed)
+    return _rename_keys(parsed)
 
 
 def _read_file(path: Path) -> dict[str, Any]:
-    return _rename(flatten_tree(parse_toml(read_text(path), str(path))))
+    return _rename_keys(flatten_tree(parse_toml(read_text(path), str(path))))
 
 
 def _preset_values(preset: str, *, env: str, map: str, algo: str) -> dict[str, Any]:
@@ -278,7 +283,17 @@ def _preset_values(preset: str, *, env: str, map: str, algo: str) -> dict[str, A
 
 
 def applied_rules(preset: str, *, env: str, map: str, algo: str) -> list[AppliedRule]:
-    """List the preset's own rules that hold for this algorithm and task, in the order in which they apply."""
+    """List the preset's rules for an algorithm and task, in the order in which they apply.
+
+    Args:
+        preset: One of `PRESETS`. The rules of "paper", on which all presets are based, are not added.
+        env: Environment name.
+        map: Map or scenario.
+        algo: One of `list_algos()`.
+
+    Raises:
+        ConfigError: If the algorithm is unknown.
+    """
     try:
         method, backbone = split_algo(algo)
     except SettingError as exc:
@@ -286,18 +301,14 @@ def applied_rules(preset: str, *, env: str, map: str, algo: str) -> list[Applied
     facts = {"env": env, "map": map, "method": method, "backbone": backbone}
     return [
         AppliedRule(rule["why"], rule["set"])
-        for rule in _rules(preset)
+        for rule in _read_preset(preset)["rule"]
         if all(facts[fact] in allowed for fact, allowed in rule["when"].items())
     ]
 
 
 def describe_presets() -> dict[str, str]:
-    """Summary of each preset, one sentence by name."""
+    """Return name → summary of each preset."""
     return {name: str(_read_preset(name)["summary"]) for name in PRESETS}
-
-
-def _rules(name: str) -> list[dict[str, Any]]:
-    return _read_preset(name)["rule"]
 
 
 @cache
@@ -322,23 +333,24 @@ def _nest(flat: Mapping[str, Any]) -> dict[str, Any]:
         for part in path:
             node = node.setdefault(part, {})
             if not isinstance(node, dict):
-                raise ConfigError("is a setting inside one that has a value", key=key)
+                raise ConfigError("must not be under a setting that has a value", key=key)
         node[leaf] = value
     return tree
 
 
-def _walk(model: type[BaseModel], prefix: str) -> Iterable[tuple[str, Any]]:
+def _walk_fields(model: type[BaseModel], prefix: str) -> Iterable[tuple[str, Any]]:
+    """List (dotted key, pydantic field) of all settings of a model and its sections."""
     for name, field in model.model_fields.items():
         annotation = field.annotation
         if not prefix and name in (ORIGINS, MIXER):
             continue
         if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-            yield from _walk(annotation, f"{prefix}{name}.")
+            yield from _walk_fields(annotation, f"{prefix}{name}.")
         else:
             yield f"{prefix}{field.alias or name}", field
 
 
-def _field_info(key: str, field: Any) -> FieldInfo:
+def _make_field_info(key: str, field: Any) -> FieldInfo:
     annotation, metadata, optional, words = _unwrap(field.annotation, list(field.metadata))
     choices = tuple(str(c) for c in get_args(annotation)) if get_origin(annotation) is Literal else ()
     choices = tuple(list_algos()) if key == "algo" else list_choices(key) or choices
@@ -363,7 +375,10 @@ def _field_info(key: str, field: Any) -> FieldInfo:
 
 
 def _unwrap(annotation: Any, metadata: list[Any]) -> tuple[Any, list[Any], bool, tuple[str, ...]]:
-    """Peel Optional, Annotated and further words off a type; pydantic keeps outer metadata on the field itself."""
+    """Split an annotation into its plain type, its metadata, whether it is optional, and texts that it also accepts.
+
+    `Optional` and `Annotated` are removed. Pydantic stores the outermost metadata in the field: the argument `metadata`.
+    """
     optional, words = False, ()
     if get_origin(annotation) in (Union, UnionType):
         inner = [a for a in get_args(annotation) if a is not type(None)]

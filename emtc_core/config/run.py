@@ -1,4 +1,4 @@
-"""RunConfig: the whole tree of one run. `resolve.py` builds it; every part takes its own section."""
+"""RunConfig: all settings of one run. `resolve.py` builds it; each stage gets its section."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, get_args
@@ -23,26 +23,26 @@ from emtc_core.plugins import Kind, find_plugin, list_names, missing_fault
 
 Backbone = Literal["qplex", "cds", "qmix", "vdn", "dmix", "mappo"]
 BACKBONES: tuple[Backbone, ...] = get_args(Backbone)
-ON_POLICY: tuple[Backbone, ...] = ("mappo",)  # they have no TD target that an incentive could enter
+ON_POLICY: tuple[Backbone, ...] = ("mappo",)  # no TD target, so no incentive
 METHODS = ("emtc", "emu")
 PresetName = Literal["paper", "emu_index", "prewrite", "literal_raw", "wide", "emu_code", "cds_code", "demo"]
 PRESETS: tuple[PresetName, ...] = get_args(PresetName)
 
 
 def list_mixers() -> list[str]:
-    """List the mixing rules from outside; a name of this project's stays this project's."""
+    """List the mixers of plug-ins. A plug-in with a built-in name is not listed."""
     return [name for name in list_names("mixer") if name not in (*BACKBONES, *METHODS, "emc")]
 
 
 def list_algos() -> list[str]:
-    """List every name that `--algo` takes, the paper's first, those of mixers from outside last."""
+    """List all names for `--algo`: the paper's first, mixers of plug-ins last."""
     composed = [f"{m}-{b}" for b in BACKBONES if b not in ON_POLICY for m in METHODS]
-    outside = [name for mixer in list_mixers() for name in (*(f"{m}-{mixer}" for m in METHODS), mixer)]
-    return [*composed, *BACKBONES, "emc", *outside]
+    plugins = [name for mixer in list_mixers() for name in (*(f"{m}-{mixer}" for m in METHODS), mixer)]
+    return [*composed, *BACKBONES, "emc", *plugins]
 
 
 def split_algo(algo: str) -> tuple[Literal["emtc", "emu", "emc", "none"], str]:
-    """Split "emtc-qplex" into method and backbone; "emc" is QPLEX with its own method.
+    """Split "emtc-qplex" into method and backbone. "emc" has the method emc and the backbone qplex.
 
     Raises:
         SettingError: If the name is not one of `list_algos()`.
@@ -53,18 +53,18 @@ def split_algo(algo: str) -> tuple[Literal["emtc", "emu", "emc", "none"], str]:
     if algo == "emc":
         return "emc", "qplex"
     method, _, backbone = algo.rpartition("-")
-    return (method or "none"), backbone  # type: ignore[return-value]  # the method was just checked
+    return (method or "none"), backbone  # type: ignore[return-value]  # list_algos has no other methods
 
 
 class RunConfig(Section):
-    """Everything that decides a run, resolved: no value is left to be looked up later."""
+    """All settings that determine the results of a run. Every value is resolved."""
 
     algo: str = "emtc-qplex"
     """Method and backbone: emtc-qplex, emu-cds, qmix, …"""
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 1
     """Seed of every random number of the run."""
     preset: PresetName = "paper"
-    """paper: Algorithms 2 and 3 as printed; emu_index, prewrite, literal_raw, wide: other readings of memory and gate; emu_code, cds_code: habits of those repositories; demo: a three-minute run."""
+    """paper: Algorithms 2 and 3 as printed; emu_index, prewrite, literal_raw, wide: other readings of memory and gate; emu_code, cds_code: as in the code of these authors; demo: a three-minute run."""
     env: EnvConfig = EnvConfig()
     """Game and map."""
     train: TrainConfig = TrainConfig()
@@ -98,14 +98,14 @@ class RunConfig(Section):
     mappo: MappoConfig = MappoConfig()
     """MAPPO."""
     mixer: dict[str, dict[str, Any]] = Field(default_factory=dict[str, dict[str, Any]])
-    """Arguments of a mixer from outside, by its name."""
+    """Arguments of a mixer plug-in, by its name."""
     plugins: dict[str, dict[str, str]] = Field(default_factory=dict[str, dict[str, str]])
-    """What was from outside when the run was made: kind → name → distribution and version. Recorded, never set."""
+    """Plug-ins of the run: kind → name → distribution and version. Recorded; a user cannot set it."""
 
     @model_validator(mode="before")
     @classmethod
     def _arguments(cls, values: Any) -> Any:
-        """Complete the arguments of a mixer from outside; of one that is not here they stay as they were."""
+        """Validate the arguments of a mixer plug-in. If it is not installed, they are not changed."""
         given = values.get(MIXER) or {} if isinstance(values, Mapping) else None
         if not isinstance(given, Mapping):
             return values
@@ -113,7 +113,7 @@ class RunConfig(Section):
         return {**values, MIXER: complete_arguments("mixer", backbone, given, ())}
 
     @model_validator(mode="after")
-    def _known_algo(self) -> "RunConfig":
+    def _check_algo(self) -> "RunConfig":
         for mixer, origin in self.plugins.get("mixer", {}).items():
             if mixer not in list_mixers():
                 raise SettingError(missing_fault("mixer", mixer, key="algo", value=self.algo, origin=origin))
@@ -121,19 +121,19 @@ class RunConfig(Section):
         return self
 
     @model_validator(mode="after")
-    def _known_plugins(self) -> "RunConfig":
-        check_named(self._names(), self.plugins)
+    def _check_plugins(self) -> "RunConfig":
+        check_named(self._get_plugin_settings(), self.plugins)
         for env, origin in self.plugins.get("env", {}).items():
             if env == self.env.name and find_plugin("env", env) is None:
                 raise SettingError(missing_fault("env", env, key="env.name", origin=origin))
         return self
 
     @model_serializer(mode="wrap")
-    def _leave_out_nothing_from_outside(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _drop_empty_plugin_fields(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         tree: dict[str, Any] = handler(self)
         return {key: value for key, value in tree.items() if key not in (ORIGINS, MIXER) or value}
 
-    def _names(self) -> Mapping[str, str]:
+    def _get_plugin_settings(self) -> Mapping[str, str]:
         return {
             "gate.type": self.gate.type,
             "embed.type": self.embed.type,
@@ -143,17 +143,17 @@ class RunConfig(Section):
         }
 
     def list_outside(self) -> list[tuple[Kind, str]]:
-        """List what this configuration takes from outside: kinds and names."""
+        """List kind and name of the plug-ins that this configuration uses."""
         env, backbone = self.env.name, self.backbone
-        found: list[tuple[Kind, str]] = []
+        plugins: list[tuple[Kind, str]] = []
         if find_plugin("env", env):
-            found.append(("env", env))
+            plugins.append(("env", env))
         if backbone not in BACKBONES:
-            found.append(("mixer", backbone))
-        return [*found, *((kind, name) for _, kind, name in find_named(self._names()))]
+            plugins.append(("mixer", backbone))
+        return [*plugins, *((kind, name) for _, kind, name in find_named(self._get_plugin_settings()))]
 
     def with_origins(self) -> "RunConfig":
-        """Record where everything from outside comes from."""
+        """Return a copy with the origins of all plug-ins in `plugins`."""
         origins: dict[str, dict[str, str]] = {}
         for kind, name in self.list_outside():
             if plugin := find_plugin(kind, name):
@@ -162,12 +162,12 @@ class RunConfig(Section):
 
     @property
     def backbone(self) -> str:
-        """The value system or policy learner underneath."""
+        """Name of the backbone: the value system or policy learner."""
         return split_algo(self.algo)[1]
 
     @property
     def uses_memory(self) -> bool:
-        """Whether an episodic memory is written at all."""
+        """Whether the algorithm has an episodic memory."""
         return split_algo(self.algo)[0] != "none"
 
     @property
@@ -177,10 +177,10 @@ class RunConfig(Section):
 
     @property
     def uses_intrinsic_reward(self) -> bool:
-        """Whether curiosity or CDS's diversity learns beside the values, on the CPU by a thread of its own."""
+        """Whether curiosity or CDS's diversity is trained in addition, on the CPU in a separate thread."""
         return self.curiosity.is_on or (self.backbone == "cds" and self.cds.beta > 0)
 
     @property
     def uses_gate(self) -> bool:
-        """Whether transitions carry a beta."""
+        """Whether transitions have a beta."""
         return self.uses_incentive and self.gate.enabled

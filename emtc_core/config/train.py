@@ -18,13 +18,13 @@ class SkirmishConfig(Section):
     """The embedded simulator."""
 
     spawn_jitter: Annotated[float, Field(ge=0, le=0.5), Before(0.05, env="skirmish")] = 0.0
-    """Largest shift of each unit along each axis at a start on the map's own places [cells]. 0, as in SMAC: units stand
-    at the same places in every episode and only the random weapon delay
-    differs. Runs stored before this setting existed had 0.05."""
+    """Maximum random shift of each unit along each axis, at a start on the map's positions [cells]. 0, as in SMAC: units
+    start at the same positions in every episode, and only the random weapon delay differs. Runs stored before this
+    setting existed had 0.05."""
     random_start: RandomStart = "none"
-    """Where units start. none: at the map's own places; surround: allies in the middle, enemies in one to four groups
-    on the diagonals around them; reflect: allies anywhere in the western half, enemies as their mirror image;
-    surround_reflect: one or the other with equal chance, as in SMACv2."""
+    """Where units start. none: at the map's positions; surround: allies in the middle, enemies in one to four groups
+    on the diagonals around them; reflect: allies at random positions in the western half, enemies mirrored;
+    surround_reflect: surround or reflect with equal probability, as in SMACv2."""
     enemy_order: Literal["sorted", "official"] = "sorted"
     """Enemy slots: sorted by type and position (EMU's fork), or in creation order (official SMAC)."""
     reward_sparse: bool = False
@@ -37,25 +37,25 @@ class GrfConfig(Section):
     reward: Literal["paper", "emu"] = "paper"
     """paper: +1 goal, -1 conceded, 0 otherwise; emu: +100 goal, -1 at any other end."""
     trimmed: bool = True
-    """Counter-attack scenarios with the trimmed line-ups of the CDS authors."""
+    """Counter-attack scenarios with the shorter line-ups of the CDS authors."""
     control: Literal["engine", "attackers"] = "engine"
-    """Who obeys agent i. engine: gfootball's own choice, as in every published result, which may be the
-    keeper or change during an episode; attackers: always the player whose observation agent i receives."""
+    """Player that agent i controls. engine: gfootball's choice, as in every published result; it may be the keeper, and
+    it may change during an episode. attackers: always the player whose observation agent i receives."""
     workers: Annotated[int, Field(ge=0, le=256)] = 0
-    """Processes that share the engines; 0: up to four per core that this process may use, at most one per copy."""
+    """Number of processes for the engines. 0: up to four per available core, at most one per environment."""
 
 
 class PettingZooConfig(Section):
     """Any PettingZoo parallel environment."""
 
     team_reward: Literal["mean", "sum"] = "mean"
-    """How the agents' rewards become the team's."""
+    """How the team reward is computed from the agents' rewards."""
     episode_limit: Annotated[int, Field(ge=1, le=1_000_000)] = 500
-    """Steps after which an episode is truncated if the environment has not ended it before."""
+    """An episode is truncated after this many steps."""
 
 
 class EnvConfig(Section):
-    """Which game, and its own settings; those of one from outside stand under its name."""
+    """Environment and its settings. Arguments of an environment plug-in are settings under the plug-in's name."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -73,13 +73,13 @@ class EnvConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _arguments(cls, values: Any) -> Any:
-        """Complete the arguments of an environment from outside; of one that is not here they stay as they were."""
+        """Validate the arguments of an environment plug-in. If it is not installed, they are not changed."""
         if not isinstance(values, Mapping):
             return values
         name = str(values.get("name", "skirmish"))
-        if strangers := [key for key in values if key not in (*cls.model_fields, name)]:
+        if unknown := [key for key in values if key not in (*cls.model_fields, name)]:
             rule = f"is not a setting of the environment {name}"
-            raise SettingError(*(Fault(f"env.{key}", rule=rule, related=("env.name",)) for key in strangers))
+            raise SettingError(*(Fault(f"env.{key}", rule=rule, related=("env.name",)) for key in unknown))
         if name in cls.model_fields:
             return dict(values)
         arguments = read_arguments("env", name, values.get(name))
@@ -87,27 +87,27 @@ class EnvConfig(Section):
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """What an environment from outside is called with; empty for the others."""
+        """Arguments of the environment plug-in; empty for a built-in environment."""
         return dict((self.model_extra or {}).get(self.name) or {})
 
 
 class TrainConfig(Section):
-    """Collection and gradient updates (values of the PyMARL code base)."""
+    """Collection and gradient updates. Defaults are those of PyMARL."""
 
     t_max: Steps = 2_050_000
     """Training length [env steps]."""
     n_envs: Annotated[int, Field(ge=1, le=1024)] = 8
-    """Environments stepped together; episodes enter the memory one by one in a fixed order. 1 is PyMARL's collection."""
+    """Number of environments that run in parallel. Their episodes are written to the memory one by one in a fixed order. PyMARL uses 1."""
     gamma: Annotated[float, Field(ge=0, le=1)] = 0.99
     """Discount."""
     reward_scale: Annotated[float, Field(gt=0, le=1e6)] = 1.0
-    """Factor on the environment's reward before anything is stored; 100 on football. C8."""
+    """Factor on the environment's reward, applied before rewards are stored; 100 on football. C8."""
     updates_per_episode: Annotated[int, Field(ge=1, le=100), Formerly("train.num_circle")] = 1
     """Gradient updates per collected episode. C15."""
     batch: Annotated[int, Field(ge=1, le=4096)] = 32
     """Episodes per update."""
     replay: Annotated[int, Field(ge=1, le=LARGEST)] = 5000
-    """Episodes kept for replay."""
+    """Capacity of the replay buffer, in episodes."""
     burn_in: Annotated[int, Field(ge=1, le=LARGEST)] = 32
     """Episodes collected before the first update."""
     lr: Annotated[float, Field(gt=0, le=1)] = 5e-4
@@ -115,44 +115,43 @@ class TrainConfig(Section):
     optimizer: Literal["rmsprop", "adam"] = "rmsprop"
     """rmsprop (alpha 0.99, eps 1e-5; PyMARL) or adam (eps 1e-5; DMIX)."""
     grad_clip: Annotated[float, Field(gt=0)] = 10.0
-    """Largest global gradient norm."""
+    """Maximum global gradient norm."""
     target_interval: Annotated[int, Field(ge=1, le=LARGEST)] = 200
-    """Target networks are copied when this many episodes (times updates_per_episode) have passed."""
+    """Episodes (times updates_per_episode) between two copies to the target networks."""
     double_q: bool = True
-    """Choose the next action with the online network, value it with the target network."""
+    """Select the next action with the online network, and compute its value with the target network."""
     bootstrap_on_timeout: bool = False
-    """Bootstrap past a time limit; PyMARL and every peer treat it as terminal."""
+    """Bootstrap after an episode that the time limit ended. PyMARL and similar libraries treat it as terminal."""
     eps_start: Annotated[float, Field(ge=0, le=1)] = 1.0
-    """Exploration at step 0."""
+    """Probability of a random action at env step 0."""
     eps_end: Annotated[float, Field(ge=0, le=1)] = 0.05
-    """Exploration from the end of the decay on."""
+    """Probability of a random action after the decay."""
     eps_steps: Steps = 50_000
     """Length of the exploration decay [env steps]."""
     eps_schedule: PluginName = "linear"
-    """Exploration over env steps. linear: from eps_start to eps_end over eps_steps; or a schedule from outside."""
+    """Exploration over env steps. linear: from eps_start to eps_end over eps_steps; or the name of a plug-in."""
     hidden: Annotated[int, Field(ge=1, le=4096)] = 64
     """Width of the agent network [units]."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where the learner runs; auto takes CUDA when there is one."""
+    """Device of the learner. auto uses CUDA if it is available."""
     replay_device: Literal["auto", "cuda", "cpu"] = "auto"
-    """Where replayed episodes live: auto takes the GPU if they fill at most half of what is free there, else host memory, from which batches travel in the background."""
+    """Device of the replay buffer. auto: the GPU if the buffer needs at most half of its free memory, else host memory, from which batches are copied in the background."""
     threads: Annotated[int, Field(ge=0, le=256)] | Literal["auto"] = 0
-    """CPU threads among which an update shares its episodes; 0 is one, which is best where several runs train at once.
-    auto: as many cores as are idle when the run begins, at most 4, one in a sweep; the number is stored with the run.
-    Another number adds up in another order: its curve differs as another seed's may."""
+    """CPU threads of one update; each computes a part of the batch. 0 means one thread, which is best if several runs
+    train at once. auto: the number of idle cores at the start, at most 4, and one in a sweep; the number is stored with
+    the run. Another number of threads changes the order of sums, so the curve can differ as with another seed."""
     matmul_precision: Literal["highest", "high"] = "highest"
-    """How a GPU multiplies float32 numbers, in matrix products and in cuDNN's GRU. highest: in float32, so that actor and
-    learner agree to rounding; high: in TF32, with 10 bits of mantissa, where they differ by about 1e-3 of a value.
-    Without effect on a CPU."""
+    """Precision of float32 matrix products and of cuDNN's GRU on a GPU. highest: float32; actor and learner differ only
+    by rounding. high: TF32 with 10 bits of mantissa; they differ by about 1e-3 of a value. No effect on a CPU."""
     deterministic: bool = False
-    """On a GPU, use only algorithms that add up in the same order each time, so that a run that is repeated or resumed on
-    the same GPU model gives the same bits; an update is slower. Without effect on a CPU, where this always holds."""
+    """On a GPU, use only deterministic algorithms, so that a repeated or resumed run on the same GPU model gives the same
+    bits. Updates are slower. No effect on a CPU, where results are always deterministic."""
     mixed_precision: bool = False
-    """bfloat16 autocast in the learner's forward pass, MAPPO's too, but for the recurrent layer, which stays in float32.
-    An update is bound by the number of its kernels, so it is hardly faster. Without effect on a CPU."""
+    """bfloat16 autocast in the forward pass of the learner and of MAPPO. The recurrent layer stays in float32. An update
+    is limited by the number of its kernels, so it is hardly faster. No effect on a CPU."""
 
     @model_validator(mode="after")
-    def _replays_where_it_trains(self) -> "TrainConfig":
+    def _check_replay_device(self) -> "TrainConfig":
         if self.replay_device == "cuda" and self.device == "cpu":
             rule = "must be auto or cpu if train.device = cpu"
             raise SettingError(Fault("train.replay_device", self.replay_device, rule, related=("train.device",)))
@@ -163,42 +162,42 @@ class EvalConfig(Section):
     """Greedy evaluation."""
 
     interval: Steps = 10_000
-    """Env steps between evaluations; the first follows the first training round [env steps]."""
+    """Env steps between evaluations; the first one is after the first training round [env steps]."""
     episodes: Annotated[int, Field(ge=1, le=10_000)] = 16
     """Greedy episodes per evaluation. D2."""
     seeds: Annotated[int, Field(ge=1, le=1000)] = 5
-    """Seeds that a reported number should rest on; tables mark a number that rests on fewer."""
+    """Required number of seeds for a reported value; tables mark values with fewer seeds."""
     report: Literal["mean_std", "median"] = "mean_std"
-    """How a table quotes a final number over seeds: mean ± standard deviation, or median and quartiles. D1."""
+    """How tables show a final value over seeds: mean ± standard deviation, or median and quartiles. D1."""
     keep_playbacks: Annotated[int, Field(ge=0, le=1000)] = 2
-    """Greedy episodes per evaluation stored for the replay page."""
+    """Greedy episodes per evaluation that are stored for the replay page."""
     robust_jitter: Annotated[float, Field(ge=0, le=0.5), Before(0.0)] = 0.05
-    """Largest shift of each unit along each axis at the starts of a second, robust evaluation [cells]. Skirmish with
-    fixed starts only, where greedy episodes are near copies of each other; it plays eval.episodes once more at each
-    evaluation. 0: none."""
+    """Maximum random shift of each unit along each axis in the robust evaluation [cells]. It plays eval.episodes further
+    episodes at each evaluation, only on skirmish with fixed starts, where greedy episodes are nearly equal. 0: no robust
+    evaluation."""
 
 
 class RecordConfig(Section):
-    """What is written to the database, and how often."""
+    """What is recorded in the database, and how often."""
 
     gate_interval: Steps = 10_000
-    """Env steps between gate statistics over the whole memory; shortened to 1/200 of a short run [env steps]."""
+    """Env steps between gate statistics over the whole memory, at most 1/200 of the run [env steps]."""
     metrics_interval: Steps = 1000
     """Env steps between metric rows [env steps]."""
     snapshots: Annotated[int, Field(ge=0, le=1000)] = 20
-    """Snapshots of the memory over the run, evenly spaced; the last step always has one."""
+    """Number of memory snapshots in a run, evenly spaced, and one at the last step."""
     snapshot_states: Annotated[int, Field(ge=0, le=LARGEST)] = 20_000
-    """States stored inside a snapshot, stratified by return and time [nodes]."""
+    """States stored in a snapshot, sampled with stratification by return and time [nodes]."""
     metrics: Annotated[str, Field(max_length=300)] = ""
-    """Metrics from outside, names with commas between them: each a number of every training episode, drawn as user/<name>."""
+    """Names of metric plug-ins, separated by commas. Each computes a number for every training episode, plotted as user/<name>."""
     callbacks: Annotated[str, Field(max_length=300)] = ""
-    """Callbacks from outside, names with commas between them; the numbers that they return are drawn under user/."""
+    """Names of callback plug-ins, separated by commas. The numbers that they return are plotted under user/."""
 
 
 class CheckpointConfig(Section):
-    """When the trainer saves itself."""
+    """When checkpoints are saved, and how many are kept."""
 
     interval: Steps = 20_000
     """Env steps between checkpoints; one more after the first 1000 steps, and one at each stop [env steps]."""
     keep: Annotated[int, Field(ge=1, le=100)] = 2
-    """Checkpoints kept; beside them stands the policy of the best evaluation, the learner alone."""
+    """Number of checkpoints that are kept. The learner of the best evaluation is kept in addition."""

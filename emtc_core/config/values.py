@@ -1,6 +1,6 @@
-"""Values of settings as text, as a command line, an address or a form field gives them.
+"""Conversion between values of settings and texts of the command line, of URLs and of form fields.
 
-`parse_value` is the only place that turns such a text into a value; bounds and choices are checked by the models.
+`parse_value` is the only parser of such texts. Bounds and choices are checked by the models.
 """
 
 import re
@@ -12,7 +12,7 @@ from emtc_core.errors import ConfigError
 
 _COUNT: Final = re.compile(r"([+-]?)(\d[\d_,]*)(?:\.(\d+))?(?:e([+-]?\d{1,3}))?([km]?)", re.ASCII)
 _SCALES: Final = {"": 0, "k": 3, "m": 6}
-_MOST_DIGITS = 18
+_MAX_DIGITS = 18
 _BOOLS: Final = {
     **dict.fromkeys(("true", "1", "yes", "y", "on", "t"), True),
     **dict.fromkeys(("false", "0", "no", "n", "off", "f"), False),
@@ -21,7 +21,7 @@ _BOOLS: Final = {
 
 @dataclass(frozen=True)
 class FieldInfo:
-    """One setting as a form or a help text shows it."""
+    """Description of one setting, for forms and help texts."""
 
     key: str
     type: Literal["int", "float", "bool", "str", "choice"]
@@ -33,20 +33,20 @@ class FieldInfo:
     description: str
     optional: bool
     minimum_open: bool = False
-    """True when the minimum itself is not allowed."""
+    """True if the minimum itself is not allowed."""
     words: tuple[str, ...] = ()
-    """Texts that a number or a switch takes as well, such as auto."""
+    """Texts that a numeric or boolean setting also accepts, such as auto."""
 
 
 def parse_value(info: FieldInfo, text: str) -> Value:
-    """Read the value of a setting. Quotes around it are dropped; an empty text is "not set" where that is possible.
+    """Parse the value of a setting. Quotes around it are removed. An empty text is None for an optional setting.
 
     Args:
         info: The setting.
-        text: Such as "40k", "1e-3", "true" or "nearest".
+        text: For example "40k", "1e-3", "true" or "nearest".
 
     Returns:
-        The value in the type of the setting. A text of another type stays a text, which the models refuse.
+        The value in the type of the setting. A text that cannot be parsed is returned as it is; the models refuse it.
     """
     text = unquote(text)
     if info.optional and text.lower() in ("", "none", "null"):
@@ -67,33 +67,33 @@ def parse_value(info: FieldInfo, text: str) -> Value:
 
 
 def unquote(text: str) -> str:
-    """Drop the quotes around a text, as TOML writes texts."""
+    """Remove the quotes of a TOML string, and spaces around it."""
     text = text.strip()
-    quoted = len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" and text[0] not in text[1:-1]
-    return text[1:-1] if quoted else text
+    has_quotes = len(text) > 1 and text[0] == text[-1] and text[0] in "\"'" and text[0] not in text[1:-1]
+    return text[1:-1] if has_quotes else text
 
 
 def find_count(text: str) -> int | None:
-    """Read a whole number as people write it: 40000, 40,000, 40_000, 40k, 1.5M, 1e6; None if it is not one."""
-    found = _COUNT.fullmatch(text.strip().lower())
-    if found is None:
+    """Parse a whole number: 40000, 40,000, 40_000, 40k, 1.5M or 1e6. None if the text is not a whole number."""
+    match = _COUNT.fullmatch(text.strip().lower())
+    if match is None:
         return None
-    sign, whole, part, power, scale = found.groups(default="")
-    digits = whole.replace(",", "").replace("_", "") + part
-    zeros = int(power or 0) + _SCALES[scale] - len(part)
-    if len(digits) + max(zeros, 0) > _MOST_DIGITS:
+    sign, whole, fraction, exponent, scale = match.groups(default="")
+    digits = whole.replace(",", "").replace("_", "") + fraction
+    power = int(exponent or 0) + _SCALES[scale] - len(fraction)
+    if len(digits) + max(power, 0) > _MAX_DIGITS:
         return None
-    value, rest = int(digits) * 10 ** max(zeros, 0), 0
-    if zeros < 0:
-        value, rest = divmod(value, 10 ** min(-zeros, _MOST_DIGITS))
-    return None if rest else -value if sign == "-" else value
+    value, remainder = int(digits) * 10 ** max(power, 0), 0
+    if power < 0:
+        value, remainder = divmod(value, 10 ** min(-power, _MAX_DIGITS))
+    return None if remainder else -value if sign == "-" else value
 
 
 def parse_count(text: str, key: str = "") -> int:
-    """Read a whole number, see `find_count`; `key` names what it is for.
+    """Parse a whole number with `find_count`; `key` is the key of the fault.
 
     Raises:
-        ConfigError: If it is not one.
+        ConfigError: If the text is not a whole number.
     """
     count = find_count(text)
     if count is None:
@@ -102,7 +102,7 @@ def parse_count(text: str, key: str = "") -> int:
 
 
 def write_text(value: Value) -> str:
-    """Write a value so that `parse_value` returns the same: 1.8e-05, true; an empty text for "not set"."""
+    """Write a value as a text that `parse_value` converts back: "1.8e-05", "true"; an empty text for None."""
     if value is None:
         return ""
     if isinstance(value, bool):

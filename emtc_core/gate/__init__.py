@@ -1,1 +1,1 @@
-"""How far the memory is trusted: Δ_mem and β (`gate`), the incentive they weigh, the temperature, both propositions."""
+"""The temporal-consistency gate: Δ_mem and β, the incentive, the temperature, and checks of both propositions."""

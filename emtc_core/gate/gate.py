@@ -1,23 +1,25 @@
-"""The gate (Eq. 7, 8), the incentive that it weighs (Eq. 2) and its temperature (Eq. 12).
+"""The gate (Eq. 7, 8), the incentive (Eq. 2) and the gate's temperature (Eq. 12).
 
-`delta_mem` takes arrays of any shape, and beta comes from a gate law (`laws`), so a run, the sliders of a page and a
-check of the database compute the same. `gate_transitions` applies the rules for misses and `evaluate_gate` judges one
-episode.
-Stage before: memory; after: replay buffer.
+Gate. `delta_mem` takes arrays of any shape, and beta is computed by a gate law (module `laws`). So a run, the sliders
+of a page and the check of a database compute the same values. `gate_transitions` applies the rules for misses;
+`evaluate_gate` computes the gate of one episode. Stage before: memory; after: replay buffer.
 
-`incentive` takes NumPy arrays and torch tensors, through which gradients flow. The caller multiplies
-by beta (Eq. 9) and adds the result to the TD target. Stage after: learner.
+Incentive. `incentive` takes NumPy arrays or torch tensors; it is differentiable. The caller multiplies it by beta (Eq.
+9) and adds the product to the TD target. Stage after: learner.
 
-    linear    tau = tau_start → tau_end over tau_decay_steps (Eq. 12)
-    adaptive  tau = Q_p(delta_mem of the newest transitions), kept in [tau_end, tau_start]
+Temperature. `gate.schedule` is one of
 
-In both, `tau_unit = "spread"` multiplies tau_start and tau_end by the standard deviation of the discounted
-returns of the newest transitions: a run whose rewards are c times larger then has the same gates.
+    linear    tau decays from tau_start to tau_end over tau_decay_steps (Eq. 12)
+    adaptive  tau is the quantile tau_quantile of delta_mem of the newest transitions, clipped to [tau_end, tau_start]
 
-Proposition 2 needs beta → 1 as delta_mem → 0. Both schedules keep tau ≥ tau_end · unit > 0, hence
-beta ≥ exp(-delta_mem² / (2 (tau_end · unit)²)), which tends to 1 whatever the quantile does (a test).
+With `tau_unit = "spread"`, tau_start and tau_end are multiplied by the standard deviation of the discounted returns of
+the newest transitions. If all rewards are multiplied by a constant, the gates are then the same.
 
-An episode is judged by the temperature that the episodes before it left, and observed afterwards.
+Proposition 2 needs beta → 1 as delta_mem → 0. Both schedules keep tau ≥ tau_end · unit > 0. Hence
+beta ≥ exp(-delta_mem² / (2 (tau_end · unit)²)), which tends to 1 for any value of the quantile (there is a test).
+
+The gate of an episode uses the temperature computed from earlier episodes. The episode updates the temperature
+afterwards.
 """
 
 from collections.abc import Mapping
@@ -38,11 +40,11 @@ Float64s = NDArray[np.float64]
 Slots = NDArray[np.int64]
 
 Floats = NDArray[np.float64]
-NO_SPREAD = 1e-9  # returns that differ by less than this share of their size tell no scale
+NO_SPREAD = 1e-9  # if std / max |return| is not above this, the unit of tau stays 1
 
 
 def delta_mem(reward: Any, h: Any, h_next: Any, *, gamma: float) -> Any:
-    """Measure how much the memory contradicts itself over one step: |r + gamma H(s') - H(s)| (Eq. 7).
+    """Compute the temporal-consistency error |r + gamma H(s') - H(s)| of transitions (Eq. 7).
 
     Args:
         reward: Extrinsic reward in the learner's unit, any shape.
@@ -51,18 +53,21 @@ def delta_mem(reward: Any, h: Any, h_next: Any, *, gamma: float) -> Any:
         gamma: Discount in [0, 1].
 
     Returns:
-        The temporal-consistency error, same shape, >= 0; NaN where an input is NaN.
+        The error, same shape and unit, >= 0; NaN where an input is NaN.
     """
     return abs(reward + gamma * h_next - h)
 
 
 def beta_of_miss(config: GateConfig, *, is_empty: bool) -> float:
-    """Gate of a transition whose lookup found nothing.
+    """Return beta of a transition whose lookup found no node.
 
     Args:
-        config: `on_empty` decides while there is nothing to search, `on_miss` from then on. A caller who wants
-            "nearest" has asked the memory for the nearest node already, so what it still misses is blocked.
-        is_empty: Whether the searched index held no node at all.
+        config: `on_empty` decides if the index had no node, `on_miss` otherwise. For `on_miss = "nearest"` the lookup
+            already searched at any distance, so a remaining miss is blocked (beta = 0).
+        is_empty: Whether the searched index had no node.
+
+    Returns:
+        0 or 1.
     """
     rule = config.on_empty if is_empty else config.on_miss
     return 1.0 if rule == "pass" else 0.0
@@ -78,31 +83,39 @@ def gate_transitions(
     tau: float,
     is_empty: bool,
 ) -> tuple[Float64s, Float64s]:
-    """Compute delta_mem and beta where a NaN value means that the lookup found nothing.
+    """Compute delta_mem and beta of transitions (Eq. 7, 8). NaN in h or h_next marks a lookup that found no node.
 
-    Any common shape. A miss leaves NaN in delta_mem; `beta_of_miss` says its beta. A gate that is off gives 1.
+    Args:
+        reward: Extrinsic reward in the learner's unit, any shape.
+        h: Recalled return at s, same shape [return].
+        h_next: Recalled return at s', same shape [return]; 0 at a terminal step.
+        config: Gate law and rules for misses.
+        gamma: Discount in [0, 1].
+        tau: Temperature, > 0 [return].
+        is_empty: Whether the searched index had no node.
 
     Returns:
-        (delta_mem, beta), float64.
+        (delta_mem, beta), float64. At a miss delta_mem is NaN and beta is `beta_of_miss`. If the gate is disabled,
+        beta is 1.
     """
     delta = delta_mem(reward.astype(np.float64), h, h_next, gamma=gamma)
     if not config.enabled:
         return delta, np.ones_like(delta)
-    missed = np.isnan(delta)
+    is_miss = np.isnan(delta)
     context = GateContext(reward.astype(np.float64), h, h_next, gamma)
-    beta = make_gate_law(config).coefficient(np.where(missed, 0.0, delta), tau, context)
-    return delta, np.where(missed, beta_of_miss(config, is_empty=is_empty), beta)
+    beta = make_gate_law(config).coefficient(np.where(is_miss, 0.0, delta), tau, context)
+    return delta, np.where(is_miss, beta_of_miss(config, is_empty=is_empty), beta)
 
 
 class RecalledReturns(Protocol):
-    """What the gate needs of a recall."""
+    """The fields of a recall that the gate reads."""
 
     @property
     def h(self) -> Float64s: ...
 
 
 class Memory(Protocol):
-    """What the gate needs of the episodic memory."""
+    """The methods of the episodic memory that the gate calls."""
 
     def recall(self, slots: Slots) -> RecalledReturns: ...
 
@@ -111,7 +124,7 @@ class Memory(Protocol):
 
 @dataclass(frozen=True)
 class GateVerdict:
-    """Judgement of one episode's T transitions, float64; NaN where a lookup found nothing."""
+    """Gate values of one episode's T transitions, float64; NaN where a lookup found no node."""
 
     h: Float64s  # [T] return units
     h_next: Float64s  # [T] return units; 0 at a terminal step
@@ -130,17 +143,20 @@ def evaluate_gate(
     bootstrap_on_timeout: bool,
     is_empty: bool,
 ) -> GateVerdict:
-    """Judge every transition of an episode by the memory as it is now.
+    """Compute delta_mem and beta of every transition of an episode from the current memory (Algorithm 3).
 
     Args:
         episode: The episode.
-        slots: [T+1] node that the lookup found for each of its states; -1 where it found none.
-        memory: Read for H at those nodes and, for `successor = "link"`, for their links.
+        slots: [T+1] slot of the node found for each state; -1 if none was found.
+        memory: Gives H of these nodes and, for `successor = "link"`, their links.
         config: Rules for successors, misses and terminal steps.
-        gamma: Discount.
-        tau: Temperature now.
-        bootstrap_on_timeout: Whether an episode cut by its time limit goes on in the target.
-        is_empty: Whether there was no node to search.
+        gamma: Discount in [0, 1].
+        tau: Current temperature, > 0 [return].
+        bootstrap_on_timeout: Whether the TD target bootstraps after an episode that the time limit ended.
+        is_empty: Whether the searched index had no node.
+
+    Returns:
+        Values of the T transitions.
     """
     h_all = memory.recall(slots).h
     h = h_all[:-1]
@@ -153,9 +169,15 @@ def evaluate_gate(
 
 
 def success_ratio(n_xi: Any, n_call: Any, *, eps: float = 0.0) -> Any:
-    """Share of a node's visits that belonged to successful trajectories: N_xi / (N_call + eps).
+    """Compute the fraction of a node's visits in successful trajectories: N_xi / (N_call + eps).
 
-    0 where the node was never called, which is how a miss arrives here.
+    Args:
+        n_xi: Visits in successful trajectories, any shape.
+        n_call: All visits, same shape; 0 at a miss.
+        eps: Added to N_call (`incentive.ratio_eps`).
+
+    Returns:
+        The ratio, same shape; 0 where n_call is 0.
     """
     calls = n_call + eps
     return n_xi / np.where(n_call > 0, calls, np.ones_like(calls))
@@ -164,17 +186,17 @@ def success_ratio(n_xi: Any, n_call: Any, *, eps: float = 0.0) -> Any:
 def incentive(
     h_next: Any, q_next_target: Any, rho: Any, *, gamma: float, clamp: Literal["none", "positive"] = "none"
 ) -> Any:
-    """Move the bootstrap value towards the memory value: r_p = gamma rho (H(s') - Q(s')) (Eq. 2).
+    """Compute the episodic incentive r_p = gamma rho (H(s') - Q(s')) (Eq. 2).
 
     Args:
-        h_next: Recalled return at s', any shape, return units; must be finite (0 at a miss, where rho is 0).
-        q_next_target: Exactly the value bootstrapped in the TD target, same shape. C12.
+        h_next: Recalled return at s', any shape [return]. Must be finite: 0 at a miss, where rho is 0.
+        q_next_target: The value that the TD target bootstraps, same shape [return]. C12.
         rho: Success ratio at s' in [0, 1]; 0 at a miss or a masked terminal step.
-        gamma: Discount.
-        clamp: "none" lets r_p be negative; "positive" takes max(H - Q, 0), as EMU's code does. C9.
+        gamma: Discount in [0, 1].
+        clamp: "none" allows a negative r_p; "positive" uses max(H - Q, 0), as in EMU's code. C9.
 
     Returns:
-        The incentive in return units, same shape.
+        The incentive, same shape [return].
     """
     gap = h_next - q_next_target
     if clamp == "positive":
@@ -183,7 +205,7 @@ def incentive(
 
 
 class RecalledNodes(Protocol):
-    """What the incentive needs of a recall, arrays of one shape."""
+    """The fields of a recall that the incentive reads, arrays of one shape."""
 
     @property
     def h(self) -> NDArray[np.float64]: ...
@@ -200,12 +222,15 @@ class RecalledNodes(Protocol):
 def weigh_successors(
     recall: RecalledNodes, terminated: NDArray[np.bool_], config: IncentiveConfig
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Turn a recall of successors into the finite (h_next, rho_next) that `incentive` takes.
+    """Compute the arguments (h_next, rho_next) of `incentive` from the recalled nodes of the successor states.
 
     Args:
         recall: Nodes of s', any shape.
         terminated: Same shape; True where the TD target does not bootstrap.
-        config: Kind of ratio, its eps, and whether terminal steps are masked (C13).
+        config: Type of ratio, its eps, and whether terminal steps are masked (C13).
+
+    Returns:
+        (h_next, rho_next), same shape, float64, finite; both are 0 at a miss.
     """
     if config.type == "flag":
         rho = recall.xi.astype(np.float64)
@@ -216,29 +241,29 @@ def weigh_successors(
 
 
 class Temperature:
-    """tau of a run, by env step and by what was observed."""
+    """Temperature tau of a run: a function of the env step and of the observed episodes."""
 
     def __init__(self, gate: GateConfig, *, t_max: int) -> None:
         self._gate = gate
         self._decay_steps = t_max // 2 if gate.tau_decay_steps is None else gate.tau_decay_steps
-        self._delta_mem = _Newest(gate.tau_window if gate.schedule == "adaptive" else 0)
-        self._returns = _Newest(gate.tau_window if gate.tau_unit == "spread" else 0)
+        self._delta_mem = _Window(gate.tau_window if gate.schedule == "adaptive" else 0)
+        self._returns = _Window(gate.tau_window if gate.tau_unit == "spread" else 0)
         self._quantile: float | None = None
         self._unit: float = 1.0
 
     def at(self, env_step: int) -> float:
-        """Return tau > 0 [return units] for an episode whose last transition is `env_step`."""
+        """Return tau > 0 [return] for an episode whose last transition is `env_step`."""
         gate, unit = self._gate, self._unit
         if gate.schedule == "linear":
             return unit * linear_decay(env_step, start=gate.tau_start, end=gate.tau_end, steps=self._decay_steps)
         if self._quantile is None:
-            return unit * gate.tau_start  # nothing was measured yet: as lenient as the paper begins
-        coldest: float = unit * gate.tau_end
-        warmest: float = unit * gate.tau_start
-        return min(max(self._quantile, coldest), warmest)
+            return unit * gate.tau_start  # no delta_mem yet: start like the linear schedule
+        lowest: float = unit * gate.tau_end
+        highest: float = unit * gate.tau_start
+        return min(max(self._quantile, lowest), highest)
 
     def observe(self, delta_mem: Floats, returns: Floats) -> None:
-        """Learn from one judged episode: delta_mem [T] (NaN at a miss) and discounted returns [T]."""
+        """Update the statistics with one episode: delta_mem [T] (NaN at a miss), discounted returns [T]; [return]."""
         self._delta_mem.add(self._gate.delta_scale * delta_mem[np.isfinite(delta_mem)])
         self._returns.add(returns)
         self._measure()
@@ -253,18 +278,18 @@ class Temperature:
             self._unit = spread if spread > NO_SPREAD * largest else 1.0
 
     def get_state(self) -> dict[str, Any]:
-        """Collect what was observed."""
+        """Return the observed values of the window, for a checkpoint."""
         return {"delta_mem": self._delta_mem.values.tolist(), "returns": self._returns.values.tolist()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore what `get_state` collected."""
+        """Restore the result of `get_state`."""
         self._delta_mem.values = np.array(state["delta_mem"], np.float64)
         self._returns.values = np.array(state["returns"], np.float64)
         self._measure()
 
 
-class _Newest:
-    """The newest `capacity` numbers, oldest first; none are kept for a capacity of 0."""
+class _Window:
+    """The newest `capacity` numbers, oldest first."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity

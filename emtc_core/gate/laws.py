@@ -1,12 +1,13 @@
 """Gate laws: beta as a function of delta and tau, and the inverse for tau.
 
-`make_gate_law` returns the law that `gate.type` names, with the settings of a run: the Gaussian (Eq. 8), or the law of
-a plug-in. A run, the check of its rows and *What if* compute beta by the same object.
+`make_gate_law` returns the law of `gate.type` with the settings of a run: the Gaussian (Eq. 8), or the law of a
+plug-in. A run, the check of its rows and the page *What if* compute beta with this object.
 
-A plug-in's law is `beta(delta, tau, context, …)` over arrays of one shape: delta >= 0 after `gate.delta_scale`, tau > 0
-a number or an array, `context` the rest of each transition, then its typed arguments (`gate.<name>.…`). It returns
-beta in [0, 1], and beta depends on nothing else. The optional attribute `temperature_for(beta, delta, …)` of that
-function is its inverse and takes the same arguments. `gate.on_miss` decides beta where a lookup found nothing.
+The law of a plug-in is a function `beta(delta, tau, context, …)` over arrays of one shape. Its arguments are delta >= 0
+after `gate.delta_scale`, tau > 0 (a number or an array), `context` with the other values of each transition, and typed
+settings (`gate.<name>.…`). It returns beta in [0, 1], and beta depends on nothing else. The optional attribute
+`temperature_for(beta, delta, …)` of the function is its inverse and takes the same settings. If a lookup found no node,
+`gate.on_miss` decides beta.
 """
 
 from collections.abc import Callable
@@ -25,14 +26,14 @@ from emtc_core.plugins import Plugin, get_plugin
 Floats = NDArray[np.float64]
 
 INVERTIBLE: Final = (0.05, 0.95)
-"""Range of beta in which tau is computed from beta: nearer to 0 and 1 a rounded beta does not determine tau."""
+"""Range of beta in which tau is computed from beta. Outside it, a rounded beta does not determine tau."""
 
 
 @dataclass(frozen=True)
 class GateContext:
-    """What a gate law may read of transitions besides delta and tau; arrays of delta's shape.
+    """Values of transitions that a gate law may read in addition to delta and tau; arrays of delta's shape.
 
-    NaN where it is not known: in *What if*, and where a lookup found nothing.
+    Unknown values are NaN: on the page *What if*, and where a lookup found no node.
     """
 
     reward: Floats  # extrinsic, in the learner's unit
@@ -41,12 +42,12 @@ class GateContext:
     gamma: float
 
     def only(self, keep: NDArray[np.bool_]) -> "GateContext":
-        """Select some of them."""
+        """Select transitions by a mask of the arrays' shape."""
         return GateContext(self.reward[keep], self.h[keep], self.h_next[keep], self.gamma)
 
 
 def unknown_context(shape: tuple[int, ...]) -> GateContext:
-    """Make the context where only delta and tau are known."""
+    """Make a context in which all values are unknown (NaN)."""
     nothing = np.full(shape, np.nan)
     return GateContext(nothing, nothing, nothing, np.nan)
 
@@ -56,7 +57,7 @@ class GateLaw:
     """A gate law with the settings of a run."""
 
     label: str
-    """Its name, for a plug-in with its origin: "cauchy (my-lab 0.1)"."""
+    """Name of the law; for a plug-in with its origin: "cauchy (my-lab 0.1)"."""
     delta_scale: float
     """Factor on delta_mem before the law (`gate.delta_scale`)."""
     function: Callable[[Any, Any, GateContext], Any]
@@ -70,10 +71,10 @@ class GateLaw:
         Args:
             delta_mem: Temporal-consistency error, any shape, >= 0, no NaN [return].
             tau: Temperature, > 0, a number or an array of that shape [return].
-            context: The rest of each transition, for a law that reads it.
+            context: The other values of each transition.
 
         Returns:
-            beta, same shape, in [0, 1]; NaN only where a law reads a context that is not known.
+            beta, same shape, in [0, 1]; NaN only if a law reads a context value that is NaN.
 
         Raises:
             ValueError: If the law is the Gaussian and tau is not positive.
@@ -87,7 +88,7 @@ class GateLaw:
         return self.inverse is not None
 
     def temperature_for(self, beta: Floats, delta_mem: Floats) -> Floats:
-        """Compute the temperature tau at which transitions have this beta; the inverse of `coefficient`.
+        """Compute the temperature tau at which transitions have this beta: the inverse of `coefficient`.
 
         Args:
             beta: Gate coefficient [N], within `INVERTIBLE`.
@@ -106,10 +107,10 @@ class GateLaw:
 
 
 def make_gate_law(config: GateConfig) -> GateLaw:
-    """Make the gate law that a configuration names.
+    """Make the gate law of a configuration (`gate.type`).
 
     Raises:
-        PluginError: If it names a plug-in that is not installed.
+        PluginError: If the plug-in is not installed.
     """
     kind, names = PLUGGED["gate.type"]
     if config.type in names:
@@ -121,8 +122,8 @@ def make_gate_law(config: GateConfig) -> GateLaw:
     return GateLaw(
         plugin.label,
         config.delta_scale,
-        partial(_checked_beta, plugin, partial(function, **arguments)),
-        None if inverse is None else partial(_checked_tau, plugin, partial(inverse, **arguments)),
+        partial(_compute_plugin_beta, plugin, partial(function, **arguments)),
+        None if inverse is None else partial(_compute_plugin_tau, plugin, partial(inverse, **arguments)),
     )
 
 
@@ -132,7 +133,7 @@ def gate_coefficient(delta_mem: Any, *, tau: Any, scale: float = 1.0) -> Any:
     Args:
         delta_mem: Temporal-consistency error, any shape, >= 0 [return].
         tau: Gate temperature, > 0, a number or an array that broadcasts with `delta_mem` [return].
-        scale: Factor on `delta_mem` first (`gate.delta_scale`).
+        scale: Factor on `delta_mem` (`gate.delta_scale`).
 
     Returns:
         beta, same shape, in [0, 1]; 1 where delta_mem is 0.
@@ -166,13 +167,15 @@ _LAWS: Final = {"gaussian": (_gaussian_beta, gaussian_temperature)}
 """Name of a built-in gate law (`gate.type`) → its function and its inverse."""
 
 
-def _checked_beta(plugin: Plugin, function: Callable[..., Any], delta: Any, tau: Any, context: GateContext) -> Floats:
+def _compute_plugin_beta(
+    plugin: Plugin, function: Callable[..., Any], delta: Any, tau: Any, context: GateContext
+) -> Floats:
     delta = np.asarray(delta, np.float64)
     beta = np.asarray(function(delta, tau, context), np.float64)
     if beta.shape != delta.shape:
         raise PluginError(f"must return beta of shape {delta.shape}", key=f"gate {plugin.label}", value=beta.shape)
-    unknown = np.isnan(context.h) | np.isnan(context.h_next) | np.isnan(context.reward)
-    wrong = ~((beta >= 0) & (beta <= 1)) & ~(np.isnan(beta) & unknown)
+    has_nan = np.isnan(context.h) | np.isnan(context.h_next) | np.isnan(context.reward)
+    wrong = ~((beta >= 0) & (beta <= 1)) & ~(np.isnan(beta) & has_nan)
     if wrong.any():
         at = tuple(np.argwhere(wrong)[0])
         rule = f"must return beta in [0, 1], also at delta = {delta[at]:g}"
@@ -180,7 +183,7 @@ def _checked_beta(plugin: Plugin, function: Callable[..., Any], delta: Any, tau:
     return beta
 
 
-def _checked_tau(plugin: Plugin, inverse: Callable[..., Any], beta: Floats, delta: Floats) -> Floats:
+def _compute_plugin_tau(plugin: Plugin, inverse: Callable[..., Any], beta: Floats, delta: Floats) -> Floats:
     tau = np.asarray(inverse(beta, delta), np.float64)
     if tau.shape != beta.shape:
         raise PluginError(f"must return tau of shape {beta.shape}", key=f"gate {plugin.label}: temperature_for")

@@ -1,8 +1,8 @@
-"""Numerical check of the method's two propositions on a grid task whose V* is known exactly.
+"""Numerical check of the method's two propositions on a grid task with an exactly known V*.
 
-What lives here: a small tabular task, its solution by value iteration, a tabular memory with a chosen error,
-and the two checks. The gate and the incentive are those of `gate` and `incentive`, the very lines that the
-learner runs. What does not live here: networks and the episodic memory itself. Stage before: incentive.
+This module has a small tabular task, its solution by value iteration, a tabular memory with a given error, and the two
+checks. Gate and incentive are computed by the same functions as in training (`gate.gate`). There are no networks and no
+`EpisodicMemory` here.
 
 Letters: S states, A = 4 actions, n transitions, K steps from a poor memory to a perfect one.
 """
@@ -25,28 +25,28 @@ MOVES: Final = ((0, 1), (0, -1), (1, 0), (-1, 0))
 GOAL_REWARD: Final = 10.0
 WORST_COST: Final = 0.5
 _TOLERANCE: Final = 1e-9
-"""Slack for rounding when a bound is compared, in return units."""
+"""Tolerance for rounding when a bound is checked [return]."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """A grid with costly cells and one goal that ends the episode; S = side², the cell is the latent place."""
+    """A grid of S = side² cells with costs, and one goal cell that ends the episode."""
 
-    position: Float64s  # [S, 2] latent coordinates, in cells
+    position: Float64s  # [S, 2] latent coordinates of each state [cells]
     transition: Float64s  # [A, S, S] P(s' | s, a); all zero from the goal
-    reward: Float64s  # [S] earned on entering a state
+    reward: Float64s  # [S] reward for entering a state
     terminal: Bools  # [S]
     gamma: float
 
 
 @dataclass(frozen=True)
 class Solution:
-    """What value iteration found."""
+    """Result of value iteration."""
 
     v: Float64s  # [S] V*, 0 at the goal
     q: Float64s  # [A, S] Q*
     sweeps: int
-    residual: float  # bound on max |V - V*|, return units
+    residual: float  # bound on max |V - V*| [return]
 
 
 @dataclass(frozen=True)
@@ -62,16 +62,16 @@ class Transitions:
 
 @dataclass(frozen=True)
 class TabularMemory:
-    """Which stored state each state retrieves, and what stands there."""
+    """A memory of states: the stored state that a lookup of each state returns, and its value."""
 
-    retrieved: Indices  # [S] the stored state that answers for s; of no meaning at the goal
-    h: Float64s  # [S] H of it, i.e. V_E(s); 0 at the goal
+    retrieved: Indices  # [S] stored state that a lookup of s returns; undefined at the goal
+    h: Float64s  # [S] H of the stored state, i.e. V_E(s); 0 at the goal
     n_nodes: int
 
 
 @dataclass(frozen=True)
 class Proposition1:
-    """Delta_mem against Delta_opt on n transitions, with the bound between them; all in return units."""
+    """Delta_mem and Delta_opt of n transitions, and the bound of their difference [return]."""
 
     delta_opt: Float64s  # [n]
     delta_mem: Float64s  # [n]
@@ -87,24 +87,24 @@ class Proposition1:
 
     @property
     def share_below(self) -> float:
-        """Share of transitions with Delta_mem <= Delta_opt + alpha, the printed statement."""
+        """Fraction of transitions with Delta_mem <= Delta_opt + alpha (Proposition 1 as printed)."""
         return float(np.mean(self.delta_mem <= self.delta_opt + self.alpha + _TOLERANCE))
 
     @property
     def share_inside(self) -> float:
-        """Share with |Delta_mem - Delta_opt| <= alpha, which the text relies on as well."""
+        """Fraction of transitions with |Delta_mem - Delta_opt| <= alpha, which the paper's text also uses."""
         return float(np.mean(np.abs(self.delta_mem - self.delta_opt) <= self.alpha + _TOLERANCE))
 
 
 @dataclass(frozen=True)
 class Proposition2:
-    """Gated gradient against the oracle's while H goes to V*."""
+    """Difference between the gated gradient and the oracle's gradient while H approaches V*."""
 
     mix: Float64s  # [K] 0: the poor memory; 1: H = V*
-    distance: Float64s  # [K] max |H - V*|, return units
+    distance: Float64s  # [K] max |H - V*| [return]
     gradient_error: Float64s  # [K] |g - g*| / |g*|
     beta_mean: Float64s  # [K] mean gate over the transitions
-    share_overestimated: float  # of the transitions: max Q^- (s') > V*(s')
+    share_overestimated: float  # fraction of the transitions with max Q^-(s') > V*(s')
 
 
 def make_task(*, gamma: float, seed: int, side: int = 10, slip: float = 0.0) -> Task:
@@ -138,7 +138,7 @@ def make_task(*, gamma: float, seed: int, side: int = 10, slip: float = 0.0) -> 
 def solve(task: Task) -> Solution:
     """Compute V* and Q* by value iteration: V(s) <- max_a sum_s' P(s'|s,a) (r(s') + gamma V(s')).
 
-    Sweeps end when the contraction bounds the error of V by 1e-10 [return].
+    The iteration stops when the contraction bounds the error of V by 1e-10 [return].
     """
     v = np.zeros(len(task.reward))
     contraction = task.gamma / (1 - task.gamma)
@@ -151,12 +151,12 @@ def solve(task: Task) -> Solution:
 
 
 def look_ahead(task: Task, v: Float64s) -> Float64s:
-    """Value each action by one step and then v: [A, S], 0 at the goal."""
+    """Compute the action values [A, S] for the state values v [S]: expected reward + gamma v(s'); 0 at the goal."""
     return task.transition @ (task.reward + task.gamma * v)
 
 
 def evaluate_random_policy(task: Task) -> Float64s:
-    """Value of acting at random, [S], by a linear solve: what an early memory would hold."""
+    """Compute the value [S] of the random policy with a linear solve. It stands for an early memory."""
     mean_SS = task.transition.mean(axis=0)
     return np.linalg.solve(np.eye(len(mean_SS)) - task.gamma * mean_SS, mean_SS @ task.reward)
 
@@ -165,35 +165,35 @@ def sample_transitions(task: Task, solution: Solution, *, behavior: Behavior, n:
     """Sample n transitions from uniformly drawn non-terminal states.
 
     Args:
-        task: Where to act.
+        task: The task.
         solution: Its optimal values.
-        behavior: "greedy" takes an optimal action, "random" any.
-        n: How many.
-        seed: Chooses states, actions and slips.
+        behavior: "greedy" takes an optimal action, "random" a random one.
+        n: Number of transitions.
+        seed: Seed of states, actions and slips.
     """
     rng = make_generator(seed, "proposition transitions")
     state = rng.choice(np.flatnonzero(~task.terminal), size=n)
     action = rng.integers(len(MOVES), size=n) if behavior == "random" else solution.q.argmax(axis=0)[state]
     cumulative_nS = task.transition[action, state].cumsum(axis=1)
-    drawn_n1 = rng.random((n, 1)) * cumulative_nS[:, -1:]
-    next_state = (cumulative_nS > drawn_n1).argmax(axis=1)
+    threshold_n1 = rng.random((n, 1)) * cumulative_nS[:, -1:]
+    next_state = (cumulative_nS > threshold_n1).argmax(axis=1)
     return Transitions(state, action, next_state, task.reward[next_state], task.terminal[next_state])
 
 
 def make_memory(task: Task, v: Float64s, *, delta: float, noise: float, seed: int) -> TabularMemory:
-    """Store states in a random order; one that finds a stored state nearer than delta merges into it.
+    """Store states in a random order. A state within delta of a stored state merges into it.
 
-    The goal is not stored: the gate takes 0 after a terminal step and never asks the memory there.
+    The goal is not stored, because the gate uses H = 0 after a terminal step.
 
     Args:
-        task: Gives the latent places.
-        v: [S] values that a memory without error would hold.
-        delta: Merge radius [cells]; up to 1 every state is its own memory.
-        noise: H is off by at most this, uniformly [return].
-        seed: Chooses order and errors.
+        task: Gives the positions.
+        v: [S] values of a memory without error.
+        delta: Merge radius [cells]; with at most 1 every state is stored.
+        noise: H has a uniform error of at most this [return].
+        seed: Seed of order and errors.
     """
     rng = make_generator(seed, "proposition memory")
-    distance_SS = _distances(task)
+    distance_SS = _compute_distances(task)
     stored: list[int] = []
     for s in rng.permutation(np.flatnonzero(~task.terminal)):
         if not stored or distance_SS[s, stored].min() >= delta:
@@ -208,8 +208,15 @@ def check_proposition_1(
 ) -> Proposition1:
     """Compare the consistency error of a memory with that of V* (Proposition 1).
 
-    alpha = (1 + gamma) (eps_rep + eps_store) is taken over all states; the proof inserts V* twice into Eq. 7
+    alpha = (1 + gamma) (eps_rep + eps_store), with the maxima over all states. The proof inserts V* twice into Eq. 7
     and uses |V_E(s) - V*(s)| <= eps_rep + eps_store, which bounds the difference from both sides.
+
+    Args:
+        task: The task.
+        v: [S] V* [return].
+        memory: The memory.
+        transitions: Transitions on which the errors are compared.
+        delta: Merge radius of the memory [cells].
     """
     s, s_next, alive = transitions.state, transitions.next_state, ~task.terminal
     retrieved_v = v[memory.retrieved]
@@ -221,7 +228,7 @@ def check_proposition_1(
         eps_rep=eps_rep,
         eps_store=eps_store,
         alpha=(1 + task.gamma) * (eps_rep + eps_store),
-        lipschitz_bound=_lipschitz_constant(task, v) * delta,
+        lipschitz_bound=_compute_lipschitz_constant(task, v) * delta,
     )
 
 
@@ -239,30 +246,30 @@ def check_proposition_2(
     """Compare the gated gradient (Eq. 11) with the oracle's -2 grad Q (r + gamma V*(s') - Q) as H -> V*.
 
     Q is tabular with random parameters, the target network Q^- is Q* plus normal errors, rho = 1, and beta
-    comes from the memory at hand. H = (1 - mix) V_random + mix V*.
+    is computed from H = (1 - mix) V_random + mix V*.
 
     Args:
         task: The task.
         solution: Its optimal values.
-        transitions: Those that the gradient averages over.
+        transitions: The gradient is averaged over these.
         mix: [K] in [0, 1].
         tau: Gate temperature [return].
         target_error: Standard deviation of Q^- - Q* [return].
         clamp: As in `incentive`; "positive" is EMU's code.
-        seed: Chooses Q and Q^-.
+        seed: Seed of Q and Q^-.
     """
     rng = make_generator(seed, "proposition networks")
     q_online = solution.q + GOAL_REWARD / 2 * rng.standard_normal(solution.q.shape)
     q_target = solution.q + target_error * rng.standard_normal(solution.q.shape)
     q_next = np.where(transitions.terminated, 0.0, q_target.max(axis=0)[transitions.next_state])
     v_next = solution.v[transitions.next_state]
-    oracle = _gradient(transitions.reward + task.gamma * v_next, q_online, transitions)
+    oracle = _compute_gradient(transitions.reward + task.gamma * v_next, q_online, transitions)
     v_poor = evaluate_random_policy(task)
     errors, betas = np.empty(len(mix)), np.empty(len(mix))
     for k, share in enumerate(mix):
         h = (1 - share) * v_poor + share * solution.v
-        target, betas[k] = _gated_target(h, q_next, transitions, gamma=task.gamma, tau=tau, clamp=clamp)
-        errors[k] = np.linalg.norm(_gradient(target, q_online, transitions) - oracle) / np.linalg.norm(oracle)
+        target, betas[k] = _compute_gated_target(h, q_next, transitions, gamma=task.gamma, tau=tau, clamp=clamp)
+        errors[k] = np.linalg.norm(_compute_gradient(target, q_online, transitions) - oracle) / np.linalg.norm(oracle)
     return Proposition2(
         mix=mix,
         distance=(1 - mix) * float(np.abs(v_poor - solution.v).max()),
@@ -272,7 +279,7 @@ def check_proposition_2(
     )
 
 
-def _gated_target(
+def _compute_gated_target(
     h: Float64s,
     q_next: Float64s,
     transitions: Transitions,
@@ -281,7 +288,7 @@ def _gated_target(
     tau: float,
     clamp: Literal["none", "positive"],
 ) -> tuple[Float64s, float]:
-    """Return the target of Eq. 10, [n], and the mean gate."""
+    """Compute the target of Eq. 10 [n], and the mean of beta."""
     h_next = h[transitions.next_state]
     beta = gate_coefficient(delta_mem(transitions.reward, h[transitions.state], h_next, gamma=gamma), tau=tau)
     rho = np.where(transitions.terminated, 0.0, 1.0)
@@ -289,21 +296,21 @@ def _gated_target(
     return transitions.reward + beta * r_p + gamma * q_next, float(beta.mean())
 
 
-def _gradient(target: Float64s, q: Float64s, transitions: Transitions) -> Float64s:
-    """Differentiate mean (target - Q(s, a))² with respect to the table Q, [A, S]."""
+def _compute_gradient(target: Float64s, q: Float64s, transitions: Transitions) -> Float64s:
+    """Compute the gradient [A, S] of mean (target - Q(s, a))² with respect to the table Q."""
     gradient = np.zeros_like(q)
     error = target - q[transitions.action, transitions.state]
     np.add.at(gradient, (transitions.action, transitions.state), -2 * error / len(error))
     return gradient
 
 
-def _distances(task: Task) -> Float64s:
+def _compute_distances(task: Task) -> Float64s:
     return np.linalg.norm(task.position[:, None] - task.position[None], axis=-1)
 
 
-def _lipschitz_constant(task: Task, v: Float64s) -> float:
-    """Smallest L with |V*(s) - V*(u)| <= L |x(s) - x(u)| between non-terminal states [return per cell]."""
+def _compute_lipschitz_constant(task: Task, v: Float64s) -> float:
+    """Compute the smallest L with |V*(s) - V*(u)| <= L |x(s) - x(u)| for non-terminal states [return per cell]."""
     alive = ~task.terminal
-    distance_SS = _distances(task)[np.ix_(alive, alive)]
+    distance_SS = _compute_distances(task)[np.ix_(alive, alive)]
     np.fill_diagonal(distance_SS, np.inf)
     return float((np.abs(v[alive, None] - v[None, alive]) / distance_SS).max())

@@ -1,8 +1,8 @@
-"""A copy of all nodes' states on a GPU, so that a re-projection sends only those that changed since the last one.
+"""A copy of all nodes' states on a GPU. A re-projection sends only the states that changed since the last one.
 
-At 1M nodes of 3s_vs_5z the states are 272 MB, of which some 1,000 rows change between two refits. When the table has
-grown, the buffers are made again in its new size and every row is sent: the old ones are free by then, so no more
-memory is taken than one copy of the table. Before: write; after: the embedder, which reads the states where they are.
+At 1M nodes of 3s_vs_5z the states have 272 MB, and about 1,000 rows change between two refits. If the table has grown,
+the buffers are allocated again and all rows are sent. The old buffers are freed first, so the GPU memory is never more
+than one copy of the table. Stage before: write; after: the embedder, which reads the states on the GPU.
 """
 
 import numpy as np
@@ -14,11 +14,17 @@ from emtc_core.devices import send
 from emtc_core.memory.nodes import NodeTable, Slots, largest_table
 
 PART_BYTES = 32 * 2**20
-"""Of states that are sent together: bounds the pinned memory of the host that they pass through."""
+"""Maximum size of one transfer, which limits the pinned host memory."""
 
 
 def count_state_bytes(states: int, *, capacity: int, state_dim: int) -> int:
-    """Bound the bytes on the device for a memory of this many states: nodes, their time steps, a part on its way."""
+    """Compute an upper bound of the GPU memory for states, time steps and one transfer [bytes].
+
+    Args:
+        states: Number of written states.
+        capacity: Maximum number of nodes.
+        state_dim: Dimension of a state.
+    """
     return 4 * largest_table(states, capacity=capacity) * (state_dim + 1) + 2 * PART_BYTES
 
 
@@ -36,7 +42,7 @@ class DeviceStates:
         self._changed: NDArray[np.bool_] = np.zeros(0, np.bool_)
 
     def note_written(self, slots: Slots) -> None:
-        """Send these rows at the next update; rows that are not on the device yet are sent anyway."""
+        """Mark these rows for the next update. Rows that are not on the device yet are always sent."""
         self._changed[slots[slots < len(self._changed)]] = True
 
     def update(self, table: NodeTable) -> tuple[Tensor, Tensor]:

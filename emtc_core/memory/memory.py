@@ -1,22 +1,22 @@
-"""EpisodicMemory: nodes, space and index as one thing; re-projection; state for a checkpoint.
+"""The episodic memory: writes, lookups, re-projection, and its state for a checkpoint.
 
 Stage before: rollout, embedder; after: gate, incentive, replay buffer. Two terms: a *write* is Algorithm 2
-on one episode; a *re-projection* recomputes every node's embedding after the embedder was refitted.
+on one episode; a *re-projection* recomputes every node's embedding after a refit of the embedder.
 
-When the scaling is refreshed (`norm_interval = "rebuild"`, A15): with every rebuild of the index, always
-before a write or in a re-projection, never inside an episode. The index is rebuilt
+With `norm_interval = "rebuild"` (A15) the scaling is measured again at every rebuild of the index. That is before a
+write or in a re-projection, never within an episode. The index is rebuilt
 
-  * at the first write, from that episode's own embeddings, for lack of anything else;
+  * at the first write, from the embeddings of this episode, because there are no nodes yet;
   * at each re-projection, from all nodes;
-  * before a write, from all nodes, once the nodes appended since the last refresh number at least a quarter
-    of those it was measured on (amortised O(1) per node; the random projection never re-projects).
+  * before a write, from all nodes, if the number of nodes added since the last rebuild is at least a quarter of the
+    nodes at that time (amortized O(1) per node). The random projection needs this, because it has no re-projection.
 
-`norm_interval = "200_steps"` adds one before a write whenever 200 env steps were written since the last.
-Each refresh moves all nodes at once, so two nodes are always compared in one space.
+`norm_interval = "200_steps"` adds a rebuild before a write after every 200 written env steps.
+A rebuild moves all nodes at once, so two nodes are always compared in the same scaling.
 
-`index = "stale_target_update"` keeps positions, scaling and identity of the nodes as they were when
-`on_target_update` was last called, and all lookups, Algorithm 2's too, see nothing else (A13). The slots
-that `write` returns can then be invisible to a lookup; so readers go through `resolve`.
+With `index = "stale_target_update"` all lookups, also those of Algorithm 2, use the positions, scaling and uids of the
+nodes at the last call of `on_target_update` (A13). A lookup may then not find the slots that `write` returned, so
+readers convert these slots with `resolve`.
 """
 
 from collections.abc import Mapping
@@ -56,7 +56,7 @@ from emtc_core.memory.space import Space
 from emtc_core.memory.state import fill_table, list_table_faults, table_state
 from emtc_core.memory.write import Columns, Path, make_rules, write_backwards
 
-GROWTH = 0.25  # share of new nodes at which the scaling is measured again
+GROWTH = 0.25  # fraction of new nodes at which the index is rebuilt
 EMU_NORM_STEPS = 200
 
 
@@ -71,9 +71,9 @@ class NodeSample:
 
 @dataclass(frozen=True)
 class MemoryStats:
-    """What happened since the last `take_stats`, and evictions since the run began."""
+    """Counts since the last `take_stats`, and evictions since the start of the run."""
 
-    written: int  # states stored, merged ones included
+    written: int  # states written, including merged states
     merged: int
     queried: int  # states looked up by `find`
     hits: int
@@ -81,7 +81,7 @@ class MemoryStats:
 
 
 class EpisodicMemory:
-    """Best known returns by state, in at most `capacity` nodes (Algorithm 2)."""
+    """Highest known return of states, in at most `capacity` nodes (Algorithm 2)."""
 
     def __init__(
         self,
@@ -116,51 +116,51 @@ class EpisodicMemory:
 
     @property
     def capacity(self) -> int:
-        """Most nodes kept."""
+        """Maximum number of nodes."""
         return self._table.capacity
 
     @property
     def is_blind(self) -> bool:
-        """Whether a lookup has no node to search: an empty memory, or a stale index not yet built."""
+        """Whether the index has no node: the memory is empty, or a stale index is not built yet."""
         return self._space.count_visible(self._table) == 0
 
     @property
     def desirable_fraction(self) -> float:
-        """Share of nodes with xi = 1; 0 in an empty memory."""
+        """Fraction of nodes with xi = 1; 0 in an empty memory."""
         return float(self._table.nodes["xi"][: self.size].mean()) if self.size else 0.0
 
     def write(
         self, *, state: NDArray[np.float32], reward: NDArray[np.float32], won: bool, episode: int, episode_return: float
     ) -> Slots:
-        """Store one episode, walking it backwards (Algorithm 2).
+        """Write one episode, from its last state to its first (Algorithm 2).
 
         Args:
             state: [T+1, S] states, the terminal one last.
             reward: [T] extrinsic rewards in the learner's unit.
             won: The environment's success flag.
-            episode: Number that the nodes remember.
+            episode: Number of the episode, stored in its nodes.
             episode_return: Undiscounted return in the environment's unit, for `success = "return_threshold"`.
 
         Returns:
-            [T+1] slot of each state; -1 for a terminal state that is not stored, and for a state whose node
-            was evicted again within this very write.
+            [T+1] slot of each state; -1 for a terminal state that is not stored, and for a state whose node was evicted
+            during this write.
         """
         steps = len(reward)
         check_shape("state", state, (steps + 1, self._table.state.shape[1]))
         self._refresh_if_due(state, steps)
         is_success = self.config.is_success(won=won, episode_return=episode_return)
         path = self._make_path(state, reward, is_success=bool(is_success))
-        slots = self._walk(path, episode)
+        slots = self._write_path(path, episode)
         missing = np.full(steps + 1 - len(slots), -1)
         return np.concatenate([slots, missing])
 
     def _make_path(self, state: NDArray[np.float32], reward: NDArray[np.float32], *, is_success: bool) -> Path:
-        own, sought = self._space.scaling, self._space.scaling_of_lookups
-        x = self._embed(state, np.arange(len(state)), for_write=True, fine=own.is_fine)
+        live_scaling, lookup_scaling = self._space.scaling, self._space.scaling_of_lookups
+        x = self._embed(state, np.arange(len(state)), for_write=True, fine=live_scaling.is_fine)
         q = (
             x
-            if sought.is_fine == own.is_fine
-            else self._embed(state, np.arange(len(state)), for_write=True, fine=sought.is_fine)
+            if lookup_scaling.is_fine == live_scaling.is_fine
+            else self._embed(state, np.arange(len(state)), for_write=True, fine=lookup_scaling.is_fine)
         )
         rows = len(state) if self.config.store_terminal else len(reward)
         xi = np.full(rows, is_success)
@@ -169,13 +169,13 @@ class EpisodicMemory:
         return Path(
             state=np.ascontiguousarray(state[:rows], np.float32),
             x=x[:rows],
-            z=own.apply(x[:rows]),
-            q=sought.apply(q[:rows]),
+            z=live_scaling.apply(x[:rows]),
+            q=lookup_scaling.apply(q[:rows]),
             reward=np.append(reward.astype(np.float64), 0.0)[:rows],
             xi=xi,
         )
 
-    def _walk(self, path: Path, episode: int) -> Slots:
+    def _write_path(self, path: Path, episode: int) -> Slots:
         table, rows = self._table, len(path.reward)
         table.reserve(rows)
         self._space.follow(table)
@@ -203,10 +203,10 @@ class EpisodicMemory:
         self._steps += steps
 
     def _refresh(self, first: NDArray[np.float32] | None = None) -> None:
-        """Measure the scaling on all nodes, move them all, rebuild the index.
+        """Measure the scaling on all nodes, scale all nodes again, and rebuild the index.
 
         Args:
-            first: [M, S] states of an episode, which stand in for the nodes of an empty memory.
+            first: [M, S] states of an episode, used instead of nodes if the memory is empty.
         """
         table, size = self._table, self.size
         state, t = table.state[:size], table.nodes["t"][:size]
@@ -228,13 +228,13 @@ class EpisodicMemory:
         return measure_scaling(x)
 
     def _is_coarse(self, state: NDArray[np.float32], t: NDArray[np.integer[Any]], scaling: Scaling) -> bool:
-        """Whether float32 rounding could decide who merges; `memory.scaling` says what was measured."""
+        """Whether float32 rounding could change which states merge; see the module `scaling`."""
         rows = choose_probes(len(state))
         x, fine = self._embed(state[rows], t[rows]), self._embed(state[rows], t[rows], fine=True)
         return largest_rounding(x, fine, scaling) > TOLERANCE * self.config.delta
 
     def reproject(self) -> None:
-        """Recompute every embedding from its stored (state, t), then scaling and index, all at once (B11)."""
+        """Recompute the embeddings of all nodes from their states and time steps, then scaling and index (B11)."""
         if not self.size:
             return
         table = self._table
@@ -247,7 +247,7 @@ class EpisodicMemory:
         self.generation += 1
 
     def on_target_update(self) -> None:
-        """Let a stale index catch up with the nodes; a live one needs nothing."""
+        """Rebuild a stale index from the current nodes. Does nothing with a live index."""
         if self.config.index == "stale_target_update":
             self._space.freeze(self._table)
             self.generation += 1
@@ -266,57 +266,74 @@ class EpisodicMemory:
         return x
 
     def find(self, state: State, t: NDArray[np.integer[Any]], *, nearest: bool = False) -> Slots:
-        """Look up states by nearest neighbour.
+        """Find the nearest node of each state.
 
         Args:
             state: [Q, S] states, an array or a tensor on the embedder's device.
             t: [Q] their time steps.
-            nearest: Where nothing is within delta, take the nearest node at any distance.
+            nearest: If no node is within delta, return the nearest node at any distance.
 
         Returns:
-            [Q] slots, -1 where nothing was found.
+            [Q] slots, -1 if no node was found.
         """
         scaling = self._space.scaling_of_lookups
         z = scaling.apply(self._embed(state, t, fine=scaling.is_fine))
         slots = self._space.find(self._table, z)
         self._counts["queried"] += len(slots)
         self._counts["hits"] += int((slots >= 0).sum())
-        missed = slots < 0
-        if nearest and missed.any():
-            slots[missed] = self._space.find_nearest(self._table, z[missed])
+        is_miss = slots < 0
+        if nearest and is_miss.any():
+            slots[is_miss] = self._space.find_nearest(self._table, z[is_miss])
         return slots
 
     def holds(
         self, slots: Slots, uids: Slots, t: NDArray[np.integer[Any]], episode: NDArray[np.integer[Any]]
     ) -> NDArray[np.bool_]:
-        """Which slots hold that very state: step t of that episode, arrays of one shape.
+        """Check which nodes still have the state of step t of an episode.
 
-        Such a node is at distance 0 in whatever way the memory was embedded since, so nobody needs to search.
-        A frozen index knows nodes as they were, so there the answer is always no.
+        Such a node is at distance 0 from the state under any embedding, so no search is needed. A stale index has old
+        positions, so the result is always False with it.
+
+        Args:
+            slots: Slots of the nodes, any shape; -1 for none.
+            uids: Uids of the nodes when the slots were stored, same shape.
+            t: Time steps of the states, a shape that broadcasts.
+            episode: Episode numbers of the states, a shape that broadcasts.
+
+        Returns:
+            Boolean array.
         """
         node = self._table.nodes[np.maximum(slots, 0)]
         same = (slots >= 0) & (node["uid"] == uids) & (node["t"] == t) & (node["episode"] == episode)
         return same & (self.config.index == "live")
 
     def resolve(self, slots: Slots, state: NDArray[np.float32], *, nearest: bool = False) -> Slots:
-        """Turn the slots that `write` gave an episode into those that a reader sees.
+        """Convert the slots that `write` returned to the slots that a reader uses.
 
-        The same slots for a live index; a lookup for a stale one. `nearest` fills what is missing.
+        With a live index these are the same slots. With a stale index the states are looked up.
+
+        Args:
+            slots: [T+1] slots of an episode.
+            state: [T+1, S] states of the episode.
+            nearest: Replace -1 by the nearest node at any distance.
+
+        Returns:
+            [T+1] slots.
         """
         steps = np.arange(len(state))
         if self.config.index == "stale_target_update":
             return self.find(state, steps, nearest=nearest)
-        missed = slots < 0
-        if not nearest or not missed.any():
+        is_miss = slots < 0
+        if not nearest or not is_miss.any():
             return slots
         resolved = slots.copy()
-        resolved[missed] = self.find(state[missed], steps[missed], nearest=True)
+        resolved[is_miss] = self.find(state[is_miss], steps[is_miss], nearest=True)
         return resolved
 
     def recall(self, slots: Slots, uids: Slots | None = None) -> Recall:
-        """Read nodes by slot, any shape; refreshes recency if `lru_touch_on_read`, changes nothing else.
+        """Read nodes by slot, any shape. With `lru_touch_on_read` the nodes become the most recently used.
 
-        A slot of -1, or one whose node no longer has the uid given, is a miss.
+        A slot of -1, or with another uid than given, is a miss.
         """
         recalled = recall(self._table, slots, uids)
         if self.config.lru_touch_on_read and self.config.evict == "lru":
@@ -324,15 +341,15 @@ class EpisodicMemory:
         return recalled
 
     def peek(self, slots: Slots) -> NDArray[np.float64]:
-        """Read H by slot, any shape, NaN at -1, without refreshing recency: for statistics."""
+        """Read H [return] by slot, any shape, NaN at -1. Does not change the eviction order: for statistics."""
         return recall(self._table, slots).h
 
     def uids(self, slots: Slots) -> Slots:
-        """Identity of the nodes in some slots, any shape; -1 for slot -1."""
+        """Read the uids of the nodes in slots, any shape; -1 for slot -1."""
         return np.where(slots >= 0, self._table.nodes["uid"][np.maximum(slots, 0)], -1)
 
     def successors(self, slots: Slots) -> Slots:
-        """Follow idx_next, any shape; -1 where there is no successor or its node is gone (A18)."""
+        """Follow idx_next, any shape; -1 if there is no successor or its node was evicted (A18)."""
         return self._table.follow(slots)
 
     def sample(self, n: int) -> NodeSample:
@@ -349,29 +366,29 @@ class EpisodicMemory:
         return NodeSample(state, np.ascontiguousarray(node["t"]), np.ascontiguousarray(node["h"]))
 
     def delta_mem(self) -> NDArray[np.float64]:
-        """Consistency error of every node along its link, in slot order; NaN where it has no successor."""
+        """Compute delta_mem [M] between every node and its successor, in slot order; NaN without a successor."""
         return delta_along_links(self._table, self._gamma)
 
     def along_links(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """Reward, H and H(next) of every node, in slot order; H(next) is NaN where it has no successor."""
+        """Return reward, H and H(next) of every node [M], in slot order; H(next) is NaN without a successor."""
         return values_along_links(self._table)
 
     def columns(self) -> NodeColumns:
-        """Copy every node, without its state."""
+        """Copy all columns of the nodes except the states."""
         return copy_columns(self._table)
 
     def states(self, slots: Slots) -> NDArray[np.float32]:
-        """Copy the states [K, S] that stand in some occupied slots [K]."""
+        """Copy the states [K, S] of the nodes in slots [K]."""
         return self._table.state[slots]
 
     def take_stats(self) -> MemoryStats:
-        """Read the counters and start them anew."""
+        """Return the counters and reset them."""
         stats = MemoryStats(**self._counts, evicted_total=self._evicted)
         self._counts = dict.fromkeys(self._counts, 0)
         return stats
 
     def get_state(self) -> dict[str, Any]:
-        """Copy everything that decides future results: tensors, primitives and dictionaries of them."""
+        """Copy the complete state: tensors, plain values and dictionaries of them."""
         return {
             "table": table_state(self._table),
             "space": self._space.get_state(),
@@ -385,10 +402,10 @@ class EpisodicMemory:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from `get_state` as if never stopped.
+        """Restore the result of `get_state`. Later results are identical.
 
         Raises:
-            CheckpointError: If the nodes do not fit this memory.
+            CheckpointError: If capacity or dimensions differ.
         """
         fill_table(self._table, state["table"])
         if self._device_states:
@@ -400,5 +417,5 @@ class EpisodicMemory:
         self._counts = dict(state["counts"])
 
     def check_valid(self) -> list[str]:
-        """List what is wrong with the memory, in words; empty when nothing is."""
+        """List the broken invariants of the memory as sentences; empty if there are none."""
         return [*list_table_faults(self._table), *self._space.list_faults(self._table)]

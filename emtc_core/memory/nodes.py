@@ -1,11 +1,11 @@
-"""Columns of all nodes of the episodic memory, their identity, the order in which they leave, and how they are read.
+"""The node table of the episodic memory: columns, eviction order, and reading by slot.
 
-A node lives in a slot; slots 0 … size-1 are always occupied. A uid names the node itself, so a slot that was
-evicted and reused is told apart from what it was. Columns grow geometrically up to the capacity. The order
-of eviction is a doubly linked list over slots: touching and evicting are O(1).
+A node has a slot; slots 0 … size-1 are always occupied. A node also has a unique uid, so that a reused slot can be
+recognized. The columns grow geometrically up to the capacity. The eviction order is a doubly linked list of slots, so
+that an access and an eviction take O(1).
 
-`H` is float64, so that a recorded delta_mem can be recomputed from the recorded values alone. A recall, slots →
-values, changes no value and no count; before it stand write or find, which give slots, after it gate and incentive.
+`H` is float64, so that a recorded delta_mem can be recomputed exactly from the recorded values. A recall reads values
+by slot and changes no value and no count. Slots come from a write or a lookup; gate and incentive read the values.
 """
 
 from dataclasses import dataclass
@@ -20,23 +20,23 @@ NODE = np.dtype(
         ("h", "f8"),  # highest discounted return, learner's unit
         ("uid", "i8"),
         ("next", "i8"),  # slot of the successor, -1: none
-        ("next_uid", "i8"),  # uid the successor had; another one there now means no successor (A18)
-        ("episode", "i8"),  # episode of the state that stands in the node
-        ("t", "i4"),  # its time step
-        ("n_call", "i4"),
-        ("n_xi", "i4"),
-        ("reward", "f4"),  # reward of the transition behind `next`
-        ("xi", "b1"),
+        ("next_uid", "i8"),  # uid of the successor; if the slot has another uid now, the link is not valid (A18)
+        ("episode", "i8"),  # episode of the node's state
+        ("t", "i4"),  # time step of the node's state
+        ("n_call", "i4"),  # visits
+        ("n_xi", "i4"),  # visits in successful trajectories
+        ("reward", "f4"),  # reward of the transition to `next`, learner's unit
+        ("xi", "b1"),  # success flag
     ],
     align=True,
 )
-Int = int | np.signedinteger[Any]  # what compiled code takes for an integer
+Int = int | np.signedinteger[Any]  # integer argument of compiled code
 FIRST_ROWS = 1024
 NONE = -1
 
 
 class NodeTable:
-    """Columns of all nodes; rows past `size` are unused room."""
+    """Columns of all nodes. Rows from `size` on are not used yet."""
 
     def __init__(self, *, capacity: int, state_dim: int, dim: int) -> None:
         self.capacity = capacity
@@ -45,13 +45,13 @@ class NodeTable:
         rows = min(FIRST_ROWS, capacity)
         self.nodes = np.zeros(rows, NODE)
         self.state = np.zeros((rows, state_dim), np.float32)
-        self.x: NDArray[np.float32 | np.float64] = np.zeros((rows, dim), np.float32)  # as embedded
-        self.z = np.zeros((rows, dim))  # in the space where delta is tested
-        self.order = np.full((rows, 2), NONE, np.int32)  # neighbors towards the oldest, the newest
-        self.ends = np.full(2, NONE, np.int64)  # oldest, newest
+        self.x: NDArray[np.float32 | np.float64] = np.zeros((rows, dim), np.float32)  # embeddings
+        self.z = np.zeros((rows, dim))  # scaled embeddings; delta is tested on these
+        self.order = np.full((rows, 2), NONE, np.int32)  # next older slot, next newer slot
+        self.ends = np.full(2, NONE, np.int64)  # oldest slot, newest slot
 
     def reserve(self, more: int) -> None:
-        """Make room for `more` further nodes, or up to the capacity."""
+        """Grow the columns for `more` further nodes, at most to the capacity."""
         needed = min(self.size + more, self.capacity)
         rows = len(self.nodes)
         if needed <= rows:
@@ -64,29 +64,29 @@ class NodeTable:
         self.order = _grown(self.order, rows)
 
     def set_embeddings(self, x: NDArray[np.float32 | np.float64]) -> None:
-        """Replace all embeddings [size, X]; those to come are kept in the same precision."""
+        """Replace all embeddings [size, X]. Later embeddings are stored with the same dtype."""
         if x.dtype != self.x.dtype:
             self.x = np.zeros(self.x.shape, x.dtype)
         self.x[: self.size] = x
 
     def list_order(self) -> NDArray[np.int64]:
-        """List all slots from the next to be evicted to the last."""
+        """List all slots, the next to be evicted first."""
         return _walk_order(self.order, self.ends, self.size)
 
     def set_order(self, slots: NDArray[np.int64]) -> None:
-        """Restore the order of eviction that `list_order` gave."""
+        """Restore the eviction order from the result of `list_order`."""
         self.ends[:] = NONE
         _append_all(self.order, self.ends, slots)
 
     def list_successors(self) -> NDArray[np.int64]:
-        """Follow every node's link [size]; NONE where there is none or its node is gone."""
+        """List the successor slot of every node [size]; NONE if there is none or it was evicted."""
         return self.follow(np.arange(self.size))
 
     def follow(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Follow the links of some nodes, any shape; NONE stays NONE."""
+        """Return the successor slots of nodes, any shape; NONE for NONE, and if there is no valid link."""
         link = np.where(slots >= 0, self.nodes["next"][slots], NONE)
-        intact = (link >= 0) & (self.nodes["uid"][link] == self.nodes["next_uid"][slots])
-        return np.where(intact, link, NONE)
+        is_valid = (link >= 0) & (self.nodes["uid"][link] == self.nodes["next_uid"][slots])
+        return np.where(is_valid, link, NONE)
 
 
 def largest_table(nodes: int, *, capacity: int) -> int:
@@ -102,7 +102,7 @@ def _grown(column: NDArray[np.generic], rows: int) -> NDArray[Any]:
 
 @njit(cache=True, nogil=True)
 def append_newest(order: NDArray[Any], ends: NDArray[Any], slot: Int) -> None:  # pragma: no cover  # compiled
-    """Put a slot that is not in the list at its newest end."""
+    """Append a slot that is not in the list to the newest end."""
     newest = ends[1]
     order[slot, 0] = newest
     order[slot, 1] = NONE
@@ -115,7 +115,7 @@ def append_newest(order: NDArray[Any], ends: NDArray[Any], slot: Int) -> None:  
 
 @njit(cache=True, nogil=True)
 def remove(order: NDArray[Any], ends: NDArray[Any], slot: Int) -> None:  # pragma: no cover  # compiled
-    """Take a slot out of the list."""
+    """Remove a slot from the list."""
     older, newer = order[slot, 0], order[slot, 1]
     if older >= 0:
         order[older, 1] = newer
@@ -129,7 +129,7 @@ def remove(order: NDArray[Any], ends: NDArray[Any], slot: Int) -> None:  # pragm
 
 @njit(cache=True, nogil=True)
 def touch_all(order: NDArray[Any], ends: NDArray[Any], slots: NDArray[Any]) -> None:  # pragma: no cover  # compiled
-    """Make slots the newest, one after the other; negative ones are skipped."""
+    """Move slots to the newest end, one after the other; negative slots are skipped."""
     for slot in slots:
         if slot >= 0 and ends[1] != slot:
             remove(order, ends, slot)
@@ -157,13 +157,13 @@ Slots = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Recall:
-    """Values of some nodes, arrays of one shape; a miss has h NaN, counts 0, xi and hit False."""
+    """Values of nodes, arrays of one shape. At a miss h is NaN, the counts are 0, xi and hit are False."""
 
     h: NDArray[np.float64]  # learner's return unit
-    n_call: NDArray[np.int32]
-    n_xi: NDArray[np.int32]
-    xi: NDArray[np.bool_]
-    hit: NDArray[np.bool_]
+    n_call: NDArray[np.int32]  # visits
+    n_xi: NDArray[np.int32]  # visits in successful trajectories
+    xi: NDArray[np.bool_]  # success flag
+    hit: NDArray[np.bool_]  # whether the slot has a node with the given uid
 
 
 def recall(table: NodeTable, slots: Slots, uids: Slots | None = None) -> Recall:
@@ -172,7 +172,7 @@ def recall(table: NodeTable, slots: Slots, uids: Slots | None = None) -> Recall:
     Args:
         table: The nodes.
         slots: Any shape; -1 is a miss.
-        uids: Same shape; a slot whose node has another uid by now is a miss.
+        uids: Same shape; a slot whose node has another uid now is a miss.
     """
     hit = slots >= 0
     node = table.nodes[np.where(hit, slots, 0)]
@@ -193,38 +193,38 @@ class NodeColumns:
 
     slot: Slots
     uid: Slots
-    embedding: NDArray[np.float32]  # [M, X] as embedded, not scaled; rounded where the memory keeps float64
-    h: NDArray[np.float64]
+    embedding: NDArray[np.float32]  # [M, X] not scaled; rounded if the memory has float64 embeddings
+    h: NDArray[np.float64]  # learner's return unit
     xi: NDArray[np.bool_]
     n_call: NDArray[np.int32]
     n_xi: NDArray[np.int32]
     t: NDArray[np.int32]
-    reward: NDArray[np.float32]  # of the transition behind idx_next; 0 at a terminal state
-    idx_next: Slots  # -1: none
-    episode: NDArray[np.int64]
+    reward: NDArray[np.float32]  # reward of the transition to idx_next; 0 at a terminal state
+    idx_next: Slots  # slot of the successor; -1 without one
+    episode: NDArray[np.int64]  # episode of the node's state
 
 
 def copy_columns(table: NodeTable) -> NodeColumns:
-    """Copy all nodes but their states, which are by far the largest; safe to hand to another thread."""
+    """Copy all columns except the states, which need the most memory. Another thread may use the copy."""
     node = table.nodes[: table.size]
-    copied = {name: np.ascontiguousarray(node[name]) for name in ("uid", "h", "xi", "n_call", "n_xi", "t", "reward")}
+    columns = {name: np.ascontiguousarray(node[name]) for name in ("uid", "h", "xi", "n_call", "n_xi", "t", "reward")}
     return NodeColumns(
         slot=np.arange(table.size),
         embedding=table.x[: table.size].astype(np.float32),
         idx_next=table.list_successors(),
         episode=np.ascontiguousarray(node["episode"]),
-        **copied,
+        **columns,
     )
 
 
 def delta_along_links(table: NodeTable, gamma: float) -> NDArray[np.float64]:
-    """|reward + gamma H(next) - H| of every node [M]; NaN where there is no successor."""
+    """Compute |reward + gamma H(next) - H| of every node [M] (Eq. 7) [return]; NaN without a successor."""
     reward, h, h_next = values_along_links(table)
     return np.abs(reward + gamma * h_next - h)
 
 
 def values_along_links(table: NodeTable) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Reward, H and H(next) of every node [M]; H(next) is NaN where there is no successor."""
+    """Return reward, H and H(next) of every node [M]; H(next) is NaN without a successor."""
     node = table.nodes[: table.size]
     link = table.list_successors()
     return node["reward"].astype(np.float64), node["h"].copy(), np.where(link >= 0, node["h"][link], np.nan)

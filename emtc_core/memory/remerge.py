@@ -1,18 +1,20 @@
-"""Merge the nodes of a stored memory by a wider delta: Algorithm 2 over what a snapshot still holds.
+"""Merge the nodes of a stored memory with a wider delta: Algorithm 2 on the nodes of a snapshot.
 
-No state is embedded and no torch is needed, so a page's slider runs this. What can be rebuilt and what cannot:
+This needs no embedder and no torch, so a slider of a page can run it. How it differs from a new run:
 
-  * Nodes are walked in the order in which Algorithm 2 wrote the states that stand in them: episode by episode, each
-    backwards. Each merges into the nearest node kept so far that lies within delta, or is kept itself. For a memory
-    in which nothing had merged this equals writing its episodes at the wider delta (a test).
-  * A node brings all of its visits at once: N_call and N_xi are summed. H, the success flag, the state that stands
-    in the node and its link follow the options of `MemoryConfig`, as in `write`. `backprop_desirability` and the
-    first visit that `init_desirability = false` leaves out are not redone.
-  * States that had merged before are gone: nothing can be split, so delta can only grow.
-  * delta is tested in the scaling that all nodes of the snapshot have; the run measured its own a little earlier.
-  * No node is evicted, and lookups are live even if the run's index was stale.
+  * Nodes are processed in the order in which Algorithm 2 wrote their states: episode by episode, each backwards. A node
+    merges into the nearest remaining node within delta; else it remains. For a memory without earlier merges the result
+    equals a write of its episodes with the wider delta (there is a test).
+  * All visits of a node are added at once: N_call and N_xi are summed. H, success flag, state and link of the node
+  follow
+    the options of `MemoryConfig`, as in `write`. `backprop_desirability` is not applied again, and neither is the rule
+    of `init_desirability = false` for the first visit.
+  * States that merged before cannot be separated, so delta can only grow.
+  * delta is tested in the scaling of all nodes of the snapshot. The run measured its scaling a little earlier.
+  * No node is evicted, and the index is live even if the run's index was stale.
 
-The number of nodes need not fall with delta: a node that vanishes leaves its neighbourhood to others (a test).
+A larger delta can give more nodes: when a node disappears, states near it may remain as separate nodes (there is a
+test).
 """
 
 from dataclasses import dataclass
@@ -31,49 +33,49 @@ from emtc_core.memory.scaling import identity_scaling, measure_scaling
 Rows = NDArray[np.int64]
 NONE = -1
 CROWDED = 0.35
-"""Cells are this part of the live index's: at a wide delta the kept nodes crowd those, and a slider's reader waits."""
+"""Cell size relative to the live index, whose cells would contain many nodes at a wide delta: a slow search."""
 
 
 @dataclass(frozen=True)
 class StoredNodes:
-    """The columns of a memory, one row per node [M]; `next` is the row of the successor, -1 where there is none."""
+    """The columns of a stored memory, one row per node [M]."""
 
-    embedding: NDArray[np.float32]  # [M, X] as embedded
+    embedding: NDArray[np.float32]  # [M, X] not scaled
     episode: NDArray[np.int64]
     t: NDArray[np.int32]
-    h: NDArray[np.float64]  # return units
+    h: NDArray[np.float64]  # [return]
     xi: NDArray[np.bool_]
     n_call: NDArray[np.int64]
     n_xi: NDArray[np.int64]
-    next: Rows
+    next: Rows  # row of the successor; -1 without one
 
 
 @dataclass(frozen=True)
 class Remerged:
-    """The memory after merging, by the rows [M] it had; values stand in the rows of the nodes that were kept."""
+    """The memory after the merges, with its original rows [M]. Values are valid in the rows of remaining nodes."""
 
-    node: Rows  # row of the node that now holds each row; a row that was kept holds itself
-    nearest: Rows  # row of the kept node that a lookup of each row's state finds; -1: none within delta
-    h: NDArray[np.float64]
+    node: Rows  # row of the node into which each row merged; its own row for a remaining node
+    nearest: Rows  # row of the remaining node that a lookup of each row's state finds; -1: none within delta
+    h: NDArray[np.float64]  # [return]
     xi: NDArray[np.bool_]
     n_call: NDArray[np.int64]
     n_xi: NDArray[np.int64]
-    next: Rows  # successor of each kept node, a kept row or -1
+    next: Rows  # row of the successor of each remaining node; -1 without one
 
     @property
     def kept(self) -> NDArray[np.bool_]:
-        """Which rows are still nodes [M]."""
+        """Mask [M] of the remaining nodes."""
         return self.node == np.arange(len(self.node))
 
 
 def remerge(nodes: StoredNodes, *, delta: float, config: MemoryConfig, at_any_distance: bool = False) -> Remerged:
-    """Let stored nodes merge as if they were written at another delta.
+    """Merge stored nodes as if they were written with another delta.
 
     Args:
-        nodes: The memory as it was stored.
-        delta: Radius for "same memory", > 0, in the space of `config.delta_space`.
-        config: Space, metric and options of Algorithm 2; its own delta is not read.
-        at_any_distance: Lookups that find nothing within delta take the nearest node instead (`on_miss = "nearest"`).
+        nodes: The stored memory.
+        delta: Merge radius, > 0, in the space of `config.delta_space`.
+        config: Space, metric and options of Algorithm 2; its delta is not read.
+        at_any_distance: If no node is within delta, a lookup returns the nearest node (`on_miss = "nearest"`).
 
     Raises:
         ValueError: If delta is not positive and finite, or an embedding is not finite.
@@ -89,42 +91,43 @@ def remerge(nodes: StoredNodes, *, delta: float, config: MemoryConfig, at_any_di
     order = np.lexsort((-nodes.t.astype(np.int64), nodes.episode))
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
-    z = _place(nodes.embedding, config)[order]
+    scaling = identity_scaling(nodes.embedding.shape[1])
+    if config.delta_space != "raw":
+        scaling = measure_scaling(nodes.embedding)
+    z = np.ascontiguousarray(scaling.apply(nodes.embedding))[order]
     index = grid.GridIndex(CROWDED * delta, config.delta_metric)
     index.build(z.copy(), size=0)
     h, xi, n_call, n_xi = nodes.h[order], nodes.xi[order], nodes.n_call[order], nodes.n_xi[order]
     link = np.where(nodes.next >= 0, rank[nodes.next], NONE)[order]
     rules = config.shift_keep_max, config.reset_counts_on_shift, config.link_update == "on_improve"
-    node = _walk(index.cells(delta), rules, z, h, xi, n_call, n_xi, link)
+    node = _merge_rows(index.cells(delta), rules, z, h, xi, n_call, n_xi, link)
     link = np.where(link >= 0, node[link], NONE)
-    found = _look_up(index, z, node, delta=delta, at_any_distance=at_any_distance)
-    rows = np.append(order, NONE)  # the last one serves rank -1
-    return Remerged(rows[node][rank], rows[found][rank], h[rank], xi[rank], n_call[rank], n_xi[rank], rows[link][rank])
+    nearest = _find_nearest(index, z, node, delta=delta, at_any_distance=at_any_distance)
+    rows = np.append(order, NONE)  # so that rows[-1] is NONE
+    return Remerged(
+        rows[node][rank], rows[nearest][rank], h[rank], xi[rank], n_call[rank], n_xi[rank], rows[link][rank]
+    )
 
 
-def _place(embedding: NDArray[np.float32], config: MemoryConfig) -> Points:
-    """Scale all nodes [M, X] into the space where delta is tested."""
-    raw = config.delta_space == "raw"
-    scaling = identity_scaling(embedding.shape[1]) if raw else measure_scaling(embedding)
-    return np.ascontiguousarray(scaling.apply(embedding))
+def _find_nearest(index: grid.GridIndex, z: Points, node: Rows, *, delta: float, at_any_distance: bool) -> Rows:
+    """Find the remaining node nearest to the original position of each state.
 
-
-def _look_up(index: grid.GridIndex, z: Points, node: Rows, *, delta: float, at_any_distance: bool) -> Rows:
-    """Find the kept node nearest to where each state stood; a node that moved may have left states behind."""
-    found = np.arange(len(z))  # what a node that was kept and never moved finds: no other stands where it stands
-    sought = np.flatnonzero((node != found) | (index.z != z).any(axis=1))
-    found[sought] = index.query(z[sought], reach=delta)[0]
-    missed = np.flatnonzero(found < 0)
-    if at_any_distance and len(missed):
-        kept = np.flatnonzero(node == np.arange(len(node)))
+    A node can move in a merge, so the node that a state merged into is not always the nearest one.
+    """
+    nearest = np.arange(len(z))  # a node that remains and did not move finds itself
+    to_search = np.flatnonzero((node != nearest) | (index.z != z).any(axis=1))
+    nearest[to_search] = index.query(z[to_search], reach=delta)[0]
+    misses = np.flatnonzero(nearest < 0)
+    if at_any_distance and len(misses):
+        remaining = np.flatnonzero(node == np.arange(len(node)))
         tree = CKDTreeIndex("linf" if index.is_linf else "l2")
-        tree.build(index.z[kept])
-        found[missed] = kept[tree.query(z[missed])[0]]
-    return found
+        tree.build(index.z[remaining])
+        nearest[misses] = remaining[tree.query(z[misses])[0]]
+    return nearest
 
 
 @njit(cache=True, nogil=True)
-def _walk(
+def _merge_rows(
     cells: grid.Cells,
     rules: tuple[bool, bool, bool],
     z: NDArray[Any],
@@ -134,7 +137,7 @@ def _walk(
     n_xi: NDArray[Any],
     link: NDArray[Any],
 ) -> NDArray[Any]:  # pragma: no cover  # compiled
-    """Merge rows, given in the order in which they were written, in place; return which node holds each [M]."""
+    """Merge rows in place, in their order of writing; return the row [M] of the node that each row merged into."""
     keep_max, reset_counts, link_on_improve = rules
     node = np.empty(len(h), np.int64)
     for row in range(len(h)):

@@ -1,15 +1,15 @@
-"""Scaling of embeddings into the space where delta is tested (A10, A15).
+"""Scaling of embeddings. The merge radius delta is tested on scaled embeddings (A10, A15).
 
-z = (x - mean) / (std + 1e-8) per dimension, mean and std over all nodes. Statistics change for all nodes at
-once, never for some. `EpisodicMemory` decides when; its docstring says so.
+z = (x - mean) / (std + 1e-8) per dimension, with mean and std over all nodes. All nodes are scaled again at once; the
+docstring of `memory` lists when.
 
-Rounding. Where its mean outweighs its spread, a dimension of a float32 embedding is off by some k 2^-24 |mean|,
-hence in the scaled space by k 2^-24 |mean| / std. Measured on 3s_vs_5z against float64 embeddings by the same weights
-(presets paper and wide, a refit every 1,000 steps, 29 to 11,720 nodes): k <= 4 there, std/|mean| never below 0.11, no
-node further than 3.3e-6 from its float64 place. That is 18 % of delta = 1.8e-5; the distance of two nodes is off by
-37 % of delta at most. From std/|mean| = 0.03 down it can be off by delta itself, and at delta = 1.8e-7 it always is.
-So each refresh measures rounding on PROBES nodes; where it exceeds TOLERANCE of delta, all embeddings are computed
-and kept in float64 (`is_fine`) until the next re-projection, which asks anew.
+Rounding. If |mean| is larger than std, a dimension of a float32 embedding has an error of about k 2^-24 |mean|. In the
+scaled space this is k 2^-24 |mean| / std. It was measured on 3s_vs_5z against float64 embeddings with the same weights
+(presets paper and wide, a refit every 1,000 steps, 29 to 11,720 nodes): k <= 4, std/|mean| >= 0.11, and the error of a
+node's position <= 3.3e-6. That is 18 % of delta = 1.8e-5; the error of the distance of two nodes was at most 37 % of
+delta. For std/|mean| <= 0.03 this error can reach delta, and for delta = 1.8e-7 it always does. So each measurement of
+the scaling also measures the rounding error on PROBES nodes. If it exceeds TOLERANCE · delta, all embeddings are
+computed and stored in float64 (`is_fine`) until the next re-projection, which measures again.
 """
 
 from dataclasses import dataclass
@@ -22,35 +22,36 @@ from numpy.typing import NDArray
 Embeddings = NDArray[np.float32 | np.float64]
 
 EPS = 1e-8
-RESOLUTION = 1e-6
-PROBES = 256  # nodes on which rounding is measured
-TOLERANCE = 1 / 3  # of delta, for one node; a third is left to the nodes that were not probed
+RESOLUTION = 1e-6  # a dimension with std <= RESOLUTION * |mean| counts as constant
+PROBES = 256  # nodes on which the rounding error is measured
+TOLERANCE = 1 / 3  # largest error of one probed node, relative to delta; leaves a third for nodes that are not probed
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """Per-dimension centre and divisor [X], float64."""
+    """Mean and divisor per dimension [X], float64."""
 
     mean: NDArray[np.float64]
     divisor: NDArray[np.float64]
-    is_fine: bool = False  # belongs to float64 embeddings
+    is_fine: bool = False  # whether it was measured on float64 embeddings
 
     def apply(self, x: Embeddings, out: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
-        """Scale embeddings [M, X], into `out` where it is given."""
-        centred = np.subtract(x, self.mean, out=out)
-        return np.divide(centred, self.divisor, out=centred)
+        """Scale embeddings [M, X]; write the result to `out` if it is given."""
+        centered = np.subtract(x, self.mean, out=out)
+        return np.divide(centered, self.divisor, out=centered)
 
 
 def identity_scaling(dim: int, *, is_fine: bool = False) -> Scaling:
-    """Leave embeddings as they are (`delta_space = "raw"`)."""
+    """Make a scaling that does not change embeddings (`delta_space = "raw"`)."""
     return Scaling(np.zeros(dim), np.ones(dim), is_fine)
 
 
 def measure_scaling(x: Embeddings) -> Scaling:
-    """Measure the scaling of some embeddings [M, X], M >= 1.
+    """Measure mean and standard deviation of embeddings [M, X], M >= 1.
 
-    A dimension whose spread is a millionth of its mean hardly tells nodes apart, in float32 by noise only. Such a
-    dimension, and any dimension while there is a single node, is centred and left in its raw unit.
+    If std is at most a millionth of |mean|, the dimension hardly distinguishes nodes; in float32 only by rounding
+    noise. Such a dimension is centered but not divided. The same holds for all dimensions while there is only one
+    node.
     """
     mean = _sum_rows(x) / len(x)
     std = np.sqrt(_sum_squares(x, mean) / len(x))
@@ -60,7 +61,7 @@ def measure_scaling(x: Embeddings) -> Scaling:
 
 @njit(cache=True, nogil=True)
 def _sum_rows(x: NDArray[Any]) -> NDArray[Any]:  # pragma: no cover  # compiled
-    """Sum over rows in their order, in float64; a column of a million needs no copy."""
+    """Sum over rows in their order, in float64, without a float64 copy of the array."""
     total = np.zeros(x.shape[1])
     for i in range(len(x)):
         for j in range(x.shape[1]):
@@ -70,7 +71,7 @@ def _sum_rows(x: NDArray[Any]) -> NDArray[Any]:  # pragma: no cover  # compiled
 
 @njit(cache=True, nogil=True)
 def _sum_squares(x: NDArray[Any], mean: NDArray[Any]) -> NDArray[Any]:  # pragma: no cover  # compiled
-    """Sum the squared distances from the mean, likewise."""
+    """Sum the squared differences from the mean over rows in their order, in float64."""
     total = np.zeros(x.shape[1])
     for i in range(len(x)):
         for j in range(x.shape[1]):
@@ -80,10 +81,10 @@ def _sum_squares(x: NDArray[Any], mean: NDArray[Any]) -> NDArray[Any]:  # pragma
 
 
 def largest_rounding(x: NDArray[np.float32], fine: NDArray[np.float64], scaling: Scaling) -> float:
-    """Largest Euclidean distance, in the scaled space, between a float32 embedding [M, X] and its float64 place."""
+    """Compute the largest Euclidean distance between float32 and float64 embeddings [M, X] after scaling."""
     return float(np.linalg.norm((x - fine) / scaling.divisor, axis=1).max())
 
 
 def choose_probes(rows: int) -> NDArray[np.int64]:
-    """Rows on which rounding is measured, spread evenly."""
+    """Return the rows on which rounding is measured, evenly spaced."""
     return np.linspace(0, rows - 1, min(rows, PROBES)).astype(np.int64)

@@ -1,6 +1,6 @@
-"""The space where delta is tested: scaling, live grid, frozen grid, and the index for unlimited distance.
+"""Positions of nodes and their search: scaling, live grid, frozen grid, and an index for any distance.
 
-Knows positions, not values. `EpisodicMemory` decides when anything here is refreshed.
+`EpisodicMemory` decides when the scaling and the indexes are rebuilt.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ NO_UIDS = np.zeros(0, np.int64)
 
 @dataclass(frozen=True)
 class Frozen:
-    """Nodes as they stood at the last target update."""
+    """Scaling, positions and uids of the nodes at the last target update."""
 
     scaling: Scaling
     z: Points
@@ -33,7 +33,7 @@ class Frozen:
 
 
 class Space:
-    """Where nodes are, and who is near."""
+    """Scaled positions of the nodes, and nearest-neighbor search."""
 
     def __init__(self, config: MemoryConfig, *, dim: int, device: str) -> None:
         self._config = config
@@ -48,23 +48,23 @@ class Space:
 
     @property
     def scaling_of_lookups(self) -> Scaling:
-        """Scaling that a query needs."""
+        """Scaling of the queries: that of the index."""
         return self._frozen.scaling if self._frozen else self.scaling
 
     def visible(self) -> Index:
-        """Describe, for the walk of Algorithm 2, the grid that lookups see."""
+        """Return the grid that lookups use, for the compiled code of Algorithm 2."""
         frozen = self._frozen
         grid = frozen.grid if frozen else self._grid
         uid = frozen.uid if frozen else NO_UIDS
         return Index(grid.cells(), uid, frozen is None)
 
     def follow(self, table: NodeTable) -> None:
-        """Keep up with a table that may have grown; call before a write."""
+        """Grow the live grid to the size of the table. Must be called before a write."""
         if self._frozen is None:
             self._grid.reserve(table.z, table.size)
 
     def rescale(self, table: NodeTable, scaling: Scaling) -> None:
-        """Move all nodes into a new scaling and rebuild the live index."""
+        """Scale all nodes again and rebuild the live index."""
         self.scaling = scaling
         scaling.apply(table.x[: table.size], out=table.z[: table.size])
         if self._frozen is None:
@@ -72,7 +72,7 @@ class Space:
             self._nearest.forget()
 
     def freeze(self, table: NodeTable) -> None:
-        """Make the nodes as they stand now the only ones that lookups see."""
+        """Use a copy of the current nodes for all lookups until the next call."""
         uid = table.nodes["uid"][: table.size].copy()
         self._frozen = self._freeze(self.scaling, table.z[: table.size].copy(), uid)
         self._nearest.forget()
@@ -83,32 +83,33 @@ class Space:
         return Frozen(scaling, z, uid, grid)
 
     def find(self, table: NodeTable, q: Points) -> Slots:
-        """Find the nearest visible node within delta, -1 where there is none."""
+        """Find the nearest node within delta for each query [Q, X]; -1 if there is none."""
         grid = self._frozen.grid if self._frozen else self._grid
-        return self._known(table, grid.query(q)[0])
+        return self._drop_evicted(table, grid.query(q)[0])
 
     def find_nearest(self, table: NodeTable, q: Points) -> Slots:
-        """Find the nearest visible node at any distance, -1 only where there are no nodes."""
-        return self._known(table, self._nearest.query(self._frozen.z if self._frozen else table.z[: table.size], q))
+        """Find the nearest node at any distance for each query [Q, X]; -1 if there are no nodes."""
+        z = self._frozen.z if self._frozen else table.z[: table.size]
+        return self._drop_evicted(table, self._nearest.query(z, q))
 
     def count_visible(self, table: NodeTable) -> int:
         """Count the nodes that a lookup searches."""
         return len(self._frozen.uid) if self._frozen else table.size
 
     def note_written(self, slots: Slots) -> None:
-        """Live nodes of these slots may be new or have moved; frozen ones have not."""
+        """Register slots whose nodes may be new or may have moved. A frozen index does not change."""
         if self._frozen is None:
             self._nearest.note_written(slots)
 
-    def _known(self, table: NodeTable, slots: Slots) -> Slots:
-        """Drop frozen nodes that have been evicted meanwhile."""
+    def _drop_evicted(self, table: NodeTable, slots: Slots) -> Slots:
+        """Replace slots of frozen nodes that were evicted since then by -1."""
         if self._frozen is None or not len(self._frozen.uid):
             return slots
         same = table.nodes["uid"][np.maximum(slots, 0)] == self._frozen.uid[np.maximum(slots, 0)]
         return np.where((slots >= 0) & same, slots, -1)
 
     def get_state(self) -> dict[str, Any]:
-        """Copy scaling and frozen nodes; grids are rebuilt from them."""
+        """Copy scaling and frozen nodes for a checkpoint. `set_state` rebuilds the grids from them."""
         state: dict[str, Any] = {"scaling": _scaling_state(self.scaling), "frozen": None}
         if self._frozen:
             frozen = self._frozen
@@ -120,7 +121,7 @@ class Space:
         return state
 
     def set_state(self, state: Mapping[str, Any], table: NodeTable) -> None:
-        """Continue from `get_state`, the table being restored already."""
+        """Restore the result of `get_state`. The table must be restored before."""
         self.rescale(table, _make_scaling(state["scaling"]))
         if state["frozen"] is not None:
             frozen = state["frozen"]
@@ -128,17 +129,17 @@ class Space:
             self._nearest.forget()
 
     def list_faults(self, table: NodeTable) -> list[str]:
-        """List what is wrong with positions and index."""
+        """List the broken invariants of positions and index, as sentences."""
         faults = []
         z = table.z[: table.size]
         if not np.array_equal(z, self.scaling.apply(table.x[: table.size])):
-            faults.append("a node stands elsewhere than its embedding says")
+            faults.append("the position of a node differs from its scaled embedding")
         if self._frozen is None and table.size:
             slots, distances = self._grid.query(z)
             if (distances != 0).any() or (slots > np.arange(table.size)).any():
-                faults.append("a node cannot be found at its own place")
+                faults.append("a search at the position of a node does not find it")
             if self._grid.count() != table.size:
-                faults.append(f"the index holds {self._grid.count()} nodes, the table {table.size}")
+                faults.append(f"the index has {self._grid.count()} nodes, the table {table.size}")
         return faults
 
 

@@ -1,4 +1,4 @@
-"""The node table in a checkpoint, and what must be true of it."""
+"""State of the node table for a checkpoint, and the check of its invariants."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ FIELDS = NODE.names or ()
 
 
 def table_state(table: NodeTable) -> dict[str, Any]:
-    """Copy all nodes and their order of eviction as tensors and primitives."""
+    """Copy all nodes and the eviction order, as tensors and plain values."""
     node = table.nodes[: table.size]
     return {
         "nodes": {name: torch.from_numpy(np.ascontiguousarray(node[name])) for name in FIELDS},
@@ -25,7 +25,7 @@ def table_state(table: NodeTable) -> dict[str, Any]:
 
 
 def fill_table(table: NodeTable, state: Mapping[str, Any]) -> None:
-    """Restore what `table_state` copied.
+    """Restore the result of `table_state`.
 
     Raises:
         CheckpointError: If the nodes do not fit the table's capacity or dimensions.
@@ -35,7 +35,7 @@ def fill_table(table: NodeTable, state: Mapping[str, Any]) -> None:
     if size > table.capacity or state_dim != table.state.shape[1] or dim != table.x.shape[1]:
         raise CheckpointError(
             f"The checkpoint's memory has {size} nodes of {state_dim} state and {dim} embedding dimensions; this "
-            f"run holds {table.capacity} of {table.state.shape[1]} and {table.x.shape[1]}. Resume with its own run.",
+            f"run has {table.capacity} of {table.state.shape[1]} and {table.x.shape[1]}. Resume the checkpoint's run.",
             reason="other_sizes",
             subject=f"{size} x {state_dim} x {dim}",
         )
@@ -50,17 +50,17 @@ def fill_table(table: NodeTable, state: Mapping[str, Any]) -> None:
 
 
 def list_table_faults(table: NodeTable) -> list[str]:
-    """List what is wrong with the nodes, in words."""
+    """List the broken invariants of the nodes, as sentences."""
     node, order = table.nodes[: table.size], table.list_order()
-    claims = {
+    faults = {
         f"size {table.size} exceeds capacity {table.capacity}": table.size > table.capacity,
         "a node's H is not finite": not np.isfinite(node["h"]).all(),
         "two nodes share a uid": len(np.unique(node["uid"])) != table.size,
-        "a uid was never given out": bool((node["uid"] >= table.next_uid).any() or (node["uid"] < 0).any()),
+        "a uid was never assigned": bool((node["uid"] >= table.next_uid).any() or (node["uid"] < 0).any()),
         "a node was never visited": bool((node["n_call"] < 1).any()),
         "a node has more successful visits than visits": bool((node["n_xi"] > node["n_call"]).any()),
         "a node has successful visits but is undesirable": bool((~node["xi"] & (node["n_xi"] > 0)).any()),
         "a link points outside the table": bool((node["next"] >= table.size).any()),
-        "the order of eviction does not list each slot once": not np.array_equal(np.sort(order), np.arange(len(node))),
+        "the eviction order does not contain each slot once": not np.array_equal(np.sort(order), np.arange(len(node))),
     }
-    return [claim for claim, is_so in claims.items() if is_so]
+    return [fault for fault, is_broken in faults.items() if is_broken]

@@ -1,7 +1,7 @@
-"""Algorithm 2: one episode, walked backwards into nodes and index.
+"""Algorithm 2: write one episode to nodes and index, from its last state to its first.
 
-The walk is sequential by nature (a state may merge into the node its successor has just made or moved), so it
-is one compiled loop; every lookup in it is live. Stage before: rollout and embedder; after: gate.
+The loop is sequential, because a state may merge into the node that its successor has just created or moved. So it is
+one compiled loop, and every lookup uses the current nodes. Stage before: rollout and embedder; after: gate.
 """
 
 from typing import Any, NamedTuple
@@ -30,26 +30,26 @@ class Columns(NamedTuple):
 
 
 class Index(NamedTuple):
-    """The grid that lookups see: the live one, or the frozen one of `index = "stale_target_update"`."""
+    """The grid for lookups: the live one, or the frozen one of `index = "stale_target_update"`."""
 
     cells: grid.Cells
-    uid: NDArray[Any]  # of the frozen nodes; empty for the live grid
+    uid: NDArray[Any]  # uids of the frozen nodes; empty for the live grid
     is_live: bool
 
 
 class Path(NamedTuple):
-    """The states to store, in time order; `reward` and `xi` hold one value per state."""
+    """The states of an episode to write, in time order; all arrays have one row per state."""
 
     state: NDArray[Any]
     x: NDArray[Any]
     z: NDArray[Any]
-    q: NDArray[Any]  # z in the scaling of the index, which a frozen index keeps
+    q: NDArray[Any]  # embeddings in the scaling of the index; equal to z for a live index
     reward: NDArray[Any]
     xi: NDArray[Any]
 
 
 class Rules(NamedTuple):
-    """Options of Algorithm 2; see MemoryConfig."""
+    """Options of Algorithm 2; documented in MemoryConfig."""
 
     gamma: float
     backprop_desirability: bool
@@ -61,7 +61,7 @@ class Rules(NamedTuple):
 
 
 def make_rules(config: MemoryConfig, gamma: float) -> Rules:
-    """Pick the options that the walk reads."""
+    """Make the options of Algorithm 2 from the configuration."""
     return Rules(
         gamma=float(gamma),
         backprop_desirability=config.backprop_desirability,
@@ -77,10 +77,10 @@ def make_rules(config: MemoryConfig, gamma: float) -> Rules:
 def write_backwards(
     columns: Columns, index: Index, path: Path, rules: Rules, size: int, next_uid: int, episode: int
 ) -> tuple[NDArray[Any], int, int, int]:  # pragma: no cover  # compiled
-    """Write a path; return (slots, new size, next uid, merged states).
+    """Write the states of an episode; return (slots, new size, next uid, number of merged states).
 
-    A slot is -1 where the node of that state was evicted again before the walk ended, which takes a memory
-    smaller than the episode.
+    A slot is -1 if the state's node was evicted before the end of the write. This needs a memory smaller than the
+    episode.
     """
     rows = len(path.reward)
     slots = np.empty(rows, np.int64)
@@ -95,12 +95,12 @@ def write_backwards(
         if slot >= 0:
             merged += 1
             if rules.backprop_desirability and columns.nodes[slot].xi:
-                is_desirable = True  # for the earlier states; this one keeps its own flag (A4)
+                is_desirable = True  # for earlier states; this state's flag does not change (A4)
             _merge(columns, index, path, rules, slot, row, value, xi, episode, successor, successor_uid)
         else:
-            slot = _claim(columns, index, size)
+            slot = _allocate_slot(columns, index, size)
             size += slot == size
-            _fill(columns, index, path, rules, slot, row, value, xi, episode, next_uid)
+            _create_node(columns, index, path, rules, slot, row, value, xi, episode, next_uid)
             _link(columns, slot, successor, successor_uid, path.reward[row])
             next_uid += 1
         slots[row], uids[row] = slot, columns.nodes[slot].uid
@@ -145,7 +145,7 @@ def _merge(
             node.n_call, node.n_xi = 1, 1
         if index.is_live:
             grid.remove(index.cells, slot)
-        _stand(columns, path, slot, row, episode)
+        _set_state(columns, path, slot, row, episode)
         if index.is_live:
             grid.insert(index.cells, slot)
     elif improves:
@@ -158,8 +158,8 @@ def _merge(
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def _claim(columns: Columns, index: Index, size: Int) -> Int:  # pragma: no cover  # compiled
-    """Take the next free slot, or the one that is first to leave."""
+def _allocate_slot(columns: Columns, index: Index, size: Int) -> Int:  # pragma: no cover  # compiled
+    """Return the next free slot, or evict the oldest node and return its slot."""
     if size < len(columns.nodes):
         return size
     slot = columns.ends[0]
@@ -170,7 +170,7 @@ def _claim(columns: Columns, index: Index, size: Int) -> Int:  # pragma: no cove
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def _fill(
+def _create_node(
     columns: Columns,
     index: Index,
     path: Path,
@@ -188,15 +188,15 @@ def _fill(
     node.xi = xi
     node.n_call = 1
     node.n_xi = xi and rules.init_desirability
-    _stand(columns, path, slot, row, episode)
+    _set_state(columns, path, slot, row, episode)
     if index.is_live:
         grid.insert(index.cells, slot)
     append_newest(columns.order, columns.ends, slot)
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def _stand(columns: Columns, path: Path, slot: Int, row: Int, episode: Int) -> None:  # pragma: no cover  # compiled
-    """Let the path's state stand in the node."""
+def _set_state(columns: Columns, path: Path, slot: Int, row: Int, episode: Int) -> None:  # pragma: no cover  # compiled
+    """Store a state of the episode in a node."""
     columns.nodes[slot].episode = episode
     columns.nodes[slot].t = row
     for i in range(path.state.shape[1]):  # loops: a slice assignment compiles for seconds

@@ -1,11 +1,11 @@
-"""Replay of whole episodes: ragged storage in pages of rows, sampled as padded and masked batches.
+"""Replay buffer of whole episodes of different lengths, sampled as padded batches with a mask.
 
-What lives here: which episode holds which rows, uniform and prioritised sampling, the padded batch. What does not:
-the rows themselves (replay_rows.py), and values that change after an episode was written (H, counts), which are
-recalled from the episodic memory by `slots`. Before: collector, memory and gate. After: the learner.
+This module maps episodes to rows, samples uniformly or by priority, and makes the padded batch. The module `rows`
+stores the rows. Values that change after an episode was stored (H, counts) are read from the episodic memory by
+`slots`. Stage before: collector, memory and gate; after: learner.
 
-Memory is used by real steps: an episode of T transitions holds T + 1 rows in pages of `PAGE_ROWS`, freed when
-the oldest episode leaves. Page 0 is the padding: zero everywhere, action 0 available, beta 1.
+An episode of T transitions uses T + 1 rows in pages of `PAGE_ROWS` rows. The pages are freed when the episode is
+replaced. Page 0 is the padding: zero everywhere, action 0 available, beta 1.
 """
 
 from dataclasses import dataclass
@@ -29,10 +29,10 @@ Slots = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Stored:
-    """What rewriting one stored episode into the episodic memory needs."""
+    """Data of one stored episode that are needed to write it to the episodic memory again."""
 
-    place: int
-    number: int  # of the episode in its run
+    place: int  # index in the buffer
+    number: int  # number of the episode in its run
     state: NDArray[np.float32]  # [T+1, S]
     reward: NDArray[np.float32]  # [T] learner's unit
     won: bool
@@ -41,9 +41,9 @@ class Stored:
 
 @dataclass(frozen=True)
 class Batch:
-    """B episodes cut to the longest, T transitions; padding is False in `filled`.
+    """B episodes padded to T transitions, the length of the longest. `filled` is False on padding.
 
-    Tensors are views of time-major storage, so that unrolling over time copies nothing.
+    Tensors are views of time-major tensors, so that unrolling over time needs no copy.
     """
 
     obs: Tensor  # [B, T+1, N, O]
@@ -54,17 +54,17 @@ class Batch:
     terminated: Tensor  # [B, T] bool; True where nothing is bootstrapped (padding too)
     filled: Tensor  # [B, T] bool; True on real transitions
     beta: Tensor  # [B, T] gate stored with the transition; 1 where there is none
-    indices: NDArray[np.int64]  # [B] places in the buffer, for set_slots and set_priorities
-    slots: Slots  # [B, T+1] memory slots of the states; -1 padding or not stored
-    uids: Slots  # [B, T+1] identities of those slots when they were resolved
-    generation: NDArray[np.int64]  # [B] re-projection at which slots were resolved
+    indices: NDArray[np.int64]  # [B] indices in the buffer, for set_slots and set_priorities
+    slots: Slots  # [B, T+1] memory slots of the states; -1 for padding or if not stored
+    uids: Slots  # [B, T+1] uids of the nodes in the slots when they were looked up
+    generation: NDArray[np.int64]  # [B] generation of the memory when the slots were looked up
     ends: NDArray[np.bool_]  # [B, T] `terminated` on the host
-    length: NDArray[np.int64]  # [B] real transitions
-    number: NDArray[np.int64]  # [B] of the episode in its run
+    length: NDArray[np.int64]  # [B] number of real transitions
+    number: NDArray[np.int64]  # [B] number of the episode in its run
 
 
 class ReplayBuffer:
-    """The last `capacity` episodes, first in, first out."""
+    """The newest `capacity` episodes."""
 
     def __init__(
         self,
@@ -80,13 +80,13 @@ class ReplayBuffer:
         """Make an empty buffer.
 
         Args:
-            capacity: Most episodes kept, >= 1.
+            capacity: Maximum number of episodes, >= 1.
             info: Sizes of one step.
-            bootstrap_on_timeout: Whether an episode cut by the time limit is bootstrapped past its end.
+            bootstrap_on_timeout: Whether the TD target bootstraps after an episode that the time limit ended.
             priority_alpha: Exponent of episode priorities; None samples uniformly.
-            device: Where batches are made.
-            home: Where the rows live; None is the same device.
-            most_steps: Env steps that will ever be added, as far as memory is reserved for them; None: no bound.
+            device: Device of the batches.
+            home: Device of the rows; None is `device`.
+            most_steps: Env steps for which memory is allocated; None: no limit below the capacity.
         """
         self._info, self._capacity, self._device = info, capacity, torch.device(device)
         self._bootstrap_on_timeout, self._alpha = bootstrap_on_timeout, priority_alpha
@@ -110,7 +110,7 @@ class ReplayBuffer:
         return self._size
 
     def can_sample(self, batch: int) -> bool:
-        """Whether `batch` different episodes are held."""
+        """Whether the buffer has at least `batch` episodes."""
         return self._size >= batch
 
     def add(
@@ -123,27 +123,31 @@ class ReplayBuffer:
         beta: NDArray[np.floating] | None = None,
         number: int = 0,
     ) -> int:
-        """Store one episode in place of the oldest when full.
+        """Store one episode. A full buffer drops its oldest episode.
 
         Args:
             episode: The finished episode.
-            slots: [T+1] memory slots of its states; -1 where not stored.
-            uids: [T+1] identities of those slots.
-            generation: Re-projection at which the slots were resolved.
-            beta: [T] gate of its transitions.
+            slots: [T+1] memory slots of its states; -1 if not stored.
+            uids: [T+1] uids of the nodes in these slots.
+            generation: Generation of the memory when the slots were looked up.
+            beta: [T] gate of its transitions; None is 1.
             number: The episode's number in its run.
 
         Returns:
-            The episode's place in the buffer.
+            The episode's index in the buffer.
+
+        Raises:
+            ValueError: If the episode is empty or longer than the limit.
+            ShapeError: If the shape of an array does not match `info`.
         """
-        self._check(episode)
+        self._check_shapes(episode)
         place = self._next
-        self._release(place)
+        self._free_pages(place)
         self._length[place] = episode.length
         self._ends[place] = episode.terminated or (episode.truncated and not self._bootstrap_on_timeout)
         self._priorities.reset(place)
         self._number[place], self._won[place], self._return[place] = number, episode.won, episode.episode_return
-        self._claim(place)
+        self._assign_pages(place)
         self._write(place, episode, beta)
         self._next, self._size = (place + 1) % self._capacity, max(self._size, place + 1)
         missing = np.full(episode.length + 1, -1, np.int64)
@@ -152,17 +156,17 @@ class ReplayBuffer:
         return place
 
     def sample(self, batch: int, rng: np.random.Generator) -> Batch:
-        """Draw `batch` different episodes, uniformly or by priority, cut to the longest.
+        """Draw `batch` different episodes, uniformly or by priority.
 
         Raises:
-            ValueError: If fewer episodes are held.
+            ValueError: If the buffer has fewer episodes.
         """
         if not self.can_sample(batch):
-            raise ValueError(f"the replay buffer must hold {batch} episodes before sampling, holds {self._size}")
+            raise ValueError(f"The replay buffer must have {batch} episodes before sampling, it has {self._size}.")
         return self.take(self._draw(batch, rng))
 
     def take(self, indices: NDArray[np.integer]) -> Batch:
-        """Return the episodes at these places as one padded batch."""
+        """Return the episodes at these indices [B] as one padded batch."""
         indices = np.asarray(indices, np.int64)
         length = self._length[indices]
         longest = int(length.max())
@@ -186,7 +190,7 @@ class ReplayBuffer:
         )
 
     def read(self, place: int) -> Stored:
-        """Read back one episode without padding."""
+        """Read one episode without padding."""
         rows = self._episode_rows(place)
         return Stored(
             place=place,
@@ -198,13 +202,14 @@ class ReplayBuffer:
         )
 
     def set_slots(self, indices: NDArray[np.integer], slots: Slots, uids: Slots, generation: int) -> None:
-        """Replace the slots of these episodes after a re-projection.
+        """Replace the slots of episodes after a re-projection.
 
         Args:
-            indices: [K] places in the buffer.
-            slots: [K, T+1] with T at least the longest of them; what lies past an episode's end is ignored.
-            uids: [K, T+1] identities of those slots.
-            generation: Re-projection at which they were resolved.
+            indices: [K] indices in the buffer.
+            slots: [K, T+1], where T is at least the length of the longest episode. Values after the end of an episode
+                are ignored.
+            uids: [K, T+1] uids of the nodes in these slots.
+            generation: Generation of the memory when the slots were looked up.
         """
         indices = np.asarray(indices, np.int64)
         check_shape("uids", uids, slots.shape)
@@ -214,11 +219,11 @@ class ReplayBuffer:
         self._generation[indices] = generation
 
     def set_priorities(self, indices: NDArray[np.integer], priorities: Tensor) -> None:
-        """Set the sampling priorities (> 0) of these episodes; new episodes start at 1."""
+        """Set the sampling priorities [K] (> 0) of the episodes at these indices [K]; a new episode has 1."""
         self._priorities.set(indices, priorities)
 
     def get_state(self) -> StateDict:
-        """Return everything as tensors and numbers; rows are stored without padding, in buffer order."""
+        """Return the state as tensors and numbers. Rows are in buffer order, without padding."""
         size = self._size
         rows = np.concatenate([self._episode_rows(i) for i in range(size)]) if size else np.zeros(0, np.int64)
         return {
@@ -234,9 +239,9 @@ class ReplayBuffer:
         } | self._priorities.get_state(size)
 
     def set_state(self, state: StateDict) -> None:
-        """Restore what `get_state` returned; later samples equal those of the saved buffer."""
+        """Restore the result of `get_state`. Later samples equal those of the saved buffer."""
         for place in range(self._size):
-            self._release(place)
+            self._free_pages(place)
         names = ("length", "ends", "generation", "number", "won", "return")
         columns = {name: state[name].numpy() for name in names}
         self._size = len(columns["length"])
@@ -246,16 +251,16 @@ class ReplayBuffer:
         self._number[: self._size], self._won[: self._size] = columns["number"], columns["won"]
         self._return[: self._size] = columns["return"]
         for place in range(self._size):
-            self._claim(place)
+            self._assign_pages(place)
         rows = np.concatenate([self._episode_rows(i) for i in range(self._size)] or [np.zeros(0, np.int64)])
         self._rows.put(rows, state["rows"])
         self._slots[rows] = state["slots"].numpy()
         self._next = state["next"]
 
-    def _check(self, episode: Episode) -> None:
+    def _check_shapes(self, episode: Episode) -> None:
         info, steps = self._info, episode.length
         if not 1 <= steps <= info.episode_limit:
-            raise ValueError(f"an episode must have 1 to {info.episode_limit} transitions, got {steps}")
+            raise ValueError(f"An episode must have 1 to {info.episode_limit} transitions, got {steps}.")
         check_shape("obs", episode.obs, (steps + 1, info.n_agents, info.obs_dim))
         check_shape("state", episode.state, (steps + 1, info.state_dim))
         check_shape("avail", episode.avail, (steps + 1, info.n_agents, info.n_actions))
@@ -267,6 +272,7 @@ class ReplayBuffer:
         return self._priorities.draw(batch, self._size, self._alpha, rng)
 
     def _row_index(self, indices: NDArray[np.int64], longest: int) -> NDArray[np.int64]:
+        """Return the rows [longest + 1, B] of all steps of episodes [B]; row 0 (padding) after an episode's end."""
         steps_T1 = np.arange(longest + 1)[:, None]
         rows = self._pages[indices][:, steps_T1[:, 0] // PAGE_ROWS].T * PAGE_ROWS + steps_T1 % PAGE_ROWS
         return np.where(steps_T1 <= self._length[indices], rows, 0)
@@ -274,25 +280,25 @@ class ReplayBuffer:
     def _episode_rows(self, place: int) -> NDArray[np.int64]:
         return self._row_index(np.array([place]), int(self._length[place]))[:, 0]
 
-    def _claim(self, place: int) -> None:
-        need = -(-(int(self._length[place]) + 1) // PAGE_ROWS)
-        if len(self._free) < need:
-            self._grow(need)
-        self._pages[place, :need] = [self._free.pop() for _ in range(need)]
+    def _assign_pages(self, place: int) -> None:
+        n_pages = -(-(int(self._length[place]) + 1) // PAGE_ROWS)
+        if len(self._free) < n_pages:
+            self._add_pages(n_pages)
+        self._pages[place, :n_pages] = [self._free.pop() for _ in range(n_pages)]
 
-    def _release(self, place: int) -> None:
-        used = self._pages[place]
-        self._free.extend(int(page) for page in used[used > 0][::-1])
-        used[:] = 0
+    def _free_pages(self, place: int) -> None:
+        pages = self._pages[place]
+        self._free.extend(int(page) for page in pages[pages > 0][::-1])
+        pages[:] = 0
 
-    def _grow(self, need: int) -> None:
-        """Provide pages that were never used: from what is reserved, and only beyond it from more."""
-        held = len(self._slots) // PAGE_ROWS
-        more = max(need, FIRST_PAGES, held // 2)
-        self._rows.reserve((held + need) * PAGE_ROWS)
-        more = min(more, len(self._rows) // PAGE_ROWS - held)
-        self._slots = np.concatenate([self._slots, np.full((more * PAGE_ROWS, 2), -1, np.int64)])
-        self._free = [*range(held + more - 1, held - 1, -1), *self._free]
+    def _add_pages(self, n_required: int) -> None:
+        """Add unused pages to the free list. More rows are allocated only if the allocated rows do not suffice."""
+        n_pages = len(self._slots) // PAGE_ROWS
+        n_new = max(n_required, FIRST_PAGES, n_pages // 2)
+        self._rows.reserve((n_pages + n_required) * PAGE_ROWS)
+        n_new = min(n_new, len(self._rows) // PAGE_ROWS - n_pages)
+        self._slots = np.concatenate([self._slots, np.full((n_new * PAGE_ROWS, 2), -1, np.int64)])
+        self._free = [*range(n_pages + n_new - 1, n_pages - 1, -1), *self._free]
 
     def _write(self, place: int, episode: Episode, beta: NDArray[np.floating] | None) -> None:
         steps = episode.length

@@ -1,7 +1,7 @@
-"""Steps B environments with one forward per step and hands over their finished episodes, or gathers a rollout of them.
+"""Plays rounds of B environments with one forward pass per step, and collects the episodes of a PPO rollout.
 
-The stage before is the environment, the stage after the episodic memory. Each round starts from a seed
-that only the run's seed and the round decide, so a resumed run needs no environment state.
+Stage before: environment; after: episodic memory. The seed of each round depends only on the run's seed and the round's
+number, so a checkpoint does not need the state of the environments.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,21 +20,31 @@ ARRAYS = ("obs", "state", "avail", "action", "reward")
 
 
 class Actor(Protocol):
-    """What the collector needs of a learner."""
+    """The methods of a learner that the collector calls."""
 
     def begin(self, n_envs: int) -> None:
-        """Forget hidden states: every environment starts a new episode."""
+        """Reset hidden states: every environment starts a new episode."""
         ...
 
     def act(
         self, obs: NDArray[np.float32], avail: NDArray[np.bool_], *, epsilon: float, rng: np.random.Generator
     ) -> NDArray[np.int64]:
-        """Choose actions [B, N] for observations [B, N, O]."""
+        """Select actions.
+
+        Args:
+            obs: Observations [B, N, O].
+            avail: Available actions [B, N, A].
+            epsilon: Probability of a random action.
+            rng: Generator of the random actions.
+
+        Returns:
+            Actions [B, N].
+        """
         ...
 
 
 class Collector:
-    """Rounds of one episode per environment, in a fixed order."""
+    """Plays rounds of one episode per environment."""
 
     def __init__(self, env: VectorEnv, *, reward_scale: float, seed: int, stream: str) -> None:
         self._env = env
@@ -53,11 +63,11 @@ class Collector:
         """Play one episode in every environment.
 
         Args:
-            actor: Chooses the actions.
+            actor: Selects the actions.
             epsilon: Probability of a random action; 0 is greedy.
-            round: Numbers that select this round's random streams.
-            between_steps: Called before every step; what it raises abandons the round, which can be played
-                again from its numbers.
+            round: Numbers that select the random streams of this round.
+            between_steps: Called before every step. An exception in it discards the round; a later call with the same
+                numbers plays it again.
 
         Returns:
             B episodes in the order of the environments.
@@ -74,9 +84,11 @@ class Collector:
             frames.append(observation)
             actions.append(action_BN)
             running &= ~(observation.terminated | observation.truncated)
-        return self._cut(frames, actions, epsilon)
+        return self._make_episodes(frames, actions, epsilon)
 
-    def _cut(self, frames: list[Observation], actions: list[NDArray[np.int64]], epsilon: float) -> list[Episode]:
+    def _make_episodes(
+        self, frames: list[Observation], actions: list[NDArray[np.int64]], epsilon: float
+    ) -> list[Episode]:
         obs = np.stack([f.obs for f in frames], axis=1)  # [B, T+1, N, O]
         state = np.stack([f.state for f in frames], axis=1)  # [B, T+1, S]
         avail = np.stack([f.avail for f in frames], axis=1)  # [B, T+1, N, A]
@@ -103,55 +115,55 @@ class Collector:
         ]
 
 
-class FreshEpisodes:
-    """Gathers whole episodes until they hold a rollout's worth of transitions."""
+class RolloutBuffer:
+    """Collects whole episodes until they have `rollout_steps` transitions."""
 
     def __init__(self, rollout_steps: int) -> None:
         self._rollout_steps = rollout_steps
         self._episodes: list[Episode] = []
 
     def add(self, episode: Episode) -> None:
-        """Keep one episode."""
+        """Add one episode."""
         self._episodes.append(episode)
 
-    def take_when_full(self) -> list[Episode]:
-        """Hand over everything once the rollout is full, else nothing."""
+    def pop_when_full(self) -> list[Episode]:
+        """Return all episodes and empty the buffer if it is full; else return an empty list."""
         if sum(e.length for e in self._episodes) < self._rollout_steps:
             return []
-        taken, self._episodes = self._episodes, []
-        return taken
+        episodes, self._episodes = self._episodes, []
+        return episodes
 
     def get_state(self) -> list[dict[str, Any]]:
-        """Collect the episodes as tensors and plain values."""
+        """Return the episodes as tensors and plain values, for a checkpoint."""
         return pack_episodes(self._episodes)
 
     def set_state(self, state: list[dict[str, Any]]) -> None:
-        """Restore what `get_state` collected."""
+        """Restore the result of `get_state`."""
         self._episodes = unpack_episodes(state)
 
 
 def pack_episodes(episodes: Sequence[Episode]) -> list[dict[str, Any]]:
-    """Turn episodes into tensors and plain values, for a checkpoint."""
-    return [{f.name: _plain(getattr(episode, f.name)) for f in fields(episode)} for episode in episodes]
+    """Convert episodes to tensors and plain values, for a checkpoint."""
+    packed: list[dict[str, Any]] = []
+    for episode in episodes:
+        values = {f.name: getattr(episode, f.name) for f in fields(episode)}
+        packed.append({name: torch.from_numpy(x) if name in ARRAYS else x for name, x in values.items()})
+    return packed
 
 
 def unpack_episodes(state: Sequence[dict[str, Any]]) -> list[Episode]:
-    """Turn back what `pack_episodes` returned."""
+    """Restore the episodes from the result of `pack_episodes`."""
     return [
         Episode(**{name: value.numpy() if name in ARRAYS else value for name, value in saved.items()})
         for saved in state
     ]
 
 
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, bool | float | int | dict) else torch.from_numpy(value)
-
-
-def _average_infos(frames: Sequence[Observation], copy: int) -> dict[str, float]:
-    """Average every number of one copy's infos over the steps that had it."""
-    told: dict[str, list[float]] = {}
+def _average_infos(frames: Sequence[Observation], b: int) -> dict[str, float]:
+    """Compute the mean of every info of environment b over the steps in which its value is finite."""
+    values: dict[str, list[float]] = {}
     for frame in frames:
         for name, values_B in frame.infos.items():
-            if np.isfinite(values_B[copy]):
-                told.setdefault(name, []).append(float(values_B[copy]))
-    return {name: sum(values) / len(values) for name, values in told.items()}
+            if np.isfinite(values_B[b]):
+                values.setdefault(name, []).append(float(values_B[b]))
+    return {name: sum(numbers) / len(numbers) for name, numbers in values.items()}

@@ -1,4 +1,4 @@
-"""One finished episode as arrays. Made by the collector; read by memory, gate, replay buffer, recorder."""
+"""One finished episode as arrays. The collector makes it; memory, gate, replay buffer and recorder read it."""
 
 from dataclasses import dataclass, field
 
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Episode:
-    """T transitions between T + 1 observed steps; nothing is padded.
+    """T transitions and T + 1 observations, without padding.
 
     `reward` is in the learner's unit (after `train.reward_scale`); `episode_return` is in the
     environment's own unit and undiscounted.
@@ -25,7 +25,7 @@ class Episode:
     episode_return: float
     epsilon: float = 0.0
     infos: dict[str, float] = field(default_factory=dict)
-    """Numbers that the environment's infos named, each averaged over the steps that had it."""
+    """Values of the environment's infos by name; means over the steps that have a value."""
 
     @property
     def length(self) -> int:
@@ -34,14 +34,14 @@ class Episode:
 
 
 def discounted_returns(reward: NDArray[np.float32], gamma: float) -> NDArray[np.float64]:
-    """Sum the discounted rewards from each step to the end.
+    """Compute the discounted return from each step to the end of the episode.
 
     Args:
         reward: [T] rewards in the learner's unit.
         gamma: Discount in [0, 1].
 
     Returns:
-        [T + 1] returns; the last, at the terminal state, is 0.
+        [T + 1] returns in the unit of the reward; the last one, of the terminal state, is 0.
     """
     returns = np.zeros(len(reward) + 1)
     for t in range(len(reward) - 1, -1, -1):

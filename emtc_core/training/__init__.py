@@ -1,6 +1,6 @@
-"""What joins the stages into a run: the loop, the episodic part, evaluation, checkpoints.
+"""Training of one run: main loop, episodic part, evaluation, checkpoints.
 
-Each room of `emtc_core` is one stage of the data flow and imports only those before it; what needs them all is here.
-At the root stand the words that every stage and the other packages share (records, control, metrics, errors), none of
-which loads a stage. Drawn against it was a division by kind (method, learning, run), whose rooms needed each other.
+Each other package of `emtc_core` is one stage of the data flow and imports only earlier stages. Code that needs all
+stages is in this package. Modules directly in `emtc_core` (records, control, metrics, errors) are shared by all stages
+and import no stage.
 """

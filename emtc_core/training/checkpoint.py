@@ -1,7 +1,7 @@
-"""Save and restore every stateful part of a run.
+"""Save and restore the state of a run.
 
-A checkpoint holds tensors and plain values only and is loaded with `weights_only`, so reading one executes nothing.
-How it lies on disk, and how damage is found, is in `checkpoint_file`.
+A checkpoint contains tensors and plain values only. It is loaded with `weights_only`, so no code of the file runs.
+The file format and its checksums are in `checkpoint_file`.
 """
 
 import errno
@@ -38,46 +38,47 @@ from emtc_core.errors import CheckpointError
 from emtc_core.recorder import EvaluationRecord
 
 _log = logging.getLogger(__name__)
-_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_DISK_FULL_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 ROOM_PATIENCE_S, ROOM_POLL_S = 300.0, 1.0
+"""How long the last checkpoint of a run waits for disk space, and the time between two attempts [s]."""
 
 
 class Loaded(NamedTuple):
-    """A checkpoint that was read whole, and what stood in the way of newer ones."""
+    """The newest usable checkpoint, and the faults of newer ones."""
 
     env_step: int
     state: dict[str, Any]
     name: str
     passed_over: tuple[str, ...]
-    """Why each newer checkpoint was not used, newest first."""
+    """Fault of each newer checkpoint, newest first."""
 
 
 class BestSoFar:
-    """The best evaluation so far, by win rate, then by mean return; of equals the later."""
+    """Score of the best evaluation so far: win rate, then mean return. With equal scores the later one is best."""
 
     def __init__(self) -> None:
         self._score = (-math.inf, -math.inf)
 
     def beats(self, record: EvaluationRecord) -> bool:
-        """Whether an evaluation is the best now; then it is the one to beat."""
+        """Whether an evaluation is the best so far. If it is, its score is stored."""
         score = (record.win_rate, record.return_mean)
         is_best = score >= self._score
         self._score = max(score, self._score)
         return is_best
 
     def get_state(self) -> list[float]:
-        """What a checkpoint keeps of it."""
+        """Return the best score, for a checkpoint."""
         return [*self._score]
 
     def set_state(self, state: list[float]) -> None:
-        """Go on from `get_state`."""
+        """Restore the result of `get_state`."""
         self._score = (state[0], state[1])
 
 
 class CheckpointStore:
-    """The checkpoints of one run in one folder, newest last, and the policy of its best evaluation beside them.
+    """The folder with the checkpoints of one run and the policy of its best evaluation.
 
-    At most one is written at a time; what stands under a checkpoint's name is whole.
+    One thread writes one checkpoint at a time. A file gets its final name only when it is complete.
     """
 
     def __init__(self, folder: Path, *, keep: int, run_id: str = "") -> None:
@@ -86,103 +87,114 @@ class CheckpointStore:
         self._run_id = run_id
         self._is_full = False
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
-        self._under_way: Future[str | None] | None = None
+        self._running_save: Future[str | None] | None = None
 
     def begin(self, env_step: int, state: dict[str, Any]) -> None:
-        """Write one checkpoint while training goes on, after the one before; a full disk takes none.
+        """Start to write one checkpoint in the background, after the previous one. A full disk is not an error.
 
         Args:
-            env_step: Where the run stands.
-            state: Shares nothing with the run, which changes meanwhile.
+            env_step: Env steps of the run so far.
+            state: State of the run. It must not share memory with the run, which continues to train.
 
         Raises:
-            OSError: If something else than room was missing for the one before.
+            OSError: If the previous checkpoint failed for another reason than a full disk.
         """
-        self._finish()
-        self._under_way = self._pool.submit(self.save_if_room, env_step, state)
+        self._finish_running_save()
+        self._running_save = self._pool.submit(self.save_if_room, env_step, state)
 
     def wait(self) -> None:
-        """Wait for the checkpoint under way, whatever becomes of it."""
-        if self._under_way is not None:
-            self._under_way.exception()  # waits, and raises nothing
+        """Wait until the background save has ended. A failure of it is not raised here."""
+        if self._running_save is not None:
+            self._running_save.exception()  # waits and returns the error
 
-    def _finish(self) -> None:
+    def _finish_running_save(self) -> None:
         self.wait()
-        under_way, self._under_way = self._under_way, None
-        if under_way is not None:
-            under_way.result()
+        save, self._running_save = self._running_save, None
+        if save is not None:
+            save.result()
 
-    def leave(self, env_step: int, state: dict[str, Any]) -> None:
-        """Write the last checkpoint of a run, waiting for room.
+    def save_final(self, env_step: int, state: dict[str, Any]) -> None:
+        """Write the last checkpoint of a run. If the disk is full, wait up to `ROOM_PATIENCE_S` for space.
+
+        Args:
+            env_step: Env steps of the run so far.
+            state: State of the run.
 
         Raises:
-            OSError: If something else than room is missing.
-            CheckpointError: If there is no room in the end.
+            OSError: If a save fails for another reason than a full disk.
+            CheckpointError: If the disk is still full after the wait.
         """
-        self._finish()
-        until = time.monotonic() + ROOM_PATIENCE_S
+        self._finish_running_save()
+        deadline = time.monotonic() + ROOM_PATIENCE_S
         while reason := self.save_if_room(env_step, state):
-            if time.monotonic() >= until:
+            if time.monotonic() >= deadline:
                 raise CheckpointError(
-                    f"The checkpoint at step {env_step:,} found no room for {ROOM_PATIENCE_S:.0f} s: {reason}. "
-                    "All rows are recorded. Make room and resume: the run goes on from the checkpoint before.",
+                    f"The checkpoint at step {env_step:,} could not be written for {ROOM_PATIENCE_S:.0f} s: {reason}. "
+                    "All rows are recorded. Free disk space and resume: the run continues from the checkpoint before.",
                     reason="no_room",
                     subject=env_step,
                 )
             time.sleep(ROOM_POLL_S)
 
     def save(self, env_step: int, state: dict[str, Any]) -> Path:
-        """Write one checkpoint durably, then drop the ones beyond `keep`.
+        """Write one checkpoint, sync it to disk, and delete all but the newest `keep`.
 
         Raises:
-            OSError: If it cannot be written; those before it stay.
+            OSError: If it cannot be written. Earlier checkpoints are not deleted then.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / name_checkpoint(env_step)
-        parts = [(name, _writer(value)) for name, value in state.items()]
+        parts = [(name, partial(_write_tensors, value)) for name, value in state.items()]
         write_checkpoint(path, run_id=self._run_id, env_step=env_step, parts=parts)
         for old in self.list()[: -self._keep]:
             old.unlink(missing_ok=True)
-        self._drop_idle_best()
+        self._delete_unused_best()
         return path
 
     def save_best(self, env_step: int, learner: dict[str, Any]) -> Path | None:
-        """Keep the learner alone, whose evaluation is the best so far; a full disk takes none.
+        """Write the learner of the best evaluation so far.
+
+        Returns:
+            Path of the file, or None if the disk is full.
 
         Raises:
-            OSError: If something else than room is missing, here or for the checkpoint under way.
+            OSError: If this file or the background save fails for another reason than a full disk.
         """
-        self._finish()
+        self._finish_running_save()
         path = self.folder / name_best(env_step)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            write_checkpoint(path, run_id=self._run_id, env_step=env_step, parts=[("learner", _writer(learner))])
+            parts = [("learner", partial(_write_tensors, learner))]
+            write_checkpoint(path, run_id=self._run_id, env_step=env_step, parts=parts)
         except (OSError, RuntimeError) as exc:
-            if (reason := _why_no_room(exc)) is None:
+            if (reason := _find_disk_full(exc)) is None:
                 raise
-            _log.warning("run %s: the best policy, at step %d, is not kept: %s", self._run_id, env_step, reason)
+            _log.warning("run %s: the best policy, at step %d, was not saved: %s", self._run_id, env_step, reason)
             return None
-        self._drop_idle_best()
+        self._delete_unused_best()
         return path
 
-    def _drop_idle_best(self) -> None:
-        kept, best = self.list(), list_best(self.folder)
-        for name in list_idle_best([each.name for each in best], [each.name for each in kept]):
+    def _delete_unused_best(self) -> None:
+        names = [path.name for path in list_best(self.folder)]
+        for name in list_idle_best(names, [path.name for path in self.list()]):
             (self.folder / name).unlink(missing_ok=True)
 
     def save_if_room(self, env_step: int, state: dict[str, Any]) -> str | None:
-        """Write one checkpoint, or say why there is no room for it now; those before it stay.
+        """Write one checkpoint. Earlier checkpoints are not deleted if this fails.
+
+        Returns:
+            None if it was written, or the system's error text if the disk is full.
 
         Raises:
-            OSError: If something else than room is missing.
+            OSError: If it fails for another reason than a full disk.
         """
         try:
             self.save(env_step, state)
         except (OSError, RuntimeError) as exc:
-            if (reason := _why_no_room(exc)) is None:
+            if (reason := _find_disk_full(exc)) is None:
                 raise
             if not self._is_full:
-                _log.warning("run %s: no checkpoint at step %d: %s", self._run_id, env_step, reason)
+                _log.warning("run %s: the checkpoint at step %d was not saved: %s", self._run_id, env_step, reason)
             self._is_full = True
             return reason
         self._is_full = False
@@ -193,17 +205,20 @@ class CheckpointStore:
         return list_checkpoints(self.folder)
 
     def set_newer_aside(self, env_step: int) -> None:
-        """Rename what lies beyond a step that the run went back to, so that nothing takes it for the run's state."""
+        """Rename the files of later steps to `.aside`, after the run went back to `env_step`."""
         set_newer_aside(self.folder, env_step)
 
     def load_latest(self, why_not: Callable[[int], str | None] = lambda env_step: None) -> Loaded | None:
-        """Load the newest usable checkpoint, or None if there is none at all.
+        """Load the newest usable checkpoint.
 
         Args:
-            why_not: Says why a checkpoint at an env step does not fit what was recorded, or None if it does.
+            why_not: Returns why a checkpoint at this env step does not match the recorded rows; None if it does.
+
+        Returns:
+            The checkpoint, or None if the folder has none.
 
         Raises:
-            CheckpointError: If checkpoints exist but none can be used; it gives the reason of each.
+            CheckpointError: If checkpoints exist but none can be used. The message contains the fault of each.
         """
         faults: list[CheckpointError] = []
         for path in reversed(self.list()):
@@ -222,10 +237,13 @@ class CheckpointStore:
 
 
 def load(path: Path, *, run_id: str = "") -> tuple[int, dict[str, Any]]:
-    """Load one checkpoint of a run, checking every byte and executing nothing.
+    """Load one checkpoint of a run and check the checksum of every byte. No code of the file runs.
+
+    Returns:
+        The checkpoint's env step, and its parts by name.
 
     Raises:
-        CheckpointError: If the file is truncated, damaged, foreign or of another run.
+        CheckpointError: If the file is truncated, damaged, not a checkpoint, or of another run.
     """
     manifest = read_manifest(path)
     check_owner(path, manifest, run_id)
@@ -235,13 +253,18 @@ def load(path: Path, *, run_id: str = "") -> tuple[int, dict[str, Any]]:
 
 
 def load_part(path: Path, name: str, *, run_id: str = "") -> tuple[int, Any]:
-    """Load one part of a checkpoint and leave the others, which may be gigabytes, alone.
+    """Load one part of a checkpoint without reading the others, which may have gigabytes.
+
+    Args:
+        path: The checkpoint.
+        name: Name of the part, for example "learner".
+        run_id: The run that the checkpoint must belong to.
 
     Returns:
         The checkpoint's env step, and the part.
 
     Raises:
-        CheckpointError: If the file is truncated, damaged, foreign or of another run, or has no such part.
+        CheckpointError: If the file is truncated, damaged, not a checkpoint, of another run, or has no such part.
     """
     manifest = read_manifest(path)
     check_owner(path, manifest, run_id)
@@ -255,31 +278,27 @@ def load_part(path: Path, name: str, *, run_id: str = "") -> tuple[int, Any]:
     raise CheckpointError(f"{path.name} has no part {name!r}.")
 
 
-def _why_no_room(error: BaseException | None) -> str | None:
-    """Read from an error, or from what caused it, that the disk is full; None if it is about something else."""
+def _find_disk_full(error: BaseException | None) -> str | None:
+    """Return the system's text if an error, or a cause of it, is a full disk; None for another error."""
     while error is not None:
-        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+        if isinstance(error, OSError) and error.errno in _DISK_FULL_ERRORS:
             return error.strerror or str(error)
         error = error.__cause__ or error.__context__
     return None
 
 
-def _writer(value: Any) -> Callable[[Sink], None]:
-    return partial(_write_tensors, value)
-
-
 def _write_tensors(value: Any, sink: Sink) -> None:
-    """Let torch write without checksums of its own: the file has a digest of every byte."""
+    """Write with torch.save, without its CRC32 checksums: the file has a SHA-256 of every byte."""
     before = get_crc32_options()
     set_crc32_options(False)
     try:
-        torch.save(value, sink)  # type: ignore[arg-type]  # it needs nothing of a file but `write`
+        torch.save(value, sink)  # type: ignore[arg-type]  # torch.save calls only `write`
     finally:
         set_crc32_options(before)
 
 
 def _load_unsigned(path: Path) -> tuple[int, dict[str, Any]]:
-    """Load what an earlier version wrote: one archive, which names no run."""
+    """Load a checkpoint of the first schema: one zip archive without a run id."""
     check_archive(path)
     content = _read(path, path.read_bytes())
     try:
@@ -291,7 +310,7 @@ def _load_unsigned(path: Path) -> tuple[int, dict[str, Any]]:
 def _read(path: Path, data: bytes) -> Any:
     try:
         return torch.load(BytesIO(data), map_location="cpu", weights_only=True)
-    except StopRequested:  # a signal that came meanwhile says nothing of the file
+    except StopRequested:  # raised by a signal handler, not by the file
         raise
-    except Exception as exc:  # what torch's reader raises over a foreign file is not documented
+    except Exception as exc:  # torch.load does not document its errors for other files
         raise CheckpointError(f"{path.name} is not a readable checkpoint: {exc}.") from exc

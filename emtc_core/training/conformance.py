@@ -1,11 +1,11 @@
-"""The contracts of plug-ins as programs: one finding per rule, for whoever writes one.
+"""Checks that a plug-in fulfils the contract of its kind: one finding per rule.
 
-What lives here: gates, mixers, embedders, schedules, callbacks, metrics and environments held to what their users rely
-on, by small made-up inputs. What does not: whether they are any good.
+Each check calls the plug-in with small made-up inputs. Gates, mixers, embedders, schedules, callbacks, metrics and
+environments are checked. The checks do not measure how well a plug-in works.
 """
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,57 +35,81 @@ from emtc_core.schedules import exploration
 from emtc_core.training.monitor import EVENTS, make_callback
 
 INFO = EnvInfo("made-up", "made-up", 3, 4, 5, 7, episode_limit=20, reward_range=(-1.0, 1.0))
-INVERTS = "temperature_for gives the tau from which beta was computed"
+INVERTS = "temperature_for returns the tau from which beta was computed"
+_ARGUMENTS_RULE = "the arguments have types and valid values"
 _TAUS = (0.05, 0.6, 1.2, 20.0)
 _TAU_TOLERANCE = 1e-6  # relative
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One rule, and what breaks it."""
+    """Result of checking one rule."""
 
     rule: str
     fault: str = ""
+    """How the plug-in breaks the rule; empty if it does not."""
 
     @property
     def holds(self) -> bool:
-        """Whether nothing breaks it."""
+        """Whether the plug-in fulfils the rule."""
         return not self.fault
 
 
+class _BrokenRule(Exception):  # noqa: N818  (the text of a finding)
+    """Raised by a check, with the fault."""
+
+
 def check_plugin(plugin: Plugin, settings: Sequence[str] = ()) -> list[Finding]:
-    """Hold a plug-in to the contract of its kind; `settings` are "key=value" for its arguments."""
-    found = [
-        _try("its name is its own", lambda: _name_fault(plugin)),
-        _try("it can be imported", lambda: _load(plugin)),
-    ]
-    if all(each.holds for each in found):
-        found += _CHECKS[plugin.kind](plugin, settings)
-    return found
+    """Check a plug-in against the contract of its kind.
+
+    Args:
+        plugin: The plug-in.
+        settings: "key=value" texts for its arguments.
+    """
+
+    def check_name() -> None:
+        find_plugin(plugin.kind, plugin.name)  # raises if two packages provide it
+        builtin: Mapping[Kind, Sequence[str]] = {
+            **dict(PLUGGED.values()),
+            "mixer": (*BACKBONES, *METHODS, "emc"),
+            "env": (*ADAPTERS, *EnvConfig.model_fields),
+        }
+        _require(plugin.name not in builtin.get(plugin.kind, ()), f"{plugin.name} is a built-in name.")
+
+    def check_import() -> None:
+        factory = plugin.load()
+        _require(callable(factory), f"It must be callable, got {type(factory).__name__}.")
+
+    findings = [_check("the name is unique", check_name), _check("it can be imported", check_import)]
+    if all(finding.holds for finding in findings):
+        findings += _CHECKS[plugin.kind](plugin, settings)
+    return findings
 
 
-def _try(rule: str, look: Callable[[], str]) -> Finding:
+def make_context(arrays: Any) -> GateContext:
+    """Make a context with gamma = 0.99.
+
+    Args:
+        arrays: reward, h and h_next, arrays of one shape.
+    """
+    reward, h, h_next = arrays
+    return GateContext(reward, h, h_next, 0.99)
+
+
+def _check(rule: str, function: Callable[[], object]) -> Finding:
+    """Call a function that raises if the plug-in breaks the rule. Its return value is ignored."""
     try:
-        return Finding(rule, look())
-    except EmtcError as error:
+        function()
+    except (EmtcError, _BrokenRule) as error:
         return Finding(rule, str(error))
-    except Exception as error:  # anything may go wrong in a stranger's code: that is the finding
+    except Exception as error:  # the code of a plug-in may raise anything
         return Finding(rule, f"{type(error).__name__}: {error}")
+    return Finding(rule)
 
 
-def _load(plugin: Plugin) -> str:
-    made = plugin.load()
-    return "" if callable(made) else f"It must be something to call, got {type(made).__name__}."
-
-
-def _name_fault(plugin: Plugin) -> str:
-    find_plugin(plugin.kind, plugin.name)  # raises where two packages bring it
-    taken: Mapping[Kind, Sequence[str]] = {
-        **dict(PLUGGED.values()),
-        "mixer": (*BACKBONES, *METHODS, "emc"),
-        "env": (*ADAPTERS, *EnvConfig.model_fields),
-    }
-    return f"{plugin.name} is this project's own name." if plugin.name in taken.get(plugin.kind, ()) else ""
+def _require(condition: bool | np.bool_, fault: str) -> None:
+    if not condition:
+        raise _BrokenRule(fault)
 
 
 def _check_gate(plugin: Plugin, settings: Sequence[str]) -> Iterator[Finding]:
@@ -93,73 +117,57 @@ def _check_gate(plugin: Plugin, settings: Sequence[str]) -> Iterator[Finding]:
     delta = np.concatenate([[0.0], np.geomspace(1e-6, 1e3, 199)])
     context = make_context(rng.normal(size=(3, len(delta))))
 
-    made: list[GateLaw] = []
+    def make_law() -> GateLaw:
+        return make_gate_law(resolve(overrides=[f"gate.type={plugin.name}", *settings]).gate)
 
-    def configure() -> str:
-        made.append(make_gate_law(resolve(overrides=[f"gate.type={plugin.name}", *settings]).gate))
-        return ""
-
-    def ask(tau: Any = 0.6, at: Any = delta, told: GateContext = context) -> Any:
-        return made[0].coefficient(at, tau, told)
-
-    def say(is_well: bool | np.bool_, fault: str) -> str:
-        return "" if is_well else fault
-
-    def keeps_arguments() -> str:
-        arrays = (delta, context.reward, context.h, context.h_next)
-        before = [each.copy() for each in arrays]
-        made[0].function(delta, 0.6, context)  # not `coefficient`, which passes a copy of delta
-        return say(all(map(np.array_equal, before, arrays)), "It changes them.")
-
-    def in_two_dimensions() -> str:
-        wide = make_context([x.reshape(20, 10) for x in (context.reward, context.h, context.h_next)])
-        same = np.array_equal(ask(at=delta.reshape(20, 10), told=wide).ravel(), ask())
-        return say(same, "The same transitions in another shape give another beta.")
-
-    configured = _try("its arguments have types and values", configure)
+    configured = _check(_ARGUMENTS_RULE, make_law)
     yield configured
     if not configured.holds:
         return
-    yield _try("beta has delta's shape and lies in [0, 1], for every tau", lambda: _each(ask))
-    yield _try("equal inputs give equal beta", lambda: say(np.array_equal(ask(), ask()), "They do not."))
-    yield _try("its arguments stay as they were", keeps_arguments)
-    yield _try("a batch of episodes [B, T] is judged as its transitions are", in_two_dimensions)
-    yield _try("tau may be an array", lambda: _nothing(ask(np.full(len(delta), 0.6))))
-    yield _try("no transition at all is judged", lambda: _nothing(ask(at=delta[:0], told=context.only(delta < 0))))
-    yield _try("an unknown context is taken", lambda: _nothing(ask(told=unknown_context(delta.shape))))
+    law = make_law()
+
+    def compute_beta(tau: Any = 0.6, delta: Any = delta, context: GateContext = context) -> Any:
+        return law.coefficient(delta, tau, context)
+
+    def check_arguments_unchanged() -> None:
+        arrays = (delta, context.reward, context.h, context.h_next)
+        before = [array.copy() for array in arrays]
+        law.function(delta, 0.6, context)  # not `coefficient`, which passes a copy of delta
+        _require(all(map(np.array_equal, before, arrays)), "It changes its arguments.")
+
+    def check_two_dimensions() -> None:
+        context_BT = make_context([x.reshape(20, 10) for x in (context.reward, context.h, context.h_next)])
+        beta_BT = compute_beta(delta=delta.reshape(20, 10), context=context_BT)
+        same = np.array_equal(beta_BT.ravel(), compute_beta())
+        _require(same, "The same transitions in another shape give another beta.")
+
+    yield _check("beta has delta's shape and is in [0, 1], for every tau", lambda: [compute_beta(tau) for tau in _TAUS])
+    yield _check(
+        "equal inputs give equal beta",
+        lambda: _require(np.array_equal(compute_beta(), compute_beta()), "Two calls differ."),
+    )
+    yield _check("it does not change its arguments", check_arguments_unchanged)
+    yield _check("a batch of episodes [B, T] gives the same beta as its transitions", check_two_dimensions)
+    yield _check("tau may be an array", lambda: compute_beta(np.full(len(delta), 0.6)))
+    yield _check("an empty batch is accepted", lambda: compute_beta(delta=delta[:0], context=context.only(delta < 0)))
+    yield _check("a context of NaN is accepted", lambda: compute_beta(context=unknown_context(delta.shape)))
     if getattr(plugin.load(), "monotone", False):
-        yield _try("beta never rises with delta (claimed: monotone)", lambda: _rises(ask, delta, context))
-    if made[0].is_invertible:
-        yield _try(INVERTS, lambda: _inverse_fault(made[0], delta, context))
+        yield _check("beta never rises with delta (claimed: monotone)", lambda: _check_falls(law, delta, context))
+    if law.is_invertible:
+        yield _check(INVERTS, lambda: _check_inverse(law, delta, context))
 
 
-def make_context(arrays: Any) -> GateContext:
-    """A context of three arrays: reward, h and h_next."""
-    reward, h, h_next = arrays
-    return GateContext(reward, h, h_next, 0.99)
-
-
-def _each(ask: Callable[..., Any]) -> str:
-    for tau in _TAUS:
-        ask(tau)
-    return ""
-
-
-def _nothing(value: object) -> str:
-    return ""
-
-
-def _rises(ask: Callable[..., Any], delta: Any, context: GateContext) -> str:
-    for place in range(len(delta)):  # one transition's context, and every delta
-        alike = make_context([np.full(len(delta), x[place]) for x in (context.reward, context.h, context.h_next)])
+def _check_falls(law: GateLaw, delta: Any, context: GateContext) -> None:
+    """Raise if beta rises with delta [N] while the context is that of one transition."""
+    for row in range(len(delta)):
+        constant = make_context([np.full(len(delta), x[row]) for x in (context.reward, context.h, context.h_next)])
         for tau in _TAUS:
-            beta = ask(tau, told=alike)
-            if (np.diff(beta) > 1e-12).any():
-                return f"It rises near delta = {delta[np.argmax(np.diff(beta))]:g} at tau = {tau:g}."
-    return ""
+            change = np.diff(law.coefficient(delta, tau, constant))
+            where = f"delta = {delta[np.argmax(change)]:g} at tau = {tau:g}"
+            _require(not (change > 1e-12).any(), f"It rises near {where}.")
 
 
-def _inverse_fault(law: GateLaw, delta: Any, context: GateContext) -> str:
+def _check_inverse(law: GateLaw, delta: Any, context: GateContext) -> None:
     """Compare `temperature_for` with the tau from which beta was computed; delta [N], no NaN in the context."""
     low, high = INVERTIBLE
     n_checked = 0
@@ -171,95 +179,99 @@ def _inverse_fault(law: GateLaw, delta: Any, context: GateContext) -> str:
         if len(wrong):
             at = rows[wrong[0]]
             got = f"tau = {computed[wrong[0]]:g} for beta = {beta[at]:g} at delta = {delta[at]:g}"
-            return f"It gives {got}, where tau was {tau:g}."
+            raise _BrokenRule(f"It returns {got}; expected tau = {tau:g}.")
         n_checked += len(rows)
-    return "" if n_checked else f"No beta between {low:g} and {high:g} was found, so that nothing can be inverted."
+    _require(n_checked > 0, f"It cannot be checked: no beta is between {low:g} and {high:g}.")
 
 
 def _check_mixer(plugin: Plugin, settings: Sequence[str]) -> Iterator[Finding]:
-    told: list[RunConfig] = []
+    def configure() -> RunConfig:
+        return resolve(algo=plugin.name, overrides=list(settings))
 
-    def configure() -> str:
-        told.append(resolve(algo=plugin.name, overrides=list(settings)))
-        return ""
+    configured = _check(_ARGUMENTS_RULE, configure)
+    yield configured
+    if not configured.holds:
+        return
+    config = configure()
 
     def make(seed: int = 0) -> Any:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return make_mixer(plugin.name, told[0], INFO)
+            return make_mixer(plugin.name, config, INFO)
 
-    yield _try("its arguments have types and values", configure)
-    if not told:
-        return
-    made = _try("it makes a torch.nn.Module", lambda: "" if isinstance(make(), nn.Module) else "It does not.")
-    yield made
-    if not made.holds:
+    is_module = _check("it makes a torch.nn.Module", lambda: _require(isinstance(make(), nn.Module), "It does not."))
+    yield is_module
+    if not is_module.holds:
         return
 
-    def copies() -> str:
-        first = make()
-        other = make(1)
-        other.load_state_dict(first.state_dict())
-        alike = [
-            torch.equal(each(_mix_inputs()).q_tot, first(_mix_inputs()).q_tot) for each in (other, copy.deepcopy(first))
-        ]
-        return "" if all(alike) else "Another with its state, or a deep copy, mixes otherwise."
+    def check_copies() -> None:
+        mixer, restored = make(), make(1)
+        restored.load_state_dict(mixer.state_dict())
+        q_tot = mixer(_make_mix_inputs()).q_tot
+        for other, name in ((restored, "mixer with the same state_dict"), (copy.deepcopy(mixer), "deep copy")):
+            _require(torch.equal(other(_make_mix_inputs()).q_tot, q_tot), f"A {name} gives a different output.")
 
-    def seeded() -> str:
-        same = torch.equal(make()(_mix_inputs()).q_tot, make()(_mix_inputs()).q_tot)
-        return "" if same else "Two mixers made under one seed mix otherwise."
+    def check_seed() -> None:
+        same = torch.equal(make()(_make_mix_inputs()).q_tot, make()(_make_mix_inputs()).q_tot)
+        _require(same, "Two mixers made with one seed give different outputs.")
 
-    yield _try("it returns Mixed with q_tot [R], finite float32", lambda: _mixed_fault(make()(_mix_inputs())))
-    yield _try("a seed decides its weights", seeded)
-    yield _try("its state_dict and a deep copy hold all of it", copies)
-    yield _try("a row does not depend on the others", lambda: _row_fault(make()))
-    yield _try("the gradient reaches every agent's value", lambda: _gradient_fault(make(), claimed=False))
+    yield _check("it returns Mixed with q_tot [R], finite float32", lambda: _check_mixed(make()(_make_mix_inputs())))
+    yield _check("the weights depend only on the seed", check_seed)
+    yield _check("a state_dict and a deep copy contain the whole mixer", check_copies)
+    yield _check("a row does not depend on the others", lambda: _check_rows(make()))
+    yield _check("the gradient reaches every agent's value", lambda: _compute_gradient(make()))
     if getattr(plugin.load(), "monotone", False):
-        faults = (_gradient_fault(make(seed), claimed=True) for seed in range(5))
-        yield _try("Q_tot never falls when a value rises (claimed: monotone)", lambda: next(filter(None, faults), ""))
+        mixers = map(make, range(5))
+        yield _check("Q_tot never falls when a value rises (claimed: monotone)", lambda: _check_monotone(mixers))
 
 
-def _mix_inputs(rows: int = 64) -> MixInputs:
-    draw = torch.Generator().manual_seed(0)
-    q = torch.randn(rows, INFO.n_agents, generator=draw)
+def _make_mix_inputs(rows: int = 64) -> MixInputs:
+    generator = torch.Generator().manual_seed(0)
+    q = torch.randn(rows, INFO.n_agents, generator=generator)
     return MixInputs(
         q_taken=q,
-        q_max=q + torch.rand(q.shape, generator=draw),
-        action=torch.randint(INFO.n_actions, q.shape, generator=draw),
-        state=torch.randn(rows, INFO.state_dim, generator=draw),
-        obs=torch.randn(rows, INFO.n_agents, INFO.obs_dim, generator=draw),
+        q_max=q + torch.rand(q.shape, generator=generator),
+        action=torch.randint(INFO.n_actions, q.shape, generator=generator),
+        state=torch.randn(rows, INFO.state_dim, generator=generator),
+        obs=torch.randn(rows, INFO.n_agents, INFO.obs_dim, generator=generator),
     )
 
 
-def _mixed_fault(mixed: Any) -> str:
+def _check_mixed(mixed: Any) -> None:
     if not isinstance(mixed, Mixed):
-        return f"It must return emtc_core.learner.mixers.base.Mixed, got {type(mixed).__name__}."
+        raise _BrokenRule(f"It must return emtc_core.learner.mixers.base.Mixed, got {type(mixed).__name__}.")
     for name, values in (("q_tot", mixed.q_tot), ("regularizer", mixed.regularizer)):
         if values is None and name == "regularizer":
             continue
         if not isinstance(values, torch.Tensor) or tuple(values.shape) != (64,):
-            return f"{name} must have shape [R] = (64,), got {tuple(getattr(values, 'shape', ()))}."
+            raise _BrokenRule(f"{name} must have shape [R] = (64,), got {tuple(getattr(values, 'shape', ()))}.")
         if values.dtype != torch.float32 or not torch.isfinite(values).all():
-            return f"{name} must be finite float32."
-    return ""
+            raise _BrokenRule(f"{name} must be finite float32.")
 
 
-def _row_fault(mixer: nn.Module) -> str:
-    inputs = _mix_inputs()
-    half = MixInputs(*(values[:20] for values in vars(inputs).values()))
+def _check_rows(mixer: nn.Module) -> None:
+    inputs = _make_mix_inputs()
+    first_rows = MixInputs(*(values[:20] for values in vars(inputs).values()))
     with torch.no_grad():
-        same = torch.allclose(mixer(half).q_tot, mixer(inputs).q_tot[:20], atol=1e-5)
-    return "" if same else "The same rows in a smaller batch are mixed otherwise."
+        same = torch.allclose(mixer(first_rows).q_tot, mixer(inputs).q_tot[:20], atol=1e-5)
+    _require(same, "The same rows in a smaller batch give a different output.")
 
 
-def _gradient_fault(mixer: nn.Module, *, claimed: bool) -> str:
-    inputs = _mix_inputs(256)
+def _compute_gradient(mixer: nn.Module) -> torch.Tensor:
+    """Compute the gradient [R, N] of Q_tot. Raise if an agent's value has no effect."""
+    inputs = _make_mix_inputs(256)
     inputs.q_taken.requires_grad_(True)
     mixer(inputs).q_tot.sum().backward()
     slope = inputs.q_taken.grad
     if slope is None or not (slope != 0).any(dim=0).all():
-        return "Some agent's value changes nothing."
-    return f"It falls, by up to {-float(slope.min()):g} per unit." if claimed and (slope < -1e-6).any() else ""
+        raise _BrokenRule("The value of an agent has no effect on Q_tot.")
+    return slope
+
+
+def _check_monotone(mixers: Iterable[nn.Module]) -> None:
+    for mixer in mixers:
+        slope = _compute_gradient(mixer)
+        _require(not (slope < -1e-6).any(), f"It falls, by up to {-float(slope.min()):g} per unit.")
 
 
 def _check_embedder(plugin: Plugin, settings: Sequence[str]) -> Iterator[Finding]:
@@ -272,103 +284,114 @@ def _check_embedder(plugin: Plugin, settings: Sequence[str]) -> Iterator[Finding
         sizes: dict[str, Any] = {"state_dim": INFO.state_dim, "episode_limit": INFO.episode_limit, "device": "cpu"}
         return OutsideEmbedder(plugin, config, **sizes, seed=3)
 
-    def embed(made: OutsideEmbedder, rows: slice = slice(None)) -> Any:
-        return made.embed(state[rows], t[rows]).numpy()
+    def make_fitted() -> OutsideEmbedder:
+        embedder = make()
+        embedder.fit(NodeSample(state, t, h))
+        return embedder
 
-    def fitted() -> OutsideEmbedder:
-        made = make()
-        made.fit(NodeSample(state, t, h))
-        return made
+    def embed(embedder: OutsideEmbedder, rows: slice = slice(None)) -> Any:
+        return embedder.embed(state[rows], t[rows]).numpy()
 
-    def restored() -> str:
-        first, other = fitted(), make()
-        other.set_state(first.get_state())
-        return "" if np.array_equal(embed(first), embed(other)) else "One with its state embeds otherwise."
+    def check_finite(embedder: OutsideEmbedder) -> None:
+        _require(np.isfinite(embed(embedder)).all(), "The embedding contains NaN or infinity.")
 
-    def finite(made: OutsideEmbedder) -> str:
-        return "" if np.isfinite(embed(made)).all() else "It is NaN or infinite."
+    def check_rows() -> None:
+        embedder = make()
+        same = np.array_equal(embed(embedder)[10:20], embed(embedder, slice(10, 20)))
+        _require(same, "The same rows in a smaller batch have another embedding, so a lookup can miss its own node.")
 
-    def alone() -> str:
-        made = make()
-        same = np.array_equal(embed(made)[10:20], embed(made, slice(10, 20)))
-        return "" if same else "The same rows in a smaller batch are embedded otherwise, so a node misses itself."
+    def check_seed() -> None:
+        same = np.array_equal(embed(make_fitted()), embed(make_fitted()))
+        _require(same, "Two embedders with one seed give different embeddings.")
 
-    yield _try("it embeds [M, S] into finite [M, embed.dim]", lambda: finite(make()))
-    yield _try("a row's embedding does not depend on the others", alone)
-    yield _try("a seed decides it", lambda: "" if np.array_equal(embed(fitted()), embed(fitted())) else "It does not.")
-    yield _try("it embeds after a refit", lambda: finite(fitted()))
+    def check_restored() -> None:
+        fitted, restored = make_fitted(), make()
+        restored.set_state(fitted.get_state())
+        _require(np.array_equal(embed(fitted), embed(restored)), "A restored embedder gives different embeddings.")
+
+    yield _check("it embeds [M, S] into finite [M, embed.dim]", lambda: check_finite(make()))
+    yield _check("a row's embedding does not depend on the others", check_rows)
+    yield _check("the embedding depends only on the seed and the data", check_seed)
+    yield _check("it embeds after a refit", lambda: check_finite(make_fitted()))
     if hasattr(plugin.load(), "get_state") or hasattr(plugin.load(), "set_state"):
-        yield _try("its state restores it", restored)
+        yield _check("set_state restores it", check_restored)
 
 
 def _check_schedule(plugin: Plugin, settings: Sequence[str]) -> Iterator[Finding]:
     train = TrainConfig(eps_schedule=plugin.name)
     steps = [0, 1, *range(1000, train.t_max, train.t_max // 200), train.t_max]
 
-    def values() -> list[float]:
+    def compute_epsilons() -> list[float]:
         return [exploration(train, step) for step in steps]
 
-    yield _try("epsilon lies in [0, 1] at every env step", lambda: _nothing(values()))
-    yield _try("the env step decides it", lambda: "" if values() == values() else "Two calls differ.")
+    yield _check("epsilon is in [0, 1] at every env step", compute_epsilons)
+    yield _check(
+        "epsilon depends only on the env step",
+        lambda: _require(compute_epsilons() == compute_epsilons(), "Two calls differ."),
+    )
 
 
 def _check_callback(plugin: Plugin, settings: Sequence[str]) -> Iterator[Finding]:
     config = RunConfig()
     evaluation = EvaluationRecord(100, np.ones(4, np.float32), np.full(4, 9), np.ones(4, bool))
-    about = {"on_episode": _episode(), "on_evaluation": evaluation, "on_refit": {"embedder/loss": 1.0}}
-    made = _try(f"it has one of {', '.join(EVENTS)}", lambda: _nothing(make_callback(plugin, config)))
-    yield made
-    if not made.holds:
+    subjects = {"on_episode": _make_episode(), "on_evaluation": evaluation, "on_refit": {"embedder/loss": 1.0}}
+    has_event = _check(f"it has one of {', '.join(EVENTS)}", lambda: make_callback(plugin, config))
+    yield has_event
+    if not has_event.holds:
         return
     for event in EVENTS:
-        if hear := getattr(make_callback(plugin, config), event, None):
-            yield _try(
-                f"{event} returns None or numbers", lambda hear=hear, event=event: _told(hear(about[event], 100))
+        if method := getattr(make_callback(plugin, config), event, None):
+            yield _check(
+                f"{event} returns None or numbers",
+                lambda method=method, event=event: _check_numbers(method(subjects[event], 100)),
             )
 
 
-def _told(told: Any) -> str:
-    if told is None:
-        return ""
-    if not isinstance(told, Mapping):
-        return f"It must return None or a dictionary, got {type(told).__name__}."
-    lost = sorted(set(map(str, told)) - {name.partition("/")[2] for name in open_values("user", told)})
-    return f"{lost[0]!r} is no finite number under a name of letters, digits, _, - and dots." if lost else ""
+def _check_numbers(values: Any) -> None:
+    """Raise if a value of a plug-in cannot be recorded under its name."""
+    if values is None:
+        return
+    if not isinstance(values, Mapping):
+        raise _BrokenRule(f"It must return None or a dictionary, got {type(values).__name__}.")
+    recorded = {name.partition("/")[2] for name in open_values("user", values)}
+    for name in sorted(set(map(str, values)) - recorded):
+        rule = "must be a finite number, and its name must consist of letters, digits, _, - and dots."
+        raise _BrokenRule(f"{name!r} {rule}")
 
 
 def _check_metric(plugin: Plugin, settings: Sequence[str]) -> Iterator[Finding]:
     def measure() -> Any:
-        return plugin.load()(_episode())
+        return plugin.load()(_make_episode())
 
-    yield _try("it returns a finite number of an episode", lambda: _told({plugin.name: measure()}))
-    yield _try("the episode decides it", lambda: "" if measure() == measure() else "Two calls differ.")
+    yield _check("it returns a finite number for an episode", lambda: _check_numbers({plugin.name: measure()}))
+    yield _check("the value depends only on the episode", lambda: _require(measure() == measure(), "Two calls differ."))
 
 
 def _check_env(plugin: Plugin, settings: Sequence[str]) -> Iterator[Finding]:
-    made: list[EnvConfig] = []
-
-    def configure() -> str:
+    def configure() -> EnvConfig:
         arguments_of(plugin)
-        made.append(resolve(env=plugin.name, map=usual_map(plugin.name), overrides=list(settings)).env)
-        return ""
+        return resolve(env=plugin.name, map=usual_map(plugin.name), overrides=list(settings)).env
 
-    def play() -> list[str]:
-        env = make_env(made[0], n_envs=2)
+    configured = _check(_ARGUMENTS_RULE, configure)
+    yield configured
+    if not configured.holds:
+        return
+    faults: Sequence[str] = ()
+
+    def play() -> None:
+        nonlocal faults
+        env = make_env(configure(), n_envs=2)
         try:
-            return check_env(env, steps=200, seed=0)
+            faults = check_env(env, steps=200, seed=0)
         finally:
             env.close()
 
-    yield _try("its arguments have types and values", configure)
-    if not made:
-        return
-    faults: list[str] = []
-    yield _try("it can be made and played at random", lambda: _nothing(faults.extend(play())))
-    told = [Finding("the environment contract", fault) for fault in faults]
-    yield from told or [Finding("the environment contract: shapes, dtypes, seeds, ends")]
+    yield _check("it can be created and played with random actions", play)
+    contract = "the environment contract: shapes, dtypes, seeds, ends"
+    yield from [Finding("the environment contract", fault) for fault in faults] or [Finding(contract)]
 
 
-def _episode(length: int = 9) -> Episode:
+def _make_episode(length: int = 9) -> Episode:
     rng = np.random.default_rng(0)
     n, a = INFO.n_agents, INFO.n_actions
     return Episode(

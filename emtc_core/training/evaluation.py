@@ -1,10 +1,10 @@
-"""Greedy evaluation: its own environments, its own seeds, no learning, no memory writes.
+"""Greedy evaluation, with separate environments and seeds, without learning and without memory writes.
 
-Where every battle starts at the same places, greedy episodes are near copies of each other: how many differ is
-recorded, and the same policy plays as many episodes again from shifted starts, the robust evaluation.
+If all units start at fixed positions, greedy episodes are nearly equal. So the number of distinct episodes is recorded,
+and the same policy plays the same number of episodes from shifted starts: the robust evaluation.
 
-A regular one is due by the step count and makes the curves. An asked one answers a question at any moment: its seeds
-follow from the run's seed and the question's number, so that it shifts nothing that a regular one will see.
+A regular evaluation is due at an env step and is a point of the curves. An evaluation that answers a question can run
+at any time. Its seeds depend on the run's seed and the question's number, so it does not change regular evaluations.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,14 +23,18 @@ from emtc_core.rollout.episode import Episode, discounted_returns
 
 @dataclass(frozen=True)
 class EvaluationStats:
-    """Value estimates beside what was then obtained, in the learner's unit."""
+    """Value estimates of one evaluation, in the learner's return unit."""
 
-    q_start: float
-    overestimation: float
+    q_start: float  # mean greedy Q_tot at the first step
+    overestimation: float  # q_start minus the mean discounted return
 
 
 def with_shifted_starts(env: EnvConfig, config: EvalConfig) -> EnvConfig | None:
-    """The environment of the robust evaluation; None where starts cannot be shifted or vary by themselves."""
+    """Make the settings of the robust evaluation's environment.
+
+    Returns:
+        The settings with shifted starts; None for another environment than skirmish, and if the starts vary already.
+    """
     skirmish = env.skirmish
     if env.name != "skirmish" or skirmish.random_start != "none" or skirmish.spawn_jitter >= config.robust_jitter:
         return None
@@ -39,8 +43,8 @@ def with_shifted_starts(env: EnvConfig, config: EvalConfig) -> EnvConfig | None:
 
 
 def count_distinct(episodes: Sequence[Episode]) -> int:
-    """How many episodes differ in their actions or their outcome (won, return)."""
-    return len({(each.action.tobytes(), each.won, each.episode_return) for each in episodes})
+    """Count the episodes that differ in their actions or their outcome (won, return)."""
+    return len({(episode.action.tobytes(), episode.won, episode.episode_return) for episode in episodes})
 
 
 def play_greedily(
@@ -50,7 +54,15 @@ def play_greedily(
     count: int,
     between_steps: Callable[[], None] = lambda: None,
 ) -> list[Episode]:
-    """Play as many greedy episodes as are wanted, in rounds of all copies; `numbers` select their random streams."""
+    """Play `count` greedy episodes, in rounds of one episode per environment.
+
+    Args:
+        collector: Plays one round.
+        actor: Chooses the actions.
+        numbers: Select the random streams of the episodes.
+        count: Number of episodes.
+        between_steps: Called before every environment step. An exception in it discards the episodes.
+    """
     episodes: list[Episode] = []
     while len(episodes) < count:
         round_ = (*numbers, len(episodes))
@@ -59,7 +71,13 @@ def play_greedily(
 
 
 def make_record(episodes: Sequence[Episode], env_step: int, *, keep: int = 0) -> EvaluationRecord:
-    """Sum up greedy episodes of one moment of training, the first `keep` of them with all that a replay shows."""
+    """Summarize greedy episodes at one env step.
+
+    Args:
+        episodes: The episodes.
+        env_step: Training env steps so far.
+        keep: The record contains the trajectories of the first `keep` episodes, for replays.
+    """
     return EvaluationRecord(
         env_step=env_step,
         returns=np.array([e.episode_return for e in episodes], np.float32),
@@ -74,7 +92,7 @@ def make_record(episodes: Sequence[Episode], env_step: int, *, keep: int = 0) ->
 
 
 class Evaluator:
-    """Plays `episodes` greedy episodes and compares them with the values that promised them."""
+    """Plays greedy episodes, and compares their returns with the learner's value estimates."""
 
     def __init__(
         self,
@@ -92,7 +110,7 @@ class Evaluator:
         self._robust = None
         if robust_env is not None:
             self._robust = Collector(robust_env, reward_scale=reward_scale, seed=seed, stream="robust")
-        self._collector, self._asked, self._repeating = (
+        self._collector, self._question_collector, self._rollout_collector = (
             Collector(env, reward_scale=reward_scale, seed=seed, stream=stream)
             for stream in ("evaluation", "asked", "rollout")
         )
@@ -100,9 +118,9 @@ class Evaluator:
     def evaluate(
         self, learner: Learner, env_step: int, *, between_steps: Callable[[], None] = lambda: None
     ) -> tuple[EvaluationRecord, EvaluationStats]:
-        """Evaluate the greedy policy at one moment of training; what `between_steps` raises abandons it."""
+        """Evaluate the greedy policy. An exception in `between_steps` discards the evaluation."""
         episodes = play_greedily(self._collector, learner, (env_step,), self._config.episodes, between_steps)
-        values = self._values(learner, episodes)
+        values = self._compare_values(learner, episodes)
         record = make_record(episodes, env_step, keep=self._config.keep_playbacks)
         return replace(record, robust=self._play_robust(learner, env_step, between_steps)), values
 
@@ -115,31 +133,32 @@ class Evaluator:
         n_training_envs: int,
         between_steps: Callable[[], None] = lambda: None,
     ) -> AskedRecord:
-        """Play what somebody asked for; the learner goes on afterwards as if nothing had been played.
+        """Play the episodes that a question asks for. The learner's state is the same afterwards.
 
         Args:
-            learner: Whose greedy policy plays; it may be in the middle of a round elsewhere.
-            env_step: The moment of training.
+            learner: Its greedy policy plays. It may be in the middle of a training round.
+            env_step: Training env steps so far.
             question: An evaluation, or one episode.
-            n_training_envs: Copies that the training plays at once, by which an episode's start is found.
-            between_steps: What it raises abandons the answer.
+            n_training_envs: Number of training environments. It gives the round and the environment of an episode.
+            between_steps: Called before every environment step. An exception in it discards the answer.
 
         Returns:
-            The answer. Where a game repeats no start, or the training has more copies than the evaluation and
-            played the episode in one of those, `again_of` is None: the episode has a start of its own.
+            The answer. `again_of` is None, and the start is new, in two cases: the environment cannot repeat starts,
+            or the training episode ran in an environment index that the evaluation does not have.
         """
         again_of = question.again_of
-        round_, copy = divmod((again_of or 1) - 1, n_training_envs)
-        if copy >= self._env.n_envs or not self._env.info.repeats_starts:
+        round_, env_index = divmod((again_of or 1) - 1, n_training_envs)
+        if env_index >= self._env.n_envs or not self._env.info.repeats_starts:
             again_of = None
         with learner.elsewhere():
             if again_of is None:
                 count = self._config.episodes if question.kind == "evaluate" else 1
                 numbers = (question.number, env_step)
-                episodes = play_greedily(self._asked, learner, numbers, count, between_steps)
+                episodes = play_greedily(self._question_collector, learner, numbers, count, between_steps)
             else:
-                played = self._repeating.collect(learner, epsilon=0.0, round=(round_,), between_steps=between_steps)
-                episodes = [played[copy]]
+                episodes = self._rollout_collector.collect(
+                    learner, epsilon=0.0, round=(round_,), between_steps=between_steps
+                )[env_index : env_index + 1]
         record = make_record(episodes, env_step, keep=max(1, self._config.keep_playbacks))
         return AskedRecord(question.number, record, again_of=again_of)
 
@@ -147,14 +166,14 @@ class Evaluator:
         if self._robust is None:
             return None
         episodes = play_greedily(self._robust, learner, (env_step,), self._config.episodes, between_steps)
-        return RobustRecord(np.array([each.won for each in episodes], bool), count_distinct(episodes))
+        return RobustRecord(np.array([episode.won for episode in episodes], bool), count_distinct(episodes))
 
-    def _values(self, learner: Learner, episodes: list[Episode]) -> EvaluationStats:
+    def _compare_values(self, learner: Learner, episodes: list[Episode]) -> EvaluationStats:
         q_B = learner.q_start(
             np.stack([e.obs[0] for e in episodes]),
             np.stack([e.state[0] for e in episodes]),
             np.stack([e.avail[0] for e in episodes]),
         )
-        obtained = np.array([discounted_returns(e.reward, self._gamma)[0] for e in episodes])
+        return_B = np.array([discounted_returns(e.reward, self._gamma)[0] for e in episodes])
         q_start = float(np.asarray(q_B, np.float64).mean())
-        return EvaluationStats(q_start=q_start, overestimation=q_start - float(obtained.mean()))
+        return EvaluationStats(q_start=q_start, overestimation=q_start - float(return_B.mean()))

@@ -1,7 +1,7 @@
-"""What an episode means to one configuration: the nodes its gate reads, its verdict, and the record of both.
+"""The gate of one configuration: finds the nodes that it reads for an episode, and computes delta_mem and beta.
 
-The memory need not be written under that configuration: nothing that a gate says decides what is written, so several
-gates can judge by one memory. Stage before: memory (write); after: gate (Algorithm 3).
+The memory may be written under another configuration: the gate does not affect what is written, so several gates can
+read one memory. Stage before: memory (write); after: gate (Algorithm 3).
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from emtc_core.config.run import RunConfig
 from emtc_core.gate.gate import GateVerdict, evaluate_gate
-from emtc_core.gate.gate import Memory as Readable
+from emtc_core.gate.gate import Memory as ReadableMemory
 from emtc_core.memory.memory import EpisodicMemory
 from emtc_core.recorder import EpisodeRecord
 from emtc_core.rollout.episode import Episode
@@ -19,32 +19,46 @@ from emtc_core.rollout.episode import Episode
 Slots = NDArray[np.int64]
 
 
-class Judge:
-    """The gate of a configuration over a memory."""
+class EpisodeGate:
+    """The gate of one configuration on one memory."""
 
-    def __init__(self, config: RunConfig, memory: EpisodicMemory, *, readable: Readable | None = None) -> None:
-        """Look nodes up in `memory` and read their values there, or through `readable`."""
+    def __init__(self, config: RunConfig, memory: EpisodicMemory, *, readable: ReadableMemory | None = None) -> None:
+        """Make the gate.
+
+        Args:
+            config: Settings of the run.
+            memory: The memory in which nodes are looked up.
+            readable: Object that returns the values of nodes; None reads them from `memory`.
+        """
         self._config = config
         self._memory = memory
         self._readable = readable or memory
 
     @property
     def is_early(self) -> bool:
-        """Whether an episode is judged before it is written (`gate.timing`)."""
+        """Whether the gate is evaluated before the episode is written (`gate.timing`)."""
         return self._config.gate.timing == "before_write"
 
-    def judge(self, episode: Episode, slots: Slots | None, *, tau: float) -> GateVerdict:
-        """Judge an episode by the memory as it is now.
+    def evaluate(self, episode: Episode, slots: Slots | None, *, tau: float) -> GateVerdict:
+        """Compute delta_mem and beta of an episode from the current memory.
 
         Args:
             episode: The episode.
-            slots: [T+1] those that it was just written to; None where it is not written yet.
-            tau: Temperature now [return units].
+            slots: [T+1] slots that the episode was just written to; None if it is not written yet.
+            tau: Current temperature [return].
+
+        Returns:
+            Values of the T transitions.
         """
-        found = self._search(episode.state) if slots is None else self._look_up(slots, episode.state)
+        gate, memory, state = self._config.gate, self._memory, episode.state
+        nearest = gate.on_miss == "nearest"
+        if slots is None or gate.lookup == "nearest":
+            slots = memory.find(state, np.arange(len(state)), nearest=nearest)
+        else:
+            slots = memory.resolve(slots, state, nearest=nearest)  # C2
         return evaluate_gate(
             episode,
-            found,
+            slots,
             self._readable,
             self._config.gate,
             gamma=self._config.train.gamma,
@@ -53,33 +67,31 @@ class Judge:
             is_empty=self._memory.is_blind,
         )
 
-    def _look_up(self, slots: Slots, state: NDArray[np.float32]) -> Slots:
-        """Find the nodes that the gate reads for an episode just written to `slots` (C2)."""
-        gate = self._config.gate
-        if gate.lookup == "nearest":
-            return self._search(state)
-        return self._memory.resolve(slots, state, nearest=gate.on_miss == "nearest")
-
-    def _search(self, state: NDArray[np.float32]) -> Slots:
-        return self._memory.find(state, np.arange(len(state)), nearest=self._config.gate.on_miss == "nearest")
-
 
 @dataclass(frozen=True)
-class Absorbed:
-    """What writing one episode into memory decided; all None without a memory."""
+class StoredEpisode:
+    """Slots and gate values of one written episode; all None without a memory."""
 
-    slots: Slots | None = None  # [T+1] as Algorithm 2 assigned them
-    seen: Slots | None = None  # [T+1] as a reader sees them; differs only for a stale index or incentive.on_miss
+    slots: Slots | None = None  # [T+1] as assigned by Algorithm 2
+    seen: Slots | None = None  # [T+1] as the incentive reads them; differ for a stale index or incentive.on_miss
     uids: Slots | None = None  # [T+1] of `seen`
-    generation: int = 0
+    generation: int = 0  # re-projections before the write
     verdict: GateVerdict | None = None
 
     def record(
         self, episode: Episode, number: int, first_env_step: int, *, tau: float, uses_gate: bool
     ) -> EpisodeRecord:
-        """Record of the episode; what a gate said only where transitions carry one."""
+        """Make the record of the episode for the recorder.
+
+        Args:
+            episode: The episode.
+            number: Number of the episode in its run.
+            first_env_step: Env step of its first transition.
+            tau: Temperature of its transitions [return].
+            uses_gate: Whether delta_mem, beta and tau are recorded.
+        """
         verdict = self.verdict
-        gated = verdict if uses_gate else None
+        gate = verdict if uses_gate else None
         return EpisodeRecord(
             episode=number,
             first_env_step=first_env_step,
@@ -92,7 +104,7 @@ class Absorbed:
             slots=self.slots,
             h=verdict.h if verdict else None,
             h_next=verdict.h_next if verdict else None,
-            delta_mem=gated.delta_mem if gated else None,
-            beta=gated.beta if gated else None,
-            tau=tau if gated else None,
+            delta_mem=gate.delta_mem if gate else None,
+            beta=gate.beta if gate else None,
+            tau=tau if gate else None,
         )

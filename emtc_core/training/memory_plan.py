@@ -1,8 +1,8 @@
-"""What a run will hold in memory, before it starts: where the replay buffer lives, how much everything takes.
+"""Estimate of the memory that a run needs, before it starts, and the choice of the replay buffer's device.
 
-Sizes are those at the end of a long run, from the configuration alone: as many episodes as are replayed, each as long
-as the environment allows, and as many nodes as the memory keeps. A run in which episodes are shorter needs less. What
-one update needs for a moment (activations, gradients of inputs) comes on top and is not counted.
+The sizes are upper bounds from the configuration: a full replay buffer with episodes of maximum length, and a full
+episodic memory. A run with shorter episodes needs less. Temporary data of an update (activations, gradients of inputs)
+are not included.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,37 +23,38 @@ from emtc_core.memory.nodes import NODE
 from emtc_core.replay_buffer.rows import COPY_BYTES, PAGE_ROWS, most_pages, row_bytes
 
 REPLAY_SHARE = 0.5
-"""Of a GPU's free memory at the start, for the replay buffer under `train.replay_device=auto`."""
+"""Maximum fraction of the GPU's free memory for the replay buffer with `train.replay_device=auto`."""
 UPDATE_COPIES = 2
-"""Of the weights that are trained: gradient and moments."""
+"""Extra copies of the weights that training needs: gradient and moments."""
 
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Bytes by what takes them, and where."""
+    """Estimated memory by purpose, on device and host [bytes]."""
 
     device: torch.device
     replay_home: torch.device
-    on_device: Mapping[str, int]  # empty where the host computes
+    on_device: Mapping[str, int]  # empty if the run trains on the CPU
     on_host: Mapping[str, int]
     host_bytes: int
     most_replay: int
-    """How many episodes of replay the host could hold."""
+    """Maximum number of replay episodes for the host's memory."""
 
     def describe(self) -> list[str]:
-        """Write a line for each place, and one more if the host may be too small."""
-        lines = [_line("device memory", self.on_device)] if self.on_device else []
-        lines.append(_line("memory", self.on_host))
+        """Write one line for the device and one for the host, and a warning if the host may be too small."""
+        lines = [_describe_place("device memory", self.on_device)] if self.on_device else []
+        lines.append(_describe_place("memory", self.on_host))
         if (total := sum(self.on_host.values())) > self.host_bytes:
             lines.append(
-                f"Warning: the run may need up to {_size(total)} of this machine's {_size(self.host_bytes)}. "
+                f"Warning: the run may need up to {_write_size(total)} of this machine's "
+                f"{_write_size(self.host_bytes)}. "
                 f"Set train.replay={self.most_replay} or a smaller memory.capacity if its episodes are long."
             )
         return lines
 
 
 def most_steps(config: RunConfig, info: EnvInfo) -> int:
-    """Bound the env steps that reach the replay buffer; a learner from fresh episodes replays none."""
+    """Return the maximum number of env steps in the replay buffer; 0 for an on-policy learner."""
     return 0 if config.backbone == "mappo" else config.train.t_max + info.episode_limit
 
 
@@ -66,18 +67,18 @@ def plan_memory(
     free_bytes: int,
     host_bytes: int,
 ) -> MemoryPlan:
-    """Choose where the replay buffer lives, and count.
+    """Choose the device of the replay buffer, and estimate the memory of a run.
 
     Args:
-        config: The run.
+        config: Settings of the run.
         info: Sizes of one step.
-        device: Where the learner computes.
-        networks: Bytes of all weights and optimisers.
-        free_bytes: What the device has left; of no interest on the CPU.
-        host_bytes: This machine's memory.
+        device: Device of the learner.
+        networks: Size of all weights and optimizer states [bytes].
+        free_bytes: Free memory of the device [bytes]; ignored on the CPU.
+        host_bytes: Memory of this machine [bytes].
 
     Raises:
-        ConfigError: If `train.replay_device=cuda` cannot be had.
+        ConfigError: If `train.replay_device=cuda` is not possible.
     """
     train, steps = config.train, most_steps(config, info)
     replay = (1 + most_pages(train.replay, info, steps)) * PAGE_ROWS * row_bytes(info)
@@ -87,7 +88,8 @@ def plan_memory(
     on_device: dict[str, int] = {}
     if device.type != "cpu":
         batch = {"batch": train.batch * (info.episode_limit + 1) * row_bytes(info)}
-        on_device = (episodes if home == device else {}) | batch | networks_of | _searched(config, info, nodes, device)
+        search = _count_search_bytes(config, info, nodes, device)
+        on_device = (episodes if home == device else {}) | batch | networks_of | search
         if config.backbone == "cds" and config.cds.beta > 0:
             sizes = {"hidden": train.hidden, "episodes": train.batch}
             on_device["rows of CDS's predictors"] = count_pass_bytes(info, **sizes)
@@ -98,14 +100,20 @@ def plan_memory(
     on_host = on_host | {"nodes": nodes * (NODE.itemsize + 4 * info.state_dim + 12 * config.embed.dim + 8)}
     room = host_bytes - sum(size for name, size in on_host.items() if name != "replay")
     most = max(1, int(train.replay * room / max(replay, 1)))
-    return MemoryPlan(device, home, _positive(on_device), _positive(on_host), host_bytes, most)
+    return MemoryPlan(device, home, _drop_zeros(on_device), _drop_zeros(on_host), host_bytes, most)
 
 
 def choose_home(config: RunConfig, device: torch.device, replay: int, free_bytes: int) -> torch.device:
-    """Choose where replayed episodes live (`train.replay_device`).
+    """Choose the device of the replay buffer (`train.replay_device`).
+
+    Args:
+        config: Settings of the run.
+        device: Device of the learner.
+        replay: Size of the replay buffer [bytes].
+        free_bytes: Free memory of the device [bytes].
 
     Raises:
-        ConfigError: If they should lie on a GPU that is not used, or has no room for them.
+        ConfigError: If the buffer is configured for a GPU that is not used or has not enough memory.
     """
     host, wanted = torch.device("cpu"), config.train.replay_device
     if wanted == "cuda" and device.type == "cpu":
@@ -117,8 +125,8 @@ def choose_home(config: RunConfig, device: torch.device, replay: int, free_bytes
         return device if replay <= REPLAY_SHARE * free_bytes else host
     if replay + COPY_BYTES > free_bytes:
         rule = (
-            f"must be auto or cpu, because train.replay = {config.train.replay:,} episodes need up to {_size(replay)}, "
-            f"and the GPU has {_size(free_bytes)} free"
+            f"must be auto or cpu, because train.replay = {config.train.replay:,} episodes need up to "
+            f"{_write_size(replay)}, and the GPU has {_write_size(free_bytes)} free"
         )
         hint = "Or set a smaller train.replay."
         raise ConfigError(Fault("train.replay_device", "cuda", rule, hint, related=("train.replay",)))
@@ -126,24 +134,24 @@ def choose_home(config: RunConfig, device: torch.device, replay: int, free_bytes
 
 
 def free_bytes(device: torch.device) -> int:
-    """Ask a GPU what it has left."""
+    """Return the free memory of a GPU [bytes]; 0 for the CPU."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
 
 
 def count_networks(state: object) -> int:
-    """Count the bytes of a learner's state, and of what its updates keep beside the weights."""
-    return (1 + UPDATE_COPIES) * sum(x.numel() * x.element_size() for x in _tensors(state))
+    """Estimate the size of a learner's weights, gradients and moments from its state [bytes]."""
+    return (1 + UPDATE_COPIES) * sum(x.numel() * x.element_size() for x in _list_tensors(state))
 
 
-def _tensors(state: object) -> Sequence[Tensor]:
+def _list_tensors(state: object) -> Sequence[Tensor]:
     if isinstance(state, Tensor):
         return [state]
     parts: Any = state.values() if isinstance(state, Mapping) else state if isinstance(state, list | tuple) else ()
-    return [x for part in parts for x in _tensors(part)]
+    return [x for part in parts for x in _list_tensors(part)]
 
 
-def _searched(config: RunConfig, info: EnvInfo, nodes: int, device: torch.device) -> dict[str, int]:
-    """Count what a search at any distance keeps on a GPU, the nodes' states there, and what a refit needs."""
+def _count_search_bytes(config: RunConfig, info: EnvInfo, nodes: int, device: torch.device) -> dict[str, int]:
+    """Estimate the GPU memory of a search at any distance, of the nodes' states, and of a refit [bytes]."""
     if not nodes:
         return {}
     sizes: dict[str, int] = {}
@@ -156,14 +164,14 @@ def _searched(config: RunConfig, info: EnvInfo, nodes: int, device: torch.device
     return sizes
 
 
-def _positive(sizes: Mapping[str, int]) -> dict[str, int]:
+def _drop_zeros(sizes: Mapping[str, int]) -> dict[str, int]:
     return {name: size for name, size in sizes.items() if size}
 
 
-def _line(place: str, sizes: Mapping[str, int]) -> str:
-    parts = ", ".join(f"{name} {_size(size)}" for name, size in sizes.items())
-    return f"{place}: up to {_size(sum(sizes.values()))} ({parts})"
+def _describe_place(place: str, sizes: Mapping[str, int]) -> str:
+    parts = ", ".join(f"{name} {_write_size(size)}" for name, size in sizes.items())
+    return f"{place}: up to {_write_size(sum(sizes.values()))} ({parts})"
 
 
-def _size(n_bytes: int) -> str:
+def _write_size(n_bytes: int) -> str:
     return f"{n_bytes / 1e9:,.1f} GB" if n_bytes >= 5e7 else f"{n_bytes / 1e6:,.1f} MB"

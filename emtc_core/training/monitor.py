@@ -1,18 +1,18 @@
-"""What is watched while a run learns: losses that are NaN or infinite, the averages of its metrics, and its machine.
+"""Monitoring of a training run: checks of the loss, means of metrics, use of the machine, metrics of plug-ins.
 
-The trainer hands over every update and asks before it relies on the weights: at the next update, before a metrics row,
-before a checkpoint. On a GPU the loss is copied in the background, so that no update waits for the device, and the
-learner's statistics stay tensors until they are read. The batch behind a loss that is no number is kept.
+The trainer passes every loss to `LossWatch`. It checks for NaN and infinity at the next update, before a metrics row
+and before a checkpoint. On a GPU the loss is copied in the background, so that an update does not wait for the device,
+and the learner's statistics stay tensors until they are read. If a loss is not finite, its batch is saved to a file.
 
-Metrics and callbacks from outside watch, too. A metric is a function of an episode, `metric(episode) -> float`,
-recorded as `user/<its name>`. A callback is made once per run by `make(config)` and has any of
+A metric of a plug-in is a function `metric(episode) -> float`, recorded as `user/<its name>`. A callback of a plug-in
+is made once per run by `make(config)` and has one or more of these methods:
 
     on_episode(episode, env_step)       after an episode entered the memory
     on_evaluation(evaluation, env_step) after greedy test episodes; its numbers are recorded as user/eval.<name>
     on_refit(values, env_step)          after the embedder was trained; `values` are its metrics by name
 
-each of which returns None or a dictionary of numbers, recorded as `user/<name>`. They are told copies of nothing: what
-they are given is read, never changed. What one keeps is no part of a checkpoint.
+Each method returns None or a dictionary of numbers, recorded as `user/<name>`. The arguments are not copies, so a
+method must not change them. The state of a callback is not part of a checkpoint.
 """
 
 import logging
@@ -44,108 +44,114 @@ from emtc_core.rollout.episode import Episode
 
 _LOG = logging.getLogger(__name__)
 
-Learned = tuple[Batch, IncentiveInputs | None] | Sequence[Episode]
+EVENTS = ("on_episode", "on_evaluation", "on_refit")
+"""Names of the methods that a callback may have."""
+
+UpdateInputs = tuple[Batch, IncentiveInputs | None] | Sequence[Episode]
+"""Data of one update: a replayed batch with its memory values, or the episodes of a rollout."""
 
 Number = float | torch.Tensor
 
 
 @dataclass(frozen=True)
-class Pending:
-    """A loss on its way from the device."""
+class PendingLoss:
+    """A loss that is being copied from the device."""
 
     update: int
     loss: AsyncCopy
-    learned: Learned
+    inputs: UpdateInputs
 
 
 class LossWatch:
-    """Holds the updates whose loss has not been looked at."""
+    """Checks that the loss of every update is finite."""
 
     def __init__(self, folder: Path) -> None:
-        """Keep offending batches in `folder`, made on demand."""
+        """Save the batches of losses that are not finite in `folder`, which is created when needed."""
         self._folder = folder
-        self._pending: deque[Pending] = deque()
+        self._pending: deque[PendingLoss] = deque()
 
-    def watch(self, update: int, loss: Tensor, learned: Learned) -> None:
-        """Take note of one update; returns without waiting for the device."""
-        self._pending.append(Pending(update, fetch(loss), learned))
+    def watch(self, update: int, loss: Tensor, inputs: UpdateInputs) -> None:
+        """Add the loss of one update. Does not wait for the device.
+
+        Args:
+            update: Number of the update.
+            loss: The loss, a scalar.
+            inputs: The data of the update, saved if the loss is not finite.
+        """
+        self._pending.append(PendingLoss(update, fetch(loss), inputs))
 
     def check(self, *, wait: bool = False) -> None:
-        """Look at the losses that have arrived, or at all of them.
+        """Check the losses that have arrived on the host; with `wait`, wait for all of them.
 
         Raises:
-            NonFiniteLossError: At the first that is NaN or infinite, after its batch was saved.
+            NonFiniteLossError: If a loss is NaN or infinite. Its batch is saved before.
         """
         while self._pending and (wait or self._pending[0].loss.is_here()):
             pending = self._pending.popleft()
             if not math.isfinite(loss := pending.loss.wait().item()):
-                path = self._save(pending)
+                self._folder.mkdir(parents=True, exist_ok=True)
+                path = self._folder / f"non-finite-update-{pending.update:09d}.npz"
+                np.savez_compressed(path, allow_pickle=False, **_list_arrays(pending.inputs))
                 raise NonFiniteLossError(
                     f"The training loss became {loss} at update {pending.update}. Lower train.lr or "
-                    f"train.reward_scale. The batch is kept in {path}",
+                    f"train.reward_scale. The batch is saved in {path}",
                     reason="training_loss",
                     subject=pending.update,
                 )
 
-    def _save(self, pending: Pending) -> Path:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._folder / f"non-finite-update-{pending.update:09d}.npz"
-        np.savez_compressed(path, allow_pickle=False, **_arrays(pending.learned))
-        return path
 
-
-def _arrays(learned: Learned) -> dict[str, NDArray[np.generic]]:
-    """Lay out what an update saw: a replayed batch with its recall, or the episodes of a rollout end to end."""
-    if isinstance(learned, tuple):
-        batch, recalled = learned
-        fields = vars(batch) | ({} if recalled is None else vars(recalled))
+def _list_arrays(inputs: UpdateInputs) -> dict[str, NDArray[np.generic]]:
+    """Return the data of an update as NumPy arrays; the episodes of a rollout are concatenated."""
+    if isinstance(inputs, tuple):
+        batch, incentive = inputs
+        fields = vars(batch) | ({} if incentive is None else vars(incentive))
         return {name: x.cpu().numpy() if isinstance(x, Tensor) else np.asarray(x) for name, x in fields.items()}
     names = ("obs", "state", "avail", "action", "reward")
-    arrays = {name: np.concatenate([getattr(episode, name) for episode in learned]) for name in names}
-    return arrays | {"length": np.array([episode.length for episode in learned])}
+    arrays = {name: np.concatenate([getattr(episode, name) for episode in inputs]) for name in names}
+    return arrays | {"length": np.array([episode.length for episode in inputs])}
 
 
 class MachineWatch:
-    """Measures what this process takes of its machine; one call takes some tenths of a millisecond."""
+    """Measures processor time and memory of this process. One call takes a few tenths of a millisecond."""
 
     def __init__(self, device: torch.device) -> None:
-        """Begin to count processor time."""
+        """Start to count processor time."""
         self._process = psutil.Process()
         self._device = device
-        self._knows_use = device.type == "cuda"
-        self._since = self._cpu_s(), time.monotonic()
+        self._has_gpu_percent = device.type == "cuda"
+        self._last_cpu_s, self._last_time_s = self._read_cpu_s(), time.monotonic()
 
     def measure(self) -> dict[str, float]:
-        """Return the metrics of the group `machine`, of the time since the last call."""
-        (before_s, before), now = self._since, (self._cpu_s(), time.monotonic())
-        self._since = now
-        cpu_s = max(0.0, now[0] - before_s)
+        """Return the metrics of the group `machine` since the last call."""
+        cpu_s, time_s = self._read_cpu_s(), time.monotonic()
+        used_s, elapsed_s = max(0.0, cpu_s - self._last_cpu_s), time_s - self._last_time_s
+        self._last_cpu_s, self._last_time_s = cpu_s, time_s
         values = {
-            "machine/cpu_percent": 100 * cpu_s / max(now[1] - before, 1e-9),
-            "machine/cpu_seconds": cpu_s,
+            "machine/cpu_percent": 100 * used_s / max(elapsed_s, 1e-9),
+            "machine/cpu_seconds": used_s,
             "machine/memory_bytes": float(self._process.memory_info().rss),
         }
         return values | self._measure_gpu()
 
-    def _cpu_s(self) -> float:
-        """Processor time so far, with that of children that have ended [s]."""
+    def _read_cpu_s(self) -> float:
+        """Read the processor time of this process and its finished child processes [s]."""
         return sum(self._process.cpu_times()[:4])
 
     def _measure_gpu(self) -> dict[str, float]:
         if self._device.type != "cuda":
             return {}
         values = {"machine/gpu_memory_bytes": float(torch.cuda.memory_reserved(self._device))}
-        if self._knows_use:
+        if self._has_gpu_percent:
             try:
                 values["machine/gpu_percent"] = float(torch.cuda.utilization(self._device))
-            except Exception as exc:  # the library is missing or does not know the device: the others stay
-                self._knows_use = False
-                _LOG.warning("machine/gpu_percent is not recorded (%s). Get it with: %s", exc, how_to_install("gpu"))
+            except Exception as exc:  # NVIDIA's library is missing or does not support the device
+                self._has_gpu_percent = False
+                _LOG.warning("machine/gpu_percent is not recorded (%s). Install: %s", exc, how_to_install("gpu"))
         return values
 
 
 class MetricsWindow:
-    """Collects numbers by metric name and hands over their means, with what the machine was asked for meanwhile."""
+    """Collects values by metric name, and returns their means together with the metrics of the machine."""
 
     def __init__(self, device: torch.device) -> None:
         self._machine = MachineWatch(device)
@@ -165,12 +171,12 @@ class MetricsWindow:
             self._values[name].append(value)
 
     def add_shares(self, shares: Mapping[str, tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """Add a part and its whole per name; `take` divides the sums, and gives 0 where the whole is 0."""
+        """Add a part and its whole per name. `take` divides the two sums; the result is 0 if the whole is 0."""
         for name, part_and_whole in shares.items():
             self._shares[name].append(part_and_whole)
 
     def add_episode(self, episode: Episode, *, is_success: bool | None = None) -> None:
-        """Add one finished training episode; `is_success` where its return decides that."""
+        """Add one finished training episode; `is_success` is None if the environment's flag decides."""
         if is_success is not None:
             self.add({"rollout/success_rate": float(is_success)})
         self._env_steps += episode.length
@@ -189,52 +195,51 @@ class MetricsWindow:
         self._rollouts.append(elapsed)
 
     def add_times(self, times: Mapping[str, Elapsed]) -> None:
-        """Add one time per name; they are read with the other values."""
+        """Add one measured time per name. `take` reads them."""
         for name, elapsed in times.items():
             self._times[name].append(elapsed)
 
     def take(self) -> dict[str, float]:
-        """Return the mean of every name and start a new window; what lies on a device comes over in one transfer."""
+        """Return the mean of every name and start a new window. Values on a device are copied in one transfer."""
         elapsed = max(time.monotonic() - self._started, 1e-9)
-        shares = {name: _share(pairs) for name, pairs in self._shares.items()}
-        means = _fetch({name: _mean(values) for name, values in self._values.items()} | shares)
+        shares = {name: _divide_sums(pairs) for name, pairs in self._shares.items()}
+        means = _copy_to_host({name: _compute_mean(values) for name, values in self._values.items()} | shares)
         means["time/env_steps_per_second"] = self._env_steps / elapsed
-        means["time/rollout_share"] = sum(each.read_ms() for each in self._rollouts) / 1e3 / elapsed
-        means |= {name: sum(each.read_ms() for each in times) / len(times) for name, times in self._times.items()}
+        means["time/rollout_share"] = sum(time.read_ms() for time in self._rollouts) / 1e3 / elapsed
+        for name, times in self._times.items():
+            means[name] = sum(time.read_ms() for time in times) / len(times)
         self._restart()
         return means | self._machine.measure()
 
 
-def _mean(values: Sequence[Number]) -> Number:
-    """Average numbers, or tensors of one device, which stay there."""
+def _compute_mean(values: Sequence[Number]) -> Number:
+    """Compute the mean; a tensor on the same device if all values are tensors."""
     tensors = [value for value in values if isinstance(value, torch.Tensor)]
     if len(tensors) == len(values):
         return torch.stack([tensor.double() for tensor in tensors]).mean()
     return sum(float(value) for value in values) / len(values)
 
 
-def _share(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
+def _divide_sums(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
     part, whole = (torch.stack(sums).double().sum() for sums in zip(*pairs, strict=True))
     return torch.where(whole > 0, part / whole.clamp_min(torch.finfo(torch.float64).tiny), torch.zeros_like(whole))
 
 
-def _fetch(means: Mapping[str, Number]) -> dict[str, float]:
+def _copy_to_host(means: Mapping[str, Number]) -> dict[str, float]:
+    """Copy all tensors to the host in one transfer."""
     tensors = [value for value in means.values() if isinstance(value, torch.Tensor)]
-    fetched = iter(torch.stack(tensors).tolist() if tensors else [])
-    return {name: next(fetched) if isinstance(value, torch.Tensor) else value for name, value in means.items()}
-
-
-EVENTS = ("on_episode", "on_evaluation", "on_refit")
+    numbers = iter(torch.stack(tensors).tolist() if tensors else [])
+    return {name: next(numbers) if isinstance(value, torch.Tensor) else value for name, value in means.items()}
 
 
 class Hooks:
-    """The metrics and callbacks of one run; a run without any has one that does nothing."""
+    """Calls the plug-in metrics and callbacks of one run; does nothing if there are none."""
 
     def __init__(self, config: RunConfig) -> None:
-        """Load and make them.
+        """Load the metrics and make the callbacks.
 
         Raises:
-            PluginError: If one is not here, or is none.
+            PluginError: If a plug-in is not installed, or a callback has none of the methods `EVENTS`.
         """
         self._metrics: dict[str, Callable[[Episode], float]] = {
             name: get_plugin("metric", name).load() for name in split_names(config.record.metrics)
@@ -244,34 +249,34 @@ class Hooks:
         ]
 
     def on_episode(self, episode: Episode, env_step: int) -> dict[str, float]:
-        """Tell of a training episode; `env_step` is that of its last transition."""
-        measured = {name: measure(episode) for name, measure in self._metrics.items()}
-        return open_values("user", measured | self._ask("on_episode", episode, env_step))
+        """Call metrics and callbacks for a training episode; `env_step` is the step of its last transition."""
+        values = {name: metric(episode) for name, metric in self._metrics.items()}
+        return open_values("user", values | self._call_callbacks("on_episode", episode, env_step))
 
     def on_evaluation(self, evaluation: EvaluationRecord, env_step: int) -> dict[str, float]:
-        """Tell of an evaluation; its numbers have names of their own, as they come at steps of their own."""
-        told = self._ask("on_evaluation", evaluation, env_step)
-        return open_values("user", {f"eval.{name}": value for name, value in told.items()})
+        """Call callbacks for an evaluation. Names get the prefix "eval.": their env steps differ from the others."""
+        values = self._call_callbacks("on_evaluation", evaluation, env_step)
+        return open_values("user", {f"eval.{name}": value for name, value in values.items()})
 
     def on_refit(self, values: Mapping[str, float], env_step: int) -> dict[str, float]:
-        """Tell of a refit, where there was one."""
-        return open_values("user", self._ask("on_refit", dict(values), env_step)) if values else {}
+        """Call callbacks after a refit; `values` are its metrics, empty if there was no refit."""
+        return open_values("user", self._call_callbacks("on_refit", dict(values), env_step)) if values else {}
 
-    def _ask(self, event: str, about: Any, env_step: int) -> dict[str, Any]:
-        told: dict[str, Any] = {}
+    def _call_callbacks(self, event: str, subject: Any, env_step: int) -> dict[str, Any]:
+        values: dict[str, Any] = {}
         for callback in self._callbacks:
-            if hear := getattr(callback, event, None):
-                told |= hear(about, env_step) or {}
-        return told
+            if method := getattr(callback, event, None):
+                values |= method(subject, env_step) or {}
+        return values
 
 
 def make_callback(plugin: Plugin, config: RunConfig) -> Any:
-    """Make a callback.
+    """Make the callback object of a plug-in.
 
     Raises:
-        PluginError: If it hears nothing.
+        PluginError: If it has none of the methods `EVENTS`.
     """
-    made = plugin.load()(config)
-    if not any(callable(getattr(made, event, None)) for event in EVENTS):
+    callback = plugin.load()(config)
+    if not any(callable(getattr(callback, event, None)) for event in EVENTS):
         raise PluginError(f"must have one of {', '.join(EVENTS)}", key=f"callback {plugin.label}")
-    return made
+    return callback

@@ -1,15 +1,15 @@
-"""One recorded stream of episodes, judged again under other readings of the paper.
+"""Replay the recorded episodes of a run through other configurations of memory, embedder and gate ("readings").
 
-Memory, embedder, gate and temperature of a run are pure functions of the episodes that it collected, so any
-other configuration of them can be asked what it would have said to the same stream. Learner and actor are not
-involved: what would have been collected under those other gates is another question, which only a run answers.
+Memory, embedder, gate and temperature depend only on the collected episodes. So the values that another configuration
+would have computed from the same episodes can be computed afterwards. Learner and actor are not part of this: which
+episodes another gate would have collected can only be found out by a new run.
 
-What readings may share without changing a number: nothing that a gate says decides what is written, so readings that
-differ in `gate.*` and `incentive.*` alone write one memory, refit one embedder on the same samples and embed the
-same states. There is one way back: under `lru_touch_on_read` a gate's lookups decide which node a full memory evicts.
-So each gate's order of eviction is kept apart, and before the first eviction the readings part ways, each with its own
-order. Readings that differ in `memory.*` or `embed.*` share nothing but the recording: who merged decides how many
-nodes there are, hence which of them a refit draws, hence every weight and embedding after the first refit.
+Which readings share one memory: a gate does not affect what is written. So readings that differ only in `gate.*` and
+`incentive.*` share one memory, one embedder with the same refit samples, and all embeddings. There is one exception:
+under `lru_touch_on_read` the lookups of a gate affect which node a full memory evicts. So the eviction order of each
+gate is tracked separately, and before the first eviction every reading gets its own copy of the memory with its own
+order. Readings that differ in `memory.*` or `embed.*` share nothing but the episodes: merging determines the number of
+nodes, hence the samples of a refit, hence all weights and embeddings after the first refit.
 """
 
 import copy
@@ -32,26 +32,28 @@ from emtc_core.replay_buffer.buffer import ReplayBuffer
 from emtc_core.rollout.episode import Episode, discounted_returns
 from emtc_core.schedules import Every
 from emtc_core.training.episodic import EpisodicPart
-from emtc_core.training.judge import Judge
+from emtc_core.training.judge import EpisodeGate
 
 Values = NDArray[np.float64]
 Slots = NDArray[np.int64]
 BAND = (0.1, 0.9)
-_OF_THE_GATE = ("gate.", "incentive.", "preset")
+"""Quantiles of `ReadingPoint.delta_new` and `beta_new`."""
+_GATE_KEYS = ("gate.", "incentive.", "preset")
+"""Prefixes of settings that do not affect what is written to the memory."""
 
 
 @dataclass(frozen=True)
 class ReadingPoint:
-    """What one reading said since the last point, and of its memory at this moment."""
+    """Values of one reading over the transitions since the last point, and of its memory at this env step."""
 
     env_step: int
-    tau: float  # return units
+    tau: float  # [return]
     delta_new: tuple[float, float, float]  # mean, 10 % and 90 % quantile over the new transitions [return]
-    beta_new: tuple[float, float, float]  # likewise [fraction]
+    beta_new: tuple[float, float, float]  # mean, 10 % and 90 % quantile over the new transitions [fraction]
     delta_links: float  # mean over the memory's links [return]; NaN without a link
-    beta_links: float
-    merge_rate: float  # of the states written since the last point
-    closed: float  # share of the new transitions with beta < CLOSED_BELOW
+    beta_links: float  # mean over the memory's links [fraction]; NaN without a link
+    merge_rate: float  # fraction of the states written since the last point that merged into a node
+    closed: float  # fraction of the new transitions with beta < CLOSED_BELOW
     size: int  # nodes
 
 
@@ -63,57 +65,60 @@ def read_together(
     points: int = 100,
     on_step: Callable[[int], None] = lambda _: None,
 ) -> list[list[ReadingPoint]]:
-    """Write and judge every episode in its order by readings that write one memory, refits falling due as in training.
+    """Write every episode and evaluate the gates of readings that share one memory, with refits as in training.
 
     Args:
-        configs: The readings; their `train.t_max` spaces the points and cools tau.
+        configs: The readings. Their `train.t_max` sets the distance of the points and the decay of tau.
         info: Sizes of the environment.
-        episodes: The recorded stream, in the order in which it entered the memory.
-        points: How many points the curves get, about.
-        on_step: Hears every env step reached.
+        episodes: The recorded episodes, in the order in which they were written to the memory.
+        points: Approximate number of points per reading.
+        on_step: Called with the env step after every episode.
+
+    Returns:
+        The points of each reading, in the order of `configs`.
 
     Raises:
-        ValueError: If they write different memories.
+        ValueError: If the readings write different memories.
     """
     if len(find_shared(configs)) != 1:
-        raise ValueError("readings that are judged together must write one memory")
-    lanes = [_Lane(configs, info, points)]
+        raise ValueError("The configurations must write one memory: only gate.* and incentive.* may differ.")
+    groups = [_MemoryGroup(configs, info, points)]
     for number, episode in enumerate(episodes, start=1):
-        if len(lanes) < len(configs) and lanes[0].may_evict(episode):
-            lanes = lanes[0].part_ways()
-        for lane in lanes:
-            lane.take(episode, number)
-        on_step(lanes[0].env_step)
-    return [judged.points for lane in lanes for judged in lane.judged]
+        if len(groups) < len(configs) and groups[0].may_evict(episode):
+            groups = groups[0].split()
+        for group in groups:
+            group.add(episode, number)
+        on_step(groups[0].env_step)
+    return [reading.points for group in groups for reading in group.readings]
 
 
 def find_shared(configs: Sequence[RunConfig]) -> list[list[int]]:
-    """Group readings, by their places, that write one memory; see the module."""
+    """Group readings that write the same memory (see the module); return their indices."""
     groups: dict[str, list[int]] = {}
-    for place, config in enumerate(configs):
-        kept = {key: value for key, value in flatten(config).items() if not key.startswith(_OF_THE_GATE)}
-        groups.setdefault(repr(sorted(kept.items())), []).append(place)
+    for index, config in enumerate(configs):
+        settings = {key: value for key, value in flatten(config).items() if not key.startswith(_GATE_KEYS)}
+        groups.setdefault(repr(sorted(settings.items())), []).append(index)
     return list(groups.values())
 
 
-class _Recency:
-    """A memory as one gate reads it, with the order in which the nodes would leave had it been the only one."""
+class _EvictionOrder:
+    """A view of a shared memory for one gate. Tracks the eviction order that this gate alone would cause."""
 
     def __init__(self, memory: EpisodicMemory) -> None:
         self._memory = memory
-        self._last = np.zeros(0, np.int64)  # by slot: when it was touched last
-        self._clock = 0
+        self._last_touch = np.zeros(0, np.int64)  # by slot: value of the counter at the last touch
+        self._counter = 0
 
     def touch(self, slots: Slots) -> None:
-        """Make slots the newest, one after the other; negative ones are skipped."""
+        """Move slots to the newest end, one after the other; negative slots are skipped."""
         slots = slots[slots >= 0]
-        if len(slots) and slots.max() >= len(self._last):
-            self._last = np.pad(self._last, (0, slots.max() + 1))
-        self._last[slots] = self._clock + np.arange(len(slots))
-        self._clock += len(slots)
+        if len(slots) and slots.max() >= len(self._last_touch):
+            self._last_touch = np.pad(self._last_touch, (0, slots.max() + 1))
+        self._last_touch[slots] = self._counter + np.arange(len(slots))
+        self._counter += len(slots)
 
     def recall(self, slots: Slots) -> Recall:
-        """Read nodes, which touches them."""
+        """Read nodes and touch them."""
         self.touch(slots.ravel())
         return self._memory.recall(slots)
 
@@ -122,129 +127,126 @@ class _Recency:
         return self._memory.successors(slots)
 
     def list_order(self) -> Slots:
-        """List all slots from the next to be evicted to the last."""
-        return np.argsort(self._last[: self._memory.size])
+        """List all slots, the next to be evicted first."""
+        return np.argsort(self._last_touch[: self._memory.size])
 
 
-class _Judged:
-    """One reading's gate and temperature, and what it has said."""
+class _Reading:
+    """Gate, temperature and points of one reading."""
 
-    def __init__(self, config: RunConfig, memory: EpisodicMemory, recency: _Recency | None) -> None:
+    def __init__(self, config: RunConfig, memory: EpisodicMemory, order: _EvictionOrder | None) -> None:
         self.config = config
-        self.recency = recency
+        self.order = order
         self.points: list[ReadingPoint] = []
-        self._judge = Judge(config, memory, readable=recency)
+        self._gate = EpisodeGate(config, memory, readable=order)
         self._temperature = Temperature(config.gate, t_max=config.train.t_max)
         self._tau = 0.0
         self._verdicts: list[GateVerdict] = []
 
     @property
     def is_early(self) -> bool:
-        return self._judge.is_early
+        return self._gate.is_early
 
-    def with_memory(self, memory: EpisodicMemory) -> "_Judged":
-        """Go on over another memory, alone there."""
+    def with_memory(self, memory: EpisodicMemory) -> "_Reading":
+        """Copy this reading for a memory that it does not share."""
         other = copy.copy(self)
-        other.recency = None
-        other._judge = Judge(self.config, memory)
+        other.order = None
+        other._gate = EpisodeGate(self.config, memory)
         return other
 
-    def take(self, episode: Episode, slots: Slots | None, env_step: int) -> None:
+    def evaluate(self, episode: Episode, slots: Slots | None, env_step: int) -> None:
         self._tau = self._temperature.at(env_step)
-        verdict = self._judge.judge(episode, slots, tau=self._tau)
+        verdict = self._gate.evaluate(episode, slots, tau=self._tau)
         returns = discounted_returns(episode.reward, self.config.train.gamma)[:-1]
         self._temperature.observe(verdict.delta_mem, returns)
         self._verdicts.append(verdict)
 
-    def measure(self, env_step: int, error: Values, merge_rate: float, size: int) -> None:
+    def add_point(self, env_step: int, error: Values, merge_rate: float, size: int) -> None:
         """Add a point; `error` is delta_mem along the memory's links, without NaN."""
         verdicts, self._verdicts = self._verdicts, []
         delta = np.concatenate([verdict.delta_mem for verdict in verdicts])
         beta = np.concatenate([verdict.beta for verdict in verdicts])
+        beta_links = np.nan
+        if len(error):
+            law = make_gate_law(self.config.gate)
+            beta_links = float(law.coefficient(error, self._tau, unknown_context(error.shape)).mean())
         point = ReadingPoint(
             env_step=env_step,
             tau=self._tau,
-            delta_new=_describe(delta[np.isfinite(delta)]),
-            beta_new=_describe(beta),
+            delta_new=_summarize(delta[np.isfinite(delta)]),
+            beta_new=_summarize(beta),
             delta_links=float(error.mean()) if len(error) else np.nan,
-            beta_links=self._beta_of_links(error),
+            beta_links=beta_links,
             merge_rate=merge_rate,
             closed=float((beta < CLOSED_BELOW).mean()),
             size=size,
         )
         self.points.append(point)
 
-    def _beta_of_links(self, error: Values) -> float:
-        if not len(error):
-            return np.nan
-        law = make_gate_law(self.config.gate)
-        return float(law.coefficient(error, self._tau, unknown_context(error.shape)).mean())
 
-
-class _Lane:
-    """One memory with its embedder and duties, and the readings that write it alike."""
+class _MemoryGroup:
+    """One memory with its embedder, and the readings that share it."""
 
     def __init__(self, configs: Sequence[RunConfig], info: EnvInfo, points: int) -> None:
         config = self._config = configs[0]
         self._info = info
         self._part = EpisodicPart(config, info, device=torch.device("cpu"))
-        self._buffer = ReplayBuffer(1, info)  # stays empty: nothing is learned
+        self._buffer = ReplayBuffer(1, info)  # stays empty: there is no learner
         self._refit = Every(config.embed.interval)
         self._target = Every(config.train.target_interval)
         self._point = Every(max(1, config.train.t_max // points))
         self.env_step = 0
         memory = self._part.memory
-        shares = len(configs) > 1
-        self.judged = [_Judged(each, memory, _Recency(memory) if shares else None) for each in configs]
+        is_shared = len(configs) > 1
+        self.readings = [_Reading(each, memory, _EvictionOrder(memory) if is_shared else None) for each in configs]
 
-    def take(self, episode: Episode, number: int) -> None:
+    def add(self, episode: Episode, number: int) -> None:
+        """Write one episode, and evaluate the gate of each reading on it."""
         self.env_step += episode.length
-        for judged in self.judged:
-            if judged.is_early:
-                judged.take(episode, None, self.env_step)
+        for reading in self.readings:
+            if reading.is_early:
+                reading.evaluate(episode, None, self.env_step)
         slots = self._part.write(episode, number)
-        for judged in self.judged:
-            if judged.recency:
-                judged.recency.touch(slots[::-1])  # as the walk of Algorithm 2 does
-            if not judged.is_early:
-                judged.take(episode, slots, self.env_step)
+        for reading in self.readings:
+            if reading.order:
+                reading.order.touch(slots[::-1])  # Algorithm 2 writes backwards
+            if not reading.is_early:
+                reading.evaluate(episode, slots, self.env_step)
         if self._target.due(number * self._config.train.updates_per_episode):
             self._part.on_target_update()
         if self._refit.due(self.env_step):
             self._part.refit(self._buffer)
         if self._point.due(self.env_step):
-            self._measure()
-
-    def _measure(self) -> None:
-        error = self._part.memory.delta_mem()
-        error = error[np.isfinite(error)]
-        merge_rate = self._part.metrics()["memory/merge_rate"]
-        for judged in self.judged:
-            judged.measure(self.env_step, error, merge_rate, self._part.memory.size)
+            error = self._part.memory.delta_mem()
+            error = error[np.isfinite(error)]
+            merge_rate = self._part.metrics()["memory/merge_rate"]
+            for reading in self.readings:
+                reading.add_point(self.env_step, error, merge_rate, self._part.memory.size)
 
     def may_evict(self, episode: Episode) -> bool:
-        """Whether writing the episode could need the place of a node, in an order that lookups have a say in."""
+        """Whether writing the episode could evict a node, in an order that depends on the gate's lookups."""
         memory = self._part.memory
-        is_said = memory.config.evict == "lru" and memory.config.lru_touch_on_read
-        return is_said and memory.size + len(episode.state) > memory.capacity
+        depends_on_lookups = memory.config.evict == "lru" and memory.config.lru_touch_on_read
+        return depends_on_lookups and memory.size + len(episode.state) > memory.capacity
 
-    def part_ways(self) -> "list[_Lane]":
-        """Give every reading a memory of its own that goes on as this one."""
-        return [self._go_on_with(judged) for judged in self.judged]
+    def split(self) -> "list[_MemoryGroup]":
+        """Copy this group for each reading, with the reading's eviction order."""
+        groups: list[_MemoryGroup] = []
+        for reading in self.readings:
+            assert reading.order is not None
+            state = self._part.get_state()
+            state["memory"]["table"]["order"] = torch.from_numpy(reading.order.list_order())
+            group = copy.copy(self)
+            group._refit, group._target, group._point = map(copy.copy, (self._refit, self._target, self._point))
+            group._part = EpisodicPart(reading.config, self._info, device=torch.device("cpu"))
+            group._part.set_state(state)
+            group.readings = [reading.with_memory(group._part.memory)]
+            groups.append(group)
+        return groups
 
-    def _go_on_with(self, judged: _Judged) -> "_Lane":
-        assert judged.recency is not None
-        state = self._part.get_state()
-        state["memory"]["table"]["order"] = torch.from_numpy(judged.recency.list_order())
-        lane = copy.copy(self)
-        lane._refit, lane._target, lane._point = map(copy.copy, (self._refit, self._target, self._point))
-        lane._part = EpisodicPart(judged.config, self._info, device=torch.device("cpu"))
-        lane._part.set_state(state)
-        lane.judged = [judged.with_memory(lane._part.memory)]
-        return lane
 
-
-def _describe(values: Values) -> tuple[float, float, float]:
+def _summarize(values: Values) -> tuple[float, float, float]:
+    """Return the mean and the quantiles `BAND`; NaN without values."""
     if not len(values):
         return (np.nan, np.nan, np.nan)
     low, high = np.quantile(values, BAND).tolist()

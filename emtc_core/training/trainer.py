@@ -2,18 +2,18 @@
 
 Glossary
     run          one configuration trained once, with one seed
-    round        one episode in each of the B environments, acted by the same weights
-    episode      one game from reset to its end; numbered 1, 2, 3… in the order of entering the memory
+    round        one episode in each of the B environments, played with the same weights
+    episode      one game from reset to its end; numbered 1, 2, 3… in the order in which the memory stores them
     env step     one transition of a training episode; evaluation steps are not counted
     update       one gradient step of the learner on a batch of episodes
     refit        one call of Algorithm 1: the embedder is trained on a sample of the memory
-    re-projection  every node is embedded anew after a refit, and the index rebuilt
+    re-projection  after a refit, all nodes are embedded again and the index is rebuilt
     snapshot     a copy of the memory's columns, recorded for the pages
 
-Nothing here prints or knows SQL: what is observed goes to the recorder, commands come from the control.
-They are obeyed between two environment steps and between two updates; there questions are answered, too, which
-leave no trace in the training. A stop abandons an evaluation or the stepping of a round, which their seeds repeat
-exactly; episodes that were played but not learned from yet become part of the state.
+The trainer writes its observations to the recorder and reads commands from the control.
+It handles commands between two environment steps and between two updates. It also answers questions there; a question
+does not change the training. On stop, a running evaluation or rollout is discarded. On resume it is repeated with the
+same seeds. Finished episodes that were not learned from yet are part of the checkpoint.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ import torch
 
 from emtc_core.arrays import derive_seed, make_generator
 from emtc_core.config.run import RunConfig
-from emtc_core.control import Control, Question, Steering, StopRequested
+from emtc_core.control import CommandHandler, Control, Question, StopRequested
 from emtc_core.devices import Stopwatch, choose_threads
 from emtc_core.envs.base import VectorEnv
 from emtc_core.gate.gate import Temperature
@@ -33,14 +33,14 @@ from emtc_core.learner.learner import ValueLearner, make_learner
 from emtc_core.learner.targets import LearnerStats
 from emtc_core.recorder import Recorder
 from emtc_core.replay_buffer.buffer import Batch, ReplayBuffer
-from emtc_core.rollout.collector import Collector, FreshEpisodes, pack_episodes, unpack_episodes
+from emtc_core.rollout.collector import Collector, RolloutBuffer, pack_episodes, unpack_episodes
 from emtc_core.rollout.episode import Episode, discounted_returns
-from emtc_core.schedules import exploration, make_duties
+from emtc_core.schedules import exploration, make_intervals
 from emtc_core.training.checkpoint import BestSoFar, CheckpointStore
 from emtc_core.training.episodic import make_episodic_system
 from emtc_core.training.evaluation import Evaluator
 from emtc_core.training.memory_plan import count_networks, free_bytes, most_steps, plan_memory
-from emtc_core.training.monitor import Hooks, Learned, LossWatch, MetricsWindow
+from emtc_core.training.monitor import Hooks, LossWatch, MetricsWindow, UpdateInputs
 
 
 @dataclass(frozen=True)
@@ -54,11 +54,11 @@ class RunSummary:
     win_rate: float | None
     return_mean: float | None
     success_rate: float | None = None
-    """Of the last evaluation, where the return decides what a success is."""
+    """Success rate of the last evaluation. None unless `memory.success = return_threshold`."""
 
 
 class Trainer:
-    """One run: environments, episodic part, replay buffer and learner, joined by Algorithm 3."""
+    """Trains one run: environments, episodic memory, replay buffer and learner (Algorithm 3)."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Trainer:
             home=self.memory_plan.replay_home,
             most_steps=most_steps(config, env.info),
         )
-        self._fresh = FreshEpisodes(config.mappo.rollout_steps)
+        self._rollout = RolloutBuffer(config.mappo.rollout_steps)
         self._collector = Collector(env, reward_scale=train.reward_scale, seed=config.seed, stream="rollout")
         self._evaluator = Evaluator(
             eval_env,
@@ -116,7 +116,7 @@ class Trainer:
             "episodic": self._episodic,
             "temperature": self._temperature,
             "replay_buffer": self._replay_buffer,
-            "fresh": self._fresh,
+            "fresh": self._rollout,
             "best": self._best,
         }
         self._window = MetricsWindow(device)
@@ -128,178 +128,184 @@ class Trainer:
         self._last_batch: Batch | None = None
         self._last_evaluation: tuple[float, float] | None = None
         self._last_success_rate: float | None = None
-        self._duties = make_duties(config)
-        self._to_take: list[Episode] = []  # of this round, played and not yet in memory
-        self._updates_owed = 0  # to the last episode that was taken
-        self._steering = Steering(control, before_pause=recorder.flush, answer=self._answer)
-        self._obey = self._steering.obey
+        self._intervals = make_intervals(config)
+        self._pending_episodes: list[Episode] = []  # played in this round, not processed yet
+        self._pending_updates = 0  # for the last processed episode
+        self._commands = CommandHandler(control, before_pause=recorder.flush, answer=self._answer)
+        self._handle_commands = self._commands.handle
 
     def run(self) -> RunSummary:
-        """Train until the budget is spent or somebody says stop; leave a checkpoint either way."""
+        """Train until `train.t_max` env steps or a stop command. Write a checkpoint in both cases."""
+        status: Literal["finished", "stopped"] = "finished"
         try:
-            while self.env_step < self._config.train.t_max or self._is_inside_a_round:
-                self._report()
+            while self.env_step < self._config.train.t_max or self._is_in_round:
+                self._run_due_tasks()
                 self.step()
                 self._on_progress(self.env_step)
             self._finish()
         except StopRequested:
-            self.checkpoints.leave(self.env_step, self._durable_state())
-            return self._summary("stopped")
+            status = "stopped"
+            self.checkpoints.save_final(self.env_step, self._get_durable_state())
         finally:
             self.checkpoints.wait()
-        return self._summary("finished")
+        win_rate, return_mean = self._last_evaluation or (None, None)
+        counts = (self.env_step, self._episode, self._updates)
+        return RunSummary(status, *counts, win_rate, return_mean, self._last_success_rate)
 
     def step(self) -> None:
-        """Play one round and learn from it (Algorithm 3, lines of the outer loop), or go on with the round begun.
+        """Play one round and learn from it (Algorithm 3, outer loop), or continue an interrupted round.
 
         Raises:
-            StopRequested: If somebody said stop; the next call goes on exactly there.
+            StopRequested: On a stop command. The next call continues at the same point.
         """
-        if not self._is_inside_a_round:
-            self._to_take = self._play()
-        while self._is_inside_a_round:
-            self._obey()
-            if not self._updates_owed:
-                self._take(self._to_take.pop(0))
+        if not self._is_in_round:
+            self._pending_episodes = self._play()
+        while self._is_in_round:
+            self._handle_commands()
+            if not self._pending_updates:
+                self._process_episode(self._pending_episodes.pop(0))
             self._learn()
-            if self._duties["refit"].due(self.env_step):
-                refitted = self._episodic.refit(self._replay_buffer)
-                self._window.add(refitted | self._hooks.on_refit(refitted, self.env_step))
+            if self._intervals["refit"].due(self.env_step):
+                metrics = self._episodic.refit(self._replay_buffer)
+                self._window.add(metrics | self._hooks.on_refit(metrics, self.env_step))
             if self.env_step >= self._config.train.t_max:
-                self._to_take = []
+                self._pending_episodes = []
 
     @property
-    def _is_inside_a_round(self) -> bool:
-        return bool(self._to_take or self._updates_owed)
+    def _is_in_round(self) -> bool:
+        return bool(self._pending_episodes or self._pending_updates)
 
     def _play(self) -> list[Episode]:
         watch = Stopwatch(self._device)
         episodes = self._collector.collect(
-            self._learner, epsilon=self._epsilon(), round=(self._round,), between_steps=self._obey
+            self._learner, epsilon=self._epsilon(), round=(self._round,), between_steps=self._handle_commands
         )
         self._window.add_rollout_time(watch.stop())
         self._round += 1
         return episodes
 
-    def _take(self, episode: Episode) -> None:
-        """Count, remember, judge, store and record one episode."""
+    def _process_episode(self, episode: Episode) -> None:
+        """Write one episode to the memory, compute its gate, store it for replay and record it."""
         self._episode += 1
         first = self.env_step + 1
         self.env_step += episode.length
         tau = self._tau()
-        absorbed = self._episodic.absorb(episode, number=self._episode, tau=tau)
-        verdict = absorbed.verdict
-        if verdict is not None:
+        stored = self._episodic.absorb(episode, number=self._episode, tau=tau)
+        gate = stored.verdict
+        if gate is not None:
             returns = discounted_returns(episode.reward, self._config.train.gamma)[:-1]
-            self._temperature.observe(verdict.delta_mem, returns)
+            self._temperature.observe(gate.delta_mem, returns)
         train, uses_gate = self._config.train, self._config.uses_gate
-        gated = verdict.beta if verdict is not None and uses_gate else None
         if self._learner.on_policy:
-            self._fresh.add(episode)
+            self._rollout.add(episode)
         else:
             self._replay_buffer.add(
                 episode,
-                slots=absorbed.seen,
-                uids=absorbed.uids,
-                generation=absorbed.generation,
-                beta=gated,
+                slots=stored.seen,
+                uids=stored.uids,
+                generation=stored.generation,
+                beta=gate.beta if gate is not None and uses_gate else None,
                 number=self._episode,
             )
-        self._recorder.record_episode(absorbed.record(episode, self._episode, first, tau=tau, uses_gate=uses_gate))
-        self._window.add_episode(episode, is_success=self._judge(episode.episode_return))
+        self._recorder.record_episode(stored.record(episode, self._episode, first, tau=tau, uses_gate=uses_gate))
+        self._window.add_episode(episode, is_success=self._is_success(episode.episode_return))
         self._window.add(self._hooks.on_episode(episode, self.env_step))
         if not self._learner.on_policy and len(self._replay_buffer) >= max(train.burn_in, train.batch):
-            self._updates_owed = train.updates_per_episode
+            self._pending_updates = train.updates_per_episode
 
     def _learn(self) -> None:
-        """Make the updates that one more episode allows, none while the buffer fills."""
+        """Do the updates of the last processed episode. There are none before the buffer holds `train.burn_in`."""
         learner = self._learner
         if learner.on_policy is True:
-            episodes = self._fresh.take_when_full()
+            episodes = self._rollout.pop_when_full()
             if episodes:
                 self._count_update(learner.update_rollout(episodes, env_step=self.env_step), episodes)
             return
-        while self._updates_owed:
-            self._obey()
+        while self._pending_updates:
+            self._handle_commands()
             self._update(learner)
-            self._updates_owed -= 1
+            self._pending_updates -= 1
         if learner.on_episodes(self._episode * self._config.train.updates_per_episode):
             self._episodic.on_target_update()
 
     def _update(self, learner: ValueLearner) -> None:
-        """Replay a batch of episodes with what the memory now says of their successors."""
+        """Update the learner on a sampled batch, with the current memory values of the successor states."""
         watch = Stopwatch(self._device)
         batch = self._replay_buffer.sample(
             self._config.train.batch, make_generator(self._config.seed, "replay", self._updates)
         )
         batch, inputs = self._episodic.recall(batch, self._replay_buffer, tau=self._tau())
-        recalled = watch.stop()
+        lookup_time = watch.stop()
         stats = learner.update(batch, inputs, env_step=self.env_step)
         if stats.episode_error is not None and self._config.cds.replay == "episode_per":
             self._replay_buffer.set_priorities(batch.indices, stats.episode_error)
         self._count_update(stats, (batch, inputs))
         self._last_batch = batch
-        self._window.add_times({"memory/lookup_ms": recalled, "time/update_ms": watch.stop()})
+        self._window.add_times({"memory/lookup_ms": lookup_time, "time/update_ms": watch.stop()})
 
-    def _count_update(self, stats: LearnerStats, learned: Learned) -> None:
+    def _count_update(self, stats: LearnerStats, inputs: UpdateInputs) -> None:
         self._losses.check()
         self._updates += 1
-        self._losses.watch(self._updates, stats["train/loss"], learned)
+        self._losses.watch(self._updates, stats["train/loss"], inputs)
         self._window.add(stats)
         self._window.add_shares(stats.shares)
 
-    def _report(self) -> None:
-        """Do what is due between two rounds."""
-        step, duties = self.env_step, self._duties
-        if step == 0 or self._is_inside_a_round:
+    def _run_due_tasks(self) -> None:
+        """Record, evaluate and save what is due. Called between two rounds."""
+        step, intervals = self.env_step, self._intervals
+        if step == 0 or self._is_in_round:
             return
-        if duties["gate_stats"].due(step):
+        if intervals["gate_stats"].due(step):
             self._record_gate_stats()
-        if duties["metrics"].due(step):
+        if intervals["metrics"].due(step):
             self._record_metrics()
-        if duties["evaluation"].due(step):
+        if intervals["evaluation"].due(step):
             self._evaluate()
-        if self._config.record.snapshots and duties["snapshot"].due(step):
+        if self._config.record.snapshots and intervals["snapshot"].due(step):
             self._record_snapshot()
-        if duties["checkpoint"].due(step):
-            self.checkpoints.begin(step, self._durable_state())
+        if intervals["checkpoint"].due(step):
+            self.checkpoints.begin(step, self._get_durable_state())
 
     def _finish(self) -> None:
-        """Leave the last state of everything behind, once."""
-        for name, act in (
+        """Record, evaluate and save the final state, unless this was already done at this step."""
+        for name, task in (
             ("gate_stats", self._record_gate_stats),
             ("metrics", self._record_metrics),
             ("evaluation", self._evaluate),
             ("snapshot", self._record_snapshot),
         ):
-            if self._duties[name].last < self.env_step:
-                self._duties[name].last = self.env_step
-                act()
-        self.checkpoints.leave(self.env_step, self._durable_state())
+            if self._intervals[name].last < self.env_step:
+                self._intervals[name].last = self.env_step
+                task()
+        self.checkpoints.save_final(self.env_step, self._get_durable_state())
 
     def _evaluate(self) -> None:
         try:
-            record, values = self._evaluator.evaluate(self._learner, self.env_step, between_steps=self._steering.hold)
+            record, values = self._evaluator.evaluate(
+                self._learner, self.env_step, between_steps=self._commands.handle_without_questions
+            )
         except StopRequested:
-            self._duties["evaluation"].force_due()  # the resumed run makes it anew
+            self._intervals["evaluation"].force_due()  # the resumed run repeats the evaluation
             raise
         self._last_evaluation = (float(record.won.mean()), float(record.returns.mean()))
         self._recorder.record_evaluation(record)
         metrics = {"eval/q_start": values.q_start, "eval/overestimation": values.overestimation}
-        judged = [self._judge(float(value)) for value in record.returns]
-        known = [is_success for is_success in judged if is_success is not None]
-        if known:
-            metrics["eval/success_rate"] = self._last_success_rate = sum(known) / len(known)
+        successes = [is_success for x in record.returns if (is_success := self._is_success(float(x))) is not None]
+        if successes:
+            metrics["eval/success_rate"] = self._last_success_rate = sum(successes) / len(successes)
         self._recorder.record_metrics(self.env_step, metrics | self._hooks.on_evaluation(record, self.env_step))
         if self._best.beats(record):
-            self._recorder.flush()  # what names the best evaluation is never behind its policy
+            self._recorder.flush()  # the row of the best evaluation must exist before its policy file
             self.checkpoints.save_best(self.env_step, self._learner.get_state())
 
     def _answer(self, question: Question) -> None:
-        """Show what the present policy does, beside the training and not as a part of it."""
-        n_envs, listen = self._config.train.n_envs, self._steering.listen
+        """Play the episodes that a question asks for, with the current policy. The training does not change."""
         answer = self._evaluator.answer(
-            self._learner, self.env_step, question, n_training_envs=n_envs, between_steps=listen
+            self._learner,
+            self.env_step,
+            question,
+            n_training_envs=self._config.train.n_envs,
+            between_steps=self._commands.poll,
         )
         self._recorder.record_asked(answer)
 
@@ -309,10 +315,11 @@ class Trainer:
 
     def _record_metrics(self) -> None:
         self._losses.check(wait=True)
-        judged = {} if self._last_batch is None else self._episodic.judge(self._last_batch, tau=self._tau())
-        values = judged | self._window.take() | self._episodic.metrics() | {"train/updates": float(self._updates)}
+        batch, tau = self._last_batch, self._tau()
+        values = {} if batch is None else self._episodic.measure_gate(batch, tau=tau)
+        values |= self._window.take() | self._episodic.metrics() | {"train/updates": float(self._updates)}
         if self._config.uses_gate:
-            values["gate/tau"] = self._tau()
+            values["gate/tau"] = tau
         self._recorder.record_metrics(self.env_step, values)
 
     def _record_snapshot(self) -> None:
@@ -320,14 +327,14 @@ class Trainer:
         if snapshot is not None:
             self._recorder.record_snapshot(snapshot)
 
-    def _durable_state(self) -> dict[str, Any]:
-        """Collect the state when its rows are durable, so that the database is never behind a checkpoint."""
+    def _get_durable_state(self) -> dict[str, Any]:
+        """Flush the recorder, then return the state: the database has every row before the checkpoint is written."""
         self._losses.check(wait=True)
         self._recorder.flush()
         return self.get_state()
 
     def get_state(self) -> dict[str, Any]:
-        """Copy every stateful part, as tensors and plain values: what is returned stays as training goes on."""
+        """Copy the state of every part, as tensors and plain values. Later training does not change the copy."""
         return {
             "env_step": self.env_step,
             "episode": self._episode,
@@ -335,14 +342,14 @@ class Trainer:
             "updates": self._updates,
             "last_evaluation": self._last_evaluation,
             "last_success_rate": self._last_success_rate,
-            "duties": {name: duty.last for name, duty in self._duties.items()},
-            "to_take": pack_episodes(self._to_take),
-            "updates_owed": self._updates_owed,
+            "duties": {name: interval.last for name, interval in self._intervals.items()},
+            "to_take": pack_episodes(self._pending_episodes),
+            "updates_owed": self._pending_updates,
             **{name: part.get_state() for name, part in self._stateful.items()},
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Restore what `get_state` collected; training goes on as if it had never stopped."""
+        """Restore the result of `get_state`. Training continues with identical results."""
         self.env_step = state["env_step"]
         self._episode = state["episode"]
         self._round = state["round"]
@@ -350,26 +357,21 @@ class Trainer:
         self._last_evaluation = state["last_evaluation"]
         self._last_success_rate = state.get("last_success_rate")  # absent in older checkpoints
         for name, last in state["duties"].items():
-            self._duties[name].last = last
+            self._intervals[name].last = last
         for name, part in self._stateful.items():
-            if name in state or name not in ("temperature", "best"):  # older checkpoints have none
+            if name in state or name not in ("temperature", "best"):  # absent in older checkpoints
                 part.set_state(state[name])
-        self._to_take = unpack_episodes(state.get("to_take", []))
-        self._updates_owed = state.get("updates_owed", 0)
+        self._pending_episodes = unpack_episodes(state.get("to_take", []))
+        self._pending_updates = state.get("updates_owed", 0)
 
     def _epsilon(self) -> float:
         # an on-policy learner explores by sampling its own policy
         return 1.0 if self._learner.on_policy else exploration(self._config.train, self.env_step)
 
-    def _judge(self, episode_return: float) -> bool | None:
-        """Whether a return is a success, where returns decide that; None where the environment does."""
+    def _is_success(self, episode_return: float) -> bool | None:
+        """Whether a return is a success. None if the environment's flag decides (`memory.success = flag`)."""
         memory = self._config.memory
         return None if memory.success == "flag" else memory.is_success(won=False, episode_return=episode_return)
 
     def _tau(self) -> float:
         return self._temperature.at(self.env_step)
-
-    def _summary(self, status: Literal["finished", "stopped"]) -> RunSummary:
-        win_rate, return_mean = self._last_evaluation or (None, None)
-        counts = (self.env_step, self._episode, self._updates)
-        return RunSummary(status, *counts, win_rate, return_mean, self._last_success_rate)

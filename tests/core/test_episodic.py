@@ -75,7 +75,7 @@ def test_the_drift_of_a_gate_is_a_distance_whichever_way_it_went() -> None:
     batch = buffer.sample(16, np.random.default_rng(0))
     part.recall(batch, buffer, tau=1.0)
     shut, open_ = (
-        part.judge(replace(batch, beta=torch.full_like(batch.beta, value)), tau=1.0)["gate/beta_drift"]
+        part.measure_gate(replace(batch, beta=torch.full_like(batch.beta, value)), tau=1.0)["gate/beta_drift"]
         for value in (0.0, 1.0)
     )
     assert shut > 0

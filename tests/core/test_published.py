@@ -112,16 +112,16 @@ def test_one_value_of_ours_changed_is_a_fault(case: Case) -> None:
 def test_a_new_setting_that_no_table_knows_is_a_fault() -> None:
     case = Case("emu-qplex", "skirmish", "3s_vs_5z")
     assert compare(case, ours(case) | {"memory.brand_new": True}).faults == [
-        'The setting "memory.brand_new" is in no table for emu-qplex on 3s_vs_5z: give its published value with the '
-        "file, pin ours with a reason, or say that nothing reads it."
+        'The setting "memory.brand_new" is in no table for emu-qplex on 3s_vs_5z: add its published value with the '
+        "file, pin our value with a reason, or list it as unread."
     ]
 
 
 def test_a_published_key_that_no_table_knows_is_a_fault() -> None:
     faults = compare(Case("qmix", "skirmish", "MMM2"), table=with_value("pymarl/qmix", "brand_new", 3)).faults
     assert faults == [
-        '"brand_new" of oxwhirl/pymarl: src/config/algs/qmix.yaml is in no table for qmix on MMM2: name the setting '
-        "or the constant that stands for it, or why there is none."
+        '"brand_new" of oxwhirl/pymarl: src/config/algs/qmix.yaml is in no table for qmix on MMM2: add the setting '
+        "or the constant for it, or the reason why there is none."
     ]
 
 

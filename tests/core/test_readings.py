@@ -101,7 +101,7 @@ def test_where_everything_merges_the_embedder_still_learns_and_says_so(
     assert part.refit(buffer)["embedder/fit_ms"] > 0
     part.refit(buffer)
     (said,) = [record.getMessage() for record in caplog.records]
-    assert f"After 8 episodes the memory holds {part.memory.size} nodes" in said
+    assert f"After 8 episodes the memory has {part.memory.size} nodes" in said
 
 
 def test_without_min_episodes_only_nodes_count_as_in_emus_code(stream: list[Episode]) -> None:

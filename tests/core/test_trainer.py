@@ -32,9 +32,9 @@ ALGOS = [name if name in ONE_OF_EACH else pytest.param(name, marks=pytest.mark.c
 
 MOMENTS: dict[str, Callable[[Trainer], bool]] = {
     "while stepping": lambda trainer: True,
-    "between two episodes": lambda trainer: len(trainer._to_take) == 3 and not trainer._updates_owed,
-    "between two updates": lambda trainer: trainer._updates_owed == 1,
-    "while evaluating": lambda trainer: 0 < trainer.env_step == trainer._duties["evaluation"].last,
+    "between two episodes": lambda trainer: len(trainer._pending_episodes) == 3 and not trainer._pending_updates,
+    "between two updates": lambda trainer: trainer._pending_updates == 1,
+    "while evaluating": lambda trainer: 0 < trainer.env_step == trainer._intervals["evaluation"].last,
 }
 
 

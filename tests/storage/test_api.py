@@ -86,8 +86,8 @@ def test_the_examples_run_as_written(here: api.OpenDatabase, example: doctest.Do
 
 def test_the_guide_code_runs(here: api.OpenDatabase) -> None:
     guide = (ROOT / "app" / "guide" / "scripts.md").read_text()
-    section = re.search(r"^## In a notebook\n(.*?)(?=^## |\Z)", guide, re.MULTILINE | re.DOTALL)
-    assert section, "scripts.md has a section 'In a notebook'"
+    section = re.search(r"^## A complete example\n(.*?)(?=^## |\Z)", guide, re.MULTILINE | re.DOTALL)
+    assert section, "scripts.md has a section 'A complete example'"
     names: dict = {}
     blocks = re.findall(r"```python\n(.*?)```", section[1], re.DOTALL)
     assert blocks
@@ -146,7 +146,7 @@ with open_database("runs/emtc.db") as db:
     try:
         db.figure("no-such-figure")
     except ConfigError as error:
-        assert "A figure is one of" in str(error)
+        assert "figure must be one of" in str(error)
     else:
         raise AssertionError("a figure of no name was drawn")
 import app

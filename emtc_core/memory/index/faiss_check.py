@@ -1,7 +1,7 @@
-"""The program that `emtc_core.faiss_probe` runs in another process: does faiss find the right neighbours here?
+"""Program that `emtc_core.faiss_probe` runs in a separate process: check that faiss finds the correct neighbors.
 
-It loads torch first, as a trainer does, then faiss, and builds and queries an index of each metric. Standard output
-gets one JSON object with the version, which is there even if the process aborts afterwards, and one with the result.
+It imports torch first, as a trainer does, then faiss, and builds and queries an index with each metric. It prints two
+JSON objects: one with the version, which is printed even if the process aborts later, and one with the result.
 """
 
 import importlib
@@ -23,14 +23,14 @@ def check_faiss(device: str) -> dict[str, Any]:
     """Import faiss and compare its neighbours with those of an exact search.
 
     Args:
-        device: "cuda" or "cuda:1"; tests pass "cpu", together with a faiss that computes there.
+        device: "cuda" or "cuda:1"; tests pass "cpu" and replace faiss by a CPU version.
 
     Returns:
         The fields of `FaissProbe`.
     """
     try:
         faiss: Any = importlib.import_module("faiss")
-    except Exception as exc:  # a library that cannot be loaded may raise anything
+    except Exception as exc:  # the import of a native library may raise anything
         return {"state": "not loadable", "detail": f"{type(exc).__name__}: {exc}"}
     print(json.dumps({"version": str(faiss.__version__)}), flush=True)  # noqa: T201
     if not hasattr(faiss, "GpuIndexFlat"):
@@ -39,15 +39,15 @@ def check_faiss(device: str) -> dict[str, Any]:
         return {"state": "no GPU"}
     try:
         wrong = [metric for metric in METRICS if not _finds_nearest(metric, device)]
-    except Exception as exc:  # which errors faiss raises on a GPU that it was not made for is not documented
+    except Exception as exc:  # faiss does not document its errors on an unsupported GPU
         return {"state": "fails", "detail": f"{type(exc).__name__}: {exc}".partition("\n")[0]}
     if wrong:
-        return {"state": "fails", "detail": f"its neighbours are wrong for {', '.join(wrong)}"}
+        return {"state": "fails", "detail": f"wrong neighbors with {', '.join(wrong)}"}
     return {"state": "usable"}
 
 
 def _finds_nearest(metric: Metric, device: str) -> bool:
-    """Compare with the exact search, also where many nodes are in one place."""
+    """Compare faiss with the exact search. A tenth of the nodes are at one position."""
     rng = np.random.default_rng(0)
     z = rng.normal(size=(NODES, 4))
     z[: NODES // 10] = z[0]

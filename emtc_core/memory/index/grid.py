@@ -1,11 +1,11 @@
-"""Live index: a hash grid over the space where delta is tested.
+"""Live index: a hash grid over the scaled positions of nodes.
 
-Cells are four radii wide over the first four coordinates. A ball of one radius meets at most two cells per
-coordinate (five cells on average), and each node sits in the chain of its cell's hash bucket, so nodes are
-added, moved and removed in O(1) and a query reads a handful of nodes. Two cells that share a bucket cost
-time, not correctness: every candidate's distance is computed. The walk of Algorithm 2 runs inside these
-kernels, hence each state sees what the states after it in its own episode did. No library's index takes nodes one by
-one: SciPy's tree over a million needs 0.84 s to be built anew, an episode of 150 steps is written here in 1.6 ms.
+Cells are four radii wide in the first four coordinates. A ball of one radius overlaps at most two cells per
+coordinate, five cells on average. Each node is in the chain of its cell's hash bucket, so nodes are added, moved and
+removed in O(1), and a query reads only a few nodes. If two cells share a bucket, the query takes longer, but its
+result is correct: it computes the distance of every candidate. Algorithm 2 calls these kernels for each state, so a
+lookup uses the nodes that later states of the same episode have written. Library indexes cannot add single nodes:
+SciPy's tree needs 0.84 s to be built over a million nodes; this index writes an episode of 150 steps in 1.6 ms.
 """
 
 from typing import Any, NamedTuple
@@ -18,57 +18,57 @@ from emtc_core.memory.index.base import Metric, Points, Slots
 from emtc_core.memory.nodes import Int
 
 CELL_RADII = 4.0
-SLACK = 1.0 + 1e-6  # keeps a node on the rim of the ball inside the visited cells despite rounding
+SLACK = 1.0 + 1e-6  # enlarges the search box, so that rounding does not exclude a node at the radius
 NONE = -1
 BLOCK = 256  # rows
 
 
 class Cells(NamedTuple):
-    """A grid as the kernels see it."""
+    """Arrays and sizes of a grid, for the kernels."""
 
     buckets: NDArray[Any]  # first node of each hash bucket
-    chain: NDArray[Any]  # [M, 2] neighbors in the bucket: previous, next
-    z: NDArray[Any]  # [M, X] where nodes stand
-    radius: float
-    cell_radius: float  # of the insertions; smaller than `radius` where nodes crowd
+    chain: NDArray[Any]  # [M, 2] previous and next node in the bucket
+    z: NDArray[Any]  # [M, X] positions of the nodes
+    radius: float  # search radius
+    cell_radius: float  # a quarter of the cell width; may be smaller than `radius`
     is_linf: bool
 
 
 class GridIndex:
-    """Nodes within `radius` (l2: strictly closer; linf: at most as far), nearest first."""
+    """Nearest-neighbor search within `radius` (l2: distance < radius; linf: distance <= radius)."""
 
     def __init__(self, radius: float, metric: Metric) -> None:
         self.radius = radius
         self.is_linf = metric == "linf"
         self.z: Points = np.zeros((0, 1))
-        self._make_room(0)
+        self._allocate(0)
 
     def cells(self, reach: float | None = None) -> Cells:
-        """The grid for kernels; `reach` makes them look farther than the radius that it was made for."""
+        """Return the grid for kernels; `reach` is a search radius other than `radius`."""
         radius = self.radius if reach is None else reach
         return Cells(self._buckets, self._chain, self.z, radius, self.radius, self.is_linf)
 
     def build(self, z: Points, size: int | None = None) -> None:
-        """Index the first `size` rows of `z` (all), which stays the caller's and is read again by `query`."""
-        self._make_room(len(z))
+        """Index the first `size` rows of `z` [M, X], by default all. The array is not copied; `query` reads it."""
+        self._allocate(len(z))
         self.z = z
         _insert_rows(self.cells(), len(z) if size is None else size)
 
     def query(self, q: Points, *, reach: float | None = None) -> tuple[Slots, NDArray[np.float64]]:
-        """Find the nearest node within the radius, or within `reach`; -1 and inf where there is none."""
+        """Find the nearest node within the radius, or within `reach`, for each query [Q, X]; (-1, inf) if none."""
         return _query_rows(self.cells(reach), q)
 
     def reserve(self, z: Points, size: int) -> None:
-        """Follow a table whose `z` may have been copied into a longer one; `size` rows are occupied."""
+        """Use the array `z` of a table that may have grown; `size` rows are occupied."""
         if len(z) > len(self._chain):
             self.build(z, size)
         self.z = z
 
     def count(self) -> int:
-        """Count the nodes in all chains, for checks."""
+        """Count the nodes in all chains, for the check of invariants."""
         return _count_nodes(self.cells())
 
-    def _make_room(self, rows: int) -> None:
+    def _allocate(self, rows: int) -> None:
         buckets = 1 << max(int(2 * rows - 1).bit_length(), 4)
         self._buckets = np.full(buckets, NONE, np.int32)
         self._chain = np.full((rows, 2), NONE, np.int32)
@@ -105,7 +105,7 @@ def _bucket_of(cells: Cells, slot: Int) -> Int:  # pragma: no cover  # compiled
 
 @njit(cache=True, nogil=True, forceinline=True)
 def insert(cells: Cells, slot: Int) -> None:  # pragma: no cover  # compiled
-    """Add the node whose coordinates stand in its row of `z`."""
+    """Add a node; its position is its row of `z`."""
     _put_first(cells, slot, _bucket_of(cells, slot))
 
 
@@ -133,7 +133,7 @@ def remove(cells: Cells, slot: Int) -> None:  # pragma: no cover  # compiled
 
 @njit(cache=True, nogil=True)
 def _insert_rows(cells: Cells, rows: Int) -> None:  # pragma: no cover  # compiled
-    """Add the first rows; with a block's buckets known beforehand, the processor waits for many of them at once."""
+    """Add the first rows. Computing the buckets of a block first lets the processor load many of them in parallel."""
     buckets = np.empty(BLOCK, np.int64)
     for start in range(0, rows, BLOCK):
         n = min(BLOCK, rows - start)
@@ -179,7 +179,7 @@ def _scan(
 
 @njit(cache=True, nogil=True, forceinline=True)
 def nearest(cells: Cells, q: NDArray[Any]) -> tuple[Int, float]:  # pragma: no cover  # compiled
-    """Find the nearest node of one query within the radius; (-1, inf) where there is none."""
+    """Find the nearest node of one query within the radius; (-1, inf) if there is none."""
     dim, size = len(q), cells.cell_radius
     reach = cells.radius * SLACK
     best, best_distance = np.int64(NONE), np.inf
