@@ -102,11 +102,13 @@ class Predictors(nn.Module):
         networks = self.networks()
         gradients = [make_gradient(parameters) for parameters in networks]
         is_compiled = rows.z_id.device.type == "cpu" and rows.z_id.dtype == torch.float32
-        fill = (
-            self._compiled_gradients(rows, networks, workers) if is_compiled else partial(self._record_gradients, rows)
+        compute_gradients = (
+            self._make_compiled_gradients(rows, networks, workers)
+            if is_compiled
+            else partial(self._compute_gradients, rows)
         )
         for chunk in chunks:
-            fill(chunk)
+            compute_gradients(chunk)
             clip(gradients)
             optimizer.step()
 
@@ -132,15 +134,15 @@ class Predictors(nn.Module):
     def _make_compiled_gradients(
         self, rows: Rows, networks: list[list[nn.Parameter]], workers: WorkerPool
     ) -> Callable[[Tensor], object]:
-        """Make what `_record_gradients` is, each network's gradient in one call."""
+        """Make a function that does the same as `_compute_gradients`, with one compiled call per predictor."""
         multiply_on_one_thread()
-        z_id, wanted = (x.contiguous().numpy() for x in rows)
-        several = [
+        z_id, obs_next = (x.contiguous().numpy() for x in rows)
+        arrays = [
             [*(w.detach().numpy() for w in weights), *(w.grad.numpy() for w in weights if w.grad is not None)]
             for weights in networks
         ]
         return lambda chunk: workers.run(
-            [partial(_fill_gradient, z_id, wanted, chunk.numpy(), *each) for each in several]
+            [partial(_fill_gradient, z_id, obs_next, chunk.numpy(), *network) for network in arrays]
         )
 
 
