@@ -38,7 +38,7 @@ FEW_ROWS = 10
 """Below this number, rows are multiplied one by one, because a matrix product first repacks its right operand."""
 
 FAST = {"reassoc", "contract", "nsz"}
-LARGEST = np.float32(58.0)  # beyond 2^58 or 2^-58 for exp(-x), a sigmoid is 0 or 1 in float32
+LARGEST = np.float32(58.0)  # exponents of 2 are clipped to this value; the sigmoid is then 0 or 1 in float32
 ZERO, ONE, TWO = (np.float32(x) for x in (0.0, 1.0, 2.0))
 
 Floats = NDArray[np.float32]
