@@ -24,13 +24,7 @@ from emtc_core.exponential import LOG2_E, power_of_two
 NORM_EPS = 1e-12  # smallest norm, as in `torch.nn.functional.normalize`
 Reduction = Literal["mean", "sum"]
 
-FAST = {
-    "reassoc",
-    "contract",
-    "nsz",
-    "nnan",
-    "ninf",
-}  # allows vectorized sums over pairs; the caller excludes non-finite rows
+FAST = {"reassoc", "contract", "nsz", "nnan", "ninf"}  # for vectorized sums; the caller excludes non-finite rows
 GROUP = 4  # coordinates, or anchors, per iteration
 SIGN, BELOW_SIGN, LEAST = np.int32(31), np.int32(2**31 - 1), np.int32(-(2**31))  # sign bit, other bits, smallest int32
 LOWEST = np.float32(-60.0)  # smaller exponents are clipped: exp(-60) is negligible, and denormal numbers are slow
@@ -166,7 +160,7 @@ def _through_norm(
 
 @njit(cache=True, nogil=True)
 def _largest(s_B: NDArray[Any]) -> np.float32:  # pragma: no cover  # compiled
-    """Return the maximum of finite numbers. Compares integers of the same order, as a float maximum is not vectorized."""
+    """Return the maximum of finite numbers, by comparing integers, because a maximum of floats is not vectorized."""
     bits_B = s_B.view(np.int32)
     top = LEAST
     for j in range(len(bits_B)):

@@ -54,7 +54,7 @@ class Samples:
 
 @dataclass(frozen=True)
 class Layout:
-    """Row indices of E concatenated episodes. Episode e has T_e transitions and T_e + 1 steps; M is the sum of steps."""
+    """Row indices of E concatenated episodes with T_e transitions and T_e + 1 steps each; M is the sum of all steps."""
 
     rows: NDArray[np.int64]  # [E, T] index in M of the step before each transition; 0 in the padding
     inside: NDArray[np.bool_]  # [E, T] true on real transitions

@@ -149,7 +149,10 @@ class AttentionTransform(nn.Module):
         return torch.einsum("hru,rnu->hrn", query_HRU, self._features(inputs))
 
     def _features(self, inputs: MixInputs) -> Tensor:
-        """Return each agent's block of the state, or its observation if the state has no blocks: [R, N, U]."""
+        """Return each agent's block of the state, or its observation if the state has no blocks: [R, N, U].
+
+        With `nonlinear`, Q_i is appended.
+        """
         block = self._block
         features_RNU = inputs.obs
         if block:
