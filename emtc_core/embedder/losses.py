@@ -94,7 +94,7 @@ def augment(state: Tensor, config: EmbedConfig, generator: torch.Generator) -> T
 
 
 def _shift(state_BS: Tensor, largest: int, generator: torch.Generator) -> Tensor:
-    """Rotate each row's coordinates by its own offset in [-largest, largest]."""
+    """Rotate each row's coordinates by a separate random offset in [-largest, largest]."""
     B, S = state_BS.shape
     offset_B = torch.randint(-largest, largest + 1, (B, 1), device=state_BS.device, generator=generator)
     column_S = torch.arange(S, device=state_BS.device)
@@ -244,11 +244,11 @@ def _contrast(
         for r in range(n):
             i = first + r
             _compare(u, v, i, sharpness, s[r])
-            own, top = s[r, i], _largest(s[r])
-            if own == top and _first_at(s[r], top) == i:
+            positive, top = s[r, i], _largest(s[r])
+            if positive == top and _first_at(s[r], top) == i:
                 hits += 1
             total = _soften(s[r], top)
-            loss += math.log(total) + top - own
+            loss += math.log(total) + top - positive
             s[r, i] -= total
             share[r] = weight * sharpness / (total * np.float32(B))
         s[n:] = ZERO
