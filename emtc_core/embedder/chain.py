@@ -1,7 +1,7 @@
-"""Linear layers in a row with their gradient written out, for the steps of a refit.
+"""A stack of linear layers with a hand-written gradient, for the steps of a refit.
 
-Every result lands in a buffer that the batches of one refit share. Before: networks, whose weights the layers use or
-copy; after: fit.
+All results are written to buffers that the batches of a refit share. The layers use or copy the weights of `networks`;
+`fit` and `device_step` use the layers.
 """
 
 from collections.abc import Sequence
@@ -15,25 +15,26 @@ from emtc_core.embedder.networks import Embedder, hidden_layers
 
 @dataclass(frozen=True)
 class Layer:
-    """Weight [out, in] and bias of a linear layer, and where their gradients go."""
+    """Parameters of a linear layer and the buffers of their gradients."""
 
-    weight: Tensor
-    bias: Tensor
-    d_weight: Tensor
-    d_bias: Tensor
+    weight: Tensor  # [out, in]
+    bias: Tensor  # [out]
+    d_weight: Tensor  # [out, in]
+    d_bias: Tensor  # [out]
 
 
 class Chain:
-    """Linear layers with ReLU between them, and room for one batch of outputs and gradients on their device."""
+    """Linear layers with ReLU between them, and buffers for the outputs and gradients of one batch."""
 
     def __init__(self, layers: list[Layer], rows: int) -> None:
+        """Allocate the buffers for batches of `rows` rows. `d_output` [rows, out] is filled by the caller."""
         self._layers = layers
         self._outputs = [layer.bias.new_empty(rows, len(layer.bias)) for layer in layers]
         self._gradients = [layer.bias.new_empty(rows, len(layer.bias)) for layer in layers]
         self.d_output = self._gradients[-1]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute and keep every layer's output; return the last."""
+        """Compute the outputs of all layers for x [rows, in]; return the last one [rows, out], a shared buffer."""
         self._inputs = [x, *self._outputs[:-1]]
         for layer, x, output in zip(self._layers, self._inputs, self._outputs, strict=True):
             torch.addmm(layer.bias, x, layer.weight.t(), out=output)
@@ -42,10 +43,13 @@ class Chain:
         return self._outputs[-1]
 
     def backward(self, d_input: Tensor | None = None) -> None:
-        """Turn `d_output` into the gradient of every weight, and of the input where room for it is given."""
-        below = [d_input, *self._gradients[:-1]]
+        """Compute the gradients of all parameters from `d_output`.
+
+        If `d_input` [rows, in] is given, the gradient of the input is written to it.
+        """
+        input_gradients = [d_input, *self._gradients[:-1]]
         for i in reversed(range(len(self._layers))):
-            layer, d, x, d_x = self._layers[i], self._gradients[i], self._inputs[i], below[i]
+            layer, d, x, d_x = self._layers[i], self._gradients[i], self._inputs[i], input_gradients[i]
             torch.mm(d.t(), x, out=layer.d_weight)
             torch.sum(d, 0, out=layer.d_bias)
             if d_x is not None:
@@ -55,14 +59,22 @@ class Chain:
 
 
 def group_layers(embedder: Embedder) -> tuple[list[list[nn.Linear]], list[list[nn.Linear]]]:
-    """List the layers of encoder and decoder; both heads of the decoder are one product, so they are one group."""
+    """List the layers of the encoder and of the decoder.
+
+    A group is computed as one product. Both heads of the decoder are one group; all other groups have one layer.
+    """
     encoder, decoder = embedder.encoder, embedder.decoder
-    encoding = [[layer] for layer in (*hidden_layers(encoder), encoder.out)]
-    return encoding, [*([layer] for layer in hidden_layers(decoder)), [decoder.state, decoder.h]]
+    encoder_groups = [[layer] for layer in (*hidden_layers(encoder), encoder.out)]
+    return encoder_groups, [*([layer] for layer in hidden_layers(decoder)), [decoder.state, decoder.h]]
 
 
 def share_layers(groups: list[list[nn.Linear]], gradient: Tensor) -> list[Layer]:
-    """Make each group one layer, its outputs side by side, and every parameter's gradient a part of one vector."""
+    """Make one layer of each group. The parameters of the group become views of it.
+
+    Args:
+        groups: Layers that read the same input; their outputs are concatenated.
+        gradient: [P] vector. The gradients of all parameters become views of it.
+    """
     layers: list[Layer] = []
     for group in groups:
         weight, bias = torch.cat([g.weight.data for g in group]), torch.cat([g.bias.data for g in group])
@@ -70,39 +82,45 @@ def share_layers(groups: list[list[nn.Linear]], gradient: Tensor) -> list[Layer]
         layer = Layer(weight, bias, gradient[:n].view_as(weight), gradient[n:m])
         gradient = gradient[m:]
         sizes = [linear.out_features for linear in group]
-        _share(layer.weight, layer.d_weight, [linear.weight for linear in group], sizes)
-        _share(layer.bias, layer.d_bias, [linear.bias for linear in group], sizes)
+        _set_views([linear.weight for linear in group], layer.weight.split(sizes), layer.d_weight.split(sizes))
+        _set_views([linear.bias for linear in group], layer.bias.split(sizes), layer.d_bias.split(sizes))
         layers.append(layer)
     return layers
 
 
-def _share(values: Tensor, gradient: Tensor, parameters: Sequence[Tensor], sizes: list[int]) -> None:
-    for parameter, own, d_own in zip(parameters, values.split(sizes), gradient.split(sizes), strict=True):
-        parameter.data, parameter.grad = own, d_own
+def _set_views(parameters: Sequence[Tensor], values: Sequence[Tensor], gradients: Sequence[Tensor]) -> None:
+    for parameter, value, gradient in zip(parameters, values, gradients, strict=True):
+        parameter.data, parameter.grad = value, gradient
 
 
 def view_layers(groups: list[list[nn.Linear]], weights: Tensor, gradient: Tensor) -> list[Layer]:
-    """View two vectors [P], of all weights and of their gradient, as layers like those of the groups."""
+    """Make layers with the shapes of the groups as views of two vectors.
+
+    Args:
+        groups: Layers with the shapes.
+        weights: [P] all parameters.
+        gradient: [P] their gradient.
+    """
     layers: list[Layer] = []
-    at = 0
+    offset = 0
     for group in groups:
         n_out, n_in = sum(linear.out_features for linear in group), group[0].in_features
-        middle, end = at + n_out * n_in, at + n_out * (n_in + 1)
+        middle, end = offset + n_out * n_in, offset + n_out * (n_in + 1)
         (weight, d_weight), (bias, d_bias) = (
-            [vector[start:stop] for vector in (weights, gradient)] for start, stop in ((at, middle), (middle, end))
+            [vector[start:stop] for vector in (weights, gradient)] for start, stop in ((offset, middle), (middle, end))
         )
         layers.append(Layer(weight.view(n_out, n_in), bias, d_weight.view(n_out, n_in), d_bias))
-        at = end
+        offset = end
     return layers
 
 
 def list_parameters(groups: list[list[nn.Linear]]) -> list[nn.Parameter]:
-    """List all parameters in the order in which `view_layers` has them."""
+    """List all parameters in the order of the vectors of `view_layers`."""
     parts = [[getattr(layer, name) for layer in group] for group in groups for name in ("weight", "bias")]
     return [parameter for part in parts for parameter in part]
 
 
 def split_vector(vector: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
-    """View a vector [P] as parts of the parameters' shapes."""
+    """Return views of a vector [P] with the shapes of the parameters."""
     parts = vector.split([parameter.numel() for parameter in parameters])
     return [part.view_as(parameter) for part, parameter in zip(parts, parameters, strict=True)]

@@ -1,9 +1,10 @@
-"""The step of a refit on a GPU: the same equations as `fit.Step`, in operations that a CUDA graph can repeat.
+"""The gradient step of a refit on a GPU: the equations of `fit.Step`, in operations that a CUDA graph can repeat.
 
-Before a refit, everything that its mini-batches read is put on the device at once: the sample, the random views of all
-its rows, the embedder's weights and moments. A step takes its rows by an index that it moves on itself, so the steps of
-a refit differ in nothing that the host decides. After the last one weights and moments are copied back. The buffers
-belong to no embedder and outlive the refit; so does the graph, which is captured in a run's first refit of full size.
+Before a refit, all data of its mini-batches is copied to the device: the sample, the random views of all rows, the
+weights of the embedder and the moments of Adam. A step selects its rows by an index on the device and increments it, so
+the host launches the same graph for all steps. After the last step, weights and moments are copied back. The buffers
+are separate from the embedder's tensors and are reused by later refits. The graph, too: it is captured in the first
+full-size refit of a run.
 """
 
 from dataclasses import dataclass
@@ -19,32 +20,38 @@ from emtc_core.embedder.networks import Embedder
 from emtc_core.repeated_step import RepeatedStep
 
 VIEW_BYTES = 16 * 2**20
-"""Of states whose random views are drawn together: few launches, and little memory for what drawing needs."""
+"""Size of the states that are augmented together [bytes]: few launches with little temporary memory."""
 LIVE_VIEWS = 11
-"""Of that size, while views are drawn and shifted."""
+"""Largest number of temporary tensors of `VIEW_BYTES` bytes during augmentation."""
 LIVE_MATRICES = 6
-"""Of B x B similarities and as many rows of activations, while a step computes."""
+"""Largest number of temporary [B, B] matrices during a step."""
 
 
 def get_device_step(embedder: Embedder, *, rows: int, batches: int) -> "DeviceStep":
-    """Get the embedder's step for mini-batches of `rows` rows, with room for `batches` of them, or make another."""
+    """Return the embedder's step if it fits the sizes, or make a new one.
+
+    Args:
+        embedder: The embedder to train.
+        rows: Rows of a mini-batch.
+        batches: Number of mini-batches in the refit.
+    """
     step = embedder.device_step
     if not isinstance(step, DeviceStep) or step.rows != rows or step.batches < batches:
         config = embedder.config
-        embedder.device_step = None  # its memory is free before the next one takes some
+        embedder.device_step = None  # free its memory before the new step allocates
         step = DeviceStep(embedder, rows=rows, batches=max(batches, config.samples // config.batch))
         embedder.device_step = step
     return step
 
 
 def count_step_bytes(config: EmbedConfig, state_dim: int) -> int:
-    """Bound the bytes that the step keeps on the device, and those that drawing its views needs for a moment."""
+    """Compute an upper bound of the device memory [bytes] of the step, with the temporary tensors of augmentation."""
     if config.type == "random":
         return 0
-    views, sampled = count_views(config), max(config.samples, config.batch)
-    kept = sampled * (views * (state_dim + 1) + 1)
-    at_once = config.batch * (views * (state_dim + 1 + 4 * config.hidden) + LIVE_MATRICES * config.batch)
-    return 4 * (kept + at_once) + LIVE_VIEWS * VIEW_BYTES
+    views, sample_rows = count_views(config), max(config.samples, config.batch)
+    sample_numbers = sample_rows * (views * (state_dim + 1) + 1)
+    step_numbers = config.batch * (views * (state_dim + 1 + 4 * config.hidden) + LIVE_MATRICES * config.batch)
+    return 4 * (sample_numbers + step_numbers) + LIVE_VIEWS * VIEW_BYTES
 
 
 def _copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
@@ -54,16 +61,16 @@ def _copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
 
 @dataclass(frozen=True)
 class Weights:
-    """Weights [P] of an embedder in one vector, with their gradient and Adam's moments."""
+    """All parameters of an embedder as one vector, with their gradient and the moments of Adam."""
 
-    values: Tensor
-    gradient: Tensor
-    first: Tensor
-    second: Tensor
-    updates: Tensor  # [] float32, of the optimizer
+    values: Tensor  # [P]
+    gradient: Tensor  # [P]
+    first: Tensor  # [P] first moment
+    second: Tensor  # [P] second moment
+    updates: Tensor  # [] float32, number of optimizer steps
 
     def load(self, embedder: Embedder, parameters: list[nn.Parameter]) -> None:
-        """Copy weights and moments from the embedder; before its first update moments are 0."""
+        """Copy weights and moments from the embedder. Before the first update all moments are 0."""
         _copy_all(split_vector(self.values, parameters), [p.data for p in parameters])
         states = [embedder.optimizer.state.get(p) for p in parameters]
         if not all(states):
@@ -75,7 +82,7 @@ class Weights:
         self.updates.copy_(embedder.optimizer.state[parameters[0]]["step"])
 
     def store(self, embedder: Embedder, parameters: list[nn.Parameter]) -> None:
-        """Copy weights and moments back."""
+        """Copy weights and moments to the embedder."""
         _copy_all([p.data for p in parameters], split_vector(self.values, parameters))
         moments = [split_vector(vector, parameters) for vector in (self.first.clone(), self.second.clone())]
         updates = self.updates.repeat(len(parameters)).unbind()
@@ -84,15 +91,15 @@ class Weights:
 
 
 class DeviceStep:
-    """The step, and the buffers that all refits of one size share."""
+    """The gradient step on a GPU with its buffers, shared by all refits of the same size."""
 
     def __init__(self, embedder: Embedder, *, rows: int, batches: int) -> None:
-        """Reserve memory.
+        """Allocate the buffers.
 
         Args:
-            embedder: Of which sizes, configuration and device are taken; none of its tensors.
-            rows: Of a mini-batch.
-            batches: Most mini-batches of a refit.
+            embedder: Embedder with the sizes, configuration and device; its tensors are not used.
+            rows: Rows of a mini-batch.
+            batches: Largest number of mini-batches in a refit.
         """
         self.rows, self.batches = rows, batches
         self._config, device, S = embedder.config, embedder.device, embedder.state_dim
@@ -101,15 +108,15 @@ class DeviceStep:
         values, gradient, first, second = torch.zeros(4, n, device=device).unbind()
         self._weights = Weights(values, gradient, first, second, torch.zeros((), device=device))
         self._optimizer = _make_adam(self._weights, lr=config.lr)
-        encoding, decoding = group_layers(embedder)
-        layers = view_layers([*encoding, *decoding], self._weights.values, self._weights.gradient)
-        self._encoder = Chain(layers[: len(encoding)], self._views * rows)
-        self._decoder = Chain(layers[len(encoding) :], rows)
-        # One refit's rows: state and time of each view, and the return.
+        encoder, decoder = group_layers(embedder)
+        layers = view_layers([*encoder, *decoder], self._weights.values, self._weights.gradient)
+        self._encoder = Chain(layers[: len(encoder)], self._views * rows)
+        self._decoder = Chain(layers[len(encoder) :], rows)
+        # All rows of a refit: state and time of each view, and the return.
         self._all_inputs = torch.zeros(self._views, rows * batches, S + 1, device=device)
         self._all_returns = torch.zeros(rows * batches, device=device)
-        # One mini-batch of them.
-        self._places = torch.arange(rows, device=device)
+        # The current mini-batch; `_next` contains the indices of its rows.
+        self._first_rows = torch.arange(rows, device=device)
         self._next = torch.zeros(rows, dtype=torch.int64, device=device)
         self._input = torch.zeros(self._views, rows, S + 1, device=device)
         self._code, self._d_code = torch.zeros(2, rows, config.dim + 1, device=device).unbind()
@@ -124,30 +131,31 @@ class DeviceStep:
         """Train the embedder for one pass over the rows of whole mini-batches.
 
         Args:
-            embedder: To be trained, of this step's sizes.
-            state_MS: States on the device.
-            time_M1: Their normalised time steps.
-            h_M: Their returns in the embedder's unit.
+            embedder: Embedder to train, with the sizes of this step.
+            state_MS: [M, S] states on the device.
+            time_M1: [M, 1] normalized time steps.
+            h_M: [M] returns, divided by the embedder's return unit.
 
         Returns:
-            Mean total, return, state and InfoNCE losses and InfoNCE accuracy [5] float64; NaN without InfoNCE.
+            [5] float64: mean total, return, state and InfoNCE losses and InfoNCE accuracy. The last two are NaN without
+            InfoNCE.
         """
-        encoding, decoding = group_layers(embedder)
-        times, parameters = len(h_M) // self.rows, list_parameters([*encoding, *decoding])
-        self._load_rows(embedder, state_MS, time_M1, h_M, times * self.rows)
+        encoder, decoder = group_layers(embedder)
+        steps, parameters = len(h_M) // self.rows, list_parameters([*encoder, *decoder])
+        self._load_rows(embedder, state_MS, time_M1, h_M, steps * self.rows)
         self._weights.load(embedder, parameters)
-        self._next.copy_(self._places)
+        self._next.copy_(self._first_rows)
         self._sum_5.zero_()
-        self._repeated.run(times)
+        self._repeated.run(steps)
         self._weights.store(embedder, parameters)
-        means_5 = self._sum_5 / times
+        means_5 = self._sum_5 / steps
         if self._views == 1:
             means_5[3:] = float("nan")
         return means_5
 
     @torch.no_grad()
     def compute_gradient(self) -> Tensor:
-        """Write the gradient of the next mini-batch's total loss; return the loss terms [5] float64."""
+        """Compute the gradient of the total loss of the next mini-batch; return the loss terms [5] float64."""
         torch.index_select(self._all_inputs, 1, self._next, out=self._input)
         self._code[:, -1] = self._input[0, :, -1]
         x_VBX = self._encoder.forward(self._input.flatten(0, 1)).unflatten(0, (self._views, self.rows))
@@ -172,7 +180,7 @@ class DeviceStep:
 
     @torch.no_grad()
     def _take(self) -> None:
-        """Take one step and move on to the next mini-batch."""
+        """Take one gradient step and increment the indices to the next mini-batch."""
         self._sum_5 += self.compute_gradient()
         gradient = self._weights.gradient
         gradient *= (self._config.grad_clip / (torch.linalg.vector_norm(gradient) + 1e-6)).clamp_(max=1.0)
@@ -180,31 +188,39 @@ class DeviceStep:
         self._next += self.rows
 
     def _load_rows(self, embedder: Embedder, state_MS: Tensor, time_M1: Tensor, h_M: Tensor, n: int) -> None:
-        """Fill the buffers with n rows of the sample; random views are drawn by a generator of the device."""
+        """Copy n rows of the sample to the buffers and augment them with a generator on the device."""
         generator = fork(embedder.generator, embedder.device)
         self._all_returns[:n] = h_M[:n]
         self._all_inputs[:, :n, -1:] = time_M1[:n]
         self._all_inputs[0, :n, :-1] = state_MS[:n]
-        at_once = max(1, VIEW_BYTES // (4 * embedder.state_dim))
+        chunk = max(1, VIEW_BYTES // (4 * embedder.state_dim))
         for view in self._all_inputs[1:]:
-            for start in range(0, n, at_once):
-                part = slice(start, min(start + at_once, n))
+            for start in range(0, n, chunk):
+                part = slice(start, min(start + chunk, n))
                 view[part, :-1] = augment(state_MS[part], self._config, generator)
 
     def _contrast(self, x_2BX: Tensor, d_2BX: Tensor) -> Tensor:
-        """Write lambda_cl times the gradient of InfoNCE (B4) by two views; return loss and accuracy [2] float64."""
+        """Compute InfoNCE (B4) and its gradient.
+
+        Args:
+            x_2BX: [2, B, X] embeddings of the two views.
+            d_2BX: [2, B, X], overwritten with lambda_cl times the gradient with respect to `x_2BX`.
+
+        Returns:
+            [2] float64: loss [nats] and accuracy.
+        """
         config, B = self._config, self.rows
         norm_2B1 = torch.linalg.vector_norm(x_2BX, dim=2, keepdim=True).clamp_min_(NORM_EPS)
         unit_2BX = x_2BX / norm_2B1
         similarity_BB = (unit_2BX[0] @ unit_2BX[1].t()).div_(config.tau_cl)
         by_row_BB = torch.log_softmax(similarity_BB, 1)
-        own_B, d_BB = by_row_BB.diagonal(), by_row_BB.exp()
+        positive_B, d_BB = by_row_BB.diagonal(), by_row_BB.exp()
         if config.cl_symmetric:
             by_column_BB = torch.log_softmax(similarity_BB, 0)
-            own_B = 0.5 * (own_B + by_column_BB.diagonal())
+            positive_B = 0.5 * (positive_B + by_column_BB.diagonal())
             d_BB = 0.5 * (d_BB + by_column_BB.exp())
-        loss = -own_B.mean(dtype=torch.float64)
-        accuracy = (similarity_BB.argmax(1) == self._places).mean(dtype=torch.float64)
+        loss = -positive_B.mean(dtype=torch.float64)
+        accuracy = (similarity_BB.argmax(1) == self._first_rows).mean(dtype=torch.float64)
         d_BB.diagonal().sub_(1.0)
         d_unit_2BX = torch.stack([d_BB @ unit_2BX[1], d_BB.t() @ unit_2BX[0]])
         along_2B1 = (d_unit_2BX * unit_2BX).sum(2, keepdim=True)
@@ -214,7 +230,7 @@ class DeviceStep:
 
 
 def _make_adam(weights: Weights, *, lr: float) -> torch.optim.Adam:
-    """Make the optimizer of `Embedder`, for one vector and from a state that a captured graph may change."""
+    """Make Adam with the settings of `Embedder` for one vector, with a state that a CUDA graph can update in place."""
     parameter = nn.Parameter(weights.values)
     parameter.grad = weights.gradient
     adam = torch.optim.Adam([parameter], lr=lr, fused=True, capturable=weights.values.device.type == "cuda")
@@ -223,7 +239,7 @@ def _make_adam(weights: Weights, *, lr: float) -> torch.optim.Adam:
 
 
 def _make_terms(config: EmbedConfig, weight: Tensor, rows: int) -> tuple[Tensor, Tensor]:
-    """Make the matrices that turn column sums of squares [S+1], and InfoNCE and accuracy [2], into loss terms [5]."""
+    """Make the matrices that convert sums of squares per column [S+1] and InfoNCE terms [2] to loss terms [5]."""
     columns = len(weight)
     of_squares = torch.zeros(columns, 5, dtype=torch.float64)
     of_squares[:, 0] = weight / (1 if config.reduction == "sum" else rows)

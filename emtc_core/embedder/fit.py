@@ -1,10 +1,10 @@
-"""Algorithm 1: one refit of the embedder from a sample of memory nodes.
+"""Algorithm 1: one refit of the embedder on a sample of memory nodes.
 
-One pass over the sample in mini-batches; the caller then re-projects the memory. `Step` is one gradient step on the
-CPU, forward and backward written out, and checked against autograd. In it all views of a batch pass the encoder
-together, both heads are one product, every result lands in a buffer made once per refit, and InfoNCE never forms its
-[B, B] matrix. A GPU takes the same step as one CUDA graph (`device_step`). Stage before: memory (`sample`); after:
-memory (`reproject`).
+A refit is one pass over the sample in mini-batches. The caller then re-projects the memory. `Step` is one gradient step
+on the CPU with a hand-written forward and backward pass; tests compare it with autograd. It encodes all views of a
+batch together, computes both heads as one product and writes all results to buffers that are allocated once per refit.
+InfoNCE does not store its [B, B] matrix. A GPU runs the same step as a CUDA graph (`device_step`). Stage before: memory
+(`sample`); after: memory (`reproject`).
 """
 
 import math
@@ -25,7 +25,7 @@ from emtc_core.errors import NonFiniteLossError
 
 
 class Sample(Protocol):
-    """Nodes to learn from."""
+    """M memory nodes for a refit: states, steps of the episode and returns."""
 
     @property
     def state(self) -> State: ...  # [M, S]
@@ -37,20 +37,20 @@ class Sample(Protocol):
 
 @dataclass(frozen=True)
 class EmbedStats:
-    """Means over the mini-batches of one refit; NaN where a term does not exist."""
+    """Means over the mini-batches of one refit; NaN for a term that the configuration does not use."""
 
-    loss: float  # as minimised
-    return_loss: float  # return²
+    loss: float  # total, as minimized
+    return_loss: float  # squared error [return²]
     state_loss: float  # squared, summed over coordinates
     info_nce: float  # nats
     info_nce_accuracy: float  # fraction
-    info_nce_chance: float  # fraction, of an embedder that tells no rows apart
+    info_nce_chance: float  # accuracy of random guessing, 1 / batch size
     return_unit: float  # divisor of the returns
     updates: int
     seconds: float
 
     def means(self) -> dict[str, float]:
-        """The means by name."""
+        """Return the means by name."""
         return {name: value for name, value in vars(self).items() if name not in ("updates", "seconds")}
 
 
@@ -58,9 +58,16 @@ NO_FIT = EmbedStats(*([float("nan")] * 7), updates=0, seconds=0.0)
 
 
 def fit(embedder: Embedder, sample: Sample) -> EmbedStats:
-    """Train for one pass over the sample, floor(N / B) updates, at least one (B10).
+    """Train for one pass over the sample (Algorithm 1): floor(M / B) updates, at least one (B10).
 
-    A sample smaller than the batch is one batch. The random projection learns nothing.
+    A sample smaller than the batch size is one batch. The random projection is not trained.
+
+    Args:
+        embedder: Embedder to train.
+        sample: M nodes.
+
+    Returns:
+        Mean losses; `NO_FIT` if there is nothing to train.
 
     Raises:
         NonFiniteLossError: If a loss is NaN or infinite.
@@ -80,7 +87,7 @@ def fit(embedder: Embedder, sample: Sample) -> EmbedStats:
         terms_5 = _fit_on_cpu(embedder, state_MS, time_M1, h_M, batch=B)
     else:
         terms_5 = get_device_step(embedder, rows=B, batches=updates).fit(embedder, state_MS, time_M1, h_M)
-    loss, on_return, on_state, contrast, accuracy = terms_5.tolist()
+    loss, return_loss, state_loss, info_nce, accuracy = terms_5.tolist()
     if not np.isfinite(loss):
         raise NonFiniteLossError(
             f"The embedder's loss must be finite, got {loss}. Lower embed.lr.",
@@ -89,9 +96,9 @@ def fit(embedder: Embedder, sample: Sample) -> EmbedStats:
         )
     return EmbedStats(
         loss=loss,
-        return_loss=on_return * unit**2,
-        state_loss=on_state,
-        info_nce=contrast,
+        return_loss=return_loss * unit**2,
+        state_loss=state_loss,
+        info_nce=info_nce,
         info_nce_accuracy=accuracy,
         info_nce_chance=1 / B if np.isfinite(accuracy) else accuracy,
         return_unit=unit,
@@ -108,7 +115,7 @@ def _fit_on_cpu(embedder: Embedder, state_MS: Tensor, time_M1: Tensor, h_M: Tens
 
 
 class Step:
-    """The step on the CPU, and the buffers that the batches of one refit share."""
+    """The gradient step on the CPU, with buffers for all batches of a refit."""
 
     def __init__(self, embedder: Embedder, rows: int) -> None:
         self._embedder, self._rows = embedder, rows
@@ -126,53 +133,64 @@ class Step:
 
     @torch.no_grad()
     def take(self, state_BS: Tensor, time_B1: Tensor, h_B: Tensor) -> Tensor:
-        """Take one step; return total, return, state and InfoNCE losses and the InfoNCE accuracy (Eq. 4), [5] float64.
+        """Take one gradient step on the total loss (Eq. 4).
 
-        The parts are means per row whatever `reduction` minimises. Only the raw view is decoded.
+        Args:
+            state_BS: [B, S] states.
+            time_B1: [B, 1] normalized time steps.
+            h_B: [B] returns, divided by the embedder's return unit.
+
+        Returns:
+            [5] float64: total, return, state and InfoNCE losses and InfoNCE accuracy. All but the total are means over
+            rows, also with `reduction = "sum"`. Only the raw view is decoded.
         """
         terms_5 = self.compute_gradient(state_BS, time_B1, h_B)
-        largest = self._embedder.config.grad_clip
-        self._gradient *= (largest / (self._gradient.norm() + 1e-6)).clamp(max=1.0)
+        max_norm = self._embedder.config.grad_clip
+        self._gradient *= (max_norm / (self._gradient.norm() + 1e-6)).clamp(max=1.0)
         self._embedder.optimizer.step()
         return terms_5
 
     @torch.no_grad()
     def compute_gradient(self, state_BS: Tensor, time_B1: Tensor, h_B: Tensor) -> Tensor:
-        """Leave the gradient of the total loss in the parameters; return the loss terms."""
+        """Set the gradient of the total loss in the parameters; return the loss terms of `take`."""
         config = self._embedder.config
-        self._fill(state_BS, time_B1, h_B)
-        x_VBX = self._encoder.forward(self._input.flatten(0, 1)).unflatten(0, (self._views, self._rows))
-        on_return, on_state = self._reconstruct(x_VBX[0])
-        d_x_VBX = self._encoder.d_output.unflatten(0, (self._views, self._rows))
-        contrast, accuracy = self._contrast(x_VBX, d_x_VBX)
-        self._encoder.backward()
-        summed = self._rows if config.reduction == "sum" else 1
-        total = summed * (on_return + config.lambda_rcon * on_state)
-        if self._views > 1:
-            total += config.lambda_cl * contrast
-        return torch.tensor([total, on_return, on_state, contrast, accuracy], dtype=torch.float64)
-
-    def _fill(self, state_BS: Tensor, time_B1: Tensor, h_B: Tensor) -> None:
         self._input[0, :, :-1] = state_BS
         self._input[:, :, -1:] = time_B1
         for view in self._input[1:]:
-            view[:, :-1] = augment(state_BS, self._embedder.config, self._embedder.generator)
+            view[:, :-1] = augment(state_BS, config, self._embedder.generator)
         self._target[:, :-1] = state_BS
         self._target[:, -1] = h_B
         self._code[:, -1:] = time_B1
+        x_VBX = self._encoder.forward(self._input.flatten(0, 1)).unflatten(0, (self._views, self._rows))
+        return_loss, state_loss = self._reconstruct(x_VBX[0])
+        d_x_VBX = self._encoder.d_output.unflatten(0, (self._views, self._rows))
+        info_nce, accuracy = self._contrast(x_VBX, d_x_VBX)
+        self._encoder.backward()
+        factor = self._rows if config.reduction == "sum" else 1
+        total = factor * (return_loss + config.lambda_rcon * state_loss)
+        if self._views > 1:
+            total += config.lambda_cl * info_nce
+        return torch.tensor([total, return_loss, state_loss, info_nce, accuracy], dtype=torch.float64)
 
     def _reconstruct(self, x_BX: Tensor) -> tuple[float, float]:
-        """Decode the raw view; leave the gradient by its embedding in `_d_code`; return both losses per row."""
+        """Decode the raw view; return the mean return and state losses.
+
+        The gradient with respect to the embedding is written to `_d_code`.
+        """
         self._code[:, :-1] = x_BX
         residual = self._decoder.forward(self._code).sub_(self._target)
-        on_state = residual[:, :-1].square().sum().item() / self._rows
-        on_return = residual[:, -1].square().sum().item() / self._rows
+        state_loss = residual[:, :-1].square().sum().item() / self._rows
+        return_loss = residual[:, -1].square().sum().item() / self._rows
         torch.mul(residual, self._weight, out=self._decoder.d_output)
         self._decoder.backward(self._d_code)
-        return on_return, on_state
+        return return_loss, state_loss
 
     def _contrast(self, x_VBX: Tensor, d_x_VBX: Tensor) -> tuple[float, float]:
-        """Gather the gradient by every view's embedding from decoder and InfoNCE; return the latter's loss (B4)."""
+        """Compute InfoNCE (B4); return its loss [nats] and accuracy.
+
+        `d_x_VBX` is overwritten with the gradient of the total loss with respect to `x_VBX`: the decoder's gradient for
+        the raw view plus that of InfoNCE.
+        """
         config = self._embedder.config
         from_decoder = self._d_code[:, :-1]
         if self._views == 1:

@@ -1,12 +1,11 @@
-"""Losses of the semantic embedder, and the augmented views that its contrastive term compares.
+"""Losses of the semantic embedder, and the augmentation for its contrastive loss.
 
-dCAE reconstruction (Eq. 5) and InfoNCE (Eq. 6) are pure functions of tensors. Augmentation masks, adds noise and
-shifts cyclically; only the state is touched, never the time index.
+dCAE reconstruction (Eq. 5) and InfoNCE (Eq. 6) are pure functions of tensors. Augmentation masks the state, adds noise
+and shifts it cyclically. It does not change the time index.
 
-`info_nce_gradient` computes what `info_nce` and autograd compute, to float32 rounding, in one pass over the pairs
-compiled for the CPU, but never holds the [B, B] matrix: each anchor's row of similarities lives in a line of cache
-between its softmax and its share of the gradients. `tests/reference` keeps the loop that it is checked against.
-Stage before: networks; after: fit.
+`info_nce_gradient` gives the result of `info_nce` with autograd, up to float32 rounding. It is compiled for the CPU and
+needs one pass over the pairs. It does not store the [B, B] matrix: the similarities of an anchor stay in the cache from
+the softmax to the gradient. `tests/reference` contains a slow loop for comparison. Stage before: networks; after: fit.
 """
 
 import math
@@ -22,44 +21,44 @@ from torch.nn.functional import cross_entropy, normalize
 from emtc_core.config.memory import EmbedConfig
 from emtc_core.exponential import LOG2_E, power_of_two
 
-NORM_EPS = 1e-12  # of `normalize`
+NORM_EPS = 1e-12  # smallest norm, as in `torch.nn.functional.normalize`
 Reduction = Literal["mean", "sum"]
 
-FAST = {"reassoc", "contract", "nsz", "nnan", "ninf"}  # sums over pairs use vector units; non-finite rows never come
-GROUP = 4  # coordinates handled at once
-SIGN, BELOW_SIGN, LEAST = np.int32(31), np.int32(2**31 - 1), np.int32(-(2**31))  # of a float's bits
-LOWEST = np.float32(-60.0)  # below it a share is nothing beside 1, and denormal numbers are slow
+FAST = {"reassoc", "contract", "nsz", "nnan", "ninf"}  # for vectorized sums; the caller excludes non-finite rows
+GROUP = 4  # coordinates, or anchors, per iteration
+SIGN, BELOW_SIGN, LEAST = np.int32(31), np.int32(2**31 - 1), np.int32(-(2**31))  # sign bit, other bits, smallest int32
+LOWEST = np.float32(-60.0)  # smaller exponents are clipped: exp(-60) is negligible, and denormal numbers are slow
 ZERO = np.float32(0)
 
 
 def return_loss(h: Tensor, h_hat: Tensor, *, reduction: Reduction) -> Tensor:
-    """Squared error of the decoded return, reduced over the batch [return²]."""
+    """Compute the squared error of the decoded return, h and h_hat [B], reduced over the batch [return²] (Eq. 5)."""
     return _reduce((h - h_hat) ** 2, reduction)
 
 
 def state_loss(state: Tensor, state_hat: Tensor, *, reduction: Reduction) -> Tensor:
-    """Squared error of the decoded state, summed over coordinates, reduced over the batch."""
+    """Compute the squared error of the decoded state, both [B, S], summed over S and reduced over B (Eq. 5)."""
     return _reduce(((state - state_hat) ** 2).sum(dim=1), reduction)
 
 
 def info_nce(anchor: Tensor, candidate: Tensor, *, tau_cl: float, symmetric: bool = False) -> tuple[Tensor, Tensor]:
-    """Tell each anchor's own view from the other rows' views by cosine similarity (Eq. 6).
+    """Compute InfoNCE with cosine similarity (Eq. 6). The positive of anchor i is candidate i.
 
     Args:
-        anchor: [B, X] embeddings.
-        candidate: [B, X] embeddings of the other views, row by row; gradients pass through both.
+        anchor: [B, X] embeddings of one view.
+        candidate: [B, X] embeddings of another view of the same rows. Both arguments get gradients.
         tau_cl: Softmax temperature, > 0.
-        symmetric: Average with the opposite direction.
+        symmetric: Average the loss with that of exchanged arguments.
 
     Returns:
-        (loss in nats, share of anchors whose own view is the most similar candidate).
+        Loss [nats], and the fraction of anchors whose most similar candidate is the positive.
     """
     similarity_BB = normalize(anchor, dim=1) @ normalize(candidate, dim=1).T / tau_cl
-    own_B = torch.arange(len(anchor), device=anchor.device)
-    loss = cross_entropy(similarity_BB, own_B)
+    positive_B = torch.arange(len(anchor), device=anchor.device)
+    loss = cross_entropy(similarity_BB, positive_B)
     if symmetric:
-        loss = 0.5 * (loss + cross_entropy(similarity_BB.T, own_B))
-    accuracy = (similarity_BB.detach().argmax(dim=1) == own_B).float().mean()
+        loss = 0.5 * (loss + cross_entropy(similarity_BB.T, positive_B))
+    accuracy = (similarity_BB.detach().argmax(dim=1) == positive_B).float().mean()
     return loss, accuracy
 
 
@@ -68,14 +67,14 @@ def _reduce(per_row_B: Tensor, reduction: Reduction) -> Tensor:
 
 
 def count_views(config: EmbedConfig) -> int:
-    """Count the views of a row that pass the encoder: the raw one, and one or two random ones for InfoNCE (B4)."""
+    """Return the number of encoded views per row: the raw view, plus one or two augmented ones for InfoNCE (B4)."""
     if config.type != "tcse" or config.lambda_cl == 0:
         return 1
     return 3 if config.cl_views == "aug_aug" else 2
 
 
 def augment(state: Tensor, config: EmbedConfig, generator: torch.Generator) -> Tensor:
-    """Draw one random view of each state: m_d s_d + sigma eps_d, masked first, then noised (B8).
+    """Make one random view of each state, m_d s_d + sigma eps_d: first the mask, then the noise (B8).
 
     Args:
         state: [B, S] states.
@@ -83,7 +82,7 @@ def augment(state: Tensor, config: EmbedConfig, generator: torch.Generator) -> T
         generator: Source of randomness, on the device of `state`.
 
     Returns:
-        [B, S], a new tensor; equal to `state` when all three strengths are 0.
+        [B, S], a new tensor; equal to `state` if `p_mask`, `sigma` and `aug_shift` are 0.
     """
     view = _shift(state, config.aug_shift, generator) if config.aug_shift else state
     keep = torch.rand(view.shape, device=view.device, generator=generator) >= config.p_mask
@@ -95,7 +94,7 @@ def augment(state: Tensor, config: EmbedConfig, generator: torch.Generator) -> T
 
 
 def _shift(state_BS: Tensor, largest: int, generator: torch.Generator) -> Tensor:
-    """Rotate each row's coordinates by its own offset in [-largest, largest]."""
+    """Rotate each row's coordinates by a separate random offset in [-largest, largest]."""
     B, S = state_BS.shape
     offset_B = torch.randint(-largest, largest + 1, (B, 1), device=state_BS.device, generator=generator)
     column_S = torch.arange(S, device=state_BS.device)
@@ -111,18 +110,19 @@ def info_nce_gradient(
     d_anchor: NDArray[np.float32],
     d_candidate: NDArray[np.float32],
 ) -> tuple[float, float]:
-    """Compute InfoNCE (Eq. 6) and write its gradient by both views.
+    """Compute InfoNCE (Eq. 6) and its gradient.
 
     Args:
-        anchor: [B, X] embeddings.
-        candidate: [B, X] embeddings of the other views, row by row.
+        anchor: [B, X] embeddings of one view.
+        candidate: [B, X] embeddings of another view of the same rows.
         tau_cl: Softmax temperature, > 0.
-        symmetric: Average with the opposite direction.
-        d_anchor: [B, X], overwritten with the gradient by `anchor`.
-        d_candidate: [B, X], overwritten with the gradient by `candidate`.
+        symmetric: Average the loss with that of exchanged arguments.
+        d_anchor: [B, X], overwritten with the gradient with respect to `anchor`.
+        d_candidate: [B, X], overwritten with the gradient with respect to `candidate`.
 
     Returns:
-        (loss in nats, share of anchors whose own view is the most similar candidate, the first among equals).
+        Loss [nats], and the fraction of anchors whose most similar candidate is the positive. Of equally similar
+        candidates the first counts. Both are NaN, and the gradients 0, if an embedding is not finite.
     """
     d_anchor[:], d_candidate[:] = 0, 0
     if not (np.isfinite(anchor).all() and np.isfinite(candidate).all()):
@@ -141,7 +141,7 @@ def info_nce_gradient(
 
 
 def _normalize(x_BX: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Divide rows by their norms; return them as columns, [X filled up to whole groups, B], and the norms [B]."""
+    """Return the unit vectors as columns [X', B], with X' = X rounded up to a multiple of GROUP, and the norms [B]."""
     B, X = x_BX.shape
     norm_B = np.maximum(np.sqrt(np.einsum("bx,bx->b", x_BX, x_BX)), np.float32(NORM_EPS))
     unit_XB = np.zeros((X + -X % GROUP, B), np.float32)
@@ -152,7 +152,7 @@ def _normalize(x_BX: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[
 def _through_norm(
     d_XB: NDArray[np.float32], unit_XB: NDArray[np.float32], norm_B: NDArray[np.float32], out_BX: NDArray[np.float32]
 ) -> None:
-    """Turn the gradient by unit vectors into the gradient by the vectors that were normalised."""
+    """Convert the gradient with respect to the unit vectors to that of the original vectors, written to `out_BX`."""
     along_B = np.einsum("xb,xb->b", unit_XB, d_XB)
     across_XB = (d_XB - unit_XB * along_B) / norm_B
     out_BX[:] = across_XB[: out_BX.shape[1]].T
@@ -160,7 +160,7 @@ def _through_norm(
 
 @njit(cache=True, nogil=True)
 def _largest(s_B: NDArray[Any]) -> np.float32:  # pragma: no cover  # compiled
-    """Largest of finite numbers, by integers of the same order: a maximum of floats would not use vector units."""
+    """Return the maximum of finite numbers, by comparing integers, because a maximum of floats is not vectorized."""
     bits_B = s_B.view(np.int32)
     top = LEAST
     for j in range(len(bits_B)):
@@ -191,7 +191,7 @@ def _compare(
 
 @njit(cache=True, nogil=True, fastmath=FAST)
 def _soften(s: NDArray[Any], top: np.float32) -> np.float32:  # pragma: no cover  # compiled
-    """Turn `s` into shares of the sum that is returned: exp(s - top)."""
+    """Replace `s` by exp(s - top) and return the sum."""
     total = ZERO
     for j in range(len(s)):
         s[j] = power_of_two(max(s[j] - top, LOWEST) * LOG2_E)
@@ -204,7 +204,10 @@ def _pull(
     u: NDArray[Any], v: NDArray[Any], du: NDArray[Any], dv: NDArray[Any], i: int, n: int, s: NDArray[Any],
     share: NDArray[Any],
 ) -> None:  # pragma: no cover  # compiled  # fmt: skip
-    """Add the gradients of anchors i to i + n by unit vectors; four at once, as `dv` is read and written for each."""
+    """Add the gradients of anchors i to i + n - 1, n <= 4, to `du` and `dv`.
+
+    Four anchors share one pass over `dv`, because reading and writing it is the largest cost.
+    """
     s0, s1, s2, s3 = s[0], s[1], s[2], s[3]
     a, d = np.zeros(GROUP, np.float32), np.zeros(GROUP, np.float32)
     for k in range(len(u)):
@@ -229,7 +232,10 @@ def _pull(
 def _contrast(
     u: NDArray[Any], v: NDArray[Any], sharpness: np.float32, weight: np.float32, du: NDArray[Any], dv: NDArray[Any]
 ) -> tuple[float, float]:  # pragma: no cover  # compiled
-    """Cross entropy of the softmax over candidates; adds `weight` times its gradient by unit vectors [X, B]."""
+    """Compute the cross entropy of the softmax over candidates, and the accuracy.
+
+    Adds `weight` times the gradient with respect to the unit vectors `u` and `v` [X', B] to `du` and `dv`.
+    """
     B = u.shape[1]
     s, share = np.zeros((GROUP, B), np.float32), np.zeros(GROUP, np.float32)
     loss, hits = 0.0, 0
@@ -238,11 +244,11 @@ def _contrast(
         for r in range(n):
             i = first + r
             _compare(u, v, i, sharpness, s[r])
-            own, top = s[r, i], _largest(s[r])
-            if own == top and _first_at(s[r], top) == i:
+            positive, top = s[r, i], _largest(s[r])
+            if positive == top and _first_at(s[r], top) == i:
                 hits += 1
             total = _soften(s[r], top)
-            loss += math.log(total) + top - own
+            loss += math.log(total) + top - positive
             s[r, i] -= total
             share[r] = weight * sharpness / (total * np.float32(B))
         s[n:] = ZERO

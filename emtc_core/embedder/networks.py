@@ -1,18 +1,18 @@
-"""Encoder and decoder of the semantic embedder, and the fixed random projection that replaces them.
+"""Encoder and decoder of the semantic embedder, and the fixed random projection as an alternative.
 
-The encoder maps (state, t / T_lim) to a small embedding; the decoder maps it back to the state and the
-return. `Embedder` also owns the optimizer and the generator, so its state is one unit in a checkpoint.
-Nothing here knows the memory. Stage before: rollout; after: memory (embed) and fit (train).
+The encoder maps (state, t / T_lim) to a small embedding. The decoder maps the embedding to the state and the return.
+`Embedder` also contains the optimizer and the generators, so its state is one unit in a checkpoint. Stage before:
+rollout; after: memory (embed) and fit (train).
 
-`ReturnScale` is the unit in which returns are learned: theirs, or their own running standard deviation (B15). The
-printed return loss is (H - H^)². With returns of size 20 it is hundreds of times InfoNCE, whose gradient it
-then drowns. `return_scale = "std"` minimises ((H - H^) / sigma_H)², the share of the variance of H that the
-decoder leaves unexplained, which weighs the same whatever the rewards' unit: the target is H / sigma_H, the head
-decodes H^ / sigma_H, nothing is centred, and everything else stays.
+`ReturnScale` is the unit of the return target: 1, or the running standard deviation of the returns (B15). The published
+return loss is (H - H^)². For returns of about 20 it is hundreds of times larger than InfoNCE, so it dominates the
+gradient. `return_scale = "std"` minimizes ((H - H^) / sigma_H)², the fraction of unexplained variance, which does not
+depend on the unit of the rewards. The target is H / sigma_H and the head predicts H^ / sigma_H. Nothing is centered and
+nothing else changes.
 
-`encode_fine` is for embeddings that float32 rounds too coarsely: products in float64 whose rows do not depend on one
-another. A BLAS adds up a row's terms in an order that depends on where in a batch the row stands; in float64 no number
-of rows and no width was found at which it does not. Here the order is that of the inputs, always.
+`encode_fine` computes embeddings in float64, for uses where float32 is too coarse. A row's result does not depend on
+the other rows. With BLAS, the order of the sum over a row's terms depends on the position of the row in the batch; in
+float64 this happened for every tested number of rows and width. Here the order is always that of the inputs.
 """
 
 from collections.abc import Mapping
@@ -32,23 +32,23 @@ State = NDArray[np.float32] | Tensor
 Times = NDArray[np.integer[Any]] | Tensor
 
 HOST = torch.device("cpu")
-RANDOM_PROJECTION_SEED = 123456  # EMU's and EMC's; B13
-# Matrix products with fewer rows than MIN_ROWS, a number of rows that is not a multiple of ROW_TILE, or a width that
-# is not a multiple of WIDTH use other BLAS kernels. There the last bit of a row depends on the number of rows.
+RANDOM_PROJECTION_SEED = 123456  # as in EMU and EMC (B13)
+# BLAS uses other kernels for fewer rows than MIN_ROWS, for a number of rows that is not a multiple of ROW_TILE, and for
+# a width that is not a multiple of WIDTH. With those kernels the last bit of a row depends on the number of rows.
 MIN_ROWS = 64
 ROW_TILE = 4
 WIDTH = 16
-CHUNK_ROWS = (2048, 65_536)  # on a CPU, whose cache then holds the layers' outputs, and on a GPU
+CHUNK_ROWS = (2048, 65_536)  # on a CPU, so that the outputs of the layers fit into the cache, and on a GPU
 
-RATE = 0.1  # share of the latest sample; the head's unit then moves slower than its weights can follow
-RESOLUTION = 1e-6  # a spread within rounding of the mean is none
+RATE = 0.1  # weight of the latest sample in the running variance; slow enough for the weights of the head to adapt
+RESOLUTION = 1e-6  # a relative standard deviation below this is rounding error
 
 Doubles = NDArray[np.float64]
-ROWS = 4096  # whose outputs a processor's cache holds
+ROWS = 4096  # rows per chunk of `encode_fine`; their outputs fit into the CPU cache
 
 
 class Encoder(nn.Module):
-    """(state, normalised time) → embedding."""
+    """Maps states [M, S] and normalized time [M, 1] to embeddings [M, X]."""
 
     def __init__(self, state_dim: int, hidden: int, dim: int) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """(embedding, normalised time) → state and return."""
+    """Maps embeddings [M, X] and normalized time [M, 1] to states [M, S] and returns [M]."""
 
     def __init__(self, state_dim: int, hidden: int, dim: int) -> None:
         super().__init__()
@@ -78,12 +78,12 @@ def _trunk(inputs: int, hidden: int) -> nn.Sequential:
 
 
 def hidden_layers(part: Encoder | Decoder) -> list[nn.Linear]:
-    """List the linear layers before the last."""
+    """List the linear layers of the trunk."""
     return [layer for layer in part.trunk if isinstance(layer, nn.Linear)]
 
 
 class Embedder:
-    """The embedder that `embed.type` names: `embed` for everyone, networks and optimizer for `fit` alone."""
+    """The built-in embedders of `embed.type`. Only `fit` uses the decoder and the optimizer."""
 
     def __init__(
         self, config: EmbedConfig, *, state_dim: int, episode_limit: int, device: str | torch.device, seed: int
@@ -96,11 +96,11 @@ class Embedder:
         self._init_generator = torch.Generator().manual_seed(seed)
         self.return_scale = ReturnScale(config.return_scale)
         self.device_step: object = None
-        """What `fit` keeps on a GPU between two refits (`device_step.DeviceStep`)."""
+        """Buffers and CUDA graph that `fit` reuses on a GPU (`device_step.DeviceStep`)."""
         if config.type == "random":
             self.projection = _random_projection(state_dim, config.dim).to(self.device)
         else:
-            with torch.random.fork_rng(devices=[]):  # the constructors' own draws are overwritten below
+            with torch.random.fork_rng(devices=[]):  # `initialize` overwrites the weights of the constructors
                 self.encoder = Encoder(state_dim, config.hidden, config.dim).to(self.device)
                 self.decoder = Decoder(state_dim, config.hidden, config.dim).to(self.device)
             self.initialize()
@@ -112,21 +112,21 @@ class Embedder:
 
     @property
     def is_trainable(self) -> bool:
-        """Whether `fit` changes anything."""
+        """Whether the embedder has weights to train."""
         return self.config.type != "random"
 
     @property
     def reads_states_on_gpu(self) -> bool:
-        """Whether every refit reads the states of all nodes on a GPU, so that they should be kept there."""
+        """Whether refits read the states of all nodes on a GPU, so that the memory should store them there."""
         return self.is_trainable and self.device.type == "cuda"
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """Weights of encoder and decoder."""
+        """All parameters of encoder and decoder."""
         return [*self.encoder.parameters(), *self.decoder.parameters()]
 
     def initialize(self) -> None:
-        """Draw fresh weights (PyTorch's default distribution) and forget the optimizer's moments. B1, B2."""
+        """Initialize the weights with PyTorch's default distribution and reset the optimizer (B1, B2)."""
         for part in (self.encoder, self.decoder):
             for layer in part.modules():
                 if isinstance(layer, nn.Linear):
@@ -137,13 +137,13 @@ class Embedder:
     def embed(self, state: State, t: Times, *, for_write: bool = False) -> Tensor:
         """Embed states at their time steps.
 
-        The result of a row does not depend on its neighbours in the batch, so the same (state, t) written,
-        queried and re-projected by the same weights is at distance exactly 0 (on CPU).
+        On a CPU a row's result does not depend on the other rows of the batch. If the same (state, t) is written,
+        queried and re-projected with the same weights, the distance is exactly 0.
 
         Args:
             state: [M, S] float32.
             t: [M] step inside the episode; ignored by the random projection.
-            for_write: The embedding becomes a node's; differs only under `time_norm = "write_T_lim+1"`. A14.
+            for_write: The embedding is stored in a node. Matters only with `time_norm = "write_T_lim+1"` (A14).
 
         Returns:
             [M, dim] float32 on the embedder's device.
@@ -164,9 +164,18 @@ class Embedder:
 
     @torch.no_grad()
     def embed_fine(self, state: State, t: Times, *, for_write: bool = False) -> NDArray[np.float64]:
-        """Embed as `embed` does, from the same float32 inputs and weights, with every operation in float64.
+        """Embed states like `embed`, from the same float32 inputs and weights, with all operations in float64.
 
-        On the processor always, there at some three times the time; a row's bits are the same in any batch here too.
+        It always runs on the CPU and takes about three times as long as `embed` there. A row's result does not depend
+        on the other rows.
+
+        Args:
+            state: [M, S] float32.
+            t: [M] step inside the episode.
+            for_write: See `embed`.
+
+        Returns:
+            [M, dim] float64.
         """
         check_shape("state", state, (None, self.state_dim))
         check_shape("t", t, (len(state),))
@@ -177,16 +186,16 @@ class Embedder:
         return encode_fine([(layer.weight.t(), layer.bias) for layer in layers], inputs)
 
     def to_inputs(self, state: State, t: Times, *, for_write: bool = False) -> tuple[Tensor, Tensor]:
-        """Move states to the device as float32 and normalise their time index to [M, 1]."""
+        """Copy states [M, S] to the device as float32 and normalize their time index [M] to [M, 1]."""
         return self._to_inputs(state, t, for_write=for_write, device=self.device)
 
     def _to_inputs(self, state: State, t: Times, *, for_write: bool, device: torch.device) -> tuple[Tensor, Tensor]:
-        longer = for_write and self.config.time_norm == "write_T_lim+1"
+        plus_one = for_write and self.config.time_norm == "write_T_lim+1"
         state_MS, time_M = (_send(values, device).to(torch.float32) for values in (state, t))
-        return state_MS, time_M.unsqueeze(1) / (self.episode_limit + longer)
+        return state_MS, time_M.unsqueeze(1) / (self.episode_limit + plus_one)
 
     def _widened_layers(self) -> list[tuple[Tensor, Tensor | None]]:
-        """List each layer of `embed`, its weights [K, N] filled up with zero units to multiples of WIDTH."""
+        """List the weights [K, N] and biases [N] of the layers, padded with zero units to multiples of WIDTH."""
         if self.config.type == "random":
             return [_widen(self.projection.t(), None, inputs=self.state_dim + 1)]
         widened: list[tuple[Tensor, Tensor | None]] = []
@@ -197,14 +206,14 @@ class Embedder:
         return widened
 
     def copy(self) -> "Embedder":
-        """Make another one that shares nothing with this one and would go on the same way."""
+        """Make an independent copy with the same state; it gives the same results from here on."""
         sizes = {"state_dim": self.state_dim, "episode_limit": self.episode_limit}
         other = Embedder(self.config, **sizes, device=self.device, seed=0)
         other.set_state(self.get_state())
         return other
 
     def get_state(self) -> dict[str, Any]:
-        """Copy everything that decides future results: tensors, primitives and dictionaries of them."""
+        """Return a copy of everything that affects future results, as tensors, primitives and dictionaries."""
         if not self.is_trainable:
             return {}
         return {
@@ -217,28 +226,28 @@ class Embedder:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from `get_state`."""
+        """Restore the result of `get_state`."""
         if not self.is_trainable:
             return
         self.encoder.load_state_dict(state["encoder"])
         self.decoder.load_state_dict(state["decoder"])
         self.optimizer = torch.optim.Adam(self.parameters, lr=self.config.lr, fused=True)
         self.optimizer.load_state_dict(state["optimizer"])
-        if "return_scale" in state:  # checkpoints of before it know none
+        if "return_scale" in state:  # missing in older checkpoints
             self.return_scale.set_state(state["return_scale"])
         restore(self.generator, state["generator"])
         restore(self._init_generator, state["init_generator"])
 
 
 def _widen(weight: Tensor, bias: Tensor | None, *, inputs: int) -> tuple[Tensor, Tensor | None]:
-    """Transpose weights [N, K] for rows of `inputs` >= K numbers and fill N up to a multiple of WIDTH."""
-    more = -weight.shape[0] % WIDTH
-    wide = nn.functional.pad(weight, (0, inputs - weight.shape[1], 0, more))
-    return wide.t(), None if bias is None else nn.functional.pad(bias, (0, more))
+    """Pad weights [N, K] with zeros to K = `inputs` and to a multiple of WIDTH for N; return the transpose."""
+    extra = -weight.shape[0] % WIDTH
+    padded = nn.functional.pad(weight, (0, inputs - weight.shape[1], 0, extra))
+    return padded.t(), None if bias is None else nn.functional.pad(bias, (0, extra))
 
 
 def _padded_rows(n_rows: int) -> int:
-    """Return the number of rows for which a product gives each row the same bits as in any other batch."""
+    """Return the smallest number of rows >= `n_rows` for which a row's bits do not depend on the number of rows."""
     return max(n_rows + -n_rows % ROW_TILE, MIN_ROWS)
 
 
@@ -262,12 +271,12 @@ def _send(values: State | Times, device: torch.device) -> Tensor:
 
 
 def _as_tensor(values: State | Times) -> Tensor:
-    """Share memory where torch can; it refuses negative strides and warns of read-only arrays."""
+    """Convert to a tensor. Copies only arrays that torch cannot share: with negative strides or read-only."""
     return values if isinstance(values, Tensor) else torch.from_numpy(np.require(values, requirements=["C", "W"]))
 
 
 def _random_projection(state_dim: int, dim: int) -> Tensor:
-    """W transposed, [S, dim]; std 1/sqrt(dim), not variance. B13."""
+    """Make the transposed projection [S, dim]; its entries have the standard deviation 1/sqrt(dim) (B13)."""
     legacy = np.random.RandomState(RANDOM_PROJECTION_SEED)
     return torch.from_numpy(legacy.normal(0.0, 1.0 / np.sqrt(dim), (dim, state_dim)).T.astype(np.float32).copy())
 
@@ -275,12 +284,12 @@ def _random_projection(state_dim: int, dim: int) -> Tensor:
 def _draw_linear(layer: nn.Linear, generator: torch.Generator) -> None:
     bound = 1.0 / layer.in_features**0.5
     for parameter in (layer.weight, layer.bias):
-        drawn = torch.empty(parameter.shape).uniform_(-bound, bound, generator=generator)
-        parameter.data.copy_(drawn)
+        values = torch.empty(parameter.shape).uniform_(-bound, bound, generator=generator)
+        parameter.data.copy_(values)
 
 
 class ReturnScale:
-    """Divisor of the return target."""
+    """Divisor of the return target: 1 (`none`) or the running standard deviation of the returns (`std`)."""
 
     def __init__(self, how: Literal["none", "std"]) -> None:
         self._how = how
@@ -288,47 +297,54 @@ class ReturnScale:
 
     @property
     def divisor(self) -> float:
-        """1 or sigma_H [return]; 1 before any two returns differed."""
+        """1, or sigma_H [return]; also 1 as long as all returns were equal."""
         return 1.0 if self._variance is None else self._variance**0.5
 
     def update(self, h_M: NDArray[np.float64]) -> float:
-        """Take the returns of one refit's nodes into the running variance; return the divisor for this refit.
+        """Update the running variance with the returns of a refit's nodes; return the divisor for this refit.
 
-        The first sample sets it; each later one moves it by `RATE` of the way. Returns that are all alike say
-        nothing about a unit.
+        The first sample sets the variance; later ones change it with the rate `RATE`. A sample of equal returns is
+        skipped.
+
+        Args:
+            h_M: [M] returns [return].
         """
         if self._how == "none" or not np.isfinite(h_M).all():
             return self.divisor
         variance = float(np.var(h_M, dtype=np.float64))
         if variance <= (RESOLUTION * np.abs(h_M).max()) ** 2:
             return self.divisor
-        before = variance if self._variance is None else self._variance
-        self._variance = before + RATE * (variance - before)
+        previous = variance if self._variance is None else self._variance
+        self._variance = previous + RATE * (variance - previous)
         return self.divisor
 
     def get_state(self) -> dict[str, float | None]:
-        """Copy the running variance."""
+        """Return the running variance."""
         return {"variance": self._variance}
 
     def set_state(self, state: Mapping[str, float | None]) -> None:
-        """Continue from `get_state`."""
+        """Restore the result of `get_state`."""
         self._variance = state["variance"]
 
 
 def encode_fine(layers: list[tuple[Tensor, Tensor | None]], x_MK: NDArray[np.float32]) -> Doubles:
-    """Pass rows through linear layers, (weights [K, N], bias [N]) each, with ReLU between two.
+    """Compute linear layers with ReLU between them in float64.
+
+    Args:
+        layers: Weights [K, N] and bias [N] of each layer.
+        x_MK: [M, K of the first layer] inputs.
 
     Returns:
-        [M, N of the last layer] float64; a row's bits are the same in any batch.
+        [M, N of the last layer] float64; a row's bits do not depend on the other rows.
     """
-    doubled = [_as_doubles(weight, bias) for weight, bias in layers]
-    parts = (_encode_part(doubled, x_MK[start : start + ROWS]) for start in range(0, len(x_MK), ROWS))
-    return np.concatenate([np.zeros((0, doubled[-1][0].shape[1])), *parts])
+    layers_f64 = [_as_doubles(weight, bias) for weight, bias in layers]
+    parts = (_encode_part(layers_f64, x_MK[start : start + ROWS]) for start in range(0, len(x_MK), ROWS))
+    return np.concatenate([np.zeros((0, layers_f64[-1][0].shape[1])), *parts])
 
 
 def _as_doubles(weight: Tensor, bias: Tensor | None) -> tuple[Doubles, Doubles]:
-    wide = np.ascontiguousarray(weight.detach().cpu().numpy(), np.float64)
-    return wide, np.zeros(wide.shape[1]) if bias is None else bias.detach().cpu().numpy().astype(np.float64)
+    weight_f64 = np.ascontiguousarray(weight.detach().cpu().numpy(), np.float64)
+    return weight_f64, np.zeros(weight_f64.shape[1]) if bias is None else bias.detach().cpu().numpy().astype(np.float64)
 
 
 def _encode_part(layers: list[tuple[Doubles, Doubles]], x: NDArray[Any]) -> Doubles:
@@ -342,7 +358,7 @@ def _encode_part(layers: list[tuple[Doubles, Doubles]], x: NDArray[Any]) -> Doub
 def _multiply(
     x: NDArray[Any], weight: NDArray[Any], bias: NDArray[Any]
 ) -> NDArray[Any]:  # pragma: no cover  # compiled
-    """Compute x W + b; four inputs at a time, as reading and writing y costs more than adding to it."""
+    """Compute x W + b. Four inputs share one pass over y, because reading and writing y is the largest cost."""
     rows, inputs = x.shape
     outputs = weight.shape[1]
     y = np.empty((rows, outputs))

@@ -1,13 +1,13 @@
-"""An embedder that a package or module outside brings, in the place of this project's own.
+"""Plug-in embedders: an embedder from another package or module replaces the built-in one.
 
-Its factory is called as `make(config, state_dim=…, episode_limit=…, seed=…)` with the settings of `embed.*`. What it
-makes has
+The plug-in is a factory, called as `make(config, state_dim=…, episode_limit=…, seed=…)` with the settings of `embed.*`.
+It returns an object with these methods:
 
-    embed(state [M, S] float32, t [M]) -> [M, embed.dim] float32    each row by itself, equal for equal rows
+    embed(state [M, S] float32, t [M]) -> [M, embed.dim] float32    a row's result must not depend on other rows
     fit(state [M, S], t [M], h [M]) -> {name: number} or None       optional; the numbers are recorded under user/
-    get_state() -> {name: tensor or number}, set_state(state)       optional; without them it is as new after a resume
+    get_state() -> {name: tensor or number}, set_state(state)       optional; without them a resume starts from new
 
-all of NumPy arrays on the processor. Stage before: memory (`sample`); after: memory (`reproject`).
+All arrays are NumPy arrays on the CPU. Stage before: memory (`sample`); after: memory (`reproject`).
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ from emtc_core.plugins import Plugin, get_plugin
 
 
 class OutsideEmbedder(Embedder):
-    """What memory and refit ask of an embedder, answered by a plug-in."""
+    """Adapter with the interface of `Embedder` for a plug-in."""
 
     def __init__(
         self,
@@ -42,25 +42,33 @@ class OutsideEmbedder(Embedder):
     ) -> None:
         self.plugin, self.config = plugin, config
         self.state_dim, self.episode_limit, self.device = state_dim, episode_limit, torch.device(device)
-        self._made = plugin.load()(config, state_dim=state_dim, episode_limit=episode_limit, seed=seed)
+        self._implementation = plugin.load()(config, state_dim=state_dim, episode_limit=episode_limit, seed=seed)
 
     @property
     def is_trainable(self) -> bool:
-        """Whether it has a `fit`."""
-        return hasattr(self._made, "fit")
+        """Whether the plug-in has a `fit` method."""
+        return hasattr(self._implementation, "fit")
 
     @property
     def reads_states_on_gpu(self) -> bool:
-        """No: a plug-in gets arrays on the processor."""
+        """False: a plug-in gets arrays on the CPU."""
         return False
 
     def embed(self, state: State, t: Times, *, for_write: bool = False) -> Tensor:
-        """Embed states [M, S] at steps [M] to [M, dim] on the embedder's device.
+        """Embed states at their time steps.
+
+        Args:
+            state: [M, S] states.
+            t: [M] step of the episode.
+            for_write: Not used by plug-ins.
+
+        Returns:
+            [M, dim] float32 on the embedder's device.
 
         Raises:
             PluginError: If the plug-in returns another shape.
         """
-        x_MX = np.asarray(self._made.embed(_on_host(state, np.float32), _on_host(t, np.int64)), np.float32)
+        x_MX = np.asarray(self._implementation.embed(_on_host(state, np.float32), _on_host(t, np.int64)), np.float32)
         if x_MX.shape != (len(state), self.dim):
             raise PluginError(
                 f"The embedder {self.plugin.label} must return shape {(len(state), self.dim)}, got {x_MX.shape}."
@@ -68,37 +76,45 @@ class OutsideEmbedder(Embedder):
         return torch.from_numpy(x_MX.copy()).to(self.device)
 
     def embed_fine(self, state: State, t: Times, *, for_write: bool = False) -> NDArray[np.float64]:
-        """Embed as `embed` does: how finely it computes is the plug-in's to decide."""
+        """Return the result of `embed` as float64 [M, dim]; the plug-in chooses the precision of its computation."""
         return self.embed(state, t).cpu().numpy().astype(np.float64)
 
     def fit(self, sample: Sample) -> dict[str, float]:
-        """Let it learn from nodes; return its numbers as they are recorded."""
-        told = (
-            self._made.fit(_on_host(sample.state, np.float32), sample.t, sample.h)
+        """Train the plug-in on a sample of nodes; return its numbers by metric name `user/...`."""
+        values = (
+            self._implementation.fit(_on_host(sample.state, np.float32), sample.t, sample.h)
             if self.is_trainable and len(sample.h)
             else None
         )
-        return open_values("user", told or {})
+        return open_values("user", values or {})
 
     def get_state(self) -> dict[str, Any]:
-        """What a checkpoint keeps of it."""
-        return self._made.get_state() if hasattr(self._made, "get_state") else {}
+        """Return the state of the plug-in for a checkpoint; empty if it has no `get_state`."""
+        return self._implementation.get_state() if hasattr(self._implementation, "get_state") else {}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from `get_state`."""
-        if hasattr(self._made, "set_state"):
-            self._made.set_state(state)
+        """Restore the result of `get_state`."""
+        if hasattr(self._implementation, "set_state"):
+            self._implementation.set_state(state)
 
 
 def make_embedder(
     config: EmbedConfig, *, state_dim: int, episode_limit: int, device: torch.device, seed: int
 ) -> Embedder:
-    """Make the embedder that `embed.type` names, this project's or one from outside."""
+    """Make the built-in embedder or the plug-in named by `embed.type`.
+
+    Args:
+        config: Settings of `embed.*`.
+        state_dim: S.
+        episode_limit: Largest number of steps in an episode.
+        device: Device of the embeddings.
+        seed: Random seed of weights and augmentation.
+    """
     sizes: dict[str, Any] = {"state_dim": state_dim, "episode_limit": episode_limit, "device": device, "seed": seed}
-    kind, own = PLUGGED["embed.type"]
-    if config.type in own:
+    kind, built_in = PLUGGED["embed.type"]
+    if config.type in built_in:
         return Embedder(config, **sizes)
-    return OutsideEmbedder(get_plugin(kind, config.type, known=own), config, **sizes)
+    return OutsideEmbedder(get_plugin(kind, config.type, known=built_in), config, **sizes)
 
 
 def _on_host(values: State | Times, dtype: type) -> NDArray[Any]:

@@ -1,9 +1,9 @@
-"""A refit beside the training (`embed.overlap = on`): fitted on a second core from a frozen copy.
+"""Refits of the embedder, optionally in parallel with the training (`embed.overlap = on`).
 
-At one refit step the nodes are sampled and the embedder copied; a thread fits the copy while training goes on with the
-embedder as it was; at the next refit step, exactly there, the fitted copy takes its place and every node is embedded
-anew. Nothing that the thread reads can change meanwhile, so the rows are the same however threads are scheduled. A
-checkpoint waits for the fit and holds its result. Before: memory (`sample`); after: memory (`reproject`).
+At a refit step, the nodes are sampled and the embedder is copied. A thread fits the copy on a second core, while
+training continues with the old weights. At the next refit step, the embedder gets the fitted weights and all nodes are
+embedded again. The thread reads only its own copies, so the results do not depend on the scheduling of threads. A
+checkpoint waits for the fit and stores its result. Stage before: memory (`sample`); after: memory (`reproject`).
 """
 
 import time
@@ -16,42 +16,45 @@ from emtc_core.embedder.fit import EmbedStats, Sample, fit
 from emtc_core.embedder.networks import Embedder
 from emtc_core.embedder.outside import OutsideEmbedder
 
-Fitted = tuple[dict[str, Any], EmbedStats]
+FitResult = tuple[dict[str, Any], EmbedStats]  # state of the fitted embedder, losses of the fit
 
 
 class Fits:
-    """Refits, at once or overlapped; then at most one is under way."""
+    """Runs the refits of an embedder, immediately or in a thread. At most one fit runs at a time."""
 
     def __init__(self, embedder: Embedder) -> None:
         self._embedder = embedder
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="refit")
-        self._wait: Callable[[], Fitted] | None = None
+        self._wait: Callable[[], FitResult] | None = None
         self._copy: Embedder | None = None
 
     def refit(self, sample: Sample) -> dict[str, float] | None:
-        """Train the embedder on a sample of the memory; return what is recorded of it.
+        """Train the embedder on a sample of the memory.
 
-        Overlapped, what was begun at the last refit step is taken over and another fit begun; None at the first.
+        With overlap, this applies the fit that the previous refit step started, and starts the next one.
+
+        Returns:
+            Values to record by metric name; None at the first refit step with overlap.
         """
         if isinstance(self._embedder, OutsideEmbedder):
             started = time.monotonic()
             return self._embedder.fit(sample) | {"embedder/fit_ms": (time.monotonic() - started) * 1e3}
         if self._embedder.config.overlap == "off":
-            return _describe(fit(self._embedder, sample))
+            return _make_metrics(fit(self._embedder, sample))
         stats = self.finish()
         self.start(sample)
-        return None if stats is None else _describe(stats)
+        return None if stats is None else _make_metrics(stats)
 
     def start(self, sample: Sample) -> None:
-        """Begin to fit a copy of the embedder as it is now."""
-        if self._copy is None:  # later ones are put into it, so that a GPU keeps what it prepared for the first refit
+        """Start to fit a copy of the present embedder in the thread."""
+        if self._copy is None:  # the copy is reused, so that buffers and graph on a GPU are made only once
             self._copy = self._embedder.copy()
         else:
             self._copy.set_state(self._embedder.get_state())
         self._wait = self._pool.submit(_fit, self._copy, sample).result
 
     def finish(self) -> EmbedStats | None:
-        """Wait for the fit that was begun and take its result over; None where none was."""
+        """Wait for the running fit and load its result into the embedder; return None if no fit was started."""
         if self._wait is None:
             return None
         state, stats = self._wait()
@@ -60,25 +63,25 @@ class Fits:
         return stats
 
     def get_state(self) -> dict[str, Any] | None:
-        """Wait for the fit and copy its result, for a checkpoint; it is taken over no sooner for that."""
+        """Wait for the running fit and copy its result for a checkpoint. The embedder itself does not change."""
         if self._wait is None:
             return None
         state, stats = self._wait()
         return {"embedder": copy_state(state), "stats": dict(vars(stats))}
 
     def set_state(self, state: Mapping[str, Any] | None) -> None:
-        """Continue from `get_state`."""
+        """Restore the result of `get_state`."""
         self._wait = None
         if state is not None:
-            fitted = dict(state["embedder"]), EmbedStats(**state["stats"])
-            self._wait = lambda: fitted
+            result = dict(state["embedder"]), EmbedStats(**state["stats"])
+            self._wait = lambda: result
 
 
-def _fit(embedder: Embedder, sample: Sample) -> Fitted:
+def _fit(embedder: Embedder, sample: Sample) -> FitResult:
     stats = fit(embedder, sample)
     return embedder.get_state(), stats
 
 
-def _describe(stats: EmbedStats) -> dict[str, float]:
+def _make_metrics(stats: EmbedStats) -> dict[str, float]:
     values = {f"embedder/{name}": value for name, value in stats.means().items()}
     return values | {"embedder/fit_ms": stats.seconds * 1e3}

@@ -1,6 +1,6 @@
-"""Acting: hidden states of B environments, last actions, epsilon-greedy choice.
+"""Acting: the controller computes epsilon-greedy actions for the agents of B environments.
 
-What lives here: everything between an observation and an action. What does not: learning.
+It stores the hidden state and the last action of every agent. It does not train.
 """
 
 from collections.abc import Generator
@@ -18,7 +18,7 @@ from emtc_core.learner.networks import input_width
 
 
 class Controller:
-    """Acts with a backbone's current weights; one hidden state per environment and agent."""
+    """Action selection with the current weights of a backbone, one hidden state per environment and agent."""
 
     def __init__(self, backbone: Backbone, info: EnvInfo, *, agent_id: bool, device: torch.device) -> None:
         self._backbone, self._info, self._device = backbone, info, device
@@ -26,7 +26,7 @@ class Controller:
         self.begin(1)
 
     def begin(self, n_envs: int) -> None:
-        """Forget the past: every environment starts a new episode."""
+        """Reset hidden states and last actions: every environment starts a new episode."""
         info = self._info
         width = input_width(info.obs_dim, info.n_actions, info.n_agents, agent_id=self._agent_id)
         self._inputs = np.zeros((n_envs, info.n_agents, width), np.float32)
@@ -37,12 +37,12 @@ class Controller:
 
     @contextmanager
     def elsewhere(self) -> Generator[None]:
-        """Act in other environments meanwhile; afterwards the round that was left goes on."""
-        kept = self._inputs, self._hidden
+        """Save the hidden states, so that other environments can be used inside the context; restore them at exit."""
+        saved = self._inputs, self._hidden
         try:
             yield
         finally:
-            self._inputs, self._hidden = kept
+            self._inputs, self._hidden = saved
 
     def act(
         self,
@@ -52,11 +52,27 @@ class Controller:
         epsilon: float,
         rng: np.random.Generator,
     ) -> NDArray[np.int64]:
-        """Choose actions [B, N] for observations [B, N, O] and availability [B, N, A]."""
+        """Choose actions and store them as the last actions.
+
+        Args:
+            obs: [B, N, O] observations.
+            avail: [B, N, A] available actions.
+            epsilon: Probability of a random action.
+            rng: Source of randomness; not used if epsilon is 0.
+
+        Returns:
+            [B, N] actions.
+
+        Raises:
+            ShapeError: If `obs` has another shape.
+        """
         check_shape("obs", obs, (len(self._inputs), self._info.n_agents, self._info.obs_dim))
         q = self._values(obs, epsilon, rng)
         action = epsilon_greedy(q, avail, epsilon=epsilon, rng=rng)
-        self._remember(action)
+        start = self._info.obs_dim
+        last = self._inputs[..., start : start + self._info.n_actions]
+        last[:] = 0.0
+        np.put_along_axis(last, action[..., None], 1.0, axis=-1)
         return action
 
     @torch.inference_mode()
@@ -67,26 +83,23 @@ class Controller:
         hidden_BNH = self._hidden.view(*obs.shape[:2], -1)
         return self._backbone.act_values(hidden_BNH, rng if epsilon > 0 else None).cpu().numpy()
 
-    def _remember(self, action: NDArray[np.int64]) -> None:
-        start = self._info.obs_dim
-        last = self._inputs[..., start : start + self._info.n_actions]
-        last[:] = 0.0
-        np.put_along_axis(last, action[..., None], 1.0, axis=-1)
-
 
 def epsilon_greedy(
     q: NDArray[np.float32], avail: NDArray[np.bool_], *, epsilon: float, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Take the best available action, or with probability epsilon any available one, per agent.
+    """Choose the best available action per agent, or with probability epsilon a random available one.
 
     Args:
-        q: [B, N, A] values.
-        avail: [B, N, A] what may be done.
+        q: [B, N, A] action values.
+        avail: [B, N, A] available actions.
         epsilon: Probability of a uniformly random available action.
-        rng: Draws B * N * (A + 1) numbers unless epsilon is 0, whatever the actions.
+        rng: Source of randomness. Always draws B * N * (A + 1) numbers, or none if epsilon is 0.
+
+    Returns:
+        [B, N] actions.
     """
     greedy = np.where(avail, q, -np.inf).argmax(-1)
     if epsilon <= 0.0:
         return greedy
-    anything = np.where(avail, rng.random(avail.shape, np.float32), -1.0).argmax(-1)
-    return np.where(rng.random(greedy.shape) < epsilon, anything, greedy)
+    random_action = np.where(avail, rng.random(avail.shape, np.float32), -1.0).argmax(-1)
+    return np.where(rng.random(greedy.shape) < epsilon, random_action, greedy)

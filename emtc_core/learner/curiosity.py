@@ -1,8 +1,11 @@
-"""EMC's curiosity: the error of predicting a slowly moving copy of separately learned utilities.
+"""Curiosity of EMC: an intrinsic reward from the prediction error of individual action values.
 
-A VDN learner of its own (online, hard target and soft copy, extrinsic reward only) and a predictor with the
-agent architecture. e_i = || pred_i(tau_{t+1}) - 10 Qsoft_i(tau_{t+1}) ||_2; the reward is scale times the mean
-over agents. Source: kikojay/EMC, pymarl/src.
+A separate VDN learner is trained on the extrinsic reward. It has an online, a target and a soft copy, which follows
+the online network slowly. A predictor with the same architecture predicts the soft copy's values:
+
+    e_i = || pred_i(tau_{t+1}) - 10 Qsoft_i(tau_{t+1}) ||_2
+
+The reward is a scale times the mean of e_i over agents. Source: kikojay/EMC, pymarl/src.
 """
 
 from dataclasses import dataclass
@@ -15,20 +18,23 @@ from emtc_core.config.backbones import CuriosityConfig
 from emtc_core.config.train import TrainConfig
 from emtc_core.learner.backbones.base import Unrolled
 from emtc_core.learner.networks import Sequence, SharedAgent, copy_network
-from emtc_core.learner.parts import Team
+from emtc_core.learner.parts import WorkerPool
 from emtc_core.learner.targets import greedy, masked_mean
 from emtc_core.replay_buffer.buffer import StateDict
 
 VALUE_FACTOR = 10.0
+"""Factor of the soft copy's values in the prediction target."""
 SOFT_RATE = 0.005
+"""Rate at which the soft copy follows the online network, per update."""
 DISTANCE_EPS = 1e-6
+"""Added to each difference, so that the norm has a gradient at 0."""
 
 
 def curiosity_scale(config: CuriosityConfig, env_step: int) -> float:
-    """Weigh the reward at a moment of training.
+    """Compute the scale of the curiosity reward after `env_step` training steps.
 
-    The scale shrinks by `decay_rate` per cycle down to `decay_stop`. EMU's code also raises a smaller scale to
-    the stop after the first cycle, which `emulate_floor_bug` repeats.
+    Each cycle multiplies the scale by `decay_rate`, down to `decay_stop`. EMU's code has a bug: after the first cycle
+    it raises a scale below `decay_stop` to `decay_stop`. `emulate_floor_bug` reproduces it.
     """
     scale, cycles = config.scale, env_step // config.decay_cycle
     if config.emulate_floor_bug:
@@ -42,11 +48,11 @@ def curiosity_scale(config: CuriosityConfig, env_step: int) -> float:
 
 @dataclass(frozen=True)
 class _Pass:
-    """One pass over a batch."""
+    """Results of one forward pass over a batch."""
 
-    distance: Tensor  # [T, B] prediction error, with its graph
-    online: Tensor  # [T+1, B, N, H] hidden states of the VDN utilities, with their graph
-    target: Tensor  # [T+1, B, N, H] and of their target
+    distance: Tensor  # [T, B] mean of e_i over agents, with gradient
+    online: Tensor  # [T+1, B, N, H] hidden states of the online VDN network, with gradient
+    target: Tensor  # [T+1, B, N, H] hidden states of the target VDN network
 
 
 class Curiosity:
@@ -70,23 +76,28 @@ class Curiosity:
         self._value_optimizer = torch.optim.RMSprop(self._online.parameters(), lr=train.lr, alpha=0.99, eps=1e-5)
         self._predictor_optimizer = torch.optim.Adam(self._predictor.parameters(), lr=train.lr)
         self._pass: _Pass | None = None
-        self._team = Team(1)
+        self._workers = WorkerPool(1)
 
-    def use(self, team: Team) -> None:
-        """Let each network have a thread of its own."""
-        self._team = team
+    def set_worker_pool(self, workers: WorkerPool) -> None:
+        """Run each network on a separate thread of the pool."""
+        self._workers = workers
 
     def prepare(self, seq: Sequence) -> None:
-        """Run all four networks over the batch."""
-        soft, target, predictor, learned = self._unroll(seq)
+        """Run all four networks over the batch; `reward` and `train` use the result."""
+        # The soft copy and the target need no gradient.
+        frozen = [torch.no_grad()(agent.unroll) for agent in (self._soft, self._target)]
+        unrolls = [*frozen, self._predictor.unroll, self._online.unroll]
+        soft, target, predictor, online = self._workers.run(
+            [partial(unroll, seq.inputs, seq.n_steps) for unroll in unrolls]
+        )
         with torch.no_grad():
-            wanted = VALUE_FACTOR * self._soft.values(soft)[1:]
-        predicted = self._predictor.values(predictor[1:])
-        distance = torch.linalg.vector_norm(predicted - wanted + DISTANCE_EPS, dim=-1).mean(-1)
-        self._pass = _Pass(distance, learned, target)
+            prediction_target = VALUE_FACTOR * self._soft.values(soft)[1:]
+        prediction = self._predictor.values(predictor[1:])
+        distance = torch.linalg.vector_norm(prediction - prediction_target + DISTANCE_EPS, dim=-1).mean(-1)
+        self._pass = _Pass(distance, online, target)
 
     def reward(self, seq: Sequence, online: Unrolled, *, env_step: int) -> Tensor:
-        """Compute scale times the mean prediction error of the next step: [T, B]."""
+        """Compute the scale times the mean prediction error at the next step: [T, B], detached."""
         assert self._pass is not None, "prepare comes before reward"
         return curiosity_scale(self._config, env_step) * self._pass.distance.detach()
 
@@ -96,7 +107,7 @@ class Curiosity:
         self._value_optimizer.zero_grad(set_to_none=True)
         self._predictor_optimizer.zero_grad(set_to_none=True)
         distance, value = masked_mean(self._pass.distance, seq.mask), self._value_loss(seq, self._pass)
-        self._team.run([distance.backward, value.backward])  # they share no weight
+        self._workers.run([distance.backward, value.backward])  # the two losses share no weights
         self._pass = None
         for network, optimizer in ((self._predictor, self._predictor_optimizer), (self._online, self._value_optimizer)):
             nn.utils.clip_grad_norm_(network.parameters(), self._train.grad_clip)
@@ -106,14 +117,14 @@ class Curiosity:
                 soft.lerp_(value, SOFT_RATE)
 
     def on_episodes(self, episodes: int) -> None:
-        """Nothing here counts episodes."""
+        """Do nothing: curiosity is trained at every update."""
 
     def copy_target(self) -> None:
-        """Synchronise the VDN target."""
+        """Copy the online VDN network to its target."""
         self._target.load_state_dict(self._online.state_dict())
 
     def get_state(self) -> StateDict:
-        """Return the four networks and both optimisers."""
+        """Return the states of the four networks and the two optimizers."""
         return {name: part.state_dict() for name, part in self._parts().items()}
 
     def set_state(self, state: StateDict) -> None:
@@ -131,17 +142,12 @@ class Curiosity:
             "predictor_optimizer": self._predictor_optimizer,
         }
 
-    def _unroll(self, seq: Sequence) -> list[Tensor]:
-        """Unroll soft copy and target without a graph, predictor and utilities with theirs."""
-        still = [torch.no_grad()(agent.unroll) for agent in (self._soft, self._target)]
-        unrolls = [*still, self._predictor.unroll, self._online.unroll]
-        return self._team.run([partial(unroll, seq.inputs, seq.n_steps) for unroll in unrolls])
-
-    def _value_loss(self, seq: Sequence, at: _Pass) -> Tensor:
-        q = self._online.values(at.online)
+    def _value_loss(self, seq: Sequence, hidden: _Pass) -> Tensor:
+        """Compute the mean squared TD error of VDN with double Q-learning."""
+        q = self._online.values(hidden.online)
         q_taken = q[:-1].gather(-1, seq.action.unsqueeze(-1)).squeeze(-1).sum(-1)
         with torch.no_grad():
-            following = self._target.values(at.target)[1:]
+            following = self._target.values(hidden.target)[1:]
             action = greedy(q, seq.avail)[1][1:]
             q_next = following.gather(-1, action.unsqueeze(-1)).squeeze(-1).sum(-1)
             target = seq.reward + self._train.gamma * (1.0 - seq.terminated) * q_next

@@ -1,17 +1,17 @@
-"""CDS: the intrinsic reward that makes agents differ, and the two predictors behind it.
+"""CDS: an intrinsic reward for diverse behavior of the agents, and the two predictors that it is computed from.
 
     r_i = [b1 log q(o'_i | z_i, i) - log p(o'_i | z_i)] + b2 KL(softmax(b1 Q_i) || P_i),  z_i = [h_{t-1}; o_t; a_t]
 
-P_i is a mean of softmax(Q): b1 sharpens the agent's own policy alone. log q and log p are minus squared prediction
-errors of two predictors; rewards use their target copies. The reward enters the target as cds.beta times the mean over
+P_i is a mean of softmax(Q), without the factor b1. log q and log p are the negative squared errors of two predictors of
+the next observation. The reward uses their target copies. The TD target contains cds.beta times the mean of r_i over
 agents. Source: lich14/CDS.
 
-    p(o' | z)      from z
-    q(o' | z, id)  from the same and the agent's id, which its first two layers read
+    p(o' | z)      input z
+    q(o' | z, id)  input z and the one-hot agent id; the id is an input of the first two layers
 
-Each predictor is three linear layers with ReLU between them. On the CPU the gradient of a chunk of rows is one compiled
-call that holds no lock: a pass over a batch is dozens of steps on a few hundred rows, where recording a graph costs as
-much as the arithmetic, and p's step and q's go on beside each other.
+Each predictor has three linear layers with ReLU between them. On the CPU, one compiled call without the interpreter
+lock computes the gradient of a chunk of rows. A pass over a batch has dozens of steps on a few hundred rows, where
+autograd costs as much as the arithmetic. The steps of p and q run in parallel.
 """
 
 import copy
@@ -31,27 +31,31 @@ from emtc_core.devices import permutation
 from emtc_core.envs.base import EnvInfo
 from emtc_core.learner.backbones.base import Unrolled
 from emtc_core.learner.networks import DiverseAgent, Sequence
-from emtc_core.learner.parts import Team
+from emtc_core.learner.parts import WorkerPool
 from emtc_core.learner.recurrence import FAST, ZERO, multiply_on_one_thread
 from emtc_core.repeated_step import RepeatedStep
 from emtc_core.replay_buffer.buffer import StateDict
 
 WIDTH = 128
+"""Units of a hidden layer of the predictors."""
 CLIP = 1.0
+"""Largest gradient norm of each predictor."""
 ROWS_AT_ONCE = 1024
-"""Rows whose errors are measured together on a CPU: few enough for their activations to stay in its cache."""
-
+"""Rows per forward pass for the errors on a CPU. Their activations fit into the cache."""
 CHUNK = 256
+"""Rows per gradient step."""
 PERIOD_EPISODES = 16
 PERIOD_EPOCHS = 25
+"""The periodic schedule trains for `PERIOD_EPOCHS` passes every `PERIOD_EPISODES` episodes."""
 ANNEAL_FROM = 1_000_000
+"""Env steps after which the weight of the reward decreases."""
 
 
 class Rows(NamedTuple):
-    """R samples: one agent at one step each."""
+    """R samples, one per pair of transition and agent."""
 
-    z_id: Tensor  # [R, Z + N] z, then the one-hot id
-    obs_next: Tensor  # [R, O]
+    z_id: Tensor  # [R, Z + N] z and the one-hot agent id
+    obs_next: Tensor  # [R, O] next observation of the agent
 
 
 class Predictors(nn.Module):
@@ -72,70 +76,85 @@ class Predictors(nn.Module):
                 nn.init.zeros_(module.bias)
 
     def forward(self, z_id: Tensor) -> tuple[Tensor, Tensor]:
-        """Predict the next observation [R, O] by p and by q."""
+        """Predict the next observation from z_id [R, Z + N]: [R, O] of p and [R, O] of q."""
         first = torch.relu(self.q_first(z_id))
         second = torch.relu(self.q_second(torch.cat([first, z_id[:, self._n_inputs :]], -1)))
         return self.p(z_id[:, : self._n_inputs]), self.q_last(second)
 
     @torch.no_grad()
     def errors(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Measure squared errors of p and q, summed over coordinates: [R] each, without a graph."""
+        """Compute the squared errors of p and q, summed over coordinates: [R] each, without gradient."""
         at_once = ROWS_AT_ONCE if rows.z_id.device.type == "cpu" else max(len(rows.z_id), 1)
         parts = zip(*(x.split(at_once) for x in rows), strict=True)
-        pairs = [[(hat - wanted).square().sum(-1) for hat in self(z_id)] for z_id, wanted in parts]
+        pairs = [[(hat - obs_next).square().sum(-1) for hat in self(z_id)] for z_id, obs_next in parts]
         error_p, error_q = (torch.cat(x) for x in zip(*pairs, strict=True))
         return error_p, error_q
 
-    def fit(self, rows: Rows, chunks: Iterator[Tensor], optimizer: torch.optim.Optimizer, team: Team) -> None:
-        """Descend the mean squared errors once per chunk of row indices; each network's gradient is clipped alone."""
+    def fit(self, rows: Rows, chunks: Iterator[Tensor], optimizer: torch.optim.Optimizer, workers: WorkerPool) -> None:
+        """Take one gradient step on both mean squared errors per chunk.
+
+        Args:
+            rows: Samples.
+            chunks: Row indices of each step.
+            optimizer: Optimizer of both predictors. The gradient of each predictor is clipped separately.
+            workers: Threads; the two predictors run in parallel.
+        """
         networks = self.networks()
         gradients = [make_gradient(parameters) for parameters in networks]
         is_compiled = rows.z_id.device.type == "cpu" and rows.z_id.dtype == torch.float32
-        fill = self._compiled_gradients(rows, networks, team) if is_compiled else partial(self._record_gradients, rows)
+        compute_gradients = (
+            self._make_compiled_gradients(rows, networks, workers)
+            if is_compiled
+            else partial(self._compute_gradients, rows)
+        )
         for chunk in chunks:
-            fill(chunk)
+            compute_gradients(chunk)
             clip(gradients)
             optimizer.step()
 
     def networks(self) -> list[list[nn.Parameter]]:
-        """List the weights of p and of q."""
+        """Return the parameters of p and those of q."""
         q = (self.q_first, self.q_second, self.q_last)
         return [list(self.p.parameters()), [weight for layer in q for weight in layer.parameters()]]
 
     def weighted_error(self, rows: Rows, weight: Tensor) -> Tensor:
-        """Sum the weighted squared errors of p and of q, with a graph; weight [R]."""
+        """Compute the weighted sum of the squared errors of p and q, with gradient; weight [R]."""
         return torch.stack([(hat - rows.obs_next).square().sum(-1) @ weight for hat in self(rows.z_id)]).sum()
 
-    def _record_gradients(self, rows: Rows, chunk: Tensor) -> None:
-        """Write the gradients of both mean squared errors over a chunk of rows."""
-        wanted = rows.obs_next.index_select(0, chunk)
+    def _compute_gradients(self, rows: Rows, chunk: Tensor) -> None:
+        """Compute the gradients of both mean squared errors over a chunk of rows with autograd."""
+        obs_next = rows.obs_next.index_select(0, chunk)
         self.zero_grad(set_to_none=False)
         with torch.enable_grad():
-            on_p, on_q = ((hat - wanted).square().sum(-1).mean() for hat in self(rows.z_id.index_select(0, chunk)))
-            (on_p + on_q).backward()
+            loss_p, loss_q = (
+                (hat - obs_next).square().sum(-1).mean() for hat in self(rows.z_id.index_select(0, chunk))
+            )
+            (loss_p + loss_q).backward()
 
-    def _compiled_gradients(
-        self, rows: Rows, networks: list[list[nn.Parameter]], team: Team
+    def _make_compiled_gradients(
+        self, rows: Rows, networks: list[list[nn.Parameter]], workers: WorkerPool
     ) -> Callable[[Tensor], object]:
-        """Make what `_record_gradients` is, each network's gradient in one call."""
+        """Make a function that does the same as `_compute_gradients`, with one compiled call per predictor."""
         multiply_on_one_thread()
-        z_id, wanted = (x.contiguous().numpy() for x in rows)
-        several = [
+        z_id, obs_next = (x.contiguous().numpy() for x in rows)
+        arrays = [
             [*(w.detach().numpy() for w in weights), *(w.grad.numpy() for w in weights if w.grad is not None)]
             for weights in networks
         ]
-        return lambda chunk: team.run([partial(_fill_gradient, z_id, wanted, chunk.numpy(), *each) for each in several])
+        return lambda chunk: workers.run(
+            [partial(_fill_gradient, z_id, obs_next, chunk.numpy(), *network) for network in arrays]
+        )
 
 
 @torch.no_grad()
 def clip(gradients: list[Tensor]) -> None:
-    """Shrink each network's gradient to a norm of at most CLIP."""
+    """Scale each gradient, in place, to a norm of at most CLIP."""
     for gradient in gradients:
         gradient.mul_((CLIP / (torch.linalg.vector_norm(gradient) + 1e-6)).clamp_(max=1.0))
 
 
 def make_gradient(parameters: list[nn.Parameter]) -> Tensor:
-    """Allocate one stretch of memory for all gradients of a network, so that its norm is one operation."""
+    """Allocate the gradients of a network as views of one vector [P], so that the norm is one operation."""
     flat = torch.empty_like(torch.nn.utils.parameters_to_vector(parameters))
     for parameter, part in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
         parameter.grad = part.view_as(parameter)
@@ -143,26 +162,26 @@ def make_gradient(parameters: list[nn.Parameter]) -> Tensor:
 
 
 def count_pass_bytes(info: EnvInfo, *, hidden: int, episodes: int) -> int:
-    """Count the bytes of the buffers of `DevicePass` for batches of this many episodes."""
+    """Compute the size of the buffers of `DevicePass` [bytes] for batches of `episodes` episodes."""
     chunks = -(-episodes * info.episode_limit * info.n_agents // CHUNK)
     return 4 * chunks * CHUNK * (hidden + 2 * info.obs_dim + info.n_actions + info.n_agents + 1)
 
 
 class DevicePass:
-    """One pass over a batch's rows on a GPU: the same step for every chunk, whatever the number of rows.
+    """One training pass over the rows of a batch on a GPU, as repetitions of one step of constant size.
 
-    A pass puts the rows into buffers in its order, chunk after chunk. The last chunk may have fewer rows; the missing
-    ones have the weight 0. A step takes the next chunk and moves the index on.
+    A pass copies the rows into buffers in the order of training. If the last chunk is not full, the missing rows have
+    weight 0. A step trains on the next chunk and increments the index.
     """
 
     def __init__(self, predictors: Predictors, optimizer: torch.optim.Optimizer, *, rows: Rows, chunks: int) -> None:
-        """Reserve memory.
+        """Allocate the buffers.
 
         Args:
-            predictors: To be trained.
-            optimizer: Of their weights; its state must be able to change inside of a graph.
-            rows: Of which widths and device are taken.
-            chunks: Most chunks of a pass.
+            predictors: Networks to train.
+            optimizer: Their optimizer, which must be capturable in a CUDA graph.
+            rows: Samples with the widths and the device of the buffers.
+            chunks: Largest number of chunks in a pass.
         """
         self.chunks = chunks
         self._predictors, self._optimizer = predictors, optimizer
@@ -174,7 +193,7 @@ class DevicePass:
         self._repeated = RepeatedStep(self._step, device, name="step of CDS's predictors")
 
     def run(self, rows: Rows, order: Tensor) -> None:
-        """Train on the rows in an order."""
+        """Train once on the rows with the indices `order` [R]."""
         n = len(order)
         for values, buffer in zip(rows, self._rows, strict=True):
             torch.index_select(values, 0, order, out=buffer[:n])
@@ -201,17 +220,17 @@ class DevicePass:
 
 @njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
 def _apply_relu(values: NDArray[Any], bias: NDArray[Any]) -> None:  # pragma: no cover  # compiled
-    """Turn products [R, H] into a layer's outputs, in place."""
+    """Add the bias to products [R, H] and apply ReLU, in place."""
     for i in range(len(values)):
         for j in range(len(bias)):
             values[i, j] = max(values[i, j] + bias[j], ZERO)
 
 
 @njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
-def _return_through_relu(
+def _backward_relu(
     grad: NDArray[Any], outputs: NDArray[Any], d_bias: NDArray[Any]
 ) -> None:  # pragma: no cover  # compiled
-    """Turn the gradient of a layer's outputs into that of its sums, in place, and add up that of its bias."""
+    """Turn the gradient of a layer's outputs into that of its inputs to ReLU, in place, and sum that of the bias."""
     d_bias[:] = ZERO
     for i in range(len(grad)):
         for j in range(len(d_bias)):
@@ -237,10 +256,10 @@ def _fill_gradient(
     d_w_3: NDArray[Any],
     d_b_3: NDArray[Any],
 ) -> None:  # pragma: no cover  # compiled
-    """Write the gradient of one predictor's mean squared error over the rows of a chunk.
+    """Compute the gradient of a predictor's mean squared error over a chunk of rows and write it to the d_ arrays.
 
-    The first layer reads the first columns of `z_id`, as many as it has weights; where the second layer has more
-    columns than the first has outputs, they weigh the last columns of `z_id`, which are the agent's id.
+    The first layer reads the first `w_1.shape[1]` columns of `z_id`. If the second layer has more inputs than the first
+    has outputs, the additional inputs are the last columns of `z_id`, the one-hot agent id.
     """
     n, width, n_ids = len(chunk), len(b_1), w_2.shape[1] - len(b_1)
     inputs, ids = np.empty((n, w_1.shape[1]), np.float32), np.empty((n, n_ids), np.float32)
@@ -262,12 +281,12 @@ def _fill_gradient(
             d_b_3[j] += error[i, j]
     np.dot(error.T, second, d_w_3)
     grad = np.dot(error, w_3)
-    _return_through_relu(grad, second, d_b_2)
+    _backward_relu(grad, second, d_b_2)
     d_w_2[:, :width] = np.dot(grad.T, first)
     if n_ids:
         d_w_2[:, width:] = np.dot(grad.T, ids)
     grad = np.dot(grad, of_first)
-    _return_through_relu(grad, first, d_b_1)
+    _backward_relu(grad, first, d_b_1)
     np.dot(grad.T, inputs, d_w_1)
 
 
@@ -288,18 +307,18 @@ class Diversity:
         self._optimizer = torch.optim.Adam(self._online.parameters(), lr=lr, fused=True, capturable=on_gpu)
         self._pass: DevicePass | None = None
         self._episodes = self._last_training = 0
-        self._team = Team(1)
+        self._workers = WorkerPool(1)
 
-    def use(self, team: Team) -> None:
-        """Let each predictor have a thread of its own."""
-        self._team = team
+    def set_worker_pool(self, workers: WorkerPool) -> None:
+        """Run each predictor on a separate thread of the pool."""
+        self._workers = workers
 
     def prepare(self, seq: Sequence) -> None:
-        """Nothing: everything here reads the learner's own hidden states."""
+        """Do nothing: the reward needs the hidden states of the learner's forward pass."""
 
     @torch.no_grad()
     def reward(self, seq: Sequence, online: Unrolled, *, env_step: int) -> Tensor:
-        """Compute cds.beta times the mean intrinsic reward: [T, B], 0 where an episode is over."""
+        """Compute the annealed cds.beta times the mean of r_i over agents: [T, B], 0 in the padding."""
         config, real = self._config, _real_transitions(seq)
         errors = self._target.errors(self._rows(seq, online, real))
         error_p, error_q = (e.view(-1, self._info.n_agents) for e in errors)
@@ -308,7 +327,7 @@ class Diversity:
         return torch.zeros_like(seq.mask).flatten().index_copy(0, real, reward_R).view_as(seq.mask)
 
     def train(self, seq: Sequence, online: Unrolled, *, env_step: int, generator: torch.Generator) -> None:
-        """Train both predictors on the batch: one pass each update, or 25 passes every 16 episodes."""
+        """Train both predictors on the batch: one pass at each update, or 25 passes every 16 episodes."""
         if self._config.predictor_schedule == "every_step":
             self._fit(seq, online, 1, generator)
         elif self._episodes - self._last_training >= PERIOD_EPISODES:
@@ -316,15 +335,15 @@ class Diversity:
             self._fit(seq, online, PERIOD_EPOCHS, generator)
 
     def on_episodes(self, episodes: int) -> None:
-        """Count episodes for the periodic schedule."""
+        """Set the number of collected episodes, for the periodic schedule."""
         self._episodes = episodes
 
     def copy_target(self) -> None:
-        """Synchronise the copies that rewards use."""
+        """Copy the online predictors to the target copies that the reward uses."""
         self._target.load_state_dict(self._online.state_dict())
 
     def get_state(self) -> StateDict:
-        """Return predictors, optimiser and counters."""
+        """Return predictors, optimizer and counters."""
         return {
             "online": self._online.state_dict(),
             "target": self._target.state_dict(),
@@ -338,13 +357,13 @@ class Diversity:
         self._online.load_state_dict(state["online"])
         self._target.load_state_dict(state["target"])
         self._optimizer.load_state_dict(state["optimizer"])
-        for group in self._optimizer.param_groups:  # the state may be that of another device
+        for group in self._optimizer.param_groups:  # the state may have been saved on another device
             group["capturable"] = next(self._online.parameters()).is_cuda
-        self._pass = None  # a graph that was captured changes the tensors of the state before
+        self._pass = None  # a captured graph refers to the old tensors of the optimizer state
         self._episodes, self._last_training = state["episodes"], state["last_training"]
 
     def _rows(self, seq: Sequence, online: Unrolled, real: Tensor) -> Rows:
-        """Lay z, ids and next observations of transitions out, one row per (transition, agent)."""
+        """Make the samples of the transitions `real` [R / N], one row per pair of transition and agent."""
         obs, action = seq.obs[:-1].flatten(0, 1)[real], seq.action.flatten(0, 1)[real]
         n_batch, n_agents = seq.mask.shape[1], self._info.n_agents
         hidden = online.hidden.detach().flatten(0, 1)
@@ -356,17 +375,17 @@ class Diversity:
         return Rows(z_id.flatten(0, 1), seq.obs[1:].flatten(0, 1)[real].flatten(0, 1))
 
     def _policy_divergence(self, online: Unrolled, real: Tensor) -> Tensor:
-        """Compute KL(softmax(b1 Q_i) || P_i) in logarithms, which no probability can underflow: [R, N]."""
+        """Compute KL(softmax(b1 Q_i) || P_i) [nats]: [R, N]. All terms are logarithms, so nothing underflows."""
         mixture = self._config.policy_mixture
         q_RNA = online.q[:-1].flatten(0, 1)[real]
-        own_RNA = torch.log_softmax(self._config.b1 * q_RNA, -1)
+        policy_RNA = torch.log_softmax(self._config.b1 * q_RNA, -1)
         if mixture == "agents":
             mean = _log_mean(torch.log_softmax(q_RNA, -1), 1).unsqueeze(1)
         else:
-            # [R, history, identity, A]: averaging over identities keeps a history, and vice versa.
+            # [R, history, identity, A]; "heads" averages over identities, the other mixture over histories.
             by_identity = torch.log_softmax(self._agent.swapped(online.hidden[:-1].flatten(0, 1)[real]), -1)
             mean = _log_mean(by_identity, 2 if mixture == "heads" else 1)
-        return (own_RNA.exp() * (own_RNA - mean)).sum(-1)
+        return (policy_RNA.exp() * (policy_RNA - mean)).sum(-1)
 
     def _anneal(self, env_step: int) -> float:
         past = max(env_step - ANNEAL_FROM, 0) / ANNEAL_FROM
@@ -378,14 +397,14 @@ class Diversity:
         orders = (permutation(n_rows, generator=generator, device=device) for _ in range(epochs))
         if device.type == "cpu":
             chunks = (chunk for order in orders for chunk in order.split(CHUNK))
-            self._online.fit(rows, chunks, self._optimizer, self._team)
+            self._online.fit(rows, chunks, self._optimizer, self._workers)
             return
         device_pass = self._get_pass(rows, most_rows=seq.mask.shape[1] * self._info.episode_limit * self._info.n_agents)
         for order in orders:
             device_pass.run(rows, order)
 
     def _get_pass(self, rows: Rows, *, most_rows: int) -> DevicePass:
-        """Get buffers and step for passes over batches of this many episodes, or make them."""
+        """Return the `DevicePass` for up to `most_rows` rows; make a new one if the present one is too small."""
         chunks = -(-most_rows // CHUNK)
         if self._pass is None or self._pass.chunks < chunks:
             self._pass = DevicePass(self._online, self._optimizer, rows=rows, chunks=chunks)
@@ -393,7 +412,10 @@ class Diversity:
 
 
 def _real_transitions(seq: Sequence) -> Tensor:
-    """List the real ones among all [T B] in their order, without asking the device how many there are."""
+    """Return the flat indices of the real transitions in [T, B], in order.
+
+    The count comes from the batch, so the host does not wait for the device.
+    """
     return torch.argsort(seq.mask.flatten(), descending=True, stable=True)[: seq.n_real]
 
 

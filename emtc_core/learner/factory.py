@@ -1,4 +1,4 @@
-"""From configuration to parts: value systems by name, optimisers, and the protocol and choice of intrinsic rewards."""
+"""Make the parts of a learner from the configuration: value systems, optimizers and intrinsic rewards."""
 
 from collections.abc import Iterable
 from importlib import import_module
@@ -17,10 +17,10 @@ from emtc_core.learner.backbones.value import make_value_backbone
 from emtc_core.learner.curiosity import Curiosity
 from emtc_core.learner.diversity import Diversity
 from emtc_core.learner.networks import DiverseAgent, Sequence, copy_network
-from emtc_core.learner.parts import Team
+from emtc_core.learner.parts import WorkerPool
 from emtc_core.replay_buffer.buffer import StateDict
 
-_MODULES = [import_module(f"{backbones.__name__}.{each.name}") for each in iter_modules(backbones.__path__)]
+_MODULES = [import_module(f"{backbones.__name__}.{module.name}") for module in iter_modules(backbones.__path__)]
 BACKBONES: BackboneTable = {name: make for m in _MODULES for name, make in getattr(m, "BACKBONES", {}).items()}
 
 
@@ -28,34 +28,47 @@ class IntrinsicReward(Protocol):
     """Curiosity (EMC) or diversity (CDS)."""
 
     by_episode: bool
-    """Whether `reward` reads nothing but the episodes it is given, so that parts of a batch may ask at once."""
+    """Whether the reward of an episode needs no other episode, so that parts of a batch can be computed in parallel."""
 
-    def use(self, team: Team) -> None:
-        """Compute on several threads."""
+    def set_worker_pool(self, workers: WorkerPool) -> None:
+        """Set the threads for the computation."""
         ...
 
     def prepare(self, seq: Sequence) -> None:
-        """Compute what does not wait for the learner's own pass over the batch; comes before `reward`."""
+        """Compute everything that does not need the learner's forward pass. Call this before `reward`."""
         ...
 
     def reward(self, seq: Sequence, online: Unrolled, *, env_step: int) -> Tensor:
-        """Weigh the intrinsic reward of every transition for the target: [T, B], detached."""
+        """Compute the weighted intrinsic reward of every transition: [T, B], detached.
+
+        Args:
+            seq: The batch.
+            online: The learner's forward pass over the batch.
+            env_step: Training env steps so far, for annealed weights.
+        """
         ...
 
     def train(self, seq: Sequence, online: Unrolled, *, env_step: int, generator: torch.Generator) -> None:
-        """Learn from the batch that the learner has just used."""
+        """Train the networks of the intrinsic reward on the batch.
+
+        Args:
+            seq: The batch of the learner's current update.
+            online: The learner's forward pass over the batch.
+            env_step: Training env steps so far.
+            generator: Source of randomness.
+        """
         ...
 
     def on_episodes(self, episodes: int) -> None:
-        """Count collected episodes, for whatever is trained by episodes."""
+        """Set the number of collected episodes, for training schedules that count episodes."""
         ...
 
     def copy_target(self) -> None:
-        """Synchronise target copies with the learner's."""
+        """Copy the online networks to their targets, whenever the learner copies its own."""
         ...
 
     def get_state(self) -> StateDict:
-        """Return networks, optimisers and counters."""
+        """Return networks, optimizers and counters."""
         ...
 
     def set_state(self, state: StateDict) -> None:
@@ -64,12 +77,15 @@ class IntrinsicReward(Protocol):
 
 
 def make_backbone(config: RunConfig, info: EnvInfo) -> Backbone:
-    """Make the value system with PyTorch's default initialisation; a name from outside is a mixing rule's."""
+    """Make the value system with PyTorch's default initialization.
+
+    A name that is not in `BACKBONES` is the name of a plug-in mixing rule.
+    """
     return BACKBONES.get(config.backbone, make_value_backbone)(config, info)
 
 
 def make_target(online: Backbone) -> Backbone:
-    """Copy a backbone for bootstrapping, without gradients."""
+    """Make a copy of a backbone for bootstrapping, without gradients."""
     target = copy_network(online)
     target.become_target()
     return target
@@ -78,7 +94,7 @@ def make_target(online: Backbone) -> Backbone:
 def make_intrinsic(
     config: RunConfig, info: EnvInfo, online: Backbone, *, device: torch.device
 ) -> list[IntrinsicReward]:
-    """Make the intrinsic rewards that the configuration adds to the target; a weight of 0 makes none."""
+    """Make the intrinsic rewards of the configuration. A reward with weight 0 is left out."""
     parts: list[IntrinsicReward] = []
     if isinstance(online.agent, DiverseAgent) and config.cds.beta > 0:
         parts.append(Diversity(config.cds, info, online.agent, hidden=config.train.hidden, device=device))
@@ -90,7 +106,7 @@ def make_intrinsic(
 
 
 def make_optimizer(config: TrainConfig, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """Make RMSprop as PyMARL sets it, or Adam as DMIX does."""
+    """Make RMSprop with the settings of PyMARL, or Adam with those of DMIX."""
     parameters = list(parameters)
     if config.optimizer == "adam":
         return torch.optim.Adam(parameters, lr=config.lr, eps=1e-5)

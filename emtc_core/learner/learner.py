@@ -1,14 +1,14 @@
-"""The value learner: one class for every value system, joined from parts.
+"""The value learner: one class for all value systems.
 
-    Q_tot      backbone, as the configuration names it          (backbones/, mixers/)
+    Q_tot      backbone of the configuration                    (backbones/, mixers/)
     target     reward + intrinsic + beta * r_p + gamma Qbar      (targets.py)
     intrinsic  curiosity (EMC), diversity (CDS)                  (curiosity.py, diversity.py)
 
-Before: the replay buffer and what the memory recalls. After: the recorder, by `LearnerStats`. MAPPO is the
-other learner behind the same interface (mappo.py).
+Inputs are batches from the replay buffer and values recalled from the memory. The recorder gets the `LearnerStats`.
+MAPPO is the other learner with the same interface (mappo.py).
 
-With `threads` > 1 on a CPU the episodes of a batch are dealt out to a `Team` (parts.py): each part is unrolled, valued
-and differentiated on its own thread, and the gradients are added up in the parts' order.
+With `threads` > 1 on a CPU, the episodes of a batch are split between the threads of a `WorkerPool` (parts.py). Each
+thread computes the forward pass and the gradient of its part. The gradients are summed in the order of the parts.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ from emtc_core.learner.controller import Controller
 from emtc_core.learner.factory import IntrinsicReward, make_backbone, make_intrinsic, make_optimizer, make_target
 from emtc_core.learner.mappo import MappoLearner
 from emtc_core.learner.networks import Sequence, agent_inputs, make_sequence
-from emtc_core.learner.parts import Background, Part, Team, Valued, join, join_unrolled, split
+from emtc_core.learner.parts import Background, ForwardPass, Part, WorkerPool, join, join_unrolled, split
 from emtc_core.learner.targets import (
     Incentive,
     IncentiveInputs,
@@ -44,28 +44,28 @@ from emtc_core.replay_buffer.buffer import Batch
 
 @dataclass(frozen=True)
 class LossTerms:
-    """Losses by metric name, with their graph, and the masked TD error [T, B]."""
+    """Losses of a batch and its TD error."""
 
-    values: dict[str, Tensor]
-    error: Tensor
+    values: dict[str, Tensor]  # scalars by metric name, with gradient
+    error: Tensor  # [T, B] TD error, 0 in the padding, detached
 
 
 class ValueLearner:
-    """Online and target copies of a backbone, one optimiser, one gated TD loss."""
+    """Online and target copies of a backbone, an optimizer and the gated TD loss."""
 
     on_policy: Literal[False] = False
 
     def __init__(
         self, config: RunConfig, info: EnvInfo, *, device: torch.device | str, seed: int, threads: int = 1
     ) -> None:
-        """Build the networks from a seed; global randomness is left as it was.
+        """Build the networks from a seed. The state of the global generators does not change.
 
         Args:
-            config: The run.
-            info: Sizes of the game.
-            device: Where to compute.
-            seed: Of the weights and of whatever the learner draws.
-            threads: Threads of the CPU among which the episodes of a batch are shared.
+            config: Configuration of the run.
+            info: Sizes of the environment.
+            device: Device of networks and updates.
+            seed: Random seed of the weights and of the learner's generator.
+            threads: Number of CPU threads for an update; 1 on a GPU.
         """
         self._config, self._device = config, torch.device(device)
         self._uses_incentive = config.uses_incentive
@@ -79,33 +79,55 @@ class ValueLearner:
         self._parameters = list(self.online.parameters())
         self._optimizer = make_optimizer(config.train, self._parameters)
         self._background = Background(self._device)
-        self._team = Team(threads if self._device.type == "cpu" else 1)
+        self._workers = WorkerPool(threads if self._device.type == "cpu" else 1)
         for part in self._intrinsic:
-            part.use(self._team)
+            part.set_worker_pool(self._workers)
         self._controller = Controller(self.online, info, agent_id=self._agent_id, device=self._device)
         self._last_copy = 0
 
     # ---- acting ----
 
     def begin(self, n_envs: int) -> None:
-        """Forget hidden states: every environment starts a new episode."""
+        """Reset the hidden states: every environment starts a new episode."""
         self._controller.begin(n_envs)
 
     def elsewhere(self) -> contextlib.AbstractContextManager[None]:
-        """Act in other environments meanwhile, from `begin` on; afterwards the round that was left goes on."""
+        """Save the hidden states, so that other environments can be used inside the context; restore them at exit.
+
+        Call `begin` first inside the context.
+        """
         return self._controller.elsewhere()
 
     def act(
         self, obs: NDArray[np.float32], avail: NDArray[np.bool_], *, epsilon: float, rng: np.random.Generator
     ) -> NDArray[np.int64]:
-        """Choose actions [B, N] for observations [B, N, O]; epsilon 0 is greedy and draws nothing."""
+        """Choose epsilon-greedy actions.
+
+        Args:
+            obs: [B, N, O] observations.
+            avail: [B, N, A] available actions.
+            epsilon: Probability of a random action. With 0 the choice is greedy and `rng` is not used.
+            rng: Source of randomness.
+
+        Returns:
+            [B, N] actions.
+        """
         return self._controller.act(obs, avail, epsilon=epsilon, rng=rng)
 
     @torch.no_grad()
     def q_start(
         self, obs: NDArray[np.float32], state: NDArray[np.float32], avail: NDArray[np.bool_]
     ) -> NDArray[np.float32]:
-        """Estimate the greedy Q_tot of first steps: obs [B, N, O], state [B, S], avail [B, N, A] to [B]."""
+        """Estimate the greedy Q_tot at the first step of episodes.
+
+        Args:
+            obs: [B, N, O] observations.
+            state: [B, S] states.
+            avail: [B, N, A] available actions.
+
+        Returns:
+            [B] Q_tot [return].
+        """
         seq = self._start_sequence(obs, state, avail)
         unrolled = self.online.unroll(seq, torch.Generator().manual_seed(0))
         return self.online.start(unrolled, seq).cpu().numpy()
@@ -117,76 +139,85 @@ class ValueLearner:
 
         Args:
             batch: Padded episodes.
-            incentive: What the memory recalls of the successors; None without a memory.
+            incentive: Values recalled from the memory for the next states; None without a memory.
             env_step: Training env steps so far, for annealed weights.
+
+        Returns:
+            Losses and means of the update by metric name.
         """
-        if 1 < self._team.threads <= len(batch.length):
+        if 1 < self._workers.threads <= len(batch.length):
             return self._update_in_parts(batch, incentive, env_step)
         with autocast(self._device, wanted=self._config.train.mixed_precision):
             seq = make_sequence(batch, agent_id=self._agent_id)
             prepared = [self._background.submit(part.prepare, seq) for part in self._intrinsic]
             online = self.online.unroll(seq, self._generator)
-            rewards = [self._background.submit(p.reward, seq, online, env_step=env_step) for p in self._intrinsic]
+            rewards = [self._background.submit(part.reward, seq, online, env_step=env_step) for part in self._intrinsic]
             taken = self.online.taken(online, seq)
             following = self._following(online, seq)
-        gained = self._incentive(seq, following, incentive)
+        gated = self._incentive(seq, following, incentive)
         for wait in prepared:
             wait()
         intrinsic = torch.stack([wait() for wait in rewards]).sum(0) if rewards else None
-        # From here on nothing else draws random numbers, and nothing changes what the intrinsic parts read.
+        # Safe in the background: the rest of the update does not use the generator and does not change their inputs.
         trainings = [
-            self._background.submit(p.train, seq, online, env_step=env_step, generator=self._generator)
-            for p in self._intrinsic
+            self._background.submit(part.train, seq, online, env_step=env_step, generator=self._generator)
+            for part in self._intrinsic
         ]
-        shift = seq.reward + (0.0 if gained is None else gained.gated)
+        shift = seq.reward + (0.0 if gated is None else gated.gated)
         shift = shift + (0.0 if intrinsic is None else intrinsic)
         terms = self._terms(seq, taken, following, incentive, shift)
-        terms.values["train/grad_norm"] = self._step(terms.values["train/loss"])
+        self._optimizer.zero_grad(set_to_none=True)
+        terms.values["train/loss"].backward()
+        terms.values["train/grad_norm"] = self._clip_and_step()
         for wait in trainings:
             wait()
         if intrinsic is not None:
             terms.values["train/intrinsic_reward"] = masked_mean(intrinsic, seq.mask)
-        return self._stats(seq.mask, seq.beta, taken.q_tot.detach(), terms, gained, incentive)
+        return self._stats(seq.mask, seq.beta, taken.q_tot.detach(), terms, gated, incentive)
 
     def _update_in_parts(self, batch: Batch, incentive: IncentiveInputs | None, env_step: int) -> LearnerStats:
-        """Do what `update` does, every part of the batch on a thread of its own."""
-        run, parts = self._team.run, split(batch, incentive, self._team.threads)
+        """Do the same as `update`, with one thread for each part of the batch."""
+        run, parts = self._workers.run, split(batch, incentive, self._workers.threads)
         seq = make_sequence(batch, agent_id=self._agent_id) if self._intrinsic else None
-        prepared = [self._background.submit(each.prepare, seq) for each in self._intrinsic if seq is not None]
+        prepared = [self._background.submit(reward.prepare, seq) for reward in self._intrinsic if seq is not None]
         generators = [branch(self._generator) for _ in parts]
-        valued = run([partial(self._value, *each) for each in zip(parts, generators, strict=True)])
+        passes = run([partial(self._forward, *arguments) for arguments in zip(parts, generators, strict=True)])
         for wait in prepared:
             wait()
-        whole = None if seq is None else join_unrolled(parts, [v.online for v in valued])
-        rewards = [self._rewards(each, parts, valued, seq, whole, env_step) for each in self._intrinsic]
+        whole = None if seq is None else join_unrolled(parts, [v.online for v in passes])
+        rewards = [self._rewards(reward, parts, passes, seq, whole, env_step) for reward in self._intrinsic]
         intrinsic = torch.stack(rewards).sum(0) if rewards else None
         trainings = [
-            self._background.submit(each.train, seq, whole, env_step=env_step, generator=self._generator)
-            for each in self._intrinsic
+            self._background.submit(reward.train, seq, whole, env_step=env_step, generator=self._generator)
+            for reward in self._intrinsic
             if seq is not None and whole is not None
         ]
         count = batch.filled.sum().to(batch.reward.dtype)
-        shares = run(
-            [partial(self._differentiate, *each, intrinsic, count) for each in zip(parts, valued, strict=True)]
+        results = run(
+            [partial(self._backward, *arguments, intrinsic, count) for arguments in zip(parts, passes, strict=True)]
         )
-        terms = _join_terms(parts, [terms for terms, _ in shares])
-        terms.values["train/grad_norm"] = self._descend([gradients for _, gradients in shares])
+        terms = _join_terms(parts, [terms for terms, _ in results])
+        # The gradients are summed in the order of the parts, so the bits do not depend on the scheduling of threads.
+        for parameter, gradients in zip(self._parameters, zip(*(g for _, g in results), strict=True), strict=True):
+            present = [gradient for gradient in gradients if gradient is not None]
+            parameter.grad = reduce(torch.add, present) if present else None
+        terms.values["train/grad_norm"] = self._clip_and_step()
         for wait in trainings:
             wait()
         mask, beta = (x.transpose(0, 1) for x in (batch.filled.to(batch.reward.dtype), batch.beta))
         if intrinsic is not None:
             terms.values["train/intrinsic_reward"] = masked_mean(intrinsic, mask)
-        q_tot = join(parts, [v.taken.q_tot.detach() for v in valued])
-        return self._stats(mask, beta, q_tot, terms, _join_gained(parts, valued), incentive)
+        q_tot = join(parts, [v.taken.q_tot.detach() for v in passes])
+        return self._stats(mask, beta, q_tot, terms, _join_incentives(parts, passes), incentive)
 
     def on_episodes(self, episodes_total: int) -> bool:
-        """Copy the target networks when due.
+        """Copy the online networks to the target networks every `train.target_interval` episodes.
 
         Args:
             episodes_total: Collected episodes times updates per episode, as PyMARL counts.
 
         Returns:
-            Whether they were copied.
+            Whether the target networks were updated.
         """
         for part in self._intrinsic:
             part.on_episodes(episodes_total)
@@ -201,7 +232,7 @@ class ValueLearner:
     # ---- state ----
 
     def get_state(self) -> dict[str, Any]:
-        """Copy networks, optimiser, generator and counters as tensors and plain values."""
+        """Return a copy of networks, optimizer, generator and counters as tensors and plain values."""
         return {
             "online": copy_state(self.online.state_dict()),
             "target": copy_state(self.target.state_dict()),
@@ -223,53 +254,46 @@ class ValueLearner:
 
     # ---- parts of an update ----
 
-    def _value(self, part: Part, generator: torch.Generator) -> Valued:
-        """Pass a part's episodes through both copies."""
+    def _forward(self, part: Part, generator: torch.Generator) -> ForwardPass:
+        """Run the online and the target copy over the episodes of a part."""
         seq = make_sequence(part.batch, agent_id=self._agent_id)
         online = self.online.unroll(seq, generator)
         taken, following = self.online.taken(online, seq), self._following(online, seq, generator)
-        return Valued(seq, online, taken, following, self._incentive(seq, following, part.recalled))
+        return ForwardPass(seq, online, taken, following, self._incentive(seq, following, part.recalled))
 
     def _rewards(
         self,
         intrinsic: IntrinsicReward,
         parts: list[Part],
-        valued: list[Valued],
+        passes: list[ForwardPass],
         seq: Sequence | None,
         whole: Unrolled | None,
         env_step: int,
     ) -> Tensor:
-        """Compute an intrinsic reward [T, B], part by part where it allows that."""
+        """Compute an intrinsic reward [T, B], in parallel for the parts where the reward allows it."""
         if intrinsic.by_episode:
-            several = [partial(intrinsic.reward, v.seq, v.online, env_step=env_step) for v in valued]
-            return join(parts, self._team.run(several))
-        assert seq is not None, "made where there are intrinsic rewards"
-        assert whole is not None, "made where there are intrinsic rewards"
+            tasks = [partial(intrinsic.reward, v.seq, v.online, env_step=env_step) for v in passes]
+            return join(parts, self._workers.run(tasks))
+        assert seq is not None, "set if there are intrinsic rewards"
+        assert whole is not None, "set if there are intrinsic rewards"
         return intrinsic.reward(seq, whole, env_step=env_step)
 
-    def _differentiate(
-        self, part: Part, valued: Valued, intrinsic: Tensor | None, count: Tensor
+    def _backward(
+        self, part: Part, forward: ForwardPass, intrinsic: Tensor | None, count: Tensor
     ) -> tuple[LossTerms, list[Tensor | None]]:
-        """Compute a part's share of the losses and of every weight's gradient."""
-        seq, gained = valued.seq, valued.gained
-        shift = seq.reward + (0.0 if gained is None else gained.gated)
+        """Compute the contribution of a part to the losses and to the gradient of every parameter."""
+        seq = forward.seq
+        shift = seq.reward + (0.0 if forward.incentive is None else forward.incentive.gated)
         shift = shift + (0.0 if intrinsic is None else intrinsic[:, torch.from_numpy(part.rows)])
-        terms = self._terms(seq, valued.taken, valued.following, part.recalled, shift, count)
+        terms = self._terms(seq, forward.taken, forward.following, part.recalled, shift, count)
         return terms, list(torch.autograd.grad(terms.values["train/loss"], self._parameters, allow_unused=True))
-
-    def _descend(self, shares: list[list[Tensor | None]]) -> Tensor:
-        """Descend once by the sum of the parts' gradients, taken in their order."""
-        for parameter, gradients in zip(self._parameters, zip(*shares, strict=True), strict=True):
-            known = [gradient for gradient in gradients if gradient is not None]
-            parameter.grad = reduce(torch.add, known) if known else None
-        return self._clip_and_step()
 
     @torch.no_grad()
     def _following(self, online: Unrolled, seq: Sequence, generator: torch.Generator | None = None) -> Evaluation:
-        """Value the next step with the target copy at the online copy's greedy action (double Q)."""
+        """Evaluate the next step with the target copy, at the greedy action of the online copy (double Q-learning)."""
         target = self.target.unroll(seq, generator or self._generator)
-        chooser = online if self._config.train.double_q else target
-        return self.target.bootstrap(target, chooser.greedy[1:], seq)
+        selector = online if self._config.train.double_q else target
+        return self.target.bootstrap(target, selector.greedy[1:], seq)
 
     def _terms(
         self,
@@ -280,7 +304,16 @@ class ValueLearner:
         shift: Tensor,
         count: Tensor | None = None,
     ) -> LossTerms:
-        """Join the TD loss, the backbone's own term and EMC's episodic loss; `count` as of `masked_mean`."""
+        """Compute the loss: TD loss, regularizer of the backbone and episodic loss of EMC.
+
+        Args:
+            seq: The batch.
+            taken: Q_tot of the actions that were taken.
+            following: Target values of the next step.
+            recalled: Values recalled from the memory, for the episodic loss.
+            shift: [T, B] reward plus intrinsic reward plus gated incentive.
+            count: Divisor of the means, see `masked_mean`.
+        """
         gamma, ec = self._config.train.gamma, self._config.ec
         td = self.online.td_loss(taken, shift, gamma * (1.0 - seq.terminated), following)
         values = {"train/td_loss": masked_mean(td.loss, seq.mask, count)}
@@ -296,13 +329,8 @@ class ValueLearner:
             loss = loss + ec.weight * values["train/episodic_loss"]
         return LossTerms(values=values | {"train/loss": loss}, error=td.error.detach() * seq.mask)
 
-    def _step(self, loss: Tensor) -> Tensor:
-        """Descend once; return the gradient norm before clipping."""
-        self._optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        return self._clip_and_step()
-
     def _clip_and_step(self) -> Tensor:
+        """Clip the gradient, take an optimizer step and return the gradient norm before clipping."""
         norm = nn.utils.clip_grad_norm_(self._parameters, self._config.train.grad_clip)
         self._optimizer.step()
         return norm
@@ -328,45 +356,45 @@ class ValueLearner:
         beta: Tensor,
         q_tot: Tensor,
         terms: LossTerms,
-        gained: Incentive | None,
+        incentive: Incentive | None,
         recalled: IncentiveInputs | None,
     ) -> LearnerStats:
         values = {name: value.detach() for name, value in terms.values.items()}
         values["train/td_error_abs"] = masked_mean(terms.error.abs(), mask)
         values["train/q_taken"] = masked_mean(q_tot, mask)
         values["train/target"] = masked_mean(q_tot - terms.error, mask)
-        if gained is not None and recalled is not None:
-            values["incentive/r_p"] = masked_mean(gained.r_p, mask)
-            values["incentive/gated_r_p"] = masked_mean(gained.gated, mask)
+        if incentive is not None and recalled is not None:
+            values["incentive/r_p"] = masked_mean(incentive.r_p, mask)
+            values["incentive/gated_r_p"] = masked_mean(incentive.gated, mask)
             values["incentive/rho"] = masked_mean(recalled.rho_next.transpose(0, 1), mask)
             values["gate/beta_batch"] = masked_mean(beta, mask)
-        shares = {} if gained is None or not self._config.uses_gate else gate_shares(gained, beta, mask)
+        shares = {} if incentive is None or not self._config.uses_gate else gate_shares(incentive, beta, mask)
         episode_error = terms.error.square().sum(0) / mask.sum(0).clamp_min(1.0)
         return LearnerStats(values, episode_error=episode_error, shares=shares)
 
     def _start_sequence(
         self, obs: NDArray[np.float32], state: NDArray[np.float32], avail: NDArray[np.bool_]
     ) -> Sequence:
-        """Lay B first steps out as sequences of length one, without transitions."""
+        """Make sequences of one step and no transition from B first steps."""
         obs_1BNO, state_1BS, avail_1BNA = (send(x, self._device)[None] for x in (obs, state, avail))
         n_batch, n_agents, n_actions = avail.shape
         action = torch.zeros((0, n_batch, n_agents), dtype=torch.int64, device=self._device)
-        nothing = torch.zeros((0, n_batch), device=self._device)
+        empty = torch.zeros((0, n_batch), device=self._device)
         inputs = agent_inputs(obs_1BNO, action, n_actions=n_actions, agent_id=self._agent_id)
-        return Sequence(inputs, obs_1BNO, state_1BS, avail_1BNA, action, nothing, nothing, nothing, nothing, 0)
+        return Sequence(inputs, obs_1BNO, state_1BS, avail_1BNA, action, empty, empty, empty, empty, 0)
 
 
-def _join_terms(parts: list[Part], shares: list[LossTerms]) -> LossTerms:
-    names = shares[0].values
-    values = {name: torch.stack([share.values[name].detach() for share in shares]).sum(0) for name in names}
-    return LossTerms(values, join(parts, [share.error for share in shares]))
+def _join_terms(parts: list[Part], terms: list[LossTerms]) -> LossTerms:
+    names = terms[0].values
+    values = {name: torch.stack([term.values[name].detach() for term in terms]).sum(0) for name in names}
+    return LossTerms(values, join(parts, [term.error for term in terms]))
 
 
-def _join_gained(parts: list[Part], valued: list[Valued]) -> Incentive | None:
-    known = [v.gained for v in valued if v.gained is not None]
-    if not known:
+def _join_incentives(parts: list[Part], passes: list[ForwardPass]) -> Incentive | None:
+    incentives = [v.incentive for v in passes if v.incentive is not None]
+    if not incentives:
         return None
-    return Incentive(join(parts, [g.r_p for g in known]), join(parts, [g.gated for g in known]))
+    return Incentive(join(parts, [i.r_p for i in incentives]), join(parts, [i.gated for i in incentives]))
 
 
 Learner = ValueLearner | MappoLearner
@@ -375,16 +403,16 @@ Learner = ValueLearner | MappoLearner
 def make_learner(
     config: RunConfig, info: EnvInfo, *, device: torch.device | str, seed: int, threads: int = 1
 ) -> Learner:
-    """Make the learner that the algorithm asks for; `on_policy` tells the two kinds apart.
+    """Make the learner of the configured algorithm: a `MappoLearner` (`on_policy` is True) or a `ValueLearner`.
 
-    On a GPU this sets precision and determinism of the whole process.
+    On a GPU this sets matmul precision and determinism for the whole process.
 
     Args:
-        config: The run.
-        info: Sizes of the game.
-        device: Where to compute.
-        seed: Of weights and draws.
-        threads: As of `ValueLearner`; MAPPO uses one.
+        config: Configuration of the run.
+        info: Sizes of the environment.
+        device: Device of networks and updates.
+        seed: Random seed of the weights and of the learner's generator.
+        threads: Number of CPU threads for an update; MAPPO always uses one.
     """
     if torch.device(device).type == "cuda":
         set_matmul_precision(config.train.matmul_precision)

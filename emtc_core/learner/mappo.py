@@ -1,8 +1,8 @@
-"""MAPPO: the on-policy learner behind the same interface as the value learner.
+"""MAPPO: the on-policy learner, with the same interface as the value learner.
 
-Actor and critic are separate, each shared by all agents; inputs are LayerNorm, then two layers of Linear, ReLU,
-LayerNorm. The critic reads the agent-specific global state [state; obs_i]. Both get a one-hot agent id.
-Source: marlbenchmark/on-policy, its feed-forward SMAC runs.
+Actor and critic are separate networks, each shared by all agents: LayerNorm, twice (Linear, ReLU, LayerNorm), Linear.
+The input of the critic is the agent-specific global state [state; obs_i]. Both inputs contain a one-hot agent id.
+Source: marlbenchmark/on-policy, the feed-forward SMAC runs.
 """
 
 from collections.abc import Generator
@@ -43,25 +43,25 @@ class Samples:
     action: Tensor  # [R]
     alive: Tensor  # [R] float; 0 where only no-op is available
     old_log_prob: Tensor  # [R]
-    old_value: Tensor  # [R] normalised
-    advantage: Tensor  # [R] normalised over living agents
-    returns: Tensor  # [R] learner's unit
+    old_value: Tensor  # [R] normalized
+    advantage: Tensor  # [R] normalized over living agents
+    returns: Tensor  # [R] in the unit of the rewards, not normalized
 
     def take(self, rows: Tensor) -> "Samples":
-        """Return some of the pairs."""
+        """Return the pairs with the indices `rows`."""
         return Samples(**{name: values[rows] for name, values in vars(self).items()})
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where E episodes of T_e transitions and T_e + 1 steps lie when all M steps stand in one column."""
+    """Row indices of E concatenated episodes with T_e transitions and T_e + 1 steps each; M is the sum of all steps."""
 
-    rows: NDArray[np.int64]  # [E, T] row of each transition's first step; 0 in the padding
-    inside: NDArray[np.bool_]  # [E, T]
+    rows: NDArray[np.int64]  # [E, T] index in M of the step before each transition; 0 in the padding
+    inside: NDArray[np.bool_]  # [E, T] true on real transitions
 
 
 def lay_out(lengths: Many[int]) -> Layout:
-    """Place episodes of these numbers of transitions one after the other."""
+    """Compute the row indices of concatenated episodes from their numbers of transitions [E]."""
     length = np.asarray(lengths)
     start = np.cumsum(length + 1) - (length + 1)
     steps = np.arange(length.max())
@@ -70,12 +70,19 @@ def lay_out(lengths: Many[int]) -> Layout:
 
 
 class MappoLearner:
-    """Learns from whole rollouts of fresh episodes; keeps no replay."""
+    """Trains on whole rollouts of the current policy, without a replay buffer."""
 
     on_policy: Literal[True] = True
 
     def __init__(self, config: RunConfig, info: EnvInfo, *, device: torch.device | str, seed: int) -> None:
-        """Build actor and critic from a seed; global randomness is left as it was."""
+        """Make actor and critic from a seed. The state of the global generators does not change.
+
+        Args:
+            config: Configuration of the run.
+            info: Sizes of the environment.
+            device: Device of networks and updates.
+            seed: Random seed of the weights and of the learner's generator.
+        """
         self._config, self._info, self._device = config, info, torch.device(device)
         self._frames = config.mappo.stacked_frames
         self._generator = torch.Generator().manual_seed(seed)
@@ -96,23 +103,36 @@ class MappoLearner:
     # ---- acting ----
 
     def begin(self, n_envs: int) -> None:
-        """Forget stacked frames: every environment starts a new episode."""
+        """Clear the stacked frames: every environment starts a new episode."""
         info = self._info
         self._stack = np.zeros((n_envs, info.n_agents, self._frames, info.obs_dim), np.float32)
 
     @contextmanager
     def elsewhere(self) -> Generator[None]:
-        """Act in other environments meanwhile, from `begin` on; afterwards the round that was left goes on."""
-        kept = self._stack
+        """Save the stacked frames, so that other environments can be used inside the context; restore them at exit.
+
+        Call `begin` first inside the context.
+        """
+        saved = self._stack
         try:
             yield
         finally:
-            self._stack = kept
+            self._stack = saved
 
     def act(
         self, obs: NDArray[np.float32], avail: NDArray[np.bool_], *, epsilon: float, rng: np.random.Generator
     ) -> NDArray[np.int64]:
-        """Sample from the policy, or take its mode when epsilon is 0: [B, N, O] to [B, N]."""
+        """Sample actions from the policy.
+
+        Args:
+            obs: [B, N, O] observations.
+            avail: [B, N, A] available actions.
+            epsilon: With 0, return the most probable action instead of a sample.
+            rng: Source of randomness; not used if epsilon is 0.
+
+        Returns:
+            [B, N] actions.
+        """
         n_envs, n_agents = len(self._stack), self._info.n_agents
         check_shape("obs", obs, (n_envs, n_agents, self._info.obs_dim))
         self._stack[:, :, :-1] = self._stack[:, :, 1:]
@@ -122,7 +142,7 @@ class MappoLearner:
             logits_BNA = self.actor(self._with_id(frames)).float().cpu().numpy()
         logits_BNA = np.where(avail, logits_BNA, -np.inf)
         if epsilon > 0:
-            # Gumbel's trick: the argmax of logits plus such noise is a sample of the softmax.
+            # Gumbel-max trick: the argmax of logits plus Gumbel noise is a sample of the softmax.
             logits_BNA += rng.gumbel(size=avail.shape).astype(np.float32)
         return logits_BNA.argmax(-1)
 
@@ -130,7 +150,16 @@ class MappoLearner:
     def q_start(
         self, obs: NDArray[np.float32], state: NDArray[np.float32], avail: NDArray[np.bool_]
     ) -> NDArray[np.float32]:
-        """Estimate the value of first steps, averaged over agents: [B, N, O] and [B, S] to [B]."""
+        """Estimate the value of the first step of episodes, averaged over agents.
+
+        Args:
+            obs: [B, N, O] observations.
+            state: [B, S] states.
+            avail: Not used.
+
+        Returns:
+            [B] value [return].
+        """
         obs_BKNO = np.zeros((len(obs), self._frames, *obs.shape[1:]), np.float32)
         state_BKS = np.zeros((len(obs), self._frames, state.shape[1]), np.float32)
         obs_BKNO[:, -1], state_BKS[:, -1] = obs, state
@@ -140,12 +169,15 @@ class MappoLearner:
     # ---- learning ----
 
     def update_rollout(self, episodes: Many[Episode], *, env_step: int = 0) -> LearnerStats:
-        """Make `mappo.epochs` passes over fresh episodes.
+        """Train for `mappo.epochs` passes over the episodes of a rollout.
 
         Args:
-            episodes: Finished episodes, all played by the current weights; `mappo.rollout_steps` transitions
-                together are the published amount.
+            episodes: Finished episodes, all played with the current weights. Together they should have
+                `mappo.rollout_steps` transitions, as published.
             env_step: Training env steps so far.
+
+        Returns:
+            Means over all gradient steps by metric name.
         """
         samples = self._samples(episodes)
         settings, reports = self._config.mappo, []
@@ -160,13 +192,13 @@ class MappoLearner:
         return LearnerStats(means)
 
     def on_episodes(self, episodes_total: int) -> bool:
-        """Nothing here has a target copy."""
+        """Do nothing and return False: MAPPO has no target networks."""
         return False
 
     # ---- state ----
 
     def get_state(self) -> dict[str, Any]:
-        """Copy networks, optimisers, normalisation and generator."""
+        """Return a copy of networks, optimizers, value normalization and generator."""
         return {
             "actor": copy_state(self.actor.state_dict()),
             "critic": copy_state(self.critic.state_dict()),
@@ -210,7 +242,7 @@ class MappoLearner:
 
     @torch.no_grad()
     def _samples(self, episodes: Many[Episode]) -> Samples:
-        """Value and weigh a whole rollout at once; rows run through the episodes one after the other."""
+        """Compute values, log probabilities and advantages of a whole rollout; episodes are concatenated."""
         layout = lay_out([episode.length for episode in episodes])
         obs_MKNO = self._tensor(np.concatenate([_stack_frames(e.obs, self._frames) for e in episodes]))
         state_MKS = self._tensor(np.concatenate([_stack_frames(e.state, self._frames) for e in episodes]))
@@ -237,36 +269,36 @@ class MappoLearner:
         return Samples(**{name: values.flatten(0, 1) for name, values in fields.items()})
 
     def _advantages(self, episodes: Many[Episode], layout: "Layout", value_MN: Tensor) -> Tensor:
-        """Estimate advantages [R, N] of all transitions from the values of all steps."""
-        goes_on = layout.inside.copy()
+        """Estimate the advantages [R, N] of all transitions from the values of all steps."""
+        bootstraps = layout.inside.copy()
         reward_ET = np.zeros(layout.inside.shape)
         for e, episode in enumerate(episodes):
             reward_ET[e, : episode.length] = episode.reward
-            cut = self._config.train.bootstrap_on_timeout if episode.truncated else not episode.terminated
-            goes_on[e, episode.length - 1] = cut
-        rows, inside, goes_on = (self._tensor(x) for x in (layout.rows, layout.inside, goes_on))
+            at_end = self._config.train.bootstrap_on_timeout if episode.truncated else not episode.terminated
+            bootstraps[e, episode.length - 1] = at_end
+        rows, inside, bootstraps = (self._tensor(x) for x in (layout.rows, layout.inside, bootstraps))
         value_MN = value_MN.double()
         advantage_ETN = generalized_advantages(
             self._tensor(reward_ET),
             value_MN[rows] * inside.unsqueeze(-1),
-            value_MN[rows + 1] * goes_on.unsqueeze(-1),
+            value_MN[rows + 1] * bootstraps.unsqueeze(-1),
             gamma=self._config.train.gamma,
             gae_lambda=self._config.mappo.gae_lambda,
         )
-        places = self._tensor(np.flatnonzero(layout.inside))
-        return advantage_ETN.flatten(0, 1)[places].float()
+        real = self._tensor(np.flatnonzero(layout.inside))
+        return advantage_ETN.flatten(0, 1)[real].float()
 
     def _critic_in(self, obs_TKNO: Tensor, state_TKS: Tensor) -> Tensor:
-        own_TNI = obs_TKNO.transpose(1, 2).flatten(2)
-        shared_TNI = state_TKS.flatten(1).unsqueeze(1).expand(-1, own_TNI.shape[1], -1)
-        return self._with_id(torch.cat([shared_TNI, own_TNI], -1))
+        obs_TNI = obs_TKNO.transpose(1, 2).flatten(2)
+        state_TNI = state_TKS.flatten(1).unsqueeze(1).expand(-1, obs_TNI.shape[1], -1)
+        return self._with_id(torch.cat([state_TNI, obs_TNI], -1))
 
     def _with_id(self, x_BNI: Tensor) -> Tensor:
         ids = torch.eye(self._info.n_agents, device=x_BNI.device).expand(len(x_BNI), -1, -1)
         return torch.cat([x_BNI, ids], -1)
 
     def _run(self, network: nn.Module, inputs: Tensor) -> Tensor:
-        """Apply a network in the configured precision; probabilities and losses are computed in that of the inputs."""
+        """Apply a network in the configured precision and convert the result to the type of the inputs."""
         with autocast(self._device, wanted=self._config.train.mixed_precision):
             return network(inputs).to(inputs.dtype)
 
@@ -286,12 +318,12 @@ def _network(n_in: int, hidden: int, n_out: int, *, gain: float) -> nn.Sequentia
 
 
 def _log_prob(log_probs: Tensor, action: Tensor) -> Tensor:
-    """Take the chosen actions' log probabilities: [..., A] and [...] to [...]."""
+    """Return the log probabilities of the actions: [..., A] and [...] to [...]."""
     return log_probs.gather(-1, action.unsqueeze(-1)).squeeze(-1)
 
 
 def _stack_frames(steps: NDArray[np.float32], frames: int) -> NDArray[np.float32]:
-    """Put each step beside the frames - 1 before it, zeros before the first: [T, ...] to [T, K, ...]."""
+    """Stack each step with the frames - 1 previous steps, padded with zeros: [T, ...] to [T, K, ...]."""
     padded = np.concatenate([np.zeros((frames - 1, *steps.shape[1:]), steps.dtype), steps])
     return np.stack([padded[k : k + len(steps)] for k in range(frames)], axis=1)
 

@@ -1,7 +1,6 @@
-"""Per-agent networks with weights shared by all agents, and the sequence they read.
+"""Agent networks with weights shared by all agents, their input sequences, and layers with grouped weights.
 
-What lives here: the recurrent agent, CDS's agent with private heads, small initialised layers. What does not:
-mixing, targets, acting (controller.py). Tensors are time-major: [T, B, N, ...].
+Tensors are time-major: [T, B, N, ...].
 """
 
 import copy
@@ -19,12 +18,13 @@ from emtc_core.learner.recurrence import run_trunk
 from emtc_core.replay_buffer.buffer import Batch
 
 _MOSTLY_REAL = 0.9
+"""Above this fraction of real transitions, leaving out the padding does not save time."""
 M = TypeVar("M", bound=nn.Module)
 
 
 @dataclass(frozen=True)
 class Sequence:
-    """A batch in time-major order, with the agents' input at each of its T + 1 steps."""
+    """A batch in time-major order, with the agents' inputs at all T + 1 steps."""
 
     inputs: Tensor  # [T+1, B, N, I]
     obs: Tensor  # [T+1, B, N, O]
@@ -32,15 +32,15 @@ class Sequence:
     avail: Tensor  # [T+1, B, N, A]
     action: Tensor  # [T, B, N]
     reward: Tensor  # [T, B]
-    terminated: Tensor  # [T, B] float: 1 where nothing is bootstrapped
+    terminated: Tensor  # [T, B] float: 1 where the target does not bootstrap
     mask: Tensor  # [T, B] float: 1 on real transitions
     beta: Tensor  # [T, B]
-    n_real: int  # real transitions, known without asking the device
-    n_steps: NDArray[np.int64] | None = None  # [B] real steps of each episode, its last state too; None: all T + 1
+    n_real: int  # number of real transitions, computed on the host to avoid waiting for the device
+    n_steps: NDArray[np.int64] | None = None  # [B] steps of each episode with the last state; None: T + 1
 
     @cached_property
     def real(self) -> tuple[Tensor, Tensor] | None:
-        """Step and episode of every real transition, where it pays to leave the padding out; else None."""
+        """Step and episode index of every real transition, [R] each; None if leaving out the padding saves no time."""
         if self.mask.device.type != "cpu" or self.n_real > _MOSTLY_REAL * self.mask.numel():
             return None
         step, episode = self.mask.nonzero(as_tuple=True)
@@ -48,18 +48,18 @@ class Sequence:
 
     @cached_property
     def running(self) -> Tensor | None:
-        """Places among all (T + 1) B of the steps that episodes have, last states too, where `real` pays; else None."""
+        """Flat indices in [T + 1, B] of all steps of the episodes with their last states; None if `real` is None."""
         if self.real is None or self.n_steps is None:
             return None
         return torch.from_numpy((np.arange(len(self.obs))[:, None] < self.n_steps).ravel().nonzero()[0])
 
 
 def make_sequence(batch: Batch, *, agent_id: bool) -> Sequence:
-    """Lay a batch out in time-major order and build the agents' inputs.
+    """Transpose a batch to time-major order and make the agents' inputs.
 
     Args:
         batch: Padded episodes.
-        agent_id: Append a one-hot agent id (all backbones but CDS).
+        agent_id: Append a one-hot agent id (all backbones except CDS).
     """
     obs, state, avail, action = (x.transpose(0, 1) for x in (batch.obs, batch.state, batch.avail, batch.action))
     return Sequence(
@@ -82,7 +82,7 @@ def agent_inputs(obs: Tensor, action: Tensor, *, n_actions: int, agent_id: bool)
 
     Args:
         obs: [T+1, B, N, O].
-        action: [T, B, N] actions; the last action at step t is action t - 1.
+        action: [T, B, N] actions; the last action at step t is `action[t - 1]`.
         n_actions: A.
         agent_id: Append the id.
 
@@ -99,7 +99,7 @@ def agent_inputs(obs: Tensor, action: Tensor, *, n_actions: int, agent_id: bool)
 
 
 def input_width(obs_dim: int, n_actions: int, n_agents: int, *, agent_id: bool) -> int:
-    """Count the entries of one agent's input."""
+    """Compute the width of an agent's input."""
     return obs_dim + n_actions + (n_agents if agent_id else 0)
 
 
@@ -115,7 +115,7 @@ class SharedAgent(nn.Module):
     def unroll(self, inputs: Tensor, n_steps: NDArray[np.int64] | None = None) -> Tensor:
         """Run whole sequences from a zero hidden state: [T, B, N, I] to [T, B, N, H].
 
-        Past the `n_steps` [B] of an episode, hidden states have no meaning.
+        Hidden states after the `n_steps` [B] steps of an episode are undefined.
         """
         lengths = None if n_steps is None else np.repeat(n_steps, inputs.shape[2])
         return run_trunk(self.fc1, self.rnn, inputs.flatten(1, 2), lengths).unflatten(1, inputs.shape[1:3])
@@ -131,14 +131,14 @@ class SharedAgent(nn.Module):
 
 
 class DiverseAgent(SharedAgent):
-    """CDS: the shared trunk plus one private linear head per agent; no agent id in the input."""
+    """Agent of CDS: the shared network plus one private linear head per agent. The input has no agent id."""
 
     def __init__(self, n_inputs: int, n_actions: int, hidden: int, n_agents: int) -> None:
         super().__init__(n_inputs, n_actions, hidden)
         self.head = GroupedLinear(n_agents, hidden, n_actions)
 
     def private(self, hidden: Tensor) -> Tensor:
-        """Return each agent's private part: [..., N, H] to [..., N, A]."""
+        """Return the private part of each agent's values: [..., N, H] to [..., N, A]."""
         return self.head(hidden)
 
     def values(self, hidden: Tensor) -> Tensor:
@@ -146,13 +146,13 @@ class DiverseAgent(SharedAgent):
         return self.fc2(hidden) + self.head(hidden)
 
     def swapped(self, hidden: Tensor) -> Tensor:
-        """Return the values of every history under every identity: [..., N, H] to [..., N, K, A]."""
+        """Return the values of every agent's history with every agent's head: [..., N, H] to [..., N, K, A], K = N."""
         private = torch.einsum("...nh,kha->...nka", hidden, self.head.weight) + self.head.bias
         return self.fc2(hidden).unsqueeze(-2) + private
 
 
 class GroupedLinear(nn.Module):
-    """G independent linear layers applied to the G rows of [..., G, I]; PyTorch's default start."""
+    """G independent linear layers, layer g for row g of [..., G, I], with PyTorch's default initialization."""
 
     def __init__(self, groups: int, n_in: int, n_out: int) -> None:
         super().__init__()
@@ -169,7 +169,7 @@ class GroupedLinear(nn.Module):
 
 
 class StackedLinear(nn.Module):
-    """G independent linear layers that read the same rows: [R, I] to [G, R, O]; PyTorch's default start."""
+    """G independent linear layers with the same input: [R, I] to [G, R, O], with PyTorch's default initialization."""
 
     def __init__(self, groups: int, n_in: int, n_out: int) -> None:
         super().__init__()
@@ -178,13 +178,13 @@ class StackedLinear(nn.Module):
         self.bias = nn.Parameter(torch.empty(groups, 1, n_out).uniform_(-bound, bound))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply every layer."""
+        """Apply all layers: [R, I] to [G, R, O]."""
         return torch.baddbmm(self.bias, x.expand(len(self.weight), -1, -1), self.weight)
 
 
 def copy_network(network: M) -> M:
-    """Copy a network as one that is not trained; recurrent weights are one block of memory, as cuDNN needs them."""
-    copied = copy.deepcopy(network).requires_grad_(False)  # each weight gets memory of its own
+    """Copy a network without gradients; the weights of each RNN are in one block of memory, as cuDNN requires."""
+    copied = copy.deepcopy(network).requires_grad_(False)  # deepcopy splits the block of an RNN's weights
     for module in copied.modules():
         if isinstance(module, nn.RNNBase):
             module.flatten_parameters()
@@ -192,7 +192,7 @@ def copy_network(network: M) -> M:
 
 
 def mlp(*widths: int) -> nn.Sequential:
-    """Stack linear layers of these widths with ReLU between them."""
+    """Make linear layers of these widths with ReLU between them."""
     layers: list[nn.Module] = []
     for n_in, n_out in itertools.pairwise(widths):
         layers += [nn.Linear(n_in, n_out), nn.ReLU()]

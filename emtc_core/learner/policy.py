@@ -1,7 +1,6 @@
-"""A trained policy on its own: acts greedily, learns nothing, and can be written as one TorchScript file.
+"""A trained policy for greedy actions, made from the learner's part of a checkpoint, and its export to TorchScript.
 
-Before: the learner's part of a checkpoint. What does not live here: finding that checkpoint (`app.jobs.policies`),
-playing whole episodes (`training.evaluation`).
+`app.jobs.policies` finds the checkpoint. `training.evaluation` plays whole episodes.
 """
 
 import json
@@ -23,26 +22,26 @@ from emtc_core.learner.learner import Learner, make_learner
 from emtc_core.learner.mappo import MappoLearner
 
 FACTS = "emtc.json"
-"""What a TorchScript file says of its policy, among its extra files."""
+"""Name of the extra file in a TorchScript file that describes the policy."""
 
 
 class Policy:
-    """Greedy actions for observations; what the agents remember of an episode is held here until `reset`."""
+    """Greedy actions for observations. The memory of the agents (hidden state, last action) is stored until `reset`."""
 
     def __init__(
         self, config: RunConfig, info: EnvInfo, state: Mapping[str, Any], *, env_step: int, device: torch.device | str
     ) -> None:
-        """Rebuild the networks of a run.
+        """Make the networks of a run and load their weights.
 
         Args:
-            config: Of the run.
-            info: Sizes of its game.
+            config: Configuration of the run.
+            info: Sizes of the environment.
             state: The learner's part of a checkpoint.
-            env_step: Where the run stood then.
-            device: Where the policy computes.
+            env_step: Training env steps of the checkpoint.
+            device: Device of the networks.
 
         Raises:
-            CheckpointError: If the weights are not those of such networks.
+            CheckpointError: If the weights do not fit the networks.
         """
         self.info, self.env_step = info, env_step
         self.learner: Learner = make_learner(config, info, device=device, seed=0)
@@ -56,24 +55,24 @@ class Policy:
                 subject=config.algo,
             ) from exc
         self._n_envs = 0
-        self._rng = np.random.default_rng(0)  # a greedy policy draws nothing
+        self._rng = np.random.default_rng(0)  # required by `act`, but not used by a greedy policy
 
     def reset(self) -> None:
-        """Begin new episodes: forget what was seen and done; the next `act` says in how many games at once."""
+        """Start new episodes and clear the memory. The next `act` sets the number of parallel environments."""
         self._n_envs = 0
 
     def act(self, obs: NDArray[np.float32], avail: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Choose the best available action of every agent.
 
         Args:
-            obs: Observations of the present step, [N, O] of one game or [B, N, O] of several.
-            avail: What each agent may do, [N, A] or [B, N, A].
+            obs: Observations of the current step, [N, O] of one environment or [B, N, O] of B environments.
+            avail: Available actions, [N, A] or [B, N, A].
 
         Returns:
             Actions [N] or [B, N].
 
         Raises:
-            ShapeError: If the arrays are not of this game, or of other numbers of games than since `reset`.
+            ShapeError: If the shapes do not fit the environment, or if B has changed since `reset`.
         """
         obs_, avail_ = np.asarray(obs, np.float32), np.asarray(avail, bool)
         if obs_.ndim == 2:
@@ -89,7 +88,7 @@ class Policy:
             self.learner.begin(self._n_envs)
         if len(obs) != self._n_envs:
             raise ShapeError(
-                f"obs must be of {self._n_envs} games as since reset(), got {len(obs)}. Call reset() first.",
+                f"obs must have {self._n_envs} games, as since reset(), got {len(obs)}. Call reset() first.",
                 reason="other_games",
                 subject="obs",
             )
@@ -97,7 +96,7 @@ class Policy:
 
 
 class ValueStep(nn.Module):
-    """One greedy step of a value system, its memory (last action, hidden state) given and returned."""
+    """One greedy step of a value system. The memory (last action, hidden state) is an argument and a result."""
 
     def __init__(self, backbone: Backbone, info: EnvInfo) -> None:
         super().__init__()
@@ -117,7 +116,7 @@ class ValueStep(nn.Module):
 
 
 class FrameStep(nn.Module):
-    """One greedy step of MAPPO's actor, its memory (the frames before) given and returned."""
+    """One greedy step of MAPPO's actor. The memory (previous frames) is an argument and a result."""
 
     def __init__(self, learner: MappoLearner, info: EnvInfo, *, frames: int) -> None:
         super().__init__()
@@ -127,9 +126,9 @@ class FrameStep(nn.Module):
 
     def forward(self, obs: Tensor, avail: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
         """Map obs [B, N, O], avail [B, N, A] and memory [B, N, M] to actions [B, N] and the next memory."""
-        seen = torch.cat([memory, obs], -1)
+        frames = torch.cat([memory, obs], -1)
         ids = self.get_buffer("ids").expand(obs.shape[0], -1, -1)
-        return _best(self.actor(torch.cat([seen, ids], -1)), avail), seen[..., self._obs_dim :]
+        return _best(self.actor(torch.cat([frames, ids], -1)), avail), frames[..., self._obs_dim :]
 
 
 def _best(values: Tensor, avail: Tensor) -> Tensor:
@@ -137,13 +136,13 @@ def _best(values: Tensor, avail: Tensor) -> Tensor:
 
 
 def write_script(policy: Policy, config: RunConfig, out: BinaryIO, *, facts: Mapping[str, Any]) -> None:
-    """Write one greedy step of a policy on the CPU as TorchScript, which needs nothing of this program to run.
+    """Write one greedy step of a policy as TorchScript. The file needs only torch to run.
 
     Args:
-        policy: On the CPU.
-        config: Of its run.
-        out: Where to.
-        facts: Plain values that the file says of itself, under `FACTS`.
+        policy: Policy on the CPU.
+        config: Configuration of its run.
+        out: File to write.
+        facts: Plain values that describe the policy, stored as JSON in the extra file `FACTS`.
     """
     info, learner = policy.info, policy.learner
     if isinstance(learner, MappoLearner):
@@ -153,14 +152,15 @@ def write_script(policy: Policy, config: RunConfig, out: BinaryIO, *, facts: Map
     obs = torch.zeros(2, info.n_agents, info.obs_dim)
     avail = torch.ones(2, info.n_agents, info.n_actions, dtype=torch.bool)
     with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of the format, which every torch and libtorch reads
+        # TorchScript is deprecated, but every version of torch and libtorch can read it.
+        warnings.simplefilter("ignore", DeprecationWarning)
         memory = step.get_buffer("start").expand(2, -1, -1)
         traced = torch.jit.trace(step.eval(), (obs, avail, memory), check_trace=False)
         torch.jit.save(traced, out, _extra_files={FACTS: json.dumps(dict(facts))})
 
 
 class ScriptedPolicy:
-    """A TorchScript file read back, used as a reader does who has torch alone."""
+    """A policy loaded from a TorchScript file, used with torch only."""
 
     def __init__(self, file: BinaryIO) -> None:
         with warnings.catch_warnings():
@@ -168,11 +168,11 @@ class ScriptedPolicy:
             self._step = torch.jit.load(file, map_location="cpu")
 
     def begin(self, n_envs: int) -> None:
-        """Begin new episodes in so many games."""
+        """Start new episodes in `n_envs` environments."""
         self._memory = self._step.start.expand(n_envs, -1, -1)
 
     @torch.no_grad()
     def act(self, obs: NDArray[np.float32], avail: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Choose actions [B, N] for observations [B, N, O]."""
+        """Choose greedy actions [B, N] for obs [B, N, O] and avail [B, N, A]."""
         action, self._memory = self._step(torch.from_numpy(obs), torch.from_numpy(avail), self._memory)
         return action.numpy()

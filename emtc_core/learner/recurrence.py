@@ -1,21 +1,22 @@
-"""The agents' trunk over whole sequences for the CPU: Linear, ReLU and nn.GRU's equations, with a gradient by hand.
+"""The agents' recurrent trunk on whole sequences: Linear, ReLU and GRU, with a hand-written gradient for the CPU.
 
     x    = relu(inputs W + b)
     r, z = sigmoid(x W_r + h U_r), sigmoid(x W_z + h U_z)      with biases in every term
     n    = tanh(x W_n + r * u),   u = h U_n + b                 h' = n + z (h - n)
 
-PyTorch's own CPU path records a dozen small operations for each step, and each of them asks for the interpreter's lock.
-Here a pass over all steps is one compiled call that holds no lock, so that several threads have their parts computed
-beside each other, and one thread is sooner done: 21 ms for forth, forth again and back on 32 episodes of 3s_vs_5z,
-where nn.GRU takes 140. Products are those of SciPy's OpenBLAS, which loops of our own do not reach. Elsewhere than on
-the CPU, and for numbers other than float32, the library's layers are used.
+The equations are those of nn.GRU. On the CPU, PyTorch runs a dozen small operations for each step, and each of them
+needs the interpreter lock. Here one compiled call without the lock computes all steps, so several threads can compute
+parts of a batch in parallel. A single thread is faster, too: two forward passes and a backward pass on 32 episodes of
+3s_vs_5z take 21 ms, with nn.GRU 140 ms. Matrix products use SciPy's OpenBLAS, which is faster than compiled loops. On
+other devices, and for other types than float32, PyTorch's layers are used.
 
-Episodes of a batch end at different steps. Rows are put in the order of their ends, longest first, so that those which
-still run at a step are the first ones; nothing is computed or kept of the others. What is kept lies row after row,
-R = the sum of all lengths of them, so that whatever does not depend on the step before is one product over a block of
-steps, which stays in the processor's cache. Sums are taken in the order of blocks: the same batch gives the same bits.
+The episodes of a batch have different lengths. Rows are sorted by length, longest first, so the rows that are active at
+a step are the first ones. Nothing is computed or stored for the other rows. The stored arrays have R rows, with R the
+sum of all lengths, in the order of the steps. Everything that does not depend on the previous step is one product over
+a block of steps, which fits into the cache. Sums are computed in the order of the blocks, so the same batch always
+gives the same bits.
 
-Columns of `gates` stand in the order u, r, z, n: the first three are fed by h, the last three by x.
+The columns of `gates` are u, r, z, n. The first three depend on h, the last three on x.
 """
 
 from contextlib import nullcontext
@@ -32,27 +33,30 @@ from torch.autograd.function import once_differentiable
 from emtc_core.exponential import LOG2_E, power_of_two
 
 BLOCK_ROWS = 256
-"""Rows handled together where steps do not matter: few enough for the cache, many enough for products at full speed."""
+"""Rows of a block: few enough for the cache, and enough for matrix products at full speed."""
 FEW_ROWS = 10
-"""Fewer are multiplied one by one: a product of matrices prepares its right side first."""
+"""Below this number, rows are multiplied one by one, because a matrix product first repacks its right operand."""
 
 FAST = {"reassoc", "contract", "nsz"}
-LARGEST = np.float32(58.0)  # an exponent of two beyond which a sigmoid is 0 or 1 in float32
+LARGEST = np.float32(58.0)  # exponents of 2 are clipped to this value; the sigmoid is then 0 or 1 in float32
 ZERO, ONE, TWO = (np.float32(x) for x in (0.0, 1.0, 2.0))
 
 Floats = NDArray[np.float32]
 
 
 def run_trunk(first: nn.Linear, rnn: nn.GRU, inputs: Tensor, lengths: NDArray[np.int64] | None = None) -> Tensor:
-    """Run Linear, ReLU and a one-layer GRU from a zero hidden state: [T, M, I] to [T, M, H].
+    """Run Linear, ReLU and a one-layer GRU from a zero hidden state.
 
-    Weights get gradients; inputs are data and get none on the CPU.
+    The parameters get gradients. On the CPU the inputs get none.
 
     Args:
         first: The first layer.
         rnn: The recurrent layer.
-        inputs: Padded sequences.
-        lengths: [M] steps of each row; what is returned of later steps has no meaning. None: all of them.
+        inputs: [T, M, I] padded sequences.
+        lengths: [M] number of steps of each row; None means T for all rows.
+
+    Returns:
+        [T, M, H] hidden states; values after the end of a row are undefined.
     """
     if inputs.device.type != "cpu" or inputs.dtype != torch.float32:
         return run_layers(first, rnn, inputs)
@@ -60,14 +64,14 @@ def run_trunk(first: nn.Linear, rnn: nn.GRU, inputs: Tensor, lengths: NDArray[np
     weights = (first.weight, first.bias, *rnn.all_weights[0])
     if torch.is_grad_enabled():
         return Trunk.apply(inputs, lengths, *weights)  # type: ignore[no-any-return]  # apply is untyped
-    return torch.from_numpy(_Pass(inputs, lengths, weights, keep=False).hidden)
+    return torch.from_numpy(_Forward(inputs, lengths, weights, keep=False).hidden)
 
 
 def run_layers(first: nn.Linear, rnn: nn.GRU, inputs: Tensor) -> Tensor:
-    """Run the library's own layers, [T, M, I] to [T, M, H], in the precision of the inputs also under autocast.
+    """Run PyTorch's layers, [T, M, I] to [T, M, H], in the precision of the inputs, also under autocast.
 
-    Autocast would compute cuDNN's GRU in float16, whatever type it was asked for, and without scaling the loss: small
-    gradients become zero.
+    Autocast always runs cuDNN's GRU in float16, whatever type is requested. Without loss scaling small gradients would
+    become 0.
     """
     kind = inputs.device.type
     with torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext():
@@ -76,8 +80,8 @@ def run_layers(first: nn.Linear, rnn: nn.GRU, inputs: Tensor) -> Tensor:
 
 @cache
 def multiply_on_one_thread() -> None:
-    """Let each caller do its own products: SciPy's library, with which they are done, has threads, too."""
-    import scipy.linalg.cython_blas  # noqa: F401  # a library that is not loaded cannot be limited
+    """Limit SciPy's BLAS to one thread per call, because the callers already run on several threads."""
+    import scipy.linalg.cython_blas  # noqa: F401  # threadpoolctl can only limit a library that is loaded
     from threadpoolctl import threadpool_limits
 
     threadpool_limits(1, user_api="blas")
@@ -88,19 +92,26 @@ class Trunk(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, lengths: NDArray[np.int64] | None, *weights: Tensor) -> Tensor:
-        """Unroll; weights are W, b of the first layer, then w_ih, w_hh, b_ih and b_hh."""
-        ctx.trunk = _Pass(inputs, lengths, weights, keep=True)
+        """Compute the hidden states [T, M, H].
+
+        Args:
+            ctx: Context of autograd.
+            inputs: [T, M, I].
+            lengths: [M] number of steps of each row, or None.
+            weights: W and b of the first layer, then w_ih, w_hh, b_ih and b_hh of the GRU.
+        """
+        ctx.trunk = _Forward(inputs, lengths, weights, keep=True)
         return torch.from_numpy(ctx.trunk.hidden)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]  # one output
-        """Return no gradient of the inputs, then those of the weights."""
+        """Return None for inputs and lengths, then the gradients of the weights; grad [T, M, H]."""
         return None, None, *(torch.from_numpy(d) for d in ctx.trunk.gradients(grad.numpy()))
 
 
-class _Pass:
-    """One pass over a batch, and what its gradient needs."""
+class _Forward:
+    """A forward pass over a batch, with the stored values for its gradient if `keep` is true."""
 
     def __init__(
         self, inputs: Tensor, lengths: NDArray[np.int64] | None, weights: tuple[Tensor, ...], *, keep: bool
@@ -110,11 +121,11 @@ class _Pass:
         w_first, b_first, w_ih, w_hh, b_ih, b_hh = self._weights
         width = w_hh.shape[1]
         self._order, self._starts = _order_rows(lengths, n_steps, n_rows)
-        kept = self._starts[-1] if keep else BLOCK_ROWS + n_rows  # what is not kept makes room for the next block
+        stored_rows = self._starts[-1] if keep else BLOCK_ROWS + n_rows  # without `keep`, blocks reuse the same rows
         self._inputs, self._x, self._gates, self._before = (
-            np.empty((kept, each), np.float32) for each in (n_inputs, width, 4 * width, width)
+            np.empty((stored_rows, n_columns), np.float32) for n_columns in (n_inputs, width, 4 * width, width)
         )
-        self.hidden = np.zeros((n_steps, n_rows, width), np.float32)  # zeros where an episode is over
+        self.hidden = np.zeros((n_steps, n_rows, width), np.float32)  # stays 0 after the end of an episode
         _forward(
             np.ascontiguousarray(inputs.detach().numpy()),
             self._order,
@@ -161,43 +172,51 @@ class _Pass:
 def _order_rows(
     lengths: NDArray[np.int64] | None, n_steps: int, n_rows: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Order rows by their ends, longest first [M]; count the rows of all steps before each, up to the last [<= T+1]."""
+    """Sort the rows by length, longest first.
+
+    Returns:
+        Row indices in this order [M], and for each step the number of active rows in all steps before it, followed by
+        the total [longest length + 1].
+    """
     if lengths is None:
         return np.arange(n_rows), np.arange(n_steps + 1) * n_rows
-    running = n_rows - np.searchsorted(np.sort(lengths), np.arange(lengths.max()), "right")
-    return np.argsort(-lengths, kind="stable"), np.append(0, running.cumsum())
+    active = n_rows - np.searchsorted(np.sort(lengths), np.arange(lengths.max()), "right")
+    return np.argsort(-lengths, kind="stable"), np.append(0, active.cumsum())
 
 
 def _hidden_first(weights: Floats) -> Floats:
-    """Turn the library's order r, z, n of what h feeds into the order u, r, z."""
+    """Reorder the recurrent weights from PyTorch's r, z, n to u, r, z; [3H, H]."""
     width = len(weights) // 3
     return np.concatenate([weights[2 * width :], weights[: 2 * width]])
 
 
 @njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy", inline="always")
 def _sigmoid(x: np.float32) -> np.float32:  # pragma: no cover  # compiled
-    """1 / (1 + exp(-x)) to 3e-7, without a branch, so that loops are vectorised; NaN of what is not finite."""
+    """Compute 1 / (1 + exp(-x)) with an error of at most 3e-7; NaN if x is not finite.
+
+    There is no branch, so that the compiler can vectorize loops.
+    """
     y = min(max(-x * LOG2_E, -LARGEST), LARGEST)
     return ONE / (ONE + power_of_two(y)) + (x - x)
 
 
 @njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy", inline="always")
 def _copy_row(source: NDArray[Any], target: NDArray[Any]) -> None:  # pragma: no cover  # compiled
-    """Copy a row in a loop: a slice assignment compiles for seconds, because numba adds its message on shapes."""
+    """Copy a row in a loop: a slice assignment takes seconds to compile, because numba adds a check of shapes."""
     for j in range(len(target)):
         target[j] = source[j]
 
 
 @njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy", inline="always")
 def _add_row(source: NDArray[Any], target: NDArray[Any]) -> None:  # pragma: no cover  # compiled
-    """Add a row to another in a loop, for the same reason."""
+    """Add a row to another in a loop, for the same reason as `_copy_row`."""
     for j in range(len(target)):
         target[j] += source[j]
 
 
 @njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
 def _multiply(rows: NDArray[Any], weights: NDArray[Any], out: NDArray[Any]) -> None:  # pragma: no cover  # compiled
-    """Multiply rows [M, K] with weights [K, N]."""
+    """Multiply rows [M, K] with weights [K, N] and write the result to `out` [M, N]."""
     if len(rows) >= FEW_ROWS:
         np.dot(rows, weights, out)
         return
@@ -209,7 +228,7 @@ def _multiply(rows: NDArray[Any], weights: NDArray[Any], out: NDArray[Any]) -> N
 def _add_product(
     left: NDArray[Any], right: NDArray[Any], total: NDArray[Any], room: NDArray[Any]
 ) -> None:  # pragma: no cover  # compiled
-    """Add left^T right, summed over the rows of both, to `total`."""
+    """Add left^T right to `total`; `room` is a buffer of the same shape."""
     np.dot(left.T, right, room)
     for i in range(len(total)):
         for j in range(total.shape[1]):
@@ -225,9 +244,17 @@ def _apply_gates(
     before: NDArray[Any],
     after: NDArray[Any],
 ) -> None:  # pragma: no cover  # compiled
-    """Fill one step's gates and states [M, ...] from what h feeds into u, r, z and x into r, z, n [M, 3H].
+    """Compute the gates and the new states of one step.
 
-    In plain loops over views that begin at 0, which the compiler turns into vectors.
+    The loops run over views that start at 0, because the compiler vectorizes these.
+
+    Args:
+        by_h: [M, 3H] products of h for u, r, z.
+        by_x: [M, 3H] products of x for r, z, n.
+        bias: [4H] biases of u, r, z, n.
+        gates: [M, 4H], overwritten with u, r, z, n.
+        before: [M, H] states before the step.
+        after: [M, H], overwritten with the states after the step.
     """
     width = len(bias) // 4
     b_u, b_rz, b_n = bias[:width], bias[width : 3 * width], bias[3 * width :]
@@ -262,7 +289,7 @@ def _forward(
     hidden: NDArray[Any],
     keep: bool,
 ) -> None:  # pragma: no cover  # compiled
-    """Fill what is kept, row after row, and hidden [T, M, H]."""
+    """Compute hidden [T, M, H] and fill the stored arrays `kept_inputs`, `kept_x`, `kept_gates` and `kept_before`."""
     n_rows, width = inputs.shape[1], len(b_first)
     by_h = np.empty((n_rows, 3 * width), np.float32)
     by_x = np.empty((BLOCK_ROWS + n_rows, 3 * width), np.float32)
@@ -294,7 +321,7 @@ def _forward(
 
 
 @njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
-def _return_through_gates(
+def _backward_gates(
     grad: NDArray[Any],
     order: NDArray[Any],
     gates: NDArray[Any],
@@ -303,16 +330,16 @@ def _return_through_gates(
     by_h: NDArray[Any],
     by_x: NDArray[Any],
 ) -> None:  # pragma: no cover  # compiled
-    """Fill one step's gradients of what enters u, r, z and r, z, n [M, 3H], and begin that of the states before.
+    """Compute the gradient of one step with respect to its products and, in part, to the states before it.
 
     Args:
-        grad: [all rows, H] gradient of the states after this step, in the batch's order.
-        order: Rows by place.
+        grad: [all rows, H] gradient of the states after this step, in the order of the batch.
+        order: Row indices, longest row first.
         gates: [M, 4H] u, r, z, n.
-        before: [M, H] states before.
-        carried: [M, H] gradient that later steps send back; on return, what comes back along z.
-        by_h: Where to write what h feeds.
-        by_x: Where to write what x feeds.
+        before: [M, H] states before the step.
+        carried: [M, H] gradient from later steps; overwritten with the part of the gradient that passes through z.
+        by_h: [M, 3H], overwritten with the gradient of the products of h for u, r, z.
+        by_x: [M, 3H], overwritten with the gradient of the products of x for r, z, n.
     """
     width = before.shape[1]
     for i in range(len(before)):
@@ -351,7 +378,10 @@ def _backward(
     d_hidden: NDArray[Any],
     d_bias: NDArray[Any],
 ) -> None:  # pragma: no cover  # compiled
-    """Add every weight's gradient up; grad [T, M, H] by row, weights as `w_ih` and as what feeds u, r, z."""
+    """Add the gradients of all weights to the d_ arrays.
+
+    `grad` is [T, M, H] in the order of the batch; `w_x` is `w_ih`, `w_hidden` has the order u, r, z.
+    """
     n_rows, width = grad.shape[1], len(d_b_first)
     by_h = np.empty((BLOCK_ROWS + n_rows, 3 * width), np.float32)
     by_x, back = np.empty_like(by_h), np.empty((BLOCK_ROWS + n_rows, width), np.float32)
@@ -368,7 +398,7 @@ def _backward(
         for t in range(end - 1, begin - 1, -1):
             a, b = starts[t] - first, starts[t + 1] - first
             m = b - a
-            _return_through_gates(grad[t], order, gates[a:b], before[a:b], carried, by_h[a:b], by_x[a:b])
+            _backward_gates(grad[t], order, gates[a:b], before[a:b], carried, by_h[a:b], by_x[a:b])
             _multiply(by_h[a:b], w_hidden, through_h[:m])
             for i in range(m):
                 _add_row(through_h[i], carried[i])

@@ -1,8 +1,10 @@
-"""Targets and losses, one equation per function; what an update reports. Temporal differences first, then PPO.
+"""Targets and losses of the learners, one equation per function, and `LearnerStats`, the result of an update.
 
-What lives here: masked means, greedy choice, the gated target, squared and quantile losses, the episodic-control
-loss, and `LearnerStats`, whose values stay on the device until somebody reads them; advantages, losses and value
-normalisation of PPO. What does not: networks, mixing, or where H and rho come from. All tensors are time-major [T, B].
+The first half is for temporal differences: masked means, greedy actions, the gated target, the quantile loss and the
+episodic-control loss. The second half is for PPO: advantages, losses and value normalization.
+
+Shapes differ, so each function documents its own. TD tensors are time-major [T, B]; `IncentiveInputs` is [B, T], as
+the replay buffer stores it. PPO advantages are [E, T, N] and PPO losses use flat rows [R].
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,29 +23,44 @@ from emtc_core.metrics import CLOSED_BELOW
 from emtc_core.replay_buffer.buffer import StateDict
 
 UNAVAILABLE_Q = -9_999_999.0
+"""Value of an unavailable action in `greedy`, as in PyMARL."""
+EPS = 1e-5
+"""Lower bound of the accumulated weight in `ValueNorm`."""
+MIN_VARIANCE = 1e-2
+"""Lower bound of the variance in `ValueNorm`."""
 
 
 @dataclass(frozen=True)
 class IncentiveInputs:
-    """What the episodic memory recalls about the successor of every transition of a batch."""
+    """Values recalled from the memory for the next state s' of every transition of a batch."""
 
-    h_next: Tensor  # [B, T] H(s'); 0 at a miss
-    rho_next: Tensor  # [B, T] success ratio of s'; 0 at a miss, which makes r_p 0
-    hit: Tensor  # [B, T] bool; a node was found
+    h_next: Tensor  # [B, T] H(s') [return]; 0 at a miss
+    rho_next: Tensor  # [B, T] success ratio of s'; 0 at a miss, so that r_p is 0
+    hit: Tensor  # [B, T] bool: the memory found a node for s'
 
 
 @dataclass(frozen=True)
 class Incentive:
     """Episodic incentive of every transition, before and after the gate."""
 
-    r_p: Tensor  # [T, B]
-    gated: Tensor  # [T, B] beta * r_p
+    r_p: Tensor  # [T, B] [return]
+    gated: Tensor  # [T, B] beta * r_p [return]
 
 
 def incentive_inputs(
     h_next: NDArray[np.floating], rho_next: NDArray[np.floating], hit: NDArray[np.bool_], *, device: torch.device
 ) -> IncentiveInputs:
-    """Make inputs from recalled arrays [B, T]; NaN at a miss becomes 0."""
+    """Make the tensors of `IncentiveInputs` from recalled arrays.
+
+    Args:
+        h_next: [B, T] H(s') [return]; any value, also NaN, at a miss.
+        rho_next: [B, T] success ratio of s'; any value at a miss.
+        hit: [B, T] whether the memory found a node.
+        device: Device of the tensors.
+
+    Returns:
+        Float32 tensors [B, T] with 0 at every miss.
+    """
     return IncentiveInputs(
         h_next=send(np.where(hit, h_next, 0.0).astype(np.float32), device),
         rho_next=send(np.where(hit, rho_next, 0.0).astype(np.float32), device),
@@ -52,12 +69,29 @@ def incentive_inputs(
 
 
 def masked_mean(values: Tensor, mask: Tensor, count: Tensor | None = None) -> Tensor:
-    """Average over real transitions: sum(mask * values) / sum(mask), or / `count` of a larger batch."""
+    """Compute the mean over real transitions, sum(mask * values) / count.
+
+    Args:
+        values: Any shape.
+        mask: Same shape, 1 on real transitions.
+        count: Divisor; None means sum(mask). A part of a batch uses the count of the whole batch.
+
+    Returns:
+        A scalar. The divisor is at least 1.
+    """
     return (values * mask).sum() / (mask.sum() if count is None else count).clamp_min(1.0)
 
 
 def greedy(q: Tensor, avail: Tensor) -> tuple[Tensor, Tensor]:
-    """Find the largest available Q_i and its action; q [..., A] and avail [..., A] to [...] twice."""
+    """Find the largest available Q_i and its action.
+
+    Args:
+        q: [..., A] action values.
+        avail: [..., A] bool, available actions.
+
+    Returns:
+        Largest value [...], detached, and its action [...].
+    """
     best = q.detach().masked_fill(~avail, UNAVAILABLE_Q).max(-1)
     return best.values, best.indices
 
@@ -72,16 +106,20 @@ def episodic_incentive(
     clamp: Literal["none", "positive"],
     mask_terminal: bool,
 ) -> Incentive:
-    """Compute r_p = gamma rho(s') (H(s') - Qbar(s')) and weigh it by the gate (Eq. 2, 9).
+    """Compute r_p = gamma rho(s') (H(s') - Qbar(s')) and multiply it by the gate (Eq. 2, 9).
 
     Args:
-        recalled: H, rho and hits [B, T] of the successors.
-        q_next: [T, B] the very tensor that the target bootstraps, so that H -> V* cancels it (Proposition 2).
-        beta: [T, B] gate.
-        terminated: [T, B] 1 where nothing is bootstrapped.
-        gamma: Discount.
-        clamp: Keep only positive incentives, as EMU's code does. C9.
-        mask_terminal: No incentive on terminating transitions. C13.
+        recalled: H, rho and hits [B, T] of the next states.
+        q_next: [T, B] Qbar(s'). It must be the tensor that the target bootstraps from, so that it cancels as H
+            approaches V* (Proposition 2).
+        beta: [T, B] gate coefficient.
+        terminated: [T, B] 1 where the target does not bootstrap.
+        gamma: Discount factor.
+        clamp: "positive" keeps only positive incentives, as EMU's code does (C9).
+        mask_terminal: Set the incentive of terminating transitions to 0 (C13).
+
+    Returns:
+        r_p and beta * r_p, both [T, B] [return].
     """
     h_next, rho = recalled.h_next.transpose(0, 1), recalled.rho_next.transpose(0, 1)
     r_p = incentive(h_next, q_next, rho, gamma=gamma, clamp=clamp)
@@ -91,13 +129,19 @@ def episodic_incentive(
 
 
 def gate_shares(incentive: Incentive, beta: Tensor, mask: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
-    """Measure what the gate did to a batch, as part and whole by metric name; all arguments [T, B].
+    """Compute the effect of the gate on a batch, as (numerator, denominator) by metric name.
 
-    `gate/incentive_removed` is sum |(1 - beta) r_p| over sum |r_p|; `gate/closed_fraction` counts beta < CLOSED_BELOW.
+    `gate/incentive_removed` is sum |(1 - beta) r_p| / sum |r_p|. `gate/closed_fraction` is the fraction of transitions
+    with beta < CLOSED_BELOW.
+
+    Args:
+        incentive: r_p and beta * r_p, [T, B].
+        beta: [T, B] gate coefficient.
+        mask: [T, B] 1 on real transitions.
     """
-    removed, offered = ((value.abs() * mask).sum() for value in (incentive.r_p - incentive.gated, incentive.r_p))
+    removed, total = ((value.abs() * mask).sum() for value in (incentive.r_p - incentive.gated, incentive.r_p))
     return {
-        "gate/incentive_removed": (removed, offered),
+        "gate/incentive_removed": (removed, total),
         "gate/closed_fraction": (((beta < CLOSED_BELOW) * mask).sum(), mask.sum()),
     }
 
@@ -105,18 +149,29 @@ def gate_shares(incentive: Incentive, beta: Tensor, mask: Tensor) -> dict[str, t
 def episodic_control_error(
     q_tot: Tensor, recalled: IncentiveInputs, *, reward: Tensor, terminated: Tensor, gamma: float
 ) -> Tensor:
-    """Measure Q_EC - Q_tot with Q_EC = r + gamma H(s'); 0 where s' was not found (EMC). [T, B]."""
+    """Compute the episodic-control error Q_EC - Q_tot with Q_EC = r + gamma H(s') (EMC).
+
+    Args:
+        q_tot: [T, B] [return].
+        recalled: H and hits [B, T] of the next states.
+        reward: [T, B].
+        terminated: [T, B] 1 where H(s') is replaced by 0.
+        gamma: Discount factor.
+
+    Returns:
+        [T, B] [return]; 0 where the memory found no node for s'.
+    """
     h_next = recalled.h_next.transpose(0, 1) * (1.0 - terminated)
     return torch.where(recalled.hit.transpose(0, 1), reward + gamma * h_next - q_tot, torch.zeros_like(q_tot))
 
 
 def quantile_huber(quantiles: Tensor, fractions: Tensor, target: Tensor) -> Tensor:
-    """Regress quantiles at sampled fractions on target samples, kappa = 1 (IQN).
+    """Compute the quantile Huber loss with kappa = 1 (IQN).
 
     Args:
-        quantiles: [T, B, W] Z_tot(w_j).
-        fractions: [T, B, W] w_j.
-        target: [T, B, V] samples, detached.
+        quantiles: [T, B, W] Z_tot(w_j), j = 1..W.
+        fractions: [T, B, W] w_j in (0, 1).
+        target: [T, B, V] samples of the target distribution, k = 1..V, detached.
 
     Returns:
         [T, B] sum over j of the mean over k.
@@ -129,13 +184,13 @@ def quantile_huber(quantiles: Tensor, fractions: Tensor, target: Tensor) -> Tens
 
 @dataclass(frozen=True)
 class LearnerStats(Mapping[str, Tensor]):
-    """Scalar tensors of one update by their registered metric names; reading one waits for the device."""
+    """Scalar tensors of one update by registered metric name. They stay on the device until they are read."""
 
     values_by_name: dict[str, Tensor]
     episode_error: Tensor | None = None
-    """[B] masked mean squared TD error per episode: the priorities of prioritised replay."""
+    """[B] mean squared TD error of each episode, used as priority by prioritized replay."""
     shares: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
-    """Part and whole by metric name; over several updates a share is the sum of parts over the sum of wholes."""
+    """(numerator, denominator) by metric name. Over several updates both are summed before the division."""
 
     def __getitem__(self, name: str) -> Tensor:
         return self.values_by_name[name]
@@ -147,27 +202,23 @@ class LearnerStats(Mapping[str, Tensor]):
         return len(self.values_by_name)
 
     def read(self) -> dict[str, float]:
-        """Fetch every value in one transfer."""
+        """Copy all values to the CPU in one transfer."""
         numbers = torch.stack([v.detach().float() for v in self.values()]).tolist()
         return dict(zip(self, numbers, strict=True))
-
-
-EPS = 1e-5
-MIN_VARIANCE = 1e-2
 
 
 def generalized_advantages(
     reward: Tensor, value: Tensor, following: Tensor, *, gamma: float, gae_lambda: float
 ) -> Tensor:
-    """Estimate advantages of E padded episodes for every agent (GAE).
+    """Estimate the advantages of E padded episodes for every agent (GAE).
 
-    A_t = sum over k >= 0 of (gamma lambda)^k delta_{t+k}, as one product with a triangular matrix of the powers.
+    A_t = sum over k >= 0 of (gamma lambda)^k delta_{t+k}, computed as a product with a triangular matrix of powers.
 
     Args:
         reward: [E, T] team reward; 0 in the padding.
         value: [E, T, N] values of the states; 0 in the padding.
-        following: [E, T, N] values of their successors; 0 in the padding and after an episode that ended.
-        gamma: Discount.
+        following: [E, T, N] values of the next states; 0 in the padding and where an episode ends without bootstrap.
+        gamma: Discount factor.
         gae_lambda: lambda of GAE.
 
     Returns:
@@ -181,7 +232,12 @@ def generalized_advantages(
 
 
 def normalize_advantages(advantage: Tensor, alive: Tensor) -> Tensor:
-    """Centre and scale advantages by the mean and deviation over living agents; any shape."""
+    """Subtract the mean and divide by the standard deviation, both over living agents.
+
+    Args:
+        advantage: Any shape [return].
+        alive: Same shape, 1 for living agents.
+    """
     count = alive.sum().clamp_min(1.0)
     mean = (advantage * alive).sum() / count
     variance = ((advantage - mean).square() * alive).sum() / count
@@ -189,51 +245,79 @@ def normalize_advantages(advantage: Tensor, alive: Tensor) -> Tensor:
 
 
 def policy_loss(log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, alive: Tensor, *, clip: float) -> Tensor:
-    """Clip the probability ratio and average over living agents; all [R]."""
+    """Compute the clipped PPO objective, averaged over living agents.
+
+    Args:
+        log_prob: [R] log probability of the action under the current policy.
+        old_log_prob: [R] log probability under the policy of the rollout.
+        advantage: [R] normalized advantage.
+        alive: [R] 1 for living agents.
+        clip: Largest change of the probability ratio from 1.
+
+    Returns:
+        A scalar, to be minimized.
+    """
     ratio = (log_prob - old_log_prob).exp()
     surrogate = torch.minimum(ratio * advantage, ratio.clamp(1.0 - clip, 1.0 + clip) * advantage)
     return -(surrogate * alive).sum() / alive.sum().clamp_min(1.0)
 
 
 def value_loss(value: Tensor, old_value: Tensor, target: Tensor, *, clip: float, delta: float) -> Tensor:
-    """Take the larger Huber loss of the value and its clipped change; normalised units, [R]."""
+    """Compute the clipped value loss: the larger Huber loss of the value and the clipped value, averaged over rows.
+
+    Args:
+        value: [R] value of the current critic, normalized by `ValueNorm`.
+        old_value: [R] value of the critic at the rollout, normalized.
+        target: [R] return, normalized.
+        clip: Largest difference between the clipped value and `old_value`.
+        delta: Threshold of the Huber loss.
+
+    Returns:
+        A scalar.
+    """
     clipped = old_value + (value - old_value).clamp(-clip, clip)
     return torch.maximum(*(huber_loss(v, target, reduction="none", delta=delta) for v in (value, clipped))).mean()
 
 
 def masked_log_softmax(logits: Tensor, avail: Tensor) -> Tensor:
-    """Normalise over the available actions; unavailable ones get the dtype's lowest value: [..., A]."""
+    """Compute the log probabilities [..., A] of the available actions from logits and avail [..., A].
+
+    The logit of an unavailable action is replaced by the lowest number of the dtype.
+    """
     return torch.log_softmax(logits.masked_fill(~avail, torch.finfo(logits.dtype).min), -1)
 
 
 def mean_entropy(log_probs: Tensor, alive: Tensor) -> Tensor:
-    """Average the policy's entropy over living agents: [R, A] and [R]."""
+    """Compute the mean entropy [nats] over living agents from log_probs [R, A] and alive [R]."""
     entropy_R = -(log_probs.exp() * log_probs.clamp_min(-1e9)).sum(-1)
     return (entropy_R * alive).sum() / alive.sum().clamp_min(1.0)
 
 
 class ValueNorm:
-    """Exponential averages of a scalar and its square, divided by their own accumulated weight."""
+    """Normalization of values by running moments.
+
+    Mean and mean square are exponential averages, divided by their accumulated weight to remove the bias of the start.
+    """
 
     def __init__(self, beta: float, device: torch.device) -> None:
-        """Start empty; `beta` is the averaging factor."""
+        """Set all averages to 0; `beta` is the weight of the previous average."""
         self._beta = beta
         self._mean, self._square, self._weight = torch.zeros(3, device=device).unbind()
 
     def update(self, values: Tensor) -> None:
-        """Take the mean and mean square of these values into the averages."""
-        share = 1.0 - self._beta
-        self._mean = self._beta * self._mean + share * values.mean()
-        self._square = self._beta * self._square + share * values.square().mean()
-        self._weight = self._beta * self._weight + share
+        """Update the averages with the mean and the mean square of these values, any shape [return]."""
+        rate = 1.0 - self._beta
+        self._mean = self._beta * self._mean + rate * values.mean()
+        self._square = self._beta * self._square + rate * values.square().mean()
+        self._weight = self._beta * self._weight + rate
 
     def normalize(self, values: Tensor) -> Tensor:
-        """Express values in deviations from the mean."""
+        """Subtract the mean and divide by the standard deviation."""
         mean, deviation = self._moments()
         return (values - mean) / deviation
 
     def denormalize(self, values: Tensor) -> Tensor:
-        """Express normalised values in return units."""
+        """Convert normalized values back to the unit of the returns."""
         mean, deviation = self._moments()
         return values * deviation + mean
 

@@ -37,7 +37,7 @@ def test_its_gradient_is_that_of_autograd(options: dict[str, Any]) -> None:
     step = DeviceStep(own, rows=64, batches=1)
     step._load_rows(own, *batch, 64)
     step._weights.load(own, parameters_of(own))
-    step._next.copy_(step._places)
+    step._next.copy_(step._first_rows)
     terms = step.compute_gradient()
     expected = compute_losses(by_autograd, *batch)
     expected[0].backward()

@@ -11,7 +11,7 @@ from emtc_core.learner.curiosity import Curiosity, curiosity_scale
 from emtc_core.learner.diversity import Diversity, Predictors, Rows, _real_transitions
 from emtc_core.learner.learner import ValueLearner, make_learner
 from emtc_core.learner.networks import DiverseAgent, Sequence, make_sequence
-from emtc_core.learner.parts import Team
+from emtc_core.learner.parts import WorkerPool
 from tests.core.learner_cases import BLOCKS, hard_episodes, make_batch, make_config
 from tests.reference import diversity as twin
 from tests.reference.learner import sub, trace
@@ -169,7 +169,7 @@ def test_predictors_descend_their_clipped_errors_chunk_by_chunk(kind: torch.dtyp
     rows = Rows(torch.cat([z, agent], -1), 20.0 * torch.randn(40, 5, dtype=torch.float64))
     chunks = list(torch.randperm(40).split(16))
     optimizer = torch.optim.SGD(predictors.to(kind).parameters(), lr=1e-2)
-    predictors.fit(Rows(*(x.to(kind) for x in rows)), iter(chunks), optimizer, Team(threads))
+    predictors.fit(Rows(*(x.to(kind) for x in rows)), iter(chunks), optimizer, WorkerPool(threads))
     optimizer = torch.optim.SGD(plain.parameters(), lr=1e-2)
     q = [plain.q_first, plain.q_second, plain.q_last]
     for chunk in chunks:

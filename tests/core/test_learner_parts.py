@@ -9,7 +9,7 @@ import torch
 from emtc_core.config.resolve import resolve
 from emtc_core.devices import MOST_THREADS, choose_threads
 from emtc_core.learner.learner import ValueLearner, make_learner
-from emtc_core.learner.parts import Team, join, split
+from emtc_core.learner.parts import WorkerPool, join, split
 from tests.core.learner_cases import BLOCKS, make_config
 from tests.core.test_learner import SYSTEMS, every_scalar_system, every_system, make_update
 
@@ -76,7 +76,7 @@ def test_what_a_part_raises_is_raised():
         raise ArithmeticError("no")
 
     with pytest.raises(ArithmeticError, match="no"):
-        Team(2).run([lambda: None, fail])
+        WorkerPool(2).run([lambda: None, fail])
 
 
 def test_a_batch_that_is_shared_out_is_left_as_it_was():

@@ -1,1 +1,1 @@
-"""One value system in each file, listed by name in its `BACKBONES`; `learner.factory` finds it there."""
+"""One value system per file. `learner.factory` collects them by name from the dictionaries `BACKBONES`."""

@@ -1,6 +1,6 @@
-"""What every value system does: unroll, value the taken actions, bootstrap, compare.
+"""The interface of all value systems: unroll, evaluate actions, bootstrap, compute the TD loss.
 
-The learner holds two copies, online and target, and knows nothing of mixers or quantiles. Time-major tensors.
+The learner uses an online and a target copy through this interface only. Tensors are time-major.
 """
 
 from abc import ABC, abstractmethod
@@ -18,18 +18,18 @@ from emtc_core.learner.networks import Sequence, SharedAgent, input_width
 
 @dataclass(frozen=True)
 class Unrolled:
-    """One pass over all T + 1 steps."""
+    """Results of the agents' forward pass over all T + 1 steps."""
 
     hidden: Tensor  # [T+1, B, N, H]
-    q: Tensor  # [T+1, B, N, A] action values (means, where values are distributions)
+    q: Tensor  # [T+1, B, N, A] action values; means for a distributional backbone
     best: Tensor  # [T+1, B, N] largest available q, detached
-    greedy: Tensor  # [T+1, B, N] its action
+    greedy: Tensor  # [T+1, B, N] action of `best`
     fractions: Tensor | None = None  # [T+1, B, W] quantile fractions of a distributional backbone
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Q_tot of T transitions; `quantiles` only where values are distributions."""
+    """Q_tot of T transitions. `quantiles` and `fractions` are set only by a distributional backbone."""
 
     q_tot: Tensor  # [T, B]
     quantiles: Tensor | None = None  # [T, B, W]
@@ -39,52 +39,65 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class TdLoss:
-    """Loss and error per transition, unmasked."""
+    """Loss and TD error per transition, not masked."""
 
     loss: Tensor  # [T, B]
     error: Tensor  # [T, B] Q_tot minus target
 
 
 class Backbone(nn.Module, ABC):
-    """A value system: one network for all agents and the rule that joins their values."""
+    """A value system: an agent network shared by all agents, and a rule that computes Q_tot."""
 
     agent: SharedAgent
     agent_id = True
-    """Whether the agents' input carries a one-hot id."""
+    """Whether the agents' input contains a one-hot id."""
 
     def become_target(self) -> None:
-        """Do what only a target copy does; called once on the copy."""
+        """Change settings that differ for a target copy; called once on the copy."""
 
     @abstractmethod
     def unroll(self, seq: Sequence, generator: torch.Generator) -> Unrolled:
-        """Run the agents over whole sequences."""
+        """Run the agents over whole sequences; `generator` is for random quantile fractions."""
 
     @abstractmethod
     def taken(self, unrolled: Unrolled, seq: Sequence) -> Evaluation:
-        """Value the actions that were taken, steps 0 to T - 1."""
+        """Evaluate the actions that were taken at steps 0 to T - 1."""
 
     @abstractmethod
     def bootstrap(self, unrolled: Unrolled, action: Tensor, seq: Sequence) -> Evaluation:
-        """Value the actions [T, B, N] at steps 1 to T; called on the target copy."""
+        """Evaluate the actions [T, B, N] at steps 1 to T; called on the target copy.
+
+        Args:
+            unrolled: Forward pass of this copy.
+            action: [T, B, N] actions of the next steps.
+            seq: The batch.
+        """
 
     @abstractmethod
     def start(self, unrolled: Unrolled, seq: Sequence) -> Tensor:
-        """Value the greedy joint action at step 0: [B]."""
+        """Return Q_tot of the greedy joint action at step 0: [B]."""
 
     @abstractmethod
     def td_loss(self, taken: Evaluation, shift: Tensor, discount: Tensor, following: Evaluation) -> TdLoss:
-        """Compare with the target shift + discount * following; all [T, B]."""
+        """Compute the loss with respect to the target shift + discount * following.
+
+        Args:
+            taken: Q_tot of the actions that were taken, [T, B].
+            shift: [T, B] reward plus intrinsic reward plus gated incentive.
+            discount: [T, B] gamma, or 0 where the target does not bootstrap.
+            following: Target values of the next step, [T, B].
+        """
 
     @abstractmethod
     def act_values(self, hidden: Tensor, rng: np.random.Generator | None) -> Tensor:
-        """Return action values [B, N, A] of hidden states [B, N, H]; None asks for no randomness."""
+        """Return action values [B, N, A] of hidden states [B, N, H]; with `rng` None the result is deterministic."""
 
 
 BackboneTable = dict[str, Callable[[RunConfig, EnvInfo], Backbone]]
-"""What a module of this folder lists in `BACKBONES`: how a value system is made, by the name in `config.run`."""
+"""Type of `BACKBONES` in the modules of this folder: function that makes the value system, by configured name."""
 
 
 def agent_sizes(config: RunConfig, info: EnvInfo, *, agent_id: bool = True) -> tuple[int, int, int]:
-    """Width of an agent's input, its actions, width of its hidden layers."""
+    """Return the width of an agent's input, the number of actions and the width of the hidden layers."""
     n_inputs = input_width(info.obs_dim, info.n_actions, info.n_agents, agent_id=agent_id)
     return n_inputs, info.n_actions, config.train.hidden

@@ -1,9 +1,8 @@
-"""DMIX: implicit quantile utilities joined by the mean-shape mixture.
+"""DMIX: implicit quantile networks for the agents, and the mean-shape decomposition for Q_tot.
 
-Z_i(a; w) = fc2(h * e(w)) with e(w) = ReLU(Linear(cos(pi j w))). fc2 is linear, so the mean over fractions is
-fc2(h * mean e), and a chosen action's samples need only its own column of fc2: nothing of size [W, A] is made.
-The fractions of one (step, episode) are shared by its agents.
-Source: j3soon/dfac, pymarl/src.
+Z_i(a; w) = fc2(h * e(w)) with e(w) = ReLU(Linear(cos(pi j w))). As fc2 is linear, the mean over fractions is
+fc2(h * mean e). The samples of one action need only its row of fc2's weights, so no tensor of size [W, A] is necessary.
+All agents use the same fractions in a step of an episode. Source: j3soon/dfac, pymarl/src.
 """
 
 from typing import cast
@@ -23,7 +22,7 @@ from emtc_core.learner.targets import greedy, quantile_huber
 
 
 class QuantileAgent(SharedAgent):
-    """The shared recurrent agent with an embedding of quantile fractions."""
+    """The shared recurrent agent with an additional embedding of quantile fractions."""
 
     def __init__(self, n_inputs: int, n_actions: int, hidden: int, *, n_cos: int) -> None:
         super().__init__(n_inputs, n_actions, hidden)
@@ -36,11 +35,11 @@ class QuantileAgent(SharedAgent):
         return torch.relu(self.phi(torch.cos(fractions.unsqueeze(-1) * frequency)))
 
     def means(self, hidden: Tensor, embedded: Tensor) -> Tensor:
-        """Average Z_i of every action over the fractions: hidden [..., N, H], embedded [..., W, H]."""
+        """Compute the mean of Z_i over the fractions: hidden [..., N, H], embedded [..., W, H] to [..., N, A]."""
         return self.fc2(hidden * embedded.mean(-2).unsqueeze(-2))
 
     def samples(self, hidden: Tensor, action: Tensor, embedded: Tensor) -> Tensor:
-        """Return Z_i of chosen actions: [R, N, H], [R, N] and [R, W, H] to [R, N, W]."""
+        """Return Z_i of the actions: hidden [R, N, H], action [R, N], embedded [R, W, H] to [R, N, W]."""
         onehot_RNA = hidden.new_zeros(*action.shape, self.fc2.out_features).scatter_(-1, action.unsqueeze(-1), 1.0)
         column_RNH = onehot_RNA @ self.fc2.weight
         bias_RN1 = (onehot_RNA @ self.fc2.bias).unsqueeze(-1)
@@ -48,7 +47,7 @@ class QuantileAgent(SharedAgent):
 
 
 class DmixBackbone(Backbone):
-    """Quantile agents and the mean-shape mixer; quantile Huber loss."""
+    """Quantile agents and the mean-shape mixer, trained with the quantile Huber loss."""
 
     def __init__(self, agent: QuantileAgent, mixer: DmixMixer, config: DmixConfig) -> None:
         super().__init__()
@@ -57,11 +56,11 @@ class DmixBackbone(Backbone):
         self._n_target_fractions = config.n_target_quantiles
 
     def become_target(self) -> None:
-        """Draw as many fractions as a target copy should."""
+        """Use the number of fractions of a target copy."""
         self._n_fractions = self._n_target_fractions
 
     def unroll(self, seq: Sequence, generator: torch.Generator) -> Unrolled:
-        """Run the agents over whole sequences and draw fractions for every step."""
+        """Run the agents over whole sequences and sample fractions for every step."""
         hidden = self.agent.unroll(seq.inputs, seq.n_steps)
         shape = (*hidden.shape[:2], self._n_fractions)
         fractions = rand(shape, generator=generator, device=hidden.device)
@@ -72,29 +71,29 @@ class DmixBackbone(Backbone):
 
     def taken(self, unrolled: Unrolled, seq: Sequence) -> Evaluation:
         """Mix the samples of the actions that were taken."""
-        assert unrolled.fractions is not None, "a quantile backbone always draws fractions"
+        assert unrolled.fractions is not None, "set by unroll of this class"
         return self._evaluate(unrolled.hidden[:-1], unrolled.fractions[:-1], seq.action, seq.state[:-1])
 
     def bootstrap(self, unrolled: Unrolled, action: Tensor, seq: Sequence) -> Evaluation:
-        """Mix the samples of given actions one step later."""
-        assert unrolled.fractions is not None, "a quantile backbone always draws fractions"
+        """Mix the samples of the actions [T, B, N] at the next steps."""
+        assert unrolled.fractions is not None, "set by unroll of this class"
         return self._evaluate(unrolled.hidden[1:], unrolled.fractions[1:], action, seq.state[1:])
 
     def start(self, unrolled: Unrolled, seq: Sequence) -> Tensor:
-        """Mix the greedy means at step 0."""
+        """Mix the means of the greedy actions at step 0: [B]."""
         return self.mixer.mean_mixer.mix(unrolled.best[0], seq.state[0])
 
     def td_loss(self, taken: Evaluation, shift: Tensor, discount: Tensor, following: Evaluation) -> TdLoss:
-        """Regress the quantiles of Z_tot on samples of the shifted target distribution."""
-        assert taken.quantiles is not None, "made by this backbone"
-        assert taken.fractions is not None, "made by this backbone"
-        assert following.quantiles is not None, "made by this backbone"
+        """Compute the quantile Huber loss of Z_tot, with samples of the target distribution."""
+        assert taken.quantiles is not None, "set by this class"
+        assert taken.fractions is not None, "set by this class"
+        assert following.quantiles is not None, "set by this class"
         target = shift.unsqueeze(-1) + discount.unsqueeze(-1) * following.quantiles
         loss = quantile_huber(taken.quantiles, taken.fractions, target)
         return TdLoss(loss=loss, error=taken.q_tot - (shift + discount * following.q_tot))
 
     def act_values(self, hidden: Tensor, rng: np.random.Generator | None) -> Tensor:
-        """Average over random fractions, or over midpoints where no randomness is asked for."""
+        """Compute the means over random fractions, or over equally spaced ones if `rng` is None."""
         n_envs, count = hidden.shape[0], self._n_act_fractions
         if rng is None:
             fractions = ((torch.arange(count, device=hidden.device) + 0.5) / count).expand(n_envs, count)
@@ -116,7 +115,7 @@ class DmixBackbone(Backbone):
 
 
 def make_dmix(config: RunConfig, info: EnvInfo) -> DmixBackbone:
-    """Make DMIX for a game's sizes."""
+    """Make DMIX for the sizes of an environment."""
     agent = QuantileAgent(*agent_sizes(config, info), n_cos=config.dmix.n_cos)
     mixer = DmixMixer(config.qmix, n_agents=info.n_agents, state_dim=info.state_dim)
     return DmixBackbone(agent, mixer, config.dmix)

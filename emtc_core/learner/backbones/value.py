@@ -1,4 +1,4 @@
-"""VDN, QMIX and QPLEX: recurrent utilities joined by a mixer. CDS adds private heads to the same system."""
+"""VDN, QMIX and QPLEX: recurrent agents and a mixer. CDS uses the same system with private heads for the agents."""
 
 from importlib import import_module
 from pkgutil import iter_modules
@@ -18,15 +18,20 @@ from emtc_core.learner.networks import DiverseAgent, Sequence, SharedAgent
 from emtc_core.learner.targets import greedy
 from emtc_core.plugins import get_plugin
 
-_MODULES = [import_module(f"{mixers.__name__}.{each.name}") for each in iter_modules(mixers.__path__)]
+_MODULES = [import_module(f"{mixers.__name__}.{module.name}") for module in iter_modules(mixers.__path__)]
 MIXERS: MixerTable = {name: make for m in _MODULES for name, make in getattr(m, "MIXERS", {}).items()}
 
 
 def make_mixer(rule: str, config: RunConfig, info: EnvInfo) -> nn.Module:
     """Make the mixing rule of a scalar backbone.
 
+    Args:
+        rule: Name of a built-in or plug-in rule.
+        config: Configuration of the run.
+        info: Sizes of the environment.
+
     Raises:
-        PluginError: If neither a module here nor a package outside has a rule of that name, or it makes no module.
+        PluginError: If no built-in or plug-in rule has this name, or if the plug-in does not return a module.
     """
     if rule in MIXERS:
         return MIXERS[rule](config, info)
@@ -38,21 +43,21 @@ def make_mixer(rule: str, config: RunConfig, info: EnvInfo) -> nn.Module:
 
 
 class ValueBackbone(Backbone):
-    """Agents and one mixer; scalar values, squared error."""
+    """Agents with scalar values and a mixer, trained with the squared TD error."""
 
     def __init__(self, agent: SharedAgent, mixer: nn.Module, *, l1: float = 0.0) -> None:
-        """Join parts.
+        """Set the agent network and the mixer.
 
         Args:
             agent: Network shared by all agents.
             mixer: A `Mixer`.
-            l1: Weight of the mean absolute private value (CDS); read only with a DiverseAgent.
+            l1: Weight of the mean absolute private value (CDS); used only with a `DiverseAgent`.
         """
         super().__init__()
         self.agent, self.mixer, self._l1 = agent, mixer, l1
 
     def unroll(self, seq: Sequence, generator: torch.Generator) -> Unrolled:
-        """Run the agents over whole sequences; draws nothing."""
+        """Run the agents over whole sequences; `generator` is not used."""
         hidden = self.agent.unroll(seq.inputs, seq.n_steps)
         q = self._values(hidden, seq)
         best, action = greedy(q, seq.avail)
@@ -62,36 +67,41 @@ class ValueBackbone(Backbone):
         """Mix the values of the actions that were taken."""
         q_taken = unrolled.q[:-1].gather(-1, seq.action.unsqueeze(-1)).squeeze(-1)
         mixed = self._mix(q_taken, unrolled.best[:-1], seq.action, seq.state[:-1], seq.obs[:-1], seq.real)
-        extra = _add(_like(mixed.regularizer, seq), self._private_l1(unrolled, seq))
-        return Evaluation(q_tot=mixed.q_tot.view(seq.reward.shape), regularizer=extra)
+        regularizer = None if mixed.regularizer is None else mixed.regularizer.view(seq.reward.shape)
+        private = self._private_l1(unrolled, seq)
+        if regularizer is None or private is None:
+            regularizer = private if regularizer is None else regularizer
+        else:
+            regularizer = regularizer + private
+        return Evaluation(q_tot=mixed.q_tot.view(seq.reward.shape), regularizer=regularizer)
 
     def bootstrap(self, unrolled: Unrolled, action: Tensor, seq: Sequence) -> Evaluation:
-        """Mix the values of given actions one step later."""
+        """Mix the values of the actions [T, B, N] at the next steps."""
         q_taken = unrolled.q[1:].gather(-1, action.unsqueeze(-1)).squeeze(-1)
         mixed = self._mix(q_taken, unrolled.best[1:], action, seq.state[1:], seq.obs[1:], seq.real)
         return Evaluation(q_tot=mixed.q_tot.view(seq.reward.shape))
 
     def start(self, unrolled: Unrolled, seq: Sequence) -> Tensor:
-        """Mix the greedy values at step 0."""
+        """Mix the greedy values at step 0: [B]."""
         best, action = unrolled.best[:1], unrolled.greedy[:1]
         return self._mix(best, best, action, seq.state[:1], seq.obs[:1]).q_tot
 
     def td_loss(self, taken: Evaluation, shift: Tensor, discount: Tensor, following: Evaluation) -> TdLoss:
-        """Square the TD error (Eq. 10)."""
+        """Compute the squared TD error (Eq. 10)."""
         error = taken.q_tot - (shift + discount * following.q_tot)
         return TdLoss(loss=error.square(), error=error)
 
     def act_values(self, hidden: Tensor, rng: np.random.Generator | None) -> Tensor:
-        """Return action values for acting."""
+        """Return action values [B, N, A] of hidden states [B, N, H]."""
         return self.agent.values(hidden)
 
     def _values(self, hidden: Tensor, seq: Sequence) -> Tensor:
-        """Value every step, or only those that episodes have; what is left out is 0."""
+        """Compute the action values of all steps. On the CPU the padding may be skipped; its values are then 0."""
         if seq.running is None:
             return self.agent.values(hidden)
         q = self.agent.values(hidden.flatten(0, 1).index_select(0, seq.running))
-        nothing = q.new_zeros(hidden.shape[0] * hidden.shape[1], *q.shape[1:])
-        return nothing.index_copy(0, seq.running, q).unflatten(0, hidden.shape[:2])
+        zeros = q.new_zeros(hidden.shape[0] * hidden.shape[1], *q.shape[1:])
+        return zeros.index_copy(0, seq.running, q).unflatten(0, hidden.shape[:2])
 
     def _mix(
         self,
@@ -102,17 +112,17 @@ class ValueBackbone(Backbone):
         obs: Tensor,
         real: tuple[Tensor, Tensor] | None = None,
     ) -> Mixed:
-        """Mix every (step, episode), or only the real ones; what is left out is 0."""
+        """Mix all transitions, or only those with the indices `real`; the others are then 0."""
         columns = (q, best, action, state, obs)
         if real is None:
             return self.mixer(MixInputs(*(column.flatten(0, 1) for column in columns)))
         mixed = self.mixer(MixInputs(*(column[real] for column in columns)))
-        nothing = mixed.q_tot.new_zeros(action.shape[:2])
-        regularizer = None if mixed.regularizer is None else nothing.index_put(real, mixed.regularizer).flatten()
-        return Mixed(nothing.index_put(real, mixed.q_tot).flatten(), regularizer)
+        zeros = mixed.q_tot.new_zeros(action.shape[:2])
+        regularizer = None if mixed.regularizer is None else zeros.index_put(real, mixed.regularizer).flatten()
+        return Mixed(zeros.index_put(real, mixed.q_tot).flatten(), regularizer)
 
     def _private_l1(self, unrolled: Unrolled, seq: Sequence) -> Tensor | None:
-        """Weigh the mean absolute private value: [T, B], 0 where padding is left out."""
+        """Compute l1 times the mean absolute private value: [T, B], 0 in skipped padding; None if not used."""
         if not isinstance(self.agent, DiverseAgent) or not self._l1:
             return None
         hidden = unrolled.hidden[:-1] if seq.real is None else unrolled.hidden[:-1][seq.real]
@@ -121,12 +131,12 @@ class ValueBackbone(Backbone):
 
 
 def make_value_backbone(config: RunConfig, info: EnvInfo) -> ValueBackbone:
-    """Make the backbone of a mixing rule, which has its name."""
+    """Make the value system of the mixing rule `config.backbone`."""
     return ValueBackbone(SharedAgent(*agent_sizes(config, info)), make_mixer(config.backbone, config, info))
 
 
 def make_cds(config: RunConfig, info: EnvInfo) -> ValueBackbone:
-    """Make CDS, which tells agents apart by their heads and not by an id in the input."""
+    """Make CDS. Its agents differ by their private heads, so the input contains no agent id."""
     agent = DiverseAgent(*agent_sizes(config, info, agent_id=False), info.n_agents)
     backbone = ValueBackbone(agent, make_mixer(config.cds.mixer, config, info), l1=config.cds.l1)
     backbone.agent_id = False
@@ -134,13 +144,3 @@ def make_cds(config: RunConfig, info: EnvInfo) -> ValueBackbone:
 
 
 BACKBONES: BackboneTable = {**dict.fromkeys(MIXERS, make_value_backbone), "cds": make_cds}
-
-
-def _like(per_row: Tensor | None, seq: Sequence) -> Tensor | None:
-    return None if per_row is None else per_row.view(seq.reward.shape)
-
-
-def _add(a: Tensor | None, b: Tensor | None) -> Tensor | None:
-    if a is None or b is None:
-        return b if a is None else a
-    return a + b

@@ -1,1 +1,1 @@
-"""One mixing rule, or a family of them, in each file; `backbones.value` finds them by the names in their `MIXERS`."""
+"""One mixing rule or family of rules per file. `backbones.value` collects them by name from the dicts `MIXERS`."""

@@ -1,4 +1,4 @@
-"""What a mixer reads and returns. R rows are (time, episode) pairs, already flattened."""
+"""Inputs and result of a mixer. R is the number of transitions, flattened over time and episodes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from emtc_core.envs.base import EnvInfo
 
 @dataclass(frozen=True)
 class MixInputs:
-    """One row per transition."""
+    """Inputs of a mixer, one row per transition."""
 
     q_taken: Tensor  # [R, N] Q_i of the chosen actions
     q_max: Tensor  # [R, N] largest Q_i over the available actions, detached
@@ -23,17 +23,17 @@ class MixInputs:
 
 @dataclass(frozen=True)
 class Mixed:
-    """Q_tot per row, and an extra loss per row where the mixer has one."""
+    """Result of a mixer."""
 
     q_tot: Tensor  # [R]
-    regularizer: Tensor | None = None  # [R]
+    regularizer: Tensor | None = None  # [R] additional loss, if the mixer has one
 
 
 class Mixer(Protocol):
-    """A rule that joins the agents' values; Q_tot never falls when a greedy Q_i rises."""
+    """A rule that computes Q_tot from the agents' values. Q_tot must not decrease when a greedy Q_i increases."""
 
     def __call__(self, inputs: MixInputs) -> Mixed: ...
 
 
 MixerTable = dict[str, Callable[[RunConfig, EnvInfo], nn.Module]]
-"""What a module of this folder lists in `MIXERS`: how a mixing rule is made, by the name in `config.run`."""
+"""Type of `MIXERS` in the modules of this folder: function that makes the mixing rule, by configured name."""

@@ -1,4 +1,4 @@
-"""VDN, QMIX and DMIX: mixing rules in which Q_tot never falls when any Q_i rises."""
+"""VDN, QMIX and DMIX: monotonic mixing rules. Q_tot does not decrease when any Q_i increases."""
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ class VdnMixer(nn.Module):
 
 
 class QmixMixer(nn.Module):
-    """Two layers whose weights are functions of the state; absolute values keep dQ_tot/dQ_i >= 0."""
+    """Two layers with weights from hypernetworks of the state; absolute weights ensure dQ_tot/dQ_i >= 0."""
 
     def __init__(self, config: QmixConfig, *, n_agents: int, state_dim: int) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class QmixMixer(nn.Module):
         return Mixed(self.mix(inputs.q_taken, inputs.state))
 
     def mix(self, q: Tensor, state: Tensor) -> Tensor:
-        """Mix [R, N] values under states [R, S] into [R]."""
+        """Compute Q_tot [R] from q [R, N] and state [R, S]."""
         w1_RNE = self.hyper_w1(state).abs().view(*q.shape, -1)
         hidden_RE = nn.functional.elu((q.unsqueeze(-1) * w1_RNE).sum(1) + self.hyper_b1(state))
         w2_RE = self.hyper_w2(state).abs()
@@ -40,14 +40,14 @@ class QmixMixer(nn.Module):
 
 
 class DmixMixer(nn.Module):
-    """QMIX of the means of quantile samples plus the agents' deviations from their means (mean-shape decomposition)."""
+    """Mean-shape decomposition: QMIX of the mean values, plus the agents' deviations from their means."""
 
     def __init__(self, config: QmixConfig, *, n_agents: int, state_dim: int) -> None:
         super().__init__()
         self.mean_mixer = QmixMixer(config, n_agents=n_agents, state_dim=state_dim)
 
     def forward(self, z: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Mix samples [R, N, W] under states [R, S].
+        """Compute Z_tot from quantile samples z [R, N, W] and state [R, S].
 
         Returns:
             Z_tot [R, W] and its mean Q_tot [R].

@@ -1,7 +1,7 @@
-"""QPLEX: duplex dueling mixing, with an attention (dmaq_qatten) or a state-only (dmaq) transformation.
+"""QPLEX: duplex dueling mixing. The transformation uses attention (dmaq_qatten) or only the state (dmaq).
 
-Common part: Qh_i = w_i Q_i + c_i; A_i = stop_grad(w_i (Q_i - m_i)) <= 0 with m_i the largest available Q_i;
-Q_tot = sum_i Qh_i + sum_i (lambda_i - 1) A_i. Gradient reaches w_i through the first sum only.
+Both use Qh_i = w_i Q_i + c_i and A_i = stop_grad(w_i (Q_i - m_i)) <= 0, with m_i the largest available Q_i.
+Q_tot = sum_i Qh_i + sum_i (lambda_i - 1) A_i. The gradient of w_i comes only from the first sum.
 Source: wjh720/QPLEX, pymarl-master/src/modules/mixers/dmaq_general.py and dmaq_qatten.py.
 """
 
@@ -17,19 +17,19 @@ from emtc_core.envs.base import EnvInfo
 from emtc_core.learner.mixers.base import Mixed, MixerTable, MixInputs
 from emtc_core.learner.networks import GroupedLinear, StackedLinear, mlp
 
-FLOOR = 1e-10
+FLOOR = 1e-10  # added to weights, so that they are > 0
 
 
 class Transform(NamedTuple):
-    """w and c of Qh_i = w_i Q_i + c_i, with an extra loss per row."""
+    """w and c of Qh_i = w_i Q_i + c_i."""
 
-    weight: Tensor  # [R, N] > 0
-    bias: Tensor  # [R, N], or [R, 1] where shared
-    regularizer: Tensor | None  # [R]
+    weight: Tensor  # [R, N] w > 0
+    bias: Tensor  # [R, N] c, or [R, 1] if all agents share it
+    regularizer: Tensor | None  # [R] additional loss
 
 
 class QplexMixer(nn.Module):
-    """Q_tot from transformed utilities and importance weights of the advantages."""
+    """Computes Q_tot from transformed values and weighted advantages."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class QplexMixer(nn.Module):
 
 
 class Importance(nn.Module):
-    """lambda_i(s, a) > 0: K kernels of key, agent and action factors."""
+    """Weights lambda_i(s, a) > 0 of the advantages: a sum over K kernels of key x agent x action factors."""
 
     def __init__(self, config: QplexConfig, *, n_agents: int, n_actions: int, state_dim: int) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Importance(nn.Module):
         )
 
     def forward(self, state: Tensor, action: Tensor) -> Tensor:
-        """Weigh advantages: states [R, S] and actions [R, N] to [R, N]."""
+        """Compute lambda [R, N] from state [R, S] and action [R, N]."""
         onehot_RNA = state.new_zeros(*action.shape, self._n_actions).scatter_(-1, action.unsqueeze(-1), 1.0)
         key_RK1 = self.key(state).abs() + FLOOR
         agents_RKN = torch.sigmoid(self.agents(state))
@@ -83,18 +83,18 @@ class Importance(nn.Module):
 
 
 class KernelMlp(nn.Module):
-    """K separate networks of 1 to 3 layers on one input, evaluated together: [R, I] to [R, K, O]."""
+    """K separate networks of 1 to 3 layers with the same input, computed together: [R, I] to [R, K, O]."""
 
     def __init__(self, kernels: int, n_in: int, n_out: int, *, layers: int, hidden: int) -> None:
         super().__init__()
         self._kernels = kernels
-        # The first layers of the K networks read the same input, so they are one matrix.
+        # The first layers of the K networks have the same input, so they are computed as one layer.
         self.first = nn.Linear(n_in, kernels * (hidden if layers > 1 else n_out))
         widths = [*[hidden] * (layers - 1), n_out]
         self.rest = nn.ModuleList(GroupedLinear(kernels, a, b) for a, b in itertools.pairwise(widths))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Evaluate every kernel."""
+        """Compute all K networks: [R, I] to [R, K, O]."""
         y = self.first(x).view(len(x), self._kernels, -1)
         for layer in self.rest:
             y = layer(torch.relu(y))
@@ -102,7 +102,7 @@ class KernelMlp(nn.Module):
 
 
 class StateTransform(nn.Module):
-    """dmaq: w and c from the state alone; the identity unless `weighted_head`."""
+    """dmaq: w and c are functions of the state; without `weighted_head`, w = 1 and c = 0."""
 
     def __init__(self, config: QplexConfig, *, n_agents: int, state_dim: int) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class StateTransform(nn.Module):
 
 
 class AttentionTransform(nn.Module):
-    """dmaq_qatten: w by attention of the state over the agents' own features, c shared by the agents."""
+    """dmaq_qatten: w from attention of the state (query) over agent features (keys); c is the same for all agents."""
 
     def __init__(self, config: QplexConfig, *, n_agents: int, state_dim: int, obs_dim: int, agent_block: int) -> None:
         super().__init__()
@@ -132,8 +132,8 @@ class AttentionTransform(nn.Module):
         self.head_weight = mlp(state_dim, hidden, heads) if config.weighted_head else None
 
     def forward(self, inputs: MixInputs) -> Transform:
-        """Return w [R, N], c [R, 1] and the squared logits [R]."""
-        # Rows come last, so that the softmax over a handful of agents runs along long rows.
+        """Return w [R, N], c [R, 1] and the penalty of squared logits [R]."""
+        # R is the last dimension in memory, because a softmax over a short last dimension N is slow.
         logits_HNR = self._logits(inputs).permute(0, 2, 1).contiguous()
         attention_HNR = torch.softmax(logits_HNR * self._config.attend_embed**-0.5, dim=1)
         if self.head_weight is not None:
@@ -144,22 +144,26 @@ class AttentionTransform(nn.Module):
 
     def _logits(self, inputs: MixInputs) -> Tensor:
         hidden_HRD = self.query_hidden(inputs.state).relu_()
-        # (hidden Wq) . (u Wk) = (hidden Wq Wk^T) . u: the agents' features are never projected.
-        back_HRU = torch.bmm(hidden_HRD, torch.bmm(self.query, self.key.transpose(1, 2)))
-        return torch.einsum("hru,rnu->hrn", back_HRU, self._features(inputs))
+        # (hidden Wq) . (u Wk) = (hidden Wq Wk^T) . u, so the features u of the agents need no projection.
+        query_HRU = torch.bmm(hidden_HRD, torch.bmm(self.query, self.key.transpose(1, 2)))
+        return torch.einsum("hru,rnu->hrn", query_HRU, self._features(inputs))
 
     def _features(self, inputs: MixInputs) -> Tensor:
+        """Return each agent's block of the state, or its observation if the state has no blocks: [R, N, U].
+
+        With `nonlinear`, Q_i is appended.
+        """
         block = self._block
-        own_RNU = inputs.obs
+        features_RNU = inputs.obs
         if block:
-            own_RNU = inputs.state[:, : self._n_agents * block].view(-1, self._n_agents, block)
+            features_RNU = inputs.state[:, : self._n_agents * block].view(-1, self._n_agents, block)
         if self._config.nonlinear:
-            own_RNU = torch.cat([own_RNU, inputs.q_taken.unsqueeze(-1)], dim=-1)
-        return own_RNU
+            features_RNU = torch.cat([features_RNU, inputs.q_taken.unsqueeze(-1)], dim=-1)
+        return features_RNU
 
 
 def make_qplex(config: RunConfig, info: EnvInfo) -> QplexMixer:
-    """Make the mixer for a game's sizes."""
+    """Make the mixer for the sizes of an environment."""
     return QplexMixer(
         config.qplex,
         n_agents=info.n_agents,
