@@ -70,7 +70,7 @@ METRICS = _registry(
     (
         "gate/beta_drift",
         "fraction",
-        "mean distance of the beta used from the beta from the current memory (C5, C6)",
+        "mean distance between the beta used and the beta from the current memory (C5, C6)",
     ),
     (
         "gate/incentive_removed",
