@@ -67,7 +67,11 @@ METRICS = _registry(
     ("gate/beta_batch_p10", "fraction", "10 % quantile of beta of the last sampled batch"),
     ("gate/beta_batch_p50", "fraction", "median of beta of the last sampled batch"),
     ("gate/beta_batch_p90", "fraction", "90 % quantile of beta of the last sampled batch"),
-    ("gate/beta_drift", "fraction", "mean |beta used - beta computed from the current memory| (C5, C6)"),
+    (
+        "gate/beta_drift",
+        "fraction",
+        "mean distance between the beta used and the beta from the current memory (C5, C6)",
+    ),
     (
         "gate/incentive_removed",
         "fraction",

@@ -109,4 +109,4 @@ def test_faults_are_named() -> None:
     faults = " ".join(run.memory.check_valid())
     assert "more successful visits than visits" in faults
     assert "share a uid" in faults
-    assert "stands elsewhere" in faults
+    assert "differs from its scaled embedding" in faults

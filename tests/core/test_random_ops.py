@@ -40,7 +40,7 @@ def test_what_a_gpu_generator_left_seeds_the_hosts_always_alike_and_says_so(capl
             devices.restore(generator, state)
         drawn.append(torch.rand(4, generator=generator).tolist())
     assert drawn[0] == drawn[1] != drawn[2]
-    assert "come from a GPU's generator" in caplog.records[0].message
+    assert "the state of a GPU's random generator" in caplog.records[0].message
 
 
 @pytest.mark.parametrize("algo", ["qplex", "dmix", "cds", "mappo"])

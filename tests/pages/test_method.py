@@ -111,7 +111,7 @@ def test_a_reading_shows_what_it_sets_and_why(method):
     assert table.splitlines()[0] == "| Key | paper | prewrite | Question | Meaning |"
     assert "| `gate.timing` | `after_write` | **`before_write`** | C19 |" in table
     assert "`gate.timing = before_write`, `gate.on_miss = nearest`" in text
-    assert "the gate has only other episodes to ask" in text
+    assert "the gate reads only other episodes" in text
     assert "##### emu_index" not in text
 
 

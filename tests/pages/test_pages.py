@@ -146,7 +146,7 @@ def test_live_offers_every_number_that_the_run_logged_and_says_what_it_means(see
     chooser.select("gate/beta_drift").run()
     assert not app.exception
     assert "beta drift" in said(app)
-    assert "what the memory would say now" in said(app)
+    assert "the beta from the current memory" in said(app)
 
 
 def test_live_without_a_run_in_the_address_shows_the_newest(seeded):
