@@ -151,7 +151,7 @@ def check_token(row: Any, token: str | None) -> None:
 def taken_over(row: Any) -> RunStateError:
     """Make the error that names the process that owns a run now."""
     owner = f"belongs to process {row.pid} on {row.host} now" if row.pid is not None else "has no owner now"
-    return RunStateError(f"Run {row.id} {owner}, so this process must not write to it.")
+    return RunStateError(f"Run {row.id} {owner}, so this process may not write for it.")
 
 
 def check_owned(connection: Connection, run_id: str, token: str) -> None:

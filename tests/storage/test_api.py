@@ -248,7 +248,7 @@ def test_runs_tell_what_they_are_and_no_secret(filled: api.OpenDatabase) -> None
         (lambda db: db.run("zzzz"), RunNotFoundError, "No run starts with"),
         (lambda db: db.runs("gate.enable=1"), ConfigError, "gate.enable"),
         (lambda db: db.run(RUN).transitions(["delta"]), ConfigError, "transitions has the columns run_id, env_step"),
-        (lambda db: db.run(RUN).transitions(since=-1), ConfigError, "count from 0"),
+        (lambda db: db.run(RUN).transitions(since=-1), ConfigError, "since must be >= 0"),
         (lambda db: list(db.run(RUN).chunks("runs")), ConfigError, "A raw table is one of"),
         (lambda db: db.run(RUN).snapshot(29), StorageError, "no snapshot at or before env step 29; there are: 30"),
         (lambda db: db.figure("pie"), ConfigError, "A figure is one of"),

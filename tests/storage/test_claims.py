@@ -123,7 +123,7 @@ def test_a_run_given_back_leaves_the_queue_when_a_person_stops_it(db: Database, 
     claim = claim_one(db, me)
     begin(db, claim, me)
     give_back(db, claim.run_id, token=claim.token)
-    assert "left the queue" in ask_stop(db, claim.run_id)
+    assert "removed from the queue" in ask_stop(db, claim.run_id)
     assert claim_any(db, me) is None
 
 

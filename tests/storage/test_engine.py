@@ -87,7 +87,7 @@ def test_reading_only_creates_nothing(tmp_path: Path) -> None:
 def test_a_read_only_database_refuses_to_write(sqlite_url: str) -> None:
     open_database(sqlite_url).dispose()
     database = open_database(sqlite_url, read_only=True)
-    with pytest.raises(StorageError, match="reading only"), database.transaction():
+    with pytest.raises(StorageError, match="opened read-only"), database.transaction():
         pass
     database.dispose()
 

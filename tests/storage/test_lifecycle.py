@@ -393,6 +393,6 @@ def test_a_start_that_takes_too_long_is_lost_and_its_trainer_comes_too_late(db: 
 
 def test_a_run_that_nobody_has_leaves_the_queue_when_it_is_stopped(db: Database, run_id: str) -> None:
     assert state_now(find_run(db, run_id)) == State.CREATED
-    assert "left the queue" in ask_stop(db, run_id)
+    assert "removed from the queue" in ask_stop(db, run_id)
     assert find_run(db, run_id).state == State.STOPPED
     assert list_runs(db)["state"].tolist() == ["stopped"]

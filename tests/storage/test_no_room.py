@@ -81,7 +81,7 @@ def test_everything_is_read_and_what_writes_says_that_the_disk_is_full(full: tup
     assert ask(db, "select count(*) from runs").rows == [[1]]
     files_root(db).joinpath(RESERVE).unlink()
     fill(db.path.parent)
-    with pytest.raises(StorageError, match="The disk is full: delete something on it, or thin runs"):
+    with pytest.raises(StorageError, match="The disk is full: delete files on it, or thin runs"):
         note_runs(db, [run_id], "a note" * 2000)
     with pytest.raises(StorageError, match="The disk is full"):
         thin_run(db, run_id, Thinning(trajectories=True))

@@ -98,7 +98,7 @@ def test_a_writer_who_has_not_seen_the_last_change_is_told(db: Database) -> None
     made = create_entry(db, title="Draft")
     seen = get_entry(db, made).updated_at
     edit_entry(db, made, title="Theirs", body="", known=seen)
-    with pytest.raises(EntryChangedError, match="changed elsewhere"):
+    with pytest.raises(EntryChangedError, match="was changed at"):
         edit_entry(db, made, title="Mine", body="", known=seen)
     assert get_entry(db, made).title == "Theirs"
     edit_entry(db, made, title="Mine", body="")

@@ -297,7 +297,7 @@ def test_shelves_take_runs_out_of_sight_and_bring_them_back(db: Database) -> Non
 
 def test_what_is_at_work_is_not_archived_and_what_is_resumed_is_listed_again(db: Database, run_id: str) -> None:
     start_run(db, run_id, **ME)
-    with pytest.raises(RunStateError, match="only a run at rest"):
+    with pytest.raises(RunStateError, match="only after it has ended"):
         shelve_runs(db, [run_id], "archive")
     finish_run(db, run_id, "stopped")
     shelve_runs(db, [run_id], "archive")
