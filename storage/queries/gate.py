@@ -295,7 +295,7 @@ def idle_incentives(db: Database, run_ids: Sequence[str]) -> dict[str, str]:
 
 def verdicts(db: Database, run_ids: Sequence[str]) -> dict[str, Verdict]:
     """What do the gates and incentives of these runs do? Answered from the index `ix_metrics_curve`."""
-    found: dict[str, Verdict] = {}
+    result: dict[str, Verdict] = {}
     for part in in_parts(run_ids, _RUNS_PER_STATEMENT):
         in_part = (MetricRow.run_id.in_(part), MetricRow.name.in_(_METRICS), MetricRow.value.is_not(None))
         means = select(MetricRow.run_id, MetricRow.name, func.avg(MetricRow.value)).where(*in_part)
@@ -305,8 +305,8 @@ def verdicts(db: Database, run_ids: Sequence[str]) -> dict[str, Verdict]:
         values: dict[str, dict[str, float]] = {run_id: {} for run_id in part}
         for run_id, name, mean in rows:
             values[run_id][name] = float(mean)
-        found |= {run.id: _make_verdict(values[run.id], run.config, ended=run.status in _ENDED) for run in runs}
-    return found
+        result |= {run.id: _make_verdict(values[run.id], run.config, ended=run.status in _ENDED) for run in runs}
+    return result
 
 
 def _make_verdict(values: Mapping[str, float], config: Mapping[str, Any], *, ended: bool) -> Verdict:

@@ -308,15 +308,15 @@ def _compare_setting(term: Term, context: SearchContext) -> Sql:
     from emtc_core.config.resolve import value_before
 
     kind, text, number = context.setting(term.key)
-    wanted = term.value.lower()
-    if term.sign in ORDER_OPERATORS or parse_number(wanted) is not None:
+    expected = term.value.lower()
+    if term.sign in ORDER_OPERATORS or parse_number(expected) is not None:
         condition = compare_number(number, term)
-    elif context.dialect == "sqlite" and wanted in ("true", "false"):
-        condition = or_(kind == wanted, and_(kind == "text", _lower(text) == wanted))
-    elif wanted in _MISSING:
-        condition = or_(kind == "null", _lower(text) == wanted)
+    elif context.dialect == "sqlite" and expected in ("true", "false"):
+        condition = or_(kind == expected, and_(kind == "text", _lower(text) == expected))
+    elif expected in _MISSING:
+        condition = or_(kind == "null", _lower(text) == expected)
     else:  # PostgreSQL returns booleans as the texts true and false, so this branch compares them, too
-        condition = _lower(text) == wanted
+        condition = _lower(text) == expected
     condition = func.coalesce(condition, literal(False))
     earlier = value_before(term.key)
     if earlier is None or not _matches_value(earlier.value, term):
@@ -336,8 +336,8 @@ def _matches_value(value: Any, term: Term) -> bool:
     number = parse_number(term.value)
     if number is not None:
         return isinstance(value, int | float) and not isinstance(value, bool) and bool(_compare(value, number, term))
-    wanted = term.value.lower()
-    return (value is None and wanted in _MISSING) or str(value).lower() == wanted
+    expected = term.value.lower()
+    return (value is None and expected in _MISSING) or str(value).lower() == expected
 
 
 def _contains_word(word: str, context: SearchContext) -> Sql:

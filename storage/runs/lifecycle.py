@@ -209,7 +209,7 @@ class Event(StrEnum):
     BEGIN = "start training"
     PAUSE = "pause"
     GO_ON = "continue"
-    ASK_STOP = "be asked to stop"
+    ASK_STOP = "receive a stop request"
     LEAVE_QUEUE = "leave the queue"
     STOP = "stop"
     FINISH = "finish"
@@ -257,7 +257,7 @@ _AT_WORK: Final = (State.RUNNING, State.PAUSED, State.STOPPING)
 TRANSITIONS: Final[tuple[StateTransition, ...]] = (
     *_from_each(Event.CLAIM, (State.CREATED, *_RESUMABLE), State.STARTING, Actor.LAUNCHER, "stop"),
     *_from_each(Event.BEGIN, (State.STARTING,), State.RUNNING, Actor.OWNER, "stop"),
-    *_from_each(Event.PAUSE, (State.RUNNING,), State.PAUSED, Actor.OWNER, "go on"),
+    *_from_each(Event.PAUSE, (State.RUNNING,), State.PAUSED, Actor.OWNER, "continue"),
     *_from_each(Event.GO_ON, (State.PAUSED,), State.RUNNING, Actor.OWNER, "pause"),
     *_from_each(Event.ASK_STOP, _OWNED, State.STOPPING, Actor.PERSON, "resume after the stop"),
     *(

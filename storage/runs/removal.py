@@ -309,13 +309,13 @@ def remove_run(db: Database, run_id: str, *, leave_files: bool = False) -> None:
     local = local_folder(db, run_id)
     place = None if leave_files else _place_to_clear(db, run_id)
     remote = place.files_of(run_id) if place else None
-    own = run_folder(db, run_id) if place and place.recorded and remote is None else None
+    own_folder = run_folder(db, run_id) if place and place.recorded and remote is None else None
     if remote is not None:
         remote.list_files()
     with_reserve(db, lambda: delete_run(db, run_id))
     remove_folder(local)
-    if own is not None:
-        remove_own_files(own)
+    if own_folder is not None:
+        remove_own_files(own_folder)
     if remote is not None:
         remote.remove_all()
 

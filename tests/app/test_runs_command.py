@@ -161,7 +161,7 @@ def test_a_run_that_nobody_trains_cannot_be_asked(db: Database, capfdbinary):
     for arguments in (["evaluate"], ["play", "--episode", "1"]):
         assert run(["ask", "r0000", *arguments]) == 2
         out, err = capfdbinary.readouterr()
-        assert (out, b"no trainer is there to" in err, err.count(b"\n")) == (b"", True, 1)
+        assert (out, b"has no trainer that can" in err, err.count(b"\n")) == (b"", True, 1)
 
 
 def test_a_question_is_evaluate_or_play(db: Database, capfdbinary):

@@ -188,7 +188,7 @@ def test_an_editor_who_is_overtaken_sees_both_versions(empty):
     app.text_area(key=f"edit-body-{made}").set_value("my words")
     app.button(key=f"edit-save-{made}").click().run()
     assert get_entry(empty, made).body == "their words"
-    assert "changed elsewhere" in said(app)
+    assert "was changed at" in said(app)
     assert "their words" in said(app)
     assert app.text_area(key=f"edit-body-{made}").value == "my words"
     app.button(key=f"edit-save-{made}").click().run()

@@ -110,14 +110,14 @@ def test_an_outage_is_told_once_and_its_end_too(
     heart, control = Heartbeat(db, run_id, every_s=0.01), DatabaseControl(db, run_id, poll_s=0.01)
     control.set_status("paused")
     wait_for(lambda: heart._outage._tries > 10 and control._outage._tries > 10)
-    assert sorted(record.getMessage().partition(" wait")[0] for record in caplog.records) == [
-        f"run {run_id}: commands",
-        f"run {run_id}: heartbeats",
+    assert sorted(record.getMessage().partition(": The database")[0] for record in caplog.records) == [
+        f"run {run_id}: cannot read commands",
+        f"run {run_id}: cannot write heartbeats",
     ]
     lock.execute("ROLLBACK")
     lock.close()
-    for what in ("heartbeats", "commands"):
-        over = f"run {run_id}: {what} wait no longer"
+    for what in ("cannot write heartbeats", "cannot read commands"):
+        over = f"run {run_id}: {what}: recovered"
         wait_for(lambda over=over: any(over in record.getMessage() for record in caplog.records))
     heart.close()
     control.close()
@@ -125,7 +125,7 @@ def test_an_outage_is_told_once_and_its_end_too(
 
 
 def test_a_long_outage_is_told_again_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
-    outage = Outage(logging.getLogger("a trainer"), "run x: heartbeats wait", remind_s=0.0)
+    outage = Outage(logging.getLogger("a trainer"), "run x: cannot write heartbeats", remind_s=0.0)
     for _ in range(3):
         outage.failed("the server is gone")
     assert len(caplog.records) == 3

@@ -24,7 +24,7 @@ def test_a_worker_waits_for_a_server_and_says_so_once() -> None:
     with pytest.raises(StorageError, match="refused"):
         open_patiently(AWAY.format(port=free_port()), say=told.append, patience_s=1.0)
     assert len(told) == 1
-    assert "Trying again" in told[0]
+    assert "Retrying" in told[0]
 
 
 def test_whoever_is_told_to_leave_waits_no_longer() -> None:
