@@ -150,8 +150,8 @@ def check_token(row: Any, token: str | None) -> None:
 
 def taken_over(row: Any) -> RunStateError:
     """Make the error that names the process that owns a run now."""
-    owner = f"belongs to process {row.pid} on {row.host} now" if row.pid is not None else "has no owner now"
-    message = f"Run {row.id} {owner}, so this process must not write to it."
+    owner = f"process {row.pid} on {row.host}" if row.pid is not None else "no process"
+    message = f"Run {row.id} belongs to {owner} now, so this process must not write to it."
     return RunStateError(message, reason="other_owner", subject=row.id)
 
 
