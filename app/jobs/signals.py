@@ -32,7 +32,7 @@ class StopSignals:
 
     def __init__(self, *, requeue: bool = False) -> None:
         """Treat a signal as a stop of the run or, with `requeue`, as a request to return the run to the queue."""
-        self._requeue = give_back
+        self._requeue = requeue
         self._is_requested = self._is_polled = False
         self._blocked: Callable[[], str | None] = lambda: None
 

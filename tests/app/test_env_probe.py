@@ -116,7 +116,7 @@ def test_the_command_warns_before_it_starts_and_tries_what_was_typed(tmp_path, m
     for part in ("Warning: No info of", "memory.success=return_threshold", "random play returned"):
         assert part in warning
     assert run([*words, f"{ZOO}:missing"]) == 2
-    assert "has nothing to call" in capsys.readouterr().err
+    assert "has no callable named" in capsys.readouterr().err
 
 
 def test_simple_spread_is_tried_and_doubted(monkeypatch):

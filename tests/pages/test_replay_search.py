@@ -30,7 +30,7 @@ def test_every_episode_is_found_by_number_outcome_and_return(seeded):
     assert len(options(app)) == int((every["episode_return"] >= best - 1e-9).sum())
     app.text_input(key="find").set_value("sideways").run()
     assert not app.exception
-    assert "An episode search is a number" in "\n".join(error.value for error in app.error)
+    assert "search must be a number" in "\n".join(error.value for error in app.error)
 
 
 def test_a_long_list_has_pages(seeded, monkeypatch):

@@ -172,6 +172,6 @@ def test_what_the_trainer_took_of_its_machine_is_drawn_over_time(seeded):
         connection.execute(insert(MetricRow), rows)
     app = open_page("run", run=run_id)
     assert not app.exception
-    assert "cpu percent\\: processor time of the trainer" in said(app)
+    assert "cpu percent\\: CPU time of the trainer" in said(app)
     assert "GPU" not in said(app).partition("Machine over time")[0].partition("cpu percent")[2]
     assert "recorded nothing of this" not in said(app)
