@@ -92,7 +92,7 @@ def test_what_only_one_figure_takes_is_refused_by_another(seeded, tmp_path: Path
     db, run_id = seeded
     command = ["export", run_id, "--figure", "mu-w", "--set", "slope=3", "--out", str(tmp_path / "x.csv")]
     assert run([*command, "--db", db.url]) == 2
-    assert "got 'slope'" in capsys.readouterr().err
+    assert "slope is not an option of the figure mu-w" in capsys.readouterr().err
     assert find_figure("toy").read_options({"slope": "2"}).get("slope") == 2.0
 
 

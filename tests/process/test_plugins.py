@@ -274,7 +274,7 @@ def test_what_is_not_installed_is_named_before_any_work(
 ) -> None:
     new = {**bare, "EMTC_DB": f"sqlite:///{tmp_path / 'none.db'}"}
     for given, word in (
-        (settings("gate.type=cauchy"), "gate 'cauchy'"),
+        (settings("gate.type=cauchy"), "(got 'cauchy')"),
         (["--env", "corridor_walk"], "corridor_walk"),
         (["--algo", "emtc-softmix"], "emtc-softmix"),
     ):
