@@ -314,7 +314,7 @@ FAULTS: dict[str, Fault] = {
     ),
     "a start that is never awaited": ("right", "last beat", {"storage.runs.claims.is_start_overdue": lambda *_: True}),
     "a heartbeat that stops with a takeover": (
-        "right", "last beat", {"storage.runs.control._at_work": in_its_first_life}
+        "right", "last beat", {"storage.runs.control._is_owned": in_its_first_life}
     ),
     "a dead run that is left to its own machine": (
         "right", "was forgotten", {"storage.runs.claims._REMOTE_SILENCE_S": float("inf")}
