@@ -227,7 +227,7 @@ def outage(url: str) -> Generator[None]:
     """Take a private server down at once, as a crash of its machine does, and bring it back."""
     binaries, place = find_server_binaries(), _place_of(url)
     if binaries is None or not is_private(url):
-        raise ValueError("only a server that was made here is taken down")
+        raise ValueError(f"only a server that was made here is taken down, not {url}")
     options = shlex.split((place / "data" / "postmaster.opts").read_text())[3:]  # past the program, -D and its folder
     _stop(place, binaries)
     try:

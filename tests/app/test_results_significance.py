@@ -286,7 +286,7 @@ def test_profiles_pool_the_tasks_that_all_variants_have() -> None:
     ours, theirs = chart.panels[0].lines
     at = int(np.searchsorted(ours.x, 0.4))
     assert (ours.name, ours.y[at], theirs.y[at]) == ("EMTC(QPLEX) (n = 2)", 1.0, 0.0)
-    assert "over 3m, tasks" in chart.caption
+    assert "over 3m. All tasks" in chart.caption
     assert "fewer than 3" in chart.caption
     with raises(ConfigError, key="env.map"):
         draw_profiles(join_seeds([*finals("emtc-qplex", "3m", 0.9), *finals("qmix", "8m", 1.0)], final=True))

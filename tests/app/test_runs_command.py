@@ -152,7 +152,7 @@ def test_a_run_at_work_is_not_archived(db: Database, capfdbinary):
     at_work = create_run(db, CONFIG, target_steps=10, versions={})
     start_run(db, at_work, **ME)
     assert run(["archive", at_work]) == 2
-    assert b"only a run at rest" in capfdbinary.readouterr().err
+    assert b"can be archived only after it has ended" in capfdbinary.readouterr().err
     finish_run(db, at_work, "finished")
     assert run(["archive", at_work]) == 0
 

@@ -235,7 +235,7 @@ def test_a_plan_is_shared_by_as_many_trainers_as_it_has_runs():
 
 def test_the_guides_search_is_a_sweep_file():
     guide = (Path(__file__).parents[2] / "app" / "guide" / "sweeps.md").read_text()
-    (text,) = re.findall(r"```toml\n(.*?)```", guide, re.DOTALL)
+    (text,) = (each for each in re.findall(r"```toml\n(.*?)```", guide, re.DOTALL) if "[optuna]" in each)
     found = make_plan(parse_sweep(text))
     assert [run.key for run in found.runs] == [f"{found.id}-trial-{n}" for n in range(12)]
     assert found.to_rows() == [], "Optuna chooses them one by one"

@@ -41,7 +41,7 @@ def test_an_argument_is_a_field_with_its_bounds_and_goes_into_the_run(lab):
 def test_the_arguments_of_a_gate_are_fields_where_it_is_chosen(lab):
     form = open_page("launch", **{"gate.type": "steep", "gate.steep.at": "99"})
     assert not form.exception
-    assert "<= 10 (got 99)" in " ".join(each.value for each in form.error).replace("\\", "")
+    assert "<= 10.0 (got 99.0)" in " ".join(each.value for each in form.error).replace("\\", "")
     form = form.text_input(key="set-gate.steep.at").set_value("2").run()
     assert not form.exception
     assert not form.error

@@ -32,7 +32,7 @@ SWEEP = "5708a000"
 RUNS_PER_MINUTE = 6
 """More than two workers finish."""
 _SOURCE = Path(__file__).with_name("clock_skew.c")
-_ROBBED = "this process may not write for it"
+_ROBBED = "this process must not write to it"
 """What a trainer says that lives and has lost its run to another machine."""
 
 

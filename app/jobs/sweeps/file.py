@@ -266,7 +266,7 @@ def _make_fault(details: ErrorDetails, path: list[str], setting: str) -> Fault:
         models = (SweepFile, Variant, RandomSearch, OptunaSearch)
         keys = [*(name for model in models for name in model.model_fields), "set"]
         return Fault(key, rule="is not a key of a sweep file", hint=suggest(path[-1], keys))
-    if kind == "missing":
+    if kind == "missing" and not setting:
         hint = "See an example with: emtc sweep --list-templates"
         return Fault(key, rule="must be in a sweep file", hint=hint)
     if setting:
