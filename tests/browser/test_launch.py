@@ -38,7 +38,9 @@ def test_a_wrong_length_is_framed_in_red_and_start_is_off_until_it_is_mended(pag
     start.and_(page.locator(":enabled")).wait_for()
     box = type_into(page, "Training length [env steps]", "-5")
     start.and_(page.locator(":disabled")).wait_for()
-    wait_until(page, lambda: "(got -5)" in page.locator(".st-key-wrong-steps").inner_text(), "the reason under the field")
+    wait_until(
+        page, lambda: "(got -5)" in page.locator(".st-key-wrong-steps").inner_text(), "the reason under the field"
+    )
     wait_until(page, lambda: box.evaluate(FRAME) == RED, "the frame, which turns red by and by")
     assert start.is_visible(), "the button stays in view"
     assert start.bounding_box()["y"] < page.viewport_size["height"]
