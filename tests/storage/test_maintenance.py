@@ -275,8 +275,12 @@ def test_a_backup_ends_although_others_write_without_a_pause(
 def test_a_server_that_only_shows_keeps_everything(db: Database, ended: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EMTC_READ_ONLY", "1")
     shown = open_database(db.url)
-    for act in (lambda: thin_run(shown, ended, ALL), lambda: vacuum(shown), lambda: back_up_now(shown)):
-        with raises(StorageError, reason="read_only"):
+    for act, reason in (
+        (lambda: thin_run(shown, ended, ALL), "read_only"),
+        (lambda: vacuum(shown), "opened_read_only"),
+        (lambda: back_up_now(shown), "read_only"),
+    ):
+        with raises(StorageError, reason=reason):
             act()
     assert len(list(run_folder(db, ended).iterdir())) == 3
     assert count(shown, Transition) == 120
