@@ -28,7 +28,7 @@ from emtc_core.embedder.networks import Embedder
 from emtc_core.learner.diversity import DevicePass, Predictors, Rows
 from emtc_core.learner.learner import Learner, make_learner
 from emtc_core.learner.mappo import MappoLearner
-from emtc_core.learner.parts import Team
+from emtc_core.learner.parts import WorkerPool
 from emtc_core.learner.targets import LearnerStats, incentive_inputs
 from emtc_core.memory.device_states import count_state_bytes
 from emtc_core.memory.index.base import CKDTreeIndex, Metric
@@ -184,7 +184,7 @@ def train_predictors() -> None:
                 device_pass.run(rows, order.to(device))
             assert ACTIVITY.launches["replay"] == 7 - WARM_UP
         else:
-            predictors.fit(rows, iter([c for order in orders for c in order.split(256)]), adam, Team(1))
+            predictors.fit(rows, iter([c for order in orders for c in order.split(256)]), adam, WorkerPool(1))
         states.append(predictors.state_dict())
     compare_weights(*states)
 

@@ -276,8 +276,8 @@ def test_a_server_that_only_shows_keeps_everything(db: Database, ended: str, mon
     monkeypatch.setenv("EMTC_READ_ONLY", "1")
     shown = open_database(db.url)
     for act, reason in (
-        (lambda: thin_run(shown, ended, ALL), "read_only"),
-        (lambda: vacuum(shown), "opened_read_only"),
+        (lambda: thin_run(shown, ended, ALL), "opened_read_only"),
+        (lambda: vacuum(shown), "read_only"),
         (lambda: back_up_now(shown), "read_only"),
     ):
         with raises(StorageError, reason=reason):
