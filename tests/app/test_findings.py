@@ -279,7 +279,7 @@ def test_the_guide_quotes_what_the_shipped_study_holds(checked: Bundle, tmp_path
     assert [row for row in rows if row not in guide] == []
     measures = export_table(TABLES["study-measures"].make(db, select_runs(db)), "markdown").decode()
     detectable = " ".join(table["detectable"])
-    prose = guide.split("## What the first study shows")[1].split("## Limits")[0]
+    prose = guide.split("## What the first study shows")[1].split("## What the confirmatory study shows")[0]
     readme = (ROOT / "README.md").read_text().split("## Findings so far")[1].split("## ")[0]
     numbers = re.findall(r"[-+]?\d*\.\d[\de-]*", f"{prose} {readme}")
     assert len(numbers) > 40
@@ -291,6 +291,23 @@ def test_the_guide_quotes_what_the_shipped_study_holds(checked: Bundle, tmp_path
         sizes = pd.read_sql(f"{largest} GROUP BY run_id", connection)["size"]
     assert f"{sizes.min():,}" in prose
     assert EXAMPLE_STUDY.stat().st_size < 12_000_000
+    db.dispose()
+
+
+@pytest.mark.ci
+def test_the_guide_quotes_what_the_confirmatory_runs_measured(tmp_path: Path) -> None:
+    bundle = cache_bundle(ROOT / "app" / "guide" / "confirmatory-study.emtc", cache=tmp_path)
+    db = open_database(bundle.url, read_only=True)
+    rows = select_runs(db)
+    measures = export_table(TABLES["study-measures"].make(db, rows), "markdown").decode()
+    guide = (ROOT / "app" / "guide" / "findings.md").read_text()
+    section = guide.split("## What the confirmatory study shows")[1].split("## Limits")[0]
+    numbers = re.findall(r"[-+]?\d*\.\d[\de-]*", section)
+    assert len(numbers) >= 4
+    assert [number for number in numbers if number not in measures] == [], "numbers that no command prints"
+    assert f"| {len(rows)} of 45 runs |" in guide
+    assert f"{len(rows)} of its 65 runs are finished" in re.sub(r"\s+", " ", guide)
+    assert f"{len(rows)} of its 65 runs are finished" in re.sub(r"\s+", " ", (ROOT / "README.md").read_text())
     db.dispose()
 
 
