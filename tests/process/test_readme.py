@@ -13,7 +13,7 @@ import torch
 from app.jobs.launch import EXAMPLE_STUDY, ROOT
 
 README = (ROOT / "README.md").read_text()
-SHORTENED = {"train": "--steps 300", "sweep": "--dry-run"}
+SHORTENED = {"train": "--steps 300", "sweep": "--dry-run", "check": "--quick"}
 LONG = ("bench", "app")
 NEEDS_GPU = "emtc check gpu"  # exit code 1 without a GPU; tests/app/test_device_check.py
 ACTIVATE = "source .venv/bin/activate"
