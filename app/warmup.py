@@ -87,11 +87,11 @@ def compile_learner() -> None:
 
 def compile_projections() -> None:
     """Compile what UMAP and t-SNE use."""
-    from app.analysis.projections.placing import place
-    from app.analysis.projections.snapshots import compute
+    from app.analysis.projections.placing import place_points
+    from app.analysis.projections.snapshots import compute_projection
 
     points = np.random.default_rng(0).normal(size=(64, 4)).astype(np.float32)
-    place(points, compute("umap", points, seed=0), points)
+    place_points(points, compute_projection("umap", points, seed=0), points)
 
 
 PARTS: dict[str, Callable[[], None]] = {
@@ -134,7 +134,7 @@ def compile_in_processes() -> None:
     _write(f"Compiling {', '.join(PARTS)}: once per machine, about half a minute on two cores …")
     with ThreadPoolExecutor(len(PARTS) + 1) as pool:
         jobs: dict[Future[Any], str] = {pool.submit(_compile_in_process, part): part for part in PARTS}
-        jobs[pool.submit(open_bundle, EXAMPLE_STUDY, is_ours=True)] = "example study"
+        jobs[pool.submit(open_bundle, EXAMPLE_STUDY, is_trusted=True)] = "example study"
         for done, job in enumerate(as_completed(jobs), 1):
             job.result()
             report(done, jobs[job])

@@ -20,9 +20,9 @@ from typing import Any, BinaryIO, Final, Protocol
 from emtc_core.errors import CheckpointError
 
 SCHEMA: Final = 3
-BLAKE: Final = 2
+BLAKE_SCHEMA: Final = 2
 """The previous schema, with BLAKE2b digests: they take twice as long on a processor with SHA-256 instructions."""
-UNSIGNED: Final = 1
+ZIP_SCHEMA: Final = 1
 """The first schema: a zip archive with CRC32 checksums and without a run id."""
 
 FIRST_STEP: Final = 1000
@@ -137,7 +137,7 @@ def read_manifest(path: Path) -> Manifest:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             if file.read(2) == b"PK":
-                return Manifest(None, _parse_step(path), UNSIGNED, ())
+                return Manifest(None, _parse_step(path), ZIP_SCHEMA, ())
             return _read_manifest(path, file, size)
     except OSError as exc:
         raise CheckpointError(
@@ -164,7 +164,7 @@ def read_part(path: Path, part: Part) -> bytes:
 
 
 @dataclass(frozen=True)
-class Examined:
+class CheckResult:
     """Result of checking one checkpoint file."""
 
     name: str
@@ -183,7 +183,7 @@ def list_best(folder: Path) -> list[Path]:
     return sorted(folder.glob("best-*.pt"))
 
 
-def list_idle_best(best: Sequence[str], checkpoints: Sequence[str]) -> list[str]:
+def list_unused_best(best: Sequence[str], checkpoints: Sequence[str]) -> list[str]:
     """List the best policies that can be deleted: all but the newest, and the newest up to each checkpoint.
 
     A run that resumes from a checkpoint loses the later evaluations. The best one up to that step is then its best.
@@ -198,17 +198,17 @@ def list_idle_best(best: Sequence[str], checkpoints: Sequence[str]) -> list[str]
     return [name for step, name in steps.items() if step not in needed]
 
 
-def examine(folder: Path, run_id: str) -> list[Examined]:
+def check_checkpoints(folder: Path, run_id: str) -> list[CheckResult]:
     """Check every checkpoint of a run, newest first. An unchanged file is read only once per process."""
     return [_examine(path, run_id) for path in reversed(list_checkpoints(folder))]
 
 
-def examine_best(folder: Path, run_id: str) -> list[Examined]:
+def check_best(folder: Path, run_id: str) -> list[CheckResult]:
     """Check the policies of a run's best evaluations, newest first."""
     return [_examine(path, run_id) for path in reversed(list_best(folder))]
 
 
-def examine_open(name: str, file: BinaryIO, size: int, run_id: str) -> Examined:
+def check_open_checkpoint(name: str, file: BinaryIO, size: int, run_id: str) -> CheckResult:
     """Check the manifest of an open checkpoint in another storage. The caller checks the parts after the download.
 
     Args:
@@ -222,11 +222,11 @@ def examine_open(name: str, file: BinaryIO, size: int, run_id: str) -> Examined:
         manifest = _read_manifest(path, file, size)
         check_owner(path, manifest, run_id)
     except CheckpointError as exc:
-        return Examined(name, _parse_step(path), str(exc))
-    return Examined(name, manifest.env_step, None)
+        return CheckResult(name, _parse_step(path), str(exc))
+    return CheckResult(name, manifest.env_step, None)
 
 
-def set_newer_aside(folder: Path, env_step: int) -> None:
+def rename_newer(folder: Path, env_step: int) -> None:
     """Rename the files of later steps to `.aside`, after the run went back to `env_step`."""
     for path in [*list_checkpoints(folder), *list_best(folder)]:
         if _parse_step(path) > env_step:
@@ -260,13 +260,13 @@ def check_owner(path: Path, manifest: Manifest, run_id: str) -> None:
         )
 
 
-def _examine(path: Path, run_id: str) -> Examined:
+def _examine(path: Path, run_id: str) -> CheckResult:
     try:
         manifest = verify(path)
         check_owner(path, manifest, run_id)
     except CheckpointError as exc:
-        return Examined(path.name, _parse_step(path), str(exc))
-    return Examined(path.name, manifest.env_step, None)
+        return CheckResult(path.name, _parse_step(path), str(exc))
+    return CheckResult(path.name, manifest.env_step, None)
 
 
 def verify(path: Path) -> Manifest:
@@ -310,7 +310,7 @@ def check_archive(path: Path) -> None:
 def _verify(path: Path, size: int, changed_ns: int) -> Manifest | CheckpointError:
     try:
         manifest = read_manifest(path)
-        if manifest.schema == UNSIGNED:
+        if manifest.schema == ZIP_SCHEMA:
             check_archive(path)
         for part in manifest.parts:
             with path.open("rb") as file:
@@ -363,7 +363,7 @@ def _read_manifest(path: Path, file: BinaryIO, size: int) -> Manifest:
 
 
 def _parse_manifest(path: Path, content: Mapping[str, Any], *, parts_end: int) -> Manifest:
-    if content["schema"] not in (BLAKE, SCHEMA):
+    if content["schema"] not in (BLAKE_SCHEMA, SCHEMA):
         raise CheckpointError(
             f"{path.name} has schema {content['schema']}, this version reads up to {SCHEMA}.",
             reason="newer_schema",

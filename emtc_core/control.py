@@ -23,7 +23,7 @@ class Question:
     kind: QuestionKind
     number: int
     """Number of the question, > 0 and unique in the run. It selects the seeds and identifies the answer."""
-    again_of: int | None = None
+    repeats_episode: int | None = None
     """Number of the training episode whose start a `play` repeats. None: a new start."""
 
 

@@ -22,25 +22,25 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from emtc_core.errors import missing_cuda
+from emtc_core.errors import make_cuda_error
 
-MOST_THREADS = 4
+MAX_AUTO_THREADS = 4
 """Maximum of `train.threads = auto`: the networks are small, and a part of an update always runs in one thread."""
-GLANCE_S = 0.3
+CPU_SAMPLE_S = 0.3
 """Time in which the use of the processor is measured [s]."""
 CUBLAS_WORKSPACE = ":16:8"
 """The one of two workspace sizes for deterministic cuBLAS that cuDNN's recurrent layers also support."""
 
 
-def choose_device(wanted: Literal["auto", "cpu", "cuda"]) -> torch.device:
+def choose_device(setting: Literal["auto", "cpu", "cuda"]) -> torch.device:
     """Choose the device of a run.
 
     Raises:
         ConfigError: If CUDA is required and there is no CUDA device.
     """
-    if wanted == "cuda" and not torch.cuda.is_available():
-        raise missing_cuda("train.device")
-    return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
+    if setting == "cuda" and not torch.cuda.is_available():
+        raise make_cuda_error("train.device")
+    return torch.device("cuda" if setting != "cpu" and torch.cuda.is_available() else "cpu")
 
 
 def set_matmul_precision(precision: Literal["highest", "high"]) -> None:
@@ -88,7 +88,7 @@ class AsyncCopy:
     value: torch.Tensor
     arrived: torch.cuda.Event | None = None
 
-    def is_here(self) -> bool:
+    def has_arrived(self) -> bool:
         """Whether `wait` would return at once."""
         return self.arrived is None or self.arrived.query()
 
@@ -185,23 +185,23 @@ def _spare_compiler() -> None:
             kind.step = wraps(step)(torch.no_grad()(step))
 
 
-def choose_threads(wanted: int | Literal["auto"], *, alone: bool = True, beside: int = 0) -> int:
+def choose_threads(wanted: int | Literal["auto"], *, may_use_all: bool = True, n_other_threads: int = 0) -> int:
     """Choose the number of threads of an update (`train.threads`). auto counts the idle cores.
 
     Args:
         wanted: The configured value.
-        alone: Whether the run may use all idle cores; False for a run of a sweep.
-        beside: Number of further threads of the learner; auto leaves one core for each.
+        may_use_all: Whether the run may use all idle cores; False for a run of a sweep.
+        n_other_threads: Number of further threads of the learner; auto leaves one core for each.
     """
     if wanted != "auto":
         return max(1, wanted)
-    return max(1, min(MOST_THREADS, count_idle_cores() - beside)) if alone else 1
+    return max(1, min(MAX_AUTO_THREADS, count_idle_cores() - n_other_threads)) if may_use_all else 1
 
 
 def count_idle_cores() -> int:
     """Count the idle cores that this process may use, at least one."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    busy = psutil.cpu_percent(interval=GLANCE_S) / 100 * (os.cpu_count() or 1)
+    busy = psutil.cpu_percent(interval=CPU_SAMPLE_S) / 100 * (os.cpu_count() or 1)
     return max(1, usable - round(busy))
 
 

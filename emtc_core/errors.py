@@ -135,7 +135,7 @@ class ConfigError(EmtcError):
         return "\n".join(map(describe_fault, self.faults))
 
 
-def missing_cuda(key: str) -> ConfigError:
+def make_cuda_error(key: str) -> ConfigError:
     """Make the error for a setting that is cuda on a machine without a CUDA device."""
     rule = "must be auto or cpu, because torch finds no CUDA device here"
     return ConfigError(rule, key=key, value="cuda", hint="See: emtc doctor")
@@ -181,7 +181,7 @@ class RunStateError(StorageError):
     """The state of the run does not allow the operation."""
 
 
-class UnheardError(RunStateError):
+class CommandTimeoutError(RunStateError):
     """A trainer did not acknowledge a command in time."""
 
 
@@ -193,7 +193,7 @@ class EntryChangedError(StorageError):
     """Another user changed the notebook entry in the meantime."""
 
 
-class LeftOutError(StorageError):
+class DataRemovedError(StorageError):
     """The data were removed by thinning, or are not part of the bundle. The database is not damaged."""
 
 

@@ -18,7 +18,7 @@ FROM_CHECKOUT: Final = "pip install -e . in a checkout of EMTC Lab"
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
-def how_to_install(extra: str) -> str:
+def get_install_command(extra: str) -> str:
     """Return the command that installs the packages of an extra on this machine.
 
     >>> how_to_install("alerts")
@@ -31,12 +31,12 @@ def how_to_install(extra: str) -> str:
     return f"pip install {' '.join(requirements)}" if requirements else f'pip install -e ".[{extra}]"'
 
 
-def installed_marks() -> tuple[int, ...]:
+def read_install_times() -> tuple[int, ...]:
     """Return the modification times of the import folders [ns]. They change when a package is installed."""
     return tuple(Path(folder).stat().st_mtime_ns for folder in dict.fromkeys(sys.path) if Path(folder).is_dir())
 
 
-def how_to_upgrade() -> str:
+def get_upgrade_command() -> str:
     """Return the command that upgrades this project."""
     if _is_checkout():
         return f"git -C {'.' if Path.cwd() == CHECKOUT else CHECKOUT} pull"

@@ -26,7 +26,14 @@ def _registry(*rows: tuple[str, str, str]) -> dict[str, Metric]:
 
 CLOSED_BELOW = 0.5
 """The gate counts as closed on a transition with a smaller beta."""
-MEASURED = ("time/", "machine/", "embedder/fit_ms", "memory/write_ms", "memory/lookup_ms", "memory/reproject_ms")
+MACHINE_PREFIXES = (
+    "time/",
+    "machine/",
+    "embedder/fit_ms",
+    "memory/write_ms",
+    "memory/lookup_ms",
+    "memory/reproject_ms",
+)
 """Name prefixes of metrics that depend on the machine: they differ between two runs with one configuration and seed."""
 METRICS = _registry(
     (
@@ -135,7 +142,7 @@ OPEN_GROUPS = {
     "user": Metric("user/…", "", "value of a plug-in metric or callback"),
 }
 """Groups that accept any name."""
-MOST_OPEN = 64
+MAX_OPEN_NAMES = 64
 """Maximum number of names of an open group in one call. The first names in alphabetical order are recorded."""
 _OPEN_NAME = re.compile(r"(?:env|user)/[\w.-]{1,60}", re.ASCII)
 
@@ -152,13 +159,13 @@ def describe_metric(name: str) -> Metric:
     return replace(OPEN_GROUPS[name.partition("/")[0]], name=name)
 
 
-def in_order(names: Iterable[str]) -> list[str]:
+def sort_metrics(names: Iterable[str]) -> list[str]:
     """Sort metric names in the order of the registry, open groups last. Unknown names are dropped."""
     rank = {name: number for number, name in enumerate(METRICS)}
     return sorted(filter(is_known, set(names)), key=lambda name: (rank.get(name, len(rank)), name))
 
 
-def open_values(group: str, values: Mapping[str, object]) -> dict[str, float]:
+def prepare_open_values(group: str, values: Mapping[str, object]) -> dict[str, float]:
     """Prepare values of an open group for recording.
 
     Args:
@@ -166,9 +173,9 @@ def open_values(group: str, values: Mapping[str, object]) -> dict[str, float]:
         values: Values by name. Values that are not finite numbers are dropped.
 
     Returns:
-        At most `MOST_OPEN` values by full name; other characters than letters, digits, _, - and dots become _.
+        At most `MAX_OPEN_NAMES` values by full name; other characters than letters, digits, _, - and dots become _.
     """
     renamed = {f"{group}/{re.sub(r'[^a-zA-Z0-9_.-]', '_', str(name))[:60]}": value for name, value in values.items()}
     numbers = {name: float(value) for name, value in renamed.items() if isinstance(value, SupportsFloat)}
     finite = {name: value for name, value in numbers.items() if isfinite(value) and is_known(name)}
-    return {name: finite[name] for name in sorted(finite)[:MOST_OPEN]}
+    return {name: finite[name] for name in sorted(finite)[:MAX_OPEN_NAMES]}

@@ -55,7 +55,7 @@ class Plugin:
         return f"{self.name} ({self.origin})"
 
     @property
-    def defined_as(self) -> str:
+    def function_name(self) -> str:
         """Name of the plug-in's function or class in its module."""
         if isinstance(self.source, EntryPoint):
             return self.source.attr.partition(".")[0]
@@ -131,13 +131,13 @@ def find_plugin(kind: Kind, name: str) -> Plugin | None:
     return matches[0] if matches else None
 
 
-def get_plugin(kind: Kind, name: str, *, known: Iterable[str] = (), origin: str = "") -> Plugin:
+def get_plugin(kind: Kind, name: str, *, builtin: Iterable[str] = (), origin: str = "") -> Plugin:
     """Get a plug-in by kind and name.
 
     Args:
         kind: Kind of plug-in.
         name: Its name.
-        known: Built-in names, for the message.
+        builtin: Built-in names, for the message.
         origin: Origin of the plug-in that a stored run used, for the message.
 
     Raises:
@@ -145,11 +145,11 @@ def get_plugin(kind: Kind, name: str, *, known: Iterable[str] = (), origin: str 
     """
     plugin = find_plugin(kind, name)
     if plugin is None:
-        raise PluginError(missing_fault(kind, name, known=known, origin=origin))
+        raise PluginError(make_missing_fault(kind, name, known=builtin, origin=origin))
     return plugin
 
 
-def missing_fault(
+def make_missing_fault(
     kind: str,
     name: str,
     *,
@@ -184,7 +184,7 @@ def missing_fault(
 
 def list_failures() -> dict[str, str]:
     """List the modules of `EMTC_PLUGINS` that could not be imported, each with its error."""
-    return dict(_import_modules(os.environ.get(VARIABLE, ""), str(home_folder())))
+    return dict(_import_modules(os.environ.get(VARIABLE, ""), str(get_user_folder())))
 
 
 def list_loaded() -> list[PluginFile]:
@@ -198,7 +198,7 @@ def list_loaded() -> list[PluginFile]:
     return loaded
 
 
-def find_culprit(error: BaseException) -> Plugin | None:
+def find_failed_plugin(error: BaseException) -> Plugin | None:
     """Find the plug-in whose code raised an error or one of its causes."""
     cause: BaseException | None = error
     while cause is not None:
@@ -207,27 +207,27 @@ def find_culprit(error: BaseException) -> Plugin | None:
             plugins = [plugin for plugin in _list_all() if plugin.module == frame.f_globals.get("__name__")]
             if plugins:
                 function = frame.f_code.co_qualname.partition(".")[0]
-                return next((plugin for plugin in plugins if plugin.defined_as == function), plugins[0])
+                return next((plugin for plugin in plugins if plugin.function_name == function), plugins[0])
         cause = cause.__cause__
     return None
 
 
 def describe_failure(error: BaseException) -> str:
     """Describe the error that ended a run in one sentence, with the plug-in that raised it, if any."""
-    plugin = None if isinstance(error, PluginError) else find_culprit(error)
+    plugin = None if isinstance(error, PluginError) else find_failed_plugin(error)
     if plugin is None:
         return f"{type(error).__name__}: {error}"
     return f"The {plugin.kind} {plugin.label} failed: {_describe(error)}. Its traceback is in the run's log."
 
 
-def home_folder() -> Path:
+def get_user_folder() -> Path:
     """Return the folder of the user's modules: where the command was started. Trainers get it by a variable."""
     return Path(os.environ.get(FOLDER_VARIABLE) or Path.cwd())
 
 
 def import_from_home(module: str) -> Any:
     """Import a module that may be in the folder where the command was started."""
-    if (folder := str(home_folder())) not in sys.path:
+    if (folder := str(get_user_folder())) not in sys.path:
         sys.path.append(folder)
     return import_module(module)
 
@@ -236,7 +236,7 @@ _REGISTERED: dict[tuple[Kind, str], Plugin] = {}
 
 
 def _list_all() -> list[Plugin]:
-    _import_modules(os.environ.get(VARIABLE, ""), str(home_folder()))
+    _import_modules(os.environ.get(VARIABLE, ""), str(get_user_folder()))
     return [*_read_entry_points(tuple((path, _read_mtime(path)) for path in sys.path)), *_REGISTERED.values()]
 
 
@@ -274,7 +274,7 @@ def _import_modules(names: str, home: str) -> tuple[tuple[str, str], ...]:
     for module in names.replace(",", " ").split():
         try:
             import_from_home(module)
-        except Exception as error:  # the code of a plug-in may raise anything; `missing_fault` reports it
+        except Exception as error:  # the code of a plug-in may raise anything; `make_missing_fault` reports it
             failures.append((module, _describe(error)))
     return tuple(failures)
 

@@ -95,7 +95,7 @@ class EvaluationRecord:
 
 
 @dataclass(frozen=True)
-class AskedRecord:
+class AnswerRecord:
     """Answer to a question: greedy episodes that are not part of a curve."""
 
     number: int  # number of the question
@@ -150,7 +150,7 @@ class Recorder(Protocol):
     def record_evaluation(self, record: EvaluationRecord) -> None:
         """Record an evaluation."""
 
-    def record_asked(self, record: AskedRecord) -> None:
+    def record_answer(self, record: AnswerRecord) -> None:
         """Record the answer to a question."""
 
     def record_gate_stats(self, record: GateStatsRecord) -> None:
@@ -177,7 +177,7 @@ class ListRecorder(NullRecorder):
         self.episodes: list[EpisodeRecord] = []
         self.metrics: list[tuple[int, dict[str, float]]] = []
         self.evaluations: list[EvaluationRecord] = []
-        self.asked: list[AskedRecord] = []
+        self.asked: list[AnswerRecord] = []
         self.gate_stats: list[GateStatsRecord] = []
         self.snapshots: list[SnapshotRecord] = []
 
@@ -193,7 +193,7 @@ class ListRecorder(NullRecorder):
         """Append the evaluation."""
         self.evaluations.append(record)
 
-    def record_asked(self, record: AskedRecord) -> None:
+    def record_answer(self, record: AnswerRecord) -> None:
         """Append the answer."""
         self.asked.append(record)
 

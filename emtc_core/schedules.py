@@ -1,7 +1,7 @@
 """Values and periodic tasks that depend on the number of env steps."""
 
 from emtc_core.checkpoint_file import FIRST_STEP
-from emtc_core.config.outside import PLUGGED
+from emtc_core.config.outside import PLUGIN_SETTINGS
 from emtc_core.config.run import RunConfig
 from emtc_core.config.train import TrainConfig
 from emtc_core.errors import PluginError
@@ -33,10 +33,10 @@ def exploration(train: TrainConfig, env_step: int) -> float:
     Raises:
         PluginError: If the plug-in is not installed, or returns a value outside [0, 1].
     """
-    kind, builtin = PLUGGED["train.eps_schedule"]
+    kind, builtin = PLUGIN_SETTINGS["train.eps_schedule"]
     if train.eps_schedule in builtin:
         return linear_decay(env_step, start=train.eps_start, end=train.eps_end, steps=train.eps_steps)
-    plugin = get_plugin(kind, train.eps_schedule, known=builtin)
+    plugin = get_plugin(kind, train.eps_schedule, builtin=builtin)
     epsilon = float(plugin.load()(env_step, train))
     if not 0 <= epsilon <= 1:
         rule = f"must return epsilon in [0, 1], also at env step {env_step:,}"

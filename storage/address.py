@@ -42,13 +42,13 @@ def sqlite_address(path: str | Path) -> str:
     return f"sqlite:///{path}"
 
 
-def absolute(address: str) -> str:
+def make_absolute(address: str) -> str:
     """Return an address whose path is absolute if it is a SQLite file, for processes with another working directory."""
     text = _find_path(address)
     return address if not text or _is_in_memory(text) else sqlite_address(Path(text).expanduser().absolute())
 
 
-def parse(address: str) -> "Path | URL":
+def parse_address(address: str) -> "Path | URL":
     """Parse an address into the absolute path of a SQLite file or the URL of a PostgreSQL server.
 
     Raises:
@@ -110,7 +110,7 @@ def connect(path: Path, *, wait_s: float, writes: bool, mode: Literal["ro", "rw"
     return connection
 
 
-def refuse_missing(path: Path, what_else: str = "") -> None:
+def check_exists(path: Path, what_else: str = "") -> None:
     """Raise if a SQLite file does not exist. The message names a file that exists under the decoded path.
 
     Raises:
@@ -130,7 +130,7 @@ def refuse_missing(path: Path, what_else: str = "") -> None:
     )
 
 
-def prepare(path: Path) -> list[Path]:
+def create_file(path: Path) -> list[Path]:
     """Create the folders and the empty file of a SQLite database, if they do not exist.
 
     Returns:
@@ -148,7 +148,7 @@ def prepare(path: Path) -> list[Path]:
         if _create_file(path):
             created.insert(0, path)
     except OSError as error:
-        remove(created)
+        remove_created(created)
         reason = (error.strerror or str(error)).lower()
         raise StorageError(
             f"The database {path} cannot be written: {reason}. Choose another with --db.",
@@ -176,7 +176,7 @@ def _create_file(path: Path) -> bool:
     return True
 
 
-def remove(created: list[Path]) -> None:
+def remove_created(created: list[Path]) -> None:
     """Delete what `prepare` has created, unless another process has written to it in the meantime."""
     for place in created:
         with suppress(OSError):  # the folder is not empty, or was deleted

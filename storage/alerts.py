@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from sqlalchemy import Connection, false, func, or_, select
 
 from emtc_core.errors import StorageError
-from storage.engine import Database, files_root, refuse_when_read_only
+from storage.engine import Database, check_not_read_only, files_root
 from storage.frames import read_frame
 from storage.models import Evaluation, MetricRow, Run
 from storage.private_files import FILE_MODE, make_private_folder, read_tail
@@ -23,7 +23,7 @@ from storage.runs.rows import STOP_ASKED_AT, observe
 
 MOST_RUNS = 200
 """Maximum number of runs for which alerts are computed."""
-NAME = "alerts-read.json"
+READ_FILE_NAME = "alerts-read.json"
 """Name of the file with the keys of the read alerts."""
 _MAX_FILE_BYTES = 1 << 20
 _MAX_KEYS = 2000
@@ -119,26 +119,26 @@ def _find_first_nans(connection: Connection, run_ids: Sequence[str]) -> dict[str
 def read_keys(db: Database) -> frozenset[str]:
     """Return the keys of the alerts that were read."""
     try:
-        stored = json.loads(read_tail(files_root(db) / NAME, _MAX_FILE_BYTES) or b"[]")
+        stored = json.loads(read_tail(files_root(db) / READ_FILE_NAME, _MAX_FILE_BYTES) or b"[]")
     except (ValueError, RecursionError):
         return frozenset()
     return frozenset(key for key in stored if isinstance(key, str)) if isinstance(stored, list) else frozenset()
 
 
-def mark_read(db: Database, keys: Collection[str], *, known: Collection[str]) -> None:
-    """Mark alerts as read. Earlier marks are kept only for the keys in `known`, the alerts that still exist.
+def mark_read(db: Database, keys: Collection[str], *, existing_keys: Collection[str]) -> None:
+    """Mark alerts as read. Earlier marks are kept only for the keys in `existing_keys`, the alerts that still exist.
 
     Raises:
         StorageError: If EMTC_READ_ONLY=1 is set, or the folder is a link.
         OSError: If the file cannot be written.
     """
-    refuse_when_read_only("mark an alert as read")
+    check_not_read_only("mark an alert as read")
     root = files_root(db)
     if root.is_symlink():
         raise StorageError(f"{root} is a link, so no file is written into it. Remove it if you know what it is.")
     make_private_folder(root)
-    read = sorted((read_keys(db) & set(known)) | set(keys))[:_MAX_KEYS]
-    partial = root / f"{NAME}.{os.getpid()}.partial"
+    read = sorted((read_keys(db) & set(existing_keys)) | set(keys))[:_MAX_KEYS]
+    partial = root / f"{READ_FILE_NAME}.{os.getpid()}.partial"
     with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE), "w") as file:
         json.dump(read, file)
-    partial.replace(root / NAME)  # replaces a link instead of following it
+    partial.replace(root / READ_FILE_NAME)  # replaces a link instead of following it

@@ -25,7 +25,7 @@ from emtc_core.errors import ConfigError, StorageError
 from emtc_core.metrics import METRICS
 from storage import engine
 from storage.address import sqlite_address
-from storage.column_types import unguarded
+from storage.column_types import get_inner_type
 from storage.engine import Database
 from storage.figures import draw_figure
 from storage.frames import Field, make_frame
@@ -33,13 +33,13 @@ from storage.queries.curves import metric_names, policy_evaluations
 from storage.queries.episodes import Trajectory, get_playback, get_trajectory
 from storage.queries.memory import get_snapshot, list_snapshots
 from storage.queries.runs import RunFilter, get_rows, matching_ids
-from storage.queries.tables import PART_ROWS, TableName, arrow_schema, choose_fields, read_parts
-from storage.runs.rows import STORED, RunRow, find_run
+from storage.queries.tables import PART_ROWS, TableName, arrow_schema, read_parts, select_fields
+from storage.runs.rows import STORED_COLUMNS, RunRow, find_run
 
 ArrowReader = Any  # pyarrow.RecordBatchReader; pyarrow is optional and has no types
 _PRIVATE_COLUMNS: Final = frozenset({"launch_token", "owner_token", "pid_created_at"})
 """Columns that only trainers need."""
-_RUN_COLUMNS: Final = tuple(column for column in STORED if column.name not in _PRIVATE_COLUMNS)
+_RUN_COLUMNS: Final = tuple(column for column in STORED_COLUMNS if column.name not in _PRIVATE_COLUMNS)
 
 
 def open_database(place: str | Path, *, read_only: bool = True) -> "OpenDatabase":
@@ -357,7 +357,7 @@ class RecordedRun:
         Raises:
             StorageError: If pyarrow is not installed, or thinning has deleted the rows.
         """
-        schema = arrow_schema(choose_fields(table, columns))
+        schema = arrow_schema(select_fields(table, columns))
         import pyarrow as pa
 
         parts = read_parts(self.db, table, self.id, columns=columns, since=since, names=names, rows=rows)
@@ -390,7 +390,7 @@ class RecordedRun:
 
 
 def _make_run_frame(rows: Sequence[RunRow]) -> pd.DataFrame:
-    columns = [Field(column.name, unguarded(column.type), bool(column.nullable)) for column in _RUN_COLUMNS]
+    columns = [Field(column.name, get_inner_type(column.type), bool(column.nullable)) for column in _RUN_COLUMNS]
     frame = make_frame(columns, [[getattr(row, column.name) for column in columns] for row in rows])
     frame["live_status"] = pd.Series([row.live_status for row in rows], dtype="object")
     return frame

@@ -45,7 +45,7 @@ EMPTY = _PREFIX.pack(MAGIC, VERSION, 2) + b"[]"
 """The blob of `pack({})`, without arrays."""
 CHUNK_ROWS = 65_536
 """Maximum number of rows per compressed chunk."""
-MOST_BYTES = 1 << 30
+MAX_BYTES = 1 << 30
 """Maximum size of the arrays of one blob after unpacking [bytes]. A column of 50 million memory nodes is smaller."""
 _COMPRESSION_LEVEL = 1
 _MAX_COLUMNS = 4096
@@ -87,18 +87,18 @@ def pack(arrays: Mapping[str, NDArray[Any]]) -> bytes:
     return b"".join([_PREFIX.pack(MAGIC, VERSION, len(header)), header, *bodies])
 
 
-def unpack(blob: bytes, *, most_bytes: int = MOST_BYTES) -> dict[str, NDArray[Any]]:
+def unpack(blob: bytes, *, max_bytes: int = MAX_BYTES) -> dict[str, NDArray[Any]]:
     """Unpack all arrays of a blob.
 
     Raises:
-        StorageError: If the blob is damaged, has a newer format, or its arrays have more than `most_bytes`.
+        StorageError: If the blob is damaged, has a newer format, or its arrays have more than `max_bytes`.
     """
     with _report_damage():
-        return {packed.name: packed.read() for packed in _open(blob, most_bytes)}
+        return {packed.name: packed.read() for packed in _open(blob, max_bytes)}
 
 
 def unpack_as(
-    blob: bytes, forms: Mapping[str, str], *, optional: frozenset[str] = frozenset(), most_bytes: int = MOST_BYTES
+    blob: bytes, forms: Mapping[str, str], *, optional: frozenset[str] = frozenset(), most_bytes: int = MAX_BYTES
 ) -> dict[str, NDArray[Any]]:
     """Unpack a blob whose arrays must have certain names, kinds and numbers of dimensions.
 
@@ -127,7 +127,7 @@ def unpack_as(
         return {array.name: array.read() for array in arrays}
 
 
-def measure(blob: bytes, *, most_bytes: int = MOST_BYTES) -> int:
+def measure(blob: bytes, *, most_bytes: int = MAX_BYTES) -> int:
     """Return the size of a blob's arrays [bytes], without unpacking them.
 
     Raises:
@@ -199,7 +199,7 @@ class _Packed:
         return (min(self.rows, self.shape[0] - i * self.rows), *self.shape[1:])
 
 
-def _open(blob: bytes, most_bytes: int = MOST_BYTES) -> Iterator[_Packed]:
+def _open(blob: bytes, most_bytes: int = MAX_BYTES) -> Iterator[_Packed]:
     """Parse the header of a blob and yield its arrays."""
     magic, version, header_size = _PREFIX.unpack_from(blob)
     if magic != MAGIC:

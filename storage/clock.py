@@ -41,6 +41,6 @@ def is_due() -> bool:
     return _server.last is None or time.monotonic() - _server.last[1] > _READ_EVERY_S
 
 
-def set_by(server: datetime) -> None:
+def set_server_time(server: datetime) -> None:
     """Set the clock to the server's current time."""
     _server.last = (server.astimezone(UTC), time.monotonic())

@@ -13,7 +13,7 @@ from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
-from storage.guards import IDENTIFIER, LONGEST_NAME, damaged
+from storage.guards import IDENTIFIER, MAX_NAME_LENGTH, make_damage_error
 
 _ID_COLUMNS = frozenset({"runs.id", "runs.sweep_id", "runs.parent_id", "sweeps.id"})
 _BULK_TABLES = frozenset({"episodes", "transitions", "transition_summary", "metrics", "gate_stats", "evaluations"})
@@ -56,11 +56,11 @@ class Guarded(TypeDecorator[Any]):
             try:
                 value = decode(stored) if decode else stored
             except (ValueError, TypeError, RecursionError) as error:
-                raise damaged(column, stored, expected) from error
+                raise make_damage_error(column, stored, expected) from error
             if value is None and (stored is None or nullable):  # stored NULL, or null in JSON
                 return None
             if not is_valid(value) or (isinstance(value, dict | list) and _is_too_deep(value, str(stored))):
-                raise damaged(column, value, expected)
+                raise make_damage_error(column, value, expected)
             return value
 
         return read
@@ -115,7 +115,7 @@ def run_column() -> Mapped[str]:
     return mapped_column(String(12), ForeignKey("runs.id", ondelete="CASCADE"))
 
 
-def serial() -> Mapped[int]:
+def make_id_column() -> Mapped[int]:
     """Return an integer primary key that the database generates."""
     return mapped_column(Integer, primary_key=True, autoincrement=True)
 
@@ -138,7 +138,7 @@ def is_guarded(column: Column[Any]) -> bool:
     return isinstance(column.type, Guarded)
 
 
-def unguarded(kind: TypeEngine[Any]) -> TypeEngine[Any]:
+def get_inner_type(kind: TypeEngine[Any]) -> TypeEngine[Any]:
     """Return the type inside a guard, or the type itself if it is not guarded."""
     return kind.impl_instance if isinstance(kind, Guarded) else kind
 
@@ -157,7 +157,7 @@ def _make_rule(kind: TypeEngine[Any], column: str) -> tuple[Callable[[Any], bool
     if isinstance(kind, JSON):
         return lambda value: isinstance(value, dict), f"a JSON object of at most {_MAX_DEPTH} levels"
     if isinstance(kind, String):
-        limit = longest(column)
+        limit = get_max_length(column)
         if limit is None:
             return lambda value: isinstance(value, str), "text"
         return lambda value: isinstance(value, str) and len(value) <= limit, f"text of at most {limit:,} characters"
@@ -185,6 +185,6 @@ def _is_list_of_texts(value: Any) -> bool:
     return isinstance(value, list) and all(isinstance(text, str) for text in value)
 
 
-def longest(column: str) -> int | None:
+def get_max_length(column: str) -> int | None:
     """Return the maximum length of a text in a column, for example "runs.name" [characters]; None: no limit."""
-    return LONGEST_NAME if column in _LIMITED_COLUMNS else None
+    return MAX_NAME_LENGTH if column in _LIMITED_COLUMNS else None

@@ -21,11 +21,11 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from emtc_core.errors import StorageError
-from emtc_core.install import how_to_install
+from emtc_core.install import get_install_command
 from storage import address, clock
 from storage.guards import check_identifier, hide_passwords
 from storage.migrations import upgrade
-from storage.migrations.upgrade import back_up
+from storage.migrations.upgrade import back_up_before_upgrade
 from storage.private_files import find_folder
 
 READ_ONLY_VARIABLE = "EMTC_READ_ONLY"
@@ -54,11 +54,11 @@ class Database:
     """None if the database was opened read-only."""
     backup: Path | None = None
     """The backup of an older database, if opening it has just upgraded it."""
-    moment: Connection | None = field(default=None, repr=False)
+    shared_connection: Connection | None = field(default=None, repr=False)
     """The connection that all reads share, see `at_one_moment`; None opens one per read."""
 
     @property
-    def shown(self) -> str:
+    def safe_url(self) -> str:
         """The URL without passwords."""
         return hide_passwords(self.url)
 
@@ -74,15 +74,15 @@ class Database:
         Raises:
             StorageError: If the database cannot be read.
         """
-        if self.moment is not None:
+        if self.shared_connection is not None:
             with _convert_errors(self.reader):
-                yield self.moment
+                yield self.shared_connection
             return
         with read_safely(self.reader) as connection:
             yield connection
 
     @contextmanager
-    def at_one_moment(self) -> Generator["Database"]:
+    def read_snapshot(self) -> Generator["Database"]:
         """Return this database with one shared read connection: all reads see the same state. For one thread only.
 
         Raises:
@@ -101,7 +101,7 @@ class Database:
         if self.writer is None:
             reason = f" {READ_ONLY_VARIABLE}=1 is set." if is_read_only() else ""
             raise StorageError(
-                f"{self.shown} was opened read-only.{reason}", reason="opened_read_only", subject=self.shown
+                f"{self.safe_url} was opened read-only.{reason}", reason="opened_read_only", subject=self.safe_url
             )
         with _convert_errors(self.writer), self.writer.begin() as connection:
             yield connection
@@ -130,7 +130,7 @@ def open_database(url: str, *, read_only: bool = False, create: bool = True) -> 
         StorageError: If the URL is invalid, or the file cannot be opened or written. Then nothing is created.
         NewerDatabaseError: If a newer version of EMTC Lab wrote it.
     """
-    parsed = address.parse(url)
+    parsed = address.parse_address(url)
     read_only = read_only or is_read_only()
     if isinstance(parsed, Path):
         return _open_sqlite(parsed, read_only=read_only, create=create and not read_only)
@@ -150,7 +150,7 @@ def is_read_only() -> bool:
     return os.environ.get(READ_ONLY_VARIABLE, "") not in ("", "0")
 
 
-def refuse_when_read_only(what: str) -> None:
+def check_not_read_only(what: str) -> None:
     """Raise if EMTC_READ_ONLY=1 is set. `what` completes "cannot …", for example "start a run".
 
     Raises:
@@ -186,8 +186,8 @@ def files_root_of(path: Path | None) -> Path:
 
 def _open_sqlite(path: Path, *, read_only: bool, create: bool) -> Database:
     if not create:
-        address.refuse_missing(path, ", or start a run: emtc train")
-    created = [] if read_only else address.prepare(path)
+        address.check_exists(path, ", or start a run: emtc train")
+    created = [] if read_only else address.create_file(path)
     deadline = time.monotonic() + _OPENING_S
     while True:
         reader = _sqlite_engine(path, writes=False)
@@ -198,7 +198,7 @@ def _open_sqlite(path: Path, *, read_only: bool, create: bool) -> Database:
         except BaseException as error:
             database.dispose()
             if read_only or time.monotonic() > deadline or not _is_busy(error):
-                address.remove(created)
+                address.remove_created(created)
                 raise
         time.sleep(_RETRY_S)
 
@@ -213,7 +213,7 @@ def _is_busy(error: BaseException) -> bool:
     return is_busy and name not in _DISK_FULL_ERRORS
 
 
-def open_unchecked(url: str) -> tuple[Engine, Path | None]:
+def open_untrusted(url: str) -> tuple[Engine, Path | None]:
     """Open a database for reading without any check, for code that checks it. All other code calls `open_database`.
 
     Returns:
@@ -222,10 +222,10 @@ def open_unchecked(url: str) -> tuple[Engine, Path | None]:
     Raises:
         StorageError: If the URL is invalid or the file does not exist.
     """
-    parsed = address.parse(url)
+    parsed = address.parse_address(url)
     if isinstance(parsed, URL):
         return _server_engine(parsed).execution_options(postgresql_readonly=True), None
-    address.refuse_missing(parsed, ".")
+    address.check_exists(parsed, ".")
     return _sqlite_engine(parsed, writes=False), parsed
 
 
@@ -235,7 +235,7 @@ def find_schema(url: str) -> tuple[str | None, bool]:
     Raises:
         StorageError: If there is no database, or another program created its tables.
     """
-    engine, path = open_unchecked(url)
+    engine, path = open_untrusted(url)
     try:
         with read_safely(engine) as connection:
             return upgrade.read_version(connection, hide_passwords(url)), path is not None
@@ -277,28 +277,28 @@ def _server_engine(url: URL) -> Engine:
     try:
         engine = create_engine(url, pool_pre_ping=True)
     except ModuleNotFoundError as error:
-        raise StorageError(f"PostgreSQL needs psycopg. Install it with: {how_to_install('postgres')}") from error
+        raise StorageError(f"PostgreSQL needs psycopg. Install it with: {get_install_command('postgres')}") from error
 
     @event.listens_for(engine, "checkout")
     def _update_clock(connection: Any, *_: object) -> None:
         if clock.is_due():
             (server,) = connection.execute("SELECT clock_timestamp()").fetchone()
             connection.rollback()
-            clock.set_by(server)
+            clock.set_server_time(server)
 
     return engine
 
 
 def _upgrade(database: Database) -> Database:
     with database.read() as connection:
-        if upgrade.is_current(connection, database.shown):
+        if upgrade.is_current(connection, database.safe_url):
             return database
-        version = upgrade.read_version(connection, database.shown)
+        version = upgrade.read_version(connection, database.safe_url)
     if database.writer is None:
         raise StorageError(
             _explain_unreadable(database, version),
             reason="older_version" if version else "empty",
-            subject=database.shown,
+            subject=database.safe_url,
         )
     migrator, backup = database, None
     if database.path is not None:  # SQLite alters a table by a copy; dropping the original must not cascade
@@ -306,9 +306,9 @@ def _upgrade(database: Database) -> Database:
         migrator = replace(database, writer=engine)
     try:
         with migrator.transaction() as connection:
-            if database.path is not None and upgrade.read_version(connection, database.shown) is not None:
-                backup = back_up(database.path, version)
-            upgrade.to_head(connection, database.shown)
+            if database.path is not None and upgrade.read_version(connection, database.safe_url) is not None:
+                backup = back_up_before_upgrade(database.path, version)
+            upgrade.upgrade_to_head(connection, database.safe_url)
     finally:
         if migrator.writer is not database.writer and migrator.writer is not None:
             migrator.writer.dispose()
@@ -317,11 +317,11 @@ def _upgrade(database: Database) -> Database:
 
 def _explain_unreadable(database: Database, version: str | None) -> str:
     """Return why a read-only database cannot be used, and the command that fixes it."""
-    place = database.path or (database.url if database.url == database.shown else "--db URL")
+    place = database.path or (database.url if database.url == database.safe_url else "--db URL")
     if version is None:
-        return f"{database.shown} is empty: it has no tables yet. Create them with: emtc db upgrade {place}"
+        return f"{database.safe_url} is empty: it has no tables yet. Create them with: emtc db upgrade {place}"
     return (
-        f"{database.shown} is of an older version: it has schema {version}, and this program needs "
+        f"{database.safe_url} is of an older version: it has schema {version}, and this program needs "
         f"{upgrade.SCHEMA_VERSION}. Upgrade it (a backup is made first): emtc db upgrade {place}"
     )
 

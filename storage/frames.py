@@ -11,7 +11,7 @@ from sqlalchemy.sql import Select
 from sqlalchemy.types import Boolean, Double, Integer, TypeEngine
 
 from emtc_core.errors import StorageError
-from storage.column_types import UtcDateTime, unguarded
+from storage.column_types import UtcDateTime, get_inner_type
 from storage.guards import shorten
 
 if TYPE_CHECKING:  # pandas is imported with the first frame, because many commands need none
@@ -49,7 +49,7 @@ def empty_frame(statement: Statement) -> pd.DataFrame:
 
 
 def _fields_of(statement: Statement) -> list[Field]:
-    return [Field(column.name, unguarded(column.type)) for column in statement.selected_columns]
+    return [Field(column.name, get_inner_type(column.type)) for column in statement.selected_columns]
 
 
 def make_frame(fields: Sequence[Field], rows: Sequence[Sequence[Any]]) -> pd.DataFrame:
@@ -78,7 +78,7 @@ def in_parts(ids: Sequence[str], size: int = 500) -> Iterator[Sequence[str]]:
     return (ids[first : first + size] for first in range(0, max(1, len(ids)), size))
 
 
-def wrong_value(name: str, values: Sequence[Any]) -> StorageError:
+def make_type_error(name: str, values: Sequence[Any]) -> StorageError:
     """Make the error for a column with a value of a wrong type."""
     wrong = next((value for value in values if isinstance(value, str | bytes)), "something")
     return StorageError(
@@ -104,4 +104,4 @@ def _make_series(field: Field, values: list[Any]) -> pd.Series:
             return pd.Series(pd.to_datetime(values, utc=True), dtype="datetime64[us, UTC]")
         return pd.Series(values, dtype=dtype)
     except (ValueError, TypeError, OverflowError) as error:
-        raise wrong_value(field.name, values) from error
+        raise make_type_error(field.name, values) from error

@@ -12,7 +12,7 @@ from emtc_core.errors import StorageError
 
 IDENTIFIER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,11}")
 """Ids of runs and sweeps: 1 to 12 letters, digits, - and _. An id is always a single component of a path."""
-LONGEST_NAME: Final = 10_000
+MAX_NAME_LENGTH: Final = 10_000
 """Maximum length of the texts in a list of runs [characters]."""
 _MAX_SHOWN = 60
 """Maximum length of a value in a message [characters]."""
@@ -41,7 +41,7 @@ def shorten(value: object) -> str:
     return text if len(str(value)) <= _MAX_SHOWN else f"{text} …"
 
 
-def damaged(column: str, value: object, expected: str) -> StorageError:
+def make_damage_error(column: str, value: object, expected: str) -> StorageError:
     """Make the error for a stored value that is invalid in its column. `expected` describes a valid value."""
     return StorageError(
         f"The database has {shorten(value)} in {column}, which must be {expected}.",

@@ -15,7 +15,7 @@ from sqlalchemy.orm import mapped_column as column
 from sqlalchemy.types import JSON
 
 from emtc_core.metrics import CLOSED_BELOW
-from storage.column_types import Base, guard_columns, run_column, run_key, serial
+from storage.column_types import Base, guard_columns, make_id_column, run_column, run_key
 
 SCHEMA_VERSION = "0012"
 """The newest Alembic revision; a test keeps it equal to the head of storage/migrations."""
@@ -23,7 +23,7 @@ SCHEMA_VERSION = "0012"
 SUMMARY_STEPS = 1000
 """Env steps in one row of `transition_summary`."""
 
-PLAYBACKS_AT_MOST = 1000
+MAX_PLAYBACKS = 1000
 """Maximum number of greedy episodes stored per evaluation; the upper bound of `eval.keep_playbacks`."""
 
 _ID = String(12)
@@ -110,7 +110,7 @@ class Resume(Base):
     __tablename__ = "resumes"
     __table_args__ = (Index("ix_resumes_run_id", "run_id"), _UNIQUE_IDS)
 
-    id: Mapped[int] = serial()
+    id: Mapped[int] = make_id_column()
     run_id: Mapped[str] = run_column()
     env_step: Mapped[int] = column(doc="env step from which training continued")
     reached_env_step: Mapped[int] = column(doc="env steps recorded before the resume")
@@ -126,7 +126,7 @@ class CommandRow(Base):
     __tablename__ = "commands"
     __table_args__ = (Index("ix_commands_run_id", "run_id", "id"), _UNIQUE_IDS)
 
-    id: Mapped[int] = serial()
+    id: Mapped[int] = make_id_column()
     run_id: Mapped[str] = run_column()
     command: Mapped[str] = column(_WORD, doc="stop, pause, resume; evaluate and play request greedy episodes")
     requested_at: Mapped[datetime] = column(doc="time of the request (UTC)")
@@ -274,7 +274,7 @@ class Evaluation(Base):
     robust_distinct: Mapped[int | None] = column(Integer, doc="number of them that differ in actions or outcome")
 
 
-class AskedEvaluation(Base):
+class RequestedEvaluationRow(Base):
     """One evaluation that a user requested. It is not in `evaluations`, so that it adds no point to learning curves."""
 
     __tablename__ = "asked_evaluations"
@@ -305,7 +305,7 @@ class PolicyEvaluation(Base):
     __tablename__ = "policy_evaluations"
     __table_args__ = (Index("ix_policy_evaluations_run_id", "run_id", "env_step"), _UNIQUE_IDS)
 
-    id: Mapped[int] = serial()
+    id: Mapped[int] = make_id_column()
     run_id: Mapped[str] = run_column()
     env_step: Mapped[int] = column(doc="env step of the checkpoint")
     created_at: Mapped[datetime]
@@ -330,7 +330,7 @@ class SnapshotRow(Base):
     __tablename__ = "snapshots"
     __table_args__ = (Index("ix_snapshots_run_step", "run_id", "env_step", unique=True), _UNIQUE_IDS)
 
-    id: Mapped[int] = serial()
+    id: Mapped[int] = make_id_column()
     run_id: Mapped[str] = run_column()
     env_step: Mapped[int]
     size: Mapped[int] = column(doc="number of nodes")
@@ -356,7 +356,7 @@ class ProjectionRow(Base):
     __tablename__ = "projections"
     __table_args__ = (Index("ix_projections_snapshot", "snapshot_id", "method"), _UNIQUE_IDS)
 
-    id: Mapped[int] = serial()
+    id: Mapped[int] = make_id_column()
     snapshot_id: Mapped[int] = column(Integer, ForeignKey("snapshots.id", ondelete="CASCADE"))
     method: Mapped[str] = column(_WORD)
     params: Mapped[dict[str, Any]]
@@ -371,7 +371,7 @@ class Job(Base):
     __tablename__ = "jobs"
     __table_args__ = (Index("ix_jobs_snapshot", "snapshot_id", "method"), _UNIQUE_IDS)
 
-    id: Mapped[int] = serial()
+    id: Mapped[int] = make_id_column()
     snapshot_id: Mapped[int] = column(Integer, ForeignKey("snapshots.id", ondelete="CASCADE"))
     method: Mapped[str] = column(_WORD)
     params: Mapped[dict[str, Any]]
@@ -391,7 +391,7 @@ class Entry(Base):
     __tablename__ = "entries"
     __table_args__ = (Index("ix_entries_run_id", "run_id"), _UNIQUE_IDS)
 
-    id: Mapped[int] = serial()
+    id: Mapped[int] = make_id_column()
     created_at: Mapped[datetime]
     updated_at: Mapped[datetime]
     run_id: Mapped[str | None] = column(_ID, ForeignKey("runs.id", ondelete="SET NULL"))
@@ -401,9 +401,9 @@ class Entry(Base):
     view: Mapped[dict[str, Any] | None] = column(JSON, doc="page, URL state and cited runs (JSON)")
 
 
-def first_playback(command_id: int) -> int:
+def get_first_playback(command_id: int) -> int:
     """Return the number of a command's first greedy episode, above those of regular evaluations and never reused."""
-    return PLAYBACKS_AT_MOST * command_id
+    return MAX_PLAYBACKS * command_id
 
 
 guard_columns(Base.metadata)

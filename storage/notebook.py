@@ -38,7 +38,7 @@ class EntryRow:
     has_figure: bool
 
     @property
-    def cited(self) -> list[dict[str, Any]]:
+    def cited_runs(self) -> list[dict[str, Any]]:
         """Data of the cited runs when the entry was created: id, name, algo, map, seed and more."""
         runs = (self.view or {}).get("runs")
         return [run for run in runs if isinstance(run, dict)] if isinstance(runs, list) else []
@@ -105,7 +105,7 @@ def list_entries(db: Database, *, text: str = "", run_id: str | None = None) -> 
 
     def matches(row: EntryRow) -> bool:
         content = f"{row.title}\n{row.body}".casefold()
-        is_cited = run_id in (None, row.run_id) or any(run.get("id") == run_id for run in row.cited)
+        is_cited = run_id in (None, row.run_id) or any(run.get("id") == run_id for run in row.cited_runs)
         return is_cited and all(word in content for word in words)
 
     return [row for row in rows if matches(row)]
@@ -131,7 +131,9 @@ def get_figure(db: Database, entry_id: int) -> dict[str, Any] | None:
         return _get_row(connection, select(Entry.figure).where(Entry.id == entry_id), entry_id).figure
 
 
-def edit_entry(db: Database, entry_id: int, *, title: str, body: str, known: datetime | None = None) -> datetime:
+def edit_entry(
+    db: Database, entry_id: int, *, title: str, body: str, base_updated_at: datetime | None = None
+) -> datetime:
     """Change the title and the body of an entry.
 
     Args:
@@ -139,19 +141,19 @@ def edit_entry(db: Database, entry_id: int, *, title: str, body: str, known: dat
         entry_id: The entry.
         title: The new title.
         body: The new body, Markdown.
-        known: `updated_at` of the entry that the user edited; None overwrites any later change.
+        base_updated_at: `updated_at` of the entry that the user edited; None overwrites any later change.
 
     Returns:
         The new `updated_at`.
 
     Raises:
         EntryNotFoundError: If there is no such entry.
-        EntryChangedError: If the entry was changed after `known`. Nothing is written then.
+        EntryChangedError: If the entry was changed after `base_updated_at`. Nothing is written then.
     """
     with db.transaction() as connection:
         statement = select(Entry.updated_at).where(Entry.id == entry_id).with_for_update()
         changed_at = _get_row(connection, statement, entry_id).updated_at
-        if known is not None and changed_at != known:
+        if base_updated_at is not None and changed_at != base_updated_at:
             raise EntryChangedError(
                 f"Entry {entry_id} was changed at {changed_at:%H:%M:%S} UTC, after you opened it. "
                 "Your changes were not saved. Compare both versions and save again.",

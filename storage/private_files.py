@@ -74,14 +74,14 @@ def is_checkpoint(name: str) -> bool:
     return name.startswith(("checkpoint-", "best-"))
 
 
-def list_own_files(folder: Path) -> list[Path]:
+def list_trainer_files(folder: Path) -> list[Path]:
     """List the files that a trainer of this program writes, in a folder that may contain other files."""
     return [place for place in folder.glob("*") if _TRAINER_FILE.fullmatch(place.name) and not place.is_dir()]
 
 
 def remove_own_files(folder: Path) -> None:
-    """Delete the files of `list_own_files`, and the folder if it is empty then."""
-    for place in list_own_files(folder):
+    """Delete the files of `list_trainer_files`, and the folder if it is empty then."""
+    for place in list_trainer_files(folder):
         place.unlink(missing_ok=True)
     with suppress(OSError):  # the folder is not empty or does not exist
         folder.rmdir()
@@ -93,7 +93,7 @@ def make_private_folder(folder: Path) -> None:
         missing.mkdir(mode=FOLDER_MODE, exist_ok=True)
 
 
-def append_private(path: Path) -> BinaryIO:
+def open_private_append(path: Path) -> BinaryIO:
     """Open a file for appending. A missing file is created with access only for this user.
 
     Raises:
@@ -104,7 +104,7 @@ def append_private(path: Path) -> BinaryIO:
 
 
 @contextmanager
-def replaced(place: Path) -> Generator[BinaryIO]:
+def replace_atomically(place: Path) -> Generator[BinaryIO]:
     """Open a temporary file that replaces `place` at the end of the block. After an exception it is deleted.
 
     Raises:

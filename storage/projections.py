@@ -13,7 +13,7 @@ from emtc_core.errors import StorageError
 from storage.blobs import pack
 from storage.engine import Database
 from storage.models import Job, ProjectionRow, SnapshotRow
-from storage.queries.memory import EMBEDDING
+from storage.queries.memory import EMBEDDING_PREFIX
 from storage.runs.lifecycle import is_process_gone
 
 JobStatus = Literal["queued", "running", "finished", "failed", "cancelled"]
@@ -69,7 +69,7 @@ def save_projection(
     }
     with db.transaction() as connection:
         size = connection.execute(select(SnapshotRow.size).where(SnapshotRow.id == snapshot_id)).scalar_one_or_none()
-        width = 2 if not method.startswith(EMBEDDING) else coordinates.shape[-1]
+        width = 2 if not method.startswith(EMBEDDING_PREFIX) else coordinates.shape[-1]
         if size is None or coordinates.shape != (size, width):
             raise StorageError(
                 f"Snapshot {snapshot_id} has {size or 0} nodes; coordinates have shape {coordinates.shape}.",

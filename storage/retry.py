@@ -58,19 +58,19 @@ def retry_transient(db: Database, act: Callable[[], Result]) -> Result:
         time.sleep(_RETRY_S)
 
 
-def open_patiently(
+def open_with_retry(
     url: str,
     *,
-    say: Callable[[str], None],
-    is_over: Callable[[], bool] = lambda: False,
+    report: Callable[[str], None],
+    is_cancelled: Callable[[], bool] = lambda: False,
     patience_s: float = SERVER_PATIENCE_S,
 ) -> Database:
     """Open an existing database. If its server cannot be reached, retry with increasing pauses.
 
     Args:
         url: As `open_database` takes it.
-        say: Called once with a message if the function has to wait.
-        is_over: Returns whether to stop waiting.
+        report: Called once with a message if the function has to wait.
+        is_cancelled: Returns whether to stop waiting.
         patience_s: Maximum time to wait [s].
 
     Raises:
@@ -81,13 +81,13 @@ def open_patiently(
         try:
             return open_database(url, create=False)
         except StorageError as error:
-            if not _is_unreachable(error) or is_over() or time.monotonic() > deadline:
+            if not _is_unreachable(error) or is_cancelled() or time.monotonic() > deadline:
                 raise
             if not is_reported:
-                say(f"{error} Retrying for {patience_s / 60:.0f} minutes.")
+                report(f"{error} Retrying for {patience_s / 60:.0f} minutes.")
                 is_reported = True
         next_try = time.monotonic() + pause_s
-        while time.monotonic() < next_try and not is_over():
+        while time.monotonic() < next_try and not is_cancelled():
             time.sleep(_RETRY_S)
         pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
@@ -124,7 +124,7 @@ class Outage:
             self._logged_at = now
             self._log.warning("%s (for %.0f s, %d tries): %s", self._what, now - self._since, self._tries, reason)
 
-    def over(self) -> None:
+    def recovered(self) -> None:
         """Record a success."""
         if self._since is not None:
             self._log.warning("%s: recovered after %.0f s", self._what, time.monotonic() - self._since)

@@ -7,7 +7,15 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 
 from app.analysis.bootstrap import bootstrap_interval
-from app.analysis.intervals import CENTER_NAMES, CLAIMS, Center, Rate, Values, center_of, interval_over_seeds
+from app.analysis.intervals import (
+    CENTER_NAMES,
+    INTERVAL_LABELS,
+    BinomialScale,
+    Center,
+    Values,
+    compute_center,
+    compute_interval,
+)
 
 Band = Literal["std", "se", "ci", "bootstrap", "iqr", "minmax", "none"]
 BANDS: tuple[Band, ...] = get_args(Band)
@@ -20,9 +28,9 @@ BAND_NAMES: dict[Band, str] = {
     "minmax": "minimum to maximum",
     "none": "no band",
 }
-USUAL_BAND: dict[Center, Band] = {"mean": "std", "median": "iqr", "iqm": "ci"}
+DEFAULT_BANDS: dict[Center, Band] = {"mean": "std", "median": "iqr", "iqm": "ci"}
 """The band that is usually printed with a center."""
-MOST_POINTS = 500
+MAX_POINTS = 500
 """Maximum number of points of the common grid of several seeds; a longer grid is thinned."""
 
 
@@ -42,56 +50,56 @@ class Summary(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Reading:
+class Aggregation:
     """How values of several seeds are aggregated: the center and the kind of band."""
 
     center: Center = "mean"
     band: Band = "std"
 
     def __str__(self) -> str:
-        return self.say()
+        return self.describe()
 
-    def say(self, *, share: bool = False) -> str:
-        """Describe the center and the band; `share` if the values are fractions."""
+    def describe(self, *, is_fraction: bool = False) -> str:
+        """Describe the center and the band; `is_fraction` if the values are fractions."""
         if self.band == "none":
             return f"{CENTER_NAMES[self.center]} over seeds"
         sign = "±" if self.is_symmetric else "with"
-        return f"{CENTER_NAMES[self.center]} {sign} {self.name_band(share=share)} over seeds"
+        return f"{CENTER_NAMES[self.center]} {sign} {self.name_band(is_fraction=is_fraction)} over seeds"
 
-    def name_band(self, *, share: bool = False) -> str:
+    def name_band(self, *, is_fraction: bool = False) -> str:
         """Return the name of the band; for a confidence interval also its method and coverage."""
-        return str(CLAIMS[self.center, share]) if self.band == "ci" else BAND_NAMES[self.band]
+        return str(INTERVAL_LABELS[self.center, is_fraction]) if self.band == "ci" else BAND_NAMES[self.band]
 
     @property
     def is_symmetric(self) -> bool:
         """Whether the band extends equally to both sides of the center."""
         return self.band in ("std", "se")
 
-    def summarize(self, values: Values, rate: Rate | None = None) -> Summary:
+    def summarize(self, values: Values, scale: BinomialScale | None = None) -> Summary:
         """Aggregate values [seeds, ...] over seeds; a single seed has no band.
 
         Args:
             values: [seeds, ...].
-            rate: Binomial scale of the values; None if they are not fractions.
+            scale: Binomial scale of the values; None if they are not fractions.
         """
-        center = center_of(values, self.center)
+        center = compute_center(values, self.center)
         if self.band == "none" or len(values) < 2:
             return Summary(center, None, None)
-        return Summary(center, *compute_band(values, self, rate))
+        return Summary(center, *compute_band(values, self, scale))
 
 
-def finite(values: Iterable[float]) -> Values:
+def select_finite(values: Iterable[float]) -> Values:
     """Select the finite values."""
     numbers = np.asarray(list(values), np.float64)
     return numbers[np.isfinite(numbers)]
 
 
-def align(curves: Sequence[Curve]) -> tuple[Values, Values]:
+def interpolate_to_common_grid(curves: Sequence[Curve]) -> tuple[Values, Values]:
     """Interpolate the curves of several seeds linearly onto one grid of env steps.
 
     Returns:
         Env steps [T] and values [seeds, T]. The grid has every env step at which any seed was measured within the range
-        that all seeds have, thinned to at most `MOST_POINTS`. T is 0 if the seeds have no common range.
+        that all seeds have, thinned to at most `MAX_POINTS`. T is 0 if the seeds have no common range.
     """
     if not curves or any(not len(curve.steps) for curve in curves):
         return np.empty(0), np.empty((len(curves), 0))
@@ -99,8 +107,8 @@ def align(curves: Sequence[Curve]) -> tuple[Values, Values]:
     first = max(curve.steps[0] for curve in curves)
     last = min(curve.steps[-1] for curve in curves)
     steps = steps[(steps >= first) & (steps <= last)]
-    if len(steps) > MOST_POINTS:
-        steps = steps[np.linspace(0, len(steps) - 1, MOST_POINTS).round().astype(int)]
+    if len(steps) > MAX_POINTS:
+        steps = steps[np.linspace(0, len(steps) - 1, MAX_POINTS).round().astype(int)]
     return steps, np.stack([np.interp(steps, *curve) for curve in curves])
 
 
@@ -120,14 +128,14 @@ def trailing_mean(x: Values, y: Values, window: float, n: Values | None = None) 
     return (total[last] - total[first]) / (weight[last] - weight[first])
 
 
-def compute_band(values: Values, reading: Reading, rate: Rate | None = None) -> tuple[Values, Values]:
+def compute_band(values: Values, reading: Aggregation, rate: BinomialScale | None = None) -> tuple[Values, Values]:
     """Compute the edges of the band of values [seeds, ...]; needs at least two seeds."""
     if reading.is_symmetric:
-        center, spread = center_of(values, reading.center), values.std(axis=0, ddof=1)
+        center, spread = compute_center(values, reading.center), values.std(axis=0, ddof=1)
         spread = spread / np.sqrt(len(values)) if reading.band == "se" else spread
         return center - spread, center + spread
     if reading.band == "ci":
-        return interval_over_seeds(values, reading.center, rate)
+        return compute_interval(values, reading.center, rate)
     if reading.band == "bootstrap":
         return bootstrap_interval(values, reading.center)
     if reading.band == "iqr":
@@ -136,7 +144,7 @@ def compute_band(values: Values, reading: Reading, rate: Rate | None = None) -> 
     return values.min(axis=0), values.max(axis=0)
 
 
-def mu_w(curve: Curve, at: Values | None = None) -> Values:
+def compute_mu_w(curve: Curve, at: Values | None = None) -> Values:
     """Compute the time average of one seed's win rate from its first evaluation to t (normalized area under the curve).
 
     Args:
@@ -164,4 +172,4 @@ def mu_w(curve: Curve, at: Values | None = None) -> Values:
 
 def compute_mu_w_curve(curve: Curve) -> Curve:
     """Compute mu_w of one seed at each of its env steps."""
-    return Curve(curve.steps, mu_w(curve))
+    return Curve(curve.steps, compute_mu_w(curve))

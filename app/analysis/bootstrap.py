@@ -3,9 +3,9 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from app.analysis.intervals import LEVEL, Center, Values, center_of
+from app.analysis.intervals import LEVEL, Center, Values, compute_center
 
-BOOTSTRAP_COVERS = "With 3 to 5 seeds, a 95 % percentile bootstrap interval covers only 74 to 83 %."
+BOOTSTRAP_COVERAGE = "With 3 to 5 seeds, a 95 % percentile bootstrap interval covers only 74 to 83 %."
 """Measured by `emtc bench coverage`."""
 _RESAMPLES = 2000
 _BATCH = 128
@@ -27,7 +27,7 @@ def bootstrap_interval(values: Values, center: Center, *, level: float = LEVEL, 
     resamples = np.sort(np.random.default_rng(seed).integers(len(values), size=(_RESAMPLES, len(values))), axis=1)
     distinct, counts = np.unique(resamples, axis=0, return_counts=True)
     batches = np.array_split(distinct, -(-len(distinct) // _BATCH))
-    centers = np.concatenate([center_of(values[rows], center, axis=1) for rows in batches])
+    centers = np.concatenate([compute_center(values[rows], center, axis=1) for rows in batches])
     order = np.argsort(centers, axis=0)
     sorted_centers, cum_counts = np.take_along_axis(centers, order, axis=0), np.cumsum(counts[order], axis=0)
     low, high = (_find_quantile(sorted_centers, cum_counts, q) for q in ((1 - level) / 2, (1 + level) / 2))

@@ -16,8 +16,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from app.analysis.neighborhoods import MAX_QUERY_NODES, NEIGHBORS, Floats, Rows, find_elsewhere, rank_layout
-from app.analysis.projections.linear import stratified_rows
+from app.analysis.neighborhoods import (
+    MAX_QUERY_NODES,
+    NEIGHBORS,
+    Floats,
+    Rows,
+    compute_layout_quality,
+    find_neighbors_in_other_episodes,
+)
+from app.analysis.projections.linear import sample_stratified_rows
 from storage.queries.memory import Snapshot
 
 COLUMNS = ("name", "value", "low", "high", "n", "unit")
@@ -34,7 +41,7 @@ _BATCH = 50
 
 
 @dataclass(frozen=True)
-class Number:
+class EmbeddingNumber:
     """One number of an embedding; NaN if it is undefined."""
 
     name: str
@@ -47,10 +54,10 @@ class Number:
 
 
 @dataclass(frozen=True)
-class Collapse:
+class CollapseResult:
     """All numbers of one snapshot with one embedding."""
 
-    numbers: tuple[Number, ...]
+    numbers: tuple[EmbeddingNumber, ...]
 
     @property
     def verdict(self) -> str:
@@ -75,7 +82,7 @@ class Collapse:
             return f"No: neighbors predict H with {numbers}.{desirability}"
         return f"Partly, or too few episodes to decide: neighbors predict H with {numbers}.{desirability}"
 
-    def __getitem__(self, name: str) -> Number:
+    def __getitem__(self, name: str) -> EmbeddingNumber:
         return next(number for number in self.numbers if number.name == name)
 
     def to_frame(self) -> pd.DataFrame:
@@ -103,10 +110,10 @@ def measure_collapse(
     embedding: NDArray[np.float32] | None = None,
     layout: NDArray[np.float32] | None = None,
     threshold: float | None = None,
-    most: int = MAX_QUERY_NODES,
+    max_nodes: int = MAX_QUERY_NODES,
     seed: int = 0,
     n_jobs: int = 1,
-) -> Collapse:
+) -> CollapseResult:
     """Measure how well an embedding separates returns and success, and how well a layout shows the embedding.
 
     Args:
@@ -118,12 +125,12 @@ def measure_collapse(
         layout: Coordinates [M, 2] of the nodes, NaN if unknown; without it the numbers of the layout are left out.
         threshold: Two nodes within delta should not have been merged if their returns differ by more [return];
             default: the standard deviation of H.
-        most: Maximum number of query nodes.
+        max_nodes: Maximum number of query nodes.
         seed: Random seed for the sample, the order of nodes with equal coordinates and the bootstrap.
         n_jobs: Number of threads; the numbers do not depend on it.
     """
-    rows, points = _select_nodes(snapshot, delta_space, embedding, most=most, seed=seed)
-    index, distance = find_elsewhere(
+    rows, points = _select_nodes(snapshot, delta_space, embedding, most=max_nodes, seed=seed)
+    index, distance = find_neighbors_in_other_episodes(
         points, snapshot.episode, rows, k=MAX_NEIGHBORS_WITHIN_DELTA, seed=seed, n_jobs=n_jobs
     )
     if threshold is None:
@@ -137,15 +144,15 @@ def measure_collapse(
     if layout is not None:
         embedded = snapshot if embedding is None else replace(snapshot, embedding=embedding)
         numbers += measure_layout(embedded, layout, seed=seed)
-    return Collapse(tuple(numbers))
+    return CollapseResult(tuple(numbers))
 
 
-def predict_returns(
+def compute_return_r2(
     snapshot: Snapshot,
     *,
     delta_space: Literal["normalized", "raw"] = "normalized",
     embedding: NDArray[np.float32] | None = None,
-    most: int = MAX_QUERY_NODES,
+    max_nodes: int = MAX_QUERY_NODES,
     seed: int = 0,
 ) -> float:
     """Compute only the R² of H predicted by the nearest nodes of other episodes: "h_r2_knn" of `measure_collapse`.
@@ -156,22 +163,22 @@ def predict_returns(
         snapshot: The memory: returns and episodes.
         delta_space: As in `measure_collapse`.
         embedding: As in `measure_collapse`.
-        most: Maximum number of query nodes.
+        max_nodes: Maximum number of query nodes.
         seed: Random seed for the sample and the order of nodes with equal coordinates.
     """
-    rows, points = _select_nodes(snapshot, delta_space, embedding, most=most, seed=seed)
-    index, _ = find_elsewhere(points, snapshot.episode, rows, k=NEIGHBORS, seed=seed)
+    rows, points = _select_nodes(snapshot, delta_space, embedding, most=max_nodes, seed=seed)
+    index, _ = find_neighbors_in_other_episodes(points, snapshot.episode, rows, k=NEIGHBORS, seed=seed)
     statistic = _make_knn_statistic(snapshot, rows, index)
     return float(statistic.combine(statistic.terms.sum(axis=0)))
 
 
-def measure_layout(snapshot: Snapshot, layout: NDArray[np.float32], *, seed: int = 0) -> list[Number]:
+def measure_layout(snapshot: Snapshot, layout: NDArray[np.float32], *, seed: int = 0) -> list[EmbeddingNumber]:
     """Measure how well a layout [M, 2] shows the embedding of a snapshot; empty for too few nodes."""
     shown = np.flatnonzero(np.isfinite(layout).all(axis=1))
     if len(shown) <= 2 * NEIGHBORS + 1:
         return []
-    rows = shown[stratified_rows(snapshot.h[shown], snapshot.t[shown], n=MAX_RANKED, seed=seed)]
-    per_node = rank_layout(snapshot.embedding[rows], layout[rows])
+    rows = shown[sample_stratified_rows(snapshot.h[shown], snapshot.t[shown], n=MAX_RANKED, seed=seed)]
+    per_node = compute_layout_quality(snapshot.embedding[rows], layout[rows])
     sample = f"at k = {NEIGHBORS} among {len(rows)} nodes"
     meanings = {
         "trustworthiness": f"of the layout against the embedding {sample}: 1 if it shows no false neighbors",
@@ -196,32 +203,32 @@ def scale_like_memory(embedding: NDArray[np.float32]) -> Floats:
     return centered / np.where(std <= 1e-6 * np.abs(mean), 1.0, std + 1e-8)
 
 
-def resample_sums(parts: Floats, episode: NDArray[np.int64], *, seed: int, draws: int = RESAMPLES) -> Floats:
+def resample_sums(terms: Floats, episode: NDArray[np.int64], *, seed: int, n_resamples: int = RESAMPLES) -> Floats:
     """Compute the sums of node terms in bootstrap resamples of whole episodes.
 
     Args:
-        parts: Terms [Q, P] of the nodes.
+        terms: Terms [Q, P] of the nodes.
         episode: Episodes [Q] of the nodes.
         seed: Random seed.
-        draws: Number of resamples.
+        n_resamples: Number of resamples.
 
     Returns:
         Sums [draws, P].
     """
     _, episode_index = np.unique(episode, return_inverse=True)
     n_episodes = int(episode_index.max(initial=-1)) + 1
-    sums = np.stack([np.bincount(episode_index, weights=column, minlength=n_episodes) for column in parts.T], axis=1)
+    sums = np.stack([np.bincount(episode_index, weights=column, minlength=n_episodes) for column in terms.T], axis=1)
     rng = np.random.default_rng(seed)
     batches = []
-    for start in range(0, draws, _BATCH):
-        size = min(_BATCH, draws - start)
+    for start in range(0, n_resamples, _BATCH):
+        size = min(_BATCH, n_resamples - start)
         drawn = rng.integers(n_episodes, size=(size, n_episodes)) + n_episodes * np.arange(size)[:, None]
         counts = np.bincount(drawn.ravel(), minlength=size * n_episodes).reshape(size, n_episodes)
         batches.append(counts @ sums)
     return np.concatenate(batches)
 
 
-def interval_of(values: Floats) -> tuple[float, float]:
+def compute_percentile_interval(values: Floats) -> tuple[float, float]:
     """Return the middle 95 % of resampled values; NaN if no value is finite."""
     finite_values = values[np.isfinite(values)]
     if not len(finite_values):
@@ -240,7 +247,7 @@ def _select_nodes(
 ) -> tuple[Rows, NDArray[np.floating]]:
     """Return the rows of the query nodes [Q] and the coordinates of all nodes [M, d]."""
     points = snapshot.embedding if embedding is None else embedding
-    rows = stratified_rows(snapshot.h, snapshot.t, n=most, seed=seed)
+    rows = sample_stratified_rows(snapshot.h, snapshot.t, n=most, seed=seed)
     return rows, scale_like_memory(points) if delta_space == "normalized" else points
 
 
@@ -339,21 +346,21 @@ def _make_fraction(
     return _Statistic(name, unit, meaning, terms, terms[:, 1] > 0, combine)
 
 
-def _compute_numbers(statistics: list[_Statistic], episode: NDArray[np.int64], seed: int) -> list[Number]:
+def _compute_numbers(statistics: list[_Statistic], episode: NDArray[np.int64], seed: int) -> list[EmbeddingNumber]:
     """Compute the statistics and their intervals from resamples of whole episodes, shared by all statistics."""
     splits = np.cumsum([statistic.terms.shape[1] for statistic in statistics])[:-1]
     terms = np.concatenate([statistic.terms for statistic in statistics], axis=1)
     resampled = np.split(resample_sums(terms, episode, seed=seed), splits, axis=1)
     numbers = []
     for statistic, sums in zip(statistics, resampled, strict=True):
-        low, high = interval_of(statistic.combine(sums))
+        low, high = compute_percentile_interval(statistic.combine(sums))
         value = float(statistic.combine(statistic.terms.sum(axis=0)))
         n = int(statistic.is_counted.sum())
-        numbers.append(Number(statistic.name, value, low, high, n, statistic.unit, statistic.meaning))
+        numbers.append(EmbeddingNumber(statistic.name, value, low, high, n, statistic.unit, statistic.meaning))
     return numbers
 
 
-def _format_interval(number: Number) -> str:
+def _format_interval(number: EmbeddingNumber) -> str:
     return f"{_format(number.value)} [{_format(number.low)}, {_format(number.high)}]"
 
 

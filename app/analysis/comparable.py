@@ -12,8 +12,8 @@ from typing import Final, Literal
 
 from app.analysis.quantities import AUTO, RateName
 from app.analysis.rates import read_rates
-from app.analysis.series import Comparison, Group, LeftOut, Seed, join_seeds
-from app.analysis.settings import LABEL, TASK, Settings, is_harmless, learning_settings, parse_steps
+from app.analysis.series import Comparison, ExcludedRun, Group, SeedRun, join_seeds
+from app.analysis.settings import LABEL, TASK, Settings, is_irrelevant_for_learning, learning_settings, parse_steps
 from emtc_core.config.resolve import Value
 from emtc_core.errors import ConfigError
 from storage.engine import Database
@@ -23,7 +23,7 @@ from storage.runs.rows import RunRow, find_run
 Budget = int | Literal["common", "own"]
 """Env steps; "common": the largest number that all runs of a task reached; "own": the end of each run."""
 COMMON: Final = "common"
-OWN: Final = "own"
+OWN_END: Final = "own"
 LAMBDAS = ("embed.lambda_rcon", "embed.lambda_cl")
 AUGMENTATION = ("embed.p_mask", "embed.sigma")
 TAUS = ("gate.tau_start", "gate.tau_end")
@@ -36,21 +36,21 @@ _IGNORED_DIFFERENCES = frozenset({"seed", "preset"}) | TASK
 """Settings that may always differ between the runs of a study. The values of a preset are compared one by one."""
 
 
-def read_budget(text: object) -> Budget:
+def parse_budget(text: object) -> Budget:
     """Parse a budget of the command line, a link or a script: common, own, 20000, 0.8M.
 
     Raises:
         ValueError: If it is not a budget.
     """
-    if text in (COMMON, OWN):
-        return COMMON if text == COMMON else OWN
+    if text in (COMMON, OWN_END):
+        return COMMON if text == COMMON else OWN_END
     steps = parse_steps(str(text))
     if len(steps) != 1:
         raise ValueError(f"a budget is common, own or a number of env steps such as 20000 or 0.8M, got {text!r}")
     return steps[0]
 
 
-def reach(seed: Seed) -> int:
+def get_run_length(seed: SeedRun) -> int:
     """Return the length of a run [env steps]: its budget if it has finished, otherwise the steps trained so far."""
     lengths = [steps for steps in (seed.target_steps, seed.env_steps) if steps > 0]
     return min(lengths) if lengths else _last_step(seed)
@@ -58,10 +58,10 @@ def reach(seed: Seed) -> int:
 
 def list_budgets(comparison: Comparison) -> list[int]:
     """List the different lengths of the runs, ascending; equal lengths within the tolerance are listed once."""
-    return _distinct_lengths(map(reach, comparison.seeds))
+    return _distinct_lengths(map(get_run_length, comparison.seeds))
 
 
-def at_budget(comparison: Comparison, budget: Budget = COMMON) -> Comparison:
+def cut_to_budget(comparison: Comparison, budget: Budget = COMMON) -> Comparison:
     """Cut the curves of all runs to one budget per task.
 
     Args:
@@ -69,29 +69,29 @@ def at_budget(comparison: Comparison, budget: Budget = COMMON) -> Comparison:
         budget: The budget. Shorter runs than a given number of env steps are left out. With "own" no curve is cut;
             tasks with runs of different lengths are then marked in `Comparison.mixed`.
     """
-    if budget == OWN:
+    if budget == OWN_END:
         return _compare_at_own_ends(comparison)
 
-    def check_length(seed: Seed) -> str | None:
-        if not isinstance(budget, int) or reach(seed) * _TOLERANCE >= budget:
+    def check_length(seed: SeedRun) -> str | None:
+        if not isinstance(budget, int) or get_run_length(seed) * _TOLERANCE >= budget:
             return None
-        return f"has {reach(seed):,} of the {budget:,} env steps at which runs are compared"
+        return f"has {get_run_length(seed):,} of the {budget:,} env steps at which runs are compared"
 
     long_enough = _leave_out(comparison, check_length)
     budgets, last_steps = {}, {}
     for task, seeds in _by_task(long_enough.groups).items():
-        steps = budget if isinstance(budget, int) else min(map(reach, seeds))
+        steps = budget if isinstance(budget, int) else min(map(get_run_length, seeds))
         budgets[task] = steps
         # runs of this length may have their last evaluation a little after the budget
         last_steps[task] = _TOLERANCE * max(
-            [steps, *(_last_step(seed) for seed in seeds if reach(seed) <= steps * _TOLERANCE)]
+            [steps, *(_last_step(seed) for seed in seeds if get_run_length(seed) <= steps * _TOLERANCE)]
         )
 
-    def cut(seed: Seed) -> Seed:
+    def cut(seed: SeedRun) -> SeedRun:
         steps = budgets[seed.task]
         return seed if seed.target_steps <= steps * _TOLERANCE else seed.up_to(steps, last_steps[seed.task])
 
-    def check_evaluations(seed: Seed) -> str | None:
+    def check_evaluations(seed: SeedRun) -> str | None:
         return None if len(seed.curve.steps) else f"no evaluation up to {budgets[seed.task]:,} env steps"
 
     groups = tuple(_with_seeds(group, [cut(seed) for seed in group.seeds]) for group in long_enough.groups)
@@ -100,7 +100,7 @@ def at_budget(comparison: Comparison, budget: Budget = COMMON) -> Comparison:
     return replace(result, budget=" ".join(filter(None, sentences)), mixed=frozenset())
 
 
-def keep_usual_length(comparison: Comparison) -> Comparison:
+def select_usual_length(comparison: Comparison) -> Comparison:
     """Leave out the runs whose length is not the most frequent one of their task.
 
     Used for numbers of whole runs, which cannot be cut to a budget. Among equally frequent lengths the greatest counts.
@@ -110,10 +110,10 @@ def keep_usual_length(comparison: Comparison) -> Comparison:
         counts = {steps: sum(steps <= length <= steps * _TOLERANCE for length in lengths) for steps in lengths}
         return max(lengths, key=lambda steps: (counts[steps], steps))
 
-    usual = {task: find_usual(list(map(reach, seeds))) for task, seeds in _by_task(comparison.groups).items()}
+    usual = {task: find_usual(list(map(get_run_length, seeds))) for task, seeds in _by_task(comparison.groups).items()}
 
-    def check_length(seed: Seed) -> str | None:
-        steps, length = usual[seed.task], reach(seed)
+    def check_length(seed: SeedRun) -> str | None:
+        steps, length = usual[seed.task], get_run_length(seed)
         if length <= steps * _TOLERANCE and steps <= length * _TOLERANCE:
             return None
         return f"has {length:,} env steps; most runs of its map have {steps:,}"
@@ -122,10 +122,12 @@ def keep_usual_length(comparison: Comparison) -> Comparison:
 
 
 def _compare_at_own_ends(comparison: Comparison) -> Comparison:
-    lengths = {task: _distinct_lengths(map(reach, seeds)) for task, seeds in _by_task(comparison.groups).items()}
+    lengths = {
+        task: _distinct_lengths(map(get_run_length, seeds)) for task, seeds in _by_task(comparison.groups).items()
+    }
     mixed = {task: steps for task, steps in lengths.items() if len(steps) > 1}
     if not mixed:
-        return at_budget(comparison)
+        return cut_to_budget(comparison)
     ranges = "; ".join(f"{task} {steps[0]:,} to {steps[-1]:,}" for task, steps in mixed.items())
     warning = (
         f"RUNS OF DIFFERENT LENGTHS: each run is evaluated at its own end ({ranges} env steps), so the numbers are not "
@@ -141,8 +143,8 @@ def _list_imported(comparison: Comparison) -> str:
     return f"Imported, trained by another program: {'; '.join(names)}." if names else ""
 
 
-def _by_task(groups: Iterable[Group]) -> dict[str, list[Seed]]:
-    seeds: dict[str, list[Seed]] = {}
+def _by_task(groups: Iterable[Group]) -> dict[str, list[SeedRun]]:
+    seeds: dict[str, list[SeedRun]] = {}
     for group in groups:
         seeds.setdefault(group.variant.task, []).extend(group.seeds)
     return seeds
@@ -156,10 +158,10 @@ def _distinct_lengths(lengths: Iterable[int]) -> list[int]:
     return distinct
 
 
-def _leave_out(comparison: Comparison, find_reason: Callable[[Seed], str | None]) -> Comparison:
+def _leave_out(comparison: Comparison, find_reason: Callable[[SeedRun], str | None]) -> Comparison:
     """Leave out the runs for which there is a reason, and list them with it."""
     left_out = [
-        LeftOut(seed.id, f"{group.variant.label}; seed {seed.number}", reason)
+        ExcludedRun(seed.id, f"{group.variant.label}; seed {seed.seed_text}", reason)
         for group in comparison.groups
         for seed in group.seeds
         if (reason := find_reason(seed)) is not None
@@ -169,27 +171,27 @@ def _leave_out(comparison: Comparison, find_reason: Callable[[Seed], str | None]
     return replace(
         comparison,
         groups=tuple(group for group in groups if group.seeds),
-        left_out=(*comparison.left_out, *left_out),
+        left_out=(*comparison.excluded_runs, *left_out),
     )
 
 
-def _with_seeds(group: Group, seeds: Sequence[Seed]) -> Group:
+def _with_seeds(group: Group, seeds: Sequence[SeedRun]) -> Group:
     variant = replace(group.variant, run_ids=tuple(seed.id for seed in seeds))
     return Group(variant, tuple(seeds))
 
 
-def _last_step(seed: Seed) -> int:
+def _last_step(seed: SeedRun) -> int:
     return int(seed.curve.steps[-1]) if len(seed.curve.steps) else 0
 
 
-def _describe_budget(seeds: Sequence[Seed], budgets: Mapping[str, int], budget: Budget) -> str:
+def _describe_budget(seeds: Sequence[SeedRun], budgets: Mapping[str, int], budget: Budget) -> str:
     """Write the sentence of captions on the budget of each task and on the runs that are longer."""
     values = sorted(set(budgets.values()))
     if len(values) == 1:
         steps = f"{values[0]:,}"
     else:
         steps = "; ".join(f"{task} {task_steps:,}" for task, task_steps in budgets.items())
-    shortest = [seed.id for seed in seeds if reach(seed) <= budgets[seed.task] * _TOLERANCE]
+    shortest = [seed.id for seed in seeds if get_run_length(seed) <= budgets[seed.task] * _TOLERANCE]
     n_longer = len(seeds) - len(shortest)
     if not n_longer:
         return f"All runs at {steps} env steps." if len(values) == 1 else f"All runs at these env steps: {steps}."
@@ -240,7 +242,7 @@ def read_study(
     rate: RateName = AUTO,
     budget: Budget = COMMON,
 ) -> Comparison:
-    """Read the win rates of a study's runs and select the runs that count; see `join_seeds` and `at_budget`.
+    """Read the win rates of a study's runs and select the runs that count; see `join_seeds` and `cut_to_budget`.
 
     Args:
         db: An open database.
@@ -251,10 +253,10 @@ def read_study(
         budget: The budget of final numbers.
     """
     comparison = join_seeds(*read_rates(db, rows, rate), include_unfinished=include_unfinished, final=final)
-    return at_budget(comparison, budget) if final else comparison
+    return cut_to_budget(comparison, budget) if final else comparison
 
 
-def check_one_study(name: str, seeds: Sequence[Seed], keys: Iterable[str]) -> None:
+def check_one_study(name: str, seeds: Sequence[SeedRun], keys: Iterable[str]) -> None:
     """Check that the runs of a study differ only in the settings that it varies.
 
     Args:
@@ -271,7 +273,7 @@ def check_one_study(name: str, seeds: Sequence[Seed], keys: Iterable[str]) -> No
         reference = first.setdefault(seed.task, seed.settings)
         shared = reference.keys() & seed.settings.keys() - _IGNORED_DIFFERENCES - set(varied)
         for key in sorted(shared, key=lambda key: (key != BUDGET, key)):  # other settings follow from the budget
-            if seed.settings[key] != reference[key] and not is_harmless(key):
+            if seed.settings[key] != reference[key] and not is_irrelevant_for_learning(key):
                 rule = (
                     f"differs ({reference[key]} and {seed.settings[key]}), but {name} needs runs that differ only in "
                 )
@@ -279,9 +281,9 @@ def check_one_study(name: str, seeds: Sequence[Seed], keys: Iterable[str]) -> No
                 raise ConfigError(rule + ", ".join(varied), key=key, value=seed.settings[key], hint=hint)
 
 
-def group_seeds(seeds: Iterable[Seed], *keys: str) -> dict[tuple[Value, ...], list[Seed]]:
+def group_seeds(seeds: Iterable[SeedRun], *keys: str) -> dict[tuple[Value, ...], list[SeedRun]]:
     """Group runs by the values of settings, in ascending order: numbers, then text, then missing values."""
-    groups: dict[tuple[Value, ...], list[Seed]] = {}
+    groups: dict[tuple[Value, ...], list[SeedRun]] = {}
     for seed in seeds:
         groups.setdefault(tuple(seed.settings.get(key) for key in keys), []).append(seed)
 
@@ -291,7 +293,7 @@ def group_seeds(seeds: Iterable[Seed], *keys: str) -> dict[tuple[Value, ...], li
     return dict(sorted(groups.items(), key=lambda item: tuple(map(sort_key, item[0]))))
 
 
-def find_studies(seeds: Sequence[Seed], keys: Sequence[str], fits: Callable[[Seed], bool]) -> list[Seed]:
+def find_studies(seeds: Sequence[SeedRun], keys: Sequence[str], fits: Callable[[SeedRun], bool]) -> list[SeedRun]:
     """Select the runs that belong to a study of `keys`.
 
     Args:
@@ -302,14 +304,14 @@ def find_studies(seeds: Sequence[Seed], keys: Sequence[str], fits: Callable[[See
     Returns:
         Groups of runs that differ only in `keys` and the seed, and have at least two values of `keys`.
     """
-    studies: dict[tuple[tuple[str, Value], ...], list[Seed]] = {}
+    studies: dict[tuple[tuple[str, Value], ...], list[SeedRun]] = {}
     for seed in filter(fits, seeds):
         shared = {key: value for key, value in learning_settings(seed.settings).items() if key not in keys}
         studies.setdefault(tuple(sorted(shared.items())), []).append(seed)
     return [seed for study in studies.values() if len(group_seeds(study, *keys)) > 1 for seed in study]
 
 
-def tell_left_out(left_out: Sequence[LeftOut]) -> str:
+def describe_left_out(left_out: Sequence[ExcludedRun]) -> str:
     """Write the sentence of a caption on runs that were left out; empty if there are none."""
     if not left_out:
         return ""

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.analysis.format import number
+from app.analysis.format import format_number
 from app.analysis.quantities import name_outcome
 from emtc_core.envs.base import Scene, empty_scene, is_picture
 from emtc_core.envs.registry import make_scene
 from emtc_core.errors import EmtcError
-from storage.models import PLAYBACKS_AT_MOST
+from storage.models import MAX_PLAYBACKS
 from storage.queries.episodes import Trajectory
 
 _log = logging.getLogger(__name__)
@@ -27,10 +27,10 @@ def name_episode(config: Mapping[str, Any], trajectory: Trajectory, *, training:
     """Name an episode with its outcome: "Training episode 12, won, return 18.5"."""
     kind = "Training episode"
     if not training:
-        is_playback = trajectory.episode >= PLAYBACKS_AT_MOST
+        is_playback = trajectory.episode >= MAX_PLAYBACKS
         kind = f"{'Requested' if is_playback else 'Evaluation'} at step {trajectory.env_step}, episode"
     outcome = name_outcome(config, won=trajectory.won, episode_return=trajectory.episode_return)
-    return f"{kind} {trajectory.episode}, {outcome}, return {number(trajectory.episode_return)}"
+    return f"{kind} {trajectory.episode}, {outcome}, return {format_number(trajectory.episode_return)}"
 
 
 def draw_scene(env: str, map: str, states: NDArray[np.float32], actions: NDArray[np.int64] | None = None) -> Scene:

@@ -12,9 +12,9 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 
 from app.analysis.aggregates import Curve
-from app.analysis.intervals import Rate, Values
+from app.analysis.intervals import BinomialScale, Values
 from app.analysis.quantities import WIN_RATE, Quantity
-from app.analysis.series import Comparison, Seed
+from app.analysis.series import Comparison, SeedRun
 
 FinalRule = Literal["last-tenth", "last"]
 FINAL_RULES: tuple[FinalRule, ...] = get_args(FinalRule)
@@ -25,9 +25,9 @@ FINAL_MEANINGS: dict[FinalRule, str] = {
     "last": "win rate of the last evaluation only",
 }
 
-MADE_IT = 0.9
+HIGH_WIN_RATE = 0.9
 """A run has reached a high win rate at its first evaluation of at least this value."""
-FALLEN = 0.5
+LOW_WIN_RATE = 0.5
 """A later evaluation below this value is a fall."""
 DEFAULT_EPISODES = 16
 """Episodes per evaluation of a run that does not state them (an imported run)."""
@@ -36,12 +36,12 @@ _MAX_LISTED = 5
 
 
 class Falls(NamedTuple):
-    """Number of falls after a run's first evaluation of at least `MADE_IT`."""
+    """Number of falls after a run's first evaluation of at least `HIGH_WIN_RATE`."""
 
     falls: int
-    """Evaluations below `FALLEN`."""
+    """Evaluations below `LOW_WIN_RATE`."""
     after: int
-    """All evaluations after the first one of at least `MADE_IT`."""
+    """All evaluations after the first one of at least `HIGH_WIN_RATE`."""
 
     @property
     def share(self) -> float:
@@ -49,17 +49,18 @@ class Falls(NamedTuple):
         return self.falls / self.after if self.after else np.nan
 
 
-def select_last_tenth(seed: Seed) -> Values:
+def select_last_tenth(seed: SeedRun) -> Values:
     """Select the evaluations after nine tenths of the budget."""
     if not seed.budget:
         return np.empty(0)
     return seed.curve.values[10 * seed.curve.steps > 9 * seed.budget]
 
 
-def final_rate(seed: Seed, rule: FinalRule) -> float:
+def compute_final_rate(seed: SeedRun, rule: FinalRule) -> float:
     """Compute the win rate at the end of a run; NaN without an evaluation.
 
-    A run without an evaluation in the last tenth of its budget gets the win rate of its last evaluation; `tell_without`
+    A run without an evaluation in the last tenth of its budget gets the win rate of its last evaluation;
+    `list_runs_without_last_tenth`
     lists these runs.
     """
     values = select_last_tenth(seed) if rule == LAST_TENTH else seed.curve.values[-1:]
@@ -68,33 +69,33 @@ def final_rate(seed: Seed, rule: FinalRule) -> float:
     return round(float(values.mean()), _DIGITS) if len(values) else np.nan
 
 
-def final_rates(seeds: Sequence[Seed], rule: FinalRule) -> Values:
+def compute_final_rates(seeds: Sequence[SeedRun], rule: FinalRule) -> Values:
     """Compute the win rate at the end of each run."""
-    return np.array([final_rate(seed, rule) for seed in seeds], np.float64)
+    return np.array([compute_final_rate(seed, rule) for seed in seeds], np.float64)
 
 
 def count_falls(curve: Curve) -> Falls | None:
     """Count the evaluations below .5 after the first one of at least .9; None if no evaluation reaches .9."""
-    high = np.flatnonzero(curve.values >= MADE_IT)
+    high = np.flatnonzero(curve.values >= HIGH_WIN_RATE)
     if not len(high):
         return None
     after = curve.values[high[0] + 1 :]
-    return Falls(int((after < FALLEN).sum()), len(after))
+    return Falls(int((after < LOW_WIN_RATE).sum()), len(after))
 
 
-def title_final(rule: FinalRule, of: Quantity = WIN_RATE) -> str:
+def get_final_title(rule: FinalRule, of: Quantity = WIN_RATE) -> str:
     """Return the title of the final number: "final robust win rate"."""
     return FINAL_NAMES[rule].replace(WIN_RATE.title, of.title)
 
 
 def name_final(rule: FinalRule, *, unit: str = "", of: Quantity = WIN_RATE) -> str:
     """Return the title of the final number with its definition, for tables that are read by a program."""
-    return f"{title_final(rule, of)}{f' [{unit}]' if unit else ''} ({_define(rule, of)})"
+    return f"{get_final_title(rule, of)}{f' [{unit}]' if unit else ''} ({_define(rule, of)})"
 
 
-def define_final(seeds: Sequence[Seed], rule: FinalRule, *, unit: str = "", of: Quantity = WIN_RATE) -> str:
+def define_final(seeds: Sequence[SeedRun], rule: FinalRule, *, unit: str = "", of: Quantity = WIN_RATE) -> str:
     """Define the final number of these runs, with the number of evaluations in the mean."""
-    name = f"{title_final(rule, of)}{f' [{unit}]' if unit else ''}"
+    name = f"{get_final_title(rule, of)}{f' [{unit}]' if unit else ''}"
     counts = sorted({n for seed in seeds if (n := len(select_last_tenth(seed)))})
     if rule != LAST_TENTH or not counts:
         n = ""
@@ -106,7 +107,7 @@ def define_final(seeds: Sequence[Seed], rule: FinalRule, *, unit: str = "", of: 
 
 
 def caption_final(
-    seeds: Sequence[Seed],
+    seeds: Sequence[SeedRun],
     rule: FinalRule,
     *sentences: str,
     unit: str = "",
@@ -126,13 +127,17 @@ def caption_final(
     Returns:
         The caption, and the sentences of it that a CSV file needs, because its columns do not contain them.
     """
-    without, note = tell_without(seeds, rule, of), at.quantity.note
+    without, note = list_runs_without_last_tenth(seeds, rule, of), at.quantity.note
     definition = define_final(seeds, rule, unit=unit, of=of)
     first = f"{definition[:1].upper()}{definition[1:]}."
-    return " ".join(filter(None, (first, note, at.budget, *sentences, without))), [note, at.unequal, without]
+    return " ".join(filter(None, (first, note, at.budget_note, *sentences, without))), [
+        note,
+        at.budget_if_unequal,
+        without,
+    ]
 
 
-def tell_without(seeds: Sequence[Seed], rule: FinalRule, of: Quantity = WIN_RATE) -> str:
+def list_runs_without_last_tenth(seeds: Sequence[SeedRun], rule: FinalRule, of: Quantity = WIN_RATE) -> str:
     """List the runs without an evaluation (or report) in the last tenth of their budget; empty if there are none."""
     without = [seed for seed in seeds if not len(select_last_tenth(seed)) and len(seed.curve.steps)]
     if rule != LAST_TENTH or not without:
@@ -152,7 +157,7 @@ def _define(rule: FinalRule, of: Quantity) -> str:
     return meaning if of.key == WIN_RATE.key else f"{meaning}, each the {of.meaning}"
 
 
-def rate_of(seeds: Sequence[Seed], *, top: float = 1.0, evaluations: float | Values = 1) -> Rate:
+def make_scale(seeds: Sequence[SeedRun], *, top: float = 1.0, evaluations: float | Values = 1) -> BinomialScale:
     """Return the binomial scale of win rates of these runs.
 
     Args:
@@ -160,27 +165,31 @@ def rate_of(seeds: Sequence[Seed], *, top: float = 1.0, evaluations: float | Val
         top: Value of a win rate of 1: 1 for fractions, 100 for percent.
         evaluations: Number of evaluations in the mean of each value.
     """
-    return Rate(top, min((episodes_of(seed) for seed in seeds), default=DEFAULT_EPISODES) * evaluations)
+    return BinomialScale(top, min((get_eval_episodes(seed) for seed in seeds), default=DEFAULT_EPISODES) * evaluations)
 
 
-def rate_of_final(seeds: Sequence[Seed], rule: FinalRule, *, top: float = 1.0, of: Quantity = WIN_RATE) -> Rate:
+def make_final_scale(
+    seeds: Sequence[SeedRun], rule: FinalRule, *, top: float = 1.0, of: Quantity = WIN_RATE
+) -> BinomialScale:
     """Return the binomial scale of the final win rates, with the smallest number of evaluations in any of the means.
 
     A report of the training win rate counts as one episode, the minimum that it can contain.
     """
     counts = (max(1, len(select_last_tenth(seed))) if rule == LAST_TENTH else 1 for seed in seeds)
     evaluations = min(counts, default=1)
-    return rate_of(seeds, top=top, evaluations=evaluations) if of.counts_episodes else Rate(top, evaluations)
+    return (
+        make_scale(seeds, top=top, evaluations=evaluations) if of.counts_episodes else BinomialScale(top, evaluations)
+    )
 
 
-def rate_of_mu_w(seeds: Sequence[Seed], steps: float | Values, of: Quantity = WIN_RATE) -> Rate:
+def make_mu_w_scale(seeds: Sequence[SeedRun], steps: float | Values, of: Quantity = WIN_RATE) -> BinomialScale:
     """Return the binomial scale of mu_w at env steps [T], the average of all evaluations or reports up to there."""
     counts = [np.searchsorted(seed.curve.steps, steps, side="right") for seed in seeds]
     evaluations = np.maximum(1.0, np.min(counts, axis=0))
-    return rate_of(seeds, evaluations=evaluations) if of.counts_episodes else Rate(episodes=evaluations)
+    return make_scale(seeds, evaluations=evaluations) if of.counts_episodes else BinomialScale(episodes=evaluations)
 
 
-def rate_of_whole_mu_w(seeds: Sequence[Seed], share: float = 1.0, of: Quantity = WIN_RATE) -> Rate:
+def make_mu_w_scale_at_fraction(seeds: Sequence[SeedRun], share: float = 1.0, of: Quantity = WIN_RATE) -> BinomialScale:
     """Return the binomial scale of mu_w at a fraction of the training.
 
     Args:
@@ -189,19 +198,19 @@ def rate_of_whole_mu_w(seeds: Sequence[Seed], share: float = 1.0, of: Quantity =
         of: The win rate.
     """
     evaluations = max(1.0, share * min((len(seed.curve.steps) for seed in seeds), default=1))
-    return rate_of(seeds, evaluations=evaluations) if of.counts_episodes else Rate(episodes=evaluations)
+    return make_scale(seeds, evaluations=evaluations) if of.counts_episodes else BinomialScale(episodes=evaluations)
 
 
-def rate_of_curve(quantity: Quantity, seeds: Sequence[Seed], steps: Values) -> Rate | None:
+def make_curve_scale(quantity: Quantity, seeds: Sequence[SeedRun], steps: Values) -> BinomialScale | None:
     """Return the binomial scale of a quantity at env steps [T]; None if its values are not fractions."""
     if not quantity.is_share:
         return None
     if quantity.is_time_average:
-        return rate_of_mu_w(seeds, steps, quantity)
-    return rate_of(seeds) if quantity.counts_episodes else Rate()
+        return make_mu_w_scale(seeds, steps, quantity)
+    return make_scale(seeds) if quantity.counts_episodes else BinomialScale()
 
 
-def episodes_of(seed: Seed) -> float:
+def get_eval_episodes(seed: SeedRun) -> float:
     """Return the number of episodes per evaluation of a run."""
     episodes = seed.settings.get("eval.episodes")
     return float(episodes) if isinstance(episodes, int | float) and episodes > 0 else DEFAULT_EPISODES

@@ -13,16 +13,16 @@ import numpy as np
 import pandas as pd
 
 from app.analysis import collapse
-from app.analysis.aggregates import mu_w
-from app.analysis.comparable import keep_usual_length
-from app.analysis.finals import LAST_TENTH, count_falls, final_rate, rate_of_final, rate_of_mu_w
-from app.analysis.intervals import Rate
+from app.analysis.aggregates import compute_mu_w
+from app.analysis.comparable import select_usual_length
+from app.analysis.finals import LAST_TENTH, compute_final_rate, count_falls, make_final_scale, make_mu_w_scale
+from app.analysis.intervals import BinomialScale
 from app.analysis.quantities import ROBUST, WIN_RATE, find_quantity
-from app.analysis.series import Comparison, Seed, join_seeds, read_seeds, seed_number
+from app.analysis.series import Comparison, SeedRun, get_seed, join_seeds, read_seeds
 from app.analysis.significance import (
     Difference,
     Verdict,
-    adjust_p,
+    adjust_p_values,
     compare_seeds,
     decide,
     pool_differences,
@@ -49,13 +49,13 @@ from app.analysis.study_plans import (
     REMOVED,
     REMOVED_WHOLE,
     UNPLANNED,
-    Arm,
     Claim,
     Measure,
     StudyPlan,
+    StudyVariant,
 )
 from storage.engine import Database
-from storage.queries.gate import closed_by_outcome, gate_parts, removed_after_first_win
+from storage.queries.gate import compute_gate_by_run_part, compute_removed_after_first_win, count_closed_by_outcome
 from storage.queries.memory import find_embedding, get_snapshot, list_snapshots
 from storage.runs.rows import RunRow
 from storage.runs.sweeps import list_sweeps
@@ -128,7 +128,7 @@ class StudyFindings(StudyRuns):
     findings: tuple[Finding, ...]
 
 
-def find_all(db: Database, rows: Sequence[RunRow]) -> list[StudyFindings]:
+def compute_findings(db: Database, rows: Sequence[RunRow]) -> list[StudyFindings]:
     """Compute the findings of all plans to which these runs belong; see `read_studies`."""
     return [measure_study(db, study) for study in read_studies(db, rows)]
 
@@ -160,7 +160,7 @@ def measure_study(db: Database, study: StudyRuns) -> StudyFindings:
     commits = {row.id: _get_commit(row) for row in study.rows}
     findings: list[Finding] = []
     for claim in plan.claims:
-        for first, second in (*claim.pairs, *claim.others):
+        for first, second in (*claim.pairs, *claim.other_pairs):
             for measure in claim.measures:
                 by_task = [
                     finding
@@ -198,7 +198,7 @@ def read_win_rates(db: Database, study: StudyRuns) -> list[Comparison]:
 
 
 def measure_runs(
-    db: Database, rows: Sequence[RunRow], seeds: Sequence[Seed], measures: Collection[Measure] = MEASURES
+    db: Database, rows: Sequence[RunRow], seeds: Sequence[SeedRun], measures: Collection[Measure] = MEASURES
 ) -> dict[str, Numbers]:
     """Compute the measures of runs, by key of the measure and run id; runs without a number are missing.
 
@@ -221,19 +221,19 @@ def measure_runs(
     }
     ids = [row.id for row in rows]
     numbers: dict[str, Numbers] = {
-        MU_W.key: {seed.id: float(mu_w(seed.curve)[-1]) for seed in rated},
-        FINAL.key: {seed.id: final_rate(seed, LAST_TENTH) for seed in rated},
-        MU_W_GREEDY.key: {seed.id: float(mu_w(seed.curve)[-1]) for seed in seeds},
-        FINAL_GREEDY.key: {seed.id: final_rate(seed, LAST_TENTH) for seed in seeds},
+        MU_W.key: {seed.id: float(compute_mu_w(seed.curve)[-1]) for seed in rated},
+        FINAL.key: {seed.id: compute_final_rate(seed, LAST_TENTH) for seed in rated},
+        MU_W_GREEDY.key: {seed.id: float(compute_mu_w(seed.curve)[-1]) for seed in seeds},
+        FINAL_GREEDY.key: {seed.id: compute_final_rate(seed, LAST_TENTH) for seed in seeds},
         FALLS.key: {run_id: float(count.falls) for run_id, count in falls.items()},
         Q_ERROR.key: _select_finite({run_id: np.abs(error).mean() for run_id, error in q_errors.items() if len(error)}),
         OVERESTIMATION.key: _select_finite({run_id: error.mean() for run_id, error in q_errors.items() if len(error)}),
-        REMOVED.key: removed_after_first_win(db, ids),
+        REMOVED.key: compute_removed_after_first_win(db, ids),
         REMOVED_WHOLE.key: {row.id: row.gate_removed for row in rows if row.gate_removed is not None},
     }
     for frame, ratio, rise in (
-        (gate_parts(db, ids, PARTS), DELTA_RATIO_WHOLE, BETA_RISE_WHOLE),
-        (gate_parts(db, ids, PARTS, from_first_win=True), DELTA_RATIO, BETA_RISE),
+        (compute_gate_by_run_part(db, ids, PARTS), DELTA_RATIO_WHOLE, BETA_RISE_WHOLE),
+        (compute_gate_by_run_part(db, ids, PARTS, from_first_win=True), DELTA_RATIO, BETA_RISE),
     ):
         delta_ends = _read_pairs(frame, "delta_mem", "part", (0, PARTS - 1))
         beta_ends = _read_pairs(frame, "beta", "part", (0, PARTS - 1))
@@ -241,7 +241,7 @@ def measure_runs(
             {run_id: np.log(last / first) for run_id, (first, last) in delta_ends.items()}
         )
         numbers[rise.key] = _select_finite({run_id: last - first for run_id, (first, last) in beta_ends.items()})
-    steps = closed_by_outcome(db, ids)
+    steps = count_closed_by_outcome(db, ids)
     closed = _read_pairs(steps.assign(fraction=steps["closed"] / steps["steps"]), "fraction", "won", (False, True))
     numbers[CLOSED_MORE.key] = _select_finite({run_id: lost - won for run_id, (lost, won) in closed.items()})
     if set(_EMBEDDING_MEASURES) & set(measures):
@@ -249,23 +249,23 @@ def measure_runs(
     return numbers
 
 
-def predict_returns(db: Database, row: RunRow) -> Numbers:
+def compute_return_r2(db: Database, row: RunRow) -> Numbers:
     """Compute the R² of H at a run's last snapshot by embedder: `OWN` and the stored newly fitted ones."""
     snapshots = list_snapshots(db, row.id)["id"]
     if not len(snapshots):
         return {}
     snapshot = get_snapshot(db, int(snapshots.iloc[-1]))
     space: Literal["raw", "normalized"] = "raw" if row.config["memory"].get("delta_space") == "raw" else "normalized"
-    r2 = {OWN: collapse.predict_returns(snapshot, delta_space=space)}
+    r2 = {OWN: collapse.compute_return_r2(snapshot, delta_space=space)}
     for kind in EMBEDDERS[1:]:
         if fitted := find_embedding(db, snapshot.id, kind, seed=0):
-            r2[kind] = collapse.predict_returns(snapshot, delta_space=space, embedding=fitted.coordinates)
+            r2[kind] = collapse.compute_return_r2(snapshot, delta_space=space, embedding=fitted.coordinates)
     return r2
 
 
 def _read_study(db: Database, plan: StudyPlan, rows: Sequence[RunRow], planned: Sequence[str]) -> StudyRuns:
     """Select the runs of one plan; `planned` are the names of its planned runs."""
-    comparison = keep_usual_length(join_seeds(read_seeds(db, rows), final=True))
+    comparison = select_usual_length(join_seeds(read_seeds(db, rows), final=True))
     ids = {seed.id for seed in comparison.seeds}
     included = [row for row in rows if row.id in ids]
     names = {row.name for row in included}
@@ -292,25 +292,25 @@ def _get_commit(row: RunRow) -> str:
     return str(row.versions.get("commit") or NO_COMMIT)
 
 
-def _make_scales(seeds: Sequence[Seed]) -> dict[tuple[str, str], Rate]:
+def _make_scales(seeds: Sequence[SeedRun]) -> dict[tuple[str, str], BinomialScale]:
     """Make the binomial scales of the win rates, by task and key of the measure."""
-    scales: dict[tuple[str, str], Rate] = {}
+    scales: dict[tuple[str, str], BinomialScale] = {}
     for task in {seed.task for seed in seeds}:
         task_seeds = [seed for seed in seeds if seed.task == task]
         shortest = np.float64(min(seed.curve.steps[-1] for seed in task_seeds))
-        scales[task, FINAL.key] = scales[task, FINAL_GREEDY.key] = rate_of_final(task_seeds, LAST_TENTH)
-        scales[task, MU_W.key] = scales[task, MU_W_GREEDY.key] = rate_of_mu_w(task_seeds, shortest)
+        scales[task, FINAL.key] = scales[task, FINAL_GREEDY.key] = make_final_scale(task_seeds, LAST_TENTH)
+        scales[task, MU_W.key] = scales[task, MU_W_GREEDY.key] = make_mu_w_scale(task_seeds, shortest)
     return scales
 
 
 def _make_finding(
     claim: Claim,
     task: str,
-    pair: tuple[Arm, Arm | None],
+    pair: tuple[StudyVariant, StudyVariant | None],
     measure: Measure,
     numbers: Numbers,
     comparison: Comparison,
-    scales: Mapping[tuple[str, str], Rate],
+    scales: Mapping[tuple[str, str], BinomialScale],
     commits: Mapping[str, str],
 ) -> Finding | None:
     """Compare two variants, or one variant with 0, on one task; None if a variant has no run with this measure."""
@@ -321,7 +321,7 @@ def _make_finding(
     ]
     if not all(runs_by_arm):
         return None
-    values = [{seed_number(run): numbers[run.id] for run in runs} for runs in runs_by_arm]
+    values = [{get_seed(run): numbers[run.id] for run in runs} for runs in runs_by_arm]
     improvement = np.nan
     if second:
         x, y = (claim.sign * np.array(list(by_seed.values())) for by_seed in values)
@@ -332,7 +332,7 @@ def _make_finding(
         first.name,
         second.name if second else "",
         measure,
-        compare_seeds(*values, rate=scales.get((task, measure.key))),
+        compare_seeds(*values, scale=scales.get((task, measure.key))),
         improvement,
         commits=tuple(dict.fromkeys(commits[run.id] for runs in runs_by_arm for run in runs)),
         decides=pair in claim.pairs,
@@ -346,7 +346,7 @@ def _pool(findings: Sequence[Finding]) -> Finding:
         first,
         task=ALL_TASKS,
         difference=pool_differences(
-            [finding.difference for finding in findings], Rate() if first.measure.is_rate else None
+            [finding.difference for finding in findings], BinomialScale() if first.measure.is_rate else None
         ),
         improvement=float(np.mean([finding.improvement for finding in findings])),
         commits=tuple(dict.fromkeys(commit for finding in findings for commit in finding.commits)),
@@ -356,14 +356,14 @@ def _pool(findings: Sequence[Finding]) -> Finding:
 def _adjust(findings: Sequence[Finding]) -> list[Finding]:
     """Adjust the p values of the primary measures; each task is one family of tests."""
     primary = [i for i, finding in enumerate(findings) if finding.is_primary]
-    p_values = adjust_p([findings[i].difference.p for i in primary], [findings[i].task for i in primary])
+    p_values = adjust_p_values([findings[i].difference.p for i in primary], [findings[i].task for i in primary])
     adjusted = dict(zip(primary, p_values, strict=True))
     return [replace(finding, adjusted_p=adjusted.get(i, np.nan)) for i, finding in enumerate(findings)]
 
 
 def _measure_embeddings(db: Database, rows: Sequence[RunRow]) -> dict[str, Numbers]:
     """Compute the R² of H with the run's embedder, and its differences between newly fitted embedders."""
-    r2 = {row.id: predict_returns(db, row) for row in rows}
+    r2 = {row.id: compute_return_r2(db, row) for row in rows}
     own, tcse, dcae, random = (
         {run_id: values[kind] for run_id, values in r2.items() if kind in values} for kind in EMBEDDERS
     )

@@ -6,7 +6,7 @@ from math import isfinite
 MISSING = "–"
 
 
-def number(value: float | None, digits: int = 3) -> str:
+def format_number(value: float | None, digits: int = 3) -> str:
     """Write a number with `digits` significant digits: 0.00123, 4.57, 1,234, 2.05M."""
     if value is None or not isfinite(value):
         return MISSING
@@ -20,22 +20,22 @@ def number(value: float | None, digits: int = 3) -> str:
     return f"{value:.{digits}g}" if size >= 1e-4 else f"{value:.1e}"
 
 
-def count(value: float | None) -> str:
+def format_count(value: float | None) -> str:
     """Write a whole number with thousands separators."""
     return MISSING if value is None or not isfinite(value) else f"{int(value):,}"
 
 
-def runs_of(number: int) -> str:
+def format_run_count(number: int) -> str:
     """Write a number of runs: 1 run, 12 runs."""
-    return "1 run" if number == 1 else f"{count(number)} runs"
+    return "1 run" if number == 1 else f"{format_count(number)} runs"
 
 
-def percent(value: float | None, digits: int = 0) -> str:
+def format_percent(value: float | None, digits: int = 0) -> str:
     """Write a fraction as a percentage."""
     return MISSING if value is None or not isfinite(value) else f"{100 * value:.{digits}f} %"
 
 
-def duration(seconds: float | None) -> str:
+def format_duration(seconds: float | None) -> str:
     """Write a duration with its two largest units: 45 s, 3 min 20 s, 2 h 05 min, 3 d 4 h."""
     if seconds is None or not isfinite(seconds):
         return MISSING
@@ -51,7 +51,7 @@ def duration(seconds: float | None) -> str:
     return f"{hours // 24} d {hours % 24} h"
 
 
-def size(n_bytes: float) -> str:
+def format_size(n_bytes: float) -> str:
     """Write a size in bytes: 340 kB, 12 MB, 1.4 GB."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if n_bytes >= scale:
@@ -59,12 +59,12 @@ def size(n_bytes: float) -> str:
     return f"{n_bytes:.0f} B"
 
 
-def clock(moment: datetime | None) -> str:
+def format_time(moment: datetime | None) -> str:
     """Write a time in UTC to the second."""
-    return MISSING if moment is None else f"{aware(moment).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
+    return MISSING if moment is None else f"{add_utc(moment).astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
-def aware(moment: datetime) -> datetime:
+def add_utc(moment: datetime) -> datetime:
     """Add the time zone UTC to a time without one; the database stores UTC."""
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 

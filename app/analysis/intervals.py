@@ -45,7 +45,7 @@ _MEDIAN_VARIANCE_RATIO = np.pi / 2
 
 
 @dataclass(frozen=True)
-class Rate:
+class BinomialScale:
     """Scale of binomial values: each value is `top` times the fraction of won episodes.
 
     `episodes` is the number of episodes per value; inf if it is unknown.
@@ -56,32 +56,34 @@ class Rate:
 
 
 @dataclass(frozen=True)
-class Claim:
+class IntervalLabel:
     """Label of an interval: its method and its measured coverage [%] for 3 to 10 seeds."""
 
     method: str
-    least: int = 95
-    most: int = 95
-    fails: str = ""
+    min_coverage: int = 95
+    max_coverage: int = 95
+    worst_case: str = ""
     """Population with the lowest coverage."""
 
     def __str__(self) -> str:
-        coverage = "" if self.least == self.most else f"; covers {self.least} to {self.most} %"
-        return f"95 % interval ({self.method}{coverage}{f', least {self.fails}' if self.fails else ''})"
+        coverage = (
+            "" if self.min_coverage == self.max_coverage else f"; covers {self.min_coverage} to {self.max_coverage} %"
+        )
+        return f"95 % interval ({self.method}{coverage}{f', least {self.worst_case}' if self.worst_case else ''})"
 
 
-CLAIMS: dict[tuple[Center, bool], Claim] = {
-    ("mean", False): Claim("Student's t"),
-    ("iqm", False): Claim("Yuen's t"),
-    ("median", False): Claim("t of the median"),
-    ("mean", True): Claim("Wilson's score with Student's t", 86, 100, "if one seed in five is stuck"),
-    ("iqm", True): Claim("Wilson's score with Yuen's t", 51, 100, "if one seed in five is stuck"),
-    ("median", True): Claim("t of the median", 93, 100),
+INTERVAL_LABELS: dict[tuple[Center, bool], IntervalLabel] = {
+    ("mean", False): IntervalLabel("Student's t"),
+    ("iqm", False): IntervalLabel("Yuen's t"),
+    ("median", False): IntervalLabel("t of the median"),
+    ("mean", True): IntervalLabel("Wilson's score with Student's t", 86, 100, "if one seed in five is stuck"),
+    ("iqm", True): IntervalLabel("Wilson's score with Yuen's t", 51, 100, "if one seed in five is stuck"),
+    ("median", True): IntervalLabel("t of the median", 93, 100),
 }
 """Key: center, and whether the values are fractions. Measured by `emtc bench coverage`."""
 
 
-def center_of(values: Values, center: Center, axis: int = 0) -> Values:
+def compute_center(values: Values, center: Center, axis: int = 0) -> Values:
     """Compute the mean, median or interquartile mean over seeds along `axis`."""
     if center == "mean":
         return values.mean(axis=axis)
@@ -93,32 +95,34 @@ def center_of(values: Values, center: Center, axis: int = 0) -> Values:
     return np.where(np.isnan(values).any(axis=axis), np.nan, ordered[cut : n - cut].mean(axis=0))
 
 
-def interval_over_seeds(values: Values, center: Center, rate: Rate | None = None) -> tuple[Values, Values]:
+def compute_interval(values: Values, center: Center, scale: BinomialScale | None = None) -> tuple[Values, Values]:
     """Compute the 95 % confidence interval of the center of the population of seeds.
 
     Args:
         values: [seeds, ...], at least two seeds.
         center: Statistic that the interval is for.
-        rate: Binomial scale of the values; None if they are not fractions.
+        scale: Binomial scale of the values; None if they are not fractions.
     """
-    estimate = center_of(values, center)
+    estimate = compute_center(values, center)
     variance, dof = _estimate_variance(values, center)
     quantile = float(stdtrit(dof, (1 + LEVEL) / 2))
-    if rate is None:
+    if scale is None:
         return estimate - quantile * np.sqrt(variance), estimate + quantile * np.sqrt(variance)
-    fraction, variance = np.clip(estimate / rate.top, 0, 1), variance / rate.top**2
+    fraction, variance = np.clip(estimate / scale.top, 0, 1), variance / scale.top**2
     if center == "median":
-        floor = _MEDIAN_VARIANCE_RATIO * compute_binomial_variance(fraction, len(values) * rate.episodes)
+        floor = _MEDIAN_VARIANCE_RATIO * compute_binomial_variance(fraction, len(values) * scale.episodes)
         half = quantile * np.sqrt(np.maximum(variance, floor))
-        return rate.top * np.clip(fraction - half, 0, 1), rate.top * np.clip(fraction + half, 0, 1)
-    max_n = len(values) * np.minimum(rate.episodes, MAX_EPISODES_PER_SEED)
+        return scale.top * np.clip(fraction - half, 0, 1), scale.top * np.clip(fraction + half, 0, 1)
+    max_n = len(values) * np.minimum(scale.episodes, MAX_EPISODES_PER_SEED)
     with np.errstate(divide="ignore", invalid="ignore"):
         effective_n = np.where(variance > 0, fraction * (1 - fraction) / variance, max_n)
-    low, high = score_interval(fraction, np.clip(effective_n, 1, max_n), quantile)
-    return rate.top * low, rate.top * high
+    low, high = compute_score_interval(fraction, np.clip(effective_n, 1, max_n), quantile)
+    return scale.top * low, scale.top * high
 
 
-def score_interval(share: Values, n: float | Values, quantile: float = NORMAL_QUANTILE) -> tuple[Values, Values]:
+def compute_score_interval(
+    share: Values, n: float | Values, quantile: float = NORMAL_QUANTILE
+) -> tuple[Values, Values]:
     """Compute the confidence interval of a probability (Wilson 1927); NaN where n is 0.
 
     Args:
@@ -133,10 +137,10 @@ def score_interval(share: Values, n: float | Values, quantile: float = NORMAL_QU
     return np.clip(middle - half, 0, 1), np.clip(middle + half, 0, 1)
 
 
-def wilson_interval(wins: Values, n: Values) -> tuple[Values, Values]:
+def compute_wilson_interval(wins: Values, n: Values) -> tuple[Values, Values]:
     """Compute the 95 % confidence interval of a win probability from `wins` in n episodes; NaN where n is 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
-        return score_interval(wins / n, n)
+        return compute_score_interval(wins / n, n)
 
 
 def compute_binomial_variance(share: float | Values, played: float | Values) -> Values:

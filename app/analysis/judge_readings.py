@@ -22,14 +22,14 @@ from joblib import Parallel, delayed
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from app.analysis.provenance import digest_of_core, library_versions
+from app.analysis.provenance import hash_core, library_versions
 from emtc_core.config.resolve import config_from_stored, flatten, resolve
 from emtc_core.config.run import PresetName, RunConfig
 from emtc_core.envs.base import EnvInfo
 from emtc_core.envs.registry import get_env_info
 from emtc_core.errors import ConfigError
 from emtc_core.rollout.episode import Episode
-from emtc_core.training.readings import ReadingPoint, find_shared, read_together
+from emtc_core.training.readings import ReadingPoint, group_by_memory, replay_readings
 from storage.engine import Database, is_read_only, open_database
 from storage.files.places import local_folder
 from storage.queries.episodes import iter_trajectories, list_episodes
@@ -51,7 +51,7 @@ _GroupResults = Iterator[tuple[int, list[list[ReadingPoint]]]]
 
 
 @dataclass(frozen=True)
-class Reading:
+class GateReading:
     """One reading of the paper, evaluated at several points of a run."""
 
     name: str
@@ -88,7 +88,7 @@ class ReadingCache:
             temporary.replace(file)
 
     def _file(self, config: RunConfig, points: int) -> Path:
-        inputs = [self._key, points, flatten(config), library_versions(), digest_of_core()]
+        inputs = [self._key, points, flatten(config), library_versions(), hash_core()]
         digest = blake2b(json.dumps(inputs, sort_keys=True).encode(), digest_size=8).hexdigest()
         return self._folder / f"gate-reading-{self._key[1]}-{config.preset}-{digest}.json"
 
@@ -105,7 +105,7 @@ class _RecordedRun:
     def evaluate(self, configs: Sequence[RunConfig], on_fraction: Callable[[float], None]) -> list[list[ReadingPoint]]:
         """Evaluate the episodes by readings that share one memory; `on_fraction` gets the finished fraction."""
         steps = max(1, self.row.env_steps)
-        return read_together(
+        return replay_readings(
             configs,
             _get_sizes(self.db, self.row, self.config),
             _iter_episodes(self.db, self.row.id, self.episodes, self.config),
@@ -114,14 +114,14 @@ class _RecordedRun:
         )
 
 
-def judge_readings(
+def evaluate_readings(
     db: Database,
     rows: Sequence[RunRow],
     *,
     on_progress: OnProgress,
     refit_every: int | None = None,
     jobs: int | None = None,
-) -> list[Reading]:
+) -> list[GateReading]:
     """Evaluate the episodes of one run by each reading. Cached results are reused.
 
     Args:
@@ -141,11 +141,11 @@ def judge_readings(
     episodes = list_episodes(db, row.id, "episode", limit=10_000_000)["episode"].tolist()
     if not episodes:
         raise ConfigError(f"Run {row.id} has no recorded episodes yet", hint="Continue its training first.")
-    configs = [configure(config, preset, steps=row.env_steps, refit_every=refit_every) for preset in READINGS]
+    configs = [make_reading_config(config, preset, steps=row.env_steps, refit_every=refit_every) for preset in READINGS]
     cache = ReadingCache(db, row.id, env_steps=row.env_steps, episodes=len(episodes))
     results = [cache.find(reading, POINTS) for reading in configs]
     missing = [i for i, points in enumerate(results) if points is None]
-    groups = [[missing[j] for j in members] for members in find_shared([configs[i] for i in missing])]
+    groups = [[missing[j] for j in members] for members in group_by_memory([configs[i] for i in missing])]
     group_configs = [[configs[i] for i in group] for group in groups]
     recorded = _RecordedRun(db, row, config, episodes)
     default_jobs = psutil.cpu_count() or 1 if row.env_steps >= _MIN_STEPS_FOR_PROCESSES else 1
@@ -158,10 +158,10 @@ def judge_readings(
         for i, points in zip(groups[number], group_results, strict=True):
             results[i] = points
             cache.save(configs[i], POINTS, points)
-    return [Reading(name, points) for name, points in zip(READINGS, results, strict=True) if points is not None]
+    return [GateReading(name, points) for name, points in zip(READINGS, results, strict=True) if points is not None]
 
 
-def configure(run: RunConfig, preset: PresetName, *, steps: int, refit_every: int | None = None) -> RunConfig:
+def make_reading_config(run: RunConfig, preset: PresetName, *, steps: int, refit_every: int | None = None) -> RunConfig:
     """Make the configuration of a reading: memory, embedder, gate and incentive of a preset, the rest of the run.
 
     Args:

@@ -23,7 +23,7 @@ NEIGHBORS = 15
 MAX_QUERY_NODES = 20_000
 """Default maximum number of nodes for which neighbors are searched."""
 OUTLIER_NEIGHBORS = 10
-LOOKED_AT = 20_000
+MAX_OUTLIER_CANDIDATES = 20_000
 """Maximum number of nodes in the search for an outlier."""
 _CHUNK = 1000
 _RELATIVE_OFFSET = 1e-9
@@ -37,7 +37,7 @@ class Outlier:
     row: int
     slot: int
     h: float
-    around: float  # mean H of its nearest neighbors
+    neighbors_h: float  # mean H of its nearest neighbors
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def find_outlier(snapshot: Snapshot) -> Outlier | None:
 
     Large memories are sampled, stratified by return and time. None for a memory with too few nodes.
     """
-    rows = sample_rows(snapshot, n=LOOKED_AT, seed=0)
+    rows = sample_rows(snapshot, n=MAX_OUTLIER_CANDIDATES, seed=0)
     if len(rows) <= OUTLIER_NEIGHBORS:
         return None
     neighbors, _ = find_neighbors(snapshot.embedding[rows], OUTLIER_NEIGHBORS)
@@ -80,7 +80,7 @@ def find_nearest(points: NDArray[np.floating], row: int, k: int) -> tuple[NDArra
     return nearest.astype(np.int64), distance[nearest].astype(np.float64)
 
 
-def find_elsewhere(
+def find_neighbors_in_other_episodes(
     points: NDArray[np.floating], episode: NDArray[np.int64], rows: Rows, *, k: int, seed: int = 0, n_jobs: int = 1
 ) -> tuple[Rows, Floats]:
     """Find the k nearest nodes of other episodes.
@@ -118,13 +118,13 @@ def find_elsewhere(
     return index, distance
 
 
-def neighbor_agreement(
+def measure_neighbor_agreement(
     embedding: NDArray[np.floating],
     layout: NDArray[np.floating],
     rows: Rows,
     k: int = NEIGHBORS,
     *,
-    most: int = MAX_QUERY_NODES,
+    max_nodes: int = MAX_QUERY_NODES,
     n_jobs: int = 1,
 ) -> Agreement:
     """Measure how many neighbors in the embedding remain neighbors in the layout, for a selection and for the rest.
@@ -134,7 +134,7 @@ def neighbor_agreement(
         layout: Their coordinates [M, 2]; nodes with NaN are left out.
         rows: The selected rows.
         k: Number of neighbors that are compared.
-        most: Maximum number of query nodes in the selection and in the rest; larger sets are sampled.
+        max_nodes: Maximum number of query nodes in the selection and in the rest; larger sets are sampled.
         n_jobs: Number of threads.
     """
     shown = np.flatnonzero(np.isfinite(layout).all(axis=1))
@@ -143,7 +143,9 @@ def neighbor_agreement(
     queries = []
     for part in (is_selected, ~is_selected):
         candidates = np.flatnonzero(part)
-        queries.append(candidates if len(candidates) <= most else np.sort(rng.choice(candidates, most, replace=False)))
+        queries.append(
+            candidates if len(candidates) <= max_nodes else np.sort(rng.choice(candidates, max_nodes, replace=False))
+        )
     near = [_find_nearest_others(space[shown], np.concatenate(queries), k, n_jobs) for space in (embedding, layout)]
     shared = (near[0][:, :, None] == near[1][:, None, :]).any(axis=2).mean(axis=1) if near[0].size else np.empty(0)
     parts = np.split(shared, [len(queries[0])])
@@ -151,7 +153,7 @@ def neighbor_agreement(
     return Agreement(means[0], means[1], len(parts[0]), len(parts[1]), k)
 
 
-def rank_layout(points: NDArray[np.floating], layout: NDArray[np.floating], *, k: int = NEIGHBORS) -> Floats:
+def compute_layout_quality(points: NDArray[np.floating], layout: NDArray[np.floating], *, k: int = NEIGHBORS) -> Floats:
     """Compute the trustworthiness and the continuity of a layout [n, 2] of points [n, d], per point.
 
     Returns:

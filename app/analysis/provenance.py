@@ -16,7 +16,7 @@ from typing import Any
 import emtc_core
 from app.analysis.settings import CODE, ORIGIN
 from emtc_core import __version__
-from storage.runs.rows import RunRow, imported_label, name_seed
+from storage.runs.rows import RunRow, format_seed, imported_label
 
 LIBRARIES = (
     *("torch", "numpy", "numba", "scipy", "scikit-learn", "sqlalchemy", "faiss-gpu-cu12"),
@@ -36,7 +36,7 @@ def library_versions() -> dict[str, str]:
 
 
 @cache
-def digest_of_core() -> str:
+def hash_core() -> str:
     """Hash the modules of `emtc_core`. Equal code has equal hashes, in a checkout and in a wheel."""
     digest = blake2b(digest_size=8)
     for file in sorted(Path(emtc_core.__file__).parent.rglob("*.py")):
@@ -53,7 +53,7 @@ def hash_config(config: Mapping[str, Any]) -> str:
 def describe_runs(runs: Iterable[RunRow]) -> tuple[str, ...]:
     """Write one line per run: its id, algorithm, map, seed, the hash of its settings and its code version."""
     return tuple(
-        f"run {run.id}: {run.config.get('algo')} on {_map(run.config)}, {name_seed(run.config.get('seed'))}, "
+        f"run {run.id}: {run.config.get('algo')} on {_map(run.config)}, {format_seed(run.config.get('seed'))}, "
         f"config {hash_config(run.config)}{_code(run.versions)}{_imported(run.config)}"
         for run in runs
     )

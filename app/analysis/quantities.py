@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 from app.analysis.settings import Settings
 from emtc_core.metrics import describe_metric, is_known
 from storage.engine import Database
-from storage.queries.curves import metric
+from storage.queries.curves import metric_points
 
 MU_W_MEANING = "time average of the win rate from the first evaluation to t (area under the curve, trapezoid rule)"
 SUCCESS_RATE = "eval/success_rate"
@@ -84,7 +84,7 @@ ROBUST = Quantity(
     "robust_win_rate",
     UNIT_RANGE,
 )
-TRAINED = Quantity(
+TRAINING_WIN_RATE = Quantity(
     "rollout/win_rate",
     "training win rate",
     "fraction",
@@ -107,32 +107,32 @@ def average_over_time(rate: Quantity) -> Quantity:
     )
 
 
-CHOSEN_RATE = "chosen_win_rate"
-CHOSEN_MU_W = "chosen_mu_w"
+SELECTED_RATE = "chosen_win_rate"
+SELECTED_MU_W = "chosen_mu_w"
 """Keys of the win rate and of its time average that the selected `RateName` decides."""
 _MU_W_KEYS = {
     WIN_RATE.key: MU_W.key,
     ROBUST.key: "robust_mu_w",
-    TRAINED.key: "training_mu_w",
-    CHOSEN_RATE: CHOSEN_MU_W,
+    TRAINING_WIN_RATE.key: "training_mu_w",
+    SELECTED_RATE: SELECTED_MU_W,
 }
 ROBUST_MU_W = average_over_time(ROBUST)
 RETURN = Quantity("return", "episode return", "env return", _RETURN, "return_mean")
 LENGTH = Quantity("length", "episode length", "env steps", "mean length of greedy evaluation episodes", "length_mean")
-EVALUATED = {quantity.key: quantity for quantity in (WIN_RATE, ROBUST, MU_W, ROBUST_MU_W, RETURN, LENGTH)}
+EVALUATION_QUANTITIES = {quantity.key: quantity for quantity in (WIN_RATE, ROBUST, MU_W, ROBUST_MU_W, RETURN, LENGTH)}
 
 _RATES_OF_KEYS: dict[str, RateName | None] = {
-    CHOSEN_RATE: None,
-    CHOSEN_MU_W: None,
+    SELECTED_RATE: None,
+    SELECTED_MU_W: None,
     WIN_RATE.key: "greedy",
     MU_W.key: "greedy",
     ROBUST.key: "robust",
     ROBUST_MU_W.key: "robust",
 }
 """Win rate of each key of a win rate or of its time average; None: the selected one."""
-WITHOUT = {
+REASONS_WITHOUT_VALUE = {
     ROBUST.key: "no robust win rate: no evaluation from shifted starts (skirmish with eval.robust_jitter)",
-    TRAINED.key: "no training win rate was logged",
+    TRAINING_WIN_RATE.key: "no training win rate was logged",
 }
 """Reason why a run has no point of a quantity, by the key of the quantity."""
 
@@ -142,9 +142,9 @@ def find_rate(key: str, chosen: RateName) -> RateName | None:
     return _RATES_OF_KEYS[key] or chosen if key in _RATES_OF_KEYS else None
 
 
-def follows_rate(key: str) -> bool:
+def uses_selected_rate(key: str) -> bool:
     """Return whether a key depends on the selected win rate."""
-    return key in (CHOSEN_RATE, CHOSEN_MU_W)
+    return key in (SELECTED_RATE, SELECTED_MU_W)
 
 
 def is_mu_w(key: str) -> bool:
@@ -157,10 +157,10 @@ def find_quantity(key: str) -> Quantity:
     if is_known(key):
         metric_info = describe_metric(key)
         return Quantity(key, key, metric_info.unit, metric_info.meaning)
-    return EVALUATED.get(key, WIN_RATE)
+    return EVALUATION_QUANTITIES.get(key, WIN_RATE)
 
 
-def success_threshold(config: Mapping[str, Any]) -> float | None:
+def get_success_threshold(config: Mapping[str, Any]) -> float | None:
     """Return the minimum return [env return] of a successful episode; None if `won` decides."""
     memory: object = config.get("memory") if config else None
     if not isinstance(memory, Mapping):  # a stored row may contain anything
@@ -181,14 +181,14 @@ def name_success(threshold: float) -> str:
 
 def name_outcome(config: Mapping[str, Any], *, won: bool, episode_return: float) -> str:
     """Name the outcome of an episode: won or not, or success or not if the return decides."""
-    threshold = success_threshold(config)
+    threshold = get_success_threshold(config)
     if threshold is None:
         return "won" if won else "not won"
     outcome = "success" if episode_return >= threshold else "no success"
     return f"{outcome}, won" if won else outcome
 
 
-def say_rule(quantity: Quantity, settings: Iterable[Settings]) -> Quantity:
+def add_success_rule(quantity: Quantity, settings: Iterable[Settings]) -> Quantity:
     """Add the success threshold of the runs to the title of a success rate, or their shifts to the robust win rate."""
     if quantity.key == ROBUST.key:
         return replace(quantity, meaning=explain_robust(settings))
@@ -211,7 +211,7 @@ def explain_robust(settings: Iterable[Settings]) -> str:
     return f"fraction of greedy episodes won from {starts}"
 
 
-def last_success(db: Database, run_id: str) -> float | None:
+def read_last_success_rate(db: Database, run_id: str) -> float | None:
     """Read the success rate of the last evaluation; None before the first evaluation, and if `won` decides."""
-    rows = metric(db, run_id, [SUCCESS_RATE])
+    rows = metric_points(db, run_id, [SUCCESS_RATE])
     return float(rows["value"].iloc[-1]) if len(rows) else None

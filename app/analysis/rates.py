@@ -14,9 +14,9 @@ from typing import Literal, NamedTuple
 from app.analysis.aggregates import compute_mu_w_curve
 from app.analysis.quantities import (
     AUTO,
-    CHOSEN_RATE,
     ROBUST,
-    TRAINED,
+    SELECTED_RATE,
+    TRAINING_WIN_RATE,
     WIN_RATE,
     Quantity,
     RateName,
@@ -26,11 +26,11 @@ from app.analysis.quantities import (
     find_rate,
     is_mu_w,
 )
-from app.analysis.series import NO_CURVE, Seed, read_seeds
+from app.analysis.series import NO_CURVE, SeedRun, read_seeds
 from storage.engine import Database
 from storage.runs.rows import RunRow
 
-WHY_ROBUST = "greedy episodes from fixed starts are nearly identical"
+REASON_FOR_ROBUST = "greedy episodes from fixed starts are nearly identical"
 _GREEDY_NOTE = "Win rates of greedy episodes from the default starts of the task."
 _JITTER = "eval.robust_jitter"
 _MAX_LISTED = 3
@@ -39,7 +39,7 @@ _MAX_LISTED = 3
 class RatedSeeds(NamedTuple):
     """Runs with their curves, and the quantity of the curves: the first arguments of `join_seeds`."""
 
-    seeds: list[Seed]
+    seeds: list[SeedRun]
     quantity: Quantity
 
 
@@ -47,11 +47,11 @@ class TaskRate(NamedTuple):
     """The default win rate of one task."""
 
     rate: Literal["greedy", "robust"]
-    why: str = ""
+    reason: str = ""
     """Why it is greedy although a run has robust evaluations; otherwise empty."""
 
 
-def choose_rates(seeds: Iterable[Seed]) -> dict[str, TaskRate]:
+def choose_rates(seeds: Iterable[SeedRun]) -> dict[str, TaskRate]:
     """Choose the default win rate of each task: robust if every evaluated run has it, otherwise greedy.
 
     Runs without evaluations are ignored. A run counts as robust only if each of its evaluations has a robust win rate.
@@ -60,14 +60,14 @@ def choose_rates(seeds: Iterable[Seed]) -> dict[str, TaskRate]:
     Args:
         seeds: Runs with their greedy curves.
     """
-    by_task: dict[str, list[Seed]] = {}
+    by_task: dict[str, list[SeedRun]] = {}
     for seed in seeds:
         if len(seed.curve.steps):
             by_task.setdefault(seed.task, []).append(seed)
     return {task: _choose(runs) for task, runs in by_task.items()}
 
 
-def _choose(seeds: Sequence[Seed]) -> TaskRate:
+def _choose(seeds: Sequence[SeedRun]) -> TaskRate:
     if not any(len(seed.robust.steps) for seed in seeds):
         return TaskRate("greedy")
     without = [seed.id for seed in seeds if len(seed.robust.steps) < len(seed.curve.steps)]
@@ -82,7 +82,7 @@ def _choose(seeds: Sequence[Seed]) -> TaskRate:
     return TaskRate("robust")
 
 
-def apply_rate(seeds: Sequence[Seed], rate: Literal["auto", "greedy", "robust"] = "auto") -> RatedSeeds:
+def apply_rate(seeds: Sequence[SeedRun], rate: Literal["auto", "greedy", "robust"] = "auto") -> RatedSeeds:
     """Replace the curve of each run by the curve of the selected win rate.
 
     Args:
@@ -99,11 +99,11 @@ def apply_rate(seeds: Sequence[Seed], rate: Literal["auto", "greedy", "robust"] 
     return RatedSeeds(rated, _make_quantity(task_rates, seeds))
 
 
-def _with_robust(seed: Seed) -> Seed:
+def _with_robust(seed: SeedRun) -> SeedRun:
     return replace(seed, curve=seed.robust, distinct=NO_CURVE.values)
 
 
-def _make_quantity(task_rates: dict[str, TaskRate], seeds: Sequence[Seed]) -> Quantity:
+def _make_quantity(task_rates: dict[str, TaskRate], seeds: Sequence[SeedRun]) -> Quantity:
     """Make the quantity of the default win rates: the same for all tasks, or one per task."""
     note, rates = _write_note(task_rates), {choice.rate for choice in task_rates.values()}
     if "robust" not in rates:
@@ -121,20 +121,20 @@ def _make_quantity(task_rates: dict[str, TaskRate], seeds: Sequence[Seed]) -> Qu
         for task, choice in sorted(task_rates.items())
     )
     meaning = f"win rate of its task ({'; '.join(f'{task}: {quantity.meaning}' for task, quantity in by_task)})"
-    return replace(WIN_RATE, key=CHOSEN_RATE, meaning=meaning, by_task=by_task, note=note)
+    return replace(WIN_RATE, key=SELECTED_RATE, meaning=meaning, by_task=by_task, note=note)
 
 
 def _write_note(task_rates: dict[str, TaskRate]) -> str:
     """Explain the default win rates for a caption; empty if no run has a robust win rate."""
     robust = sorted(task for task, choice in task_rates.items() if choice.rate == "robust")
-    with_reason = sorted((task, choice.why) for task, choice in task_rates.items() if choice.why)
-    greedy_only = sorted(task for task, choice in task_rates.items() if choice.rate == "greedy" and not choice.why)
+    with_reason = sorted((task, choice.reason) for task, choice in task_rates.items() if choice.reason)
+    greedy_only = sorted(task for task, choice in task_rates.items() if choice.rate == "greedy" and not choice.reason)
     if not (robust or with_reason):
         return ""
     sentences = []
     if robust:
         where = f" on {', '.join(robust)}" if len(robust) < len(task_rates) else ""
-        sentences.append(f"Robust win rates (shifted starts){where}, because {WHY_ROBUST}.")
+        sentences.append(f"Robust win rates (shifted starts){where}, because {REASON_FOR_ROBUST}.")
     sentences += [f"Greedy win rates on {task}, because {why}." for task, why in with_reason]
     if greedy_only:
         sentences.append(f"Greedy win rates on {', '.join(greedy_only)}, because no run has a robust win rate.")
@@ -150,11 +150,11 @@ def average_curves(rated: RatedSeeds) -> RatedSeeds:
 def read_rates(db: Database, rows: Sequence[RunRow], rate: RateName = AUTO) -> RatedSeeds:
     """Read the win rates by which runs are compared, with one SQL statement."""
     if rate == "training":
-        return RatedSeeds(read_seeds(db, rows, TRAINED), TRAINED)
+        return RatedSeeds(read_seeds(db, rows, TRAINING_WIN_RATE), TRAINING_WIN_RATE)
     return apply_rate(read_seeds(db, rows), rate)
 
 
-def read_drawn(db: Database, rows: Sequence[RunRow], key: str, rate: RateName = AUTO) -> RatedSeeds:
+def read_curves(db: Database, rows: Sequence[RunRow], key: str, rate: RateName = AUTO) -> RatedSeeds:
     """Read the curves of a quantity by its key.
 
     Args:

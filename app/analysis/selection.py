@@ -17,44 +17,46 @@ from storage.queries.memory import Snapshot
 
 
 @dataclass(frozen=True)
-class Quantity:
+class NodeQuantity:
     """A quantity of a memory node."""
 
     key: str
     name: str
     unit: str
     meaning: str
-    binary: bool = False
-    whole: bool = False
-    words: tuple[str, ...] = ()
+    is_binary: bool = False
+    is_integer: bool = False
+    value_names: tuple[str, ...] = ()
     """Names of the values 0, 1, …; empty if the values are numbers."""
 
 
-QUANTITIES: dict[str, Quantity] = {
+NODE_QUANTITIES: dict[str, NodeQuantity] = {
     q.key: q
     for q in (
-        Quantity("h", "H", "return", "highest return-to-go that was reached from the state"),
-        Quantity(
-            "xi", "ξ", "yes or no", "desirable: part of a successful episode", binary=True,
-            words=("not yet", "desirable"),
+        NodeQuantity("h", "H", "return", "highest return-to-go that was reached from the state"),
+        NodeQuantity(
+            "xi", "ξ", "yes or no", "desirable: part of a successful episode", is_binary=True,
+            value_names=("not yet", "desirable"),
         ),
-        Quantity("delta_mem", "Δ_mem", "return", "consistency error along the stored successor"),
-        Quantity("beta", "β", "fraction", "gate coefficient of that error at the snapshot's τ"),
-        Quantity("t", "t", "steps", "step of the episode at which the state was visited", whole=True),
-        Quantity("success", "N_ξ ÷ N_call", "fraction", "fraction of the visits in successful episodes"),
-        Quantity("n_call", "N_call", "visits", "number of visits of the state", whole=True),
-        Quantity("age", "age", "env steps", "env steps since the visit that wrote the state of the node", whole=True),
-        Quantity("episode", "episode", "number", "training episode that wrote the state of the node", whole=True),
+        NodeQuantity("delta_mem", "Δ_mem", "return", "consistency error along the stored successor"),
+        NodeQuantity("beta", "β", "fraction", "gate coefficient of that error at the snapshot's τ"),
+        NodeQuantity("t", "t", "steps", "step of the episode at which the state was visited", is_integer=True),
+        NodeQuantity("success", "N_ξ ÷ N_call", "fraction", "fraction of the visits in successful episodes"),
+        NodeQuantity("n_call", "N_call", "visits", "number of visits of the state", is_integer=True),
+        NodeQuantity("age", "age", "env steps", "env steps since the visit that wrote the state of the node",
+        is_integer=True),
+        NodeQuantity("episode", "episode", "number", "training episode that wrote the state of the node",
+        is_integer=True),
     )
 }  # fmt: skip
 
 
-MOST_CORNERS: Final = 200
+MAX_CORNERS: Final = 200
 DESCRIBED: Final = ("h", "delta_mem", "beta", "t")
 _QUANTILES: Final = {"10 %": 0.1, "median": 0.5, "90 %": 0.9}
 
 
-def values_of(snapshot: Snapshot, color: str) -> NDArray[np.float32]:
+def compute_node_values(snapshot: Snapshot, color: str) -> NDArray[np.float32]:
     """Compute a quantity of all nodes [M].
 
     Args:
@@ -67,11 +69,11 @@ def values_of(snapshot: Snapshot, color: str) -> NDArray[np.float32]:
     if color == "success":
         share = snapshot.n_xi / np.maximum(snapshot.n_call, 1)
         return np.where(snapshot.n_call > 0, share, np.nan).astype(np.float32)
-    return getattr(snapshot, QUANTITIES[color].key).astype(np.float32)
+    return getattr(snapshot, NODE_QUANTITIES[color].key).astype(np.float32)
 
 
 @dataclass(frozen=True)
-class Choice:
+class NodeSelection:
     """A lasso in the plane of a projection, and ranges of quantities including both ends.
 
     An empty choice selects all nodes that have coordinates. A node without a value is outside every range of it.
@@ -88,8 +90,8 @@ class Choice:
             ConfigError: If the lasso or the ranges are invalid.
         """
         corners = tuple(_corner(part) for part in polygon.split(";") if part)
-        if corners and not 3 <= len(corners) <= MOST_CORNERS:
-            raise ConfigError(f"must have 3 to {MOST_CORNERS} corners, has {len(corners)}", key="polygon")
+        if corners and not 3 <= len(corners) <= MAX_CORNERS:
+            raise ConfigError(f"must have 3 to {MAX_CORNERS} corners, has {len(corners)}", key="polygon")
         return cls(corners, dict(_range(part) for part in ranges.split(";") if part))
 
     def __bool__(self) -> bool:
@@ -98,7 +100,7 @@ class Choice:
     @property
     def words(self) -> str:
         """The selection in words: "H 0.5 – 2, inside a lasso"."""
-        parts = [f"{QUANTITIES[key].name} {low:.4g} – {high:.4g}" for key, (low, high) in self.ranges.items()]
+        parts = [f"{NODE_QUANTITIES[key].name} {low:.4g} – {high:.4g}" for key, (low, high) in self.ranges.items()]
         return ", ".join([*parts, *(["inside a lasso"] if self.polygon else [])])
 
     def mask(self, snapshot: Snapshot, coordinates: NDArray[np.float32]) -> NDArray[np.bool_]:
@@ -110,7 +112,7 @@ class Choice:
         """
         selected = has_place(coordinates)
         for key, (low, high) in self.ranges.items():
-            values = values_of(snapshot, key).astype(np.float64)
+            values = compute_node_values(snapshot, key).astype(np.float64)
             selected &= (values >= low) & (values <= high)
         if self.polygon:
             rows = np.flatnonzero(selected)
@@ -124,7 +126,7 @@ def has_place(coordinates: NDArray[np.float32]) -> NDArray[np.bool_]:
 
 
 def _corner(text: str) -> tuple[float, float]:
-    numbers = read_numbers(text, ",")
+    numbers = parse_numbers(text, ",")
     if len(numbers) != 2:
         raise ConfigError('must have corners "x,y"', key="polygon", value=text)
     return numbers[0], numbers[1]
@@ -132,13 +134,15 @@ def _corner(text: str) -> tuple[float, float]:
 
 def _range(text: str) -> tuple[str, tuple[float, float]]:
     key, _, ends = text.partition(":")
-    numbers = read_numbers(ends, ":")
-    if key not in QUANTITIES or len(numbers) != 2:
-        raise ConfigError(f'must be "quantity:from:to" with one of {", ".join(QUANTITIES)}', key="ranges", value=text)
+    numbers = parse_numbers(ends, ":")
+    if key not in NODE_QUANTITIES or len(numbers) != 2:
+        raise ConfigError(
+            f'must be "quantity:from:to" with one of {", ".join(NODE_QUANTITIES)}', key="ranges", value=text
+        )
     return key, (numbers[0], numbers[1])
 
 
-def read_numbers(text: str, separator: str) -> list[float]:
+def parse_numbers(text: str, separator: str) -> list[float]:
     """Parse finite numbers; empty if a part is not one."""
     try:
         numbers = [float(part) for part in text.split(separator)]
@@ -161,7 +165,7 @@ def _is_inside(polygon: NDArray[np.float64], points: NDArray[np.float64]) -> NDA
     return is_inside
 
 
-def describe(snapshot: Snapshot, selected: NDArray[np.bool_], on_map: NDArray[np.bool_]) -> pd.DataFrame:
+def tabulate_selection(snapshot: Snapshot, selected: NDArray[np.bool_], on_map: NDArray[np.bool_]) -> pd.DataFrame:
     """Compare the selected nodes with the other nodes on the map: one row per number, columns selected and rest.
 
     Nodes without a value are left out of its quantiles: Δ_mem and β of a node without a successor.
@@ -182,7 +186,7 @@ def describe(snapshot: Snapshot, selected: NDArray[np.bool_], on_map: NDArray[np
     add("desirable, ξ", "fraction", {part: _mean(snapshot.xi[m]) for part, m in parts.items()})
     add("success, ΣN_ξ ÷ ΣN_call", "fraction", {part: _success(snapshot, m) for part, m in parts.items()})
     for key in DESCRIBED:
-        quantity, values = QUANTITIES[key], values_of(snapshot, key)
+        quantity, values = NODE_QUANTITIES[key], compute_node_values(snapshot, key)
         for label, q in _QUANTILES.items():
             numbers = {part: _quantile(values[m], q) for part, m in parts.items()}
             add(f"{quantity.name}, {label}", quantity.unit, numbers)
@@ -192,7 +196,7 @@ def describe(snapshot: Snapshot, selected: NDArray[np.bool_], on_map: NDArray[np
 def list_nodes(snapshot: Snapshot, coordinates: NDArray[np.float32], rows: NDArray[np.int64]) -> pd.DataFrame:
     """Tabulate the given nodes: slot, coordinates and all quantities."""
     columns = {"slot": snapshot.slot[rows], "x": coordinates[rows, 0], "y": coordinates[rows, 1]}
-    return pd.DataFrame({**columns, **{key: values_of(snapshot, key)[rows] for key in QUANTITIES}})
+    return pd.DataFrame({**columns, **{key: compute_node_values(snapshot, key)[rows] for key in NODE_QUANTITIES}})
 
 
 def _mean(values: NDArray[np.bool_]) -> float:

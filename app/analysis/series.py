@@ -11,9 +11,9 @@ from functools import cached_property
 import numpy as np
 import pandas as pd
 
-from app.analysis.aggregates import MOST_POINTS, Curve, compute_mu_w_curve, mu_w
+from app.analysis.aggregates import MAX_POINTS, Curve, compute_mu_w, compute_mu_w_curve
 from app.analysis.intervals import Values
-from app.analysis.quantities import ROBUST, WIN_RATE, WITHOUT, Quantity, say_rule
+from app.analysis.quantities import REASONS_WITHOUT_VALUE, ROBUST, WIN_RATE, Quantity, add_success_rule
 from app.analysis.settings import Settings, name_task, with_code
 from app.analysis.variants import Variant, group_variants
 from emtc_core.config.resolve import flatten_tree
@@ -26,7 +26,7 @@ NO_CURVE = Curve(np.empty(0), np.empty(0))
 
 
 @dataclass(frozen=True)
-class Seed:
+class SeedRun:
     """One run: its settings, its progress and its curve, which may be empty."""
 
     id: str
@@ -35,11 +35,11 @@ class Seed:
     status: str = "finished"
     env_steps: int = 0
     target_steps: int = 0
-    made: float = 0.0
+    created_s: float = 0.0
     """Creation time [s]. Of two runs of a variant with the same seed the newer one counts."""
-    distinct: Values = field(default_factory=lambda: np.empty(0))
+    distinct_episodes: Values = field(default_factory=lambda: np.empty(0))
     """Number of different episodes per evaluation; only for runs that counted them."""
-    read_at: int = 0
+    comparison_budget: int = 0
     """Budget [env steps] at which the run is compared; 0 if it is compared at its end."""
     robust: Curve = NO_CURVE
     """Its robust win rate, whichever quantity `curve` has; empty without robust evaluations (`app.analysis.rates`)."""
@@ -47,9 +47,9 @@ class Seed:
     @property
     def budget(self) -> int:
         """Env steps at which the run is compared."""
-        return self.read_at or self.target_steps
+        return self.comparison_budget or self.target_steps
 
-    def up_to(self, budget: int, edge: float) -> "Seed":
+    def up_to(self, budget: int, edge: float) -> "SeedRun":
         """Cut the curve to a smaller budget: only evaluations up to `edge` env steps remain."""
         keep = self.curve.steps <= edge
         return replace(self, curve=Curve(*(part[keep] for part in self.curve)), read_at=budget)
@@ -70,14 +70,14 @@ class Seed:
         return name_task(self.settings)
 
     @property
-    def number(self) -> str:
+    def seed_text(self) -> str:
         """The random seed. "−2" is the second run of an import without seeds."""
         return str(self.settings.get("seed")).replace("-", "−")
 
     @property
     def t_max(self) -> float:
         """The configured training length, or the budget at which the run is compared [env steps]."""
-        steps = self.read_at or self.settings.get("train.t_max")
+        steps = self.comparison_budget or self.settings.get("train.t_max")
         return float(steps) if isinstance(steps, int | float) else 0.0
 
     def mu_w_at(self, share: float) -> float:
@@ -90,11 +90,11 @@ class Seed:
         t = share * self.t_max
         if self.is_result:
             t = min(t, float(self.curve.steps[-1]))
-        return float(mu_w(self.curve, np.array([t]))[0])
+        return float(compute_mu_w(self.curve, np.array([t]))[0])
 
 
 @dataclass(frozen=True)
-class LeftOut:
+class ExcludedRun:
     """A selected run that is left out, with the reason."""
 
     run_id: str
@@ -110,7 +110,7 @@ class Group:
     """One variant with its included runs."""
 
     variant: Variant
-    seeds: tuple[Seed, ...]
+    seeds: tuple[SeedRun, ...]
 
     @property
     def curves(self) -> tuple[Curve, ...]:
@@ -128,7 +128,7 @@ class Group:
         return len(self.seeds)
 
     @property
-    def unfinished(self) -> tuple[Seed, ...]:
+    def unfinished(self) -> tuple[SeedRun, ...]:
         """The included seeds that are not results."""
         return tuple(seed for seed in self.seeds if not seed.is_result)
 
@@ -143,17 +143,17 @@ class Comparison:
     """Runs grouped by variant: the input of all figures and tables over seeds."""
 
     groups: tuple[Group, ...]
-    left_out: tuple[LeftOut, ...] = ()
+    excluded_runs: tuple[ExcludedRun, ...] = ()
     quantity: Quantity = WIN_RATE
-    budget: str = ""
+    budget_note: str = ""
     """Sentence for captions: at which env steps the runs are compared (`app.analysis.comparable`)."""
-    mixed: frozenset[str] = frozenset()
+    mixed_length_tasks: frozenset[str] = frozenset()
     """Tasks whose runs have different lengths and are compared at their own ends."""
 
     @property
-    def unequal(self) -> str:
+    def budget_if_unequal(self) -> str:
         """The sentence `budget` if the runs differ in length, otherwise empty; for CSV files, which have no caption."""
-        return self.budget if self.mixed or any(seed.read_at for seed in self.seeds) else ""
+        return self.budget_note if self.mixed_length_tasks or any(seed.comparison_budget for seed in self.seeds) else ""
 
     @cached_property
     def tasks(self) -> list[str]:
@@ -166,7 +166,7 @@ class Comparison:
         return {group.variant.method: group.variant.name for group in self.groups}
 
     @property
-    def seeds(self) -> list[Seed]:
+    def seeds(self) -> list[SeedRun]:
         """All included runs."""
         return [seed for group in self.groups for seed in group.seeds]
 
@@ -191,23 +191,23 @@ class Comparison:
         return replace(self, groups=tuple(group for group in self.groups if group.variant.method not in hidden))
 
 
-def read_seeds(db: Database, rows: Sequence[RunRow], quantity: Quantity = WIN_RATE) -> list[Seed]:
+def read_seeds(db: Database, rows: Sequence[RunRow], quantity: Quantity = WIN_RATE) -> list[SeedRun]:
     """Read the settings and the curve of each run, in the order of the rows, with one SQL statement."""
     ids = [row.id for row in rows]
     if quantity.is_evaluation:
         frame = evaluation_curves(db, ids)
     else:
         longest = max((row.env_steps for row in rows), default=0)
-        frame = metric_curves(db, ids, quantity.key, stretch=max(1, longest // MOST_POINTS))
+        frame = metric_curves(db, ids, quantity.key, stretch=max(1, longest // MAX_POINTS))
     return make_seeds(rows, frame, quantity)
 
 
-def make_seeds(rows: Sequence[RunRow], frame: pd.DataFrame, quantity: Quantity = WIN_RATE) -> list[Seed]:
+def make_seeds(rows: Sequence[RunRow], frame: pd.DataFrame, quantity: Quantity = WIN_RATE) -> list[SeedRun]:
     """Make the seeds of runs from one frame with the points of all their curves."""
     curves, distinct = split_curves(frame, quantity), _split_distinct(frame, quantity)
     robust = split_curves(frame, ROBUST) if ROBUST.column in frame else {}
     return [
-        Seed(
+        SeedRun(
             row.id, flatten_tree(with_code(row.config, row.versions)), curves.get(row.id, NO_CURVE),
             row.live_status, row.env_steps, row.target_steps, row.created_at.timestamp(),
             distinct.get(row.id, NO_CURVE.values), robust=robust.get(row.id, NO_CURVE),
@@ -218,12 +218,12 @@ def make_seeds(rows: Sequence[RunRow], frame: pd.DataFrame, quantity: Quantity =
 
 def split_curves(frame: pd.DataFrame, quantity: Quantity = WIN_RATE) -> dict[str, Curve]:
     """Split a frame with run_id, env_step and the quantity's column into curves by run; missing values are skipped."""
-    values = column(frame, quantity.column)
+    values = read_float_column(frame, quantity.column)
     is_finite = np.isfinite(values)
     codes, run_ids = pd.factorize(frame["run_id"].to_numpy()[is_finite])
     order = np.argsort(codes, kind="stable")
     ends = np.searchsorted(codes[order], np.arange(1, len(run_ids)))
-    parts = (np.split(part[is_finite][order], ends) for part in (column(frame, "env_step"), values))
+    parts = (np.split(part[is_finite][order], ends) for part in (read_float_column(frame, "env_step"), values))
     curves = {str(run_id): Curve(*curve) for run_id, *curve in zip(run_ids, *parts, strict=False)}
     if quantity.is_time_average:
         return {run_id: compute_mu_w_curve(curve) for run_id, curve in curves.items()}
@@ -235,11 +235,11 @@ def _split_distinct(frame: pd.DataFrame, quantity: Quantity) -> dict[str, Values
     if quantity.key != WIN_RATE.key or "distinct" not in frame:
         return {}
     counted = frame.loc[frame["distinct"].notna(), :]
-    return {str(run_id): column(part, "distinct") for run_id, part in counted.groupby("run_id", sort=False)}
+    return {str(run_id): read_float_column(part, "distinct") for run_id, part in counted.groupby("run_id", sort=False)}
 
 
 def join_seeds(
-    seeds: Sequence[Seed],
+    seeds: Sequence[SeedRun],
     quantity: Quantity = WIN_RATE,
     *,
     include_unfinished: bool = False,
@@ -259,36 +259,39 @@ def join_seeds(
     for variant in group_variants({seed.id: seed.settings for seed in seeds}):
         candidates = [by_id[run_id] for run_id in variant.run_ids]
         reasons = _find_reasons(
-            candidates, WITHOUT.get(quantity.key, "no point yet"), include_unfinished=include_unfinished, final=final
+            candidates,
+            REASONS_WITHOUT_VALUE.get(quantity.key, "no point yet"),
+            include_unfinished=include_unfinished,
+            final=final,
         )
         included = tuple(seed for seed in candidates if seed.id not in reasons)
         left_out += [
-            LeftOut(seed.id, f"{variant.label}; seed {seed.number}", reasons[seed.id])
+            ExcludedRun(seed.id, f"{variant.label}; seed {seed.seed_text}", reasons[seed.id])
             for seed in candidates
             if seed.id in reasons
         ]
         if included:
             groups.append(Group(replace(variant, run_ids=tuple(seed.id for seed in included)), included))
-    return Comparison(tuple(groups), tuple(left_out), say_rule(quantity, (seed.settings for seed in seeds)))
+    return Comparison(tuple(groups), tuple(left_out), add_success_rule(quantity, (seed.settings for seed in seeds)))
 
 
-def _find_reasons(seeds: Sequence[Seed], no_curve: str, *, include_unfinished: bool, final: bool) -> dict[str, str]:
+def _find_reasons(seeds: Sequence[SeedRun], no_curve: str, *, include_unfinished: bool, final: bool) -> dict[str, str]:
     """Find the reason for each run of one variant that is left out; `no_curve` is the reason for an empty curve."""
     reasons = {seed.id: f"{no_curve}; {seed.progress}" for seed in seeds if not len(seed.curve.steps)}
-    best: dict[str, Seed] = {}
-    for seed in sorted(seeds, key=lambda seed: (seed.is_result, seed.made, seed.id)):
+    best: dict[str, SeedRun] = {}
+    for seed in sorted(seeds, key=lambda seed: (seed.is_result, seed.created_s, seed.id)):
         if seed.id not in reasons:
-            best[seed.number] = seed
+            best[seed.seed_text] = seed
     for seed in seeds:
-        if seed.id not in reasons and (other := best[seed.number]) is not seed:
-            reasons[seed.id] = f"duplicate of seed {seed.number}; run {other.id} is used"
+        if seed.id not in reasons and (other := best[seed.seed_text]) is not seed:
+            reasons[seed.id] = f"duplicate of seed {seed.seed_text}; run {other.id} is used"
     unfinished = {seed.id: seed.progress for seed in best.values() if not seed.is_result}
     if include_unfinished or (not final and len(unfinished) == len(best)):
         return reasons
     return {**reasons, **unfinished}
 
 
-def default_times(groups: Sequence[Group]) -> list[int]:
+def choose_mu_w_steps(groups: Sequence[Group]) -> list[int]:
     """Choose the env steps of the table of mu_w.
 
     They are the paper's 0.8M, 1.6M and 2.4M if every run reached them; otherwise a quarter, a half and all of the env
@@ -301,12 +304,12 @@ def default_times(groups: Sequence[Group]) -> list[int]:
     return [int(shortest * fraction) for fraction in (0.25, 0.5, 1.0)] if shortest else []
 
 
-def seed_number(seed: Seed) -> int:
+def get_seed(seed: SeedRun) -> int:
     """Return the random seed of a run, -1 if it has none."""
     number = seed.settings.get("seed")
     return number if isinstance(number, int) else -1
 
 
-def column(frame: pd.DataFrame, name: str) -> Values:
+def read_float_column(frame: pd.DataFrame, name: str) -> Values:
     """Return a column as float64 with NaN for missing values."""
     return frame[name].to_numpy(dtype=np.float64, na_value=np.nan)

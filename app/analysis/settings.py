@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from emtc_core.config.base import IMPORTED
-from emtc_core.config.outside import ORIGINS, PLUGGED, argument_fields, owner_of
+from emtc_core.config.outside import ORIGINS, PLUGIN_SETTINGS, argument_fields, find_owner
 from emtc_core.config.resolve import Value, flatten_tree, resolve
 from emtc_core.config.run import list_algos
 from emtc_core.errors import ConfigError
@@ -18,7 +18,7 @@ from storage.runs.rows import imported_label
 Settings = Mapping[str, Value]
 
 CODE: Final = "code"
-PATCHED: Final = f"{CODE}.patched"
+PATCHED_CODE: Final = f"{CODE}.patched"
 """Origin of plug-in code that replaced methods of this project. Such a run is a separate variant."""
 ORIGIN = "from"
 """Bundle of a run that is compared with the user's own runs. Not a setting, but part of the variant."""
@@ -67,7 +67,7 @@ def with_code(config: Mapping[str, Any], versions: Mapping[str, Any]) -> dict[st
     return {**config, CODE: code} if code else dict(config)
 
 
-def doubt_seeds(groups: Mapping[str, Iterable[Mapping[str, Value]]]) -> tuple[str, ...]:
+def list_code_warnings(groups: Mapping[str, Iterable[Mapping[str, Value]]]) -> tuple[str, ...]:
     """Find the groups of seeds that were trained by different code.
 
     Args:
@@ -112,14 +112,14 @@ def list_libraries(versions: Mapping[str, Any]) -> str:
     )
 
 
-def is_harmless(key: str) -> bool:
+def is_irrelevant_for_learning(key: str) -> bool:
     """Return whether a setting does not affect learning."""
-    return key.startswith(_HARMLESS) and key != PATCHED
+    return key.startswith(_HARMLESS) and key != PATCHED_CODE
 
 
 def learning_settings(settings: Settings) -> dict[str, Value]:
     """Select the settings in which the seeds of a variant must agree."""
-    return {key: value for key, value in settings.items() if key != "seed" and not is_harmless(key)}
+    return {key: value for key, value in settings.items() if key != "seed" and not is_irrelevant_for_learning(key)}
 
 
 def find_changes(settings: Settings) -> dict[str, Value]:
@@ -142,12 +142,12 @@ def find_changes(settings: Settings) -> dict[str, Value]:
     changed = {
         key: value
         for key, value in sorted(settings.items())
-        if key not in _IDENTITY and not is_harmless(key) and _is_changed(key, value, defaults, settings)
+        if key not in _IDENTITY and not is_irrelevant_for_learning(key) and _is_changed(key, value, defaults, settings)
     }
     if changed.get("embed.type") == "dcae" and changed.get("embed.lambda_cl") == 0:
         del changed["embed.lambda_cl"]  # dCAE has no contrastive loss, so this is one ablation and not two
     named_preset = {} if preset == "paper" else {"preset": preset}
-    patched = {PATCHED: settings[PATCHED]} if PATCHED in settings else {}
+    patched = {PATCHED_CODE: settings[PATCHED_CODE]} if PATCHED_CODE in settings else {}
     return {**changed, **named_preset, **patched, **origin}
 
 
@@ -158,7 +158,7 @@ def _is_changed(key: str, value: Value, defaults: Settings, settings: Settings) 
     """
     if key in defaults:
         return defaults[key] != value
-    owner = owner_of(key)
+    owner = find_owner(key)
     if owner is None or f"{ORIGINS}.{'.'.join(owner)}" not in settings:
         return False
     return value != next((field.default for name, field in argument_fields() if name == key), None)
@@ -179,7 +179,7 @@ def write_value(value: Value) -> str:
     return str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def show_value(value: Value) -> str:
+def format_value(value: Value) -> str:
     """Write a value in the form of the paper: 0.05, 1.8e-3."""
     if isinstance(value, float) and 0 < abs(value) < 0.05 and f"{value:g}" != f"{value:.2f}":
         mantissa, _, exponent = f"{value:.4e}".partition("e")
@@ -193,7 +193,7 @@ def name_algo(algo: str) -> str:
     return f"{method.upper()}({backbone.upper()})" if method in ("emtc", "emu") else algo.upper()
 
 
-def mark_algo(algo: str, plugins: object) -> str:
+def name_algo_with_origin(algo: str, plugins: object) -> str:
     """Return the name of an algorithm, with the origin of a plug-in mixer: "EMTC(MYMIXER) (my-package 0.1)".
 
     Args:
@@ -219,7 +219,7 @@ def read_origins(settings: Settings) -> dict[str, dict[str, str]]:
 def mark_changes(changes: Mapping[str, Value], origins: Mapping[str, Mapping[str, str]]) -> dict[str, Value]:
     """Append the origin to each value that names a plug-in: "halfway (my-package 0.1)"."""
     marked = dict(changes)
-    for key, (kind, _) in PLUGGED.items():
+    for key, (kind, _) in PLUGIN_SETTINGS.items():
         origin = origins.get(kind, {}).get(str(changes.get(key)))
         marked |= {key: f"{changes[key]} ({origin})"} if origin else {}
     return marked
@@ -231,11 +231,11 @@ def name_change(algo: str, key: str, value: Value) -> str:
         return f"from {value}"
     if key == IMPORTED:
         return f"imported ({value})"
-    if key == PATCHED:
+    if key == PATCHED_CODE:
         return f"patched by {value}"
     if algo.startswith("emtc-") and (key, value) in _ABLATIONS:
         return _ABLATIONS[key, value]
-    return f"{SYMBOLS.get(key, key)} = {show_value(value)}"
+    return f"{SYMBOLS.get(key, key)} = {format_value(value)}"
 
 
 def name_method(algo: str, changes: Mapping[str, Value], origins: Mapping[str, Mapping[str, str]] | None = None) -> str:
@@ -247,9 +247,9 @@ def name_method(algo: str, changes: Mapping[str, Value], origins: Mapping[str, M
         origins: Origins of plug-ins by kind and name.
     """
     remaining = mark_changes(changes, origins or {})
-    parts = [mark_algo(algo, origins)]
+    parts = [name_algo_with_origin(algo, origins)]
     if (tau := remaining.get("gate.tau_start")) is not None and tau == remaining.get("gate.tau_end"):
-        parts.append(f"τ = {show_value(tau)}")
+        parts.append(f"τ = {format_value(tau)}")
         del remaining["gate.tau_start"], remaining["gate.tau_end"]
     parts += [name_change(algo, key, value) for key, value in remaining.items()]
     return ", ".join(parts)
@@ -266,7 +266,7 @@ def name_task(settings: Mapping[str, Value]) -> str:
     return str(settings.get("env.map")) if env == "skirmish" else f"{settings.get('env.map')} [{env}]"
 
 
-def show_steps(steps: int) -> str:
+def format_steps(steps: int) -> str:
     """Write env steps for the header of a column: 0.8M, 52,340."""
     return f"{steps / 1e6:g}M" if steps and steps % 100_000 == 0 else f"{steps:,}"
 

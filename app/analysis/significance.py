@@ -19,7 +19,14 @@ import numpy as np
 from scipy.optimize import root_scalar
 from scipy.special import nctdtrinc, stdtr, stdtrit
 
-from app.analysis.intervals import LEVEL, Claim, Rate, Values, compute_binomial_variance, score_interval
+from app.analysis.intervals import (
+    LEVEL,
+    BinomialScale,
+    IntervalLabel,
+    Values,
+    compute_binomial_variance,
+    compute_score_interval,
+)
 
 Scores = Sequence[Values]
 """Final value of every seed, one array per task."""
@@ -30,11 +37,11 @@ Verdict = Literal[
 ]  # fmt: skip
 ALPHA: Final = 1 - LEVEL
 POWER: Final = 0.8
-FEWEST_SEEDS: Final = 5
+MIN_SEEDS: Final = 5
 """Minimum number of pairs of seeds, or of seeds per variant, for a verdict."""
 NEGLIGIBLE: Final = 0.05
 """Win rates are practically equal if the confidence interval of their difference lies within ± this value."""
-PAIRED: Final = Claim("paired t", 46, 100, "if one seed in five of one variant gets stuck")
+PAIRED_LABEL: Final = IntervalLabel("paired t", 46, 100, "if one seed in five of one variant gets stuck")
 """Label of a paired interval. Coverage measured by `emtc bench coverage` with 3 to 10 pairs."""
 _MAX_PERMUTATIONS = 20_000
 _EPSILON = 1e-9  # the variance of a probability of improvement is 0 at 0 and 1
@@ -58,7 +65,7 @@ class Difference:
     high: float
     n: tuple[int, ...]
     """Sample sizes: (pairs,), (seeds,) of a single variant, or (seeds, seeds) if unpaired. Pooled tasks are summed."""
-    fewest: int
+    min_n: int
     """Smallest number of seeds, or pairs, in any of the means."""
     is_paired: bool = False
     unpaired: tuple[int, ...] = ()
@@ -85,10 +92,16 @@ class Difference:
         """Label of the interval with its measured coverage; empty if there is no interval."""
         if not np.isfinite(self.low):
             return ""
-        return str(PAIRED if self.is_paired else Claim("Welch's t") if len(self.n) == 2 else Claim("Student's t"))
+        return str(
+            PAIRED_LABEL
+            if self.is_paired
+            else IntervalLabel("Welch's t")
+            if len(self.n) == 2
+            else IntervalLabel("Student's t")
+        )
 
 
-def compare_seeds(x: SeedValues, y: SeedValues | None = None, rate: Rate | None = None) -> Difference:
+def compare_seeds(x: SeedValues, y: SeedValues | None = None, scale: BinomialScale | None = None) -> Difference:
     """Compare the means of two variants over seeds, or of one variant with 0.
 
     The comparison is paired if every seed of one variant exists in the other: Student's t of the differences and
@@ -98,7 +111,7 @@ def compare_seeds(x: SeedValues, y: SeedValues | None = None, rate: Rate | None 
     Args:
         x: Number of each seed of the first variant.
         y: Number of each seed of the second variant; None compares x with 0.
-        rate: Binomial scale of the numbers; None if they are not fractions. With a scale, the variance is at least the
+        scale: Binomial scale of the numbers; None if they are not fractions. With a scale, the variance is at least the
             binomial variance of the played episodes, and the interval lies in [-top, top].
 
     Returns:
@@ -106,18 +119,18 @@ def compare_seeds(x: SeedValues, y: SeedValues | None = None, rate: Rate | None 
     """
     if y is None:
         values = np.array([x[seed] for seed in sorted(x)], np.float64)
-        return _one_sample(values, _binomial_variance([values], rate), rate)
+        return _one_sample(values, _binomial_variance([values], scale), scale)
     common = sorted(x.keys() & y.keys())
     if common and common[0] >= 0 and len(common) == min(len(x), len(y)):
         x_values, y_values = (np.array([numbers[seed] for seed in common], np.float64) for numbers in (x, y))
         unpaired = tuple(sorted(x.keys() ^ y.keys()))
-        floor = _binomial_variance([x_values, y_values], rate)
-        return _one_sample(x_values - y_values, floor, rate, is_paired=True, unpaired=unpaired)
+        floor = _binomial_variance([x_values, y_values], scale)
+        return _one_sample(x_values - y_values, floor, scale, is_paired=True, unpaired=unpaired)
     x_values, y_values = (np.array([numbers[seed] for seed in sorted(numbers)], np.float64) for numbers in (x, y))
-    return _welch(x_values, y_values, _binomial_variance([x_values, y_values], rate), rate)
+    return _welch(x_values, y_values, _binomial_variance([x_values, y_values], scale), scale)
 
 
-def pool_differences(differences: Sequence[Difference], rate: Rate | None = None) -> Difference:
+def pool_differences(differences: Sequence[Difference], scale: BinomialScale | None = None) -> Difference:
     """Average the differences of several tasks with equal weights.
 
     The variances add; the degrees of freedom are those of Welch and Satterthwaite.
@@ -133,14 +146,14 @@ def pool_differences(differences: Sequence[Difference], rate: Rate | None = None
         np.nan,
         np.nan,
         tuple(map(sum, zip(*sizes, strict=True))) if same_form else (sum(map(sum, sizes)),),
-        min(difference.fewest for difference in differences),
+        min(difference.min_n for difference in differences),
         all(difference.is_paired for difference in differences),
         is_equal=all(difference.is_equal for difference in differences),
     )
-    return _with_t(pooled, float(variances.sum()) / len(differences) ** 2, dof, rate)
+    return _with_t(pooled, float(variances.sum()) / len(differences) ** 2, dof, scale)
 
 
-def adjust_p(p_values: Sequence[float], families: Sequence[str]) -> list[float]:
+def adjust_p_values(p_values: Sequence[float], families: Sequence[str]) -> list[float]:
     """Adjust p values by Holm's step-down method (1979), separately in each family of tests.
 
     Args:
@@ -169,7 +182,7 @@ def decide(difference: Difference, adjusted_p: float, *, sign: int = 1, is_rate:
     """
     if difference.is_equal:
         return "equal"
-    if difference.fewest < FEWEST_SEEDS or not np.isfinite(difference.low):
+    if difference.min_n < MIN_SEEDS or not np.isfinite(difference.low):
         return "too few seeds"
     if adjusted_p < ALPHA:
         return "supported" if sign * difference.estimate > 0 else "contradicted"
@@ -223,11 +236,11 @@ def performance_profile(scores: Scores, thresholds: Values) -> tuple[Values, Val
     """
     fraction = np.mean([(task_scores[:, None] > thresholds).mean(axis=0) for task_scores in scores], axis=0)
     effective_n = len(scores) ** 2 / sum(1 / len(task_scores) for task_scores in scores)
-    return fraction, *score_interval(fraction, effective_n)
+    return fraction, *compute_score_interval(fraction, effective_n)
 
 
 def _one_sample(
-    values: Values, floor: float, rate: Rate | None, *, is_paired: bool = False, unpaired: tuple[int, ...] = ()
+    values: Values, floor: float, rate: BinomialScale | None, *, is_paired: bool = False, unpaired: tuple[int, ...] = ()
 ) -> Difference:
     """Test values against 0 by Student's t and the sign-flip test; the variance of the mean is at least `floor`."""
     n = len(values)
@@ -245,7 +258,7 @@ def _one_sample(
     return base if n < 2 else _with_t(base, max(float(values.var(ddof=1)) / n, floor), n - 1, rate)
 
 
-def _welch(x: Values, y: Values, floor: float, rate: Rate | None) -> Difference:
+def _welch(x: Values, y: Values, floor: float, rate: BinomialScale | None) -> Difference:
     """Compare two independent groups of seeds by Welch's t and the permutation test of the means."""
     n, estimate = (len(x), len(y)), float(x.mean() - y.mean())
     if min(n) < 2:
@@ -257,7 +270,7 @@ def _welch(x: Values, y: Values, floor: float, rate: Rate | None) -> Difference:
     return _with_t(base, max(float(parts.sum()), floor), dof, rate)
 
 
-def _with_t(base: Difference, variance: float, dof: float, rate: Rate | None) -> Difference:
+def _with_t(base: Difference, variance: float, dof: float, rate: BinomialScale | None) -> Difference:
     """Add the interval and the p value of an estimate with this variance; unchanged if the variance is 0."""
     if not (variance > 0 and dof > 0):
         return base
@@ -270,7 +283,7 @@ def _with_t(base: Difference, variance: float, dof: float, rate: Rate | None) ->
     return replace(base, low=low, high=high, standard_error=standard_error, dof=dof, p=p)
 
 
-def _binomial_variance(samples: Sequence[Values], rate: Rate | None) -> float:
+def _binomial_variance(samples: Sequence[Values], rate: BinomialScale | None) -> float:
     """Compute the binomial sampling variance of a difference of mean fractions of the played episodes."""
     if rate is None or not np.isfinite(np.max(rate.episodes)):
         return 0.0

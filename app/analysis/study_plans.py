@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from app.analysis.series import Seed
+from app.analysis.series import SeedRun
 from emtc_core.config.resolve import Value
 
 
-class Arm(NamedTuple):
+class StudyVariant(NamedTuple):
     """A variant of a plan: an algorithm, with the settings that select it among the runs of that algorithm."""
 
     name: str
@@ -21,7 +21,7 @@ class Arm(NamedTuple):
     without: Mapping[str, Value] = {}
     """Settings that exclude a run from this variant."""
 
-    def matches(self, seed: Seed) -> bool:
+    def matches(self, seed: SeedRun) -> bool:
         """Return whether a run belongs to this variant."""
         settings = seed.settings
         return (
@@ -48,12 +48,12 @@ class Claim:
 
     number: int
     text: str
-    pairs: tuple[tuple[Arm, Arm | None], ...]
+    pairs: tuple[tuple[StudyVariant, StudyVariant | None], ...]
     """Compared variants. Without a second variant, the measure is compared with 0."""
     measures: tuple[Measure, ...]
     """The first measure is the primary one and decides. The others are only reported."""
     sign: int = 1
-    others: tuple[tuple[Arm, Arm | None], ...] = ()
+    other_pairs: tuple[tuple[StudyVariant, StudyVariant | None], ...] = ()
     """Variants that are measured in the same way, without a verdict."""
 
 
@@ -71,14 +71,14 @@ class StudyPlan:
 
 
 _PREWRITE: Final = {"preset": "prewrite"}
-EMTC: Final = Arm("EMTC(QPLEX)", "emtc-qplex", {"gate.enabled": True, "embed.type": "tcse"}, _PREWRITE)
-EMTC_PREWRITE: Final = Arm("EMTC(QPLEX), prewrite", "emtc-qplex", {"gate.enabled": True, **_PREWRITE})
-NO_TCGM: Final = Arm("No-TCGM", "emtc-qplex", {"gate.enabled": False, "embed.type": "tcse"}, _PREWRITE)
-NO_TCSE: Final = Arm("No-TCSE", "emtc-qplex", {"gate.enabled": True, "embed.type": "dcae"}, _PREWRITE)
-EMU: Final = Arm("EMU(QPLEX)", "emu-qplex")
-QPLEX: Final = Arm("QPLEX", "qplex")
-EMTC_CDS: Final = Arm("EMTC(CDS)", "emtc-cds", {"gate.enabled": True, "embed.type": "tcse"}, _PREWRITE)
-CDS: Final = Arm("CDS", "cds")
+EMTC: Final = StudyVariant("EMTC(QPLEX)", "emtc-qplex", {"gate.enabled": True, "embed.type": "tcse"}, _PREWRITE)
+EMTC_PREWRITE: Final = StudyVariant("EMTC(QPLEX), prewrite", "emtc-qplex", {"gate.enabled": True, **_PREWRITE})
+NO_TCGM: Final = StudyVariant("No-TCGM", "emtc-qplex", {"gate.enabled": False, "embed.type": "tcse"}, _PREWRITE)
+NO_TCSE: Final = StudyVariant("No-TCSE", "emtc-qplex", {"gate.enabled": True, "embed.type": "dcae"}, _PREWRITE)
+EMU: Final = StudyVariant("EMU(QPLEX)", "emu-qplex")
+QPLEX: Final = StudyVariant("QPLEX", "qplex")
+EMTC_CDS: Final = StudyVariant("EMTC(CDS)", "emtc-cds", {"gate.enabled": True, "embed.type": "tcse"}, _PREWRITE)
+CDS: Final = StudyVariant("CDS", "cds")
 
 MU_W: Final = Measure(
     "mu_w",

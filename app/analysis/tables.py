@@ -74,7 +74,7 @@ _LATEX = str.maketrans(
 
 
 @dataclass(frozen=True)
-class Number:
+class CellNumber:
     """The number behind a formatted cell; parts that do not exist are None or empty."""
 
     value: float
@@ -92,20 +92,20 @@ class Cell(str):
     """The text of a formatted cell, with its number."""
 
     __slots__ = ("number",)
-    number: Number
+    number: CellNumber
 
-    def __new__(cls, text: str, number: Number) -> "Cell":
+    def __new__(cls, text: str, number: CellNumber) -> "Cell":
         """Make a cell from its text and its number."""
         cell = super().__new__(cls, text)
         cell.number = number
         return cell
 
-    def followed_by(self, text: str) -> "Cell":
+    def append(self, text: str) -> "Cell":
         """Append text and keep the number."""
         return Cell(f"{self}{text}", self.number)
 
 
-def describe_table(
+def set_table_attrs(
     frame: pd.DataFrame,
     *,
     caption: str,
@@ -145,7 +145,7 @@ def with_numbers(frame: pd.DataFrame) -> pd.DataFrame:
     columns: dict[str, pd.Series] = {}
     for name in frame.columns:
         columns[name] = pd.Series(frame[name])
-        for i, field in enumerate(fields(Number) if name in numbers else ()):
+        for i, field in enumerate(fields(CellNumber) if name in numbers else ()):
             values = [row[i] if row else None for row in numbers[name]]
             is_number = field.name in ("value", "low", "high")
             if not is_number:
@@ -155,12 +155,12 @@ def with_numbers(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(columns) if numbers else frame
 
 
-def writes_parquet() -> bool:
+def can_write_parquet() -> bool:
     """Return whether the library that writes Parquet is installed."""
     return importlib.util.find_spec("pyarrow") is not None
 
 
-def left_out_lines(frame: pd.DataFrame) -> list[str]:
+def list_left_out_lines(frame: pd.DataFrame) -> list[str]:
     """Return the lines below a table that list the runs left out of it; empty if there are none."""
     runs = [str(text) for text in frame.attrs.get("left_out", ())]
     return [f"Left out: {len(runs)} selected run{'s' if len(runs) > 1 else ''}.", *runs] if runs else []
@@ -193,7 +193,7 @@ def best_cells(frame: pd.DataFrame) -> set[tuple[int, str]]:
 def _remarks(frame: pd.DataFrame) -> str:
     """Write the notes as comment lines without commas, so that a CSV reader parses each as one field."""
     plain = str.maketrans("", "", ',"')
-    lines = [*map(str, frame.attrs.get("about", ())), *left_out_lines(frame)]
+    lines = [*map(str, frame.attrs.get("about", ())), *list_left_out_lines(frame)]
     return "".join(f"# {_one_line(line).translate(plain)}\n" for line in lines)
 
 
@@ -217,13 +217,13 @@ def _markdown(frame: pd.DataFrame) -> str:
     ]
     text = "\n".join([line(list(frame.columns)), line(["---"] * len(frame.columns)), *rows]) + "\n"
     notes = [str(frame.attrs["caption"])] if frame.attrs.get("caption") else []
-    notes += [("- " if i else "") + _one_line(note) for i, note in enumerate(left_out_lines(frame))]
+    notes += [("- " if i else "") + _one_line(note) for i, note in enumerate(list_left_out_lines(frame))]
     return f"{text}\n" + "".join(f"{note}\n" for note in notes) if notes else text
 
 
 def _latex(frame: pd.DataFrame) -> str:
     comment = [f"% {line}" for line in str(frame.attrs.get("caption", "")).splitlines()]
-    remarks = [f"% {_one_line(line)}" for line in left_out_lines(frame)]
+    remarks = [f"% {_one_line(line)}" for line in list_left_out_lines(frame)]
     return "\n".join([*comment, _tabular(frame), *remarks]) + "\n"
 
 

@@ -12,8 +12,8 @@ import pandas as pd
 
 from app.analysis.settings import (
     Settings,
-    doubt_seeds,
     find_changes,
+    list_code_warnings,
     name_budget,
     name_method,
     name_task,
@@ -79,11 +79,11 @@ def group_variants(configs: Mapping[str, Mapping[str, Any]]) -> list[Variant]:
     return sorted(variants, key=lambda variant: (variant.task, order.get(variant.algo, len(order)), variant.method))
 
 
-def doubt_runs(configs: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return a warning per variant whose seeds were trained by different code; see `settings.doubt_seeds`."""
+def list_run_code_warnings(configs: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return a warning per variant whose seeds were trained by different code; see `settings.list_code_warnings`."""
     flat = {run_id: flatten_tree(config) for run_id, config in configs.items()}
     variants = group_variants(configs)
-    return doubt_seeds({variant.label: [flat[run_id] for run_id in variant.run_ids] for variant in variants})
+    return list_code_warnings({variant.label: [flat[run_id] for run_id in variant.run_ids] for variant in variants})
 
 
 def list_differences(configs: Mapping[str, Mapping[str, Any]], variants: Sequence[Variant]) -> pd.DataFrame:

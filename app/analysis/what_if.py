@@ -20,11 +20,11 @@ import pandas as pd
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from app.analysis.tables import MISSING, describe_table
+from app.analysis.tables import MISSING, set_table_attrs
 from emtc_core.config.base import Section, read_faults
 from emtc_core.config.memory import GateConfig, IncentiveConfig, MemoryConfig
 from emtc_core.errors import ConfigError
-from emtc_core.gate.gate import beta_of_miss, delta_mem, incentive, weigh_successors
+from emtc_core.gate.gate import compute_incentive_inputs, delta_mem, get_miss_beta, incentive
 from emtc_core.gate.laws import INVERTIBLE, make_gate_law, unknown_context
 from emtc_core.metrics import CLOSED_BELOW
 from storage.engine import Database
@@ -32,7 +32,7 @@ from storage.queries.gate import newest_transitions
 from storage.queries.memory import Snapshot
 
 if TYPE_CHECKING:
-    from emtc_core.memory.remerge import Remerged
+    from emtc_core.memory.remerge import MergedNodes
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.int64]
@@ -42,7 +42,7 @@ Successor = Literal["nn", "link"]
 S = TypeVar("S", bound=Section)
 
 MOST_TRANSITIONS = 200_000
-NONE = -1
+NO_NODE = -1
 """Row of a missing node."""
 
 
@@ -58,7 +58,7 @@ class Rules:
 
 
 @dataclass(frozen=True)
-class Question:
+class WhatIfSettings:
     """The changed settings; the defaults change nothing."""
 
     tau_factor: float = 1.0
@@ -84,13 +84,13 @@ class Stream:
     next_slot: Rows
     ends: Flags  # last step of an episode, without bootstrapping
 
-    def only(self, keep: Flags) -> "Stream":
+    def select(self, keep: Flags) -> "Stream":
         """Select transitions by a mask [N]."""
         return Stream(**{name: values[keep] for name, values in vars(self).items()})
 
 
 @dataclass(frozen=True)
-class Judged:
+class GateValues:
     """Values of the gate and the incentive for N transitions."""
 
     delta_mem: Floats  # [N] [return]; NaN if a lookup found nothing
@@ -99,7 +99,7 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class Shares:
+class GateMeans:
     """Means of the gate over N transitions."""
 
     n: int
@@ -111,19 +111,19 @@ class Shares:
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedSet:
     """Recorded and recomputed values of one set of transitions."""
 
     name: str
-    recorded: Judged
-    recomputed: Judged
+    recorded: GateValues
+    recomputed: GateValues
 
 
 @dataclass(frozen=True)
-class Answer:
+class WhatIfResult:
     """Effect of the changed settings."""
 
-    sets: tuple[Compared, ...]
+    sets: tuple[ComparedSet, ...]
     nodes: int  # number of nodes of the snapshot or the selection
     nodes_after: int
     tau: float  # recorded tau at the snapshot [return]; NaN if unknown
@@ -170,7 +170,7 @@ def read_stream(db: Database, run_id: str, rules: Rules, *, until: int, limit: i
     frame = newest_transitions(db, run_id, until, limit)
     names = ("reward", "h", "h_next", "delta_mem", "beta", "tau")
     reward, h, h_next, error, beta, tau = (frame[name].to_numpy(np.float64, na_value=np.nan) for name in names)
-    slot, next_slot = (frame[name].to_numpy(np.int64, na_value=NONE) for name in ("slot", "next_slot"))
+    slot, next_slot = (frame[name].to_numpy(np.int64, na_value=NO_NODE) for name in ("slot", "next_slot"))
     episode = frame["episode"].to_numpy(np.int64)
     is_last = np.append(episode[1:] != episode[:-1], True)[: len(episode)]
     return Stream(
@@ -183,15 +183,15 @@ def read_stream(db: Database, run_id: str, rules: Rules, *, until: int, limit: i
     )
 
 
-def answer(
+def evaluate_what_if(
     snapshot: Snapshot,
     stream: Stream,
     rules: Rules,
-    question: Question,
+    question: WhatIfSettings,
     *,
-    merged: "Remerged | None" = None,
+    merged: "MergedNodes | None" = None,
     rows: Rows | None = None,
-) -> Answer:
+) -> WhatIfResult:
     """Evaluate the newest transitions and the links of a snapshot with changed settings.
 
     Args:
@@ -203,15 +203,15 @@ def answer(
         rows: Selected rows of the snapshot; None for all. Nodes are always merged in the whole memory.
     """
     law = make_gate_law(rules.gate)
-    tau = tau_of(snapshot, stream, rules.gate)
+    tau = find_tau(snapshot, stream, rules.gate)
     if rows is not None:
-        stream = stream.only(np.isin(stream.slot, snapshot.slot[rows]))
+        stream = stream.select(np.isin(stream.slot, snapshot.slot[rows]))
     tau_after = float(question.tau(tau))
     links = _compare_links(snapshot, rules, question, tau_after, merged, rows)
     sets = (_compare_stream(snapshot, stream, rules, question, tau), links) if len(stream.beta) else (links,)
     selected = np.arange(snapshot.size) if rows is None else rows
     factor = question.delta_factor if merged is not None else None
-    return Answer(
+    return WhatIfResult(
         sets=sets,
         nodes=len(selected),
         nodes_after=len(selected) if merged is None else len(np.unique(merged.node[selected])),
@@ -223,7 +223,7 @@ def answer(
     )
 
 
-def merge_nodes(snapshot: Snapshot, rules: Rules, factor: float) -> "Remerged":
+def merge_nodes(snapshot: Snapshot, rules: Rules, factor: float) -> "MergedNodes":
     """Merge the nodes of a snapshot at `factor` times the delta of the run.
 
     Raises:
@@ -251,7 +251,7 @@ def merge_nodes(snapshot: Snapshot, rules: Rules, factor: float) -> "Remerged":
         raise ConfigError(f"cannot be merged: {exc}", key=f"snapshot {snapshot.id}") from exc
 
 
-def tau_of(snapshot: Snapshot, stream: Stream, gate: GateConfig) -> float:
+def find_tau(snapshot: Snapshot, stream: Stream, gate: GateConfig) -> float:
     """Compute the tau at a snapshot from its delta_mem and beta, or read it from the newest transition.
 
     Args:
@@ -277,7 +277,7 @@ def tau_of(snapshot: Snapshot, stream: Stream, gate: GateConfig) -> float:
     return gate.tau_end if law.is_invertible else np.nan
 
 
-def explain_tau(result: Answer) -> str:
+def explain_tau(result: WhatIfResult) -> str:
     """Explain why the tau at the snapshot was not computed from its beta; empty if it was."""
     if result.law_without_inverse is None:
         return ""
@@ -290,7 +290,7 @@ def explain_tau(result: Answer) -> str:
     return f"{reason} No transition up to this snapshot is stored, so τ is unknown. Set a fixed τ."
 
 
-def shares(judged: Judged) -> Shares:
+def compute_gate_means(judged: GateValues) -> GateMeans:
     """Compute the means of a gate, with the definitions of `emtc_core.learner.targets.gate_shares`."""
     n = len(judged.beta)
     is_hit = np.isfinite(judged.delta_mem)
@@ -298,7 +298,7 @@ def shares(judged: Judged) -> Shares:
     total = float(incentive_size.sum())
     removed = float(((1 - judged.beta) * incentive_size).sum() / total) if total else 0.0
     has_gate = n > 0 and not np.isnan(judged.beta).any()
-    return Shares(
+    return GateMeans(
         n=n,
         missed=float(1 - is_hit.mean()) if n else np.nan,
         delta_mem=float(judged.delta_mem[is_hit].mean()) if is_hit.any() else np.nan,
@@ -308,14 +308,14 @@ def shares(judged: Judged) -> Shares:
     )
 
 
-def tabulate(result: Answer) -> pd.DataFrame:
+def tabulate_what_if(result: WhatIfResult) -> pd.DataFrame:
     """Tabulate recorded, recomputed and difference, one row per quantity."""
     rows = [
         _row("τ at the snapshot [return]", result.tau, result.tau_after, 4),
         _row("nodes", result.nodes, result.nodes_after, 0),
     ]
     for compared in result.sets:
-        before, after = shares(compared.recorded), shares(compared.recomputed)
+        before, after = compute_gate_means(compared.recorded), compute_gate_means(compared.recomputed)
         rows += [
             _row(f"{compared.name}: Δ̄_mem [return]", before.delta_mem, after.delta_mem, 4),
             _row(f"{compared.name}: lookup found nothing [%]", 100 * before.missed, 100 * after.missed, 2),
@@ -330,7 +330,7 @@ def tabulate(result: Answer) -> pd.DataFrame:
         f"Recorded and recomputed values of {sizes}; δ = {result.delta_after:.3g}. The incentive is computed with "
         "Q(s′) = 0."
     )
-    return describe_table(pd.DataFrame(rows, columns=columns), caption=caption)
+    return set_table_attrs(pd.DataFrame(rows, columns=columns), caption=caption)
 
 
 def _row(name: str, before: float, after: float, digits: int) -> tuple[str, str, str, str]:
@@ -360,7 +360,7 @@ class _Recalled:
     hit: Flags
 
 
-def _compute_incentive(nodes: "Snapshot | Remerged", rows: Rows, ends: Flags, rules: Rules) -> Floats:
+def _compute_incentive(nodes: "Snapshot | MergedNodes", rows: Rows, ends: Flags, rules: Rules) -> Floats:
     """Compute r_p of transitions with Q(s') = 0; `rows` are the rows of their successors in `nodes`."""
     hit, hit_rows = rows >= 0, np.maximum(rows, 0)
     recalled = _Recalled(
@@ -370,12 +370,14 @@ def _compute_incentive(nodes: "Snapshot | Remerged", rows: Rows, ends: Flags, ru
         xi=nodes.xi[hit_rows] & hit,
         hit=hit,
     )
-    h_next, rho = weigh_successors(recalled, ends, rules.incentive)
+    h_next, rho = compute_incentive_inputs(recalled, ends, rules.incentive)
     r_p: Floats = incentive(h_next, np.zeros_like(h_next), rho, gamma=rules.gamma, clamp=rules.incentive.clamp)
     return r_p
 
 
-def _compare_stream(snapshot: Snapshot, stream: Stream, rules: Rules, question: Question, tau: float) -> Compared:
+def _compare_stream(
+    snapshot: Snapshot, stream: Stream, rules: Rules, question: WhatIfSettings, tau: float
+) -> ComparedSet:
     """Evaluate recorded transitions with another tau; without a recorded tau, that of the snapshot is changed.
 
     If a lookup found nothing, beta remains as recorded, because it does not depend on tau.
@@ -383,17 +385,24 @@ def _compare_stream(snapshot: Snapshot, stream: Stream, rules: Rules, question: 
     r_p = _compute_incentive(snapshot, snapshot.rows_of(stream.next_slot), stream.ends, rules)
     beta = _compute_beta(stream.delta_mem, question.tau(np.where(np.isnan(stream.tau), tau, stream.tau)), rules.gate)
     beta = np.where(np.isnan(stream.delta_mem) & np.isfinite(stream.beta), stream.beta, beta)
-    return Compared("transitions", Judged(stream.delta_mem, stream.beta, r_p), Judged(stream.delta_mem, beta, r_p))
+    return ComparedSet(
+        "transitions", GateValues(stream.delta_mem, stream.beta, r_p), GateValues(stream.delta_mem, beta, r_p)
+    )
 
 
 def _compare_links(
-    snapshot: Snapshot, rules: Rules, question: Question, tau: float, merged: "Remerged | None", rows: Rows | None
-) -> Compared:
+    snapshot: Snapshot,
+    rules: Rules,
+    question: WhatIfSettings,
+    tau: float,
+    merged: "MergedNodes | None",
+    rows: Rows | None,
+) -> ComparedSet:
     sources = np.arange(snapshot.size) if rows is None else rows
     targets = snapshot.rows_of(snapshot.idx_next[sources])
     sources, targets = sources[targets >= 0], targets[targets >= 0]
     ends = (snapshot.idx_next[targets] < 0) & (snapshot.h[targets] == 0)
-    recorded = Judged(
+    recorded = GateValues(
         snapshot.delta_mem[sources].astype(np.float64),
         snapshot.beta[sources].astype(np.float64),
         _compute_incentive(snapshot, targets, ends, rules),
@@ -403,14 +412,14 @@ def _compare_links(
     else:
         error = _compute_link_errors(snapshot, rules, question, merged, sources, targets, ends)
         r_p = _compute_incentive(merged, merged.node[targets], ends, rules)
-    return Compared("links", recorded, Judged(error, _compute_beta(error, tau, rules.gate), r_p))
+    return ComparedSet("links", recorded, GateValues(error, _compute_beta(error, tau, rules.gate), r_p))
 
 
 def _compute_link_errors(
     snapshot: Snapshot,
     rules: Rules,
-    question: Question,
-    merged: "Remerged",
+    question: WhatIfSettings,
+    merged: "MergedNodes",
     sources: Rows,
     targets: Rows,
     ends: Flags,
@@ -422,7 +431,7 @@ def _compute_link_errors(
     """
     lookup = merged.node if question.lookup == "written" else merged.nearest
     node = lookup[sources]
-    next_node = lookup[targets] if question.successor == "nn" else np.where(node >= 0, merged.next[node], NONE)
+    next_node = lookup[targets] if question.successor == "nn" else np.where(node >= 0, merged.next[node], NO_NODE)
     h, h_next = (np.where(nodes >= 0, merged.h[nodes], np.nan) for nodes in (node, next_node))
     if rules.gate.terminal_value == "zero":
         h_next = np.where(ends, 0.0, h_next)
@@ -435,4 +444,4 @@ def _compute_beta(error: Floats, tau: Any, gate: GateConfig) -> Floats:
     """Compute beta by the gate law, and by `gate.on_miss` if a lookup found nothing; NaN if tau is unknown."""
     is_miss = np.isnan(error)
     beta = make_gate_law(gate).coefficient(np.where(is_miss, 0.0, error), tau, unknown_context(error.shape))
-    return np.where(is_miss, beta_of_miss(gate, is_empty=False), beta)
+    return np.where(is_miss, get_miss_beta(gate, is_empty=False), beta)

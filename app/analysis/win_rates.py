@@ -15,27 +15,27 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from app.analysis.aggregates import Reading, finite, mu_w
-from app.analysis.comparable import reach
+from app.analysis.aggregates import Aggregation, compute_mu_w, select_finite
+from app.analysis.comparable import get_run_length
 from app.analysis.finals import (
-    FALLEN,
+    HIGH_WIN_RATE,
     LAST_TENTH,
-    MADE_IT,
+    LOW_WIN_RATE,
     FinalRule,
     caption_final,
+    compute_final_rates,
     count_falls,
-    final_rates,
+    make_final_scale,
+    make_mu_w_scale,
     name_final,
-    rate_of_final,
-    rate_of_mu_w,
 )
-from app.analysis.intervals import CENTER_NAMES, Rate, Values
+from app.analysis.intervals import CENTER_NAMES, BinomialScale, Values
 from app.analysis.quantities import Quantity, average_over_time
-from app.analysis.series import DAGGER, Comparison, Group, LeftOut
-from app.analysis.settings import name_algo, name_method, show_steps
-from app.analysis.tables import MISSING, NESTED, Cell, Number, describe_table
+from app.analysis.series import DAGGER, Comparison, ExcludedRun, Group
+from app.analysis.settings import format_steps, name_algo, name_method
+from app.analysis.tables import MISSING, NESTED, Cell, CellNumber, set_table_attrs
 
-WARNING = (
+PUBLISHED_WARNING = (
     "The paper's numbers come from StarCraft II 4.10 and Google Research Football. skirmish is a simulator: "
     "its win rates are not comparable with them."
 )
@@ -43,11 +43,11 @@ _BEST_NOTE = "Bold: best cells with at least two seeds."
 _UNFINISHED_NOTE = f"{DAGGER} includes an unfinished run and is never bold."
 _FALLS_NUMBERS = ("falls", "evaluations after", "falls [%]")
 _DEFAULT_SEEDS = 5
-_FALLS_COLUMNS = ("task", "variant", "n", f"reached {MADE_IT:g}", *_FALLS_NUMBERS, "each seed")
+_FALLS_COLUMNS = ("task", "variant", "n", f"reached {HIGH_WIN_RATE:g}", *_FALLS_NUMBERS, "each seed")
 
 
 def tabulate_win_rates(
-    comparison: Comparison, reading: Reading | None = None, final: FinalRule = LAST_TENTH
+    comparison: Comparison, reading: Aggregation | None = None, final: FinalRule = LAST_TENTH
 ) -> pd.DataFrame:
     """Tabulate final win rates [%]: variants × maps. A cell also has its number of seeds and the planned number.
 
@@ -60,34 +60,36 @@ def tabulate_win_rates(
 
     def quote_cell(group: Group) -> Cell | None:
         settings = group.seeds[0].settings
-        aggregation = reading or (Reading("median", "iqr") if settings.get("eval.report") == "median" else Reading())
+        aggregation = reading or (
+            Aggregation("median", "iqr") if settings.get("eval.report") == "median" else Aggregation()
+        )
         of = quantity.at(group.variant.task)
-        scale = rate_of_final(group.seeds, final, top=100, of=of)
+        scale = make_final_scale(group.seeds, final, top=100, of=of)
         name = name_final(final, unit="%", of=of)
-        cell = quote(100 * final_rates(group.seeds, final), aggregation, rate=scale, of=name)
+        cell = format_aggregate(100 * compute_final_rates(group.seeds, final), aggregation, rate=scale, of=name)
         planned = settings.get("eval.seeds")
         planned = planned if isinstance(planned, int) else _DEFAULT_SEEDS
         n = f"n = {group.n}" if group.n >= planned else f"n = {group.n} of {planned}"
-        length = f"; {_write_length(group)}" if group.variant.task in comparison.mixed else ""
-        return cell.followed_by(f"{group.mark} ({n}{length})")
+        length = f"; {_write_length(group)}" if group.variant.task in comparison.mixed_length_tasks else ""
+        return cell.append(f"{group.mark} ({n}{length})")
 
     columns = {_name_column(quantity, task): _by_method(comparison, task, quote_cell) for task in comparison.tasks}
     default = "mean ± standard deviation over seeds, or median [quartiles] by eval.report"
-    cells = f"A cell is the {reading.say(share=True) if reading else default}; n is the number of seeds."
-    best = "" if comparison.mixed else _BEST_NOTE
+    cells = f"A cell is the {reading.describe(is_fraction=True) if reading else default}; n is the number of seeds."
+    best = "" if comparison.mixed_length_tasks else _BEST_NOTE
     caption, about = caption_final(comparison.seeds, final, cells, best, unit="%", of=quantity, at=comparison)
-    never_best = frozenset(_name_column(quantity, task) for task in comparison.mixed)
+    never_best = frozenset(_name_column(quantity, task) for task in comparison.mixed_length_tasks)
     return _tabulate(comparison, columns, caption, about=about, never_best=never_best)
 
 
-def tabulate_falls(comparison: Comparison, reading: Reading | None = None) -> pd.DataFrame:
+def tabulate_falls(comparison: Comparison, reading: Aggregation | None = None) -> pd.DataFrame:
     """Tabulate the falls of each variant on each task: evaluations with a low win rate after a high one.
 
     Args:
         comparison: Greedy win rates, joined for final numbers.
         reading: Aggregation over seeds.
     """
-    aggregation = reading or Reading()
+    aggregation = reading or Aggregation()
     rows = [
         _make_falls_row(group, aggregation)
         for task in comparison.tasks
@@ -95,21 +97,25 @@ def tabulate_falls(comparison: Comparison, reading: Reading | None = None) -> pd
         if group.variant.task == task
     ]
     caption = (
-        f"{comparison.budget} Falls: evaluations with a greedy win rate below {FALLEN:g} after the first evaluation "
-        f"of at least {MADE_IT:g}. Falls and later evaluations are counted per seed; a cell is the {aggregation}. n is "
-        f"the number of seeds; only those that reached {MADE_IT:g} are averaged."
+        f"{comparison.budget_note} Falls: evaluations with a greedy win rate below {LOW_WIN_RATE:g} after the first "
+        f"evaluation "
+        f"of at least {HIGH_WIN_RATE:g}. Falls and later evaluations are counted per seed; a cell is the "
+        f"{aggregation}. n is "
+        f"the number of seeds; only those that reached {HIGH_WIN_RATE:g} are averaged."
     )
     if aggregation.band == "ci":
-        caption += f" Falls [%] is a fraction; its band is a {aggregation.name_band(share=True)}."
+        caption += f" Falls [%] is a fraction; its band is a {aggregation.name_band(is_fraction=True)}."
     if any(group.unfinished for group in comparison.groups):
         caption += f" {DAGGER} includes an unfinished run."
     frame = pd.DataFrame(rows, columns=pd.Index(_FALLS_COLUMNS), dtype="object")
-    left_out = [str(run) for run in comparison.left_out]
+    left_out = [str(run) for run in comparison.excluded_runs]
     cells = dict(zip(_FALLS_COLUMNS, zip(*rows, strict=True), strict=False))
-    return describe_table(frame, caption=caption.strip(), left_out=left_out, about=[comparison.unequal], cells=cells)
+    return set_table_attrs(
+        frame, caption=caption.strip(), left_out=left_out, about=[comparison.budget_if_unequal], cells=cells
+    )
 
 
-def tabulate_mu_w(comparison: Comparison, times: Sequence[int], reading: Reading | None = None) -> pd.DataFrame:
+def tabulate_mu_w(comparison: Comparison, times: Sequence[int], reading: Aggregation | None = None) -> pd.DataFrame:
     """Tabulate mu_w at given env steps: variants × (map, step). mu_w is computed per seed, then aggregated.
 
     Args:
@@ -117,46 +123,51 @@ def tabulate_mu_w(comparison: Comparison, times: Sequence[int], reading: Reading
         times: Env steps. A seed that has not reached a step is left out of its column and listed.
         reading: Aggregation over seeds.
     """
-    aggregation, quantity = reading or Reading(), comparison.quantity
+    aggregation, quantity = reading or Aggregation(), comparison.quantity
     averaged = average_over_time(quantity)
 
     def quote_at(t: int) -> Callable[[Group], Cell | None]:
         def quote_cell(group: Group) -> Cell | None:
-            values = finite(float(mu_w(seed.curve, np.array([float(t)]))[0]) for seed in group.seeds)
+            values = select_finite(float(compute_mu_w(seed.curve, np.array([float(t)]))[0]) for seed in group.seeds)
             if not len(values):
                 return None
             long_enough = [seed for seed in group.seeds if seed.curve.steps[-1] >= t]
             of = averaged.at(group.variant.task)
-            scale = rate_of_mu_w(long_enough, np.float64(t), of)
-            return quote(values, aggregation, digits=3, rate=scale, of=of.title).followed_by(f" (n = {len(values)})")
+            scale = make_mu_w_scale(long_enough, np.float64(t), of)
+            return format_aggregate(values, aggregation, digits=3, rate=scale, of=of.title).append(
+                f" (n = {len(values)})"
+            )
 
         return quote_cell
 
     columns = {
-        f"{_name_column(quantity, task)}{NESTED}{show_steps(t)}": _by_method(comparison, task, quote_at(t))
+        f"{_name_column(quantity, task)}{NESTED}{format_steps(t)}": _by_method(comparison, task, quote_at(t))
         for task in comparison.tasks
         for t in times
     }
     caption = (
-        f"{averaged.title}, normalized area under the win rate at env steps: {aggregation.say(share=True)}. The area "
+        f"{averaged.title}, normalized area under the win rate at env steps: "
+        f"{aggregation.describe(is_fraction=True)}. The area "
         f"of each seed starts at its first evaluation. n is the number of seeds that reached the step. "
         f"{f'{quantity.note} ' if quantity.note else ''}{_BEST_NOTE}"
     )
     too_short = [
-        LeftOut(
+        ExcludedRun(
             seed.id,
-            f"{group.variant.label}; seed {seed.number}",
+            f"{group.variant.label}; seed {seed.seed_text}",
             f"last evaluated at {int(seed.curve.steps[-1]):,}; {seed.progress}",
         )
         for group in comparison.groups
         for seed in group.seeds
         if times and seed.curve.steps[-1] < max(times)
     ]
-    left_out = [*comparison.left_out, *too_short]
+    left_out = [*comparison.excluded_runs, *too_short]
     return _tabulate(comparison, columns, caption, left_out, about=[quantity.note])
 
 
-def quote(values: Values, reading: Reading, digits: int = 1, *, rate: Rate | None = None, of: str = "") -> Cell:
+def format_aggregate(
+    values: Values, reading: Aggregation, digits: int = 1, *, rate: BinomialScale | None = None, of: str = ""
+) -> Cell:
     """Write the aggregate of values as "97.5 ± 1.0" or "97.5 [96.0–99.0]"; a single seed has no band.
 
     Args:
@@ -169,24 +180,24 @@ def quote(values: Values, reading: Reading, digits: int = 1, *, rate: Rate | Non
     center, low, high = reading.summarize(values, rate)
     statistic = ", ".join(filter(None, (of, f"{CENTER_NAMES[reading.center]} over seeds")))
     if low is None or high is None:
-        return Cell(f"{center:.{digits}f}", Number(float(center), n=len(values), statistic=statistic))
+        return Cell(f"{center:.{digits}f}", CellNumber(float(center), n=len(values), statistic=statistic))
     text = f"± {center - low:.{digits}f}" if reading.is_symmetric else f"[{low:.{digits}f}–{high:.{digits}f}]"
-    interval = reading.name_band(share=rate is not None)
-    number = Number(float(center), float(low), float(high), len(values), statistic, interval)
+    interval = reading.name_band(is_fraction=rate is not None)
+    number = CellNumber(float(center), float(low), float(high), len(values), statistic, interval)
     return Cell(f"{center:.{digits}f} {text}", number)
 
 
-def _make_falls_row(group: Group, aggregation: Reading) -> list[str | int]:
+def _make_falls_row(group: Group, aggregation: Aggregation) -> list[str | int]:
     """Make the row of one variant on one task, with the columns `_FALLS_COLUMNS`."""
-    by_seed = [(seed.number, count_falls(seed.curve)) for seed in group.seeds]
+    by_seed = [(seed.seed_text, count_falls(seed.curve)) for seed in group.seeds]
     counts = [falls for _, falls in by_seed if falls is not None]
     columns = ([c.falls for c in counts], [c.after for c in counts], [100 * c.share for c in counts])
     cells = [
-        quote(values, aggregation, rate=scale, of=name) if len(values := finite(column)) else MISSING
-        for column, scale, name in zip(columns, (None, None, Rate(100)), _FALLS_NUMBERS, strict=True)
+        format_aggregate(values, aggregation, rate=scale, of=name) if len(values := select_finite(column)) else MISSING
+        for column, scale, name in zip(columns, (None, None, BinomialScale(100)), _FALLS_NUMBERS, strict=True)
     ]
     seeds = "; ".join(
-        f"seed {number}: {f'{falls.falls} of {falls.after}' if falls else f'never {MADE_IT:g}'}"
+        f"seed {number}: {f'{falls.falls} of {falls.after}' if falls else f'never {HIGH_WIN_RATE:g}'}"
         for number, falls in by_seed
     )
     return [group.variant.task, f"{group.variant.name}{group.mark}", group.n, len(counts), *cells, seeds]
@@ -199,7 +210,7 @@ def _name_column(quantity: Quantity, task: str) -> str:
 
 def _write_length(group: Group) -> str:
     """Write the length of the runs of a cell: "4,000 steps"."""
-    lengths = sorted({reach(seed) for seed in group.seeds})
+    lengths = sorted({get_run_length(seed) for seed in group.seeds})
     return f"{lengths[0]:,} steps" if len(lengths) == 1 else f"{lengths[0]:,} to {lengths[-1]:,} steps"
 
 
@@ -211,7 +222,7 @@ def _tabulate(
     comparison: Comparison,
     columns: Mapping[str, Mapping[str, Cell | None]],
     caption: str,
-    left_out: Sequence[LeftOut] | None = None,
+    left_out: Sequence[ExcludedRun] | None = None,
     about: Sequence[str] = (),
     never_best: Collection[str] = (),
 ) -> pd.DataFrame:
@@ -227,8 +238,8 @@ def _tabulate(
     if comparison.preset:
         caption = f"{caption} All with preset = {comparison.preset}."
     frame = pd.DataFrame({"variant": pd.Series(list(comparison.methods.values()), dtype="object"), **texts})
-    runs = [str(run) for run in (comparison.left_out if left_out is None else left_out)]
-    return describe_table(frame, caption=caption, best=best, left_out=runs, about=about, cells=cells)
+    runs = [str(run) for run in (comparison.excluded_runs if left_out is None else left_out)]
+    return set_table_attrs(frame, caption=caption, best=best, left_out=runs, about=about, cells=cells)
 
 
 def find_best(cells: Sequence[str | None]) -> list[int]:
@@ -297,15 +308,15 @@ def list_published_maps() -> list[str]:
     return list(dict.fromkeys(map for _, map, _ in read_published()))
 
 
-def tabulate_beside_published(
-    comparison: Comparison, reading: Reading | None = None, final: FinalRule = LAST_TENTH
+def tabulate_with_published(
+    comparison: Comparison, reading: Aggregation | None = None, final: FinalRule = LAST_TENTH
 ) -> pd.DataFrame:
     """Tabulate our final greedy win rates [%] next to the published ones; empty if no map has published win rates.
 
     A variant with changed settings has no published number. A published algorithm without runs has a row with only its
     published number.
     """
-    published, aggregation = read_published(), reading or Reading()
+    published, aggregation = read_published(), reading or Aggregation()
     columns: dict[str, dict[str, str]] = {}
     name = name_final(final, unit="%")
     for task in comparison.tasks:
@@ -315,12 +326,12 @@ def tabulate_beside_published(
         if not paper:
             continue
         columns[f"{task}{NESTED}ours"] = {
-            group.variant.method: quote(
-                100 * final_rates(group.seeds, final),
+            group.variant.method: format_aggregate(
+                100 * compute_final_rates(group.seeds, final),
                 aggregation,
-                rate=rate_of_final(group.seeds, final, top=100),
+                rate=make_final_scale(group.seeds, final, top=100),
                 of=name,
-            ).followed_by(f"{group.mark} (n = {group.n})")
+            ).append(f"{group.mark} (n = {group.n})")
             for group in groups
         }
         columns[f"{task}{NESTED}paper"] = {algo: Cell(str(rate), _make_number(rate)) for algo, rate in paper.items()}
@@ -333,17 +344,17 @@ def tabulate_beside_published(
     frame = pd.DataFrame({"variant": pd.Series(names, dtype="object"), **texts})
     seeds = [seed for seed in comparison.seeds if f"{seed.task}{NESTED}ours" in columns]
     sources = (
-        f"Ours: always greedy episodes, as in the paper; {aggregation.say(share=True)}. "
-        f"Paper: mean ± standard deviation over five seeds. {WARNING}"
+        f"Ours: always greedy episodes, as in the paper; {aggregation.describe(is_fraction=True)}. "
+        f"Paper: mean ± standard deviation over five seeds. {PUBLISHED_WARNING}"
     )
     caption, about = caption_final(seeds, final, sources, unit="%", at=comparison)
-    left_out = [str(run) for run in comparison.left_out]
-    return describe_table(frame, caption=caption, left_out=left_out, about=about, cells=texts)
+    left_out = [str(run) for run in comparison.excluded_runs]
+    return set_table_attrs(frame, caption=caption, left_out=left_out, about=about, cells=texts)
 
 
-def _make_number(rate: PublishedRate) -> Number:
+def _make_number(rate: PublishedRate) -> CellNumber:
     low, high = rate.mean - rate.std, rate.mean + rate.std
-    return Number(rate.mean, low, high, 5, "published test win rate [%], mean over seeds", "standard deviation")
+    return CellNumber(rate.mean, low, high, 5, "published test win rate [%], mean over seeds", "standard deviation")
 
 
 def _read(name: str) -> dict[str, Any]:

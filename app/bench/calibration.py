@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from app.analysis.format import percent
+from app.analysis.format import format_percent
 from app.bench import Figure, make_figure
 from emtc_core.config.train import SkirmishConfig
 from emtc_core.envs.skirmish import columns as c
@@ -57,7 +57,7 @@ def play_script(map: str, policy: Policy, *, episodes: int, seed: int, config: S
     battle = Battle(spec, n_envs=episodes, config=config or SkirmishConfig())
     battle.seed(seed)
     battle.restart()
-    armed = battle.spec[:, c.S_DELIVERY] != c.MEND
+    armed = battle.spec[:, c.S_DELIVERY] != c.HEALING
     stands = np.ones((episodes, 2), dtype=bool)
     for _ in range(spec.episode_limit * STEP_LOOPS // ORDER_LOOPS):
         policy(battle)
@@ -117,7 +117,7 @@ def _attack_least(battle: Battle, cost_BNE: NDArray[np.float64]) -> None:
     cost_BNE[~(hits[None] & alive[:, None, n:])] = np.inf
     target = np.where(np.isfinite(cost_BNE).any(axis=-1), cost_BNE.argmin(axis=-1) + n, -1)
     order = np.where(target >= 0, c.ATTACK, c.STAND)
-    mends = battle.spec[:n, c.S_DELIVERY] == c.MEND
+    mends = battle.spec[:n, c.S_DELIVERY] == c.HEALING
     fraction = battle.floats[:, :n, c.HEALTH] / battle.spec[:n, c.S_HEALTH]
     worst = np.where(alive[:, :n] & ~mends, fraction, np.inf).argmin(axis=1)
     target[:, mends], order[:, mends] = worst[:, None], c.HEAL
@@ -126,7 +126,7 @@ def _attack_least(battle: Battle, cost_BNE: NDArray[np.float64]) -> None:
 
 
 def _figure(policy: str, map: str, share: float, wanted: float, *, firm: bool = True) -> Figure:
-    name, reference = f"calibration.{policy}.{map}", (FIRM if firm else UNCERTAIN).format(percent(wanted))
+    name, reference = f"calibration.{policy}.{map}", (FIRM if firm else UNCERTAIN).format(format_percent(wanted))
     if not firm:
         return make_figure(name, share, "win share", None, reference, digits=3)
     met = abs(share - wanted) <= TOLERANCE + 1e-9

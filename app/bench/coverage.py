@@ -18,9 +18,17 @@ import numpy as np
 from scipy.stats import betabinom, binom, norm
 
 from app.analysis.bootstrap import bootstrap_interval
-from app.analysis.collapse import interval_of, resample_sums
-from app.analysis.intervals import CLAIMS, Center, Claim, Rate, Values, interval_over_seeds, score_interval
-from app.analysis.significance import PAIRED, compare_seeds, performance_profile, probability_of_improvement
+from app.analysis.collapse import compute_percentile_interval, resample_sums
+from app.analysis.intervals import (
+    INTERVAL_LABELS,
+    BinomialScale,
+    Center,
+    IntervalLabel,
+    Values,
+    compute_interval,
+    compute_score_interval,
+)
+from app.analysis.significance import PAIRED_LABEL, compare_seeds, performance_profile, probability_of_improvement
 from app.bench import Figure, make_figure
 
 SIZES = (3, 5, 10)
@@ -39,7 +47,7 @@ class Population:
 
     name: str
     quantile: Callable[[Values], Values]
-    rate: Rate | None = None
+    rate: BinomialScale | None = None
 
     def draw(self, rng: np.random.Generator, seeds: int, tables: int) -> Values:
         """Draw values [seeds, tables]."""
@@ -70,13 +78,13 @@ def _stuck(u: Values) -> Values:
 
 
 NORMAL = Population("normal", norm.ppf)
-PILED = Population("piled", _won_share(EPISODES, 9, 1), Rate(episodes=EPISODES))
-HALF = Population("half", lambda u: np.clip(norm.ppf(u, 1.0, 0.1), 0, 1), Rate(episodes=EPISODES))
-SKEWED = Population("skewed", _won_share(FINAL_EPISODES, 1.8, 0.2), Rate(episodes=FINAL_EPISODES))
-STUCK = Population("stuck", _stuck, Rate(episodes=FINAL_EPISODES))
+PILED = Population("piled", _won_share(EPISODES, 9, 1), BinomialScale(episodes=EPISODES))
+HALF = Population("half", lambda u: np.clip(norm.ppf(u, 1.0, 0.1), 0, 1), BinomialScale(episodes=EPISODES))
+SKEWED = Population("skewed", _won_share(FINAL_EPISODES, 1.8, 0.2), BinomialScale(episodes=FINAL_EPISODES))
+STUCK = Population("stuck", _stuck, BinomialScale(episodes=FINAL_EPISODES))
 POPULATIONS = (NORMAL, PILED, HALF, SKEWED, STUCK)
 CENTERS: tuple[Center, ...] = get_args(Center)
-_AT_LEAST = Claim("", 95, 100)
+_AT_LEAST = IntervalLabel("", 95, 100)
 _PERCENTILE = "percentile bootstrap of 2000 draws, named without a level"
 
 
@@ -94,8 +102,10 @@ def measure_center(center: Center, population: Population, n: int, tables: int =
     """Measure the interval of one centre on one population."""
     name = f"{center}.{population.name}.{n}"
     values = population.draw(_generator(name), n, tables)
-    low, high = interval_over_seeds(values, center, population.rate)
-    return _figure(name, _holds(low, high, population.truth(center)), CLAIMS[center, population.rate is not None])
+    low, high = compute_interval(values, center, population.rate)
+    return _figure(
+        name, _holds(low, high, population.truth(center)), INTERVAL_LABELS[center, population.rate is not None]
+    )
 
 
 def _bootstraps() -> Iterator[Figure]:
@@ -112,9 +122,9 @@ def _two_variants() -> Iterator[Figure]:
 
     Normal: means of .7 and .5 with a standard deviation of .1. `sound` wins every episode.
     """
-    shifted = Population("normal", lambda u: norm.ppf(u, 0.7, 0.1), Rate(episodes=EPISODES))
-    middling = Population("normal", lambda u: norm.ppf(u, 0.5, 0.1), Rate(episodes=EPISODES))
-    sound = Population("sound", np.ones_like, Rate(episodes=FINAL_EPISODES))
+    shifted = Population("normal", lambda u: norm.ppf(u, 0.7, 0.1), BinomialScale(episodes=EPISODES))
+    middling = Population("normal", lambda u: norm.ppf(u, 0.5, 0.1), BinomialScale(episodes=EPISODES))
+    sound = Population("sound", np.ones_like, BinomialScale(episodes=FINAL_EPISODES))
     better = float(norm.cdf(0.2 / (0.1 * np.sqrt(2))))
     for name, x, y, gap, chance in (
         ("normal", shifted, middling, 0.2, better),
@@ -129,7 +139,7 @@ def _two_variants() -> Iterator[Figure]:
                 compare_seeds(dict(enumerate(a)), dict(enumerate(b)), x.rate) for a, b in zip(ours, theirs, strict=True)
             ]
             low, high = np.array([(each.low, each.high) for each in gaps]).T
-            yield _figure(f"difference.{name}.{n}", _holds(low, high, gap), PAIRED)
+            yield _figure(f"difference.{name}.{n}", _holds(low, high, gap), PAIRED_LABEL)
             wins = [probability_of_improvement([a], [b]) for a, b in zip(ours, theirs, strict=True)]
             low, high = np.array([(each.low, each.high) for each in wins]).T
             yield _figure(f"improvement.{name}.{n}", _holds(low, high, chance), _AT_LEAST)
@@ -142,7 +152,7 @@ def _profiles() -> Iterator[Figure]:
         name = f"profile.normal.{n}"
         tables = NORMAL.draw(_generator(name), n, FEWER).T
         edges = np.array([performance_profile([each], norm.ppf(quantiles))[1:] for each in tables])
-        yield _figure(name, _holds(edges[:, 0], edges[:, 1], 1 - quantiles), Claim("Wilson's score"))
+        yield _figure(name, _holds(edges[:, 0], edges[:, 1], 1 - quantiles), IntervalLabel("Wilson's score"))
 
 
 def _evaluations() -> Iterator[Figure]:
@@ -151,8 +161,10 @@ def _evaluations() -> Iterator[Figure]:
         name = f"wilson.piled.{n}"
         rng = _generator(name)
         p = rng.beta(9, 1, TABLES)
-        low, high = score_interval(rng.binomial(n, p) / n, n)
-        yield _figure(name, _holds(low, high, p), Claim("Wilson's score"), "n counts the episodes of one evaluation")
+        low, high = compute_score_interval(rng.binomial(n, p) / n, n)
+        yield _figure(
+            name, _holds(low, high, p), IntervalLabel("Wilson's score"), "n counts the episodes of one evaluation"
+        )
 
 
 def _collapse(episodes: int = 60, nodes: int = 5, tables: int = 500) -> Figure:
@@ -162,10 +174,10 @@ def _collapse(episodes: int = 60, nodes: int = 5, tables: int = 500) -> Figure:
     for table in range(tables):
         value = rng.normal(size=episodes)[member] + rng.normal(size=len(member))
         sums = resample_sums(np.stack([value, np.ones(len(value))], axis=1), member, seed=table)
-        low, high = interval_of(sums[:, 0] / sums[:, 1])
+        low, high = compute_percentile_interval(sums[:, 0] / sums[:, 1])
         held.append(low <= 0 <= high)
     share = 100 * float(np.mean(held))
-    return _figure(name, share, Claim("percentile bootstrap"), "n counts the episodes of a memory's nodes")
+    return _figure(name, share, IntervalLabel("percentile bootstrap"), "n counts the episodes of a memory's nodes")
 
 
 def _generator(name: str) -> np.random.Generator:
@@ -177,8 +189,8 @@ def _holds(low: Values, high: Values, truth: float | Values) -> float:
     return 100 * float(((low <= truth + 1e-9) & (truth <= high + 1e-9)).mean())
 
 
-def _figure(name: str, covered: float, claim: Claim | None, reference: str = "") -> Figure:
-    met = None if claim is None else claim.least - TOLERANCE <= covered <= claim.most + TOLERANCE
+def _figure(name: str, covered: float, claim: IntervalLabel | None, reference: str = "") -> Figure:
+    met = None if claim is None else claim.min_coverage - TOLERANCE <= covered <= claim.max_coverage + TOLERANCE
     known = reference or (str(claim) if claim and claim.method else "at least 95 %")
-    least = None if claim is None else claim.least
+    least = None if claim is None else claim.min_coverage
     return make_figure(f"coverage.{name}", covered, "% of tables", least, known, met=met, digits=1)

@@ -38,7 +38,7 @@ FILLING_ENVS = 64
 class RandomActor:
     """Takes any available action."""
 
-    def begin(self, n_envs: int) -> None:
+    def start_episodes(self, n_envs: int) -> None:
         """There is nothing to forget."""
 
     def act(

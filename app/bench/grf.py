@@ -15,7 +15,7 @@ import numpy as np
 
 from app.bench import Figure, make_figure
 from emtc_core.config.train import EnvConfig
-from emtc_core.envs.grf.env import find_obstacle
+from emtc_core.envs.grf.env import find_unavailable_reason
 from emtc_core.envs.grf.scenarios import EPISODE_LIMIT, get_scenario
 from emtc_core.envs.registry import make_env
 
@@ -27,7 +27,7 @@ _REPEATS = 3
 
 def run() -> list[Figure]:
     """Measure `grf.steps_per_second_per_core.<copies>` and `grf.ratio_to_wrapped.<copies>`."""
-    if find_obstacle():
+    if find_unavailable_reason():
         return []
     return [figure for copies in COPIES for figure in _compare(copies)]
 

@@ -22,8 +22,8 @@ from app.figures.named.live import read_returns
 from app.jobs.launch import kill_run
 from emtc_core.metrics import METRICS
 from storage.engine import Database, open_database
-from storage.queries.curves import evaluations, metric
-from storage.queries.gate import gate_stats, verdicts
+from storage.queries.curves import evaluations, metric_points
+from storage.queries.gate import gate_stats, list_gate_verdicts
 from storage.queries.runs import list_resumes, list_runs
 from storage.runs.changes import create_run
 from storage.runs.control import command_log
@@ -114,15 +114,15 @@ def _figure(name: str, unit: str, budget: float | None, found: Sequence[float], 
 
 def live_tick(db: Database, run_id: str, *, after: int) -> None:
     """Ask what the Live page asks when it ticks and has to redraw its charts."""
-    with db.at_one_moment() as now:
+    with db.read_snapshot() as now:
         run = find_run(now, run_id)
         list_resumes(now, run_id)
         evaluations(now, run_id, after=after)
         gate_stats(now, run_id, after=after)
-        metric(now, run_id, _FOLLOWED, after=after)
-        verdicts(now, [run_id])
+        metric_points(now, run_id, _FOLLOWED, after=after)
+        list_gate_verdicts(now, [run_id])
         command_log(now, run_id)
-    with db.at_one_moment() as now:
+    with db.read_snapshot() as now:
         read_returns(now, run)
 
 

@@ -31,7 +31,7 @@ from storage.engine import Database
 from storage.models import Evaluation, Run
 from storage.queries.gate import gate_chart
 from storage.queries.memory import get_node, get_snapshot, list_snapshots
-from storage.queries.runs import RunFilter, list_choices, list_runs, run_page
+from storage.queries.runs import RunFilter, list_filter_options, list_runs, run_page
 from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run
 
@@ -69,7 +69,7 @@ def _questions(db: Database) -> dict[str, tuple[str, Callable[[], object]]]:
         "page_of_settings": ("a word and two settings", lambda: run_page(db, setting, sort="-win_rate")),
         "page_filtered": ("by status, tag and preset", lambda: run_page(db, filtered)),
         "page_last": ("the last page", lambda: run_page(db, offset=TABLE_RUNS - 50)),
-        "choices": ("what there is to filter by, with counts", lambda: list_choices(db)),
+        "choices": ("what there is to filter by, with counts", lambda: list_filter_options(db)),
     }
 
 

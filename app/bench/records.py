@@ -27,7 +27,7 @@ from sqlalchemy import NullPool, create_engine, insert, make_url, text, update
 from emtc_core.recorder import EpisodeRecord
 from storage.engine import Database, open_database
 from storage.models import Run, TransitionSummary
-from storage.runs.rows import summarize
+from storage.runs.rows import sum_by_bucket
 
 LENGTH, STATE_DIM, N_AGENTS = 150, 68, 3  # 3s_vs_5z
 CONFIG = {"env": {"name": "skirmish", "map": "3s_vs_5z"}, "algo": "emtc-qplex", "seed": 1}
@@ -85,7 +85,8 @@ def fill_transitions(db: Database, run_id: str, count: int) -> None:
         _insert_chunk(db.path, run_id, start, (reward, h, h_next, delta_mem, beta))
         names = [column.name for column in TransitionSummary.__table__.columns]
         sums = [
-            dict(zip(names, (run_id, *row), strict=True)) for row in summarize(start + 1, delta_mem, beta, np.ones(n))
+            dict(zip(names, (run_id, *row), strict=True))
+            for row in sum_by_bucket(start + 1, delta_mem, beta, np.ones(n))
         ]
         with db.transaction() as connection:
             connection.execute(insert(TransitionSummary), sums)

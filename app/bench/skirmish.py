@@ -27,7 +27,7 @@ def run(maps: tuple[str, ...] = tuple(BUDGETS), *, seconds: float = SECONDS) -> 
     warm_up()
     speeds = {name: _measure("skirmish", name, seconds=seconds) for name in maps}
     figures = [_figure(name, speed) for name, speed in speeds.items()]
-    if SMAX_MAP in speeds and not get_adapter("smax").find_obstacle():
+    if SMAX_MAP in speeds and not get_adapter("smax").find_unavailable_reason():
         figures += _compare_with_smax(speeds[SMAX_MAP])
     return figures
 

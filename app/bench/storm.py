@@ -284,5 +284,5 @@ def _database(name: str) -> Generator[Database]:
         return
     with opened(name) as db:
         if n := len(list_runs(db, limit=None)):
-            raise ConfigError(f"must hold no runs, but holds {n}", key=db.shown, hint="Name an empty database.")
+            raise ConfigError(f"must hold no runs, but holds {n}", key=db.safe_url, hint="Name an empty database.")
         yield db

@@ -7,7 +7,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from app.analysis.what_if import Question, Rules, Stream, answer, merge_nodes, read_rules, read_stream, tabulate
+from app.analysis.what_if import (
+    Rules,
+    Stream,
+    WhatIfSettings,
+    evaluate_what_if,
+    merge_nodes,
+    read_rules,
+    read_stream,
+    tabulate_what_if,
+)
 from app.bench import Figure, make_figure
 from app.bench.records import CONFIG, fill_transitions, median_ms, temporary_database
 from app.figures.named.what_if import draw_what_if
@@ -30,8 +39,8 @@ def run() -> list[Figure]:
         read_ms = median_ms(lambda: read_stream(db, run_id, rules, until=TRANSITIONS), _REPEATS)
         stream = _spread(read_stream(db, run_id, rules, until=TRANSITIONS))
     merge_nodes(make_snapshot(100), rules, 1.0)  # compiled, or loaded, before it is measured
-    tau_ms = median_ms(lambda: ask(snapshot, stream, rules, Question(tau_factor=0.5)), _REPEATS)
-    asked = [Question(delta_factor=factor) for factor in FACTORS]
+    tau_ms = median_ms(lambda: ask(snapshot, stream, rules, WhatIfSettings(tau_factor=0.5)), _REPEATS)
+    asked = [WhatIfSettings(delta_factor=factor) for factor in FACTORS]
     delta_ms = max(median_ms(lambda q=q: ask(snapshot, stream, rules, q), _REPEATS) for q in asked)
     return [
         _figure("tau", tau_ms, 300, f"another tau over {TRANSITIONS:,} transitions and {NODES:,} links"),
@@ -40,12 +49,12 @@ def run() -> list[Figure]:
     ]
 
 
-def ask(snapshot: Snapshot, stream: Stream, rules: Rules, question: Question) -> object:
+def ask(snapshot: Snapshot, stream: Stream, rules: Rules, question: WhatIfSettings) -> object:
     """Do what one move of a slider asks of the page."""
     factor = question.delta_factor
     merged = None if factor is None else merge_nodes(snapshot, rules, factor)
-    found = answer(snapshot, stream, rules, question, merged=merged)
-    return tabulate(found), draw_what_if(found, run="bench", env_step=snapshot.env_step).to_component()
+    found = evaluate_what_if(snapshot, stream, rules, question, merged=merged)
+    return tabulate_what_if(found), draw_what_if(found, run="bench", env_step=snapshot.env_step).to_component()
 
 
 def make_snapshot(nodes: int) -> Snapshot:

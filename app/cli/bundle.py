@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from app.analysis.format import size
+from app.analysis.format import format_size
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, print_json, say
 from app.cli.serve import become_app
 from app.figures.named.memories import best_and_worst
@@ -56,18 +56,23 @@ def bundle(
     rows = [row for row in rows if row.env_steps] if example else rows
     contents = THIN if thin else WHOLE if whole else _choose_example(database, rows) if example else Contents()
     chosen = {
-        row.id: frozenset(episode or ()) | _usual_episodes(database, row, contents) | contents.chosen.get(row.id, set())
+        row.id: frozenset(episode or ())
+        | _usual_episodes(database, row, contents)
+        | contents.kept_episodes.get(row.id, set())
         for row in rows
     }
     contents = replace(contents, chosen={run_id: numbers for run_id, numbers in chosen.items() if numbers})
     ids = [row.id for row in rows]
-    add = partial(_tell_story, order=[*contents.samples, *ids]) if example else None
+    add = partial(_tell_story, order=[*contents.sampled_snapshots, *ids]) if example else None
     made = write_bundle(database, ids, out, contents, made_by=f"emtc-lab {__version__}", add=add)
     if json:
         print_json(asdict(made) | {"place": str(made.place)})
         return
     n = f"{made.runs} run{'s' if made.runs != 1 else ''}"
-    say(f"Wrote {out}: {n} in {size(made.size_bytes)} ({size(made.study_bytes)} unpacked). Look at it: emtc open {out}")
+    say(
+        f"Wrote {out}: {n} in {format_size(made.size_bytes)} ({format_size(made.study_bytes)} unpacked). Look at "
+        f"it: emtc open {out}"
+    )
 
 
 def _choose_example(db: Database, rows: Sequence[RunRow]) -> Contents:
@@ -114,9 +119,9 @@ def _import(file: Path, url: str, *, json: bool) -> None:
     finally:
         database.dispose()
     if json:
-        print_json({"database": database.shown, "runs": ids})
+        print_json({"database": database.safe_url, "runs": ids})
     else:
-        say(f"Imported {len(ids)} run{'s' if len(ids) != 1 else ''} into {database.shown}: {', '.join(ids)}.")
+        say(f"Imported {len(ids)} run{'s' if len(ids) != 1 else ''} into {database.safe_url}: {', '.join(ids)}.")
 
 
 def _find(db: Database, runs: list[str] | None, sweeps: list[str] | None) -> list[RunRow]:

@@ -13,8 +13,8 @@ from typing import Annotated
 
 import typer
 
-from app.analysis.format import size
-from app.analysis.tables import NO_PARQUET, export_table, writes_parquet
+from app.analysis.format import format_size
+from app.analysis.tables import NO_PARQUET, can_write_parquet, export_table
 from app.cli.output import (
     DEFAULT_DATABASE,
     AsJson,
@@ -29,19 +29,19 @@ from app.cli.output import (
 )
 from emtc_core.envs.trust import is_allowed
 from emtc_core.errors import ConfigError, Fault
-from storage.engine import Database, find_schema, open_database, refuse_when_read_only
-from storage.maintenance.backup import back_up_now
+from storage.engine import Database, check_not_read_only, find_schema, open_database
+from storage.maintenance.backup import back_up_database
 from storage.maintenance.backup import vacuum as vacuum_database
 from storage.maintenance.check_database import check_database
-from storage.maintenance.sizes import KINDS, measure
-from storage.maintenance.thin import Gone, Thinning, count_thinning, thin_run
+from storage.maintenance.sizes import KINDS, measure_sizes
+from storage.maintenance.thin import RemovedData, Thinning, count_thinning, thin_run
 from storage.queries.runs import list_runs
 from storage.runs import lifecycle
 from storage.runs.lifecycle import Event
-from storage.runs.rows import find_run, state_now
+from storage.runs.rows import find_run, get_state
 from storage.sql_console import question
 from storage.sql_console.glossary import describe_schema
-from storage.sql_console.question import MOST_ROWS, MOST_SECONDS, ROWS, SECONDS, Answer, ask
+from storage.sql_console.question import DEFAULT_ROWS, DEFAULT_SECONDS, MAX_ROWS, MAX_SECONDS, QueryResult, run_query
 
 Runs = Annotated[list[str] | None, typer.Argument(metavar="[RUN]...", help="Runs to thin; --all takes every ended one")]
 
@@ -50,24 +50,27 @@ Schema = Annotated[bool, typer.Option("--schema", help="List the tables and colu
 
 def stats(file: DatabaseFile = None, db: DatabaseUrl = DEFAULT_DATABASE, json: AsJson = False) -> None:
     """Print how much room each run takes, by kind, and what a vacuum would give back."""
-    sizes = measure(open_database(database_url(file, db), read_only=True))
+    sizes = measure_sizes(open_database(database_url(file, db), read_only=True))
     if json:
         runs = [asdict(run) | {"total": run.total} for run in sizes.runs]
         print_json(asdict(sizes) | {"runs": runs})
         return
     kinds = {kind: kind.replace("_", " ") for kind in KINDS}
     rows = [
-        {"id": run.run_id, "name": run.name, "status": run.status, "total": size(run.total)}
-        | {shown: size(getattr(run, kind)) if getattr(run, kind) else "" for kind, shown in kinds.items()}
+        {"id": run.run_id, "name": run.name, "status": run.status, "total": format_size(run.total)}
+        | {shown: format_size(getattr(run, kind)) if getattr(run, kind) else "" for kind, shown in kinds.items()}
         for run in sizes.runs
     ]
     print_table(rows, title=sizes.shown, empty=f"{sizes.shown} holds no run.")
-    free = "" if sizes.disk_free is None else f"; {size(sizes.disk_free)} are free on its disk"
-    say(f"The database takes {size(sizes.database)}, of which a vacuum would give back {size(sizes.reusable)}{free}.")
+    free = "" if sizes.disk_free is None else f"; {format_size(sizes.disk_free)} are free on its disk"
+    say(
+        f"The database takes {format_size(sizes.database)}, of which a vacuum would give back "
+        f"{format_size(sizes.reusable)}{free}."
+    )
     if sizes.unmeasured:
         say(sizes.unmeasured)
     if sizes.left_behind:
-        say(f"Folders of runs that are no more take {size(sizes.left_behind)}.")
+        say(f"Folders of runs that are no more take {format_size(sizes.left_behind)}.")
 
 
 def thin(
@@ -87,19 +90,19 @@ def thin(
 ) -> None:
     """Make runs smaller; curves, evaluations and notes stay."""
     what = Thinning(trajectories, transitions, checkpoints, snapshots)
-    if what.is_nothing:
+    if what.is_empty:
         raise typer.BadParameter("Say what shall go: --trajectories, --transitions, --checkpoints or --snapshots N.")
     if bool(runs) == every:
         raise typer.BadParameter("Name the runs to thin, or --all of them.")
     database = open_database(db, create=False)
-    refuse_when_read_only("thin a run")
+    check_not_read_only("thin a run")
     chosen = _ended(database) if every else [find_run(database, run).id for run in dict.fromkeys(runs or ())]
     gone = {run_id: count_thinning(database, run_id, what) for run_id in chosen}
     if json and not yes:
         _print_gone(gone, done=False)
         return
     _say_what_goes(gone, what)
-    done = _is_wanted(yes, total=sum(gone.values(), Gone()))
+    done = _is_wanted(yes, total=sum(gone.values(), RemovedData()))
     if done:
         gone = {run_id: thin_run(database, run_id, what) for run_id in chosen}
     if json:
@@ -111,22 +114,22 @@ def thin(
 def _ended(db: Database) -> list[str]:
     """List the runs that nobody works on, and name the others."""
     listed = [find_run(db, run_id) for run_id in list_runs(db, None)["id"]]
-    busy = [row.id for row in listed if not lifecycle.allows(state_now(row), Event.THIN)]
+    busy = [row.id for row in listed if not lifecycle.allows(get_state(row), Event.THIN)]
     if busy:
         say(f"Left alone, as somebody works on them or nobody began: {', '.join(busy)}.")
     return [row.id for row in listed if row.id not in busy]
 
 
-def _say_what_goes(gone: dict[str, Gone], what: Thinning) -> None:
+def _say_what_goes(gone: dict[str, RemovedData], what: Thinning) -> None:
     for run_id, counted in gone.items():
         say(f"Run {run_id}: {counted}.")
-    say(f"For good, of {len(gone)} run{'s' if len(gone) != 1 else ''}: {sum(gone.values(), Gone())}.")
+    say(f"For good, of {len(gone)} run{'s' if len(gone) != 1 else ''}: {sum(gone.values(), RemovedData())}.")
     if what.transitions or what.checkpoints:
         say("A run without its transitions or checkpoints cannot be resumed.")
 
 
-def _is_wanted(yes: bool, *, total: Gone) -> bool:
-    if total == Gone():
+def _is_wanted(yes: bool, *, total: RemovedData) -> bool:
+    if total == RemovedData():
         return False
     if not yes and sys.stdin.isatty():
         typer.confirm("Remove it?", abort=True)
@@ -136,7 +139,7 @@ def _is_wanted(yes: bool, *, total: Gone) -> bool:
     return yes
 
 
-def _print_gone(gone: dict[str, Gone], *, done: bool) -> None:
+def _print_gone(gone: dict[str, RemovedData], *, done: bool) -> None:
     print_json({"done": done, "runs": {run_id: asdict(counted) for run_id, counted in gone.items()}})
 
 
@@ -156,11 +159,11 @@ def backup(
     json: AsJson = False,
 ) -> None:
     """Copy a SQLite database while others write; the folders of its runs (logs, checkpoints) are not copied."""
-    place = back_up_now(open_database(database_url(file, db), create=False), out and out.absolute())
+    place = back_up_database(open_database(database_url(file, db), create=False), out and out.absolute())
     if json:
         print_json({"backup": str(place), "size_bytes": place.stat().st_size})
     else:
-        say(f"Copied to {place} ({size(place.stat().st_size)}). Logs and checkpoints are not in it.")
+        say(f"Copied to {place} ({format_size(place.stat().st_size)}). Logs and checkpoints are not in it.")
 
 
 app = typer.Typer(help="Care for a database, a foreign one too.", no_args_is_help=True)
@@ -182,13 +185,13 @@ def check(file: DatabaseFile = None, db: DatabaseUrl = DEFAULT_DATABASE, json: A
     report = check_database(database_url(file, db), is_allowed=is_allowed)
     rows = [asdict(finding) for finding in report.findings]
     if json:
-        facts = {"database": report.database, "schema": report.schema, "runs": report.runs, "ok": report.is_sound}
+        facts = {"database": report.database, "schema": report.schema, "runs": report.runs, "ok": report.is_valid}
         print_json(facts | {"findings": rows})
     else:
         print_table(rows[:MOST_SHOWN], title=report.database, empty=f"{report.database}: nothing is wrong.")
         if len(rows) > MOST_SHOWN:
             say(f"… and {len(rows) - MOST_SHOWN:,} more; all of them with --json.")
-    return 0 if report.is_sound else 1
+    return 0 if report.is_valid else 1
 
 
 @app.command()
@@ -229,18 +232,18 @@ def upgrade(
     database = open_database(url)
     database.dispose()
     if json:
-        print_json({"database": database.shown, "backup": database.backup and str(database.backup)})
+        print_json({"database": database.safe_url, "backup": database.backup and str(database.backup)})
         return
     kept = f" As it was before: {database.backup}" if database.backup else ""
-    say(f"{database.shown} has the schema of this version.{kept}")
+    say(f"{database.safe_url} has the schema of this version.{kept}")
 
 
 def sql(
     query: Annotated[str, typer.Argument(metavar="[QUERY]", help="One statement that reads, as a SELECT")] = "",
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV")] = False,
     parquet: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a Parquet file")] = None,
-    limit: Annotated[int, typer.Option(help=f"Rows at most, up to {MOST_ROWS:,}")] = ROWS,
-    seconds: Annotated[float, typer.Option(help=f"Time at most, up to {MOST_SECONDS:.0f}")] = SECONDS,
+    limit: Annotated[int, typer.Option(help=f"Rows at most, up to {MAX_ROWS:,}")] = DEFAULT_ROWS,
+    seconds: Annotated[float, typer.Option(help=f"Time at most, up to {MAX_SECONDS:.0f}")] = DEFAULT_SECONDS,
     schema: Schema = False,
     db: DatabaseUrl = DEFAULT_DATABASE,
     json: AsJson = False,
@@ -251,9 +254,9 @@ def sql(
     if schema:
         _show_schema(json=json)
         return
-    if parquet is not None and not writes_parquet():
+    if parquet is not None and not can_write_parquet():
         raise ConfigError(Fault(hint=NO_PARQUET))
-    answer = ask(open_database(db, read_only=True), query, most_rows=limit, seconds=seconds)
+    answer = run_query(open_database(db, read_only=True), query, max_rows=limit, seconds=seconds)
     if parquet is not None:
         content = export_table(answer.frame(), "parquet")
         write_file(parquet, content)
@@ -262,11 +265,11 @@ def sql(
         sys.stdout.buffer.write(export_table(answer.frame(), "csv"))
     else:
         print_rows(_rows(answer), title="", empty="No row answers this.", json=json)
-    if answer.cut:
-        say(f"{answer.cut} See more with --limit.")
+    if answer.truncation:
+        say(f"{answer.truncation} See more with --limit.")
 
 
-def _rows(answer: Answer) -> list[dict[str, object]]:
+def _rows(answer: QueryResult) -> list[dict[str, object]]:
     names = [str(name) for name in answer.frame().columns]
     return [dict(zip(names, row, strict=True)) for row in answer.rows]
 

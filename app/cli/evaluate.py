@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import numpy as np
 import typer
 
-from app.analysis.format import percent
-from app.analysis.intervals import score_interval
+from app.analysis.format import format_percent
+from app.analysis.intervals import compute_score_interval
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, print_json, say
 from emtc_core.config.resolve import parse_overrides
 from emtc_core.envs.trust import allow
-from storage.engine import open_database, refuse_when_read_only
+from storage.engine import check_not_read_only, open_database
 
 if TYPE_CHECKING:  # it loads torch
-    from app.jobs.policies import Evaluated, Wanted
+    from app.jobs.policies import CheckpointChoice, PolicyEvaluation
 
 MOST_EPISODES = 1_000_000
 _EPISODES = "Greedy episodes to play; the absolute metric of marl-eval wants ten times those of an evaluation"
@@ -39,7 +39,7 @@ def evaluate(
 ) -> None:
     """Play greedy episodes with a stored policy; what they come to is kept beside the run's curves, never on one."""
     wanted = read_checkpoint(checkpoint)
-    refuse_when_read_only("evaluate a policy")
+    check_not_read_only("evaluate a policy")
     database = open_database(db, create=False)
     _allow_typed(set or ())
     from app.jobs.policies import evaluate_policy
@@ -51,30 +51,30 @@ def evaluate(
         episodes=episodes,
         seed=seed,
         overrides=set or (),
-        on_chosen=lambda chosen: say(f"Playing {episodes:,} greedy episodes with {chosen.said}."),
+        on_chosen=lambda chosen: say(f"Playing {episodes:,} greedy episodes with {chosen.description}."),
     )
     told = describe(found)
     if json:
         print_json(told)
         return
     say(
-        f"Run {found.run_id}: won {told['wins']:,} of {told['episodes']:,}, {percent(told['win_rate'], 1)} "
-        f"[{percent(told['low'], 1)}, {percent(told['high'], 1)}]; mean return {told['return_mean']:.4g} "
+        f"Run {found.run_id}: won {told['wins']:,} of {told['episodes']:,}, {format_percent(told['win_rate'], 1)} "
+        f"[{format_percent(told['low'], 1)}, {format_percent(told['high'], 1)}]; mean return {told['return_mean']:.4g} "
         f"(standard deviation {told['return_std']:.3g}), {told['length_mean']:.1f} steps; "
         f"{told['distinct']:,} of the episodes differ."
     )
 
 
-def describe(found: "Evaluated") -> dict[str, Any]:
+def describe(found: "PolicyEvaluation") -> dict[str, Any]:
     """Lay out what a policy did; the interval is Wilson's, of as many episodes as differ."""
     record = found.record
     differ = record.distinct or len(record.won)
-    low, high = score_interval(np.array(record.win_rate), differ)
+    low, high = compute_score_interval(np.array(record.win_rate), differ)
     return {
         "id": found.id,
         "run_id": found.run_id,
-        "env_step": found.chosen.env_step,
-        "checkpoint": found.chosen.said,
+        "env_step": found.checkpoint.env_step,
+        "checkpoint": found.checkpoint.description,
         "episodes": len(record.won),
         "wins": record.wins,
         "win_rate": record.win_rate,
@@ -90,7 +90,7 @@ def describe(found: "Evaluated") -> dict[str, Any]:
     }
 
 
-def read_checkpoint(text: str) -> "Wanted":
+def read_checkpoint(text: str) -> "CheckpointChoice":
     """Read what `--checkpoint` names.
 
     Raises:

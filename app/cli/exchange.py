@@ -12,9 +12,9 @@ import typer
 
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, print_json, say
 from app.cli.runs import find_runs
-from app.jobs.imports.curves import Given
-from app.jobs.imports.read import FORMATS, read_foreign, remark_on
-from app.jobs.mirror.sinks import TARGETS, follow, make_mirror
+from app.jobs.imports.curves import SourceOverrides
+from app.jobs.imports.read import FORMATS, list_remarks, read_foreign
+from app.jobs.mirror.sinks import TARGETS, make_mirror, mirror_continuously
 from emtc_core.errors import StorageError
 from storage.engine import open_database
 from storage.runs.imports import save_imports
@@ -44,9 +44,9 @@ def mirror(
     try:
         if keep:
             with suppress(KeyboardInterrupt):
-                follow(made, database, ids, every_s=every, say=say)
+                mirror_continuously(made, database, ids, every_s=every, announce=say)
         else:
-            written, _ = made.look(database, ids)
+            written, _ = made.update(database, ids)
     finally:
         with suppress(StorageError):
             made.close(database, ids)
@@ -80,16 +80,16 @@ def import_foreign(
     Evaluations alone: win rates, returns, lengths over env steps. Every run is marked as imported wherever it is shown;
     it has no memory and no checkpoint. All runs of PATH are imported, or none; what is here already is not doubled.
     """
-    runs = read_foreign(path, format, Given(env, map, algo, seed, name, win_rate, score))
+    runs = read_foreign(path, format, SourceOverrides(env, map, algo, seed, name, win_rate, score))
     database = open_database(db)  # only now: a source that is refused leaves no database behind
     written = save_imports(database, runs)
-    remarks = list(remark_on(runs))
+    remarks = list(list_remarks(runs))
     for remark in remarks:
         say(remark)
-    new, here = written.new, written.here
+    new, here = written.new, written.existing
     if json:
         print_json({"runs": list(new), "here": list(here), "remarks": remarks})
         return
     known = f" {len(here)} {'was' if len(here) == 1 else 'were'} here already: {', '.join(here)}." if here else ""
     told = f": {', '.join(new)}" if new else ""
-    say(f"Imported {len(new)} run{'s' if len(new) != 1 else ''} into {database.shown}{told}.{known}")
+    say(f"Imported {len(new)} run{'s' if len(new) != 1 else ''} into {database.safe_url}{told}.{known}")

@@ -12,16 +12,16 @@ import pandas as pd
 import typer
 
 from app.analysis.aggregates import BAND_NAMES, BANDS
-from app.analysis.comparable import Budget, read_budget, select_runs
+from app.analysis.comparable import Budget, parse_budget, select_runs
 from app.analysis.finals import FINAL_RULES
-from app.analysis.format import runs_of
+from app.analysis.format import format_run_count
 from app.analysis.intervals import CENTERS
 from app.analysis.provenance import describe_runs
 from app.analysis.quantities import RATE_MEANING, RATE_NAMES
-from app.analysis.selection import QUANTITIES
+from app.analysis.selection import NODE_QUANTITIES
 from app.analysis.settings import with_code
 from app.analysis.tables import TABLE_FORMATS, export_table
-from app.analysis.variants import doubt_runs
+from app.analysis.variants import list_run_code_warnings
 from app.cli.evaluate import CheckpointName, read_checkpoint
 from app.cli.export_raw import MARL_EVAL, export_marl_eval, export_raw, find_raw
 from app.cli.output import DEFAULT_DATABASE, DatabaseUrl, choose, printable, say, write_file
@@ -118,7 +118,7 @@ def export(
     shared: dict[str, Any] = {
         "center": choose("center", center, CENTERS) if center else None,
         "band": choose("band", band, BANDS) if band else None,
-        "color": choose("color", color, QUANTITIES) if color else None,
+        "color": choose("color", color, NODE_QUANTITIES) if color else None,
         "method": choose("method", method, ("pca", "tsne", "umap", "axes")) if method else None,
         "episodes": _read_pair(episodes) if episodes else (),
         "refit_every": refit_every,
@@ -179,12 +179,12 @@ def _make_figure(kind: FigureKind, given: Mapping[str, Any], asked: _Asked, form
         raise typer.BadParameter("Name at least one run; list them with: emtc runs")
     database = open_database(asked.url, create=False)
     rows = asked.select(database)
-    judges = "refit_every" in kind.takes  # for minutes
+    judges = "refit_every" in kind.supported_options  # for minutes
     with show_shares() if judges else nullcontext() as on_progress:
         drawn = kind.make(database, rows, kind.read_options(given, on_progress=on_progress))
     if judges:
         say(drawn.caption)
-    for doubt in doubt_runs({row.id: with_code(row.config, row.versions) for row in rows}):
+    for doubt in list_run_code_warnings({row.id: with_code(row.config, row.versions) for row in rows}):
         say(doubt)
     return export_figure(drawn, image, sources=describe_runs(rows), columns=columns)
 
@@ -199,7 +199,7 @@ def _write_policy(url: str, runs: Sequence[str], out: Path | None, checkpoint: s
     from app.jobs.policies import export_policy
 
     chosen = export_policy(database, runs[0], out, checkpoint=wanted)
-    say(f"Wrote {out} ({out.stat().st_size:,} bytes) of {chosen.said}; it acts as the stored policy does.")
+    say(f"Wrote {out} ({out.stat().st_size:,} bytes) of {chosen.description}; it acts as the stored policy does.")
 
 
 def _name_episodes(replay: str | None, beside: str, *, other: bool) -> list[str]:
@@ -249,7 +249,7 @@ def _write_raw(asked: _Asked, table: TableName, format: str, options: Options, o
     rows = asked.select(database)
     if format == MARL_EVAL:
         unfinished = options.include_unfinished
-        export_marl_eval(database, rows, table, out, include_unfinished=unfinished, budget=options.read_at)
+        export_marl_eval(database, rows, table, out, include_unfinished=unfinished, budget=options.comparison_budget)
     else:
         export_raw(database, rows, table, format, out)
 
@@ -263,13 +263,15 @@ def _make_table(asked: _Asked, table: str, format: str, options: Options) -> byt
             raise typer.BadParameter(f"--table {name} measures this machine; leave out runs and options over seeds.")
         return export_table(_measure_encoders(), image)
     kind = TABLES[name]
-    if chosen and not kind.takes_runs:
+    if chosen and not kind.selects_runs:
         raise typer.BadParameter(f"--table {name} is made of all runs; leave out RUN, --map and --algo.")
     database = open_database(asked.url, read_only=True)
-    rows = asked.select(database) if chosen else select_runs(database) if kind.takes_runs else []
+    rows = asked.select(database) if chosen else select_runs(database) if kind.selects_runs else []
     made = kind.make(database, rows, options)
-    if made.empty and kind.takes_runs:
-        raise ConfigError(f"None of {runs_of(len(rows))} belongs in {name}: it needs {kind.needs}.{_why(made)}")
+    if made.empty and kind.selects_runs:
+        raise ConfigError(
+            f"None of {format_run_count(len(rows))} belongs in {name}: it needs {kind.required_runs}.{_why(made)}"
+        )
     return export_table(made, image)
 
 
@@ -311,7 +313,7 @@ def _read_pair(text: str) -> tuple[int, int]:
 
 def _read_budget(text: str) -> Budget:
     try:
-        return read_budget(text)
+        return parse_budget(text)
     except ValueError as exc:
         raise typer.BadParameter(f"--budget: {exc}.") from exc
 

@@ -16,17 +16,17 @@ from typing import Any, BinaryIO, Final, Literal, get_args
 import orjson
 import typer
 
-from app.analysis.comparable import COMMON, Budget, at_budget
-from app.analysis.format import runs_of
+from app.analysis.comparable import COMMON, Budget, cut_to_budget
+from app.analysis.format import format_run_count
 from app.analysis.series import Comparison, join_seeds, read_seeds
 from app.analysis.variants import Variant, write_method
 from app.cli.output import printable, say
 from emtc_core.config.base import Value
 from emtc_core.errors import ConfigError, StorageError
 from storage.engine import Database
-from storage.private_files import replaced
+from storage.private_files import replace_atomically
 from storage.queries.curves import evaluation_curves, policy_evaluations
-from storage.queries.tables import NO_ARROW, TABLE_NAMES, Part, TableName, arrow_schema, choose_fields, read_parts
+from storage.queries.tables import NO_ARROW, TABLE_NAMES, Part, TableName, arrow_schema, read_parts, select_fields
 from storage.runs.rows import RunRow
 
 MarlEval = Mapping[str, Mapping[str, Mapping[str, Mapping[str, Mapping[str, Any]]]]]
@@ -52,9 +52,9 @@ def to_marl_eval(
         ConfigError: If no run counts.
     """
     joined = join_seeds(read_seeds(db, rows), include_unfinished=include_unfinished, final=True)
-    comparison = at_budget(joined, budget)
+    comparison = cut_to_budget(joined, budget)
     if not comparison.groups:
-        reasons = "; ".join(map(str, comparison.left_out)) or "none was evaluated"
+        reasons = "; ".join(map(str, comparison.excluded_runs)) or "none was evaluated"
         rule = f"must contain a finished run: {reasons}"
         raise ConfigError(rule, key="runs", hint="Include unfinished runs with: --include-unfinished")
     shared = _settings_of_tasks(comparison)
@@ -69,7 +69,8 @@ def to_marl_eval(
             for number, run_id in enumerate(group.run_ids, start=1)
         }
     return Exported(
-        data, (comparison.budget, *map(str, comparison.left_out), *_remarks(comparison, runs, steps, absolute))
+        data,
+        (comparison.budget_note, *map(str, comparison.excluded_runs), *_remarks(comparison, runs, steps, absolute)),
     )
 
 
@@ -107,7 +108,7 @@ def _read(db: Database, comparison: Comparison) -> dict[str, list[Played]]:
 
 def _read_absolute(db: Database, comparison: Comparison) -> dict[str, Played]:
     """Of each run's policy evaluations in its own game, read the one of most episodes, the newest of equals."""
-    ends = {seed.id: seed.curve.steps[-1] if seed.read_at else inf for seed in comparison.seeds}
+    ends = {seed.id: seed.curve.steps[-1] if seed.comparison_budget else inf for seed in comparison.seeds}
     frame = policy_evaluations(db, list(ends)).sort_values(["episodes", "id"])
     columns = (frame[name].tolist() for name in ("run_id", "env_step", "win_rate", "return_mean", "settings"))
     return {
@@ -202,7 +203,7 @@ def write_raw(
 
 @contextmanager
 def _csv(table: TableName, out: BinaryIO) -> Generator[Write]:
-    out.write((",".join(field.name for field in choose_fields(table)) + "\n").encode())
+    out.write((",".join(field.name for field in select_fields(table)) + "\n").encode())
 
     def write(part: Part) -> None:
         part.to_frame().to_csv(out, index=False, header=False, lineterminator="\n")
@@ -216,13 +217,13 @@ def _parquet(table: TableName, out: BinaryIO) -> Generator[Write]:
         from pyarrow import parquet
     except ImportError as error:
         raise StorageError(NO_ARROW) from error
-    with parquet.ParquetWriter(out, arrow_schema(choose_fields(table)), compression="zstd") as writer:
+    with parquet.ParquetWriter(out, arrow_schema(select_fields(table)), compression="zstd") as writer:
         yield lambda part: writer.write_batch(part.to_arrow())
 
 
 @contextmanager
 def _arrow(table: TableName, out: BinaryIO) -> Generator[Write]:
-    schema = arrow_schema(choose_fields(table))
+    schema = arrow_schema(select_fields(table))
     from pyarrow import ipc
 
     with ipc.new_file(out, schema, options=ipc.IpcWriteOptions(compression="zstd")) as writer:
@@ -268,9 +269,9 @@ def export_raw(db: Database, rows: Sequence[RunRow], table: TableName, format: s
             raise typer.BadParameter(f"--format {kind} needs --out FILE.")
         write_raw(db, ids, table, kind, _Terminal())  # type: ignore[arg-type]  # pandas needs no more of a file
         return
-    with replaced(out) as file:
+    with replace_atomically(out) as file:
         n = write_raw(db, ids, table, kind, file)
-    say(f"Wrote {out}: {n:,} rows of {table} of {runs_of(len(ids))}.")
+    say(f"Wrote {out}: {n:,} rows of {table} of {format_run_count(len(ids))}.")
 
 
 def export_marl_eval(
@@ -296,7 +297,7 @@ def export_marl_eval(
     if out is None:
         _Terminal().write(content)
         return
-    with replaced(out) as file:
+    with replace_atomically(out) as file:
         file.write(content)
     say(f"Wrote {out} ({len(content):,} bytes).")
 

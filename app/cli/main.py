@@ -16,7 +16,7 @@ import typer
 
 from app.cli.output import say
 from emtc_core.control import StopRequested
-from emtc_core.errors import EmtcError, UnheardError
+from emtc_core.errors import CommandTimeoutError, EmtcError
 
 # Set before torch loads OpenMP: threads that spin while they wait make two trainers on one machine, or a
 # trainer beside the app, many times slower than threads that sleep.
@@ -118,7 +118,7 @@ def run(arguments: list[str]) -> int:
         result = app(args=arguments, prog_name="emtc", standalone_mode=False)
     except UsageError as exc:
         return _complain(exc.format_message())  # type: ignore[attr-defined]  # every usage error of typer has it
-    except UnheardError as exc:
+    except CommandTimeoutError as exc:
         return _complain(str(exc), code=1)
     except EmtcError as exc:
         return _complain(str(exc))

@@ -7,7 +7,7 @@ import typer
 
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, choose, print_json, print_table, say
 from app.notebook.export import NOTEBOOK_FORMATS, export_entries, to_files
-from app.notebook.view import gather
+from app.notebook.view import read_entries
 from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database
 from storage.notebook import EntryRow, list_entries
@@ -67,7 +67,7 @@ def _facts(row: EntryRow) -> dict[str, Any]:
         "created_at": row.created_at.isoformat(timespec="seconds"),
         "updated_at": row.updated_at.isoformat(timespec="seconds"),
         "title": row.title,
-        "runs": " ".join(str(run.get("id", "")) for run in row.cited),
+        "runs": " ".join(str(run.get("id", "")) for run in row.cited_runs),
         "page": (row.view or {}).get("page"),
         "figure": (row.view or {}).get("figure") if row.has_figure else None,
     }
@@ -81,7 +81,7 @@ def _database_of(context: typer.Context, db: str) -> str:
 
 def _write_folder(database: Database, ids: list[int], out: Path, address: str | None) -> None:
     """Write Markdown as a plain file with its images in a folder beside it."""
-    text, files = to_files(gather(database, ids), address=address)
+    text, files = to_files(read_entries(database, ids), address=address)
     for name, content in files.items():
         _write(out.parent / name, content)
     _write(out, text.encode())

@@ -15,8 +15,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from app.analysis.format import count, duration, number, percent
-from app.analysis.quantities import last_success, name_success, success_threshold
+from app.analysis.format import format_count, format_duration, format_number, format_percent
+from app.analysis.quantities import get_success_threshold, name_success, read_last_success_rate
 from app.cli.output import say
 from emtc_core.errors import EmtcError
 from storage.engine import Database
@@ -36,7 +36,7 @@ def show_progress(database: Database, run_id: str) -> Generator[OnProgress]:
         with _bar(console, total) as on_progress:
             yield on_progress
     else:
-        threshold = success_threshold(find_run(database, run_id).config)
+        threshold = get_success_threshold(find_run(database, run_id).config)
         label = "win rate" if threshold is None else name_success(threshold)
         yield ProgressLines(total, read_rate=lambda: _last_rate(database, run_id, threshold), label=label)
 
@@ -82,15 +82,16 @@ class ProgressLines:
     def _line(self, env_step: int, speed: float | None) -> str:
         left = max(0, self._total - env_step)
         return (
-            f"{count(min(env_step, self._total))} of {count(self._total)} env steps "
-            f"({percent(min(1.0, env_step / self._total))}), test {self._label} {percent(self._read_rate(), 1)}, "
-            f"{number(speed)} steps/s, about {duration(left / speed if speed else None)} left"
+            f"{format_count(min(env_step, self._total))} of {format_count(self._total)} env steps "
+            f"({format_percent(min(1.0, env_step / self._total))}), test {self._label} "
+            f"{format_percent(self._read_rate(), 1)}, "
+            f"{format_number(speed)} steps/s, about {format_duration(left / speed if speed else None)} left"
         )
 
 
 def _last_rate(database: Database, run_id: str, threshold: float | None) -> float | None:
     with contextlib.suppress(EmtcError):  # the recorder says what ails the database
-        return find_run(database, run_id).win_rate if threshold is None else last_success(database, run_id)
+        return find_run(database, run_id).win_rate if threshold is None else read_last_success_rate(database, run_id)
     return None
 
 
@@ -123,7 +124,7 @@ def show_shares() -> Generator[OnShare]:
     with Progress(*columns, TimeRemainingColumn(), console=console) as progress:
         task = progress.add_task("", total=1.0)
         yield lambda name, share, of_all: progress.update(
-            task, completed=of_all, description=f"{name} {percent(share)}, all"
+            task, completed=of_all, description=f"{name} {format_percent(share)}, all"
         )
 
 
@@ -144,6 +145,6 @@ class ShareLines:
             return
         self._part, self._last = name, (now, of_all)
         seconds, done = now - self._began[0], of_all - self._began[1]
-        left = duration(seconds / done * (1 - of_all) if done > 0 and seconds > 0 else None)
+        left = format_duration(seconds / done * (1 - of_all) if done > 0 and seconds > 0 else None)
         with contextlib.suppress(OSError):
-            self._write(f"{name}: {percent(share)}, {percent(of_all)} of all, about {left} left")
+            self._write(f"{name}: {format_percent(share)}, {format_percent(of_all)} of all, about {left} left")

@@ -6,7 +6,14 @@ import typer
 from rich.console import Console
 from rich.progress import Progress
 
-from app.analysis.projections.snapshots import EMBEDDERS, LANDMARKS, METHODS, phase_of, project_snapshot, start_of
+from app.analysis.projections.snapshots import (
+    EMBEDDERS,
+    LANDMARKS,
+    METHODS,
+    get_phase,
+    project_snapshot,
+    read_initial_projection,
+)
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, print_json, say
 from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database
@@ -48,7 +55,7 @@ def project(
             n=points,
             seed=seed,
             embedder=fresh,
-            progress=lambda part: bar.update(task, completed=part, description=f"{method}: {phase_of(part).name}"),
+            progress=lambda part: bar.update(task, completed=part, description=f"{method}: {get_phase(part).name}"),
         )
     if json:
         told = {"projection": projection.id, "snapshot": snapshot_id, "method": method, "seconds": projection.seconds}
@@ -67,7 +74,7 @@ def _fit(database: Database, snapshot_id: int, kind: str, seed: int, bar: Progre
 
 def _tell(projection: Projection) -> str:
     nodes, landmarks = len(projection.coordinates), projection.params["n"]
-    start = start_of(projection.params)
+    start = read_initial_projection(projection.params)
     origin = f"the layout at env step {start.env_step:,}" if start else "PCA"
     how = "" if projection.method == "pca" else f", {landmarks:,} landmarks set out from {origin}"
     return (

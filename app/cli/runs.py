@@ -14,14 +14,14 @@ from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, pri
 from emtc_core.control import QuestionKind
 from emtc_core.errors import ConfigError, StorageError
 from storage.engine import Database, open_database
-from storage.files.places import run_place
+from storage.files.places import get_run_place
 from storage.queries.gate import GateState, gate_state, idle_incentives
 from storage.queries.runs import SORTS, RunFilter, list_resumes, run_rows
 from storage.runs import lifecycle
-from storage.runs.control import ask, ask_stop
-from storage.runs.labels import Act, edit_run, note_runs, shelve_runs, tag_runs
+from storage.runs.control import request_stop, send_and_wait
+from storage.runs.labels import ShelfAction, edit_run, note_runs, set_visibility, tag_runs
 from storage.runs.lifecycle import Event, LiveStatus
-from storage.runs.rows import find_run, state_now
+from storage.runs.rows import find_run, get_state
 
 Runs = Annotated[list[str], typer.Argument(metavar="RUN…", help="Run ids or unambiguous beginnings of them")]
 Undo = Annotated[bool, typer.Option("--undo", help="Bring them back")]
@@ -71,11 +71,11 @@ def hide(runs: Runs, undo: Undo = False, db: DatabaseUrl = DEFAULT_DATABASE) -> 
     _shelve(db, runs, "show" if undo else "hide")
 
 
-def _shelve(db: str, runs: list[str], act: Act) -> None:
+def _shelve(db: str, runs: list[str], act: ShelfAction) -> None:
     database = open_database(db, create=False)
     ids = find_runs(database, runs)
     done = {"archive": "Archived", "restore": "Restored", "hide": "Hid", "show": "Show again"}[act]
-    say(f"{done} {shelve_runs(database, ids, act)} of {_count(ids)}.")
+    say(f"{done} {set_visibility(database, ids, act)} of {_count(ids)}.")
 
 
 def find_runs(database: Database, prefixes: list[str]) -> list[str]:
@@ -163,8 +163,8 @@ def _tell_pages(shown: int, total: int, page: int, limit: int | None) -> None:
 
 def show(run: RunPrefix, db: DatabaseUrl = DEFAULT_DATABASE, json: AsJson = False) -> None:
     """Show one run: status, progress, configuration, versions."""
-    from app.analysis.quantities import last_success
-    from app.jobs.resume import look
+    from app.analysis.quantities import read_last_success_rate
+    from app.jobs.resume import examine_checkpoints
 
     database = open_database(db, read_only=True)
     row = find_run(database, run)
@@ -172,8 +172,8 @@ def show(run: RunPrefix, db: DatabaseUrl = DEFAULT_DATABASE, json: AsJson = Fals
     del facts["owner_token"]
     facts["gate"] = _gate_facts(gate_state(database, row.id))
     facts["no_success"] = idle_incentives(database, [row.id]).get(row.id)
-    facts["success_rate"] = last_success(database, row.id)
-    status = look(database, row)
+    facts["success_rate"] = read_last_success_rate(database, row.id)
+    status = examine_checkpoints(database, row)
     facts["checkpoints"] = [asdict(each) for each in status.checkpoints]
     facts["best"] = [asdict(each) for each in status.best]
     facts["resumes"] = list_resumes(database, row.id).astype(object).to_dict("records")
@@ -193,7 +193,7 @@ def show(run: RunPrefix, db: DatabaseUrl = DEFAULT_DATABASE, json: AsJson = Fals
 def _folder(db: Database, run_id: str) -> str:
     """The place of a run's files, or why it is not used here."""
     try:
-        return run_place(db, run_id).show(run_id)
+        return get_run_place(db, run_id).show(run_id)
     except StorageError as exc:
         return str(exc)
 
@@ -208,15 +208,15 @@ def _gate_facts(state: GateState | None) -> dict[str, Any] | None:
 
 def stop(run: RunPrefix, db: DatabaseUrl = DEFAULT_DATABASE) -> None:
     """Stop a run, which leaves a checkpoint; exit code 1 says that nobody has heard."""
-    say(ask_stop(open_database(db, create=False), run))
+    say(request_stop(open_database(db, create=False), run))
 
 
 def pause(run: RunPrefix, db: DatabaseUrl = DEFAULT_DATABASE) -> None:
     """Pause a run between two of its environment steps; exit code 1 says that nobody has heard."""
     database = open_database(db, create=False)
     row = find_run(database, run)
-    lifecycle.check(row.id, row.state, Event.PAUSE)
-    say(ask(database, row.id, "pause"))
+    lifecycle.check_allowed(row.id, row.state, Event.PAUSE)
+    say(send_and_wait(database, row.id, "pause"))
 
 
 _KIND = "evaluate: greedy episodes as many as an evaluation has; play: one of them"
@@ -259,7 +259,7 @@ def delete(
 
     database = open_database(db, create=False)
     row = find_run(database, run)
-    lifecycle.check(row.id, state_now(row), Event.DELETE)
+    lifecycle.check_allowed(row.id, get_state(row), Event.DELETE)
     belongings = count_run_contents(database, row.id, leave_files=leave_files)
     if not yes and sys.stdin.isatty():
         typer.confirm(f"Delete run {row.id} for good: {belongings}?", abort=True)

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from app.cli.output import DEFAULT_DATABASE, DatabaseUrl
-from emtc_core.plugins import FOLDER_VARIABLE, home_folder
-from storage.address import absolute
+from emtc_core.plugins import FOLDER_VARIABLE, get_user_folder
+from storage.address import make_absolute
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -31,7 +31,7 @@ def become_app(url: str, options: list[str] | None = None, environment: Mapping[
     The working directory is on no import path (-P): a file `app.py` of the user's is not taken for the package. A
     checkout's settings are read from its folder; a wheel carries them beside `Home.py`, where Streamlit looks too.
     """
-    told = {"EMTC_DB": absolute(url), FOLDER_VARIABLE: str(home_folder()), **(environment or {})}
+    told = {"EMTC_DB": make_absolute(url), FOLDER_VARIABLE: str(get_user_folder()), **(environment or {})}
     if (ROOT / ".streamlit").is_dir():
         os.chdir(ROOT)
     home = [sys.executable, "-P", "-m", "streamlit", "run", str(ROOT / "app" / "Home.py"), *(options or [])]

@@ -21,7 +21,7 @@ from emtc_core.envs.registry import get_adapter, list_envs
 from emtc_core.envs.smac import places
 from emtc_core.envs.smac.setup import GAME_HELP, Task, list_tasks
 from emtc_core.errors import ConfigError, EnvUnavailableError, PluginError
-from emtc_core.plugins import KINDS, list_failures, list_plugins, missing_fault
+from emtc_core.plugins import KINDS, list_failures, list_plugins, make_missing_fault
 
 
 def doctor(json: AsJson = False) -> None:
@@ -74,7 +74,7 @@ def smac(
     except EnvUnavailableError as error:
         say(str(error))
         return 1
-    missing = {name: get_adapter(name).find_obstacle() for name in ("smac", "smacv2")}
+    missing = {name: get_adapter(name).find_unavailable_reason() for name in ("smac", "smacv2")}
     if json:
         print_json({"done": [task.name for task in tasks], "missing": missing})
     return _conclude(missing)
@@ -83,7 +83,7 @@ def smac(
 def _ask(tasks: list[Task], *, yes: bool) -> None:
     """What will be done and wait for a yes."""
     for task in tasks:
-        say(f"{task.name}: {task.about}")
+        say(f"{task.name}: {task.description}")
     if not tasks or yes:
         return
     if not sys.stdin.isatty():
@@ -97,7 +97,7 @@ def _carry_out(tasks: list[Task]) -> None:
     with _alone():
         for task in tasks:
             say(f"{task.name} …")
-            for line in task.do():
+            for line in task.run():
                 say(line)
 
 
@@ -105,7 +105,7 @@ def _conclude(missing: dict[str, str]) -> int:
     reasons = list(dict.fromkeys(filter(None, missing.values())))
     for reason in reasons:
         say(reason[0].upper() + reason[1:])
-    if places.why_no_game() in reasons:
+    if places.find_game_obstacle() in reasons:
         say(GAME_HELP.format(folder=places.game_folder()))
     if reasons:
         return 1
@@ -155,7 +155,7 @@ def plugin(
     chosen = [each for each in KINDS if kind in ("", each)]
     found = [plugin for plugin in list_plugins() if plugin.name == name and plugin.kind in chosen]
     if not found:
-        raise PluginError(missing_fault(kind or "plug-in", name))
+        raise PluginError(make_missing_fault(kind or "plug-in", name))
     from emtc_core.training.conformance import check_plugin  # loads torch
 
     rows = [

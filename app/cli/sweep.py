@@ -11,20 +11,20 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
-from app.analysis.format import duration, number, percent, size
+from app.analysis.format import format_duration, format_number, format_percent, format_size
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, print_json, print_rows, print_table, say
 from app.jobs.sweeps import control
 from app.jobs.sweeps.file import find_sweep_file, list_templates
 from app.jobs.sweeps.plan import Plan, make_plan, parse_seeds
-from app.jobs.sweeps.ray_engine import Cluster, connected, count_places, make_cluster, run_sweep_on_ray
+from app.jobs.sweeps.ray_engine import Cluster, connect, count_slots, make_cluster, run_sweep_on_ray
 from app.jobs.sweeps.scheduler import run_sweep
 from app.jobs.sweeps.study import check_storage
-from app.jobs.sweeps.worker import Work, leave_signals, summarize
+from app.jobs.sweeps.worker import WorkerLoop, handle_leave_signals, summarize
 from emtc_core.errors import ClusterError, StorageError
-from storage.engine import Database, open_database, refuse_when_read_only
+from storage.engine import Database, check_not_read_only, open_database
 from storage.files.places import check_place, describe_place
-from storage.retry import open_patiently
-from storage.runs.claims import NO_LIMIT, Claim, claim_any, claim_run
+from storage.retry import open_with_retry
+from storage.runs.claims import NO_LIMIT, Claim, claim_next_run, claim_run
 from storage.runs.rows import shown_status
 from storage.runs.sweeps import Sweep, get_sweep, list_sweeps, sweep_runs
 
@@ -83,12 +83,12 @@ def sweep(
         return _stop(open_database(db, create=False), plan.id)
     cluster = None if queue else cluster
     _check(plan, db, elsewhere=queue or (cluster is not None and cluster.address is not None))
-    with connected(cluster, db) if cluster else nullcontext() as ray:
+    with connect(cluster, db) if cluster else nullcontext() as ray:
         if cluster and cluster.address and not jobs:
-            at_once = count_places(ray, cluster)
+            at_once = count_slots(ray, cluster)
         database = open_database(db)
         left = queue and not detach and not plan.file.optuna  # the trials of a search need a scheduler
-        queued = control.create_sweep(database, plan, jobs=at_once, elsewhere=True, for_workers=left, seeds=chosen)
+        queued = control.create_sweep(database, plan, jobs=at_once, remote=True, for_workers=left, seeds=chosen)
         queued += control.retry(database, plan.id) if retry else 0
         if where := describe_place(database):
             say(where)
@@ -101,7 +101,7 @@ def sweep(
 def _check(plan: Plan, db: str, *, elsewhere: bool) -> None:
     if plan.file.optuna:
         check_storage(db)
-    control.check_plan(plan, elsewhere=elsewhere)
+    control.check_plan(plan, remote=elsewhere)
 
 
 def _describe_start(plan: Plan, queued: int, jobs: int, *, queue: bool) -> str:
@@ -124,8 +124,8 @@ def sweep_worker(
     database, at_once = open_database(db), jobs or control.default_jobs()
     if engine == "ray":
         cluster = Cluster(address, cpus_per_run or 1.0, gpus_per_run or 0.0)
-        with connected(cluster, db) as ray:
-            ended = run_sweep_on_ray(ray, cluster, database, sweep_id, jobs=at_once, say=say)
+        with connect(cluster, db) as ray:
+            ended = run_sweep_on_ray(ray, cluster, database, sweep_id, jobs=at_once, announce=say)
     else:
         ended = _run_here(database, sweep_id, at_once)
     say(_summary(ended))
@@ -201,7 +201,9 @@ def _run(
     try:
         with _progress_bar() as on_progress:
             if cluster:
-                ended = run_sweep_on_ray(ray, cluster, database, sweep_id, jobs=jobs, say=say, on_progress=on_progress)
+                ended = run_sweep_on_ray(
+                    ray, cluster, database, sweep_id, jobs=jobs, announce=say, on_progress=on_progress
+                )
             else:
                 ended = _run_here(database, sweep_id, jobs, trains=trains, on_progress=on_progress)
     except ClusterError as exc:
@@ -233,14 +235,14 @@ def _who_is_left(database: Database, sweep_id: str, file: str) -> str:
 
 
 def _stop(database: Database, sweep_id: str) -> int:
-    waiting, asked = control.stop(database, sweep_id)
+    waiting, asked = control.stop_sweep_and_runs(database, sweep_id)
     say(f"Stopped sweep {sweep_id}: {waiting} run(s) left the queue, {asked} trainer(s) were asked to stop.")
     return 0
 
 
 def _summary(sweep: Sweep) -> str:
     counts = ", ".join(f"{n} {status}" for status, n in sorted(sweep.counts.items()))
-    saved = f" Pruning saved {percent(sweep.steps_saved)} of the steps of its trials." if sweep.trials else ""
+    saved = f" Pruning saved {format_percent(sweep.steps_saved)} of the steps of its trials." if sweep.trials else ""
     return f"Sweep {sweep.id}: {counts}.{saved}"
 
 
@@ -258,8 +260,8 @@ def _progress_bar() -> Generator[Callable[[Sweep], None]]:
             if counts["failed"]:
                 words += f", {counts['failed']} failed"
             if left:
-                words += f", ≈ {duration(left)} left"
-            progress.update(task, completed=sweep.done, description=words)
+                words += f", ≈ {format_duration(left)} left"
+            progress.update(task, completed=sweep.progress, description=words)
 
         yield show
 
@@ -270,7 +272,7 @@ def _print_plan(db: str, plan: Plan, jobs: int, *, json: bool) -> int:
         database = open_database(db, read_only=True)
     except StorageError:  # there is none yet, and a dry run makes none
         database = None
-    seconds, disk, basis = control.expected_cost(database, plan, jobs=jobs)
+    seconds, disk, basis = control.estimate_cost(database, plan, jobs=jobs)
     rows: list[dict[str, Any]] = [
         {
             "run": i,
@@ -287,7 +289,7 @@ def _print_plan(db: str, plan: Plan, jobs: int, *, json: bool) -> int:
         print_json({"sweep_id": plan.id, "name": plan.file.name, "jobs": jobs, **expected, "runs": rows})
         return 0
     print_table(rows, title=f"{plan.file.name} (sweep {plan.id})", empty="")
-    say(f"≈ {duration(seconds)} with {jobs} at once, ≈ {size(disk)} of disk. The speed is {basis}.")
+    say(f"≈ {format_duration(seconds)} with {jobs} at once, ≈ {format_size(disk)} of disk. The speed is {basis}.")
     return 0
 
 
@@ -311,9 +313,9 @@ def _print_sweeps(database: Database, *, json: bool) -> int:
                 status: each.counts[status]
                 for status in ("finished", "running", "queued", "stopped", "pruned", "failed", "lost")
             },
-            "done": round(each.done, 4) if json else percent(each.done),
-            "seconds_left": each.seconds_left() if json else duration(each.seconds_left()),
-            "scheduler": each.has_scheduler if json else ("works" if each.has_scheduler else number(None)),
+            "done": round(each.progress, 4) if json else format_percent(each.progress),
+            "seconds_left": each.seconds_left() if json else format_duration(each.seconds_left()),
+            "scheduler": each.has_scheduler if json else ("works" if each.has_scheduler else format_number(None)),
         }
         for each in list_sweeps(database)
     ]
@@ -333,17 +335,17 @@ def worker(
     """Take queued and lost runs from the database and train them; on SIGTERM or SIGUSR1 give them back and end."""
     if at_most is not None and sweep is None:
         raise typer.BadParameter("--at-most counts the runs of one sweep. Name it with --sweep")
-    with leave_signals() as leave:
-        refuse_when_read_only("train runs")
+    with handle_leave_signals() as leave:
+        check_not_read_only("train runs")
         check_place()
-        database = open_patiently(db, say=say, is_over=lambda: leave.asked)
+        database = open_with_retry(db, report=say, is_cancelled=lambda: leave.is_requested)
         if where := describe_place(database):
             say(where)
         if gpu is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = str(gpu)  # the trainers inherit it
         try:
-            claim = _claim_of(database, sweep, at_most) if sweep else claim_any
-            done = Work(database, jobs=jobs, leave=leave, say=say, claim=claim).run(once=once)
+            claim = _claim_of(database, sweep, at_most) if sweep else claim_next_run
+            done = WorkerLoop(database, jobs=jobs, leave=leave, say=say, claim=claim).run(once=once)
         except KeyboardInterrupt:
             say("Ended at once. The next worker goes on from the last checkpoints.")
             return 1

@@ -9,17 +9,24 @@ from typing import Annotated
 import typer
 
 from app.analysis.provenance import library_versions
-from app.analysis.quantities import name_success, success_threshold
+from app.analysis.quantities import get_success_threshold, name_success
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, print_json, print_table, say
 from app.cli.progress import show_progress
-from app.jobs.launch import check_startable, doubt_observations, doubt_success, launch_run
-from app.jobs.resume import CheckpointStatus, launch_again, look, refuse_unknown, resume_run, take_to_resume
+from app.jobs.launch import check_startable, find_obs_warning, find_success_warning, launch_run
+from app.jobs.resume import (
+    CheckpointStatus,
+    check_can_restart,
+    claim_to_resume,
+    examine_checkpoints,
+    restart_run,
+    resume_run,
+)
 from app.jobs.signals import StopSignals, stop_signals
-from app.jobs.train_process import mark_stopped, train_detached, train_heard
+from app.jobs.train_process import mark_stopped, train_detached, train_with_signals
 from emtc_core.config.resolve import describe_fields, parse_overrides, resolve
 from emtc_core.config.run import RunConfig
 from emtc_core.control import StopRequested
-from emtc_core.envs.registry import IMPORTED_BY_MAP, usual_map
+from emtc_core.envs.registry import IMPORTED_BY_MAP, get_default_map
 from emtc_core.envs.trust import allow
 from emtc_core.errors import EmtcError
 from emtc_core.plugins import describe_failure
@@ -27,7 +34,7 @@ from storage.engine import Database, open_database
 from storage.files.places import describe_place
 from storage.runs.changes import create_run
 from storage.runs.changes import start_again as make_again
-from storage.runs.control import ask
+from storage.runs.control import send_and_wait
 from storage.runs.lifecycle import State, this_process
 from storage.runs.rows import find_run
 
@@ -49,11 +56,11 @@ def train(
     """Train one run in the foreground, or detached."""
     if help_keys:
         return _print_keys()
-    map = map or usual_map(env)
+    map = map or get_default_map(env)
     run_config = resolve(env=env, map=map, algo=algo, steps=steps, seed=seed, file=config, overrides=list(set or []))
     _allow_typed(run_config, map, set or ())
     check_startable(run_config)
-    for doubt in filter(None, (doubt_success(run_config), doubt_observations(run_config))):
+    for doubt in filter(None, (find_success_warning(run_config), find_obs_warning(run_config))):
         say(f"Warning: {doubt}")
     database = open_database(db)
     if where := describe_place(database):
@@ -99,26 +106,26 @@ def resume(
     if start_again:
         return _start_again(database, row.id, detach=detach, json=json)
     if row.state == State.PAUSED:
-        say(ask(database, row.id, "resume"))
+        say(send_and_wait(database, row.id, "resume"))
         return 0
-    _say_what_is_superseded(look(database, row))
+    _say_what_is_superseded(examine_checkpoints(database, row))
     if detach:
         resume_run(database, row.id)
         say(f"Run {row.id} goes on in the background.")
         return 0
     with stop_signals() as signals:
-        owner = take_to_resume(database, row.id)
+        owner = claim_to_resume(database, row.id)
         return _train_in_foreground(database, row.id, owner.token, signals, resume=True, json=json)
 
 
 def _start_again(database: Database, run_id: str, *, detach: bool, json: bool) -> int:
     if detach:
-        child = launch_again(database, run_id)
+        child = restart_run(database, run_id)
         say(f"Run {child} starts again from step 0 in the background; run {run_id} keeps its rows.")
         if json:
             print_json({"run_id": child, "parent_id": run_id, "status": "queued"})
         return 0
-    refuse_unknown(find_run(database, run_id))
+    check_can_restart(find_run(database, run_id))
     with stop_signals() as signals:
         owner = this_process()
         child = make_again(database, run_id, versions=library_versions(), owner=owner)
@@ -154,7 +161,7 @@ def _train_in_foreground(
     try:
         say(f"Run {run_id}")
         with show_progress(database, run_id) as on_progress:
-            summary = train_heard(
+            summary = train_with_signals(
                 database, run_id, token, signals, resume=resume, announce=say, on_progress=on_progress
             )
     except StopRequested:
@@ -172,7 +179,7 @@ def _train_in_foreground(
     if json:
         print_json({"run_id": run_id, "wall_seconds": wall_seconds, **asdict(summary)})
     else:
-        threshold = success_threshold(find_run(database, run_id).config)
+        threshold = get_success_threshold(find_run(database, run_id).config)
         rate, label = summary.win_rate, "win rate"
         if threshold is not None:
             rate, label = summary.success_rate, name_success(threshold)

@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, print_json, printable, say
-from app.jobs.alerts import STOPPABLE, Alert, Kind, Messenger, describe_alert, list_alerts, stop_what_is_due
+from app.jobs.alerts import STOPPABLE, Alert, Kind, Messenger, describe_alert, list_alerts, stop_alerted_runs
 from emtc_core.errors import StorageError
-from storage.engine import open_database, refuse_when_read_only
+from storage.engine import check_not_read_only, open_database
 
 
 def watch(
@@ -22,7 +22,7 @@ def watch(
     """Watch runs: print each new alert, and send it to the addresses in EMTC_NOTIFY (needs the extra `alerts`)."""
     kinds = _read_kinds(stop_on)
     if kinds:
-        refuse_when_read_only("stop a run")
+        check_not_read_only("stop a run")
     database = open_database(db, read_only=not kinds, create=False)
     messenger = Messenger()
     if once:
@@ -30,8 +30,8 @@ def watch(
         return
     earlier = list_alerts(database)
     known = {alert.key for alert in earlier}
-    say(f"Watching {database.shown}; {len(known)} earlier alerts are not told again. End with Ctrl+C.")
-    for sentence in stop_what_is_due(database, earlier, kinds):
+    say(f"Watching {database.safe_url}; {len(known)} earlier alerts are not told again. End with Ctrl+C.")
+    for sentence in stop_alerted_runs(database, earlier, kinds):
         say(sentence)
     while True:
         time.sleep(every)
@@ -42,7 +42,7 @@ def watch(
             continue
         known |= {alert.key for alert in new}
         _tell(new, json=json)
-        for sentence in stop_what_is_due(database, new, kinds):
+        for sentence in stop_alerted_runs(database, new, kinds):
             say(sentence)
         if not messenger.send(new):
             say("The alerts could not be sent. Look at the address in EMTC_NOTIFY and at the network.")

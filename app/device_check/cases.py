@@ -18,7 +18,7 @@ from emtc_core.envs.base import EnvInfo
 from emtc_core.envs.registry import get_env_info
 from emtc_core.learner.learner import Learner, make_learner
 from emtc_core.learner.mappo import MappoLearner
-from emtc_core.learner.targets import IncentiveInputs, LearnerStats, incentive_inputs
+from emtc_core.learner.targets import IncentiveInputs, LearnerStats, make_incentive_inputs
 from emtc_core.replay_buffer.buffer import ReplayBuffer
 from emtc_core.rollout.episode import Episode
 
@@ -134,7 +134,7 @@ def fill_buffer(case: Case, device: torch.device) -> ReplayBuffer:
 def make_recalled(shape: tuple[int, ...], rng: np.random.Generator, device: torch.device) -> IncentiveInputs:
     """Make up what a memory recalls of the successors of a batch [B, T]; one in ten is not found."""
     h_next, rho_next = rng.random((2, *shape))
-    return incentive_inputs(10 * h_next, rho_next, rng.random(shape) < 0.9, device=device)
+    return make_incentive_inputs(10 * h_next, rho_next, rng.random(shape) < 0.9, device=device)
 
 
 def trained_weights(learner: Learner) -> dict[str, Tensor]:
@@ -176,7 +176,7 @@ def relative_difference(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor
 def greedy_actions(learner: Learner, info: EnvInfo, *, steps: int) -> np.ndarray:
     """Act greedily on made-up observations: [steps, environments, agents]."""
     rng = np.random.default_rng(2)
-    learner.begin(ACTING_ENVS)
+    learner.start_episodes(ACTING_ENVS)
     actions = []
     for _ in range(steps):
         obs = rng.standard_normal((ACTING_ENVS, info.n_agents, info.obs_dim), np.float32)

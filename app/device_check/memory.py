@@ -139,7 +139,7 @@ def check_memory_plan(target: Target, sizes: Sizes) -> CheckResult:
         host_bytes=memory_bytes(),
     )
     part = EpisodicPart(config, info, device=target.device)
-    buffer = ReplayBuffer(sizes.replay, info, device=target.device, home=plan.replay_home)
+    buffer = ReplayBuffer(sizes.replay, info, device=target.device, home=plan.replay_device)
     for number in range(1, 3):
         keep_episode(part, buffer, make_episode(info, LONG, rng), number)
     batch, recalled = part.recall(buffer.sample(2, rng), buffer, tau=1.0)

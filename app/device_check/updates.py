@@ -99,7 +99,7 @@ def check_update(target: Target, sizes: Sizes) -> CheckResult:
                 worst[name] = (np.inf if np.isnan(value) else value, algo)
     limits = (LOSS_LIMIT, GRADIENT_LIMIT, PARAMETER_LIMIT, ACTION_LIMIT)
     measurements = [Measurement(name, worst[name][0], limit) for name, limit in zip(worst, limits, strict=True)]
-    beyond = [f"{each.name} in {worst[each.name][1]}" for each in measurements if not each.holds]
+    beyond = [f"{each.name} in {worst[each.name][1]}" for each in measurements if not each.is_within_limit]
     note = f"largest relative differences of {len(algos)} algorithms, the last two after {sizes.updates} updates"
     return CheckResult("update", tuple(measurements), "; ".join(filter(None, (note, ", ".join(beyond)))))
 
@@ -194,9 +194,9 @@ def _prepare_update(learner: Learner, case: Case, target: Target) -> Callable[[]
     buffer = ReplayBuffer(len(case.episodes), case.info, device=target.device, priority_alpha=alpha)
     part = make_episodic_system(case.config, case.info, device=target.device)
     for number, episode in enumerate(case.episodes, start=1):
-        absorbed = part.absorb(episode, number=number, tau=1.0)
-        beta = None if absorbed.verdict is None else absorbed.verdict.beta
-        slots, uids, generation = absorbed.seen, absorbed.uids, absorbed.generation
+        absorbed = part.write_and_gate(episode, number=number, tau=1.0)
+        beta = None if absorbed.gate is None else absorbed.gate.beta
+        slots, uids, generation = absorbed.incentive_slots, absorbed.uids, absorbed.generation
         buffer.add(episode, slots=slots, uids=uids, generation=generation, beta=beta, number=number)
 
     def update() -> None:

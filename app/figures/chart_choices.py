@@ -22,7 +22,7 @@ SPIKE_FACTOR = 3.0
 """A value above 3 × the median of its panel is a spike."""
 MAX_SPIKE_SHARE = 0.1
 """The axis is clipped only if at most 10 % of the values are spikes."""
-MOST_BESIDE = 3
+MAX_REFERENCE_RUNS = 3
 """Largest number of other runs that a figure of one run can show for reference."""
 DOTTED = (2, 3)
 
@@ -31,12 +31,14 @@ DrawChart = Callable[[Database, Sequence[RunRow], Options], Chart]
 
 def _read_run_ids(value: Any) -> list[str]:
     ids = value.split(",") if isinstance(value, str) else [str(run_id) for run_id in value]
-    if not 0 < len(ids) <= MOST_BESIDE:
+    if not 0 < len(ids) <= MAX_REFERENCE_RUNS:
         raise ValueError(ids)
     return [run_id.strip() for run_id in ids]
 
 
-REFERENCE_RUNS = FigureOption("beside", _read_run_ids, f"the ids of up to {MOST_BESIDE} runs, separated by commas")
+REFERENCE_RUNS = FigureOption(
+    "beside", _read_run_ids, f"the ids of up to {MAX_REFERENCE_RUNS} runs, separated by commas"
+)
 
 
 def with_reference_runs(draw: DrawChart) -> DrawChart:
@@ -46,13 +48,13 @@ def with_reference_runs(draw: DrawChart) -> DrawChart:
         others: dict[str, Chart] = {}
         for row in (find_run(db, run_id) for run_id in options.get(REFERENCE_RUNS.name, ())):
             with suppress(ConfigError):
-                others[name_beside(row)] = draw(db, [row], options)
-        return lay_beside(draw(db, rows, options), others)
+                others[name_reference_run(row)] = draw(db, [row], options)
+        return add_reference_runs(draw(db, rows, options), others)
 
     return draw_with_reference_runs
 
 
-def lay_beside(chart: Chart, others: Mapping[str, Chart]) -> Chart:
+def add_reference_runs(chart: Chart, others: Mapping[str, Chart]) -> Chart:
     """Add the main line of other runs to each panel, dotted and without a band. The main line is the widest one.
 
     Args:
@@ -73,7 +75,7 @@ def lay_beside(chart: Chart, others: Mapping[str, Chart]) -> Chart:
     return replace(chart, panels=tuple(panels), caption=f"{chart.caption}{note}")
 
 
-def name_beside(run: RunRow) -> str:
+def name_reference_run(run: RunRow) -> str:
     """Return the name of a reference run in a legend."""
     return f"{run.name} ({run.id})"
 
@@ -84,7 +86,7 @@ def read_marks(db: Database, run: RunRow) -> tuple[Mark, ...]:
 
 
 @dataclass(frozen=True)
-class Look:
+class CurveStyle:
     """How curves over seeds are drawn. `smooth` is a window [env steps], 0 for none. `log` lists logarithmic axes."""
 
     smooth: int = 0
@@ -129,7 +131,7 @@ class Look:
         return with_log_x_axis(chart) if "x" in self.log else chart
 
 
-AS_MEASURED = Look()
+AS_MEASURED = CurveStyle()
 
 
 def with_log_x_axis(chart: Chart) -> Chart:

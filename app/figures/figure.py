@@ -11,8 +11,8 @@ from typing import Any, Literal, get_args
 
 import pandas as pd
 
-from app.analysis.aggregates import USUAL_BAND, Band, Reading
-from app.analysis.comparable import COMMON, Budget, read_budget
+from app.analysis.aggregates import DEFAULT_BANDS, Aggregation, Band
+from app.analysis.comparable import COMMON, Budget, parse_budget
 from app.analysis.finals import LAST_TENTH, FinalRule
 from app.analysis.intervals import Center
 from app.analysis.quantities import AUTO, RATE_NAMES, RateName
@@ -67,13 +67,13 @@ class Options:
     budget: int | str | None = None
     final: FinalRule | None = None
     rate: RateName | None = None
-    own: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    extra_options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Values of the options in `FigureKind.own`, by name."""
     on_progress: OnProgress | None = field(default=None, compare=False)
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return the value of an option in `FigureKind.own`."""
-        return self.own.get(name, default)
+        return self.extra_options.get(name, default)
 
     @property
     def final_rule(self) -> FinalRule:
@@ -81,14 +81,14 @@ class Options:
         return self.final or LAST_TENTH
 
     @property
-    def read_at(self) -> Budget:
+    def comparison_budget(self) -> Budget:
         """The number of env steps at which runs are compared. Default: the largest that all runs reached.
 
         Raises:
             ConfigError: If `budget` is not valid.
         """
         try:
-            return COMMON if self.budget is None else read_budget(self.budget)
+            return COMMON if self.budget is None else parse_budget(self.budget)
         except ValueError as exc:
             rule = "must be common, own or a number of env steps such as 20000 or 0.8M"
             raise ConfigError(rule, key="budget", value=self.budget) from exc
@@ -105,7 +105,7 @@ class Options:
         return self.rate or AUTO
 
     @property
-    def reading(self) -> Reading | None:
+    def reading(self) -> Aggregation | None:
         """How seeds are summarized, or None if neither `center` nor `band` is set.
 
         If only `center` is set, the band is the usual one for this center.
@@ -113,12 +113,12 @@ class Options:
         if self.center is None and self.band is None:
             return None
         center = self.center or "mean"
-        return Reading(center, self.band or USUAL_BAND[center])
+        return Aggregation(center, self.band or DEFAULT_BANDS[center])
 
     @property
     def names(self) -> list[str]:
         """The names of the options that are set."""
-        return [*(name for name in OPTIONS if getattr(self, name)), *self.own]
+        return [*(name for name in OPTIONS if getattr(self, name)), *self.extra_options]
 
 
 NO_OPTIONS = Options()
@@ -146,13 +146,13 @@ class FigureKind:
 
     name: str
     draw: Callable[[Database, Sequence[RunRow], Options], AnyFigure]
-    takes: frozenset[OptionName] = frozenset()
+    supported_options: frozenset[OptionName] = frozenset()
     """The shared options that have an effect on this figure."""
     needs_runs: bool = False
     """Whether the caller must name runs. If False, the default is all evaluated runs."""
     question: str = ""
     """The question that the figure answers, as a page shows it."""
-    own: tuple[FigureOption, ...] = ()
+    extra_options: tuple[FigureOption, ...] = ()
     """The options of this figure in addition to the shared options in `takes`."""
     pages: tuple[str, ...] = ()
     """Pages that list the figure under *More figures*. A page that draws the figure itself does not list it there."""
@@ -163,10 +163,15 @@ class FigureKind:
         Raises:
             ConfigError: If an option is set that has no effect on this figure.
         """
-        _check_options("figure", self.name, frozenset({*self.takes, *(option.name for option in self.own)}), options)
+        _check_options(
+            "figure",
+            self.name,
+            frozenset({*self.supported_options, *(option.name for option in self.extra_options)}),
+            options,
+        )
         figure = self.draw(db, rows, options)
         window = options.get(WINDOW.name)
-        return figure.within(window) if isinstance(figure, Chart) and window is not None else figure
+        return figure.keep_window(window) if isinstance(figure, Chart) and window is not None else figure
 
     def read_options(self, given: Mapping[str, Any], *, on_progress: OnProgress | None = None) -> Options:
         """Validate option values from a script, the command line or a notebook entry, by name.
@@ -174,7 +179,7 @@ class FigureKind:
         Raises:
             ConfigError: If an option does not exist or a value is not valid.
         """
-        figure_options = {option.name: option for option in self.own}
+        figure_options = {option.name: option for option in self.extra_options}
         if unknown := [name for name in given if name not in (*OPTIONS, *figure_options)]:
             rule = f"is not an option of the figure {self.name}, which takes {', '.join((*OPTIONS, *figure_options))}"
             raise ConfigError(rule, key=unknown[0])
@@ -188,7 +193,7 @@ class FigureKind:
                 own[name] = option.read(value)
             except (AttributeError, KeyError, TypeError, ValueError) as exc:
                 raise ConfigError(f"must be {option.description}", key=name, value=value) from exc
-        return Options(**shared, own=own, on_progress=on_progress)
+        return Options(**shared, extra_options=own, on_progress=on_progress)
 
 
 @dataclass(frozen=True)
@@ -199,9 +204,9 @@ class TableKind:
     tabulate: Callable[[Database, Sequence[RunRow], Options], pd.DataFrame]
     takes: frozenset[OptionName] = frozenset()
     """The shared options that have an effect on this table."""
-    takes_runs: bool = True
+    selects_runs: bool = True
     """Whether the caller can select runs."""
-    needs: str = "a run that has finished and was evaluated"
+    required_runs: str = "a run that has finished and was evaluated"
     """The runs that the table needs. The error message for an empty table contains this text."""
 
     def make(self, db: Database, rows: Sequence[RunRow], options: Options = NO_OPTIONS) -> pd.DataFrame:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from app.analysis.format import number, percent
+from app.analysis.format import format_number, format_percent
 from app.figures.kinds.chart import Chart, Line, Mark, Panel
 from app.figures.theme import BETA, DELTA_MEM, LOSS, OKABE_ITO, RETURN
 from emtc_core.gate.propositions import Proposition1, Proposition2
@@ -24,10 +24,10 @@ def draw_proposition_1(result: Proposition1, *, gamma: float, seed: int) -> Char
         width=1.2,
     )
     points = Line("one transition", DELTA_MEM, x, result.delta_mem[order], markers=True, width=0.0)
-    inside = percent(result.share_inside, 1)
+    inside = format_percent(result.share_inside, 1)
     caption = (
         f"{len(x)} sampled transitions of one grid task (seed {seed}, γ = {gamma:g}). α = (1+γ)(ε_rep + ε_store) = "
-        f"{number(result.alpha)} return; {inside} of the points lie within ±α of the diagonal."
+        f"{format_number(result.alpha)} return; {inside} of the points lie within ±α of the diagonal."
     )
     return Chart(
         name="proposition-1",
@@ -35,7 +35,9 @@ def draw_proposition_1(result: Proposition1, *, gamma: float, seed: int) -> Char
         x_label="Δ_opt = |r + γV*(s′) − V*(s)| [return]",
         panels=(Panel("Δ_mem", "return", (band, points), from_zero=True),),
         caption=caption,
-        description=f"Scatter of Δ_mem over Δ_opt with a band of half-width {number(result.alpha)}; {inside} inside.",
+        description=(
+            f"Scatter of Δ_mem over Δ_opt with a band of half-width {format_number(result.alpha)}; {inside} inside."
+        ),
     )
 
 

@@ -60,7 +60,7 @@ def find_figure(name: str) -> FigureKind:
     return FIGURES[name]
 
 
-def figures_of(page: str) -> list[FigureKind]:
+def list_page_figures(page: str) -> list[FigureKind]:
     """List the figures that a page offers under *More figures*."""
     return [kind for kind in FIGURES.values() if page in kind.pages]
 

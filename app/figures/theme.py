@@ -18,7 +18,7 @@ WIN_RATE: Final = "#009E73"
 RETURN: Final = "#CC79A7"
 H_VALUE: Final = "#8B6BB1"
 LOSS: Final = "#7A828C"
-SPEED: Final = "#56B4E9"
+SPEED_COLOR: Final = "#56B4E9"
 
 AGENTS: Final = "#2C8FD1"
 OPPONENTS: Final = "#B0413E"
@@ -147,7 +147,7 @@ VIRIDIS: Final = (
     "#440154", "#481a6c", "#472f7d", "#414487", "#39568c", "#31688e", "#2a788e", "#23888e",
     "#1f988b", "#22a884", "#35b779", "#54c568", "#7ad151", "#a5db36", "#d2e21b", "#fde725",
 )  # fmt: skip
-TWO: Final = ("#B8BEC6", "#009E73")
+BINARY_COLORS: Final = ("#B8BEC6", "#009E73")
 """Colors for the values no and yes."""
 RED_GREEN: Final = (
     "#a50026", "#d73027", "#f46d43", "#fdae61", "#fee08b", "#ffffbf", "#d9ef8b", "#a6d96a", "#66bd63", "#1a9850",
@@ -184,24 +184,24 @@ STATUS_ICON: Final = {
 GateColor = Literal["green", "orange"]
 GATE_COLOR: Final[dict[str, GateColor]] = {"active": "green", "idle": "orange"}
 GATE_ICON: Final = {"active": ":material/filter_alt:", "idle": ":material/filter_alt_off:"}
-ENDED: Final = frozenset({"finished", "stopped", "failed", "lost"})
+ENDED_STATUSES: Final = frozenset({"finished", "stopped", "failed", "lost"})
 
 _INK: Final = {"light": ("#1f2430", "#ffffff", "#e3e6ea"), "dark": ("#e6e8ec", "#0f131a", "#2a313c")}
 
 
-def ink(mode: Mode) -> tuple[str, str, str]:
+def get_theme_colors(mode: Mode) -> tuple[str, str, str]:
     """Return the colors of text, background and grid."""
     return _INK[mode]
 
 
-def make_printable(text: str) -> str:
+def replace_unprintable(text: str) -> str:
     """Replace characters that fonts do not have or SVG forbids. A user can write any text as the name of a run."""
     return _UNPRINTABLE.sub("\ufffd", text)
 
 
-def set_as_math(text: str) -> str:
+def format_mathtext(text: str) -> str:
     """Convert the symbols of a label to mathtext. All other characters stay as they are, including dollar signs."""
-    escaped = make_printable(text).replace("$", r"\$").replace("log₁₀", "\0")
+    escaped = replace_unprintable(text).replace("$", r"\$").replace("log₁₀", "\0")
     return _SYMBOL.sub(_format_symbol, escaped).replace("\0", r"$\log_{10}$")
 
 

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal
 
 from emtc_core.errors import ConfigError, EmtcError
-from emtc_core.install import how_to_install
+from emtc_core.install import get_install_command
 from storage.alerts import RunFacts, alert_facts
 from storage.engine import Database
 from storage.runs.control import send_command
@@ -41,7 +41,7 @@ NEARLY_ALL: Final = 0.99
 GATE_AFTER: Final = 0.25
 """Fraction of the training length before which an idle gate or a run without a success causes no alert."""
 SCARCE_BYTES: Final = 2_000_000_000
-REMEMBERED: Final = timedelta(days=7)
+MAX_AGE: Final = timedelta(days=7)
 NOTIFY_VARIABLE = "EMTC_NOTIFY"
 
 
@@ -51,7 +51,7 @@ class Alert:
 
     kind: Kind
     at: datetime
-    sentence: str
+    message: str
     run_id: str | None = None
     run_name: str = ""
     key: str = ""
@@ -74,17 +74,17 @@ def find_alerts(runs: Sequence[RunFacts], *, disk_free: int | None, now: datetim
     if disk_free is not None and disk_free < SCARCE_BYTES:
         text = f"{disk_free / 1e9:.1f} GB are free on the disk of the database. Thin runs on Storage, or free space."
         alerts.append(Alert("disk-low", now, text, key=f"disk-low:{now:%Y-%m-%d}"))
-    recent = (alert for alert in alerts if now - alert.at <= REMEMBERED)
+    recent = (alert for alert in alerts if now - alert.at <= MAX_AGE)
     return sorted(recent, key=lambda alert: alert.at, reverse=True)
 
 
 def list_alerts(db: Database) -> list[Alert]:
     """List the present alerts of a database, newest first."""
     disk_free = shutil.disk_usage(db.path.parent).free if db.path else None
-    return find_alerts(alert_facts(db, since=REMEMBERED), disk_free=disk_free, now=datetime.now(UTC))
+    return find_alerts(alert_facts(db, since=MAX_AGE), disk_free=disk_free, now=datetime.now(UTC))
 
 
-def stop_what_is_due(db: Database, alerts: Iterable[Alert], kinds: Collection[Kind]) -> list[str]:
+def stop_alerted_runs(db: Database, alerts: Iterable[Alert], kinds: Collection[Kind]) -> list[str]:
     """Send a stop command to each run with an alert of these kinds; return one message per run."""
     messages = []
     for run_id in dict.fromkeys(alert.run_id for alert in alerts if alert.kind in kinds and alert.run_id):
@@ -121,7 +121,7 @@ class Messenger:
 def describe_alert(alert: Alert) -> str:
     """Write an alert as one line."""
     run = f" {alert.run_name} ({alert.run_id})" if alert.run_id else ""
-    return f"{alert.kind}{run}: {alert.sentence}"
+    return f"{alert.kind}{run}: {alert.message}"
 
 
 def _make_alert(kind: Kind, run: RunFacts, at: datetime, sentence: str, *, event: object = None) -> Alert:
@@ -193,7 +193,9 @@ _RULES: Final[tuple[Callable[[RunFacts], Iterator[Alert]], ...]] = (
 
 def _make_target(addresses: list[str]) -> Any:
     if importlib.util.find_spec("apprise") is None:
-        raise ConfigError("needs apprise", key=NOTIFY_VARIABLE, hint=f"Install it with: {how_to_install('alerts')}")
+        raise ConfigError(
+            "needs apprise", key=NOTIFY_VARIABLE, hint=f"Install it with: {get_install_command('alerts')}"
+        )
     import apprise  # pyright: ignore[reportMissingImports] - optional
 
     logging.getLogger("apprise").setLevel(logging.CRITICAL + 1)  # its warnings contain the addresses

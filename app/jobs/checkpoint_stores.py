@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import Any
 
 from app.jobs.launch import LOG_NAME
-from emtc_core.checkpoint_file import list_best, list_checkpoints, list_idle_best, name_best, name_checkpoint, verify
+from emtc_core.checkpoint_file import list_best, list_checkpoints, list_unused_best, name_best, name_checkpoint, verify
 from emtc_core.errors import CheckpointError, RunInterruptedError, StorageError
 from emtc_core.training.checkpoint import CheckpointStore
 from storage.engine import Database
-from storage.files.places import run_folder, run_place
+from storage.files.places import get_run_place, run_folder
 from storage.files.remote import RemoteFile, RunFiles
-from storage.files.trainer_files import LEASE, check_lease, is_ours, make_lease, read_lease, write_lease
+from storage.files.trainer_files import LEASE, check_lease, is_own_lease, make_lease, read_lease, write_lease
 from storage.private_files import make_private_folder, read_tail
 from storage.retry import Outage, retry_transient
-from storage.runs.removal import why_not_resume_at
+from storage.runs.removal import find_resume_error
 
 _log = logging.getLogger(__name__)
 CLOSE_TIMEOUT_S = 600.0
@@ -64,7 +64,7 @@ class CheckpointUploader:
             StorageError: If the URL does not answer or is not writable.
         """
         make_private_folder(self._folder)
-        if not is_ours(self._files, self._folder):
+        if not is_own_lease(self._files, self._folder):
             self._rename_unknown_files()
             self._read_previous_log()
         self._download(why_not)
@@ -123,7 +123,7 @@ class CheckpointUploader:
             if file.name < newest_local:
                 return
             if not self._is_same(path, file):
-                self._files.fetch(file.name, path)
+                self._files.download(file.name, path)
             if _is_usable(path, why_not):
                 return
 
@@ -152,7 +152,7 @@ class CheckpointUploader:
             return
         try:
             if checkpoint is not None and checkpoint.is_file():
-                is_uploaded = self._files.put(checkpoint, may_enter=self._has_lease)
+                is_uploaded = self._files.upload(checkpoint, may_replace=self._has_lease)
                 if not is_uploaded:
                     return
             self._upload_best()
@@ -165,7 +165,7 @@ class CheckpointUploader:
             self._outage.failed(f"{error} The upload is repeated with the next checkpoint.")
         else:
             self._failed = None
-            self._outage.over()
+            self._outage.recovered()
 
     def _has_lease(self) -> bool:
         """Check at the URL that no other trainer has taken the run, for example after a long network failure."""
@@ -180,11 +180,11 @@ class CheckpointUploader:
         for path in list_best(self._folder)[-1:]:
             if path.name not in uploaded:
                 with suppress(FileNotFoundError):  # the trainer has just replaced it by a better policy
-                    self._files.put(path, may_enter=self._has_lease)
+                    self._files.upload(path, may_replace=self._has_lease)
 
     def _remove_old(self) -> None:
         names = [file.name for file in self._files.list_checkpoints()]
-        old_best = list_idle_best([file.name for file in self._files.list_best()], names[-self._keep :])
+        old_best = list_unused_best([file.name for file in self._files.list_best()], names[-self._keep :])
         for name in [*names[: -self._keep], *old_best]:
             self._files.remove(name)
 
@@ -229,7 +229,7 @@ class UploadingStore(CheckpointStore):
         Raises:
             StorageError: If the URL does not answer.
         """
-        super().set_newer_aside(env_step)
+        super().rename_newer(env_step)
         self._uploader.set_newer_aside(env_step)
 
 
@@ -247,7 +247,7 @@ def open_checkpoint_store(database: Database, run_id: str, keep: int) -> Generat
             started then.
     """
     folder = retry_transient(database, lambda: run_folder(database, run_id))
-    place = retry_transient(database, lambda: run_place(database, run_id))
+    place = retry_transient(database, lambda: get_run_place(database, run_id))
     check_lease(database, place, run_id)
     files, lease = place.files_of(run_id), make_lease(database)
     if files is None:
@@ -257,7 +257,7 @@ def open_checkpoint_store(database: Database, run_id: str, keep: int) -> Generat
         yield CheckpointStore(folder, keep=keep, run_id=run_id)
         return
     uploader = CheckpointUploader(files, folder, keep=keep, lease=lease)
-    uploader.start(lambda env_step: retry_transient(database, lambda: why_not_resume_at(database, run_id, env_step)))
+    uploader.start(lambda env_step: retry_transient(database, lambda: find_resume_error(database, run_id, env_step)))
     try:
         yield UploadingStore(folder, uploader, keep=keep, run_id=run_id)
     except (KeyboardInterrupt, RunInterruptedError):  # the user has asked not to wait

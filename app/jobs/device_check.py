@@ -36,7 +36,7 @@ class Measurement:
     unit: str = ""
 
     @property
-    def holds(self) -> bool:
+    def is_within_limit(self) -> bool:
         """Whether the value is within its limit. NaN is not."""
         return self.limit is None or self.value <= self.limit
 
@@ -61,7 +61,7 @@ class CheckResult:
     @property
     def passed(self) -> bool:
         """Whether the check was completed and every number is within its limit."""
-        return not self.fault and all(measurement.holds for measurement in self.measurements)
+        return not self.fault and all(measurement.is_within_limit for measurement in self.measurements)
 
     def describe(self) -> str:
         """Write the result as one line."""
@@ -197,7 +197,7 @@ def sign_report(report: DeviceReport) -> DeviceReport:
 
 def _measurement_to_json(measurement: Measurement) -> dict[str, Any]:
     """Return a measurement as plain values, without NumPy types."""
-    return {**asdict(measurement), "value": float(measurement.value), "ok": bool(measurement.holds)}
+    return {**asdict(measurement), "value": float(measurement.value), "ok": bool(measurement.is_within_limit)}
 
 
 def _read_check(content: Mapping[str, Any]) -> CheckResult:

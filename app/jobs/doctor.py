@@ -12,11 +12,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from emtc_core.envs.registry import doctor_rows
+from emtc_core.envs.registry import list_doctor_rows
 from emtc_core.errors import StorageError
 from emtc_core.faiss_probe import probe_faiss
-from emtc_core.install import FROM_CHECKOUT, how_to_install
-from storage.files.places import VARIABLE, check_place, configured
+from emtc_core.install import FROM_CHECKOUT, get_install_command
+from storage.files.places import FILES_VARIABLE, check_place, get_configured_place
 from storage.guards import hide_passwords
 
 CHROME_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
@@ -91,7 +91,7 @@ def _find_gpu() -> str:
 def _check_faiss(gpu: str) -> Check:
     """Check whether faiss can search neighbors on a GPU, with a search in another process."""
     without = "torch compares every node on the GPU" if gpu else "neighbors are searched on the CPU"
-    install = how_to_install("gpu")
+    install = get_install_command("gpu")
     probe = probe_faiss()
     if probe.state == "usable":
         return _make_check("faiss", True, f"{probe.version}, GPU neighbor search")
@@ -117,22 +117,22 @@ def _check_chrome() -> Check:
 def _check_apprise() -> Check:
     is_installed = importlib.util.find_spec("apprise") is not None
     detail = "alerts can be sent: set EMTC_NOTIFY" if is_installed else "alerts stay in the app"
-    return _make_check("apprise", is_installed, detail, advice=how_to_install("alerts"))
+    return _make_check("apprise", is_installed, detail, advice=get_install_command("alerts"))
 
 
 def _check_files() -> Check:
     """Check whether the place for the files of new runs is writable."""
     try:
-        place = configured()
+        place = get_configured_place()
         check_place()
     except StorageError as exc:
-        return _make_check("files", False, hide_passwords(os.environ.get(VARIABLE, "")), advice=str(exc))
-    default = f"next to the database; set {VARIABLE} to share them between machines"
+        return _make_check("files", False, hide_passwords(os.environ.get(FILES_VARIABLE, "")), advice=str(exc))
+    default = f"next to the database; set {FILES_VARIABLE} to share them between machines"
     return _make_check("files", True, place or default)
 
 
 def _check_environments() -> list[Check]:
     return [
         _make_check(f"env:{row.env}", row.usable, row.reason, advice=row.how_to_get, needed=row.env == "skirmish")
-        for row in doctor_rows()
+        for row in list_doctor_rows()
     ]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from app.analysis.format import number
+from app.analysis.format import format_number
 from emtc_core.config.run import RunConfig
 from emtc_core.config.train import EnvConfig
 from emtc_core.envs.base import VectorEnv
@@ -24,7 +24,7 @@ from emtc_core.envs.registry import IMPORTED_BY_MAP, check_trusted, make_env
 from emtc_core.envs.trust import VARIABLE
 from emtc_core.errors import ConfigError, EmtcError, EnvUnavailableError, Fault
 from emtc_core.install import memory_bytes
-from emtc_core.plugins import FOLDER_VARIABLE, home_folder
+from emtc_core.plugins import FOLDER_VARIABLE, get_user_folder
 from emtc_core.plugins import VARIABLE as PLUGINS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -60,13 +60,13 @@ class Probe:
     """Whether the observations never changed within an episode."""
 
     @property
-    def random_play(self) -> str:
+    def returns_text(self) -> str:
         """The returns of random play, as a clause for messages."""
         if not self.returns:
             return f"random play had not completed an episode after {self.steps:,} steps"
         if len(self.returns) == 1:
-            return f"a random episode returned {number(self.returns[0])}"
-        low, high = number(min(self.returns)), number(max(self.returns))
+            return f"a random episode returned {format_number(self.returns[0])}"
+        low, high = format_number(min(self.returns)), format_number(max(self.returns))
         return f"random play returned {low} to {high} in {len(self.returns)} episodes"
 
 
@@ -76,7 +76,7 @@ def probe(config: EnvConfig) -> Probe:
     Raises:
         EnvUnavailableError: If the environment cannot be imported, created or played.
     """
-    key = (config.model_dump_json(), f"{os.environ.get(VARIABLE)} {os.environ.get(PLUGINS)}", str(home_folder()))
+    key = (config.model_dump_json(), f"{os.environ.get(VARIABLE)} {os.environ.get(PLUGINS)}", str(get_user_folder()))
     at, result = _RESULTS.get(key, (0.0, None))
     age_s = time.monotonic() - at
     if result is None or age_s > (_CACHE_S if isinstance(result, Probe) else _ERROR_CACHE_S):
@@ -133,16 +133,17 @@ def warn_about_success(config: RunConfig, trial: Probe) -> str:
         return ""
     if config.memory.success == "flag":
         return (
-            f"No info of {name_game(config.env)} contained won, is_success or battle_won in random play. If none ever "
+            f"No info of {describe_env(config.env)} contained won, is_success or battle_won in random play. If none "
+            f"ever "
             "does, no episode is a success: ρ stays 0 and the incentive is off. In that case set "
             "memory.success=return_threshold, and set memory.success_threshold to the episode return from which an "
-            f"episode is a success, in the environment's own unit ({trial.random_play})."
+            f"episode is a success, in the environment's own unit ({trial.returns_text})."
         )
     threshold = config.memory.success_threshold
     if len(trial.returns) > 1 and min(trial.returns) >= threshold:
         return (
             f"Every episode counts as a success: memory.success_threshold = {threshold:g} [env return], and "
-            f"{trial.random_play}. Set a higher threshold."
+            f"{trial.returns_text}. Set a higher threshold."
         )
     return ""
 
@@ -152,12 +153,13 @@ def warn_about_obs(config: RunConfig, trial: Probe) -> str:
     if not trial.has_constant_obs or trial.steps < 2:
         return ""
     return (
-        f"The observations of the agents of {name_game(config.env)} never changed in random play, so the agents cannot "
+        f"The observations of the agents of {describe_env(config.env)} never changed in random play, so the agents "
+        f"cannot "
         'learn from them. Games that observe their screen draw it only if they are made with render_mode="rgb_array".'
     )
 
 
-def name_game(config: EnvConfig) -> str:
+def describe_env(config: EnvConfig) -> str:
     """Return the name of an environment in messages: the import path, or the name of the plug-in."""
     return config.map if config.name in IMPORTED_BY_MAP else config.name
 
@@ -176,7 +178,7 @@ def play(env: VectorEnv) -> Probe:
         if is_over or not returns:
             longest = max(longest, steps)
     sizes = (info.n_agents, info.n_actions, info.obs_dim, info.state_dim, info.episode_limit)
-    return Probe(*sizes, longest, tuple(returns), bool(getattr(env, "tells_success", True)), has_constant_obs)
+    return Probe(*sizes, longest, tuple(returns), bool(getattr(env, "reports_success", True)), has_constant_obs)
 
 
 def _run_trial(config: EnvConfig) -> Probe | EnvUnavailableError:
@@ -191,15 +193,15 @@ def _run_trial(config: EnvConfig) -> Probe | EnvUnavailableError:
             errors="replace",
             check=False,
             timeout=TRIAL_TIMEOUT_S,
-            env={**os.environ, FOLDER_VARIABLE: str(home_folder())},
+            env={**os.environ, FOLDER_VARIABLE: str(get_user_folder())},
         )
     except subprocess.TimeoutExpired:
-        message = f"{name_game(config)} did not play one step within {TRIAL_TIMEOUT_S} seconds."
+        message = f"{describe_env(config)} did not play one step within {TRIAL_TIMEOUT_S} seconds."
         return EnvUnavailableError(message, reason="timeout", subject="env.map")
     lines = [line for line in done.stdout.splitlines() if line.startswith(_RESULT_PREFIX)]
     if not lines:
         last_line = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        message = f"{name_game(config)} ended the process of its trial: {last_line[:300]}"
+        message = f"{describe_env(config)} ended the process of its trial: {last_line[:300]}"
         return EnvUnavailableError(message, reason="ended", subject="env.map")
     answer = json.loads(lines[-1].removeprefix(_RESULT_PREFIX))
     if "message" in answer:
@@ -242,7 +244,7 @@ def _try_env(config: EnvConfig) -> dict[str, object]:
     except EmtcError as exc:
         return {"message": str(exc), "reason": exc.reason, "subject": str(exc.subject)}
     except Exception as exc:
-        message = f"{name_game(config)} failed in random play: {exc!r}."
+        message = f"{describe_env(config)} failed in random play: {exc!r}."
         return {"message": message, "reason": "play_failed", "subject": "env.map"}
 
 

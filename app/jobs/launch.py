@@ -18,18 +18,18 @@ from typing import Final
 import numpy as np
 import psutil
 
-from app.analysis.format import runs_of
+from app.analysis.format import format_run_count
 from app.analysis.provenance import library_versions
 from app.jobs.env_probe import Probe, check_fits, needs_rule, probe, warn_about_obs, warn_about_success
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
 from emtc_core.envs.base import EnvInfo
-from emtc_core.envs.registry import check_available, check_trusted, get_env_info, is_tried
-from emtc_core.errors import EmtcError, RunStateError, StorageError, missing_cuda
-from emtc_core.plugins import FOLDER_VARIABLE, home_folder
-from storage.engine import Database, is_read_only, refuse_when_read_only
+from emtc_core.envs.registry import check_available, check_trusted, get_env_info, needs_trial
+from emtc_core.errors import EmtcError, RunStateError, StorageError, make_cuda_error
+from emtc_core.plugins import FOLDER_VARIABLE, get_user_folder
+from storage.engine import Database, check_not_read_only, is_read_only
 from storage.files.places import check_place, run_folder
-from storage.private_files import append_private, make_private_folder
+from storage.private_files import make_private_folder, open_private_append
 from storage.queries.runs import list_runs
 from storage.retry import retry_transient
 from storage.runs.changes import create_run, find_launch, finish_run
@@ -41,7 +41,7 @@ EXAMPLE_STUDY: Final = ROOT / "app" / "guide" / "first-study.emtc"
 LOG_NAME = "log.txt"
 WARM_UP_VARIABLE = "EMTC_WARM_UP"
 
-GUESSED: Final = "a guess, because no run of this map and algorithm has finished here yet"
+GUESS: Final = "a guess, because no run of this map and algorithm has finished here yet"
 _GUESSED_STEPS_PER_SECOND = 350.0
 _DISK_BYTES_PER_STEP = 150
 _SNAPSHOT_BYTES_PER_NODE = 60
@@ -74,30 +74,30 @@ def check_startable(config: RunConfig) -> None:
     check_place()
     check_available(config.env)
     check_trusted(config.env)
-    if is_tried(config.env):
+    if needs_trial(config.env):
         check_fits(config, probe(config.env))
     for key in ("device", "replay_device"):
         if getattr(config.train, key) == "cuda" and not _has_cuda():
-            raise missing_cuda(f"train.{key}")
+            raise make_cuda_error(f"train.{key}")
 
 
-def doubt_success(config: RunConfig) -> str:
+def find_success_warning(config: RunConfig) -> str:
     """Return a warning if no episode or every episode of a startable run would be a success; else an empty text."""
-    return warn_about_success(config, probe(config.env)) if is_tried(config.env) else ""
+    return warn_about_success(config, probe(config.env)) if needs_trial(config.env) else ""
 
 
-def doubt_observations(config: RunConfig) -> str:
+def find_obs_warning(config: RunConfig) -> str:
     """Return a warning if the observations of a startable run never change; else an empty text."""
-    return warn_about_obs(config, probe(config.env)) if is_tried(config.env) else ""
+    return warn_about_obs(config, probe(config.env)) if needs_trial(config.env) else ""
 
 
-def find_unruled(config: RunConfig) -> Probe | None:
+def find_missing_success_rule(config: RunConfig) -> Probe | None:
     """Return the trial of an environment that reports no success, if the run needs a success rule; else None.
 
     Raises:
         EnvUnavailableError: If the trial fails, or the module is not on the user's list of trusted modules.
     """
-    if not is_tried(config.env):
+    if not needs_trial(config.env):
         return None
     check_trusted(config.env)
     trial = probe(config.env)
@@ -144,7 +144,7 @@ def kill_run(db: Database, run_id: str) -> None:
     Raises:
         RunStateError: If the trainer is on another machine or has ended.
     """
-    refuse_when_read_only("end a process")
+    check_not_read_only("end a process")
     row = find_run(db, run_id)
     if row.host != socket.gethostname() or row.pid is None or row.pid_created_at is None:
         place = f"is trained on {row.host}; kill its process there" if row.host else "has no process"
@@ -190,9 +190,9 @@ def spawn(arguments: list[str], log: Path, *, db: Database | None = None) -> sub
         StorageError: If EMTC_READ_ONLY=1 is set.
         OSError: If the log cannot be written or the process cannot be started.
     """
-    refuse_when_read_only("start a process")
+    check_not_read_only("start a process")
     make_private_folder(log.parent)
-    with append_private(log) as output:
+    with open_private_append(log) as output:
         process = subprocess.Popen(
             [sys.executable, "-m", *arguments],
             cwd=ROOT,
@@ -204,7 +204,7 @@ def spawn(arguments: list[str], log: Path, *, db: Database | None = None) -> sub
             env={
                 **os.environ,
                 "PYTHONUNBUFFERED": "1",
-                FOLDER_VARIABLE: str(home_folder()),
+                FOLDER_VARIABLE: str(get_user_folder()),
                 **({"EMTC_DB": db.url} if db else {}),
             },
         )
@@ -299,6 +299,10 @@ def _estimate_speed(db: Database | None, config: RunConfig) -> tuple[float, str]
         and (seconds := (row["ended_at"] - row["started_at"]).total_seconds()) > 0
     ]
     if speeds:
-        source = f"the speed of {runs_of(1)}" if len(speeds) == 1 else f"the median speed of {runs_of(len(speeds))}"
+        source = (
+            f"the speed of {format_run_count(1)}"
+            if len(speeds) == 1
+            else f"the median speed of {format_run_count(len(speeds))}"
+        )
         return float(np.median(speeds)), f"{source} of this map and algorithm that finished here"
-    return _GUESSED_STEPS_PER_SECOND, GUESSED
+    return _GUESSED_STEPS_PER_SECOND, GUESS

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, TypeVar
 
-from emtc_core.config.outside import ORIGINS, owner_of
+from emtc_core.config.outside import ORIGINS, find_owner
 from emtc_core.config.resolve import (
     Value,
     current_key,
@@ -29,10 +29,10 @@ from emtc_core.plugins import Plugin, list_plugins
 PRESET, ALGO, ENV, MAP, STEPS, SEEDS, NAME = "preset", "algo", "env", "map", "steps", "seeds", "name"
 ALSO = "also"
 CHOICES: Final = (PRESET, ALGO, ENV, MAP, STEPS, SEEDS, NAME, ALSO)
-USUAL: Final = {PRESET: "demo", ALGO: "emtc-qplex", ENV: "skirmish", SEEDS: "1"}
+DEFAULTS: Final = {PRESET: "demo", ALGO: "emtc-qplex", ENV: "skirmish", SEEDS: "1"}
 _USUAL_MAP: Final = "3m"
 MOST_SEEDS = 8
-LONGEST = 300
+MAX_CHARACTERS = 300
 """Longest text of a field [characters]."""
 IDENTITY: Final = frozenset({"algo", "seed", "preset", "env.name", "env.map", "train.t_max"})
 """Settings that are choices of the form."""
@@ -56,9 +56,9 @@ class Request:
     config: RunConfig | None = None
     """The resolved configuration with the first seed; None if there is a fault."""
     seeds: tuple[int, ...] = ()
-    also: tuple[str, ...] = ()
+    other_algos: tuple[str, ...] = ()
     """Other algorithms to train with the same settings."""
-    usual_steps: int = 0
+    default_steps: int = 0
     """Default training length [env steps]."""
 
 
@@ -69,11 +69,11 @@ def is_field(name: str) -> bool:
 
 def read_texts(given: Texts) -> dict[str, str]:
     """Select the fields of the form from URL parameters, and replace old names of settings by the present ones."""
-    texts = {current_key(name): text.strip()[:LONGEST] for name, text in given.items() if is_field(name)}
+    texts = {current_key(name): text.strip()[:MAX_CHARACTERS] for name, text in given.items() if is_field(name)}
     return {_FIELD_OF_SETTING.get(key, key): text for key, text in texts.items()}
 
 
-def check(texts: Texts, maps: Mapping[str, Sequence[str]]) -> Request:
+def check_request(texts: Texts, maps: Mapping[str, Sequence[str]]) -> Request:
     """Resolve the configuration of a request, or find the faults of its texts.
 
     Args:
@@ -83,7 +83,7 @@ def check(texts: Texts, maps: Mapping[str, Sequence[str]]) -> Request:
     faults: dict[str, Fault] = {}
     choices = _read_choices(texts, maps, faults)
     steps = _parse(STEPS, texts, faults, lambda text: parse_count(text, "train.t_max")) if texts.get(STEPS) else None
-    seeds = _parse(SEEDS, {SEEDS: texts.get(SEEDS) or USUAL[SEEDS]}, faults, parse_seeds) or [1]
+    seeds = _parse(SEEDS, {SEEDS: texts.get(SEEDS) or DEFAULTS[SEEDS]}, faults, parse_seeds) or [1]
     algos = _parse(ALSO, texts, faults, parse_algos) if texts.get(ALSO) else None
     settings = _read_settings(texts, faults)
     if steps is not None:
@@ -92,7 +92,7 @@ def check(texts: Texts, maps: Mapping[str, Sequence[str]]) -> Request:
         except ConfigError as exc:
             faults |= place_faults(exc, ["train.t_max"])
             steps = None
-    plugin_defaults = {info.key: info.default for info in describe_fields() if owner_of(info.key)}
+    plugin_defaults = {info.key: info.default for info in describe_fields() if find_owner(info.key)}
     defaults = plugin_defaults | flatten(_resolve_defaults(choices, steps))
     usual_steps = _resolve_defaults(choices, None).train.t_max
     config = None
@@ -127,7 +127,7 @@ def _make_fault(error: EmtcError) -> Fault:
     return Fault(key, hint=str(error))
 
 
-def describe_at(name: str, fault: Fault) -> str:
+def describe_field_fault(name: str, fault: Fault) -> str:
     """Describe a fault next to a field; the key is included only if it is another field's."""
     return describe_fault(fault, with_key=_FIELD_OF_SETTING.get(fault.key, fault.key) != name)
 
@@ -167,7 +167,7 @@ def parse_seeds(text: str) -> list[int]:
     return distinct
 
 
-def request_of(stored: Mapping[str, object], *, name: str = "") -> dict[str, str]:
+def make_texts(stored: Mapping[str, object], *, name: str = "") -> dict[str, str]:
     """Return the texts that request a stored run again: its choices, and the settings that its preset does not set.
 
     A setting that this version does not know is included, so that the form reports it.
@@ -187,7 +187,7 @@ def request_of(stored: Mapping[str, object], *, name: str = "") -> dict[str, str
     }
 
 
-def usual_settings(settings: Mapping[str, Value]) -> dict[str, Value]:
+def resolve_defaults(settings: Mapping[str, Value]) -> dict[str, Value]:
     """Return the default of every setting for a run's task, length and preset; empty if these are unknown here."""
     steps = settings.get("train.t_max")
     try:
@@ -205,7 +205,7 @@ def usual_settings(settings: Mapping[str, Value]) -> dict[str, Value]:
 
 def find_changed_settings(settings: Mapping[str, Value]) -> list[str]:
     """List the settings of a run that differ from its preset; all of them if the preset is unknown."""
-    defaults = usual_settings(settings)
+    defaults = resolve_defaults(settings)
     keys = (key for key in settings if not key.startswith(f"{ORIGINS}."))
     return [key for key in keys if key not in IDENTITY and (key not in defaults or defaults[key] != settings[key])]
 
@@ -226,14 +226,14 @@ def write_command(texts: Texts) -> str:
 
 def _read_choices(texts: Texts, maps: Mapping[str, Sequence[str]], faults: dict[str, Fault]) -> dict[str, str]:
     """Read preset, algorithm, environment and map; add a fault and use the default for an unknown name."""
-    choices = {name: texts.get(name) or USUAL[name] for name in (PRESET, ALGO, ENV)}
+    choices = {name: texts.get(name) or DEFAULTS[name] for name in (PRESET, ALGO, ENV)}
     if ENV not in texts:  # a map alone selects its environment
-        choices[ENV] = next((env for env, names in maps.items() if texts.get(MAP, "") in names), USUAL[ENV])
+        choices[ENV] = next((env for env, names in maps.items() if texts.get(MAP, "") in names), DEFAULTS[ENV])
     valid_names: dict[str, Sequence[str]] = {PRESET: PRESETS, ALGO: list_algos(), ENV: list(maps)}
     for name, options in valid_names.items():
         if choices[name] not in options:
             faults[name] = _make_name_fault(_SETTING_OF_FIELD.get(name, name), choices[name], options)
-            choices[name] = USUAL[name]
+            choices[name] = DEFAULTS[name]
     return choices | {MAP: _read_map(texts.get(MAP, ""), choices[ENV], maps, faults)}
 
 
@@ -285,7 +285,7 @@ def _resolve_defaults(choices: Mapping[str, str], steps: int | None) -> RunConfi
     try:
         return _resolve(choices, steps, {})
     except ConfigError:
-        return _resolve({**choices, ENV: USUAL[ENV], MAP: _USUAL_MAP}, steps, {})
+        return _resolve({**choices, ENV: DEFAULTS[ENV], MAP: _USUAL_MAP}, steps, {})
 
 
 def _list_settings() -> dict[str, FieldInfo]:

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from app.analysis.format import percent
-from app.jobs.resume import look
-from emtc_core.config.resolve import Value, change, config_from_stored, flatten, parse_overrides
+from app.analysis.format import format_percent
+from app.jobs.resume import examine_checkpoints
+from emtc_core.config.resolve import Value, apply_overrides, config_from_stored, flatten, parse_overrides
 from emtc_core.config.run import RunConfig
 from emtc_core.config.train import EnvConfig
 from emtc_core.devices import choose_device, configure_threads
@@ -31,54 +31,54 @@ from emtc_core.training.evaluation import make_record, play_greedily
 from storage.address import DEFAULT_DATABASE
 from storage.api import open_database
 from storage.engine import Database
-from storage.files.places import run_folder, run_place
-from storage.files.trainer_files import is_ours
-from storage.private_files import replaced
+from storage.files.places import get_run_place, run_folder
+from storage.files.trainer_files import is_own_lease
+from storage.private_files import replace_atomically
 from storage.queries.curves import evaluations
 from storage.runs.changes import add_policy_evaluation
-from storage.runs.rows import RunRow, find_run, refuse_imported
+from storage.runs.rows import RunRow, check_not_imported, find_run
 
-Wanted = int | Literal["last", "best"]
+CheckpointChoice = int | Literal["last", "best"]
 """Which checkpoint: the newest, the one of the best evaluation, or the one at this env step."""
 _STREAM: Final = "policy"
 _N_CHECK_EPISODES: Final = 4
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenCheckpoint:
     """The checkpoint whose policy is used, with its description for messages."""
 
     name: str
     env_step: int
-    said: str
+    description: str
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class PolicyEvaluation:
     """Result of an evaluation of a stored policy."""
 
     id: int
     run_id: str
-    chosen: Chosen
+    checkpoint: ChosenCheckpoint
     record: EvaluationRecord
     seed: int
     settings: dict[str, Value]
     device: str
 
 
-def choose_checkpoint(db: Database, row: RunRow, wanted: Wanted) -> Chosen:
+def choose_checkpoint(db: Database, row: RunRow, wanted: CheckpointChoice) -> ChosenCheckpoint:
     """Choose one of the usable checkpoints of a run.
 
     Raises:
         CheckpointError: If the run has no usable checkpoint, or none at this env step.
     """
-    refuse_imported(row, "be played")
-    status = look(db, row)
+    check_not_imported(row, "be played")
+    status = examine_checkpoints(db, row)
     checkpoints = (*reversed(status.best), *reversed(status.checkpoints))
     usable = {checkpoint.env_step: checkpoint.name for checkpoint in checkpoints if checkpoint.fault is None}
-    if status.refused or not usable:
+    if status.refusal or not usable:
         bundle_note = " A bundle contains no checkpoints." if row.host is None and row.started_at else ""
-        raise CheckpointError(f"Run {row.id} has no policy here. {status.why_not}{bundle_note}")
+        raise CheckpointError(f"Run {row.id} has no policy here. {status.reason}{bundle_note}")
     if wanted == "last":
         step, reason = max(usable), f"the newest of {len(usable)}"
     elif wanted == "best":
@@ -88,7 +88,7 @@ def choose_checkpoint(db: Database, row: RunRow, wanted: Wanted) -> Chosen:
     else:
         steps = ", ".join(f"{step}" for step in sorted(usable))
         raise CheckpointError(f"Run {row.id} has no checkpoint at env step {wanted}. Available: {steps}.")
-    return Chosen(usable[step], step, f"the checkpoint at env step {step:,}, {reason}")
+    return ChosenCheckpoint(usable[step], step, f"the checkpoint at env step {step:,}, {reason}")
 
 
 def read_config(row: RunRow) -> RunConfig:
@@ -97,7 +97,7 @@ def read_config(row: RunRow) -> RunConfig:
     Raises:
         ConfigError: If the algorithm, a setting or the environment is unknown to this version or missing here.
     """
-    refuse_imported(row, "be played")
+    check_not_imported(row, "be played")
     try:
         config = config_from_stored(row.config)
         check_trusted(config.env)
@@ -113,7 +113,7 @@ def load_policy(
     run: str,
     db: str | Path | Database | None = None,
     *,
-    checkpoint: Wanted = "last",
+    checkpoint: CheckpointChoice = "last",
     device: Literal["auto", "cpu", "cuda"] = "cpu",
 ) -> Policy:
     """Load the policy of a run, without its trainer.
@@ -143,12 +143,12 @@ def evaluate_policy(
     db: Database,
     run: str,
     *,
-    checkpoint: Wanted = "last",
+    checkpoint: CheckpointChoice = "last",
     episodes: int,
     seed: int | None = None,
     overrides: Sequence[str] = (),
-    on_chosen: Callable[[Chosen], None] = lambda chosen: None,
-) -> Evaluated:
+    on_chosen: Callable[[ChosenCheckpoint], None] = lambda chosen: None,
+) -> PolicyEvaluation:
     """Play greedy episodes with a stored policy and record the result in the table of policy evaluations.
 
     Args:
@@ -186,10 +186,10 @@ def evaluate_policy(
     trained = flatten(config)
     settings = {key: value for key, value in flatten(changed).items() if trained.get(key) != value}
     evaluation_id = add_policy_evaluation(db, row.id, record, seed=seed, settings=settings)
-    return Evaluated(evaluation_id, row.id, chosen, record, seed, settings, str(choose_device("auto")))
+    return PolicyEvaluation(evaluation_id, row.id, chosen, record, seed, settings, str(choose_device("auto")))
 
 
-def export_policy(db: Database, run: str, out: Path, *, checkpoint: Wanted = "last") -> Chosen:
+def export_policy(db: Database, run: str, out: Path, *, checkpoint: CheckpointChoice = "last") -> ChosenCheckpoint:
     """Write a policy as TorchScript. The file is read back and must give the same actions in real episodes.
 
     Raises:
@@ -210,7 +210,7 @@ def export_policy(db: Database, run: str, out: Path, *, checkpoint: Wanted = "la
         "obs_dim": info.obs_dim,
         "action_names": list(info.action_names),
     }
-    with replaced(out) as file:
+    with replace_atomically(out) as file:
         write_script(policy, config, file, facts=facts)
         file.flush()
         with Path(file.name).open("rb") as script:
@@ -231,11 +231,16 @@ def _find_best(db: Database, row: RunRow, steps: Sequence[int]) -> tuple[int, st
     best_step, win_rate = int(best["env_step"]), float(best["win_rate"])
     step = min(steps, key=lambda step: (abs(step - best_step), -step))
     if step == best_step:
-        return step, f"that of the best evaluation ({percent(win_rate)} won)"
-    return step, f"of {len(steps)} the nearest to the best evaluation, at {best_step:,} ({percent(win_rate)} won)"
+        return step, f"that of the best evaluation ({format_percent(win_rate)} won)"
+    return (
+        step,
+        f"of {len(steps)} the nearest to the best evaluation, at {best_step:,} ({format_percent(win_rate)} won)",
+    )
 
 
-def _load(db: Database, row: RunRow, wanted: Wanted, device: torch.device) -> tuple[Policy, RunConfig, Chosen]:
+def _load(
+    db: Database, row: RunRow, wanted: CheckpointChoice, device: torch.device
+) -> tuple[Policy, RunConfig, ChosenCheckpoint]:
     config = read_config(row)
     chosen = choose_checkpoint(db, row, wanted)
     policy = Policy(
@@ -244,14 +249,14 @@ def _load(db: Database, row: RunRow, wanted: Wanted, device: torch.device) -> tu
     return policy, config, chosen
 
 
-def _read_weights(db: Database, run_id: str, chosen: Chosen) -> dict[str, object]:
+def _read_weights(db: Database, run_id: str, chosen: ChosenCheckpoint) -> dict[str, object]:
     """Read the learner's weights from the local checkpoint, or download the checkpoint from the URL of the run."""
-    path, files = run_folder(db, run_id) / chosen.name, run_place(db, run_id).files_of(run_id)
-    if files is None or (path.is_file() and is_ours(files, path.parent)):
+    path, files = run_folder(db, run_id) / chosen.name, get_run_place(db, run_id).files_of(run_id)
+    if files is None or (path.is_file() and is_own_lease(files, path.parent)):
         return load_part(path, "learner", run_id=run_id)[1]
     with TemporaryDirectory() as folder:
         copy = Path(folder) / chosen.name
-        files.fetch(chosen.name, copy)
+        files.download(chosen.name, copy)
         return load_part(copy, "learner", run_id=run_id)[1]
 
 
@@ -272,7 +277,7 @@ def _override_env(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
     if keys := [key for key in parse_overrides(overrides) if not key.startswith("env.")]:
         rule = "must be an environment setting (env.…), because only these can differ from the training"
         raise ConfigError(*(Fault(key, rule=rule) for key in keys))
-    changed = change(config, overrides)
+    changed = apply_overrides(config, overrides)
     check_available(changed.env)
     check_trusted(changed.env)
     return changed
@@ -298,9 +303,9 @@ class _ComparedPolicy:
     def __init__(self, policy: Policy, script: ScriptedPolicy) -> None:
         self._learner, self._script = policy.learner, script
 
-    def begin(self, n_envs: int) -> None:
-        self._learner.begin(n_envs)
-        self._script.begin(n_envs)
+    def start_episodes(self, n_envs: int) -> None:
+        self._learner.start_episodes(n_envs)
+        self._script.start_episodes(n_envs)
 
     def act(
         self, obs: NDArray[np.float32], avail: NDArray[np.bool_], *, epsilon: float, rng: np.random.Generator

@@ -12,7 +12,7 @@ from typing import Protocol
 import psutil
 
 from app.analysis.projections.linear import Progress
-from app.analysis.projections.snapshots import EMBED_SHARE, project_snapshot, projection_params
+from app.analysis.projections.snapshots import EMBED_PROGRESS, make_projection_params, project_snapshot
 from app.jobs.launch import spawn
 from emtc_core.errors import ConfigError
 from storage.engine import Database
@@ -48,7 +48,7 @@ def start_job(
     """
     n = min(n, snapshot.size)
     job = create_job(
-        db, snapshot.id, method=method, params=projection_params(method, n=n, seed=seed, embedder=embedder)
+        db, snapshot.id, method=method, params=make_projection_params(method, n=n, seed=seed, embedder=embedder)
     )
     if job.status == "queued" and job.pid is None:
         log = local_folder(db, snapshot.run_id) / "projections.txt"
@@ -94,8 +94,10 @@ def _project(db: Database, job: JobRow, embed: Embed | None, report: Progress) -
         if embed is None:
             hint = f"Run it with: python -m app.jobs.projection_process --job {job.id}"
             raise ConfigError("needs an embedder", key=f"job {job.id}", hint=hint)
-        embed(db, job.snapshot_id, kind=embedder, seed=seed, progress=lambda fraction: report(EMBED_SHARE * fraction))
-        embed_share = EMBED_SHARE
+        embed(
+            db, job.snapshot_id, kind=embedder, seed=seed, progress=lambda fraction: report(EMBED_PROGRESS * fraction)
+        )
+        embed_share = EMBED_PROGRESS
     project_snapshot(
         db,
         job.snapshot_id,

@@ -26,14 +26,14 @@ from typing import Any, Final
 import psutil
 import torch
 
-from app.analysis.provenance import digest_of_core, library_versions
+from app.analysis.provenance import hash_core, library_versions
 from emtc_core.config.train import EnvConfig
 from emtc_core.envs.registry import IMPORTED_BY_MAP
 from emtc_core.errors import StorageError
 from emtc_core.plugins import list_loaded
 from storage.engine import Database
-from storage.files.places import run_folder, run_place
-from storage.private_files import append_private, make_private_folder
+from storage.files.places import get_run_place, run_folder
+from storage.private_files import make_private_folder, open_private_append
 from storage.runs.changes import update_versions
 from storage.runs.rows import find_run
 
@@ -80,7 +80,7 @@ def observe(env: EnvConfig, *, device: torch.device) -> tuple[dict[str, Any], by
     modules = dict(sorted(_find_user_modules(env).items()))
     digests = {name: digest for name, module in modules.items() if (digest := digest_module(module))}
     patches = list(_find_patches(tuple(modules)))
-    observed = {**library_versions(), **checkout, "source": digest_of_core(), "hardware": _describe_machine(device)}
+    observed = {**library_versions(), **checkout, "source": hash_core(), "hardware": _describe_machine(device)}
     return observed | ({"modules": digests} if digests else {}) | ({"patched": patches} if patches else {}), diff
 
 
@@ -236,10 +236,10 @@ def _read_processor_name() -> str:
 
 def _write_diff(db: Database, run_id: str, name: str, diff: bytes) -> None:
     """Write a diff to the run's files, unless it is already there."""
-    files, path = run_place(db, run_id).files_of(run_id), run_folder(db, run_id) / name
+    files, path = get_run_place(db, run_id).files_of(run_id), run_folder(db, run_id) / name
     make_private_folder(path.parent)
     if not path.exists():
-        with append_private(path) as file:
+        with open_private_append(path) as file:
             file.write(diff)
         if files is not None:
             files.write(name, diff)

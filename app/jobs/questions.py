@@ -2,11 +2,18 @@
 
 import time
 
-from app.analysis.format import aware, count, number
+from app.analysis.format import add_utc, format_count, format_number
 from emtc_core.control import QuestionKind
-from emtc_core.errors import UnheardError
+from emtc_core.errors import CommandTimeoutError
 from storage.engine import Database
-from storage.runs.control import POLL_S, Answer, Asked, find_question, send_command, wait_until_heard
+from storage.runs.control import (
+    POLL_S,
+    EvaluationRequest,
+    RequestedEvaluation,
+    find_evaluation_request,
+    send_command,
+    wait_for_acknowledgement,
+)
 from storage.runs.rows import find_run
 
 
@@ -17,7 +24,7 @@ def ask_and_wait(
     *,
     episode: int | None = None,
     answer_within_s: float,
-) -> Asked:
+) -> EvaluationRequest:
     """Send a question to a run and wait for the answer.
 
     Args:
@@ -32,26 +39,26 @@ def ask_and_wait(
         UnheardError: If the trainer did not read the question, or did not answer in time.
     """
     command_id = send_command(db, run_id, kind, episode=episode)
-    wait_until_heard(db, run_id, command_id, kind)
+    wait_for_acknowledgement(db, run_id, command_id, kind)
     deadline = time.monotonic() + answer_within_s
     while True:
         run = find_run(db, run_id)
-        question = find_question(db, run, command_id)
+        question = find_evaluation_request(db, run, command_id)
         if question is None or question.stage == "unanswered":
-            raise UnheardError(f"Run {run.id} ended before it answered. See: emtc show {run.id}")
+            raise CommandTimeoutError(f"Run {run.id} ended before it answered. See: emtc show {run.id}")
         if question.stage == "answered":
             return question
         if time.monotonic() >= deadline:
-            raise UnheardError(
+            raise CommandTimeoutError(
                 f"Run {run.id} has read the question but did not answer within {answer_within_s:.0f} s. "
                 "The answer will appear on the page Live."
             )
         time.sleep(POLL_S)
 
 
-def describe(asked: Asked) -> str:
+def describe(asked: EvaluationRequest) -> str:
     """Write when a question was asked, and its answer or its state."""
-    when = f"asked {aware(asked.requested_at):%H:%M:%S} UTC"
+    when = f"asked {add_utc(asked.requested_at):%H:%M:%S} UTC"
     if asked.answer is not None:
         return f"{when}: {describe_answer(asked, asked.answer)}"
     states = {
@@ -61,14 +68,14 @@ def describe(asked: Asked) -> str:
     return f"{when}, {states.get(asked.stage, 'not answered: the trainer ended, or returned to an earlier step')}"
 
 
-def describe_answer(asked: Asked, answer: Answer) -> str:
+def describe_answer(asked: EvaluationRequest, answer: RequestedEvaluation) -> str:
     """Write the result of the greedy policy."""
-    at = f"at env step {count(answer.env_step)}"
+    at = f"at env step {format_count(answer.env_step)}"
     if asked.kind == "evaluate":
         return f"win rate {answer.wins}/{answer.episodes} {at}"
-    outcome = f"{'won' if answer.wins else 'not won'}, return {number(answer.return_mean)} {at}"
-    if answer.again_of is not None:
-        return f"episode {count(answer.again_of)} again: {outcome}"
+    outcome = f"{'won' if answer.wins else 'not won'}, return {format_number(answer.return_mean)} {at}"
+    if answer.repeated_episode is not None:
+        return f"episode {format_count(answer.repeated_episode)} again: {outcome}"
     if asked.episode is not None:
-        return f"{outcome}, from a different start: episode {count(asked.episode)} cannot be repeated here"
+        return f"{outcome}, from a different start: episode {format_count(asked.episode)} cannot be repeated here"
     return f"one episode: {outcome}"

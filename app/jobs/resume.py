@@ -12,7 +12,7 @@ from pathlib import Path
 
 from app.analysis.provenance import library_versions
 from app.jobs.launch import check_startable, start_trainer
-from emtc_core.checkpoint_file import Examined, examine, examine_best, examine_open
+from emtc_core.checkpoint_file import CheckResult, check_best, check_checkpoints, check_open_checkpoint
 from emtc_core.config.resolve import config_from_stored
 from emtc_core.errors import (
     ConfigError,
@@ -24,21 +24,21 @@ from emtc_core.errors import (
     describe_error,
 )
 from storage.engine import Database
-from storage.files.places import Place, explain_missing, run_folder, run_place
+from storage.files.places import Place, explain_missing, get_run_place, run_folder
 from storage.files.remote import RemoteFile, RunFiles
-from storage.files.trainer_files import check_lease, is_ours
+from storage.files.trainer_files import check_lease, is_own_lease
 from storage.retry import is_transient
 from storage.runs import lifecycle
 from storage.runs.changes import claim_start, finish_run, start_again
-from storage.runs.claims import begin_watch, watch_elsewhere
+from storage.runs.claims import start_remote_watch, wait_for_remote_heartbeat
 from storage.runs.control import send_command
 from storage.runs.lifecycle import Event, Owner, State, this_process
-from storage.runs.removal import remove_run, why_not_resume_at
-from storage.runs.rows import RunRow, find_run, refuse_imported, state_now
+from storage.runs.removal import find_resume_error, remove_run
+from storage.runs.rows import RunRow, check_not_imported, find_run, get_state
 
-GOOD_ENOUGH = 2
+ENOUGH_CHECKPOINTS = 2
 _MAX_CACHED = 1000
-_CACHE: dict[tuple[RunFiles, RemoteFile], Examined] = {}
+_CACHE: dict[tuple[RunFiles, RemoteFile], CheckResult] = {}
 
 
 @dataclass(frozen=True)
@@ -46,21 +46,21 @@ class CheckpointStatus:
     """The checkpoints that this machine can read, newest first, and whether the run can resume from one."""
 
     env_steps: int
-    checkpoints: tuple[Examined, ...]
+    checkpoints: tuple[CheckResult, ...]
     folder: str
-    elsewhere: str | None
+    other_host: str | None
     """The machine that trained the run, if it is not this machine."""
-    refused: str | None = None
+    refusal: str | None = None
     """Why this machine must not or cannot read the place of the checkpoints."""
     missing: str = ""
     """Where the checkpoints may be, if there is none here."""
-    not_carried: int = 0
+    n_not_uploaded: int = 0
     """Number of the newest checkpoints that are not uploaded to the URL yet."""
-    best: tuple[Examined, ...] = ()
+    best: tuple[CheckResult, ...] = ()
     """Policies of the best evaluations, newest first. A run cannot resume from them."""
 
     @property
-    def usable(self) -> Examined | None:
+    def usable(self) -> CheckResult | None:
         """The newest usable checkpoint, from which a run resumes."""
         return next((checkpoint for checkpoint in self.checkpoints if checkpoint.fault is None), None)
 
@@ -72,7 +72,7 @@ class CheckpointStatus:
     @property
     def can_resume(self) -> bool:
         """Whether the run has a usable checkpoint, or no recorded step that a start from step 0 would delete."""
-        return self.refused is None and (self.usable is not None or self.env_steps == 0)
+        return self.refusal is None and (self.usable is not None or self.env_steps == 0)
 
     @property
     def superseded_steps(self) -> int:
@@ -80,17 +80,17 @@ class CheckpointStatus:
         return self.env_steps - (self.usable.env_step if self.usable else 0)
 
     @property
-    def why_not(self) -> str:
+    def reason(self) -> str:
         """Why the run cannot resume."""
-        if self.refused:
-            return self.refused
+        if self.refusal:
+            return self.refusal
         if self.faults:
             return " ".join(self.faults)
-        host_note = f" It was trained on {self.elsewhere}; resume it there." if self.elsewhere else ""
+        host_note = f" It was trained on {self.other_host}; resume it there." if self.other_host else ""
         return f"There is no checkpoint in {self.folder}.{host_note}{self.missing}"
 
 
-def look(db: Database, row: RunRow) -> CheckpointStatus:
+def examine_checkpoints(db: Database, row: RunRow) -> CheckpointStatus:
     """Examine the checkpoints of a run. Results are cached while the files do not change; nothing is downloaded.
 
     Raises:
@@ -98,7 +98,7 @@ def look(db: Database, row: RunRow) -> CheckpointStatus:
     """
     other_host = row.host if row.host not in (None, socket.gethostname()) else None
     try:
-        place = run_place(db, row.id)
+        place = get_run_place(db, row.id)
         check_lease(db, place, row.id)
         folder = run_folder(db, row.id)
         local, remote = _examine_checkpoints(place, row.id, folder)
@@ -117,31 +117,31 @@ def look(db: Database, row: RunRow) -> CheckpointStatus:
         place.show(row.id),
         other_host,
         missing=missing,
-        not_carried=not_uploaded,
+        n_not_uploaded=not_uploaded,
         best=best,
     )
 
 
-def take_to_resume(db: Database, run_id: str) -> Owner:
+def claim_to_resume(db: Database, run_id: str) -> Owner:
     """Claim a run that a trainer in this process will resume.
 
     Raises:
         RunStateError: If the run is being trained, or has recorded rows and no usable checkpoint.
     """
     row = find_run(db, run_id)
-    refuse_imported(row, "resume")
-    lifecycle.check(row.id, state_now(row), Event.CLAIM)
-    status = look(db, row)
-    if status.refused:
-        raise RunStateError(f"Run {row.id} cannot resume here. {status.refused}", reason="refused", subject=row.id)
+    check_not_imported(row, "resume")
+    lifecycle.check_allowed(row.id, get_state(row), Event.CLAIM)
+    status = examine_checkpoints(db, row)
+    if status.refusal:
+        raise RunStateError(f"Run {row.id} cannot resume here. {status.refusal}", reason="refused", subject=row.id)
     if not status.can_resume:
         raise RunStateError(
-            f"Run {row.id} has recorded {row.env_steps:,} steps and no usable checkpoint here. {status.why_not} "
+            f"Run {row.id} has recorded {row.env_steps:,} steps and no usable checkpoint here. {status.reason} "
             f"Its rows are kept. Start again from step 0, as a new run, with: emtc resume {row.id} --start-again",
             reason="no_checkpoint",
             subject=row.id,
         )
-    watch_elsewhere(db, row.id)
+    wait_for_remote_heartbeat(db, row.id)
     owner = this_process()
     claim_start(db, row.id, owner)
     return owner
@@ -154,11 +154,11 @@ def resume_run(db: Database, run_id: str) -> None:
         RunStateError: If the run is being trained, or has recorded rows and no usable checkpoint.
     """
     row = find_run(db, run_id)
-    owner = take_to_resume(db, row.id)
+    owner = claim_to_resume(db, row.id)
     start_trainer(db, row.id, token=owner.token, resume=True)
 
 
-def refuse_unknown(row: RunRow) -> None:
+def check_can_restart(row: RunRow) -> None:
     """Check that this version and this machine can train a run again, before anything is created.
 
     Raises:
@@ -172,14 +172,14 @@ def refuse_unknown(row: RunRow) -> None:
         ) from exc
 
 
-def launch_again(db: Database, run_id: str) -> str:
+def restart_run(db: Database, run_id: str) -> str:
     """Start a new run with the same configuration from step 0. The old run keeps its rows.
 
     Raises:
         RunStateError: If the run is being trained.
         ConfigError: If this version or machine cannot train it. Nothing is created then.
     """
-    refuse_unknown(find_run(db, run_id))
+    check_can_restart(find_run(db, run_id))
     owner = this_process()
     child = start_again(db, run_id, versions=library_versions(), owner=owner)
     start_trainer(db, child, token=owner.token)
@@ -187,7 +187,7 @@ def launch_again(db: Database, run_id: str) -> str:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class BulkResult:
     """Result of an action on several runs."""
 
     done: tuple[str, ...]
@@ -196,18 +196,18 @@ class Outcome:
     """Error messages, one for each run that was not changed."""
 
 
-def stop_runs(db: Database, run_ids: Sequence[str]) -> Outcome:
+def stop_runs(db: Database, run_ids: Sequence[str]) -> BulkResult:
     """Send a stop command to trainers without waiting for them; queued runs are stopped at once."""
     return _apply_to_each(run_ids, lambda run_id: _stop_run(db, run_id))
 
 
-def resume_runs(db: Database, run_ids: Sequence[str]) -> Outcome:
+def resume_runs(db: Database, run_ids: Sequence[str]) -> BulkResult:
     """Start a trainer for each run that can resume."""
-    begin_watch(db, run_ids)
+    start_remote_watch(db, run_ids)
     return _apply_to_each(run_ids, lambda run_id: resume_run(db, run_id))
 
 
-def delete_runs(db: Database, run_ids: Sequence[str]) -> Outcome:
+def delete_runs(db: Database, run_ids: Sequence[str]) -> BulkResult:
     """Delete runs with their rows and folders. A run that is already deleted counts as done."""
 
     def delete(run_id: str) -> None:
@@ -216,11 +216,11 @@ def delete_runs(db: Database, run_ids: Sequence[str]) -> Outcome:
         except RunNotFoundError:
             return
 
-    begin_watch(db, run_ids)
+    start_remote_watch(db, run_ids)
     return _apply_to_each(run_ids, delete)
 
 
-def _examine_checkpoints(place: Place, run_id: str, folder: Path) -> tuple[list[Examined], list[Examined]]:
+def _examine_checkpoints(place: Place, run_id: str, folder: Path) -> tuple[list[CheckResult], list[CheckResult]]:
     """Examine checkpoints, newest first.
 
     Returns:
@@ -229,38 +229,40 @@ def _examine_checkpoints(place: Place, run_id: str, folder: Path) -> tuple[list[
     """
     files = place.files_of(run_id)
     if files is None:
-        return examine(folder, run_id), []
+        return check_checkpoints(folder, run_id), []
     remote = [_examine_remote(files, file) for file in reversed(files.list_checkpoints())]
     newest = remote[0].name if remote else ""
-    local = examine(folder, run_id) if is_ours(files, folder) else []
+    local = check_checkpoints(folder, run_id) if is_own_lease(files, folder) else []
     return [checkpoint for checkpoint in local if checkpoint.name > newest], remote
 
 
-def _examine_best(place: Place, run_id: str, folder: Path) -> tuple[Examined, ...]:
+def _examine_best(place: Place, run_id: str, folder: Path) -> tuple[CheckResult, ...]:
     files = place.files_of(run_id)
     if files is None:
-        return tuple(examine_best(folder, run_id))
+        return tuple(check_best(folder, run_id))
     remote = [_examine_remote(files, file) for file in reversed(files.list_best())]
-    local = examine_best(folder, run_id) if is_ours(files, folder) else []
+    local = check_best(folder, run_id) if is_own_lease(files, folder) else []
     remote_names = {policy.name for policy in remote}
     return (*(policy for policy in local if policy.name not in remote_names), *remote)
 
 
-def _examine_remote(files: RunFiles, file: RemoteFile) -> Examined:
+def _examine_remote(files: RunFiles, file: RemoteFile) -> CheckResult:
     """Examine a checkpoint at a URL; the result is cached while the file does not change."""
     key = (files, file)
     if key not in _CACHE:
         if len(_CACHE) >= _MAX_CACHED:
             _CACHE.clear()
-        _CACHE[key] = files.look_into(file, lambda stream: examine_open(file.name, stream, file.size, files.run_id))
+        _CACHE[key] = files.read_blocks(
+            file, lambda stream: check_open_checkpoint(file.name, stream, file.size, files.run_id)
+        )
     return _CACHE[key]
 
 
-def _compare_with_rows(db: Database, run_id: str, checkpoint: Examined) -> Examined:
+def _compare_with_rows(db: Database, run_id: str, checkpoint: CheckResult) -> CheckResult:
     """Add a fault to a checkpoint that does not match the recorded rows."""
-    if checkpoint.fault is None and (reason := why_not_resume_at(db, run_id, checkpoint.env_step)):
+    if checkpoint.fault is None and (reason := find_resume_error(db, run_id, checkpoint.env_step)):
         fault = f"{checkpoint.name} does not match the recorded rows: {reason}"
-        return Examined(checkpoint.name, checkpoint.env_step, fault)
+        return CheckResult(checkpoint.name, checkpoint.env_step, fault)
     return checkpoint
 
 
@@ -271,7 +273,7 @@ def _stop_run(db: Database, run_id: str) -> None:
         send_command(db, run_id, "stop")
 
 
-def _apply_to_each(run_ids: Iterable[str], action: Callable[[str], None]) -> Outcome:
+def _apply_to_each(run_ids: Iterable[str], action: Callable[[str], None]) -> BulkResult:
     done, errors = [], []
     for run_id in run_ids:
         try:
@@ -280,4 +282,4 @@ def _apply_to_each(run_ids: Iterable[str], action: Callable[[str], None]) -> Out
             errors.append(str(exc))
         else:
             done.append(run_id)
-    return Outcome(tuple(done), tuple(errors))
+    return BulkResult(tuple(done), tuple(errors))

@@ -20,7 +20,7 @@ from typing import Any
 from emtc_core.control import Command, Control, Question, StopRequested
 from storage.engine import Database
 from storage.runs.changes import finish_run
-from storage.runs.claims import give_back
+from storage.runs.claims import return_to_queue
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _PARENT_POLL_S = 1.0
@@ -116,7 +116,7 @@ def record_stop(db: Database, run_id: str, token: str | None, signals: StopSigna
         RunStateError: If another process owns the run, or the run has ended.
     """
     if signals.must_requeue and token is not None:
-        give_back(db, run_id, token=token)
+        return_to_queue(db, run_id, token=token)
     else:
         finish_run(db, run_id, "stopped", token=token)
 

@@ -8,7 +8,7 @@ from app.jobs.signals import StopSignals, record_stop, stop_signals
 from emtc_core.control import StopRequested
 from emtc_core.errors import RunStateError
 from storage.engine import Database
-from storage.retry import PATIENCE_S, open_patiently, retry_transient
+from storage.retry import PATIENCE_S, open_with_retry, retry_transient
 from storage.runs.changes import finish_run
 
 if TYPE_CHECKING:  # its import loads torch
@@ -38,9 +38,9 @@ def train_detached(
             the run to the queue.
     """
     with stop_signals(worker=worker) as signals:
-        database = open_patiently(url, say=announce, patience_s=PATIENCE_S)
+        database = open_with_retry(url, report=announce, patience_s=PATIENCE_S)
         try:
-            train_heard(database, run_id, token, signals, resume=resume, announce=announce)
+            train_with_signals(database, run_id, token, signals, resume=resume, announce=announce)
         except StopRequested:
             mark_stopped(database, run_id, token, signals, announce=announce)
         except Exception as exc:
@@ -49,7 +49,7 @@ def train_detached(
     return 0
 
 
-def train_heard(
+def train_with_signals(
     database: Database,
     run_id: str,
     token: str | None,

@@ -24,20 +24,20 @@ from emtc_core.control import Control, StopRequested
 from emtc_core.devices import choose_device, choose_threads, configure_threads
 from emtc_core.envs.registry import check_trusted, make_env
 from emtc_core.errors import CheckpointError, EmtcError, RunInterruptedError, RunStateError, StorageError
-from emtc_core.plugins import describe_failure, find_culprit, get_plugin
-from emtc_core.training.checkpoint import CheckpointStore, Loaded
-from emtc_core.training.evaluation import with_shifted_starts
+from emtc_core.plugins import describe_failure, find_failed_plugin, get_plugin
+from emtc_core.training.checkpoint import CheckpointStore, LoadedCheckpoint
+from emtc_core.training.evaluation import make_robust_env_config
 from emtc_core.training.trainer import RunSummary, Trainer
 from storage.engine import Database
-from storage.files.places import run_folder, run_place
+from storage.files.places import get_run_place, run_folder
 from storage.guards import hide_passwords
-from storage.private_files import append_private, make_private_folder
+from storage.private_files import make_private_folder, open_private_append
 from storage.recording.writer import DatabaseRecorder
 from storage.retry import retry_transient
 from storage.runs.changes import claim_start, finish_run, start_run
 from storage.runs.control import DatabaseControl, Heartbeat
 from storage.runs.lifecycle import this_process
-from storage.runs.removal import why_not_resume_at
+from storage.runs.removal import find_resume_error
 from storage.runs.rows import find_run
 
 _log = logging.getLogger(__name__)
@@ -143,7 +143,7 @@ def _record_failures(database: Database, run_id: str, token: str, signals: StopS
 def _record_failure(database: Database, run_id: str, token: str, exc: BaseException) -> None:
     """Write the traceback to the run's folder and the message to the database, where these are writable."""
     with suppress(OSError, StorageError):  # a full disk or an unreachable folder must not hide the first error
-        _write_traceback(run_folder(database, run_id), in_log=find_culprit(exc) is not None)
+        _write_traceback(run_folder(database, run_id), in_log=find_failed_plugin(exc) is not None)
     message = hide_passwords(str(exc) if isinstance(exc, EmtcError) else describe_failure(exc))
     try:
         retry_transient(database, lambda: finish_run(database, run_id, "failed", error=message, token=token))
@@ -157,14 +157,14 @@ def _mark_started(database: Database, run_id: str, token: str) -> tuple[RunConfi
     config = config_from_stored(row.config)
     stored = None
     if config.train.threads == "auto":  # stored once, so that sums keep their order after a resume
-        threads = choose_threads("auto", alone=row.sweep_id is None, beside=config.uses_intrinsic_reward)
+        threads = choose_threads("auto", may_use_all=row.sweep_id is None, n_other_threads=config.uses_intrinsic_reward)
         stored = {**row.config, "train": {**row.config["train"], "threads": threads}}
         config = config_from_stored(stored)
     check_trusted(config.env)  # the stored configuration names the module that is imported
     _load_plugins(run_id, config)
     device = choose_device(config.train.device)
     configure_threads()
-    me, files = this_process(token), retry_transient(database, lambda: run_place(database, run_id)).recorded
+    me, files = this_process(token), retry_transient(database, lambda: get_run_place(database, run_id)).recorded
     start = partial(start_run, database, run_id, token=token, files=files, config=stored, device=str(device))
     retry_transient(database, lambda: start(pid=me.pid, pid_created_at=me.pid_created_at, host=me.host))
     return config, device
@@ -196,8 +196,8 @@ def _train(
             announce(line)
         if checkpoint is not None:
             trainer.set_state(checkpoint.state)  # before later rows are superseded, because it may fail
-            recorder.supersede(checkpoint.env_step, checkpoint=checkpoint.name, passed_over=checkpoint.passed_over)
-            store.set_newer_aside(checkpoint.env_step)
+            recorder.supersede(checkpoint.env_step, checkpoint=checkpoint.name, skipped_checkpoints=checkpoint.skipped)
+            store.rename_newer(checkpoint.env_step)
         return trainer.run()
 
 
@@ -227,13 +227,13 @@ def _open_recorder(database: Database, run_id: str, token: str) -> Generator[Dat
         raise
 
 
-def _load_checkpoint(database: Database, run_id: str, store: CheckpointStore) -> Loaded | None:
+def _load_checkpoint(database: Database, run_id: str, store: CheckpointStore) -> LoadedCheckpoint | None:
     """Load the newest checkpoint that matches the recorded rows; None if there is neither a checkpoint nor a row.
 
     Raises:
         CheckpointError: If the run has rows but no checkpoint. A start from step 0 would delete these rows.
     """
-    checkpoint = store.load_latest(lambda env_step: why_not_resume_at(database, run_id, env_step))
+    checkpoint = store.load_latest(lambda env_step: find_resume_error(database, run_id, env_step))
     if checkpoint is None and (steps := find_run(database, run_id).env_steps):
         raise CheckpointError(
             f"There is no checkpoint in {store.folder}, and run {run_id} has recorded {steps:,} steps. They are kept. "
@@ -241,7 +241,7 @@ def _load_checkpoint(database: Database, run_id: str, store: CheckpointStore) ->
             reason="no_checkpoint",
             subject=run_id,
         )
-    for reason in checkpoint.passed_over if checkpoint else ():
+    for reason in checkpoint.skipped if checkpoint else ():
         _log.warning("run %s: a newer checkpoint is skipped: %s", run_id, reason)
     return checkpoint
 
@@ -254,7 +254,10 @@ def _make_trainer(
     device: torch.device,
     on_progress: Callable[[int], None],
 ) -> Trainer:
-    shifted, n_eval_envs = with_shifted_starts(config.env, config.eval), min(config.eval.episodes, config.train.n_envs)
+    shifted, n_eval_envs = (
+        make_robust_env_config(config.env, config.eval),
+        min(config.eval.episodes, config.train.n_envs),
+    )
     return Trainer(
         config,
         env=make_env(config.env, n_envs=config.train.n_envs),
@@ -273,7 +276,7 @@ def _write_traceback(folder: Path, *, in_log: bool) -> None:
     make_private_folder(folder)
     text = f"{hide_passwords(traceback.format_exc())}\n".encode()
     for name in ("traceback.txt", *([LOG_NAME] if in_log else [])):
-        with append_private(folder / name) as file:
+        with open_private_append(folder / name) as file:
             file.write(text)
 
 
@@ -283,7 +286,7 @@ def _load_plugins(run_id: str, config: RunConfig) -> None:
     Raises:
         PluginError: If a plug-in cannot be loaded.
     """
-    for kind, name in config.list_outside():
+    for kind, name in config.list_plugins():
         plugin, recorded = get_plugin(kind, name), config.plugins.get(kind, {}).get(name)
         plugin.load()
         if recorded and plugin.origin != recorded:

@@ -25,7 +25,7 @@ from emtc_core.errors import EmtcError
 from storage.bundles.contents import Contents
 from storage.engine import Database
 from storage.notebook import create_entry
-from storage.queries.episodes import find_kept, list_episodes, runs_with_states
+from storage.queries.episodes import find_replayable_episodes, list_episodes, list_replayable_runs
 from storage.queries.memory import find_embedding, get_nodes, list_snapshots
 from storage.runs.rows import RunRow
 
@@ -59,8 +59,9 @@ def choose_contents(db: Database, rows: Sequence[RunRow]) -> Contents:
         snapshots=False,
         playbacks=False,
         transitions=False,
-        chosen={run_id: numbers for run_id, numbers in episodes.items() if numbers},
-        samples={row.id: 1 for row in rows if _has_embeddings(db, row.id)} | dict.fromkeys(run_ids, SNAPSHOTS),
+        kept_episodes={run_id: numbers for run_id, numbers in episodes.items() if numbers},
+        sampled_snapshots={row.id: 1 for row in rows if _has_embeddings(db, row.id)}
+        | dict.fromkeys(run_ids, SNAPSHOTS),
         entries=True,
     )
 
@@ -97,7 +98,7 @@ def write_story(db: Database, rows: Sequence[RunRow]) -> list[int]:
     """
     maps = sorted({row.map for row in rows}, key=lambda name: -max(row.env_steps for row in rows if row.map == name))
     chapters = [_make_curves([row for row in rows if row.map == name]) for name in maps]
-    recorded = set(runs_with_states(db))
+    recorded = set(list_replayable_runs(db))
     for row in sorted(rows, key=lambda row: (row.gate_removed is None, row.id not in recorded))[:1]:
         chapters += [_make_gate(row), *_make_memory(db, row), *_make_episode(db, row)]
     numbered = [replace(chapter, title=f"{n}. {chapter.title}") for n, chapter in enumerate(chapters, 1)]
@@ -110,11 +111,11 @@ def _choose_runs(db: Database, rows: Sequence[RunRow]) -> list[str]:
 
     Runs with recorded episodes are preferred, and then the lowest seed.
     """
-    recorded = set(runs_with_states(db))
+    recorded = set(list_replayable_runs(db))
     run_ids: dict[str, str] = {}
     groups = join_seeds(read_seeds(db, rows), final=True).groups
     for group in sorted(groups, key=lambda group: -max(seed.target_steps for seed in group.seeds)):
-        best = min(group.seeds, key=lambda seed: (seed.id not in recorded, int(seed.number), seed.id))
+        best = min(group.seeds, key=lambda seed: (seed.id not in recorded, int(seed.seed_text), seed.id))
         run_ids.setdefault(group.variant.name, best.id)
     return list(run_ids.values())
 
@@ -173,7 +174,7 @@ def _make_memory(db: Database, row: RunRow) -> list[Chapter]:
 
 
 def _make_episode(db: Database, row: RunRow) -> list[Chapter]:
-    recorded = find_kept(db, row.id)
+    recorded = find_replayable_episodes(db, row.id)
     if not recorded:
         return []
     outcomes = list_episodes(db, row.id, "episode", limit=_MAX_EPISODES).set_index("episode").loc[sorted(recorded)]

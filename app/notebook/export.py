@@ -21,8 +21,8 @@ from app.analysis.format import escape_markdown
 from app.figures.figure import WINDOW, FigureKind, read_window
 from app.figures.registry import find_figure
 from app.figures.render.export import export_figure
-from app.notebook.markdown import tame, to_html
-from app.notebook.view import Figure, Gathered, View, gather, pack, view_link
+from app.notebook.markdown import sanitize, to_html
+from app.notebook.view import Entry, Figure, View, pack, read_entries, view_link
 from emtc_core.errors import ConfigError
 from emtc_core.install import FROM_CHECKOUT
 from storage.engine import Database
@@ -115,7 +115,7 @@ def export_entries(db: Database, ids: Sequence[int], format: NotebookFormat, *, 
         EntryNotFoundError: If an entry does not exist.
         ValueError: If the format is unknown.
     """
-    entries = gather(db, ids)
+    entries = read_entries(db, ids)
     if format == "md":
         return to_zip(entries, address=address)
     if format == "html":
@@ -125,7 +125,7 @@ def export_entries(db: Database, ids: Sequence[int], format: NotebookFormat, *, 
     raise ValueError(f"format must be one of {', '.join(NOTEBOOK_FORMATS)}, got {format!r}")
 
 
-def to_files(entries: Sequence[Gathered], *, address: str | None) -> tuple[str, Files]:
+def to_files(entries: Sequence[Entry], *, address: str | None) -> tuple[str, Files]:
     """Make the Markdown text, and the files of the figures that it refers to."""
     files: Files = {}
     parts = ["# Research notebook"]
@@ -133,7 +133,7 @@ def to_files(entries: Sequence[Gathered], *, address: str | None) -> tuple[str, 
         stem = f"entry-{entry.row.id}"
         parts += [f"## {escape_markdown(entry.title)}", f"*{entry.dates}*"]
         if entry.row.body.strip():
-            parts.append(tame(entry.row.body))
+            parts.append(sanitize(entry.row.body))
         if entry.figure is not None:
             parts.append(f"![{escape_markdown(entry.figure.title)}]({FOLDER}/{stem}.svg)")
             parts.append(f"{escape_markdown(entry.caption)} Data: [{stem}.csv]({FOLDER}/{stem}.csv)")
@@ -146,7 +146,7 @@ def to_files(entries: Sequence[Gathered], *, address: str | None) -> tuple[str, 
     return "\n\n".join(parts) + "\n", files
 
 
-def to_zip(entries: Sequence[Gathered], *, address: str | None) -> bytes:
+def to_zip(entries: Sequence[Entry], *, address: str | None) -> bytes:
     """Make a zip file with notebook.md and the files of the figures. The same entries give the same bytes."""
     text, files = to_files(entries, address=address)
     buffer = io.BytesIO()
@@ -156,7 +156,7 @@ def to_zip(entries: Sequence[Gathered], *, address: str | None) -> bytes:
     return buffer.getvalue()
 
 
-def to_page(entries: Sequence[Gathered], *, address: str | None) -> bytes:
+def to_page(entries: Sequence[Entry], *, address: str | None) -> bytes:
     """Make an HTML page. It is safe to open, because all texts are escaped and it contains no scripts."""
     body = "\n".join(_make_article(entry, address) for entry in entries)
     return f"""<!doctype html>
@@ -177,7 +177,7 @@ def to_page(entries: Sequence[Gathered], *, address: str | None) -> bytes:
 """.encode()
 
 
-def to_notebook(entries: Sequence[Gathered], *, database: str, address: str | None) -> bytes:
+def to_notebook(entries: Sequence[Entry], *, database: str, address: str | None) -> bytes:
     """Make a Jupyter notebook. Without EMTC Lab in its kernel, it shows the figures as images.
 
     Args:
@@ -220,10 +220,10 @@ def make_recipe(view: View, figure: Figure) -> str | None:
 
 def _collect_options(view: View, figure: Figure, kind: FigureKind) -> dict[str, Any]:
     """Collect the options of a figure from the pinned options, the URL parameters, and the figure's texts."""
-    own = {option.name for option in kind.own}
-    accepted = own | {*kind.takes}
+    own = {option.name for option in kind.extra_options}
+    accepted = own | {*kind.supported_options}
     options = {name: value for name, value in view.facts.items() if name in accepted}
-    if "rate" in kind.takes and not options.keys() & {"rate", "quantity"}:
+    if "rate" in kind.supported_options and not options.keys() & {"rate", "quantity"}:
         options["rate"] = "greedy"  # the default when views without `rate` were stored
     for parameter, option in _OPTION_BY_PARAMETER.items():
         if view.query.get(parameter) == ["true"] and option in accepted:
@@ -236,8 +236,8 @@ def _collect_options(view: View, figure: Figure, kind: FigureKind) -> dict[str, 
     return options
 
 
-def _make_entry_cells(entry: Gathered, address: str | None) -> list[Cell]:
-    lines = [f"## {escape_markdown(entry.title)}", f"*{entry.dates}*", tame(entry.row.body)]
+def _make_entry_cells(entry: Entry, address: str | None) -> list[Cell]:
+    lines = [f"## {escape_markdown(entry.title)}", f"*{entry.dates}*", sanitize(entry.row.body)]
     lines += [f"- Run {escape_markdown(line)}" for line in entry.origins]
     if entry.view is not None:
         lines.append(_make_view_markdown(entry.view, address))
@@ -281,7 +281,7 @@ def _make_code_cell(name: str, source: str) -> Cell:
     return {"cell_type": "code", "id": name, "metadata": {}, "execution_count": None, "outputs": [], "source": source}
 
 
-def _make_article(entry: Gathered, address: str | None) -> str:
+def _make_article(entry: Entry, address: str | None) -> str:
     """Make the HTML of one entry."""
     parts = [f"<h2>{escape(entry.title)}</h2>", f'<p class="small">{escape(entry.dates)}</p>']
     parts.append(to_html(entry.row.body))

@@ -28,7 +28,7 @@ _SAFE_LINK = re.compile(r"https?://|mailto:|[#?]|/(?!/)", re.IGNORECASE)
 """Links to the web or to a view of this app."""
 
 
-def tame(text: str) -> str:
+def sanitize(text: str) -> str:
     """Return Markdown without HTML and images. If a link is not safe, all links become text."""
     safe = _TAG_START.sub(f"<{_WORD_JOINER}", text.replace("\r\n", "\n")).replace("![", f"!{_WORD_JOINER}[")
     safe = _PRICE.sub(r"\\$", safe)

@@ -19,8 +19,8 @@ from urllib.parse import urlencode
 import numpy as np
 from numpy.typing import NDArray
 
-from app.analysis.format import clock, count
-from app.analysis.selection import Quantity
+from app.analysis.format import format_count, format_time
+from app.analysis.selection import NodeQuantity
 from app.figures.kinds import AnyFigure as Figure
 from app.figures.kinds.chart import Chart, Line, Mark, Panel, Values
 from app.figures.kinds.maps import Cloud, Grid, Heatmap, Maps, Trace
@@ -36,15 +36,15 @@ Query = dict[str, list[str]]
 PAGES = ("home", "live", "memory", "replay", "findings", "compare", "sweeps", "method", "launch")
 RATED_PAGES = ("compare", "sweeps")
 """Pages whose URL contains which win rate is compared."""
-MOST_POINTS = 5000
+MAX_POINTS = 5000
 """Maximum number of stored points of a cloud."""
-MOST_PER_LINE = 2000
+MAX_POINTS_PER_LINE = 2000
 """Maximum number of stored points of a line."""
 MOST_IN_ALL_LINES = 60_000
 """Maximum number of stored points of all lines, unless `_MIN_PER_LINE` requires more."""
 _MIN_PER_LINE = 200
 _DIGITS = 9
-_CLASSES = (Chart, Panel, Line, Mark, Cloud, Quantity, Heatmap, Grid, Maps, Trace)
+_CLASSES = (Chart, Panel, Line, Mark, Cloud, NodeQuantity, Heatmap, Grid, Maps, Trace)
 _CLASS_BY_NAME: dict[str, type] = {cls.__name__: cls for cls in _CLASSES}
 """Classes of stored figures. The names are part of the stored format."""
 _CITED_FIELDS = ("id", "name", "algo", "env", "map", "seed", "env_steps", "target_steps", "status")
@@ -71,7 +71,7 @@ class View:
 
 
 @dataclass(frozen=True)
-class Gathered:
+class Entry:
     """An entry with its figure and its view."""
 
     row: EntryRow
@@ -89,20 +89,20 @@ class Gathered:
     @property
     def dates(self) -> str:
         """Number of the entry and times of its creation and last change."""
-        created = f"Entry {self.row.id}, {clock(self.row.created_at)}"
+        created = f"Entry {self.row.id}, {format_time(self.row.created_at)}"
         is_edited = self.row.updated_at != self.row.created_at
-        return f"{created}, edited {clock(self.row.updated_at)}" if is_edited else created
+        return f"{created}, edited {format_time(self.row.updated_at)}" if is_edited else created
 
     @property
     def caption(self) -> str:
         """The figure's caption, and the note about thinned data."""
-        parts = (self.figure.caption if self.figure else "", note_of(self.frozen or {}))
+        parts = (self.figure.caption if self.figure else "", get_note(self.frozen or {}))
         return " ".join(part for part in parts if part)
 
     @property
     def origins(self) -> list[str]:
         """One line for every cited run."""
-        return [describe_cited(run) for run in self.row.cited]
+        return [describe_cited_run(run) for run in self.row.cited_runs]
 
 
 def make_view(
@@ -168,7 +168,7 @@ def view_link(view: View, address: str | None) -> str | None:
     return address.rstrip("/") + view.address
 
 
-def describe_cited(run: Mapping[str, Any]) -> str:
+def describe_cited_run(run: Mapping[str, Any]) -> str:
     """Describe a cited run in one line, as it was when the figure was pinned."""
     code = run.get("code_version")
     text = f"{run.get('name', '')} ({run.get('id', '')}), {run.get('algo', '')} on {run.get('env', '')} "
@@ -176,13 +176,13 @@ def describe_cited(run: Mapping[str, Any]) -> str:
     return f"{text}, code {code}" if code else text
 
 
-def gather(db: Database, ids: Sequence[int]) -> list[Gathered]:
+def read_entries(db: Database, ids: Sequence[int]) -> list[Entry]:
     """Read entries with their figures and views, in the given order.
 
     Raises:
         EntryNotFoundError: If an entry does not exist.
     """
-    entries: list[Gathered] = []
+    entries: list[Entry] = []
     for entry_id in ids:
         row = get_entry(db, entry_id)
         frozen = get_figure(db, entry_id)
@@ -190,7 +190,7 @@ def gather(db: Database, ids: Sequence[int]) -> list[Gathered]:
             figure = thaw(frozen) if frozen else None
         except EmtcError:  # the entry is exported without its figure
             figure = None
-        entries.append(Gathered(row, frozen, figure, read_view(row.view)))
+        entries.append(Entry(row, frozen, figure, read_view(row.view)))
     return entries
 
 
@@ -225,7 +225,7 @@ def unpack(text: str) -> dict[str, Any]:
     return json.loads(zlib.decompress(base64.b64decode(text)))
 
 
-def note_of(frozen: Mapping[str, Any]) -> str:
+def get_note(frozen: Mapping[str, Any]) -> str:
     """Return the note about omitted data of a frozen figure; empty if it is complete."""
     note = frozen.get("note")
     return note if isinstance(note, str) else ""
@@ -246,24 +246,28 @@ def thin(figure: Figure) -> tuple[Figure, str]:
     if isinstance(figure, Heatmap):
         return figure, ""
     lengths = [len(line.x) for _, line in figure.lines]
-    limit = max(_MIN_PER_LINE, min(MOST_PER_LINE, MOST_IN_ALL_LINES // max(1, len(lengths))))
+    limit = max(_MIN_PER_LINE, min(MAX_POINTS_PER_LINE, MOST_IN_ALL_LINES // max(1, len(lengths))))
     if max(lengths, default=0) <= limit:
         return figure, ""
     panels = tuple(
         replace(panel, lines=tuple(_thin_line(line, limit) for line in panel.lines)) for panel in figure.panels
     )
-    note = f"Frozen with at most {count(limit)} of {count(max(lengths))} points per line; extremes are kept."
+    note = (
+        f"Frozen with at most {format_count(limit)} of {format_count(max(lengths))} points per line; extremes are kept."
+    )
     return replace(figure, panels=panels), note
 
 
 def _thin_cloud(cloud: Cloud) -> tuple[Cloud, str]:
     cloud = replace(cloud, fields=())  # the other quantities, which the picture does not need
     n = len(cloud.slot)
-    if n <= MOST_POINTS:
+    if n <= MAX_POINTS:
         return cloud, ""
-    kept = np.linspace(0, n - 1, MOST_POINTS).astype(np.int64)  # a random sample, because the points are shuffled
+    kept = np.linspace(0, n - 1, MAX_POINTS).astype(np.int64)  # a random sample, because the points are shuffled
     arrays = {name: getattr(cloud, name)[kept] for name in ("x", "y", "slot", "value")}
-    return replace(cloud, **arrays), f"Frozen with {count(MOST_POINTS)} of the {count(n)} points that were shown."
+    return replace(
+        cloud, **arrays
+    ), f"Frozen with {format_count(MAX_POINTS)} of the {format_count(n)} points that were shown."
 
 
 def _thin_line(line: Line, limit: int) -> Line:

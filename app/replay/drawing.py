@@ -22,12 +22,12 @@ from PIL import Image
 from app.figures.kinds.chart import Chart, Panel
 from app.figures.named.trajectories import NAMES
 from app.figures.render.matplotlib_view import make_style
-from app.figures.theme import VIRIDIS, Mode, make_printable, set_as_math
+from app.figures.theme import VIRIDIS, Mode, format_mathtext, replace_unprintable
 from app.replay.field import Field, sample_moments
 from app.replay.payload import crop_fields, name_entries
 from app.replay.replay import (
     MISSING,
-    Side,
+    EpisodeView,
     count_actions,
     join_values,
     quantize_picture,
@@ -35,7 +35,7 @@ from app.replay.replay import (
     style_actions,
 )
 
-MOST_FRAMES = 200
+MAX_FRAMES = 200
 """Maximum number of frames of an animation."""
 GIF_DPI = 100
 COLORS = 128
@@ -74,7 +74,7 @@ class Board:
     If `animated`, drawing the figure omits the moving artists. `moving` lists them in drawing order.
     """
 
-    def __init__(self, sides: Sequence[Side], *, animated: bool = False) -> None:
+    def __init__(self, sides: Sequence[EpisodeView], *, animated: bool = False) -> None:
         self.title = " compared with ".join(side.title for side in sides)
         chart = join_values(list(sides))
         has_actions = any(count_actions(side) for side in sides)
@@ -98,7 +98,7 @@ class Board:
         for number, side in enumerate(sides):
             left = _MARGIN + number * (field_width + _FIELD_GAP)
             ax = self._grid.add_axes(left, _HEADER_HEIGHT, field_width, field_height)
-            title = set_as_math(make_printable(side.title))
+            title = format_mathtext(replace_unprintable(side.title))
             self._grid.write(left, 0.42, f"{NAMES[number]}   {title}" if len(sides) > 1 else title)
             if side.has_units:
                 size_px = (field_width * _PX_PER_INCH, field_height * _PX_PER_INCH)
@@ -116,7 +116,7 @@ class Board:
             artist.set_animated(animated)
 
     def _add_panels(
-        self, chart: Chart, sides: Sequence[Side], *, columns: int, top: float, width: float, has_actions: bool
+        self, chart: Chart, sides: Sequence[EpisodeView], *, columns: int, top: float, width: float, has_actions: bool
     ) -> None:
         """Add the panels of the values, row by row, and then a panel of the actions.
 
@@ -143,7 +143,7 @@ class Board:
             ax.set_xlim(0, max(1, last_step))
             ax.tick_params(labelsize=7, length=2, labelbottom=is_lowest)
             if is_lowest:
-                ax.set_xlabel(set_as_math(chart.x_label), fontsize=7, labelpad=1)
+                ax.set_xlabel(format_mathtext(chart.x_label), fontsize=7, labelpad=1)
             if index < len(chart.panels):
                 _draw_panel(ax, chart.panels[index])
                 self._parts.append(_ValueCursor(ax, chart.panels[index], len(sides)))
@@ -158,7 +158,7 @@ class Board:
         self._clock.set_text(f"t = {int(frame)}")
 
 
-def to_svg(sides: Sequence[Side], *, frame: float, mode: Mode = "light", sources: Sequence[str] = ()) -> bytes:
+def to_svg(sides: Sequence[EpisodeView], *, frame: float, mode: Mode = "light", sources: Sequence[str] = ()) -> bytes:
     """Draw one moment as SVG.
 
     Args:
@@ -173,14 +173,14 @@ def to_svg(sides: Sequence[Side], *, frame: float, mode: Mode = "light", sources
         board = Board(sides)
         board.move(frame)
         file = io.BytesIO()
-        keywords = [make_printable(source) for source in sources]
-        title = make_printable(f"{board.title}, t = {frame:g}")
+        keywords = [replace_unprintable(source) for source in sources]
+        title = replace_unprintable(f"{board.title}, t = {frame:g}")
         board.figure.savefig(file, format="svg", metadata={"Date": None, "Title": title, "Keywords": keywords})
     return file.getvalue()
 
 
-def to_gif(sides: Sequence[Side], *, mode: Mode = "light", on_progress: Progress | None = None) -> bytes:
-    """Draw whole episodes as an animation of at most `MOST_FRAMES` frames. Short episodes have frames between steps.
+def to_gif(sides: Sequence[EpisodeView], *, mode: Mode = "light", on_progress: Progress | None = None) -> bytes:
+    """Draw whole episodes as an animation of at most `MAX_FRAMES` frames. Short episodes have frames between steps.
 
     Args:
         sides: One or two episodes.
@@ -188,7 +188,7 @@ def to_gif(sides: Sequence[Side], *, mode: Mode = "light", on_progress: Progress
         on_progress: Called after each frame.
     """
     frames = max(side.frames for side in sides)
-    moments, per_step = sample_moments(frames, MOST_FRAMES, max_per_step=_MAX_FRAMES_PER_STEP)
+    moments, per_step = sample_moments(frames, MAX_FRAMES, max_per_step=_MAX_FRAMES_PER_STEP)
     frame_ms = int(np.clip(round(100 / (STEPS_PER_SECOND * per_step)) * 10, _MIN_FRAME_MS, _MAX_FRAME_MS))
     images = _draw_frames(sides, moments.tolist(), mode, on_progress)
     first = next(images)
@@ -237,7 +237,7 @@ class _Picture:
 class _Strip:
     """The entries of the state over time with a cursor, for states that cannot be drawn as units or a picture."""
 
-    def __init__(self, ax: Axes, side: Side) -> None:
+    def __init__(self, ax: Axes, side: EpisodeView) -> None:
         values = side.scene.values
         self._last_frame = side.frames - 1
         ax.set(xticks=[], yticks=[])
@@ -248,7 +248,7 @@ class _Strip:
             ax.imshow(levels, aspect="auto", cmap=colors, vmin=0, vmax=254, interpolation="nearest")
             names = name_entries(side.scene)
             if len(names) <= _MAX_ENTRY_NAMES:
-                labels = [make_printable(name)[:_MAX_ENTRY_LENGTH] for name in names]
+                labels = [replace_unprintable(name)[:_MAX_ENTRY_LENGTH] for name in names]
                 ax.set_yticks(range(len(names)), labels, fontsize=6)
                 ax.tick_params(axis="y", direction="in", pad=-4, length=0)
                 for label in ax.get_yticklabels():
@@ -303,10 +303,10 @@ def _draw_panel(ax: Axes, panel: Panel) -> None:
         ax.set_ylim(bottom=0)
     ax.grid(True, linewidth=0.5)
     unit = f" [{panel.unit}]" if panel.unit else ""
-    ax.text(0, 1.06, set_as_math(panel.title + unit), transform=ax.transAxes, fontsize=8, va="bottom")
+    ax.text(0, 1.06, format_mathtext(panel.title + unit), transform=ax.transAxes, fontsize=8, va="bottom")
 
 
-def _draw_actions(ax: Axes, sides: Sequence[Side]) -> None:
+def _draw_actions(ax: Axes, sides: Sequence[EpisodeView]) -> None:
     """Draw one row per agent and one cell per step, in the same colors as on the page."""
     names: list[str] = []
     for number, side in enumerate(sides):
@@ -329,7 +329,7 @@ def _draw_actions(ax: Axes, sides: Sequence[Side]) -> None:
 
 
 def _draw_frames(
-    sides: Sequence[Side], moments: Sequence[float], mode: Mode, on_progress: Progress | None
+    sides: Sequence[EpisodeView], moments: Sequence[float], mode: Mode, on_progress: Progress | None
 ) -> Iterator[Image.Image]:
     """Draw the moving artists of each frame on the same background. All frames use the colors of the first frame."""
     with mpl.rc_context(make_style(mode)):

@@ -18,7 +18,7 @@ from matplotlib.textpath import TextPath
 from matplotlib.transforms import Affine2D
 from numpy.typing import NDArray
 
-from app.figures.theme import SPEED
+from app.figures.theme import SPEED_COLOR
 from app.replay.payload import TEAMS, label_units
 from emtc_core.envs.base import Scene
 
@@ -157,7 +157,7 @@ class Field:
         left = moment.position[:, 0] - width / 2
         bottom = moment.position[:, 1] + self._radius + _BAR_HEIGHT_PX * self._pixel
         visibility = moment.presence * (self._scene.team != 2)
-        gray, shield_color = np.array((0.5, 0.5, 0.5, 0.4)), np.array(to_rgba(SPEED))
+        gray, shield_color = np.array((0.5, 0.5, 0.5, 0.4)), np.array(to_rgba(SPEED_COLOR))
         bars = (  # length as a fraction of the width, offset [px], color
             (np.ones_like(width), 0.0, gray),
             (moment.health, 0.0, self._text_color),

@@ -12,10 +12,10 @@ from typing import Literal, get_args
 
 from app.analysis.provenance import describe_runs
 from app.figures.assets import read_asset, read_script
-from app.figures.theme import Mode, ink, make_printable
+from app.figures.theme import Mode, get_theme_colors, replace_unprintable
 from app.replay.drawing import to_gif, to_svg
 from app.replay.payload import make_payload
-from app.replay.replay import Replay, Side, make_replay, tell_apart
+from app.replay.replay import EpisodeView, Replay, add_run_names, make_replay
 from emtc_core.errors import ConfigError
 from storage.engine import Database
 from storage.queries.episodes import get_playback, get_trajectory
@@ -39,7 +39,7 @@ player.focus({ preventScroll: true })
 """
 
 
-def make_page(sides: Sequence[Side], *, start: int = 0, sources: Sequence[str] = ()) -> bytes:
+def make_page(sides: Sequence[EpisodeView], *, start: int = 0, sources: Sequence[str] = ()) -> bytes:
     """Make an HTML page with the player and its data. It is light or dark like the reader's system.
 
     Args:
@@ -47,10 +47,10 @@ def make_page(sides: Sequence[Side], *, start: int = 0, sources: Sequence[str] =
         start: First frame that is shown.
         sources: Descriptions of the runs, for the metadata of the page.
     """
-    title = make_printable(" compared with ".join(side.title for side in sides)) or "Replay"
+    title = replace_unprintable(" compared with ".join(side.title for side in sides)) or "Replay"
     payload = base64.b64encode(make_payload(sides, start=start)).decode()
-    notes = dict.fromkeys(side.scene.note for side in sides if side.hides_field and side.scene.note)
-    note_html = "\n".join(f"<p>{escape(make_printable(note))}</p>" for note in notes)
+    notes = dict.fromkeys(side.scene.note for side in sides if side.has_no_drawing and side.scene.note)
+    note_html = "\n".join(f"<p>{escape(replace_unprintable(note))}</p>" for note in notes)
     script = f"{read_script('field.js', 'replay.js')}\n{_START_SCRIPT}".replace("</", "<\\/")
     return f"""<!doctype html>
 <html lang="en">
@@ -58,7 +58,7 @@ def make_page(sides: Sequence[Side], *, start: int = 0, sources: Sequence[str] =
 <meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="{_CONTENT_SECURITY_POLICY}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="keywords" content="{escape(make_printable("; ".join(sources)))}">
+<meta name="keywords" content="{escape(replace_unprintable("; ".join(sources)))}">
 <title>{escape(title)}</title>
 <style>
 {_make_style()}
@@ -78,12 +78,12 @@ def make_page(sides: Sequence[Side], *, start: int = 0, sources: Sequence[str] =
 """.encode()
 
 
-def read_replays(db: Database, wanted: Sequence[tuple[str, str]]) -> list[Replay]:
+def read_replays(db: Database, episodes: Sequence[tuple[str, str]]) -> list[Replay]:
     """Read episodes from a database.
 
     Args:
         db: The database.
-        wanted: Run id or its beginning, and name of the episode: "512" for a training episode, or "80000-0" for
+        episodes: Run id or its beginning, and name of the episode: "512" for a training episode, or "80000-0" for
             episode 0 of the evaluation at step 80000.
 
     Raises:
@@ -91,7 +91,7 @@ def read_replays(db: Database, wanted: Sequence[tuple[str, str]]) -> list[Replay
         StorageError: If there is no such run or episode.
     """
     replays: list[Replay] = []
-    for run_prefix, name in wanted:
+    for run_prefix, name in episodes:
         parts = name.split("-")
         if len(parts) > 2 or not all(part.isdecimal() and part.isascii() and len(part) <= 18 for part in parts):
             raise ConfigError(
@@ -105,7 +105,7 @@ def read_replays(db: Database, wanted: Sequence[tuple[str, str]]) -> list[Replay
             replays.append(make_replay(run, get_trajectory(db, run.id, numbers[0]), training=True))
         else:
             replays.append(make_replay(run, get_playback(db, run.id, *numbers), training=False))
-    return tell_apart(replays)
+    return add_run_names(replays)
 
 
 def make_file(replays: Sequence[Replay], format: Format, *, t: int = 0, mode: Mode = "light") -> bytes:
@@ -137,7 +137,7 @@ def _make_style() -> str:
 
 
 def _make_variables(mode: Mode) -> str:
-    text, background, grid = ink(mode)
+    text, background, grid = get_theme_colors(mode)
     colors = {
         "text-color": text,
         "background-color": background,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from app.figures.kinds.chart import Chart, Panel
 from app.figures.named.trajectories import NAMES
 from app.figures.theme import AGENTS, NEUTRAL, OPPONENTS, VIRIDIS
-from app.replay.replay import Side, count_actions, join_values, quantize_picture, quantize_values, style_actions
+from app.replay.replay import EpisodeView, count_actions, join_values, quantize_picture, quantize_values, style_actions
 from emtc_core.envs.base import Scene
 
 TEAMS = (("agents", AGENTS), ("opponents", OPPONENTS), ("neutral", NEUTRAL))
@@ -55,7 +55,7 @@ def pack_payload(meta: Mapping[str, object], arrays: Mapping[str, NDArray[np.gen
     return struct.pack("<I", len(header)) + header + b"".join(chunks)
 
 
-def make_payload(sides: Sequence[Side], *, start: int = 0) -> bytes:
+def make_payload(sides: Sequence[EpisodeView], *, start: int = 0) -> bytes:
     """Pack the frames of each episode, and the values of all episodes over one time axis.
 
     Args:
@@ -89,7 +89,7 @@ def make_payload(sides: Sequence[Side], *, start: int = 0) -> bytes:
     return pack_payload(meta | {"key": digest.hexdigest()}, arrays)
 
 
-def list_teams(sides: Sequence[Side]) -> list[tuple[str, str]]:
+def list_teams(sides: Sequence[EpisodeView]) -> list[tuple[str, str]]:
     """List name and color of each team. Neutral units are named after their kind if they all have the same kind."""
     units = [unit for side in sides for unit in zip(side.scene.kind, side.scene.team.tolist(), strict=True)]
     neutral_kinds = {kind for kind, team in units if team == 2}
@@ -103,7 +103,7 @@ def name_entries(scene: Scene) -> list[str]:
     return list(scene.value_names) if len(scene.value_names) == size else [f"state {k}" for k in range(size)]
 
 
-def crop_fields(sides: Sequence[Side]) -> list[list[float]]:
+def crop_fields(sides: Sequence[EpisodeView]) -> list[list[float]]:
     """Crop the field of each episode. Episodes on the same field get the same part, so that they can be compared.
 
     Returns:
@@ -135,7 +135,7 @@ def label_units(scene: Scene) -> list[str]:
     return labels
 
 
-def _pack_side(side: Side, number: int, arrays: Arrays, bounds: list[float]) -> dict[str, object]:
+def _pack_side(side: EpisodeView, number: int, arrays: Arrays, bounds: list[float]) -> dict[str, object]:
     """Add the arrays of an episode to `arrays`, named by its number; return its metadata."""
     scene = side.scene
     side_arrays: Arrays = {
@@ -177,7 +177,7 @@ def _pack_side(side: Side, number: int, arrays: Arrays, bounds: list[float]) -> 
     }
 
 
-def _pack_panels(chart: Chart, sides: Sequence[Side], arrays: Arrays) -> list[dict[str, object]]:
+def _pack_panels(chart: Chart, sides: Sequence[EpisodeView], arrays: Arrays) -> list[dict[str, object]]:
     """Add the lines of all panels to `arrays`; return the metadata of the panels."""
     panels = [_pack_panel(panel, number, arrays, is_pair=len(sides) > 1) for number, panel in enumerate(chart.panels)]
     if any(count_actions(side) for side in sides):

@@ -15,9 +15,9 @@ from app.analysis.episodes import draw_scene, name_episode
 from app.figures.kinds.chart import Chart
 from app.figures.named.trajectories import draw_episode
 from app.figures.named.trajectories import join_values as join_charts
-from app.figures.theme import NEUTRAL, OKABE_ITO, OPPONENTS, SPEED
+from app.figures.theme import NEUTRAL, OKABE_ITO, OPPONENTS, SPEED_COLOR
 from emtc_core.envs.base import Scene
-from emtc_core.envs.registry import name_actions
+from emtc_core.envs.registry import get_action_names
 from emtc_core.errors import EmtcError
 from storage.queries.episodes import Trajectory
 from storage.runs.rows import RunRow
@@ -26,7 +26,7 @@ MISSING = 255
 """Level of an entry that is constant or not finite."""
 _MOVE_WORDS = frozenset({"north", "south", "east", "west", "left", "right", "top", "bottom", "up", "down"})
 _STOP_NAMES = frozenset({"stop", "idle", "hold"})
-_GROUP_COLORS = {"no-op": None, "stop": NEUTRAL, "move": SPEED, "attack": OPPONENTS}
+_GROUP_COLORS = {"no-op": None, "stop": NEUTRAL, "move": SPEED_COLOR, "attack": OPPONENTS}
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class ActionStyle:
 
 
 @dataclass(frozen=True)
-class Side:
+class EpisodeView:
     """One of the one or two episodes of a replay, with its values."""
 
     scene: Scene
@@ -52,7 +52,7 @@ class Side:
     actions: NDArray[np.int64] | None = None
     """[T - 1, N] for T frames and N agents."""
     action_names: tuple[str, ...] = ()
-    brief: bool = False
+    hides_health: bool = False
     """Whether the health of the teams is not drawn below the values of `chart`."""
 
     @property
@@ -66,7 +66,7 @@ class Side:
         return bool(self.scene.position.size)
 
     @property
-    def hides_field(self) -> bool:
+    def has_no_drawing(self) -> bool:
         """Whether neither a field nor a picture can be drawn. The scene's note explains why."""
         return not self.has_units and not self.scene.picture
 
@@ -77,7 +77,7 @@ class Replay:
 
     run: RunRow
     trajectory: Trajectory
-    side: Side
+    side: EpisodeView
     is_training: bool
     """Whether it is a training episode. Only these have values of the gate."""
 
@@ -87,7 +87,7 @@ class Replay:
         return self.side.title
 
     @property
-    def stem(self) -> str:
+    def file_stem(self) -> str:
         """Names of its files, without suffix."""
         return f"{self.run.id}-{self.trajectory.env_step}-{self.trajectory.episode}"
 
@@ -106,7 +106,7 @@ def make_side(
     actions: NDArray[np.int64] | None,
     chart: Chart,
     title: str = "",
-) -> Side:
+) -> EpisodeView:
     """Prepare an episode for drawing. Names of actions are omitted if the environment does not provide them.
 
     Args:
@@ -118,10 +118,10 @@ def make_side(
         title: Title of the episode.
     """
     try:
-        names = name_actions(env, map)
+        names = get_action_names(env, map)
     except EmtcError:
         names = ()
-    return Side(draw_scene(env, map, states, actions), chart, title, actions, names)
+    return EpisodeView(draw_scene(env, map, states, actions), chart, title, actions, names)
 
 
 def make_replay(run: RunRow, trajectory: Trajectory, *, training: bool) -> Replay:
@@ -132,7 +132,7 @@ def make_replay(run: RunRow, trajectory: Trajectory, *, training: bool) -> Repla
     return Replay(run, trajectory, side, training)
 
 
-def tell_apart(replays: Sequence[Replay]) -> list[Replay]:
+def add_run_names(replays: Sequence[Replay]) -> list[Replay]:
     """Add the run's name and id to each title if the replays are of different runs."""
     if len({replay.run.id for replay in replays}) < 2:
         return list(replays)
@@ -161,16 +161,16 @@ def style_actions(names: tuple[str, ...], count: int) -> list[ActionStyle]:
     return styles
 
 
-def count_actions(side: Side) -> int:
+def count_actions(side: EpisodeView) -> int:
     """Return the number of actions in the legend of an episode; 0 without actions."""
     if side.actions is None or not side.actions.size:
         return 0
     return max(len(side.action_names), int(side.actions.max()) + 1)
 
 
-def join_values(sides: list[Side]) -> Chart:
+def join_values(sides: list[EpisodeView]) -> Chart:
     """Draw the values of one or two episodes over one time axis, with the health of the teams where it changes."""
-    return join_charts([side.chart for side in sides], [None if side.brief else side.scene for side in sides])
+    return join_charts([side.chart for side in sides], [None if side.hides_health else side.scene for side in sides])
 
 
 def quantize_values(values: NDArray[np.float32]) -> NDArray[np.uint8]:

@@ -11,22 +11,22 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from app.analysis.comparable import COMMON, Budget, at_budget, list_budgets
+from app.analysis.comparable import COMMON, Budget, cut_to_budget, list_budgets
 from app.analysis.quantities import (
     AUTO,
-    TRAINED,
+    TRAINING_WIN_RATE,
     Quantity,
     RateName,
     find_quantity,
     find_rate,
+    get_success_threshold,
     is_mu_w,
-    success_threshold,
 )
 from app.analysis.rates import RatedSeeds, apply_rate, average_curves
-from app.analysis.series import Comparison, Seed, join_seeds, make_seeds, read_seeds
+from app.analysis.series import Comparison, SeedRun, join_seeds, make_seeds, read_seeds
 from app.analysis.settings import ORIGIN, with_code
 from app.ui import data, view
-from emtc_core.metrics import in_order
+from emtc_core.metrics import sort_metrics
 from storage.bundles.bundle_cache import Bundle
 from storage.queries import curves as stored_curves
 from storage.queries import runs
@@ -39,7 +39,7 @@ class Compared:
     """Several runs with their curves: the greedy win rates, those that they are compared by, and what is drawn."""
 
     rows: dict[str, RunRow]
-    greedy: list[Seed]
+    greedy: list[SeedRun]
     rated: RatedSeeds
     drawn: RatedSeeds
 
@@ -58,11 +58,11 @@ class Compared:
 
     def greedy_ends(self, *, include_unfinished: bool, budget: Budget = COMMON) -> Comparison:
         """Put the greedy win rates together by variant, for numbers of the end, at one budget."""
-        return at_budget(join_seeds(self.greedy, include_unfinished=include_unfinished, final=True), budget)
+        return cut_to_budget(join_seeds(self.greedy, include_unfinished=include_unfinished, final=True), budget)
 
     def ends(self, *, include_unfinished: bool, budget: Budget = COMMON) -> Comparison:
         """Put the win rates that the runs are compared by together by variant, for numbers of the end."""
-        return at_budget(join_seeds(*self.rated, include_unfinished=include_unfinished, final=True), budget)
+        return cut_to_budget(join_seeds(*self.rated, include_unfinished=include_unfinished, final=True), budget)
 
 
 def read_compared(run_ids: Sequence[str], key: str, rate: RateName = AUTO) -> Compared:
@@ -72,7 +72,7 @@ def read_compared(run_ids: Sequence[str], key: str, rate: RateName = AUTO) -> Co
 
     Args:
         run_ids: The runs, of this database and of opened bundles.
-        key: What is drawn, as in `app.analysis.rates.read_drawn`.
+        key: What is drawn, as in `app.analysis.rates.read_curves`.
         rate: Which win rate the runs are compared by.
     """
     parts = [_read_evaluations(*source) for source in _addresses(run_ids)]
@@ -80,7 +80,7 @@ def read_compared(run_ids: Sequence[str], key: str, rate: RateName = AUTO) -> Co
     greedy = [seed for part in parts for seed in part.greedy]
 
     def read_rate(name: RateName) -> RatedSeeds:
-        return _read_curves(run_ids, TRAINED) if name == "training" else apply_rate(greedy, name)
+        return _read_curves(run_ids, TRAINING_WIN_RATE) if name == "training" else apply_rate(greedy, name)
 
     wanted, rated = find_rate(key, rate), read_rate(rate)
     if wanted is None:
@@ -96,7 +96,7 @@ class _Part:
     stored: list[RunRow]
     evaluations: pd.DataFrame
     rows: dict[str, RunRow]
-    greedy: list[Seed]
+    greedy: list[SeedRun]
 
 
 @st.cache_resource(ttl=5, max_entries=32, show_spinner=False)
@@ -114,14 +114,14 @@ def _read_curves(run_ids: Sequence[str], quantity: Quantity) -> RatedSeeds:
 
 
 @st.cache_resource(ttl=5, max_entries=32, show_spinner=False)
-def _read_part(url: str, run_ids: tuple[str, ...], key: str, name: str, quantity: str) -> list[Seed]:
+def _read_part(url: str, run_ids: tuple[str, ...], key: str, name: str, quantity: str) -> list[SeedRun]:
     part, drawn = _read_evaluations(url, run_ids, key, name), find_quantity(quantity)
     if drawn.is_evaluation:
         return _mark(make_seeds(part.stored, part.evaluations, drawn), key, name)
     return _mark(read_seeds(data.open_url(url), part.stored, drawn), key, name)
 
 
-def _mark(seeds: list[Seed], key: str, name: str) -> list[Seed]:
+def _mark(seeds: list[SeedRun], key: str, name: str) -> list[SeedRun]:
     """Mark the runs of a bundle as such, wherever they go from here."""
     if not key:
         return seeds
@@ -138,12 +138,12 @@ def _mark_row(row: RunRow, key: str, name: str) -> RunRow:
 def shared_metrics(run_ids: Sequence[str]) -> list[str]:
     """List every number that any of these runs logged."""
     logged = {name for url, _, ids in _sources(run_ids) for name in _shared_metrics(url, tuple(ids))}
-    return in_order(logged)
+    return sort_metrics(logged)
 
 
 @st.cache_data(ttl=5, show_spinner=False)
 def _shared_metrics(url: str, run_ids: tuple[str, ...]) -> list[str]:
-    return stored_curves.shared_metrics(data.open_url(url), run_ids)
+    return stored_curves.list_logged_metrics(data.open_url(url), run_ids)
 
 
 def decided_by_return(run_ids: Sequence[str]) -> bool:
@@ -155,7 +155,7 @@ def decided_by_return(run_ids: Sequence[str]) -> bool:
 @st.cache_data(ttl=5, show_spinner=False)
 def _are_decided_by_return(url: str, run_ids: tuple[str, ...]) -> bool:
     configs = runs.run_configs(data.open_url(url), run_ids).values()
-    return bool(configs) and all(success_threshold(config) is not None for config in configs)
+    return bool(configs) and all(get_success_threshold(config) is not None for config in configs)
 
 
 def names_beside(run_ids: Sequence[str]) -> dict[str, str]:

@@ -15,16 +15,16 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import pandas as pd
 import streamlit as st
 
-from app.figures.theme import ENDED
+from app.figures.theme import ENDED_STATUSES
 from app.jobs.alerts import Alert, list_alerts
 from app.jobs.sweeps.control import find_imported
 from app.ui import view
 from emtc_core.envs.registry import EnvRow, list_envs
-from emtc_core.install import installed_marks
+from emtc_core.install import read_install_times
 from storage.address import DEFAULT_DATABASE
 from storage.bundles.bundle_cache import is_cached
 from storage.engine import Database, open_database
-from storage.maintenance.sizes import Sizes, measure
+from storage.maintenance.sizes import Sizes, measure_sizes
 from storage.notebook import list_entries
 from storage.queries import curves, episodes, runs
 from storage.queries import gate as gates
@@ -35,14 +35,14 @@ from storage.queries.episodes import (
     Trajectory,
     find_episodes,
     find_extremes,
-    find_kept,
     find_playbacks,
+    find_replayable_episodes,
 )
-from storage.queries.episodes import runs_with_states as list_runs_with_states
+from storage.queries.episodes import list_replayable_runs as list_runs_with_states
 from storage.queries.gate import GateState
-from storage.queries.runs import Choices, RunFilter, Shelf
+from storage.queries.runs import FilterOptions, RunFilter, Shelf
 from storage.runs import sweeps
-from storage.runs.control import Asked, list_questions
+from storage.runs.control import EvaluationRequest, list_evaluation_requests
 from storage.runs.rows import RunRow, find_run
 
 P = ParamSpec("P")
@@ -85,7 +85,7 @@ def at_one_moment() -> Generator[None]:
         StorageError: If it cannot be read.
     """
     url = database_url()
-    with open_url(url).at_one_moment() as known:
+    with open_url(url).read_snapshot() as known:
         before = _moment.set((url, known))
         try:
             yield
@@ -147,7 +147,7 @@ def run_page(wanted: RunFilter, *, sort: str = "", limit: int = 50, offset: int 
 @st.cache_data(ttl=5, show_spinner=False)
 def names_in(url: str, prefixes: Sequence[str]) -> dict[str, str]:
     """Names of runs of one database, as `names_of` reads them."""
-    return runs.names_of(_reader(url), prefixes)
+    return runs.find_run_names(_reader(url), prefixes)
 
 
 def names_of(prefixes: Sequence[str]) -> dict[str, str]:
@@ -186,9 +186,9 @@ def run_names(url: str, wanted: RunFilter, limit: int | None = 100) -> tuple[dic
 
 
 @cached(st.cache_data, ttl=5)
-def run_choices(url: str, shelf: Shelf = "open") -> Choices:
+def run_choices(url: str, shelf: Shelf = "open") -> FilterOptions:
     """List what runs can be filtered by; at most five seconds old."""
-    return runs.list_choices(_reader(url), shelf)
+    return runs.list_filter_options(_reader(url), shelf)
 
 
 def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -212,8 +212,8 @@ def _judged(url: str) -> dict[tuple[str, int], GateState | None]:
 
 
 @cached(st.cache_data, ttl=5)
-def _verdicts(url: str, run_ids: tuple[str, ...]) -> dict[str, gates.Verdict]:
-    return gates.verdicts(_reader(url), run_ids)
+def _verdicts(url: str, run_ids: tuple[str, ...]) -> dict[str, gates.GateVerdict]:
+    return gates.list_gate_verdicts(_reader(url), run_ids)
 
 
 def gate_states(rows: Sequence[tuple[str, str, int]]) -> dict[str, GateState]:
@@ -224,11 +224,11 @@ def gate_states(rows: Sequence[tuple[str, str, int]]) -> dict[str, GateState]:
     """
     url = database_url()
     known = _judged(url)
-    ended = [(run_id, env_steps) for run_id, status, env_steps in rows if status in ENDED]
+    ended = [(run_id, env_steps) for run_id, status, env_steps in rows if status in ENDED_STATUSES]
     new = [key for key in ended if key not in known][:JUDGED_AT_ONCE]
     found = gates.gate_states(_reader(url), [run_id for run_id, _ in new])
     known.update({key: found.get(key[0]) for key in new})
-    alive = _verdicts(tuple(run_id for run_id, status, _ in rows if status not in ENDED))
+    alive = _verdicts(tuple(run_id for run_id, status, _ in rows if status not in ENDED_STATUSES))
     acting = {run_id: each.gate for run_id, each in alive.items() if each.gate is not None}
     return acting | {key[0]: state for key in ended if (state := known.get(key)) is not None}
 
@@ -283,7 +283,7 @@ def _env_list(installed: tuple[int, ...]) -> list[EnvRow]:
 
 def env_list() -> list[EnvRow]:
     """List every environment and map; anew as soon as something was installed or removed here."""
-    return _env_list(installed_marks())
+    return _env_list(read_install_times())
 
 
 @cached(st.cache_data, ttl=2)
@@ -313,9 +313,9 @@ def trajectory(run_id: str, episode: int) -> Trajectory:
     return episodes.get_trajectory(database(), run_id, episode)
 
 
-def questions(run: RunRow, limit: int = 3) -> list[Asked]:
+def questions(run: RunRow, limit: int = 3) -> list[EvaluationRequest]:
     """Read what was asked of a run last and what it answered, as it is now; newest first."""
-    return list_questions(database(), run, limit)
+    return list_evaluation_requests(database(), run, limit)
 
 
 def playback(run_id: str, env_step: int, episode: int) -> Trajectory:
@@ -350,7 +350,7 @@ def episode_page(url: str, run_id: str, text: str, *, order_by: Order, limit: in
 @cached(st.cache_data, ttl=10)
 def kept_episodes(url: str, run_id: str, among: tuple[int, ...] | None = None) -> list[int]:
     """List training episodes that can be replayed, newest first; at most ten seconds old."""
-    return find_kept(_reader(url), run_id, among)
+    return find_replayable_episodes(_reader(url), run_id, among)
 
 
 @cached(st.cache_data, ttl=60)
@@ -374,7 +374,7 @@ def extremes(url: str, run_id: str) -> Extremes | None:
 @cached(st.cache_data, ttl=60, show_spinner="Measuring …")
 def sizes(url: str) -> Sizes:
     """Measure what takes how much room; at most a minute old."""
-    return measure(_reader(url))
+    return measure_sizes(_reader(url))
 
 
 @cached(st.cache_data, ttl=10)

@@ -12,13 +12,13 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from app.analysis.format import MISSING, count, escape_markdown, size
+from app.analysis.format import MISSING, escape_markdown, format_count, format_size
 from app.ui import data, messages
 from app.ui.widgets import config_form
 from emtc_core.errors import EmtcError
-from storage.maintenance.backup import back_up_now, vacuum
+from storage.maintenance.backup import back_up_database, vacuum
 from storage.maintenance.sizes import KINDS, RunSize, Sizes
-from storage.maintenance.thin import Gone, Thinning, count_thinning, thin_run
+from storage.maintenance.thin import RemovedData, Thinning, count_thinning, thin_run
 
 _MEGABYTES = "%.1f MB"
 _MEANING = {
@@ -85,20 +85,20 @@ def show_thinning(runs: Sequence[RunSize]) -> None:
     """Draw the choice for the chosen runs, what it comes to, and the button that does it."""
     if not runs:
         return
-    st.subheader(f"Thin {count(len(runs))} run{'s' if len(runs) > 1 else ''}")
+    st.subheader(f"Thin {format_count(len(runs))} run{'s' if len(runs) > 1 else ''}")
     what = _choose()
     if what is None:
         return
-    if what.is_nothing:
+    if what.is_empty:
         st.caption("Choose what shall go; it is counted before anything is removed.")
         return
     free, refused = _count(runs, what)
     for sentence in refused:
         st.warning(escape_markdown(sentence), icon=":material/block:")
-    total = sum(free.values(), Gone())
+    total = sum(free.values(), RemovedData())
     lost = " They cannot be resumed afterwards." if what.transitions or what.checkpoints else ""
-    st.markdown(f"For good, this removes of {count(len(free))} runs: **{escape_markdown(str(total))}**.{lost}")
-    can = messages.may_act() and total != Gone()
+    st.markdown(f"For good, this removes of {format_count(len(free))} runs: **{escape_markdown(str(total))}**.{lost}")
+    can = messages.may_act() and total != RemovedData()
     if st.button("Thin for good", type="primary", icon=":material/delete_sweep:", key="thin", disabled=not can):
         act(lambda: _thin(list(free), what), "Thinning …")
 
@@ -119,9 +119,9 @@ def _choose() -> Thinning | None:
     return None if every is None else Thinning(trajectories, transitions, checkpoints, every)
 
 
-def _count(runs: Sequence[RunSize], what: Thinning) -> tuple[dict[str, Gone], list[str]]:
+def _count(runs: Sequence[RunSize], what: Thinning) -> tuple[dict[str, RemovedData], list[str]]:
     """Count what goes of each run that is free, and say why others are not."""
-    free: dict[str, Gone] = {}
+    free: dict[str, RemovedData] = {}
     refused: list[str] = []
     for run in runs:
         try:
@@ -132,7 +132,7 @@ def _count(runs: Sequence[RunSize], what: Thinning) -> tuple[dict[str, Gone], li
 
 
 def _thin(run_ids: Sequence[str], what: Thinning) -> str:
-    gone = sum((thin_run(data.database(), run_id, what) for run_id in run_ids), Gone())
+    gone = sum((thin_run(data.database(), run_id, what) for run_id in run_ids), RemovedData())
     return f"Removed {gone}. A vacuum gives the room back to the disk."
 
 
@@ -145,15 +145,17 @@ def show(sizes: Sizes) -> None:
     """Draw the figures and what can be done."""
     st.caption(escape_markdown(sizes.shown))
     with st.container(horizontal=True):
-        st.metric("Database", size(sizes.database), border=True)
-        st.metric("A vacuum gives back", size(sizes.reusable), border=True)
-        free = MISSING if sizes.disk_free is None else size(sizes.disk_free)
+        st.metric("Database", format_size(sizes.database), border=True)
+        st.metric("A vacuum gives back", format_size(sizes.reusable), border=True)
+        free = MISSING if sizes.disk_free is None else format_size(sizes.disk_free)
         st.metric("Free on its disk", free, border=True)
         st.metric(
-            "Checkpoints and logs", size(sum(run.checkpoints + run.other_files for run in sizes.runs)), border=True
+            "Checkpoints and logs",
+            format_size(sum(run.checkpoints + run.other_files for run in sizes.runs)),
+            border=True,
         )
     if sizes.left_behind:
-        st.caption(f"Folders of runs that are no more take {size(sizes.left_behind)} beside it.")
+        st.caption(f"Folders of runs that are no more take {format_size(sizes.left_behind)} beside it.")
     if sizes.unmeasured:
         st.warning(escape_markdown(sizes.unmeasured), icon=":material/cloud_off:")
     if sizes.disk_free is not None and sizes.disk_free < _SCARCE * sizes.database:
@@ -189,8 +191,8 @@ def act(do: Callable[[], str], meanwhile: str) -> None:
 
 
 def _back_up() -> str:
-    place = back_up_now(data.database())
-    return f"Copied to {place} ({size(place.stat().st_size)})."
+    place = back_up_database(data.database())
+    return f"Copied to {place} ({format_size(place.stat().st_size)})."
 
 
 def _vacuum() -> str:

@@ -10,7 +10,7 @@ from typing import Final
 import pandas as pd
 import streamlit as st
 
-from app.analysis.format import clock, count, escape_markdown
+from app.analysis.format import escape_markdown, format_count, format_time
 from app.jobs.alerts import Alert, Severity
 from app.jobs.device_check import (
     LOG_NAME,
@@ -40,7 +40,7 @@ def show() -> None:
     alerts = data.alerts()
     read = read_keys(data.database())
     unread = [alert for alert in alerts if alert.key not in read]
-    st.subheader(f"Inbox: {count(len(unread))} unread")
+    st.subheader(f"Inbox: {format_count(len(unread))} unread")
     if not alerts:
         messages.empty(
             "Nothing happened in the last seven days.",
@@ -61,15 +61,15 @@ def _draw(alert: Alert, *, is_new: bool) -> None:
     with st.container(border=is_new, horizontal=True, vertical_alignment="center"):
         st.badge(alert.kind, icon=_ICON[alert.severity], color=_COLOR[alert.severity])  # type: ignore[arg-type]
         name = f"**{escape_markdown(alert.run_name)}** " if alert.run_id else ""
-        st.markdown(f"{name}{escape_markdown(alert.sentence)}", width="stretch")
-        st.caption(clock(alert.at), width="content")
+        st.markdown(f"{name}{escape_markdown(alert.message)}", width="stretch")
+        st.caption(format_time(alert.at), width="content")
         if alert.run_id:
             st.page_link("../pages/live.py", label="Live", query_params={state.RUN: alert.run_id})
 
 
 def _mark(unread: Sequence[Alert], alerts: Sequence[Alert]) -> None:
     try:
-        mark_read(data.database(), [alert.key for alert in unread], known=[alert.key for alert in alerts])
+        mark_read(data.database(), [alert.key for alert in unread], existing_keys=[alert.key for alert in alerts])
     except OSError as exc:
         st.error(escape_markdown(f"The marks cannot be written: {exc.strerror}."))
         return

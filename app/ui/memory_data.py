@@ -8,18 +8,18 @@ import pandas as pd
 import streamlit as st
 from numpy.typing import NDArray
 
-from app.analysis.collapse import Collapse, Number, measure_collapse, measure_layout, scale_like_memory
+from app.analysis.collapse import CollapseResult, EmbeddingNumber, measure_collapse, measure_layout, scale_like_memory
 from app.analysis.neighborhoods import Outlier, find_nearest, find_outlier
-from app.analysis.projections.alignment import draw_plane, find_turn
-from app.analysis.projections.linear import Drawn, Turn
+from app.analysis.projections.alignment import compute_aligned_pca, find_axis_signs
+from app.analysis.projections.linear import AxisSigns, LabeledPoints
 from app.analysis.projections.snapshots import sample_rows
 from app.analysis.what_if import Rules, Stream, merge_nodes, read_stream
 from app.ui.data import cached, database, database_url, open_url
 from storage.queries import memory
-from storage.queries.memory import PointDetail, Projection, Snapshot
+from storage.queries.memory import NodeDetail, Projection, Snapshot
 
 if TYPE_CHECKING:
-    from emtc_core.memory.remerge import Remerged
+    from emtc_core.memory.remerge import MergedNodes
 
 
 @cached(st.cache_data, ttl=2)
@@ -35,20 +35,20 @@ def snapshot(url: str, snapshot_id: int, stamp: str) -> Snapshot:
 
 
 @cached(st.cache_resource, max_entries=6)
-def principal_plane(url: str, snapshot_id: int, stamp: str) -> Drawn:
+def principal_plane(url: str, snapshot_id: int, stamp: str) -> LabeledPoints:
     """Place every node of a snapshot by the two directions of largest variance, turned as in earlier snapshots."""
-    return draw_plane(open_url(url), snapshot(snapshot_id, stamp), _turns(url))
+    return compute_aligned_pca(open_url(url), snapshot(snapshot_id, stamp), _turns(url))
 
 
 @st.cache_resource(show_spinner=False)
-def _turns(url: str) -> dict[int, Turn]:
+def _turns(url: str) -> dict[int, AxisSigns]:
     """Which way round the PCA of each snapshot is shown, as far as it was asked."""
     return {}
 
 
-def turn_of(snapshot: Snapshot) -> Turn:
+def turn_of(snapshot: Snapshot) -> AxisSigns:
     """Which way round the PCA of a snapshot is shown."""
-    return find_turn(database(), snapshot, _turns(database_url()))
+    return find_axis_signs(database(), snapshot, _turns(database_url()))
 
 
 @cached(st.cache_resource, max_entries=16)
@@ -68,7 +68,7 @@ def stream(url: str, snapshot: Snapshot, _rules: Rules) -> Stream:
 
 
 @cached(st.cache_resource, max_entries=8, show_spinner="Merging …", hash_funcs=_WHICH)
-def merged(url: str, snapshot: Snapshot, _rules: Rules, factor: float) -> "Remerged":
+def merged(url: str, snapshot: Snapshot, _rules: Rules, factor: float) -> "MergedNodes":
     """Merge a snapshot's nodes at `factor` times the run's delta.
 
     Raises:
@@ -84,19 +84,19 @@ def outlier(url: str, snapshot_id: int, stamp: str) -> Outlier | None:
 
 
 @st.cache_resource(max_entries=16, show_spinner="Measuring the embedding …")
-def _collapse(url: str, embedding: str, delta: float, delta_space: str, _snapshot: Snapshot) -> Collapse:
+def _collapse(url: str, embedding: str, delta: float, delta_space: str, _snapshot: Snapshot) -> CollapseResult:
     space = "raw" if delta_space == "raw" else "normalized"
     return measure_collapse(_snapshot, delta=delta, delta_space=space, n_jobs=os.cpu_count() or 1)
 
 
-def collapse(snapshot: Snapshot, embedding: str, memory: dict[str, Any]) -> Collapse:
+def collapse(snapshot: Snapshot, embedding: str, memory: dict[str, Any]) -> CollapseResult:
     """Measure whether a snapshot's embedding has collapsed, once for all its projections; `embedding` is its name."""
     delta, space = float(memory.get("delta", 0.0)), str(memory.get("delta_space", "normalized"))
     return _collapse(database_url(), embedding, delta, space, snapshot)
 
 
 @cached(st.cache_resource, max_entries=32, show_spinner="Measuring the map …")
-def faithfulness(url: str, _snapshot: Snapshot, _layout: NDArray[np.float32], plane: str) -> list[Number]:
+def faithfulness(url: str, _snapshot: Snapshot, _layout: NDArray[np.float32], plane: str) -> list[EmbeddingNumber]:
     """Measure how well a layout [M, 2] shows a snapshot's embedding; `plane` names the layout."""
     return measure_layout(_snapshot, _layout)
 
@@ -114,7 +114,7 @@ def nearest(
     return find_nearest(space, row, k)
 
 
-def point(snapshot: Snapshot, slot: int) -> PointDetail:
+def point(snapshot: Snapshot, slot: int) -> NodeDetail:
     """Read one node with the episode that wrote it.
 
     Raises:

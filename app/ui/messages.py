@@ -8,7 +8,7 @@ import streamlit as st
 
 from app.analysis.format import escape_markdown
 from app.ui import view
-from emtc_core.errors import EmtcError, LeftOutError
+from emtc_core.errors import DataRemovedError, EmtcError
 from storage.engine import is_read_only
 from storage.guards import hide_passwords
 
@@ -21,7 +21,7 @@ START_DEMO_HINT = "Press *Start the demo run*: it needs no network and shows its
 
 def error(exc: BaseException) -> None:
     """Show a failure: a deliberate one in its own words, a strange one by its kind; the log has the rest."""
-    if isinstance(exc, LeftOutError):
+    if isinstance(exc, DataRemovedError):
         st.info(escape_markdown(str(exc)), icon=":material/content_cut:")
         return
     if isinstance(exc, EmtcError):

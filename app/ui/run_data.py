@@ -19,11 +19,11 @@ import pandas as pd
 import streamlit as st
 
 from app.jobs.launch import LOG_NAME, start_warmup
-from app.jobs.resume import CheckpointStatus, look
+from app.jobs.resume import CheckpointStatus, examine_checkpoints
 from app.ui import data
 from emtc_core.errors import StorageError
-from emtc_core.metrics import in_order
-from storage.files.places import run_folder, run_place
+from emtc_core.metrics import sort_metrics
+from storage.files.places import get_run_place, run_folder
 from storage.files.remote import Remote
 from storage.guards import hide_passwords
 from storage.private_files import read_tail
@@ -50,14 +50,14 @@ LOG_TAIL_BYTES = 20_000
 
 @st.cache_data(ttl=FAR_S, show_spinner=False)
 def _far_status(url: str, run_id: str, state: str, _row: RunRow) -> CheckpointStatus:
-    return look(data.database(), _row)
+    return examine_checkpoints(data.database(), _row)
 
 
 def checkpoint_status(row: RunRow) -> CheckpointStatus:
     """Examine a run's checkpoints."""
     if row.files and "://" in row.files:
         return _far_status(data.database_url(), row.id, row.state.value, row)
-    return look(data.database(), row)
+    return examine_checkpoints(data.database(), row)
 
 
 @st.cache_data(ttl=FAR_S, show_spinner=False)
@@ -83,7 +83,7 @@ def log_tail(run_id: str) -> str:
     """Read the end of a run's log, or an empty text."""
     db = data.database()
     try:
-        place, row = run_place(db, run_id), find_run(db, run_id)
+        place, row = get_run_place(db, run_id), find_run(db, run_id)
         if place.remote is not None and row.started_at is not None and row.host != socket.gethostname():
             said = _far_log(place.remote.url, run_id)
         else:
@@ -143,13 +143,13 @@ class LiveCurves:
         )
         self.gate = _append(self.gate, gate.gate_stats(db, self.run_id, after=_last_step(self.gate)))
         for names in _split(self.metric_names):
-            fresh = curves.metric(db, self.run_id, names, after=self._read_until(names))
+            fresh = curves.metric_points(db, self.run_id, names, after=self._read_until(names))
             self.metrics = _append(self.metrics, fresh)
         return self.rows - before
 
     def metric_list(self) -> list[str]:
         """List every number that the run has logged so far, in the registry's order."""
-        return in_order(data.metric_names(self.run_id))
+        return sort_metrics(data.metric_names(self.run_id))
 
     def follow(self, names: Sequence[str]) -> None:
         """Read further metrics, as far as the ones already followed have been read."""
@@ -158,7 +158,7 @@ class LiveCurves:
             return
         for names in _split(more):
             followed = [name for name in self.metric_names if _is_evaluated(name) == _is_evaluated(names[0])]
-            earlier = curves.metric(data.database(), self.run_id, names)
+            earlier = curves.metric_points(data.database(), self.run_id, names)
             read_until = self._read_until(followed) or _last_step(earlier)
             self.metrics = _append(self.metrics, earlier.loc[earlier["env_step"] <= read_until, :])
         self.metric_names += more

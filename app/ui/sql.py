@@ -12,18 +12,18 @@ from typing import Final
 import pandas as pd
 import streamlit as st
 
-from app.analysis.format import count, escape_markdown
-from app.analysis.tables import NO_PARQUET, TABLE_MIME, TABLE_SUFFIX, TableFormat, export_table, writes_parquet
+from app.analysis.format import escape_markdown, format_count
+from app.analysis.tables import NO_PARQUET, TABLE_MIME, TABLE_SUFFIX, TableFormat, can_write_parquet, export_table
 from app.ui import data, messages
 from emtc_core.errors import EmtcError, StorageError
 from storage.sql_console.glossary import EXAMPLES, describe_schema
-from storage.sql_console.question import LONGEST_QUESTION, Answer, ask
+from storage.sql_console.question import MAX_QUERY_LENGTH, QueryResult, run_query
 
 _KEPT: Final = "answer"
 _FORMATS: Final[dict[TableFormat, str]] = {"csv": "CSV", "parquet": "Parquet"}
 
 
-def keep(answer: Answer) -> None:
+def keep(answer: QueryResult) -> None:
     """Show this answer until there is another one."""
     st.session_state[_KEPT] = answer
 
@@ -36,11 +36,11 @@ def forget() -> None:
 def show_answer() -> None:
     """Draw the last answer, if there is one."""
     answer = st.session_state.get(_KEPT)
-    if not isinstance(answer, Answer):
+    if not isinstance(answer, QueryResult):
         return
     st.subheader("Answer")
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
-        told = answer.cut or f"{count(len(answer.rows))} row{'' if len(answer.rows) == 1 else 's'}."
+        told = answer.truncation or f"{format_count(len(answer.rows))} row{'' if len(answer.rows) == 1 else 's'}."
         st.caption(escape_markdown(f"{told} {answer.seconds:.1f} s"), width="stretch")
         _offer(answer)
     if answer.rows:
@@ -49,10 +49,10 @@ def show_answer() -> None:
         st.markdown("No row answers this. Look at the columns beside the box, or loosen the condition.")
 
 
-def _offer(answer: Answer) -> None:
+def _offer(answer: QueryResult) -> None:
     """Offer the rows as files, which are made when they are asked for."""
     for format, label in _FORMATS.items():
-        can = format != "parquet" or writes_parquet()
+        can = format != "parquet" or can_write_parquet()
         st.download_button(
             label,
             data=partial(export_table, answer.frame(), format) if can else b"",
@@ -105,7 +105,7 @@ def show() -> None:
             )
             asked = st.form_submit_button("Ask", type="primary", icon=":material/play_arrow:", key="ask")
         query = box.text_area(
-            "Question", key=_KEY, height=240, max_chars=LONGEST_QUESTION, bind="query-params",
+            "Question", key=_KEY, height=240, max_chars=MAX_QUERY_LENGTH, bind="query-params",
             placeholder="select name, win_rate from runs", help="One statement that reads; the link carries it.",
         )  # fmt: skip
     if asked:
@@ -129,7 +129,7 @@ def _ask(query: str, limit: int) -> None:
             raise StorageError("Others are asking just now. Ask again in a few seconds.")
         try:
             with st.spinner("Asking …"):
-                keep(ask(data.database(), query, most_rows=limit, seconds=_SECONDS))
+                keep(run_query(data.database(), query, max_rows=limit, seconds=_SECONDS))
         finally:
             _AT_ONCE.release()
     except EmtcError as exc:

@@ -22,15 +22,15 @@ PluginName = Annotated[str, Field(min_length=1, max_length=40)]
 """A built-in name, or the name of a plug-in. `config.outside.list_choices` lists them."""
 IMPORTED: Final = "imported"
 """Preset, device and section name in the stored settings of a run that another program trained."""
-WITH_A_MEMORY: Final = ("emtc-", "emu-", "emc")
+MEMORY_ALGO_PREFIXES: Final = ("emtc-", "emu-", "emc")
 """Name prefixes of algorithms that write an episodic memory."""
 
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 """Maximum size of a text file with settings (1 MiB)."""
 
 
 @dataclass(frozen=True)
-class Before:
+class ValueBefore:
     """Value of a setting in runs of versions that did not have the setting, if it differs from today's default.
 
     Written in the annotation of the field.
@@ -44,7 +44,7 @@ class Before:
 
 
 @dataclass(frozen=True)
-class Formerly:
+class FormerKey:
     """Key of a setting in earlier versions, still accepted. Written in the annotation of the field."""
 
     key: str
@@ -66,7 +66,7 @@ class Section(BaseModel):
 
 
 def read_text(path: Path) -> str:
-    """Read a UTF-8 text file of at most `MOST_BYTES`.
+    """Read a UTF-8 text file of at most `MAX_BYTES`.
 
     Raises:
         ConfigError: If it cannot be read, is not a regular file, or is too large.
@@ -75,7 +75,7 @@ def read_text(path: Path) -> str:
         if path.exists() and not path.is_file():
             raise ConfigError("must be a regular file", key=str(path))
         with path.open("rb") as file:
-            content = file.read(MOST_BYTES + 1)
+            content = file.read(MAX_BYTES + 1)
         return _refuse_long(content.decode("utf-8"), str(path))
     except (OSError, ValueError) as exc:
         reason = "it is not text" if isinstance(exc, ValueError) else exc.strerror or exc
@@ -125,7 +125,7 @@ def read_faults(error: ValidationError, key_of: Callable[[Sequence[str]], str] =
             faults += cause.faults
             continue
         value = NO_VALUE if details["type"] in ("missing", "extra_forbidden") else details["input"]
-        key, rule = key_of([str(part) for part in details["loc"]]), rule_of(details)
+        key, rule = key_of([str(part) for part in details["loc"]]), write_rule(details)
         last = faults[-1] if faults else Fault()
         if key and last.key == key and last.value is value:
             faults[-1] = replace(last, rule=f"{last.rule}, or {rule}")
@@ -134,7 +134,7 @@ def read_faults(error: ValidationError, key_of: Callable[[Sequence[str]], str] =
     return faults
 
 
-def rule_of(details: ErrorDetails) -> str:
+def write_rule(details: ErrorDetails) -> str:
     """Write one error of pydantic as the rule of a fault."""
     kind = details["type"]
     rule = _RULES.get(kind) or next((rule for prefix, rule in _TYPE_RULES.items() if kind.startswith(prefix)), None)
@@ -167,6 +167,6 @@ _TYPE_RULES: Final = {
 
 
 def _refuse_long(text: str, what: str) -> str:
-    if len(text) > MOST_BYTES:
+    if len(text) > MAX_BYTES:
         raise ConfigError("must be at most a mebibyte long", key=what)
     return text

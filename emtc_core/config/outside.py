@@ -1,6 +1,6 @@
 """Settings whose value is a plug-in's name, and the arguments of plug-ins as settings.
 
-A setting of `PLUGGED` accepts built-in names and names of installed plug-ins. The arguments of an environment, gate or
+A setting of `PLUGIN_SETTINGS` accepts built-in names and names of installed plug-ins. The arguments of an environment, gate or
 mixer plug-in are the fields of a pydantic model, or the typed parameters of its factory. They are settings with the keys
 `env.<name>.<argument>`, `gate.<name>.…` and `mixer.<name>.…`, in all forms and in stored runs.
 """
@@ -15,19 +15,19 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from emtc_core.config.base import SettingError, read_faults
 from emtc_core.errors import Fault, PluginError
-from emtc_core.plugins import Kind, Plugin, find_plugin, list_names, list_plugins, missing_fault
+from emtc_core.plugins import Kind, Plugin, find_plugin, list_names, list_plugins, make_missing_fault
 
-PLUGGED: Final[dict[str, tuple[Kind, tuple[str, ...]]]] = {
+PLUGIN_SETTINGS: Final[dict[str, tuple[Kind, tuple[str, ...]]]] = {
     "gate.type": ("gate", ("gaussian",)),
     "embed.type": ("embedder", ("tcse", "dcae", "random")),
     "train.eps_schedule": ("schedule", ("linear",)),
 }
 """Setting → kind of plug-in that it accepts, and the built-in names."""
-LISTED: Final[dict[str, Kind]] = {"record.callbacks": "callback", "record.metrics": "metric"}
+PLUGIN_LIST_SETTINGS: Final[dict[str, Kind]] = {"record.callbacks": "callback", "record.metrics": "metric"}
 """Settings that accept a list of plug-in names, separated by commas."""
 ORIGINS: Final = "plugins"
 """Not a setting: the plug-ins of a run, kind → name → origin."""
-ARGUED: Final[dict[Kind, int]] = {"env": 0, "gate": 3, "mixer": 2}
+FIXED_PARAMETERS: Final[dict[Kind, int]] = {"env": 0, "gate": 3, "mixer": 2}
 """Kind with arguments → number of fixed parameters before them: gate (delta, tau, context), mixer (config, info)."""
 MIXER: Final = "mixer"
 """Not a setting: first part of the keys of mixer plug-ins' arguments."""
@@ -36,10 +36,10 @@ _NOT_ARGUMENTS = ("map", "n_envs")
 
 
 def list_choices(key: str) -> tuple[str, ...]:
-    """List the names that a setting of `PLUGGED` accepts; empty for another setting."""
-    if key not in PLUGGED:
+    """List the names that a setting of `PLUGIN_SETTINGS` accepts; empty for another setting."""
+    if key not in PLUGIN_SETTINGS:
         return ()
-    kind, builtin = PLUGGED[key]
+    kind, builtin = PLUGIN_SETTINGS[key]
     return (*builtin, *(name for name in list_names(kind) if name not in builtin))
 
 
@@ -48,17 +48,17 @@ def split_names(text: str) -> list[str]:
     return list(dict.fromkeys(text.replace(",", " ").split()))
 
 
-def find_named(values: Mapping[str, Any]) -> Iterable[tuple[str, Kind, str]]:
+def list_named_plugins(values: Mapping[str, Any]) -> Iterable[tuple[str, Kind, str]]:
     """List the plug-ins in the values of settings, as (setting, kind, name); `values` by dotted key."""
-    for key, (kind, builtin) in PLUGGED.items():
+    for key, (kind, builtin) in PLUGIN_SETTINGS.items():
         if (name := values.get(key)) and name not in builtin:
             yield key, kind, str(name)
-    for key, kind in LISTED.items():
+    for key, kind in PLUGIN_LIST_SETTINGS.items():
         for name in split_names(str(values.get(key) or "")):
             yield key, kind, name
 
 
-def check_named(values: Mapping[str, Any], origins: Mapping[str, Mapping[str, str]]) -> None:
+def check_installed(values: Mapping[str, Any], origins: Mapping[str, Mapping[str, str]]) -> None:
     """Raise if a setting names a plug-in that is not installed.
 
     Args:
@@ -68,15 +68,15 @@ def check_named(values: Mapping[str, Any], origins: Mapping[str, Mapping[str, st
     Raises:
         SettingError: With the setting, and what to install.
     """
-    for key, kind, name in find_named(values):
-        builtin = PLUGGED[key][1] if key in PLUGGED else ()
+    for key, kind, name in list_named_plugins(values):
+        builtin = PLUGIN_SETTINGS[key][1] if key in PLUGIN_SETTINGS else ()
         try:
             plugin = find_plugin(kind, name)
         except PluginError as error:
             raise SettingError(*(replace(fault, key=key) for fault in error.faults)) from error
         if plugin is None:
             origin = origins.get(kind, {}).get(name, "")
-            raise SettingError(missing_fault(kind, name, key=key, known=builtin, origin=origin))
+            raise SettingError(make_missing_fault(kind, name, key=key, known=builtin, origin=origin))
 
 
 def read_arguments(kind: Kind, name: str, given: Any) -> dict[str, Any] | None:
@@ -97,7 +97,7 @@ def read_arguments(kind: Kind, name: str, given: Any) -> dict[str, Any] | None:
     plugin = find_plugin(kind, name)
     if plugin is None:
         return None
-    model = arguments_of(plugin)
+    model = make_argument_model(plugin)
     if model is None:
         if given:
             raise SettingError(Fault(f"{kind}.{name}", given, f"must be absent: {plugin.label} takes no arguments"))
@@ -136,7 +136,7 @@ def complete_arguments(kind: Kind, name: str, values: Mapping[str, Any], own: It
     return {**section, name: arguments} if arguments else section
 
 
-def arguments_of(plugin: Plugin) -> type[BaseModel] | None:
+def make_argument_model(plugin: Plugin) -> type[BaseModel] | None:
     """Return the pydantic model of a plug-in's arguments; None if it has none.
 
     Raises:
@@ -178,7 +178,7 @@ def _list_parameters(factory: Callable[..., Any], kind: Kind) -> list[inspect.Pa
         return []
     return [
         parameter
-        for parameter in parameters[ARGUED[kind] :]
+        for parameter in parameters[FIXED_PARAMETERS[kind] :]
         if parameter.name not in _NOT_ARGUMENTS
         and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
     ]
@@ -194,7 +194,7 @@ def bind_arguments(plugin: Plugin, arguments: Mapping[str, Any]) -> dict[str, An
     """Make the keyword arguments of a plug-in's factory from validated arguments: by name, or as one pydantic model."""
     if not arguments:
         return {}
-    model, parameters = arguments_of(plugin), _list_parameters(plugin.load(), plugin.kind)
+    model, parameters = make_argument_model(plugin), _list_parameters(plugin.load(), plugin.kind)
     if model is None or [parameter.name for parameter in parameters] == list(model.model_fields):
         return dict(arguments)
     return {parameters[0].name: model.model_validate(dict(arguments))}
@@ -216,16 +216,16 @@ def call_factory(plugin: Plugin, map: str, arguments: Mapping[str, Any], copies:
 
 def argument_fields() -> Iterable[tuple[str, Any]]:
     """List (key, pydantic field) of the arguments of all plug-ins that can be loaded, by kind."""
-    for plugin in (plugin for kind in ARGUED for plugin in list_plugins(kind)):
+    for plugin in (plugin for kind in FIXED_PARAMETERS for plugin in list_plugins(kind)):
         try:
-            model = arguments_of(plugin)
+            model = make_argument_model(plugin)
         except PluginError:
             continue  # reported when a run uses the plug-in
         for name, field in model.model_fields.items() if model else ():
             yield f"{plugin.kind}.{plugin.name}.{name}", field
 
 
-def owner_of(key: str) -> tuple[Kind, str] | None:
+def find_owner(key: str) -> tuple[Kind, str] | None:
     """Return kind and name of the plug-in, installed or not, whose argument has this key; None for another key."""
     kind, *rest = key.split(".")
-    return (kind, rest[0]) if kind in ARGUED and len(rest) > 1 else None
+    return (kind, rest[0]) if kind in FIXED_PARAMETERS and len(rest) > 1 else None

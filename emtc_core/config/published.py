@@ -93,7 +93,7 @@ class Constants(_Scoped):
     values: dict[str, Given]
 
 
-class LeftOut(Section):
+class OmittedKeys(Section):
     """Published keys whose values are not in the table: in some files, or in all files if `files` is empty."""
 
     why: str
@@ -101,14 +101,14 @@ class LeftOut(Section):
     files: tuple[str, ...] = ()
 
 
-class Unread(_Scoped):
+class UnreadSettings(_Scoped):
     """Our settings, or whole sections ("gate.*"), that a baseline never reads."""
 
     why: str
     keys: tuple[str, ...]
 
 
-class Pinned(_Scoped):
+class PinnedValues(_Scoped):
     """Settings without a published value, and the value that a baseline uses."""
 
     why: str
@@ -132,9 +132,9 @@ class Table(Section):
     configuration: tuple[Configuration, ...]
     counterpart: tuple[Counterpart, ...]
     constant: tuple[Constants, ...]
-    left_out: tuple[LeftOut, ...]
-    unread: tuple[Unread, ...]
-    pinned: tuple[Pinned, ...]
+    left_out: tuple[OmittedKeys, ...]
+    unread: tuple[UnreadSettings, ...]
+    pinned: tuple[PinnedValues, ...]
     difference: tuple[Difference, ...]
 
 
@@ -148,7 +148,7 @@ class Published:
 
 
 @dataclass(frozen=True)
-class Compared:
+class Comparison:
     """One of our values and the published value. `why` is the reason of a listed difference, else empty."""
 
     key: str
@@ -159,17 +159,17 @@ class Compared:
 
 
 @dataclass
-class Verdict:
+class PublishedComparison:
     """Result of a comparison."""
 
-    compared: list[Compared] = field(default_factory=list)
+    compared: list[Comparison] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     """One sentence each."""
     used: set[tuple[int, str]] = field(default_factory=set)
     """(id of the entry, key) for each entry of the table that was used."""
 
     @property
-    def differences(self) -> list[Compared]:
+    def differences(self) -> list[Comparison]:
         """The values that differ, each with its reason."""
         return [row for row in self.compared if row.why]
 
@@ -211,7 +211,7 @@ def read_published(case: Case, table: Table | None = None) -> dict[str, Publishe
     return values
 
 
-def compare(case: Case, ours: Mapping[str, Value] | None = None, table: Table | None = None) -> Verdict:
+def compare(case: Case, ours: Mapping[str, Value] | None = None, table: Table | None = None) -> PublishedComparison:
     """Compare every setting of a baseline with the published one.
 
     Args:
@@ -222,7 +222,7 @@ def compare(case: Case, ours: Mapping[str, Value] | None = None, table: Table | 
     table = table or read_table()
     if ours is None:
         ours = flatten(resolve(algo=case.algo, env=case.env, map=case.map))
-    verdict = Verdict()
+    verdict = PublishedComparison()
     for key, published in read_published(case, table).items():
         _compare_published(key, published, case=case, ours=ours, table=table, verdict=verdict)
     compared = {row.key for row in verdict.compared}
@@ -233,22 +233,22 @@ def compare(case: Case, ours: Mapping[str, Value] | None = None, table: Table | 
 
 
 def _compare_published(
-    key: str, published: Published, *, case: Case, ours: Mapping[str, Value], table: Table, verdict: Verdict
+    key: str, published: Published, *, case: Case, ours: Mapping[str, Value], table: Table, verdict: PublishedComparison
 ) -> None:
     """Compare a published value with our settings or the constant for its key; add a fault if there is none."""
     counterparts = [entry for entry in table.counterpart if entry.published == key and entry.holds(case)]
     constant = next((entry for entry in table.constant if key in entry.values and entry.holds(case)), None)
     if key in ours:
-        _add_comparison(Compared(key, ours[key], published.value, published.source), case, table, verdict)
+        _add_comparison(Comparison(key, ours[key], published.value, published.source), case, table, verdict)
     elif counterparts:
         for counterpart in counterparts:
             verdict.used.add((id(counterpart), key))
             value = counterpart.means.get(as_text(published.value), published.value)
             for name in counterpart.ours:
-                _add_comparison(Compared(name, ours[name], value, published.source), case, table, verdict)
+                _add_comparison(Comparison(name, ours[name], value, published.source), case, table, verdict)
     elif constant:
         verdict.used.add((id(constant), key))
-        _add_comparison(Compared(key, constant.values[key], published.value, published.source), case, table, verdict)
+        _add_comparison(Comparison(key, constant.values[key], published.value, published.source), case, table, verdict)
     else:
         verdict.faults.append(
             f'"{key}" of {published.source} is in no table for {case.algo} on {case.map}: add the setting or the '
@@ -256,14 +256,14 @@ def _compare_published(
         )
 
 
-def _add_comparison(row: Compared, case: Case, table: Table, verdict: Verdict) -> None:
+def _add_comparison(row: Comparison, case: Case, table: Table, verdict: PublishedComparison) -> None:
     """Add a comparison, and a fault if the values differ and the difference is not listed."""
     entries = [entry for entry in table.difference if entry.key == row.key and entry.holds(case)]
     matches = (
         entry for entry in entries if _is_equal(row.ours, entry.ours) and _is_equal(row.published, entry.published)
     )
     match = next(matches, None)
-    verdict.compared.append(Compared(row.key, row.ours, row.published, row.source, match.why if match else ""))
+    verdict.compared.append(Comparison(row.key, row.ours, row.published, row.source, match.why if match else ""))
     if match:
         verdict.used.add((id(match), row.key))
     elif entries or not _is_equal(row.ours, row.published):
@@ -274,7 +274,9 @@ def _add_comparison(row: Compared, case: Case, table: Table, verdict: Verdict) -
         )
 
 
-def _check_unpublished(key: str, *, case: Case, ours: Mapping[str, Value], table: Table, verdict: Verdict) -> None:
+def _check_unpublished(
+    key: str, *, case: Case, ours: Mapping[str, Value], table: Table, verdict: PublishedComparison
+) -> None:
     """Check that our setting without a published value is listed as unread or as pinned."""
     names = {key, f"{key.rpartition('.')[0]}.*"}
     unread = next((entry for entry in table.unread if entry.holds(case) and names & set(entry.keys)), None)

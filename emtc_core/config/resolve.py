@@ -20,19 +20,19 @@ from pydantic import BaseModel, ValidationError
 
 from emtc_core.config.base import (
     IMPORTED,
-    Before,
-    Formerly,
+    FormerKey,
     SettingError,
     Value,
+    ValueBefore,
     parse_toml,
     read_faults,
     read_text,
 )
-from emtc_core.config.outside import MIXER, ORIGINS, argument_fields, list_choices, owner_of
+from emtc_core.config.outside import MIXER, ORIGINS, argument_fields, find_owner, list_choices
 from emtc_core.config.run import PRESETS, RunConfig, list_algos, split_algo
 from emtc_core.config.values import FieldInfo, parse_value
 from emtc_core.errors import NO_VALUE, ConfigError, Fault
-from emtc_core.plugins import missing_fault
+from emtc_core.plugins import make_missing_fault
 
 _MAX_FAULTS = 10
 _MAX_KEY_CHARS = 80
@@ -44,7 +44,7 @@ _REMOVED_KEYS = {"gate.reward"}  # settings of earlier versions that had only on
 class AppliedRule:
     """A preset rule that applies to the algorithm and task of a run."""
 
-    why: str
+    reason: str
     values: dict[str, Value]
     """Settings by dotted key."""
 
@@ -132,7 +132,7 @@ def flatten_tree(tree: Mapping[str, Any]) -> dict[str, Value]:
     return _complete_stored(flat) if is_own_run else flat
 
 
-def value_before(key: str) -> Before | None:
+def find_value_before(key: str) -> ValueBefore | None:
     """Return the value of a setting in stored runs without the setting; None if all runs store the setting."""
     return _list_befores().get(current_key(key))
 
@@ -149,16 +149,16 @@ def stored_keys(key: str) -> tuple[str, ...]:
 
 
 @cache
-def _list_befores() -> dict[str, Before]:
+def _list_befores() -> dict[str, ValueBefore]:
     fields = _walk_fields(RunConfig, "")
-    return {key: note for key, field in fields for note in field.metadata if isinstance(note, Before)}
+    return {key: note for key, field in fields for note in field.metadata if isinstance(note, ValueBefore)}
 
 
 @cache
 def _list_former_keys() -> dict[str, str]:
     """Return former key → current key."""
     fields = _walk_fields(RunConfig, "")
-    return {note.key: key for key, field in fields for note in field.metadata if isinstance(note, Formerly)}
+    return {note.key: key for key, field in fields for note in field.metadata if isinstance(note, FormerKey)}
 
 
 def _rename_keys(flat: Mapping[str, Any]) -> dict[str, Any]:
@@ -185,7 +185,7 @@ def config_from_stored(stored: Mapping[str, Any]) -> RunConfig:
     return _validate(flatten_tree(stored))
 
 
-def change(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
+def apply_overrides(config: RunConfig, overrides: Sequence[str]) -> RunConfig:
     """Return a copy of a configuration with some settings changed; `overrides` are "key=value" texts.
 
     Raises:
@@ -236,10 +236,10 @@ def _refuse_unknown_keys(flat: Mapping[str, Any]) -> None:
 
 
 def _make_unknown_key_fault(key: str, all_keys: Iterable[str]) -> Fault:
-    owner = owner_of(key)
-    if owner and not any(owner_of(other) == owner for other in all_keys):
+    owner = find_owner(key)
+    if owner and not any(find_owner(other) == owner for other in all_keys):
         return replace(
-            missing_fault(*owner),
+            make_missing_fault(*owner),
             key=key,
             value=NO_VALUE,
             rule=f"belongs to the {owner[0]} {owner[1]}, which is not installed",
@@ -356,7 +356,7 @@ def _make_field_info(key: str, field: Any) -> FieldInfo:
     choices = tuple(list_algos()) if key == "algo" else list_choices(key) or choices
     lows = [m.ge if isinstance(m, Ge) else m.gt for m in metadata if isinstance(m, Ge | Gt)]
     highs = [m.le if isinstance(m, Le) else m.lt for m in metadata if isinstance(m, Le | Lt)]
-    text = field.description or (f"Argument {key.rpartition('.')[2]}." if owner_of(key) else "")
+    text = field.description or (f"Argument {key.rpartition('.')[2]}." if find_owner(key) else "")
     unit = text[text.rfind("[") + 1 : text.rfind("]")] if "[" in text else ""
     kind = "choice" if choices else getattr(annotation, "__name__", "str")
     return FieldInfo(

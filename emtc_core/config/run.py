@@ -16,10 +16,10 @@ from emtc_core.config.backbones import (
 )
 from emtc_core.config.base import Section, SettingError
 from emtc_core.config.memory import EmbedConfig, GateConfig, IncentiveConfig, MemoryConfig
-from emtc_core.config.outside import MIXER, ORIGINS, check_named, complete_arguments, find_named
+from emtc_core.config.outside import MIXER, ORIGINS, check_installed, complete_arguments, list_named_plugins
 from emtc_core.config.train import CheckpointConfig, EnvConfig, EvalConfig, RecordConfig, TrainConfig
 from emtc_core.errors import Fault
-from emtc_core.plugins import Kind, find_plugin, list_names, missing_fault
+from emtc_core.plugins import Kind, find_plugin, list_names, make_missing_fault
 
 Backbone = Literal["qplex", "cds", "qmix", "vdn", "dmix", "mappo"]
 BACKBONES: tuple[Backbone, ...] = get_args(Backbone)
@@ -116,16 +116,16 @@ class RunConfig(Section):
     def _check_algo(self) -> "RunConfig":
         for mixer, origin in self.plugins.get("mixer", {}).items():
             if mixer not in list_mixers():
-                raise SettingError(missing_fault("mixer", mixer, key="algo", value=self.algo, origin=origin))
+                raise SettingError(make_missing_fault("mixer", mixer, key="algo", value=self.algo, origin=origin))
         split_algo(self.algo)
         return self
 
     @model_validator(mode="after")
     def _check_plugins(self) -> "RunConfig":
-        check_named(self._get_plugin_settings(), self.plugins)
+        check_installed(self._get_plugin_settings(), self.plugins)
         for env, origin in self.plugins.get("env", {}).items():
             if env == self.env.name and find_plugin("env", env) is None:
-                raise SettingError(missing_fault("env", env, key="env.name", origin=origin))
+                raise SettingError(make_missing_fault("env", env, key="env.name", origin=origin))
         return self
 
     @model_serializer(mode="wrap")
@@ -142,7 +142,7 @@ class RunConfig(Section):
             "record.metrics": self.record.metrics,
         }
 
-    def list_outside(self) -> list[tuple[Kind, str]]:
+    def list_plugins(self) -> list[tuple[Kind, str]]:
         """List kind and name of the plug-ins that this configuration uses."""
         env, backbone = self.env.name, self.backbone
         plugins: list[tuple[Kind, str]] = []
@@ -150,12 +150,12 @@ class RunConfig(Section):
             plugins.append(("env", env))
         if backbone not in BACKBONES:
             plugins.append(("mixer", backbone))
-        return [*plugins, *((kind, name) for _, kind, name in find_named(self._get_plugin_settings()))]
+        return [*plugins, *((kind, name) for _, kind, name in list_named_plugins(self._get_plugin_settings()))]
 
     def with_origins(self) -> "RunConfig":
         """Return a copy with the origins of all plug-ins in `plugins`."""
         origins: dict[str, dict[str, str]] = {}
-        for kind, name in self.list_outside():
+        for kind, name in self.list_plugins():
             if plugin := find_plugin(kind, name):
                 origins.setdefault(kind, {})[name] = plugin.origin
         return self.model_copy(update={ORIGINS: origins}) if origins else self

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from emtc_core.config.base import LARGEST, Before, Formerly, PluginName, Section, SettingError
+from emtc_core.config.base import LARGEST, FormerKey, PluginName, Section, SettingError, ValueBefore
 from emtc_core.config.outside import read_arguments
 from emtc_core.errors import Fault
 
@@ -17,7 +17,7 @@ Steps = Annotated[int, Field(ge=1, le=LARGEST)]
 class SkirmishConfig(Section):
     """The embedded simulator."""
 
-    spawn_jitter: Annotated[float, Field(ge=0, le=0.5), Before(0.05, env="skirmish")] = 0.0
+    spawn_jitter: Annotated[float, Field(ge=0, le=0.5), ValueBefore(0.05, env="skirmish")] = 0.0
     """Maximum random shift of each unit along each axis, at a start on the map's positions [cells]. 0, as in SMAC: units
     start at the same positions in every episode, and only the random weapon delay differs. Runs stored before this
     setting existed had 0.05."""
@@ -102,7 +102,7 @@ class TrainConfig(Section):
     """Discount."""
     reward_scale: Annotated[float, Field(gt=0, le=1e6)] = 1.0
     """Factor on the environment's reward, applied before rewards are stored; 100 on football. C8."""
-    updates_per_episode: Annotated[int, Field(ge=1, le=100), Formerly("train.num_circle")] = 1
+    updates_per_episode: Annotated[int, Field(ge=1, le=100), FormerKey("train.num_circle")] = 1
     """Gradient updates per collected episode. C15."""
     batch: Annotated[int, Field(ge=1, le=4096)] = 32
     """Episodes per update."""
@@ -171,7 +171,7 @@ class EvalConfig(Section):
     """How tables show a final value over seeds: mean ± standard deviation, or median and quartiles. D1."""
     keep_playbacks: Annotated[int, Field(ge=0, le=1000)] = 2
     """Greedy episodes per evaluation that are stored for the replay page."""
-    robust_jitter: Annotated[float, Field(ge=0, le=0.5), Before(0.0)] = 0.05
+    robust_jitter: Annotated[float, Field(ge=0, le=0.5), ValueBefore(0.0)] = 0.05
     """Maximum random shift of each unit along each axis in the robust evaluation [cells]. It plays eval.episodes further
     episodes at each evaluation, only on skirmish with fixed starts, where greedy episodes are nearly equal. 0: no robust
     evaluation."""

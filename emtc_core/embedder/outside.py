@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from emtc_core.config.memory import EmbedConfig
-from emtc_core.config.outside import PLUGGED
+from emtc_core.config.outside import PLUGIN_SETTINGS
 from emtc_core.embedder.fit import Sample
 from emtc_core.embedder.networks import Embedder, State, Times
 from emtc_core.errors import PluginError
-from emtc_core.metrics import open_values
+from emtc_core.metrics import prepare_open_values
 from emtc_core.plugins import Plugin, get_plugin
 
 
-class OutsideEmbedder(Embedder):
+class PluginEmbedder(Embedder):
     """Adapter with the interface of `Embedder` for a plug-in."""
 
     def __init__(
@@ -86,7 +86,7 @@ class OutsideEmbedder(Embedder):
             if self.is_trainable and len(sample.h)
             else None
         )
-        return open_values("user", values or {})
+        return prepare_open_values("user", values or {})
 
     def get_state(self) -> dict[str, Any]:
         """Return the state of the plug-in for a checkpoint; empty if it has no `get_state`."""
@@ -111,10 +111,10 @@ def make_embedder(
         seed: Random seed of weights and augmentation.
     """
     sizes: dict[str, Any] = {"state_dim": state_dim, "episode_limit": episode_limit, "device": device, "seed": seed}
-    kind, built_in = PLUGGED["embed.type"]
+    kind, built_in = PLUGIN_SETTINGS["embed.type"]
     if config.type in built_in:
         return Embedder(config, **sizes)
-    return OutsideEmbedder(get_plugin(kind, config.type, known=built_in), config, **sizes)
+    return PluginEmbedder(get_plugin(kind, config.type, builtin=built_in), config, **sizes)
 
 
 def _on_host(values: State | Times, dtype: type) -> NDArray[Any]:

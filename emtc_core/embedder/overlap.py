@@ -14,12 +14,12 @@ from typing import Any
 from emtc_core.devices import copy_state
 from emtc_core.embedder.fit import EmbedStats, Sample, fit
 from emtc_core.embedder.networks import Embedder
-from emtc_core.embedder.outside import OutsideEmbedder
+from emtc_core.embedder.outside import PluginEmbedder
 
 FitResult = tuple[dict[str, Any], EmbedStats]  # state of the fitted embedder, losses of the fit
 
 
-class Fits:
+class RefitRunner:
     """Runs the refits of an embedder, immediately or in a thread. At most one fit runs at a time."""
 
     def __init__(self, embedder: Embedder) -> None:
@@ -36,7 +36,7 @@ class Fits:
         Returns:
             Values to record by metric name; None at the first refit step with overlap.
         """
-        if isinstance(self._embedder, OutsideEmbedder):
+        if isinstance(self._embedder, PluginEmbedder):
             started = time.monotonic()
             return self._embedder.fit(sample) | {"embedder/fit_ms": (time.monotonic() - started) * 1e3}
         if self._embedder.config.overlap == "off":

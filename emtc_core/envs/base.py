@@ -216,7 +216,7 @@ class Adapter(Protocol):
         """List the maps that `--map` accepts, in display order."""
         ...
 
-    def find_obstacle(self) -> str:
+    def find_unavailable_reason(self) -> str:
         """Return one sentence why the environment cannot run here; "" if it can."""
         ...
 
@@ -256,7 +256,7 @@ def check_can_run(env: str, obstacle: str, how_to_get: str) -> None:
 
     Args:
         env: Name of the environment, for the message.
-        obstacle: Result of `find_obstacle`; "" if nothing is missing.
+        obstacle: Result of `find_unavailable_reason`; "" if nothing is missing.
         how_to_get: How to install the environment.
 
     Raises:

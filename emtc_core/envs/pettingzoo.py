@@ -1,7 +1,7 @@
 """PettingZoo parallel environments, also of the user: `--env pettingzoo --map module:factory`.
 
 Description: a map is a wrapped game of `zoo.examples`, or `module:factory`: a callable without arguments that
-    returns a `ParallelEnv`. Modules in the current folder are found too (`plugins.home_folder`). The agents are
+    returns a `ParallelEnv`. Modules in the current folder are found too (`plugins.get_user_folder`). The agents are
     `possible_agents`, in that order, during the whole episode.
 Actions: discrete spaces. All agents get the largest number of actions; the additional ones are never available. A mask
     is read from the observation (`{"observation": …, "action_mask": …}`) or from the agent's info.
@@ -12,7 +12,7 @@ Rewards: the mean of all agents' rewards, or their sum (`env.pettingzoo.team_rew
 Episode end: when no agent is left. It is terminated if the game terminated any of the last agents, else truncated.
     It is also truncated after `env.pettingzoo.episode_limit` steps. An agent that left earlier observes zeros, and
     only action 0 is available to it. An episode is won if an agent's info has a true `won`, `is_success` or
-    `battle_won`. If no info ever has one of them (`tells_success`), use `memory.success = return_threshold`.
+    `battle_won`. If no info ever has one of them (`reports_success`), use `memory.success = return_threshold`.
 Arguments: `env.pettingzoo.*` of the configuration.
 Differences from the original: the reward bounds are unknown. A module can draw replays with a function
     `make_scene(states) -> Scene`. It is imported for a replay only if the user lists it (`trust`), because the map of a
@@ -48,13 +48,13 @@ from emtc_core.envs.trust import is_allowed, why_unlisted
 from emtc_core.envs.zoo import examples
 from emtc_core.envs.zoo.examples import EXAMPLES
 from emtc_core.errors import EnvUnavailableError
-from emtc_core.install import how_to_install
+from emtc_core.install import get_install_command
 from emtc_core.plugins import import_from_home
 
 if TYPE_CHECKING:
     from pettingzoo import ParallelEnv
 
-HOW_TO_GET = how_to_install("pettingzoo")
+HOW_TO_GET = get_install_command("pettingzoo")
 PLACEHOLDER = "module:factory"
 """Represents all importable maps in the list of maps."""
 _WRAPPED = "emtc_core.envs.zoo.wrapped"
@@ -66,7 +66,7 @@ def list_maps() -> list[str]:
     return [PLACEHOLDER, *examples.list_installed()]
 
 
-def find_obstacle() -> str:
+def find_unavailable_reason() -> str:
     """Check that the package is installed."""
     return "" if find_spec("pettingzoo") else "the package pettingzoo is not installed."
 
@@ -81,10 +81,10 @@ def find_info(config: EnvConfig) -> EnvInfo | None:
 
 def make_env(config: EnvConfig, *, n_envs: int) -> VectorEnv:
     """Make `n_envs` environments in this process."""
-    check_can_run("pettingzoo", find_obstacle(), HOW_TO_GET)
-    if config.map in EXAMPLES and (packages := examples.missing(config.map)):
+    check_can_run("pettingzoo", find_unavailable_reason(), HOW_TO_GET)
+    if config.map in EXAMPLES and (packages := examples.list_missing_packages(config.map)):
         obstacle = f"{config.map} lacks {' and '.join(packages)}."
-        check_can_run("pettingzoo", obstacle, how_to_install(examples.EXTRA))
+        check_can_run("pettingzoo", obstacle, get_install_command(examples.EXTRA))
     factory = _load_factory(config.map)
     try:
         envs = [factory() for _ in range(n_envs)]
@@ -153,7 +153,7 @@ class PettingZooEnv:
         self._tells_success = False
 
     @property
-    def tells_success(self) -> bool:
+    def reports_success(self) -> bool:
         """Whether any agent's info so far had an entry that reports success or failure."""
         return self._tells_success
 
@@ -245,7 +245,7 @@ class _Spaces:
             if not isinstance(space, spaces.Discrete):
                 raise EnvUnavailableError(
                     f"{map} must have discrete actions, got {space} for {agent}. Select a finite set of actions with "
-                    "emtc_core.envs.zoo.wrapped.ChosenActions.",
+                    "emtc_core.envs.zoo.wrapped.DiscreteActions.",
                     reason="not_discrete",
                     subject="env.map",
                 )

@@ -21,7 +21,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from emtc_core.config.outside import arguments_of, call_factory
+from emtc_core.config.outside import call_factory, make_argument_model
 from emtc_core.config.train import EnvConfig
 from emtc_core.envs.base import Adapter, EnvInfo, Scene, VectorEnv, check_map, empty_scene, find_targets
 from emtc_core.envs.trust import check_listed
@@ -103,12 +103,12 @@ def check_available(config: EnvConfig) -> None:
     """
     adapter = get_adapter(config.name)
     adapter.find_info(config)
-    reason = adapter.find_obstacle()
+    reason = adapter.find_unavailable_reason()
     if reason:
         raise EnvUnavailableError(reason, hint="See: emtc doctor", reason="missing", subject=config.name)
 
 
-def is_tried(config: EnvConfig) -> bool:
+def needs_trial(config: EnvConfig) -> bool:
     """Check whether the environment is a plug-in or imported by its map.
 
     The sizes of such an environment, and whether it reports success, are known only after a trial.
@@ -121,7 +121,7 @@ def list_env_names() -> list[str]:
     return [*ADAPTERS, *(name for name in list_names("env") if name not in ADAPTERS)]
 
 
-def usual_map(env: str) -> str:
+def get_default_map(env: str) -> str:
     """Get the default map of an environment: 3m for the built-in ones, else the first of its maps.
 
     Raises:
@@ -155,10 +155,10 @@ def make_scene(env: str, map: str, states: NDArray[np.float32], actions: NDArray
     scene = get_adapter(env).make_scene(map, states)
     if actions is None or scene.target is not None:
         return scene
-    return replace(scene, target=find_targets(scene, actions, name_actions(env, map)))
+    return replace(scene, target=find_targets(scene, actions, get_action_names(env, map)))
 
 
-def name_actions(env: str, map: str) -> tuple[str, ...]:
+def get_action_names(env: str, map: str) -> tuple[str, ...]:
     """Get the names of the actions of an environment and map; empty if only the started game has them.
 
     Raises:
@@ -174,7 +174,7 @@ def list_envs() -> list[EnvRow]:
     for name in list_env_names():
         adapter = get_adapter(name)
         origin = adapter.plugin.origin if isinstance(adapter, PluginAdapter) else ""
-        obstacle = adapter.find_obstacle()
+        obstacle = adapter.find_unavailable_reason()
         reason = f"{obstacle} See: emtc doctor" if obstacle else ""
         for map in adapter.list_maps():
             info = adapter.find_info(EnvConfig(name=name, map=map)) if name in ADAPTERS else None
@@ -185,12 +185,12 @@ def list_envs() -> list[EnvRow]:
     return rows
 
 
-def doctor_rows() -> list[DoctorRow]:
+def list_doctor_rows() -> list[DoctorRow]:
     """List for each environment whether it can run here, and how to install it."""
     rows: list[DoctorRow] = []
     for name in list_env_names():
         adapter = get_adapter(name)
-        reason = adapter.find_obstacle()
+        reason = adapter.find_unavailable_reason()
         rows.append(DoctorRow(name, not reason, reason, adapter.HOW_TO_GET))
     return rows
 
@@ -231,10 +231,10 @@ class PluginAdapter:
             maps = ()
         return [str(map) for map in maps] or [ONE_MAP]
 
-    def find_obstacle(self) -> str:
+    def find_unavailable_reason(self) -> str:
         """Return why the plug-in cannot be loaded; "" if it can."""
         try:
-            arguments_of(self.plugin)
+            make_argument_model(self.plugin)
         except PluginError as error:
             return str(error)
         return ""

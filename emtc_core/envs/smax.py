@@ -35,9 +35,9 @@ from emtc_core.envs.base import (
     check_map,
     check_was_reset,
 )
-from emtc_core.install import how_to_install
+from emtc_core.install import get_install_command
 
-HOW_TO_GET = f"{how_to_install('smax')}; for a GPU also: pip install 'jax[cuda12]'"
+HOW_TO_GET = f"{get_install_command('smax')}; for a GPU also: pip install 'jax[cuda12]'"
 
 EPISODE_LIMIT = 100
 MOVES = ("north", "east", "south", "west", "stop")
@@ -76,7 +76,7 @@ def list_maps() -> list[str]:
     return list(ARMIES)
 
 
-def find_obstacle() -> str:
+def find_unavailable_reason() -> str:
     """Check that the package is installed. JAX needs nothing else, because it can always use the CPU."""
     return "" if find_spec("jaxmarl") and find_spec("jax") else "the package jaxmarl is not installed."
 
@@ -103,7 +103,7 @@ def find_info(config: EnvConfig) -> EnvInfo:
 def make_env(config: EnvConfig, *, n_envs: int) -> VectorEnv:
     """Make `n_envs` battles that share one compiled step."""
     info = find_info(config)
-    check_can_run("smax", find_obstacle(), HOW_TO_GET)
+    check_can_run("smax", find_unavailable_reason(), HOW_TO_GET)
     return SmaxEnv(info, n_envs=n_envs)
 
 

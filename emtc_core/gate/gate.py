@@ -58,7 +58,7 @@ def delta_mem(reward: Any, h: Any, h_next: Any, *, gamma: float) -> Any:
     return abs(reward + gamma * h_next - h)
 
 
-def beta_of_miss(config: GateConfig, *, is_empty: bool) -> float:
+def get_miss_beta(config: GateConfig, *, is_empty: bool) -> float:
     """Return beta of a transition whose lookup found no node.
 
     Args:
@@ -95,7 +95,7 @@ def gate_transitions(
         is_empty: Whether the searched index had no node.
 
     Returns:
-        (delta_mem, beta), float64. At a miss delta_mem is NaN and beta is `beta_of_miss`. If the gate is disabled,
+        (delta_mem, beta), float64. At a miss delta_mem is NaN and beta is `get_miss_beta`. If the gate is disabled,
         beta is 1.
     """
     delta = delta_mem(reward.astype(np.float64), h, h_next, gamma=gamma)
@@ -104,7 +104,7 @@ def gate_transitions(
     is_miss = np.isnan(delta)
     context = GateContext(reward.astype(np.float64), h, h_next, gamma)
     beta = make_gate_law(config).coefficient(np.where(is_miss, 0.0, delta), tau, context)
-    return delta, np.where(is_miss, beta_of_miss(config, is_empty=is_empty), beta)
+    return delta, np.where(is_miss, get_miss_beta(config, is_empty=is_empty), beta)
 
 
 class RecalledReturns(Protocol):
@@ -114,7 +114,7 @@ class RecalledReturns(Protocol):
     def h(self) -> Float64s: ...
 
 
-class Memory(Protocol):
+class ReadableMemory(Protocol):
     """The methods of the episodic memory that the gate calls."""
 
     def recall(self, slots: Slots) -> RecalledReturns: ...
@@ -123,7 +123,7 @@ class Memory(Protocol):
 
 
 @dataclass(frozen=True)
-class GateVerdict:
+class GateValues:
     """Gate values of one episode's T transitions, float64; NaN where a lookup found no node."""
 
     h: Float64s  # [T] return units
@@ -135,14 +135,14 @@ class GateVerdict:
 def evaluate_gate(
     episode: Episode,
     slots: Slots,
-    memory: Memory,
+    memory: ReadableMemory,
     config: GateConfig,
     *,
     gamma: float,
     tau: float,
     bootstrap_on_timeout: bool,
     is_empty: bool,
-) -> GateVerdict:
+) -> GateValues:
     """Compute delta_mem and beta of every transition of an episode from the current memory (Algorithm 3).
 
     Args:
@@ -165,7 +165,7 @@ def evaluate_gate(
     if ends and config.terminal_value == "zero":
         h_next[-1] = 0.0
     delta, beta = gate_transitions(episode.reward, h, h_next, config=config, gamma=gamma, tau=tau, is_empty=is_empty)
-    return GateVerdict(h=h, h_next=h_next, delta_mem=delta, beta=beta)
+    return GateValues(h=h, h_next=h_next, delta_mem=delta, beta=beta)
 
 
 def success_ratio(n_xi: Any, n_call: Any, *, eps: float = 0.0) -> Any:
@@ -219,7 +219,7 @@ class RecalledNodes(Protocol):
     def hit(self) -> NDArray[np.bool_]: ...
 
 
-def weigh_successors(
+def compute_incentive_inputs(
     recall: RecalledNodes, terminated: NDArray[np.bool_], config: IncentiveConfig
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Compute the arguments (h_next, rho_next) of `incentive` from the recalled nodes of the successor states.

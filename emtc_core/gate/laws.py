@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emtc_core.config.memory import GateConfig
-from emtc_core.config.outside import PLUGGED, bind_arguments
+from emtc_core.config.outside import PLUGIN_SETTINGS, bind_arguments
 from emtc_core.errors import PluginError
 from emtc_core.plugins import Plugin, get_plugin
 
@@ -41,7 +41,7 @@ class GateContext:
     h_next: Floats  # recalled return at s' [return]; 0 at a terminal step
     gamma: float
 
-    def only(self, keep: NDArray[np.bool_]) -> "GateContext":
+    def select(self, keep: NDArray[np.bool_]) -> "GateContext":
         """Select transitions by a mask of the arrays' shape."""
         return GateContext(self.reward[keep], self.h[keep], self.h_next[keep], self.gamma)
 
@@ -112,10 +112,10 @@ def make_gate_law(config: GateConfig) -> GateLaw:
     Raises:
         PluginError: If the plug-in is not installed.
     """
-    kind, names = PLUGGED["gate.type"]
+    kind, names = PLUGIN_SETTINGS["gate.type"]
     if config.type in names:
         return GateLaw(config.type, config.delta_scale, *_LAWS[config.type])
-    plugin = get_plugin(kind, config.type, known=names)
+    plugin = get_plugin(kind, config.type, builtin=names)
     function = plugin.load()
     inverse = getattr(function, "temperature_for", None)
     arguments = bind_arguments(plugin, config.arguments)

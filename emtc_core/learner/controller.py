@@ -23,9 +23,9 @@ class Controller:
     def __init__(self, backbone: Backbone, info: EnvInfo, *, agent_id: bool, device: torch.device) -> None:
         self._backbone, self._info, self._device = backbone, info, device
         self._agent_id = agent_id
-        self.begin(1)
+        self.start_episodes(1)
 
-    def begin(self, n_envs: int) -> None:
+    def start_episodes(self, n_envs: int) -> None:
         """Reset hidden states and last actions: every environment starts a new episode."""
         info = self._info
         width = input_width(info.obs_dim, info.n_actions, info.n_agents, agent_id=self._agent_id)
@@ -36,7 +36,7 @@ class Controller:
         self._hidden = torch.zeros(n_envs * info.n_agents, hidden, device=self._device)
 
     @contextmanager
-    def elsewhere(self) -> Generator[None]:
+    def temporary_hidden_state(self) -> Generator[None]:
         """Save the hidden states, so that other environments can be used inside the context; restore them at exit."""
         saved = self._inputs, self._hidden
         try:

@@ -383,7 +383,7 @@ class Diversity:
             mean = _log_mean(torch.log_softmax(q_RNA, -1), 1).unsqueeze(1)
         else:
             # [R, history, identity, A]; "heads" averages over identities, the other mixture over histories.
-            by_identity = torch.log_softmax(self._agent.swapped(online.hidden[:-1].flatten(0, 1)[real]), -1)
+            by_identity = torch.log_softmax(self._agent.values_by_head(online.hidden[:-1].flatten(0, 1)[real]), -1)
             mean = _log_mean(by_identity, 2 if mixture == "heads" else 1)
         return (policy_RNA.exp() * (policy_RNA - mean)).sum(-1)
 

@@ -87,16 +87,16 @@ class ValueLearner:
 
     # ---- acting ----
 
-    def begin(self, n_envs: int) -> None:
+    def start_episodes(self, n_envs: int) -> None:
         """Reset the hidden states: every environment starts a new episode."""
-        self._controller.begin(n_envs)
+        self._controller.start_episodes(n_envs)
 
-    def elsewhere(self) -> contextlib.AbstractContextManager[None]:
+    def temporary_hidden_state(self) -> contextlib.AbstractContextManager[None]:
         """Save the hidden states, so that other environments can be used inside the context; restore them at exit.
 
         Call `begin` first inside the context.
         """
-        return self._controller.elsewhere()
+        return self._controller.temporary_hidden_state()
 
     def act(
         self, obs: NDArray[np.float32], avail: NDArray[np.bool_], *, epsilon: float, rng: np.random.Generator
@@ -152,7 +152,7 @@ class ValueLearner:
             prepared = [self._background.submit(part.prepare, seq) for part in self._intrinsic]
             online = self.online.unroll(seq, self._generator)
             rewards = [self._background.submit(part.reward, seq, online, env_step=env_step) for part in self._intrinsic]
-            taken = self.online.taken(online, seq)
+            taken = self.online.evaluate_taken(online, seq)
             following = self._following(online, seq)
         gated = self._incentive(seq, following, incentive)
         for wait in prepared:
@@ -258,7 +258,7 @@ class ValueLearner:
         """Run the online and the target copy over the episodes of a part."""
         seq = make_sequence(part.batch, agent_id=self._agent_id)
         online = self.online.unroll(seq, generator)
-        taken, following = self.online.taken(online, seq), self._following(online, seq, generator)
+        taken, following = self.online.evaluate_taken(online, seq), self._following(online, seq, generator)
         return ForwardPass(seq, online, taken, following, self._incentive(seq, following, part.recalled))
 
     def _rewards(

@@ -60,7 +60,7 @@ class Layout:
     inside: NDArray[np.bool_]  # [E, T] true on real transitions
 
 
-def lay_out(lengths: Many[int]) -> Layout:
+def make_layout(lengths: Many[int]) -> Layout:
     """Compute the row indices of concatenated episodes from their numbers of transitions [E]."""
     length = np.asarray(lengths)
     start = np.cumsum(length + 1) - (length + 1)
@@ -98,20 +98,20 @@ class MappoLearner:
         self._actor_optimizer = torch.optim.Adam(self.actor.parameters(), lr=config.train.lr, eps=1e-5)
         self._critic_optimizer = torch.optim.Adam(self.critic.parameters(), lr=config.train.lr, eps=1e-5)
         self._value_norm = ValueNorm(config.mappo.value_norm_beta, self._device)
-        self.begin(1)
+        self.start_episodes(1)
 
     # ---- acting ----
 
-    def begin(self, n_envs: int) -> None:
+    def start_episodes(self, n_envs: int) -> None:
         """Clear the stacked frames: every environment starts a new episode."""
         info = self._info
         self._stack = np.zeros((n_envs, info.n_agents, self._frames, info.obs_dim), np.float32)
 
     @contextmanager
-    def elsewhere(self) -> Generator[None]:
+    def temporary_hidden_state(self) -> Generator[None]:
         """Save the stacked frames, so that other environments can be used inside the context; restore them at exit.
 
-        Call `begin` first inside the context.
+        Call `start_episodes` first inside the context.
         """
         saved = self._stack
         try:
@@ -243,7 +243,7 @@ class MappoLearner:
     @torch.no_grad()
     def _samples(self, episodes: Many[Episode]) -> Samples:
         """Compute values, log probabilities and advantages of a whole rollout; episodes are concatenated."""
-        layout = lay_out([episode.length for episode in episodes])
+        layout = make_layout([episode.length for episode in episodes])
         obs_MKNO = self._tensor(np.concatenate([_stack_frames(e.obs, self._frames) for e in episodes]))
         state_MKS = self._tensor(np.concatenate([_stack_frames(e.state, self._frames) for e in episodes]))
         avail = self._tensor(np.concatenate([e.avail[:-1] for e in episodes]))

@@ -145,7 +145,7 @@ class DiverseAgent(SharedAgent):
         """Return shared plus private values: [..., N, H] to [..., N, A]."""
         return self.fc2(hidden) + self.head(hidden)
 
-    def swapped(self, hidden: Tensor) -> Tensor:
+    def values_by_head(self, hidden: Tensor) -> Tensor:
         """Return the values of every agent's history with every agent's head: [..., N, H] to [..., N, K, A], K = N."""
         private = torch.einsum("...nh,kha->...nka", hidden, self.head.weight) + self.head.bias
         return self.fc2(hidden).unsqueeze(-2) + private

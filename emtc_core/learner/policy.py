@@ -85,7 +85,7 @@ class Policy:
         check_shape("avail", avail, (len(obs), info.n_agents, info.n_actions))
         if not self._n_envs:
             self._n_envs = len(obs)
-            self.learner.begin(self._n_envs)
+            self.learner.start_episodes(self._n_envs)
         if len(obs) != self._n_envs:
             raise ShapeError(
                 f"obs must have {self._n_envs} games, as since reset(), got {len(obs)}. Call reset() first.",
@@ -167,7 +167,7 @@ class ScriptedPolicy:
             warnings.simplefilter("ignore", DeprecationWarning)
             self._step = torch.jit.load(file, map_location="cpu")
 
-    def begin(self, n_envs: int) -> None:
+    def start_episodes(self, n_envs: int) -> None:
         """Start new episodes in `n_envs` environments."""
         self._memory = self._step.start.expand(n_envs, -1, -1)
 

@@ -47,7 +47,7 @@ class Incentive:
     gated: Tensor  # [T, B] beta * r_p [return]
 
 
-def incentive_inputs(
+def make_incentive_inputs(
     h_next: NDArray[np.floating], rho_next: NDArray[np.floating], hit: NDArray[np.bool_], *, device: torch.device
 ) -> IncentiveInputs:
     """Make the tensors of `IncentiveInputs` from recalled arrays.

@@ -120,7 +120,7 @@ class EpisodicMemory:
         return self._table.capacity
 
     @property
-    def is_blind(self) -> bool:
+    def is_index_empty(self) -> bool:
         """Whether the index has no node: the memory is empty, or a stale index is not built yet."""
         return self._space.count_visible(self._table) == 0
 
@@ -286,7 +286,7 @@ class EpisodicMemory:
             slots[is_miss] = self._space.find_nearest(self._table, z[is_miss])
         return slots
 
-    def holds(
+    def find_unchanged(
         self, slots: Slots, uids: Slots, t: NDArray[np.integer[Any]], episode: NDArray[np.integer[Any]]
     ) -> NDArray[np.bool_]:
         """Check which nodes still have the state of step t of an episode.
@@ -369,7 +369,7 @@ class EpisodicMemory:
         """Compute delta_mem [M] between every node and its successor, in slot order; NaN without a successor."""
         return delta_along_links(self._table, self._gamma)
 
-    def along_links(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    def read_links(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
         """Return reward, H and H(next) of every node [M], in slot order; H(next) is NaN without a successor."""
         return values_along_links(self._table)
 
@@ -416,6 +416,6 @@ class EpisodicMemory:
         self._samples, self._evicted = state["samples"], state["evicted"]
         self._counts = dict(state["counts"])
 
-    def check_valid(self) -> list[str]:
+    def list_faults(self) -> list[str]:
         """List the broken invariants of the memory as sentences; empty if there are none."""
         return [*list_table_faults(self._table), *self._space.list_faults(self._table)]

@@ -32,7 +32,7 @@ from emtc_core.memory.scaling import identity_scaling, measure_scaling
 
 Rows = NDArray[np.int64]
 NONE = -1
-CROWDED = 0.35
+CELL_SHARE = 0.35
 """Cell size relative to the live index, whose cells would contain many nodes at a wide delta: a slow search."""
 
 
@@ -51,7 +51,7 @@ class StoredNodes:
 
 
 @dataclass(frozen=True)
-class Remerged:
+class MergedNodes:
     """The memory after the merges, with its original rows [M]. Values are valid in the rows of remaining nodes."""
 
     node: Rows  # row of the node into which each row merged; its own row for a remaining node
@@ -63,12 +63,12 @@ class Remerged:
     next: Rows  # row of the successor of each remaining node; -1 without one
 
     @property
-    def kept(self) -> NDArray[np.bool_]:
+    def is_remaining(self) -> NDArray[np.bool_]:
         """Mask [M] of the remaining nodes."""
         return self.node == np.arange(len(self.node))
 
 
-def remerge(nodes: StoredNodes, *, delta: float, config: MemoryConfig, at_any_distance: bool = False) -> Remerged:
+def remerge(nodes: StoredNodes, *, delta: float, config: MemoryConfig, at_any_distance: bool = False) -> MergedNodes:
     """Merge stored nodes as if they were written with another delta.
 
     Args:
@@ -87,7 +87,7 @@ def remerge(nodes: StoredNodes, *, delta: float, config: MemoryConfig, at_any_di
         raise ValueError("embeddings must be finite")
     if not len(nodes.h):
         none = np.zeros(0, np.int64)
-        return Remerged(none, none, nodes.h, nodes.xi, nodes.n_call, nodes.n_xi, none)
+        return MergedNodes(none, none, nodes.h, nodes.xi, nodes.n_call, nodes.n_xi, none)
     order = np.lexsort((-nodes.t.astype(np.int64), nodes.episode))
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
@@ -95,7 +95,7 @@ def remerge(nodes: StoredNodes, *, delta: float, config: MemoryConfig, at_any_di
     if config.delta_space != "raw":
         scaling = measure_scaling(nodes.embedding)
     z = np.ascontiguousarray(scaling.apply(nodes.embedding))[order]
-    index = grid.GridIndex(CROWDED * delta, config.delta_metric)
+    index = grid.GridIndex(CELL_SHARE * delta, config.delta_metric)
     index.build(z.copy(), size=0)
     h, xi, n_call, n_xi = nodes.h[order], nodes.xi[order], nodes.n_call[order], nodes.n_xi[order]
     link = np.where(nodes.next >= 0, rank[nodes.next], NONE)[order]
@@ -104,7 +104,7 @@ def remerge(nodes: StoredNodes, *, delta: float, config: MemoryConfig, at_any_di
     link = np.where(link >= 0, node[link], NONE)
     nearest = _find_nearest(index, z, node, delta=delta, at_any_distance=at_any_distance)
     rows = np.append(order, NONE)  # so that rows[-1] is NONE
-    return Remerged(
+    return MergedNodes(
         rows[node][rank], rows[nearest][rank], h[rank], xi[rank], n_call[rank], n_xi[rank], rows[link][rank]
     )
 

@@ -69,13 +69,13 @@ class Space:
         scaling.apply(table.x[: table.size], out=table.z[: table.size])
         if self._frozen is None:
             self._grid.build(table.z, table.size)
-            self._nearest.forget()
+            self._nearest.invalidate()
 
     def freeze(self, table: NodeTable) -> None:
         """Use a copy of the current nodes for all lookups until the next call."""
         uid = table.nodes["uid"][: table.size].copy()
         self._frozen = self._freeze(self.scaling, table.z[: table.size].copy(), uid)
-        self._nearest.forget()
+        self._nearest.invalidate()
 
     def _freeze(self, scaling: Scaling, z: Points, uid: NDArray[np.int64]) -> Frozen:
         grid = GridIndex(self._config.delta, self._config.delta_metric)
@@ -126,7 +126,7 @@ class Space:
         if state["frozen"] is not None:
             frozen = state["frozen"]
             self._frozen = self._freeze(_make_scaling(frozen["scaling"]), frozen["z"].numpy(), frozen["uid"].numpy())
-            self._nearest.forget()
+            self._nearest.invalidate()
 
     def list_faults(self, table: NodeTable) -> list[str]:
         """List the broken invariants of positions and index, as sentences."""

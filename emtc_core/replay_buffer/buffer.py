@@ -19,7 +19,7 @@ from torch import Tensor
 from emtc_core.arrays import check_shape
 from emtc_core.devices import send
 from emtc_core.envs.base import EnvInfo
-from emtc_core.replay_buffer.rows import PAGE_ROWS, Priorities, ReplayRows, most_pages
+from emtc_core.replay_buffer.rows import PAGE_ROWS, Priorities, ReplayRows, count_max_pages
 from emtc_core.rollout.episode import Episode
 
 FIRST_PAGES = 64
@@ -28,10 +28,10 @@ Slots = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredEpisode:
     """Data of one stored episode that are needed to write it to the episodic memory again."""
 
-    place: int  # index in the buffer
+    index: int  # index in the buffer
     number: int  # number of the episode in its run
     state: NDArray[np.float32]  # [T+1, S]
     reward: NDArray[np.float32]  # [T] learner's unit
@@ -101,7 +101,7 @@ class ReplayBuffer:
         self._return = np.zeros(capacity)
         self._size = self._next = 0
         self._free: list[int] = []
-        pages = 1 + most_pages(capacity, info, most_steps)
+        pages = 1 + count_max_pages(capacity, info, most_steps)
         self._rows = ReplayRows(info, pages * PAGE_ROWS, home=torch.device(home or device), device=self._device)
         self._rows.write(np.arange(PAGE_ROWS), _padding(info))
         self._slots = np.full((PAGE_ROWS, 2), -1, np.int64)
@@ -189,11 +189,11 @@ class ReplayBuffer:
             number=self._number[indices],
         )
 
-    def read(self, place: int) -> Stored:
+    def read(self, place: int) -> StoredEpisode:
         """Read one episode without padding."""
         rows = self._episode_rows(place)
-        return Stored(
-            place=place,
+        return StoredEpisode(
+            index=place,
             number=int(self._number[place]),
             state=self._rows.read("state", rows),
             reward=self._rows.read("reward", rows[:-1])[:, 0],

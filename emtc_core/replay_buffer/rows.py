@@ -35,7 +35,7 @@ SMALLEST = 1e-8
 """Lower bound of a sampling weight."""
 
 
-def most_pages(capacity: int, info: EnvInfo, most_steps: int | None) -> int:
+def count_max_pages(capacity: int, info: EnvInfo, most_steps: int | None) -> int:
     """Compute an upper bound of the number of pages.
 
     Args:

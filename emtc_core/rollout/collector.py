@@ -22,7 +22,7 @@ ARRAYS = ("obs", "state", "avail", "action", "reward")
 class Actor(Protocol):
     """The methods of a learner that the collector calls."""
 
-    def begin(self, n_envs: int) -> None:
+    def start_episodes(self, n_envs: int) -> None:
         """Reset hidden states: every environment starts a new episode."""
         ...
 
@@ -74,7 +74,7 @@ class Collector:
         """
         rng = make_generator(self._seed, f"{self._stream}-actions", *round)
         observation = self._env.reset(derive_seed(self._seed, self._stream, *round))
-        actor.begin(self._env.n_envs)
+        actor.start_episodes(self._env.n_envs)
         frames, actions = [observation], []
         running = np.ones(self._env.n_envs, bool)
         while running.any():

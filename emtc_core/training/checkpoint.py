@@ -19,18 +19,18 @@ import torch
 from torch.serialization import get_crc32_options, set_crc32_options
 
 from emtc_core.checkpoint_file import (
-    UNSIGNED,
+    ZIP_SCHEMA,
     Sink,
     check_archive,
     check_owner,
     list_best,
     list_checkpoints,
-    list_idle_best,
+    list_unused_best,
     name_best,
     name_checkpoint,
     read_manifest,
     read_part,
-    set_newer_aside,
+    rename_newer,
     write_checkpoint,
 )
 from emtc_core.control import StopRequested
@@ -39,17 +39,17 @@ from emtc_core.recorder import EvaluationRecord
 
 _log = logging.getLogger(__name__)
 _DISK_FULL_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-ROOM_PATIENCE_S, ROOM_POLL_S = 300.0, 1.0
+FULL_DISK_TIMEOUT_S, ROOM_POLL_S = 300.0, 1.0
 """How long the last checkpoint of a run waits for disk space, and the time between two attempts [s]."""
 
 
-class Loaded(NamedTuple):
+class LoadedCheckpoint(NamedTuple):
     """The newest usable checkpoint, and the faults of newer ones."""
 
     env_step: int
     state: dict[str, Any]
     name: str
-    passed_over: tuple[str, ...]
+    skipped: tuple[str, ...]
     """Fault of each newer checkpoint, newest first."""
 
 
@@ -89,7 +89,7 @@ class CheckpointStore:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._running_save: Future[str | None] | None = None
 
-    def begin(self, env_step: int, state: dict[str, Any]) -> None:
+    def save_in_background(self, env_step: int, state: dict[str, Any]) -> None:
         """Start to write one checkpoint in the background, after the previous one. A full disk is not an error.
 
         Args:
@@ -114,7 +114,7 @@ class CheckpointStore:
             save.result()
 
     def save_final(self, env_step: int, state: dict[str, Any]) -> None:
-        """Write the last checkpoint of a run. If the disk is full, wait up to `ROOM_PATIENCE_S` for space.
+        """Write the last checkpoint of a run. If the disk is full, wait up to `FULL_DISK_TIMEOUT_S` for space.
 
         Args:
             env_step: Env steps of the run so far.
@@ -125,11 +125,12 @@ class CheckpointStore:
             CheckpointError: If the disk is still full after the wait.
         """
         self._finish_running_save()
-        deadline = time.monotonic() + ROOM_PATIENCE_S
+        deadline = time.monotonic() + FULL_DISK_TIMEOUT_S
         while reason := self.save_if_room(env_step, state):
             if time.monotonic() >= deadline:
                 raise CheckpointError(
-                    f"The checkpoint at step {env_step:,} could not be written for {ROOM_PATIENCE_S:.0f} s: {reason}. "
+                    f"The checkpoint at step {env_step:,} could not be written for {FULL_DISK_TIMEOUT_S:.0f} s: "
+                    f"{reason}. "
                     "All rows are recorded. Free disk space and resume: the run continues from the checkpoint before.",
                     reason="no_room",
                     subject=env_step,
@@ -176,7 +177,7 @@ class CheckpointStore:
 
     def _delete_unused_best(self) -> None:
         names = [path.name for path in list_best(self.folder)]
-        for name in list_idle_best(names, [path.name for path in self.list()]):
+        for name in list_unused_best(names, [path.name for path in self.list()]):
             (self.folder / name).unlink(missing_ok=True)
 
     def save_if_room(self, env_step: int, state: dict[str, Any]) -> str | None:
@@ -204,11 +205,11 @@ class CheckpointStore:
         """List the checkpoints, oldest first."""
         return list_checkpoints(self.folder)
 
-    def set_newer_aside(self, env_step: int) -> None:
+    def rename_newer(self, env_step: int) -> None:
         """Rename the files of later steps to `.aside`, after the run went back to `env_step`."""
-        set_newer_aside(self.folder, env_step)
+        rename_newer(self.folder, env_step)
 
-    def load_latest(self, why_not: Callable[[int], str | None] = lambda env_step: None) -> Loaded | None:
+    def load_latest(self, why_not: Callable[[int], str | None] = lambda env_step: None) -> LoadedCheckpoint | None:
         """Load the newest usable checkpoint.
 
         Args:
@@ -229,7 +230,7 @@ class CheckpointStore:
             except CheckpointError as exc:
                 faults.append(exc)
             else:
-                return Loaded(env_step, state, path.name, tuple(map(str, faults)))
+                return LoadedCheckpoint(env_step, state, path.name, tuple(map(str, faults)))
         if faults:
             message = f"No checkpoint in {self.folder} can be used. {' '.join(map(str, faults))}"
             raise CheckpointError(message, reason=faults[0].reason, subject=self.folder)
@@ -247,7 +248,7 @@ def load(path: Path, *, run_id: str = "") -> tuple[int, dict[str, Any]]:
     """
     manifest = read_manifest(path)
     check_owner(path, manifest, run_id)
-    if manifest.schema == UNSIGNED:
+    if manifest.schema == ZIP_SCHEMA:
         return _load_unsigned(path)
     return manifest.env_step, {part.name: _read(path, read_part(path, part)) for part in manifest.parts}
 
@@ -268,7 +269,7 @@ def load_part(path: Path, name: str, *, run_id: str = "") -> tuple[int, Any]:
     """
     manifest = read_manifest(path)
     check_owner(path, manifest, run_id)
-    if manifest.schema == UNSIGNED:
+    if manifest.schema == ZIP_SCHEMA:
         env_step, state = _load_unsigned(path)
         if name in state:
             return env_step, state[name]

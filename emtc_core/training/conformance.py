@@ -14,20 +14,20 @@ import torch
 from torch import nn
 
 from emtc_core.config.memory import EmbedConfig
-from emtc_core.config.outside import PLUGGED, arguments_of
+from emtc_core.config.outside import PLUGIN_SETTINGS, make_argument_model
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import BACKBONES, METHODS, RunConfig
 from emtc_core.config.train import EnvConfig, TrainConfig
-from emtc_core.embedder.outside import OutsideEmbedder
+from emtc_core.embedder.outside import PluginEmbedder
 from emtc_core.envs.base import EnvInfo
 from emtc_core.envs.checker import check_env
-from emtc_core.envs.registry import ADAPTERS, make_env, usual_map
+from emtc_core.envs.registry import ADAPTERS, get_default_map, make_env
 from emtc_core.errors import EmtcError
 from emtc_core.gate.laws import INVERTIBLE, GateContext, GateLaw, make_gate_law, unknown_context
 from emtc_core.learner.backbones.value import make_mixer
 from emtc_core.learner.mixers.base import Mixed, MixInputs
 from emtc_core.memory.memory import NodeSample
-from emtc_core.metrics import open_values
+from emtc_core.metrics import prepare_open_values
 from emtc_core.plugins import Kind, Plugin, find_plugin
 from emtc_core.recorder import EvaluationRecord
 from emtc_core.rollout.episode import Episode
@@ -70,7 +70,7 @@ def check_plugin(plugin: Plugin, settings: Sequence[str] = ()) -> list[Finding]:
     def check_name() -> None:
         find_plugin(plugin.kind, plugin.name)  # raises if two packages provide it
         builtin: Mapping[Kind, Sequence[str]] = {
-            **dict(PLUGGED.values()),
+            **dict(PLUGIN_SETTINGS.values()),
             "mixer": (*BACKBONES, *METHODS, "emc"),
             "env": (*ADAPTERS, *EnvConfig.model_fields),
         }
@@ -149,7 +149,7 @@ def _check_gate(plugin: Plugin, settings: Sequence[str]) -> Iterator[Finding]:
     yield _check("it does not change its arguments", check_arguments_unchanged)
     yield _check("a batch of episodes [B, T] gives the same beta as its transitions", check_two_dimensions)
     yield _check("tau may be an array", lambda: compute_beta(np.full(len(delta), 0.6)))
-    yield _check("an empty batch is accepted", lambda: compute_beta(delta=delta[:0], context=context.only(delta < 0)))
+    yield _check("an empty batch is accepted", lambda: compute_beta(delta=delta[:0], context=context.select(delta < 0)))
     yield _check("a context of NaN is accepted", lambda: compute_beta(context=unknown_context(delta.shape)))
     if getattr(plugin.load(), "monotone", False):
         yield _check("beta never rises with delta (claimed: monotone)", lambda: _check_falls(law, delta, context))
@@ -280,19 +280,19 @@ def _check_embedder(plugin: Plugin, settings: Sequence[str]) -> Iterator[Finding
     t, h = np.arange(50, dtype=np.int32) % 20, rng.normal(size=50)
     config = EmbedConfig(type=plugin.name)
 
-    def make() -> OutsideEmbedder:
+    def make() -> PluginEmbedder:
         sizes: dict[str, Any] = {"state_dim": INFO.state_dim, "episode_limit": INFO.episode_limit, "device": "cpu"}
-        return OutsideEmbedder(plugin, config, **sizes, seed=3)
+        return PluginEmbedder(plugin, config, **sizes, seed=3)
 
-    def make_fitted() -> OutsideEmbedder:
+    def make_fitted() -> PluginEmbedder:
         embedder = make()
         embedder.fit(NodeSample(state, t, h))
         return embedder
 
-    def embed(embedder: OutsideEmbedder, rows: slice = slice(None)) -> Any:
+    def embed(embedder: PluginEmbedder, rows: slice = slice(None)) -> Any:
         return embedder.embed(state[rows], t[rows]).numpy()
 
-    def check_finite(embedder: OutsideEmbedder) -> None:
+    def check_finite(embedder: PluginEmbedder) -> None:
         _require(np.isfinite(embed(embedder)).all(), "The embedding contains NaN or infinity.")
 
     def check_rows() -> None:
@@ -353,7 +353,7 @@ def _check_numbers(values: Any) -> None:
         return
     if not isinstance(values, Mapping):
         raise _BrokenRule(f"It must return None or a dictionary, got {type(values).__name__}.")
-    recorded = {name.partition("/")[2] for name in open_values("user", values)}
+    recorded = {name.partition("/")[2] for name in prepare_open_values("user", values)}
     for name in sorted(set(map(str, values)) - recorded):
         rule = "must be a finite number, and its name must consist of letters, digits, _, - and dots."
         raise _BrokenRule(f"{name!r} {rule}")
@@ -369,8 +369,8 @@ def _check_metric(plugin: Plugin, settings: Sequence[str]) -> Iterator[Finding]:
 
 def _check_env(plugin: Plugin, settings: Sequence[str]) -> Iterator[Finding]:
     def configure() -> EnvConfig:
-        arguments_of(plugin)
-        return resolve(env=plugin.name, map=usual_map(plugin.name), overrides=list(settings)).env
+        make_argument_model(plugin)
+        return resolve(env=plugin.name, map=get_default_map(plugin.name), overrides=list(settings)).env
 
     configured = _check(_ARGUMENTS_RULE, configure)
     yield configured

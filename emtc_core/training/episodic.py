@@ -18,11 +18,11 @@ from emtc_core.arrays import derive_seed, make_generator
 from emtc_core.config.run import RunConfig
 from emtc_core.devices import Elapsed, Stopwatch, send
 from emtc_core.embedder.outside import make_embedder
-from emtc_core.embedder.overlap import Fits
+from emtc_core.embedder.overlap import RefitRunner
 from emtc_core.envs.base import EnvInfo
-from emtc_core.gate.gate import GateVerdict, gate_transitions, weigh_successors
+from emtc_core.gate.gate import GateValues, compute_incentive_inputs, gate_transitions
 from emtc_core.gate.laws import GateContext, make_gate_law
-from emtc_core.learner.targets import IncentiveInputs, incentive_inputs
+from emtc_core.learner.targets import IncentiveInputs, make_incentive_inputs
 from emtc_core.memory.memory import EpisodicMemory
 from emtc_core.recorder import QUANTILES, GateStatsRecord, SnapshotRecord
 from emtc_core.replay_buffer.buffer import Batch, ReplayBuffer
@@ -38,7 +38,7 @@ _LOG = logging.getLogger(__name__)
 class EpisodicSystem:
     """Interface of the episodic part to the trainer. This class is for algorithms without a memory: it does nothing."""
 
-    def absorb(self, episode: Episode, *, number: int, tau: float) -> StoredEpisode:
+    def write_and_gate(self, episode: Episode, *, number: int, tau: float) -> StoredEpisode:
         """Write an episode to the memory and evaluate its gate."""
         return StoredEpisode()
 
@@ -90,7 +90,7 @@ class EpisodicPart(EpisodicSystem):
             device=device,
             seed=derive_seed(config.seed, "embedder"),
         )
-        self._fits = Fits(self._embedder)
+        self._fits = RefitRunner(self._embedder)
         self.memory = EpisodicMemory(
             config.memory,
             state_dim=info.state_dim,
@@ -102,7 +102,7 @@ class EpisodicPart(EpisodicSystem):
         self._n_episodes = 0  # written so far
         self._has_warned = False
         self._write_times: list[Elapsed] = []  # per episode since the last report
-        self._verdicts: list[GateVerdict] = []  # per episode since the last report
+        self._verdicts: list[GateValues] = []  # per episode since the last report
         self._n_recalled = self._n_hits = 0  # successor states since the last report
 
     def absorb(self, episode: Episode, *, number: int, tau: float) -> StoredEpisode:
@@ -161,8 +161,8 @@ class EpisodicPart(EpisodicSystem):
         successors = self.memory.recall(batch.slots[:, 1:], batch.uids[:, 1:])
         self._n_recalled += int(batch.length.sum())
         self._n_hits += int(successors.hit.sum())  # padding is never a hit
-        h_next, rho_next = weigh_successors(successors, batch.ends, self._config.incentive)
-        inputs = incentive_inputs(h_next, rho_next, successors.hit, device=batch.reward.device)
+        h_next, rho_next = compute_incentive_inputs(successors, batch.ends, self._config.incentive)
+        inputs = make_incentive_inputs(h_next, rho_next, successors.hit, device=batch.reward.device)
         if self._config.uses_gate and self._config.gate.mode == "recompute":
             beta = self._evaluate_gate(batch, tau=tau)[1]
             batch = replace(batch, beta=send(beta.astype(np.float32), batch.beta.device))
@@ -189,7 +189,7 @@ class EpisodicPart(EpisodicSystem):
         if gate.terminal_value == "zero":
             h_next = np.where(batch.ends, 0.0, h_next)
         reward = batch.reward.cpu().numpy()
-        is_empty = self.memory.is_blind
+        is_empty = self.memory.is_index_empty
         return gate_transitions(reward, h, h_next, config=gate, gamma=self._gamma, tau=tau, is_empty=is_empty)
 
     def _find_gate_slots(self, batch: Batch) -> Slots:
@@ -213,7 +213,7 @@ class EpisodicPart(EpisodicSystem):
             return batch
         steps_T = np.arange(slots_BT.shape[1])
         real = steps_T <= batch.length[stale, None]
-        is_own = real & self.memory.holds(slots_BT[stale], uids_BT[stale], steps_T, batch.number[stale, None])
+        is_own = real & self.memory.find_unchanged(slots_BT[stale], uids_BT[stale], steps_T, batch.number[stale, None])
         slots = np.where(is_own, slots_BT[stale], -1)
         rows, steps = np.nonzero(real & ~is_own)
         state = _select_states(batch.state, stale[rows], steps)
@@ -328,7 +328,7 @@ class EpisodicPart(EpisodicSystem):
     def _compute_link_beta(self, error: Floats, tau: float) -> Floats:
         """Compute beta [M] of every node's link from delta_mem [M]; NaN for a node without a link."""
         has_link, beta = np.isfinite(error), np.full_like(error, np.nan)
-        context = GateContext(*self.memory.along_links(), self._gamma).only(has_link)
+        context = GateContext(*self.memory.read_links(), self._gamma).select(has_link)
         beta[has_link] = make_gate_law(self._config.gate).coefficient(error[has_link], tau, context)
         return beta
 

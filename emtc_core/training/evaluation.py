@@ -16,7 +16,7 @@ from emtc_core.config.train import EnvConfig, EvalConfig
 from emtc_core.control import Question
 from emtc_core.envs.base import VectorEnv
 from emtc_core.learner.learner import Learner
-from emtc_core.recorder import AskedRecord, EvaluationRecord, PlaybackRecord, RobustRecord
+from emtc_core.recorder import AnswerRecord, EvaluationRecord, PlaybackRecord, RobustRecord
 from emtc_core.rollout.collector import Actor, Collector
 from emtc_core.rollout.episode import Episode, discounted_returns
 
@@ -29,7 +29,7 @@ class EvaluationStats:
     overestimation: float  # q_start minus the mean discounted return
 
 
-def with_shifted_starts(env: EnvConfig, config: EvalConfig) -> EnvConfig | None:
+def make_robust_env_config(env: EnvConfig, config: EvalConfig) -> EnvConfig | None:
     """Make the settings of the robust evaluation's environment.
 
     Returns:
@@ -70,13 +70,13 @@ def play_greedily(
     return episodes[:count]
 
 
-def make_record(episodes: Sequence[Episode], env_step: int, *, keep: int = 0) -> EvaluationRecord:
+def make_record(episodes: Sequence[Episode], env_step: int, *, n_playbacks: int = 0) -> EvaluationRecord:
     """Summarize greedy episodes at one env step.
 
     Args:
         episodes: The episodes.
         env_step: Training env steps so far.
-        keep: The record contains the trajectories of the first `keep` episodes, for replays.
+        n_playbacks: The record contains the trajectories of the first `n_playbacks` episodes, for replays.
     """
     return EvaluationRecord(
         env_step=env_step,
@@ -85,7 +85,7 @@ def make_record(episodes: Sequence[Episode], env_step: int, *, keep: int = 0) ->
         won=np.array([e.won for e in episodes], bool),
         playbacks=tuple(
             PlaybackRecord(state=e.state, action=e.action, reward=e.reward, episode_return=e.episode_return, won=e.won)
-            for e in episodes[:keep]
+            for e in episodes[:n_playbacks]
         ),
         distinct=count_distinct(episodes),
     )
@@ -121,7 +121,7 @@ class Evaluator:
         """Evaluate the greedy policy. An exception in `between_steps` discards the evaluation."""
         episodes = play_greedily(self._collector, learner, (env_step,), self._config.episodes, between_steps)
         values = self._compare_values(learner, episodes)
-        record = make_record(episodes, env_step, keep=self._config.keep_playbacks)
+        record = make_record(episodes, env_step, n_playbacks=self._config.keep_playbacks)
         return replace(record, robust=self._play_robust(learner, env_step, between_steps)), values
 
     def answer(
@@ -132,7 +132,7 @@ class Evaluator:
         *,
         n_training_envs: int,
         between_steps: Callable[[], None] = lambda: None,
-    ) -> AskedRecord:
+    ) -> AnswerRecord:
         """Play the episodes that a question asks for. The learner's state is the same afterwards.
 
         Args:
@@ -146,11 +146,11 @@ class Evaluator:
             The answer. `again_of` is None, and the start is new, in two cases: the environment cannot repeat starts,
             or the training episode ran in an environment index that the evaluation does not have.
         """
-        again_of = question.again_of
+        again_of = question.repeats_episode
         round_, env_index = divmod((again_of or 1) - 1, n_training_envs)
         if env_index >= self._env.n_envs or not self._env.info.repeats_starts:
             again_of = None
-        with learner.elsewhere():
+        with learner.temporary_hidden_state():
             if again_of is None:
                 count = self._config.episodes if question.kind == "evaluate" else 1
                 numbers = (question.number, env_step)
@@ -159,8 +159,8 @@ class Evaluator:
                 episodes = self._rollout_collector.collect(
                     learner, epsilon=0.0, round=(round_,), between_steps=between_steps
                 )[env_index : env_index + 1]
-        record = make_record(episodes, env_step, keep=max(1, self._config.keep_playbacks))
-        return AskedRecord(question.number, record, again_of=again_of)
+        record = make_record(episodes, env_step, n_playbacks=max(1, self._config.keep_playbacks))
+        return AnswerRecord(question.number, record, again_of=again_of)
 
     def _play_robust(self, learner: Learner, env_step: int, between_steps: Callable[[], None]) -> RobustRecord | None:
         if self._robust is None:

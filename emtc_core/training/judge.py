@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emtc_core.config.run import RunConfig
-from emtc_core.gate.gate import GateVerdict, evaluate_gate
-from emtc_core.gate.gate import Memory as ReadableMemory
+from emtc_core.gate.gate import GateValues, evaluate_gate
+from emtc_core.gate.gate import ReadableMemory as ReadableMemory
 from emtc_core.memory.memory import EpisodicMemory
 from emtc_core.recorder import EpisodeRecord
 from emtc_core.rollout.episode import Episode
@@ -39,7 +39,7 @@ class EpisodeGate:
         """Whether the gate is evaluated before the episode is written (`gate.timing`)."""
         return self._config.gate.timing == "before_write"
 
-    def evaluate(self, episode: Episode, slots: Slots | None, *, tau: float) -> GateVerdict:
+    def evaluate(self, episode: Episode, slots: Slots | None, *, tau: float) -> GateValues:
         """Compute delta_mem and beta of an episode from the current memory.
 
         Args:
@@ -64,7 +64,7 @@ class EpisodeGate:
             gamma=self._config.train.gamma,
             tau=tau,
             bootstrap_on_timeout=self._config.train.bootstrap_on_timeout,
-            is_empty=self._memory.is_blind,
+            is_empty=self._memory.is_index_empty,
         )
 
 
@@ -73,12 +73,14 @@ class StoredEpisode:
     """Slots and gate values of one written episode; all None without a memory."""
 
     slots: Slots | None = None  # [T+1] as assigned by Algorithm 2
-    seen: Slots | None = None  # [T+1] as the incentive reads them; differ for a stale index or incentive.on_miss
+    incentive_slots: Slots | None = (
+        None  # [T+1] as the incentive reads them; differ for a stale index or incentive.on_miss
+    )
     uids: Slots | None = None  # [T+1] of `seen`
     generation: int = 0  # re-projections before the write
-    verdict: GateVerdict | None = None
+    gate: GateValues | None = None
 
-    def record(
+    def make_record(
         self, episode: Episode, number: int, first_env_step: int, *, tau: float, uses_gate: bool
     ) -> EpisodeRecord:
         """Make the record of the episode for the recorder.
@@ -90,7 +92,7 @@ class StoredEpisode:
             tau: Temperature of its transitions [return].
             uses_gate: Whether delta_mem, beta and tau are recorded.
         """
-        verdict = self.verdict
+        verdict = self.gate
         gate = verdict if uses_gate else None
         return EpisodeRecord(
             episode=number,

@@ -20,7 +20,7 @@ from emtc_core.learner.diversity import count_pass_bytes
 from emtc_core.memory.device_states import count_state_bytes
 from emtc_core.memory.index.incremental import SCRATCH_BYTES, can_use_faiss
 from emtc_core.memory.nodes import NODE
-from emtc_core.replay_buffer.rows import COPY_BYTES, PAGE_ROWS, most_pages, row_bytes
+from emtc_core.replay_buffer.rows import COPY_BYTES, PAGE_ROWS, count_max_pages, row_bytes
 
 REPLAY_SHARE = 0.5
 """Maximum fraction of the GPU's free memory for the replay buffer with `train.replay_device=auto`."""
@@ -33,11 +33,11 @@ class MemoryPlan:
     """Estimated memory by purpose, on device and host [bytes]."""
 
     device: torch.device
-    replay_home: torch.device
+    replay_device: torch.device
     on_device: Mapping[str, int]  # empty if the run trains on the CPU
     on_host: Mapping[str, int]
     host_bytes: int
-    most_replay: int
+    max_replay: int
     """Maximum number of replay episodes for the host's memory."""
 
     def describe(self) -> list[str]:
@@ -48,12 +48,12 @@ class MemoryPlan:
             lines.append(
                 f"Warning: the run may need up to {_write_size(total)} of this machine's "
                 f"{_write_size(self.host_bytes)}. "
-                f"Set train.replay={self.most_replay} or a smaller memory.capacity if its episodes are long."
+                f"Set train.replay={self.max_replay} or a smaller memory.capacity if its episodes are long."
             )
         return lines
 
 
-def most_steps(config: RunConfig, info: EnvInfo) -> int:
+def count_replay_steps(config: RunConfig, info: EnvInfo) -> int:
     """Return the maximum number of env steps in the replay buffer; 0 for an on-policy learner."""
     return 0 if config.backbone == "mappo" else config.train.t_max + info.episode_limit
 
@@ -80,9 +80,9 @@ def plan_memory(
     Raises:
         ConfigError: If `train.replay_device=cuda` is not possible.
     """
-    train, steps = config.train, most_steps(config, info)
-    replay = (1 + most_pages(train.replay, info, steps)) * PAGE_ROWS * row_bytes(info)
-    home = choose_home(config, device, replay, free_bytes)
+    train, steps = config.train, count_replay_steps(config, info)
+    replay = (1 + count_max_pages(train.replay, info, steps)) * PAGE_ROWS * row_bytes(info)
+    home = choose_replay_device(config, device, replay, free_bytes)
     nodes = min(config.memory.capacity, 2 * steps) if config.uses_memory else 0  # a step may end an episode: one more
     episodes, networks_of = {"replay": replay}, {"networks": networks}
     on_device: dict[str, int] = {}
@@ -103,7 +103,7 @@ def plan_memory(
     return MemoryPlan(device, home, _drop_zeros(on_device), _drop_zeros(on_host), host_bytes, most)
 
 
-def choose_home(config: RunConfig, device: torch.device, replay: int, free_bytes: int) -> torch.device:
+def choose_replay_device(config: RunConfig, device: torch.device, replay: int, free_bytes: int) -> torch.device:
     """Choose the device of the replay buffer (`train.replay_device`).
 
     Args:

@@ -34,9 +34,9 @@ from emtc_core.config.outside import split_names
 from emtc_core.config.run import RunConfig
 from emtc_core.devices import AsyncCopy, Elapsed, fetch
 from emtc_core.errors import NonFiniteLossError, PluginError
-from emtc_core.install import how_to_install
+from emtc_core.install import get_install_command
 from emtc_core.learner.targets import IncentiveInputs
-from emtc_core.metrics import open_values
+from emtc_core.metrics import prepare_open_values
 from emtc_core.plugins import Plugin, get_plugin
 from emtc_core.recorder import EvaluationRecord
 from emtc_core.replay_buffer.buffer import Batch
@@ -86,7 +86,7 @@ class LossWatch:
         Raises:
             NonFiniteLossError: If a loss is NaN or infinite. Its batch is saved before.
         """
-        while self._pending and (wait or self._pending[0].loss.is_here()):
+        while self._pending and (wait or self._pending[0].loss.has_arrived()):
             pending = self._pending.popleft()
             if not math.isfinite(loss := pending.loss.wait().item()):
                 self._folder.mkdir(parents=True, exist_ok=True)
@@ -146,7 +146,7 @@ class MachineWatch:
                 values["machine/gpu_percent"] = float(torch.cuda.utilization(self._device))
             except Exception as exc:  # NVIDIA's library is missing or does not support the device
                 self._has_gpu_percent = False
-                _LOG.warning("machine/gpu_percent is not recorded (%s). Install: %s", exc, how_to_install("gpu"))
+                _LOG.warning("machine/gpu_percent is not recorded (%s). Install: %s", exc, get_install_command("gpu"))
         return values
 
 
@@ -180,7 +180,7 @@ class MetricsWindow:
         if is_success is not None:
             self.add({"rollout/success_rate": float(is_success)})
         self._env_steps += episode.length
-        self.add(open_values("env", episode.infos))
+        self.add(prepare_open_values("env", episode.infos))
         self.add(
             {
                 "rollout/return": episode.episode_return,
@@ -251,16 +251,16 @@ class Hooks:
     def on_episode(self, episode: Episode, env_step: int) -> dict[str, float]:
         """Call metrics and callbacks for a training episode; `env_step` is the step of its last transition."""
         values = {name: metric(episode) for name, metric in self._metrics.items()}
-        return open_values("user", values | self._call_callbacks("on_episode", episode, env_step))
+        return prepare_open_values("user", values | self._call_callbacks("on_episode", episode, env_step))
 
     def on_evaluation(self, evaluation: EvaluationRecord, env_step: int) -> dict[str, float]:
         """Call callbacks for an evaluation. Names get the prefix "eval.": their env steps differ from the others."""
         values = self._call_callbacks("on_evaluation", evaluation, env_step)
-        return open_values("user", {f"eval.{name}": value for name, value in values.items()})
+        return prepare_open_values("user", {f"eval.{name}": value for name, value in values.items()})
 
     def on_refit(self, values: Mapping[str, float], env_step: int) -> dict[str, float]:
         """Call callbacks after a refit; `values` are its metrics, empty if there was no refit."""
-        return open_values("user", self._call_callbacks("on_refit", dict(values), env_step)) if values else {}
+        return prepare_open_values("user", self._call_callbacks("on_refit", dict(values), env_step)) if values else {}
 
     def _call_callbacks(self, event: str, subject: Any, env_step: int) -> dict[str, Any]:
         values: dict[str, Any] = {}

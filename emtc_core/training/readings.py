@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from emtc_core.config.resolve import flatten
 from emtc_core.config.run import RunConfig
 from emtc_core.envs.base import EnvInfo
-from emtc_core.gate.gate import GateVerdict, Temperature
+from emtc_core.gate.gate import GateValues, Temperature
 from emtc_core.gate.laws import make_gate_law, unknown_context
 from emtc_core.memory.memory import EpisodicMemory
 from emtc_core.memory.nodes import Recall
@@ -57,7 +57,7 @@ class ReadingPoint:
     size: int  # nodes
 
 
-def read_together(
+def replay_readings(
     configs: Sequence[RunConfig],
     info: EnvInfo,
     episodes: Iterable[Episode],
@@ -80,7 +80,7 @@ def read_together(
     Raises:
         ValueError: If the readings write different memories.
     """
-    if len(find_shared(configs)) != 1:
+    if len(group_by_memory(configs)) != 1:
         raise ValueError("The configurations must write one memory: only gate.* and incentive.* may differ.")
     groups = [_MemoryGroup(configs, info, points)]
     for number, episode in enumerate(episodes, start=1):
@@ -92,7 +92,7 @@ def read_together(
     return [reading.points for group in groups for reading in group.readings]
 
 
-def find_shared(configs: Sequence[RunConfig]) -> list[list[int]]:
+def group_by_memory(configs: Sequence[RunConfig]) -> list[list[int]]:
     """Group readings that write the same memory (see the module); return their indices."""
     groups: dict[str, list[int]] = {}
     for index, config in enumerate(configs):
@@ -141,7 +141,7 @@ class _Reading:
         self._gate = EpisodeGate(config, memory, readable=order)
         self._temperature = Temperature(config.gate, t_max=config.train.t_max)
         self._tau = 0.0
-        self._verdicts: list[GateVerdict] = []
+        self._verdicts: list[GateValues] = []
 
     @property
     def is_early(self) -> bool:

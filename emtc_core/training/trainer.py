@@ -39,7 +39,7 @@ from emtc_core.schedules import exploration, make_intervals
 from emtc_core.training.checkpoint import BestSoFar, CheckpointStore
 from emtc_core.training.episodic import make_episodic_system
 from emtc_core.training.evaluation import Evaluator
-from emtc_core.training.memory_plan import count_networks, free_bytes, most_steps, plan_memory
+from emtc_core.training.memory_plan import count_networks, count_replay_steps, free_bytes, plan_memory
 from emtc_core.training.monitor import Hooks, LossWatch, MetricsWindow, UpdateInputs
 
 
@@ -78,7 +78,7 @@ class Trainer:
         self.checkpoints = checkpoints
         self._on_progress = on_progress
         train = config.train
-        threads = choose_threads(train.threads, beside=config.uses_intrinsic_reward)
+        threads = choose_threads(train.threads, n_other_threads=config.uses_intrinsic_reward)
         self._learner = make_learner(
             config, env.info, device=device, seed=derive_seed(config.seed, "learner"), threads=threads
         )
@@ -97,8 +97,8 @@ class Trainer:
             bootstrap_on_timeout=train.bootstrap_on_timeout,
             priority_alpha=config.cds.per_alpha if config.cds.replay == "episode_per" else None,
             device=device,
-            home=self.memory_plan.replay_home,
-            most_steps=most_steps(config, env.info),
+            home=self.memory_plan.replay_device,
+            most_steps=count_replay_steps(config, env.info),
         )
         self._rollout = RolloutBuffer(config.mappo.rollout_steps)
         self._collector = Collector(env, reward_scale=train.reward_scale, seed=config.seed, stream="rollout")
@@ -190,8 +190,8 @@ class Trainer:
         first = self.env_step + 1
         self.env_step += episode.length
         tau = self._tau()
-        stored = self._episodic.absorb(episode, number=self._episode, tau=tau)
-        gate = stored.verdict
+        stored = self._episodic.write_and_gate(episode, number=self._episode, tau=tau)
+        gate = stored.gate
         if gate is not None:
             returns = discounted_returns(episode.reward, self._config.train.gamma)[:-1]
             self._temperature.observe(gate.delta_mem, returns)
@@ -201,13 +201,13 @@ class Trainer:
         else:
             self._replay_buffer.add(
                 episode,
-                slots=stored.seen,
+                slots=stored.incentive_slots,
                 uids=stored.uids,
                 generation=stored.generation,
                 beta=gate.beta if gate is not None and uses_gate else None,
                 number=self._episode,
             )
-        self._recorder.record_episode(stored.record(episode, self._episode, first, tau=tau, uses_gate=uses_gate))
+        self._recorder.record_episode(stored.make_record(episode, self._episode, first, tau=tau, uses_gate=uses_gate))
         self._window.add_episode(episode, is_success=self._is_success(episode.episode_return))
         self._window.add(self._hooks.on_episode(episode, self.env_step))
         if not self._learner.on_policy and len(self._replay_buffer) >= max(train.burn_in, train.batch):
@@ -264,7 +264,7 @@ class Trainer:
         if self._config.record.snapshots and intervals["snapshot"].due(step):
             self._record_snapshot()
         if intervals["checkpoint"].due(step):
-            self.checkpoints.begin(step, self._get_durable_state())
+            self.checkpoints.save_in_background(step, self._get_durable_state())
 
     def _finish(self) -> None:
         """Record, evaluate and save the final state, unless this was already done at this step."""
@@ -307,7 +307,7 @@ class Trainer:
             n_training_envs=self._config.train.n_envs,
             between_steps=self._commands.poll,
         )
-        self._recorder.record_asked(answer)
+        self._recorder.record_answer(answer)
 
     def _record_gate_stats(self) -> None:
         if stats := self._episodic.gate_stats(self.env_step, tau=self._tau()):

@@ -16,7 +16,7 @@ from typing import Any, Final
 from emtc_core.errors import StorageError
 from storage.address import sqlite_address
 from storage.bundles.read import find_cache, open_bundle
-from storage.private_files import replaced
+from storage.private_files import replace_atomically
 
 MAX_NAME_LENGTH: Final = 48
 _KEY: Final = re.compile("[0-9a-f]{16}")
@@ -70,19 +70,19 @@ def clean_name(name: str) -> str:
     return cleaned if len(cleaned) <= MAX_NAME_LENGTH else f"{cleaned[: MAX_NAME_LENGTH - 8].strip()}...emtc"
 
 
-def cache_bundle(place: Path, *, name: str = "", cache: Path | None = None, is_ours: bool = False) -> Bundle:
+def cache_bundle(place: Path, *, name: str = "", cache: Path | None = None, is_trusted: bool = False) -> Bundle:
     """Check a bundle and add it to the cache. A bundle with the same content is replaced.
 
     Args:
         place: Path of the bundle.
         name: Name to show; the file name if empty.
         cache: The cache folder; the user's cache folder if None.
-        is_ours: The bundle is part of this program; see `open_bundle`.
+        is_trusted: The bundle is part of this program; see `open_bundle`.
 
     Raises:
         StorageError: If the bundle is invalid. Then nothing of it remains in the cache folder.
     """
-    study, manifest = open_bundle(place, cache=cache, is_ours=is_ours)
+    study, manifest = open_bundle(place, cache=cache, is_trusted=is_trusted)
     contents = manifest.facts.get("contents")
     labels: list[str] = []
     if isinstance(contents, Mapping):
@@ -97,7 +97,7 @@ def cache_bundle(place: Path, *, name: str = "", cache: Path | None = None, is_o
         "name": clean_name(name or place.name),
         "packed_bytes": place.stat().st_size,
     }
-    with replaced(_note_path(study)) as file:
+    with replace_atomically(_note_path(study)) as file:
         file.write(json.dumps(note, indent=1, ensure_ascii=False).encode())
     return _read_bundle(study)
 

@@ -25,11 +25,11 @@ from sqlalchemy import Connection, Table, case, insert, literal, select
 from sqlalchemy.types import Double, Integer, LargeBinary
 
 from storage.blobs import pack, unpack_as, unpack_one
-from storage.column_types import unguarded
-from storage.frames import wrong_value
+from storage.column_types import get_inner_type
+from storage.frames import make_type_error
 from storage.models import Base, ProjectionRow, Run, SnapshotRow, SweepRow
-from storage.queries.episodes import THINNED
-from storage.queries.memory import EMBEDDING, SNAPSHOT_FORMS
+from storage.queries.episodes import EMPTY_TRAJECTORY
+from storage.queries.memory import EMBEDDING_PREFIX, SNAPSHOT_ARRAYS
 from storage.runs.labels import MOST_TAGS
 
 _CLEARED_RUN_COLUMNS: Final[dict[str, None]] = dict.fromkeys(
@@ -57,11 +57,11 @@ class Contents:
     """One row per training transition. Otherwise only sums over 1,000 environment steps are copied."""
     trajectories: bool = False
     """States and actions of every training episode."""
-    chosen: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    kept_episodes: Mapping[str, frozenset[int]] = field(default_factory=dict)
     """Run id → training episodes whose states and actions are copied although `trajectories` is false."""
-    samples: Mapping[str, int] = field(default_factory=dict)
+    sampled_snapshots: Mapping[str, int] = field(default_factory=dict)
     """Run id → number of snapshots that are copied as samples although `snapshots` is false."""
-    sample_nodes: int = 6_000
+    max_sample_nodes: int = 6_000
     """Maximum number of nodes in a sampled snapshot."""
     entries: bool = False
     """Notebook entries about these runs."""
@@ -69,8 +69,14 @@ class Contents:
     def describe(self) -> dict[str, Any]:
         """Return the contents as the JSON object that the manifest stores."""
         flags = {name: value for name, value in vars(self).items() if isinstance(value, bool)}
-        sampled = {"sampled": dict(self.samples), "sample_nodes": self.sample_nodes} if self.samples else {}
-        return flags | sampled | {"episodes": {run_id: sorted(numbers) for run_id, numbers in self.chosen.items()}}
+        sampled = (
+            {"sampled": dict(self.sampled_snapshots), "sample_nodes": self.max_sample_nodes}
+            if self.sampled_snapshots
+            else {}
+        )
+        return (
+            flags | sampled | {"episodes": {run_id: sorted(numbers) for run_id, numbers in self.kept_episodes.items()}}
+        )
 
 
 THIN: Final = Contents(snapshots=False, playbacks=False, transitions=False)
@@ -117,7 +123,7 @@ def copy_runs(
             _copy_rows(source, target, "eval_episodes", run_id)
         if contents.snapshots:
             _copy_snapshots(source, target, run_id, renumber=renumber)
-        elif run_id in contents.samples:
+        elif run_id in contents.sampled_snapshots:
             _copy_snapshot_samples(source, target, run_id, contents)
         if contents.entries:
             _copy_rows(source, target, "entries", run_id)
@@ -153,7 +159,7 @@ def select_nodes(
     Returns:
         Ascending row indices of the nodes in the snapshot, [n] with n <= max_nodes.
     """
-    episode = unpack_one(snapshot["episode"], SNAPSHOT_FORMS["episode"])
+    episode = unpack_one(snapshot["episode"], SNAPSHOT_ARRAYS["episode"])
     episodes, counts = np.unique(episode, return_counts=True)
     shuffled = np.random.default_rng(_SAMPLE_SEED).permutation(len(episodes))
     is_first = np.isin(episodes[shuffled], list(first_episodes))
@@ -176,7 +182,7 @@ def filter_snapshot(snapshot: Mapping[Any, Any], nodes: NDArray[np.int64]) -> di
     is_kept = np.isin(states["state_rows"], nodes)
     state_rows = np.searchsorted(nodes, states["state_rows"][is_kept])
     columns: dict[str, Any] = {
-        name: pack({name: unpack_one(snapshot[name], form)[nodes]}) for name, form in SNAPSHOT_FORMS.items()
+        name: pack({name: unpack_one(snapshot[name], form)[nodes]}) for name, form in SNAPSHOT_ARRAYS.items()
     }
     columns["state"] = pack({"state_rows": state_rows, "state": states["state"][is_kept]})
     return {**snapshot, **columns, "size": len(nodes)}
@@ -199,8 +205,8 @@ def _copy_episodes(source: Connection, target: Connection, run_id: str, contents
         _copy_rows(source, target, "episodes", run_id)
         return
     table = Base.metadata.tables["episodes"]
-    is_kept = table.c.episode.in_(contents.chosen.get(run_id, ()))
-    trajectory = case((is_kept, table.c.trajectory), else_=literal(THINNED)).label("trajectory")
+    is_kept = table.c.episode.in_(contents.kept_episodes.get(run_id, ()))
+    trajectory = case((is_kept, table.c.trajectory), else_=literal(EMPTY_TRAJECTORY)).label("trajectory")
     columns = [trajectory if column.name == "trajectory" else column for column in table.columns]
     _copy_rows(source, target, "episodes", run_id, columns=columns)
 
@@ -230,16 +236,16 @@ def _copy_snapshot_samples(source: Connection, target: Connection, run_id: str, 
     snapshots, projections = Base.metadata.tables["snapshots"], Base.metadata.tables["projections"]
     keys = select(SnapshotRow.id, SnapshotRow.env_step).where(SnapshotRow.run_id == run_id)
     rows = source.execute(keys.order_by(SnapshotRow.env_step)).all()
-    first_episodes = contents.chosen.get(run_id, frozenset[int]())
-    for index in select_evenly_spaced([row.env_step for row in rows], contents.samples[run_id]):
+    first_episodes = contents.kept_episodes.get(run_id, frozenset[int]())
+    for index in select_evenly_spaced([row.env_step for row in rows], contents.sampled_snapshots[run_id]):
         snapshot_id = rows[index].id
         snapshot = source.execute(select(snapshots).where(SnapshotRow.id == snapshot_id)).mappings().one()
-        nodes = select_nodes(snapshot, contents.sample_nodes, first_episodes)
+        nodes = select_nodes(snapshot, contents.max_sample_nodes, first_episodes)
         sample = filter_snapshot(snapshot, nodes)
         _check_types(snapshots, sample)
         target.execute(insert(snapshots), sample)
         embeddings = select(projections).where(
-            projections.c.snapshot_id == snapshot_id, projections.c.method.startswith(EMBEDDING)
+            projections.c.snapshot_id == snapshot_id, projections.c.method.startswith(EMBEDDING_PREFIX)
         )
         for projection in source.execute(embeddings.order_by(projections.c.id)).mappings().all():
             coordinates = unpack_one(projection["coordinates"], "f2")[nodes]
@@ -272,7 +278,7 @@ def _copy_rows(
     """
     table = Base.metadata.tables[table_name]
     selected = columns or [column for column in table.columns if column.name != omit]
-    has_blob = any(isinstance(unguarded(column.type), LargeBinary) for column in table.columns)
+    has_blob = any(isinstance(get_inner_type(column.type), LargeBinary) for column in table.columns)
     batch_rows = _BLOB_BATCH_ROWS if has_blob else _BATCH_ROWS
     statement = select(*selected).where(table.c.run_id == run_id).order_by(*table.primary_key.columns)
     for batch in source.execution_options(yield_per=batch_rows).execute(statement).mappings().partitions():
@@ -290,7 +296,7 @@ def _check_types(table: Table, row: Mapping[Any, Any]) -> None:
     types = _python_types(table.name)
     for name, value in row.items():
         if value is not None and not isinstance(value, types[name]):
-            raise wrong_value(f"{table.name}.{name}", [value if isinstance(value, str | bytes) else repr(value)])
+            raise make_type_error(f"{table.name}.{name}", [value if isinstance(value, str | bytes) else repr(value)])
 
 
 @cache
@@ -299,7 +305,7 @@ def _python_types(table_name: str) -> dict[str, type | tuple[type, ...]]:
     accepted = {Integer: int, Double: (int, float), LargeBinary: bytes}
     return {
         column.name: next(
-            (types for sql_type, types in accepted.items() if isinstance(unguarded(column.type), sql_type)), object
+            (types for sql_type, types in accepted.items() if isinstance(get_inner_type(column.type), sql_type)), object
         )
         for column in Base.metadata.tables[table_name].columns
     }

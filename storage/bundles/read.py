@@ -34,7 +34,7 @@ from typing import IO, Any, Final
 from platformdirs import user_cache_path
 
 from emtc_core.errors import EmtcError, NewerDatabaseError, StorageError
-from emtc_core.install import how_to_upgrade
+from emtc_core.install import get_upgrade_command
 from storage.address import sqlite_address
 from storage.bundles.soundness import check_study
 from storage.engine import find_schema, open_database
@@ -106,7 +106,7 @@ def parse_manifest(content: bytes, name: str) -> Manifest:
         is_newer = facts["version"] > VERSION
         raise StorageError(
             f"{name} is a bundle of version {facts['version']}, and this program reads version {VERSION}.",
-            hint=f"Upgrade with: {how_to_upgrade()}" if is_newer else "Request the file again.",
+            hint=f"Upgrade with: {get_upgrade_command()}" if is_newer else "Request the file again.",
             reason="newer_version" if is_newer else "unknown_version",
             subject=facts["version"],
         )
@@ -133,7 +133,7 @@ def find_cache() -> Path:
     return user_cache_path("emtc-lab") / "bundles"
 
 
-def peek(place: Path) -> Manifest:
+def read_manifest(place: Path) -> Manifest:
     """Read the manifest of a bundle. Only its format is validated here, not the data of the bundle.
 
     Raises:
@@ -143,13 +143,13 @@ def peek(place: Path) -> Manifest:
         return _read_manifest(archive, place.name)
 
 
-def open_bundle(place: Path, *, cache: Path | None = None, is_ours: bool = False) -> tuple[Path, Manifest]:
+def open_bundle(place: Path, *, cache: Path | None = None, is_trusted: bool = False) -> tuple[Path, Manifest]:
     """Check a bundle and unpack it to a read-only database in the cache folder.
 
     Args:
         place: Path of the bundle.
         cache: The cache folder; the user's cache folder if None.
-        is_ours: The bundle is part of this program and is trusted like its code. Its checksum is compared, but its
+        is_trusted: The bundle is part of this program and is trusted like its code. Its checksum is compared, but its
             rows are not checked. It is not unpacked again if the cache has it with the current schema.
 
     Returns:
@@ -159,12 +159,12 @@ def open_bundle(place: Path, *, cache: Path | None = None, is_ours: bool = False
         StorageError: If the bundle is invalid. Then nothing of it remains in the cache folder.
     """
     folder = cache or find_cache()
-    if is_ours:
-        manifest = peek(place)
+    if is_trusted:
+        manifest = read_manifest(place)
         cached = _cached_path(folder, manifest)
         if cached.is_file() and find_schema(sqlite_address(cached))[0] == upgrade.SCHEMA_VERSION:
             return cached, manifest
-    with unpack_temporarily(place, cache=folder, is_ours=is_ours) as (study, manifest):
+    with unpack_temporarily(place, cache=folder, is_ours=is_trusted) as (study, manifest):
         study.chmod(_READ_ONLY_MODE)
         cached = _cached_path(folder, manifest)
         study.replace(cached)
@@ -333,7 +333,9 @@ def _prepare_database(study: Path, name: str, *, is_ours: bool) -> None:
             connection.execute("PRAGMA journal_mode=DELETE")
     except NewerDatabaseError as error:
         raise StorageError(
-            f"{name} comes from a newer version. Upgrade with: {how_to_upgrade()}", reason="newer_version", subject=name
+            f"{name} comes from a newer version. Upgrade with: {get_upgrade_command()}",
+            reason="newer_version",
+            subject=name,
         ) from error
     except (EmtcError, sqlite3.Error) as error:
         text = str(error).replace(str(study), STUDY)

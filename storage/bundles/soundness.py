@@ -16,13 +16,13 @@ from sqlalchemy.types import JSON, Boolean, Double, Integer, LargeBinary
 
 from emtc_core.config.resolve import describe_fields, flatten_tree
 from emtc_core.errors import StorageError
-from storage.column_types import longest, unguarded
+from storage.column_types import get_inner_type, get_max_length
 from storage.engine import Database
 from storage.guards import shorten
 from storage.maintenance.check_run import check_run
 from storage.models import Base, EpisodeRow, EvalEpisode, ProjectionRow, SnapshotRow
-from storage.queries.episodes import THINNED, read_arrays
-from storage.queries.memory import EMBEDDING, get_projection, get_snapshot
+from storage.queries.episodes import EMPTY_TRAJECTORY, unpack_trajectory
+from storage.queries.memory import EMBEDDING_PREFIX, get_projection, get_snapshot
 
 _FRACTION: Final = "BETWEEN 0 AND 1"
 _STEP_IN_RUN: Final = "env_step BETWEEN 0 AND (SELECT env_steps FROM runs WHERE runs.id = run_id)"
@@ -106,7 +106,7 @@ def _find_row(connection: Connection, table: Table, condition: str, column: str)
 
 def _value_rule(column: Column[object]) -> str:
     """Return the SQL condition for a valid value of a column: its storage class, range and length."""
-    sql_type, name = unguarded(column.type), f'"{column.name}"'
+    sql_type, name = get_inner_type(column.type), f'"{column.name}"'
     qualified_name = f"{column.table.name}.{column.name}"
     if isinstance(sql_type, Boolean):
         rule = f"typeof({name}) = 'integer' AND {name} IN (0, 1)"
@@ -122,7 +122,7 @@ def _value_rule(column: Column[object]) -> str:
         max_length = _MAX_JSON_LENGTHS.get(qualified_name, _MAX_TEXT_LENGTH)
         rule = f"typeof({name}) = 'text' AND length({name}) <= {max_length} AND json_valid({name})"
     else:
-        max_length = longest(qualified_name) or getattr(sql_type, "length", None) or _MAX_TEXT_LENGTH
+        max_length = get_max_length(qualified_name) or getattr(sql_type, "length", None) or _MAX_TEXT_LENGTH
         rule = f"typeof({name}) = 'text' AND length({name}) <= {max_length}"
     return f"{name} IS NULL OR ({rule})" if column.nullable else rule
 
@@ -169,9 +169,9 @@ def _list_blob_errors(db: Database, run_id: str) -> Iterator[str]:
         for table in (EpisodeRow, EvalEpisode):
             statement = select(table.episode, table.length, table.trajectory).where(table.run_id == run_id)
             for row in connection.execution_options(yield_per=_BLOB_BATCH_ROWS).execute(statement):
-                if table is EpisodeRow and row.trajectory == THINNED:
+                if table is EpisodeRow and row.trajectory == EMPTY_TRAJECTORY:
                     continue
-                if len(read_arrays(row.trajectory)["reward"]) != row.length:
+                if len(unpack_trajectory(row.trajectory)["reward"]) != row.length:
                     yield f"run {run_id}: episode {row.episode} and its trajectory have different lengths"
         snapshots = select(SnapshotRow.id).where(SnapshotRow.run_id == run_id)
         snapshot_ids = connection.execute(snapshots).scalars().all()
@@ -187,6 +187,6 @@ def _list_blob_errors(db: Database, run_id: str) -> Iterator[str]:
             yield f"snapshot {snapshot_id}: a node refers to an episode that does not exist"
     for projection in projections:
         coordinates = get_projection(db, projection.id).coordinates
-        is_layout = not projection.method.startswith(EMBEDDING)
+        is_layout = not projection.method.startswith(EMBEDDING_PREFIX)
         if len(coordinates) != projection.size or (is_layout and coordinates.shape[1] != 2):
             yield f"projection {projection.id} does not have two coordinates for every node"

@@ -22,9 +22,9 @@ from storage.address import sqlite_address
 from storage.bundles.bundle_cache import Bundle, clean_name
 from storage.bundles.contents import WHOLE, Contents, copy_runs, list_existing_runs
 from storage.bundles.read import ABOUT, FORMAT, MANIFEST, STUDY, VERSION, unpack_temporarily
-from storage.engine import Database, open_database, refuse_when_read_only
+from storage.engine import Database, check_not_read_only, open_database
 from storage.models import SCHEMA_VERSION, Base, Run
-from storage.private_files import replaced
+from storage.private_files import replace_atomically
 
 _MANIFEST_RUN_COLUMNS: Final = (
     *(Run.id, Run.name, Run.env, Run.map, Run.algo, Run.seed, Run.status, Run.env_steps, Run.sweep_id),
@@ -45,12 +45,12 @@ class WrittenBundle:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ImportPlan:
     """What an import would add to a database."""
 
     new: tuple[str, ...]
     """Ids of the runs that would be added."""
-    here: tuple[str, ...]
+    existing: tuple[str, ...]
     """Ids of the runs that the database already has. An import does not change them."""
     rows: dict[str, int]
     """Table → number of rows of the new runs."""
@@ -86,7 +86,7 @@ def write_bundle(
     Raises:
         StorageError: If there is no run, or the bundle cannot be written. No incomplete file remains.
     """
-    refuse_when_read_only("make a bundle")
+    check_not_read_only("make a bundle")
     if not run_ids:
         raise StorageError("A bundle must contain at least one run. List runs with: emtc runs", reason="no_runs")
     with tempfile.TemporaryDirectory(prefix="emtc-bundle-") as folder:
@@ -107,13 +107,16 @@ def write_bundle(
             "sweeps": sorted({run["sweep_id"] for run in runs if run["sweep_id"]}),
             "members": {STUDY: {"size": size, "sha256": sha256}},
         }
-        with replaced(place) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        with (
+            replace_atomically(place) as file,
+            zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive,
+        ):
             archive.writestr(MANIFEST, json.dumps(manifest, indent=1, ensure_ascii=False))
             archive.write(study, STUDY)
     return WrittenBundle(place, place.stat().st_size, size, len(runs))
 
 
-def plan_import(db: Database, bundle: Bundle) -> Plan:
+def plan_import(db: Database, bundle: Bundle) -> ImportPlan:
     """What would an import of an opened bundle add, and which of its runs does the database already have?"""
     source = open_database(bundle.url, read_only=True)
     try:
@@ -129,10 +132,10 @@ def plan_import(db: Database, bundle: Bundle) -> Plan:
                 rows[name] = bundle_connection.execute(count).scalar_one()
     finally:
         source.dispose()
-    return Plan(tuple(new), tuple(existing), rows)
+    return ImportPlan(tuple(new), tuple(existing), rows)
 
 
-def import_opened(db: Database, bundle: Bundle, run_ids: Sequence[str]) -> list[str]:
+def import_runs(db: Database, bundle: Bundle, run_ids: Sequence[str]) -> list[str]:
     """Import the given runs of an opened bundle.
 
     Args:
@@ -146,7 +149,7 @@ def import_opened(db: Database, bundle: Bundle, run_ids: Sequence[str]) -> list[
     Raises:
         StorageError: If the database already has one of the runs, or a row is invalid. Then no run is imported.
     """
-    refuse_when_read_only("import a bundle")
+    check_not_read_only("import a bundle")
     return _import_runs(db, bundle.study, bundle.name, run_ids)
 
 
@@ -164,7 +167,7 @@ def import_bundle(db: Database, place: Path, *, cache: Path | None = None) -> li
     Raises:
         StorageError: If the bundle is invalid, or the database already has one of its runs. Then no run is imported.
     """
-    refuse_when_read_only("import a bundle")
+    check_not_read_only("import a bundle")
     with unpack_temporarily(place, cache=cache) as (study, _):
         return _import_runs(db, study, place.name)
 

@@ -27,7 +27,7 @@ from storage.guards import check_identifier, hide_passwords, shorten
 from storage.models import Run
 from storage.private_files import find_folder
 
-VARIABLE: Final = "EMTC_FILES"
+FILES_VARIABLE: Final = "EMTC_FILES"
 _MAX_LENGTH: Final = 1000
 _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _INVALID_CHARACTERS: Final = re.compile(r"[\x00-\x20\x7f-\x9f\ud800-\udfff]")
@@ -58,17 +58,17 @@ class Place:
         return f"{self.recorded}/{run_id}" if self.remote else str(self.root / run_id)
 
 
-def configured() -> str | None:
+def get_configured_place() -> str | None:
     """Read EMTC_FILES in its normal form; None if it is not set.
 
     Raises:
         StorageError: If it is neither an absolute path of a folder nor a URL without secrets.
     """
-    text = os.environ.get(VARIABLE, "").strip()
+    text = os.environ.get(FILES_VARIABLE, "").strip()
     return _normalize(text) if text else None
 
 
-def place_of(db: Database, recorded: str | None) -> Place:
+def get_place(db: Database, recorded: str | None) -> Place:
     """Return the place that is recorded with a run.
 
     Args:
@@ -80,17 +80,17 @@ def place_of(db: Database, recorded: str | None) -> Place:
     """
     if recorded is None:
         return Place(None, files_root(db))
-    if reason := why_no_place(recorded):
+    if reason := explain_unusable_place(recorded):
         raise StorageError(reason, reason="other_place", subject=recorded)
     if _URL.match(recorded):
         return Place(recorded, files_root(db), Remote(recorded))
     return Place(recorded, _find_folder(recorded))
 
 
-def why_no_place(recorded: str) -> str | None:
+def explain_unusable_place(recorded: str) -> str | None:
     """Explain why a recorded place is not used on this machine; None if it is used. Nothing is opened."""
     try:
-        setting = configured()
+        setting = get_configured_place()
     except StorageError as error:
         return str(error)
     if recorded == setting:
@@ -104,14 +104,14 @@ def why_no_place(recorded: str) -> str | None:
             f"In the database, the files of this run are at {shorten(hide_passwords(recorded))}. EMTC Lab never "
             "records such a place: nothing there is read, written or deleted. See: emtc db check"
         )
-    state = f"{VARIABLE} is {setting}" if setting else f"{VARIABLE} is not set"
+    state = f"{FILES_VARIABLE} is {setting}" if setting else f"{FILES_VARIABLE} is not set"
     return (
         f"The checkpoints and the log of this run are at {recorded}, but on this machine {state}: nothing there is "
-        f"read, written or deleted. Set {VARIABLE}={recorded} on a machine that can access this place."
+        f"read, written or deleted. Set {FILES_VARIABLE}={recorded} on a machine that can access this place."
     )
 
 
-def run_place(db: Database, run_id: str) -> Place:
+def get_run_place(db: Database, run_id: str) -> Place:
     """Return the place of a run's files: the recorded one, or the configured one if the run has not started yet.
 
     Raises:
@@ -121,8 +121,8 @@ def run_place(db: Database, run_id: str) -> Place:
     with db.read() as connection:
         row = connection.execute(select(Run.files, Run.started_at).where(Run.id == run_id)).one_or_none()
     if row is None or row.started_at is None:
-        return place_of(db, configured())
-    return place_of(db, row.files)
+        return get_place(db, get_configured_place())
+    return get_place(db, row.files)
 
 
 def run_folder(db: Database, run_id: str) -> Path:
@@ -132,7 +132,7 @@ def run_folder(db: Database, run_id: str) -> Path:
         StorageError: If the id is not valid, the folder is or contains a link or a special file, or EMTC_FILES on this
             machine does not name the recorded place.
     """
-    return find_folder(run_place(db, run_id).root, check_identifier(run_id))
+    return find_folder(get_run_place(db, run_id).root, check_identifier(run_id))
 
 
 def local_folder(db: Database, run_id: str) -> Path:
@@ -173,7 +173,7 @@ def check_place() -> None:
     Raises:
         StorageError: If it cannot be written.
     """
-    setting = configured()
+    setting = get_configured_place()
     if setting is None or is_read_only():
         return
     checked = _check_results.get(setting)
@@ -185,14 +185,14 @@ def check_place() -> None:
 
 def describe_place(db: Database) -> str:
     """Describe where the checkpoints of the next run are stored; empty for the folder next to a SQLite file."""
-    setting = configured()
+    setting = get_configured_place()
     if setting is not None:
-        return f"Checkpoints and logs go to {setting}. Machines with the same {VARIABLE} can resume the run."
+        return f"Checkpoints and logs go to {setting}. Machines with the same {FILES_VARIABLE} can resume the run."
     if db.path is not None:
         return ""
     return (
         f"Checkpoints and logs stay on this machine, in {files_root(db)}, so other machines cannot resume the run. "
-        f"To change that, set {VARIABLE} to a folder or a URL that all machines can access."
+        f"To change that, set {FILES_VARIABLE} to a folder or a URL that all machines can access."
     )
 
 
@@ -204,9 +204,9 @@ def _normalize(text: str) -> str:
     """
     if len(text) > _MAX_LENGTH or _INVALID_CHARACTERS.search(text.replace(" ", "")):
         raise StorageError(
-            f"{VARIABLE} must be a folder or a URL, got {shorten(hide_passwords(text))}.",
+            f"{FILES_VARIABLE} must be a folder or a URL, got {shorten(hide_passwords(text))}.",
             reason="not_a_place",
-            subject=VARIABLE,
+            subject=FILES_VARIABLE,
         )
     if _URL.match(text):
         return _normalize_url(text)
@@ -214,15 +214,15 @@ def _normalize(text: str) -> str:
         folder = Path(text).expanduser()
     except RuntimeError as error:
         raise StorageError(
-            f"{VARIABLE} is {shorten(text)}, but there is no such user on this machine.",
+            f"{FILES_VARIABLE} is {shorten(text)}, but there is no such user on this machine.",
             reason="unknown_user",
-            subject=VARIABLE,
+            subject=FILES_VARIABLE,
         ) from error
     if not folder.is_absolute():
         raise StorageError(
-            f"{VARIABLE} must be an absolute path such as /shared/emtc, or a URL, got {shorten(text)}.",
+            f"{FILES_VARIABLE} must be an absolute path such as /shared/emtc, or a URL, got {shorten(text)}.",
             reason="not_absolute",
-            subject=VARIABLE,
+            subject=FILES_VARIABLE,
         )
     return os.path.normpath(folder)
 
@@ -233,21 +233,24 @@ def _normalize_url(text: str) -> str:
         has_password = parts.password is not None
     except ValueError as error:
         raise StorageError(
-            f"{VARIABLE} must be a folder or a URL, got {shorten(text)}.", reason="not_a_place", subject=VARIABLE
+            f"{FILES_VARIABLE} must be a folder or a URL, got {shorten(text)}.",
+            reason="not_a_place",
+            subject=FILES_VARIABLE,
         ) from error
     if has_password or (parts.username is not None and parts.scheme not in _SCHEMES_WITH_USER):
         raise StorageError(
-            f"{VARIABLE} must not contain a password or a key, because it is recorded with every run. Remove it from "
+            f"{FILES_VARIABLE} must not contain a password or a key, because it is recorded with every run. Remove "
+            f"it from "
             f"{parts.scheme}://…, and provide it as the tools of that service expect, for instance AWS_ACCESS_KEY_ID.",
             reason="password",
-            subject=VARIABLE,
+            subject=FILES_VARIABLE,
         )
     if "::" in text or parts.query or parts.fragment or not (parts.netloc or parts.path.strip("/")):
         raise StorageError(
-            f"{VARIABLE} must be a URL such as s3://bucket/folder or sftp://host/folder, without ?, # and ::, "
+            f"{FILES_VARIABLE} must be a URL such as s3://bucket/folder or sftp://host/folder, without ?, # and ::, "
             f"got {shorten(text)}.",
             reason="not_a_url",
-            subject=VARIABLE,
+            subject=FILES_VARIABLE,
         )
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"
 
@@ -257,7 +260,7 @@ def _find_folder(setting: str) -> Path:
     folder = Path(setting).resolve()
     if not folder.is_dir():
         raise StorageError(
-            f"{VARIABLE} is {setting}, which is not a folder on this machine. Create it or mount it.",
+            f"{FILES_VARIABLE} is {setting}, which is not a folder on this machine. Create it or mount it.",
             reason="not_found",
             subject=setting,
         )
@@ -276,6 +279,6 @@ def _test_writing(setting: str) -> StorageError | None:
         return StorageError(error.message, hint=error.hint, reason=error.reason, subject=error.subject)
     except OSError as error:
         cause = (error.strerror or str(error)).lower()
-        message = f"{VARIABLE} is {setting}, which cannot be written: {cause}."
+        message = f"{FILES_VARIABLE} is {setting}, which cannot be written: {cause}."
         return StorageError(message, hint="Choose another folder or a URL.", reason="not_writable", subject=setting)
     return None

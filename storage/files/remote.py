@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeVar, cast
 
 from emtc_core.errors import StorageError
-from emtc_core.install import how_to_install
+from emtc_core.install import get_install_command
 from storage.guards import hide_passwords
 
 TIMEOUT_S: Final = 20.0
@@ -114,7 +114,9 @@ class Remote:
             filesystem, root = import_module("fsspec.core").url_to_fs(self.url)
         except ImportError as error:
             scheme = self.url.partition("://")[0]
-            package = how_to_install("files") if scheme in ("s3", "s3a") else f"pip install {_PACKAGES.get(scheme)}"
+            package = (
+                get_install_command("files") if scheme in ("s3", "s3a") else f"pip install {_PACKAGES.get(scheme)}"
+            )
             advice = f" Install it with: {package}" if scheme in ("s3", "s3a", *_PACKAGES) else ""
             reason = str(error).rstrip(".") or "a package is missing"
             raise StorageError(
@@ -210,12 +212,12 @@ class RunFiles:
         """
         return [file for file in self.list_files() if _BEST_POLICY.fullmatch(file.name)]
 
-    def put(self, file: Path, *, may_enter: Callable[[], bool] = lambda: True) -> bool:
+    def upload(self, file: Path, *, may_replace: Callable[[], bool] = lambda: True) -> bool:
         """Upload a file: under a temporary name first, and renamed when all bytes have arrived.
 
         Args:
             file: A file on this machine.
-            may_enter: Called after the upload. If it returns False, the upload is deleted and nothing is replaced.
+            may_replace: Called after the upload. If it returns False, the upload is deleted and nothing is replaced.
 
         Returns:
             Whether the file has its name now.
@@ -236,7 +238,7 @@ class RunFiles:
                         size += len(block)
             if (uploaded := filesystem.info(temporary_path)["size"]) != size:
                 raise StorageError(f"{self.url} received {uploaded:,} of the {size:,} bytes of {file.name}.")
-            if not may_enter():
+            if not may_replace():
                 filesystem.rm_file(temporary_path)
                 return False
             filesystem.mv(temporary_path, self._path(file.name))
@@ -281,7 +283,7 @@ class RunFiles:
 
         return self.remote.call(read)
 
-    def look_into(self, found: RemoteFile, read: Callable[[BinaryIO], Result]) -> Result:
+    def read_blocks(self, found: RemoteFile, read: Callable[[BinaryIO], Result]) -> Result:
         """Call `read` with an open file, which downloads only the blocks that are read.
 
         Raises:
@@ -295,7 +297,7 @@ class RunFiles:
 
         return self.remote.call(open_and_read)
 
-    def fetch(self, name: str, to: Path) -> None:
+    def download(self, name: str, to: Path) -> None:
         """Download a file: under a temporary name first, and renamed when it is complete.
 
         Raises:

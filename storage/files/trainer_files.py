@@ -26,7 +26,7 @@ from storage.engine import Database, files_root, is_disk_full
 from storage.files.places import Place, local_folder
 from storage.files.remote import RunFiles
 from storage.guards import check_identifier, shorten
-from storage.private_files import FILE_MODE, append_private, find_folder, make_private_folder, read_tail
+from storage.private_files import FILE_MODE, find_folder, make_private_folder, open_private_append, read_tail
 
 LEASE: Final = "trainer.json"
 RESERVE: Final = "reserve"
@@ -63,7 +63,7 @@ def read_lease(files: RunFiles) -> bytes:
     return files.read_tail(LEASE, _MAX_LEASE_BYTES)
 
 
-def is_ours(files: RunFiles, folder: Path) -> bool:
+def is_own_lease(files: RunFiles, folder: Path) -> bool:
     """Whether the trainer that last wrote to a URL worked in this folder.
 
     Raises:
@@ -146,7 +146,7 @@ class StateFile:
         self._path.unlink(missing_ok=True)
 
 
-def stall_reason(db: Database, run_id: str) -> str | None:
+def read_stall_reason(db: Database, run_id: str) -> str | None:
     """Read why a run's recorder waits; None if it does not wait or its folder is not on this machine."""
     try:
         return StateFile(db, run_id).read()
@@ -161,7 +161,7 @@ def keep_reserve(db: Database) -> None:
         min_free_bytes = _MIN_FREE_RESERVES * RESERVE_BYTES
         if db.path is None or path.exists() or shutil.disk_usage(path.parent).free < min_free_bytes:
             return
-        with append_private(path) as file:
+        with open_private_append(path) as file:
             file.write(bytes(RESERVE_BYTES))
 
 

@@ -10,18 +10,18 @@ from typing import Final
 from sqlalchemy import select
 
 from emtc_core.errors import RunStateError, StorageError
-from storage.engine import BUSY_TIMEOUT_S, Database, read_safely, refuse_when_read_only
+from storage.engine import BUSY_TIMEOUT_S, Database, check_not_read_only, read_safely
 from storage.maintenance.sizes import file_sizes
 from storage.migrations.upgrade import copy_database
 from storage.models import Run
 from storage.runs.lifecycle import Event, allows
-from storage.runs.rows import RUN_COLUMNS, state_now
+from storage.runs.rows import RUN_COLUMNS, get_state
 
 _MAX_LISTED_RUNS: Final = 5
 
 
 @dataclass(frozen=True)
-class Vacuumed:
+class VacuumResult:
     """Size of the database before and after a vacuum [bytes]."""
 
     before: int
@@ -31,7 +31,7 @@ class Vacuumed:
         return f"{self.before / 1e6:,.1f} MB before, {self.after / 1e6:,.1f} MB after"
 
 
-def back_up_now(db: Database, place: Path | None = None) -> Path:
+def back_up_database(db: Database, place: Path | None = None) -> Path:
     """Copy a SQLite database while other processes write to it.
 
     Args:
@@ -44,7 +44,7 @@ def back_up_now(db: Database, place: Path | None = None) -> Path:
     Raises:
         StorageError: If the database is on a server, the copy cannot be written, or EMTC_READ_ONLY=1 is set.
     """
-    refuse_when_read_only("back up a database")
+    check_not_read_only("back up a database")
     if db.path is None:
         raise StorageError(
             "Only SQLite databases can be copied. For PostgreSQL use: pg_dump --format=custom", reason="server"
@@ -52,7 +52,7 @@ def back_up_now(db: Database, place: Path | None = None) -> Path:
     return copy_database(db.path, place)
 
 
-def vacuum(db: Database) -> Vacuumed:
+def vacuum(db: Database) -> VacuumResult:
     """Rewrite a database without its free pages. On PostgreSQL also update the statistics of the query planner.
 
     Raises:
@@ -60,10 +60,12 @@ def vacuum(db: Database) -> Vacuumed:
         StorageError: If the database was opened read-only, the disk has less free space than twice the database's
             size, or the database reports an error.
     """
-    refuse_when_read_only("vacuum a database")
+    check_not_read_only("vacuum a database")
     if db.writer is None:
         raise StorageError(
-            f"{db.shown} was opened read-only and cannot be vacuumed.", reason="opened_read_only", subject=db.shown
+            f"{db.safe_url} was opened read-only and cannot be vacuumed.",
+            reason="opened_read_only",
+            subject=db.safe_url,
         )
     if active := list_active_runs(db):
         listed = ", ".join(active[:_MAX_LISTED_RUNS]) + (" …" if len(active) > _MAX_LISTED_RUNS else "")
@@ -94,7 +96,7 @@ def vacuum(db: Database) -> Vacuumed:
             ) from error
     with db.read() as connection:
         after, _ = file_sizes(connection, db)
-    return Vacuumed(before, after)
+    return VacuumResult(before, after)
 
 
 def list_active_runs(db: Database) -> list[str]:
@@ -102,4 +104,4 @@ def list_active_runs(db: Database) -> list[str]:
     unfinished = select(*RUN_COLUMNS).where(Run.status.in_(("queued", "running", "paused")))
     with db.read() as connection:
         rows = connection.execute(unfinished.order_by(Run.id)).all()
-    return [row.id for row in rows if not allows(state_now(row), Event.DELETE)]
+    return [row.id for row in rows if not allows(get_state(row), Event.DELETE)]

@@ -14,17 +14,17 @@ from typing import Any, Final, Literal
 from sqlalchemy import Connection, LargeBinary, Table, inspect, text
 
 from emtc_core.errors import StorageError
-from emtc_core.install import how_to_upgrade
+from emtc_core.install import get_upgrade_command
 from storage.address import sqlite_address
 from storage.blobs import measure
-from storage.column_types import is_guarded, is_identifier, unguarded
-from storage.engine import files_root_of, open_unchecked, read_safely
-from storage.files.places import why_no_place
+from storage.column_types import get_inner_type, is_guarded, is_identifier
+from storage.engine import files_root_of, open_untrusted, read_safely
+from storage.files.places import explain_unusable_place
 from storage.guards import IDENTIFIER, hide_passwords, shorten
 from storage.migrations import upgrade
 from storage.models import Base
 from storage.private_files import find_special_files
-from storage.queries.episodes import MOST_TRAJECTORY_BYTES
+from storage.queries.episodes import MAX_TRAJECTORY_BYTES
 
 Kind = Literal["danger", "damage", "notice"]
 
@@ -65,7 +65,7 @@ class Report:
     findings: tuple[Finding, ...]
 
     @property
-    def is_sound(self) -> bool:
+    def is_valid(self) -> bool:
         """Whether the database can be opened: all findings are notices."""
         return all(finding.kind == "notice" for finding in self.findings)
 
@@ -80,7 +80,7 @@ def check_database(url: str, *, is_allowed: Callable[[str], bool]) -> Report:
     Raises:
         StorageError: If there is no database, it belongs to another program, or it cannot be read at all.
     """
-    engine, path = open_unchecked(url)
+    engine, path = open_untrusted(url)
     shown = hide_passwords(sqlite_address(path) if path else str(engine.url))
     try:
         with read_safely(engine) as connection:
@@ -136,7 +136,9 @@ def _check_schema_version(version: str | None) -> Iterator[Finding]:
     elif version < upgrade.SCHEMA_VERSION:
         yield Finding("notice", "schema", f"{version} is older than {upgrade.SCHEMA_VERSION}. Use: emtc db upgrade")
     elif version > upgrade.SCHEMA_VERSION:
-        yield Finding("damage", "schema", f"{version} is newer than this program. Upgrade with: {how_to_upgrade()}")
+        yield Finding(
+            "damage", "schema", f"{version} is newer than this program. Upgrade with: {get_upgrade_command()}"
+        )
 
 
 def _check_values(connection: Connection, is_allowed: Callable[[str], bool]) -> Iterator[Finding]:
@@ -146,7 +148,9 @@ def _check_values(connection: Connection, is_allowed: Callable[[str], bool]) -> 
         readers = {
             column.name: column.type.dialect_impl(connection.dialect).result_processor(connection.dialect, _FLOAT8_OID)
             for column in table.columns
-            if is_guarded(column) and column.name in existing and not isinstance(unguarded(column.type), LargeBinary)
+            if is_guarded(column)
+            and column.name in existing
+            and not isinstance(get_inner_type(column.type), LargeBinary)
         }
         if not readers:
             continue
@@ -159,7 +163,9 @@ def _check_values(connection: Connection, is_allowed: Callable[[str], bool]) -> 
                     what = f"its map {shorten(map)} is a module to import, which this machine does not allow."
                     yield Finding("danger", where, what)
             place = row.get("files") if table.name == "runs" else None
-            if isinstance(place, str) and (reason := why_no_place(place)):  # checked again whenever it is used
+            if isinstance(place, str) and (
+                reason := explain_unusable_place(place)
+            ):  # checked again whenever it is used
                 yield Finding("notice", where, reason)
 
 
@@ -204,7 +210,7 @@ def _list_module_maps(table_name: str, row: Mapping[Any, Any]) -> Iterator[str]:
 def _check_blobs(connection: Connection) -> Iterator[Finding]:
     """Check the header, frames and unpacked size of every blob, without unpacking it."""
     for table in _list_tables(connection):
-        blobs = [column.name for column in table.columns if isinstance(unguarded(column.type), LargeBinary)]
+        blobs = [column.name for column in table.columns if isinstance(get_inner_type(column.type), LargeBinary)]
         if not blobs:
             continue
         has_trajectories = table.name.endswith("episodes")
@@ -216,7 +222,7 @@ def _check_blobs(connection: Connection) -> Iterator[Finding]:
             for name in blobs:
                 blob = row[name] if isinstance(row[name], bytes) else b""
                 try:
-                    measure(blob, most_bytes=MOST_TRAJECTORY_BYTES) if has_trajectories else measure(blob)
+                    measure(blob, most_bytes=MAX_TRAJECTORY_BYTES) if has_trajectories else measure(blob)
                 except StorageError as error:
                     kind: Kind = "danger" if error.reason == "too_large" else "damage"
                     yield Finding(kind, where, f"{name}: {error}")

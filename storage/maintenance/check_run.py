@@ -11,7 +11,7 @@ from sqlalchemy import Connection, func, select
 
 from emtc_core.config.memory import GateConfig
 from emtc_core.errors import PluginError
-from emtc_core.gate.gate import Temperature, beta_of_miss
+from emtc_core.gate.gate import Temperature, get_miss_beta
 from emtc_core.gate.gate import delta_mem as consistency_error
 from emtc_core.gate.laws import GateContext, make_gate_law
 from emtc_core.rollout.episode import discounted_returns
@@ -19,7 +19,7 @@ from storage.blobs import unpack
 from storage.engine import Database
 from storage.frames import read_frame
 from storage.models import EpisodeRow, Run, SnapshotRow, Transition, TransitionSummary
-from storage.queries.episodes import THINNED
+from storage.queries.episodes import EMPTY_TRAJECTORY
 from storage.queries.memory import get_snapshot
 from storage.runs.rows import find_run, imported_label
 
@@ -113,7 +113,7 @@ def _check_equations(run_id: str, rows: pd.DataFrame, gate: GateConfig, *, gamma
         expected = make_gate_law(gate).coefficient(np.where(is_miss, 0.0, delta_mem), positive_tau, context)
     except PluginError:  # the plug-in is not installed: only the range of beta is known
         expected = np.clip(beta, 0.0, 1.0)
-    allowed_at_miss = [beta_of_miss(gate, is_empty=is_empty) for is_empty in (False, True)]
+    allowed_at_miss = [get_miss_beta(gate, is_empty=is_empty) for is_empty in (False, True)]
     error_at_miss = np.abs(beta[:, None] - allowed_at_miss).min(axis=1)
     beta_error = np.where(is_miss, error_at_miss, np.abs(beta - expected))
     for name, error in (("delta_mem", delta_mem_error), ("beta", beta_error)):
@@ -208,7 +208,7 @@ def _check_snapshot(db: Database, connection: Connection, run_id: str) -> Iterat
         episode, t, slot = int(snapshot.episode[row]), int(snapshot.t[row]), int(snapshot.slot[row])
         key = (EpisodeRow.run_id == run_id, EpisodeRow.episode == episode)
         blob = connection.execute(select(EpisodeRow.trajectory).where(*key)).scalar_one_or_none()
-        if blob == THINNED:
+        if blob == EMPTY_TRAJECTORY:
             continue
         slots = unpack(blob).get("slots") if blob is not None else None
         if slots is None or t >= len(slots) or slots[t] != slot:

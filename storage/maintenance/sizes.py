@@ -15,11 +15,10 @@ from sqlalchemy import ColumnElement, Connection, LargeBinary, exists, func, sel
 from sqlalchemy.orm import InstrumentedAttribute
 
 from emtc_core.errors import StorageError
-from storage.column_types import unguarded
+from storage.column_types import get_inner_type
 from storage.engine import Database, files_root
-from storage.files.places import place_of
+from storage.files.places import get_place
 from storage.models import (
-    AskedEvaluation,
     EpisodeRow,
     EvalEpisode,
     Evaluation,
@@ -27,6 +26,7 @@ from storage.models import (
     MetricRow,
     PolicyEvaluation,
     ProjectionRow,
+    RequestedEvaluationRow,
     Run,
     SnapshotRow,
     Transition,
@@ -41,7 +41,7 @@ _ROW_BYTES: Final = {
     MetricRow: 98,
     GateStats: 130,
     TransitionSummary: 110,
-    **dict.fromkeys((Evaluation, AskedEvaluation, PolicyEvaluation), 130),
+    **dict.fromkeys((Evaluation, RequestedEvaluationRow, PolicyEvaluation), 130),
 }
 _MAX_BYTES: Final = 1 << 50
 """Upper limit of an estimate, because a damaged database can contain any number of steps."""
@@ -96,7 +96,7 @@ class Sizes:
     """Why the files of some runs are not counted; empty if all are counted."""
 
 
-def measure(db: Database) -> Sizes:
+def measure_sizes(db: Database) -> Sizes:
     """Measure a database and the files of its runs, in the folder of the database and in the place of EMTC_FILES."""
     folder_sizes: dict[str, tuple[int, int]] = {}
     root = files_root(db)
@@ -114,7 +114,7 @@ def measure(db: Database) -> Sizes:
         if name not in run_ids and not name.startswith("sweep-")
     )
     return Sizes(
-        shown=db.shown,
+        shown=db.safe_url,
         database=database,
         reusable=reusable,
         disk_free=shutil.disk_usage(db.path.parent).free if db.path else None,
@@ -143,7 +143,9 @@ def file_sizes(connection: Connection, db: Database) -> tuple[int, int]:
 def snapshot_size(connection: Connection) -> ColumnElement[int]:
     """Return an SQL expression for the size of all blobs of a snapshot [bytes]."""
     columns = SnapshotRow.__table__.columns
-    sizes = [blob_size(connection, column) for column in columns if isinstance(unguarded(column.type), LargeBinary)]
+    sizes = [
+        blob_size(connection, column) for column in columns if isinstance(get_inner_type(column.type), LargeBinary)
+    ]
     return sum(sizes[1:], sizes[0])
 
 
@@ -164,7 +166,7 @@ def _measure_placed_files(db: Database, connection: Connection) -> tuple[dict[st
     for recorded in dict.fromkeys(row.files for row in rows):
         run_ids = [row.id for row in rows if row.files == recorded]
         try:
-            place = place_of(db, recorded)
+            place = get_place(db, recorded)
             if place.remote is None:
                 sizes |= {run_id: measure_folder(find_folder(place.root, run_id)) for run_id in run_ids}
                 continue

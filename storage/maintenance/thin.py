@@ -11,15 +11,15 @@ from typing import Final
 from sqlalchemy import Connection, delete, func, select, update
 
 from storage.engine import Database
-from storage.files.places import run_folder, run_place
+from storage.files.places import get_run_place, run_folder
 from storage.files.trainer_files import check_lease, with_reserve
 from storage.maintenance.sizes import TRANSITION_BYTES, blob_size, snapshot_size
 from storage.models import EpisodeRow, ProjectionRow, SnapshotRow, Transition
-from storage.private_files import is_checkpoint, list_own_files
-from storage.queries.episodes import THINNED
+from storage.private_files import is_checkpoint, list_trainer_files
+from storage.queries.episodes import EMPTY_TRAJECTORY
 from storage.runs import lifecycle
 from storage.runs.lifecycle import Event
-from storage.runs.rows import find_run, locked_row, state_now
+from storage.runs.rows import find_run, get_locked_row, get_state
 
 _BATCH_STEPS: Final = 100_000
 _BATCH_EPISODES: Final = 500
@@ -36,13 +36,13 @@ class Thinning:
     """Keep the last snapshot and every n-th before it; 1 keeps all."""
 
     @property
-    def is_nothing(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether nothing is removed."""
         return self == Thinning()
 
 
 @dataclass(frozen=True)
-class Gone:
+class RemovedData:
     """Numbers of removed objects, and their estimated size."""
 
     trajectories: int = 0
@@ -51,8 +51,8 @@ class Gone:
     checkpoints: int = 0
     size_bytes: int = 0
 
-    def __add__(self, other: "Gone") -> "Gone":
-        return Gone(*(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))
+    def __add__(self, other: "RemovedData") -> "RemovedData":
+        return RemovedData(*(a + b for a, b in zip(vars(self).values(), vars(other).values(), strict=True)))
 
     def __str__(self) -> str:
         counts = (
@@ -67,7 +67,7 @@ class Gone:
         return f"{', '.join(parts)} (about {size})" if parts else "nothing"
 
 
-def count_thinning(db: Database, run_id: str, what: Thinning) -> Gone:
+def count_thinning(db: Database, run_id: str, what: Thinning) -> RemovedData:
     """Count what `thin_run` would remove from a run.
 
     Args:
@@ -79,17 +79,17 @@ def count_thinning(db: Database, run_id: str, what: Thinning) -> Gone:
         RunNotFoundError: If there is no such run.
         RunStateError: If the run is active.
     """
-    lifecycle.check(run_id, state_now(find_run(db, run_id)), Event.THIN)
+    lifecycle.check_allowed(run_id, get_state(find_run(db, run_id)), Event.THIN)
     with db.read() as connection:
-        total = Gone()
+        total = RemovedData()
         if what.trajectories:
             size = blob_size(connection, EpisodeRow.trajectory)
-            sums = select(func.count(), func.sum(size)).where(EpisodeRow.run_id == run_id, size > len(THINNED))
+            sums = select(func.count(), func.sum(size)).where(EpisodeRow.run_id == run_id, size > len(EMPTY_TRAJECTORY))
             n, n_bytes = connection.execute(sums).one()
-            total += Gone(trajectories=n, size_bytes=int(n_bytes or 0))
+            total += RemovedData(trajectories=n, size_bytes=int(n_bytes or 0))
         if what.transitions:
             n = connection.execute(select(func.count()).where(Transition.run_id == run_id)).scalar_one()
-            total += Gone(transitions=n, size_bytes=n * TRANSITION_BYTES)
+            total += RemovedData(transitions=n, size_bytes=n * TRANSITION_BYTES)
         for snapshot_id in _list_thinned_snapshots(connection, run_id, what.snapshots_every):
             projection_size = blob_size(connection, ProjectionRow.coordinates)
             sizes = (
@@ -97,14 +97,14 @@ def count_thinning(db: Database, run_id: str, what: Thinning) -> Gone:
                 select(func.sum(projection_size)).where(ProjectionRow.snapshot_id == snapshot_id),
             )
             n_bytes = sum(int(connection.execute(size).scalar() or 0) for size in sizes)
-            total += Gone(snapshots=1, size_bytes=n_bytes)
+            total += RemovedData(snapshots=1, size_bytes=n_bytes)
     if what.checkpoints:
         sizes = [size for size, _ in _list_checkpoints(db, run_id)]
-        total += Gone(checkpoints=len(sizes), size_bytes=sum(sizes))
+        total += RemovedData(checkpoints=len(sizes), size_bytes=sum(sizes))
     return total
 
 
-def thin_run(db: Database, run_id: str, what: Thinning) -> Gone:
+def thin_run(db: Database, run_id: str, what: Thinning) -> RemovedData:
     """Remove data from a run. After an interruption, a second call with the same arguments completes it.
 
     The file of a SQLite database keeps its size: new rows reuse the space, or a vacuum returns it to the disk.
@@ -148,9 +148,9 @@ def _delete_rows(db: Database, run_id: str, what: Thinning) -> None:
         with db.transaction() as connection:
             _check_may_thin(connection, run_id)
             is_in_batch = EpisodeRow.episode.between(first, first + _BATCH_EPISODES - 1)
-            is_whole = blob_size(connection, EpisodeRow.trajectory) > len(THINNED)
+            is_whole = blob_size(connection, EpisodeRow.trajectory) > len(EMPTY_TRAJECTORY)
             thinned = update(EpisodeRow).where(EpisodeRow.run_id == run_id, is_in_batch, is_whole)
-            connection.execute(thinned.values(trajectory=THINNED))
+            connection.execute(thinned.values(trajectory=EMPTY_TRAJECTORY))
     # in ascending order: queries read the sums instead of the transitions as soon as the first transition is missing
     for first in range(first_step or 0, (last_step or -1) + 1, _BATCH_STEPS):
         with db.transaction() as connection:
@@ -161,10 +161,10 @@ def _delete_rows(db: Database, run_id: str, what: Thinning) -> None:
 
 def _list_checkpoints(db: Database, run_id: str) -> list[tuple[int, Callable[[], None]]]:
     """List a run's checkpoints in its folder and at its URL: the size of each, and a function that deletes it."""
-    place = run_place(db, run_id)
+    place = get_run_place(db, run_id)
     check_lease(db, place, run_id)
     remote = place.files_of(run_id)
-    local_files = [path for path in list_own_files(run_folder(db, run_id)) if is_checkpoint(path.name)]
+    local_files = [path for path in list_trainer_files(run_folder(db, run_id)) if is_checkpoint(path.name)]
     remote_files = [file for file in remote.list_files() if is_checkpoint(file.name)] if remote else []
     return [
         *((path.lstat().st_size, partial(path.unlink, missing_ok=True)) for path in local_files),
@@ -174,7 +174,7 @@ def _list_checkpoints(db: Database, run_id: str) -> list[tuple[int, Callable[[],
 
 def _check_may_thin(connection: Connection, run_id: str) -> None:
     """Lock the run until the end of the transaction, and check that it is not active."""
-    lifecycle.check(run_id, state_now(locked_row(connection, run_id)), Event.THIN)
+    lifecycle.check_allowed(run_id, get_state(get_locked_row(connection, run_id)), Event.THIN)
 
 
 def _list_thinned_snapshots(connection: Connection, run_id: str, every: int) -> list[int]:

@@ -19,7 +19,7 @@ import psutil
 from sqlalchemy import URL, Connection, create_engine, inspect, text
 
 from emtc_core.errors import NewerDatabaseError, StorageError
-from emtc_core.install import how_to_upgrade
+from emtc_core.install import get_upgrade_command
 from storage import address
 from storage.models import SCHEMA_VERSION, Base
 from storage.private_files import FILE_MODE
@@ -49,7 +49,7 @@ def is_current(connection: Connection, url: str) -> bool:
     if version > SCHEMA_VERSION:
         raise NewerDatabaseError(
             f"{url} was written by a newer version of EMTC Lab (schema {version}; this version supports schemas up to "
-            f"{SCHEMA_VERSION}). Upgrade with: {how_to_upgrade()}",
+            f"{SCHEMA_VERSION}). Upgrade with: {get_upgrade_command()}",
             reason="newer_version",
             subject=version,
         )
@@ -101,7 +101,7 @@ def list_triggers_and_views(connection: Connection) -> list[str]:
     return [f"the {kind} {name!s}" for kind, name in rows if kind == "trigger" or name in Base.metadata.tables]
 
 
-def to_head(connection: Connection, url: str) -> None:
+def upgrade_to_head(connection: Connection, url: str) -> None:
     """Run the missing migrations. The caller's transaction makes sure that all or none are applied.
 
     If several processes open an old database, one runs the migrations and the others wait and then have nothing to do:
@@ -167,7 +167,7 @@ def list_schema_differences(connection: Connection, version: str) -> list[str]:
     return differences
 
 
-def back_up(path: Path, version: str | None) -> Path:
+def back_up_before_upgrade(path: Path, version: str | None) -> Path:
     """Copy a database before its upgrade, to `NAME.schema-VERSION.db` in the same folder. Earlier copies are kept.
 
     Args:

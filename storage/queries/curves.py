@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import ColumnElement, exists, func, or_, select
 
-from emtc_core.metrics import METRICS, OPEN_GROUPS, in_order
+from emtc_core.metrics import METRICS, OPEN_GROUPS, sort_metrics
 from storage.engine import Database
 from storage.frames import Statement, empty_frame, in_parts, join_frames, read_frame
 from storage.models import EpisodeRow, Evaluation, MetricRow, PolicyEvaluation
@@ -30,7 +30,7 @@ def evaluations(db: Database, run_id: str, after: int = 0) -> pd.DataFrame:
         return read_frame(connection, statement.order_by(Evaluation.env_step))
 
 
-def metric(db: Database, run_id: str, names: Sequence[str], after: int = 0, points: int = 2000) -> pd.DataFrame:
+def metric_points(db: Database, run_id: str, names: Sequence[str], after: int = 0, points: int = 2000) -> pd.DataFrame:
     """What are the values of some metrics? A long curve is reduced to the minimum and maximum of each interval.
 
     Args:
@@ -169,7 +169,7 @@ def metric_curves(db: Database, run_ids: Sequence[str], name: str, stretch: int 
     return _read_in_parts(db, run_ids, select_rows)
 
 
-def shared_metrics(db: Database, run_ids: Sequence[str]) -> list[str]:
+def list_logged_metrics(db: Database, run_ids: Sequence[str]) -> list[str]:
     """Which metrics did at least one of these runs log? In the order of the registry.
 
     Each registered name is one lookup in an index. The names of the open groups, which the registry does not list, are
@@ -183,7 +183,7 @@ def shared_metrics(db: Database, run_ids: Sequence[str]) -> list[str]:
         in_open_groups = or_(*(_is_in_group(group, connection.dialect.name) for group in OPEN_GROUPS))
         names = select(MetricRow.name).distinct().where(MetricRow.run_id.in_(ids), in_open_groups)
         open_names = connection.execute(names).scalars().all()
-    return in_order([*open_names, *(name for name, is_logged in zip(METRICS, logged, strict=True) if is_logged)])
+    return sort_metrics([*open_names, *(name for name, is_logged in zip(METRICS, logged, strict=True) if is_logged)])
 
 
 def _is_in_group(group: str, dialect: str) -> ColumnElement[bool]:

@@ -19,26 +19,26 @@ import pandas as pd
 from numpy.typing import NDArray
 from sqlalchemy import Boolean, and_, exists, func, literal, not_, or_, select, type_coerce
 
-from emtc_core.errors import ConfigError, LeftOutError, StorageError
+from emtc_core.errors import ConfigError, DataRemovedError, StorageError
 from storage.blobs import EMPTY, unpack_as
 from storage.engine import Database
 from storage.frames import read_frame
-from storage.guards import damaged
+from storage.guards import make_damage_error
 from storage.models import EpisodeRow, EvalEpisode, Run, Transition
 from storage.queries.search_terms import Sql, Term, compare_number, is_whole, split_search
 
 Floats = NDArray[np.float64]
 Order = Literal["episode", "-episode", "episode_return", "-episode_return", "length", "-length"]
-MOST_TRAJECTORY_BYTES = 256 << 20
+MAX_TRAJECTORY_BYTES = 256 << 20
 """Maximum size of an unpacked trajectory [bytes]. A long episode of a large environment needs 1 % of it."""
-THINNED = EMPTY
+EMPTY_TRAJECTORY = EMPTY
 """Value of the column `trajectory` after thinning has deleted its arrays: a blob without arrays."""
 OUTLINE = (
     *(EpisodeRow.episode, EpisodeRow.first_env_step, EpisodeRow.length),
     *(EpisodeRow.episode_return, EpisodeRow.won, EpisodeRow.epsilon, EpisodeRow.closed),
 )
 """The columns of a training episode in a list."""
-ENOUGH = 0.5
+MIN_RETURN_SPREAD = 0.5
 """Two episodes from one node are preferred if their returns differ by this fraction of the run's range of returns."""
 
 _ARRAYS = {"state": "f2", "action": "i2", "reward": "f1", "slots": "i1"}
@@ -46,7 +46,7 @@ _ARRAYS = {"state": "f2", "action": "i2", "reward": "f1", "slots": "i1"}
 _EPISODES_PER_READ = 200
 _MAX_REPLAYABLE = 200
 _OUTCOMES = {"won": True, "lost": False}
-_HAS_TRAJECTORY = func.length(EpisodeRow.trajectory) > len(THINNED)
+_HAS_TRAJECTORY = func.length(EpisodeRow.trajectory) > len(EMPTY_TRAJECTORY)
 _EpisodeStart = tuple[int, float, int | None]
 """Episode number, return, and the memory node of the first state."""
 
@@ -100,18 +100,18 @@ def get_trajectory(db: Database, run_id: str, episode: int) -> Trajectory:
         if row is None:
             raise StorageError(f"Run {run_id} has no episode {episode}.", reason="not_found", subject=episode)
         if not isinstance(row.first_env_step, int) or not isinstance(row.length, int):
-            raise damaged("episodes", (row.first_env_step, row.length), "two whole numbers")
+            raise make_damage_error("episodes", (row.first_env_step, row.length), "two whole numbers")
         in_episode = Transition.env_step.between(row.first_env_step, row.first_env_step + row.length - 1)
         statement = gate_values.where(Transition.run_id == run_id, in_episode).order_by(Transition.env_step)
         steps = connection.execute(statement).all()
-    if row.trajectory == THINNED:
-        raise LeftOutError(
+    if row.trajectory == EMPTY_TRAJECTORY:
+        raise DataRemovedError(
             f"The trajectory of episode {episode} of run {run_id} was thinned away, or left out of a bundle. Its "
             "outcome and the run's curves are still stored. Look at an evaluation episode instead.",
             reason="removed",
             subject=episode,
         )
-    arrays = read_arrays(row.trajectory)
+    arrays = unpack_trajectory(row.trajectory)
     outcome = (run_id, episode, row.first_env_step, row.won, row.episode_return)
     if not steps and row.length == len(arrays["reward"]):  # thinning has deleted the transitions
         return Trajectory(*outcome, **arrays)
@@ -161,14 +161,14 @@ def iter_trajectories(db: Database, run_id: str, episodes: Iterable[int]) -> Ite
             rows = {row.episode: row for row in connection.execute(statement)}
         for episode in chunk:
             row = rows.get(episode)
-            if row is None or row.trajectory == THINNED:
+            if row is None or row.trajectory == EMPTY_TRAJECTORY:
                 raise StorageError(
                     f"The states of episode {episode} of run {run_id} are not stored. Choose another run.",
                     reason="not_found",
                     subject=episode,
                 )
             outcome = (run_id, episode, row.first_env_step, row.won, row.episode_return)
-            yield Trajectory(*outcome, **read_arrays(row.trajectory))
+            yield Trajectory(*outcome, **unpack_trajectory(row.trajectory))
 
 
 def get_playback(db: Database, run_id: str, env_step: int, episode: int) -> Trajectory:
@@ -187,7 +187,7 @@ def get_playback(db: Database, run_id: str, env_step: int, episode: int) -> Traj
             reason="not_found",
             subject=episode,
         )
-    return Trajectory(run_id, episode, env_step, row.won, row.episode_return, **read_arrays(row.trajectory))
+    return Trajectory(run_id, episode, env_step, row.won, row.episode_return, **unpack_trajectory(row.trajectory))
 
 
 def list_episodes(db: Database, run_id: str, order_by: Order = "-episode", limit: int = 200) -> pd.DataFrame:
@@ -203,7 +203,7 @@ def list_episodes(db: Database, run_id: str, order_by: Order = "-episode", limit
         return read_frame(connection, statement.order_by(order, EpisodeRow.episode).limit(limit))
 
 
-def read_arrays(blob: bytes) -> dict[str, Any]:
+def unpack_trajectory(blob: bytes) -> dict[str, Any]:
     """Unpack a trajectory of T transitions.
 
     Returns:
@@ -212,7 +212,7 @@ def read_arrays(blob: bytes) -> dict[str, Any]:
     Raises:
         StorageError: If the blob is damaged, or the lengths of its arrays do not match.
     """
-    arrays = unpack_as(blob, _ARRAYS, optional=frozenset({"slots"}), most_bytes=MOST_TRAJECTORY_BYTES)
+    arrays = unpack_as(blob, _ARRAYS, optional=frozenset({"slots"}), most_bytes=MAX_TRAJECTORY_BYTES)
     n_steps = len(arrays["reward"])
     lengths = {"state": n_steps + 1, "action": n_steps, "slots": n_steps + 1}
     if any(name in arrays and len(arrays[name]) != length for name, length in lengths.items()):
@@ -235,7 +235,8 @@ class Extremes:
 def find_extremes(db: Database, run_id: str) -> Extremes | None:
     """Which replayable training episodes have the highest and the lowest return, from the same start if possible?
 
-    Two episodes that began in the same memory node are preferred if their returns differ by at least `ENOUGH` times
+    Two episodes that began in the same memory node are preferred if their returns differ by at least
+    `MIN_RETURN_SPREAD` times
     the run's range of returns. Among equal returns the newest episode is used. Returns None if all episodes have the
     same return. Answered from the primary keys of episodes and transitions.
     """
@@ -265,7 +266,7 @@ def find_extremes(db: Database, run_id: str) -> Extremes | None:
         return None
     pairs = [_find_best_and_worst(group) for group in by_node.values()]
     high, low = max(pairs, key=lambda pair: pair[0][1] - pair[1][1], default=(best, best))
-    if high[1] - low[1] >= ENOUGH * spread:
+    if high[1] - low[1] >= MIN_RETURN_SPREAD * spread:
         return Extremes(high[0], low[0], high[2])
     return Extremes(best[0], worst[0], None)
 
@@ -328,7 +329,7 @@ def find_episodes(
     )
 
 
-def find_kept(db: Database, run_id: str, among: Sequence[int] | None = None) -> list[int]:
+def find_replayable_episodes(db: Database, run_id: str, among: Sequence[int] | None = None) -> list[int]:
     """Which training episodes, or which of `among`, can be replayed? The newest 200, newest first.
 
     The trajectories of the others were deleted by thinning or are not part of the bundle.
@@ -341,7 +342,7 @@ def find_kept(db: Database, run_id: str, among: Sequence[int] | None = None) -> 
         return [int(episode) for episode in connection.execute(newest).scalars()]
 
 
-def runs_with_states(db: Database) -> list[str]:
+def list_replayable_runs(db: Database) -> list[str]:
     """Which runs have at least one training episode that can be replayed? Newest first."""
     has_episode = exists().where(EpisodeRow.run_id == Run.id, _HAS_TRAJECTORY)
     with db.read() as connection:

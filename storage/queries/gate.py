@@ -152,7 +152,9 @@ def _select_from_summary(run_id: str, first: int, last: int, points: int) -> Sta
     )
 
 
-def gate_parts(db: Database, run_ids: Sequence[str], parts: int = 10, *, from_first_win: bool = False) -> pd.DataFrame:
+def compute_gate_by_run_part(
+    db: Database, run_ids: Sequence[str], parts: int = 10, *, from_first_win: bool = False
+) -> pd.DataFrame:
     """What did the gate compute for the new transitions in each part of a run?
 
     A run is cut into parts of equal numbers of blocks of 1,000 env steps.
@@ -196,7 +198,7 @@ def gate_parts(db: Database, run_ids: Sequence[str], parts: int = 10, *, from_fi
         return read_frame(connection, statement)
 
 
-def removed_after_first_win(db: Database, run_ids: Sequence[str]) -> dict[str, float]:
+def compute_removed_after_first_win(db: Database, run_ids: Sequence[str]) -> dict[str, float]:
     """Which fraction of the incentive did the gate remove, on average over the reports from the first win on?
 
     Returns:
@@ -226,7 +228,7 @@ def _first_win() -> Select[str, int, int]:
     )
 
 
-def closed_by_outcome(db: Database, run_ids: Sequence[str]) -> pd.DataFrame:
+def count_closed_by_outcome(db: Database, run_ids: Sequence[str]) -> pd.DataFrame:
     """How many transitions of won and of lost training episodes did the gate close, from the first win on?
 
     Returns:
@@ -274,7 +276,7 @@ def name_gate(removed: float | None) -> Literal["active", "idle"] | None:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class GateVerdict:
     """State of a run's gate and of its incentive, computed from the reports of the run."""
 
     gate: GateState | None
@@ -285,17 +287,21 @@ class Verdict:
 
 def gate_states(db: Database, run_ids: Sequence[str]) -> dict[str, GateState]:
     """What are the states of these runs' gates? Without runs that have no gate."""
-    return {run_id: verdict.gate for run_id, verdict in verdicts(db, run_ids).items() if verdict.gate is not None}
+    return {
+        run_id: verdict.gate for run_id, verdict in list_gate_verdicts(db, run_ids).items() if verdict.gate is not None
+    }
 
 
 def idle_incentives(db: Database, run_ids: Sequence[str]) -> dict[str, str]:
     """Which of these runs have no incentive because no success was recorded yet? Run id → reason."""
-    return {run_id: verdict.idle for run_id, verdict in verdicts(db, run_ids).items() if verdict.idle is not None}
+    return {
+        run_id: verdict.idle for run_id, verdict in list_gate_verdicts(db, run_ids).items() if verdict.idle is not None
+    }
 
 
-def verdicts(db: Database, run_ids: Sequence[str]) -> dict[str, Verdict]:
+def list_gate_verdicts(db: Database, run_ids: Sequence[str]) -> dict[str, GateVerdict]:
     """What do the gates and incentives of these runs do? Answered from the index `ix_metrics_curve`."""
-    result: dict[str, Verdict] = {}
+    result: dict[str, GateVerdict] = {}
     for part in in_parts(run_ids, _RUNS_PER_STATEMENT):
         in_part = (MetricRow.run_id.in_(part), MetricRow.name.in_(_METRICS), MetricRow.value.is_not(None))
         means = select(MetricRow.run_id, MetricRow.name, func.avg(MetricRow.value)).where(*in_part)
@@ -309,11 +315,11 @@ def verdicts(db: Database, run_ids: Sequence[str]) -> dict[str, Verdict]:
     return result
 
 
-def _make_verdict(values: Mapping[str, float], config: Mapping[str, Any], *, ended: bool) -> Verdict:
+def _make_verdict(values: Mapping[str, float], config: Mapping[str, Any], *, ended: bool) -> GateVerdict:
     has_gate = "gate/beta_new" in values  # every run with a gate reports it from its first episodes on
     gate = _make_gate_state(values, config, ended=ended) if has_gate else None
     idle = _explain_no_success(values, config, ended=ended) if values.get("incentive/rho") == 0 else None
-    return Verdict(gate, idle)
+    return GateVerdict(gate, idle)
 
 
 def _make_gate_state(values: Mapping[str, float], config: Mapping[str, Any], *, ended: bool) -> GateState:

@@ -18,7 +18,7 @@ from storage.frames import Statement, read_frame
 from storage.models import EpisodeRow, ProjectionRow, SnapshotRow
 from storage.queries.episodes import Trajectory, get_trajectory
 
-SNAPSHOT_FORMS = {
+SNAPSHOT_ARRAYS = {
     **dict.fromkeys(("slot", "n_call", "n_xi", "t", "idx_next", "episode"), "i1"),
     **dict.fromkeys(("H", "reward", "delta_mem", "beta"), "f1"),
     "embedding": "f2",
@@ -27,7 +27,7 @@ SNAPSHOT_FORMS = {
 """Column of a snapshot → kind and number of dimensions of its array, as `blobs.unpack_one` takes them."""
 EMBED_DIM = 4
 """Dimensions of the embedding in a snapshot."""
-EMBEDDING = "embed-"
+EMBEDDING_PREFIX = "embed-"
 """Prefix of the method of a projection whose coordinates are the embedding of a newly fitted embedder."""
 _START = "start"
 """Parameter of a projection: the earlier projection that was used to initialize the layout."""
@@ -86,7 +86,7 @@ class Nodes:
 
 
 @dataclass(frozen=True)
-class PointDetail:
+class NodeDetail:
     """One node of a snapshot and the training episode of its stored state."""
 
     snapshot_id: int
@@ -147,7 +147,7 @@ def get_snapshot(db: Database, snapshot_id: int) -> Snapshot:
             select(EpisodeRow.episode, EpisodeRow.first_env_step).where(EpisodeRow.run_id == row.run_id)
         ).all()
     columns: dict[str, NDArray[Any]] = {
-        name: unpack_one(row._mapping[name], form) for name, form in SNAPSHOT_FORMS.items()
+        name: unpack_one(row._mapping[name], form) for name, form in SNAPSHOT_ARRAYS.items()
     }
     states = unpack_as(row.state, {"state_rows": "i1", "state": "f2"})
     state_rows = states["state_rows"]
@@ -177,7 +177,7 @@ def get_nodes(db: Database, snapshot_id: int) -> Nodes:
         row = connection.execute(statement).one_or_none()
     if row is None:
         raise StorageError(f"There is no snapshot {snapshot_id}.", reason="not_found", subject=snapshot_id)
-    columns: dict[str, NDArray[Any]] = {name: unpack_one(row._mapping[name], SNAPSHOT_FORMS[name]) for name in names}
+    columns: dict[str, NDArray[Any]] = {name: unpack_one(row._mapping[name], SNAPSHOT_ARRAYS[name]) for name in names}
     if len({len(column) for column in columns.values()}) > 1 or columns["embedding"].shape[1] != EMBED_DIM:
         raise StorageError(f"Snapshot {snapshot_id} is damaged: its columns are not of one length.")
     return Nodes(snapshot_id, **columns)
@@ -205,7 +205,7 @@ def _compute_age(
     return np.where(is_stored, env_step - (first_steps[row, 1] - 1 + t), np.nan).astype(np.float32)
 
 
-def get_node(db: Database, snapshot: Snapshot, slot: int) -> PointDetail:
+def get_node(db: Database, snapshot: Snapshot, slot: int) -> NodeDetail:
     """What is in this node of a snapshot, and from which training episode is its state?
 
     Raises:
@@ -218,7 +218,7 @@ def get_node(db: Database, snapshot: Snapshot, slot: int) -> PointDetail:
     trajectory = get_trajectory(db, snapshot.run_id, episode)
     if not 0 <= t < len(trajectory.state):
         raise StorageError(f"Slot {slot} of snapshot {snapshot.id} has a step that its episode does not have.")
-    return PointDetail(
+    return NodeDetail(
         snapshot_id=snapshot.id,
         run_id=snapshot.run_id,
         env_step=snapshot.env_step,
@@ -259,7 +259,9 @@ def get_projection(db: Database, projection_id: int) -> Projection:
 
 def find_embedding(db: Database, snapshot_id: int, kind: str, *, seed: int) -> Projection | None:
     """What is the newest embedding of this snapshot by a newly fitted embedder of this type? Coordinates [M, X]."""
-    return _find(db, _select_by_method(snapshot_id, f"{EMBEDDING}{kind}"), lambda row: row.params.get("seed") == seed)
+    return _find(
+        db, _select_by_method(snapshot_id, f"{EMBEDDING_PREFIX}{kind}"), lambda row: row.params.get("seed") == seed
+    )
 
 
 def find_earlier_projection(

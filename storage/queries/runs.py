@@ -15,7 +15,7 @@ from sqlalchemy import Connection, SQLColumnExpression, String, and_, case, cast
 from sqlalchemy.types import Double
 
 from emtc_core.errors import ConfigError
-from storage.column_types import unguarded
+from storage.column_types import get_inner_type
 from storage.engine import Database
 from storage.frames import Field, Statement, in_parts, make_frame, read_frame
 from storage.models import Resume, Run
@@ -31,7 +31,10 @@ Shelf = Literal["open", "drawn", "hidden", "archived", "all"]
 """`open`: not archived. `drawn`: neither archived nor hidden. `hidden`: hidden but not archived."""
 
 _LONG_OR_SECRET = ("launch_token", "versions", "config", "owner_token", "files")
-LISTED: Final = (*(column for column in Run.__table__.columns if column.name not in _LONG_OR_SECRET), STOP_ASKED_AT)
+LISTED_COLUMNS: Final = (
+    *(column for column in Run.__table__.columns if column.name not in _LONG_OR_SECRET),
+    STOP_ASKED_AT,
+)
 """The columns of `runs` that `read_listed` needs: all but the long ones and the tokens."""
 _NOT_RETURNED = ("pid", "pid_created_at", "host", "claimed_at", "stop_asked_at", "gate_removed")
 """Columns of LISTED from which `_DERIVED` is computed, and which are then removed."""
@@ -51,7 +54,7 @@ def list_runs(db: Database, limit: int | None = 200) -> pd.DataFrame:
         process: id, name, env, map, algo, seed, status (live: may be `lost`), …; then gate (`active`, `idle` or None),
         state (a finer status, see `lifecycle.State`) and stall (why the recorder waits).
     """
-    statement = select(*LISTED).order_by(Run.created_at.desc(), Run.id).limit(limit)
+    statement = select(*LISTED_COLUMNS).order_by(Run.created_at.desc(), Run.id).limit(limit)
     with db.read() as connection:
         return read_listed(db, connection, statement)
 
@@ -63,7 +66,7 @@ def read_listed(db: Database, connection: Connection, statement: Statement) -> p
 
 def _make_frame(statement: Statement, rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
     columns = [column for column in statement.selected_columns if column.name not in _NOT_RETURNED]
-    fields = [Field(column.name, unguarded(column.type)) for column in columns]
+    fields = [Field(column.name, get_inner_type(column.type)) for column in columns]
     return make_frame([*fields, *(Field(name, String()) for name in _DERIVED)], [tuple(row.values()) for row in rows])
 
 
@@ -151,7 +154,7 @@ class RunPage:
 
 
 @dataclass(frozen=True)
-class Choices:
+class FilterOptions:
     """The values that the filters of a list of runs offer."""
 
     statuses: dict[str, int]
@@ -239,7 +242,7 @@ def run_names(
         return {row.id: row.name for row in connection.execute(names)}, total
 
 
-def names_of(db: Database, prefixes: Sequence[str]) -> dict[str, str]:
+def find_run_names(db: Database, prefixes: Sequence[str]) -> dict[str, str]:
     """What are the names of the runs whose ids start with one of these prefixes? Id → name, newest first.
 
     Archived runs are included. A prefix that is a complete id matches only that run.
@@ -258,7 +261,7 @@ def names_of(db: Database, prefixes: Sequence[str]) -> dict[str, str]:
     return {run_id: runs[run_id].name for run_id in newest}
 
 
-def list_choices(db: Database, shelf: Shelf = "open") -> Choices:
+def list_filter_options(db: Database, shelf: Shelf = "open") -> FilterOptions:
     """Which values can the runs of a shelf be filtered by?"""
     with db.read() as connection:
         context = _make_context(db, connection)
@@ -273,7 +276,7 @@ def list_choices(db: Database, shelf: Shelf = "open") -> Choices:
     for row in rows:
         statuses[row.status] += row[-1]
     envs, maps, algos, presets = (sorted({str(row[column]) for row in rows} - {""}) for column in range(1, 5))
-    return Choices(dict(statuses), envs, maps, algos, presets, [str(tag) for tag in tag_list])
+    return FilterOptions(dict(statuses), envs, maps, algos, presets, [str(tag) for tag in tag_list])
 
 
 def _make_context(db: Database, connection: Connection) -> SearchContext:
@@ -371,7 +374,7 @@ def _parse_plugins(text: object) -> dict[str, dict[str, str]] | None:
 
 def _page_columns(context: SearchContext) -> Statement:
     preset = SEARCH_KEYS["preset"].make_sql(context).label("preset")
-    return select(*LISTED, preset, context.text_of("plugins").label("plugins"))
+    return select(*LISTED_COLUMNS, preset, context.text_of("plugins").label("plugins"))
 
 
 def _read_page(

@@ -43,7 +43,7 @@ from storage.queries.gate import ACTIVE_SHARE
 Sign = Literal["=", "!=", "<", "<=", ">", ">="]
 Sql = ColumnElement[Any]
 
-MOST_TERMS = 50
+MAX_TERMS = 50
 """Maximum number of terms in one search."""
 ORDER_OPERATORS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "<": operator.lt,
@@ -179,8 +179,8 @@ def split_search(text: str) -> list[Term]:
         ConfigError: If there are more than MOST_TERMS terms, or a comparison is invalid.
     """
     pieces = [piece.rstrip(",") for piece in _TERM_TEXT.findall(text) if piece.strip('",')]
-    if len(pieces) > MOST_TERMS:
-        raise ConfigError(f"must have at most {MOST_TERMS} terms, has {len(pieces):,}", key="search")
+    if len(pieces) > MAX_TERMS:
+        raise ConfigError(f"must have at most {MAX_TERMS} terms, has {len(pieces):,}", key="search")
     return [parse_comparison(piece) or Term(piece.replace('"', "")) for piece in pieces]
 
 
@@ -305,7 +305,7 @@ def _compare_setting(term: Term, context: SearchContext) -> Sql:
 
     `_matches_value` applies the same rules to a Python value.
     """
-    from emtc_core.config.resolve import value_before
+    from emtc_core.config.resolve import find_value_before
 
     kind, text, number = context.setting(term.key)
     expected = term.value.lower()
@@ -318,7 +318,7 @@ def _compare_setting(term: Term, context: SearchContext) -> Sql:
     else:  # PostgreSQL returns booleans as the texts true and false, so this branch compares them, too
         condition = _lower(text) == expected
     condition = func.coalesce(condition, literal(False))
-    earlier = value_before(term.key)
+    earlier = find_value_before(term.key)
     if earlier is None or not _matches_value(earlier.value, term):
         return condition
     return or_(

@@ -14,9 +14,9 @@ from sqlalchemy import Column, Table, func, select, true, tuple_
 from sqlalchemy.types import Boolean, Double, Integer, LargeBinary
 
 from emtc_core.errors import ConfigError, StorageError
-from storage.column_types import unguarded
+from storage.column_types import get_inner_type
 from storage.engine import Database
-from storage.frames import Field, make_frame, wrong_value
+from storage.frames import Field, make_frame, make_type_error
 from storage.models import Base, EpisodeRow, Evaluation, GateStats, MetricRow, Run, Transition
 from storage.queries.gate import has_transitions
 
@@ -70,11 +70,11 @@ class Part:
             try:
                 arrays.append(arrow.array(values, field.type))
             except (arrow.ArrowException, OverflowError, TypeError) as error:
-                raise wrong_value(field.name, values) from error
+                raise make_type_error(field.name, values) from error
         return arrow.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def choose_fields(table: TableName, columns: Sequence[str] | None = None) -> tuple[Field, ...]:
+def select_fields(table: TableName, columns: Sequence[str] | None = None) -> tuple[Field, ...]:
     """Return the fields of some columns of a raw table; None returns all but binary columns.
 
     Raises:
@@ -82,13 +82,13 @@ def choose_fields(table: TableName, columns: Sequence[str] | None = None) -> tup
     """
     by_name = {column.name: column for column in _get_table(table).columns}
     if columns is None:
-        selected = [column for column in by_name.values() if not isinstance(unguarded(column.type), LargeBinary)]
+        selected = [column for column in by_name.values() if not isinstance(get_inner_type(column.type), LargeBinary)]
     else:
         unknown = next((name for name in columns if name not in by_name), None)
         if unknown is not None or not columns:
             raise ConfigError(f"is not a column of {table}, which has {', '.join(by_name)}", key=unknown or "columns")
         selected = [by_name[name] for name in dict.fromkeys(columns)]
-    return tuple(Field(column.name, unguarded(column.type), bool(column.nullable)) for column in selected)
+    return tuple(Field(column.name, get_inner_type(column.type), bool(column.nullable)) for column in selected)
 
 
 def read_parts(
@@ -123,7 +123,7 @@ def read_parts(
         raise ConfigError("must be >= 1", key="rows", value=rows)
     if since < 0:
         raise ConfigError("must be >= 0", key="since", value=since)
-    fields = choose_fields(table, columns)
+    fields = select_fields(table, columns)
     if any(isinstance(field.kind, LargeBinary) for field in fields):
         rows = min(rows, _PART_BYTES // _BLOB_BYTES)
     end = _last_step(db, table, run_id)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from emtc_core.metrics import CLOSED_BELOW
 from emtc_core.recorder import (
-    AskedRecord,
+    AnswerRecord,
     EpisodeRecord,
     EvaluationRecord,
     GateStatsRecord,
@@ -24,13 +24,13 @@ from emtc_core.recorder import (
     SnapshotRecord,
 )
 from storage.blobs import pack
-from storage.models import PLAYBACKS_AT_MOST, first_playback
-from storage.runs.rows import summarize
+from storage.models import MAX_PLAYBACKS, get_first_playback
+from storage.runs.rows import sum_by_bucket
 
 Rows = list[tuple[Any, ...]]
 MetricsRecord = tuple[int, Mapping[str, float]]
 """Environment step, and metric → value."""
-Record = EpisodeRecord | MetricsRecord | EvaluationRecord | AskedRecord | GateStatsRecord | SnapshotRecord
+Record = EpisodeRecord | MetricsRecord | EvaluationRecord | AnswerRecord | GateStatsRecord | SnapshotRecord
 
 _SNAPSHOT_COLUMNS: Final = (
     *("slot", "embedding", "H", "xi", "n_call", "n_xi", "t", "reward", "idx_next", "episode", "delta_mem", "beta"),
@@ -92,10 +92,10 @@ def make_batch(run_id: str, records: Sequence[Record]) -> Batch:
             batch.rows["evaluations"].append((*_make_evaluation_row(run_id, record), *robust_result))
             batch.last_evaluation = (record.win_rate, record.return_mean)
             _add_playbacks(batch, run_id, record, first_number=0)
-        elif isinstance(record, AskedRecord):  # not part of the curve: the last evaluation does not change
+        elif isinstance(record, AnswerRecord):  # not part of the curve: the last evaluation does not change
             row = (record.number, *_make_evaluation_row(run_id, record.evaluation), record.again_of)
             batch.rows["asked_evaluations"].append(row)
-            _add_playbacks(batch, run_id, record.evaluation, first_number=first_playback(record.number))
+            _add_playbacks(batch, run_id, record.evaluation, first_number=get_first_playback(record.number))
         elif isinstance(record, GateStatsRecord):
             delta_mem = (record.delta_mem_mean, *record.delta_mem_quantiles)
             beta = (record.beta_mean, *record.beta_quantiles)
@@ -111,7 +111,7 @@ def estimate_bytes(record: Record) -> int:
     """Estimate the memory that a queued record needs [bytes]."""
     if isinstance(record, tuple):
         return 200 * len(record[1])
-    if isinstance(record, AskedRecord):
+    if isinstance(record, AnswerRecord):
         return estimate_bytes(record.evaluation)
     if isinstance(record, EvaluationRecord):
         return 200 + sum(playback.state.nbytes + playback.action.nbytes for playback in record.playbacks)
@@ -148,7 +148,7 @@ def _add_episodes(batch: Batch, run_id: str, episodes: Sequence[EpisodeRecord]) 
         *(Column(values.astype(np.int64), values < 0) for values in (slots, next_slots)),
     )
     batch.transitions = Columns(columns, n)
-    batch.rows["transition_summary"] += [(run_id, *row) for row in summarize(first, delta_mem, beta, tau)]
+    batch.rows["transition_summary"] += [(run_id, *row) for row in sum_by_bucket(first, delta_mem, beta, tau)]
     batch.env_steps = first + n - 1
 
 
@@ -193,7 +193,7 @@ def _make_evaluation_row(run_id: str, record: EvaluationRecord) -> tuple[Any, ..
 
 def _add_playbacks(batch: Batch, run_id: str, record: EvaluationRecord, *, first_number: int) -> None:
     """Add the recorded episodes of an evaluation, numbered from `first_number`."""
-    for number, playback in enumerate(record.playbacks[:PLAYBACKS_AT_MOST], first_number):
+    for number, playback in enumerate(record.playbacks[:MAX_PLAYBACKS], first_number):
         outcome = (len(playback.reward), _nan_to_none(playback.episode_return), bool(playback.won))
         row = (run_id, record.env_step, number, *outcome, _pack_trajectory(playback))
         batch.rows["eval_episodes"].append(row)

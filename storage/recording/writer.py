@@ -14,7 +14,7 @@ from typing import Final
 
 from emtc_core.errors import EmtcError, StorageError
 from emtc_core.metrics import is_known
-from emtc_core.recorder import AskedRecord, EpisodeRecord, EvaluationRecord, GateStatsRecord, SnapshotRecord
+from emtc_core.recorder import AnswerRecord, EpisodeRecord, EvaluationRecord, GateStatsRecord, SnapshotRecord
 from storage.engine import Database
 from storage.files.trainer_files import StateFile
 from storage.recording.batch import Batch, Record, estimate_bytes, make_batch
@@ -82,13 +82,13 @@ class DatabaseRecorder:
         """Why the database cannot be written at the moment; None if it can."""
         return self._blocked
 
-    def supersede(self, env_step: int, *, checkpoint: str, passed_over: Sequence[str] = ()) -> None:
+    def supersede(self, env_step: int, *, checkpoint: str, skipped_checkpoints: Sequence[str] = ()) -> None:
         """Remove all rows after `env_step`, at which the trainer resumes, and record how many were removed.
 
         Args:
             env_step: Step of the loaded checkpoint.
             checkpoint: File name of the loaded checkpoint.
-            passed_over: Why newer checkpoints were not used, one text per checkpoint.
+            skipped_checkpoints: Why newer checkpoints were not used, one text per checkpoint.
 
         Raises:
             RunStateError: If the run has not reached this step, the step is inside an episode, or another process owns
@@ -97,7 +97,7 @@ class DatabaseRecorder:
 
         def rewind() -> None:
             db, run_id, token = self._db, self._run_id, self._token
-            rewind_run(db, run_id, env_step, token=token, checkpoint=checkpoint, passed_over=passed_over)
+            rewind_run(db, run_id, env_step, token=token, checkpoint=checkpoint, passed_over=skipped_checkpoints)
 
         retry_transient(self._db, rewind)
         self._next_env_step = env_step + 1
@@ -131,7 +131,7 @@ class DatabaseRecorder:
         """Queue an evaluation with its recorded episodes."""
         self._put(record)
 
-    def record_asked(self, record: AskedRecord) -> None:
+    def record_answer(self, record: AnswerRecord) -> None:
         """Queue an evaluation that a user requested, with its recorded episodes."""
         self._put(record)
 
@@ -275,7 +275,7 @@ class DatabaseRecorder:
                     self._changed.wait_for(lambda: self._is_abandoned, pause_s)
                 pause_s = min(2 * pause_s, _MAX_RETRY_S)
             else:
-                self._outage.over()
+                self._outage.recovered()
                 self._set_blocked(None)
                 return True
         return False

@@ -14,11 +14,11 @@ from sqlalchemy import Connection, insert, select, update
 from emtc_core.errors import RunStateError, StorageError
 from storage import clock
 from storage.engine import Database
-from storage.guards import LONGEST_NAME
+from storage.guards import MAX_NAME_LENGTH
 from storage.models import PolicyEvaluation, Run
 from storage.runs import lifecycle
-from storage.runs.lifecycle import Event, Owner, State, check_token, taken_over
-from storage.runs.rows import forget_commands, locked_row, refuse_imported, state_now
+from storage.runs.lifecycle import Event, Owner, State, check_token, make_ownership_error
+from storage.runs.rows import acknowledge_pending_commands, check_not_imported, get_locked_row, get_state
 
 if TYPE_CHECKING:  # the recorder loads numpy, which commands that change the row of a run do not need
     from emtc_core.recorder import EvaluationRecord
@@ -93,12 +93,12 @@ def claim_start(db: Database, run_id: str, owner: Owner) -> None:
         RunStateError: If it was imported, or a trainer cannot start in its state.
     """
     with db.transaction() as connection:
-        row = locked_row(connection, run_id)
-        refuse_imported(row, "be resumed")
-        state = state_now(row)
-        lifecycle.check(run_id, state, Event.CLAIM)
+        row = get_locked_row(connection, run_id)
+        check_not_imported(row, "be resumed")
+        state = get_state(row)
+        lifecycle.check_allowed(run_id, state, Event.CLAIM)
         if state != State.CREATED:
-            forget_commands(connection, [run_id])
+            acknowledge_pending_commands(connection, [run_id])
         values = {"status": "queued", "ended_at": None, "error": None, "archived_at": None, **owner.columns()}
         connection.execute(update(Run).where(Run.id == run_id).values(**values))
 
@@ -134,13 +134,13 @@ def start_run(
     """
     now = clock.now()
     with db.transaction() as connection:
-        row = locked_row(connection, run_id)
+        row = get_locked_row(connection, run_id)
         if token is not None and row.owner_token != token:
-            raise taken_over(row)
+            raise make_ownership_error(row)
         if row.status != "queued" or (token is None and (row.pid, row.host) != (pid, host)):
-            lifecycle.check(run_id, state_now(row), Event.CLAIM)
+            lifecycle.check_allowed(run_id, get_state(row), Event.CLAIM)
         if row.status != "queued":
-            forget_commands(connection, [run_id])
+            acknowledge_pending_commands(connection, [run_id])
         values = {"status": "running", "pid": pid, "pid_created_at": pid_created_at, "host": host}
         values |= {"device": device or row.device, "owner_token": token, "claimed_at": row.claimed_at or now}
         values |= {"started_at": row.started_at or now, "ended_at": None, "heartbeat_at": now, "error": None}
@@ -168,12 +168,12 @@ def finish_run(
     """
     now = clock.now()
     with db.transaction() as connection:
-        row = locked_row(connection, run_id)
+        row = get_locked_row(connection, run_id)
         if token is not None or row.pid is not None:
             check_token(row, token)
         state = lifecycle.refine(row, row.status)  # the caller is the owner, so the heartbeat does not matter
         leaves_queue = state == State.CREATED and status == "stopped"
-        lifecycle.check(run_id, state, Event.LEAVE_QUEUE if leaves_queue else _END_EVENTS[status])
+        lifecycle.check_allowed(run_id, state, Event.LEAVE_QUEUE if leaves_queue else _END_EVENTS[status])
         values = {"status": status, "error": error, "ended_at": now, "heartbeat_at": now}
         connection.execute(update(Run).where(Run.id == run_id).values(**values))
 
@@ -186,7 +186,7 @@ def update_versions(db: Database, run_id: str, versions: Mapping[str, Any], *, t
         RunStateError: If another process owns the run.
     """
     with db.transaction() as connection:
-        check_token(locked_row(connection, run_id), token)
+        check_token(get_locked_row(connection, run_id), token)
         connection.execute(update(Run).where(Run.id == run_id).values(versions=dict(versions)))
 
 
@@ -209,10 +209,10 @@ def start_again(db: Database, run_id: str, *, versions: Mapping[str, Any], owner
         RunStateError: If the parent was imported or has a trainer.
     """
     with db.transaction() as connection:
-        row = locked_row(connection, run_id)
-        refuse_imported(row, "be trained again")
-        if (state := state_now(row)) != State.FINISHED:
-            lifecycle.check(run_id, state, Event.CLAIM)
+        row = get_locked_row(connection, run_id)
+        check_not_imported(row, "be trained again")
+        if (state := get_state(row)) != State.FINISHED:
+            lifecycle.check_allowed(run_id, state, Event.CLAIM)
         values: dict[str, Any] = {
             **new_run_values(connection, row.config, row.name),
             "target_steps": row.target_steps,
@@ -237,7 +237,7 @@ def new_run_values(connection: Connection, config: Mapping[str, Any], name: str 
     algo, seed = config.get("algo", ""), int(config.get("seed", 0))
     return {
         "id": _new_id(connection),
-        "name": (name or f"{algo} {map_name} seed {seed}")[:LONGEST_NAME],
+        "name": (name or f"{algo} {map_name} seed {seed}")[:MAX_NAME_LENGTH],
         "env": str(env_name),
         "map": str(map_name),
         "algo": str(algo),
@@ -293,6 +293,6 @@ def add_policy_evaluation(
         "settings": dict(settings),
     }
     with db.transaction() as connection:
-        locked_row(connection, run_id)
+        get_locked_row(connection, run_id)
         new = insert(PolicyEvaluation).values(values).returning(PolicyEvaluation.id)
         return connection.execute(new).scalar_one()

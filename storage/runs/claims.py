@@ -32,7 +32,7 @@ from storage.runs.lifecycle import (
     is_start_overdue,
     live_status,
 )
-from storage.runs.rows import RunRow, find_run, forget_commands, locked_row
+from storage.runs.rows import RunRow, acknowledge_pending_commands, find_run, get_locked_row
 
 NO_LIMIT = 1_000_000
 """Value of `jobs` without a limit."""
@@ -78,13 +78,13 @@ class _SilenceTimer:
 _SILENCE = _SilenceTimer()
 
 
-def is_watching() -> bool:
+def has_pending_lost_run() -> bool:
     """Return whether a run of another machine seems lost and can be claimed soon."""
     return _SILENCE.has_pending()
 
 
-def begin_watch(db: Database, run_ids: Iterable[str]) -> None:
-    """Start the waiting time of `watch_elsewhere` for several runs at once, so that the times do not add up."""
+def start_remote_watch(db: Database, run_ids: Iterable[str]) -> None:
+    """Start the waiting time of `wait_for_remote_heartbeat` for several runs at once; the times do not add up."""
     for run_id in run_ids:
         with suppress(RunNotFoundError):
             row = find_run(db, run_id)
@@ -92,7 +92,7 @@ def begin_watch(db: Database, run_ids: Iterable[str]) -> None:
                 _SILENCE.observe(row)
 
 
-def watch_elsewhere(db: Database, run_id: str) -> None:
+def wait_for_remote_heartbeat(db: Database, run_id: str) -> None:
     """Wait for a heartbeat of another machine's run that seems lost, before a user resumes or deletes it.
 
     In a SQLite file, heartbeats have the time of the other machine, and the local clock may be ahead of it. On
@@ -147,7 +147,7 @@ def claim_run(
     *,
     jobs: int,
     has_trainer: Callable[[str], bool] = lambda run_id: False,
-    leave: Collection[str] = (),
+    excluded_ids: Collection[str] = (),
 ) -> Claim | None:
     """Claim the next queued or lost run of a sweep, if fewer than `jobs` of its runs are in training.
 
@@ -158,7 +158,7 @@ def claim_run(
         jobs: Maximum number of runs of the sweep in training, over all schedulers.
         has_trainer: Returns whether this machine has a trainer of a run. It may exist although the claiming process
             ended before it recorded the trainer.
-        leave: Ids of runs that must not be claimed.
+        excluded_ids: Ids of runs that must not be claimed.
 
     Returns:
         The claim, or None if the sweep was stopped, `jobs` runs are in training, or no run can be claimed.
@@ -174,10 +174,10 @@ def claim_run(
         free, n_active = _split_free_and_active(rows, has_trainer)
         if n_active >= jobs:
             return None
-        return _claim_first(connection, [row for row in free if row.id not in leave], worker)
+        return _claim_first(connection, [row for row in free if row.id not in excluded_ids], worker)
 
 
-def count_work(
+def count_claimable_and_active(
     db: Database, sweep_id: str, *, has_trainer: Callable[[str], bool] = lambda run_id: False
 ) -> tuple[int, int]:
     """Count the runs of a sweep that can be claimed now, and the runs in training.
@@ -192,12 +192,12 @@ def count_work(
     return len(free), n_active
 
 
-def claim_any(
+def claim_next_run(
     db: Database,
     worker: Worker,
     *,
     has_trainer: Callable[[str], bool] = lambda run_id: False,
-    leave: Collection[str] = (),
+    excluded_ids: Collection[str] = (),
 ) -> Claim | None:
     """Claim the next run of any active sweep that is queued or lost, or of the runs without a sweep that are queued.
 
@@ -208,7 +208,7 @@ def claim_any(
         db: An open database.
         worker: The process that claims.
         has_trainer: As in `claim_run`.
-        leave: Ids of runs that must not be claimed.
+        excluded_ids: Ids of runs that must not be claimed.
 
     Returns:
         The claim, or None if no run can be claimed.
@@ -218,19 +218,19 @@ def claim_any(
     runs = select(*_COLUMNS).outerjoin(SweepRow, SweepRow.id == Run.sweep_id)
     with db.read() as connection:
         rows = connection.execute(runs.where(or_(in_sweep, alone)).order_by(Run.created_at, Run.id)).all()
-    free = [row for row in rows if row.id not in leave and _is_free(row, has_trainer)]
+    free = [row for row in rows if row.id not in excluded_ids and _is_free(row, has_trainer)]
     for sweep_id in dict.fromkeys(row.sweep_id for row in free):
         if sweep_id is None:
             with db.transaction() as connection:
                 claim = _claim_first(connection, [row for row in free if row.sweep_id is None], worker)
         else:
-            claim = claim_run(db, sweep_id, worker, jobs=NO_LIMIT, has_trainer=has_trainer, leave=leave)
+            claim = claim_run(db, sweep_id, worker, jobs=NO_LIMIT, has_trainer=has_trainer, excluded_ids=excluded_ids)
         if claim is not None:
             return claim
     return None
 
 
-def give_back(
+def return_to_queue(
     db: Database, run_id: str, *, token: str, claim: Claim | None = None
 ) -> Literal["queued", "stopped"] | None:
     """Return a run to the queue because the machine is needed for something else. Only its owner can do this.
@@ -254,11 +254,11 @@ def give_back(
     with db.transaction() as connection:
         sweep_id = connection.execute(select(Run.sweep_id).where(Run.id == run_id)).scalar_one_or_none()
         sweep = find_sweep_locked(connection, sweep_id) if sweep_id else None  # lock the sweep before the run
-        row = locked_row(connection, run_id)
+        row = get_locked_row(connection, run_id)
         check_token(row, token)
         state = lifecycle.refine(row, row.status)
         stops = state in (State.STOPPING, State.PAUSED) or (sweep is not None and sweep.status == "stopped")
-        lifecycle.check(run_id, state, Event.STOP if stops else Event.GIVE_BACK)
+        lifecycle.check_allowed(run_id, state, Event.STOP if stops else Event.RETURN_TO_QUEUE)
         if row.status == "queued" and claim is None:
             return None
         if stops:
@@ -266,7 +266,7 @@ def give_back(
             error = reason if state == State.PAUSED else None
             values = {"status": "stopped", "ended_at": clock.now(), "error": error}
         else:
-            forget_commands(connection, [run_id])
+            acknowledge_pending_commands(connection, [run_id])
             values = ownerless()
             if claim is not None and row.status == "queued":
                 values["host"] = claim.host
@@ -354,7 +354,7 @@ def _claim_first(connection: Connection, rows: Sequence[Any], worker: Worker) ->
         ):
             continue
         if row.status != "queued":  # commands to the trainer that has ended are obsolete
-            forget_commands(connection, [row.id])
+            acknowledge_pending_commands(connection, [row.id])
         owner = Owner(worker.pid, worker.pid_created_at, worker.host, secrets.token_hex(8))
         connection.execute(update(Run).where(Run.id == row.id).values(status="queued", **owner.columns()))
         return Claim(row.id, resume=row.started_at is not None, token=owner.token, host=row.host)

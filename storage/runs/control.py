@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any, Literal, cast, get_args
 from sqlalchemy import ColumnElement, insert, select, update
 
 from emtc_core.control import Command, Question, QuestionKind
-from emtc_core.errors import RunStateError, StorageError, UnheardError
+from emtc_core.errors import CommandTimeoutError, RunStateError, StorageError
 from storage import clock
 from storage.engine import Database
 from storage.frames import read_frame
-from storage.models import AskedEvaluation, CommandRow, EpisodeRow, Run, first_playback
+from storage.models import CommandRow, EpisodeRow, RequestedEvaluationRow, Run, get_first_playback
 from storage.retry import Outage
 from storage.runs.changes import finish_run
-from storage.runs.lifecycle import ANSWERS, HEARTBEAT_S, State
+from storage.runs.lifecycle import ANSWERING_STATES, HEARTBEAT_S, State
 from storage.runs.rows import RunRow, find_run
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ Stage = Literal["waiting", "playing", "answered", "unanswered"]
 """
 
 
-def ask_stop(db: Database, run_id: str, *, patience_s: float = ACKNOWLEDGE_S) -> str:
+def request_stop(db: Database, run_id: str, *, patience_s: float = ACKNOWLEDGE_S) -> str:
     """Request a stop and wait until the trainer acknowledges it. A run that no process has claimed is stopped at once.
 
     Returns:
@@ -61,10 +61,10 @@ def ask_stop(db: Database, run_id: str, *, patience_s: float = ACKNOWLEDGE_S) ->
     if row.state == State.CREATED:
         finish_run(db, row.id, "stopped")
         return f"Run {row.id} was queued. It was removed from the queue."
-    return ask(db, row.id, "stop", patience_s=patience_s)
+    return send_and_wait(db, row.id, "stop", patience_s=patience_s)
 
 
-def ask(db: Database, run_id: str, command: Command, *, patience_s: float = ACKNOWLEDGE_S) -> str:
+def send_and_wait(db: Database, run_id: str, command: Command, *, patience_s: float = ACKNOWLEDGE_S) -> str:
     """Send a command to a trainer and wait until the trainer acknowledges it.
 
     Returns:
@@ -75,10 +75,10 @@ def ask(db: Database, run_id: str, command: Command, *, patience_s: float = ACKN
         RunStateError: If the run has no trainer.
         UnheardError: If the trainer does not acknowledge within `patience_s`. The request stays in the database.
     """
-    return wait_until_heard(db, run_id, send_command(db, run_id, command), command, patience_s=patience_s)
+    return wait_for_acknowledgement(db, run_id, send_command(db, run_id, command), command, patience_s=patience_s)
 
 
-def wait_until_heard(
+def wait_for_acknowledgement(
     db: Database, run_id: str, command_id: int, command: Command | QuestionKind, *, patience_s: float = ACKNOWLEDGE_S
 ) -> str:
     """Wait until a trainer acknowledges a command that was sent by `send_command`.
@@ -108,7 +108,7 @@ def wait_until_heard(
         if row.state == State.LOST:
             raise _make_lost_error(row.id)
         time.sleep(POLL_S)
-    raise UnheardError(
+    raise CommandTimeoutError(
         f"No response within {patience_s:.0f} s: the trainer of run {run_id} is starting or busy. "
         f"It will {command} when it reads the command. See: emtc show {run_id}",
         reason="timeout",
@@ -140,7 +140,7 @@ def send_command(db: Database, run_id: str, command: Command | QuestionKind, *, 
     row = find_run(db, run_id)
     if row.state == State.LOST:
         raise _make_lost_error(row.id)
-    if row.state not in (_READS_COMMANDS if command in get_args(Command) else ANSWERS):
+    if row.state not in (_READS_COMMANDS if command in get_args(Command) else ANSWERING_STATES):
         raise RunStateError(
             f"Run {row.id} is {row.state.value}, so it has no trainer that can {command}.",
             reason="no_trainer",
@@ -165,9 +165,9 @@ def send_command(db: Database, run_id: str, command: Command | QuestionKind, *, 
         return result.scalar_one()
 
 
-def _make_lost_error(run_id: str) -> UnheardError:
+def _make_lost_error(run_id: str) -> CommandTimeoutError:
     message = f"No response: the trainer of run {run_id} has exited. See: emtc show {run_id}"
-    return UnheardError(message, reason="trainer_gone", subject=run_id)
+    return CommandTimeoutError(message, reason="trainer_gone", subject=run_id)
 
 
 def command_log(db: Database, run_id: str) -> pd.DataFrame:
@@ -230,7 +230,7 @@ class DatabaseControl:
         try:
             self._write()
             self._read()
-            self._outage.over()
+            self._outage.recovered()
         except StorageError as error:
             self._outage.failed(str(error))
 
@@ -244,7 +244,7 @@ class DatabaseControl:
             rows = connection.execute(columns.order_by(CommandRow.id)).all()
         for command_id, word, episode in rows:  # send_command allows only valid words
             if word in get_args(QuestionKind):
-                command = Question(cast("QuestionKind", word), command_id, again_of=episode)
+                command = Question(cast("QuestionKind", word), command_id, repeats_episode=episode)
             else:
                 command = cast("Command", word)
             self._commands.append((command_id, command))
@@ -293,7 +293,7 @@ class Heartbeat:
         while True:
             try:
                 self._beat()
-                self._outage.over()
+                self._outage.recovered()
             except StorageError as error:
                 self._outage.failed(str(error))
             if self._closing.wait(self._every_s):
@@ -313,7 +313,7 @@ def _is_owned(run_id: str, token: str | None) -> tuple[ColumnElement[bool], ...]
 
 
 @dataclass(frozen=True)
-class Answer:
+class RequestedEvaluation:
     """Result of a requested evaluation; of a `play`, one episode."""
 
     env_step: int
@@ -321,14 +321,14 @@ class Answer:
     wins: int
     return_mean: float
     length_mean: float
-    again_of: int | None
+    repeated_episode: int | None
     """Training episode whose start state was repeated."""
     playback: int
     """Number of the first of the episodes among the playbacks of `env_step`."""
 
 
 @dataclass(frozen=True)
-class Asked:
+class EvaluationRequest:
     """A request for an evaluation, and its result if there is one."""
 
     id: int
@@ -337,23 +337,25 @@ class Asked:
     """Training episode whose start state was to be repeated."""
     requested_at: datetime
     stage: Stage
-    answer: Answer | None
+    answer: RequestedEvaluation | None
 
 
-def list_questions(db: Database, run: RunRow, limit: int = 3) -> list[Asked]:
+def list_evaluation_requests(db: Database, run: RunRow, limit: int = 3) -> list[EvaluationRequest]:
     """Which evaluations were requested from this run? Newest first; answered from ix_commands_run_id."""
     conditions = (CommandRow.run_id == run.id, CommandRow.command.in_(get_args(QuestionKind)))
     return _list_requests(db, run, conditions, limit)
 
 
-def find_question(db: Database, run: RunRow, command_id: int) -> Asked | None:
+def find_evaluation_request(db: Database, run: RunRow, command_id: int) -> EvaluationRequest | None:
     """What is the stage of this requested evaluation? None if there is no such request."""
     requests = _list_requests(db, run, (CommandRow.run_id == run.id, CommandRow.id == command_id), 1)
     return requests[0] if requests else None
 
 
-def _list_requests(db: Database, run: RunRow, conditions: Sequence[ColumnElement[bool]], limit: int) -> list[Asked]:
-    result = AskedEvaluation
+def _list_requests(
+    db: Database, run: RunRow, conditions: Sequence[ColumnElement[bool]], limit: int
+) -> list[EvaluationRequest]:
+    result = RequestedEvaluationRow
     columns = (
         *(CommandRow.id, CommandRow.command, CommandRow.episode, CommandRow.requested_at),
         *(CommandRow.acknowledged_at, result.env_step, result.episodes, result.wins, result.return_mean),
@@ -370,15 +372,15 @@ def _list_requests(db: Database, run: RunRow, conditions: Sequence[ColumnElement
         return [_make_request(run, row) for row in connection.execute(newest)]
 
 
-def _make_request(run: RunRow, row: Any) -> Asked:
+def _make_request(run: RunRow, row: Any) -> EvaluationRequest:
     answer = None
     is_for_present_owner = run.claimed_at is None or row.requested_at >= run.claimed_at
     if row.env_step is not None:
         outcome = (row.env_step, row.episodes, row.wins, row.return_mean, row.length_mean, row.again_of)
-        answer = Answer(*outcome, playback=first_playback(row.id))
+        answer = RequestedEvaluation(*outcome, playback=get_first_playback(row.id))
         stage = "answered"
-    elif run.state not in ANSWERS or not is_for_present_owner:
+    elif run.state not in ANSWERING_STATES or not is_for_present_owner:
         stage = "unanswered"
     else:
         stage = "waiting" if row.acknowledged_at is None else "playing"
-    return Asked(row.id, row.command, row.episode, row.requested_at, stage, answer)
+    return EvaluationRequest(row.id, row.command, row.episode, row.requested_at, stage, answer)

@@ -13,10 +13,10 @@ from sqlalchemy import Connection, insert, select
 
 from emtc_core.config.base import IMPORTED
 from emtc_core.errors import RunStateError
-from storage.engine import Database, refuse_when_read_only
+from storage.engine import Database, check_not_read_only
 from storage.models import Evaluation, Run
 from storage.runs.changes import new_run_values
-from storage.runs.rows import imported_label, name_seed, update_run_summary
+from storage.runs.rows import format_seed, imported_label, update_run_summary
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class ForeignRun:
     """Name of the file or folder, without its parent folders."""
     points: tuple[Point, ...]
     target_steps: int
-    is_whole: bool = True
+    is_complete: bool = True
     """Whether the run reached its last env step."""
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Its settings, by the keys of the other program."""
@@ -65,7 +65,7 @@ class ForeignRun:
 
     def describe(self) -> str:
         """Return a description for messages, for example "qmix on 3m, seed 1"."""
-        return f"{self.algo} on {self.map}, {name_seed(self.seed)}"
+        return f"{self.algo} on {self.map}, {format_seed(self.seed)}"
 
     def config(self) -> dict[str, Any]:
         """Return the stored configuration. Of this program's settings it contains only those of the identity."""
@@ -83,23 +83,23 @@ class ForeignRun:
 
 
 @dataclass(frozen=True)
-class Written:
+class ImportResult:
     """Result of an import."""
 
     new: tuple[str, ...]
     """Ids of the runs that were created."""
-    here: tuple[str, ...]
+    existing: tuple[str, ...]
     """Ids of the runs that an earlier import of the same evaluations had created."""
 
 
-def save_imports(db: Database, runs: Sequence[ForeignRun]) -> Written:
+def save_imports(db: Database, runs: Sequence[ForeignRun]) -> ImportResult:
     """Store runs with their curves, all or none. Runs that are stored already are not changed.
 
     Raises:
         StorageError: If EMTC_READ_ONLY=1 is set.
         RunStateError: If a run is stored already with other evaluations, or two of the runs have the same identity.
     """
-    refuse_when_read_only("import runs")
+    check_not_read_only("import runs")
     sources: dict[tuple[str, str, str, int, str], str] = {}
     for run in runs:
         if (other := sources.get(run.identity)) is not None:
@@ -111,7 +111,7 @@ def save_imports(db: Database, runs: Sequence[ForeignRun]) -> Written:
     with db.transaction() as connection:
         stored = {run.identity: run_id for run in runs if (run_id := _find_stored(connection, run)) is not None}
         new = [_insert(connection, run) for run in runs if run.identity not in stored]
-    return Written(tuple(new), tuple(stored.values()))
+    return ImportResult(tuple(new), tuple(stored.values()))
 
 
 def _find_stored(connection: Connection, run: ForeignRun) -> str | None:
@@ -131,11 +131,13 @@ def _find_stored(connection: Connection, run: ForeignRun) -> str | None:
 
 
 def _insert(connection: Connection, run: ForeignRun) -> str:
-    row = new_run_values(connection, run.config(), f"{run.algo} {run.map} {name_seed(run.seed)}, imported {run.label}")
+    row = new_run_values(
+        connection, run.config(), f"{run.algo} {run.map} {format_seed(run.seed)}, imported {run.label}"
+    )
     wins = [point.win_rate for point in run.points if point.win_rate is not None]
     returns = [point.return_mean for point in run.points if point.return_mean is not None]
     row |= {
-        "status": "finished" if run.is_whole else "stopped",
+        "status": "finished" if run.is_complete else "stopped",
         "env_steps": run.points[-1].env_step,
         "target_steps": run.target_steps,
         "win_rate": wins[-1] if wins else None,

@@ -9,13 +9,13 @@ from sqlalchemy import Connection, select, update
 from emtc_core.errors import RunNotFoundError, RunStateError
 from storage.engine import Database
 from storage.frames import in_parts
-from storage.guards import LONGEST_NAME, shorten
+from storage.guards import MAX_NAME_LENGTH, shorten
 from storage.models import Run
 from storage.runs import lifecycle
 from storage.runs.lifecycle import Event
-from storage.runs.rows import STATE_COLUMNS, locked_row, state_now
+from storage.runs.rows import STATE_COLUMNS, get_locked_row, get_state
 
-Act = Literal["hide", "show", "archive", "restore"]
+ShelfAction = Literal["hide", "show", "archive", "restore"]
 
 LONGEST_TAG, LONGEST_NOTE = 64, 20_000
 """Maximum lengths [characters]."""
@@ -76,7 +76,7 @@ def note_runs(db: Database, run_ids: Sequence[str], text: str) -> int:
     return len(rows)
 
 
-def shelve_runs(db: Database, run_ids: Sequence[str], act: Act) -> int:
+def set_visibility(db: Database, run_ids: Sequence[str], act: ShelfAction) -> int:
     """Hide runs in figures, archive them (also hidden in lists), or undo it. Return the number of runs that changed.
 
     Raises:
@@ -89,7 +89,7 @@ def shelve_runs(db: Database, run_ids: Sequence[str], act: Act) -> int:
         rows = list(_read_locked(connection, run_ids, column.label("since"), *STATE_COLUMNS))
         if act == "archive":
             for row in rows:
-                state = state_now(row)
+                state = get_state(row)
                 if not lifecycle.allows(state, Event.DELETE):
                     raise RunStateError(
                         f"Run {row.id} is {state.value}. A run can be archived only after it has ended. "
@@ -122,15 +122,17 @@ def edit_run(
     if name is not None:
         if not name.strip():
             raise RunStateError("The name of a run must not be empty.")
-        if len(name) > LONGEST_NAME:
-            raise RunStateError(f"The name of a run can have at most {LONGEST_NAME:,} characters (got {len(name):,}).")
+        if len(name) > MAX_NAME_LENGTH:
+            raise RunStateError(
+                f"The name of a run can have at most {MAX_NAME_LENGTH:,} characters (got {len(name):,})."
+            )
         values["name"] = name
     if tags is not None:
         values["tags"] = check_tags(tags)
     if notes is not None:
         values["notes"] = _check_note(notes)
     with db.transaction() as connection:
-        locked_row(connection, run_id)
+        get_locked_row(connection, run_id)
         if values:
             connection.execute(update(Run).where(Run.id == run_id).values(**values))
 

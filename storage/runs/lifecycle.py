@@ -145,10 +145,10 @@ def check_token(row: Any, token: str | None) -> None:
         RunStateError: If the run has another token.
     """
     if row.owner_token is not None and row.owner_token != token:
-        raise taken_over(row)
+        raise make_ownership_error(row)
 
 
-def taken_over(row: Any) -> RunStateError:
+def make_ownership_error(row: Any) -> RunStateError:
     """Make the error that names the process that owns a run now."""
     owner = f"process {row.pid} on {row.host}" if row.pid is not None else "no process"
     message = f"Run {row.id} belongs to {owner} now, so this process must not write to it."
@@ -208,16 +208,16 @@ class Event(StrEnum):
     CLAIM = "be started"
     BEGIN = "start training"
     PAUSE = "pause"
-    GO_ON = "continue"
-    ASK_STOP = "receive a stop request"
+    CONTINUE = "continue"
+    REQUEST_STOP = "receive a stop request"
     LEAVE_QUEUE = "leave the queue"
     STOP = "stop"
     FINISH = "finish"
     FAIL = "fail"
-    VANISH = "become lost"
+    LOSE = "become lost"
     WAKE = "send a heartbeat again"
     REQUEUE = "be queued again"
-    GIVE_BACK = "be given back"
+    RETURN_TO_QUEUE = "be given back"
     THIN = "be thinned"
     DELETE = "be deleted"
 
@@ -258,20 +258,20 @@ TRANSITIONS: Final[tuple[StateTransition, ...]] = (
     *_from_each(Event.CLAIM, (State.CREATED, *_RESUMABLE), State.STARTING, Actor.LAUNCHER, "stop"),
     *_from_each(Event.BEGIN, (State.STARTING,), State.RUNNING, Actor.OWNER, "stop"),
     *_from_each(Event.PAUSE, (State.RUNNING,), State.PAUSED, Actor.OWNER, "continue"),
-    *_from_each(Event.GO_ON, (State.PAUSED,), State.RUNNING, Actor.OWNER, "pause"),
-    *_from_each(Event.ASK_STOP, _OWNED, State.STOPPING, Actor.PERSON, "resume after the stop"),
+    *_from_each(Event.CONTINUE, (State.PAUSED,), State.RUNNING, Actor.OWNER, "pause"),
+    *_from_each(Event.REQUEST_STOP, _OWNED, State.STOPPING, Actor.PERSON, "resume after the stop"),
     *(
         StateTransition(State.STOPPING, event, State.STOPPING, Actor.OWNER, "nothing: the stop is still requested")
-        for event in (Event.BEGIN, Event.PAUSE, Event.GO_ON)
+        for event in (Event.BEGIN, Event.PAUSE, Event.CONTINUE)
     ),
     *_from_each(Event.LEAVE_QUEUE, (State.CREATED,), State.STOPPED, Actor.PERSON, "resume, or queue again"),
     *_from_each(Event.STOP, _OWNED, State.STOPPED, Actor.OWNER, "resume"),
     *_from_each(Event.FINISH, _AT_WORK, State.FINISHED, Actor.OWNER, "nothing: its data is complete"),
     *_from_each(Event.FAIL, (State.CREATED, *_OWNED), State.FAILED, Actor.OWNER, "resume"),
-    *_from_each(Event.VANISH, _OWNED, State.LOST, Actor.CLOCK, "the next heartbeat of the owner, or resume"),
+    *_from_each(Event.LOSE, _OWNED, State.LOST, Actor.CLOCK, "the next heartbeat of the owner, or resume"),
     *(StateTransition(State.LOST, Event.WAKE, after, Actor.OWNER, "no further heartbeats") for after in _OWNED),
     *_from_each(Event.REQUEUE, (State.STOPPED, State.FAILED), State.CREATED, Actor.PERSON, "stop"),
-    *_from_each(Event.GIVE_BACK, (State.STARTING, State.RUNNING), State.CREATED, Actor.OWNER, "the next claim"),
+    *_from_each(Event.RETURN_TO_QUEUE, (State.STARTING, State.RUNNING), State.CREATED, Actor.OWNER, "the next claim"),
     *(
         StateTransition(state, Event.THIN, state, Actor.PERSON, "nothing: the data is deleted, the curves are kept")
         for state in (State.FINISHED, *_RESUMABLE)
@@ -282,7 +282,7 @@ TRANSITIONS: Final[tuple[StateTransition, ...]] = (
 )
 """All transitions. To start again from step 0 is not one of them: it creates another run with this one as parent."""
 
-ANSWERS: Final = (State.STARTING, State.RUNNING, State.PAUSED)
+ANSWERING_STATES: Final = (State.STARTING, State.RUNNING, State.PAUSED)
 """States in which a trainer answers requests for evaluations. A trainer that is stopping does not."""
 
 _ALLOWED: Final = {(transition.before, transition.event) for transition in TRANSITIONS}
@@ -318,7 +318,7 @@ def allows(state: State, event: Event) -> bool:
     return (state, event) in _ALLOWED
 
 
-def check(run_id: str, state: State, event: Event) -> None:
+def check_allowed(run_id: str, state: State, event: Event) -> None:
     """Raise if an event is not allowed in the state of a run.
 
     Raises:

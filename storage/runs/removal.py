@@ -13,13 +13,12 @@ from sqlalchemy.orm import InstrumentedAttribute
 
 from emtc_core.errors import RunStateError, StorageError
 from storage.engine import Database
-from storage.files.places import Place, local_folder, place_of, run_folder, run_place
+from storage.files.places import Place, get_place, get_run_place, local_folder, run_folder
 from storage.files.remote import Remote, RemoteFile
 from storage.files.trainer_files import check_lease, with_reserve
 from storage.frames import in_parts
 from storage.models import (
     SUMMARY_STEPS,
-    AskedEvaluation,
     Entry,
     EpisodeRow,
     EvalEpisode,
@@ -27,20 +26,21 @@ from storage.models import (
     GateStats,
     MetricRow,
     PolicyEvaluation,
+    RequestedEvaluationRow,
     Resume,
     Run,
     SnapshotRow,
     Transition,
     TransitionSummary,
 )
-from storage.private_files import list_own_files, remove_folder, remove_own_files
+from storage.private_files import list_trainer_files, remove_folder, remove_own_files
 from storage.runs import lifecycle
-from storage.runs.claims import watch_elsewhere
+from storage.runs.claims import wait_for_remote_heartbeat
 from storage.runs.lifecycle import Event, check_token
-from storage.runs.rows import locked_row, state_now, summarize_bucket, update_run_summary
+from storage.runs.rows import get_locked_row, get_state, summarize_bucket, update_run_summary
 
 _TABLES_BY_STEP = (
-    *(Transition, EvalEpisode, GateStats, MetricRow, Evaluation, AskedEvaluation, PolicyEvaluation),
+    *(Transition, EvalEpisode, GateStats, MetricRow, Evaluation, RequestedEvaluationRow, PolicyEvaluation),
     SnapshotRow,
 )
 _DELETE_STEPS = 200_000
@@ -73,7 +73,7 @@ class RunContents:
 
 
 @dataclass(frozen=True)
-class Total:
+class TotalContents:
     """Number of rows and files of several runs."""
 
     runs: int
@@ -83,7 +83,7 @@ class Total:
     snapshots: int
     files: int
     size_bytes: int
-    why_not: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
     """Why the files of some runs cannot be counted. These files will not be deleted."""
 
     def __str__(self) -> str:
@@ -92,7 +92,7 @@ class Total:
             f"{self.snapshots:,} snapshots, and {self.files:,} files of logs and checkpoints "
             f"({self.size_bytes / 1e6:,.1f} MB)"
         )
-        return f"{contents}. Some files will not be deleted. {' '.join(self.why_not)}" if self.why_not else contents
+        return f"{contents}. Some files will not be deleted. {' '.join(self.reasons)}" if self.reasons else contents
 
 
 def _find_rewind_error(connection: Connection, run_id: str, env_step: int, *, reached: int) -> str | None:
@@ -176,7 +176,7 @@ def rewind_run(
         RunStateError: If the run cannot be rewound to this env step, or another process owns it.
     """
     with db.transaction() as connection:
-        row = locked_row(connection, run_id)
+        row = get_locked_row(connection, run_id)
         check_token(row, token)
         episodes = _rewind(connection, run_id, env_step, reached=row.env_steps)
         values = {
@@ -191,7 +191,7 @@ def rewind_run(
         connection.execute(insert(Resume), values)
 
 
-def why_not_resume_at(db: Database, run_id: str, env_step: int) -> str | None:
+def find_resume_error(db: Database, run_id: str, env_step: int) -> str | None:
     """Return why a run cannot be resumed from a checkpoint at an env step, or None if it can."""
     with db.read() as connection:
         reached = connection.execute(select(Run.env_steps).where(Run.id == run_id)).scalar_one()
@@ -201,7 +201,7 @@ def why_not_resume_at(db: Database, run_id: str, env_step: int) -> str | None:
         return _find_rewind_error(connection, run_id, env_step, reached=reached)
 
 
-def total_run_contents(db: Database, run_ids: Sequence[str]) -> Total:
+def count_contents_of_runs(db: Database, run_ids: Sequence[str]) -> TotalContents:
     """Count the rows and files that deleting these runs would delete. One transition per env step is counted."""
     runs = transitions = episodes = evaluations = snapshots = 0
     with db.read() as connection:
@@ -217,7 +217,7 @@ def total_run_contents(db: Database, run_ids: Sequence[str]) -> Total:
             evaluations += count(Evaluation.run_id)
             snapshots += count(SnapshotRow.run_id)
     sizes, why_not = _all_file_sizes(db, run_ids)
-    return Total(runs, transitions, episodes, evaluations, snapshots, len(sizes), sum(sizes), why_not)
+    return TotalContents(runs, transitions, episodes, evaluations, snapshots, len(sizes), sum(sizes), why_not)
 
 
 def _all_file_sizes(db: Database, run_ids: Sequence[str]) -> tuple[list[int], tuple[str, ...]]:
@@ -242,7 +242,7 @@ def _all_file_sizes(db: Database, run_ids: Sequence[str]) -> tuple[list[int], tu
 
     for run_id in run_ids:
         try:
-            place = run_place(db, run_id)
+            place = get_run_place(db, run_id)
             remote_files = list_at(place.remote).get(run_id, []) if place.remote else None
             sizes += _file_sizes(db, run_id, place, remote_files)
         except StorageError as error:
@@ -260,7 +260,7 @@ def _file_sizes(db: Database, run_id: str, place: Place, remote_files: Sequence[
     if remote := place.files_of(run_id):
         sizes += [file.size for file in (remote.list_files() if remote_files is None else remote_files)]
     elif place.recorded is not None:
-        sizes += [path.lstat().st_size for path in list_own_files(run_folder(db, run_id))]
+        sizes += [path.lstat().st_size for path in list_trainer_files(run_folder(db, run_id))]
     return sizes
 
 
@@ -270,7 +270,7 @@ def count_run_contents(db: Database, run_id: str, *, leave_files: bool = False) 
     Raises:
         StorageError: If this machine must not read the place of the run's files, or cannot reach it.
     """
-    place = place_of(db, None) if leave_files else _place_to_clear(db, run_id)
+    place = get_place(db, None) if leave_files else _place_to_clear(db, run_id)
     sizes = _file_sizes(db, run_id, place)
     with db.read() as connection:
 
@@ -304,7 +304,7 @@ def remove_run(db: Database, run_id: str, *, leave_files: bool = False) -> None:
         StorageError: If the folder contains a link, or this machine must not read the place of the files or cannot
             reach it. Nothing is deleted then.
     """
-    watch_elsewhere(db, run_id)
+    wait_for_remote_heartbeat(db, run_id)
     # All places are checked before the first row is deleted.
     local = local_folder(db, run_id)
     place = None if leave_files else _place_to_clear(db, run_id)
@@ -322,7 +322,7 @@ def remove_run(db: Database, run_id: str, *, leave_files: bool = False) -> None:
 
 def _place_to_clear(db: Database, run_id: str) -> Place:
     try:
-        place = run_place(db, run_id)
+        place = get_run_place(db, run_id)
         check_lease(db, place, run_id)
         return place
     except StorageError as error:
@@ -344,8 +344,8 @@ def delete_run(db: Database, run_id: str) -> None:
     """
     while True:
         with db.transaction() as connection:
-            row = locked_row(connection, run_id)
-            lifecycle.check(run_id, state_now(row), Event.DELETE)
+            row = get_locked_row(connection, run_id)
+            lifecycle.check_allowed(run_id, get_state(row), Event.DELETE)
             end = _find_episode_end(connection, run_id, row.env_steps - _DELETE_STEPS)
             _rewind(connection, run_id, end, reached=row.env_steps)
             if end == 0:

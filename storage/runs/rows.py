@@ -18,7 +18,7 @@ from sqlalchemy import ColumnElement, Connection, case, func, insert, literal, s
 from emtc_core.errors import RunNotFoundError, RunStateError
 from storage import clock
 from storage.engine import Database
-from storage.files.trainer_files import stall_reason
+from storage.files.trainer_files import read_stall_reason
 from storage.models import SUMMARY_STEPS, CommandRow, Evaluation, MetricRow, Run, Transition, TransitionSummary
 from storage.runs import lifecycle
 from storage.runs.lifecycle import LiveStatus, State, is_process_alive, live_status
@@ -41,7 +41,7 @@ STATE_COLUMNS: Final = (
     *(Run.id, Run.status, Run.heartbeat_at, Run.pid, Run.pid_created_at, Run.host, Run.claimed_at, Run.started_at),
     STOP_ASKED_AT,
 )
-"""The columns that `observe` and `state_now` need."""
+"""The columns that `observe` and `get_state` need."""
 
 _CURVE_TABLES: Final = ("evaluations", "metrics")
 PRUNED: Final = "pruned"
@@ -98,9 +98,9 @@ class RunRow:
     """Why the recorder waits (full disk, locked database), or None."""
 
 
-STORED: Final = tuple(column for column in Run.__table__.columns if column.name in RunRow.__annotations__)
+STORED_COLUMNS: Final = tuple(column for column in Run.__table__.columns if column.name in RunRow.__annotations__)
 """The columns of `runs` that RunRow contains."""
-RUN_COLUMNS: Final = (*STORED, STOP_ASKED_AT)
+RUN_COLUMNS: Final = (*STORED_COLUMNS, STOP_ASKED_AT)
 """The columns that `make_run_row` needs."""
 
 
@@ -144,11 +144,11 @@ def observe(db: Database, row: Any) -> tuple[LiveStatus, str | None]:
     status = live_status(row, clock.now())
     if status != "lost" or not is_process_alive(row):
         return status, None
-    stall = stall_reason(db, row.id)
+    stall = read_stall_reason(db, row.id)
     return (row.status if stall else status), stall
 
 
-def state_now(row: Any) -> State:
+def get_state(row: Any) -> State:
     """Return the state of a run, for code that is about to change it.
 
     A run without heartbeats is not lost if its process still exists on this host, because the process may continue.
@@ -159,13 +159,13 @@ def state_now(row: Any) -> State:
     return state
 
 
-def forget_commands(connection: Connection, run_ids: Sequence[str]) -> None:
+def acknowledge_pending_commands(connection: Connection, run_ids: Sequence[str]) -> None:
     """Mark the pending commands of runs as acknowledged, because the trainers that they were sent to have gone."""
     pending = (CommandRow.run_id.in_(run_ids), CommandRow.acknowledged_at.is_(None))
     connection.execute(update(CommandRow).where(*pending).values(acknowledged_at=clock.now()))
 
 
-def locked_row(connection: Connection, run_id: str) -> Any:
+def get_locked_row(connection: Connection, run_id: str) -> Any:
     """Read the row of a run and lock it until the end of the transaction.
 
     Raises:
@@ -180,7 +180,7 @@ def locked_row(connection: Connection, run_id: str) -> Any:
     return row
 
 
-def name_seed(seed: object) -> str:
+def format_seed(seed: object) -> str:
     """Return a seed as text. A negative number means that the source of an imported run has no seeds."""
     return f"run {-seed} (seed unknown)" if isinstance(seed, int) and seed < 0 else f"seed {seed}"
 
@@ -193,7 +193,7 @@ def imported_label(config: Mapping[str, Any]) -> str | None:
     return str(mark.get("label", "")) or IMPORTED if isinstance(mark, Mapping) else None
 
 
-def refuse_imported(row: Any, act: str) -> None:
+def check_not_imported(row: Any, act: str) -> None:
     """Raise if a run was imported. `act` completes "the run cannot …".
 
     Raises:
@@ -262,7 +262,7 @@ def update_run_summary(connection: Connection, run_id: str, *, curves: Collectio
         connection.execute(update(Run).where(Run.id == run_id).values(**values))
 
 
-def summarize(first_env_step: int, delta_mem: Floats, beta: Floats, tau: Floats) -> list[SummaryRow]:
+def sum_by_bucket(first_env_step: int, delta_mem: Floats, beta: Floats, tau: Floats) -> list[SummaryRow]:
     """Sum consecutive transitions per bucket of SUMMARY_STEPS env steps. NaN means missing.
 
     Args:

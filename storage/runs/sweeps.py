@@ -19,7 +19,15 @@ from storage.models import Run, SweepRow
 from storage.runs.changes import new_run_values
 from storage.runs.claims import Worker, find_sweep_locked, is_unclaimed, lock_sweep, ownerless
 from storage.runs.lifecycle import LiveStatus, is_process_alive, is_process_gone
-from storage.runs.rows import PRUNED, RUN_COLUMNS, RunRow, forget_commands, make_run_row, observe, shown_status
+from storage.runs.rows import (
+    PRUNED,
+    RUN_COLUMNS,
+    RunRow,
+    acknowledge_pending_commands,
+    make_run_row,
+    observe,
+    shown_status,
+)
 
 SweepStatus = Literal["active", "stopped"]
 ENDED: frozenset[str] = frozenset({"finished", "stopped", "failed"})
@@ -211,7 +219,7 @@ def requeue(
         lock_sweep(connection, sweep_id)
         ended = select(Run.id, Run.tags).where(Run.sweep_id == sweep_id, Run.status.in_(statuses))
         ids = [row.id for row in connection.execute(ended) if PRUNED not in row.tags and row.id not in without]
-        forget_commands(connection, ids)
+        acknowledge_pending_commands(connection, ids)
         connection.execute(update(Run).where(Run.id.in_(ids)).values(**ownerless()))
         connection.execute(update(SweepRow).where(SweepRow.id == sweep_id).values(status="active"))
     return len(ids)
@@ -266,7 +274,7 @@ class Sweep:
         return saved / max(1, sum(run.target_steps for run in self.runs))
 
     @property
-    def done(self) -> float:
+    def progress(self) -> float:
         """Fraction of all env steps that are trained. Finished and pruned runs count completely.
 
         The trials of a search that do not exist yet count with the mean number of env steps of the existing ones.
@@ -295,7 +303,7 @@ class Sweep:
         return self.plan.get("for_workers") is True
 
     @property
-    def is_attended(self) -> bool:
+    def has_worker(self) -> bool:
         """Whether a scheduler or a worker claims its queued and lost runs.
 
         Workers are not stored in the database. If a run is in training although the sweep has no scheduler, there is a

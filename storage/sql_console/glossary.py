@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from sqlalchemy import Column, LargeBinary
 
-from storage.column_types import unguarded
+from storage.column_types import get_inner_type
 from storage.models import Base
 
 EXAMPLES: Final[dict[str, str]] = {
@@ -103,7 +103,7 @@ _QUANTILES: Final = {
 
 
 @dataclass(frozen=True)
-class ColumnWords:
+class ColumnDescription:
     """Description of one column."""
 
     name: str
@@ -113,22 +113,22 @@ class ColumnWords:
 
 
 @dataclass(frozen=True)
-class TableWords:
+class TableDescription:
     """Description of one table."""
 
     name: str
     meaning: str
-    columns: tuple[ColumnWords, ...]
+    columns: tuple[ColumnDescription, ...]
 
 
-def describe_schema() -> list[TableWords]:
+def describe_schema() -> list[TableDescription]:
     """List every table with its columns and their descriptions."""
     return [
-        TableWords(
+        TableDescription(
             table_name,
             meaning,
             tuple(
-                ColumnWords(column.name, _name_type(column), _describe_column(column))
+                ColumnDescription(column.name, _name_type(column), _describe_column(column))
                 for column in Base.metadata.tables[table_name].columns
             ),
         )
@@ -141,7 +141,7 @@ def _describe_column(column: Column[Any]) -> str:
 
 
 def _name_type(column: Column[Any]) -> str:
-    column_type = unguarded(column.type)
+    column_type = get_inner_type(column.type)
     if isinstance(column_type, LargeBinary):
         return "blob"
     return _TYPE_NAMES.get(type(column_type).__name__, "text")

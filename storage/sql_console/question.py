@@ -25,16 +25,16 @@ import pandas as pd
 from sqlalchemy import make_url
 
 from emtc_core.errors import ConfigError, StorageError
-from storage.address import parse
-from storage.engine import Database, refuse_when_read_only
+from storage.address import parse_address
+from storage.engine import Database, check_not_read_only
 from storage.guards import hide_passwords, shorten
 from storage.sql_console.worker import describe_timeout
 
-ROWS: Final = 1000
-MOST_ROWS: Final = 100_000
-SECONDS: Final = 10.0
-MOST_SECONDS: Final = 600.0
-LONGEST_QUESTION: Final = 100_000
+DEFAULT_ROWS: Final = 1000
+MAX_ROWS: Final = 100_000
+DEFAULT_SECONDS: Final = 10.0
+MAX_SECONDS: Final = 600.0
+MAX_QUERY_LENGTH: Final = 100_000
 """Maximum number of characters of a query."""
 READER_VARIABLE: Final = "EMTC_DB_READER"
 READER_NAME: Final = "emtc_reader"
@@ -50,13 +50,13 @@ _ROLE_SETTINGS: Final = (
 
 
 @dataclass(frozen=True)
-class Answer:
+class QueryResult:
     """The result of a query."""
 
     columns: tuple[str, ...]
     rows: list[list[Any]]
     """JSON values; a blob is the text `<n bytes>`."""
-    cut: str | None
+    truncation: str | None
     """Which limit cut the rows; None if all rows are here."""
     seconds: float
     """Duration of the query [s]."""
@@ -76,32 +76,34 @@ class Answer:
         return pd.DataFrame({name: _make_series(values) for name, values in columns})
 
 
-def ask(db: Database, query: str, *, most_rows: int = ROWS, seconds: float = SECONDS) -> Answer:
+def run_query(
+    db: Database, query: str, *, max_rows: int = DEFAULT_ROWS, seconds: float = DEFAULT_SECONDS
+) -> QueryResult:
     """Run one statement that only reads.
 
     Args:
         db: An open database.
         query: One statement in the SQL dialect of the database, for instance a SELECT.
-        most_rows: Maximum number of rows, 1 to MOST_ROWS.
+        max_rows: Maximum number of rows, 1 to MOST_ROWS.
         seconds: Maximum execution time in the database, above 0 and at most MOST_SECONDS [s].
 
     Raises:
         StorageError: If the statement does not only read, is not valid, or exceeds a limit.
     """
-    _check_arguments(query, most_rows, seconds)
+    _check_arguments(query, max_rows, seconds)
     if db.path is not None:
         location: dict[str, Any] = {"path": str(db.path)}
     else:
         _, settings = db.reader.dialect.create_connect_args(make_url(reader_url(db)))
         location = {"server": {name: str(value) for name, value in settings.items() if name != "context"}}
-    request = {**location, "query": query, "most_rows": most_rows, "seconds": seconds}
+    request = {**location, "query": query, "most_rows": max_rows, "seconds": seconds}
     started = time.monotonic()
     lines = _run_worker(json.dumps(request).encode(), seconds)
     end = lines[-1] if lines and isinstance(lines[-1], dict) else {}
     if "refused" in end or "columns" not in (lines[0] if lines else {}):
         message = hide_passwords(end.get("refused", "The query ended its process. Select less data."))
         raise StorageError(message, reason=end.get("reason", "ended"), subject=end.get("subject", ""))
-    return Answer(tuple(lines[0]["columns"]), lines[1:-1], end["cut"], time.monotonic() - started)
+    return QueryResult(tuple(lines[0]["columns"]), lines[1:-1], end["cut"], time.monotonic() - started)
 
 
 def describe_reader(db: Database, *, name: str = READER_NAME) -> tuple[list[str], str]:
@@ -148,7 +150,7 @@ def create_reader(db: Database, *, name: str = READER_NAME) -> str:
         ConfigError: If the name is not valid.
         StorageError: If the database is a SQLite file, or the login of `db` may not create roles.
     """
-    refuse_when_read_only("make a role")
+    check_not_read_only("make a role")
     statements, url = describe_reader(db, name=name)
     with db.transaction() as connection:
         for statement in statements:
@@ -165,10 +167,10 @@ def reader_url(db: Database) -> str:
     setting = os.environ.get(READER_VARIABLE, "").strip()
     if not setting:
         return db.url
-    url = parse(setting)
+    url = parse_address(setting)
     if isinstance(url, Path) or url.database != make_url(db.url).database:
         raise StorageError(
-            f"{READER_VARIABLE} names another database than {db.shown}. Create a role for it with: emtc db reader",
+            f"{READER_VARIABLE} names another database than {db.safe_url}. Create a role for it with: emtc db reader",
             reason="other_database",
             subject=READER_VARIABLE,
         )
@@ -178,20 +180,20 @@ def reader_url(db: Database) -> str:
 def _check_arguments(query: str, most_rows: int, seconds: float) -> None:
     if not query.strip():
         raise StorageError("A query must not be empty. Try: select name, win_rate from runs", reason="empty")
-    if len(query) > LONGEST_QUESTION or "\0" in query:
+    if len(query) > MAX_QUERY_LENGTH or "\0" in query:
         raise StorageError(
-            f"A query must be text of at most {LONGEST_QUESTION:,} characters without NUL, got {shorten(query)}.",
+            f"A query must be text of at most {MAX_QUERY_LENGTH:,} characters without NUL, got {shorten(query)}.",
             reason="too_long",
         )
     try:
         query.encode()
     except UnicodeEncodeError as error:
         raise StorageError("A query must be valid Unicode.", reason="not_unicode") from error
-    if not 1 <= most_rows <= MOST_ROWS:
-        raise StorageError(f"Rows must be 1 to {MOST_ROWS:,}, got {most_rows}.", reason="rows", subject=most_rows)
-    if not 0 < seconds <= MOST_SECONDS:
+    if not 1 <= most_rows <= MAX_ROWS:
+        raise StorageError(f"Rows must be 1 to {MAX_ROWS:,}, got {most_rows}.", reason="rows", subject=most_rows)
+    if not 0 < seconds <= MAX_SECONDS:
         raise StorageError(
-            f"Seconds must be above 0 and at most {MOST_SECONDS:.0f}, got {seconds:g}.",
+            f"Seconds must be above 0 and at most {MAX_SECONDS:.0f}, got {seconds:g}.",
             reason="seconds",
             subject=seconds,
         )

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from app.analysis.aggregates import Curve
-from app.analysis.series import Seed
+from app.analysis.series import SeedRun
 from emtc_core.config.resolve import flatten_tree, resolve
 
 
@@ -30,9 +30,9 @@ def make_seed(
     made: float = 0.0,
     robust: Sequence[tuple[float, float]] = (),
     **arguments: Any,
-) -> Seed:
+) -> SeedRun:
     """Make one run with the greedy win rates (env step, value), and with its robust ones."""
     curve = make_curve([step for step, _ in points], [value for _, value in points])
     settings = flatten_tree(stored(*overrides, **arguments))
     shifted = make_curve([step for step, _ in robust], [value for _, value in robust])
-    return Seed(run_id, settings, curve, status, env_steps, target_steps, made, robust=shifted)
+    return SeedRun(run_id, settings, curve, status, env_steps, target_steps, made, robust=shifted)

@@ -23,12 +23,12 @@ from app.jobs.alerts import (
     Messenger,
     find_alerts,
     list_alerts,
-    stop_what_is_due,
+    stop_alerted_runs,
 )
 from app.ui.widgets.bundle_banner import unread_warnings
 from emtc_core.config.resolve import resolve
 from emtc_core.errors import ConfigError, StorageError
-from storage.alerts import NAME, RunFacts, mark_read, read_keys
+from storage.alerts import READ_FILE_NAME, RunFacts, mark_read, read_keys
 from storage.engine import Database, files_root, open_database
 from storage.models import Evaluation, MetricRow, Run
 from storage.runs.changes import create_run, finish_run, start_run
@@ -82,7 +82,7 @@ def test_a_run_that_trains_well_is_no_news():
 def test_each_event_is_one_alert(changes, kind, fragment):
     (alert,) = find_alerts([facts(**changes)], disk_free=None, now=NOW)
     assert (alert.kind, alert.run_id, alert.run_name) == (kind, "abcd2345", "a run")
-    assert fragment in alert.sentence
+    assert fragment in alert.message
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_no_win_rate_is_told_where_the_return_decides_what_a_success_is(db):
         with db.transaction() as connection:
             connection.execute(update(Run).where(Run.id == run_id).values(win_rate=0.0))
         finish_run(db, run_id, "finished")
-    told = {alert.run_name: alert.sentence for alert in list_alerts(db)}
+    told = {alert.run_name: alert.message for alert in list_alerts(db)}
     flagged = "Finished after 0 steps with a last win rate of 0 %."
     assert told == {"ruled": "Finished after 0 steps.", "flagged": flagged}
 
@@ -176,7 +176,7 @@ def test_the_database_tells_what_happened(db):
         connection.execute(MetricRow.__table__.insert(), values)
         silent = datetime.now(UTC) - timedelta(minutes=1)
         connection.execute(update(Run).where(Run.id == gone).values(heartbeat_at=silent, host="elsewhere"))
-    told = {alert.run_name: (alert.kind, alert.sentence) for alert in list_alerts(db)}
+    told = {alert.run_name: (alert.kind, alert.message) for alert in list_alerts(db)}
     assert {name: kind for name, (kind, _) in told.items()} == {
         "done": "finished", "broken": "failed", "still": "stagnation", "sick": "nan", "gone": "lost"
     }  # fmt: skip
@@ -208,8 +208,8 @@ def test_a_run_in_which_nothing_can_be_a_success_is_told_without_a_gate_too(db, 
         connection.execute(update(Run).where(Run.id == run_id).values(env_steps=500))
     (alert,) = list_alerts(db)
     assert alert.kind == "no-success"
-    assert alert.sentence.startswith("No sampled state belongs to a success yet")
-    assert fragment in alert.sentence
+    assert alert.message.startswith("No sampled state belongs to a success yet")
+    assert fragment in alert.message
     with db.transaction() as connection:
         later = [{"run_id": run_id, "env_step": 600, "name": "incentive/rho", "value": 0.1}]
         connection.execute(MetricRow.__table__.insert(), later)
@@ -219,23 +219,23 @@ def test_a_run_in_which_nothing_can_be_a_success_is_told_without_a_gate_too(db, 
 def test_a_rule_stops_only_what_it_names(db):
     still, fine = start(db, "still"), start(db, "fine")
     record_evaluations(db, still, STAGNANT_AFTER + 1)
-    assert stop_what_is_due(db, list_alerts(db), ["nan"]) == []
-    assert stop_what_is_due(db, list_alerts(db), ["stagnation"]) == [f"Run {still} was asked to stop."]
+    assert stop_alerted_runs(db, list_alerts(db), ["nan"]) == []
+    assert stop_alerted_runs(db, list_alerts(db), ["stagnation"]) == [f"Run {still} was asked to stop."]
     assert command_log(db, still)["command"].tolist() == ["stop"]
     assert command_log(db, fine).empty
 
 
 def test_marks_are_kept_beside_the_database_and_forgotten_with_their_alerts(db):
     assert read_keys(db) == frozenset()
-    mark_read(db, ["a", "b"], known=["a", "b"])
-    mark_read(db, ["c"], known=["b", "c"])
+    mark_read(db, ["a", "b"], existing_keys=["a", "b"])
+    mark_read(db, ["c"], existing_keys=["b", "c"])
     assert read_keys(db) == {"b", "c"}
 
 
 @pytest.mark.parametrize("content", ["{", "[1, null, [2]]", '{"a": 1}', "[" * 100_000, ""])
 def test_a_strange_file_of_marks_is_an_empty_one(db, content):
     files_root(db).mkdir(exist_ok=True)
-    (files_root(db) / NAME).write_text(content)
+    (files_root(db) / READ_FILE_NAME).write_text(content)
     assert read_keys(db) == frozenset()
 
 
@@ -243,13 +243,13 @@ def test_marks_follow_no_link_and_obey_a_server_that_only_shows(db, tmp_path, mo
     victim = tmp_path / "victim"
     victim.write_text("mine")
     files_root(db).mkdir()
-    (files_root(db) / NAME).symlink_to(victim)
+    (files_root(db) / READ_FILE_NAME).symlink_to(victim)
     assert read_keys(db) == frozenset()
-    mark_read(db, ["a"], known=["a"])
+    mark_read(db, ["a"], existing_keys=["a"])
     assert victim.read_text() == "mine"
     monkeypatch.setenv("EMTC_READ_ONLY", "1")
     with raises(StorageError, reason="read_only"):
-        mark_read(db, ["b"], known=["b"])
+        mark_read(db, ["b"], existing_keys=["b"])
 
 
 def test_an_address_without_a_messenger_names_what_is_missing(monkeypatch):

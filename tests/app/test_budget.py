@@ -3,17 +3,17 @@
 import numpy as np
 import pytest
 
-from app.analysis.aggregates import Reading
-from app.analysis.comparable import COMMON, OWN, at_budget, keep_usual_length, list_budgets, read_budget
-from app.analysis.finals import LAST_TENTH, final_rate
-from app.analysis.series import Comparison, Seed, join_seeds
-from app.analysis.tables import best_cells, export_table, left_out_lines
-from app.analysis.win_rates import find_best, quote, tabulate_falls, tabulate_win_rates
+from app.analysis.aggregates import Aggregation
+from app.analysis.comparable import COMMON, OWN_END, cut_to_budget, list_budgets, parse_budget, select_usual_length
+from app.analysis.finals import LAST_TENTH, compute_final_rate
+from app.analysis.series import Comparison, SeedRun, join_seeds
+from app.analysis.tables import best_cells, export_table, list_left_out_lines
+from app.analysis.win_rates import find_best, format_aggregate, tabulate_falls, tabulate_win_rates
 from app.figures.named.comparisons import tabulate_tests
 from tests.app.seed_cases import make_seed
 
 
-def ramp(run_id: str, length: int, *, algo: str, seed: int = 1, slope: float = 1 / 40_000, over: int = 7) -> Seed:
+def ramp(run_id: str, length: int, *, algo: str, seed: int = 1, slope: float = 1 / 40_000, over: int = 7) -> SeedRun:
     """A run whose win rate climbs by `slope` a step, evaluated about every 1,000 and at its very end."""
     steps = [k * 1000 + over for k in range(length // 1000 + 1)]
     return make_seed(
@@ -23,7 +23,7 @@ def ramp(run_id: str, length: int, *, algo: str, seed: int = 1, slope: float = 1
 
 
 @pytest.fixture
-def unequal() -> list[Seed]:
+def unequal() -> list[SeedRun]:
     """QMIX for 4,000 steps, VDN for 20,000 and 40,000: all learn equally fast."""
     return [
         *(ramp(f"q{k}", 4000, algo="qmix", seed=k, over=3 + k) for k in (1, 2)),
@@ -32,12 +32,12 @@ def unequal() -> list[Seed]:
     ]
 
 
-def ends(seeds: list[Seed]) -> Comparison:
+def ends(seeds: list[SeedRun]) -> Comparison:
     return join_seeds(seeds, final=True)
 
 
 def test_unequal_runs_are_compared_at_the_most_that_all_of_them_reached(unequal) -> None:
-    table = tabulate_win_rates(at_budget(ends(unequal)), Reading())
+    table = tabulate_win_rates(cut_to_budget(ends(unequal)), Aggregation())
     assert table["3m"].tolist() == ["10.0 (n = 1 of 5)", "10.0 ± 0.0 (n = 2 of 5)", "10.0 ± 0.0 (n = 2 of 5)"]
     caption = table.attrs["caption"]
     assert "Compared at 4,000 env steps, the largest number that all runs reached (shortest: runs q1, q2)." in caption
@@ -49,11 +49,11 @@ def test_unequal_runs_are_compared_at_the_most_that_all_of_them_reached(unequal)
 
 def test_a_longer_run_is_never_read_later_than_the_shorter_ones_ended(unequal) -> None:
     late = ramp("late", 40_000, algo="cds", over=99)
-    cut = {seed.id: seed for seed in at_budget(ends([*unequal, late])).seeds}
+    cut = {seed.id: seed for seed in cut_to_budget(ends([*unequal, late])).seeds}
     assert [cut[name].curve.steps[-1] for name in ("q2", "m1", "v1")] == [4005, 4002, 4007]
     assert cut["late"].curve.steps[-1] == 3099, "at 4,099 it had trained for longer than any run of 4,000"
-    assert final_rate(cut["late"], LAST_TENTH) == pytest.approx(3099 / 40_000)
-    caption = tabulate_win_rates(at_budget(ends([*unequal, late])), Reading()).attrs["caption"]
+    assert compute_final_rate(cut["late"], LAST_TENTH) == pytest.approx(3099 / 40_000)
+    caption = tabulate_win_rates(cut_to_budget(ends([*unequal, late])), Aggregation()).attrs["caption"]
     assert (
         "Runs without an evaluation in the last tenth (their last evaluation is used): run late, at 3,099 of 4,000"
         in caption
@@ -62,23 +62,23 @@ def test_a_longer_run_is_never_read_later_than_the_shorter_ones_ended(unequal) -
 
 def test_runs_of_one_length_are_left_as_they_are_whatever_round_they_ended_in() -> None:
     seeds = [ramp(f"r{k}", 4000 + k, algo="qmix", seed=k, over=9 * k) for k in range(1, 4)]
-    comparison = at_budget(ends(seeds))
+    comparison = cut_to_budget(ends(seeds))
     assert [len(seed.curve.steps) for seed in comparison.seeds] == [5, 5, 5]
-    assert comparison.budget == "All runs at 4,001 env steps."
-    assert comparison.unequal == ""
+    assert comparison.budget_note == "All runs at 4,001 env steps."
+    assert comparison.budget_if_unequal == ""
 
 
 def test_a_budget_that_was_asked_for_leaves_out_what_is_too_short(unequal) -> None:
-    table = tabulate_win_rates(at_budget(ends(unequal), 20_000), Reading())
+    table = tabulate_win_rates(cut_to_budget(ends(unequal), 20_000), Aggregation())
     assert table["variant"].tolist() == ["QPLEX", "VDN"]
     assert "Compared at 20,000 env steps, the requested budget." in table.attrs["caption"]
-    told = "\n".join(left_out_lines(table))
+    told = "\n".join(list_left_out_lines(table))
     assert "run q1 (QMIX on 3m; seed 1): has 4,000 of the 20,000 env steps at which runs are compared" in told
 
 
 def test_each_at_its_own_end_is_marked_in_every_cell_and_nothing_is_bold(unequal) -> None:
-    comparison = at_budget(ends(unequal), OWN)
-    table = tabulate_win_rates(comparison, Reading())
+    comparison = cut_to_budget(ends(unequal), OWN_END)
+    table = tabulate_win_rates(comparison, Aggregation())
     assert (
         "RUNS OF DIFFERENT LENGTHS: each run is evaluated at its own end (3m 4,000 to 40,000 env steps)"
         in (table.attrs["caption"])
@@ -93,19 +93,21 @@ def test_each_at_its_own_end_is_marked_in_every_cell_and_nothing_is_bold(unequal
 
 def test_a_map_has_a_budget_of_its_own(unequal) -> None:
     other = [make_seed(f"c{k}", [(0, 0.0), (9000, 0.5)], map="8m", seed=k, env_steps=9000) for k in (1, 2)]
-    comparison = at_budget(ends([*unequal, *other]), COMMON)
-    assert "Compared at 3m 4,000; 8m 1,000 env steps" in comparison.budget
+    comparison = cut_to_budget(ends([*unequal, *other]), COMMON)
+    assert "Compared at 3m 4,000; 8m 1,000 env steps" in comparison.budget_note
     assert list_budgets(comparison) == [1000, 4000, 20_000, 40_000]
 
 
 def test_numbers_of_whole_runs_are_of_runs_as_long_as_most(unequal) -> None:
-    kept = keep_usual_length(ends(unequal))
+    kept = select_usual_length(ends(unequal))
     assert [seed.id for seed in kept.seeds] == ["v1", "v2"], "of two lengths that are as frequent the greater"
-    assert "has 4,000 env steps; most runs of its map have 40,000" in "\n".join(map(str, kept.left_out))
+    assert "has 4,000 env steps; most runs of its map have 40,000" in "\n".join(map(str, kept.excluded_runs))
 
 
 def test_bold_needs_two_cells_of_two_seeds() -> None:
-    alone, few, good, fair = (quote(np.array(values), Reading()) for values in ([1.0], [0.9], [0.8, 0.8], [0.5, 0.5]))
+    alone, few, good, fair = (
+        format_aggregate(np.array(values), Aggregation()) for values in ([1.0], [0.9], [0.8, 0.8], [0.5, 0.5])
+    )
     assert find_best([alone]) == find_best([good, None]) == find_best([alone, few]) == find_best([alone, good]) == []
     assert find_best([alone, good, fair]) == [1]
 
@@ -114,10 +116,10 @@ def test_bold_needs_two_cells_of_two_seeds() -> None:
     ("text", "budget"), [("common", "common"), ("own", "own"), ("0.8M", 800_000), (20_000, 20_000)]
 )
 def test_a_budget_is_read_as_people_write_it(text, budget) -> None:
-    assert read_budget(text) == budget
+    assert parse_budget(text) == budget
 
 
 @pytest.mark.parametrize("text", ["", "all", "-5", "1, 2", "nan"])
 def test_what_is_no_budget_is_refused(text) -> None:
     with pytest.raises(ValueError, match=r"\bbudget\b"):
-        read_budget(text)
+        parse_budget(text)

@@ -13,7 +13,7 @@ from app.figures import registry
 from app.figures.render.plotly_view import to_plotly
 from app.notebook import example_study
 from app.notebook.example_study import SNAPSHOTS, choose_episodes
-from app.notebook.view import freeze, gather, read_view
+from app.notebook.view import freeze, read_entries, read_view
 from emtc_core.errors import EmtcError, StorageError
 from storage.address import sqlite_address
 from storage.bundles.bundle_cache import cache_bundle
@@ -175,7 +175,7 @@ def test_the_example_tells_its_story_in_pinned_views_that_open(seeded, tmp_path:
     assert [view.page for view in views if view] == ["compare", "live", "memory", "replay"]
     assert views[0]
     assert (views[0].query["rate"], views[0].facts["rate"]) == (["auto"], "auto")
-    for entry in gather(there, [entry.id for entry in entries]):
+    for entry in read_entries(there, [entry.id for entry in entries]):
         assert entry.figure is not None
     assert not has_verdicts(there, run_id)
     assert "not in this file" in entries[3].body, "what is not there is not promised"
@@ -198,13 +198,13 @@ def test_the_shipped_study_is_unpacked_once(seeded, tmp_path: Path, monkeypatch)
     db, run_id = seeded
     ours = tmp_path / "ours.emtc"
     assert run(["bundle", run_id, "--thin", "--out", str(ours), "--db", db.url]) == 0
-    first, _ = open_bundle(ours, cache=tmp_path / "once", is_ours=True)
+    first, _ = open_bundle(ours, cache=tmp_path / "once", is_trusted=True)
     written = first.stat().st_mtime_ns
-    assert open_bundle(ours, cache=tmp_path / "once", is_ours=True)[0] == first
+    assert open_bundle(ours, cache=tmp_path / "once", is_trusted=True)[0] == first
     assert first.stat().st_mtime_ns == written, "what is unpacked serves again"
     with closing(sqlite3.connect(first)) as older, older:
         older.execute("UPDATE alembic_version SET version_num = '0008'")
-    open_bundle(ours, cache=tmp_path / "once", is_ours=True)
+    open_bundle(ours, cache=tmp_path / "once", is_trusted=True)
     assert find_schema(sqlite_address(first))[0] == SCHEMA_VERSION, "an older version's is unpacked anew"
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from app.jobs.checkpoint_stores import CheckpointUploader
-from app.jobs.resume import look
-from emtc_core.checkpoint_file import name_best, name_checkpoint, set_newer_aside, verify, write_checkpoint
+from app.jobs.resume import examine_checkpoints
+from emtc_core.checkpoint_file import name_best, name_checkpoint, rename_newer, verify, write_checkpoint
 from emtc_core.errors import StorageError
 from storage.engine import Database, open_database
 from storage.files.places import run_folder
@@ -98,7 +98,7 @@ def test_the_best_policy_is_carried_and_what_no_return_needs_is_dropped(files, b
         uploader.queue_best()
         wait_until(lambda at=env_step: [int(each.name[5:-3]) for each in files.list_best()] == [at], what="the policy")
     carried(uploader, files, folder, 200)
-    set_newer_aside(folder, 100)
+    rename_newer(folder, 100)
     uploader.set_newer_aside(100)
     uploader.close()
     assert files.list_best() == []
@@ -243,19 +243,19 @@ def lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sqlite_template: Path)
 
 def test_what_lies_there_is_known_before_it_is_fetched(lost, tmp_path, monkeypatch):
     db, run_id, files = lost
-    assert "It was trained on elsewhere" in look(db, find_run(db, run_id)).why_not
+    assert "It was trained on elsewhere" in examine_checkpoints(db, find_run(db, run_id)).reason
     for env_step, owner in ((0, run_id), (10**6, "zzzz9999")):
         path = tmp_path / name_checkpoint(env_step)
         write_checkpoint(path, run_id=owner, env_step=env_step, parts=[("state", lambda sink: sink.write(b"x"))])
         files.put(path)
-    status = look(db, find_run(db, run_id))
+    status = examine_checkpoints(db, find_run(db, run_id))
     assert (status.usable and status.usable.env_step, status.folder) == (0, files.url)
     assert "belongs to run zzzz9999" in status.faults[0]
     assert list(run_folder(db, run_id).glob("*.pt")) == [], "nothing was fetched"
     monkeypatch.setenv("EMTC_FILES", str(tmp_path))
-    refused = look(db, find_run(db, run_id))
+    refused = examine_checkpoints(db, find_run(db, run_id))
     assert not refused.can_resume
-    assert f"Set EMTC_FILES={files.remote.url}" in refused.why_not
+    assert f"Set EMTC_FILES={files.remote.url}" in refused.reason
     db.dispose()
 
 
@@ -265,17 +265,17 @@ def test_what_has_not_arrived_there_is_counted(lost, tmp_path):
     uploader.start(fits)
     uploader.close()
     write_checkpoint(folder / name_checkpoint(0), run_id=run_id, env_step=0, parts=[])
-    status = look(db, find_run(db, run_id))
-    assert (status.can_resume, status.not_carried) == (True, 1)
+    status = examine_checkpoints(db, find_run(db, run_id))
+    assert (status.can_resume, status.n_not_uploaded) == (True, 1)
     files.put(folder / name_checkpoint(0))
-    assert look(db, find_run(db, run_id)).not_carried == 0
+    assert examine_checkpoints(db, find_run(db, run_id)).n_not_uploaded == 0
     db.dispose()
 
 
 def test_a_place_of_no_answer_is_no_reason_to_start_again(lost, tmp_path):
     db, run_id, _ = lost
     (tmp_path / "place").write_text("no folder")
-    status = look(db, find_run(db, run_id))
+    status = examine_checkpoints(db, find_run(db, run_id))
     assert not status.can_resume
-    assert "cannot be used" in status.why_not
+    assert "cannot be used" in status.reason
     db.dispose()

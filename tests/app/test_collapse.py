@@ -13,13 +13,17 @@ from app.analysis import neighborhoods
 from app.analysis.collapse import (
     COLUMNS,
     NEIGHBORS,
-    interval_of,
+    compute_percentile_interval,
+    compute_return_r2,
     measure_collapse,
-    predict_returns,
     resample_sums,
     scale_like_memory,
 )
-from app.analysis.neighborhoods import find_elsewhere, neighbor_agreement, rank_layout
+from app.analysis.neighborhoods import (
+    compute_layout_quality,
+    find_neighbors_in_other_episodes,
+    measure_neighbor_agreement,
+)
 from emtc_core.memory.scaling import measure_scaling
 from storage.queries.memory import Snapshot
 
@@ -184,7 +188,7 @@ def test_one_episode_fills_a_neighborhood_and_the_next_are_still_found(monkeypat
     monkeypatch.setattr(neighborhoods, "_CHUNK", 7)
     points = np.concatenate([np.zeros((90, 4)), np.ones((10, 4))])
     episode = np.repeat([1, 2], [90, 10])
-    index, distance = find_elsewhere(points, episode, np.arange(100), k=12)
+    index, distance = find_neighbors_in_other_episodes(points, episode, np.arange(100), k=12)
     assert (np.sort(index[:90, :10], axis=1) == np.arange(90, 100)).all()
     assert (index[:90, 10:] == -1).all()
     assert np.isinf(distance[:90, 10:]).all()
@@ -194,29 +198,29 @@ def test_one_episode_fills_a_neighborhood_and_the_next_are_still_found(monkeypat
 
 
 def test_twins_are_chosen_without_regard_to_their_rows() -> None:
-    index, _ = find_elsewhere(np.ones((2000, 4)), np.arange(2000), np.arange(2000), k=15)
+    index, _ = find_neighbors_in_other_episodes(np.ones((2000, 4)), np.arange(2000), np.arange(2000), k=15)
     assert abs(np.corrcoef(index[:, 0], np.arange(2000))[0, 1]) < 0.1
 
 
 def test_the_same_seed_gives_the_same_numbers_and_another_sample_other_ones() -> None:
     snapshot = _random(3, size=600)
-    first, again, other = (measure_collapse(snapshot, delta=0.5, most=300, seed=seed) for seed in (1, 1, 2))
+    first, again, other = (measure_collapse(snapshot, delta=0.5, max_nodes=300, seed=seed) for seed in (1, 1, 2))
     assert first == again
     assert first != other
     assert first["h_r2_knn"].n == 300
-    assert measure_collapse(snapshot, delta=0.5, most=300, seed=1, n_jobs=2) == first
+    assert measure_collapse(snapshot, delta=0.5, max_nodes=300, seed=1, n_jobs=2) == first
 
 
 def test_ranks_are_the_published_trustworthiness_and_continuity() -> None:
     rng = np.random.default_rng(0)
     points, layout = rng.normal(size=(300, 4)), rng.normal(size=(300, 2))
     layout += points[:, :2]
-    parts = rank_layout(points, layout, k=7)
+    parts = compute_layout_quality(points, layout, k=7)
     assert parts[:, 0].mean() == pytest.approx(trustworthiness(points, layout, n_neighbors=7))
     assert parts[:, 1].mean() == pytest.approx(trustworthiness(layout, points, n_neighbors=7))
-    assert rank_layout(points, points @ np.eye(4), k=7) == pytest.approx(1)
+    assert compute_layout_quality(points, points @ np.eye(4), k=7) == pytest.approx(1)
     with pytest.raises(ValueError, match=r"\b7\b.*\b16\b.*\b15\b"):
-        rank_layout(points[:15], layout[:15], k=7)
+        compute_layout_quality(points[:15], layout[:15], k=7)
 
 
 def test_nothing_is_said_of_a_layout_of_too_few_nodes() -> None:
@@ -231,7 +235,11 @@ def test_resamples_draw_whole_episodes() -> None:
     value = rng.normal(size=30)
     alone = np.stack([value, np.ones(30)], axis=1)
     drawn = resample_sums(alone, np.arange(30), seed=1)
-    assert interval_of(drawn[:, 0] / drawn[:, 1])[0] < value.mean() < interval_of(drawn[:, 0] / drawn[:, 1])[1]
+    assert (
+        compute_percentile_interval(drawn[:, 0] / drawn[:, 1])[0]
+        < value.mean()
+        < compute_percentile_interval(drawn[:, 0] / drawn[:, 1])[1]
+    )
     repeated = resample_sums(np.repeat(alone, 8, axis=0), np.repeat(np.arange(30), 8), seed=1)
     np.testing.assert_allclose(repeated, 8 * drawn, err_msg="eight copies of a node are no eight witnesses")
     same = resample_sums(alone, np.zeros(30, np.int64), seed=1)
@@ -244,8 +252,8 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says() -> None:
         rng = np.random.default_rng(seed)
         episode = np.repeat(np.arange(60), 5)
         value = rng.normal(size=60)[episode] + rng.normal(size=300)
-        sums = resample_sums(np.stack([value, np.ones(300)], axis=1), episode, seed=seed, draws=300)
-        low, high = interval_of(sums[:, 0] / sums[:, 1])
+        sums = resample_sums(np.stack([value, np.ones(300)], axis=1), episode, seed=seed, n_resamples=300)
+        low, high = compute_percentile_interval(sums[:, 0] / sums[:, 1])
         covered += low <= 0 <= high
     assert 0.88 <= covered / 200 <= 0.99
 
@@ -263,7 +271,7 @@ def test_agreement_is_that_of_the_slow_twin(seed: int, k: int) -> None:
         return set(sorted(others, key=lambda other: math.dist(space[row], space[other]))[:k])
 
     shares = {row: len(nearest(embedding, row) & nearest(layout, row)) / k for row in range(35)}
-    agreed = neighbor_agreement(embedding, layout, rows, k)
+    agreed = measure_neighbor_agreement(embedding, layout, rows, k)
     for value, count, chosen in (
         (agreed.selected, agreed.n_selected, [row for row in range(35) if row in rows]),
         (agreed.rest, agreed.n_rest, [row for row in range(35) if row not in rows]),
@@ -275,12 +283,12 @@ def test_agreement_is_that_of_the_slow_twin(seed: int, k: int) -> None:
 def test_a_faithful_layout_agrees_wholly_and_an_empty_selection_says_nothing() -> None:
     points = np.random.default_rng(0).normal(size=(100, 2))
     flat = np.hstack([points, np.zeros((100, 2))])
-    agreed = neighbor_agreement(flat, points, np.arange(10))
+    agreed = measure_neighbor_agreement(flat, points, np.arange(10))
     assert (agreed.selected, agreed.rest, agreed.n_selected, agreed.n_rest) == (1, 1, 10, 90)
-    nobody = neighbor_agreement(flat, points, np.empty(0, np.int64), most=50)
+    nobody = measure_neighbor_agreement(flat, points, np.empty(0, np.int64), max_nodes=50)
     assert math.isnan(nobody.selected)
     assert nobody.n_rest == 50
-    nowhere = neighbor_agreement(flat, np.full((100, 2), np.nan), np.arange(10))
+    nowhere = measure_neighbor_agreement(flat, np.full((100, 2), np.nan), np.arange(10))
     assert math.isnan(nowhere.selected)
     assert math.isnan(nowhere.rest)
 
@@ -290,6 +298,8 @@ def test_a_faithful_layout_agrees_wholly_and_an_empty_selection_says_nothing() -
 def test_r2_alone_is_the_r2_of_all_numbers(delta_space, most):
     snapshot, other = _random(3), np.random.default_rng(4).normal(size=(SIZE, 4)).astype(np.float32) * [1, 5, 1, 1]
     for embedding in (None, other.astype(np.float32)):
-        every = measure_collapse(snapshot, delta=0.1, delta_space=delta_space, embedding=embedding, most=most, seed=2)
-        alone = predict_returns(snapshot, delta_space=delta_space, embedding=embedding, most=most, seed=2)
+        every = measure_collapse(
+            snapshot, delta=0.1, delta_space=delta_space, embedding=embedding, max_nodes=most, seed=2
+        )
+        alone = compute_return_r2(snapshot, delta_space=delta_space, embedding=embedding, max_nodes=most, seed=2)
         assert alone == every["h_r2_knn"].value

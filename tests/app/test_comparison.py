@@ -7,12 +7,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from app.analysis.aggregates import Reading
-from app.analysis.bootstrap import BOOTSTRAP_COVERS
-from app.analysis.intervals import CLAIMS
+from app.analysis.aggregates import Aggregation
+from app.analysis.bootstrap import BOOTSTRAP_COVERAGE
+from app.analysis.intervals import INTERVAL_LABELS
 from app.analysis.provenance import describe_runs, hash_config
-from app.analysis.quantities import EVALUATED, MU_W, WIN_RATE, find_quantity
-from app.analysis.series import Comparison, Seed, join_seeds, split_curves
+from app.analysis.quantities import EVALUATION_QUANTITIES, MU_W, WIN_RATE, find_quantity
+from app.analysis.series import Comparison, SeedRun, join_seeds, split_curves
 from app.figures.named.curves import draw_comparison, split_panels
 from app.figures.render.export import export_figure
 from app.figures.render.lines_view import draw_chart
@@ -20,7 +20,7 @@ from tests.app.seed_cases import make_seed, stored
 
 
 @pytest.fixture
-def seeds() -> list[Seed]:
+def seeds() -> list[SeedRun]:
     made = [
         make_seed(f"{map}-{seed}", [(0, 0.0), (10 * seed, rate)], map=map, seed=seed)
         for map in ("3m", "8m")
@@ -69,14 +69,14 @@ def test_the_caption_says_how_many_episodes_of_an_evaluation_differ_where_that_w
 
 
 def test_the_caption_says_statistic_band_seeds_and_the_order_of_averaging(comparison) -> None:
-    caption = draw_comparison(comparison, Reading("iqm", "ci")).caption
-    assert f"interquartile mean with {CLAIMS['iqm', True]} over seeds" in caption
+    caption = draw_comparison(comparison, Aggregation("iqm", "ci")).caption
+    assert f"interquartile mean with {INTERVAL_LABELS['iqm', True]} over seeds" in caption
     assert "episodes are averaged per seed first" in caption
     assert "n = 2 seeds" in caption
     assert "resampled" not in caption
-    said = draw_comparison(comparison, Reading("mean", "bootstrap")).caption
+    said = draw_comparison(comparison, Aggregation("mean", "bootstrap")).caption
     assert "mean with percentile bootstrap of 2000 draws over seeds" in said
-    assert BOOTSTRAP_COVERS in said
+    assert BOOTSTRAP_COVERAGE in said
 
 
 def test_seeds_can_be_seen_as_faint_lines_outside_the_legend(comparison) -> None:
@@ -109,7 +109,7 @@ def test_any_logged_number_can_be_drawn_and_a_stranger_is_the_win_rate() -> None
     panel = draw_comparison(join_seeds([one], loss)).panels[0]
     assert (panel.title, panel.unit, panel.lines[0].y.tolist()) == ("train/loss, 3m", "return²", [3.0])
     assert find_quantity("<script>") is WIN_RATE
-    assert find_quantity("return") is EVALUATED["return"]
+    assert find_quantity("return") is EVALUATION_QUANTITIES["return"]
 
 
 @pytest.mark.parametrize("columns", ["one", "two"])
@@ -162,7 +162,7 @@ def test_a_variant_of_which_nothing_has_finished_is_drawn_as_far_as_it_got_and_n
     assert join_seeds(seeds).name_line("emtc-qplex") == "EMTC(QPLEX)† (n = 1)"
     final = join_seeds(seeds, final=True)
     assert not final.groups
-    assert [str(each) for each in final.left_out] == [
+    assert [str(each) for each in final.excluded_runs] == [
         "run c (EMTC(QPLEX) on 3m; seed 1): running at 294 of 1,000 env steps"
     ]
 
@@ -181,7 +181,7 @@ def test_the_same_seed_twice_is_one_sample_the_finished_and_newer_one() -> None:
     ]
     found = join_seeds(seeds, include_unfinished=True)
     assert [group.run_ids for group in found.groups] == [("new",)]
-    assert {each.run_id: each.reason for each in found.left_out} == {
+    assert {each.run_id: each.reason for each in found.excluded_runs} == {
         "old": "duplicate of seed 1; run new is used",
         "cut": "duplicate of seed 1; run new is used",
     }

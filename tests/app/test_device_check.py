@@ -255,7 +255,7 @@ def test_the_command_prints_one_line_for_each_check_and_exits_with_1(three_check
 
 
 def test_a_number_that_is_not_one_is_beyond_every_limit():
-    assert not Measurement("loss", float("nan"), 1.0).holds
+    assert not Measurement("loss", float("nan"), 1.0).is_within_limit
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,15 @@ import numpy as np
 import pytest
 
 from app.analysis.collapse import measure_collapse
-from app.analysis.findings import R2_OVER_DCAE, R2_OVER_RANDOM, measure_runs, predict_returns
+from app.analysis.findings import R2_OVER_DCAE, R2_OVER_RANDOM, compute_return_r2, measure_runs
 from app.analysis.projections.embedders import embed_snapshot, read_states
-from app.analysis.projections.snapshots import EMBED_SHARE, Phase, phase_of, project_snapshot, projection_params
+from app.analysis.projections.snapshots import (
+    EMBED_PROGRESS,
+    Phase,
+    get_phase,
+    make_projection_params,
+    project_snapshot,
+)
 from app.analysis.series import read_seeds
 from app.cli.main import run
 from app.jobs.projection_process import embed
@@ -62,7 +68,7 @@ def test_an_embedder_is_fitted_once_and_is_the_same_for_the_same_seed(seeded: tu
 
 def test_a_job_fits_the_embedder_and_draws_its_map(seeded: tuple[Database, int]) -> None:
     db, snapshot_id = seeded
-    params = projection_params("umap", n=50, seed=0, embedder="random")
+    params = make_projection_params("umap", n=50, seed=0, embedder="random")
     job = create_job(db, snapshot_id, method="umap", params=params)
     run_job(db, job.id, embed=embed)
     assert get_job(db, job.id).status == "finished"
@@ -78,11 +84,11 @@ def test_a_study_reads_how_well_each_embedder_tells_returns(seeded: tuple[Databa
     snapshot = get_snapshot(db, snapshot_id)
     row = find_run(db, snapshot.run_id)
     memory = row.config["memory"]
-    assert "tcse" not in predict_returns(db, row)
+    assert "tcse" not in compute_return_r2(db, row)
     for kind in ("tcse", "dcae", "random"):
         command = ["project", row.id, "--method", "pca", "--embedder", kind, "--db", f"sqlite:///{db.path}"]
         assert run(command) == 0
-    told = predict_returns(db, row)
+    told = compute_return_r2(db, row)
     assert set(told) == {"own", "tcse", "dcae", "random"}
     assert len(set(told.values())) == 4
     found = find_embedding(db, snapshot_id, "dcae", seed=0)
@@ -111,6 +117,6 @@ def test_a_map_of_an_embedder_that_was_not_fitted_is_a_sentence(seeded: tuple[Da
 
 
 def test_a_job_that_fits_an_embedder_has_three_phases() -> None:
-    assert phase_of(EMBED_SHARE / 2, embedder="dcae") == Phase("embedder", 0.5)
-    assert phase_of(EMBED_SHARE, embedder="dcae").name == "layout"
-    assert phase_of(1.0, embedder="dcae") == Phase("placing", 1.0)
+    assert get_phase(EMBED_PROGRESS / 2, embedder="dcae") == Phase("embedder", 0.5)
+    assert get_phase(EMBED_PROGRESS, embedder="dcae").name == "layout"
+    assert get_phase(1.0, embedder="dcae") == Phase("placing", 1.0)

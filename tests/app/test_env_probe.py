@@ -8,7 +8,7 @@ import pytest
 
 from app.cli.main import run
 from app.jobs import env_probe
-from app.jobs.launch import check_startable, doubt_observations, doubt_success, launch_run, spawn
+from app.jobs.launch import check_startable, find_obs_warning, find_success_warning, launch_run, spawn
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
 from emtc_core.errors import ConfigError, EnvUnavailableError
@@ -125,24 +125,24 @@ def test_simple_spread_is_tried_and_doubted(monkeypatch):
     config = plan("mpe2.simple_spread_v3:parallel_env", env__pettingzoo__episode_limit=25)
     seen = env_probe.probe(config.env)
     assert (seen.n_agents, seen.n_actions, seen.obs_dim, seen.state_dim, seen.steps) == (3, 5, 18, 54, 25)
-    assert "memory.success_threshold" in doubt_success(config)
+    assert "memory.success_threshold" in find_success_warning(config)
 
 
 def test_a_game_that_shows_nothing_is_doubted():
-    assert "made with render_mode" in doubt_observations(plan(f"{ZOO}:make_blind"))
-    assert doubt_observations(plan(f"{ZOO}:make")) == ""
-    assert doubt_observations(resolve()) == ""
+    assert "made with render_mode" in find_obs_warning(plan(f"{ZOO}:make_blind"))
+    assert find_obs_warning(plan(f"{ZOO}:make")) == ""
+    assert find_obs_warning(resolve()) == ""
 
 
 def test_an_environment_that_never_says_won_is_doubted_until_a_return_decides():
-    doubt = doubt_success(plan(f"{ZOO}:make_speechless"))
+    doubt = find_success_warning(plan(f"{ZOO}:make_speechless"))
     assert "memory.success=return_threshold" in doubt
     assert "ρ stays 0" in doubt
     assert "random play returned" in doubt
     asked = {"memory__success": "return_threshold", "memory__success_threshold": 20.0}
-    assert doubt_success(plan(f"{ZOO}:make_speechless", **asked)) == ""
-    easy = doubt_success(plan(f"{ZOO}:make_speechless", **asked | {"memory__success_threshold": -1.0}))
+    assert find_success_warning(plan(f"{ZOO}:make_speechless", **asked)) == ""
+    easy = find_success_warning(plan(f"{ZOO}:make_speechless", **asked | {"memory__success_threshold": -1.0}))
     assert "Every episode counts as a success: memory.success_threshold = -1 [env return]" in easy
-    assert doubt_success(plan(f"{ZOO}:make_speechless", algo="qmix")) == ""
-    assert doubt_success(plan(f"{ZOO}:make")) == ""
-    assert doubt_success(resolve()) == ""
+    assert find_success_warning(plan(f"{ZOO}:make_speechless", algo="qmix")) == ""
+    assert find_success_warning(plan(f"{ZOO}:make")) == ""
+    assert find_success_warning(resolve()) == ""

@@ -14,8 +14,8 @@ import pytest
 from sqlalchemy import insert, update
 
 from app.analysis.comparable import select_runs
-from app.analysis.finals import name_final, rate_of_final
-from app.analysis.quantities import RATE_NAMES, ROBUST, TRAINED, RateName
+from app.analysis.finals import make_final_scale, name_final
+from app.analysis.quantities import RATE_NAMES, ROBUST, TRAINING_WIN_RATE, RateName
 from app.analysis.series import read_seeds
 from app.cli.main import run
 from app.figures.figure import OPTIONS, SEED_OPTIONS, Options
@@ -349,8 +349,8 @@ def test_the_quantity_of_learning_curves_names_its_win_rate_itself(runs, tmp_pat
 
 def test_the_interval_of_a_training_rate_counts_an_episode_for_each_report() -> None:
     seeds = [make_seed(f"a{k}", [(k * 10, 1.0) for k in range(91, 101)], seed=k) for k in (1, 2)]
-    assert rate_of_final(seeds, "last-tenth", of=TRAINED).episodes == 10
-    assert rate_of_final(seeds, "last-tenth", of=ROBUST).episodes == 160
+    assert make_final_scale(seeds, "last-tenth", of=TRAINING_WIN_RATE).episodes == 10
+    assert make_final_scale(seeds, "last-tenth", of=ROBUST).episodes == 160
 
 
 def test_learning_curves_read_how_many_episodes_differ_and_the_robust_rate_says_nothing_of_it(runs) -> None:
@@ -358,8 +358,8 @@ def test_learning_curves_read_how_many_episodes_differ_and_the_robust_rate_says_
     with runs.db.transaction() as connection:
         connection.execute(update(Evaluation).where(Evaluation.run_id == made[0]).values(distinct=3))
     rows = select_runs(runs.db, made)
-    assert [seed.distinct.tolist() for seed in read_seeds(runs.db, rows)] == [[3, 3, 3], []]
-    assert [len(seed.distinct) for seed in read_seeds(runs.db, rows, ROBUST)] == [0, 0]
+    assert [seed.distinct_episodes.tolist() for seed in read_seeds(runs.db, rows)] == [[3, 3, 3], []]
+    assert [len(seed.distinct_episodes) for seed in read_seeds(runs.db, rows, ROBUST)] == [0, 0]
     told = "Of the 16 episodes of an evaluation 3 differ. Counted in 1 of the 2 runs."
     rates: list[RateName] = ["auto", "greedy", "robust"]
     captions = [FIGURES["learning-curves"].make(runs.db, rows, Options(rate=rate)).caption for rate in rates]
@@ -552,7 +552,7 @@ def test_a_share_of_the_training_is_of_what_was_asked_not_of_what_was_evaluated(
 def test_every_figure_over_seeds_says_what_it_averages_on_itself(runs, tmp_path) -> None:
     runs.add("gate.enabled=false")
     for name, kind in FIGURES.items():
-        if kind.takes >= SEED_OPTIONS:
+        if kind.supported_options >= SEED_OPTIONS:
             out = tmp_path / f"{name}.svg"
             assert runs.export("--figure", name, "--center", "iqm", "--out", str(out)) == 0
             drawn = out.read_text(encoding="utf-8").partition("</metadata>")[2]

@@ -12,17 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.analysis.aggregates import trailing_mean
-from app.analysis.selection import QUANTITIES
+from app.analysis.selection import NODE_QUANTITIES
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.kinds.maps import Cloud
 from app.figures.named.live import (
     GATE_METRICS,
-    contrast_chance,
+    compute_chance_accuracy,
+    compute_wilson_interval,
     draw_gate_dynamics,
     draw_gate_effect,
     draw_metrics,
     draw_outcomes,
-    wilson_interval,
 )
 from app.figures.named.trajectories import draw_trajectory
 from app.figures.render.export import EXPORT_FORMATS, export_figure
@@ -30,7 +30,7 @@ from app.figures.render.lines_view import _wrap_names
 from app.figures.render.matplotlib_view import to_image
 from app.figures.render.plotly_view import to_plotly
 from app.replay.payload import crop_field, make_payload, pack_payload
-from app.replay.replay import Side
+from app.replay.replay import EpisodeView
 from emtc_core.envs.base import Scene
 from emtc_core.metrics import METRICS
 
@@ -62,7 +62,7 @@ def cloud() -> Cloud:
     value[3] = np.nan
     return Cloud(
         "memory-atlas", "Memory of <b>x</b>", "principal component 1", "principal component 2",
-        rng.random(n, np.float32), rng.random(n, np.float32), np.arange(n), value, QUANTITIES["h"], "50 of 50",
+        rng.random(n, np.float32), rng.random(n, np.float32), np.arange(n), value, NODE_QUANTITIES["h"], "50 of 50",
     )  # fmt: skip
 
 
@@ -141,12 +141,12 @@ def test_gate_metrics_are_registered():
 
 def test_info_nce_accuracy_stands_beside_chance():
     frame = logged(embedder__info_nce_accuracy=0.05)
-    chance = contrast_chance({"embed": {"batch": 1024}})
+    chance = compute_chance_accuracy({"embed": {"batch": 1024}})
     accuracy, level = draw_metrics(frame, ["embedder/info_nce_accuracy"], run="r", chance=chance).panels[0].lines
     assert accuracy.y.tolist() == [0.05, 0.1]
     assert level.name == "chance, 1/1024"
     assert level.y.tolist() == [1 / 1024, 1 / 1024]
-    assert contrast_chance({}) is None
+    assert compute_chance_accuracy({}) is None
     assert len(draw_metrics(frame, ["embedder/info_nce_accuracy"], run="r").panels[0].lines) == 1
 
 
@@ -165,7 +165,7 @@ def test_where_the_return_decides_outcomes_draw_that_share_and_name_the_threshol
     assert chart.panels[0].title == "success (return ≥ -18)"
     assert line.y.tolist()[:2] == [0.25, 0.5]
     assert np.isnan(line.y[2])  # an evaluation without a rate is no failure
-    low, high = wilson_interval(np.array([4.0]), np.array([16.0]))
+    low, high = compute_wilson_interval(np.array([4.0]), np.array([16.0]))
     assert (line.low[0], line.high[0]) == (low[0], high[0])
     plain = draw_outcomes(pd.DataFrame(steps), pd.DataFrame(), run="r", metrics=rated)
     assert (plain.panels[0].title, plain.panels[0].lines[0].y.tolist()) == ("win rate", [0, 0, 0])
@@ -178,7 +178,7 @@ def test_copies_of_one_battle_count_once_in_the_band_and_the_other_rates_stand_b
     )
     chart = draw_outcomes(frame, pd.DataFrame(), run="r", metrics=logged(rollout__win_rate=0.1))
     greedy, robust, training = chart.panels[0].lines
-    low, high = wilson_interval(np.array([2.0, 8.0]), np.array([4.0, 16.0]))
+    low, high = compute_wilson_interval(np.array([2.0, 8.0]), np.array([4.0, 16.0]))
     assert (greedy.low.tolist(), greedy.high.tolist()) == (low.tolist(), high.tolist())
     assert robust.y.tolist() == [0.25, 0.5]
     assert training.y.tolist() == [0.1, 0.2]
@@ -188,12 +188,12 @@ def test_copies_of_one_battle_count_once_in_the_band_and_the_other_rates_stand_b
 def test_an_evaluation_of_an_earlier_version_has_the_band_of_all_its_episodes():
     frame = pd.DataFrame({"env_step": [1], "episodes": 16, "wins": 8, "win_rate": 0.5, "return_mean": 1.0})
     (line,) = draw_outcomes(frame, pd.DataFrame(), run="r").panels[0].lines
-    low, high = wilson_interval(np.array([8.0]), np.array([16.0]))
+    low, high = compute_wilson_interval(np.array([8.0]), np.array([16.0]))
     assert (line.low[0], line.high[0]) == (low[0], high[0])
 
 
 def test_wilson_interval_matches_a_hand_calculation():
-    low, high = wilson_interval(np.array([0.0, 8.0]), np.array([16.0, 16.0]))
+    low, high = compute_wilson_interval(np.array([0.0, 8.0]), np.array([16.0, 16.0]))
     assert low[0] == 0
     assert high[0] == pytest.approx(1.9599639845**2 / (16 + 1.9599639845**2))
     assert (low[1] + high[1]) / 2 == pytest.approx(0.5)
@@ -214,7 +214,7 @@ def test_trajectory_leaves_out_what_is_unknown():
 
 
 def test_window_cuts_every_line_with_its_band(stats):
-    cut = draw_gate_dynamics(stats, run="r").within((150, 250))
+    cut = draw_gate_dynamics(stats, run="r").keep_window((150, 250))
     assert all(line.x.tolist() == [200.0] for _, line in cut.lines)
     assert cut.panels[0].lines[0].low is not None
     assert len(cut.panels[0].lines[0].low) == 1
@@ -304,7 +304,7 @@ def test_replay_is_cropped_to_where_the_episode_takes_place(scene):
 
 def test_replay_starts_inside_the_episode_and_numbers_each_team(scene):
     chart = draw_trajectory(title="e", reward=np.ones(3))
-    payload = make_payload([Side(scene, chart, "e")], start=99)
+    payload = make_payload([EpisodeView(scene, chart, "e")], start=99)
     size = int.from_bytes(payload[:4], "little")
     meta = json.loads(payload[4 : 4 + size])["meta"]
     assert meta["start"] == 3

@@ -8,21 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.analysis.aggregates import Reading
+from app.analysis.aggregates import Aggregation
 from app.analysis.finals import (
     FINAL_RULES,
     Falls,
+    compute_final_rate,
     count_falls,
     define_final,
-    final_rate,
+    list_runs_without_last_tenth,
+    make_final_scale,
     name_final,
-    rate_of_final,
-    tell_without,
 )
-from app.analysis.intervals import CLAIMS
-from app.analysis.series import Seed, join_seeds
+from app.analysis.intervals import INTERVAL_LABELS
+from app.analysis.series import SeedRun, join_seeds
 from app.analysis.tables import export_table
-from app.analysis.win_rates import tabulate_beside_published, tabulate_falls, tabulate_win_rates
+from app.analysis.win_rates import tabulate_falls, tabulate_win_rates, tabulate_with_published
 from app.figures.named.comparisons import draw_profiles, tabulate_tests
 from tests.app.seed_cases import make_curve, make_seed
 
@@ -32,7 +32,7 @@ PUBLISHED_CODE = (1, 1, 1, 0, 0.94, 0, 0.62, 0.44, 1, 1, 0.94, 0.5, 0, 0, 1, 0.8
 """Measured: the published code on 3m within 90,000 env steps, but for a stretch; here every 5,000 up to its end."""
 
 
-def run_of(values: tuple[float, ...], first: int, every: int, *settings: str, **given) -> Seed:
+def run_of(values: tuple[float, ...], first: int, every: int, *settings: str, **given) -> SeedRun:
     """A run that was evaluated at equal distances up to its budget."""
     steps = [first + every * place for place in range(len(values))]
     done = {"env_steps": steps[-1], "target_steps": steps[-1]}
@@ -42,8 +42,8 @@ def run_of(values: tuple[float, ...], first: int, every: int, *settings: str, **
 def test_the_final_win_rate_is_the_mean_over_the_last_tenth_of_the_budget() -> None:
     """Beyond 576,000 of 640,000 steps: 1, 1, .12, 0, .94, .44 and .44."""
     run = run_of(SWINGS, 520_000, 10_000)
-    assert final_rate(run, "last-tenth") == pytest.approx((1 + 1 + 0.12 + 0 + 0.94 + 0.44 + 0.44) / 7)
-    assert final_rate(run, "last") == 0.44
+    assert compute_final_rate(run, "last-tenth") == pytest.approx((1 + 1 + 0.12 + 0 + 0.94 + 0.44 + 0.44) / 7)
+    assert compute_final_rate(run, "last") == 0.44
 
 
 def test_equal_means_of_unequal_evaluations_are_a_tie() -> None:
@@ -52,14 +52,14 @@ def test_equal_means_of_unequal_evaluations_are_a_tie() -> None:
         [run_of(values, 92_000, 4_000, run_id=algo, algo=algo)]
         for values, algo in (((0.1, 0.2, 0.3), "emtc-qplex"), ((0.3, 0.2, 0.1), "qmix"))
     )
-    assert final_rate(up[0], "last-tenth") == final_rate(down[0], "last-tenth") == 0.2
+    assert compute_final_rate(up[0], "last-tenth") == compute_final_rate(down[0], "last-tenth") == 0.2
     table = tabulate_tests(join_seeds([*up, *down], final=True))
     assert table["P(improvement)"].str[:4].tolist() == ["0.50"]
 
 
 def test_an_evaluation_at_exactly_nine_tenths_is_not_in_the_last_tenth() -> None:
     points = [(899, 0.0), (900, 0.0), (901, 1.0), (1003, 0.5)]
-    assert final_rate(make_seed("a", points), "last-tenth") == 0.75
+    assert compute_final_rate(make_seed("a", points), "last-tenth") == 0.75
 
 
 def test_falls_are_evaluations_below_a_half_after_the_first_of_nine_tenths() -> None:
@@ -86,9 +86,9 @@ def test_the_final_rate_and_the_falls_of_any_curve_are_those_of_a_loop(values, t
     run = make_seed("a", list(zip(steps, values, strict=True)), target_steps=target)
     late = [value for step, value in zip(steps, values, strict=True) if target and step > target - target / 10]
     expected = sum(late) / len(late) if late else values[-1]
-    assert final_rate(run, "last-tenth") == pytest.approx(expected)
-    assert final_rate(run, "last") == values[-1]
-    assert (tell_without([run], "last-tenth") == "") == bool(late)
+    assert compute_final_rate(run, "last-tenth") == pytest.approx(expected)
+    assert compute_final_rate(run, "last") == values[-1]
+    assert (list_runs_without_last_tenth([run], "last-tenth") == "") == bool(late)
     made, falls, after = False, 0, 0
     for value in values:
         falls, after = (falls + (value < 0.5), after + 1) if made else (0, 0)
@@ -102,23 +102,23 @@ def test_a_run_without_an_evaluation_there_has_its_last_one_and_every_table_name
         make_seed("b", [(0, 0.0), (920, 0.0), (1000, 1.0)], map="corridor"),
     ]
     comparison = join_seeds(seeds, final=True)
-    assert final_rate(seeds[0], "last-tenth") == 0.5
+    assert compute_final_rate(seeds[0], "last-tenth") == 0.5
     told = (
         "Runs without an evaluation in the last tenth (their last evaluation is used): "
         "run a, at 850 of 1,000 env steps."
     )
-    made = [tabulate_win_rates(comparison), tabulate_tests(comparison), tabulate_beside_published(comparison)]
+    made = [tabulate_win_rates(comparison), tabulate_tests(comparison), tabulate_with_published(comparison)]
     for table in made:
         assert told in table.attrs["caption"]
         assert told.replace(",", "") in export_table(table, "csv").decode()
         assert f"{told}" in export_table(table, "latex").decode()
     assert told in draw_profiles(comparison).caption
-    assert tell_without(seeds, "last") == ""
+    assert list_runs_without_last_tenth(seeds, "last") == ""
 
 
 def test_many_runs_without_an_evaluation_there_are_counted_and_the_first_named() -> None:
     seeds = [make_seed(f"r{k}", [(100, 0.5)], seed=k) for k in range(8)]
-    assert tell_without(seeds, "last-tenth").endswith("run r4, at 100 of 1,000 env steps; and 3 more.")
+    assert list_runs_without_last_tenth(seeds, "last-tenth").endswith("run r4, at 100 of 1,000 env steps; and 3 more.")
 
 
 def test_an_unfinished_run_that_is_asked_for_is_read_at_its_last_evaluation_and_told() -> None:
@@ -141,7 +141,7 @@ def test_a_caption_says_of_how_many_evaluations_a_mean_is() -> None:
 @pytest.mark.parametrize(("rule", "cell"), [("last-tenth", "56.3 (n = 1 of 5)"), ("last", "44.0 (n = 1 of 5)")])
 def test_a_table_says_in_every_format_which_number_it_shows(rule, cell) -> None:
     comparison = join_seeds([run_of(SWINGS, 520_000, 10_000)], final=True)
-    table = tabulate_win_rates(comparison, Reading(), rule)
+    table = tabulate_win_rates(comparison, Aggregation(), rule)
     assert table["3m"].tolist() == [cell]
     defined = f"{define_final(comparison.seeds, rule, unit='%').capitalize()}."
     assert table.attrs["caption"].startswith(defined)
@@ -157,11 +157,11 @@ def test_the_interval_of_a_final_rate_counts_the_episodes_of_every_evaluation_th
     seeds = [run_of((1.0, 1.0, 1.0), 92_000, 4_000, "eval.episodes=2", run_id=f"a{k}", seed=k) for k in (1, 2)]
     lows = []
     for rule in FINAL_RULES:
-        table = tabulate_win_rates(join_seeds(seeds, final=True), Reading("mean", "ci"), rule)
+        table = tabulate_win_rates(join_seeds(seeds, final=True), Aggregation("mean", "ci"), rule)
         lows.append(pd.read_csv(io.BytesIO(export_table(table, "csv")))["3m low"].iloc[0])
     assert lows == [pytest.approx(100 * n / (n + 12.706**2), abs=0.01) for n in (12, 4)]
     short = make_seed("b", [(850, 1.0)])
-    assert rate_of_final([seeds[0], short], "last-tenth").episodes == 2
+    assert make_final_scale([seeds[0], short], "last-tenth").episodes == 2
 
 
 def test_falls_are_counts_and_only_their_share_stays_between_0_and_100() -> None:
@@ -169,9 +169,9 @@ def test_falls_are_counts_and_only_their_share_stays_between_0_and_100() -> None
         run_of((1.0, 0.0, 0.0, 0.0, 0.94), 20_000, 20_000, run_id="a", seed=1),
         run_of((0.0, 0.9, 1.0, 0.5, 1.0), 20_000, 20_000, run_id="b", seed=2),
     ]
-    table = tabulate_falls(join_seeds(seeds, final=True), Reading("mean", "ci"))
+    table = tabulate_falls(join_seeds(seeds, final=True), Aggregation("mean", "ci"))
     row = pd.read_csv(io.BytesIO(export_table(table, "csv"))).iloc[0]
-    assert (row["falls value"], row["falls interval"]) == (1.5, str(CLAIMS["mean", False]))
+    assert (row["falls value"], row["falls interval"]) == (1.5, str(INTERVAL_LABELS["mean", False]))
     assert row["falls low"] < 0
     assert row["falls [%] statistic"] == "falls [%], mean over seeds"
     assert 0 <= row["falls [%] low"] < 37.5 < row["falls [%] high"] <= 100
@@ -204,7 +204,7 @@ def test_the_table_of_falls_averages_the_seeds_that_made_it_and_shows_each() -> 
         run_of((0.0, 0.2, 0.4, 0.6, 0.8), 20_000, 20_000, run_id="c", seed=3),
         run_of((0.0, 0.5), 50_000, 50_000, run_id="d", algo="qmix"),
     ]
-    table = tabulate_falls(join_seeds(seeds, final=True), Reading())
+    table = tabulate_falls(join_seeds(seeds, final=True), Aggregation())
     assert table.to_numpy().tolist() == [
         [
             *("3m", "EMTC(QPLEX)", 3, 2, "1.5 ± 2.1", "3.5 ± 0.7", "37.5 ± 53.0"),

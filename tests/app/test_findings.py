@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy import insert, update
 
 from app.analysis.comparable import select_runs
-from app.analysis.findings import ALL_TASKS, find_all, measure_runs
-from app.analysis.series import Seed, read_seeds
-from app.analysis.significance import adjust_p, compare_seeds
+from app.analysis.findings import ALL_TASKS, compute_findings, measure_runs
+from app.analysis.series import SeedRun, read_seeds
+from app.analysis.significance import adjust_p_values, compare_seeds
 from app.analysis.study_plans import (
     BETA_RISE,
     CONFIRMATORY,
@@ -36,7 +36,7 @@ from emtc_core.config.resolve import flatten_tree, resolve
 from storage.bundles.bundle_cache import Bundle, cache_bundle
 from storage.engine import Database, open_database
 from storage.models import SUMMARY_STEPS, EpisodeRow, Run, SweepRow
-from storage.queries.gate import closed_by_outcome, gate_parts
+from storage.queries.gate import compute_gate_by_run_part, count_closed_by_outcome
 from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run
 from storage.runs.rows import RunRow, find_run
@@ -77,7 +77,7 @@ def db(tmp_path: Path) -> Iterator[Database]:
 def test_runs_outside_the_plans_are_measured_and_called_exploratory(db: Database) -> None:
     rows = [add_run(db, seed, 3) for seed in (1, 2, 3)]
     rows += [add_run(db, seed, 1 + seed % 2, "gate.enabled=false") for seed in (1, 2, 3)]
-    (study,) = find_all(db, rows)
+    (study,) = compute_findings(db, rows)
     assert study.plan is UNPLANNED
     first = next(each for each in study.findings if each.measure is MU_W)
     assert (first.first, first.second) == (EMTC.name, NO_TCGM.name)
@@ -98,14 +98,14 @@ def test_tasks_are_pooled_and_p_values_adjusted_by_task(db: Database) -> None:
         for seed, both in enumerate(maps_wins, 1)
         for wins, settings in zip(both, ((), ("gate.enabled=false",)), strict=True)
     ]
-    (study,) = find_all(db, rows)
+    (study,) = compute_findings(db, rows)
     mu_w = {each.task: each for each in study.findings if each.measure is MU_W}
     assert mu_w[ALL_TASKS].difference.estimate == pytest.approx(
         (mu_w["3m"].difference.estimate + mu_w["8m"].difference.estimate) / 2
     )
     for task in ("3m", "8m", ALL_TASKS):
         family = [each for each in study.findings if each.task == task and each.is_primary]
-        adjusted = adjust_p([each.difference.p for each in family], [task] * len(family))
+        adjusted = adjust_p_values([each.difference.p for each in family], [task] * len(family))
         assert [each.adjusted_p for each in family] == pytest.approx(adjusted, nan_ok=True)
     assert not any(each.task == ALL_TASKS for each in study.findings if not each.measure.is_pooled)
 
@@ -116,7 +116,7 @@ def test_a_planned_run_without_a_result_is_reported(db: Database) -> None:
     with db.transaction() as connection:
         connection.execute(insert(SweepRow), {"id": "abc", "created_at": datetime.now(UTC), **values})
     rows = [add_run(db, 1, 3, sweep="abc"), add_run(db, 1, 2, "gate.enabled=false", sweep="abc"), add_run(db, 9, 4)]
-    planned_study, other = find_all(db, rows)
+    planned_study, other = compute_findings(db, rows)
     assert (planned_study.plan, other.plan) == (CONFIRMATORY, UNPLANNED)
     assert planned_study.missing == ("3m on 2: not in this database", "3m off 2: not in this database")
     assert planned_study.commits == {"c" * 40: 2}
@@ -134,14 +134,14 @@ def test_runs_of_different_commits_are_marked(db: Database) -> None:
 
 def test_r2_of_h_is_computed_only_for_a_plan_whose_claims_need_it(db: Database, monkeypatch) -> None:
     asked: list[str] = []
-    monkeypatch.setattr("app.analysis.findings.predict_returns", lambda db, row: asked.append(row.id) or {})
+    monkeypatch.setattr("app.analysis.findings.compute_return_r2", lambda db, row: asked.append(row.id) or {})
     values = {"name": CONFIRMATORY.sweeps[1], "status": "active", "jobs": 1, "plan": {}}
     with db.transaction() as connection:
         connection.execute(insert(SweepRow), {"id": "abc", "created_at": datetime.now(UTC), **values})
     planned, other = add_run(db, 1, 3, sweep="abc"), add_run(db, 2, 3)
-    assert [study.plan for study in find_all(db, [planned])] == [CONFIRMATORY]
+    assert [study.plan for study in compute_findings(db, [planned])] == [CONFIRMATORY]
     assert asked == []
-    assert [study.plan for study in find_all(db, [other])] == [UNPLANNED]
+    assert [study.plan for study in compute_findings(db, [other])] == [UNPLANNED]
     assert asked == [other.id]
     TABLES["study-measures"].make(db, [planned])
     assert asked == [other.id, planned.id], "the table of numbers has every measure"
@@ -216,8 +216,8 @@ def test_every_variant_of_the_confirmatory_plan_is_part_of_its_sweeps() -> None:
     runs = [
         run for file in list_templates().values() if file.name in CONFIRMATORY.sweeps for run in make_plan(file).runs
     ]
-    seeds = [Seed(run.key, flatten_tree(run.config.model_dump(mode="json"))) for run in runs]
-    arms = [arm for claim in CONFIRMATORY.claims for pair in (*claim.pairs, *claim.others) for arm in pair if arm]
+    seeds = [SeedRun(run.key, flatten_tree(run.config.model_dump(mode="json"))) for run in runs]
+    arms = [arm for claim in CONFIRMATORY.claims for pair in (*claim.pairs, *claim.other_pairs) for arm in pair if arm]
     arms = list({arm.name: arm for arm in arms}.values())
     matches = {seed.id: [arm.name for arm in arms if arm.matches(seed)] for seed in seeds}
     assert {len(names) for names in matches.values()} == {1}, "each planned run is of exactly one variant"
@@ -237,7 +237,7 @@ def test_closed_gates_are_counted_from_the_first_win_on(tmp_path: Path) -> None:
     with db.read() as connection:
         steps = pd.read_sql("SELECT episode, beta FROM transitions WHERE episode >= 3", connection)
     expected = steps.assign(won=steps["episode"] % 2 == 1, closed=steps["beta"] < 0.5).groupby("won")["closed"]
-    found = closed_by_outcome(db, [run_id]).assign(won=lambda frame: frame["won"].astype(bool)).set_index("won")
+    found = count_closed_by_outcome(db, [run_id]).assign(won=lambda frame: frame["won"].astype(bool)).set_index("won")
     assert found["closed"].to_dict() == expected.sum().to_dict()
     assert found["steps"].to_dict() == expected.count().to_dict()
     db.dispose()
@@ -253,7 +253,7 @@ def test_parts_of_a_training_are_means_over_its_transitions(tmp_path: Path) -> N
     with db.read() as connection:
         every = pd.read_sql("SELECT env_step, delta_mem, beta FROM transitions", connection)
     part = ((every["env_step"] - 1) * 2) // steps
-    found = gate_parts(db, [run_id], 2).set_index("part")
+    found = compute_gate_by_run_part(db, [run_id], 2).set_index("part")
     for name in ("delta_mem", "beta"):
         np.testing.assert_allclose(found[name], every[name].groupby(part).mean())
     db.dispose()
@@ -267,7 +267,7 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 @pytest.mark.ci
 def test_the_guide_quotes_what_the_shipped_study_holds(checked: Bundle, tmp_path: Path) -> None:
-    ours = cache_bundle(EXAMPLE_STUDY, cache=tmp_path, is_ours=True)
+    ours = cache_bundle(EXAMPLE_STUDY, cache=tmp_path, is_trusted=True)
     assert ours.study.read_bytes() == checked.study.read_bytes()
     db = open_database(checked.url, read_only=True)
     table = TABLES["findings"].make(db, select_runs(db))
@@ -320,7 +320,7 @@ def compare_with_reference(db: Database, plan: str, *, adjusted: bool) -> int:
     """Compare every finding with the independent recomputation; return how many were compared."""
     assert db.path is not None
     rows = {(row["task"], row["measure"], row["first"], row["second"]): row for row in recompute(db.path, plan)}
-    (study,) = (each for each in find_all(db, select_runs(db)) if each.plan is not UNPLANNED)
+    (study,) = (each for each in compute_findings(db, select_runs(db)) if each.plan is not UNPLANNED)
     compared = 0
     for finding in study.findings:
         measure = SAME_MEASURE.get(finding.measure.key, finding.measure.key)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import app
-from app.analysis.format import aware, duration, escape_markdown, number, percent, size
+from app.analysis.format import add_utc, escape_markdown, format_duration, format_number, format_percent, format_size
 
 
 @pytest.mark.parametrize(
@@ -16,12 +16,12 @@ from app.analysis.format import aware, duration, escape_markdown, number, percen
     [(0, "0"), (0.00123, "0.00123"), (4.5678, "4.57"), (1234.5, "1,234"), (2.05e6, "2.05M"), (1.8e-5, "1.8e-05")],
 )
 def test_number_keeps_three_digits(value, text):
-    assert number(value) == text
+    assert format_number(value) == text
 
 
 @pytest.mark.parametrize("value", [None, float("nan"), float("inf")])
 def test_missing_number_is_a_dash(value):
-    assert number(value) == percent(value) == "–"
+    assert format_number(value) == format_percent(value) == "–"
 
 
 @pytest.mark.parametrize(
@@ -29,17 +29,17 @@ def test_missing_number_is_a_dash(value):
     [(0, "0 s"), (59.4, "59 s"), (200, "3 min 20 s"), (3000, "50 min"), (7500, "2 h 05 min"), (300_000, "3 d 11 h")],
 )
 def test_duration_shows_its_two_largest_units(seconds, text):
-    assert duration(seconds) == text
+    assert format_duration(seconds) == text
 
 
 def test_size_has_a_unit():
-    assert (size(340_000), size(1.4e9), size(12)) == ("340 kB", "1.4 GB", "12 B")
+    assert (format_size(340_000), format_size(1.4e9), format_size(12)) == ("340 kB", "1.4 GB", "12 B")
 
 
 def test_moment_without_a_zone_is_utc():
     now = datetime(2026, 1, 1, 12, tzinfo=UTC)
-    assert aware(now.replace(tzinfo=None)) == now
-    assert aware(now) is now
+    assert add_utc(now.replace(tzinfo=None)) == now
+    assert add_utc(now) is now
 
 
 def test_markdown_in_typed_text_is_escaped():

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from app.analysis import judge_readings as kept
-from app.analysis.judge_readings import READINGS, Reading, configure, judge_readings
+from app.analysis.judge_readings import READINGS, GateReading, evaluate_readings, make_reading_config
 from app.figures.kinds.chart import Chart
 from app.figures.named.gate_readings import describe_shape, draw_readings
 from emtc_core.config.resolve import config_from_stored, resolve
 from emtc_core.envs.registry import get_env_info
 from emtc_core.errors import ConfigError
 from emtc_core.recorder import ListRecorder
-from emtc_core.training.readings import read_together
+from emtc_core.training.readings import replay_readings
 from storage.engine import Database, open_database
 from storage.queries.episodes import iter_trajectories, list_episodes
 from storage.recording.writer import DatabaseRecorder
@@ -48,17 +48,17 @@ def _points(delta: np.ndarray, beta: np.ndarray) -> list[SimpleNamespace]:
     ],
 )
 def test_the_words_say_what_the_curves_do(delta: np.ndarray, beta: np.ndarray, words: str) -> None:
-    sentence = describe_shape(Reading("r", _points(delta, beta)))
+    sentence = describe_shape(GateReading("r", _points(delta, beta)))
     assert words in sentence
     assert "50.0 % of states merged, 25.0 % of gates below 0.5" in sentence
 
 
 def test_a_stream_too_short_to_have_a_shape_is_said_to_be_so() -> None:
-    assert "too few points" in describe_shape(Reading("r", _points(np.ones(5), np.ones(5))))
+    assert "too few points" in describe_shape(GateReading("r", _points(np.ones(5), np.ones(5))))
 
 
 def test_each_reading_has_its_row_and_stands_in_the_caption() -> None:
-    readings = [Reading(name, _points(np.ones(30), np.ones(30))) for name in READINGS]
+    readings = [GateReading(name, _points(np.ones(30), np.ones(30))) for name in READINGS]
     chart = draw_readings(readings, run="a run")
     assert [panel.title.rpartition(" ")[2] for panel in chart.panels[::2]] == list(READINGS)
     assert all(f"{name}: " in chart.caption for name in READINGS)
@@ -67,7 +67,7 @@ def test_each_reading_has_its_row_and_stands_in_the_caption() -> None:
 @pytest.mark.parametrize("preset", READINGS)
 def test_a_reading_takes_the_method_from_its_preset_and_the_rest_from_the_run(preset: str) -> None:
     run = resolve(map="2s3z", algo="qplex", steps=9000, seed=4, overrides=["train.gamma=0.9", "memory.delta=0.5"])
-    config, own = configure(run, preset, steps=7000), resolve(map="2s3z", preset=preset, steps=7000)
+    config, own = make_reading_config(run, preset, steps=7000), resolve(map="2s3z", preset=preset, steps=7000)
     assert (config.memory, config.embed, config.gate) == (own.memory, own.embed, own.gate)
     assert (config.train.gamma, config.train.t_max, config.seed, config.algo) == (0.9, 7000, 4, "emtc-qplex")
 
@@ -78,7 +78,7 @@ def test_the_runs_own_reading_repeats_what_the_run_recorded(tmp_path: Path) -> N
     trainer.run()
     assert isinstance(recorder, ListRecorder)
     episodes = [_as_episode(record) for record in recorder.episodes]
-    points = read_together([config], get_env_info(config.env), episodes, points=600)[0]
+    points = replay_readings([config], get_env_info(config.env), episodes, points=600)[0]
     assert [point.env_step for point in points] == [r.first_env_step + r.length - 1 for r in recorder.episodes]
     for point, record in zip(points, recorder.episodes, strict=True):
         assert point.tau == pytest.approx(record.tau)
@@ -99,7 +99,7 @@ def _as_episode(record):  # the recorder keeps no observations, and nothing here
 
 def test_more_than_one_run_is_refused() -> None:
     with raises(ConfigError, key="gate-readings"):
-        judge_readings(None, [None, None], on_progress=print)  # type: ignore[arg-type]
+        evaluate_readings(None, [None, None], on_progress=print)  # type: ignore[arg-type]
 
 
 # ---- the whole figure ----
@@ -122,7 +122,7 @@ def recorded(tmp_path: Path, sqlite_template: Path) -> tuple[Database, list[RunR
 def _draw(recorded: tuple[Database, list[RunRow]], **options: int) -> tuple[Chart, list[tuple[str, float, float]]]:
     """The figure, and what was heard of its progress."""
     heard: list[tuple[str, float, float]] = []
-    readings = judge_readings(*recorded, on_progress=lambda *told: heard.append(told), **options)
+    readings = evaluate_readings(*recorded, on_progress=lambda *told: heard.append(told), **options)
     return draw_readings(readings, run="a run", **options), heard
 
 
@@ -138,7 +138,9 @@ def test_each_curve_is_what_its_reading_says_alone(recorded: tuple[Database, lis
         _as_episode(told) for told in iter_trajectories(db, row.id, range(1, 1 + len(list_episodes(db, row.id))))
     ]
     for preset, panel in zip(READINGS, chart.panels[::2], strict=True):
-        points = read_together([configure(run, preset, steps=row.env_steps)], get_env_info(run.env), episodes)[0]
+        points = replay_readings(
+            [make_reading_config(run, preset, steps=row.env_steps)], get_env_info(run.env), episodes
+        )[0]
         np.testing.assert_array_equal(panel.lines[0].y, [point.delta_new[0] for point in points])
         assert np.isfinite(panel.lines[0].y).any() or preset == "emu_index"  # whose index is not built in 600 steps
 
@@ -163,7 +165,7 @@ def test_processes_side_by_side_say_the_same(recorded: tuple[Database, list[RunR
     shutil.rmtree(recorded[0].path.with_name("x.files"))
     monkeypatch.setattr(kept, "_POLL_INTERVAL_S", 0.001)
     heard: list[tuple[str, float, float]] = []
-    together = judge_readings(*recorded, on_progress=lambda *told: heard.append(told), jobs=2)
+    together = evaluate_readings(*recorded, on_progress=lambda *told: heard.append(told), jobs=2)
     assert all(map(np.array_equal, _values(alone), _values(draw_readings(together, run="a run")), [True] * 100))
     assert {name for names, _, _ in heard for name in names.split(", ")} <= set(READINGS)
     of_all = [share for _, _, share in heard]
@@ -177,7 +179,7 @@ def test_an_interrupted_export_goes_on_where_it_was(recorded: tuple[Database, li
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        judge_readings(*recorded, on_progress=interrupt)
+        evaluate_readings(*recorded, on_progress=interrupt)
     later, heard = _draw(recorded)
     assert {names for names, _, _ in heard} == {"literal_raw", "wide"}
     again, nothing = _draw(recorded)
@@ -196,7 +198,7 @@ def test_what_was_kept_is_of_no_use_to_other_options_or_a_longer_run(
     _draw(recorded)
     assert _draw(recorded, refit_every=100)[1]
     assert _draw((db, [replace(row, env_steps=row.env_steps - 1)]))[1]
-    monkeypatch.setattr(kept, "digest_of_core", lambda: "other code")
+    monkeypatch.setattr(kept, "hash_core", lambda: "other code")
     assert _draw(recorded)[1]
 
 
@@ -221,7 +223,7 @@ def test_coarser_refits_are_refits_at_that_interval_and_stand_in_the_caption(
     recorded: tuple[Database, list[RunRow]],
 ) -> None:
     run = config_from_stored(recorded[1][0].config)
-    assert configure(run, "wide", steps=600).embed.interval == 1000
-    assert configure(run, "wide", steps=600, refit_every=250).embed.interval == 250
+    assert make_reading_config(run, "wide", steps=600).embed.interval == 1000
+    assert make_reading_config(run, "wide", steps=600, refit_every=250).embed.interval == 250
     assert "refitted every 250 env steps (--refit-every)" in _draw(recorded, refit_every=250)[0].caption
     assert "refitted" not in _draw(recorded)[0].caption

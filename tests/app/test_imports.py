@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from app.analysis.comparable import at_budget
+from app.analysis.comparable import cut_to_budget
 from app.analysis.provenance import describe_runs
 from app.analysis.series import join_seeds, read_seeds
-from app.analysis.settings import doubt_seeds
+from app.analysis.settings import list_code_warnings
 from app.cli.main import run
 from storage.bundles.contents import THIN
 from storage.bundles.write import import_bundle, write_bundle
@@ -61,17 +61,17 @@ def test_two_seeds_of_pymarl_become_one_line_that_says_imported(db, tmp_path, ca
     ]
     assert [row.device for row in rows] == ["imported", "imported"]
     assert all("imported" in row.tags and "imported" in row.name for row in rows)
-    comparison = at_budget(join_seeds(read_seeds(db, rows), final=True))
+    comparison = cut_to_budget(join_seeds(read_seeds(db, rows), final=True))
     (group,) = comparison.groups
     assert (group.variant.name, group.n) == ("QMIX, imported (sacred)", 2)
-    assert "Imported, trained by another program: QMIX, imported (sacred)." in comparison.budget
+    assert "Imported, trained by another program: QMIX, imported (sacred)." in comparison.budget_note
     assert "imported (sacred)" in describe_runs(rows)[0]
     frame = evaluations(db, ids[0])
     assert frame["env_step"].tolist() == [60, 10_060, 20_050]
     assert frame["return_mean"].isna().tolist() == [False, True, False]
     assert frame[["wins", "episodes", "distinct"]].isna().all(axis=None), "what was not told is not made up"
     assert check_run(db, ids[0]) == []
-    assert doubt_seeds({group.variant.name: [seed.settings for seed in group.seeds]}) == ()
+    assert list_code_warnings({group.variant.name: [seed.settings for seed in group.seeds]}) == ()
 
 
 def test_epymarl_keeps_its_curves_elsewhere_and_our_own_export_is_known_there(db, tmp_path, capsys) -> None:

@@ -27,10 +27,10 @@ def test_no_text_names_a_package_that_no_index_has():
 
 def test_a_checkout_installs_its_extra_from_itself(tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
-    assert install.how_to_install("gpu") == 'pip install -e ".[gpu]"'
+    assert install.get_install_command("gpu") == 'pip install -e ".[gpu]"'
     monkeypatch.chdir(tmp_path)
-    assert install.how_to_install("gpu") == f'pip install -e "{ROOT}[gpu]"'
-    assert install.how_to_upgrade() == f"git -C {ROOT} pull"
+    assert install.get_install_command("gpu") == f'pip install -e "{ROOT}[gpu]"'
+    assert install.get_upgrade_command() == f"git -C {ROOT} pull"
 
 
 def test_beside_a_wheel_the_packages_of_the_extra_are_named(tmp_path, monkeypatch):
@@ -38,10 +38,10 @@ def test_beside_a_wheel_the_packages_of_the_extra_are_named(tmp_path, monkeypatc
     on_linux = "faiss-gpu>=1.15; (sys_platform == 'linux' and platform_machine == 'x86_64') and extra == 'gpu'"
     declared = ["torch>=2.11", "apprise>=1.8; extra == 'alerts'", 'psycopg[binary]>=3.2; extra == "postgres"', on_linux]
     monkeypatch.setattr(install, "requires", lambda name: declared)
-    assert install.how_to_install("alerts") == "pip install 'apprise>=1.8'"
-    assert install.how_to_install("gpu") == "pip install 'faiss-gpu>=1.15'"
-    assert install.how_to_install("postgres") == "pip install 'psycopg[binary]>=3.2'"
-    assert "wheel" in install.how_to_upgrade()
+    assert install.get_install_command("alerts") == "pip install 'apprise>=1.8'"
+    assert install.get_install_command("gpu") == "pip install 'faiss-gpu>=1.15'"
+    assert install.get_install_command("postgres") == "pip install 'psycopg[binary]>=3.2'"
+    assert "wheel" in install.get_upgrade_command()
 
 
 @pytest.mark.parametrize("extra", ["gpu", "smax", "pettingzoo", "zoo", "alerts", "ray", "postgres", "files"])

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import binomtest, t, ttest_1samp
 
-from app.analysis.aggregates import Reading
-from app.analysis.bootstrap import BOOTSTRAP_COVERS
-from app.analysis.finals import rate_of, rate_of_curve
-from app.analysis.intervals import CLAIMS, Rate, interval_over_seeds, score_interval
+from app.analysis.aggregates import Aggregation
+from app.analysis.bootstrap import BOOTSTRAP_COVERAGE
+from app.analysis.finals import make_curve_scale, make_scale
+from app.analysis.intervals import INTERVAL_LABELS, BinomialScale, compute_interval, compute_score_interval
 from app.analysis.quantities import MU_W, RETURN, WIN_RATE, find_quantity
-from app.analysis.significance import PAIRED
+from app.analysis.significance import PAIRED_LABEL
 from app.bench.coverage import CENTERS, NORMAL, PILED, POPULATIONS, SIZES, TOLERANCE, measure_center, run
-from app.figures.named.live import wilson_interval
+from app.figures.named.live import compute_wilson_interval
 from tests.app.seed_cases import make_seed
 
 SHARES = arrays(np.float64, st.tuples(st.integers(2, 10), st.integers(1, 4)), elements=st.integers(0, 16)).map(
@@ -34,28 +34,29 @@ def stored() -> dict[str, float]:
 def test_the_interval_of_a_mean_is_that_of_scipys_t_test() -> None:
     values = np.array([3.0, 4.0, 8.0, 1.5])
     found = ttest_1samp(values, 0).confidence_interval(0.95)
-    np.testing.assert_allclose(interval_over_seeds(values, "mean"), (found.low, found.high))
+    np.testing.assert_allclose(compute_interval(values, "mean"), (found.low, found.high))
 
 
 def test_yuens_interval_by_hand() -> None:
     """Of 0, 2, 4, 6, 50 one is cut at each end: mean 4, winsorised 2 2 4 6 6 with variance 4, h = 3, so 4 · 4 / 6."""
     half = t.ppf(0.975, 2) * (4 * 4 / (3 * 2)) ** 0.5
-    np.testing.assert_allclose(
-        interval_over_seeds(np.array([0.0, 2, 4, 6, 50]), "iqm"), (4 - half, 4 + half), rtol=1e-12
-    )
+    np.testing.assert_allclose(compute_interval(np.array([0.0, 2, 4, 6, 50]), "iqm"), (4 - half, 4 + half), rtol=1e-12)
 
 
 @pytest.mark.parametrize(("wins", "n"), [(0, 16), (7, 16), (16, 16), (31, 32)])
 def test_one_evaluation_has_the_wilson_interval_of_scipy(wins, n) -> None:
     wanted = binomtest(wins, n).proportion_ci(0.95, "wilson")
-    for found in (score_interval(np.float64(wins / n), n), wilson_interval(np.float64(wins), np.float64(n))):
+    for found in (
+        compute_score_interval(np.float64(wins / n), n),
+        compute_wilson_interval(np.float64(wins), np.float64(n)),
+    ):
         np.testing.assert_allclose(found, (wanted.low, wanted.high), atol=1e-9)
 
 
 @given(SHARES, st.sampled_from(CENTERS), st.sampled_from([1.0, 100.0]))
 def test_an_interval_of_shares_stays_among_them_and_is_never_without_width(shares, center, top) -> None:
-    low, high = interval_over_seeds(top * shares, center, Rate(top, 16))
-    middle = Reading(center, "none").summarize(top * shares).center
+    low, high = compute_interval(top * shares, center, BinomialScale(top, 16))
+    middle = Aggregation(center, "none").summarize(top * shares).center
     assert (low >= 0).all()
     assert (high <= top).all()
     assert (low <= middle + 1e-9).all()
@@ -65,13 +66,13 @@ def test_an_interval_of_shares_stays_among_them_and_is_never_without_width(share
 
 @given(SHARES, st.sampled_from(CENTERS))
 def test_percent_have_the_interval_of_fractions(shares, center) -> None:
-    fractions, percent = (interval_over_seeds(top * shares, center, Rate(top, 16)) for top in (1.0, 100.0))
+    fractions, percent = (compute_interval(top * shares, center, BinomialScale(top, 16)) for top in (1.0, 100.0))
     np.testing.assert_allclose(np.multiply(fractions, 100), percent, atol=1e-6)
 
 
 def test_seeds_that_won_everything_count_as_at_most_eight_episodes_each() -> None:
     lows = [
-        float(interval_over_seeds(np.ones(n), "mean", Rate(episodes=episodes))[0])
+        float(compute_interval(np.ones(n), "mean", BinomialScale(episodes=episodes))[0])
         for n, episodes in ((2, 8), (3, 4), (3, 8), (3, 160), (5, 160), (10, 160))
     ]
     assert lows == sorted(lows)
@@ -82,22 +83,24 @@ def test_seeds_that_won_everything_count_as_at_most_eight_episodes_each() -> Non
 def test_win_rates_are_shares_of_their_episodes_and_mu_w_of_all_up_to_there() -> None:
     seeds = [make_seed("a", [(0, 0.5), (100, 1), (200, 1)], "eval.episodes=8"), make_seed("b", [(0, 0.5), (200, 1)])]
     steps = np.array([0.0, 100.0, 200.0])
-    assert rate_of(seeds, top=100) == Rate(100, 8)
-    assert rate_of_curve(WIN_RATE, seeds, steps) == Rate(1.0, 8)
-    assert rate_of_curve(MU_W, seeds, steps).episodes.tolist() == [8, 8, 16]
-    assert rate_of_curve(RETURN, seeds, steps) is None
-    assert rate_of_curve(find_quantity("gate/closed_fraction"), seeds, steps) == Rate()
+    assert make_scale(seeds, top=100) == BinomialScale(100, 8)
+    assert make_curve_scale(WIN_RATE, seeds, steps) == BinomialScale(1.0, 8)
+    assert make_curve_scale(MU_W, seeds, steps).episodes.tolist() == [8, 8, 16]
+    assert make_curve_scale(RETURN, seeds, steps) is None
+    assert make_curve_scale(find_quantity("gate/closed_fraction"), seeds, steps) == BinomialScale()
 
 
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("population", POPULATIONS, ids=lambda each: each.name)
 @pytest.mark.parametrize("center", CENTERS)
 def test_an_interval_covers_what_its_label_says(center, population, n) -> None:
-    claim = CLAIMS[center, population.rate is not None]
+    claim = INTERVAL_LABELS[center, population.rate is not None]
     covered = measure_center(center, population, n, tables=4000)["value"]
-    assert claim.least - TOLERANCE <= covered <= claim.most + TOLERANCE
-    assert (f"covers {claim.least} to {claim.most} %" in str(claim)) == (claim.least < claim.most)
-    assert claim.fails in str(claim)
+    assert claim.min_coverage - TOLERANCE <= covered <= claim.max_coverage + TOLERANCE
+    assert (f"covers {claim.min_coverage} to {claim.max_coverage} %" in str(claim)) == (
+        claim.min_coverage < claim.max_coverage
+    )
+    assert claim.worst_case in str(claim)
 
 
 @pytest.mark.parametrize("n", SIZES)
@@ -123,22 +126,26 @@ def test_an_interval_that_fails_names_the_population_where_it_fails() -> None:
     for center in ("mean", "iqm"):
         covered = {name: value for name, value in stored().items() if name.startswith(f"coverage.{center}.")}
         assert ".stuck." in min(covered, key=lambda name: covered[name])
-        assert "one seed in five is stuck" in CLAIMS[center, True].fails
-    assert min(stored()[f"coverage.difference.stuck.{n}"] for n in SIZES) == PAIRED.least
-    assert "stuck" in PAIRED.fails
+        assert "one seed in five is stuck" in INTERVAL_LABELS[center, True].worst_case
+    assert min(stored()[f"coverage.difference.stuck.{n}"] for n in SIZES) == PAIRED_LABEL.min_coverage
+    assert "stuck" in PAIRED_LABEL.worst_case
 
 
 def test_the_percentile_bootstrap_says_what_it_covers() -> None:
     covered = [stored()[f"coverage.bootstrap-mean.normal.{n}"] for n in (3, 5)]
-    assert f"{min(covered):.0f} to {max(covered):.0f} %" in BOOTSTRAP_COVERS
+    assert f"{min(covered):.0f} to {max(covered):.0f} %" in BOOTSTRAP_COVERAGE
 
 
 def test_a_band_says_its_method() -> None:
-    assert str(Reading("mean", "ci")) == "mean with 95 % interval (Student's t) over seeds"
+    assert str(Aggregation("mean", "ci")) == "mean with 95 % interval (Student's t) over seeds"
     assert (
-        Reading("mean", "ci").say(share=True).startswith("mean with 95 % interval (Wilson's score with Student's t; ")
+        Aggregation("mean", "ci")
+        .describe(is_fraction=True)
+        .startswith("mean with 95 % interval (Wilson's score with Student's t; ")
     )
-    assert str(Reading("iqm", "bootstrap")) == "interquartile mean with percentile bootstrap of 2000 draws over seeds"
+    assert (
+        str(Aggregation("iqm", "bootstrap")) == "interquartile mean with percentile bootstrap of 2000 draws over seeds"
+    )
 
 
 @pytest.mark.slow

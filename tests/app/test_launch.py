@@ -7,7 +7,7 @@ import numpy as np
 import psutil
 import pytest
 
-from app.analysis.projections.snapshots import project_snapshot, projection_params
+from app.analysis.projections.snapshots import make_projection_params, project_snapshot
 from app.jobs.launch import estimate, kill_run, launch_run
 from app.jobs.projections import cancel_job, run_job, start_job
 from app.jobs.resume import resume_run
@@ -114,14 +114,14 @@ def test_background_job_finishes_and_a_second_request_joins_it(seeded):
     assert again.id == job.id
     wait_until(lambda: get_job(db, job.id).status not in ("queued", "running"), "the end of the job")
     assert get_job(db, job.id).status == "finished"
-    assert find_projection(db, snapshot.id, "umap", projection_params("umap", n=60, seed=0)) is not None
+    assert find_projection(db, snapshot.id, "umap", make_projection_params("umap", n=60, seed=0)) is not None
 
 
 def test_cancelled_job_stores_nothing(seeded, monkeypatch):
     db, run_id = seeded
     monkeypatch.setattr("app.jobs.projections.REPORT_EVERY_S", 0.0)
     snapshot_id = int(list_snapshots(db, run_id)["id"].iloc[-1])
-    params = projection_params("umap", n=50, seed=9)
+    params = make_projection_params("umap", n=50, seed=9)
     job = create_job(db, snapshot_id, method="umap", params=params)
     cancel_job(db, job.id)
     run_job(db, job.id)

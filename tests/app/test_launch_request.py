@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.jobs.launch_request import check, describe_at, place_faults, read_texts, request_of, write_command
+from app.jobs.launch_request import (
+    check_request,
+    describe_field_fault,
+    make_texts,
+    place_faults,
+    read_texts,
+    write_command,
+)
 from emtc_core.config.resolve import describe_fields, flatten, resolve
 from emtc_core.config.run import PRESETS, list_algos
 from emtc_core.errors import NO_VALUE, ConfigError, Fault, StorageError
@@ -18,7 +25,7 @@ NUMBERS = [info for info in describe_fields() if info.type in ("int", "float")]
 
 
 def ask(**texts: str):
-    return check(read_texts({name.replace("__", "."): text for name, text in texts.items()}), MAPS)
+    return check_request(read_texts({name.replace("__", "."): text for name, text in texts.items()}), MAPS)
 
 
 def test_nothing_asked_for_is_the_demo():
@@ -48,7 +55,7 @@ def test_nothing_asked_for_is_the_demo():
     ],
 )
 def test_a_fault_stands_at_its_field_and_nothing_can_start(texts, field, key, value, hint):
-    asked = check(read_texts(texts), MAPS)
+    asked = check_request(read_texts(texts), MAPS)
     assert asked.config is None
     assert list(asked.faults) == [field]
     fault = asked.faults[field]
@@ -57,10 +64,10 @@ def test_a_fault_stands_at_its_field_and_nothing_can_start(texts, field, key, va
 
 
 def test_a_fault_that_stands_at_another_setting_names_its_own():
-    fault = check({"gate.tau_start": "0.1"}, MAPS).faults["gate.tau_start"]
-    assert describe_at("gate.tau_start", fault) == "gate.tau_end must be <= gate.tau_start = 0.1 (got 0.6)."
-    assert describe_at("gate.tau_end", fault) == "Must be <= gate.tau_start = 0.1 (got 0.6)."
-    assert describe_at("steps", Fault("train.t_max", -5, "must be >= 1")) == "Must be >= 1 (got -5)."
+    fault = check_request({"gate.tau_start": "0.1"}, MAPS).faults["gate.tau_start"]
+    assert describe_field_fault("gate.tau_start", fault) == "gate.tau_end must be <= gate.tau_start = 0.1 (got 0.6)."
+    assert describe_field_fault("gate.tau_end", fault) == "Must be <= gate.tau_start = 0.1 (got 0.6)."
+    assert describe_field_fault("steps", Fault("train.t_max", -5, "must be >= 1")) == "Must be >= 1 (got -5)."
 
 
 @pytest.mark.parametrize("info", NUMBERS, ids=lambda info: info.key)
@@ -69,7 +76,7 @@ def test_every_numeric_field_refuses_words_and_what_is_out_of_bounds(info):
     wrong = ["word", "nan", "inf"] + ([f"{info.minimum - 1:g}"] if info.minimum is not None else [])
     wrong += [f"{info.maximum * 2 + 1:.0f}"] if info.maximum is not None else []
     for text in wrong:
-        asked = check({name: text}, MAPS)
+        asked = check_request({name: text}, MAPS)
         assert asked.config is None, text
         assert name in asked.faults, text
 
@@ -95,7 +102,7 @@ def test_defaults_that_depend_on_the_length_follow_it():
 def test_an_error_without_a_setting_stands_at_no_field_and_keeps_its_words():
     placed = place_faults(StorageError("The disk is full."))
     assert list(placed) == [""]
-    assert describe_at("", placed[""]) == "The disk is full."
+    assert describe_field_fault("", placed[""]) == "The disk is full."
 
 
 @given(
@@ -116,7 +123,7 @@ def test_a_stored_run_asked_for_once_more_is_the_same_run(preset, algo, info, de
         )  # fmt: skip
     except ConfigError:
         return
-    asked = check(request_of(config.model_dump(mode="json"), name="Again"), MAPS)
+    asked = check_request(make_texts(config.model_dump(mode="json"), name="Again"), MAPS)
     assert asked.faults == {}
     assert asked.config == config
     assert asked.seeds == (7,)
@@ -125,14 +132,14 @@ def test_a_stored_run_asked_for_once_more_is_the_same_run(preset, algo, info, de
 def test_a_setting_of_another_version_is_refused_by_name_and_not_lost():
     stored = resolve(preset="demo").model_dump(mode="json")
     stored["gate"]["colour"] = "red"
-    texts = request_of(stored)
+    texts = make_texts(stored)
     assert texts["gate.colour"] == "red"
-    assert check(texts, MAPS).faults["gate.colour"].key == "gate.colour"
+    assert check_request(texts, MAPS).faults["gate.colour"].key == "gate.colour"
 
 
 def test_the_command_repeats_the_run():
     config = resolve(preset="demo", algo="emu-qplex", seed=4, steps=300, overrides={"memory.delta": 0.5})
-    line = write_command(request_of(config.model_dump(mode="json"), name="it's mine"))
+    line = write_command(make_texts(config.model_dump(mode="json"), name="it's mine"))
     assert line.startswith("emtc train --env skirmish --map 3m --algo emu-qplex --steps 300 --seed 4 --name 'it'")
     words = [word.removeprefix("--set ") for word in line.split(" --set ")[1:]]
     assert flatten(resolve(env="skirmish", map="3m", algo="emu-qplex", steps=300, seed=4, overrides=words)) == flatten(

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from app.analysis.selection import QUANTITIES
+from app.analysis.selection import NODE_QUANTITIES
 from app.cli.main import run
 from app.figures.figure import Options
 from app.figures.kinds.maps import Maps, Trace
@@ -148,10 +148,12 @@ def test_a_map_brings_every_quantity_along_if_asked_and_keeps_the_coloured_one_f
     snapshot = get_snapshot(db, int(list_snapshots(db, ids[0])["id"].iloc[-1]))
     rows = np.arange(snapshot.size)
     texts = {"x_label": "x", "y_label": "y", "title": "Map", "caption": ""}
-    plain = draw_memory(snapshot, rows, snapshot.embedding[:, :2], color="beta", **texts)
+    plain = draw_memory(snapshot, rows, snapshot.embedding[:, :2], quantity="beta", **texts)
     assert plain.to_frame().columns.tolist() == ["slot", "x", "y", "beta"]
-    told = draw_memory(snapshot, rows, snapshot.embedding[:, :2], color="beta", every_quantity=True, **texts).to_frame()
-    assert told.columns.tolist() == ["slot", "x", "y", "beta", *(key for key in QUANTITIES if key != "beta")]
+    told = draw_memory(
+        snapshot, rows, snapshot.embedding[:, :2], quantity="beta", all_quantities=True, **texts
+    ).to_frame()
+    assert told.columns.tolist() == ["slot", "x", "y", "beta", *(key for key in NODE_QUANTITIES if key != "beta")]
     by_slot = told.set_index("slot").loc[snapshot.slot]
     np.testing.assert_array_equal(by_slot["h"], snapshot.h.astype(np.float32))
     np.testing.assert_array_equal(by_slot["t"], snapshot.t.astype(np.float32))

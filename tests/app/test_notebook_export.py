@@ -16,13 +16,13 @@ import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
-from app.analysis.aggregates import Reading
-from app.analysis.projections.linear import draw_axes, draw_pca
+from app.analysis.aggregates import Aggregation
+from app.analysis.projections.linear import compute_pca, select_axes
 from app.analysis.projections.snapshots import sample_rows
-from app.analysis.rates import read_drawn
-from app.analysis.selection import QUANTITIES, Choice, has_place
+from app.analysis.rates import read_curves
+from app.analysis.selection import NODE_QUANTITIES, NodeSelection, has_place
 from app.analysis.series import join_seeds
-from app.analysis.what_if import Question, answer, merge_nodes, read_rules, read_stream
+from app.analysis.what_if import WhatIfSettings, evaluate_what_if, merge_nodes, read_rules, read_stream
 from app.cli.main import run
 from app.figures.kinds.chart import Chart, Line, Mark, Panel
 from app.figures.kinds.maps import Cloud, Grid, Heatmap
@@ -43,13 +43,23 @@ from app.figures.registry import FIGURES, NotebookFigure
 from app.figures.render.plotly_view import to_plotly
 from app.figures.theme import RED_GREEN
 from app.notebook.export import export_entries, make_recipe
-from app.notebook.markdown import tame, to_html
-from app.notebook.view import MOST_PER_LINE, MOST_POINTS, freeze, make_view, note_of, pack, read_view, thaw, unpack
-from app.replay.replay import join_values, make_replay, tell_apart
+from app.notebook.markdown import sanitize, to_html
+from app.notebook.view import (
+    MAX_POINTS,
+    MAX_POINTS_PER_LINE,
+    freeze,
+    get_note,
+    make_view,
+    pack,
+    read_view,
+    thaw,
+    unpack,
+)
+from app.replay.replay import add_run_names, join_values, make_replay
 from emtc_core.errors import StorageError
 from storage.engine import Database, open_database
 from storage.notebook import create_entry
-from storage.queries.curves import evaluations, metric
+from storage.queries.curves import evaluations, metric_points
 from storage.queries.episodes import find_playbacks, get_playback, get_trajectory
 from storage.queries.gate import gate_stats
 from storage.queries.memory import get_snapshot, list_snapshots
@@ -96,7 +106,7 @@ def make_cloud(n: int) -> Cloud:
     x, y, value = (rng.normal(size=n).astype(np.float32) for _ in range(3))
     value[: n // 10] = np.nan
     slot = np.arange(n, dtype=np.int64)
-    return Cloud("memory-atlas", "Cloud", "x", "y", x, y, slot, value, QUANTITIES["h"], "Caption.")
+    return Cloud("memory-atlas", "Cloud", "x", "y", x, y, slot, value, NODE_QUANTITIES["h"], "Caption.")
 
 
 def make_chart(n: int) -> Chart:
@@ -143,7 +153,7 @@ def test_a_figure_comes_back_as_it_was_frozen(figure) -> None:
     assert type(back) is type(figure)
     assert_same(back, figure)
     pd.testing.assert_frame_equal(back.to_frame(), figure.to_frame(), rtol=1e-8)
-    assert note_of(frozen) == ""
+    assert get_note(frozen) == ""
     assert unpack(pack(frozen)) == json.loads(text)
 
 
@@ -151,18 +161,18 @@ def test_a_long_curve_is_thinned_keeps_its_extremes_and_says_so() -> None:
     chart = make_chart(50_000)
     frozen = freeze(chart)
     line = thaw(frozen).panels[0].lines[0]
-    assert len(line.x) <= MOST_PER_LINE
+    assert len(line.x) <= MAX_POINTS_PER_LINE
     assert np.nanmax(line.y) == 7.5
     assert (line.x[0], line.x[-1]) == (0, 49_999_000)
     assert np.isnan(line.y).any(), "a gap stays a gap"
     assert np.allclose(line.low[~np.isnan(line.y)] + 1, line.y[~np.isnan(line.y)])
-    assert "2,000 of 50,000 points per line" in note_of(frozen)
+    assert "2,000 of 50,000 points per line" in get_note(frozen)
 
 
 def test_a_big_cloud_is_thinned_and_says_so() -> None:
     frozen = freeze(make_cloud(20_000))
-    assert len(thaw(frozen).slot) == MOST_POINTS
-    assert "5,000 of the 20,000 points" in note_of(frozen)
+    assert len(thaw(frozen).slot) == MAX_POINTS
+    assert "5,000 of the 20,000 points" in get_note(frozen)
     assert len(json.dumps(frozen)) < 400_000
 
 
@@ -191,7 +201,7 @@ def test_hostile_markdown_becomes_neither_markup_nor_script(text: str) -> None:
             assert attributes["href"].startswith("https://")
         if tag == "img":
             assert attributes["src"].startswith("data:image/svg+xml;base64,")
-    assert_harmless_markdown(tame(text))
+    assert_harmless_markdown(sanitize(text))
 
 
 def assert_harmless_markdown(text: str) -> None:
@@ -215,7 +225,7 @@ def test_formulas_are_drawn_and_prices_are_not() -> None:
 
 def test_ordinary_markdown_passes_unchanged() -> None:
     text = "# Head\n\n- **bold** [link](https://example.org) `a < b`\n\n$\\beta$ and [a view](/live?run=abc)"
-    assert tame(text) == text
+    assert sanitize(text) == text
 
 
 def test_the_page_needs_no_network_and_runs_nothing(seeded) -> None:
@@ -257,15 +267,15 @@ def pinned_figures(db: Database, run_id: str) -> list[tuple[Chart | Cloud, int]]
 
     def draw_map(drawn) -> Cloud:
         labels = {"x_label": drawn.x_label, "y_label": drawn.y_label}
-        return draw_memory(snapshot, rows, drawn.coordinates[rows], color="beta", **labels, **texts)
+        return draw_memory(snapshot, rows, drawn.coordinates[rows], quantity="beta", **labels, **texts)
 
     def draw_episode(episode) -> Chart:
         known = {"h": episode.h, "delta_mem": episode.delta_mem, "beta": episode.beta}
         return draw_trajectory(title="Episode", reward=episode.reward, **known)
 
-    whole = draw_pca(snapshot.embedding)
+    whole = compute_pca(snapshot.embedding)
     chosen = {"lasso": "-1,-1;2,-1;2,2;-1,2", "ranges": "t:3:20", "drawn": 90, "scale": list(RED_GREEN)}
-    choice = Choice.parse(chosen["lasso"], chosen["ranges"])
+    choice = NodeSelection.parse(chosen["lasso"], chosen["ranges"])
     kept = choice.mask(snapshot, whole.coordinates)
 
     def draw_choice(drawn) -> Cloud:
@@ -273,58 +283,61 @@ def pinned_figures(db: Database, run_id: str) -> list[tuple[Chart | Cloud, int]]
         some = some[kept[some]]
         labels = {"x_label": drawn.x_label, "y_label": drawn.y_label}
         places = drawn.coordinates[some]
-        return draw_memory(snapshot, some, places, color="beta", colors=RED_GREEN, **labels, **texts)
+        return draw_memory(snapshot, some, places, quantity="beta", colors=RED_GREEN, **labels, **texts)
 
     def draw_pair() -> Chart:
         row = find_run(db, run_id)
         first = make_replay(row, get_trajectory(db, run_id, 2), training=True)
         second = make_replay(row, get_playback(db, run_id, step, number), training=False)
-        return join_values([replay.side for replay in tell_apart([first, second])])
+        return join_values([replay.side for replay in add_run_names([first, second])])
 
-    def draw_asked(question: Question, rows: NDArray[np.int64] | None = None) -> Chart:
+    def draw_asked(question: WhatIfSettings, rows: NDArray[np.int64] | None = None) -> Chart:
         rules = read_rules(find_run(db, run_id).config)
         stream = read_stream(db, run_id, rules, until=snapshot.env_step)
         merged = None if question.delta_factor is None else merge_nodes(snapshot, rules, question.delta_factor)
-        found = answer(snapshot, stream, rules, question, merged=merged, rows=rows)
+        found = evaluate_what_if(snapshot, stream, rules, question, merged=merged, rows=rows)
         return draw_what_if(found, run=name, env_step=snapshot.env_step)
 
     atlas = {"snapshot": snapshot.id, "n": 100, "seed": 3, "color": "beta", "pair": 2}
     live = {"page": "live", "query": {"run": [run_id], "x": ["0-150"]}}
     reading = {"center": "median", "band": "none"}
     compared = {"page": "compare", "facts": {"quantity": "win_rate", **reading}}
-    gated = metric(db, run_id, GATE_METRICS)
+    gated = metric_points(db, run_id, GATE_METRICS)
     runs = [find_run(db, run_id)]
-    won, losses = (join_seeds(*read_drawn(db, runs, key)) for key in ("win_rate", "train/loss"))
+    won, losses = (join_seeds(*read_curves(db, runs, key)) for key in ("win_rate", "train/loss"))
     logged = {"page": "compare", "facts": {"quantity": "train/loss", **reading}, "query": {"each": ["true"]}}
     sweep = {"page": "sweeps"}
     figures = [
-        (draw_comparison(won, Reading(**reading)), compared),
-        (draw_comparison(losses, Reading(**reading), per_seed=True), logged),
+        (draw_comparison(won, Aggregation(**reading)), compared),
+        (draw_comparison(losses, Aggregation(**reading), per_seed=True), logged),
         (FIGURES["learning-curves"].make(db, runs), sweep),
-        (draw_gate_dynamics(gate_stats(db, run_id), gated, run=name).within((0, 150)), live),
-        (draw_gate_effect(gated, run=name).within((0, 150)), live),
+        (draw_gate_dynamics(gate_stats(db, run_id), gated, run=name).keep_window((0, 150)), live),
+        (draw_gate_effect(gated, run=name).keep_window((0, 150)), live),
         (
             draw_outcomes(
                 evaluations(db, run_id),
                 read_returns(db, find_run(db, run_id)),
                 run=name,
-                metrics=metric(db, run_id, TRAINING_RATES),
+                metrics=metric_points(db, run_id, TRAINING_RATES),
             ),
             {"page": "live"},
         ),
         (
-            draw_metrics(metric(db, run_id, names), names, run=name, chance=1 / 1024),
+            draw_metrics(metric_points(db, run_id, names), names, run=name, chance=1 / 1024),
             {"page": "live", "facts": {"metrics": names}},
         ),
-        (draw_map(draw_pca(snapshot.embedding, fit_on=rows)), {"page": "memory", "facts": {**atlas, "method": "pca"}}),
         (
-            draw_map(draw_pca(snapshot.embedding, turn=(-1, 1))),
+            draw_map(compute_pca(snapshot.embedding, fit_on=rows)),
+            {"page": "memory", "facts": {**atlas, "method": "pca"}},
+        ),
+        (
+            draw_map(compute_pca(snapshot.embedding, signs=(-1, 1))),
             {"page": "memory", "facts": {**atlas, "method": "pca", "fit": "all", "turn": [-1, 1]}},
         ),
-        (draw_map(draw_axes(snapshot.embedding, (0, 3))), {"page": "memory", "facts": {**atlas, "method": "axes"}}),
+        (draw_map(select_axes(snapshot.embedding, (0, 3))), {"page": "memory", "facts": {**atlas, "method": "axes"}}),
         (draw_choice(whole), {"page": "memory", "facts": {**atlas, **chosen, "method": "pca", "fit": "all"}}),
         (
-            draw_selection(snapshot, kept, has_place(whole.coordinates), run=name, words=choice.words),
+            draw_selection(snapshot, kept, has_place(whole.coordinates), run=name, description=choice.words),
             {"page": "memory", "facts": {**atlas, **chosen, "method": "pca", "fit": "all"}},
         ),
         (draw_episode(get_trajectory(db, run_id, 2)), {"page": "memory", "facts": {"episode": 2}}),
@@ -342,15 +355,21 @@ def pinned_figures(db: Database, run_id: str) -> list[tuple[Chart | Cloud, int]]
             },
         ),
         (
-            draw_asked(Question(tau_factor=0.5), np.flatnonzero(kept)),
+            draw_asked(WhatIfSettings(tau_factor=0.5), np.flatnonzero(kept)),
             {
                 "page": "memory",
-                "facts": {**atlas, **chosen, "method": "pca", "fit": "all", "question": vars(Question(tau_factor=0.5))},
+                "facts": {
+                    **atlas,
+                    **chosen,
+                    "method": "pca",
+                    "fit": "all",
+                    "question": vars(WhatIfSettings(tau_factor=0.5)),
+                },
             },
         ),
         *(
             (draw_asked(question), {"page": "memory", "facts": {"snapshot": snapshot.id, "question": vars(question)}})
-            for question in (Question(tau_fixed=0.3), Question(delta_factor=3160.0, successor="link"))
+            for question in (WhatIfSettings(tau_fixed=0.3), WhatIfSettings(delta_factor=3160.0, successor="link"))
         ),
     ]
     return [(figure, pin(db, figure, run_id, **rest)) for figure, rest in figures]

@@ -34,7 +34,7 @@ def draw_toy(db, rows, options) -> Chart:
 
 TOY = FigureKind(
     "toy", draw_toy, needs_runs=True, question="What does a toy show?", pages=("compare", "live"),
-    own=(FigureOption("slope", float, "a number"),),
+    extra_options=(FigureOption("slope", float, "a number"),),
 )  # fmt: skip
 
 

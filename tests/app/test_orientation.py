@@ -8,8 +8,8 @@ import pytest
 from sqlalchemy import update
 
 from app.analysis.projections import alignment
-from app.analysis.projections.alignment import draw_plane, find_turn, match_rows
-from app.analysis.projections.linear import NO_TURN, draw_pca
+from app.analysis.projections.alignment import compute_aligned_pca, find_axis_signs, match_rows
+from app.analysis.projections.linear import DEFAULT_SIGNS, compute_pca
 from storage.blobs import pack
 from storage.engine import Database, open_database
 from storage.models import SnapshotRow
@@ -47,16 +47,16 @@ def alike(first: Snapshot, second: Snapshot, places: list[np.ndarray]) -> list[f
 
 def test_a_later_snapshot_is_shown_as_the_one_before_it(two):
     db, first, second = two
-    raw = [draw_pca(each.embedding).coordinates for each in (first, second)]
+    raw = [compute_pca(each.embedding).coordinates for each in (first, second)]
     assert max(alike(first, second, raw)) < -0.9, "without it the map turns over"
-    shown = [draw_plane(db, each).coordinates for each in (first, second)]
+    shown = [compute_aligned_pca(db, each).coordinates for each in (first, second)]
     assert min(alike(first, second, shown)) > 0.9
-    assert (find_turn(db, first), find_turn(db, second)) == (NO_TURN, (-1, -1))
+    assert (find_axis_signs(db, first), find_axis_signs(db, second)) == (DEFAULT_SIGNS, (-1, -1))
 
 
 def test_only_signs_are_changed(two):
     db, _, second = two
-    drawn, raw = draw_plane(db, second), draw_pca(second.embedding)
+    drawn, raw = compute_aligned_pca(db, second), compute_pca(second.embedding)
     assert np.array_equal(np.abs(drawn.coordinates), np.abs(raw.coordinates))
     assert (drawn.x_label, drawn.y_label) == (raw.x_label, raw.y_label)
 
@@ -64,17 +64,17 @@ def test_only_signs_are_changed(two):
 def test_the_way_to_a_snapshot_does_not_matter(two):
     db, first, second = two
     known: dict = {}
-    find_turn(db, first, known)
-    assert find_turn(db, second, known) == find_turn(db, second)
-    assert known == {first.id: NO_TURN, second.id: (-1, -1)}
+    find_axis_signs(db, first, known)
+    assert find_axis_signs(db, second, known) == find_axis_signs(db, second)
+    assert known == {first.id: DEFAULT_SIGNS, second.id: (-1, -1)}
 
 
 def test_beyond_the_limit_a_snapshot_follows_the_last_one_within(two, monkeypatch):
     db, first, second = two
-    monkeypatch.setattr(alignment, "MOST_NODES", first.size)
-    assert find_turn(db, second) == (-1, -1)
-    monkeypatch.setattr(alignment, "MOST_NODES", 0)
-    assert find_turn(db, second) == (-1, -1), "the first one is always there"
+    monkeypatch.setattr(alignment, "MAX_NODES", first.size)
+    assert find_axis_signs(db, second) == (-1, -1)
+    monkeypatch.setattr(alignment, "MAX_NODES", 0)
+    assert find_axis_signs(db, second) == (-1, -1), "the first one is always there"
 
 
 def test_snapshots_that_share_nothing_begin_anew(two):
@@ -82,7 +82,7 @@ def test_snapshots_that_share_nothing_begin_anew(two):
     with db.transaction() as connection:
         blob = pack({"episode": second.episode + 1000})
         connection.execute(update(SnapshotRow).where(SnapshotRow.id == second.id).values(episode=blob))
-    assert find_turn(db, get_snapshot(db, second.id)) == NO_TURN
+    assert find_axis_signs(db, get_snapshot(db, second.id)) == DEFAULT_SIGNS
 
 
 def test_a_few_columns_are_those_of_the_snapshot(two):

@@ -11,7 +11,7 @@ from app.analysis.settings import parse_steps
 from storage.engine import open_database
 from storage.queries.episodes import find_episodes, find_playbacks
 from storage.queries.search_terms import parse_text, split_search
-from storage.sql_console.question import ask
+from storage.sql_console.question import run_query
 
 UI = Path(app.__file__).parent / "ui"
 PROSE = frozenset(
@@ -45,7 +45,7 @@ PARSERS: dict[str, Callable] = {
     "corridor win_rate>0.8": lambda db, text: parse_text(text),
     "corridor tag=paper": lambda db, text: parse_text(text),
     "won return>5": lambda db, text: [find(db, "x", text) for find in (find_episodes, find_playbacks)],
-    "select name, win_rate from runs": lambda db, text: ask(db, text),
+    "select name, win_rate from runs": lambda db, text: run_query(db, text),
     "50000, 100000": lambda db, text: parse_steps(text) or pytest.fail(text),
     "tau": lambda db, text: text,
 }

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.analysis.projections import placing
-from app.analysis.projections.alignment import FEWEST_SHARED, complete_places, move_rigidly
-from app.analysis.projections.placing import place
+from app.analysis.projections.alignment import MIN_SHARED_NODES, make_initial_layout, move_rigidly
+from app.analysis.projections.placing import place_points
 
 
 def _cloud(n: int, seed: int = 0) -> np.ndarray:
@@ -45,7 +45,7 @@ def _place_slowly(landmarks: np.ndarray, layout: np.ndarray, point: np.ndarray) 
 def test_a_place_is_that_of_the_slow_twin() -> None:
     landmarks, points = _cloud(200), _cloud(30, seed=1)
     layout = landmarks[:, :2] * 3
-    drawn = place(landmarks, layout, points)
+    drawn = place_points(landmarks, layout, points)
     expected = np.stack([_place_slowly(landmarks, layout, point) for point in points])
     assert drawn.dtype == np.float32
     np.testing.assert_allclose(drawn, expected, rtol=1e-3, atol=1e-2)
@@ -56,22 +56,22 @@ def test_a_place_is_that_of_the_slow_twin() -> None:
 def test_a_place_does_not_depend_on_who_else_is_placed(data: st.DataObject) -> None:
     landmarks, points = _cloud(150), _cloud(40, seed=2)
     layout = landmarks[:, 1:3]
-    whole = place(landmarks, layout, points)
+    whole = place_points(landmarks, layout, points)
     rows = data.draw(st.lists(st.integers(0, 39), min_size=1, max_size=60))
-    assert place(landmarks, layout, points[rows]).tobytes() == whole[rows].tobytes()
+    assert place_points(landmarks, layout, points[rows]).tobytes() == whole[rows].tobytes()
 
 
 def test_neither_chunks_nor_threads_change_a_place(monkeypatch: pytest.MonkeyPatch) -> None:
     landmarks, points = _cloud(150), _cloud(500, seed=2)
-    whole = place(landmarks, landmarks[:, :2], points)
+    whole = place_points(landmarks, landmarks[:, :2], points)
     monkeypatch.setattr(placing, "CHUNK", 37)
-    assert place(landmarks, landmarks[:, :2], points, n_jobs=3).tobytes() == whole.tobytes()
+    assert place_points(landmarks, landmarks[:, :2], points, n_jobs=3).tobytes() == whole.tobytes()
 
 
 def test_a_place_is_inside_the_layout_of_its_own_cluster() -> None:
     landmarks, points = _cloud(400), _cloud(400, seed=3)
     layout = np.random.default_rng(0).normal(size=(400, 2)) + 100 * (np.arange(400) % 4)[:, None]
-    drawn = place(landmarks, layout, points)
+    drawn = place_points(landmarks, layout, points)
     assert np.array_equal((drawn[:, 0] / 100).round().astype(int), np.arange(400) % 4)
 
 
@@ -79,22 +79,22 @@ def test_a_point_between_two_clusters_of_the_layout_settles_in_one() -> None:
     landmarks = np.array([[-1.0, 0, 0, 0]] * 8 + [[1.0, 0, 0, 0]] * 7) + np.linspace(0, 0.01, 15)[:, None]
     layout = np.repeat([[-50.0, 0.0], [50.0, 0.0]], [8, 7], axis=0)
     point = np.array([[-0.2, 0, 0, 0]])
-    assert place(landmarks, layout, point)[0, 0] < -49
+    assert place_points(landmarks, layout, point)[0, 0] < -49
 
 
 def test_twins_few_landmarks_and_no_points_are_no_obstacle() -> None:
     same = np.ones((20, 4))
     layout = np.arange(40.0).reshape(20, 2)
-    assert np.isfinite(place(same, layout, np.ones((3, 4)))).all()
-    assert np.array_equal(place(same[:1], layout[:1], np.zeros((2, 4))), [[0, 1], [0, 1]])
-    assert place(same, layout, np.empty((0, 4))).shape == (0, 2)
+    assert np.isfinite(place_points(same, layout, np.ones((3, 4)))).all()
+    assert np.array_equal(place_points(same[:1], layout[:1], np.zeros((2, 4))), [[0, 1], [0, 1]])
+    assert place_points(same, layout, np.empty((0, 4))).shape == (0, 2)
 
 
 def test_placing_tells_how_far_it_is_and_can_be_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(placing, "CHUNK", 10)
     landmarks, points = _cloud(60), _cloud(100, seed=4)
     parts: list[float] = []
-    place(landmarks, landmarks[:, :2], points, progress=parts.append)
+    place_points(landmarks, landmarks[:, :2], points, progress=parts.append)
     assert parts == [pytest.approx((i + 1) / 10) for i in range(10)]
 
     class StopError(Exception):
@@ -104,7 +104,7 @@ def test_placing_tells_how_far_it_is_and_can_be_cancelled(monkeypatch: pytest.Mo
         raise StopError
 
     with pytest.raises(StopError):
-        place(landmarks, landmarks[:, :2], points, progress=stop)
+        place_points(landmarks, landmarks[:, :2], points, progress=stop)
 
 
 def test_known_nodes_begin_where_they_were_and_others_among_them() -> None:
@@ -112,14 +112,14 @@ def test_known_nodes_begin_where_they_were_and_others_among_them() -> None:
     carried = (embedding[:, :2] * 2).astype(np.float32)
     carried[::4] = np.nan  # one whole cluster is new, and so has to begin somewhere finite
     carried[4::8] = embedding[4::8, :2] * 2
-    begin = complete_places(embedding, carried, np.arange(0, 400, 2))
+    begin = make_initial_layout(embedding, carried, np.arange(0, 400, 2))
     assert begin is not None
     assert np.isfinite(begin).all()
     known = np.isfinite(carried[::2, 0])
     assert np.array_equal(begin[known], carried[::2][known])
     assert np.linalg.norm(begin[~known] - embedding[::2, :2][~known] * 2, axis=1).max() < 4
-    carried[FEWEST_SHARED - 1 :] = np.nan
-    assert complete_places(embedding, carried, np.arange(400)) is None
+    carried[MIN_SHARED_NODES - 1 :] = np.nan
+    assert make_initial_layout(embedding, carried, np.arange(400)) is None
 
 
 def test_a_layout_is_turned_mirrored_and_shifted_but_not_stretched() -> None:

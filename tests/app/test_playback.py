@@ -16,11 +16,19 @@ from PIL import Image
 from app.analysis import episodes
 from app.analysis.episodes import draw_scene, find_fault
 from app.figures.named.trajectories import draw_trajectory
-from app.replay.drawing import MOST_FRAMES, to_gif, to_svg
+from app.replay.drawing import MAX_FRAMES, to_gif, to_svg
 from app.replay.field import Field, interpolate_scene, sample_moments
 from app.replay.files import make_page, read_replays
 from app.replay.payload import crop_fields, list_teams, make_payload
-from app.replay.replay import MISSING, Side, join_values, make_side, quantize_picture, quantize_values, style_actions
+from app.replay.replay import (
+    MISSING,
+    EpisodeView,
+    join_values,
+    make_side,
+    quantize_picture,
+    quantize_values,
+    style_actions,
+)
 from emtc_core.envs.base import Scene
 from emtc_core.errors import ConfigError
 from tests.errors import raises
@@ -47,12 +55,12 @@ def make_scene(frames: int = 5, *, health: float = 1.0) -> Scene:
     )
 
 
-def make_episode(frames: int = 5, *, title: str = "Episode", **options: object) -> Side:
+def make_episode(frames: int = 5, *, title: str = "Episode", **options: object) -> EpisodeView:
     values = np.linspace(0, 1, frames - 1)
     chart = draw_trajectory(title=title, reward=values, h=values, delta_mem=values, beta=values)
     actions = np.tile(np.array([6, 0]), (frames - 1, 1))
     names = ("no-op", "stop", "north", "south", "east", "west", "attack 0")
-    return Side(make_scene(frames, **options), chart, title, actions, names)  # type: ignore[arg-type]
+    return EpisodeView(make_scene(frames, **options), chart, title, actions, names)  # type: ignore[arg-type]
 
 
 def read_header(payload: bytes) -> dict:
@@ -85,7 +93,7 @@ def test_who_dies_fades_where_it_stood_and_aims_at_nobody():
 
 @pytest.mark.parametrize(("frames", "count"), [(1, 1), (2, 4), (61, 181), (200, 200), (1000, 200)])
 def test_moments_begin_and_end_with_the_episode_and_are_bounded(frames, count):
-    moments, per_step = sample_moments(frames, MOST_FRAMES, max_per_step=3)
+    moments, per_step = sample_moments(frames, MAX_FRAMES, max_per_step=3)
     assert len(moments) == count
     assert (moments[0], moments[-1]) == (0, frames - 1)
     if count > 1:
@@ -108,7 +116,7 @@ def test_two_sides_have_one_clock_one_frame_and_the_values_of_both():
 
 
 def test_a_payload_is_named_by_all_that_it_holds():
-    def key(*sides: Side) -> str:
+    def key(*sides: EpisodeView) -> str:
         return read_header(make_payload(sides))["meta"]["key"]
 
     one, other = make_episode(), make_episode(health=0.5)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from app.analysis.projections.linear import AXIS_PAIRS, draw_axes, draw_pca, find_neighbors, stratified_rows
-from app.analysis.projections.snapshots import compute
+from app.analysis.projections.linear import AXIS_PAIRS, compute_pca, find_neighbors, sample_stratified_rows, select_axes
+from app.analysis.projections.snapshots import compute_projection
 
 
 @pytest.fixture(scope="module")
@@ -16,7 +16,7 @@ def blobs() -> np.ndarray:
 
 @pytest.mark.parametrize("method", ["pca", "tsne", "umap"])
 def test_same_seed_gives_bit_identical_coordinates(blobs, method):
-    first, second = (compute(method, blobs, seed=3) for _ in range(2))
+    first, second = (compute_projection(method, blobs, seed=3) for _ in range(2))
     assert first.dtype == np.float32
     assert first.shape == (len(blobs), 2)
     assert first.tobytes() == second.tobytes()
@@ -25,25 +25,28 @@ def test_same_seed_gives_bit_identical_coordinates(blobs, method):
 @pytest.mark.slow
 def test_number_of_threads_does_not_change_the_picture():
     points = np.random.default_rng(0).normal(size=(3000, 4)).astype(np.float32)
-    assert compute("tsne", points, seed=3, n_jobs=1).tobytes() == compute("tsne", points, seed=3, n_jobs=2).tobytes()
+    assert (
+        compute_projection("tsne", points, seed=3, n_jobs=1).tobytes()
+        == compute_projection("tsne", points, seed=3, n_jobs=2).tobytes()
+    )
 
 
 @pytest.mark.parametrize("method", ["tsne", "umap"])
 def test_separate_clusters_stay_separate(blobs, method):
-    drawn = compute(method, blobs, seed=0)
+    drawn = compute_projection(method, blobs, seed=0)
     label = np.repeat(np.arange(4), 60)
     index, _ = find_neighbors(drawn, 5)
     assert (label[index] == label[:, None]).mean() > 0.98
 
 
 def test_umap_depends_on_its_seed(blobs):
-    assert not np.array_equal(compute("umap", blobs, seed=1), compute("umap", blobs, seed=2))
+    assert not np.array_equal(compute_projection("umap", blobs, seed=1), compute_projection("umap", blobs, seed=2))
 
 
 @pytest.mark.parametrize("method", ["tsne", "umap"])
 def test_progress_rises_and_an_exception_in_it_cancels(blobs, method):
     parts: list[float] = []
-    compute(method, blobs, seed=0, progress=parts.append)
+    compute_projection(method, blobs, seed=0, progress=parts.append)
     assert parts == sorted(parts)
     assert 0 < parts[0] < parts[-1] <= 1
 
@@ -55,24 +58,24 @@ def test_progress_rises_and_an_exception_in_it_cancels(blobs, method):
             raise StopError
 
     with pytest.raises(StopError):
-        compute(method, blobs, seed=0, progress=stop)
+        compute_projection(method, blobs, seed=0, progress=stop)
 
 
 @pytest.mark.parametrize("method", ["pca", "tsne", "umap"])
 def test_repeated_points_are_no_obstacle(method):
     points = np.repeat(np.eye(4, dtype=np.float32), 20, axis=0)
-    assert np.isfinite(compute(method, points, seed=0)).all()
+    assert np.isfinite(compute_projection(method, points, seed=0)).all()
 
 
 def test_too_few_points_are_refused():
     with pytest.raises(ValueError, match=r"\bumap\b.*\b12\b.*\b5\b"):
-        compute("umap", np.zeros((5, 4), np.float32), seed=0)
+        compute_projection("umap", np.zeros((5, 4), np.float32), seed=0)
 
 
 def test_pca_agrees_with_scikit_learn_up_to_sign(blobs):
     from sklearn.decomposition import PCA
 
-    ours, theirs = draw_pca(blobs), PCA(2)
+    ours, theirs = compute_pca(blobs), PCA(2)
     expected = theirs.fit_transform(blobs.astype(np.float64))
     assert np.allclose(np.abs(ours.coordinates), np.abs(expected), atol=1e-3)
     assert f"{100 * theirs.explained_variance_ratio_[0]:.0f} %" in ours.x_label
@@ -80,7 +83,7 @@ def test_pca_agrees_with_scikit_learn_up_to_sign(blobs):
 
 def test_six_axis_pairs_show_the_embedding_itself(blobs):
     assert len(AXIS_PAIRS) == 6
-    drawn = draw_axes(blobs, (1, 3))
+    drawn = select_axes(blobs, (1, 3))
     assert np.array_equal(drawn.coordinates, blobs[:, [1, 3]])
     assert drawn.y_label == "embedding x4 [1]"
 
@@ -93,16 +96,16 @@ def test_neighbors_leave_the_point_itself_out_even_among_twins():
 
 
 def test_sample_is_everything_when_there_is_little():
-    assert stratified_rows(np.zeros(5), np.arange(5), n=10, seed=0).tolist() == [0, 1, 2, 3, 4]
+    assert sample_stratified_rows(np.zeros(5), np.arange(5), n=10, seed=0).tolist() == [0, 1, 2, 3, 4]
 
 
 def test_sample_gives_every_stratum_its_share_and_is_reproducible():
     rng = np.random.default_rng(0)
     h, t = rng.normal(size=20_000), rng.integers(0, 60, 20_000)
-    rows = stratified_rows(h, t, n=3000, seed=7)
+    rows = sample_stratified_rows(h, t, n=3000, seed=7)
     assert len(rows) == len(set(rows.tolist())) == 3000
-    assert np.array_equal(rows, stratified_rows(h, t, n=3000, seed=7))
-    assert not np.array_equal(rows, stratified_rows(h, t, n=3000, seed=8))
+    assert np.array_equal(rows, sample_stratified_rows(h, t, n=3000, seed=7))
+    assert not np.array_equal(rows, sample_stratified_rows(h, t, n=3000, seed=8))
     for values in (h, t):
         edges = np.quantile(values, np.linspace(0, 1, 11))[1:-1]
         whole = np.bincount(np.searchsorted(edges, values, side="right"), minlength=10) / len(h)
@@ -111,24 +114,24 @@ def test_sample_gives_every_stratum_its_share_and_is_reproducible():
 
 
 def test_pca_turns_its_axes_towards_earlier_places_and_takes_their_scale(blobs):
-    alone = draw_pca(blobs)
+    alone = compute_pca(blobs)
     earlier = -3 * alone.coordinates
     earlier[::2] = np.nan  # these nodes are new
-    told = draw_pca(blobs, like=earlier)
+    told = compute_pca(blobs, earlier=earlier)
     assert np.allclose(told.coordinates, -3 * alone.coordinates, atol=1e-2)
     assert (told.x_label, told.y_label) == (alone.x_label, alone.y_label)
     nowhere = np.full_like(earlier, np.nan)
-    assert np.array_equal(draw_pca(blobs, like=nowhere).coordinates, alone.coordinates)
+    assert np.array_equal(compute_pca(blobs, earlier=nowhere).coordinates, alone.coordinates)
 
 
 @pytest.mark.parametrize("method", ["tsne", "umap"])
 def test_a_layout_that_begins_from_places_stays_near_them(blobs, method):
-    first = compute(method, blobs, seed=0)
-    again = compute(method, blobs, seed=0, begin=first)
-    other = compute(method, blobs, seed=0, begin=first[:, ::-1])
+    first = compute_projection(method, blobs, seed=0)
+    again = compute_projection(method, blobs, seed=0, init=first)
+    other = compute_projection(method, blobs, seed=0, init=first[:, ::-1])
     centre_distance = [np.linalg.norm(_centres(first) - _centres(each)) for each in (again, other)]
     assert centre_distance[0] < centre_distance[1] / 2
-    assert again.tobytes() == compute(method, blobs, seed=0, begin=first).tobytes()
+    assert again.tobytes() == compute_projection(method, blobs, seed=0, init=first).tobytes()
 
 
 def _centres(layout: np.ndarray) -> np.ndarray:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from app.analysis.series import join_seeds
-from app.analysis.win_rates import list_published_maps, read_published, tabulate_beside_published
+from app.analysis.win_rates import list_published_maps, read_published, tabulate_with_published
 from tests.app.seed_cases import make_seed
 
 
@@ -25,7 +25,7 @@ def test_ours_and_the_papers_stand_side_by_side_and_the_caption_warns() -> None:
         make_seed("c", [(1, 1.0)], map="3m"),
         make_seed("d", [(1, 1.0)], map="corridor", algo="qplex", status="lost", env_steps=1),
     ]
-    table = tabulate_beside_published(join_seeds(seeds, final=True))
+    table = tabulate_with_published(join_seeds(seeds, final=True))
     assert table.columns.tolist() == ["variant", "corridor · ours", "corridor · paper"]
     rows = table.set_index("variant")
     assert rows.loc["EMTC(QPLEX)"].tolist() == ["50.0 (n = 1)", "97.4 ± 1.7"]
@@ -38,13 +38,11 @@ def test_ours_and_the_papers_stand_side_by_side_and_the_caption_warns() -> None:
 
 
 def test_a_run_of_another_preset_does_not_stand_in_the_papers_row() -> None:
-    table = tabulate_beside_published(
-        join_seeds([make_seed("a", [(1, 1.0)], map="corridor", preset="demo")], final=True)
-    )
+    table = tabulate_with_published(join_seeds([make_seed("a", [(1, 1.0)], map="corridor", preset="demo")], final=True))
     rows = table.set_index("variant")["corridor · ours"]
     assert rows["EMTC(QPLEX), preset = demo"] == "100.0 (n = 1)"
     assert rows["EMTC(QPLEX)"] == "–"
 
 
 def test_maps_without_published_numbers_give_no_table() -> None:
-    assert tabulate_beside_published(join_seeds([make_seed("c", [(1, 1.0)], map="3m")])).empty
+    assert tabulate_with_published(join_seeds([make_seed("c", [(1, 1.0)], map="3m")])).empty

@@ -9,22 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.analysis.quantities import (
-    CHOSEN_MU_W,
-    CHOSEN_RATE,
     MU_W,
     ROBUST,
     ROBUST_MU_W,
-    TRAINED,
+    SELECTED_MU_W,
+    SELECTED_RATE,
+    TRAINING_WIN_RATE,
     WIN_RATE,
     average_over_time,
     find_rate,
-    follows_rate,
     is_mu_w,
+    uses_selected_rate,
 )
 from app.analysis.rates import RatedSeeds, TaskRate, apply_rate, average_curves, choose_rates
-from app.analysis.series import Seed, join_seeds
+from app.analysis.series import SeedRun, join_seeds
 from app.analysis.settings import LABEL
-from app.analysis.win_rates import tabulate_beside_published, tabulate_falls, tabulate_mu_w, tabulate_win_rates
+from app.analysis.win_rates import tabulate_falls, tabulate_mu_w, tabulate_win_rates, tabulate_with_published
 from app.figures.named.comparisons import draw_profiles, tabulate_tests
 from app.figures.named.curves import draw_comparison
 from tests.app.seed_cases import make_seed
@@ -35,11 +35,11 @@ FOOTBALL = {"env": "grf", "map": "academy_3_vs_1_with_keeper"}
 ON_FOOTBALL = "academy_3_vs_1_with_keeper [grf]"
 
 
-def with_robust(run_id: str, *overrides: str, **given) -> Seed:
+def with_robust(run_id: str, *overrides: str, **given) -> SeedRun:
     return make_seed(run_id, GREEDY, *overrides, robust=SHIFTED, **given)
 
 
-def without_robust(run_id: str, *overrides: str, **given) -> Seed:
+def without_robust(run_id: str, *overrides: str, **given) -> SeedRun:
     return make_seed(run_id, GREEDY, *overrides, **given)
 
 
@@ -151,7 +151,7 @@ def test_the_rate_that_was_asked_for_is_that_of_every_task() -> None:
     assert "greedy episodes" in greedy.quantity.note
     comparison = join(robust)
     assert [seed.id for seed in comparison.seeds] == ["a"]
-    assert [each.run_id for each in comparison.left_out] == ["b", "c"]
+    assert [each.run_id for each in comparison.excluded_runs] == ["b", "c"]
 
 
 def test_mu_w_is_the_time_average_of_the_win_rate_that_the_runs_are_compared_by() -> None:
@@ -170,11 +170,11 @@ def test_falls_and_the_papers_numbers_are_made_of_greedy_episodes() -> None:
     greedy = join_seeds([with_robust("a", map="corridor")], final=True)
     assert tabulate_falls(greedy)["reached 0.9"].tolist() == [1]
     assert "greedy win rate below 0.5" in tabulate_falls(greedy).attrs["caption"]
-    assert "Ours: always greedy episodes" in tabulate_beside_published(greedy).attrs["caption"]
+    assert "Ours: always greedy episodes" in tabulate_with_published(greedy).attrs["caption"]
 
 
 def test_a_time_average_says_of_which_win_rate_it_is() -> None:
-    titles = [average_over_time(rate).title for rate in (WIN_RATE, ROBUST, TRAINED)]
+    titles = [average_over_time(rate).title for rate in (WIN_RATE, ROBUST, TRAINING_WIN_RATE)]
     assert titles == ["μ̄_w", "robust μ̄_w", "training μ̄_w"]
     assert average_over_time(WIN_RATE) == MU_W
     assert ROBUST.meaning in ROBUST_MU_W.meaning
@@ -182,15 +182,15 @@ def test_a_time_average_says_of_which_win_rate_it_is() -> None:
 
 def test_a_key_names_its_win_rate_or_leaves_it_to_the_choice() -> None:
     for chosen in ("auto", "greedy", "robust", "training"):
-        assert find_rate(CHOSEN_RATE, chosen) == find_rate(CHOSEN_MU_W, chosen) == chosen
+        assert find_rate(SELECTED_RATE, chosen) == find_rate(SELECTED_MU_W, chosen) == chosen
         assert find_rate("win_rate", chosen) == find_rate("mu_w", chosen) == "greedy"
         assert find_rate("robust_win_rate", chosen) == find_rate("robust_mu_w", chosen) == "robust"
         assert find_rate("return", chosen) is find_rate("train/loss", chosen) is None
-    assert [key for key in (CHOSEN_RATE, CHOSEN_MU_W, "mu_w", "win_rate") if follows_rate(key)] == [
-        CHOSEN_RATE,
-        CHOSEN_MU_W,
+    assert [key for key in (SELECTED_RATE, SELECTED_MU_W, "mu_w", "win_rate") if uses_selected_rate(key)] == [
+        SELECTED_RATE,
+        SELECTED_MU_W,
     ]
-    assert [is_mu_w(key) for key in (CHOSEN_MU_W, "mu_w", "robust_mu_w", CHOSEN_RATE)] == [True, True, True, False]
+    assert [is_mu_w(key) for key in (SELECTED_MU_W, "mu_w", "robust_mu_w", SELECTED_RATE)] == [True, True, True, False]
 
 
 runs = st.lists(

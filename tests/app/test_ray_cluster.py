@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.jobs.sweeps.ray_engine import Cluster, check_database, count_places, make_cluster
+from app.jobs.sweeps.ray_engine import Cluster, check_database, count_slots, make_cluster
 from emtc_core.config.resolve import resolve
 from emtc_core.errors import ClusterError, ConfigError
 from tests.errors import raises
@@ -43,9 +43,9 @@ def test_what_ray_cannot_share_out_is_refused(number: float) -> None:
 
 def test_as_many_runs_fit_as_the_scarcest_thing_of_each_node_allows() -> None:
     ray = SimpleNamespace(nodes=lambda: [*nodes((8, 2), (3, 0)), {"Alive": False, "Resources": {"CPU": 64.0}}])
-    assert count_places(ray, Cluster("a:1", 2, 0)) == 4 + 1
-    assert count_places(ray, Cluster("a:1", 1, 0.1)) == 8
-    assert count_places(ray, Cluster("a:1", 1, 1)) == 2
+    assert count_slots(ray, Cluster("a:1", 2, 0)) == 4 + 1
+    assert count_slots(ray, Cluster("a:1", 1, 0.1)) == 8
+    assert count_slots(ray, Cluster("a:1", 1, 1)) == 2
 
 
 def test_a_sqlite_file_is_refused_where_other_machines_would_need_it() -> None:

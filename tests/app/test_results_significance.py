@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import binomtest, mannwhitneyu, nct, t, ttest_1samp, ttest_ind, ttest_rel
 
-from app.analysis.intervals import Rate
+from app.analysis.intervals import BinomialScale
 from app.analysis.series import join_seeds
 from app.analysis.significance import (
-    FEWEST_SEEDS,
+    MIN_SEEDS,
     Difference,
-    adjust_p,
+    adjust_p_values,
     compare_seeds,
     decide,
     performance_profile,
@@ -162,14 +162,14 @@ def test_the_permutation_test_deals_the_seeds_in_every_way() -> None:
 def test_an_interval_of_win_rates_is_never_narrower_than_the_episodes_allow() -> None:
     """All 5 × 16 episodes won by one, none by the other: both shares become (w + 2) / (n + 4) with n = 80."""
     ones, zeros = by_seed(np.ones(5)), by_seed(np.zeros(5))
-    difference = compare_seeds(ones, zeros, Rate(episodes=16))
+    difference = compare_seeds(ones, zeros, BinomialScale(episodes=16))
     share = 82 / 84
     error = np.sqrt(2 * share * (1 - share) / 80)
     assert difference.standard_error == pytest.approx(error)
     assert difference.low == pytest.approx(1 - t.ppf(0.975, 4) * error)
     assert difference.high == 1.0, "a difference of shares cannot exceed 1"
     assert np.isnan(compare_seeds(ones, zeros).low), "without a number of episodes nothing is known of the spread"
-    percent = compare_seeds(by_seed(np.full(5, 100.0)), zeros, Rate(100, episodes=16))
+    percent = compare_seeds(by_seed(np.full(5, 100.0)), zeros, BinomialScale(100, episodes=16))
     assert percent.low == pytest.approx(100 * difference.low)
 
 
@@ -192,16 +192,18 @@ def test_pooled_tasks_have_equal_weights() -> None:
     assert pooled.estimate == pytest.approx((first.estimate + second.estimate) / 2)
     assert pooled.standard_error == pytest.approx(np.sqrt(variances.sum()) / 2)
     assert pooled.dof == pytest.approx(variances.sum() ** 2 / (variances[0] ** 2 / 2 + variances[1] ** 2 / 3))
-    assert (pooled.n, pooled.fewest) == ((7,), 3)
+    assert (pooled.n, pooled.min_n) == ((7,), 3)
 
 
 def test_holm_by_hand() -> None:
-    assert adjust_p([0.04, 0.01, np.nan, 0.03], ["3m"] * 4) == pytest.approx([0.06, 0.03, np.nan, 0.06], nan_ok=True)
-    assert adjust_p([0.9, 0.8], ["3m", "3m"]) == [1.0, 1.0]
-    assert adjust_p([0.04, 0.01, 0.03], ["3m", "8m", "3m"]) == pytest.approx([0.06, 0.01, 0.06])
+    assert adjust_p_values([0.04, 0.01, np.nan, 0.03], ["3m"] * 4) == pytest.approx(
+        [0.06, 0.03, np.nan, 0.06], nan_ok=True
+    )
+    assert adjust_p_values([0.9, 0.8], ["3m", "3m"]) == [1.0, 1.0]
+    assert adjust_p_values([0.04, 0.01, 0.03], ["3m", "8m", "3m"]) == pytest.approx([0.06, 0.01, 0.06])
 
 
-def difference_of(low: float, high: float, n: int = FEWEST_SEEDS) -> Difference:
+def difference_of(low: float, high: float, n: int = MIN_SEEDS) -> Difference:
     return Difference((low + high) / 2, low, high, (n,), n, is_paired=True)
 
 
@@ -228,7 +230,7 @@ def test_a_claim_of_a_fall_is_supported_below_zero_and_only_win_rates_can_be_equ
 
 def test_equal_numbers_in_every_pair_are_called_equal_and_one_pair_is_not_enough() -> None:
     x = by_seed([0.5, 0.7, 0.2])
-    assert decide(compare_seeds(x, x, Rate(episodes=16)), np.nan) == "equal"
+    assert decide(compare_seeds(x, x, BinomialScale(episodes=16)), np.nan) == "equal"
     assert decide(compare_seeds({1: 0.5}, {1: 0.5}), np.nan) == "too few seeds"
 
 
@@ -247,7 +249,7 @@ def test_the_table_names_both_variants_their_seeds_and_the_verdict() -> None:
         *finals("qmix", "8m", 0.5, 0.5),
     ]
     table = tabulate_tests(join_seeds(seeds, final=True)).set_index("task")
-    gap = compare_seeds(by_seed([0.9, 1.0, 0.95, 0.9]), by_seed([0.1, 0.2, 0.15, 0.1]), Rate(episodes=16))
+    gap = compare_seeds(by_seed([0.9, 1.0, 0.95, 0.9]), by_seed([0.1, 0.2, 0.15, 0.1]), BinomialScale(episodes=16))
     assert table.loc["3m", "n"] == "4 pairs"
     assert table.loc["3m", "difference [%]"] == f"+80.0 [{100 * gap.low:+.1f}, {100 * gap.high:+.1f}]"
     assert table.loc["3m", "P(improvement)"] == "1.00 [0.47–1.00]"

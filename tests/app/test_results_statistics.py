@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import trim_mean
 
-from app.analysis.aggregates import BANDS, MOST_POINTS, Curve, Reading, align, mu_w
+from app.analysis.aggregates import BANDS, MAX_POINTS, Aggregation, Curve, compute_mu_w, interpolate_to_common_grid
 from app.analysis.bootstrap import bootstrap_interval
-from app.analysis.intervals import CENTERS, center_of
+from app.analysis.intervals import CENTERS, compute_center
 
 UNIT = st.floats(0, 1, allow_nan=False)
 SEEDS = arrays(np.float64, st.tuples(st.integers(2, 7), st.integers(1, 5)), elements=UNIT)
@@ -27,29 +27,31 @@ def curves(draw) -> Curve:
 
 
 def test_seeds_are_aligned_over_the_steps_that_all_of_them_reached() -> None:
-    steps, values = align([curve([0, 10, 20], [0, 0.5, 1]), curve([0, 5, 15], [0, 0, 1])])
+    steps, values = interpolate_to_common_grid([curve([0, 10, 20], [0, 0.5, 1]), curve([0, 5, 15], [0, 0, 1])])
     assert steps.tolist() == [0, 5, 10, 15]
     np.testing.assert_allclose(values, [[0, 0.25, 0.5, 0.75], [0, 0, 0.5, 1.0]])
 
 
 def test_seeds_that_share_no_stretch_give_no_point() -> None:
-    steps, values = align([curve([0, 10], [0, 1]), curve([20, 30], [0, 1])])
+    steps, values = interpolate_to_common_grid([curve([0, 10], [0, 1]), curve([20, 30], [0, 1])])
     assert steps.size == 0
     assert values.shape == (2, 0)
 
 
 def test_a_long_grid_is_thinned_and_keeps_its_ends() -> None:
-    steps, values = align([curve(np.arange(5000), np.arange(5000)), curve(np.arange(5000) + 0.5, np.arange(5000))])
-    assert len(steps) == MOST_POINTS
+    steps, values = interpolate_to_common_grid(
+        [curve(np.arange(5000), np.arange(5000)), curve(np.arange(5000) + 0.5, np.arange(5000))]
+    )
+    assert len(steps) == MAX_POINTS
     assert (steps[0], steps[-1]) == (0.5, 4999)
     np.testing.assert_allclose(values[0], steps)
 
 
 def test_the_three_centers_by_hand() -> None:
     values = np.array([[0.0], [0.2], [0.4], [0.6], [1.0]])
-    assert center_of(values, "mean")[0] == pytest.approx(0.44)
-    assert center_of(values, "median")[0] == pytest.approx(0.4)
-    assert center_of(values, "iqm")[0] == pytest.approx((0.2 + 0.4 + 0.6) / 3)  # one of five seeds off each end
+    assert compute_center(values, "mean")[0] == pytest.approx(0.44)
+    assert compute_center(values, "median")[0] == pytest.approx(0.4)
+    assert compute_center(values, "iqm")[0] == pytest.approx((0.2 + 0.4 + 0.6) / 3)  # one of five seeds off each end
 
 
 @pytest.mark.parametrize(
@@ -58,7 +60,7 @@ def test_the_three_centers_by_hand() -> None:
 )
 def test_bands_by_hand(band, low, high) -> None:
     values = np.array([[0.1], [0.5], [0.5], [0.9]])
-    summary = Reading("mean", band).summarize(values)
+    summary = Aggregation("mean", band).summarize(values)
     assert summary.low is not None
     assert summary.high is not None
     assert (summary.low[0], summary.high[0]) == (pytest.approx(low), pytest.approx(high))
@@ -66,21 +68,21 @@ def test_bands_by_hand(band, low, high) -> None:
 
 def test_the_standard_error_divides_by_the_root_of_the_number_of_seeds() -> None:
     values = np.random.default_rng(0).random((9, 4))
-    spread = Reading("mean", "std").summarize(values)
-    error = Reading("mean", "se").summarize(values)
+    spread = Aggregation("mean", "std").summarize(values)
+    error = Aggregation("mean", "se").summarize(values)
     np.testing.assert_allclose(spread.center - spread.low, 3 * (error.center - error.low))
 
 
 @pytest.mark.parametrize("band", BANDS)
 def test_a_single_seed_has_no_band(band) -> None:
-    summary = Reading("mean", band).summarize(np.array([[0.3, 0.4]]))
+    summary = Aggregation("mean", band).summarize(np.array([[0.3, 0.4]]))
     assert summary.center.tolist() == [0.3, 0.4]
     assert summary.low is summary.high is None
 
 
 @given(SEEDS, st.sampled_from(CENTERS), st.sampled_from(BANDS))
 def test_centers_and_distribution_bands_stay_among_the_seeds(values, center, band) -> None:
-    summary = Reading(center, band).summarize(values)
+    summary = Aggregation(center, band).summarize(values)
     least, greatest = values.min(axis=0) - 1e-12, values.max(axis=0) + 1e-12
     assert ((least <= summary.center) & (summary.center <= greatest)).all()
     if band in ("bootstrap", "iqr", "minmax"):
@@ -94,7 +96,7 @@ def test_the_order_of_the_seeds_does_not_matter(values, random) -> None:
     order = list(range(len(values)))
     random.shuffle(order)
     for center in CENTERS:
-        np.testing.assert_allclose(center_of(values, center), center_of(values[order], center), atol=1e-12)
+        np.testing.assert_allclose(compute_center(values, center), compute_center(values[order], center), atol=1e-12)
 
 
 def test_the_bootstrap_draws_seeds_and_never_episodes() -> None:
@@ -148,32 +150,32 @@ def test_equal_seeds_leave_no_doubt() -> None:
 @given(curves(), UNIT)
 def test_mu_w_of_a_constant_is_the_constant(given, value) -> None:
     constant = Curve(given.steps, np.full(len(given.steps), value))
-    np.testing.assert_allclose(mu_w(constant), value, atol=1e-9)
+    np.testing.assert_allclose(compute_mu_w(constant), value, atol=1e-9)
 
 
 def test_mu_w_of_a_ramp_is_one_half() -> None:
     ramp = curve([0, 500, 700, 1000], [0, 0.5, 0.7, 1])
-    assert mu_w(ramp)[-1] == pytest.approx(0.5, abs=1e-9)
-    assert mu_w(ramp, np.array([600.0]))[0] == pytest.approx(0.3, abs=1e-9)  # between two evaluations
+    assert compute_mu_w(ramp)[-1] == pytest.approx(0.5, abs=1e-9)
+    assert compute_mu_w(ramp, np.array([600.0]))[0] == pytest.approx(0.3, abs=1e-9)  # between two evaluations
 
 
 def test_mu_w_by_hand() -> None:
     uneven = curve([100, 300, 400, 900], [0.0, 0.5, 0.25, 1.0])
     # areas: 200 · 0.25 = 50, 100 · 0.375 = 37.5, 500 · 0.625 = 312.5
-    np.testing.assert_allclose(mu_w(uneven), [0.0, 50 / 200, 87.5 / 300, 400 / 800], atol=1e-9)
+    np.testing.assert_allclose(compute_mu_w(uneven), [0.0, 50 / 200, 87.5 / 300, 400 / 800], atol=1e-9)
     at_650 = (87.5 + 250 * (0.25 + 0.625) / 2) / 550
-    assert mu_w(uneven, np.array([650.0]))[0] == pytest.approx(at_650, abs=1e-9)
+    assert compute_mu_w(uneven, np.array([650.0]))[0] == pytest.approx(at_650, abs=1e-9)
 
 
 def test_mu_w_is_unknown_before_the_first_evaluation_and_after_the_last() -> None:
-    known = mu_w(curve([100, 200], [1, 1]), np.array([99.0, 100.0, 200.0, 201.0]))
+    known = compute_mu_w(curve([100, 200], [1, 1]), np.array([99.0, 100.0, 200.0, 201.0]))
     np.testing.assert_array_equal(np.isnan(known), [True, False, False, True])
-    assert np.isnan(mu_w(curve([], []), np.array([1.0]))).all()
+    assert np.isnan(compute_mu_w(curve([], []), np.array([1.0]))).all()
 
 
 @given(curves())
 def test_mu_w_stays_in_the_unit_interval_and_equals_the_trapezoid_rule(given) -> None:
-    reached = mu_w(given)
+    reached = compute_mu_w(given)
     assert ((reached >= -1e-12) & (reached <= 1 + 1e-12)).all()
     areas = np.diff(given.steps) * (given.values[1:] + given.values[:-1]) / 2
     assert reached[-1] == pytest.approx(areas.sum() / (given.steps[-1] - given.steps[0]), abs=1e-9)

@@ -61,14 +61,14 @@ def test_a_run_that_beats_by_a_slower_clock_is_not_taken(lost, monkeypatch) -> N
     db, run_id = lost
     watch(monkeypatch, then=lambda: beat(db, run_id))
     with raises(RunStateError, reason="at_work", subject=run_id):
-        resume.take_to_resume(db, run_id)
+        resume.claim_to_resume(db, run_id)
     assert find_run(db, run_id).owner_token == "theirs"
 
 
 def test_a_run_that_stays_silent_is_taken_after_a_watch(lost, monkeypatch) -> None:
     db, run_id = lost
     slept = watch(monkeypatch)
-    owner = resume.take_to_resume(db, run_id)
+    owner = resume.claim_to_resume(db, run_id)
     assert sum(slept) >= LOST_AFTER_S
     assert find_run(db, run_id).owner_token == owner.token
 
@@ -78,7 +78,7 @@ def test_a_run_of_this_machine_is_taken_at_once(lost, monkeypatch) -> None:
     with db.transaction() as connection:
         connection.execute(update(Run).where(Run.id == run_id).values(host=socket.gethostname(), pid=2**30))
     slept = watch(monkeypatch)
-    resume.take_to_resume(db, run_id)
+    resume.claim_to_resume(db, run_id)
     assert slept == []
 
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import text
 
-from app.analysis.projections.linear import draw_pca
-from app.analysis.selection import QUANTITIES, Choice, describe, list_nodes
-from app.figures.kinds.maps import scale_ends
+from app.analysis.projections.linear import compute_pca
+from app.analysis.selection import NODE_QUANTITIES, NodeSelection, list_nodes, tabulate_selection
+from app.figures.kinds.maps import compute_color_limits
 from app.figures.named.memories import REGION_NODES, find_contrast
 from app.figures.named.memory_map import draw_selection
 from emtc_core.errors import ConfigError
@@ -47,15 +47,15 @@ def test_a_lasso_keeps_what_a_ray_says_is_inside(seeded, polygon, seed) -> None:
     snapshot = seeded[2]
     places = np.random.default_rng(seed).uniform(-22, 22, (snapshot.size, 2)).astype(np.float32)
     places[::7] = np.nan
-    chosen = Choice(tuple(polygon)).mask(snapshot, places)
+    chosen = NodeSelection(tuple(polygon)).mask(snapshot, places)
     outline = [(float(x), float(y)) for x, y in polygon]
     assert chosen.tolist() == [is_inside(outline, float(x), float(y)) for x, y in places]
 
 
 def test_ranges_keep_what_sql_keeps(seeded) -> None:
     db, run_id, snapshot = seeded
-    places = draw_pca(snapshot.embedding).coordinates
-    rows = np.flatnonzero(Choice.parse(ranges="t:5:12;episode:2:6").mask(snapshot, places))
+    places = compute_pca(snapshot.embedding).coordinates
+    rows = np.flatnonzero(NodeSelection.parse(ranges="t:5:12;episode:2:6").mask(snapshot, places))
     statement = "SELECT episode, length FROM episodes WHERE run_id = :run AND episode BETWEEN 2 AND 6"
     with db.read() as connection:
         told = connection.execute(text(statement), {"run": run_id}).all()
@@ -65,7 +65,9 @@ def test_ranges_keep_what_sql_keeps(seeded) -> None:
 
 def test_a_node_without_a_value_passes_no_range_on_it(seeded) -> None:
     snapshot = seeded[2]
-    chosen = Choice.parse(ranges="delta_mem:-1e9:1e9").mask(snapshot, draw_pca(snapshot.embedding).coordinates)
+    chosen = NodeSelection.parse(ranges="delta_mem:-1e9:1e9").mask(
+        snapshot, compute_pca(snapshot.embedding).coordinates
+    )
     assert chosen.tolist() == np.isfinite(snapshot.delta_mem).tolist()
     assert not chosen.all()
 
@@ -77,14 +79,14 @@ def test_a_node_without_a_value_passes_no_range_on_it(seeded) -> None:
 )  # fmt: skip
 def test_what_means_nothing_is_one_sentence(polygon: str, ranges: str) -> None:
     with pytest.raises(ConfigError):
-        Choice.parse(polygon, ranges)
+        NodeSelection.parse(polygon, ranges)
 
 
 def test_a_selection_is_described_as_a_loop_describes_it(seeded) -> None:
     snapshot = seeded[2]
-    places = draw_pca(snapshot.embedding).coordinates
-    chosen = Choice.parse(ranges="h:0.2:0.9").mask(snapshot, places)
-    frame = describe(snapshot, chosen, np.ones(snapshot.size, bool)).set_index("what")
+    places = compute_pca(snapshot.embedding).coordinates
+    chosen = NodeSelection.parse(ranges="h:0.2:0.9").mask(snapshot, places)
+    frame = tabulate_selection(snapshot, chosen, np.ones(snapshot.size, bool)).set_index("what")
     for part, wanted in (("selected", True), ("rest", False)):
         rows = [row for row in range(snapshot.size) if chosen[row] == wanted]
         said = frame[part]
@@ -102,11 +104,11 @@ def test_a_selection_is_described_as_a_loop_describes_it(seeded) -> None:
 
 def test_an_empty_selection_is_described_without_a_fault(seeded) -> None:
     snapshot = seeded[2]
-    frame = describe(snapshot, np.zeros(snapshot.size, bool), np.ones(snapshot.size, bool)).set_index("what")
+    frame = tabulate_selection(snapshot, np.zeros(snapshot.size, bool), np.ones(snapshot.size, bool)).set_index("what")
     assert frame["selected"]["nodes"] == 0
     assert math.isnan(frame["selected"]["H, median"])
     chart = draw_selection(
-        snapshot, np.zeros(snapshot.size, bool), np.ones(snapshot.size, bool), run="r", words="H 5 – 6"
+        snapshot, np.zeros(snapshot.size, bool), np.ones(snapshot.size, bool), run="r", description="H 5 – 6"
     )
     assert not chart.is_empty
 
@@ -114,7 +116,7 @@ def test_an_empty_selection_is_described_without_a_fault(seeded) -> None:
 def test_the_drawn_quantiles_are_those_of_numpy(seeded) -> None:
     snapshot = seeded[2]
     chosen = snapshot.t < 9
-    chart = draw_selection(snapshot, chosen, np.ones(snapshot.size, bool), run="r", words="t 0 – 8")
+    chart = draw_selection(snapshot, chosen, np.ones(snapshot.size, bool), run="r", description="t 0 – 8")
     lines = {(panel.title, line.name): line for panel, line in chart.lines}
     assert lines["H", "selected"].y[50] == pytest.approx(np.median(snapshot.h[chosen]))
     assert lines["t", "rest"].y[0] == 9
@@ -124,8 +126,8 @@ def test_the_drawn_quantiles_are_those_of_numpy(seeded) -> None:
 def test_a_list_of_nodes_holds_every_quantity(seeded) -> None:
     snapshot = seeded[2]
     rows = np.array([3, 5])
-    frame = list_nodes(snapshot, draw_pca(snapshot.embedding).coordinates, rows)
-    assert frame.columns.tolist() == ["slot", "x", "y", *QUANTITIES]
+    frame = list_nodes(snapshot, compute_pca(snapshot.embedding).coordinates, rows)
+    assert frame.columns.tolist() == ["slot", "x", "y", *NODE_QUANTITIES]
     assert frame["h"].tolist() == snapshot.h[rows].tolist()
 
 
@@ -159,8 +161,8 @@ def test_the_opposite_of_an_episode_is_the_one_that_ended_most_differently(seede
 def test_a_colour_scale_shows_the_few_that_differ_where_nearly_all_are_alike() -> None:
     values = np.zeros(10_000, np.float32)
     values[:40] = np.linspace(1, 2, 40)
-    low, high = scale_ends(values, QUANTITIES["delta_mem"])
+    low, high = compute_color_limits(values, NODE_QUANTITIES["delta_mem"])
     assert (low, high) == (0, pytest.approx(1.99, abs=0.01))
-    assert scale_ends(np.arange(1001, dtype=np.float32), QUANTITIES["h"]) == (10, 990)
-    assert scale_ends(np.full(5, np.nan, np.float32), QUANTITIES["h"]) == (0, 1)
-    assert scale_ends(values, QUANTITIES["xi"]) == (0, 1)
+    assert compute_color_limits(np.arange(1001, dtype=np.float32), NODE_QUANTITIES["h"]) == (10, 990)
+    assert compute_color_limits(np.full(5, np.nan, np.float32), NODE_QUANTITIES["h"]) == (0, 1)
+    assert compute_color_limits(values, NODE_QUANTITIES["xi"]) == (0, 1)

@@ -55,18 +55,18 @@ def install_game(home: Path) -> Path:
 class TestMaps:
     def test_all_are_put_where_the_game_looks(self, home):
         folder = install_game(home)
-        assert setup.bring_maps(home.parent / "brought") == []
+        assert setup.install_maps(home.parent / "brought") == []
         assert sorted(path.stem for path in folder.iterdir()) == MAPS
         assert (folder / "3m.SC2Map").read_bytes() == b"3m"
         assert setup.has_maps()
 
     def test_without_the_game_they_are_kept_and_unpacked_later_without_bringing_them_again(self, home):
-        assert "are kept in" in setup.bring_maps(home.parent / "brought")[0]
+        assert "are kept in" in setup.install_maps(home.parent / "brought")[0]
         assert setup.has_maps()
         assert not (home.parent / "StarCraftII").exists()
         folder = install_game(home)
         assert not setup.has_maps()
-        setup.bring_maps(home.parent / "no such folder")
+        setup.install_maps(home.parent / "no such folder")
         assert len(list(folder.iterdir())) == len(MAPS)
 
     def test_a_map_that_is_there_is_left_as_it_is(self, home):
@@ -74,19 +74,19 @@ class TestMaps:
         folder.mkdir(parents=True)
         (folder / "3m.SC2Map").write_bytes(b"my own")
         (folder / "8m.SC2Map").write_bytes(b"8m")
-        assert setup.bring_maps(home.parent / "brought") == [
+        assert setup.install_maps(home.parent / "brought") == [
             "Existing files that differ from the published maps were not changed: 3m.SC2Map."
         ]
         assert (folder / "3m.SC2Map").read_bytes() == b"my own"
 
     def test_after_an_interruption_the_rest_is_brought(self, home):
         folder = install_game(home)
-        setup.bring_maps(home.parent / "brought")
+        setup.install_maps(home.parent / "brought")
         (folder / "corridor.SC2Map").unlink()
         (folder / "MMM.SC2Map.part").write_bytes(b"hal")
         (home / "downloads" / setup.MAPS_FILE).write_bytes(b"cut off")
         assert not setup.has_maps()
-        setup.bring_maps(home.parent / "brought")
+        setup.install_maps(home.parent / "brought")
         assert (folder / "corridor.SC2Map").read_bytes() == b"corridor"
         assert setup.has_maps()
 
@@ -94,7 +94,7 @@ class TestMaps:
         folder = install_game(home)
         pack({"3m.SC2Map": b"other"}, home.parent / "brought")
         with raises(EnvUnavailableError, reason="checksum"):
-            setup.bring_maps(home.parent / "brought")
+            setup.install_maps(home.parent / "brought")
         assert not folder.exists()
 
     @pytest.mark.parametrize(
@@ -133,13 +133,13 @@ class TestDownload:
 
     def test_the_archive_comes_from_its_address(self, home, server):
         install_game(home)
-        assert setup.bring_maps(None) == []
+        assert setup.install_maps(None) == []
         assert setup.has_maps()
 
     def test_one_that_is_not_there_says_how_to_go_on(self, home, server):
         (home.parent / "brought" / setup.MAPS_FILE).unlink()
         with raises(EnvUnavailableError, reason="download", subject=setup.MAPS_URL) as caught:
-            setup.bring_maps(None)
+            setup.install_maps(None)
         assert "emtc setup smac --from FOLDER" in str(caught.value)
 
     def test_the_published_address_and_sum_belong_to_one_commit(self):
@@ -275,7 +275,10 @@ def test_the_index_has_what_the_packages_need_and_it_is_older_than_streamlits(ho
     setup.make_environment(sys.executable, env)
     pip = [str(env / "bin" / "python"), "-m", "pip"]
     done = subprocess.run(
-        [*pip, "install", "--no-input", *setup.NEEDED], env=places.isolated_environ(), capture_output=True, check=False
+        [*pip, "install", "--no-input", *setup.REQUIREMENTS],
+        env=places.isolated_environ(),
+        capture_output=True,
+        check=False,
     )
     require("smac", done.returncode == 0, f"the index does not answer: {done.stderr.decode()[-200:]}")
     program = "import google.protobuf as p, pysc2.run_configs, s2clientprotocol.sc2api_pb2; print(p.__version__)"

@@ -8,13 +8,13 @@ import pytest
 from app.analysis.projections import snapshots as snapshot_projections
 from app.analysis.projections.alignment import match_rows
 from app.analysis.projections.snapshots import (
-    LAYOUT_SHARE,
+    LAYOUT_PROGRESS,
     Phase,
-    phase_of,
+    get_phase,
+    make_projection_params,
     project_snapshot,
-    projection_params,
+    read_initial_projection,
     sample_rows,
-    start_of,
 )
 from emtc_core.errors import ConfigError, StorageError
 from emtc_core.recorder import SnapshotRecord
@@ -87,8 +87,8 @@ def test_every_node_has_a_place_and_the_landmarks_are_said(db, snapshots, method
     assert projection.coordinates.shape == (400, 2)
     assert np.isfinite(projection.coordinates).all()
     assert projection.params["n"] == N
-    assert start_of(projection.params) is None
-    stored = find_projection(db, snapshots[0], method, projection_params(method, n=N, seed=0))
+    assert read_initial_projection(projection.params) is None
+    stored = find_projection(db, snapshots[0], method, make_projection_params(method, n=N, seed=0))
     assert stored is not None
     assert stored.coordinates.tobytes() == projection.coordinates.tobytes()
 
@@ -102,10 +102,10 @@ def test_a_node_is_the_same_where_slot_episode_and_step_are(db, snapshots) -> No
 @pytest.mark.parametrize("method", ["pca", "tsne", "umap"])
 def test_a_layout_sets_out_from_the_nearest_earlier_one_and_says_so(db, snapshots, method) -> None:
     first, second = (project_snapshot(db, snapshots[i], method=method, n=N) for i in (0, 1))
-    start = start_of(second.params)
+    start = read_initial_projection(second.params)
     assert start is not None
     assert (start.projection, start.snapshot, start.env_step) == (first.id, snapshots[0], 10)
-    third = start_of(project_snapshot(db, snapshots[2], method=method, n=N).params)
+    third = read_initial_projection(project_snapshot(db, snapshots[2], method=method, n=N).params)
     assert third is not None
     assert third.projection == second.id
 
@@ -129,9 +129,9 @@ def test_clusters_keep_their_place_although_the_embedding_was_rotated(db, snapsh
     for clusters in ARRANGEMENTS:
         corners = 10.0 * np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]])[np.argsort(clusters)]
         earlier = (corners[first.slot % 4] + np.random.default_rng(0).normal(size=(400, 2))).astype(np.float32)
-        params = projection_params(method, n=N, seed=0) | {"start": None}
+        params = make_projection_params(method, n=N, seed=0) | {"start": None}
         saved = save_projection(db, snapshots[0], method=method, params=params, coordinates=earlier, seconds=1)
-        later = project_snapshot(db, snapshots[1], method=method, n=N, begin=saved).coordinates[after]
+        later = project_snapshot(db, snapshots[1], method=method, n=N, init=saved).coordinates[after]
         around = np.stack([later[cluster == each].mean(axis=0) for each in clusters])
         one_side, other_side = (np.linalg.norm(around - np.roll(around, 1, axis=0), axis=1)[i::2].sum() for i in (0, 1))
         diagonals = np.linalg.norm(around[:2] - around[2:], axis=1).sum()
@@ -144,7 +144,7 @@ def test_clusters_keep_their_place_although_the_embedding_was_rotated(db, snapsh
 def test_the_same_start_gives_bit_identical_coordinates(db, snapshots, method, tmp_path) -> None:
     first = project_snapshot(db, snapshots[0], method=method, n=N)
     second = project_snapshot(db, snapshots[1], method=method, n=N)
-    assert project_snapshot(db, snapshots[1], method=method, n=N, begin=first.id).id == second.id
+    assert project_snapshot(db, snapshots[1], method=method, n=N, init=first.id).id == second.id
     other = open_database(f"sqlite:///{tmp_path / 'y.db'}")
     slots = np.arange(600)
     ids = _seed(other, _record(slots[:400], 10, turn=0), _record(slots[50:], 20, turn=0.6))
@@ -155,15 +155,15 @@ def test_the_same_start_gives_bit_identical_coordinates(db, snapshots, method, t
 
 
 def test_a_stored_projection_is_found_whatever_it_set_out_from(db, snapshots) -> None:
-    anew = project_snapshot(db, snapshots[1], method="pca", n=N, begin=None)
+    anew = project_snapshot(db, snapshots[1], method="pca", n=N, init=None)
     assert anew.params["start"] is None
     project_snapshot(db, snapshots[0], method="pca", n=N)
     assert project_snapshot(db, snapshots[1], method="pca", n=N).id == anew.id
-    begun = project_snapshot(db, snapshots[1], method="pca", n=N, begin=find_id(db, snapshots[0]))
+    begun = project_snapshot(db, snapshots[1], method="pca", n=N, init=find_id(db, snapshots[0]))
     assert begun.id != anew.id
     assert find_projection(db, snapshots[1], "pca", anew.params).id == anew.id  # type: ignore[union-attr]
     with raises(StorageError, reason="not_found", subject=999):
-        project_snapshot(db, snapshots[1], method="pca", n=N, begin=999)
+        project_snapshot(db, snapshots[1], method="pca", n=N, init=999)
 
 
 @pytest.mark.parametrize("method", ["tsne", "umap"])
@@ -181,19 +181,19 @@ def test_an_error_of_a_library_is_not_reported_as_too_few_nodes(db, snapshots, m
     def fail(*_: object, **__: object) -> None:
         raise ValueError("operands could not be broadcast together")
 
-    monkeypatch.setattr(snapshot_projections, "compute", fail)
+    monkeypatch.setattr(snapshot_projections, "compute_projection", fail)
     with pytest.raises(ValueError, match="operands could not be broadcast"):
         project_snapshot(db, snapshots[0], method="tsne", n=N)
 
 
 def find_id(db: Database, snapshot_id: int) -> int:
-    found = find_projection(db, snapshot_id, "pca", projection_params("pca", n=N, seed=0))
+    found = find_projection(db, snapshot_id, "pca", make_projection_params("pca", n=N, seed=0))
     assert found is not None
     return found.id
 
 
 def test_only_the_same_parameters_of_an_earlier_snapshot_are_a_start(db, snapshots) -> None:
-    params = projection_params("pca", n=500, seed=0)
+    params = make_projection_params("pca", n=500, seed=0)
     assert find_earlier_projection(db, snapshots[1], "pca", params) is None
     project_snapshot(db, snapshots[0], method="pca", n=500, seed=1)
     project_snapshot(db, snapshots[2], method="pca", n=500)
@@ -211,24 +211,24 @@ def test_a_projection_of_an_older_version_is_still_read(db, snapshots) -> None:
     kept = save_projection(db, snapshots[0], method="pca", params=params, coordinates=old, seconds=1)
     assert find_projection(db, snapshots[0], "pca", params) is not None
     assert np.isnan(get_projection(db, kept).coordinates).any()
-    assert start_of(params) is None
-    assert start_of(project_snapshot(db, snapshots[1], method="pca", n=N).params) is None
+    assert read_initial_projection(params) is None
+    assert read_initial_projection(project_snapshot(db, snapshots[1], method="pca", n=N).params) is None
 
 
 def test_too_few_shared_nodes_begin_anew(db) -> None:
     slots = np.arange(600)
     ids = _seed(db, _record(slots[:200], 10, turn=0), _record(slots[150:], 20, turn=0))
     for each in ids:
-        assert start_of(project_snapshot(db, each, method="pca", n=N).params) is None
+        assert read_initial_projection(project_snapshot(db, each, method="pca", n=N).params) is None
 
 
 def test_progress_passes_through_both_phases(db, snapshots) -> None:
     parts: list[float] = []
     project_snapshot(db, snapshots[2], method="umap", n=N, progress=parts.append)
     assert parts == sorted(parts)
-    assert {phase_of(part).name for part in parts} == {"layout", "placing"}
-    assert phase_of(LAYOUT_SHARE / 2) == Phase("layout", 0.5)
-    assert phase_of(1.0) == Phase("placing", 1.0)
+    assert {get_phase(part).name for part in parts} == {"layout", "placing"}
+    assert get_phase(LAYOUT_PROGRESS / 2) == Phase("layout", 0.5)
+    assert get_phase(1.0) == Phase("placing", 1.0)
 
 
 def test_landmarks_have_the_places_of_their_layout(db, snapshots) -> None:

@@ -25,7 +25,7 @@ from storage.files.places import run_folder
 from storage.private_files import make_private_folder
 from storage.retry import retry_transient
 from storage.runs.changes import create_run
-from storage.runs.lifecycle import taken_over
+from storage.runs.lifecycle import make_ownership_error
 from storage.runs.rows import find_run
 from storage.runs.sweeps import get_sweep
 from tests.errors import raises
@@ -174,14 +174,14 @@ def test_a_trainer_that_lost_its_run_while_it_lived_is_counted(recorded: Databas
     queue_runs(recorded, 2)
     (one, _) = (run.run_id for run in get_sweep(recorded, SWEEP).runs)
     make_private_folder(folder := run_folder(recorded, one))
-    (folder / LOG_NAME).write_text(f"begins\n{taken_over(find_run(recorded, one))}\n")
+    (folder / LOG_NAME).write_text(f"begins\n{make_ownership_error(find_run(recorded, one))}\n")
     told = Machines(recorded, []).tell()
     assert (told["robbed"], "2 queued" in told["machines"]) == (1, True)
     recorded.dispose()
 
 
 def test_a_storm_is_refused_where_runs_are_kept(recorded: Database) -> None:
-    with raises(ConfigError, key=recorded.shown):
+    with raises(ConfigError, key=recorded.safe_url):
         run(minutes=0.05, db=recorded.url, pages=0)
     recorded.dispose()
 

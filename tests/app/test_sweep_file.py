@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.jobs.sweeps.control import create_sweep, expected_cost
+from app.jobs.sweeps.control import create_sweep, estimate_cost
 from app.jobs.sweeps.file import find_sweep_file, list_templates, parse_sweep
 from app.jobs.sweeps.plan import _list_cells, as_setting, count_runs, make_plan, parse_seeds
 from emtc_core.errors import ConfigError
@@ -228,7 +228,7 @@ def test_runs_are_counted_as_they_would_be_listed(n_maps, algos, variants, grid,
 def test_a_plan_is_shared_by_as_many_trainers_as_it_has_runs():
     two = plan('map = "3m"\nalgo = "qmix"\n')
     assert len(two.runs) == 2
-    alone, both, crowd = (expected_cost(None, two, jobs=jobs)[0] for jobs in (1, 2, 100))
+    alone, both, crowd = (estimate_cost(None, two, jobs=jobs)[0] for jobs in (1, 2, 100))
     assert alone == pytest.approx(2 * both)
     assert crowd == both
 

@@ -7,17 +7,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from app.analysis.aggregates import Reading
+from app.analysis.aggregates import Aggregation
 from app.analysis.finals import name_final
-from app.analysis.intervals import CLAIMS, Rate
-from app.analysis.series import Seed, default_times, join_seeds
-from app.analysis.tables import best_cells, describe_table, export_table, left_out_lines
-from app.analysis.win_rates import quote, tabulate_mu_w, tabulate_win_rates
+from app.analysis.intervals import INTERVAL_LABELS, BinomialScale
+from app.analysis.series import SeedRun, choose_mu_w_steps, join_seeds
+from app.analysis.tables import best_cells, export_table, list_left_out_lines, set_table_attrs
+from app.analysis.win_rates import format_aggregate, tabulate_mu_w, tabulate_win_rates
 from tests.app.seed_cases import make_seed
 
 
 @pytest.fixture
-def seeds() -> list[Seed]:
+def seeds() -> list[SeedRun]:
     """Two algorithms on 3m, one of them on 8m too, two seeds each; win rates ramp to their last value at step 400."""
     ends = {("emtc-qplex", "3m"): (1.0, 0.9), ("qmix", "3m"): (0.95, 0.95), ("qmix", "8m"): (0.5, 0.25)}
     return [
@@ -30,14 +30,14 @@ def seeds() -> list[Seed]:
 
 
 def test_win_rates_stand_by_variant_and_map_and_ties_are_all_bold(seeds) -> None:
-    table = tabulate_win_rates(join_seeds(seeds, final=True), Reading())
+    table = tabulate_win_rates(join_seeds(seeds, final=True), Aggregation())
     assert table.columns.tolist() == ["variant", "3m", "8m"]
     assert table["variant"].tolist() == ["EMTC(QPLEX)", "QMIX"]
     assert table["3m"].tolist() == ["95.0 ± 7.1 (n = 2 of 5)", "95.0 ± 0.0 (n = 2 of 5)"]
     assert table["8m"].tolist() == ["–", "37.5 ± 17.7 (n = 2 of 5)"]
     assert best_cells(table) == {(0, "3m"), (1, "3m")}, "8m has one cell: nothing to compare"
     assert "mean ± standard deviation over seeds" in table.attrs["caption"]
-    assert left_out_lines(table) == []
+    assert list_left_out_lines(table) == []
 
 
 def test_mu_w_is_read_at_chosen_steps_and_only_where_a_seed_got_there(seeds) -> None:
@@ -45,28 +45,28 @@ def test_mu_w_is_read_at_chosen_steps_and_only_where_a_seed_got_there(seeds) -> 
         "qmix-3m-2", [(0, 0.0), (100, 0.95 / 4)], algo="qmix", map="3m", seed=2, status="stopped", env_steps=120
     )
     seeds = [short if seed.id == "qmix-3m-2" else seed for seed in seeds]
-    table = tabulate_mu_w(join_seeds(seeds, include_unfinished=True), [100, 400, 500], Reading("mean", "none"))
+    table = tabulate_mu_w(join_seeds(seeds, include_unfinished=True), [100, 400, 500], Aggregation("mean", "none"))
     assert table.columns.tolist() == ["variant", "3m · 100", "3m · 400", "3m · 500", "8m · 100", "8m · 400", "8m · 500"]
     assert table["3m · 100"].tolist() == ["0.119 (n = 2)", "0.119 (n = 2)"]  # the stopped run reached step 100
     assert table["3m · 400"].tolist() == ["0.475 (n = 2)", "0.475 (n = 1)"]  # half of where the ramps end
     assert table["3m · 500"].tolist() == ["–", "–"]
     assert (
         "run qmix-3m-2 (QMIX on 3m; seed 2): last evaluated at 100; stopped at 120 of 1,000 env steps"
-        in left_out_lines(table)
+        in list_left_out_lines(table)
     )
 
 
-def cut(status: str) -> Seed:
+def cut(status: str) -> SeedRun:
     """A run of EMTC(QPLEX) that played perfectly as far as it got."""
     return make_seed("cut", [(0, 1.0), (30, 1.0)], status=status, env_steps=42, seed=3)
 
 
 @pytest.mark.parametrize("status", ["lost", "stopped", "running", "failed"])
 def test_runs_that_have_not_finished_are_no_results_and_are_listed_in_every_format(seeds, status) -> None:
-    table = tabulate_win_rates(join_seeds([*seeds, cut(status)], final=True), Reading())
+    table = tabulate_win_rates(join_seeds([*seeds, cut(status)], final=True), Aggregation())
     assert table["3m"].tolist()[0] == "95.0 ± 7.1 (n = 2 of 5)"
     reason = f"run cut (EMTC(QPLEX) on 3m; seed 3): {status} at 42 of 1,000 env steps"
-    assert left_out_lines(table) == ["Left out: 1 selected run.", reason]
+    assert list_left_out_lines(table) == ["Left out: 1 selected run.", reason]
     assert f"\n% {reason}\n" in export_table(table, "latex").decode()
     assert f"\n- {reason}\n" in export_table(table, "markdown").decode()
     csv = export_table(table, "csv")
@@ -81,7 +81,7 @@ def test_an_unfinished_run_that_is_asked_for_has_a_dagger_and_is_never_bold(seed
     alone = [seed for seed in seeds if seed.settings["algo"] == "qmix"]
     beside = [make_seed(f"vdn{k}", [(0, 0.2), (400, 0.4)], algo="vdn", seed=k) for k in (1, 2)]
     every = join_seeds([*alone, *beside, cut("running")], include_unfinished=True, final=True)
-    table = tabulate_win_rates(every, Reading())
+    table = tabulate_win_rates(every, Aggregation())
     assert table["3m"].tolist() == ["100.0† (n = 1 of 5)", "95.0 ± 0.0 (n = 2 of 5)", "40.0 ± 0.0 (n = 2 of 5)"]
     assert best_cells(table) == {(1, "3m")}
     assert "† includes an unfinished run" in table.attrs["caption"]
@@ -102,37 +102,37 @@ def test_a_cell_holds_seeds_and_never_an_ablation_and_reports_as_its_runs_say() 
 
 
 def test_the_papers_steps_are_used_once_every_run_has_reached_them(seeds) -> None:
-    assert default_times(join_seeds(seeds).groups) == [100, 200, 400]
+    assert choose_mu_w_steps(join_seeds(seeds).groups) == [100, 200, 400]
     far = [make_seed(seed.id, [(0, 0), (2_400_000, 1)], seed=k) for k, seed in enumerate(seeds)]
-    assert default_times(join_seeds(far).groups) == [800_000, 1_600_000, 2_400_000]
-    assert default_times([]) == []
+    assert choose_mu_w_steps(join_seeds(far).groups) == [800_000, 1_600_000, 2_400_000]
+    assert choose_mu_w_steps([]) == []
 
 
 @pytest.mark.parametrize(
     ("reading", "text"),
     [
-        (Reading("mean", "std"), "50.0 ± 39.5"),
-        (Reading("mean", "se"), "50.0 ± 17.7"),
-        (Reading("median", "iqr"), "50.0 [25.0–75.0]"),
-        (Reading("mean", "minmax"), "50.0 [0.0–100.0]"),
-        (Reading("mean", "ci"), "50.0 [0.9–99.1]"),  # t of 4 degrees of freedom: 2.776 · 39.53 / √5 = 49.1
-        (Reading("mean", "bootstrap"), "50.0 [20.0–80.0]"),
-        (Reading("iqm", "none"), "50.0"),
+        (Aggregation("mean", "std"), "50.0 ± 39.5"),
+        (Aggregation("mean", "se"), "50.0 ± 17.7"),
+        (Aggregation("median", "iqr"), "50.0 [25.0–75.0]"),
+        (Aggregation("mean", "minmax"), "50.0 [0.0–100.0]"),
+        (Aggregation("mean", "ci"), "50.0 [0.9–99.1]"),  # t of 4 degrees of freedom: 2.776 · 39.53 / √5 = 49.1
+        (Aggregation("mean", "bootstrap"), "50.0 [20.0–80.0]"),
+        (Aggregation("iqm", "none"), "50.0"),
     ],
 )
 def test_a_cell_quotes_its_statistic(reading, text) -> None:
-    assert quote(np.array([0.0, 25.0, 50.0, 75.0, 100.0]), reading) == text
-    assert quote(np.array([50.0]), reading) == "50.0"
+    assert format_aggregate(np.array([0.0, 25.0, 50.0, 75.0, 100.0]), reading) == text
+    assert format_aggregate(np.array([50.0]), reading) == "50.0"
 
 
 def test_a_win_rate_is_quoted_with_an_interval_that_stays_between_0_and_100() -> None:
     """Three seeds that won all, counted as 8 episodes each: p > 24 / (24 + t²), t = 4.303 with 2 degrees of freedom."""
-    quoted = quote(np.full(3, 100.0), Reading("mean", "ci"), rate=Rate(100, 16))
+    quoted = format_aggregate(np.full(3, 100.0), Aggregation("mean", "ci"), rate=BinomialScale(100, 16))
     assert quoted == "100.0 [56.5–100.0]"
 
 
 def test_csv_and_parquet_say_value_edges_seeds_statistic_and_interval_of_every_cell(seeds) -> None:
-    table = tabulate_win_rates(join_seeds(seeds, final=True), Reading("mean", "ci"))
+    table = tabulate_win_rates(join_seeds(seeds, final=True), Aggregation("mean", "ci"))
     for read in (
         pd.read_csv(io.BytesIO(export_table(table, "csv"))),
         pd.read_parquet(io.BytesIO(export_table(table, "parquet"))),
@@ -144,7 +144,7 @@ def test_csv_and_parquet_say_value_edges_seeds_statistic_and_interval_of_every_c
         assert (ours["3m"], ours["3m value"], ours["3m n"]) == ("95.0 [8.1–100.0] (n = 2 of 5)", 95.0, 2)
         assert ours["3m low"] == pytest.approx(8.1, abs=0.05)
         assert ours["3m statistic"] == f"{name_final('last-tenth', unit='%')}, mean over seeds"
-        assert ours["3m interval"] == str(CLAIMS["mean", True])
+        assert ours["3m interval"] == str(INTERVAL_LABELS["mean", True])
         assert pd.isna(ours[["8m value", "8m low", "8m n", "8m statistic"]]).all()
     assert "value" not in export_table(table, "latex").decode()
     assert "value" not in export_table(table, "markdown").decode()
@@ -156,7 +156,7 @@ NASTY = "emtc_qplex (a & b = 50 %, {c} #1 $x$ ~ ^ \\\\ <d> τ)"
 @pytest.fixture
 def nasty() -> pd.DataFrame:
     frame = pd.DataFrame({"variant": [NASTY, "qmix"], "3m · 0.8M": ["0.9 ± 0.1", None], "3m · 1.6M": ["–", "0.5"]})
-    return describe_table(frame, caption="mean ± std", best=[(0, "3m · 0.8M")])
+    return set_table_attrs(frame, caption="mean ± std", best=[(0, "3m · 0.8M")])
 
 
 def cells_of(row: str) -> list[str]:

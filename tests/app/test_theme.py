@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from app.figures.theme import METHOD_STYLES, NEUTRAL, Style, ink, luminance, make_styles, set_luminance
+from app.figures.theme import METHOD_STYLES, NEUTRAL, Style, get_theme_colors, luminance, make_styles, set_luminance
 from emtc_core.config.run import list_algos
 
 # Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB
@@ -60,7 +60,7 @@ def test_seventeen_algorithms_have_a_color_and_no_two_share_one() -> None:
 
 @pytest.mark.parametrize("mode", ["light", "dark"])
 def test_every_color_and_every_shade_has_a_contrast_of_three_to_one(mode) -> None:
-    background = ink(mode)[1]
+    background = get_theme_colors(mode)[1]
     variants = {f"{algo} {k}": (algo, f"memory.delta = {k}") for algo in METHOD_STYLES for k in range(9)}
     for style in [*METHOD_STYLES.values(), *make_styles(variants).values()]:
         assert contrast(style.color, background) >= 3

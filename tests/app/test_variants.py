@@ -1,6 +1,6 @@
 """Runs that differ in nothing but their seed are one line; whatever else differs is named."""
 
-from app.analysis.settings import learning_settings, name_algo, name_method, parse_steps, show_steps, show_value
+from app.analysis.settings import format_steps, format_value, learning_settings, name_algo, name_method, parse_steps
 from app.analysis.variants import group_variants, list_differences
 from emtc_core.config.run import list_algos
 from tests.app.seed_cases import stored
@@ -133,10 +133,10 @@ def test_only_settings_that_differ_are_listed_and_seeds_share_a_cell() -> None:
 
 
 def test_numbers_are_written_as_the_paper_writes_them() -> None:
-    assert [show_value(value) for value in (1.8e-7, 1.8e-2, 0.05, 0.1, "tcse", False)] == [
+    assert [format_value(value) for value in (1.8e-7, 1.8e-2, 0.05, 0.1, "tcse", False)] == [
         "1.8e-7", "1.8e-2", "0.05", "0.1", "tcse", "false",
     ]  # fmt: skip
-    assert [show_steps(t) for t in (800_000, 2_400_000, 52_340)] == ["0.8M", "2.4M", "52,340"]
+    assert [format_steps(t) for t in (800_000, 2_400_000, 52_340)] == ["0.8M", "2.4M", "52,340"]
     assert parse_steps("0.8M, 1.6m,2.4M") == [800_000, 1_600_000, 2_400_000]
     assert parse_steps("50k;1200") == [1200, 50_000]
     assert parse_steps("ten") == parse_steps("1,-2") == []

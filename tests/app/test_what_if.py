@@ -13,19 +13,19 @@ from hypothesis import strategies as st
 
 from app.analysis.tables import MISSING
 from app.analysis.what_if import (
-    Answer,
-    Judged,
-    Question,
+    GateValues,
     Rules,
     Stream,
-    answer,
+    WhatIfResult,
+    WhatIfSettings,
+    compute_gate_means,
+    evaluate_what_if,
     explain_tau,
+    find_tau,
     merge_nodes,
     read_rules,
     read_stream,
-    shares,
-    tabulate,
-    tau_of,
+    tabulate_what_if,
 )
 from app.figures.named.what_if import ask_what_if, draw_what_if
 from app.figures.registry import TABLES
@@ -114,7 +114,7 @@ def test_another_tau_equals_a_loop_over_the_transitions(
 ) -> None:
     snapshot = _snapshot(seed)
     stream, rules = _stream(seed, snapshot), _rules(clamp=clamp)
-    found = answer(snapshot, stream, rules, Question(tau_factor=factor, tau_fixed=fixed)).sets[0]
+    found = evaluate_what_if(snapshot, stream, rules, WhatIfSettings(tau_factor=factor, tau_fixed=fixed)).sets[0]
     place = {int(slot): row for row, slot in enumerate(snapshot.slot)}
     total = removed = removed_before = 0.0
     for i in range(len(stream.beta)):
@@ -127,15 +127,15 @@ def test_another_tau_equals_a_loop_over_the_transitions(
         total += abs(r_p)
         removed += (1 - beta) * abs(r_p)
         removed_before += (1 - float(stream.beta[i])) * abs(r_p)
-    assert shares(found.recomputed).removed == pytest.approx(removed / total if total else 0.0)
-    assert shares(found.recorded).removed == pytest.approx(removed_before / total if total else 0.0)
+    assert compute_gate_means(found.recomputed).removed == pytest.approx(removed / total if total else 0.0)
+    assert compute_gate_means(found.recorded).removed == pytest.approx(removed_before / total if total else 0.0)
 
 
 @settings(max_examples=60, deadline=None)
 @given(seed=SEEDS)
 def test_the_recorded_tau_gives_the_recorded_gates(seed: int) -> None:
     snapshot = _snapshot(seed)
-    for each in answer(snapshot, _stream(seed, snapshot), _rules(), Question()).sets:
+    for each in evaluate_what_if(snapshot, _stream(seed, snapshot), _rules(), WhatIfSettings()).sets:
         np.testing.assert_allclose(each.recomputed.beta, each.recorded.beta, atol=1e-6)
         np.testing.assert_array_equal(each.recomputed.delta_mem, each.recorded.delta_mem)
 
@@ -144,7 +144,7 @@ def test_the_recorded_tau_gives_the_recorded_gates(seed: int) -> None:
 @given(seed=SEEDS)
 def test_an_endless_tau_trusts_whatever_was_found(seed: int) -> None:
     snapshot = _snapshot(seed)
-    for each in answer(snapshot, _stream(seed, snapshot), _rules(), Question(tau_fixed=1e9)).sets:
+    for each in evaluate_what_if(snapshot, _stream(seed, snapshot), _rules(), WhatIfSettings(tau_fixed=1e9)).sets:
         known = np.isfinite(each.recomputed.delta_mem)
         np.testing.assert_allclose(each.recomputed.beta[known], 1.0, atol=1e-12)
         assert (each.recomputed.beta[~known] == 0.0).all()
@@ -155,16 +155,16 @@ def test_an_endless_tau_trusts_whatever_was_found(seed: int) -> None:
 def test_no_gate_closes_when_tau_grows(seed: int, factors: tuple[float, float]) -> None:
     snapshot = _snapshot(seed)
     stream = _stream(seed, snapshot)
-    cold, warm = (answer(snapshot, stream, _rules(), Question(tau_factor=f)) for f in sorted(factors))
+    cold, warm = (evaluate_what_if(snapshot, stream, _rules(), WhatIfSettings(tau_factor=f)) for f in sorted(factors))
     for one, other in zip(cold.sets, warm.sets, strict=True):
         assert (other.recomputed.beta >= one.recomputed.beta - 1e-12).all()
-        assert shares(other.recomputed).removed <= shares(one.recomputed).removed + 1e-12
+        assert compute_gate_means(other.recomputed).removed <= compute_gate_means(one.recomputed).removed + 1e-12
 
 
 def test_the_removed_share_is_the_metric_of_that_name() -> None:
     rng = np.random.default_rng(0)
     r_p, beta = rng.normal(size=40), rng.random(40)
-    ours = shares(Judged(np.zeros(40), beta, r_p))
+    ours = compute_gate_means(GateValues(np.zeros(40), beta, r_p))
     tensors = torch.tensor(r_p), torch.tensor(beta)
     theirs = gate_shares(Incentive(tensors[0], tensors[0] * tensors[1]), tensors[1], torch.ones(40))
     ratio = {name: float(part / whole) for name, (part, whole) in theirs.items()}
@@ -173,10 +173,12 @@ def test_the_removed_share_is_the_metric_of_that_name() -> None:
 
 
 def test_tau_at_the_snapshot_is_what_its_own_columns_say() -> None:
-    assert tau_of(_snapshot(1, tau=0.37, scale=0.5), NONE, GateConfig(delta_scale=0.5)) == pytest.approx(0.37, rel=1e-5)
+    assert find_tau(_snapshot(1, tau=0.37, scale=0.5), NONE, GateConfig(delta_scale=0.5)) == pytest.approx(
+        0.37, rel=1e-5
+    )
     silent = replace(_snapshot(1), beta=np.ones(30, np.float32), delta_mem=np.zeros(30, np.float32))
-    assert tau_of(silent, _stream(1, silent), GateConfig()) == 0.6
-    assert tau_of(silent, NONE, GateConfig(tau_end=0.25)) == 0.25
+    assert find_tau(silent, _stream(1, silent), GateConfig()) == 0.6
+    assert find_tau(silent, NONE, GateConfig(tau_end=0.25)) == 0.25
 
 
 @pytest.fixture
@@ -206,8 +208,8 @@ def _judged_by(gate: GateConfig, tau: float) -> Snapshot:
 @pytest.mark.parametrize("type", ["gaussian", "linear_gate"])
 def test_tau_at_the_snapshot_comes_from_the_inverse_of_the_gate_law(type: str, gate_laws: None) -> None:
     gate = GateConfig(type=type, delta_scale=0.5)
-    assert tau_of(_judged_by(gate, 1.0), NONE, gate) == pytest.approx(1.0, rel=1e-5)
-    found = answer(_judged_by(gate, 1.0), NONE, _rules(gate), Question())
+    assert find_tau(_judged_by(gate, 1.0), NONE, gate) == pytest.approx(1.0, rel=1e-5)
+    found = evaluate_what_if(_judged_by(gate, 1.0), NONE, _rules(gate), WhatIfSettings())
     np.testing.assert_allclose(found.sets[0].recomputed.beta, found.sets[0].recorded.beta, atol=1e-6)
     assert (found.law_without_inverse, explain_tau(found)) == (None, "")
 
@@ -215,14 +217,14 @@ def test_tau_at_the_snapshot_comes_from_the_inverse_of_the_gate_law(type: str, g
 def test_no_tau_is_computed_for_a_gate_law_without_an_inverse(gate_laws: None) -> None:
     gate = GateConfig(type="cauchy")
     snapshot = _judged_by(gate, 1.0)
-    assert math.isnan(tau_of(snapshot, NONE, gate))
-    unknown = answer(snapshot, NONE, _rules(gate), Question())
+    assert math.isnan(find_tau(snapshot, NONE, gate))
+    unknown = evaluate_what_if(snapshot, NONE, _rules(gate), WhatIfSettings())
     assert unknown.law_without_inverse == f"cauchy (module {__name__})"
     assert explain_tau(unknown)
     assert np.isnan(unknown.sets[0].recomputed.beta).any()
-    assert list(tabulate(unknown).iloc[0, 1:]) == [MISSING] * 3
+    assert list(tabulate_what_if(unknown).iloc[0, 1:]) == [MISSING] * 3
     assert explain_tau(unknown) in draw_what_if(unknown, run="r", env_step=1).caption
-    fixed = answer(snapshot, NONE, _rules(gate), Question(tau_fixed=1.0))
+    fixed = evaluate_what_if(snapshot, NONE, _rules(gate), WhatIfSettings(tau_fixed=1.0))
     np.testing.assert_allclose(fixed.sets[0].recomputed.beta, fixed.sets[0].recorded.beta, atol=1e-6)
     assert ask_what_if(fixed).startswith("What if τ were 1 at the snapshot?")
 
@@ -231,11 +233,11 @@ def test_without_an_inverse_the_newest_recorded_tau_is_used_also_for_a_selection
     gate = GateConfig(type="cauchy")
     snapshot = _judged_by(gate, 0.6)
     stream = _stream(1, snapshot)
-    assert tau_of(snapshot, stream, gate) == 0.6
+    assert find_tau(snapshot, stream, gate) == 0.6
     earlier = np.flatnonzero(snapshot.slot == stream.slot[np.isin(stream.slot, snapshot.slot)][0])
-    found = answer(snapshot, stream, _rules(gate), Question(), rows=earlier)
+    found = evaluate_what_if(snapshot, stream, _rules(gate), WhatIfSettings(), rows=earlier)
     assert found.tau == 0.6
-    assert explain_tau(found) != explain_tau(answer(snapshot, NONE, _rules(gate), Question()))
+    assert explain_tau(found) != explain_tau(evaluate_what_if(snapshot, NONE, _rules(gate), WhatIfSettings()))
 
 
 # -- delta and the lookup rules --
@@ -258,9 +260,9 @@ def _listed(snapshot: Snapshot, memory: MemoryConfig) -> list[Stored]:
 def test_merged_links_equal_the_loops(gate: GateConfig, seed: int, factor: float, tau: float, space: str) -> None:
     memory = MemoryConfig.model_validate({"delta": 0.001, "delta_space": space})
     snapshot, rules = _snapshot(seed), _rules(gate, memory)
-    question = Question(tau_fixed=tau, delta_factor=factor, lookup=gate.lookup, successor=gate.successor)
+    question = WhatIfSettings(tau_fixed=tau, delta_factor=factor, lookup=gate.lookup, successor=gate.successor)
     merged = merge_nodes(snapshot, rules, factor)
-    found = answer(snapshot, NONE, rules, question, merged=merged)
+    found = evaluate_what_if(snapshot, NONE, rules, question, merged=merged)
     nodes = _listed(snapshot, memory)
     looped = looped_remerge(nodes, factor * 0.001, memory)
     expected = np.array(looped_links(nodes, looped, gate=gate, gamma=GAMMA, tau=tau)).reshape(-1, 2)
@@ -286,8 +288,8 @@ def _looped_incentive(nodes: list[Stored], holder: list[int], ended: list[Stored
 def test_where_no_two_nodes_lie_within_delta_nothing_changes(gate: GateConfig, seed: int) -> None:
     snapshot = _snapshot(seed)
     rules = _rules(gate, MemoryConfig(delta=1e-12, delta_space="raw"))
-    question = Question(delta_factor=1.0, lookup=gate.lookup, successor=gate.successor)
-    found = answer(snapshot, NONE, rules, question, merged=merge_nodes(snapshot, rules, 1.0))
+    question = WhatIfSettings(delta_factor=1.0, lookup=gate.lookup, successor=gate.successor)
+    found = evaluate_what_if(snapshot, NONE, rules, question, merged=merge_nodes(snapshot, rules, 1.0))
     recorded, recomputed = found.sets[0].recorded, found.sets[0].recomputed
     assert found.nodes_after == snapshot.size
     np.testing.assert_array_equal(recomputed.delta_mem, recorded.delta_mem)
@@ -310,8 +312,8 @@ def test_a_selection_is_judged_alone_in_the_memory_of_all() -> None:
     snapshot = _snapshot(3)
     stream, rules, rows = _stream(3, snapshot), _rules(), np.array([2, 5, 6, 11, 20])
     merged = merge_nodes(snapshot, rules, 100.0)
-    question = Question(tau_factor=0.5, delta_factor=100.0)
-    whole, part = (answer(snapshot, stream, rules, question, merged=merged, rows=r) for r in (None, rows))
+    question = WhatIfSettings(tau_factor=0.5, delta_factor=100.0)
+    whole, part = (evaluate_what_if(snapshot, stream, rules, question, merged=merged, rows=r) for r in (None, rows))
     inside = np.isin(stream.slot, snapshot.slot[rows])
     np.testing.assert_array_equal(part.sets[0].recomputed.beta, whole.sets[0].recomputed.beta[inside])
     linked = np.flatnonzero(snapshot.idx_next >= 0)
@@ -366,12 +368,12 @@ def test_a_seeded_run_is_answered_as_plain_arithmetic_says(seeded) -> None:
     snapshot = get_snapshot(db, int(list_snapshots(db, run_id)["id"].iloc[-1]))
     rules = read_rules(find_run(db, run_id).config)
     stream = read_stream(db, run_id, rules, until=snapshot.env_step)
-    found = answer(snapshot, stream, rules, Question(tau_factor=0.5))
+    found = evaluate_what_if(snapshot, stream, rules, WhatIfSettings(tau_factor=0.5))
     with sqlite3.connect(db.path) as connection:
         errors = [row[0] for row in connection.execute("SELECT delta_mem FROM transitions WHERE run_id = ?", (run_id,))]
     expected = sum(math.exp(-(e**2) / (2 * (0.5 * TAU) ** 2)) for e in errors) / len(errors)
     assert found.tau == pytest.approx(TAU, rel=1e-5)
-    assert shares(found.sets[0].recomputed).beta == pytest.approx(expected)
+    assert compute_gate_means(found.sets[0].recomputed).beta == pytest.approx(expected)
 
 
 def test_a_run_without_a_gate_is_judged_by_what_it_looked_up(seeded) -> None:
@@ -381,11 +383,11 @@ def test_a_run_without_a_gate_is_judged_by_what_it_looked_up(seeded) -> None:
     snapshot = get_snapshot(db, int(list_snapshots(db, run_id)["id"].iloc[-1]))
     rules = read_rules(find_run(db, run_id).config)
     stream = read_stream(db, run_id, rules, until=snapshot.env_step)
-    found = answer(snapshot, stream, rules, Question()).sets[0]
+    found = evaluate_what_if(snapshot, stream, rules, WhatIfSettings()).sets[0]
     assert np.isnan(found.recorded.beta).all()
     expected = np.exp(-(stream.delta_mem**2) / (2 * TAU**2))
     np.testing.assert_allclose(found.recomputed.beta, expected, rtol=1e-4)
-    table = tabulate(answer(snapshot, stream, rules, Question()))
+    table = tabulate_what_if(evaluate_what_if(snapshot, stream, rules, WhatIfSettings()))
     assert table[table["quantity"] == "transitions: β̄"]["recorded"].item() == "–"
 
 
@@ -435,9 +437,9 @@ def test_a_stored_setting_that_cannot_be_is_named() -> None:
 def test_the_table_subtracts_and_the_figure_sorts() -> None:
     snapshot = _snapshot(7)
     stream, rules = _stream(7, snapshot), _rules()
-    question = Question(tau_factor=0.5, delta_factor=100.0)
-    found = answer(snapshot, stream, rules, question, merged=merge_nodes(snapshot, rules, 100.0))
-    table = tabulate(found)
+    question = WhatIfSettings(tau_factor=0.5, delta_factor=100.0)
+    found = evaluate_what_if(snapshot, stream, rules, question, merged=merge_nodes(snapshot, rules, 100.0))
+    table = tabulate_what_if(found)
     numbers = table.set_index("quantity").map(lambda text: float(text.replace(",", "")))
     for name, row in numbers.iterrows():
         assert row["recomputed"] - row["recorded"] == pytest.approx(row["difference"], abs=0.02), name
@@ -454,7 +456,7 @@ def test_the_table_subtracts_and_the_figure_sorts() -> None:
 
 
 def test_without_transitions_the_links_are_drawn_alone() -> None:
-    chart = draw_what_if(answer(_snapshot(2), NONE, _rules(), Question()), run="a run", env_step=30)
+    chart = draw_what_if(evaluate_what_if(_snapshot(2), NONE, _rules(), WhatIfSettings()), run="a run", env_step=30)
     assert [panel.title for panel in chart.panels] == ["β of links"]
     assert not chart.is_empty
 
@@ -468,4 +470,4 @@ def test_without_transitions_the_links_are_drawn_alone() -> None:
     ],
 )
 def test_the_caption_asks_only_about_what_would_be_otherwise(tau, delta, asked) -> None:
-    assert ask_what_if(Answer((), 0, 0, *tau, *delta)) == asked
+    assert ask_what_if(WhatIfResult((), 0, 0, *tau, *delta)) == asked

@@ -9,14 +9,14 @@ import psutil
 import pytest
 from sqlalchemy import update
 
-from app.jobs.resume import look
-from app.jobs.sweeps.worker import EligibilityCheck, LeaveRequest, TrainerStarter, Work
+from app.jobs.resume import examine_checkpoints
+from app.jobs.sweeps.worker import EligibilityCheck, LeaveRequest, TrainerStarter, WorkerLoop
 from emtc_core.config.resolve import resolve
 from emtc_core.errors import StorageError
 from storage.engine import Database, open_database
 from storage.models import Run
 from storage.queries.runs import list_runs
-from storage.runs.claims import Claim, Worker, claim_any
+from storage.runs.claims import Claim, Worker, claim_next_run
 from storage.runs.lifecycle import State
 from storage.runs.rows import find_run
 from storage.runs.sweeps import PlannedRun, save_sweep
@@ -34,7 +34,7 @@ def claim_run_of(db: Database, me: Worker, **env: str) -> Claim:
     config["env"] |= env
     runs = [PlannedRun("k", "a run", config, 1000)]
     save_sweep(db, "aaaa0000", name="s", plan={"runs": []}, runs=runs, versions={}, jobs=1)
-    claim = claim_any(db, me)
+    claim = claim_next_run(db, me)
     assert claim is not None
     return claim
 
@@ -46,7 +46,7 @@ def test_the_checkpoint_of_another_machine_is_left_to_it(tmp_path: Path, me: Wor
     with db.transaction() as connection:
         started = find_run(db, queued.run_id).created_at
         connection.execute(update(Run).values(env_steps=100, started_at=started, host="far-away", pid=None))
-    claim = claim_any(db, me)
+    claim = claim_next_run(db, me)
     assert claim is not None
     sentence = EligibilityCheck(db).reject(claim)
     assert sentence is not None
@@ -74,7 +74,7 @@ def claim_trained_run(db: Database, me: Worker, files: str) -> Claim:
         began = find_run(db, queued.run_id).created_at
         values = {"env_steps": 100, "started_at": began, "host": socket.gethostname(), "pid": None, "files": files}
         connection.execute(update(Run).values(**values))
-    claim = claim_any(db, me)
+    claim = claim_next_run(db, me)
     assert claim is not None
     return claim
 
@@ -112,7 +112,7 @@ def test_a_run_waits_while_the_place_of_files_does_not_answer(
     assert find_run(db, claim.run_id).state == State.CREATED
     (tmp_path / "mounted").mkdir()
     monkeypatch.setenv("EMTC_FILES", str(tmp_path / "mounted"))
-    again = claim_any(db, me)
+    again = claim_next_run(db, me)
     assert again is not None
     assert eligibility.reject(again) is None
     db.dispose()
@@ -123,7 +123,7 @@ def test_a_database_that_does_not_answer_says_nothing_of_a_run_and_ends_no_worke
 ) -> None:
     db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
     claim = claim_run_of(db, me)
-    work = Work(db, jobs=1, leave=LeaveRequest(), say=(said := list[str]()).append)
+    work = WorkerLoop(db, jobs=1, leave=LeaveRequest(), say=(said := list[str]()).append)
     work._trainers[claim.run_id] = (claim, subprocess.Popen(["true"]))
     work._trainers[claim.run_id][1].wait()
 
@@ -131,12 +131,12 @@ def test_a_database_that_does_not_answer_says_nothing_of_a_run_and_ends_no_worke
         raise StorageError("The database failed: database is locked.") from sqlite3.OperationalError("locked")
 
     with monkeypatch.context() as patch:
-        patch.setattr("app.jobs.sweeps.worker.give_back", locked)
+        patch.setattr("app.jobs.sweeps.worker.return_to_queue", locked)
         patch.setattr("app.jobs.sweeps.worker.retry_transient", lambda db, act: act())
         work._collect_ended()
-        patch.setattr("app.jobs.resume.run_place", locked)
+        patch.setattr("app.jobs.resume.get_run_place", locked)
         with pytest.raises(StorageError, match="locked"):
-            look(db, find_run(db, claim.run_id))
+            examine_checkpoints(db, find_run(db, claim.run_id))
     assert (list(work._trainers), find_run(db, claim.run_id).state) == ([claim.run_id], State.STARTING)
     assert said == ["The database failed: database is locked."]
     work._collect_ended()

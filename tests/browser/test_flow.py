@@ -11,22 +11,22 @@ from urllib.parse import parse_qs, urlsplit
 import numpy as np
 import pytest
 
-from app.analysis.projections.alignment import draw_plane
-from app.analysis.projections.snapshots import projection_params
-from app.analysis.selection import QUANTITIES, Choice
+from app.analysis.projections.alignment import compute_aligned_pca
+from app.analysis.projections.snapshots import make_projection_params
+from app.analysis.selection import NODE_QUANTITIES, NodeSelection
 from emtc_core.recorder import EvaluationRecord
 from storage.engine import open_database
 from storage.queries.memory import find_projection, get_node, get_snapshot, list_snapshots
 from storage.queries.runs import list_runs
 from storage.recording.writer import DatabaseRecorder
-from storage.runs.control import Heartbeat, ask
+from storage.runs.control import Heartbeat, send_and_wait
 from storage.runs.rows import find_run
 from tests.browser.server import open_page, running_app, wait_until
 from tests.pages.seed import seed_run
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
-NAMES = [quantity.name.split()[0] for quantity in QUANTITIES.values()]
+NAMES = [quantity.name.split()[0] for quantity in NODE_QUANTITIES.values()]
 COUNT_DRAWINGS = """node => {
     const draw = node.state.draw
     node.drawn = 0
@@ -75,7 +75,7 @@ def test_from_the_demo_button_to_the_replay_of_a_clicked_memory(page, tmp_path: 
         try:
             while not len(list_snapshots(db, list_runs(db)["id"].iloc[0])):
                 time.sleep(0.3)
-            ask(db, list_runs(db)["id"].iloc[0], "pause")  # it would train beside this test and the next
+            send_and_wait(db, list_runs(db)["id"].iloc[0], "pause")  # it would train beside this test and the next
             page.get_by_role("link", name="Memory").click()
             slot = click_a_point(page)
             page.get_by_role("heading", name=f"Memory {slot}").wait_for()
@@ -188,7 +188,9 @@ def test_a_selection_is_counted_as_the_database_counts_and_its_address_recalls_i
     wait_until(page, lambda: "lasso=" in page.url, "the lasso in the address")
     snapshot = get_snapshot(db, int(list_snapshots(db, run_id)["id"].iloc[-1]))
     query = parse_qs(urlsplit(page.url).query)
-    chosen = Choice.parse(query["lasso"][0], query["ranges"][0]).mask(snapshot, draw_plane(db, snapshot).coordinates)
+    chosen = NodeSelection.parse(query["lasso"][0], query["ranges"][0]).mask(
+        snapshot, compute_aligned_pca(db, snapshot).coordinates
+    )
     assert 0 < chosen.sum() < ((snapshot.t >= 5) & (snapshot.t <= 40)).sum()
     told = page.get_by_role("heading", name=f"{chosen.sum()} of {snapshot.size} nodes selected")
     told.wait_for()
@@ -255,11 +257,11 @@ def test_a_map_can_be_searched_filtered_and_selected_by_keys_alone(page, seeded)
         page.keyboard.press("PageUp")
     wait_until(page, lambda: atlas.evaluate(counted) < before, "the range of H")
     wait_until(page, lambda: "ranges=h" in page.url, "the range in the address")
-    plane = draw_plane(db, snapshot).coordinates
+    plane = compute_aligned_pca(db, snapshot).coordinates
 
     def in_the_address() -> int:
         query = parse_qs(urlsplit(page.url).query)
-        return Choice.parse(query["lasso"][0], query["ranges"][0]).mask(snapshot, plane).sum()
+        return NodeSelection.parse(query["lasso"][0], query["ranges"][0]).mask(snapshot, plane).sum()
 
     wait_until(page, lambda: atlas.evaluate(counted) == in_the_address(), "the last press in the address")
 
@@ -359,7 +361,7 @@ def test_background_projection_shows_progress_and_then_its_map(page, seeded):
     page.get_by_text(re.compile(r"nodes, .* · UMAP")).wait_for()
     snapshot_id = int(list_snapshots(db, run_id)["id"].iloc[-1])
     snapshot = get_snapshot(db, snapshot_id)
-    stored = find_projection(db, snapshot_id, "umap", projection_params("umap", n=snapshot.size, seed=0))
+    stored = find_projection(db, snapshot_id, "umap", make_projection_params("umap", n=snapshot.size, seed=0))
     expected = float(stored.coordinates[:, 0].astype(np.float64).sum())
     drawn = "n => n.state.x.reduce((sum, x) => sum + x, 0)"
 

@@ -12,7 +12,7 @@ from app.figures.named.trajectories import draw_trajectory
 from app.replay.field import interpolate_scene
 from app.replay.files import make_page
 from app.replay.payload import make_payload
-from app.replay.replay import Side, make_side
+from app.replay.replay import EpisodeView, make_side
 from emtc_core.config.train import EnvConfig
 from emtc_core.envs.registry import get_env_info
 from storage.queries.episodes import get_trajectory
@@ -202,7 +202,7 @@ def test_football_and_smax_are_played_too(page, tmp_path: Path):
 def test_browser_and_files_put_every_unit_at_the_same_place(page):
     """The two implementations of what is between two steps."""
     chart = draw_trajectory(title="e", reward=np.ones(4))
-    side = Side(make_scene(5, health=0.8), chart)
+    side = EpisodeView(make_scene(5, health=0.8), chart)
     page.goto("about:blank")
     expose = "window.unpack = unpack; window.momentOf = momentOf; window.ownArrays = ownArrays"
     page.add_script_tag(content=f"{read_script('field.js', 'replay.js')}\n{expose}", type="module")
@@ -223,7 +223,7 @@ def test_browser_and_files_put_every_unit_at_the_same_place(page):
             assert unit["health"] == pytest.approx(expected.health[u], abs=1e-6)
 
 
-def a_side(db, run_id: str, number: int) -> Side:
+def a_side(db, run_id: str, number: int) -> EpisodeView:
     episode = get_trajectory(db, run_id, number)
     chart = draw_trajectory(title=f"Episode {number}", reward=episode.reward, h=episode.h, beta=episode.beta)
     return make_side("skirmish", "3m", states=episode.state, actions=episode.action, chart=chart, title="Episode")

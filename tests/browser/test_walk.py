@@ -16,7 +16,7 @@ from storage.engine import Database, open_database
 from storage.notebook import list_entries
 from storage.queries.memory import list_snapshots
 from storage.queries.runs import list_runs
-from storage.runs.control import ask
+from storage.runs.control import send_and_wait
 from storage.runs.rows import RunRow, find_run
 from tests.app.sweep_cases import seed_sweep
 from tests.browser.server import open_page, running_app, wait_until
@@ -117,7 +117,7 @@ def running(db: Database) -> list[RunRow]:
 def pause(db: Database, run_id: str) -> None:
     """Let the trainer rest: no task from here on is about its rows, and it would train beside all of them."""
     with suppress(RunStateError):  # it has ended
-        ask(db, run_id, "pause")
+        send_and_wait(db, run_id, "pause")
 
 
 def walk(at: Walk, db: Database, url: str) -> None:

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from emtc_core.envs.zoo.examples import EXAMPLES, missing
+from emtc_core.envs.zoo.examples import EXAMPLES, list_missing_packages
 from storage.engine import open_database
-from storage.queries.curves import metric
+from storage.queries.curves import metric_points
 from storage.queries.runs import list_runs
 from storage.runs.rows import find_run
 from tests.browser.server import running_app
@@ -38,7 +38,7 @@ def wait_for_the_end(db) -> str:
     ],
 )
 def test_from_the_form_to_the_replay(page, tmp_path: Path, game: str):
-    lacks = missing(game)
+    lacks = list_missing_packages(game)
     require("zoo", not lacks, f"the extra `zoo` is not installed: {', '.join(lacks)}")
     path = tmp_path / "emtc.db"
     db = open_database(f"sqlite:///{path}")
@@ -56,7 +56,7 @@ def test_from_the_form_to_the_replay(page, tmp_path: Path, game: str):
         page.get_by_text("success (return ≥").or_(page.get_by_text("Outcomes")).first.wait_for()
         run_id = wait_for_the_end(db)
         assert page.get_by_text("Success", exact=True).is_visible()
-        assert len(metric(db, run_id, ["eval/success_rate"]))
+        assert len(metric_points(db, run_id, ["eval/success_rate"]))
         page.goto(f"{url}/replay?run={run_id}")
         field = page.locator(".playback canvas.field")
         field.wait_for()

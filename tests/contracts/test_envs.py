@@ -29,7 +29,7 @@ def play(env: VectorEnv, seed: int, *, limit: int = 10_000) -> list[Observation]
 
 def make(case: "type[EnvContract]") -> VectorEnv:
     if case.component:
-        obstacle = get_adapter(case.config.name).find_obstacle()
+        obstacle = get_adapter(case.config.name).find_unavailable_reason()
         require(case.component, not obstacle, obstacle)
     return make_env(case.config, n_envs=N_ENVS)
 

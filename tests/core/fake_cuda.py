@@ -29,7 +29,7 @@ from emtc_core.learner.diversity import DevicePass, Predictors, Rows
 from emtc_core.learner.learner import Learner, make_learner
 from emtc_core.learner.mappo import MappoLearner
 from emtc_core.learner.parts import WorkerPool
-from emtc_core.learner.targets import LearnerStats, incentive_inputs
+from emtc_core.learner.targets import LearnerStats, make_incentive_inputs
 from emtc_core.memory.device_states import count_state_bytes
 from emtc_core.memory.index.base import CKDTreeIndex, Metric
 from emtc_core.memory.index.incremental import BruteIndex, FaissGpuIndex
@@ -70,7 +70,7 @@ def update(learner: Learner, config: RunConfig, *, device: torch.device | str, h
         batch = buffer.sample(len(episodes), np.random.default_rng(0))
         shape = batch.ends.shape
         numbers = np.random.default_rng(1).normal(size=(2, *shape))
-        recalled = incentive_inputs(*numbers, np.ones(shape, np.bool_), device=torch.device(device))
+        recalled = make_incentive_inputs(*numbers, np.ones(shape, np.bool_), device=torch.device(device))
         stats = learner.update(batch, recalled if config.uses_memory else None, env_step=0)
         buffer.set_priorities(batch.indices, stats.episode_error)
     return stats
@@ -120,7 +120,7 @@ def act(algo: str) -> None:
     learners = [make_learner(make_config(algo), BLOCKS, device=device, seed=1) for device in ("cpu", GPU)]
     rng = np.random.default_rng(0)
     for learner in learners:
-        learner.begin(3)
+        learner.start_episodes(3)
     for epsilon in (0.0, 0.5, 1.0, 0.0):
         obs = rng.normal(size=(3, BLOCKS.n_agents, BLOCKS.obs_dim)).astype(np.float32)
         state = rng.normal(size=(3, BLOCKS.state_dim)).astype(np.float32)
@@ -335,7 +335,7 @@ def train() -> None:
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         trainer, recorder = make_trainer(short_config(*keys, steps=500), place, device="cuda")
-        assert trainer.memory_plan.replay_home.type == "cuda"
+        assert trainer.memory_plan.replay_device.type == "cuda"
         assert trainer.run().status == "finished"
         assert trainer._updates > 5
         seen = [values for _, values in recorder.metrics]

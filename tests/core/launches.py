@@ -27,7 +27,7 @@ from emtc_core.envs.base import EnvInfo
 from emtc_core.envs.registry import get_env_info
 from emtc_core.learner.learner import make_learner
 from emtc_core.learner.mappo import MappoLearner
-from emtc_core.learner.targets import incentive_inputs
+from emtc_core.learner.targets import make_incentive_inputs
 from emtc_core.memory.memory import EpisodicMemory, NodeSample
 from emtc_core.replay_buffer.buffer import ReplayBuffer
 from tests.core.imitated_gpu import ACTIVITY, GPU, imitate
@@ -86,7 +86,7 @@ def count_update(algo: str) -> Count:
         buffer.add(make_episode(info, length, i))
     batch = buffer.sample(BATCH, np.random.default_rng(0))
     shape = batch.ends.shape
-    recalled = incentive_inputs(np.ones(shape), np.ones(shape), np.ones(shape, np.bool_), device=GPU)
+    recalled = make_incentive_inputs(np.ones(shape), np.ones(shape), np.ones(shape, np.bool_), device=GPU)
 
     def update() -> None:
         learner.update(batch, recalled if config.uses_memory else None, env_step=0)

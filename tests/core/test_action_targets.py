@@ -7,7 +7,7 @@ import pytest
 
 from emtc_core.config.train import EnvConfig
 from emtc_core.envs.base import find_targets
-from emtc_core.envs.registry import get_env_info, make_env, make_scene, name_actions
+from emtc_core.envs.registry import get_action_names, get_env_info, make_env, make_scene
 
 NAMES = ("no-op", "stop", "attack 0", "attack 1")
 
@@ -50,7 +50,7 @@ def test_targets_from_actions_are_those_that_the_simulators_states_tell(map):
         states.append(seen.state[0])
         actions.append(chosen[0])
     told = make_scene("skirmish", map, np.array(states))
-    found = find_targets(told, np.array(actions), name_actions("skirmish", map))
+    found = find_targets(told, np.array(actions), get_action_names("skirmish", map))
     assert (told.target >= 0).any()
     np.testing.assert_array_equal(found, told.target)
 
@@ -58,6 +58,6 @@ def test_targets_from_actions_are_those_that_the_simulators_states_tell(map):
 def test_smax_aims_by_its_actions_because_its_states_do_not_say():
     states = np.zeros((4, get_env_info(EnvConfig(name="smax", map="3m")).state_dim), np.float32)
     assert make_scene("smax", "3m", states).target is None
-    actions = np.full((3, 3), name_actions("smax", "3m").index("attack 2"))
+    actions = np.full((3, 3), get_action_names("smax", "3m").index("attack 2"))
     scene = make_scene("smax", "3m", states, actions)
     assert scene.target[0].tolist() == [5, 5, 5, -1, -1, -1]

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from emtc_core import checkpoint_file
-from emtc_core.checkpoint_file import examine, examine_best, list_best, read_manifest, set_newer_aside
+from emtc_core.checkpoint_file import check_best, check_checkpoints, list_best, read_manifest, rename_newer
 from emtc_core.control import StopRequested
 from emtc_core.errors import CheckpointError
 from emtc_core.recorder import EvaluationRecord
@@ -63,7 +63,7 @@ def test_what_is_saved_is_loaded(store: CheckpointStore) -> None:
     store.save(400, make_state(400))
     loaded = store.load_latest()
     assert loaded is not None
-    assert (loaded.env_step, loaded.passed_over) == (400, ())
+    assert (loaded.env_step, loaded.skipped) == (400, ())
     assert is_same(loaded.state, make_state(400))
 
 
@@ -80,7 +80,7 @@ def test_a_checkpoint_with_the_digests_of_version_1_is_read_and_checked(
     store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as before:
-        before.setattr(checkpoint_file, "SCHEMA", checkpoint_file.BLAKE)
+        before.setattr(checkpoint_file, "SCHEMA", checkpoint_file.BLAKE_SCHEMA)
         before.setattr(checkpoint_file, "_SHA", "")
         before.setattr(checkpoint_file, "sha256", lambda: blake2b(digest_size=16))
         path = store.save(400, make_state(400))
@@ -91,7 +91,7 @@ def test_a_checkpoint_with_the_digests_of_version_1_is_read_and_checked(
     assert loaded is not None
     assert is_same(loaded.state, make_state(400))
     flip(path, 8 * (manifest.parts[0].start + 100))
-    assert "checksum" in str(examine(store.folder, ME)[0].fault)
+    assert "checksum" in str(check_checkpoints(store.folder, ME)[0].fault)
     with raises(CheckpointError, reason="checksum", subject=store.folder):
         store.load_latest()
 
@@ -99,7 +99,7 @@ def test_a_checkpoint_with_the_digests_of_version_1_is_read_and_checked(
 def test_only_the_newest_are_kept(store: CheckpointStore) -> None:
     for step in (100, 200, 300):
         store.save(step, make_state(step))
-    assert [each.env_step for each in examine(store.folder, ME)] == [300, 200]
+    assert [each.env_step for each in check_checkpoints(store.folder, ME)] == [300, 200]
 
 
 def test_a_flipped_bit_anywhere_is_caught_and_the_older_one_used(store: CheckpointStore) -> None:
@@ -113,7 +113,7 @@ def test_a_flipped_bit_anywhere_is_caught_and_the_older_one_used(store: Checkpoi
         assert loaded is not None
         assert loaded.env_step == 400, f"bit {bit} was not noticed"
         assert is_same(loaded.state, make_state(400))
-        assert newest.name in loaded.passed_over[0]
+        assert newest.name in loaded.skipped[0]
         newest.write_bytes(whole)
 
 
@@ -137,7 +137,7 @@ def test_forty_damaged_bytes_are_one_sentence_when_nothing_older_is_there(store:
     path.write_bytes(data)
     with raises(CheckpointError, reason="checksum", subject=store.folder):
         store.load_latest()
-    assert "checksum" in (examine(store.folder, ME)[0].fault or "")
+    assert "checksum" in (check_checkpoints(store.folder, ME)[0].fault or "")
 
 
 @pytest.mark.parametrize("length", [0, 1, 20, 200, -1])
@@ -158,8 +158,8 @@ def test_another_runs_checkpoint_is_refused(store: CheckpointStore, tmp_path: Pa
     loaded = store.load_latest()
     assert loaded is not None
     assert loaded.env_step == 400
-    assert "belongs to run zzzz9999" in loaded.passed_over[0]
-    assert "belongs to run zzzz9999" in (examine(store.folder, ME)[0].fault or "")
+    assert "belongs to run zzzz9999" in loaded.skipped[0]
+    assert "belongs to run zzzz9999" in (check_checkpoints(store.folder, ME)[0].fault or "")
 
 
 def test_one_that_does_not_fit_the_rows_is_passed_over_and_set_aside(store: CheckpointStore) -> None:
@@ -168,10 +168,10 @@ def test_one_that_does_not_fit_the_rows_is_passed_over_and_set_aside(store: Chec
     loaded = store.load_latest(lambda step: "the database ends at 700." if step > 700 else None)
     assert loaded is not None
     assert loaded.env_step == 400
-    assert "ends at 700" in loaded.passed_over[0]
-    set_newer_aside(store.folder, 400)
+    assert "ends at 700" in loaded.skipped[0]
+    rename_newer(store.folder, 400)
     store.save(600, make_state(600))
-    assert [each.env_step for each in examine(store.folder, ME)] == [600, 400]
+    assert [each.env_step for each in check_checkpoints(store.folder, ME)] == [600, 400]
 
 
 def test_nothing_in_a_checkpoint_is_executed(store: CheckpointStore, tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_one_best_policy_is_kept_and_what_a_return_to_a_checkpoint_would_need(st
     store.save(700, make_state(700))
     assert best_steps(store) == [500], "the checkpoint at 350 is gone"
     assert [each.name for each in store.list()] == ["checkpoint-000000000600.pt", "checkpoint-000000000700.pt"]
-    (told,) = examine_best(store.folder, ME)
+    (told,) = check_best(store.folder, ME)
     assert (told.env_step, told.fault) == (500, None)
     step, learner = load_part(store.folder / told.name, "learner", run_id=ME)
     assert step == 500
@@ -264,7 +264,7 @@ def test_a_run_that_goes_back_has_the_best_of_what_is_left(store: CheckpointStor
     store.save_best(300, make_state(300)["learner"])
     store.save(350, make_state(350))
     store.save_best(400, make_state(400)["learner"])
-    set_newer_aside(store.folder, 350)
+    rename_newer(store.folder, 350)
     assert best_steps(store) == [300]
     store.save_best(390, make_state(390)["learner"])
     store.save(400, make_state(400))
@@ -288,16 +288,16 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_the_next_waits(
         write(value, sink)
 
     monkeypatch.setattr(checkpoint, "_write_tensors", write_slowly)
-    store.begin(400, make_state(400))
+    store.save_in_background(400, make_state(400))
     assert store.list() == []
-    next_one = Thread(target=store.begin, args=(800, make_state(800)))
+    next_one = Thread(target=store.save_in_background, args=(800, make_state(800)))
     next_one.start()
     next_one.join(0.2)
     assert next_one.is_alive()
     may_go_on.set()
     next_one.join(60)
     assert store.save_best(800, make_state(800)["learner"]) is not None  # waits, too
-    assert [each.env_step for each in examine(store.folder, ME)] == [800, 400]
+    assert [each.env_step for each in check_checkpoints(store.folder, ME)] == [800, 400]
     loaded = store.load_latest()
     assert loaded is not None
     assert is_same(loaded.state, make_state(800))
@@ -305,20 +305,20 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_the_next_waits(
 
 def test_what_stands_in_the_way_of_a_checkpoint_beside_the_training_is_told_at_the_next(store: CheckpointStore) -> None:
     store.folder.write_text("no folder")
-    store.begin(400, make_state(400))
+    store.save_in_background(400, make_state(400))
     store.wait()
     with pytest.raises(FileExistsError):
-        store.begin(800, make_state(800))
+        store.save_in_background(800, make_state(800))
     store.folder.unlink()
-    store.begin(800, make_state(800))
+    store.save_in_background(800, make_state(800))
     store.wait()
-    assert [each.env_step for each in examine(store.folder, ME)] == [800]
+    assert [each.env_step for each in check_checkpoints(store.folder, ME)] == [800]
 
 
 def test_a_checkpoint_without_room_is_left_out_and_training_goes_on(store: CheckpointStore) -> None:
     with small_files(2000):
-        store.begin(400, make_state(400))
+        store.save_in_background(400, make_state(400))
         store.wait()
-    store.begin(800, make_state(800))
+    store.save_in_background(800, make_state(800))
     store.wait()
-    assert [each.env_step for each in examine(store.folder, ME)] == [800]
+    assert [each.env_step for each in check_checkpoints(store.folder, ME)] == [800]

@@ -11,7 +11,7 @@ import torch
 from emtc_core.config.run import RunConfig
 from emtc_core.learner.learner import make_learner
 from emtc_core.learner.mappo import MappoLearner
-from emtc_core.learner.targets import ValueNorm, incentive_inputs
+from emtc_core.learner.targets import ValueNorm, make_incentive_inputs
 from emtc_core.replay_buffer.buffer import ReplayBuffer
 from tests.core.learner_cases import BLOCKS, hard_episodes, make_config, make_memory
 from tests.core.test_learner import SYSTEMS
@@ -42,7 +42,7 @@ def update(config: RunConfig) -> dict[str, torch.Tensor]:
         buffer.add(episode, beta=np.array(memory.beta[i]))
     batch = buffer.take(np.arange(len(episodes)))
     shape = batch.ends.shape
-    recalled = incentive_inputs(np.zeros(shape), np.zeros(shape), np.ones(shape, np.bool_), device=NOWHERE)
+    recalled = make_incentive_inputs(np.zeros(shape), np.zeros(shape), np.ones(shape, np.bool_), device=NOWHERE)
     return dict(learner.update(batch, recalled if config.uses_memory else None, env_step=0))
 
 

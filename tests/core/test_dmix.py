@@ -91,7 +91,9 @@ def test_padding_changes_nothing_once_the_fractions_are_given():
     for seq in (short, wide):
         unrolled = learner.online.unroll(seq, torch.Generator())
         fixed = torch.linspace(0.1, 0.9, 8).expand(*unrolled.hidden.shape[:2], 8)
-        taken.append(learner.online.taken(type(unrolled)(**vars(unrolled) | {"fractions": fixed}), seq).quantiles)
+        taken.append(
+            learner.online.evaluate_taken(type(unrolled)(**vars(unrolled) | {"fractions": fixed}), seq).quantiles
+        )
     np.testing.assert_allclose(taken[0].detach(), taken[1][:5, :3].detach(), rtol=1e-9)
 
 
@@ -105,7 +107,7 @@ def test_greedy_acting_draws_nothing_and_sees_the_mean_of_the_distribution():
     avail = np.ones((2, 3, 4), bool)
     actions = []
     for _ in range(2):
-        learner.begin(2)
+        learner.start_episodes(2)
         actions.append(learner.act(obs, avail, epsilon=0.0, rng=rng))
     np.testing.assert_array_equal(*actions)
     assert rng.bit_generator.state == before

@@ -8,7 +8,7 @@ import pytest
 from emtc_core.config.resolve import config_from_stored, resolve
 from emtc_core.envs.registry import make_env
 from emtc_core.rollout.episode import Episode
-from emtc_core.training.evaluation import count_distinct, with_shifted_starts
+from emtc_core.training.evaluation import count_distinct, make_robust_env_config
 from tests.core.test_trainer import make_trainer, short_config
 
 
@@ -41,13 +41,13 @@ def test_episodes_differ_by_actions_or_by_outcome() -> None:
 )
 def test_starts_are_shifted_only_where_they_are_fixed(overrides: list[str], jitter: float | None) -> None:
     config = resolve(map="3m", overrides=overrides)
-    shifted = with_shifted_starts(config.env, config.eval)
+    shifted = make_robust_env_config(config.env, config.eval)
     assert (shifted and shifted.skirmish.spawn_jitter) == jitter
 
 
 def test_other_games_have_no_robust_evaluation() -> None:
     config = resolve(env="grf", map="academy_3_vs_1_with_keeper")
-    assert with_shifted_starts(config.env, config.eval) is None
+    assert make_robust_env_config(config.env, config.eval) is None
 
 
 def test_a_run_stored_before_goes_on_without_robust_evaluations() -> None:
@@ -60,7 +60,7 @@ def test_the_robust_evaluation_changes_nothing_else(tmp_path: Path) -> None:
     config = short_config(steps=700)
     plain, without = make_trainer(config, tmp_path / "without")
     plain.run()
-    shifted = with_shifted_starts(config.env, config.eval)
+    shifted = make_robust_env_config(config.env, config.eval)
     assert shifted is not None
     trainer, recorder = make_trainer(config, tmp_path / "with", robust_env=make_env(shifted, n_envs=4))
     trainer.run()

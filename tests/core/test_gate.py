@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emtc_core.config.memory import GateConfig
-from emtc_core.gate.gate import GateVerdict, delta_mem, evaluate_gate, gate_coefficient, gate_transitions
+from emtc_core.gate.gate import GateValues, delta_mem, evaluate_gate, gate_coefficient, gate_transitions
 from emtc_core.metrics import CLOSED_BELOW
 from emtc_core.rollout.episode import Episode
 from emtc_core.schedules import linear_decay
@@ -55,7 +55,7 @@ def _judge(
     gamma: float = 1.0,
     tau: float = 1.0,
     bootstrap_on_timeout: bool = False,
-) -> GateVerdict:
+) -> GateValues:
     return evaluate_gate(
         episode,
         slots,

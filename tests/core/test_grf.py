@@ -13,7 +13,7 @@ import pytest
 
 from emtc_core.config.train import EnvConfig, GrfConfig
 from emtc_core.envs.grf.engine import Engine, Squad
-from emtc_core.envs.grf.env import GrfEnv, engine_seed, find_obstacle
+from emtc_core.envs.grf.env import GrfEnv, engine_seed, find_unavailable_reason
 from emtc_core.envs.grf.scenarios import EPISODE_LIMIT, SCENARIOS, Layout, ObservationMap, in_own_half, make_scene
 from emtc_core.envs.grf.team import count_workers
 from emtc_core.envs.registry import get_env_info, make_env
@@ -28,7 +28,7 @@ SHOT, RIGHT = 12, 5
 
 @pytest.fixture
 def engine_needed():
-    obstacle = find_obstacle()
+    obstacle = find_unavailable_reason()
     require("grf", not obstacle, obstacle)
 
 
@@ -153,7 +153,7 @@ class TestWithTheEngine:
 
     def test_an_attacker_obeys_the_agent_that_observes_it_when_asked_to(self):
         for scenario in SCENARIOS.values():
-            squad = Squad(scenario.trimmed, scenario.n_agents, scenario.n_opponents, keeper_obeys=False)
+            squad = Squad(scenario.trimmed, scenario.n_agents, scenario.n_opponents, keeper_controllable=False)
             engine, state = Engine(squad), np.zeros(scenario.dim)
             rng = np.random.default_rng(0)
             engine.reset(3, state)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emtc_core.config.memory import IncentiveConfig
-from emtc_core.gate.gate import gate_coefficient, incentive, success_ratio, weigh_successors
+from emtc_core.gate.gate import compute_incentive_inputs, gate_coefficient, incentive, success_ratio
 
 
 def _recall(n_xi: list[int], n_call: list[int], xi: list[bool], hit: list[bool]) -> SimpleNamespace:
@@ -36,32 +36,32 @@ def test_success_ratio_counts_and_a_node_never_called_gives_zero() -> None:
 def test_the_flag_type_uses_the_node_flag_instead_of_the_counts() -> None:
     recall = _recall([1, 0], [4, 2], [True, False], [True, True])
     going_on = np.array([False, False])
-    assert weigh_successors(recall, going_on, IncentiveConfig())[1].tolist() == [0.25, 0.0]
-    assert weigh_successors(recall, going_on, IncentiveConfig(type="flag"))[1].tolist() == [1.0, 0.0]
+    assert compute_incentive_inputs(recall, going_on, IncentiveConfig())[1].tolist() == [0.25, 0.0]
+    assert compute_incentive_inputs(recall, going_on, IncentiveConfig(type="flag"))[1].tolist() == [1.0, 0.0]
 
 
 def test_the_ratio_eps_of_the_published_code_is_an_option() -> None:
     recall = _recall([1], [1], [True], [True])
-    rho = weigh_successors(recall, np.array([False]), IncentiveConfig(ratio_eps=0.001))[1]
+    rho = compute_incentive_inputs(recall, np.array([False]), IncentiveConfig(ratio_eps=0.001))[1]
     assert rho[0] == pytest.approx(1 / 1.001)
 
 
 def test_terminal_steps_are_masked_unless_told_otherwise() -> None:
     recall = _recall([1], [1], [True], [True])
     ended = np.array([True])
-    assert weigh_successors(recall, ended, IncentiveConfig())[1].tolist() == [0.0]
-    assert weigh_successors(recall, ended, IncentiveConfig(mask_terminal=False))[1].tolist() == [1.0]
+    assert compute_incentive_inputs(recall, ended, IncentiveConfig())[1].tolist() == [0.0]
+    assert compute_incentive_inputs(recall, ended, IncentiveConfig(mask_terminal=False))[1].tolist() == [1.0]
 
 
 def test_a_miss_gives_finite_zeros() -> None:
     recall = _recall([0], [0], [False], [False])
-    h_next, rho = weigh_successors(recall, np.array([False]), IncentiveConfig(ratio_eps=0.001))
+    h_next, rho = compute_incentive_inputs(recall, np.array([False]), IncentiveConfig(ratio_eps=0.001))
     assert (h_next.tolist(), rho.tolist()) == ([0.0], [0.0])
 
 
 def test_what_a_missing_node_seems_to_hold_counts_for_nothing_even_at_the_end() -> None:
     recall = _recall([1, 1], [1, 1], [True, True], [False, False])
-    assert weigh_successors(recall, np.array([False, True]), IncentiveConfig())[1].tolist() == [0.0, 0.0]
+    assert compute_incentive_inputs(recall, np.array([False, True]), IncentiveConfig())[1].tolist() == [0.0, 0.0]
 
 
 @given(

@@ -167,7 +167,9 @@ class TestFaissGpu(IndexContract):
 def test_the_choice_among_faiss_candidates_is_exact_and_takes_the_lowest_slot(is_linf: bool) -> None:
     z = torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 0.0], [1.0 + 1e-9, 0.0]], dtype=torch.float64)
     q = torch.tensor([[1.0, 0.0], [2.0, 0.0]], dtype=torch.float64)
-    slots, distances, farthest = incremental.choose_exactly(q, z, torch.tensor([[3, 2, 1], [0, 1, 3]]), is_linf=is_linf)
+    slots, distances, farthest = incremental.select_nearest_candidates(
+        q, z, torch.tensor([[3, 2, 1], [0, 1, 3]]), is_linf=is_linf
+    )
     assert farthest.tolist() == pytest.approx([1e-9, 2.0], abs=1e-12)
     assert slots.tolist() == [1, 3]
     assert distances.tolist() == pytest.approx([0.0, 1.0 - 1e-9], abs=1e-12)

@@ -149,7 +149,7 @@ def test_acting_step_by_step_equals_unrolling_the_sequence(name):
     learner = make(name)
     played = make_episode(BLOCKS, 9, 0)
     rng = np.random.default_rng(0)
-    learner.begin(1)
+    learner.start_episodes(1)
     for t in range(played.length):
         played.action[t] = learner.act(played.obs[None, t], played.avail[None, t], epsilon=0.0, rng=rng)[0]
     sequence = make_sequence(make_batch([played], BLOCKS), agent_id="cds" not in name)

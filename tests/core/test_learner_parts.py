@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from emtc_core.config.resolve import resolve
-from emtc_core.devices import MOST_THREADS, choose_threads
+from emtc_core.devices import MAX_AUTO_THREADS, choose_threads
 from emtc_core.learner.learner import ValueLearner, make_learner
 from emtc_core.learner.parts import WorkerPool, join, split
 from tests.core.learner_cases import BLOCKS, make_config
@@ -90,9 +90,9 @@ def test_a_batch_that_is_shared_out_is_left_as_it_was():
 def test_auto_takes_idle_cores_and_one_in_a_sweep(monkeypatch: pytest.MonkeyPatch):
     config = resolve(map="3m", overrides=["train.threads=auto"])
     assert config.train.threads == "auto"
-    for idle, expected in ((1, 1), (2, 2), (64, MOST_THREADS)):
+    for idle, expected in ((1, 1), (2, 2), (64, MAX_AUTO_THREADS)):
         monkeypatch.setattr("emtc_core.devices.count_idle_cores", lambda idle=idle: idle)
         assert choose_threads("auto") == expected
-        assert choose_threads("auto", alone=False) == 1
-        assert choose_threads("auto", beside=1) == max(1, min(idle - 1, MOST_THREADS))
+        assert choose_threads("auto", may_use_all=False) == 1
+        assert choose_threads("auto", n_other_threads=1) == max(1, min(idle - 1, MAX_AUTO_THREADS))
     assert [choose_threads(n) for n in (0, 1, 3)] == [1, 1, 3]

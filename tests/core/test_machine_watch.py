@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from emtc_core.metrics import MEASURED, METRICS
+from emtc_core.metrics import MACHINE_PREFIXES, METRICS
 from emtc_core.training.monitor import MachineWatch, MetricsWindow
 
 CPU = torch.device("cpu")
@@ -23,7 +23,7 @@ def test_work_takes_processor_time_and_sleep_takes_none() -> None:
     assert busy["machine/cpu_seconds"] > idle["machine/cpu_seconds"] >= 0
     assert busy["machine/memory_bytes"] > 1e6
     assert set(busy) <= set(METRICS)
-    assert all(name.startswith(MEASURED) for name in busy), "rows of two runs alike are compared without them"
+    assert all(name.startswith(MACHINE_PREFIXES) for name in busy), "rows of two runs alike are compared without them"
 
 
 def test_every_report_has_them() -> None:

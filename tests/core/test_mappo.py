@@ -136,7 +136,7 @@ def test_rewarded_actions_become_likelier():
     obs, avail = episodes[0].obs[None, 0], np.ones((1, 3, 4), bool)
 
     def share() -> float:
-        learner.begin(200)
+        learner.start_episodes(200)
         many = np.repeat(obs, 200, 0), np.repeat(avail, 200, 0)
         return float((learner.act(*many, epsilon=1.0, rng=np.random.default_rng(5)) == 2).mean())
 
@@ -151,7 +151,7 @@ def test_rewarded_actions_become_likelier():
 def test_stacked_frames_in_acting_are_those_of_learning():
     learner = make(stacked_frames=3)
     episode = make_episode(BLOCKS, 6, 3)
-    learner.begin(1)
+    learner.start_episodes(1)
     rng = np.random.default_rng(0)
     for t in range(episode.length):
         episode.action[t] = learner.act(episode.obs[None, t], episode.avail[None, t], epsilon=0.0, rng=rng)[0]
@@ -176,7 +176,7 @@ def test_greedy_acting_is_the_mode_and_draws_nothing():
     learner = make()
     rng = np.random.default_rng(0)
     before = rng.bit_generator.state
-    learner.begin(2)
+    learner.start_episodes(2)
     episode = make_episode(BLOCKS, 1, 0)
     action = learner.act(np.repeat(episode.obs[:1], 2, 0), np.repeat(episode.avail[:1], 2, 0), epsilon=0.0, rng=rng)
     assert rng.bit_generator.state == before

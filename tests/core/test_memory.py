@@ -145,7 +145,7 @@ def test_an_evicted_successor_is_no_successor_whoever_lives_there_now() -> None:
     assert memory.successors(np.array([slots[1]])).tolist() == [-1]
     assert np.isnan(memory.delta_mem()[slots[1]])
     assert memory.recall(np.array(slots), np.array([2, 1, 0])).hit.tolist() == [True, True, False]
-    assert memory.check_valid() == []
+    assert memory.list_faults() == []
 
 
 def test_a_memory_smaller_than_the_episode_reports_what_it_could_not_keep() -> None:
@@ -154,7 +154,7 @@ def test_a_memory_smaller_than_the_episode_reports_what_it_could_not_keep() -> N
     assert slots[2:] == [-1, -1]
     assert sorted(slots[:2]) == [0, 1]
     assert np.isnan(memory.recall(np.array(slots)).h[2:]).all()
-    assert memory.check_valid() == []
+    assert memory.list_faults() == []
 
 
 def test_an_episode_of_one_step_is_an_episode() -> None:
@@ -274,7 +274,7 @@ def test_a_re_projection_moves_every_node_to_its_new_embedding_at_once() -> None
     np.testing.assert_array_equal(memory.columns().embedding[slots], embedder.embed(state, np.arange(21)).numpy())
     assert memory.find(state, np.arange(21)).tolist() == slots.tolist()
     np.testing.assert_array_equal(memory.columns().h, h)
-    assert memory.check_valid() == []
+    assert memory.list_faults() == []
 
 
 def test_scaling_gives_unit_variance_and_survives_constant_dimensions() -> None:
@@ -302,7 +302,7 @@ def test_a_memory_of_identical_states_is_one_node() -> None:
     assert memory.size == 1
     write(memory, [1, 2], [1.0])
     assert memory.size == 2
-    assert memory.check_valid() == []
+    assert memory.list_faults() == []
 
 
 def test_all_nodes_change_scale_together_when_a_quarter_more_have_come() -> None:
@@ -321,7 +321,7 @@ def test_all_nodes_change_scale_together_when_a_quarter_more_have_come() -> None
         if last is None or not np.array_equal(mean, last):
             refreshes.append(memory.size)
         last = mean
-        assert memory.check_valid() == []
+        assert memory.list_faults() == []
     ratios = np.array(refreshes[4:]) / np.array(refreshes[3:-1])
     assert (ratios >= 1.2).all()
     assert len(refreshes) > 8
@@ -341,7 +341,7 @@ def test_columns_grow_with_the_nodes_and_never_past_the_capacity() -> None:
         )
     assert memory.size > 2500
     assert memory.size <= len(memory._table.state) < 2 * memory.size + 1024
-    assert memory.check_valid() == []
+    assert memory.list_faults() == []
 
 
 def test_embeddings_that_are_not_finite_are_refused() -> None:

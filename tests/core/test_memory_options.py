@@ -94,7 +94,7 @@ def test_norm_interval_200_steps_refreshes_while_nothing_new_comes() -> None:
         for _ in range(70):
             write(memory, [0, 1, 2, 3], [0.0] * 3)
         scalings[interval] = np.array_equal(before, memory._space.scaling.mean)
-        assert memory.check_valid() == []
+        assert memory.list_faults() == []
     assert scalings == {"rebuild": True, "200_steps": False}
 
 

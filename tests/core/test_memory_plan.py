@@ -18,7 +18,7 @@ from emtc_core.install import memory_bytes
 from emtc_core.replay_buffer import rows as rows_module
 from emtc_core.replay_buffer.buffer import ReplayBuffer
 from emtc_core.replay_buffer.rows import COPY_BYTES, FIELDS, ReplayRows, row_bytes
-from emtc_core.training.memory_plan import MemoryPlan, count_networks, most_steps, plan_memory
+from emtc_core.training.memory_plan import MemoryPlan, count_networks, count_replay_steps, plan_memory
 from emtc_core.training.memory_plan import free_bytes as ask_free
 from tests.core.learner_cases import BLOCKS, make_episode
 from tests.errors import raises
@@ -43,7 +43,7 @@ def shares(sizes: Mapping[str, int]) -> dict[str, float]:
 
 def test_on_a_gpu_with_room_replay_lives_there():
     made = plan("corridor", GPU, free=24 * GB, gate__on_miss="nearest")
-    assert made.replay_home == GPU
+    assert made.replay_device == GPU
     assert shares(made.on_device) == {"replay": 10.6, "batch": 0.1, "node states": 1.2, "refit": 0.4}
     assert made.on_device["memory keys"] >= 1_000_000 * 4 * 12  # with faiss, what it keeps to compute in, too
     line = made.describe()[0]
@@ -56,22 +56,22 @@ def test_on_a_gpu_with_room_replay_lives_there():
 @pytest.mark.parametrize(("free", "home"), [(22 * GB, GPU), (21 * GB, CPU)])
 def test_auto_leaves_the_gpu_half_of_what_is_free(free, home):
     made = plan("corridor", GPU, free=free)
-    assert made.replay_home == home
+    assert made.replay_device == home
     assert ("replay" in made.on_host) == (home == CPU)
 
 
 def test_whoever_wants_the_gpu_gets_it_as_far_as_it_reaches():
-    assert plan("corridor", GPU, free=11 * GB, train__replay_device="cuda").replay_home == GPU
+    assert plan("corridor", GPU, free=11 * GB, train__replay_device="cuda").replay_device == GPU
     needed = plan("corridor", GPU, free=11 * GB, train__replay_device="cuda").on_device["replay"]
     with pytest.raises(ConfigError):
         plan("corridor", GPU, free=needed + COPY_BYTES - 1, train__replay_device="cuda")
     with raises(ConfigError, key="train.replay_device", value="cuda", related=("train.replay",)):
         plan("corridor", GPU, free=10 * GB, train__replay_device="cuda")
-    assert plan("corridor", GPU, free=80 * GB, train__replay_device="cpu").replay_home == CPU
+    assert plan("corridor", GPU, free=80 * GB, train__replay_device="cpu").replay_device == CPU
 
 
 def test_on_a_cpu_there_is_nothing_to_choose():
-    assert plan("corridor", CPU).replay_home == CPU
+    assert plan("corridor", CPU).replay_device == CPU
     assert plan("corridor", CPU).describe() == ["memory: up to 11.9 GB (replay 10.6 GB, networks 5.0 MB, nodes 1.2 GB)"]
     with raises(ConfigError, key="train.replay_device", value="cuda", related=()):
         plan("corridor", CPU, train__replay_device="cuda")
@@ -83,7 +83,7 @@ def test_a_host_that_may_be_too_small_is_warned_of_and_the_advice_fits():
     made = plan("corridor", CPU, host=8 * GB)
     warning = made.describe()[-1]
     assert warning.startswith("Warning: the run may need up to 11.9 GB of this machine's 8.0 GB. Set train.replay=")
-    assert sum(plan("corridor", CPU, host=8 * GB, train__replay=made.most_replay).on_host.values()) <= 8 * GB
+    assert sum(plan("corridor", CPU, host=8 * GB, train__replay=made.max_replay).on_host.values()) <= 8 * GB
 
 
 def test_a_short_run_and_one_from_fresh_episodes_reserve_little():
@@ -96,7 +96,7 @@ def test_what_is_counted_is_what_the_buffer_takes():
     config = resolve(map="3m", overrides={"train.t_max": 3000, "train.replay": 40})
     info = get_env_info(config.env)
     made = plan_memory(config, info, device=CPU, networks=0, free_bytes=0, host_bytes=GB)
-    buffer = ReplayBuffer(40, info, most_steps=most_steps(config, info))
+    buffer = ReplayBuffer(40, info, most_steps=count_replay_steps(config, info))
     tensors = buffer._rows._fields.values()
     assert made.on_host["replay"] == sum(x.numel() * x.element_size() for x in tensors)
     assert row_bytes(info) == sum(x.shape[1] * x.element_size() for x in tensors)

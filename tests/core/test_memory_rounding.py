@@ -116,7 +116,7 @@ def test_what_was_written_in_float64_is_found_at_its_place_also_after_a_checkpoi
     assert (slots >= 0).all()
     same.set_state(memory.get_state())
     assert same.find(_episode(1), np.arange(M)).tolist() == slots.tolist()
-    assert same.check_valid() == memory.check_valid() == []
+    assert same.list_faults() == memory.list_faults() == []
     assert memory.columns().embedding.dtype == np.float32
 
 

@@ -70,7 +70,7 @@ def test_resuming_equals_never_having_stopped(index: str, evict: str, tmp_path: 
     resumed = _Run(seed=1, index=index, evict=evict)
     resumed.embedder.set_state(state["e"])
     resumed.memory.set_state(state["m"])
-    assert resumed.memory.check_valid() == []
+    assert resumed.memory.list_faults() == []
     assert resumed.advance(18, 40) == later
     resumed.memory.take_stats()
     _assert_same(whole.memory.get_state(), resumed.memory.get_state())
@@ -101,12 +101,12 @@ def test_a_checkpoint_of_another_shape_is_refused() -> None:
 def test_faults_are_named() -> None:
     run = _Run()
     run.advance(0, 5)
-    assert run.memory.check_valid() == []
+    assert run.memory.list_faults() == []
     table = run.memory._table
     table.nodes["n_xi"][0] = 100
     table.nodes["uid"][1] = table.nodes["uid"][2]
     table.x[3] += 1
-    faults = " ".join(run.memory.check_valid())
+    faults = " ".join(run.memory.list_faults())
     assert "more successful visits than visits" in faults
     assert "share a uid" in faults
     assert "differs from its scaled embedding" in faults

@@ -110,7 +110,7 @@ class _Pair:
             np.testing.assert_array_equal(self.fast.states(columns.slot), np.array([n.state for n in nodes]))
             np.testing.assert_array_equal(columns.embedding, np.array([n.x for n in nodes]))
         np.testing.assert_array_equal(self.fast.delta_mem(), self.slow.delta_mem())
-        assert self.fast.check_valid() == []
+        assert self.fast.list_faults() == []
 
 
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)

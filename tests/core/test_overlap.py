@@ -12,7 +12,7 @@ from emtc_core.config.memory import EmbedConfig
 from emtc_core.embedder import overlap
 from emtc_core.embedder.fit import fit
 from emtc_core.embedder.networks import Embedder
-from emtc_core.embedder.overlap import Fits
+from emtc_core.embedder.overlap import RefitRunner
 from emtc_core.errors import NonFiniteLossError
 from emtc_core.memory.memory import NodeSample
 from emtc_core.recorder import ListRecorder
@@ -35,7 +35,7 @@ def make_sample(seed: int) -> NodeSample:
 
 def test_what_was_begun_takes_effect_at_the_next_step_and_not_before():
     embedder, plain = make_embedder(), make_embedder()
-    fits, before = Fits(embedder), make_embedder().get_state()
+    fits, before = RefitRunner(embedder), make_embedder().get_state()
     assert fits.finish() is None
     fits.start(make_sample(1))
     fits.get_state()
@@ -51,7 +51,7 @@ def test_what_was_begun_takes_effect_at_the_next_step_and_not_before():
 def test_a_failed_fit_is_raised_where_it_would_take_effect():
     embedder, bad = make_embedder(), make_sample(1)
     bad.state[:] = np.nan
-    fits = Fits(embedder)
+    fits = RefitRunner(embedder)
     fits.start(bad)
     with pytest.raises(NonFiniteLossError):
         fits.finish()

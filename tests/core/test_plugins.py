@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 from app.analysis.settings import find_changes
 from emtc_core import plugins
 from emtc_core.config.memory import GateConfig
-from emtc_core.config.outside import PLUGGED
+from emtc_core.config.outside import PLUGIN_SETTINGS
 from emtc_core.config.resolve import config_from_stored, describe_fields, flatten, resolve
 from emtc_core.config.run import list_algos
 from emtc_core.config.train import TrainConfig
@@ -21,7 +21,7 @@ from emtc_core.errors import NO_VALUE, ConfigError, EnvUnavailableError, PluginE
 from emtc_core.gate.gate import gate_transitions
 from emtc_core.gate.laws import GateContext, gate_coefficient, gaussian_temperature, make_gate_law
 from emtc_core.learner.backbones.value import make_mixer
-from emtc_core.metrics import METRICS, in_order, is_known, open_values
+from emtc_core.metrics import METRICS, is_known, prepare_open_values, sort_metrics
 from emtc_core.plugins import describe_failure, find_plugin, get_plugin, list_loaded, list_names, register
 from emtc_core.rollout.collector import Collector, pack_episodes, unpack_episodes
 from emtc_core.schedules import exploration
@@ -102,9 +102,9 @@ def with_inverse(law: Any, inverse: Any) -> Any:
 
 def test_every_gate_law_of_this_project_inverts_itself() -> None:
     tau = np.full(3, 0.7)
-    for name in PLUGGED["gate.type"][1]:
+    for name in PLUGIN_SETTINGS["gate.type"][1]:
         law = make_gate_law(GateConfig(type=name, delta_scale=0.5))
-        beta = law.coefficient(DELTA[1:], tau, CONTEXT.only(DELTA > 0))
+        beta = law.coefficient(DELTA[1:], tau, CONTEXT.select(DELTA > 0))
         np.testing.assert_allclose(law.temperature_for(beta, DELTA[1:]), tau, rtol=1e-9)
 
 
@@ -126,7 +126,7 @@ def test_an_inverse_takes_the_arguments_of_its_gate() -> None:
     register("gate", "power")(power)
     assert faults("power") == {}
     law = make_gate_law(resolve(overrides=["gate.type=power", "gate.power.power=4"]).gate)
-    beta = law.coefficient(DELTA[1:], 1.5, CONTEXT.only(DELTA > 0))
+    beta = law.coefficient(DELTA[1:], 1.5, CONTEXT.select(DELTA > 0))
     np.testing.assert_allclose(law.temperature_for(beta, DELTA[1:]), 1.5, rtol=1e-9)
 
 
@@ -437,7 +437,7 @@ class Counted:
 
 
 class Idle:
-    def begin(self, n_envs: int) -> None: ...
+    def start_episodes(self, n_envs: int) -> None: ...
 
     def act(self, obs: Any, avail: Any, *, epsilon: float, rng: Any) -> Any:
         return np.zeros((2, 1), np.int64)
@@ -451,13 +451,13 @@ def test_numbers_of_infos_are_averaged_over_an_episodes_own_steps() -> None:
 
 
 def test_open_names_are_recorded_and_all_others_refused() -> None:
-    assert open_values("env", {"a b": 1, "no": float("nan"), "word": "x"}) == {"env/a_b": 1.0}
+    assert prepare_open_values("env", {"a b": 1, "no": float("nan"), "word": "x"}) == {"env/a_b": 1.0}
     assert is_known("user/best")
     assert not is_known("user/")
     assert not is_known("mine/best")
-    assert in_order(["user/b", "gate/tau", "env/a", "strange"]) == ["gate/tau", "env/a", "user/b"]
+    assert sort_metrics(["user/b", "gate/tau", "env/a", "strange"]) == ["gate/tau", "env/a", "user/b"]
     assert all(is_known(name) for name in METRICS)
-    assert len(open_values("env", {f"n{i}": i for i in range(1000)})) == 64
+    assert len(prepare_open_values("env", {f"n{i}": i for i in range(1000)})) == 64
 
 
 def test_entry_points_are_found_by_their_groups_only() -> None:

@@ -31,7 +31,7 @@ def play(n_envs: int, steps: int = 6) -> list[tuple]:
 @pytest.mark.parametrize("algo", ALGOS)
 def test_it_acts_as_the_learner_did_in_one_game_and_in_several(algo: str) -> None:
     _, learner, policy = make(algo)
-    learner.begin(4)
+    learner.start_episodes(4)
     rng = np.random.default_rng(0)
     wanted = [learner.act(obs, avail, epsilon=0.0, rng=rng) for obs, avail in play(4)]
     assert len({each.tobytes() for each in wanted}) > 1, "or this shows nothing"
@@ -54,8 +54,8 @@ def test_its_torchscript_acts_alike_in_any_number_of_games(algo: str, n_envs: in
     write_script(policy, config, file, facts={"run": "k3f9"})
     file.seek(0)
     script = ScriptedPolicy(file)
-    learner.begin(n_envs)
-    script.begin(n_envs)
+    learner.start_episodes(n_envs)
+    script.start_episodes(n_envs)
     for obs, avail in play(n_envs):
         wanted = learner.act(obs, avail, epsilon=0.0, rng=np.random.default_rng(0))
         np.testing.assert_array_equal(script.act(obs, avail), wanted)

@@ -20,7 +20,7 @@ import torch
 
 from emtc_core.config.run import RunConfig
 from emtc_core.envs.base import EnvInfo
-from emtc_core.gate.gate import weigh_successors
+from emtc_core.gate.gate import compute_incentive_inputs
 from emtc_core.learner.backbones.value import ValueBackbone
 from emtc_core.learner.curiosity import Curiosity
 from emtc_core.learner.diversity import Diversity
@@ -127,7 +127,7 @@ def recall(fixture: Arrays, k: int, config: RunConfig) -> IncentiveInputs:
     read = {name: fixture[f"recalled/{name}"][k] for name in ("h", "n_call", "n_xi", "xi", "hit")}
     found = Recall(read["h"], read["n_call"], read["n_xi"], read["xi"] > 0, read["hit"] > 0)
     terminated = published.read_batches(fixture)[k % len(fixture["length"])].ends
-    h, rho = weigh_successors(found, terminated, config.incentive)
+    h, rho = compute_incentive_inputs(found, terminated, config.incentive)
     return IncentiveInputs(torch.from_numpy(h), torch.from_numpy(rho), torch.from_numpy(found.hit))
 
 
@@ -152,7 +152,7 @@ def test_greedy_actions_equal_the_published_ones(name):
     learner = make_learner(config, INFO, device="cpu", seed=0)
     assert isinstance(learner, ValueLearner)
     learner.online.load_state_dict(published.translate(published.unpack(fixture, "after")))
-    learner.begin(len(fixture["greedy"]))
+    learner.start_episodes(len(fixture["greedy"]))
     rng = np.random.default_rng(0)
     for t in range(fixture["greedy"].shape[1]):
         obs, avail = fixture["obs"][0, :, t].astype(np.float32), fixture["avail"][0, :, t]

@@ -108,7 +108,7 @@ def check_read(memory: EpisodicMemory, slots: np.ndarray, fixture: Arrays, rows:
 
 @pytest.mark.parametrize("name", FIXTURES)
 def test_the_memory_holds_what_the_published_one_holds_after_every_step(name):
-    assert check_stream(published.read(name), **FIXTURES[name]).check_valid() == []
+    assert check_stream(published.read(name), **FIXTURES[name]).list_faults() == []
 
 
 def test_the_stream_meets_every_rule_of_the_write():

@@ -9,14 +9,14 @@ import torch
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
 from emtc_core.envs.registry import make_env
-from emtc_core.gate.gate import GateVerdict, Temperature
+from emtc_core.gate.gate import GateValues, Temperature
 from emtc_core.learner.learner import make_learner
 from emtc_core.replay_buffer.buffer import ReplayBuffer
 from emtc_core.rollout.collector import Collector
 from emtc_core.rollout.episode import Episode, discounted_returns
 from emtc_core.schedules import Every
 from emtc_core.training.episodic import EpisodicPart
-from emtc_core.training.readings import BAND, ReadingPoint, find_shared, read_together
+from emtc_core.training.readings import BAND, ReadingPoint, group_by_memory, replay_readings
 from tests.reference.reading import LoopedReading
 
 READINGS = ["paper", "emu_index", "prewrite", "literal_raw", "wide"]
@@ -43,7 +43,7 @@ def _absorb_all(config: RunConfig, stream: list[Episode]) -> tuple[list[float], 
     ours, theirs = [], []
     for number, episode in enumerate(stream, start=1):
         tau = 1.2 - 0.01 * number
-        verdict = part.absorb(episode, number=number, tau=tau).verdict
+        verdict = part.absorb(episode, number=number, tau=tau).gate
         delta, beta = looped.absorb(episode, number, tau)
         np.testing.assert_allclose(verdict.delta_mem, delta, atol=1e-6)
         ours += verdict.beta.tolist()
@@ -80,11 +80,11 @@ def test_an_index_not_yet_built_has_nothing_to_doubt(rule: str, stream: list[Epi
     config = resolve(map="3m", preset="emu_index", overrides=[f"gate.on_empty={rule}"])
     env = make_env(config.env, n_envs=1)
     part = EpisodicPart(config, env.info, device=CPU)
-    verdict = part.absorb(stream[0], number=1, tau=1.2).verdict
+    verdict = part.absorb(stream[0], number=1, tau=1.2).gate
     assert np.isnan(verdict.delta_mem).all()
     assert set(verdict.beta) == {1.0 if rule == "pass" else 0.0}
     part.on_target_update()
-    later = part.absorb(stream[1], number=2, tau=1.2).verdict
+    later = part.absorb(stream[1], number=2, tau=1.2).gate
     assert np.isfinite(later.delta_mem).all()
 
 
@@ -127,7 +127,7 @@ def test_new_transitions_are_reported_as_they_were_judged(stream: list[Episode])
     config = resolve(map="3m", overrides=["memory.delta=0.2"])
     env = make_env(config.env, n_envs=1)
     part = EpisodicPart(config, env.info, device=CPU)
-    verdicts = [part.absorb(e, number=i, tau=1.0).verdict for i, e in enumerate(stream, start=1)]
+    verdicts = [part.absorb(e, number=i, tau=1.0).gate for i, e in enumerate(stream, start=1)]
     beta = np.concatenate([v.beta for v in verdicts])
     values = part.metrics()
     assert values["gate/beta_new"] == pytest.approx(beta.mean())
@@ -140,7 +140,7 @@ def test_new_transitions_are_reported_as_they_were_judged(stream: list[Episode])
 
 
 def _read_alone(config: RunConfig, stream: list[Episode], points: int) -> list[ReadingPoint]:
-    """What `read_together` says, by an episodic part that absorbs one episode after the other as a trainer's does."""
+    """What `replay_readings` says, by an episodic part that absorbs one episode after the other as a trainer's does."""
     info = make_env(config.env, n_envs=1).info
     part, buffer = EpisodicPart(config, info, device=CPU), ReplayBuffer(1, info)
     temperature = Temperature(config.gate, t_max=config.train.t_max)
@@ -150,7 +150,7 @@ def _read_alone(config: RunConfig, stream: list[Episode], points: int) -> list[R
     for number, episode in enumerate(stream, start=1):
         env_step += episode.length
         tau = temperature.at(env_step)
-        verdicts.append(part.absorb(episode, number=number, tau=tau).verdict)
+        verdicts.append(part.absorb(episode, number=number, tau=tau).gate)
         temperature.observe(verdicts[-1].delta_mem, discounted_returns(episode.reward, config.train.gamma)[:-1])
         if target.due(number * config.train.updates_per_episode):
             part.on_target_update()
@@ -162,7 +162,7 @@ def _read_alone(config: RunConfig, stream: list[Episode], points: int) -> list[R
     return told
 
 
-def _tell(part: EpisodicPart, verdicts: list[GateVerdict], env_step: int, tau: float) -> ReadingPoint:
+def _tell(part: EpisodicPart, verdicts: list[GateValues], env_step: int, tau: float) -> ReadingPoint:
     delta, beta = (np.concatenate([getattr(v, name) for v in verdicts]) for name in ("delta_mem", "beta"))
     known = delta[np.isfinite(delta)]
     links = part.gate_stats(env_step, tau=tau)
@@ -181,7 +181,7 @@ def _configs(presets: list[str], *more: str) -> list[RunConfig]:
 @pytest.mark.parametrize("preset", READINGS)
 def test_a_reading_says_what_a_trainers_episodic_part_says(preset: str, stream: list[Episode]) -> None:
     (config,) = _configs([preset])
-    points = read_together([config], make_env(config.env, n_envs=1).info, stream, points=20)[0]
+    points = replay_readings([config], make_env(config.env, n_envs=1).info, stream, points=20)[0]
     assert len(points) > 10
     assert repr(points) == repr(_read_alone(config, stream, 20))
 
@@ -193,15 +193,15 @@ def test_readings_that_share_a_memory_say_what_each_says_alone(
 ) -> None:
     configs = _configs(["paper", "prewrite"], f"memory.capacity={capacity}", *options)
     info, heard = make_env(configs[0].env, n_envs=1).info, []
-    together = read_together(configs, info, stream, points=20, on_step=heard.append)
-    assert repr(together) == repr([read_together([config], info, stream, points=20)[0] for config in configs])
+    together = replay_readings(configs, info, stream, points=20, on_step=heard.append)
+    assert repr(together) == repr([replay_readings([config], info, stream, points=20)[0] for config in configs])
     assert (together[0][-1].size == capacity) == (capacity == 150)
     assert together[0] != together[1]
     assert heard == np.cumsum([episode.length for episode in stream]).tolist()
 
 
 def test_only_what_the_gate_alone_decides_is_shared() -> None:
-    assert find_shared(_configs(READINGS)) == [[0, 2], [1], [3], [4]]
+    assert group_by_memory(_configs(READINGS)) == [[0, 2], [1], [3], [4]]
     paper, wide = _configs(["paper", "wide"])
     with pytest.raises(ValueError, match=r"\bmemory\b"):
-        read_together([paper, wide], make_env(paper.env, n_envs=1).info, [])
+        replay_readings([paper, wide], make_env(paper.env, n_envs=1).info, [])

@@ -11,9 +11,9 @@ import pytest
 from emtc_core.config.train import EnvConfig
 from emtc_core.envs.registry import (
     ADAPTERS,
-    doctor_rows,
     get_adapter,
     get_env_info,
+    list_doctor_rows,
     list_envs,
     make_env,
     make_scene,
@@ -21,7 +21,7 @@ from emtc_core.envs.registry import (
 from emtc_core.errors import EnvUnavailableError
 from tests.errors import raises
 
-QUESTIONS = ("list_maps", "find_obstacle", "find_info", "make_env", "make_scene")
+QUESTIONS = ("list_maps", "find_unavailable_reason", "find_info", "make_env", "make_scene")
 
 
 @pytest.mark.parametrize("name", ADAPTERS)
@@ -60,7 +60,7 @@ def test_rows_carry_sizes_wherever_they_are_known():
 
 
 def test_the_doctor_says_how_to_get_what_is_missing():
-    for row in doctor_rows():
+    for row in list_doctor_rows():
         assert row.usable == (not row.reason)
         assert row.how_to_get
 
@@ -94,6 +94,6 @@ def test_football_that_was_missing_is_found_once_it_is_there(monkeypatch: pytest
     found = find_spec("gfootball_engine")
     monkeypatch.setattr("emtc_core.envs.grf.env.find_spec", lambda name: None)
     grf = get_adapter("grf")
-    assert grf.find_obstacle() == "the package gfootball is not installed."
+    assert grf.find_unavailable_reason() == "the package gfootball is not installed."
     monkeypatch.undo()
-    assert (grf.find_obstacle() == "the package gfootball is not installed.") == (found is None)
+    assert (grf.find_unavailable_reason() == "the package gfootball is not installed.") == (found is None)

@@ -15,7 +15,7 @@ def duel(map: str, i: int, j: int, gap: float) -> Battle:
     battle.restart()
     battle.ints[0, :, c.ALIVE] = 0
     battle.ints[0, [i, j], c.ALIVE] = 1
-    battle.floats[0, :, c.HURT] = 0.0
+    battle.floats[0, :, c.SINCE_DAMAGE] = 0.0
     distance = gap + battle.spec[i, c.S_RADIUS] + battle.spec[j, c.S_RADIUS]
     battle.floats[0, [i, j], c.Y] = 16.0
     battle.floats[0, i, c.X], battle.floats[0, j, c.X] = 14.0, 14.0 + distance
@@ -109,7 +109,7 @@ def test_the_colossus_sweeps_a_bar_across_its_line_of_fire():
     before = battle.floats[0, :, c.SHIELD].copy()
     battle.floats[0, 9:, c.COOLDOWN] = 1e6
     battle.ints[0, 0, c.WINDING] = 1  # fires in the coming loop, before anyone has moved
-    battle.floats[0, 0, c.WIND] = 0.5
+    battle.floats[0, 0, c.WIND_UP_LEFT] = 0.5
     attack(battle, 0, 10)
     battle.advance(1)
     lost = (before - battle.floats[0, :, c.SHIELD])[10:15]
@@ -148,7 +148,7 @@ def test_a_medivac_restores_health_for_energy():
 def test_shields_recharge_after_160_loops_and_zerg_always():
     battle = duel("corridor", 0, 29, 15.0)
     battle.floats[0, 0, [c.X, c.Y]], battle.floats[0, 29, [c.X, c.Y]] = (4.5, 4.5), (27.0, 27.0)
-    battle.floats[0, [0, 29], c.HURT] = 0.0
+    battle.floats[0, [0, 29], c.SINCE_DAMAGE] = 0.0
     battle.floats[0, 0, c.SHIELD], battle.floats[0, 29, c.HEALTH] = 10.0, 10.0
     battle.advance(159)
     assert battle.floats[0, 0, c.SHIELD] == 10.0

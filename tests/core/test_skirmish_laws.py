@@ -41,11 +41,11 @@ class Laws:
         assert (now[..., c.HEALTH] <= spec[:, c.S_HEALTH] + ROUNDING).all()
         rise = now[..., c.HEALTH] - floats[..., c.HEALTH]
         own = np.where(spec[:, c.S_ZERG] > 0, ZERG_RATE, 0.0)
-        healed = battle.spec[:, c.S_BIOLOGICAL] * HEAL_RATE * (spec[:, c.S_DELIVERY] == c.MEND).any()
+        healed = battle.spec[:, c.S_BIOLOGICAL] * HEAL_RATE * (spec[:, c.S_DELIVERY] == c.HEALING).any()
         assert (rise <= own + healed + ROUNDING).all(), "health rose by itself"
         gain = now[..., c.SHIELD] - floats[..., c.SHIELD]
         assert (gain <= SHIELD_RATE + ROUNDING).all()
-        early = floats[..., c.HURT] + 1 < SHIELD_DELAY
+        early = floats[..., c.SINCE_DAMAGE] + 1 < SHIELD_DELAY
         assert (gain[early] <= ROUNDING).all(), "a shield recharged too soon"
         assert (rise[~was_alive] <= 0).all()
         assert (now[..., c.HEALTH][battle.ints[..., c.ALIVE] == 0] == 0).all()

@@ -37,8 +37,8 @@ def test_a_victory_over_helpless_enemies_returns_twenty(name):
     battle, n = env._battle, env.info.n_agents
     for _ in range(env.info.episode_limit):
         battle.floats[0, n:, c.COOLDOWN] = 1e6
-        battle.floats[0, :, c.HURT] = 0.0  # no shield recharges
-        fighters = battle.spec[:, c.S_DELIVERY] != c.MEND
+        battle.floats[0, :, c.SINCE_DAMAGE] = 0.0  # no shield recharges
+        fighters = battle.spec[:, c.S_DELIVERY] != c.HEALING
         living = np.flatnonzero((battle.ints[0, :, c.ALIVE] == 1) & fighters)
         foe = living[living >= n][0]
         battle.floats[0, foe, [c.HEALTH, c.SHIELD]] = np.minimum(battle.floats[0, foe, [c.HEALTH, c.SHIELD]], 1.0)
@@ -58,7 +58,7 @@ def test_shields_that_recharge_pay_in_positive_numbers_as_in_smac():
     env = make("3s_vs_5z")
     seen = env.reset(0)
     env._battle.floats[0, 3:, c.SHIELD] = 20.0
-    env._battle.floats[0, 3:, c.BEFORE] = 120.0
+    env._battle.floats[0, 3:, c.PREVIOUS_TOTAL] = 120.0
     seen = env.step(np.ones((1, 3), int))
     assert seen.reward[0] == pytest.approx(5 * 8 * 0.125 * 20 / 1000)
 

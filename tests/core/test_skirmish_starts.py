@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from emtc_core.config.resolve import config_from_stored, resolve
 from emtc_core.config.train import SkirmishConfig
 from emtc_core.envs.skirmish import columns as c
-from emtc_core.envs.skirmish.maps import MAPS, may_stand
-from emtc_core.envs.skirmish.movement import fits
+from emtc_core.envs.skirmish.maps import MAPS, is_on_ground
+from emtc_core.envs.skirmish.movement import is_point_on_ground
 from emtc_core.envs.skirmish.starts import MARGIN
 from emtc_core.errors import ConfigError
 from tests.errors import raises
@@ -19,7 +19,7 @@ from tests.reference.skirmish_watch import make, play
 
 KINDS = ("surround", "reflect", "surround_reflect")
 MIDDLE = 16.0
-COMPILED: Any = fits
+COMPILED: Any = is_point_on_ground
 SLOW_FITS = COMPILED.py_func
 
 
@@ -92,7 +92,7 @@ def test_one_rule_says_where_a_body_may_stand(name):
     ground = make(name)._battle.world.ground
     places = np.random.default_rng(0).uniform(1, 31, (3000, 2))
     expected = [SLOW_FITS(ground, x, y) for x, y in places]
-    np.testing.assert_array_equal(may_stand(ground, places), expected)
+    np.testing.assert_array_equal(is_on_ground(ground, places), expected)
 
 
 @pytest.mark.parametrize("name", MAPS)

@@ -13,10 +13,10 @@ from emtc_core.arrays import derive_seed
 from emtc_core.config.train import EnvConfig, SkirmishConfig
 from emtc_core.envs.base import ResetNeededError
 from emtc_core.envs.checker import check_env, random_actions
-from emtc_core.envs.registry import check_available, doctor_rows, get_env_info, list_envs, make_env, make_scene
+from emtc_core.envs.registry import check_available, get_env_info, list_doctor_rows, list_envs, make_env, make_scene
 from emtc_core.envs.skirmish.maps import MAPS, make_info
 from emtc_core.envs.smac import places
-from emtc_core.envs.smac.env import SmacEnv, find_obstacle
+from emtc_core.envs.smac.env import SmacEnv, find_unavailable_reason
 from emtc_core.envs.smac.maps import SMAC_MAPS, SMACV2_MAPS, state_names
 from emtc_core.errors import EnvUnavailableError
 from tests.core.smac_double import StarCraft2Env
@@ -76,39 +76,41 @@ class TestWhatIsMissing:
     def test_first_the_isolated_environment_with_the_command_that_makes_it(self, monkeypatch, tmp_path):
         monkeypatch.delenv(places.PYTHON_VARIABLE, raising=False)
         monkeypatch.setattr(places, "home", lambda: tmp_path)
-        assert find_obstacle() == f"its separate Python environment {tmp_path / 'env'} does not exist."
+        assert find_unavailable_reason() == f"its separate Python environment {tmp_path / 'env'} does not exist."
         with raises(EnvUnavailableError, reason="missing", subject="smac") as caught:
             make_env(EnvConfig(name="smac", map="3m"), n_envs=1)
         assert caught.value.hint.endswith("emtc setup smac")
         with raises(EnvUnavailableError, reason="missing", subject="smacv2") as caught:
             check_available(EnvConfig(name="smacv2", map="zerg_5_vs_5"))
         assert caught.value.hint.endswith("emtc doctor")
-        advice = {row.env: row.how_to_get for row in doctor_rows()}
+        advice = {row.env: row.how_to_get for row in list_doctor_rows()}
         assert advice["smac"] == advice["smacv2"] == "emtc setup smac"
 
     def test_an_interpreter_of_ones_own_that_is_not_there_is_named(self, machine: Machine):
         machine.python.unlink()
-        assert find_obstacle() == f"EMTC_SMAC_PYTHON is {machine.python}, which does not exist."
+        assert find_unavailable_reason() == f"EMTC_SMAC_PYTHON is {machine.python}, which does not exist."
 
     def test_an_interpreter_that_does_not_answer_is_named(self, machine: Machine):
         machine.make_python("exit 3")
-        assert find_obstacle() == f"the interpreter {machine.python} cannot run the check (CalledProcessError)."
+        assert (
+            find_unavailable_reason() == f"the interpreter {machine.python} cannot run the check (CalledProcessError)."
+        )
 
     def test_the_optimiser_of_that_name_is_recognised(self, machine: Machine):
         machine.package("smac", "facade")
-        assert "hyperparameter optimizer" in find_obstacle()
+        assert "hyperparameter optimizer" in find_unavailable_reason()
 
     def test_then_the_packages_then_the_game_then_the_maps(self, machine: Machine):
-        assert find_obstacle() == f"the package smac is not in the environment of {machine.python}."
+        assert find_unavailable_reason() == f"the package smac is not in the environment of {machine.python}."
         machine.package("smac", "env", "starcraft2")
-        assert find_obstacle() == f"the package pysc2 is not in the environment of {machine.python}."
+        assert find_unavailable_reason() == f"the package pysc2 is not in the environment of {machine.python}."
         machine.package("pysc2")
-        assert find_obstacle() == f"StarCraft II is not in {machine.game} (SC2PATH)."
+        assert find_unavailable_reason() == f"StarCraft II is not in {machine.game} (SC2PATH)."
         (machine.game / "Versions").mkdir(parents=True)
-        assert find_obstacle() == f"SMAC's maps are not in {machine.game / 'Maps'}."
+        assert find_unavailable_reason() == f"SMAC's maps are not in {machine.game / 'Maps'}."
         machine.add_maps("3m")
-        assert find_obstacle() == ""
-        reasons = {row.env: row.reason for row in doctor_rows()}
+        assert find_unavailable_reason() == ""
+        reasons = {row.env: row.reason for row in list_doctor_rows()}
         assert reasons["smac"] == ""
         assert "the package smacv2 is not" in reasons["smacv2"]
 
@@ -287,7 +289,7 @@ class TestWorkersThatEnd:
         def stop(*_: object) -> None:
             raise StopError
 
-        env._games[1].take_step = stop  # pyright: ignore  # as a signal would
+        env._games[1].receive_step = stop  # pyright: ignore  # as a signal would
         with pytest.raises(StopError):
             env.step(actions)
         assert pids(env) == []
@@ -313,7 +315,7 @@ class TestWorkersThatEnd:
 
     @pytest.mark.slow
     def test_a_silent_worker_is_ended(self, ready: Machine, monkeypatch):
-        monkeypatch.setattr(places, "PATIENCE_S", 3.0)
+        monkeypatch.setattr(places, "REPLY_TIMEOUT_S", 3.0)
         env = ready.make(does="hang")
         seen = env.step(any_actions(env.reset(0)))
         assert seen.truncated[0]

@@ -14,18 +14,20 @@ from emtc_core.envs.checker import check_env
 from emtc_core.envs.smac import places
 from emtc_core.envs.smac.env import SmacEnv
 from emtc_core.envs.smac.maps import SMAC_MAPS, SMACV2_MAPS, smac_arguments, smacv2_arguments
-from emtc_core.envs.smac.places import GameLink, Play
+from emtc_core.envs.smac.places import GameLink, GameSpec
 from tests.core.smac_machine import ROOT
 from tests.reference.smac_play import choose
 from tests.require import require
 
-REAL = Path(os.environ.get("EMTC_TEST_SMAC_PYTHON", places.own_python()))
+REAL = Path(os.environ.get("EMTC_TEST_SMAC_PYTHON", places.default_python()))
 
 
 @pytest.fixture
 def python(tmp_path: Path) -> Path:
     """Wrap the packages' interpreter so that a scripted game stands where StarCraft II would."""
-    missing = REAL.is_file() and (places.why_not_packages(REAL, "smac") or places.why_not_packages(REAL, "smacv2"))
+    missing = REAL.is_file() and (
+        places.find_package_obstacle(REAL, "smac") or places.find_package_obstacle(REAL, "smacv2")
+    )
     require("smac", REAL.is_file() and not missing, missing or f"no interpreter {REAL}; run: emtc setup smac")
     site = tmp_path / "site"
     site.mkdir()
@@ -38,7 +40,7 @@ def python(tmp_path: Path) -> Path:
 
 def make(python: Path, package: str, map: str, n_envs: int = 1) -> SmacEnv:
     arguments = smac_arguments(map) if package == "smac" else smacv2_arguments(map)
-    play = Play(package, map, arguments)
+    play = GameSpec(package, map, arguments)
     return SmacEnv(lambda: GameLink(python, play), env=package, map=map, n_envs=n_envs, draw=lambda *_: None)  # pyright: ignore
 
 
@@ -81,12 +83,12 @@ def test_it_keeps_the_contract(python, monkeypatch, package, map):
 
 def test_every_map_has_the_sizes_that_its_package_tells(python, monkeypatch):
     monkeypatch.setenv("SC2_SCRIPT", "3m:1")
-    links = [GameLink(python, Play("smac", map, smac_arguments(map))) for map in SMAC_MAPS]
-    links += [GameLink(python, Play("smacv2", map, smacv2_arguments(map))) for map in SMACV2_MAPS]
+    links = [GameLink(python, GameSpec("smac", map, smac_arguments(map))) for map in SMAC_MAPS]
+    links += [GameLink(python, GameSpec("smacv2", map, smacv2_arguments(map))) for map in SMACV2_MAPS]
     for link, known in zip(links, [*SMAC_MAPS.values(), *SMACV2_MAPS.values()], strict=True):
-        link.greet()
-        link.ask_to_make(0)
-        assert link.take_sizes() == known.sizes()
+        link.receive_hello()
+        link.request_make(0)
+        assert link.receive_sizes() == known.sizes()
         link.kill()
 
 

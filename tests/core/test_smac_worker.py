@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emtc_core.envs.smac import worker
-from emtc_core.envs.smac.places import GameLink, LostWorkerError, Play
+from emtc_core.envs.smac.places import GameLink, GameSpec, LostWorkerError
 from emtc_core.envs.smac.worker import MAGIC, PROTOCOL, MessageError, receive, send, unpack
 from emtc_core.errors import EnvUnavailableError
 from tests.core.smac_machine import Machine, wait_until_gone
@@ -128,7 +128,7 @@ class TestStrangersForAWorker:
         python = folder / "python"
         python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{program}"\n')
         python.chmod(0o755)
-        return GameLink(python, Play("smac", "3m"))
+        return GameLink(python, GameSpec("smac", "3m"))
 
     @staticmethod
     def message(header: dict, payload: bytes = b"") -> bytes:
@@ -138,13 +138,13 @@ class TestStrangersForAWorker:
     def test_another_version_is_refused_with_the_next_step(self, tmp_path):
         link = self.link(tmp_path, self.message({"protocol": PROTOCOL + 1}))
         with raises(EnvUnavailableError, reason="other_protocol", subject=PROTOCOL + 1):
-            link.greet()
+            link.receive_hello()
         assert link.kill() is not None
 
     def test_one_that_speaks_no_protocol_is_ended(self, tmp_path):
         link = self.link(tmp_path, b"Python 2.7 is here\n")
         with raises(LostWorkerError, reason="protocol"):
-            link.greet()
+            link.receive_hello()
 
     @pytest.mark.parametrize(
         "sizes",
@@ -159,10 +159,10 @@ class TestStrangersForAWorker:
     )
     def test_sizes_must_be_numbers(self, tmp_path, sizes):
         link = self.link(tmp_path, self.message({"protocol": PROTOCOL}), self.message(sizes))
-        link.greet()
-        link.ask_to_make(0)
+        link.receive_hello()
+        link.request_make(0)
         with raises(LostWorkerError, reason="protocol"):
-            link.take_sizes()
+            link.receive_sizes()
 
     @pytest.mark.parametrize(
         ("header", "payload"),
@@ -176,12 +176,12 @@ class TestStrangersForAWorker:
     def test_a_step_must_have_its_arrays_and_its_reward(self, tmp_path, header, payload):
         hello, sizes = self.message({"protocol": PROTOCOL}), self.message(SIZES)
         link = self.link(tmp_path, hello, sizes, self.message(header, payload))
-        link.greet()
-        link.ask_to_make(0)
-        link.take_sizes()
-        link.ask_to_step([0, 0])
+        link.receive_hello()
+        link.request_make(0)
+        link.receive_sizes()
+        link.request_step([0, 0])
         with raises(LostWorkerError, reason="protocol"):
-            link.take_step()
+            link.receive_step()
 
 
 class TestTheWorkersEnd:

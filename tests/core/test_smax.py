@@ -6,7 +6,7 @@ import pytest
 from emtc_core.config.train import EnvConfig
 from emtc_core.envs import smax
 from emtc_core.envs.registry import get_env_info, make_env, make_scene
-from emtc_core.envs.smax import ARMIES, find_obstacle
+from emtc_core.envs.smax import ARMIES, find_unavailable_reason
 from emtc_core.errors import EnvUnavailableError, ShapeError
 from tests.errors import raises
 from tests.require import require
@@ -14,7 +14,7 @@ from tests.require import require
 
 @pytest.fixture
 def package():
-    require("smax", not find_obstacle(), find_obstacle())
+    require("smax", not find_unavailable_reason(), find_unavailable_reason())
 
 
 def test_sizes_follow_from_the_armies():

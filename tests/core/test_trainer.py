@@ -15,7 +15,7 @@ from emtc_core.config.run import RunConfig, list_algos
 from emtc_core.control import Command, NoControl, Question, QuestionKind
 from emtc_core.envs.registry import make_env
 from emtc_core.errors import CheckpointError, NonFiniteLossError
-from emtc_core.metrics import MEASURED, METRICS
+from emtc_core.metrics import MACHINE_PREFIXES, METRICS
 from emtc_core.recorder import EpisodeRecord, ListRecorder
 from emtc_core.replay_buffer.buffer import Batch
 from emtc_core.schedules import linear_decay
@@ -258,7 +258,8 @@ def assert_same_records(left: ListRecorder, right: ListRecorder) -> None:
 
     def timeless(recorder: ListRecorder) -> list[tuple[int, dict[str, float]]]:
         return [
-            (step, {n: v for n, v in values.items() if not n.startswith(MEASURED)}) for step, values in recorder.metrics
+            (step, {n: v for n, v in values.items() if not n.startswith(MACHINE_PREFIXES)})
+            for step, values in recorder.metrics
         ]
 
     np.testing.assert_equal(timeless(left), timeless(right))
@@ -309,7 +310,7 @@ def test_what_is_asked_twice_is_played_twice(tmp_path: Path) -> None:
 def test_an_episode_is_played_again_from_its_start(tmp_path: Path) -> None:
     config = short_config("env.skirmish.spawn_jitter=0.5", "env.skirmish.random_start=surround_reflect",
                           "train.n_envs=4", steps=300)  # fmt: skip
-    control = Says({50 + number: Question("play", number, again_of=number) for number in range(1, 7)})
+    control = Says({50 + number: Question("play", number, repeats_episode=number) for number in range(1, 7)})
     trainer, recorder = make_trainer(config, tmp_path, control)
     trainer.run()
     assert [answer.again_of for answer in recorder.asked] == [1, 2, 3, 4, 5, 6]
@@ -320,14 +321,14 @@ def test_an_episode_is_played_again_from_its_start(tmp_path: Path) -> None:
 
 
 def test_a_start_that_the_evaluation_cannot_repeat_is_said_to_be_another(tmp_path: Path) -> None:
-    control = Says({20: Question("play", 1, again_of=5)})
+    control = Says({20: Question("play", 1, repeats_episode=5)})
     trainer, recorder = make_trainer(short_config("train.n_envs=8", steps=300), tmp_path, control)
     trainer.run()
     assert [answer.again_of for answer in recorder.asked] == [None]
 
 
 def test_a_game_that_repeats_no_start_is_not_said_to_have_done_so(tmp_path: Path) -> None:
-    control = Says({20: Question("play", 1, again_of=1)})
+    control = Says({20: Question("play", 1, repeats_episode=1)})
     trainer, recorder = make_trainer(short_config(steps=300), tmp_path, control)
     env = trainer._evaluator._env
     env.info = replace(env.info, repeats_starts=False)  # type: ignore[misc]  # as StarCraft II has it
@@ -443,7 +444,7 @@ def test_what_a_batch_is_judged_by_is_what_the_memory_says(tmp_path: Path, mode:
 def test_a_full_disk_costs_checkpoints_but_no_step_and_no_earlier_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoint_module, "ROOM_PATIENCE_S", 0.0)
+    monkeypatch.setattr(checkpoint_module, "FULL_DISK_TIMEOUT_S", 0.0)
     config = short_config(steps=600)
     make_trainer(config, tmp_path / "warm")[0].run()  # what is compiled is cached in files, too
     trainer, recorder = make_trainer(config, tmp_path / "full")

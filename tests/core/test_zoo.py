@@ -12,7 +12,7 @@ from emtc_core.envs.checker import check_env, random_actions
 from emtc_core.envs.registry import check_trusted, get_env_info, list_envs, make_env, make_scene
 from emtc_core.envs.zoo import examples
 from emtc_core.envs.zoo.examples import EXAMPLES
-from emtc_core.envs.zoo.wrapped import ChosenActions, MadeAnew, SmallPictures, WonAtEnd, shrink
+from emtc_core.envs.zoo.wrapped import DiscreteActions, RecreateAtReset, SmallPictures, WonAtEnd, shrink
 from emtc_core.errors import EnvUnavailableError
 from tests.errors import raises
 from tests.require import require
@@ -22,7 +22,7 @@ PICTURES = [map for map, example in EXAMPLES.items() if example.picture]
 
 
 def load(map: str) -> VectorEnv:
-    lacks = examples.missing(map)
+    lacks = examples.list_missing_packages(map)
     require("zoo", not lacks, f"the extra `zoo` is not installed: {', '.join(lacks)}")
     return make_env(EnvConfig(name="pettingzoo", map=map), n_envs=1)
 
@@ -151,7 +151,7 @@ class Toy(ParallelEnv):
 
 
 def test_numbers_stand_for_chosen_actions_and_an_end_that_is_no_cut_is_won():
-    env = WonAtEnd(ChosenActions(SmallPictures(Toy(), block=2), choices=[[-1], [0.5], [1]]))
+    env = WonAtEnd(DiscreteActions(SmallPictures(Toy(), block=2), choices=[[-1], [0.5], [1]]))
     assert env.action_space("a") == spaces.Discrete(3)
     assert env.observation_space("a").shape == (2, 2)
     for action, push, won in ((1, 0.5, False), (2, 1.0, True)):
@@ -164,7 +164,7 @@ def test_numbers_stand_for_chosen_actions_and_an_end_that_is_no_cut_is_won():
 
 
 def test_a_game_is_made_anew_at_every_reset():
-    env = MadeAnew(Toy)
+    env = RecreateAtReset(Toy)
     before = Toy.made
     env.reset(seed=1)
     env.reset(seed=2)
@@ -175,8 +175,11 @@ def test_a_game_is_made_anew_at_every_reset():
     ("wrap", "name"),
     [
         (lambda: SmallPictures(Toy(), block=9), r"\b9\b"),
-        (lambda: ChosenActions(Toy(), choices=[[2]]), r"\bchoices?\b"),
-        (lambda: SmallPictures(ChosenActions(SmallPictures(Toy(), block=2), choices=[[0]]), block=2), "SmallPictures"),
+        (lambda: DiscreteActions(Toy(), choices=[[2]]), r"\bchoices?\b"),
+        (
+            lambda: SmallPictures(DiscreteActions(SmallPictures(Toy(), block=2), choices=[[0]]), block=2),
+            "SmallPictures",
+        ),
     ],
 )
 def test_a_wrapper_that_does_not_fit_is_a_sentence(wrap, name):

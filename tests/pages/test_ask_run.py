@@ -5,12 +5,12 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from emtc_core.recorder import AskedRecord, EvaluationRecord, PlaybackRecord
+from emtc_core.recorder import AnswerRecord, EvaluationRecord, PlaybackRecord
 from storage.engine import Database
 from storage.queries.episodes import get_trajectory
 from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import finish_run
-from storage.runs.control import Asked, DatabaseControl, Heartbeat, list_questions
+from storage.runs.control import DatabaseControl, EvaluationRequest, Heartbeat, list_evaluation_requests
 from storage.runs.rows import find_run
 from tests.pages.seed import seed_run
 from tests.pages.test_pages import open_page, said
@@ -27,8 +27,8 @@ def alive(use_database, tmp_path) -> Iterator[tuple[Database, str]]:
     heart.close()
 
 
-def last_question(db: Database, run_id: str) -> Asked:
-    return list_questions(db, find_run(db, run_id))[0]
+def last_question(db: Database, run_id: str) -> EvaluationRequest:
+    return list_evaluation_requests(db, find_run(db, run_id))[0]
 
 
 def answer(db: Database, run_id: str, *, wins: int, episodes: int, again_of: int | None = None) -> None:
@@ -42,7 +42,7 @@ def answer(db: Database, run_id: str, *, wins: int, episodes: int, again_of: int
     outcome = (np.full(episodes, 2.5, np.float32), np.full(episodes, first.length), won, (playback,))
     recorder = DatabaseRecorder(db, run_id)
     evaluation = EvaluationRecord(find_run(db, run_id).env_steps, *outcome)
-    recorder.record_asked(AskedRecord(question.number, evaluation, again_of=again_of))
+    recorder.record_answer(AnswerRecord(question.number, evaluation, again_of=again_of))
     recorder.close()
 
 
@@ -84,7 +84,7 @@ def test_an_episode_that_nobody_recorded_is_one_sentence(alive):
     app.button(key="ask-play-again").click().run()
     assert not app.exception
     assert ["has no recorded episode 9999" in error.value for error in app.error] == [True]
-    assert list_questions(db, find_run(db, run_id)) == []
+    assert list_evaluation_requests(db, find_run(db, run_id)) == []
 
 
 def test_an_ended_run_cannot_be_asked_and_says_why(seeded):

@@ -1,7 +1,7 @@
 """Storage: what takes room, and thinning, vacuum and backup that say what they do."""
 
 from app.ui.disk import table_key
-from storage.maintenance.sizes import measure
+from storage.maintenance.sizes import measure_sizes
 from storage.queries.episodes import list_episodes
 from storage.queries.memory import list_snapshots
 from tests.pages.seed import seed_run
@@ -9,7 +9,7 @@ from tests.pages.test_pages import open_page, said
 
 
 def choose(db, app, *run_ids):
-    runs = measure(db).runs
+    runs = measure_sizes(db).runs
     rows = [place for place, run in enumerate(runs) if run.run_id in run_ids]
     app.session_state[table_key(runs)] = {"selection": {"rows": rows, "columns": [], "cells": []}}
     return app.run()
@@ -59,9 +59,9 @@ def test_a_run_at_work_is_named_and_left(seeded):
 
 
 def test_a_choice_of_rows_ends_when_other_runs_stand_in_them(seeded):
-    before = measure(seeded[0]).runs
+    before = measure_sizes(seeded[0]).runs
     seed_run(seeded[0], name="Another")
-    assert table_key(measure(seeded[0]).runs) != table_key(before)
+    assert table_key(measure_sizes(seeded[0]).runs) != table_key(before)
 
 
 def test_backup_and_vacuum_say_what_they_did(seeded):

@@ -12,7 +12,7 @@ from streamlit.testing.v1 import AppTest
 from app.analysis.study_plans import CONFIRMATORY, FIRST
 from app.figures.registry import find_figure
 from app.notebook.export import make_recipe
-from app.notebook.view import gather
+from app.notebook.view import read_entries
 from app.ui.findings import studies
 from storage.engine import Database, open_database
 from storage.models import Run
@@ -208,7 +208,7 @@ def test_a_pinned_chart_can_be_drawn_again_from_its_runs(study):
     assert not app.exception
     (row,) = list_entries(study)
     assert row.view["page"] == "findings"
-    (entry,) = gather(study, [row.id])
+    (entry,) = read_entries(study, [row.id])
     assert entry.figure is not None
     assert entry.view is not None
     assert entry.view.address == "/findings"

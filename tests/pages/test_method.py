@@ -6,7 +6,7 @@ from importlib.resources import files
 import pytest
 from streamlit.testing.v1 import AppTest
 
-from app.analysis.format import escape_markdown, number
+from app.analysis.format import escape_markdown, format_number
 from app.bench.embedding import TASKS
 from app.ui.method import measured
 from app.ui.method.equations import BACKGROUND, BEYOND, EMBEDDER, GATE
@@ -205,7 +205,7 @@ def test_page_shows_what_was_measured_of_the_return_scale(method):
     assert set(tasks) == {map for _, map in TASKS}
     text = said(method)
     for (what, map, scale), value in read_measured().items():
-        assert number(value) in text, (what, map, scale)
+        assert format_number(value) in text, (what, map, scale)
 
 
 def test_page_shows_how_often_each_interval_was_found_to_hold(method):

@@ -8,12 +8,12 @@ from sqlalchemy import func, select, update
 from streamlit.testing.v1 import AppTest
 
 from app.analysis.collapse import measure_collapse
-from app.analysis.format import number, percent
-from app.analysis.neighborhoods import neighbor_agreement
-from app.analysis.projections.linear import draw_pca
+from app.analysis.format import format_number, format_percent
+from app.analysis.neighborhoods import measure_neighbor_agreement
+from app.analysis.projections.linear import compute_pca
 from emtc_core.config.resolve import resolve
 from storage.models import EpisodeRow, Evaluation, Run
-from storage.queries.episodes import THINNED, get_trajectory
+from storage.queries.episodes import EMPTY_TRAJECTORY, get_trajectory
 from storage.queries.memory import get_snapshot, list_snapshots
 from tests.pages.seed import seed_run
 
@@ -233,7 +233,7 @@ def test_two_maps_stand_side_by_side_with_the_numbers_of_each(seeded):
     assert tables[0]["nodes"].tolist() != tables[1]["nodes"].tolist(), "the numbers are those of each snapshot"
     snapshot = get_snapshot(db, first)
     numbers = measure_collapse(snapshot, delta=resolve(preset="demo").memory.delta, layout=snapshot.embedding[:, :2])
-    assert tables[1]["value [95 %]"].iloc[0].startswith(number(numbers["h_r2_knn"].value))
+    assert tables[1]["value [95 %]"].iloc[0].startswith(format_number(numbers["h_r2_knn"].value))
 
 
 def test_a_node_of_the_second_map_is_read_from_its_snapshot(seeded):
@@ -259,8 +259,8 @@ def test_how_far_a_region_of_the_map_can_be_trusted_is_told_when_asked(seeded):
     assert not app.exception
     snapshot = get_snapshot(db, int(list_snapshots(db, run_id)["id"].iloc[-1]))
     rows = np.flatnonzero(snapshot.t <= 4)
-    found = neighbor_agreement(snapshot.embedding, draw_pca(snapshot.embedding).coordinates, rows)
-    assert f"**{percent(found.selected)}** near it in the selection ({len(rows)} nodes asked)" in said(app)
+    found = measure_neighbor_agreement(snapshot.embedding, compute_pca(snapshot.embedding).coordinates, rows)
+    assert f"**{format_percent(found.selected)}** near it in the selection ({len(rows)} nodes asked)" in said(app)
 
 
 def test_unknown_memory_id_is_one_sentence(seeded):
@@ -372,12 +372,12 @@ def test_a_node_of_an_episode_that_was_thinned_away_is_shown_and_no_fault(seeded
     db, run_id = seeded
     snapshot = get_snapshot(db, int(list_snapshots(db, run_id)["id"].iloc[-1]))
     with db.transaction() as connection:
-        connection.execute(update(EpisodeRow).where(EpisodeRow.run_id == run_id).values(trajectory=THINNED))
+        connection.execute(update(EpisodeRow).where(EpisodeRow.run_id == run_id).values(trajectory=EMPTY_TRAJECTORY))
     slot = int(snapshot.slot[3])
     app = open_page("memory", run=run_id, point=str(slot))
     assert not app.exception
     assert not app.error, "nothing is wrong with it"
     assert any("was thinned away" in each.value for each in app.info)
-    assert {metric.label: metric.value for metric in app.metric}["H"] == number(float(snapshot.h[3]))
+    assert {metric.label: metric.value for metric in app.metric}["H"] == format_number(float(snapshot.h[3]))
     app = open_page("replay", run=run_id, episode="2")
     assert not app.error

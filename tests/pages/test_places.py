@@ -31,7 +31,7 @@ def far(empty, tmp_path: Path, monkeypatch) -> RunFiles:
     write_checkpoint(checkpoint, run_id=files.run_id, env_step=0, parts=[("state", lambda sink: sink.write(b"x"))])
     log.write_text("a word from elsewhere\n")
     for path in (checkpoint, log):
-        files.put(path)
+        files.upload(path)
     return files
 
 

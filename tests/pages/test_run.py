@@ -7,8 +7,8 @@ import pytest
 import streamlit as st
 from sqlalchemy import insert, update
 
-from app.analysis.intervals import score_interval
-from app.jobs.launch_request import check
+from app.analysis.intervals import compute_score_interval
+from app.jobs.launch_request import check_request
 from app.ui.run.settings import find_rows, make_rows
 from emtc_core.config.resolve import config_from_stored, flatten, resolve
 from storage.files.places import run_folder
@@ -82,7 +82,7 @@ def test_evaluated_policies_stand_in_a_table_with_their_interval(seeded):
     assert table["Win rate"].tolist() == ["25.0 %", "75.0 %"]
     assert table["Game"].tolist() == ["env.skirmish.spawn_jitter = 0.5", "as in training"]
     assert table["Episodes"].tolist() == ["4 (3 differ)", "4 (3 differ)"]
-    low, high = score_interval(np.array(0.75), 3)
+    low, high = compute_score_interval(np.array(0.75), 3)
     assert table["95 % interval"][1] == f"{100 * low:.1f} % to {100 * high:.1f} %"
 
 
@@ -118,7 +118,7 @@ def test_a_clone_carries_every_setting_into_launch(seeded):
     assert not app.button(key="start").disabled
     assert app.text_input(key="set-gate.tau_start").value == "1"
     texts = {name: text for name, text in address(app).items() if name != "run"}
-    assert check(texts, MAPS).config == config_from_stored(find_run(db, run_id).config)
+    assert check_request(texts, MAPS).config == config_from_stored(find_run(db, run_id).config)
 
 
 def test_name_tags_and_note_are_kept(seeded):

@@ -38,7 +38,7 @@ def searched(empty: Database) -> tuple[Database, str]:
 
     plan = make_plan(parse_sweep(SEARCH))
     assert plan.file.optuna is not None
-    create_sweep(empty, plan, jobs=1, elsewhere=True)
+    create_sweep(empty, plan, jobs=1, remote=True)
     study = open_study(empty, plan.id, plan.file.optuna)
     space = {"train.lr": FloatDistribution(1e-4, 1e-2, log=True), "train.batch": IntDistribution(8, 32)}
     for n in range(5):
@@ -84,7 +84,7 @@ def test_a_pruned_run_has_a_state_of_its_own(searched: tuple[Database, str]) -> 
 
 def test_a_search_without_its_study_says_so(empty: Database, tmp_path: Path) -> None:
     plan = make_plan(parse_sweep(SEARCH))
-    create_sweep(empty, plan, jobs=1, elsewhere=True)
+    create_sweep(empty, plan, jobs=1, remote=True)
     app = open_page("sweeps", sweep=plan.id)
     assert not app.exception
     assert "There is no study of this search here" in said(app)

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from sqlalchemy import update
 
-from app.jobs.resume import CheckpointStatus, look
+from app.jobs.resume import CheckpointStatus, examine_checkpoints
 from app.ui.live.controls import describe_checkpoints, describe_resumes
-from emtc_core.checkpoint_file import Examined, name_checkpoint, write_checkpoint
+from emtc_core.checkpoint_file import CheckResult, name_checkpoint, write_checkpoint
 from storage.engine import Database
 from storage.files.places import run_folder
 from storage.models import Run
@@ -61,7 +61,7 @@ def test_checkpoints_that_cannot_be_used_say_why(empty):
     steps = lose(empty, run_id)
     leave_checkpoint(empty, run_id, steps + 1)
     leave_checkpoint(empty, run_id, 0, of="zzzz9999")
-    status = look(empty, find_run(empty, run_id))
+    status = examine_checkpoints(empty, find_run(empty, run_id))
     assert not status.can_resume
     assert "cannot go back" in status.faults[0]
     assert "belongs to run zzzz9999" in status.faults[1]
@@ -78,7 +78,7 @@ def test_what_was_superseded_is_counted(empty):
 
 
 def test_fewer_than_two_good_checkpoints_are_told():
-    good, bad = Examined("a", 400, None), Examined("b", 800, "b is damaged.")
+    good, bad = CheckResult("a", 400, None), CheckResult("b", 800, "b is damaged.")
     told = [
         describe_checkpoints(CheckpointStatus(900, found, "folder", None), first_at=400)
         for found in ((), (bad,), (bad, good), (good, good))

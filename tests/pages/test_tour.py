@@ -27,7 +27,7 @@ def test_the_outlier_is_the_one_that_a_loop_finds(seeded):
     odd = find_outlier(snapshot)
     assert odd is not None
     assert (odd.row, odd.slot) == (found, snapshot.slot[found])
-    assert odd.h - odd.around == pytest.approx(best, abs=1e-5)
+    assert odd.h - odd.neighbors_h == pytest.approx(best, abs=1e-5)
 
 
 @pytest.mark.parametrize("at", range(1, len(STOPS) + 1))

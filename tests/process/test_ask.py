@@ -8,7 +8,7 @@ import pytest
 
 from storage.engine import Database, open_database
 from storage.queries.episodes import get_playback, get_trajectory
-from storage.runs.control import find_question, send_command
+from storage.runs.control import find_evaluation_request, send_command
 from storage.runs.rows import find_run
 from tests.process.trainers import (
     FAST,
@@ -71,7 +71,7 @@ def start_detached(url: str) -> str:
 
 
 def is_answered(db: Database, run_id: str, number: int) -> bool:
-    asked = find_question(db, find_run(db, run_id), number)
+    asked = find_evaluation_request(db, find_run(db, run_id), number)
     assert asked is not None
     assert asked.stage != "unanswered", "the run ended before it answered"
     return asked.stage == "answered"

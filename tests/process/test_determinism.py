@@ -7,7 +7,7 @@ import pytest
 
 from app.cli.main import run
 from emtc_core.config.resolve import resolve
-from emtc_core.metrics import MEASURED
+from emtc_core.metrics import MACHINE_PREFIXES
 from storage.engine import open_database
 from storage.runs.changes import create_run
 from storage.runs.rows import find_run
@@ -32,7 +32,7 @@ def rows(path: Path, table: str) -> list[tuple]:
     found = connection.execute(f"select {quoted} from {table}").fetchall()
     connection.close()
     if table == "metrics":
-        found = [row for row in found if not row[columns.index("name")].startswith(MEASURED)]
+        found = [row for row in found if not row[columns.index("name")].startswith(MACHINE_PREFIXES)]
     return sorted(found, key=repr)
 
 

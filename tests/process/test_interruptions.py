@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from app.analysis.provenance import library_versions
-from app.jobs.resume import take_to_resume
+from app.jobs.resume import claim_to_resume
 from app.jobs.train_process import train_detached
 from app.jobs.training import train_run
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import list_algos
-from emtc_core.envs.grf.env import find_obstacle
+from emtc_core.envs.grf.env import find_unavailable_reason
 from emtc_core.errors import StorageError
 from storage.engine import Database, open_database
 from storage.files.places import run_folder
@@ -75,7 +75,7 @@ def test_every_algorithm_goes_on_as_if_nothing_had_been(tmp_path: Path, algo: st
 )
 def test_so_does_every_environment(tmp_path: Path, env: str, map: str, steps: tuple[int, ...]) -> None:
     if env == "grf":
-        obstacle = find_obstacle()
+        obstacle = find_unavailable_reason()
         require("grf", not obstacle, obstacle)
     check_that_interruptions_change_nothing(tmp_path, env, map, "emtc-qplex", steps)
 
@@ -95,9 +95,9 @@ def check_that_interruptions_change_nothing(
     assert train_run(db, run_id, resume=False, on_progress=stop_at(stops[0])).status == "stopped"
     for step in stops[1:]:
         lose_newest_checkpoint(db, run_id)
-        owner = take_to_resume(db, run_id)
+        owner = claim_to_resume(db, run_id)
         assert train_run(db, run_id, resume=True, token=owner.token, on_progress=stop_at(step)).status == "stopped"
-    owner = take_to_resume(db, run_id)
+    owner = claim_to_resume(db, run_id)
     assert train_run(db, run_id, resume=True, token=owner.token).status == "finished"
     assert find_run(db, run_id).env_steps >= end
     assert db.path is not None
@@ -134,7 +134,7 @@ def test_every_question_of_a_trainer_to_its_database_may_be_refused_once(
         for way in ("read", "transaction"):
             patch.setattr(Database, way, refused_once(getattr(Database, way)))
         assert train_run(db, run_id, resume=False, on_progress=stop_at(150)).status == "stopped"
-        owner = retry_transient(db, lambda: take_to_resume(db, run_id))
+        owner = retry_transient(db, lambda: claim_to_resume(db, run_id))
         assert train_detached(db.url, run_id, announce=said.append, token=owner.token, resume=True) == 0, said
         run = retry_transient(db, lambda: find_run(db, run_id))
     assert run.status == "finished", run.error

@@ -11,7 +11,7 @@ import pytest
 
 from app.jobs.mirror.sinks import WANDB_STEP, _read_wandb_rows
 from storage.engine import Database, open_database
-from storage.queries.curves import evaluations, metric
+from storage.queries.curves import evaluations, metric_points
 from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run, finish_run, start_run
 from tests.process.trainers import EMTC, emtc, emtc_process, environment, wait_until
@@ -87,7 +87,7 @@ def assert_equal(found: Curves, db: Database, run_id: str) -> None:
     for name, values in wanted.items():
         assert [step for step, _ in found[name]] == frame["env_step"].tolist()
         assert [value for _, value in found[name]] == pytest.approx(values.tolist())
-    loss = metric(db, run_id, ["train/loss"])
+    loss = metric_points(db, run_id, ["train/loss"])
     assert [step for step, _ in found["train/loss"]] == loss["env_step"].tolist()
     assert [value for _, value in found["train/loss"]] == pytest.approx(loss["value"].tolist())
     assert {"gate/tau", "gate_stats/beta_mean"} <= found.keys()

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from app.analysis.provenance import digest_of_core
-from app.analysis.settings import describe_code, doubt_seeds, with_code
-from app.analysis.variants import doubt_runs, group_variants, list_differences
+from app.analysis.provenance import hash_core
+from app.analysis.settings import describe_code, with_code
+from app.analysis.variants import group_variants, list_differences, list_run_code_warnings
 from app.jobs.provenance import digest_module, merge, observe, read_checkout
 from emtc_core.config.resolve import resolve
 from emtc_core.config.train import EnvConfig
@@ -54,7 +54,7 @@ def train_hers(folder: Path, *, patches: bool, seed: int) -> RunRow:
 def test_a_module_that_replaces_a_mixer_s_method_is_named_and_makes_a_variant_of_its_own(tmp_path: Path) -> None:
     plain, patched = (train_hers(tmp_path, patches=patches, seed=3) for patches in (False, True))
     for run in (plain, patched):
-        assert run.versions["source"] == digest_of_core()
+        assert run.versions["source"] == hash_core()
         assert run.versions["torch"] == torch.__version__
         assert run.versions["hardware"]["cores"].endswith(" cores")
         assert list(run.versions["modules"]) == ["her_game"]
@@ -137,12 +137,14 @@ def test_seeds_of_one_group_that_differ_in_code_are_doubted_and_the_difference_i
     }
     (variant,) = group_variants(runs)
     assert set(variant.run_ids) == set(runs), "one line, as before"
-    assert doubt_runs(runs) == ("The seeds of VDN on 3m were not trained by the same code: source aa and bb.",)
+    assert list_run_code_warnings(runs) == (
+        "The seeds of VDN on 3m were not trained by the same code: source aa and bb.",
+    )
     frame = list_differences(runs, [variant]).set_index("setting")
     assert frame.loc["code.source", "VDN on 3m"] == "aa, bb, –"
     alike = {"one": runs["one"], "two": with_code({**config, "seed": 2}, {**versions, "commit": "2"})}
-    assert doubt_runs(alike) == (), "a commit may differ by a page's text"
-    assert doubt_seeds({}) == ()
+    assert list_run_code_warnings(alike) == (), "a commit may differ by a page's text"
+    assert list_run_code_warnings({}) == ()
 
 
 def test_what_a_run_recorded_before_all_this_reads_as_it_did(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ class Life:
         """Let a worker, or a sweeper that knows of one sweep, take the next run."""
         me = self._process(machine)
         with self.seen_from(machine):
-            claim = claims.claim_run(self.db, SWEEP, me, jobs=2) if is_sweeper else claims.claim_any(self.db, me)
+            claim = claims.claim_run(self.db, SWEEP, me, jobs=2) if is_sweeper else claims.claim_next_run(self.db, me)
         if claim is not None:
             self._taken(claim.run_id, claim.token, me, resume=claim.resume)
             if begins:
@@ -211,7 +211,7 @@ class Life:
 
     def give_back(self, trainer: Trainer) -> None:
         """Leave the machine to others."""
-        self._as_owner(trainer, lambda: claims.give_back(self.db, trainer.run_id, token=trainer.token))
+        self._as_owner(trainer, lambda: claims.return_to_queue(self.db, trainer.run_id, token=trainer.token))
         trainer.is_alive = False
 
     def kill(self, trainer: Trainer) -> None:
@@ -238,7 +238,7 @@ class Life:
         while self.time < until:
             for machine in (0, 1):
                 with self.seen_from(machine):
-                    claims.count_work(self.db, SWEEP)
+                    claims.count_claimable_and_active(self.db, SWEEP)
             self.time = min(until, self.time + step)
             for trainer in self.living():
                 if trainer.begun and not trainer.is_frozen:
@@ -293,7 +293,7 @@ class Life:
         until = self.time + PATIENCE_S
         while at_work - asked - taken and self.time < until:
             with self.seen_from(2):
-                while (claim := claims.claim_any(self.db, self._process(2), leave=taken)) is not None:
+                while (claim := claims.claim_next_run(self.db, self._process(2), excluded_ids=taken)) is not None:
                     taken.add(claim.run_id)
             self.time += 65.0
         assert at_work - asked <= taken, f"{at_work - asked - taken} was forgotten"

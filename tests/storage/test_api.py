@@ -19,7 +19,7 @@ from storage import api, open_database
 from storage.engine import Database
 from storage.maintenance.thin import Thinning, thin_run
 from storage.models import Run, Transition
-from storage.queries.tables import TABLE_NAMES, Part, choose_fields, read_parts
+from storage.queries.tables import TABLE_NAMES, Part, read_parts, select_fields
 from storage.runs.changes import add_policy_evaluation, create_run
 from tests.errors import raises
 from tests.storage.records import CONFIG, make_evaluation, record_everything
@@ -182,7 +182,7 @@ def test_strange_names_of_the_package_are_no_names() -> None:
 @pytest.mark.parametrize("table", TABLE_NAMES)
 def test_frames_and_arrow_hold_every_stored_value(filled: api.OpenDatabase, table) -> None:
     run = filled.run(RUN)
-    expected = RECORDED.get(table, " ".join(field.name for field in choose_fields("gate"))).split()
+    expected = RECORDED.get(table, " ".join(field.name for field in select_fields("gate"))).split()
     frames = list(run.chunks(table, rows=7))
     whole = pd.concat(frames, ignore_index=True)
     assert list(whole.columns) == expected
@@ -271,7 +271,7 @@ def test_a_thinned_run_says_so(here: api.OpenDatabase) -> None:
 
 
 def test_a_foreign_value_in_a_column_is_one_sentence() -> None:
-    part = Part(choose_fields("transitions", ["delta_mem"]), [("evil",)])
+    part = Part(select_fields("transitions", ["delta_mem"]), [("evil",)])
     for read in (part.to_frame, part.to_arrow):
         with raises(StorageError, reason="damaged", subject="delta_mem"):
             read()

@@ -11,8 +11,8 @@ from sqlalchemy import func, select
 from emtc_core.errors import StorageError
 from storage.bundles.bundle_cache import cache_bundle, clean_name, find_bundle, is_cached, list_bundles, remove_bundle
 from storage.bundles.contents import THIN, WHOLE
-from storage.bundles.read import peek
-from storage.bundles.write import import_opened, plan_import, write_bundle
+from storage.bundles.read import read_manifest
+from storage.bundles.write import import_runs, plan_import, write_bundle
 from storage.engine import Database, open_database
 from storage.models import Run, Transition
 from storage.runs.labels import tag_runs
@@ -49,7 +49,7 @@ def test_what_was_opened_is_listed_until_it_is_put_away(theirs: Theirs, tmp_path
 
 
 def test_a_bundle_says_what_it_holds_before_it_is_unpacked(theirs: Theirs) -> None:
-    assert {run["id"] for run in peek(theirs[2]).runs} == set(theirs[1])
+    assert {run["id"] for run in read_manifest(theirs[2]).runs} == set(theirs[1])
 
 
 def test_two_files_of_one_name_are_told_apart(theirs: Theirs, tmp_path: Path) -> None:
@@ -109,15 +109,15 @@ def test_an_import_says_first_what_it_would_add(db: Database, theirs: Theirs, tm
     bundle, own = cache_bundle(theirs[2], cache=tmp_path / "cache"), db
     plan = plan_import(own, bundle)
     assert set(plan.new) == set(theirs[1])
-    assert (plan.here, plan.rows["transitions"], plan.rows["episodes"]) == ((), 60, 6)
+    assert (plan.existing, plan.rows["transitions"], plan.rows["episodes"]) == ((), 60, 6)
     assert str(plan).startswith("2 runs: 60 transitions, 6 episodes")
     with own.read() as connection:
         assert connection.execute(select(func.count()).select_from(Run)).scalar_one() == 0
-    assert import_opened(own, bundle, plan.new) == list(plan.new)
+    assert import_runs(own, bundle, plan.new) == list(plan.new)
     with own.read() as connection:
         assert connection.execute(select(func.count()).select_from(Transition)).scalar_one() == 60
     again = plan_import(own, bundle)
-    assert (again.new, set(again.here)) == ((), set(theirs[1]))
+    assert (again.new, set(again.existing)) == ((), set(theirs[1]))
     assert "all of its runs are already in this database" in str(again)
 
 
@@ -125,13 +125,13 @@ def test_an_import_leaves_what_is_here_and_marks_what_comes(theirs: Theirs, tmp_
     bundle = cache_bundle(theirs[2], cache=tmp_path / "cache")
     own = open_database(f"sqlite:///{tmp_path / 'own.db'}")
     first, second = plan_import(own, bundle).new
-    import_opened(own, bundle, [first])
+    import_runs(own, bundle, [first])
     tag_runs(own, [first], add=["mine"])
     plan = plan_import(own, bundle)
-    assert (plan.new, plan.here) == ((second,), (first,))
+    assert (plan.new, plan.existing) == ((second,), (first,))
     with raises(StorageError, reason="exists", subject=(first,)):
-        import_opened(own, bundle, [first, second])
-    assert import_opened(own, bundle, plan.new) == [second]
+        import_runs(own, bundle, [first, second])
+    assert import_runs(own, bundle, plan.new) == [second]
     assert find_run(own, first).tags == ["from study.emtc", "mine"]
     assert find_run(own, second).tags == ["from study.emtc"]
     assert rows(own, "transitions", second) == rows(theirs[0], "transitions", second)
@@ -141,6 +141,6 @@ def test_a_bundle_of_two_with_one_name_keeps_a_tag_that_is_one(theirs: Theirs, t
     bundle = cache_bundle(theirs[2], name="x" * 200 + ".emtc", cache=tmp_path / "cache")
     named = replace(bundle, name=f"{bundle.name} ({bundle.key[:6]})")
     own = open_database(f"sqlite:///{tmp_path / 'own.db'}")
-    (run_id, *_) = import_opened(own, named, plan_import(own, named).new)
+    (run_id, *_) = import_runs(own, named, plan_import(own, named).new)
     tag_runs(own, [run_id], add=["mine"])
     assert len(find_run(own, run_id).tags) == 2

@@ -50,7 +50,7 @@ def test_a_sampled_bundle_is_sound_and_keeps_whole_episodes(recorded, tmp_path: 
     save_projection(db, whole.id, method="pca", params={"seed": 0}, coordinates=fitted[:, :2], seconds=0.1)
     contents = Contents(
         snapshots=False, playbacks=False, transitions=False,
-        chosen={run_id: frozenset({3, 7})}, samples={run_id: 2}, sample_nodes=45,
+        kept_episodes={run_id: frozenset({3, 7})}, sampled_snapshots={run_id: 2}, max_sample_nodes=45,
     )  # fmt: skip
     place = tmp_path / "x.emtc"
     write_bundle(db, [run_id], place, contents, made_by="a test")

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from sqlalchemy import func, insert, select, text, update
 
-from emtc_core.errors import LeftOutError, StorageError
+from emtc_core.errors import DataRemovedError, StorageError
 from storage.blobs import pack
 from storage.bundles.contents import THIN, WHOLE, Contents
 from storage.bundles.read import MANIFEST, STUDY, open_bundle
@@ -123,19 +123,19 @@ def test_a_bundle_holds_what_was_asked(source, tmp_path: Path, contents: Content
     assert len(gate_chart(there, run_id)) > 0
     assert check_run(there, run_id) == []
     if not contents.trajectories:
-        with raises(LeftOutError, reason="removed", subject=1):
+        with raises(DataRemovedError, reason="removed", subject=1):
             get_trajectory(there, run_id, 1)
 
 
 def test_chosen_episodes_come_with_their_states(source, tmp_path: Path) -> None:
     db, (run_id, *_) = source
-    contents = Contents(chosen={run_id: frozenset({2})})
+    contents = Contents(kept_episodes={run_id: frozenset({2})})
     write_bundle(db, [run_id], tmp_path / "s.emtc", contents, made_by=MADE_BY)
     there = opened(tmp_path / "s.emtc", tmp_path / "cache")
     kept, was = get_trajectory(there, run_id, 2), get_trajectory(db, run_id, 2)
     assert (kept.state == was.state).all()
     np.testing.assert_array_equal(kept.delta_mem, was.delta_mem)
-    with raises(LeftOutError, reason="removed", subject=1):
+    with raises(DataRemovedError, reason="removed", subject=1):
         get_trajectory(there, run_id, 1)
     assert check_run(there, run_id) == []
     snapshot = get_snapshot(there, int(rows(there, "snapshots", run_id)[0]["id"]))
@@ -207,7 +207,7 @@ def test_an_older_bundle_is_brought_to_this_schema(tmp_path: Path) -> None:
     make_bundle(tmp_path / "old.emtc", study.read_bytes())
     there = opened(tmp_path / "old.emtc", tmp_path / "cache")
     with there.read() as connection:
-        assert upgrade.is_current(connection, there.shown)
+        assert upgrade.is_current(connection, there.safe_url)
     assert len(list((tmp_path / "cache").iterdir())) == 1
 
 

@@ -15,8 +15,8 @@ from storage.engine import Database, open_database
 from storage.models import Run
 from storage.runs import claims, lifecycle
 from storage.runs.changes import create_run, finish_run, start_run
-from storage.runs.claims import Claim, Worker, claim_any, claim_run, count_work, give_back
-from storage.runs.control import ask_stop, send_command
+from storage.runs.claims import Claim, Worker, claim_next_run, claim_run, count_claimable_and_active, return_to_queue
+from storage.runs.control import request_stop, send_command
 from storage.runs.lifecycle import State, check_owned
 from storage.runs.rows import find_run
 from storage.runs.sweeps import PlannedRun, save_sweep, stop_sweep
@@ -49,7 +49,7 @@ def begin(db: Database, claim: Claim, worker: Worker) -> None:
 
 
 def claim_one(db: Database, worker: Worker) -> Claim:
-    claim = claim_any(db, worker)
+    claim = claim_next_run(db, worker)
     assert claim is not None
     return claim
 
@@ -69,7 +69,7 @@ def test_of_many_workers_and_schedulers_each_run_has_one(url: str, me: Worker) -
 
     def take_all(scheduler: bool) -> None:
         own = open_database(url)
-        while claim := claim_run(own, "aaaa0000", me, jobs=99) if scheduler else claim_any(own, me):
+        while claim := claim_run(own, "aaaa0000", me, jobs=99) if scheduler else claim_next_run(own, me):
             claimed.append(claim.run_id)
         own.dispose()
 
@@ -78,7 +78,7 @@ def test_of_many_workers_and_schedulers_each_run_has_one(url: str, me: Worker) -
         thread.start()
     for thread in threads:
         thread.join()
-    while claim := claim_any(db, me):  # one that two reached for at once was left for the next look
+    while claim := claim_next_run(db, me):  # one that two reached for at once was left for the next look
         claimed.append(claim.run_id)
     assert len(claimed) == len(set(claimed)) == 20
     assert set(alone) < set(claimed)
@@ -88,16 +88,16 @@ def test_of_many_workers_and_schedulers_each_run_has_one(url: str, me: Worker) -
 def test_what_could_be_claimed_is_told_from_what_is_worked_on(db: Database, me: Worker) -> None:
     save(db, "aaaa0000", 4)
     save(db, "bbbb1111", 2)
-    assert count_work(db, "aaaa0000") == (4, 0)
+    assert count_claimable_and_active(db, "aaaa0000") == (4, 0)
     claims = [claim for _ in range(3) if (claim := claim_run(db, "aaaa0000", me, jobs=3))]
     assert claim_run(db, "aaaa0000", me, jobs=3) is None
-    assert count_work(db, "aaaa0000") == (1, 3)
+    assert count_claimable_and_active(db, "aaaa0000") == (1, 3)
     for claim in claims:
         begin(db, claim, me)
     silence(db, claims[0].run_id)
     finish_run(db, claims[1].run_id, "finished", token=claims[1].token)
-    assert count_work(db, "aaaa0000") == (2, 1)
-    assert count_work(db, "bbbb1111") == (2, 0)
+    assert count_claimable_and_active(db, "aaaa0000") == (2, 1)
+    assert count_claimable_and_active(db, "bbbb1111") == (2, 0)
 
 
 def test_a_run_given_back_waits_and_its_earlier_owner_writes_nothing(db: Database, me: Worker) -> None:
@@ -105,7 +105,7 @@ def test_a_run_given_back_waits_and_its_earlier_owner_writes_nothing(db: Databas
     claim = claim_one(db, me)
     begin(db, claim, me)
     send_command(db, claim.run_id, "pause")  # not heard yet: it is void for the next trainer
-    assert give_back(db, claim.run_id, token=claim.token) == "queued"
+    assert return_to_queue(db, claim.run_id, token=claim.token) == "queued"
     row = find_run(db, claim.run_id)
     assert (row.state, row.pid, row.host) == (State.CREATED, None, me.host)
     with raises(RunStateError, reason="other_owner", subject=claim.run_id), db.transaction() as connection:
@@ -123,9 +123,9 @@ def test_a_run_given_back_leaves_the_queue_when_a_person_stops_it(db: Database, 
     save(db, "aaaa0000", 1)
     claim = claim_one(db, me)
     begin(db, claim, me)
-    give_back(db, claim.run_id, token=claim.token)
-    assert "removed from the queue" in ask_stop(db, claim.run_id)
-    assert claim_any(db, me) is None
+    return_to_queue(db, claim.run_id, token=claim.token)
+    assert "removed from the queue" in request_stop(db, claim.run_id)
+    assert claim_next_run(db, me) is None
 
 
 @pytest.mark.parametrize("wish", ["stop", "stop heard", "pause", "stop the sweep"])
@@ -143,11 +143,11 @@ def test_what_a_person_wanted_is_not_undone(db: Database, me: Worker, wish: str)
     if wish == "stop heard":
         with db.transaction() as connection:
             connection.exec_driver_sql("UPDATE commands SET acknowledged_at = requested_at")
-    assert give_back(db, claim.run_id, token=claim.token) == "stopped"
+    assert return_to_queue(db, claim.run_id, token=claim.token) == "stopped"
     row = find_run(db, claim.run_id)
     assert row.state == State.STOPPED
     assert ("paused" in (row.error or "")) == (wish == "pause")
-    assert claim_any(db, me) is None
+    assert claim_next_run(db, me) is None
 
 
 def test_a_trainer_leaves_a_run_that_it_has_not_begun_to_its_launcher(db: Database, me: Worker) -> None:
@@ -157,8 +157,8 @@ def test_a_trainer_leaves_a_run_that_it_has_not_begun_to_its_launcher(db: Databa
     silence(db, first.run_id)
     claim = claim_one(db, me)
     assert (claim.resume, claim.host) == (True, "far-away")
-    assert give_back(db, claim.run_id, token=claim.token) is None
-    assert give_back(db, claim.run_id, token=claim.token, claim=claim) == "queued"
+    assert return_to_queue(db, claim.run_id, token=claim.token) is None
+    assert return_to_queue(db, claim.run_id, token=claim.token, claim=claim) == "queued"
     assert find_run(db, claim.run_id).host == "far-away", "where its checkpoints lie stays known"
 
 
@@ -168,21 +168,21 @@ def test_a_run_that_has_ended_cannot_be_given_back(db: Database, me: Worker) -> 
     begin(db, claim, me)
     finish_run(db, claim.run_id, "finished", token=claim.token)
     with raises(RunStateError, reason="finished", subject=claim.run_id):
-        give_back(db, claim.run_id, token=claim.token, claim=claim)
+        return_to_queue(db, claim.run_id, token=claim.token, claim=claim)
 
 
 def test_runs_of_stopped_sweeps_and_lost_runs_of_people_are_left_alone(db: Database, me: Worker) -> None:
     save(db, "aaaa0000", 2)
     stop_sweep(db, "aaaa0000")
     alone = create_run(db, CONFIG, target_steps=10, versions={})
-    claim = claim_any(db, me, leave={alone})
+    claim = claim_next_run(db, me, excluded_ids={alone})
     assert claim is None
     claim = claim_one(db, me)
     assert (claim.run_id, claim.resume) == (alone, False)
     begin(db, claim, me)
     silence(db, alone)
     assert find_run(db, alone).state == State.LOST
-    assert claim_any(db, me) is None
+    assert claim_next_run(db, me) is None
 
 
 class Ahead(datetime):
@@ -218,7 +218,7 @@ def test_a_living_run_is_not_taken_by_a_worker_whose_clock_is_ahead(db: Database
         assert find_run(db, run_id).live_status == "running", "the server's clock says when it beat"
     for _ in range(3):
         assert not is_free(db, run_id)
-        assert claims.is_watching() == (db.dialect == "sqlite"), "a file has no clock: it is watched"
+        assert claims.has_pending_lost_run() == (db.dialect == "sqlite"), "a file has no clock: it is watched"
         with db.transaction() as connection:
             beat = clock.now() if db.dialect == "postgresql" else datetime.now(UTC)
             connection.execute(update(Run).where(Run.id == run_id).values(heartbeat_at=beat))
@@ -238,7 +238,7 @@ def test_what_seems_lost_is_free_once_it_did_not_stir_for_a_moment(db: Database,
     monkeypatch.setattr(claims, "LOST_AFTER_S", 0.2)
     silence(db, run_id)
     assert not is_free(db, run_id)
-    assert claims.is_watching()
+    assert claims.has_pending_lost_run()
     time.sleep(0.3)
     assert is_free(db, run_id)
 
@@ -249,7 +249,7 @@ def test_a_starting_run_is_left_to_a_machine_whose_clock_is_behind(db: Database,
     claim_one(db, Worker(1, 1.0, "far-away"))
     monkeypatch.setattr(clock, "datetime", Ahead)  # by which the claim is ten minutes old
     assert not is_free(db, run_id)
-    assert claims.is_watching() == (db.dialect == "sqlite")
+    assert claims.has_pending_lost_run() == (db.dialect == "sqlite")
     monkeypatch.setattr(claims, "START_LIMIT_S", 0.2)
     time.sleep(0.3)
     assert is_free(db, run_id), "it has not begun while it was watched"

@@ -42,8 +42,8 @@ def test_metrics_are_averaged_within_a_stretch_of_steps(db: Database, two_runs: 
 
 
 def test_only_numbers_that_were_logged_are_offered(db: Database, two_runs: list[str]) -> None:
-    assert curves.shared_metrics(db, two_runs) == ["train/loss"]
-    assert curves.shared_metrics(db, []) == []
+    assert curves.list_logged_metrics(db, two_runs) == ["train/loss"]
+    assert curves.list_logged_metrics(db, []) == []
 
 
 def test_numbers_of_environments_and_ones_own_are_offered_last(db: Database, two_runs: list[str]) -> None:
@@ -53,8 +53,8 @@ def test_numbers_of_environments_and_ones_own_are_offered_last(db: Database, two
     with pytest.raises(ValueError, match="mine/best"):
         recorder.record_metrics(20, {"mine/best": 1.0})
     recorder.close()
-    assert curves.shared_metrics(db, [*two_runs, run_id]) == ["train/loss", "env/distance", "user/best"]
-    assert curves.shared_metrics(db, two_runs) == ["train/loss"]
+    assert curves.list_logged_metrics(db, [*two_runs, run_id]) == ["train/loss", "env/distance", "user/best"]
+    assert curves.list_logged_metrics(db, two_runs) == ["train/loss"]
 
 
 def test_an_answer_about_no_run_has_the_types_of_a_full_one(db: Database, two_runs: list[str]) -> None:

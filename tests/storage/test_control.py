@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from emtc_core.errors import RunStateError, UnheardError
+from emtc_core.errors import CommandTimeoutError, RunStateError
 from storage.engine import Database, open_database
 from storage.retry import Outage
 from storage.runs.changes import claim_start, create_run, finish_run, start_run
-from storage.runs.control import DatabaseControl, Heartbeat, ask_stop, command_log, send_command
+from storage.runs.control import DatabaseControl, Heartbeat, command_log, request_stop, send_command
 from storage.runs.lifecycle import State, this_process
 from storage.runs.rows import find_run
 from tests.errors import raises
@@ -134,29 +134,29 @@ def test_a_long_outage_is_told_again_now_and_then(caplog: pytest.LogCaptureFixtu
 
 def test_a_stop_says_whether_anybody_heard(db: Database, run_id: str) -> None:
     start_run(db, run_id, **ME)
-    with raises(UnheardError, reason="timeout", subject=run_id):
-        ask_stop(db, run_id, patience_s=0.3)
+    with raises(CommandTimeoutError, reason="timeout", subject=run_id):
+        request_stop(db, run_id, patience_s=0.3)
     control = DatabaseControl(db, run_id)
     assert wait_for(control.poll) == "stop"
     assert "acknowledged stop" in ask_stop_while(control, db, run_id)
     finish_run(db, run_id, "stopped")
     control.close()
     with raises(RunStateError, reason="no_trainer", subject=run_id):
-        ask_stop(db, run_id, patience_s=0.3)
+        request_stop(db, run_id, patience_s=0.3)
 
 
 def ask_stop_while(control: DatabaseControl, db: Database, run_id: str) -> str:
     listening = threading.Thread(target=wait_for, args=(control.poll,))
     listening.start()
-    told = ask_stop(db, run_id, patience_s=30)
+    told = request_stop(db, run_id, patience_s=30)
     listening.join()
     return told
 
 
 def test_nobody_hears_for_a_lost_run(db: Database, run_id: str) -> None:
     start_run(db, run_id, **{**ME, "pid": 2**22 + 1})
-    with raises(UnheardError, reason="trainer_gone", subject=run_id):
-        ask_stop(db, run_id, patience_s=30)
+    with raises(CommandTimeoutError, reason="trainer_gone", subject=run_id):
+        request_stop(db, run_id, patience_s=30)
 
 
 def test_an_unknown_command_is_refused(db: Database, run_id: str) -> None:

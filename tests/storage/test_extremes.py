@@ -52,12 +52,12 @@ def test_what_was_thinned_away_cannot_be_replayed(db: Database, run_id: str) -> 
     from sqlalchemy import update
 
     from storage.models import EpisodeRow
-    from storage.queries.episodes import THINNED
+    from storage.queries.episodes import EMPTY_TRAJECTORY
 
     record(db, run_id, [50.0, 3.0, 20.0, -9.0, 1.0], [1, 2, 3, 4, 5])
     with db.transaction() as connection:
         thinned = EpisodeRow.episode.in_((1, 4))
-        connection.execute(update(EpisodeRow).where(thinned).values(trajectory=THINNED))
+        connection.execute(update(EpisodeRow).where(thinned).values(trajectory=EMPTY_TRAJECTORY))
     assert find_extremes(db, run_id) == Extremes(3, 5, None)
 
 

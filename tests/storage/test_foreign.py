@@ -78,7 +78,7 @@ def test_a_check_finds_what_was_done_and_changes_nothing(recorded: tuple[Path, s
 def test_a_sound_database_has_no_finding(recorded: tuple[Path, str]) -> None:
     path, _ = recorded
     report = check_database(f"sqlite:///{path}", is_allowed=refuse)
-    assert (report.findings, report.runs, report.is_sound) == ((), 1, True)
+    assert (report.findings, report.runs, report.is_valid) == ((), 1, True)
 
 
 def test_a_hostile_id_is_no_path_and_no_run(recorded: tuple[Path, str]) -> None:
@@ -183,7 +183,7 @@ def test_a_database_that_cannot_be_copied_is_not_upgraded(tmp_path: Path, monkey
     monkeypatch.setattr(
         "storage.migrations.upgrade.os.open", lambda *args: (_ for _ in ()).throw(OSError(28, "No space left"))
     )
-    monkeypatch.setattr(engine.address, "prepare", lambda path: [])
+    monkeypatch.setattr(engine.address, "create_file", lambda path: [])
     with raises(StorageError, reason="not_copied", subject=path):
         open_database(f"sqlite:///{path}")
     assert [place.name for place in tmp_path.iterdir() if "schema" in place.name] == []
@@ -215,7 +215,7 @@ def test_a_server_is_checked_like_a_file(ready_postgres_url: str) -> None:
 @pytest.mark.parametrize("url", ["sqlite:///x.db", "postgresql://u:hunter2@h/d"])
 def test_nothing_that_shows_a_database_shows_its_password(url: str) -> None:
     shown = Database(url, None, None, None)  # pyright: ignore[reportArgumentType] - only its texts are looked at
-    assert "hunter2" not in repr(shown) + shown.shown
+    assert "hunter2" not in repr(shown) + shown.safe_url
 
 
 def test_the_environment_forbids_every_write(recorded: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,11 +25,11 @@ from storage.queries.runs import list_runs
 from storage.recording.writer import DatabaseRecorder
 from storage.runs import lifecycle
 from storage.runs.changes import claim_start, create_run, finish_run, start_again, start_run
-from storage.runs.claims import Claim, give_back
-from storage.runs.control import DatabaseControl, ask_stop, send_command
+from storage.runs.claims import Claim, return_to_queue
+from storage.runs.control import DatabaseControl, request_stop, send_command
 from storage.runs.lifecycle import LOST_AFTER_S, START_LIMIT_S, TRANSITIONS, Event, Owner, State, this_process
 from storage.runs.removal import delete_run
-from storage.runs.rows import find_run, state_now
+from storage.runs.rows import find_run, get_state
 from tests.errors import raises
 from tests.storage.records import CONFIG, record_episodes
 
@@ -158,14 +158,14 @@ class LifeOfARun(RuleBasedStateMachine):
     @rule()
     def ask_to_stop(self) -> None:
         if self.state == State.CREATED:
-            ask_stop(self.db, self.run_id, patience_s=0)
+            request_stop(self.db, self.run_id, patience_s=0)
             self.move(Event.LEAVE_QUEUE)
             return
-        allowed = self.allows(Event.ASK_STOP)
+        allowed = self.allows(Event.REQUEST_STOP)
         with refused_unless(allowed):
             send_command(self.db, self.run_id, "stop")
         if allowed:
-            self.move(Event.ASK_STOP)
+            self.move(Event.REQUEST_STOP)
 
     @precondition(lambda self: self.exists)
     @rule()
@@ -229,7 +229,7 @@ class LifeOfARun(RuleBasedStateMachine):
         control = DatabaseControl(self.db, self.run_id, token=self.owner.token)
         control.set_status("paused" if self.state == State.RUNNING else "running")
         control.close()
-        self.move(Event.PAUSE if self.state == State.RUNNING else Event.GO_ON)
+        self.move(Event.PAUSE if self.state == State.RUNNING else Event.CONTINUE)
 
     @precondition(lambda self: self.exists and self.owner is not None and self.alive)
     @rule(ending=st.sampled_from(sorted(ENDINGS)))
@@ -252,10 +252,10 @@ class LifeOfARun(RuleBasedStateMachine):
         row = find_run(self.db, self.run_id)
         state = lifecycle.refine(row, row.status)
         stays = state in (State.STOPPING, State.PAUSED)
-        allowed = row.owner_token == self.owner.token and (stays or lifecycle.allows(state, Event.GIVE_BACK))
+        allowed = row.owner_token == self.owner.token and (stays or lifecycle.allows(state, Event.RETURN_TO_QUEUE))
         claim = Claim(self.run_id, resume=False, token=self.owner.token)
         with refused_unless(allowed):
-            give_back(self.db, self.run_id, token=self.owner.token, claim=claim)
+            return_to_queue(self.db, self.run_id, token=self.owner.token, claim=claim)
         if allowed:
             self.state = State.STOPPED if stays else State.CREATED
             self.end_process()
@@ -279,10 +279,10 @@ class LifeOfARun(RuleBasedStateMachine):
     @rule()
     def kill(self) -> None:
         self.end_process()
-        if self.allows(Event.VANISH):
-            self.move(Event.VANISH)
+        if self.allows(Event.LOSE):
+            self.move(Event.LOSE)
 
-    @precondition(lambda self: self.state is not None and lifecycle.allows(self.state, Event.VANISH))
+    @precondition(lambda self: self.state is not None and lifecycle.allows(self.state, Event.LOSE))
     @rule()
     def time_out(self) -> None:
         """Silence, or a start that takes too long."""
@@ -292,7 +292,7 @@ class LifeOfARun(RuleBasedStateMachine):
             set_run(self.db, self.run_id, claimed_at=past)
         else:
             set_run(self.db, self.run_id, heartbeat_at=past)
-        self.move(Event.VANISH)
+        self.move(Event.LOSE)
 
     @precondition(lambda self: self.state == State.LOST and self.alive)
     @rule()
@@ -393,7 +393,7 @@ def test_a_start_that_takes_too_long_is_lost_and_its_trainer_comes_too_late(db: 
 
 
 def test_a_run_that_nobody_has_leaves_the_queue_when_it_is_stopped(db: Database, run_id: str) -> None:
-    assert state_now(find_run(db, run_id)) == State.CREATED
-    assert "removed from the queue" in ask_stop(db, run_id)
+    assert get_state(find_run(db, run_id)) == State.CREATED
+    assert "removed from the queue" in request_stop(db, run_id)
     assert find_run(db, run_id).state == State.STOPPED
     assert list_runs(db)["state"].tolist() == ["stopped"]

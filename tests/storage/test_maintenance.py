@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select, update
 
-from emtc_core.errors import LeftOutError, RunStateError, StorageError
+from emtc_core.errors import DataRemovedError, RunStateError, StorageError
 from storage.engine import Database, open_database
 from storage.files.places import run_folder
-from storage.maintenance.backup import back_up_now, list_active_runs, vacuum
+from storage.maintenance.backup import back_up_database, list_active_runs, vacuum
 from storage.maintenance.check_database import check_database
 from storage.maintenance.check_run import check_run
-from storage.maintenance.sizes import measure
-from storage.maintenance.thin import Gone, Thinning, count_thinning, thin_run
+from storage.maintenance.sizes import measure_sizes
+from storage.maintenance.thin import RemovedData, Thinning, count_thinning, thin_run
 from storage.models import EpisodeRow, Run, SnapshotRow, Transition
 from storage.queries.curves import evaluations
 from storage.queries.episodes import get_trajectory, list_episodes
@@ -24,7 +24,7 @@ from storage.queries.gate import gate_chart
 from storage.recording.writer import DatabaseRecorder
 from storage.runs import removal
 from storage.runs.changes import create_run, finish_run, start_run
-from storage.runs.removal import why_not_resume_at
+from storage.runs.removal import find_resume_error
 from tests.errors import raises
 from tests.storage.records import CONFIG, ME, make_evaluation, make_snapshot, record_episodes, record_everything
 
@@ -58,7 +58,7 @@ def test_sizes_name_each_run_and_kind(db: Database, ended: str) -> None:
     create_run(db, CONFIG, target_steps=10, versions={}, name="empty")
     (run_folder(db, ended).parent / "gone1234").mkdir()
     (run_folder(db, ended).parent / "gone1234" / "checkpoint-1.pt").write_bytes(b"x" * 77)
-    sizes = measure(db)
+    sizes = measure_sizes(db)
     biggest, empty = sizes.runs
     assert (biggest.run_id, biggest.env_steps, biggest.status) == (ended, 120, "finished")
     assert (biggest.checkpoints, biggest.other_files, sizes.left_behind) == (2000, 1000, 77)
@@ -78,7 +78,7 @@ def test_the_parts_come_close_to_the_whole(ready_sqlite_url: str) -> None:
     record_episodes(recorder, 400, length=50, state_dim=30)
     recorder.record_snapshot(make_snapshot(400 * 50, 400, length=50))
     recorder.close()
-    sizes = measure(db)
+    sizes = measure_sizes(db)
     assert 0.75 < sizes.runs[0].total / (sizes.database - before - _log_bytes(db.path)) < 1.25
     db.dispose()
 
@@ -94,12 +94,12 @@ def test_what_goes_is_counted_first_and_then_gone(db: Database, ended: str) -> N
     assert (counted.trajectories, counted.transitions, counted.snapshots, counted.checkpoints) == (12, 120, 1, 2)
     assert "12 trajectories, 120 transitions, 1 snapshot, 2 checkpoints (about " in str(counted)
     assert count(db, Transition) == 120
-    before = measure(db).runs[0].total
+    before = measure_sizes(db).runs[0].total
     assert thin_run(db, ended, ALL) == counted
-    assert measure(db).runs[0].total < before
+    assert measure_sizes(db).runs[0].total < before
     assert (count(db, Transition), count(db, SnapshotRow), count(db, EpisodeRow)) == (0, 2, 12)
     assert [place.name for place in run_folder(db, ended).iterdir()] == ["log.txt"]
-    assert thin_run(db, ended, Thinning(trajectories=True, transitions=True, checkpoints=True)) == Gone()
+    assert thin_run(db, ended, Thinning(trajectories=True, transitions=True, checkpoints=True)) == RemovedData()
 
 
 def test_curves_and_invariants_outlive_a_thinning(db: Database, ended: str) -> None:
@@ -118,7 +118,7 @@ def test_curves_and_invariants_outlive_a_thinning(db: Database, ended: str) -> N
 
 def test_a_thinned_trajectory_is_said_to_be_so(db: Database, ended: str) -> None:
     thin_run(db, ended, Thinning(trajectories=True))
-    with raises(LeftOutError, reason="removed", subject=3):
+    with raises(DataRemovedError, reason="removed", subject=3):
         get_trajectory(db, ended, 3)
 
 
@@ -131,9 +131,9 @@ def test_a_replay_without_its_transitions_has_no_verdicts(db: Database, ended: s
 
 
 def test_a_run_without_its_transitions_does_not_go_on(db: Database, ended: str) -> None:
-    assert why_not_resume_at(db, ended, 40) is None
+    assert find_resume_error(db, ended, 40) is None
     thin_run(db, ended, Thinning(transitions=True))
-    assert "thinned away" in (why_not_resume_at(db, ended, 40) or "")
+    assert "thinned away" in (find_resume_error(db, ended, 40) or "")
 
 
 def test_the_last_snapshot_and_every_nth_before_it_stay(db: Database, ended: str) -> None:
@@ -200,16 +200,16 @@ def test_a_vacuum_gives_the_room_back(ready_sqlite_url: str) -> None:
     record_episodes(recorder, 200, length=50, state_dim=30)
     recorder.close()
     removal.remove_run(db, run_id)
-    assert measure(db).reusable > 0
+    assert measure_sizes(db).reusable > 0
     done = vacuum(db)
     assert done.after < done.before
-    assert measure(db).reusable == 0
+    assert measure_sizes(db).reusable == 0
     db.dispose()
 
 
 def test_a_database_that_was_opened_read_only_is_not_vacuumed(db: Database) -> None:
     reader = open_database(db.url, read_only=True)
-    with raises(StorageError, reason="opened_read_only", subject=reader.shown):
+    with raises(StorageError, reason="opened_read_only", subject=reader.safe_url):
         vacuum(reader)
     reader.dispose()
 
@@ -219,7 +219,7 @@ def test_a_server_is_vacuumed_and_not_copied(ready_postgres_url: str) -> None:
     db = open_database(ready_postgres_url)
     assert vacuum(db).after > 0
     with raises(StorageError, reason="server"):
-        back_up_now(db)
+        back_up_database(db)
     db.dispose()
 
 
@@ -227,12 +227,12 @@ def test_a_backup_is_whole_private_and_opens(ready_sqlite_url: str) -> None:
     db = open_database(ready_sqlite_url)
     run_id = create_run(db, CONFIG, target_steps=100, versions={})
     record_everything(db, run_id)
-    place = back_up_now(db)
+    place = back_up_database(db)
     assert stat.S_IMODE(place.stat().st_mode) == 0o600
     copy = open_database(f"sqlite:///{place}", read_only=True)
     assert check_run(copy, run_id) == []
     copy.dispose()
-    assert back_up_now(db) != place or place.exists()
+    assert back_up_database(db) != place or place.exists()
     db.dispose()
 
 
@@ -241,9 +241,9 @@ def test_a_backup_replaces_nothing(ready_sqlite_url: str, tmp_path: Path) -> Non
     kept = tmp_path / "kept.db"
     kept.write_text("mine")
     with raises(StorageError, reason="exists", subject=kept):
-        back_up_now(db, kept)
+        back_up_database(db, kept)
     with raises(StorageError, reason="not_writable", subject=tmp_path / "nowhere" / "x.db"):
-        back_up_now(db, tmp_path / "nowhere" / "x.db")
+        back_up_database(db, tmp_path / "nowhere" / "x.db")
     assert kept.read_text() == "mine"
     db.dispose()
 
@@ -263,7 +263,7 @@ def test_a_backup_ends_although_others_write_without_a_pause(
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        place = back_up_now(db)
+        place = back_up_database(db)
     finally:
         stop.set()
         writer.join()
@@ -278,7 +278,7 @@ def test_a_server_that_only_shows_keeps_everything(db: Database, ended: str, mon
     for act, reason in (
         (lambda: thin_run(shown, ended, ALL), "opened_read_only"),
         (lambda: vacuum(shown), "read_only"),
-        (lambda: back_up_now(shown), "read_only"),
+        (lambda: back_up_database(shown), "read_only"),
     ):
         with raises(StorageError, reason=reason):
             act()

@@ -13,7 +13,7 @@ from storage.engine import Database, open_database
 from storage.maintenance.check_run import check_run
 from storage.migrations import upgrade
 from storage.models import SCHEMA_VERSION
-from storage.queries.curves import evaluations, metric
+from storage.queries.curves import evaluations, metric_points
 from storage.queries.gate import gate_stats
 from storage.queries.memory import find_projection, get_node, get_snapshot, list_snapshots
 from storage.queries.runs import list_runs
@@ -48,7 +48,7 @@ def assert_whole(db: Database) -> None:
     assert check_run(db, run_id) == []
     assert list_runs(db)["env_steps"].tolist() == [30]
     assert evaluations(db, run_id)["win_rate"].tolist() == [0.75]
-    assert metric(db, run_id, ["train/loss"])["value"].tolist() == [0.5]
+    assert metric_points(db, run_id, ["train/loss"])["value"].tolist() == [0.5]
     assert gate_stats(db, run_id)["memory_size"].tolist() == [42]
     snapshot_id = int(list_snapshots(db, run_id)["id"].iloc[0])
     assert get_node(db, get_snapshot(db, snapshot_id), 101).t == 1

@@ -12,14 +12,14 @@ from storage.engine import Database, files_root, open_database
 from storage.files.places import run_folder
 from storage.files.trainer_files import RESERVE, RESERVE_BYTES, keep_reserve
 from storage.maintenance.check_run import check_run
-from storage.maintenance.sizes import measure
+from storage.maintenance.sizes import measure_sizes
 from storage.maintenance.thin import Thinning, thin_run
 from storage.migrations.upgrade import copy_database
 from storage.queries.runs import list_runs
 from storage.runs.changes import create_run, finish_run, start_run
 from storage.runs.labels import note_runs
 from storage.runs.removal import remove_run
-from storage.sql_console.question import ask
+from storage.sql_console.question import run_query
 from tests.errors import raises
 from tests.require import require
 from tests.storage.records import CONFIG, ME, record_everything
@@ -78,8 +78,8 @@ def test_everything_is_read_and_what_writes_says_that_the_disk_is_full(full: tup
     db, run_id = full
     assert list_runs(db)["id"].tolist() == [run_id]
     assert check_run(db, run_id) == []
-    assert measure(db).runs[0].run_id == run_id
-    assert ask(db, "select count(*) from runs").rows == [[1]]
+    assert measure_sizes(db).runs[0].run_id == run_id
+    assert run_query(db, "select count(*) from runs").rows == [[1]]
     files_root(db).joinpath(RESERVE).unlink()
     fill(db.path.parent)
     with raises(StorageError, reason="disk_full"):

@@ -38,7 +38,7 @@ def test_an_entry_is_read_as_it_was_written(db: Database, run_id: str) -> None:
 
 def test_a_note_needs_neither_figure_nor_run(db: Database) -> None:
     row = get_entry(db, create_entry(db, title="Idea"))
-    assert (row.run_id, row.view, row.has_figure, row.cited, row.body) == (None, None, False, [], "")
+    assert (row.run_id, row.view, row.has_figure, row.cited_runs, row.body) == (None, None, False, [], "")
     assert get_figure(db, row.id) is None
 
 
@@ -47,7 +47,7 @@ def test_an_entry_outlives_the_run_that_it_cites(db: Database, run_id: str) -> N
     delete_run(db, run_id)
     row = get_entry(db, made)
     assert row.run_id is None
-    assert row.cited[0]["name"] == "first"
+    assert row.cited_runs[0]["name"] == "first"
     assert get_figure(db, made) == FIGURE
     assert [found.id for found in list_entries(db, run_id=run_id)] == [made]
 
@@ -88,7 +88,7 @@ def test_one_press_makes_one_entry_however_often_it_arrives(db: Database) -> Non
 def test_an_edit_changes_text_and_time_only(db: Database, run_id: str) -> None:
     made = create_entry(db, title="Draft", run_id=run_id, figure=FIGURE, view=cite(run_id))
     before = get_entry(db, made)
-    changed_at = edit_entry(db, made, title="Final", body="Done\0.", known=before.updated_at)
+    changed_at = edit_entry(db, made, title="Final", body="Done\0.", base_updated_at=before.updated_at)
     after = get_entry(db, made)
     assert (after.title, after.body, after.updated_at) == ("Final", "Done.", changed_at)
     assert (after.created_at, after.view, after.run_id) == (before.created_at, before.view, run_id)
@@ -98,9 +98,9 @@ def test_an_edit_changes_text_and_time_only(db: Database, run_id: str) -> None:
 def test_a_writer_who_has_not_seen_the_last_change_is_told(db: Database) -> None:
     made = create_entry(db, title="Draft")
     seen = get_entry(db, made).updated_at
-    edit_entry(db, made, title="Theirs", body="", known=seen)
+    edit_entry(db, made, title="Theirs", body="", base_updated_at=seen)
     with raises(EntryChangedError, subject=made):
-        edit_entry(db, made, title="Mine", body="", known=seen)
+        edit_entry(db, made, title="Mine", body="", base_updated_at=seen)
     assert get_entry(db, made).title == "Theirs"
     edit_entry(db, made, title="Mine", body="")
     assert get_entry(db, made).title == "Mine"

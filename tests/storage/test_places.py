@@ -13,21 +13,21 @@ from storage.bundles.contents import THIN, copy_runs
 from storage.engine import Database, files_root, open_database
 from storage.files.places import (
     check_place,
-    configured,
     describe_place,
     explain_missing,
+    get_configured_place,
+    get_run_place,
     local_folder,
     run_folder,
-    run_place,
 )
 from storage.files.remote import Remote
 from storage.files.trainer_files import LEASE, make_lease
-from storage.maintenance.backup import back_up_now
-from storage.maintenance.sizes import measure
+from storage.maintenance.backup import back_up_database
+from storage.maintenance.sizes import measure_sizes
 from storage.maintenance.thin import Thinning, count_thinning, thin_run
 from storage.models import Run
 from storage.runs.changes import create_run, finish_run, start_run
-from storage.runs.removal import count_run_contents, remove_run, total_run_contents
+from storage.runs.removal import count_contents_of_runs, count_run_contents, remove_run
 from storage.runs.rows import find_run
 from tests.errors import raises
 from tests.storage.records import CONFIG, ME
@@ -76,7 +76,7 @@ def fill(folder: Path, *more: str) -> Path:
 )
 def test_a_place_has_one_form(monkeypatch: pytest.MonkeyPatch, text: str, read: str | None) -> None:
     monkeypatch.setenv("EMTC_FILES", text)
-    assert configured() == read
+    assert get_configured_place() == read
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_run_that_has_not_begun_goes_where_this_machine_says(
     assert run_folder(db, run_id) == files_root(db) / run_id
     monkeypatch.setenv("EMTC_FILES", str(shared))
     assert run_folder(db, run_id) == shared / run_id
-    end(db, run_id, configured())
+    end(db, run_id, get_configured_place())
     assert find_run(db, run_id).files == str(shared)
     assert local_folder(db, run_id) == files_root(db) / run_id
 
@@ -131,7 +131,7 @@ def test_a_run_that_has_not_begun_goes_where_this_machine_says(
 def test_a_place_is_recorded_once(db: Database, run_id: str, shared: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     end(db, run_id, None)
     monkeypatch.setenv("EMTC_FILES", str(shared))
-    start_run(db, run_id, **ME, files=configured())
+    start_run(db, run_id, **ME, files=get_configured_place())
     assert find_run(db, run_id).files is None
     assert run_folder(db, run_id) == files_root(db) / run_id, "an earlier run stays where it is"
 
@@ -141,7 +141,7 @@ def test_a_link_that_the_user_sets_is_followed(
 ) -> None:
     (tmp_path / "link").symlink_to(shared)
     monkeypatch.setenv("EMTC_FILES", str(tmp_path / "link"))
-    assert run_place(db, run_id).recorded == str(tmp_path / "link")
+    assert get_run_place(db, run_id).recorded == str(tmp_path / "link")
     assert run_folder(db, run_id) == shared / run_id
 
 
@@ -154,8 +154,8 @@ def test_files_in_a_folder_are_counted_and_go_with_the_run_and_nothing_else(
     other = fill(shared / "another1")
     found = count_run_contents(db, run_id)
     assert (found.files, found.size_bytes, found.folder) == (3, 3000, str(folder))
-    assert (total_run_contents(db, [run_id]).files, total_run_contents(db, [run_id]).size_bytes) == (3, 3000)
-    (size,) = measure(db).runs
+    assert (count_contents_of_runs(db, [run_id]).files, count_contents_of_runs(db, [run_id]).size_bytes) == (3, 3000)
+    (size,) = measure_sizes(db).runs
     assert size.checkpoints >= 2000
     remove_run(db, run_id)
     assert sorted(path.name for path in folder.iterdir()) == ["checkpoint-plan.txt", "notes.txt"]
@@ -171,11 +171,11 @@ def test_files_at_a_url_are_counted_thinned_and_go_with_the_run(
     check_place()
     files = Remote(url).files_of(end(db, run_id, url))
     for path in fill(tmp_path / "made").iterdir():
-        files.put(path)
-    Remote(url).files_of("another1").put(tmp_path / "made" / "log.txt")
+        files.upload(path)
+    Remote(url).files_of("another1").upload(tmp_path / "made" / "log.txt")
     assert (count_run_contents(db, run_id).files, count_run_contents(db, run_id).size_bytes) == (3, 3000)
-    assert total_run_contents(db, [run_id]).size_bytes == 3000
-    (size,) = measure(db).runs
+    assert count_contents_of_runs(db, [run_id]).size_bytes == 3000
+    (size,) = measure_sizes(db).runs
     assert (size.checkpoints, size.other_files) == (2000, 1000)
     what = Thinning(checkpoints=True)
     assert count_thinning(db, run_id, what).checkpoints == 2
@@ -210,8 +210,8 @@ def test_a_place_that_only_a_row_names_is_neither_read_nor_deleted(
         assert "secret" not in str(caught.value)
         assert str(caught.value).isprintable()
     assert find_run(db, run_id).files == named, "the row stays, too"
-    assert "nothing there is read" in str(total_run_contents(db, [run_id]))
-    sizes = measure(db)
+    assert "nothing there is read" in str(count_contents_of_runs(db, [run_id]))
+    sizes = measure_sizes(db)
     assert (sizes.runs[0].checkpoints, sizes.runs[0].other_files) == (0, 0)
     assert "nothing there is read" in sizes.unmeasured
     assert len(list(folder.iterdir())) == 3
@@ -271,7 +271,7 @@ def test_a_place_that_does_not_answer_keeps_the_run(
     with raises(StorageError, reason="unusable", subject=url):
         remove_run(db, run_id)
     assert find_run(db, run_id).id == run_id
-    assert "Protocol not known" in measure(db).unmeasured
+    assert "Protocol not known" in measure_sizes(db).unmeasured
     with db.transaction() as connection:
         connection.execute(update(Run).values(files=None))
     remove_run(db, run_id)
@@ -287,7 +287,7 @@ def test_a_copy_of_a_database_leaves_the_files_of_the_original(
     run_id = end(db, create_run(db, CONFIG, target_steps=10, versions={}), files)
     folder = fill(shared / run_id)
     (folder / LEASE).write_bytes(make_lease(db))
-    place = back_up_now(db, tmp_path / "copy.db")
+    place = back_up_database(db, tmp_path / "copy.db")
     copy = open_database(f"sqlite:///{place}")
     for act in (
         lambda: remove_run(copy, run_id),

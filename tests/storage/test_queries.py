@@ -57,7 +57,7 @@ def test_evaluations_come_in_order_and_after_a_step(db: Database, run_id: str) -
 def test_an_empty_answer_has_the_types_of_a_full_one(db: Database, run_id: str) -> None:
     empty = (
         curves.evaluations(db, run_id),
-        curves.metric(db, run_id, ["train/loss"]),
+        curves.metric_points(db, run_id, ["train/loss"]),
         gate.gate_stats(db, run_id),
         gate.gate_chart(db, run_id),
         find_playbacks(db, run_id).frame,
@@ -73,7 +73,7 @@ def test_an_empty_answer_has_the_types_of_a_full_one(db: Database, run_id: str) 
     recorder.close()
     full = (
         curves.evaluations(db, run_id),
-        curves.metric(db, run_id, ["train/loss"]),
+        curves.metric_points(db, run_id, ["train/loss"]),
         gate.gate_stats(db, run_id),
         gate.gate_chart(db, run_id),
         find_playbacks(db, run_id).frame,
@@ -96,7 +96,7 @@ def test_a_long_curve_is_thinned_but_keeps_ends_and_spikes(db: Database, run_id:
     rows.append({"run_id": run_id, "env_step": 9999, "name": "train/grad_norm", "value": 3.0})
     with db.transaction() as connection:
         connection.execute(insert(MetricRow), rows)
-    frame = curves.metric(db, run_id, ["train/loss", "train/grad_norm"], points=100)
+    frame = curves.metric_points(db, run_id, ["train/loss", "train/grad_norm"], points=100)
     loss = frame[frame["name"] == "train/loss"]
     assert 50 <= len(loss) <= 100
     assert {1, 1235, 4322, 5000} <= set(loss["env_step"])
@@ -104,8 +104,8 @@ def test_a_long_curve_is_thinned_but_keeps_ends_and_spikes(db: Database, run_id:
     assert set(loss["n"]) == {5000}
     assert (loss["value"] == values[loss["env_step"] - 1]).all()
     assert frame[frame["name"] == "train/grad_norm"]["value"].tolist() == [3.0]
-    assert len(curves.metric(db, run_id, ["train/loss"], after=4990)) == 10
-    assert curves.metric(db, run_id, ["rollout/return"]).empty
+    assert len(curves.metric_points(db, run_id, ["train/loss"], after=4990)) == 10
+    assert curves.metric_points(db, run_id, ["rollout/return"]).empty
     assert curves.metric_names(db, run_id) == ["train/grad_norm", "train/loss"]
 
 
@@ -117,7 +117,7 @@ def test_a_curve_of_few_values_is_thinned_as_well(db: Database, run_id: str) -> 
     ]
     with db.transaction() as connection:
         connection.execute(insert(MetricRow), rows)
-    frame = curves.metric(db, run_id, ["gate/tau", "rollout/win_rate"], points=100)
+    frame = curves.metric_points(db, run_id, ["gate/tau", "rollout/win_rate"], points=100)
     tau, wins = (frame[frame["name"] == name] for name in ("gate/tau", "rollout/win_rate"))
     assert len(tau) <= 51
     assert len(wins) <= 100

@@ -4,15 +4,21 @@ from sqlalchemy import text
 
 from emtc_core.control import Question
 from emtc_core.errors import RunStateError
-from emtc_core.recorder import AskedRecord
+from emtc_core.recorder import AnswerRecord
 from storage.engine import Database
 from storage.maintenance.check_run import check_run
-from storage.models import first_playback
+from storage.models import get_first_playback
 from storage.queries.curves import evaluations
 from storage.queries.episodes import find_playbacks, get_playback
 from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import claim_start, finish_run, start_run
-from storage.runs.control import Asked, DatabaseControl, find_question, list_questions, send_command
+from storage.runs.control import (
+    DatabaseControl,
+    EvaluationRequest,
+    find_evaluation_request,
+    list_evaluation_requests,
+    send_command,
+)
 from storage.runs.lifecycle import this_process
 from storage.runs.removal import delete_run, rewind_run
 from storage.runs.rows import find_run
@@ -29,8 +35,8 @@ def start_with_episodes(db: Database, run_id: str, episodes: int = 3) -> Databas
     return recorder
 
 
-def read(db: Database, run_id: str, number: int) -> Asked:
-    found = find_question(db, find_run(db, run_id), number)
+def read(db: Database, run_id: str, number: int) -> EvaluationRequest:
+    found = find_evaluation_request(db, find_run(db, run_id), number)
     assert found is not None
     return found
 
@@ -46,9 +52,11 @@ def test_a_question_reaches_the_trainer_with_its_number_and_its_episode(db: Data
     first, second = send_command(db, run_id, "evaluate"), send_command(db, run_id, "play", episode=2)
     assert read(db, run_id, first).stage == "waiting"
     assert wait_for(control.poll) == Question("evaluate", first)
-    assert wait_for(control.poll) == Question("play", second, again_of=2)
+    assert wait_for(control.poll) == Question("play", second, repeats_episode=2)
     control.close()
-    assert [(asked.kind, asked.episode, asked.stage) for asked in list_questions(db, find_run(db, run_id))] == [
+    assert [
+        (asked.kind, asked.episode, asked.stage) for asked in list_evaluation_requests(db, find_run(db, run_id))
+    ] == [
         ("play", 2, "playing"),
         ("evaluate", None, "playing"),
     ]
@@ -60,7 +68,7 @@ def test_an_answer_is_in_no_curve_and_collides_with_no_evaluation_of_its_step(db
     recorder.flush()
     before = find_run(db, run_id)
     number = send_command(db, run_id, "evaluate")
-    recorder.record_asked(AskedRecord(number, make_evaluation(30, wins=4)))
+    recorder.record_answer(AnswerRecord(number, make_evaluation(30, wins=4)))
     recorder.flush()
     after = find_run(db, run_id)
     assert (after.win_rate, after.return_mean, after.mu_w) == (before.win_rate, before.return_mean, before.mu_w)
@@ -69,7 +77,7 @@ def test_an_answer_is_in_no_curve_and_collides_with_no_evaluation_of_its_step(db
     assert evaluations(db, run_id)["win_rate"].tolist() == [0.25, 0.5]
     answer = read(db, run_id, number).answer
     assert answer is not None
-    assert (answer.env_step, answer.wins, answer.episodes, answer.again_of) == (30, 4, 4, None)
+    assert (answer.env_step, answer.wins, answer.episodes, answer.repeated_episode) == (30, 4, 4, None)
     kept = find_playbacks(db, run_id).frame
     assert kept[["env_step", "episode"]].to_numpy().tolist() == [[30, 0], [30, answer.playback], [10, 0]]
     assert get_playback(db, run_id, 30, answer.playback).won
@@ -79,14 +87,14 @@ def test_an_answer_is_in_no_curve_and_collides_with_no_evaluation_of_its_step(db
 def test_an_answer_that_is_written_twice_stands_once(db: Database, run_id: str) -> None:
     recorder = start_with_episodes(db, run_id)
     number = send_command(db, run_id, "play", episode=3)
-    answer = AskedRecord(number, make_evaluation(30, wins=1, episodes=1), again_of=3)
-    recorder.record_asked(answer)
-    recorder.record_asked(answer)
+    answer = AnswerRecord(number, make_evaluation(30, wins=1, episodes=1), again_of=3)
+    recorder.record_answer(answer)
+    recorder.record_answer(answer)
     recorder.close()
     assert (rows(db, "asked_evaluations"), rows(db, "eval_episodes")) == (1, 1)
     found = read(db, run_id, number)
     assert found.answer is not None
-    assert (found.stage, found.answer.again_of) == ("answered", 3)
+    assert (found.stage, found.answer.repeated_episode) == ("answered", 3)
 
 
 def test_a_resume_takes_the_answers_of_superseded_steps_with_them_and_numbers_none_anew(
@@ -94,8 +102,8 @@ def test_a_resume_takes_the_answers_of_superseded_steps_with_them_and_numbers_no
 ) -> None:
     recorder = start_with_episodes(db, run_id)
     kept, gone = (send_command(db, run_id, "evaluate") for _ in range(2))
-    recorder.record_asked(AskedRecord(kept, make_evaluation(20)))
-    recorder.record_asked(AskedRecord(gone, make_evaluation(30)))
+    recorder.record_answer(AnswerRecord(kept, make_evaluation(20)))
+    recorder.record_answer(AnswerRecord(gone, make_evaluation(30)))
     recorder.close()
     pending = send_command(db, run_id, "evaluate")
     finish_run(db, run_id, "stopped")
@@ -103,23 +111,23 @@ def test_a_resume_takes_the_answers_of_superseded_steps_with_them_and_numbers_no
     claim_start(db, run_id, owner)
     start_run(db, run_id, **ME, token=owner.token)
     rewind_run(db, run_id, 20, token=owner.token)
-    assert [(asked.id, asked.stage) for asked in list_questions(db, find_run(db, run_id))] == [
+    assert [(asked.id, asked.stage) for asked in list_evaluation_requests(db, find_run(db, run_id))] == [
         (pending, "unanswered"),
         (gone, "unanswered"),
         (kept, "answered"),
     ]
-    assert find_playbacks(db, run_id).frame["episode"].tolist() == [first_playback(kept)]
+    assert find_playbacks(db, run_id).frame["episode"].tolist() == [get_first_playback(kept)]
     again = send_command(db, run_id, "evaluate")
     recorder = DatabaseRecorder(db, run_id)
-    recorder.record_asked(AskedRecord(again, make_evaluation(20)))
+    recorder.record_answer(AnswerRecord(again, make_evaluation(20)))
     recorder.close()
-    assert find_playbacks(db, run_id).frame["episode"].tolist() == [first_playback(kept), first_playback(again)]
+    assert find_playbacks(db, run_id).frame["episode"].tolist() == [get_first_playback(kept), get_first_playback(again)]
     assert read(db, run_id, again).stage == "answered"
 
 
 def test_answers_go_with_their_run(db: Database, run_id: str) -> None:
     recorder = start_with_episodes(db, run_id)
-    recorder.record_asked(AskedRecord(send_command(db, run_id, "evaluate"), make_evaluation(0)))
+    recorder.record_answer(AnswerRecord(send_command(db, run_id, "evaluate"), make_evaluation(0)))
     recorder.close()
     finish_run(db, run_id, "stopped")
     delete_run(db, run_id)
@@ -138,4 +146,4 @@ def test_what_nobody_can_answer_is_refused_in_words(db: Database, run_id: str) -
     finish_run(db, run_id, "stopped")
     with raises(RunStateError, reason="no_trainer", subject=run_id):
         send_command(db, run_id, "play")
-    assert list_questions(db, find_run(db, run_id)) == []
+    assert list_evaluation_requests(db, find_run(db, run_id)) == []

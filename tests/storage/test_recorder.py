@@ -14,10 +14,10 @@ from sqlalchemy import Connection, event, select, text
 
 from emtc_core.errors import RunStateError, StorageError
 from storage.engine import Database, open_database
-from storage.files.trainer_files import StateFile, stall_reason
+from storage.files.trainer_files import StateFile, read_stall_reason
 from storage.maintenance.check_run import check_run
 from storage.models import Transition
-from storage.queries.curves import metric
+from storage.queries.curves import metric_points
 from storage.queries.episodes import get_trajectory
 from storage.recording.writer import DatabaseRecorder
 from storage.retry import retry_transient
@@ -153,7 +153,7 @@ def test_numbers_recorded_twice_keep_the_last_value(db: Database, run_id: str) -
         recorder.record_evaluation(make_evaluation(5, wins=wins))
         recorder.record_snapshot(make_snapshot(5, wins))
     recorder.close()
-    assert metric(db, run_id, ["train/loss", "train/grad_norm"])["value"].tolist() == [2.0]
+    assert metric_points(db, run_id, ["train/loss", "train/grad_norm"])["value"].tolist() == [2.0]
     with db.read() as connection:
         assert connection.execute(text("SELECT count(*), min(size) FROM snapshots")).one() == (1, 20)
 
@@ -241,7 +241,7 @@ def test_a_full_disk_pauses_the_trainer_and_loses_nothing(patient: Database) -> 
     trainer.start()
     wait_for(lambda: recorder.blocked)
     assert "full" in (recorder.blocked or "")
-    assert "full" in (stall_reason(patient, run_id) or "")
+    assert "full" in (read_stall_reason(patient, run_id) or "")
     time.sleep(0.3)
     assert trainer.is_alive(), "the trainer must wait"
     assert check_run(patient, run_id) == []
@@ -250,7 +250,7 @@ def test_a_full_disk_pauses_the_trainer_and_loses_nothing(patient: Database) -> 
     trainer.join(timeout=30)
     recorder.close()
     assert recorder.blocked is None
-    assert stall_reason(patient, run_id) is None
+    assert read_stall_reason(patient, run_id) is None
     assert find_run(patient, run_id).env_steps == 6000
     assert check_run(patient, run_id) == []
 
@@ -262,7 +262,7 @@ def test_a_locked_database_is_waited_for(patient: Database) -> None:
     other = sqlite3.connect(patient.path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     record_episodes(recorder, 2)
-    wait_for(lambda: recorder.blocked and "locked" in (stall_reason(patient, run_id) or ""))
+    wait_for(lambda: recorder.blocked and "locked" in (read_stall_reason(patient, run_id) or ""))
     other.execute("ROLLBACK")
     other.close()
     recorder.close()

@@ -8,7 +8,7 @@ from app.bench.atlas import free_port
 from emtc_core.errors import StorageError
 from storage import retry
 from storage.engine import open_database
-from storage.retry import open_patiently
+from storage.retry import open_with_retry
 
 AWAY = "postgresql://nobody@127.0.0.1:{port}/none"
 
@@ -22,7 +22,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_worker_waits_for_a_server_and_says_so_once() -> None:
     told: list[str] = []
     with pytest.raises(StorageError, match="refused"):
-        open_patiently(AWAY.format(port=free_port()), say=told.append, patience_s=1.0)
+        open_with_retry(AWAY.format(port=free_port()), report=told.append, patience_s=1.0)
     assert len(told) == 1
     assert "Retrying" in told[0]
 
@@ -30,7 +30,7 @@ def test_a_worker_waits_for_a_server_and_says_so_once() -> None:
 def test_whoever_is_told_to_leave_waits_no_longer() -> None:
     told: list[str] = []
     with pytest.raises(StorageError):
-        open_patiently(AWAY.format(port=free_port()), say=told.append, is_over=lambda: bool(told))
+        open_with_retry(AWAY.format(port=free_port()), report=told.append, is_cancelled=lambda: bool(told))
     assert len(told) == 1
 
 
@@ -55,7 +55,7 @@ def test_a_server_that_comes_back_is_used(
 
     monkeypatch.setattr(retry, "open_database", away_at_first)
     told: list[str] = []
-    assert open_patiently(postgres_url, say=told.append).dialect == "postgresql"
+    assert open_with_retry(postgres_url, report=told.append).dialect == "postgresql"
     assert (len(tries), len(told)) == (4, 1)
 
 
@@ -63,4 +63,4 @@ def test_a_server_that_comes_back_is_used(
 def test_a_server_that_has_no_such_database_is_not_waited_for(postgres_url: str) -> None:
     wrong = make_url(postgres_url).set(database="nowhere").render_as_string(hide_password=False)
     with pytest.raises(StorageError, match="does not exist"):
-        open_patiently(wrong, say=pytest.fail)
+        open_with_retry(wrong, report=pytest.fail)

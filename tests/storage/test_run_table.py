@@ -10,19 +10,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import delete, insert
 
-from app.analysis.aggregates import Curve, mu_w
+from app.analysis.aggregates import Curve, compute_mu_w
 from emtc_core.config import resolve
-from emtc_core.config.base import Before
+from emtc_core.config.base import ValueBefore
 from emtc_core.errors import ConfigError, RunNotFoundError, RunStateError
 from storage.engine import Database, open_database
 from storage.models import Evaluation, Run
 from storage.queries.curves import evaluations
 from storage.queries.gate import gate_state
-from storage.queries.runs import SORTS, RunFilter, list_choices, matching_ids, run_page, runs_by_id
-from storage.queries.search_terms import MOST_TERMS
+from storage.queries.runs import SORTS, RunFilter, list_filter_options, matching_ids, run_page, runs_by_id
+from storage.queries.search_terms import MAX_TERMS
 from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import claim_start, create_run, finish_run, start_run
-from storage.runs.labels import check_tags, edit_run, note_runs, shelve_runs, tag_runs
+from storage.runs.labels import check_tags, edit_run, note_runs, set_visibility, tag_runs
 from storage.runs.lifecycle import this_process
 from storage.runs.removal import rewind_run
 from storage.runs.rows import find_run
@@ -166,7 +166,7 @@ def test_pages_are_what_looking_at_every_run_gives(
 @given(rows=runs())
 def test_choices_are_what_the_runs_hold(db: Database, rows: list[dict[str, Any]]) -> None:
     write(db, rows)
-    choices = list_choices(db)
+    choices = list_filter_options(db)
     assert choices.total == len(rows)
     for status, number in choices.statuses.items():
         assert number == sum(reference.status_of(run) == status for run in rows)
@@ -199,7 +199,7 @@ def test_a_run_of_an_earlier_version_did_what_its_version_did(db: Database) -> N
 def test_a_setting_from_before_its_existence_is_compared_like_a_stored_one(
     db: Database, monkeypatch: pytest.MonkeyPatch, value: str, matches: bool
 ) -> None:
-    monkeypatch.setattr(resolve, "value_before", lambda key: Before(1_000_000))
+    monkeypatch.setattr(resolve, "find_value_before", lambda key: ValueBefore(1_000_000))
     without = create_run(db, CONFIG, target_steps=10, versions={})
     stored = create_run(db, CONFIG | {"memory": {"capacity": 1_000_000}}, target_steps=10, versions={})
     assert set(matching_ids(db, RunFilter(text=f"memory.capacity={value}"))) == (
@@ -211,7 +211,7 @@ def test_a_setting_from_before_its_existence_is_compared_like_a_stored_one(
 def test_a_missing_value_from_before_a_setting_existed_is_compared_like_a_stored_one(
     db: Database, monkeypatch: pytest.MonkeyPatch, value: str, matches: bool
 ) -> None:
-    monkeypatch.setattr(resolve, "value_before", lambda key: Before(None))
+    monkeypatch.setattr(resolve, "find_value_before", lambda key: ValueBefore(None))
     without = create_run(db, CONFIG, target_steps=10, versions={})
     stored = create_run(db, CONFIG | {"gate": {"tau_decay_steps": None}}, target_steps=10, versions={})
     found = set(matching_ids(db, RunFilter(text=f"gate.tau_decay_steps={value}")))
@@ -228,7 +228,7 @@ def test_a_setting_is_found_by_either_of_its_keys_however_the_run_stored_it(db: 
 
 @pytest.mark.parametrize(
     "text",
-    ["gate.enable=1", "winrate>1", "win_rate>high", "name<b", "train.lr>nan", "a " * (MOST_TERMS + 1)],
+    ["gate.enable=1", "winrate>1", "win_rate>high", "name<b", "train.lr>nan", "a " * (MAX_TERMS + 1)],
 )
 def test_a_search_that_means_nothing_is_one_sentence(db: Database, text: str) -> None:
     with pytest.raises(ConfigError):
@@ -283,15 +283,15 @@ def test_notes_get_a_line_each(db: Database, run_id: str) -> None:
 
 def test_shelves_take_runs_out_of_sight_and_bring_them_back(db: Database) -> None:
     ids = [create_run(db, CONFIG, target_steps=10, versions={}) for _ in range(3)]
-    assert shelve_runs(db, ids[:2], "archive") == 2
-    assert shelve_runs(db, ids[:1], "archive") == 0
-    shelve_runs(db, ids[2:], "hide")
+    assert set_visibility(db, ids[:2], "archive") == 2
+    assert set_visibility(db, ids[:1], "archive") == 0
+    set_visibility(db, ids[2:], "hide")
     assert run_page(db).total == 1
     assert run_page(db, RunFilter(shelf="hidden")).total == 1
     assert set(matching_ids(db, RunFilter(shelf="archived"))) == set(ids[:2])
     assert run_page(db, RunFilter(shelf="all")).total == 3
-    shelve_runs(db, ids, "restore")
-    shelve_runs(db, ids, "show")
+    set_visibility(db, ids, "restore")
+    set_visibility(db, ids, "show")
     assert run_page(db).total == 3
     assert run_page(db, RunFilter(shelf="hidden")).total == 0
 
@@ -299,9 +299,9 @@ def test_shelves_take_runs_out_of_sight_and_bring_them_back(db: Database) -> Non
 def test_what_is_at_work_is_not_archived_and_what_is_resumed_is_listed_again(db: Database, run_id: str) -> None:
     start_run(db, run_id, **ME)
     with raises(RunStateError, reason="at_work", subject=run_id):
-        shelve_runs(db, [run_id], "archive")
+        set_visibility(db, [run_id], "archive")
     finish_run(db, run_id, "stopped")
-    shelve_runs(db, [run_id], "archive")
+    set_visibility(db, [run_id], "archive")
     claim_start(db, run_id, this_process())
     assert find_run(db, run_id).archived_at is None
 
@@ -323,7 +323,7 @@ def test_the_stored_mu_w_is_the_defined_one(db: Database, curve: list[tuple[int,
     recorder.record_evaluation(make_evaluation(6000))
     recorder.close()
     frame = evaluations(db, run_id)
-    defined = mu_w(Curve(frame["env_step"].to_numpy(float), frame["win_rate"].to_numpy(float)))
+    defined = compute_mu_w(Curve(frame["env_step"].to_numpy(float), frame["win_rate"].to_numpy(float)))
     assert find_run(db, run_id).mu_w == pytest.approx(defined[-1], abs=1e-9)
 
 
@@ -364,7 +364,7 @@ def test_a_configuration_that_is_no_json_matches_no_setting(ready_sqlite_url: st
     with db.transaction() as connection:
         connection.exec_driver_sql("UPDATE runs SET config = 'no json'")
     assert run_page(db, RunFilter(text="gate.delta_scale=1")).total == 0
-    assert list_choices(db).presets == []
+    assert list_filter_options(db).presets == []
     assert run_page(db).total == 1
     db.dispose()
 

@@ -20,7 +20,7 @@ from storage.models import Base, Run
 from storage.runs.changes import create_run
 from storage.sql_console import worker
 from storage.sql_console.glossary import EXAMPLES, describe_schema
-from storage.sql_console.question import Answer, ask, create_reader
+from storage.sql_console.question import QueryResult, create_reader, run_query
 from tests.errors import raises
 from tests.storage.records import CONFIG, record_everything
 
@@ -105,7 +105,7 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Database], str
 
 def refuse(db: Database, query: str, *, seconds: float = 5) -> str:
     with pytest.raises(StorageError) as caught:
-        ask(db, query, seconds=seconds)
+        run_query(db, query, seconds=seconds)
     assert "\n" not in str(caught.value)
     with db.read() as connection:
         assert connection.execute(select(func.count()).select_from(Run)).scalar_one() == 1
@@ -113,15 +113,15 @@ def refuse(db: Database, query: str, *, seconds: float = 5) -> str:
 
 
 def test_an_answer_holds_names_and_values(asked: Database) -> None:
-    answer = ask(asked, "select algo, seed, win_rate, error from runs")
-    assert (answer.columns, answer.rows, answer.cut) == (
+    answer = run_query(asked, "select algo, seed, win_rate, error from runs")
+    assert (answer.columns, answer.rows, answer.truncation) == (
         ("algo", "seed", "win_rate", "error"), [["emtc-qplex", 7, 0.75, None]], None
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_every_example_is_answered(asked: Database, name: str) -> None:
-    assert ask(asked, EXAMPLES[name]).rows
+    assert run_query(asked, EXAMPLES[name]).rows
 
 
 @pytest.mark.parametrize("query", WRITES)
@@ -158,10 +158,10 @@ def test_a_role_that_may_do_more_than_read_asks_nothing(ready_postgres_url, read
         grant = {"writes": f"GRANT UPDATE ON runs TO {name}", "IN ROLE pg_monitor": f"GRANT pg_monitor TO {name}"}
         connection.exec_driver_sql(grant.get(right, f"ALTER ROLE {name} {right}"))
     with raises(StorageError, reason="too_many_rights", subject=name):
-        ask(db, "select 1")
+        run_query(db, "select 1")
     monkeypatch.delenv("EMTC_DB_READER")
     with raises(StorageError, reason="too_many_rights", subject="postgres"):
-        ask(db, "select 1")
+        run_query(db, "select 1")
 
 
 @pytest.mark.postgres
@@ -170,12 +170,12 @@ def test_a_role_for_reading_reaches_what_comes_later_and_nobody_else(ready_postg
     reader(db)
     with db.transaction() as connection:
         connection.exec_driver_sql("CREATE TABLE later (a int)")
-    assert ask(db, "select count(*) from later").rows == [[0]]
+    assert run_query(db, "select count(*) from later").rows == [[0]]
     with db.read() as connection:
         pid = connection.exec_driver_sql("select pg_backend_pid()").scalar_one()
         for act in (f"select pg_terminate_backend({pid})", f"select pg_cancel_backend({pid})"):
             with raises(StorageError, reason="failed"):
-                ask(db, act)
+                run_query(db, act)
         assert connection.exec_driver_sql("select 1").scalar_one() == 1
 
 
@@ -185,7 +185,7 @@ def test_another_database_is_not_asked(ready_postgres_url: str, reader, monkeypa
     reader(db)
     monkeypatch.setenv("EMTC_DB_READER", "postgresql://reader@localhost/other")
     with raises(StorageError, reason="other_database", subject="EMTC_DB_READER"):
-        ask(db, "select 1")
+        run_query(db, "select 1")
 
 
 def test_a_file_needs_no_role(ready_sqlite_url: str) -> None:
@@ -201,21 +201,23 @@ def test_one_statement_and_no_more(asked: Database, query: str) -> None:
 @pytest.mark.parametrize("query", BOMBS)
 def test_a_question_without_end_is_ended(asked: Database, query: str) -> None:
     with raises(StorageError, reason="timeout", subject=0.5):
-        ask(asked, query, seconds=0.5)
+        run_query(asked, query, seconds=0.5)
 
 
 def test_rows_without_end_are_cut(asked: Database) -> None:
-    answer = ask(asked, "with recursive c(x) as (select 1 union all select x + 1 from c) select x from c", most_rows=7)
+    answer = run_query(
+        asked, "with recursive c(x) as (select 1 union all select x + 1 from c) select x from c", max_rows=7
+    )
     assert [row[0] for row in answer.rows] == [1, 2, 3, 4, 5, 6, 7]
-    assert answer.cut == "The first 7 rows; there are more."
-    assert ask(asked, "select id from runs", most_rows=1).cut is None
+    assert answer.truncation == "The first 7 rows; there are more."
+    assert run_query(asked, "select id from runs", max_rows=1).truncation is None
 
 
 @pytest.mark.parametrize("query", HUGE)
 def test_a_value_beyond_memory_is_refused(ready_sqlite_url: str, query: str) -> None:
     db = open_database(ready_sqlite_url)
     with raises(StorageError, reason="memory"):
-        ask(db, query)
+        run_query(db, query)
     db.dispose()
 
 
@@ -236,7 +238,7 @@ def test_a_step_that_nothing_interrupts_is_killed(ready_sqlite_url: str, monkeyp
     db = open_database(ready_sqlite_url)
     monkeypatch.setattr("storage.sql_console.question._GRACE_S", 0.3)
     with raises(StorageError, reason="timeout", subject=0.2):
-        ask(db, "select length(printf('%.*c', 400000000, 'x'))", seconds=0.2)
+        run_query(db, "select length(printf('%.*c', 400000000, 'x'))", seconds=0.2)
     db.dispose()
 
 
@@ -255,12 +257,12 @@ def test_values_become_plain() -> None:
 
 
 def test_a_blob_is_told_by_its_size(asked: Database) -> None:
-    answer = ask(asked, "select trajectory from episodes limit 1")
+    answer = run_query(asked, "select trajectory from episodes limit 1")
     assert str(answer.rows[0][0]).endswith("bytes>")
 
 
 def test_no_row_still_has_columns(asked: Database) -> None:
-    answer = ask(asked, "select id, name from runs where seed = 99")
+    answer = run_query(asked, "select id, name from runs where seed = 99")
     assert (answer.columns, answer.rows) == (("id", "name"), [])
     assert list(answer.frame().columns) == ["id", "name"]
 
@@ -281,7 +283,7 @@ def test_no_row_still_has_columns(asked: Database) -> None:
 )
 def test_bad_questions_get_one_sentence(asked: Database, query: str, reasons: set[str], name: str) -> None:
     with raises(StorageError) as caught:
-        ask(asked, query)
+        run_query(asked, query)
     assert caught.value.reason in reasons
     assert name in str(caught.value.subject).lower()
     assert "\n" not in str(caught.value)
@@ -290,12 +292,12 @@ def test_bad_questions_get_one_sentence(asked: Database, query: str, reasons: se
 @pytest.mark.parametrize(("rows", "seconds"), [(0, 1.0), (100_001, 1.0), (1, 0.0), (1, 601.0), (1, math.nan)])
 def test_limits_have_limits(asked: Database, rows: int, seconds: float) -> None:
     with raises(StorageError, reason="rows" if seconds == 1 and rows != 1 else "seconds"):
-        ask(asked, "select 1", most_rows=rows, seconds=seconds)
+        run_query(asked, "select 1", max_rows=rows, seconds=seconds)
 
 
 def test_a_frame_has_one_type_in_each_column_and_distinct_names(tmp_path: Path) -> None:
     rows = [[1, None, 0.5, "a", True, None], [None, 2, 3, 4, False, None]]
-    frame = Answer(("n", "n", "x", "mixed", "flag", "none"), rows, None, 0.1).frame()
+    frame = QueryResult(("n", "n", "x", "mixed", "flag", "none"), rows, None, 0.1).frame()
     assert list(frame.columns) == ["n", "n_2", "x", "mixed", "flag", "none"]
     assert [str(kind) for kind in frame.dtypes][:3] == ["Int64", "Int64", "float64"]
     assert frame["mixed"].tolist() == ["a", "4"]
@@ -308,14 +310,14 @@ def test_a_question_is_answered_while_somebody_writes(ready_sqlite_url: str) -> 
     run_id = create_run(db, CONFIG, target_steps=100, versions={})
     with db.transaction() as connection:
         connection.exec_driver_sql("update runs set name = 'unseen'")
-        assert ask(db, "select id, name from runs").rows == [[run_id, "emtc-qplex 3m seed 7"]]
+        assert run_query(db, "select id, name from runs").rows == [[run_id, "emtc-qplex 3m seed 7"]]
     db.dispose()
 
 
 def test_a_question_too_deep_to_read_is_refused(ready_sqlite_url: str) -> None:
     db = open_database(ready_sqlite_url)
     with pytest.raises(StorageError, match=r"stack overflow|expression tree"):
-        ask(db, "select " + "(" * 9000 + "1" + ")" * 9000)
+        run_query(db, "select " + "(" * 9000 + "1" + ")" * 9000)
     db.dispose()
 
 
@@ -324,7 +326,7 @@ def test_a_place_with_strange_letters_is_found(tmp_path: Path) -> None:
     folder.mkdir()
     db = open_database(f"sqlite:///{folder / 'x.db'}")
     create_run(db, CONFIG, target_steps=100, versions={})
-    assert ask(db, "select count(*) from runs").rows == [[1]]
+    assert run_query(db, "select count(*) from runs").rows == [[1]]
     assert [place.name for place in tmp_path.iterdir()] == [folder.name]
     db.dispose()
 
@@ -352,5 +354,5 @@ def test_a_trigger_or_view_of_somebody_else_does_not_write(ready_sqlite_url: str
         connection.execute("create view v as select load_extension('x')")
     connection.close()
     with pytest.raises(StorageError):
-        ask(db, "select * from v")
+        run_query(db, "select * from v")
     db.dispose()

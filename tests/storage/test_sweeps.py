@@ -118,7 +118,7 @@ def test_queued_runs_are_attended_by_a_scheduler_or_by_workers(
 ) -> None:
     runs = tuple(Progress(f"r{i}", "running", 0, 10, None, None) for i in range(running))
     sweep = Sweep("s", "s", status, datetime.now(UTC), 1, scheduler, plan, runs)
-    assert sweep.is_attended is attended
+    assert sweep.has_worker is attended
 
 
 def test_runs_are_claimed_in_the_order_of_the_plan_and_no_more_than_fit(db: Database, me: Worker) -> None:
@@ -219,7 +219,7 @@ def test_progress_names_the_state_and_what_is_left(db: Database, me: Worker, dea
     assert get_sweep(db, SWEEP[:4]).state == "lost"
     attach_scheduler(db, SWEEP, me, jobs=2)
     sweep = list_sweeps(db)[0]
-    assert (sweep.state, sweep.done, sweep.seconds_left(), sweep.has_scheduler) == ("running", 0.0, None, True)
+    assert (sweep.state, sweep.progress, sweep.seconds_left(), sweep.has_scheduler) == ("running", 0.0, None, True)
     detach_scheduler(db, SWEEP, dead)
     assert get_sweep(db, SWEEP).has_scheduler
     for _ in range(2):
@@ -229,7 +229,7 @@ def test_progress_names_the_state_and_what_is_left(db: Database, me: Worker, dea
         finish_run(db, claim.run_id, "finished")
     detach_scheduler(db, SWEEP, me)
     sweep = get_sweep(db, SWEEP)
-    assert (sweep.state, sweep.done, sweep.seconds_left(), sweep.has_scheduler) == ("finished", 1.0, 0.0, False)
+    assert (sweep.state, sweep.progress, sweep.seconds_left(), sweep.has_scheduler) == ("finished", 1.0, 0.0, False)
 
 
 def test_an_unknown_sweep_is_one_sentence(db: Database, me: Worker) -> None:

@@ -16,15 +16,15 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from app.analysis.projections.linear import NO_TURN, Coordinates, Drawn, Turn, draw_pca
+from app.analysis.projections.linear import DEFAULT_SIGNS, AxisSigns, Coordinates, LabeledPoints, compute_pca
 from storage.engine import Database
 from storage.queries.memory import Nodes, Snapshot, get_nodes, list_snapshots
 
-Turns = MutableMapping[int, Turn]
+Turns = MutableMapping[int, AxisSigns]
 """Signs of the PCA by snapshot id."""
-FEWEST_SHARED = 100
+MIN_SHARED_NODES = 100
 """Minimum number of shared nodes of two snapshots; with fewer, the later layout is initialized by PCA."""
-MOST_NODES: Final = 1_000_000
+MAX_NODES: Final = 1_000_000
 """Maximum number of nodes that are read to find the signs.
 
 Snapshots beyond it are all compared with the last snapshot before it.
@@ -46,7 +46,7 @@ def map_coordinates(earlier: Snapshot, coordinates: Coordinates, later: Snapshot
     return mapped
 
 
-def complete_places(
+def make_initial_layout(
     embedding: Coordinates, earlier: Coordinates, rows: NDArray[np.int64], *, n_jobs: int = 1
 ) -> Coordinates | None:
     """Make the initial layout of the given rows: earlier coordinates where they exist, the other nodes near them.
@@ -60,14 +60,14 @@ def complete_places(
     Returns:
         Finite coordinates [n, 2]; None if too few nodes have earlier coordinates.
     """
-    from app.analysis.projections.placing import place  # imported here because pages must not load the compiler
+    from app.analysis.projections.placing import place_points  # imported here because pages must not load the compiler
 
     has_earlier = np.isfinite(earlier.sum(axis=1))
-    if has_earlier.sum() < FEWEST_SHARED:
+    if has_earlier.sum() < MIN_SHARED_NODES:
         return None
     init = earlier[rows]
     is_new = ~has_earlier[rows]
-    init[is_new] = place(embedding[has_earlier], earlier[has_earlier], embedding[rows[is_new]], n_jobs=n_jobs)
+    init[is_new] = place_points(embedding[has_earlier], earlier[has_earlier], embedding[rows[is_new]], n_jobs=n_jobs)
     return init
 
 
@@ -85,12 +85,12 @@ def move_rigidly(layout: Coordinates, target: Coordinates) -> Coordinates:
     return ((points - center) @ (left @ right) + target_center).astype(np.float32)
 
 
-def draw_plane(db: Database, snapshot: Snapshot, cache: Turns | None = None) -> Drawn:
-    """Compute the PCA of a snapshot with consistent signs; see `find_turn`."""
-    return draw_pca(snapshot.embedding, turn=find_turn(db, snapshot, cache))
+def compute_aligned_pca(db: Database, snapshot: Snapshot, cache: Turns | None = None) -> LabeledPoints:
+    """Compute the PCA of a snapshot with consistent signs; see `find_axis_signs`."""
+    return compute_pca(snapshot.embedding, signs=find_axis_signs(db, snapshot, cache))
 
 
-def find_turn(db: Database, snapshot: Snapshot, cache: Turns | None = None) -> Turn:
+def find_axis_signs(db: Database, snapshot: Snapshot, cache: Turns | None = None) -> AxisSigns:
     """Find the signs of the PCA of a snapshot; new signs are added to the cache."""
     turns: Turns = {} if cache is None else cache
     if snapshot.id in turns:
@@ -100,7 +100,7 @@ def find_turn(db: Database, snapshot: Snapshot, cache: Turns | None = None) -> T
     nodes = get_nodes(db, ids[last_cached]) if last_cached >= 0 else None
     for snapshot_id in ids[last_cached + 1 :]:
         later = get_nodes(db, snapshot_id)
-        turns[snapshot_id] = _match_signs(nodes, turns[nodes.id], later) if nodes is not None else NO_TURN
+        turns[snapshot_id] = _match_signs(nodes, turns[nodes.id], later) if nodes is not None else DEFAULT_SIGNS
         nodes = later
     return turns[snapshot.id]
 
@@ -111,18 +111,18 @@ def _list_predecessors(db: Database, snapshot: Snapshot) -> list[int]:
     sizes = dict(zip(snapshots["id"].astype(int).tolist(), snapshots["size"].astype(int).tolist(), strict=True))
     ids = [snapshot_id for snapshot_id, size in sizes.items() if size]
     total = np.cumsum([sizes[snapshot_id] for snapshot_id in ids])
-    within_limit = [snapshot_id for i, snapshot_id in enumerate(ids) if not i or total[i] <= MOST_NODES]
+    within_limit = [snapshot_id for i, snapshot_id in enumerate(ids) if not i or total[i] <= MAX_NODES]
     before = within_limit[: within_limit.index(snapshot.id)] if snapshot.id in within_limit else within_limit
     return [*before, snapshot.id]
 
 
-def _match_signs(earlier: Nodes, turn: Turn, later: Nodes) -> Turn:
+def _match_signs(earlier: Nodes, turn: AxisSigns, later: Nodes) -> AxisSigns:
     """Choose the signs for which the shared nodes are closest to their earlier coordinates."""
     before, after = match_rows(earlier, later)
     if len(before) < 2:
-        return NO_TURN
-    old = draw_pca(earlier.embedding, turn=turn).coordinates[before].astype(np.float64)
-    new = draw_pca(later.embedding).coordinates[after].astype(np.float64)
+        return DEFAULT_SIGNS
+    old = compute_pca(earlier.embedding, signs=turn).coordinates[before].astype(np.float64)
+    new = compute_pca(later.embedding).coordinates[after].astype(np.float64)
     products = (old - old.mean(axis=0)) * (new - new.mean(axis=0))
     first, second = (products.sum(axis=0) >= 0).tolist()
     return (1 if first else -1, 1 if second else -1)

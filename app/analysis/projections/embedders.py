@@ -23,7 +23,7 @@ from emtc_core.memory.memory import NodeSample
 from storage.engine import Database
 from storage.projections import save_projection
 from storage.queries.episodes import iter_states
-from storage.queries.memory import EMBEDDING, Projection, Snapshot, find_projection, get_snapshot
+from storage.queries.memory import EMBEDDING_PREFIX, Projection, Snapshot, find_projection, get_snapshot
 from storage.runs.rows import find_run
 
 MAX_REFITS = 100
@@ -58,7 +58,7 @@ def embed_snapshot(
     settings = {name: value for name, value in stored.items() if name in EmbedConfig.model_fields}
     config = EmbedConfig.model_validate(settings | {"type": kind, "reset_each_update": False})
     params = _make_params(snapshot, config, seed)
-    method = f"{EMBEDDING}{kind}"
+    method = f"{EMBEDDING_PREFIX}{kind}"
     if (stored_projection := find_projection(db, snapshot_id, method, params)) is not None:
         return stored_projection
     started = time.monotonic()

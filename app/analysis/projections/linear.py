@@ -14,9 +14,9 @@ from scipy.spatial import KDTree
 
 Progress = Callable[[float], None]
 Coordinates = NDArray[np.float32]
-Turn = tuple[int, int]
+AxisSigns = tuple[int, int]
 """Signs, 1 or -1, of the two directions of a PCA."""
-NO_TURN: Turn = (1, 1)
+DEFAULT_SIGNS: AxisSigns = (1, 1)
 
 AXIS_PAIRS: tuple[tuple[int, int], ...] = tuple(combinations(range(4), 2))
 STRATA = 10
@@ -24,7 +24,7 @@ STRATA = 10
 
 
 @dataclass(frozen=True)
-class Drawn:
+class LabeledPoints:
     """Coordinates [n, 2] with the labels of the axes."""
 
     coordinates: Coordinates
@@ -36,43 +36,43 @@ def ignore_progress(part: float) -> None:
     """Ignore the progress (default callback)."""
 
 
-def draw_axes(embedding: Coordinates, pair: tuple[int, int]) -> Drawn:
+def select_axes(embedding: Coordinates, pair: tuple[int, int]) -> LabeledPoints:
     """Select two dimensions of the embedding."""
     first, second = pair
     names = [f"embedding x{axis + 1} [1]" for axis in pair]
-    return Drawn(np.ascontiguousarray(embedding[:, [first, second]], dtype=np.float32), *names)
+    return LabeledPoints(np.ascontiguousarray(embedding[:, [first, second]], dtype=np.float32), *names)
 
 
-def draw_pca(
+def compute_pca(
     embedding: Coordinates,
     *,
     fit_on: NDArray[np.int64] | None = None,
-    like: Coordinates | None = None,
-    turn: Turn = NO_TURN,
-) -> Drawn:
+    earlier: Coordinates | None = None,
+    signs: AxisSigns = DEFAULT_SIGNS,
+) -> LabeledPoints:
     """Project on the two principal components; the axis labels contain their fractions of the variance.
 
-    The sign of a component is arbitrary. It is chosen so that the largest loading is positive, times `turn`.
+    The sign of a component is arbitrary. It is chosen so that the largest loading is positive, times `signs`.
 
     Args:
         embedding: Points [n, 4].
         fit_on: Rows from which the components are computed; default: all.
-        like: Earlier coordinates [n, 2] of the same points, NaN if there are none. The signs and one common scale of
+        earlier: Earlier coordinates [n, 2] of the same points, NaN if there are none. The signs and one common scale of
             both axes are chosen to match them. The axes are not rotated.
-        turn: Additional signs of the components.
+        signs: Additional signs of the components.
     """
     fitted = embedding if fit_on is None else embedding[fit_on]
     center = fitted.mean(axis=0, dtype=np.float64)
     centered = fitted.astype(np.float64) - center
     variance, axes = np.linalg.eigh(centered.T @ centered / max(1, len(fitted)))
     axes = axes[:, ::-1][:, :2]
-    axes *= np.sign(axes[np.argmax(np.abs(axes), axis=0), [0, 1]]) * turn
+    axes *= np.sign(axes[np.argmax(np.abs(axes), axis=0), [0, 1]]) * signs
     fractions = variance[::-1][:2] / max(variance.sum(), 1e-30)
     labels = [f"principal component {i + 1} ({100 * part:.0f} % of variance)" for i, part in enumerate(fractions)]
     coordinates = (embedding.astype(np.float64) - center) @ axes
-    if like is not None:
-        coordinates = _flip_and_scale(coordinates, like)
-    return Drawn(coordinates.astype(np.float32), *labels)
+    if earlier is not None:
+        coordinates = _flip_and_scale(coordinates, earlier)
+    return LabeledPoints(coordinates.astype(np.float32), *labels)
 
 
 def _flip_and_scale(coordinates: NDArray[np.float64], like: Coordinates) -> NDArray[np.float64]:
@@ -104,7 +104,7 @@ def find_neighbors(
     return index.astype(np.int64), distance.astype(np.float64)
 
 
-def stratified_rows(h: NDArray[np.floating], t: NDArray[np.integer], *, n: int, seed: int) -> NDArray[np.int64]:
+def sample_stratified_rows(h: NDArray[np.floating], t: NDArray[np.integer], *, n: int, seed: int) -> NDArray[np.int64]:
     """Sample n rows with the same fraction of nodes from each stratum of return × time.
 
     Strata are deciles of each quantity. The numbers of rows per stratum are rounded by largest remainder.

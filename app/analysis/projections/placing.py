@@ -32,7 +32,7 @@ CHUNK = 8192
 _BISECTIONS = 40
 
 
-def place(
+def place_points(
     landmarks: NDArray[np.floating],
     layout: NDArray[np.floating],
     points: NDArray[np.floating],

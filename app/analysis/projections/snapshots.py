@@ -18,8 +18,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from app.analysis.projections.alignment import FEWEST_SHARED, complete_places, map_coordinates, move_rigidly
-from app.analysis.projections.linear import Coordinates, Progress, draw_pca, ignore_progress, stratified_rows
+from app.analysis.projections.alignment import MIN_SHARED_NODES, make_initial_layout, map_coordinates, move_rigidly
+from app.analysis.projections.linear import Coordinates, Progress, compute_pca, ignore_progress, sample_stratified_rows
 from emtc_core.errors import ConfigError
 from storage.engine import Database
 from storage.projections import save_projection
@@ -35,18 +35,18 @@ from storage.queries.memory import (
 
 BACKGROUND: frozenset[str] = frozenset({"tsne", "umap"})
 """Methods that need a background process."""
-SMALLEST = 12
+MIN_POINTS = 12
 """Minimum number of points for a neighbor graph."""
 METHODS = ("pca", *sorted(BACKGROUND))
 EMBEDDERS = ("tcse", "dcae", "random")
 LANDMARKS = 20_000
-MOST_LANDMARKS = 50_000
+MAX_LANDMARKS = 50_000
 """Maximum on pages: the time is proportional to the number of landmarks, and all other nodes are placed anyway."""
-EMBED_SHARE = 0.4
+EMBED_PROGRESS = 0.4
 """Fraction of the progress bar used for fitting the embedder, if another embedder is fitted first."""
-LAYOUT_SHARE = 0.85
+LAYOUT_PROGRESS = 0.85
 """Fraction of the progress of a projection used for the layout; the rest is used for placing the other nodes."""
-Begin = int | Literal["earlier"] | None
+InitialLayout = int | Literal["earlier"] | None
 """Initial layout: the id of a projection; that of the nearest earlier snapshot; or None for PCA."""
 _PLACING_LIBRARIES = ("numba", "numpy", "scipy")
 _LIBRARIES = {
@@ -63,7 +63,7 @@ class Phase:
     """Current phase of a projection. The phase "embedder" exists only if another embedder is fitted first."""
 
     name: Literal["embedder", "layout", "placing"]
-    part: float  # finished fraction of the phase
+    fraction: float  # finished fraction of the phase
 
 
 @dataclass(frozen=True)
@@ -76,14 +76,14 @@ class InitialProjection:
     sha256: str  # first 16 digits of the hash of the coordinates, because ids change in a copied database
 
 
-def compute(
+def compute_projection(
     method: str,
     embedding: Coordinates,
     *,
     seed: int,
     n_jobs: int = 1,
     progress: Progress = ignore_progress,
-    begin: Coordinates | None = None,
+    init: Coordinates | None = None,
 ) -> Coordinates:
     """Compute a projection [n, 4] → [n, 2]. Points can have equal coordinates.
 
@@ -93,27 +93,27 @@ def compute(
         seed: Random seed.
         n_jobs: Number of threads.
         progress: Called with the finished fraction in [0, 1]; can raise to cancel.
-        begin: Initial layout [n, 2] of t-SNE or UMAP; the result remains similar to it. Default: PCA.
+        init: Initial layout [n, 2] of t-SNE or UMAP; the result remains similar to it. Default: PCA.
 
     Raises:
         ValueError: If the method is unknown or there are too few points.
     """
     if method == "pca":
-        return draw_pca(embedding).coordinates
+        return compute_pca(embedding).coordinates
     if method not in BACKGROUND:
         raise ValueError(f"method must be pca, tsne or umap, got {method!r}")
-    if len(embedding) < SMALLEST:
-        raise ValueError(f"{method} needs at least {SMALLEST} points, got {len(embedding)}")
+    if len(embedding) < MIN_POINTS:
+        raise ValueError(f"{method} needs at least {MIN_POINTS} points, got {len(embedding)}")
     if method == "tsne":
         from app.analysis.projections.tsne import compute_tsne
 
-        return compute_tsne(embedding, seed=seed, n_jobs=n_jobs, progress=progress, init=begin)
+        return compute_tsne(embedding, seed=seed, n_jobs=n_jobs, progress=progress, init=init)
     from app.analysis.projections.umap import compute_umap
 
-    return compute_umap(embedding, seed=seed, progress=progress, init=begin)
+    return compute_umap(embedding, seed=seed, progress=progress, init=init)
 
 
-def projection_params(method: str, *, n: int, seed: int, embedder: str | None = None) -> dict[str, Any]:
+def make_projection_params(method: str, *, n: int, seed: int, embedder: str | None = None) -> dict[str, Any]:
     """Return the parameters of a projection; with the snapshot and the initial layout they determine the result.
 
     Args:
@@ -136,21 +136,21 @@ def projection_params(method: str, *, n: int, seed: int, embedder: str | None = 
 
 def sample_rows(snapshot: Snapshot, *, n: int, seed: int) -> NDArray[np.int64]:
     """Sample rows of a snapshot, stratified by return and time."""
-    return stratified_rows(snapshot.h, snapshot.t, n=n, seed=seed)
+    return sample_stratified_rows(snapshot.h, snapshot.t, n=n, seed=seed)
 
 
-def phase_of(progress: float, *, embedder: str | None = None) -> Phase:
-    """Convert the progress in [0, 1] of a projection to its phase. `embedder`: as in `projection_params`."""
+def get_phase(progress: float, *, embedder: str | None = None) -> Phase:
+    """Convert the progress in [0, 1] of a projection to its phase. `embedder`: as in `make_projection_params`."""
     if embedder is not None:
-        if progress < EMBED_SHARE:
-            return Phase("embedder", progress / EMBED_SHARE)
-        progress = (progress - EMBED_SHARE) / (1 - EMBED_SHARE)
-    if progress < LAYOUT_SHARE:
-        return Phase("layout", progress / LAYOUT_SHARE)
-    return Phase("placing", (progress - LAYOUT_SHARE) / (1 - LAYOUT_SHARE))
+        if progress < EMBED_PROGRESS:
+            return Phase("embedder", progress / EMBED_PROGRESS)
+        progress = (progress - EMBED_PROGRESS) / (1 - EMBED_PROGRESS)
+    if progress < LAYOUT_PROGRESS:
+        return Phase("layout", progress / LAYOUT_PROGRESS)
+    return Phase("placing", (progress - LAYOUT_PROGRESS) / (1 - LAYOUT_PROGRESS))
 
 
-def start_of(params: Mapping[str, Any]) -> InitialProjection | None:
+def read_initial_projection(params: Mapping[str, Any]) -> InitialProjection | None:
     """Read the initial projection from the parameters of a stored projection; None for PCA or if it is unknown."""
     start = params.get("start")
     return InitialProjection(**start) if start else None
@@ -164,7 +164,7 @@ def project_snapshot(
     n: int = LANDMARKS,
     seed: int = 0,
     embedder: str | None = None,
-    begin: Begin = "earlier",
+    init: InitialLayout = "earlier",
     progress: Progress = ignore_progress,
 ) -> Projection:
     """Return the stored projection, or compute and store it; every node has coordinates.
@@ -179,10 +179,10 @@ def project_snapshot(
         seed: Random seed of the landmarks and the layout.
         embedder: Project the stored embedding of a newly fitted embedder of this type and seed instead of the embedding
             of the run; see `app.analysis.projections.embedders.embed_snapshot`.
-        begin: Initial layout of a new projection: "earlier" for the stored projection of the nearest earlier snapshot
+        init: Initial layout of a new projection: "earlier" for the stored projection of the nearest earlier snapshot
             with the same parameters, or PCA if there is none; the id of a projection; None for PCA. With "earlier", a
             stored projection is returned whatever its initial layout was.
-        progress: Called with the finished fraction in [0, 1], see `phase_of`; can raise to cancel.
+        progress: Called with the finished fraction in [0, 1], see `get_phase`; can raise to cancel.
 
     Raises:
         ConfigError: If the method is unknown, there are too few nodes, or the embedder was not fitted to the snapshot.
@@ -190,13 +190,13 @@ def project_snapshot(
     """
     snapshot = get_snapshot(db, snapshot_id)
     n = min(n, snapshot.size)  # so that any n above the size has the same parameters
-    params = projection_params(method, n=n, seed=seed, embedder=embedder)
-    if begin == "earlier":
+    params = make_projection_params(method, n=n, seed=seed, embedder=embedder)
+    if init == "earlier":
         if (stored := find_projection(db, snapshot_id, method, params)) is not None:
             return stored
         initial = find_earlier_projection(db, snapshot_id, method, params)
     else:
-        initial = None if begin is None else get_projection(db, begin)
+        initial = None if init is None else get_projection(db, init)
     mapped, start = _map_initial(db, snapshot, initial) if initial is not None else (None, None)
     params["start"] = asdict(start) if start is not None else None
     if (stored := find_projection(db, snapshot_id, method, params)) is not None:
@@ -225,12 +225,12 @@ def _check_size(snapshot: Snapshot, method: str, n: int) -> None:
     Raises:
         ConfigError: If the snapshot is too small or n is too small.
     """
-    if method not in BACKGROUND or n >= SMALLEST:
+    if method not in BACKGROUND or n >= MIN_POINTS:
         return
-    if snapshot.size < SMALLEST:
-        rule = f"needs at least {SMALLEST} nodes, but snapshot {snapshot.id} has {snapshot.size}"
+    if snapshot.size < MIN_POINTS:
+        rule = f"needs at least {MIN_POINTS} nodes, but snapshot {snapshot.id} has {snapshot.size}"
         raise ConfigError(rule, key=method, hint="Choose a later snapshot.")
-    raise ConfigError(f"must be >= {SMALLEST} landmarks for {method}", key="n", value=n)
+    raise ConfigError(f"must be >= {MIN_POINTS} landmarks for {method}", key="n", value=n)
 
 
 def _map_initial(
@@ -239,7 +239,7 @@ def _map_initial(
     """Return the coordinates of the nodes in the initial projection; None if too few nodes are in both snapshots."""
     earlier = get_snapshot(db, initial.snapshot_id)
     mapped = map_coordinates(earlier, initial.coordinates, snapshot)
-    if np.isfinite(mapped).all(axis=1).sum() < FEWEST_SHARED:
+    if np.isfinite(mapped).all(axis=1).sum() < MIN_SHARED_NODES:
         return None, None
     digest = hashlib.sha256(np.ascontiguousarray(initial.coordinates, "<f4").tobytes()).hexdigest()[:16]
     return mapped, InitialProjection(initial.id, initial.snapshot_id, earlier.env_step, digest)
@@ -250,31 +250,31 @@ def _compute_coordinates(
 ) -> Coordinates:
     rows = sample_rows(snapshot, n=params["n"], seed=params["seed"])
     if method == "pca":
-        return draw_pca(snapshot.embedding, fit_on=rows, like=mapped).coordinates
+        return compute_pca(snapshot.embedding, fit_on=rows, earlier=mapped).coordinates
     n_jobs = os.cpu_count() or 1
-    init = None if mapped is None else complete_places(snapshot.embedding, mapped, rows, n_jobs=n_jobs)
-    layout = compute(
+    init = None if mapped is None else make_initial_layout(snapshot.embedding, mapped, rows, n_jobs=n_jobs)
+    layout = compute_projection(
         method,
         snapshot.embedding[rows],
         seed=params["seed"],
         n_jobs=n_jobs,
-        progress=lambda part: progress(LAYOUT_SHARE * part),
-        begin=init,
+        progress=lambda part: progress(LAYOUT_PROGRESS * part),
+        init=init,
     )
     if mapped is not None:
         layout = move_rigidly(layout, mapped[rows])
 
-    from app.analysis.projections.placing import place  # imported here because pages must not load the compiler
+    from app.analysis.projections.placing import place_points  # imported here because pages must not load the compiler
 
     others = np.ones(snapshot.size, bool)
     others[rows] = False
     coordinates = np.empty((snapshot.size, 2), np.float32)
     coordinates[rows] = layout
-    coordinates[others] = place(
+    coordinates[others] = place_points(
         snapshot.embedding[rows],
         layout,
         snapshot.embedding[others],
         n_jobs=n_jobs,
-        progress=lambda part: progress(LAYOUT_SHARE + (1 - LAYOUT_SHARE) * part),
+        progress=lambda part: progress(LAYOUT_PROGRESS + (1 - LAYOUT_PROGRESS) * part),
     )
     return coordinates

@@ -11,7 +11,7 @@ from openTSNE.affinity import PerplexityBasedNN
 from openTSNE.initialization import rescale
 from openTSNE.nearest_neighbors import PrecomputedNeighbors
 
-from app.analysis.projections.linear import Coordinates, Progress, draw_pca, find_neighbors
+from app.analysis.projections.linear import Coordinates, Progress, compute_pca, find_neighbors
 
 PERPLEXITY = 30.0
 EARLY_ITERATIONS = 125
@@ -46,7 +46,7 @@ def compute_tsne(
         n_jobs=n_jobs,
     )
     progress(SETTLED)
-    initial = draw_pca(embedding).coordinates if init is None else init
+    initial = compute_pca(embedding).coordinates if init is None else init
     layout = TSNEEmbedding(
         rescale(initial.astype(np.float64)),
         affinities,

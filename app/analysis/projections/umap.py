@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.analysis.projections.linear import Coordinates, Progress, draw_pca, find_neighbors
+from app.analysis.projections.linear import Coordinates, Progress, compute_pca, find_neighbors
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", ImportWarning)  # its parametric variant needs TensorFlow
@@ -85,7 +85,7 @@ def make_graph(points: NDArray[np.floating], *, n_neighbors: int, seed: int = 0)
 
 def _make_pca_layout(embedding: Coordinates, seed: int) -> Coordinates:
     """Make the initial layout: a scaled PCA with small noise, as in umap-learn."""
-    layout = draw_pca(embedding).coordinates.astype(np.float64)
+    layout = compute_pca(embedding).coordinates.astype(np.float64)
     layout *= EXTENT / max(float(np.abs(layout).max()), 1e-12)
     layout = layout + np.random.default_rng(seed).normal(scale=1e-4 * EXTENT, size=layout.shape)
     return layout.astype(np.float32)

@@ -16,7 +16,7 @@ from app.analysis.provenance import library_versions
 from app.bench.records import opened
 from app.bench.storm import find_wrong
 from app.bench.storms.fleet import storm_config
-from app.jobs.resume import look, take_to_resume
+from app.jobs.resume import claim_to_resume, examine_checkpoints
 from app.jobs.train_process import train_detached
 from emtc_core.config.run import RunConfig
 from emtc_core.errors import EmtcError
@@ -81,8 +81,8 @@ def _go_on_training(folder: Path) -> None:
     db = _open(folder)
     left = [row for run_id in _run_ids(db) if (row := find_run(db, run_id)).state != State.FINISHED]
     for row in left:
-        if look(db, row).can_resume:
-            _train_on(db, row.id, take_to_resume(db, row.id).token, resume=True)
+        if examine_checkpoints(db, row).can_resume:
+            _train_on(db, row.id, claim_to_resume(db, row.id).token, resume=True)
         else:
             owner = this_process()
             child = start_again(db, row.id, versions=library_versions(), owner=owner)

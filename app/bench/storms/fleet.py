@@ -28,7 +28,7 @@ from sqlalchemy import text
 from app.analysis.provenance import library_versions
 from app.bench.records import is_private, outage
 from app.jobs.launch import LOG_NAME
-from app.jobs.resume import look, take_to_resume
+from app.jobs.resume import claim_to_resume, examine_checkpoints
 from app.jobs.train_process import train_detached
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
@@ -36,7 +36,7 @@ from emtc_core.control import Command
 from emtc_core.errors import RunStateError, StorageError
 from storage.engine import Database
 from storage.files.places import run_folder
-from storage.private_files import append_private, make_private_folder
+from storage.private_files import make_private_folder, open_private_append
 from storage.retry import retry_transient
 from storage.runs.changes import create_run, start_again
 from storage.runs.control import send_command
@@ -139,8 +139,8 @@ class Fleet:
             return self._launch()
         if row.state == State.FAILED:
             self.failures.append(f"{run_id}: {row.error}")
-        if look(self._db, row).can_resume:
-            token = take_to_resume(self._db, run_id).token
+        if examine_checkpoints(self._db, row).can_resume:
+            token = claim_to_resume(self._db, run_id).token
             self.resumed += 1
             return self._start(run_id, token, resume=True)
         owner = this_process()
@@ -170,7 +170,7 @@ class Fleet:
 def _train(url: str, log: Path, run_id: str, *, token: str, resume: bool) -> None:
     """Be a detached trainer."""
     make_private_folder(log.parent)
-    with append_private(log) as output:
+    with open_private_append(log) as output:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
     os.environ["EMTC_DB"] = url

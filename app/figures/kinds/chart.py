@@ -105,7 +105,7 @@ class Chart:
         """Whether the chart has no finite point."""
         return not any(np.isfinite(line.y).any() for _, line in self.lines)
 
-    def within(self, window: Sequence[float] | None) -> "Chart":
+    def keep_window(self, window: Sequence[float] | None) -> "Chart":
         """Keep the points inside a window of x, both ends included."""
         if window is None:
             return self

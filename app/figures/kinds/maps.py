@@ -11,21 +11,21 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from app.analysis.selection import Quantity
-from app.figures.theme import TWO, VIRIDIS
+from app.analysis.selection import NodeQuantity
+from app.figures.theme import BINARY_COLORS, VIRIDIS
 
-MOST_JUMPS = 3
+MAX_LABELED_ERRORS = 3
 """Largest number of errors that are labeled on a path."""
 
 
-def scale_ends(values: NDArray[np.floating], quantity: Quantity) -> tuple[float, float]:
+def compute_color_limits(values: NDArray[np.floating], quantity: NodeQuantity) -> tuple[float, float]:
     """Compute the limits of a color scale: the 1 % and the 99 % quantile of the finite values.
 
     If these quantiles are equal because nearly all points have one value, the quantiles of the other points are used.
     Otherwise the scale would have length 0.
     """
     finite = values[np.isfinite(values)]
-    if quantity.binary or not len(finite):
+    if quantity.is_binary or not len(finite):
         return 0.0, 1.0
     low, high = np.quantile(finite, (0.01, 0.99))
     other_values = finite[finite != low]
@@ -46,7 +46,7 @@ class Cloud:
     y: NDArray[np.float32]
     slot: NDArray[np.int64]
     value: NDArray[np.float32]
-    quantity: Quantity
+    quantity: NodeQuantity
     caption: str
     fields: tuple[tuple[str, NDArray[np.float32]], ...] = ()
     """All other quantities of the points as (key, values); empty for large clouds."""
@@ -60,17 +60,17 @@ class Cloud:
     @property
     def colors(self) -> tuple[str, ...]:
         """The color scale, low to high."""
-        return TWO if self.quantity.binary and self.scale == VIRIDIS else self.scale
+        return BINARY_COLORS if self.quantity.is_binary and self.scale == VIRIDIS else self.scale
 
     @property
     def low(self) -> float:
         """Value at the lower end of the scale (1 % quantile)."""
-        return scale_ends(self.value, self.quantity)[0]
+        return compute_color_limits(self.value, self.quantity)[0]
 
     @property
     def high(self) -> float:
         """Value at the upper end of the scale (99 % quantile)."""
-        return scale_ends(self.value, self.quantity)[1]
+        return compute_color_limits(self.value, self.quantity)[1]
 
     @property
     def description(self) -> str:
@@ -100,7 +100,7 @@ class Trace:
     y: NDArray[np.float32]  # [K]; NaN if the node is not on the map
     delta_mem: NDArray[np.float64]  # [K] error of the transition that starts at step t; NaN: unknown
 
-    def find_largest_errors(self, limit: int = MOST_JUMPS) -> NDArray[np.int64]:
+    def find_largest_errors(self, limit: int = MAX_LABELED_ERRORS) -> NDArray[np.int64]:
         """Return the indices of the points on the map with the largest errors above 0, at most `limit`, ascending."""
         return largest_errors(np.where(np.isfinite(self.x), self.delta_mem, np.nan), limit)
 

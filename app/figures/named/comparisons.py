@@ -6,32 +6,32 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from app.analysis.comparable import read_study, tell_left_out
+from app.analysis.comparable import describe_left_out, read_study
 from app.analysis.finals import (
     LAST_TENTH,
     FinalRule,
     caption_final,
-    final_rate,
-    final_rates,
+    compute_final_rate,
+    compute_final_rates,
+    get_final_title,
+    make_final_scale,
     name_final,
-    rate_of_final,
-    title_final,
 )
-from app.analysis.intervals import Rate
+from app.analysis.intervals import BinomialScale
 from app.analysis.quantities import UNIT_RANGE, Quantity
-from app.analysis.series import Comparison, Group, seed_number
+from app.analysis.series import Comparison, Group, get_seed
 from app.analysis.significance import (
-    FEWEST_SEEDS,
+    MIN_SEEDS,
     Difference,
     Interval,
-    adjust_p,
+    adjust_p_values,
     compare_seeds,
     decide,
     performance_profile,
     pool_differences,
     probability_of_improvement,
 )
-from app.analysis.tables import MISSING, Cell, Number, describe_table
+from app.analysis.tables import MISSING, Cell, CellNumber, set_table_attrs
 from app.figures.figure import FigureKind, OptionName, Options, TableKind
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.named.curves import style_comparison
@@ -54,7 +54,7 @@ EXPLANATION = (
     "n is the number of pairs of seeds, or of seeds of each variant. If every seed of one variant exists in the other, "
     "the differences of equal seeds are tested (95 % interval and p by the paired t test; p (randomization) by the "
     "exact sign-flip test), else the variants are independent groups (Welch's t; exact permutation test). Several "
-    f"tasks have equal weights. A verdict needs {FEWEST_SEEDS} pairs of seeds, or seeds of each variant, and "
+    f"tasks have equal weights. A verdict needs {MIN_SEEDS} pairs of seeds, or seeds of each variant, and "
     "p (Holm) < .05; win rates whose interval lies within ±.05 have no relevant difference."
 )
 """Text for captions: how the tables of comparisons compute their numbers."""
@@ -87,7 +87,7 @@ def tabulate_tests(comparison: Comparison, final: FinalRule = LAST_TENTH) -> pd.
             ]
             if len(pairs) > 1:
                 tests.append(_test_variants(comparison, pairs, f"all {len(pairs)} tasks", final))
-    adjusted = adjust_p([test.difference.p for test in tests], [test.task for test in tests])
+    adjusted = adjust_p_values([test.difference.p for test in tests], [test.task for test in tests])
     rows = [_make_row(comparison, test, p, final) for test, p in zip(tests, adjusted, strict=True)]
     explanation = (
         f"Each variant is compared with the first one of its task. {EXPLANATION} p (Holm) is adjusted over the "
@@ -97,8 +97,8 @@ def tabulate_tests(comparison: Comparison, final: FinalRule = LAST_TENTH) -> pd.
     caption, about = caption_final(comparison.seeds, final, explanation, of=comparison.quantity, at=comparison)
     frame = pd.DataFrame(rows, columns=pd.Index(_COLUMNS), dtype="object")
     cells = {name: [row[index] for row in rows] for index, name in enumerate(_COLUMNS)}
-    left_out = [str(each) for each in comparison.left_out]
-    return describe_table(frame, caption=caption, left_out=left_out, about=about, cells=cells)
+    left_out = [str(each) for each in comparison.excluded_runs]
+    return set_table_attrs(frame, caption=caption, left_out=left_out, about=about, cells=cells)
 
 
 def draw_profiles(comparison: Comparison, final: FinalRule = LAST_TENTH) -> Chart:
@@ -107,14 +107,16 @@ def draw_profiles(comparison: Comparison, final: FinalRule = LAST_TENTH) -> Char
     Raises:
         ConfigError: If the variants have no common task.
     """
-    tasks = shared_tasks(comparison)
+    tasks = list_shared_tasks(comparison)
     if not tasks:
-        raise ConfigError(Fault("env.map", rule="must be shared by all variants", hint=say_none_shared(comparison)))
+        raise ConfigError(
+            Fault("env.map", rule="must be shared by all variants", hint=explain_no_shared_tasks(comparison))
+        )
     thresholds = np.linspace(0, 1, 201)
     styles, lines = style_comparison(comparison), []
     for method, name in comparison.methods.items():
         groups = [_find_group(comparison, method, task) for task in tasks]
-        scores = [final_rates(group.seeds, final) for group in groups if group]
+        scores = [compute_final_rates(group.seeds, final) for group in groups if group]
         share, low, high = performance_profile(scores, thresholds)
         counts = sorted({len(each) for each in scores})
         n = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
@@ -135,13 +137,13 @@ def draw_profiles(comparison: Comparison, final: FinalRule = LAST_TENTH) -> Char
             )
         )
     panel = Panel("share of runs above", "fraction", tuple(lines), range=UNIT_RANGE)
-    x_label = title_final(final, comparison.quantity)
+    x_label = get_final_title(final, comparison.quantity)
     few = [group.variant.label for group in comparison.groups if group.n < 3]
     warning = f" Too few seeds to trust an interval (fewer than 3): {', '.join(few)}." if few else ""
     explanation = (
         f"Share of runs whose {x_label} is above each value, over {', '.join(tasks)}. All tasks have the same weight. "
         "Band: 95 % interval (Wilson's) of the share for this number of runs, separately at each x."
-        f"{warning}{tell_left_out(comparison.left_out)}"
+        f"{warning}{describe_left_out(comparison.excluded_runs)}"
     )
     seeds = [seed for seed in comparison.seeds if seed.task in tasks]
     caption, _ = caption_final(seeds, final, explanation, of=comparison.quantity, at=comparison)
@@ -156,14 +158,14 @@ def draw_profiles(comparison: Comparison, final: FinalRule = LAST_TENTH) -> Char
     )
 
 
-def shared_tasks(comparison: Comparison) -> list[str]:
+def list_shared_tasks(comparison: Comparison) -> list[str]:
     """List the tasks on which all variants have a result."""
     return [
         task for task in comparison.tasks if all(_find_group(comparison, method, task) for method in comparison.methods)
     ]
 
 
-def say_none_shared(comparison: Comparison) -> str:
+def explain_no_shared_tasks(comparison: Comparison) -> str:
     """Make the message for runs without a common task, which cannot have a performance profile."""
     tasks_of_variants = []
     for method, name in comparison.methods.items():
@@ -189,8 +191,8 @@ def quote_difference(difference: Difference, statistic: str, *, scale: float = 1
     value, low, high = (scale * number for number in (difference.estimate, difference.low, difference.high))
     n, digits = count_seeds(difference), "+.1f" if scale == 100 else "+.3g"
     if not np.isfinite(low):
-        return Cell(f"{value:{digits}}", Number(value, n=n, statistic=statistic))
-    number = Number(value, low, high, n, statistic, difference.method)
+        return Cell(f"{value:{digits}}", CellNumber(value, n=n, statistic=statistic))
+    number = CellNumber(value, low, high, n, statistic, difference.method)
     return Cell(f"{value:{digits}} [{low:{digits}}, {high:{digits}}]", number)
 
 
@@ -209,13 +211,14 @@ def _test_variants(
     """Compare two variants. Each pair has the groups of one task; all tasks have the same weight."""
     differences = []
     for first, other in pairs:
-        values = [{seed_number(seed): final_rate(seed, final) for seed in group.seeds} for group in (first, other)]
-        rate = rate_of_final([*first.seeds, *other.seeds], final, of=comparison.quantity)
-        differences.append(compare_seeds(*values, rate=rate))
+        values = [{get_seed(seed): compute_final_rate(seed, final) for seed in group.seeds} for group in (first, other)]
+        rate = make_final_scale([*first.seeds, *other.seeds], final, of=comparison.quantity)
+        differences.append(compare_seeds(*values, scale=rate))
     improvement = probability_of_improvement(
-        [final_rates(first.seeds, final) for first, _ in pairs], [final_rates(other.seeds, final) for _, other in pairs]
+        [compute_final_rates(first.seeds, final) for first, _ in pairs],
+        [compute_final_rates(other.seeds, final) for _, other in pairs],
     )
-    pooled = differences[0] if len(pairs) == 1 else pool_differences(differences, Rate())
+    pooled = differences[0] if len(pairs) == 1 else pool_differences(differences, BinomialScale())
     return _VariantTest(task, *pairs[0], pooled, improvement)
 
 
@@ -234,7 +237,7 @@ def _make_row(comparison: Comparison, test: _VariantTest, adjusted_p: float, fin
         show_p(difference.p),
         show_p(adjusted_p),
         show_p(difference.randomization_p),
-        _NOT_COMPARED if test.task in comparison.mixed else _VERDICT_WORDS.get(verdict, verdict),
+        _NOT_COMPARED if test.task in comparison.mixed_length_tasks else _VERDICT_WORDS.get(verdict, verdict),
     ]
 
 
@@ -242,7 +245,7 @@ def _quote_improvement(improvement: Interval, n: str, final: FinalRule, of: Quan
     statistic = f"{name_final(final, of=of)}, share of pairs of seeds in which it is greater"
     interval = "95 % interval (Newcombe, Student's t; covers 95 to 100 %)"
     value, low, high = improvement.value, improvement.low, improvement.high
-    return Cell(f"{value:.2f} [{low:.2f}–{high:.2f}]", Number(value, low, high, n, statistic, interval))
+    return Cell(f"{value:.2f} [{low:.2f}–{high:.2f}]", CellNumber(value, low, high, n, statistic, interval))
 
 
 def _tests(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:
@@ -255,8 +258,8 @@ def _profiles(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
 
 def _read_comparison(db: Database, rows: Sequence[RunRow], options: Options) -> Comparison:
     unfinished, rate = options.include_unfinished, options.rate_name
-    return read_study(db, rows, include_unfinished=unfinished, rate=rate, budget=options.read_at)
+    return read_study(db, rows, include_unfinished=unfinished, rate=rate, budget=options.comparison_budget)
 
 
 FIGURES = (FigureKind("performance-profile", _profiles, _OPTIONS, question="Which share of the runs ends above x?"),)
-TABLES = (TableKind("comparisons", _tests, _OPTIONS, needs=_TABLE_NEEDS),)
+TABLES = (TableKind("comparisons", _tests, _OPTIONS, required_runs=_TABLE_NEEDS),)

@@ -11,38 +11,38 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from app.analysis.aggregates import Reading, align
-from app.analysis.bootstrap import BOOTSTRAP_COVERS
-from app.analysis.comparable import at_budget, read_study, tell_left_out
-from app.analysis.finals import episodes_of, rate_of_curve
+from app.analysis.aggregates import Aggregation, interpolate_to_common_grid
+from app.analysis.bootstrap import BOOTSTRAP_COVERAGE
+from app.analysis.comparable import cut_to_budget, describe_left_out, read_study
+from app.analysis.finals import get_eval_episodes, make_curve_scale
 from app.analysis.intervals import CENTER_NAMES
 from app.analysis.quantities import (
     AUTO,
-    CHOSEN_MU_W,
-    CHOSEN_RATE,
-    EVALUATED,
+    EVALUATION_QUANTITIES,
+    REASONS_WITHOUT_VALUE,
+    SELECTED_MU_W,
+    SELECTED_RATE,
     WIN_RATE,
-    WITHOUT,
     Quantity,
     find_rate,
-    follows_rate,
+    uses_selected_rate,
 )
-from app.analysis.rates import read_drawn, read_rates
+from app.analysis.rates import read_curves, read_rates
 from app.analysis.series import (
     DAGGER,
     NO_CURVE,
     Comparison,
     Group,
-    Seed,
-    default_times,
+    SeedRun,
+    choose_mu_w_steps,
     join_seeds,
     read_seeds,
 )
 from app.analysis.settings import name_algo, name_change
-from app.analysis.tables import describe_table
+from app.analysis.tables import set_table_attrs
 from app.analysis.variants import Variant
 from app.analysis.win_rates import tabulate_falls, tabulate_mu_w, tabulate_win_rates
-from app.figures.chart_choices import AS_MEASURED, AXES, Look
+from app.figures.chart_choices import AS_MEASURED, AXES, CurveStyle
 from app.figures.figure import (
     BUDGET_OPTIONS,
     FINAL_OPTIONS,
@@ -68,10 +68,10 @@ _ABLATION_NOTE = "No-TCGM: β = 1 everywhere. No-TCSE: the autoencoder without t
 
 def draw_comparison(
     comparison: Comparison,
-    reading: Reading | None = None,
+    reading: Aggregation | None = None,
     *,
     per_seed: bool = False,
-    look: Look = AS_MEASURED,
+    look: CurveStyle = AS_MEASURED,
     name: str = "learning-curves",
     title: str = "",
     note: str = "",
@@ -87,7 +87,7 @@ def draw_comparison(
         title: Title of the figure. Default: made from the quantity.
         note: An additional sentence for the caption.
     """
-    reading, quantity = reading or Reading(), comparison.quantity
+    reading, quantity = reading or Aggregation(), comparison.quantity
     styles = style_comparison(comparison)
     raw_groups = {(group.variant.task, group.variant.method): group for group in comparison.groups}
     comparison = look.smoothed(comparison)
@@ -114,10 +114,10 @@ def draw_comparison(
     description = f"{quantity.title} over {X_LABEL}, one panel for each of {', '.join(comparison.tasks)}: " + ", ".join(
         f"{group.variant.label} (n = {group.n})" for group in comparison.groups
     )
-    is_default = quantity.key in (WIN_RATE.key, CHOSEN_RATE)
+    is_default = quantity.key in (WIN_RATE.key, SELECTED_RATE)
     title = title or ("Learning curves" if is_default else f"{quantity.title} over training")
     sentences = (describe_reading(comparison, reading), look.words, note, *_list_notes(comparison))
-    caption = " ".join(filter(None, sentences)) + tell_left_out(comparison.left_out)
+    caption = " ".join(filter(None, sentences)) + describe_left_out(comparison.excluded_runs)
     subtitle = make_subtitle(reading, share=quantity.is_share)
     subtitle += f"; smoothed over {look.smooth:,} env steps" if look.smooth else ""
     all_panels = tuple(panels) or (Panel(quantity.title, quantity.unit, ()),)
@@ -138,13 +138,13 @@ def split_panels(chart: Chart) -> list[Chart]:
     return [replace(chart, panels=(panel,), columns=1) for panel in chart.panels]
 
 
-def make_subtitle(reading: Reading, *, share: bool) -> str:
+def make_subtitle(reading: Aggregation, *, share: bool) -> str:
     """Name the statistic of the lines and of the bands, for the subtitle of a figure. `share`: values are fractions."""
-    band = "" if reading.band == "none" else f"; band: {reading.name_band(share=share)}"
+    band = "" if reading.band == "none" else f"; band: {reading.name_band(is_fraction=share)}"
     return f"line: {CENTER_NAMES[reading.center]} over seeds{band}"
 
 
-def describe_reading(comparison: Comparison, reading: Reading) -> str:
+def describe_reading(comparison: Comparison, reading: Aggregation) -> str:
     """Describe the quantity, the average over seeds, the band and the number of seeds, for the caption."""
     quantity: Quantity = comparison.quantity
     meaning = quantity.meaning[:1].upper() + quantity.meaning[1:]
@@ -153,21 +153,27 @@ def describe_reading(comparison: Comparison, reading: Reading) -> str:
     n = f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
     band = "" if reading.band == "none" else " A single seed has no band."
     if reading.band == "bootstrap":
-        band = f" Whole seeds are resampled. {BOOTSTRAP_COVERS}{band}"
-    statistic = reading.say(share=quantity.is_share)
+        band = f" Whole seeds are resampled. {BOOTSTRAP_COVERAGE}{band}"
+    statistic = reading.describe(is_fraction=quantity.is_share)
     return f"{meaning}; {per_seed}, then the line is the {statistic} ({n} seeds, in the legend).{band}"
 
 
 def draw_line(
-    name: str, seeds: Sequence[Seed], reading: Reading, style: Style, *, quantity: Quantity = WIN_RATE, label: str = ""
+    name: str,
+    seeds: Sequence[SeedRun],
+    reading: Aggregation,
+    style: Style,
+    *,
+    quantity: Quantity = WIN_RATE,
+    label: str = "",
 ) -> Line:
     """Draw a quantity of some seeds as one line. The line ends at the last env step that all seeds reached."""
-    steps, values = align([seed.curve for seed in seeds])
-    summary = reading.summarize(values, rate_of_curve(quantity, seeds, steps))
+    steps, values = interpolate_to_common_grid([seed.curve for seed in seeds])
+    summary = reading.summarize(values, make_curve_scale(quantity, seeds, steps))
     return Line(
         name, style.color, steps, summary.center, summary.low, summary.high,
         dash=style.dash, marker=style.marker, label=label,
-        statistic=reading.say(share=quantity.is_share), n=len(seeds),
+        statistic=reading.describe(is_fraction=quantity.is_share), n=len(seeds),
     )  # fmt: skip
 
 
@@ -216,13 +222,13 @@ def _list_notes(comparison: Comparison) -> list[str]:
     return notes
 
 
-def _describe_distinct_episodes(seeds: Sequence[Seed]) -> str:
+def _describe_distinct_episodes(seeds: Sequence[SeedRun]) -> str:
     """Write how many episodes of an evaluation differ from each other; empty if this was not counted."""
-    counted = [seed for seed in seeds if len(seed.distinct)]
+    counted = [seed for seed in seeds if len(seed.distinct_episodes)]
     if not counted:
         return ""
-    episodes = {f"{episodes_of(seed):g}" for seed in counted}
-    n_distinct = np.concatenate([seed.distinct for seed in counted])
+    episodes = {f"{get_eval_episodes(seed):g}" for seed in counted}
+    n_distinct = np.concatenate([seed.distinct_episodes for seed in counted])
     low, high = int(n_distinct.min()), int(n_distinct.max())
     numbers = f"{low} differ" if low == high else f"{low} to {high} differ, median {np.median(n_distinct):g}"
     coverage = "" if len(counted) == len(seeds) else f" Counted in {len(counted)} of the {len(seeds)} runs."
@@ -241,17 +247,17 @@ def _draw(
     per_seed: bool = False,
 ) -> Chart:
     comparison = join_seeds(
-        *read_drawn(db, rows, key, options.rate_name), include_unfinished=options.include_unfinished
+        *read_curves(db, rows, key, options.rate_name), include_unfinished=options.include_unfinished
     )
     if not comparison.groups:
-        reason = WITHOUT.get(comparison.quantity.key, "no evaluation yet")
+        reason = REASONS_WITHOUT_VALUE.get(comparison.quantity.key, "no evaluation yet")
         raise ConfigError(f"Run {rows[0].id} has {reason}", hint="Wait for the first one, or select another run.")
-    look = Look(options.get("smooth", 0), options.get("log", ()))
+    look = CurveStyle(options.get("smooth", 0), options.get("log", ()))
     return draw_comparison(comparison, options.reading, per_seed=per_seed, look=look, name=name, title=title, note=note)
 
 
 def _learning_curves(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
-    key = options.get("quantity", CHOSEN_RATE)
+    key = options.get("quantity", SELECTED_RATE)
     if options.rate not in (None, AUTO, find_rate(key, options.rate_name)):
         rule = f"has no effect, because quantity = {key} is drawn"
         raise ConfigError(rule, key="rate", value=options.rate, hint="Remove one of the two.")
@@ -264,36 +270,36 @@ def _baselines(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
         raise ConfigError(f"baselines compares {', '.join(BASELINES)}. No selected run has one of these algorithms")
     missing = [name_algo(algo) for algo in BASELINES if algo not in {row.algo for row in baseline_rows}]
     note = f"Not run: {', '.join(missing)}." if missing else ""
-    return _draw(db, baseline_rows, options, CHOSEN_RATE, "baselines", "EMTC against DMIX and MAPPO", note)
+    return _draw(db, baseline_rows, options, SELECTED_RATE, "baselines", "EMTC against DMIX and MAPPO", note)
 
 
 def _win_rates(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:
     unfinished, rate = options.include_unfinished, options.rate_name
-    comparison = read_study(db, rows, include_unfinished=unfinished, rate=rate, budget=options.read_at)
+    comparison = read_study(db, rows, include_unfinished=unfinished, rate=rate, budget=options.comparison_budget)
     return tabulate_win_rates(comparison, options.reading, options.final_rule)
 
 
 def _falls(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:
     greedy = join_seeds(read_seeds(db, rows), include_unfinished=options.include_unfinished, final=True)
-    return tabulate_falls(at_budget(greedy, options.read_at), options.reading)
+    return tabulate_falls(cut_to_budget(greedy, options.comparison_budget), options.reading)
 
 
 def _mu_w_table(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:
     seeds_and_quantity = read_rates(db, rows, options.rate_name)
     all_runs = join_seeds(*seeds_and_quantity, include_unfinished=True)
     results = all_runs if options.include_unfinished else join_seeds(*seeds_and_quantity, final=True)
-    return tabulate_mu_w(all_runs, default_times(results.groups or all_runs.groups), options.reading)
+    return tabulate_mu_w(all_runs, choose_mu_w_steps(results.groups or all_runs.groups), options.reading)
 
 
 def _runs(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:
     columns = ["id", "name", "env", "map", "algo", "seed", "status", "env_steps", "target_steps", "win_rate", "device"]
-    return describe_table(
+    return set_table_attrs(
         list_runs(db, limit=None).loc[:, columns], caption="win_rate is the win rate of a run's last evaluation."
     )
 
 
 def _read_quantity(key: Any) -> str:
-    if key not in EVALUATED and not follows_rate(str(key)) and not is_known(str(key)):
+    if key not in EVALUATION_QUANTITIES and not uses_selected_rate(str(key)) and not is_known(str(key)):
         raise ValueError(key)
     return str(key)
 
@@ -319,12 +325,12 @@ _LOOK_OPTIONS = (
 FIGURES = (
     FigureKind(
         "learning-curves", _learning_curves, RATE_OPTIONS, question="How do variants learn, over seeds?",
-        own=(
+        extra_options=(
             WINDOW,
             FigureOption(
                 "quantity", _read_quantity,
                 "win_rate or mu_w (of greedy episodes), robust_win_rate, robust_mu_w, return, length or the name of a "
-                f"metric; {CHOSEN_RATE} or {CHOSEN_MU_W} for the win rate that --rate names",
+                f"metric; {SELECTED_RATE} or {SELECTED_MU_W} for the win rate that --rate names",
             ),
             FigureOption("each", bool, "true or false: a thin line for every run"),
             *_LOOK_OPTIONS,
@@ -334,16 +340,16 @@ FIGURES = (
         "baselines", _baselines, RATE_OPTIONS, question="How does EMTC compare with DMIX and MAPPO?", pages=("compare",)
     ),
     FigureKind(
-        "mu-w", partial(_draw, key=CHOSEN_MU_W, name="mu-w"), RATE_OPTIONS,
-        question="How does the area under the curve grow?", pages=("compare",), own=_LOOK_OPTIONS,
+        "mu-w", partial(_draw, key=SELECTED_MU_W, name="mu-w"), RATE_OPTIONS,
+        question="How does the area under the curve grow?", pages=("compare",), extra_options=_LOOK_OPTIONS,
     ),
     FigureKind(
-        "ablation", partial(_draw, key=CHOSEN_RATE, name="ablation", title="Ablation", note=_ABLATION_NOTE),
+        "ablation", partial(_draw, key=SELECTED_RATE, name="ablation", title="Ablation", note=_ABLATION_NOTE),
         RATE_OPTIONS, question="What does each part of EMTC contribute?", pages=("compare",),
     ),
 )  # fmt: skip
 TABLES = (
-    TableKind("runs", _runs, takes_runs=False),
+    TableKind("runs", _runs, selects_runs=False),
     TableKind("win-rates", _win_rates, FINAL_OPTIONS),
     TableKind("falls", _falls, BUDGET_OPTIONS),
     TableKind("mu-w", _mu_w_table, RATE_OPTIONS),

@@ -7,15 +7,23 @@ from typing import Final, NamedTuple
 import numpy as np
 import pandas as pd
 
-from app.analysis.aggregates import Reading
-from app.analysis.findings import NO_COMMIT, Finding, StudyFindings, StudyRuns, find_all, measure_runs, read_studies
-from app.analysis.series import Comparison, Group, seed_number
-from app.analysis.settings import is_harmless
-from app.analysis.significance import FEWEST_SEEDS, NEGLIGIBLE, Verdict
+from app.analysis.aggregates import Aggregation
+from app.analysis.findings import (
+    NO_COMMIT,
+    Finding,
+    StudyFindings,
+    StudyRuns,
+    compute_findings,
+    measure_runs,
+    read_studies,
+)
+from app.analysis.series import Comparison, Group, get_seed
+from app.analysis.settings import is_irrelevant_for_learning
+from app.analysis.significance import MIN_SEEDS, NEGLIGIBLE, Verdict
 from app.analysis.study_plans import EMTC, EMU, MEASURES, NO_TCGM, QPLEX
-from app.analysis.tables import MISSING, Cell, Number, describe_table
+from app.analysis.tables import MISSING, Cell, CellNumber, set_table_attrs
 from app.analysis.variants import list_differences
-from app.figures.chart_choices import Look
+from app.figures.chart_choices import CurveStyle
 from app.figures.figure import Options, TableKind
 from app.figures.kinds.chart import Chart
 from app.figures.named.comparisons import EXPLANATION, count_seeds, quote_difference, show_p
@@ -27,7 +35,7 @@ MAX_LINES: Final = 4
 """Largest number of variants in the chart of a task."""
 _PREFERRED_ARMS: Final = (EMTC, NO_TCGM, EMU, QPLEX)
 """Variants with priority in the chart of a task, in this order."""
-READING: Final = Reading("mean", "ci")
+READING: Final = Aggregation("mean", "ci")
 """Line and band of the charts of a study."""
 WINDOWS_PER_BUDGET: Final = 20
 """The smoothing window of the curves is the budget divided by this number."""
@@ -39,7 +47,7 @@ VERDICTS: Final[dict[Verdict, str]] = {
     "no relevant difference": f"Win rates only: the 95 % interval lies within ±{NEGLIGIBLE:g}.",
     "cannot tell": "No other rule applies. The table shows the smallest difference that a test at p < .05 detects with "
     "a power of 80 % with this number of seeds and their standard deviation.",
-    "too few seeds": f"Fewer than {FEWEST_SEEDS} pairs of seeds ({FEWEST_SEEDS} seeds of one variant): no verdict.",
+    "too few seeds": f"Fewer than {MIN_SEEDS} pairs of seeds ({MIN_SEEDS} seeds of one variant): no verdict.",
     "equal": "Both variants have the same number in every pair of seeds.",
 }
 """The rule for each verdict."""
@@ -59,7 +67,7 @@ class TaskLines(NamedTuple):
     others: tuple[Group, ...]
 
 
-def choose_lines(comparison: Comparison) -> TaskLines:
+def select_lines(comparison: Comparison) -> TaskLines:
     """Select the variants for the chart of one task: EMTC, No-TCGM, EMU, QPLEX, then others, at most `MAX_LINES`."""
 
     def rank(group: Group) -> int:
@@ -72,14 +80,14 @@ def choose_lines(comparison: Comparison) -> TaskLines:
     return TaskLines(replace(comparison, groups=tuple(groups)), others)
 
 
-def choose_window(comparison: Comparison) -> int:
+def compute_smoothing_window(comparison: Comparison) -> int:
     """Compute the smoothing window for the curves of a task [env steps]."""
     return max(seed.target_steps for seed in comparison.seeds) // WINDOWS_PER_BUDGET
 
 
 def draw_win_rates(lines: TaskLines) -> Chart:
     """Draw the win rates of one task of a study, smoothed, with 95 % intervals of the mean over seeds."""
-    task, window = lines.shown.tasks[0], choose_window(lines.shown)
+    task, window = lines.shown.tasks[0], compute_smoothing_window(lines.shown)
     note = (
         f"Smoothed: each seed's mean over the {window:,} env steps up to each point (1/{WINDOWS_PER_BUDGET} of the "
         "budget)."
@@ -87,7 +95,7 @@ def draw_win_rates(lines: TaskLines) -> Chart:
     if lines.others:
         names = ", ".join(f"{group.variant.name}{group.mark} (n = {group.n})" for group in lines.others)
         note += f" Not drawn: {names}."
-    smoothed = Look(smooth=window).smoothed(lines.shown)
+    smoothed = CurveStyle(smooth=window).smoothed(lines.shown)
     chart = draw_comparison(smoothed, READING, title=f"Win rate on {task}", note=note)
     return replace(chart, subtitle=f"mean over seeds; band: 95 % interval; smoothed over {window:,} env steps")
 
@@ -114,7 +122,7 @@ def tabulate_claims(studies: Sequence[StudyFindings]) -> pd.DataFrame:
     )
     frame = pd.DataFrame([[row[name] for name in names] for row in rows], columns=pd.Index(names), dtype="object")
     cells = {name: [row[name] for row in rows] for name in names}
-    return describe_table(frame, caption=caption, left_out=_list_left_out(studies), cells=cells)
+    return set_table_attrs(frame, caption=caption, left_out=_list_left_out(studies), cells=cells)
 
 
 def tabulate_findings(studies: Sequence[StudyFindings]) -> pd.DataFrame:
@@ -131,7 +139,7 @@ def tabulate_findings(studies: Sequence[StudyFindings]) -> pd.DataFrame:
     )
     frame = pd.DataFrame(rows, columns=pd.Index(_FINDING_COLUMNS), dtype="object")
     cells = {name: [row[index] for row in rows] for index, name in enumerate(_FINDING_COLUMNS)}
-    return describe_table(frame, caption=caption, left_out=_list_left_out(studies), cells=cells)
+    return set_table_attrs(frame, caption=caption, left_out=_list_left_out(studies), cells=cells)
 
 
 def describe_study_runs(study: StudyRuns) -> str:
@@ -158,18 +166,18 @@ def tabulate_measures(db: Database, rows: Sequence[RunRow]) -> pd.DataFrame:
         numbers = measure_runs(db, study.rows, study.comparison.seeds)
         for group in study.comparison.groups:
             for seed in group.seeds:
-                line = [study.plan.title, group.variant.task, group.variant.name, seed_number(seed), seed.id]
+                line = [study.plan.title, group.variant.task, group.variant.name, get_seed(seed), seed.id]
                 for measure in MEASURES:
                     value = numbers[measure.key].get(seed.id)
                     if value is None:
                         line.append(MISSING)
                     else:
-                        line.append(Cell(f"{value:.4g}", Number(value, n=1, statistic=measure.title)))
+                        line.append(Cell(f"{value:.4g}", CellNumber(value, n=1, statistic=measure.title)))
                 lines.append(line)
     columns = ["study", "task", "variant", "seed", "run", *(measure.title for measure in MEASURES)]
     frame = pd.DataFrame(lines, columns=pd.Index(columns), dtype="object")
     caption = " ".join(f"{measure.title}: {measure.meaning}." for measure in MEASURES)
-    return describe_table(frame, caption=caption, cells={name: list(frame[name]) for name in columns[5:]})
+    return set_table_attrs(frame, caption=caption, cells={name: list(frame[name]) for name in columns[5:]})
 
 
 def tabulate_settings(db: Database, rows: Sequence[RunRow]) -> pd.DataFrame:
@@ -179,17 +187,19 @@ def tabulate_settings(db: Database, rows: Sequence[RunRow]) -> pd.DataFrame:
         for task in study.comparison.tasks:
             variants = [group.variant for group in study.comparison.groups if group.variant.task == task]
             frame = list_differences(configs, variants)
-            frame = frame[[key not in ("seed", "algo") and not is_harmless(key) for key in frame["setting"]]]
+            frame = frame[
+                [key not in ("seed", "algo") and not is_irrelevant_for_learning(key) for key in frame["setting"]]
+            ]
             frame.columns = ["setting", *(variant.name for variant in variants)]
             parts.append(frame.assign(study=study.plan.title, task=task))
     whole = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame({"study": [], "task": [], "setting": []})
     names = [name for name in whole.columns if name not in ("study", "task", "setting")]
     frame = pd.DataFrame(whole, columns=pd.Index(["study", "task", "setting", *names]), dtype="object").fillna(MISSING)
-    return describe_table(frame, caption="Settings that differ between the variants of a task, except algo and seed.")
+    return set_table_attrs(frame, caption="Settings that differ between the variants of a task, except algo and seed.")
 
 
 def _list_left_out(studies: Sequence[StudyRuns]) -> list[str]:
-    left_out = [str(each) for study in studies for each in study.comparison.left_out]
+    left_out = [str(each) for study in studies for each in study.comparison.excluded_runs]
     return left_out + [f"planned, without result: {each}" for study in studies for each in study.missing]
 
 
@@ -215,11 +225,11 @@ def _make_finding_row(study: StudyFindings, finding: Finding) -> list[str]:
 
 
 def _findings(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:
-    return tabulate_findings(find_all(db, rows))
+    return tabulate_findings(compute_findings(db, rows))
 
 
 def _claims(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:
-    return tabulate_claims(find_all(db, rows))
+    return tabulate_claims(compute_findings(db, rows))
 
 
 def _measures(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:
@@ -231,8 +241,8 @@ def _settings(db: Database, rows: Sequence[RunRow], options: Options) -> pd.Data
 
 
 TABLES = (
-    TableKind("claims", _claims, needs=_CLAIM_NEEDS),
-    TableKind("findings", _findings, needs=_CLAIM_NEEDS),
-    TableKind("study-measures", _measures, needs="finished runs"),
-    TableKind("study-settings", _settings, needs="finished runs of two variants on one map"),
+    TableKind("claims", _claims, required_runs=_CLAIM_NEEDS),
+    TableKind("findings", _findings, required_runs=_CLAIM_NEEDS),
+    TableKind("study-measures", _measures, required_runs="finished runs"),
+    TableKind("study-settings", _settings, required_runs="finished runs of two variants on one map"),
 )

@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from app.analysis.aggregates import Reading, finite
-from app.analysis.comparable import at_budget
+from app.analysis.aggregates import Aggregation, select_finite
+from app.analysis.comparable import cut_to_budget
 from app.analysis.finals import (
     FinalRule,
     caption_final,
-    final_rates,
+    compute_final_rates,
+    get_final_title,
+    make_final_scale,
+    make_mu_w_scale_at_fraction,
     name_final,
-    rate_of_final,
-    rate_of_whole_mu_w,
-    title_final,
 )
-from app.analysis.intervals import CLAIMS, Rate, Values
+from app.analysis.intervals import INTERVAL_LABELS, BinomialScale, Values
 from app.analysis.quantities import Quantity, average_over_time, find_quantity
 from app.analysis.rates import read_rates
 from app.analysis.series import Group, join_seeds, read_seeds
-from app.analysis.tables import MISSING, Cell, describe_table
-from app.analysis.win_rates import find_best, quote
+from app.analysis.tables import MISSING, Cell, set_table_attrs
+from app.analysis.win_rates import find_best, format_aggregate
 from app.figures.figure import FINAL_OPTIONS, FigureKind, Options, TableKind
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.theme import BETA, DELTA_MEM, TAU
@@ -38,7 +38,7 @@ from storage.queries.gate import GateState, gate_states
 from storage.runs.rows import RunRow
 
 if TYPE_CHECKING:  # this module imports torch
-    from app.analysis.judge_readings import Reading as GateReading
+    from app.analysis.judge_readings import GateReading as GateReading
     from app.analysis.judge_readings import ReadingPoint
 
 X_LABEL = "recorded training env steps"
@@ -47,7 +47,7 @@ N_PARTS = 10
 DELTA_FALL, BETA_RISE = 0.5, 0.25
 """Published shape: Δ̄ falls to at most this fraction of its first value, and β̄ rises by at least this much."""
 LINKS_DASH = (6, 4)
-DEFAULT_READING = Reading("mean", "ci")
+DEFAULT_READING = Aggregation("mean", "ci")
 _OVERESTIMATION_METRIC = find_quantity("eval/overestimation")
 _REMOVED, _CLOSED, _MERGED, _OVERESTIMATION_COLUMN = (
     "incentive removed [%]", f"β < {CLOSED_BELOW:g} [%]", "states merged [%]", "overestimation [return]",
@@ -99,14 +99,14 @@ def _gate_table(db: Database, rows: Sequence[RunRow], options: Options) -> pd.Da
     reading = options.reading or DEFAULT_READING
     rows = [row for row in rows if row.algo.startswith(("emtc-", "emu-"))]
     joined = join_seeds(*read_rates(db, rows, options.rate_name), include_unfinished=options.include_unfinished)
-    comparison = at_budget(joined, options.read_at)
+    comparison = cut_to_budget(joined, options.comparison_budget)
     quantity, mu_w = comparison.quantity, average_over_time(comparison.quantity).title
     gates = gate_states(db, [row.id for row in rows])
     overestimations = {}
     for seed in read_seeds(db, rows, _OVERESTIMATION_METRIC):
-        values = finite(seed.curve.values)
+        values = select_finite(seed.curve.values)
         overestimations[seed.id] = float(values.mean()) if len(values) else np.nan
-    final_column = f"{title_final(options.final_rule, quantity)} [%]"
+    final_column = f"{get_final_title(options.final_rule, quantity)} [%]"
     table = []
     for group in comparison.groups:
         final_rate, average = _format_outcome(group, reading, options.final_rule, quantity)
@@ -121,38 +121,41 @@ def _gate_table(db: Database, rows: Sequence[RunRow], options: Options) -> pd.Da
     columns = ["task", "variant", "n", final_column, mu_w, _REMOVED, _CLOSED, _MERGED, _OVERESTIMATION_COLUMN]
     best = []
     for task in comparison.tasks:
-        task_rows = [i for i, row in enumerate(table) if row["task"] == task and task not in comparison.mixed]
+        task_rows = [
+            i for i, row in enumerate(table) if row["task"] == task and task not in comparison.mixed_length_tasks
+        ]
         for column in (final_column, mu_w):
             cells = [cell if isinstance(cell := table[i][column], Cell) else None for i in task_rows]
             best += [(task_rows[i], column) for i in find_best(cells)]
     explanation = (
-        f"Readings of the gate, {reading.say(share=True)}; n is the number of seeds. {mu_w}: over the whole training. "
+        f"Readings of the gate, {reading.describe(is_fraction=True)}; n is the number of seeds. {mu_w}: over the "
+        f"whole training. "
         "Removed: Σ|(1-β) r_p| divided by Σ|r_p|. β and merges: means over a run's reports. Overestimation: greedy "
         "Q_tot(s_0) minus the return of the same episode, mean over a run's evaluations. —: the run has no gate."
     )
-    if any(seed.read_at for seed in comparison.seeds):
+    if any(seed.comparison_budget for seed in comparison.seeds):
         explanation += " The effect of the gate and the overestimation are measured over whole runs."
     if reading.band == "ci":
-        explanation += f" The band of the overestimation is a {CLAIMS[reading.center, False]}."
+        explanation += f" The band of the overestimation is a {INTERVAL_LABELS[reading.center, False]}."
     final_rule = options.final_rule
     caption, about = caption_final(comparison.seeds, final_rule, explanation, unit="%", of=quantity, at=comparison)
-    return describe_table(
+    return set_table_attrs(
         pd.DataFrame(table, columns=pd.Index(columns), dtype="object"),
         caption=caption,
         best=best,
-        left_out=[str(run) for run in comparison.left_out],
+        left_out=[str(run) for run in comparison.excluded_runs],
         about=about,
         cells={name: [row[name] for row in table] for name in columns},
     )
 
 
-def _format_outcome(group: Group, reading: Reading, final: FinalRule, quantity: Quantity) -> tuple[str, str]:
+def _format_outcome(group: Group, reading: Aggregation, final: FinalRule, quantity: Quantity) -> tuple[str, str]:
     """Write the final win rate and mu_w of a variant."""
     of = quantity.at(group.variant.task)
-    final_percent = 100 * final_rates(group.seeds, final)
-    final_scale = rate_of_final(group.seeds, final, top=100, of=of)
+    final_percent = 100 * compute_final_rates(group.seeds, final)
+    final_scale = make_final_scale(group.seeds, final, top=100, of=of)
     averages = [seed.mu_w_at(1.0) for seed in group.seeds]
-    average_scale = rate_of_whole_mu_w(group.seeds, of=of)
+    average_scale = make_mu_w_scale_at_fraction(group.seeds, of=of)
     return (
         _format_numbers(final_percent, reading, final_scale, of=name_final(final, unit="%", of=of)),
         _format_numbers(averages, reading, average_scale, digits=3, of=average_over_time(of).title),
@@ -160,7 +163,7 @@ def _format_outcome(group: Group, reading: Reading, final: FinalRule, quantity: 
 
 
 def _format_gate_effect(
-    group: Group, gates: dict[str, GateState], overestimations: dict[str, float], reading: Reading
+    group: Group, gates: dict[str, GateState], overestimations: dict[str, float], reading: Aggregation
 ) -> dict[str, str]:
     """Write the effect of a variant's gate, and its overestimation of Q, by column."""
     metrics = {
@@ -171,18 +174,18 @@ def _format_gate_effect(
     cells = {}
     for column, metric in metrics.items():
         values = [100 * gates[run].values.get(metric, np.nan) for run in group.run_ids if run in gates]
-        cells[column] = _format_numbers(values, reading, Rate(100), of=column)
+        cells[column] = _format_numbers(values, reading, BinomialScale(100), of=column)
     q_errors = [overestimations.get(run, np.nan) for run in group.run_ids]
     cells[_OVERESTIMATION_COLUMN] = _format_numbers(q_errors, reading, digits=2, of=_OVERESTIMATION_COLUMN)
     return cells
 
 
 def _format_numbers(
-    numbers: Iterable[float], reading: Reading, rate: Rate | None = None, *, of: str, digits: int = 1
+    numbers: Iterable[float], reading: Aggregation, rate: BinomialScale | None = None, *, of: str, digits: int = 1
 ) -> str:
     """Write numbers over seeds with their band, or `MISSING` if there is no finite number."""
-    values = finite(numbers)
-    return quote(values, reading, digits=digits, rate=rate, of=of) if len(values) else MISSING
+    values = select_finite(numbers)
+    return format_aggregate(values, reading, digits=digits, rate=rate, of=of) if len(values) else MISSING
 
 
 def _average_ends(values: Values) -> tuple[float, float]:
@@ -224,9 +227,9 @@ def _draw_with_band(
 
 
 def _gate_readings(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
-    from app.analysis.judge_readings import judge_readings  # imports torch; pages do not draw this figure
+    from app.analysis.judge_readings import evaluate_readings  # imports torch; pages do not draw this figure
 
-    readings = judge_readings(
+    readings = evaluate_readings(
         db, rows, on_progress=options.on_progress or (lambda part, share, of_all: None), refit_every=options.refit_every
     )
     return draw_readings(readings, run=rows[0].name, refit_every=options.refit_every)
@@ -238,4 +241,8 @@ FIGURES = (
         question="Which reading of the paper shows the published shape?",
     ),
 )  # fmt: skip
-TABLES = (TableKind("gate-readings", _gate_table, FINAL_OPTIONS, needs="an evaluated run of an EMTC or EMU algorithm"),)
+TABLES = (
+    TableKind(
+        "gate-readings", _gate_table, FINAL_OPTIONS, required_runs="an evaluated run of an EMTC or EMU algorithm"
+    ),
+)

@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 
 from app.analysis.aggregates import trailing_mean
-from app.analysis.intervals import wilson_interval
-from app.analysis.quantities import SUCCESS_RATE, name_success, success_threshold
-from app.analysis.series import column
+from app.analysis.intervals import compute_wilson_interval
+from app.analysis.quantities import SUCCESS_RATE, get_success_threshold, name_success
+from app.analysis.series import read_float_column
 from app.figures.chart_choices import (
     REFERENCE_RUNS,
     clip_spikes,
@@ -24,11 +24,22 @@ from app.figures.chart_choices import (
 )
 from app.figures.figure import WINDOW, FigureKind, FigureOption, Options, get_single_run
 from app.figures.kinds.chart import Chart, Line, Mark, Panel, Values
-from app.figures.theme import BETA, DELTA_MEM, ENDED, H_VALUE, LOSS, OKABE_ITO, RETURN, SPEED, TAU, WIN_RATE
+from app.figures.theme import (
+    BETA,
+    DELTA_MEM,
+    ENDED_STATUSES,
+    H_VALUE,
+    LOSS,
+    OKABE_ITO,
+    RETURN,
+    SPEED_COLOR,
+    TAU,
+    WIN_RATE,
+)
 from emtc_core.errors import ConfigError
 from emtc_core.metrics import CLOSED_BELOW, METRICS, describe_metric, is_known
 from storage.engine import Database
-from storage.queries.curves import evaluations, metric, training_returns
+from storage.queries.curves import evaluations, metric_points, training_returns
 from storage.queries.gate import gate_stats
 from storage.runs.rows import RunRow
 
@@ -47,7 +58,7 @@ GATE_METRICS = (
 _ACCURACY = "embedder/info_nce_accuracy"
 FIRST_METRICS = ("train/loss", "train/q_taken", _ACCURACY, "time/env_steps_per_second")
 """Metrics that the figure `metrics` draws by default."""
-MACHINE = tuple(name for name in METRICS if name.startswith("machine/"))
+MACHINE_METRICS = tuple(name for name in METRICS if name.startswith("machine/"))
 """Metrics of the machine that a trainer uses."""
 N_INTERVALS = 400
 """The length of a run is divided into this many intervals. One point is the mean return of one interval."""
@@ -83,10 +94,10 @@ def draw_gate_dynamics(
         closing: Draw 1 − β̄ on a logarithmic axis. Otherwise a gate that closes by 0.001 looks like a flat line.
         ended: Whether no more points will follow. Then the axis of β̄ is fitted to the values if they are close.
     """
-    x = column(stats, "env_step")
+    x = read_float_column(stats, "env_step")
 
     def make_lines(name: str, color: str) -> tuple[Line, ...]:
-        mean, low, high = (column(stats, f"{name}_{part}") for part in ("mean", "q05", "q95"))
+        mean, low, high = (read_float_column(stats, f"{name}_{part}") for part in ("mean", "q05", "q95"))
         legend, label = "links in memory: mean, band 5–95 %", "links in memory"
         links = Line(legend, LOSS, x, mean, low, high, dash=_DASHED, label=label)
         return (*_draw_new_transitions(metrics, f"gate/{name}_new", color), links)
@@ -100,7 +111,9 @@ def draw_gate_dynamics(
     panels = (
         Panel("Δ̄_mem", "return", make_lines("delta_mem", DELTA_MEM), from_zero=True),
         beta,
-        Panel("τ", "return", (Line("temperature", TAU, x, column(stats, "tau"), dash=_DASHED),), from_zero=True),
+        Panel(
+            "τ", "return", (Line("temperature", TAU, x, read_float_column(stats, "tau"), dash=_DASHED),), from_zero=True
+        ),
     )
     caption = (
         "Consistency error Δ_mem and gate β, mean and band. New transitions: collected since the last report, with the "
@@ -165,14 +178,16 @@ def draw_outcomes(
     if threshold is not None and metrics is not None:
         evaluations = _replace_wins_by_successes(evaluations, metrics)
     evaluations = evaluations.reindex(columns=[*_EVALUATION])
-    x = column(evaluations, "env_step")
+    x = read_float_column(evaluations, "env_step")
     title, verb = ("win rate", "were won") if threshold is None else (name_success(threshold), "reached this return")
     rates = (_draw_greedy_rate(evaluations), *_draw_other_rates(evaluations, metrics, by_return=threshold is not None))
-    returns = [Line("greedy evaluation", RETURN, x, column(evaluations, "return_mean"))]
+    returns = [Line("greedy evaluation", RETURN, x, read_float_column(evaluations, "return_mean"))]
     if len(episodes):
-        steps, means, counts = (column(episodes, name) for name in ("first_env_step", "episode_return", "episodes"))
+        steps, means, counts = (
+            read_float_column(episodes, name) for name in ("first_env_step", "episode_return", "episodes")
+        )
         smoothed = trailing_mean(steps, means, float(episodes.attrs["window"]), counts)
-        returns.append(Line("training", SPEED, steps, smoothed, width=1.5))
+        returns.append(Line("training", SPEED_COLOR, steps, smoothed, width=1.5))
     panels = (
         Panel(title, "fraction", rates, range=_FRACTION_RANGE),
         Panel("episode return", "env return", tuple(returns)),
@@ -222,7 +237,7 @@ def draw_metrics(
         if name == _ACCURACY and chance is not None:
             level = np.full(len(x), chance)
             lines.append(Line(f"chance, 1/{1 / chance:.0f}", OKABE_ITO[1], x, level, dash=_DASHED))
-        unit, from_zero = describe_metric(name).unit, len(lines) > 1 or name in MACHINE
+        unit, from_zero = describe_metric(name).unit, len(lines) > 1 or name in MACHINE_METRICS
         panel = Panel(_get_short_name(name), unit, tuple(lines), from_zero=from_zero)
         if name.startswith("time/"):
             panel, note = clip_spikes(panel)
@@ -242,7 +257,7 @@ def draw_metrics(
     )
 
 
-def contrast_chance(config: Mapping[str, Any]) -> float | None:
+def compute_chance_accuracy(config: Mapping[str, Any]) -> float | None:
     """Return the InfoNCE accuracy of a random guess, 1 / batch size, for the stored configuration of a run."""
     batch = config.get("embed", {}).get("batch")
     return 1 / batch if batch else None
@@ -288,7 +303,7 @@ def _draw_memory_rates(metrics: pd.DataFrame) -> tuple[Line, ...]:
     (x_merge, merge_rate), (x_hit, hit_rate) = (_get_curve(metrics, name) for name in _MEMORY)
     lines = (
         Line("merge rate", H_VALUE, x_merge, merge_rate),
-        Line("hit rate", SPEED, x_hit, hit_rate, dash=_DASHED),
+        Line("hit rate", SPEED_COLOR, x_hit, hit_rate, dash=_DASHED),
     )
     return tuple(line for line in lines if len(line.x))
 
@@ -306,7 +321,7 @@ def _get_curve(metrics: pd.DataFrame | None, name: str) -> tuple[Values, Values]
     if metrics is None or not len(metrics):
         return np.zeros(0), np.zeros(0)
     is_metric = (metrics["name"] == name).to_numpy()
-    return column(metrics, "env_step")[is_metric], column(metrics, "value")[is_metric]
+    return read_float_column(metrics, "env_step")[is_metric], read_float_column(metrics, "value")[is_metric]
 
 
 def _interpolate(x: Values, curve_x: Values, curve_y: Values) -> Values | None:
@@ -331,31 +346,39 @@ def _describe_distinct_episodes(evaluations: pd.DataFrame) -> str:
 
 def _draw_greedy_rate(evaluations: pd.DataFrame) -> Line:
     """Draw the greedy win rate. For the interval, episodes that are copies of each other count once."""
-    rate, episodes, distinct = (column(evaluations, name) for name in ("win_rate", "episodes", "distinct"))
+    rate, episodes, distinct = (read_float_column(evaluations, name) for name in ("win_rate", "episodes", "distinct"))
     n = np.where(np.isfinite(distinct), distinct, episodes)
-    band = wilson_interval(rate * n, n)
-    return Line("greedy evaluation, 95 % Wilson interval", WIN_RATE, column(evaluations, "env_step"), rate, *band)
+    band = compute_wilson_interval(rate * n, n)
+    return Line(
+        "greedy evaluation, 95 % Wilson interval", WIN_RATE, read_float_column(evaluations, "env_step"), rate, *band
+    )
 
 
 def _draw_other_rates(evaluations: pd.DataFrame, metrics: pd.DataFrame | None, *, by_return: bool) -> Iterator[Line]:
-    robust = column(evaluations, "robust_win_rate")
+    robust = read_float_column(evaluations, "robust_win_rate")
     if np.isfinite(robust).any() and not by_return:
-        yield Line("greedy, shifted starts (robust)", DELTA_MEM, column(evaluations, "env_step"), robust, dash=_DASHED)
+        yield Line(
+            "greedy, shifted starts (robust)",
+            DELTA_MEM,
+            read_float_column(evaluations, "env_step"),
+            robust,
+            dash=_DASHED,
+        )
     x, training_rate = _get_curve(metrics, TRAINING_RATES[by_return])
     if len(x):
-        yield Line("training, exploring", SPEED, x, training_rate, width=1.5)
+        yield Line("training, exploring", SPEED_COLOR, x, training_rate, width=1.5)
 
 
 def _replace_wins_by_successes(evaluations: pd.DataFrame, metrics: pd.DataFrame) -> pd.DataFrame:
     """Replace the win rate of each evaluation by its success rate; NaN if the success rate was not logged."""
     steps, rates = _get_curve(metrics.reindex(columns=["env_step", "name", "value"]), SUCCESS_RATE)
     rates_by_step = pd.Series(rates, index=steps)
-    return evaluations.assign(win_rate=rates_by_step.reindex(column(evaluations, "env_step")).to_numpy())
+    return evaluations.assign(win_rate=rates_by_step.reindex(read_float_column(evaluations, "env_step")).to_numpy())
 
 
 def _get_metric_color(name: str) -> str:
     if name.startswith("time/"):
-        return SPEED
+        return SPEED_COLOR
     if name in ("train/q_taken", "eval/overestimation", "train/target"):
         return RETURN
     return LOSS if name.startswith("train/") else OKABE_ITO[0]
@@ -374,17 +397,17 @@ def _gate_dynamics(db: Database, rows: Sequence[RunRow], options: Options) -> Ch
         )
     return draw_gate_dynamics(
         stats,
-        metric(db, run.id, GATE_METRICS),
+        metric_points(db, run.id, GATE_METRICS),
         run=run.name,
         marks=read_marks(db, run),
         closing=options.get("closing", False),
-        ended=run.live_status in ENDED,
+        ended=run.live_status in ENDED_STATUSES,
     )
 
 
 def _gate_effect(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
     run = get_single_run("gate-effect", rows)
-    chart = draw_gate_effect(metric(db, run.id, GATE_METRICS), run=run.name, marks=read_marks(db, run))
+    chart = draw_gate_effect(metric_points(db, run.id, GATE_METRICS), run=run.name, marks=read_marks(db, run))
     if chart.is_empty:
         raise ConfigError(f"Run {run.id} ({run.algo}) has no gate metrics", hint="Select another run.")
     return chart
@@ -397,15 +420,15 @@ def _outcomes(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
         read_returns(db, run),
         run=run.name,
         marks=read_marks(db, run),
-        threshold=success_threshold(run.config),
-        metrics=metric(db, run.id, [*TRAINING_RATES, SUCCESS_RATE]),
+        threshold=get_success_threshold(run.config),
+        metrics=metric_points(db, run.id, [*TRAINING_RATES, SUCCESS_RATE]),
     )
 
 
 def _metrics(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
     run, names = get_single_run("metrics", rows), options.get("metrics", FIRST_METRICS)
-    marks, chance = read_marks(db, run), contrast_chance(run.config)
-    return draw_metrics(metric(db, run.id, names), names, run=run.name, marks=marks, chance=chance)
+    marks, chance = read_marks(db, run), compute_chance_accuracy(run.config)
+    return draw_metrics(metric_points(db, run.id, names), names, run=run.name, marks=marks, chance=chance)
 
 
 def _read_metric_names(value: Any) -> list[str]:
@@ -419,19 +442,21 @@ _CLOSING = FigureOption("closing", bool, "true or false: 1 − β̄ on a logarit
 _METRIC_NAMES = FigureOption("metrics", _read_metric_names, "names of metrics, separated by commas")
 FIGURES = (
     FigureKind(
-        "gate-dynamics", with_reference_runs(_gate_dynamics), needs_runs=True, own=(WINDOW, REFERENCE_RUNS, _CLOSING),
+        "gate-dynamics", with_reference_runs(_gate_dynamics), needs_runs=True, extra_options=(WINDOW, REFERENCE_RUNS,
+        _CLOSING),
         question="How does the gate change during training?",
     ),
     FigureKind(
-        "gate-effect", with_reference_runs(_gate_effect), needs_runs=True, own=(WINDOW, REFERENCE_RUNS),
+        "gate-effect", with_reference_runs(_gate_effect), needs_runs=True, extra_options=(WINDOW, REFERENCE_RUNS),
         question="How do gate and memory change the incentive?",
     ),
     FigureKind(
-        "outcomes", with_reference_runs(_outcomes), needs_runs=True, own=(WINDOW, REFERENCE_RUNS),
+        "outcomes", with_reference_runs(_outcomes), needs_runs=True, extra_options=(WINDOW, REFERENCE_RUNS),
         question="Which win rates and returns did one run reach?",
     ),
     FigureKind(
-        "metrics", with_reference_runs(_metrics), needs_runs=True, own=(WINDOW, REFERENCE_RUNS, _METRIC_NAMES),
+        "metrics", with_reference_runs(_metrics), needs_runs=True, extra_options=(WINDOW, REFERENCE_RUNS,
+        _METRIC_NAMES),
         question="How do the metrics of one run develop?",
     ),
 )  # fmt: skip

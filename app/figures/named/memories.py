@@ -145,7 +145,7 @@ def _draw_panel(
     snapshot: Snapshot, rows: NDArray[np.int64], coordinates: NDArray[np.float32], method: str, title: str
 ) -> Cloud:
     x, y = f"{method} 1", f"{method} 2"
-    return draw_memory(snapshot, rows, coordinates, x_label=x, y_label=y, color="h", title=title, caption="")
+    return draw_memory(snapshot, rows, coordinates, x_label=x, y_label=y, quantity="h", title=title, caption="")
 
 
 def _make_trace(

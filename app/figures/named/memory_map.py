@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from app.analysis.projections.linear import AXIS_PAIRS, NO_TURN, Drawn, draw_axes, draw_pca
+from app.analysis.projections.linear import AXIS_PAIRS, DEFAULT_SIGNS, LabeledPoints, compute_pca, select_axes
 from app.analysis.projections.snapshots import project_snapshot, sample_rows
-from app.analysis.selection import QUANTITIES, Choice, has_place, values_of
+from app.analysis.selection import NODE_QUANTITIES, NodeSelection, compute_node_values, has_place
 from app.figures.figure import FigureKind, FigureOption, Options, get_single_run
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.kinds.maps import Cloud
@@ -39,10 +39,10 @@ def draw_memory(
     *,
     x_label: str,
     y_label: str,
-    color: str,
+    quantity: str,
     title: str,
     caption: str,
-    every_quantity: bool = False,
+    all_quantities: bool = False,
     colors: tuple[str, ...] = VIRIDIS,
 ) -> Cloud:
     """Draw nodes of a snapshot. The order of drawing is random, so that no range of values hides another one.
@@ -53,10 +53,10 @@ def draw_memory(
         coordinates: Coordinates of these rows, shape [n, 2].
         x_label: Label of the x axis.
         y_label: Label of the y axis.
-        color: Key of the quantity for the color. Points without a value are drawn first, below the others.
+        quantity: Key of the quantity for the color. Points without a value are drawn first, below the others.
         title: Title of the figure.
         caption: Caption of the figure.
-        every_quantity: Add the other quantities of the points, if there are at most `MAX_POINTS_WITH_FIELDS` points.
+        all_quantities: Add the other quantities of the points, if there are at most `MAX_POINTS_WITH_FIELDS` points.
         colors: Color scale, low to high.
 
     Raises:
@@ -64,11 +64,11 @@ def draw_memory(
     """
     if coordinates.shape != (len(rows), 2):
         raise ValueError(f"coordinates must have shape ({len(rows)}, 2), got {coordinates.shape}")
-    value = values_of(snapshot, color)[rows]
+    value = compute_node_values(snapshot, quantity)[rows]
     shuffled = np.random.default_rng(0).permutation(len(rows))
     has_value = np.isfinite(value[shuffled])
     order = np.concatenate([shuffled[~has_value], shuffled[has_value]])
-    keys = QUANTITIES if every_quantity and len(rows) <= MAX_POINTS_WITH_FIELDS else ()
+    keys = NODE_QUANTITIES if all_quantities and len(rows) <= MAX_POINTS_WITH_FIELDS else ()
     return Cloud(
         name="memory-atlas",
         title=title,
@@ -78,15 +78,15 @@ def draw_memory(
         y=np.ascontiguousarray(coordinates[order, 1]),
         slot=snapshot.slot[rows][order],
         value=value[order],
-        quantity=QUANTITIES[color],
+        quantity=NODE_QUANTITIES[quantity],
         caption=caption,
-        fields=tuple((key, values_of(snapshot, key)[rows][order]) for key in keys),
+        fields=tuple((key, compute_node_values(snapshot, key)[rows][order]) for key in keys),
         scale=colors,
     )
 
 
 def draw_selection(
-    snapshot: Snapshot, selected: NDArray[np.bool_], on_map: NDArray[np.bool_], *, run: str, words: str
+    snapshot: Snapshot, selected: NDArray[np.bool_], on_map: NDArray[np.bool_], *, run: str, description: str
 ) -> Chart:
     """Draw the quantiles of H, Δ_mem, β and t of the selected nodes and of the other nodes on the map.
 
@@ -95,12 +95,12 @@ def draw_selection(
         selected: Mask of the selected nodes, shape [M].
         on_map: Mask of the nodes on the map, shape [M].
         run: Name of the run.
-        words: Description of the selection, for the caption.
+        description: Description of the selection, for the caption.
     """
     groups = (("selected", BETA, selected & on_map), ("rest", NEUTRAL, on_map & ~selected))
     panels = []
     for key in SELECTION_QUANTITIES:
-        quantity, values = QUANTITIES[key], values_of(snapshot, key)
+        quantity, values = NODE_QUANTITIES[key], compute_node_values(snapshot, key)
         lines = []
         for name, color, mask in groups:
             group_values = values[mask]
@@ -111,7 +111,7 @@ def draw_selection(
         panels.append(Panel(quantity.name, quantity.unit, tuple(lines)))
     n, total = int(groups[0][2].sum()), int(on_map.sum())
     caption = (
-        f"{n:,} of {total:,} nodes selected on the map of {run} at env step {snapshot.env_step:,}: {words}. "
+        f"{n:,} of {total:,} nodes selected on the map of {run} at env step {snapshot.env_step:,}: {description}. "
         "Quantiles: x % of the nodes have at most the value y. Nodes without a value are left out."
     )
     title = f"Selected memories of {run}"
@@ -147,34 +147,34 @@ def get_selected_snapshot(db: Database, run: RunRow, options: Options) -> Snapsh
     return snapshot
 
 
-def compute_coordinates(db: Database, snapshot: Snapshot, options: Options) -> Drawn:
+def compute_coordinates(db: Database, snapshot: Snapshot, options: Options) -> LabeledPoints:
     """Compute the coordinates of all nodes [M] for the options of the map (`MAP_OPTIONS` and `method`)."""
     method, seed, n = options.method or "pca", options.get("seed", 0), options.get("n") or snapshot.size
     if method == "axes":
-        return draw_axes(snapshot.embedding, AXIS_PAIRS[options.get("pair", 0)])
+        return select_axes(snapshot.embedding, AXIS_PAIRS[options.get("pair", 0)])
     if method == "pca":
         fit_rows = None if options.get("fit") == "all" else sample_rows(snapshot, n=n, seed=seed)
-        return draw_pca(snapshot.embedding, fit_on=fit_rows, turn=options.get("turn", NO_TURN))
+        return compute_pca(snapshot.embedding, fit_on=fit_rows, signs=options.get("turn", DEFAULT_SIGNS))
     name = _METHOD_NAMES.get(method, method)
     projection = project_snapshot(db, snapshot.id, method=method, n=n, seed=seed)
-    return Drawn(projection.coordinates, f"{name} 1 [1]", f"{name} 2 [1]")
+    return LabeledPoints(projection.coordinates, f"{name} 1 [1]", f"{name} 2 [1]")
 
 
-def read_selection(options: Options) -> Choice:
+def read_selection(options: Options) -> NodeSelection:
     """Read the selection from the options `lasso` and `ranges`. Without them, all nodes are selected."""
-    return Choice.parse(options.get("lasso", ""), options.get("ranges", ""))
+    return NodeSelection.parse(options.get("lasso", ""), options.get("ranges", ""))
 
 
 def _memory_atlas(db: Database, rows: Sequence[RunRow], options: Options) -> Cloud:
     run, color = get_single_run("memory-atlas", rows), options.color or "h"
     snapshot = get_selected_snapshot(db, run, options)
     title = options.get("title", f"Memory of {run.name} at step {snapshot.env_step}")
-    if "n" not in options.own:
+    if "n" not in options.extra_options:
         return _draw_default_map(db, snapshot, options, color=color, title=title)
     projection, selection = compute_coordinates(db, snapshot, options), read_selection(options)
     max_points = options.get("drawn", options.get("n")) or snapshot.size
     drawn_rows = sample_rows(snapshot, n=max_points, seed=options.get("seed", 0))
-    if "drawn" in options.own:
+    if "drawn" in options.extra_options:
         drawn_rows = drawn_rows[selection.mask(snapshot, projection.coordinates)[drawn_rows]]
     selection_text = f", selected: {selection.words}" if selection else ""
     return draw_memory(
@@ -183,7 +183,7 @@ def _memory_atlas(db: Database, rows: Sequence[RunRow], options: Options) -> Clo
         projection.coordinates[drawn_rows],
         x_label=projection.x_label,
         y_label=projection.y_label,
-        color=color,
+        quantity=color,
         colors=options.get("scale", VIRIDIS),
         title=title,
         caption=options.get("caption", f"Showing {len(drawn_rows)} of {snapshot.size} nodes{selection_text}."),
@@ -202,7 +202,7 @@ def _draw_default_map(db: Database, snapshot: Snapshot, options: Options, *, col
         projection.coordinates[rows],
         x_label=f"{method} 1",
         y_label=f"{method} 2",
-        color=color,
+        quantity=color,
         colors=options.get("scale", VIRIDIS),
         title=title,
         caption=options.get("caption", caption),
@@ -216,7 +216,7 @@ def _memory_selection(db: Database, rows: Sequence[RunRow], options: Options) ->
     snapshot = get_selected_snapshot(db, run, options)
     coordinates = compute_coordinates(db, snapshot, options).coordinates
     selected, on_map = selection.mask(snapshot, coordinates), has_place(coordinates)
-    return draw_selection(snapshot, selected, on_map, run=run.name, words=selection.words)
+    return draw_selection(snapshot, selected, on_map, run=run.name, description=selection.words)
 
 
 def _read_pair(value: Any) -> int:
@@ -251,10 +251,11 @@ _DRAWING_OPTIONS = (
 FIGURES = (
     FigureKind(
         "memory-atlas", _memory_atlas, frozenset({"color", "method"}), needs_runs=True,
-        own=(*MAP_OPTIONS, *_DRAWING_OPTIONS, *_TEXT_OPTIONS), question="Which states are in the memory of a run?",
+        extra_options=(*MAP_OPTIONS, *_DRAWING_OPTIONS, *_TEXT_OPTIONS),
+        question="Which states are in the memory of a run?",
     ),
     FigureKind(
-        "memory-selection", _memory_selection, frozenset({"method"}), needs_runs=True, own=MAP_OPTIONS,
+        "memory-selection", _memory_selection, frozenset({"method"}), needs_runs=True, extra_options=MAP_OPTIONS,
         question="How do the selected memories differ from the others?",
     ),
 )  # fmt: skip

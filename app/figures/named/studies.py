@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from app.analysis.aggregates import Reading, finite
+from app.analysis.aggregates import Aggregation, select_finite
 from app.analysis.comparable import (
     AUGMENTATION,
     DELTA,
@@ -18,27 +18,27 @@ from app.analysis.comparable import (
     LAMBDAS,
     TAUS,
     check_one_study,
+    describe_left_out,
     find_studies,
     group_seeds,
     read_study,
-    tell_left_out,
 )
 from app.analysis.finals import (
     caption_final,
-    final_rate,
-    final_rates,
+    compute_final_rate,
+    compute_final_rates,
+    get_final_title,
+    make_final_scale,
+    make_mu_w_scale_at_fraction,
     name_final,
-    rate_of_final,
-    rate_of_whole_mu_w,
-    title_final,
 )
-from app.analysis.format import percent
-from app.analysis.intervals import CENTER_NAMES, Rate, center_of
+from app.analysis.format import format_percent
+from app.analysis.intervals import CENTER_NAMES, BinomialScale, compute_center
 from app.analysis.quantities import UNIT_RANGE, average_over_time
-from app.analysis.series import DAGGER, Comparison, Seed
-from app.analysis.settings import EMBEDDERS, name_algo, name_task, show_value
-from app.analysis.tables import NESTED, describe_table
-from app.analysis.win_rates import find_best, quote
+from app.analysis.series import DAGGER, Comparison, SeedRun
+from app.analysis.settings import EMBEDDERS, format_value, name_algo, name_task
+from app.analysis.tables import NESTED, set_table_attrs
+from app.analysis.win_rates import find_best, format_aggregate
 from app.figures.figure import BUDGET_OPTIONS, FINAL_OPTIONS, RATE_OPTIONS, FigureKind, OptionName, Options, TableKind
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.kinds.maps import Grid, Heatmap
@@ -49,9 +49,9 @@ from emtc_core.errors import ConfigError
 from storage.engine import Database
 from storage.runs.rows import RunRow
 
-SeedNumber = Callable[[Seed], float]
+SeedNumber = Callable[[SeedRun], float]
 """Computes one number of a run, for example its final win rate."""
-RateOf = Callable[[Sequence[Seed]], Rate]
+RateOf = Callable[[Sequence[SeedRun]], BinomialScale]
 _HEATMAP_OPTIONS: frozenset[OptionName] = FINAL_OPTIONS - {"band"}
 TRAINING_FRACTIONS = (1 / 3, 2 / 3, 1.0)
 
@@ -70,7 +70,7 @@ def _tau_study(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
     """Draw the win rate for each temperature schedule, and the schedules in the panel below."""
     unfinished, rate = options.include_unfinished, options.rate_name
     comparison = read_study(db, rows, include_unfinished=unfinished, rate=rate, final=False)
-    seeds, reading, quantity = comparison.seeds, options.reading or Reading(), comparison.quantity
+    seeds, reading, quantity = comparison.seeds, options.reading or Aggregation(), comparison.quantity
     check_one_study("tau-study", seeds, TAUS)
     seeds_by_tau = group_seeds(seeds, *TAUS)
     styles = _make_styles(seeds, {_name_schedule(taus): taus for taus in seeds_by_tau}, TAUS)
@@ -96,7 +96,7 @@ def _tau_study(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
 def _mu_w_by_delta(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
     """Draw μ̄_w and the final win rate of each embedder over the merge radius δ, on a logarithmic axis."""
     comparison = _read_finals(db, rows, options)
-    seeds, reading = comparison.seeds, options.reading or Reading()
+    seeds, reading = comparison.seeds, options.reading or Aggregation()
     rule, quantity = options.final_rule, comparison.quantity
     check_one_study("mu-w-by-delta", seeds, (DELTA, EMBEDDER))
     if not seeds:
@@ -105,12 +105,12 @@ def _mu_w_by_delta(db: Database, rows: Sequence[RunRow], options: Options) -> Ch
     for task in comparison.tasks:
         task_seeds, of = [seed for seed in seeds if seed.task == task], quantity.at(task)
         mu_w_lines = _draw_over_delta(
-            task_seeds, partial(Seed.mu_w_at, share=1.0), partial(rate_of_whole_mu_w, of=of), reading
+            task_seeds, partial(SeedRun.mu_w_at, share=1.0), partial(make_mu_w_scale_at_fraction, of=of), reading
         )
         final_lines = _draw_over_delta(
-            task_seeds, partial(final_rate, rule=rule), partial(rate_of_final, rule=rule, of=of), reading
+            task_seeds, partial(compute_final_rate, rule=rule), partial(make_final_scale, rule=rule, of=of), reading
         )
-        for title, lines in ((average_over_time(of).title, mu_w_lines), (title_final(rule, of), final_lines)):
+        for title, lines in ((average_over_time(of).title, mu_w_lines), (get_final_title(rule, of), final_lines)):
             panels.append(Panel(f"{title}, {task}", "fraction", lines, from_zero=True))
     gate = "off" if not seeds[0].settings.get("gate.enabled") else "on"
     explanation = (
@@ -123,7 +123,7 @@ def _mu_w_by_delta(db: Database, rows: Sequence[RunRow], options: Options) -> Ch
 
 def _read_finals(db: Database, rows: Sequence[RunRow], options: Options) -> Comparison:
     unfinished, rate = options.include_unfinished, options.rate_name
-    return read_study(db, rows, include_unfinished=unfinished, rate=rate, budget=options.read_at)
+    return read_study(db, rows, include_unfinished=unfinished, rate=rate, budget=options.comparison_budget)
 
 
 def _draw_heatmap(
@@ -152,35 +152,37 @@ def _draw_heatmap(
     ys, xs = (sorted({v for each in settings if isinstance(v := each.get(key), int | float)}) for key in keys)
     if not (ys and xs):  # runs of an earlier version, or imported runs
         raise ConfigError(f"{name} needs runs with the settings {' and '.join(keys)}")
-    reading, rule = options.reading or Reading(), options.final_rule
+    reading, rule = options.reading or Aggregation(), options.final_rule
     grids = []
     for task in dict.fromkeys(map(name_task, settings)):
         values, counts = np.full((len(ys), len(xs)), np.nan), np.zeros((len(ys), len(xs)), np.int64)
         groups = group_seeds([seed for seed in comparison.seeds if seed.task == task], *keys)
         for (y, x), seeds in groups.items():
-            finals = finite(final_rates(seeds, rule))
+            finals = select_finite(compute_final_rates(seeds, rule))
             if len(finals) and y in ys and x in xs:
-                values[ys.index(y), xs.index(x)] = center_of(finals, reading.center)
+                values[ys.index(y), xs.index(x)] = compute_center(finals, reading.center)
                 counts[ys.index(y), xs.index(x)] = len(finals)
         grids.append(Grid(task, values, counts))
     explanation = (
         f"{CENTER_NAMES[reading.center].capitalize()} over the seeds of each combination. ★ marks the best value of a "
         "map among the cells with at least two seeds. Cells without a usable run are empty. "
         f"{len(comparison.seeds)} of {len(rows)} runs are used."
-        f"{tell_left_out(comparison.left_out)}"
+        f"{describe_left_out(comparison.excluded_runs)}"
     )
     quantity = comparison.quantity
     caption, _ = caption_final(comparison.seeds, rule, explanation, of=quantity, at=comparison)
-    x_texts, y_texts = (tuple(map(show_value, values)) for values in (xs, ys))
+    x_texts, y_texts = (tuple(map(format_value, values)) for values in (xs, ys))
     statistic = f"{name_final(rule, of=quantity)}, {CENTER_NAMES[reading.center]} over seeds"
-    value_label = f"{title_final(rule, quantity)} [fraction]"
+    value_label = f"{get_final_title(rule, quantity)} [fraction]"
     y_label, x_label = labels
     return Heatmap(
         name, title, x_label, y_label, x_texts, y_texts, tuple(grids), value_label, caption, statistic=statistic
     )
 
 
-def _draw_over_delta(seeds: Sequence[Seed], number: SeedNumber, rate: RateOf, reading: Reading) -> tuple[Line, ...]:
+def _draw_over_delta(
+    seeds: Sequence[SeedRun], number: SeedNumber, rate: RateOf, reading: Aggregation
+) -> tuple[Line, ...]:
     """Draw a number of the runs over log₁₀ δ: one line for each embedder.
 
     A line has a band only if each of its points has at least two seeds.
@@ -191,7 +193,7 @@ def _draw_over_delta(seeds: Sequence[Seed], number: SeedNumber, rate: RateOf, re
         groups = group_seeds((seed for seed in seeds if seed.settings.get(EMBEDDER) == embedder), DELTA)
         x, summaries, n_seeds = [], [], []
         for (delta,), group in groups.items():
-            numbers = finite(map(number, group))
+            numbers = select_finite(map(number, group))
             if isinstance(delta, int | float) and len(numbers):
                 x.append(np.log10(float(delta)))
                 summaries.append(reading.summarize(numbers[:, None], rate(group)))
@@ -215,14 +217,16 @@ def _draw_over_delta(seeds: Sequence[Seed], number: SeedNumber, rate: RateOf, re
                 markers=True,
                 marker=style.marker or "circle",
                 label=name,
-                statistic=reading.say(share=True),
+                statistic=reading.describe(is_fraction=True),
                 n=np.array(n_seeds),
             )
         )
     return tuple(lines)
 
 
-def _make_styles(seeds: Sequence[Seed], values: dict[str, tuple[Value, ...]], keys: Sequence[str]) -> dict[str, Style]:
+def _make_styles(
+    seeds: Sequence[SeedRun], values: dict[str, tuple[Value, ...]], keys: Sequence[str]
+) -> dict[str, Style]:
     """Make the style of each line of a study. `values` are the settings `keys` of the line, by the name of the line."""
     algo = str(seeds[0].settings.get("algo")) if seeds else ""
     changes = {
@@ -233,11 +237,11 @@ def _make_styles(seeds: Sequence[Seed], values: dict[str, tuple[Value, ...]], ke
 
 
 def _name_schedule(taus: tuple[Value, ...]) -> str:
-    start, end = map(show_value, taus)
+    start, end = map(format_value, taus)
     return f"τ = {start}" if start == end else f"τ from {start} to {end}"
 
 
-def _draw_schedule(taus: tuple[Value, ...], seed: Seed, style: Style) -> Line:
+def _draw_schedule(taus: tuple[Value, ...], seed: SeedRun, style: Style) -> Line:
     decay_steps = seed.settings.get("gate.tau_decay_steps")
     end = min(float(decay_steps), seed.t_max) if isinstance(decay_steps, int | float) else seed.t_max / 2
     x = np.array([0.0, end, seed.t_max])
@@ -245,8 +249,8 @@ def _draw_schedule(taus: tuple[Value, ...], seed: Seed, style: Style) -> Line:
     return Line(_name_schedule(taus), style.color, x, y, dash=style.dash, marker=style.marker)
 
 
-def _describe_reading(reading: Reading) -> str:
-    band = reading.name_band(share=True)
+def _describe_reading(reading: Aggregation) -> str:
+    band = reading.name_band(is_fraction=True)
     return f"{CENTER_NAMES[reading.center]} over seeds, band: {band} (n in the legend; none for a single seed)"
 
 
@@ -257,14 +261,14 @@ def _make_chart(
     panels: Sequence[Panel],
     caption: str,
     comparison: Comparison,
-    reading: Reading,
+    reading: Aggregation,
 ) -> Chart:
     """Make a chart of a study. The caption starts with the algorithms and ends with the runs that are left out."""
     algos = dict.fromkeys(name_algo(str(seed.settings.get("algo"))) for seed in comparison.seeds)
     lines = dict.fromkeys(line.name for panel in panels for line in panel.lines)
     titles = ", ".join(panel.title for panel in panels)
     description = f"{title} in {len(panels)} panels ({titles}): {', '.join(lines)}."
-    caption = f"{', '.join(algos)}. {caption}{tell_left_out(comparison.left_out)}"
+    caption = f"{', '.join(algos)}. {caption}{describe_left_out(comparison.excluded_runs)}"
     subtitle = make_subtitle(reading, share=True)
     return Chart(name, title, x_label, tuple(panels), caption, description, subtitle=subtitle)
 
@@ -274,7 +278,7 @@ def _embedders(db: Database, rows: Sequence[RunRow], options: Options) -> pd.Dat
 
     There is one row for each task and merge radius, and one column for each training fraction and embedder.
     """
-    reading = options.reading or Reading()
+    reading = options.reading or Aggregation()
     comparison = _read_finals(db, rows, options)
     ungated_seeds = [seed for seed in comparison.seeds if not seed.settings.get("gate.enabled")]
     seeds = find_studies(ungated_seeds, (EMBEDDER, DELTA), lambda seed: EMBEDDER in seed.settings)
@@ -282,13 +286,13 @@ def _embedders(db: Database, rows: Sequence[RunRow], options: Options) -> pd.Dat
     for task in dict.fromkeys(seed.task for seed in seeds):
         quantity = comparison.quantity.at(task)
         for (delta,), group in group_seeds((seed for seed in seeds if seed.task == task), DELTA).items():
-            row = {"task": task, "δ": show_value(delta)}
+            row = {"task": task, "δ": format_value(delta)}
             for fraction in TRAINING_FRACTIONS:
-                rate = rate_of_whole_mu_w(group, fraction, quantity)
+                rate = make_mu_w_scale_at_fraction(group, fraction, quantity)
                 cells = {
-                    f"{percent(fraction)}{NESTED}{name}": _quote_number(
+                    f"{format_percent(fraction)}{NESTED}{name}": _quote_number(
                         [seed for seed in group if seed.settings.get(EMBEDDER) == embedder],
-                        partial(Seed.mu_w_at, share=fraction),
+                        partial(SeedRun.mu_w_at, share=fraction),
                         reading,
                         rate,
                         of=average_over_time(quantity).title,
@@ -299,42 +303,48 @@ def _embedders(db: Database, rows: Sequence[RunRow], options: Options) -> pd.Dat
                 best += [(len(table), columns[i]) for i in find_best([cell or None for cell in cells.values()])]
                 row |= cells
             table.append(row)
-    columns = [f"{percent(fraction)}{NESTED}{name}" for fraction in TRAINING_FRACTIONS for name in EMBEDDERS.values()]
+    columns = [
+        f"{format_percent(fraction)}{NESTED}{name}" for fraction in TRAINING_FRACTIONS for name in EMBEDDERS.values()
+    ]
     title, note = average_over_time(comparison.quantity).title, comparison.quantity.note
-    caption = f"{title} after a third, two thirds and all of the training, {reading.say(share=True)}, gate off."
-    caption = " ".join(filter(None, (caption, note, comparison.budget)))
-    return _make_table(table, ["task", "δ", *columns], caption, best, comparison, [note, comparison.unequal])
+    caption = (
+        f"{title} after a third, two thirds and all of the training, {reading.describe(is_fraction=True)}, gate off."
+    )
+    caption = " ".join(filter(None, (caption, note, comparison.budget_note)))
+    return _make_table(table, ["task", "δ", *columns], caption, best, comparison, [note, comparison.budget_if_unequal])
 
 
 def _augmentation_table(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:
     """Make the table of final win rates: one row for each combination of masking and noise, one column per task."""
-    reading = options.reading or Reading()
+    reading = options.reading or Aggregation()
     comparison = _read_finals(db, rows, options)
     seeds = find_studies(comparison.seeds, AUGMENTATION, lambda seed: seed.settings.get(EMBEDDER) == "tcse")
     tasks, final = list(dict.fromkeys(seed.task for seed in seeds)), options.final_rule
     quantity = comparison.quantity
     table = []
     for (p_mask, sigma), group in group_seeds(seeds, *AUGMENTATION).items():
-        row = {"p_mask": show_value(p_mask), "σ": show_value(sigma)}
+        row = {"p_mask": format_value(p_mask), "σ": format_value(sigma)}
         for task in tasks:
             task_seeds, of = [seed for seed in group if seed.task == task], quantity.at(task)
-            number, rate = partial(final_rate, rule=final), rate_of_final(task_seeds, final, of=of)
+            number, rate = partial(compute_final_rate, rule=final), make_final_scale(task_seeds, final, of=of)
             row[task] = _quote_number(task_seeds, number, reading, rate, of=name_final(final, of=of))
         table.append(row)
     best = [(i, task) for task in tasks for i in find_best([row[task] or None for row in table])]
-    explanation = f"A cell is the {reading.say(share=True)}; combinations without a run are not listed."
+    explanation = f"A cell is the {reading.describe(is_fraction=True)}; combinations without a run are not listed."
     caption, about = caption_final(seeds, final, explanation, of=quantity, at=comparison)
     return _make_table(table, ["p_mask", "σ", *tasks], caption, best, comparison, about)
 
 
-def _quote_number(seeds: Sequence[Seed], number: SeedNumber, reading: Reading, rate: Rate, *, of: str) -> str:
+def _quote_number(
+    seeds: Sequence[SeedRun], number: SeedNumber, reading: Aggregation, rate: BinomialScale, *, of: str
+) -> str:
     """Write one number over seeds: "0.920 ± 0.010 (n = 5)"; empty if no seed has this number."""
-    numbers = finite(map(number, seeds))
+    numbers = select_finite(map(number, seeds))
     mark = "" if all(seed.is_result for seed in seeds) else DAGGER
     if not len(numbers):
         return ""
-    quoted = quote(numbers, reading, digits=3, rate=rate, of=of)
-    return quoted.followed_by(f"{mark} (n = {len(numbers)})")
+    quoted = format_aggregate(numbers, reading, digits=3, rate=rate, of=of)
+    return quoted.append(f"{mark} (n = {len(numbers)})")
 
 
 def _make_table(
@@ -350,8 +360,8 @@ def _make_table(
     cells = {name: [row.get(name) for row in table] for name in columns}
     if any(group.unfinished for group in comparison.groups):
         caption += f" {DAGGER} includes a run that has not finished. Such a number is never bold."
-    left_out, best = [str(each) for each in comparison.left_out], [] if comparison.mixed else best
-    return describe_table(frame, caption=caption, best=best, left_out=left_out, about=about, cells=cells)
+    left_out, best = [str(each) for each in comparison.excluded_runs], [] if comparison.mixed_length_tasks else best
+    return set_table_attrs(frame, caption=caption, best=best, left_out=left_out, about=about, cells=cells)
 
 
 FIGURES = (
@@ -369,10 +379,10 @@ FIGURES = (
 TABLES = (
     TableKind(
         "mu-w-embedders", _embedders, BUDGET_OPTIONS | RATE_OPTIONS,
-        needs="finished runs with the gate off that differ only in embed.type or memory.delta",
+        required_runs="finished runs with the gate off that differ only in embed.type or memory.delta",
     ),
     TableKind(
         "augmentation", _augmentation_table, FINAL_OPTIONS,
-        needs="finished runs with embed.type = tcse that differ only in embed.p_mask or embed.sigma",
+        required_runs="finished runs with embed.type = tcse that differ only in embed.p_mask or embed.sigma",
     ),
 )  # fmt: skip

@@ -119,7 +119,7 @@ def _read_episode(db: Database, run: RunRow, episode: int, env_step: int | None)
 
 def _trajectory(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
     run = get_single_run("trajectory", rows)
-    if "episode" not in options.own:
+    if "episode" not in options.extra_options:
         raise ConfigError(
             "trajectory needs the option `episode`", hint="For an episode of an evaluation, it also needs `env_step`."
         )
@@ -157,13 +157,14 @@ _PAIR = FigureOption("pair", _read_pair, 'a list of two, each {"episode": 3} or 
 FIGURES = (
     FigureKind(
         "trajectory", _trajectory, needs_runs=True, question="How do Δ_mem and β change along one episode?",
-        own=(
+        extra_options=(
             FigureOption("episode", int, "the number of an episode"),
             FigureOption("env_step", int, "the env step of the evaluation with this episode"),
             FigureOption("title", str, "a text"),
         ),
     ),
     FigureKind(
-        "trajectories", _trajectories, needs_runs=True, question="Where do two episodes diverge?", own=(_PAIR,),
+        "trajectories", _trajectories, needs_runs=True, question="Where do two episodes diverge?",
+        extra_options=(_PAIR,),
     ),
 )  # fmt: skip

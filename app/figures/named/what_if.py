@@ -10,21 +10,21 @@ from typing import Any, get_args
 import numpy as np
 import pandas as pd
 
-from app.analysis.tables import MISSING, describe_table
+from app.analysis.tables import MISSING, set_table_attrs
 from app.analysis.what_if import (
     MOST_TRANSITIONS,
-    Answer,
-    Compared,
-    Judged,
+    ComparedSet,
+    GateValues,
     Lookup,
-    Question,
     Successor,
-    answer,
+    WhatIfResult,
+    WhatIfSettings,
+    compute_gate_means,
+    evaluate_what_if,
     explain_tau,
     merge_nodes,
     read_rules,
     read_stream,
-    shares,
 )
 from app.figures.figure import FigureKind, FigureOption, Options, TableKind, get_single_run
 from app.figures.kinds.chart import Chart, Line, Panel, Values
@@ -45,7 +45,7 @@ _MIN_X_RANGE = 0.01
 _TABLE_COLUMNS = ("β̄", f"β < {CLOSED_BELOW:g} [%]", "incentive removed [%]")
 
 
-def draw_what_if(result: Answer, *, run: str, env_step: int) -> Chart:
+def draw_what_if(result: WhatIfResult, *, run: str, env_step: int) -> Chart:
     """Draw the recorded and the recomputed values for each set of transitions. The values of each curve are sorted."""
     x_max = max(_MIN_X_RANGE, *(_find_x_range(compared) for compared in result.sets))
     x = np.linspace(0.0, x_max, N_POINTS)
@@ -68,7 +68,7 @@ def draw_what_if(result: Answer, *, run: str, env_step: int) -> Chart:
     return Chart("what-if", f"What if: the gate of {run} recomputed", X_LABEL, tuple(panels), caption, description)
 
 
-def ask_what_if(result: Answer) -> str:
+def ask_what_if(result: WhatIfResult) -> str:
     """Write the question: which of τ and δ is changed, or that neither is changed."""
     is_known = np.isfinite(result.tau)
     changes = []
@@ -83,14 +83,14 @@ def ask_what_if(result: Answer) -> str:
     return f"{tau} at the snapshot and δ = {result.delta:.3g}, as in the run."
 
 
-def read_question(parts: Mapping[str, Any]) -> Question:
+def read_question(parts: Mapping[str, Any]) -> WhatIfSettings:
     """Read a question from its parts. Missing parts stay as in the run."""
 
     def read_number(name: str) -> float | None:
         value = parts.get(name)
         return None if value is None else float(value)
 
-    return Question(
+    return WhatIfSettings(
         tau_factor=float(parts.get("tau_factor", 1.0)),
         tau_fixed=read_number("tau_fixed"),
         delta_factor=read_number("delta_factor"),
@@ -115,7 +115,7 @@ def _draw_sorted(recorded: Values, recomputed: Values, color: str, x: Values, *,
     )
 
 
-def _find_x_range(compared: Compared) -> float:
+def _find_x_range(compared: ComparedSet) -> float:
     """Find the fraction of the transitions in which Δ_mem or 1 − β is not negligible."""
     fractions = [0.0]
     for judged in (compared.recorded, compared.recomputed):
@@ -131,7 +131,7 @@ def _what_if(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
     run = get_single_run("what-if", rows)
     snapshot = get_selected_snapshot(db, run, options)
     rules = read_rules(run.config)
-    question = options.get("question") or read_question(options.own)
+    question = options.get("question") or read_question(options.extra_options)
     stream = read_stream(db, run.id, rules, until=snapshot.env_step)
     factor = question.delta_factor
     merged = None if factor is None else merge_nodes(snapshot, rules, factor)
@@ -139,7 +139,7 @@ def _what_if(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
     if selection := read_selection(options):
         coordinates = compute_coordinates(db, snapshot, options).coordinates
         selected_rows = np.flatnonzero(selection.mask(snapshot, coordinates))
-    result = answer(snapshot, stream, rules, question, merged=merged, rows=selected_rows)
+    result = evaluate_what_if(snapshot, stream, rules, question, merged=merged, rows=selected_rows)
     return draw_what_if(result, run=run.name, env_step=snapshot.env_step)
 
 
@@ -153,7 +153,7 @@ def _table(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFra
         if compared is None:
             left_out.append(f"{run.name}: no transitions are stored for its snapshots")
             continue
-        recorded, recomputed = shares(compared.recorded), shares(compared.recomputed)
+        recorded, recomputed = compute_gate_means(compared.recorded), compute_gate_means(compared.recomputed)
         removed = np.nan if run.gate_removed is None else run.gate_removed
         numbers = (
             *((recorded.beta, 4), (recomputed.beta, 4)),
@@ -168,31 +168,33 @@ def _table(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFra
         "—: the run has no gate. Incentive removed, asked: computed from H alone, with Q(s′) = 0. Incentive removed, "
         "recorded: computed from the learner's Q during training, for the sampled transitions."
     )
-    return describe_table(pd.DataFrame(table, columns=pd.Index(columns)), caption=caption, left_out=left_out)
+    return set_table_attrs(pd.DataFrame(table, columns=pd.Index(columns)), caption=caption, left_out=left_out)
 
 
-def _recompute_run(db: Database, run: RunRow) -> Compared | None:
+def _recompute_run(db: Database, run: RunRow) -> ComparedSet | None:
     """Recompute Δ_mem and β of a run's transitions without any change; None if no transitions are stored.
 
     Each transition is looked up in the next snapshot after it.
     """
     rules, previous_step = read_rules(run.config), 0
-    parts: list[Compared] = []
+    parts: list[ComparedSet] = []
     for snapshot_id in list_snapshots(db, run.id)["id"]:
         snapshot = get_snapshot(db, int(snapshot_id))
         limit = min(MOST_TRANSITIONS, snapshot.env_step - previous_step)
         stream = read_stream(db, run.id, rules, until=snapshot.env_step, limit=limit)
         if len(stream.beta):
-            parts.append(answer(snapshot, stream, rules, Question()).sets[0])
+            parts.append(evaluate_what_if(snapshot, stream, rules, WhatIfSettings()).sets[0])
         previous_step = snapshot.env_step
     if not parts:
         return None
     recorded = _concatenate([part.recorded for part in parts])
-    return Compared("transitions", recorded, _concatenate([part.recomputed for part in parts]))
+    return ComparedSet("transitions", recorded, _concatenate([part.recomputed for part in parts]))
 
 
-def _concatenate(parts: Sequence[Judged]) -> Judged:
-    return Judged(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("delta_mem", "beta", "r_p")))
+def _concatenate(parts: Sequence[GateValues]) -> GateValues:
+    return GateValues(
+        *(np.concatenate([getattr(part, name) for part in parts]) for name in ("delta_mem", "beta", "r_p"))
+    )
 
 
 def _one_of(*names: str) -> Any:
@@ -209,8 +211,8 @@ _QUESTION_OPTIONS = (
 )
 FIGURES = (
     FigureKind(
-        "what-if", _what_if, frozenset({"method"}), needs_runs=True, own=(*MAP_OPTIONS, *_QUESTION_OPTIONS),
+        "what-if", _what_if, frozenset({"method"}), needs_runs=True, extra_options=(*MAP_OPTIONS, *_QUESTION_OPTIONS),
         question="What would the gate have done with another τ, δ or lookup rule?",
     ),
 )  # fmt: skip
-TABLES = (TableKind("what-if", _table, needs="an EMTC run with a snapshot whose transitions are still stored"),)
+TABLES = (TableKind("what-if", _table, required_runs="an EMTC run with a snapshot whose transitions are still stored"),)

@@ -13,7 +13,7 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from app.figures.kinds.chart import Chart, Line, Panel, Values
-from app.figures.theme import Marker, set_as_math
+from app.figures.theme import Marker, format_mathtext
 
 _POINT = 1 / 72
 """One typographic point in inches."""
@@ -59,7 +59,7 @@ def set_title(figure: Figure, title: str, subtitle: str = "") -> None:
         if text:
             rows = fill(text, int(width / (0.56 * size * _POINT)))
             x, y = 0.05 / width, 1 - top_margin / height
-            figure.text(x, y, set_as_math(rows), ha="left", va="top", fontsize=size, fontweight=weight)
+            figure.text(x, y, format_mathtext(rows), ha="left", va="top", fontsize=size, fontweight=weight)
             top_margin += 1.3 * size * _POINT * (rows.count("\n") + 1)
     engine = figure.get_layout_engine()
     if isinstance(engine, ConstrainedLayoutEngine):
@@ -113,7 +113,7 @@ def _draw_stack(chart: Chart, width: float) -> Figure:
             options = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2, "frameon": False}
             ax.legend(handles, _wrap_names(names, width), ncols=_count_legend_columns(names, width - 0.8), **options)
         _draw_marks(ax, chart, with_labels=ax is axes[0])
-    axes[-1].set_xlabel(set_as_math(chart.x_label))
+    axes[-1].set_xlabel(format_mathtext(chart.x_label))
     _format_step_axis(axes[-1], chart)
     set_title(figure, chart.title, chart.subtitle)
     return figure
@@ -134,10 +134,10 @@ def _draw_grid(chart: Chart, width: float, columns: int) -> Figure:
         ax.set_xscale("log" if chart.x_log else "linear")
         _draw_panel(ax, panel)
         if len(chart.panels) > 1:
-            ax.set_title(set_as_math(panel.title), loc="left", fontsize=_LABEL_SIZE, fontweight="bold")
-            ax.set_ylabel(set_as_math(f"{panel.axis or panel.title}\n[{panel.unit}]"))
+            ax.set_title(format_mathtext(panel.title), loc="left", fontsize=_LABEL_SIZE, fontweight="bold")
+            ax.set_ylabel(format_mathtext(f"{panel.axis or panel.title}\n[{panel.unit}]"))
         _draw_marks(ax, chart, with_labels=True)
-        ax.set_xlabel(set_as_math(chart.x_label))
+        ax.set_xlabel(format_mathtext(chart.x_label))
         if not chart.x_log:
             ax.xaxis.set_major_locator(MaxNLocator(4 if columns > 1 or width < 4 else 8))
         _format_step_axis(ax, chart)
@@ -158,7 +158,7 @@ def _draw_marks(ax: Axes, chart: Chart, *, with_labels: bool) -> None:
         ax.axvline(mark.x, linestyle=":", linewidth=0.8, color="0.5")
         if with_labels:
             position = ((mark.x, 1), (3, -3), ("data", "axes fraction"), "offset points")
-            ax.annotate(set_as_math(mark.label), *position, va="top", size=_LABEL_SIZE)
+            ax.annotate(format_mathtext(mark.label), *position, va="top", size=_LABEL_SIZE)
 
 
 def _count_legend_columns(names: Sequence[str], width: float) -> int:
@@ -184,7 +184,7 @@ def _draw_panel(ax: Axes, panel: Panel) -> None:
     ax.set_yscale("log" if panel.log else "linear")
     for index, line in enumerate(panel.lines):
         _draw_line(ax, line, band_opacity=panel.band_opacity, index=index)
-    ax.set_ylabel(set_as_math(f"{panel.title}\n[{panel.unit}]" if panel.unit else panel.title))
+    ax.set_ylabel(format_mathtext(f"{panel.title}\n[{panel.unit}]" if panel.unit else panel.title))
     ax.grid(visible=True, linewidth=0.5)
     ax.set_axisbelow(True)
     if panel.range:
@@ -206,7 +206,7 @@ def _draw_line(ax: Axes, line: Line, *, band_opacity: float, index: int) -> None
         line.y,
         linestyle=style,
         color=line.color,
-        label="_" if line.faint else set_as_math(line.name),  # a label that starts with "_" is not in the legend
+        label="_" if line.faint else format_mathtext(line.name),  # a label that starts with "_" is not in the legend
         linewidth=width,
         alpha=0.4 if line.faint else 1.0,
         marker=shape,
@@ -247,7 +247,8 @@ def _draw_end_labels(ax: Axes, panel: Panel, height: float) -> None:
             ax.plot((x, right), (y, y), ":", color=line.color, linewidth=0.6, alpha=0.6, label="_", clip_on=False)
             x = right
         ax.annotate(
-            set_as_math(line.label), (x, y), (1.02, label_y), "data", "axes fraction", va="center", size=_LABEL_SIZE,
+            format_mathtext(line.label), (x, y), (1.02, label_y), "data", "axes fraction", va="center",
+            size=_LABEL_SIZE,
             color=line.color, annotation_clip=False,
             arrowprops={
                 "arrowstyle": "-", "color": line.color, "linewidth": 0.4, "relpos": (0, 0.5), "shrinkA": 0, "shrinkB": 1

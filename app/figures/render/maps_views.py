@@ -16,7 +16,7 @@ from plotly.subplots import make_subplots
 
 from app.figures.kinds.maps import Cloud, Grid, Heatmap, Maps, Trace
 from app.figures.render.lines_view import set_title, spread
-from app.figures.theme import NEUTRAL, set_as_math
+from app.figures.theme import NEUTRAL, format_mathtext
 
 _CELL_INCHES = 0.62
 _LABEL_GAP = 0.09
@@ -48,11 +48,11 @@ def draw_maps(maps: Maps, width: float) -> Figure:
             plotnonfinite=False,
             rasterized=True,
         )
-        ax.set(xlabel=set_as_math(panel.x_label), ylabel=set_as_math(panel.y_label))
+        ax.set(xlabel=format_mathtext(panel.x_label), ylabel=format_mathtext(panel.y_label))
         ax.set_title(fill(panel.title, 44), loc="left", fontsize=8)
         if trace is not None:
             _draw_trace(ax, trace)
-    figure.colorbar(color_scale, ax=list(axes), label=set_as_math(first.value_label))
+    figure.colorbar(color_scale, ax=list(axes), label=format_mathtext(first.value_label))
     set_title(figure, maps.title)
     return figure
 
@@ -91,16 +91,16 @@ def draw_heatmap(heatmap: Heatmap, width: float) -> Figure:
         ax.imshow(values, cmap=color_scale.cmap, vmin=low, vmax=high, origin="lower", aspect="auto")
         ax.set_xticks(range(len(heatmap.x)), heatmap.x)
         ax.set_yticks(range(len(heatmap.y)), heatmap.y)
-        ax.set_xlabel(set_as_math(heatmap.x_label))
-        ax.set_title(set_as_math(grid.title))
+        ax.set_xlabel(format_mathtext(heatmap.x_label))
+        ax.set_title(format_mathtext(grid.title))
         for y, x, value, _, best in grid.cells:
             color, weight = heatmap.get_text_color(value), "bold" if best else "normal"
             ax.text(x, y, f"{value:.3f}", fontweight=weight, ha="center", va="center", color=color)
             if best:  # a marker, because a font may not have the character ★
                 ax.plot(x, y + 0.3, "*", color=color, markersize=7)
-    axes[0].set_ylabel(set_as_math(heatmap.y_label))
+    axes[0].set_ylabel(format_mathtext(heatmap.y_label))
     set_title(figure, heatmap.title)
-    figure.colorbar(color_scale, ax=list(axes), label=set_as_math(heatmap.value_label), shrink=0.9)
+    figure.colorbar(color_scale, ax=list(axes), label=format_mathtext(heatmap.value_label), shrink=0.9)
     return figure
 
 
@@ -156,7 +156,7 @@ def _draw_trace(ax: Axes, trace: Trace) -> None:
     label_heights = spread(point_heights, _LABEL_GAP) or point_heights
     for i, y in zip(order, label_heights, strict=True):
         ax.annotate(
-            set_as_math(labels[i]), (trace.x[i], trace.y[i]), (1.03, y), "data",
+            format_mathtext(labels[i]), (trace.x[i], trace.y[i]), (1.03, y), "data",
             "axes fraction", fontsize=8, va="center", annotation_clip=False,
             arrowprops={"arrowstyle": "-", "color": trace.color, "linewidth": 0.5, "shrinkA": 0, "shrinkB": 2},
         )  # fmt: skip

@@ -16,7 +16,7 @@ from app.figures.kinds import AnyFigure
 from app.figures.kinds.chart import Chart
 from app.figures.kinds.maps import Cloud, Heatmap, Maps
 from app.figures.render import lines_view, maps_views
-from app.figures.theme import Mode, ink, make_printable, set_as_math
+from app.figures.theme import Mode, format_mathtext, get_theme_colors, replace_unprintable
 
 Format = Literal["svg", "pdf", "png"]
 INCHES: dict[str, float] = {"one": 3.25, "two": 6.75}
@@ -62,7 +62,7 @@ def to_image(
 
 def make_style(mode: Mode) -> dict[Any, Any]:
     """Return the Matplotlib settings (rcParams) of all images."""
-    text, background, grid = ink(mode)
+    text, background, grid = get_theme_colors(mode)
     text_keys = ("text.color", "axes.labelcolor", "xtick.color", "ytick.color", "axes.edgecolor")
     background_keys = ("figure.facecolor", "axes.facecolor", "savefig.facecolor", "legend.facecolor")
     colors = dict.fromkeys(text_keys, text) | dict.fromkeys(background_keys, background) | {"grid.color": grid}
@@ -78,7 +78,7 @@ def _draw(figure: AnyFigure, width: float) -> Figure:
 
 
 def _make_metadata(format: Format, figure: AnyFigure, sources: Sequence[str]) -> dict[str, Any]:
-    title, caption, *keywords = map(make_printable, (figure.title, figure.caption, *sources))
+    title, caption, *keywords = map(replace_unprintable, (figure.title, figure.caption, *sources))
     if format == "svg":
         return {"Date": None, "Title": title, "Description": caption, "Keywords": keywords}
     if format == "pdf":
@@ -101,8 +101,8 @@ def _draw_cloud(cloud: Cloud, width: float) -> Figure:
         plotnonfinite=False,
         rasterized=True,
     )
-    ax.set_xlabel(set_as_math(cloud.x_label))
-    ax.set_ylabel(set_as_math(cloud.y_label))
+    ax.set_xlabel(format_mathtext(cloud.x_label))
+    ax.set_ylabel(format_mathtext(cloud.y_label))
     lines_view.set_title(drawing, cloud.title)
-    drawing.colorbar(points, ax=ax, label=set_as_math(cloud.value_label))
+    drawing.colorbar(points, ax=ax, label=format_mathtext(cloud.value_label))
     return drawing

@@ -12,13 +12,13 @@ from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.kinds.maps import Cloud, Heatmap, Maps
 from app.figures.render import maps_views
 from app.figures.render.maps_views import plain
-from app.figures.theme import Mode, ink
+from app.figures.theme import Mode, get_theme_colors
 
 
 def to_plotly(figure: AnyFigure, *, mode: Mode = "light") -> go.Figure:
     """Draw the figure. Texts are escaped, so that Plotly does not read them as markup."""
     drawing = _draw(figure)
-    text, background, grid = ink(mode)
+    text, background, grid = get_theme_colors(mode)
     axis: dict[str, Any] = {"gridcolor": grid, "zerolinecolor": grid, "linecolor": grid}
     title: dict[str, Any] = {"text": plain(figure.title), "x": 0.01}
     if isinstance(figure, Chart) and figure.subtitle:

@@ -33,7 +33,7 @@ Curve = Sequence[tuple[object, object]]
 
 
 @dataclass(frozen=True)
-class Given:
+class SourceOverrides:
     """Values that the user has given for a source. They replace the values in the source."""
 
     env: str | None = None
@@ -43,7 +43,7 @@ class Given:
     label: str | None = None
     win_rate: str | None = None
     """Name of the win rate in the source."""
-    score: str | None = None
+    return_name: str | None = None
     """Name of the return in the source."""
 
 
@@ -65,7 +65,7 @@ class ParsedRun:
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
-def check_run(run: ParsedRun, given: Given, format: str) -> ForeignRun:
+def check_run(run: ParsedRun, given: SourceOverrides, format: str) -> ForeignRun:
     """Check a run and complete it with the values that the user has given.
 
     Args:
@@ -89,7 +89,7 @@ def check_run(run: ParsedRun, given: Given, format: str) -> ForeignRun:
         source=run.where[:_MAX_CHARACTERS],
         points=points,
         target_steps=min(target, _MAX_STEP),
-        is_whole=run.is_whole,
+        is_complete=run.is_whole,
         settings=run.settings,
     )
 

@@ -22,8 +22,8 @@ from app.jobs.imports.curves import (
     MAX_RUNS,
     UNKNOWN_ENV,
     Curve,
-    Given,
     ParsedRun,
+    SourceOverrides,
     check_run,
     find_seed,
     flatten_settings,
@@ -63,7 +63,7 @@ _FOLDER_FORMATS: Final = ("sacred", "tensorboard")
 _MAX_LISTED_SETTINGS: Final = 5
 
 
-def read_foreign(place: Path, format: str, given: Given) -> list[ForeignRun]:
+def read_foreign(place: Path, format: str, given: SourceOverrides) -> list[ForeignRun]:
     """Read and check every run of a source.
 
     Args:
@@ -91,7 +91,7 @@ def read_foreign(place: Path, format: str, given: Given) -> list[ForeignRun]:
     return [check_run(run, given, valid_format) for run in runs]
 
 
-def remark_on(runs: list[ForeignRun]) -> Iterator[str]:
+def list_remarks(runs: list[ForeignRun]) -> Iterator[str]:
     """Yield remarks on imported runs: missing environments, missing seeds, and different settings in one average."""
     if any(run.env == UNKNOWN_ENV for run in runs):
         yield f'The source does not name the environment; it is called "{UNKNOWN_ENV}". Set it with --env smac.'
@@ -112,7 +112,7 @@ def remark_on(runs: list[ForeignRun]) -> Iterator[str]:
             )
 
 
-def read_csv(place: Path, given: Given) -> Iterator[ParsedRun]:
+def read_csv(place: Path, given: SourceOverrides) -> Iterator[ParsedRun]:
     """Read the runs of a CSV table. Rows with the same environment, algorithm, map and seed are one run.
 
     Raises:
@@ -143,7 +143,7 @@ def read_csv(place: Path, given: Given) -> Iterator[ParsedRun]:
         yield ParsedRun(where, curves, env or None, map_name or None, algo or None, seed or None)
 
 
-def _find_columns(header: Sequence[str], given: Given, name: str) -> dict[str, str]:
+def _find_columns(header: Sequence[str], given: SourceOverrides, name: str) -> dict[str, str]:
     """Map "step" and the columns of `evaluations` to the columns of a table."""
     repeated = sorted({column for column in header if header.count(column) > 1})
     if repeated:
@@ -154,7 +154,7 @@ def _find_columns(header: Sequence[str], given: Given, name: str) -> dict[str, s
         names = ", ".join([*missing, *([] if step else ["step"])])
         raise ConfigError(f"{name} has no column {names}. A table needs algo, map, seed, step, and win_rate or return.")
     win_rates = (given.win_rate,) if given.win_rate else WIN_RATES
-    returns = (given.score,) if given.score else RETURNS
+    returns = (given.return_name,) if given.return_name else RETURNS
     columns = {"win_rate": _find_first(win_rates, header), "return_mean": _find_first(returns, header)}
     columns |= {column: name if name in header else None for name, column in _OPTIONAL_COLUMNS.items()}
     return {"step": step, **{column: name for column, name in columns.items() if name}}
@@ -164,7 +164,7 @@ def _find_first(names: Sequence[str], container: Collection[str]) -> str | None:
     return next((name for name in names if name in container), None)
 
 
-def read_marl_eval(place: Path, given: Given) -> Iterator[ParsedRun]:
+def read_marl_eval(place: Path, given: SourceOverrides) -> Iterator[ParsedRun]:
     """Read the runs of one JSON file of marl-eval, or of all in a folder: environment → task → algorithm → run → step.
 
     A run named "seed_3" or "3" has that seed. Run number n with another name has the seed -n.
@@ -205,11 +205,11 @@ def _sort_steps(steps: Mapping[str, Any], where: str) -> list[Mapping[str, Any]]
     return sorted(numbered_steps, key=lambda step: read_float(step["step_count"]) or 0.0)
 
 
-def _average_steps(steps: Sequence[Mapping[str, Any]], given: Given, where: str) -> Mapping[str, Curve]:
+def _average_steps(steps: Sequence[Mapping[str, Any]], given: SourceOverrides, where: str) -> Mapping[str, Curve]:
     """Average the values of each step: one value, or one for each evaluation episode."""
     keys = {
         "win_rate": (given.win_rate,) if given.win_rate else WIN_RATES,
-        "return_mean": (given.score,) if given.score else RETURNS,
+        "return_mean": (given.return_name,) if given.return_name else RETURNS,
     }
     curves: dict[str, list[tuple[object, object]]] = {}
     for step in steps:
@@ -238,7 +238,7 @@ def _read_values(step: Mapping[str, Any], key: str, where: str) -> list[float]:
     return [value for value in values if value is not None]
 
 
-def read_sacred(place: Path, given: Given) -> Iterator[ParsedRun]:
+def read_sacred(place: Path, given: SourceOverrides) -> Iterator[ParsedRun]:
     """Read the run in a folder of sacred's file storage, or all runs below it.
 
     Raises:
@@ -265,14 +265,14 @@ def find_sacred_runs(place: Path) -> list[Path]:
     return sorted(folders, key=lambda folder: (len(folder.name), str(folder)))
 
 
-def _read_sacred_run(folder: Path, place: Path, given: Given) -> ParsedRun:
+def _read_sacred_run(folder: Path, place: Path, given: SourceOverrides) -> ParsedRun:
     config = read_json(folder / "config.json")
     metrics, info, run = (
         read_json(file) if (file := folder / f"{name}.json").exists() else {} for name in ("metrics", "info", "run")
     )
     names = {
         "win_rate": (given.win_rate,) if given.win_rate else SACRED_WIN_RATES,
-        "return_mean": (given.score,) if given.score else SACRED_RETURNS,
+        "return_mean": (given.return_name,) if given.return_name else SACRED_RETURNS,
         "return_std": _SACRED_RETURN_STDS,
         "length_mean": _SACRED_LENGTHS,
     }
@@ -324,7 +324,7 @@ def _get_sacred_task(config: Mapping[str, Any]) -> tuple[object, object]:
     return _SACRED_ENVS.get(env, env), args.get("map_name") or args.get("scenario_name") or args.get("scenario")
 
 
-def read_tensorboard(place: Path, given: Given) -> Iterator[ParsedRun]:
+def read_tensorboard(place: Path, given: SourceOverrides) -> Iterator[ParsedRun]:
     """Read every folder with event files. The seed is in the folder's name ("seed3") or given by the user.
 
     Raises:
@@ -339,7 +339,7 @@ def read_tensorboard(place: Path, given: Given) -> Iterator[ParsedRun]:
         yield ParsedRun(where, _read_event_curves(folder, given, where), seed=find_seed(where))
 
 
-def _read_event_curves(folder: Path, given: Given, where: str) -> dict[str, Curve]:
+def _read_event_curves(folder: Path, given: SourceOverrides, where: str) -> dict[str, Curve]:
     n_bytes = sum(file.stat().st_size for file in folder.glob("*tfevents*"))
     if n_bytes > _MAX_EVENT_BYTES:
         limit = f"at most {_MAX_EVENT_BYTES >> 30} GiB are read"
@@ -348,7 +348,7 @@ def _read_event_curves(folder: Path, given: Given, where: str) -> dict[str, Curv
     tags = set(events.Tags()["scalars"])
     keys = {
         "win_rate": (given.win_rate,) if given.win_rate else EVENT_WIN_RATES,
-        "return_mean": (given.score,) if given.score else EVENT_RETURNS,
+        "return_mean": (given.return_name,) if given.return_name else EVENT_RETURNS,
         "length_mean": _EVENT_LENGTHS,
     }
     columns = {column: _find_first(names, tags) for column, names in keys.items()}
@@ -372,7 +372,7 @@ def _load_events(folder: Path, where: str) -> Any:
         raise ConfigError(f"{where} cannot be read by TensorBoard: {type(error).__name__}") from error
 
 
-_READERS: Final[dict[Format, Callable[[Path, Given], Iterator[ParsedRun]]]] = {
+_READERS: Final[dict[Format, Callable[[Path, SourceOverrides], Iterator[ParsedRun]]]] = {
     "sacred": read_sacred,
     "csv": read_csv,
     "marl-eval": read_marl_eval,

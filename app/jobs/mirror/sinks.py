@@ -266,7 +266,7 @@ class Mirror:
     _complete: dict[str, int] = field(default_factory=dict[str, int])
     """Ended runs that are written completely → their env steps. They are not read again."""
 
-    def look(self, db: Database, run_ids: Sequence[str] | None) -> tuple[int, bool]:
+    def update(self, db: Database, run_ids: Sequence[str] | None) -> tuple[int, bool]:
         """Write the new values of these runs; None means all runs.
 
         Returns:
@@ -317,8 +317,8 @@ def make_mirror(target: str, out: Path) -> Mirror:
     return Mirror(_SINKS[valid_target](out))
 
 
-def follow(
-    mirror: Mirror, db: Database, run_ids: Sequence[str] | None, *, every_s: float, say: Callable[[str], None]
+def mirror_continuously(
+    mirror: Mirror, db: Database, run_ids: Sequence[str] | None, *, every_s: float, announce: Callable[[str], None]
 ) -> None:
     """Update a mirror repeatedly, until all of these runs have ended. With None (all runs) it never ends.
 
@@ -327,12 +327,12 @@ def follow(
         db: An open database.
         run_ids: The runs; None means all, including later ones.
         every_s: Time between two updates [s].
-        say: Called with messages for the user.
+        announce: Called with messages for the user.
     """
     while True:
-        written, all_ended = mirror.look(db, run_ids)
+        written, all_ended = mirror.update(db, run_ids)
         if written:
-            say(f"Mirrored {written:,} values.")
+            announce(f"Mirrored {written:,} values.")
         if all_ended and run_ids is not None:
             return
         time.sleep(every_s)

@@ -12,7 +12,7 @@ import psutil
 from pydantic import ValidationError
 
 from app.analysis.provenance import library_versions
-from app.jobs.launch import GUESSED, LOG_NAME, check_startable, estimate, spawn
+from app.jobs.launch import GUESS, LOG_NAME, check_startable, estimate, spawn
 from app.jobs.sweeps.file import SweepFile
 from app.jobs.sweeps.plan import Plan, make_plan
 from app.jobs.sweeps.study import list_reported_runs
@@ -44,18 +44,18 @@ def this_process() -> Worker:
     return Worker(os.getpid(), psutil.Process().create_time(), socket.gethostname())
 
 
-def check_plan(plan: Plan, *, elsewhere: bool = False) -> None:
+def check_plan(plan: Plan, *, remote: bool = False) -> None:
     """Check that this machine can train a plan, before anything is created.
 
     Args:
         plan: The plan.
-        elsewhere: Other machines train it, so nothing is checked here.
+        remote: Other machines train it, so nothing is checked here.
 
     Raises:
         EnvUnavailableError: If a map or its environment is not available here.
         ConfigError: If CUDA is required and not available, or the replay buffer does not fit into memory.
     """
-    if elsewhere:
+    if remote:
         return
     configs: dict[tuple[object, ...], RunConfig] = {}
     for run in plan.runs:
@@ -71,7 +71,7 @@ def create_sweep(
     plan: Plan,
     *,
     jobs: int,
-    elsewhere: bool = False,
+    remote: bool = False,
     for_workers: bool = False,
     seeds: Collection[int] | None = None,
 ) -> int:
@@ -81,7 +81,7 @@ def create_sweep(
         db: An open database.
         plan: The runs.
         jobs: Number of trainers at once.
-        elsewhere: Other machines train the runs, so that this machine is not checked.
+        remote: Other machines train the runs, so that this machine is not checked.
         for_workers: `emtc worker` trains the runs, without a scheduler.
         seeds: Queue only runs with these seeds; None queues all.
 
@@ -91,7 +91,7 @@ def create_sweep(
     Raises:
         EnvUnavailableError, ConfigError: If this machine cannot train the plan. Nothing is created then.
     """
-    check_plan(plan, elsewhere=elsewhere)
+    check_plan(plan, remote=remote)
     was_stopped = plan.id in {sweep.id for sweep in list_sweeps(db) if sweep.status == "stopped"}
     queued = save_sweep(
         db,
@@ -126,7 +126,7 @@ def scheduler_log(db: Database, sweep_id: str) -> Path:
     return sweep_folder(db, sweep_id) / LOG_NAME
 
 
-def stop(db: Database, sweep_id: str) -> tuple[int, int]:
+def stop_sweep_and_runs(db: Database, sweep_id: str) -> tuple[int, int]:
     """Stop a sweep: mark queued runs as stopped, and send a stop command to the trainers.
 
     Returns:
@@ -150,7 +150,7 @@ def retry(db: Database, sweep_id: str) -> int:
     return requeue(db, sweep_id, ("stopped", "failed"))
 
 
-def go_on(db: Database, sweep: Sweep) -> int:
+def continue_sweep(db: Database, sweep: Sweep) -> int:
     """Continue a sweep: queue its planned runs that are not finished and not being trained, and start them.
 
     Stopped and failed runs resume from their checkpoints; deleted runs are created again. A scheduler is started on
@@ -163,10 +163,10 @@ def go_on(db: Database, sweep: Sweep) -> int:
         ConfigError: If this version of the program would make another plan from the sweep's file.
     """
     plan = remake_plan(sweep)
-    elsewhere = sweep.is_attended and not sweep.has_scheduler  # workers train the runs
-    create_sweep(db, plan, jobs=sweep.jobs, elsewhere=elsewhere, for_workers=sweep.is_for_workers)
+    elsewhere = sweep.has_worker and not sweep.has_scheduler  # workers train the runs
+    create_sweep(db, plan, jobs=sweep.jobs, remote=elsewhere, for_workers=sweep.is_for_workers)
     retry(db, sweep.id)
-    if not sweep.is_attended:
+    if not sweep.has_worker:
         start_scheduler(db, sweep.id, jobs=sweep.jobs)
     return get_sweep(db, sweep.id).counts["queued"]
 
@@ -208,7 +208,7 @@ def find_open_runs(sweep: Sweep, runs: Sequence[RunRow], imported: Set[str]) -> 
                 missing.append(_short_name(planned))
             continue
         status = shown_status(run.live_status, run.tags)
-        if status == "queued" or (status == "lost" and (sweep.is_attended or run.started_at is None)):
+        if status == "queued" or (status == "lost" and (sweep.has_worker or run.started_at is None)):
             queued.append(_short_name(planned))
         elif status in ("stopped", "failed", "lost"):
             missing.append(_short_name(planned))
@@ -231,7 +231,7 @@ def remake_plan(sweep: Sweep) -> Plan:
     return plan
 
 
-def expected_cost(db: Database | None, plan: Plan, *, jobs: int) -> tuple[float, float, str]:
+def estimate_cost(db: Database | None, plan: Plan, *, jobs: int) -> tuple[float, float, str]:
     """Estimate the cost of a plan.
 
     Args:
@@ -261,7 +261,7 @@ def _short_name(planned: Mapping[str, Any]) -> str:
 
 def _describe_basis(bases: Sequence[str]) -> str:
     """Combine the sources of several speeds into one phrase."""
-    n_guesses = bases.count(GUESSED)
+    n_guesses = bases.count(GUESS)
     if len(set(bases)) == 1:
         return bases[0]
     measured = f"measured here for {len(bases) - n_guesses} of {len(bases)} kinds of run"

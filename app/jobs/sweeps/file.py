@@ -15,10 +15,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
-from emtc_core.config.base import LARGEST, Section, SettingError, parse_toml, read_text, rule_of
+from emtc_core.config.base import LARGEST, Section, SettingError, parse_toml, read_text, write_rule
 from emtc_core.config.resolve import flatten_tree, suggest
 from emtc_core.config.run import PresetName
-from emtc_core.envs.registry import usual_map
+from emtc_core.envs.registry import get_default_map
 from emtc_core.errors import ConfigError, Fault
 from emtc_core.plugins import find_plugin
 
@@ -155,7 +155,7 @@ class SweepFile(Section):
         env = values.get("env") if isinstance(values, Mapping) and "map" not in values else None
         if not isinstance(env, str) or find_plugin("env", env) is None:
             return values
-        return {**values, "map": usual_map(env)}
+        return {**values, "map": get_default_map(env)}
 
     @field_validator("map", "algo", mode="before")
     @classmethod
@@ -273,7 +273,7 @@ def _make_fault(details: ErrorDetails, path: list[str], setting: str) -> Fault:
         return _make_setting_fault(path[0], setting, value, is_item=isinstance(details["loc"][-2], int))
     if path and path[0] in _LISTS and kind in ("tuple_type", "too_short"):
         return Fault(path[0], value, f"must be {_LISTS[path[0]]}")
-    return Fault(key, value, rule_of(details))
+    return Fault(key, value, write_rule(details))
 
 
 def _make_setting_fault(table: str, key: str, value: object, *, is_item: bool) -> Fault:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from app.analysis.quantities import EVALUATED
+from app.analysis.quantities import EVALUATION_QUANTITIES
 from app.analysis.settings import write_value
 from app.jobs.launch_request import find_changed_settings
 from app.jobs.sweeps.file import Leaf, OptunaSearch, Range, SweepFile
@@ -24,7 +24,7 @@ from emtc_core.errors import ConfigError, Fault
 from emtc_core.metrics import METRICS
 from storage.runs.sweeps import PlannedRun
 
-MOST_RUNS = 5000
+MAX_RUNS = 5000
 _HUGE = 10**15
 _MAX_FAULTS = 20
 
@@ -113,9 +113,9 @@ def make_plan(file: SweepFile) -> Plan:
     Raises:
         ConfigError: With all faults: unknown keys, values out of bounds, two identical runs, too many runs.
     """
-    if (n_runs := count_runs(file)) > MOST_RUNS:
+    if (n_runs := count_runs(file)) > MAX_RUNS:
         got = f"{n_runs:,}" if n_runs < _HUGE else f"{_HUGE:,} or more"
-        raise ConfigError(f"must be at most {MOST_RUNS:,}, the sweep file has {got}", key="number of runs")
+        raise ConfigError(f"must be at most {MAX_RUNS:,}, the sweep file has {got}", key="number of runs")
     plan = Plan(file, ())
     if file.optuna:
         return Plan(file, tuple(_plan_trials(plan, file.optuna)))
@@ -142,8 +142,8 @@ def parse_seeds(text: str, plan: Plan) -> frozenset[int]:
         if match is None:
             raise ConfigError("must be written as 1-3,5", key="--seeds", value=text)
         first, last = int(match[1]), int(match[2] or match[1])
-        if last - first >= MOST_RUNS:
-            raise ConfigError(f"must name at most {MOST_RUNS:,} seeds", key="--seeds", value=text)
+        if last - first >= MAX_RUNS:
+            raise ConfigError(f"must name at most {MAX_RUNS:,} seeds", key="--seeds", value=text)
         seeds |= set(range(first, last + 1))
     plan_seeds = {run.seed for run in plan.runs}
     if not seeds or not seeds <= plan_seeds:
@@ -152,7 +152,7 @@ def parse_seeds(text: str, plan: Plan) -> frozenset[int]:
     return frozenset(seeds)
 
 
-def plan_several(config: RunConfig, algos: Sequence[str], seeds: Sequence[int], *, name: str = "") -> Plan:
+def plan_algorithms(config: RunConfig, algos: Sequence[str], seeds: Sequence[int], *, name: str = "") -> Plan:
     """Plan a sweep that trains several algorithms with the task, length and settings of one configuration.
 
     Args:
@@ -240,8 +240,8 @@ def _plan_trials(plan: Plan, search: OptunaSearch) -> Iterator[SweepRun]:
     for key, space in search.space.items():
         for value in space if isinstance(space, tuple) else (space.low, space.high):
             make_trial(plan, 0, {key: as_setting(key, value)})
-    if search.metric not in (*EVALUATED, *METRICS):
-        hint = suggest(search.metric, [*EVALUATED, *METRICS])
+    if search.metric not in (*EVALUATION_QUANTITIES, *METRICS):
+        hint = suggest(search.metric, [*EVALUATION_QUANTITIES, *METRICS])
         raise ConfigError("must be a quantity or a logged metric", key="optuna.metric", value=search.metric, hint=hint)
     first = make_trial(plan, 0, {})
     for number in range(search.trials):

@@ -20,12 +20,12 @@ from typing import Any
 from app.jobs.launch import has_local_trainer
 from app.jobs.sweeps.ray_place import WorkerExit, list_passed_variables, run_worker
 from app.jobs.sweeps.scheduler import attach_this_process, poll_sweep
-from app.jobs.sweeps.worker import NOTHING, leave_signals
+from app.jobs.sweeps.worker import NOTHING, handle_leave_signals
 from emtc_core.config.run import RunConfig
 from emtc_core.errors import ClusterError, ConfigError
-from emtc_core.install import how_to_install
+from emtc_core.install import get_install_command
 from storage.engine import Database
-from storage.runs.claims import count_work
+from storage.runs.claims import count_claimable_and_active
 from storage.runs.sweeps import Sweep, get_sweep
 
 MAX_FAILURES = 6
@@ -75,7 +75,7 @@ def make_cluster(
             rule = "must be a whole number, or a fraction below 1 if several runs share one"
             raise ConfigError(rule, key=option, value=number)
     selected = address or os.environ.get("RAY_ADDRESS") or "local"
-    threads = max([choose_threads(config.train.threads, alone=False) for config in configs], default=1)
+    threads = max([choose_threads(config.train.threads, may_use_all=False) for config in configs], default=1)
     needs_gpu = any(config.train.device == "cuda" for config in configs)
     return Cluster(
         None if selected == "local" else selected, cpus or float(threads), float(needs_gpu) if gpus is None else gpus
@@ -92,11 +92,11 @@ def import_ray() -> Any:
     try:
         return import_module("ray")
     except ImportError as exc:
-        raise ConfigError("The Ray engine needs ray", hint=f"Install it with: {how_to_install('ray')}") from exc
+        raise ConfigError("The Ray engine needs ray", hint=f"Install it with: {get_install_command('ray')}") from exc
 
 
 @contextmanager
-def connected(cluster: Cluster, url: str) -> Generator[Any]:
+def connect(cluster: Cluster, url: str) -> Generator[Any]:
     """Connect to a cluster, check that it can train the runs, and yield the module `ray`.
 
     Args:
@@ -118,7 +118,7 @@ def connected(cluster: Cluster, url: str) -> Generator[Any]:
         ray.shutdown()
 
 
-def count_places(ray: Any, cluster: Cluster) -> int:
+def count_slots(ray: Any, cluster: Cluster) -> int:
     """Count the runs that fit into a connected cluster at the same time; at least 1."""
     nodes = _list_resources(node for node in ray.nodes() if node["Alive"])
     return max(1, sum(_count_fits(cluster, cpus, gpus) for cpus, gpus in nodes))
@@ -152,7 +152,7 @@ def run_sweep_on_ray(
     sweep_id: str,
     *,
     jobs: int,
-    say: Callable[[str], None],
+    announce: Callable[[str], None],
     on_progress: Callable[[Sweep], None] = lambda sweep: None,
 ) -> Sweep:
     """Keep up to `jobs` workers running on a cluster until the runs of a sweep have ended or it is stopped.
@@ -163,7 +163,7 @@ def run_sweep_on_ray(
         db: An open database, which every node reaches by the same URL.
         sweep_id: The sweep.
         jobs: Number of runs at once.
-        say: Called with messages for the user.
+        announce: Called with messages for the user.
         on_progress: Called with the sweep after each poll.
 
     Returns:
@@ -174,12 +174,14 @@ def run_sweep_on_ray(
         ClusterError: If MAX_FAILURES tasks fail and no run finishes meanwhile.
         KeyboardInterrupt: On a signal. The workers have given their runs back then.
     """
-    with leave_signals() as leave, attach_this_process(db, sweep_id, jobs):
-        tasks = _TaskPool(ray, cluster, db, sweep_id, jobs=jobs, say=say)
+    with handle_leave_signals() as leave, attach_this_process(db, sweep_id, jobs):
+        tasks = _TaskPool(ray, cluster, db, sweep_id, jobs=jobs, say=announce)
         try:
             return poll_sweep(db, sweep_id, tasks.update, on_progress=on_progress, leave=leave)
         except KeyboardInterrupt:
-            say("Stopping: each worker writes a checkpoint and gives its run back. A second signal ends this at once.")
+            announce(
+                "Stopping: each worker writes a checkpoint and gives its run back. A second signal ends this at once."
+            )
             raise
         finally:
             tasks.close()
@@ -215,7 +217,7 @@ class _TaskPool:
             StorageError: If the database does not answer.
         """
         self._collect_ended()
-        n_free, n_training = count_work(self._db, self._sweep_id, has_trainer=has_local_trainer)
+        n_free, n_training = count_claimable_and_active(self._db, self._sweep_id, has_trainer=has_local_trainer)
         n_idle = len(self._tasks) - min(len(self._tasks), n_training)
         if time.monotonic() < self._pause_until:
             return
@@ -259,7 +261,7 @@ class _TaskPool:
         self._say_once(message)
         if not self._pause():
             return
-        n_done = get_sweep(self._db, self._sweep_id).done
+        n_done = get_sweep(self._db, self._sweep_id).progress
         self._n_failures = 1 if n_done > self._n_done_before else self._n_failures + 1
         self._n_done_before = n_done
         if self._n_failures >= MAX_FAILURES:

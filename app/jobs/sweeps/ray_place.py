@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from emtc_core.plugins import FOLDER_VARIABLE, home_folder
+from emtc_core.plugins import FOLDER_VARIABLE, get_user_folder
 from emtc_core.plugins import VARIABLE as PLUGINS
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -38,7 +38,7 @@ class WorkerExit:
 def list_passed_variables() -> dict[str, str]:
     """List the environment variables that the driver passes to workers: the plug-ins and the place of the files."""
     files = {name: os.environ[name] for name in ("EMTC_FILES", PLUGINS) if name in os.environ}
-    return {FOLDER_VARIABLE: str(home_folder()), **files}
+    return {FOLDER_VARIABLE: str(get_user_folder()), **files}
 
 
 def run_worker(url: str, sweep_id: str, *, at_most: int, gpus: float, variables: Mapping[str, str]) -> WorkerExit:

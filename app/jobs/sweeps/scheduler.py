@@ -66,7 +66,7 @@ def poll_sweep(
         StorageError: If the database does not answer for a long time.
         KeyboardInterrupt: If `leave` is set.
     """
-    while leave is None or not leave.asked:
+    while leave is None or not leave.is_requested:
         with suppress(StorageError):  # a locked database: try again at the next poll
             fill()
         sweep = retry_transient(db, lambda: get_sweep(db, sweep_id))

@@ -19,7 +19,7 @@ from typing import Any
 
 from app.analysis.provenance import library_versions
 from app.jobs.launch import check_startable, has_local_trainer, start_trainer
-from app.jobs.resume import CheckpointStatus, look
+from app.jobs.resume import CheckpointStatus, examine_checkpoints
 from app.jobs.signals import handle_signals
 from app.jobs.sweeps.control import this_process
 from emtc_core.config.resolve import config_from_stored
@@ -27,7 +27,7 @@ from emtc_core.errors import ConfigError, EmtcError, EnvUnavailableError, RunSta
 from storage.engine import Database
 from storage.retry import is_transient, retry_transient
 from storage.runs.changes import finish_run, start_again
-from storage.runs.claims import Claim, claim_any, give_back, is_watching
+from storage.runs.claims import Claim, claim_next_run, has_pending_lost_run, return_to_queue
 from storage.runs.rows import find_run
 
 MAX_STARTS = 3
@@ -66,19 +66,19 @@ class TrainerStarter:
             finish_run(self._db, claim.run_id, "failed", error=message, token=claim.token)
             return None
         status = retry_transient(self._db, lambda: self._examine(claim)) if claim.resume else None
-        if status and status.refused:  # a start from step 0 would ignore the checkpoints there
-            message = f"It cannot resume on this machine. {status.refused}"
+        if status and status.refusal:  # a start from step 0 would ignore the checkpoints there
+            message = f"It cannot resume on this machine. {status.refusal}"
             finish_run(self._db, claim.run_id, "failed", error=message, token=claim.token)
             return None
         if status and not status.can_resume:
-            self._n_starts[self._replace(claim, status.why_not)] = self._n_starts[claim.run_id]
+            self._n_starts[self._replace(claim, status.reason)] = self._n_starts[claim.run_id]
             return None
         return start_trainer(
             self._db, claim.run_id, token=claim.token, resume=claim.resume, requeue_on_signal=requeue_on_signal
         )
 
     def _examine(self, claim: Claim) -> CheckpointStatus:
-        return look(self._db, find_run(self._db, claim.run_id))
+        return examine_checkpoints(self._db, find_run(self._db, claim.run_id))
 
     def _replace(self, claim: Claim, why_not: str) -> str:
         """Mark a run as failed and create a run from step 0 that replaces it in the sweep; return the new id."""
@@ -109,11 +109,11 @@ class EligibilityCheck:
         try:
             reason = self._find_missing_part(row.config) or self._find_missing_checkpoint(claim)
         except StorageError:  # the caller tries again at the next poll
-            give_back(self._db, claim.run_id, token=claim.token, claim=claim)
+            return_to_queue(self._db, claim.run_id, token=claim.token, claim=claim)
             raise
         if reason is None:
             return None
-        give_back(self._db, claim.run_id, token=claim.token, claim=claim)
+        return_to_queue(self._db, claim.run_id, token=claim.token, claim=claim)
         return f"Run {claim.run_id} is left to another machine: {reason}"
 
     def _find_missing_part(self, stored: Mapping[str, Any]) -> str | None:
@@ -135,9 +135,9 @@ class EligibilityCheck:
         """Return why this machine cannot read the checkpoints of a run. Another machine may have them."""
         if not claim.resume:
             return None
-        status = look(self._db, find_run(self._db, claim.run_id))
-        if status.refused:
-            return status.refused
+        status = examine_checkpoints(self._db, find_run(self._db, claim.run_id))
+        if status.refusal:
+            return status.refusal
         if claim.host in (None, socket.gethostname()) or status.can_resume or status.checkpoints:
             return None
         return (
@@ -160,7 +160,7 @@ class LeaveRequest:
 
     def __init__(self) -> None:
         """Start without a request."""
-        self.asked = False
+        self.is_requested = False
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal.
@@ -168,20 +168,20 @@ class LeaveRequest:
         Raises:
             KeyboardInterrupt: On the second signal.
         """
-        if self.asked:
+        if self.is_requested:
             raise KeyboardInterrupt
-        self.asked = True
+        self.is_requested = True
 
 
 @contextmanager
-def leave_signals() -> Generator[LeaveRequest]:
+def handle_leave_signals() -> Generator[LeaveRequest]:
     """Handle SIGTERM, SIGINT and SIGUSR1, and restore the previous handlers at the end."""
     leave = LeaveRequest()
     with handle_signals(_SIGNALS, leave.on_signal):
         yield leave
 
 
-class Work:
+class WorkerLoop:
     """The main loop of a worker."""
 
     def __init__(
@@ -191,7 +191,7 @@ class Work:
         jobs: int,
         leave: LeaveRequest,
         say: Callable[[str], None],
-        claim: Callable[..., Claim | None] = claim_any,
+        claim: Callable[..., Claim | None] = claim_next_run,
     ) -> None:
         """Prepare the loop.
 
@@ -200,7 +200,7 @@ class Work:
             jobs: Number of runs to train at the same time.
             leave: Ends the loop when it is set.
             say: Called with messages for the user.
-            claim: Claims the next run: `claim_any`, or `claim_run` for one sweep.
+            claim: Claims the next run: `claim_next_run`, or `claim_run` for one sweep.
         """
         self._db, self._jobs, self._leave, self._say, self._claim = db, jobs, leave, say, claim
         self._me = this_process()
@@ -221,11 +221,11 @@ class Work:
         """
         reminded_at = -REMIND_S
         try:
-            while not self._leave.asked:
+            while not self._leave.is_requested:
                 is_queue_empty = self._claim_runs()
                 self._collect_ended()
                 if is_queue_empty and not self._trainers:
-                    if once and not is_watching():
+                    if once and not has_pending_lost_run():
                         return self.done
                     if time.monotonic() - reminded_at >= REMIND_S:
                         self._say(f"No run waits. Looking again every {IDLE_POLL_S:.0f} s.")
@@ -241,7 +241,7 @@ class Work:
     def _claim_runs(self) -> bool:
         """Claim and start runs while there are free slots; return True if no run is left to claim."""
         try:
-            while len(self._trainers) < self._jobs and not self._leave.asked:
+            while len(self._trainers) < self._jobs and not self._leave.is_requested:
                 claim = self._claim(self._db, worker=self._me, has_trainer=has_local_trainer, leave=self._rejected_ids)
                 if claim is None:
                     return True
@@ -272,7 +272,7 @@ class Work:
             try:
                 with suppress(RunStateError):  # the trainer has recorded its end
                     retry_transient(
-                        self._db, partial(give_back, self._db, claim.run_id, token=claim.token, claim=claim)
+                        self._db, partial(return_to_queue, self._db, claim.run_id, token=claim.token, claim=claim)
                     )
             except StorageError as error:  # a long outage or a deleted run must not end the worker
                 self._report_error(str(error))

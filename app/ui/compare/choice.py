@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app.analysis.comparable import COMMON, OWN, Budget, read_budget
+from app.analysis.comparable import COMMON, OWN_END, Budget, parse_budget
 from app.analysis.finals import FINAL_RULES, FinalRule
 from app.analysis.format import escape_markdown
 from app.analysis.series import Comparison
@@ -181,29 +181,29 @@ def _ask_budget(lengths: Sequence[int]) -> Budget:
     """Ask at how many env steps runs of different lengths are compared; the URL's `budget` may name any number."""
     given = state.read_text("budget") or COMMON
     try:
-        asked = read_budget(given)
+        asked = parse_budget(given)
     except ValueError:
         asked = COMMON
     if len(lengths) < 2:
         return asked
-    options: list[str] = [COMMON, *map(str, lengths[1:]), OWN]
+    options: list[str] = [COMMON, *map(str, lengths[1:]), OWN_END]
     options += [str(asked)] if str(asked) not in options else []
     chosen = st.selectbox(
         "Compare at", **in_url.one("compare", "budget", options), format_func=_name_budget, width=260,
         help="These runs are not of one length. A win rate after 4,000 env steps does not compare with one after "
         "40,000: so all are read at one number of steps.",
     )  # fmt: skip
-    return read_budget(chosen)
+    return parse_budget(chosen)
 
 
 def _name_budget(option: str) -> str:
-    named = {COMMON: "the most that all reached", OWN: "each run's own end (marked)"}
+    named = {COMMON: "the most that all reached", OWN_END: "each run's own end (marked)"}
     return named.get(option) or f"{int(option):,} env steps"
 
 
 def tell_lengths(comparison: Comparison) -> None:
     """Say above the tables, not only in their captions, that the runs are of different lengths."""
-    if comparison.mixed:
-        st.warning(escape_markdown(comparison.budget), icon=":material/warning:")
-    elif comparison.unequal:
-        st.info(escape_markdown(comparison.unequal), icon=":material/straighten:")
+    if comparison.mixed_length_tasks:
+        st.warning(escape_markdown(comparison.budget_note), icon=":material/warning:")
+    elif comparison.budget_if_unequal:
+        st.info(escape_markdown(comparison.budget_if_unequal), icon=":material/straighten:")

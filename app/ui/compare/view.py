@@ -12,49 +12,49 @@ import pandas as pd
 import streamlit as st
 from streamlit.components.v2 import component
 
-from app.analysis.aggregates import BAND_NAMES, BANDS, Reading, mu_w
+from app.analysis.aggregates import BAND_NAMES, BANDS, Aggregation, compute_mu_w
 from app.analysis.finals import (
-    FALLEN,
     FINAL_MEANINGS,
     FINAL_NAMES,
     FINAL_RULES,
-    MADE_IT,
+    HIGH_WIN_RATE,
+    LOW_WIN_RATE,
     FinalRule,
+    compute_final_rate,
     count_falls,
-    final_rate,
 )
 from app.analysis.format import escape_markdown
 from app.analysis.intervals import CENTER_NAMES, CENTERS, Center
 from app.analysis.provenance import describe_runs
 from app.analysis.quantities import (
     AUTO,
-    CHOSEN_MU_W,
-    CHOSEN_RATE,
-    EVALUATED,
+    EVALUATION_QUANTITIES,
     MU_W,
+    SELECTED_MU_W,
+    SELECTED_RATE,
     SUCCESS_RATE,
     WIN_RATE,
     RateName,
     find_quantity,
     find_rate,
-    follows_rate,
+    get_success_threshold,
     is_mu_w,
-    success_threshold,
+    uses_selected_rate,
 )
-from app.analysis.series import Comparison, Seed, default_times, join_seeds
+from app.analysis.series import Comparison, SeedRun, choose_mu_w_steps, join_seeds
 from app.analysis.settings import parse_steps
-from app.analysis.variants import doubt_runs, group_variants, list_differences
+from app.analysis.variants import group_variants, list_differences, list_run_code_warnings
 from app.analysis.win_rates import (
-    WARNING,
+    PUBLISHED_WARNING,
     list_published_maps,
-    tabulate_beside_published,
     tabulate_falls,
     tabulate_mu_w,
     tabulate_win_rates,
+    tabulate_with_published,
 )
 from app.figures.assets import read_asset, read_script
-from app.figures.chart_choices import AXES, Look
-from app.figures.named.comparisons import draw_profiles, say_none_shared, shared_tasks, tabulate_tests
+from app.figures.chart_choices import AXES, CurveStyle
+from app.figures.named.comparisons import draw_profiles, explain_no_shared_tasks, list_shared_tasks, tabulate_tests
 from app.figures.named.curves import draw_comparison, split_panels, style_comparison
 from app.ui import data, in_url, messages, state, view
 from app.ui.compare import choice
@@ -91,7 +91,10 @@ def show_runs(compared: Compared) -> None:
             "episodes": st.column_config.TextColumn(help="Which win rate the next columns are of; empty: it has none"),
             "falls": st.column_config.NumberColumn(
                 format="localized",
-                help=f"Greedy evaluations below {FALLEN:g} after the first of at least {MADE_IT:g}; empty without one",
+                help=(
+                    f"Greedy evaluations below {LOW_WIN_RATE:g} after the first of at least {HIGH_WIN_RATE:g}; "
+                    f"empty without one"
+                ),
             ),
             "after": st.column_config.NumberColumn(format="localized", help="Of how many evaluations after that one"),
             "μ̄_w": st.column_config.NumberColumn(
@@ -126,12 +129,12 @@ def make_rows(compared: Compared) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=pd.Index(_COLUMNS)).astype(dict.fromkeys(_COUNTS, "Int64"))
 
 
-def _outcome(seed: Seed | None, episodes: str) -> dict[str, str | float]:
+def _outcome(seed: SeedRun | None, episodes: str) -> dict[str, str | float]:
     """List the win rates of a run by column; nothing where it has none of these episodes."""
     if seed is None or not len(seed.curve.steps):
         return {}
-    finals = {FINAL_NAMES[rule]: 100 * final_rate(seed, rule) for rule in FINAL_RULES}
-    return {"episodes": episodes, **finals, "μ̄_w": float(mu_w(seed.curve)[-1])}
+    finals = {FINAL_NAMES[rule]: 100 * compute_final_rate(seed, rule) for rule in FINAL_RULES}
+    return {"episodes": episodes, **finals, "μ̄_w": float(compute_mu_w(seed.curve)[-1])}
 
 
 HIDDEN = "hide"
@@ -195,7 +198,7 @@ def show(run_ids: list[str]) -> None:
         bind="query-params",
     )
     with results, messages.guarded():
-        if any(success_threshold(config) is not None for config in compared.configs.values()):
+        if any(get_success_threshold(config) is not None for config in compared.configs.values()):
             st.caption(_WON)
         result_table.show(tabulate_win_rates(rated, reading, final), key="win-rates", stem="win-rates")
         greedy = compared.greedy_ends(include_unfinished=unfinished, budget=budget)
@@ -221,8 +224,8 @@ class _Drawn(NamedTuple):
     rate: RateName
 
 
-def _controls(run_ids: list[str]) -> tuple[_Drawn, Reading, bool, bool, Look]:
-    keys = [CHOSEN_RATE, CHOSEN_MU_W, *EVALUATED, *shared_metrics(run_ids)]
+def _controls(run_ids: list[str]) -> tuple[_Drawn, Aggregation, bool, bool, CurveStyle]:
+    keys = [SELECTED_RATE, SELECTED_MU_W, *EVALUATION_QUANTITIES, *shared_metrics(run_ids)]
     if SUCCESS_RATE in keys and decided_by_return(run_ids):
         keys = [SUCCESS_RATE, *(key for key in keys if key != SUCCESS_RATE)]
     with st.container(horizontal=True, vertical_alignment="bottom"):
@@ -255,10 +258,10 @@ def _controls(run_ids: list[str]) -> tuple[_Drawn, Reading, bool, bool, Look]:
             )  # fmt: skip
         look = _ask_look()
     middle: Center = next(each for each in CENTERS if each == center)
-    return _Drawn(str(key), rate), Reading(middle, band), per_seed, unfinished, look
+    return _Drawn(str(key), rate), Aggregation(middle, band), per_seed, unfinished, look
 
 
-def _ask_look() -> Look:
+def _ask_look() -> CurveStyle:
     with st.popover("Smoothing, axes", icon=":material/tune:", key="look"):
         smooth = config_form.ask(
             "Smooth over [env steps]", key="smooth", page="compare", usual=0, low=0, high=10**9,
@@ -266,17 +269,17 @@ def _ask_look() -> Look:
             "What was measured stays, faint.",
         )  # fmt: skip
         log = st.pills("Logarithmic axes", **in_url.several("compare", "log", AXES), selection_mode="multi")
-    return Look(smooth or 0, tuple(axis for axis in AXES if axis in log))
+    return CurveStyle(smooth or 0, tuple(axis for axis in AXES if axis in log))
 
 
 def _name_quantity(key: str) -> str:
-    quantity = find_quantity({CHOSEN_RATE: WIN_RATE.key, CHOSEN_MU_W: MU_W.key}.get(key, key))
+    quantity = find_quantity({SELECTED_RATE: WIN_RATE.key, SELECTED_MU_W: MU_W.key}.get(key, key))
     greedy = "greedy " if key in (WIN_RATE.key, MU_W.key) else ""
     return f"{greedy}{quantity.title} [{quantity.unit}]"
 
 
 def _curves(
-    compared: Compared, drawn: _Drawn, reading: Reading, look: Look, *, per_seed: bool, unfinished: bool
+    compared: Compared, drawn: _Drawn, reading: Aggregation, look: CurveStyle, *, per_seed: bool, unfinished: bool
 ) -> None:
     quantity, comparison = compared.drawn.quantity, compared.curves(include_unfinished=unfinished)
     if not comparison.groups:
@@ -289,7 +292,7 @@ def _curves(
     comparison = show_legend(comparison, key="legend")
     chart = draw_comparison(comparison, reading, per_seed=per_seed, look=look)
     window = state.read_window()
-    shown = chart.within(window)
+    shown = chart.keep_window(window)
     used = {seed.id: compared.rows[seed.id] for seed in comparison.seeds}
     with place:
         st.subheader(chart.title)
@@ -297,7 +300,7 @@ def _curves(
             stem, sources = quantity.key.replace("/", "-"), describe_runs(used.values())
             pin.show_export(shown, key="compare", stem=stem, sources=sources)
             facts = {"quantity": drawn.key, "center": reading.center, "band": reading.band, "window": window}
-            facts |= {"rate": drawn.rate} if follows_rate(drawn.key) else {}
+            facts |= {"rate": drawn.rate} if uses_selected_rate(drawn.key) else {}
             facts |= {name: value for name, value in (("smooth", look.smooth), ("log", "".join(look.log))) if value}
             pin.show(shown, key="compare", page="compare", run=list(used.values()), facts=facts)
     together = canvas.Place("compare")
@@ -310,12 +313,12 @@ def _curves(
             )  # fmt: skip
     st.caption(escape_markdown(chart.caption) + " Drag over a panel to zoom all of them; a double click shows all.")
     configs = compared.configs
-    for doubt in doubt_runs({run_id: configs[run_id] for run_id in used}):
+    for doubt in list_run_code_warnings({run_id: configs[run_id] for run_id in used}):
         st.warning(escape_markdown(doubt), icon=":material/difference:")
     _command(list(used), drawn, reading, look, unfinished=unfinished)
 
 
-def _command(run_ids: list[str], drawn: _Drawn, reading: Reading, look: Look, *, unfinished: bool) -> None:
+def _command(run_ids: list[str], drawn: _Drawn, reading: Aggregation, look: CurveStyle, *, unfinished: bool) -> None:
     rate, figure = find_rate(drawn.key, drawn.rate), "mu-w" if is_mu_w(drawn.key) else "learning-curves"
     if rate is None or any(map(view.is_beside, run_ids)):  # the command line reads one database
         return
@@ -328,9 +331,9 @@ def _command(run_ids: list[str], drawn: _Drawn, reading: Reading, look: Look, *,
         st.code(f"emtc export {' '.join(run_ids)} {options}", language=None, wrap_lines=True)
 
 
-def _mu_w(compared: Compared, reading: Reading, *, unfinished: bool) -> None:
+def _mu_w(compared: Compared, reading: Aggregation, *, unfinished: bool) -> None:
     everything = join_seeds(*compared.rated, include_unfinished=True)
-    usual = default_times(compared.ends(include_unfinished=unfinished).groups or everything.groups)
+    usual = choose_mu_w_steps(compared.ends(include_unfinished=unfinished).groups or everything.groups)
     text = st.text_input(
         "At env steps", key="at", bind="query-params", placeholder=", ".join(map(str, usual)) or "50000, 100000",
         help="For example 0.8M, 1.6M, 2.4M. Empty: the paper's steps if every run reached them, else quarters.",
@@ -346,8 +349,8 @@ def _statistics(comparison: Comparison, rows: Mapping[str, RunRow], final: Final
         st.info("Tests compare two variants at least; choose more runs.")
         return
     result_table.show(tabulate_tests(comparison, final), key="comparisons", stem="comparisons")
-    if not shared_tasks(comparison):
-        st.info(escape_markdown(say_none_shared(comparison)), icon=":material/info:")
+    if not list_shared_tasks(comparison):
+        st.info(escape_markdown(explain_no_shared_tasks(comparison)), icon=":material/info:")
         return
     profiles = draw_profiles(comparison, final)
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
@@ -368,9 +371,9 @@ def _differences(compared: Compared) -> None:
     st.dataframe(frame, hide_index=True, alt="Settings that differ between the compared variants.")
 
 
-def _published(comparison: Comparison, reading: Reading, final: FinalRule) -> None:
-    frame = tabulate_beside_published(comparison, reading, final)
-    st.warning(WARNING, icon=":material/info:")
+def _published(comparison: Comparison, reading: Aggregation, final: FinalRule) -> None:
+    frame = tabulate_with_published(comparison, reading, final)
+    st.warning(PUBLISHED_WARNING, icon=":material/info:")
     if frame.empty:
         st.markdown(
             "The paper prints no win rate for these maps. It has: "
@@ -387,7 +390,7 @@ NEWEST = 10
 def show_newest() -> None:
     """Draw the newest runs' curves below Home's table, when at least one was evaluated."""
     newest = list(data.run_names(RunFilter(shelf="drawn", evaluated=True), NEWEST)[0])
-    compared = read_compared(newest, CHOSEN_RATE)
+    compared = read_compared(newest, SELECTED_RATE)
     comparison = compared.curves(include_unfinished=False)
     chart = draw_comparison(comparison, per_seed=True, name="win-rates", title="Win rate of the last runs")
     if chart.is_empty:

@@ -16,7 +16,7 @@ from app.analysis.findings import read_win_rates as read_study_rates
 from app.analysis.series import Comparison
 from app.analysis.study_plans import PLANS, StudyPlan
 from app.figures.named.findings import tabulate_measures, tabulate_settings
-from app.figures.theme import ENDED
+from app.figures.theme import ENDED_STATUSES
 from app.ui import data
 from storage.engine import Database
 from storage.runs.rows import RunRow
@@ -42,7 +42,7 @@ class Study:
 
 
 def _progress(row: RunRow) -> int:
-    return row.env_steps if row.live_status in ENDED else 100 * row.env_steps // max(1, row.target_steps)
+    return row.env_steps if row.live_status in ENDED_STATUSES else 100 * row.env_steps // max(1, row.target_steps)
 
 
 def list_studies() -> list[Study]:

@@ -14,10 +14,10 @@ from app.analysis.tables import MISSING
 from app.figures.named.findings import (
     READING,
     VERDICTS,
-    choose_lines,
-    choose_window,
+    compute_smoothing_window,
     describe_study_runs,
     draw_win_rates,
+    select_lines,
     tabulate_claims,
     tabulate_findings,
 )
@@ -87,8 +87,8 @@ def _show_charts(comparisons: list[Comparison], study: Study) -> None:
 
 
 def _show_chart(comparison: Comparison, study: Study) -> None:
-    lines = choose_lines(comparison)
-    chart, smooth, quantity = draw_win_rates(lines), choose_window(lines.shown), comparison.quantity.key
+    lines = select_lines(comparison)
+    chart, smooth, quantity = draw_win_rates(lines), compute_smoothing_window(lines.shown), comparison.quantity.key
     by_id = {row.id: row for row in study.rows}
     drawn = [by_id[seed.id] for seed in lines.shown.seeds]
     key = f"findings-{comparison.tasks[0]}"

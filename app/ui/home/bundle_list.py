@@ -14,14 +14,14 @@ from typing import Any, BinaryIO
 
 import streamlit as st
 
-from app.analysis.format import escape_markdown, runs_of, size
+from app.analysis.format import escape_markdown, format_run_count, format_size
 from app.analysis.settings import name_algo
 from app.ui import data, messages, view
 from app.ui.home import run_table
 from emtc_core.errors import EmtcError, StorageError
 from storage.bundles.bundle_cache import Bundle, cache_bundle, clean_name, remove_bundle
-from storage.bundles.read import find_cache, peek
-from storage.bundles.write import Plan, import_opened, plan_import
+from storage.bundles.read import find_cache, read_manifest
+from storage.bundles.write import ImportPlan, import_runs, plan_import
 from storage.engine import is_read_only
 from storage.guards import shorten
 from storage.private_files import make_private_folder
@@ -65,9 +65,9 @@ def show_open() -> None:
 
 def _open(place: Path) -> None:
     """Show at once what a file says of itself, then look at every row of it."""
-    manifest = peek(place)
+    manifest = read_manifest(place)
     runs = [run for run in manifest.runs if isinstance(run, dict)]
-    says = f"It says that it holds {describe_runs(runs)}, {size(manifest.size)} unpacked"
+    says = f"It says that it holds {describe_runs(runs)}, {format_size(manifest.size)} unpacked"
     with st.spinner(f"{escape_markdown(says)}. Checking every row …"):
         bundle = cache_bundle(place)
     data.open_url.clear(bundle.url)
@@ -125,7 +125,7 @@ def confirm(bundle: Bundle) -> None:
     with st.container(border=True), messages.guarded():
         plan = plan_import(data.database(), bundle)
         st.markdown(f"Adds {escape_markdown(str(plan))}.")
-        if plan.here:
+        if plan.existing:
             st.markdown(f"Already here, and left as they are: {_name(plan)}.")
         st.caption(
             f"Imported runs are your own from then on: they carry the tag `{bundle.origin}`, and Compare puts seeds "
@@ -133,25 +133,25 @@ def confirm(bundle: Bundle) -> None:
         )
         with st.container(horizontal=True):
             st.button(
-                f"Import {runs_of(len(plan.new))}", type="primary", key="import-now", disabled=not plan.new,
+                f"Import {format_run_count(len(plan.new))}", type="primary", key="import-now", disabled=not plan.new,
                 on_click=_import, args=(bundle, plan),
             )  # fmt: skip
             st.button("Not now", key="import-not", on_click=_ask, args=(None,))
 
 
-def _name(plan: Plan) -> str:
-    named = ", ".join(f"`{run_id}`" for run_id in plan.here[:_NAMED_AT_MOST])
-    return f"{named} and {len(plan.here) - _NAMED_AT_MOST:,} more" if len(plan.here) > _NAMED_AT_MOST else named
+def _name(plan: ImportPlan) -> str:
+    named = ", ".join(f"`{run_id}`" for run_id in plan.existing[:_NAMED_AT_MOST])
+    return f"{named} and {len(plan.existing) - _NAMED_AT_MOST:,} more" if len(plan.existing) > _NAMED_AT_MOST else named
 
 
-def _import(bundle: Bundle, plan: Plan) -> None:
+def _import(bundle: Bundle, plan: ImportPlan) -> None:
     _ask(None)
     try:
-        made = import_opened(data.database(), bundle, plan.new)
+        made = import_runs(data.database(), bundle, plan.new)
     except EmtcError as exc:
         say(exc)
         return
-    say(f"Imported {runs_of(len(made))} from {bundle.name}.")
+    say(f"Imported {format_run_count(len(made))} from {bundle.name}.")
     st.cache_data.clear()
 
 
@@ -251,7 +251,7 @@ def describe_runs(rows: Sequence[Mapping[str, Any]], *, total: int | None = None
     algos = _list(name_algo(str(row.get("algo", "?"))) for row in rows)
     seeds = sorted({str(row.get("seed", "?")) for row in rows}, key=lambda seed: (len(seed), seed))
     maps = _list(str(row.get("map", "?")) for row in rows)
-    return f"{runs_of(number)}: {algos} on {maps}, seed{'' if len(seeds) == 1 else 's'} {_list(seeds)}"
+    return f"{format_run_count(number)}: {algos} on {maps}, seed{'' if len(seeds) == 1 else 's'} {_list(seeds)}"
 
 
 def describe_file(bundle: Bundle) -> str:
@@ -259,7 +259,7 @@ def describe_file(bundle: Bundle) -> str:
     made = f"made by {bundle.made_by or 'an unknown version'}"
     when = f" on {bundle.made_at[:10]}" if bundle.made_at else ""
     parts = ["curves and outcomes", *bundle.contents]
-    room = f"{size(bundle.packed_bytes)}, {size(bundle.study_bytes)} unpacked"
+    room = f"{format_size(bundle.packed_bytes)}, {format_size(bundle.study_bytes)} unpacked"
     return f"With {', '.join(parts)} · {room} · {made}{when}"
 
 

@@ -10,17 +10,17 @@ from typing import Any
 
 import streamlit as st
 
-from app.analysis.format import count, escape_markdown, runs_of
+from app.analysis.format import escape_markdown, format_count, format_run_count
 from app.jobs import resume
-from app.jobs.resume import Outcome, resume_runs, stop_runs
+from app.jobs.resume import BulkResult, resume_runs, stop_runs
 from app.ui import data, messages, state, view
 from app.ui.widgets import run_picker
 from emtc_core.errors import EmtcError
 from storage.queries.runs import RunFilter
 from storage.runs import lifecycle
-from storage.runs.labels import LONGEST_NOTE, Act, edit_run, note_runs, shelve_runs, tag_runs
+from storage.runs.labels import LONGEST_NOTE, ShelfAction, edit_run, note_runs, set_visibility, tag_runs
 from storage.runs.lifecycle import Event, State
-from storage.runs.removal import count_run_contents, total_run_contents
+from storage.runs.removal import count_contents_of_runs, count_run_contents
 
 _ASKED = "runs_to_delete"
 _NAMED = 10
@@ -47,7 +47,7 @@ def confirm(rows: Sequence[Mapping[str, Any]]) -> None:
     with st.container(border=True), messages.guarded():
         _say_what_goes(asked, names)
         with st.container(horizontal=True):
-            label = f"Delete {runs_of(len(asked))} for good"
+            label = f"Delete {format_run_count(len(asked))} for good"
             st.button(label, type="primary", key="delete-now", on_click=_delete, args=(asked,))
             st.button("Keep", key="delete-not", on_click=_ask, args=([],))
 
@@ -58,12 +58,15 @@ def _say_what_goes(run_ids: Sequence[str], names: Mapping[str, str]) -> None:
         belongings = count_run_contents(db, run_ids[0])
         st.markdown(f"For good, this removes run `{run_ids[0]}`: {escape_markdown(str(belongings))}.")
         if belongings.entries or belongings.children:
-            kept = f"{count(belongings.entries)} notebook entries and {count(belongings.children)} later runs"
+            kept = (
+                f"{format_count(belongings.entries)} notebook entries and {format_count(belongings.children)} "
+                f"later runs"
+            )
             st.caption(f"{kept} that name it stay.")
         return
     named = ", ".join(f"{escape_markdown(names[run_id])} (`{run_id}`)" for run_id in run_ids[:_NAMED])
     more = f" and {len(run_ids) - _NAMED:,} more" if len(run_ids) > _NAMED else ""
-    total = escape_markdown(str(total_run_contents(db, run_ids)))
+    total = escape_markdown(str(count_contents_of_runs(db, run_ids)))
     st.markdown(f"For good, this removes **{len(run_ids):,} runs**: {total}.")
     st.caption(f"{named}{more}. Notebook entries that name them stay.")
 
@@ -131,13 +134,13 @@ def tell() -> None:
         st.caption(escape_markdown(said))
 
 
-def describe(what: str, outcome: Outcome) -> str:
+def describe(what: str, outcome: BulkResult) -> str:
     """What was done, and what was not and why."""
-    left = f" Not done to {runs_of(len(outcome.refused))}: {outcome.refused[0]}" if outcome.refused else ""
-    return f"{what} {runs_of(len(outcome.done))}.{left}"
+    left = f" Not done to {format_run_count(len(outcome.refused))}: {outcome.refused[0]}" if outcome.refused else ""
+    return f"{what} {format_run_count(len(outcome.done))}.{left}"
 
 
-_DONE: dict[Act, str] = {"hide": "Hid", "show": "Show again", "archive": "Archived", "restore": "Restored"}
+_DONE: dict[ShelfAction, str] = {"hide": "Hid", "show": "Show again", "archive": "Archived", "restore": "Restored"}
 MOST_TO_COMPARE = 500
 """As many runs as a link may hold."""
 
@@ -170,7 +173,7 @@ def _reach(ids: Sequence[str], wanted: RunFilter, sort: str, total: int) -> list
             help="The buttons then act on runs that this page does not show; each says on how many.",
         )
     reached = data.matching_ids(wanted, sort) if every else list(ids)
-    place.markdown(f"**{runs_of(len(reached))} chosen**")
+    place.markdown(f"**{format_run_count(len(reached))} chosen**")
     return reached
 
 
@@ -230,7 +233,7 @@ def _acts(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _can_stop(now: State) -> bool:
-    return now == State.CREATED or (now != State.STOPPING and lifecycle.allows(now, Event.ASK_STOP))
+    return now == State.CREATED or (now != State.STOPPING and lifecycle.allows(now, Event.REQUEST_STOP))
 
 
 def _button(key: str, label: str, icon: str, ids: Sequence[str], do: Callable[[], str]) -> None:
@@ -239,7 +242,7 @@ def _button(key: str, label: str, icon: str, ids: Sequence[str], do: Callable[[]
 
 
 def _shelf(
-    rows: Sequence[dict[str, Any]], column: str, aside: tuple[Act, str, str], back: tuple[Act, str, str]
+    rows: Sequence[dict[str, Any]], column: str, aside: tuple[ShelfAction, str, str], back: tuple[ShelfAction, str, str]
 ) -> None:
     """Offer to put aside what is not, or to bring back when all of it is."""
     away = [str(row["id"]) for row in rows if not _is_missing(row[column])]
@@ -248,10 +251,10 @@ def _shelf(
     _button(how, label, icon, ids, lambda: _shelve(ids, how))
 
 
-def _shelve(ids: Sequence[str], how: Act) -> str:
-    number = shelve_runs(data.database(), ids, how)
+def _shelve(ids: Sequence[str], how: ShelfAction) -> str:
+    number = set_visibility(data.database(), ids, how)
     forget_choice()  # what is archived is no longer in sight
-    return f"{_DONE[how]} {runs_of(number)}."
+    return f"{_DONE[how]} {format_run_count(number)}."
 
 
 def _is_missing(value: object) -> bool:
@@ -264,12 +267,12 @@ def _tag(rows: Sequence[dict[str, Any]], ids: Sequence[str]) -> None:
         every = data.run_choices("all").tags
         st.multiselect("Add", every, key="tag-add", accept_new_options=True, placeholder="choose, or type a new tag")
         st.multiselect("Take away", known, key="tag-remove", placeholder="none")
-        _submit(f"Tag {runs_of(len(ids))}", lambda: _write_tags(ids))
+        _submit(f"Tag {format_run_count(len(ids))}", lambda: _write_tags(ids))
 
 
 def _write_tags(ids: Sequence[str]) -> str:
     add, remove = st.session_state["tag-add"], st.session_state["tag-remove"]
-    return f"Changed the tags of {runs_of(tag_runs(data.database(), ids, add=add, remove=remove))}."
+    return f"Changed the tags of {format_run_count(tag_runs(data.database(), ids, add=add, remove=remove))}."
 
 
 def _note(rows: Sequence[dict[str, Any]], ids: Sequence[str]) -> None:
@@ -280,7 +283,7 @@ def _note(rows: Sequence[dict[str, Any]], ids: Sequence[str]) -> None:
             st.text_input("Name", str(alone["name"]), key=f"name-{about}", max_chars=200)
         label = "Note" if alone else "A line for the note of each"
         st.text_area(label, str(alone["notes"]) if alone else "", key=f"note-{about}", max_chars=LONGEST_NOTE)
-        _submit(f"Write for {runs_of(len(ids))}", lambda: _write_note(ids, about))
+        _submit(f"Write for {format_run_count(len(ids))}", lambda: _write_note(ids, about))
 
 
 def _write_note(ids: Sequence[str], about: str) -> str:
@@ -289,7 +292,7 @@ def _write_note(ids: Sequence[str], about: str) -> str:
         note_runs(data.database(), ids, text.strip())
     else:
         edit_run(data.database(), ids[0], name=str(st.session_state[f"name-{about}"] or ""), notes=text)
-    return f"Wrote the note of {runs_of(len(ids))}."
+    return f"Wrote the note of {format_run_count(len(ids))}."
 
 
 def _submit(label: str, do: Callable[[], str]) -> None:

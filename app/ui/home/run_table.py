@@ -6,9 +6,9 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from app.analysis.format import count, duration, runs_of
-from app.analysis.settings import mark_algo
-from app.figures.theme import ENDED
+from app.analysis.format import format_count, format_duration, format_run_count
+from app.analysis.settings import name_algo_with_origin
+from app.figures.theme import ENDED_STATUSES
 from app.ui import data, in_url, messages, state, view
 from app.ui.home import chosen_runs
 from app.ui.widgets import run_picker
@@ -60,7 +60,7 @@ _SORTS = {
 
 def show() -> None:
     """Draw the table; it refreshes itself, faster while a run is alive."""
-    active = not set(data.run_choices().statuses) <= ENDED
+    active = not set(data.run_choices().statuses) <= ENDED_STATUSES
     st.fragment(_board, run_every=2 if active else 5)()
 
 
@@ -170,7 +170,7 @@ def make_rows(frame: pd.DataFrame) -> pd.DataFrame:
         for status, device, tags in zip(*columns, strict=True)
     ]
     rows["status"] = [_SYMBOLS.get(status, status) for status in shown]
-    rows["algo"] = [mark_algo(*each) for each in zip(frame["algo"], frame["plugins"], strict=True)]
+    rows["algo"] = [name_algo_with_origin(*each) for each in zip(frame["algo"], frame["plugins"], strict=True)]
     hidden = frame["hidden_at"].notna()
     rows["name"] = [f"{name} (hidden)" if aside else name for name, aside in zip(frame["name"], hidden, strict=True)]
     rows["name"] = [view.named_link(run_id, name) for run_id, name in zip(rows["id"], rows["name"], strict=True)]
@@ -178,7 +178,7 @@ def make_rows(frame: pd.DataFrame) -> pd.DataFrame:
     rows["win_rate"] = 100 * frame["win_rate"]
     ended = frame["ended_at"].fillna(frame["heartbeat_at"])
     seconds = (ended - frame["started_at"]).dt.total_seconds()
-    rows["duration"] = [duration(None if pd.isna(value) else float(value)) for value in seconds]
+    rows["duration"] = [format_duration(None if pd.isna(value) else float(value)) for value in seconds]
     rows["gate"] = [_GATES.get(gate, "") for gate in frame["gate"]]
     return rows
 
@@ -190,8 +190,8 @@ def _turn_pages(total: int) -> None:
         if pages > 1:
             number = st.pagination(pages, key=_NUMBER, bind=state.bind_int(_NUMBER), width=420)
         first = (number - 1) * ROWS + 1
-        shown = f"{count(first)}–{count(min(total, first + ROWS - 1))} of " if pages > 1 else ""
-        st.caption(f"{shown}{runs_of(total)}", width="content")
+        shown = f"{format_count(first)}–{format_count(min(total, first + ROWS - 1))} of " if pages > 1 else ""
+        st.caption(f"{shown}{format_run_count(total)}", width="content")
 
 
 def column_config() -> dict[str, Any]:

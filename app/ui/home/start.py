@@ -53,7 +53,7 @@ def show() -> None:
         return
     try:
         with st.spinner("Unpacking the study …"):
-            bundle = cache_bundle(EXAMPLE_STUDY, is_ours=True)
+            bundle = cache_bundle(EXAMPLE_STUDY, is_trusted=True)
     except EmtcError as exc:
         messages.error(exc)
         return

@@ -106,5 +106,5 @@ def mark(faults: Mapping[str, Fault], name: str) -> None:
     """What is wrong with a field, under it; the page's style marks the field above."""
     if fault := faults.get(name):
         with st.container(key=f"wrong-{name.replace('.', '-')}"):
-            told = launch_request.describe_at(name, fault)
+            told = launch_request.describe_field_fault(name, fault)
             st.markdown(f":red[:material/error: {escape_markdown(told)}]")

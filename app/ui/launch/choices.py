@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 
 import streamlit as st
 
-from app.analysis.format import count, duration, escape_markdown, runs_of, size
+from app.analysis.format import escape_markdown, format_count, format_duration, format_run_count, format_size
 from app.analysis.settings import name_algo
 from app.jobs import launch_request
-from app.jobs.env_probe import Probe, name_game
-from app.jobs.launch import find_unruled
+from app.jobs.env_probe import Probe, describe_env
+from app.jobs.launch import find_missing_success_rule
 from app.jobs.launch_request import ALGO, ALSO, Request
-from app.jobs.sweeps.control import check_plan, create_sweep, default_jobs, expected_cost, start_scheduler
-from app.jobs.sweeps.plan import Plan, plan_several
+from app.jobs.sweeps.control import check_plan, create_sweep, default_jobs, estimate_cost, start_scheduler
+from app.jobs.sweeps.plan import Plan, plan_algorithms
 from app.ui import data, messages
 from app.ui.launch import address
 from emtc_core.config.run import RunConfig, list_algos
@@ -27,7 +27,7 @@ _ABOUT = "The same is asked of each, with every seed: a sweep, whose runs wait f
 def ask(request: Request) -> None:
     """Draw the choice of further algorithms."""
     options = [algo for algo in list_algos() if algo != request.choices[ALGO]]
-    bound = address.bind(ALSO, "also", list(request.also), write=lambda chosen: ",".join(chosen))
+    bound = address.bind(ALSO, "also", list(request.other_algos), write=lambda chosen: ",".join(chosen))
     st.multiselect("And also", options, format_func=name_algo, placeholder="one algorithm alone", help=_ABOUT, **bound)
     address.mark(request.faults, ALSO)
 
@@ -38,7 +38,7 @@ def plan(config: RunConfig, request: Request, name: str) -> Plan:
     Raises:
         EmtcError: If one of the algorithms cannot have these settings, or this machine cannot run it.
     """
-    planned = plan_several(config, (request.choices[ALGO], *request.also), request.seeds, name=name)
+    planned = plan_algorithms(config, (request.choices[ALGO], *request.other_algos), request.seeds, name=name)
     check_plan(planned)
     return planned
 
@@ -46,12 +46,12 @@ def plan(config: RunConfig, request: Request, name: str) -> Plan:
 def tell_cost(planned: Plan) -> str:
     """Draw what all runs will take; return where the speed comes from."""
     jobs = default_jobs()
-    seconds, disk, basis = expected_cost(data.database(), planned, jobs=jobs)
+    seconds, disk, basis = estimate_cost(data.database(), planned, jobs=jobs)
     at_once = f"{jobs} at once, one for each core of this machine" if jobs > 1 else "one after the other"
     for label, value, about in (
-        ("Expected duration, all", f"≈ {duration(seconds)}", f"{basis}; {at_once}"),
-        ("Expected disk use, all", f"≈ {size(disk)}", "With every snapshot of the memory"),
-        ("Runs", count(len(planned.runs)), f"A sweep: {at_once}."),
+        ("Expected duration, all", f"≈ {format_duration(seconds)}", f"{basis}; {at_once}"),
+        ("Expected disk use, all", f"≈ {format_size(disk)}", "With every snapshot of the memory"),
+        ("Runs", format_count(len(planned.runs)), f"A sweep: {at_once}."),
     ):
         st.metric(label, value, help=escape_markdown(about), width="content")
     return basis
@@ -59,7 +59,7 @@ def tell_cost(planned: Plan) -> str:
 
 def label(planned: Plan) -> str:
     """What the button says."""
-    return f"Start a sweep of {runs_of(len(planned.runs))}"
+    return f"Start a sweep of {format_run_count(len(planned.runs))}"
 
 
 def start(planned: Plan) -> None:
@@ -88,15 +88,16 @@ def ask_success(
     Returns:
         The configuration with the rule, None while there is none, and the settings that were asked for here.
     """
-    free = launch_request.check({key: text for key, text in texts.items() if key not in KEYS}, maps).config
+    free = launch_request.check_request({key: text for key, text in texts.items() if key not in KEYS}, maps).config
     seen = _find(free) if free else None
     if free is None or seen is None:
         return request.config, frozenset()
     with st.container(border=True, key="success-rule"):
         st.markdown("**What counts as a success?**")
         st.caption(
-            f"In random play {escape_markdown(name_game(free.env))} never said who won, and without a success there is "
-            f"no incentive (ρ stays 0). {escape_markdown(seen.random_play.capitalize())} [env return]."
+            f"In random play {escape_markdown(describe_env(free.env))} never said who won, and without a success "
+            f"there is "
+            f"no incentive (ρ stays 0). {escape_markdown(seen.returns_text.capitalize())} [env return]."
         )
         left, right = st.columns(2, vertical_alignment="bottom")
         with left:
@@ -106,14 +107,14 @@ def ask_success(
                 answer[THRESHOLD] = _ask_threshold(texts, request, free)
     if not answer.get(THRESHOLD, "-"):
         return None, KEYS
-    return launch_request.check({**texts, **answer}, maps).config, KEYS
+    return launch_request.check_request({**texts, **answer}, maps).config, KEYS
 
 
 def _find(config: RunConfig) -> Probe | None:
     """What random play showed if a rule is wanted; what cannot be tried is refused further down, in its words."""
     try:
         with st.spinner("Trying the environment …"):
-            return find_unruled(config)
+            return find_missing_success_rule(config)
     except EmtcError:
         return None
 

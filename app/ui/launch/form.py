@@ -8,24 +8,24 @@ from collections.abc import Callable, Mapping
 
 import streamlit as st
 
-from app.analysis.format import count, duration, escape_markdown, size
+from app.analysis.format import escape_markdown, format_count, format_duration, format_size
 from app.analysis.settings import name_algo
 from app.jobs import launch_request
-from app.jobs.launch import check_startable, doubt_observations, doubt_success, estimate, launch_run
-from app.jobs.launch_request import ALGO, ALSO, CHOICES, ENV, MAP, NAME, PRESET, SEEDS, STEPS, USUAL, Request
+from app.jobs.launch import check_startable, estimate, find_obs_warning, find_success_warning, launch_run
+from app.jobs.launch_request import ALGO, ALSO, CHOICES, DEFAULTS, ENV, MAP, NAME, PRESET, SEEDS, STEPS, Request
 from app.jobs.sweeps.plan import Plan
 from app.ui import data, messages, state
 from app.ui.in_url import Bound
 from app.ui.launch import address, choices
 from app.ui.widgets import config_form
-from emtc_core.config.outside import owner_of
+from emtc_core.config.outside import find_owner
 from emtc_core.config.resolve import FieldInfo, Value, describe_fields, describe_presets
 from emtc_core.config.run import RunConfig, list_algos, split_algo
 from emtc_core.envs.registry import ADAPTERS, IMPORTED_BY_MAP
 from emtc_core.envs.trust import VARIABLE
 from emtc_core.envs.zoo.examples import EXAMPLES, EXTRA
 from emtc_core.errors import EmtcError, Fault, describe_fault
-from emtc_core.install import how_to_install
+from emtc_core.install import get_install_command
 from storage.files.places import describe_place
 
 _TOKEN = "launch_token"
@@ -36,7 +36,7 @@ TYPE_A_MAP = (
 _TOLD_AT_ONCE = 4
 _ABOUT_MEMORY = "At its end: the trainer itself, the replayed episodes and the memory's nodes. Run draws what it took."
 _OWN = ""
-_GAMES = f"Games of PettingZoo and MPE2 that are wrapped already, of those installed here: {how_to_install(EXTRA)}"
+_GAMES = f"Games of PettingZoo and MPE2 that are wrapped already, of those installed here: {get_install_command(EXTRA)}"
 _LABELS = {
     STEPS: "Training length",
     SEEDS: "Seeds",
@@ -54,13 +54,13 @@ def show() -> None:
     maps: dict[str, list[str]] = {}
     for row in rows:
         maps.setdefault(row.env, []).append(row.map)
-    request = launch_request.check(texts, maps)
+    request = launch_request.check_request(texts, maps)
     _say_unknown(texts)
     _choices(texts, request, maps)
     obstacle = next((row.reason for row in rows if row.env == request.choices[ENV] and not row.available), "")
     config, ruled = (None, frozenset[str]()) if obstacle else choices.ask_success(texts, request, maps)
     faults, planned = dict(request.faults), None
-    if config is not None and request.also and not faults:
+    if config is not None and request.other_algos and not faults:
         try:
             planned = choices.plan(config, request, texts.get(NAME, ""))
         except EmtcError as exc:
@@ -97,14 +97,14 @@ def _choices(texts: Mapping[str, str], request: Request, maps: Mapping[str, list
         address.mark(request.faults, MAP)
     with right:
         _text(
-            "Seeds", SEEDS, texts, USUAL[SEEDS], request,
+            "Seeds", SEEDS, texts, DEFAULTS[SEEDS], request,
             "One run each: 1, or 1,2,5, or 1-5. A seed decides every random number of its run.",
         )  # fmt: skip
         _text("Name", NAME, texts, "", request, "Shown in lists.", placeholder="made from the choices")
     left, _, _ = st.columns(3)
     with left:
         info = next(info for info in describe_fields() if info.key == "train.t_max")
-        usual = launch_request.write_text(request.usual_steps)
+        usual = launch_request.write_text(request.default_steps)
         about = f"{config_form.help_of(info)}  \nWritten as 40000, 40k or 1.5M."
         _text("Training length [env steps]", STEPS, texts, usual, request, about)
 
@@ -132,7 +132,7 @@ def _select(
     """Draw a choice; what the address asks for and is not there leaves it open, with the reason under it."""
     wrong = name in request.faults
     shown = None if wrong else request.choices[name]
-    bound = address.bind(name, key, shown, usual=USUAL.get(name, options[0]), then=then)
+    bound = address.bind(name, key, shown, usual=DEFAULTS.get(name, options[0]), then=then)
     st.selectbox(label, options, index=None if wrong else 0, **bound, help=about, format_func=show)
     if name != MAP:
         address.mark(request.faults, name)
@@ -142,7 +142,7 @@ def _text(
     label: str, name: str, texts: Mapping[str, str], usual: str, request: Request, about: str, placeholder: str = ""
 ) -> None:
     bound = address.bind(name, _KEYS.get(name, name), texts.get(name, usual), usual=usual)
-    st.text_input(label, **bound, help=about, placeholder=placeholder or usual, max_chars=launch_request.LONGEST)
+    st.text_input(label, **bound, help=about, placeholder=placeholder or usual, max_chars=launch_request.MAX_CHARACTERS)
     address.mark(request.faults, name)
 
 
@@ -165,10 +165,11 @@ def _map(texts: Mapping[str, str], request: Request, maps: Mapping[str, list[str
         bound = address.bind(MAP, f"game-{env}", typed if typed in games else _OWN)
         st.selectbox("Game", games, format_func=lambda game: game or "my own", **bound, help=_GAMES)
         if typed and typed in games:
-            st.caption(escape_markdown(f"{EXAMPLES[typed].about[:1].upper()}{EXAMPLES[typed].about[1:]}."))
+            st.caption(escape_markdown(f"{EXAMPLES[typed].description[:1].upper()}{EXAMPLES[typed].description[1:]}."))
             return
     st.text_input(
-        "Map", **address.bind(MAP, f"map-{env}", typed), placeholder="my_game:make", max_chars=launch_request.LONGEST,
+        "Map", **address.bind(MAP, f"map-{env}", typed), placeholder="my_game:make",
+        max_chars=launch_request.MAX_CHARACTERS,
         help=f"Import path of your environment, as module:factory. This machine must list the module in {VARIABLE}.",
     )  # fmt: skip
 
@@ -231,7 +232,7 @@ def _list_changes(own: list[str], texts: Mapping[str, str], defaults: Mapping[st
 def _is_read(key: str, request: Request, gate: str) -> bool:
     """Whether this algorithm in this environment, with this gate, reads a setting; any other would have no effect."""
     section, _, rest = key.partition(".")
-    owner = owner_of(key)
+    owner = find_owner(key)
     if owner and section != "env":
         used = {"gate": gate, "mixer": split_algo(request.choices[ALGO])[1]}[section]
         return owner[1] == used and (section == "mixer" or section in _relevant(request.choices[ALGO]))
@@ -269,7 +270,9 @@ def _say_faults(faults: Mapping[str, Fault]) -> None:
     for name, fault in faults.items():
         label = _LABELS.get(name)
         told.append(
-            escape_markdown(f"{label}: {launch_request.describe_at(name, fault)}" if label else describe_fault(fault))
+            escape_markdown(
+                f"{label}: {launch_request.describe_field_fault(name, fault)}" if label else describe_fault(fault)
+            )
         )
     if told:
         more = f"  \nAnd {len(told) - _TOLD_AT_ONCE} more." if len(told) > _TOLD_AT_ONCE else ""
@@ -296,9 +299,9 @@ def _say_unknown(texts: Mapping[str, str]) -> None:
 def _doubts(config: RunConfig) -> None:
     """Warn of what the trial of a stranger's environment showed: no success, or nothing to observe."""
     with messages.guarded():
-        if doubt := doubt_success(config):
+        if doubt := find_success_warning(config):
             st.warning(escape_markdown(doubt), icon=":material/flag:")
-        if doubt := doubt_observations(config):
+        if doubt := find_obs_warning(config):
             st.warning(escape_markdown(doubt), icon=":material/visibility_off:")
 
 
@@ -324,10 +327,14 @@ def _start(config: RunConfig | None, request: Request, name: str) -> None:
             expected = estimate(data.database(), config)
             note = f"The speed behind it is {expected.basis}. {describe_place(data.database())}"
             for label, value, about in (
-                ("Expected duration, each run", f"≈ {duration(expected.seconds)}", expected.basis),
-                ("Expected disk use, each run", f"≈ {size(expected.disk_bytes)}", "With every snapshot of the memory"),
-                ("Expected memory, each run", f"≤ {size(expected.memory_bytes)}", _ABOUT_MEMORY),
-                ("Runs", count(len(seeds)), "They start together and share this machine."),
+                ("Expected duration, each run", f"≈ {format_duration(expected.seconds)}", expected.basis),
+                (
+                    "Expected disk use, each run",
+                    f"≈ {format_size(expected.disk_bytes)}",
+                    "With every snapshot of the memory",
+                ),
+                ("Expected memory, each run", f"≤ {format_size(expected.memory_bytes)}", _ABOUT_MEMORY),
+                ("Runs", format_count(len(seeds)), "They start together and share this machine."),
             ):
                 st.metric(label, value, help=about, width="content")
         label = "Start" if len(seeds) <= 1 or config is None else f"Start {len(seeds)} runs"

@@ -12,10 +12,10 @@ from urllib.parse import urlencode
 import pandas as pd
 import streamlit as st
 
-from app.analysis.format import aware, count, duration, escape_markdown
+from app.analysis.format import add_utc, escape_markdown, format_count, format_duration
 from app.jobs.launch import kill_run
 from app.jobs.questions import describe
-from app.jobs.resume import GOOD_ENOUGH, CheckpointStatus, launch_again, resume_run
+from app.jobs.resume import ENOUGH_CHECKPOINTS, CheckpointStatus, restart_run, resume_run
 from app.ui import data, messages, run_data, state, view
 from app.ui.widgets import config_form
 from emtc_core.checkpoint_file import FIRST_STEP
@@ -23,8 +23,8 @@ from emtc_core.control import Command, QuestionKind
 from emtc_core.errors import EmtcError
 from storage.queries.runs import list_resumes
 from storage.runs import lifecycle
-from storage.runs.control import Asked, ask_stop, command_log, send_command
-from storage.runs.lifecycle import ANSWERS, Event, State
+from storage.runs.control import EvaluationRequest, command_log, request_stop, send_command
+from storage.runs.lifecycle import ANSWERING_STATES, Event, State
 from storage.runs.rows import RunRow, imported_label
 
 
@@ -40,8 +40,8 @@ def show_status(run: RunRow) -> None:
     if run.state == State.FINISHED or run.env_steps == 0:
         return
     standing = run_data.checkpoint_status(run)
-    if standing.refused:
-        st.warning(escape_markdown(standing.refused), icon=":material/cloud_off:")
+    if standing.refusal:
+        st.warning(escape_markdown(standing.refusal), icon=":material/cloud_off:")
         return
     for fault in standing.faults:
         st.warning(escape_markdown(fault), icon=":material/broken_image:")
@@ -57,10 +57,10 @@ def describe_resumes(resumes: pd.DataFrame) -> str:
     last = rows[-1]
     steps = sum(row["reached_env_step"] - row["env_step"] for row in rows)
     known = all(pd.notna(row["episodes"]) for row in rows)
-    told = f" in {count(sum(row['episodes'] for row in rows))} episodes" if known else ""
-    anew = f"{count(steps)} recorded steps{told} were superseded: they were learned anew."
+    told = f" in {format_count(sum(row['episodes'] for row in rows))} episodes" if known else ""
+    anew = f"{format_count(steps)} recorded steps{told} were superseded: they were learned anew."
     sentences = [
-        f"Resumed {count(len(rows))}×, last from step {count(last['env_step'])}.",
+        f"Resumed {format_count(len(rows))}×, last from step {format_count(last['env_step'])}.",
         anew if steps else "No step was superseded.",
     ]
     if isinstance(last["passed_over"], str):
@@ -72,10 +72,12 @@ def describe_checkpoints(standing: CheckpointStatus, *, first_at: int | None) ->
     """Which checkpoints are good, and what it means when they are fewer than two."""
     good = [each.env_step for each in standing.checkpoints if each.fault is None]
     if not good:
-        first = f" The first one is due at step {count(first_at)}." if first_at and not standing.checkpoints else ""
+        first = (
+            f" The first one is due at step {format_count(first_at)}." if first_at and not standing.checkpoints else ""
+        )
         return f"No usable checkpoint here.{first} If the trainer ends now, the run can only start again from step 0."
-    listed = " and ".join(count(step) for step in good)
-    if len(good) < GOOD_ENOUGH:
+    listed = " and ".join(format_count(step) for step in good)
+    if len(good) < ENOUGH_CHECKPOINTS:
         return f"Only one good checkpoint, at step {listed}: should its file be damaged, there is no other."
     return f"Good checkpoints at steps {listed}."
 
@@ -83,15 +85,15 @@ def describe_checkpoints(standing: CheckpointStatus, *, first_at: int | None) ->
 def describe_best(standing: CheckpointStatus) -> str:
     """Where the policy of the best evaluation stands; nothing where none is kept."""
     best = next((each.env_step for each in standing.best if each.fault is None), None)
-    return "" if best is None else f" The policy of the best evaluation is kept too, that of step {count(best)}."
+    return "" if best is None else f" The policy of the best evaluation is kept too, that of step {format_count(best)}."
 
 
 def _describe_place(standing: CheckpointStatus) -> str:
     """Where checkpoints lie, and how many of them a network has not taken yet."""
     if not standing.checkpoints:
         return ""
-    n = standing.not_carried
-    late = f", which {count(n)} of them {'have' if n > 1 else 'has'} not reached yet" if n else ""
+    n = standing.n_not_uploaded
+    late = f", which {format_count(n)} of them {'have' if n > 1 else 'has'} not reached yet" if n else ""
     return f" Checkpoints lie at {standing.folder}{late}."
 
 
@@ -113,8 +115,8 @@ def show(run: RunRow) -> None:
         elif run.state == State.PAUSED:
             _command(run, "resume", "Go on", ":material/play_arrow:")
         if run.state == State.CREATED:
-            _button("leave-queue", "Leave the queue", ":material/stop:", lambda: ask_stop(data.database(), run.id))
-        elif lifecycle.allows(run.state, Event.ASK_STOP) and run.state != State.STOPPING:
+            _button("leave-queue", "Leave the queue", ":material/stop:", lambda: request_stop(data.database(), run.id))
+        elif lifecycle.allows(run.state, Event.REQUEST_STOP) and run.state != State.STOPPING:
             _command(run, "stop", "Stop", ":material/stop:")
         elif lifecycle.allows(run.state, Event.CLAIM) and imported_label(run.config) is None:
             _offer(run)
@@ -125,10 +127,10 @@ def _offer(run: RunRow) -> None:
     """Offer to go on from a checkpoint, or else a new run: nothing recorded is removed unsaid."""
     standing = run_data.checkpoint_status(run)
     if not standing.can_resume:
-        weight = "secondary" if standing.refused else "primary"  # where that is set right, the run can still go on
+        weight = "secondary" if standing.refusal else "primary"  # where that is set right, the run can still go on
         if st.button("Start again from step 0", icon=":material/restart_alt:", type=weight, key="start-again"):
             _try(lambda: _start_again(run.id))
-        why_not = "" if standing.refused else standing.why_not  # the panel below has said it
+        why_not = "" if standing.refusal else standing.reason  # the panel below has said it
         st.caption(escape_markdown(f"As a new run; this one keeps its rows. {why_not}"))
         return
     resume = "Resume from the last checkpoint"
@@ -136,7 +138,8 @@ def _offer(run: RunRow) -> None:
         _try(lambda: _resume(run.id))
     if standing.usable and standing.superseded_steps:
         st.caption(
-            f"From step {count(standing.usable.env_step)}; the {count(standing.superseded_steps)} steps recorded after "
+            f"From step {format_count(standing.usable.env_step)}; the {format_count(standing.superseded_steps)} "
+            f"steps recorded after "
             "it are superseded, once the trainer stands there."
         )
 
@@ -147,7 +150,7 @@ def _resume(run_id: str) -> None:
 
 
 def _start_again(run_id: str) -> None:
-    state.write(state.RUN, launch_again(data.database(), run_id))
+    state.write(state.RUN, restart_run(data.database(), run_id))
     st.cache_data.clear()
     st.rerun()
 
@@ -160,7 +163,7 @@ def show_log(run: RunRow) -> None:
         st.caption(describe_command(row["command"], row["requested_at"], row["acknowledged_at"]))
     waiting = [row["requested_at"] for row in rows if pd.isna(row["acknowledged_at"])]
     if waiting and run.live_status in ("running", "paused"):
-        silent = (datetime.now(UTC) - aware(waiting[0])).total_seconds()
+        silent = (datetime.now(UTC) - add_utc(waiting[0])).total_seconds()
         if (
             silent > SILENCE_S
             and messages.may_act()
@@ -173,12 +176,12 @@ def show_log(run: RunRow) -> None:
 
 def describe_command(command: str, requested_at: datetime, acknowledged_at: datetime | None) -> str:
     """In one line, when something was asked and when the trainer obeyed."""
-    asked = f"{command}: requested {aware(requested_at):%H:%M:%S} UTC"
+    asked = f"{command}: requested {add_utc(requested_at):%H:%M:%S} UTC"
     if acknowledged_at is None or pd.isna(acknowledged_at):
         return f"{asked}, not acknowledged yet"
-    waited = (aware(acknowledged_at) - aware(requested_at)).total_seconds()
-    text = f"{waited:.1f} s" if waited < 10 else duration(waited)
-    return f"{asked} → acknowledged {aware(acknowledged_at):%H:%M:%S}, after {text}"
+    waited = (add_utc(acknowledged_at) - add_utc(requested_at)).total_seconds()
+    text = f"{waited:.1f} s" if waited < 10 else format_duration(waited)
+    return f"{asked} → acknowledged {add_utc(acknowledged_at):%H:%M:%S}, after {text}"
 
 
 def _command(run: RunRow, command: Command, label: str, icon: str) -> None:
@@ -236,7 +239,7 @@ def show_answers(run: RunRow) -> None:
 
 def why_not(run: RunRow) -> str | None:
     """Why a run cannot be asked, or None if it can."""
-    if run.state in ANSWERS:
+    if run.state in ANSWERING_STATES:
         return None
     return f"No trainer is there to answer: the run is {run.state.value}."
 
@@ -262,7 +265,7 @@ def _send(run_id: str, kind: QuestionKind, episode: int | None, key: str) -> Non
         st.session_state[f"{key}-refused"] = exc
 
 
-def _link(run: RunRow, asked: Asked) -> str:
+def _link(run: RunRow, asked: EvaluationRequest) -> str:
     if asked.answer is None:
         return ""
     about = view.link({state.RUN: run.id, PLAY: f"{asked.answer.env_step}-{asked.answer.playback}"})

@@ -15,18 +15,18 @@ import pandas as pd
 import streamlit as st
 from streamlit.components.v2 import component
 
-from app.analysis.finals import LAST_TENTH, final_rate
-from app.analysis.format import aware, count, duration, escape_markdown, number, percent
-from app.analysis.quantities import ROBUST, SUCCESS_RATE, success_threshold
-from app.analysis.series import Seed, split_curves
+from app.analysis.finals import LAST_TENTH, compute_final_rate
+from app.analysis.format import add_utc, escape_markdown, format_count, format_duration, format_number, format_percent
+from app.analysis.quantities import ROBUST, SUCCESS_RATE, get_success_threshold
+from app.analysis.series import SeedRun, split_curves
 from app.figures.assets import read_asset
-from app.figures.chart_choices import MOST_BESIDE, lay_beside, name_beside
+from app.figures.chart_choices import MAX_REFERENCE_RUNS, add_reference_runs, name_reference_run
 from app.figures.figure import Options
 from app.figures.kinds.chart import Chart, Mark
 from app.figures.named.live import (
     GATE_METRICS,
     TRAINING_RATES,
-    contrast_chance,
+    compute_chance_accuracy,
     draw_gate_dynamics,
     draw_gate_effect,
     draw_metrics,
@@ -34,13 +34,13 @@ from app.figures.named.live import (
     read_returns,
 )
 from app.figures.registry import find_figure
-from app.figures.theme import ENDED
+from app.figures.theme import ENDED_STATUSES
 from app.ui import data, in_url, messages, run_data, state
 from app.ui.live import controls
 from app.ui.run_data import LiveCurves
 from app.ui.widgets import canvas, pin, run_picker
 from emtc_core.errors import ConfigError
-from storage.files.trainer_files import stall_reason
+from storage.files.trainer_files import read_stall_reason
 from storage.queries.runs import RunFilter
 from storage.runs.rows import RunRow, shown_status
 
@@ -87,7 +87,7 @@ def _frames(run_id: str) -> LiveCurves:
 
 
 def _has_ended(run: RunRow) -> bool:
-    return run.live_status in ENDED
+    return run.live_status in ENDED_STATUSES
 
 
 def _status(run_id: str) -> None:
@@ -129,32 +129,37 @@ def _figures(run: RunRow, frames: LiveCurves) -> None:
     speed = _latest_speed(run, frames)
     done = min(1.0, max(0, run.env_steps) / max(1, run.target_steps))
     with st.container(key="live_figures", horizontal=True, vertical_alignment="center", gap="medium"):
-        st.progress(done, text=f"{count(run.env_steps)} of {count(run.target_steps)} env steps · {percent(done)}")
+        st.progress(
+            done,
+            text=(
+                f"{format_count(run.env_steps)} of {format_count(run.target_steps)} env steps · {format_percent(done)}"
+            ),
+        )
         with st.container(horizontal=True, width="content", gap="medium"):
             for label, value, about in (
                 _success(run, frames),
-                ("Return", number(run.return_mean), "Last greedy evaluation, mean [env return]"),
-                ("Speed [steps/s]", number(speed), "Training env steps per second"),
+                ("Return", format_number(run.return_mean), "Last greedy evaluation, mean [env return]"),
+                ("Speed [steps/s]", format_number(speed), "Training env steps per second"),
                 ("Time left", _time_left(run, speed), "At the present speed"),
-                ("Elapsed", duration(_elapsed(run)), "Since the trainer started"),
+                ("Elapsed", format_duration(_elapsed(run)), "Since the trainer started"),
             ):
                 st.metric(label, value, help=about, width="content")
 
 
 def _success(run: RunRow, frames: LiveCurves) -> tuple[str, str, str]:
     """How often it wins, or how often it returns what counts as a success."""
-    threshold = success_threshold(run.config)
+    threshold = get_success_threshold(run.config)
     if threshold is None:
         robust = _final_robust_rate(run, frames.evaluations)
         if robust is None:
-            return "Win rate", percent(run.win_rate), _tell_evaluation(frames.evaluations)
+            return "Win rate", format_percent(run.win_rate), _tell_evaluation(frames.evaluations)
         about = (
             "Mean over the evaluations in the last tenth of the budget, episodes from shifted starts. "
-            f"Last greedy evaluation: {percent(run.win_rate)}"
+            f"Last greedy evaluation: {format_percent(run.win_rate)}"
         )
-        return "Robust win rate, last tenth", percent(robust), about
+        return "Robust win rate, last tenth", format_percent(robust), about
     about = f"Last greedy evaluation, episodes that returned {threshold:g} [env return] or more"
-    return "Success", percent(frames.latest(SUCCESS_RATE)), about
+    return "Success", format_percent(frames.latest(SUCCESS_RATE)), about
 
 
 def _final_robust_rate(run: RunRow, evaluations: pd.DataFrame) -> float | None:
@@ -164,7 +169,7 @@ def _final_robust_rate(run: RunRow, evaluations: pd.DataFrame) -> float | None:
     curve = split_curves(evaluations.assign(run_id=run.id), ROBUST).get(run.id)
     if curve is None:
         return None
-    return final_rate(Seed(run.id, {}, curve, target_steps=run.target_steps), LAST_TENTH)
+    return compute_final_rate(SeedRun(run.id, {}, curve, target_steps=run.target_steps), LAST_TENTH)
 
 
 def _tell_evaluation(evaluations: pd.DataFrame) -> str:
@@ -173,12 +178,12 @@ def _tell_evaluation(evaluations: pd.DataFrame) -> str:
         return "Last greedy evaluation"
     told = f"Last greedy evaluation: {last['distinct']:.0f} of its {last['episodes']:.0f} episodes differ"
     robust = last["robust_win_rate"]
-    return told if pd.isna(robust) else f"{told}; from shifted starts {percent(robust)} were won"
+    return told if pd.isna(robust) else f"{told}; from shifted starts {format_percent(robust)} were won"
 
 
 def _latest_speed(run: RunRow, frames: LiveCurves) -> float | None:
     """The present speed; of an ended run, its average."""
-    if run.live_status in ENDED:
+    if run.live_status in ENDED_STATUSES:
         elapsed = _elapsed(run)
         return run.env_steps / elapsed if elapsed else None
     frames.observe(run.env_steps)
@@ -188,18 +193,18 @@ def _latest_speed(run: RunRow, frames: LiveCurves) -> float | None:
 
 
 def _time_left(run: RunRow, speed: float | None) -> str:
-    if run.live_status in ENDED:
+    if run.live_status in ENDED_STATUSES:
         return "ended"
     if not speed:
         return "–"
-    return duration((run.target_steps - run.env_steps) / speed)
+    return format_duration((run.target_steps - run.env_steps) / speed)
 
 
 def _elapsed(run: RunRow) -> float | None:
     if run.started_at is None:
         return None
     until = run.ended_at or (run.heartbeat_at if run.live_status == "lost" else None) or datetime.now(UTC)
-    return (aware(until) - aware(run.started_at)).total_seconds()
+    return (add_utc(until) - add_utc(run.started_at)).total_seconds()
 
 
 def _trouble(run: RunRow) -> None:
@@ -211,7 +216,7 @@ def _trouble(run: RunRow) -> None:
         )
     if run.error:
         st.error(escape_markdown(run.error), icon=":material/error:")
-    stall = stall_reason(data.database(), run.id)
+    stall = read_stall_reason(data.database(), run.id)
     if stall:
         st.warning(f"Recording waits: {escape_markdown(stall)}", icon=":material/hourglass:")
 
@@ -260,7 +265,7 @@ def _draw(run: RunRow, frames: LiveCurves, marks: tuple[Mark, ...]) -> dict[str,
         read_returns(data.database(), run),
         run=run.name,
         marks=marks,
-        threshold=success_threshold(run.config),
+        threshold=get_success_threshold(run.config),
         metrics=frames.metrics,
     )
     if not len(frames.gate):
@@ -287,7 +292,7 @@ def _metric_charts(run: RunRow, frames: LiveCurves, marks: tuple[Mark, ...], pla
     )
     frames.follow(chosen)
     if chosen:
-        chance = contrast_chance(run.config)
+        chance = compute_chance_accuracy(run.config)
         drawn = draw_metrics(frames.metrics, chosen, run=run.name, marks=marks, chance=chance)
         _chart("", _refer(drawn, ("metrics", tuple(chosen))), run, replace(place, height=None), {"metrics": chosen})
 
@@ -295,7 +300,7 @@ def _metric_charts(run: RunRow, frames: LiveCurves, marks: tuple[Mark, ...], pla
 def _referred() -> list[str]:
     """The runs whose lines stand beside this one's, as long as they are there."""
     chosen: list[str] = st.session_state[in_url.several(PAGE, REFERENCE, state.read_list(REFERENCE))["key"]] or []
-    return [run_id for run_id in chosen[:MOST_BESIDE] if run_id in data.known_runs(chosen)]
+    return [run_id for run_id in chosen[:MAX_REFERENCE_RUNS] if run_id in data.known_runs(chosen)]
 
 
 @data.cached(st.cache_resource, ttl=5)
@@ -305,16 +310,16 @@ def _reference(
     """Draw a figure of a run that stands beside another, with its name; None where it has none; five seconds old."""
     run = data.get_run(run_id)
     try:
-        drawn = find_figure(figure).make(data.database(), [run], Options(own=dict(options)))
+        drawn = find_figure(figure).make(data.database(), [run], Options(extra_options=dict(options)))
     except ConfigError:
         return None
-    return (name_beside(run), drawn) if isinstance(drawn, Chart) else None
+    return (name_reference_run(run), drawn) if isinstance(drawn, Chart) else None
 
 
 def _refer(chart: Chart, *options: tuple[str, Any]) -> Chart:
     closing = (("closing", True),) if chart.name == "gate-dynamics" and state.read_text(CLOSING) else ()
     found = (_reference(run_id, chart.name, (*options, *closing)) for run_id in _referred())
-    return lay_beside(chart, dict(each for each in found if each is not None))
+    return add_reference_runs(chart, dict(each for each in found if each is not None))
 
 
 def _choose_reference() -> None:
@@ -322,7 +327,8 @@ def _choose_reference() -> None:
         names, _ = data.run_names(RunFilter())
         names = names | data.names_of(_referred())
         st.multiselect(
-            "Other runs, for reference", **in_url.several(PAGE, REFERENCE, list(names)), max_selections=MOST_BESIDE,
+            "Other runs, for reference", **in_url.several(PAGE, REFERENCE, list(names)),
+            max_selections=MAX_REFERENCE_RUNS,
             format_func=lambda run_id: f"{names.get(run_id, '')} · {run_id}", placeholder="none",
         )  # fmt: skip
 
@@ -346,7 +352,7 @@ def _chart(
         st.markdown(f"#### {title}" if title else "", width="content")
         if choice is not None:
             choice()
-        shown = chart.within(state.read_window())
+        shown = chart.keep_window(state.read_window())
         referred = {"beside": ids} if (ids := _referred()) else {}
         pin.show_with_export(
             shown, key=f"live-{chart.name}", stem=run.id, page="live", run=run, facts={**(facts or {}), **referred}

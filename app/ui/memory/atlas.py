@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 from streamlit.components.v2 import component
 from streamlit.runtime import get_instance
 
-from app.analysis.projections.linear import Drawn
-from app.analysis.selection import QUANTITIES, Choice, values_of
+from app.analysis.projections.linear import LabeledPoints
+from app.analysis.selection import NODE_QUANTITIES, NodeSelection, compute_node_values
 from app.figures.assets import read_asset, read_script
-from app.figures.kinds.maps import scale_ends
-from app.figures.theme import RED_GREEN, TWO, VIRIDIS
+from app.figures.kinds.maps import compute_color_limits
+from app.figures.theme import BINARY_COLORS, RED_GREEN, VIRIDIS
 from app.ui import data, state
 from storage.queries.memory import Snapshot
 
@@ -47,8 +47,8 @@ class Columns:
 def columns_of(url: str, snapshot: Snapshot, stamp: str) -> Columns:
     """Arrange the columns of a snapshot, once."""
     order = np.random.default_rng(0).permutation(snapshot.size)
-    quantities = {key: values_of(snapshot, key)[order] for key in QUANTITIES}
-    ends = {key: scale_ends(values, QUANTITIES[key]) for key, values in quantities.items()}
+    quantities = {key: compute_node_values(snapshot, key)[order] for key in NODE_QUANTITIES}
+    ends = {key: compute_color_limits(values, NODE_QUANTITIES[key]) for key, values in quantities.items()}
     return Columns(order, snapshot.slot[order].astype(np.int32), quantities, ends)
 
 
@@ -117,7 +117,7 @@ class View:
     color: str
     palette: str
     camera: tuple[float, float, float] | None  # centre x and y, and the width of the frame, in units of the plane
-    choice: Choice
+    choice: NodeSelection
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ _marker = component("emtc_lab_marker", js=read_asset("marker.js"))
 
 def show(
     columns: Columns,
-    drawn: Drawn,
+    drawn: LabeledPoints,
     ends: Mapping[str, tuple[float, float]],
     *,
     frame: Frame,
@@ -176,15 +176,15 @@ def show(
     slot = {"key": "slot", "name": "memory", "unit": "id", "meaning": "slot in the memory", "colored": False}
     own: list[dict[str, object]] = [{**slot, **publish(f"slot-{frame.nodes}", columns.slot)}]
     for key, values in columns.quantities.items():
-        quantity, (low, high) = QUANTITIES[key], ends[key]
+        quantity, (low, high) = NODE_QUANTITIES[key], ends[key]
         about: dict[str, object] = {
             "key": key,
             "name": quantity.name,
             "unit": quantity.unit,
             "meaning": quantity.meaning,
         }
-        about |= {"words": list(quantity.words)} if quantity.words else {}
-        shape = {"binary": quantity.binary, "whole": quantity.whole or quantity.binary, "colored": True}
+        about |= {"words": list(quantity.value_names)} if quantity.value_names else {}
+        shape = {"binary": quantity.is_binary, "whole": quantity.is_integer or quantity.is_binary, "colored": True}
         own.append({**about, **shape, "low": low, "high": high, **publish(f"{key}-{frame.nodes}", values)})
     meta = {
         "n": len(place),
@@ -195,7 +195,7 @@ def show(
         "columns": own,
         "palettes": {key: {"name": each.name, "lut": list(each.colors)} for key, each in PALETTES.items()},
         "usual": next(iter(PALETTES)),
-        "two": list(TWO),
+        "two": list(BINARY_COLORS),
         "equal": not drawn.x_label.startswith("embedding"),
         "kind": frame.kind,
         "channel": frame.channel,

@@ -16,16 +16,16 @@ from numpy.typing import NDArray
 from streamlit.delta_generator import DeltaGenerator
 
 from app.analysis.episodes import draw_scene
-from app.analysis.format import count, escape_markdown, number
-from app.analysis.selection import QUANTITIES
+from app.analysis.format import escape_markdown, format_count, format_number
+from app.analysis.selection import NODE_QUANTITIES
 from app.figures.named.trajectories import draw_trajectory
 from app.ui import memory_data, messages, state, view
 from app.ui.memory import atlas, traces
 from app.ui.memory.snapshot_map import Shown
 from app.ui.widgets import canvas, pin
-from emtc_core.errors import EmtcError, LeftOutError
+from emtc_core.errors import DataRemovedError, EmtcError
 from storage.queries.episodes import Trajectory
-from storage.queries.memory import PointDetail, Snapshot
+from storage.queries.memory import NodeDetail, Snapshot
 from storage.runs.rows import RunRow
 
 MAP = "map"
@@ -78,7 +78,7 @@ def _node(shown: Shown, slot: int | None, bar: DeltaGenerator) -> _Told | None:
         return None
     try:
         detail = memory_data.point(shown.snapshot, slot)
-    except LeftOutError as exc:
+    except DataRemovedError as exc:
         _entry(shown.snapshot, slot)
         messages.error(exc)
         return None, None
@@ -149,21 +149,21 @@ def _entry(nodes: Snapshot, slot: int) -> None:
     row = nodes.row_of(slot)
     if row is None:
         return
-    visits = f"{count(int(nodes.n_xi[row]))} / {count(int(nodes.n_call[row]))}"
+    visits = f"{format_count(int(nodes.n_xi[row]))} / {format_count(int(nodes.n_call[row]))}"
     tiles = (
-        ("H", number(float(nodes.h[row])), "Highest return-to-go ever seen from this state [return]"),
-        ("ξ", QUANTITIES["xi"].words[int(nodes.xi[row])], "Whether a successful episode passed here"),
+        ("H", format_number(float(nodes.h[row])), "Highest return-to-go ever seen from this state [return]"),
+        ("ξ", NODE_QUANTITIES["xi"].value_names[int(nodes.xi[row])], "Whether a successful episode passed here"),
         ("N_ξ/N_call", visits, "Successful visits of all visits"),
-        ("Δ_mem", number(float(nodes.delta_mem[row])), "Consistency error along the stored successor [return]"),
-        ("β", number(float(nodes.beta[row])), "Gate coefficient at the snapshot"),
-        ("t", count(int(nodes.t[row])), "Step of the episode at which the state was met"),
+        ("Δ_mem", format_number(float(nodes.delta_mem[row])), "Consistency error along the stored successor [return]"),
+        ("β", format_number(float(nodes.beta[row])), "Gate coefficient at the snapshot"),
+        ("t", format_count(int(nodes.t[row])), "Step of the episode at which the state was met"),
     )
     with st.container(horizontal=True, gap="small"):
         for label, value, text in tiles:
             st.metric(label, value, help=text, width="content")
 
 
-def _ways_on(run: RunRow, detail: PointDetail) -> None:
+def _ways_on(run: RunRow, detail: NodeDetail) -> None:
     """Offer the stored successor and the whole episode."""
     if detail.idx_next is not None:
         st.button(
@@ -183,34 +183,34 @@ def _ways_on(run: RunRow, detail: PointDetail) -> None:
     )
 
 
-def make_fields(run: RunRow, detail: PointDetail) -> pd.DataFrame:
+def make_fields(run: RunRow, detail: NodeDetail) -> pd.DataFrame:
     """List everything that is known of a node, with units."""
     trajectory = detail.trajectory
     rows = [
         ("memory id (slot)", str(detail.slot)),
         ("run", f"{run.name} ({run.id})"),
-        ("snapshot at env step", count(detail.env_step)),
-        ("H [return]", number(detail.h, 6)),
-        ("ξ", f"{int(detail.xi)}, {QUANTITIES['xi'].words[int(detail.xi)]}"),
-        ("N_call", count(detail.n_call)),
-        ("N_ξ", count(detail.n_xi)),
-        ("Δ_mem at the snapshot [return]", number(detail.delta_mem, 6)),
-        ("β at the snapshot", number(detail.beta, 6)),
-        ("τ of the episode [return]", number(trajectory.tau, 6)),
-        ("reward of the transition that last wrote it", number(detail.reward, 6)),
+        ("snapshot at env step", format_count(detail.env_step)),
+        ("H [return]", format_number(detail.h, 6)),
+        ("ξ", f"{int(detail.xi)}, {NODE_QUANTITIES['xi'].value_names[int(detail.xi)]}"),
+        ("N_call", format_count(detail.n_call)),
+        ("N_ξ", format_count(detail.n_xi)),
+        ("Δ_mem at the snapshot [return]", format_number(detail.delta_mem, 6)),
+        ("β at the snapshot", format_number(detail.beta, 6)),
+        ("τ of the episode [return]", format_number(trajectory.tau, 6)),
+        ("reward of the transition that last wrote it", format_number(detail.reward, 6)),
         ("successor (slot)", str(detail.idx_next) if detail.idx_next is not None else "none"),
         ("embedding x", "  ".join(f"{float(value):.4g}" for value in detail.embedding)),
-        ("written by episode", count(detail.episode)),
-        ("at step t", count(detail.t)),
-        ("env step", count(trajectory.first_env_step + detail.t)),
+        ("written by episode", format_count(detail.episode)),
+        ("at step t", format_count(detail.t)),
+        ("env step", format_count(trajectory.first_env_step + detail.t)),
     ]
     return pd.DataFrame(rows, columns=["field", "value"])
 
 
-def _replay(run: RunRow, detail: PointDetail) -> None:
+def _replay(run: RunRow, detail: NodeDetail) -> None:
     trajectory = detail.trajectory
     outcome = "won" if trajectory.won else "not won"
-    title = f"Episode {detail.episode}, {outcome}, return {number(trajectory.episode_return)}"
+    title = f"Episode {detail.episode}, {outcome}, return {format_number(trajectory.episode_return)}"
     chart = draw_trajectory(
         title=title, reward=trajectory.reward, h=trajectory.h, delta_mem=trajectory.delta_mem, beta=trajectory.beta
     )
@@ -254,14 +254,14 @@ def places(shown: Shown, slot: int) -> list[atlas.Place]:
 
 def list_nearest(shown: Shown, rows: NDArray[np.int64], distance: NDArray[np.float64]) -> pd.DataFrame:
     """List nodes with their distance, H, ξ, Δ_mem, episode and step."""
-    snapshot, words = shown.snapshot, QUANTITIES["xi"].words
+    snapshot, words = shown.snapshot, NODE_QUANTITIES["xi"].value_names
     return pd.DataFrame(
         {
             "memory": snapshot.slot[rows],
-            "distance": [number(each) for each in distance],
-            "H [return]": [number(float(each)) for each in snapshot.h[rows]],
+            "distance": [format_number(each) for each in distance],
+            "H [return]": [format_number(float(each)) for each in snapshot.h[rows]],
             "ξ": [words[int(each)] for each in snapshot.xi[rows]],
-            "Δ_mem [return]": [number(float(each)) for each in snapshot.delta_mem[rows]],
+            "Δ_mem [return]": [format_number(float(each)) for each in snapshot.delta_mem[rows]],
             "episode": snapshot.episode[rows],
             "t": snapshot.t[rows],
         }

@@ -2,8 +2,8 @@
 
 import streamlit as st
 
-from app.analysis.format import count, escape_markdown
-from app.analysis.projections.snapshots import phase_of, projection_params
+from app.analysis.format import escape_markdown, format_count
+from app.analysis.projections.snapshots import get_phase, make_projection_params
 from app.jobs.projections import cancel_job, start_job
 from app.ui import data, messages
 from emtc_core.errors import EmtcError
@@ -17,7 +17,7 @@ def show(
     snapshot: Snapshot, *, method: str, label: str, n: int, seed: int, embedder: str | None = None, key: str = ""
 ) -> None:
     """Offer to compute the projection, or show how far it is."""
-    params = projection_params(method, n=n, seed=seed, embedder=embedder)
+    params = make_projection_params(method, n=n, seed=seed, embedder=embedder)
     jobs = [job for job in list_jobs(data.database(), snapshot.id) if job.method == method and job.params == params]
     newest = jobs[0] if jobs else None
     if newest is not None and newest.status in ("queued", "running"):
@@ -27,7 +27,7 @@ def show(
         reason = newest.error or "its process ended without a word"
         st.warning(f"The last attempt failed: {escape_markdown(reason)}")
     with st.container(horizontal=True, vertical_alignment="center", border=True):
-        st.markdown(f"{label} ({count(n)} landmarks) has not been computed yet; the map shows PCA meanwhile.")
+        st.markdown(f"{label} ({format_count(n)} landmarks) has not been computed yet; the map shows PCA meanwhile.")
         if st.button(
             f"Compute {label}", icon=":material/play_arrow:", type="primary", key=f"compute_projection{key}",
             disabled=not messages.may_act(),
@@ -44,8 +44,10 @@ def _progress(job_id: int, label: str, n: int, embedder: str | None) -> None:
     job = get_job(data.database(), job_id)
     if job.status not in ("queued", "running"):
         st.rerun()
-    phase = phase_of(job.progress, embedder=embedder)
-    text = f"{label}, {count(n)} landmarks, in the background: {_PHASES[phase.name]}, {100 * phase.part:.0f} %"
+    phase = get_phase(job.progress, embedder=embedder)
+    text = (
+        f"{label}, {format_count(n)} landmarks, in the background: {_PHASES[phase.name]}, {100 * phase.fraction:.0f} %"
+    )
     with st.container(horizontal=True, vertical_alignment="center", border=True):
         st.progress(job.progress, text=text)
         if st.button("Cancel", icon=":material/close:", key=f"cancel_{job_id}", disabled=not messages.may_act()):

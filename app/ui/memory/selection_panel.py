@@ -16,21 +16,21 @@ import streamlit as st
 from numpy.typing import NDArray
 from streamlit.delta_generator import DeltaGenerator
 
-from app.analysis.collapse import USEFUL, USELESS, Number
-from app.analysis.format import count, escape_markdown, number, percent
-from app.analysis.neighborhoods import neighbor_agreement
-from app.analysis.selection import Choice, describe, has_place, list_nodes
+from app.analysis.collapse import USEFUL, USELESS, EmbeddingNumber
+from app.analysis.format import escape_markdown, format_count, format_number, format_percent
+from app.analysis.neighborhoods import measure_neighbor_agreement
+from app.analysis.selection import NodeSelection, has_place, list_nodes, tabulate_selection
 from app.analysis.what_if import (
-    Answer,
     Lookup,
-    Question,
     Rules,
     Stream,
     Successor,
-    answer,
+    WhatIfResult,
+    WhatIfSettings,
+    evaluate_what_if,
     explain_tau,
     read_rules,
-    tabulate,
+    tabulate_what_if,
 )
 from app.figures.named.memory_map import draw_selection
 from app.figures.named.what_if import draw_what_if
@@ -63,20 +63,20 @@ def show_collapse(shown: Shown) -> None:
         )
 
 
-def tabulate_collapse(numbers: Sequence[Number]) -> pd.DataFrame:
+def tabulate_collapse(numbers: Sequence[EmbeddingNumber]) -> pd.DataFrame:
     """List the numbers by what they mean; one that nothing can be said of says so."""
-    rows = [(_name(each), _say_number(each), each.unit, count(each.n)) for each in numbers]
+    rows = [(_name(each), _say_number(each), each.unit, format_count(each.n)) for each in numbers]
     return pd.DataFrame(rows, columns=["what", "value [95 %]", "unit", "nodes"])
 
 
-def _name(each: Number) -> str:
+def _name(each: EmbeddingNumber) -> str:
     return f"{each.name} {each.meaning}" if each.meaning.startswith("of the layout") else each.meaning
 
 
-def _say_number(each: Number) -> str:
+def _say_number(each: EmbeddingNumber) -> str:
     if not isfinite(each.value):
         return "no such nodes" if not each.n else "not defined"
-    return f"{number(each.value)} [{number(each.low)} to {number(each.high)}]"
+    return f"{format_number(each.value)} [{format_number(each.low)} to {format_number(each.high)}]"
 
 
 LISTED = 1000
@@ -106,12 +106,12 @@ def show(shown: Shown, beside: DeltaGenerator | None = None) -> None:
     show_what_if(run, shown.snapshot, np.flatnonzero(chosen), facts=shown.facts)
 
 
-def _selected(run: RunRow, shown: Shown, asked: Choice, chosen: NDArray[np.bool_]) -> None:
+def _selected(run: RunRow, shown: Shown, asked: NodeSelection, chosen: NDArray[np.bool_]) -> None:
     snapshot, among, rows = shown.snapshot, has_place(shown.coordinates), np.flatnonzero(chosen)
-    st.markdown(f"##### {count(len(rows))} of {count(int(among.sum()))} nodes selected")
+    st.markdown(f"##### {format_count(len(rows))} of {format_count(int(among.sum()))} nodes selected")
     st.caption(escape_markdown(f"{asked.words}. The address keeps it; a pin keeps it under a name in the notebook."))
-    chart = draw_selection(snapshot, chosen, among, run=run.name, words=asked.words)
-    st.dataframe(_as_text(describe(snapshot, chosen, among)), hide_index=True, height="content")
+    chart = draw_selection(snapshot, chosen, among, run=run.name, description=asked.words)
+    st.dataframe(_as_text(tabulate_selection(snapshot, chosen, among)), hide_index=True, height="content")
     with st.container(horizontal=True, gap="small"):
         _downloads(run, shown, rows)
         pin.show_with_export(chart, key="selection", stem=run.id, page="memory", run=run, facts=shown.facts)
@@ -134,24 +134,25 @@ def _agreement(shown: Shown, rows: NDArray[np.int64]) -> None:
     box = st.expander("Can the map be trusted here?", key="agreement", bind="query-params", icon=":material/rule:")
     if not box.open or not len(rows):
         return
-    found = neighbor_agreement(shown.embedded.embedding, shown.coordinates, rows, n_jobs=os.cpu_count() or 1)
+    found = measure_neighbor_agreement(shown.embedded.embedding, shown.coordinates, rows, n_jobs=os.cpu_count() or 1)
     box.markdown(
         f"Of a node's {found.k} nearest neighbors in the embedding, the map keeps "
-        f"**{percent(found.selected)}** near it in the selection ({count(found.n_selected)} nodes asked), "
-        f"{percent(found.rest)} in the rest ({count(found.n_rest)} asked)."
+        f"**{format_percent(found.selected)}** near it in the selection ({format_count(found.n_selected)} nodes "
+        f"asked), "
+        f"{format_percent(found.rest)} in the rest ({format_count(found.n_rest)} asked)."
     )
 
 
 def _as_text(frame: pd.DataFrame) -> pd.DataFrame:
-    parts = {part: [number(value) for value in frame[part]] for part in ("selected", "rest")}
+    parts = {part: [format_number(value) for value in frame[part]] for part in ("selected", "rest")}
     return pd.DataFrame({"": frame["what"], **parts, "unit": frame["unit"]})
 
 
 def _downloads(run: RunRow, shown: Shown, rows: NDArray[np.int64]) -> None:
     with st.container(horizontal=True, gap="small"):
         with st.popover("List", icon=":material/table_rows:"):
-            more = f", the first {count(LISTED)}" if len(rows) > LISTED else ""
-            st.caption(f"{count(len(rows))} nodes{more}; a file holds all of them.")
+            more = f", the first {format_count(LISTED)}" if len(rows) > LISTED else ""
+            st.caption(f"{format_count(len(rows))} nodes{more}; a file holds all of them.")
             st.dataframe(list_nodes(shown.snapshot, shown.coordinates, rows[:LISTED]), hide_index=True)
         stem = f"selection-{run.id}-{shown.snapshot.env_step}"
         st.download_button(
@@ -210,14 +211,14 @@ def show_what_if(
         stream = memory_data.stream(snapshot, rules)
         factor = question.delta_factor
         merged = None if factor is None else memory_data.merged(snapshot, rules, factor)
-        found = answer(snapshot, stream, rules, question, merged=merged, rows=rows)
+        found = evaluate_what_if(snapshot, stream, rules, question, merged=merged, rows=rows)
         if cannot := explain_tau(found):
             st.warning(escape_markdown(cannot), icon=":material/warning:")
         _draw(run, snapshot, question, found, dict(facts or {}))
         st.caption(_explain(run, stream, rules, found))
 
 
-def _ask(rules: Rules) -> Question:
+def _ask(rules: Rules) -> WhatIfSettings:
     """Draw the choices in one bar; the rules of the run are the usual ones."""
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         fixed = str(
@@ -240,7 +241,7 @@ def _ask(rules: Rules) -> Question:
             "H of its successor from", **in_url.one(PAGE, "wi_next", get_args(Successor), usual=rules.gate.successor),
             format_func=_SUCCESSORS.__getitem__, help=_HELP["successor"], disabled=not merges, width=175,
         )  # fmt: skip
-    return Question(
+    return WhatIfSettings(
         tau_factor=float(tau),
         tau_fixed=None if fixed == RECORDED else float(fixed),
         delta_factor=float(delta) if merges else None,
@@ -253,11 +254,13 @@ def _times(option: str) -> str:
     return option if option == RECORDED else f"×{option}"
 
 
-def _draw(run: RunRow, snapshot: Snapshot, question: Question, found: Answer, chosen: dict[str, Any]) -> None:
+def _draw(
+    run: RunRow, snapshot: Snapshot, question: WhatIfSettings, found: WhatIfResult, chosen: dict[str, Any]
+) -> None:
     chart = draw_what_if(found, run=run.name, env_step=snapshot.env_step)
     left, right = st.columns(2, gap="medium")
     with left:
-        table = tabulate(found)
+        table = tabulate_what_if(found)
         st.dataframe(table, hide_index=True, height="content", column_config={"quantity": {"width": 235}})
         with st.container(horizontal=True, vertical_alignment="center", gap="small"):
             result_table.download(table, key="what-if-table", stem=f"{run.id}-{snapshot.env_step}-what-if")
@@ -270,22 +273,25 @@ def _draw(run: RunRow, snapshot: Snapshot, question: Question, found: Answer, ch
         st.caption(escape_markdown(chart.caption))
 
 
-def _explain(run: RunRow, stream: Stream, rules: Rules, found: Answer) -> str:
+def _explain(run: RunRow, stream: Stream, rules: Rules, found: WhatIfResult) -> str:
     """What cannot be recomputed, and why."""
     state = data.gate_state(run)
     removed = state.values.get("gate/incentive_removed") if state else None
     metric = (
-        f" The run itself, by the learner's Q, removed {percent(removed, 1)} on average." if removed is not None else ""
+        f" The run itself, by the learner's Q, removed {format_percent(removed, 1)} on average."
+        if removed is not None
+        else ""
     )
     full = found.nodes >= rules.memory.capacity
     parts = (
         "The nodes had merged at the recorded δ already, and a state that merged is gone: a smaller δ cannot split "
         "them, so the slider begins there.",
-        f"Transitions are the newest {count(len(stream.beta))} up to the snapshot; δ and the lookup rule act on the "
+        f"Transitions are the newest {format_count(len(stream.beta))} up to the snapshot; δ and the lookup rule act "
+        f"on the "
         "links alone, for the memory that judged a transition is gone." if len(stream.beta) else
         "No transition up to this snapshot is kept, so the links alone are judged.",
         "Not offered, for the same reason: gate.timing, gate.on_miss and a stale index; δ is tested in the scaling of "
-        f"this snapshot's nodes.{f' τ at the snapshot was {number(found.tau)}.' if isfinite(found.tau) else ''}",
+        f"this snapshot's nodes.{f' τ at the snapshot was {format_number(found.tau)}.' if isfinite(found.tau) else ''}",
         "Q(s′) is not recorded for each transition and stands at 0 in the incentive, so what is removed is a share "
         f"by H alone: β̄ and β < {CLOSED_BELOW:g} carry over to training, that share does not." + metric,
         "The memory was full: slots of nodes that left belong to others by now." if full else "",

@@ -11,14 +11,20 @@ import pandas as pd
 import streamlit as st
 from numpy.typing import NDArray
 
-from app.analysis.format import count, escape_markdown
-from app.analysis.projections.linear import AXIS_PAIRS, Drawn, draw_axes
-from app.analysis.projections.snapshots import BACKGROUND, MOST_LANDMARKS, SMALLEST, projection_params, start_of
-from app.analysis.selection import QUANTITIES, Choice, read_numbers
+from app.analysis.format import escape_markdown, format_count
+from app.analysis.projections.linear import AXIS_PAIRS, LabeledPoints, select_axes
+from app.analysis.projections.snapshots import (
+    BACKGROUND,
+    MAX_LANDMARKS,
+    MIN_POINTS,
+    make_projection_params,
+    read_initial_projection,
+)
+from app.analysis.selection import NODE_QUANTITIES, NodeSelection, parse_numbers
 from app.analysis.settings import name_algo
 from app.figures.kinds.maps import Cloud
 from app.figures.named.memory_map import draw_memory
-from app.figures.theme import ENDED
+from app.figures.theme import ENDED_STATUSES
 from app.ui import data, in_url, memory_data, messages, state
 from app.ui.memory import atlas, projection_job
 from app.ui.memory.atlas import Columns, columns_of
@@ -31,7 +37,7 @@ from storage.runs.rows import RunRow
 OWN = "own"
 EMBEDDINGS = {OWN: "the run's own", "tcse": "a fresh TCSE", "dcae": "a fresh dCAE", "random": "a random one"}
 METHODS = {"axes": "Axes", "pca": "PCA", "tsne": "t-SNE", "umap": "UMAP"}
-SIZES = (2000, 5000, 10_000, 20_000, MOST_LANDMARKS)
+SIZES = (2000, 5000, 10_000, 20_000, MAX_LANDMARKS)
 MOST_IN_FILE = 100_000
 """Nodes in an exported or pinned map; the map on the page shows all of them."""
 COLOR, PALETTE, CAMERA, LASSO, RANGES = "color", "scale", "camera", "lasso", "ranges"
@@ -80,7 +86,7 @@ class Shown:
     """What the map shows now."""
 
     chosen: Chosen
-    drawn: Drawn  # places of every node of the snapshot; NaN where the projection has none
+    drawn: LabeledPoints  # places of every node of the snapshot; NaN where the projection has none
     name: str  # of the projection
     embedded: Snapshot  # the snapshot with the embedding that is shown: the run's own, or one fitted anew
 
@@ -166,7 +172,7 @@ def _empty(run: RunRow) -> None:
             "Choose a run of an EMTC or EMU algorithm.",
         )
         return
-    if run.live_status in ENDED:
+    if run.live_status in ENDED_STATUSES:
         messages.empty(
             "This run ended before it kept a snapshot of its memory.",
             "Live says how it ended, and whether it can go on.",
@@ -196,13 +202,13 @@ def _choose_snapshot(listed: pd.DataFrame, side: Side, beside: int | None) -> di
             "Snapshot at env step",
             ids,
             key=key,
-            format_func=lambda each: count(rows[each]["env_step"]) if each in rows else "–",
+            format_func=lambda each: format_count(rows[each]["env_step"]) if each in rows else "–",
             on_change=lambda: state.write(name, st.session_state[key]),
             width=_SLIDER,
         )
     else:
         chosen = ids[0]
-        st.caption(f"One snapshot so far, at env step {count(rows[chosen]['env_step'])}.", width=_SLIDER)
+        st.caption(f"One snapshot so far, at env step {format_count(rows[chosen]['env_step'])}.", width=_SLIDER)
     state.write(name, chosen)
     return rows[chosen]
 
@@ -229,7 +235,8 @@ def _choose_view(side: Side, *, usual: str) -> _View:
         )  # fmt: skip
     if method in BACKGROUND or embedder != OWN:
         n = st.selectbox(
-            "Landmarks", SIZES, index=1, key=f"{prefix}points", bind="query-params", width=110, format_func=count,
+            "Landmarks", SIZES, index=1, key=f"{prefix}points", bind="query-params", width=110,
+            format_func=format_count,
             help="How many nodes are laid out, chosen evenly over return and time; the rest is placed among them.",
         )  # fmt: skip
         seed = st.number_input(
@@ -243,25 +250,25 @@ def _choose_view(side: Side, *, usual: str) -> _View:
 def read_view() -> atlas.View:
     """Read colour, scale, camera and choice from the address; what means nothing is dropped."""
     color, palette = state.read_text(COLOR) or "", state.read_text(PALETTE) or ""
-    numbers = read_numbers(state.read_text(CAMERA) or "", ",")
+    numbers = parse_numbers(state.read_text(CAMERA) or "", ",")
     camera = (numbers[0], numbers[1], numbers[2]) if len(numbers) == 3 and numbers[2] > 0 else None
     return atlas.View(
-        color=next((key for key, each in QUANTITIES.items() if color in (key, each.name)), "h"),
+        color=next((key for key, each in NODE_QUANTITIES.items() if color in (key, each.name)), "h"),
         palette=palette if palette in atlas.PALETTES else next(iter(atlas.PALETTES)),
         camera=camera,
         choice=read_choice(),
     )
 
 
-def read_choice() -> Choice:
+def read_choice() -> NodeSelection:
     """Read lasso and ranges from the address; what means nothing is dropped."""
     try:
-        return Choice.parse(state.read_long(LASSO, LONGEST_CHOICE), state.read_long(RANGES, LONGEST_CHOICE))
+        return NodeSelection.parse(state.read_long(LASSO, LONGEST_CHOICE), state.read_long(RANGES, LONGEST_CHOICE))
     except ConfigError:
-        return Choice()
+        return NodeSelection()
 
 
-def _project(chosen: Chosen) -> tuple[Drawn, str, Snapshot]:
+def _project(chosen: Chosen) -> tuple[LabeledPoints, str, Snapshot]:
     """Compute at once what is instant; take the rest from the database, PCA standing in until it is there.
 
     Returns:
@@ -271,19 +278,19 @@ def _project(chosen: Chosen) -> tuple[Drawn, str, Snapshot]:
     if view.embedder != OWN:
         return _project_refitted(chosen)
     if view.method == "axes":
-        return draw_axes(snapshot.embedding, AXIS_PAIRS[view.pair]), "embedding axes", snapshot
+        return select_axes(snapshot.embedding, AXIS_PAIRS[view.pair]), "embedding axes", snapshot
     pca = memory_data.principal_plane(snapshot.id, chosen.stamp)
     if view.method not in BACKGROUND:
         return pca, "PCA", snapshot
-    if snapshot.size < SMALLEST:
+    if snapshot.size < MIN_POINTS:
         name = METHODS[view.method]
-        st.info(f"{name} needs at least {SMALLEST} nodes; this snapshot has {snapshot.size}. Here is PCA.")
+        st.info(f"{name} needs at least {MIN_POINTS} nodes; this snapshot has {snapshot.size}. Here is PCA.")
         return pca, "PCA", snapshot
     found = _stored(chosen, view.method)
     return (*found, snapshot) if found is not None else (pca, "PCA, in the meantime", snapshot)
 
 
-def _project_refitted(chosen: Chosen) -> tuple[Drawn, str, Snapshot]:
+def _project_refitted(chosen: Chosen) -> tuple[LabeledPoints, str, Snapshot]:
     """Project the embedding of an embedder that was fitted anew to this snapshot; the run's own until it is there."""
     snapshot, view = chosen.snapshot, chosen.view
     embedding = memory_data.find_embedding(snapshot.id, view.embedder, seed=view.seed)
@@ -293,16 +300,16 @@ def _project_refitted(chosen: Chosen) -> tuple[Drawn, str, Snapshot]:
         return pca, "PCA of the run's own embedding, in the meantime", snapshot
     refitted = replace(snapshot, embedding=embedding.coordinates)
     if view.method == "axes":
-        drawn = draw_axes(refitted.embedding, AXIS_PAIRS[view.pair])
+        drawn = select_axes(refitted.embedding, AXIS_PAIRS[view.pair])
         return drawn, f"embedding axes of {EMBEDDINGS[view.embedder]}", refitted
     return found[0], f"{found[1]} of {EMBEDDINGS[view.embedder]}", refitted
 
 
-def _stored(chosen: Chosen, method: str) -> tuple[Drawn, str] | None:
+def _stored(chosen: Chosen, method: str) -> tuple[LabeledPoints, str] | None:
     """Find a stored projection and name it, or offer to compute it."""
     snapshot, view, name = chosen.snapshot, chosen.view, METHODS[method]
     n, embedder = min(view.n, snapshot.size), None if view.embedder == OWN else view.embedder
-    params = projection_params(method, n=n, seed=view.seed, embedder=embedder)
+    params = make_projection_params(method, n=n, seed=view.seed, embedder=embedder)
     found = memory_data.find_projection(snapshot.id, method, params)
     if found is None:
         label = name if embedder is None else f"{name} of {EMBEDDINGS[embedder]}"
@@ -310,10 +317,10 @@ def _stored(chosen: Chosen, method: str) -> tuple[Drawn, str] | None:
             snapshot, method=method, label=label, n=n, seed=view.seed, embedder=embedder, key=chosen.side.channel
         )
         return None
-    start = start_of(found.params)
-    said = f"{name} of {count(n)} landmarks" if method in BACKGROUND and n < snapshot.size else name
-    began = "" if start is None else f" from the layout at env step {count(start.env_step)}"
-    return Drawn(found.coordinates, f"{name} 1 [1]", f"{name} 2 [1]"), f"{said}{began}"
+    start = read_initial_projection(found.params)
+    said = f"{name} of {format_count(n)} landmarks" if method in BACKGROUND and n < snapshot.size else name
+    began = "" if start is None else f" from the layout at env step {format_count(start.env_step)}"
+    return LabeledPoints(found.coordinates, f"{name} 1 [1]", f"{name} 2 [1]"), f"{said}{began}"
 
 
 def keep_view(said: dict[str, Any]) -> None:
@@ -337,14 +344,14 @@ def make_figure(shown: Shown, chosen: NDArray[np.bool_]) -> Cloud:
     sample = "all nodes" if snapshot.size <= MOST_IN_FILE else f"by return × time, seed {shown.chosen.view.seed}"
     kept = f", chosen: {asked.choice.words}" if asked.choice else ""
     caption = (
-        f"Showing {count(len(rows))} of {count(snapshot.size)} nodes, {sample}{kept} · {shown.name} · "
-        f"snapshot at env step {count(snapshot.env_step)}"
+        f"Showing {format_count(len(rows))} of {format_count(snapshot.size)} nodes, {sample}{kept} · {shown.name} · "
+        f"snapshot at env step {format_count(snapshot.env_step)}"
     )
     return draw_memory(
         snapshot, rows, shown.coordinates[rows], x_label=shown.drawn.x_label, y_label=shown.drawn.y_label,
-        color=asked.color, title=f"Episodic memory of {shown.run.name} at step {snapshot.env_step}",
-        caption=f"{caption}. Colour: {QUANTITIES[asked.color].meaning}.",
-        colors=atlas.PALETTES[asked.palette].colors, every_quantity=True,
+        quantity=asked.color, title=f"Episodic memory of {shown.run.name} at step {snapshot.env_step}",
+        caption=f"{caption}. Colour: {NODE_QUANTITIES[asked.color].meaning}.",
+        colors=atlas.PALETTES[asked.palette].colors, all_quantities=True,
     )  # fmt: skip
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import streamlit as st
 
-from app.analysis.format import escape_markdown, number
-from app.figures.kinds.maps import MOST_JUMPS, largest_errors
+from app.analysis.format import escape_markdown, format_number
+from app.figures.kinds.maps import MAX_LABELED_ERRORS, largest_errors
 from app.figures.named.memories import find_contrast
 from app.figures.theme import DELTA_MEM, WIN_RATE
 from app.ui import data, state
@@ -13,7 +13,7 @@ from app.ui.memory.snapshot_map import Shown
 from emtc_core.errors import EmtcError
 from emtc_core.metrics import CLOSED_BELOW
 from storage.queries.episodes import Trajectory
-from storage.queries.memory import PointDetail
+from storage.queries.memory import NodeDetail
 from storage.runs.rows import RunRow
 
 AGAINST = "against"
@@ -21,7 +21,7 @@ EVERY = 10
 """Steps between two marks of a path."""
 
 
-def choose(run: RunRow, shown: Shown, detail: PointDetail) -> Trajectory | None:
+def choose(run: RunRow, shown: Shown, detail: NodeDetail) -> Trajectory | None:
     """Ask which episode to hold against the one that wrote a memory; the address keeps it."""
     asked = state.read_int(AGAINST)
     if st.session_state.get("against_seen") != asked:
@@ -78,7 +78,7 @@ def make_path(shown: Shown, trajectory: Trajectory, *, color: str | None = None)
         places=places,
         beta=_known(trajectory.beta),
         delta_mem=_known(trajectory.delta_mem),
-        jumps=[] if trajectory.delta_mem is None else largest_errors(trajectory.delta_mem, MOST_JUMPS).tolist(),
+        jumps=[] if trajectory.delta_mem is None else largest_errors(trajectory.delta_mem, MAX_LABELED_ERRORS).tolist(),
     )
     if color is not None:
         path["color"] = color
@@ -103,7 +103,7 @@ def _rank(trajectory: Trajectory) -> tuple[bool, float]:
 
 def _name(trajectory: Trajectory) -> str:
     outcome = "won" if trajectory.won else "not won"
-    return f"episode {trajectory.episode}, {outcome}, return {number(trajectory.episode_return)}"
+    return f"episode {trajectory.episode}, {outcome}, return {format_number(trajectory.episode_return)}"
 
 
 def _in_numbers(trajectory: Trajectory) -> str:

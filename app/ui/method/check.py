@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import streamlit as st
 
-from app.analysis.format import escape_markdown, number, percent
+from app.analysis.format import escape_markdown, format_number, format_percent
 from app.figures.kinds.chart import Chart
 from app.figures.propositions import draw_proposition_1, draw_proposition_2
 from app.ui.widgets import canvas, pin
@@ -104,13 +104,13 @@ def _proposition_1(setting: _Setting) -> None:
     sampled = sample_transitions(task, setting.solution, behavior="random", n=N_TRANSITIONS, seed=setting.seed)
     result = check_proposition_1(task, v, memory, sampled, delta=delta)
     columns = st.columns(4)
-    columns[0].metric("Inside ±α", percent(result.share_inside, 1), help="Two-sided: |Δ_mem − Δ_opt| ≤ α")
-    columns[1].metric("Below Δ_opt + α", percent(result.share_below, 1), help="One-sided, as printed")
-    columns[2].metric("α [return]", number(result.alpha), help="(1+γ)(ε_rep + ε_store)")
-    columns[3].metric("max |Δ_mem − Δ_opt| [return]", number(result.largest_difference))
+    columns[0].metric("Inside ±α", format_percent(result.share_inside, 1), help="Two-sided: |Δ_mem − Δ_opt| ≤ α")
+    columns[1].metric("Below Δ_opt + α", format_percent(result.share_below, 1), help="One-sided, as printed")
+    columns[2].metric("α [return]", format_number(result.alpha), help="(1+γ)(ε_rep + ε_store)")
+    columns[3].metric("max |Δ_mem − Δ_opt| [return]", format_number(result.largest_difference))
     st.caption(
-        f"ε_rep = {number(result.eps_rep)} (bound Lδ = {number(result.lipschitz_bound)}), "
-        f"ε_store = {number(result.eps_store)} [return]; {memory.n_nodes} memories for {len(v) - 1} states."
+        f"ε_rep = {format_number(result.eps_rep)} (bound Lδ = {format_number(result.lipschitz_bound)}), "
+        f"ε_store = {format_number(result.eps_store)} [return]; {memory.n_nodes} memories for {len(v) - 1} states."
     )
     _figure(draw_proposition_1(result, gamma=setting.gamma, seed=setting.seed), panel_height=320, x_name="Δ_opt")
 
@@ -144,8 +144,8 @@ def _proposition_2(setting: _Setting) -> None:
     columns = st.columns(4)
     columns[0].metric("Gradient distance", f"{free.gradient_error[-1]:.2g}", help="‖g − g*‖ / ‖g*‖ at the chosen H")
     columns[1].metric("… with EMU's clamp", f"{clamped.gradient_error[-1]:.2g}", help="max(H − Q⁻, 0), option C9")
-    columns[2].metric("Mean gate β̄", number(float(free.beta_mean[-1])), help="At the chosen H, optimal actions")
-    columns[3].metric("max Q⁻ > V*", percent(free.share_overestimated), help="Share of transitions")
+    columns[2].metric("Mean gate β̄", format_number(float(free.beta_mean[-1])), help="At the chosen H, optimal actions")
+    columns[3].metric("max Q⁻ > V*", format_percent(free.share_overestimated), help="Share of transitions")
     mark = float(free.distance[-1])
     chart = draw_proposition_2(free, clamped, any_action, mark=mark, gamma=setting.gamma, seed=setting.seed)
     _figure(chart, panel_height=200, x_name="max |H − V*|")

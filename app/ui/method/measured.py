@@ -14,8 +14,8 @@ from importlib.resources import files
 
 import streamlit as st
 
-from app.analysis.bootstrap import BOOTSTRAP_COVERS
-from app.analysis.format import MISSING, escape_markdown, number
+from app.analysis.bootstrap import BOOTSTRAP_COVERAGE
+from app.analysis.format import MISSING, escape_markdown, format_number
 from emtc_core.config.published import Case, as_text, compare, find_configuration, read_table
 
 
@@ -138,7 +138,7 @@ def _read_figures(file: str) -> dict[tuple[str, str, str], float]:
 def _cell(measured: Mapping[tuple[str, str, str], float], key: Sequence[str]) -> str:
     what, task, scale = key
     value = measured.get((what, task, scale))
-    return MISSING if value is None else number(value)
+    return MISSING if value is None else format_number(value)
 
 
 _HELD = """
@@ -293,7 +293,7 @@ def show_intervals() -> None:
         "36 % win all. Half of them at 1: min(1, N(1, 0.1)). Beta(1.8, .2): the same with 160 episodes, as many as a "
         "final win rate has. One seed in five stuck: it wins 40 % of 160 episodes, the others win all. Two variants: "
         "normal with means .7 and .5 and a standard deviation of .1; two equal populations; or a variant that wins "
-        f"all against one of which one seed in five is stuck. {BOOTSTRAP_COVERS}"
+        f"all against one of which one seed in five is stuck. {BOOTSTRAP_COVERAGE}"
     )
 
 

@@ -137,7 +137,7 @@ def compare_presets(algo: str, env: str, map: str, presets: Sequence[str]) -> li
 def explain_preset(preset: str, algo: str, env: str, map: str) -> list[tuple[str, str]]:
     """List what each rule of a preset that applies here sets, and why."""
     return [
-        (", ".join(f"`{key} = {as_text(value)}`" for key, value in rule.values.items()), escape_markdown(rule.why))
+        (", ".join(f"`{key} = {as_text(value)}`" for key, value in rule.values.items()), escape_markdown(rule.reason))
         for rule in applied_rules(preset, env=env, map=map, algo=algo)
     ]
 

@@ -6,7 +6,7 @@ from uuid import uuid4
 import streamlit as st
 
 from app.analysis.format import escape_markdown
-from app.notebook.markdown import tame
+from app.notebook.markdown import sanitize
 from app.ui import data, messages
 from emtc_core.errors import EmtcError, EntryChangedError
 from storage.notebook import EntryRow, create_entry, edit_entry
@@ -50,13 +50,13 @@ def show(row: EntryRow) -> None:
         body = st.text_area("Text", height=260, key=f"edit-body-{row.id}", placeholder=_HINT)
     with preview:
         st.caption("Preview: leave the text field to refresh it")
-        st.markdown(tame(body or "") or "*Nothing yet.*")
+        st.markdown(sanitize(body or "") or "*Nothing yet.*")
     conflict = isinstance(st.session_state.get(_TOLD), EntryChangedError)
     _say(_TOLD)
     if conflict:
         with st.expander("What stands there now", expanded=True):
             st.markdown(f"**{escape_markdown(row.title)}**")
-            st.markdown(tame(row.body))
+            st.markdown(sanitize(row.body))
     with st.container(horizontal=True):
         label = "Save mine over it" if conflict else "Save"
         st.button(label, type="primary", key=f"edit-save-{row.id}", on_click=_save, args=(row.id, conflict))
@@ -68,7 +68,7 @@ def _save(entry_id: int, overwrite: bool) -> None:
     body = str(st.session_state[f"edit-body-{entry_id}"] or "")
     known = None if overwrite else st.session_state[_KNOWN]
     try:
-        edit_entry(data.database(), entry_id, title=title, body=body, known=known)
+        edit_entry(data.database(), entry_id, title=title, body=body, base_updated_at=known)
     except EmtcError as exc:
         st.session_state[_TOLD] = exc
         return

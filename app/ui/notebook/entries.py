@@ -12,13 +12,13 @@ from urllib.parse import urlsplit
 import streamlit as st
 from streamlit.errors import StreamlitAPIException
 
-from app.analysis.format import clock, escape_markdown
+from app.analysis.format import escape_markdown, format_time
 from app.figures.kinds.chart import Chart
 from app.figures.render.export import export_figure
 from app.figures.theme import Mode
 from app.notebook.export import MIME, NOTEBOOK_FORMATS, SUFFIX, NotebookFormat, export_entries
-from app.notebook.markdown import tame
-from app.notebook.view import Figure, View, describe_cited, note_of, read_view, thaw
+from app.notebook.markdown import sanitize
+from app.notebook.view import Figure, View, describe_cited_run, get_note, read_view, thaw
 from app.ui import data, messages, state
 from app.ui.compared import names_beside
 from app.ui.notebook import edit
@@ -78,7 +78,9 @@ def _choose(every: list[EntryRow]) -> tuple[str, str | None]:
         "Search", key="q", bind="query-params", type="search", placeholder="words of title or text", width=320
     )
     names = {
-        str(run.get("id")): f"{run.get('name', '')} · {run.get('id')}" for row in reversed(every) for run in row.cited
+        str(run.get("id")): f"{run.get('name', '')} · {run.get('id')}"
+        for row in reversed(every)
+        for run in row.cited_runs
     }
     chosen = st.selectbox(
         "About run", [_EVERY, *names], key="about", bind="query-params", width=320,
@@ -119,7 +121,7 @@ def show_figure(entry_id: int) -> None:
 def _frozen(url: str, entry_id: int) -> tuple[Figure, str]:
     """An entry's figure never changes, and its id is never given again."""
     frozen = get_figure(data.database(), entry_id) or {}
-    return thaw(frozen), note_of(frozen)
+    return thaw(frozen), get_note(frozen)
 
 
 @st.cache_data(max_entries=64, show_spinner="Drawing …")
@@ -190,7 +192,7 @@ def show_entry(row: EntryRow) -> None:
             st.markdown(f"#### {escape_markdown(row.title) or 'Untitled'}")
             st.caption(_dates(row))
             if row.body.strip():
-                st.markdown(tame(row.body))
+                st.markdown(sanitize(row.body))
         if row.has_figure:
             show_figure(row.id)
         missing = _missing(row)
@@ -209,15 +211,15 @@ def show_undo() -> None:
 
 
 def _dates(row: EntryRow) -> str:
-    made = f"Entry {row.id} · {clock(row.created_at)}"
-    return made if row.updated_at == row.created_at else f"{made} · edited {clock(row.updated_at)}"
+    made = f"Entry {row.id} · {format_time(row.created_at)}"
+    return made if row.updated_at == row.created_at else f"{made} · edited {format_time(row.updated_at)}"
 
 
 def _origin(row: EntryRow, missing: list[str]) -> None:
-    for run in row.cited[:_MOST_CITED]:
-        st.caption(f":material/science: {escape_markdown(describe_cited(run))}")
-    if len(row.cited) > _MOST_CITED:
-        st.caption(f"… and {len(row.cited) - _MOST_CITED} more runs")
+    for run in row.cited_runs[:_MOST_CITED]:
+        st.caption(f":material/science: {escape_markdown(describe_cited_run(run))}")
+    if len(row.cited_runs) > _MOST_CITED:
+        st.caption(f"… and {len(row.cited_runs) - _MOST_CITED} more runs")
     if missing:
         names = " and ".join(f"Run {escape_markdown(run_id)}" for run_id in missing[:_MOST_CITED])
         st.caption(
@@ -227,7 +229,7 @@ def _origin(row: EntryRow, missing: list[str]) -> None:
 
 
 def _missing(row: EntryRow) -> list[str]:
-    cited = [str(run.get("id", "")) for run in row.cited]
+    cited = [str(run.get("id", "")) for run in row.cited_runs]
     known = data.known_runs(cited) | names_beside(cited).keys()
     return [run_id for run_id in cited if run_id not in known]
 

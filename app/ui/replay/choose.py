@@ -7,7 +7,7 @@ from typing import Any, Literal
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
 
-from app.analysis.format import count, number
+from app.analysis.format import format_count, format_number
 from app.analysis.quantities import name_outcome
 from app.replay.replay import Replay, make_replay
 from app.ui import data, messages, state
@@ -94,17 +94,17 @@ def _training(run: RunRow, bar: DeltaGenerator, foot: DeltaGenerator, place: Pla
         rows = data.rows_of(page.frame)
         kept = data.kept_episodes(run.id, tuple(int(row["episode"]) for row in rows))
         labels = {
-            str(row["episode"]): f"episode {count(row['episode'])} · {_outcome(run, row)}"
+            str(row["episode"]): f"episode {format_count(row['episode'])} · {_outcome(run, row)}"
             f"{'' if int(row['episode']) in kept else ' · states left out'}"
             for row in rows
         }
         if rows and not kept and not text:  # none on this page: begin with one that can be shown all the same
             kept = data.kept_episodes(run.id)[:1]
-            labels = {str(each): f"episode {count(each)}" for each in kept} | labels
+            labels = {str(each): f"episode {format_count(each)}" for each in kept} | labels
         usual = next((key for key in labels if int(key) in kept), None)
         wanted = state.read_int(place.episode)
         if wanted is not None and str(wanted) not in labels:
-            labels = {str(wanted): f"episode {count(wanted)}"} | labels
+            labels = {str(wanted): f"episode {format_count(wanted)}"} | labels
         chosen = _select("Episode", labels, place, parameter=place.episode, usual=usual)
     _tell(foot, place, page, "No training episode has been recorded yet.", "The first ones follow within seconds.")
     return make_replay(run, data.trajectory(run.id, int(chosen)), training=True) if chosen else None
@@ -117,14 +117,14 @@ def _playback(run: RunRow, bar: DeltaGenerator, foot: DeltaGenerator, place: Pla
         page = _page(place, lambda offset: data.playback_page(run.id, text, limit=LISTED, offset=offset))
         labels = {
             f"{row['env_step']}-{row['episode']}": (
-                f"step {count(row['env_step'])} · episode {row['episode']} · {_outcome(run, row)}"
+                f"step {format_count(row['env_step'])} · episode {row['episode']} · {_outcome(run, row)}"
             )
             for row in data.rows_of(page.frame)
         }
         wanted = state.read_text(place.play) or ""
         step, _, episode = wanted.partition("-")
         if wanted not in labels and step.isdecimal() and episode.isdecimal():
-            labels = {wanted: f"step {count(int(step))} · episode {episode}"} | labels
+            labels = {wanted: f"step {format_count(int(step))} · episode {episode}"} | labels
         chosen = _select("Playback", labels, place, parameter=place.play)
     _tell(foot, place, page, "No evaluation episode has been kept yet.", "One follows the first training round.")
     if not chosen:
@@ -191,9 +191,13 @@ def _tell(foot: DeltaGenerator, place: Place, page: EpisodePage, nothing: str, n
     with foot:
         turned = st.pagination(pages, key=place.page, width=420) if pages > 1 else 1
         first = (turned - 1) * LISTED + 1
-        shown = f"{count(first)}–{count(first + len(page.frame) - 1)} of " if pages > 1 else ""
-        of = f"{count(page.total)} of {count(page.recorded)} episodes match" if page.total < page.recorded else ""
-        st.caption(f"{shown}{of or count(page.recorded) + ' episodes'}.", width="content")
+        shown = f"{format_count(first)}–{format_count(first + len(page.frame) - 1)} of " if pages > 1 else ""
+        of = (
+            f"{format_count(page.total)} of {format_count(page.recorded)} episodes match"
+            if page.total < page.recorded
+            else ""
+        )
+        st.caption(f"{shown}{of or format_count(page.recorded) + ' episodes'}.", width="content")
 
 
 def _select(
@@ -229,4 +233,4 @@ def _select(
 
 def _outcome(run: RunRow, row: dict[str, Any]) -> str:
     ended = name_outcome(run.config, won=bool(row["won"]), episode_return=float(row["episode_return"]))
-    return f"{ended} · return {number(row['episode_return'])} · {row['length']} steps"
+    return f"{ended} · return {format_number(row['episode_return'])} · {row['length']} steps"

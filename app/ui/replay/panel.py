@@ -13,9 +13,9 @@ from streamlit.delta_generator import DeltaGenerator
 
 from app.analysis.format import escape_markdown
 from app.figures.theme import Mode
-from app.replay.drawing import MOST_FRAMES
+from app.replay.drawing import MAX_FRAMES
 from app.replay.files import MIME, Format, make_file
-from app.replay.replay import Replay, join_values, tell_apart
+from app.replay.replay import Replay, add_run_names, join_values
 from app.ui import data, in_url, memory_data, messages, state, view
 from app.ui.live import controls
 from app.ui.memory import atlas, snapshot_map, traces
@@ -136,11 +136,11 @@ def _take_extremes(run: RunRow) -> None:
 def show_save(replays: Sequence[Replay], *, start: int) -> None:
     """Offer the files; each is made only when it is asked for, while its button says that it is at work."""
     last = max(0, max(replay.side.frames for replay in replays) - 1)
-    stem = "-".join(replay.stem for replay in replays)
+    stem = "-".join(replay.file_stem for replay in replays)
     with st.popover("Save replay", icon=":material/movie:", key="save-replay"):
         _offer(replays, "Replay as HTML", "html", stem, help="One file that plays in any browser, without a network.")
         mode: Mode = "dark" if st.toggle("Dark background", key="save-replay-dark") else "light"
-        slow = f"At most {MOST_FRAMES} frames; drawing them takes some seconds."
+        slow = f"At most {MAX_FRAMES} frames; drawing them takes some seconds."
         _offer(replays, "GIF", "gif", stem, mode=mode, help=slow)
         at = min(max(0, start), last)
         t = config_form.ask("Step of the frame", key=f"save-replay-t-{stem}-{at}", usual=at, low=0, high=last)
@@ -217,7 +217,7 @@ def _play(run: RunRow, replay: Replay, *, mapped: bool) -> None:
         with st.container(horizontal=True, width="content", gap="small"):
             show_save([replay], start=_start())
             pin.show_with_export(
-                replay.side.chart, key="replay", stem=replay.stem, page="replay", run=run, facts=replay.facts
+                replay.side.chart, key="replay", stem=replay.file_stem, page="replay", run=run, facts=replay.facts
             )
     with st.container(key="replay_grid", horizontal=True, gap="medium"):
         with st.container(gap="xsmall"):
@@ -245,7 +245,7 @@ def _ask_again(run_id: str, episode: int) -> None:
 
 
 def _play_both(run: RunRow, first: Replay, second: Replay, *, mapped: bool) -> None:
-    replays = tell_apart([first, second])
+    replays = add_run_names([first, second])
     chart = join_values([replay.side for replay in replays])
     canvas.show_sides([replay.side for replay in replays], key="replay-player", start=_start())
     if mapped:
@@ -254,7 +254,7 @@ def _play_both(run: RunRow, first: Replay, second: Replay, *, mapped: bool) -> N
         show_save(replays, start=_start())
         runs = list({replay.run.id: replay.run for replay in replays}.values())
         facts = {"pair": [{"run": replay.run.id, **replay.facts} for replay in (first, second)]}
-        stem = f"{first.stem}-{second.stem}"
+        stem = f"{first.file_stem}-{second.file_stem}"
         pin.show_with_export(chart, key="replay-both", stem=stem, page="replay", run=runs, facts=facts)
         st.caption(escape_markdown(chart.caption), width="stretch")
 

@@ -11,19 +11,28 @@ import pandas as pd
 import streamlit as st
 
 from app.analysis import settings as analysis_settings
-from app.analysis.format import MISSING, aware, clock, count, duration, escape_markdown, number, percent
-from app.analysis.intervals import score_interval
+from app.analysis.format import (
+    MISSING,
+    add_utc,
+    escape_markdown,
+    format_count,
+    format_duration,
+    format_number,
+    format_percent,
+    format_time,
+)
+from app.analysis.intervals import compute_score_interval
 from app.analysis.settings import list_libraries, write_value
 from app.figures.chart_choices import read_marks
-from app.figures.named.live import MACHINE, draw_metrics
-from app.jobs.launch_request import request_of, write_command
+from app.figures.named.live import MACHINE_METRICS, draw_metrics
+from app.jobs.launch_request import make_texts, write_command
 from app.ui import data, messages, run_data, state, view
 from app.ui.live import controls
 from app.ui.run import settings
 from app.ui.widgets import canvas, pin, run_picker
 from emtc_core.config.base import IMPORTED
 from emtc_core.errors import EmtcError
-from storage.queries.curves import metric
+from storage.queries.curves import metric_points
 from storage.queries.runs import list_resumes
 from storage.runs.labels import LONGEST_NOTE, edit_run, tag_runs
 from storage.runs.rows import RunRow, imported_label, shown_status
@@ -61,7 +70,7 @@ def _links(run: RunRow) -> None:
             help=_NO_CLONE if foreign else
             "The Launch form with every setting of this run; change what you like before you start it.",
         ):  # fmt: skip
-            st.switch_page("../pages/launch.py", query_params=request_of(run.config))
+            st.switch_page("../pages/launch.py", query_params=make_texts(run.config))
         with st.popover("Name, tags and note", icon=":material/edit_note:", key="run-words-box"):
             _words(run)
     _tell()
@@ -69,10 +78,10 @@ def _links(run: RunRow) -> None:
 
 def _facts(run: RunRow) -> None:
     told = {
-        "Steps": f"{count(run.env_steps)} of {count(run.target_steps)} env steps",
-        "Last evaluation": f"greedy win rate {percent(run.win_rate)}, return {number(run.return_mean)}, "
-        f"μ̄_w {number(run.mu_w)}",
-        "Created": clock(run.created_at),
+        "Steps": f"{format_count(run.env_steps)} of {format_count(run.target_steps)} env steps",
+        "Last evaluation": f"greedy win rate {format_percent(run.win_rate)}, return {format_number(run.return_mean)}, "
+        f"μ̄_w {format_number(run.mu_w)}",
+        "Created": format_time(run.created_at),
         "Trained": _trained(run),
         "Machine": f"{run.host or MISSING}, {run.device or 'no device yet'}",
         "Code": describe_code(run),
@@ -92,7 +101,7 @@ def _code(run: RunRow) -> None:
         )
     else:
         st.markdown("**The same in a terminal**")
-        st.code(write_command(request_of(run.config)), language=None, wrap_lines=True)
+        st.code(write_command(make_texts(run.config)), language=None, wrap_lines=True)
     if run.versions:
         st.caption(f"Versions: {escape_markdown(list_libraries(run.versions))}")
         _changes_of_code(run)
@@ -123,21 +132,23 @@ def _policies(run: RunRow) -> None:
 def tabulate_policies(frame: pd.DataFrame) -> pd.DataFrame:
     """Lay policy evaluations out for people, the newest first."""
     rows = frame.sort_values("id", ascending=False)
-    low, high = score_interval(rows["win_rate"].to_numpy(), rows["distinct"].to_numpy())
-    bounds = [f"{percent(a, 1)} to {percent(b, 1)}" for a, b in zip(low.tolist(), high.tolist(), strict=True)]
+    low, high = compute_score_interval(rows["win_rate"].to_numpy(), rows["distinct"].to_numpy())
+    bounds = [
+        f"{format_percent(a, 1)} to {format_percent(b, 1)}" for a, b in zip(low.tolist(), high.tolist(), strict=True)
+    ]
     games = [", ".join(f"{key} = {write_value(value)}" for key, value in each.items()) for each in rows["settings"]]
     spread = zip(rows["return_mean"], rows["return_std"], strict=True)
     return pd.DataFrame(
         {
-            "Checkpoint": [f"{count(step)} env steps" for step in rows["env_step"]],
+            "Checkpoint": [f"{format_count(step)} env steps" for step in rows["env_step"]],
             "Episodes": [f"{n} ({k} differ)" for n, k in zip(rows["episodes"], rows["distinct"], strict=True)],
-            "Win rate": [percent(rate, 1) for rate in rows["win_rate"]],
+            "Win rate": [format_percent(rate, 1) for rate in rows["win_rate"]],
             "95 % interval": bounds,
-            "Return": [f"{number(mean)} ± {number(std)}" for mean, std in spread],
-            "Length": [number(length) for length in rows["length_mean"]],
+            "Return": [f"{format_number(mean)} ± {format_number(std)}" for mean, std in spread],
+            "Length": [format_number(length) for length in rows["length_mean"]],
             "Seed": rows["seed"].tolist(),
             "Game": [each or "as in training" for each in games],
-            "Made": [clock(at) for at in rows["created_at"]],
+            "Made": [format_time(at) for at in rows["created_at"]],
         }
     )
 
@@ -161,7 +172,10 @@ def _trained(run: RunRow) -> str:
     if run.started_at is None:
         return "not yet" if imported_label(run.config) is None else "by another program"
     until = run.ended_at or run.heartbeat_at or datetime.now(UTC)
-    return f"from {clock(run.started_at)}, for {duration((aware(until) - aware(run.started_at)).total_seconds())}"
+    return (
+        f"from {format_time(run.started_at)}, for "
+        f"{format_duration((add_utc(until) - add_utc(run.started_at)).total_seconds())}"
+    )
 
 
 def _family(run: RunRow) -> str:
@@ -229,11 +243,11 @@ def show_machine(run: RunRow) -> None:
     """Draw what was recorded; a run of an earlier version, or one that has not reported yet, has nothing."""
     st.subheader("Machine over time")
     db = data.database()
-    logged = metric(db, run.id, MACHINE)
+    logged = metric_points(db, run.id, MACHINE_METRICS)
     if not len(logged):
         st.caption("Its trainer has recorded nothing of this: it has not reported yet, or was of an earlier version.")
         return
-    known = [name for name in MACHINE if name in {*logged["name"]}]
+    known = [name for name in MACHINE_METRICS if name in {*logged["name"]}]
     drawn = draw_metrics(logged, known, run=run.name, marks=read_marks(db, run))
     chart = replace(drawn, name="machine", title=f"Machine of {run.name}")
     with st.container(horizontal=True, horizontal_alignment="right"):

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import pandas as pd
 import streamlit as st
 
-from app.analysis.format import count, escape_markdown
-from app.jobs.launch_request import IDENTITY, usual_settings
+from app.analysis.format import escape_markdown, format_count
+from app.jobs.launch_request import IDENTITY, resolve_defaults
 from app.ui import data, in_url, messages
 from emtc_core.config.outside import ORIGINS
 from emtc_core.config.resolve import Value, describe_fields, flatten_tree
@@ -26,7 +26,7 @@ _ABSENT = "–"
 def show(run: RunRow) -> None:
     """Draw the search, the choice of what is listed, and the table."""
     settings = flatten_tree(run.config)
-    usual = usual_settings(settings)
+    usual = resolve_defaults(settings)
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         text = st.text_input(
             "Find a setting", **in_url.text(PAGE, "find"), type="search", placeholder="tau",
@@ -109,9 +109,12 @@ def _choose_other(run: RunRow) -> RunRow | None:
 
 def _choose_rows(rows: pd.DataFrame, beside: RunRow | None) -> str:
     """Choose which settings are listed; an empty text is all of them."""
-    names = {ALL: f"All {len(rows)}", NOT_PRESET: f"Not the preset's: {count(rows[NOT_PRESET].to_numpy().sum())}"}
+    names = {
+        ALL: f"All {len(rows)}",
+        NOT_PRESET: f"Not the preset's: {format_count(rows[NOT_PRESET].to_numpy().sum())}",
+    }
     if beside:
-        names[NOT_OTHER] = f"Other than in {beside.id}: {count(rows[NOT_OTHER].to_numpy().sum())}"
+        names[NOT_OTHER] = f"Other than in {beside.id}: {format_count(rows[NOT_OTHER].to_numpy().sum())}"
     chosen = st.segmented_control(
         "List", **in_url.one(PAGE, "list", list(names)), format_func=names.__getitem__, label_visibility="collapsed"
     )

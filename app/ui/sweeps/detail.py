@@ -6,9 +6,9 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from app.analysis.format import count, duration, escape_markdown, percent, runs_of
+from app.analysis.format import escape_markdown, format_count, format_duration, format_percent, format_run_count
 from app.figures.theme import STATUS_COLOR, STATUS_ICON
-from app.jobs.sweeps.control import find_open_runs, go_on, stop
+from app.jobs.sweeps.control import continue_sweep, find_open_runs, stop_sweep_and_runs
 from app.ui import data, messages, view
 from app.ui.widgets import result_table, run_picker
 from emtc_core.errors import ConfigError, EmtcError
@@ -40,23 +40,23 @@ def _best(runs: Sequence[RunRow]) -> None:
         return
     best = max(rated, key=lambda run: (run.win_rate or 0.0, run.mu_w or 0.0))
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        st.caption(f"Best so far, {percent(best.win_rate)} of its last greedy evaluation won:", width="content")
+        st.caption(f"Best so far, {format_percent(best.win_rate)} of its last greedy evaluation won:", width="content")
         run_picker.links(best.id, best.name)
 
 
 def _head(sweep: Sweep) -> None:
-    left = "" if sweep.is_over else f" · time left {duration(sweep.seconds_left())}"
+    left = "" if sweep.is_over else f" · time left {format_duration(sweep.seconds_left())}"
     with st.container(horizontal=True, vertical_alignment="center"):
         word = "waiting" if sweep.state == "lost" else sweep.state
         st.badge(word, icon=STATUS_ICON[sweep.state], color=STATUS_COLOR[sweep.state])  # type: ignore[arg-type]
         _buttons(sweep)
-    st.progress(sweep.done, text=f"{percent(sweep.done)} of all env steps · {sweep.jobs} at once{left}")
+    st.progress(sweep.progress, text=f"{format_percent(sweep.progress)} of all env steps · {sweep.jobs} at once{left}")
     shown = _OF_A_SEARCH if sweep.trials else _SHOWN
     columns = st.columns(len(shown))
     for column, status in zip(columns, shown, strict=True):
-        column.metric(status.capitalize(), count(sweep.counts[status]))
+        column.metric(status.capitalize(), format_count(sweep.counts[status]))
     if sweep.counts["pruned"]:
-        st.caption(f"Pruning saved {percent(sweep.steps_saved)} of the steps of the trials so far.")
+        st.caption(f"Pruning saved {format_percent(sweep.steps_saved)} of the steps of the trials so far.")
 
 
 def _buttons(sweep: Sweep) -> None:
@@ -71,9 +71,9 @@ def _buttons(sweep: Sweep) -> None:
 
 def _stop(sweep_id: str) -> None:
     try:
-        waiting, asked = stop(data.database(), sweep_id)
-        asked_of = "1 trainer was" if asked == 1 else f"{count(asked)} trainers were"
-        said = f"{runs_of(waiting)} left the queue, {asked_of} asked to stop."
+        waiting, asked = stop_sweep_and_runs(data.database(), sweep_id)
+        asked_of = "1 trainer was" if asked == 1 else f"{format_count(asked)} trainers were"
+        said = f"{format_run_count(waiting)} left the queue, {asked_of} asked to stop."
     except EmtcError as exc:
         said = str(exc)
     st.session_state["sweep_said"] = said
@@ -90,16 +90,16 @@ def _open_runs(sweep: Sweep, runs: Sequence[RunRow]) -> None:
         st.warning(escape_markdown(f"Imported runs cannot be matched to the plan: {exc}"))
         return
     planned = len(sweep.plan.get("runs", ()))
-    if found.queued and sweep.is_attended:
+    if found.queued and sweep.has_worker:
         taker = "The scheduler of the sweep" if sweep.has_scheduler else "A worker (emtc worker)"
         st.caption(escape_markdown(f"{len(found.queued)} of {planned} runs are queued. {taker} starts them."))
-    to_launch = found.missing if sweep.is_attended else found.missing + found.queued
+    to_launch = found.missing if sweep.has_worker else found.missing + found.queued
     if not to_launch:
         return
     with st.container(border=True):
         if found.missing:
             st.markdown(f"**{len(found.missing)} of {planned} runs are missing.** {_shorten(found.missing)}")
-        if found.queued and not sweep.is_attended:
+        if found.queued and not sweep.has_worker:
             st.markdown(
                 f"**{len(found.queued)} of {planned} runs are queued**, and no scheduler or worker trains runs of this "
                 f"sweep. {_shorten(found.queued)}"
@@ -107,14 +107,14 @@ def _open_runs(sweep: Sweep, runs: Sequence[RunRow]) -> None:
         kind = "queued" if not found.missing else "missing" if len(to_launch) == len(found.missing) else "remaining"
         label = f"Launch the {len(to_launch)} {kind} runs" if len(to_launch) > 1 else f"Launch the {kind} run"
         here = "They train on this machine. On a cluster, give emtc sweep with --engine ray again instead."
-        left_to_workers = sweep.is_attended and not sweep.has_scheduler
+        left_to_workers = sweep.has_worker and not sweep.has_scheduler
         about = "They are queued for the workers of this database." if left_to_workers else here
         idle = not messages.may_act()
         if st.button(
             label, icon=":material/play_arrow:", type="primary", key="sweep_missing", disabled=idle, help=about
         ):
             try:
-                go_on(data.database(), sweep)
+                continue_sweep(data.database(), sweep)
             except EmtcError as exc:
                 messages.error(exc)
                 return

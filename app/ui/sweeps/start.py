@@ -11,9 +11,9 @@ from typing import Any
 import pandas as pd
 import streamlit as st
 
-from app.analysis.format import count, duration, escape_markdown, size
+from app.analysis.format import escape_markdown, format_count, format_duration, format_size
 from app.analysis.settings import name_algo
-from app.jobs.sweeps.control import check_plan, create_sweep, default_jobs, expected_cost, start_scheduler
+from app.jobs.sweeps.control import check_plan, create_sweep, default_jobs, estimate_cost, start_scheduler
 from app.jobs.sweeps.file import list_templates, parse_sweep, read_template
 from app.jobs.sweeps.plan import Plan, make_plan
 from app.ui import data, messages, state
@@ -96,12 +96,12 @@ def _read(text: str) -> Plan | None:
 
 
 def _cost(plan: Plan, jobs: int) -> None:
-    seconds, disk, basis = expected_cost(data.database(), plan, jobs=jobs)
+    seconds, disk, basis = estimate_cost(data.database(), plan, jobs=jobs)
     columns = st.columns([1, 1, 2, 2])
-    columns[0].metric("Runs", count(len(plan.runs)))
-    columns[1].metric("Seeds", count(len(plan.file.seeds)), help="Of each combination")
-    columns[2].metric("Expected duration", f"≈ {duration(seconds)}", help=f"All runs, {jobs} at once")
-    columns[3].metric("Expected disk use", f"≈ {size(disk)}")
+    columns[0].metric("Runs", format_count(len(plan.runs)))
+    columns[1].metric("Seeds", format_count(len(plan.file.seeds)), help="Of each combination")
+    columns[2].metric("Expected duration", f"≈ {format_duration(seconds)}", help=f"All runs, {jobs} at once")
+    columns[3].metric("Expected disk use", f"≈ {format_size(disk)}")
     st.caption(f"The speed behind it is {basis}.")
     with st.expander(f"The {len(plan.runs)} runs"):
         st.dataframe(_rows(plan), hide_index=True, alt="Planned runs: map, algorithm, what is set, seed, length.")
@@ -155,9 +155,7 @@ WORDS = {
 
 def is_working(sweeps: Sequence[Sweep]) -> bool:
     """Whether runs are trained, or wait for a worker, so that the page is drawn again and again."""
-    return any(
-        sweep.state in ("running", "paused") or (sweep.state == "lost" and sweep.is_attended) for sweep in sweeps
-    )
+    return any(sweep.state in ("running", "paused") or (sweep.state == "lost" and sweep.has_worker) for sweep in sweeps)
 
 
 def show_overview(sweeps: Sequence[Sweep]) -> Sweep:
@@ -178,7 +176,7 @@ def make_rows(sweeps: Sequence[Sweep]) -> pd.DataFrame:
         {
             "State": WORDS[sweep.state],
             "Sweep": sweep.name,
-            "Progress": 100 * sweep.done,
+            "Progress": 100 * sweep.progress,
             "Time left": _time_left(sweep),
             "Runs": len(sweep.runs),
             **{status.capitalize(): sweep.counts[status] for status in ("finished", "running", "queued", "failed")},
@@ -194,7 +192,7 @@ def _time_left(sweep: Sweep) -> str:
     if sweep.is_over:
         return "ended"
     left = sweep.seconds_left()
-    return "–" if left is None else f"≈ {duration(left)}"
+    return "–" if left is None else f"≈ {format_duration(left)}"
 
 
 def _table(sweeps: Sequence[Sweep]) -> None:

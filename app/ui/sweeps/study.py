@@ -13,7 +13,7 @@ import pandas as pd
 import plotly.io
 import streamlit as st
 
-from app.analysis.format import count, escape_markdown
+from app.analysis.format import escape_markdown, format_count
 from app.analysis.settings import write_value
 from app.analysis.tables import TABLE_FORMATS, TABLE_MIME, TABLE_SUFFIX, TableFormat, export_table
 from app.analysis.win_rates import PublishedStudy, find_published
@@ -147,7 +147,9 @@ def show_search(sweep: Sweep) -> None:
 
 def describe(study: Any, complete: int, pruned: int, trials: int) -> str:
     """How far a search is, and which settings were best."""
-    told = f"{count(complete)} of {count(trials)} trials are complete, {count(pruned)} were pruned."
+    told = (
+        f"{format_count(complete)} of {format_count(trials)} trials are complete, {format_count(pruned)} were pruned."
+    )
     if not complete:
         return told
     best = study.best_trial

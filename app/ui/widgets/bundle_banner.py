@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 
 import streamlit as st
 
-from app.analysis.format import count, escape_markdown
+from app.analysis.format import escape_markdown, format_count
 from app.jobs.alerts import Alert
 from app.ui import data, view
 from emtc_core.errors import EmtcError
@@ -33,7 +33,7 @@ def _count() -> None:
     if waiting:
         noun = "warning" if len(waiting) == 1 else "warnings"
         st.page_link(
-            "../pages/health.py", label=f":orange[●] {count(len(waiting))} {noun} in Health",
+            "../pages/health.py", label=f":orange[●] {format_count(len(waiting))} {noun} in Health",
             query_params={"unread": "true"}, help=describe(waiting[0]),
         )  # fmt: skip
 
@@ -45,7 +45,7 @@ def unread_warnings(alerts: Sequence[Alert], read: Collection[str]) -> list[Aler
 
 def describe(alert: Alert) -> str:
     """An alert in one line, harmless in Markdown."""
-    return escape_markdown(f"{alert.run_name}: {alert.sentence}" if alert.run_id else alert.sentence)
+    return escape_markdown(f"{alert.run_name}: {alert.message}" if alert.run_id else alert.message)
 
 
 def decide() -> None:

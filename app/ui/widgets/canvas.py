@@ -14,7 +14,7 @@ from app.analysis.format import escape_markdown
 from app.figures.assets import read_asset, read_script
 from app.figures.kinds.chart import Chart
 from app.replay.payload import make_payload
-from app.replay.replay import Side
+from app.replay.replay import EpisodeView
 from emtc_core.envs.base import Scene
 
 _curves = component(
@@ -93,11 +93,11 @@ _playback = component(
 
 def show_playback(scene: Scene, chart: Chart, *, key: str, start: int = 0, title: str = "") -> None:
     """Draw the episode, first frame `start`; the lines of `chart` share its time axis, and nothing else does."""
-    show_sides([Side(scene, chart, title, brief=True)], key=key, start=start)
+    show_sides([EpisodeView(scene, chart, title, hides_health=True)], key=key, start=start)
 
 
-def show_sides(sides: Sequence[Side], *, key: str, start: int = 0) -> None:
+def show_sides(sides: Sequence[EpisodeView], *, key: str, start: int = 0) -> None:
     """Draw one episode, or two side by side under one cursor and one bar."""
-    for note in dict.fromkeys(side.scene.note for side in sides if side.hides_field and side.scene.note):
+    for note in dict.fromkeys(side.scene.note for side in sides if side.has_no_drawing and side.scene.note):
         st.info(escape_markdown(note), icon=":material/visibility_off:")  # why nothing can be drawn
     _playback(key=key, data=make_payload(sides, start=start))

@@ -17,7 +17,7 @@ from app.analysis.quantities import AUTO, RateName
 from app.figures.figure import NO_OPTIONS, FigureKind, Options
 from app.figures.kinds import AnyFigure
 from app.figures.kinds.chart import Chart
-from app.figures.registry import figures_of
+from app.figures.registry import list_page_figures
 from app.figures.render.export import EXPORT_FORMATS, MIME, ExportFormat, export_figure
 from app.figures.render.plotly_view import to_plotly
 from app.figures.theme import Mode
@@ -184,7 +184,7 @@ def show_more(page: str, runs: Sequence[RunRow], *, rate: RateName = AUTO) -> No
         runs: What they are made of.
         rate: Which win rate, for those that are made of one.
     """
-    kinds = {kind.name: kind for kind in figures_of(page)}
+    kinds = {kind.name: kind for kind in list_page_figures(page)}
     runs = [run for run in runs if not view.is_beside(run.id)]  # a figure is made of one database
     if not kinds or not runs:
         return
@@ -201,7 +201,7 @@ def show_more(page: str, runs: Sequence[RunRow], *, rate: RateName = AUTO) -> No
 
 
 def _draw(kind: FigureKind, runs: Sequence[RunRow], page: str, rate: RateName) -> None:
-    has_rate = "rate" in kind.takes
+    has_rate = "rate" in kind.supported_options
     try:
         with st.spinner("Drawing …"):
             figure = kind.make(data.database(), runs, Options(rate=rate) if has_rate else NO_OPTIONS)

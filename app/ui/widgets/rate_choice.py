@@ -3,12 +3,13 @@
 import streamlit as st
 
 from app.analysis.quantities import RATE_NAMES, RateName
-from app.analysis.rates import WHY_ROBUST
+from app.analysis.rates import REASON_FOR_ROBUST
 from app.ui import in_url
 
 PARAMETER = "rate"
 _HELP = (
-    f"**Auto**: on skirmish robust, because {WHY_ROBUST}; greedy on a task where a run has no robust evaluation. "
+    f"**Auto**: on skirmish robust, because {REASON_FOR_ROBUST}; greedy on a task where a run has no robust "
+    f"evaluation. "
     "**Greedy**: SMAC's protocol. **Robust**: greedy episodes from shifted starts. **Training**: with exploration."
 )
 

@@ -8,15 +8,15 @@ from dataclasses import replace
 
 import streamlit as st
 
-from app.analysis.format import count, escape_markdown
-from app.analysis.settings import mark_algo, name_algo
+from app.analysis.format import escape_markdown, format_count
+from app.analysis.settings import name_algo, name_algo_with_origin
 from app.figures.theme import GATE_COLOR, GATE_ICON, STATUS_COLOR, STATUS_ICON
 from app.ui import data, in_url, messages, state, view
 from app.ui.widgets import tour
 from emtc_core.errors import ConfigError, EmtcError
 from storage.queries.gate import GateState
 from storage.queries.runs import RunFilter, Shelf
-from storage.runs.rows import RunRow, imported_label, name_seed
+from storage.runs.rows import RunRow, format_seed, imported_label
 
 _KEY = "run_picker"
 _KEPT = "run_kept"
@@ -53,8 +53,8 @@ def show(page: str) -> None:
     )
     searched = bool(st.session_state.get(_SEARCH))
     if searched or total > len(listed):
-        few = f"{count(len(listed))} of " if total > len(listed) else ""
-        st.sidebar.caption(f"{few}{count(total)} {'match' if searched else 'runs are listed, the newest'}.")
+        few = f"{format_count(len(listed))} of " if total > len(listed) else ""
+        st.sidebar.caption(f"{few}{format_count(total)} {'match' if searched else 'runs are listed, the newest'}.")
 
 
 def _usual_run(page: str) -> str | None:
@@ -128,8 +128,8 @@ def open_page(title: str, *, gate: bool = True) -> RunRow:
 
 def header(run: RunRow, *, gate: bool = True) -> None:
     """Draw a run's name, what it is, and whether its gate acts unless the page itself keeps that up to date."""
-    algo = mark_algo(run.algo, run.config.get("plugins"))
-    info = f"`{run.id}` · {algo} on {run.env} {run.map} · {name_seed(run.seed)}{_imported(run)}"
+    algo = name_algo_with_origin(run.algo, run.config.get("plugins"))
+    info = f"`{run.id}` · {algo} on {run.env} {run.map} · {format_seed(run.seed)}{_imported(run)}"
     with st.container(gap="xsmall"):
         with st.container(horizontal=True, vertical_alignment="center", gap="small"):
             name_link(run.id, run.name)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 
-from app.analysis.format import escape_markdown, number
-from app.figures.theme import ENDED
+from app.analysis.format import escape_markdown, format_number
+from app.figures.theme import ENDED_STATUSES
 from app.ui import data, state
 from storage.queries.runs import RunFilter
 from storage.runs.rows import RunRow
@@ -92,7 +92,7 @@ def _go(label: str, at: int, run: RunRow) -> None:
 
 def _tell_gate(run: RunRow) -> str:
     # the card is not drawn anew while a run trains: before the first report its settings say what will come
-    coming = run.live_status not in ENDED and run.config.get("gate", {}).get("enabled")
+    coming = run.live_status not in ENDED_STATUSES and run.config.get("gate", {}).get("enabled")
     if not coming and data.gate_state(run) is None:
         return (
             "This run has no gate, or ended before it was measured: there is nothing to see here. *Take the tour* on "
@@ -114,8 +114,9 @@ def _tell_outlier(run: RunRow) -> str:
     if odd is None:
         return "The memory is still too small for a point that stands out." + _NO_SNAPSHOT
     return escape_markdown(
-        f"A bright point among dark ones: memory {odd.slot} holds H = {number(odd.h)}, its ten nearest neighbors "
-        f"{number(odd.around)} on average. It is in the middle of the map now: click it."
+        f"A bright point among dark ones: memory {odd.slot} holds H = {format_number(odd.h)}, its ten nearest "
+        f"neighbors "
+        f"{format_number(odd.neighbors_h)} on average. It is in the middle of the map now: click it."
     )
 
 

@@ -34,7 +34,7 @@ class Squad:
     lineup: Lineup
     n_agents: int
     n_opponents: int
-    keeper_obeys: bool = True
+    keeper_controllable: bool = True
     """Whether an agent may control our keeper, as in gfootball. If not, every agent controls one attacker."""
 
 
@@ -137,7 +137,7 @@ class Engine:
         for team, players in ((config.left_team, lineup.left), (config.right_team, lineup.right)):
             for player in players:
                 role = getattr(lib.e_PlayerRole, f"e_PlayerRole_{player.role}")
-                controllable = self._squad.keeper_obeys or player.role != "GK"
+                controllable = self._squad.keeper_controllable or player.role != "GK"
                 team.append(lib.FormationEntry(player.x, player.y, role, False, controllable))
         return config
 

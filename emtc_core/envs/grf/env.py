@@ -54,7 +54,7 @@ def list_maps() -> list[str]:
     return list(SCENARIOS)
 
 
-def find_obstacle() -> str:
+def find_unavailable_reason() -> str:
     """Check that the engine can be imported. The result is not cached, because the package may be installed later."""
     if find_spec("gfootball_engine") is None:
         return "the package gfootball is not installed."
@@ -74,7 +74,7 @@ def find_info(config: EnvConfig) -> EnvInfo:
 def make_env(config: EnvConfig, *, n_envs: int) -> VectorEnv:
     """Start `n_envs` matches."""
     check_map("grf", config.map, list_maps())
-    check_can_run("grf", find_obstacle(), HOW_TO_GET)
+    check_can_run("grf", find_unavailable_reason(), HOW_TO_GET)
     return GrfEnv(config.map, n_envs=n_envs, config=config.grf)
 
 

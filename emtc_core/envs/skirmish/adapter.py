@@ -16,7 +16,7 @@ def list_maps() -> list[str]:
     return list(MAPS)
 
 
-def find_obstacle() -> str:
+def find_unavailable_reason() -> str:
     """Return "", because the simulator can always run."""
     return ""
 

@@ -24,15 +24,15 @@ FACE_X, FACE_Y = 4, 5
 HEALTH, SHIELD, ENERGY = 6, 7, 8
 COOLDOWN = 9
 """Loops until the weapon can fire again."""
-WIND = 10
+WIND_UP_LEFT = 10
 """Remaining loops of a wind-up, the delay between the start of an attack and the shot."""
-HURT = 11
+SINCE_DAMAGE = 11
 """Loops since the last damage."""
 PENDING = 12
 """Loops until the missile, or the second hit of a zealot, takes effect."""
 ORDER_X, ORDER_Y = 13, 14
 """Target point of a move order."""
-BEFORE = 15
+PREVIOUS_TOTAL = 15
 """Health plus shield at the end of the previous step; 0 if the unit was dead."""
 BLOCKED = 16
 """Number of loops in which the walking unit made too little progress; see `movement.HEADWAY`."""
@@ -82,11 +82,11 @@ S_TYPE_BIT = 22
 """Index of the unit type in the one-hot code; -1 if the map's rows have none."""
 N_SPEC = 23
 
-INSTANT, MISSILE, BLADES, LINE, MEND = 0, 1, 2, 3, 4
+INSTANT, MISSILE, BLADES, LINE, HEALING = 0, 1, 2, 3, 4
 """Values of S_DELIVERY; MEND: the unit heals."""
 GROUND, GIANT, AIR = 0, 1, 2
 """Values of S_LAYER."""
-_DELIVERY = {"instant": INSTANT, "missile": MISSILE, "blades": BLADES, "line": LINE, "heal": MEND}
+_DELIVERY = {"instant": INSTANT, "missile": MISSILE, "blades": BLADES, "line": LINE, "heal": HEALING}
 _LAYER = {"ground": GROUND, "giant": GIANT, "air": AIR}
 _ATTRIBUTE = {"none": 0, "light": 1, "armored": 2}
 

@@ -31,12 +31,12 @@ from emtc_core.envs.skirmish.units import (
 def update_timers(w: c.World, b: int, i: int) -> None:
     """Advance the timers of unit i by one loop, and regenerate its shield, health and energy."""
     w.floats[b, i, c.COOLDOWN] = max(w.floats[b, i, c.COOLDOWN] - 1.0, 0.0)
-    w.floats[b, i, c.HURT] += 1.0
-    if w.floats[b, i, c.HURT] >= SHIELD_DELAY:
+    w.floats[b, i, c.SINCE_DAMAGE] += 1.0
+    if w.floats[b, i, c.SINCE_DAMAGE] >= SHIELD_DELAY:
         w.floats[b, i, c.SHIELD] = min(w.floats[b, i, c.SHIELD] + SHIELD_RATE, w.spec[i, c.S_SHIELD])
     if w.spec[i, c.S_ZERG] > 0.0:
         w.floats[b, i, c.HEALTH] = min(w.floats[b, i, c.HEALTH] + ZERG_RATE, w.spec[i, c.S_HEALTH])
-    if w.spec[i, c.S_DELIVERY] == c.MEND:
+    if w.spec[i, c.S_DELIVERY] == c.HEALING:
         w.floats[b, i, c.ENERGY] = min(w.floats[b, i, c.ENERGY] + ENERGY_RATE, ENERGY_MAX)
 
 
@@ -52,7 +52,7 @@ def apply_hit(w: c.World, b: int, i: int, j: int) -> None:
     w.floats[b, j, c.SHIELD] -= absorbed
     if damage > absorbed:
         w.floats[b, j, c.HEALTH] -= max(damage - absorbed - w.spec[j, c.S_ARMOR], MIN_DAMAGE)
-    w.floats[b, j, c.HURT] = 0.0
+    w.floats[b, j, c.SINCE_DAMAGE] = 0.0
     w.ints[b, j, c.ATTACKER] = i
     if w.floats[b, j, c.HEALTH] <= 0.0:
         w.floats[b, j, c.HEALTH], w.floats[b, j, c.SHIELD] = 0.0, 0.0
@@ -130,11 +130,11 @@ def _attack(w: c.World, b: int, i: int, target: int) -> bool:
         return False
     faced = turn_to(w, b, i, dx / length, dy / length)
     if w.ints[b, i, c.WINDING] == 1:
-        w.floats[b, i, c.WIND] -= 1.0
+        w.floats[b, i, c.WIND_UP_LEFT] -= 1.0
     elif faced and w.floats[b, i, c.COOLDOWN] <= 0.0:
         w.ints[b, i, c.WINDING] = 1
-        w.floats[b, i, c.WIND] = w.spec[i, c.S_WIND_UP]
-    if w.ints[b, i, c.WINDING] == 1 and w.floats[b, i, c.WIND] <= 0.0:
+        w.floats[b, i, c.WIND_UP_LEFT] = w.spec[i, c.S_WIND_UP]
+    if w.ints[b, i, c.WINDING] == 1 and w.floats[b, i, c.WIND_UP_LEFT] <= 0.0:
         _fire(w, b, i, target)
     stand(w, b, i, c.PLANTED)
     return True

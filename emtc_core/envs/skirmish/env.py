@@ -189,9 +189,9 @@ class Battle:
         self.floats[..., c.FACE_Y] = -1.0
         self.floats[..., c.HEALTH] = self.spec[:, c.S_HEALTH]
         self.floats[..., c.SHIELD] = self.spec[:, c.S_SHIELD]
-        self.floats[..., c.BEFORE] = self.spec[:, c.S_HEALTH] + self.spec[:, c.S_SHIELD]
-        self.floats[..., c.HURT] = 1e6
-        self.floats[..., c.ENERGY] = np.where(self.spec[:, c.S_DELIVERY] == c.MEND, ENERGY_START, 0.0)
+        self.floats[..., c.PREVIOUS_TOTAL] = self.spec[:, c.S_HEALTH] + self.spec[:, c.S_SHIELD]
+        self.floats[..., c.SINCE_DAMAGE] = 1e6
+        self.floats[..., c.ENERGY] = np.where(self.spec[:, c.S_DELIVERY] == c.HEALING, ENERGY_START, 0.0)
         self.ints[..., c.ALIVE] = 1
         self.ints[..., c.ORDER] = c.STAND
         self.ints[..., c.WINDING] = 0
@@ -239,7 +239,7 @@ def _command_enemy(w: c.World, b: int, i: int, clock: int) -> None:
     center of its friends.
     """
     target = choose_target(w, b, i, clock)
-    heals = w.spec[i, c.S_DELIVERY] == c.MEND
+    heals = w.spec[i, c.S_DELIVERY] == c.HEALING
     if target != w.ints[b, i, c.TARGET]:
         w.ints[b, i, c.TARGET], w.ints[b, i, c.WINDING] = target, 0
     if target >= 0:
@@ -258,7 +258,7 @@ def _find_center_of_friends(w: c.World, b: int, i: int) -> tuple[float, float]:
     """Return the center of the enemies that are not medivacs; the position of medivac i if there are none."""
     x, y, count = 0.0, 0.0, 0.0
     for j in range(w.n_allies, w.ints.shape[1]):
-        if w.ints[b, j, c.ALIVE] == 1 and w.spec[j, c.S_DELIVERY] != c.MEND:
+        if w.ints[b, j, c.ALIVE] == 1 and w.spec[j, c.S_DELIVERY] != c.HEALING:
             x, y, count = x + w.floats[b, j, c.X], y + w.floats[b, j, c.Y], count + 1.0
     if count == 0.0:
         return w.floats[b, i, c.X], w.floats[b, i, c.Y]

@@ -103,7 +103,7 @@ def make_ground(walkable: NDArray[np.bool_]) -> NDArray[np.int8]:
     return walkable.astype(np.int8) + free.astype(np.int8)
 
 
-def may_stand(ground: NDArray[np.int8], places: NDArray[np.float64]) -> NDArray[np.bool_]:
+def is_on_ground(ground: NDArray[np.int8], places: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Check whether units may be at positions. The kernel `movement.fits` is the same check for one position.
 
     Args:

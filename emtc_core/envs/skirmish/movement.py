@@ -47,8 +47,8 @@ def turn_to(w: c.World, b: int, i: int, dx: float, dy: float) -> bool:
 
 
 @inlined
-def fits(ground: NDArray[np.int8], x: float, y: float) -> bool:
-    """Check whether a unit's center may be at a point. `maps.may_stand` is the same check for arrays."""
+def is_point_on_ground(ground: NDArray[np.int8], x: float, y: float) -> bool:
+    """Check whether a unit's center may be at a point. `maps.is_on_ground` is the same check for arrays."""
     if x < 0.0 or y < 0.0 or x >= ground.shape[0] or y >= ground.shape[1]:
         return False
     grade = ground[int(x), int(y)]
@@ -118,7 +118,7 @@ def walk(w: c.World, b: int, i: int, target: int, goal_x: float, goal_y: float, 
     """
     x, y = w.floats[b, i, c.X], w.floats[b, i, c.Y]
     line = w.choke[0]
-    if (y < line) != (goal_y < line) and fits(w.ground, goal_x, goal_y):
+    if (y < line) != (goal_y < line) and is_point_on_ground(w.ground, goal_x, goal_y):
         cross = x + (goal_x - x) * (line - y) / (goal_y - y)
         if cross < w.choke[1] + CLEARANCE or cross > w.choke[2] - CLEARANCE:
             goal_x = min(max(cross, w.choke[1] + 2.0 * CLEARANCE), w.choke[2] - 2.0 * CLEARANCE)
@@ -140,12 +140,12 @@ def walk(w: c.World, b: int, i: int, target: int, goal_x: float, goal_y: float, 
 def _keep_on_ground(w: c.World, b: int, i: int) -> None:
     """Undo the movement of unit i in x, in y or in both if it has left the ground."""
     x, y = w.floats[b, i, c.X], w.floats[b, i, c.Y]
-    if fits(w.ground, x, y):
+    if is_point_on_ground(w.ground, x, y):
         return
     old_x, old_y = w.floats[b, i, c.OLD_X], w.floats[b, i, c.OLD_Y]
-    if fits(w.ground, x, old_y):
+    if is_point_on_ground(w.ground, x, old_y):
         w.floats[b, i, c.Y] = old_y
-    elif fits(w.ground, old_x, y):
+    elif is_point_on_ground(w.ground, old_x, y):
         w.floats[b, i, c.X] = old_x
     else:
         w.floats[b, i, c.X], w.floats[b, i, c.Y] = old_x, old_y

@@ -49,10 +49,10 @@ def _write_avail(w: c.World, walkable: c.Flags, avail: c.Flags, b: int, i: int) 
     avail[b, i, 3] = _is_walkable(walkable, x, y - LOOK)
     avail[b, i, 4] = _is_walkable(walkable, x + LOOK, y)
     avail[b, i, 5] = _is_walkable(walkable, x - LOOK, y)
-    heals = w.spec[i, c.S_DELIVERY] == c.MEND
+    heals = w.spec[i, c.S_DELIVERY] == c.HEALING
     for k in range(min(n_targets, n_agents) if heals else n_targets):
         j = k if heals else n_agents + k
-        if w.ints[b, j, c.ALIVE] == 0 or (heals and w.spec[j, c.S_DELIVERY] == c.MEND):
+        if w.ints[b, j, c.ALIVE] == 0 or (heals and w.spec[j, c.S_DELIVERY] == c.HEALING):
             continue
         dx, dy = w.floats[b, j, c.X] - x, w.floats[b, j, c.Y] - y
         avail[b, i, N_MOVES + k] = np.sqrt(dx * dx + dy * dy) <= SHOOT_RANGE
@@ -107,7 +107,7 @@ def _write_state(w: c.World, state: c.Outputs, n_agents: int, n_actions: int, n_
             state[b, 0, index] = w.floats[b, j, c.HEALTH] / w.spec[j, c.S_HEALTH]
             xy_index = index + 1
             if j < n_agents:
-                is_medivac = w.spec[j, c.S_DELIVERY] == c.MEND
+                is_medivac = w.spec[j, c.S_DELIVERY] == c.HEALING
                 value = w.floats[b, j, c.ENERGY] if is_medivac else w.floats[b, j, c.COOLDOWN]
                 state[b, 0, xy_index] = value / w.spec[j, c.S_SHOWN]
                 xy_index += 1
@@ -152,12 +152,12 @@ def _sum_losses(w: c.World, b: int) -> float:
     """Sum the enemies' losses in this step, with KILL for each kill, and store their health and shield in BEFORE."""
     total = 0.0
     for j in range(w.n_allies, w.ints.shape[1]):
-        before = w.floats[b, j, c.BEFORE]
+        before = w.floats[b, j, c.PREVIOUS_TOTAL]
         if before <= 0.0:
             continue
         now = w.floats[b, j, c.HEALTH] + w.floats[b, j, c.SHIELD] if w.ints[b, j, c.ALIVE] == 1 else 0.0
         total += before - now + (KILL if w.ints[b, j, c.ALIVE] == 0 else 0.0)
-        w.floats[b, j, c.BEFORE] = now
+        w.floats[b, j, c.PREVIOUS_TOTAL] = now
     return total
 
 
@@ -168,7 +168,7 @@ def _compute_result(w: c.World, b: int) -> int:
     for i in range(w.ints.shape[1]):
         if w.ints[b, i, c.ALIVE] == 0:
             continue
-        armed = 0 if w.spec[i, c.S_DELIVERY] == c.MEND else 1
+        armed = 0 if w.spec[i, c.S_DELIVERY] == c.HEALING else 1
         if i < w.n_allies:
             allies, armed_allies = allies + 1, armed_allies + armed
         else:

@@ -68,7 +68,7 @@ def give_orders(w: c.World, actions: NDArray[np.int64], avail: c.Flags) -> int:
 def _give_order(w: c.World, n_agents: int, b: int, i: int, action: int) -> None:
     """Convert one action to an order of unit i."""
     if action >= N_MOVES:
-        heals = w.spec[i, c.S_DELIVERY] == c.MEND
+        heals = w.spec[i, c.S_DELIVERY] == c.HEALING
         target = action - N_MOVES + (0 if heals else n_agents)
         # The game rejects an order that the weapon cannot carry out, and the unit keeps its last order.
         if heals or can_hit(w, i, target):
@@ -96,7 +96,7 @@ def edge_distance(w: c.World, b: int, i: int, j: int) -> float:
 @inlined
 def can_hit(w: c.World, i: int, j: int) -> bool:
     """Check whether unit i has a weapon that can hit unit j; only some weapons can hit flying units."""
-    return w.spec[i, c.S_DELIVERY] != c.MEND and (w.spec[j, c.S_LAYER] != c.AIR or w.spec[i, c.S_HITS_AIR] > 0.0)
+    return w.spec[i, c.S_DELIVERY] != c.HEALING and (w.spec[j, c.S_LAYER] != c.AIR or w.spec[i, c.S_HITS_AIR] > 0.0)
 
 
 @inlined
@@ -131,7 +131,7 @@ def _find_attacker(w: c.World, b: int, i: int) -> int:
     best, best_gap = -1, HELP_RADIUS * HELP_RADIUS
     for j in range(w.n_allies, w.ints.shape[1]):
         attacker = w.ints[b, j, c.ATTACKER]
-        if attacker < 0 or w.floats[b, j, c.HURT] > HELP_LOOPS or w.ints[b, attacker, c.ALIVE] == 0:
+        if attacker < 0 or w.floats[b, j, c.SINCE_DAMAGE] > HELP_LOOPS or w.ints[b, attacker, c.ALIVE] == 0:
             continue
         dx = w.floats[b, j, c.X] - w.floats[b, i, c.X]
         dy = w.floats[b, j, c.Y] - w.floats[b, i, c.Y]
@@ -163,7 +163,7 @@ def choose_target(w: c.World, b: int, i: int, clock: int) -> int:
     blocked, the nearest ally in sight replaces it.
     """
     target = w.ints[b, i, c.TARGET]
-    if w.spec[i, c.S_DELIVERY] == c.MEND:
+    if w.spec[i, c.S_DELIVERY] == c.HEALING:
         hurt = target >= 0 and w.floats[b, target, c.HEALTH] < w.spec[target, c.S_HEALTH]
         if hurt and w.ints[b, target, c.ALIVE] == 1:
             return target

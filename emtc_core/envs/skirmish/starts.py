@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from emtc_core.config.train import RandomStart
 from emtc_core.envs.skirmish.kernels import inlined, kernel, uniform
-from emtc_core.envs.skirmish.maps import may_stand, spawn_order
-from emtc_core.envs.skirmish.movement import fits
+from emtc_core.envs.skirmish.maps import is_on_ground, spawn_order
+from emtc_core.envs.skirmish.movement import is_point_on_ground
 from emtc_core.envs.skirmish.units import UnitType
 
 MARGIN = 0.05
@@ -87,7 +87,7 @@ def shift_places(
         Positions, [B, U, 2].
     """
     moved_BU2 = places_BU2 + shift_BU2
-    return np.where(may_stand(ground, moved_BU2)[..., None], moved_BU2, places_BU2)
+    return np.where(is_on_ground(ground, moved_BU2)[..., None], moved_BU2, places_BU2)
 
 
 def order_within_types(units: tuple[UnitType, ...], places_BN2: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -140,7 +140,7 @@ class Scatter:
         self._box = np.concatenate([cells.min(axis=0), cells.max(axis=0) + 1]).astype(np.float64)
         xs, ys = (np.arange(self._box[axis], self._box[axis + 2], SPOT_STEP) for axis in (0, 1))
         grid = np.stack(np.meshgrid(xs, ys, indexing="ij"), axis=-1).reshape(-1, 2)
-        self._spots = grid[may_stand(ground, grid)]
+        self._spots = grid[is_on_ground(ground, grid)]
 
     def draw(self, rng: NDArray[np.uint64]) -> NDArray[np.float64]:
         """Sample the positions of new battles.
@@ -214,7 +214,7 @@ def _put(
     y: float,
 ) -> None:
     """Place the k-th unit in `order` at (x, y), or at the nearest free spot."""
-    if not (fits(ground, x, y) and _is_free(places, size, order, b, k, x, y)):
+    if not (is_point_on_ground(ground, x, y) and _is_free(places, size, order, b, k, x, y)):
         best, sampled_x, sampled_y = np.inf, x, y
         for s in range(len(spots)):
             dx, dy = spots[s, 0] - sampled_x, spots[s, 1] - sampled_y

@@ -43,7 +43,7 @@ from emtc_core.envs.skirmish.maps import MAPS
 from emtc_core.envs.skirmish.maps import make_scene as make_skirmish_scene
 from emtc_core.envs.smac import places
 from emtc_core.envs.smac.maps import ARENAS, SMAC_MAPS, make_info, smac_arguments, state_names
-from emtc_core.envs.smac.places import GRACE_S, Arrays, GameLink, LostWorkerError, Play
+from emtc_core.envs.smac.places import CLOSE_TIMEOUT_S, Arrays, GameLink, GameSpec, LostWorkerError
 from emtc_core.errors import EnvUnavailableError
 
 HOW_TO_GET = "emtc setup smac"
@@ -63,9 +63,9 @@ def list_maps() -> list[str]:
     return [*MAPS, *others, *(name for name in files if name not in SMAC_MAPS and name not in ARENAS)]
 
 
-def find_obstacle() -> str:
+def find_unavailable_reason() -> str:
     """Check the package, the game and the maps, in this order."""
-    return places.find_obstacle("smac", "")
+    return places.find_unavailable_reason("smac", "")
 
 
 def find_info(config: EnvConfig) -> EnvInfo | None:
@@ -79,8 +79,8 @@ def find_info(config: EnvConfig) -> EnvInfo | None:
 def make_env(config: EnvConfig, *, n_envs: int) -> VectorEnv:
     """Start `n_envs` workers. Each starts its game at the first reset."""
     check_map("smac", config.map, list_maps())
-    check_can_run("smac", places.find_obstacle("smac", config.map), HOW_TO_GET)
-    python, play = places.find_python(), Play("smac", config.map, smac_arguments(config.map))
+    check_can_run("smac", places.find_unavailable_reason("smac", config.map), HOW_TO_GET)
+    python, play = places.find_python(), GameSpec("smac", config.map, smac_arguments(config.map))
     return SmacEnv(lambda: GameLink(python, play), env="smac", map=config.map, n_envs=n_envs, draw=make_scene)
 
 
@@ -125,9 +125,9 @@ class SmacEnv:
                 self._games.append(start())
             games = [game for game in self._games if game is not None]
             for game in games:
-                game.greet()
-                game.ask_to_make(0)
-            sizes = [game.take_sizes() for game in games]
+                game.receive_hello()
+                game.request_make(0)
+            sizes = [game.receive_sizes() for game in games]
             self.info = make_info(env, map, sizes[0])
         except BaseException:
             self.close()
@@ -158,7 +158,7 @@ class SmacEnv:
         action_lists = actions.tolist()
         with self._kill_all_on_error():
             for copy in running:
-                self._try(copy, lambda game, copy=copy: game.ask_to_step(action_lists[copy]))
+                self._try(copy, lambda game, copy=copy: game.request_step(action_lists[copy]))
             for copy in running:
                 self._try(copy, lambda game, copy=copy: self._read_step(copy, game))
         for copy in running:
@@ -177,7 +177,7 @@ class SmacEnv:
             game.close()
         if games:
             with ThreadPoolExecutor(len(games)) as threads:
-                list(threads.map(lambda game: game.kill(GRACE_S), games))
+                list(threads.map(lambda game: game.kill(CLOSE_TIMEOUT_S), games))
 
     def _start_battles(self, copies: list[int], *, first: bool) -> list[int]:
         """Start a battle in some copies and return the copies whose worker was lost.
@@ -190,14 +190,14 @@ class SmacEnv:
         for copy in to_seed:
             if self._games[copy] is None:
                 self._games[copy] = self._start()
-                self._try(copy, GameLink.greet)
-            self._try(copy, lambda game, copy=copy: game.ask_to_make(self._next_seed(copy)))
+                self._try(copy, GameLink.receive_hello)
+            self._try(copy, lambda game, copy=copy: game.request_make(self._next_seed(copy)))
         for copy in to_seed:
-            self._try(copy, GameLink.take_sizes)
+            self._try(copy, GameLink.receive_sizes)
         for copy in copies:
-            self._try(copy, GameLink.ask_to_reset)
+            self._try(copy, GameLink.request_reset)
         for copy in copies:
-            self._try(copy, lambda game, copy=copy: self._store_arrays(copy, game.take_views()))
+            self._try(copy, lambda game, copy=copy: self._store_arrays(copy, game.receive_arrays()))
         return [copy for copy in copies if self._games[copy] is None]
 
     def _next_seed(self, copy: int) -> int:
@@ -244,7 +244,7 @@ class SmacEnv:
                 ) from error
 
     def _read_step(self, copy: int, game: GameLink) -> None:
-        step = game.take_step()
+        step = game.receive_step()
         if step is None:
             _LOG.warning("StarCraft II lost its connection in copy %d and was restarted", copy)
             self._truncate(copy)

@@ -27,9 +27,9 @@ from emtc_core.errors import EnvUnavailableError
 PYTHON_VARIABLE: Final = "EMTC_SMAC_PYTHON"
 GAME_VARIABLE: Final = "SC2PATH"
 WORKER: Final = Path(worker.__file__)
-PATIENCE_S = 300.0
+REPLY_TIMEOUT_S = 300.0
 """Timeout of one reply. Starting a game on a busy machine takes a minute, a step takes milliseconds."""
-GRACE_S = 10.0
+CLOSE_TIMEOUT_S = 10.0
 """Time for a worker to end by itself after `close`."""
 _CHECK_TIMEOUT_S = 60.0
 _CACHE_S = 5.0
@@ -50,15 +50,15 @@ def home() -> Path:
     return user_data_path("emtc-lab") / "smac"
 
 
-def own_python() -> Path:
+def default_python() -> Path:
     """Get the interpreter of the environment that `emtc setup smac` makes."""
     return home() / "env" / "bin" / "python"
 
 
 def find_python() -> Path:
-    """Get the interpreter that runs the game worker: the one in EMTC_SMAC_PYTHON, or `own_python`."""
+    """Get the interpreter that runs the game worker: the one in EMTC_SMAC_PYTHON, or `default_python`."""
     path = os.environ.get(PYTHON_VARIABLE)
-    return Path(path).expanduser() if path else own_python()
+    return Path(path).expanduser() if path else default_python()
 
 
 def game_folder() -> Path:
@@ -77,7 +77,7 @@ def isolated_environ() -> dict[str, str]:
     return {**{name: value for name, value in os.environ.items() if name not in removed}, "PYTHONNOUSERSITE": "1"}
 
 
-def find_obstacle(package: str, map_file: str) -> str:
+def find_unavailable_reason(package: str, map_file: str) -> str:
     """Check the interpreter, the package, the game and the maps, in this order.
 
     Args:
@@ -94,7 +94,7 @@ def find_obstacle(package: str, map_file: str) -> str:
         if PYTHON_VARIABLE in os.environ:
             return f"{PYTHON_VARIABLE} is {python}, which does not exist."
         return f"its separate Python environment {home() / 'env'} does not exist."
-    if missing := why_not_packages(python, package) or why_no_game():
+    if missing := find_package_obstacle(python, package) or find_game_obstacle():
         return missing
     maps = find_maps()
     if maps and (not map_file or map_file in maps):
@@ -103,7 +103,7 @@ def find_obstacle(package: str, map_file: str) -> str:
     return f"{missing_maps} not in {game_folder() / 'Maps'}."
 
 
-def why_no_game() -> str:
+def find_game_obstacle() -> str:
     """Return a sentence if StarCraft II is not in its folder; "" if it is."""
     folder = game_folder()
     if (folder / "Versions").is_dir():
@@ -111,7 +111,7 @@ def why_no_game() -> str:
     return f"StarCraft II is not in {folder} ({GAME_VARIABLE})."
 
 
-def why_not_packages(python: Path, package: str) -> str:
+def find_package_obstacle(python: Path, package: str) -> str:
     """Return a sentence if an interpreter lacks a package that `package` needs; "" if it has all."""
     time_and_result = _check_results.get(python)
     if time_and_result is None or time.monotonic() - time_and_result[0] > _CACHE_S:
@@ -140,7 +140,7 @@ def _run_check(python: Path) -> dict[str, Any] | str:
 
 
 @dataclass(frozen=True)
-class Play:
+class GameSpec:
     """The environment that a worker makes: a package, a map and the constructor arguments."""
 
     package: str
@@ -150,7 +150,7 @@ class Play:
 
 @dataclass(frozen=True)
 class Step:
-    """A worker's reply to a step. `arrays`: see `GameLink.take_views`."""
+    """A worker's reply to a step. `arrays`: see `GameLink.receive_arrays`."""
 
     reward: float
     over: bool
@@ -166,11 +166,11 @@ class GameLink:
     Requests and replies are separate calls. So several workers can process their requests at the same time.
     """
 
-    def __init__(self, python: Path, play: Play) -> None:
+    def __init__(self, python: Path, play: GameSpec) -> None:
         self._play = play
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._channel, worker_channel = socket.socketpair()
-        self._channel.settimeout(PATIENCE_S)
+        self._channel.settimeout(REPLY_TIMEOUT_S)
         with worker_channel:
             try:
                 # In a new session, the worker and its game can be killed as one group. Its output goes to the log.
@@ -189,7 +189,7 @@ class GameLink:
                     subject=python,
                 ) from error
 
-    def greet(self) -> None:
+    def receive_hello(self) -> None:
         """Wait until the worker has started and check its protocol version.
 
         Raises:
@@ -206,20 +206,20 @@ class GameLink:
                 subject=hello.get("protocol"),
             )
 
-    def ask_to_make(self, seed: int) -> None:
+    def request_make(self, seed: int) -> None:
         """Request the environment. Its game starts at the first reset."""
         self._send({"do": "make", "package": self._play.package, "seed": seed, "arguments": self._play.arguments})
 
-    def ask_to_reset(self) -> None:
+    def request_reset(self) -> None:
         """Request a new battle."""
         self._send({"do": "reset"})
 
-    def ask_to_step(self, actions: Sequence[int]) -> None:
+    def request_step(self, actions: Sequence[int]) -> None:
         """Request a step with one action per agent."""
         self._send({"do": "step", "actions": actions})
 
-    def take_sizes(self) -> dict[str, int]:
-        """Receive the reply to `ask_to_make`: the sizes of the environment."""
+    def receive_sizes(self) -> dict[str, int]:
+        """Receive the reply to `request_make`: the sizes of the environment."""
         header, _ = self._receive_reply("be made")
         names = ("n_agents", "n_actions", "obs_shape", "state_shape", "episode_limit", "agent_block")
         try:
@@ -232,12 +232,12 @@ class GameLink:
         self._shapes = {"obs": (n, obs), "state": (state,), "avail": (n, n_actions)}
         return sizes
 
-    def take_views(self) -> Arrays:
-        """Receive the reply to `ask_to_reset`: obs [N, O] and state [S] float32, avail [N, A] uint8."""
+    def receive_arrays(self) -> Arrays:
+        """Receive the reply to `request_reset`: obs [N, O] and state [S] float32, avail [N, A] uint8."""
         return self._unpack(*self._receive_reply("start a battle"))
 
-    def take_step(self) -> Step | None:
-        """Receive the reply to `ask_to_step`; None if the game lost its connection and was restarted."""
+    def receive_step(self) -> Step | None:
+        """Receive the reply to `request_step`; None if the game lost its connection and was restarted."""
         header, payload = self._receive_reply("continue")
         if header.get("lost"):
             return None
@@ -288,9 +288,9 @@ class GameLink:
         except TimeoutError as error:
             self.kill()
             raise LostWorkerError(
-                f"The game worker sent no reply for {PATIENCE_S:.0f} seconds and was killed.",
+                f"The game worker sent no reply for {REPLY_TIMEOUT_S:.0f} seconds and was killed.",
                 reason="timeout",
-                subject=PATIENCE_S,
+                subject=REPLY_TIMEOUT_S,
             ) from error
         except (EOFError, OSError) as error:
             raise self._lost_worker() from error

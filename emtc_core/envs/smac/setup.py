@@ -21,7 +21,7 @@ from typing import Final
 
 from emtc_core.envs.smac import places
 from emtc_core.envs.smac.maps import ARENA, SMAC_MAPS, SMACV2_MAPS, smac_arguments, smacv2_arguments
-from emtc_core.envs.smac.places import GameLink, Play
+from emtc_core.envs.smac.places import GameLink, GameSpec
 from emtc_core.errors import EnvUnavailableError
 
 SMAC_COMMIT: Final = "d6aab33f76abc3849c50463a8592a84f59a5ef84"
@@ -33,7 +33,7 @@ SOURCES: Final = (
     f"SMAC @ https://github.com/oxwhirl/smac/archive/{SMAC_COMMIT}.zip",
     f"SMACv2 @ https://github.com/oxwhirl/smacv2/archive/{SMACV2_COMMIT}.zip",
 )
-NEEDED: Final = ("protobuf<3.21", "pysc2>=3,<5", "s2clientprotocol<=5.0.17.98310.0", "numpy<3")
+REQUIREMENTS: Final = ("protobuf<3.21", "pysc2>=3,<5", "s2clientprotocol<=5.0.17.98310.0", "numpy<3")
 GAME_HELP: Final = (
     "EMTC Lab does not install the game, because you must accept its license: read "
     "github.com/Blizzard/s2client-proto#downloads, unzip the Linux package (published results: 4.10) to {folder}, or "
@@ -53,8 +53,8 @@ class Task:
     """A part that is still to be installed."""
 
     name: str
-    about: str
-    do: Callable[[], list[str]]
+    description: str
+    run: Callable[[], list[str]]
     """Install the part. Returns messages for the user."""
 
 
@@ -68,25 +68,25 @@ def list_tasks(base_python: str, source: Path | None) -> list[Task]:
     tasks: list[Task] = []
     if not os.environ.get(places.PYTHON_VARIABLE):
         env = places.home() / "env"
-        if not _has_pip(places.own_python()):
+        if not _has_pip(places.default_python()):
             about = f"make a separate Python environment in {env}, with {base_python}"
             tasks.append(Task("environment", about, lambda: make_environment(base_python, env)))
-        if tasks or _read_installed(env) != [*SOURCES, *NEEDED]:
+        if tasks or _read_installed(env) != [*SOURCES, *REQUIREMENTS]:
             origin = f"from {source}" if source else "from GitHub and the package index (350 MB on disk)"
-            about = f"install {', '.join((*SOURCES, *NEEDED))} there, {origin}"
+            about = f"install {', '.join((*SOURCES, *REQUIREMENTS))} there, {origin}"
             tasks.append(Task("packages", about, lambda: install_packages(env, source)))
     if not has_maps():
         origin = f"copy {source / MAPS_FILE}" if source else f"download {MAPS_URL} (503 kB)"
         folder = places.game_folder() / "Maps" / "SMAC_Maps"
-        next_step = f"keep it in {_download_folder()}" if places.why_no_game() else f"unpack it to {folder}"
-        tasks.append(Task("maps", f"{origin} and {next_step}", lambda: bring_maps(source)))
+        next_step = f"keep it in {_download_folder()}" if places.find_game_obstacle() else f"unpack it to {folder}"
+        tasks.append(Task("maps", f"{origin} and {next_step}", lambda: install_maps(source)))
     return tasks
 
 
 def has_maps() -> bool:
     """Check whether the game has every map; without the game, whether the archive has been downloaded."""
-    if places.why_no_game():
-        return is_sound(_download_folder() / MAPS_FILE)
+    if places.find_game_obstacle():
+        return is_published_archive(_download_folder() / MAPS_FILE)
     return {*SMAC_MAPS, ARENA} <= places.find_maps().keys()
 
 
@@ -110,13 +110,13 @@ def install_packages(env: Path, source: Path | None) -> list[str]:
     python = env / "bin" / "python"
     packages = ["--no-index", "--find-links", str(source), "SMAC", "SMACv2"] if source else list(SOURCES)
     pip = [str(python), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
-    _run([*pip, *packages, *NEEDED], "The packages cannot be installed")
-    try_packages(python)
-    (env / _INSTALLED_FILE).write_text(json.dumps([*SOURCES, *NEEDED]))
+    _run([*pip, *packages, *REQUIREMENTS], "The packages cannot be installed")
+    check_packages(python)
+    (env / _INSTALLED_FILE).write_text(json.dumps([*SOURCES, *REQUIREMENTS]))
     return []
 
 
-def try_packages(python: Path) -> None:
+def check_packages(python: Path) -> None:
     """Make both environments in a game worker, without starting the game, and compare their sizes with `maps.py`.
 
     Raises:
@@ -126,18 +126,18 @@ def try_packages(python: Path) -> None:
         ("smac", "3m", smac_arguments("3m"), SMAC_MAPS["3m"]),
         ("smacv2", "zerg_5_vs_5", smacv2_arguments("zerg_5_vs_5"), SMACV2_MAPS["zerg_5_vs_5"]),
     ):
-        link = GameLink(python, Play(package, map, arguments))
+        link = GameLink(python, GameSpec(package, map, arguments))
         try:
-            link.greet()
-            link.ask_to_make(0)
-            sizes = link.take_sizes()
+            link.receive_hello()
+            link.request_make(0)
+            sizes = link.receive_sizes()
         finally:
             link.kill()
         if sizes != smac_map.sizes():
             raise EnvUnavailableError(f"{package} has other sizes for {map}: {sizes}, expected {smac_map.sizes()}.")
 
 
-def bring_maps(source: Path | None) -> list[str]:
+def install_maps(source: Path | None) -> list[str]:
     """Get the archive of the maps and, if the game is installed, extract it into the game's maps folder.
 
     Args:
@@ -149,8 +149,8 @@ def bring_maps(source: Path | None) -> list[str]:
     Raises:
         EnvUnavailableError: If the archive cannot be read, is not the published one, or cannot be written.
     """
-    archive = bring_archive(_download_folder(), source)
-    if places.why_no_game():
+    archive = get_archive(_download_folder(), source)
+    if places.find_game_obstacle():
         return [f"The maps are kept in {archive.parent} until the game is installed."]
     folder = places.game_folder() / "Maps" / "SMAC_Maps"
     different = unpack_maps(archive, folder)
@@ -159,7 +159,7 @@ def bring_maps(source: Path | None) -> list[str]:
     return [f"Existing files that differ from the published maps were not changed: {', '.join(different)}."]
 
 
-def bring_archive(folder: Path, source: Path | None) -> Path:
+def get_archive(folder: Path, source: Path | None) -> Path:
     """Write the archive of the maps into a folder, unless the folder already has it.
 
     Args:
@@ -173,7 +173,7 @@ def bring_archive(folder: Path, source: Path | None) -> Path:
         EnvUnavailableError: If the archive cannot be read or written, or is not the published one.
     """
     path = folder / MAPS_FILE
-    if is_sound(path):
+    if is_published_archive(path):
         return path
     origin = MAPS_URL if source is None else str(source / MAPS_FILE)
     content = _download() if source is None else _read(source / MAPS_FILE)
@@ -187,7 +187,7 @@ def bring_archive(folder: Path, source: Path | None) -> Path:
     return path
 
 
-def is_sound(path: Path) -> bool:
+def is_published_archive(path: Path) -> bool:
     """Check whether the archive exists and is the published file."""
     return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == MAPS_SHA256
 

@@ -42,7 +42,7 @@ class Example:
 
     factory: str
     """Name of the function in `wrapped.py` that makes the game."""
-    about: str
+    description: str
     needs: tuple[str, ...]
     """Modules that must be installed."""
     sizes: tuple[int, int, int, int, int]
@@ -109,10 +109,10 @@ EXAMPLES: Mapping[str, Example] = MappingProxyType(
 
 def list_installed() -> list[str]:
     """List the games whose packages are installed."""
-    return [map for map in EXAMPLES if not missing(map)]
+    return [map for map in EXAMPLES if not list_missing_packages(map)]
 
 
-def missing(map: str) -> tuple[str, ...]:
+def list_missing_packages(map: str) -> tuple[str, ...]:
     """List the packages that a game needs and that are not installed."""
     return tuple(module for module in ("pettingzoo", *EXAMPLES[map].needs) if find_spec(module) is None)
 

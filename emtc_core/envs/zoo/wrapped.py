@@ -1,6 +1,6 @@
 """Wrappers for PettingZoo environments, and games of MPE2 and PettingZoo that use them.
 
-The learners here need discrete actions and vectors as observations. `SmallPictures` shrinks screens, `ChosenActions`
+The learners here need discrete actions and vectors as observations. `SmallPictures` shrinks screens, `DiscreteActions`
 selects a finite set of continuous actions, and `WonAtEnd` reports success. To wrap another game, write a module:
 
     from pettingzoo.butterfly import pistonball_v6
@@ -99,7 +99,7 @@ class SmallPictures(BaseParallelWrapper[Any, Any, Any]):
         return spaces.Box(0, 1, (height, width), np.float32)
 
 
-class ChosenActions(BaseParallelWrapper[Any, Any, Any]):
+class DiscreteActions(BaseParallelWrapper[Any, Any, Any]):
     """Replace a continuous action space by a finite set of its actions.
 
     Args:
@@ -143,7 +143,7 @@ class WonAtEnd(BaseParallelWrapper[Any, Any, Any]):
         return observations, rewards, terminations, truncations, _add_won(infos, won=won)
 
 
-class MadeAnew(BaseParallelWrapper[Any, Any, Any]):
+class RecreateAtReset(BaseParallelWrapper[Any, Any, Any]):
     """Make the game again at each reset. Use it for a game whose reset does not clear everything.
 
     Then equal seeds give equal episodes. Replays, evaluations and resumed runs require that.
@@ -198,11 +198,11 @@ def pistonball() -> Game:
 def knights_archers_zombies() -> Game:
     """Make knights_archers_zombies (butterfly), at most 300 steps. Agents leave when they die.
 
-    It needs `MadeAnew`, because its reset keeps the delay before the first zombie from the previous episode.
+    It needs `RecreateAtReset`, because its reset keeps the delay before the first zombie from the previous episode.
     """
     from pettingzoo.butterfly import knights_archers_zombies_v11
 
-    return MadeAnew(lambda: knights_archers_zombies_v11.parallel_env(max_cycles=_KAZ_CYCLES))
+    return RecreateAtReset(lambda: knights_archers_zombies_v11.parallel_env(max_cycles=_KAZ_CYCLES))
 
 
 def pursuit() -> Game:
@@ -220,8 +220,14 @@ def multiwalker() -> Game:
     from pettingzoo.sisl import multiwalker_v9
 
     torques = list(itertools.product((-1.0, 0.0, 1.0), repeat=4))
-    return ChosenActions(multiwalker_v9.parallel_env(remove_on_fall=False), choices=torques)
+    return DiscreteActions(multiwalker_v9.parallel_env(remove_on_fall=False), choices=torques)
 
 
 def _add_won(infos: dict[Any, dict[str, Any]], *, won: bool) -> dict[Any, dict[str, Any]]:
     return {agent: {**info, "won": won} for agent, info in infos.items()}
+
+
+ChosenActions = DiscreteActions
+"""Name in release 1.0."""
+MadeAnew = RecreateAtReset
+"""Name in release 1.0."""

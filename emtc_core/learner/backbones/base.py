@@ -60,7 +60,7 @@ class Backbone(nn.Module, ABC):
         """Run the agents over whole sequences; `generator` is for random quantile fractions."""
 
     @abstractmethod
-    def taken(self, unrolled: Unrolled, seq: Sequence) -> Evaluation:
+    def evaluate_taken(self, unrolled: Unrolled, seq: Sequence) -> Evaluation:
         """Evaluate the actions that were taken at steps 0 to T - 1."""
 
     @abstractmethod

@@ -69,7 +69,7 @@ class DmixBackbone(Backbone):
         best, action = greedy(q, seq.avail)
         return Unrolled(hidden=hidden, q=q, best=best, greedy=action, fractions=fractions)
 
-    def taken(self, unrolled: Unrolled, seq: Sequence) -> Evaluation:
+    def evaluate_taken(self, unrolled: Unrolled, seq: Sequence) -> Evaluation:
         """Mix the samples of the actions that were taken."""
         assert unrolled.fractions is not None, "set by unroll of this class"
         return self._evaluate(unrolled.hidden[:-1], unrolled.fractions[:-1], seq.action, seq.state[:-1])

@@ -35,7 +35,7 @@ def make_mixer(rule: str, config: RunConfig, info: EnvInfo) -> nn.Module:
     """
     if rule in MIXERS:
         return MIXERS[rule](config, info)
-    plugin = get_plugin("mixer", rule, known=MIXERS)
+    plugin = get_plugin("mixer", rule, builtin=MIXERS)
     mixer = plugin.load()(config, info, **bind_arguments(plugin, config.mixer.get(rule, {})))
     if not isinstance(mixer, nn.Module):
         raise PluginError("must make a torch.nn.Module", key=f"mixer {plugin.label}", value=type(mixer).__name__)
@@ -63,7 +63,7 @@ class ValueBackbone(Backbone):
         best, action = greedy(q, seq.avail)
         return Unrolled(hidden=hidden, q=q, best=best, greedy=action)
 
-    def taken(self, unrolled: Unrolled, seq: Sequence) -> Evaluation:
+    def evaluate_taken(self, unrolled: Unrolled, seq: Sequence) -> Evaluation:
         """Mix the values of the actions that were taken."""
         q_taken = unrolled.q[:-1].gather(-1, seq.action.unsqueeze(-1)).squeeze(-1)
         mixed = self._mix(q_taken, unrolled.best[:-1], seq.action, seq.state[:-1], seq.obs[:-1], seq.real)

@@ -50,7 +50,7 @@ class IncrementalIndex:
         self._built: Points | None = None
         self._tail: Slots = np.zeros(0, np.int64)
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """Rebuild the index at the next query, because all nodes have moved."""
         self._built = None
 
@@ -218,7 +218,9 @@ class FaissGpuIndex:
         q_QX = torch.tensor(q, dtype=torch.float64, device=z_MX.device)
         centered_QX = q_QX - self._mean_X
         _, slots_QK = self._flat.search(centered_QX.float(), min(CANDIDATES, len(z_MX)))
-        slot_Q, distance_Q, farthest_Q = choose_exactly(q_QX, z_MX, slots_QK.long(), is_linf=self._metric == "linf")
+        slot_Q, distance_Q, farthest_Q = select_nearest_candidates(
+            q_QX, z_MX, slots_QK.long(), is_linf=self._metric == "linf"
+        )
         reach = torch.maximum(self._reach, centered_QX.abs().max())
         rounding_Q = rounding_error(farthest_Q, reach=reach, dim=q.shape[1])
         is_certain_Q = (distance_Q + 2 * rounding_Q < farthest_Q) | (slots_QK.shape[1] == len(z_MX))
@@ -243,7 +245,7 @@ def rounding_error(distance: torch.Tensor, *, reach: torch.Tensor, dim: int) -> 
     return eps * (2.0 * dim**0.5 * reach + (dim + 16) * distance)
 
 
-def choose_exactly(
+def select_nearest_candidates(
     q_QX: torch.Tensor, z_MX: torch.Tensor, slots_QK: torch.Tensor, *, is_linf: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Select the nearest candidate of each query by float64 differences.
