@@ -150,12 +150,12 @@ class PettingZooEnv:
         self._was_reset = False
         self._over = np.zeros(len(envs), bool)
         self._last: Observation = blank_observation(self.info, self.n_envs)
-        self._tells_success = False
+        self._has_success_info = False
 
     @property
     def reports_success(self) -> bool:
         """Whether any agent's info so far had an entry that reports success or failure."""
-        return self._tells_success
+        return self._has_success_info
 
     def reset(self, seed: int | None = None) -> Observation:
         """Reset every environment; copy b is seeded with `derive_seed(seed, "pettingzoo", b)`."""
@@ -167,7 +167,7 @@ class PettingZooEnv:
             env_seed = None if seed is None else derive_seed(seed, "pettingzoo", copy)
             observations, infos = env.reset(seed=env_seed)
             self._write_observations(copy, env, observations, infos)
-            self._tells_success |= any(map(_reports_success, infos.values()))
+            self._has_success_info |= any(map(_reports_success, infos.values()))
         return copy_observation(self._last)
 
     def step(self, actions: NDArray[np.integer]) -> Observation:
@@ -213,7 +213,7 @@ class PettingZooEnv:
         self._over[copy] = last.terminated[copy] | last.truncated[copy]
         for name, value in _average_infos(infos).items():
             last.infos.setdefault(name, np.full(self.n_envs, np.nan, np.float32))[copy] = value
-        self._tells_success |= any(map(_reports_success, infos.values()))
+        self._has_success_info |= any(map(_reports_success, infos.values()))
         last.won[copy] = self._over[copy] and any(map(_reports_win, infos.values()))
 
     def _write_observations(

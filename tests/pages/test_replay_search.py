@@ -35,7 +35,7 @@ def test_every_episode_is_found_by_number_outcome_and_return(seeded):
 
 def test_a_long_list_has_pages(seeded, monkeypatch):
     run_id = seeded[1]
-    monkeypatch.setattr(choose, "LISTED_COLUMNS", 3)
+    monkeypatch.setattr(choose, "LISTED", 3)
     app = open_page("replay", run=run_id)
     assert "1–3 of 8 episodes." in said(app)
     assert len(options(app)) == 3
@@ -71,7 +71,7 @@ def test_the_page_begins_with_an_episode_whose_states_are_kept(seeded):
 
 
 def test_an_episode_beyond_the_first_page_is_found_to_begin_with(seeded, monkeypatch):
-    monkeypatch.setattr("app.ui.replay.choose.LISTED_COLUMNS", 3)
+    monkeypatch.setattr("app.ui.replay.choose.LISTED", 3)
     db, run_id = seeded
     thin_out(db, keep=[1])
     app = open_page("replay", run=run_id)
