@@ -435,7 +435,7 @@ VALUES: dict[str, Any] = {
 @pytest.mark.parametrize("option", OPTIONS)
 def test_an_option_that_would_change_nothing_is_refused(option, empty_database) -> None:
     options = Options(**{option: VALUES[option]})
-    deaf = [kind for kind in [*FIGURES.values(), *TABLES.values()] if option not in kind.takes]
+    deaf = [kind for kind in [*FIGURES.values(), *TABLES.values()] if option not in kind.supported_options]
     assert deaf
     for kind in deaf:
         with raises(ConfigError, key=f"--{option.replace('_', '-')}"):

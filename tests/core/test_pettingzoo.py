@@ -155,7 +155,7 @@ def test_an_environment_shows_whether_it_can_say_that_it_was_won(factory: str, t
     seen = env.reset(0)
     while not (seen.terminated | seen.truncated)[0]:
         seen = env.step(np.where(seen.avail[..., 1], 1, 0))
-    assert env.tells_success is tells
+    assert env.reports_success is tells
     assert seen.won[0] == tells
 
 

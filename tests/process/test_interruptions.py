@@ -138,6 +138,6 @@ def test_every_question_of_a_trainer_to_its_database_may_be_refused_once(
         assert train_detached(db.url, run_id, announce=said.append, token=owner.token, resume=True) == 0, said
         run = retry_transient(db, lambda: find_run(db, run_id))
     assert run.status == "finished", run.error
-    assert {"find_run", "run_place", "start_run", "rewind_run", "finish_run"} <= {name for _, name, _ in asked}
+    assert {"find_run", "get_run_place", "start_run", "rewind_run", "finish_run"} <= {name for _, name, _ in asked}
     assert db.path is not None
     assert breaches(db.path) == []
