@@ -89,7 +89,7 @@ class Database:
             StorageError: If the database cannot be read.
         """
         with self.read() as connection:
-            yield replace(self, moment=connection)
+            yield replace(self, shared_connection=connection)
 
     @contextmanager
     def transaction(self) -> Generator[Connection]:

@@ -97,7 +97,7 @@ def cut_to_budget(comparison: Comparison, budget: Budget = COMMON) -> Comparison
     groups = tuple(_with_seeds(group, [cut(seed) for seed in group.seeds]) for group in long_enough.groups)
     result = _leave_out(replace(long_enough, groups=groups), check_evaluations)
     sentences = [_describe_budget(long_enough.seeds, budgets, budget) if budgets else "", _list_imported(result)]
-    return replace(result, budget=" ".join(filter(None, sentences)), mixed=frozenset())
+    return replace(result, budget_note=" ".join(filter(None, sentences)), mixed_length_tasks=frozenset())
 
 
 def select_usual_length(comparison: Comparison) -> Comparison:
@@ -134,7 +134,7 @@ def _compare_at_own_ends(comparison: Comparison) -> Comparison:
         "comparable. Each cell states its length, and no cell is bold."
     )
     budget = " ".join(filter(None, (warning, _list_imported(comparison))))
-    return replace(comparison, budget=budget, mixed=frozenset(mixed))
+    return replace(comparison, budget_note=budget, mixed_length_tasks=frozenset(mixed))
 
 
 def _list_imported(comparison: Comparison) -> str:
@@ -171,7 +171,7 @@ def _leave_out(comparison: Comparison, find_reason: Callable[[SeedRun], str | No
     return replace(
         comparison,
         groups=tuple(group for group in groups if group.seeds),
-        left_out=(*comparison.excluded_runs, *left_out),
+        excluded_runs=(*comparison.excluded_runs, *left_out),
     )
 
 

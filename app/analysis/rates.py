@@ -100,7 +100,7 @@ def apply_rate(seeds: Sequence[SeedRun], rate: Literal["auto", "greedy", "robust
 
 
 def _with_robust(seed: SeedRun) -> SeedRun:
-    return replace(seed, curve=seed.robust, distinct=NO_CURVE.values)
+    return replace(seed, curve=seed.robust, distinct_episodes=NO_CURVE.values)
 
 
 def _make_quantity(task_rates: dict[str, TaskRate], seeds: Sequence[SeedRun]) -> Quantity:
@@ -143,7 +143,7 @@ def _write_note(task_rates: dict[str, TaskRate]) -> str:
 
 def average_curves(rated: RatedSeeds) -> RatedSeeds:
     """Replace the curve of each run by its running time average, mu_w."""
-    seeds = [replace(seed, curve=compute_mu_w_curve(seed.curve), distinct=NO_CURVE.values) for seed in rated.seeds]
+    seeds = [replace(seed, curve=compute_mu_w_curve(seed.curve), distinct_episodes=NO_CURVE.values) for seed in rated.seeds]
     return RatedSeeds(seeds, average_over_time(rated.quantity))
 
 

@@ -52,7 +52,7 @@ class SeedRun:
     def up_to(self, budget: int, edge: float) -> "SeedRun":
         """Cut the curve to a smaller budget: only evaluations up to `edge` env steps remain."""
         keep = self.curve.steps <= edge
-        return replace(self, curve=Curve(*(part[keep] for part in self.curve)), read_at=budget)
+        return replace(self, curve=Curve(*(part[keep] for part in self.curve)), comparison_budget=budget)
 
     @property
     def is_result(self) -> bool:

@@ -61,7 +61,7 @@ def bundle(
         | contents.kept_episodes.get(row.id, set())
         for row in rows
     }
-    contents = replace(contents, chosen={run_id: numbers for run_id, numbers in chosen.items() if numbers})
+    contents = replace(contents, kept_episodes={run_id: numbers for run_id, numbers in chosen.items() if numbers})
     ids = [row.id for row in rows]
     add = partial(_tell_story, order=[*contents.sampled_snapshots, *ids]) if example else None
     made = write_bundle(database, ids, out, contents, made_by=f"emtc-lab {__version__}", add=add)

@@ -138,7 +138,7 @@ def test_heads_panels_and_captions_name_the_win_rate_of_each_task(two_tasks) -> 
 
 def test_a_column_of_runs_of_unequal_lengths_is_not_bold_whatever_its_head_is(two_tasks) -> None:
     comparison = join(two_tasks)
-    unequal = replace(comparison, mixed=frozenset({"3m"}))
+    unequal = replace(comparison, mixed_length_tasks=frozenset({"3m"}))
     bold, left = ({name for _, name in tabulate_win_rates(each).attrs["best"]} for each in (comparison, unequal))
     assert bold - left == {"3m (robust)"}
 
