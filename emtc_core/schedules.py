@@ -1,7 +1,7 @@
 """Values and periodic tasks that depend on the number of env steps."""
 
 from emtc_core.checkpoint_file import FIRST_STEP
-from emtc_core.config.outside import PLUGIN_SETTINGS
+from emtc_core.config.plugin_settings import PLUGIN_SETTINGS
 from emtc_core.config.run import RunConfig
 from emtc_core.config.train import TrainConfig
 from emtc_core.errors import PluginError

@@ -143,7 +143,9 @@ def _write_note(task_rates: dict[str, TaskRate]) -> str:
 
 def average_curves(rated: RatedSeeds) -> RatedSeeds:
     """Replace the curve of each run by its running time average, mu_w."""
-    seeds = [replace(seed, curve=compute_mu_w_curve(seed.curve), distinct_episodes=NO_CURVE.values) for seed in rated.seeds]
+    seeds = [
+        replace(seed, curve=compute_mu_w_curve(seed.curve), distinct_episodes=NO_CURVE.values) for seed in rated.seeds
+    ]
     return RatedSeeds(seeds, average_over_time(rated.quantity))
 
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from emtc_core.config.base import IMPORTED
-from emtc_core.config.outside import ORIGINS, PLUGIN_SETTINGS, argument_fields, find_owner
+from emtc_core.config.plugin_settings import ORIGINS, PLUGIN_SETTINGS, argument_fields, find_owner
 from emtc_core.config.resolve import Value, flatten_tree, resolve
 from emtc_core.config.run import list_algos
 from emtc_core.errors import ConfigError

@@ -39,9 +39,9 @@ from storage.queries.runs import list_runs
 from storage.runs import lifecycle
 from storage.runs.lifecycle import Event
 from storage.runs.rows import find_run, get_state
-from storage.sql_console import question
+from storage.sql_console import query
 from storage.sql_console.glossary import describe_schema
-from storage.sql_console.question import DEFAULT_ROWS, DEFAULT_SECONDS, MAX_ROWS, MAX_SECONDS, QueryResult, run_query
+from storage.sql_console.query import DEFAULT_ROWS, DEFAULT_SECONDS, MAX_ROWS, MAX_SECONDS, QueryResult, run_query
 
 Runs = Annotated[list[str] | None, typer.Argument(metavar="[RUN]...", help="Runs to thin; --all takes every ended one")]
 
@@ -197,22 +197,22 @@ def check(file: DatabaseFile = None, db: DatabaseUrl = DEFAULT_DATABASE, json: A
 @app.command()
 def reader(
     create: Annotated[bool, typer.Option("--create", help="Make the role now, by the login of --db")] = False,
-    name: Annotated[str, typer.Option(help="Name of the role")] = question.READER_NAME,
+    name: Annotated[str, typer.Option(help="Name of the role")] = query.READER_NAME,
     db: DatabaseUrl = DEFAULT_DATABASE,
     json: AsJson = False,
 ) -> None:
     """Make a PostgreSQL role that can only read, by which `emtc sql` and the SQL page ask; or print what makes it."""
     database = open_database(db, create=False)
-    made = question.create_reader(database, name=name) if create else None
-    statements, url = ([], made) if made else question.describe_reader(database, name=name)
+    made = query.create_reader(database, name=name) if create else None
+    statements, url = ([], made) if made else query.describe_reader(database, name=name)
     if json:
-        sys.stdout.write(dumps({"statements": statements, "variable": question.READER_VARIABLE, "url": url}) + "\n")
+        sys.stdout.write(dumps({"statements": statements, "variable": query.READER_VARIABLE, "url": url}) + "\n")
         return
     for statement in statements:
         sys.stdout.write(f"{statement};\n")
     say("Run this as an administrator of the server." if statements else f"Made the role {name}.")
     say("Then let the app and `emtc sql` know, and nobody else, for it holds the role's password:")
-    sys.stdout.write(f"{'-- ' if statements else ''}export {question.READER_VARIABLE}='{url}'\n")
+    sys.stdout.write(f"{'-- ' if statements else ''}export {query.READER_VARIABLE}='{url}'\n")
 
 
 @app.command()

@@ -18,7 +18,7 @@ from app.cli.output import AsJson, choose, print_json, print_rows, print_table, 
 from app.jobs.device_check import DeviceReport, write_number
 from app.jobs.doctor import run_checks
 from emtc_core.envs.registry import get_adapter, list_envs
-from emtc_core.envs.smac import places
+from emtc_core.envs.smac import game_link
 from emtc_core.envs.smac.setup import GAME_HELP, Task, list_tasks
 from emtc_core.errors import ConfigError, EnvUnavailableError, PluginError
 from emtc_core.plugins import KINDS, list_failures, list_plugins, make_missing_fault
@@ -105,8 +105,8 @@ def _conclude(missing: dict[str, str]) -> int:
     reasons = list(dict.fromkeys(filter(None, missing.values())))
     for reason in reasons:
         say(reason[0].upper() + reason[1:])
-    if places.find_game_obstacle() in reasons:
-        say(GAME_HELP.format(folder=places.game_folder()))
+    if game_link.find_game_obstacle() in reasons:
+        say(GAME_HELP.format(folder=game_link.game_folder()))
     if reasons:
         return 1
     say("Everything is there: emtc train --env smac --map 3m, or --env smacv2 --map terran_5_vs_5")
@@ -118,7 +118,7 @@ def _alone() -> Generator[None]:
     """Keep a second setup from working in the same folder."""
     import fcntl  # no such thing on Windows, where the worker does not run either
 
-    home = places.home()
+    home = game_link.home()
     try:
         home.mkdir(parents=True, exist_ok=True)
         lock = (home / "setup.lock").open("w")

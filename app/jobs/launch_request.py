@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, TypeVar
 
-from emtc_core.config.outside import ORIGINS, find_owner
+from emtc_core.config.plugin_settings import ORIGINS, find_owner
 from emtc_core.config.resolve import (
     Value,
     current_key,

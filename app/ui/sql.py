@@ -17,7 +17,7 @@ from app.analysis.tables import NO_PARQUET, TABLE_MIME, TABLE_SUFFIX, TableForma
 from app.ui import data, messages
 from emtc_core.errors import EmtcError, StorageError
 from storage.sql_console.glossary import EXAMPLES, describe_schema
-from storage.sql_console.question import MAX_QUERY_LENGTH, QueryResult, run_query
+from storage.sql_console.query import MAX_QUERY_LENGTH, QueryResult, run_query
 
 _KEPT: Final = "answer"
 _FORMATS: Final[dict[TableFormat, str]] = {"csv": "CSV", "parquet": "Parquet"}

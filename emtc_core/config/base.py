@@ -19,7 +19,7 @@ LARGEST: Final = 10**12
 
 Value = str | int | float | bool | None
 PluginName = Annotated[str, Field(min_length=1, max_length=40)]
-"""A built-in name, or the name of a plug-in. `config.outside.list_choices` lists them."""
+"""A built-in name, or the name of a plug-in. `config.plugin_settings.list_choices` lists them."""
 IMPORTED: Final = "imported"
 """Preset, device and section name in the stored settings of a run that another program trained."""
 MEMORY_ALGO_PREFIXES: Final = ("emtc-", "emu-", "emc")

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from emtc_core.config.base import LARGEST, MEMORY_ALGO_PREFIXES, PluginName, Section, SettingError, ValueBefore
-from emtc_core.config.outside import complete_arguments
+from emtc_core.config.plugin_settings import complete_arguments
 from emtc_core.errors import Fault
 
 Fraction = Annotated[float, Field(ge=0, le=1)]

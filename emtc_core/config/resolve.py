@@ -28,7 +28,7 @@ from emtc_core.config.base import (
     read_faults,
     read_text,
 )
-from emtc_core.config.outside import MIXER, ORIGINS, argument_fields, find_owner, list_choices
+from emtc_core.config.plugin_settings import MIXER, ORIGINS, argument_fields, find_owner, list_choices
 from emtc_core.config.run import PRESETS, RunConfig, list_algos, split_algo
 from emtc_core.config.values import FieldInfo, parse_value
 from emtc_core.errors import NO_VALUE, ConfigError, Fault

@@ -16,7 +16,7 @@ from emtc_core.config.backbones import (
 )
 from emtc_core.config.base import Section, SettingError
 from emtc_core.config.memory import EmbedConfig, GateConfig, IncentiveConfig, MemoryConfig
-from emtc_core.config.outside import MIXER, ORIGINS, check_installed, complete_arguments, list_named_plugins
+from emtc_core.config.plugin_settings import MIXER, ORIGINS, check_installed, complete_arguments, list_named_plugins
 from emtc_core.config.train import CheckpointConfig, EnvConfig, EvalConfig, RecordConfig, TrainConfig
 from emtc_core.errors import Fault
 from emtc_core.plugins import Kind, find_plugin, list_names, make_missing_fault

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from emtc_core.config.base import LARGEST, FormerKey, PluginName, Section, SettingError, ValueBefore
-from emtc_core.config.outside import read_arguments
+from emtc_core.config.plugin_settings import read_arguments
 from emtc_core.errors import Fault
 
 RandomStart = Literal["none", "surround", "reflect", "surround_reflect"]

@@ -14,7 +14,7 @@ from typing import Any
 from emtc_core.devices import copy_state
 from emtc_core.embedder.fit import EmbedStats, Sample, fit
 from emtc_core.embedder.networks import Embedder
-from emtc_core.embedder.outside import PluginEmbedder
+from emtc_core.embedder.plugin import PluginEmbedder
 
 FitResult = tuple[dict[str, Any], EmbedStats]  # state of the fitted embedder, losses of the fit
 

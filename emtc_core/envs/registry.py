@@ -21,7 +21,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from emtc_core.config.outside import call_factory, make_argument_model
+from emtc_core.config.plugin_settings import call_factory, make_argument_model
 from emtc_core.config.train import EnvConfig
 from emtc_core.envs.base import Adapter, EnvInfo, Scene, VectorEnv, check_map, empty_scene, find_targets
 from emtc_core.envs.trust import check_listed

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emtc_core.config.memory import GateConfig
-from emtc_core.config.outside import PLUGIN_SETTINGS, bind_arguments
+from emtc_core.config.plugin_settings import PLUGIN_SETTINGS, bind_arguments
 from emtc_core.errors import PluginError
 from emtc_core.plugins import Plugin, get_plugin
 

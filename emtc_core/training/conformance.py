@@ -14,11 +14,11 @@ import torch
 from torch import nn
 
 from emtc_core.config.memory import EmbedConfig
-from emtc_core.config.outside import PLUGIN_SETTINGS, make_argument_model
+from emtc_core.config.plugin_settings import PLUGIN_SETTINGS, make_argument_model
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import BACKBONES, METHODS, RunConfig
 from emtc_core.config.train import EnvConfig, TrainConfig
-from emtc_core.embedder.outside import PluginEmbedder
+from emtc_core.embedder.plugin import PluginEmbedder
 from emtc_core.envs.base import EnvInfo
 from emtc_core.envs.checker import check_env
 from emtc_core.envs.registry import ADAPTERS, get_default_map, make_env

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from emtc_core.arrays import derive_seed, make_generator
 from emtc_core.config.run import RunConfig
 from emtc_core.devices import Elapsed, Stopwatch, send
-from emtc_core.embedder.outside import make_embedder
 from emtc_core.embedder.overlap import RefitRunner
+from emtc_core.embedder.plugin import make_embedder
 from emtc_core.envs.base import EnvInfo
 from emtc_core.gate.gate import GateValues, compute_incentive_inputs, gate_transitions
 from emtc_core.gate.laws import GateContext, make_gate_law
@@ -27,7 +27,7 @@ from emtc_core.memory.memory import EpisodicMemory
 from emtc_core.recorder import QUANTILES, GateStatsRecord, SnapshotRecord
 from emtc_core.replay_buffer.buffer import Batch, ReplayBuffer
 from emtc_core.rollout.episode import Episode
-from emtc_core.training.judge import EpisodeGate, StoredEpisode
+from emtc_core.training.episode_gate import EpisodeGate, StoredEpisode
 
 Slots = NDArray[np.int64]
 Floats = NDArray[np.float64]

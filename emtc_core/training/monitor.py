@@ -30,7 +30,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from emtc_core.config.outside import split_names
+from emtc_core.config.plugin_settings import split_names
 from emtc_core.config.run import RunConfig
 from emtc_core.devices import AsyncCopy, Elapsed, fetch
 from emtc_core.errors import NonFiniteLossError, PluginError

@@ -31,8 +31,8 @@ from emtc_core.metrics import CLOSED_BELOW
 from emtc_core.replay_buffer.buffer import ReplayBuffer
 from emtc_core.rollout.episode import Episode, discounted_returns
 from emtc_core.schedules import Every
+from emtc_core.training.episode_gate import EpisodeGate
 from emtc_core.training.episodic import EpisodicPart
-from emtc_core.training.judge import EpisodeGate
 
 Values = NDArray[np.float64]
 Slots = NDArray[np.int64]

@@ -36,7 +36,7 @@ from platformdirs import user_cache_path
 from emtc_core.errors import EmtcError, NewerDatabaseError, StorageError
 from emtc_core.install import get_upgrade_command
 from storage.address import sqlite_address
-from storage.bundles.soundness import check_study
+from storage.bundles.check_study import check_study
 from storage.engine import find_schema, open_database
 from storage.guards import shorten
 from storage.maintenance.check_database import check_database

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from app.analysis import judge_readings as kept
-from app.analysis.judge_readings import READINGS, GateReading, evaluate_readings, make_reading_config
+from app.analysis.gate_readings import READINGS, GateReading, evaluate_readings, make_reading_config
 from app.figures.kinds.chart import Chart
 from app.figures.named.gate_readings import describe_shape, draw_readings
 from emtc_core.config.resolve import config_from_stored, resolve

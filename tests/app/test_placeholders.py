@@ -11,7 +11,7 @@ from app.analysis.settings import parse_steps
 from storage.engine import open_database
 from storage.queries.episodes import find_episodes, find_playbacks
 from storage.queries.search_terms import parse_text, split_search
-from storage.sql_console.question import run_query
+from storage.sql_console.query import run_query
 
 UI = Path(app.__file__).parent / "ui"
 PROSE = frozenset(

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from app.cli.main import run
-from emtc_core.envs.smac import places, setup
+from emtc_core.envs.smac import game_link, setup
 from emtc_core.envs.smac.maps import ARENA, SMAC_MAPS
 from emtc_core.errors import EnvUnavailableError
 from tests.errors import raises
@@ -36,14 +36,14 @@ def pack(entries: dict[str, bytes], folder: Path, name: str = setup.MAPS_FILE) -
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A user's folder, a game that is not there yet, and an archive of maps that counts as the published one."""
-    monkeypatch.setattr(places, "home", lambda: tmp_path / "home")
-    monkeypatch.delenv(places.PYTHON_VARIABLE, raising=False)
+    monkeypatch.setattr(game_link, "home", lambda: tmp_path / "home")
+    monkeypatch.delenv(game_link.PYTHON_VARIABLE, raising=False)
     monkeypatch.setenv("SC2PATH", str(tmp_path / "StarCraftII"))
     brought = tmp_path / "brought"
     brought.mkdir()
     archive = pack({f"{name}.SC2Map": name.encode() for name in MAPS}, brought)
     monkeypatch.setattr(setup, "MAPS_SHA256", hashlib.sha256(archive.read_bytes()).hexdigest())
-    places._check_results.clear()
+    game_link._check_results.clear()
     return tmp_path / "home"
 
 
@@ -245,7 +245,7 @@ class TestTheCommand:
         assert [task.name for task in setup.list_tasks(sys.executable, brought)] == ["packages", "maps"]
 
     def test_an_interpreter_of_ones_own_is_left_alone(self, home, capfd, monkeypatch):
-        monkeypatch.setenv(places.PYTHON_VARIABLE, sys.executable)
+        monkeypatch.setenv(game_link.PYTHON_VARIABLE, sys.executable)
         assert run(["setup", "smac", "--yes", "--json", "--from", str(home.parent / "brought")]) == 1
         said = capfd.readouterr()
         assert json.loads(said.out)["done"] == ["maps"]
@@ -276,7 +276,7 @@ def test_the_index_has_what_the_packages_need_and_it_is_older_than_streamlits(ho
     pip = [str(env / "bin" / "python"), "-m", "pip"]
     done = subprocess.run(
         [*pip, "install", "--no-input", *setup.REQUIREMENTS],
-        env=places.isolated_environ(),
+        env=game_link.isolated_environ(),
         capture_output=True,
         check=False,
     )

@@ -10,7 +10,7 @@ import pytest
 
 from emtc_core.config.train import EnvConfig
 from emtc_core.envs.registry import make_env
-from emtc_core.envs.smac import places
+from emtc_core.envs.smac import game_link
 from emtc_core.envs.smac.env import SmacEnv
 from tests.core.smac_double import DOES_VARIABLE, LOG_VARIABLE
 
@@ -28,12 +28,12 @@ class Machine:
         patch.setenv("SC2PATH", str(self.game))
         patch.setenv(LOG_VARIABLE, str(self.log))
         self.make_python(f'PYTHONPATH="{self.site}:{ROOT}" exec "{sys.executable}" "$@"')
-        patch.setenv(places.PYTHON_VARIABLE, str(self.python))
+        patch.setenv(game_link.PYTHON_VARIABLE, str(self.python))
 
     def make_python(self, script: str) -> None:
         self.python.write_text(f"#!/bin/sh\n{script}\n")
         self.python.chmod(self.python.stat().st_mode | stat.S_IXUSR)
-        places._check_results.clear()
+        game_link._check_results.clear()
 
     def package(self, *path: str, text: str = "") -> None:
         folder = self.site
@@ -42,7 +42,7 @@ class Machine:
             folder.mkdir(exist_ok=True)
             (folder / "__init__.py").touch()
         (folder / "__init__.py").write_text(text)
-        places._check_results.clear()
+        game_link._check_results.clear()
 
     def install_all(self, *maps: str) -> None:
         self.package("smac", "env", "starcraft2")

@@ -15,7 +15,7 @@ from emtc_core.envs.base import ResetNeededError
 from emtc_core.envs.checker import check_env, random_actions
 from emtc_core.envs.registry import check_available, get_env_info, list_doctor_rows, list_envs, make_env, make_scene
 from emtc_core.envs.skirmish.maps import MAPS, make_info
-from emtc_core.envs.smac import places
+from emtc_core.envs.smac import game_link
 from emtc_core.envs.smac.env import SmacEnv, find_unavailable_reason
 from emtc_core.envs.smac.maps import SMAC_MAPS, SMACV2_MAPS, state_names
 from emtc_core.errors import EnvUnavailableError
@@ -74,8 +74,8 @@ class TestSizes:
 
 class TestWhatIsMissing:
     def test_first_the_isolated_environment_with_the_command_that_makes_it(self, monkeypatch, tmp_path):
-        monkeypatch.delenv(places.PYTHON_VARIABLE, raising=False)
-        monkeypatch.setattr(places, "home", lambda: tmp_path)
+        monkeypatch.delenv(game_link.PYTHON_VARIABLE, raising=False)
+        monkeypatch.setattr(game_link, "home", lambda: tmp_path)
         assert find_unavailable_reason() == f"its separate Python environment {tmp_path / 'env'} does not exist."
         with raises(EnvUnavailableError, reason="missing", subject="smac") as caught:
             make_env(EnvConfig(name="smac", map="3m"), n_envs=1)
@@ -124,7 +124,7 @@ class TestWhatIsMissing:
     def test_this_projects_packages_do_not_reach_the_games_interpreter(self, monkeypatch):
         monkeypatch.setenv("PYTHONPATH", str(ROOT))
         monkeypatch.setenv("VIRTUAL_ENV", "x")
-        assert not {"PYTHONPATH", "VIRTUAL_ENV"} & places.isolated_environ().keys()
+        assert not {"PYTHONPATH", "VIRTUAL_ENV"} & game_link.isolated_environ().keys()
 
 
 class TestInstalled:
@@ -315,7 +315,7 @@ class TestWorkersThatEnd:
 
     @pytest.mark.slow
     def test_a_silent_worker_is_ended(self, ready: Machine, monkeypatch):
-        monkeypatch.setattr(places, "REPLY_TIMEOUT_S", 3.0)
+        monkeypatch.setattr(game_link, "REPLY_TIMEOUT_S", 3.0)
         env = ready.make(does="hang")
         seen = env.step(any_actions(env.reset(0)))
         assert seen.truncated[0]
@@ -323,7 +323,7 @@ class TestWorkersThatEnd:
         env.close()
 
     def test_an_interpreter_that_cannot_start_is_named(self, ready: Machine, monkeypatch):
-        monkeypatch.setattr(places, "_CACHE_S", math.inf)  # else a slow machine asks the broken one what it has
+        monkeypatch.setattr(game_link, "_CACHE_S", math.inf)  # else a slow machine asks the broken one what it has
         ready.make().close()
         ready.python.write_text("#!/no/such/interpreter\n")
         with raises(EnvUnavailableError, reason="not_startable", subject=ready.python):

@@ -11,22 +11,22 @@ import numpy as np
 import pytest
 
 from emtc_core.envs.checker import check_env
-from emtc_core.envs.smac import places
+from emtc_core.envs.smac import game_link
 from emtc_core.envs.smac.env import SmacEnv
+from emtc_core.envs.smac.game_link import GameLink, GameSpec
 from emtc_core.envs.smac.maps import SMAC_MAPS, SMACV2_MAPS, smac_arguments, smacv2_arguments
-from emtc_core.envs.smac.places import GameLink, GameSpec
 from tests.core.smac_machine import ROOT
 from tests.reference.smac_play import choose
 from tests.require import require
 
-REAL = Path(os.environ.get("EMTC_TEST_SMAC_PYTHON", places.default_python()))
+REAL = Path(os.environ.get("EMTC_TEST_SMAC_PYTHON", game_link.default_python()))
 
 
 @pytest.fixture
 def python(tmp_path: Path) -> Path:
     """Wrap the packages' interpreter so that a scripted game stands where StarCraft II would."""
     missing = REAL.is_file() and (
-        places.find_package_obstacle(REAL, "smac") or places.find_package_obstacle(REAL, "smacv2")
+        game_link.find_package_obstacle(REAL, "smac") or game_link.find_package_obstacle(REAL, "smacv2")
     )
     require("smac", REAL.is_file() and not missing, missing or f"no interpreter {REAL}; run: emtc setup smac")
     site = tmp_path / "site"
@@ -50,7 +50,7 @@ def test_it_shows_what_the_package_shows_step_by_step(python, monkeypatch, tmp_p
     monkeypatch.setenv("SC2_SCRIPT", f"{map}:{damage}")
     script, out = ROOT / "tests" / "reference" / "smac_play.py", tmp_path / "truth.npz"
     command = [str(python), str(script), map, "2", str(fight), str(out)]
-    subprocess.run(command, check=True, env=places.isolated_environ(), capture_output=True)
+    subprocess.run(command, check=True, env=game_link.isolated_environ(), capture_output=True)
     truth, env, at = np.load(out), make(python, "smac", map, 2), 0
     for episode in range(2):
         seen, start = env.reset(episode), at

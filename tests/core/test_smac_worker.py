@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emtc_core.envs.smac import worker
-from emtc_core.envs.smac.places import GameLink, GameSpec, LostWorkerError
+from emtc_core.envs.smac.game_link import GameLink, GameSpec, LostWorkerError
 from emtc_core.envs.smac.worker import MAGIC, PROTOCOL, MessageError, receive, send, unpack
 from emtc_core.errors import EnvUnavailableError
 from tests.core.smac_machine import Machine, wait_until_gone

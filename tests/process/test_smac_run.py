@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from emtc_core.envs.smac.places import WORKER
+from emtc_core.envs.smac.game_link import WORKER
 from tests.core.smac_machine import Machine, wait_until_gone
 from tests.process.trainers import EMTC, FAST, breaches, emtc, environment, read, recorded_steps, wait_until
 

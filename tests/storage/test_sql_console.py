@@ -20,7 +20,7 @@ from storage.models import Base, Run
 from storage.runs.changes import create_run
 from storage.sql_console import worker
 from storage.sql_console.glossary import EXAMPLES, describe_schema
-from storage.sql_console.question import QueryResult, create_reader, run_query
+from storage.sql_console.query import QueryResult, create_reader, run_query
 from tests.errors import raises
 from tests.storage.records import CONFIG, record_everything
 
@@ -223,7 +223,7 @@ def test_a_value_beyond_memory_is_refused(ready_sqlite_url: str, query: str) -> 
 
 def test_the_reader_is_bounded_by_the_system_too(ready_sqlite_url: str) -> None:
     asks = (  # by a process of its own, whose only child is the reader
-        "import resource\nfrom storage.sql_console.question import ask\nfrom storage.engine import open_database\n"
+        "import resource\nfrom storage.sql_console.query import ask\nfrom storage.engine import open_database\n"
         f"try:\n    ask(open_database({ready_sqlite_url!r}), 'select ' + ', '.join(['randomblob(30000000)'] * 60))\n"
         "except Exception as error:\n    print(error)\n"
         "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
@@ -236,7 +236,7 @@ def test_the_reader_is_bounded_by_the_system_too(ready_sqlite_url: str) -> None:
 
 def test_a_step_that_nothing_interrupts_is_killed(ready_sqlite_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     db = open_database(ready_sqlite_url)
-    monkeypatch.setattr("storage.sql_console.question._GRACE_S", 0.3)
+    monkeypatch.setattr("storage.sql_console.query._GRACE_S", 0.3)
     with raises(StorageError, reason="timeout", subject=0.2):
         run_query(db, "select length(printf('%.*c', 400000000, 'x'))", seconds=0.2)
     db.dispose()

@@ -38,8 +38,8 @@ from storage.queries.gate import GateState, gate_states
 from storage.runs.rows import RunRow
 
 if TYPE_CHECKING:  # this module imports torch
-    from app.analysis.judge_readings import GateReading as GateReading
-    from app.analysis.judge_readings import ReadingPoint
+    from app.analysis.gate_readings import GateReading as GateReading
+    from app.analysis.gate_readings import ReadingPoint
 
 X_LABEL = "recorded training env steps"
 N_PARTS = 10
@@ -227,7 +227,7 @@ def _draw_with_band(
 
 
 def _gate_readings(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
-    from app.analysis.judge_readings import evaluate_readings  # imports torch; pages do not draw this figure
+    from app.analysis.gate_readings import evaluate_readings  # imports torch; pages do not draw this figure
 
     readings = evaluate_readings(
         db, rows, on_progress=options.on_progress or (lambda part, share, of_all: None), refit_every=options.refit_every

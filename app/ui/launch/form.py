@@ -18,7 +18,7 @@ from app.ui import data, messages, state
 from app.ui.in_url import Bound
 from app.ui.launch import address, choices
 from app.ui.widgets import config_form
-from emtc_core.config.outside import find_owner
+from emtc_core.config.plugin_settings import find_owner
 from emtc_core.config.resolve import FieldInfo, Value, describe_fields, describe_presets
 from emtc_core.config.run import RunConfig, list_algos, split_algo
 from emtc_core.envs.registry import ADAPTERS, IMPORTED_BY_MAP

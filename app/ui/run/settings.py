@@ -11,7 +11,7 @@ import streamlit as st
 from app.analysis.format import escape_markdown, format_count
 from app.jobs.launch_request import IDENTITY, resolve_defaults
 from app.ui import data, in_url, messages
-from emtc_core.config.outside import ORIGINS
+from emtc_core.config.plugin_settings import ORIGINS
 from emtc_core.config.resolve import Value, describe_fields, flatten_tree
 from emtc_core.config.values import write_text
 from emtc_core.errors import EmtcError

@@ -41,9 +41,9 @@ from emtc_core.envs.base import (
 )
 from emtc_core.envs.skirmish.maps import MAPS
 from emtc_core.envs.skirmish.maps import make_scene as make_skirmish_scene
-from emtc_core.envs.smac import places
+from emtc_core.envs.smac import game_link
+from emtc_core.envs.smac.game_link import CLOSE_TIMEOUT_S, Arrays, GameLink, GameSpec, LostWorkerError
 from emtc_core.envs.smac.maps import ARENAS, SMAC_MAPS, make_info, smac_arguments, state_names
-from emtc_core.envs.smac.places import CLOSE_TIMEOUT_S, Arrays, GameLink, GameSpec, LostWorkerError
 from emtc_core.errors import EnvUnavailableError
 
 HOW_TO_GET = "emtc setup smac"
@@ -59,13 +59,13 @@ def list_maps() -> list[str]:
     The package must register such a further map itself.
     """
     others = (name for name in SMAC_MAPS if name not in MAPS)
-    files = (name for name, path in places.find_maps().items() if path.parent.name == "SMAC_Maps")
+    files = (name for name, path in game_link.find_maps().items() if path.parent.name == "SMAC_Maps")
     return [*MAPS, *others, *(name for name in files if name not in SMAC_MAPS and name not in ARENAS)]
 
 
 def find_unavailable_reason() -> str:
     """Check the package, the game and the maps, in this order."""
-    return places.find_unavailable_reason("smac", "")
+    return game_link.find_unavailable_reason("smac", "")
 
 
 def find_info(config: EnvConfig) -> EnvInfo | None:
@@ -79,8 +79,8 @@ def find_info(config: EnvConfig) -> EnvInfo | None:
 def make_env(config: EnvConfig, *, n_envs: int) -> VectorEnv:
     """Start `n_envs` workers. Each starts its game at the first reset."""
     check_map("smac", config.map, list_maps())
-    check_can_run("smac", places.find_unavailable_reason("smac", config.map), HOW_TO_GET)
-    python, play = places.find_python(), GameSpec("smac", config.map, smac_arguments(config.map))
+    check_can_run("smac", game_link.find_unavailable_reason("smac", config.map), HOW_TO_GET)
+    python, play = game_link.find_python(), GameSpec("smac", config.map, smac_arguments(config.map))
     return SmacEnv(lambda: GameLink(python, play), env="smac", map=config.map, n_envs=n_envs, draw=make_scene)
 
 

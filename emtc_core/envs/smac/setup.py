@@ -19,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from emtc_core.envs.smac import places
+from emtc_core.envs.smac import game_link
+from emtc_core.envs.smac.game_link import GameLink, GameSpec
 from emtc_core.envs.smac.maps import ARENA, SMAC_MAPS, SMACV2_MAPS, smac_arguments, smacv2_arguments
-from emtc_core.envs.smac.places import GameLink, GameSpec
 from emtc_core.errors import EnvUnavailableError
 
 SMAC_COMMIT: Final = "d6aab33f76abc3849c50463a8592a84f59a5ef84"
@@ -66,9 +66,9 @@ def list_tasks(base_python: str, source: Path | None) -> list[Task]:
         source: Folder with the packages and the archive; None to download them.
     """
     tasks: list[Task] = []
-    if not os.environ.get(places.PYTHON_VARIABLE):
-        env = places.home() / "env"
-        if not _has_pip(places.default_python()):
+    if not os.environ.get(game_link.PYTHON_VARIABLE):
+        env = game_link.home() / "env"
+        if not _has_pip(game_link.default_python()):
             about = f"make a separate Python environment in {env}, with {base_python}"
             tasks.append(Task("environment", about, lambda: make_environment(base_python, env)))
         if tasks or _read_installed(env) != [*SOURCES, *REQUIREMENTS]:
@@ -77,17 +77,17 @@ def list_tasks(base_python: str, source: Path | None) -> list[Task]:
             tasks.append(Task("packages", about, lambda: install_packages(env, source)))
     if not has_maps():
         origin = f"copy {source / MAPS_FILE}" if source else f"download {MAPS_URL} (503 kB)"
-        folder = places.game_folder() / "Maps" / "SMAC_Maps"
-        next_step = f"keep it in {_download_folder()}" if places.find_game_obstacle() else f"unpack it to {folder}"
+        folder = game_link.game_folder() / "Maps" / "SMAC_Maps"
+        next_step = f"keep it in {_download_folder()}" if game_link.find_game_obstacle() else f"unpack it to {folder}"
         tasks.append(Task("maps", f"{origin} and {next_step}", lambda: install_maps(source)))
     return tasks
 
 
 def has_maps() -> bool:
     """Check whether the game has every map; without the game, whether the archive has been downloaded."""
-    if places.find_game_obstacle():
+    if game_link.find_game_obstacle():
         return is_published_archive(_download_folder() / MAPS_FILE)
-    return {*SMAC_MAPS, ARENA} <= places.find_maps().keys()
+    return {*SMAC_MAPS, ARENA} <= game_link.find_maps().keys()
 
 
 def make_environment(base_python: str, env: Path) -> list[str]:
@@ -150,9 +150,9 @@ def install_maps(source: Path | None) -> list[str]:
         EnvUnavailableError: If the archive cannot be read, is not the published one, or cannot be written.
     """
     archive = get_archive(_download_folder(), source)
-    if places.find_game_obstacle():
+    if game_link.find_game_obstacle():
         return [f"The maps are kept in {archive.parent} until the game is installed."]
-    folder = places.game_folder() / "Maps" / "SMAC_Maps"
+    folder = game_link.game_folder() / "Maps" / "SMAC_Maps"
     different = unpack_maps(archive, folder)
     if not different:
         return []
@@ -234,12 +234,12 @@ def _read_maps(archive: Path) -> dict[str, bytes]:
 
 
 def _download_folder() -> Path:
-    return places.home() / "downloads"
+    return game_link.home() / "downloads"
 
 
 def _has_pip(python: Path) -> bool:
     """Check whether the virtual environment is complete: `venv` installs pip as its last step."""
-    command, environ = [str(python), "-m", "pip", "--version"], places.isolated_environ()
+    command, environ = [str(python), "-m", "pip", "--version"], game_link.isolated_environ()
     try:
         return subprocess.run(command, capture_output=True, check=False, env=environ).returncode == 0
     except OSError:
@@ -261,7 +261,9 @@ def _run(command: list[str], failure: str) -> None:
         EnvUnavailableError: If it cannot be started or fails. The message begins with `failure`.
     """
     try:
-        done = subprocess.run(command, check=False, stdin=subprocess.DEVNULL, stdout=2, env=places.isolated_environ())
+        done = subprocess.run(
+            command, check=False, stdin=subprocess.DEVNULL, stdout=2, env=game_link.isolated_environ()
+        )
     except OSError as error:
         raise EnvUnavailableError(f"{failure}: {command[0]} cannot be started ({error.strerror}).") from error
     if done.returncode:

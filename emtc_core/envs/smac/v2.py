@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from emtc_core.config.train import EnvConfig
 from emtc_core.envs.base import EnvInfo, Scene, VectorEnv, check_can_run, check_map, empty_scene
-from emtc_core.envs.smac import places
+from emtc_core.envs.smac import game_link
 from emtc_core.envs.smac.env import HOW_TO_GET, SmacEnv
+from emtc_core.envs.smac.game_link import GameLink, GameSpec
 from emtc_core.envs.smac.maps import ARENA, SMACV2_MAPS, make_info, smacv2_arguments, state_names
-from emtc_core.envs.smac.places import GameLink, GameSpec
 
 
 def list_maps() -> list[str]:
@@ -28,7 +28,7 @@ def list_maps() -> list[str]:
 
 def find_unavailable_reason() -> str:
     """Check the package, the game and the map file, in this order."""
-    return places.find_unavailable_reason("smacv2", ARENA)
+    return game_link.find_unavailable_reason("smacv2", ARENA)
 
 
 def find_info(config: EnvConfig) -> EnvInfo:
@@ -41,7 +41,7 @@ def make_env(config: EnvConfig, *, n_envs: int) -> VectorEnv:
     """Start `n_envs` workers. Each starts its game at the first reset."""
     check_map("smacv2", config.map, list_maps())
     check_can_run("smacv2", find_unavailable_reason(), HOW_TO_GET)
-    python, play = places.find_python(), GameSpec("smacv2", config.map, smacv2_arguments(config.map))
+    python, play = game_link.find_python(), GameSpec("smacv2", config.map, smacv2_arguments(config.map))
     return SmacEnv(lambda: GameLink(python, play), env="smacv2", map=config.map, n_envs=n_envs, draw=make_scene)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from emtc_core.config.outside import bind_arguments
+from emtc_core.config.plugin_settings import bind_arguments
 from emtc_core.config.run import RunConfig
 from emtc_core.envs.base import EnvInfo
 from emtc_core.errors import PluginError

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from emtc_core.config.memory import EmbedConfig
-from emtc_core.config.outside import PLUGIN_SETTINGS
+from emtc_core.config.plugin_settings import PLUGIN_SETTINGS
 from emtc_core.embedder.fit import Sample
 from emtc_core.embedder.networks import Embedder, State, Times
 from emtc_core.errors import PluginError
