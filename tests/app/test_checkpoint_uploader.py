@@ -121,7 +121,7 @@ def test_a_damaged_one_is_passed_over_for_the_one_before(files, begin):
     whole = (folder / name_checkpoint(200)).read_bytes()
     damaged = folder.parent / name_checkpoint(200)
     damaged.write_bytes(whole.replace(b"state", b"stale", 1))
-    files.put(damaged)
+    files.upload(damaged)
     _, elsewhere = begin("b")
     assert sorted(path.name for path in elsewhere.glob("*.pt")) == [name_checkpoint(100), name_checkpoint(200)]
     assert verify(elsewhere / name_checkpoint(100)).env_step == 100
@@ -247,7 +247,7 @@ def test_what_lies_there_is_known_before_it_is_fetched(lost, tmp_path, monkeypat
     for env_step, owner in ((0, run_id), (10**6, "zzzz9999")):
         path = tmp_path / name_checkpoint(env_step)
         write_checkpoint(path, run_id=owner, env_step=env_step, parts=[("state", lambda sink: sink.write(b"x"))])
-        files.put(path)
+        files.upload(path)
     status = examine_checkpoints(db, find_run(db, run_id))
     assert (status.usable and status.usable.env_step, status.folder) == (0, files.url)
     assert "belongs to run zzzz9999" in status.faults[0]
@@ -267,7 +267,7 @@ def test_what_has_not_arrived_there_is_counted(lost, tmp_path):
     write_checkpoint(folder / name_checkpoint(0), run_id=run_id, env_step=0, parts=[])
     status = examine_checkpoints(db, find_run(db, run_id))
     assert (status.can_resume, status.n_not_uploaded) == (True, 1)
-    files.put(folder / name_checkpoint(0))
+    files.upload(folder / name_checkpoint(0))
     assert examine_checkpoints(db, find_run(db, run_id)).n_not_uploaded == 0
     db.dispose()
 

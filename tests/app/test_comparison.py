@@ -53,7 +53,7 @@ def test_each_map_is_a_panel_and_a_chart_of_its_own_on_the_page(comparison) -> N
 
 def test_a_run_without_a_point_makes_no_line_and_is_told(comparison) -> None:
     assert [group.variant.algo for group in comparison.groups] == ["emtc-qplex", "emtc-qplex"]
-    (lost,) = comparison.left_out
+    (lost,) = comparison.excluded_runs
     assert str(lost) == "run never (QMIX on 3m; seed 1): no point yet; queued at 0 of 1,000 env steps"
     assert str(lost) in draw_comparison(comparison).caption
 

@@ -25,7 +25,7 @@ def filled(*overrides: str, device: torch.device = CPU) -> tuple[EpisodicPart, R
     collector = Collector(env, reward_scale=1.0, seed=1, stream="test")
     episodes = [e for r in range(2) for e in collector.collect(learner, epsilon=1.0, round=(r,))]
     for number, episode in enumerate(episodes, start=1):
-        kept = part.absorb(episode, number=number, tau=1.0)
+        kept = part.write_and_gate(episode, number=number, tau=1.0)
         buffer.add(episode, slots=kept.incentive_slots, uids=kept.uids, generation=kept.generation, number=number)
     assert part.refit(buffer)
     return part, buffer

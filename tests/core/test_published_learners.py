@@ -117,7 +117,7 @@ def check_values(learner, batch, wanted: np.ndarray) -> None:
 def check_q_tot(learner, batch, wanted: np.ndarray) -> None:
     seq = make_sequence(batch, agent_id=learner._agent_id)
     with torch.no_grad():
-        q_tot = learner.online.taken(learner.online.unroll(seq, torch.Generator()), seq).q_tot
+        q_tot = learner.online.evaluate_taken(learner.online.unroll(seq, torch.Generator()), seq).q_tot
     real = batch.filled.numpy()
     check("Q_tot", q_tot.T.numpy()[real], wanted[real])
 

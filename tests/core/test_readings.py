@@ -43,7 +43,7 @@ def _absorb_all(config: RunConfig, stream: list[Episode]) -> tuple[list[float], 
     ours, theirs = [], []
     for number, episode in enumerate(stream, start=1):
         tau = 1.2 - 0.01 * number
-        verdict = part.absorb(episode, number=number, tau=tau).gate
+        verdict = part.write_and_gate(episode, number=number, tau=tau).gate
         delta, beta = looped.absorb(episode, number, tau)
         np.testing.assert_allclose(verdict.delta_mem, delta, atol=1e-6)
         ours += verdict.beta.tolist()
@@ -80,11 +80,11 @@ def test_an_index_not_yet_built_has_nothing_to_doubt(rule: str, stream: list[Epi
     config = resolve(map="3m", preset="emu_index", overrides=[f"gate.on_empty={rule}"])
     env = make_env(config.env, n_envs=1)
     part = EpisodicPart(config, env.info, device=CPU)
-    verdict = part.absorb(stream[0], number=1, tau=1.2).gate
+    verdict = part.write_and_gate(stream[0], number=1, tau=1.2).gate
     assert np.isnan(verdict.delta_mem).all()
     assert set(verdict.beta) == {1.0 if rule == "pass" else 0.0}
     part.on_target_update()
-    later = part.absorb(stream[1], number=2, tau=1.2).gate
+    later = part.write_and_gate(stream[1], number=2, tau=1.2).gate
     assert np.isfinite(later.delta_mem).all()
 
 
@@ -96,7 +96,7 @@ def test_where_everything_merges_the_embedder_still_learns_and_says_so(
     part, buffer = EpisodicPart(config, env.info, device=CPU), ReplayBuffer(10, env.info)
     for number, episode in enumerate(stream[:8], start=1):
         assert part.refit(buffer) == {}
-        part.absorb(episode, number=number, tau=1.0)
+        part.write_and_gate(episode, number=number, tau=1.0)
     assert part.memory.size < config.embed.min_entries
     assert part.refit(buffer)["embedder/fit_ms"] > 0
     part.refit(buffer)
@@ -109,7 +109,7 @@ def test_without_min_episodes_only_nodes_count_as_in_emus_code(stream: list[Epis
     env = make_env(config.env, n_envs=1)
     part = EpisodicPart(config, env.info, device=CPU)
     for number, episode in enumerate(stream, start=1):
-        part.absorb(episode, number=number, tau=1.0)
+        part.write_and_gate(episode, number=number, tau=1.0)
     assert part.refit(ReplayBuffer(10, env.info)) == {}
 
 
@@ -118,7 +118,7 @@ def test_a_resumed_memory_counts_the_episodes_before(stream: list[Episode]) -> N
     env = make_env(config.env, n_envs=1)
     first, second = (EpisodicPart(config, env.info, device=CPU) for _ in range(2))
     for number, episode in enumerate(stream[:3], start=1):
-        first.absorb(episode, number=number, tau=1.0)
+        first.write_and_gate(episode, number=number, tau=1.0)
     second.set_state(first.get_state())
     assert second.refit(ReplayBuffer(10, env.info))
 
@@ -127,7 +127,7 @@ def test_new_transitions_are_reported_as_they_were_judged(stream: list[Episode])
     config = resolve(map="3m", overrides=["memory.delta=0.2"])
     env = make_env(config.env, n_envs=1)
     part = EpisodicPart(config, env.info, device=CPU)
-    verdicts = [part.absorb(e, number=i, tau=1.0).gate for i, e in enumerate(stream, start=1)]
+    verdicts = [part.write_and_gate(e, number=i, tau=1.0).gate for i, e in enumerate(stream, start=1)]
     beta = np.concatenate([v.beta for v in verdicts])
     values = part.metrics()
     assert values["gate/beta_new"] == pytest.approx(beta.mean())
@@ -150,7 +150,7 @@ def _read_alone(config: RunConfig, stream: list[Episode], points: int) -> list[R
     for number, episode in enumerate(stream, start=1):
         env_step += episode.length
         tau = temperature.at(env_step)
-        verdicts.append(part.absorb(episode, number=number, tau=tau).gate)
+        verdicts.append(part.write_and_gate(episode, number=number, tau=tau).gate)
         temperature.observe(verdicts[-1].delta_mem, discounted_returns(episode.reward, config.train.gamma)[:-1])
         if target.due(number * config.train.updates_per_episode):
             part.on_target_update()

@@ -34,7 +34,7 @@ _EFFECT = {"active": (0.2, 0.1, 0.3), "idle": (0.0, 0.0, 0.0)}  # incentive remo
 class RandomTeam:
     """Plays any legal action."""
 
-    def begin(self, n_envs: int) -> None:
+    def start_episodes(self, n_envs: int) -> None:
         """Remember nothing."""
 
     def act(self, obs, avail, *, epsilon, rng):
