@@ -109,7 +109,7 @@ def _fill(entries: int, device: torch.device) -> Store:
 
 def keep_episode(memory: EpisodicPart, replay_buffer: ReplayBuffer, episode: Episode, number: int) -> None:
     """Put an episode into a memory and a replay buffer, as a trainer does."""
-    absorbed = memory.absorb(episode, number=number, tau=1.0)
+    absorbed = memory.write_and_gate(episode, number=number, tau=1.0)
     beta = None if absorbed.gate is None else absorbed.gate.beta
     slots, uids, generation = absorbed.incentive_slots, absorbed.uids, absorbed.generation
     replay_buffer.add(episode, slots=slots, uids=uids, generation=generation, beta=beta, number=number)

@@ -153,7 +153,7 @@ class FigureKind:
     question: str = ""
     """The question that the figure answers, as a page shows it."""
     extra_options: tuple[FigureOption, ...] = ()
-    """The options of this figure in addition to the shared options in `takes`."""
+    """The options of this figure in addition to the shared options in `supported_options`."""
     pages: tuple[str, ...] = ()
     """Pages that list the figure under *More figures*. A page that draws the figure itself does not list it there."""
 
@@ -202,7 +202,7 @@ class TableKind:
 
     name: str
     tabulate: Callable[[Database, Sequence[RunRow], Options], pd.DataFrame]
-    takes: frozenset[OptionName] = frozenset()
+    supported_options: frozenset[OptionName] = frozenset()
     """The shared options that have an effect on this table."""
     selects_runs: bool = True
     """Whether the caller can select runs."""
@@ -215,7 +215,7 @@ class TableKind:
         Raises:
             ConfigError: If an option is set that has no effect on this table.
         """
-        _check_options("table", self.name, self.takes, options)
+        _check_options("table", self.name, self.supported_options, options)
         return self.tabulate(db, rows, options)
 
 

@@ -81,7 +81,7 @@ class CheckpointUploader:
         """Queue the policy of the best evaluation for upload."""
         self._wake.set()
 
-    def set_newer_aside(self, env_step: int) -> None:
+    def rename_newer(self, env_step: int) -> None:
         """Rename the files at the URL that are newer than the env step from which the run resumed.
 
         Raises:
@@ -223,14 +223,14 @@ class UploadingStore(CheckpointStore):
         self._uploader.queue_best()
         return path
 
-    def set_newer_aside(self, env_step: int) -> None:
+    def rename_newer(self, env_step: int) -> None:
         """Rename newer checkpoints in the local folder and at the URL.
 
         Raises:
             StorageError: If the URL does not answer.
         """
         super().rename_newer(env_step)
-        self._uploader.set_newer_aside(env_step)
+        self._uploader.rename_newer(env_step)
 
 
 @contextmanager

@@ -105,7 +105,7 @@ class EpisodicPart(EpisodicSystem):
         self._verdicts: list[GateValues] = []  # per episode since the last report
         self._n_recalled = self._n_hits = 0  # successor states since the last report
 
-    def absorb(self, episode: Episode, *, number: int, tau: float) -> StoredEpisode:
+    def write_and_gate(self, episode: Episode, *, number: int, tau: float) -> StoredEpisode:
         """Write the episode (Algorithm 2) and evaluate its gate (Algorithm 3), in the order of `gate.timing`.
 
         Args:

@@ -99,7 +99,7 @@ def test_the_best_policy_is_carried_and_what_no_return_needs_is_dropped(files, b
         wait_until(lambda at=env_step: [int(each.name[5:-3]) for each in files.list_best()] == [at], what="the policy")
     carried(uploader, files, folder, 200)
     rename_newer(folder, 100)
-    uploader.set_newer_aside(100)
+    uploader.rename_newer(100)
     uploader.close()
     assert files.list_best() == []
     assert "best-000000000160.aside" in {found.name for found in files.list_files()}
@@ -140,7 +140,7 @@ def test_what_lies_beyond_the_step_gone_back_to_is_set_aside_there_too(files, be
     uploader, folder = begin("a")
     carried(uploader, files, folder, 100)
     carried(uploader, files, folder, 200)
-    uploader.set_newer_aside(100)
+    uploader.rename_newer(100)
     assert steps(files) == [100]
     assert f"{Path(name_checkpoint(200)).stem}.aside" in {found.name for found in files.list_files()}
 

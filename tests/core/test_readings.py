@@ -34,7 +34,7 @@ def stream() -> list[Episode]:
     return [Episode(**(vars(e) | {"won": i % 3 == 2})) for i, e in enumerate(episodes)]
 
 
-def _absorb_all(config: RunConfig, stream: list[Episode]) -> tuple[list[float], list[float], EpisodicPart]:
+def _write_all(config: RunConfig, stream: list[Episode]) -> tuple[list[float], list[float], EpisodicPart]:
     """Run both readings, refits and target updates included; return their gates one after the other."""
     env = make_env(config.env, n_envs=1)
     part = EpisodicPart(config, env.info, device=CPU)
@@ -62,14 +62,14 @@ def _absorb_all(config: RunConfig, stream: list[Episode]) -> tuple[list[float], 
 )  # nothing is written when that reading looks
 def test_every_gate_equals_the_independent_reading(preset: str, lookup: str, stream: list[Episode]) -> None:
     overrides = [f"gate.lookup={lookup}", "embed.min_episodes=4", "embed.batch=64"]
-    ours, theirs, _ = _absorb_all(resolve(map="3m", preset=preset, overrides=overrides), stream)
+    ours, theirs, _ = _write_all(resolve(map="3m", preset=preset, overrides=overrides), stream)
     assert len(ours) == sum(episode.length for episode in stream)
     np.testing.assert_allclose(ours, theirs, atol=1e-6)
 
 
 def test_the_two_lookups_differ_where_a_later_node_is_nearer(stream: list[Episode]) -> None:
     by_lookup = [
-        _absorb_all(resolve(map="3m", overrides=[f"gate.lookup={lookup}", "memory.delta=0.8"]), stream)[0]
+        _write_all(resolve(map="3m", overrides=[f"gate.lookup={lookup}", "memory.delta=0.8"]), stream)[0]
         for lookup in ("nearest", "written")
     ]
     assert not np.allclose(*by_lookup, atol=1e-6)
