@@ -223,8 +223,9 @@ def test_a_value_beyond_memory_is_refused(ready_sqlite_url: str, query: str) -> 
 
 def test_the_reader_is_bounded_by_the_system_too(ready_sqlite_url: str) -> None:
     asks = (  # by a process of its own, whose only child is the reader
-        "import resource\nfrom storage.sql_console.query import ask\nfrom storage.engine import open_database\n"
-        f"try:\n    ask(open_database({ready_sqlite_url!r}), 'select ' + ', '.join(['randomblob(30000000)'] * 60))\n"
+        "import resource\nfrom storage.sql_console.query import run_query\nfrom storage.engine import open_database\n"
+        "try:\n"
+        f"    run_query(open_database({ready_sqlite_url!r}), 'select ' + ', '.join(['randomblob(30000000)'] * 60))\n"
         "except Exception as error:\n    print(error)\n"
         "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
     )
