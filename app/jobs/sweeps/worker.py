@@ -242,7 +242,9 @@ class WorkerLoop:
         """Claim and start runs while there are free slots; return True if no run is left to claim."""
         try:
             while len(self._trainers) < self._jobs and not self._leave.is_requested:
-                claim = self._claim(self._db, worker=self._me, has_trainer=has_local_trainer, excluded_ids=self._rejected_ids)
+                claim = self._claim(
+                    self._db, worker=self._me, has_trainer=has_local_trainer, excluded_ids=self._rejected_ids
+                )
                 if claim is None:
                     return True
                 self._start(claim)
