@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from app.analysis import judge_readings as kept
+from app.analysis import gate_readings
 from app.analysis.gate_readings import READINGS, GateReading, evaluate_readings, make_reading_config
 from app.figures.kinds.chart import Chart
 from app.figures.named.gate_readings import describe_shape, draw_readings
@@ -163,7 +163,7 @@ def test_progress_names_the_readings_and_their_share(recorded: tuple[Database, l
 def test_processes_side_by_side_say_the_same(recorded: tuple[Database, list[RunRow]], monkeypatch) -> None:
     alone, _ = _draw(recorded)
     shutil.rmtree(recorded[0].path.with_name("x.files"))
-    monkeypatch.setattr(kept, "_POLL_INTERVAL_S", 0.001)
+    monkeypatch.setattr(gate_readings, "_POLL_INTERVAL_S", 0.001)
     heard: list[tuple[str, float, float]] = []
     together = evaluate_readings(*recorded, on_progress=lambda *told: heard.append(told), jobs=2)
     assert all(map(np.array_equal, _values(alone), _values(draw_readings(together, run="a run")), [True] * 100))
@@ -198,7 +198,7 @@ def test_what_was_kept_is_of_no_use_to_other_options_or_a_longer_run(
     _draw(recorded)
     assert _draw(recorded, refit_every=100)[1]
     assert _draw((db, [replace(row, env_steps=row.env_steps - 1)]))[1]
-    monkeypatch.setattr(kept, "hash_core", lambda: "other code")
+    monkeypatch.setattr(gate_readings, "hash_core", lambda: "other code")
     assert _draw(recorded)[1]
 
 
