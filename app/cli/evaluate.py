@@ -53,15 +53,15 @@ def evaluate(
         overrides=set or (),
         on_chosen=lambda chosen: say(f"Playing {episodes:,} greedy episodes with {chosen.description}."),
     )
-    told = describe(found)
+    summary = describe(found)
     if json:
-        print_json(told)
+        print_json(summary)
         return
     say(
-        f"Run {found.run_id}: won {told['wins']:,} of {told['episodes']:,}, {format_percent(told['win_rate'], 1)} "
-        f"[{format_percent(told['low'], 1)}, {format_percent(told['high'], 1)}]; mean return {told['return_mean']:.4g} "
-        f"(standard deviation {told['return_std']:.3g}), {told['length_mean']:.1f} steps; "
-        f"{told['distinct']:,} of the episodes differ."
+        f"Run {found.run_id}: won {summary['wins']:,} of {summary['episodes']:,}, {format_percent(summary['win_rate'], 1)} "
+        f"[{format_percent(summary['low'], 1)}, {format_percent(summary['high'], 1)}]; mean return {summary['return_mean']:.4g} "
+        f"(standard deviation {summary['return_std']:.3g}), {summary['length_mean']:.1f} steps; "
+        f"{summary['distinct']:,} of the episodes differ."
     )
 
 

@@ -91,5 +91,5 @@ def import_foreign(
         print_json({"runs": list(new), "here": list(here), "remarks": remarks})
         return
     known = f" {len(here)} {'was' if len(here) == 1 else 'were'} here already: {', '.join(here)}." if here else ""
-    told = f": {', '.join(new)}" if new else ""
-    say(f"Imported {len(new)} run{'s' if len(new) != 1 else ''} into {database.safe_url}{told}.{known}")
+    ids = f": {', '.join(new)}" if new else ""
+    say(f"Imported {len(new)} run{'s' if len(new) != 1 else ''} into {database.safe_url}{ids}.{known}")

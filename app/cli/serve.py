@@ -31,8 +31,12 @@ def become_app(url: str, options: list[str] | None = None, environment: Mapping[
     The working directory is on no import path (-P): a file `app.py` of the user's is not taken for the package. A
     checkout's settings are read from its folder; a wheel carries them beside `Home.py`, where Streamlit looks too.
     """
-    told = {"EMTC_DB": make_absolute(url), FOLDER_VARIABLE: str(get_user_folder()), **(environment or {})}
+    environment_changes = {
+        "EMTC_DB": make_absolute(url),
+        FOLDER_VARIABLE: str(get_user_folder()),
+        **(environment or {}),
+    }
     if (ROOT / ".streamlit").is_dir():
         os.chdir(ROOT)
     home = [sys.executable, "-P", "-m", "streamlit", "run", str(ROOT / "app" / "Home.py"), *(options or [])]
-    os.execve(sys.executable, home, os.environ | told)
+    os.execve(sys.executable, home, os.environ | environment_changes)
