@@ -58,8 +58,10 @@ def evaluate(
         print_json(summary)
         return
     say(
-        f"Run {found.run_id}: won {summary['wins']:,} of {summary['episodes']:,}, {format_percent(summary['win_rate'], 1)} "
-        f"[{format_percent(summary['low'], 1)}, {format_percent(summary['high'], 1)}]; mean return {summary['return_mean']:.4g} "
+        f"Run {found.run_id}: won {summary['wins']:,} of {summary['episodes']:,}, "
+        f"{format_percent(summary['win_rate'], 1)} "
+        f"[{format_percent(summary['low'], 1)}, {format_percent(summary['high'], 1)}]; "
+        f"mean return {summary['return_mean']:.4g} "
         f"(standard deviation {summary['return_std']:.3g}), {summary['length_mean']:.1f} steps; "
         f"{summary['distinct']:,} of the episodes differ."
     )
