@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from app.analysis.format import format_size
-from app.analysis.tables import NO_PARQUET, can_write_parquet, export_table
+from app.analysis.tables import NO_PARQUET, can_write_parquet, export_table, make_plain_table
 from app.cli.output import (
     DEFAULT_DATABASE,
     AsJson,
@@ -258,11 +258,11 @@ def sql(
         raise ConfigError(Fault(hint=NO_PARQUET))
     answer = run_query(open_database(db, read_only=True), query, max_rows=limit, seconds=seconds)
     if parquet is not None:
-        content = export_table(answer.frame(), "parquet")
+        content = export_table(make_plain_table(answer.frame()), "parquet")
         write_file(parquet, content)
         say(f"Wrote {parquet} ({len(content):,} bytes).")
     elif csv:
-        sys.stdout.buffer.write(export_table(answer.frame(), "csv"))
+        sys.stdout.buffer.write(export_table(make_plain_table(answer.frame()), "csv"))
     else:
         print_rows(_rows(answer), title="", empty="No row answers this.", json=json)
     if answer.truncation:

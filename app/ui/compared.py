@@ -6,25 +6,16 @@ own variant, and every legend, table and exported file names its origin.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
 
 import pandas as pd
 import streamlit as st
 
-from app.analysis.comparable import COMMON, Budget, cut_to_budget, list_budgets
-from app.analysis.quantities import (
-    AUTO,
-    TRAINING_WIN_RATE,
-    Quantity,
-    RateName,
-    find_quantity,
-    find_rate,
-    get_success_threshold,
-    is_mu_w,
-)
-from app.analysis.rates import RatedSeeds, apply_rate, average_curves
-from app.analysis.series import Comparison, SeedRun, join_seeds, make_seeds, read_seeds
-from app.analysis.settings import ORIGIN, with_code
+from app.analysis.compared import ComparedRuns, combine_curves
+from app.analysis.quantities import AUTO, Quantity, RateName, find_quantity, get_success_threshold
+from app.analysis.rates import RatedSeeds
+from app.analysis.series import SeedRun, make_seeds, read_seeds
+from app.analysis.settings import ORIGIN
 from app.ui import data, view
 from emtc_core.metrics import sort_metrics
 from storage.bundles.bundle_cache import Bundle
@@ -34,59 +25,20 @@ from storage.queries.runs import RunFilter
 from storage.runs.rows import RunRow
 
 
-@dataclass(frozen=True)
-class Compared:
-    """Several runs with their curves: the greedy win rates, those that they are compared by, and what is drawn."""
-
-    rows: dict[str, RunRow]
-    greedy: list[SeedRun]
-    rated: RatedSeeds
-    drawn: RatedSeeds
-
-    @property
-    def configs(self) -> dict[str, dict[str, Any]]:
-        """Run id → configuration as stored, with what the run stored of its code."""
-        return {run_id: with_code(row.config, row.versions) for run_id, row in self.rows.items()}
-
-    def curves(self, *, include_unfinished: bool) -> Comparison:
-        """Put the drawn curves together by variant."""
-        return join_seeds(*self.drawn, include_unfinished=include_unfinished)
-
-    def lengths(self, *, include_unfinished: bool) -> list[int]:
-        """The lengths that the runs have which count, ascending."""
-        return list_budgets(join_seeds(*self.rated, include_unfinished=include_unfinished, final=True))
-
-    def greedy_ends(self, *, include_unfinished: bool, budget: Budget = COMMON) -> Comparison:
-        """Put the greedy win rates together by variant, for numbers of the end, at one budget."""
-        return cut_to_budget(join_seeds(self.greedy, include_unfinished=include_unfinished, final=True), budget)
-
-    def ends(self, *, include_unfinished: bool, budget: Budget = COMMON) -> Comparison:
-        """Put the win rates that the runs are compared by together by variant, for numbers of the end."""
-        return cut_to_budget(join_seeds(*self.rated, include_unfinished=include_unfinished, final=True), budget)
-
-
-def read_compared(run_ids: Sequence[str], key: str, rate: RateName = AUTO) -> Compared:
+def read_compared(run_ids: Sequence[str], quantity: str, rate: RateName = AUTO) -> ComparedRuns:
     """Read the curves of several runs; at most five seconds old. One statement for each curve table of a database.
 
     The default win rate of a task is chosen over its runs of all databases together.
 
     Args:
         run_ids: The runs, of this database and of opened bundles.
-        key: What is drawn, as in `app.analysis.rates.read_curves`.
-        rate: Which win rate the runs are compared by.
+        quantity: Key of the quantity that is drawn.
+        rate: The win rate by which the runs are compared.
     """
     parts = [_read_evaluations(*source) for source in _addresses(run_ids)]
     rows = {run_id: row for part in parts for run_id, row in part.rows.items()}
     greedy = [seed for part in parts for seed in part.greedy]
-
-    def read_rate(name: RateName) -> RatedSeeds:
-        return _read_curves(run_ids, TRAINING_WIN_RATE) if name == "training" else apply_rate(greedy, name)
-
-    wanted, rated = find_rate(key, rate), read_rate(rate)
-    if wanted is None:
-        return Compared(rows, greedy, rated, _read_curves(run_ids, find_quantity(key)))
-    drawn = rated if wanted == rate else read_rate(wanted)
-    return Compared(rows, greedy, rated, average_curves(drawn) if is_mu_w(key) else drawn)
+    return combine_curves(rows, greedy, partial(_read_curves, run_ids), quantity=quantity, rate=rate)
 
 
 @dataclass(frozen=True)

@@ -129,7 +129,7 @@ def test_runs_of_a_bundle_stand_beside_ones_own_as_lines_of_their_own(own, opene
     assert not app.exception
     assert not app.error
     text = said(app).replace("\\", "")
-    assert "Evaluated runs that match: 4; each table says which of them count. Beside them 5 of study.emtc." in text
+    assert "Evaluated runs that match: 4. Each table lists the runs that it leaves out. Runs of study.emtc: 5." in text
     rows = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")]
     assert rows[1:6] == [
         "EMTC(QPLEX)",

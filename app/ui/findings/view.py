@@ -3,14 +3,14 @@
 from importlib.resources import files
 from typing import Final
 
-import pandas as pd
 import streamlit as st
 
 from app.analysis.format import escape_markdown
 from app.analysis.provenance import describe_runs
 from app.analysis.series import Comparison
 from app.analysis.significance import Verdict
-from app.analysis.tables import MISSING
+from app.analysis.tables import MISSING, Table
+from app.figures.figure import NO_OPTIONS
 from app.figures.named.findings import (
     READING,
     VERDICTS,
@@ -18,9 +18,8 @@ from app.figures.named.findings import (
     describe_study_runs,
     draw_win_rates,
     select_lines,
-    tabulate_claims,
-    tabulate_findings,
 )
+from app.figures.registry import TABLES
 from app.ui import guide, in_url, messages, state, view
 from app.ui.findings import studies
 from app.ui.findings.studies import Study
@@ -119,13 +118,13 @@ def _show_chart(comparison: Comparison, study: Study) -> None:
 def _show_claims(study: Study) -> None:
     with st.spinner("Comparing the variants seed by seed …"):
         found = studies.find(study)
-    frame = tabulate_claims([found])
+    table = TABLES["claims"].tabulate([found], NO_OPTIONS)
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
         st.subheader("Claims", width="content")
-        result_table.download(frame, key="claims", stem="claims")
-    if len(frame):
+        result_table.download(table, key="claims", stem="claims")
+    if len(table):
         with st.container(key="findings_claims"):
-            st.markdown(_write_claims(frame))
+            st.markdown(_write_claims(table))
         used = {each.verdict for each in found.findings}
         with st.container(horizontal=True, gap="small", vertical_alignment="center"):
             st.caption("Rules", width="content")
@@ -137,18 +136,18 @@ def _show_claims(study: Study) -> None:
         messages.empty("No claim has been measured yet.", "A claim needs a finished run of each variant that it names.")
     _show_missing(found.missing)
     with st.expander("Measures, tests, verdicts", icon=":material/function:"):
-        st.caption(escape_markdown(str(frame.attrs["caption"])))
+        st.caption(escape_markdown(table.caption))
         st.caption("\n".join(f"- **{verdict}**: {escape_markdown(rule)}" for verdict, rule in VERDICTS.items()))
 
 
-def _write_claims(frame: pd.DataFrame) -> str:
+def _write_claims(table: Table) -> str:
     """Write the claims for the page: with fewer columns than in files, so that the verdict is visible."""
-    shown = frame.loc[:, ["claim", "task", "estimate", "n", "p (Holm)", "verdict"]]
+    frame = table.frame
     compared = [escape_markdown(each).replace(r"\-", "\u2011") for each in frame["compared"]]  # "No-TCGM" in one line
     claims = zip(frame["claim"], compared, frame["measure"], strict=True)
     detectable = frame["detectable"] if "detectable" in frame else [MISSING] * len(frame)
     verdicts = zip(frame["verdict"], detectable, strict=True)
-    written = {
+    markdown = {
         "claim": [f"**{escape_markdown(text)}** {pair}, {escape_markdown(of)}" for text, pair, of in claims],
         "task": [_break_long_name(task) for task in frame["task"]],
         "estimate": [escape_markdown(each).replace(", ", ",\u00a0") for each in frame["estimate"]],
@@ -157,7 +156,8 @@ def _write_claims(frame: pd.DataFrame) -> str:
             for verdict, size in verdicts
         ],
     }
-    return result_table.to_markdown(shown, written)
+    titles = ["claim", "task", "estimate", "n", "p (Holm)", "verdict"]
+    return result_table.to_markdown(table, titles=titles, markdown=markdown)
 
 
 def _break_long_name(task: str) -> str:
@@ -192,26 +192,26 @@ def _show_details(study: Study) -> None:
     plan = st.expander("The plan", icon=":material/assignment:", key="plan", bind="query-params")
     if measures.open:
         with measures, messages.guarded():
-            _show_frame(tabulate_findings([studies.find(study)]), key="findings")
+            _show_table(TABLES["findings"].tabulate([studies.find(study)], NO_OPTIONS), key="findings")
     if numbers.open:
         with numbers, messages.guarded():
             with st.spinner("Measuring every run …"):
-                frame = studies.list_measures(study)
-            _show_frame(frame, key="study-measures")
+                table = studies.list_measures(study)
+            _show_table(table, key="study-measures")
     if settings.open:
         with settings, messages.guarded():
-            _show_frame(studies.list_settings(study), key="study-settings")
+            _show_table(studies.list_settings(study), key="study-settings")
     if plan.open:
         with plan:
             text = files("app.jobs.sweeps").joinpath("templates", study.plan.guide).read_text(encoding="utf-8")
             st.markdown(text.partition("\n")[2])
 
 
-def _show_frame(frame: pd.DataFrame, *, key: str) -> None:
+def _show_table(table: Table, *, key: str) -> None:
     with st.container(horizontal=True, horizontal_alignment="right"):
-        result_table.download(frame, key=key, stem=key)
-    st.dataframe(frame, hide_index=True, key=f"{key}-table")
-    st.caption(escape_markdown(str(frame.attrs["caption"])))
+        result_table.download(table, key=key, stem=key)
+    st.dataframe(table.frame, hide_index=True, key=f"{key}-table")
+    st.caption(escape_markdown(table.caption))
 
 
 def _show_links(study: Study) -> None:

@@ -7,6 +7,7 @@ A silent component: when the database has something newer than what is drawn, it
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -21,19 +22,10 @@ from app.analysis.quantities import ROBUST, SUCCESS_RATE, get_success_threshold
 from app.analysis.series import SeedRun, split_curves
 from app.figures.assets import read_asset
 from app.figures.chart_choices import MAX_REFERENCE_RUNS, add_reference_runs, name_reference_run
-from app.figures.figure import Options
 from app.figures.kinds.chart import Chart, Mark
-from app.figures.named.live import (
-    GATE_METRICS,
-    TRAINING_RATES,
-    compute_chance_accuracy,
-    draw_gate_dynamics,
-    draw_gate_effect,
-    draw_metrics,
-    draw_outcomes,
-    read_returns,
-)
-from app.figures.registry import find_figure
+from app.figures.named.live import CLOSING, FIRST_METRICS, METRIC_NAMES, RunData, read_returns
+from app.figures.options import Options, make_options
+from app.figures.registry import find_figure, list_live_metrics, list_metric_charts, list_sections
 from app.figures.theme import ENDED_STATUSES
 from app.ui import data, in_url, messages, run_data, state
 from app.ui.live import controls
@@ -53,14 +45,13 @@ def show_pulse(*, key: str, version: str, drawn: str, on_news: Callable[[], None
 
 
 CHARTS = "live_charts"
-PAGE, CLOSING, REFERENCE = "live", "closing", "ref"
+PAGE, REFERENCE = "live", "ref"
 CHART_HEIGHT = 470
 """Gate and outcomes fit under the status on a screen of 1440×900 [pixels]."""
 STATUS_HEIGHT = 112
 """Of the place for words about a run at work: five lines [pixels]."""
 TICK_S = 2.0
 _SPEED = "time/env_steps_per_second"
-_FIRST = ("train/loss", "train/q_taken", "embedder/info_nce_accuracy", _SPEED)
 
 
 def show(run: RunRow) -> None:
@@ -81,8 +72,7 @@ def show(run: RunRow) -> None:
 def _frames(run_id: str) -> LiveCurves:
     known = st.session_state.get("live_curves")
     if known is None or known.run_id != run_id:
-        names = (*_FIRST, *GATE_METRICS, *TRAINING_RATES, SUCCESS_RATE)
-        known = st.session_state["live_curves"] = LiveCurves(run_id, names)
+        known = st.session_state["live_curves"] = LiveCurves(run_id, list_live_metrics())
     return known
 
 
@@ -247,53 +237,57 @@ def _charts(run: RunRow) -> None:
         return
     with messages.guarded(), data.at_one_moment():
         marks = tuple(Mark(step, "resumed") for step in frames.resume_steps())
-        titled = {title: _refer(chart) for title, chart in _draw(run, frames, marks).items()}
-        place = canvas.place_together("live", titled.values(), height=CHART_HEIGHT)
+        recorded = _get_run_data(run, frames, marks)
+        titled = [(title, _refer(chart)) for title, chart in _draw(recorded)]
+        place = canvas.place_together("live", [chart for _, chart in titled], height=CHART_HEIGHT)
         with st.container(key="live_charts_grid", horizontal=True, gap="medium"):
-            for title, chart in titled.items():
+            for title, chart in titled:
                 with st.container(gap="xsmall"):
                     _chart(title, chart, run, place, choice=_CHOICES.get(chart.name))
+            for title, names in list_metric_charts().items():
+                chart = find_figure("metrics").draw(recorded, make_options({METRIC_NAMES: names}))
+                if not chart.is_empty:
+                    with st.container(gap="xsmall"):
+                        referred = _refer(chart, ("metrics", names))
+                        key = f"metrics-{title}"
+                        _chart(title, referred, run, replace(place, height=None), {"metrics": names}, key=key)
             if len(frames.metrics):
                 with st.container(gap="xsmall"):
                     _metric_charts(run, frames, marks, place)
 
 
-def _draw(run: RunRow, frames: LiveCurves, marks: tuple[Mark, ...]) -> dict[str, Chart]:
-    """Draw what the run has, in the order of reading: how the gate judges, what came of it, and what it did."""
-    outcomes = draw_outcomes(
-        frames.evaluations,
-        read_returns(data.database(), run),
-        run=run.name,
-        marks=marks,
-        threshold=get_success_threshold(run.config),
-        metrics=frames.metrics,
-    )
-    if not len(frames.gate):
-        return {"Outcomes": outcomes}
-    closing = bool(st.session_state[in_url.flag(PAGE, CLOSING)["key"]])
-    dynamics = draw_gate_dynamics(
-        frames.gate, frames.metrics, run=run.name, marks=marks, closing=closing, ended=_has_ended(run)
-    )
-    effect = draw_gate_effect(frames.metrics, run=run.name, marks=marks)
-    if effect.is_empty:
-        return {"Gate and memory": dynamics, "Outcomes": outcomes}
-    return {"Gate": dynamics, "Outcomes": outcomes, "What it does": effect}
+def _get_run_data(run: RunRow, frames: LiveCurves, marks: tuple[Mark, ...]) -> RunData:
+    """Return the rows of the run that this session has read so far."""
+    database = data.database()
+    return RunData(run, frames.gate, frames.evaluations, frames.metrics, lambda: read_returns(database, run), marks)
+
+
+def _draw(recorded: RunData) -> list[tuple[str, Chart]]:
+    """Draw the figures of this page that the run has data for, each with its title."""
+    closing = bool(st.session_state[in_url.flag(PAGE, CLOSING.parameter)["key"]])
+    charts = []
+    for title, kinds in list_sections(PAGE).items():
+        for kind in kinds:
+            options = make_options({CLOSING: closing} if CLOSING in kind.options else {})
+            with suppress(ConfigError):  # the run has no gate
+                charts.append((title, kind.draw(recorded, options)))
+    return charts
 
 
 def _metric_charts(run: RunRow, frames: LiveCurves, marks: tuple[Mark, ...], place: canvas.Place) -> None:
     present = frames.metric_list()
     chosen = st.multiselect(
-        "Learning, memory and speed",
+        METRIC_NAMES.label,
         present,
-        default=[name for name in _FIRST if name in present],
+        default=[name for name in FIRST_METRICS if name in present],
         key="metrics",
         bind="query-params",
-        help="Every number that this run logs; the Method page says what each one means.",
+        help=METRIC_NAMES.help,
     )
     frames.follow(chosen)
     if chosen:
-        chance = compute_chance_accuracy(run.config)
-        drawn = draw_metrics(frames.metrics, chosen, run=run.name, marks=marks, chance=chance)
+        options = make_options({METRIC_NAMES: tuple(chosen)})
+        drawn = find_figure("metrics").draw(_get_run_data(run, frames, marks), options)
         _chart("", _refer(drawn, ("metrics", tuple(chosen))), run, replace(place, height=None), {"metrics": chosen})
 
 
@@ -310,14 +304,14 @@ def _reference(
     """Draw a figure of a run that stands beside another, with its name; None where it has none; five seconds old."""
     run = data.get_run(run_id)
     try:
-        drawn = find_figure(figure).make(data.database(), [run], Options(extra_options=dict(options)))
+        drawn = find_figure(figure).make(data.database(), [run], Options(dict(options)))
     except ConfigError:
         return None
     return (name_reference_run(run), drawn) if isinstance(drawn, Chart) else None
 
 
 def _refer(chart: Chart, *options: tuple[str, Any]) -> Chart:
-    closing = (("closing", True),) if chart.name == "gate-dynamics" and state.read_text(CLOSING) else ()
+    closing = (("closing", True),) if chart.name == "gate-dynamics" and state.read_text(CLOSING.parameter) else ()
     found = (_reference(run_id, chart.name, (*options, *closing)) for run_id in _referred())
     return add_reference_runs(chart, dict(each for each in found if each is not None))
 
@@ -334,7 +328,7 @@ def _choose_reference() -> None:
 
 
 def _choose_beta() -> None:
-    st.toggle("1 − β̄, log axis", **in_url.flag(PAGE, CLOSING), help="How far the gate is closed, in the place of β̄")
+    st.toggle(CLOSING.label, **in_url.flag(PAGE, CLOSING.parameter), help=CLOSING.help)
 
 
 _CHOICES: Final = {"gate-dynamics": _choose_beta, "outcomes": _choose_reference}
@@ -347,18 +341,18 @@ def _chart(
     place: canvas.Place,
     facts: dict[str, Any] | None = None,
     choice: Callable[[], None] | None = None,
+    *,
+    key: str = "",
 ) -> None:
+    key = f"live-{key or chart.name}"
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
         st.markdown(f"#### {title}" if title else "", width="content")
         if choice is not None:
             choice()
         shown = chart.keep_window(state.read_window())
         referred = {"beside": ids} if (ids := _referred()) else {}
-        pin.show_with_export(
-            shown, key=f"live-{chart.name}", stem=run.id, page="live", run=run, facts={**(facts or {}), **referred}
-        )
-    key, window = f"live-{chart.name}", state.read_window()
-    canvas.show(chart, key=key, window=window, on_window=_window_chosen(), place=place)
+        pin.show_with_export(shown, key=key, stem=run.id, page="live", run=run, facts={**(facts or {}), **referred})
+    canvas.show(chart, key=key, window=state.read_window(), on_window=_window_chosen(), place=place)
     st.caption(escape_markdown(chart.caption))
 
 

@@ -32,8 +32,10 @@ from app.analysis.what_if import (
     read_rules,
     tabulate_what_if,
 )
-from app.figures.named.memory_map import draw_selection
-from app.figures.named.what_if import draw_what_if
+from app.figures.figure import NO_OPTIONS
+from app.figures.named.memory_map import SelectedNodes
+from app.figures.named.what_if import RecomputedGate
+from app.figures.registry import find_figure
 from app.ui import data, in_url, memory_data, messages
 from app.ui.memory import atlas, snapshot_map
 from app.ui.memory.snapshot_map import Shown
@@ -110,7 +112,8 @@ def _selected(run: RunRow, shown: Shown, asked: NodeSelection, chosen: NDArray[n
     snapshot, among, rows = shown.snapshot, has_place(shown.coordinates), np.flatnonzero(chosen)
     st.markdown(f"##### {format_count(len(rows))} of {format_count(int(among.sum()))} nodes selected")
     st.caption(escape_markdown(f"{asked.words}. The address keeps it; a pin keeps it under a name in the notebook."))
-    chart = draw_selection(snapshot, chosen, among, run=run.name, description=asked.words)
+    nodes = SelectedNodes(snapshot, chosen, among, run.name, asked.words)
+    chart = find_figure("memory-selection").draw(nodes, NO_OPTIONS)
     st.dataframe(_as_text(tabulate_selection(snapshot, chosen, among)), hide_index=True, height="content")
     with st.container(horizontal=True, gap="small"):
         _downloads(run, shown, rows)
@@ -257,14 +260,14 @@ def _times(option: str) -> str:
 def _draw(
     run: RunRow, snapshot: Snapshot, question: WhatIfSettings, found: WhatIfResult, chosen: dict[str, Any]
 ) -> None:
-    chart = draw_what_if(found, run=run.name, env_step=snapshot.env_step)
+    chart = find_figure("what-if").draw(RecomputedGate(found, run.name, snapshot.env_step), NO_OPTIONS)
     left, right = st.columns(2, gap="medium")
     with left:
         table = tabulate_what_if(found)
-        st.dataframe(table, hide_index=True, height="content", column_config={"quantity": {"width": 235}})
+        st.dataframe(table.frame, hide_index=True, height="content", column_config={"quantity": {"width": 235}})
         with st.container(horizontal=True, vertical_alignment="center", gap="small"):
             result_table.download(table, key="what-if-table", stem=f"{run.id}-{snapshot.env_step}-what-if")
-            st.caption(escape_markdown(str(table.attrs["caption"])))
+            st.caption(escape_markdown(table.caption))
     with right:
         canvas.show(chart, key="what-if", x_name="share [%]", panel_height=110)
         facts = chosen | {"snapshot": snapshot.id, "question": vars(question)}

@@ -22,8 +22,10 @@ from app.analysis.projections.snapshots import (
 )
 from app.analysis.selection import NODE_QUANTITIES, NodeSelection, parse_numbers
 from app.analysis.settings import name_algo
+from app.figures import options as figure_options
 from app.figures.kinds.maps import Cloud
-from app.figures.named.memory_map import draw_memory
+from app.figures.named.memory_map import COLOR_SCALE, MapNodes
+from app.figures.registry import find_figure
 from app.figures.theme import ENDED_STATUSES
 from app.ui import data, in_url, memory_data, messages, state
 from app.ui.memory import atlas, projection_job
@@ -347,12 +349,17 @@ def make_figure(shown: Shown, chosen: NDArray[np.bool_]) -> Cloud:
         f"Showing {format_count(len(rows))} of {format_count(snapshot.size)} nodes, {sample}{kept} · {shown.name} · "
         f"snapshot at env step {format_count(snapshot.env_step)}"
     )
-    return draw_memory(
-        snapshot, rows, shown.coordinates[rows], x_label=shown.drawn.x_label, y_label=shown.drawn.y_label,
-        quantity=asked.color, title=f"Episodic memory of {shown.run.name} at step {snapshot.env_step}",
+    nodes = MapNodes(
+        snapshot,
+        rows,
+        LabeledPoints(shown.coordinates, shown.drawn.x_label, shown.drawn.y_label),
+        title=f"Episodic memory of {shown.run.name} at step {snapshot.env_step}",
         caption=f"{caption}. Colour: {NODE_QUANTITIES[asked.color].meaning}.",
-        colors=atlas.PALETTES[asked.palette].colors, all_quantities=True,
-    )  # fmt: skip
+        all_quantities=True,
+    )
+    colors = atlas.PALETTES[asked.palette].colors
+    options = figure_options.make_options({figure_options.COLOR: asked.color, COLOR_SCALE: colors})
+    return find_figure("memory-atlas").draw(nodes, options)  # type: ignore[return-value]  # this figure is a Cloud
 
 
 _HELP = (

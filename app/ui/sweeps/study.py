@@ -15,11 +15,11 @@ import streamlit as st
 
 from app.analysis.format import escape_markdown, format_count
 from app.analysis.settings import write_value
-from app.analysis.tables import TABLE_FORMATS, TABLE_MIME, TABLE_SUFFIX, TableFormat, export_table
+from app.analysis.tables import Table
 from app.analysis.win_rates import PublishedStudy, find_published
-from app.figures.figure import Options
 from app.figures.kinds import AnyFigure
-from app.figures.registry import FIGURES, TABLES
+from app.figures.options import RATE, Options, make_options
+from app.figures.registry import TABLES, find_figure
 from app.jobs.sweeps.study import MISSING, find_study
 from app.ui import data, messages
 from app.ui.sweeps import start
@@ -55,47 +55,37 @@ def show(sweep: Sweep) -> None:
     if all(run.win_rate is None for run in runs):
         messages.empty("No run of this sweep has been evaluated yet.", "The figure appears with the first evaluation.")
         return
-    options = Options(rate=rate_choice.choose_rate("sweeps"))
+    options = make_options({RATE: rate_choice.choose_rate("sweeps")})
     with messages.guarded():
-        figure = FIGURES[_FIGURE.get(study, study)].make(data.database(), runs, options)
+        figure = find_figure(_FIGURE.get(study, study)).make(data.database(), runs, options)
         _draw(figure, sweep, runs, options)
         if study in _TABLES:
-            _table(TABLES[_TABLES[study]].make(data.database(), runs, options), key=f"sweep-{study}")
+            _show_table(TABLES[_TABLES[study]].make(data.database(), runs, options), key=f"sweep-{study}")
     _published(find_published(study, str(sweep.plan.get("file", {}).get("env", ""))), sweep)
-    pin.show_more("sweeps", runs, rate=options.rate_name)
+    pin.show_more("sweeps", runs, rate=options[RATE])
 
 
 def _draw(figure: AnyFigure, sweep: Sweep, runs: Sequence[RunRow], options: Options) -> None:
     key = f"sweep-{figure.name}-{sweep.id}"
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
         st.markdown(f"#### {escape_markdown(figure.title)}")
-        facts = {"rate": options.rate_name}
+        facts = {RATE.name: options[RATE]}
         pin.show_with_export(figure, key=key, stem=sweep.id, page="sweeps", run=runs, facts=facts)
     pin.show_figure(figure, key=key, x_name=_X_NAMES.get(figure.name, ""))
 
 
-def _table(frame: pd.DataFrame, *, key: str) -> None:
-    if not len(frame):
+def _show_table(table: Table, *, key: str) -> None:
+    if not len(table):
         return
-    best = {(int(row), str(name)) for row, name in frame.attrs.get("best", ())}
 
     def mark(cells: pd.Series) -> list[str]:
-        return ["font-weight: bold" if (i, cells.name) in best else "" for i in range(len(cells))]
+        return ["font-weight: bold" if (i, cells.name) in table.best else "" for i in range(len(cells))]
 
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
-        st.caption(escape_markdown(str(frame.attrs.get("caption", ""))))
-        with st.popover("Export", icon=":material/download:", key=f"{key}-export"):
-            for format in TABLE_FORMATS:
-                st.download_button(
-                    format, data=_writer(frame, format), file_name=f"{key}.{TABLE_SUFFIX[format]}",
-                    mime=TABLE_MIME[format], key=f"{key}-export-{format}", on_click="ignore", width="stretch",
-                )  # fmt: skip
-    st.dataframe(frame.style.apply(mark, axis=0), hide_index=True, key=f"{key}-table")
-    result_table.left_out(frame)
-
-
-def _writer(frame: pd.DataFrame, format: TableFormat) -> Callable[[], bytes]:
-    return lambda: export_table(frame, format)
+        st.caption(escape_markdown(table.caption))
+        result_table.download(table, key=key, stem=key)
+    st.dataframe(table.frame.style.apply(mark, axis=0), hide_index=True, key=f"{key}-table")
+    result_table.show_excluded(table)
 
 
 def _published(published: PublishedStudy | None, sweep: Sweep) -> None:

@@ -14,10 +14,11 @@ import streamlit as st
 from app.analysis.format import escape_markdown
 from app.analysis.provenance import describe_runs
 from app.analysis.quantities import AUTO, RateName
-from app.figures.figure import NO_OPTIONS, FigureKind, Options
+from app.figures.figure import FigureKind
 from app.figures.kinds import AnyFigure
 from app.figures.kinds.chart import Chart
-from app.figures.registry import list_page_figures
+from app.figures.options import RATE, make_options
+from app.figures.registry import list_page_figures, write_command
 from app.figures.render.export import EXPORT_FORMATS, MIME, ExportFormat, export_figure
 from app.figures.render.plotly_view import to_plotly
 from app.figures.theme import Mode
@@ -161,14 +162,14 @@ def _report(name: str, made: int) -> None:
     st.button("Pin once more", key=f"{name}-more", on_click=st.session_state.pop, args=(f"{name}-made", None))
 
 
-_PANEL = 190
+_PANEL_HEIGHT = 190
 
 
-def show_figure(figure: AnyFigure, *, key: str, x_name: str = "") -> None:
+def show_figure(figure: AnyFigure, *, key: str, x_name: str = "", panel_height: int = _PANEL_HEIGHT) -> None:
     """Draw a figure with its caption: curves on the canvas of the pages, everything else by Plotly."""
     if isinstance(figure, Chart):
         short = "env step" if "env step" in figure.x_label else figure.x_label.partition(",")[0]
-        canvas.show(figure, key=key, panel_height=_PANEL, x_name=x_name or short)
+        canvas.show(figure, key=key, panel_height=panel_height, x_name=x_name or short)
     else:
         mode: Mode = "dark" if st.context.theme.type == "dark" else "light"
         drawn = to_plotly(figure, mode=mode).update_layout(title=None, margin={"t": 40})
@@ -200,11 +201,11 @@ def show_more(page: str, runs: Sequence[RunRow], *, rate: RateName = AUTO) -> No
             _draw(kinds[chosen], runs, page, rate)
 
 
-def _draw(kind: FigureKind, runs: Sequence[RunRow], page: str, rate: RateName) -> None:
-    has_rate = "rate" in kind.supported_options
+def _draw(kind: FigureKind[Any], runs: Sequence[RunRow], page: str, rate: RateName) -> None:
+    options = make_options({RATE: rate} if RATE in kind.options else {})
     try:
         with st.spinner("Drawing …"):
-            figure = kind.make(data.database(), runs, Options(rate=rate) if has_rate else NO_OPTIONS)
+            figure = kind.make(data.database(), runs, options)
     except ConfigError as exc:  # it does not apply to these runs, which is no failure
         st.info(escape_markdown(str(exc)), icon=":material/info:")
         return
@@ -212,9 +213,7 @@ def _draw(kind: FigureKind, runs: Sequence[RunRow], page: str, rate: RateName) -
         st.markdown(f"#### {escape_markdown(figure.title)}")
         with st.container(horizontal=True, width="content", gap="small"):
             show_export(figure, key=f"more-{kind.name}", stem=page, sources=describe_runs(runs))
-            facts = {"rate": rate} if has_rate else {}
+            facts = {RATE.name: rate} if RATE in kind.options else {}
             show(figure, key=f"more-{kind.name}", page=page, run=runs, facts=facts)
     show_figure(figure, key=f"more-{kind.name}")
-    names = " ".join(run.id for run in runs)
-    option = f" --rate {rate}" if has_rate and rate != AUTO else ""
-    st.code(f"emtc export {names} --figure {kind.name}{option} --out {kind.name}.pdf", language=None, wrap_lines=True)
+    st.code(write_command(kind, [run.id for run in runs], options), language=None, wrap_lines=True)

@@ -1,15 +1,15 @@
-"""Which win rate are runs compared by? One control, whose choice stands in the URL as `rate`."""
+"""The choice of the win rate by which runs are compared. The URL parameter is `rate`."""
 
 import streamlit as st
 
 from app.analysis.quantities import RATE_NAMES, RateName
 from app.analysis.rates import REASON_FOR_ROBUST
+from app.figures.options import RATE
 from app.ui import in_url
 
-PARAMETER = "rate"
+PARAMETER = RATE.parameter
 _HELP = (
-    f"**Auto**: on skirmish robust, because {REASON_FOR_ROBUST}; greedy on a task where a run has no robust "
-    f"evaluation. "
+    f"**Auto**: robust on skirmish, because {REASON_FOR_ROBUST}; greedy on a task with a run without robust episodes. "
     "**Greedy**: SMAC's protocol. **Robust**: greedy episodes from shifted starts. **Training**: with exploration."
 )
 
@@ -19,10 +19,10 @@ def choose_rate(page: str, *, more: str = "") -> RateName:
 
     Args:
         page: The page's path, such as "compare".
-        more: What the help says about this page.
+        more: A sentence about this page for the tooltip.
     """
     chosen = st.segmented_control(
-        "Win rate of episodes", RATE_NAMES, required=True, format_func=str.capitalize,
+        RATE.label, RATE_NAMES, required=True, format_func=RATE.choices.__getitem__,
         help=f"{_HELP} {more}".strip(), **in_url.key_of(page, PARAMETER, RATE_NAMES),
     )  # fmt: skip
     return next(each for each in RATE_NAMES if each == chosen)

@@ -1,28 +1,20 @@
-"""A table of results as text with its best cells in bold, and its downloads."""
+"""A table of results as text with its best cells in bold, and its download buttons."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-import pandas as pd
 import streamlit as st
 
 from app.analysis.format import escape_markdown
-from app.analysis.tables import (
-    TABLE_FORMATS,
-    TABLE_MIME,
-    TABLE_SUFFIX,
-    TableFormat,
-    best_cells,
-    export_table,
-    list_left_out_lines,
-)
+from app.analysis.tables import TABLE_FORMATS, TABLE_MIME, TABLE_SUFFIX, Table, TableFormat, export_table
 
 SHOWN = 5
+"""A longer list of runs is folded."""
 PERCENT = "%.0f %%"
-"""How columns of percentages are written, as `app.analysis.format.percent` does; Streamlit's own has no space."""
+"""Format of columns of percentages, equal to `app.analysis.format.format_percent`."""
 
-_GLUED = (" ± ", " = ", " of ", " and ", " pair")
-"""Where no line may end: between a number, its spread and its count."""
+_UNBROKEN = (" ± ", " = ", " of ", " and ", " pair")
+"""Texts without a line break, so that a number stays together with its band and its count."""
 
 _LABELS: dict[TableFormat, str] = {
     "csv": "CSV",
@@ -32,19 +24,19 @@ _LABELS: dict[TableFormat, str] = {
 }
 
 
-def show(frame: pd.DataFrame, *, key: str, stem: str) -> None:
-    """Draw the table, what it says and its files."""
-    said, files = st.columns([7, 1], vertical_alignment="bottom")
-    said.caption(escape_markdown(str(frame.attrs.get("caption", ""))))
+def show(table: Table, *, key: str, stem: str) -> None:
+    """Draw the table with its caption, its download buttons and the excluded runs."""
+    caption, files = st.columns([7, 1], vertical_alignment="bottom")
+    caption.caption(escape_markdown(table.caption))
     with files.container(horizontal=True, horizontal_alignment="right"):
-        download(frame, key=key, stem=stem)
-    st.markdown(to_markdown(frame))
-    left_out(frame)
+        download(table, key=key, stem=stem)
+    st.markdown(to_markdown(table))
+    show_excluded(table)
 
 
-def left_out(frame: pd.DataFrame) -> None:
-    """List the runs that the table leaves out, and why; many of them are folded."""
-    lines = list_left_out_lines(frame)
+def show_excluded(table: Table) -> None:
+    """List the runs that are not in the table, with the reasons; a long list is folded."""
+    lines = table.excluded_lines
     if not lines:
         return
     head, *runs = map(escape_markdown, lines)
@@ -56,13 +48,13 @@ def left_out(frame: pd.DataFrame) -> None:
             st.caption(text)
 
 
-def download(frame: pd.DataFrame, *, key: str, stem: str) -> None:
-    """Offer the table in every format."""
+def download(table: Table, *, key: str, stem: str) -> None:
+    """Draw a popover with a download button for each format."""
     with st.popover("Table", icon=":material/download:", key=f"{key}-files"):
         for format in TABLE_FORMATS:
             st.download_button(
                 _LABELS[format],
-                data=partial(export_table, frame, format),
+                data=partial(export_table, table, format),
                 file_name=f"{stem}.{TABLE_SUFFIX[format]}",
                 mime=TABLE_MIME[format],
                 key=f"{key}-{format}",
@@ -71,25 +63,27 @@ def download(frame: pd.DataFrame, *, key: str, stem: str) -> None:
             )
 
 
-def to_markdown(frame: pd.DataFrame, written: Mapping[str, Sequence[str]] | None = None) -> str:
-    """Write the table as Markdown whose cells show as they are, whatever they contain.
+def to_markdown(
+    table: Table, *, titles: Sequence[str] | None = None, markdown: Mapping[str, Sequence[str]] | None = None
+) -> str:
+    """Write the table as Markdown. The text of its cells is escaped.
 
     Args:
-        frame: The table.
-        written: Cells that are Markdown already, by column: those with icons or colours.
+        table: The table.
+        titles: Titles of the columns to write. Default: all columns.
+        markdown: Cells that are Markdown, by the title of the column. They are not escaped.
     """
-    best = best_cells(frame)
+    frame = table.frame
+    titles = titles or [str(title) for title in frame.columns]
 
-    def cell(row: int, name: str) -> str:
-        if written and name in written:
-            return written[name][row]
-        text = escape_markdown(str(frame[name].iloc[row]))
-        for glued in _GLUED:
-            text = text.replace(glued, glued.replace(" ", "\u00a0")) if name != frame.columns[0] else text
-        return f"**{text}**" if (row, name) in best else text
+    def write_cell(row: int, title: str) -> str:
+        if markdown and title in markdown:
+            return markdown[title][row]
+        text = escape_markdown(str(frame[title].iloc[row]))
+        for unbroken in _UNBROKEN if title != frame.columns[0] else ():
+            text = text.replace(unbroken, unbroken.replace(" ", "\u00a0"))
+        return f"**{text}**" if (row, title) in table.best else text
 
-    names = [str(name) for name in frame.columns]
-    head = ["| " + " | ".join(map(escape_markdown, names)) + " |", "|" + "---|" * len(names)]
-    return "\n".join(
-        [*head, *("| " + " | ".join(cell(row, name) for name in names) + " |" for row in range(len(frame)))]
-    )
+    head = ["| " + " | ".join(map(escape_markdown, titles)) + " |", "|" + "---|" * len(titles)]
+    rows = ("| " + " | ".join(write_cell(row, title) for title in titles) + " |" for row in range(len(frame)))
+    return "\n".join([*head, *rows])
