@@ -6,12 +6,12 @@ load torch. The checks are in `app.device_check`.
 
 import json
 import math
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -19,10 +19,12 @@ from platformdirs import user_cache_path
 
 from app.jobs.launch import spawn
 from storage.private_files import make_private_folder
+from storage.process_id import ProcessId, find_process, get_process_id, process_columns, read_process_id
 
 REPORT_NAME, LOG_NAME = "device-check.json", "device-check.txt"
 _NVIDIA_GPUS = Path("/proc/driver/nvidia/gpus")
 _WSL_GPU = Path("/dev/dxg")
+_PLAIN_FIELDS = ("device", "quick", "total", "versions")
 
 
 @dataclass(frozen=True)
@@ -94,8 +96,7 @@ class DeviceReport:
     """Number of all checks."""
     checks: tuple[CheckResult, ...] = ()
     speeds: tuple[Speed, ...] = ()
-    pid: int | None = None
-    pid_created_at: float | None = None
+    process: ProcessId | None = None
     versions: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
@@ -111,13 +112,7 @@ class DeviceReport:
     @property
     def is_running(self) -> bool:
         """Whether the process is still running."""
-        if self.is_complete or self.pid is None:
-            return False
-        with suppress(psutil.Error):
-            process = psutil.Process(self.pid)
-            is_same = self.pid_created_at is None or abs(process.create_time() - self.pid_created_at) < 1
-            return is_same and process.status() != psutil.STATUS_ZOMBIE
-        return False
+        return not self.is_complete and self.process is not None and find_process(self.process) is not None
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain values."""
@@ -127,10 +122,13 @@ class DeviceReport:
             | {"measurements": [_measurement_to_json(measurement) for measurement in check.measurements]}
             for check in self.checks
         ]
-        fields = {
-            name: getattr(self, name) for name in ("device", "quick", "total", "versions", "pid", "pid_created_at")
+        return {
+            "ok": self.passed,
+            **{name: getattr(self, name) for name in _PLAIN_FIELDS},
+            **process_columns(self.process),
+            "checks": checks,
+            "speeds": [asdict(speed) for speed in self.speeds],
         }
-        return {"ok": self.passed, **fields, "checks": checks, "speeds": [asdict(speed) for speed in self.speeds]}
 
 
 def write_number(value: float) -> str:
@@ -151,7 +149,8 @@ def read_report(path: Path) -> DeviceReport | None:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         return DeviceReport(
-            **{name: content[name] for name in ("device", "quick", "total", "versions", "pid", "pid_created_at")},
+            **{name: content[name] for name in _PLAIN_FIELDS},
+            process=read_process_id(SimpleNamespace(**{name: content.get(name) for name in process_columns(None)})),
             checks=tuple(_read_check(check) for check in content["checks"]),
             speeds=tuple(Speed(**speed) for speed in content["speeds"]),
         )
@@ -174,10 +173,10 @@ def start_device_check(folder: Path, *, device: str = "cuda", quick: bool = Fals
     path = folder / REPORT_NAME
     options = ["--device", device, "--report", str(path), *(["--quick"] if quick else [])]
     process = spawn(["app.device_check", *options], folder / LOG_NAME)
-    created_at = None
-    with suppress(psutil.Error):
-        created_at = psutil.Process(process.pid).create_time()
-    report = DeviceReport(device, quick, total=1, pid=process.pid, pid_created_at=created_at)
+    process_id = None
+    with suppress(psutil.NoSuchProcess):  # it has already ended
+        process_id = get_process_id(process.pid)
+    report = DeviceReport(device, quick, total=1, process=process_id)
     write_report(path, report)
     return report
 
@@ -191,8 +190,7 @@ def has_nvidia_gpu() -> bool:
 
 def sign_report(report: DeviceReport) -> DeviceReport:
     """Return a report with this process as its process."""
-    me = psutil.Process(os.getpid())
-    return replace(report, pid=me.pid, pid_created_at=me.create_time())
+    return replace(report, process=get_process_id())
 
 
 def _measurement_to_json(measurement: Measurement) -> dict[str, Any]:

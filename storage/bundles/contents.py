@@ -28,14 +28,14 @@ from storage.blobs import pack, unpack_as, unpack_one
 from storage.column_types import get_inner_type
 from storage.frames import make_type_error
 from storage.models import Base, ProjectionRow, Run, SnapshotRow, SweepRow
+from storage.process_id import process_columns
 from storage.queries.episodes import EMPTY_TRAJECTORY
 from storage.queries.memory import EMBEDDING_PREFIX, SNAPSHOT_ARRAYS
 from storage.runs.labels import MOST_TAGS
 
 _CLEARED_RUN_COLUMNS: Final[dict[str, None]] = dict.fromkeys(
-    ("pid", "pid_created_at", "host", "launch_token", "owner_token", "claimed_at", "hidden_at", "archived_at", "files")
+    (*process_columns(None), "launch_token", "owner_token", "claimed_at", "hidden_at", "archived_at", "files")
 )
-_CLEARED_SWEEP_COLUMNS: Final[dict[str, None]] = dict.fromkeys(("pid", "pid_created_at", "host"))
 _UNFINISHED: Final = frozenset({"queued", "running", "paused"})
 _ALWAYS_COPIED_TABLES: Final = (
     *("resumes", "evaluations", "policy_evaluations", "metrics", "gate_stats", "transition_summary"),
@@ -196,7 +196,7 @@ def _copy_sweeps(source: Connection, target: Connection, run_ids: Sequence[str])
         exists = target.execute(select(SweepRow.id).where(SweepRow.id == sweep_id)).first() is not None
         if row is not None and not exists:
             status = "stopped" if row["status"] == "running" else row["status"]
-            target.execute(insert(SweepRow), dict(row) | _CLEARED_SWEEP_COLUMNS | {"status": status})
+            target.execute(insert(SweepRow), dict(row) | process_columns(None) | {"status": status})
 
 
 def _copy_episodes(source: Connection, target: Connection, run_id: str, contents: Contents) -> None:

@@ -20,8 +20,9 @@ from storage import clock
 from storage.engine import Database
 from storage.files.trainer_files import read_stall_reason
 from storage.models import SUMMARY_STEPS, CommandRow, Evaluation, MetricRow, Run, Transition, TransitionSummary
+from storage.process_id import is_process_alive
 from storage.runs import lifecycle
-from storage.runs.lifecycle import LiveStatus, State, is_process_alive, live_status
+from storage.runs.lifecycle import LiveStatus, State, live_status
 
 if TYPE_CHECKING:  # only the summaries of transitions need numpy
     import numpy as np
