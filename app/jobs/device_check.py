@@ -18,6 +18,7 @@ import psutil
 from platformdirs import user_cache_path
 
 from app.jobs.launch import spawn
+from emtc_core.atomic_file import replace_atomically
 from storage.private_files import make_private_folder
 from storage.process_id import ProcessId, find_process, get_process_id, process_columns, read_process_id
 
@@ -139,9 +140,8 @@ def write_number(value: float) -> str:
 def write_report(path: Path, report: DeviceReport) -> None:
     """Replace the file by a newer report. The replacement is atomic."""
     make_private_folder(path.parent)
-    temporary = path.with_name(f"{path.name}.new")
-    temporary.write_text(json.dumps(report.to_json()), encoding="utf-8")
-    temporary.replace(path)
+    with replace_atomically(path) as file:
+        file.write(json.dumps(report.to_json()).encode())
 
 
 def read_report(path: Path) -> DeviceReport | None:
