@@ -19,7 +19,7 @@ from storage.models import Evaluation, MetricRow, Run
 from storage.private_files import make_private_folder, read_tail
 from storage.queries.gate import gate_states, idle_incentives
 from storage.queries.search_terms import SearchContext
-from storage.runs.rows import STOP_ASKED_AT, observe
+from storage.runs.rows import STATE_COLUMNS, observe
 
 MOST_RUNS = 200
 """Maximum number of runs for which alerts are computed."""
@@ -29,10 +29,7 @@ _MAX_FILE_BYTES = 1 << 20
 _MAX_KEYS = 2000
 _NAN_METRICS = ("train/loss", "train/grad_norm", "train/q_taken")
 _NOT_ENDED = ("queued", "running", "paused")
-_COLUMNS = (
-    *(Run.id, Run.name, Run.status, Run.env_steps, Run.target_steps, Run.started_at, Run.ended_at, Run.heartbeat_at),
-    *(Run.claimed_at, Run.win_rate, Run.error, Run.pid, Run.pid_created_at, Run.host, STOP_ASKED_AT),
-)
+_COLUMNS = (*(*STATE_COLUMNS, Run.name, Run.env_steps, Run.target_steps, Run.ended_at, Run.win_rate, Run.error),)
 
 
 @dataclass(frozen=True)

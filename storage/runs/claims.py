@@ -40,10 +40,7 @@ _REMOTE_SILENCE_S = 120.0
 """A run of another machine can be claimed only after its trainer has sent no heartbeat for this time."""
 _POLL_S = 0.5
 _NOT_ENDED = ("queued", "running", "paused")
-_COLUMNS = (
-    *(Run.id, Run.sweep_id, Run.status, Run.created_at, Run.started_at, Run.heartbeat_at),
-    *(Run.pid, Run.pid_created_at, Run.host, Run.owner_token, Run.claimed_at),
-)
+_COLUMNS = (*(Run.id, Run.sweep_id, Run.created_at, Run.started_at, Run.owner_token, *lifecycle.OWNED_COLUMNS),)
 
 
 class _SilenceTimer:

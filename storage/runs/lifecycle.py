@@ -50,6 +50,10 @@ class OwnedRow(ProcessRow, Protocol):
     def claimed_at(self) -> datetime | None: ...
 
 
+OWNED_COLUMNS: Final = (Run.status, Run.heartbeat_at, Run.pid, Run.pid_created_at, Run.host, Run.claimed_at)
+"""The columns of an OwnedRow."""
+
+
 def live_status(row: OwnedRow, now: datetime) -> LiveStatus:
     """Return the status of a run, or `lost` if its process has gone.
 

@@ -19,7 +19,7 @@ from storage.models import Run, SweepRow
 from storage.process_id import ProcessId, is_process_alive, is_process_gone, process_columns
 from storage.runs.changes import new_run_values
 from storage.runs.claims import find_sweep_locked, is_unclaimed, lock_sweep, ownerless
-from storage.runs.lifecycle import LiveStatus
+from storage.runs.lifecycle import OWNED_COLUMNS, LiveStatus
 from storage.runs.rows import (
     PRUNED,
     RUN_COLUMNS,
@@ -373,8 +373,8 @@ def sweep_runs(db: Database, sweep_id: str) -> list[RunRow]:
 
 def _with_progress(db: Database, rows: Sequence[Any]) -> list[Sweep]:
     columns = (
-        *(Run.id, Run.sweep_id, Run.status, Run.env_steps, Run.target_steps, Run.started_at, Run.ended_at),
-        *(Run.heartbeat_at, Run.pid, Run.pid_created_at, Run.host, Run.claimed_at, Run.tags),
+        *(Run.id, Run.sweep_id, Run.env_steps, Run.target_steps, Run.started_at, Run.ended_at, Run.tags),
+        *OWNED_COLUMNS,
     )
     of_sweeps = select(*columns).where(Run.sweep_id.in_([row.id for row in rows]))
     with db.read() as connection:
