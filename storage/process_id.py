@@ -55,7 +55,7 @@ def find_process(process_id: ProcessId) -> psutil.Process | None:
         return None
     try:
         process = psutil.Process(process_id.pid)
-    except psutil.NoSuchProcess:
+    except (psutil.NoSuchProcess, ValueError):  # a foreign database may contain a negative pid
         return None
     try:
         if process.status() == psutil.STATUS_ZOMBIE:
