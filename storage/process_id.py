@@ -6,7 +6,7 @@ Pids are reused, so a process is identified by its pid, its host and the time at
 
 import socket
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import psutil
 
@@ -26,17 +26,6 @@ class ProcessId:
     def is_local(self) -> bool:
         """Whether it is, or was, a process of this host."""
         return self.host == socket.gethostname()
-
-
-class ProcessRow(Protocol):
-    """The columns of a table that identify a process. They are NULL if there is no process."""
-
-    @property
-    def pid(self) -> int | None: ...
-    @property
-    def host(self) -> str | None: ...
-    @property
-    def pid_created_at(self) -> float | None: ...
 
 
 def get_process_id(pid: int | None = None) -> ProcessId:
@@ -76,20 +65,23 @@ def process_columns(process_id: ProcessId | None) -> dict[str, Any]:
     return {"pid": process_id.pid, "pid_created_at": process_id.created_at, "host": process_id.host}
 
 
-def read_process_id(row: ProcessRow) -> ProcessId | None:
-    """Read the identity of a process from a row; None if the row has no process or does not name its host."""
+def read_process_id(row: Any) -> ProcessId | None:
+    """Read the identity of a process from the columns pid, host and pid_created_at of a row.
+
+    Returns None if there is no process or its host is not known.
+    """
     if row.pid is None or row.host is None:
         return None
     return ProcessId(row.pid, row.host, row.pid_created_at)
 
 
-def is_process_alive(row: ProcessRow) -> bool:
+def is_process_alive(row: Any) -> bool:
     """Return whether the process of a row belongs to this host and still exists."""
     process_id = read_process_id(row)
     return process_id is not None and find_process(process_id) is not None
 
 
-def is_process_gone(row: ProcessRow) -> bool:
+def is_process_gone(row: Any) -> bool:
     """Return whether the process of a row belongs to this host and no longer exists."""
     process_id = read_process_id(row)
     return process_id is not None and process_id.is_local and find_process(process_id) is None

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -20,7 +19,7 @@ from platformdirs import user_cache_path
 from app.jobs.launch import spawn
 from emtc_core.atomic_file import replace_atomically
 from storage.private_files import make_private_folder
-from storage.process_id import ProcessId, find_process, get_process_id, process_columns, read_process_id
+from storage.process_id import ProcessId, find_process, get_process_id, process_columns
 
 REPORT_NAME, LOG_NAME = "device-check.json", "device-check.txt"
 _NVIDIA_GPUS = Path("/proc/driver/nvidia/gpus")
@@ -150,7 +149,7 @@ def read_report(path: Path) -> DeviceReport | None:
         content = json.loads(path.read_text(encoding="utf-8"))
         return DeviceReport(
             **{name: content[name] for name in _PLAIN_FIELDS},
-            process=read_process_id(SimpleNamespace(**{name: content.get(name) for name in process_columns(None)})),
+            process=_read_process(content),
             checks=tuple(_read_check(check) for check in content["checks"]),
             speeds=tuple(Speed(**speed) for speed in content["speeds"]),
         )
@@ -196,6 +195,11 @@ def sign_report(report: DeviceReport) -> DeviceReport:
 def _measurement_to_json(measurement: Measurement) -> dict[str, Any]:
     """Return a measurement as plain values, without NumPy types."""
     return {**asdict(measurement), "value": float(measurement.value), "ok": bool(measurement.is_within_limit)}
+
+
+def _read_process(content: Mapping[str, Any]) -> ProcessId | None:
+    pid, host = content["pid"], content.get("host")  # reports of earlier versions have no host
+    return None if pid is None or host is None else ProcessId(pid, host, content["pid_created_at"])
 
 
 def _read_check(content: Mapping[str, Any]) -> CheckResult:

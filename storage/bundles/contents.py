@@ -28,14 +28,14 @@ from sqlalchemy.types import Double, Integer, LargeBinary
 from storage.blobs import pack, unpack_as, unpack_one
 from storage.column_types import get_inner_type, get_use
 from storage.frames import make_type_error
-from storage.models import Base, ProjectionRow, Run, SnapshotRow, SweepRow
+from storage.models import RUN_TABLE_COLUMNS, Base, ProjectionRow, Run, SnapshotRow, SweepRow
 from storage.process_id import process_columns
 from storage.queries.episodes import EMPTY_TRAJECTORY
 from storage.queries.memory import EMBEDDING_PREFIX, SNAPSHOT_ARRAYS
 from storage.runs.labels import MOST_TAGS
 
 _CLEARED_RUN_COLUMNS: Final[dict[str, None]] = dict.fromkeys(
-    column.name for column in Run.__table__.columns if not get_use(column).is_bundled
+    column.name for column in RUN_TABLE_COLUMNS if not get_use(column).is_bundled
 )
 _UNFINISHED: Final = frozenset({"queued", "running", "paused"})
 _ALWAYS_COPIED_TABLES: Final = (

@@ -31,7 +31,7 @@ from emtc_core.errors import ConfigError
 from storage.column_types import get_inner_type, get_use, name_type
 from storage.engine import Database
 from storage.frames import Field, Statement, in_parts, make_frame, read_frame
-from storage.models import Resume, Run
+from storage.models import RUN_TABLE_COLUMNS, Resume, Run
 from storage.queries.gate import name_gate
 from storage.queries.search_terms import SEARCH_KEYS, SearchContext, Sql, make_condition, parse_condition, parse_text
 from storage.runs import lifecycle
@@ -46,10 +46,10 @@ Shelf = Literal["open", "drawn", "hidden", "archived", "all"]
 _DERIVED = ("gate", "state", "stall")
 _SOURCES = frozenset({*(column.name for column in STATE_COLUMNS), "gate_removed"})
 """Names of the columns from which the live status and _DERIVED are computed."""
-_LISTED = frozenset(column.name for column in Run.__table__.columns if get_use(column).is_listed)
+_LISTED = frozenset(column.name for column in RUN_TABLE_COLUMNS if get_use(column).is_listed)
 _NOT_RETURNED = _SOURCES - _LISTED
 LISTED_COLUMNS: Final = (
-    *(column for column in Run.__table__.columns if column.name in _LISTED | _SOURCES),
+    *(column for column in RUN_TABLE_COLUMNS if column.name in _LISTED | _SOURCES),
     STOP_ASKED_AT,
 )
 """The columns that `read_listed` needs."""
@@ -368,7 +368,7 @@ def _sort_by(column: Column[Any]) -> Sort:
 
 SORTS: Final[dict[str, Sort]] = {
     "status": Sort("Status", SEARCH_KEYS["status"].make_sql),
-    **{get_use(column).sort: _sort_by(column) for column in Run.__table__.columns if get_use(column).sort},
+    **{get_use(column).sort: _sort_by(column) for column in RUN_TABLE_COLUMNS if get_use(column).sort},
     "preset": Sort("Preset", SEARCH_KEYS["preset"].make_sql),
     "progress": Sort("Progress", _progress),
     "gate": Sort("Gate", lambda _: type_coerce(Run.gate_removed, Double)),
@@ -377,7 +377,7 @@ SORTS: Final[dict[str, Sort]] = {
 """The sort keys of runs. `gate` sorts by the fraction of the incentive that the gate removed."""
 HOME_COLUMNS: Final = {
     column.name: HomeColumn(get_use(column).label or column.name, name_type(column), column.doc or "")
-    for column in Run.__table__.columns
+    for column in RUN_TABLE_COLUMNS
     if get_use(column).on_home
 }
 """The columns of `runs` that the table of runs on Home shows, by name."""

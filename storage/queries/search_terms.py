@@ -38,7 +38,7 @@ from sqlalchemy.types import Double
 
 from emtc_core.errors import ConfigError
 from storage.column_types import get_use, name_type
-from storage.models import Run
+from storage.models import RUN_TABLE_COLUMNS, Run
 from storage.queries.gate import ACTIVE_SHARE
 
 Sign = Literal["=", "!=", "<", "<=", ">", ">="]
@@ -151,7 +151,7 @@ _KINDS: Final[dict[str, Literal["text", "number", "tag"]]] = {"integer": "number
 SEARCH_KEYS: Final[dict[str, SearchKey]] = {
     **{
         get_use(column).search: SearchKey(_KINDS.get(name_type(column), "text"), _column(column))
-        for column in Run.__table__.columns
+        for column in RUN_TABLE_COLUMNS
         if get_use(column).search
     },
     "preset": SearchKey("text", lambda context: func.coalesce(context.text_of("preset"), "")),
@@ -160,7 +160,7 @@ SEARCH_KEYS: Final[dict[str, SearchKey]] = {
     "gate": SearchKey("text", _gate_state),
 }
 """The keys that a comparison may use in addition to the settings: columns of `runs`, and values computed from them."""
-_WORD_COLUMNS: Final = tuple(column for column in Run.__table__.columns if get_use(column).has_words)
+_WORD_COLUMNS: Final = tuple(column for column in RUN_TABLE_COLUMNS if get_use(column).has_words)
 
 
 def split_search(text: str) -> list[Term]:

@@ -28,7 +28,7 @@ from emtc_core.errors import RunStateError
 from storage import clock
 from storage.engine import Database
 from storage.models import Run
-from storage.process_id import ProcessId, ProcessRow, get_process_id, is_process_gone, process_columns
+from storage.process_id import ProcessId, get_process_id, is_process_gone, process_columns
 
 HEARTBEAT_S = 2.0
 """Interval of heartbeats."""
@@ -39,13 +39,19 @@ START_LIMIT_S = 300.0
 LiveStatus = Literal["queued", "running", "paused", "finished", "stopped", "failed", "lost"]
 
 
-class OwnedRow(ProcessRow, Protocol):
+class OwnedRow(Protocol):
     """The columns of `runs` that describe the owner and its last heartbeat."""
 
     @property
     def status(self) -> str: ...
     @property
     def heartbeat_at(self) -> datetime | None: ...
+    @property
+    def pid(self) -> int | None: ...
+    @property
+    def pid_created_at(self) -> float | None: ...
+    @property
+    def host(self) -> str | None: ...
     @property
     def claimed_at(self) -> datetime | None: ...
 

@@ -19,7 +19,16 @@ from emtc_core.errors import RunNotFoundError, RunStateError
 from storage import clock
 from storage.engine import Database
 from storage.files.trainer_files import read_stall_reason
-from storage.models import SUMMARY_STEPS, CommandRow, Evaluation, MetricRow, Run, Transition, TransitionSummary
+from storage.models import (
+    RUN_TABLE_COLUMNS,
+    SUMMARY_STEPS,
+    CommandRow,
+    Evaluation,
+    MetricRow,
+    Run,
+    Transition,
+    TransitionSummary,
+)
 from storage.process_id import is_process_alive
 from storage.runs import lifecycle
 from storage.runs.lifecycle import LiveStatus, State, live_status
@@ -49,10 +58,8 @@ SummaryRow = tuple[int, int, int, float, float | None, int, float, float | None,
 """A row of `transition_summary`: bucket, n, then n, sum and max of delta_mem, n, sum and min of beta, n, sum of tau."""
 
 
-STORED_COLUMNS: Final = tuple(Run.__table__.columns)
-"""The columns of `runs`. Each is a field of RunRow."""
-RUN_COLUMNS: Final = (*STORED_COLUMNS, STOP_ASKED_AT)
-"""The columns that `make_run_row` needs."""
+RUN_COLUMNS: Final = (*RUN_TABLE_COLUMNS, STOP_ASKED_AT)
+"""The columns that `make_run_row` needs. Each is a field of RunRow."""
 
 if TYPE_CHECKING:
 
