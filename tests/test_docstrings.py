@@ -28,7 +28,7 @@ FILES = {
     for path in sorted((ROOT / package).rglob("*.py"))
     if "versions" not in path.parts and not path.name.startswith("_")
 }
-CHECKED = ("emtc_core/arrays", "emtc_core/envs")
+CHECKED = ("emtc_core/arrays", "emtc_core/envs", "emtc_core/rollout", "emtc_core/memory")
 ARRAYS = {"ndarray", "NDArray", "ArrayLike", "Tensor", "DataFrame", "Series"}
 RECORDS = {"dataclass", "NamedTuple", "TypedDict", "BaseModel", "Protocol"}
 UNITS = (
