@@ -28,11 +28,11 @@ FILES = {
     for path in sorted((ROOT / package).rglob("*.py"))
     if "versions" not in path.parts and not path.name.startswith("_")
 }
-CHECKED = ("emtc_core/arrays", "emtc_core/envs", "emtc_core/rollout", "emtc_core/memory")
+CHECKED = ("emtc_core",)
 ARRAYS = {"ndarray", "NDArray", "ArrayLike", "Tensor", "DataFrame", "Series"}
 RECORDS = {"dataclass", "NamedTuple", "TypedDict", "BaseModel", "Protocol"}
 UNITS = (
-    "return", "reward", "Q value", "loss", "logits", "log probability", "state features", "observation features",
+    "return", "reward", "loss", "logits", "log probability", "nats", "state features", "observation features",
     "embedding", "normalized embedding", "env steps", "steps", "episodes", "updates", "visits", "nodes", "rows",
     "seconds", "s", "UTC", "map units", "unit varies",
 )  # fmt: skip
@@ -71,7 +71,8 @@ def list_function_faults(path: Path, function: Function) -> list[str]:
     faults = list_array_faults(text) if any(has_array(path, annotation) for annotation in annotations) else []
     if len(arguments) >= 3:
         section = text.partition("Args:")[2]
-        faults += [f"Args: {argument.arg}" for argument in arguments if f"    {argument.arg}: " not in section]
+        described = set(re.findall(r"^    \*{0,2}(\w+): ", section, re.MULTILINE))
+        faults += [f"Args: {argument.arg}" for argument in arguments if argument.arg not in described]
     if has_raise(node) and "Raises:" not in text:
         faults.append("Raises")
     return [f"{where}: {fault}" for fault in faults]
