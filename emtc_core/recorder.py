@@ -134,7 +134,7 @@ class SnapshotRecord:
     n_call: NDArray[np.int32]  # [M] [visits]
     n_xi: NDArray[np.int32]  # [M] [visits] in successful trajectories
     t: NDArray[np.int32]  # [M] time step of the state [steps]
-    reward: Floats  # [M] [reward] of the transition that last wrote the node; 0 at a terminal state
+    reward: Floats  # [M] [reward] of the transition to idx_next; 0 at a terminal state
     idx_next: Slots  # [M] slot of the successor; -1 without one
     episode: NDArray[np.int64]  # [M] episode of the node's state
     delta_mem: Floats  # [M] [return], between the node and its successor; NaN without one

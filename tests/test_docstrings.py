@@ -12,6 +12,7 @@ functions that take the whole object need not repeat it. A method without a docs
 """
 
 import ast
+import builtins
 import re
 import tokenize
 from collections.abc import Iterator
@@ -28,7 +29,6 @@ FILES = {
     for path in sorted((ROOT / package).rglob("*.py"))
     if "versions" not in path.parts and not path.name.startswith("_")
 }
-CHECKED = ("emtc_core",)
 ARRAYS = {"ndarray", "NDArray", "ArrayLike", "Tensor", "DataFrame", "Series"}
 RECORDS = {"dataclass", "NamedTuple", "TypedDict", "BaseModel", "Protocol"}
 UNITS = (
@@ -49,7 +49,7 @@ class Function(NamedTuple):
     owner: ast.ClassDef | None
 
 
-@pytest.mark.parametrize("name", [name for name in FILES if name.startswith(CHECKED)])
+@pytest.mark.parametrize("name", FILES)
 def test_public_names_document_arrays_arguments_and_errors(name: str) -> None:
     path = FILES[name]
     faults = [fault for function in list_functions(path) for fault in list_function_faults(path, function)]
@@ -73,8 +73,10 @@ def list_function_faults(path: Path, function: Function) -> list[str]:
         section = text.partition("Args:")[2]
         described = set(re.findall(r"^    \*{0,2}(\w+): ", section, re.MULTILINE))
         faults += [f"Args: {argument.arg}" for argument in arguments if argument.arg not in described]
-    if has_raise(node) and "Raises:" not in text:
+    raised = re.findall(r"^    (\w+): ", text.partition("Raises:")[2], re.MULTILINE)
+    if has_raise(node) and not raised:
         faults.append("Raises")
+    faults += [f"Raises: {name} does not exist" for name in raised if name not in find_errors()]
     return [f"{where}: {fault}" for fault in faults]
 
 
@@ -124,8 +126,13 @@ def has_array(path: Path, annotation: ast.expr | None) -> bool:
     """Return whether an annotation contains an array type or an alias of one, such as `Slots = NDArray[np.int64]`."""
     if annotation is None:
         return False
-    imports = [node for node in ast.walk(parse(path)) if isinstance(node, ast.ImportFrom)]
-    imported = {alias.asname or alias.name for node in imports for alias in node.names if alias.name in all_aliases()}
+    imports = [node for node in ast.walk(parse(path)) if isinstance(node, ast.ImportFrom) and node.module]
+    imported = {
+        alias.asname or alias.name
+        for node in imports
+        for alias in node.names
+        if alias.name in find_aliases(FILES.get(f"{node.module.replace('.', '/')}.py", path))
+    }
     attributes = {node.attr for node in ast.walk(annotation) if isinstance(node, ast.Attribute)}
     names = set(list_names(annotation))
     return bool(names & (ARRAYS | find_aliases(path) | imported) or attributes & all_aliases())
@@ -175,6 +182,12 @@ def find_classes() -> dict[str, list[ast.ClassDef]]:
     for owner in [owner for path in FILES.values() for owner in list_classes(path)]:
         classes.setdefault(owner.name, []).append(owner)
     return classes
+
+
+@cache
+def find_errors() -> frozenset[str]:
+    """Collect the names of all built-in exceptions and of the classes of both packages."""
+    return frozenset(find_classes()) | {name for name in dir(builtins) if name.endswith(("Error", "Exception"))}
 
 
 @cache

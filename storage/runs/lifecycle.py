@@ -46,17 +46,28 @@ class OwnedRow(Protocol):
     """The columns of `runs` that describe the owner and its last heartbeat."""
 
     @property
-    def status(self) -> str: ...
+    def status(self) -> str:
+        """Stored status."""
+
     @property
-    def heartbeat_at(self) -> datetime | None: ...
+    def heartbeat_at(self) -> datetime | None:
+        """Time of the last heartbeat [UTC]."""
+
     @property
-    def pid(self) -> int | None: ...
+    def pid(self) -> int | None:
+        """Process id of the trainer."""
+
     @property
-    def pid_created_at(self) -> float | None: ...
+    def pid_created_at(self) -> float | None:
+        """Start of that process [Unix time in s]."""
+
     @property
-    def host(self) -> str | None: ...
+    def host(self) -> str | None:
+        """Host of that process."""
+
     @property
-    def claimed_at(self) -> datetime | None: ...
+    def claimed_at(self) -> datetime | None:
+        """Time of the claim [UTC]."""
 
 
 def live_status(row: OwnedRow, now: datetime) -> LiveStatus:
@@ -81,7 +92,7 @@ def live_status(row: OwnedRow, now: datetime) -> LiveStatus:
 
 
 def is_start_overdue(row: OwnedRow, now: datetime) -> bool:
-    """Return whether the process that claimed a queued run has exceeded START_LIMITState."""
+    """Return whether the process that claimed a queued run has exceeded START_LIMIT_S."""
     return row.claimed_at is not None and (now - row.claimed_at).total_seconds() > START_LIMIT_S
 
 
@@ -157,6 +168,11 @@ def make_ownership_error(row: Any) -> RunStateError:
 
 def check_owned(connection: Connection, run_id: str, token: str) -> None:
     """Raise if another process has taken over a run. Must be called in the transaction that writes.
+
+    Args:
+        connection: The connection of the transaction.
+        run_id: The run.
+        token: Token of this process.
 
     Raises:
         RunStateError: If the run has another token.
@@ -292,9 +308,12 @@ class Observed(OwnedRow, Protocol):
     """The columns from which the state of a run is computed."""
 
     @property
-    def stop_asked_at(self) -> datetime | None: ...
+    def stop_asked_at(self) -> datetime | None:
+        """Time of the last request to stop [UTC]."""
+
     @property
-    def started_at(self) -> datetime | None: ...
+    def started_at(self) -> datetime | None:
+        """Start of the training [UTC]."""
 
 
 def state_of(row: Observed, now: datetime) -> State:
@@ -320,6 +339,11 @@ def allows(state: State, event: Event) -> bool:
 
 def check_allowed(run_id: str, state: State, event: Event) -> None:
     """Raise if an event is not allowed in the state of a run.
+
+    Args:
+        run_id: The run, for the message.
+        state: Its state.
+        event: The event.
 
     Raises:
         RunStateError: If TRANSITIONS does not contain it.
