@@ -39,11 +39,23 @@ class EpisodicSystem:
     """Interface of the episodic part to the trainer. This class is for algorithms without a memory: it does nothing."""
 
     def write_and_gate(self, episode: Episode, *, number: int, tau: float) -> StoredEpisode:
-        """Write an episode to the memory and evaluate its gate."""
+        """Write an episode to the memory and evaluate its gate (Algorithm 3).
+
+        Args:
+            episode: The episode.
+            number: Number of the episode in its run.
+            tau: Temperature [return].
+        """
         return StoredEpisode()
 
     def recall(self, batch: Batch, buffer: ReplayBuffer, *, tau: float) -> tuple[Batch, IncentiveInputs | None]:
-        """Return the batch for the learner, and the memory values of its successor states."""
+        """Return the batch for the learner, and the memory values of its successor states.
+
+        Args:
+            batch: The sampled batch.
+            buffer: The replay buffer, whose slots are updated after a re-projection.
+            tau: Temperature [return], for `gate.mode = "recompute"`.
+        """
         return batch, None
 
     def measure_gate(self, batch: Batch, *, tau: float) -> dict[str, float]:
@@ -62,7 +74,13 @@ class EpisodicSystem:
         return None
 
     def snapshot(self, env_step: int, *, tau: float, states: int) -> SnapshotRecord | None:
-        """Copy the memory, with at most this many states."""
+        """Copy the memory.
+
+        Args:
+            env_step: Env step of the snapshot.
+            tau: Temperature [return].
+            states: Maximum number of states in the copy.
+        """
         return None
 
     def metrics(self) -> dict[str, float]:
@@ -130,8 +148,12 @@ class EpisodicPart(EpisodicSystem):
     def write(self, episode: Episode, number: int) -> Slots:
         """Write the episode without evaluating the gate (Algorithm 2).
 
+        Args:
+            episode: The episode.
+            number: Number of the episode in its run.
+
         Returns:
-            [T+1] slot of each state; -1 if it is not stored.
+            [T+1], slot index of each state; -1 if it is not stored.
         """
         watch = Stopwatch(self._device)
         slots = self.memory.write(
@@ -385,7 +407,13 @@ class EpisodicPart(EpisodicSystem):
 
 
 def make_episodic_system(config: RunConfig, info: EnvInfo, *, device: torch.device) -> EpisodicSystem:
-    """Make the episodic part of an algorithm."""
+    """Make the episodic part of an algorithm.
+
+    Args:
+        config: Settings of the run.
+        info: Sizes of the environment.
+        device: Device of the embedder.
+    """
     return EpisodicPart(config, info, device=device) if config.uses_memory else EpisodicSystem()
 
 

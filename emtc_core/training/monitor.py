@@ -73,9 +73,11 @@ class LossWatch:
     def watch(self, update: int, loss: Tensor, inputs: UpdateInputs) -> None:
         """Add the loss of one update. Does not wait for the device.
 
+        Source: bookkeeping.
+
         Args:
             update: Number of the update.
-            loss: The loss, a scalar.
+            loss: A scalar [loss].
             inputs: The data of the update, saved if the loss is not finite.
         """
         self._pending.append(PendingLoss(update, fetch(loss), inputs))
@@ -167,12 +169,24 @@ class MetricsWindow:
         self._started = time.monotonic()
 
     def add(self, values: Mapping[str, Number]) -> None:
-        """Add one observation per name."""
+        """Add one observation per name.
+
+        Source: bookkeeping.
+
+        Args:
+            values: Metric name -> number or scalar tensor, in the unit of the metric [unit varies].
+        """
         for name, value in values.items():
             self._values[name].append(value)
 
     def add_shares(self, shares: Mapping[str, tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """Add a part and its whole per name. `take` divides the two sums; the result is 0 if the whole is 0."""
+        """Add a part and its whole per name. `take` divides the two sums; the result is 0 if the whole is 0.
+
+        Source: bookkeeping.
+
+        Args:
+            shares: Metric name -> part and whole, two scalar tensors of one unit [unit varies].
+        """
         for name, part_and_whole in shares.items():
             self._shares[name].append(part_and_whole)
 
