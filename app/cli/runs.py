@@ -247,7 +247,7 @@ def _print_page_number(n_rows: int, total: int, page: int, page_size: int | None
         return
     pages = -(-total // page_size)
     if page > pages:
-        print_message(f"Page {page} does not exist: {total:,} runs match, on {pages:,} pages.")
+        print_message(f"There is no page {page}: {total:,} runs match, on {pages:,} pages.")
     else:
         next_page = f" Next: --page {page + 1}" if page < pages else ""
         print_message(f"Page {page} of {pages:,}: {n_rows:,} of {total:,} matching runs.{next_page}")
