@@ -251,7 +251,7 @@ def _find_raise_location(exc: BaseException) -> str:
 
 
 def _find_read_location() -> str:
-    """Return the line of `emtc_core` that reads a value; empty for torch's optimizers, whose counters are on the CPU."""
+    """Return the line of `emtc_core` that reads a value; empty for the CPU counters of torch's optimizers."""
     frame = sys._getframe(2)
     while frame.f_back is not None and not _is_in_core(frame.f_code.co_filename):
         if Path(frame.f_code.co_filename).is_relative_to(_OPTIMIZERS):
