@@ -65,7 +65,7 @@ def stats(file: DatabaseFile = None, db: DatabaseUrl = DEFAULT_DATABASE, json: A
         | {label: format_size(getattr(run, kind)) if getattr(run, kind) else "" for kind, label in kinds.items()}
         for run in sizes.runs
     ]
-    print_table(rows, title=sizes.shown, empty=f"{sizes.shown} contains no runs.")
+    print_table(rows, title=sizes.url, empty=f"{sizes.url} contains no runs.")
     free = "" if sizes.disk_free is None else f" Its disk has {format_size(sizes.disk_free)} of free space."
     print_message(
         f"The database takes {format_size(sizes.database)}. A vacuum would free {format_size(sizes.reusable)} of it."

@@ -256,7 +256,7 @@ class TestTheCommand:
 
         with _setup_lock():
             assert run(["setup", "smac", "--yes", "--from", str(home.parent / "brought")]) == 2
-        assert "Another emtc setup smac is at work." in capfd.readouterr().err
+        assert "Another emtc setup smac is running." in capfd.readouterr().err
 
     def test_a_folder_that_cannot_be_written_is_a_sentence(self, home, capfd):
         home.write_text("a file in the way")
