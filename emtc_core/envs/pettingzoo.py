@@ -44,7 +44,7 @@ from emtc_core.envs.base import (
     empty_scene,
     is_picture,
 )
-from emtc_core.envs.trust import is_allowed, why_unlisted
+from emtc_core.envs.trust import describe_unlisted, is_allowed
 from emtc_core.envs.zoo import examples
 from emtc_core.envs.zoo.examples import EXAMPLES
 from emtc_core.errors import EnvUnavailableError
@@ -127,7 +127,7 @@ def make_scene(map: str, states: NDArray[np.float32]) -> Scene:
         return examples.make_scene(map, states)
     _parse_map(map)
     if not is_allowed(map):
-        return empty_scene(map, states, why_unlisted(map))
+        return empty_scene(map, states, describe_unlisted(map))
     return _make_module_scene(map, states)
 
 

@@ -234,7 +234,7 @@ class AsksAt(NoControl):
     def poll(self) -> Command | Question | None:
         if self.says:
             return self.says.pop(0)
-        if len(self.recorder.asked) < self.number:
+        if len(self.recorder.answers) < self.number:
             return None
         for name, moment in self.left.items():
             if moment(self.trainer):
@@ -289,9 +289,9 @@ def test_a_question_changes_nothing(
     asked, recorder = make_trainer(config, tmp_path / "asked", control)
     control.trainer, control.recorder = asked, recorder
     asked.run()
-    assert len(recorder.asked) == len(moments)
-    assert all(len(answer.evaluation.won) == (4 if kind == "evaluate" else 1) for answer in recorder.asked)
-    assert all(answer.evaluation.playbacks for answer in recorder.asked)
+    assert len(recorder.answers) == len(moments)
+    assert all(len(answer.evaluation.won) == (4 if kind == "evaluate" else 1) for answer in recorder.answers)
+    assert all(answer.evaluation.playbacks for answer in recorder.answers)
     assert_same_state(whole, asked.get_state())
     assert_same_records(recorder, unasked)
 
@@ -301,7 +301,7 @@ def test_what_is_asked_twice_is_played_twice(tmp_path: Path) -> None:
     config = short_config("env.skirmish.spawn_jitter=0.5", steps=300)
     trainer, recorder = make_trainer(config, tmp_path, control)
     trainer.run()
-    first, second = (answer.evaluation for answer in recorder.asked)
+    first, second = (answer.evaluation for answer in recorder.answers)
     assert first.env_step == second.env_step
     assert not np.array_equal(first.playbacks[0].state[0], second.playbacks[0].state[0])
 
@@ -312,8 +312,8 @@ def test_an_episode_is_played_again_from_its_start(tmp_path: Path) -> None:
     control = Says({50 + number: Question("play", number, repeats_episode=number) for number in range(1, 7)})
     trainer, recorder = make_trainer(config, tmp_path, control)
     trainer.run()
-    assert [answer.again_of for answer in recorder.asked] == [1, 2, 3, 4, 5, 6]
-    for answer in recorder.asked:
+    assert [answer.again_of for answer in recorder.answers] == [1, 2, 3, 4, 5, 6]
+    for answer in recorder.answers:
         start = answer.evaluation.playbacks[0].state[0]
         same = [record.episode for record in recorder.episodes if np.array_equal(record.state[0], start)]
         assert same == [answer.again_of]
@@ -323,7 +323,7 @@ def test_a_start_that_the_evaluation_cannot_repeat_is_said_to_be_another(tmp_pat
     control = Says({20: Question("play", 1, repeats_episode=5)})
     trainer, recorder = make_trainer(short_config("train.n_envs=8", steps=300), tmp_path, control)
     trainer.run()
-    assert [answer.again_of for answer in recorder.asked] == [None]
+    assert [answer.again_of for answer in recorder.answers] == [None]
 
 
 def test_a_game_that_repeats_no_start_is_not_said_to_have_done_so(tmp_path: Path) -> None:
@@ -332,7 +332,7 @@ def test_a_game_that_repeats_no_start_is_not_said_to_have_done_so(tmp_path: Path
     env = trainer._evaluator._env
     env.info = replace(env.info, repeats_starts=False)  # type: ignore[misc]  # as StarCraft II has it
     trainer.run()
-    assert [answer.again_of for answer in recorder.asked] == [None]
+    assert [answer.again_of for answer in recorder.answers] == [None]
 
 
 @pytest.mark.parametrize("algo", list_algos())
