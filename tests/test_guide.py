@@ -116,7 +116,7 @@ def test_a_page_is_short(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_page_starts_with_a_complete_example(page: Path) -> None:
     top, first, *_ = re.split(r"^## ", page.read_text(), flags=re.MULTILINE)
-    assert (first.startswith("A complete example\n") and "```" in first) or "\nFor example, " in top
+    assert (first.startswith("A complete example") and "```" in first) or "\nFor example, " in top
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
