@@ -33,18 +33,24 @@ INVERTIBLE: Final = (0.05, 0.95)
 
 @dataclass(frozen=True)
 class GateContext:
-    """Values of transitions that a gate law may read in addition to delta and tau; arrays of delta's shape.
+    """Values of transitions that a gate law may read in addition to delta and tau; arrays of delta's shape (Eq. 7).
 
     Unknown values are NaN: on the page *What if*, and where a lookup found no node.
     """
 
-    reward: Floats  # extrinsic, in the learner's unit
+    reward: Floats  # extrinsic, in the learner's unit [reward]
     h: Floats  # recalled return at s [return]
     h_next: Floats  # recalled return at s' [return]; 0 at a terminal step
     gamma: float
 
     def select(self, keep: NDArray[np.bool_]) -> "GateContext":
-        """Select transitions by a mask of the arrays' shape."""
+        """Select transitions.
+
+        Source: bookkeeping.
+
+        Args:
+            keep: Boolean mask, the shape of the arrays.
+        """
         return GateContext(self.reward[keep], self.h[keep], self.h_next[keep], self.gamma)
 
 
@@ -56,14 +62,14 @@ def unknown_context(shape: tuple[int, ...]) -> GateContext:
 
 @dataclass(frozen=True)
 class GateLaw:
-    """A gate law with the settings of a run."""
+    """A gate law with the settings of a run; arrays have any shape. Source: Eq. 8, or a plug-in."""
 
     label: str
     """Name of the law; for a plug-in with its origin: "cauchy (my-lab 0.1)"."""
     delta_scale: float
     """Factor on delta_mem before the law (`gate.delta_scale`)."""
     function: Callable[[Any, Any, GateContext], Any]
-    """(delta, tau, context) → beta, with delta after `delta_scale`."""
+    """(delta, tau, context) → beta, with delta after `delta_scale` and tau [return]; beta is dimensionless."""
     inverse: Callable[[Floats, Floats], Floats] | None = None
     """(beta, delta) → tau, with delta after `delta_scale`; None if the law has no inverse."""
 
@@ -92,12 +98,14 @@ class GateLaw:
     def temperature_for(self, beta: Floats, delta_mem: Floats) -> Floats:
         """Compute the temperature tau at which transitions have this beta: the inverse of `coefficient`.
 
+        Source: Eq. 8 solved for tau, or the plug-in.
+
         Args:
-            beta: Gate coefficient [N], within `INVERTIBLE`.
-            delta_mem: Temporal-consistency error [N], > 0 [return].
+            beta: Gate coefficient, any shape, within `INVERTIBLE`, dimensionless.
+            delta_mem: Temporal-consistency error, same shape, > 0 [return].
 
         Returns:
-            tau [N] [return].
+            tau, same shape [return].
 
         Raises:
             ValueError: If the law has no inverse.
