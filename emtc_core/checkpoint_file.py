@@ -40,7 +40,8 @@ _CHUNK_BYTES: Final = 2**20
 class Sink(Protocol):
     """Target of the bytes of one part."""
 
-    def write(self, data: Any, /) -> int: ...
+    def write(self, data: Any, /) -> int:
+        """Write bytes and return their number."""
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,12 @@ def read_keys(db: Database) -> frozenset[str]:
 
 
 def mark_read(db: Database, keys: Collection[str], *, existing_keys: Collection[str]) -> None:
-    """Mark alerts as read. Earlier marks are kept only for the keys in `existing_keys`, the alerts that still exist.
+    """Mark alerts as read.
+
+    Args:
+        db: An open database.
+        keys: Keys of the alerts that were read.
+        existing_keys: Keys of the alerts that still exist. Earlier marks are kept only for these.
 
     Raises:
         StorageError: If EMTC_READ_ONLY=1 is set, or the folder is a link.

@@ -50,7 +50,7 @@ def save_projection(
         snapshot_id: The snapshot.
         method: `tsne`, `umap` or `pca`; or `embed-` and the type of a newly fitted embedder.
         params: All parameters that influence the result: seed, versions, settings. `find_projection` compares them.
-        coordinates: [M, 2], or [M, X] of an embedder; stored as float32.
+        coordinates: [M, 2], dimensionless, or [M, X] [embedding] of an embedder; stored as float32. Source: the method.
         seconds: Computing time [s].
 
     Returns:
@@ -80,7 +80,14 @@ def save_projection(
 
 
 def create_job(db: Database, snapshot_id: int, *, method: str, params: Mapping[str, Any]) -> JobRow:
-    """Queue a job, or return the queued or running job with the same method and parameters."""
+    """Queue a job, or return the queued or running job with the same method and parameters.
+
+    Args:
+        db: An open database.
+        snapshot_id: The snapshot.
+        method: As in `save_projection`.
+        params: As in `save_projection`.
+    """
     now = datetime.now(UTC)
     with db.transaction() as connection:
         active = select(Job.__table__).where(

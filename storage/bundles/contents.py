@@ -152,13 +152,15 @@ def select_nodes(
 ) -> NDArray[np.int64]:
     """Select nodes of a snapshot for a sample: all nodes of as many episodes as fit.
 
+    Source: bookkeeping.
+
     Args:
         snapshot: A row of `snapshots` with packed columns.
         max_nodes: Maximum number of nodes.
         first_episodes: Episodes that are added first. The others follow in a random order with a fixed seed.
 
     Returns:
-        Ascending row indices of the nodes in the snapshot, [n] with n <= max_nodes.
+        Ascending row indices of the nodes in the snapshot, shape [n] with n <= max_nodes.
     """
     episode = unpack_one(snapshot["episode"], SNAPSHOT_ARRAYS["episode"])
     episodes, counts = np.unique(episode, return_counts=True)
@@ -172,9 +174,11 @@ def select_nodes(
 def filter_snapshot(snapshot: Mapping[Any, Any], nodes: NDArray[np.int64]) -> dict[str, Any]:
     """Make a row of `snapshots` that contains only the given nodes.
 
+    Source: bookkeeping.
+
     Args:
         snapshot: A row of `snapshots` with packed columns.
-        nodes: Ascending row indices of the nodes that are kept, [n].
+        nodes: Ascending row indices of the nodes that are kept, shape [n].
 
     Returns:
         The row with packed columns. It has the id of the original row.

@@ -284,7 +284,7 @@ class RunFiles:
 
         return self.remote.call(read)
 
-    def read_blocks(self, found: RemoteFile, read: Callable[[BinaryIO], Result]) -> Result:
+    def read_blocks(self, file_info: RemoteFile, read: Callable[[BinaryIO], Result]) -> Result:
         """Call `read` with an open file, which downloads only the blocks that are read.
 
         Raises:
@@ -292,7 +292,7 @@ class RunFiles:
         """
 
         def open_and_read() -> Result:
-            path = self._path(found.name)
+            path = self._path(file_info.name)
             with self.remote.filesystem.open(path, "rb", block_size=_READ_BLOCK_BYTES) as file:
                 return read(cast("BinaryIO", file))
 

@@ -59,14 +59,17 @@ _ID_AND_NAME = select(Run.id, Run.name, Run.created_at)
 def list_runs(db: Database, limit: int | None = 200) -> pd.DataFrame:
     """Which runs were created last?
 
+    Source: table `runs`.
+
     Args:
         db: An open database.
         limit: Maximum number of rows; None reads all.
 
     Returns:
         One row per run, newest first, with the columns of `runs` except long ones, tokens and those of the trainer's
-        process: id, name, env, map, algo, seed, status (live: may be `lost`), …; then gate (`active`, `idle` or None),
-        state (a finer status, see `lifecycle.State`) and stall (why the recorder waits).
+        process: id, name, env, map, algo, seed, status (live: may be `lost`), …; units as in `models.py` [unit varies].
+        Then gate (`active`, `idle` or None), state (a finer status, see `lifecycle.State`) and stall (why the recorder
+        waits).
     """
     statement = select(*LISTED_COLUMNS).order_by(Run.created_at.desc(), Run.id).limit(limit)
     with db.read() as connection:
@@ -74,7 +77,18 @@ def list_runs(db: Database, limit: int | None = 200) -> pd.DataFrame:
 
 
 def read_listed(db: Database, connection: Connection, statement: Statement) -> pd.DataFrame:
-    """Read a statement of the columns LISTED into the frame that `list_runs` describes, in the statement's order."""
+    """Read a statement of the columns LISTED into the frame that `list_runs` describes.
+
+    Source: table `runs`.
+
+    Args:
+        db: An open database.
+        connection: A connection of `db`.
+        statement: A SELECT of the columns LISTED.
+
+    Returns:
+        One row per run, in the statement's order; units as in `models.py` [unit varies].
+    """
     return _make_frame(statement, _read_rows(db, connection, statement))
 
 
@@ -111,10 +125,16 @@ def run_configs(db: Database, run_ids: Sequence[str]) -> dict[str, dict[str, Any
 def list_resumes(db: Database, run_id: str) -> pd.DataFrame:
     """Where was this run resumed?
 
+    Source: table `resumes`.
+
+    Args:
+        db: An open database.
+        run_id: The run.
+
     Returns:
-        One row per resume: env_step (of the checkpoint), reached_env_step (before the resume), resumed_at, episodes,
-        checkpoint, passed_over. The episodes between the two env steps were deleted and trained again. `episodes`
-        is their number; it is missing for resumes before schema 0003.
+        One row per resume: env_step (of the checkpoint) [env steps], reached_env_step (before the resume) [env steps],
+        resumed_at [UTC], episodes, checkpoint, passed_over. The episodes between the two env steps were deleted and
+        trained again. `episodes` is their number; it is missing for resumes before schema 0003.
     """
     columns = (
         *(Resume.env_step, Resume.reached_env_step, Resume.resumed_at),
@@ -157,12 +177,16 @@ class RunFilter:
 
 @dataclass(frozen=True)
 class RunPage:
-    """One page of runs: the columns of `list_runs`, then preset and plugins.
+    """One page of runs.
 
-    A value of `plugins` is a dictionary kind → name → origin of the plug-ins that the run uses, or None.
+    Source: table `runs`.
     """
 
     frame: pd.DataFrame
+    """One row per run; units as in `models.py` [unit varies]. The columns are those of `list_runs`, preset and plugins.
+
+    A value of `plugins` is a dictionary kind → name → origin of the plug-ins that the run uses, or None.
+    """
     total: int
     """Number of matching runs on all pages."""
 
@@ -208,7 +232,14 @@ def run_page(
 def run_rows(
     db: Database, run_filter: RunFilter | None = None, *, sort: str = "", limit: int | None = 50, offset: int = 0
 ) -> tuple[list[dict[str, Any]], int]:
-    """Which runs match a filter? Return a page as dictionaries, and the total number; arguments as in `run_page`.
+    """Which runs match a filter? Return a page as dictionaries, and the total number.
+
+    Args:
+        db: An open database.
+        run_filter: The filter; None: all runs.
+        sort: As in `run_page`.
+        limit: Maximum number of rows; None: all.
+        offset: Number of matching runs before the page.
 
     Raises:
         ConfigError: If the search is invalid or SORTS does not have the sort key.
@@ -225,7 +256,17 @@ def run_rows(
 
 
 def runs_by_id(db: Database, run_ids: Sequence[str]) -> pd.DataFrame:
-    """What is listed of these runs now? The columns of `run_page` in the order of the ids, without unknown ids."""
+    """What is listed of these runs now?
+
+    Source: table `runs`.
+
+    Args:
+        db: An open database.
+        run_ids: The runs. Unknown ids are skipped.
+
+    Returns:
+        One row per run, in the order of the ids, with the columns of `run_page`; units as in `models.py` [unit varies].
+    """
     context = SearchContext(db.dialect)
     with db.read() as connection:
         return _make_frame(_page_columns(context), _read_page(db, connection, run_ids, context))
@@ -233,6 +274,12 @@ def runs_by_id(db: Database, run_ids: Sequence[str]) -> pd.DataFrame:
 
 def matching_ids(db: Database, run_filter: RunFilter, *, sort: str = "", limit: int | None = None) -> list[str]:
     """Which runs match a filter? Their ids in the order of `run_page`.
+
+    Args:
+        db: An open database.
+        run_filter: The filter.
+        sort: As in `run_page`.
+        limit: Maximum number of ids; None: all.
 
     Raises:
         ConfigError: If the search is invalid or SORTS does not have the sort key.
@@ -243,7 +290,13 @@ def matching_ids(db: Database, run_filter: RunFilter, *, sort: str = "", limit: 
 def run_names(
     db: Database, run_filter: RunFilter | None = None, *, sort: str = "-created", limit: int | None = 100
 ) -> tuple[dict[str, str], int]:
-    """What are the names of the matching runs? Id → name of the first `limit` runs, and the number of all.
+    """What are the names of the matching runs? Id → name, and the number of all matching runs.
+
+    Args:
+        db: An open database.
+        run_filter: The filter; None: all runs.
+        sort: As in `run_page`.
+        limit: Maximum number of names; None: all.
 
     Raises:
         ConfigError: If the search is invalid or SORTS does not have the sort key.

@@ -89,6 +89,11 @@ def find_launch(db: Database, launch_token: str) -> str | None:
 def claim_start(db: Database, run_id: str, owner: Owner) -> None:
     """Claim a run for a trainer that is about to start. If two processes try, one succeeds.
 
+    Args:
+        db: An open database.
+        run_id: The run.
+        owner: The process that claims the run.
+
     Raises:
         RunNotFoundError: If there is no such run.
         RunStateError: If it was imported, or a trainer cannot start in its state.
@@ -165,6 +170,13 @@ def finish_run(
 ) -> None:
     """Set the final status of a run, as its owner. A queued run without an owner can be set to stopped.
 
+    Args:
+        db: An open database.
+        run_id: The run.
+        status: The final status.
+        error: Text of the error of a failed run.
+        token: Token of the owner; None for a run without an owner.
+
     Raises:
         RunNotFoundError: If there is no such run.
         RunStateError: If its state does not allow this status, or another process owns the run.
@@ -183,6 +195,12 @@ def finish_run(
 
 def update_versions(db: Database, run_id: str, versions: Mapping[str, Any], *, token: str | None) -> None:
     """Store the versions of code and libraries that train a run, as its owner.
+
+    Args:
+        db: An open database.
+        run_id: The run.
+        versions: Name → version.
+        token: Token of the owner; None for a run without an owner.
 
     Raises:
         RunNotFoundError: If there is no such run.
@@ -232,7 +250,13 @@ def start_again(db: Database, run_id: str, *, versions: Mapping[str, Any], owner
 
 
 def new_run_values(connection: Connection, config: Mapping[str, Any], name: str | None) -> dict[str, Any]:
-    """Return the column values of a queued run that follow from its configuration, with a new id."""
+    """Return the column values of a queued run that follow from its configuration, with a new id.
+
+    Args:
+        connection: The connection, to find an id that is not used.
+        config: The resolved configuration.
+        name: Name of the run; None: made from algorithm, map and seed.
+    """
     env = config.get("env", "")
     nested = env if isinstance(env, Mapping) else {}
     env_name = nested.get("name", nested.get("env", "")) if nested else env

@@ -170,6 +170,11 @@ def count_claimable_and_active(
 ) -> tuple[int, int]:
     """Count the runs of a sweep that can be claimed now, and the runs in training.
 
+    Args:
+        db: An open database.
+        sweep_id: The sweep.
+        has_trainer: Returns whether this process trains a run, by run id.
+
     Raises:
         StorageError: If the database cannot be read.
     """

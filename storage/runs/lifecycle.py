@@ -43,17 +43,28 @@ class OwnedRow(Protocol):
     """The columns of `runs` that describe the owner and its last heartbeat."""
 
     @property
-    def status(self) -> str: ...
+    def status(self) -> str:
+        """Stored status."""
+
     @property
-    def heartbeat_at(self) -> datetime | None: ...
+    def heartbeat_at(self) -> datetime | None:
+        """Time of the last heartbeat [UTC]."""
+
     @property
-    def pid(self) -> int | None: ...
+    def pid(self) -> int | None:
+        """Process id of the trainer."""
+
     @property
-    def pid_created_at(self) -> float | None: ...
+    def pid_created_at(self) -> float | None:
+        """Start of that process [Unix time in s]."""
+
     @property
-    def host(self) -> str | None: ...
+    def host(self) -> str | None:
+        """Host of that process."""
+
     @property
-    def claimed_at(self) -> datetime | None: ...
+    def claimed_at(self) -> datetime | None:
+        """Time of the claim [UTC]."""
 
 
 OWNED_COLUMNS: Final = (Run.status, Run.heartbeat_at, Run.pid, Run.pid_created_at, Run.host, Run.claimed_at)
@@ -123,6 +134,11 @@ def make_ownership_error(row: Any) -> RunStateError:
 
 def check_owned(connection: Connection, run_id: str, token: str) -> None:
     """Raise if another process has taken over a run. Must be called in the transaction that writes.
+
+    Args:
+        connection: The connection of the transaction.
+        run_id: The run.
+        token: Token of this process.
 
     Raises:
         RunStateError: If the run has another token.
@@ -253,9 +269,12 @@ class Observed(OwnedRow, Protocol):
     """The columns from which the state of a run is computed."""
 
     @property
-    def stop_asked_at(self) -> datetime | None: ...
+    def stop_asked_at(self) -> datetime | None:
+        """Time of the last request to stop [UTC]."""
+
     @property
-    def started_at(self) -> datetime | None: ...
+    def started_at(self) -> datetime | None:
+        """Start of the training [UTC]."""
 
 
 def state_of(row: Observed, now: datetime) -> State:
@@ -281,6 +300,11 @@ def allows(state: State, event: Event) -> bool:
 
 def check_allowed(run_id: str, state: State, event: Event) -> None:
     """Raise if an event is not allowed in the state of a run.
+
+    Args:
+        run_id: The run, for the message.
+        state: Its state.
+        event: The event.
 
     Raises:
         RunStateError: If TRANSITIONS does not contain it.

@@ -270,7 +270,13 @@ def sum_by_bucket(first_env_step: int, delta_mem: Floats, beta: Floats, tau: Flo
 
 
 def summarize_bucket(connection: Connection, run_id: str, bucket: int) -> None:
-    """Insert the row of one bucket, summed from its transitions. The caller has deleted the old row."""
+    """Insert the row of one bucket, summed from its transitions. The caller has deleted the old row.
+
+    Args:
+        connection: The connection.
+        run_id: The run.
+        bucket: Number of the bucket, from 0.
+    """
     first = bucket * SUMMARY_STEPS + 1
     table, summary = Transition, TransitionSummary
     source = select(

@@ -101,6 +101,12 @@ def save_sweep(
 def queue_run(db: Database, sweep_id: str, run: PlannedRun, *, versions: Mapping[str, Any]) -> str | None:
     """Queue the next run of a sweep whose runs depend on earlier results (a hyperparameter search).
 
+    Args:
+        db: An open database.
+        sweep_id: The sweep.
+        run: The run to queue.
+        versions: Versions of code and libraries.
+
     Returns:
         The id of the run, or of the existing run with the same key; None if the sweep was stopped.
 
@@ -155,7 +161,13 @@ def _is_equal(config: Mapping[str, Any], other: Mapping[str, Any], settings: Ite
 
 
 def attach_scheduler(db: Database, sweep_id: str, process: ProcessId, *, jobs: int) -> None:
-    """Record the process that starts the runs of a sweep, and the maximum number of runs at the same time.
+    """Record the process that starts the runs of a sweep.
+
+    Args:
+        db: An open database.
+        sweep_id: The sweep.
+        process: The process.
+        jobs: Maximum number of runs at the same time.
 
     Raises:
         StorageError: If there is no such sweep.
@@ -167,7 +179,13 @@ def attach_scheduler(db: Database, sweep_id: str, process: ProcessId, *, jobs: i
 
 
 def detach_scheduler(db: Database, sweep_id: str, process: ProcessId) -> None:
-    """Remove this process as the scheduler of a sweep. Another scheduler is not removed."""
+    """Remove this process as the scheduler of a sweep. Another scheduler is not removed.
+
+    Args:
+        db: An open database.
+        sweep_id: The sweep.
+        process: This process.
+    """
     with db.transaction() as connection:
         is_scheduler = (SweepRow.id == sweep_id, SweepRow.pid == process.pid, SweepRow.host == process.host)
         connection.execute(update(SweepRow).where(*is_scheduler).values(**process_columns(None)))

@@ -122,7 +122,7 @@ def test_a_database_that_does_not_answer_says_nothing_of_a_run_and_ends_no_worke
 ) -> None:
     db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
     claim = claim_run_of(db, me)
-    work = WorkerLoop(db, jobs=1, leave=LeaveRequest(), say=(said := list[str]()).append)
+    work = WorkerLoop(db, jobs=1, leave=LeaveRequest(), announce=(messages := list[str]()).append)
     work._trainers[claim.run_id] = (claim, subprocess.Popen(["true"]))
     work._trainers[claim.run_id][1].wait()
 
@@ -137,7 +137,7 @@ def test_a_database_that_does_not_answer_says_nothing_of_a_run_and_ends_no_worke
         with pytest.raises(StorageError, match="locked"):
             examine_checkpoints(db, find_run(db, claim.run_id))
     assert (list(work._trainers), find_run(db, claim.run_id).state) == ([claim.run_id], State.STARTING)
-    assert said == ["The database failed: database is locked."]
+    assert messages == ["The database failed: database is locked."]
     work._collect_ended()
     assert (work._trainers, find_run(db, claim.run_id).state) == ({}, State.CREATED)
     db.dispose()
