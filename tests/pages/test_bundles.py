@@ -77,7 +77,7 @@ def test_an_upload_is_opened_too(own, file):
     ("name", "content", "words"),
     [
         ("none.emtc", None, "There is no bundle at"),
-        ("/etc/passwd", None, "name ends in"),
+        ("/etc/passwd", None, "bundle ends in"),
         ("cut.emtc", b"PK\3\4 cut", "is not a bundle of EMTC Lab"),
     ],
 )
@@ -96,7 +96,7 @@ def test_every_page_shows_a_bundle_marked_and_offers_nothing_to_press(own, opene
     app = open_page(page, **{"from": opened.key}, **({"run": file[1]} if page in ABOUT_RUNS[:3] else {}))
     assert not app.exception
     assert not app.error
-    assert "**From study\\.emtc, read-only.**" in said(app)
+    assert "**Read-only: study\\.emtc.**" in said(app)
     assert app.query_params["from"] in (opened.key, [opened.key])
     acting = {button.label for button in app.button if not button.disabled}
     assert not acting & {
@@ -106,7 +106,7 @@ def test_every_page_shows_a_bundle_marked_and_offers_nothing_to_press(own, opene
 
 
 def test_one_looks_at_a_bundle_and_comes_back(own, opened):
-    app = press(open_page("home"), "Look at it")
+    app = press(open_page("home"), "Open")
     assert not app.exception
     assert "5 runs" in said(app)
     app.switch_page("../pages/compare.py").run()
@@ -177,7 +177,7 @@ def test_an_import_is_counted_first_and_named_where_it_came_from(own, opened):
     assert sorted(tuple(tags) for tags in found["tags"]).count(("from study.emtc",)) == 3
     assert len(found) == 9
     press(app, "Import …")
-    assert "Already here, and left as they are: " in said(app)
+    assert "Already in your database and not changed: " in said(app)
 
 
 def test_a_bundle_is_put_away(own, opened, file):
