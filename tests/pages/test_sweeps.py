@@ -220,7 +220,7 @@ def test_a_working_sweep_can_be_stopped(empty, started):
     assert "missing" not in said(app)
     app.button(key="sweep_stop").click().run()
     assert not app.exception
-    assert "1 run left the queue" in said(app)
+    assert "Removed 1 run from the queue" in said(app)
     assert list_sweeps(empty)[0].counts == {"finished": 3, "stopped": 1}
 
 
@@ -241,7 +241,7 @@ def test_every_study_opens_with_the_papers_numbers_beside_it(empty, text):
     assert not app.exception
     assert not app.error
     assert "**The paper**" in said(app)
-    assert "compare the order, not the height" in said(app)
+    assert "Compare ranks, not values" in said(app)
 
 
 def test_a_study_is_made_of_the_win_rate_that_is_chosen_and_the_link_says_so(empty):
