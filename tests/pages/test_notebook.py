@@ -53,7 +53,7 @@ def test_every_figure_can_be_pinned_without_a_word(seeded, page, query, key, fig
     assert row.view["page"] == page
     assert row.title
     assert get_figure(db, row.id)["figure"]["caption"]
-    assert any("Kept as entry" in str(each.value) for each in app.success)
+    assert any("Saved as entry" in str(each.value) for each in app.success)
     assert not open_page("notebook").exception
 
 
