@@ -113,7 +113,8 @@ def _write_state(w: c.World, state: c.Outputs, n_agents: int, n_actions: int, n_
                 xy_index += 1
             state[b, 0, xy_index] = (w.floats[b, j, c.X] - CENTER) / WIDTH
             state[b, 0, xy_index + 1] = (w.floats[b, j, c.Y] - CENTER) / WIDTH
-            _write_shield_and_type(w, state, b, 0, xy_index + 2, j, n_bits)
+            # Not the literal 0: numba would compile the function a second time for it.
+            _write_shield_and_type(w, state, b, np.int64(0), xy_index + 2, j, n_bits)
         index += width
     for i in range(n_agents):
         if w.ints[b, i, c.LAST_ACTION] >= 0:
