@@ -202,7 +202,7 @@ def forget(run_id: str) -> None:
         state.write(state.RUN, None)
 
 
-SHELVES: dict[Shelf, str] = {"open": "Not archived", "hidden": "Hidden", "archived": "Archived", "all": "All"}
+SHELVES: dict[Shelf, str] = {"open": "All but archived", "hidden": "Hidden", "archived": "Archived", "all": "All"}
 HELP = (
     "Words of name, id, note, tags, algorithm and map; a setting as `gate.enabled=false` or `train.lr<0.001`; "
     'a column as `win_rate>0.8`, `mu_w>0.5`, `gate=idle`, `status=lost`, `tag=paper`. "Quotes" keep words together. '
