@@ -32,7 +32,7 @@ _SCARCE_SHARE: Final = 0.1
 
 def show(sizes: Sizes) -> None:
     """Draw the size of the database and of its disk, and the buttons for backup and vacuum."""
-    st.caption(escape_markdown(sizes.shown))
+    st.caption(escape_markdown(sizes.url))
     with st.container(horizontal=True):
         st.metric("Database", format_size(sizes.database), border=True)
         st.metric("Freed by a vacuum", format_size(sizes.reusable), border=True)

@@ -1,7 +1,7 @@
 """The paged table of all runs. The database searches, filters and sorts; all choices are in the URL."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import pandas as pd
 import streamlit as st
@@ -11,8 +11,8 @@ from app.analysis.settings import name_algo_with_origin
 from app.figures.theme import ENDED_STATUSES
 from app.ui import data, in_url, messages, state, view
 from app.ui.home import run_actions, selection
+from app.ui.home.run_columns import COLUMN_ORDER, SORT_LABELS, column_config
 from app.ui.widgets import run_picker
-from app.ui.widgets.result_table import PERCENT
 from emtc_core.config.base import IMPORTED
 from storage.queries.runs import RunFilter, RunPage
 from storage.runs.rows import PRUNED, shown_status
@@ -20,10 +20,6 @@ from storage.runs.rows import PRUNED, shown_status
 ROWS: Final = 50
 PAGE: Final = "home"
 _PAGE_NUMBER: Final = "page"
-_COLUMNS: Final = [
-    *("status", "name", "algo", "map", "seed", "progress", "win_rate", "mu_w", "return_mean", "gate"),
-    *("tags", "notes", "duration", "id", "created_at"),
-]
 _STATUS_LABELS: Final = {
     "queued": "◷ queued",
     "running": "▶ running",
@@ -36,26 +32,6 @@ _STATUS_LABELS: Final = {
     PRUNED: "✂ pruned",
 }
 _GATE_LABELS: Final = {"active": "● active", "idle": "○ idle"}
-_SORT_LABELS: Final = {
-    "": "Active first",
-    "created": "Created",
-    "win_rate": "Last win rate",
-    "mu_w": "μ̄_w (greedy)",
-    "return": "Return",
-    "gate": "Gate",
-    "progress": "Progress",
-    "duration": "Duration",
-    "status": "Status",
-    "name": "Run",
-    "algo": "Algorithm",
-    "env": "Environment",
-    "map": "Map",
-    "seed": "Seed",
-    "preset": "Preset",
-    "env_steps": "Env steps",
-    "target_steps": "Target steps",
-    "id": "Id",
-}
 
 
 def show() -> None:
@@ -89,41 +65,6 @@ def make_rows(frame: pd.DataFrame) -> pd.DataFrame:
     return rows
 
 
-def column_config() -> dict[str, Any]:
-    """Return the label, format and width of each column."""
-    column = st.column_config
-    return {
-        "status": column.TextColumn("Status", width=90),
-        "name": column.LinkColumn(
-            "Run", width="medium", display_text=view.CALLED_PATTERN, help="Opens the page Run in a new tab"
-        ),
-        "algo": column.TextColumn("Algorithm", width=115),
-        "map": column.TextColumn("Map", width=80),
-        "seed": column.NumberColumn("Seed", width=60, help="−n: run n of an import without seeds"),
-        "progress": column.ProgressColumn("Progress", format=PERCENT, min_value=0, max_value=100, width=90),
-        "win_rate": column.NumberColumn(
-            "Last win rate", format=PERCENT, width=95, help="Win rate of the last greedy evaluation"
-        ),
-        "mu_w": column.NumberColumn(
-            "μ̄_w (greedy)",
-            format="%.3f",
-            width=100,
-            help="Time average of the greedy win rate up to the last evaluation",
-        ),
-        "return_mean": column.NumberColumn(
-            "Return", format="%.2f", width=80, help="Mean return of the last evaluation [env return]"
-        ),
-        "gate": column.TextColumn(
-            "Gate", width=80, help="Active if the gate removes incentive. Select the row for the reason."
-        ),
-        "tags": column.ListColumn("Tags", width=130),
-        "notes": column.TextColumn("Note", width="small"),
-        "duration": column.TextColumn("Duration", width="small"),
-        "created_at": column.DatetimeColumn("Created (UTC)", format="YYYY-MM-DD HH:mm", timezone="UTC"),
-        "id": column.TextColumn("Id", width="small"),
-    }
-
-
 def _show_table() -> None:
     with messages.guarded():  # needed inside a fragment, because its errors do not reach the page
         run_filter, sort = _select_filter()
@@ -144,8 +85,8 @@ def _select_filter() -> tuple[RunFilter, str]:
         shelf = run_picker.shelf(PAGE, _go_to_first_page)
         column = st.selectbox(
             "Sort by",
-            **in_url.one(PAGE, "sort", list(_SORT_LABELS), _go_to_first_page),
-            format_func=_SORT_LABELS.__getitem__,
+            **in_url.one(PAGE, "sort", list(SORT_LABELS), _go_to_first_page),
+            format_func=SORT_LABELS.__getitem__,
             help="Sorts all matching runs. A click on a column header sorts only the rows of this page.",
         )
         is_descending = st.toggle(
@@ -216,7 +157,7 @@ def _draw_table(frame: pd.DataFrame) -> Sequence[int]:
         height=36 * min(len(frame), 15) + 38,
         on_select="rerun",
         selection_mode="multi-row",
-        column_order=_COLUMNS,
+        column_order=COLUMN_ORDER,
         column_config=column_config(),
         alt="Table of runs with status, progress and last evaluation. Select rows to act on runs.",
     )

@@ -14,7 +14,7 @@ from app.analysis.tables import (
     TableFormat,
     best_cells,
     export_table,
-    list_left_out_lines,
+    list_excluded_lines,
 )
 
 MAX_UNFOLDED = 5
@@ -43,7 +43,7 @@ def show(frame: pd.DataFrame, *, key: str, stem: str) -> None:
 
 def show_excluded(frame: pd.DataFrame) -> None:
     """List the runs that are not in the table, with the reasons; fold a long list."""
-    lines = list_left_out_lines(frame)
+    lines = list_excluded_lines(frame)
     if not lines:
         return
     title, *runs = map(escape_markdown, lines)
