@@ -85,7 +85,7 @@ class OpenDatabase(Database):
 
         Args:
             where: A search as on Home ("corridor gate.enabled=false win_rate>0.8"), or a list of conditions that must
-                all hold, as for `emtc runs --where`.
+                all be true, as for `emtc runs --where`.
             archived: List the archived runs instead of the others.
 
         Returns:

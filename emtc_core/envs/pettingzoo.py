@@ -111,7 +111,8 @@ def make_env(config: EnvConfig, *, n_envs: int) -> VectorEnv:
 def make_scene(map: str, states: NDArray[np.float32]) -> Scene:
     """Make the frames of one episode from its stored states [T, S].
 
-    A user's module is imported only if it is listed on this machine. If not, the scene has no units and says why.
+    A user's module is imported only if it is listed on this machine. If not, the scene has no units but a
+    note with the reason.
     """
     if map in EXAMPLES:
         return examples.make_scene(map, states)

@@ -156,7 +156,7 @@ def look_ahead(task: Task, v: Float64s) -> Float64s:
 
 
 def evaluate_random_policy(task: Task) -> Float64s:
-    """Compute the value [S] of the random policy with a linear solve. It stands for an early memory."""
+    """Compute the value [S] of the random policy with a linear solve, as a model of an early memory."""
     mean_SS = task.transition.mean(axis=0)
     return np.linalg.solve(np.eye(len(mean_SS)) - task.gamma * mean_SS, mean_SS @ task.reward)
 

@@ -50,8 +50,7 @@ def measure_scaling(x: Embeddings) -> Scaling:
     """Measure mean and standard deviation of embeddings [M, X], M >= 1.
 
     If std is at most a millionth of |mean|, the dimension hardly distinguishes nodes; in float32 only by rounding
-    noise. Such a dimension is centered but not divided. The same holds for all dimensions while there is only one
-    node.
+    noise. Such a dimension is centered but not divided. With a single node, this applies to all dimensions.
     """
     mean = _sum_rows(x) / len(x)
     std = np.sqrt(_sum_squares(x, mean) / len(x))

@@ -116,7 +116,7 @@ def start_scheduler(db: Database, sweep_id: str, *, jobs: int, options: Sequence
     """
     arguments = ["app.cli.main", "sweep-worker", sweep_id, "--jobs", str(jobs), *options]
     process = spawn(arguments, scheduler_log(db, sweep_id), db=db)
-    with suppress(psutil.NoSuchProcess):  # recorded here already, so that nobody starts a second scheduler meanwhile
+    with suppress(psutil.NoSuchProcess):
         worker = Worker(process.pid, psutil.Process(process.pid).create_time(), socket.gethostname())
         attach_scheduler(db, sweep_id, worker, jobs=jobs)
 

@@ -121,7 +121,7 @@ def _put_first(cells: Cells, slot: Int, bucket: Int) -> None:  # pragma: no cove
 
 @njit(cache=True, nogil=True, forceinline=True)
 def remove(cells: Cells, slot: Int) -> None:  # pragma: no cover  # compiled
-    """Take out a node; its row of `z` must still hold the coordinates it was added with."""
+    """Remove a node. Its row of `z` must still contain the coordinates with which it was added."""
     before, after = cells.chain[slot, 0], cells.chain[slot, 1]
     if before >= 0:
         cells.chain[before, 1] = after
