@@ -116,8 +116,8 @@ def make_env(config: EnvConfig, *, n_envs: int) -> VectorEnv:
 def make_scene(map: str, states: NDArray[np.float32]) -> Scene:
     """Make the frames of one episode from its stored states.
 
-    A user's module is imported only if it is listed on this machine. If not, the note of the scene names the reason and
-    the scene has no units.
+    A user's module is imported only if it is listed on this machine. If not, the scene has no units but a
+    note with the reason.
 
     Args:
         map: Name of a wrapped game, or `module:factory`.
