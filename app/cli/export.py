@@ -20,7 +20,7 @@ from app.analysis.tables import TABLE_FORMATS, Table, TableFormat, export_table,
 from app.analysis.variants import list_run_code_warnings
 from app.cli.evaluate import CheckpointName, read_checkpoint
 from app.cli.export_raw import MARL_EVAL, export_marl_eval, export_raw, find_raw
-from app.cli.output import DEFAULT_DATABASE, DatabaseUrl, choose, printable, say, write_file
+from app.cli.output import DEFAULT_DATABASE, DatabaseUrl, choose, print_message, printable, write_file
 from app.cli.progress import show_shares
 from app.figures.figure import FigureKind
 from app.figures.options import BUDGET, FLAG_OPTIONS, INCLUDE_UNFINISHED, REFIT_EVERY, Option, Options
@@ -166,9 +166,9 @@ def _make_figure(kind: FigureKind[Any], request: _Request, format: str, width: s
     with show_shares() if takes_minutes else nullcontext() as on_progress:
         figure = kind.make(database, rows, kind.read_options(values, on_progress=on_progress))
     if takes_minutes:
-        say(figure.caption)
+        print_message(figure.caption)
     for warning in list_run_code_warnings({row.id: with_code(row.config, row.versions) for row in rows}):
-        say(warning)
+        print_message(warning)
     return export_figure(figure, image_format, sources=describe_runs(rows), columns=columns)
 
 
@@ -183,7 +183,7 @@ def _write_policy(url: str, runs: Sequence[str], out: Path | None, checkpoint: s
 
     exported = export_policy(database, runs[0], out, checkpoint=checkpoint_to_export)
     size = out.stat().st_size
-    say(f"Wrote {out} ({size:,} bytes) of {exported.description}. It acts as the stored policy does.")
+    print_message(f"Wrote {out} ({size:,} bytes) of {exported.description}. It acts as the stored policy does.")
 
 
 def _list_replayed_episodes(replay: str | None, beside: str, *, is_other_result: bool) -> list[str]:
@@ -207,7 +207,7 @@ def _write_replay(
     database = open_database(url, read_only=True)
     replays = read_replays(database, list(zip([*runs, runs[0]], episodes, strict=False)))
     if file_format == "gif":
-        say("Drawing the frames …")
+        print_message("Drawing the frames …")
     _write(make_file(replays, file_format, t=t), out)
 
 
@@ -266,7 +266,7 @@ def _measure_encoders() -> Table:
     """Measure the speed of the encoders on this machine."""
     from app.bench.embedder import make_encoder_timing_table
 
-    say("Measuring the encoders …")
+    print_message("Measuring the encoders …")
     return make_plain_table(make_encoder_timing_table())
 
 
@@ -288,7 +288,7 @@ def _write(content: bytes, out: Path | None) -> None:
     """Write a file, or write to stdout. Text on stdout is made safe for a terminal."""
     if out is not None:
         write_file(out, content)
-        say(f"Wrote {out} ({len(content):,} bytes).")
+        print_message(f"Wrote {out} ({len(content):,} bytes).")
         return
     with suppress(UnicodeDecodeError):  # the bytes of a format such as Parquet
         content = printable(content.decode()).encode()

@@ -292,12 +292,12 @@ def _make_article(entry: Entry, address: str | None) -> str:
         )
     parts += [f'<p class="small">Run {escape(line)}</p>' for line in entry.origins]
     if entry.view is not None:
-        link, shown = view_link(entry.view, address), escape(entry.view.address)
-        text = f'<a href="{escape(link)}" rel="noopener noreferrer">{shown}</a>' if link else f"<code>{shown}</code>"
+        link, label = view_link(entry.view, address), escape(entry.view.address)
+        text = f'<a href="{escape(link)}" rel="noopener noreferrer">{label}</a>' if link else f"<code>{label}</code>"
         parts.append(f'<p class="small">View: {text}</p>')
     return f'<article id="entry-{entry.row.id}">\n' + "\n".join(part for part in parts if part) + "\n</article>"
 
 
 def _make_view_markdown(view: View, address: str | None) -> str:
-    link, shown = view_link(view, address), escape_markdown(view.address)
-    return f"View: [{shown}](<{link}>)" if link else f"View: {shown}"
+    link, label = view_link(view, address), escape_markdown(view.address)
+    return f"View: [{label}](<{link}>)" if link else f"View: {label}"

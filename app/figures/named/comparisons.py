@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from app.analysis.comparable import describe_left_out
+from app.analysis.comparable import describe_excluded
 from app.analysis.compared import ComparedRuns
 from app.analysis.finals import (
     LAST_TENTH,
@@ -140,7 +140,7 @@ def draw_profiles(comparison: Comparison, final: FinalRule = LAST_TENTH) -> Char
     explanation = (
         f"Share of runs whose {x_label} is above each value, over {', '.join(tasks)}. All tasks have the same weight. "
         "Band: 95 % interval (Wilson's) of the share for this number of runs, separately at each x."
-        f"{warning}{describe_left_out(comparison.excluded_runs)}"
+        f"{warning}{describe_excluded(comparison.excluded_runs)}"
     )
     seeds = [seed for seed in comparison.seeds if seed.task in tasks]
     caption, _ = caption_final(seeds, final, explanation, of=comparison.quantity, at=comparison)

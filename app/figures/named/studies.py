@@ -17,7 +17,7 @@ from app.analysis.comparable import (
     LAMBDAS,
     TAUS,
     check_one_study,
-    describe_left_out,
+    describe_excluded,
     find_studies,
     group_seeds,
     read_study,
@@ -173,7 +173,7 @@ def _draw_heatmap(
         f"{CENTER_NAMES[reading.center].capitalize()} over the seeds of each combination. ★ marks the best value of a "
         "map among the cells with at least two seeds. Cells without a usable run are empty. "
         f"{len(comparison.seeds)} of {len(runs.rows)} runs are used."
-        f"{describe_left_out(comparison.excluded_runs)}"
+        f"{describe_excluded(comparison.excluded_runs)}"
     )
     quantity = comparison.quantity
     caption, _ = caption_final(comparison.seeds, rule, explanation, of=quantity, at=comparison)
@@ -274,7 +274,7 @@ def _make_chart(
     lines = dict.fromkeys(line.name for panel in panels for line in panel.lines)
     titles = ", ".join(panel.title for panel in panels)
     description = f"{title} in {len(panels)} panels ({titles}): {', '.join(lines)}."
-    caption = f"{', '.join(algos)}. {caption}{describe_left_out(comparison.excluded_runs)}"
+    caption = f"{', '.join(algos)}. {caption}{describe_excluded(comparison.excluded_runs)}"
     subtitle = make_subtitle(reading, share=True)
     return Chart(name, title, x_label, tuple(panels), caption, description, subtitle=subtitle)
 

@@ -15,7 +15,7 @@ from app.analysis.format import escape_markdown
 from app.analysis.series import Comparison
 from app.figures.options import BUDGET, FINAL
 from app.ui import data, in_url, messages, state, view
-from app.ui.compared import names_beside, runs_beside
+from app.ui.compared import get_bundle_run_names, list_bundle_runs
 from app.ui.widgets import run_picker
 from storage.queries.runs import RunFilter
 
@@ -125,8 +125,8 @@ def _choose_bundles(run_filter: RunFilter) -> BundleSelection:
     names: dict[str, str] = {}
     evaluated: list[str] = []
     for bundle in selected:
-        names |= runs_beside(bundle, run_filter)
-        evaluated += runs_beside(bundle, replace(run_filter, evaluated=True, shelf="drawn"))
+        names |= list_bundle_runs(bundle, run_filter)
+        evaluated += list_bundle_runs(bundle, replace(run_filter, evaluated=True, shelf="drawn"))
     bundle_names = ", ".join(escape_markdown(bundle.name) for bundle in selected)
     note = f" Runs of {bundle_names}: {len(evaluated):,}." if selected else ""
     return BundleSelection(names, evaluated, note)
@@ -139,7 +139,7 @@ def _select_runs(listed_names: dict[str, str], n_matching: int) -> tuple[list[st
         Ids of the selected runs, and the number of runs in the URL that do not exist.
     """
     prefixes = [text.lower() for text in state.read_list(state.RUNS)]
-    names = data.names_of(prefixes) | names_beside(prefixes)
+    names = data.names_of(prefixes) | get_bundle_run_names(prefixes)
     selected_ids = list(dict.fromkeys(run_id for prefix in prefixes for run_id in names if run_id.startswith(prefix)))
     n_unknown = sum(not any(run_id.startswith(prefix) for run_id in names) for prefix in prefixes)
     st.session_state[_KEY] = selected_ids

@@ -1,4 +1,4 @@
-"""The choice of the win rate by which runs are compared. The URL parameter is `rate`."""
+"""The control that selects the win rate by which runs are compared. The URL parameter is `rate`."""
 
 import streamlit as st
 
@@ -9,20 +9,21 @@ from app.ui import in_url
 
 PARAMETER = RATE.parameter
 _HELP = (
-    f"**Auto**: robust on skirmish, because {REASON_FOR_ROBUST}; greedy on a task with a run without robust episodes. "
-    "**Greedy**: SMAC's protocol. **Robust**: greedy episodes from shifted starts. **Training**: with exploration."
+    f"**Auto**: robust on skirmish, because {REASON_FOR_ROBUST}; greedy on tasks where a run has no robust evaluation. "
+    "**Greedy**: SMAC's protocol. **Robust**: greedy episodes from shifted start positions. "
+    "**Training**: with exploration."
 )
 
 
 def choose_rate(page: str, *, more: str = "") -> RateName:
-    """Draw the control.
+    """Draw the control and return the selected win rate.
 
     Args:
-        page: The page's path, such as "compare".
-        more: A sentence about this page for the tooltip.
+        page: Path of the page, such as "compare".
+        more: Text about this page that is appended to the tooltip.
     """
-    chosen = st.segmented_control(
+    selected = st.segmented_control(
         RATE.label, RATE_NAMES, required=True, format_func=RATE.choices.__getitem__,
         help=f"{_HELP} {more}".strip(), **in_url.key_of(page, PARAMETER, RATE_NAMES),
     )  # fmt: skip
-    return next(each for each in RATE_NAMES if each == chosen)
+    return next(name for name in RATE_NAMES if name == selected)

@@ -1,6 +1,6 @@
-"""A table of results as text with its best cells in bold, and its download buttons."""
+"""A result table as Markdown with the best values in bold, and its downloads."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 import streamlit as st
@@ -8,14 +8,12 @@ import streamlit as st
 from app.analysis.format import escape_markdown
 from app.analysis.tables import TABLE_FORMATS, TABLE_MIME, TABLE_SUFFIX, Table, TableFormat, export_table
 
-SHOWN = 5
-"""A longer list of runs is folded."""
+MAX_UNFOLDED = 5
+"""A list with more lines is folded."""
 PERCENT = "%.0f %%"
-"""Format of columns of percentages, equal to `app.analysis.format.format_percent`."""
-
-_UNBROKEN = (" ± ", " = ", " of ", " and ", " pair")
-"""Texts without a line break, so that a number stays together with its band and its count."""
-
+"""Column format of percentages, equal to `app.analysis.format.format_percent`; Streamlit's own has no space."""
+_NO_BREAK = (" ± ", " = ", " of ", " and ", " pair")
+"""Texts whose spaces become non-breaking, so that a value, its spread and its count stay on one line."""
 _LABELS: dict[TableFormat, str] = {
     "csv": "CSV",
     "latex": "LaTeX, booktabs",
@@ -25,7 +23,7 @@ _LABELS: dict[TableFormat, str] = {
 
 
 def show(table: Table, *, key: str, stem: str) -> None:
-    """Draw the table with its caption, its download buttons and the excluded runs."""
+    """Draw the table with its caption, downloads and excluded runs."""
     caption, files = st.columns([7, 1], vertical_alignment="bottom")
     caption.caption(escape_markdown(table.caption))
     with files.container(horizontal=True, horizontal_alignment="right"):
@@ -35,21 +33,21 @@ def show(table: Table, *, key: str, stem: str) -> None:
 
 
 def show_excluded(table: Table) -> None:
-    """List the runs that are not in the table, with the reasons; a long list is folded."""
+    """List the runs that are not in the table, with the reasons; fold a long list."""
     lines = table.excluded_lines
     if not lines:
         return
-    head, *runs = map(escape_markdown, lines)
+    title, *runs = map(escape_markdown, lines)
     text = "\n".join(f"- {run}" for run in runs)
-    if len(runs) <= SHOWN:
-        st.caption(f"{head}\n{text}")
+    if len(runs) <= MAX_UNFOLDED:
+        st.caption(f"{title}\n{text}")
     else:
-        with st.expander(head):
+        with st.expander(title):
             st.caption(text)
 
 
 def download(table: Table, *, key: str, stem: str) -> None:
-    """Draw a popover with a download button for each format."""
+    """Draw a download button for each format; a file is made when its button is pressed."""
     with st.popover("Table", icon=":material/download:", key=f"{key}-files"):
         for format in TABLE_FORMATS:
             st.download_button(
@@ -64,26 +62,32 @@ def download(table: Table, *, key: str, stem: str) -> None:
 
 
 def to_markdown(
-    table: Table, *, titles: Sequence[str] | None = None, markdown: Mapping[str, Sequence[str]] | None = None
+    table: Table, *, titles: Sequence[str] = (), markdown_cells: Mapping[str, Sequence[str]] | None = None
 ) -> str:
-    """Write the table as Markdown. The text of its cells is escaped.
+    """Write the table as Markdown, with the text of cells escaped.
 
     Args:
         table: The table.
-        titles: Titles of the columns to write. Default: all columns.
-        markdown: Cells that are Markdown, by the title of the column. They are not escaped.
+        titles: Titles of the columns. Default: all columns.
+        markdown_cells: Column title → cells that are already Markdown, with icons or colours. They are not escaped.
     """
     frame = table.frame
-    titles = titles or [str(title) for title in frame.columns]
 
-    def write_cell(row: int, title: str) -> str:
-        if markdown and title in markdown:
-            return markdown[title][row]
-        text = escape_markdown(str(frame[title].iloc[row]))
-        for unbroken in _UNBROKEN if title != frame.columns[0] else ():
-            text = text.replace(unbroken, unbroken.replace(" ", "\u00a0"))
-        return f"**{text}**" if (row, title) in table.best else text
+    def write_cell(row: int, name: str) -> str:
+        if markdown_cells and name in markdown_cells:
+            return markdown_cells[name][row]
+        text = escape_markdown(str(frame[name].iloc[row]))
+        if name != frame.columns[0]:
+            for words in _NO_BREAK:
+                text = text.replace(words, words.replace(" ", "\u00a0"))
+        return f"**{text}**" if (row, name) in table.best else text
 
-    head = ["| " + " | ".join(map(escape_markdown, titles)) + " |", "|" + "---|" * len(titles)]
-    rows = ("| " + " | ".join(write_cell(row, title) for title in titles) + " |" for row in range(len(frame)))
-    return "\n".join([*head, *rows])
+    names = titles or [str(title) for title in frame.columns]
+    rows = ([write_cell(row, name) for name in names] for row in range(len(frame)))
+    return write_table([escape_markdown(name) for name in names], rows)
+
+
+def write_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Write a Markdown table of cells that are Markdown already."""
+    first, *others = (f"| {' | '.join(cells)} |" for cells in (header, *rows))
+    return "\n".join([first, "|" + "---|" * len(header), *others])
