@@ -131,7 +131,7 @@ def test_gate_effect_draws_the_gap_against_none_and_nothing_of_an_old_run():
     chart = draw_gate_effect(logged(eval__overestimation=-1.5), run="r")
     gap, none = chart.panels[0].lines
     assert (gap.y.tolist(), none.y.tolist()) == ([-1.5, -3.0], [0, 0])
-    empty = draw_gate_effect(NO_RETURNS, run="r")
+    empty = draw_gate_effect(pd.DataFrame(), run="r")
     assert empty.is_empty
     assert empty.description == "No point yet."
 

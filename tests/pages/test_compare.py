@@ -308,7 +308,7 @@ def test_strangers_in_the_url_are_harmless(several):
         maps="Mars",
     )
     assert not app.exception
-    assert any("Env steps must be written" in error.value for error in app.error)
+    assert any("At env steps must be numbers" in error.value for error in app.error)
 
 
 def test_hidden_methods_leave_the_figure_and_stay_in_the_tables(several):

@@ -41,6 +41,7 @@ from app.analysis.quantities import (
 )
 from app.analysis.series import Comparison, SeedRun, join_seeds
 from app.analysis.variants import group_variants, list_differences, list_run_code_warnings
+from app.analysis.win_rates import PUBLISHED_WARNING
 from app.figures.assets import read_asset, read_script
 from app.figures.chart_choices import AXES
 from app.figures.figure import FigureKind, TableKind
@@ -273,6 +274,8 @@ def _show_section(
     """Draw the tables and figures of one tab."""
     if title == "Win rates" and any(get_success_threshold(config) is not None for config in runs.configs.values()):
         st.caption(_SUCCESS_NOTE)
+    if title == "Published results":
+        st.warning(PUBLISHED_WARNING, icon=":material/info:")
     for kind in kinds:
         with messages.guarded():
             kind_options = _choose_mu_w_steps(runs, options) if MU_W_STEPS in kind.options else options
@@ -282,6 +285,7 @@ def _show_section(
                     result_table.show(table, key=kind.name, stem=kind.name)
                 else:
                     st.info(escape_markdown(f"This table needs {kind.required_runs}."), icon=":material/info:")
+                    result_table.show_excluded(table)
             else:
                 _show_figure(kind, runs, kind_options)
 
