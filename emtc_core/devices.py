@@ -72,18 +72,41 @@ def set_determinism(enabled: bool) -> None:
 
 
 def send(array: NDArray[np.generic], device: torch.device) -> torch.Tensor:
-    """Copy an array to a device. A copy to a GPU runs in the background: it does not wait for earlier GPU work."""
+    """Copy an array to a device. A copy to a GPU runs in the background: it does not wait for earlier GPU work.
+
+    Source: bookkeeping.
+
+    Args:
+        array: Any shape [unit varies].
+        device: Device of the result.
+
+    Returns:
+        A tensor of the same shape and dtype.
+    """
     return send_tensor(torch.from_numpy(np.ascontiguousarray(array)), device)
 
 
 def send_tensor(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Copy a host tensor to a device, like `send`."""
+    """Copy a host tensor to a device, like `send`.
+
+    Source: bookkeeping.
+
+    Args:
+        tensor: Any shape [unit varies].
+        device: Device of the result.
+
+    Returns:
+        A tensor of the same shape and dtype.
+    """
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 @dataclass(frozen=True)
 class AsyncCopy:
-    """A tensor that is being copied to the host."""
+    """A tensor that is being copied to the host, of any shape [unit varies].
+
+    Source: bookkeeping.
+    """
 
     value: torch.Tensor
     arrived: torch.cuda.Event | None = None
@@ -93,14 +116,23 @@ class AsyncCopy:
         return self.arrived is None or self.arrived.query()
 
     def wait(self) -> torch.Tensor:
-        """Wait for the copy and return the tensor."""
+        """Wait for the copy and return the tensor, of any shape [unit varies].
+
+        Source: bookkeeping.
+        """
         if self.arrived is not None:
             self.arrived.synchronize()
         return self.value
 
 
 def fetch(tensor: torch.Tensor) -> AsyncCopy:
-    """Copy a tensor to the host. A copy from a GPU runs in the background: it does not wait for earlier GPU work."""
+    """Copy a tensor to the host. A copy from a GPU runs in the background: it does not wait for earlier GPU work.
+
+    Source: bookkeeping.
+
+    Args:
+        tensor: Any shape [unit varies].
+    """
     tensor = tensor.detach()
     if not tensor.is_cuda:
         return AsyncCopy(tensor)
@@ -209,12 +241,34 @@ _LOG = logging.getLogger(__name__)
 
 
 def rand(shape: Sequence[int], *, generator: torch.Generator, device: torch.device) -> Tensor:
-    """Draw uniform numbers in [0, 1)."""
+    """Sample uniform numbers in [0, 1).
+
+    Source: `torch.rand` with a CPU generator, so that all devices get the same numbers.
+
+    Args:
+        shape: Shape of the result.
+        generator: CPU generator of the numbers.
+        device: Device of the result.
+
+    Returns:
+        Float32 tensor of that shape, dimensionless.
+    """
     return send_tensor(torch.rand(tuple(shape), generator=generator), device)
 
 
 def permutation(n: int, *, generator: torch.Generator, device: torch.device) -> Tensor:
-    """Draw a random permutation of 0 … n-1 [n], int64."""
+    """Sample a random permutation of 0 … n-1.
+
+    Source: `torch.randperm` with a CPU generator, so that all devices get the same numbers.
+
+    Args:
+        n: Length of the permutation.
+        generator: CPU generator of the numbers.
+        device: Device of the result.
+
+    Returns:
+        Int64 indices, shape [n].
+    """
     return send_tensor(torch.randperm(n, generator=generator), device)
 
 
@@ -232,7 +286,14 @@ def branch(generator: torch.Generator) -> torch.Generator:
 
 
 def restore(generator: torch.Generator, state: Tensor) -> None:
-    """Restore a saved state. The state of a GPU's generator is hashed to a seed, so the result is repeatable."""
+    """Restore a saved state. The state of a GPU's generator is hashed to a seed, so the result is repeatable.
+
+    Source: bookkeeping.
+
+    Args:
+        generator: CPU generator that is changed.
+        state: Result of `get_state` of a generator, a vector of bytes of any shape.
+    """
     state = state.cpu()
     if state.shape == generator.get_state().shape:
         generator.set_state(state)

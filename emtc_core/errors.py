@@ -12,10 +12,10 @@
     └── StorageError            the database cannot be opened, read or written
         ├── RunNotFoundError    no run, or more than one run, has this id
         ├── RunStateError       the state of the run does not allow the operation
-        │   └── UnheardError    a trainer did not acknowledge a command in time
+        │   └── CommandTimeoutError  a trainer did not acknowledge a command in time
         ├── EntryNotFoundError  no notebook entry has this id
         ├── EntryChangedError   another user changed the notebook entry in the meantime
-        ├── LeftOutError        the data were removed by thinning, or are not part of the bundle
+        ├── DataRemovedError    the data were removed by thinning, or are not part of the bundle
         └── NewerDatabaseError  the database was written by a newer version
 
 An error contains data. `ConfigError.faults` lists the faults of settings; every other error has a `reason` and a

@@ -24,7 +24,7 @@ from app.cli.output import print_message, printable
 from emtc_core.config.base import Value
 from emtc_core.errors import ConfigError, StorageError
 from storage.engine import Database
-from storage.private_files import replace_atomically
+from storage.private_files import open_output
 from storage.queries.curves import evaluation_curves, policy_evaluations
 from storage.queries.tables import NO_ARROW, TABLE_NAMES, Part, TableName, arrow_schema, read_parts, select_fields
 from storage.runs.rows import RunRow
@@ -269,7 +269,7 @@ def export_raw(db: Database, rows: Sequence[RunRow], table: TableName, format: s
             raise typer.BadParameter(f"--format {kind} needs --out FILE.")
         write_raw(db, ids, table, kind, _Terminal())  # type: ignore[arg-type]  # pandas needs no more of a file
         return
-    with replace_atomically(out) as file:
+    with open_output(out) as file:
         n = write_raw(db, ids, table, kind, file)
     print_message(f"Wrote {out}: {n:,} rows of {table} of {format_run_count(len(ids))}.")
 
@@ -297,7 +297,7 @@ def export_marl_eval(
     if out is None:
         _Terminal().write(content)
         return
-    with replace_atomically(out) as file:
+    with open_output(out) as file:
         file.write(content)
     print_message(f"Wrote {out} ({len(content):,} bytes).")
 

@@ -35,7 +35,7 @@ from storage.files.places import describe_place
 from storage.runs.changes import create_run
 from storage.runs.changes import start_again as make_again
 from storage.runs.control import send_and_wait
-from storage.runs.lifecycle import State, this_process
+from storage.runs.lifecycle import State, make_owner
 from storage.runs.rows import find_run
 
 
@@ -76,7 +76,7 @@ def train(
             print_json({"run_id": run_id, "status": "queued"})
         return 0
     with stop_signals() as signals:
-        owner = this_process()
+        owner = make_owner()
         run_id = create_run(
             database,
             run_config.model_dump(mode="json"),
@@ -131,7 +131,7 @@ def _start_again(database: Database, run_id: str, *, detach: bool, json: bool) -
         return 0
     check_can_restart(find_run(database, run_id))
     with stop_signals() as signals:
-        owner = this_process()
+        owner = make_owner()
         child = make_again(database, run_id, versions=library_versions(), owner=owner)
         print_message(f"Run {child} starts from step 0. Run {run_id} is not changed.")
         return _train_in_foreground(database, child, owner.token, signals, resume=False, json=json)

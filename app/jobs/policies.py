@@ -33,7 +33,7 @@ from storage.api import open_database
 from storage.engine import Database
 from storage.files.places import get_run_place, run_folder
 from storage.files.trainer_files import is_own_lease
-from storage.private_files import replace_atomically
+from storage.private_files import open_output
 from storage.queries.curves import evaluations
 from storage.runs.changes import add_policy_evaluation
 from storage.runs.rows import RunRow, check_not_imported, find_run
@@ -210,7 +210,7 @@ def export_policy(db: Database, run: str, out: Path, *, checkpoint: CheckpointCh
         "obs_dim": info.obs_dim,
         "action_names": list(info.action_names),
     }
-    with replace_atomically(out) as file:
+    with open_output(out) as file:
         write_script(policy, config, file, facts=facts)
         file.flush()
         with Path(file.name).open("rb") as script:

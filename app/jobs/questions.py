@@ -36,7 +36,7 @@ def ask_and_wait(
 
     Raises:
         RunStateError: If no trainer is running, or the run has no such episode.
-        UnheardError: If the trainer did not read the question, or did not answer in time.
+        CommandTimeoutError: If the trainer did not read the question, or did not answer in time.
     """
     command_id = send_command(db, run_id, kind, episode=episode)
     wait_for_acknowledgement(db, run_id, command_id, kind)

@@ -13,6 +13,8 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import pairwise
+from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any
 from urllib.parse import urlencode
 
@@ -33,7 +35,8 @@ from storage.runs.rows import RunRow
 Query = dict[str, list[str]]
 """URL parameters."""
 
-PAGES = ("home", "live", "memory", "replay", "findings", "compare", "sweeps", "method", "launch")
+PAGES = frozenset(module.name for module in iter_modules([str(Path(__file__).parents[2] / "pages")]))
+"""The pages of the app: the names of the scripts in `pages`."""
 RATED_PAGES = ("compare", "sweeps")
 """Pages whose URL contains which win rate is compared."""
 MAX_POINTS = 5000

@@ -15,10 +15,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from emtc_core.config.base import SettingError, read_faults
 from emtc_core.errors import Fault, PluginError
+from emtc_core.gate_laws import GATE_LAWS
 from emtc_core.plugins import Kind, Plugin, find_plugin, list_names, list_plugins, make_missing_fault
 
 PLUGIN_SETTINGS: Final[dict[str, tuple[Kind, tuple[str, ...]]]] = {
-    "gate.type": ("gate", ("gaussian",)),
+    "gate.type": ("gate", tuple(GATE_LAWS)),
     "embed.type": ("embedder", ("tcse", "dcae", "random")),
     "train.eps_schedule": ("schedule", ("linear",)),
 }

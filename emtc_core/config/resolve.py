@@ -214,7 +214,13 @@ def _add_suggestion(fault: Fault, choices: Sequence[str]) -> Fault:
 
 
 def suggest(text: str, options: Iterable[str], otherwise: str = "") -> str:
-    """Write a hint with the most similar option; `otherwise` if none is similar."""
+    """Write a hint with the most similar option.
+
+    Args:
+        text: The text that was entered.
+        options: The valid texts.
+        otherwise: Result if no option is similar.
+    """
     matches = difflib.get_close_matches(text[:_MAX_KEY_CHARS], options, n=1, cutoff=0.5)
     return f'Did you mean "{matches[0]}"?' if matches else otherwise
 

@@ -21,10 +21,10 @@ from app.analysis.provenance import library_versions
 from app.jobs.launch import check_startable, has_local_trainer, start_trainer
 from app.jobs.resume import CheckpointStatus, examine_checkpoints
 from app.jobs.signals import handle_signals
-from app.jobs.sweeps.control import this_process
 from emtc_core.config.resolve import config_from_stored
 from emtc_core.errors import ConfigError, EmtcError, EnvUnavailableError, RunStateError, StorageError
 from storage.engine import Database
+from storage.process_id import get_process_id
 from storage.retry import is_transient, retry_transient
 from storage.runs.changes import finish_run, start_again
 from storage.runs.claims import Claim, claim_next_run, has_pending_lost_run, return_to_queue
@@ -203,7 +203,7 @@ class WorkerLoop:
             claim: Claims the next run: `claim_next_run`, or `claim_run` for one sweep.
         """
         self._db, self._jobs, self._leave, self._announce, self._claim = db, jobs, leave, announce, claim
-        self._me = this_process()
+        self._me = get_process_id()
         self._starter, self._eligibility = TrainerStarter(db), EligibilityCheck(db)
         self._trainers: dict[str, tuple[Claim, subprocess.Popen[bytes]]] = {}
         self._rejected_ids: set[str] = set()

@@ -53,7 +53,13 @@ class SmacMap:
 
 
 def make_info(env: str, map: str, sizes: Mapping[str, int]) -> EnvInfo:
-    """Make the sizes and bounds of a map from `SmacMap.sizes` or from the sizes that a worker sends."""
+    """Make the sizes and bounds of a map.
+
+    Args:
+        env: Name of the environment: "smac" or "smacv2".
+        map: Name of the map.
+        sizes: Result of `SmacMap.sizes`, or the sizes that a worker sends.
+    """
     n_actions = sizes["n_actions"]
     return EnvInfo(
         env=env,
