@@ -35,9 +35,9 @@ MAX_EPISODES_PER_SEED = 8
 All numbers are for 160 episodes per seed (`emtc bench coverage`). Without the limit, the interval of a mean of 3 to 5
 seeds covers 84 % if the win probabilities of the seeds follow Beta(1.8, 0.2), and 47 to 66 % if one seed in five is
 stuck at .4: in samples without a stuck seed all seeds agree, and the interval is as narrow as 800 episodes allow. With
-the limit it covers 99 % in both cases, and 86 % with ten seeds if one in five is stuck.
+the limit it covers 99 % in both cases, and 86 % with ten seeds of which one in five is stuck.
 
-With five seeds, if one in five is stuck, limits of 16 and 4 cover 66 and 99 %. With five seeds from Beta(9, 1),
+With five seeds of which one in five is stuck, limits of 16 and 4 cover 66 and 99 %. With five seeds from Beta(9, 1),
 the interval has a width of .23 (limit 16), .28 (limit 8) and .38 (limit 4).
 """
 _MEDIAN_VARIANCE_RATIO = np.pi / 2

@@ -19,7 +19,7 @@ from typing import Any
 
 from app.analysis.provenance import library_versions
 from app.jobs.launch import check_startable, has_local_trainer, start_trainer
-from app.jobs.resume import examine_checkpoints
+from app.jobs.resume import CheckpointStatus, examine_checkpoints
 from app.jobs.signals import handle_signals
 from emtc_core.config.resolve import config_from_stored
 from emtc_core.errors import ConfigError, EmtcError, EnvUnavailableError, RunStateError, StorageError
@@ -65,9 +65,7 @@ class TrainerStarter:
             message = f"Its trainer ended {MAX_STARTS} times without an error message. See the log."
             finish_run(self._db, claim.run_id, "failed", error=message, token=claim.token)
             return None
-        status = None
-        if claim.resume:
-            status = retry_transient(self._db, lambda: examine_checkpoints(self._db, find_run(self._db, claim.run_id)))
+        status = retry_transient(self._db, lambda: self._examine(claim)) if claim.resume else None
         if status and status.refusal:  # a start from step 0 would ignore the checkpoints there
             message = f"It cannot resume on this machine. {status.refusal}"
             finish_run(self._db, claim.run_id, "failed", error=message, token=claim.token)
@@ -78,6 +76,9 @@ class TrainerStarter:
         return start_trainer(
             self._db, claim.run_id, token=claim.token, resume=claim.resume, requeue_on_signal=requeue_on_signal
         )
+
+    def _examine(self, claim: Claim) -> CheckpointStatus:
+        return examine_checkpoints(self._db, find_run(self._db, claim.run_id))
 
     def _replace(self, claim: Claim, why_not: str) -> str:
         """Mark a run as failed and create a run from step 0 that replaces it in the sweep; return the new id."""
