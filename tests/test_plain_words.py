@@ -27,8 +27,8 @@ WORDS = re.compile(
     re.IGNORECASE,
 )
 NAMES = frozenset((
-    "told", "said", "heard", "asked", "found", "drawn", "shown", "known", "wanted", "seen", "kept", "lost", "own", "each",
-    "some", "left_out", "nobody", "somebody",
+    "told", "said", "heard", "asked", "found", "drawn", "shown", "known", "wanted", "seen", "kept", "lost", "own",
+    "each", "some", "left_out", "nobody", "somebody",
 ))  # fmt: skip
 """Variables, arguments and attributes. Only whole names count: `found` is refused, `found_nodes` is not."""
 VERBS = ("say", "tell", "why", "doubt", "hint", "quote")
