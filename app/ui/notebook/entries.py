@@ -179,7 +179,7 @@ def _select_filter(entries: list[EntryRow]) -> tuple[str, str | None]:
     }
     run_id = st.selectbox(
         "Run", [_ALL_RUNS, *names], key="about", bind="query-params", width=320,
-        format_func=lambda each: names.get(each, "All runs"),
+        format_func=lambda run_id: names.get(run_id, "All runs"),
     )  # fmt: skip
     return text or "", None if run_id in (None, _ALL_RUNS) else str(run_id)
 

@@ -143,7 +143,7 @@ def _show_form(figure: Figure, name: str, page: str, run: _Runs, facts: dict[str
             on_click=_save,
             args=(figure, name, token, page, run, facts),
         )
-    if (error := st.session_state.get(f"{name}-told")) is not None:
+    if (error := st.session_state.get(f"{name}-error")) is not None:
         st.error(escape_markdown(str(error)), icon=":material/error:")
 
 
@@ -162,12 +162,12 @@ def _save(figure: Figure, name: str, token: str, page: str, run: _Runs, facts: d
             token=token,
         )
     except EmtcError as exc:
-        st.session_state[f"{name}-told"] = str(exc)
+        st.session_state[f"{name}-error"] = str(exc)
         return
     st.session_state[f"{name}-made"] = (entry_id, _describe_view(figure))
     st.session_state[f"{name}-fresh"] = True
     st.session_state[f"{name}-token"] = uuid4().hex
-    st.session_state.pop(f"{name}-told", None)
+    st.session_state.pop(f"{name}-error", None)
 
 
 def _make_query(page: str, runs: Sequence[RunRow]) -> dict[str, list[str]]:
