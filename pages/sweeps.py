@@ -15,7 +15,7 @@ TICK_S = 3
 
 def _board() -> None:
     """Everything on one state of the database, so that no table disagrees with a figure."""
-    with messages.guarded(), data.at_one_moment():
+    with messages.guarded(), data.use_one_snapshot():
         sweeps = data.sweep_list()
         if start.is_working(sweeps) != st.session_state["sweeps_ticking"]:
             st.rerun()

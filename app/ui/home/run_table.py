@@ -11,7 +11,7 @@ from app.analysis.settings import name_algo_with_origin
 from app.figures.theme import ENDED_STATUSES
 from app.ui import data, in_url, messages, state, view
 from app.ui.home import chosen_runs
-from app.ui.widgets import run_picker
+from app.ui.widgets import run_filter
 from app.ui.widgets.result_table import PERCENT
 from emtc_core.config.base import IMPORTED
 from storage.queries.runs import RunFilter, RunPage
@@ -80,8 +80,8 @@ def _board() -> None:
 def _ask() -> tuple[RunFilter, str]:
     """Draw search, filters and order; return them."""
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        text = run_picker.search(PAGE, _to_first_page)
-        shelf = run_picker.shelf(PAGE, _to_first_page)
+        text = run_filter.search(PAGE, _to_first_page)
+        shelf = run_filter.shelf(PAGE, _to_first_page)
         column = st.selectbox(
             "Sort by",
             **in_url.one(PAGE, "sort", list(_SORTS), _to_first_page),
@@ -92,8 +92,8 @@ def _ask() -> tuple[RunFilter, str]:
             "Downwards", value=True, key=_DOWN, bind="query-params", on_change=_to_first_page, disabled=not column
         )
     with st.expander("Filters", icon=":material/filter_list:", expanded=_is_filtered()):
-        statuses = run_picker.statuses(PAGE, data.run_choices(shelf).statuses, _to_first_page)
-        wanted = run_picker.lists(PAGE, RunFilter(text=text, shelf=shelf, statuses=statuses), _to_first_page)
+        statuses = run_filter.statuses(PAGE, data.run_choices(shelf).statuses, _to_first_page)
+        wanted = run_filter.lists(PAGE, RunFilter(text=text, shelf=shelf, statuses=statuses), _to_first_page)
     return wanted, f"-{column}" if column and down else column or ""
 
 
@@ -121,7 +121,7 @@ def _read_page(wanted: RunFilter, sort: str) -> RunPage:
 
 
 def _say_nothing_matches(wanted: RunFilter) -> None:
-    if not run_picker.is_asking(wanted):
+    if not run_filter.has_conditions(wanted):
         where = "archived" if wanted.shelf == "archived" else "hidden" if wanted.shelf == "hidden" else "listed"
         st.info(f"No run is {where}.")
         return
@@ -173,7 +173,7 @@ def make_rows(frame: pd.DataFrame) -> pd.DataFrame:
     rows["algo"] = [name_algo_with_origin(*each) for each in zip(frame["algo"], frame["plugins"], strict=True)]
     hidden = frame["hidden_at"].notna()
     rows["name"] = [f"{name} (hidden)" if aside else name for name, aside in zip(frame["name"], hidden, strict=True)]
-    rows["name"] = [view.named_link(run_id, name) for run_id, name in zip(rows["id"], rows["name"], strict=True)]
+    rows["name"] = [view.link_run(run_id, name) for run_id, name in zip(rows["id"], rows["name"], strict=True)]
     rows["progress"] = 100 * (frame["env_steps"] / frame["target_steps"].clip(lower=1)).clip(upper=1.0)
     rows["win_rate"] = 100 * frame["win_rate"]
     ended = frame["ended_at"].fillna(frame["heartbeat_at"])

@@ -230,7 +230,7 @@ def _origin(row: EntryRow, missing: list[str]) -> None:
 
 def _missing(row: EntryRow) -> list[str]:
     cited = [str(run.get("id", "")) for run in row.cited_runs]
-    known = data.known_runs(cited) | names_beside(cited).keys()
+    known = data.existing_runs(cited) | names_beside(cited).keys()
     return [run_id for run_id in cited if run_id not in known]
 
 

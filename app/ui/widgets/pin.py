@@ -118,7 +118,7 @@ def _save(figure: Figure, name: str, token: str, page: str, run: _Cited, facts: 
             data.database(),
             title=title,
             body=str(st.session_state.get(f"{name}-note-{token}") or ""),
-            run_id=runs[0].id if len(runs) == 1 and not view.is_beside(runs[0].id) else None,
+            run_id=runs[0].id if len(runs) == 1 and not view.is_bundle_run(runs[0].id) else None,
             figure=freeze(figure),
             view=make_view(page=page, figure=figure.name, query=_address(page, runs), runs=runs, facts=facts),
             token=token,
@@ -185,7 +185,7 @@ def show_more(page: str, runs: Sequence[RunRow], *, rate: RateName = AUTO) -> No
         rate: Which win rate, for those that are made of one.
     """
     kinds = {kind.name: kind for kind in list_page_figures(page)}
-    runs = [run for run in runs if not view.is_beside(run.id)]  # a figure is made of one database
+    runs = [run for run in runs if not view.is_bundle_run(run.id)]  # a figure is made of one database
     if not kinds or not runs:
         return
     box = st.expander("More figures", icon=":material/insights:", key="more_figures", bind="query-params")
