@@ -44,10 +44,10 @@ from emtc_core.envs.base import (
     empty_scene,
     is_picture,
 )
-from emtc_core.envs.trust import is_allowed, why_unlisted
+from emtc_core.envs.trust import describe_unlisted, is_allowed
 from emtc_core.envs.zoo import examples
 from emtc_core.envs.zoo.examples import EXAMPLES
-from emtc_core.errors import EnvUnavailableError
+from emtc_core.errors import EnvDataError, EnvUnavailableError
 from emtc_core.install import get_install_command
 from emtc_core.plugins import import_from_home
 
@@ -80,7 +80,12 @@ def find_info(config: EnvConfig) -> EnvInfo | None:
 
 
 def make_env(config: EnvConfig, *, n_envs: int) -> VectorEnv:
-    """Make `n_envs` environments in this process."""
+    """Make `n_envs` environments in this process.
+
+    Raises:
+        EnvUnavailableError: If a package is missing, the map cannot be imported, or the factory fails or returns
+            something other than a parallel environment.
+    """
     check_can_run("pettingzoo", find_unavailable_reason(), HOW_TO_GET)
     if config.map in EXAMPLES and (packages := examples.list_missing_packages(config.map)):
         obstacle = f"{config.map} lacks {' and '.join(packages)}."
@@ -109,15 +114,20 @@ def make_env(config: EnvConfig, *, n_envs: int) -> VectorEnv:
 
 
 def make_scene(map: str, states: NDArray[np.float32]) -> Scene:
-    """Make the frames of one episode from its stored states [T, S].
+    """Make the frames of one episode from its stored states.
 
-    A user's module is imported only if it is listed on this machine. If not, the scene has no units and says why.
+    A user's module is imported only if it is listed on this machine. If not, the scene has no units but a
+    note with the reason.
+
+    Args:
+        map: Name of a wrapped game, or `module:factory`.
+        states: [T, S] [state features]. Source: `Observation.state` of each step.
     """
     if map in EXAMPLES:
         return examples.make_scene(map, states)
     _parse_map(map)
     if not is_allowed(map):
-        return empty_scene(map, states, why_unlisted(map))
+        return empty_scene(map, states, describe_unlisted(map))
     return _make_module_scene(map, states)
 
 
@@ -166,12 +176,19 @@ class PettingZooEnv:
         for copy, env in enumerate(self._envs):
             env_seed = None if seed is None else derive_seed(seed, "pettingzoo", copy)
             observations, infos = env.reset(seed=env_seed)
+            self._check_agents(env, observations)
             self._write_observations(copy, env, observations, infos)
             self._has_success_info |= any(map(_reports_success, infos.values()))
         return copy_observation(self._last)
 
     def step(self, actions: NDArray[np.integer]) -> Observation:
-        """Advance every environment that has not ended by one step with actions [B, N]."""
+        """Advance every environment that has not ended by one step.
+
+        Source: the Parallel API of PettingZoo.
+
+        Args:
+            actions: [B, N], action index of each agent, counted from 0 for every action space.
+        """
         check_was_reset(self._was_reset)
         check_shape("actions", actions, (self.n_envs, self.info.n_agents))
         check_actions(actions, self._last.avail, self._over)
@@ -184,7 +201,11 @@ class PettingZooEnv:
         return copy_observation(self._last)
 
     def scene(self, states: NDArray[np.float32]) -> Scene:
-        """Make the frames of one episode from its states [T, S]. The module is loaded already, so it is trusted."""
+        """Make the frames of one episode. The module is loaded already, so it is trusted.
+
+        Args:
+            states: [T, S] [state features]. Source: `Observation.state` of each step.
+        """
         if self._draw is not None:
             return self._draw(states)
         if self._map in EXAMPLES:
@@ -201,6 +222,7 @@ class PettingZooEnv:
         spaces, last = self._spaces, self._last
         agent_actions = {agent: spaces.to_action(agent, actions[spaces.index[agent]]) for agent in env.agents}
         observations, rewards, terminations, truncations, infos = env.step(agent_actions)
+        self._check_agents(env, observations)
         total = sum(float(rewards.get(agent, 0.0)) for agent in spaces.agents)
         last.reward[copy] = total / len(spaces.agents) if self._config.team_reward == "mean" else total
         self._write_observations(copy, env, observations, infos)
@@ -215,6 +237,19 @@ class PettingZooEnv:
             last.infos.setdefault(name, np.full(self.n_envs, np.nan, np.float32))[copy] = value
         self._has_success_info |= any(map(_reports_success, infos.values()))
         last.won[copy] = self._over[copy] and any(map(_reports_win, infos.values()))
+
+    def _check_agents(self, env: "ParallelEnv[Any, Any, Any]", observations: Mapping[Any, Any]) -> None:
+        """Raise if an agent is not one of `possible_agents`, or an agent of the game has no observation."""
+        unknown = [agent for agent in env.agents if agent not in self._spaces.index]
+        missing = [agent for agent in env.agents if agent not in observations]
+        for agents, fault in ((unknown, "that is not in its possible_agents"), (missing, "without an observation")):
+            if agents:
+                raise EnvDataError(
+                    f"The environment {self._map} has the agent {agents[0]!r} {fault} at step {self._t}.",
+                    hint="Correct its possible_agents, agents or observations.",
+                    reason="agents",
+                    subject=agents[0],
+                )
 
     def _write_observations(
         self, copy: int, env: "ParallelEnv[Any, Any, Any]", observations: Mapping[Any, Any], infos: Mapping[Any, Any]

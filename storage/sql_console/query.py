@@ -1,4 +1,4 @@
-"""Run one SQL query of a user in a separate process that can only read: `emtc sql`, and the page *Ask in SQL*.
+"""Run one SQL query of a user in a separate process that can only read: `emtc sql`, and the page *SQL*.
 
 The process (`worker`) opens the database for reading and refuses every other statement. Its rows, time, memory and
 temporary files are limited. This module starts it, reads its output, and kills it if it does not end in time.
@@ -62,7 +62,13 @@ class QueryResult:
     """Duration of the query [s]."""
 
     def frame(self) -> pd.DataFrame:
-        """Convert to a frame with one type per column and unique column names (`n`, `n_2`, …)."""
+        """Convert to a frame with one type per column and unique column names (`n`, `n_2`, …).
+
+        Source: the query.
+
+        Returns:
+            One row per result row [unit varies].
+        """
         names: list[str] = []
         for column in self.columns:
             name, number = column, 1

@@ -15,8 +15,8 @@ from app.analysis.finals import FINAL_RULES, FinalRule
 from app.analysis.format import escape_markdown
 from app.analysis.series import Comparison
 from app.ui import data, in_url, messages, state, view
-from app.ui.compared import names_beside, runs_beside
-from app.ui.widgets import run_filter
+from app.ui.compared import get_bundle_run_names, list_bundle_runs
+from app.ui.widgets import run_filters
 from storage.queries.runs import RunFilter
 
 _PAGE = "compare"
@@ -54,8 +54,8 @@ def ask(wanted: RunFilter) -> Beside:
     every: dict[str, str] = {}
     evaluated: list[str] = []
     for bundle in shown:
-        every |= runs_beside(bundle, wanted)
-        evaluated += runs_beside(bundle, replace(wanted, evaluated=True, shelf="drawn"))
+        every |= list_bundle_runs(bundle, wanted)
+        evaluated += list_bundle_runs(bundle, replace(wanted, evaluated=True, shelf="drawn"))
     names = ", ".join(escape_markdown(bundle.name) for bundle in shown)
     return Beside(every, evaluated, f" Beside them {len(evaluated):,} of {names}." if shown else "")
 
@@ -98,7 +98,7 @@ def _all_that_match(wanted: RunFilter, matching: int, beside: str) -> list[str]:
     drawn = data.matching_ids(replace(wanted, evaluated=True, shelf="drawn"), "-created")
     without = matching - len(drawn)
     more = f" {without:,} more have no evaluation yet, or are hidden." if without > 0 else ""
-    if filters := run_filter.describe(wanted):
+    if filters := run_filters.describe(wanted):
         more += f" Filters: {escape_markdown(filters)}."
     if len(drawn) > AT_ONCE and not _wants_all(len(drawn)):
         st.caption(f"Comparing the newest {AT_ONCE:,} of {len(drawn):,} evaluated runs that match.{more}{beside}")
@@ -115,11 +115,11 @@ def _wants_all(number: int) -> bool:
 
 
 def _filter() -> RunFilter:
-    text = run_filter.search("compare")
+    text = run_filters.search("compare")
     with st.popover("Filters", icon=":material/filter_list:", key="compare_filters"):
-        wanted = run_filter.lists("compare", RunFilter(), across=1)
+        wanted = run_filters.lists("compare", RunFilter(), across=1)
         statuses = st.multiselect(
-            "Status", **in_url.several("compare", "states", run_filter.STATUSES), placeholder="any", wrap=True
+            "Status", **in_url.several("compare", "states", run_filters.STATUSES), placeholder="any", wrap=True
         )
     return replace(wanted, text=text, statuses=tuple(statuses))
 
@@ -131,7 +131,7 @@ def _choose(listed: dict[str, str], matching: int) -> tuple[list[str], int]:
         Their ids, and how many the URL names in vain.
     """
     wanted = state.read_list(state.RUNS)
-    names = data.names_of(wanted) | names_beside(wanted)
+    names = data.names_of(wanted) | get_bundle_run_names(wanted)
     chosen = [run_id for text in wanted for run_id in names if run_id.startswith(text.lower())]
     chosen = list(dict.fromkeys(chosen))
     lost = sum(not any(run_id.startswith(text.lower()) for run_id in names) for text in wanted)

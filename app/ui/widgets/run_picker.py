@@ -9,7 +9,7 @@ from app.analysis.format import escape_markdown, format_count
 from app.analysis.settings import name_algo_with_origin
 from app.figures.theme import GATE_COLOR, GATE_ICON, STATUS_COLOR, STATUS_ICON
 from app.ui import data, messages, state, view
-from app.ui.widgets import run_filter, tour
+from app.ui.widgets import run_filters, tour
 from emtc_core.errors import ConfigError, EmtcError
 from storage.queries.gate import GateState
 from storage.queries.runs import RunFilter
@@ -172,7 +172,7 @@ def _search() -> tuple[dict[str, str], int]:
         key=_SEARCH,
         type="search",
         placeholder="corridor tag=paper",
-        help=run_filter.HELP,
+        help=run_filters.HELP,
         on_change=_on_searched,
     )
     try:
