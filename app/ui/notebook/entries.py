@@ -212,7 +212,7 @@ def _render_image(url: str, entry_id: int, mode: Mode) -> bytes:
 def _find_missing_runs(row: EntryRow) -> list[str]:
     """List the cited runs that are neither in this database nor in an open bundle."""
     cited = [str(run.get("id", "")) for run in row.cited_runs]
-    existing = data.known_runs(cited) | get_bundle_run_names(cited).keys()
+    existing = data.existing_runs(cited) | get_bundle_run_names(cited).keys()
     return [run_id for run_id in cited if run_id not in existing]
 
 
