@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 import torch
 
-from app.bench import Figure
+from app.bench import BenchResult
 from app.bench.memory import SIZES, figure, fill_memory
 from emtc_core.config.memory import EmbedConfig
 from emtc_core.devices import choose_device, configure_threads
@@ -31,13 +31,13 @@ ENCODER_SIZES = (
 REPEATS, WARM_UP, EPISODE_LIMIT = 30, 5, 100
 
 
-def run(sizes: tuple[int, ...] = HELD) -> list[Figure]:
+def run(sizes: tuple[int, ...] = HELD) -> list[BenchResult]:
     """Measure `embedder.cycle_seconds` at each size, and the share of re-projection and rebuild in it."""
     configure_threads()  # as every trainer does
     return [row for size in sizes for row in _measure(size)]
 
 
-def _measure(size: int) -> list[Figure]:
+def _measure(size: int) -> list[BenchResult]:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     memory, _ = fill_memory(size, device=device)
     _cycle(memory)  # first calls of the optimiser and the device

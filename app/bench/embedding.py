@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.spatial import KDTree
 
-from app.bench import Figure, make_figure
+from app.bench import BenchResult, make_result
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
 from emtc_core.control import NoControl
@@ -192,6 +192,6 @@ def _return_r2(embedder: Embedder, memory: EpisodicMemory) -> float:
 UNITS = {"info_nce": "nats", "purity": "R²", "return_r2": "R²"}
 
 
-def _figure(what: str, map: str, scale: Scale, value: float) -> Figure:
+def _figure(what: str, map: str, scale: Scale, value: float) -> BenchResult:
     reference = f"mean of {len(SEEDS)} embedders"
-    return make_figure(f"embedding.{what}.{map}.{scale}", value, UNITS.get(what, "fraction"), None, reference, digits=4)
+    return make_result(f"embedding.{what}.{map}.{scale}", value, UNITS.get(what, "fraction"), None, reference, digits=4)

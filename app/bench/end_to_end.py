@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from app.analysis.provenance import library_versions
-from app.bench import Figure, make_figure
+from app.bench import BenchResult, make_result
 from app.bench.learner import keep_episode
 from app.bench.records import temporary_database
 from app.jobs.training import train_run
@@ -104,7 +104,7 @@ FILLED_MAP, FILLED_NODES, FILLED_STEPS = "3s_vs_5z", 200_000, 8_000
 TWO_CORES = ("train.threads=2", "embed.overlap=on")
 
 
-def run() -> list[Figure]:
+def run() -> list[BenchResult]:
     """Train EMTC(QPLEX) briefly on each environment that is usable here, once from a filled memory."""
     figures = []
     for env, map, steps, budget, reference in CASES:
@@ -117,7 +117,7 @@ def run() -> list[Figure]:
     return [*figures, run_filled(), run_filled(two_cores=True)]
 
 
-def run_filled(nodes: int = FILLED_NODES, steps: int = FILLED_STEPS, *, two_cores: bool = False) -> Figure:
+def run_filled(nodes: int = FILLED_NODES, steps: int = FILLED_STEPS, *, two_cores: bool = False) -> BenchResult:
     """Train from a memory of so many nodes, refitting the embedder every 1,000 steps as a long run does."""
     config = resolve(env="skirmish", map=FILLED_MAP, overrides=TWO_CORES if two_cores else ())
     with _fresh_run(config) as (database, run_id):
@@ -142,5 +142,5 @@ def _fresh_run(config: RunConfig) -> Generator[tuple[Database, str]]:
         yield database, create_run(database, settings, target_steps=steps, versions=library_versions())
 
 
-def _figure(case: str, speed: float, budget: float | None, reference: str) -> Figure:
-    return make_figure(f"end_to_end.steps_per_second.{case}", speed, "steps/s", budget, reference, digits=1)
+def _figure(case: str, speed: float, budget: float | None, reference: str) -> BenchResult:
+    return make_result(f"end_to_end.steps_per_second.{case}", speed, "steps/s", budget, reference, digits=1)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from app.bench import Figure, make_figure
+from app.bench import BenchResult, make_result
 from emtc_core.config.train import EnvConfig
 from emtc_core.envs.grf.env import find_unavailable_reason
 from emtc_core.envs.grf.scenarios import EPISODE_LIMIT, get_scenario
@@ -25,22 +25,22 @@ _SECONDS = 8.0
 _REPEATS = 3
 
 
-def run() -> list[Figure]:
+def run() -> list[BenchResult]:
     """Measure `grf.steps_per_second_per_core.<copies>` and `grf.ratio_to_wrapped.<copies>`."""
     if find_unavailable_reason():
         return []
     return [figure for copies in COPIES for figure in _compare(copies)]
 
 
-def _compare(copies: int) -> list[Figure]:
+def _compare(copies: int) -> list[BenchResult]:
     cores = min(copies, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     pairs = [(_play_ours(copies) / cores, _play_theirs(cores) / cores) for _ in range(_REPEATS)]
     ours, theirs = (statistics.median(rates) for rates in zip(*pairs, strict=True))
     ratio = statistics.median(a / b for a, b in pairs)
     where = f"{copies} matches on {cores} cores; gfootball's own environment: {theirs:.0f} steps/s per core"
     return [
-        make_figure(f"grf.steps_per_second_per_core.{copies}", ours, "steps/s", None, where),
-        make_figure(f"grf.ratio_to_wrapped.{copies}", ratio, "ratio", 1.5, where, met=ratio >= 1.5),
+        make_result(f"grf.steps_per_second_per_core.{copies}", ours, "steps/s", None, where),
+        make_result(f"grf.ratio_to_wrapped.{copies}", ratio, "ratio", 1.5, where, met=ratio >= 1.5),
     ]
 
 

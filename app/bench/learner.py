@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from app.bench import Figure, make_figure
+from app.bench import BenchResult, make_result
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
 from emtc_core.devices import choose_device, configure_threads
@@ -55,7 +55,7 @@ class Timing:
     settled_share: float
 
 
-def run(algos: tuple[str, ...] = ALGOS, entries: int = ENTRIES) -> list[Figure]:
+def run(algos: tuple[str, ...] = ALGOS, entries: int = ENTRIES) -> list[BenchResult]:
     """Measure `learner.update_seconds.<algo>` and `learner.memory_share`."""
     device = choose_device("auto")
     configure_threads()
@@ -192,20 +192,20 @@ def _wait() -> None:
         torch.cuda.synchronize()
 
 
-def _update_figure(algo: str, seconds: float) -> Figure:
+def _update_figure(algo: str, seconds: float) -> BenchResult:
     budget = BUDGET_S if algo == "emtc-qplex" else None
     reference = "one rollout of 3,200 transitions" if algo == "mappo" else EMU_CODE
-    return make_figure(f"learner.update_seconds.{algo}", seconds, "s", budget, reference, digits=4)
+    return make_result(f"learner.update_seconds.{algo}", seconds, "s", budget, reference, digits=4)
 
 
-def _shared_figure(algo: str, alone_s: float, shared_s: float) -> Figure:
+def _shared_figure(algo: str, alone_s: float, shared_s: float) -> BenchResult:
     reference = f"train.threads = 2: {1e3 * shared_s:.1f} ms, against {1e3 * alone_s:.1f} ms on one"
-    return make_figure(f"learner.speedup_of_two_threads.{algo}", alone_s / shared_s, "ratio", None, reference, digits=2)
+    return make_result(f"learner.speedup_of_two_threads.{algo}", alone_s / shared_s, "ratio", None, reference, digits=2)
 
 
-def _share_figures(timing: Timing) -> list[Figure]:
+def _share_figures(timing: Timing) -> list[BenchResult]:
     rows = (
         ("learner.memory_share", timing.memory_share, "with a re-projection every seven updates (t_emb = 1K)"),
         ("learner.memory_share.settled", timing.settled_share, "between two re-projections: gathers only"),
     )
-    return [make_figure(name, share, "fraction", BUDGET_SHARE, what, digits=4) for name, share, what in rows]
+    return [make_result(name, share, "fraction", BUDGET_SHARE, what, digits=4) for name, share, what in rows]

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from app.bench import Figure, make_figure
+from app.bench import BenchResult, make_result
 from emtc_core.config.memory import EmbedConfig, MemoryConfig
 from emtc_core.embedder.networks import Embedder
 from emtc_core.memory.memory import EpisodicMemory
@@ -20,12 +20,12 @@ EPISODES = 100
 REPEATS = 7
 
 
-def run(sizes: tuple[int, ...] = SIZES) -> list[Figure]:
+def run(sizes: tuple[int, ...] = SIZES) -> list[BenchResult]:
     """Measure `memory.write_episode_ms`, `memory.lookup_per_second` and their neighbours at each size."""
     return [figure for size in sizes for figure in _measure(size)]
 
 
-def _measure(size: int) -> list[Figure]:
+def _measure(size: int) -> list[BenchResult]:
     memory, filling_ms = fill_memory(size)
     rng = np.random.default_rng(1)
     writes = [write_random_episode(memory, rng, size + i) for i in range(EPISODES)]
@@ -83,6 +83,6 @@ def median_seconds(act: Any) -> float:
     return statistics.median(times)
 
 
-def figure(name: str, size: int, value: float, unit: str, budget: float, reference: str) -> Figure:
+def figure(name: str, size: int, value: float, unit: str, budget: float, reference: str) -> BenchResult:
     """Make the row of a memory of so many nodes."""
-    return make_figure(f"{name}.{size}", value, unit, budget, reference, digits=4)
+    return make_result(f"{name}.{size}", value, unit, budget, reference, digits=4)

@@ -11,7 +11,7 @@ import sys
 import tempfile
 from time import perf_counter
 
-from app.bench import Figure, make_figure
+from app.bench import BenchResult, make_result
 from app.jobs.launch import ROOT
 
 POINTS = 20_000
@@ -38,7 +38,7 @@ else:
 """
 
 
-def run() -> list[Figure]:
+def run() -> list[BenchResult]:
     """Measure both methods and the placing, each from the start of a process to its end."""
     [tsne], [umap, compiled] = _time("tsne", POINTS), _time("umap", POINTS, times=2)
     [place] = _time("place", PLACED)
@@ -68,5 +68,5 @@ def time_process(method: str, points: int, cache: str) -> float:
     return perf_counter() - started
 
 
-def _figure(name: str, seconds: float, budget_s: float, reference: str) -> Figure:
-    return make_figure(f"projection.{name}", seconds, "s", budget_s, reference, digits=2)
+def _figure(name: str, seconds: float, budget_s: float, reference: str) -> BenchResult:
+    return make_result(f"projection.{name}", seconds, "s", budget_s, reference, digits=2)

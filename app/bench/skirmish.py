@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 
-from app.bench import Figure, make_figure
+from app.bench import BenchResult, make_result
 from emtc_core.config.train import EnvConfig
 from emtc_core.envs.base import VectorEnv
 from emtc_core.envs.registry import get_adapter, make_env
@@ -22,7 +22,7 @@ RESTART_SHARE = 0.5
 SMAX_MAP = "3s_vs_5z"
 
 
-def run(maps: tuple[str, ...] = tuple(BUDGETS), *, seconds: float = SECONDS) -> list[Figure]:
+def run(maps: tuple[str, ...] = tuple(BUDGETS), *, seconds: float = SECONDS) -> list[BenchResult]:
     """Measure `skirmish.steps_per_second.<map>`; beside them SMAX on this machine where it is installed."""
     warm_up()
     speeds = {name: _measure("skirmish", name, seconds=seconds) for name in maps}
@@ -57,14 +57,14 @@ def _measure(env: str, map: str, *, seconds: float) -> float:
     return count / elapsed
 
 
-def _figure(map: str, speed: float) -> Figure:
+def _figure(map: str, speed: float) -> BenchResult:
     reference = "SMAX on two cores: 136 at 8 copies, 1,600 at 128"
-    return make_figure(f"skirmish.steps_per_second.{map}", speed, "steps/s", BUDGETS.get(map), reference, digits=0)
+    return make_result(f"skirmish.steps_per_second.{map}", speed, "steps/s", BUDGETS.get(map), reference, digits=0)
 
 
-def _compare_with_smax(speed: float) -> list[Figure]:
+def _compare_with_smax(speed: float) -> list[BenchResult]:
     smax, reference = _measure("smax", SMAX_MAP, seconds=SECONDS), f"the same {N_ENVS} copies, this run"
     return [
-        make_figure(f"skirmish.smax_steps_per_second.{SMAX_MAP}", smax, "steps/s", None, reference, digits=0),
-        make_figure(f"skirmish.speed_over_smax.{SMAX_MAP}", speed / smax, "ratio", None, reference, digits=1),
+        make_result(f"skirmish.smax_steps_per_second.{SMAX_MAP}", smax, "steps/s", None, reference, digits=0),
+        make_result(f"skirmish.speed_over_smax.{SMAX_MAP}", speed / smax, "ratio", None, reference, digits=1),
     ]

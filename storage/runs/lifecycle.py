@@ -39,6 +39,8 @@ LOST_AFTER_S = 3 * HEARTBEAT_S
 START_LIMIT_S = 300.0
 """Maximum time from the claim of a run to the first heartbeat. Most of it is used to load libraries."""
 _CREATE_TIME_TOLERANCE_S = 2.0  # the system clock may be corrected
+OTHER_OWNER: Final = "other_owner"
+"""The `reason` of an error if another process has taken the run."""
 LiveStatus = Literal["queued", "running", "paused", "finished", "stopped", "failed", "lost"]
 
 
@@ -152,7 +154,7 @@ def make_ownership_error(row: Any) -> RunStateError:
     """Make the error that names the process that owns a run now."""
     owner = f"process {row.pid} on {row.host}" if row.pid is not None else "no process"
     message = f"Run {row.id} belongs to {owner} now, so this process must not write to it."
-    return RunStateError(message, reason="other_owner", subject=row.id)
+    return RunStateError(message, reason=OTHER_OWNER, subject=row.id)
 
 
 def check_owned(connection: Connection, run_id: str, token: str) -> None:

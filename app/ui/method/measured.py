@@ -241,7 +241,7 @@ def show_differences() -> None:
     st.markdown(write_table(("Code", "As published", "Here"), rows))
 
 
-COMMAND = "emtc bench coverage --json"
+COMMAND = "python -m tests.reference.coverage --json"
 _HOW = """
 A level is named only by an interval that holds it with as few seeds as are trained here. A seed is the only unit: its
 episodes are averaged first.
