@@ -25,7 +25,7 @@ CHOOSES = (  # these choose among what there is, or hold it against what others 
     "app/bench/*",
     "app/jobs/sweeps/templates/*",
     "emtc_core/config/presets/*",
-    "emtc_core/config/published*",
+    "app/ui/method/published_differences.json",
 )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from app.bench.learner import keep_episode
+from app.bench.learner import store_episode
 from app.device_check.cases import MAP, count_differences, game, make_episode
 from app.device_check.target import CPU, Sizes, Target
 from app.jobs.device_check import CheckResult, Measurement
@@ -141,7 +141,7 @@ def check_memory_plan(target: Target, sizes: Sizes) -> CheckResult:
     part = EpisodicPart(config, info, device=target.device)
     buffer = ReplayBuffer(sizes.replay, info, device=target.device, home=plan.replay_device)
     for number in range(1, 3):
-        keep_episode(part, buffer, make_episode(info, LONG, rng), number)
+        store_episode(part, buffer, make_episode(info, LONG, rng), number)
     batch, recalled = part.recall(buffer.sample(2, rng), buffer, tau=1.0)
     learner.update(batch, recalled, env_step=0)  # makes gradients and moments
     del batch, recalled
@@ -150,7 +150,7 @@ def check_memory_plan(target: Target, sizes: Sizes) -> CheckResult:
         torch.cuda.reset_peak_memory_stats()
     with target.computing(), tempfile.TemporaryDirectory(prefix="emtc-check-") as folder:
         for number in range(3, sizes.replay + 1):
-            keep_episode(part, buffer, make_episode(info, LONG, rng), number)
+            store_episode(part, buffer, make_episode(info, LONG, rng), number)
         state = {"learner": learner.get_state(), "episodic": part.get_state(), "replay_buffer": buffer.get_state()}
         path = CheckpointStore(Path(folder), keep=1).save(0, state)
         read, size = load(path)[1], path.stat().st_size

@@ -10,9 +10,8 @@ from app.analysis.format import escape_markdown, format_number
 from app.bench.embedding import TASKS
 from app.ui.method import measured
 from app.ui.method.equations import BACKGROUND, BEYOND, EMBEDDER, GATE
-from app.ui.method.measured import DIFFERENCES, list_differences, read_measured
+from app.ui.method.measured import DIFFERENCES, find_published_comparison, read_measured
 from app.ui.method.options import compare_presets, explain_preset, labels_of
-from emtc_core.config.published import Case
 from emtc_core.config.resolve import describe_fields
 from emtc_core.metrics import METRICS
 from tests.pages.test_pages import open_page, said
@@ -126,9 +125,10 @@ def test_a_baseline_shows_what_differs_from_its_published_configuration_and_why(
     app = open_page("method", part="Presets", algo="emu-qplex")
     assert not app.exception
     text = said(app)
-    rows = list_differences(Case("emu-qplex", "skirmish", "corridor"))
-    assert len(rows) > 10
-    assert all(f"| {' | '.join(row)} |" in text for row in rows)
+    comparison = find_published_comparison("emu-qplex", "skirmish", "corridor")
+    assert comparison is not None
+    assert len(comparison.rows) > 10
+    assert all(f"| {' | '.join(row)} |" in text for row in comparison.rows)
     assert "HyunghoNa/EMU at 107ff71" in text
 
 

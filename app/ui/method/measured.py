@@ -11,48 +11,53 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import Any
 
 import streamlit as st
 
 from app.analysis.bootstrap import BOOTSTRAP_COVERAGE
 from app.analysis.format import MISSING, escape_markdown, format_number
-from emtc_core.config.published import Case, as_text, compare, find_configuration, read_table
 
 
 def show(algo: str, env: str, map: str) -> None:
     """List every difference of a baseline's preset `paper` from the published configuration."""
     st.markdown(f"##### {escape_markdown(algo)}, as published and as compared here")
-    case = Case(algo, env, map)
-    rows = list_differences(case)
-    if not rows:
+    comparison = find_published_comparison(algo, env, map)
+    if comparison is None:
         st.caption(f"No configuration of {escape_markdown(algo)} on {escape_markdown(map)} is published in code.")
         return
-    st.markdown(write_table(("Key", "Here", "Published", "Where", "Why"), rows))
-    st.caption(escape_markdown(describe(case)))
+    st.markdown(write_table(("Key", "Here", "Published", "Where", "Why"), comparison.rows))
+    st.caption(escape_markdown(comparison.summary))
 
 
-def list_differences(case: Case) -> list[tuple[str, ...]]:
-    """List what differs: key, ours, theirs, repository and file, reason; empty where nothing is published."""
-    return [
-        (
-            f"`{row.key}`",
-            f"`{as_text(row.ours)}`",
-            f"`{as_text(row.published)}`",
-            escape_markdown(row.source),
-            escape_markdown(row.why),
-        )
-        for row in compare(case).differences
-    ]
+@dataclass(frozen=True)
+class ComparisonWithPublished:
+    """Comparison of a baseline's preset `paper` with the published configuration."""
+
+    summary: str
+    """How many values were compared, and the commits that the published ones are from."""
+    rows: tuple[tuple[str, ...], ...]
+    """The differences as Markdown: key, our value, published value, repository and file, reason."""
 
 
-def describe(case: Case) -> str:
-    """How many published values were compared, and of which commits."""
-    known, table, rows = find_configuration(case), read_table(), compare(case).compared
-    used = dict.fromkeys(table.file[name].repository for name in known.files) if known else {}
-    commits = ", ".join(f"{table.repository[name].name} at {table.repository[name].commit}" for name in used)
-    equal = sum(not row.why for row in rows)
-    told = f"{equal} of {len(rows)} published values are the same here, the rest is listed: {commits}."
-    return f"{told} {known.note}" if known and known.note else told
+def find_published_comparison(algo: str, env: str, map: str) -> ComparisonWithPublished | None:
+    """Find the stored comparison of a baseline on a task. Return None if no configuration is published."""
+    data = _read_published()
+    game = "smac" if env in ("skirmish", "smac", "smax") else env
+    for case in data["cases"]:
+        if (case["algo"], case["game"], case["map"]) == (algo, game, map):
+            rows = tuple(
+                (f"`{key}`", f"`{ours}`", f"`{published}`", escape_markdown(source), escape_markdown(reason))
+                for key, ours, published, source, reason in (data["differences"][i] for i in case["differences"])
+            )
+            return ComparisonWithPublished(case["summary"], rows)
+    return None
+
+
+@cache
+def _read_published() -> dict[str, Any]:
+    """Read the comparisons that `python -m tests.reference.published_settings` wrote."""
+    return json.loads((files("app.ui.method") / "published_differences.json").read_text("utf-8"))
 
 
 def write_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

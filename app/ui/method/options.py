@@ -10,7 +10,6 @@ from app.ui import data
 from app.ui.method import measured
 from app.ui.method.measured import write_table
 from app.ui.widgets.config_form import SECTION_TITLES
-from emtc_core.config.published import as_text
 from emtc_core.config.resolve import (
     FieldInfo,
     Value,
@@ -21,6 +20,7 @@ from emtc_core.config.resolve import (
     resolve,
 )
 from emtc_core.config.run import PRESETS, list_algos
+from emtc_core.config.values import format_value
 from emtc_core.errors import ConfigError
 from emtc_core.metrics import METRICS, OPEN_GROUPS
 
@@ -137,7 +137,10 @@ def compare_presets(algo: str, env: str, map: str, presets: Sequence[str]) -> li
 def explain_preset(preset: str, algo: str, env: str, map: str) -> list[tuple[str, str]]:
     """List what each rule of a preset that applies here sets, and why."""
     return [
-        (", ".join(f"`{key} = {as_text(value)}`" for key, value in rule.values.items()), escape_markdown(rule.reason))
+        (
+            ", ".join(f"`{key} = {format_value(value)}`" for key, value in rule.values.items()),
+            escape_markdown(rule.reason),
+        )
         for rule in applied_rules(preset, env=env, map=map, algo=algo)
     ]
 
@@ -187,4 +190,4 @@ def _bound(value: float) -> str:
 def _value(value: Value) -> str:
     if value is None:
         return "unset"
-    return f"`{as_text(value)}`"
+    return f"`{format_value(value)}`"
