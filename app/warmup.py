@@ -61,7 +61,7 @@ def compile_memory() -> None:
     memory.get_state()
     rows = np.arange(17)
     zeros = np.zeros(17)
-    nodes = StoredNodes(state[:, :4], rows, rows.astype(np.int32), zeros, rows > 8, rows, rows, rows)
+    nodes = StoredNodes(state[:, :4].copy(), rows, rows.astype(np.int32), zeros, rows > 8, rows, rows, rows)
     remerge(nodes, delta=1.0, config=config.memory)
 
 

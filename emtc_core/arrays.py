@@ -19,7 +19,8 @@ class HasShape(Protocol):
     """Anything with a shape: a NumPy array or a torch tensor."""
 
     @property
-    def shape(self) -> tuple[int, ...]: ...
+    def shape(self) -> tuple[int, ...]:
+        """Length of each dimension."""
 
 
 def check_shape(name: str, array: HasShape, expected: tuple[int | None, ...]) -> None:

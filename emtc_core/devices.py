@@ -54,36 +54,59 @@ def set_matmul_precision(precision: Literal["highest", "high"]) -> None:
     backends.cudnn.rnn.fp32_precision = mode
 
 
-def set_determinism(wanted: bool) -> None:
+def set_determinism(enabled: bool) -> None:
     """Switch deterministic algorithms on CUDA on or off in this process (`train.deterministic`).
 
     Sets the options in PyTorch's notes on reproducibility. It must be called before the first matrix product, because
     cuBLAS reads its workspace size only once. An operation without a deterministic algorithm then raises a
     RuntimeError; this project uses no such operation.
     """
-    if wanted:
+    if enabled:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", CUBLAS_WORKSPACE)
         deterministic: Any = torch.utils.deterministic
         deterministic.fill_uninitialized_memory = False  # every buffer here is written before it is read
-    if wanted != torch.are_deterministic_algorithms_enabled():  # the call loads the compiler
-        torch.use_deterministic_algorithms(wanted)
-    torch.backends.cudnn.deterministic = wanted
+    if enabled != torch.are_deterministic_algorithms_enabled():  # the call loads the compiler
+        torch.use_deterministic_algorithms(enabled)
+    torch.backends.cudnn.deterministic = enabled
     torch.backends.cudnn.benchmark = False
 
 
 def send(array: NDArray[np.generic], device: torch.device) -> torch.Tensor:
-    """Copy an array to a device. A copy to a GPU runs in the background: it does not wait for earlier GPU work."""
+    """Copy an array to a device. A copy to a GPU runs in the background: it does not wait for earlier GPU work.
+
+    Source: bookkeeping.
+
+    Args:
+        array: Any shape [unit varies].
+        device: Device of the result.
+
+    Returns:
+        A tensor of the same shape and dtype.
+    """
     return send_tensor(torch.from_numpy(np.ascontiguousarray(array)), device)
 
 
 def send_tensor(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Copy a host tensor to a device, like `send`."""
+    """Copy a host tensor to a device, like `send`.
+
+    Source: bookkeeping.
+
+    Args:
+        tensor: Any shape [unit varies].
+        device: Device of the result.
+
+    Returns:
+        A tensor of the same shape and dtype.
+    """
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 @dataclass(frozen=True)
 class AsyncCopy:
-    """A tensor that is being copied to the host."""
+    """A tensor that is being copied to the host, of any shape [unit varies].
+
+    Source: bookkeeping.
+    """
 
     value: torch.Tensor
     arrived: torch.cuda.Event | None = None
@@ -93,14 +116,23 @@ class AsyncCopy:
         return self.arrived is None or self.arrived.query()
 
     def wait(self) -> torch.Tensor:
-        """Wait for the copy and return the tensor."""
+        """Wait for the copy and return the tensor, of any shape [unit varies].
+
+        Source: bookkeeping.
+        """
         if self.arrived is not None:
             self.arrived.synchronize()
         return self.value
 
 
 def fetch(tensor: torch.Tensor) -> AsyncCopy:
-    """Copy a tensor to the host. A copy from a GPU runs in the background: it does not wait for earlier GPU work."""
+    """Copy a tensor to the host. A copy from a GPU runs in the background: it does not wait for earlier GPU work.
+
+    Source: bookkeeping.
+
+    Args:
+        tensor: Any shape [unit varies].
+    """
     tensor = tensor.detach()
     if not tensor.is_cuda:
         return AsyncCopy(tensor)
@@ -149,9 +181,9 @@ def _record_event() -> torch.cuda.Event:
     return event
 
 
-def autocast(device: torch.device, *, wanted: bool) -> contextlib.AbstractContextManager[object]:
+def autocast(device: torch.device, *, enabled: bool) -> contextlib.AbstractContextManager[object]:
     """Make the context of bfloat16 autocast, on CUDA only and if it is enabled."""
-    if wanted and device.type == "cuda":
+    if enabled and device.type == "cuda":
         return torch.autocast("cuda", torch.bfloat16)
     return contextlib.nullcontext()
 
@@ -185,16 +217,16 @@ def _spare_compiler() -> None:
             kind.step = wraps(step)(torch.no_grad()(step))
 
 
-def choose_threads(wanted: int | Literal["auto"], *, may_use_all: bool = True, n_other_threads: int = 0) -> int:
+def choose_threads(setting: int | Literal["auto"], *, may_use_all: bool = True, n_other_threads: int = 0) -> int:
     """Choose the number of threads of an update (`train.threads`). auto counts the idle cores.
 
     Args:
-        wanted: The configured value.
+        setting: The configured value.
         may_use_all: Whether the run may use all idle cores; False for a run of a sweep.
         n_other_threads: Number of further threads of the learner; auto leaves one core for each.
     """
-    if wanted != "auto":
-        return max(1, wanted)
+    if setting != "auto":
+        return max(1, setting)
     return max(1, min(MAX_AUTO_THREADS, count_idle_cores() - n_other_threads)) if may_use_all else 1
 
 
@@ -209,12 +241,34 @@ _LOG = logging.getLogger(__name__)
 
 
 def rand(shape: Sequence[int], *, generator: torch.Generator, device: torch.device) -> Tensor:
-    """Draw uniform numbers in [0, 1)."""
+    """Sample uniform numbers in [0, 1).
+
+    Source: `torch.rand` with a CPU generator, so that all devices get the same numbers.
+
+    Args:
+        shape: Shape of the result.
+        generator: CPU generator of the numbers.
+        device: Device of the result.
+
+    Returns:
+        Float32 tensor of that shape, dimensionless.
+    """
     return send_tensor(torch.rand(tuple(shape), generator=generator), device)
 
 
 def permutation(n: int, *, generator: torch.Generator, device: torch.device) -> Tensor:
-    """Draw a random permutation of 0 … n-1 [n], int64."""
+    """Sample a random permutation of 0 … n-1.
+
+    Source: `torch.randperm` with a CPU generator, so that all devices get the same numbers.
+
+    Args:
+        n: Length of the permutation.
+        generator: CPU generator of the numbers.
+        device: Device of the result.
+
+    Returns:
+        Int64 indices, shape [n].
+    """
     return send_tensor(torch.randperm(n, generator=generator), device)
 
 
@@ -232,7 +286,14 @@ def branch(generator: torch.Generator) -> torch.Generator:
 
 
 def restore(generator: torch.Generator, state: Tensor) -> None:
-    """Restore a saved state. The state of a GPU's generator is hashed to a seed, so the result is repeatable."""
+    """Restore a saved state. The state of a GPU's generator is hashed to a seed, so the result is repeatable.
+
+    Source: bookkeeping.
+
+    Args:
+        generator: CPU generator that is changed.
+        state: Result of `get_state` of a generator, a vector of bytes of any shape.
+    """
     state = state.cpu()
     if state.shape == generator.get_state().shape:
         generator.set_state(state)

@@ -12,10 +12,10 @@
     └── StorageError            the database cannot be opened, read or written
         ├── RunNotFoundError    no run, or more than one run, has this id
         ├── RunStateError       the state of the run does not allow the operation
-        │   └── UnheardError    a trainer did not acknowledge a command in time
+        │   └── CommandTimeoutError  a trainer did not acknowledge a command in time
         ├── EntryNotFoundError  no notebook entry has this id
         ├── EntryChangedError   another user changed the notebook entry in the meantime
-        ├── LeftOutError        the data were removed by thinning, or are not part of the bundle
+        ├── DataRemovedError    the data were removed by thinning, or are not part of the bundle
         └── NewerDatabaseError  the database was written by a newer version
 
 An error contains data. `ConfigError.faults` lists the faults of settings; every other error has a `reason` and a
@@ -69,7 +69,7 @@ def describe_fault(fault: Fault, *, with_key: bool = True) -> str:
     clause = f"{key} {fault.rule}" if key else fault.rule
     if fault.key and not key:
         clause = f"{clause[:1].upper()}{clause[1:]}"
-    got = "" if fault.value is NO_VALUE else f" (got {quote(fault.value)})"
+    got = "" if fault.value is NO_VALUE else f" (got {format_value(fault.value)})"
     sentence = f"{clause.removesuffix('.')}{got}." if fault.rule else ""
     return " ".join(part for part in (sentence, fault.hint) if part)
 
@@ -84,7 +84,7 @@ def shorten(text: str, longest: int = _MAX_VALUE_CHARS) -> str:
     return text if len(text) <= longest else f"{text[:longest]} …"
 
 
-def quote(value: object) -> str:
+def format_value(value: object) -> str:
     """Write a value with `repr`, cut to the length of a sentence."""
     try:
         return shorten(repr(value))

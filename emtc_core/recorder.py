@@ -24,6 +24,8 @@ class EpisodeRecord:
 
     Without a memory, slots, h and h_next are None. Without a gate, delta_mem, beta and tau are None.
     If a lookup found no node, `h`, `h_next` and `delta_mem` are NaN and `slots` is -1.
+
+    Source: the values of Algorithm 3.
     """
 
     episode: int  # 1, 2, 3…
@@ -31,15 +33,15 @@ class EpisodeRecord:
     episode_return: float
     won: bool
     epsilon: float
-    state: Floats  # [T+1, S]
-    action: NDArray[np.int64]  # [T, N]
-    reward: Floats  # [T] learner's unit
-    slots: Slots | None = None  # [T+1]; -1 if the state is not stored
-    h: NDArray[np.float64] | None = None  # [T] learner's return unit
-    h_next: NDArray[np.float64] | None = None  # [T] learner's return unit; 0 at a terminal step
-    delta_mem: NDArray[np.float64] | None = None  # [T] learner's return unit
-    beta: NDArray[np.float64] | None = None  # [T] in [0, 1]
-    tau: float | None = None  # learner's return unit
+    state: Floats  # [T+1, S] [state features]
+    action: NDArray[np.int64]  # [T, N] action indices
+    reward: Floats  # [T] [reward], in the learner's unit
+    slots: Slots | None = None  # [T+1] slot indices; -1 if the state is not stored
+    h: NDArray[np.float64] | None = None  # [T] [return], in the learner's unit
+    h_next: NDArray[np.float64] | None = None  # [T] [return], in the learner's unit; 0 at a terminal step
+    delta_mem: NDArray[np.float64] | None = None  # [T] [return], in the learner's unit
+    beta: NDArray[np.float64] | None = None  # [T] in [0, 1], dimensionless
+    tau: float | None = None  # [return], in the learner's unit
 
     @property
     def length(self) -> int:
@@ -49,31 +51,31 @@ class EpisodeRecord:
 
 @dataclass(frozen=True)
 class PlaybackRecord:
-    """Trajectory of one greedy evaluation episode, for the replay page."""
+    """Trajectory of one greedy evaluation episode, for the replay page. Source: the environment."""
 
-    state: Floats  # [T+1, S]
-    action: NDArray[np.int64]  # [T, N]
-    reward: Floats  # [T]
+    state: Floats  # [T+1, S] [state features]
+    action: NDArray[np.int64]  # [T, N] action indices
+    reward: Floats  # [T] [reward]
     episode_return: float
     won: bool
 
 
 @dataclass(frozen=True)
 class RobustRecord:
-    """The robust evaluation: E greedy episodes at the same env step, from shifted starts."""
+    """The robust evaluation: E greedy episodes at the same env step, from shifted starts. Source: the environment."""
 
-    won: NDArray[np.bool_]  # [E]
+    won: NDArray[np.bool_]  # [E] boolean
     distinct: int  # number of episodes that differ in actions or outcome
 
 
 @dataclass(frozen=True)
 class EvaluationRecord:
-    """E greedy evaluation episodes at one env step. Returns are in the environment's unit."""
+    """E greedy evaluation episodes at one env step. Returns are in the environment's unit. Source: the environment."""
 
     env_step: int
-    returns: Floats  # [E]
-    lengths: NDArray[np.int64]  # [E]
-    won: NDArray[np.bool_]  # [E]
+    returns: Floats  # [E] [return]
+    lengths: NDArray[np.int64]  # [E] [steps]
+    won: NDArray[np.bool_]  # [E] boolean
     playbacks: tuple[PlaybackRecord, ...] = ()
     distinct: int | None = None  # number of episodes that differ in actions or outcome
     robust: RobustRecord | None = None  # None if starts cannot be shifted
@@ -119,21 +121,24 @@ class GateStatsRecord:
 
 @dataclass(frozen=True)
 class SnapshotRecord:
-    """The episodic memory at one env step, one row per stored node [M]."""
+    """The episodic memory at one env step, one row per stored node [M].
+
+    Source: the nodes of Algorithm 2, with Eq. 7 and 8 along their links.
+    """
 
     env_step: int
-    slot: Slots
-    embedding: Floats  # [M, X]
-    h: Floats  # learner's return unit
-    xi: NDArray[np.bool_]
-    n_call: NDArray[np.int32]
-    n_xi: NDArray[np.int32]
-    t: NDArray[np.int32]
-    reward: Floats  # reward of the transition that last wrote the node; 0 at a terminal state
-    idx_next: Slots  # slot of the successor; -1 without one
-    episode: NDArray[np.int64]  # episode of the node's state
-    delta_mem: Floats  # between the node and its successor; NaN without one
-    beta: Floats  # NaN without a successor
+    slot: Slots  # [M] slot indices
+    embedding: Floats  # [M, X] [embedding]
+    h: Floats  # [M] [return], in the learner's unit
+    xi: NDArray[np.bool_]  # [M] boolean, success flag
+    n_call: NDArray[np.int32]  # [M] [visits]
+    n_xi: NDArray[np.int32]  # [M] [visits] in successful trajectories
+    t: NDArray[np.int32]  # [M] time step of the state [steps]
+    reward: Floats  # [M] [reward] of the transition to idx_next; 0 at a terminal state
+    idx_next: Slots  # [M] slot of the successor; -1 without one
+    episode: NDArray[np.int64]  # [M] episode of the node's state
+    delta_mem: Floats  # [M] [return], between the node and its successor; NaN without one
+    beta: Floats  # [M] dimensionless; NaN without a successor
     state_rows: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))  # [K] rows of `state`
     state: NDArray[np.float16] = field(default_factory=lambda: np.zeros((0, 0), np.float16))  # [K, S] sampled states
 
@@ -177,7 +182,7 @@ class ListRecorder(NullRecorder):
         self.episodes: list[EpisodeRecord] = []
         self.metrics: list[tuple[int, dict[str, float]]] = []
         self.evaluations: list[EvaluationRecord] = []
-        self.asked: list[AnswerRecord] = []
+        self.answers: list[AnswerRecord] = []
         self.gate_stats: list[GateStatsRecord] = []
         self.snapshots: list[SnapshotRecord] = []
 
@@ -195,7 +200,7 @@ class ListRecorder(NullRecorder):
 
     def record_answer(self, record: AnswerRecord) -> None:
         """Append the answer."""
-        self.asked.append(record)
+        self.answers.append(record)
 
     def record_gate_stats(self, record: GateStatsRecord) -> None:
         """Append the statistics."""

@@ -25,21 +25,20 @@ from emtc_core.errors import ConfigError, StorageError
 from emtc_core.metrics import METRICS
 from storage import engine
 from storage.address import sqlite_address
-from storage.column_types import get_inner_type
+from storage.column_types import get_inner_type, get_use
 from storage.engine import Database
 from storage.figures import draw_figure
 from storage.frames import Field, make_frame
+from storage.models import RUN_TABLE_COLUMNS
 from storage.queries.curves import metric_names, policy_evaluations
 from storage.queries.episodes import Trajectory, get_playback, get_trajectory
 from storage.queries.memory import get_snapshot, list_snapshots
 from storage.queries.runs import RunFilter, get_rows, matching_ids
 from storage.queries.tables import PART_ROWS, TableName, arrow_schema, read_parts, select_fields
-from storage.runs.rows import STORED_COLUMNS, RunRow, find_run
+from storage.runs.rows import RunRow, find_run
 
 ArrowReader = Any  # pyarrow.RecordBatchReader; pyarrow is optional and has no types
-_PRIVATE_COLUMNS: Final = frozenset({"launch_token", "owner_token", "pid_created_at"})
-"""Columns that only trainers need."""
-_RUN_COLUMNS: Final = tuple(column for column in STORED_COLUMNS if column.name not in _PRIVATE_COLUMNS)
+_RUN_COLUMNS: Final = tuple(column for column in RUN_TABLE_COLUMNS if get_use(column).is_public)
 
 
 def open_database(place: str | Path, *, read_only: bool = True) -> "OpenDatabase":
@@ -83,13 +82,16 @@ class OpenDatabase(Database):
         >>> db.runs(["algo=qmix"]).empty
         True
 
+        Source: table `runs`.
+
         Args:
             where: A search as on Home ("corridor gate.enabled=false win_rate>0.8"), or a list of conditions that must
-                all hold, as for `emtc runs --where`.
+                all be true, as for `emtc runs --where`.
             archived: List the archived runs instead of the others.
 
         Returns:
-            The columns of `runs`. `status` is the stored status, `live_status` the current one, which may be `lost`.
+            One row per run with the columns of `runs`; units as in `models.py` [unit varies]. `status` is the stored
+            status, `live_status` the current one, which may be `lost`.
 
         Raises:
             ConfigError: If the search is invalid.
@@ -169,8 +171,11 @@ class RecordedRun:
 
         Use `chunks` or `arrow` if the rows do not fit into memory.
 
+        Source: table `transitions`.
+
         Args:
-            columns: Names of columns; None reads all columns of `transitions`.
+            columns: Names of columns; None reads all columns of `transitions`: reward [reward], h, h_next, delta_mem
+                and tau [return], beta (dimensionless), …
             since: Read only rows after this env step.
 
         Raises:
@@ -180,7 +185,7 @@ class RecordedRun:
         return self._frame("transitions", columns, since)
 
     def episodes(self, columns: Sequence[str] | None = None, *, since: int = 0) -> pd.DataFrame:
-        """Read the outcomes of the training episodes.
+        """Read the outcomes of the training episodes, one row per episode.
 
         >>> run.episodes()[["episode", "first_env_step", "length", "won"]]
            episode  first_env_step  length    won
@@ -188,9 +193,11 @@ class RecordedRun:
         1        2              11      10  False
         2        3              21      10   True
 
+        Source: table `episodes`.
+
         Args:
-            columns: Names of columns; None reads all columns of `episodes` except the packed `trajectory`. The method
-                `trajectory` unpacks it.
+            columns: Names of columns; None reads all columns of `episodes` except the packed `trajectory`, which the
+                method `trajectory` unpacks: first_env_step [env steps], length [steps], episode_return [return], …
             since: Read only episodes that began after this env step.
         """
         return self._frame("episodes", columns, since)
@@ -201,6 +208,13 @@ class RecordedRun:
         >>> run.evaluations(["env_step", "episodes", "wins", "win_rate"])
            env_step  episodes  wins  win_rate
         0        30         4     3      0.75
+
+        Source: table `evaluations`.
+
+        Args:
+            columns: Names of columns; None reads all columns of `evaluations`: win_rate (fraction), return_mean
+                [return], …
+            since: Read only rows after this env step.
         """
         return self._frame("evaluations", columns, since)
 
@@ -210,6 +224,11 @@ class RecordedRun:
         >>> run.policy_evaluations()[["env_step", "episodes", "wins", "seed", "settings"]]
            env_step  episodes  wins  seed settings
         0        30         4     3     7       {}
+
+        Source: table `policy_evaluations`.
+
+        Returns:
+            One row per result with all columns of the table; units as in `models.py` [unit varies].
         """
         return policy_evaluations(self.db, [self.id])
 
@@ -219,6 +238,15 @@ class RecordedRun:
         >>> run.metrics("train/loss")
              run_id  env_step        name  value
         0  k3f9aaaa        30  train/loss    0.5
+
+        Source: table `metrics`.
+
+        Args:
+            name: Name or names of metrics; empty reads all.
+            since: Read only rows after this env step.
+
+        Returns:
+            One row per value; units as in `emtc_core.metrics` [unit varies].
 
         Raises:
             ConfigError: If there is no metric of that name. The message lists similar names.
@@ -233,6 +261,15 @@ class RecordedRun:
         >>> run.gate_stats(["env_step", "delta_mem_mean", "beta_mean", "memory_size"])
            env_step  delta_mem_mean  beta_mean  memory_size
         0        30            0.25       0.75           42
+
+        Source: table `gate_stats`.
+
+        Args:
+            columns: Names of columns; None reads all.
+            since: Read only rows after this env step.
+
+        Returns:
+            One row per env step: delta_mem and tau [return], beta (dimensionless), memory_size [nodes].
         """
         return self._frame("gate", columns, since)
 
@@ -242,6 +279,11 @@ class RecordedRun:
         >>> run.snapshots()[["env_step", "size"]]
            env_step  size
         0        30    30
+
+        Source: table `snapshots`.
+
+        Returns:
+            One row per snapshot, oldest first: id, env_step [env steps], size [nodes], created_at [UTC].
         """
         return list_snapshots(self.db, self.id)
 
@@ -252,13 +294,15 @@ class RecordedRun:
         >>> np.stack(memory["embedding"]).shape, memory.attrs["env_step"]
         ((30, 4), 30)
 
+        Source: table `snapshots`, which contains the nodes of Algorithm 2.
+
         Args:
             step: Read the last snapshot at or before this env step; None reads the newest.
 
         Returns:
-            slot, embedding (array [4]), H, xi, n_call, n_xi, t, reward, idx_next, episode, delta_mem, beta, and state:
-            an array [S] for the sampled nodes whose state is stored, else None. `attrs` contains id, run_id and
-            env_step of the snapshot.
+            slot, embedding (array [X]), H [return], xi, n_call [visits], n_xi [visits], t [steps], reward [reward],
+            idx_next, episode, delta_mem [return], beta, and state: an array [S] for the sampled nodes whose state is
+            stored, else None. `attrs` contains id, run_id and env_step of the snapshot.
 
         Raises:
             StorageError: If there is no such snapshot.
@@ -294,14 +338,17 @@ class RecordedRun:
         >>> np.stack(steps["state"]).shape
         (11, 6)
 
+        Source: tables `episodes`, `transitions` and `eval_episodes`.
+
         Args:
             episode: Number of the episode.
             env_step: None for a training episode. The env step of an evaluation for one of its greedy episodes, which
                 has no gate values.
 
         Returns:
-            t, env_step, state, action, reward, slot, h, h_next, delta_mem, beta, tau. `attrs` contains run_id,
-            episode, won and episode_return.
+            t [steps], env_step [env steps], state (array [S]), action (array [N]), reward [reward], slot, h, h_next,
+            delta_mem [return], beta (dimensionless), tau [return]. `attrs` contains run_id, episode, won and
+            episode_return.
 
         Raises:
             StorageError: If there is no such episode, or thinning has deleted its trajectory.
@@ -324,12 +371,17 @@ class RecordedRun:
         >>> [len(part) for part in run.chunks("transitions", ["env_step", "beta"], rows=12)]
         [12, 12, 6]
 
+        Source: the table.
+
         Args:
             table: transitions, episodes, evaluations, metrics or gate.
             columns: Names of columns; None reads all but binary ones.
             since: Read only rows after this env step.
             names: Names of metrics, for the table metrics; empty reads all.
             rows: Maximum number of rows per part.
+
+        Returns:
+            Frames with one row per row of the table; units as in `models.py` [unit varies].
 
         Raises:
             ConfigError: If there is no such column.
@@ -352,9 +404,15 @@ class RecordedRun:
         >>> run.arrow("transitions", ["env_step", "slot"]).read_all().shape
         (30, 2)
 
-        Arguments and errors are those of `chunks`.
+        Args:
+            table: transitions, episodes, evaluations, metrics or gate.
+            columns: Names of columns; None reads all but binary ones.
+            since: Read only rows after this env step.
+            names: Names of metrics, for the table metrics; empty reads all.
+            rows: Maximum number of rows per batch.
 
         Raises:
+            ConfigError: If there is no such column.
             StorageError: If pyarrow is not installed, or thinning has deleted the rows.
         """
         schema = arrow_schema(select_fields(table, columns))

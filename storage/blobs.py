@@ -65,6 +65,8 @@ _thread_local = threading.local()  # compressors and decompressors cannot be sha
 def pack(arrays: Mapping[str, NDArray[Any]]) -> bytes:
     """Compress named arrays into one blob.
 
+    Source: the format at the top of this module.
+
     Args:
         arrays: Boolean, integer or floating arrays of any shape.
 
@@ -90,6 +92,15 @@ def pack(arrays: Mapping[str, NDArray[Any]]) -> bytes:
 def unpack(blob: bytes, *, max_bytes: int = MAX_BYTES) -> dict[str, NDArray[Any]]:
     """Unpack all arrays of a blob.
 
+    Source: the format at the top of this module.
+
+    Args:
+        blob: A blob made by `pack`.
+        max_bytes: Maximum size of all arrays after unpacking [bytes].
+
+    Returns:
+        The arrays by name, with the shapes that were packed [unit varies].
+
     Raises:
         StorageError: If the blob is damaged, has a newer format, or its arrays have more than `max_bytes`.
     """
@@ -102,6 +113,8 @@ def unpack_as(
 ) -> dict[str, NDArray[Any]]:
     """Unpack a blob whose arrays must have certain names, kinds and numbers of dimensions.
 
+    Source: the format at the top of this module.
+
     Args:
         blob: A blob made by `pack`.
         forms: Name → kind and number of dimensions, for example "f2". Kinds: f floating, i integer, b boolean or
@@ -110,7 +123,7 @@ def unpack_as(
         most_bytes: Maximum size of all arrays after unpacking [bytes].
 
     Returns:
-        The arrays by name.
+        The arrays by name, with the shapes that were packed [unit varies].
 
     Raises:
         StorageError: If the arrays are others, or for the reasons of `unpack`.
@@ -144,7 +157,16 @@ def measure(blob: bytes, *, most_bytes: int = MAX_BYTES) -> int:
 
 
 def unpack_one(blob: bytes, form: str | None = None) -> NDArray[Any]:
-    """Unpack the only array of a blob, which must have the given form (see `unpack_as`).
+    """Unpack the only array of a blob.
+
+    Source: the format at the top of this module.
+
+    Args:
+        blob: A blob made by `pack`.
+        form: Kind and number of dimensions that the array must have, as in `unpack_as`; None: any.
+
+    Returns:
+        The array, with the shape that was packed [unit varies].
 
     Raises:
         StorageError: If the blob is damaged, or has more than one array or another form.

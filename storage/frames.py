@@ -36,6 +36,15 @@ def read_frame(connection: Connection, statement: Statement) -> pd.DataFrame:
 
     Integers are int64, or Int64 if a value is missing. Floats are float64 with NaN for NULL. Times are in UTC.
 
+    Source: the statement.
+
+    Args:
+        connection: The connection.
+        statement: A SELECT.
+
+    Returns:
+        One row per selected row, in its order; units as in `models.py` [unit varies].
+
     Raises:
         StorageError: If a value does not have the type of its column.
     """
@@ -44,7 +53,13 @@ def read_frame(connection: Connection, statement: Statement) -> pd.DataFrame:
 
 
 def empty_frame(statement: Statement) -> pd.DataFrame:
-    """Return the frame of a statement without rows. The statement is not executed."""
+    """Return the frame of a statement without rows. The statement is not executed.
+
+    Source: the statement.
+
+    Returns:
+        A frame of shape [0, columns], with the types that `read_frame` describes [unit varies].
+    """
     return make_frame(_fields_of(statement), [])
 
 
@@ -54,6 +69,15 @@ def _fields_of(statement: Statement) -> list[Field]:
 
 def make_frame(fields: Sequence[Field], rows: Sequence[Sequence[Any]]) -> pd.DataFrame:
     """Make a frame from rows, with the types that `read_frame` describes.
+
+    Source: bookkeeping.
+
+    Args:
+        fields: The columns.
+        rows: The rows, one value per column.
+
+    Returns:
+        One row per row, in the given order [unit varies].
 
     Raises:
         StorageError: If a value does not have the type of its column.
@@ -67,7 +91,16 @@ def make_frame(fields: Sequence[Field], rows: Sequence[Sequence[Any]]) -> pd.Dat
 
 
 def join_frames(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Concatenate the frames of the parts of a query; see `in_parts`."""
+    """Concatenate the frames of the parts of a query; see `in_parts`.
+
+    Source: bookkeeping.
+
+    Args:
+        frames: Frames with the same columns, at least one [unit varies].
+
+    Returns:
+        One row per row of the parts.
+    """
     import pandas as pd
 
     return pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]

@@ -42,7 +42,13 @@ def shorten(value: object) -> str:
 
 
 def make_damage_error(column: str, value: object, expected: str) -> StorageError:
-    """Make the error for a stored value that is invalid in its column. `expected` describes a valid value."""
+    """Make the error for a stored value that is invalid in its column.
+
+    Args:
+        column: Name of the column.
+        value: The stored value.
+        expected: Description of a valid value, for the message.
+    """
     return StorageError(
         f"The database has {shorten(value)} in {column}, which must be {expected}.",
         hint="Check the whole database with: emtc db check",

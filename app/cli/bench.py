@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from app.bench import BenchResult
-from app.cli.output import AsJson, print_json, print_table, say
+from app.cli.output import AsJson, print_json, print_message, print_table
 from app.jobs.launch import ROOT
 
 BENCHMARKS = (
@@ -58,7 +58,7 @@ def bench(
         return _run_test_tool(MOVED[name], options, json=json)
     results: list[BenchResult] = []
     for benchmark in BENCHMARKS if name == "all" else (name,):
-        say(f"bench {benchmark} …")
+        print_message(f"bench {benchmark} …")
         results += importlib.import_module(f"app.bench.{benchmark}").run(**options)
     print_results(results, title=f"bench {name}", json=json)
     return 0
@@ -68,7 +68,7 @@ def _run_test_tool(module: str, options: Mapping[str, Any], *, json: bool) -> in
     """Run a test tool in another process and return its exit code."""
     words = [word for key, value in options.items() for word in (f"--{key}", str(value))]
     command = ["-m", module, *words, *(["--json"] if json else [])]
-    say(f"This is a test tool now: python {' '.join(command)}")
+    print_message(f"This is a test tool now: python {' '.join(command)}")
     if not (ROOT / "tests" / "torture").is_dir():
         raise typer.BadParameter("Test tools need a checkout of the project. A wheel does not contain them.")
     return subprocess.run([sys.executable, *command], cwd=ROOT, check=False).returncode

@@ -143,7 +143,7 @@ _SCARCE = 0.1
 
 def show(sizes: Sizes) -> None:
     """Draw the figures and what can be done."""
-    st.caption(escape_markdown(sizes.shown))
+    st.caption(escape_markdown(sizes.url))
     with st.container(horizontal=True):
         st.metric("Database", format_size(sizes.database), border=True)
         st.metric("A vacuum gives back", format_size(sizes.reusable), border=True)

@@ -21,6 +21,7 @@ PAGES = (
     "scripts",
     "figures",
     "environments",
+    "plugins",
     "extending",
     "sharing",
     "promises",

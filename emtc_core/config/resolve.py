@@ -214,7 +214,13 @@ def _add_suggestion(fault: Fault, choices: Sequence[str]) -> Fault:
 
 
 def suggest(text: str, options: Iterable[str], otherwise: str = "") -> str:
-    """Write a hint with the most similar option; `otherwise` if none is similar."""
+    """Write a hint with the most similar option.
+
+    Args:
+        text: The text that was entered.
+        options: The valid texts.
+        otherwise: Result if no option is similar.
+    """
     matches = difflib.get_close_matches(text[:_MAX_KEY_CHARS], options, n=1, cutoff=0.5)
     return f'Did you mean "{matches[0]}"?' if matches else otherwise
 
@@ -382,7 +388,9 @@ def _unwrap(annotation: Any, metadata: list[Any]) -> tuple[Any, list[Any], bool,
     optional, words = False, ()
     if get_origin(annotation) in (Union, UnionType):
         inner = [a for a in get_args(annotation) if a is not type(None)]
-        words = tuple(str(word) for each in inner[1:] if get_origin(each) is Literal for word in get_args(each))
+        words = tuple(
+            str(word) for literal in inner[1:] if get_origin(literal) is Literal for word in get_args(literal)
+        )
         optional, annotation = len(inner) < len(get_args(annotation)), inner[0]
     if hasattr(annotation, "__metadata__"):
         for extra in annotation.__metadata__:

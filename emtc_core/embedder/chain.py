@@ -15,12 +15,15 @@ from emtc_core.embedder.networks import Embedder, hidden_layers
 
 @dataclass(frozen=True)
 class Layer:
-    """Parameters of a linear layer and the buffers of their gradients."""
+    """Parameters of a linear layer and the buffers of their gradients, dimensionless.
 
-    weight: Tensor  # [out, in]
-    bias: Tensor  # [out]
-    d_weight: Tensor  # [out, in]
-    d_bias: Tensor  # [out]
+    Source: `torch.nn.Linear`.
+    """
+
+    weight: Tensor  # shape [out, in]
+    bias: Tensor  # shape [out]
+    d_weight: Tensor  # shape [out, in]
+    d_bias: Tensor  # shape [out]
 
 
 class Chain:
@@ -34,7 +37,16 @@ class Chain:
         self.d_output = self._gradients[-1]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute the outputs of all layers for x [rows, in]; return the last one [rows, out], a shared buffer."""
+        """Compute the outputs of all layers.
+
+        Source: the encoder and decoder of Algorithm 1.
+
+        Args:
+            x: Inputs, shape [rows, in], dimensionless.
+
+        Returns:
+            Outputs of the last layer, shape [rows, out], dimensionless; a shared buffer.
+        """
         self._inputs = [x, *self._outputs[:-1]]
         for layer, x, output in zip(self._layers, self._inputs, self._outputs, strict=True):
             torch.addmm(layer.bias, x, layer.weight.t(), out=output)
@@ -45,7 +57,11 @@ class Chain:
     def backward(self, d_input: Tensor | None = None) -> None:
         """Compute the gradients of all parameters from `d_output`.
 
-        If `d_input` [rows, in] is given, the gradient of the input is written to it.
+        Source: the chain rule for the layers of `forward`.
+
+        Args:
+            d_input: If given, it is overwritten with the gradient of the inputs, shape [rows, in] [loss per unit of
+                input].
         """
         input_gradients = [d_input, *self._gradients[:-1]]
         for i in reversed(range(len(self._layers))):
@@ -71,9 +87,11 @@ def group_layers(embedder: Embedder) -> tuple[list[list[nn.Linear]], list[list[n
 def share_layers(groups: list[list[nn.Linear]], gradient: Tensor) -> list[Layer]:
     """Make one layer of each group. The parameters of the group become views of it.
 
+    Source: bookkeeping.
+
     Args:
         groups: Layers that read the same input; their outputs are concatenated.
-        gradient: [P] vector. The gradients of all parameters become views of it.
+        gradient: [P] vector, dimensionless. The gradients of all parameters become views of it.
     """
     layers: list[Layer] = []
     for group in groups:
@@ -96,10 +114,12 @@ def _set_views(parameters: Sequence[Tensor], values: Sequence[Tensor], gradients
 def view_layers(groups: list[list[nn.Linear]], weights: Tensor, gradient: Tensor) -> list[Layer]:
     """Make layers with the shapes of the groups as views of two vectors.
 
+    Source: bookkeeping.
+
     Args:
         groups: Layers with the shapes.
-        weights: [P] all parameters.
-        gradient: [P] their gradient.
+        weights: [P], all parameters, dimensionless.
+        gradient: [P], their gradient, dimensionless.
     """
     layers: list[Layer] = []
     offset = 0
@@ -121,6 +141,13 @@ def list_parameters(groups: list[list[nn.Linear]]) -> list[nn.Parameter]:
 
 
 def split_vector(vector: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
-    """Return views of a vector [P] with the shapes of the parameters."""
+    """Return views of a vector with the shapes of the parameters.
+
+    Source: bookkeeping.
+
+    Args:
+        vector: [P], dimensionless.
+        parameters: Parameters with P numbers in total.
+    """
     parts = vector.split([parameter.numel() for parameter in parameters])
     return [part.view_as(parameter) for part, parameter in zip(parts, parameters, strict=True)]

@@ -61,13 +61,16 @@ def _copy_all(targets: list[Tensor], sources: list[Tensor]) -> None:
 
 @dataclass(frozen=True)
 class Weights:
-    """All parameters of an embedder as one vector, with their gradient and the moments of Adam."""
+    """All P parameters of an embedder as one vector, with their gradient and the moments of Adam, dimensionless.
+
+    Source: `torch.optim.Adam`.
+    """
 
     values: Tensor  # [P]
     gradient: Tensor  # [P]
     first: Tensor  # [P] first moment
     second: Tensor  # [P] second moment
-    updates: Tensor  # [] float32, number of optimizer steps
+    updates: Tensor  # scalar float32, number of optimizer steps
 
     def load(self, embedder: Embedder, parameters: list[nn.Parameter]) -> None:
         """Copy weights and moments from the embedder. Before the first update all moments are 0."""
@@ -128,17 +131,17 @@ class DeviceStep:
         self._repeated = RepeatedStep(self._take, device, name="refit's step")
 
     def fit(self, embedder: Embedder, state_MS: Tensor, time_M1: Tensor, h_M: Tensor) -> Tensor:
-        """Train the embedder for one pass over the rows of whole mini-batches.
+        """Train the embedder for one pass over the rows of whole mini-batches (Algorithm 1).
 
         Args:
             embedder: Embedder to train, with the sizes of this step.
-            state_MS: [M, S] states on the device.
-            time_M1: [M, 1] normalized time steps.
-            h_M: [M] returns, divided by the embedder's return unit.
+            state_MS: [M, S] [state features], on the device.
+            time_M1: [M, 1], time steps divided by the episode limit, dimensionless.
+            h_M: [M], returns divided by the embedder's return unit, dimensionless.
 
         Returns:
-            [5] float64: mean total, return, state and InfoNCE losses and InfoNCE accuracy. The last two are NaN without
-            InfoNCE.
+            [5] float64 [loss]: means of total, return, state and InfoNCE loss, and the InfoNCE accuracy. The last two
+            are NaN without InfoNCE.
         """
         encoder, decoder = group_layers(embedder)
         steps, parameters = len(h_M) // self.rows, list_parameters([*encoder, *decoder])
@@ -155,7 +158,11 @@ class DeviceStep:
 
     @torch.no_grad()
     def compute_gradient(self) -> Tensor:
-        """Compute the gradient of the total loss of the next mini-batch; return the loss terms [5] float64."""
+        """Compute the gradient of the total loss of the next mini-batch (Eq. 4).
+
+        Returns:
+            [5] float64 [loss]: the terms of `fit`.
+        """
         torch.index_select(self._all_inputs, 1, self._next, out=self._input)
         self._code[:, -1] = self._input[0, :, -1]
         x_VBX = self._encoder.forward(self._input.flatten(0, 1)).unflatten(0, (self._views, self.rows))

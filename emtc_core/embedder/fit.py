@@ -28,11 +28,16 @@ class Sample(Protocol):
     """M memory nodes for a refit: states, steps of the episode and returns."""
 
     @property
-    def state(self) -> State: ...  # [M, S]
+    def state(self) -> State:
+        """States [M, S] [state features]. Source: the sample of Algorithm 1."""
+
     @property
-    def t(self) -> NDArray[np.int32]: ...  # [M]
+    def t(self) -> NDArray[np.int32]:
+        """Time steps of the states [M] [steps]. Source: the sample of Algorithm 1."""
+
     @property
-    def h(self) -> NDArray[np.float64]: ...  # [M]
+    def h(self) -> NDArray[np.float64]:
+        """H of the nodes [M] [return]. Source: the sample of Algorithm 1."""
 
 
 @dataclass(frozen=True)
@@ -136,13 +141,13 @@ class Step:
         """Take one gradient step on the total loss (Eq. 4).
 
         Args:
-            state_BS: [B, S] states.
-            time_B1: [B, 1] normalized time steps.
-            h_B: [B] returns, divided by the embedder's return unit.
+            state_BS: [B, S] [state features].
+            time_B1: [B, 1], time steps divided by the episode limit, dimensionless.
+            h_B: [B], returns divided by the embedder's return unit, dimensionless.
 
         Returns:
-            [5] float64: total, return, state and InfoNCE losses and InfoNCE accuracy. All but the total are means over
-            rows, also with `reduction = "sum"`. Only the raw view is decoded.
+            [5] float64 [loss]: total, return, state and InfoNCE loss, and the InfoNCE accuracy. All but the total are
+            means over rows, also with `reduction = "sum"`. Only the raw view is decoded.
         """
         terms_5 = self.compute_gradient(state_BS, time_B1, h_B)
         max_norm = self._embedder.config.grad_clip
@@ -152,7 +157,16 @@ class Step:
 
     @torch.no_grad()
     def compute_gradient(self, state_BS: Tensor, time_B1: Tensor, h_B: Tensor) -> Tensor:
-        """Set the gradient of the total loss in the parameters; return the loss terms of `take`."""
+        """Set the gradient of the total loss in the parameters (Eq. 4).
+
+        Args:
+            state_BS: [B, S] [state features].
+            time_B1: [B, 1], time steps divided by the episode limit, dimensionless.
+            h_B: [B], returns divided by the embedder's return unit, dimensionless.
+
+        Returns:
+            [5] float64 [loss]: the terms of `take`.
+        """
         config = self._embedder.config
         self._input[0, :, :-1] = state_BS
         self._input[:, :, -1:] = time_B1

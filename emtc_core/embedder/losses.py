@@ -32,12 +32,30 @@ ZERO = np.float32(0)
 
 
 def return_loss(h: Tensor, h_hat: Tensor, *, reduction: Reduction) -> Tensor:
-    """Compute the squared error of the decoded return, h and h_hat [B], reduced over the batch [return²] (Eq. 5)."""
+    """Compute the squared error of the decoded return (Eq. 5, first term).
+
+    Args:
+        h: [B] [return].
+        h_hat: [B] decoded [return].
+        reduction: Mean or sum over the batch.
+
+    Returns:
+        A scalar [return²].
+    """
     return _reduce((h - h_hat) ** 2, reduction)
 
 
 def state_loss(state: Tensor, state_hat: Tensor, *, reduction: Reduction) -> Tensor:
-    """Compute the squared error of the decoded state, both [B, S], summed over S and reduced over B (Eq. 5)."""
+    """Compute the squared error of the decoded state, summed over S (Eq. 5, second term without lambda_rcon).
+
+    Args:
+        state: [B, S] [state features].
+        state_hat: [B, S] decoded [state features].
+        reduction: Mean or sum over the batch.
+
+    Returns:
+        A scalar [state features²].
+    """
     return _reduce(((state - state_hat) ** 2).sum(dim=1), reduction)
 
 
@@ -45,13 +63,13 @@ def info_nce(anchor: Tensor, candidate: Tensor, *, tau_cl: float, symmetric: boo
     """Compute InfoNCE with cosine similarity (Eq. 6). The positive of anchor i is candidate i.
 
     Args:
-        anchor: [B, X] embeddings of one view.
-        candidate: [B, X] embeddings of another view of the same rows. Both arguments get gradients.
-        tau_cl: Softmax temperature, > 0.
+        anchor: [B, X] [embedding] of one view.
+        candidate: [B, X] [embedding] of another view of the same rows. Both arguments get gradients.
+        tau_cl: Softmax temperature, > 0, dimensionless.
         symmetric: Average the loss with that of exchanged arguments.
 
     Returns:
-        Loss [nats], and the fraction of anchors whose most similar candidate is the positive.
+        Two scalars: the loss [nats], and the fraction of anchors whose most similar candidate is the positive.
     """
     similarity_BB = normalize(anchor, dim=1) @ normalize(candidate, dim=1).T / tau_cl
     positive_B = torch.arange(len(anchor), device=anchor.device)
@@ -74,15 +92,15 @@ def count_views(config: EmbedConfig) -> int:
 
 
 def augment(state: Tensor, config: EmbedConfig, generator: torch.Generator) -> Tensor:
-    """Make one random view of each state, m_d s_d + sigma eps_d: first the mask, then the noise (B8).
+    """Make one random view of each state, m_d s_d + sigma eps_d: first the mask, then the noise (Algorithm 1, B8).
 
     Args:
-        state: [B, S] states.
+        state: [B, S] [state features].
         config: `p_mask`, `sigma`, `noise_on_masked`, `aug_shift`.
         generator: Source of randomness, on the device of `state`.
 
     Returns:
-        [B, S], a new tensor; equal to `state` if `p_mask`, `sigma` and `aug_shift` are 0.
+        [B, S] [state features], a new tensor; equal to `state` if `p_mask`, `sigma` and `aug_shift` are 0.
     """
     view = _shift(state, config.aug_shift, generator) if config.aug_shift else state
     keep = torch.rand(view.shape, device=view.device, generator=generator) >= config.p_mask
@@ -113,9 +131,9 @@ def info_nce_gradient(
     """Compute InfoNCE (Eq. 6) and its gradient.
 
     Args:
-        anchor: [B, X] embeddings of one view.
-        candidate: [B, X] embeddings of another view of the same rows.
-        tau_cl: Softmax temperature, > 0.
+        anchor: [B, X] [embedding] of one view.
+        candidate: [B, X] [embedding] of another view of the same rows.
+        tau_cl: Softmax temperature, > 0, dimensionless.
         symmetric: Average the loss with that of exchanged arguments.
         d_anchor: [B, X], overwritten with the gradient with respect to `anchor`.
         d_candidate: [B, X], overwritten with the gradient with respect to `candidate`.

@@ -56,6 +56,17 @@ class Encoder(nn.Module):
         self.out = nn.Linear(hidden, dim)
 
     def forward(self, state_MS: Tensor, time_M1: Tensor) -> Tensor:
+        """Compute the embeddings f_phi(s, t).
+
+        Source: the encoder of HyunghoNa/EMU, src/controllers/vae_embedder.py.
+
+        Args:
+            state_MS: [M, S] [state features].
+            time_M1: [M, 1], time steps divided by the episode limit, dimensionless.
+
+        Returns:
+            [M, X] [embedding].
+        """
         return self.out(self.trunk(torch.cat([state_MS, time_M1], dim=1)))
 
 
@@ -69,6 +80,15 @@ class Decoder(nn.Module):
         self.h = nn.Linear(hidden, 1)
 
     def forward(self, x_MX: Tensor, time_M1: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute the decoded states f_psi^s and returns f_psi^H (Eq. 5).
+
+        Args:
+            x_MX: [M, X] [embedding].
+            time_M1: [M, 1], time steps divided by the episode limit, dimensionless.
+
+        Returns:
+            States [M, S] [state features], and returns [M] in the embedder's return unit.
+        """
         hidden_MH = self.trunk(torch.cat([x_MX, time_M1], dim=1))
         return self.state(hidden_MH), self.h(hidden_MH).squeeze(1)
 
@@ -135,18 +155,18 @@ class Embedder:
 
     @torch.no_grad()
     def embed(self, state: State, t: Times, *, for_write: bool = False) -> Tensor:
-        """Embed states at their time steps.
+        """Embed states at their time steps, x = f_phi(s, t) (Algorithm 2).
 
         On a CPU a row's result does not depend on the other rows of the batch. If the same (state, t) is written,
         queried and re-projected with the same weights, the distance is exactly 0.
 
         Args:
-            state: [M, S] float32.
-            t: [M] step inside the episode; ignored by the random projection.
+            state: [M, S] float32 [state features].
+            t: [M], time steps in the episode [steps]; ignored by the random projection.
             for_write: The embedding is stored in a node. Matters only with `time_norm = "write_T_lim+1"` (A14).
 
         Returns:
-            [M, dim] float32 on the embedder's device.
+            [M, X] float32 [embedding], on the embedder's device.
         """
         check_shape("state", state, (None, self.state_dim))
         check_shape("t", t, (len(state),))
@@ -169,13 +189,15 @@ class Embedder:
         It always runs on the CPU and takes about three times as long as `embed` there. A row's result does not depend
         on the other rows.
 
+        Source: `embed`.
+
         Args:
-            state: [M, S] float32.
-            t: [M] step inside the episode.
+            state: [M, S] float32 [state features].
+            t: [M], time steps in the episode [steps].
             for_write: See `embed`.
 
         Returns:
-            [M, dim] float64.
+            [M, X] float64 [embedding].
         """
         check_shape("state", state, (None, self.state_dim))
         check_shape("t", t, (len(state),))
@@ -186,7 +208,18 @@ class Embedder:
         return encode_fine([(layer.weight.t(), layer.bias) for layer in layers], inputs)
 
     def to_inputs(self, state: State, t: Times, *, for_write: bool = False) -> tuple[Tensor, Tensor]:
-        """Copy states [M, S] to the device as float32 and normalize their time index [M] to [M, 1]."""
+        """Convert states and time steps to the inputs of the encoder, on the device.
+
+        Source: EMU's time input t / T_lim (A14).
+
+        Args:
+            state: [M, S] [state features].
+            t: [M], time steps in the episode [steps].
+            for_write: See `embed`.
+
+        Returns:
+            States [M, S] float32 [state features], and times [M, 1] divided by the episode limit, dimensionless.
+        """
         return self._to_inputs(state, t, for_write=for_write, device=self.device)
 
     def _to_inputs(self, state: State, t: Times, *, for_write: bool, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -306,8 +339,10 @@ class ReturnScale:
         The first sample sets the variance; later ones change it with the rate `RATE`. A sample of equal returns is
         skipped.
 
+        Source: own extension of Eq. 5 (B15).
+
         Args:
-            h_M: [M] returns [return].
+            h_M: [M], H of the nodes [return].
         """
         if self._how == "none" or not np.isfinite(h_M).all():
             return self.divisor
@@ -330,12 +365,14 @@ class ReturnScale:
 def encode_fine(layers: list[tuple[Tensor, Tensor | None]], x_MK: NDArray[np.float32]) -> Doubles:
     """Compute linear layers with ReLU between them in float64.
 
+    Source: `Encoder.forward`.
+
     Args:
-        layers: Weights [K, N] and bias [N] of each layer.
-        x_MK: [M, K of the first layer] inputs.
+        layers: Weights [K, N] and bias [N] of each layer, dimensionless.
+        x_MK: [M, K], inputs of the first layer.
 
     Returns:
-        [M, N of the last layer] float64; a row's bits do not depend on the other rows.
+        [M, N] float64, outputs of the last layer; a row's bits do not depend on the other rows.
     """
     layers_f64 = [_as_doubles(weight, bias) for weight, bias in layers]
     parts = (_encode_part(layers_f64, x_MK[start : start + ROWS]) for start in range(0, len(x_MK), ROWS))

@@ -57,13 +57,15 @@ class PluginEmbedder(Embedder):
     def embed(self, state: State, t: Times, *, for_write: bool = False) -> Tensor:
         """Embed states at their time steps.
 
+        Source: the plug-in.
+
         Args:
-            state: [M, S] states.
-            t: [M] step of the episode.
+            state: [M, S] [state features].
+            t: [M], time steps in the episode [steps].
             for_write: Not used by plug-ins.
 
         Returns:
-            [M, dim] float32 on the embedder's device.
+            [M, X] float32 [embedding], on the embedder's device.
 
         Raises:
             PluginError: If the plug-in returns another shape.
@@ -76,7 +78,18 @@ class PluginEmbedder(Embedder):
         return torch.from_numpy(x_MX.copy()).to(self.device)
 
     def embed_fine(self, state: State, t: Times, *, for_write: bool = False) -> NDArray[np.float64]:
-        """Return the result of `embed` as float64 [M, dim]; the plug-in chooses the precision of its computation."""
+        """Return the result of `embed` as float64; the plug-in chooses the precision of its computation.
+
+        Source: the plug-in.
+
+        Args:
+            state: [M, S] [state features].
+            t: [M], time steps in the episode [steps].
+            for_write: Not used by plug-ins.
+
+        Returns:
+            [M, X] float64 [embedding].
+        """
         return self.embed(state, t).cpu().numpy().astype(np.float64)
 
     def fit(self, sample: Sample) -> dict[str, float]:

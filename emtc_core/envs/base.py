@@ -56,41 +56,47 @@ class EnvInfo:
 
 @dataclass(frozen=True)
 class Observation:
-    """Arrays of B environments after a reset or a step. They are new arrays, not views of internal buffers."""
+    """Arrays of B environments after a reset or a step. They are new arrays, not views of internal buffers.
 
-    obs: NDArray[np.float32]  # [B, N, O]
-    state: NDArray[np.float32]  # [B, S]
-    avail: NDArray[np.bool_]  # [B, N, A]
-    reward: NDArray[np.float32]  # [B], 0 after a reset
-    terminated: NDArray[np.bool_]  # [B] the game ended by its own rules: won, lost or drawn
-    truncated: NDArray[np.bool_]  # [B] the time limit ended the episode; never true together with terminated
-    won: NDArray[np.bool_]  # [B] the episode ended in success
-    infos: dict[str, NDArray[np.float32]] = field(default_factory=dict)  # name -> [B] values of this step; NaN: missing
+    Source: the environment interface of PyMARL, batched.
+    """
+
+    obs: NDArray[np.float32]  # [B, N, O] [observation features]
+    state: NDArray[np.float32]  # [B, S] [state features]
+    avail: NDArray[np.bool_]  # [B, N, A] boolean, whether the action is available
+    reward: NDArray[np.float32]  # [B] [reward], 0 after a reset
+    terminated: NDArray[np.bool_]  # [B] boolean, the game ended by its own rules: won, lost or drawn
+    truncated: NDArray[np.bool_]  # [B] boolean, the time limit ended the episode; never true together with terminated
+    won: NDArray[np.bool_]  # [B] boolean, the episode ended in success
+    infos: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+    """Name -> [B], further values of this step [unit varies]; NaN: missing."""
 
 
 @dataclass(frozen=True)
 class Scene:
-    """T frames of one episode for drawing, computed from stored states only.
+    """T frames of one episode with U units for drawing, computed from stored states only.
 
-    Positions are in field units. `health` and `shield` are fractions in [0, 1]. The units of team 0 are the agents, in
-    agent order. A dead unit has `alive` False and keeps its last position.
+    Positions are in field units. The units of team 0 are the agents, in agent order. A dead unit has `alive` False and
+    keeps its last position.
+
+    Source: the states, whose layout the environment's module documents.
     """
 
-    position: NDArray[np.float32]  # [T, U, 2]
-    health: NDArray[np.float32]  # [T, U]
-    shield: NDArray[np.float32]  # [T, U]
-    alive: NDArray[np.bool_]  # [T, U]
+    position: NDArray[np.float32]  # [T, U, 2] [map units]
+    health: NDArray[np.float32]  # [T, U] fraction in [0, 1], dimensionless
+    shield: NDArray[np.float32]  # [T, U] fraction in [0, 1], dimensionless
+    alive: NDArray[np.bool_]  # [T, U] boolean
     team: NDArray[np.int8]  # [U] 0 = agents, 1 = opponents, 2 = neutral (a ball)
-    radius: NDArray[np.float32]  # [U] field units
-    kind: tuple[str, ...]  # [U] "marine", "zealot", "player", "ball"…
-    bounds: tuple[float, float, float, float]  # x0, y0, x1, y1 of the field
-    walkable: NDArray[np.bool_] | None = None  # [X, Y] unit cells from (0, 0), True where units can walk
-    markings: NDArray[np.float32] | None = None  # [L, 4] line segments x0, y0, x1, y1 painted on the field
+    radius: NDArray[np.float32]  # [U] [map units]
+    kind: tuple[str, ...]  # U names: "marine", "zealot", "player", "ball"…
+    bounds: tuple[float, float, float, float]  # x0, y0, x1, y1 of the field [map units]
+    walkable: NDArray[np.bool_] | None = None  # [X, Y] boolean, unit cells from (0, 0) where units can walk
+    markings: NDArray[np.float32] | None = None  # [L, 4] line segments x0, y0, x1, y1 painted on the field [map units]
     title: str = ""
     note: str = ""  # for example that this is a simulator, not StarCraft II
-    target: NDArray[np.int16] | None = field(default=None)  # [T, U] unit that is targeted after frame t; -1: none
-    values: NDArray[np.float32] | None = None  # [T, S] the states, if the environment cannot draw them
-    value_names: tuple[str, ...] = ()  # [S] names of the state entries; empty if unknown
+    target: NDArray[np.int16] | None = field(default=None)  # [T, U] index of the unit targeted after frame t; -1: none
+    values: NDArray[np.float32] | None = None  # [T, S] the states, if the environment cannot draw them [state features]
+    value_names: tuple[str, ...] = ()  # S names of the state entries; empty if unknown
     picture: tuple[int, ...] = ()  # height, width[, 3] if `values` begins with a picture, row by row
 
 
@@ -99,10 +105,12 @@ class VectorEnv(Protocol):
     """B copies of one game that are stepped together."""
 
     @property
-    def info(self) -> EnvInfo: ...
+    def info(self) -> EnvInfo:
+        """Sizes and bounds, the same for every copy."""
 
     @property
-    def n_envs(self) -> int: ...
+    def n_envs(self) -> int:
+        """Number of copies, B."""
 
     def reset(self, seed: int | None = None) -> Observation:
         """Start a new episode in every copy.
@@ -114,7 +122,15 @@ class VectorEnv(Protocol):
         ...
 
     def step(self, actions: NDArray[np.integer]) -> Observation:
-        """Advance every running copy by one step with actions [B, N].
+        """Advance every running copy by one step.
+
+        Source: the step of PyMARL's environments, batched.
+
+        Args:
+            actions: [B, N], action index of each agent. The row of an ended copy is ignored.
+
+        Returns:
+            The observation after the step.
 
         Raises:
             ResetNeededError: If `reset` was never called.
@@ -123,7 +139,11 @@ class VectorEnv(Protocol):
         ...
 
     def scene(self, states: NDArray[np.float32]) -> Scene:
-        """Convert the stored states [T, S] of one episode to frames. Needs no game engine."""
+        """Convert the stored states of one episode to frames. Needs no game engine.
+
+        Args:
+            states: [T, S] [state features]. Source: `Observation.state` of each step.
+        """
         ...
 
     def close(self) -> None:
@@ -163,10 +183,12 @@ def check_was_reset(was_reset: bool) -> None:
 def check_actions(actions: NDArray[np.integer], avail: NDArray[np.bool_], over: NDArray[np.bool_]) -> None:
     """Check that the actions of all running copies are available.
 
+    Source: `VectorEnv.step`.
+
     Args:
-        actions: Action indices, [B, N].
-        avail: Available actions, [B, N, A].
-        over: Whether the episode of a copy has ended, [B]. Actions of such copies are not checked.
+        actions: [B, N], action index of each agent.
+        avail: [B, N, A] boolean, available actions.
+        over: [B] boolean, whether the episode of a copy has ended. Actions of such copies are not checked.
 
     Raises:
         ValueError: If an action is not available. The message contains the first one with its agent and copy.
@@ -184,13 +206,15 @@ def check_actions(actions: NDArray[np.integer], avail: NDArray[np.bool_], over: 
 def find_targets(scene: Scene, actions: NDArray[np.integer], action_names: tuple[str, ...]) -> NDArray[np.int16] | None:
     """Find the unit that each agent targets after frame t, from the agent's action at that frame.
 
+    Source: the action names of the environment.
+
     Args:
         scene: T frames of U units; the first N units are the agents.
-        actions: Action indices, [T - 1, N], one row per transition.
+        actions: [T - 1, N], action index of each agent, one row per transition.
         action_names: One name per action, in action order. "attack k" targets enemy k; for a healer, agent k.
 
     Returns:
-        Unit indices [T, U], -1 where a unit targets no unit of the scene. None if no action has a target.
+        [T, U], unit indices, -1 where a unit targets no unit of the scene. None if no action has a target.
     """
     slots = np.array([int(match[1]) if (match := _ATTACK.fullmatch(name)) else -1 for name in action_names], np.int64)
     frames, units = scene.health.shape
@@ -229,12 +253,22 @@ class Adapter(Protocol):
         ...
 
     def make_scene(self, map: str, states: NDArray[np.float32]) -> Scene:
-        """Make the frames of one episode from its stored states [T, S]. Needs no installed game."""
+        """Make the frames of one episode from its stored states. Needs no installed game.
+
+        Args:
+            map: Name of the map.
+            states: [T, S] [state features]. Source: `Observation.state` of each step.
+        """
         ...
 
 
 def check_map(env: str, map: str, maps: list[str]) -> None:
     """Check that a map is in the list of an environment's maps.
+
+    Args:
+        env: Name of the environment, for the message.
+        map: Name of the map.
+        maps: Maps of the environment.
 
     Raises:
         EnvUnavailableError: If it is not. The message contains the most similar map.
@@ -280,7 +314,7 @@ def empty_scene(
 
     Args:
         title: Title of the scene.
-        states: Stored states, [T, S].
+        states: [T, S] [state features]. Source: `Observation.state` of each step.
         note: Why there are no units.
         names: One name per state entry; ignored if there are not S names.
         picture: Height, width[, 3] of a picture in the state; ignored if it has more than S numbers.
@@ -304,7 +338,12 @@ def empty_scene(
 
 
 def is_picture(size: tuple[object, ...], states: NDArray[np.float32]) -> bool:
-    """Check whether `size`, (height, width) or (height, width, 3), fits into the states [T, S]."""
+    """Check whether a picture of a given size fits into the states.
+
+    Args:
+        size: (height, width) or (height, width, 3) [pixels]. Any other tuple gives False.
+        states: [T, S] [state features]. Source: `Observation.state` of each step.
+    """
     if len(size) not in (2, 3) or size[2:] not in ((), (3,)) or states.ndim != 2:
         return False
     sides = [side for side in size if isinstance(side, int) and side > 0]  # a plug-in may declare any type

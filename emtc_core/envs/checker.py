@@ -20,12 +20,14 @@ _REWARD_TOLERANCE = 1e-4
 def random_actions(avail: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.int64]:
     """Sample one available action per agent, uniformly.
 
+    Source: PyMARL's random action selection.
+
     Args:
-        avail: Available actions, [B, N, A].
+        avail: [B, N, A] boolean, available actions.
         rng: Source of the random numbers.
 
     Returns:
-        Action indices, [B, N]. 0 for an agent without an available action, as in an ended episode.
+        [B, N], action indices. 0 for an agent without an available action, as in an ended episode.
     """
     return np.where(avail, rng.random(avail.shape), -1.0).argmax(axis=-1)
 

@@ -40,13 +40,29 @@ class TupleEnv(gymnasium.Env[Observations, tuple[int, ...]]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observations, dict[str, Any]]:
-        """Start an episode. Without a seed, the game continues with its random generator."""
+        """Start an episode. Source: the multi-agent form of gymnasium that EPyMARL's `gymma` reads.
+
+        Args:
+            seed: Seed of the game. None: the game continues with its random generator.
+            options: Ignored.
+
+        Returns:
+            One observation per agent, each of shape [O] [observation features], and the info `battle_won`.
+        """
         super().reset(seed=seed)
         observations, _ = self._env.reset(seed=seed, options=options)
         return self._to_tuple(observations), {"battle_won": 0}
 
     def step(self, action: Any) -> tuple[Observations, Any, bool, bool, dict[str, Any]]:
-        """Step with one action per agent. The rewards are a list, as in gymnasium's multi-agent environments."""
+        """Step with one action per agent. Source: the multi-agent form of gymnasium that EPyMARL's `gymma` reads.
+
+        Args:
+            action: One action index per agent.
+
+        Returns:
+            One observation per agent, each of shape [O] [observation features]; one reward per agent [reward]; whether
+            the game ended; whether the time limit ended it; the info `battle_won`.
+        """
         actions = dict(zip(self._agents, map(int, action), strict=True))
         observations, rewards, terminated, truncated, infos = self._env.step(actions)
         info = {"battle_won": int(any(agent_info["won"] for agent_info in infos.values()))}

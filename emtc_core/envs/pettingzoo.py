@@ -44,7 +44,7 @@ from emtc_core.envs.base import (
     empty_scene,
     is_picture,
 )
-from emtc_core.envs.trust import is_allowed, why_unlisted
+from emtc_core.envs.trust import describe_unlisted, is_allowed
 from emtc_core.envs.zoo import examples
 from emtc_core.envs.zoo.examples import EXAMPLES
 from emtc_core.errors import EnvUnavailableError
@@ -80,7 +80,12 @@ def find_info(config: EnvConfig) -> EnvInfo | None:
 
 
 def make_env(config: EnvConfig, *, n_envs: int) -> VectorEnv:
-    """Make `n_envs` environments in this process."""
+    """Make `n_envs` environments in this process.
+
+    Raises:
+        EnvUnavailableError: If a package is missing, the map cannot be imported, or the factory fails or returns
+            something other than a parallel environment.
+    """
     check_can_run("pettingzoo", find_unavailable_reason(), HOW_TO_GET)
     if config.map in EXAMPLES and (packages := examples.list_missing_packages(config.map)):
         obstacle = f"{config.map} lacks {' and '.join(packages)}."
@@ -109,15 +114,20 @@ def make_env(config: EnvConfig, *, n_envs: int) -> VectorEnv:
 
 
 def make_scene(map: str, states: NDArray[np.float32]) -> Scene:
-    """Make the frames of one episode from its stored states [T, S].
+    """Make the frames of one episode from its stored states.
 
-    A user's module is imported only if it is listed on this machine. If not, the scene has no units and says why.
+    A user's module is imported only if it is listed on this machine. If not, the note of the scene names the reason and
+    the scene has no units.
+
+    Args:
+        map: Name of a wrapped game, or `module:factory`.
+        states: [T, S] [state features]. Source: `Observation.state` of each step.
     """
     if map in EXAMPLES:
         return examples.make_scene(map, states)
     _parse_map(map)
     if not is_allowed(map):
-        return empty_scene(map, states, why_unlisted(map))
+        return empty_scene(map, states, describe_unlisted(map))
     return _make_module_scene(map, states)
 
 
@@ -171,7 +181,13 @@ class PettingZooEnv:
         return copy_observation(self._last)
 
     def step(self, actions: NDArray[np.integer]) -> Observation:
-        """Advance every environment that has not ended by one step with actions [B, N]."""
+        """Advance every environment that has not ended by one step.
+
+        Source: the Parallel API of PettingZoo.
+
+        Args:
+            actions: [B, N], action index of each agent, counted from 0 for every action space.
+        """
         check_was_reset(self._was_reset)
         check_shape("actions", actions, (self.n_envs, self.info.n_agents))
         check_actions(actions, self._last.avail, self._over)
@@ -184,7 +200,11 @@ class PettingZooEnv:
         return copy_observation(self._last)
 
     def scene(self, states: NDArray[np.float32]) -> Scene:
-        """Make the frames of one episode from its states [T, S]. The module is loaded already, so it is trusted."""
+        """Make the frames of one episode. The module is loaded already, so it is trusted.
+
+        Args:
+            states: [T, S] [state features]. Source: `Observation.state` of each step.
+        """
         if self._draw is not None:
             return self._draw(states)
         if self._map in EXAMPLES:

@@ -62,7 +62,16 @@ class ExportedEnv(ParallelEnv[str, dict[str, NDArray[Any]], int]):
     def reset(
         self, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[dict[str, dict[str, NDArray[Any]]], dict[str, dict[str, bool]]]:
-        """Start an episode. `options` is ignored."""
+        """Start an episode. Source: the Parallel API of PettingZoo.
+
+        Args:
+            seed: Seed of the game. None: the game continues with its random generator.
+            options: Ignored.
+
+        Returns:
+            Per agent `observation` of shape [O] [observation features] and `action_mask` of shape [A], 0 or 1,
+            dimensionless; and per agent the info `won`.
+        """
         observation = self._env.reset(seed)
         self.agents = list(self.possible_agents)
         return self._split_by_agent(observation), {agent: {"won": False} for agent in self.agents}
@@ -89,7 +98,10 @@ class ExportedEnv(ParallelEnv[str, dict[str, NDArray[Any]], int]):
         )
 
     def state(self) -> NDArray[np.float32]:
-        """Return the global state [S] after the last reset or step."""
+        """Return the global state [S] after the last reset or step [state features].
+
+        Source: the Parallel API of PettingZoo.
+        """
         return self._state
 
     def render(self) -> None:

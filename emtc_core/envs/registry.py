@@ -146,8 +146,8 @@ def make_scene(env: str, map: str, states: NDArray[np.float32], actions: NDArray
     Args:
         env: Name of the environment.
         map: Name of the map.
-        states: Stored states, [T, S].
-        actions: Action indices, [T - 1, N]. They give the targets of the units if the states do not contain them.
+        states: [T, S] [state features]. Source: `Observation.state` of each step.
+        actions: [T - 1, N], action indices. They give the targets of the units if the states do not contain them.
 
     Raises:
         EnvUnavailableError: If the environment or map is unknown.
@@ -279,6 +279,11 @@ class PluginAdapter:
         return env
 
     def make_scene(self, map: str, states: NDArray[np.float32]) -> Scene:
-        """Make the frames of one episode with the factory's `make_scene`; without it, show the state values."""
+        """Make the frames of one episode with the factory's `make_scene`; without it, show the state values.
+
+        Args:
+            map: Name of the map. Not used, because the factory's function has no such argument.
+            states: [T, S] [state features]. Source: `Observation.state` of each step.
+        """
         draw: Callable[[NDArray[np.float32]], Scene] | None = getattr(self.plugin.load(), "make_scene", None)
         return empty_scene(self.plugin.label, states, NO_DRAWING) if draw is None else draw(states)

@@ -108,7 +108,12 @@ def make_env(config: EnvConfig, *, n_envs: int) -> VectorEnv:
 
 
 def make_scene(map: str, states: NDArray[np.float32]) -> Scene:
-    """Make the frames of one episode from its world states [T, S]."""
+    """Make the frames of one episode from its world states.
+
+    Args:
+        map: Name of the map.
+        states: [T, S] [state features]. Source: the `world_state` of JaxMARL's SMAX.
+    """
     info = find_info(EnvConfig(name="smax", map=map))
     check_shape("states", states, (None, info.state_dim))
     units = sum(ARMIES[map])
@@ -151,7 +156,13 @@ class SmaxEnv:
         return self._last
 
     def step(self, actions: NDArray[np.integer]) -> Observation:
-        """Advance every battle that has not ended by one step with actions [B, N]."""
+        """Advance every battle that has not ended by one step.
+
+        Source: JaxMARL's SMAX.
+
+        Args:
+            actions: [B, N], action index of each agent.
+        """
         check_was_reset(self._carry is not None)
         check_shape("actions", actions, (self.n_envs, self.info.n_agents))
         over = self._last.terminated | self._last.truncated
@@ -162,7 +173,11 @@ class SmaxEnv:
         return self._last
 
     def scene(self, states: NDArray[np.float32]) -> Scene:
-        """Make the frames of one episode from its world states [T, S]."""
+        """Make the frames of one episode from its world states.
+
+        Args:
+            states: [T, S] [state features]. Source: the `world_state` of JaxMARL's SMAX.
+        """
         return make_scene(self.info.map, states)
 
     def close(self) -> None:

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from emtc_core.config.memory import GateConfig, IncentiveConfig
 from emtc_core.gate.laws import GateContext, make_gate_law
-from emtc_core.gate.laws import gate_coefficient as gate_coefficient
+from emtc_core.gate_laws import gate_coefficient as gate_coefficient
 from emtc_core.metrics import CLOSED_BELOW as CLOSED_BELOW
 from emtc_core.rollout.episode import Episode
 from emtc_core.schedules import linear_decay
@@ -47,13 +47,13 @@ def delta_mem(reward: Any, h: Any, h_next: Any, *, gamma: float) -> Any:
     """Compute the temporal-consistency error |r + gamma H(s') - H(s)| of transitions (Eq. 7).
 
     Args:
-        reward: Extrinsic reward in the learner's unit, any shape.
-        h: Recalled return at s, same shape and unit.
-        h_next: Recalled return at s', 0 at a terminal step.
+        reward: Extrinsic reward in the learner's unit, any shape [reward].
+        h: Recalled return at s, same shape [return].
+        h_next: Recalled return at s', same shape [return]; 0 at a terminal step.
         gamma: Discount in [0, 1].
 
     Returns:
-        The error, same shape and unit, >= 0; NaN where an input is NaN.
+        The error, same shape [return], >= 0; NaN where an input is NaN.
     """
     return abs(reward + gamma * h_next - h)
 
@@ -86,7 +86,7 @@ def gate_transitions(
     """Compute delta_mem and beta of transitions (Eq. 7, 8). NaN in h or h_next marks a lookup that found no node.
 
     Args:
-        reward: Extrinsic reward in the learner's unit, any shape.
+        reward: Extrinsic reward in the learner's unit, any shape [reward].
         h: Recalled return at s, same shape [return].
         h_next: Recalled return at s', same shape [return]; 0 at a terminal step.
         config: Gate law and rules for misses.
@@ -95,8 +95,8 @@ def gate_transitions(
         is_empty: Whether the searched index had no node.
 
     Returns:
-        (delta_mem, beta), float64. At a miss delta_mem is NaN and beta is `get_miss_beta`. If the gate is disabled,
-        beta is 1.
+        delta_mem [return] and beta (dimensionless), same shape, float64. At a miss delta_mem is NaN and beta is
+        `get_miss_beta`. If the gate is disabled, beta is 1.
     """
     delta = delta_mem(reward.astype(np.float64), h, h_next, gamma=gamma)
     if not config.enabled:
@@ -111,25 +111,28 @@ class RecalledReturns(Protocol):
     """The fields of a recall that the gate reads."""
 
     @property
-    def h(self) -> Float64s: ...
+    def h(self) -> Float64s:
+        """Recalled returns, any shape [return]; NaN at a miss. Source: H of Algorithm 2."""
 
 
 class ReadableMemory(Protocol):
     """The methods of the episodic memory that the gate calls."""
 
-    def recall(self, slots: Slots) -> RecalledReturns: ...
+    def recall(self, slots: Slots) -> RecalledReturns:
+        """Read the nodes in slots, any shape of slot indices. Source: H of Algorithm 2."""
 
-    def successors(self, slots: Slots) -> Slots: ...
+    def successors(self, slots: Slots) -> Slots:
+        """Follow idx_next of Algorithm 2; slot indices of any shape, -1 without a successor."""
 
 
 @dataclass(frozen=True)
 class GateValues:
-    """Gate values of one episode's T transitions, float64; NaN where a lookup found no node."""
+    """Gate values of one episode's T transitions, float64; NaN where a lookup found no node (Eq. 7, 8)."""
 
-    h: Float64s  # [T] return units
-    h_next: Float64s  # [T] return units; 0 at a terminal step
-    delta_mem: Float64s  # [T] return units
-    beta: Float64s  # [T] in [0, 1], never NaN
+    h: Float64s  # [T] [return]
+    h_next: Float64s  # [T] [return]; 0 at a terminal step
+    delta_mem: Float64s  # [T] [return]
+    beta: Float64s  # [T] in [0, 1], dimensionless, never NaN
 
 
 def evaluate_gate(
@@ -147,8 +150,8 @@ def evaluate_gate(
 
     Args:
         episode: The episode.
-        slots: [T+1] slot of the node found for each state; -1 if none was found.
-        memory: Gives H of these nodes and, for `successor = "link"`, their links.
+        slots: [T+1], slot index of the node found for each state; -1 if none was found.
+        memory: Returns H of these nodes and, for `successor = "link"`, their links.
         config: Rules for successors, misses and terminal steps.
         gamma: Discount in [0, 1].
         tau: Current temperature, > 0 [return].
@@ -169,15 +172,15 @@ def evaluate_gate(
 
 
 def success_ratio(n_xi: Any, n_call: Any, *, eps: float = 0.0) -> Any:
-    """Compute the fraction of a node's visits in successful trajectories: N_xi / (N_call + eps).
+    """Compute the fraction of a node's visits in successful trajectories: rho = N_xi / (N_call + eps) (Eq. 2).
 
     Args:
-        n_xi: Visits in successful trajectories, any shape.
-        n_call: All visits, same shape; 0 at a miss.
-        eps: Added to N_call (`incentive.ratio_eps`).
+        n_xi: Visits in successful trajectories, any shape [visits].
+        n_call: All visits, same shape [visits]; 0 at a miss.
+        eps: Added to N_call (`incentive.ratio_eps`) [visits].
 
     Returns:
-        The ratio, same shape; 0 where n_call is 0.
+        rho, same shape, dimensionless; 0 where n_call is 0.
     """
     calls = n_call + eps
     return n_xi / np.where(n_call > 0, calls, np.ones_like(calls))
@@ -208,29 +211,38 @@ class RecalledNodes(Protocol):
     """The fields of a recall that the incentive reads, arrays of one shape."""
 
     @property
-    def h(self) -> NDArray[np.float64]: ...
+    def h(self) -> NDArray[np.float64]:
+        """H, any shape [return]; NaN at a miss. Source: H of Algorithm 2."""
+
     @property
-    def n_call(self) -> NDArray[np.int32]: ...
+    def n_call(self) -> NDArray[np.int32]:
+        """N_call, same shape [visits]; 0 at a miss. Source: N_call of Algorithm 2."""
+
     @property
-    def n_xi(self) -> NDArray[np.int32]: ...
+    def n_xi(self) -> NDArray[np.int32]:
+        """N_xi, same shape [visits]; 0 at a miss. Source: N_xi of Algorithm 2."""
+
     @property
-    def xi(self) -> NDArray[np.bool_]: ...
+    def xi(self) -> NDArray[np.bool_]:
+        """Success flag, same shape, boolean; False at a miss. Source: xi of Algorithm 2."""
+
     @property
-    def hit(self) -> NDArray[np.bool_]: ...
+    def hit(self) -> NDArray[np.bool_]:
+        """Whether a node was found, same shape, boolean. Source: the lookup of Algorithm 3."""
 
 
 def compute_incentive_inputs(
     recall: RecalledNodes, terminated: NDArray[np.bool_], config: IncentiveConfig
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Compute the arguments (h_next, rho_next) of `incentive` from the recalled nodes of the successor states.
+    """Compute the arguments (h_next, rho_next) of `incentive` from the recalled nodes of the successor states (Eq. 2).
 
     Args:
         recall: Nodes of s', any shape.
-        terminated: Same shape; True where the TD target does not bootstrap.
+        terminated: Boolean, same shape; True where the TD target does not bootstrap.
         config: Type of ratio, its eps, and whether terminal steps are masked (C13).
 
     Returns:
-        (h_next, rho_next), same shape, float64, finite; both are 0 at a miss.
+        h_next [return] and rho_next (dimensionless), same shape, float64, finite; both are 0 at a miss.
     """
     if config.type == "flag":
         rho = recall.xi.astype(np.float64)
@@ -263,7 +275,14 @@ class Temperature:
         return min(max(self._quantile, lowest), highest)
 
     def observe(self, delta_mem: Floats, returns: Floats) -> None:
-        """Update the statistics with one episode: delta_mem [T] (NaN at a miss), discounted returns [T]; [return]."""
+        """Update the statistics with one episode.
+
+        Source: own extension of Eq. 12 (`gate.schedule = "adaptive"`, `gate.tau_unit = "spread"`).
+
+        Args:
+            delta_mem: [T] [return]; NaN at a miss.
+            returns: [T], discounted returns [return].
+        """
         self._delta_mem.add(self._gate.delta_scale * delta_mem[np.isfinite(delta_mem)])
         self._returns.add(returns)
         self._measure()

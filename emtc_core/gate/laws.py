@@ -1,7 +1,8 @@
-"""Gate laws: beta as a function of delta and tau, and the inverse for tau.
+"""The gate law of a run: beta as a function of delta and tau, and the inverse for tau.
 
-`make_gate_law` returns the law of `gate.type` with the settings of a run: the Gaussian (Eq. 8), or the law of a
-plug-in. A run, the check of its rows and the page *What if* compute beta with this object.
+`make_gate_law` returns the law of `gate.type` with the settings of a run: a built-in law of `emtc_core.gate_laws`, such
+as the Gaussian (Eq. 8), or the law of a plug-in. A run, the check of its rows and the page *What if* compute beta with
+this object.
 
 The law of a plug-in is a function `beta(delta, tau, context, …)` over arrays of one shape. Its arguments are delta >= 0
 after `gate.delta_scale`, tau > 0 (a number or an array), `context` with the other values of each transition, and typed
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from emtc_core.config.memory import GateConfig
 from emtc_core.config.plugin_settings import PLUGIN_SETTINGS, bind_arguments
 from emtc_core.errors import PluginError
+from emtc_core.gate_laws import GATE_LAWS
 from emtc_core.plugins import Plugin, get_plugin
 
 Floats = NDArray[np.float64]
@@ -31,18 +33,24 @@ INVERTIBLE: Final = (0.05, 0.95)
 
 @dataclass(frozen=True)
 class GateContext:
-    """Values of transitions that a gate law may read in addition to delta and tau; arrays of delta's shape.
+    """Values of transitions that a gate law may read in addition to delta and tau; arrays of delta's shape (Eq. 7).
 
     Unknown values are NaN: on the page *What if*, and where a lookup found no node.
     """
 
-    reward: Floats  # extrinsic, in the learner's unit
+    reward: Floats  # extrinsic, in the learner's unit [reward]
     h: Floats  # recalled return at s [return]
     h_next: Floats  # recalled return at s' [return]; 0 at a terminal step
     gamma: float
 
     def select(self, keep: NDArray[np.bool_]) -> "GateContext":
-        """Select transitions by a mask of the arrays' shape."""
+        """Select transitions.
+
+        Source: bookkeeping.
+
+        Args:
+            keep: Boolean mask, the shape of the arrays.
+        """
         return GateContext(self.reward[keep], self.h[keep], self.h_next[keep], self.gamma)
 
 
@@ -54,14 +62,14 @@ def unknown_context(shape: tuple[int, ...]) -> GateContext:
 
 @dataclass(frozen=True)
 class GateLaw:
-    """A gate law with the settings of a run."""
+    """A gate law with the settings of a run; arrays have any shape. Source: Eq. 8, or a plug-in."""
 
     label: str
     """Name of the law; for a plug-in with its origin: "cauchy (my-lab 0.1)"."""
     delta_scale: float
     """Factor on delta_mem before the law (`gate.delta_scale`)."""
     function: Callable[[Any, Any, GateContext], Any]
-    """(delta, tau, context) → beta, with delta after `delta_scale`."""
+    """(delta, tau, context) → beta, with delta after `delta_scale` and tau [return]; beta is dimensionless."""
     inverse: Callable[[Floats, Floats], Floats] | None = None
     """(beta, delta) → tau, with delta after `delta_scale`; None if the law has no inverse."""
 
@@ -90,12 +98,14 @@ class GateLaw:
     def temperature_for(self, beta: Floats, delta_mem: Floats) -> Floats:
         """Compute the temperature tau at which transitions have this beta: the inverse of `coefficient`.
 
+        Source: Eq. 8 solved for tau, or the plug-in.
+
         Args:
-            beta: Gate coefficient [N], within `INVERTIBLE`.
-            delta_mem: Temporal-consistency error [N], > 0 [return].
+            beta: Gate coefficient, any shape, within `INVERTIBLE`, dimensionless.
+            delta_mem: Temporal-consistency error, same shape, > 0 [return].
 
         Returns:
-            tau [N] [return].
+            tau, same shape [return].
 
         Raises:
             ValueError: If the law has no inverse.
@@ -114,7 +124,7 @@ def make_gate_law(config: GateConfig) -> GateLaw:
     """
     kind, names = PLUGIN_SETTINGS["gate.type"]
     if config.type in names:
-        return GateLaw(config.type, config.delta_scale, *_LAWS[config.type])
+        return GateLaw(config.type, config.delta_scale, *GATE_LAWS[config.type])
     plugin = get_plugin(kind, config.type, builtin=names)
     function = plugin.load()
     inverse = getattr(function, "temperature_for", None)
@@ -125,46 +135,6 @@ def make_gate_law(config: GateConfig) -> GateLaw:
         partial(_compute_plugin_beta, plugin, partial(function, **arguments)),
         None if inverse is None else partial(_compute_plugin_tau, plugin, partial(inverse, **arguments)),
     )
-
-
-def gate_coefficient(delta_mem: Any, *, tau: Any, scale: float = 1.0) -> Any:
-    """Compute the Gaussian gate coefficient beta = exp(-(scale delta_mem)^2 / (2 tau^2)) (Eq. 8).
-
-    Args:
-        delta_mem: Temporal-consistency error, any shape, >= 0 [return].
-        tau: Gate temperature, > 0, a number or an array that broadcasts with `delta_mem` [return].
-        scale: Factor on `delta_mem` (`gate.delta_scale`).
-
-    Returns:
-        beta, same shape, in [0, 1]; 1 where delta_mem is 0.
-
-    Raises:
-        ValueError: If tau is not positive.
-    """
-    if np.any(np.asarray(tau) <= 0):
-        raise ValueError(f"tau must be positive, got {np.min(tau)}")
-    return np.exp(-((scale * delta_mem) ** 2) / (2.0 * tau * tau))
-
-
-def gaussian_temperature(beta: Floats, delta: Floats) -> Floats:
-    """Compute tau = delta / sqrt(-2 ln beta), the inverse of `gate_coefficient` (Eq. 8 solved for tau).
-
-    Args:
-        beta: Gate coefficient, any shape, in (0, 1).
-        delta: Temporal-consistency error after `gate.delta_scale`, same shape, > 0 [return].
-
-    Returns:
-        tau, same shape [return].
-    """
-    return delta / np.sqrt(-2.0 * np.log(beta))
-
-
-def _gaussian_beta(delta: Any, tau: Any, context: GateContext) -> Any:
-    return gate_coefficient(delta, tau=tau)
-
-
-_LAWS: Final = {"gaussian": (_gaussian_beta, gaussian_temperature)}
-"""Name of a built-in gate law (`gate.type`) → its function and its inverse."""
 
 
 def _compute_plugin_beta(

@@ -30,51 +30,51 @@ _TOLERANCE: Final = 1e-9
 
 @dataclass(frozen=True)
 class Task:
-    """A grid of S = side² cells with costs, and one goal cell that ends the episode."""
+    """A grid of S = side² cells with costs, and one goal cell that ends the episode. Source: own test task."""
 
     position: Float64s  # [S, 2] latent coordinates of each state [cells]
-    transition: Float64s  # [A, S, S] P(s' | s, a); all zero from the goal
-    reward: Float64s  # [S] reward for entering a state
-    terminal: Bools  # [S]
+    transition: Float64s  # [A, S, S] probability P(s' | s, a); all zero from the goal
+    reward: Float64s  # [S] [reward] for entering a state
+    terminal: Bools  # [S] boolean
     gamma: float
 
 
 @dataclass(frozen=True)
 class Solution:
-    """Result of value iteration."""
+    """Result of value iteration. Source: Bellman's optimality equation."""
 
-    v: Float64s  # [S] V*, 0 at the goal
-    q: Float64s  # [A, S] Q*
+    v: Float64s  # [S] V* [return], 0 at the goal
+    q: Float64s  # [A, S] Q* [return]
     sweeps: int
     residual: float  # bound on max |V - V*| [return]
 
 
 @dataclass(frozen=True)
 class Transitions:
-    """n sampled transitions (s, a, r, s')."""
+    """n sampled transitions (s, a, r, s'). Source: own test task."""
 
-    state: Indices  # [n]
-    action: Indices  # [n]
-    next_state: Indices  # [n]
-    reward: Float64s  # [n]
-    terminated: Bools  # [n]
+    state: Indices  # shape [n], indices
+    action: Indices  # shape [n], indices
+    next_state: Indices  # shape [n], indices
+    reward: Float64s  # shape [n] [reward]
+    terminated: Bools  # shape [n], boolean
 
 
 @dataclass(frozen=True)
 class TabularMemory:
-    """A memory of states: the stored state that a lookup of each state returns, and its value."""
+    """A memory of states: the stored state that a lookup of each state returns, and its value (Proposition 1)."""
 
-    retrieved: Indices  # [S] stored state that a lookup of s returns; undefined at the goal
-    h: Float64s  # [S] H of the stored state, i.e. V_E(s); 0 at the goal
+    retrieved: Indices  # [S] index of the stored state that a lookup of s returns; undefined at the goal
+    h: Float64s  # [S] H of the stored state [return], equal to V_E(s); 0 at the goal
     n_nodes: int
 
 
 @dataclass(frozen=True)
 class Proposition1:
-    """Delta_mem and Delta_opt of n transitions, and the bound of their difference [return]."""
+    """Delta_mem and Delta_opt of n transitions, and the bound of their difference [return] (Proposition 1)."""
 
-    delta_opt: Float64s  # [n]
-    delta_mem: Float64s  # [n]
+    delta_opt: Float64s  # shape [n] [return]
+    delta_mem: Float64s  # shape [n] [return]
     eps_rep: float
     eps_store: float
     alpha: float
@@ -98,9 +98,9 @@ class Proposition1:
 
 @dataclass(frozen=True)
 class Proposition2:
-    """Difference between the gated gradient and the oracle's gradient while H approaches V*."""
+    """Difference between the gated gradient and the oracle's gradient while H approaches V* (Proposition 2)."""
 
-    mix: Float64s  # [K] 0: the poor memory; 1: H = V*
+    mix: Float64s  # [K] dimensionless, 0: the poor memory; 1: H = V*
     distance: Float64s  # [K] max |H - V*| [return]
     gradient_error: Float64s  # [K] |g - g*| / |g*|
     beta_mean: Float64s  # [K] mean gate over the transitions
@@ -151,12 +151,28 @@ def solve(task: Task) -> Solution:
 
 
 def look_ahead(task: Task, v: Float64s) -> Float64s:
-    """Compute the action values [A, S] for the state values v [S]: expected reward + gamma v(s'); 0 at the goal."""
+    """Compute the action values of state values: expected reward + gamma v(s'); 0 at the goal.
+
+    Source: Bellman's optimality equation.
+
+    Args:
+        task: The task.
+        v: [S] [return].
+
+    Returns:
+        [A, S] [return].
+    """
     return task.transition @ (task.reward + task.gamma * v)
 
 
 def evaluate_random_policy(task: Task) -> Float64s:
-    """Compute the value [S] of the random policy with a linear solve. It stands for an early memory."""
+    """Compute the value of the random policy with a linear solve. It represents an early memory.
+
+    Source: Bellman's equation of a policy.
+
+    Returns:
+        [S] [return].
+    """
     mean_SS = task.transition.mean(axis=0)
     return np.linalg.solve(np.eye(len(mean_SS)) - task.gamma * mean_SS, mean_SS @ task.reward)
 
@@ -181,13 +197,13 @@ def sample_transitions(task: Task, solution: Solution, *, behavior: Behavior, n:
 
 
 def make_memory(task: Task, v: Float64s, *, delta: float, noise: float, seed: int) -> TabularMemory:
-    """Store states in a random order. A state within delta of a stored state merges into it.
+    """Store states in a random order. A state within delta of a stored state merges into it (Proposition 1).
 
     The goal is not stored, because the gate uses H = 0 after a terminal step.
 
     Args:
-        task: Gives the positions.
-        v: [S] values of a memory without error.
+        task: Contains the positions.
+        v: [S], values of a memory without error [return].
         delta: Merge radius [cells]; with at most 1 every state is stored.
         noise: H has a uniform error of at most this [return].
         seed: Seed of order and errors.
@@ -243,7 +259,7 @@ def check_proposition_2(
     clamp: Literal["none", "positive"],
     seed: int,
 ) -> Proposition2:
-    """Compare the gated gradient (Eq. 11) with the oracle's -2 grad Q (r + gamma V*(s') - Q) as H -> V*.
+    """Compare the gated gradient with the oracle's, -2 grad Q (r + gamma V*(s') - Q), as H -> V* (Proposition 2).
 
     Q is tabular with random parameters, the target network Q^- is Q* plus normal errors, rho = 1, and beta
     is computed from H = (1 - mix) V_random + mix V*.
@@ -252,7 +268,7 @@ def check_proposition_2(
         task: The task.
         solution: Its optimal values.
         transitions: The gradient is averaged over these.
-        mix: [K] in [0, 1].
+        mix: [K] in [0, 1], dimensionless.
         tau: Gate temperature [return].
         target_error: Standard deviation of Q^- - Q* [return].
         clamp: As in `incentive`; "positive" is EMU's code.

@@ -52,16 +52,18 @@ class Controller:
         epsilon: float,
         rng: np.random.Generator,
     ) -> NDArray[np.int64]:
-        """Choose actions and store them as the last actions.
+        """Select actions and store them as the last actions.
+
+        Source: the epsilon-greedy action selection of oxwhirl/pymarl.
 
         Args:
-            obs: [B, N, O] observations.
-            avail: [B, N, A] available actions.
+            obs: [B, N, O] [observation features].
+            avail: [B, N, A] boolean, available actions.
             epsilon: Probability of a random action.
             rng: Source of randomness; not used if epsilon is 0.
 
         Returns:
-            [B, N] actions.
+            [B, N], action indices.
 
         Raises:
             ShapeError: If `obs` has another shape.
@@ -87,16 +89,18 @@ class Controller:
 def epsilon_greedy(
     q: NDArray[np.float32], avail: NDArray[np.bool_], *, epsilon: float, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Choose the best available action per agent, or with probability epsilon a random available one.
+    """Select the best available action per agent, or with probability epsilon a random available one.
+
+    Source: the epsilon-greedy action selection of oxwhirl/pymarl.
 
     Args:
-        q: [B, N, A] action values.
-        avail: [B, N, A] available actions.
+        q: [B, N, A], action values [return].
+        avail: [B, N, A] boolean, available actions.
         epsilon: Probability of a uniformly random available action.
         rng: Source of randomness. Always draws B * N * (A + 1) numbers, or none if epsilon is 0.
 
     Returns:
-        [B, N] actions.
+        [B, N], action indices.
     """
     greedy = np.where(avail, q, -np.inf).argmax(-1)
     if epsilon <= 0.0:

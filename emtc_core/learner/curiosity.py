@@ -97,12 +97,30 @@ class Curiosity:
         self._pass = _Pass(distance, online, target)
 
     def reward(self, seq: Sequence, online: Unrolled, *, env_step: int) -> Tensor:
-        """Compute the scale times the mean prediction error at the next step: [T, B], detached."""
+        """Compute the scale times the mean prediction error at the next step.
+
+        Source: kikojay/EMC.
+
+        Args:
+            seq: The batch.
+            online: The learner's forward pass over the batch.
+            env_step: Training env steps so far, for the decay of the scale.
+
+        Returns:
+            [T, B] [reward], detached.
+        """
         assert self._pass is not None, "prepare comes before reward"
         return curiosity_scale(self._config, env_step) * self._pass.distance.detach()
 
     def train(self, seq: Sequence, online: Unrolled, *, env_step: int, generator: torch.Generator) -> None:
-        """Train the VDN utilities and the predictor on the batch, then move the soft copy."""
+        """Train the VDN utilities and the predictor on the batch, then move the soft copy.
+
+        Args:
+            seq: The batch.
+            online: The learner's forward pass over the batch.
+            env_step: Training env steps so far. Not used.
+            generator: Source of random numbers. Not used.
+        """
         assert self._pass is not None, "prepare comes before train"
         self._value_optimizer.zero_grad(set_to_none=True)
         self._predictor_optimizer.zero_grad(set_to_none=True)

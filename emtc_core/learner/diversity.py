@@ -52,10 +52,13 @@ ANNEAL_FROM = 1_000_000
 
 
 class Rows(NamedTuple):
-    """R samples, one per pair of transition and agent."""
+    """R samples, one per pair of transition and agent.
 
-    z_id: Tensor  # [R, Z + N] z and the one-hot agent id
-    obs_next: Tensor  # [R, O] next observation of the agent
+    Source: lich14/CDS.
+    """
+
+    z_id: Tensor  # [R, Z + N] z and the one-hot agent id, dimensionless
+    obs_next: Tensor  # [R, O] next observation of the agent [observation features]
 
 
 class Predictors(nn.Module):
@@ -76,14 +79,32 @@ class Predictors(nn.Module):
                 nn.init.zeros_(module.bias)
 
     def forward(self, z_id: Tensor) -> tuple[Tensor, Tensor]:
-        """Predict the next observation from z_id [R, Z + N]: [R, O] of p and [R, O] of q."""
+        """Predict the next observation by p and by q.
+
+        Source: lich14/CDS.
+
+        Args:
+            z_id: [R, Z + N], z and the one-hot agent id, dimensionless.
+
+        Returns:
+            Two tensors [R, O] [observation features]: of p and of q.
+        """
         first = torch.relu(self.q_first(z_id))
         second = torch.relu(self.q_second(torch.cat([first, z_id[:, self._n_inputs :]], -1)))
         return self.p(z_id[:, : self._n_inputs]), self.q_last(second)
 
     @torch.no_grad()
     def errors(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        """Compute the squared errors of p and q, summed over coordinates: [R] each, without gradient."""
+        """Compute the squared errors of p and q, summed over coordinates, without gradient.
+
+        Source: lich14/CDS, minus log p and minus log q.
+
+        Args:
+            rows: The samples.
+
+        Returns:
+            Two tensors [R], squared [observation features²]: of p and of q.
+        """
         at_once = ROWS_AT_ONCE if rows.z_id.device.type == "cpu" else max(len(rows.z_id), 1)
         parts = zip(*(x.split(at_once) for x in rows), strict=True)
         pairs = [[(hat - obs_next).square().sum(-1) for hat in self(z_id)] for z_id, obs_next in parts]
@@ -93,9 +114,11 @@ class Predictors(nn.Module):
     def fit(self, rows: Rows, chunks: Iterator[Tensor], optimizer: torch.optim.Optimizer, workers: WorkerPool) -> None:
         """Take one gradient step on both mean squared errors per chunk.
 
+        Source: lich14/CDS.
+
         Args:
             rows: Samples.
-            chunks: Row indices of each step.
+            chunks: Row indices of each step, shape [chunk size].
             optimizer: Optimizer of both predictors. The gradient of each predictor is clipped separately.
             workers: Threads; the two predictors run in parallel.
         """
@@ -118,7 +141,17 @@ class Predictors(nn.Module):
         return [list(self.p.parameters()), [weight for layer in q for weight in layer.parameters()]]
 
     def weighted_error(self, rows: Rows, weight: Tensor) -> Tensor:
-        """Compute the weighted sum of the squared errors of p and q, with gradient; weight [R]."""
+        """Compute the weighted sum of the squared errors of p and q, with gradient.
+
+        Source: lich14/CDS.
+
+        Args:
+            rows: The samples.
+            weight: [R], weights, dimensionless.
+
+        Returns:
+            A scalar [observation features²].
+        """
         return torch.stack([(hat - rows.obs_next).square().sum(-1) @ weight for hat in self(rows.z_id)]).sum()
 
     def _compute_gradients(self, rows: Rows, chunk: Tensor) -> None:
@@ -148,13 +181,28 @@ class Predictors(nn.Module):
 
 @torch.no_grad()
 def clip(gradients: list[Tensor]) -> None:
-    """Scale each gradient, in place, to a norm of at most CLIP."""
+    """Scale each gradient, in place, to a norm of at most CLIP.
+
+    Source: `torch.nn.utils.clip_grad_norm_`.
+
+    Args:
+        gradients: One vector of shape [P] per predictor [unit varies].
+    """
     for gradient in gradients:
         gradient.mul_((CLIP / (torch.linalg.vector_norm(gradient) + 1e-6)).clamp_(max=1.0))
 
 
 def make_gradient(parameters: list[nn.Parameter]) -> Tensor:
-    """Allocate the gradients of a network as views of one vector [P], so that the norm is one operation."""
+    """Allocate the gradients of a network as views of one vector, so that the norm is one operation.
+
+    Source: bookkeeping.
+
+    Args:
+        parameters: The parameters, P numbers in total.
+
+    Returns:
+        [P] [unit varies], not initialized.
+    """
     flat = torch.empty_like(torch.nn.utils.parameters_to_vector(parameters))
     for parameter, part in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
         parameter.grad = part.view_as(parameter)
@@ -162,7 +210,13 @@ def make_gradient(parameters: list[nn.Parameter]) -> Tensor:
 
 
 def count_pass_bytes(info: EnvInfo, *, hidden: int, episodes: int) -> int:
-    """Compute the size of the buffers of `DevicePass` [bytes] for batches of `episodes` episodes."""
+    """Compute the size of the buffers of `DevicePass` [bytes].
+
+    Args:
+        info: Sizes of the environment.
+        hidden: Width of the agents' hidden state.
+        episodes: Number of episodes in a batch.
+    """
     chunks = -(-episodes * info.episode_limit * info.n_agents // CHUNK)
     return 4 * chunks * CHUNK * (hidden + 2 * info.obs_dim + info.n_actions + info.n_agents + 1)
 
@@ -193,7 +247,14 @@ class DevicePass:
         self._repeated = RepeatedStep(self._step, device, name="step of CDS's predictors")
 
     def run(self, rows: Rows, order: Tensor) -> None:
-        """Train once on the rows with the indices `order` [R]."""
+        """Train once on rows in a given order.
+
+        Source: lich14/CDS.
+
+        Args:
+            rows: The samples.
+            order: [R], row indices.
+        """
         n = len(order)
         for values, buffer in zip(rows, self._rows, strict=True):
             torch.index_select(values, 0, order, out=buffer[:n])
@@ -318,7 +379,18 @@ class Diversity:
 
     @torch.no_grad()
     def reward(self, seq: Sequence, online: Unrolled, *, env_step: int) -> Tensor:
-        """Compute the annealed cds.beta times the mean of r_i over agents: [T, B], 0 in the padding."""
+        """Compute the annealed cds.beta times the mean of r_i over agents.
+
+        Source: lich14/CDS.
+
+        Args:
+            seq: The batch.
+            online: The learner's forward pass over the batch.
+            env_step: Training env steps so far, for the annealed weight.
+
+        Returns:
+            [T, B] [reward], 0 in the padding.
+        """
         config, real = self._config, _real_transitions(seq)
         errors = self._target.errors(self._rows(seq, online, real))
         error_p, error_q = (e.view(-1, self._info.n_agents) for e in errors)
@@ -327,7 +399,14 @@ class Diversity:
         return torch.zeros_like(seq.mask).flatten().index_copy(0, real, reward_R).view_as(seq.mask)
 
     def train(self, seq: Sequence, online: Unrolled, *, env_step: int, generator: torch.Generator) -> None:
-        """Train both predictors on the batch: one pass at each update, or 25 passes every 16 episodes."""
+        """Train both predictors on the batch: one pass at each update, or 25 passes every 16 episodes.
+
+        Args:
+            seq: The batch.
+            online: The learner's forward pass over the batch.
+            env_step: Training env steps so far. Not used.
+            generator: Source of the order of the samples.
+        """
         if self._config.predictor_schedule == "every_step":
             self._fit(seq, online, 1, generator)
         elif self._episodes - self._last_training >= PERIOD_EPISODES:

@@ -39,12 +39,17 @@ class IntrinsicReward(Protocol):
         ...
 
     def reward(self, seq: Sequence, online: Unrolled, *, env_step: int) -> Tensor:
-        """Compute the weighted intrinsic reward of every transition: [T, B], detached.
+        """Compute the weighted intrinsic reward of every transition.
+
+        Source: the codes of CDS and EMC.
 
         Args:
             seq: The batch.
             online: The learner's forward pass over the batch.
             env_step: Training env steps so far, for annealed weights.
+
+        Returns:
+            [T, B] [reward], detached.
         """
         ...
 
@@ -94,7 +99,14 @@ def make_target(online: Backbone) -> Backbone:
 def make_intrinsic(
     config: RunConfig, info: EnvInfo, online: Backbone, *, device: torch.device
 ) -> list[IntrinsicReward]:
-    """Make the intrinsic rewards of the configuration. A reward with weight 0 is left out."""
+    """Make the intrinsic rewards of the configuration. A reward with weight 0 is omitted.
+
+    Args:
+        config: Settings of the run.
+        info: Sizes of the environment.
+        online: The learner's value system.
+        device: Device of the networks.
+    """
     parts: list[IntrinsicReward] = []
     if isinstance(online.agent, DiverseAgent) and config.cds.beta > 0:
         parts.append(Diversity(config.cds, info, online.agent, hidden=config.train.hidden, device=device))

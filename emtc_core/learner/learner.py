@@ -44,10 +44,10 @@ from emtc_core.replay_buffer.buffer import Batch
 
 @dataclass(frozen=True)
 class LossTerms:
-    """Losses of a batch and its TD error."""
+    """Losses of a batch and its TD error (Eq. 10)."""
 
-    values: dict[str, Tensor]  # scalars by metric name, with gradient
-    error: Tensor  # [T, B] TD error, 0 in the padding, detached
+    values: dict[str, Tensor]  # scalars by metric name [loss], with gradient
+    error: Tensor  # [T, B] TD error [return], 0 in the padding, detached
 
 
 class ValueLearner:
@@ -101,16 +101,18 @@ class ValueLearner:
     def act(
         self, obs: NDArray[np.float32], avail: NDArray[np.bool_], *, epsilon: float, rng: np.random.Generator
     ) -> NDArray[np.int64]:
-        """Choose epsilon-greedy actions.
+        """Select epsilon-greedy actions.
+
+        Source: the epsilon-greedy action selection of oxwhirl/pymarl.
 
         Args:
-            obs: [B, N, O] observations.
-            avail: [B, N, A] available actions.
-            epsilon: Probability of a random action. With 0 the choice is greedy and `rng` is not used.
+            obs: [B, N, O] [observation features].
+            avail: [B, N, A] boolean, available actions.
+            epsilon: Probability of a random action. With 0 the action is greedy and `rng` is not used.
             rng: Source of randomness.
 
         Returns:
-            [B, N] actions.
+            [B, N], action indices.
         """
         return self._controller.act(obs, avail, epsilon=epsilon, rng=rng)
 
@@ -120,13 +122,15 @@ class ValueLearner:
     ) -> NDArray[np.float32]:
         """Estimate the greedy Q_tot at the first step of episodes.
 
+        Source: the mixer of the backbone.
+
         Args:
-            obs: [B, N, O] observations.
-            state: [B, S] states.
-            avail: [B, N, A] available actions.
+            obs: [B, N, O] [observation features].
+            state: [B, S] [state features].
+            avail: [B, N, A] boolean, available actions.
 
         Returns:
-            [B] Q_tot [return].
+            [B], Q_tot [return].
         """
         seq = self._start_sequence(obs, state, avail)
         unrolled = self.online.unroll(seq, torch.Generator().manual_seed(0))
@@ -147,7 +151,7 @@ class ValueLearner:
         """
         if 1 < self._workers.threads <= len(batch.length):
             return self._update_in_parts(batch, incentive, env_step)
-        with autocast(self._device, wanted=self._config.train.mixed_precision):
+        with autocast(self._device, enabled=self._config.train.mixed_precision):
             seq = make_sequence(batch, agent_id=self._agent_id)
             prepared = [self._background.submit(part.prepare, seq) for part in self._intrinsic]
             online = self.online.unroll(seq, self._generator)

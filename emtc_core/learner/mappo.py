@@ -35,29 +35,41 @@ from emtc_core.rollout.episode import Episode
 
 @dataclass(frozen=True)
 class Samples:
-    """R (transition, agent) pairs of one rollout."""
+    """R (transition, agent) pairs of one rollout.
 
-    actor_in: Tensor  # [R, I]
-    critic_in: Tensor  # [R, J]
-    avail: Tensor  # [R, A]
-    action: Tensor  # [R]
+    Source: marlbenchmark/on-policy.
+    """
+
+    actor_in: Tensor  # [R, I] inputs of the actor, dimensionless
+    critic_in: Tensor  # [R, J] inputs of the critic, dimensionless
+    avail: Tensor  # [R, A] boolean
+    action: Tensor  # [R] action indices
     alive: Tensor  # [R] float; 0 where only no-op is available
-    old_log_prob: Tensor  # [R]
-    old_value: Tensor  # [R] normalized
-    advantage: Tensor  # [R] normalized over living agents
-    returns: Tensor  # [R] in the unit of the rewards, not normalized
+    old_log_prob: Tensor  # [R] [log probability]
+    old_value: Tensor  # [R] normalized, dimensionless
+    advantage: Tensor  # [R] normalized over living agents, dimensionless
+    returns: Tensor  # [R] [return], not normalized
 
     def take(self, rows: Tensor) -> "Samples":
-        """Return the pairs with the indices `rows`."""
+        """Return some of the pairs.
+
+        Source: bookkeeping.
+
+        Args:
+            rows: [K], row indices.
+        """
         return Samples(**{name: values[rows] for name, values in vars(self).items()})
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Row indices of E concatenated episodes with T_e transitions and T_e + 1 steps each; M is the sum of all steps."""
+    """Row indices of E concatenated episodes with T_e transitions and T_e + 1 steps each; M is the sum of all steps.
+
+    Source: bookkeeping.
+    """
 
     rows: NDArray[np.int64]  # [E, T] index in M of the step before each transition; 0 in the padding
-    inside: NDArray[np.bool_]  # [E, T] true on real transitions
+    inside: NDArray[np.bool_]  # [E, T] boolean, true on real transitions
 
 
 def make_layout(lengths: Many[int]) -> Layout:
@@ -124,14 +136,16 @@ class MappoLearner:
     ) -> NDArray[np.int64]:
         """Sample actions from the policy.
 
+        Source: marlbenchmark/on-policy.
+
         Args:
-            obs: [B, N, O] observations.
-            avail: [B, N, A] available actions.
+            obs: [B, N, O] [observation features].
+            avail: [B, N, A] boolean, available actions.
             epsilon: With 0, return the most probable action instead of a sample.
             rng: Source of randomness; not used if epsilon is 0.
 
         Returns:
-            [B, N] actions.
+            [B, N], action indices.
         """
         n_envs, n_agents = len(self._stack), self._info.n_agents
         check_shape("obs", obs, (n_envs, n_agents, self._info.obs_dim))
@@ -152,13 +166,15 @@ class MappoLearner:
     ) -> NDArray[np.float32]:
         """Estimate the value of the first step of episodes, averaged over agents.
 
+        Source: the critic of marlbenchmark/on-policy.
+
         Args:
-            obs: [B, N, O] observations.
-            state: [B, S] states.
+            obs: [B, N, O] [observation features].
+            state: [B, S] [state features].
             avail: Not used.
 
         Returns:
-            [B] value [return].
+            [B], value [return].
         """
         obs_BKNO = np.zeros((len(obs), self._frames, *obs.shape[1:]), np.float32)
         state_BKS = np.zeros((len(obs), self._frames, state.shape[1]), np.float32)
@@ -299,7 +315,7 @@ class MappoLearner:
 
     def _run(self, network: nn.Module, inputs: Tensor) -> Tensor:
         """Apply a network in the configured precision and convert the result to the type of the inputs."""
-        with autocast(self._device, wanted=self._config.train.mixed_precision):
+        with autocast(self._device, enabled=self._config.train.mixed_precision):
             return network(inputs).to(inputs.dtype)
 
     def _tensor(self, array: NDArray[np.generic]) -> Tensor:

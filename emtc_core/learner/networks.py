@@ -24,23 +24,29 @@ M = TypeVar("M", bound=nn.Module)
 
 @dataclass(frozen=True)
 class Sequence:
-    """A batch in time-major order, with the agents' inputs at all T + 1 steps."""
+    """A batch in time-major order, with the agents' inputs at all T + 1 steps.
 
-    inputs: Tensor  # [T+1, B, N, I]
-    obs: Tensor  # [T+1, B, N, O]
-    state: Tensor  # [T+1, B, S]
-    avail: Tensor  # [T+1, B, N, A]
-    action: Tensor  # [T, B, N]
-    reward: Tensor  # [T, B]
+    Source: the replay buffer's `Batch`.
+    """
+
+    inputs: Tensor  # [T+1, B, N, I] result of `agent_inputs`, dimensionless
+    obs: Tensor  # [T+1, B, N, O] [observation features]
+    state: Tensor  # [T+1, B, S] [state features]
+    avail: Tensor  # [T+1, B, N, A] boolean
+    action: Tensor  # [T, B, N] action indices
+    reward: Tensor  # [T, B] [reward]
     terminated: Tensor  # [T, B] float: 1 where the target does not bootstrap
     mask: Tensor  # [T, B] float: 1 on real transitions
-    beta: Tensor  # [T, B]
+    beta: Tensor  # [T, B] dimensionless
     n_real: int  # number of real transitions, computed on the host to avoid waiting for the device
     n_steps: NDArray[np.int64] | None = None  # [B] steps of each episode with the last state; None: T + 1
 
     @cached_property
     def real(self) -> tuple[Tensor, Tensor] | None:
-        """Step and episode index of every real transition, [R] each; None if leaving out the padding saves no time."""
+        """Step and episode index of every real transition, [R] each; None if leaving out the padding saves no time.
+
+        Source: bookkeeping.
+        """
         if self.mask.device.type != "cpu" or self.n_real > _MOSTLY_REAL * self.mask.numel():
             return None
         step, episode = self.mask.nonzero(as_tuple=True)
@@ -48,7 +54,10 @@ class Sequence:
 
     @cached_property
     def running(self) -> Tensor | None:
-        """Flat indices in [T + 1, B] of all steps of the episodes with their last states; None if `real` is None."""
+        """Flat indices in [T + 1, B] of all steps of the episodes with their last states; None if `real` is None.
+
+        Source: bookkeeping.
+        """
         if self.real is None or self.n_steps is None:
             return None
         return torch.from_numpy((np.arange(len(self.obs))[:, None] < self.n_steps).ravel().nonzero()[0])
@@ -80,9 +89,11 @@ def make_sequence(batch: Batch, *, agent_id: bool) -> Sequence:
 def agent_inputs(obs: Tensor, action: Tensor, *, n_actions: int, agent_id: bool) -> Tensor:
     """Concatenate observation, one-hot last action (zeros at t = 0) and one-hot agent id.
 
+    Source: oxwhirl/pymarl, `BasicMAC._build_inputs`.
+
     Args:
-        obs: [T+1, B, N, O].
-        action: [T, B, N] actions; the last action at step t is `action[t - 1]`.
+        obs: [T+1, B, N, O] [observation features].
+        action: [T, B, N], action indices; the last action at step t is `action[t - 1]`.
         n_actions: A.
         agent_id: Append the id.
 
@@ -99,7 +110,14 @@ def agent_inputs(obs: Tensor, action: Tensor, *, n_actions: int, agent_id: bool)
 
 
 def input_width(obs_dim: int, n_actions: int, n_agents: int, *, agent_id: bool) -> int:
-    """Compute the width of an agent's input."""
+    """Compute the width of an agent's input.
+
+    Args:
+        obs_dim: O.
+        n_actions: A.
+        n_agents: N.
+        agent_id: Whether the input contains the one-hot id.
+    """
     return obs_dim + n_actions + (n_agents if agent_id else 0)
 
 
@@ -113,20 +131,46 @@ class SharedAgent(nn.Module):
         self.fc2 = nn.Linear(hidden, n_actions)
 
     def unroll(self, inputs: Tensor, n_steps: NDArray[np.int64] | None = None) -> Tensor:
-        """Run whole sequences from a zero hidden state: [T, B, N, I] to [T, B, N, H].
+        """Run whole sequences from a zero hidden state.
 
-        Hidden states after the `n_steps` [B] steps of an episode are undefined.
+        Source: oxwhirl/pymarl, `RNNAgent`.
+
+        Args:
+            inputs: [T, B, N, I], result of `agent_inputs`, dimensionless.
+            n_steps: [B], steps of each episode; None: T for all. Hidden states after these steps are undefined.
+
+        Returns:
+            [T, B, N, H], hidden states, dimensionless.
         """
         lengths = None if n_steps is None else np.repeat(n_steps, inputs.shape[2])
         return run_trunk(self.fc1, self.rnn, inputs.flatten(1, 2), lengths).unflatten(1, inputs.shape[1:3])
 
     def step(self, inputs: Tensor, hidden: Tensor) -> Tensor:
-        """Advance one step: [M, I] and [M, H] to the next hidden state [M, H]."""
+        """Advance one step.
+
+        Source: oxwhirl/pymarl, `RNNAgent`.
+
+        Args:
+            inputs: [M, I], inputs of M agents, dimensionless.
+            hidden: [M, H], hidden states, dimensionless.
+
+        Returns:
+            [M, H], the next hidden states, dimensionless.
+        """
         w_ih, w_hh, b_ih, b_hh = self.rnn.all_weights[0]
         return torch.gru_cell(self.fc1(inputs).relu_(), hidden, w_ih, w_hh, b_ih, b_hh)
 
     def values(self, hidden: Tensor) -> Tensor:
-        """Return Q_i of every action: [..., N, H] to [..., N, A]."""
+        """Compute Q_i of every action.
+
+        Source: oxwhirl/pymarl, `RNNAgent`.
+
+        Args:
+            hidden: [..., N, H], hidden states, dimensionless.
+
+        Returns:
+            [..., N, A] [return].
+        """
         return self.fc2(hidden)
 
 
@@ -138,15 +182,42 @@ class DiverseAgent(SharedAgent):
         self.head = GroupedLinear(n_agents, hidden, n_actions)
 
     def private(self, hidden: Tensor) -> Tensor:
-        """Return the private part of each agent's values: [..., N, H] to [..., N, A]."""
+        """Compute the private part of each agent's values.
+
+        Source: lich14/CDS, head_i(h_i).
+
+        Args:
+            hidden: [..., N, H], hidden states, dimensionless.
+
+        Returns:
+            [..., N, A] [return].
+        """
         return self.head(hidden)
 
     def values(self, hidden: Tensor) -> Tensor:
-        """Return shared plus private values: [..., N, H] to [..., N, A]."""
+        """Compute shared plus private values.
+
+        Source: lich14/CDS, Q_i = fc2(h_i) + head_i(h_i).
+
+        Args:
+            hidden: [..., N, H], hidden states, dimensionless.
+
+        Returns:
+            [..., N, A] [return].
+        """
         return self.fc2(hidden) + self.head(hidden)
 
     def values_by_head(self, hidden: Tensor) -> Tensor:
-        """Return the values of every agent's history with every agent's head: [..., N, H] to [..., N, K, A], K = N."""
+        """Compute the values of every agent's history with every agent's head.
+
+        Source: lich14/CDS, the mean over identities of P_i.
+
+        Args:
+            hidden: [..., N, H], hidden states, dimensionless.
+
+        Returns:
+            [..., N, K, A] [return], K = N heads.
+        """
         private = torch.einsum("...nh,kha->...nka", hidden, self.head.weight) + self.head.bias
         return self.fc2(hidden).unsqueeze(-2) + private
 
@@ -161,7 +232,16 @@ class GroupedLinear(nn.Module):
         self.bias = nn.Parameter(torch.empty(groups, n_out).uniform_(-bound, bound))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply layer g to row g: [..., G, I] to [..., G, O]."""
+        """Apply layer g to row g.
+
+        Source: G layers `torch.nn.Linear`.
+
+        Args:
+            x: [..., G, I], dimensionless.
+
+        Returns:
+            [..., G, O], dimensionless.
+        """
         lead = x.shape[:-2]
         x_GRI = x.reshape(-1, *x.shape[-2:]).transpose(0, 1)
         y_GRO = torch.baddbmm(self.bias.unsqueeze(1), x_GRI, self.weight)
@@ -178,7 +258,16 @@ class StackedLinear(nn.Module):
         self.bias = nn.Parameter(torch.empty(groups, 1, n_out).uniform_(-bound, bound))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply all layers: [R, I] to [G, R, O]."""
+        """Apply all layers to all rows.
+
+        Source: G layers `torch.nn.Linear`.
+
+        Args:
+            x: [R, I], dimensionless.
+
+        Returns:
+            [G, R, O], dimensionless.
+        """
         return torch.baddbmm(self.bias, x.expand(len(self.weight), -1, -1), self.weight)
 
 

@@ -38,7 +38,13 @@ class Background:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="learner") if device.type == "cpu" else None
 
     def submit(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Callable[[], T]:
-        """Start a task and return a function that waits for its result, or raises the task's exception."""
+        """Start a task and return a function that waits for its result, or raises the task's exception.
+
+        Args:
+            work: The task.
+            *args: Arguments of the task.
+            **kwargs: Keyword arguments of the task.
+        """
         if self._pool is not None:
             return self._pool.submit(work, *args, **kwargs).result
         result = work(*args, **kwargs)
@@ -62,7 +68,7 @@ class WorkerPool:
 
 @dataclass(frozen=True)
 class Part:
-    """P of the B episodes of a batch."""
+    """P of the B episodes of a batch. Source: bookkeeping."""
 
     rows: Rows  # [P] indices of the episodes in the batch
     batch: Batch
@@ -84,13 +90,28 @@ def split(batch: Batch, recalled: IncentiveInputs | None, k: int) -> list[Part]:
     """Split a batch into k parts of about the same number of steps.
 
     Part i gets the i-th longest episode and every k-th after it.
+
+    Args:
+        batch: The batch.
+        recalled: Memory values of the batch; None without a memory.
+        k: Number of parts.
     """
     order = np.argsort(-batch.length, kind="stable")
     return [_make_part(batch, recalled, np.sort(order[i::k])) for i in range(k)]
 
 
 def join(parts: Sequence[Part], values: Sequence[Tensor]) -> Tensor:
-    """Join the values [T, P, ...] of all parts to [T, B, ...] in the order of the batch."""
+    """Join the values of all parts in the order of the batch.
+
+    Source: bookkeeping.
+
+    Args:
+        parts: The parts.
+        values: One tensor [T, P, ...] per part [unit varies].
+
+    Returns:
+        [T, B, ...].
+    """
     order = torch.from_numpy(np.argsort(np.concatenate([part.rows for part in parts])))
     return torch.cat(list(values), 1).index_select(1, order)
 

@@ -62,14 +62,16 @@ class Policy:
         self._n_envs = 0
 
     def act(self, obs: NDArray[np.float32], avail: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Choose the best available action of every agent.
+        """Select the best available action of every agent.
+
+        Source: the policy of the run.
 
         Args:
-            obs: Observations of the current step, [N, O] of one environment or [B, N, O] of B environments.
-            avail: Available actions, [N, A] or [B, N, A].
+            obs: [N, O] of one environment or [B, N, O] of B environments [observation features].
+            avail: [N, A] or [B, N, A] boolean, available actions.
 
         Returns:
-            Actions [N] or [B, N].
+            [N] or [B, N], action indices.
 
         Raises:
             ShapeError: If the shapes do not fit the environment, or if B has changed since `reset`.
@@ -106,7 +108,18 @@ class ValueStep(nn.Module):
         self.register_buffer("start", torch.zeros(1, info.n_agents, info.n_actions + backbone.agent.rnn.hidden_size))
 
     def forward(self, obs: Tensor, avail: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Map obs [B, N, O], avail [B, N, A] and memory [B, N, M] to actions [B, N] and the next memory."""
+        """Select greedy actions and update the memory.
+
+        Source: `Controller.act` with epsilon = 0.
+
+        Args:
+            obs: [B, N, O] [observation features].
+            avail: [B, N, A] boolean, available actions.
+            memory: [B, N, A + H], one-hot last actions and hidden states, dimensionless.
+
+        Returns:
+            Action indices [B, N] and the next memory [B, N, A + H].
+        """
         last, hidden = memory[..., : self._n_actions], memory[..., self._n_actions :]
         ids = self.get_buffer("ids").expand(obs.shape[0], -1, -1)
         inputs = torch.cat([obs, last, ids], -1).flatten(0, 1)
@@ -125,7 +138,18 @@ class FrameStep(nn.Module):
         self.register_buffer("start", torch.zeros(1, info.n_agents, (frames - 1) * info.obs_dim))
 
     def forward(self, obs: Tensor, avail: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """Map obs [B, N, O], avail [B, N, A] and memory [B, N, M] to actions [B, N] and the next memory."""
+        """Select the most probable actions and update the memory.
+
+        Source: `MappoLearner.act` with epsilon = 0.
+
+        Args:
+            obs: [B, N, O] [observation features].
+            avail: [B, N, A] boolean, available actions.
+            memory: [B, N, M], earlier observations, M = (number of frames - 1) O [observation features].
+
+        Returns:
+            Action indices [B, N] and the next memory [B, N, M].
+        """
         frames = torch.cat([memory, obs], -1)
         ids = self.get_buffer("ids").expand(obs.shape[0], -1, -1)
         return _best(self.actor(torch.cat([frames, ids], -1)), avail), frames[..., self._obs_dim :]
@@ -173,6 +197,16 @@ class ScriptedPolicy:
 
     @torch.no_grad()
     def act(self, obs: NDArray[np.float32], avail: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Choose greedy actions [B, N] for obs [B, N, O] and avail [B, N, A]."""
+        """Select greedy actions.
+
+        Source: the exported policy.
+
+        Args:
+            obs: [B, N, O] [observation features].
+            avail: [B, N, A] boolean, available actions.
+
+        Returns:
+            [B, N], action indices.
+        """
         action, self._memory = self._step(torch.from_numpy(obs), torch.from_numpy(avail), self._memory)
         return action.numpy()

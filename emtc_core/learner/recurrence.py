@@ -49,14 +49,16 @@ def run_trunk(first: nn.Linear, rnn: nn.GRU, inputs: Tensor, lengths: NDArray[np
 
     The parameters get gradients. On the CPU the inputs get none.
 
+    Source: oxwhirl/pymarl, `RNNAgent`.
+
     Args:
         first: The first layer.
         rnn: The recurrent layer.
-        inputs: [T, M, I] padded sequences.
-        lengths: [M] number of steps of each row; None means T for all rows.
+        inputs: [T, M, I], padded sequences, dimensionless.
+        lengths: [M], number of steps of each row; None means T for all rows.
 
     Returns:
-        [T, M, H] hidden states; values after the end of a row are undefined.
+        [T, M, H], hidden states, dimensionless; values after the end of a row are undefined.
     """
     if inputs.device.type != "cpu" or inputs.dtype != torch.float32:
         return run_layers(first, rnn, inputs)
@@ -68,10 +70,20 @@ def run_trunk(first: nn.Linear, rnn: nn.GRU, inputs: Tensor, lengths: NDArray[np
 
 
 def run_layers(first: nn.Linear, rnn: nn.GRU, inputs: Tensor) -> Tensor:
-    """Run PyTorch's layers, [T, M, I] to [T, M, H], in the precision of the inputs, also under autocast.
+    """Run PyTorch's layers in the precision of the inputs, also under autocast.
 
     Autocast always runs cuDNN's GRU in float16, whatever type is requested. Without loss scaling small gradients would
     become 0.
+
+    Source: `torch.nn.Linear` and `torch.nn.GRU`.
+
+    Args:
+        first: The first layer.
+        rnn: The recurrent layer.
+        inputs: [T, M, I], dimensionless.
+
+    Returns:
+        [T, M, H], hidden states, dimensionless.
     """
     kind = inputs.device.type
     with torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext():
@@ -92,13 +104,18 @@ class Trunk(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, lengths: NDArray[np.int64] | None, *weights: Tensor) -> Tensor:
-        """Compute the hidden states [T, M, H].
+        """Compute the hidden states.
+
+        Source: `run_trunk`.
 
         Args:
             ctx: Context of autograd.
-            inputs: [T, M, I].
-            lengths: [M] number of steps of each row, or None.
-            weights: W and b of the first layer, then w_ih, w_hh, b_ih and b_hh of the GRU.
+            inputs: [T, M, I], dimensionless.
+            lengths: [M], number of steps of each row, or None.
+            *weights: W and b of the first layer, then w_ih, w_hh, b_ih and b_hh of the GRU.
+
+        Returns:
+            [T, M, H], dimensionless.
         """
         ctx.trunk = _Forward(inputs, lengths, weights, keep=True)
         return torch.from_numpy(ctx.trunk.hidden)
@@ -106,7 +123,17 @@ class Trunk(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]  # one output
-        """Return None for inputs and lengths, then the gradients of the weights; grad [T, M, H]."""
+        """Compute the gradients of the weights.
+
+        Source: backpropagation through `forward`.
+
+        Args:
+            ctx: Context of autograd.
+            grad: [T, M, H], gradient of the hidden states [unit varies].
+
+        Returns:
+            None for inputs and lengths, then one gradient per weight, in its shape.
+        """
         return None, None, *(torch.from_numpy(d) for d in ctx.trunk.gradients(grad.numpy()))
 
 

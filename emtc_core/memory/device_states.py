@@ -42,11 +42,26 @@ class DeviceStates:
         self._changed: NDArray[np.bool_] = np.zeros(0, np.bool_)
 
     def note_written(self, slots: Slots) -> None:
-        """Mark these rows for the next update. Rows that are not on the device yet are always sent."""
+        """Mark rows for the next update. Rows that are not on the device yet are always sent.
+
+        Source: bookkeeping.
+
+        Args:
+            slots: [K], slot indices.
+        """
         self._changed[slots[slots < len(self._changed)]] = True
 
     def update(self, table: NodeTable) -> tuple[Tensor, Tensor]:
-        """Send the changed rows; return the states [size, S] and time steps [size] of all nodes on the device."""
+        """Send the changed rows to the device.
+
+        Source: bookkeeping.
+
+        Args:
+            table: The nodes.
+
+        Returns:
+            States [M, S] [state features] and time steps [M] [steps] of all nodes, on the device, in slot order.
+        """
         rows, state_dim = table.state.shape
         if self._state is None or self._t is None or len(self._state) != rows:
             self.forget()  # the old buffers are free before the new ones take memory

@@ -62,11 +62,11 @@ EMU_NORM_STEPS = 200
 
 @dataclass(frozen=True)
 class NodeSample:
-    """Nodes for the embedder's refit."""
+    """Nodes for a refit of the embedder (Algorithm 1, the sample of N entries)."""
 
-    state: State  # [M, S], on a GPU if the memory keeps its states there
-    t: NDArray[np.int32]  # [M]
-    h: NDArray[np.float64]  # [M] return units
+    state: State  # [M, S] [state features], on a GPU if the memory keeps its states there
+    t: NDArray[np.int32]  # [M] time step of the state [steps]
+    h: NDArray[np.float64]  # [M] H [return]
 
 
 @dataclass(frozen=True)
@@ -135,15 +135,15 @@ class EpisodicMemory:
         """Write one episode, from its last state to its first (Algorithm 2).
 
         Args:
-            state: [T+1, S] states, the terminal one last.
-            reward: [T] extrinsic rewards in the learner's unit.
+            state: [T+1, S] [state features], the terminal state last.
+            reward: [T] [reward], extrinsic, in the learner's unit.
             won: The environment's success flag.
             episode: Number of the episode, stored in its nodes.
             episode_return: Undiscounted return in the environment's unit, for `success = "return_threshold"`.
 
         Returns:
-            [T+1] slot of each state; -1 for a terminal state that is not stored, and for a state whose node was evicted
-            during this write.
+            [T+1], slot index of each state; -1 for a terminal state that is not stored, and for a state whose node was
+            evicted during this write.
         """
         steps = len(reward)
         check_shape("state", state, (steps + 1, self._table.state.shape[1]))
@@ -266,15 +266,15 @@ class EpisodicMemory:
         return x
 
     def find(self, state: State, t: NDArray[np.integer[Any]], *, nearest: bool = False) -> Slots:
-        """Find the nearest node of each state.
+        """Find the nearest node of each state (Algorithm 3, lookup of H).
 
         Args:
-            state: [Q, S] states, an array or a tensor on the embedder's device.
-            t: [Q] their time steps.
+            state: [Q, S] [state features], an array or a tensor on the embedder's device.
+            t: [Q], time steps of the states [steps].
             nearest: If no node is within delta, return the nearest node at any distance.
 
         Returns:
-            [Q] slots, -1 if no node was found.
+            [Q], slot indices; -1 if no node was found.
         """
         scaling = self._space.scaling_of_lookups
         z = scaling.apply(self._embed(state, t, fine=scaling.is_fine))
@@ -294,14 +294,16 @@ class EpisodicMemory:
         Such a node is at distance 0 from the state under any embedding, so no search is needed. A stale index has old
         positions, so the result is always False with it.
 
+        Source: bookkeeping; equal to a search by Algorithm 3.
+
         Args:
-            slots: Slots of the nodes, any shape; -1 for none.
+            slots: Slot indices of the nodes, any shape; -1 for none.
             uids: Uids of the nodes when the slots were stored, same shape.
-            t: Time steps of the states, a shape that broadcasts.
+            t: Time steps of the states [steps], a shape that broadcasts.
             episode: Episode numbers of the states, a shape that broadcasts.
 
         Returns:
-            Boolean array.
+            Boolean, the shape of `slots`.
         """
         node = self._table.nodes[np.maximum(slots, 0)]
         same = (slots >= 0) & (node["uid"] == uids) & (node["t"] == t) & (node["episode"] == episode)
@@ -312,13 +314,15 @@ class EpisodicMemory:
 
         With a live index these are the same slots. With a stale index the states are looked up.
 
+        Source: bookkeeping; the lookup is that of Algorithm 3.
+
         Args:
-            slots: [T+1] slots of an episode.
-            state: [T+1, S] states of the episode.
+            slots: [T+1], slot indices of an episode.
+            state: [T+1, S] [state features].
             nearest: Replace -1 by the nearest node at any distance.
 
         Returns:
-            [T+1] slots.
+            [T+1], slot indices.
         """
         steps = np.arange(len(state))
         if self.config.index == "stale_target_update":
@@ -331,9 +335,13 @@ class EpisodicMemory:
         return resolved
 
     def recall(self, slots: Slots, uids: Slots | None = None) -> Recall:
-        """Read nodes by slot, any shape. With `lru_touch_on_read` the nodes become the most recently used.
+        """Read nodes by slot. With `lru_touch_on_read` the nodes become the most recently used.
 
-        A slot of -1, or with another uid than given, is a miss.
+        Source: H, N_call and N_xi of Algorithm 2.
+
+        Args:
+            slots: Slot indices, any shape; -1 is a miss.
+            uids: Expected uids, same shape; a slot whose node has another uid is a miss. None: no check.
         """
         recalled = recall(self._table, slots, uids)
         if self.config.lru_touch_on_read and self.config.evict == "lru":
@@ -341,19 +349,44 @@ class EpisodicMemory:
         return recalled
 
     def peek(self, slots: Slots) -> NDArray[np.float64]:
-        """Read H [return] by slot, any shape, NaN at -1. Does not change the eviction order: for statistics."""
+        """Read H by slot, without a change of the eviction order: for statistics.
+
+        Source: H of Algorithm 2.
+
+        Args:
+            slots: Slot indices, any shape.
+
+        Returns:
+            H [return], same shape; NaN at slot -1.
+        """
         return recall(self._table, slots).h
 
     def uids(self, slots: Slots) -> Slots:
-        """Read the uids of the nodes in slots, any shape; -1 for slot -1."""
+        """Read the uids of nodes.
+
+        Source: bookkeeping.
+
+        Args:
+            slots: Slot indices, any shape.
+
+        Returns:
+            Uids, same shape; -1 at slot -1.
+        """
         return np.where(slots >= 0, self._table.nodes["uid"][np.maximum(slots, 0)], -1)
 
     def successors(self, slots: Slots) -> Slots:
-        """Follow idx_next, any shape; -1 if there is no successor or its node was evicted (A18)."""
+        """Follow idx_next of Algorithm 2.
+
+        Args:
+            slots: Slot indices, any shape.
+
+        Returns:
+            Slot indices, same shape; -1 if there is no successor or its node was evicted (A18).
+        """
         return self._table.follow(slots)
 
     def sample(self, n: int) -> NodeSample:
-        """Draw min(n, size) nodes without replacement."""
+        """Sample min(n, size) nodes without replacement (Algorithm 1)."""
         rng = make_generator(self._seed, "memory", self._samples)
         self._samples += 1
         rows = rng.choice(self.size, min(n, self.size), replace=False, shuffle=True)
@@ -366,11 +399,20 @@ class EpisodicMemory:
         return NodeSample(state, np.ascontiguousarray(node["t"]), np.ascontiguousarray(node["h"]))
 
     def delta_mem(self) -> NDArray[np.float64]:
-        """Compute delta_mem [M] between every node and its successor, in slot order; NaN without a successor."""
+        """Compute the consistency error between every node and its successor (Eq. 7).
+
+        Returns:
+            [M] [return], in slot order; NaN without a successor.
+        """
         return delta_along_links(self._table, self._gamma)
 
     def read_links(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """Return reward, H and H(next) of every node [M], in slot order; H(next) is NaN without a successor."""
+        """Read the three terms of the consistency error of every node (Eq. 7).
+
+        Returns:
+            Reward [M] [reward], H [M] [return] and H of the successor [M] [return], in slot order; the last is NaN
+            without a successor.
+        """
         return values_along_links(self._table)
 
     def columns(self) -> NodeColumns:
@@ -378,7 +420,16 @@ class EpisodicMemory:
         return copy_columns(self._table)
 
     def states(self, slots: Slots) -> NDArray[np.float32]:
-        """Copy the states [K, S] of the nodes in slots [K]."""
+        """Copy the states of nodes.
+
+        Source: bookkeeping.
+
+        Args:
+            slots: [K], slot indices.
+
+        Returns:
+            [K, S] [state features].
+        """
         return self._table.state[slots]
 
     def take_stats(self) -> MemoryStats:

@@ -64,26 +64,55 @@ class NodeTable:
         self.order = _grown(self.order, rows)
 
     def set_embeddings(self, x: NDArray[np.float32 | np.float64]) -> None:
-        """Replace all embeddings [size, X]. Later embeddings are stored with the same dtype."""
+        """Replace all embeddings. Later embeddings are stored with the same dtype.
+
+        Source: the re-projection of Algorithm 1.
+
+        Args:
+            x: [M, X] [embedding], float32 or float64.
+        """
         if x.dtype != self.x.dtype:
             self.x = np.zeros(self.x.shape, x.dtype)
         self.x[: self.size] = x
 
     def list_order(self) -> NDArray[np.int64]:
-        """List all slots, the next to be evicted first."""
+        """List all slots, the next to be evicted first.
+
+        Source: bookkeeping.
+
+        Returns:
+            [M], slot indices.
+        """
         return _walk_order(self.order, self.ends, self.size)
 
     def set_order(self, slots: NDArray[np.int64]) -> None:
-        """Restore the eviction order from the result of `list_order`."""
+        """Restore the eviction order from the result of `list_order`.
+
+        Source: bookkeeping.
+
+        Args:
+            slots: [M], slot indices.
+        """
         self.ends[:] = NONE
         _append_all(self.order, self.ends, slots)
 
     def list_successors(self) -> NDArray[np.int64]:
-        """List the successor slot of every node [size]; NONE if there is none or it was evicted."""
+        """List the successor of every node (idx_next of Algorithm 2).
+
+        Returns:
+            [M], slot indices; NONE if there is no successor or it was evicted.
+        """
         return self.follow(np.arange(self.size))
 
     def follow(self, slots: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the successor slots of nodes, any shape; NONE for NONE, and if there is no valid link."""
+        """Follow idx_next of Algorithm 2.
+
+        Args:
+            slots: Slot indices, any shape.
+
+        Returns:
+            Slot indices, same shape; NONE for NONE, and if there is no valid link.
+        """
         link = np.where(slots >= 0, self.nodes["next"][slots], NONE)
         is_valid = (link >= 0) & (self.nodes["uid"][link] == self.nodes["next_uid"][slots])
         return np.where(is_valid, link, NONE)
@@ -102,7 +131,15 @@ def _grown(column: NDArray[np.generic], rows: int) -> NDArray[Any]:
 
 @njit(cache=True, nogil=True)
 def append_newest(order: NDArray[Any], ends: NDArray[Any], slot: Int) -> None:  # pragma: no cover  # compiled
-    """Append a slot that is not in the list to the newest end."""
+    """Append a slot that is not in the list to the newest end.
+
+    Source: a doubly linked list.
+
+    Args:
+        order: [rows, 2], next older and next newer slot index of each slot.
+        ends: [2], oldest and newest slot index.
+        slot: The slot to append.
+    """
     newest = ends[1]
     order[slot, 0] = newest
     order[slot, 1] = NONE
@@ -115,7 +152,15 @@ def append_newest(order: NDArray[Any], ends: NDArray[Any], slot: Int) -> None:  
 
 @njit(cache=True, nogil=True)
 def remove(order: NDArray[Any], ends: NDArray[Any], slot: Int) -> None:  # pragma: no cover  # compiled
-    """Remove a slot from the list."""
+    """Remove a slot from the list.
+
+    Source: a doubly linked list.
+
+    Args:
+        order: [rows, 2], next older and next newer slot index of each slot.
+        ends: [2], oldest and newest slot index.
+        slot: The slot to remove.
+    """
     older, newer = order[slot, 0], order[slot, 1]
     if older >= 0:
         order[older, 1] = newer
@@ -129,7 +174,15 @@ def remove(order: NDArray[Any], ends: NDArray[Any], slot: Int) -> None:  # pragm
 
 @njit(cache=True, nogil=True)
 def touch_all(order: NDArray[Any], ends: NDArray[Any], slots: NDArray[Any]) -> None:  # pragma: no cover  # compiled
-    """Move slots to the newest end, one after the other; negative slots are skipped."""
+    """Move slots to the newest end, one after the other; negative slots are skipped.
+
+    Source: a doubly linked list.
+
+    Args:
+        order: [rows, 2], next older and next newer slot index of each slot.
+        ends: [2], oldest and newest slot index.
+        slots: [K], slot indices.
+    """
     for slot in slots:
         if slot >= 0 and ends[1] != slot:
             remove(order, ends, slot)
@@ -157,22 +210,27 @@ Slots = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Recall:
-    """Values of nodes, arrays of one shape. At a miss h is NaN, the counts are 0, xi and hit are False."""
+    """Values of nodes, arrays of one shape. At a miss h is NaN, the counts are 0, xi and hit are False.
 
-    h: NDArray[np.float64]  # learner's return unit
-    n_call: NDArray[np.int32]  # visits
-    n_xi: NDArray[np.int32]  # visits in successful trajectories
-    xi: NDArray[np.bool_]  # success flag
-    hit: NDArray[np.bool_]  # whether the slot has a node with the given uid
+    Source: H, N_call, N_xi and xi of Algorithm 2.
+    """
+
+    h: NDArray[np.float64]  # [return], in the learner's unit
+    n_call: NDArray[np.int32]  # [visits]
+    n_xi: NDArray[np.int32]  # [visits] in successful trajectories
+    xi: NDArray[np.bool_]  # boolean, success flag
+    hit: NDArray[np.bool_]  # boolean, whether the slot has a node with the given uid
 
 
 def recall(table: NodeTable, slots: Slots, uids: Slots | None = None) -> Recall:
     """Read nodes by slot.
 
+    Source: H, N_call, N_xi and xi of Algorithm 2.
+
     Args:
         table: The nodes.
-        slots: Any shape; -1 is a miss.
-        uids: Same shape; a slot whose node has another uid now is a miss.
+        slots: Slot indices, any shape; -1 is a miss.
+        uids: Expected uids, same shape; a slot whose node has another uid is a miss. None: no check.
     """
     hit = slots >= 0
     node = table.nodes[np.where(hit, slots, 0)]
@@ -189,19 +247,22 @@ def recall(table: NodeTable, slots: Slots, uids: Slots | None = None) -> Recall:
 
 @dataclass(frozen=True)
 class NodeColumns:
-    """Every stored node, one row each [M], in slot order."""
+    """Every stored node, one row each [M], in slot order.
+
+    Source: the nodes of Algorithm 2.
+    """
 
     slot: Slots
     uid: Slots
-    embedding: NDArray[np.float32]  # [M, X] not scaled; rounded if the memory has float64 embeddings
-    h: NDArray[np.float64]  # learner's return unit
-    xi: NDArray[np.bool_]
-    n_call: NDArray[np.int32]
-    n_xi: NDArray[np.int32]
-    t: NDArray[np.int32]
-    reward: NDArray[np.float32]  # reward of the transition to idx_next; 0 at a terminal state
-    idx_next: Slots  # slot of the successor; -1 without one
-    episode: NDArray[np.int64]  # episode of the node's state
+    embedding: NDArray[np.float32]  # [M, X] [embedding], not scaled; rounded if the memory has float64 embeddings
+    h: NDArray[np.float64]  # [M] [return], in the learner's unit
+    xi: NDArray[np.bool_]  # [M] boolean, success flag
+    n_call: NDArray[np.int32]  # [M] [visits]
+    n_xi: NDArray[np.int32]  # [M] [visits] in successful trajectories
+    t: NDArray[np.int32]  # [M] time step of the state [steps]
+    reward: NDArray[np.float32]  # [M] [reward] of the transition to idx_next; 0 at a terminal state
+    idx_next: Slots  # [M] slot index of the successor; -1 without one
+    episode: NDArray[np.int64]  # [M] episode of the node's state
 
 
 def copy_columns(table: NodeTable) -> NodeColumns:
@@ -224,7 +285,11 @@ def delta_along_links(table: NodeTable, gamma: float) -> NDArray[np.float64]:
 
 
 def values_along_links(table: NodeTable) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Return reward, H and H(next) of every node [M]; H(next) is NaN without a successor."""
+    """Read the three terms of the consistency error of every node (Eq. 7).
+
+    Returns:
+        Reward [M] [reward], H [M] [return] and H of the successor [M] [return]; the last is NaN without a successor.
+    """
     node = table.nodes[: table.size]
     link = table.list_successors()
     return node["reward"].astype(np.float64), node["h"].copy(), np.where(link >= 0, node["h"][link], np.nan)

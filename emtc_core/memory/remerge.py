@@ -1,14 +1,13 @@
 """Merge the nodes of a stored memory with a wider delta: Algorithm 2 on the nodes of a snapshot.
 
-This needs no embedder and no torch, so a slider of a page can run it. How it differs from a new run:
+This needs no embedder and no torch, so a slider of a page can run it. Differences from a new run:
 
   * Nodes are processed in the order in which Algorithm 2 wrote their states: episode by episode, each backwards. A node
     merges into the nearest remaining node within delta; else it remains. For a memory without earlier merges the result
     equals a write of its episodes with the wider delta (there is a test).
   * All visits of a node are added at once: N_call and N_xi are summed. H, success flag, state and link of the node
-  follow
-    the options of `MemoryConfig`, as in `write`. `backprop_desirability` is not applied again, and neither is the rule
-    of `init_desirability = false` for the first visit.
+    follow the options of `MemoryConfig`, as in `write`. `backprop_desirability` is not applied again, and neither is
+    the rule of `init_desirability = false` for the first visit.
   * States that merged before cannot be separated, so delta can only grow.
   * delta is tested in the scaling of all nodes of the snapshot. The run measured its scaling a little earlier.
   * No node is evicted, and the index is live even if the run's index was stale.
@@ -38,9 +37,12 @@ CELL_SHARE = 0.35
 
 @dataclass(frozen=True)
 class StoredNodes:
-    """The columns of a stored memory, one row per node [M]."""
+    """The columns of a stored memory, one row per node [M].
 
-    embedding: NDArray[np.float32]  # [M, X] not scaled
+    Source: the nodes of Algorithm 2.
+    """
+
+    embedding: NDArray[np.float32]  # [M, X] [embedding], not scaled
     episode: NDArray[np.int64]
     t: NDArray[np.int32]
     h: NDArray[np.float64]  # [return]
@@ -52,7 +54,10 @@ class StoredNodes:
 
 @dataclass(frozen=True)
 class MergedNodes:
-    """The memory after the merges, with its original rows [M]. Values are valid in the rows of remaining nodes."""
+    """The memory after the merges, with its original rows [M]. Values are valid in the rows of remaining nodes.
+
+    Source: Algorithm 2.
+    """
 
     node: Rows  # row of the node into which each row merged; its own row for a remaining node
     nearest: Rows  # row of the remaining node that a lookup of each row's state finds; -1: none within delta
@@ -64,7 +69,7 @@ class MergedNodes:
 
     @property
     def is_remaining(self) -> NDArray[np.bool_]:
-        """Mask [M] of the remaining nodes."""
+        """Whether each row is a remaining node, [M] boolean. Source: bookkeeping."""
         return self.node == np.arange(len(self.node))
 
 

@@ -29,14 +29,27 @@ TOLERANCE = 1 / 3  # largest error of one probed node, relative to delta; leaves
 
 @dataclass(frozen=True)
 class Scaling:
-    """Mean and divisor per dimension [X], float64."""
+    """Mean and divisor per dimension [X], float64.
 
-    mean: NDArray[np.float64]
-    divisor: NDArray[np.float64]
+    Source: the normalization of embeddings in EMU's episodic memory (A10).
+    """
+
+    mean: NDArray[np.float64]  # [X] [embedding]
+    divisor: NDArray[np.float64]  # [X] [embedding]; 1 for a constant dimension
     is_fine: bool = False  # whether it was measured on float64 embeddings
 
     def apply(self, x: Embeddings, out: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
-        """Scale embeddings [M, X]; write the result to `out` if it is given."""
+        """Scale embeddings: z = (x - mean) / divisor.
+
+        Source: the normalization of embeddings in EMU's episodic memory (A10).
+
+        Args:
+            x: [M, X] [embedding].
+            out: [M, X], array for the result. None: a new array.
+
+        Returns:
+            [M, X] float64 [normalized embedding].
+        """
         centered = np.subtract(x, self.mean, out=out)
         return np.divide(centered, self.divisor, out=centered)
 
@@ -47,11 +60,16 @@ def identity_scaling(dim: int, *, is_fine: bool = False) -> Scaling:
 
 
 def measure_scaling(x: Embeddings) -> Scaling:
-    """Measure mean and standard deviation of embeddings [M, X], M >= 1.
+    """Measure mean and standard deviation of embeddings.
 
     If std is at most a millionth of |mean|, the dimension hardly distinguishes nodes; in float32 only by rounding
     noise. Such a dimension is centered but not divided. The same holds for all dimensions while there is only one
     node.
+
+    Source: the normalization of embeddings in EMU's episodic memory (A10, A15).
+
+    Args:
+        x: [M, X] [embedding], M >= 1.
     """
     mean = _sum_rows(x) / len(x)
     std = np.sqrt(_sum_squares(x, mean) / len(x))
@@ -81,10 +99,30 @@ def _sum_squares(x: NDArray[Any], mean: NDArray[Any]) -> NDArray[Any]:  # pragma
 
 
 def largest_rounding(x: NDArray[np.float32], fine: NDArray[np.float64], scaling: Scaling) -> float:
-    """Compute the largest Euclidean distance between float32 and float64 embeddings [M, X] after scaling."""
+    """Compute the largest Euclidean distance between float32 and float64 embeddings after scaling.
+
+    Source: see the top of this module.
+
+    Args:
+        x: [M, X] [embedding].
+        fine: [M, X] [embedding], the same embeddings in float64.
+        scaling: The scaling.
+
+    Returns:
+        A scalar [normalized embedding].
+    """
     return float(np.linalg.norm((x - fine) / scaling.divisor, axis=1).max())
 
 
 def choose_probes(rows: int) -> NDArray[np.int64]:
-    """Return the rows on which rounding is measured, evenly spaced."""
+    """Select the rows on which rounding is measured, evenly spaced.
+
+    Source: see the top of this module.
+
+    Args:
+        rows: Number of nodes, M.
+
+    Returns:
+        [P], row indices, P = min(M, PROBES).
+    """
     return np.linspace(0, rows - 1, min(rows, PROBES)).astype(np.int64)

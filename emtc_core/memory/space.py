@@ -24,11 +24,14 @@ NO_UIDS = np.zeros(0, np.int64)
 
 @dataclass(frozen=True)
 class Frozen:
-    """Scaling, positions and uids of the nodes at the last target update."""
+    """Scaling, positions and uids of the nodes at the last target update.
+
+    Source: EMU's tree, which is rebuilt at target updates (A13).
+    """
 
     scaling: Scaling
-    z: Points
-    uid: NDArray[np.int64]
+    z: Points  # [M, X] [normalized embedding]
+    uid: NDArray[np.int64]  # [M]
     grid: GridIndex
 
 
@@ -83,12 +86,32 @@ class Space:
         return Frozen(scaling, z, uid, grid)
 
     def find(self, table: NodeTable, q: Points) -> Slots:
-        """Find the nearest node within delta for each query [Q, X]; -1 if there is none."""
+        """Find the nearest node within delta for each query.
+
+        Source: the nearest node within delta of Algorithm 2.
+
+        Args:
+            table: The nodes.
+            q: [Q, X] [normalized embedding], in `scaling_of_lookups`.
+
+        Returns:
+            [Q], slot indices; -1 if there is no node within delta.
+        """
         grid = self._frozen.grid if self._frozen else self._grid
         return self._drop_evicted(table, grid.query(q)[0])
 
     def find_nearest(self, table: NodeTable, q: Points) -> Slots:
-        """Find the nearest node at any distance for each query [Q, X]; -1 if there are no nodes."""
+        """Find the nearest node at any distance for each query.
+
+        Source: the nearest node of Algorithm 2.
+
+        Args:
+            table: The nodes.
+            q: [Q, X] [normalized embedding], in `scaling_of_lookups`.
+
+        Returns:
+            [Q], slot indices; -1 if there are no nodes.
+        """
         z = self._frozen.z if self._frozen else table.z[: table.size]
         return self._drop_evicted(table, self._nearest.query(z, q))
 
@@ -97,7 +120,13 @@ class Space:
         return len(self._frozen.uid) if self._frozen else table.size
 
     def note_written(self, slots: Slots) -> None:
-        """Register slots whose nodes may be new or may have moved. A frozen index does not change."""
+        """Register slots whose nodes may be new or may have moved. A frozen index does not change.
+
+        Source: bookkeeping.
+
+        Args:
+            slots: [K], slot indices; -1 is skipped.
+        """
         if self._frozen is None:
             self._nearest.note_written(slots)
 

@@ -19,33 +19,39 @@ NONE = -1
 
 
 class Columns(NamedTuple):
-    """The node table's arrays."""
+    """The node table's arrays, with rows that are not occupied yet. Source: the nodes of Algorithm 2."""
 
-    nodes: Any  # NDArray of NODE; compiled code reads fields as attributes
-    state: NDArray[Any]
-    x: NDArray[Any]
-    z: NDArray[Any]
-    order: NDArray[Any]
-    ends: NDArray[Any]
+    nodes: Any  # [rows] array of NODE; compiled code reads fields as attributes
+    state: NDArray[Any]  # [rows, S] [state features]
+    x: NDArray[Any]  # [rows, X] [embedding]
+    z: NDArray[Any]  # [rows, X] [normalized embedding]
+    order: NDArray[Any]  # [rows, 2] next older and next newer slot index
+    ends: NDArray[Any]  # [2] oldest and newest slot index
 
 
 class Index(NamedTuple):
-    """The grid for lookups: the live one, or the frozen one of `index = "stale_target_update"`."""
+    """The grid for lookups: the live one, or the frozen one of `index = "stale_target_update"`.
+
+    Source: the nearest node of Algorithm 2.
+    """
 
     cells: grid.Cells
-    uid: NDArray[Any]  # uids of the frozen nodes; empty for the live grid
+    uid: NDArray[Any]  # [M] uids of the frozen nodes, dimensionless; empty for the live grid
     is_live: bool
 
 
 class Path(NamedTuple):
-    """The states of an episode to write, in time order; all arrays have one row per state."""
+    """The R states of an episode to write, in time order: T + 1 with the terminal state, else T.
 
-    state: NDArray[Any]
-    x: NDArray[Any]
-    z: NDArray[Any]
-    q: NDArray[Any]  # embeddings in the scaling of the index; equal to z for a live index
-    reward: NDArray[Any]
-    xi: NDArray[Any]
+    Source: the input of Algorithm 2.
+    """
+
+    state: NDArray[Any]  # [R, S] [state features]
+    x: NDArray[Any]  # [R, X] [embedding]
+    z: NDArray[Any]  # [R, X] [normalized embedding]
+    q: NDArray[Any]  # [R, X] [normalized embedding] in the scaling of the index; equal to z for a live index
+    reward: NDArray[Any]  # [R] [reward], float64; 0 for a terminal state
+    xi: NDArray[Any]  # [R] boolean, success flag of the state
 
 
 class Rules(NamedTuple):
@@ -77,10 +83,22 @@ def make_rules(config: MemoryConfig, gamma: float) -> Rules:
 def write_backwards(
     columns: Columns, index: Index, path: Path, rules: Rules, size: int, next_uid: int, episode: int
 ) -> tuple[NDArray[Any], int, int, int]:  # pragma: no cover  # compiled
-    """Write the states of an episode; return (slots, new size, next uid, number of merged states).
+    """Write the states of an episode (Algorithm 2).
 
     A slot is -1 if the state's node was evicted before the end of the write. This needs a memory smaller than the
     episode.
+
+    Args:
+        columns: The node table's arrays. They are changed.
+        index: The grid for lookups. A live one is changed.
+        path: The R states of the episode.
+        rules: Options of Algorithm 2.
+        size: Number of nodes.
+        next_uid: Uid of the next new node.
+        episode: Number of the episode.
+
+    Returns:
+        Slot indices [R], new size, next uid, number of merged states.
     """
     rows = len(path.reward)
     slots = np.empty(rows, np.int64)

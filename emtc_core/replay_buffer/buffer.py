@@ -29,12 +29,15 @@ Slots = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class StoredEpisode:
-    """Data of one stored episode that are needed to write it to the episodic memory again."""
+    """Data of one stored episode that are needed to write it to the episodic memory again.
+
+    Source: the input of Algorithm 2.
+    """
 
     index: int  # index in the buffer
     number: int  # number of the episode in its run
-    state: NDArray[np.float32]  # [T+1, S]
-    reward: NDArray[np.float32]  # [T] learner's unit
+    state: NDArray[np.float32]  # [T+1, S] [state features]
+    reward: NDArray[np.float32]  # [T] [reward], in the learner's unit
     won: bool
     episode_return: float  # environment's unit
 
@@ -44,16 +47,18 @@ class Batch:
     """B episodes padded to T transitions, the length of the longest. `filled` is False on padding.
 
     Tensors are views of time-major tensors, so that unrolling over time needs no copy.
+
+    Source: the mini-batch of Algorithm 3.
     """
 
-    obs: Tensor  # [B, T+1, N, O]
-    state: Tensor  # [B, T+1, S]
-    avail: Tensor  # [B, T+1, N, A] bool; padding offers action 0
-    action: Tensor  # [B, T, N] int64
-    reward: Tensor  # [B, T] learner's unit
-    terminated: Tensor  # [B, T] bool; True where nothing is bootstrapped (padding too)
-    filled: Tensor  # [B, T] bool; True on real transitions
-    beta: Tensor  # [B, T] gate stored with the transition; 1 where there is none
+    obs: Tensor  # [B, T+1, N, O] [observation features]
+    state: Tensor  # [B, T+1, S] [state features]
+    avail: Tensor  # [B, T+1, N, A] boolean; in the padding only action 0 is available
+    action: Tensor  # [B, T, N] action indices, int64
+    reward: Tensor  # [B, T] [reward], in the learner's unit
+    terminated: Tensor  # [B, T] boolean; True where the target does not bootstrap, and in the padding
+    filled: Tensor  # [B, T] boolean; True on real transitions
+    beta: Tensor  # [B, T] gate stored with the transition, dimensionless; 1 without a gate
     indices: NDArray[np.int64]  # [B] indices in the buffer, for set_slots and set_priorities
     slots: Slots  # [B, T+1] memory slots of the states; -1 for padding or if not stored
     uids: Slots  # [B, T+1] uids of the nodes in the slots when they were looked up
@@ -123,14 +128,14 @@ class ReplayBuffer:
         beta: NDArray[np.floating] | None = None,
         number: int = 0,
     ) -> int:
-        """Store one episode. A full buffer drops its oldest episode.
+        """Store one episode (Algorithm 3). A full buffer drops its oldest episode.
 
         Args:
             episode: The finished episode.
-            slots: [T+1] memory slots of its states; -1 if not stored.
-            uids: [T+1] uids of the nodes in these slots.
+            slots: [T+1], slot indices of its states; -1 if not stored.
+            uids: [T+1], uids of the nodes in these slots.
             generation: Generation of the memory when the slots were looked up.
-            beta: [T] gate of its transitions; None is 1.
+            beta: [T], gate of its transitions, dimensionless; None is 1.
             number: The episode's number in its run.
 
         Returns:
@@ -166,7 +171,11 @@ class ReplayBuffer:
         return self.take(self._draw(batch, rng))
 
     def take(self, indices: NDArray[np.integer]) -> Batch:
-        """Return the episodes at these indices [B] as one padded batch."""
+        """Return stored episodes as one padded batch (Algorithm 3).
+
+        Args:
+            indices: [B], indices in the buffer.
+        """
         indices = np.asarray(indices, np.int64)
         length = self._length[indices]
         longest = int(length.max())
@@ -204,11 +213,13 @@ class ReplayBuffer:
     def set_slots(self, indices: NDArray[np.integer], slots: Slots, uids: Slots, generation: int) -> None:
         """Replace the slots of episodes after a re-projection.
 
+        Source: bookkeeping.
+
         Args:
-            indices: [K] indices in the buffer.
+            indices: [K], indices in the buffer.
             slots: [K, T+1], where T is at least the length of the longest episode. Values after the end of an episode
                 are ignored.
-            uids: [K, T+1] uids of the nodes in these slots.
+            uids: [K, T+1], uids of the nodes in these slots.
             generation: Generation of the memory when the slots were looked up.
         """
         indices = np.asarray(indices, np.int64)
@@ -219,7 +230,14 @@ class ReplayBuffer:
         self._generation[indices] = generation
 
     def set_priorities(self, indices: NDArray[np.integer], priorities: Tensor) -> None:
-        """Set the sampling priorities [K] (> 0) of the episodes at these indices [K]; a new episode has 1."""
+        """Set the sampling priorities of episodes; a new episode has 1.
+
+        Source: the prioritized episode replay of lich14/CDS, CDS_GRF.
+
+        Args:
+            indices: [K], indices in the buffer.
+            priorities: [K], > 0 [return²], mean squared TD errors.
+        """
         self._priorities.set(indices, priorities)
 
     def get_state(self) -> StateDict:

@@ -96,20 +96,43 @@ class ReplayRows:
             self._fields[name][: len(values)] = values
 
     def write(self, rows: NDArray[np.int64], values: Mapping[str, NDArray[np.generic]]) -> None:
-        """Write the rows [R] of some or all fields; each field [R, ...]."""
+        """Write rows of some or all fields.
+
+        Source: bookkeeping.
+
+        Args:
+            rows: [R], row indices.
+            values: Field name -> [R, ...] [unit varies].
+        """
         at = send(rows, self._home)
         for name, array in values.items():
             self._fields[name][at] = send(array, self._home).reshape(len(rows), -1)
 
     def put(self, rows: NDArray[np.int64], values: Mapping[str, Tensor]) -> None:
-        """Write rows [R] from the result of `take`."""
+        """Write rows from the result of `take`.
+
+        Source: bookkeeping.
+
+        Args:
+            rows: [R], row indices.
+            values: Field name -> tensor of shape [R, width] [unit varies].
+        """
         at = torch.from_numpy(rows).to(self._home)
         for name in FIELDS:
             for part in self._split(name, len(rows)):
                 self._fields[name][at[part]] = values[name][part].to(self._home)
 
     def take(self, rows: NDArray[np.int64]) -> dict[str, Tensor]:
-        """Copy rows to the host, [R, width] per field. On a GPU this needs at most `COPY_BYTES` of extra memory."""
+        """Copy rows to the host. On a GPU this needs at most `COPY_BYTES` of extra memory.
+
+        Source: bookkeeping.
+
+        Args:
+            rows: [R], row indices.
+
+        Returns:
+            Field name -> tensor of shape [R, width] [unit varies].
+        """
         at = torch.from_numpy(rows).to(self._home)
         copies = {}
         for name, values in self._fields.items():
@@ -128,14 +151,26 @@ class ReplayRows:
         return [slice(start, start + step) for start in range(0, n_rows, step)]
 
     def read(self, name: str, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Copy rows of one field to the host."""
+        """Copy rows of one field to the host.
+
+        Source: bookkeeping.
+
+        Args:
+            name: Name of the field.
+            rows: [R], row indices.
+
+        Returns:
+            Array of shape [R, width] [unit varies].
+        """
         return self._fields[name][torch.from_numpy(rows).to(self._home)].cpu().numpy()
 
     def gather(self, rows_TB: NDArray[np.int64]) -> dict[str, Tensor]:
         """Make a batch of T + 1 steps of B episodes on the device.
 
+        Source: bookkeeping.
+
         Args:
-            rows_TB: Rows [T+1, B].
+            rows_TB: [T+1, B], row indices.
 
         Returns:
             Tensors by field: [B, T+1, ...] for obs, state and avail, [B, T, ...] for the others. They are views of
@@ -184,10 +219,13 @@ class ReplayRows:
 
 @dataclass
 class PendingWeights:
-    """Weights that are not used yet. The index of an episode that was replaced since then is -1."""
+    """Weights that are not used yet. The index of an episode that was replaced since then is -1.
 
-    indices: NDArray[np.int64]
-    weights: AsyncCopy
+    Source: bookkeeping.
+    """
+
+    indices: NDArray[np.int64]  # [K] indices in the buffer
+    weights: AsyncCopy  # [K]
 
 
 class Priorities:
@@ -206,12 +244,21 @@ class Priorities:
             pending.indices[pending.indices == index] = -1
 
     def set(self, indices: NDArray[np.integer], weights: Tensor) -> None:
-        """Set the weights [K] (> 0) of the episodes at these indices [K]."""
+        """Set the sampling weights of episodes.
+
+        Source: the prioritized episode replay of lich14/CDS, CDS_GRF.
+
+        Args:
+            indices: [K], indices in the buffer.
+            weights: [K], > 0 [unit varies].
+        """
         self._pending.append(PendingWeights(np.array(indices, np.int64), fetch(weights)))
         self._apply_due()
 
     def draw(self, n: int, size: int, alpha: float, rng: np.random.Generator) -> NDArray[np.int64]:
-        """Draw n of the first `size` indices without replacement, with probability ∝ weight ** alpha.
+        """Sample n of the first `size` indices without replacement, with probability proportional to weight ** alpha.
+
+        Source: the prioritized episode replay of lich14/CDS, CDS_GRF.
 
         Args:
             n: Number of indices.
@@ -220,7 +267,7 @@ class Priorities:
             rng: Random generator.
 
         Returns:
-            Indices [n].
+            Indices, shape [n].
         """
         weight = self._weight[:size] ** alpha
         return rng.choice(size, n, replace=False, p=weight / weight.sum())

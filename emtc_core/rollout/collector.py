@@ -29,16 +29,18 @@ class Actor(Protocol):
     def act(
         self, obs: NDArray[np.float32], avail: NDArray[np.bool_], *, epsilon: float, rng: np.random.Generator
     ) -> NDArray[np.int64]:
-        """Select actions.
+        """Select the action of every agent.
+
+        Source: the epsilon-greedy action selection of PyMARL.
 
         Args:
-            obs: Observations [B, N, O].
-            avail: Available actions [B, N, A].
+            obs: [B, N, O] [observation features].
+            avail: [B, N, A] boolean, available actions.
             epsilon: Probability of a random action.
             rng: Generator of the random actions.
 
         Returns:
-            Actions [B, N].
+            [B, N], action indices.
         """
         ...
 

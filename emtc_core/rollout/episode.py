@@ -11,14 +11,16 @@ class Episode:
     """T transitions and T + 1 observations, without padding.
 
     `reward` is in the learner's unit (after `train.reward_scale`); `episode_return` is in the
-    environment's own unit and undiscounted.
+    environment's unit and undiscounted.
+
+    Source: the episode of Algorithm 3.
     """
 
-    obs: NDArray[np.float32]  # [T+1, N, O]
-    state: NDArray[np.float32]  # [T+1, S]
-    avail: NDArray[np.bool_]  # [T+1, N, A]
-    action: NDArray[np.int64]  # [T, N]
-    reward: NDArray[np.float32]  # [T]
+    obs: NDArray[np.float32]  # [T+1, N, O] [observation features]
+    state: NDArray[np.float32]  # [T+1, S] [state features]
+    avail: NDArray[np.bool_]  # [T+1, N, A] boolean, available actions
+    action: NDArray[np.int64]  # [T, N] action indices
+    reward: NDArray[np.float32]  # [T] [reward]
     terminated: bool
     truncated: bool
     won: bool
@@ -34,14 +36,14 @@ class Episode:
 
 
 def discounted_returns(reward: NDArray[np.float32], gamma: float) -> NDArray[np.float64]:
-    """Compute the discounted return from each step to the end of the episode.
+    """Compute the discounted return from each step to the end of the episode (Algorithm 2, R = r_t + gamma R).
 
     Args:
-        reward: [T] rewards in the learner's unit.
+        reward: [T] [reward] in the learner's unit.
         gamma: Discount in [0, 1].
 
     Returns:
-        [T + 1] returns in the unit of the reward; the last one, of the terminal state, is 0.
+        [T + 1] [return] in the unit of the reward; the last one, of the terminal state, is 0.
     """
     returns = np.zeros(len(reward) + 1)
     for t in range(len(reward) - 1, -1, -1):

@@ -40,11 +40,11 @@ class EpisodeGate:
         return self._config.gate.timing == "before_write"
 
     def evaluate(self, episode: Episode, slots: Slots | None, *, tau: float) -> GateValues:
-        """Compute delta_mem and beta of an episode from the current memory.
+        """Compute delta_mem and beta of an episode from the current memory (Algorithm 3).
 
         Args:
             episode: The episode.
-            slots: [T+1] slots that the episode was just written to; None if it is not written yet.
+            slots: [T+1], indices of the slots that the episode was just written to; None if it is not written yet.
             tau: Current temperature [return].
 
         Returns:
@@ -72,11 +72,10 @@ class EpisodeGate:
 class StoredEpisode:
     """Slots and gate values of one written episode; all None without a memory."""
 
-    slots: Slots | None = None  # [T+1] as assigned by Algorithm 2
-    incentive_slots: Slots | None = (
-        None  # [T+1] as the incentive reads them; differ for a stale index or incentive.on_miss
-    )
-    uids: Slots | None = None  # [T+1] of `seen`
+    slots: Slots | None = None  # [T+1] slot indices as assigned by Algorithm 2
+    incentive_slots: Slots | None = None
+    """[T+1] slot indices that the incentive reads; they differ for a stale index or `incentive.on_miss`."""
+    uids: Slots | None = None  # [T+1] uids of the nodes in `incentive_slots`
     generation: int = 0  # re-projections before the write
     gate: GateValues | None = None
 

@@ -118,7 +118,13 @@ class Evaluator:
     def evaluate(
         self, learner: Learner, env_step: int, *, between_steps: Callable[[], None] = lambda: None
     ) -> tuple[EvaluationRecord, EvaluationStats]:
-        """Evaluate the greedy policy. An exception in `between_steps` discards the evaluation."""
+        """Evaluate the greedy policy.
+
+        Args:
+            learner: The learner whose policy is evaluated.
+            env_step: Env step of the evaluation.
+            between_steps: Called between two steps. If it raises, the evaluation is discarded.
+        """
         episodes = play_greedily(self._collector, learner, (env_step,), self._config.episodes, between_steps)
         values = self._compare_values(learner, episodes)
         record = make_record(episodes, env_step, n_playbacks=self._config.keep_playbacks)

@@ -73,9 +73,11 @@ class LossWatch:
     def watch(self, update: int, loss: Tensor, inputs: UpdateInputs) -> None:
         """Add the loss of one update. Does not wait for the device.
 
+        Source: bookkeeping.
+
         Args:
             update: Number of the update.
-            loss: The loss, a scalar.
+            loss: A scalar [loss].
             inputs: The data of the update, saved if the loss is not finite.
         """
         self._pending.append(PendingLoss(update, fetch(loss), inputs))
@@ -154,6 +156,7 @@ class MetricsWindow:
     """Collects values by metric name, and returns their means together with the metrics of the machine."""
 
     def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._machine = MachineWatch(device)
         self._restart()
 
@@ -166,12 +169,24 @@ class MetricsWindow:
         self._started = time.monotonic()
 
     def add(self, values: Mapping[str, Number]) -> None:
-        """Add one observation per name."""
+        """Add one observation per name.
+
+        Source: bookkeeping.
+
+        Args:
+            values: Metric name -> number or scalar tensor, in the unit of the metric [unit varies].
+        """
         for name, value in values.items():
             self._values[name].append(value)
 
     def add_shares(self, shares: Mapping[str, tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """Add a part and its whole per name. `take` divides the two sums; the result is 0 if the whole is 0."""
+        """Add a part and its whole per name. `take` divides the two sums; the result is 0 if the whole is 0.
+
+        Source: bookkeeping.
+
+        Args:
+            shares: Metric name -> part and whole, two scalar tensors of one unit [unit varies].
+        """
         for name, part_and_whole in shares.items():
             self._shares[name].append(part_and_whole)
 
@@ -210,6 +225,27 @@ class MetricsWindow:
             means[name] = sum(time.read_ms() for time in times) / len(times)
         self._restart()
         return means | self._machine.measure()
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the values of the open window, for a checkpoint. Times belong to a process and are not included."""
+        shares = {
+            name: [torch.stack(sums).cpu() for sums in zip(*pairs, strict=True)] for name, pairs in self._shares.items()
+        }
+        return {"values": {name: _pack(values) for name, values in self._values.items()}, "shares": shares}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Restore the result of `get_state`. The times and the speed of the window start again."""
+        self._restart()
+        for name, values in state["values"].items():
+            self._values[name] = list(values.to(self._device)) if isinstance(values, torch.Tensor) else list(values)
+        for name, (parts, wholes) in state["shares"].items():
+            self._shares[name] = list(zip(parts.to(self._device), wholes.to(self._device), strict=True))
+
+
+def _pack(values: Sequence[Number]) -> torch.Tensor | list[float]:
+    """Return the values of a name as one tensor on the host if all are tensors, else as numbers."""
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    return torch.stack(tensors).cpu() if len(tensors) == len(values) else [float(value) for value in values]
 
 
 def _compute_mean(values: Sequence[Number]) -> Number:

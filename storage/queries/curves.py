@@ -17,11 +17,19 @@ if TYPE_CHECKING:  # trainers import this module for the names of metrics and do
 
 
 def evaluations(db: Database, run_id: str, after: int = 0) -> pd.DataFrame:
-    """How well does a run play? One row per evaluation after env step `after`; 0 returns also those at step 0.
+    """How well does a run play?
+
+    Source: table `evaluations`.
+
+    Args:
+        db: An open database.
+        run_id: The run.
+        after: Read only later evaluations [env steps]; 0 reads also those at step 0.
 
     Returns:
-        env_step, episodes, wins, win_rate, return_mean, return_std, length_mean, distinct, robust_win_rate,
-        robust_distinct. The last three are missing for imports, and if no episodes from shifted starts were played.
+        One row per evaluation: env_step [env steps], episodes, wins, win_rate (fraction), return_mean [return],
+        return_std [return], length_mean [steps], distinct, robust_win_rate (fraction), robust_distinct. The last three
+        are missing for imports, and if no episodes from shifted starts were played.
     """
     # Imported runs may have an evaluation at env step 0.
     columns = [column for column in Evaluation.__table__.columns if column.name != "run_id"]
@@ -33,6 +41,8 @@ def evaluations(db: Database, run_id: str, after: int = 0) -> pd.DataFrame:
 def metric_points(db: Database, run_id: str, names: Sequence[str], after: int = 0, points: int = 2000) -> pd.DataFrame:
     """What are the values of some metrics? A long curve is reduced to the minimum and maximum of each interval.
 
+    Source: table `metrics`.
+
     Args:
         db: An open database.
         run_id: The run.
@@ -41,7 +51,8 @@ def metric_points(db: Database, run_id: str, names: Sequence[str], after: int = 
         points: Maximum number of rows per name.
 
     Returns:
-        env_step, name, value, n (number of values before the reduction), by name and env step.
+        One row per point, by name and env step: env_step [env steps], name, value [unit varies, see
+        `emtc_core.metrics`], n (number of values before the reduction).
     """
     conditions = (
         *(MetricRow.run_id == run_id, MetricRow.name.in_(list(names)), MetricRow.env_step > after),
@@ -96,12 +107,20 @@ def metric_names(db: Database, run_id: str) -> list[str]:
 
 
 def training_returns(db: Database, run_id: str, width: int) -> pd.DataFrame:
-    """What is the mean training return in each interval of `width` env steps?
+    """What is the mean training return in each interval of env steps?
 
-    The last interval is left out, because new episodes can still change it.
+    The last interval is omitted, because new episodes can still change it.
+
+    Source: table `episodes`.
+
+    Args:
+        db: An open database.
+        run_id: The run.
+        width: Width of an interval [env steps].
 
     Returns:
-        first_env_step (of the last episode in the interval), episode_return (mean), episodes (number).
+        One row per interval: first_env_step [env steps] (of the last episode in the interval), episode_return (mean)
+        [return], episodes (number).
     """
     interval = (EpisodeRow.first_env_step - EpisodeRow.first_env_step % width).label("interval")
     columns = (
@@ -117,8 +136,15 @@ def training_returns(db: Database, run_id: str, width: int) -> pd.DataFrame:
 def evaluation_curves(db: Database, run_ids: Sequence[str]) -> pd.DataFrame:
     """How well did these runs play over env steps?
 
+    Source: table `evaluations`.
+
+    Args:
+        db: An open database.
+        run_ids: The runs.
+
     Returns:
-        run_id, env_step, win_rate, robust_win_rate, return_mean, length_mean, episodes, distinct, by run and env step.
+        One row per evaluation, by run and env step: run_id, env_step [env steps], win_rate (fraction), robust_win_rate
+        (fraction), return_mean [return], length_mean [steps], episodes, distinct.
     """
     columns = (
         *(Evaluation.run_id, Evaluation.env_step, Evaluation.win_rate, Evaluation.robust_win_rate),
@@ -135,8 +161,14 @@ def evaluation_curves(db: Database, run_ids: Sequence[str]) -> pd.DataFrame:
 def policy_evaluations(db: Database, run_ids: Sequence[str]) -> pd.DataFrame:
     """What are the results of `emtc evaluate` for the stored policies of these runs?
 
+    Source: table `policy_evaluations`.
+
+    Args:
+        db: An open database.
+        run_ids: The runs.
+
     Returns:
-        The columns of the table `policy_evaluations`, by run, oldest first.
+        One row per result, by run, oldest first, with all columns of the table; units as in `models.py` [unit varies].
     """
 
     def select_rows(ids: Sequence[str]) -> Statement:
@@ -147,7 +179,9 @@ def policy_evaluations(db: Database, run_ids: Sequence[str]) -> pd.DataFrame:
 
 
 def metric_curves(db: Database, run_ids: Sequence[str], name: str, stretch: int = 1) -> pd.DataFrame:
-    """What are the values of one metric in these runs? Answered from the index ix_metrics_curve.
+    """What are the values of one metric in these runs? The index ix_metrics_curve contains the answer.
+
+    Source: table `metrics`.
 
     Args:
         db: An open database.
@@ -156,7 +190,8 @@ def metric_curves(db: Database, run_ids: Sequence[str], name: str, stretch: int 
         stretch: Width of an interval [env steps]. The values of an interval are averaged, at its last env step.
 
     Returns:
-        run_id, env_step, value, by run and env step.
+        One row per interval, by run and env step: run_id, env_step [env steps], value [unit varies, see
+        `emtc_core.metrics`].
     """
     last = func.max(MetricRow.env_step).label("env_step")
     interval = MetricRow.env_step // max(1, stretch)

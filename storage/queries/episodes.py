@@ -57,6 +57,8 @@ class Trajectory:
 
     The gate's values are NaN where the memory returned nothing. A playback has neither slots nor gate values, and its
     `env_step` is that of its evaluation.
+
+    Source: tables `episodes`, `transitions` and `eval_episodes`.
     """
 
     run_id: str
@@ -64,15 +66,15 @@ class Trajectory:
     env_step: int  # of its first transition; of the evaluation for a playback
     won: bool
     episode_return: float
-    state: NDArray[np.float32]  # [T+1, S]
-    action: NDArray[np.int64]  # [T, N]
-    reward: NDArray[np.float32]  # [T]
-    slots: NDArray[np.int64] | None = None  # [T+1]; -1 where the state is not in the memory
-    h: Floats | None = None  # [T]
-    h_next: Floats | None = None  # [T]
-    delta_mem: Floats | None = None  # [T]
-    beta: Floats | None = None  # [T]
-    tau: float | None = None
+    state: NDArray[np.float32]  # [T+1, S] [state features]
+    action: NDArray[np.int64]  # [T, N] action indices
+    reward: NDArray[np.float32]  # [T] [reward]
+    slots: NDArray[np.int64] | None = None  # [T+1] slot indices; -1 where the state is not in the memory
+    h: Floats | None = None  # [T] [return]
+    h_next: Floats | None = None  # [T] [return]
+    delta_mem: Floats | None = None  # [T] [return]
+    beta: Floats | None = None  # [T] dimensionless
+    tau: float | None = None  # [return]
 
     @property
     def length(self) -> int:
@@ -88,8 +90,13 @@ class Trajectory:
 def get_trajectory(db: Database, run_id: str, episode: int) -> Trajectory:
     """What happened in this training episode, and what did the gate compute for each step?
 
+    Args:
+        db: An open database.
+        run_id: The run.
+        episode: Number of the episode.
+
     Raises:
-        LeftOutError: If its trajectory was deleted by thinning or is not part of the bundle.
+        DataRemovedError: If its trajectory was deleted by thinning or is not part of the bundle.
         StorageError: If the run has no such episode, or the stored episode is damaged.
     """
     outline = select(*OUTLINE, EpisodeRow.trajectory)
@@ -133,7 +140,17 @@ def get_trajectory(db: Database, run_id: str, episode: int) -> Trajectory:
 
 
 def iter_states(db: Database, run_id: str, episodes: Iterable[int]) -> Iterator[tuple[int, NDArray[np.float32]]]:
-    """Which states did these training episodes visit? Yields the episode number and its states [T+1, S].
+    """Which states did these training episodes visit?
+
+    Source: table `episodes`.
+
+    Args:
+        db: An open database.
+        run_id: The run.
+        episodes: Numbers of the episodes.
+
+    Yields:
+        The number of an episode and its states [T+1, S] [state features].
 
     Raises:
         StorageError: If an episode does not exist, or its trajectory was deleted by thinning.
@@ -146,6 +163,11 @@ def iter_trajectories(db: Database, run_id: str, episodes: Iterable[int]) -> Ite
     """What happened in these training episodes? Yields them by number, without the gate's values.
 
     Only 200 episodes are in memory at the same time.
+
+    Args:
+        db: An open database.
+        run_id: The run.
+        episodes: Numbers of the episodes.
 
     Raises:
         StorageError: If an episode does not exist, or its trajectory was deleted by thinning.
@@ -172,7 +194,13 @@ def iter_trajectories(db: Database, run_id: str, episodes: Iterable[int]) -> Ite
 
 
 def get_playback(db: Database, run_id: str, env_step: int, episode: int) -> Trajectory:
-    """What happened in this greedy episode of the evaluation at `env_step`?
+    """What happened in this greedy episode of an evaluation?
+
+    Args:
+        db: An open database.
+        run_id: The run.
+        env_step: Env step of the evaluation.
+        episode: Number of the episode in the evaluation.
 
     Raises:
         StorageError: If no such playback is stored.
@@ -191,10 +219,19 @@ def get_playback(db: Database, run_id: str, env_step: int, episode: int) -> Traj
 
 
 def list_episodes(db: Database, run_id: str, order_by: Order = "-episode", limit: int = 200) -> pd.DataFrame:
-    """Which training episodes does a run have? A leading minus in `order_by` sorts in descending order.
+    """Which training episodes does a run have?
+
+    Source: table `episodes`.
+
+    Args:
+        db: An open database.
+        run_id: The run.
+        order_by: Column to sort by; a leading minus sorts in descending order.
+        limit: Maximum number of rows.
 
     Returns:
-        episode, first_env_step, length, episode_return, won, epsilon, closed.
+        One row per episode: episode, first_env_step [env steps], length [steps], episode_return [return], won, epsilon,
+        closed (transitions).
     """
     column = getattr(EpisodeRow, order_by.removeprefix("-"))
     order = column.desc() if order_by.startswith("-") else column
@@ -279,9 +316,9 @@ def _find_best_and_worst(starts: list[_EpisodeStart]) -> tuple[_EpisodeStart, _E
 
 @dataclass(frozen=True)
 class EpisodePage:
-    """One page of the episodes that match a search."""
+    """One page of the episodes that match a search. Source: table `episodes`."""
 
-    frame: pd.DataFrame
+    frame: pd.DataFrame  # one row per episode, with the columns and units of `list_episodes` [unit varies]
     total: int
     """Number of matching episodes on all pages."""
     recorded: int
@@ -330,9 +367,14 @@ def find_episodes(
 
 
 def find_replayable_episodes(db: Database, run_id: str, among: Sequence[int] | None = None) -> list[int]:
-    """Which training episodes, or which of `among`, can be replayed? The newest 200, newest first.
+    """Which training episodes can be replayed? The newest 200, newest first.
 
     The trajectories of the others were deleted by thinning or are not part of the bundle.
+
+    Args:
+        db: An open database.
+        run_id: The run.
+        among: Return only episodes of these numbers; None: of all.
     """
     conditions = [EpisodeRow.run_id == run_id, _HAS_TRAJECTORY]
     if among is not None:

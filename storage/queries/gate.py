@@ -39,11 +39,18 @@ _METRICS = (
 
 
 def gate_stats(db: Database, run_id: str, after: int = 0) -> pd.DataFrame:
-    """How consistent is the whole memory? One row per report of the gate after env step `after`.
+    """How consistent is the whole memory?
+
+    Source: table `gate_stats`.
+
+    Args:
+        db: An open database.
+        run_id: The run.
+        after: Read only later env steps.
 
     Returns:
-        env_step, delta_mem_mean, delta_mem_q05 q25 q50 q75 q95, beta_mean, beta_q05 … q95, tau,
-        memory_size, desirable_fraction.
+        One row per report of the gate: env_step [env steps], delta_mem_mean, delta_mem_q05 q25 q50 q75 q95 [return],
+        beta_mean, beta_q05 … q95 (dimensionless), tau [return], memory_size [nodes], desirable_fraction.
     """
     columns = [column for column in GateStats.__table__.columns if column.name != "run_id"]
     statement = select(*columns).where(GateStats.run_id == run_id, GateStats.env_step > after)
@@ -59,6 +66,8 @@ def gate_chart(
     A range of at most 40,000 env steps is read from the transitions, unless thinning has deleted them. A longer range
     is read from sums over 1,000 transitions, and its ends are rounded to their borders. A transition whose lookup
     found nothing has no delta_mem, but counts in beta and n.
+
+    Source: tables `transitions` and `transition_summary`.
 
     Args:
         db: An open database.
@@ -83,11 +92,19 @@ def gate_chart(
 
 
 def newest_transitions(db: Database, run_id: str, until: int, limit: int) -> pd.DataFrame:
-    """What did the gate compute for the newest transitions, at most `limit` of them up to env step `until`?
+    """What did the gate compute for the newest transitions?
+
+    Source: table `transitions`.
+
+    Args:
+        db: An open database.
+        run_id: The run.
+        until: Last env step.
+        limit: Maximum number of rows.
 
     Returns:
-        episode, reward, h, h_next, delta_mem, beta, tau, slot, next_slot, by env step. There are no rows if thinning
-        has deleted the transitions.
+        One row per transition, by env step: episode, reward [reward], h, h_next, delta_mem [return], beta
+        (dimensionless), tau [return], slot, next_slot. There are no rows if thinning has deleted the transitions.
     """
     table = Transition
     gate_values = (table.reward, table.h, table.h_next, table.delta_mem, table.beta, table.tau)
@@ -159,6 +176,8 @@ def compute_gate_by_run_part(
 
     A run is cut into parts of equal numbers of blocks of 1,000 env steps.
 
+    Source: table `transition_summary`.
+
     Args:
         db: An open database.
         run_ids: The runs.
@@ -167,8 +186,8 @@ def compute_gate_by_run_part(
             block of the run.
 
     Returns:
-        run_id, part (from 0), delta_mem [return], beta: means over the transitions. With `from_first_win` a run
-        without a win has no row.
+        One row per run and part: run_id, part (from 0), delta_mem [return] and beta (dimensionless), means over the
+        transitions. With `from_first_win` a run without a win has no row.
     """
     table = TransitionSummary
     edges = (
@@ -231,9 +250,15 @@ def _first_win() -> Select[str, int, int]:
 def count_closed_by_outcome(db: Database, run_ids: Sequence[str]) -> pd.DataFrame:
     """How many transitions of won and of lost training episodes did the gate close, from the first win on?
 
+    Source: table `episodes`.
+
+    Args:
+        db: An open database.
+        run_ids: The runs.
+
     Returns:
-        run_id, won, steps (transitions), closed (transitions with β below CLOSED_BELOW). A run without a gate has no
-        row.
+        One row per run and outcome: run_id, won, steps [steps], closed [steps] (transitions with β below CLOSED_BELOW).
+        A run without a gate has no row.
     """
     first = _first_win().subquery()
     statement = (

@@ -35,26 +35,29 @@ _START = "start"
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The episodic memory at one env step. Arrays have one row per node [M], sorted by slot."""
+    """The episodic memory at one env step. Arrays have one row per node [M], sorted by slot.
+
+    Source: table `snapshots`, which contains the nodes of Algorithm 2.
+    """
 
     id: int
     run_id: str
     env_step: int
-    slot: NDArray[np.int64]
-    embedding: NDArray[np.float32]  # [M, 4]
-    h: NDArray[np.float32]
-    xi: NDArray[np.bool_]
-    n_call: NDArray[np.int32]
-    n_xi: NDArray[np.int32]
-    t: NDArray[np.int32]
-    reward: NDArray[np.float32]
-    idx_next: NDArray[np.int64]  # slot of the successor; -1 if it has none
-    episode: NDArray[np.int64]  # training episode of the stored state
-    delta_mem: NDArray[np.float32]  # NaN if the node has no successor
-    beta: NDArray[np.float32]
-    state_rows: NDArray[np.int64]  # rows of the nodes whose state is in the snapshot
-    state: NDArray[np.float16]  # [len(state_rows), S]
-    age: NDArray[np.float32]  # env steps since the stored state was visited; NaN if unknown
+    slot: NDArray[np.int64]  # [M] slot indices, ascending
+    embedding: NDArray[np.float32]  # [M, X] [embedding]
+    h: NDArray[np.float32]  # [M] [return]
+    xi: NDArray[np.bool_]  # [M] boolean, success flag
+    n_call: NDArray[np.int32]  # [M] [visits]
+    n_xi: NDArray[np.int32]  # [M] [visits] in successful trajectories
+    t: NDArray[np.int32]  # [M] time step of the stored state [steps]
+    reward: NDArray[np.float32]  # [M] [reward] of the transition to the successor
+    idx_next: NDArray[np.int64]  # [M] slot of the successor; -1 if it has none
+    episode: NDArray[np.int64]  # [M] training episode of the stored state
+    delta_mem: NDArray[np.float32]  # [M] [return]; NaN if the node has no successor
+    beta: NDArray[np.float32]  # [M] dimensionless; NaN if the node has no successor
+    state_rows: NDArray[np.int64]  # [K] rows of the nodes whose state is in the snapshot
+    state: NDArray[np.float16]  # [K, S] [state features]
+    age: NDArray[np.float32]  # [M] time since the stored state was visited [env steps]; NaN if unknown
 
     @property
     def size(self) -> int:
@@ -67,7 +70,16 @@ class Snapshot:
         return row if row < len(self.slot) and self.slot[row] == slot else None
 
     def rows_of(self, slots: NDArray[np.integer]) -> NDArray[np.int64]:
-        """Return the rows of slots, in the same shape; -1 for an empty slot."""
+        """Find the rows of slots.
+
+        Source: bookkeeping.
+
+        Args:
+            slots: Slot indices, any shape.
+
+        Returns:
+            Row indices, same shape; -1 for an empty slot.
+        """
         if not len(self.slot):
             return np.full(slots.shape, -1, np.int64)
         rows = np.minimum(np.searchsorted(self.slot, slots), len(self.slot) - 1)
@@ -76,26 +88,32 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Nodes:
-    """Identity and embedding of the nodes [M] of a snapshot. Episode and `t` identify the stored state of a node."""
+    """Identity and embedding of the nodes [M] of a snapshot. Episode and `t` identify the stored state of a node.
+
+    Source: table `snapshots`.
+    """
 
     id: int
-    slot: NDArray[np.int64]
-    episode: NDArray[np.int64]
-    t: NDArray[np.int32]
-    embedding: NDArray[np.float32]  # [M, 4]
+    slot: NDArray[np.int64]  # [M] slot indices
+    episode: NDArray[np.int64]  # [M]
+    t: NDArray[np.int32]  # [M] [steps]
+    embedding: NDArray[np.float32]  # [M, X] [embedding]
 
 
 @dataclass(frozen=True)
 class NodeDetail:
-    """One node of a snapshot and the training episode of its stored state."""
+    """One node of a snapshot and the training episode of its stored state.
+
+    Source: tables `snapshots` and `episodes`.
+    """
 
     snapshot_id: int
     run_id: str
     env_step: int  # of the snapshot
     row: int
     slot: int
-    embedding: NDArray[np.float32]  # [4]
-    h: float
+    embedding: NDArray[np.float32]  # [X] [embedding]
+    h: float  # [return]
     xi: bool
     n_call: int
     n_xi: int
@@ -109,24 +127,33 @@ class NodeDetail:
 
     @property
     def state(self) -> NDArray[np.float32]:
-        """The node's state [S]."""
+        """The node's state [S] [state features]. Source: the trajectory of its episode."""
         return self.trajectory.state[self.t]
 
 
 @dataclass(frozen=True)
 class Projection:
-    """Coordinates of every node of a snapshot, in the order of the snapshot."""
+    """Coordinates of every node of a snapshot, in the order of the snapshot.
+
+    Source: table `projections`.
+    """
 
     id: int
     snapshot_id: int
     method: str
     params: dict[str, Any]
     seconds: float
-    coordinates: NDArray[np.float32]  # [M, 2]; [M, X] of an embedder
+    coordinates: NDArray[np.float32]  # [M, 2] dimensionless; [M, X] [embedding] of an embedder
 
 
 def list_snapshots(db: Database, run_id: str) -> pd.DataFrame:
-    """Which snapshots of the memory does a run have? id, env_step, size, created_at; oldest first."""
+    """Which snapshots of the memory does a run have?
+
+    Source: table `snapshots`.
+
+    Returns:
+        One row per snapshot, oldest first: id, env_step [env steps], size [nodes], created_at [UTC].
+    """
     columns = (SnapshotRow.id, SnapshotRow.env_step, SnapshotRow.size, SnapshotRow.created_at)
     statement = select(*columns).where(SnapshotRow.run_id == run_id).order_by(SnapshotRow.env_step)
     with db.read() as connection:
@@ -208,6 +235,11 @@ def _compute_age(
 def get_node(db: Database, snapshot: Snapshot, slot: int) -> NodeDetail:
     """What is in this node of a snapshot, and from which training episode is its state?
 
+    Args:
+        db: An open database.
+        snapshot: The snapshot.
+        slot: Slot of the node.
+
     Raises:
         StorageError: If the snapshot has no node in this slot, or the trajectory of the episode is not stored.
     """
@@ -242,7 +274,11 @@ def get_node(db: Database, snapshot: Snapshot, slot: int) -> NodeDetail:
 def find_projection(db: Database, snapshot_id: int, method: str, params: Mapping[str, Any]) -> Projection | None:
     """Is there a stored projection of this snapshot with exactly these parameters? Returns the newest.
 
-    If `params` has no `start`, the stored value of `start` is not compared.
+    Args:
+        db: An open database.
+        snapshot_id: The snapshot.
+        method: As in `save_projection`.
+        params: As in `save_projection`. Without `start`, the stored value of `start` is not compared.
     """
     return _find(db, _select_by_method(snapshot_id, method), lambda row: _are_equal(row.params, params))
 
@@ -258,7 +294,14 @@ def get_projection(db: Database, projection_id: int) -> Projection:
 
 
 def find_embedding(db: Database, snapshot_id: int, kind: str, *, seed: int) -> Projection | None:
-    """What is the newest embedding of this snapshot by a newly fitted embedder of this type? Coordinates [M, X]."""
+    """What is the newest embedding of this snapshot by a newly fitted embedder of this type? Coordinates [M, X].
+
+    Args:
+        db: An open database.
+        snapshot_id: The snapshot.
+        kind: Type of the embedder.
+        seed: Seed of the fit.
+    """
     return _find(
         db, _select_by_method(snapshot_id, f"{EMBEDDING_PREFIX}{kind}"), lambda row: row.params.get("seed") == seed
     )
@@ -269,7 +312,12 @@ def find_earlier_projection(
 ) -> Projection | None:
     """What is the projection with these parameters of the nearest earlier snapshot of the same run?
 
-    `start` is not compared. If the earlier snapshot has fewer than `n` nodes, its stored `n` must be its size.
+    Args:
+        db: An open database.
+        snapshot_id: The later snapshot.
+        method: As in `save_projection`.
+        params: As in `save_projection`. `start` is not compared. If the earlier snapshot has fewer than `n` nodes, its
+            stored `n` must be its size.
     """
     later = select(SnapshotRow.run_id, SnapshotRow.env_step).where(SnapshotRow.id == snapshot_id).subquery()
     statement = (

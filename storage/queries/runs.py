@@ -11,14 +11,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from sqlalchemy import Connection, SQLColumnExpression, String, and_, case, cast, func, or_, select, true, type_coerce
+from sqlalchemy import (
+    Column,
+    Connection,
+    SQLColumnExpression,
+    String,
+    and_,
+    case,
+    cast,
+    func,
+    or_,
+    select,
+    true,
+    type_coerce,
+)
 from sqlalchemy.types import Double
 
 from emtc_core.errors import ConfigError
-from storage.column_types import get_inner_type
+from storage.column_types import get_inner_type, get_use, name_type
 from storage.engine import Database
 from storage.frames import Field, Statement, in_parts, make_frame, read_frame
-from storage.models import Resume, Run
+from storage.models import RUN_TABLE_COLUMNS, Resume, Run
 from storage.queries.gate import name_gate
 from storage.queries.search_terms import SEARCH_KEYS, SearchContext, Sql, make_condition, parse_condition, parse_text
 from storage.runs import lifecycle
@@ -30,20 +43,23 @@ if TYPE_CHECKING:  # commands that list runs need no frame, and pandas takes lon
 Shelf = Literal["open", "drawn", "hidden", "archived", "all"]
 """`open`: not archived. `drawn`: neither archived nor hidden. `hidden`: hidden but not archived."""
 
-_LONG_OR_SECRET = ("launch_token", "versions", "config", "owner_token", "files")
+_DERIVED = ("gate", "state", "stall")
+_SOURCES = frozenset({*(column.name for column in STATE_COLUMNS), "gate_removed"})
+"""Names of the columns from which the live status and _DERIVED are computed."""
+_LISTED = frozenset(column.name for column in RUN_TABLE_COLUMNS if get_use(column).is_listed)
+_NOT_RETURNED = _SOURCES - _LISTED
 LISTED_COLUMNS: Final = (
-    *(column for column in Run.__table__.columns if column.name not in _LONG_OR_SECRET),
+    *(column for column in RUN_TABLE_COLUMNS if column.name in _LISTED | _SOURCES),
     STOP_ASKED_AT,
 )
-"""The columns of `runs` that `read_listed` needs: all but the long ones and the tokens."""
-_NOT_RETURNED = ("pid", "pid_created_at", "host", "claimed_at", "stop_asked_at", "gate_removed")
-"""Columns of LISTED from which `_DERIVED` is computed, and which are then removed."""
-_DERIVED = ("gate", "state", "stall")
+"""The columns that `read_listed` needs."""
 _ID_AND_NAME = select(Run.id, Run.name, Run.created_at)
 
 
 def list_runs(db: Database, limit: int | None = 200) -> pd.DataFrame:
     """Which runs were created last?
+
+    Source: table `runs`.
 
     Args:
         db: An open database.
@@ -51,8 +67,9 @@ def list_runs(db: Database, limit: int | None = 200) -> pd.DataFrame:
 
     Returns:
         One row per run, newest first, with the columns of `runs` except long ones, tokens and those of the trainer's
-        process: id, name, env, map, algo, seed, status (live: may be `lost`), …; then gate (`active`, `idle` or None),
-        state (a finer status, see `lifecycle.State`) and stall (why the recorder waits).
+        process: id, name, env, map, algo, seed, status (live: may be `lost`), …; units as in `models.py` [unit varies].
+        Then gate (`active`, `idle` or None), state (a finer status, see `lifecycle.State`) and stall (why the recorder
+        waits).
     """
     statement = select(*LISTED_COLUMNS).order_by(Run.created_at.desc(), Run.id).limit(limit)
     with db.read() as connection:
@@ -60,7 +77,18 @@ def list_runs(db: Database, limit: int | None = 200) -> pd.DataFrame:
 
 
 def read_listed(db: Database, connection: Connection, statement: Statement) -> pd.DataFrame:
-    """Read a statement of the columns LISTED into the frame that `list_runs` describes, in the statement's order."""
+    """Read a statement of the columns LISTED into the frame that `list_runs` describes.
+
+    Source: table `runs`.
+
+    Args:
+        db: An open database.
+        connection: A connection of `db`.
+        statement: A SELECT of the columns LISTED.
+
+    Returns:
+        One row per run, in the statement's order; units as in `models.py` [unit varies].
+    """
     return _make_frame(statement, _read_rows(db, connection, statement))
 
 
@@ -97,10 +125,16 @@ def run_configs(db: Database, run_ids: Sequence[str]) -> dict[str, dict[str, Any
 def list_resumes(db: Database, run_id: str) -> pd.DataFrame:
     """Where was this run resumed?
 
+    Source: table `resumes`.
+
+    Args:
+        db: An open database.
+        run_id: The run.
+
     Returns:
-        One row per resume: env_step (of the checkpoint), reached_env_step (before the resume), resumed_at, episodes,
-        checkpoint, passed_over. The episodes between the two env steps were deleted and trained again. `episodes`
-        is their number; it is missing for resumes before schema 0003.
+        One row per resume: env_step (of the checkpoint) [env steps], reached_env_step (before the resume) [env steps],
+        resumed_at [UTC], episodes, checkpoint, passed_over. The episodes between the two env steps were deleted and
+        trained again. `episodes` is their number; it is missing for resumes before schema 0003.
     """
     columns = (
         *(Resume.env_step, Resume.reached_env_step, Resume.resumed_at),
@@ -143,12 +177,16 @@ class RunFilter:
 
 @dataclass(frozen=True)
 class RunPage:
-    """One page of runs: the columns of `list_runs`, then preset and plugins.
+    """One page of runs.
 
-    A value of `plugins` is a dictionary kind → name → origin of the plug-ins that the run uses, or None.
+    Source: table `runs`.
     """
 
     frame: pd.DataFrame
+    """One row per run; units as in `models.py` [unit varies]. The columns are those of `list_runs`, preset and plugins.
+
+    A value of `plugins` is a dictionary kind → name → origin of the plug-ins that the run uses, or None.
+    """
     total: int
     """Number of matching runs on all pages."""
 
@@ -194,7 +232,14 @@ def run_page(
 def run_rows(
     db: Database, run_filter: RunFilter | None = None, *, sort: str = "", limit: int | None = 50, offset: int = 0
 ) -> tuple[list[dict[str, Any]], int]:
-    """Which runs match a filter? Return a page as dictionaries, and the total number; arguments as in `run_page`.
+    """Which runs match a filter? Return a page as dictionaries, and the total number.
+
+    Args:
+        db: An open database.
+        run_filter: The filter; None: all runs.
+        sort: As in `run_page`.
+        limit: Maximum number of rows; None: all.
+        offset: Number of matching runs before the page.
 
     Raises:
         ConfigError: If the search is invalid or SORTS does not have the sort key.
@@ -211,7 +256,17 @@ def run_rows(
 
 
 def runs_by_id(db: Database, run_ids: Sequence[str]) -> pd.DataFrame:
-    """What is listed of these runs now? The columns of `run_page` in the order of the ids, without unknown ids."""
+    """What is listed of these runs now?
+
+    Source: table `runs`.
+
+    Args:
+        db: An open database.
+        run_ids: The runs. Unknown ids are skipped.
+
+    Returns:
+        One row per run, in the order of the ids, with the columns of `run_page`; units as in `models.py` [unit varies].
+    """
     context = SearchContext(db.dialect)
     with db.read() as connection:
         return _make_frame(_page_columns(context), _read_page(db, connection, run_ids, context))
@@ -219,6 +274,12 @@ def runs_by_id(db: Database, run_ids: Sequence[str]) -> pd.DataFrame:
 
 def matching_ids(db: Database, run_filter: RunFilter, *, sort: str = "", limit: int | None = None) -> list[str]:
     """Which runs match a filter? Their ids in the order of `run_page`.
+
+    Args:
+        db: An open database.
+        run_filter: The filter.
+        sort: As in `run_page`.
+        limit: Maximum number of ids; None: all.
 
     Raises:
         ConfigError: If the search is invalid or SORTS does not have the sort key.
@@ -229,7 +290,13 @@ def matching_ids(db: Database, run_filter: RunFilter, *, sort: str = "", limit: 
 def run_names(
     db: Database, run_filter: RunFilter | None = None, *, sort: str = "-created", limit: int | None = 100
 ) -> tuple[dict[str, str], int]:
-    """What are the names of the matching runs? Id → name of the first `limit` runs, and the number of all.
+    """What are the names of the matching runs? Id → name, and the number of all matching runs.
+
+    Args:
+        db: An open database.
+        run_filter: The filter; None: all runs.
+        sort: As in `run_page`.
+        limit: Maximum number of names; None: all.
 
     Raises:
         ConfigError: If the search is invalid or SORTS does not have the sort key.
@@ -329,16 +396,44 @@ def _progress(_: SearchContext) -> Sql:
     return cast(Run.env_steps, Double) / case((Run.target_steps > 0, Run.target_steps), else_=1)
 
 
-SORTS: Final[dict[str, Callable[[SearchContext], Sql]]] = {
-    **{name: SEARCH_KEYS[name].make_sql for name in ("status", "name", "algo", "env", "map", "preset", "seed")},
-    "progress": _progress,
-    **{name: SEARCH_KEYS[name].make_sql for name in ("env_steps", "target_steps", "win_rate", "return", "mu_w")},
-    "gate": lambda _: type_coerce(Run.gate_removed, Double),
-    "duration": _duration,
-    "created": lambda _: type_coerce(Run.created_at, String),
-    "id": SEARCH_KEYS["id"].make_sql,
+@dataclass(frozen=True)
+class Sort:
+    """An order of runs. `make_sql` returns the value to sort by as an SQL expression for a context."""
+
+    label: str
+    make_sql: Callable[[SearchContext], Sql]
+
+
+@dataclass(frozen=True)
+class HomeColumn:
+    """A column of `runs` that the table of runs on Home shows."""
+
+    label: str
+    kind: str
+    """Its type, as `column_types.name_type` names it."""
+    meaning: str
+
+
+def _sort_by(column: Column[Any]) -> Sort:
+    use = get_use(column)
+    return Sort(use.label or column.name, lambda _: column)
+
+
+SORTS: Final[dict[str, Sort]] = {
+    "status": Sort("Status", SEARCH_KEYS["status"].make_sql),
+    **{get_use(column).sort: _sort_by(column) for column in RUN_TABLE_COLUMNS if get_use(column).sort},
+    "preset": Sort("Preset", SEARCH_KEYS["preset"].make_sql),
+    "progress": Sort("Progress", _progress),
+    "gate": Sort("Gate", lambda _: type_coerce(Run.gate_removed, Double)),
+    "duration": Sort("Duration", _duration),
 }
 """The sort keys of runs. `gate` sorts by the fraction of the incentive that the gate removed."""
+HOME_COLUMNS: Final = {
+    column.name: HomeColumn(get_use(column).label or column.name, name_type(column), column.doc or "")
+    for column in RUN_TABLE_COLUMNS
+    if get_use(column).on_home
+}
+"""The columns of `runs` that the table of runs on Home shows, by name."""
 
 
 def _make_order(sort: str, context: SearchContext) -> list[SQLColumnExpression[Any]]:
@@ -349,11 +444,11 @@ def _make_order(sort: str, context: SearchContext) -> list[SQLColumnExpression[A
         in_sweep_queue = and_(Run.status == "queued", Run.pid.is_(None), Run.sweep_id.is_not(None))
         active = context.status.in_(("queued", "running", "paused"))
         return [case((in_sweep_queue, 2), (active, 0), else_=1), *newest]
-    make_sql = SORTS.get(sort.removeprefix("-"))
-    if make_sql is None:
+    order = SORTS.get(sort.removeprefix("-"))
+    if order is None:
         rule = f"must be one of {', '.join(SORTS)}, with a leading - for descending order"
         raise ConfigError(rule, key="sort", value=sort)
-    value = make_sql(context)
+    value = order.make_sql(context)
     return [value.is_(None), value.desc() if sort.startswith("-") else value, *newest]
 
 

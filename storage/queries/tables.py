@@ -50,7 +50,12 @@ class Part:
     rows: Sequence[Sequence[Any]]
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the rows as a frame. All parts of a table have the same column types.
+        """Convert the rows to a frame. All parts of a table have the same column types.
+
+        Source: the table of the part.
+
+        Returns:
+            One row per row of the part; units as in `models.py` [unit varies].
 
         Raises:
             StorageError: If a value does not have the type of its column.

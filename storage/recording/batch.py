@@ -39,12 +39,12 @@ _SNAPSHOT_COLUMNS: Final = (
 
 @dataclass(frozen=True)
 class Column:
-    """The values of one column in many rows."""
+    """The values of one column in n rows. Source: the record of the trainer."""
 
     values: NDArray[Any] | str
-    """[n] with the type of the table's column; or one text for all rows."""
+    """Shape [n], with type and unit of the table's column [unit varies]; or one text for all rows."""
     is_null: NDArray[np.bool_] | None = None
-    """[n] True where the value is NULL; None if no value is NULL."""
+    """Shape [n], boolean: True where the value is NULL; None if no value is NULL."""
 
 
 @dataclass(frozen=True)

@@ -79,6 +79,11 @@ def is_written(connection: Connection, run_id: str, batch: Batch) -> bool:
     """Whether an earlier attempt to write a batch was committed although its connection was lost before the answer.
 
     A batch without transitions gives False, because its rows can be written again without harm.
+
+    Args:
+        connection: The connection.
+        run_id: The run.
+        batch: The batch.
     """
     if batch.env_steps is None:
         return False

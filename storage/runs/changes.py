@@ -16,6 +16,7 @@ from storage import clock
 from storage.engine import Database
 from storage.guards import MAX_NAME_LENGTH
 from storage.models import PolicyEvaluation, Run
+from storage.process_id import ProcessId, process_columns
 from storage.runs import lifecycle
 from storage.runs.lifecycle import Event, Owner, State, check_token, make_ownership_error
 from storage.runs.rows import acknowledge_pending_commands, check_not_imported, get_locked_row, get_state
@@ -63,7 +64,7 @@ def create_run(
         "versions": dict(versions),
         "sweep_id": sweep_id,
         "launch_token": launch_token,
-        **(owner.columns() if owner else {}),
+        **(lifecycle.owner_columns(owner) if owner else {}),
     }
     try:
         with db.transaction() as connection:
@@ -88,6 +89,11 @@ def find_launch(db: Database, launch_token: str) -> str | None:
 def claim_start(db: Database, run_id: str, owner: Owner) -> None:
     """Claim a run for a trainer that is about to start. If two processes try, one succeeds.
 
+    Args:
+        db: An open database.
+        run_id: The run.
+        owner: The process that claims the run.
+
     Raises:
         RunNotFoundError: If there is no such run.
         RunStateError: If it was imported, or a trainer cannot start in its state.
@@ -99,17 +105,21 @@ def claim_start(db: Database, run_id: str, owner: Owner) -> None:
         lifecycle.check_allowed(run_id, state, Event.CLAIM)
         if state != State.CREATED:
             acknowledge_pending_commands(connection, [run_id])
-        values = {"status": "queued", "ended_at": None, "error": None, "archived_at": None, **owner.columns()}
+        values = {
+            "status": "queued",
+            "ended_at": None,
+            "error": None,
+            "archived_at": None,
+            **lifecycle.owner_columns(owner),
+        }
         connection.execute(update(Run).where(Run.id == run_id).values(**values))
 
 
 def start_run(
     db: Database,
     run_id: str,
+    process: ProcessId,
     *,
-    pid: int,
-    pid_created_at: float,
-    host: str,
     device: str | None,
     token: str | None = None,
     files: str | None = None,
@@ -120,9 +130,7 @@ def start_run(
     Args:
         db: An open database.
         run_id: The run.
-        pid: Id of this process.
-        pid_created_at: Unix time [s] at which the process started.
-        host: Name of its host.
+        process: This process.
         device: `cpu` or `cuda`; None keeps the stored device.
         token: The token of `claim_start`. None claims the run in the same transaction.
         files: Place of the run's files. It is stored only at the first start.
@@ -137,11 +145,11 @@ def start_run(
         row = get_locked_row(connection, run_id)
         if token is not None and row.owner_token != token:
             raise make_ownership_error(row)
-        if row.status != "queued" or (token is None and (row.pid, row.host) != (pid, host)):
+        if row.status != "queued" or (token is None and (row.pid, row.host) != (process.pid, process.host)):
             lifecycle.check_allowed(run_id, get_state(row), Event.CLAIM)
         if row.status != "queued":
             acknowledge_pending_commands(connection, [run_id])
-        values = {"status": "running", "pid": pid, "pid_created_at": pid_created_at, "host": host}
+        values: dict[str, Any] = {"status": "running", **process_columns(process)}
         values |= {"device": device or row.device, "owner_token": token, "claimed_at": row.claimed_at or now}
         values |= {"started_at": row.started_at or now, "ended_at": None, "heartbeat_at": now, "error": None}
         values["archived_at"] = None  # a run in training is always listed
@@ -162,6 +170,13 @@ def finish_run(
 ) -> None:
     """Set the final status of a run, as its owner. A queued run without an owner can be set to stopped.
 
+    Args:
+        db: An open database.
+        run_id: The run.
+        status: The final status.
+        error: Text of the error of a failed run.
+        token: Token of the owner; None for a run without an owner.
+
     Raises:
         RunNotFoundError: If there is no such run.
         RunStateError: If its state does not allow this status, or another process owns the run.
@@ -180,6 +195,12 @@ def finish_run(
 
 def update_versions(db: Database, run_id: str, versions: Mapping[str, Any], *, token: str | None) -> None:
     """Store the versions of code and libraries that train a run, as its owner.
+
+    Args:
+        db: An open database.
+        run_id: The run.
+        versions: Name → version.
+        token: Token of the owner; None for a run without an owner.
 
     Raises:
         RunNotFoundError: If there is no such run.
@@ -219,7 +240,7 @@ def start_again(db: Database, run_id: str, *, versions: Mapping[str, Any], owner
             "versions": dict(versions),
             "device": row.device,
             "parent_id": run_id,
-            **(owner.columns() if owner else {}),
+            **(lifecycle.owner_columns(owner) if owner else {}),
         }
         if row.sweep_id is not None:
             values |= {"sweep_id": row.sweep_id, "launch_token": row.launch_token, "created_at": row.created_at}
@@ -229,7 +250,13 @@ def start_again(db: Database, run_id: str, *, versions: Mapping[str, Any], owner
 
 
 def new_run_values(connection: Connection, config: Mapping[str, Any], name: str | None) -> dict[str, Any]:
-    """Return the column values of a queued run that follow from its configuration, with a new id."""
+    """Return the column values of a queued run that follow from its configuration, with a new id.
+
+    Args:
+        connection: The connection, to find an id that is not used.
+        config: The resolved configuration.
+        name: Name of the run; None: made from algorithm, map and seed.
+    """
     env = config.get("env", "")
     nested = env if isinstance(env, Mapping) else {}
     env_name = nested.get("name", nested.get("env", "")) if nested else env

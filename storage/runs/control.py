@@ -49,13 +49,18 @@ Stage = Literal["waiting", "playing", "answered", "unanswered"]
 def request_stop(db: Database, run_id: str, *, patience_s: float = ACKNOWLEDGE_S) -> str:
     """Request a stop and wait until the trainer acknowledges it. A run that no process has claimed is stopped at once.
 
+    Args:
+        db: An open database.
+        run_id: The run.
+        patience_s: Time to wait for the trainer [s].
+
     Returns:
         One sentence for the user: what happened, and after how long.
 
     Raises:
         RunNotFoundError: If there is no such run.
         RunStateError: If the run has ended, or has no trainer.
-        UnheardError: If the trainer does not acknowledge within `patience_s`. The request stays in the database.
+        CommandTimeoutError: If the trainer does not acknowledge within `patience_s`. The request stays in the database.
     """
     row = find_run(db, run_id)
     if row.state == State.CREATED:
@@ -67,13 +72,19 @@ def request_stop(db: Database, run_id: str, *, patience_s: float = ACKNOWLEDGE_S
 def send_and_wait(db: Database, run_id: str, command: Command, *, patience_s: float = ACKNOWLEDGE_S) -> str:
     """Send a command to a trainer and wait until the trainer acknowledges it.
 
+    Args:
+        db: An open database.
+        run_id: The run.
+        command: The command.
+        patience_s: Time to wait for the trainer [s].
+
     Returns:
         One sentence for the user: what happened, and after how long.
 
     Raises:
         RunNotFoundError: If there is no such run.
         RunStateError: If the run has no trainer.
-        UnheardError: If the trainer does not acknowledge within `patience_s`. The request stays in the database.
+        CommandTimeoutError: If the trainer does not acknowledge within `patience_s`. The request stays in the database.
     """
     return wait_for_acknowledgement(db, run_id, send_command(db, run_id, command), command, patience_s=patience_s)
 
@@ -95,7 +106,8 @@ def wait_for_acknowledgement(
 
     Raises:
         RunNotFoundError: If there is no such run.
-        UnheardError: If the trainer has exited or does not acknowledge in time. The request stays in the database.
+        CommandTimeoutError: If the trainer has exited or does not acknowledge in time. The request stays in the
+            database.
     """
     started = time.monotonic()
     acknowledged = select(CommandRow.acknowledged_at).where(CommandRow.id == command_id)
@@ -131,7 +143,7 @@ def send_command(db: Database, run_id: str, command: Command | QuestionKind, *, 
     Raises:
         RunNotFoundError: If there is no such run.
         RunStateError: If the run has no trainer that can do this, or no such episode.
-        UnheardError: If the trainer has exited.
+        CommandTimeoutError: If the trainer has exited.
     """
     if command not in _COMMANDS:
         raise RunStateError(
@@ -171,7 +183,17 @@ def _make_lost_error(run_id: str) -> CommandTimeoutError:
 
 
 def command_log(db: Database, run_id: str) -> pd.DataFrame:
-    """Which commands were sent to a run? Oldest first: id, command, requested_at, acknowledged_at."""
+    """Which commands were sent to a run?
+
+    Source: table `commands`.
+
+    Args:
+        db: An open database.
+        run_id: The run.
+
+    Returns:
+        One row per command, oldest first: id, command, requested_at [UTC], acknowledged_at [UTC].
+    """
     columns = (CommandRow.id, CommandRow.command, CommandRow.requested_at, CommandRow.acknowledged_at)
     with db.read() as connection:
         return read_frame(connection, select(*columns).where(CommandRow.run_id == run_id).order_by(CommandRow.id))
@@ -341,13 +363,25 @@ class EvaluationRequest:
 
 
 def list_evaluation_requests(db: Database, run: RunRow, limit: int = 3) -> list[EvaluationRequest]:
-    """Which evaluations were requested from this run? Newest first; answered from ix_commands_run_id."""
+    """Which evaluations were requested from this run? Newest first; the index ix_commands_run_id contains the answer.
+
+    Args:
+        db: An open database.
+        run: The run.
+        limit: Maximum number of requests.
+    """
     conditions = (CommandRow.run_id == run.id, CommandRow.command.in_(get_args(QuestionKind)))
     return _list_requests(db, run, conditions, limit)
 
 
 def find_evaluation_request(db: Database, run: RunRow, command_id: int) -> EvaluationRequest | None:
-    """What is the stage of this requested evaluation? None if there is no such request."""
+    """What is the stage of this requested evaluation? None if there is no such request.
+
+    Args:
+        db: An open database.
+        run: The run.
+        command_id: Number of the request.
+    """
     requests = _list_requests(db, run, (CommandRow.run_id == run.id, CommandRow.id == command_id), 1)
     return requests[0] if requests else None
 

@@ -46,6 +46,12 @@ def check_tags(tags: Sequence[str]) -> list[str]:
 def tag_runs(db: Database, run_ids: Sequence[str], *, add: Sequence[str] = (), remove: Sequence[str] = ()) -> int:
     """Add tags to runs and remove others; other tags stay. Return the number of runs that changed.
 
+    Args:
+        db: An open database.
+        run_ids: The runs.
+        add: Tags to add.
+        remove: Tags to remove.
+
     Raises:
         RunNotFoundError: If one of the runs does not exist.
         RunStateError: If a tag is invalid; see `check_tags`.
@@ -64,6 +70,11 @@ def tag_runs(db: Database, run_ids: Sequence[str], *, add: Sequence[str] = (), r
 def note_runs(db: Database, run_ids: Sequence[str], text: str) -> int:
     """Add a line to the notes of runs; return the number of runs.
 
+    Args:
+        db: An open database.
+        run_ids: The runs.
+        text: The line.
+
     Raises:
         RunNotFoundError: If one of the runs does not exist.
         RunStateError: If a note would be longer than LONGEST_NOTE.
@@ -78,6 +89,11 @@ def note_runs(db: Database, run_ids: Sequence[str], text: str) -> int:
 
 def set_visibility(db: Database, run_ids: Sequence[str], act: ShelfAction) -> int:
     """Hide runs in figures, archive them (also hidden in lists), or undo it. Return the number of runs that changed.
+
+    Args:
+        db: An open database.
+        run_ids: The runs.
+        act: What to do.
 
     Raises:
         RunNotFoundError: If one of the runs does not exist.
@@ -112,7 +128,14 @@ def edit_run(
     tags: Sequence[str] | None = None,
     notes: str | None = None,
 ) -> None:
-    """Change the name, the tags or the notes of a run. None does not change a field.
+    """Change the name, the tags or the notes of a run.
+
+    Args:
+        db: An open database.
+        run_id: The run.
+        name: New name; None: no change.
+        tags: New tags; None: no change.
+        notes: New notes; None: no change.
 
     Raises:
         RunNotFoundError: If there is no such run.

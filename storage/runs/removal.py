@@ -192,7 +192,13 @@ def rewind_run(
 
 
 def find_resume_error(db: Database, run_id: str, env_step: int) -> str | None:
-    """Return why a run cannot be resumed from a checkpoint at an env step, or None if it can."""
+    """Return why a run cannot be resumed from a checkpoint, or None if it can.
+
+    Args:
+        db: An open database.
+        run_id: The run.
+        env_step: Env step of the checkpoint.
+    """
     with db.read() as connection:
         reached = connection.execute(select(Run.env_steps).where(Run.id == run_id)).scalar_one()
         first = select(Transition.run_id).where(Transition.run_id == run_id, Transition.env_step == 1)
@@ -266,6 +272,11 @@ def _file_sizes(db: Database, run_id: str, place: Place, remote_files: Sequence[
 
 def count_run_contents(db: Database, run_id: str, *, leave_files: bool = False) -> RunContents:
     """Count the rows and files that `remove_run` would delete.
+
+    Args:
+        db: An open database.
+        run_id: The run.
+        leave_files: Do not count the files at the place of the run; count those next to the database.
 
     Raises:
         StorageError: If this machine must not read the place of the run's files, or cannot reach it.

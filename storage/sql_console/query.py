@@ -62,7 +62,13 @@ class QueryResult:
     """Duration of the query [s]."""
 
     def frame(self) -> pd.DataFrame:
-        """Convert to a frame with one type per column and unique column names (`n`, `n_2`, …)."""
+        """Convert to a frame with one type per column and unique column names (`n`, `n_2`, …).
+
+        Source: the query.
+
+        Returns:
+            One row per result row [unit varies].
+        """
         names: list[str] = []
         for column in self.columns:
             name, number = column, 1

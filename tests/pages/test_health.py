@@ -1,6 +1,5 @@
 """Health: what happened stands in the inbox until it is read, and the machine says what it lacks."""
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from app.jobs.device_check import (
     sign_report,
     write_report,
 )
+from storage.process_id import get_process_id
 from tests.pages.seed import seed_failed_run
 from tests.pages.test_pages import open_page, said
 
@@ -123,7 +123,7 @@ def test_the_last_report_of_the_gpu_names_what_failed(empty, gpu):
 
 
 def test_a_check_of_the_gpu_that_ended_early_shows_where_its_log_is(empty, gpu):
-    write_report(gpu, replace(DONE, total=5, pid=os.getpid(), pid_created_at=1.0))
+    write_report(gpu, replace(DONE, total=5, process=replace(get_process_id(), created_at=1.0)))
     app = open_page("health")
     assert "ended early" in said(app)
     assert app.button(key="check_gpu")

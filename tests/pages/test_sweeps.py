@@ -1,6 +1,5 @@
 """The Sweeps page on empty and filled databases: faults before a start, progress, missing runs, studies, links."""
 
-import os
 import shutil
 import socket
 from pathlib import Path
@@ -18,8 +17,8 @@ from app.ui import data
 from storage.bundles.contents import THIN, copy_runs
 from storage.engine import open_database
 from storage.models import Evaluation, Run
+from storage.process_id import ProcessId, get_process_id
 from storage.runs.changes import start_run
-from storage.runs.claims import Worker
 from storage.runs.sweeps import attach_scheduler, list_sweeps, sweep_runs
 from tests.app.sweep_cases import ABLATION, AUGMENTATION, DELTA, LAMBDA, TAU, seed_sweep
 from tests.pages.conftest import copy_database
@@ -138,7 +137,7 @@ def test_queued_runs_are_left_to_the_worker_that_trains_another_run_of_the_sweep
     sweep_id = seed_sweep(empty, TAU, unfinished=(0, 1, 2, 3))
     first, second, *_ = sweep_runs(empty, sweep_id)
     for run in (first, second):
-        start_run(empty, run.id, pid=7, pid_created_at=1.0, host="elsewhere", device="cpu")
+        start_run(empty, run.id, ProcessId(7, "elsewhere", 1.0), device="cpu")
     app = open_page("sweeps", sweep=sweep_id)
     assert not app.exception
     assert "2 of 4 runs are queued" in said(app)
@@ -149,11 +148,11 @@ def test_queued_runs_are_left_to_the_worker_that_trains_another_run_of_the_sweep
 def test_a_lost_run_is_launched_unless_a_scheduler_takes_it(empty):
     sweep_id = seed_sweep(empty, TAU, unfinished=(0,))
     run = sweep_runs(empty, sweep_id)[0]
-    start_run(empty, run.id, pid=2**22 + 1, pid_created_at=1.0, host=socket.gethostname(), device="cpu")
+    start_run(empty, run.id, ProcessId(2**22 + 1, socket.gethostname(), 1.0), device="cpu")
     app = open_page("sweeps", sweep=sweep_id)
     assert "**1 of 4 runs are missing.**" in said(app)
     assert has_launch_button(app)
-    me = Worker(os.getpid(), psutil.Process().create_time(), socket.gethostname())
+    me = get_process_id()
     attach_scheduler(empty, sweep_id, me, jobs=1)
     app.run()
     assert "1 of 4 runs are queued" in said(app)
@@ -214,7 +213,7 @@ def test_a_plan_that_this_version_cannot_make_calls_no_imported_run_missing(ship
 
 def test_a_working_sweep_can_be_stopped(empty, started):
     sweep_id = seed_sweep(empty, TAU, unfinished=(3,))
-    me = Worker(os.getpid(), psutil.Process().create_time(), socket.gethostname())
+    me = get_process_id()
     attach_scheduler(empty, sweep_id, me, jobs=1)
     app = open_page("sweeps", sweep=sweep_id)
     assert "missing" not in said(app)

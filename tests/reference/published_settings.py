@@ -143,7 +143,7 @@ class PublishedTable(Section):
     configuration: tuple[Configuration, ...]
     counterpart: tuple[Counterpart, ...]
     constant: tuple[Constants, ...]
-    left_out: tuple[OmittedKeys, ...]
+    omitted: tuple[OmittedKeys, ...]
     unread: tuple[UnreadSettings, ...]
     pinned: tuple[PinnedValues, ...]
     difference: tuple[ListedDifference, ...]
@@ -274,7 +274,7 @@ def _compare_published(
     else:
         result.faults.append(
             f'"{key}" of {published.source} has no counterpart for {case.algo} on {case.map}: add a setting or a '
-            "constant, or list it as left out with the reason."
+            "constant, or list it as omitted with the reason."
         )
 
 

@@ -79,11 +79,11 @@ def test_every_line_of_the_rules_has_an_effect() -> None:
     assert list_unused(read_table()) == []
 
 
-def test_a_key_that_is_left_out_has_no_value() -> None:
+def test_an_omitted_key_has_no_value() -> None:
     table = read_table()
     repeated = [
         (name, key)
-        for entry in table.left_out
+        for entry in table.omitted
         for name in entry.files or [name for name, file in table.file.items() if file.path.endswith(".yaml")]
         for key in entry.keys
         if key in table.file[name].values
@@ -138,7 +138,7 @@ def test_a_published_key_without_counterpart_is_a_fault() -> None:
     faults = compare(Case("qmix", "skirmish", "MMM2"), table=with_value("pymarl/qmix", "brand_new", 3)).faults
     assert faults == [
         '"brand_new" of oxwhirl/pymarl: src/config/algs/qmix.yaml has no counterpart for qmix on MMM2: add a setting '
-        "or a constant, or list it as left out with the reason."
+        "or a constant, or list it as omitted with the reason."
     ]
 
 

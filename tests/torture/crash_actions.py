@@ -28,7 +28,7 @@ from storage.migrations import upgrade
 from storage.migrations.upgrade import copy_database
 from storage.queries.runs import list_runs
 from storage.runs.changes import create_run, start_again
-from storage.runs.lifecycle import State, this_process
+from storage.runs.lifecycle import State, make_owner
 from storage.runs.removal import remove_run
 from storage.runs.rows import find_run
 from tests.torture.fleet import storm_config
@@ -56,7 +56,7 @@ class Action:
 def train_reference(folder: Path) -> None:
     """Record the reference run without interruption."""
     db = _open(folder)
-    owner = this_process()
+    owner = make_owner()
     run_id = create_run(
         db, CONFIG.model_dump(mode="json"), target_steps=CONFIG.train.t_max, versions=library_versions(), owner=owner
     )
@@ -98,7 +98,7 @@ def _continue_training(folder: Path) -> None:
         if examine_checkpoints(db, row).can_resume:
             _train(db, row.id, claim_to_resume(db, row.id).token, resume=True)
         else:
-            owner = this_process()
+            owner = make_owner()
             child = start_again(db, row.id, versions=library_versions(), owner=owner)
             _train(db, child, owner.token, resume=False)
 

@@ -17,7 +17,7 @@ import streamlit as st
 from app.analysis.format import escape_markdown, format_run_count, format_size
 from app.analysis.settings import name_algo
 from app.ui import data, messages, view
-from app.ui.home import run_table
+from app.ui.home import run_columns, run_table
 from emtc_core.errors import EmtcError, StorageError
 from storage.bundles.bundle_cache import Bundle, cache_bundle, clean_name, remove_bundle
 from storage.bundles.read import find_cache, read_manifest
@@ -214,7 +214,7 @@ def _draw(bundle: Bundle) -> None:
             hide_index=True,
             height=36 * min(len(page.frame), 8) + 38,
             column_order=_COLUMNS,
-            column_config=run_table.column_config(),
+            column_config=run_columns.column_config(),
             alt=f"Runs of {bundle.name} with status, progress and last evaluation.",
         )
 

@@ -1,7 +1,6 @@
 """The table of all runs, page by page: searched, filtered and sorted by the database, all of it in the URL."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import pandas as pd
 import streamlit as st
@@ -11,8 +10,8 @@ from app.analysis.settings import name_algo_with_origin
 from app.figures.theme import ENDED_STATUSES
 from app.ui import data, in_url, messages, state, view
 from app.ui.home import chosen_runs
+from app.ui.home.run_columns import COLUMN_ORDER, SORT_LABELS, column_config
 from app.ui.widgets import run_picker
-from app.ui.widgets.result_table import PERCENT
 from emtc_core.config.base import IMPORTED
 from storage.queries.runs import RunFilter, RunPage
 from storage.runs.rows import PRUNED, shown_status
@@ -20,10 +19,6 @@ from storage.runs.rows import PRUNED, shown_status
 ROWS = 50
 PAGE = "home"
 _NUMBER, _DOWN = "page", "down"
-_COLUMNS = [
-    *("status", "name", "algo", "map", "seed", "progress", "win_rate", "mu_w", "return_mean", "gate"),
-    *("tags", "notes", "duration", "id", "created_at"),
-]
 _SYMBOLS = {
     "queued": "◷ queued",
     "running": "▶ running",
@@ -36,26 +31,6 @@ _SYMBOLS = {
     PRUNED: "✂ pruned",
 }
 _GATES = {"active": "● active", "idle": "○ idle"}
-_SORTS = {
-    "": "At work, then newest",
-    "created": "Created",
-    "win_rate": "Last win rate",
-    "mu_w": "μ̄_w (greedy)",
-    "return": "Return",
-    "gate": "Gate",
-    "progress": "Progress",
-    "duration": "Duration",
-    "status": "Status",
-    "name": "Run",
-    "algo": "Algorithm",
-    "env": "Environment",
-    "map": "Map",
-    "seed": "Seed",
-    "preset": "Preset",
-    "env_steps": "Env steps",
-    "target_steps": "Target steps",
-    "id": "Id",
-}
 
 
 def show() -> None:
@@ -84,8 +59,8 @@ def _ask() -> tuple[RunFilter, str]:
         shelf = run_picker.shelf(PAGE, _to_first_page)
         column = st.selectbox(
             "Sort by",
-            **in_url.one(PAGE, "sort", list(_SORTS), _to_first_page),
-            format_func=_SORTS.__getitem__,
+            **in_url.one(PAGE, "sort", list(SORT_LABELS), _to_first_page),
+            format_func=SORT_LABELS.__getitem__,
             help="All runs that match are sorted; a click on the head of a column sorts this page alone.",
         )
         down = st.toggle(
@@ -154,7 +129,7 @@ def _draw(frame: pd.DataFrame) -> Sequence[int]:
         height=36 * min(len(frame), 15) + 38,
         on_select="rerun",
         selection_mode="multi-row",
-        column_order=_COLUMNS,
+        column_order=COLUMN_ORDER,
         column_config=column_config(),
         alt="Table of runs with status, progress and last evaluation. Choose rows to act on runs.",
     )
@@ -192,32 +167,3 @@ def _turn_pages(total: int) -> None:
         first = (number - 1) * ROWS + 1
         shown = f"{format_count(first)}–{format_count(min(total, first + ROWS - 1))} of " if pages > 1 else ""
         st.caption(f"{shown}{format_run_count(total)}", width="content")
-
-
-def column_config() -> dict[str, Any]:
-    """How each column is shown."""
-    column = st.column_config
-    return {
-        "status": column.TextColumn("Status", width=90),
-        "name": column.LinkColumn(
-            "Run", width="medium", display_text=view.CALLED_PATTERN, help="Opens the run's own page in a new tab"
-        ),
-        "algo": column.TextColumn("Algorithm", width=115),
-        "map": column.TextColumn("Map", width=80),
-        "seed": column.NumberColumn("Seed", width=60, help="−n: the nth run of an import that tells no seeds"),
-        "progress": column.ProgressColumn("Progress", format=PERCENT, min_value=0, max_value=100, width=90),
-        "win_rate": column.NumberColumn("Last win rate", format=PERCENT, width=95, help="Last greedy evaluation"),
-        "mu_w": column.NumberColumn(
-            "μ̄_w (greedy)",
-            format="%.3f",
-            width=100,
-            help="Time average of the greedy win rate up to the last evaluation",
-        ),
-        "return_mean": column.NumberColumn("Return", format="%.2f", width=80, help="Last evaluation [env return]"),
-        "gate": column.TextColumn("Gate", width=80, help="Does it remove incentive? Choose the row for why."),
-        "tags": column.ListColumn("Tags", width=130),
-        "notes": column.TextColumn("Note", width="small"),
-        "duration": column.TextColumn("Duration", width="small"),
-        "created_at": column.DatetimeColumn("Created (UTC)", format="YYYY-MM-DD HH:mm", timezone="UTC"),
-        "id": column.TextColumn("Id", width="small"),
-    }

@@ -14,7 +14,7 @@ from app.analysis.tables import (
     TableFormat,
     best_cells,
     export_table,
-    list_left_out_lines,
+    list_excluded_lines,
 )
 
 SHOWN = 5
@@ -44,7 +44,7 @@ def show(frame: pd.DataFrame, *, key: str, stem: str) -> None:
 
 def left_out(frame: pd.DataFrame) -> None:
     """List the runs that the table leaves out, and why; many of them are folded."""
-    lines = list_left_out_lines(frame)
+    lines = list_excluded_lines(frame)
     if not lines:
         return
     head, *runs = map(escape_markdown, lines)

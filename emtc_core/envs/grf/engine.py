@@ -64,11 +64,13 @@ class Engine:
         self._owner = -1
 
     def reset(self, seed: int, state: NDArray[np.float64]) -> None:
-        """Start a match and write its state into `state` [S].
+        """Start a match and write its state.
+
+        Source: `scenarios.py`, which defines the layout of the state.
 
         Args:
             seed: Seed of the engine's random numbers.
-            state: Output row; see `scenarios.py` for the layout.
+            state: [S], output row in the engine's units [state features].
         """
         self._game.state = self._lib.GameState.game_running
         self._game.reset(self._make_config(seed), False)
@@ -81,11 +83,13 @@ class Engine:
         self._write_state(info, state)
 
     def step(self, actions: list[int], state: NDArray[np.float64]) -> tuple[int, int]:
-        """Advance by one step of 0.1 s and write the new state into `state` [S].
+        """Advance by one step of 0.1 s and write the new state.
+
+        Source: `scenarios.py`, which defines the layout of the state.
 
         Args:
             actions: One action index per agent.
-            state: Output row.
+            state: [S], output row in the engine's units [state features].
 
         Returns:
             Goals for minus goals against (+1, 0 or -1), and RUNNING or ENDED.

@@ -79,7 +79,12 @@ def make_env(config: EnvConfig, *, n_envs: int) -> VectorEnv:
 
 
 def make_scene(map: str, states: NDArray[np.float32]) -> Scene:
-    """Make the frames of one episode from its stored states [T, S]."""
+    """Make the frames of one episode from its stored states.
+
+    Args:
+        map: Name of the scenario.
+        states: [T, S] [state features]. Source: `scenarios.py`, which defines the layout.
+    """
     check_map("grf", map, list_maps())
     return make_scenario_scene(map, states)
 
@@ -148,7 +153,12 @@ class GrfEnv:
         return self._observe(np.zeros(self.n_envs, np.float32))
 
     def step(self, actions: NDArray[np.integer]) -> Observation:
-        """Advance every match that has not ended by one step of 0.1 s with actions [B, N].
+        """Advance every match that has not ended by one step of 0.1 s.
+
+        Source: the wrappers of lich14/CDS and HyunghoNa/EMU, CDS_GRF/envs/grf.
+
+        Args:
+            actions: [B, N], action index of each agent.
 
         Raises:
             ResetNeededError: If `reset` was never called.
@@ -168,7 +178,11 @@ class GrfEnv:
         return self._observe(self._score_step(running))
 
     def scene(self, states: NDArray[np.float32]) -> Scene:
-        """Make the frames of one episode from its stored states [T, S]."""
+        """Make the frames of one episode from its stored states.
+
+        Args:
+            states: [T, S] [state features]. Source: `scenarios.py`, which defines the layout.
+        """
         return make_scenario_scene(self.info.map, states)
 
     def close(self) -> None:

@@ -194,7 +194,17 @@ class Layout:
 
 
 def in_own_half(layout: Layout, state_BS: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return [B]: whether the ball or any agent is at x < 0 in the states [B, S]. This ends an academy episode."""
+    """Find the matches in which the ball or any agent is at x < 0. This ends an academy episode.
+
+    Source: the wrappers of lich14/CDS, CDS_GRF/envs/grf.
+
+    Args:
+        layout: Indices of the state entries.
+        state_BS: [B, S] in the engine's units [state features].
+
+    Returns:
+        [B] boolean.
+    """
     agents_x = state_BS[:, 0 : 2 * layout.n_agents : 2]
     return (agents_x < 0).any(axis=1) | (state_BS[:, layout.ball_at] < 0)
 
@@ -208,7 +218,16 @@ class ObservationMap:
         self._origin_NO = np.array([[origin for _, origin in row] for row in rows])
 
     def observe(self, state_BS: NDArray[np.float64]) -> NDArray[np.float32]:
-        """Compute observations [B, N, O] from states [B, S], both in the engine's units."""
+        """Compute the observations of all agents.
+
+        Source: the wrappers of lich14/CDS, CDS_GRF/envs/grf.
+
+        Args:
+            state_BS: [B, S] in the engine's units [state features].
+
+        Returns:
+            [B, N, O] in the engine's units [observation features].
+        """
         padded = np.concatenate([state_BS, np.zeros((len(state_BS), 1))], axis=1)
         return (padded[:, self._source_NO] - padded[:, self._origin_NO]).astype(np.float32)
 
@@ -246,7 +265,8 @@ def make_scene(map: str, states: NDArray[np.float32]) -> Scene:
 
     Args:
         map: Name of the scenario.
-        states: Stored states, [T, S], in the engine's units. y points down there and up in the scene.
+        states: [T, S] in the engine's units [state features]; y points down there and up in the scene. Source: the
+            layout at the top of this module.
 
     Raises:
         EnvUnavailableError: If the scenario does not exist.

@@ -39,14 +39,17 @@ _DONE = b"."
 
 @dataclass(frozen=True)
 class Board:
-    """Arrays that the environment and the engines share. The pipes ensure that only one side uses them at a time."""
+    """Arrays that the environment and the engines share. The pipes ensure that only one side uses them at a time.
 
-    state: NDArray[np.float64]  # [B, S], written by the engines
-    seed: NDArray[np.int64]  # [B], read at a reset
-    action: NDArray[np.int64]  # [B, N], read at a step
+    Source: bookkeeping.
+    """
+
+    state: NDArray[np.float64]  # [B, S] [state features], written by the engines
+    seed: NDArray[np.int64]  # [B] seed of the next match, read at a reset
+    action: NDArray[np.int64]  # [B, N] action indices, read at a step
     goal: NDArray[np.int64]  # [B] goals for minus goals against, written by the engines
-    running: NDArray[np.bool_]  # [B] whether a step advances the match
-    ended: NDArray[np.bool_]  # [B] whether the match has ended by the engine's rules, written by the engines
+    running: NDArray[np.bool_]  # [B] boolean, whether a step advances the match
+    ended: NDArray[np.bool_]  # [B] boolean, whether the match has ended by the engine's rules, written by the engines
 
 
 class EngineGroup(Protocol):
@@ -78,10 +81,12 @@ class LocalGroup:
         self._engines = [(copy, Engine(squad)) for copy in copies]
 
     def reset(self) -> None:
+        """Start a new match in every engine, with the seeds of the board."""
         for copy, engine in self._engines:
             engine.reset(int(self.board.seed[copy]), self.board.state[copy])
 
     def step(self) -> None:
+        """Advance every running match by one step with the actions of the board."""
         board = self.board
         self._engines.reverse()
         for copy, engine in self._engines:
@@ -91,6 +96,7 @@ class LocalGroup:
                 board.ended[copy] = end == ENDED
 
     def close(self) -> None:
+        """Return the engines to this process for reuse."""
         for _, engine in self._engines:
             engine.close()
 
@@ -112,13 +118,16 @@ class WorkerGroup:
         self._call(_HELLO, self._workers)
 
     def reset(self) -> None:
+        """Start a new match in every worker, with the seeds of the board."""
         self._call(_RESET, self._workers)
 
     def step(self) -> None:
+        """Advance every running match by one step. Workers without a running match do nothing."""
         running = self.board.running
         self._call(_STEP, [worker for worker in self._workers if running[worker.copies].any()])
 
     def close(self) -> None:
+        """End the worker processes."""
         self._release()
 
     @staticmethod

@@ -36,6 +36,11 @@ def make_env(config: EnvConfig, *, n_envs: int) -> VectorEnv:
 
 
 def make_scene(map: str, states: NDArray[np.float32]) -> Scene:
-    """Make the frames of one episode from its stored states [T, S]."""
+    """Make the frames of one episode from its stored states.
+
+    Args:
+        map: Name of the map.
+        states: [T, S] [state features]. Source: `observe.py`, which documents the layout.
+    """
     check_map("skirmish", map, list_maps())
     return make_map_scene(MAPS[map], states)

@@ -95,26 +95,34 @@ Flags = NDArray[np.bool_]
 
 
 class World(NamedTuple):
-    """The arrays of B battles with U units. Only `spec`, `ground`, `choke` and `n_allies` are constant."""
+    """The arrays of B battles with U units. Only `spec`, `ground`, `choke` and `n_allies` are constant.
 
-    floats: NDArray[np.float64]  # [B, U, N_FLOATS]
-    ints: NDArray[np.int64]  # [B, U, N_INTS]
-    spec: NDArray[np.float64]  # [U, N_SPEC]
+    Source: the constants at the top of this module, which name the columns.
+    """
+
+    floats: NDArray[np.float64]  # [B, U, N_FLOATS] [unit varies], one column per quantity
+    ints: NDArray[np.int64]  # [B, U, N_INTS] indices and states
+    spec: NDArray[np.float64]  # [U, N_SPEC] [unit varies], from `make_spec`
     ground: NDArray[np.int8]  # [X, Y], from `maps.make_ground`
-    choke: NDArray[np.float64]  # [3], from `maps.get_choke`
-    goals: NDArray[np.float64]  # [B, 2] target point of the enemies' attack-move
+    choke: NDArray[np.float64]  # [3] y, first x, end x of the passage between two rooms [map units]
+    goals: NDArray[np.float64]  # [B, 2] target point of the enemies' attack-move [map units]
     rng: NDArray[np.uint64]  # [B] generator states, from `kernels.make_words`
     clock: NDArray[np.int64]  # [B] game loops since the start of the battle
-    running: NDArray[np.bool_]  # [B] whether the battle has not ended
+    running: NDArray[np.bool_]  # [B] boolean, whether the battle has not ended
     n_allies: int
 
 
 def make_spec(units: tuple[UnitType, ...], type_bits: list[int]) -> NDArray[np.float64]:
-    """Make the table of unit constants [U, N_SPEC].
+    """Make the table of unit constants, one column per constant [unit varies].
+
+    Source: `units.py`, which names the origin of each constant.
 
     Args:
-        units: Types of the units.
+        units: Types of the U units.
         type_bits: Index of each unit's type in the one-hot code; -1 if there is none.
+
+    Returns:
+        [U, N_SPEC]; distances in cells, times in game loops.
     """
     return np.array([_make_row(unit, bit) for unit, bit in zip(units, type_bits, strict=True)], dtype=np.float64)
 

@@ -29,7 +29,13 @@ from emtc_core.envs.skirmish.units import (
 
 @inlined
 def update_timers(w: c.World, b: int, i: int) -> None:
-    """Advance the timers of unit i by one loop, and regenerate its shield, health and energy."""
+    """Advance the timers of a unit by one loop, and regenerate its shield, health and energy.
+
+    Args:
+        w: The battles.
+        b: Index of the battle.
+        i: Index of the unit.
+    """
     w.floats[b, i, c.COOLDOWN] = max(w.floats[b, i, c.COOLDOWN] - 1.0, 0.0)
     w.floats[b, i, c.SINCE_DAMAGE] += 1.0
     if w.floats[b, i, c.SINCE_DAMAGE] >= SHIELD_DELAY:
@@ -42,7 +48,14 @@ def update_timers(w: c.World, b: int, i: int) -> None:
 
 @inlined
 def apply_hit(w: c.World, b: int, i: int, j: int) -> None:
-    """Apply one hit of unit i's weapon to unit j: first to the shield, then, reduced by armor, to the health."""
+    """Apply one hit of a unit's weapon: first to the target's shield, then, reduced by armor, to its health.
+
+    Args:
+        w: The battles.
+        b: Index of the battle.
+        i: Index of the unit that fires.
+        j: Index of the target.
+    """
     if w.ints[b, j, c.ALIVE] == 0:
         return
     damage = w.spec[i, c.S_DAMAGE]
@@ -103,7 +116,12 @@ def _fire(w: c.World, b: int, i: int, target: int) -> None:
 def apply_pending_hit(w: c.World, b: int, i: int) -> None:
     """Apply the hit of a missile, or the second hit of a zealot, when it is due.
 
-    If unit i has died, its missile still hits, but a second hit does not happen.
+    If the unit has died, its missile still hits, but a second hit does not happen.
+
+    Args:
+        w: The battles.
+        b: Index of the battle.
+        i: Index of the unit that fired.
     """
     target = w.ints[b, i, c.PENDING_TARGET]
     if target < 0:
@@ -155,7 +173,13 @@ def _heal(w: c.World, b: int, i: int, target: int) -> bool:
 
 @inlined
 def follow_order(w: c.World, b: int, i: int) -> None:
-    """Carry out unit i's order for one loop: stand, walk, attack or heal."""
+    """Apply a unit's order for one loop: stand, walk, attack or heal.
+
+    Args:
+        w: The battles.
+        b: Index of the battle.
+        i: Index of the unit.
+    """
     order, target = w.ints[b, i, c.ORDER], w.ints[b, i, c.TARGET]
     if order >= c.ATTACK and (target < 0 or w.ints[b, target, c.ALIVE] == 0):
         w.ints[b, i, c.ORDER], w.ints[b, i, c.TARGET], w.ints[b, i, c.WINDING] = c.STAND, -1, 0
@@ -166,7 +190,8 @@ def follow_order(w: c.World, b: int, i: int) -> None:
     elif order == c.MOVE:
         w.ints[b, i, c.WINDING], w.ints[b, i, c.ENGAGED] = 0, -1
         goal_x, goal_y = w.floats[b, i, c.ORDER_X], w.floats[b, i, c.ORDER_Y]
-        walk(w, b, i, -1, goal_x, goal_y, 0.0)
+        # Not the literal -1: numba would compile `walk` a second time for it.
+        walk(w, b, i, np.int64(-1), goal_x, goal_y, 0.0)
     else:
         in_range = _heal(w, b, i, target) if order == c.HEAL else _attack(w, b, i, target)
         if not in_range:

@@ -77,7 +77,12 @@ class SkirmishEnv:
         return self._observe(np.zeros(self.n_envs, dtype=np.float32))
 
     def step(self, actions: NDArray[np.integer]) -> Observation:
-        """Advance every battle that has not ended by one step with actions [B, N].
+        """Advance every battle that has not ended by one step.
+
+        Source: the step of SMAC's `StarCraft2Env`.
+
+        Args:
+            actions: [B, N], action index of each agent.
 
         Raises:
             ResetNeededError: If `reset` was never called.
@@ -99,7 +104,11 @@ class SkirmishEnv:
         return self._observe(reward)
 
     def scene(self, states: NDArray[np.float32]) -> Scene:
-        """Make the frames of one episode from its stored states [T, S]."""
+        """Make the frames of one episode from its stored states.
+
+        Args:
+            states: [T, S] [state features]. Source: `observe.py`, which documents the layout.
+        """
         return make_scene(self._spec, states)
 
     def close(self) -> None:

@@ -63,11 +63,16 @@ _DIGEST = _digest_sources()
 
 
 def make_words(seed: int, n_envs: int) -> NDArray[np.uint64]:
-    """Make the initial words [B] of the generators from (seed, b) with splitmix64. No word is zero.
+    """Make the initial words of the generators from (seed, b). No word is zero.
+
+    Source: splitmix64.
 
     Args:
         seed: Seed of all generators.
         n_envs: Number of generators, B.
+
+    Returns:
+        [B], random words of 64 bits, dimensionless.
     """
     start = _mix(seed)
     return np.array([_mix(start + _mix(b + 1)) or 1 for b in range(n_envs)], dtype=np.uint64)
@@ -82,7 +87,16 @@ def _mix(value: int) -> int:
 
 @inlined
 def uniform(rng: NDArray[np.uint64], b: int, low: float, high: float) -> float:
-    """Return a uniform random number from [low, high), with the generator of battle b."""
+    """Return a uniform random number from [low, high), with the generator of battle b.
+
+    Source: xorshift64*.
+
+    Args:
+        rng: [B], generator states, dimensionless. State b is changed.
+        b: Index of the battle.
+        low: Lower bound.
+        high: Upper bound.
+    """
     word = rng[b]
     word ^= word >> _S12
     word ^= word << _S25
@@ -92,13 +106,18 @@ def uniform(rng: NDArray[np.uint64], b: int, low: float, high: float) -> float:
 
 
 def uniform_block(rng: NDArray[np.uint64], count: int, low: float, high: float) -> NDArray[np.float64]:
-    """Sample uniform random numbers [B, count] from [low, high). Row b uses generator b.
+    """Sample uniform random numbers from [low, high). Row b uses generator b.
+
+    Source: xorshift64*.
 
     Args:
-        rng: Generator states, [B]. They are changed.
+        rng: [B], generator states, dimensionless. They are changed.
         count: Numbers per generator.
         low: Lower bound.
         high: Upper bound.
+
+    Returns:
+        [B, count], in the unit of the bounds.
     """
     block = np.empty((len(rng), count))
     for k in range(count):

@@ -81,7 +81,13 @@ NOTE = "A simulator with StarCraft II's unit statistics, not StarCraft II."
 
 
 def make_walkable(name: TerrainName) -> NDArray[np.bool_]:
-    """Make the grid of one terrain, [X, Y], True where units can walk."""
+    """Make the grid of one terrain.
+
+    Source: the rows in `_ROWS`.
+
+    Returns:
+        [X, Y] boolean, True where units can walk. One cell is one map unit.
+    """
     grid = np.zeros((SIZE, SIZE), dtype=np.bool_)
     for y, (first, last) in _ROWS[name].items():
         grid[first : last + 1, y] = True
@@ -94,7 +100,16 @@ def get_choke(name: TerrainName) -> Choke:
 
 
 def make_ground(walkable: NDArray[np.bool_]) -> NDArray[np.int8]:
-    """Classify the cells [X, Y] for movement: 0 blocked, 1 next to a blocked cell, 2 with walkable cells all around."""
+    """Classify the cells of a map for movement.
+
+    Source: bookkeeping.
+
+    Args:
+        walkable: [X, Y] boolean, cells where units can walk.
+
+    Returns:
+        [X, Y], dimensionless: 0 blocked, 1 next to a blocked cell, 2 with walkable cells all around.
+    """
     padded = np.pad(walkable, 1)
     free = np.ones_like(walkable)
     for dx in range(3):
@@ -104,14 +119,16 @@ def make_ground(walkable: NDArray[np.bool_]) -> NDArray[np.int8]:
 
 
 def is_on_ground(ground: NDArray[np.int8], places: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Check whether units may be at positions. The kernel `movement.fits` is the same check for one position.
+    """Check whether units may be at positions. The kernel `movement.is_point_on_ground` does this for one.
+
+    Source: bookkeeping.
 
     Args:
-        ground: From `make_ground`, [X, Y].
-        places: Positions of unit centers, [..., 2], in cells.
+        ground: [X, Y], from `make_ground`.
+        places: [..., 2], positions of unit centers in cells [map units].
 
     Returns:
-        [...].
+        [...] boolean.
     """
     allowed = np.ones(places.shape[:-1], dtype=np.bool_)
     for offset in ((0.0, 0.0), (CLEARANCE, 0.0), (-CLEARANCE, 0.0), (0.0, CLEARANCE), (0.0, -CLEARANCE)):
@@ -261,7 +278,7 @@ def make_scene(spec: MapSpec, states: NDArray[np.float32]) -> Scene:
 
     Args:
         spec: The map.
-        states: Stored states, [T, S]; `observe.py` documents the layout.
+        states: [T, S] [state features]. Source: `observe.py`, which documents the layout.
 
     Raises:
         ShapeError: If the states are of another map.

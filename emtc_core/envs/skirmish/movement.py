@@ -35,7 +35,18 @@ _SIN_TURN = float(np.sin(np.radians(TURN_DEGREES)))
 
 @inlined
 def turn_to(w: c.World, b: int, i: int, dx: float, dy: float) -> bool:
-    """Turn unit i towards the unit vector (dx, dy), by at most TURN_DEGREES. Returns whether it faces it now."""
+    """Turn a unit towards a direction, by at most TURN_DEGREES.
+
+    Args:
+        w: The battles.
+        b: Index of the battle.
+        i: Index of the unit.
+        dx: x of the unit vector of the direction.
+        dy: y of the unit vector of the direction.
+
+    Returns:
+        Whether the unit faces the direction now.
+    """
     fx, fy = w.floats[b, i, c.FACE_X], w.floats[b, i, c.FACE_Y]
     if fx * dx + fy * dy >= _COS_TURN:
         w.floats[b, i, c.FACE_X], w.floats[b, i, c.FACE_Y] = dx, dy
@@ -48,7 +59,15 @@ def turn_to(w: c.World, b: int, i: int, dx: float, dy: float) -> bool:
 
 @inlined
 def is_point_on_ground(ground: NDArray[np.int8], x: float, y: float) -> bool:
-    """Check whether a unit's center may be at a point. `maps.is_on_ground` is the same check for arrays."""
+    """Check whether a unit's center may be at a point. `maps.is_on_ground` is the same check for arrays.
+
+    Source: bookkeeping.
+
+    Args:
+        ground: [X, Y], from `maps.make_ground`.
+        x: x of the point in cells [map units].
+        y: y of the point in cells [map units].
+    """
     if x < 0.0 or y < 0.0 or x >= ground.shape[0] or y >= ground.shape[1]:
         return False
     grade = ground[int(x), int(y)]
@@ -103,7 +122,14 @@ def _steer_around(w: c.World, b: int, i: int, target: int, dx: float, dy: float,
 
 @inlined
 def stand(w: c.World, b: int, i: int, mobility: int) -> None:
-    """Set unit i to stand in this loop, with mobility PLANTED if it attacks, else IDLE. Flying units slow down."""
+    """Let a unit stand in this loop. Flying units slow down.
+
+    Args:
+        w: The battles.
+        b: Index of the battle.
+        i: Index of the unit.
+        mobility: PLANTED if the unit attacks, else IDLE.
+    """
     w.ints[b, i, c.MOBILITY] = mobility
     w.ints[b, i, c.SIDE] = 0
     w.floats[b, i, c.BLOCKED] = 0.0
@@ -112,9 +138,16 @@ def stand(w: c.World, b: int, i: int, mobility: int) -> None:
 
 @inlined
 def walk(w: c.World, b: int, i: int, target: int, goal_x: float, goal_y: float, halt: float) -> None:
-    """Plan unit i's walk towards a point for this loop, through the choke and around obstacles.
+    """Plan a unit's walk towards a point for this loop, through the choke and around obstacles.
 
-    `halt` is the distance from the point at which the unit stops. `target` is the unit at the point; -1: none.
+    Args:
+        w: The battles.
+        b: Index of the battle.
+        i: Index of the unit.
+        target: Index of the unit at the point; -1: none.
+        goal_x: x of the point [cells].
+        goal_y: y of the point [cells].
+        halt: Distance from the point at which the unit stops [cells].
     """
     x, y = w.floats[b, i, c.X], w.floats[b, i, c.Y]
     line = w.choke[0]

@@ -113,7 +113,8 @@ def _write_state(w: c.World, state: c.Outputs, n_agents: int, n_actions: int, n_
                 xy_index += 1
             state[b, 0, xy_index] = (w.floats[b, j, c.X] - CENTER) / WIDTH
             state[b, 0, xy_index + 1] = (w.floats[b, j, c.Y] - CENTER) / WIDTH
-            _write_shield_and_type(w, state, b, 0, xy_index + 2, j, n_bits)
+            # Not the literal 0: numba would compile the function a second time for it.
+            _write_shield_and_type(w, state, b, np.int64(0), xy_index + 2, j, n_bits)
         index += width
     for i in range(n_agents):
         if w.ints[b, i, c.LAST_ACTION] >= 0:
@@ -132,12 +133,14 @@ def observe(
 ) -> None:
     """Write the observations, states and available actions of all battles.
 
+    Source: SMAC's `StarCraft2Env`; the layout is at the top of this module.
+
     Args:
         w: The battles.
-        walkable: Cells where units can walk, [X, Y].
-        obs: Output, [B, N, O], filled with zeros before the call.
-        state: Output, [B, 1, S], filled with zeros before the call.
-        avail: Output, [B, N, A], filled with False before the call.
+        walkable: [X, Y] boolean, cells where units can walk.
+        obs: Output, [B, N, O] [observation features], filled with zeros before the call.
+        state: Output, [B, 1, S] [state features], filled with zeros before the call.
+        avail: Output, [B, N, A] boolean, filled with False before the call.
         n_bits: Width of the one-hot code of a unit's type.
     """
     for b in range(obs.shape[0]):
@@ -192,11 +195,13 @@ def score(
 ) -> None:
     """Write rewards and end flags after a step, and stop the battles that have ended.
 
+    Source: SMAC's `StarCraft2Env.reward_battle`.
+
     Args:
         w: The battles.
-        steps: Steps of each battle, [B]. Increased by one in running battles.
-        reward: Output, [B].
-        ends: Output, [B, 3]: terminated, truncated, won. Unchanged for battles that had ended before.
+        steps: [B], steps of each battle [steps]. Increased by one in running battles.
+        reward: Output, [B] [reward].
+        ends: Output, [B, 3] boolean: terminated, truncated, won. Unchanged for battles that had ended before.
         limit: Maximum number of steps.
         sparse: Whether only the end gives a reward (1 or -1 before scaling).
         scale: Factor of the reward.

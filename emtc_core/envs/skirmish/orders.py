@@ -42,10 +42,12 @@ RESCAN_LOOPS = 4
 def give_orders(w: c.World, actions: NDArray[np.int64], avail: c.Flags) -> int:
     """Convert the agents' actions to orders in all running battles.
 
+    Source: SMAC's `StarCraft2Env.get_agent_action`.
+
     Args:
         w: The battles.
-        actions: Action indices, [B, N].
-        avail: Available actions, [B, N, A].
+        actions: [B, N], action index of each agent.
+        avail: [B, N, A] boolean, available actions.
 
     Returns:
         -1; or the flat index b * N + i of the first illegal action, and then no order was given.
@@ -87,7 +89,14 @@ def _give_order(w: c.World, n_agents: int, b: int, i: int, action: int) -> None:
 
 @inlined
 def edge_distance(w: c.World, b: int, i: int, j: int) -> float:
-    """Return the gap between the edges of two units [cells]; negative if they overlap."""
+    """Return the gap between the edges of two units [cells]; negative if they overlap.
+
+    Args:
+        w: The battles.
+        b: Index of the battle.
+        i: Index of the first unit.
+        j: Index of the second unit.
+    """
     dx = w.floats[b, j, c.X] - w.floats[b, i, c.X]
     dy = w.floats[b, j, c.Y] - w.floats[b, i, c.Y]
     return np.sqrt(dx * dx + dy * dy) - w.spec[i, c.S_RADIUS] - w.spec[j, c.S_RADIUS]
@@ -95,7 +104,13 @@ def edge_distance(w: c.World, b: int, i: int, j: int) -> float:
 
 @inlined
 def can_hit(w: c.World, i: int, j: int) -> bool:
-    """Check whether unit i has a weapon that can hit unit j; only some weapons can hit flying units."""
+    """Check whether a unit has a weapon that can hit another unit; only some weapons can hit flying units.
+
+    Args:
+        w: The battles.
+        i: Index of the unit with the weapon.
+        j: Index of the target.
+    """
     return w.spec[i, c.S_DELIVERY] != c.HEALING and (w.spec[j, c.S_LAYER] != c.AIR or w.spec[i, c.S_HITS_AIR] > 0.0)
 
 
@@ -157,10 +172,16 @@ def _find_wounded(w: c.World, b: int, i: int) -> int:
 
 @inlined
 def choose_target(w: c.World, b: int, i: int, clock: int) -> int:
-    """Choose the target of enemy i in this loop: an ally to attack, a friend to heal, or -1.
+    """Select the target of an enemy unit in this loop: an ally to attack, a friend to heal, or -1.
 
-    A target is kept while it is in weapon range. If it is not, an ally in weapon range replaces it. If unit i is
-    blocked, the nearest ally in sight replaces it.
+    A target stays the same while it is in weapon range. If it is not, an ally in weapon range replaces it. If the unit
+    is blocked, the nearest ally in sight replaces it.
+
+    Args:
+        w: The battles.
+        b: Index of the battle.
+        i: Index of the enemy unit.
+        clock: Game loops since the start of the battle.
     """
     target = w.ints[b, i, c.TARGET]
     if w.spec[i, c.S_DELIVERY] == c.HEALING:

@@ -44,13 +44,15 @@ def make_places(
 ) -> NDArray[np.float64]:
     """Place the units of one team around a point, on walkable ground and without overlap.
 
+    Source: inferred, because the game's offsets are not published; see the top of this module.
+
     Args:
-        units: Types of the units.
+        units: Types of the n units.
         point: Center of the team [cells].
-        walkable: Cells where units can walk, [X, Y].
+        walkable: [X, Y] boolean, cells where units can walk.
 
     Returns:
-        Positions, [n, 2], in cells.
+        [n, 2], positions in cells [map units].
     """
 
     def rank(offset: tuple[int, int]) -> tuple[int, float]:
@@ -78,13 +80,15 @@ def shift_places(
 ) -> NDArray[np.float64]:
     """Shift units, except those that would leave the ground.
 
+    Source: bookkeeping.
+
     Args:
-        places_BU2: Positions, [B, U, 2], in cells.
-        shift_BU2: Shifts, [B, U, 2], in cells.
-        ground: From `maps.make_ground`, [X, Y].
+        places_BU2: [B, U, 2], positions in cells [map units].
+        shift_BU2: [B, U, 2], shifts in cells [map units].
+        ground: [X, Y], from `maps.make_ground`.
 
     Returns:
-        Positions, [B, U, 2].
+        [B, U, 2], positions in cells [map units].
     """
     moved_BU2 = places_BU2 + shift_BU2
     return np.where(is_on_ground(ground, moved_BU2)[..., None], moved_BU2, places_BU2)
@@ -93,14 +97,14 @@ def shift_places(
 def order_within_types(units: tuple[UnitType, ...], places_BN2: NDArray[np.float64]) -> NDArray[np.float64]:
     """Sort the positions of each unit type by (x, y), in every battle.
 
-    SMAC orders its agents like this, and EMU its enemies.
+    Source: SMAC orders its agents like this, and EMU its enemies.
 
     Args:
-        units: Types of the units.
-        places_BN2: Positions, [B, N, 2].
+        units: Types of the N units.
+        places_BN2: [B, N, 2], positions in cells [map units].
 
     Returns:
-        Sorted positions, [B, N, 2].
+        [B, N, 2], sorted positions in cells [map units].
     """
     ordered = places_BN2.copy()
     names = np.array([unit.name for unit in units])
@@ -145,11 +149,13 @@ class Scatter:
     def draw(self, rng: NDArray[np.uint64]) -> NDArray[np.float64]:
         """Sample the positions of new battles.
 
+        Source: the position distributions of SMACv2.
+
         Args:
-            rng: Generator states, [B]. Battle b uses only generator b.
+            rng: [B], generator states, dimensionless. Battle b uses only generator b.
 
         Returns:
-            Positions, [B, U, 2], in cells.
+            [B, U, 2], positions in cells [map units].
         """
         places = np.zeros((len(rng), len(self._size), 2))
         groups = np.zeros((MAX_GROUPS, 2))
@@ -160,11 +166,13 @@ class Scatter:
     def find_goals(self, places: NDArray[np.float64]) -> NDArray[np.float64]:
         """Find the target points of the enemies: the ally nearest to the center of the team.
 
+        Source: bookkeeping.
+
         Args:
-            places: Positions, [B, U, 2], in cells.
+            places: [B, U, 2], positions in cells [map units].
 
         Returns:
-            Points, [B, 2], in cells.
+            [B, 2], points in cells [map units].
         """
         team = places[:, : self._n_allies]
         central = np.linalg.norm(team - team.mean(axis=1, keepdims=True), axis=-1).argmin(axis=1)
@@ -259,16 +267,18 @@ def scatter(
 ) -> None:
     """Sample the start positions of B battles.
 
+    Source: the position distributions of SMACv2.
+
     Args:
-        rng: Generator states, [B].
+        rng: [B], generator states, dimensionless.
         places: Output, [B, U, 2], in cells.
         groups: Work array for the positions of the groups, [MAX_GROUPS, 2].
-        ground: From `maps.make_ground`, [X, Y].
-        spots: Alternative positions, [P, 2].
-        size: Radius that a unit occupies, [U], in cells.
-        order: Units in the order of their placement, [U], allies first.
-        partner: Ally of which a unit is the mirror image, [U]; -1: none.
-        box: Bounding rectangle x0, y0, x1, y1 of the ground, [4], in cells.
+        ground: [X, Y], from `maps.make_ground`.
+        spots: [P, 2], alternative positions in cells.
+        size: [U], radius that a unit occupies, in cells.
+        order: [U], units in the order of their placement, allies first.
+        partner: [U], ally of which a unit is the mirror image; -1: none.
+        box: [4], bounding rectangle x0, y0, x1, y1 of the ground, in cells.
         surround_share: Probability that the team is surrounded.
         n_allies: Number of allies.
     """

@@ -85,9 +85,13 @@ def make_env(config: EnvConfig, *, n_envs: int) -> VectorEnv:
 
 
 def make_scene(map: str, states: NDArray[np.float32]) -> Scene:
-    """Make the frames of one episode from its stored states [T, S].
+    """Make the frames of one episode from its stored states.
 
     The paper's maps have the simulator's state layout, so the simulator's scene is used. Other maps show the values.
+
+    Args:
+        map: Name of the map.
+        states: [T, S] [state features]. Source: SMAC's `StarCraft2Env.get_state`.
     """
     if map not in MAPS:
         names = state_names(SMAC_MAPS[map]) if map in SMAC_MAPS else ()
@@ -149,7 +153,13 @@ class SmacEnv:
         return copy_observation(self._last)
 
     def step(self, actions: NDArray[np.integer]) -> Observation:
-        """Advance every battle that has not ended by one step with actions [B, N]."""
+        """Advance every battle that has not ended by one step.
+
+        Source: SMAC's `StarCraft2Env.step`.
+
+        Args:
+            actions: [B, N], action index of each agent.
+        """
         check_was_reset(self._seed is not None)
         check_shape("actions", actions, (self.n_envs, self.info.n_agents))
         check_actions(actions, self._last.avail, self._over)
@@ -167,7 +177,11 @@ class SmacEnv:
         return copy_observation(self._last)
 
     def scene(self, states: NDArray[np.float32]) -> Scene:
-        """Make the frames of one episode from its stored states [T, S]."""
+        """Make the frames of one episode from its stored states.
+
+        Args:
+            states: [T, S] [state features]. Source: SMAC's `StarCraft2Env.get_state`.
+        """
         return self._draw(self._map, states)
 
     def close(self) -> None:

@@ -150,14 +150,14 @@ class GameSpec:
 
 @dataclass(frozen=True)
 class Step:
-    """A worker's reply to a step. `arrays`: see `GameLink.receive_arrays`."""
+    """A worker's reply to a step. Source: SMAC's `StarCraft2Env.step`."""
 
-    reward: float
+    reward: float  # [reward]
     over: bool
     won: bool
     truncated: bool
     """Whether the time limit ended the battle."""
-    arrays: Arrays
+    arrays: Arrays  # obs [N, O], state [S], avail [N, A]; see `GameLink.receive_arrays`
 
 
 class GameLink:
@@ -219,7 +219,11 @@ class GameLink:
         self._send({"do": "step", "actions": actions})
 
     def receive_sizes(self) -> dict[str, int]:
-        """Receive the reply to `request_make`: the sizes of the environment."""
+        """Receive the reply to `request_make`: the sizes of the environment.
+
+        Raises:
+            LostWorkerError: If the worker has ended, or its reply is not valid.
+        """
         header, _ = self._receive_reply("be made")
         names = ("n_agents", "n_actions", "obs_shape", "state_shape", "episode_limit", "agent_block")
         try:
@@ -233,11 +237,21 @@ class GameLink:
         return sizes
 
     def receive_arrays(self) -> Arrays:
-        """Receive the reply to `request_reset`: obs [N, O] and state [S] float32, avail [N, A] uint8."""
+        """Receive the reply to `request_reset`.
+
+        Source: SMAC's `StarCraft2Env`.
+
+        Returns:
+            obs [N, O] float32 [observation features], state [S] float32 [state features], avail [N, A] uint8, 0 or 1.
+        """
         return self._unpack(*self._receive_reply("start a battle"))
 
     def receive_step(self) -> Step | None:
-        """Receive the reply to `request_step`; None if the game lost its connection and was restarted."""
+        """Receive the reply to `request_step`; None if the game lost its connection and was restarted.
+
+        Raises:
+            LostWorkerError: If the worker has ended, or its reply is not valid.
+        """
         header, payload = self._receive_reply("continue")
         if header.get("lost"):
             return None

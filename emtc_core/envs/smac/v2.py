@@ -46,7 +46,12 @@ def make_env(config: EnvConfig, *, n_envs: int) -> VectorEnv:
 
 
 def make_scene(map: str, states: NDArray[np.float32]) -> Scene:
-    """Make a scene that shows the values of stored states [T, S], because the teams change between battles."""
+    """Make a scene that shows the values of the stored states, because the teams change between battles.
+
+    Args:
+        map: Name of the scenario.
+        states: [T, S] [state features]. Source: SMACv2's `StarCraft2Env.get_state`.
+    """
     check_map("smacv2", map, list_maps())
     note = "Battles of SMACv2 are shown as values."
     return empty_scene(f"smacv2 {map}", states, note, state_names(SMACV2_MAPS[map]))

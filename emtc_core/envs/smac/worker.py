@@ -54,10 +54,12 @@ class MessageError(Exception):
 def send(channel: socket.socket, header: Mapping[str, Any], arrays: Mapping[str, np.ndarray] | None = None) -> None:
     """Send one message.
 
+    Source: the message format of this module.
+
     Args:
         channel: The socket.
         header: Contents of the header; they must be JSON values.
-        arrays: Arrays of the payload, float32 or uint8.
+        arrays: Arrays of the payload, any shape, float32 or uint8 [unit varies].
     """
     chunks = {} if arrays is None else {name: array.tobytes() for name, array in arrays.items()}
     if arrays:
@@ -92,10 +94,15 @@ def receive(channel: socket.socket) -> tuple[dict[str, Any], bytes]:
 def unpack(header: Mapping[str, Any], payload: bytes, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, np.ndarray]:
     """Return the arrays of a message as views of its payload.
 
+    Source: the message format of this module.
+
     Args:
         header: Header of the message.
         payload: Payload of the message.
         shapes: The expected arrays, name -> shape.
+
+    Returns:
+        Name -> array of the expected shape, float32 or uint8 [unit varies].
 
     Raises:
         MessageError: If a name, a type, a shape or the length of the payload differs from the expected one.
@@ -138,7 +145,13 @@ class Worker:
         self._launched = False
 
     def make(self, package: str, seed: int, arguments: dict[str, Any]) -> tuple[dict[str, Any], None]:
-        """Construct the environment and return its sizes. The game starts at the first reset."""
+        """Construct the environment and return its sizes. The game starts at the first reset.
+
+        Args:
+            package: "smac" or "smacv2".
+            seed: Seed of the game.
+            arguments: Keyword arguments of the package's environment class.
+        """
         self.close()
         random.seed(seed)
         self._env = _make_env(package, seed, arguments)
@@ -148,7 +161,13 @@ class Worker:
         return {**sizes, "episode_limit": limit, "agent_block": block}, None
 
     def reset(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-        """Start a battle. The first call starts the game."""
+        """Start a battle. The first call starts the game.
+
+        Source: SMAC's `StarCraft2Env.reset`.
+
+        Returns:
+            An empty header, and obs [N, O] [observation features], state [S] [state features] and avail [N, A], 0 or 1.
+        """
         game = vars(self._env).get("env", self._env)  # SMACv2 wraps the game
         if self._launched and getattr(game, "_episode_count", 1) == 0:
             game._episode_count = 1  # with 0, reset() would start a second game
@@ -157,7 +176,18 @@ class Worker:
         return {}, self._get_arrays()
 
     def step(self, actions: list[int]) -> tuple[dict[str, Any], dict[str, np.ndarray] | None]:
-        """Step with one action per agent. "lost" without arrays: the game lost its connection and was restarted."""
+        """Step with one action per agent.
+
+        Source: SMAC's `StarCraft2Env.step`.
+
+        Args:
+            actions: One action index per agent.
+
+        Returns:
+            Header, and arrays of the shapes of `reset`. The header contains reward, over, won and cut (by the time
+            limit). If the game lost its connection and was restarted, the header contains only "lost" and the arrays
+            are None.
+        """
         reward, over, info = self._env.step(actions)
         if over and "battle_won" not in info:
             return {"lost": True}, None

@@ -139,7 +139,7 @@ def make_scene(map: str, states: Floats) -> Scene:
 
     Args:
         map: Name of the game.
-        states: Stored states, [T, S].
+        states: [T, S] [state features]. Source: the game's `state()`.
 
     Raises:
         ShapeError: If the states are of another game.

@@ -34,12 +34,14 @@ _KAZ_CYCLES = 300
 def shrink(picture: NDArray[Any], block: int) -> NDArray[np.float32]:
     """Convert a picture to gray and average blocks of block × block pixels.
 
+    Source: the luma weights of ITU-R BT.601.
+
     Args:
-        picture: Colors in 0..255, [H, W, 3].
+        picture: [H, W, 3], colors in 0..255, dimensionless.
         block: Side length of a block [pixels]. Incomplete blocks at the right and bottom edges are dropped.
 
     Returns:
-        Gray values in [0, 1], [H // block, W // block].
+        [H // block, W // block], gray values in [0, 1], dimensionless.
     """
     height, width = picture.shape[0] // block, picture.shape[1] // block
     cropped = np.ascontiguousarray(picture[: height * block, : width * block, :3])
@@ -84,7 +86,10 @@ class SmallPictures(BaseParallelWrapper[Any, Any, Any]):
         return self._shrink_all(observations), rewards, terminations, truncations, infos
 
     def state(self) -> NDArray[np.float32]:
-        """Return the shrunken screen, [H // block, W // block] in [0, 1]."""
+        """Return the shrunken screen, [H // block, W // block], gray values in [0, 1], dimensionless.
+
+        Source: the game's `state()`.
+        """
         return shrink(self.env.state(), self._block)
 
     def _shrink_all(self, observations: dict[Any, Any]) -> dict[Any, NDArray[np.float32]]:

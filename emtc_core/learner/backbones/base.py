@@ -18,31 +18,37 @@ from emtc_core.learner.networks import Sequence, SharedAgent, input_width
 
 @dataclass(frozen=True)
 class Unrolled:
-    """Results of the agents' forward pass over all T + 1 steps."""
+    """Results of the agents' forward pass over all T + 1 steps.
 
-    hidden: Tensor  # [T+1, B, N, H]
-    q: Tensor  # [T+1, B, N, A] action values; means for a distributional backbone
-    best: Tensor  # [T+1, B, N] largest available q, detached
-    greedy: Tensor  # [T+1, B, N] action of `best`
-    fractions: Tensor | None = None  # [T+1, B, W] quantile fractions of a distributional backbone
+    Source: the recurrent agent of oxwhirl/pymarl.
+    """
+
+    hidden: Tensor  # [T+1, B, N, H] dimensionless
+    q: Tensor  # [T+1, B, N, A] action values [return]; means for a distributional backbone
+    best: Tensor  # [T+1, B, N] largest available q [return], detached
+    greedy: Tensor  # [T+1, B, N] action index of `best`
+    fractions: Tensor | None = None  # [T+1, B, W] quantile fractions, dimensionless, of a distributional backbone
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Q_tot of T transitions. `quantiles` and `fractions` are set only by a distributional backbone."""
+    """Q_tot of T transitions. `quantiles` and `fractions` are set only by a distributional backbone.
 
-    q_tot: Tensor  # [T, B]
-    quantiles: Tensor | None = None  # [T, B, W]
-    fractions: Tensor | None = None  # [T, B, W]
-    regularizer: Tensor | None = None  # [T, B] extra loss per transition
+    Source: the mixer of the backbone.
+    """
+
+    q_tot: Tensor  # [T, B] [return]
+    quantiles: Tensor | None = None  # [T, B, W] [return]
+    fractions: Tensor | None = None  # [T, B, W] dimensionless
+    regularizer: Tensor | None = None  # [T, B] [loss], added per transition
 
 
 @dataclass(frozen=True)
 class TdLoss:
-    """Loss and TD error per transition, not masked."""
+    """Loss and TD error per transition, not masked (Eq. 10)."""
 
-    loss: Tensor  # [T, B]
-    error: Tensor  # [T, B] Q_tot minus target
+    loss: Tensor  # [T, B] [loss]
+    error: Tensor  # [T, B] Q_tot minus target [return]
 
 
 class Backbone(nn.Module, ABC):
@@ -65,32 +71,48 @@ class Backbone(nn.Module, ABC):
 
     @abstractmethod
     def bootstrap(self, unrolled: Unrolled, action: Tensor, seq: Sequence) -> Evaluation:
-        """Evaluate the actions [T, B, N] at steps 1 to T; called on the target copy.
+        """Evaluate the actions at steps 1 to T; called on the target copy (Eq. 10).
 
         Args:
             unrolled: Forward pass of this copy.
-            action: [T, B, N] actions of the next steps.
+            action: [T, B, N], action indices of the next steps.
             seq: The batch.
         """
 
     @abstractmethod
     def start(self, unrolled: Unrolled, seq: Sequence) -> Tensor:
-        """Return Q_tot of the greedy joint action at step 0: [B]."""
+        """Compute Q_tot of the greedy joint action at step 0.
+
+        Source: the mixer of the backbone.
+
+        Returns:
+            [B] [return].
+        """
 
     @abstractmethod
     def td_loss(self, taken: Evaluation, shift: Tensor, discount: Tensor, following: Evaluation) -> TdLoss:
-        """Compute the loss with respect to the target shift + discount * following.
+        """Compute the loss with respect to the target shift + discount * following (Eq. 10).
 
         Args:
             taken: Q_tot of the actions that were taken, [T, B].
-            shift: [T, B] reward plus intrinsic reward plus gated incentive.
-            discount: [T, B] gamma, or 0 where the target does not bootstrap.
+            shift: [T, B] [return], reward plus intrinsic reward plus gated incentive.
+            discount: [T, B] dimensionless, gamma, or 0 where the target does not bootstrap.
             following: Target values of the next step, [T, B].
         """
 
     @abstractmethod
     def act_values(self, hidden: Tensor, rng: np.random.Generator | None) -> Tensor:
-        """Return action values [B, N, A] of hidden states [B, N, H]; with `rng` None the result is deterministic."""
+        """Compute the action values of hidden states.
+
+        Source: the agent network of the backbone.
+
+        Args:
+            hidden: [B, N, H], hidden states, dimensionless.
+            rng: Random generator of a distributional backbone; None: the result is deterministic.
+
+        Returns:
+            [B, N, A] [return].
+        """
 
 
 BackboneTable = dict[str, Callable[[RunConfig, EnvInfo], Backbone]]
@@ -98,6 +120,12 @@ BackboneTable = dict[str, Callable[[RunConfig, EnvInfo], Backbone]]
 
 
 def agent_sizes(config: RunConfig, info: EnvInfo, *, agent_id: bool = True) -> tuple[int, int, int]:
-    """Return the width of an agent's input, the number of actions and the width of the hidden layers."""
+    """Return the width of an agent's input, the number of actions and the width of the hidden layers.
+
+    Args:
+        config: Settings of the run.
+        info: Sizes of the environment.
+        agent_id: Whether the input contains the one-hot id.
+    """
     n_inputs = input_width(info.obs_dim, info.n_actions, info.n_agents, agent_id=agent_id)
     return n_inputs, info.n_actions, config.train.hidden

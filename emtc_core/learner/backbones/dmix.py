@@ -30,16 +30,46 @@ class QuantileAgent(SharedAgent):
         self.register_buffer("frequency", torch.pi * torch.arange(n_cos), persistent=False)
 
     def embed(self, fractions: Tensor) -> Tensor:
-        """Embed fractions: [..., W] to [..., W, H]."""
+        """Embed quantile fractions.
+
+        Source: j3soon/dfac, e(w).
+
+        Args:
+            fractions: [..., W], in (0, 1), dimensionless.
+
+        Returns:
+            [..., W, H], dimensionless.
+        """
         frequency = self.get_buffer("frequency")
         return torch.relu(self.phi(torch.cos(fractions.unsqueeze(-1) * frequency)))
 
     def means(self, hidden: Tensor, embedded: Tensor) -> Tensor:
-        """Compute the mean of Z_i over the fractions: hidden [..., N, H], embedded [..., W, H] to [..., N, A]."""
+        """Compute the mean of Z_i over the fractions.
+
+        Source: j3soon/dfac, with the mean moved before the linear layer.
+
+        Args:
+            hidden: [..., N, H], hidden states, dimensionless.
+            embedded: [..., W, H], result of `embed`, dimensionless.
+
+        Returns:
+            [..., N, A] [return].
+        """
         return self.fc2(hidden * embedded.mean(-2).unsqueeze(-2))
 
     def samples(self, hidden: Tensor, action: Tensor, embedded: Tensor) -> Tensor:
-        """Return Z_i of the actions: hidden [R, N, H], action [R, N], embedded [R, W, H] to [R, N, W]."""
+        """Compute Z_i of the actions at the fractions.
+
+        Source: j3soon/dfac, with only the rows of the linear layer that the actions need.
+
+        Args:
+            hidden: [R, N, H], hidden states, dimensionless.
+            action: [R, N], action indices.
+            embedded: [R, W, H], result of `embed`, dimensionless.
+
+        Returns:
+            [R, N, W] [return].
+        """
         onehot_RNA = hidden.new_zeros(*action.shape, self.fc2.out_features).scatter_(-1, action.unsqueeze(-1), 1.0)
         column_RNH = onehot_RNA @ self.fc2.weight
         bias_RN1 = (onehot_RNA @ self.fc2.bias).unsqueeze(-1)
@@ -75,16 +105,39 @@ class DmixBackbone(Backbone):
         return self._evaluate(unrolled.hidden[:-1], unrolled.fractions[:-1], seq.action, seq.state[:-1])
 
     def bootstrap(self, unrolled: Unrolled, action: Tensor, seq: Sequence) -> Evaluation:
-        """Mix the samples of the actions [T, B, N] at the next steps."""
+        """Mix the samples of the actions at the next steps.
+
+        Source: j3soon/dfac, target of the quantile regression.
+
+        Args:
+            unrolled: Forward pass of this copy.
+            action: [T, B, N], action indices of the next steps.
+            seq: The batch.
+        """
         assert unrolled.fractions is not None, "set by unroll of this class"
         return self._evaluate(unrolled.hidden[1:], unrolled.fractions[1:], action, seq.state[1:])
 
     def start(self, unrolled: Unrolled, seq: Sequence) -> Tensor:
-        """Mix the means of the greedy actions at step 0: [B]."""
+        """Mix the means of the greedy actions at step 0.
+
+        Source: j3soon/dfac.
+
+        Returns:
+            [B] [return].
+        """
         return self.mixer.mean_mixer.mix(unrolled.best[0], seq.state[0])
 
     def td_loss(self, taken: Evaluation, shift: Tensor, discount: Tensor, following: Evaluation) -> TdLoss:
-        """Compute the quantile Huber loss of Z_tot, with samples of the target distribution."""
+        """Compute the quantile Huber loss of Z_tot, with samples of the target distribution.
+
+        Source: j3soon/dfac, with the shift of Eq. 10.
+
+        Args:
+            taken: Q_tot [T, B] and quantiles [T, B, W] of the actions that were taken.
+            shift: [T, B] [return], reward plus intrinsic reward plus gated incentive.
+            discount: [T, B] dimensionless, gamma, or 0 where the target does not bootstrap.
+            following: Target values of the next step, Q_tot [T, B] and quantiles [T, B, W].
+        """
         assert taken.quantiles is not None, "set by this class"
         assert taken.fractions is not None, "set by this class"
         assert following.quantiles is not None, "set by this class"
@@ -93,7 +146,17 @@ class DmixBackbone(Backbone):
         return TdLoss(loss=loss, error=taken.q_tot - (shift + discount * following.q_tot))
 
     def act_values(self, hidden: Tensor, rng: np.random.Generator | None) -> Tensor:
-        """Compute the means over random fractions, or over equally spaced ones if `rng` is None."""
+        """Compute the means over random fractions, or over equally spaced ones if `rng` is None.
+
+        Source: j3soon/dfac, with `n_act_quantiles` fractions.
+
+        Args:
+            hidden: [B, N, H], hidden states, dimensionless.
+            rng: Generator of the fractions.
+
+        Returns:
+            [B, N, A] [return].
+        """
         n_envs, count = hidden.shape[0], self._n_act_fractions
         if rng is None:
             fractions = ((torch.arange(count, device=hidden.device) + 0.5) / count).expand(n_envs, count)

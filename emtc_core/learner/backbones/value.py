@@ -76,23 +76,52 @@ class ValueBackbone(Backbone):
         return Evaluation(q_tot=mixed.q_tot.view(seq.reward.shape), regularizer=regularizer)
 
     def bootstrap(self, unrolled: Unrolled, action: Tensor, seq: Sequence) -> Evaluation:
-        """Mix the values of the actions [T, B, N] at the next steps."""
+        """Mix the values of the actions at the next steps (Eq. 10).
+
+        Args:
+            unrolled: Forward pass of this copy.
+            action: [T, B, N], action indices of the next steps.
+            seq: The batch.
+        """
         q_taken = unrolled.q[1:].gather(-1, action.unsqueeze(-1)).squeeze(-1)
         mixed = self._mix(q_taken, unrolled.best[1:], action, seq.state[1:], seq.obs[1:], seq.real)
         return Evaluation(q_tot=mixed.q_tot.view(seq.reward.shape))
 
     def start(self, unrolled: Unrolled, seq: Sequence) -> Tensor:
-        """Mix the greedy values at step 0: [B]."""
+        """Mix the greedy values at step 0.
+
+        Source: the mixer.
+
+        Returns:
+            [B] [return].
+        """
         best, action = unrolled.best[:1], unrolled.greedy[:1]
         return self._mix(best, best, action, seq.state[:1], seq.obs[:1]).q_tot
 
     def td_loss(self, taken: Evaluation, shift: Tensor, discount: Tensor, following: Evaluation) -> TdLoss:
-        """Compute the squared TD error (Eq. 10)."""
+        """Compute the squared TD error (Eq. 10).
+
+        Args:
+            taken: Q_tot of the actions that were taken, [T, B].
+            shift: [T, B] [return], reward plus intrinsic reward plus gated incentive.
+            discount: [T, B] dimensionless, gamma, or 0 where the target does not bootstrap.
+            following: Target values of the next step, [T, B].
+        """
         error = taken.q_tot - (shift + discount * following.q_tot)
         return TdLoss(loss=error.square(), error=error)
 
     def act_values(self, hidden: Tensor, rng: np.random.Generator | None) -> Tensor:
-        """Return action values [B, N, A] of hidden states [B, N, H]."""
+        """Compute the action values of hidden states.
+
+        Source: the agent network.
+
+        Args:
+            hidden: [B, N, H], hidden states, dimensionless.
+            rng: Not used.
+
+        Returns:
+            [B, N, A] [return].
+        """
         return self.agent.values(hidden)
 
     def _values(self, hidden: Tensor, seq: Sequence) -> Tensor:

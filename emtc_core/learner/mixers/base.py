@@ -12,21 +12,24 @@ from emtc_core.envs.base import EnvInfo
 
 @dataclass(frozen=True)
 class MixInputs:
-    """Inputs of a mixer, one row per transition."""
+    """Inputs of a mixer, one row per transition.
 
-    q_taken: Tensor  # [R, N] Q_i of the chosen actions
-    q_max: Tensor  # [R, N] largest Q_i over the available actions, detached
-    action: Tensor  # [R, N] chosen actions
-    state: Tensor  # [R, S]
-    obs: Tensor  # [R, N, O]
+    Source: the mixers of QMIX and QPLEX.
+    """
+
+    q_taken: Tensor  # [R, N] Q_i of the actions [return]
+    q_max: Tensor  # [R, N] largest Q_i over the available actions [return], detached
+    action: Tensor  # [R, N] action indices
+    state: Tensor  # [R, S] [state features]
+    obs: Tensor  # [R, N, O] [observation features]
 
 
 @dataclass(frozen=True)
 class Mixed:
-    """Result of a mixer."""
+    """Result of a mixer. Source: the mixers of QMIX and QPLEX."""
 
-    q_tot: Tensor  # [R]
-    regularizer: Tensor | None = None  # [R] additional loss, if the mixer has one
+    q_tot: Tensor  # [R] [return]
+    regularizer: Tensor | None = None  # [R] additional [loss], if the mixer has one
 
 
 class Mixer(Protocol):

@@ -32,7 +32,17 @@ class QmixMixer(nn.Module):
         return Mixed(self.mix(inputs.q_taken, inputs.state))
 
     def mix(self, q: Tensor, state: Tensor) -> Tensor:
-        """Compute Q_tot [R] from q [R, N] and state [R, S]."""
+        """Compute Q_tot.
+
+        Source: oxwhirl/pymarl, QMIX.
+
+        Args:
+            q: [R, N], Q_i [return].
+            state: [R, S] [state features].
+
+        Returns:
+            [R] [return].
+        """
         w1_RNE = self.hyper_w1(state).abs().view(*q.shape, -1)
         hidden_RE = nn.functional.elu((q.unsqueeze(-1) * w1_RNE).sum(1) + self.hyper_b1(state))
         w2_RE = self.hyper_w2(state).abs()
@@ -47,10 +57,16 @@ class DmixMixer(nn.Module):
         self.mean_mixer = QmixMixer(config, n_agents=n_agents, state_dim=state_dim)
 
     def forward(self, z: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-        """Compute Z_tot from quantile samples z [R, N, W] and state [R, S].
+        """Compute Z_tot by the mean-shape decomposition.
+
+        Source: j3soon/dfac.
+
+        Args:
+            z: [R, N, W], quantile samples Z_i [return].
+            state: [R, S] [state features].
 
         Returns:
-            Z_tot [R, W] and its mean Q_tot [R].
+            Z_tot [R, W] and its mean Q_tot [R], both [return].
         """
         mean_RN = z.mean(-1)
         q_tot_R = self.mean_mixer.mix(mean_RN, state)

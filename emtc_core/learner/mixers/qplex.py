@@ -21,11 +21,14 @@ FLOOR = 1e-10  # added to weights, so that they are > 0
 
 
 class Transform(NamedTuple):
-    """w and c of Qh_i = w_i Q_i + c_i."""
+    """w and c of Qh_i = w_i Q_i + c_i.
 
-    weight: Tensor  # [R, N] w > 0
-    bias: Tensor  # [R, N] c, or [R, 1] if all agents share it
-    regularizer: Tensor | None  # [R] additional loss
+    Source: wjh720/QPLEX.
+    """
+
+    weight: Tensor  # [R, N] w > 0, dimensionless
+    bias: Tensor  # [R, N] c [return], or [R, 1] if all agents share it
+    regularizer: Tensor | None  # [R] additional [loss]
 
 
 class QplexMixer(nn.Module):
@@ -74,7 +77,17 @@ class Importance(nn.Module):
         )
 
     def forward(self, state: Tensor, action: Tensor) -> Tensor:
-        """Compute lambda [R, N] from state [R, S] and action [R, N]."""
+        """Compute the importance weights lambda.
+
+        Source: wjh720/QPLEX, `DMAQ_SI_Weight`.
+
+        Args:
+            state: [R, S] [state features].
+            action: [R, N], action indices.
+
+        Returns:
+            [R, N], lambda > 0, dimensionless.
+        """
         onehot_RNA = state.new_zeros(*action.shape, self._n_actions).scatter_(-1, action.unsqueeze(-1), 1.0)
         key_RK1 = self.key(state).abs() + FLOOR
         agents_RKN = torch.sigmoid(self.agents(state))
@@ -94,7 +107,16 @@ class KernelMlp(nn.Module):
         self.rest = nn.ModuleList(GroupedLinear(kernels, a, b) for a, b in itertools.pairwise(widths))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute all K networks: [R, I] to [R, K, O]."""
+        """Compute all K networks.
+
+        Source: wjh720/QPLEX, one network per kernel.
+
+        Args:
+            x: [R, I], inputs, dimensionless.
+
+        Returns:
+            [R, K, O], outputs, dimensionless.
+        """
         y = self.first(x).view(len(x), self._kernels, -1)
         for layer in self.rest:
             y = layer(torch.relu(y))

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from scipy.spatial import KDTree  # cKDTree behind it
 
 Metric = Literal["l2", "linf"]
-Points = NDArray[np.float64]  # [M, X]
-Slots = NDArray[np.int64]  # [Q]
+Points = NDArray[np.float64]  # [M, X] positions of nodes or queries [normalized embedding]
+Slots = NDArray[np.int64]  # [Q] slot indices
 
 TIE = 1e-12  # relative tolerance for equal distances: indexes may sum squares in different orders
 
@@ -28,15 +28,26 @@ class NeighborIndex(Protocol):
     """Nearest-neighbor search among nodes, given as rows; the row number is the slot."""
 
     def build(self, z: Points) -> None:
-        """Index these nodes [M, X], and drop all earlier nodes."""
+        """Index these nodes, and drop all earlier nodes.
+
+        Source: bookkeeping.
+
+        Args:
+            z: [M, X] [normalized embedding].
+        """
         ...
 
     def query(self, q: Points) -> tuple[Slots, NDArray[np.float64]]:
-        """Find the nearest node of each query [Q, X].
+        """Find the nearest node of each query.
+
+        Source: the nearest node of Algorithm 2.
+
+        Args:
+            q: [Q, X] [normalized embedding].
 
         Returns:
-            (slots, distances) [Q]; slot -1 and distance inf if there is no node, or none within the radius of the
-            index. With equal distances, the lowest slot.
+            Slot indices [Q] and distances [Q] [normalized embedding]; slot -1 and distance inf if there is no node, or
+            none within the radius of the index. With equal distances, the lowest slot.
         """
         ...
 
@@ -49,11 +60,26 @@ class CKDTreeIndex:
         self._tree: KDTree | None = None
 
     def build(self, z: Points) -> None:
-        """Index a copy of all rows."""
+        """Build the tree from a copy of all rows.
+
+        Source: `scipy.spatial.KDTree`.
+
+        Args:
+            z: [M, X] [normalized embedding].
+        """
         self._tree = KDTree(z, copy_data=True) if len(z) else None
 
     def query(self, q: Points) -> tuple[Slots, NDArray[np.float64]]:
-        """Find the nearest node of each query."""
+        """Find the nearest node of each query.
+
+        Source: `scipy.spatial.KDTree`, with ties resolved to the lowest slot.
+
+        Args:
+            q: [Q, X] [normalized embedding].
+
+        Returns:
+            Slot indices [Q] and distances [Q] [normalized embedding]; (-1, inf) if there is no node.
+        """
         if self._tree is None:
             return np.full(len(q), -1), np.full(len(q), np.inf)
         result = self._tree.query(q, k=2, p=self._p, workers=-1)

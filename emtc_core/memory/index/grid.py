@@ -24,11 +24,11 @@ BLOCK = 256  # rows
 
 
 class Cells(NamedTuple):
-    """Arrays and sizes of a grid, for the kernels."""
+    """Arrays and sizes of a grid, for the kernels. Source: a chained hash grid."""
 
-    buckets: NDArray[Any]  # first node of each hash bucket
-    chain: NDArray[Any]  # [M, 2] previous and next node in the bucket
-    z: NDArray[Any]  # [M, X] positions of the nodes
+    buckets: NDArray[Any]  # [buckets] slot index of the first node of each hash bucket; -1: none
+    chain: NDArray[Any]  # [M, 2] slot indices of the previous and the next node in the bucket; -1: none
+    z: NDArray[Any]  # [M, X] positions of the nodes [normalized embedding]
     radius: float  # search radius
     cell_radius: float  # a quarter of the cell width; may be smaller than `radius`
     is_linf: bool
@@ -49,17 +49,41 @@ class GridIndex:
         return Cells(self._buckets, self._chain, self.z, radius, self.radius, self.is_linf)
 
     def build(self, z: Points, size: int | None = None) -> None:
-        """Index the first `size` rows of `z` [M, X], by default all. The array is not copied; `query` reads it."""
+        """Index the first rows of an array. The array is not copied; `query` reads it.
+
+        Source: bookkeeping.
+
+        Args:
+            z: [M, X] [normalized embedding].
+            size: Number of rows to index; None: all.
+        """
         self._allocate(len(z))
         self.z = z
         _insert_rows(self.cells(), len(z) if size is None else size)
 
     def query(self, q: Points, *, reach: float | None = None) -> tuple[Slots, NDArray[np.float64]]:
-        """Find the nearest node within the radius, or within `reach`, for each query [Q, X]; (-1, inf) if none."""
+        """Find the nearest node within a radius for each query.
+
+        Source: the nearest node within delta of Algorithm 2.
+
+        Args:
+            q: [Q, X] [normalized embedding].
+            reach: Search radius; None: the radius of the index.
+
+        Returns:
+            Slot indices [Q] and distances [Q] [normalized embedding]; (-1, inf) if there is no node within the radius.
+        """
         return _query_rows(self.cells(reach), q)
 
     def reserve(self, z: Points, size: int) -> None:
-        """Use the array `z` of a table that may have grown; `size` rows are occupied."""
+        """Use the array of a table that may have grown.
+
+        Source: bookkeeping.
+
+        Args:
+            z: [M, X] [normalized embedding].
+            size: Number of occupied rows.
+        """
         if len(z) > len(self._chain):
             self.build(z, size)
         self.z = z
@@ -121,7 +145,7 @@ def _put_first(cells: Cells, slot: Int, bucket: Int) -> None:  # pragma: no cove
 
 @njit(cache=True, nogil=True, forceinline=True)
 def remove(cells: Cells, slot: Int) -> None:  # pragma: no cover  # compiled
-    """Take out a node; its row of `z` must still hold the coordinates it was added with."""
+    """Remove a node. Its row of `z` must still contain the position at which it was added."""
     before, after = cells.chain[slot, 0], cells.chain[slot, 1]
     if before >= 0:
         cells.chain[before, 1] = after
@@ -179,7 +203,17 @@ def _scan(
 
 @njit(cache=True, nogil=True, forceinline=True)
 def nearest(cells: Cells, q: NDArray[Any]) -> tuple[Int, float]:  # pragma: no cover  # compiled
-    """Find the nearest node of one query within the radius; (-1, inf) if there is none."""
+    """Find the nearest node of one query within the radius.
+
+    Source: the nearest node within delta of Algorithm 2.
+
+    Args:
+        cells: The grid.
+        q: [X] [normalized embedding].
+
+    Returns:
+        Slot index and distance; (-1, inf) if there is no node within the radius.
+    """
     dim, size = len(q), cells.cell_radius
     reach = cells.radius * SLACK
     best, best_distance = np.int64(NONE), np.inf

@@ -55,15 +55,27 @@ class IncrementalIndex:
         self._built = None
 
     def note_written(self, slots: Slots) -> None:
-        """Add slots whose nodes may be new or may have moved since the index was built."""
+        """Add slots whose nodes may be new or may have moved since the index was built.
+
+        Source: bookkeeping.
+
+        Args:
+            slots: [K], slot indices; -1 is skipped.
+        """
         if self._built is not None:
             self._tail = np.union1d(self._tail, slots[slots >= 0])
 
     def query(self, z: Points, q: Points) -> Slots:
-        """Find the nearest row of `z` [M, X] for each query [Q, X].
+        """Find the nearest row for each query.
+
+        Source: the nearest node of Algorithm 2.
+
+        Args:
+            z: [M, X], all positions [normalized embedding].
+            q: [Q, X] [normalized embedding].
 
         Returns:
-            [Q] slots, the lowest among equally near ones; -1 only if `z` has no rows.
+            [Q], slot indices, the lowest among equally near ones; -1 only if `z` has no rows.
         """
         if not len(z):
             return np.full(len(q), -1)
@@ -110,9 +122,20 @@ def can_use_faiss(device: str) -> bool:
 def nearest_of(
     slots: NDArray[Any], z: NDArray[Any], q: NDArray[Any], is_linf: bool
 ) -> NDArray[Any]:  # pragma: no cover  # compiled
-    """Find for each row of `q` the nearest of the given slots (at least one); the first slot among equally near ones.
+    """Find for each query the nearest of the given slots; the first slot among equally near ones.
 
     Square roots are computed only if the square is smaller: roots of different squares can be equal, which is a tie.
+
+    Source: exhaustive search.
+
+    Args:
+        slots: [K], slot indices, K >= 1.
+        z: [M, X], all positions [normalized embedding].
+        q: [Q, X] [normalized embedding].
+        is_linf: Whether the metric is linf; else it is l2.
+
+    Returns:
+        [Q], slot indices.
     """
     nearest = np.full(len(q), slots[0])
     smallest = np.full(len(q), np.inf)  # squared distance for l2
@@ -132,9 +155,23 @@ class FlatIndex(Protocol):
 
     metric_arg: float
 
-    def add(self, x: torch.Tensor, /) -> None: ...
+    def add(self, x: torch.Tensor, /) -> None:
+        """Add vectors. Source: `add` of a faiss index.
 
-    def search(self, x: torch.Tensor, k: int, /) -> tuple[torch.Tensor, torch.Tensor]: ...
+        Args:
+            x: [M, X] float32 [normalized embedding].
+        """
+
+    def search(self, x: torch.Tensor, k: int, /) -> tuple[torch.Tensor, torch.Tensor]:
+        """Find the k nearest vectors of each query. Source: `search` of a faiss index.
+
+        Args:
+            x: [Q, X] float32 [normalized embedding].
+            k: Number of neighbors, K.
+
+        Returns:
+            Distances [Q, K] [normalized embedding] and indices [Q, K].
+        """
 
 
 MakeFlat = Callable[[int, Metric], FlatIndex]
@@ -164,11 +201,26 @@ class BruteIndex:
         self.z = torch.zeros((0, 1), dtype=torch.float64)
 
     def build(self, z: Points) -> None:
-        """Copy all rows to the device."""
+        """Copy all rows to the device.
+
+        Source: bookkeeping.
+
+        Args:
+            z: [M, X] [normalized embedding].
+        """
         self.z = torch.tensor(z, dtype=torch.float64, device=self._device)
 
     def query(self, q: Points) -> tuple[Slots, NDArray[np.float64]]:
-        """Find the nearest node of each query."""
+        """Find the nearest node of each query.
+
+        Source: exhaustive search.
+
+        Args:
+            q: [Q, X] [normalized embedding].
+
+        Returns:
+            Slot indices [Q] and distances [Q] [normalized embedding]; (-1, inf) if there is no node.
+        """
         if not len(self.z):
             return np.full(len(q), -1), np.full(len(q), np.inf)
         rows = max(1, PAIRS_AT_ONCE // len(self.z))
@@ -197,7 +249,13 @@ class FaissGpuIndex:
         self._flat: FlatIndex | None = None
 
     def build(self, z: Points) -> None:
-        """Copy all rows to the device: in float64 for exact distances, in float32 for faiss."""
+        """Copy all rows to the device: in float64 for exact distances, in float32 for faiss.
+
+        Source: `GpuIndexFlat` of faiss.
+
+        Args:
+            z: [M, X] [normalized embedding].
+        """
         self._flat = None  # frees its memory before the new index is made
         self._exact.build(z)
         if not len(z):
@@ -211,7 +269,16 @@ class FaissGpuIndex:
         self._flat.add(centered_MX.float())
 
     def query(self, q: Points) -> tuple[Slots, NDArray[np.float64]]:
-        """Find the nearest node of each query."""
+        """Find the nearest node of each query.
+
+        Source: candidates by `GpuIndexFlat` of faiss, selection by exact distances.
+
+        Args:
+            q: [Q, X] [normalized embedding].
+
+        Returns:
+            Slot indices [Q] and distances [Q] [normalized embedding]; (-1, inf) if there is no node.
+        """
         if self._flat is None or not len(q):
             return np.full(len(q), -1), np.full(len(q), np.inf)
         z_MX = self._exact.z
@@ -233,13 +300,15 @@ class FaissGpuIndex:
 def rounding_error(distance: torch.Tensor, *, reach: torch.Tensor, dim: int) -> torch.Tensor:
     """Compute an upper bound of the float32 rounding error of distances.
 
+    Source: the standard bound of rounding errors in sums of squares.
+
     Args:
-        distance: Distances, any shape.
-        reach: Largest absolute coordinate.
+        distance: Distances, any shape [normalized embedding].
+        reach: Largest absolute coordinate, a scalar [normalized embedding].
         dim: Number of coordinates.
 
     Returns:
-        The bound, same shape as `distance`.
+        The bound, same shape and unit as `distance`.
     """
     eps = torch.finfo(torch.float32).eps
     return eps * (2.0 * dim**0.5 * reach + (dim + 16) * distance)
@@ -250,15 +319,17 @@ def select_nearest_candidates(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Select the nearest candidate of each query by float64 differences.
 
+    Source: the nearest node of Algorithm 2.
+
     Args:
-        q_QX: Queries [Q, X].
-        z_MX: Positions of all nodes [M, X].
-        slots_QK: Slots of the candidates [Q, K].
+        q_QX: Queries [Q, X] [normalized embedding].
+        z_MX: Positions of all nodes [M, X] [normalized embedding].
+        slots_QK: Slot indices of the candidates [Q, K].
         is_linf: Whether the metric is linf; else it is l2.
 
     Returns:
-        [Q] slot of the nearest candidate (the lowest with equal distances), its distance, and the distance of the
-        farthest candidate.
+        [Q] slot index of the nearest candidate (the lowest with equal distances), [Q] its distance, and [Q] the
+        distance of the farthest candidate.
     """
     gap_QKX = (z_MX[slots_QK] - q_QX[:, None]).abs()
     distance_QK = gap_QKX.amax(dim=2) if is_linf else gap_QKX.pow(2).sum(dim=2).sqrt()
