@@ -153,6 +153,10 @@ class EnvUnavailableError(EmtcError):
     """An environment or map is unknown, or something that it needs is not installed."""
 
 
+class EnvDataError(EmtcError):
+    """An environment returned data that breaks the environment interface, such as a NaN reward."""
+
+
 class CheckpointError(EmtcError):
     """A checkpoint is missing, truncated or of another configuration."""
 

@@ -14,12 +14,16 @@ Floats = NDArray[np.float64]
 
 
 class Law(NamedTuple):
-    """The functions of one gate law."""
+    """The functions of one gate law.
+
+    Source: Eq. 8 for the Gaussian law; other laws are variants of it.
+    """
 
     beta: Callable[[Any, Any, Any], Any]
-    """(delta, tau, context) → beta in [0, 1], with delta after `gate.delta_scale` and context of `gate.laws`."""
+    """(delta [return], tau [return], context) → beta in [0, 1], with delta after `gate.delta_scale` and the context of
+    `gate.laws`. All have the same shape."""
     temperature: Callable[[Floats, Floats], Floats] | None = None
-    """(beta, delta) → tau; None if the law has no inverse."""
+    """(beta, delta [return]) → tau [return], same shape; None if the law has no inverse."""
 
 
 def gate_coefficient(delta_mem: Any, *, tau: Any, scale: float = 1.0) -> Any:

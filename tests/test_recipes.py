@@ -1,6 +1,6 @@
 """The guide's page Extending: its examples are applied to a copy of the project and used there.
 
-The copy gets a setting, a mixer, a gate law, an environment, a page and a metric. A run is trained with all of them.
+The copy gets a setting, a mixer, a gate law, an environment, a page, a metric and a column, and a run is trained there.
 """
 
 import json
@@ -22,6 +22,7 @@ from app.figures import named
 from app.figures.registry import FIGURES, TABLES
 from emtc_core.config.run import BACKBONES, ON_POLICY, PRESETS
 from emtc_core.learner import factory
+from storage.models import SCHEMA_VERSION
 
 ROOT = Path(__file__).parent.parent
 EXTENDING = (ROOT / "app" / "guide" / "extending.md").read_text()
@@ -64,7 +65,7 @@ RECIPES = [
     Recipe("A page with a pinned view", changes=1, adds=1, mentions=r"pages/replay\.py"),
     Recipe("A metric with its own Live chart", changes=2, adds=0, mentions="memory/evicted"),
     Recipe("A statistic on Compare, in the CLI and in a figure", changes=0, adds=0, mentions="performance-profile"),
-    Recipe("A column of runs, shown on Home and searchable", changes=0, adds=0),
+    Recipe("A column of runs, shown on Home and searchable", changes=1, adds=1),
 ]
 
 
@@ -75,7 +76,12 @@ def get_section(heading: str) -> str:
 
 
 def list_blocks(heading: str) -> list[Block]:
-    return [Block(*parts) for parts in re.findall(r"^```(\w+)\n# (\S+)\n(.*?)^```", get_section(heading), re.M | re.S)]
+    """List the examples of a section. Its two database versions become the present one and the next one."""
+    text = get_section(heading)
+    if revisions := re.findall(r'SCHEMA_VERSION = "(\d+)"', text):
+        versions = dict(zip(revisions, (SCHEMA_VERSION, f"{int(SCHEMA_VERSION) + 1:04}"), strict=True))
+        text = re.sub("|".join(versions), lambda match: versions[match[0]], text)
+    return [Block(*parts) for parts in re.findall(r"^```(\w+)\n# (\S+)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)]
 
 
 def apply(block: Block, root: Path) -> None:
@@ -132,9 +138,13 @@ def run_python(copy: Path, arguments: Sequence[str]) -> str:
 
 TRAINED = """
 import json
+import os
 import numpy as np
 from emtc_core.config.memory import GateConfig
 from emtc_core.gate.laws import make_gate_law, unknown_context
+from sqlalchemy import update
+from storage.engine import open_database
+from storage.models import Run
 from tests.process.trainers import emtc
 
 def call(*arguments):
@@ -153,10 +163,13 @@ chosen = ("--figure", "metrics", "--set", "metrics=rollout/same_action")
 call("export", run_id, *chosen, "--format", "csv", "--out", "same.csv")
 law, delta = make_gate_law(GateConfig(type="linear")), np.array([0.2, 0.5, 1.0])
 beta = law.coefficient(delta, 0.8, unknown_context(delta.shape))
+with open_database(os.environ["EMTC_DB"]).transaction() as connection:
+    connection.execute(update(Run).values(priority=3))
 print(json.dumps({
     "run": json.loads(call("show", run_id, "--json")),
     "gate": json.loads(call("sql", "select delta_mem, beta, tau from transitions where delta_mem > 0", "--json")),
     "inverse": law.temperature_for(beta, delta).tolist(),
+    "listed": json.loads(call("runs", "--where", "priority>2", "--sort", "-priority", "--json")),
 }))
 """
 
@@ -188,6 +201,10 @@ def test_the_new_metric_is_recorded_and_drawn(copy: Path, trained: dict[str, Any
 def test_the_new_environment_keeps_the_contract(copy: Path) -> None:
     options = ("-q", "-n", "0", "-p", "no:cacheprovider", "tests/contracts/test_envs.py::TestClimb")
     assert "passed" in run_python(copy, ["-m", "pytest", *options])
+
+
+def test_the_new_column_is_searched_and_listed(trained: dict[str, Any]) -> None:
+    assert [run["priority"] for run in trained["listed"]] == [3]
 
 
 PINNED = """

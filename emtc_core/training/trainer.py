@@ -215,7 +215,7 @@ class Trainer:
             self._pending_updates = train.updates_per_episode
 
     def _learn(self) -> None:
-        """Do the updates of the last processed episode. There are none before the buffer holds `train.burn_in`."""
+        """Do the updates of the last processed episode. There are none before `train.burn_in` episodes are stored."""
         learner = self._learner
         if learner.on_policy is True:
             episodes = self._rollout.pop_when_full()

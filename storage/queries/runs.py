@@ -161,7 +161,7 @@ class RunFilter:
     text: str = ""
     """Words and comparisons of a search; see `search_terms`."""
     where: tuple[str, ...] = ()
-    """Comparisons that must all hold, such as `gate.enabled=false`."""
+    """Comparisons that must all be true, such as `gate.enabled=false`."""
     statuses: tuple[str, ...] = ()
     envs: tuple[str, ...] = ()
     maps: tuple[str, ...] = ()

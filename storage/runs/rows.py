@@ -99,7 +99,7 @@ def find_run(db: Database, prefix: str) -> RunRow:
         return make_run_row(db, (exact or rows)[0])
     if not rows:
         raise RunNotFoundError(
-            f'No run starts with "{prefix}". List them with: emtc runs', reason="not_found", subject=prefix
+            f'Run "{prefix}" not found. List runs with: emtc runs', reason="not_found", subject=prefix
         )
     ids = ", ".join(row.id for row in rows[:5]) + (" …" if len(rows) > 5 else "")
     raise RunNotFoundError(

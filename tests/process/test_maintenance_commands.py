@@ -85,7 +85,7 @@ def test_a_vacuum_says_how_much(place: tuple[str, str], capsys: pytest.CaptureFi
     [
         (["thin", "--all"], "Give the data to remove"),
         (["thin", "--trajectories"], "Give run ids"),
-        (["thin", "nobody", "--trajectories"], "No run starts with"),
+        (["thin", "nobody", "--trajectories"], "not found"),
         (["thin", "--all", "--snapshots", "0"], "--snapshots"),
         (["vacuum"], "must wait until no run is active"),
         (["backup", "--out", "/nowhere/x.db"], "cannot be written"),

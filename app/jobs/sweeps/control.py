@@ -109,7 +109,7 @@ def start_scheduler(db: Database, sweep_id: str, *, jobs: int, options: Sequence
     """
     arguments = ["app.cli.main", "sweep-worker", sweep_id, "--jobs", str(jobs), *options]
     process = spawn(arguments, scheduler_log(db, sweep_id), db=db)
-    with suppress(psutil.NoSuchProcess):  # recorded here already, so that no second scheduler is started meanwhile
+    with suppress(psutil.NoSuchProcess):
         attach_scheduler(db, sweep_id, get_process_id(process.pid), jobs=jobs)
 
 

@@ -32,7 +32,7 @@ _FORMATS: Final = {"win_rate": PERCENT, "mu_w": "%.3f", "return_mean": "%.2f"}
 COLUMN_ORDER: Final = [*_FIRST, *(name for name in HOME_COLUMNS if name not in (*_FIRST, *_LAST)), *_LAST]
 """The columns from left to right. Those that neither _FIRST nor _LAST names are in between."""
 SORT_LABELS: Final = {
-    "": "At work, then newest",
+    "": "Active first",
     **{key: SORTS[key].label for key in (*_FIRST_SORTS, *(key for key in SORTS if key not in _FIRST_SORTS))},
 }
 """Sort key → its label in *Sort by*."""
