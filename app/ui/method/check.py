@@ -11,9 +11,9 @@ from app.figures.propositions import draw_proposition_1, draw_proposition_2
 from app.ui.widgets import canvas, pin
 from emtc_core.gate.propositions import (
     Behavior,
+    GridTask,
     Proposition2,
     Solution,
-    Task,
     check_proposition_1,
     check_proposition_2,
     make_memory,
@@ -49,7 +49,7 @@ sampled step: for an action that is not optimal, or when moves slip, $\Delta_{op
 
 @dataclass(frozen=True)
 class _Setting:
-    task: Task
+    task: GridTask
     solution: Solution
     gamma: float
     seed: int
