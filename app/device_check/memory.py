@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from app.bench.learner import store_episode
 from app.device_check.cases import MAP, count_differences, make_episode, map_info
-from app.device_check.target import CPU, Sizes, Target
+from app.device_check.target import CPU, CheckSizes, Target
 from app.jobs.device_check import CheckResult, Measurement
 from emtc_core.config.resolve import resolve
 from emtc_core.embedder.networks import Embedder
@@ -38,7 +38,7 @@ FULL_PAGES_LENGTH = 159
 """Length of an episode that fills exactly ten pages of the replay buffer [env steps]."""
 
 
-def check_embedding(target: Target, sizes: Sizes) -> CheckResult:
+def check_embedding(target: Target, sizes: CheckSizes) -> CheckResult:
     """Compare embeddings from small batches, one large batch and the CPU. Distances are in units of delta."""
     config, info = resolve(map=MAP), map_info()
     rng = np.random.default_rng(0)
@@ -69,7 +69,7 @@ def _make_embedder(config: Any, device: torch.device) -> Embedder:
     return Embedder(config, state_dim=info.state_dim, episode_limit=info.episode_limit, device=device, seed=1)
 
 
-def check_index(target: Target, sizes: Sizes) -> CheckResult:
+def check_index(target: Target, sizes: CheckSizes) -> CheckResult:
     """Search the same nodes with every index. All must return the same slots, also for nodes at the same position."""
     rng = np.random.default_rng(0)
     z = rng.normal(size=(sizes.nodes, 4))
@@ -116,7 +116,7 @@ def _search(
     return slots, distances, 1e3 * (time.perf_counter() - started)
 
 
-def check_memory_plan(target: Target, sizes: Sizes) -> CheckResult:
+def check_memory_plan(target: Target, sizes: CheckSizes) -> CheckResult:
     """Fill a replay buffer and a memory, write a checkpoint, and compare the used bytes with the run's memory plan.
 
     On a GPU, the peak of torch's allocated memory is used. On the host, the sizes of the stored tensors are used. The
