@@ -54,7 +54,7 @@ from emtc_core.memory.scaling import (
 )
 from emtc_core.memory.space import Space
 from emtc_core.memory.state import fill_table, list_table_faults, table_state
-from emtc_core.memory.write import EpisodeStates, NodeArrays, make_rules, write_backwards
+from emtc_core.memory.write import Columns, Path, make_rules, write_backwards
 
 GROWTH = 0.25  # fraction of new nodes at which the index is rebuilt
 EMU_NORM_STEPS = 200
@@ -154,7 +154,7 @@ class EpisodicMemory:
         missing = np.full(steps + 1 - len(slots), -1)
         return np.concatenate([slots, missing])
 
-    def _make_path(self, state: NDArray[np.float32], reward: NDArray[np.float32], *, is_success: bool) -> EpisodeStates:
+    def _make_path(self, state: NDArray[np.float32], reward: NDArray[np.float32], *, is_success: bool) -> Path:
         live_scaling, lookup_scaling = self._space.scaling, self._space.scaling_of_lookups
         x = self._embed(state, np.arange(len(state)), for_write=True, fine=live_scaling.is_fine)
         q = (
@@ -166,7 +166,7 @@ class EpisodicMemory:
         xi = np.full(rows, is_success)
         if self.config.store_terminal and self.config.terminal_xi == "zero":
             xi[-1] = False
-        return EpisodeStates(
+        return Path(
             state=np.ascontiguousarray(state[:rows], np.float32),
             x=x[:rows],
             z=live_scaling.apply(x[:rows]),
@@ -175,11 +175,11 @@ class EpisodicMemory:
             xi=xi,
         )
 
-    def _write_path(self, path: EpisodeStates, episode: int) -> Slots:
+    def _write_path(self, path: Path, episode: int) -> Slots:
         table, rows = self._table, len(path.reward)
         table.reserve(rows)
         self._space.follow(table)
-        columns = NodeArrays(table.nodes, table.state, table.x, table.z, table.order, table.ends)
+        columns = Columns(table.nodes, table.state, table.x, table.z, table.order, table.ends)
         slots, size, next_uid, merged = write_backwards(
             columns, self._space.visible(), path, self._rules, table.size, table.next_uid, episode
         )

@@ -18,7 +18,7 @@ from emtc_core.memory.nodes import remove as remove_from_order
 NONE = -1
 
 
-class NodeArrays(NamedTuple):
+class Columns(NamedTuple):
     """The node table's arrays, with rows that are not occupied yet. Source: the nodes of Algorithm 2."""
 
     nodes: Any  # [rows] array of NODE; compiled code reads fields as attributes
@@ -40,7 +40,7 @@ class Index(NamedTuple):
     is_live: bool
 
 
-class EpisodeStates(NamedTuple):
+class Path(NamedTuple):
     """The R states of an episode to write, in time order: T + 1 with the terminal state, else T.
 
     Source: the input of Algorithm 2.
@@ -54,7 +54,7 @@ class EpisodeStates(NamedTuple):
     xi: NDArray[Any]  # [R] boolean, success flag of the state
 
 
-class WriteOptions(NamedTuple):
+class Rules(NamedTuple):
     """Options of Algorithm 2; documented in MemoryConfig."""
 
     gamma: float
@@ -66,9 +66,9 @@ class WriteOptions(NamedTuple):
     is_lru: bool
 
 
-def make_rules(config: MemoryConfig, gamma: float) -> WriteOptions:
+def make_rules(config: MemoryConfig, gamma: float) -> Rules:
     """Make the options of Algorithm 2 from the configuration."""
-    return WriteOptions(
+    return Rules(
         gamma=float(gamma),
         backprop_desirability=config.backprop_desirability,
         init_desirability=config.init_desirability,
@@ -81,7 +81,7 @@ def make_rules(config: MemoryConfig, gamma: float) -> WriteOptions:
 
 @njit(cache=True, nogil=True)
 def write_backwards(
-    columns: NodeArrays, index: Index, path: EpisodeStates, rules: WriteOptions, size: int, next_uid: int, episode: int
+    columns: Columns, index: Index, path: Path, rules: Rules, size: int, next_uid: int, episode: int
 ) -> tuple[NDArray[Any], int, int, int]:  # pragma: no cover  # compiled
     """Write the states of an episode (Algorithm 2).
 
@@ -130,7 +130,7 @@ def write_backwards(
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def _find(columns: NodeArrays, index: Index, point: NDArray[Any]) -> Int:  # pragma: no cover  # compiled
+def _find(columns: Columns, index: Index, point: NDArray[Any]) -> Int:  # pragma: no cover  # compiled
     slot, _ = grid.nearest(index.cells, point)
     if slot >= 0 and not index.is_live and columns.nodes[slot].uid != index.uid[slot]:
         return NONE
@@ -139,10 +139,10 @@ def _find(columns: NodeArrays, index: Index, point: NDArray[Any]) -> Int:  # pra
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _merge(
-    columns: NodeArrays,
+    columns: Columns,
     index: Index,
-    path: EpisodeStates,
-    rules: WriteOptions,
+    path: Path,
+    rules: Rules,
     slot: Int,
     row: Int,
     value: float,
@@ -176,7 +176,7 @@ def _merge(
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def _allocate_slot(columns: NodeArrays, index: Index, size: Int) -> Int:  # pragma: no cover  # compiled
+def _allocate_slot(columns: Columns, index: Index, size: Int) -> Int:  # pragma: no cover  # compiled
     """Return the next free slot, or evict the oldest node and return its slot."""
     if size < len(columns.nodes):
         return size
@@ -189,10 +189,10 @@ def _allocate_slot(columns: NodeArrays, index: Index, size: Int) -> Int:  # prag
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _create_node(
-    columns: NodeArrays,
+    columns: Columns,
     index: Index,
-    path: EpisodeStates,
-    rules: WriteOptions,
+    path: Path,
+    rules: Rules,
     slot: Int,
     row: Int,
     value: float,
@@ -213,9 +213,7 @@ def _create_node(
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def _set_state(
-    columns: NodeArrays, path: EpisodeStates, slot: Int, row: Int, episode: Int
-) -> None:  # pragma: no cover  # compiled
+def _set_state(columns: Columns, path: Path, slot: Int, row: Int, episode: Int) -> None:  # pragma: no cover  # compiled
     """Store a state of the episode in a node."""
     columns.nodes[slot].episode = episode
     columns.nodes[slot].t = row
@@ -228,7 +226,7 @@ def _set_state(
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _link(
-    columns: NodeArrays, slot: Int, successor: Int, successor_uid: Int, reward: float
+    columns: Columns, slot: Int, successor: Int, successor_uid: Int, reward: float
 ) -> None:  # pragma: no cover  # compiled
     columns.nodes[slot].next = successor
     columns.nodes[slot].next_uid = successor_uid
