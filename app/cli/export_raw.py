@@ -25,7 +25,7 @@ from emtc_core.errors import ConfigError, StorageError
 from storage.engine import Database
 from storage.private_files import open_output
 from storage.queries.curves import evaluation_curves, policy_evaluations
-from storage.queries.tables import NO_ARROW, TABLE_NAMES, Part, TableName, arrow_schema, read_parts, select_fields
+from storage.queries.tables import NO_ARROW, TABLE_NAMES, TableName, TablePart, arrow_schema, read_parts, select_fields
 from storage.runs.rows import RunRow
 
 MARL_EVAL: Final = "marl-eval"
@@ -33,7 +33,7 @@ RawFormat = Literal["csv", "parquet", "arrow"]
 RAW_FORMATS: tuple[RawFormat, ...] = get_args(RawFormat)
 MarlEval = Mapping[str, Mapping[str, Mapping[str, Mapping[str, Mapping[str, Any]]]]]
 """environment → task → algorithm → run → step."""
-WritePart = Callable[[Part], None]
+WritePart = Callable[[TablePart], None]
 _ROWS_PER_PART: Final = 50_000
 """Rows that are in memory at the same time; also the size of a row group of Parquet."""
 
@@ -285,7 +285,7 @@ def _list_remarks(
 def _write_csv(table: TableName, out: BinaryIO) -> Generator[WritePart]:
     out.write((",".join(field.name for field in select_fields(table)) + "\n").encode())
 
-    def write_part(part: Part) -> None:
+    def write_part(part: TablePart) -> None:
         part.to_frame().to_csv(out, index=False, header=False, lineterminator="\n")
 
     yield write_part

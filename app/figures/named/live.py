@@ -503,7 +503,7 @@ def _read_metric_names(value: Any) -> tuple[str, ...]:
 
 CLOSING: Final[Option[bool]] = Option(
     "closing", read_flag, "true or false: 1 − β̄ on a logarithmic axis instead of β̄", False,
-    label="1 − β̄, log axis", help="How far the gate is closed, instead of β̄",
+    label="1 − β̄, log axis", help="Shows 1 − β̄ instead of β̄",
 )  # fmt: skip
 METRIC_NAMES: Final[Option[tuple[str, ...]]] = Option(
     "metrics", _read_metric_names, "names of metrics, separated by commas", FIRST_METRICS,

@@ -16,7 +16,7 @@ from app.analysis.series import Comparison
 from app.figures.options import BUDGET, FINAL
 from app.ui import data, in_url, messages, state, view
 from app.ui.compared import get_bundle_run_names, list_bundle_runs
-from app.ui.widgets import run_picker
+from app.ui.widgets import run_filters
 from storage.queries.runs import RunFilter
 
 MAX_AUTOMATIC = 1000
@@ -99,11 +99,11 @@ def show_length_note(comparison: Comparison) -> None:
 
 
 def _choose_filter() -> RunFilter:
-    text = run_picker.search("compare")
+    text = run_filters.search("compare")
     with st.popover("Filters", icon=":material/filter_list:", key="compare_filters"):
-        run_filter = run_picker.lists("compare", RunFilter(), across=1)
+        run_filter = run_filters.lists("compare", RunFilter(), across=1)
         statuses = st.multiselect(
-            "Status", **in_url.several("compare", "states", run_picker.STATUSES), placeholder="any", wrap=True
+            "Status", **in_url.several("compare", "states", run_filters.STATUSES), placeholder="any", wrap=True
         )
     return replace(run_filter, text=text, statuses=tuple(statuses))
 
@@ -163,7 +163,7 @@ def _list_matching_runs(run_filter: RunFilter, n_matching: int, bundle_note: str
     run_ids = data.matching_ids(replace(run_filter, evaluated=True, shelf="drawn"), "-created")
     n_other = n_matching - len(run_ids)
     note = f" {n_other:,} more have no evaluation yet, or are hidden." if n_other > 0 else ""
-    if filters := run_picker.describe(run_filter):
+    if filters := run_filters.describe(run_filter):
         note += f" Filters: {escape_markdown(filters)}."
     if len(run_ids) > MAX_AUTOMATIC:
         compares_all = st.toggle(

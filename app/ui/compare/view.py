@@ -258,7 +258,7 @@ def _show_legend(comparison: Comparison, *, key: str) -> None:
 def _show_command(run_ids: list[str], options: Options) -> None:
     """Show the command that draws the same figure; nothing for logged metrics and for runs of several databases."""
     key = options[QUANTITY]
-    if find_rate(key, options[RATE]) is None or any(map(view.is_beside, run_ids)):
+    if find_rate(key, options[RATE]) is None or any(map(view.is_bundle_run, run_ids)):
         return
     kind = find_figure("mu-w" if is_mu_w(key) else "learning-curves")
     rate = find_rate(key, options[RATE])

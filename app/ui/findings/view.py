@@ -143,7 +143,7 @@ def _show_claims(study: Study) -> None:
 def _write_claims(table: Table) -> str:
     """Write the claims as Markdown, with fewer columns than in files, so that the verdict fits on the screen."""
     frame = table.frame
-    pairs = [escape_markdown(each).replace(r"\-", "\u2011") for each in frame["compared"]]  # no line break in "No-TCGM"
+    pairs = [escape_markdown(pair).replace(r"\-", "\u2011") for pair in frame["compared"]]  # no line break in "No-TCGM"
     claims = zip(frame["claim"], pairs, frame["measure"], strict=True)
     detectable = frame["detectable"] if "detectable" in frame else [MISSING] * len(frame)
     verdicts = zip(frame["verdict"], detectable, strict=True)
