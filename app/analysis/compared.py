@@ -32,7 +32,7 @@ class ComparedRuns:
     """The runs with their greedy win rates."""
     rated: RatedSeeds
     """The runs with the win rates by which they are compared."""
-    drawn: RatedSeeds
+    plotted: RatedSeeds
     """The runs with the quantity that is drawn over env steps."""
 
     @property
@@ -40,9 +40,9 @@ class ComparedRuns:
         """The stored configuration of each run, with the version of its code."""
         return {run_id: with_code(row.config, row.versions) for run_id, row in self.rows.items()}
 
-    def join_drawn(self, *, include_unfinished: bool) -> Comparison:
+    def join_plotted(self, *, include_unfinished: bool) -> Comparison:
         """Group the drawn curves by variant."""
-        return join_seeds(*self.drawn, include_unfinished=include_unfinished)
+        return join_seeds(*self.plotted, include_unfinished=include_unfinished)
 
     def list_lengths(self, *, include_unfinished: bool) -> list[int]:
         """List the different lengths of the runs that count [env steps], ascending."""
@@ -81,8 +81,8 @@ def combine_curves(
     rated, drawn_rate = select_rate(rate), find_rate(quantity, rate)
     if drawn_rate is None:
         return ComparedRuns(rows, greedy, rated, read_curves(find_quantity(quantity)))
-    drawn = rated if drawn_rate == rate else select_rate(drawn_rate)
-    return ComparedRuns(rows, greedy, rated, average_curves(drawn) if is_mu_w(quantity) else drawn)
+    plotted = rated if drawn_rate == rate else select_rate(drawn_rate)
+    return ComparedRuns(rows, greedy, rated, average_curves(plotted) if is_mu_w(quantity) else plotted)
 
 
 def read_compared_runs(

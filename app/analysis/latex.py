@@ -71,7 +71,7 @@ _SYMBOLS: Final = {
 """Character → LaTeX code in math mode."""
 _MACRON: Final = "\u0304"
 _LAST_LATIN_LETTER: Final = "\u017f"
-"""pdfTeX with UTF-8 input knows the accented letters up to this one."""
+"""pdfTeX with UTF-8 input can print the accented letters up to this one."""
 _NUMBER: Final = r"[+\-−]?\d[\d,]*(?:\.\d+)?(?:e[+\-]?\d+)?"
 _TOKEN: Final = re.compile(
     rf"(?P<interval>\[(?P<low>{_NUMBER})(?:–|, )(?P<high>{_NUMBER})\])"

@@ -54,7 +54,10 @@ def add_reference_runs(chart: Chart, others: Mapping[str, Chart]) -> Chart:
     for panel in chart.panels:
         lines = list(panel.lines)
         for index, (name, other) in enumerate(others.items()):
-            same_panel = next((each for each in other.panels if each.title == panel.title and each.lines), None)
+            same_panel = next(
+                (other_panel for other_panel in other.panels if other_panel.title == panel.title and other_panel.lines),
+                None,
+            )
             if same_panel is not None:
                 main = max(same_panel.lines, key=lambda line: line.width)
                 color = OKABE_ITO[index % len(OKABE_ITO)]

@@ -80,7 +80,7 @@ def list_sections(page: str) -> dict[str, list[FigureKind[Any] | TableKind[Any]]
 
 
 def list_metric_charts() -> dict[str, tuple[str, ...]]:
-    """List the metrics with a chart of their own on the page Live, by the title of the chart."""
+    """List the metrics with a separate chart on the page Live, by the title of the chart."""
     charts: dict[str, tuple[str, ...]] = {}
     for metric in METRICS.values():
         if metric.chart:

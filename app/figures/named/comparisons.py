@@ -55,7 +55,7 @@ EXPLANATION = (
     "the differences of equal seeds are tested (95 % interval and p by the paired t test; p (randomization) by the "
     "exact sign-flip test), else the variants are independent groups (Welch's t; exact permutation test). Several "
     f"tasks have equal weights. A verdict needs {MIN_SEEDS} pairs of seeds, or seeds of each variant, and "
-    "p (Holm) < .05; win rates whose interval lies within ±.05 have no relevant difference."
+    "p (Holm) < .05; win rates whose interval is within ±.05 have no relevant difference."
 )
 """Text for captions: how the tables of comparisons compute their numbers."""
 
@@ -115,7 +115,7 @@ def draw_profiles(comparison: Comparison, final: FinalRule = LAST_TENTH) -> Char
         groups = [_find_group(comparison, method, task) for task in tasks]
         scores = [compute_final_rates(group.seeds, final) for group in groups if group]
         share, low, high = performance_profile(scores, thresholds)
-        counts = sorted({len(each) for each in scores})
+        counts = sorted({len(task_scores) for task_scores in scores})
         n = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
         color, dash, marker = styles[method]
         lines.append(

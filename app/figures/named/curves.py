@@ -258,7 +258,7 @@ def _join_greedy_finals(runs: ComparedRuns, options: Options) -> Comparison:
 def _draw(
     runs: ComparedRuns, options: Options, *, name: str, title: str = "", note: str = "", per_seed: bool = False
 ) -> Chart:
-    comparison = runs.join_drawn(include_unfinished=options[INCLUDE_UNFINISHED])
+    comparison = runs.join_plotted(include_unfinished=options[INCLUDE_UNFINISHED])
     if not comparison.groups:
         reason = REASONS_WITHOUT_VALUE.get(comparison.quantity.key, "no evaluation yet")
         run_id = next(iter(runs.rows))

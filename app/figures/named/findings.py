@@ -45,7 +45,7 @@ _HOLM: Final = "p (Holm) is adjusted over the claims of a plan on the same task,
 VERDICTS: Final[dict[Verdict, str]] = {
     "supported": "p (Holm) < .05, and the estimate has the sign that the claim states.",
     "contradicted": "p (Holm) < .05, and the estimate has the opposite sign.",
-    "no relevant difference": f"Win rates only: the 95 % interval lies within ±{NEGLIGIBLE:g}.",
+    "no relevant difference": f"Win rates only: the 95 % interval is within ±{NEGLIGIBLE:g}.",
     "cannot tell": "No other rule applies. The table shows the smallest difference that a test at p < .05 detects with "
     "a power of 80 % with this number of seeds and their standard deviation.",
     "too few seeds": f"Fewer than {MIN_SEEDS} pairs of seeds ({MIN_SEEDS} seeds of one variant): no verdict.",
@@ -63,9 +63,9 @@ _CLAIM_NEEDS = "finished runs of two algorithms or ablations that a claim compar
 
 
 class TaskLines(NamedTuple):
-    """The variants of one task: those in its chart (`shown`), and the others."""
+    """The variants of one task: those in its chart, and the others."""
 
-    shown: Comparison
+    in_chart: Comparison
     others: tuple[Group, ...]
 
 
@@ -89,7 +89,7 @@ def compute_smoothing_window(comparison: Comparison) -> int:
 
 def draw_win_rates(lines: TaskLines) -> Chart:
     """Draw the win rates of one task of a study, smoothed, with 95 % intervals of the mean over seeds."""
-    task, window = lines.shown.tasks[0], compute_smoothing_window(lines.shown)
+    task, window = lines.in_chart.tasks[0], compute_smoothing_window(lines.in_chart)
     note = (
         f"Smoothed: each seed's mean over the {window:,} env steps up to each point (1/{WINDOWS_PER_BUDGET} of the "
         "budget)."
@@ -97,7 +97,7 @@ def draw_win_rates(lines: TaskLines) -> Chart:
     if lines.others:
         names = ", ".join(f"{group.variant.name}{group.mark} (n = {group.n})" for group in lines.others)
         note += f" Not drawn: {names}."
-    smoothed = CurveStyle(smooth=window).smoothed(lines.shown)
+    smoothed = CurveStyle(smooth=window).smoothed(lines.in_chart)
     chart = draw_comparison(smoothed, READING, title=f"Win rate on {task}", note=note)
     return replace(chart, subtitle=f"mean over seeds; band: 95 % interval; smoothed over {window:,} env steps")
 
@@ -155,7 +155,9 @@ def describe_study_runs(study: StudyRuns) -> str:
 
 def describe_study(study: StudyFindings) -> str:
     """Write the runs and commits of a study, with a warning if runs of different commits are compared."""
-    mixed = sorted({f"claim {each.claim.number} on {each.task}" for each in study.findings if len(each.commits) > 1})
+    mixed = sorted(
+        {f"claim {finding.claim.number} on {finding.task}" for finding in study.findings if len(finding.commits) > 1}
+    )
     warning = f" WARNING: runs of different commits are compared in {'; '.join(mixed)}." if mixed else ""
     return f"{study.plan.title}: {describe_study_runs(study)}{warning}"
 

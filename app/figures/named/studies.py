@@ -155,7 +155,7 @@ def _draw_heatmap(
     comparison = _read_finals(runs, options)
     check_one_study(name, comparison.seeds, keys)
     settings = [flatten_tree(row.config) for row in runs.rows]
-    ys, xs = (sorted({v for each in settings if isinstance(v := each.get(key), int | float)}) for key in keys)
+    ys, xs = (sorted({value for run in settings if isinstance(value := run.get(key), int | float)}) for key in keys)
     if not (ys and xs):  # runs of an earlier version, or imported runs
         raise ConfigError(f"{name} needs runs with the settings {' and '.join(keys)}")
     reading, rule = options.aggregation or Aggregation(), options[FINAL]

@@ -119,7 +119,7 @@ def show_newest() -> None:
     """Draw the curves of the newest runs on Home, if at least one run was evaluated."""
     newest = list(data.run_names(RunFilter(shelf="drawn", evaluated=True), _N_NEWEST)[0])
     runs = read_compared(newest, SELECTED_RATE)
-    if not runs.join_drawn(include_unfinished=False).groups:
+    if not runs.join_plotted(include_unfinished=False).groups:
         return
     curves = find_figure("learning-curves").draw(runs, make_options({PER_SEED: True}))
     chart = replace(curves, name="win-rates", title="Win rate of the last runs")
@@ -189,7 +189,7 @@ def _name_quantity(key: str) -> str:
 
 
 def _show_curves(runs: ComparedRuns, options: Options) -> None:
-    comparison = runs.join_drawn(include_unfinished=options[INCLUDE_UNFINISHED])
+    comparison = runs.join_plotted(include_unfinished=options[INCLUDE_UNFINISHED])
     if not comparison.groups:
         messages.empty(
             "These runs have no point of this quantity yet.",
@@ -208,11 +208,11 @@ def _show_curves(runs: ComparedRuns, options: Options) -> None:
     with header:
         st.subheader(chart.title)
         with st.container(horizontal=True, width="content", gap="small"):
-            stem, shown = comparison.quantity.key.replace("/", "-"), chart.keep_window(window)
-            pin.show_export(shown, key="compare", stem=stem, sources=describe_runs(used.values()))
+            stem, chart_in_window = comparison.quantity.key.replace("/", "-"), chart.keep_window(window)
+            pin.show_export(chart_in_window, key="compare", stem=stem, sources=describe_runs(used.values()))
             facts = {QUANTITY.name: key, "window": window, **figure_options.values}
             facts |= {RATE.name: options[RATE]} if uses_selected_rate(key) else {}
-            pin.show(shown, key="compare", page=_PAGE, run=list(used.values()), facts=facts)
+            pin.show(chart_in_window, key="compare", page=_PAGE, run=list(used.values()), facts=facts)
     shared_place = canvas.Place("compare")
     panels = chart.split() if comparison.groups else []
     columns = st.columns(min(2, len(panels))) if panels else []

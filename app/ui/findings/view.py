@@ -87,9 +87,9 @@ def _show_charts(comparisons: list[Comparison], study: Study) -> None:
 
 def _show_chart(comparison: Comparison, study: Study) -> None:
     lines = select_lines(comparison)
-    chart, smooth, quantity = draw_win_rates(lines), compute_smoothing_window(lines.shown), comparison.quantity.key
+    chart, smooth, quantity = draw_win_rates(lines), compute_smoothing_window(lines.in_chart), comparison.quantity.key
     by_id = {row.id: row for row in study.rows}
-    runs = [by_id[seed.id] for seed in lines.shown.seeds]
+    runs = [by_id[seed.id] for seed in lines.in_chart.seeds]
     key = f"findings-{comparison.tasks[0]}"
     facts = {"quantity": quantity, "center": READING.center, "band": READING.band, "smooth": smooth}
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
@@ -152,7 +152,7 @@ def _write_claims(table: Table) -> str:
             f"**{escape_markdown(claim)}** {pair}, {escape_markdown(measure)}" for claim, pair, measure in claims
         ],
         "task": [_break_long_name(task) for task in frame["task"]],
-        "estimate": [escape_markdown(each).replace(", ", ",\u00a0") for each in frame["estimate"]],
+        "estimate": [escape_markdown(text).replace(", ", ",\u00a0") for text in frame["estimate"]],
         "verdict": [
             _write_verdict(verdict) + ("" if size == MISSING else f" :small[detectable: {size}]")
             for verdict, size in verdicts
@@ -179,7 +179,7 @@ def _show_missing_runs(missing: tuple[str, ...]) -> None:
     if not missing:
         return
     title = f"{len(missing)} planned run{'s' if len(missing) > 1 else ''} without a result"
-    text = "\n".join(f"- {escape_markdown(each)}" for each in missing)
+    text = "\n".join(f"- {escape_markdown(run)}" for run in missing)
     if len(missing) <= result_table.MAX_UNFOLDED:
         st.caption(f"{title}\n{text}")
     else:
