@@ -213,7 +213,7 @@ def _measure(page: Any, address: str, run_id: str) -> dict[str, float]:
     atlas.wait_for()
     atlas.evaluate("async node => { while (!node.state.drawn) await new Promise(requestAnimationFrame) }")
     first = time.perf_counter() - began
-    page.get_by_text("No memory is chosen.").wait_for()
+    page.get_by_text("No memory is selected.").wait_for()
     page.wait_for_timeout(1500)
     clicks = [_click(page) for _ in range(CLICKS)]
     return {
@@ -252,7 +252,7 @@ def _lasso(page: Any, address: str, run_id: str) -> float:
     """Draw a box around about a fifth of the points; return the seconds until their numbers stand there."""
     page.goto(f"{address}/memory?run={run_id}")
     page.locator(".atlas[data-ready]").wait_for()
-    page.get_by_text("No memory is chosen.").wait_for()
+    page.get_by_text("No memory is selected.").wait_for()
     page.wait_for_timeout(1500)
     page.locator(".atlas .lasso").click()
     box = page.locator(".atlas .over").bounding_box()

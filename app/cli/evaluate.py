@@ -1,6 +1,5 @@
 """`emtc evaluate`: evaluate a stored policy in greedy episodes, without its trainer."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -40,7 +39,9 @@ def evaluate(
     choice = read_checkpoint(checkpoint)
     check_not_read_only("evaluate a policy")
     database = open_database(db, create=False)
-    _allow_typed(set or ())
+    map_name = parse_overrides(set or ()).get("env.map")
+    if isinstance(map_name, str) and ":" in map_name:  # the user has typed module:factory, so it may be imported
+        allow(map_name)
     from app.jobs.policies import evaluate_policy
 
     evaluation = evaluate_policy(
@@ -101,10 +102,3 @@ def read_checkpoint(text: str) -> "CheckpointChoice":
     if not (text.isascii() and text.isdecimal()):
         raise typer.BadParameter(f"--checkpoint must be last, best or an env step, got {text[:80]!r}.")
     return int(text)
-
-
-def _allow_typed(overrides: Sequence[str]) -> None:
-    """Allow the import of a map's module if the user has typed the map (module:factory)."""
-    typed = parse_overrides(overrides).get("env.map")
-    if isinstance(typed, str) and ":" in typed:
-        allow(typed)

@@ -131,6 +131,8 @@ def _check_pages(connection: Connection) -> Iterator[Finding]:
 def _check_schema_version(version: str | None) -> Iterator[Finding]:
     if version is None:
         yield Finding("notice", "schema", "it has no tables yet. Create them with: emtc db upgrade")
+    elif version < upgrade.BASELINE:
+        yield Finding("damage", "schema", f"{version} is older than release 1.0. Upgrade it with EMTC Lab 1.0 first.")
     elif version < upgrade.SCHEMA_VERSION and version not in upgrade.known_versions():
         yield Finding("damage", "schema", f"no version of EMTC Lab has the schema {version}.")
     elif version < upgrade.SCHEMA_VERSION:

@@ -388,14 +388,6 @@ def _on_shelf(shelf: Shelf) -> Sql:
     return and_(open_runs, Run.hidden_at.is_(None) if shelf == "drawn" else Run.hidden_at.is_not(None))
 
 
-def _duration(context: SearchContext) -> Sql:
-    return context.seconds_between(Run.started_at, func.coalesce(Run.ended_at, Run.heartbeat_at))
-
-
-def _progress(_: SearchContext) -> Sql:
-    return cast(Run.env_steps, Double) / case((Run.target_steps > 0, Run.target_steps), else_=1)
-
-
 @dataclass(frozen=True)
 class Sort:
     """An order of runs. `make_sql` returns the value to sort by as an SQL expression for a context."""
@@ -423,9 +415,14 @@ SORTS: Final[dict[str, Sort]] = {
     "status": Sort("Status", SEARCH_KEYS["status"].make_sql),
     **{get_use(column).sort: _sort_by(column) for column in RUN_TABLE_COLUMNS if get_use(column).sort},
     "preset": Sort("Preset", SEARCH_KEYS["preset"].make_sql),
-    "progress": Sort("Progress", _progress),
+    "progress": Sort(
+        "Progress", lambda _: cast(Run.env_steps, Double) / case((Run.target_steps > 0, Run.target_steps), else_=1)
+    ),
     "gate": Sort("Gate", lambda _: type_coerce(Run.gate_removed, Double)),
-    "duration": Sort("Duration", _duration),
+    "duration": Sort(
+        "Duration",
+        lambda context: context.seconds_between(Run.started_at, func.coalesce(Run.ended_at, Run.heartbeat_at)),
+    ),
 }
 """The sort keys of runs. `gate` sorts by the fraction of the incentive that the gate removed."""
 HOME_COLUMNS: Final = {

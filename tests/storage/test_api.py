@@ -285,7 +285,7 @@ def test_a_missing_database_is_not_made(tmp_path: Path) -> None:
 
 def test_an_older_database_is_refused_and_left_alone(tmp_path: Path) -> None:
     old = tmp_path / "old.db"
-    old.write_bytes((ROOT / "tests" / "assets" / "schema_0003.db").read_bytes())
+    old.write_bytes((ROOT / "tests" / "assets" / "schema_0010.db").read_bytes())
     before = old.read_bytes()
     with raises(StorageError, reason="older_version"):
         open_database(old)

@@ -35,7 +35,7 @@ from storage.runs.removal import remove_run
 from storage.runs.rows import find_run
 
 STEPS: Final = 900
-OLDER: Final = "0006"
+OLDER: Final = "0010"
 CONFIG: Final[RunConfig] = storm_config(STEPS)
 _EVERYTHING: Final = Thinning(trajectories=True, transitions=True, checkpoints=True, snapshots_every=1000)
 

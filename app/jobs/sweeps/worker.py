@@ -89,7 +89,7 @@ class TrainerStarter:
 
 
 class EligibilityCheck:
-    """Checks whether this machine can train claimed runs, and gives back those that it cannot."""
+    """Checks whether this machine can train claimed runs, and returns the others to the queue."""
 
     def __init__(self, db: Database) -> None:
         """Check runs of this database."""
@@ -156,7 +156,7 @@ class EndedRun:
 
 
 class LeaveRequest:
-    """Records whether a signal has asked the worker to give back its runs and exit."""
+    """Records whether a signal has requested the worker to return its runs to the queue and exit."""
 
     def __init__(self) -> None:
         """Start without a request."""
@@ -267,7 +267,7 @@ class WorkerLoop:
         self._announce(f"Run {claim.run_id} {'resumes' if claim.resume else 'starts'}: {row.name}.")
 
     def _collect_ended(self) -> None:
-        """Report the trainers that have ended, and give back the runs whose trainer did not record its end."""
+        """Report the trainers that have ended, and return runs to the queue whose trainer did not record its end."""
         for claim, process in list(self._trainers.values()):
             if process.poll() is None:
                 continue

@@ -33,7 +33,7 @@ computed by the functions of the learner. Every change of a slider repeats both 
 """
 _PROPOSITION_1: Final = r"""
 Let $\hat s$ be the stored state that $s$ retrieves, $\varepsilon_{rep} = \max_s |V^*(s) - V^*(\hat s)|$ the error of
-the retrieval and $\varepsilon_{store} = \max_{\hat s} |H(\hat s) - V^*(\hat s)|$ the error of what is stored. Then
+the retrieval and $\varepsilon_{store} = \max_{\hat s} |H(\hat s) - V^*(\hat s)|$ the error of the stored values. Then
 $\Delta_{mem} \le \Delta_{opt} + \alpha$ with $\alpha = (1+\gamma)(\varepsilon_{rep} + \varepsilon_{store})$. The same
 proof gives the other direction, which the method also needs (a large $\Delta_{mem}$ must imply a large
 $\Delta_{opt}$). Therefore $|\Delta_{mem} - \Delta_{opt}| \le \alpha$ is checked as well. If $V^*$ changes by at most

@@ -1,9 +1,9 @@
-"""The first schema: runs and their records."""
+"""The schema of release 1.0. Databases of development versions before it are refused."""
 
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0001"
+revision = "0010"
 down_revision = None
 branch_labels = None
 depends_on = None
@@ -40,10 +40,32 @@ def upgrade() -> None:
         sa.Column("error", sa.Text(), nullable=True),
         sa.Column("versions", sa.JSON(), nullable=False),
         sa.Column("config", sa.JSON(), nullable=False),
+        sa.Column("parent_id", sa.String(length=12), nullable=True),
+        sa.Column("owner_token", sa.Text(), nullable=True),
+        sa.Column("claimed_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("mu_w", sa.Double(), nullable=True),
+        sa.Column("gate_removed", sa.Double(), nullable=True),
+        sa.Column("hidden_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("archived_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("files", sa.Text(), nullable=True),
         sa.PrimaryKeyConstraint("id"),
         sa.UniqueConstraint("launch_token"),
     )
     op.create_index("ix_runs_created_at", "runs", ["created_at"], unique=False)
+    op.create_index("ix_runs_sweep_id", "runs", ["sweep_id"], unique=False)
+    op.create_table(
+        "sweeps",
+        sa.Column("id", sa.String(length=12), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("status", sa.String(length=16), nullable=False),
+        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("jobs", sa.Integer(), nullable=False),
+        sa.Column("pid", sa.BigInteger(), nullable=True),
+        sa.Column("pid_created_at", sa.Double(), nullable=True),
+        sa.Column("host", sa.Text(), nullable=True),
+        sa.Column("plan", sa.JSON(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
     op.create_table(
         "commands",
         sa.Column("id", sa.Integer(), autoincrement=True, nullable=False),
@@ -51,11 +73,30 @@ def upgrade() -> None:
         sa.Column("command", sa.String(length=16), nullable=False),
         sa.Column("requested_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("acknowledged_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("episode", sa.BigInteger(), nullable=True),
         sa.ForeignKeyConstraint(["run_id"], ["runs.id"], ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("id"),
         sqlite_autoincrement=True,
     )
     op.create_index("ix_commands_run_id", "commands", ["run_id", "id"], unique=False)
+    op.create_table(
+        "asked_evaluations",
+        sa.Column("command_id", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("run_id", sa.String(length=12), nullable=False),
+        sa.Column("env_step", sa.BigInteger(), nullable=False),
+        sa.Column("episodes", sa.Integer(), nullable=False),
+        sa.Column("wins", sa.Integer(), nullable=False),
+        sa.Column("win_rate", sa.Double(), nullable=False),
+        sa.Column("return_mean", sa.Double(), nullable=False),
+        sa.Column("return_std", sa.Double(), nullable=False),
+        sa.Column("length_mean", sa.Double(), nullable=False),
+        sa.Column("again_of", sa.BigInteger(), nullable=True),
+        sa.Column("distinct", sa.Integer(), nullable=True),
+        sa.ForeignKeyConstraint(["command_id"], ["commands.id"], ondelete="CASCADE"),
+        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("command_id"),
+    )
+    op.create_index("ix_asked_evaluations_run_id", "asked_evaluations", ["run_id", "env_step"], unique=False)
     op.create_table(
         "entries",
         sa.Column("id", sa.Integer(), autoincrement=True, nullable=False),
@@ -81,13 +122,14 @@ def upgrade() -> None:
         sa.Column("won", sa.Boolean(), nullable=False),
         sa.Column("epsilon", sa.Double(), nullable=False),
         sa.Column("trajectory", sa.LargeBinary(), nullable=False),
+        sa.Column("closed", sa.BigInteger(), nullable=True),
         sa.ForeignKeyConstraint(["run_id"], ["runs.id"], ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("run_id", "episode"),
     )
     op.create_index(
         "ix_episodes_outline",
         "episodes",
-        ["run_id", "episode", "first_env_step", "length", "episode_return", "won", "epsilon"],
+        ["run_id", "episode", "first_env_step", "length", "episode_return", "won", "epsilon", "closed"],
         unique=False,
     )
     op.create_table(
@@ -106,12 +148,15 @@ def upgrade() -> None:
         "evaluations",
         sa.Column("run_id", sa.String(length=12), nullable=False),
         sa.Column("env_step", sa.BigInteger(), nullable=False),
-        sa.Column("episodes", sa.Integer(), nullable=False),
-        sa.Column("wins", sa.Integer(), nullable=False),
-        sa.Column("win_rate", sa.Double(), nullable=False),
-        sa.Column("return_mean", sa.Double(), nullable=False),
-        sa.Column("return_std", sa.Double(), nullable=False),
-        sa.Column("length_mean", sa.Double(), nullable=False),
+        sa.Column("episodes", sa.Integer(), nullable=True),
+        sa.Column("wins", sa.Integer(), nullable=True),
+        sa.Column("win_rate", sa.Double(), nullable=True),
+        sa.Column("return_mean", sa.Double(), nullable=True),
+        sa.Column("return_std", sa.Double(), nullable=True),
+        sa.Column("length_mean", sa.Double(), nullable=True),
+        sa.Column("distinct", sa.Integer(), nullable=True),
+        sa.Column("robust_win_rate", sa.Double(), nullable=True),
+        sa.Column("robust_distinct", sa.Integer(), nullable=True),
         sa.ForeignKeyConstraint(["run_id"], ["runs.id"], ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("run_id", "env_step"),
         sqlite_with_rowid=False,
@@ -157,6 +202,9 @@ def upgrade() -> None:
         sa.Column("env_step", sa.BigInteger(), nullable=False),
         sa.Column("reached_env_step", sa.BigInteger(), nullable=False),
         sa.Column("resumed_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("episodes", sa.BigInteger(), nullable=True),
+        sa.Column("checkpoint", sa.Text(), nullable=True),
+        sa.Column("passed_over", sa.Text(), nullable=True),
         sa.ForeignKeyConstraint(["run_id"], ["runs.id"], ondelete="CASCADE"),
         sa.PrimaryKeyConstraint("id"),
         sqlite_autoincrement=True,
@@ -255,3 +303,23 @@ def upgrade() -> None:
         sqlite_autoincrement=True,
     )
     op.create_index("ix_projections_snapshot", "projections", ["snapshot_id", "method"], unique=False)
+    op.create_table(
+        "policy_evaluations",
+        sa.Column("id", sa.Integer(), autoincrement=True, nullable=False),
+        sa.Column("run_id", sa.String(length=12), nullable=False),
+        sa.Column("env_step", sa.BigInteger(), nullable=False),
+        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("episodes", sa.Integer(), nullable=False),
+        sa.Column("wins", sa.Integer(), nullable=False),
+        sa.Column("win_rate", sa.Double(), nullable=False),
+        sa.Column("return_mean", sa.Double(), nullable=False),
+        sa.Column("return_std", sa.Double(), nullable=False),
+        sa.Column("length_mean", sa.Double(), nullable=False),
+        sa.Column("distinct", sa.Integer(), nullable=False),
+        sa.Column("seed", sa.BigInteger(), nullable=False),
+        sa.Column("settings", sa.JSON(), nullable=False),
+        sa.ForeignKeyConstraint(["run_id"], ["runs.id"], ondelete="CASCADE"),
+        sa.PrimaryKeyConstraint("id"),
+        sqlite_autoincrement=True,
+    )
+    op.create_index("ix_policy_evaluations_run_id", "policy_evaluations", ["run_id", "env_step"], unique=False)
