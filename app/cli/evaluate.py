@@ -13,7 +13,7 @@ from emtc_core.envs.trust import allow
 from storage.engine import check_not_read_only, open_database
 
 if TYPE_CHECKING:  # imports torch
-    from app.jobs.policies import CheckpointChoice, PolicyEvaluation
+    from app.jobs.policies import CheckpointChoice, PolicyEvaluationResult
 
 MOST_EPISODES = 1_000_000
 _EPISODES = "Number of greedy episodes; marl-eval's absolute metric needs ten times those of an evaluation"
@@ -67,7 +67,7 @@ def evaluate(
     )
 
 
-def describe(evaluation: "PolicyEvaluation") -> dict[str, Any]:
+def describe(evaluation: "PolicyEvaluationResult") -> dict[str, Any]:
     """Return the result as plain values. `low` and `high` are Wilson's interval over the distinct episodes."""
     record = evaluation.record
     low, high = compute_score_interval(np.array(record.win_rate), record.distinct or len(record.won))

@@ -30,7 +30,7 @@ from sqlalchemy.types import Double
 from emtc_core.errors import ConfigError
 from storage.column_types import get_inner_type, get_use, name_type
 from storage.engine import Database
-from storage.frames import Field, Statement, in_parts, make_frame, read_frame
+from storage.frames import FrameField, Statement, in_parts, make_frame, read_frame
 from storage.models import RUN_TABLE_COLUMNS, Resume, Run
 from storage.queries.gate import name_gate
 from storage.queries.search_terms import SEARCH_KEYS, SearchContext, Sql, make_condition, parse_condition, parse_text
@@ -94,8 +94,10 @@ def read_listed(db: Database, connection: Connection, statement: Statement) -> p
 
 def _make_frame(statement: Statement, rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
     columns = [column for column in statement.selected_columns if column.name not in _NOT_RETURNED]
-    fields = [Field(column.name, get_inner_type(column.type)) for column in columns]
-    return make_frame([*fields, *(Field(name, String()) for name in _DERIVED)], [tuple(row.values()) for row in rows])
+    fields = [FrameField(column.name, get_inner_type(column.type)) for column in columns]
+    return make_frame(
+        [*fields, *(FrameField(name, String()) for name in _DERIVED)], [tuple(row.values()) for row in rows]
+    )
 
 
 def _read_rows(db: Database, connection: Connection, statement: Statement) -> list[dict[str, Any]]:

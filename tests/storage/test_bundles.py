@@ -27,7 +27,7 @@ from storage.maintenance.check_run import check_run
 from storage.maintenance.thin import Thinning, thin_run
 from storage.migrations import upgrade
 from storage.models import SCHEMA_VERSION, Base, EpisodeRow, ProjectionRow, Run, SnapshotRow, SweepRow, Transition
-from storage.process_id import get_process_id, process_columns
+from storage.process_id import process_columns
 from storage.queries.episodes import find_playbacks, get_trajectory
 from storage.queries.gate import gate_chart
 from storage.queries.memory import get_node, get_snapshot
@@ -35,7 +35,7 @@ from storage.runs.changes import create_run
 from storage.runs.rows import find_run
 from tests.errors import raises
 from tests.hostile import make_bomb
-from tests.storage.records import CONFIG, record_everything
+from tests.storage.records import CONFIG, ME, record_everything
 
 MADE_BY = "emtc-lab test"
 INDEXES = "FROM sqlite_master WHERE type = 'index' AND sql NOT NULL"
@@ -47,7 +47,7 @@ def fill(db: Database, *, status: str = "finished", sweep_id: str | None = None)
     record_everything(db, run_id)
     with db.transaction() as connection:
         values = {
-            **process_columns(get_process_id()),
+            **process_columns(ME["process"]),
             "status": status,
             "host": "secret-host",
             "launch_token": run_id,

@@ -12,9 +12,9 @@ from app.figures.propositions import draw_proposition_1, draw_proposition_2
 from app.ui.widgets import canvas, pin
 from emtc_core.gate.propositions import (
     Behavior,
+    GridTask,
     Proposition2,
     Solution,
-    Task,
     check_proposition_1,
     check_proposition_2,
     make_memory,
@@ -50,7 +50,7 @@ action that is not optimal, or if moves slip, $\Delta_{opt} > 0$ and the gate st
 
 @dataclass(frozen=True)
 class _Setting:
-    task: Task
+    task: GridTask
     solution: Solution
     gamma: float
     seed: int

@@ -1,18 +1,23 @@
+"""Every setting of a baseline is the published one, or a difference with a reason."""
+
+import json
 from collections.abc import Iterable, Iterator
 
 import pytest
 
-from emtc_core.config.published import (
+from emtc_core.config.base import Section
+from emtc_core.config.resolve import Value, flatten, resolve
+from tests.reference.published_settings import (
+    DATA_FILE,
     Case,
     Given,
-    Section,
-    Table,
+    PublishedTable,
     compare,
     find_configuration,
     list_cases,
+    make_data,
     read_table,
 )
-from emtc_core.config.resolve import Value, flatten, resolve
 
 ALGOS = ("emu-qplex", "emu-cds", "qplex", "cds", "emc", "qmix", "vdn", "dmix", "mappo")
 SMAC = ("1c3s5z", "3s_vs_5z", "MMM2", "3s5z_vs_3s6z", "corridor", "6h_vs_8z", "5m_vs_6m", "3m", "8m", "2s3z", "3s5z")
@@ -26,14 +31,14 @@ def ours(case: Case) -> dict[str, Value]:
 
 
 def other(value: Value) -> Given:
-    """Another value of the same type."""
+    """Return another value of the same type."""
     if isinstance(value, bool):
         return not value
     return f"{value} no more" if isinstance(value, str) else (value or 0) * 2 + 1
 
 
-def with_value(name: str, key: str, value: Given) -> Table:
-    """The table with one published value of one file changed."""
+def with_value(name: str, key: str, value: Given) -> PublishedTable:
+    """Return the table with one published value of one file changed."""
     table = read_table()
     file = table.file[name]
     return table.model_copy(
@@ -42,9 +47,9 @@ def with_value(name: str, key: str, value: Given) -> Table:
 
 
 def files_behind(case: Case) -> Iterator[str]:
-    known = find_configuration(case)
-    assert known is not None
-    for name in known.files:
+    configuration = find_configuration(case)
+    assert configuration is not None
+    for name in configuration.files:
         while name:
             yield name
             name = read_table().file[name].like
@@ -60,8 +65,8 @@ def test_every_baseline_is_compared_on_every_task() -> None:
     assert set(list_cases()) == {Case(algo, env, map) for algo in ALGOS for env, map in tasks} - NOT_PUBLISHED
 
 
-def list_idle(table: Table) -> list[str]:
-    """Every line of the rules that decides nothing for any baseline on any task."""
+def list_unused(table: PublishedTable) -> list[str]:
+    """List each line of the rules that has no effect for any baseline on any task."""
     used = {pair for case in list_cases() for pair in compare(case, table=table).used}
     named: list[tuple[Section, Iterable[str]]] = [(one, one.values) for one in (*table.constant, *table.pinned)]
     named += [(one, one.keys) for one in table.unread]
@@ -70,15 +75,15 @@ def list_idle(table: Table) -> list[str]:
     return [f"{type(one).__name__}: {key}" for one, keys in named for key in keys if (id(one), key) not in used]
 
 
-def test_every_line_of_the_rules_decides_something() -> None:
-    assert list_idle(read_table()) == []
+def test_every_line_of_the_rules_has_an_effect() -> None:
+    assert list_unused(read_table()) == []
 
 
-def test_a_key_that_is_left_out_has_no_value() -> None:
+def test_an_omitted_key_has_no_value() -> None:
     table = read_table()
     repeated = [
         (name, key)
-        for entry in table.left_out
+        for entry in table.omitted
         for name in entry.files or [name for name, file in table.file.items() if file.path.endswith(".yaml")]
         for key in entry.keys
         if key in table.file[name].values
@@ -100,28 +105,40 @@ def test_one_published_value_changed_is_a_fault() -> None:
 
 @pytest.mark.parametrize("case", ONE_TASK_EACH, ids=lambda case: f"{case.algo}-{case.map}")
 def test_one_value_of_ours_changed_is_a_fault(case: Case) -> None:
-    values, table = ours(case), read_table()
-    unread = {key for entry in table.unread if entry.holds(case) for key in entry.keys}
-    compared = {row.key for row in compare(case).compared}
-    named = {"algo", "seed", "preset", "env.name", "env.map"}
-    read = {key for key in values if not {key, f"{key.rpartition('.')[0]}.*"} & unread} - named | compared & set(values)
+    values, table, result = ours(case), read_table(), compare(case)
+    unread = {key for entry in table.unread if entry.applies_to(case) for key in entry.keys}
+    compared = {row.key for row in result.compared}
+    ignored = {"algo", "seed", "preset", "env.name", "env.map", *result.unlisted}
+    listed_as_unread = {key for key in values if {key, f"{key.rpartition('.')[0]}.*"} & unread}
+    read = set(values) - listed_as_unread - ignored | compared & set(values)
     assert len(read) > 30
     assert [key for key in read if not compare(case, values | {key: other(values[key])}).faults] == []
 
 
-def test_a_new_setting_that_no_table_knows_is_a_fault() -> None:
+def test_every_setting_is_published_pinned_or_unread() -> None:
+    """A new setting fails here, and only here.
+
+    Add its published value with the file, pin its value with a reason, or list it as unread.
+    """
+    assert sorted({key for case in list_cases() for key in compare(case).unlisted}) == []
+
+
+def test_a_new_setting_is_reported_as_unlisted_and_is_no_fault() -> None:
     case = Case("emu-qplex", "skirmish", "3s_vs_5z")
-    assert compare(case, ours(case) | {"memory.brand_new": True}).faults == [
-        'The setting "memory.brand_new" is in no table for emu-qplex on 3s_vs_5z: add its published value with the '
-        "file, pin our value with a reason, or list it as unread."
-    ]
+    result = compare(case, ours(case) | {"memory.brand_new": True})
+    assert (result.unlisted, result.faults) == (["memory.brand_new"], [])
 
 
-def test_a_published_key_that_no_table_knows_is_a_fault() -> None:
+def test_the_method_page_has_the_differences_of_this_comparison() -> None:
+    """`python -m tests.reference.published_settings` writes the file again."""
+    assert json.loads(DATA_FILE.read_text("utf-8")) == make_data()
+
+
+def test_a_published_key_without_counterpart_is_a_fault() -> None:
     faults = compare(Case("qmix", "skirmish", "MMM2"), table=with_value("pymarl/qmix", "brand_new", 3)).faults
     assert faults == [
-        '"brand_new" of oxwhirl/pymarl: src/config/algs/qmix.yaml is in no table for qmix on MMM2: add the setting '
-        "or the constant for it, or the reason why there is none."
+        '"brand_new" of oxwhirl/pymarl: src/config/algs/qmix.yaml has no counterpart for qmix on MMM2: add a setting '
+        "or a constant, or list it as omitted with the reason."
     ]
 
 

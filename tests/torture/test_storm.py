@@ -1,4 +1,4 @@
-"""A storm over one database: what it does is real, what it looks for is found, and a short one costs nothing."""
+"""The storm injects real faults, finds wrong rows, and a short one loses nothing."""
 
 import shutil
 import sqlite3
@@ -12,26 +12,34 @@ import numpy as np
 import psutil
 import pytest
 
-from app.bench.records import GIVEN, find_server_binaries, is_private, made_database, outage, server
-from app.bench.storm import RowWatch, count_rows, find_wrong, run, run_storm
-from app.bench.storms.bystanders import Gauge
-from app.bench.storms.fleet import full_disk, hold_lock, storm_config
-from app.bench.storms.machines import SWEEP, Machine, Machines, compile_skew, queue_runs
+from app.bench.postgres import (
+    SERVER_VARIABLE,
+    find_server_binaries,
+    is_private,
+    open_server,
+    outage,
+    temporary_postgres_database,
+)
 from app.cli.main import run as emtc
 from app.jobs.launch import LOG_NAME
+from app.jobs.train_process import train_detached
 from emtc_core.errors import ConfigError, StorageError
 from storage.engine import Database, open_database
 from storage.files.places import run_folder
 from storage.private_files import make_private_folder
 from storage.retry import retry_transient
-from storage.runs.changes import create_run
-from storage.runs.lifecycle import make_ownership_error
+from storage.runs.changes import claim_start, create_run
+from storage.runs.lifecycle import make_owner
 from storage.runs.rows import find_run
 from storage.runs.sweeps import get_sweep
 from tests.errors import raises
 from tests.hostile import tamper
 from tests.require import require
 from tests.storage.records import CONFIG, record_everything
+from tests.torture.fleet import full_disk, lock_database, storm_config
+from tests.torture.growth import Gauge
+from tests.torture.machines import SWEEP, Machine, Machines, compile_skew, queue_runs
+from tests.torture.storm import RowWatch, count_rows, find_wrong, main, run, run_storm
 
 GROW = "open({!r}, 'ab', 0).write(bytes(200_000))"
 
@@ -44,38 +52,37 @@ def recorded(tmp_path: Path, sqlite_template: Path) -> Database:
     return db
 
 
-def wrong(db: Database) -> str:
+def describe_wrong(db: Database) -> str:
     return "; ".join(find_wrong(db, storm_config()))
 
 
 @pytest.mark.parametrize(
-    ("act", "said"),
+    ("sql", "violation"),
     [
         ("delete from transitions where env_step = 7", "the transitions are not 1…env_steps"),
         ("update runs set env_steps = env_steps + 1", "the transitions are not 1…env_steps"),
-        ("update transitions set beta = 0.5 * beta where env_step = 7", "break the equation of β"),
-        ("update transitions set h = h + 1 where env_step = 7", "break the equation of Δ_mem"),
+        ("update transitions set beta = 0.5 * beta where env_step = 7", "violate the equation of β"),
+        ("update transitions set h = h + 1 where env_step = 7", "violate the equation of Δ_mem"),
         ("update transitions set t = t + 1 where env_step = 7", "have no episode"),
-        ("delete from episodes where episode = 2", "the episodes do not add up"),
-        ("update metrics set env_step = 10000", "of metrics lie past the end"),
+        ("delete from episodes where episode = 2", "the sum of the episode lengths is not env_steps"),
+        ("update metrics set env_step = 10000", "of metrics are after the end"),
         ("update transitions set slot = 1 where env_step = 7 and run_id = (select min(id) from runs)", "differ from"),
     ],
 )
-def test_what_is_wrong_is_found_by_plain_sql(recorded: Database, act: str, said: str) -> None:
-    before = wrong(recorded)
-    assert said not in before
+def test_a_wrong_row_is_found(recorded: Database, sql: str, violation: str) -> None:
+    assert violation not in describe_wrong(recorded)
     assert recorded.path is not None
-    tamper(recorded.path, act)
-    assert said in wrong(recorded)
+    tamper(recorded.path, sql)
+    assert violation in describe_wrong(recorded)
     recorded.dispose()
 
 
-def test_a_step_that_was_seen_and_is_gone_is_lost_unless_it_was_superseded(recorded: Database) -> None:
+def test_a_step_that_disappears_is_lost_unless_it_was_superseded(recorded: Database) -> None:
     watch = RowWatch(recorded)
-    watch.look()
+    watch.update()
     assert recorded.path is not None
     tamper(recorded.path, "update runs set env_steps = env_steps - 5")
-    watch.look()
+    watch.update()
     assert (watch.lost, watch.superseded) == (10, 0)
     tamper(
         recorded.path,
@@ -83,25 +90,25 @@ def test_a_step_that_was_seen_and_is_gone_is_lost_unless_it_was_superseded(recor
         "select id, 0, env_steps, created_at from runs",
         "update runs set env_steps = 3",
     )
-    watch.look()
+    watch.update()
     assert watch.lost == 10
     assert watch.superseded == count_rows(recorded) - 10
     recorded.dispose()
 
 
-def test_a_lock_keeps_other_writers_out(recorded: Database) -> None:
+def test_a_lock_blocks_other_writers(recorded: Database) -> None:
     assert recorded.path is not None
     with closing(sqlite3.connect(recorded.path, timeout=0)) as other:
-        with hold_lock(recorded), pytest.raises(sqlite3.OperationalError, match="locked"):
+        with lock_database(recorded), pytest.raises(sqlite3.OperationalError, match="locked"):
             other.execute("update runs set notes = 'x'")
         other.execute("update runs set notes = 'x'")
     recorded.dispose()
 
 
-@pytest.mark.skipif(not hasattr(psutil.Process, "rlimit"), reason="this system limits no other process")
-def test_a_full_disk_takes_no_more_and_then_has_room_again(tmp_path: Path) -> None:
-    place = tmp_path / "file"
-    waiting = f"import sys; sys.stdin.read(1); {GROW.format(str(place))}"
+@pytest.mark.skipif(not hasattr(psutil.Process, "rlimit"), reason="this system cannot limit another process")
+def test_a_full_disk_limits_files_until_its_end(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    waiting = f"import sys; sys.stdin.read(1); {GROW.format(str(path))}"
     for is_full in (True, False):
         with subprocess.Popen(
             [sys.executable, "-c", waiting], stdin=subprocess.PIPE, stderr=subprocess.PIPE
@@ -112,32 +119,32 @@ def test_a_full_disk_takes_no_more_and_then_has_room_again(tmp_path: Path) -> No
                     process.communicate(b"x")
             if not is_full:
                 process.communicate(b"x")
-        assert (place.stat().st_size < 200_000) == is_full
+        assert (path.stat().st_size < 200_000) == is_full
 
 
-def test_growth_is_read_from_what_was_held_once_it_had_settled() -> None:
+def test_growth_is_the_slope_after_the_warm_up() -> None:
     steady = [(60.0 * minute, 300.0 + 0.5 * minute, 40.0) for minute in range(20)]
     gauge = Gauge("app", psutil.Process(), [(-60.0 * minute, 100.0, 10.0) for minute in range(9, 0, -1)] + steady)
-    memory, handles = gauge.slopes()
+    memory, handles = gauge.compute_slopes()
     assert memory == pytest.approx(30.0)
     assert handles == pytest.approx(0.0, abs=1e-6)
-    assert gauge.tell() == "100 MB, 10 handles → 300 MB, 40 handles → 310 MB, 40 handles"
+    assert gauge.describe() == "100 MB, 10 handles → 300 MB, 40 handles → 310 MB, 40 handles"
 
 
-def test_a_gauge_that_saw_too_little_says_nothing() -> None:
+def test_a_gauge_with_too_few_samples_has_no_slope() -> None:
     gauge = Gauge("app", psutil.Process())
-    gauge.look()
-    gauge.look()  # too soon
-    assert len(gauge.seen) == 1
-    assert np.isnan(gauge.slopes()).all()
+    gauge.measure()
+    gauge.measure()  # too soon for a second sample
+    assert len(gauge.samples) == 1
+    assert np.isnan(gauge.compute_slopes()).all()
 
 
 @pytest.mark.postgres
-def test_a_server_that_was_taken_down_comes_back_with_its_rows() -> None:
+def test_a_server_has_its_rows_after_an_outage() -> None:
     require("postgres", find_server_binaries() is not None, "no PostgreSQL server is installed")
     with pytest.MonkeyPatch.context() as patch:
-        patch.delenv(GIVEN, raising=False)
-        with server(fsync=False) as server_url, made_database(server_url) as url:
+        patch.delenv(SERVER_VARIABLE, raising=False)
+        with open_server(fsync=False) as server_url, temporary_postgres_database(server_url) as url:
             db = open_database(url)
             run_id = create_run(db, CONFIG, target_steps=100, versions={})
             with outage(url), pytest.raises(StorageError):
@@ -146,14 +153,14 @@ def test_a_server_that_was_taken_down_comes_back_with_its_rows() -> None:
             db.dispose()
 
 
-def test_no_other_server_is_taken_down() -> None:
+def test_only_a_private_server_can_have_an_outage() -> None:
     assert not is_private("postgresql+psycopg://me@dbhost/emtc")
     assert not is_private("sqlite:///x.db")
     with pytest.raises(ValueError, match="dbhost"), outage("postgresql+psycopg://me@dbhost/emtc"):
         pass
 
 
-def test_a_machine_has_a_name_and_a_clock_of_its_own_and_dies_with_its_trainers(tmp_path: Path) -> None:
+def test_a_machine_has_its_own_host_name_and_clock_and_a_kill_ends_its_trainers(tmp_path: Path) -> None:
     compiler = shutil.which("cc")
     require("cc", compiler is not None and shutil.which("unshare") is not None, "no C compiler, or no unshare")
     library = compile_skew(str(compiler), tmp_path)
@@ -161,42 +168,60 @@ def test_a_machine_has_a_name_and_a_clock_of_its_own_and_dies_with_its_trainers(
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
     before = time.time()
     machine = Machine("storm-slow", [sys.executable, "-c", parent], library)
-    while not (said := (tmp_path / "storm-slow.log").read_text().split()):
+    while not (words := (tmp_path / "storm-slow.log").read_text().split()):
         time.sleep(0.05)
     (trainer,) = psutil.Process(machine.process.pid).children()
     machine.kill()
-    assert said[0] == "storm-slow"
-    assert before - 600 <= float(said[1]) <= time.time() - 600
+    host, clock = words
+    assert host == "storm-slow"
+    assert before - 600 <= float(clock) <= time.time() - 600
     trainer.wait(30)
 
 
-def test_a_trainer_that_lost_its_run_while_it_lived_is_counted(recorded: Database) -> None:
+def test_a_trainer_that_lost_its_run_to_another_owner_is_counted(recorded: Database) -> None:
     queue_runs(recorded, 2)
-    (one, _) = (run.run_id for run in get_sweep(recorded, SWEEP).runs)
-    make_private_folder(folder := run_folder(recorded, one))
-    (folder / LOG_NAME).write_text(f"begins\n{make_ownership_error(find_run(recorded, one))}\n")
-    told = Machines(recorded, []).tell()
-    assert (told["robbed"], "2 queued" in told["machines"]) == (1, True)
+    run_id = get_sweep(recorded, SWEEP).runs[0].run_id
+    claim_start(recorded, run_id, make_owner())
+    lines: list[str] = []
+    assert train_detached(recorded.url, run_id, announce=lines.append, token="of another owner") == 1
+    make_private_folder(folder := run_folder(recorded, run_id))
+    (folder / LOG_NAME).write_text("\n".join(["Training starts.", *lines, ""]))
+    machines = Machines(recorded, [])
+    assert machines.count_ownership_lost() == 1
+    assert "2 queued" in machines.summarize_sweep()
     recorded.dispose()
 
 
-def test_a_storm_is_refused_where_runs_are_kept(recorded: Database) -> None:
+def test_a_storm_needs_an_empty_database(recorded: Database) -> None:
     with raises(ConfigError, key=recorded.safe_url):
         run(minutes=0.05, db=recorded.url, pages=0)
     recorded.dispose()
 
 
-def test_options_of_a_storm_belong_to_no_other_benchmark(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_line_of_the_storm_checks_its_options(recorded: Database) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--minutes", "0"])
+    assert caught.value.code == 2
+    assert main(["--db", recorded.url, "--pages", "0"]) == 2
+    recorded.dispose()
+
+
+def test_the_former_command_starts_the_storm_and_passes_its_options(capfd: pytest.CaptureFixture[str]) -> None:
+    assert emtc(["bench", "storm", "--minutes", "0"]) == 2
+    assert "argument --minutes" in capfd.readouterr().err
+
+
+def test_options_of_the_storm_are_refused_for_other_benchmarks(capsys: pytest.CaptureFixture[str]) -> None:
     assert emtc(["bench", "queries", "--minutes", "1"]) == 2
-    assert "--minutes belongs to storm" in capsys.readouterr().err
+    assert "--minutes is an option of storm" in capsys.readouterr().err
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_minute_of_storm_costs_nothing(tmp_path: Path) -> None:
+def test_a_storm_of_a_minute_loses_no_row(tmp_path: Path) -> None:
     db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
-    toll = run_storm(db, minutes=1, trainers=3)
-    assert (toll.lost, toll.wrong) == (0, [])
-    assert toll.blows["kill"] > 0
-    assert toll.rows > 0
+    outcome = run_storm(db, minutes=1, trainers=3)
+    assert (outcome.lost, outcome.wrong) == (0, [])
+    assert outcome.fault_counts["kill"] > 0
+    assert outcome.rows > 0
     db.dispose()

@@ -1,6 +1,6 @@
-"""Imported by the process that a storm's trainers come out of: compiled kernels are loaded once, not in each of them.
+"""Load the trainer's libraries and compiled kernels once, in the process from which the trainers are forked.
 
-It plays and remembers, but learns nothing: a process that has computed gradients must not be copied.
+A short run is played without an update of the learner: a process that has computed gradients must not be forked.
 """
 
 import tempfile
@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 
-from app.bench.storms.fleet import storm_config
 from emtc_core.config.run import RunConfig
 from emtc_core.control import NoControl
 from emtc_core.devices import configure_threads
@@ -16,17 +15,18 @@ from emtc_core.envs.registry import make_env
 from emtc_core.recorder import ListRecorder
 from emtc_core.training.checkpoint import CheckpointStore
 from emtc_core.training.trainer import Trainer
+from tests.torture.fleet import storm_config
 
 STEPS = 400
 
 
 def play(config: RunConfig) -> None:
-    """Train a short run that is kept nowhere and updates no learner."""
+    """Play a short run in memory. `train.burn_in` is so large that the learner is not updated."""
     configure_threads()
-    patient = config.train.model_copy(update={"burn_in": 10**6})
+    train = config.train.model_copy(update={"burn_in": 10**6})
     with tempfile.TemporaryDirectory() as folder:
         Trainer(
-            config.model_copy(update={"train": patient}),
+            config.model_copy(update={"train": train}),
             env=make_env(config.env, n_envs=config.train.n_envs),
             eval_env=make_env(config.env, n_envs=config.eval.episodes),
             recorder=ListRecorder(),
