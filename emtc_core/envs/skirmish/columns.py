@@ -83,7 +83,7 @@ S_TYPE_BIT = 22
 N_SPEC = 23
 
 INSTANT, MISSILE, BLADES, LINE, HEALING = 0, 1, 2, 3, 4
-"""Values of S_DELIVERY; MEND: the unit heals."""
+"""Values of S_DELIVERY; HEALING: the unit heals its target."""
 GROUND, GIANT, AIR = 0, 1, 2
 """Values of S_LAYER."""
 _DELIVERY = {"instant": INSTANT, "missile": MISSILE, "blades": BLADES, "line": LINE, "heal": HEALING}
