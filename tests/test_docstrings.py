@@ -1,6 +1,7 @@
 """Check that the public names of `emtc_core` and `storage` document their arrays, arguments and errors.
 
-A function that takes or returns an array, a tensor or a frame states three things in its docstring:
+A function that takes or returns an array, a tensor or a frame states three things in its docstring, and each array
+argument has its shape and unit in its entry under "Args:":
 
 * shape: dimension letters in brackets ([B, T, N]), or "shape", "scalar", or for a frame "one row per run";
 * unit: one of `UNITS` in brackets ([return], [env steps], [unit varies]), or one of `UNIT_WORDS`;
@@ -39,6 +40,7 @@ UNITS = (
 UNIT_WORDS = ("dimensionless", "bytes", "seconds", "boolean", "index", "indices", "probability", "probabilities")
 SHAPE = re.compile(r"\[[A-Z*\d.][^\[\]]*\]|\b(?i:shapes?|scalars?|one row per)\b")
 UNIT = re.compile(rf"\[(?:{'|'.join(UNITS)})(?:[,;^²³ ][^\[\]]*)?\]|\b(?i:{'|'.join(UNIT_WORDS)})\b")
+ENTRY = re.compile(r"^    \*{0,2}(\w+): (.*(?:\n {5,}.*)*)", re.MULTILINE)
 SOURCE = re.compile(r"\bEqs?\. \d|\bAlgorithm [123]\b|\bProposition [12]\b|\bSource: \S")
 
 
@@ -69,10 +71,13 @@ def list_function_faults(path: Path, function: Function) -> list[str]:
     arguments = [argument for argument in arguments if argument.arg not in ("self", "cls")]
     annotations = [argument.annotation for argument in arguments] + [node.returns]
     faults = list_array_faults(text) if any(has_array(path, annotation) for annotation in annotations) else []
-    if len(arguments) >= 3:
-        section = text.partition("Args:")[2]
-        described = set(re.findall(r"^    \*{0,2}(\w+): ", section, re.MULTILINE))
-        faults += [f"Args: {argument.arg}" for argument in arguments if argument.arg not in described]
+    described = dict(ENTRY.findall(re.split(r"\n(?:Returns|Yields|Raises):", text.partition("Args:")[2])[0]))
+    for argument in arguments:
+        entry, is_array = described.get(argument.arg, ""), has_array(path, argument.annotation)
+        if (is_array or len(arguments) >= 3) and not entry:
+            faults.append(f"Args: {argument.arg}")
+        elif is_array and not (SHAPE.search(entry) and UNIT.search(entry)):
+            faults.append(f"shape and unit of {argument.arg}")
     raised = re.findall(r"^    (\w+): ", text.partition("Raises:")[2], re.MULTILINE)
     if has_raise(node) and not raised:
         faults.append("Raises")

@@ -171,7 +171,7 @@ class MappoLearner:
         Args:
             obs: [B, N, O] [observation features].
             state: [B, S] [state features].
-            avail: Not used.
+            avail: [B, N, A] boolean. Not used.
 
         Returns:
             [B], value [return].

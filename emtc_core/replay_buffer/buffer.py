@@ -133,7 +133,7 @@ class ReplayBuffer:
         Args:
             episode: The finished episode.
             slots: [T+1], slot indices of its states; -1 if not stored.
-            uids: [T+1], uids of the nodes in these slots.
+            uids: [T+1], uids of the nodes in these slots, dimensionless.
             generation: Generation of the memory when the slots were looked up.
             beta: [T], gate of its transitions, dimensionless; None is 1.
             number: The episode's number in its run.
@@ -217,9 +217,9 @@ class ReplayBuffer:
 
         Args:
             indices: [K], indices in the buffer.
-            slots: [K, T+1], where T is at least the length of the longest episode. Values after the end of an episode
-                are ignored.
-            uids: [K, T+1], uids of the nodes in these slots.
+            slots: [K, T+1], slot indices, where T is at least the length of the longest episode. Values after the end of
+                an episode are ignored.
+            uids: [K, T+1], uids of the nodes in these slots, dimensionless.
             generation: Generation of the memory when the slots were looked up.
         """
         indices = np.asarray(indices, np.int64)
