@@ -8,8 +8,9 @@ argument has its shape and unit in its entry under "Args:":
 * source: "Eq. 8", "Algorithm 2", "Proposition 1" or "Source: ...", which names the code base, the paper, the format or
   the function that defines the result. "Source: bookkeeping." marks a function that only stores or selects values.
 
-A dataclass, NamedTuple or model with array fields states the same in its docstring or in the comments of the fields, so
-functions that take the whole object need not repeat it. A method without a docstring has to override a documented one.
+A dataclass, NamedTuple or model with array fields states the source in its docstring, and the shape and unit of each
+array field next to the field (or in the docstring, if all are the same). Functions that take the whole object need not
+repeat them. A method without a docstring has to override a documented one.
 """
 
 import ast
@@ -91,11 +92,23 @@ def list_record_faults(path: Path, owner: ast.ClassDef) -> list[str]:
     fields = [field for field in owner.body if isinstance(field, ast.AnnAssign)]
     if not kinds & RECORDS or not any(has_array(path, field.annotation) for field in fields):
         return []
-    end = max(node.end_lineno or 0 for node in owner.body if not isinstance(node, ast.FunctionDef))
+    docstring = ast.get_docstring(owner) or ""
+    faults = [] if SOURCE.search(docstring) else ["source"]
+    for field, following in zip(owner.body, [*owner.body[1:], None], strict=True):
+        if isinstance(field, ast.AnnAssign) and has_array(path, field.annotation):
+            end = following.end_lineno if isinstance(following, ast.Expr) else field.end_lineno
+            text = docstring + read_comments(path, field.lineno, end or field.lineno)
+            faults += (
+                [] if SHAPE.search(text) and UNIT.search(text) else [f"shape and unit of {ast.unparse(field.target)}"]
+            )
+    return [f"{owner.lineno} {owner.name}: {fault}" for fault in faults]
+
+
+def read_comments(path: Path, first: int, last: int) -> str:
+    """Return the comments and strings of some lines of a file."""
     with path.open("rb") as file:
-        tokens = [token for token in tokenize.tokenize(file.readline) if owner.lineno < token.start[0] <= end]
-    text = "\n".join(token.string for token in tokens if token.type in (tokenize.COMMENT, tokenize.STRING))
-    return [f"{owner.lineno} {owner.name}: {fault}" for fault in list_array_faults(text)]
+        tokens = [token for token in tokenize.tokenize(file.readline) if first <= token.start[0] <= last]
+    return "\n".join(token.string for token in tokens if token.type in (tokenize.COMMENT, tokenize.STRING))
 
 
 def list_array_faults(text: str) -> list[str]:

@@ -35,11 +35,11 @@ class Sequence:
     avail: Tensor  # [T+1, B, N, A] boolean
     action: Tensor  # [T, B, N] action indices
     reward: Tensor  # [T, B] [reward]
-    terminated: Tensor  # [T, B] float: 1 where the target does not bootstrap
-    mask: Tensor  # [T, B] float: 1 on real transitions
+    terminated: Tensor  # [T, B] float, dimensionless: 1 where the target does not bootstrap
+    mask: Tensor  # [T, B] float, dimensionless: 1 on real transitions
     beta: Tensor  # [T, B] dimensionless
     n_real: int  # number of real transitions, computed on the host to avoid waiting for the device
-    n_steps: NDArray[np.int64] | None = None  # [B] steps of each episode with the last state; None: T + 1
+    n_steps: NDArray[np.int64] | None = None  # [B] states of each episode [steps], with the last one; None: T + 1
 
     @cached_property
     def real(self) -> tuple[Tensor, Tensor] | None:

@@ -197,7 +197,7 @@ def quantile_huber(quantiles: Tensor, fractions: Tensor, target: Tensor) -> Tens
 class LearnerStats(Mapping[str, Tensor]):
     """Scalar tensors of one update by registered metric name. They stay on the device until they are read.
 
-    Source: the metrics registered in `metrics.py`, each with its unit.
+    Source: the metrics registered in `metrics.py`, each with its unit [unit varies].
     """
 
     values_by_name: dict[str, Tensor]

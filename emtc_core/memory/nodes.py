@@ -252,8 +252,8 @@ class NodeColumns:
     Source: the nodes of Algorithm 2.
     """
 
-    slot: Slots
-    uid: Slots
+    slot: Slots  # [M] slot indices
+    uid: Slots  # [M] uids, dimensionless
     embedding: NDArray[np.float32]  # [M, X] [embedding], not scaled; rounded if the memory has float64 embeddings
     h: NDArray[np.float64]  # [M] [return], in the learner's unit
     xi: NDArray[np.bool_]  # [M] boolean, success flag
@@ -262,7 +262,7 @@ class NodeColumns:
     t: NDArray[np.int32]  # [M] time step of the state [steps]
     reward: NDArray[np.float32]  # [M] [reward] of the transition to idx_next; 0 at a terminal state
     idx_next: Slots  # [M] slot index of the successor; -1 without one
-    episode: NDArray[np.int64]  # [M] episode of the node's state
+    episode: NDArray[np.int64]  # [M] episode of the node's state, dimensionless
 
 
 def copy_columns(table: NodeTable) -> NodeColumns:
