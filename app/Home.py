@@ -1,5 +1,5 @@
-# ruff: noqa: N999  (the name is the first entry of the navigation)
-"""Entry of the app: `streamlit run app/Home.py`. Page setup, run picker, navigation; nothing else."""
+# ruff: noqa: N999  (the file name is part of the start command)
+"""Entry point of the app, started with `streamlit run app/Home.py`: page setup, navigation and run picker."""
 
 import sys
 from pathlib import Path
@@ -7,15 +7,15 @@ from pathlib import Path
 import streamlit as st
 
 ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path[:2]:  # a checkout that was not installed, or a folder with an app.py of its own
-    sys.path.insert(1, str(ROOT))  # behind Streamlit's own entry, this folder
+if str(ROOT) not in sys.path[:2]:  # not installed, or the current folder contains another app.py
+    sys.path.insert(1, str(ROOT))  # after Streamlit's own entry, the folder of this file
 
 from app.figures.assets import read_asset  # noqa: E402
 from app.ui import data, garbage, login, messages, run_data  # noqa: E402
 from app.ui.widgets import bundle_banner, run_picker  # noqa: E402
 from emtc_core.errors import EmtcError  # noqa: E402
 
-ICON = str(ROOT / "app" / "figures" / "assets" / "icon.png")  # a font icon would be fetched from another host
+ICON = str(ROOT / "app" / "figures" / "assets" / "icon.png")  # a font icon would be loaded from another host
 st.set_page_config(page_title="EMTC Lab", page_icon=ICON, layout="wide")
 st.html(f"<style>{read_asset('page.css')}</style>")
 login.require()
@@ -34,9 +34,9 @@ page = st.navigation(
             st.Page("../pages/compare.py", title="Compare", icon=":material/stacked_line_chart:"),
             st.Page("../pages/sweeps.py", title="Sweeps", icon=":material/grid_on:"),
             st.Page("../pages/notebook.py", title="Notebook", icon=":material/menu_book:"),
-            st.Page("../pages/sql.py", title="Ask in SQL", icon=":material/database:"),
+            st.Page("../pages/sql.py", title="SQL", icon=":material/database:"),
         ],
-        "Upkeep": [
+        "Maintenance": [
             st.Page("../pages/disk.py", title="Storage", icon=":material/hard_drive:", url_path="storage"),
             st.Page("../pages/health.py", title="Health", icon=":material/notifications:"),
         ],
@@ -45,17 +45,17 @@ page = st.navigation(
             st.Page("../pages/guide.py", title="Guide", icon=":material/help:", url_path="guide"),
         ],
     },
-    expanded=True,  # more than a dozen would hide the last ones
+    expanded=True,  # Streamlit folds a navigation of more than twelve pages
 )
 try:
-    bundle_banner.decide()
+    bundle_banner.select_bundle()
     data.database()
     run_picker.show(page.url_path)
 except EmtcError as exc:
     messages.error(exc)
-    st.markdown("Name another database in the environment variable `EMTC_DB` and start the app again.")
+    st.markdown("Set the environment variable `EMTC_DB` to another database and restart the app.")
     st.stop()
-garbage.spare_libraries()
+garbage.freeze_imported_modules()
 run_data.compile_ahead(data.own_url())
 login.show_account()
 messages.tell_read_only()

@@ -1,9 +1,9 @@
-"""`python -m app.warmup`: compile the kernels that the first five minutes use, and unpack the example study.
+"""`python -m app.warmup`: compile the kernels that a first run uses, and unpack the example study.
 
-Numba compiles a kernel at its first call and stores it on disk. Each part below runs in a process of its own, so that
-the parts compile in parallel. A short training then loads every part from disk and compiles what a part missed.
-Kernels that only a projection uses are compiled by the first projection, or here with `--all`. Imports are local: a
-part imports only what it compiles.
+Numba compiles a kernel at its first call and stores it on disk. Each part below runs in a separate process, so that
+the parts compile in parallel. A short training run then loads all parts from disk and compiles the remaining kernels.
+Kernels that only projections use are compiled by the first projection, or here with `--all`. Imports are local, so
+that a part imports only the modules it compiles.
 """
 
 import argparse
@@ -22,7 +22,7 @@ from emtc_core.config.resolve import resolve
 
 NICENESS = 10
 STEPS = 200
-SOONER = {
+SHORT_INTERVALS = {
     "eval.episodes": 8,
     "train.burn_in": 4,
     "train.batch": 4,
@@ -31,7 +31,7 @@ SOONER = {
     "embed.min_episodes": 4,
     "embed.batch": 32,
 }
-"""A run of so few steps learns, and fits its embedder."""
+"""Settings with which a run of `STEPS` env steps updates its learner and fits its embedder."""
 
 
 def compile_simulator() -> None:
@@ -42,7 +42,7 @@ def compile_simulator() -> None:
 
 
 def compile_memory() -> None:
-    """Compile writing, lookups and the order of eviction, and the merging that *What if* repeats."""
+    """Compile writes, lookups, eviction order, and the merging that *What if* repeats."""
     import torch
 
     from emtc_core.devices import configure_threads
@@ -66,7 +66,7 @@ def compile_memory() -> None:
 
 
 def compile_learner() -> None:
-    """Compile the agents' recurrence and the embedder's losses, forward and backward."""
+    """Compile the agents' recurrent network and the embedder's losses, forward and backward."""
     import torch
     from torch import nn
 
@@ -86,7 +86,7 @@ def compile_learner() -> None:
 
 
 def compile_projections() -> None:
-    """Compile what UMAP and t-SNE use."""
+    """Compile the kernels of UMAP and t-SNE."""
     from app.analysis.projections.placing import place_points
     from app.analysis.projections.snapshots import compute_projection
 
@@ -99,17 +99,17 @@ PARTS: dict[str, Callable[[], None]] = {
     "memory": compile_memory,
     "learner": compile_learner,
 }
-"""What the first five minutes need."""
+"""Name of each part → function that compiles it."""
 
 
-def train_briefly() -> None:
-    """Train the demo for two rounds in a throw-away database."""
+def train_short_run() -> None:
+    """Train the demo preset for `STEPS` env steps in a temporary database."""
     from app.jobs.training import train_run
     from storage.address import sqlite_address
     from storage.engine import open_database
     from storage.runs.changes import create_run
 
-    config = resolve(preset="demo", steps=STEPS, overrides=SOONER)
+    config = resolve(preset="demo", steps=STEPS, overrides=SHORT_INTERVALS)
     with tempfile.TemporaryDirectory() as folder:
         db = open_database(sqlite_address(f"{folder}/warm-up.db"))
         run_id = create_run(db, config.model_dump(mode="json"), target_steps=STEPS, versions={})
@@ -118,10 +118,10 @@ def train_briefly() -> None:
 
 
 def compile_in_processes() -> None:
-    """Compile each part in a process of its own, all at once, then train; write a line when a step is done.
+    """Compile all parts in parallel processes, then train a short run; print a line after each step.
 
     Raises:
-        CalledProcessError: If a part failed.
+        CalledProcessError: If compiling a part failed.
     """
     from app.jobs.launch import EXAMPLE_STUDY
     from storage.bundles.read import open_bundle
@@ -129,33 +129,27 @@ def compile_in_processes() -> None:
     started = time.monotonic()
 
     def report(done: int, step: str) -> None:
-        _write(f"[{done}/{len(PARTS) + 2}] {step}: {time.monotonic() - started:.0f} s")
+        _print(f"[{done}/{len(PARTS) + 2}] {step}: {time.monotonic() - started:.0f} s")
 
-    _write(f"Compiling {', '.join(PARTS)}: once per machine, about half a minute on two cores …")
+    _print(f"Compiling {', '.join(PARTS)}: needed once per machine, about 30 s on two cores …")
     with ThreadPoolExecutor(len(PARTS) + 1) as pool:
-        jobs: dict[Future[Any], str] = {pool.submit(_compile_in_process, part): part for part in PARTS}
+        command = [sys.executable, "-m", "app.warmup", "--part"]
+        jobs: dict[Future[Any], str] = {
+            pool.submit(subprocess.run, [*command, part], check=True): part for part in PARTS
+        }
         jobs[pool.submit(open_bundle, EXAMPLE_STUDY, is_trusted=True)] = "example study"
         for done, job in enumerate(as_completed(jobs), 1):
             job.result()
             report(done, jobs[job])
-    train_briefly()
+    train_short_run()
     report(len(PARTS) + 2, "short training")
 
 
-def _compile_in_process(part: str) -> None:
-    subprocess.run([sys.executable, "-m", "app.warmup", "--part", part], check=True)
-
-
-def _write(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Compile ahead, at low priority."""
+    """Compile kernels before they are needed, at low process priority."""
     parser = argparse.ArgumentParser(prog="python -m app.warmup", description=main.__doc__)
-    parser.add_argument("--all", action="store_true", help="also compile what only projections use")
-    parser.add_argument("--part", choices=PARTS, help="compile this part alone, in this process")
+    parser.add_argument("--all", action="store_true", help="also compile the kernels of projections")
+    parser.add_argument("--part", choices=PARTS, help="compile only this part, in this process")
     options = parser.parse_args(arguments)
     if options.part:
         PARTS[options.part]()
@@ -164,8 +158,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.nice(NICENESS)
     compile_in_processes()
     if options.all:
-        _write("Compiling projections …")
+        _print("Compiling projections …")
         compile_projections()
+
+
+def _print(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

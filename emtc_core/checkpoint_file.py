@@ -17,6 +17,7 @@ from hashlib import blake2b, sha256
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol
 
+from emtc_core.atomic_file import TEMPORARY_SUFFIX, replace_atomically
 from emtc_core.errors import CheckpointError
 
 SCHEMA: Final = 3
@@ -89,9 +90,9 @@ class _DigestingSink:
 def write_checkpoint(
     path: Path, *, run_id: str, env_step: int, parts: Iterable[tuple[str, Callable[[Sink], None]]]
 ) -> None:
-    """Write a checkpoint to a `.partial` file, sync it to disk, and rename it.
+    """Write a checkpoint durably, in one step.
 
-    If the process is killed, the `.partial` file remains; the next call deletes it.
+    If the process is killed, a temporary file remains; the next call deletes it.
 
     Args:
         path: Final path of the checkpoint.
@@ -100,21 +101,9 @@ def write_checkpoint(
         parts: Name and writer of each part, in order.
 
     Raises:
-        OSError: If the disk is full or not writable. The `.partial` file is deleted then.
+        OSError: If the disk is full or not writable. No temporary file remains then.
     """
-    partial = path.with_suffix(".partial")
-    try:
-        _write(partial, run_id=run_id, env_step=env_step, parts=parts)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-    partial.replace(path)
-    for abandoned in path.parent.glob(f"{path.stem.partition('-')[0]}-*.partial"):  # a run has one writer
-        abandoned.unlink(missing_ok=True)
-
-
-def _write(partial: Path, *, run_id: str, env_step: int, parts: Iterable[tuple[str, Callable[[Sink], None]]]) -> None:
-    with partial.open("wb") as file:
+    with replace_atomically(path, durable=True) as file:
         file.write(_MAGIC)
         entries: list[dict[str, Any]] = []
         for name, write in parts:
@@ -124,8 +113,9 @@ def _write(partial: Path, *, run_id: str, env_step: int, parts: Iterable[tuple[s
         manifest = {"run_id": run_id, "env_step": env_step, "schema": SCHEMA, "parts": entries}
         text = json.dumps(manifest).encode()
         file.write(text + _digest(text) + len(text).to_bytes(_LENGTH_BYTES, "big") + _MAGIC)
-        file.flush()
-        os.fsync(file.fileno())
+    kind = path.stem.partition("-")[0]
+    for abandoned in path.parent.glob(f"{kind}-*{TEMPORARY_SUFFIX}"):  # a run has one writer
+        abandoned.unlink(missing_ok=True)
 
 
 def read_manifest(path: Path) -> Manifest:

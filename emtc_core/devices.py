@@ -54,20 +54,20 @@ def set_matmul_precision(precision: Literal["highest", "high"]) -> None:
     backends.cudnn.rnn.fp32_precision = mode
 
 
-def set_determinism(wanted: bool) -> None:
+def set_determinism(enabled: bool) -> None:
     """Switch deterministic algorithms on CUDA on or off in this process (`train.deterministic`).
 
     Sets the options in PyTorch's notes on reproducibility. It must be called before the first matrix product, because
     cuBLAS reads its workspace size only once. An operation without a deterministic algorithm then raises a
     RuntimeError; this project uses no such operation.
     """
-    if wanted:
+    if enabled:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", CUBLAS_WORKSPACE)
         deterministic: Any = torch.utils.deterministic
         deterministic.fill_uninitialized_memory = False  # every buffer here is written before it is read
-    if wanted != torch.are_deterministic_algorithms_enabled():  # the call loads the compiler
-        torch.use_deterministic_algorithms(wanted)
-    torch.backends.cudnn.deterministic = wanted
+    if enabled != torch.are_deterministic_algorithms_enabled():  # the call loads the compiler
+        torch.use_deterministic_algorithms(enabled)
+    torch.backends.cudnn.deterministic = enabled
     torch.backends.cudnn.benchmark = False
 
 
@@ -181,9 +181,9 @@ def _record_event() -> torch.cuda.Event:
     return event
 
 
-def autocast(device: torch.device, *, wanted: bool) -> contextlib.AbstractContextManager[object]:
+def autocast(device: torch.device, *, enabled: bool) -> contextlib.AbstractContextManager[object]:
     """Make the context of bfloat16 autocast, on CUDA only and if it is enabled."""
-    if wanted and device.type == "cuda":
+    if enabled and device.type == "cuda":
         return torch.autocast("cuda", torch.bfloat16)
     return contextlib.nullcontext()
 
@@ -217,16 +217,16 @@ def _spare_compiler() -> None:
             kind.step = wraps(step)(torch.no_grad()(step))
 
 
-def choose_threads(wanted: int | Literal["auto"], *, may_use_all: bool = True, n_other_threads: int = 0) -> int:
+def choose_threads(setting: int | Literal["auto"], *, may_use_all: bool = True, n_other_threads: int = 0) -> int:
     """Choose the number of threads of an update (`train.threads`). auto counts the idle cores.
 
     Args:
-        wanted: The configured value.
+        setting: The configured value.
         may_use_all: Whether the run may use all idle cores; False for a run of a sweep.
         n_other_threads: Number of further threads of the learner; auto leaves one core for each.
     """
-    if wanted != "auto":
-        return max(1, wanted)
+    if setting != "auto":
+        return max(1, setting)
     return max(1, min(MAX_AUTO_THREADS, count_idle_cores() - n_other_threads)) if may_use_all else 1
 
 

@@ -69,7 +69,7 @@ def describe_fault(fault: Fault, *, with_key: bool = True) -> str:
     clause = f"{key} {fault.rule}" if key else fault.rule
     if fault.key and not key:
         clause = f"{clause[:1].upper()}{clause[1:]}"
-    got = "" if fault.value is NO_VALUE else f" (got {quote(fault.value)})"
+    got = "" if fault.value is NO_VALUE else f" (got {format_value(fault.value)})"
     sentence = f"{clause.removesuffix('.')}{got}." if fault.rule else ""
     return " ".join(part for part in (sentence, fault.hint) if part)
 
@@ -84,7 +84,7 @@ def shorten(text: str, longest: int = _MAX_VALUE_CHARS) -> str:
     return text if len(text) <= longest else f"{text[:longest]} …"
 
 
-def quote(value: object) -> str:
+def format_value(value: object) -> str:
     """Write a value with `repr`, cut to the length of a sentence."""
     try:
         return shorten(repr(value))
@@ -151,6 +151,10 @@ class PluginError(ConfigError):
 
 class EnvUnavailableError(EmtcError):
     """An environment or map is unknown, or something that it needs is not installed."""
+
+
+class EnvDataError(EmtcError):
+    """An environment returned data that breaks the environment interface, such as a NaN reward."""
 
 
 class CheckpointError(EmtcError):

@@ -145,7 +145,7 @@ def get_plugin(kind: Kind, name: str, *, builtin: Iterable[str] = (), origin: st
     """
     plugin = find_plugin(kind, name)
     if plugin is None:
-        raise PluginError(make_missing_fault(kind, name, known=builtin, origin=origin))
+        raise PluginError(make_missing_fault(kind, name, builtin=builtin, origin=origin))
     return plugin
 
 
@@ -155,7 +155,7 @@ def make_missing_fault(
     *,
     key: str = "",
     value: object = NO_VALUE,
-    known: Iterable[str] = (),
+    builtin: Iterable[str] = (),
     origin: str = "",
 ) -> Fault:
     """Make the fault of a plug-in that is not installed, with a hint how to install it.
@@ -165,10 +165,10 @@ def make_missing_fault(
         name: Its name.
         key: The setting that contains the name; the default is the kind.
         value: The value of the setting, if it differs from the name.
-        known: Built-in names.
+        builtin: Names that are not plug-ins.
         origin: Origin of the plug-in that a stored run used.
     """
-    names = ", ".join([*known, *(plugin.name for plugin in list_plugins() if kind in (plugin.kind, "plug-in"))])
+    names = ", ".join([*builtin, *(plugin.name for plugin in list_plugins() if kind in (plugin.kind, "plug-in"))])
     if origin.startswith("module "):
         hint = f"The run used it from {origin}: list that in {VARIABLE}."
     elif origin:

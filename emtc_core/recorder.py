@@ -186,7 +186,7 @@ class ListRecorder(NullRecorder):
         self.episodes: list[EpisodeRecord] = []
         self.metrics: list[tuple[int, dict[str, float]]] = []
         self.evaluations: list[EvaluationRecord] = []
-        self.asked: list[AnswerRecord] = []
+        self.answers: list[AnswerRecord] = []
         self.gate_stats: list[GateStatsRecord] = []
         self.snapshots: list[SnapshotRecord] = []
 
@@ -204,7 +204,7 @@ class ListRecorder(NullRecorder):
 
     def record_answer(self, record: AnswerRecord) -> None:
         """Append the answer."""
-        self.asked.append(record)
+        self.answers.append(record)
 
     def record_gate_stats(self, record: GateStatsRecord) -> None:
         """Append the statistics."""

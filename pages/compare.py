@@ -1,4 +1,4 @@
-"""Compare: which variant learns faster and ends higher, over seeds, and by how much?"""
+"""Compare: which variant learns faster and reaches a higher win rate over seeds, and by how much?"""
 
 import streamlit as st
 
@@ -12,4 +12,4 @@ with messages.guarded():
     if run_ids:
         view.show(run_ids)
     else:
-        messages.empty("No run matches.", "Take a filter away, or start a run on the Launch page.")
+        messages.empty("No run matches.", "Remove a filter, or start a run on the Launch page.")

@@ -1,4 +1,4 @@
-"""Storage: what takes how much room, and what may go?"""
+"""Storage: how much disk space does each run use, and what can be removed?"""
 
 import streamlit as st
 
@@ -6,13 +6,13 @@ from app.ui import data, disk, messages
 
 st.title("Storage")
 st.markdown(
-    "Everything that a run records is kept until you decide otherwise. Thinning removes what is big and keeps the "
-    "curves; deleting a run removes all of it, on Home."
+    "Recorded data is kept until you remove it. Thinning removes the large data of a run and keeps its curves. "
+    "To delete a whole run, select it on Home."
 )
 with messages.guarded():
-    measured = data.sizes()
-    disk.show(measured)
-    if measured.runs:
-        disk.show_thinning(disk.show_sizes(measured))
+    sizes = data.sizes()
+    disk.show(sizes)
+    if sizes.runs:
+        disk.show_thinning(disk.show_sizes(sizes))
     else:
         messages.empty(messages.NO_RUNS, messages.START_DEMO_HINT, page="../pages/home.py", label="Go to Home")

@@ -1,4 +1,4 @@
-"""Guide: how is something done here, and what does a word mean?"""
+"""Guide: how do I do a task, and what does a term mean?"""
 
 import streamlit as st
 

@@ -1,4 +1,4 @@
-"""Health: what happened that somebody should know, and what does this machine lack?"""
+"""Health: which runs need attention, and what is missing on this machine?"""
 
 import streamlit as st
 

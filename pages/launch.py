@@ -1,4 +1,4 @@
-"""Launch: which run do I want, is it valid, what will it cost?"""
+"""Launch: configure a run, check the configuration, and estimate duration and disk use."""
 
 import streamlit as st
 
@@ -6,6 +6,5 @@ from app.ui import messages
 from app.ui.launch import form
 
 st.title("Launch")
-st.markdown("Choose what to train. Nothing starts before the whole configuration is valid.")
 with messages.guarded():
     form.show()

@@ -1,28 +1,36 @@
-"""Method: what does EMTC compute, what did we choose where the paper is silent, and do its propositions hold?"""
+"""Method: what does EMTC compute, which choices does the paper leave open, and do its propositions hold?"""
 
 import streamlit as st
 
 from app.ui import messages
-from app.ui.method import check, equations, measured, options
+from app.ui.method import check, differences, equations, intervals, options
 
 st.title("Method")
-on_equations, on_settings, on_presets, on_differences, on_metrics, on_intervals, on_check = st.tabs(
+(
+    equations_tab,
+    settings_tab,
+    presets_tab,
+    differences_tab,
+    metrics_tab,
+    intervals_tab,
+    check_tab,
+) = st.tabs(
     ["Equations", "Settings", "Presets", "Published code", "Metrics", "Intervals", "Numerical check"],
     key="part",
     on_change="rerun",
     bind="query-params",
 )
-with on_equations, messages.guarded():
+with equations_tab, messages.guarded():
     equations.show()
-with on_settings, messages.guarded():
+with settings_tab, messages.guarded():
     options.show_settings()
-with on_presets, messages.guarded():
+with presets_tab, messages.guarded():
     options.show_presets()
-with on_differences, messages.guarded():
-    measured.show_differences()
-with on_metrics, messages.guarded():
+with differences_tab, messages.guarded():
+    differences.show()
+with metrics_tab, messages.guarded():
     options.show_metrics()
-with on_intervals, messages.guarded():
-    measured.show_intervals()
-with on_check, messages.guarded():
+with intervals_tab, messages.guarded():
+    intervals.show()
+with check_tab, messages.guarded():
     check.show()

@@ -1,4 +1,4 @@
-"""Notebook: what did I find out, on which figure, and where can I see it again?"""
+"""Notebook: what did I find, in which figure, and in which view?"""
 
 import streamlit as st
 

@@ -1,4 +1,4 @@
-"""Replay: what did the team do, and when did the gate trust the memory?"""
+"""Replay: what did the team do, and at which steps was the gate open?"""
 
 from app.ui import messages
 from app.ui.replay import panel

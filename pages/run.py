@@ -1,4 +1,4 @@
-"""Run: what is this run, exactly, and how is it repeated?"""
+"""Run: with which settings, code and machine was this run trained, and how can it be repeated?"""
 
 from app.ui import messages
 from app.ui.run import panel

@@ -1,13 +1,12 @@
-"""Ask in SQL: what else does the database know?"""
+"""SQL: query the database with read-only SQL."""
 
 import streamlit as st
 
 from app.ui import messages, sql
 
-st.title("Ask in SQL")
+st.title("SQL")
 st.markdown(
-    "Everything that runs record stands in one database. A question here only reads: whatever is asked, nothing is "
-    "written, and rows and time are limited."
+    "Query all recorded data. Queries are read-only, and the number of rows and the time of a query are limited."
 )
 with messages.guarded():
     left, right = st.columns(2, gap="large")
@@ -15,4 +14,4 @@ with messages.guarded():
         sql.show_schema()
     with left:
         sql.show()
-    sql.show_answer()
+    sql.show_result()

@@ -1,37 +1,38 @@
-"""Sweeps: which studies are under way, what do they say, and what does the paper say?"""
+"""Sweeps: which sweeps are running, what are their results, and what does the paper report?"""
 
 import streamlit as st
 
 from app.ui import data, messages
-from app.ui.sweeps import detail, start, study
+from app.ui.sweeps import detail, overview, search, start, study
+
+REFRESH_S = 3
 
 st.title("Sweeps")
 st.markdown(
-    "A sweep trains every combination of some settings over some seeds, a few runs at once. "
-    "It goes on when this page is closed, and after a restart where it was interrupted."
+    "A sweep trains every combination of the given settings and seeds, several runs at a time. "
+    "It continues when you close this page, and resumes after a restart."
 )
-TICK_S = 3
 
 
-def _board() -> None:
-    """Everything on one state of the database, so that no table disagrees with a figure."""
+def _show_sweeps() -> None:
+    """Draw all parts from one state of the database, so that tables and figures agree."""
     with messages.guarded(), data.at_one_moment():
         sweeps = data.sweep_list()
-        if start.is_working(sweeps) != st.session_state["sweeps_ticking"]:
+        if overview.is_active(sweeps) != st.session_state["sweeps_active"]:
             st.rerun()
-        chosen = start.show_overview(sweeps)
-        detail.show(chosen)
-        study.show_search(chosen)
-        study.show(chosen)
+        sweep = overview.show(sweeps)
+        detail.show(sweep)
+        search.show(sweep)
+        study.show(sweep)
 
 
 with messages.guarded():
-    known = data.sweep_list()
-    start.show(expanded=not known)
-    if known:
-        ticking = st.session_state["sweeps_ticking"] = start.is_working(known)
-        st.fragment(_board, run_every=TICK_S if ticking else None)()
+    sweeps = data.sweep_list()
+    start.show(expanded=not sweeps)
+    if sweeps:
+        is_active = st.session_state["sweeps_active"] = overview.is_active(sweeps)
+        st.fragment(_show_sweeps, run_every=REFRESH_S if is_active else None)()
     else:
         messages.empty(
-            "There is no sweep yet.", "Choose a template above, look at its runs, and press *Start the sweep*."
+            "There is no sweep yet.", "Select a template above, check its runs, and press *Start the sweep*."
         )

@@ -66,8 +66,8 @@ def parse_address(address: str) -> "Path | URL":
         parsed = make_url(address)
         backend = parsed.get_backend_name()
     except (ArgumentError, NoSuchModuleError, ValueError) as error:
-        shown = shorten(hide_passwords(address))
-        raise StorageError(f"{shown} is not a database URL. Write sqlite:///file.db or postgresql://…") from error
+        text = shorten(hide_passwords(address))
+        raise StorageError(f"{text} is not a database URL. Write sqlite:///file.db or postgresql://…") from error
     if backend == "sqlite":
         raise StorageError(_NOT_A_FILE, reason="not_a_database", subject=address)
     if backend != "postgresql":

@@ -5,21 +5,21 @@ missing or damaged file, or one that cannot be read, counts as empty.
 """
 
 import json
-import os
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection, false, func, or_, select
 
+from emtc_core.atomic_file import replace_atomically
 from emtc_core.errors import StorageError
 from storage.engine import Database, check_not_read_only, files_root
 from storage.frames import read_frame
 from storage.models import Evaluation, MetricRow, Run
-from storage.private_files import FILE_MODE, make_private_folder, read_tail
+from storage.private_files import make_private_folder, read_tail
 from storage.queries.gate import gate_states, idle_incentives
 from storage.queries.search_terms import SearchContext
-from storage.runs.rows import STOP_ASKED_AT, observe
+from storage.runs.rows import STATE_COLUMNS, observe
 
 MOST_RUNS = 200
 """Maximum number of runs for which alerts are computed."""
@@ -29,10 +29,7 @@ _MAX_FILE_BYTES = 1 << 20
 _MAX_KEYS = 2000
 _NAN_METRICS = ("train/loss", "train/grad_norm", "train/q_taken")
 _NOT_ENDED = ("queued", "running", "paused")
-_COLUMNS = (
-    *(Run.id, Run.name, Run.status, Run.env_steps, Run.target_steps, Run.started_at, Run.ended_at, Run.heartbeat_at),
-    *(Run.claimed_at, Run.win_rate, Run.error, Run.pid, Run.pid_created_at, Run.host, STOP_ASKED_AT),
-)
+_COLUMNS = (*(*STATE_COLUMNS, Run.name, Run.env_steps, Run.target_steps, Run.ended_at, Run.win_rate, Run.error),)
 
 
 @dataclass(frozen=True)
@@ -143,7 +140,5 @@ def mark_read(db: Database, keys: Collection[str], *, existing_keys: Collection[
         raise StorageError(f"{root} is a link, so no file is written into it. Remove it if you know what it is.")
     make_private_folder(root)
     read = sorted((read_keys(db) & set(existing_keys)) | set(keys))[:_MAX_KEYS]
-    partial = root / f"{READ_FILE_NAME}.{os.getpid()}.partial"
-    with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE), "w") as file:
-        json.dump(read, file)
-    partial.replace(root / READ_FILE_NAME)  # replaces a link instead of following it
+    with replace_atomically(root / READ_FILE_NAME, private=True) as file:
+        file.write(json.dumps(read).encode())

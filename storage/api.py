@@ -25,21 +25,20 @@ from emtc_core.errors import ConfigError, StorageError
 from emtc_core.metrics import METRICS
 from storage import engine
 from storage.address import sqlite_address
-from storage.column_types import get_inner_type
+from storage.column_types import get_inner_type, get_use
 from storage.engine import Database
 from storage.figures import draw_figure
 from storage.frames import Field, make_frame
+from storage.models import RUN_TABLE_COLUMNS
 from storage.queries.curves import metric_names, policy_evaluations
 from storage.queries.episodes import Trajectory, get_playback, get_trajectory
 from storage.queries.memory import get_snapshot, list_snapshots
 from storage.queries.runs import RunFilter, get_rows, matching_ids
 from storage.queries.tables import PART_ROWS, TableName, arrow_schema, read_parts, select_fields
-from storage.runs.rows import STORED_COLUMNS, RunRow, find_run
+from storage.runs.rows import RunRow, find_run
 
 ArrowReader = Any  # pyarrow.RecordBatchReader; pyarrow is optional and has no types
-_PRIVATE_COLUMNS: Final = frozenset({"launch_token", "owner_token", "pid_created_at"})
-"""Columns that only trainers need."""
-_RUN_COLUMNS: Final = tuple(column for column in STORED_COLUMNS if column.name not in _PRIVATE_COLUMNS)
+_RUN_COLUMNS: Final = tuple(column for column in RUN_TABLE_COLUMNS if get_use(column).is_public)
 
 
 def open_database(place: str | Path, *, read_only: bool = True) -> "OpenDatabase":

@@ -5,6 +5,7 @@ values column by column. Patterns and limits are in `storage.guards`, which does
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -23,8 +24,42 @@ _LIMITED_COLUMNS = frozenset(
     {"runs.name", "runs.env", "runs.map", "runs.algo", "runs.host", "runs.device", "sweeps.name"}
 )
 """Columns whose texts have at most MAX_NAME_LENGTH characters."""
+_TYPE_NAMES = {
+    "BigInteger": "integer",
+    "Integer": "integer",
+    "Double": "real",
+    "Boolean": "boolean",
+    "UtcDateTime": "time",
+    "JSON": "JSON",
+}
 _MAX_DEPTH = 64
 """Maximum nesting of JSON values. This program writes less."""
+
+
+USE = "use"
+"""Key of the ColumnUse in the `info` of a column."""
+
+
+@dataclass(frozen=True)
+class ColumnUse:
+    """Where a column of `runs` is used. By default it is listed and bundled, but not searched and not on Home."""
+
+    label: str = ""
+    """Heading of the column in tables, and its name in *Sort by*. Empty: its name in the database."""
+    search: str = ""
+    """Key of the column in searches, as in `return>2`. Empty: a search cannot compare it."""
+    sort: str = ""
+    """Key by which lists of runs can be sorted, as in `--sort return`. Empty: lists cannot be sorted by it."""
+    has_words: bool = False
+    """Whether the words of a search are looked up in it."""
+    on_home: bool = False
+    """Whether the table of runs on Home shows it."""
+    is_listed: bool = True
+    """Whether lists of runs contain it, for example `emtc runs --json`."""
+    is_public: bool = True
+    """Whether `db.runs()` of the Python interface returns it."""
+    is_bundled: bool = True
+    """Whether bundles contain it. Values that are valid on one machine or for one user are not bundled."""
 
 
 class Guarded(TypeDecorator[Any]):
@@ -126,6 +161,19 @@ def guard_columns(metadata: MetaData) -> None:
         for column in table.columns if table.name not in _BULK_TABLES else ():
             if not isinstance(column.type, Guarded):
                 column.type = Guarded(column.type, f"{table.name}.{column.name}", bool(column.nullable))
+
+
+def get_use(column: Column[Any]) -> ColumnUse:
+    """Return where a column of `runs` is used."""
+    return column.info.get(USE, ColumnUse())
+
+
+def name_type(column: Column[Any]) -> str:
+    """Return the type of a column for users: integer, real, boolean, text, time, JSON or blob."""
+    kind = get_inner_type(column.type)
+    if isinstance(kind, LargeBinary):
+        return "blob"
+    return _TYPE_NAMES.get(type(kind).__name__, "text")
 
 
 def is_identifier(column: str) -> bool:

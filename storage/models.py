@@ -7,18 +7,21 @@ time end in `_at` and are UTC.
 """
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
-from sqlalchemy import Boolean, ForeignKey, Index, Integer, String, Text
+from sqlalchemy import Boolean, Column, ForeignKey, Index, Integer, String, Text
 from sqlalchemy.orm import Mapped
 from sqlalchemy.orm import mapped_column as column
 from sqlalchemy.types import JSON
 
 from emtc_core.metrics import CLOSED_BELOW
-from storage.column_types import Base, guard_columns, make_id_column, run_column, run_key
+from storage.column_types import USE, Base, ColumnUse, guard_columns, make_id_column, run_column, run_key
 
 SCHEMA_VERSION = "0012"
 """The newest Alembic revision; a test keeps it equal to the head of storage/migrations."""
+
+Status = Literal["queued", "running", "paused", "finished", "stopped", "failed"]
+"""The stored status of a run."""
 
 SUMMARY_STEPS = 1000
 """Env steps in one row of `transition_summary`."""
@@ -41,51 +44,125 @@ _CLUSTERED = {"sqlite_with_rowid": False}
 class Run(Base):
     """One training run: its configuration, its progress and the process that trains it.
 
-    `mu_w` and `gate_removed` are computed from the evaluations and reports so far by `runs.rows.update_run_summary`.
+    `info` declares where a column is listed, searched, shown and bundled, see `column_types.ColumnUse`. `mu_w` and
+    `gate_removed` are computed from the evaluations and metrics so far by `runs.rows.update_run_summary`.
     """
 
     __tablename__ = "runs"
     __table_args__ = (Index("ix_runs_created_at", "created_at"), Index("ix_runs_sweep_id", "sweep_id"))
 
-    id: Mapped[str] = column(_ID, primary_key=True, doc="id of the run; other tables call it run_id")
-    name: Mapped[str] = column(Text)
-    env: Mapped[str] = column(Text, doc="environment")
-    map: Mapped[str] = column(Text, doc="map or scenario")
-    algo: Mapped[str] = column(Text, doc="algorithm, for example emtc-qplex")
-    seed: Mapped[int] = column(doc="random seed; −n is the nth run of an import without seeds")
-    status: Mapped[str] = column(
+    id: Mapped[str] = column(
+        _ID,
+        primary_key=True,
+        doc="id of the run; other tables call it run_id",
+        info={USE: ColumnUse("Id", search="id", sort="id", has_words=True, on_home=True)},
+    )
+    name: Mapped[str] = column(
+        Text, info={USE: ColumnUse("Run", search="name", sort="name", has_words=True, on_home=True)}
+    )
+    env: Mapped[str] = column(
+        Text, doc="environment", info={USE: ColumnUse("Environment", search="env", sort="env", has_words=True)}
+    )
+    map: Mapped[str] = column(
+        Text,
+        doc="map or scenario",
+        info={USE: ColumnUse("Map", search="map", sort="map", has_words=True, on_home=True)},
+    )
+    algo: Mapped[str] = column(
+        Text,
+        doc="algorithm, for example emtc-qplex",
+        info={USE: ColumnUse("Algorithm", search="algo", sort="algo", has_words=True, on_home=True)},
+    )
+    seed: Mapped[int] = column(
+        doc="random seed; −n is the nth run of an import without seeds",
+        info={USE: ColumnUse("Seed", search="seed", sort="seed", on_home=True)},
+    )
+    status: Mapped[Status] = column(
         _WORD,
         doc="queued, running, paused, finished, stopped or failed; a lost run still has its last status",
+        info={USE: ColumnUse("Status", on_home=True)},  # a search compares the live status
     )
-    env_steps: Mapped[int] = column(default=0, doc="env steps recorded")
-    target_steps: Mapped[int] = column(doc="env steps to train")
-    created_at: Mapped[datetime]
+    env_steps: Mapped[int] = column(
+        default=0, doc="env steps recorded", info={USE: ColumnUse("Env steps", search="env_steps", sort="env_steps")}
+    )
+    target_steps: Mapped[int] = column(
+        doc="env steps to train", info={USE: ColumnUse("Target steps", search="target_steps", sort="target_steps")}
+    )
+    created_at: Mapped[datetime] = column(info={USE: ColumnUse("Created (UTC)", sort="created", on_home=True)})
     started_at: Mapped[datetime | None] = column(doc="start of the training (UTC)")
     ended_at: Mapped[datetime | None] = column(doc="end of the training (UTC)")
     heartbeat_at: Mapped[datetime | None] = column(doc="last heartbeat of the trainer (UTC)")
-    pid: Mapped[int | None]
-    pid_created_at: Mapped[float | None]  # Unix time [s] at which the process started, because pids are reused
-    host: Mapped[str | None] = column(Text)
-    device: Mapped[str | None] = column(Text, doc="cpu or cuda; imported if another program trained it")
-    sweep_id: Mapped[str | None] = column(Text, doc="sweep that it belongs to: sweeps.id")
-    launch_token: Mapped[str | None] = column(Text, unique=True, doc="id of the launch: one click starts one run")
-    win_rate: Mapped[float | None] = column(doc="fraction of greedy test episodes won in the last evaluation")
-    return_mean: Mapped[float | None]
-    tags: Mapped[list[str]] = column(default=list, doc="tags (JSON list)")
-    notes: Mapped[str] = column(Text, default="", doc="notes of users")
-    error: Mapped[str | None] = column(Text)
-    versions: Mapped[dict[str, Any]] = column(doc="versions of code and libraries (JSON)")
-    config: Mapped[dict[str, Any]] = column(doc="every setting (JSON): config -> 'gate' ->> 'enabled'")
-    parent_id: Mapped[str | None] = column(_ID, doc="run that this one repeats from step 0")
-    owner_token: Mapped[str | None] = column(Text, doc="token of the process that may write the run")
-    claimed_at: Mapped[datetime | None] = column(doc="when that process claimed the run (UTC)")
-    mu_w: Mapped[float | None] = column(doc="μ̄_w: area under the greedy win-rate curve so far, per env step")
-    gate_removed: Mapped[float | None] = column(
-        doc="fraction of the incentive removed by the gate; NULL without a gate"
+    pid: Mapped[int | None] = column(info={USE: ColumnUse(is_listed=False, is_bundled=False)})
+    pid_created_at: Mapped[float | None] = column(
+        info={USE: ColumnUse(is_listed=False, is_public=False, is_bundled=False)}
     )
-    hidden_at: Mapped[datetime | None] = column(doc="when it was hidden: plots show it only if it is selected (UTC)")
-    archived_at: Mapped[datetime | None] = column(doc="when it was archived: lists leave it out (UTC)")
-    files: Mapped[str | None] = column(Text, doc="folder or URL of checkpoints and logs; NULL: next to the database")
+    host: Mapped[str | None] = column(Text, info={USE: ColumnUse(search="host", is_listed=False, is_bundled=False)})
+    device: Mapped[str | None] = column(
+        Text, doc="cpu or cuda; imported if another program trained it", info={USE: ColumnUse(search="device")}
+    )
+    sweep_id: Mapped[str | None] = column(
+        Text, doc="sweep that it belongs to: sweeps.id", info={USE: ColumnUse(search="sweep")}
+    )
+    launch_token: Mapped[str | None] = column(
+        Text,
+        unique=True,
+        doc="id of the launch: one click starts one run",
+        info={USE: ColumnUse(is_listed=False, is_public=False, is_bundled=False)},
+    )
+    win_rate: Mapped[float | None] = column(
+        doc="fraction of greedy test episodes won in the last evaluation",
+        info={USE: ColumnUse("Last win rate", search="win_rate", sort="win_rate", on_home=True)},
+    )
+    return_mean: Mapped[float | None] = column(
+        doc="mean return of the last evaluation [env return]",
+        info={USE: ColumnUse("Return", search="return", sort="return", on_home=True)},
+    )
+    tags: Mapped[list[str]] = column(
+        default=list, doc="tags (JSON list)", info={USE: ColumnUse("Tags", search="tag", on_home=True)}
+    )
+    notes: Mapped[str] = column(
+        Text,
+        default="",
+        doc="notes of users",
+        info={USE: ColumnUse("Note", search="note", has_words=True, on_home=True)},
+    )
+    error: Mapped[str | None] = column(Text)
+    versions: Mapped[dict[str, Any]] = column(
+        doc="versions of code and libraries (JSON)", info={USE: ColumnUse(is_listed=False)}
+    )
+    config: Mapped[dict[str, Any]] = column(
+        doc="every setting (JSON): config -> 'gate' ->> 'enabled'", info={USE: ColumnUse(is_listed=False)}
+    )
+    parent_id: Mapped[str | None] = column(
+        _ID, doc="run that this one repeats from step 0", info={USE: ColumnUse(search="parent")}
+    )
+    owner_token: Mapped[str | None] = column(
+        Text,
+        doc="token of the process that may write the run",
+        info={USE: ColumnUse(is_listed=False, is_public=False, is_bundled=False)},
+    )
+    claimed_at: Mapped[datetime | None] = column(
+        doc="when that process claimed the run (UTC)", info={USE: ColumnUse(is_listed=False, is_bundled=False)}
+    )
+    mu_w: Mapped[float | None] = column(
+        doc="μ̄_w: area under the greedy win-rate curve so far, per env step",
+        info={USE: ColumnUse("μ̄_w (greedy)", search="mu_w", sort="mu_w", on_home=True)},
+    )
+    gate_removed: Mapped[float | None] = column(
+        doc="fraction of the incentive removed by the gate; NULL without a gate",
+        info={USE: ColumnUse(is_listed=False)},  # lists contain the state of the gate
+    )
+    hidden_at: Mapped[datetime | None] = column(
+        doc="when it was hidden: plots show it only if it is selected (UTC)", info={USE: ColumnUse(is_bundled=False)}
+    )
+    archived_at: Mapped[datetime | None] = column(
+        doc="when it was archived: lists leave it out (UTC)", info={USE: ColumnUse(is_bundled=False)}
+    )
+    files: Mapped[str | None] = column(
+        Text,
+        doc="folder or URL of checkpoints and logs; NULL: next to the database",
+        info={USE: ColumnUse(is_listed=False, is_bundled=False)},
+    )
 
 
 class SweepRow(Base):
@@ -407,3 +484,6 @@ def get_first_playback(command_id: int) -> int:
 
 
 guard_columns(Base.metadata)
+
+RUN_TABLE_COLUMNS: tuple[Column[Any], ...] = tuple(Base.metadata.tables["runs"].columns)
+"""The columns of `runs`."""

@@ -14,13 +14,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from emtc_core.atomic_file import replace_atomically
 from emtc_core.errors import StorageError
 
 FOLDER_MODE = 0o700
 FILE_MODE = 0o600
 """Permissions of new folders and files: only the owner has access."""
 _TRAINER_FILE = re.compile(
-    r"(checkpoint|best)-[0-9]+\.[a-z.]+|non-finite-update-[0-9]+\.npz|log\.txt|traceback\.txt|trainer\.json|code-[0-9a-f]+\.diff"
+    r"(checkpoint|best)-[0-9]+\.[a-z0-9.]+|non-finite-update-[0-9]+\.npz|log\.txt|traceback\.txt|trainer\.json|code-[0-9a-f]+\.diff"
 )
 
 
@@ -104,26 +105,21 @@ def open_private_append(path: Path) -> BinaryIO:
 
 
 @contextmanager
-def replace_atomically(place: Path) -> Generator[BinaryIO]:
-    """Open a temporary file that replaces `place` at the end of the block. After an exception it is deleted.
+def open_output(path: Path) -> Generator[BinaryIO]:
+    """Open a file that is replaced at the end of the block, as `replace_atomically` does.
 
     Raises:
         StorageError: If the file cannot be written.
     """
-    temporary = place.with_name(f".{place.name}.{os.getpid()}.part")
     try:
-        with temporary.open("xb") as file:
+        with replace_atomically(path) as file:
             yield file
-        temporary.replace(place)
     except OSError as error:
         raise StorageError(
-            f"{place} cannot be written: {error.strerror or error}. Choose another --out.",
+            f"{path} cannot be written: {error.strerror or error}. Choose another --out.",
             reason="not_writable",
-            subject=place,
+            subject=path,
         ) from error
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
 
 
 def read_tail(path: Path, most_bytes: int) -> bytes:

@@ -13,8 +13,8 @@ from emtc_core.errors import StorageError
 from storage.blobs import pack
 from storage.engine import Database
 from storage.models import Job, ProjectionRow, SnapshotRow
+from storage.process_id import ProcessId, is_process_gone, process_columns
 from storage.queries.memory import EMBEDDING_PREFIX
-from storage.runs.lifecycle import is_process_gone
 
 JobStatus = Literal["queued", "running", "finished", "failed", "cancelled"]
 
@@ -115,9 +115,7 @@ def update_job(
     *,
     status: JobStatus | None = None,
     progress: float | None = None,
-    pid: int | None = None,
-    pid_created_at: float | None = None,
-    host: str | None = None,
+    process: ProcessId | None = None,
     error: str | None = None,
 ) -> None:
     """Change fields of a job. None does not change a field, and a cancelled job is not changed.
@@ -127,20 +125,13 @@ def update_job(
         job_id: The job.
         status: The new status.
         progress: Fraction of the work that is done, in [0, 1].
-        pid: Id of the process that computes the projection.
-        pid_created_at: Unix time [s] at which the process started.
-        host: Name of its host.
+        process: The process that computes the projection.
         error: Why the job failed.
     """
-    fields = {
-        "status": status,
-        "progress": progress,
-        "pid": pid,
-        "pid_created_at": pid_created_at,
-        "host": host,
-        "error": error,
-    }
+    fields = {"status": status, "progress": progress, "error": error}
     values = {name: value for name, value in fields.items() if value is not None}
+    if process is not None:
+        values |= process_columns(process)
     with db.transaction() as connection:
         connection.execute(
             update(Job)

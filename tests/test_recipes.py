@@ -1,15 +1,20 @@
-"""The recipes of the guide are whole: an example of each is followed through the tree.
+"""The guide's page Extending: its examples are applied to a copy of the project and used there.
 
-Whoever adds a mixer, a page or a column follows a recipe. What the recipe's example touches in the tree and the
-recipe does not name is a place that will be forgotten.
+The copy gets a setting, a mixer, a gate law, an environment, a page, a metric and a column, and a run is trained there.
 """
 
+import json
+import os
 import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
 from fnmatch import fnmatch
 from importlib import import_module
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -17,11 +22,13 @@ from app.figures import named
 from app.figures.registry import FIGURES, TABLES
 from emtc_core.config.run import BACKBONES, ON_POLICY, PRESETS
 from emtc_core.learner import factory
+from storage.models import SCHEMA_VERSION
 
 ROOT = Path(__file__).parent.parent
 EXTENDING = (ROOT / "app" / "guide" / "extending.md").read_text()
 SOURCE = ("app", "emtc_core", "pages", "storage")
-CHOOSES = (  # these choose among what there is, or hold it against what others published
+COPIED = (*SOURCE, "tests", "pyproject.toml")
+REFERS = (  # files that select from what exists, or compare it with published code
     "app/bench/*",
     "app/jobs/sweeps/templates/*",
     "emtc_core/config/presets/*",
@@ -29,64 +36,243 @@ CHOOSES = (  # these choose among what there is, or hold it against what others 
 )
 
 
+class Block(NamedTuple):
+    """An example: a new file, or lines to add to an existing file."""
+
+    kind: str
+    path: str
+    text: str
+
+
 class Recipe(NamedTuple):
+    """A section of the page.
+
+    `changes` and `adds` are the numbers of files that its example changes and adds. `mentions` is a regular expression
+    for a thing of this kind that exists: every file that mentions it must be named in the section.
+    """
+
     heading: str
-    example: str  # as a regular expression
-    most_files: int
+    changes: int
+    adds: int
+    mentions: str = ""
 
 
 RECIPES = [
-    Recipe("Add an environment", r"\bsmax\b", 2),
-    Recipe("Add a mixer or a backbone", r"\bvdn\b", 3),
-    Recipe("Add a gate rule, or a reading of the paper", "before_write|literal_raw", 5),
-    Recipe("Add an embedder loss", "state_loss", 4),
-    Recipe("Add a metric", "memory/evicted", 2),
-    Recipe("Add a page", r"pages/disk\.py", 2),
-    Recipe("Add a figure or a table", "performance-profile", 1),
+    Recipe("A complete example: a setting", changes=2, adds=0),
+    Recipe("A mixer with two settings", changes=2, adds=1, mentions=r"\bvdn\b"),
+    Recipe("A gate law with inverse", changes=1, adds=0, mentions=r"\bgaussian\b(?! noise)"),
+    Recipe("An environment with its test", changes=1, adds=1, mentions=r"\bsmax\b"),
+    Recipe("A page with a pinned view", changes=1, adds=1, mentions=r"pages/replay\.py"),
+    Recipe("A metric with its own Live chart", changes=2, adds=0, mentions="memory/evicted"),
+    Recipe("A statistic on Compare, in the CLI and in a figure", changes=0, adds=0, mentions="performance-profile"),
+    Recipe("A column of runs, shown on Home and searchable", changes=1, adds=1),
 ]
 
 
-def text_of(heading: str) -> str:
-    found = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## )", EXTENDING, re.MULTILINE | re.DOTALL)
-    assert found, f"extending.md has no recipe called {heading!r}"
-    return found[1]
+def get_section(heading: str) -> str:
+    section = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", EXTENDING, re.MULTILINE | re.DOTALL)
+    assert section, f"extending.md has no section {heading!r}"
+    return section[1]
 
 
-def places_of(heading: str) -> list[str]:
-    quoted = re.findall(r"`([^`\s]+)`", text_of(heading))
-    return [place for place in quoted if place.startswith((*(f"{top}/" for top in SOURCE), "tests/"))]
+def list_blocks(heading: str) -> list[Block]:
+    """List the examples of a section. Its two database versions become the present one and the next one."""
+    text = get_section(heading)
+    if revisions := re.findall(r'SCHEMA_VERSION = "(\d+)"', text):
+        versions = dict(zip(revisions, (SCHEMA_VERSION, f"{int(SCHEMA_VERSION) + 1:04}"), strict=True))
+        text = re.sub("|".join(versions), lambda match: versions[match[0]], text)
+    return [Block(*parts) for parts in re.findall(r"^```(\w+)\n# (\S+)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)]
 
 
-def mentions(example: str) -> set[str]:
-    files = [file for top in SOURCE for end in ("py", "toml", "js") for file in (ROOT / top).rglob(f"*.{end}")]
-    found = {str(file.relative_to(ROOT)) for file in files if re.search(example, file.read_text())}
-    return {file for file in found if not any(fnmatch(file, each) for each in CHOOSES)}
+def apply(block: Block, root: Path) -> None:
+    """Write the new file of a block, or replace the lines of each hunk; `@@` separates hunks."""
+    file = root / block.path
+    if block.kind == "python":
+        assert not file.exists()
+        file.write_text(block.text)
+        return
+    text = file.read_text()
+    for hunk in block.text.removesuffix("\n").split("\n@@\n"):
+        old, new = (
+            "\n".join(line[1:] for line in hunk.splitlines() if not line.startswith(sign)) for sign in ("+", "-")
+        )
+        assert text.count(old) == 1, f"{block.path} must contain once:\n{old}"
+        text = text.replace(old, new)
+    file.write_text(text)
+
+
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the project with all examples of the page."""
+    root = tmp_path_factory.mktemp("copy")
+    ignored = shutil.ignore_patterns("*.emtc", "*.png", "assets")
+    for name in COPIED:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(
+                source, root / name, ignore=ignored if name == "tests" else shutil.ignore_patterns("*.emtc")
+            )
+        else:
+            shutil.copy2(source, root / name)
+    for recipe in RECIPES:
+        for block in list_blocks(recipe.heading):
+            apply(block, root)
+    return root
+
+
+def run_python(copy: Path, arguments: Sequence[str]) -> str:
+    env = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(copy), str(copy / "app" / "face")]),
+        "EMTC_DB": f"sqlite:///{copy / 'lab.db'}",
+        "XDG_CACHE_HOME": str(copy / "cache"),
+        "OMP_NUM_THREADS": "1",
+        "EMTC_WARM_UP": "0",
+    }
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=copy, env=env, capture_output=True, text=True, check=False, timeout=250
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return done.stdout
+
+
+TRAINED = """
+import json
+import os
+import numpy as np
+from emtc_core.config.memory import GateConfig
+from emtc_core.gate.laws import make_gate_law, unknown_context
+from sqlalchemy import update
+from storage.engine import open_database
+from storage.models import Run
+from tests.process.trainers import emtc
+
+def call(*arguments):
+    done = emtc(*arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+settings = (
+    "incentive.ratio_power=2", "softmix.sharpness=2", "softmix.hidden=16", "gate.type=linear", "train.burn_in=4",
+    "train.batch=4", "eval.episodes=2", "embed.interval=50", "embed.min_episodes=2",
+)
+options = [word for setting in settings for word in ("--set", setting)]
+command = ("train", "--env", "climb", "--map", "3x3", "--algo", "emtc-softmix", "--steps", "120", "--json")
+run_id = json.loads(call(*command, *options).splitlines()[-1])["run_id"]
+chosen = ("--figure", "metrics", "--set", "metrics=rollout/same_action")
+call("export", run_id, *chosen, "--format", "csv", "--out", "same.csv")
+law, delta = make_gate_law(GateConfig(type="linear")), np.array([0.2, 0.5, 1.0])
+beta = law.coefficient(delta, 0.8, unknown_context(delta.shape))
+with open_database(os.environ["EMTC_DB"]).transaction() as connection:
+    connection.execute(update(Run).values(priority=3))
+print(json.dumps({
+    "run": json.loads(call("show", run_id, "--json")),
+    "gate": json.loads(call("sql", "select delta_mem, beta, tau from transitions where delta_mem > 0", "--json")),
+    "inverse": law.temperature_for(beta, delta).tolist(),
+    "listed": json.loads(call("runs", "--where", "priority>2", "--sort", "-priority", "--json")),
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def trained(copy: Path) -> dict[str, Any]:
+    """A run with the new setting, mixer, gate law and environment, its gate's rows, and the inverse of the law."""
+    return json.loads(run_python(copy, ["-c", TRAINED]).splitlines()[-1])
+
+
+def test_a_run_is_trained_with_the_new_setting_mixer_gate_law_and_environment(trained: dict[str, Any]) -> None:
+    run, rows = trained["run"], trained["gate"]
+    assert run["status"] == "finished"
+    assert run["config"]["softmix"] == {"hidden": 16, "sharpness": 2.0}
+    assert run["config"]["incentive"]["ratio_power"] == 2.0
+    assert rows
+    for row in rows:
+        assert row["beta"] == pytest.approx(min(1.0, max(0.0, 1 - row["delta_mem"] / (2 * row["tau"]))), abs=1e-5)
+
+
+def test_the_inverse_of_the_new_gate_law_returns_the_temperature(trained: dict[str, Any]) -> None:
+    assert trained["inverse"] == pytest.approx([0.8, 0.8, 0.8])
+
+
+def test_the_new_metric_is_recorded_and_drawn(copy: Path, trained: dict[str, Any]) -> None:
+    assert len((copy / "same.csv").read_text().splitlines()) > 2
+
+
+def test_the_new_environment_keeps_the_contract(copy: Path) -> None:
+    options = ("-q", "-n", "0", "-p", "no:cacheprovider", "tests/contracts/test_envs.py::TestClimb")
+    assert "passed" in run_python(copy, ["-m", "pytest", *options])
+
+
+def test_the_new_column_is_searched_and_listed(trained: dict[str, Any]) -> None:
+    assert [run["priority"] for run in trained["listed"]] == [3]
+
+
+PINNED = """
+import sys
+from streamlit.testing.v1 import AppTest
+app = AppTest.from_file("app/Home.py", default_timeout=120)
+app.switch_page("../pages/metric.py")
+app.query_params["run"], app.query_params["name"] = sys.argv[1], "rollout/return"
+app.run()
+assert not app.exception and not app.error, (app.exception, app.error)
+assert app.title[0].value == "Metric"
+next(button for button in app.button if button.label == "Pin to notebook").click().run()
+assert not app.exception and not app.error, (app.exception, app.error)
+from app.notebook.view import read_view
+from app.ui import data
+from storage.notebook import get_entry, list_entries
+view = read_view(get_entry(data.database(), list_entries(data.database())[0].id).view)
+assert (view.page, view.query["name"], view.facts) == ("metric", ["rollout/return"], {"metrics": ["rollout/return"]})
+"""
+
+
+def test_the_view_of_the_new_page_is_pinned(copy: Path, trained: dict[str, Any]) -> None:
+    run_python(copy, ["-c", PINNED, trained["run"]["id"]])
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.heading)
-def test_a_recipe_names_every_file_that_its_example_touches(recipe: Recipe) -> None:
-    places = [place.replace("<name>", "*") for place in places_of(recipe.heading)]
-    touched = mentions(recipe.example)
-    assert touched, f"nothing is called {recipe.example} any more: choose another example"
-    forgotten = {f for f in touched if not any(fnmatch(f, p) or f.startswith(f"{p}/") for p in places)}
-    told = f"{sorted(forgotten)} mention {recipe.example} and are not named"
-    assert not forgotten, f"extending.md, {recipe.heading!r}: {told}"
-    assert len(touched) <= recipe.most_files, f"{recipe.heading}: {len(touched)} files, {recipe.most_files} promised"
+def test_an_example_touches_as_few_files_as_it_promises(recipe: Recipe) -> None:
+    blocks = [block for block in list_blocks(recipe.heading) if not block.path.startswith("tests/")]
+    assert len({block.path for block in blocks if block.kind == "diff"}) == recipe.changes
+    assert len({block.path for block in blocks if block.kind == "python"}) == recipe.adds
 
 
-@pytest.mark.parametrize("heading", [recipe.heading for recipe in RECIPES] + ["Add a setting", "Add a column"])
-def test_a_recipe_names_only_what_exists(heading: str) -> None:
-    places = places_of(heading)
+def test_the_page_has_exactly_these_sections() -> None:
+    assert re.findall(r"^## (.+)$", EXTENDING, re.MULTILINE) == [recipe.heading for recipe in RECIPES]
+
+
+def list_places(heading: str) -> list[str]:
+    """List the files and folders that the text of a section names, without those of its examples."""
+    text = re.sub(r"^```.*?^```", "", get_section(heading), flags=re.M | re.S)
+    return [place for place in re.findall(r"`([^`\s]+)`", text) if place.startswith((*SOURCE, "tests/"))]
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.heading)
+def test_a_section_names_only_what_exists(recipe: Recipe) -> None:
+    places = list_places(recipe.heading)
     assert places
-    missing = [place for place in places if "<name>" not in place and not (ROOT / place).exists()]
-    assert not missing, f"extending.md, {heading!r}: {missing} do not exist"
+    assert [place for place in places if not (ROOT / place).exists()] == []
+
+
+def list_files_that_mention(pattern: str) -> set[str]:
+    files = [file for top in SOURCE for end in ("py", "toml", "js") for file in (ROOT / top).rglob(f"*.{end}")]
+    names = {str(file.relative_to(ROOT)) for file in files if re.search(pattern, file.read_text())}
+    return {name for name in names if not any(fnmatch(name, each) for each in REFERS)}
+
+
+@pytest.mark.parametrize("recipe", [recipe for recipe in RECIPES if recipe.mentions], ids=lambda recipe: recipe.heading)
+def test_a_section_names_every_file_that_mentions_a_thing_of_its_kind(recipe: Recipe) -> None:
+    places = list_places(recipe.heading)
+    files = list_files_that_mention(recipe.mentions)
+    assert files, f"no file mentions {recipe.mentions}: choose another example"
+    assert {file for file in files if not any(file == p or file.startswith(f"{p}/") for p in places)} == set()
 
 
 @pytest.mark.parametrize("setting", ["double_q", "noise_on_masked", "weighted_head"])
-def test_a_setting_is_named_where_it_is_declared_and_where_it_acts(setting: str) -> None:
-    touched = mentions(rf"\b{setting}\b")
-    assert len(touched) == 2, f"{sorted(touched)} mention {setting}"
-    assert len([file for file in touched if file.startswith("emtc_core/config/")]) == 1
+def test_a_setting_is_named_where_it_is_declared_and_where_it_is_used(setting: str) -> None:
+    files = list_files_that_mention(rf"\b{setting}\b")
+    assert len(files) == 2, f"{sorted(files)} mention {setting}"
+    assert len([file for file in files if file.startswith("emtc_core/config/")]) == 1
 
 
 def test_every_backbone_of_the_configuration_can_be_made() -> None:
@@ -102,15 +288,15 @@ def test_every_script_of_pages_is_in_the_navigation() -> None:
 def test_every_folder_of_the_ui_belongs_to_a_page() -> None:
     folders = {each.name for each in (ROOT / "app" / "ui").iterdir() if (each / "__init__.py").exists()}
     pages = {file.stem for file in (ROOT / "pages").glob("*.py")}
-    assert folders - pages == {"widgets"}, f"{sorted(folders - pages)} have no page: shared parts lie in app/ui/widgets"
+    assert folders - pages == {"widgets"}, f"{sorted(folders - pages)} have no page: shared parts are in app/ui/widgets"
 
 
 def test_every_module_of_named_results_lists_what_it_makes() -> None:
     modules = [import_module(f"{named.__name__}.{each.name}") for each in iter_modules(named.__path__)]
     kinds = [kind for module in modules for kind in (*getattr(module, "FIGURES", ()), *getattr(module, "TABLES", ()))]
-    silent = [m.__name__ for m in modules if not (hasattr(m, "FIGURES") or hasattr(m, "TABLES"))]
-    assert len(kinds) == len(FIGURES) + len(TABLES), "two figures, or two tables, share a name"
-    assert silent in ([], [f"{named.__name__}.study_tables"]), f"{silent} list neither FIGURES nor TABLES"
+    unlisted = [m.__name__ for m in modules if not (hasattr(m, "FIGURES") or hasattr(m, "TABLES"))]
+    assert len(kinds) == len(FIGURES) + len(TABLES), "two figures, or two tables, have the same name"
+    assert unlisted in ([], [f"{named.__name__}.study_tables"]), f"{unlisted} list neither FIGURES nor TABLES"
 
 
 def test_every_preset_has_its_file() -> None:

@@ -174,10 +174,10 @@ def compute_return_r2(
 
 def measure_layout(snapshot: Snapshot, layout: NDArray[np.float32], *, seed: int = 0) -> list[EmbeddingNumber]:
     """Measure how well a layout [M, 2] shows the embedding of a snapshot; empty for too few nodes."""
-    shown = np.flatnonzero(np.isfinite(layout).all(axis=1))
-    if len(shown) <= 2 * NEIGHBORS + 1:
+    in_layout = np.flatnonzero(np.isfinite(layout).all(axis=1))
+    if len(in_layout) <= 2 * NEIGHBORS + 1:
         return []
-    rows = shown[sample_stratified_rows(snapshot.h[shown], snapshot.t[shown], n=MAX_RANKED, seed=seed)]
+    rows = in_layout[sample_stratified_rows(snapshot.h[in_layout], snapshot.t[in_layout], n=MAX_RANKED, seed=seed)]
     per_node = compute_layout_quality(snapshot.embedding[rows], layout[rows])
     sample = f"at k = {NEIGHBORS} among {len(rows)} nodes"
     meanings = {
@@ -222,8 +222,8 @@ def resample_sums(terms: Floats, episode: NDArray[np.int64], *, seed: int, n_res
     batches = []
     for start in range(0, n_resamples, _BATCH):
         size = min(_BATCH, n_resamples - start)
-        drawn = rng.integers(n_episodes, size=(size, n_episodes)) + n_episodes * np.arange(size)[:, None]
-        counts = np.bincount(drawn.ravel(), minlength=size * n_episodes).reshape(size, n_episodes)
+        sampled = rng.integers(n_episodes, size=(size, n_episodes)) + n_episodes * np.arange(size)[:, None]
+        counts = np.bincount(sampled.ravel(), minlength=size * n_episodes).reshape(size, n_episodes)
         batches.append(counts @ sums)
     return np.concatenate(batches)
 

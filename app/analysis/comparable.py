@@ -77,7 +77,7 @@ def cut_to_budget(comparison: Comparison, budget: Budget = COMMON) -> Comparison
             return None
         return f"has {get_run_length(seed):,} of the {budget:,} env steps at which runs are compared"
 
-    long_enough = _leave_out(comparison, check_length)
+    long_enough = _exclude(comparison, check_length)
     budgets, last_steps = {}, {}
     for task, seeds in _by_task(long_enough.groups).items():
         steps = budget if isinstance(budget, int) else min(map(get_run_length, seeds))
@@ -95,7 +95,7 @@ def cut_to_budget(comparison: Comparison, budget: Budget = COMMON) -> Comparison
         return None if len(seed.curve.steps) else f"no evaluation up to {budgets[seed.task]:,} env steps"
 
     groups = tuple(_with_seeds(group, [cut(seed) for seed in group.seeds]) for group in long_enough.groups)
-    result = _leave_out(replace(long_enough, groups=groups), check_evaluations)
+    result = _exclude(replace(long_enough, groups=groups), check_evaluations)
     sentences = [_describe_budget(long_enough.seeds, budgets, budget) if budgets else "", _list_imported(result)]
     return replace(result, budget_note=" ".join(filter(None, sentences)), mixed_length_tasks=frozenset())
 
@@ -118,7 +118,7 @@ def select_usual_length(comparison: Comparison) -> Comparison:
             return None
         return f"has {length:,} env steps; most runs of its map have {steps:,}"
 
-    return _leave_out(comparison, check_length)
+    return _exclude(comparison, check_length)
 
 
 def _compare_at_own_ends(comparison: Comparison) -> Comparison:
@@ -158,20 +158,20 @@ def _distinct_lengths(lengths: Iterable[int]) -> list[int]:
     return distinct
 
 
-def _leave_out(comparison: Comparison, find_reason: Callable[[SeedRun], str | None]) -> Comparison:
-    """Leave out the runs for which there is a reason, and list them with it."""
-    left_out = [
+def _exclude(comparison: Comparison, find_reason: Callable[[SeedRun], str | None]) -> Comparison:
+    """Exclude the runs for which there is a reason, and list them with it."""
+    excluded = [
         ExcludedRun(seed.id, f"{group.variant.label}; seed {seed.seed_text}", reason)
         for group in comparison.groups
         for seed in group.seeds
         if (reason := find_reason(seed)) is not None
     ]
-    ids = {run.run_id for run in left_out}
+    ids = {run.run_id for run in excluded}
     groups = [_with_seeds(group, [seed for seed in group.seeds if seed.id not in ids]) for group in comparison.groups]
     return replace(
         comparison,
         groups=tuple(group for group in groups if group.seeds),
-        excluded_runs=(*comparison.excluded_runs, *left_out),
+        excluded_runs=(*comparison.excluded_runs, *excluded),
     )
 
 
@@ -311,10 +311,10 @@ def find_studies(seeds: Sequence[SeedRun], keys: Sequence[str], fits: Callable[[
     return [seed for study in studies.values() if len(group_seeds(study, *keys)) > 1 for seed in study]
 
 
-def describe_left_out(left_out: Sequence[ExcludedRun]) -> str:
-    """Write the sentence of a caption on runs that were left out; empty if there are none."""
-    if not left_out:
+def describe_excluded(excluded: Sequence[ExcludedRun]) -> str:
+    """Write the sentence of a caption that lists the excluded runs; empty if there are none."""
+    if not excluded:
         return ""
-    runs = "; ".join(str(run) for run in left_out[:_MAX_LISTED])
-    more = f"; and {len(left_out) - _MAX_LISTED} more" if len(left_out) > _MAX_LISTED else ""
+    runs = "; ".join(str(run) for run in excluded[:_MAX_LISTED])
+    more = f"; and {len(excluded) - _MAX_LISTED} more" if len(excluded) > _MAX_LISTED else ""
     return f" Left out: {runs}{more}."

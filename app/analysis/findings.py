@@ -243,7 +243,7 @@ def measure_runs(
         numbers[rise.key] = _select_finite({run_id: last - first for run_id, (first, last) in beta_ends.items()})
     steps = count_closed_by_outcome(db, ids)
     closed = _read_pairs(steps.assign(fraction=steps["closed"] / steps["steps"]), "fraction", "won", (False, True))
-    numbers[CLOSED_MORE.key] = _select_finite({run_id: lost - won for run_id, (lost, won) in closed.items()})
+    numbers[CLOSED_MORE.key] = _select_finite({run_id: not_won - won for run_id, (not_won, won) in closed.items()})
     if set(_EMBEDDING_MEASURES) & set(measures):
         numbers |= _measure_embeddings(db, rows)
     return numbers
@@ -364,11 +364,11 @@ def _adjust(findings: Sequence[Finding]) -> list[Finding]:
 def _measure_embeddings(db: Database, rows: Sequence[RunRow]) -> dict[str, Numbers]:
     """Compute the R² of H with the run's embedder, and its differences between newly fitted embedders."""
     r2 = {row.id: compute_return_r2(db, row) for row in rows}
-    own, tcse, dcae, random = (
+    run_embedder, tcse, dcae, random = (
         {run_id: values[kind] for run_id, values in r2.items() if kind in values} for kind in EMBEDDERS
     )
     return {
-        R2_OF_H.key: _select_finite(own),
+        R2_OF_H.key: _select_finite(run_embedder),
         R2_OVER_DCAE.key: _select_finite({run: tcse[run] - dcae[run] for run in tcse.keys() & dcae.keys()}),
         R2_OVER_RANDOM.key: _select_finite({run: tcse[run] - random[run] for run in tcse.keys() & random.keys()}),
     }

@@ -7,7 +7,6 @@ interrupted export continues where it ended.
 
 import contextlib
 import json
-import os
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
 from app.analysis.provenance import hash_core, library_versions
+from emtc_core.atomic_file import replace_atomically
 from emtc_core.config.resolve import config_from_stored, flatten, resolve
 from emtc_core.config.run import PresetName, RunConfig
 from emtc_core.envs.base import EnvInfo
@@ -80,12 +80,10 @@ class ReadingCache:
         """Save a reading, unless this process is read-only."""
         if is_read_only():
             return
-        file = self._file(config, points)
-        temporary = file.with_suffix(f".{os.getpid()}")
         with contextlib.suppress(OSError):  # without a cache the reading is evaluated again
             self._folder.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(json.dumps([asdict(point) for point in result]))
-            temporary.replace(file)
+            with replace_atomically(self._file(config, points)) as file:
+                file.write(json.dumps([asdict(point) for point in result]).encode())
 
     def _file(self, config: RunConfig, points: int) -> Path:
         inputs = [self._key, points, flatten(config), library_versions(), hash_core()]

@@ -137,8 +137,8 @@ def measure_neighbor_agreement(
         max_nodes: Maximum number of query nodes in the selection and in the rest; larger sets are sampled.
         n_jobs: Number of threads.
     """
-    shown = np.flatnonzero(np.isfinite(layout).all(axis=1))
-    is_selected = np.isin(shown, rows)
+    rows_in_layout = np.flatnonzero(np.isfinite(layout).all(axis=1))
+    is_selected = np.isin(rows_in_layout, rows)
     rng = np.random.default_rng(0)
     queries = []
     for part in (is_selected, ~is_selected):
@@ -146,7 +146,9 @@ def measure_neighbor_agreement(
         queries.append(
             candidates if len(candidates) <= max_nodes else np.sort(rng.choice(candidates, max_nodes, replace=False))
         )
-    near = [_find_nearest_others(space[shown], np.concatenate(queries), k, n_jobs) for space in (embedding, layout)]
+    near = [
+        _find_nearest_others(space[rows_in_layout], np.concatenate(queries), k, n_jobs) for space in (embedding, layout)
+    ]
     shared = (near[0][:, :, None] == near[1][:, None, :]).any(axis=2).mean(axis=1) if near[0].size else np.empty(0)
     parts = np.split(shared, [len(queries[0])])
     means = [float(part.mean()) if len(part) else float("nan") for part in parts]

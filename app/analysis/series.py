@@ -255,7 +255,7 @@ def join_seeds(
             variant that has only unfinished runs is included, with a dagger.
     """
     by_id = {seed.id: seed for seed in seeds}
-    groups, left_out = [], []
+    groups, excluded = [], []
     for variant in group_variants({seed.id: seed.settings for seed in seeds}):
         candidates = [by_id[run_id] for run_id in variant.run_ids]
         reasons = _find_reasons(
@@ -265,14 +265,14 @@ def join_seeds(
             final=final,
         )
         included = tuple(seed for seed in candidates if seed.id not in reasons)
-        left_out += [
+        excluded += [
             ExcludedRun(seed.id, f"{variant.label}; seed {seed.seed_text}", reasons[seed.id])
             for seed in candidates
             if seed.id in reasons
         ]
         if included:
             groups.append(Group(replace(variant, run_ids=tuple(seed.id for seed in included)), included))
-    return Comparison(tuple(groups), tuple(left_out), add_success_rule(quantity, (seed.settings for seed in seeds)))
+    return Comparison(tuple(groups), tuple(excluded), add_success_rule(quantity, (seed.settings for seed in seeds)))
 
 
 def _find_reasons(seeds: Sequence[SeedRun], no_curve: str, *, include_unfinished: bool, final: bool) -> dict[str, str]:

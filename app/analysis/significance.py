@@ -40,7 +40,7 @@ POWER: Final = 0.8
 MIN_SEEDS: Final = 5
 """Minimum number of pairs of seeds, or of seeds per variant, for a verdict."""
 NEGLIGIBLE: Final = 0.05
-"""Win rates are practically equal if the confidence interval of their difference lies within ± this value."""
+"""Win rates are practically equal if the confidence interval of their difference is within ± this value."""
 PAIRED_LABEL: Final = IntervalLabel("paired t", 46, 100, "if one seed in five of one variant gets stuck")
 """Label of a paired interval. Coverage measured by `emtc bench coverage` with 3 to 10 pairs."""
 _MAX_PERMUTATIONS = 20_000
@@ -112,7 +112,7 @@ def compare_seeds(x: SeedValues, y: SeedValues | None = None, scale: BinomialSca
         x: Number of each seed of the first variant.
         y: Number of each seed of the second variant; None compares x with 0.
         scale: Binomial scale of the numbers; None if they are not fractions. With a scale, the variance is at least the
-            binomial variance of the played episodes, and the interval lies in [-top, top].
+            binomial variance of the played episodes, and the interval is within [-top, top].
 
     Returns:
         The difference x - y. It has no interval if a variant has fewer than two seeds.

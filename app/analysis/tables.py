@@ -110,7 +110,7 @@ def set_table_attrs(
     *,
     caption: str,
     best: Sequence[tuple[int, str]] = (),
-    left_out: Sequence[str] = (),
+    excluded: Sequence[str] = (),
     about: Sequence[str] = (),
     cells: Mapping[str, Sequence[object]] | None = None,
 ) -> pd.DataFrame:
@@ -120,7 +120,7 @@ def set_table_attrs(
         frame: The table; its `Cell` values are replaced by plain text.
         caption: The caption.
         best: Cells to print in bold, as (row, column name).
-        left_out: Runs that are left out, each with its reason.
+        excluded: Excluded runs, each with its reason.
         about: Sentences for the end of a CSV file, which has no caption.
         cells: The cells of each column; the numbers of `Cell` values are stored.
     """
@@ -132,7 +132,7 @@ def set_table_attrs(
     for name in numbers:
         texts = [str(value) if isinstance(value, Cell) else value for value in frame[name]]
         frame[name] = pd.Series(texts, index=frame.index, dtype=frame[name].dtype)
-    frame.attrs = {"caption": caption, "best": [[row, name] for row, name in best], "left_out": list(left_out)}
+    frame.attrs = {"caption": caption, "best": [[row, name] for row, name in best], "left_out": list(excluded)}
     frame.attrs["about"] = [text for text in about if text]
     if numbers:
         frame.attrs["numbers"] = numbers
@@ -160,8 +160,8 @@ def can_write_parquet() -> bool:
     return importlib.util.find_spec("pyarrow") is not None
 
 
-def list_left_out_lines(frame: pd.DataFrame) -> list[str]:
-    """Return the lines below a table that list the runs left out of it; empty if there are none."""
+def list_excluded_lines(frame: pd.DataFrame) -> list[str]:
+    """Return the lines below a table that list the excluded runs; empty if there are none."""
     runs = [str(text) for text in frame.attrs.get("left_out", ())]
     return [f"Left out: {len(runs)} selected run{'s' if len(runs) > 1 else ''}.", *runs] if runs else []
 
@@ -193,7 +193,7 @@ def best_cells(frame: pd.DataFrame) -> set[tuple[int, str]]:
 def _remarks(frame: pd.DataFrame) -> str:
     """Write the notes as comment lines without commas, so that a CSV reader parses each as one field."""
     plain = str.maketrans("", "", ',"')
-    lines = [*map(str, frame.attrs.get("about", ())), *list_left_out_lines(frame)]
+    lines = [*map(str, frame.attrs.get("about", ())), *list_excluded_lines(frame)]
     return "".join(f"# {_one_line(line).translate(plain)}\n" for line in lines)
 
 
@@ -217,13 +217,13 @@ def _markdown(frame: pd.DataFrame) -> str:
     ]
     text = "\n".join([line(list(frame.columns)), line(["---"] * len(frame.columns)), *rows]) + "\n"
     notes = [str(frame.attrs["caption"])] if frame.attrs.get("caption") else []
-    notes += [("- " if i else "") + _one_line(note) for i, note in enumerate(list_left_out_lines(frame))]
+    notes += [("- " if i else "") + _one_line(note) for i, note in enumerate(list_excluded_lines(frame))]
     return f"{text}\n" + "".join(f"{note}\n" for note in notes) if notes else text
 
 
 def _latex(frame: pd.DataFrame) -> str:
     comment = [f"% {line}" for line in str(frame.attrs.get("caption", "")).splitlines()]
-    remarks = [f"% {_one_line(line)}" for line in list_left_out_lines(frame)]
+    remarks = [f"% {_one_line(line)}" for line in list_excluded_lines(frame)]
     return "\n".join([*comment, _tabular(frame), *remarks]) + "\n"
 
 

@@ -58,7 +58,7 @@ def tabulate_win_rates(
     """
     quantity = comparison.quantity
 
-    def quote_cell(group: Group) -> Cell | None:
+    def make_cell(group: Group) -> Cell | None:
         settings = group.seeds[0].settings
         aggregation = reading or (
             Aggregation("median", "iqr") if settings.get("eval.report") == "median" else Aggregation()
@@ -73,7 +73,7 @@ def tabulate_win_rates(
         length = f"; {_write_length(group)}" if group.variant.task in comparison.mixed_length_tasks else ""
         return cell.append(f"{group.mark} ({n}{length})")
 
-    columns = {_name_column(quantity, task): _by_method(comparison, task, quote_cell) for task in comparison.tasks}
+    columns = {_name_column(quantity, task): _by_method(comparison, task, make_cell) for task in comparison.tasks}
     default = "mean ± standard deviation over seeds, or median [quartiles] by eval.report"
     cells = f"A cell is the {reading.describe(is_fraction=True) if reading else default}; n is the number of seeds."
     best = "" if comparison.mixed_length_tasks else _BEST_NOTE
@@ -108,10 +108,10 @@ def tabulate_falls(comparison: Comparison, reading: Aggregation | None = None) -
     if any(group.unfinished for group in comparison.groups):
         caption += f" {DAGGER} includes an unfinished run."
     frame = pd.DataFrame(rows, columns=pd.Index(_FALLS_COLUMNS), dtype="object")
-    left_out = [str(run) for run in comparison.excluded_runs]
+    excluded = [str(run) for run in comparison.excluded_runs]
     cells = dict(zip(_FALLS_COLUMNS, zip(*rows, strict=True), strict=False))
     return set_table_attrs(
-        frame, caption=caption.strip(), left_out=left_out, about=[comparison.budget_if_unequal], cells=cells
+        frame, caption=caption.strip(), excluded=excluded, about=[comparison.budget_if_unequal], cells=cells
     )
 
 
@@ -126,8 +126,8 @@ def tabulate_mu_w(comparison: Comparison, times: Sequence[int], reading: Aggrega
     aggregation, quantity = reading or Aggregation(), comparison.quantity
     averaged = average_over_time(quantity)
 
-    def quote_at(t: int) -> Callable[[Group], Cell | None]:
-        def quote_cell(group: Group) -> Cell | None:
+    def make_cell_at(t: int) -> Callable[[Group], Cell | None]:
+        def make_cell(group: Group) -> Cell | None:
             values = select_finite(float(compute_mu_w(seed.curve, np.array([float(t)]))[0]) for seed in group.seeds)
             if not len(values):
                 return None
@@ -138,10 +138,10 @@ def tabulate_mu_w(comparison: Comparison, times: Sequence[int], reading: Aggrega
                 f" (n = {len(values)})"
             )
 
-        return quote_cell
+        return make_cell
 
     columns = {
-        f"{_name_column(quantity, task)}{NESTED}{format_steps(t)}": _by_method(comparison, task, quote_at(t))
+        f"{_name_column(quantity, task)}{NESTED}{format_steps(t)}": _by_method(comparison, task, make_cell_at(t))
         for task in comparison.tasks
         for t in times
     }
@@ -161,8 +161,8 @@ def tabulate_mu_w(comparison: Comparison, times: Sequence[int], reading: Aggrega
         for seed in group.seeds
         if times and seed.curve.steps[-1] < max(times)
     ]
-    left_out = [*comparison.excluded_runs, *too_short]
-    return _tabulate(comparison, columns, caption, left_out, about=[quantity.note])
+    excluded = [*comparison.excluded_runs, *too_short]
+    return _tabulate(comparison, columns, caption, excluded, about=[quantity.note])
 
 
 def format_aggregate(
@@ -214,15 +214,15 @@ def _write_length(group: Group) -> str:
     return f"{lengths[0]:,} steps" if len(lengths) == 1 else f"{lengths[0]:,} to {lengths[-1]:,} steps"
 
 
-def _by_method(comparison: Comparison, task: str, quote_cell: Callable[[Group], Cell | None]) -> dict[str, Cell | None]:
-    return {group.variant.method: quote_cell(group) for group in comparison.groups if group.variant.task == task}
+def _by_method(comparison: Comparison, task: str, make_cell: Callable[[Group], Cell | None]) -> dict[str, Cell | None]:
+    return {group.variant.method: make_cell(group) for group in comparison.groups if group.variant.task == task}
 
 
 def _tabulate(
     comparison: Comparison,
     columns: Mapping[str, Mapping[str, Cell | None]],
     caption: str,
-    left_out: Sequence[ExcludedRun] | None = None,
+    excluded: Sequence[ExcludedRun] | None = None,
     about: Sequence[str] = (),
     never_best: Collection[str] = (),
 ) -> pd.DataFrame:
@@ -238,8 +238,8 @@ def _tabulate(
     if comparison.preset:
         caption = f"{caption} All with preset = {comparison.preset}."
     frame = pd.DataFrame({"variant": pd.Series(list(comparison.methods.values()), dtype="object"), **texts})
-    runs = [str(run) for run in (comparison.excluded_runs if left_out is None else left_out)]
-    return set_table_attrs(frame, caption=caption, best=best, left_out=runs, about=about, cells=cells)
+    runs = [str(run) for run in (comparison.excluded_runs if excluded is None else excluded)]
+    return set_table_attrs(frame, caption=caption, best=best, excluded=runs, about=about, cells=cells)
 
 
 def find_best(cells: Sequence[str | None]) -> list[int]:
@@ -348,8 +348,8 @@ def tabulate_with_published(
         f"Paper: mean ± standard deviation over five seeds. {PUBLISHED_WARNING}"
     )
     caption, about = caption_final(seeds, final, sources, unit="%", at=comparison)
-    left_out = [str(run) for run in comparison.excluded_runs]
-    return set_table_attrs(frame, caption=caption, left_out=left_out, about=about, cells=texts)
+    excluded = [str(run) for run in comparison.excluded_runs]
+    return set_table_attrs(frame, caption=caption, excluded=excluded, about=about, cells=texts)
 
 
 def _make_number(rate: PublishedRate) -> CellNumber:

@@ -1,1 +1,1 @@
-"""The `emtc` command: one module for a command or a few, each loaded only when it is asked for."""
+"""The `emtc` command. Each module has one command or a few, and is imported only when one of them is run."""

@@ -1,4 +1,4 @@
-"""`emtc bundle | open`: some runs as one file for a colleague, and such a file looked at or taken in."""
+"""`emtc bundle`: write runs to one file. `emtc open`: check such a file, show it in the app, or import its runs."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from app.analysis.format import format_size
-from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, print_json, say
+from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, print_json, print_message
 from app.cli.serve import become_app
 from app.figures.named.memories import best_and_worst
 from emtc_core import __version__
@@ -22,81 +22,73 @@ from storage.queries.runs import RunFilter, matching_ids
 from storage.runs.rows import RunRow, find_run
 from storage.runs.sweeps import get_sweep, sweep_runs
 
-BundleFile = Annotated[Path, typer.Argument(metavar="FILE", help="A bundle, as study.emtc")]
+BundleFile = Annotated[Path, typer.Argument(metavar="FILE", help="Bundle, for example study.emtc")]
 
 
 def bundle(
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to, as study.emtc")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="File to write, for example study.emtc")],
     runs: Annotated[list[str] | None, typer.Argument(metavar="RUN…", help="Run ids or beginnings of them")] = None,
     sweep: Annotated[
-        list[str] | None, typer.Option(metavar="SWEEP", help="The runs of a sweep, instead of RUN; may be repeated")
+        list[str] | None, typer.Option(metavar="SWEEP", help="All runs of a sweep, instead of RUN; may be repeated")
     ] = None,
-    thin: Annotated[bool, typer.Option("--thin", help="Curves and configurations only: a few MB at most")] = False,
-    whole: Annotated[bool, typer.Option("--whole", help="States and actions of every episode, too")] = False,
+    thin: Annotated[bool, typer.Option("--thin", help="Only curves and configurations: a few MB at most")] = False,
+    whole: Annotated[bool, typer.Option("--whole", help="Also the states and actions of every episode")] = False,
     example: Annotated[
-        bool, typer.Option("--example", help="Thin, and of one run per variant samples of its memory and episodes")
+        bool, typer.Option("--example", help="Thin, with samples of memory and episodes for one run per variant")
     ] = False,
     episode: Annotated[
-        list[int] | None, typer.Option("--episode", help="A training episode to take along; may be repeated")
+        list[int] | None, typer.Option("--episode", help="Training episode to include; may be repeated")
     ] = None,
     db: DatabaseUrl = DEFAULT_DATABASE,
     json: AsJson = False,
 ) -> None:
-    """Write runs into one file that describes and checks itself.
+    """Write runs to one file with a manifest and checksums.
 
-    Configurations, evaluations, metrics, gate statistics and the outcomes of all episodes; without --thin also every
-    transition, the memory's snapshots, the evaluations' episodes and the two that strategy-divergence shows.
+    The file contains configurations, evaluations, metrics, gate statistics and the outcomes of all episodes. Without
+    --thin it also contains all transitions, the snapshots of the memory, the episodes of the evaluations and the two
+    episodes of the figure strategy-divergence.
     """
     if thin + whole + example > 1:
         raise typer.BadParameter("Give one of --thin, --whole and --example.")
     if bool(runs) == bool(sweep):
-        raise typer.BadParameter("Name runs, or a sweep with --sweep; list runs with: emtc runs")
+        raise typer.BadParameter("Give run ids, or a sweep with --sweep. List runs with: emtc runs")
     database = open_database(db, read_only=True)
-    rows = _find(database, runs, sweep)
+    if sweep:
+        rows = [row for name in dict.fromkeys(sweep) for row in sweep_runs(database, get_sweep(database, name).id)]
+    else:
+        rows = list({row.id: row for row in (find_run(database, name) for name in runs or ())}.values())
     rows = [row for row in rows if row.env_steps] if example else rows
     contents = THIN if thin else WHOLE if whole else _choose_example(database, rows) if example else Contents()
-    chosen = {
+    episodes = {
         row.id: frozenset(episode or ())
-        | _usual_episodes(database, row, contents)
+        | _list_figure_episodes(database, row, contents)
         | contents.kept_episodes.get(row.id, set())
         for row in rows
     }
-    contents = replace(contents, kept_episodes={run_id: numbers for run_id, numbers in chosen.items() if numbers})
+    contents = replace(contents, kept_episodes={run_id: numbers for run_id, numbers in episodes.items() if numbers})
     ids = [row.id for row in rows]
-    add = partial(_tell_story, order=[*contents.sampled_snapshots, *ids]) if example else None
+    add = partial(_write_example_notebook, order=[*contents.sampled_snapshots, *ids]) if example else None
     made = write_bundle(database, ids, out, contents, made_by=f"emtc-lab {__version__}", add=add)
     if json:
         print_json(asdict(made) | {"place": str(made.place)})
         return
     n = f"{made.runs} run{'s' if made.runs != 1 else ''}"
-    say(
-        f"Wrote {out}: {n} in {format_size(made.size_bytes)} ({format_size(made.study_bytes)} unpacked). Look at "
-        f"it: emtc open {out}"
+    print_message(
+        f"Wrote {out}: {n} in {format_size(made.size_bytes)} ({format_size(made.study_bytes)} unpacked). Show it in "
+        f"the app: emtc open {out}"
     )
-
-
-def _choose_example(db: Database, rows: Sequence[RunRow]) -> Contents:
-    from app.notebook.example_study import choose_contents  # with it come the figures
-
-    return choose_contents(db, rows)
-
-
-def _tell_story(db: Database, order: list[str]) -> None:
-    """Write the notebook of the example study into its own database; the first run is the one that is shown."""
-    from app.notebook.example_study import write_story
-
-    rows = {row.id: row for row in (find_run(db, run_id) for run_id in dict.fromkeys(order))}
-    write_story(db, list(rows.values()))
 
 
 def open_file(
     file: BundleFile,
-    take_in: Annotated[bool, typer.Option("--import", help="Copy its runs into your own database (--db)")] = False,
-    no_app: Annotated[bool, typer.Option("--no-app", help="Only check and unpack it, and say where")] = False,
+    take_in: Annotated[bool, typer.Option("--import", help="Copy its runs into the database of --db")] = False,
+    no_app: Annotated[
+        bool, typer.Option("--no-app", help="Check and unpack it, print the URL of its database, and exit")
+    ] = False,
     db: DatabaseUrl = DEFAULT_DATABASE,
     json: AsJson = False,
 ) -> int:
-    """Check a bundle, and show it in the app, where nothing can be changed."""
+    """Check a bundle and show it in the app, read-only."""
     if take_in:
         _import(file, db, json=json)
         return 0
@@ -105,7 +97,7 @@ def open_file(
         ids = matching_ids(open_database(opened.url, read_only=True), RunFilter(shelf="all"))
         print_json({"database": opened.url, "runs": ids})
     else:
-        say(f"{file.name} is sound. Its database, which is read and not written: {opened.url}")
+        print_message(f"{file.name} is valid. Its database (read-only): {opened.url}")
     if no_app or json:
         return 0
     become_app(opened.url, environment={READ_ONLY_VARIABLE: "1"})
@@ -121,20 +113,30 @@ def _import(file: Path, url: str, *, json: bool) -> None:
     if json:
         print_json({"database": database.safe_url, "runs": ids})
     else:
-        say(f"Imported {len(ids)} run{'s' if len(ids) != 1 else ''} into {database.safe_url}: {', '.join(ids)}.")
+        print_message(
+            f"Imported {len(ids)} run{'s' if len(ids) != 1 else ''} into {database.safe_url}: {', '.join(ids)}."
+        )
 
 
-def _find(db: Database, runs: list[str] | None, sweeps: list[str] | None) -> list[RunRow]:
-    if sweeps:
-        return [row for sweep in dict.fromkeys(sweeps) for row in sweep_runs(db, get_sweep(db, sweep).id)]
-    return list({row.id: row for row in (find_run(db, name) for name in runs or ())}.values())
+def _choose_example(db: Database, rows: Sequence[RunRow]) -> Contents:
+    from app.notebook.example_study import choose_contents  # imports the figures
+
+    return choose_contents(db, rows)
 
 
-def _usual_episodes(db: Database, row: RunRow, contents: Contents) -> frozenset[int]:
-    """Choose the episodes without which a figure of the whole bundle could not be drawn."""
+def _write_example_notebook(db: Database, order: list[str]) -> None:
+    """Write the notebook entries of the example study to its database. They show the first run of `order`."""
+    from app.notebook.example_study import write_story
+
+    rows = {row.id: row for row in (find_run(db, run_id) for run_id in dict.fromkeys(order))}
+    write_story(db, list(rows.values()))
+
+
+def _list_figure_episodes(db: Database, row: RunRow, contents: Contents) -> frozenset[int]:
+    """List the episodes of the figure strategy-divergence, unless the bundle contains all or none."""
     if not contents.snapshots or contents.trajectories:
         return frozenset()
     try:
         return frozenset(best_and_worst(db, row))
-    except ConfigError:  # it has no memory, or hardly any episode
+    except ConfigError:  # the run has no memory, or too few episodes
         return frozenset()

@@ -1,8 +1,7 @@
-"""`emtc db stats | thin | vacuum | backup | check | upgrade | reader` and `emtc sql`: a database cared for, and asked.
+"""`emtc db stats | thin | vacuum | backup | check | upgrade | reader`: maintain a database. `emtc sql`: query it.
 
-What goes is named and counted before it goes; a run that somebody works on is left alone. A database of unknown origin
-is looked at before it is trusted, and an older one brought to this version. A question in SQL only reads, capped in
-rows and in time.
+`thin` counts the data and asks before it removes them; active runs are not changed. `check` validates a database of
+unknown origin. `sql` runs read-only statements, with a maximum number of rows and a maximum duration.
 """
 
 import sys
@@ -22,9 +21,9 @@ from app.cli.output import (
     DatabaseUrl,
     database_url,
     print_json,
+    print_message,
     print_rows,
     print_table,
-    say,
     write_file,
 )
 from emtc_core.envs.trust import is_allowed
@@ -41,15 +40,20 @@ from storage.runs.lifecycle import Event
 from storage.runs.rows import find_run, get_state
 from storage.sql_console import query
 from storage.sql_console.glossary import describe_schema
-from storage.sql_console.query import DEFAULT_ROWS, DEFAULT_SECONDS, MAX_ROWS, MAX_SECONDS, QueryResult, run_query
+from storage.sql_console.query import DEFAULT_ROWS, DEFAULT_SECONDS, MAX_ROWS, MAX_SECONDS, run_query
 
-Runs = Annotated[list[str] | None, typer.Argument(metavar="[RUN]...", help="Runs to thin; --all takes every ended one")]
+MAX_FINDINGS = 200
+"""Maximum number of printed findings of `emtc db check`; --json prints all."""
 
-Schema = Annotated[bool, typer.Option("--schema", help="List the tables and columns instead, and what they mean")]
+Runs = Annotated[list[str] | None, typer.Argument(metavar="[RUN]...", help="Runs to thin; --all: every ended run")]
+Schema = Annotated[bool, typer.Option("--schema", help="List the tables and columns with their meaning instead")]
+
+app = typer.Typer(help="Maintain a database, also one from another person.", no_args_is_help=True)
 
 
+@app.command()
 def stats(file: DatabaseFile = None, db: DatabaseUrl = DEFAULT_DATABASE, json: AsJson = False) -> None:
-    """Print how much room each run takes, by kind, and what a vacuum would give back."""
+    """Print the size of each run by kind of data, and the space that a vacuum would free."""
     sizes = measure_sizes(open_database(database_url(file, db), read_only=True))
     if json:
         runs = [asdict(run) | {"total": run.total} for run in sizes.runs]
@@ -58,129 +62,104 @@ def stats(file: DatabaseFile = None, db: DatabaseUrl = DEFAULT_DATABASE, json: A
     kinds = {kind: kind.replace("_", " ") for kind in KINDS}
     rows = [
         {"id": run.run_id, "name": run.name, "status": run.status, "total": format_size(run.total)}
-        | {shown: format_size(getattr(run, kind)) if getattr(run, kind) else "" for kind, shown in kinds.items()}
+        | {label: format_size(getattr(run, kind)) if getattr(run, kind) else "" for kind, label in kinds.items()}
         for run in sizes.runs
     ]
-    print_table(rows, title=sizes.shown, empty=f"{sizes.shown} holds no run.")
-    free = "" if sizes.disk_free is None else f"; {format_size(sizes.disk_free)} are free on its disk"
-    say(
-        f"The database takes {format_size(sizes.database)}, of which a vacuum would give back "
-        f"{format_size(sizes.reusable)}{free}."
+    print_table(rows, title=sizes.url, empty=f"{sizes.url} contains no runs.")
+    free = "" if sizes.disk_free is None else f" Its disk has {format_size(sizes.disk_free)} of free space."
+    print_message(
+        f"The database takes {format_size(sizes.database)}. A vacuum would free {format_size(sizes.reusable)} of it."
+        f"{free}"
     )
     if sizes.unmeasured:
-        say(sizes.unmeasured)
+        print_message(sizes.unmeasured)
     if sizes.left_behind:
-        say(f"Folders of runs that are no more take {format_size(sizes.left_behind)}.")
+        print_message(f"Folders of deleted runs take {format_size(sizes.left_behind)}.")
 
 
+@app.command()
 def thin(
     runs: Runs = None,
-    every: Annotated[bool, typer.Option("--all", help="Every run that nobody works on")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Every run that has ended")] = False,
     trajectories: Annotated[
         bool, typer.Option("--trajectories", help="States and actions of training episodes")
     ] = False,
     transitions: Annotated[
-        bool, typer.Option("--transitions", help="Rows of single steps; sums over 1,000 steps, and so the curves, stay")
+        bool, typer.Option("--transitions", help="Rows of single steps; the summaries for curves remain")
     ] = False,
-    checkpoints: Annotated[bool, typer.Option("--checkpoints", help="What a resume needs")] = False,
+    checkpoints: Annotated[
+        bool, typer.Option("--checkpoints", help="Checkpoints; the run cannot be resumed afterwards")
+    ] = False,
     snapshots: Annotated[int, typer.Option(min=1, help="Keep the last snapshot and every N-th before it")] = 1,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it; without, it is only counted")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove the data; without it they are only counted")] = False,
     db: DatabaseUrl = DEFAULT_DATABASE,
     json: AsJson = False,
 ) -> None:
-    """Make runs smaller; curves, evaluations and notes stay."""
+    """Remove data from runs to make them smaller. Curves, evaluations and notes remain."""
     what = Thinning(trajectories, transitions, checkpoints, snapshots)
     if what.is_empty:
-        raise typer.BadParameter("Say what shall go: --trajectories, --transitions, --checkpoints or --snapshots N.")
+        raise typer.BadParameter(
+            "Give the data to remove: --trajectories, --transitions, --checkpoints or --snapshots N."
+        )
     if bool(runs) == every:
-        raise typer.BadParameter("Name the runs to thin, or --all of them.")
+        raise typer.BadParameter("Give run ids, or --all.")
     database = open_database(db, create=False)
     check_not_read_only("thin a run")
-    chosen = _ended(database) if every else [find_run(database, run).id for run in dict.fromkeys(runs or ())]
-    gone = {run_id: count_thinning(database, run_id, what) for run_id in chosen}
+    run_ids = _list_ended(database) if every else [find_run(database, run).id for run in dict.fromkeys(runs or ())]
+    removed = {run_id: count_thinning(database, run_id, what) for run_id in run_ids}
     if json and not yes:
-        _print_gone(gone, done=False)
+        _print_removed(removed, done=False)
         return
-    _say_what_goes(gone, what)
-    done = _is_wanted(yes, total=sum(gone.values(), RemovedData()))
-    if done:
-        gone = {run_id: thin_run(database, run_id, what) for run_id in chosen}
-    if json:
-        _print_gone(gone, done=done)
-    if done:
-        say(f"Thinned {len(gone)} run{'s' if len(gone) != 1 else ''}. Give the room back to the disk: emtc db vacuum")
-
-
-def _ended(db: Database) -> list[str]:
-    """List the runs that nobody works on, and name the others."""
-    listed = [find_run(db, run_id) for run_id in list_runs(db, None)["id"]]
-    busy = [row.id for row in listed if not lifecycle.allows(get_state(row), Event.THIN)]
-    if busy:
-        say(f"Left alone, as somebody works on them or nobody began: {', '.join(busy)}.")
-    return [row.id for row in listed if row.id not in busy]
-
-
-def _say_what_goes(gone: dict[str, RemovedData], what: Thinning) -> None:
-    for run_id, counted in gone.items():
-        say(f"Run {run_id}: {counted}.")
-    say(f"For good, of {len(gone)} run{'s' if len(gone) != 1 else ''}: {sum(gone.values(), RemovedData())}.")
+    total = sum(removed.values(), RemovedData())
+    n_runs = f"{len(removed)} run{'s' if len(removed) != 1 else ''}"
+    for run_id, data in removed.items():
+        print_message(f"Run {run_id}: {data}.")
+    print_message(f"To be removed permanently from {n_runs}: {total}.")
     if what.transitions or what.checkpoints:
-        say("A run without its transitions or checkpoints cannot be resumed.")
+        print_message("A run without its transitions or checkpoints cannot be resumed.")
+    done = total != RemovedData() and _confirm_removal(yes)
+    if done:
+        removed = {run_id: thin_run(database, run_id, what) for run_id in run_ids}
+    if json:
+        _print_removed(removed, done=done)
+    if done:
+        print_message(f"Thinned {n_runs}. Free the space on the disk with: emtc db vacuum")
 
 
-def _is_wanted(yes: bool, *, total: RemovedData) -> bool:
-    if total == RemovedData():
-        return False
-    if not yes and sys.stdin.isatty():
-        typer.confirm("Remove it?", abort=True)
-        return True
-    if not yes:
-        say("Nothing was removed. To do it, add: --yes")
-    return yes
-
-
-def _print_gone(gone: dict[str, RemovedData], *, done: bool) -> None:
-    print_json({"done": done, "runs": {run_id: asdict(counted) for run_id, counted in gone.items()}})
-
-
+@app.command()
 def vacuum(file: DatabaseFile = None, db: DatabaseUrl = DEFAULT_DATABASE, json: AsJson = False) -> None:
-    """Give the room of what was deleted or thinned back to the disk; no run may be at work."""
+    """Free the disk space of removed data. No run may be active."""
     done = vacuum_database(open_database(database_url(file, db), create=False))
     if json:
         print_json(asdict(done))
     else:
-        say(f"{done}.")
+        print_message(f"{done}.")
 
 
+@app.command()
 def backup(
     file: DatabaseFile = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Where to; beside the database when missing")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File to write; default: in the folder of the database")
+    ] = None,
     db: DatabaseUrl = DEFAULT_DATABASE,
     json: AsJson = False,
 ) -> None:
-    """Copy a SQLite database while others write; the folders of its runs (logs, checkpoints) are not copied."""
+    """Copy a SQLite database, also during training. Logs and checkpoints are not copied."""
     place = back_up_database(open_database(database_url(file, db), create=False), out and out.absolute())
     if json:
         print_json({"backup": str(place), "size_bytes": place.stat().st_size})
     else:
-        say(f"Copied to {place} ({format_size(place.stat().st_size)}). Logs and checkpoints are not in it.")
-
-
-app = typer.Typer(help="Care for a database, a foreign one too.", no_args_is_help=True)
-
-MOST_SHOWN = 200
-
-app.command("stats")(stats)
-app.command("thin")(thin)
-app.command("vacuum")(vacuum)
-app.command("backup")(backup)
+        print_message(
+            f"Copied to {place} ({format_size(place.stat().st_size)}). It does not contain logs and checkpoints."
+        )
 
 
 @app.command()
 def check(file: DatabaseFile = None, db: DatabaseUrl = DEFAULT_DATABASE, json: AsJson = False) -> int:
-    """Look for what was made to harm its reader, and for damage; nothing is unpacked, imported or changed.
+    """Search a database for malicious or damaged data. Nothing is unpacked, imported or changed.
 
-    Exit code 1 says that something was found.
+    The exit code is 1 if there are findings.
     """
     report = check_database(database_url(file, db), is_allowed=is_allowed)
     rows = [asdict(finding) for finding in report.findings]
@@ -188,20 +167,20 @@ def check(file: DatabaseFile = None, db: DatabaseUrl = DEFAULT_DATABASE, json: A
         facts = {"database": report.database, "schema": report.schema, "runs": report.runs, "ok": report.is_valid}
         print_json(facts | {"findings": rows})
     else:
-        print_table(rows[:MOST_SHOWN], title=report.database, empty=f"{report.database}: nothing is wrong.")
-        if len(rows) > MOST_SHOWN:
-            say(f"… and {len(rows) - MOST_SHOWN:,} more; all of them with --json.")
+        print_table(rows[:MAX_FINDINGS], title=report.database, empty=f"{report.database}: no findings.")
+        if len(rows) > MAX_FINDINGS:
+            print_message(f"… and {len(rows) - MAX_FINDINGS:,} more. Print all with --json.")
     return 0 if report.is_valid else 1
 
 
 @app.command()
 def reader(
-    create: Annotated[bool, typer.Option("--create", help="Make the role now, by the login of --db")] = False,
+    create: Annotated[bool, typer.Option("--create", help="Create the role now, with the login of --db")] = False,
     name: Annotated[str, typer.Option(help="Name of the role")] = query.READER_NAME,
     db: DatabaseUrl = DEFAULT_DATABASE,
     json: AsJson = False,
 ) -> None:
-    """Make a PostgreSQL role that can only read, by which `emtc sql` and the SQL page ask; or print what makes it."""
+    """Print the statements that create a read-only PostgreSQL role for `emtc sql` and the page SQL, or run them."""
     database = open_database(db, create=False)
     made = query.create_reader(database, name=name) if create else None
     statements, url = ([], made) if made else query.describe_reader(database, name=name)
@@ -210,8 +189,10 @@ def reader(
         return
     for statement in statements:
         sys.stdout.write(f"{statement};\n")
-    say("Run this as an administrator of the server." if statements else f"Made the role {name}.")
-    say("Then let the app and `emtc sql` know, and nobody else, for it holds the role's password:")
+    print_message(
+        "Run these statements as an administrator of the server." if statements else f"Created the role {name}."
+    )
+    print_message("Then set this variable for the app and `emtc sql`. It contains the role's password; keep it secret:")
     sys.stdout.write(f"{'-- ' if statements else ''}export {query.READER_VARIABLE}='{url}'\n")
 
 
@@ -219,62 +200,85 @@ def reader(
 def upgrade(
     file: DatabaseFile = None,
     db: DatabaseUrl = DEFAULT_DATABASE,
-    no_backup: Annotated[bool, typer.Option("--no-backup", help="A server's database was backed up already")] = False,
+    no_backup: Annotated[
+        bool, typer.Option("--no-backup", help="Upgrade a database on a server; make a backup first")
+    ] = False,
     json: AsJson = False,
 ) -> None:
-    """Bring a database to the schema of this version; a SQLite file is copied beside itself first."""
+    """Upgrade a database to the schema of this version. A SQLite file is first copied in its folder."""
     url = database_url(file, db)
-    schema, is_file = find_schema(url)  # a missing file is refused here, not made
+    schema, is_file = find_schema(url)  # raises if the file is missing, so that none is created
     if schema is not None and not is_file and not no_backup:
         raise ConfigError(
-            "A server's database is not copied here", hint="After pg_dump, use: emtc db upgrade --no-backup"
+            "A database on a server cannot be copied by emtc", hint="After pg_dump, use: emtc db upgrade --no-backup"
         )
     database = open_database(url)
     database.dispose()
     if json:
         print_json({"database": database.safe_url, "backup": database.backup and str(database.backup)})
         return
-    kept = f" As it was before: {database.backup}" if database.backup else ""
-    say(f"{database.safe_url} has the schema of this version.{kept}")
+    copy = f" Copy of the previous version: {database.backup}" if database.backup else ""
+    print_message(f"{database.safe_url} has the schema of this version.{copy}")
 
 
 def sql(
-    query: Annotated[str, typer.Argument(metavar="[QUERY]", help="One statement that reads, as a SELECT")] = "",
+    query: Annotated[
+        str, typer.Argument(metavar="[QUERY]", help="One statement that only reads, for example a SELECT")
+    ] = "",
     csv: Annotated[bool, typer.Option("--csv", help="Print CSV")] = False,
     parquet: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a Parquet file")] = None,
-    limit: Annotated[int, typer.Option(help=f"Rows at most, up to {MAX_ROWS:,}")] = DEFAULT_ROWS,
-    seconds: Annotated[float, typer.Option(help=f"Time at most, up to {MAX_SECONDS:.0f}")] = DEFAULT_SECONDS,
+    limit: Annotated[int, typer.Option(help=f"Maximum number of rows, up to {MAX_ROWS:,}")] = DEFAULT_ROWS,
+    seconds: Annotated[float, typer.Option(help=f"Maximum duration [s], up to {MAX_SECONDS:.0f}")] = DEFAULT_SECONDS,
     schema: Schema = False,
     db: DatabaseUrl = DEFAULT_DATABASE,
     json: AsJson = False,
 ) -> None:
-    """Ask the database in SQL; nothing is written, whatever is asked."""
+    """Query the database in SQL, read-only."""
     if sum((csv, json, parquet is not None)) > 1:
         raise typer.BadParameter("Give at most one of --csv, --json and --parquet.")
     if schema:
-        _show_schema(json=json)
+        _print_schema(json=json)
         return
     if parquet is not None and not can_write_parquet():
         raise ConfigError(Fault(hint=NO_PARQUET))
-    answer = run_query(open_database(db, read_only=True), query, max_rows=limit, seconds=seconds)
+    result = run_query(open_database(db, read_only=True), query, max_rows=limit, seconds=seconds)
     if parquet is not None:
-        content = export_table(answer.frame(), "parquet")
+        content = export_table(result.frame(), "parquet")
         write_file(parquet, content)
-        say(f"Wrote {parquet} ({len(content):,} bytes).")
+        print_message(f"Wrote {parquet} ({len(content):,} bytes).")
     elif csv:
-        sys.stdout.buffer.write(export_table(answer.frame(), "csv"))
+        sys.stdout.buffer.write(export_table(result.frame(), "csv"))
     else:
-        print_rows(_rows(answer), title="", empty="No row answers this.", json=json)
-    if answer.truncation:
-        say(f"{answer.truncation} See more with --limit.")
+        names = [str(name) for name in result.frame().columns]
+        rows = [dict(zip(names, row, strict=True)) for row in result.rows]
+        print_rows(rows, title="", empty="The result has no rows.", json=json)
+    if result.truncation:
+        print_message(f"{result.truncation} See more with --limit.")
 
 
-def _rows(answer: QueryResult) -> list[dict[str, object]]:
-    names = [str(name) for name in answer.frame().columns]
-    return [dict(zip(names, row, strict=True)) for row in answer.rows]
+def _list_ended(db: Database) -> list[str]:
+    """List the runs that can be thinned, and print the ids of the others."""
+    rows = [find_run(db, run_id) for run_id in list_runs(db, None)["id"]]
+    active = [row.id for row in rows if not lifecycle.allows(get_state(row), Event.THIN)]
+    if active:
+        print_message(f"Skipped, because they are active or have not started: {', '.join(active)}.")
+    return [row.id for row in rows if row.id not in active]
 
 
-def _show_schema(*, json: bool) -> None:
+def _confirm_removal(yes: bool) -> bool:
+    if yes:
+        return True
+    if sys.stdin.isatty():
+        return typer.confirm("Remove these data?", abort=True)
+    print_message("Nothing was removed. To remove the data, add: --yes")
+    return False
+
+
+def _print_removed(removed: dict[str, RemovedData], *, done: bool) -> None:
+    print_json({"done": done, "runs": {run_id: asdict(data) for run_id, data in removed.items()}})
+
+
+def _print_schema(*, json: bool) -> None:
     tables = describe_schema()
     if json:
         print_json([asdict(table) for table in tables])

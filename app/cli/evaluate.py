@@ -1,4 +1,4 @@
-"""`emtc evaluate`: what a stored policy does in greedy episodes of its own, without its trainer."""
+"""`emtc evaluate`: evaluate a stored policy in greedy episodes, without its trainer."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,21 +8,19 @@ import typer
 
 from app.analysis.format import format_percent
 from app.analysis.intervals import compute_score_interval
-from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, print_json, say
+from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, print_json, print_message
 from emtc_core.config.resolve import parse_overrides
 from emtc_core.envs.trust import allow
 from storage.engine import check_not_read_only, open_database
 
-if TYPE_CHECKING:  # it loads torch
+if TYPE_CHECKING:  # imports torch
     from app.jobs.policies import CheckpointChoice, PolicyEvaluation
 
 MOST_EPISODES = 1_000_000
-_EPISODES = "Greedy episodes to play; the absolute metric of marl-eval wants ten times those of an evaluation"
+_EPISODES = "Number of greedy episodes; marl-eval's absolute metric needs ten times those of an evaluation"
 CheckpointName = Annotated[
     str,
-    typer.Option(
-        "--checkpoint", help="last; best: that of the best evaluation, by win rate, then return; or an env step"
-    ),
+    typer.Option("--checkpoint", help="last, best (of the best evaluation, by win rate, then return) or an env step"),
 ]
 
 
@@ -30,35 +28,36 @@ def evaluate(
     run: RunPrefix,
     episodes: Annotated[int, typer.Option(min=1, max=MOST_EPISODES, help=_EPISODES)] = 100,
     checkpoint: CheckpointName = "last",
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed of these episodes; that of the run if missing")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the episodes; default: the seed of the run")] = None,
     set: Annotated[
-        list[str] | None, typer.Option(metavar="env.KEY=VALUE", help="The game otherwise than in training; repeatable")
+        list[str] | None,
+        typer.Option(metavar="env.KEY=VALUE", help="Setting of the environment that differs from training; repeatable"),
     ] = None,
     db: DatabaseUrl = DEFAULT_DATABASE,
     json: AsJson = False,
 ) -> None:
-    """Play greedy episodes with a stored policy; what they come to is kept beside the run's curves, never on one."""
-    wanted = read_checkpoint(checkpoint)
+    """Play greedy episodes with a stored policy. The result is stored with the run and is not part of its curves."""
+    choice = read_checkpoint(checkpoint)
     check_not_read_only("evaluate a policy")
     database = open_database(db, create=False)
     _allow_typed(set or ())
     from app.jobs.policies import evaluate_policy
 
-    found = evaluate_policy(
+    evaluation = evaluate_policy(
         database,
         run,
-        checkpoint=wanted,
+        checkpoint=choice,
         episodes=episodes,
         seed=seed,
         overrides=set or (),
-        on_chosen=lambda chosen: say(f"Playing {episodes:,} greedy episodes with {chosen.description}."),
+        on_chosen=lambda policy: print_message(f"Playing {episodes:,} greedy episodes with {policy.description}."),
     )
-    summary = describe(found)
+    summary = describe(evaluation)
     if json:
         print_json(summary)
         return
-    say(
-        f"Run {found.run_id}: won {summary['wins']:,} of {summary['episodes']:,}, "
+    print_message(
+        f"Run {evaluation.run_id}: won {summary['wins']:,} of {summary['episodes']:,}, "
         f"{format_percent(summary['win_rate'], 1)} "
         f"[{format_percent(summary['low'], 1)}, {format_percent(summary['high'], 1)}]; "
         f"mean return {summary['return_mean']:.4g} "
@@ -67,16 +66,15 @@ def evaluate(
     )
 
 
-def describe(found: "PolicyEvaluation") -> dict[str, Any]:
-    """Lay out what a policy did; the interval is Wilson's, of as many episodes as differ."""
-    record = found.record
-    differ = record.distinct or len(record.won)
-    low, high = compute_score_interval(np.array(record.win_rate), differ)
+def describe(evaluation: "PolicyEvaluation") -> dict[str, Any]:
+    """Return the result as plain values. `low` and `high` are Wilson's interval over the distinct episodes."""
+    record = evaluation.record
+    low, high = compute_score_interval(np.array(record.win_rate), record.distinct or len(record.won))
     return {
-        "id": found.id,
-        "run_id": found.run_id,
-        "env_step": found.checkpoint.env_step,
-        "checkpoint": found.checkpoint.description,
+        "id": evaluation.id,
+        "run_id": evaluation.run_id,
+        "env_step": evaluation.checkpoint.env_step,
+        "checkpoint": evaluation.checkpoint.description,
         "episodes": len(record.won),
         "wins": record.wins,
         "win_rate": record.win_rate,
@@ -86,14 +84,14 @@ def describe(found: "PolicyEvaluation") -> dict[str, Any]:
         "return_std": float(np.std(record.returns, dtype=np.float64)),
         "length_mean": float(record.lengths.mean()),
         "distinct": record.distinct,
-        "seed": found.seed,
-        "settings": found.settings,
-        "device": found.device,
+        "seed": evaluation.seed,
+        "settings": evaluation.settings,
+        "device": evaluation.device,
     }
 
 
 def read_checkpoint(text: str) -> "CheckpointChoice":
-    """Read what `--checkpoint` names.
+    """Parse the value of `--checkpoint`.
 
     Raises:
         BadParameter: If it is neither last, best nor an env step.
@@ -101,12 +99,12 @@ def read_checkpoint(text: str) -> "CheckpointChoice":
     if text == "last" or text == "best":
         return text
     if not (text.isascii() and text.isdecimal()):
-        raise typer.BadParameter(f"--checkpoint is last, best or an env step, got {text[:80]!r}.")
+        raise typer.BadParameter(f"--checkpoint must be last, best or an env step, got {text[:80]!r}.")
     return int(text)
 
 
 def _allow_typed(overrides: Sequence[str]) -> None:
-    """Allow the module of a map that the user has typed, as module:factory."""
+    """Allow the import of a map's module if the user has typed the map (module:factory)."""
     typed = parse_overrides(overrides).get("env.map")
     if isinstance(typed, str) and ":" in typed:
         allow(typed)

@@ -24,7 +24,7 @@ from app.analysis.tables import TABLE_FORMATS, export_table
 from app.analysis.variants import list_run_code_warnings
 from app.cli.evaluate import CheckpointName, read_checkpoint
 from app.cli.export_raw import MARL_EVAL, export_marl_eval, export_raw, find_raw
-from app.cli.output import DEFAULT_DATABASE, DatabaseUrl, choose, printable, say, write_file
+from app.cli.output import DEFAULT_DATABASE, DatabaseUrl, choose, print_message, printable, write_file
 from app.cli.progress import show_shares
 from app.figures.figure import FigureKind, Options
 from app.figures.registry import FIGURES, TABLES
@@ -183,9 +183,9 @@ def _make_figure(kind: FigureKind, given: Mapping[str, Any], asked: _Asked, form
     with show_shares() if judges else nullcontext() as on_progress:
         drawn = kind.make(database, rows, kind.read_options(given, on_progress=on_progress))
     if judges:
-        say(drawn.caption)
+        print_message(drawn.caption)
     for doubt in list_run_code_warnings({row.id: with_code(row.config, row.versions) for row in rows}):
-        say(doubt)
+        print_message(doubt)
     return export_figure(drawn, image, sources=describe_runs(rows), columns=columns)
 
 
@@ -199,7 +199,9 @@ def _write_policy(url: str, runs: Sequence[str], out: Path | None, checkpoint: s
     from app.jobs.policies import export_policy
 
     chosen = export_policy(database, runs[0], out, checkpoint=wanted)
-    say(f"Wrote {out} ({out.stat().st_size:,} bytes) of {chosen.description}; it acts as the stored policy does.")
+    print_message(
+        f"Wrote {out} ({out.stat().st_size:,} bytes) of {chosen.description}; it acts as the stored policy does."
+    )
 
 
 def _name_episodes(replay: str | None, beside: str, *, other: bool) -> list[str]:
@@ -223,7 +225,7 @@ def _write_replay(
     database = open_database(url, read_only=True)
     replays = read_replays(database, list(zip([*runs, runs[0]], episodes, strict=False)))
     if image == "gif":
-        say("Drawing the frames …")
+        print_message("Drawing the frames …")
     _write(make_file(replays, image, t=t), out)
 
 
@@ -286,7 +288,7 @@ def _measure_encoders() -> pd.DataFrame:
     """Measure now; no database knows how fast this machine is."""
     from app.bench.embedder import make_encoder_timing_table
 
-    say("Measuring the encoders …")
+    print_message("Measuring the encoders …")
     return make_encoder_timing_table()
 
 
@@ -331,4 +333,4 @@ def _write(content: bytes, out: Path | None) -> None:
         sys.stdout.buffer.write(_shown(content))
         return
     write_file(out, content)
-    say(f"Wrote {out} ({len(content):,} bytes).")
+    print_message(f"Wrote {out} ({len(content):,} bytes).")

@@ -20,11 +20,11 @@ from app.analysis.comparable import COMMON, Budget, cut_to_budget
 from app.analysis.format import format_run_count
 from app.analysis.series import Comparison, join_seeds, read_seeds
 from app.analysis.variants import Variant, write_method
-from app.cli.output import printable, say
+from app.cli.output import print_message, printable
 from emtc_core.config.base import Value
 from emtc_core.errors import ConfigError, StorageError
 from storage.engine import Database
-from storage.private_files import replace_atomically
+from storage.private_files import open_output
 from storage.queries.curves import evaluation_curves, policy_evaluations
 from storage.queries.tables import NO_ARROW, TABLE_NAMES, Part, TableName, arrow_schema, read_parts, select_fields
 from storage.runs.rows import RunRow
@@ -269,9 +269,9 @@ def export_raw(db: Database, rows: Sequence[RunRow], table: TableName, format: s
             raise typer.BadParameter(f"--format {kind} needs --out FILE.")
         write_raw(db, ids, table, kind, _Terminal())  # type: ignore[arg-type]  # pandas needs no more of a file
         return
-    with replace_atomically(out) as file:
+    with open_output(out) as file:
         n = write_raw(db, ids, table, kind, file)
-    say(f"Wrote {out}: {n:,} rows of {table} of {format_run_count(len(ids))}.")
+    print_message(f"Wrote {out}: {n:,} rows of {table} of {format_run_count(len(ids))}.")
 
 
 def export_marl_eval(
@@ -293,13 +293,13 @@ def export_marl_eval(
     made = to_marl_eval(db, rows, include_unfinished=include_unfinished, budget=budget)
     content = orjson.dumps(made.data, option=orjson.OPT_INDENT_2) + b"\n"
     for remark in made.remarks:
-        say(remark)
+        print_message(remark)
     if out is None:
         _Terminal().write(content)
         return
-    with replace_atomically(out) as file:
+    with open_output(out) as file:
         file.write(content)
-    say(f"Wrote {out} ({len(content):,} bytes).")
+    print_message(f"Wrote {out} ({len(content):,} bytes).")
 
 
 def _choose_format(table: TableName, format: str) -> RawFormat:

@@ -1,25 +1,25 @@
-"""`emtc notebook`: list the research notebook's entries, and write them to a file."""
+"""`emtc notebook`: list the entries of the research notebook, and export them."""
 
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, choose, print_json, print_table, say
+from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, choose, print_json, print_message, print_table
 from app.notebook.export import NOTEBOOK_FORMATS, export_entries, to_files
 from app.notebook.view import read_entries
 from emtc_core.errors import ConfigError
-from storage.engine import Database, open_database
+from storage.engine import open_database
 from storage.notebook import EntryRow, list_entries
 
-app = typer.Typer(help="List the research notebook's entries, or export them.", invoke_without_command=True)
+app = typer.Typer(help="List the entries of the research notebook, or export them.", invoke_without_command=True)
 
 
 @app.callback()
 def notebook(
     context: typer.Context,
-    search: Annotated[str, typer.Option(help="Only entries with all of these words in title or text")] = "",
-    run: Annotated[str | None, typer.Option(help="Only entries that cite the run of this id")] = None,
+    search: Annotated[str, typer.Option(help="Only entries that contain all of these words in title or text")] = "",
+    run: Annotated[str | None, typer.Option(help="Only entries that cite the run with this id")] = None,
     db: DatabaseUrl = DEFAULT_DATABASE,
     json: AsJson = False,
 ) -> None:
@@ -33,32 +33,35 @@ def notebook(
     print_table(
         [_facts(row) for row in rows],
         title="Notebook",
-        empty="No entries. Press Pin beside a figure of the app, or write one on its Notebook page.",
+        empty="No entries. Press Pin at a figure in the app, or write an entry on its page Notebook.",
     )
 
 
 @app.command()
 def export(
     context: typer.Context,
-    entries: Annotated[list[int] | None, typer.Argument(metavar="[ENTRY]…", help="Ids; all without any")] = None,
-    format: Annotated[str, typer.Option(help="md, html or ipynb; else by the ending of --out")] = "",
-    out: Annotated[Path | None, typer.Option(help="File to write; Markdown to .zip, or to .md and a folder")] = None,
-    address: Annotated[str | None, typer.Option(help="Address of the app, to link to the views")] = None,
+    entries: Annotated[list[int] | None, typer.Argument(metavar="[ENTRY]…", help="Ids; default: all")] = None,
+    format: Annotated[str, typer.Option(help="md, html or ipynb; default: by the file extension of --out")] = "",
+    out: Annotated[Path | None, typer.Option(help="File to write; Markdown: a .zip, or a .md and a folder")] = None,
+    address: Annotated[str | None, typer.Option(help="URL of the app, for links to the views")] = None,
     db: DatabaseUrl = DEFAULT_DATABASE,
 ) -> None:
-    """Write entries with their figures as Markdown, one HTML page or a Jupyter notebook."""
+    """Write entries with their figures as Markdown, as one HTML page or as a Jupyter notebook."""
     if out is None:
         raise typer.BadParameter("export needs --out FILE.")
-    chosen = choose("format", format or {"zip": "md"}.get(out.suffix[1:], out.suffix[1:]), NOTEBOOK_FORMATS)
+    chosen_format = choose("format", format or {"zip": "md"}.get(out.suffix[1:], out.suffix[1:]), NOTEBOOK_FORMATS)
     database = open_database(_database_of(context, db), read_only=True)
     ids = entries or [row.id for row in list_entries(database)]
     if not ids:
-        raise ConfigError("The notebook is empty", hint="Press Pin beside a figure of the app first.")
-    if chosen == "md" and out.suffix == ".md":
-        _write_folder(database, ids, out, address)
+        raise ConfigError("The notebook is empty", hint="Press Pin at a figure in the app first.")
+    if chosen_format == "md" and out.suffix == ".md":
+        text, files = to_files(read_entries(database, ids), address=address)
+        for name, content in files.items():
+            _write(out.parent / name, content)
+        _write(out, text.encode())
     else:
-        _write(out, export_entries(database, ids, chosen, address=address))
-    say(f"Wrote {out}: {len(ids)} {'entry' if len(ids) == 1 else 'entries'}.")
+        _write(out, export_entries(database, ids, chosen_format, address=address))
+    print_message(f"Wrote {out}: {len(ids)} {'entry' if len(ids) == 1 else 'entries'}.")
 
 
 def _facts(row: EntryRow) -> dict[str, Any]:
@@ -74,17 +77,9 @@ def _facts(row: EntryRow) -> dict[str, Any]:
 
 
 def _database_of(context: typer.Context, db: str) -> str:
-    """Take --db also where it stands before `export`."""
-    before, source = context.parent, context.get_parameter_source("db")
-    return before.params["db"] if before and source and source.name == "DEFAULT" else db
-
-
-def _write_folder(database: Database, ids: list[int], out: Path, address: str | None) -> None:
-    """Write Markdown as a plain file with its images in a folder beside it."""
-    text, files = to_files(read_entries(database, ids), address=address)
-    for name, content in files.items():
-        _write(out.parent / name, content)
-    _write(out, text.encode())
+    """Use --db before `export` if it is not given after it."""
+    parent, source = context.parent, context.get_parameter_source("db")
+    return parent.params["db"] if parent and source and source.name == "DEFAULT" else db
 
 
 def _write(path: Path, content: bytes) -> None:

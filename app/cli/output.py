@@ -1,6 +1,7 @@
-"""Options that several commands share, and the two ways of printing a result.
+"""Options that several commands share, and functions that print results and messages.
 
-What a terminal would obey (escape sequences, changes of direction) is printed as text, and no password is printed.
+Control characters (escape sequences, changes of the text direction) are printed in escaped form. Passwords in URLs are
+replaced.
 """
 
 import json as plain_json
@@ -23,12 +24,14 @@ from storage.guards import hide_passwords
 
 Choice = TypeVar("Choice", bound=str)
 
-_OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_CONTROL_CHARACTERS = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 
 DatabaseUrl = Annotated[
-    str, typer.Option("--db", envvar="EMTC_DB", help="Database URL; one with a password is better set as EMTC_DB")
+    str, typer.Option("--db", envvar="EMTC_DB", help="Database URL. Set a URL with a password as EMTC_DB instead")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value on stdout and nothing else there")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON value on stdout")]
 DatabaseFile = Annotated[
     str | None, typer.Argument(metavar="[FILE]", help="SQLite file or database URL, instead of --db")
 ]
@@ -39,19 +42,19 @@ def print_json(value: Any) -> None:
     """Print one JSON value as one line; NaN becomes null."""
     try:
         text = orjson.dumps(value, default=str, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS).decode()
-    except TypeError:  # what JSON may hold and orjson does not write: half a character, a number beyond 64 bits
+    except TypeError:  # orjson does not write a lone surrogate or an integer beyond 64 bits
         text = plain_json.dumps(value, default=str)
-    sys.stdout.write(_OBEYED.sub(lambda found: f"\\u{ord(found.group()):04x}", hide_passwords(text)) + "\n")
+    sys.stdout.write(_CONTROL_CHARACTERS.sub(lambda match: f"\\u{ord(match.group()):04x}", hide_passwords(text)) + "\n")
     sys.stdout.flush()
 
 
 def printable(text: str) -> str:
-    """Write what a terminal would obey as text, and hide passwords."""
-    return _OBEYED.sub(lambda found: ascii(found.group())[1:-1], hide_passwords(text))
+    """Escape control characters and hide passwords."""
+    return _CONTROL_CHARACTERS.sub(lambda match: ascii(match.group())[1:-1], hide_passwords(text))
 
 
 def print_table(rows: Sequence[Mapping[str, Any]], *, title: str, empty: str) -> None:
-    """Print rows as a table, or the sentence that says what to do when there are none."""
+    """Print rows as a table, or the text `empty` if there are none."""
     console = Console(emoji=False, width=None if sys.stdout.isatty() else int(os.environ.get("COLUMNS", "200")))
     if not rows:
         console.print(empty, markup=False)
@@ -70,35 +73,35 @@ def print_rows(rows: Sequence[Mapping[str, Any]], *, title: str, empty: str, jso
 
 
 def database_url(file: str | None, db: str) -> str:
-    """Choose between a file or URL that was named and --db."""
+    """Return the URL of a file or URL argument, or that of --db if there is none."""
     if file is None:
         return db
     return file if "://" in file else sqlite_address(file)
 
 
-def say(text: str) -> None:
-    """The user something that is not the result: on stderr."""
+def print_message(text: str) -> None:
+    """Print a message to stderr. Results are printed to stdout."""
     sys.stderr.write(printable(text) + "\n")
 
 
 def choose(option: str, given: str, allowed: Iterable[Choice]) -> Choice:
-    """Read the value of an option that has a few.
+    """Validate the value of an option that has a list of allowed values.
 
     Raises:
-        BadParameter: If it is none of them.
+        BadParameter: If the value is not allowed.
     """
-    known = list(allowed)
-    for each in known:
-        if given == each:
-            return each
-    raise typer.BadParameter(f"--{option} must be one of {', '.join(known)}, got {given!r}.")
+    choices = list(allowed)
+    for choice in choices:
+        if given == choice:
+            return choice
+    raise typer.BadParameter(f"--{option} must be one of {', '.join(choices)}, got {given!r}.")
 
 
 def write_file(out: Path, content: bytes) -> None:
-    """Write a result into a file.
+    """Write a result to a file.
 
     Raises:
-        ConfigError: If it cannot be written.
+        ConfigError: If the file cannot be written.
     """
     try:
         out.write_bytes(content)

@@ -1,4 +1,4 @@
-"""How far a run or a long export is: a bar on a terminal, a plain line on stderr now and then where there is none."""
+"""Progress of a run or a long export: a bar on a terminal, otherwise regular lines on stderr."""
 
 import contextlib
 import time
@@ -17,7 +17,7 @@ from rich.progress import (
 
 from app.analysis.format import format_count, format_duration, format_number, format_percent
 from app.analysis.quantities import get_success_threshold, name_success, read_last_success_rate
-from app.cli.output import say
+from app.cli.output import print_message
 from emtc_core.errors import EmtcError
 from storage.engine import Database
 from storage.runs.rows import find_run
@@ -25,11 +25,14 @@ from storage.runs.rows import find_run
 LINE_EVERY_S = 30.0
 LINE_EVERY_FRACTION = 0.05
 OnProgress = Callable[[int], None]
+"""Called with the env steps of a run."""
+OnShare = Callable[[str, float, float], None]
+"""Called with the name of the present part, the fraction of it that is complete, and the fraction of all parts."""
 
 
 @contextlib.contextmanager
 def show_progress(database: Database, run_id: str) -> Generator[OnProgress]:
-    """Give what the trainer calls with its env steps after every round."""
+    """Show the progress of a run. The trainer calls the yielded function with its env steps after each round."""
     console = Console(stderr=True)
     total = find_run(database, run_id).target_steps
     if console.is_terminal:
@@ -42,7 +45,7 @@ def show_progress(database: Database, run_id: str) -> Generator[OnProgress]:
 
 
 class ProgressLines:
-    """Writes a line when 30 s or 5 % of the budget have passed since the one before, whichever comes first."""
+    """Writes a line after 30 s or 5 % of the budget since the last line, whichever is earlier."""
 
     def __init__(
         self,
@@ -50,24 +53,24 @@ class ProgressLines:
         *,
         read_rate: Callable[[], float | None],
         label: str = "win rate",
-        write: Callable[[str], None] = say,
+        write: Callable[[str], None] = print_message,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Begin without a line; speed and time left are those since the line before.
+        """Speed and remaining time are computed from the steps since the last line.
 
         Args:
             total: Budget [env steps].
-            read_rate: Looks up the last evaluation's share of wins or successes, None before the first.
-            label: What that share is.
-            write: Takes a line.
-            clock: Seconds that never go back.
+            read_rate: Returns the win rate or success rate of the last evaluation; None before the first.
+            label: Name of that rate.
+            write: Called with each line.
+            clock: Monotonic clock [s].
         """
         self._total, self._read_rate, self._write, self._clock = total, read_rate, write, clock
         self._label = label
         self._last: tuple[float, int] | None = None  # a resumed run does not begin at 0
 
     def __call__(self, env_step: int) -> None:
-        """Write a line if one is due."""
+        """Write a line if it is time for one."""
         now = self._clock()
         if self._last is None:
             self._last = (now, env_step)
@@ -76,21 +79,21 @@ class ProgressLines:
         if seconds < LINE_EVERY_S and steps < LINE_EVERY_FRACTION * self._total:
             return
         self._last = (now, env_step)
-        with contextlib.suppress(OSError):  # a log that nobody reads any more is no reason to stop training
+        with contextlib.suppress(OSError):  # training continues if stderr is closed
             self._write(self._line(env_step, steps / seconds if seconds > 0 else None))
 
     def _line(self, env_step: int, speed: float | None) -> str:
-        left = max(0, self._total - env_step)
+        remaining = max(0, self._total - env_step)
         return (
             f"{format_count(min(env_step, self._total))} of {format_count(self._total)} env steps "
             f"({format_percent(min(1.0, env_step / self._total))}), test {self._label} "
             f"{format_percent(self._read_rate(), 1)}, "
-            f"{format_number(speed)} steps/s, about {format_duration(left / speed if speed else None)} left"
+            f"{format_number(speed)} steps/s, about {format_duration(remaining / speed if speed else None)} left"
         )
 
 
 def _last_rate(database: Database, run_id: str, threshold: float | None) -> float | None:
-    with contextlib.suppress(EmtcError):  # the recorder says what ails the database
+    with contextlib.suppress(EmtcError):  # the recorder reports database errors
         return find_run(database, run_id).win_rate if threshold is None else read_last_success_rate(database, run_id)
     return None
 
@@ -110,12 +113,9 @@ def _bar(console: Console, total: int) -> Generator[OnProgress]:
         yield lambda env_step: progress.update(task, completed=min(env_step, total))
 
 
-OnShare = Callable[[str, float, float], None]
-
-
 @contextlib.contextmanager
 def show_shares() -> Generator[OnShare]:
-    """Give what a computation in parts calls with the name of the present part, its own share done, and that of all."""
+    """Show the progress of a computation in parts, which calls the yielded function."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield ShareLines()
@@ -129,22 +129,24 @@ def show_shares() -> Generator[OnShare]:
 
 
 class ShareLines:
-    """Writes a line when another part began, and when 30 s or 5 % of all have passed since the line before."""
+    """Writes a line when a part starts, and after 30 s or 5 % of all since the last line."""
 
-    def __init__(self, *, write: Callable[[str], None] = say, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, *, write: Callable[[str], None] = print_message, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._write, self._clock = write, clock
         self._part: str | None = None
-        self._began = self._last = (0.0, 0.0)
+        self._start = self._last = (0.0, 0.0)
 
     def __call__(self, name: str, share: float, of_all: float) -> None:
-        """Write a line if one is due."""
+        """Write a line if it is time for one."""
         now = self._clock()
         if self._part is None:
-            self._began = (now, of_all)
+            self._start = (now, of_all)
         elif name == self._part and now - self._last[0] < LINE_EVERY_S and of_all - self._last[1] < LINE_EVERY_FRACTION:
             return
         self._part, self._last = name, (now, of_all)
-        seconds, done = now - self._began[0], of_all - self._began[1]
-        left = format_duration(seconds / done * (1 - of_all) if done > 0 and seconds > 0 else None)
+        seconds, done = now - self._start[0], of_all - self._start[1]
+        remaining = format_duration(seconds / done * (1 - of_all) if done > 0 and seconds > 0 else None)
         with contextlib.suppress(OSError):
-            self._write(f"{name}: {format_percent(share)}, {format_percent(of_all)} of all, about {left} left")
+            self._write(f"{name}: {format_percent(share)}, {format_percent(of_all)} of all, about {remaining} left")

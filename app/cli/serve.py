@@ -1,4 +1,4 @@
-"""`emtc app`: this process becomes the Streamlit server, from a checkout and from a wheel."""
+"""`emtc app`: start the Streamlit server, from a checkout or an installed wheel."""
 
 import os
 import sys
@@ -16,20 +16,18 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def serve_app(
-    port: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="Port; Streamlit's own choice, 8501, if missing")
-    ] = None,
+    port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port; default: Streamlit's, 8501")] = None,
     db: DatabaseUrl = DEFAULT_DATABASE,
 ) -> None:
-    """Start the app, until it is interrupted; what it shows is the database of this folder, or --db."""
+    """Start the app. It shows the database in this folder, or that of --db. Stop it with Ctrl+C."""
     become_app(db, [] if port is None else ["--server.port", str(port)])
 
 
 def become_app(url: str, options: list[str] | None = None, environment: Mapping[str, str] | None = None) -> None:
-    """Turn this process into the app, so that whoever ends the one has ended the other.
+    """Replace this process by the Streamlit server, so that a signal to this process ends the server.
 
-    The working directory is on no import path (-P): a file `app.py` of the user's is not taken for the package. A
-    checkout's settings are read from its folder; a wheel carries them beside `Home.py`, where Streamlit looks too.
+    With -P the working directory is not an import path, so a user's file `app.py` does not hide the package `app`.
+    Streamlit reads its settings from the folder `.streamlit` of a checkout, or next to `Home.py` in a wheel.
     """
     environment_changes = {
         "EMTC_DB": make_absolute(url),

@@ -1,7 +1,7 @@
-"""`emtc sweep`: plan, run, continue and stop sweeps; `emtc worker`: train queued runs on any machine."""
+"""`emtc sweep`: plan, run, continue and stop sweeps. `emtc worker`: train queued runs on any machine."""
 
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from functools import partial
@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from app.analysis.format import format_duration, format_number, format_percent, format_size
-from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, print_json, print_rows, print_table, say
+from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, print_json, print_message, print_rows, print_table
 from app.jobs.sweeps import control
 from app.jobs.sweeps.file import find_sweep_file, list_templates
 from app.jobs.sweeps.plan import Plan, make_plan, parse_seeds
@@ -31,17 +31,18 @@ from storage.runs.sweeps import Sweep, get_sweep, list_sweeps, sweep_runs
 Jobs = Annotated[
     int | None,
     typer.Option(
-        min=1, help="Trainers at once; default: one for each physical core, or as many as fit into the cluster"
+        min=1, help="Trainers at the same time; default: one per physical core, or as many as the cluster can run"
     ),
 ]
-Engine = Annotated[str, typer.Option(help="local: processes of this machine; ray: workers on a cluster's nodes")]
+Engine = Annotated[str, typer.Option(help="local: processes on this machine; ray: workers on the nodes of a cluster")]
 Address = Annotated[
     str | None,
-    typer.Option(help="Ray: HOST:PORT of the cluster's head, or auto; default: RAY_ADDRESS, else a local Ray"),
+    typer.Option(help="Ray: HOST:PORT of the head node, or auto; default: RAY_ADDRESS, otherwise a local Ray"),
 ]
-CpusPerRun = Annotated[float | None, typer.Option(min=0.01, help="Ray: CPUs that a run asks for; default: its threads")]
+CpusPerRun = Annotated[float | None, typer.Option(min=0.01, help="Ray: CPUs per run; default: its number of threads")]
 GpusPerRun = Annotated[
-    float | None, typer.Option(min=0, help="Ray: GPUs, or a part of one; default: 1 where train.device=cuda, else 0")
+    float | None,
+    typer.Option(min=0, help="Ray: GPUs per run, may be a fraction; default: 1 if train.device=cuda, otherwise 0"),
 ]
 
 
@@ -52,63 +53,70 @@ def sweep(
     address: Address = None,
     cpus_per_run: CpusPerRun = None,
     gpus_per_run: GpusPerRun = None,
-    seeds: Annotated[
-        str | None, typer.Option(help="Queue only these seeds of the file, as 1-3,5; the others can follow later")
-    ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the runs and their cost; create nothing")] = False,
+    seeds: Annotated[str | None, typer.Option(help="Queue only these seeds of the file, for example 1-3,5")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the runs and their expected cost; create nothing")
+    ] = False,
     detach: Annotated[bool, typer.Option("--detach", help="Run in the background and return")] = False,
     queue: Annotated[bool, typer.Option("--queue", help="Queue the runs for emtc worker and return")] = False,
-    retry: Annotated[bool, typer.Option("--retry", help="Queue stopped and failed runs of the sweep again")] = False,
+    retry: Annotated[
+        bool, typer.Option("--retry", help="Queue the stopped and failed runs of the sweep again")
+    ] = False,
     stop: Annotated[bool, typer.Option("--stop", help="Stop the sweep: queued runs and trainers")] = False,
     list_: Annotated[bool, typer.Option("--list", help="List the sweeps of the database")] = False,
-    templates: Annotated[bool, typer.Option("--list-templates", help="List the files that come along")] = False,
+    templates: Annotated[
+        bool, typer.Option("--list-templates", help="List the sweep files that are part of EMTC Lab")
+    ] = False,
     db: DatabaseUrl = DEFAULT_DATABASE,
     json: AsJson = False,
 ) -> int:
-    """Train every run of a sweep file; the same command again goes on where it was interrupted."""
+    """Train every run of a sweep file. The same command continues an interrupted sweep."""
     if templates:
         return _print_templates(json=json)
     if list_:
         return _print_sweeps(open_database(db, read_only=True), json=json)
     if file is None:
-        raise typer.BadParameter("Name a sweep file or a template; list those with: emtc sweep --list-templates")
+        raise typer.BadParameter("Give a sweep file or a template. List templates with: emtc sweep --list-templates")
     plan = make_plan(find_sweep_file(file))
-    chosen = None if seeds is None else parse_seeds(seeds, plan)
-    cluster = _find_cluster(plan, engine, address, cpus_per_run, gpus_per_run)
+    selected_seeds = None if seeds is None else parse_seeds(seeds, plan)
+    cluster = _choose_cluster(plan, engine, address, cpus_per_run, gpus_per_run)
     at_once = jobs or control.default_jobs()
     if dry_run:
-        shown = plan if chosen is None else replace(plan, runs=tuple(run for run in plan.runs if run.seed in chosen))
-        return _print_plan(db, shown, at_once, json=json)
+        return _print_plan(db, plan, at_once, selected_seeds, json=json)
     if stop:
-        return _stop(open_database(db, create=False), plan.id)
+        n_queued, n_commands = control.stop_sweep_and_runs(open_database(db, create=False), plan.id)
+        print_message(
+            f"Stopped sweep {plan.id}: {n_queued} run(s) removed from the queue, {n_commands} stop command(s) sent."
+        )
+        return 0
     cluster = None if queue else cluster
-    _check(plan, db, elsewhere=queue or (cluster is not None and cluster.address is not None))
+    if plan.file.optuna:
+        check_storage(db)
+    control.check_plan(plan, remote=queue or (cluster is not None and cluster.address is not None))
     with connect(cluster, db) if cluster else nullcontext() as ray:
         if cluster and cluster.address and not jobs:
             at_once = count_slots(ray, cluster)
         database = open_database(db)
-        left = queue and not detach and not plan.file.optuna  # the trials of a search need a scheduler
-        queued = control.create_sweep(database, plan, jobs=at_once, remote=True, for_workers=left, seeds=chosen)
+        only_queue = queue and not detach and not plan.file.optuna  # the trials of a search need a scheduler
+        queued = control.create_sweep(
+            database, plan, jobs=at_once, remote=True, for_workers=only_queue, seeds=selected_seeds
+        )
         queued += control.retry(database, plan.id) if retry else 0
-        if where := describe_place(database):
-            say(where)
-        if detach or left:
-            return _leave_to_others(database, plan, file, queued, at_once, cluster=cluster, detach=detach, json=json)
-        say(_describe_start(plan, queued, at_once, queue=queue))
+        if message := describe_place(database):
+            print_message(message)
+        if detach or only_queue:
+            return _start_in_background(
+                database, plan, file, queued, at_once, cluster=cluster, detach=detach, json=json
+            )
+        print_message(_describe_start(plan, queued, at_once, queue=queue))
         return _run(database, plan.id, file, at_once, ray=ray, cluster=cluster, trains=not queue, json=json)
-
-
-def _check(plan: Plan, db: str, *, elsewhere: bool) -> None:
-    if plan.file.optuna:
-        check_storage(db)
-    control.check_plan(plan, remote=elsewhere)
 
 
 def _describe_start(plan: Plan, queued: int, jobs: int, *, queue: bool) -> str:
     if plan.file.optuna:
-        told = " Train them, on this machine or others, with: emtc worker" if queue else ""
-        return f"Search {plan.id}: {len(plan.runs)} trials, {jobs} at once.{told}"
-    return f"Sweep {plan.id}: {len(plan.runs)} runs, {queued} queued now, {jobs} at once."
+        hint = " Train them, on this machine or others, with: emtc worker" if queue else ""
+        return f"Search {plan.id}: {len(plan.runs)} trials, {jobs} at the same time.{hint}"
+    return f"Sweep {plan.id}: {len(plan.runs)} runs, {queued} queued now, {jobs} at the same time."
 
 
 def sweep_worker(
@@ -120,15 +128,15 @@ def sweep_worker(
     gpus_per_run: GpusPerRun = None,
     db: DatabaseUrl = DEFAULT_DATABASE,
 ) -> int:
-    """Start the runs of a sweep that another process has saved; what a detached scheduler executes."""
+    """Start the runs of a saved sweep. A scheduler in the background runs this command."""
     database, at_once = open_database(db), jobs or control.default_jobs()
     if engine == "ray":
         cluster = Cluster(address, cpus_per_run or 1.0, gpus_per_run or 0.0)
         with connect(cluster, db) as ray:
-            ended = run_sweep_on_ray(ray, cluster, database, sweep_id, jobs=at_once, announce=say)
+            ended = run_sweep_on_ray(ray, cluster, database, sweep_id, jobs=at_once, announce=print_message)
     else:
         ended = _run_here(database, sweep_id, at_once)
-    say(_summary(ended))
+    print_message(_summary(ended))
     return 0
 
 
@@ -140,7 +148,7 @@ def _run_here(
     trains: bool = True,
     on_progress: Callable[[Sweep], None] = lambda sweep: None,
 ) -> Sweep:
-    """Run a sweep, or a search, with this machine's processes."""
+    """Run a sweep or a search with processes of this machine."""
     if not get_sweep(database, sweep_id).trials:
         return run_sweep(database, sweep_id, jobs=jobs, on_progress=on_progress)
     from app.jobs.sweeps.search import run_search
@@ -148,10 +156,10 @@ def _run_here(
     return run_search(database, sweep_id, jobs=jobs, trains=trains, on_progress=on_progress)
 
 
-def _find_cluster(
+def _choose_cluster(
     plan: Plan, engine: str, address: str | None, cpus: float | None, gpus: float | None
 ) -> Cluster | None:
-    """Which cluster trains a plan, and what its runs ask for; None is this machine."""
+    """Return the cluster with the resources per run; None for this machine."""
     if plan.file.optuna and engine != "local":
         raise typer.BadParameter("A search runs with --engine local, or with --queue and emtc worker on any machine.")
     if engine not in ("local", "ray"):
@@ -163,7 +171,7 @@ def _find_cluster(
     return None
 
 
-def _leave_to_others(
+def _start_in_background(
     database: Database,
     plan: Plan,
     file: str,
@@ -174,14 +182,16 @@ def _leave_to_others(
     detach: bool,
     json: bool,
 ) -> int:
-    """Return at once: a scheduler in the background goes on, or whoever starts workers."""
-    found = f"Sweep {plan.id}: {len(plan.runs)} runs, {queued} queued now"
+    """Start a scheduler in the background with `detach`. Otherwise leave the queued runs to workers."""
+    summary = f"Sweep {plan.id}: {len(plan.runs)} runs, {queued} queued now"
     if detach:
-        say(f"{found}, {jobs} at once.")
+        print_message(f"{summary}, {jobs} at the same time.")
         control.start_scheduler(database, plan.id, jobs=jobs, options=cluster.as_options() if cluster else ())
-        say(f"It runs in the background. Watch it with: emtc sweep --list; stop it with: emtc sweep {file} --stop")
+        print_message(
+            f"It runs in the background. Watch it with: emtc sweep --list; stop it with: emtc sweep {file} --stop"
+        )
     else:
-        say(f"{found}. Train them, on this machine or others, with: emtc worker")
+        print_message(f"{summary}. Train them, on this machine or others, with: emtc worker")
     if json:
         print_json({"sweep_id": plan.id, "name": plan.file.name, "status": "active", "runs": len(plan.runs)})
     return 0
@@ -202,24 +212,25 @@ def _run(
         with _progress_bar() as on_progress:
             if cluster:
                 ended = run_sweep_on_ray(
-                    ray, cluster, database, sweep_id, jobs=jobs, announce=say, on_progress=on_progress
+                    ray, cluster, database, sweep_id, jobs=jobs, announce=print_message, on_progress=on_progress
                 )
             else:
                 ended = _run_here(database, sweep_id, jobs, trains=trains, on_progress=on_progress)
     except ClusterError as exc:
-        say(str(exc))
+        print_message(str(exc))
         return 1
     except KeyboardInterrupt:
-        say(
-            f"Interrupted: no further run starts. {_who_is_left(database, sweep_id, file)} Go on with the same command."
+        print_message(
+            f"Interrupted: no further run starts. {_describe_active(database, sweep_id, file)} "
+            "Continue with the same command."
         )
         return 1
-    say(_summary(ended))
+    print_message(_summary(ended))
     rows = sweep_runs(database, sweep_id)
     if json:
-        keep = ("id", "name", "map", "algo", "seed", "env_steps", "win_rate", "return_mean", "error")
+        columns = ("id", "name", "map", "algo", "seed", "env_steps", "win_rate", "return_mean", "error")
         runs = [
-            {name: getattr(row, name) for name in keep} | {"status": shown_status(row.live_status, row.tags)}
+            {name: getattr(row, name) for name in columns} | {"status": shown_status(row.live_status, row.tags)}
             for row in rows
         ]
         saved = {"steps_saved": round(ended.steps_saved, 4)} if ended.trials else {}
@@ -227,17 +238,11 @@ def _run(
     return 1 if any(row.live_status in ("failed", "lost") for row in rows) else 0
 
 
-def _who_is_left(database: Database, sweep_id: str, file: str) -> str:
-    working = get_sweep(database, sweep_id).counts["running"]
-    if not working:
-        return "No trainer is at work."
-    return f"{working} trainer(s) go on by themselves; stop them with: emtc sweep {file} --stop."
-
-
-def _stop(database: Database, sweep_id: str) -> int:
-    waiting, asked = control.stop_sweep_and_runs(database, sweep_id)
-    say(f"Stopped sweep {sweep_id}: {waiting} run(s) left the queue, {asked} trainer(s) were asked to stop.")
-    return 0
+def _describe_active(database: Database, sweep_id: str, file: str) -> str:
+    n_running = get_sweep(database, sweep_id).counts["running"]
+    if not n_running:
+        return "No trainer is running."
+    return f"{n_running} trainer(s) are still running; stop them with: emtc sweep {file} --stop."
 
 
 def _summary(sweep: Sweep) -> str:
@@ -252,25 +257,27 @@ def _progress_bar() -> Generator[Callable[[Sweep], None]]:
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task("sweep", total=1.0)
 
-        def show(sweep: Sweep) -> None:
-            counts, left = sweep.counts, sweep.seconds_left()
+        def update(sweep: Sweep) -> None:
+            counts, seconds = sweep.counts, sweep.seconds_left()
             n = sweep.trials or len(sweep.runs)
-            words = f"{counts['finished']} of {n} runs, {counts['running']} running"
-            words += f", {counts['pruned']} pruned" if sweep.trials else ""
+            description = f"{counts['finished']} of {n} runs, {counts['running']} running"
+            description += f", {counts['pruned']} pruned" if sweep.trials else ""
             if counts["failed"]:
-                words += f", {counts['failed']} failed"
-            if left:
-                words += f", ≈ {format_duration(left)} left"
-            progress.update(task, completed=sweep.progress, description=words)
+                description += f", {counts['failed']} failed"
+            if seconds:
+                description += f", ≈ {format_duration(seconds)} left"
+            progress.update(task, completed=sweep.progress, description=description)
 
-        yield show
+        yield update
 
 
-def _print_plan(db: str, plan: Plan, jobs: int, *, json: bool) -> int:
+def _print_plan(db: str, plan: Plan, jobs: int, selected_seeds: Collection[int] | None, *, json: bool) -> int:
+    if selected_seeds is not None:
+        plan = replace(plan, runs=tuple(run for run in plan.runs if run.seed in selected_seeds))
     control.check_plan(plan)
     try:
         database = open_database(db, read_only=True)
-    except StorageError:  # there is none yet, and a dry run makes none
+    except StorageError:  # there is no database yet, and a dry run does not create one
         database = None
     seconds, disk, basis = control.estimate_cost(database, plan, jobs=jobs)
     rows: list[dict[str, Any]] = [
@@ -289,7 +296,9 @@ def _print_plan(db: str, plan: Plan, jobs: int, *, json: bool) -> int:
         print_json({"sweep_id": plan.id, "name": plan.file.name, "jobs": jobs, **expected, "runs": rows})
         return 0
     print_table(rows, title=f"{plan.file.name} (sweep {plan.id})", empty="")
-    say(f"≈ {format_duration(seconds)} with {jobs} at once, ≈ {format_size(disk)} of disk. The speed is {basis}.")
+    print_message(
+        f"≈ {format_duration(seconds)} with {jobs} at the same time, ≈ {format_size(disk)} on disk. Speed: {basis}."
+    )
     return 0
 
 
@@ -305,55 +314,57 @@ def _print_templates(*, json: bool) -> int:
 def _print_sweeps(database: Database, *, json: bool) -> int:
     rows = [
         {
-            "id": each.id,
-            "name": each.name,
-            "status": "waiting" if each.state == "lost" else each.state,
-            "runs": len(each.runs),
+            "id": item.id,
+            "name": item.name,
+            "status": "waiting" if item.state == "lost" else item.state,
+            "runs": len(item.runs),
             **{
-                status: each.counts[status]
+                status: item.counts[status]
                 for status in ("finished", "running", "queued", "stopped", "pruned", "failed", "lost")
             },
-            "done": round(each.progress, 4) if json else format_percent(each.progress),
-            "seconds_left": each.seconds_left() if json else format_duration(each.seconds_left()),
-            "scheduler": each.has_scheduler if json else ("works" if each.has_scheduler else format_number(None)),
+            "done": round(item.progress, 4) if json else format_percent(item.progress),
+            "seconds_left": item.seconds_left() if json else format_duration(item.seconds_left()),
+            "scheduler": item.has_scheduler if json else ("running" if item.has_scheduler else format_number(None)),
         }
-        for each in list_sweeps(database)
+        for item in list_sweeps(database)
     ]
     print_rows(rows, title="Sweeps", empty="No sweeps yet. Start one with: emtc sweep ablation-demo", json=json)
     return 0
 
 
 def worker(
-    once: Annotated[bool, typer.Option("--once", help="End when no run waits, instead of waiting for more")] = False,
-    jobs: Annotated[int, typer.Option(min=1, help="Trainers at once")] = 1,
-    gpu: Annotated[int | None, typer.Option(min=0, help="Number of the GPU that its trainers use")] = None,
-    sweep: Annotated[str | None, typer.Option(help="Take runs of this sweep only; its id, or how it begins")] = None,
-    at_most: Annotated[int | None, typer.Option(min=1, help="Take none while so many runs of the sweep train")] = None,
+    once: Annotated[bool, typer.Option("--once", help="Exit when no run is queued, instead of waiting")] = False,
+    jobs: Annotated[int, typer.Option(min=1, help="Trainers at the same time")] = 1,
+    gpu: Annotated[int | None, typer.Option(min=0, help="Index of the GPU that the trainers use")] = None,
+    sweep: Annotated[
+        str | None, typer.Option(help="Train only runs of this sweep; its id or a beginning of it")
+    ] = None,
+    at_most: Annotated[
+        int | None, typer.Option(min=1, help="Wait while this number of runs of the sweep are being trained")
+    ] = None,
     db: DatabaseUrl = DEFAULT_DATABASE,
     json: AsJson = False,
 ) -> int:
-    """Take queued and lost runs from the database and train them; on SIGTERM or SIGUSR1 give them back and end."""
+    """Claim queued and lost runs of the database and train them. SIGTERM or SIGUSR1 returns them to the queue."""
     if at_most is not None and sweep is None:
-        raise typer.BadParameter("--at-most counts the runs of one sweep. Name it with --sweep")
+        raise typer.BadParameter("--at-most counts the runs of one sweep. Give it with --sweep")
     with handle_leave_signals() as leave:
         check_not_read_only("train runs")
         check_place()
-        database = open_with_retry(db, report=say, is_cancelled=lambda: leave.is_requested)
-        if where := describe_place(database):
-            say(where)
+        database = open_with_retry(db, report=print_message, is_cancelled=lambda: leave.is_requested)
+        if message := describe_place(database):
+            print_message(message)
         if gpu is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = str(gpu)  # the trainers inherit it
         try:
-            claim = _claim_of(database, sweep, at_most) if sweep else claim_next_run
-            done = WorkerLoop(database, jobs=jobs, leave=leave, say=say, claim=claim).run(once=once)
+            claim: Callable[..., Claim | None] = claim_next_run
+            if sweep:
+                claim = partial(claim_run, sweep_id=get_sweep(database, sweep).id, jobs=at_most or NO_LIMIT)
+            done = WorkerLoop(database, jobs=jobs, leave=leave, announce=print_message, claim=claim).run(once=once)
         except KeyboardInterrupt:
-            say("Ended at once. The next worker goes on from the last checkpoints.")
+            print_message("Ended immediately. The next worker resumes the runs from their last checkpoints.")
             return 1
-    say(summarize(done))
+    print_message(summarize(done))
     if json:
-        print_json([asdict(left) for left in done])
+        print_json([asdict(run) for run in done])
     return 0
-
-
-def _claim_of(db: Database, sweep: str, at_most: int | None) -> Callable[..., Claim | None]:
-    return partial(claim_run, sweep_id=get_sweep(db, sweep).id, jobs=at_most or NO_LIMIT)

@@ -1,4 +1,4 @@
-"""`emtc train | resume` and the worker behind detached runs."""
+"""`emtc train`, `emtc resume`, and `emtc train-worker`, which trains detached runs."""
 
 import time
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ import typer
 
 from app.analysis.provenance import library_versions
 from app.analysis.quantities import get_success_threshold, name_success
-from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, print_json, print_table, say
+from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, print_json, print_message, print_table
 from app.cli.progress import show_progress
 from app.jobs.launch import check_startable, find_obs_warning, find_success_warning, launch_run
 from app.jobs.resume import (
@@ -35,44 +35,48 @@ from storage.files.places import describe_place
 from storage.runs.changes import create_run
 from storage.runs.changes import start_again as make_again
 from storage.runs.control import send_and_wait
-from storage.runs.lifecycle import State, this_process
+from storage.runs.lifecycle import State, make_owner
 from storage.runs.rows import find_run
 
 
 def train(
     env: Annotated[str, typer.Option(help="Environment: see emtc envs")] = "skirmish",
-    map: Annotated[str | None, typer.Option(help="Map or scenario; default: 3m, or the first of one's own")] = None,
-    algo: Annotated[str, typer.Option(help="Method and backbone, for instance emtc-qplex")] = "emtc-qplex",
-    steps: Annotated[int | None, typer.Option(help="Training length [env steps]; default: the task's own")] = None,
+    map: Annotated[
+        str | None, typer.Option(help="Map or scenario; default: 3m, or the first one of another environment")
+    ] = None,
+    algo: Annotated[str, typer.Option(help="Method and backbone, for example emtc-qplex")] = "emtc-qplex",
+    steps: Annotated[int | None, typer.Option(help="Training length [env steps]; default: that of the task")] = None,
     seed: Annotated[int, typer.Option(help="Seed of every random number")] = 1,
     config: Annotated[Path | None, typer.Option(help="TOML file with sections of settings")] = None,
     set: Annotated[list[str] | None, typer.Option(help="dotted.key=value, repeatable")] = None,
-    name: Annotated[str | None, typer.Option(help="Name shown in lists")] = None,
-    detach: Annotated[bool, typer.Option("--detach", help="Train in a process of its own and return")] = False,
-    help_keys: Annotated[bool, typer.Option("--help-keys", help="List every setting and stop")] = False,
+    name: Annotated[str | None, typer.Option(help="Name of the run in lists")] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Train in a background process and return")] = False,
+    help_keys: Annotated[bool, typer.Option("--help-keys", help="List all settings and exit")] = False,
     db: DatabaseUrl = DEFAULT_DATABASE,
     json: AsJson = False,
 ) -> int:
     """Train one run in the foreground, or detached."""
     if help_keys:
-        return _print_keys()
+        settings = [{"key": f.key, "default": f.default, "description": f.description} for f in describe_fields()]
+        print_table(settings, title="Settings", empty="")
+        return 0
     map = map or get_default_map(env)
     run_config = resolve(env=env, map=map, algo=algo, steps=steps, seed=seed, file=config, overrides=list(set or []))
     _allow_typed(run_config, map, set or ())
     check_startable(run_config)
-    for doubt in filter(None, (find_success_warning(run_config), find_obs_warning(run_config))):
-        say(f"Warning: {doubt}")
+    for warning in filter(None, (find_success_warning(run_config), find_obs_warning(run_config))):
+        print_message(f"Warning: {warning}")
     database = open_database(db)
-    if where := describe_place(database):
-        say(where)
+    if message := describe_place(database):
+        print_message(message)
     if detach:
         run_id = launch_run(database, run_config, name=name)
-        say(f"Run {run_id} trains in the background. Watch it with: emtc show {run_id}")
+        print_message(f"Run {run_id} trains in the background. Watch it with: emtc show {run_id}")
         if json:
             print_json({"run_id": run_id, "status": "queued"})
         return 0
     with stop_signals() as signals:
-        owner = this_process()
+        owner = make_owner()
         run_id = create_run(
             database,
             run_config.model_dump(mode="json"),
@@ -85,7 +89,7 @@ def train(
 
 
 def _allow_typed(config: RunConfig, map: str, overrides: Sequence[str]) -> None:
-    """Allow the module that the user has typed; one that only a file names must be listed by this machine."""
+    """Allow the import of a map's module if the user has typed the map. In a file it needs the machine's permission."""
     typed = {map, parse_overrides(overrides).get("env.map")}
     if config.env.name in IMPORTED_BY_MAP and config.env.map in typed:
         allow(config.env.map)
@@ -94,24 +98,24 @@ def _allow_typed(config: RunConfig, map: str, overrides: Sequence[str]) -> None:
 def resume(
     run: RunPrefix,
     start_again: Annotated[
-        bool, typer.Option("--start-again", help="Start from step 0 as a new run that names this one as its parent")
+        bool, typer.Option("--start-again", help="Start from step 0 as a new run, with this one as its parent")
     ] = False,
-    detach: Annotated[bool, typer.Option("--detach", help="Train in a process of its own and return")] = False,
+    detach: Annotated[bool, typer.Option("--detach", help="Train in a background process and return")] = False,
     db: DatabaseUrl = DEFAULT_DATABASE,
     json: AsJson = False,
 ) -> int:
-    """Go on with a paused run, or with one that stopped, failed or was lost, from its newest usable checkpoint."""
+    """Resume a paused run, or a stopped, failed or lost one from its newest usable checkpoint."""
     database = open_database(db, create=False)
     row = find_run(database, run)
     if start_again:
         return _start_again(database, row.id, detach=detach, json=json)
     if row.state == State.PAUSED:
-        say(send_and_wait(database, row.id, "resume"))
+        print_message(send_and_wait(database, row.id, "resume"))
         return 0
-    _say_what_is_superseded(examine_checkpoints(database, row))
+    _print_resume_point(examine_checkpoints(database, row))
     if detach:
         resume_run(database, row.id)
-        say(f"Run {row.id} goes on in the background.")
+        print_message(f"Run {row.id} resumes in the background.")
         return 0
     with stop_signals() as signals:
         owner = claim_to_resume(database, row.id)
@@ -121,25 +125,26 @@ def resume(
 def _start_again(database: Database, run_id: str, *, detach: bool, json: bool) -> int:
     if detach:
         child = restart_run(database, run_id)
-        say(f"Run {child} starts again from step 0 in the background; run {run_id} keeps its rows.")
+        print_message(f"Run {child} starts from step 0 in the background. Run {run_id} is not changed.")
         if json:
             print_json({"run_id": child, "parent_id": run_id, "status": "queued"})
         return 0
     check_can_restart(find_run(database, run_id))
     with stop_signals() as signals:
-        owner = this_process()
+        owner = make_owner()
         child = make_again(database, run_id, versions=library_versions(), owner=owner)
-        say(f"Run {child} starts again from step 0; run {run_id} keeps its rows.")
+        print_message(f"Run {child} starts from step 0. Run {run_id} is not changed.")
         return _train_in_foreground(database, child, owner.token, signals, resume=False, json=json)
 
 
-def _say_what_is_superseded(status: CheckpointStatus) -> None:
+def _print_resume_point(status: CheckpointStatus) -> None:
+    """Print which checkpoint is used, which are skipped and how many steps will be repeated."""
     for fault in status.faults if status.usable else ():
-        say(f"Passed over: {fault}")
+        print_message(f"Skipped: {fault}")
     if status.usable and status.superseded_steps:
-        say(
-            f"Going on from step {status.usable.env_step:,} ({status.usable.name}); "
-            f"{status.superseded_steps:,} later steps will be superseded, once the trainer stands there."
+        print_message(
+            f"Resuming from step {status.usable.env_step:,} ({status.usable.name}). "
+            f"{status.superseded_steps:,} later steps are superseded when the trainer has loaded it."
         )
 
 
@@ -150,8 +155,8 @@ def train_worker(
     worker: Annotated[int | None, typer.Option("--worker")] = None,
     db: DatabaseUrl = DEFAULT_DATABASE,
 ) -> int:
-    """Train a run that another process has created; what a detached trainer executes."""
-    return train_detached(db, run_id, announce=say, token=token, resume=resume, worker=worker)
+    """Train a run that another process has created. A detached trainer runs this command."""
+    return train_detached(db, run_id, announce=print_message, token=token, resume=resume, worker=worker)
 
 
 def _train_in_foreground(
@@ -159,21 +164,21 @@ def _train_in_foreground(
 ) -> int:
     started = time.monotonic()
     try:
-        say(f"Run {run_id}")
+        print_message(f"Run {run_id}")
         with show_progress(database, run_id) as on_progress:
             summary = train_with_signals(
-                database, run_id, token, signals, resume=resume, announce=say, on_progress=on_progress
+                database, run_id, token, signals, resume=resume, announce=print_message, on_progress=on_progress
             )
     except StopRequested:
-        mark_stopped(database, run_id, token, signals, announce=say)
+        mark_stopped(database, run_id, token, signals, announce=print_message)
         if json:
             print_json({"run_id": run_id, "status": "stopped", "env_steps": find_run(database, run_id).env_steps})
         return 0
     except Exception as exc:
-        sentence = str(exc) if isinstance(exc, EmtcError) else f"Run {run_id} failed: {describe_failure(exc)}"
-        say(sentence)
+        message = str(exc) if isinstance(exc, EmtcError) else f"Run {run_id} failed: {describe_failure(exc)}"
+        print_message(message)
         if json:
-            print_json({"run_id": run_id, "status": "failed", "error": sentence})
+            print_json({"run_id": run_id, "status": "failed", "error": message})
         return 1
     wall_seconds = round(time.monotonic() - started, 3)
     if json:
@@ -183,12 +188,8 @@ def _train_in_foreground(
         rate, label = summary.win_rate, "win rate"
         if threshold is not None:
             rate, label = summary.success_rate, name_success(threshold)
-        told = "–" if rate is None else f"{100 * rate:.1f} %"
-        say(f"{summary.status}: {summary.env_steps} env steps in {wall_seconds:.0f} s, last test {label} {told}")
-    return 0
-
-
-def _print_keys() -> int:
-    rows = [{"key": f.key, "default": f.default, "description": f.description} for f in describe_fields()]
-    print_table(rows, title="Settings", empty="")
+        percent = "–" if rate is None else f"{100 * rate:.1f} %"
+        print_message(
+            f"{summary.status}: {summary.env_steps} env steps in {wall_seconds:.0f} s, last test {label} {percent}"
+        )
     return 0

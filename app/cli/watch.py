@@ -1,4 +1,4 @@
-"""`emtc watch`: say, send, and if told so act on what happens to runs."""
+"""`emtc watch`: print and send alerts about runs, and optionally stop runs."""
 
 import time
 from dataclasses import asdict
@@ -6,16 +6,16 @@ from typing import Annotated
 
 import typer
 
-from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, print_json, printable, say
+from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, print_json, print_message, printable
 from app.jobs.alerts import STOPPABLE, Alert, Kind, Messenger, describe_alert, list_alerts, stop_alerted_runs
 from emtc_core.errors import StorageError
 from storage.engine import check_not_read_only, open_database
 
 
 def watch(
-    once: Annotated[bool, typer.Option("--once", help="List what is known now, and end")] = False,
-    every: Annotated[float, typer.Option(min=1.0, max=3600.0, help="Look so often [s]")] = 10.0,
-    stop_on: Annotated[str, typer.Option(help="Ask a run to stop on these alerts, as nan,stagnation")] = "",
+    once: Annotated[bool, typer.Option("--once", help="List the present alerts and exit")] = False,
+    every: Annotated[float, typer.Option(min=1.0, max=3600.0, help="Time between two checks [s]")] = 10.0,
+    stop_on: Annotated[str, typer.Option(help="Stop a run on these alerts, for example nan,stagnation")] = "",
     db: DatabaseUrl = DEFAULT_DATABASE,
     json: AsJson = False,
 ) -> None:
@@ -26,29 +26,31 @@ def watch(
     database = open_database(db, read_only=not kinds, create=False)
     messenger = Messenger()
     if once:
-        _tell(list_alerts(database), json=json)
+        _print_alerts(list_alerts(database), json=json)
         return
     earlier = list_alerts(database)
-    known = {alert.key for alert in earlier}
-    say(f"Watching {database.safe_url}; {len(known)} earlier alerts are not told again. End with Ctrl+C.")
-    for sentence in stop_alerted_runs(database, earlier, kinds):
-        say(sentence)
+    reported_keys = {alert.key for alert in earlier}
+    print_message(
+        f"Watching {database.safe_url}. {len(reported_keys)} earlier alerts are not repeated. Stop with Ctrl+C."
+    )
+    for message in stop_alerted_runs(database, earlier, kinds):
+        print_message(message)
     while True:
         time.sleep(every)
         try:
-            new = [alert for alert in list_alerts(database) if alert.key not in known]
+            new = [alert for alert in list_alerts(database) if alert.key not in reported_keys]
         except StorageError as error:
-            say(str(error))
+            print_message(str(error))
             continue
-        known |= {alert.key for alert in new}
-        _tell(new, json=json)
-        for sentence in stop_alerted_runs(database, new, kinds):
-            say(sentence)
+        reported_keys |= {alert.key for alert in new}
+        _print_alerts(new, json=json)
+        for message in stop_alerted_runs(database, new, kinds):
+            print_message(message)
         if not messenger.send(new):
-            say("The alerts could not be sent. Look at the address in EMTC_NOTIFY and at the network.")
+            print_message("The alerts could not be sent. Check the address in EMTC_NOTIFY and the network.")
 
 
-def _tell(alerts: list[Alert], *, json: bool) -> None:
+def _print_alerts(alerts: list[Alert], *, json: bool) -> None:
     for alert in alerts:
         if json:
             print_json(asdict(alert) | {"severity": alert.severity})
@@ -57,8 +59,8 @@ def _tell(alerts: list[Alert], *, json: bool) -> None:
 
 
 def _read_kinds(text: str) -> list[Kind]:
-    asked = [part.strip() for part in text.split(",") if part.strip()]
-    kinds: list[Kind] = [kind for kind in STOPPABLE if kind in asked]
-    if len(kinds) != len(set(asked)):
-        raise typer.BadParameter(f"--stop-on takes {', '.join(STOPPABLE)}, got {text!r}.")
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    kinds: list[Kind] = [kind for kind in STOPPABLE if kind in names]
+    if len(kinds) != len(set(names)):
+        raise typer.BadParameter(f"--stop-on must be a list of {', '.join(STOPPABLE)}, got {text!r}.")
     return kinds

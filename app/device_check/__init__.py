@@ -1,1 +1,1 @@
-"""Is this device computing what the CPU computes, and how fast? `emtc check device`, and the page Health."""
+"""Compare the results and the speed of a device with the CPU: `emtc check device` and the page Health."""

@@ -1,4 +1,4 @@
-"""`python -m app.device_check --device cuda --report FILE`: the background process of the page Health."""
+"""The background process of the page Health: `python -m app.device_check --device cuda --report FILE`."""
 
 import argparse
 import sys
@@ -12,7 +12,7 @@ from app.jobs.device_check import DeviceReport, sign_report, write_report
 
 
 def main() -> int:
-    """Run the checks and write the report again after each; return the exit code."""
+    """Run the checks and replace the report after each check. Return the exit code."""
     parser = argparse.ArgumentParser(prog="app.device_check")
     parser.add_argument("--device", required=True, choices=("cpu", "cuda"))
     parser.add_argument("--report", required=True, type=Path)

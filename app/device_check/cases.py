@@ -1,6 +1,6 @@
-"""What the checks compute with: made-up episodes of the game 3s_vs_5z, learners with equal weights, equal batches.
+"""Inputs of the checks: random episodes of the map 3s_vs_5z, learners with equal weights, and equal batches.
 
-Everything is drawn from seeds on the host, so the CPU and the device get the same numbers.
+All random numbers are generated on the host from fixed seeds, so the CPU and the device get the same inputs.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,44 +28,49 @@ ACTING_ENVS = 32
 
 @dataclass(frozen=True)
 class Case:
-    """One algorithm with the episodes that it learns from."""
+    """One algorithm and its training episodes."""
 
     config: RunConfig
     info: EnvInfo
     episodes: tuple[Episode, ...]
 
 
-def own_algos() -> list[str]:
-    """List the algorithms of this project; those of plug-ins are left out."""
+def list_builtin_algos() -> list[str]:
+    """List the algorithms without those of plug-ins."""
     mixers = list_mixers()
     return [algo for algo in list_algos() if algo.rpartition("-")[2] not in mixers]
 
 
 def make_case(algo: str, *, batch: int, length: int, overrides: Mapping[str, Any] | None = None) -> Case:
-    """Make the settings of a run of 3s_vs_5z, and made-up episodes, twice as many as a batch has.
+    """Make the configuration of a run on 3s_vs_5z, and random episodes for two batches.
 
     Args:
         algo: The algorithm.
-        batch: Episodes of an update.
-        length: Longest episode [env steps].
-        overrides: Further settings by their dotted keys.
+        batch: Episodes per update.
+        length: Maximum length of an episode [env steps].
+        overrides: Other settings by their dotted keys.
     """
     single = {"mappo.epochs": 1, "mappo.minibatches": 1} if algo == "mappo" else {}
     config = resolve(map=MAP, algo=algo, overrides={"train.batch": batch, **single, **(overrides or {})})
-    info = game()
-    return Case(config, info, tuple(_make_episodes(info, 2 * batch, length)))
+    info = map_info()
+    rng = np.random.default_rng(0)
+    episodes = [
+        make_episode(info, int(rng.integers(max(1, length // 2), length + 1)), rng, terminated=i % 4 != 0)
+        for i in range(2 * batch)
+    ]
+    return Case(config, info, tuple(episodes))
 
 
 @cache
-def game(episode_limit: int | None = None) -> EnvInfo:
-    """Sizes of 3s_vs_5z, with another limit of an episode where one is given."""
+def map_info(episode_limit: int | None = None) -> EnvInfo:
+    """Return the sizes of 3s_vs_5z, with another episode limit if it is given."""
     info = get_env_info(resolve(map=MAP).env)
     assert info is not None, "skirmish is part of this project"
     return info if episode_limit is None else replace(info, episode_limit=episode_limit)
 
 
-def make_episode(info: EnvInfo, length: int, rng: np.random.Generator, *, ended: bool = True) -> Episode:
-    """Make an episode whose states move by small steps; an episode that has not ended is truncated."""
+def make_episode(info: EnvInfo, length: int, rng: np.random.Generator, *, terminated: bool = True) -> Episode:
+    """Make a random episode whose states are a random walk; it is truncated if it is not terminated."""
     n, a = info.n_agents, info.n_actions
     state = np.cumsum(0.1 * rng.standard_normal((length + 1, info.state_dim), np.float32), axis=0)
     avail = rng.random((length + 1, n, a)) < 0.7
@@ -77,21 +82,15 @@ def make_episode(info: EnvInfo, length: int, rng: np.random.Generator, *, ended:
         avail=avail,
         action=np.where(avail[:-1], rng.random((length, n, a)), -1.0).argmax(-1),
         reward=reward,
-        terminated=ended,
-        truncated=not ended,
+        terminated=terminated,
+        truncated=not terminated,
         won=bool(reward[-1] > 0.5),
         episode_return=float(reward.sum()),
     )
 
 
-def _make_episodes(info: EnvInfo, count: int, length: int) -> Iterator[Episode]:
-    rng = np.random.default_rng(0)
-    for i in range(count):
-        yield make_episode(info, int(rng.integers(max(1, length // 2), length + 1)), rng, ended=i % 4 != 0)
-
-
 def start_learner(case: Case, device: torch.device, state: dict[str, Any] | None = None) -> Learner:
-    """Make the learner on a device; with a state, its weights are those of the learner that left it."""
+    """Make the learner on a device, and load a state into it if one is given."""
     learner = make_learner(case.config, case.info, device=device, seed=1)
     if state is not None:
         learner.set_state(state)
@@ -101,13 +100,13 @@ def start_learner(case: Case, device: torch.device, state: dict[str, Any] | None
 def make_updates(
     learner: Learner, case: Case, buffer: ReplayBuffer, *, count: int, first: int = 0
 ) -> list[LearnerStats]:
-    """Make updates from a replay buffer, on any device from the same batches; MAPPO takes half of the episodes.
+    """Update a learner from a replay buffer. The batches are the same on every device.
 
     Args:
-        learner: Makes the updates.
+        learner: The learner. MAPPO is updated from half of the episodes instead.
         case: The algorithm and its episodes.
-        buffer: What `fill_buffer` made for the learner's device.
-        count: How many updates.
+        buffer: Buffer from `fill_buffer` on the learner's device.
+        count: Number of updates.
         first: Number of the first batch.
     """
     numbers, half = range(first, first + count), len(case.episodes) // 2
@@ -123,7 +122,7 @@ def make_updates(
 
 
 def fill_buffer(case: Case, device: torch.device) -> ReplayBuffer:
-    """Put the episodes of a case into a replay buffer, each transition with a gate."""
+    """Add the episodes of a case to a replay buffer, with a random gate per transition."""
     buffer = ReplayBuffer(len(case.episodes), case.info, device=device)
     rng = np.random.default_rng(1)
     for episode in case.episodes:
@@ -132,20 +131,20 @@ def fill_buffer(case: Case, device: torch.device) -> ReplayBuffer:
 
 
 def make_recalled(shape: tuple[int, ...], rng: np.random.Generator, device: torch.device) -> IncentiveInputs:
-    """Make up what a memory recalls of the successors of a batch [B, T]; one in ten is not found."""
+    """Make random recalled values of a memory for the successors of a batch [B, T]. One tenth is missing."""
     h_next, rho_next = rng.random((2, *shape))
     return make_incentive_inputs(10 * h_next, rho_next, rng.random(shape) < 0.9, device=device)
 
 
 def trained_weights(learner: Learner) -> dict[str, Tensor]:
-    """List what updates change, by name: networks, and predictors of an intrinsic reward."""
+    """Return the trained parameters by name: networks, and predictors of an intrinsic reward."""
     state = learner.get_state()
-    kept = ("actor", "critic") if isinstance(learner, MappoLearner) else ("online", "intrinsic")
-    return {name: x for part in kept for name, x in _name_tensors(state[part], part) if x.is_floating_point()}
+    parts = ("actor", "critic") if isinstance(learner, MappoLearner) else ("online", "intrinsic")
+    return {name: x for part in parts for name, x in _name_tensors(state[part], part) if x.is_floating_point()}
 
 
 def gradients(learner: Learner) -> dict[str, Tensor]:
-    """List the gradients that the last update left, by name."""
+    """Return the gradients of the last update by name."""
     mappo = isinstance(learner, MappoLearner)
     networks = {"actor": learner.actor, "critic": learner.critic} if mappo else {"online": learner.online}
     return {
@@ -156,25 +155,25 @@ def gradients(learner: Learner) -> dict[str, Tensor]:
     }
 
 
-def relative_difference(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> float:
-    """Compare tensors of the same names: the largest Euclidean distance, relative to the length of what was wanted.
+def relative_difference(actual: Mapping[str, Tensor], reference: Mapping[str, Tensor]) -> float:
+    """Return the largest Euclidean distance of two tensors with the same name, relative to the norm of the reference.
 
-    A tensor that is shorter than a hundredth of all of them together is compared with that hundredth.
+    The divisor is at least 1 % of the norm of all reference tensors together.
     """
-    if found.keys() != wanted.keys():
+    if actual.keys() != reference.keys():
         return float("inf")
-    lengths = {name: float(torch.linalg.vector_norm(x.cpu().double())) for name, x in wanted.items()}
-    least = 0.01 * float(np.linalg.norm(list(lengths.values())))
+    norms = {name: float(torch.linalg.vector_norm(x.cpu().double())) for name, x in reference.items()}
+    min_divisor = 0.01 * float(np.linalg.norm(list(norms.values())))
     distances = [
-        float(torch.linalg.vector_norm(found[name].cpu().double() - x.cpu().double()))
-        / max(lengths[name], least, 1e-30)
-        for name, x in wanted.items()
+        float(torch.linalg.vector_norm(actual[name].cpu().double() - x.cpu().double()))
+        / max(norms[name], min_divisor, 1e-30)
+        for name, x in reference.items()
     ]
-    return float(np.max(distances, initial=0.0))  # NaN stays NaN
+    return float(np.max(distances, initial=0.0))  # propagates NaN
 
 
 def greedy_actions(learner: Learner, info: EnvInfo, *, steps: int) -> np.ndarray:
-    """Act greedily on made-up observations: [steps, environments, agents]."""
+    """Return the greedy actions for random observations [steps, environments, agents]."""
     rng = np.random.default_rng(2)
     learner.start_episodes(ACTING_ENVS)
     actions = []
@@ -186,7 +185,7 @@ def greedy_actions(learner: Learner, info: EnvInfo, *, steps: int) -> np.ndarray
 
 
 def count_differences(one: Any, other: Any) -> int:
-    """Count the values that differ between two nested states of tensors and plain values; NaN equals NaN."""
+    """Count the different values of two nested states of tensors and plain values. NaN equals NaN."""
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         a, b = one.detach().cpu(), other.detach().cpu()
         if a.shape != b.shape or a.dtype != b.dtype:

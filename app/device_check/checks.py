@@ -1,4 +1,4 @@
-"""The checks in their order, and how they are run."""
+"""The list of checks, and the function that runs them."""
 
 import time
 from collections.abc import Callable
@@ -40,39 +40,39 @@ def run_checks(
     sizes: Sizes | None = None,
     on_result: Callable[[DeviceReport], None] = lambda report: None,
 ) -> DeviceReport:
-    """Run every check; without the GPU that is asked for, only the first.
+    """Run all checks. If the device is a GPU that is not available, only the first check is run.
 
     Args:
         target: The device.
-        quick: Whether smaller sizes are taken.
+        quick: Whether to use smaller sizes.
         sizes: Other sizes, for tests.
-        on_result: Receives the report so far, after each check.
+        on_result: Called with the report after each check.
     """
     configure_threads()
     if target.is_gpu:
-        set_determinism(True)  # cuBLAS reads the size of its workspace at the first product
-    chosen = sizes or (QUICK if quick else FULL)
+        set_determinism(True)  # before the first product, when cuBLAS reads the size of its workspace
+    sizes = sizes or (QUICK if quick else FULL)
     report = DeviceReport(str(target.device), quick, total=len(CHECKS))
     if target.is_gpu and not torch.cuda.is_available():
-        report = replace(report, total=1, checks=(check_versions(target, chosen),))
+        report = replace(report, total=1, checks=(check_versions(target, sizes),))
         on_result(report)
         return report
     report = replace(report, versions=describe_versions(target))
     for name, check in CHECKS.items():
-        result, speeds = _run_one(name, check, target, chosen)
+        result, speeds = _run_one(name, check, target, sizes)
         report = replace(report, checks=(*report.checks, result), speeds=(*report.speeds, *speeds))
         on_result(report)
     return report
 
 
 def _run_one(name: str, check: Check, target: Target, sizes: Sizes) -> tuple[CheckResult, tuple[Speed, ...]]:
-    """Run one check; what it raises is its fault, and the others go on."""
+    """Run one check. An exception is stored in its result, so that the next checks are run."""
     started = time.perf_counter()
     try:
-        found = check(target, sizes)
+        returned = check(target, sizes)
     except StopRequested:
         raise
-    except Exception as exc:  # whatever a kernel of this device raises
-        found = CheckResult(name, fault=f"{type(exc).__name__}: {exc}".partition("\n")[0])
-    result, speeds = found if isinstance(found, tuple) else (found, ())
+    except Exception as exc:  # a kernel of the device can raise any exception
+        returned = CheckResult(name, fault=f"{type(exc).__name__}: {exc}".partition("\n")[0])
+    result, speeds = returned if isinstance(returned, tuple) else (returned, ())
     return replace(result, seconds=round(time.perf_counter() - started, 2)), speeds

@@ -1,4 +1,4 @@
-"""Check of what is installed: versions, and whether torch has machine code for this GPU."""
+"""Check of the installation: versions, and whether torch has machine code for this GPU."""
 
 import platform
 import sys
@@ -15,29 +15,29 @@ PRODUCT_LIMIT = 1e-5
 
 
 def describe_versions(target: Target) -> dict[str, Any]:
-    """Collect versions and architectures; torch's only, so that faiss is not loaded here."""
-    found: dict[str, Any] = {**library_versions(), "platform": platform.platform(), "executable": sys.executable}
-    found["cuda"] = torch.version.cuda
+    """Return versions and architectures. faiss is not imported."""
+    versions: dict[str, Any] = {**library_versions(), "platform": platform.platform(), "executable": sys.executable}
+    versions["cuda"] = torch.version.cuda
     if target.is_gpu:
-        found["gpu"] = torch.cuda.get_device_name(target.device)
-        found["capability"] = ".".join(map(str, torch.cuda.get_device_capability(target.device)))
-        found["architectures"] = torch.cuda.get_arch_list()
-        found["cudnn"] = torch.backends.cudnn.version()
-    return found
+        versions["gpu"] = torch.cuda.get_device_name(target.device)
+        versions["capability"] = ".".join(map(str, torch.cuda.get_device_capability(target.device)))
+        versions["architectures"] = torch.cuda.get_arch_list()
+        versions["cudnn"] = torch.backends.cudnn.version()
+    return versions
 
 
 def check_versions(target: Target, sizes: Sizes) -> CheckResult:
-    """Name versions and architectures, multiply two matrices on the device, and probe faiss in another process.
+    """Report versions and architectures, multiply two matrices on the device, and probe faiss in another process.
 
-    A faiss that cannot be used is reported and is no failure: torch then compares every node.
+    If faiss cannot be used, the check reports it and passes, because torch can search the nodes instead.
     """
     if target.is_gpu and not torch.cuda.is_available():
-        return CheckResult("versions", fault=_why_no_gpu())
+        return CheckResult("versions", fault=_describe_missing_gpu())
     a = torch.randn(64, 64, generator=torch.Generator().manual_seed(0))
-    wanted = a.double() @ a.double()
+    reference = a.double() @ a.double()
     with target.computing():
-        found = (a.to(target.device) @ a.to(target.device)).cpu().double()
-    difference = float(torch.linalg.vector_norm(found - wanted) / torch.linalg.vector_norm(wanted))
+        product = (a.to(target.device) @ a.to(target.device)).cpu().double()
+    difference = float(torch.linalg.vector_norm(product - reference) / torch.linalg.vector_norm(reference))
     measurements = [Measurement("product of two matrices", difference, PRODUCT_LIMIT)]
     versions = describe_versions(target)
     parts = [f"torch {versions['torch']}", f"python {versions['python']}"]
@@ -52,7 +52,7 @@ def check_versions(target: Target, sizes: Sizes) -> CheckResult:
 
 
 def has_code_for(capability: str, architectures: list[str]) -> bool:
-    """Whether a torch that was built for these architectures has code for a GPU of this compute capability.
+    """Whether a torch build for these architectures has code for a GPU with this compute capability.
 
     >>> has_code_for("8.6", ["sm_80", "sm_90"]), has_code_for("7.0", ["sm_80"]), has_code_for("12.0", ["compute_90"])
     (True, False, True)
@@ -66,14 +66,14 @@ def has_code_for(capability: str, architectures: list[str]) -> bool:
         has_major, has_minor = int(digits[:-1]), int(digits[-1])
         if kind == "sm" and has_major == major and has_minor <= minor:
             return True
-        if kind == "compute" and (has_major, has_minor) <= (major, minor):  # PTX, compiled at the first use
+        if kind == "compute" and (has_major, has_minor) <= (major, minor):  # PTX is compiled at the first use
             return True
     return False
 
 
-def _why_no_gpu() -> str:
+def _describe_missing_gpu() -> str:
     built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built without CUDA"
     return (
         f"torch {torch.__version__}, {built}, sees no CUDA device. Check the driver with: nvidia-smi. The guide's page "
-        "On a GPU says which torch a GPU needs"
+        "On a GPU lists which torch a GPU needs"
     )

@@ -1,4 +1,4 @@
-"""Checks of what the episodic memory computes on a device, and of what a run holds there."""
+"""Checks of the episodic memory on a device, and of the memory that a run allocates there."""
 
 import tempfile
 import time
@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from app.bench.learner import keep_episode
-from app.device_check.cases import MAP, count_differences, game, make_episode
+from app.device_check.cases import MAP, count_differences, make_episode, map_info
 from app.device_check.target import CPU, Sizes, Target
 from app.jobs.device_check import CheckResult, Measurement
 from emtc_core.config.resolve import resolve
@@ -28,35 +28,35 @@ from emtc_core.training.episodic import EpisodicPart
 from emtc_core.training.memory_plan import MemoryPlan, count_networks, free_bytes, plan_memory
 
 SMALL_BATCH = 151
-"""States of an episode of 150 steps, which are embedded together when it is written."""
+"""Number of states of an episode of 150 steps. They are embedded in one batch when the episode is written."""
 EMBEDDING_LIMIT = 1 / 3
-"""Of delta."""
-REACH = 0.05
-"""Radius of the grid index, in which most queries find a node."""
+"""Maximum distance of two embeddings of a state [delta]."""
+RADIUS = 0.05
+"""Radius of the grid index. Most queries have a node within it."""
 METRICS: tuple[Metric, ...] = ("l2", "linf")
-LONG = 159
-"""Steps of an episode whose rows fill ten pages of the replay buffer."""
+FULL_PAGES_LENGTH = 159
+"""Length of an episode that fills exactly ten pages of the replay buffer [env steps]."""
 
 
 def check_embedding(target: Target, sizes: Sizes) -> CheckResult:
-    """Embed the same states in small and in large batches, and on the CPU; distances are in units of delta."""
-    config, info = resolve(map=MAP), game()
+    """Compare embeddings from small batches, one large batch and the CPU. Distances are in units of delta."""
+    config, info = resolve(map=MAP), map_info()
     rng = np.random.default_rng(0)
     episodes = [make_episode(info, SMALL_BATCH - 1, rng) for _ in range(-(-sizes.rows // SMALL_BATCH))]
     state = np.concatenate([episode.state for episode in episodes])[: sizes.rows]
     t = np.tile(np.arange(SMALL_BATCH), len(episodes))[: sizes.rows]
-    own, other = (_make_embedder(config.embed, device) for device in (CPU, target.device))
-    wanted = own.embed(state, t).numpy()
+    cpu_embedder, embedder = (_make_embedder(config.embed, device) for device in (CPU, target.device))
+    reference = cpu_embedder.embed(state, t).numpy()
     with target.computing():
-        together = other.embed(state, t).cpu().numpy()
-        parts = [slice(start, start + SMALL_BATCH) for start in range(0, len(state), SMALL_BATCH)]
-        apart = torch.cat([other.embed(state[rows], t[rows]) for rows in parts]).cpu().numpy()
-    divisor = measure_scaling(wanted).divisor * config.memory.delta
+        large = embedder.embed(state, t).cpu().numpy()
+        batches = [slice(start, start + SMALL_BATCH) for start in range(0, len(state), SMALL_BATCH)]
+        small = torch.cat([embedder.embed(state[rows], t[rows]) for rows in batches]).cpu().numpy()
+    divisor = measure_scaling(reference).divisor * config.memory.delta
     measurements = tuple(
-        Measurement(name, float(np.linalg.norm((one - another) / divisor, axis=1).max()), EMBEDDING_LIMIT, "delta")
-        for name, one, another in (
-            (f"batches of {SMALL_BATCH} against {len(state):,}", apart, together),
-            ("device against CPU", together, wanted),
+        Measurement(name, float(np.linalg.norm((a - b) / divisor, axis=1).max()), EMBEDDING_LIMIT, "delta")
+        for name, a, b in (
+            (f"batches of {SMALL_BATCH} against {len(state):,}", small, large),
+            ("device against CPU", large, reference),
         )
     )
     return CheckResult(
@@ -65,17 +65,17 @@ def check_embedding(target: Target, sizes: Sizes) -> CheckResult:
 
 
 def _make_embedder(config: Any, device: torch.device) -> Embedder:
-    info = game()
+    info = map_info()
     return Embedder(config, state_dim=info.state_dim, episode_limit=info.episode_limit, device=device, seed=1)
 
 
 def check_index(target: Target, sizes: Sizes) -> CheckResult:
-    """Search nodes, some of which are in one place, by every index: each must return the same slots."""
+    """Search the same nodes with every index. All must return the same slots, also for nodes at the same position."""
     rng = np.random.default_rng(0)
     z = rng.normal(size=(sizes.nodes, 4))
     tenth, hundredth = sizes.nodes // 10, sizes.nodes // 100
-    z[-tenth:] = z[:tenth]  # pairs in one place
-    z[tenth : tenth + hundredth] = z[-1]  # and many in one
+    z[-tenth:] = z[:tenth]  # pairs of nodes at the same position
+    z[tenth : tenth + hundredth] = z[-1]  # many nodes at one position
     half = sizes.queries // 2
     q = np.concatenate([z[rng.integers(0, len(z), half)], rng.normal(size=(sizes.queries - half, 4))])
     differing, times = dict[str, int](), dict[str, float]()
@@ -83,11 +83,11 @@ def check_index(target: Target, sizes: Sizes) -> CheckResult:
         slots, distances, times[f"ckdtree {metric}"] = _search(CKDTreeIndex(metric), z, q)
         for name, make in _list_indexes(metric, target).items():
             with target.computing():
-                found, _, times[f"{name} {metric}"] = _search(make(), z, q)
-            differing[f"{name} {metric}"] = int((found != slots).sum())
-        found, _, times[f"grid {metric}"] = _search(GridIndex(REACH, metric), z, q)
-        is_near = distances <= REACH if metric == "linf" else distances < REACH
-        differing[f"grid {metric}"] = int((found != np.where(is_near, slots, -1)).sum())
+                result, _, times[f"{name} {metric}"] = _search(make(), z, q)
+            differing[f"{name} {metric}"] = int((result != slots).sum())
+        result, _, times[f"grid {metric}"] = _search(GridIndex(RADIUS, metric), z, q)
+        is_near = distances <= RADIUS if metric == "linf" else distances < RADIUS
+        differing[f"grid {metric}"] = int((result != np.where(is_near, slots, -1)).sum())
     measurements = [Measurement("slots that differ", sum(differing.values()), 0)]
     measurements += [Measurement(name, ms, unit="ms") for name, ms in times.items()]
     faiss = "" if any("faiss" in name for name in times) else "; faiss is not used here"
@@ -108,7 +108,7 @@ def _list_indexes(metric: Metric, target: Target) -> dict[str, Callable[[], Neig
 def _search(
     index: NeighborIndex, z: NDArray[np.float64], q: NDArray[np.float64]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], float]:
-    """Return slots, distances and the milliseconds of the search, which begins with a first one that is not timed."""
+    """Return slots, distances and the duration of the search [ms]. A first search is not timed."""
     index.build(z)
     index.query(q[:16])
     started = time.perf_counter()
@@ -117,17 +117,17 @@ def _search(
 
 
 def check_memory_plan(target: Target, sizes: Sizes) -> CheckResult:
-    """Fill a replay buffer and a memory, write a checkpoint, and compare the bytes with the run's memory plan.
+    """Fill a replay buffer and a memory, write a checkpoint, and compare the used bytes with the run's memory plan.
 
-    On a GPU they are the most that torch had allocated there meanwhile; on the host the sizes of what is kept. The
-    checkpoint must have the bits that were written.
+    On a GPU, the peak of torch's allocated memory is used. On the host, the sizes of the stored tensors are used. The
+    checkpoint must be read with the same bits as it was written.
     """
     settings = {"train.replay": sizes.replay, "memory.capacity": sizes.capacity, "train.batch": 2}
-    config, info = resolve(map=MAP, overrides=settings), game(LONG)
+    config, info = resolve(map=MAP, overrides=settings), map_info(FULL_PAGES_LENGTH)
     rng = np.random.default_rng(0)
     if target.is_gpu:
         torch.cuda.empty_cache()
-    before = _allocated(target)
+    before = torch.cuda.memory_allocated(target.device) if target.is_gpu else 0
     learner = make_learner(config, info, device=target.device, seed=1)
     assert isinstance(learner, ValueLearner), "QPLEX learns from replay"
     plan = plan_memory(
@@ -141,39 +141,36 @@ def check_memory_plan(target: Target, sizes: Sizes) -> CheckResult:
     part = EpisodicPart(config, info, device=target.device)
     buffer = ReplayBuffer(sizes.replay, info, device=target.device, home=plan.replay_device)
     for number in range(1, 3):
-        keep_episode(part, buffer, make_episode(info, LONG, rng), number)
+        keep_episode(part, buffer, make_episode(info, FULL_PAGES_LENGTH, rng), number)
     batch, recalled = part.recall(buffer.sample(2, rng), buffer, tau=1.0)
-    learner.update(batch, recalled, env_step=0)  # makes gradients and moments
+    learner.update(batch, recalled, env_step=0)  # allocates gradients and moments
     del batch, recalled
     if target.is_gpu:
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
     with target.computing(), tempfile.TemporaryDirectory(prefix="emtc-check-") as folder:
         for number in range(3, sizes.replay + 1):
-            keep_episode(part, buffer, make_episode(info, LONG, rng), number)
+            keep_episode(part, buffer, make_episode(info, FULL_PAGES_LENGTH, rng), number)
         state = {"learner": learner.get_state(), "episodic": part.get_state(), "replay_buffer": buffer.get_state()}
         path = CheckpointStore(Path(folder), keep=1).save(0, state)
         read, size = load(path)[1], path.stat().st_size
-    shares = _compare_on_gpu(plan, before) if target.is_gpu else _compare_on_host(plan, state)
+    if target.is_gpu:
+        shares = {"GPU memory": (torch.cuda.max_memory_allocated() - before) / sum(plan.on_device.values())}
+    else:
+        shares = _compare_on_host(plan, state)
     return CheckResult(
         "memory plan",
         (
             *(Measurement(f"{name} of its plan", share, 1.0) for name, share in shares.items()),
             Measurement("values that differ in the checkpoint", count_differences(state, read), 0),
         ),
-        f"{len(buffer):,} episodes of {LONG} steps, {part.memory.size:,} nodes, a checkpoint of {size / 1e6:,.0f} MB",
+        f"{len(buffer):,} episodes of {FULL_PAGES_LENGTH} steps, {part.memory.size:,} nodes, "
+        f"a checkpoint of {size / 1e6:,.0f} MB",
     )
 
 
-def _allocated(target: Target) -> int:
-    return torch.cuda.memory_allocated(target.device) if target.is_gpu else 0
-
-
-def _compare_on_gpu(plan: MemoryPlan, before: int) -> dict[str, float]:
-    return {"GPU memory": (torch.cuda.max_memory_allocated() - before) / sum(plan.on_device.values())}
-
-
 def _compare_on_host(plan: MemoryPlan, state: dict[str, Any]) -> dict[str, float]:
+    """Return the sizes of the stored tensors, relative to the plan."""
     sizes = {
         "replay": _count_bytes(state["replay_buffer"]["rows"]),
         "networks": _count_bytes(state["learner"]),

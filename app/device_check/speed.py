@@ -1,4 +1,4 @@
-"""How fast the device is beside the CPU, in the parts of a training; what is timed must agree, too."""
+"""Time the stages of a training on the device and on the CPU. The loss of the timed updates must agree."""
 
 import itertools
 import statistics
@@ -44,19 +44,19 @@ STAGES = {
 
 @dataclass(frozen=True)
 class Timed:
-    """What one device needs for each stage, in the unit of `STAGES`, and the loss of its first update."""
+    """Result of one device for each stage, in the unit of `STAGES`, and the loss of its first update."""
 
     values: dict[str, float]
     loss: float
 
 
 def check_throughput(target: Target, sizes: Sizes) -> tuple[CheckResult, tuple[Speed, ...]]:
-    """Time each stage of a training on the CPU and on the device; the loss of the first update must agree."""
-    own = _time_stages(CPU, sizes)
+    """Time each stage of a training on the CPU and on the device, and compare the loss of the first update."""
+    cpu = _time_stages(CPU, sizes)
     with target.computing():
-        found = _time_stages(target.device, sizes)
-    speeds = tuple(Speed(name, unit, own.values[name], found.values[name]) for name, unit in STAGES.items())
-    difference = abs(found.loss - own.loss) / max(abs(own.loss), 1e-30)
+        device = _time_stages(target.device, sizes)
+    speeds = tuple(Speed(name, unit, cpu.values[name], device.values[name]) for name, unit in STAGES.items())
+    difference = abs(device.loss - cpu.loss) / max(abs(cpu.loss), 1e-30)
     end = speeds[-1]
     note = f"end to end {end.device:,.0f} env steps/s on the device, {end.cpu:,.0f} on the CPU"
     return CheckResult("throughput", (Measurement("loss of the first update", difference, LOSS_LIMIT),), note), speeds
@@ -86,7 +86,7 @@ def _time_stages(device: torch.device, sizes: Sizes) -> Timed:
 
 
 def _seconds(act: Callable[[], object], device: torch.device, *, repeats: int) -> float:
-    """Return the median of some repeats, after a first one that is not timed."""
+    """Return the median duration of the repeats [s]. A first call is not timed."""
     times = []
     for _ in range(repeats + 1):
         started = time.perf_counter()
@@ -98,7 +98,7 @@ def _seconds(act: Callable[[], object], device: torch.device, *, repeats: int) -
 
 
 def _steps_per_second(device: torch.device, steps: int) -> float:
-    """Train 3m with everything on but the database; the first round, which compiles, is not timed."""
+    """Train on 3m without a database. The first round compiles kernels and is not timed."""
     config = resolve(map="3m", steps=steps, overrides={"embed.min_entries": 512})
     ticks: list[tuple[float, int]] = []
 
@@ -118,5 +118,5 @@ def _steps_per_second(device: torch.device, steps: int) -> float:
             device=device,
             on_progress=on_progress,
         ).run()
-    (began, first), (ended, last) = ticks[0], ticks[-1]
-    return (last - first) / max(ended - began, 1e-9)
+    (start, first), (end, last) = ticks[0], ticks[-1]
+    return (last - first) / max(end - start, 1e-9)

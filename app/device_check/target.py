@@ -1,4 +1,4 @@
-"""The device that is checked, and how much each check computes."""
+"""The device that is checked, and the sizes of the checks."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -15,8 +15,8 @@ class Target:
 
     device: torch.device
     computing: Callable[[], AbstractContextManager[object]] = nullcontext
-    """Entered around whatever the device computes, and left for what the CPU computes as its reference. Tests plant an
-    error there."""
+    """Makes a context manager for the computations of the device, but not for the reference on the CPU. Tests use it to
+    insert errors."""
 
     @property
     def is_gpu(self) -> bool:
@@ -26,23 +26,23 @@ class Target:
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much each check computes."""
+    """Sizes of the checks."""
 
     algos: tuple[str, ...] = ()
-    """Algorithms of the check `update`; empty: all."""
+    """Algorithms of the checks `update`, `repeat` and `synchronization`; empty: the default of each check."""
     batch: int = 16
-    """Episodes of an update."""
+    """Episodes per update."""
     length: int = 40
-    """Longest of them [env steps]."""
+    """Maximum length of an episode [env steps]."""
     updates: int = 20
     acting_steps: int = 50
-    """Steps of 32 environments in which greedy actions are compared."""
+    """Steps of 32 environments whose greedy actions are compared."""
     rows: int = 65_536
-    """States that are embedded."""
+    """Number of embedded states."""
     nodes: int = 100_000
     queries: int = 2000
     replay: int = 2000
-    """Episodes of 160 steps in the full replay buffer."""
+    """Episodes of 159 steps in the full replay buffer."""
     capacity: int = 100_000
     """Nodes of the full memory."""
     resume_steps: int = 1500
@@ -53,7 +53,7 @@ class Sizes:
     """Env steps of the timed training."""
     training_s: float = 60.0
     training_steps: int = 40_000
-    """Most env steps of the check `training`, whatever its time."""
+    """Maximum env steps of the check `training`."""
 
 
 FULL = Sizes()

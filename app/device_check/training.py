@@ -1,4 +1,4 @@
-"""Checks of whole trainings: a run that changes devices, and a run that is stopped and resumed."""
+"""Checks of whole trainings: a run that changes the device, and a run that is stopped and resumed."""
 
 import tempfile
 import time
@@ -38,16 +38,17 @@ SHORT = {
     "embed.interval": 300,
     "train.eps_start": 0.2,
 }
-"""Settings with which a short run updates, refits and evaluates, and in which most actions depend on the weights."""
+"""Settings of a short run that updates, refits and evaluates, and whose actions mostly depend on the weights."""
 COMPARED = ("transitions", "episodes", "evaluations", "gate_stats")
 """Tables whose rows must be equal."""
+NO_CONTEXT = Target(CPU).computing
+"""`Target.computing` of the parts that the CPU computes."""
 
 
 def check_resume(target: Target, sizes: Sizes) -> CheckResult:
-    """Train on the CPU, go on from the checkpoint on the device, and then on the CPU again.
+    """Train on the CPU, resume from the checkpoint on the device, and then resume on the CPU again.
 
-    What the device restores must be what the checkpoint holds, and the rows of the three parts must follow each other
-    without a gap.
+    The restored state must be equal to the checkpoint, and the rows of the three parts must be contiguous.
     """
     steps = sizes.resume_steps
     config = resolve(
@@ -57,7 +58,7 @@ def check_resume(target: Target, sizes: Sizes) -> CheckResult:
     differing = updates = 0
     with tempfile.TemporaryDirectory(prefix="emtc-check-") as folder:
         for part, device in enumerate((CPU, target.device, CPU), start=1):
-            computing = target.computing if part == 2 else CPU_COMPUTES
+            computing = target.computing if part == 2 else NO_CONTEXT
             trainer, recorder = _make_trainer(config, Path(folder), device, until=part * steps)
             with computing():
                 loaded = trainer.checkpoints.load_latest()
@@ -78,9 +79,6 @@ def check_resume(target: Target, sizes: Sizes) -> CheckResult:
         ),
         f"CPU, device, CPU: {len(records):,} episodes, {ends[-1]:,} env steps, {updates:,} updates",
     )
-
-
-CPU_COMPUTES = Target(CPU).computing
 
 
 def _make_trainer(config: RunConfig, folder: Path, device: torch.device, *, until: int) -> tuple[Trainer, ListRecorder]:
@@ -104,10 +102,10 @@ def _stop_at(until: int, env_step: int) -> None:
 
 
 def check_training(target: Target, sizes: Sizes) -> CheckResult:
-    """Train a run in a database, stop and resume it half-way, and compare it with a run without a stop.
+    """Train a run in a database, stop it half-way and resume it, and compare it with a run without a stop.
 
-    Rows and the learner's state are compared. Both runs compute on the device, a GPU under `train.deterministic`, so
-    every number must be equal.
+    The rows and the learner's state are compared. Both runs use the device, a GPU with `train.deterministic`, so all
+    numbers must be equal.
     """
     settings = {
         **SHORT,
@@ -132,8 +130,8 @@ def check_training(target: Target, sizes: Sizes) -> CheckResult:
             resumed, whole = opened.run(run_id), opened.run(other_id)
             pairs = {name: (getattr(resumed, name)(), getattr(whole, name)()) for name in COMPARED}
         learners = [
-            load_part(CheckpointStore(run_folder(database, each), keep=2).list()[-1], "learner", run_id=each)
-            for each in (run_id, other_id)
+            load_part(CheckpointStore(run_folder(database, run), keep=2).list()[-1], "learner", run_id=run)
+            for run in (run_id, other_id)
         ]
     measurements = (
         *(Measurement(f"{name} that differ", _count_differing_rows(*pair), 0) for name, pair in pairs.items()),
@@ -148,18 +146,18 @@ def _create(database: Database, config: RunConfig) -> str:
     return create_run(database, settings, target_steps=config.train.t_max, versions=library_versions())
 
 
-def _stop_when(steps: int, moment: float) -> Callable[[int], None]:
-    """Make what stops a training at so many env steps, or at a moment of the monotonic clock."""
+def _stop_when(steps: int, deadline: float) -> Callable[[int], None]:
+    """Make a callback that stops a training at a number of env steps, or at a time of the monotonic clock [s]."""
 
     def on_progress(env_step: int) -> None:
-        if env_step >= steps or time.monotonic() >= moment:
+        if env_step >= steps or time.monotonic() >= deadline:
             raise StopRequested
 
     return on_progress
 
 
 def _count_differing_rows(a: pd.DataFrame, b: pd.DataFrame) -> int:
-    """Count the rows that differ in any column, and those that only one of the runs has."""
+    """Count the rows that differ in any column, and the rows that only one of the runs has."""
     shared = min(len(a), len(b))
     missing = max(len(a), len(b)) - shared
     if not shared:

@@ -1,4 +1,4 @@
-"""Checks of what a learner computes: the recurrent layer, updates of every algorithm, repeatability, waiting."""
+"""Checks of the learners: the recurrent layer, updates of every algorithm, repeatability, synchronization."""
 
 import sys
 import traceback
@@ -18,9 +18,9 @@ from app.device_check.cases import (
     fill_buffer,
     gradients,
     greedy_actions,
+    list_builtin_algos,
     make_case,
     make_updates,
-    own_algos,
     relative_difference,
     start_learner,
     trained_weights,
@@ -35,40 +35,40 @@ from emtc_core.replay_buffer.buffer import ReplayBuffer
 from emtc_core.training.episodic import make_episodic_system
 
 ROWS, INPUTS, HIDDEN = 32, 62, 64
-"""Rows, inputs and width of the recurrent layer that is compared with float64."""
+"""Rows, inputs and hidden units of the recurrent layer that is compared with float64."""
 FORWARD_LIMIT, BACKWARD_LIMIT = 1e-5, 1e-4
 LOSS_LIMIT, GRADIENT_LIMIT, PARAMETER_LIMIT, ACTION_LIMIT = 1e-5, 1e-4, 1e-3, 1e-3
 BATCHES = 5
-"""Batches whose first updates are compared; their median counts. A unit of a ReLU that is within rounding of zero is on
-for one device and off for the other, which changes the gradient of that batch by more than rounding does."""
+"""Number of batches whose first updates are compared. The median is used, because a ReLU unit whose input is within
+rounding of zero can be active on one device only, which changes the gradient of that batch by more than rounding."""
 REPEATED = ("emtc-qplex", "emu-cds", "emc", "dmix", "mappo")
-"""One algorithm of every kind of learner and intrinsic reward."""
+"""One algorithm for each kind of learner and intrinsic reward."""
 _ROOT = Path(__file__).resolve().parents[2]
 _OPTIMIZERS = Path(torch.optim.__file__).parent
 
 
 def check_precision(target: Target, sizes: Sizes) -> CheckResult:
-    """Compare the agents' recurrent layer in float32 on the device with the same layer in float64 on the CPU."""
+    """Compare the recurrent layer of the agents in float32 on the device with the same layer in float64 on the CPU."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         agent = SharedAgent(INPUTS, 11, HIDDEN)
         inputs = torch.randn(sizes.length, ROWS, 1, INPUTS)
-    with torch.no_grad():  # no unit of the ReLU is near zero, where rounding would turn it on or off
+    with torch.no_grad():  # keeps the inputs of the ReLU away from zero, where rounding would change its output
         agent.fc1.weight.mul_(0.2)
         agent.fc1.bias.fill_(1.0)
     exact = SharedAgent(INPUTS, 11, HIDDEN).double()
     exact.load_state_dict(agent.state_dict())
-    wanted = _unroll(exact, inputs.double())
+    reference = _unroll(exact, inputs.double())
     agent.to(target.device)
-    found = _unroll_in(target, agent, inputs, "highest")
-    forward, backward = (relative_difference(one, other) for one, other in zip(found, wanted, strict=True))
+    actual = _unroll_in(target, agent, inputs, "highest")
+    forward, backward = (relative_difference(a, b) for a, b in zip(actual, reference, strict=True))
     measurements = [
         Measurement("outputs", forward, FORWARD_LIMIT),
         Measurement("gradients", backward, BACKWARD_LIMIT),
     ]
     if target.is_gpu:
         in_tf32 = _unroll_in(target, agent, inputs, "high")[0]
-        measurements.append(Measurement("outputs in TF32", relative_difference(in_tf32, wanted[0])))
+        measurements.append(Measurement("outputs in TF32", relative_difference(in_tf32, reference[0])))
         set_matmul_precision("highest")
     return CheckResult("precision", tuple(measurements), f"GRU of {sizes.length} steps in float32 against float64")
 
@@ -89,37 +89,37 @@ def _unroll(agent: SharedAgent, inputs: Tensor) -> tuple[dict[str, Tensor], dict
 
 
 def check_update(target: Target, sizes: Sizes) -> CheckResult:
-    """Update every algorithm on the CPU and on the device, from equal weights and from equal batches."""
+    """Update every algorithm on the CPU and on the device with equal weights and batches, and compare the results."""
     names = ("loss", "gradient", "parameters", "greedy actions")
     worst: dict[str, tuple[float, str]] = dict.fromkeys(names, (0.0, ""))
-    algos = sizes.algos or tuple(own_algos())
+    algos = sizes.algos or tuple(list_builtin_algos())
     for algo in algos:
         for name, value in _compare_updates(make_case(algo, batch=sizes.batch, length=sizes.length), target, sizes):
             if value > worst[name][0] or np.isnan(value):
                 worst[name] = (np.inf if np.isnan(value) else value, algo)
     limits = (LOSS_LIMIT, GRADIENT_LIMIT, PARAMETER_LIMIT, ACTION_LIMIT)
     measurements = [Measurement(name, worst[name][0], limit) for name, limit in zip(worst, limits, strict=True)]
-    beyond = [f"{each.name} in {worst[each.name][1]}" for each in measurements if not each.is_within_limit]
+    failed = [f"{m.name} in {worst[m.name][1]}" for m in measurements if not m.is_within_limit]
     note = f"largest relative differences of {len(algos)} algorithms, the last two after {sizes.updates} updates"
-    return CheckResult("update", tuple(measurements), "; ".join(filter(None, (note, ", ".join(beyond)))))
+    return CheckResult("update", tuple(measurements), "; ".join(filter(None, (note, ", ".join(failed)))))
 
 
 def _compare_updates(case: Case, target: Target, sizes: Sizes) -> list[tuple[str, float]]:
     reference = start_learner(case, CPU)
     start = reference.get_state()
     learner = start_learner(case, target.device, start)
-    own_buffer, buffer = fill_buffer(case, CPU), fill_buffer(case, target.device)
+    reference_buffer, buffer = fill_buffer(case, CPU), fill_buffer(case, target.device)
     losses, differences = [], []
     for number in range(BATCHES):
         reference.set_state(start)
         learner.set_state(start)
-        wanted = make_updates(reference, case, own_buffer, count=1, first=number)[0].read()["train/loss"]
+        expected = make_updates(reference, case, reference_buffer, count=1, first=number)[0].read()["train/loss"]
         with target.computing():
-            found = make_updates(learner, case, buffer, count=1, first=number)[0].read()["train/loss"]
-        losses.append(abs(found - wanted) / max(abs(wanted), 1e-30))
+            loss = make_updates(learner, case, buffer, count=1, first=number)[0].read()["train/loss"]
+        losses.append(abs(loss - expected) / max(abs(expected), 1e-30))
         differences.append(relative_difference(gradients(learner), gradients(reference)))
-    make_updates(reference, case, own_buffer, count=sizes.updates - 1)
-    own_actions = greedy_actions(reference, case.info, steps=sizes.acting_steps)
+    make_updates(reference, case, reference_buffer, count=sizes.updates - 1)
+    reference_actions = greedy_actions(reference, case.info, steps=sizes.acting_steps)
     with target.computing():
         make_updates(learner, case, buffer, count=sizes.updates - 1)
         actions = greedy_actions(learner, case.info, steps=sizes.acting_steps)
@@ -127,24 +127,24 @@ def _compare_updates(case: Case, target: Target, sizes: Sizes) -> list[tuple[str
         ("loss", float(np.median(losses))),
         ("gradient", float(np.median(differences))),
         ("parameters", relative_difference(trained_weights(learner), trained_weights(reference))),
-        ("greedy actions", float((actions != own_actions).mean())),
+        ("greedy actions", float((actions != reference_actions).mean())),
     ]
 
 
 def check_repeat(target: Target, sizes: Sizes) -> CheckResult:
-    """Make the same updates twice on the device and compare every bit of the learner.
+    """Make the same updates twice on the device and compare all bits of the learner.
 
-    Equal bits are promised on a CPU, and on a GPU under `train.deterministic`.
+    Equal bits are guaranteed on a CPU, and on a GPU with `train.deterministic`.
     """
     algos = sizes.algos or REPEATED
-    promised = _find_unequal(algos, target, sizes, deterministic=True)
-    measurements = [Measurement("algorithms with other bits", len(promised), 0)]
+    unequal = _find_unequal(algos, target, sizes, deterministic=True)
+    measurements = [Measurement("algorithms with other bits", len(unequal), 0)]
     note = f"{sizes.updates} updates of {', '.join(algos)}, twice"
     if target.is_gpu:
-        free = _find_unequal(algos, target, sizes, deterministic=False)
-        measurements.append(Measurement("without train.deterministic", len(free)))
+        unequal_without = _find_unequal(algos, target, sizes, deterministic=False)
+        measurements.append(Measurement("without train.deterministic", len(unequal_without)))
         note += " under train.deterministic"
-    return CheckResult("repeat", tuple(measurements), "; ".join([note, *promised]))
+    return CheckResult("repeat", tuple(measurements), "; ".join([note, *unequal]))
 
 
 def _find_unequal(algos: tuple[str, ...], target: Target, sizes: Sizes, *, deterministic: bool) -> list[str]:
@@ -164,19 +164,19 @@ def _find_unequal(algos: tuple[str, ...], target: Target, sizes: Sizes, *, deter
 
 
 def check_synchronization(target: Target, sizes: Sizes) -> CheckResult:
-    """Make an update of every algorithm, with a recall before it, in which the host must not wait for the device.
+    """Check that the host does not wait for the device in a sample, recall and update of every algorithm.
 
-    On a GPU PyTorch's own sync debug mode finds each wait. A CPU never waits; there each read of a single value
-    (`Tensor.item`), which would wait on a GPU, is counted instead.
+    On a GPU, PyTorch's sync debug mode finds each wait. On a CPU, the reads of single values (`Tensor.item`) are
+    counted, because each of them would wait on a GPU.
     """
-    algos = sizes.algos or tuple(own_algos())
+    algos = sizes.algos or tuple(list_builtin_algos())
     waits: list[str] = []
     for algo in algos:
         case = make_case(algo, batch=sizes.batch, length=sizes.length)
         learner = start_learner(case, target.device)
-        act = _prepare_update(learner, case, target)
-        act()  # allocates, and settles the slots of the memory
-        waits += [f"{algo}: {reason}" for reason in _find_waits(act, target)]
+        update = _prepare_update(learner, case, target)
+        update()  # the first call allocates tensors and resolves the slots of the memory
+        waits += [f"{algo}: {reason}" for reason in _find_waits(update, target)]
     note = (
         f"sample, recall and update of {len(algos)} algorithms under torch.cuda.set_sync_debug_mode"
         if target.is_gpu
@@ -192,16 +192,16 @@ def _prepare_update(learner: Learner, case: Case, target: Target) -> Callable[[]
         return lambda: learner.update_rollout(case.episodes, env_step=0)
     alpha = case.config.cds.per_alpha if case.config.cds.replay == "episode_per" else None
     buffer = ReplayBuffer(len(case.episodes), case.info, device=target.device, priority_alpha=alpha)
-    part = make_episodic_system(case.config, case.info, device=target.device)
+    memory = make_episodic_system(case.config, case.info, device=target.device)
     for number, episode in enumerate(case.episodes, start=1):
-        absorbed = part.write_and_gate(episode, number=number, tau=1.0)
-        beta = None if absorbed.gate is None else absorbed.gate.beta
-        slots, uids, generation = absorbed.incentive_slots, absorbed.uids, absorbed.generation
+        written = memory.write_and_gate(episode, number=number, tau=1.0)
+        beta = None if written.gate is None else written.gate.beta
+        slots, uids, generation = written.incentive_slots, written.uids, written.generation
         buffer.add(episode, slots=slots, uids=uids, generation=generation, beta=beta, number=number)
 
     def update() -> None:
         sampled = buffer.sample(case.config.train.batch, np.random.default_rng(0))
-        batch, recalled = part.recall(sampled, buffer, tau=1.0)
+        batch, recalled = memory.recall(sampled, buffer, tau=1.0)
         stats = learner.update(batch, recalled, env_step=0)
         if stats.episode_error is not None and alpha is not None:
             buffer.set_priorities(batch.indices, stats.episode_error)
@@ -212,18 +212,18 @@ def _prepare_update(learner: Learner, case: Case, target: Target) -> Callable[[]
 def _find_waits(act: Callable[[], object], target: Target) -> list[str]:
     if target.is_gpu:
         try:
-            with _refusing_waits(), target.computing():
+            with _raise_on_wait(), target.computing():
                 act()
         except RuntimeError as exc:
-            return [f"{_place_of(exc)}: {str(exc).partition(chr(10))[0]}"]
+            return [f"{_find_raise_location(exc)}: {str(exc).partition(chr(10))[0]}"]
         return []
-    with CountReads() as reads, target.computing():
+    with ValueReads() as reads, target.computing():
         act()
-    return reads.places
+    return reads.locations
 
 
 @contextmanager
-def _refusing_waits() -> Generator[None]:
+def _raise_on_wait() -> Generator[None]:
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -232,38 +232,38 @@ def _refusing_waits() -> Generator[None]:
         torch.cuda.set_sync_debug_mode("default")
 
 
-class CountReads(TorchDispatchMode):
-    """Lists where single values are read inside the block: `Tensor.item`, `float(tensor)`, `if tensor`."""
+class ValueReads(TorchDispatchMode):
+    """Records the code lines that read single values in the block: `Tensor.item`, `float(tensor)`, `if tensor`."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.places: list[str] = []
+        self.locations: list[str] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.overloadpacket.__name__ == "_local_scalar_dense" and (place := _find_place()):
-            self.places.append(place)
+        if func.overloadpacket.__name__ == "_local_scalar_dense" and (location := _find_read_location()):
+            self.locations.append(location)
         return func(*args, **(kwargs or {}))
 
 
-def _place_of(exc: BaseException) -> str:
-    frames = [frame for frame in traceback.extract_tb(exc.__traceback__) if _is_own(frame.filename)]
-    return _write_place(frames[-1].filename, frames[-1].lineno or 0) if frames else type(exc).__name__
+def _find_raise_location(exc: BaseException) -> str:
+    frames = [frame for frame in traceback.extract_tb(exc.__traceback__) if _is_in_core(frame.filename)]
+    return _format_location(frames[-1].filename, frames[-1].lineno or 0) if frames else type(exc).__name__
 
 
-def _find_place() -> str:
-    """Find the line of this project that reads a value; empty for torch's optimizers, whose counters are the host's."""
+def _find_read_location() -> str:
+    """Return the line of `emtc_core` that reads a value; empty for the CPU counters of torch's optimizers."""
     frame = sys._getframe(2)
-    while frame.f_back is not None and not _is_own(frame.f_code.co_filename):
+    while frame.f_back is not None and not _is_in_core(frame.f_code.co_filename):
         if Path(frame.f_code.co_filename).is_relative_to(_OPTIMIZERS):
             return ""
         frame = frame.f_back
-    return _write_place(frame.f_code.co_filename, frame.f_lineno)
+    return _format_location(frame.f_code.co_filename, frame.f_lineno)
 
 
-def _is_own(filename: str) -> bool:
+def _is_in_core(filename: str) -> bool:
     return Path(filename).is_relative_to(_ROOT / "emtc_core")
 
 
-def _write_place(filename: str, line: int) -> str:
+def _format_location(filename: str, line: int) -> str:
     path = Path(filename)
     return f"{path.relative_to(_ROOT) if path.is_relative_to(_ROOT) else path.name}:{line}"

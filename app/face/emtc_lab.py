@@ -1,15 +1,16 @@
-"""EMTC Lab under a name of its own: what scripts and notebooks use.
+"""Public names of EMTC Lab for scripts and notebooks, in one module.
 
     import emtc_lab
 
-    db = emtc_lab.open_database("runs/emtc.db")  # as storage.open_database
+    db = emtc_lab.open_database("runs/emtc.db")  # same as storage.open_database
     policy = emtc_lab.load_policy("k3f9", "runs/emtc.db")
     actions = policy.act(obs, avail)
 
-Installed as the module `emtc_lab`. Frames come without torch; `load_policy` loads it. Plug-ins find `register` and
-`Mixed` here, which a mixer returns. A script's folder comes first on
-Python's path, so a `storage.py` beside a script hides this project's package of that name: that is told here, with
-the file, before anything breaks in the middle of an import.
+Installed as the module `emtc_lab`. Each name is imported at first use: `open_database` does not import torch,
+`load_policy` does. Plug-ins import `register` and the return type of a mixer, `Mixed`, from here.
+
+Python searches a script's own folder first, so a file `storage.py` next to a script hides the package `storage`. This
+module checks for such files when it is imported and names them in the error.
 """
 
 from importlib.util import find_spec
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from storage import open_database as open_database
 
 __all__ = ["Mixed", "RecordedRun", "load_policy", "open_database", "register"]
-_PLACES = {
+_MODULES = {
     "load_policy": "app.jobs.policies",
     "open_database": "storage",
     "RecordedRun": "storage",
@@ -34,43 +35,44 @@ _PLACES = {
 _PACKAGES = ("emtc_core", "storage", "app")
 
 
-def _locate(package: str) -> Path | None:
-    """Find the file that `import package` takes, without importing it."""
-    try:
-        spec = find_spec(package)
-    except ValueError:  # a module without a spec was put there by hand
-        return None
-    return Path(spec.origin) if spec and spec.origin else None
-
-
-def _refuse_others() -> None:
-    """Refuse to work beside files that have the names of this project's packages.
-
-    Raises:
-        ImportError: With the file that stands in the way.
-    """
-    places = {package: _locate(package) for package in _PACKAGES}
-    roots = [place.parents[1] for place in places.values() if place and place.name == "__init__.py"]
-    own = next((root for root in roots if all((root / each / "__init__.py").is_file() for each in _PACKAGES)), None)
-    for package, place in places.items():
-        if own is None or place != own / package / "__init__.py":
-            found = f"{place} has the name of a package" if place else f"there is no package {package}"
-            raise ImportError(
-                f"EMTC Lab cannot be imported here: {found} of EMTC Lab. Rename it, or start Python elsewhere."
-            )
-
-
-_refuse_others()
-
-
 def __getattr__(name: str) -> Any:
-    """Import what is asked for, when it is asked for."""
-    if name not in _PLACES:
+    """Import a public name at its first use."""
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_PLACES[name]), name)
+    return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+def _find_file(package: str) -> Path | None:
+    """Find the file that `import package` would load, without importing it."""
+    try:
+        spec = find_spec(package)
+    except ValueError:  # sys.modules contains a module without a spec
+        return None
+    return Path(spec.origin) if spec and spec.origin else None
+
+
+def _check_packages() -> None:
+    """Check that the names of this project's packages refer to this project.
+
+    Raises:
+        ImportError: If another file has the name of a package, with the path of that file.
+    """
+    files = {package: _find_file(package) for package in _PACKAGES}
+    roots = [file.parents[1] for file in files.values() if file and file.name == "__init__.py"]
+    root = next((root for root in roots if all((root / each / "__init__.py").is_file() for each in _PACKAGES)), None)
+    for package, file in files.items():
+        if root is None or file != root / package / "__init__.py":
+            fault = f"{file} has the name of a package" if file else f"cannot find the package {package}"
+            raise ImportError(
+                f"EMTC Lab cannot be imported here: {fault} of EMTC Lab. "
+                "Rename the file, or start Python in another folder."
+            )
+
+
+_check_packages()

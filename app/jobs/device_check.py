@@ -6,7 +6,6 @@ load torch. The checks are in `app.device_check`.
 
 import json
 import math
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -18,11 +17,14 @@ import psutil
 from platformdirs import user_cache_path
 
 from app.jobs.launch import spawn
+from emtc_core.atomic_file import replace_atomically
 from storage.private_files import make_private_folder
+from storage.process_id import ProcessId, find_process, get_process_id, process_columns
 
 REPORT_NAME, LOG_NAME = "device-check.json", "device-check.txt"
 _NVIDIA_GPUS = Path("/proc/driver/nvidia/gpus")
 _WSL_GPU = Path("/dev/dxg")
+_PLAIN_FIELDS = ("device", "quick", "total", "versions")
 
 
 @dataclass(frozen=True)
@@ -94,8 +96,7 @@ class DeviceReport:
     """Number of all checks."""
     checks: tuple[CheckResult, ...] = ()
     speeds: tuple[Speed, ...] = ()
-    pid: int | None = None
-    pid_created_at: float | None = None
+    process: ProcessId | None = None
     versions: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
@@ -111,13 +112,7 @@ class DeviceReport:
     @property
     def is_running(self) -> bool:
         """Whether the process is still running."""
-        if self.is_complete or self.pid is None:
-            return False
-        with suppress(psutil.Error):
-            process = psutil.Process(self.pid)
-            is_same = self.pid_created_at is None or abs(process.create_time() - self.pid_created_at) < 1
-            return is_same and process.status() != psutil.STATUS_ZOMBIE
-        return False
+        return not self.is_complete and self.process is not None and find_process(self.process) is not None
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain values."""
@@ -127,10 +122,13 @@ class DeviceReport:
             | {"measurements": [_measurement_to_json(measurement) for measurement in check.measurements]}
             for check in self.checks
         ]
-        fields = {
-            name: getattr(self, name) for name in ("device", "quick", "total", "versions", "pid", "pid_created_at")
+        return {
+            "ok": self.passed,
+            **{name: getattr(self, name) for name in _PLAIN_FIELDS},
+            **process_columns(self.process),
+            "checks": checks,
+            "speeds": [asdict(speed) for speed in self.speeds],
         }
-        return {"ok": self.passed, **fields, "checks": checks, "speeds": [asdict(speed) for speed in self.speeds]}
 
 
 def write_number(value: float) -> str:
@@ -141,9 +139,8 @@ def write_number(value: float) -> str:
 def write_report(path: Path, report: DeviceReport) -> None:
     """Replace the file by a newer report. The replacement is atomic."""
     make_private_folder(path.parent)
-    temporary = path.with_name(f"{path.name}.new")
-    temporary.write_text(json.dumps(report.to_json()), encoding="utf-8")
-    temporary.replace(path)
+    with replace_atomically(path) as file:
+        file.write(json.dumps(report.to_json()).encode())
 
 
 def read_report(path: Path) -> DeviceReport | None:
@@ -151,7 +148,8 @@ def read_report(path: Path) -> DeviceReport | None:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
         return DeviceReport(
-            **{name: content[name] for name in ("device", "quick", "total", "versions", "pid", "pid_created_at")},
+            **{name: content[name] for name in _PLAIN_FIELDS},
+            process=_read_process(content),
             checks=tuple(_read_check(check) for check in content["checks"]),
             speeds=tuple(Speed(**speed) for speed in content["speeds"]),
         )
@@ -174,10 +172,10 @@ def start_device_check(folder: Path, *, device: str = "cuda", quick: bool = Fals
     path = folder / REPORT_NAME
     options = ["--device", device, "--report", str(path), *(["--quick"] if quick else [])]
     process = spawn(["app.device_check", *options], folder / LOG_NAME)
-    created_at = None
-    with suppress(psutil.Error):
-        created_at = psutil.Process(process.pid).create_time()
-    report = DeviceReport(device, quick, total=1, pid=process.pid, pid_created_at=created_at)
+    process_id = None
+    with suppress(psutil.NoSuchProcess):  # it has already ended
+        process_id = get_process_id(process.pid)
+    report = DeviceReport(device, quick, total=1, process=process_id)
     write_report(path, report)
     return report
 
@@ -191,13 +189,17 @@ def has_nvidia_gpu() -> bool:
 
 def sign_report(report: DeviceReport) -> DeviceReport:
     """Return a report with this process as its process."""
-    me = psutil.Process(os.getpid())
-    return replace(report, pid=me.pid, pid_created_at=me.create_time())
+    return replace(report, process=get_process_id())
 
 
 def _measurement_to_json(measurement: Measurement) -> dict[str, Any]:
     """Return a measurement as plain values, without NumPy types."""
     return {**asdict(measurement), "value": float(measurement.value), "ok": bool(measurement.is_within_limit)}
+
+
+def _read_process(content: Mapping[str, Any]) -> ProcessId | None:
+    pid, host = content["pid"], content.get("host")  # reports of earlier versions have no host
+    return None if pid is None or host is None else ProcessId(pid, host, content["pid_created_at"])
 
 
 def _read_check(content: Mapping[str, Any]) -> CheckResult:

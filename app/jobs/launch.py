@@ -6,7 +6,6 @@ database.
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -30,10 +29,11 @@ from emtc_core.plugins import FOLDER_VARIABLE, get_user_folder
 from storage.engine import Database, check_not_read_only, is_read_only
 from storage.files.places import check_place, run_folder
 from storage.private_files import make_private_folder, open_private_append
+from storage.process_id import find_process, get_process_id, read_process_id
 from storage.queries.runs import list_runs
 from storage.retry import retry_transient
 from storage.runs.changes import create_run, find_launch, finish_run
-from storage.runs.lifecycle import get_process_created_at, mark_launched, this_process
+from storage.runs.lifecycle import make_owner, mark_launched
 from storage.runs.rows import find_run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -114,7 +114,7 @@ def launch_run(db: Database, config: RunConfig, *, name: str | None = None, laun
     check_startable(config)
     if launch_token and (launched_id := find_launch(db, launch_token)):
         return launched_id
-    owner = this_process()
+    owner = make_owner()
     try:
         run_id = create_run(
             db,
@@ -146,16 +146,18 @@ def kill_run(db: Database, run_id: str) -> None:
     """
     check_not_read_only("end a process")
     row = find_run(db, run_id)
-    if row.host != socket.gethostname() or row.pid is None or row.pid_created_at is None:
+    process_id = read_process_id(row)
+    if process_id is None or process_id.created_at is None or not process_id.is_local:
         place = f"is trained on {row.host}; kill its process there" if row.host else "has no process"
         raise RunStateError(f"Run {row.id} {place}.", reason="other_host", subject=row.id)
+    ended = RunStateError(f"The process of run {row.id} has already ended.", reason="ended", subject=row.id)
+    process = find_process(process_id)
+    if process is None:
+        raise ended
     try:
-        process = psutil.Process(row.pid)
-        if abs(process.create_time() - row.pid_created_at) > 2:
-            raise RunStateError(f"The process of run {row.id} has already ended.", reason="ended", subject=row.id)
         process.send_signal(signal.SIGKILL)
     except psutil.NoSuchProcess as exc:
-        raise RunStateError(f"The process of run {row.id} has already ended.", reason="ended", subject=row.id) from exc
+        raise ended from exc
 
 
 def estimate(db: Database | None, config: RunConfig) -> Estimate:
@@ -249,14 +251,12 @@ def start_trainer(
         finish_run(db, run_id, "failed", error=message, token=token)
         raise StorageError(message) from exc
     try:
-        created_at = get_process_created_at(process.pid)
+        process_id = get_process_id(process.pid)
     except psutil.NoSuchProcess:
         with suppress(RunStateError):  # the trainer has recorded its end
             finish_run(db, run_id, "failed", error="Its trainer ended at once. See the log.", token=token)
         return None
-    host = socket.gethostname()
-    pid = process.pid
-    retry_transient(db, lambda: mark_launched(db, run_id, pid=pid, pid_created_at=created_at, host=host, token=token))
+    retry_transient(db, lambda: mark_launched(db, run_id, process_id, token=token))
     return process
 
 

@@ -33,7 +33,7 @@ from storage.api import open_database
 from storage.engine import Database
 from storage.files.places import get_run_place, run_folder
 from storage.files.trainer_files import is_own_lease
-from storage.private_files import replace_atomically
+from storage.private_files import open_output
 from storage.queries.curves import evaluations
 from storage.runs.changes import add_policy_evaluation
 from storage.runs.rows import RunRow, check_not_imported, find_run
@@ -66,7 +66,7 @@ class PolicyEvaluation:
     device: str
 
 
-def choose_checkpoint(db: Database, row: RunRow, wanted: CheckpointChoice) -> ChosenCheckpoint:
+def choose_checkpoint(db: Database, row: RunRow, choice: CheckpointChoice) -> ChosenCheckpoint:
     """Choose one of the usable checkpoints of a run.
 
     Raises:
@@ -79,15 +79,15 @@ def choose_checkpoint(db: Database, row: RunRow, wanted: CheckpointChoice) -> Ch
     if status.refusal or not usable:
         bundle_note = " A bundle contains no checkpoints." if row.host is None and row.started_at else ""
         raise CheckpointError(f"Run {row.id} has no policy here. {status.reason}{bundle_note}")
-    if wanted == "last":
+    if choice == "last":
         step, reason = max(usable), f"the newest of {len(usable)}"
-    elif wanted == "best":
+    elif choice == "best":
         step, reason = _find_best(db, row, list(usable))
-    elif wanted in usable:
-        step, reason = wanted, "as requested"
+    elif choice in usable:
+        step, reason = choice, "as requested"
     else:
         steps = ", ".join(f"{step}" for step in sorted(usable))
-        raise CheckpointError(f"Run {row.id} has no checkpoint at env step {wanted}. Available: {steps}.")
+        raise CheckpointError(f"Run {row.id} has no checkpoint at env step {choice}. Available: {steps}.")
     return ChosenCheckpoint(usable[step], step, f"the checkpoint at env step {step:,}, {reason}")
 
 
@@ -210,7 +210,7 @@ def export_policy(db: Database, run: str, out: Path, *, checkpoint: CheckpointCh
         "obs_dim": info.obs_dim,
         "action_names": list(info.action_names),
     }
-    with replace_atomically(out) as file:
+    with open_output(out) as file:
         write_script(policy, config, file, facts=facts)
         file.flush()
         with Path(file.name).open("rb") as script:
@@ -239,10 +239,10 @@ def _find_best(db: Database, row: RunRow, steps: Sequence[int]) -> tuple[int, st
 
 
 def _load(
-    db: Database, row: RunRow, wanted: CheckpointChoice, device: torch.device
+    db: Database, row: RunRow, choice: CheckpointChoice, device: torch.device
 ) -> tuple[Policy, RunConfig, ChosenCheckpoint]:
     config = read_config(row)
-    chosen = choose_checkpoint(db, row, wanted)
+    chosen = choose_checkpoint(db, row, choice)
     policy = Policy(
         config, _get_env_info(config.env), _read_weights(db, row.id, chosen), env_step=chosen.env_step, device=device
     )

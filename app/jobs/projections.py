@@ -4,9 +4,9 @@
 """
 
 import os
-import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 import psutil
@@ -17,6 +17,7 @@ from app.jobs.launch import spawn
 from emtc_core.errors import ConfigError
 from storage.engine import Database
 from storage.files.places import local_folder
+from storage.process_id import get_process_id
 from storage.projections import JobRow, create_job, get_job, update_job
 from storage.queries.memory import Snapshot
 
@@ -53,7 +54,8 @@ def start_job(
     if job.status == "queued" and job.pid is None:
         log = local_folder(db, snapshot.run_id) / "projections.txt"
         process = spawn(["app.jobs.projection_process", "--job", str(job.id)], log, db=db)
-        _set_process(db, job.id, process.pid)
+        with suppress(psutil.NoSuchProcess):  # it has already ended
+            update_job(db, job.id, process=get_process_id(process.pid))
     return get_job(db, job.id)
 
 
@@ -74,8 +76,7 @@ def run_job(db: Database, job_id: int, *, embed: Embed | None = None) -> None:
     job = get_job(db, job_id)
     if job.status == "running" and job.pid != os.getpid():
         return  # another process runs it
-    update_job(db, job_id, status="running")
-    _set_process(db, job_id, os.getpid())
+    update_job(db, job_id, status="running", process=get_process_id())
     report = _make_reporter(db, job_id)
     try:
         _project(db, job, embed, report)
@@ -124,11 +125,3 @@ def _make_reporter(db: Database, job_id: int) -> Callable[[float], None]:
             raise CancelledError
 
     return report
-
-
-def _set_process(db: Database, job_id: int, pid: int) -> None:
-    try:
-        created_at = psutil.Process(pid).create_time()
-    except psutil.NoSuchProcess:
-        return
-    update_job(db, job_id, pid=pid, pid_created_at=created_at, host=socket.gethostname())

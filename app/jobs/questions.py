@@ -56,26 +56,26 @@ def ask_and_wait(
         time.sleep(POLL_S)
 
 
-def describe(asked: EvaluationRequest) -> str:
-    """Write when a question was asked, and its answer or its state."""
-    when = f"asked {add_utc(asked.requested_at):%H:%M:%S} UTC"
-    if asked.answer is not None:
-        return f"{when}: {describe_answer(asked, asked.answer)}"
+def describe(request: EvaluationRequest) -> str:
+    """Write when a question was request, and its answer or its state."""
+    when = f"asked {add_utc(request.requested_at):%H:%M:%S} UTC"
+    if request.answer is not None:
+        return f"{when}: {describe_answer(request, request.answer)}"
     states = {
         "waiting": "waiting for the run …",
-        "playing": f"the run plays {'one episode' if asked.kind == 'play' else 'its evaluation'} …",
+        "playing": f"the run plays {'one episode' if request.kind == 'play' else 'its evaluation'} …",
     }
-    return f"{when}, {states.get(asked.stage, 'not answered: the trainer ended, or returned to an earlier step')}"
+    return f"{when}, {states.get(request.stage, 'not answered: the trainer ended, or returned to an earlier step')}"
 
 
-def describe_answer(asked: EvaluationRequest, answer: RequestedEvaluation) -> str:
+def describe_answer(request: EvaluationRequest, answer: RequestedEvaluation) -> str:
     """Write the result of the greedy policy."""
     at = f"at env step {format_count(answer.env_step)}"
-    if asked.kind == "evaluate":
+    if request.kind == "evaluate":
         return f"win rate {answer.wins}/{answer.episodes} {at}"
     outcome = f"{'won' if answer.wins else 'not won'}, return {format_number(answer.return_mean)} {at}"
     if answer.repeated_episode is not None:
         return f"episode {format_count(answer.repeated_episode)} again: {outcome}"
-    if asked.episode is not None:
-        return f"{outcome}, from a different start: episode {format_count(asked.episode)} cannot be repeated here"
+    if request.episode is not None:
+        return f"{outcome}, from a different start: episode {format_count(request.episode)} cannot be repeated here"
     return f"one episode: {outcome}"

@@ -32,7 +32,7 @@ from storage.runs import lifecycle
 from storage.runs.changes import claim_start, finish_run, start_again
 from storage.runs.claims import start_remote_watch, wait_for_remote_heartbeat
 from storage.runs.control import send_command
-from storage.runs.lifecycle import Event, Owner, State, this_process
+from storage.runs.lifecycle import Event, Owner, State, make_owner
 from storage.runs.removal import find_resume_error, remove_run
 from storage.runs.rows import RunRow, check_not_imported, find_run, get_state
 
@@ -142,7 +142,7 @@ def claim_to_resume(db: Database, run_id: str) -> Owner:
             subject=row.id,
         )
     wait_for_remote_heartbeat(db, row.id)
-    owner = this_process()
+    owner = make_owner()
     claim_start(db, row.id, owner)
     return owner
 
@@ -180,7 +180,7 @@ def restart_run(db: Database, run_id: str) -> str:
         ConfigError: If this version or machine cannot train it. Nothing is created then.
     """
     check_can_restart(find_run(db, run_id))
-    owner = this_process()
+    owner = make_owner()
     child = start_again(db, run_id, versions=library_versions(), owner=owner)
     start_trainer(db, child, token=owner.token)
     return child

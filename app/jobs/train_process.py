@@ -34,8 +34,8 @@ def train_detached(
         announce: Called with lines for the user.
         token: Owner token of this process.
         resume: Continue from the newest usable checkpoint.
-        worker: Process id of the worker that holds the claim. With a worker, a signal or the end of the worker returns
-            the run to the queue.
+        worker: Process id of the worker that has claimed the run. With a worker, a signal or the end of the worker
+            returns the run to the queue.
     """
     with stop_signals(worker=worker) as signals:
         database = open_with_retry(url, report=announce, patience_s=PATIENCE_S)

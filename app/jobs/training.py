@@ -32,11 +32,12 @@ from storage.engine import Database
 from storage.files.places import get_run_place, run_folder
 from storage.guards import hide_passwords
 from storage.private_files import make_private_folder, open_private_append
+from storage.process_id import get_process_id
 from storage.recording.writer import DatabaseRecorder
 from storage.retry import retry_transient
 from storage.runs.changes import claim_start, finish_run, start_run
 from storage.runs.control import DatabaseControl, Heartbeat
-from storage.runs.lifecycle import this_process
+from storage.runs.lifecycle import make_owner
 from storage.runs.removal import find_resume_error
 from storage.runs.rows import find_run
 
@@ -80,7 +81,7 @@ def train_run(
                 announce=announce,
             )
     if token is None:
-        owner = this_process()
+        owner = make_owner()
         retry_transient(database, lambda: claim_start(database, run_id, owner))
         token = owner.token
     with _record_failures(database, run_id, token, signals), log_compilation(announce):
@@ -164,9 +165,9 @@ def _mark_started(database: Database, run_id: str, token: str) -> tuple[RunConfi
     _load_plugins(run_id, config)
     device = choose_device(config.train.device)
     configure_threads()
-    me, files = this_process(token), retry_transient(database, lambda: get_run_place(database, run_id)).recorded
-    start = partial(start_run, database, run_id, token=token, files=files, config=stored, device=str(device))
-    retry_transient(database, lambda: start(pid=me.pid, pid_created_at=me.pid_created_at, host=me.host))
+    files = retry_transient(database, lambda: get_run_place(database, run_id)).recorded
+    start = partial(start_run, database, run_id, get_process_id(), token=token, files=files, config=stored)
+    retry_transient(database, lambda: start(device=str(device)))
     return config, device
 
 

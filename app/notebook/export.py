@@ -220,17 +220,17 @@ def make_recipe(view: View, figure: Figure) -> str | None:
 
 def _collect_options(view: View, figure: Figure, kind: FigureKind) -> dict[str, Any]:
     """Collect the options of a figure from the pinned options, the URL parameters, and the figure's texts."""
-    own = {option.name for option in kind.extra_options}
-    accepted = own | {*kind.supported_options}
+    extra_names = {option.name for option in kind.extra_options}
+    accepted = extra_names | {*kind.supported_options}
     options = {name: value for name, value in view.facts.items() if name in accepted}
     if "rate" in kind.supported_options and not options.keys() & {"rate", "quantity"}:
         options["rate"] = "greedy"  # the default when views without `rate` were stored
     for parameter, option in _OPTION_BY_PARAMETER.items():
         if view.query.get(parameter) == ["true"] and option in accepted:
             options[option] = True
-    for name in own.intersection(_TEXT_OPTIONS):
+    for name in extra_names.intersection(_TEXT_OPTIONS):
         options.setdefault(name, getattr(figure, name))
-    if WINDOW.name in own:
+    if WINDOW.name in extra_names:
         with suppress(LookupError, ValueError):
             options[WINDOW.name] = list(read_window(view.query["x"][0]))
     return options
@@ -294,12 +294,12 @@ def _make_article(entry: Entry, address: str | None) -> str:
         )
     parts += [f'<p class="small">Run {escape(line)}</p>' for line in entry.origins]
     if entry.view is not None:
-        link, shown = view_link(entry.view, address), escape(entry.view.address)
-        text = f'<a href="{escape(link)}" rel="noopener noreferrer">{shown}</a>' if link else f"<code>{shown}</code>"
+        link, label = view_link(entry.view, address), escape(entry.view.address)
+        text = f'<a href="{escape(link)}" rel="noopener noreferrer">{label}</a>' if link else f"<code>{label}</code>"
         parts.append(f'<p class="small">View: {text}</p>')
     return f'<article id="entry-{entry.row.id}">\n' + "\n".join(part for part in parts if part) + "\n</article>"
 
 
 def _make_view_markdown(view: View, address: str | None) -> str:
-    link, shown = view_link(view, address), escape_markdown(view.address)
-    return f"View: [{shown}](<{link}>)" if link else f"View: {shown}"
+    link, label = view_link(view, address), escape_markdown(view.address)
+    return f"View: [{label}](<{link}>)" if link else f"View: {label}"

@@ -13,6 +13,8 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import pairwise
+from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any
 from urllib.parse import urlencode
 
@@ -33,7 +35,8 @@ from storage.runs.rows import RunRow
 Query = dict[str, list[str]]
 """URL parameters."""
 
-PAGES = ("home", "live", "memory", "replay", "findings", "compare", "sweeps", "method", "launch")
+PAGES = frozenset(module.name for module in iter_modules([str(Path(__file__).parents[2] / "pages")]))
+"""The pages of the app: the names of the scripts in `pages`."""
 RATED_PAGES = ("compare", "sweeps")
 """Pages whose URL contains which win rate is compared."""
 MAX_POINTS = 5000
@@ -263,8 +266,8 @@ def _thin_cloud(cloud: Cloud) -> tuple[Cloud, str]:
     n = len(cloud.slot)
     if n <= MAX_POINTS:
         return cloud, ""
-    kept = np.linspace(0, n - 1, MAX_POINTS).astype(np.int64)  # a random sample, because the points are shuffled
-    arrays = {name: getattr(cloud, name)[kept] for name in ("x", "y", "slot", "value")}
+    rows = np.linspace(0, n - 1, MAX_POINTS).astype(np.int64)  # a random sample, because the points are shuffled
+    arrays = {name: getattr(cloud, name)[rows] for name in ("x", "y", "slot", "value")}
     return replace(
         cloud, **arrays
     ), f"Frozen with {format_count(MAX_POINTS)} of the {format_count(n)} points that were shown."
@@ -273,10 +276,10 @@ def _thin_cloud(cloud: Cloud) -> tuple[Cloud, str]:
 def _thin_line(line: Line, limit: int) -> Line:
     if len(line.x) <= limit:
         return line
-    kept = _select_extremes(line.y, limit)
-    low, high = (None if band is None else band[kept] for band in (line.low, line.high))
-    n = line.n[kept] if isinstance(line.n, np.ndarray) else line.n
-    return replace(line, x=line.x[kept], y=line.y[kept], low=low, high=high, n=n)
+    rows = _select_extremes(line.y, limit)
+    low, high = (None if band is None else band[rows] for band in (line.low, line.high))
+    n = line.n[rows] if isinstance(line.n, np.ndarray) else line.n
+    return replace(line, x=line.x[rows], y=line.y[rows], low=low, high=high, n=n)
 
 
 def _select_extremes(y: Values, limit: int) -> NDArray[np.int64]:
@@ -290,15 +293,15 @@ def _select_extremes(y: Values, limit: int) -> NDArray[np.int64]:
         Ascending indices into `y`.
     """
     edges = np.linspace(0, len(y), (limit - 2) // 2 + 1).astype(np.int64)
-    kept = [0, len(y) - 1]
+    rows = [0, len(y) - 1]
     for first, end in pairwise(edges):
         section = y[first:end]
         finite = np.flatnonzero(np.isfinite(section))
         if len(finite):
-            kept += [first + finite[section[finite].argmin()], first + finite[section[finite].argmax()]]
+            rows += [first + finite[section[finite].argmin()], first + finite[section[finite].argmax()]]
         else:
-            kept.append(first)  # keeps the gap in the line
-    return np.unique(np.asarray(kept, np.int64))
+            rows.append(first)  # keeps the gap in the line
+    return np.unique(np.asarray(rows, np.int64))
 
 
 def _encode(value: Any) -> Any:

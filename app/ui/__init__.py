@@ -1,5 +1,5 @@
-"""All that imports Streamlit: what a session remembers, cached reads, shared widgets, a folder or a file for each page.
+"""All code that imports Streamlit: page state, cached reads, shared widgets, and one module or package per page.
 
-A page (`pages/*.py`) asks `data` and lets its parts draw what `app.figures` made; it computes nothing
-itself. Streamlit stays in this room so that every other one serves the command line and scripts as well.
+A page (`pages/*.py`) reads through `data` and draws figures made by `app.figures`. It computes nothing. No other
+package imports Streamlit, so that the command line and scripts can use them.
 """

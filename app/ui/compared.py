@@ -1,7 +1,7 @@
-"""Cached curves of several runs together, those of opened bundles beside one's own. Shared values: never mutate.
+"""Cached curves of several runs, of the user's database and of opened bundles. Do not mutate cached values.
 
-A run of a bundle is `id@key` here, and its configuration says where it is from: so it never joins the seeds of one's
-own variant, and every legend, table and exported file names its origin.
+A run of a bundle has the id `id@key`, and its settings contain the name of the bundle. It is therefore never grouped
+with the seeds of the user's own variant, and every legend, table and exported file names the bundle.
 """
 
 from collections.abc import Iterator, Sequence
@@ -36,7 +36,7 @@ from storage.runs.rows import RunRow
 
 @dataclass(frozen=True)
 class Compared:
-    """Several runs with their curves: the greedy win rates, those that they are compared by, and what is drawn."""
+    """Several runs with three sets of curves: greedy win rates, the compared win rates, and the drawn quantity."""
 
     rows: dict[str, RunRow]
     greedy: list[SeedRun]
@@ -45,53 +45,53 @@ class Compared:
 
     @property
     def configs(self) -> dict[str, dict[str, Any]]:
-        """Run id → configuration as stored, with what the run stored of its code."""
+        """Run id → stored configuration, with the version of the code."""
         return {run_id: with_code(row.config, row.versions) for run_id, row in self.rows.items()}
 
     def curves(self, *, include_unfinished: bool) -> Comparison:
-        """Put the drawn curves together by variant."""
+        """Group the drawn curves by variant."""
         return join_seeds(*self.drawn, include_unfinished=include_unfinished)
 
     def lengths(self, *, include_unfinished: bool) -> list[int]:
-        """The lengths that the runs have which count, ascending."""
+        """Return the distinct lengths of the compared runs [env steps], ascending."""
         return list_budgets(join_seeds(*self.rated, include_unfinished=include_unfinished, final=True))
 
     def greedy_ends(self, *, include_unfinished: bool, budget: Budget = COMMON) -> Comparison:
-        """Put the greedy win rates together by variant, for numbers of the end, at one budget."""
+        """Group the greedy win rates by variant and cut them at the budget, for final values."""
         return cut_to_budget(join_seeds(self.greedy, include_unfinished=include_unfinished, final=True), budget)
 
     def ends(self, *, include_unfinished: bool, budget: Budget = COMMON) -> Comparison:
-        """Put the win rates that the runs are compared by together by variant, for numbers of the end."""
+        """Group the compared win rates by variant and cut them at the budget, for final values."""
         return cut_to_budget(join_seeds(*self.rated, include_unfinished=include_unfinished, final=True), budget)
 
 
 def read_compared(run_ids: Sequence[str], key: str, rate: RateName = AUTO) -> Compared:
-    """Read the curves of several runs; at most five seconds old. One statement for each curve table of a database.
+    """Read the curves of several runs, cached for 5 s, with one SQL statement per database and curve table.
 
-    The default win rate of a task is chosen over its runs of all databases together.
+    The automatic win rate of a task depends on its runs in all databases.
 
     Args:
-        run_ids: The runs, of this database and of opened bundles.
-        key: What is drawn, as in `app.analysis.rates.read_curves`.
-        rate: Which win rate the runs are compared by.
+        run_ids: Runs of this database and of opened bundles.
+        key: The drawn quantity, as in `app.analysis.rates.read_curves`.
+        rate: The win rate by which runs are compared.
     """
-    parts = [_read_evaluations(*source) for source in _addresses(run_ids)]
+    parts = [_read_evaluations(*source) for source in _list_sources(run_ids)]
     rows = {run_id: row for part in parts for run_id, row in part.rows.items()}
     greedy = [seed for part in parts for seed in part.greedy]
 
     def read_rate(name: RateName) -> RatedSeeds:
         return _read_curves(run_ids, TRAINING_WIN_RATE) if name == "training" else apply_rate(greedy, name)
 
-    wanted, rated = find_rate(key, rate), read_rate(rate)
-    if wanted is None:
+    drawn_rate, rated = find_rate(key, rate), read_rate(rate)
+    if drawn_rate is None:
         return Compared(rows, greedy, rated, _read_curves(run_ids, find_quantity(key)))
-    drawn = rated if wanted == rate else read_rate(wanted)
+    drawn = rated if drawn_rate == rate else read_rate(drawn_rate)
     return Compared(rows, greedy, rated, average_curves(drawn) if is_mu_w(key) else drawn)
 
 
 @dataclass(frozen=True)
 class _Part:
-    """The runs of one database: as stored, with their evaluations; and as they are compared, with greedy win rates."""
+    """The runs of one database: as stored, with their evaluations; and marked with the bundle, with greedy curves."""
 
     stored: list[RunRow]
     evaluations: pd.DataFrame
@@ -104,12 +104,13 @@ def _read_evaluations(url: str, run_ids: tuple[str, ...], key: str, name: str) -
     db = data.open_url(url)
     rows = runs.get_rows(db, run_ids)
     frame = stored_curves.evaluation_curves(db, [row.id for row in rows])
-    marked = [_mark_row(row, key, name) for row in rows]
-    return _Part(rows, frame, {row.id: row for row in marked}, _mark(make_seeds(rows, frame), key, name))
+    marked_rows = [_mark_row(row, key, name) for row in rows]
+    greedy = _mark_seeds(make_seeds(rows, frame), key, name)
+    return _Part(rows, frame, {row.id: row for row in marked_rows}, greedy)
 
 
 def _read_curves(run_ids: Sequence[str], quantity: Quantity) -> RatedSeeds:
-    seeds = [seed for source in _addresses(run_ids) for seed in _read_part(*source, quantity.key)]
+    seeds = [seed for source in _list_sources(run_ids) for seed in _read_part(*source, quantity.key)]
     return RatedSeeds(seeds, quantity)
 
 
@@ -117,12 +118,12 @@ def _read_curves(run_ids: Sequence[str], quantity: Quantity) -> RatedSeeds:
 def _read_part(url: str, run_ids: tuple[str, ...], key: str, name: str, quantity: str) -> list[SeedRun]:
     part, drawn = _read_evaluations(url, run_ids, key, name), find_quantity(quantity)
     if drawn.is_evaluation:
-        return _mark(make_seeds(part.stored, part.evaluations, drawn), key, name)
-    return _mark(read_seeds(data.open_url(url), part.stored, drawn), key, name)
+        return _mark_seeds(make_seeds(part.stored, part.evaluations, drawn), key, name)
+    return _mark_seeds(read_seeds(data.open_url(url), part.stored, drawn), key, name)
 
 
-def _mark(seeds: list[SeedRun], key: str, name: str) -> list[SeedRun]:
-    """Mark the runs of a bundle as such, wherever they go from here."""
+def _mark_seeds(seeds: list[SeedRun], key: str, name: str) -> list[SeedRun]:
+    """Add the key of the bundle to the ids and its name to the settings; the user's own runs have an empty key."""
     if not key:
         return seeds
     return [replace(seed, id=view.address(seed.id, key), settings={**seed.settings, ORIGIN: name}) for seed in seeds]
@@ -136,19 +137,19 @@ def _mark_row(row: RunRow, key: str, name: str) -> RunRow:
 
 
 def shared_metrics(run_ids: Sequence[str]) -> list[str]:
-    """List every number that any of these runs logged."""
-    logged = {name for url, _, ids in _sources(run_ids) for name in _shared_metrics(url, tuple(ids))}
-    return sort_metrics(logged)
+    """List the metrics that at least one of these runs recorded."""
+    names = {name for url, _, ids in _split_by_database(run_ids) for name in _list_metrics(url, tuple(ids))}
+    return sort_metrics(names)
 
 
 @st.cache_data(ttl=5, show_spinner=False)
-def _shared_metrics(url: str, run_ids: tuple[str, ...]) -> list[str]:
+def _list_metrics(url: str, run_ids: tuple[str, ...]) -> list[str]:
     return stored_curves.list_logged_metrics(data.open_url(url), run_ids)
 
 
 def decided_by_return(run_ids: Sequence[str]) -> bool:
-    """Whether in every one of these runs the return decides what a success is."""
-    rules = [_are_decided_by_return(url, tuple(ids)) for url, _, ids in _sources(run_ids) if ids]
+    """Return whether success is defined by the return in all of these runs."""
+    rules = [_are_decided_by_return(url, tuple(ids)) for url, _, ids in _split_by_database(run_ids) if ids]
     return bool(rules) and all(rules)
 
 
@@ -158,40 +159,42 @@ def _are_decided_by_return(url: str, run_ids: tuple[str, ...]) -> bool:
     return bool(configs) and all(get_success_threshold(config) is not None for config in configs)
 
 
-def names_beside(run_ids: Sequence[str]) -> dict[str, str]:
-    """Names of those of these runs that are in bundles, by `id@key`."""
-    found: dict[str, str] = {}
-    for url, bundle, ids in _sources(run_ids):
+def get_bundle_run_names(run_ids: Sequence[str]) -> dict[str, str]:
+    """Return the names of the runs that are in bundles: `id@key` → name."""
+    result: dict[str, str] = {}
+    for url, bundle, ids in _split_by_database(run_ids):
         if bundle is not None:
             names = data.names_in(url, ids)
-            found |= {
-                view.address(run_id, bundle.key): _name(names[run_id], bundle) for run_id in ids if run_id in names
+            result |= {
+                view.address(run_id, bundle.key): _add_bundle_name(names[run_id], bundle)
+                for run_id in ids
+                if run_id in names
             }
-    return found
+    return result
 
 
-def runs_beside(bundle: Bundle, wanted: RunFilter) -> dict[str, str]:
-    """Names of the runs of a bundle that match, by `id@key`, newest first."""
-    names, _ = runs.run_names(data.open_url(bundle.url), wanted, limit=None)
-    return {view.address(run_id, bundle.key): _name(name, bundle) for run_id, name in names.items()}
+def list_bundle_runs(bundle: Bundle, run_filter: RunFilter) -> dict[str, str]:
+    """Return the names of the matching runs of a bundle, newest first: `id@key` → name."""
+    names, _ = runs.run_names(data.open_url(bundle.url), run_filter, limit=None)
+    return {view.address(run_id, bundle.key): _add_bundle_name(name, bundle) for run_id, name in names.items()}
 
 
-def _name(name: str, bundle: Bundle) -> str:
+def _add_bundle_name(name: str, bundle: Bundle) -> str:
     return f"{name} · {bundle.name}"
 
 
-def _addresses(run_ids: Sequence[str]) -> list[tuple[str, tuple[str, ...], str, str]]:
-    """List the URL of each database, its runs, and the key and the name of its bundle; empty texts for one's own."""
+def _list_sources(run_ids: Sequence[str]) -> list[tuple[str, tuple[str, ...], str, str]]:
+    """List URL, run ids, bundle key and bundle name of each database; key and name are empty for the own one."""
     return [
-        (url, tuple(ids), found.key if found else "", found.name if found else "")
-        for url, found, ids in _sources(run_ids)
+        (url, tuple(ids), bundle.key if bundle else "", bundle.name if bundle else "")
+        for url, bundle, ids in _split_by_database(run_ids)
     ]
 
 
-def _sources(run_ids: Sequence[str]) -> Iterator[tuple[str, Bundle | None, list[str]]]:
-    """Find the database of each part of the runs; those of a bundle that is not here are left out."""
+def _split_by_database(run_ids: Sequence[str]) -> Iterator[tuple[str, Bundle | None, list[str]]]:
+    """Yield URL, bundle and run ids of each database; skip runs of bundles that are not open."""
     parts = view.split(run_ids)
     yield data.database_url(), None, parts.pop("", [])
     for key, ids in parts.items():
-        if (found := view.find(key)) is not None:
-            yield found.url, found, ids
+        if (bundle := view.find(key)) is not None:
+            yield bundle.url, bundle, ids

@@ -1,18 +1,13 @@
-"""The database as a whole: its size, its disk, a copy of it, and the room that a vacuum gives back.
-
-What may go of the chosen runs: counted first, removed when that is confirmed.
-
-The table of runs with what each takes, by kind; chosen rows are what can be thinned.
-"""
+"""The Storage page: size of the database, backup and vacuum, the data size of each run, and thinning of runs."""
 
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import pandas as pd
 import streamlit as st
 
-from app.analysis.format import MISSING, escape_markdown, format_count, format_size
+from app.analysis.format import MISSING, escape_markdown, format_run_count, format_size
 from app.ui import data, messages
 from app.ui.widgets import config_form
 from emtc_core.errors import EmtcError
@@ -20,42 +15,89 @@ from storage.maintenance.backup import back_up_database, vacuum
 from storage.maintenance.sizes import KINDS, RunSize, Sizes
 from storage.maintenance.thin import RemovedData, Thinning, count_thinning, thin_run
 
-_MEGABYTES = "%.1f MB"
-_MEANING = {
-    "transitions": "Rows of single steps",
+_MEGABYTES: Final = "%.1f MB"
+_KIND_HELP: Final = {
+    "transitions": "Rows of single env steps",
     "trajectories": "States and actions of training episodes, for Replay; estimated from 200 episodes",
     "curves": "Metrics, evaluations, gate statistics and sums",
-    "playbacks": "Greedy episodes kept for Replay",
-    "snapshots": "The memory over time, with its projections",
-    "checkpoints": "Files that a resume needs",
-    "other_files": "Log and whatever else is in the run's folder",
+    "playbacks": "Stored evaluation episodes, for Replay",
+    "snapshots": "Snapshots of the memory and their projections",
+    "checkpoints": "Files from which a run can be resumed",
+    "other_files": "Log and other files in the folder of the run",
 }
+_DONE: Final = "storage_done"
+_SCARCE_SHARE: Final = 0.1
+"""The page warns if less than this share of the database's size is free on the disk."""
+
+
+def show(sizes: Sizes) -> None:
+    """Draw the size of the database and of its disk, and the buttons for backup and vacuum."""
+    st.caption(escape_markdown(sizes.url))
+    with st.container(horizontal=True):
+        st.metric("Database", format_size(sizes.database), border=True)
+        st.metric("Freed by a vacuum", format_size(sizes.reusable), border=True)
+        free = MISSING if sizes.disk_free is None else format_size(sizes.disk_free)
+        st.metric("Free on its disk", free, border=True)
+        st.metric(
+            "Checkpoints and logs",
+            format_size(sum(run.checkpoints + run.other_files for run in sizes.runs)),
+            border=True,
+        )
+    if sizes.left_behind:
+        st.caption(f"Folders of deleted runs use another {format_size(sizes.left_behind)}.")
+    if sizes.unmeasured:
+        st.warning(escape_markdown(sizes.unmeasured), icon=":material/cloud_off:")
+    if sizes.disk_free is not None and sizes.disk_free < _SCARCE_SHARE * sizes.database:
+        st.warning("The disk is almost full. Thin runs below and vacuum the database, or free disk space.")
+    may_act = messages.may_act()
+    with st.container(horizontal=True, vertical_alignment="center"):
+        if st.button("Back up", icon=":material/content_copy:", key="backup", disabled=not may_act):
+            _act(_back_up, "Copying the database …")
+        if st.button("Vacuum", icon=":material/compress:", key="vacuum", disabled=not may_act):
+            _act(lambda: f"Vacuumed: {vacuum(data.database())}.", "Rewriting the database …")
+        st.caption(
+            "A backup is a copy of the database in the same folder, without logs and checkpoints. A vacuum returns "
+            "the space of removed data to the disk. It requires that no run is active."
+        )
+    if message := st.session_state.pop(_DONE, None):
+        st.success(escape_markdown(str(message)), icon=":material/check:")
 
 
 def show_sizes(sizes: Sizes) -> list[RunSize]:
-    """Draw the table and return the chosen runs."""
+    """Draw the table of data sizes and return the selected runs."""
     st.subheader("Runs")
-    picked = st.dataframe(
+    column = st.column_config
+    named: dict[str, Any] = {
+        "name": column.TextColumn("Run", width="medium"),
+        "id": column.TextColumn("Id", width="small"),
+        "status": column.TextColumn("Status", width="small", help="The status last written by the trainer"),
+        "total": column.NumberColumn("Total", format=_MEGABYTES, width="small"),
+    }
+    kinds = {
+        kind: column.NumberColumn(kind.replace("_", " ").capitalize(), format=_MEGABYTES, width="small", help=text)
+        for kind, text in _KIND_HELP.items()
+    }
+    table = st.dataframe(
         make_rows(sizes.runs),
         key=table_key(sizes.runs),
         hide_index=True,
         on_select="rerun",
         selection_mode="multi-row",
-        column_config=_columns(),
+        column_config=named | kinds,
         placeholder="–",
-        alt="Table of runs with the room that each takes, in all and by kind. Choose rows to thin those runs.",
+        alt="Table of runs with the size of their data, in total and by kind. Select rows to thin these runs.",
     )
-    st.caption("Close, not exact: rows are counted and taken at their usual size. Choose rows to thin those runs.")
-    return [sizes.runs[place] for place in picked["selection"]["rows"] if place < len(sizes.runs)]
+    st.caption("Sizes are estimates: number of rows × usual row size. Select rows to thin these runs.")
+    return [sizes.runs[row] for row in table["selection"]["rows"] if row < len(sizes.runs)]
 
 
 def table_key(runs: Sequence[RunSize]) -> str:
-    """The table's key, of the runs in its rows: a choice, which is of rows, ends when other runs stand in them."""
+    """Return a widget key that depends on the runs. The selection stores row numbers, so other runs must clear it."""
     return f"size_table-{zlib.crc32(','.join(run.run_id for run in runs).encode()):08x}"
 
 
 def make_rows(runs: Sequence[RunSize]) -> pd.DataFrame:
-    """Turn sizes into what the table shows; what takes nothing is empty."""
+    """Make the rows of the table [MB]; a size of 0 is shown as an empty cell."""
     return pd.DataFrame(
         {
             "name": [run.name for run in runs],
@@ -67,133 +109,76 @@ def make_rows(runs: Sequence[RunSize]) -> pd.DataFrame:
     )
 
 
-def _columns() -> dict[str, Any]:
-    column = st.column_config
-    named: dict[str, Any] = {
-        "name": column.TextColumn("Run", width="medium"),
-        "id": column.TextColumn("Id", width="small"),
-        "status": column.TextColumn("Status", width="small", help="The word that its process wrote last"),
-        "total": column.NumberColumn("In all", format=_MEGABYTES, width="small"),
-    }
-    return named | {
-        kind: column.NumberColumn(kind.replace("_", " ").capitalize(), format=_MEGABYTES, width="small", help=meaning)
-        for kind, meaning in _MEANING.items()
-    }
-
-
 def show_thinning(runs: Sequence[RunSize]) -> None:
-    """Draw the choice for the chosen runs, what it comes to, and the button that does it."""
+    """Draw the options for thinning the selected runs, the data that would be removed, and the button."""
     if not runs:
         return
-    st.subheader(f"Thin {format_count(len(runs))} run{'s' if len(runs) > 1 else ''}")
-    what = _choose()
-    if what is None:
+    st.subheader(f"Thin {format_run_count(len(runs))}")
+    thinning = _select_thinning()
+    if thinning is None:
         return
-    if what.is_empty:
-        st.caption("Choose what shall go; it is counted before anything is removed.")
+    if thinning.is_empty:
+        st.caption("Select the data to remove. You see its amount before anything is removed.")
         return
-    free, refused = _count(runs, what)
-    for sentence in refused:
-        st.warning(escape_markdown(sentence), icon=":material/block:")
-    total = sum(free.values(), RemovedData())
-    lost = " They cannot be resumed afterwards." if what.transitions or what.checkpoints else ""
-    st.markdown(f"For good, this removes of {format_count(len(free))} runs: **{escape_markdown(str(total))}**.{lost}")
-    can = messages.may_act() and total != RemovedData()
-    if st.button("Thin for good", type="primary", icon=":material/delete_sweep:", key="thin", disabled=not can):
-        act(lambda: _thin(list(free), what), "Thinning …")
+    removable, errors = _count_removable(runs, thinning)
+    for error in errors:
+        st.warning(escape_markdown(error), icon=":material/block:")
+    total = sum(removable.values(), RemovedData())
+    note = " These runs cannot be resumed afterwards." if thinning.transitions or thinning.checkpoints else ""
+    runs_text = format_run_count(len(removable))
+    st.markdown(f"Permanently removes from {runs_text}: **{escape_markdown(str(total))}**.{note}")
+    can_act = messages.may_act() and total != RemovedData()
+    if st.button("Thin runs", type="primary", icon=":material/delete_sweep:", key="thin", disabled=not can_act):
+        _act(lambda: _thin(list(removable), thinning), "Thinning …")
 
 
-def _choose() -> Thinning | None:
+def _select_thinning() -> Thinning | None:
     with st.container(horizontal=True, vertical_alignment="bottom"):
         every = config_form.ask(
             "Keep every n-th snapshot", key="thin_snapshots", usual=1, low=1, high=1000, width=200,
-            about="Counted from the last one, which always stays; 1 keeps all.",
+            about="Counted backwards from the last snapshot, which is always kept. 1 keeps all.",
         )  # fmt: skip
         trajectories = st.checkbox(
-            "Trajectories", key="thin_trajectories", help="Replays of training episodes and of single memories end."
+            "Trajectories",
+            key="thin_trajectories",
+            help="Training episodes and episodes of memory nodes can then not be replayed.",
         )
         transitions = st.checkbox(
-            "Transitions", key="thin_transitions", help="Sums over 1,000 steps stay, and so the curves of Live."
+            "Transitions", key="thin_transitions", help="Sums over 1,000 steps are kept, so the curves of Live remain."
         )
-        checkpoints = st.checkbox("Checkpoints", key="thin_checkpoints", help="What a resume goes on from.")
+        checkpoints = st.checkbox("Checkpoints", key="thin_checkpoints", help="Needed to resume a run.")
     return None if every is None else Thinning(trajectories, transitions, checkpoints, every)
 
 
-def _count(runs: Sequence[RunSize], what: Thinning) -> tuple[dict[str, RemovedData], list[str]]:
-    """Count what goes of each run that is free, and say why others are not."""
-    free: dict[str, RemovedData] = {}
-    refused: list[str] = []
+def _count_removable(runs: Sequence[RunSize], thinning: Thinning) -> tuple[dict[str, RemovedData], list[str]]:
+    """Return the removable data of each run that can be thinned, and an error for each other run."""
+    removable: dict[str, RemovedData] = {}
+    errors: list[str] = []
     for run in runs:
         try:
-            free[run.run_id] = count_thinning(data.database(), run.run_id, what)
+            removable[run.run_id] = count_thinning(data.database(), run.run_id, thinning)
         except EmtcError as exc:
-            refused.append(str(exc))
-    return free, refused
+            errors.append(str(exc))
+    return removable, errors
 
 
-def _thin(run_ids: Sequence[str], what: Thinning) -> str:
-    gone = sum((thin_run(data.database(), run_id, what) for run_id in run_ids), RemovedData())
-    return f"Removed {gone}. A vacuum gives the room back to the disk."
+def _thin(run_ids: Sequence[str], thinning: Thinning) -> str:
+    removed = sum((thin_run(data.database(), run_id, thinning) for run_id in run_ids), RemovedData())
+    return f"Removed {removed}. Vacuum the database to return the space to the disk."
 
 
-_DONE = "storage_done"
-_SCARCE = 0.1
-"""Of the database's size: less is free, and the next runs may fill the disk."""
+def _back_up() -> str:
+    path = back_up_database(data.database())
+    return f"Copied to {path} ({format_size(path.stat().st_size)})."
 
 
-def show(sizes: Sizes) -> None:
-    """Draw the figures and what can be done."""
-    st.caption(escape_markdown(sizes.shown))
-    with st.container(horizontal=True):
-        st.metric("Database", format_size(sizes.database), border=True)
-        st.metric("A vacuum gives back", format_size(sizes.reusable), border=True)
-        free = MISSING if sizes.disk_free is None else format_size(sizes.disk_free)
-        st.metric("Free on its disk", free, border=True)
-        st.metric(
-            "Checkpoints and logs",
-            format_size(sum(run.checkpoints + run.other_files for run in sizes.runs)),
-            border=True,
-        )
-    if sizes.left_behind:
-        st.caption(f"Folders of runs that are no more take {format_size(sizes.left_behind)} beside it.")
-    if sizes.unmeasured:
-        st.warning(escape_markdown(sizes.unmeasured), icon=":material/cloud_off:")
-    if sizes.disk_free is not None and sizes.disk_free < _SCARCE * sizes.database:
-        st.warning("The disk is nearly full: thin runs below, then vacuum, or make room elsewhere.")
-    _acts()
-
-
-def _acts() -> None:
-    may_act = messages.may_act()
-    with st.container(horizontal=True, vertical_alignment="center"):
-        if st.button("Back up", icon=":material/content_copy:", key="backup", disabled=not may_act):
-            act(_back_up, "Copying …")
-        if st.button("Vacuum", icon=":material/compress:", key="vacuum", disabled=not may_act):
-            act(_vacuum, "Rewriting the database …")
-        st.caption(
-            "A backup is a copy beside the database, without logs and checkpoints. A vacuum gives the room of what was "
-            "removed back to the disk, and waits until no run is at work."
-        )
-    if done := st.session_state.pop(_DONE, None):
-        st.success(escape_markdown(str(done)), icon=":material/check:")
-
-
-def act(do: Callable[[], str], meanwhile: str) -> None:
-    """Do something to the database, then show what was done beside new figures."""
+def _act(action: Callable[[], str], progress_text: str) -> None:
+    """Run an action, then draw the page again with its message and new sizes."""
     try:
-        with st.spinner(meanwhile):
-            st.session_state[_DONE] = do()
+        with st.spinner(progress_text):
+            st.session_state[_DONE] = action()
     except EmtcError as exc:
         messages.error(exc)
         return
     st.cache_data.clear()
     st.rerun()
-
-
-def _back_up() -> str:
-    place = back_up_database(data.database())
-    return f"Copied to {place} ({format_size(place.stat().st_size)})."
-
-
-def _vacuum() -> str:
-    return f"Vacuumed: {vacuum(data.database())}."

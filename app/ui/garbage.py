@@ -1,8 +1,8 @@
-"""Keeps short the search for garbage that Streamlit makes after every run of a page and every tick of a fragment.
+"""Keeps full garbage collections short. Streamlit collects after every run of a page and every fragment update.
 
-It looks through all objects there are. With the libraries of a few pages these are 270,000, and no thread does anything
-else for 150 to 250 ms: a tick of Live took that long after it was drawn, and a click on another page that arrived
-meanwhile could be lost, as the ended run and the new one went on at the same moment.
+A full collection visits every object. With the imported modules of a few pages these are 270,000 objects, and all
+threads stop for 150 to 250 ms. A fragment update on Live took that much longer, and a click on another page during this
+time could be lost.
 """
 
 import gc
@@ -14,21 +14,23 @@ from streamlit.runtime import Runtime, exists, get_instance
 
 
 @st.cache_resource(show_spinner=False)
-def spare_libraries() -> None:
-    """Set aside, whenever modules were loaded, what a whole search has just found alive: none goes through it again.
+def freeze_imported_modules() -> None:
+    """Exclude the objects of imported modules from further full collections; repeat when modules were imported.
 
-    Objects set aside are freed as before once nothing refers to them; only a circle of them is kept for good. That
-    happens as often as modules are loaded, which comes to an end. Without a server, as in tests, nothing is done.
+    Reference counting still frees frozen objects; only unreachable cycles among them stay in memory. Does nothing
+    without a Streamlit server, as in tests.
     """
     if exists() and type(get_instance()) is Runtime:
-        gc.callbacks.append(_Sparing())
+        gc.callbacks.append(_FreezeAfterImports())
 
 
-class _Sparing:
+class _FreezeAfterImports:
+    """A callback of `gc` that freezes the surviving objects if modules were imported since the last freeze."""
+
     def __init__(self) -> None:
-        self._modules = 0
+        self._n_modules = 0
 
     def __call__(self, phase: str, info: dict[str, Any]) -> None:
-        if phase == "stop" and info["generation"] == 2 and len(sys.modules) > self._modules:
-            self._modules = len(sys.modules)
+        if phase == "stop" and info["generation"] == 2 and len(sys.modules) > self._n_modules:
+            self._n_modules = len(sys.modules)
             gc.freeze()

@@ -1,4 +1,4 @@
-"""The guide's pages as they stand in `app/guide`: one is read, or all are searched."""
+"""The Guide page: shows one page of `app/guide`, or searches all of them."""
 
 import re
 from collections.abc import Sequence
@@ -21,6 +21,7 @@ PAGES = (
     "scripts",
     "figures",
     "environments",
+    "plugins",
     "extending",
     "sharing",
     "promises",
@@ -30,8 +31,8 @@ PAGES = (
     GLOSSARY,
 )
 PAGE, SEARCH = "page", "q"
-LONGEST_EXCERPT = 600
-_PLAIN = (
+MAX_EXCERPT_LENGTH = 600
+_MARKDOWN_TO_TEXT = (
     (re.compile(r"^ *```.*\n?", re.MULTILINE), ""),
     (re.compile(r"^\|[-|: ]+\|$\n?", re.MULTILINE), ""),
     (re.compile(r"(?: \|)+$", re.MULTILINE), ";"),
@@ -43,16 +44,16 @@ _PLAIN = (
     (re.compile(r"^#+ ", re.MULTILINE), ""),
     (re.compile(r"\s+"), " "),
 )
-"""What of Markdown goes or changes, in this order, so that plain text is left."""
-_TO_PAGE = re.compile(r"\]\((\w+)\.md(?:#[\w-]*)?\)")
+"""Replacements that turn Markdown into plain text, applied in this order."""
+_PAGE_LINK = re.compile(r"\]\((\w+)\.md(?:#[\w-]*)?\)")
 
 
 class Section(NamedTuple):
-    """A part of a page under one heading."""
+    """The part of a page below one heading."""
 
     page: str
-    heading: str  # empty above the first one
-    text: str  # plain, on one line
+    heading: str  # empty for the text above the first heading
+    text: str  # plain text on one line
 
 
 class Page(NamedTuple):
@@ -64,18 +65,18 @@ class Page(NamedTuple):
 
     @property
     def sections(self) -> list[Section]:
-        """Its parts in order; in the glossary each term is one."""
-        begins = r"^- \*\*(.+?)\*\*[:,]? " if self.name == GLOSSARY else r"^##+ (.+)$"
-        parts = re.split(begins, self.text, flags=re.MULTILINE)
+        """The sections in order. In the glossary, each term is a section."""
+        pattern = r"^- \*\*(.+?)\*\*[:,]? " if self.name == GLOSSARY else r"^##+ (.+)$"
+        parts = re.split(pattern, self.text, flags=re.MULTILINE)
         return [
-            Section(self.name, heading, _flatten(text))
+            Section(self.name, heading, _to_plain_text(text))
             for heading, text in zip(["", *parts[1::2]], parts[::2], strict=True)
         ]
 
 
 @cache
 def read_pages() -> dict[str, Page]:
-    """Every page by its name, in the order in which they are listed."""
+    """Read all pages: name → page, in the order of `PAGES`."""
     pages = {}
     for name in PAGES:
         title, _, text = (FOLDER / f"{name}.md").read_text(encoding="utf-8").partition("\n")
@@ -84,14 +85,14 @@ def read_pages() -> dict[str, Page]:
 
 
 def find_sections(words: Sequence[str]) -> list[Section]:
-    """The sections that hold all of these words, in heading or text, whatever their case."""
-    wanted = [word.casefold() for word in words]
+    """Find the sections whose heading or text contains all words, ignoring case."""
+    folded = [word.casefold() for word in words]
     sections = [section for page in read_pages().values() for section in page.sections]
-    return [each for each in sections if all(word in f"{each.heading} {each.text}".casefold() for word in wanted)]
+    return [each for each in sections if all(word in f"{each.heading} {each.text}".casefold() for word in folded)]
 
 
 def mark_words(text: str, words: Sequence[str]) -> str:
-    """Write plain text as Markdown in which the words stand out; nothing in it is read as markup."""
+    """Write plain text as escaped Markdown with the words highlighted."""
     pieces = re.split(f"({'|'.join(map(re.escape, words))})", text, flags=re.IGNORECASE)
     marked = [f":orange-background[{escape_markdown(piece)}]" for piece in pieces[1::2]]
     plain = map(escape_markdown, pieces[::2])
@@ -99,7 +100,7 @@ def mark_words(text: str, words: Sequence[str]) -> str:
 
 
 def show() -> None:
-    """Draw search and choice of a page, then what was found, or the page."""
+    """Draw the search and the list of pages, then the search results or the selected page."""
     pages = read_pages()
     left, right = st.columns([1, 4], gap="large")
     with left:
@@ -108,51 +109,51 @@ def show() -> None:
         name = st.radio("Page", format_func=lambda each: pages[each].title, **bound) or PAGES[0]
     with right:
         if words:
-            _show_found(words)
+            _show_results(words)
         else:
             st.header(pages[name].title, anchor=False)
-            st.markdown(_link_within_app(pages[name].text))
+            st.markdown(_replace_links(pages[name].text))
 
 
-def _show_found(words: Sequence[str]) -> None:
-    found = find_sections(words)
-    if not found:
-        messages.empty("No section holds these words.", "Take a word away, or choose a page on the left.")
-    for number, section in enumerate(found):
+def _show_results(words: Sequence[str]) -> None:
+    sections = find_sections(words)
+    if not sections:
+        messages.empty("No section contains all of these words.", "Remove a word, or select a page on the left.")
+    for number, section in enumerate(sections):
         title = read_pages()[section.page].title
         with st.container(border=True):
             st.button(
                 f"**{title}**: {escape_markdown(section.heading)}" if section.heading else f"**{title}**",
-                key=f"guide-open-{number}", type="tertiary", on_click=_open, args=(section.page,),
+                key=f"guide-open-{number}", type="tertiary", on_click=_open_page, args=(section.page,),
             )  # fmt: skip
-            st.markdown(mark_words(_cut(section.text, words), words))
+            st.markdown(mark_words(_make_excerpt(section.text, words), words))
 
 
-def _open(name: str) -> None:
-    """Show a page from now on, instead of what was found."""
+def _open_page(name: str) -> None:
+    """Select a page and clear the search."""
     st.session_state[f"guide-{PAGE}"], st.session_state[f"guide-{SEARCH}"] = name, ""
     state.write(PAGE, None if name == PAGES[0] else name)
     state.write(SEARCH, None)
 
 
-def _link_within_app(text: str) -> str:
-    """Let links to other pages of the guide lead to them in the app, with the rest of the address as it is."""
-    rest = {key: value for key, value in st.query_params.items() if key not in (PAGE, SEARCH)}
-    return _TO_PAGE.sub(lambda link: f"](?{urlencode({**rest, PAGE: link[1]})})", text)
+def _replace_links(text: str) -> str:
+    """Replace links to files of the guide by links to its pages in the app; keep other URL parameters."""
+    other_parameters = {key: value for key, value in st.query_params.items() if key not in (PAGE, SEARCH)}
+    return _PAGE_LINK.sub(lambda match: f"](?{urlencode({**other_parameters, PAGE: match[1]})})", text)
 
 
-def _flatten(markdown: str) -> str:
-    for pattern, plain in _PLAIN:
-        markdown = pattern.sub(plain, markdown)
+def _to_plain_text(markdown: str) -> str:
+    for pattern, replacement in _MARKDOWN_TO_TEXT:
+        markdown = pattern.sub(replacement, markdown)
     return markdown.strip()
 
 
-def _cut(text: str, words: Sequence[str]) -> str:
-    """The part of a text around the first of the words."""
-    if len(text) <= LONGEST_EXCERPT:
+def _make_excerpt(text: str, words: Sequence[str]) -> str:
+    """Return the part of a text around the first match."""
+    if len(text) <= MAX_EXCERPT_LENGTH:
         return text
-    places = [text.casefold().find(word.casefold()) for word in words]
-    first = min((place for place in places if place >= 0), default=0)
-    start = max(0, min(first - LONGEST_EXCERPT // 3, len(text) - LONGEST_EXCERPT))
-    end = start + LONGEST_EXCERPT
+    positions = [text.casefold().find(word.casefold()) for word in words]
+    first = min((position for position in positions if position >= 0), default=0)
+    start = max(0, min(first - MAX_EXCERPT_LENGTH // 3, len(text) - MAX_EXCERPT_LENGTH))
+    end = start + MAX_EXCERPT_LENGTH
     return f"{'…' if start else ''}{text[start:end]}{'…' if end < len(text) else ''}"

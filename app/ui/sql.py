@@ -1,9 +1,4 @@
-"""The question: a box, examples to begin with, limits, and the button that asks.
-
-The tables with their columns and what they mean, beside the box.
-
-The answer: a table, how much it is, and its files.
-"""
+"""The SQL page: the query form with examples, the description of the tables, and the result with its downloads."""
 
 import threading
 from functools import partial
@@ -19,61 +14,54 @@ from emtc_core.errors import EmtcError, StorageError
 from storage.sql_console.glossary import EXAMPLES, describe_schema
 from storage.sql_console.query import MAX_QUERY_LENGTH, QueryResult, run_query
 
-_KEPT: Final = "answer"
+_QUERY: Final = "q"
+_RESULT: Final = "answer"
 _FORMATS: Final[dict[TableFormat, str]] = {"csv": "CSV", "parquet": "Parquet"}
+_ROW_LIMITS: Final = (100, 1000, 10_000, 100_000)
+_DEFAULT_ROW_LIMIT: Final = 1000
+_TIMEOUT_S: Final = 10.0
+_SLOTS: Final = threading.BoundedSemaphore(2)
+"""Limits the number of queries that run at the same time on this server; each runs in a separate process."""
 
 
-def keep(answer: QueryResult) -> None:
-    """Show this answer until there is another one."""
-    st.session_state[_KEPT] = answer
-
-
-def forget() -> None:
-    """Show no answer."""
-    st.session_state.pop(_KEPT, None)
-
-
-def show_answer() -> None:
-    """Draw the last answer, if there is one."""
-    answer = st.session_state.get(_KEPT)
-    if not isinstance(answer, QueryResult):
-        return
-    st.subheader("Answer")
-    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
-        told = answer.truncation or f"{format_count(len(answer.rows))} row{'' if len(answer.rows) == 1 else 's'}."
-        st.caption(escape_markdown(f"{told} {answer.seconds:.1f} s"), width="stretch")
-        _offer(answer)
-    if answer.rows:
-        st.dataframe(answer.frame(), hide_index=True, key="answer_table", alt="The rows that answer the question.")
-    else:
-        st.markdown("No row answers this. Look at the columns beside the box, or loosen the condition.")
-
-
-def _offer(answer: QueryResult) -> None:
-    """Offer the rows as files, which are made when they are asked for."""
-    for format, label in _FORMATS.items():
-        can = format != "parquet" or can_write_parquet()
-        st.download_button(
-            label,
-            data=partial(export_table, answer.frame(), format) if can else b"",
-            file_name=f"answer.{TABLE_SUFFIX[format]}",
-            mime=TABLE_MIME[format],
-            icon=":material/download:",
-            key=f"answer-{format}",
-            on_click="ignore",
-            disabled=not can,
-            help=None if can else NO_PARQUET,
-        )
+def show() -> None:
+    """Draw the query form. The query is in the URL and runs only when the button is pressed."""
+    st.selectbox(
+        "Example", list(EXAMPLES), index=None, key="example", on_change=_insert_example, placeholder="Select an example"
+    )
+    with st.form("sql", border=False):  # in a form, Ctrl+Enter submits
+        box = st.container()  # filled after the button: Ctrl+Enter does nothing in a form whose button is not loaded
+        with st.container(horizontal=True, vertical_alignment="bottom"):
+            limit = st.selectbox(
+                "Maximum rows",
+                _ROW_LIMITS,
+                index=_ROW_LIMITS.index(_DEFAULT_ROW_LIMIT),
+                key="rows",
+                format_func=format_count,
+                width=160,
+            )
+            is_submitted = st.form_submit_button("Run", type="primary", icon=":material/play_arrow:", key="ask")
+        query = box.text_area(
+            "Query", key=_QUERY, height=240, max_chars=MAX_QUERY_LENGTH, bind="query-params",
+            placeholder="select name, win_rate from runs",
+            help="One read-only statement. The query is part of the link to this page.",
+        )  # fmt: skip
+    if is_submitted:
+        _run_query(query or "", limit or _DEFAULT_ROW_LIMIT)
+    st.caption(
+        f"Ctrl+Enter runs the query. The time limit is {_TIMEOUT_S:.0f} s. For longer queries use `emtc sql` on the "
+        "command line."
+    )
 
 
 def show_schema() -> None:
-    """Draw the choice of a table and what its columns mean."""
+    """Draw the selection of a table and the meaning of its columns."""
     tables = {table.name: table for table in describe_schema()}
-    chosen = st.selectbox(
+    name = st.selectbox(
         "Table", list(tables), key="table", bind="query-params",
-        format_func=lambda name: f"{name}: {tables[name].meaning}", help="A blob is shown by its size.",
+        format_func=lambda name: f"{name}: {tables[name].meaning}", help="Results show the size of a blob.",
     )  # fmt: skip
-    table = tables[chosen or "runs"]
+    table = tables[name or "runs"]
     columns = [{"Column": each.name, "Type": each.kind, "Meaning": each.meaning} for each in table.columns]
     st.dataframe(
         pd.DataFrame(columns),
@@ -81,56 +69,55 @@ def show_schema() -> None:
         height=390,
         key="columns",
         column_config={name: st.column_config.TextColumn(width="small") for name in ("Column", "Type")},
-        alt=f"Columns of the table {table.name}, their types and what they mean.",
+        alt=f"Columns of the table {table.name} with their types and meanings.",
     )
     if data.database().dialect == "sqlite":
-        st.caption(escape_markdown("Times are text in UTC, as 2026-01-31 12:00:00; a boolean is 1 or 0."))
+        st.caption(escape_markdown("Times are text in UTC, such as 2026-01-31 12:00:00. Booleans are 1 or 0."))
 
 
-_KEY: Final = "q"
-_LIMITS: Final = (100, 1000, 10_000, 100_000)
-_SECONDS: Final = 10.0
-_AT_ONCE: Final = threading.BoundedSemaphore(2)
-"""So many questions of all visitors at the same time: each is a process of its own."""
-
-
-def show() -> None:
-    """Draw the box; it stands in the address, and is asked by its button alone."""
-    st.selectbox("Begin with", list(EXAMPLES), index=None, key="example", on_change=_take, placeholder="An example")
-    with st.form("sql", border=False):  # in a form Ctrl+Enter asks
-        box = st.container()  # is filled last: in a form whose button has not arrived yet, Ctrl+Enter does nothing
-        with st.container(horizontal=True, vertical_alignment="bottom"):
-            limit = st.selectbox(
-                "Rows at most", _LIMITS, index=1, key="rows", format_func=lambda n: f"{n:,}", width=160
+def show_result() -> None:
+    """Draw the result of the last query, if there is one."""
+    result = st.session_state.get(_RESULT)
+    if not isinstance(result, QueryResult):
+        return
+    st.subheader("Result")
+    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
+        count = result.truncation or f"{format_count(len(result.rows))} row{'' if len(result.rows) == 1 else 's'}."
+        st.caption(escape_markdown(f"{count} {result.seconds:.1f} s"), width="stretch")
+        for format, label in _FORMATS.items():
+            can_write = format != "parquet" or can_write_parquet()
+            st.download_button(
+                label,
+                data=partial(export_table, result.frame(), format) if can_write else b"",
+                file_name=f"result.{TABLE_SUFFIX[format]}",
+                mime=TABLE_MIME[format],
+                icon=":material/download:",
+                key=f"answer-{format}",
+                on_click="ignore",
+                disabled=not can_write,
+                help=None if can_write else NO_PARQUET,
             )
-            asked = st.form_submit_button("Ask", type="primary", icon=":material/play_arrow:", key="ask")
-        query = box.text_area(
-            "Question", key=_KEY, height=240, max_chars=MAX_QUERY_LENGTH, bind="query-params",
-            placeholder="select name, win_rate from runs", help="One statement that reads; the link carries it.",
-        )  # fmt: skip
-    if asked:
-        _ask(query or "", int(limit or _LIMITS[1]))
-    st.caption(
-        f"Ctrl+Enter asks. A question that takes longer than {_SECONDS:.0f} s is ended. The same on the command line, "
-        "with more time: `emtc sql`."
-    )
+    if result.rows:
+        st.dataframe(result.frame(), hide_index=True, key="answer_table", alt="The rows of the result.")
+    else:
+        st.markdown("The query returned no rows. Check the column names, or relax the condition.")
 
 
-def _take() -> None:
-    chosen = st.session_state.get("example")
-    if chosen in EXAMPLES:
-        st.session_state[_KEY] = EXAMPLES[chosen]
+def _insert_example() -> None:
+    name = st.session_state.get("example")
+    if name in EXAMPLES:
+        st.session_state[_QUERY] = EXAMPLES[name]
 
 
-def _ask(query: str, limit: int) -> None:
-    forget()
+def _run_query(query: str, limit: int) -> None:
+    st.session_state.pop(_RESULT, None)
     try:
-        if not _AT_ONCE.acquire(blocking=False):
-            raise StorageError("Others are asking just now. Ask again in a few seconds.")
+        if not _SLOTS.acquire(blocking=False):
+            raise StorageError("Other queries are running. Try again in a few seconds.")
         try:
-            with st.spinner("Asking …"):
-                keep(run_query(data.database(), query, max_rows=limit, seconds=_SECONDS))
+            with st.spinner("Running the query …"):
+                st.session_state[_RESULT] = run_query(data.database(), query, max_rows=limit, seconds=_TIMEOUT_S)
         finally:
-            _AT_ONCE.release()
+            _SLOTS.release()
     except EmtcError as exc:
         messages.error(exc)

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
 from emtc_core.errors import NO_VALUE, ConfigError, Fault, describe_fault
-from emtc_core.errors import quote as quote
+from emtc_core.errors import format_value as format_value
 from emtc_core.errors import shorten as shorten
 
 LARGEST: Final = 10**12

@@ -15,10 +15,11 @@ from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from emtc_core.config.base import SettingError, read_faults
 from emtc_core.errors import Fault, PluginError
+from emtc_core.gate_laws import GATE_LAWS
 from emtc_core.plugins import Kind, Plugin, find_plugin, list_names, list_plugins, make_missing_fault
 
 PLUGIN_SETTINGS: Final[dict[str, tuple[Kind, tuple[str, ...]]]] = {
-    "gate.type": ("gate", ("gaussian",)),
+    "gate.type": ("gate", tuple(GATE_LAWS)),
     "embed.type": ("embedder", ("tcse", "dcae", "random")),
     "train.eps_schedule": ("schedule", ("linear",)),
 }
@@ -76,7 +77,7 @@ def check_installed(values: Mapping[str, Any], origins: Mapping[str, Mapping[str
             raise SettingError(*(replace(fault, key=key) for fault in error.faults)) from error
         if plugin is None:
             origin = origins.get(kind, {}).get(name, "")
-            raise SettingError(make_missing_fault(kind, name, key=key, known=builtin, origin=origin))
+            raise SettingError(make_missing_fault(kind, name, key=key, builtin=builtin, origin=origin))
 
 
 def read_arguments(kind: Kind, name: str, given: Any) -> dict[str, Any] | None:
@@ -108,26 +109,28 @@ def read_arguments(kind: Kind, name: str, given: Any) -> dict[str, Any] | None:
         faults = read_faults(error, lambda parts: ".".join((kind, name, *parts)))
         keys = ", ".join(f"{kind}.{name}.{field}" for field in model.model_fields)
         rule = f"is not a setting; {kind}.{name} has {keys}"
-        unknown = {f"{kind}.{name}.{each['loc'][0]}" for each in error.errors() if each["type"] == "extra_forbidden"}
+        unknown = {f"{kind}.{name}.{item['loc'][0]}" for item in error.errors() if item["type"] == "extra_forbidden"}
         raise SettingError(
             *(replace(fault, rule=rule) if fault.key in unknown else fault for fault in faults)
         ) from error
 
 
-def complete_arguments(kind: Kind, name: str, values: Mapping[str, Any], own: Iterable[str]) -> dict[str, Any]:
+def complete_arguments(kind: Kind, name: str, values: Mapping[str, Any], setting_keys: Iterable[str]) -> dict[str, Any]:
     """Validate the arguments of the plug-in that a section uses, and drop the arguments of other plug-ins.
 
     Args:
         kind: Kind of the plug-in.
         name: Name of the plug-in that is used. If it is not installed, its arguments are not changed.
         values: The section: its settings, and arguments by plug-in.
-        own: Keys of the section's settings.
+        setting_keys: Keys of the section's settings.
 
     Raises:
         SettingError: With all faults.
     """
     section = {
-        key: value for key, value in values.items() if key in own or key == name or not isinstance(value, Mapping)
+        key: value
+        for key, value in values.items()
+        if key in setting_keys or key == name or not isinstance(value, Mapping)
     }
     try:
         arguments = read_arguments(kind, name, values.get(name))
@@ -162,7 +165,8 @@ def _arguments_of(factory: Callable[..., Any], kind: Kind, label: str) -> type[B
         types = "int, float, bool, str, Literal"
         raise PluginError(f"must give its argument a type: {types}", key=f"{kind} {label}", value=untyped[0])
     fields: dict[str, Any] = {
-        each.name: (hints[each.name], ... if each.default is each.empty else each.default) for each in parameters
+        parameter.name: (hints[parameter.name], ... if parameter.default is parameter.empty else parameter.default)
+        for parameter in parameters
     }
     return create_model(f"{label} arguments", __config__=_STRICT, **fields) if fields else None
 

@@ -132,7 +132,7 @@ class Table(Section):
     configuration: tuple[Configuration, ...]
     counterpart: tuple[Counterpart, ...]
     constant: tuple[Constants, ...]
-    left_out: tuple[OmittedKeys, ...]
+    omitted: tuple[OmittedKeys, ...]
     unread: tuple[UnreadSettings, ...]
     pinned: tuple[PinnedValues, ...]
     difference: tuple[Difference, ...]

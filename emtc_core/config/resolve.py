@@ -388,7 +388,9 @@ def _unwrap(annotation: Any, metadata: list[Any]) -> tuple[Any, list[Any], bool,
     optional, words = False, ()
     if get_origin(annotation) in (Union, UnionType):
         inner = [a for a in get_args(annotation) if a is not type(None)]
-        words = tuple(str(word) for each in inner[1:] if get_origin(each) is Literal for word in get_args(each))
+        words = tuple(
+            str(word) for literal in inner[1:] if get_origin(literal) is Literal for word in get_args(literal)
+        )
         optional, annotation = len(inner) < len(get_args(annotation)), inner[0]
     if hasattr(annotation, "__metadata__"):
         for extra in annotation.__metadata__:

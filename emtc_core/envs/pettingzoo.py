@@ -44,10 +44,10 @@ from emtc_core.envs.base import (
     empty_scene,
     is_picture,
 )
-from emtc_core.envs.trust import is_allowed, why_unlisted
+from emtc_core.envs.trust import describe_unlisted, is_allowed
 from emtc_core.envs.zoo import examples
 from emtc_core.envs.zoo.examples import EXAMPLES
-from emtc_core.errors import EnvUnavailableError
+from emtc_core.errors import EnvDataError, EnvUnavailableError
 from emtc_core.install import get_install_command
 from emtc_core.plugins import import_from_home
 
@@ -116,8 +116,8 @@ def make_env(config: EnvConfig, *, n_envs: int) -> VectorEnv:
 def make_scene(map: str, states: NDArray[np.float32]) -> Scene:
     """Make the frames of one episode from its stored states.
 
-    A user's module is imported only if it is listed on this machine. If not, the note of the scene names the reason and
-    the scene has no units.
+    A user's module is imported only if it is listed on this machine. If not, the scene has no units but a
+    note with the reason.
 
     Args:
         map: Name of a wrapped game, or `module:factory`.
@@ -127,7 +127,7 @@ def make_scene(map: str, states: NDArray[np.float32]) -> Scene:
         return examples.make_scene(map, states)
     _parse_map(map)
     if not is_allowed(map):
-        return empty_scene(map, states, why_unlisted(map))
+        return empty_scene(map, states, describe_unlisted(map))
     return _make_module_scene(map, states)
 
 
@@ -176,6 +176,7 @@ class PettingZooEnv:
         for copy, env in enumerate(self._envs):
             env_seed = None if seed is None else derive_seed(seed, "pettingzoo", copy)
             observations, infos = env.reset(seed=env_seed)
+            self._check_agents(env, observations)
             self._write_observations(copy, env, observations, infos)
             self._has_success_info |= any(map(_reports_success, infos.values()))
         return copy_observation(self._last)
@@ -221,6 +222,7 @@ class PettingZooEnv:
         spaces, last = self._spaces, self._last
         agent_actions = {agent: spaces.to_action(agent, actions[spaces.index[agent]]) for agent in env.agents}
         observations, rewards, terminations, truncations, infos = env.step(agent_actions)
+        self._check_agents(env, observations)
         total = sum(float(rewards.get(agent, 0.0)) for agent in spaces.agents)
         last.reward[copy] = total / len(spaces.agents) if self._config.team_reward == "mean" else total
         self._write_observations(copy, env, observations, infos)
@@ -235,6 +237,19 @@ class PettingZooEnv:
             last.infos.setdefault(name, np.full(self.n_envs, np.nan, np.float32))[copy] = value
         self._has_success_info |= any(map(_reports_success, infos.values()))
         last.won[copy] = self._over[copy] and any(map(_reports_win, infos.values()))
+
+    def _check_agents(self, env: "ParallelEnv[Any, Any, Any]", observations: Mapping[Any, Any]) -> None:
+        """Raise if an agent is not one of `possible_agents`, or an agent of the game has no observation."""
+        unknown = [agent for agent in env.agents if agent not in self._spaces.index]
+        missing = [agent for agent in env.agents if agent not in observations]
+        for agents, fault in ((unknown, "that is not in its possible_agents"), (missing, "without an observation")):
+            if agents:
+                raise EnvDataError(
+                    f"The environment {self._map} has the agent {agents[0]!r} {fault} at step {self._t}.",
+                    hint="Correct its possible_agents, agents or observations.",
+                    reason="agents",
+                    subject=agents[0],
+                )
 
     def _write_observations(
         self, copy: int, env: "ParallelEnv[Any, Any, Any]", observations: Mapping[Any, Any], infos: Mapping[Any, Any]

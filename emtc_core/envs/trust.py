@@ -38,10 +38,10 @@ def check_listed(map: str) -> None:
         EnvUnavailableError: If it is not listed.
     """
     if not is_allowed(map):
-        raise EnvUnavailableError(why_unlisted(map), reason="unlisted", subject="env.map")
+        raise EnvUnavailableError(describe_unlisted(map), reason="unlisted", subject="env.map")
 
 
-def why_unlisted(map: str) -> str:
+def describe_unlisted(map: str) -> str:
     """Make the message for a module that is not listed, with the setting that lists it."""
     if close := get_close_matches(map, EXAMPLES, n=1, cutoff=0.7):
         return f"There is no wrapped game {map[:80]!r}. Did you mean {close[0]}?"

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from emtc_core.config.memory import GateConfig, IncentiveConfig
 from emtc_core.gate.laws import GateContext, make_gate_law
-from emtc_core.gate.laws import gate_coefficient as gate_coefficient
+from emtc_core.gate_laws import gate_coefficient as gate_coefficient
 from emtc_core.metrics import CLOSED_BELOW as CLOSED_BELOW
 from emtc_core.rollout.episode import Episode
 from emtc_core.schedules import linear_decay

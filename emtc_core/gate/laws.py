@@ -1,7 +1,8 @@
-"""Gate laws: beta as a function of delta and tau, and the inverse for tau.
+"""The gate law of a run: beta as a function of delta and tau, and the inverse for tau.
 
-`make_gate_law` returns the law of `gate.type` with the settings of a run: the Gaussian (Eq. 8), or the law of a
-plug-in. A run, the check of its rows and the page *What if* compute beta with this object.
+`make_gate_law` returns the law of `gate.type` with the settings of a run: a built-in law of `emtc_core.gate_laws`, such
+as the Gaussian (Eq. 8), or the law of a plug-in. A run, the check of its rows and the page *What if* compute beta with
+this object.
 
 The law of a plug-in is a function `beta(delta, tau, context, …)` over arrays of one shape. Its arguments are delta >= 0
 after `gate.delta_scale`, tau > 0 (a number or an array), `context` with the other values of each transition, and typed
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from emtc_core.config.memory import GateConfig
 from emtc_core.config.plugin_settings import PLUGIN_SETTINGS, bind_arguments
 from emtc_core.errors import PluginError
+from emtc_core.gate_laws import GATE_LAWS
 from emtc_core.plugins import Plugin, get_plugin
 
 Floats = NDArray[np.float64]
@@ -69,7 +71,7 @@ class GateLaw:
     function: Callable[[Any, Any, GateContext], Any]
     """(delta, tau, context) → beta, with delta after `delta_scale` and tau [return]; beta is dimensionless."""
     inverse: Callable[[Floats, Floats], Floats] | None = None
-    """(beta, delta) → tau, arrays of one shape, tau [return], with delta after `delta_scale`; None if the law has no inverse."""
+    """(beta, delta) → tau [return], arrays of one shape, with delta after `delta_scale`; None: no inverse."""
 
     def coefficient(self, delta_mem: Any, tau: Any, context: GateContext) -> Any:
         """Compute the gate coefficient beta of transitions.
@@ -122,7 +124,7 @@ def make_gate_law(config: GateConfig) -> GateLaw:
     """
     kind, names = PLUGIN_SETTINGS["gate.type"]
     if config.type in names:
-        return GateLaw(config.type, config.delta_scale, *_LAWS[config.type])
+        return GateLaw(config.type, config.delta_scale, *GATE_LAWS[config.type])
     plugin = get_plugin(kind, config.type, builtin=names)
     function = plugin.load()
     inverse = getattr(function, "temperature_for", None)
@@ -133,46 +135,6 @@ def make_gate_law(config: GateConfig) -> GateLaw:
         partial(_compute_plugin_beta, plugin, partial(function, **arguments)),
         None if inverse is None else partial(_compute_plugin_tau, plugin, partial(inverse, **arguments)),
     )
-
-
-def gate_coefficient(delta_mem: Any, *, tau: Any, scale: float = 1.0) -> Any:
-    """Compute the Gaussian gate coefficient beta = exp(-(scale delta_mem)^2 / (2 tau^2)) (Eq. 8).
-
-    Args:
-        delta_mem: Temporal-consistency error, any shape, >= 0 [return].
-        tau: Gate temperature, > 0, a number or an array that broadcasts with `delta_mem` [return].
-        scale: Factor on `delta_mem` (`gate.delta_scale`).
-
-    Returns:
-        beta, same shape, in [0, 1]; 1 where delta_mem is 0.
-
-    Raises:
-        ValueError: If tau is not positive.
-    """
-    if np.any(np.asarray(tau) <= 0):
-        raise ValueError(f"tau must be positive, got {np.min(tau)}")
-    return np.exp(-((scale * delta_mem) ** 2) / (2.0 * tau * tau))
-
-
-def gaussian_temperature(beta: Floats, delta: Floats) -> Floats:
-    """Compute tau = delta / sqrt(-2 ln beta), the inverse of `gate_coefficient` (Eq. 8 solved for tau).
-
-    Args:
-        beta: Gate coefficient, any shape, in (0, 1), dimensionless.
-        delta: Temporal-consistency error after `gate.delta_scale`, same shape, > 0 [return].
-
-    Returns:
-        tau, same shape [return].
-    """
-    return delta / np.sqrt(-2.0 * np.log(beta))
-
-
-def _gaussian_beta(delta: Any, tau: Any, context: GateContext) -> Any:
-    return gate_coefficient(delta, tau=tau)
-
-
-_LAWS: Final = {"gaussian": (_gaussian_beta, gaussian_temperature)}
-"""Name of a built-in gate law (`gate.type`) → its function and its inverse."""
 
 
 def _compute_plugin_beta(

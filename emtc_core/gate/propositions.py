@@ -166,7 +166,7 @@ def look_ahead(task: Task, v: Float64s) -> Float64s:
 
 
 def evaluate_random_policy(task: Task) -> Float64s:
-    """Compute the value of the random policy with a linear solve. It represents an early memory.
+    """Compute the value of the random policy with a linear solve. It is a model of an early memory.
 
     Source: Bellman's equation of a policy.
 

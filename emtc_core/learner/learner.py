@@ -151,7 +151,7 @@ class ValueLearner:
         """
         if 1 < self._workers.threads <= len(batch.length):
             return self._update_in_parts(batch, incentive, env_step)
-        with autocast(self._device, wanted=self._config.train.mixed_precision):
+        with autocast(self._device, enabled=self._config.train.mixed_precision):
             seq = make_sequence(batch, agent_id=self._agent_id)
             prepared = [self._background.submit(part.prepare, seq) for part in self._intrinsic]
             online = self.online.unroll(seq, self._generator)

@@ -315,7 +315,7 @@ class MappoLearner:
 
     def _run(self, network: nn.Module, inputs: Tensor) -> Tensor:
         """Apply a network in the configured precision and convert the result to the type of the inputs."""
-        with autocast(self._device, wanted=self._config.train.mixed_precision):
+        with autocast(self._device, enabled=self._config.train.mixed_precision):
             return network(inputs).to(inputs.dtype)
 
     def _tensor(self, array: NDArray[np.generic]) -> Tensor:

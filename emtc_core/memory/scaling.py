@@ -63,8 +63,8 @@ def measure_scaling(x: Embeddings) -> Scaling:
     """Measure mean and standard deviation of embeddings.
 
     If std is at most a millionth of |mean|, the dimension hardly distinguishes nodes; in float32 only by rounding
-    noise. Such a dimension is centered but not divided. The same holds for all dimensions while there is only one
-    node.
+    noise. Such a dimension is centered but not divided. With a single node, this applies to all
+    dimensions.
 
     Source: the normalization of embeddings in EMU's episodic memory (A10, A15).
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from emtc_core.arrays import derive_seed, make_generator
 from emtc_core.envs.base import Observation, VectorEnv
+from emtc_core.errors import EnvDataError
 from emtc_core.rollout.episode import Episode
 
 ARRAYS = ("obs", "state", "avail", "action", "reward")
@@ -73,6 +74,9 @@ class Collector:
 
         Returns:
             B episodes in the order of the environments.
+
+        Raises:
+            EnvDataError: If a reward, an observation or a state is NaN or infinite.
         """
         rng = make_generator(self._seed, f"{self._stream}-actions", *round)
         observation = self._env.reset(derive_seed(self._seed, self._stream, *round))
@@ -99,6 +103,9 @@ class Collector:
         ended = np.stack([f.terminated | f.truncated for f in frames[1:]], axis=1)
         length = ended.argmax(axis=1) + 1
         last = frames[-1]
+        self._check_finite("observation", obs, length + 1, first_step=0)
+        self._check_finite("state", state, length + 1, first_step=0)
+        self._check_finite("reward", reward, length, first_step=1)
         return [
             Episode(
                 obs=obs[b, : T + 1].copy(),
@@ -115,6 +122,28 @@ class Collector:
             )
             for b, T in enumerate(length.tolist())
         ]
+
+    def _check_finite(
+        self, name: str, values: NDArray[np.float32], length: NDArray[np.int64], *, first_step: int
+    ) -> None:
+        """Raise if one of the values [B, T, ...] of the first `length` steps [B] is NaN or infinite."""
+        if np.isfinite(values).all():
+            return
+        is_faulty = ~np.isfinite(values).reshape(*values.shape[:2], -1).all(axis=2)
+        is_faulty &= np.arange(values.shape[1]) < length[:, None]
+        if not is_faulty.any():
+            return  # only after the end of an episode, where the values are not used
+        t, copy = min((int(row.argmax()), b) for b, row in enumerate(is_faulty) if row.any())
+        info = self._env.info
+        step_values = np.atleast_1d(values[copy, t])
+        fault = float(step_values[~np.isfinite(step_values)][0])
+        raise EnvDataError(
+            f"The environment {info.env} ({info.map}) returned {fault} in the {name} of step "
+            f"{t + first_step} of an episode.",
+            hint="Correct the environment. Check it with: emtc_core.envs.checker.check_env(env)",
+            reason="non_finite",
+            subject=name,
+        )
 
 
 class RolloutBuffer:

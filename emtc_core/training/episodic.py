@@ -20,7 +20,7 @@ from emtc_core.devices import Elapsed, Stopwatch, send
 from emtc_core.embedder.overlap import RefitRunner
 from emtc_core.embedder.plugin import make_embedder
 from emtc_core.envs.base import EnvInfo
-from emtc_core.gate.gate import GateValues, compute_incentive_inputs, gate_transitions
+from emtc_core.gate.gate import Float64s, compute_incentive_inputs, gate_transitions
 from emtc_core.gate.laws import GateContext, make_gate_law
 from emtc_core.learner.targets import IncentiveInputs, make_incentive_inputs
 from emtc_core.memory.memory import EpisodicMemory
@@ -120,7 +120,8 @@ class EpisodicPart(EpisodicSystem):
         self._n_episodes = 0  # written so far
         self._has_warned = False
         self._write_times: list[Elapsed] = []  # per episode since the last report
-        self._verdicts: list[GateValues] = []  # per episode since the last report
+        self._delta_mem: list[Float64s] = []  # [T] per episode since the last report
+        self._beta: list[Float64s] = []  # [T] per episode since the last report
         self._n_recalled = self._n_hits = 0  # successor states since the last report
 
     def write_and_gate(self, episode: Episode, *, number: int, tau: float) -> StoredEpisode:
@@ -138,7 +139,8 @@ class EpisodicPart(EpisodicSystem):
         else:
             slots = self.write(episode, number)
             verdict = gate.evaluate(episode, slots, tau=tau)
-        self._verdicts.append(verdict)
+        self._delta_mem.append(verdict.delta_mem)
+        self._beta.append(verdict.beta)
         incentive_slots = self._resolve_for_incentive(slots, episode.state)
         uids = self.memory.uids(incentive_slots)
         return StoredEpisode(slots, incentive_slots, uids, self.memory.generation, verdict)
@@ -358,17 +360,18 @@ class EpisodicPart(EpisodicSystem):
         """Return the metrics of memory and gate since the last call."""
         stats = self.memory.take_stats()
         times, self._write_times = self._write_times, []
-        verdicts, self._verdicts = self._verdicts, []
+        delta_mem, self._delta_mem = self._delta_mem, []
+        beta, self._beta = self._beta, []
         values: dict[str, float] = {}
         if times:
             values["memory/write_ms"] = sum(time.read_ms() for time in times) / len(times)
         if self._n_recalled:
             values["memory/hit_rate"] = self._n_hits / self._n_recalled
         self._n_recalled = self._n_hits = 0
-        if self._config.uses_gate and verdicts:
-            error = np.concatenate([verdict.delta_mem for verdict in verdicts])
-            beta = np.concatenate([verdict.beta for verdict in verdicts])
-            values |= _summarize("gate/delta_mem_new", error[np.isfinite(error)]) | _summarize("gate/beta_new", beta)
+        if self._config.uses_gate and beta:
+            error = np.concatenate(delta_mem)
+            values |= _summarize("gate/delta_mem_new", error[np.isfinite(error)])
+            values |= _summarize("gate/beta_new", np.concatenate(beta))
         return values | {
             "memory/size": self.memory.size,
             "memory/merge_rate": stats.merged / max(1, stats.written),
@@ -383,6 +386,12 @@ class EpisodicPart(EpisodicSystem):
             "embedder": self._embedder.get_state(),
             "episodes": self._n_episodes,
             "overlapped": self._fits.get_state(),
+            "since_report": {
+                "delta_mem": [torch.from_numpy(values.copy()) for values in self._delta_mem],
+                "beta": [torch.from_numpy(values.copy()) for values in self._beta],
+                "recalled": self._n_recalled,
+                "hits": self._n_hits,
+            },
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -391,6 +400,10 @@ class EpisodicPart(EpisodicSystem):
         self.memory.set_state(state["memory"])
         self._n_episodes = state.get("episodes", 0)  # absent in older checkpoints
         self._fits.set_state(state.get("overlapped"))  # absent in older checkpoints
+        if report := state.get("since_report"):  # absent in older checkpoints
+            self._delta_mem = [values.numpy() for values in report["delta_mem"]]
+            self._beta = [values.numpy() for values in report["beta"]]
+            self._n_recalled, self._n_hits = report["recalled"], report["hits"]
 
 
 def make_episodic_system(config: RunConfig, info: EnvInfo, *, device: torch.device) -> EpisodicSystem:

@@ -115,13 +115,13 @@ def choose_replay_device(config: RunConfig, device: torch.device, replay: int, f
     Raises:
         ConfigError: If the buffer is configured for a GPU that is not used or has not enough memory.
     """
-    host, wanted = torch.device("cpu"), config.train.replay_device
-    if wanted == "cuda" and device.type == "cpu":
+    host, setting = torch.device("cpu"), config.train.replay_device
+    if setting == "cuda" and device.type == "cpu":
         rule = "must be auto or cpu, because the run trains on the CPU"
         raise ConfigError(rule, key="train.replay_device", value="cuda")
-    if device.type == "cpu" or wanted == "cpu":
+    if device.type == "cpu" or setting == "cpu":
         return host
-    if wanted == "auto":
+    if setting == "auto":
         return device if replay <= REPLAY_SHARE * free_bytes else host
     if replay + COPY_BYTES > free_bytes:
         rule = (

@@ -156,6 +156,7 @@ class MetricsWindow:
     """Collects values by metric name, and returns their means together with the metrics of the machine."""
 
     def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._machine = MachineWatch(device)
         self._restart()
 
@@ -224,6 +225,27 @@ class MetricsWindow:
             means[name] = sum(time.read_ms() for time in times) / len(times)
         self._restart()
         return means | self._machine.measure()
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the values of the open window, for a checkpoint. Times belong to a process and are not included."""
+        shares = {
+            name: [torch.stack(sums).cpu() for sums in zip(*pairs, strict=True)] for name, pairs in self._shares.items()
+        }
+        return {"values": {name: _pack(values) for name, values in self._values.items()}, "shares": shares}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Restore the result of `get_state`. The times and the speed of the window start again."""
+        self._restart()
+        for name, values in state["values"].items():
+            self._values[name] = list(values.to(self._device)) if isinstance(values, torch.Tensor) else list(values)
+        for name, (parts, wholes) in state["shares"].items():
+            self._shares[name] = list(zip(parts.to(self._device), wholes.to(self._device), strict=True))
+
+
+def _pack(values: Sequence[Number]) -> torch.Tensor | list[float]:
+    """Return the values of a name as one tensor on the host if all are tensors, else as numbers."""
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    return torch.stack(tensors).cpu() if len(tensors) == len(values) else [float(value) for value in values]
 
 
 def _compute_mean(values: Sequence[Number]) -> Number:

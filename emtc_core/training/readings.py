@@ -198,7 +198,7 @@ class _MemoryGroup:
         self.env_step = 0
         memory = self._part.memory
         is_shared = len(configs) > 1
-        self.readings = [_Reading(each, memory, _EvictionOrder(memory) if is_shared else None) for each in configs]
+        self.readings = [_Reading(other, memory, _EvictionOrder(memory) if is_shared else None) for other in configs]
 
     def add(self, episode: Episode, number: int) -> None:
         """Write one episode, and evaluate the gate of each reading on it."""

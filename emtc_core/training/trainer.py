@@ -111,6 +111,7 @@ class Trainer:
             robust_env=robust_env,
         )
         self._temperature, self._best = Temperature(config.gate, t_max=train.t_max), BestSoFar()
+        self._window = MetricsWindow(device)
         self._stateful: dict[str, Any] = {
             "learner": self._learner,
             "episodic": self._episodic,
@@ -118,8 +119,8 @@ class Trainer:
             "replay_buffer": self._replay_buffer,
             "fresh": self._rollout,
             "best": self._best,
+            "metrics_window": self._window,
         }
-        self._window = MetricsWindow(device)
         self._losses, self._hooks = LossWatch(checkpoints.folder), Hooks(config)
         self.env_step = 0
         self._episode = 0
@@ -214,7 +215,7 @@ class Trainer:
             self._pending_updates = train.updates_per_episode
 
     def _learn(self) -> None:
-        """Do the updates of the last processed episode. There are none before the buffer holds `train.burn_in`."""
+        """Do the updates of the last processed episode. There are none before `train.burn_in` episodes are stored."""
         learner = self._learner
         if learner.on_policy is True:
             episodes = self._rollout.pop_when_full()
@@ -359,7 +360,7 @@ class Trainer:
         for name, last in state["duties"].items():
             self._intervals[name].last = last
         for name, part in self._stateful.items():
-            if name in state or name not in ("temperature", "best"):  # absent in older checkpoints
+            if name in state or name not in ("temperature", "best", "metrics_window"):  # absent in older checkpoints
                 part.set_state(state[name])
         self._pending_episodes = unpack_episodes(state.get("to_take", []))
         self._pending_updates = state.get("updates_owed", 0)

@@ -16,7 +16,7 @@ from typing import Any, Final
 from emtc_core.errors import StorageError
 from storage.address import sqlite_address
 from storage.bundles.read import find_cache, open_bundle
-from storage.private_files import replace_atomically
+from storage.private_files import open_output
 
 MAX_NAME_LENGTH: Final = 48
 _KEY: Final = re.compile("[0-9a-f]{16}")
@@ -97,7 +97,7 @@ def cache_bundle(place: Path, *, name: str = "", cache: Path | None = None, is_t
         "name": clean_name(name or place.name),
         "packed_bytes": place.stat().st_size,
     }
-    with replace_atomically(_note_path(study)) as file:
+    with open_output(_note_path(study)) as file:
         file.write(json.dumps(note, indent=1, ensure_ascii=False).encode())
     return _read_bundle(study)
 

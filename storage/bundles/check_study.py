@@ -85,12 +85,12 @@ def _list_row_errors(connection: Connection) -> Iterator[str]:
         yield f"a row of {table_name} refers to a row of {parent} that does not exist"
     for table in Base.metadata.sorted_tables:
         for column in table.columns:
-            if found := _find_row(connection, table, f"({_value_rule(column)}) IS NOT 1", column.name):
-                key, value = found
+            if example := _find_row(connection, table, f"({_value_rule(column)}) IS NOT 1", column.name):
+                key, value = example
                 yield f"{table.name}.{column.name} contains {shorten(value)}, which is not a valid value (row {key})"
         for rule in _RULES.get(table.name, ()):
-            if found := _find_row(connection, table, f"NOT ({rule})", next(iter(table.primary_key)).name):
-                yield f"{table.name} violates the rule {rule} (row {found[0]})"
+            if example := _find_row(connection, table, f"NOT ({rule})", next(iter(table.primary_key)).name):
+                yield f"{table.name} violates the rule {rule} (row {example[0]})"
 
 
 def _find_row(connection: Connection, table: Table, condition: str, column: str) -> tuple[str, Any] | None:

@@ -2,7 +2,8 @@
 
 `copy_runs` writes the database of a bundle and also imports one. It checks the type of every value. It does not copy:
 
-- columns that belong to a process or a machine (owner, host, folder of the files), and the hidden and archived marks;
+- columns of `runs` whose `ColumnUse` is not `is_bundled`: those of a process or a machine, and the hidden and archived
+  marks;
 - jobs, commands and checkpoints;
 - notebook entries, unless `Contents.entries` is true.
 
@@ -25,17 +26,17 @@ from sqlalchemy import Connection, Table, case, insert, literal, select
 from sqlalchemy.types import Double, Integer, LargeBinary
 
 from storage.blobs import pack, unpack_as, unpack_one
-from storage.column_types import get_inner_type
+from storage.column_types import get_inner_type, get_use
 from storage.frames import make_type_error
-from storage.models import Base, ProjectionRow, Run, SnapshotRow, SweepRow
+from storage.models import RUN_TABLE_COLUMNS, Base, ProjectionRow, Run, SnapshotRow, SweepRow
+from storage.process_id import process_columns
 from storage.queries.episodes import EMPTY_TRAJECTORY
 from storage.queries.memory import EMBEDDING_PREFIX, SNAPSHOT_ARRAYS
 from storage.runs.labels import MOST_TAGS
 
 _CLEARED_RUN_COLUMNS: Final[dict[str, None]] = dict.fromkeys(
-    ("pid", "pid_created_at", "host", "launch_token", "owner_token", "claimed_at", "hidden_at", "archived_at", "files")
+    column.name for column in RUN_TABLE_COLUMNS if not get_use(column).is_bundled
 )
-_CLEARED_SWEEP_COLUMNS: Final[dict[str, None]] = dict.fromkeys(("pid", "pid_created_at", "host"))
 _UNFINISHED: Final = frozenset({"queued", "running", "paused"})
 _ALWAYS_COPIED_TABLES: Final = (
     *("resumes", "evaluations", "policy_evaluations", "metrics", "gate_stats", "transition_summary"),
@@ -200,7 +201,7 @@ def _copy_sweeps(source: Connection, target: Connection, run_ids: Sequence[str])
         exists = target.execute(select(SweepRow.id).where(SweepRow.id == sweep_id)).first() is not None
         if row is not None and not exists:
             status = "stopped" if row["status"] == "running" else row["status"]
-            target.execute(insert(SweepRow), dict(row) | _CLEARED_SWEEP_COLUMNS | {"status": status})
+            target.execute(insert(SweepRow), dict(row) | process_columns(None) | {"status": status})
 
 
 def _copy_episodes(source: Connection, target: Connection, run_id: str, contents: Contents) -> None:

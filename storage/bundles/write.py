@@ -24,7 +24,7 @@ from storage.bundles.contents import WHOLE, Contents, copy_runs, list_existing_r
 from storage.bundles.read import ABOUT, FORMAT, MANIFEST, STUDY, VERSION, unpack_temporarily
 from storage.engine import Database, check_not_read_only, open_database
 from storage.models import SCHEMA_VERSION, Base, Run
-from storage.private_files import replace_atomically
+from storage.private_files import open_output
 
 _MANIFEST_RUN_COLUMNS: Final = (
     *(Run.id, Run.name, Run.env, Run.map, Run.algo, Run.seed, Run.status, Run.env_steps, Run.sweep_id),
@@ -108,7 +108,7 @@ def write_bundle(
             "members": {STUDY: {"size": size, "sha256": sha256}},
         }
         with (
-            replace_atomically(place) as file,
+            open_output(place) as file,
             zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive,
         ):
             archive.writestr(MANIFEST, json.dumps(manifest, indent=1, ensure_ascii=False))

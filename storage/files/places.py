@@ -4,8 +4,8 @@
     EMTC_FILES=s3://bucket/emtc    a URL that fsspec supports: trainers write next to the database and copy to the URL
 
 The place is recorded with the run when it starts. A recorded place is used only if EMTC_FILES on this machine names the
-same place, because a database can come from anybody. So no row can cause a read, write, delete or network access in
-another place. Files at a URL are read and written in `remote`.
+same place, because a database can come from another person. So no row can cause a read, write, delete or network
+access in another place. Files at a URL are read and written in `remote`.
 """
 
 import os

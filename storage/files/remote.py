@@ -15,6 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeVar, cast
 
+from emtc_core.atomic_file import replace_atomically
 from emtc_core.errors import StorageError
 from emtc_core.install import get_install_command
 from storage.guards import hide_passwords
@@ -283,7 +284,7 @@ class RunFiles:
 
         return self.remote.call(read)
 
-    def read_blocks(self, found: RemoteFile, read: Callable[[BinaryIO], Result]) -> Result:
+    def read_blocks(self, file_info: RemoteFile, read: Callable[[BinaryIO], Result]) -> Result:
         """Call `read` with an open file, which downloads only the blocks that are read.
 
         Raises:
@@ -291,28 +292,24 @@ class RunFiles:
         """
 
         def open_and_read() -> Result:
-            path = self._path(found.name)
+            path = self._path(file_info.name)
             with self.remote.filesystem.open(path, "rb", block_size=_READ_BLOCK_BYTES) as file:
                 return read(cast("BinaryIO", file))
 
         return self.remote.call(open_and_read)
 
     def download(self, name: str, to: Path) -> None:
-        """Download a file: under a temporary name first, and renamed when it is complete.
+        """Download a file under a temporary name and rename it when it is complete.
 
         Raises:
             StorageError: If it cannot be downloaded. No incomplete file remains.
         """
-        partial = to.with_suffix(".partial")
 
         def download() -> None:
-            self.remote.filesystem.get_file(self._path(name), str(partial))
-            partial.replace(to)
+            with replace_atomically(to) as file:
+                self.remote.filesystem.get_file(self._path(name), file.name)
 
-        try:
-            self.remote.call(download, timeout_s=None)
-        finally:
-            partial.unlink(missing_ok=True)
+        self.remote.call(download, timeout_s=None)
 
     def rename(self, name: str, new: str) -> None:
         """Rename a file.

@@ -81,15 +81,15 @@ def check_database(url: str, *, is_allowed: Callable[[str], bool]) -> Report:
         StorageError: If there is no database, it belongs to another program, or it cannot be read at all.
     """
     engine, path = open_untrusted(url)
-    shown = hide_passwords(sqlite_address(path) if path else str(engine.url))
+    safe_url = hide_passwords(sqlite_address(path) if path else str(engine.url))
     try:
         with read_safely(engine) as connection:
             tables = set(inspect(connection).get_table_names())
             if tables and "alembic_version" not in tables:
                 raise StorageError(
-                    f"{shown} is not a database of EMTC Lab: it contains {sorted(tables)[0]}.",
+                    f"{safe_url} is not a database of EMTC Lab: it contains {sorted(tables)[0]}.",
                     reason="not_a_database",
-                    subject=shown,
+                    subject=safe_url,
                 )
             errors = [
                 Finding("danger", "schema", f"it contains {trigger_or_view}, which runs SQL automatically")
@@ -98,13 +98,13 @@ def check_database(url: str, *, is_allowed: Callable[[str], bool]) -> Report:
             if path:
                 errors += _check_pages(connection)
             if errors:  # values that come from a view or from a damaged page are not rows
-                return Report(shown, None, 0, tuple(errors))
-            schema = upgrade.read_version(connection, shown)
+                return Report(safe_url, None, 0, tuple(errors))
+            schema = upgrade.read_version(connection, safe_url)
             if path and schema in upgrade.known_versions():
                 differences = upgrade.list_schema_differences(connection, schema)
                 if differences:
                     findings = [Finding("damage", "schema", f"{difference}.") for difference in differences]
-                    return Report(shown, schema, 0, tuple(findings))
+                    return Report(safe_url, schema, 0, tuple(findings))
             findings = [
                 *_check_schema_version(schema),
                 *_check_values(connection, is_allowed),
@@ -118,7 +118,7 @@ def check_database(url: str, *, is_allowed: Callable[[str], bool]) -> Report:
         for special_file in find_special_files(root, root / run_id):
             what = "is a link or a special file. The folder of its run is not used."
             findings.append(Finding("danger", str(special_file), what))
-    return Report(shown, schema, len(run_ids), tuple(findings))
+    return Report(safe_url, schema, len(run_ids), tuple(findings))
 
 
 def _check_pages(connection: Connection) -> Iterator[Finding]:

@@ -80,7 +80,7 @@ KINDS: tuple[str, ...] = tuple(field.name for field in fields(RunSize))[4:]
 class Sizes:
     """Sizes of a database, its runs and their files [bytes]."""
 
-    shown: str
+    url: str
     """URL of the database without its password."""
     database: int
     """Size of the file with its write-ahead log, or the size that the server reports."""
@@ -114,7 +114,7 @@ def measure_sizes(db: Database) -> Sizes:
         if name not in run_ids and not name.startswith("sweep-")
     )
     return Sizes(
-        shown=db.safe_url,
+        url=db.safe_url,
         database=database,
         reusable=reusable,
         disk_free=shutil.disk_usage(db.path.parent).free if db.path else None,

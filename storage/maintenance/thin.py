@@ -121,7 +121,7 @@ def thin_run(db: Database, run_id: str, what: Thinning) -> RemovedData:
         RunNotFoundError: If there is no such run.
         RunStateError: If the run is active, or becomes active meanwhile.
     """
-    gone = count_thinning(db, run_id, what)
+    removed = count_thinning(db, run_id, what)
     if what.checkpoints:  # first, because the transactions below need free space even on a full disk
         checkpoints = _list_checkpoints(db, run_id)
         with db.transaction() as connection:  # locks the run while its files are deleted
@@ -129,7 +129,7 @@ def thin_run(db: Database, run_id: str, what: Thinning) -> RemovedData:
             for _, delete_file in checkpoints:
                 delete_file()
     with_reserve(db, lambda: _delete_rows(db, run_id, what))
-    return gone
+    return removed
 
 
 def _delete_rows(db: Database, run_id: str, what: Thinning) -> None:

@@ -9,7 +9,7 @@ import os
 import re
 import socket
 import sqlite3
-from contextlib import closing, suppress
+from contextlib import closing
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import Final
 import psutil
 from sqlalchemy import URL, Connection, create_engine, inspect, text
 
+from emtc_core.atomic_file import sync_to_disk
 from emtc_core.errors import NewerDatabaseError, StorageError
 from emtc_core.install import get_upgrade_command
 from storage import address
@@ -274,14 +275,14 @@ def _copy(path: Path, place: Path) -> None:
     try:
         os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE))
         _copy_pages(path, temporary)
-        _sync(temporary)
+        sync_to_disk(temporary)
         try:
             os.link(temporary, place)  # unlike a rename, a link does not replace an existing file
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
             temporary.rename(place)
-        _sync(place.parent)
+        sync_to_disk(place.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -309,16 +310,6 @@ def _remove_abandoned_copies(folder: Path) -> None:
     for file in folder.iterdir():
         if (match := pattern.fullmatch(file.name)) and not psutil.pid_exists(int(match[1])):
             file.unlink(missing_ok=True)
-
-
-def _sync(path: Path) -> None:
-    """Wait until a file, or the list of files in a folder, is written to the disk."""
-    with suppress(PermissionError):  # some systems cannot open folders
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _find_free_path(path: Path, label: str) -> Path:

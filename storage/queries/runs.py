@@ -11,14 +11,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from sqlalchemy import Connection, SQLColumnExpression, String, and_, case, cast, func, or_, select, true, type_coerce
+from sqlalchemy import (
+    Column,
+    Connection,
+    SQLColumnExpression,
+    String,
+    and_,
+    case,
+    cast,
+    func,
+    or_,
+    select,
+    true,
+    type_coerce,
+)
 from sqlalchemy.types import Double
 
 from emtc_core.errors import ConfigError
-from storage.column_types import get_inner_type
+from storage.column_types import get_inner_type, get_use, name_type
 from storage.engine import Database
 from storage.frames import Field, Statement, in_parts, make_frame, read_frame
-from storage.models import Resume, Run
+from storage.models import RUN_TABLE_COLUMNS, Resume, Run
 from storage.queries.gate import name_gate
 from storage.queries.search_terms import SEARCH_KEYS, SearchContext, Sql, make_condition, parse_condition, parse_text
 from storage.runs import lifecycle
@@ -30,15 +43,16 @@ if TYPE_CHECKING:  # commands that list runs need no frame, and pandas takes lon
 Shelf = Literal["open", "drawn", "hidden", "archived", "all"]
 """`open`: not archived. `drawn`: neither archived nor hidden. `hidden`: hidden but not archived."""
 
-_LONG_OR_SECRET = ("launch_token", "versions", "config", "owner_token", "files")
+_DERIVED = ("gate", "state", "stall")
+_SOURCES = frozenset({*(column.name for column in STATE_COLUMNS), "gate_removed"})
+"""Names of the columns from which the live status and _DERIVED are computed."""
+_LISTED = frozenset(column.name for column in RUN_TABLE_COLUMNS if get_use(column).is_listed)
+_NOT_RETURNED = _SOURCES - _LISTED
 LISTED_COLUMNS: Final = (
-    *(column for column in Run.__table__.columns if column.name not in _LONG_OR_SECRET),
+    *(column for column in RUN_TABLE_COLUMNS if column.name in _LISTED | _SOURCES),
     STOP_ASKED_AT,
 )
-"""The columns of `runs` that `read_listed` needs: all but the long ones and the tokens."""
-_NOT_RETURNED = ("pid", "pid_created_at", "host", "claimed_at", "stop_asked_at", "gate_removed")
-"""Columns of LISTED from which `_DERIVED` is computed, and which are then removed."""
-_DERIVED = ("gate", "state", "stall")
+"""The columns that `read_listed` needs."""
 _ID_AND_NAME = select(Run.id, Run.name, Run.created_at)
 
 
@@ -147,7 +161,7 @@ class RunFilter:
     text: str = ""
     """Words and comparisons of a search; see `search_terms`."""
     where: tuple[str, ...] = ()
-    """Comparisons that must all hold, such as `gate.enabled=false`."""
+    """Comparisons that must all be true, such as `gate.enabled=false`."""
     statuses: tuple[str, ...] = ()
     envs: tuple[str, ...] = ()
     maps: tuple[str, ...] = ()
@@ -382,16 +396,44 @@ def _progress(_: SearchContext) -> Sql:
     return cast(Run.env_steps, Double) / case((Run.target_steps > 0, Run.target_steps), else_=1)
 
 
-SORTS: Final[dict[str, Callable[[SearchContext], Sql]]] = {
-    **{name: SEARCH_KEYS[name].make_sql for name in ("status", "name", "algo", "env", "map", "preset", "seed")},
-    "progress": _progress,
-    **{name: SEARCH_KEYS[name].make_sql for name in ("env_steps", "target_steps", "win_rate", "return", "mu_w")},
-    "gate": lambda _: type_coerce(Run.gate_removed, Double),
-    "duration": _duration,
-    "created": lambda _: type_coerce(Run.created_at, String),
-    "id": SEARCH_KEYS["id"].make_sql,
+@dataclass(frozen=True)
+class Sort:
+    """An order of runs. `make_sql` returns the value to sort by as an SQL expression for a context."""
+
+    label: str
+    make_sql: Callable[[SearchContext], Sql]
+
+
+@dataclass(frozen=True)
+class HomeColumn:
+    """A column of `runs` that the table of runs on Home shows."""
+
+    label: str
+    kind: str
+    """Its type, as `column_types.name_type` names it."""
+    meaning: str
+
+
+def _sort_by(column: Column[Any]) -> Sort:
+    use = get_use(column)
+    return Sort(use.label or column.name, lambda _: column)
+
+
+SORTS: Final[dict[str, Sort]] = {
+    "status": Sort("Status", SEARCH_KEYS["status"].make_sql),
+    **{get_use(column).sort: _sort_by(column) for column in RUN_TABLE_COLUMNS if get_use(column).sort},
+    "preset": Sort("Preset", SEARCH_KEYS["preset"].make_sql),
+    "progress": Sort("Progress", _progress),
+    "gate": Sort("Gate", lambda _: type_coerce(Run.gate_removed, Double)),
+    "duration": Sort("Duration", _duration),
 }
 """The sort keys of runs. `gate` sorts by the fraction of the incentive that the gate removed."""
+HOME_COLUMNS: Final = {
+    column.name: HomeColumn(get_use(column).label or column.name, name_type(column), column.doc or "")
+    for column in RUN_TABLE_COLUMNS
+    if get_use(column).on_home
+}
+"""The columns of `runs` that the table of runs on Home shows, by name."""
 
 
 def _make_order(sort: str, context: SearchContext) -> list[SQLColumnExpression[Any]]:
@@ -402,11 +444,11 @@ def _make_order(sort: str, context: SearchContext) -> list[SQLColumnExpression[A
         in_sweep_queue = and_(Run.status == "queued", Run.pid.is_(None), Run.sweep_id.is_not(None))
         active = context.status.in_(("queued", "running", "paused"))
         return [case((in_sweep_queue, 2), (active, 0), else_=1), *newest]
-    make_sql = SORTS.get(sort.removeprefix("-"))
-    if make_sql is None:
+    order = SORTS.get(sort.removeprefix("-"))
+    if order is None:
         rule = f"must be one of {', '.join(SORTS)}, with a leading - for descending order"
         raise ConfigError(rule, key="sort", value=sort)
-    value = make_sql(context)
+    value = order.make_sql(context)
     return [value.is_(None), value.desc() if sort.startswith("-") else value, *newest]
 
 

@@ -37,7 +37,8 @@ from sqlalchemy import (
 from sqlalchemy.types import Double
 
 from emtc_core.errors import ConfigError
-from storage.models import Run
+from storage.column_types import get_use, name_type
+from storage.models import RUN_TABLE_COLUMNS, Run
 from storage.queries.gate import ACTIVE_SHARE
 
 Sign = Literal["=", "!=", "<", "<=", ">", ">="]
@@ -146,30 +147,20 @@ def _gate_state(_: SearchContext) -> Sql:
     return case((Run.gate_removed >= ACTIVE_SHARE, "active"), (Run.gate_removed.is_not(None), "idle"), else_="none")
 
 
+_KINDS: Final[dict[str, Literal["text", "number", "tag"]]] = {"integer": "number", "real": "number", "JSON": "tag"}
 SEARCH_KEYS: Final[dict[str, SearchKey]] = {
-    "id": SearchKey("text", _column(Run.id)),
-    "name": SearchKey("text", _column(Run.name)),
-    "note": SearchKey("text", _column(Run.notes)),
-    "tag": SearchKey("tag", _column(Run.tags)),
-    "env": SearchKey("text", _column(Run.env)),
-    "map": SearchKey("text", _column(Run.map)),
-    "algo": SearchKey("text", _column(Run.algo)),
+    **{
+        get_use(column).search: SearchKey(_KINDS.get(name_type(column), "text"), _column(column))
+        for column in RUN_TABLE_COLUMNS
+        if get_use(column).search
+    },
     "preset": SearchKey("text", lambda context: func.coalesce(context.text_of("preset"), "")),
     "imported": SearchKey("text", lambda context: func.coalesce(context.text_of("imported.label"), "")),
     "status": SearchKey("text", lambda context: context.status),
     "gate": SearchKey("text", _gate_state),
-    "host": SearchKey("text", _column(Run.host)),
-    "device": SearchKey("text", _column(Run.device)),
-    "sweep": SearchKey("text", _column(Run.sweep_id)),
-    "parent": SearchKey("text", _column(Run.parent_id)),
-    "seed": SearchKey("number", _column(Run.seed)),
-    "env_steps": SearchKey("number", _column(Run.env_steps)),
-    "target_steps": SearchKey("number", _column(Run.target_steps)),
-    "win_rate": SearchKey("number", _column(Run.win_rate)),
-    "return": SearchKey("number", _column(Run.return_mean)),
-    "mu_w": SearchKey("number", _column(Run.mu_w)),
 }
-"""The keys that a comparison may use in addition to the settings."""
+"""The keys that a comparison may use in addition to the settings: columns of `runs`, and values computed from them."""
+_WORD_COLUMNS: Final = tuple(column for column in RUN_TABLE_COLUMNS if get_use(column).has_words)
 
 
 def split_search(text: str) -> list[Term]:
@@ -341,13 +332,12 @@ def _matches_value(value: Any, term: Term) -> bool:
 
 
 def _contains_word(word: str, context: SearchContext) -> Sql:
-    columns = (Run.name, Run.id, Run.notes, Run.algo, Run.env, Run.map)
     spellings = dict.fromkeys((word.lower(), _replace_paper_name(word).lower()))
     tags = context.tags_table()
     in_tags = [_lower(tags.c.value).contains(spelling, autoescape=True) for spelling in spellings]
     has_tags = type_coerce(Run.tags, String) != "[]" if context.dialect == "sqlite" else true()
     return or_(
-        *(_lower(column).contains(spelling, autoescape=True) for column in columns for spelling in spellings),
+        *(_lower(column).contains(spelling, autoescape=True) for column in _WORD_COLUMNS for spelling in spellings),
         and_(has_tags, select(tags).where(or_(*in_tags)).exists()),
     )
 

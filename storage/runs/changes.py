@@ -16,6 +16,7 @@ from storage import clock
 from storage.engine import Database
 from storage.guards import MAX_NAME_LENGTH
 from storage.models import PolicyEvaluation, Run
+from storage.process_id import ProcessId, process_columns
 from storage.runs import lifecycle
 from storage.runs.lifecycle import Event, Owner, State, check_token, make_ownership_error
 from storage.runs.rows import acknowledge_pending_commands, check_not_imported, get_locked_row, get_state
@@ -63,7 +64,7 @@ def create_run(
         "versions": dict(versions),
         "sweep_id": sweep_id,
         "launch_token": launch_token,
-        **(owner.columns() if owner else {}),
+        **(lifecycle.owner_columns(owner) if owner else {}),
     }
     try:
         with db.transaction() as connection:
@@ -104,17 +105,21 @@ def claim_start(db: Database, run_id: str, owner: Owner) -> None:
         lifecycle.check_allowed(run_id, state, Event.CLAIM)
         if state != State.CREATED:
             acknowledge_pending_commands(connection, [run_id])
-        values = {"status": "queued", "ended_at": None, "error": None, "archived_at": None, **owner.columns()}
+        values = {
+            "status": "queued",
+            "ended_at": None,
+            "error": None,
+            "archived_at": None,
+            **lifecycle.owner_columns(owner),
+        }
         connection.execute(update(Run).where(Run.id == run_id).values(**values))
 
 
 def start_run(
     db: Database,
     run_id: str,
+    process: ProcessId,
     *,
-    pid: int,
-    pid_created_at: float,
-    host: str,
     device: str | None,
     token: str | None = None,
     files: str | None = None,
@@ -125,9 +130,7 @@ def start_run(
     Args:
         db: An open database.
         run_id: The run.
-        pid: Id of this process.
-        pid_created_at: Unix time [s] at which the process started.
-        host: Name of its host.
+        process: This process.
         device: `cpu` or `cuda`; None keeps the stored device.
         token: The token of `claim_start`. None claims the run in the same transaction.
         files: Place of the run's files. It is stored only at the first start.
@@ -142,11 +145,11 @@ def start_run(
         row = get_locked_row(connection, run_id)
         if token is not None and row.owner_token != token:
             raise make_ownership_error(row)
-        if row.status != "queued" or (token is None and (row.pid, row.host) != (pid, host)):
+        if row.status != "queued" or (token is None and (row.pid, row.host) != (process.pid, process.host)):
             lifecycle.check_allowed(run_id, get_state(row), Event.CLAIM)
         if row.status != "queued":
             acknowledge_pending_commands(connection, [run_id])
-        values = {"status": "running", "pid": pid, "pid_created_at": pid_created_at, "host": host}
+        values: dict[str, Any] = {"status": "running", **process_columns(process)}
         values |= {"device": device or row.device, "owner_token": token, "claimed_at": row.claimed_at or now}
         values |= {"started_at": row.started_at or now, "ended_at": None, "heartbeat_at": now, "error": None}
         values["archived_at"] = None  # a run in training is always listed
@@ -237,7 +240,7 @@ def start_again(db: Database, run_id: str, *, versions: Mapping[str, Any], owner
             "versions": dict(versions),
             "device": row.device,
             "parent_id": run_id,
-            **(owner.columns() if owner else {}),
+            **(lifecycle.owner_columns(owner) if owner else {}),
         }
         if row.sweep_id is not None:
             values |= {"sweep_id": row.sweep_id, "launch_token": row.launch_token, "created_at": row.created_at}

@@ -19,18 +19,18 @@ from emtc_core.errors import RunNotFoundError, RunStateError, StorageError
 from storage import clock
 from storage.engine import Database
 from storage.models import Run, SweepRow
+from storage.process_id import ProcessId, is_process_alive, is_process_gone
 from storage.runs import lifecycle
 from storage.runs.lifecycle import (
     LOST_AFTER_S,
     START_LIMIT_S,
     Event,
-    Owner,
     State,
     check_token,
-    is_process_alive,
-    is_process_gone,
     is_start_overdue,
     live_status,
+    make_owner,
+    owner_columns,
 )
 from storage.runs.rows import RunRow, acknowledge_pending_commands, find_run, get_locked_row
 
@@ -40,10 +40,7 @@ _REMOTE_SILENCE_S = 120.0
 """A run of another machine can be claimed only after its trainer has sent no heartbeat for this time."""
 _POLL_S = 0.5
 _NOT_ENDED = ("queued", "running", "paused")
-_COLUMNS = (
-    *(Run.id, Run.sweep_id, Run.status, Run.created_at, Run.started_at, Run.heartbeat_at),
-    *(Run.pid, Run.pid_created_at, Run.host, Run.owner_token, Run.claimed_at),
-)
+_COLUMNS = (*(Run.id, Run.sweep_id, Run.created_at, Run.started_at, Run.owner_token, *lifecycle.OWNED_COLUMNS),)
 
 
 class _SilenceTimer:
@@ -120,15 +117,6 @@ def _may_only_seem_lost(db: Database, row: RunRow) -> bool:
 
 
 @dataclass(frozen=True)
-class Worker:
-    """A process, identified by pid, start time [Unix time, s] and host."""
-
-    pid: int
-    pid_created_at: float
-    host: str
-
-
-@dataclass(frozen=True)
 class Claim:
     """A run that was claimed and that the claiming process must start."""
 
@@ -143,7 +131,7 @@ class Claim:
 def claim_run(
     db: Database,
     sweep_id: str,
-    worker: Worker,
+    worker: ProcessId,
     *,
     jobs: int,
     has_trainer: Callable[[str], bool] = lambda run_id: False,
@@ -199,7 +187,7 @@ def count_claimable_and_active(
 
 def claim_next_run(
     db: Database,
-    worker: Worker,
+    worker: ProcessId,
     *,
     has_trainer: Callable[[str], bool] = lambda run_id: False,
     excluded_ids: Collection[str] = (),
@@ -348,7 +336,7 @@ def _is_free(row: Any, has_trainer: Callable[[str], bool]) -> bool:
     return False
 
 
-def _claim_first(connection: Connection, rows: Sequence[Any], worker: Worker) -> Claim | None:
+def _claim_first(connection: Connection, rows: Sequence[Any], worker: ProcessId) -> Claim | None:
     """Claim the first run that has not changed since it was read. Another process may have claimed or stopped it."""
     for read in rows:
         row = connection.execute(select(*_COLUMNS).where(Run.id == read.id).with_for_update(of=Run)).one_or_none()
@@ -360,7 +348,7 @@ def _claim_first(connection: Connection, rows: Sequence[Any], worker: Worker) ->
             continue
         if row.status != "queued":  # commands to the trainer that has ended are obsolete
             acknowledge_pending_commands(connection, [row.id])
-        owner = Owner(worker.pid, worker.pid_created_at, worker.host, secrets.token_hex(8))
-        connection.execute(update(Run).where(Run.id == row.id).values(status="queued", **owner.columns()))
+        owner = make_owner(worker)
+        connection.execute(update(Run).where(Run.id == row.id).values(status="queued", **owner_columns(owner)))
         return Claim(row.id, resume=row.started_at is not None, token=owner.token, host=row.host)
     return None

@@ -1,4 +1,4 @@
-"""The states of a run, the allowed transitions between them, the owner of a run, and whether its process still exists.
+"""The states of a run, the allowed transitions between them, and the owner of a run.
 
     created ─► starting ─► running ◄─► paused        finished
                   │           │           │             ▲
@@ -9,28 +9,26 @@
 TRANSITIONS is the only definition of the allowed transitions. The table `runs` stores one of six statuses. The state is
 computed from the status, the owner (process, host, time of the claim), its heartbeat, and a request to stop.
 
-The pid and the create time identify a process. A process owns a run if it has the token in `runs.owner_token`. A
+`storage.process_id` identifies a process. A process owns a run if it has the token in `runs.owner_token`. A
 process that takes over a run writes a new token, so the earlier owner can no longer write, even if it continues later.
 An owner is alive if it sends heartbeats; on its own host the process table is checked as well. A worker that must leave
 its machine gives its runs back: their state is created again, and another worker resumes them.
 """
 
-import os
 import secrets
-import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final, Literal, Protocol
 
-import psutil
 from sqlalchemy import Connection, select, update
 
 from emtc_core.errors import RunStateError
 from storage import clock
 from storage.engine import Database
 from storage.models import Run
+from storage.process_id import ProcessId, get_process_id, is_process_gone, process_columns
 
 HEARTBEAT_S = 2.0
 """Interval of heartbeats."""
@@ -38,7 +36,6 @@ LOST_AFTER_S = 3 * HEARTBEAT_S
 """A run without a heartbeat for this time is lost."""
 START_LIMIT_S = 300.0
 """Maximum time from the claim of a run to the first heartbeat. Most of it is used to load libraries."""
-_CREATE_TIME_TOLERANCE_S = 2.0  # the system clock may be corrected
 LiveStatus = Literal["queued", "running", "paused", "finished", "stopped", "failed", "lost"]
 
 
@@ -70,6 +67,10 @@ class OwnedRow(Protocol):
         """Time of the claim [UTC]."""
 
 
+OWNED_COLUMNS: Final = (Run.status, Run.heartbeat_at, Run.pid, Run.pid_created_at, Run.host, Run.claimed_at)
+"""The columns of an OwnedRow."""
+
+
 def live_status(row: OwnedRow, now: datetime) -> LiveStatus:
     """Return the status of a run, or `lost` if its process has gone.
 
@@ -96,57 +97,22 @@ def is_start_overdue(row: OwnedRow, now: datetime) -> bool:
     return row.claimed_at is not None and (now - row.claimed_at).total_seconds() > START_LIMIT_S
 
 
-def is_process_gone(row: OwnedRow) -> bool:
-    """Return whether the run was claimed by a process of this host that no longer exists."""
-    return _is_here(row) and not _exists(row)
-
-
-def is_process_alive(row: OwnedRow) -> bool:
-    """Return whether the run was claimed by a process of this host that still exists."""
-    return _is_here(row) and _exists(row)
-
-
-def _is_here(row: OwnedRow) -> bool:
-    return row.pid is not None and row.host == socket.gethostname()
-
-
-def _exists(row: OwnedRow) -> bool:
-    try:
-        process = psutil.Process(row.pid)
-        if process.status() == psutil.STATUS_ZOMBIE:
-            return False
-        created_at = process.create_time()
-    except psutil.NoSuchProcess:
-        return False
-    except psutil.AccessDenied:
-        return True
-    return row.pid_created_at is None or abs(created_at - row.pid_created_at) <= _CREATE_TIME_TOLERANCE_S
-
-
 @dataclass(frozen=True)
 class Owner:
     """A process and the token by which it owns a run. It can pass the token to a process that it starts."""
 
-    pid: int
-    pid_created_at: float
-    host: str
+    process: ProcessId
     token: str
 
-    def columns(self) -> dict[str, Any]:
-        """Return the values of the columns of a run that this owner claims now."""
-        process = {"pid": self.pid, "pid_created_at": self.pid_created_at, "host": self.host}
-        return {**process, "owner_token": self.token, "claimed_at": clock.now()}
+
+def make_owner(process: ProcessId | None = None) -> Owner:
+    """Make an owner with a new token; None means this process."""
+    return Owner(process or get_process_id(), secrets.token_hex(8))
 
 
-def this_process(token: str | None = None) -> Owner:
-    """Return this process as an owner, with the given token or a new one."""
-    pid = os.getpid()
-    return Owner(pid, get_process_created_at(pid), socket.gethostname(), token or secrets.token_hex(8))
-
-
-def get_process_created_at(pid: int) -> float:
-    """Return the Unix time [s] at which a process started. Together with the pid it identifies the process."""
-    return psutil.Process(pid).create_time()
+def owner_columns(owner: Owner) -> dict[str, Any]:
+    """Return the column values of a run that an owner claims now."""
+    return {**process_columns(owner.process), "owner_token": owner.token, "claimed_at": clock.now()}
 
 
 def check_token(row: Any, token: str | None) -> None:
@@ -183,9 +149,7 @@ def check_owned(connection: Connection, run_id: str, token: str) -> None:
         check_token(row, token)
 
 
-def mark_launched(
-    db: Database, run_id: str, *, pid: int, pid_created_at: float, host: str, token: str | None = None
-) -> None:
+def mark_launched(db: Database, run_id: str, process: ProcessId, *, token: str | None = None) -> None:
     """Record the process that was started for a queued run, so that its end is detected before the first heartbeat.
 
     Does nothing if the run is no longer queued or has another token.
@@ -193,15 +157,12 @@ def mark_launched(
     Args:
         db: An open database.
         run_id: The run.
-        pid: Id of the process.
-        pid_created_at: Unix time [s] at which the process started.
-        host: Name of its host.
+        process: The process.
         token: The owner token of the run.
     """
     is_owner = (Run.id == run_id, Run.status == "queued", Run.owner_token == token)
     with db.transaction() as connection:
-        values = {"pid": pid, "pid_created_at": pid_created_at, "host": host}
-        connection.execute(update(Run).where(*is_owner).values(**values))
+        connection.execute(update(Run).where(*is_owner).values(**process_columns(process)))
 
 
 class State(StrEnum):

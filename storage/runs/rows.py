@@ -9,9 +9,9 @@ updated in the transaction that changes the underlying rows. `app.analysis.aggre
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, make_dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import ColumnElement, Connection, case, func, insert, literal, select, update
 
@@ -19,9 +19,19 @@ from emtc_core.errors import RunNotFoundError, RunStateError
 from storage import clock
 from storage.engine import Database
 from storage.files.trainer_files import read_stall_reason
-from storage.models import SUMMARY_STEPS, CommandRow, Evaluation, MetricRow, Run, Transition, TransitionSummary
+from storage.models import (
+    RUN_TABLE_COLUMNS,
+    SUMMARY_STEPS,
+    CommandRow,
+    Evaluation,
+    MetricRow,
+    Run,
+    Transition,
+    TransitionSummary,
+)
+from storage.process_id import is_process_alive
 from storage.runs import lifecycle
-from storage.runs.lifecycle import LiveStatus, State, is_process_alive, live_status
+from storage.runs.lifecycle import LiveStatus, State, live_status
 
 if TYPE_CHECKING:  # only the summaries of transitions need numpy
     import numpy as np
@@ -29,7 +39,6 @@ if TYPE_CHECKING:  # only the summaries of transitions need numpy
 
     Floats = NDArray[np.float64]
 
-Status = Literal["queued", "running", "paused", "finished", "stopped", "failed"]
 STOP_ASKED_AT: Final = (
     select(func.max(CommandRow.requested_at))
     .where(CommandRow.run_id == Run.id, CommandRow.command == "stop")
@@ -37,10 +46,7 @@ STOP_ASKED_AT: Final = (
     .label("stop_asked_at")
 )
 """Time of the last request to stop the run."""
-STATE_COLUMNS: Final = (
-    *(Run.id, Run.status, Run.heartbeat_at, Run.pid, Run.pid_created_at, Run.host, Run.claimed_at, Run.started_at),
-    STOP_ASKED_AT,
-)
+STATE_COLUMNS: Final = (*(Run.id, *lifecycle.OWNED_COLUMNS, Run.started_at, STOP_ASKED_AT),)
 """The columns that `observe` and `get_state` need."""
 
 _CURVE_TABLES: Final = ("evaluations", "metrics")
@@ -52,56 +58,28 @@ SummaryRow = tuple[int, int, int, float, float | None, int, float, float | None,
 """A row of `transition_summary`: bucket, n, then n, sum and max of delta_mem, n, sum and min of beta, n, sum of tau."""
 
 
-@dataclass(frozen=True)
-class RunRow:
-    """The row of a run, and the live status, the state and the stall computed from it and from its process."""
+RUN_COLUMNS: Final = (*RUN_TABLE_COLUMNS, STOP_ASKED_AT)
+"""The columns that `make_run_row` needs. Each is a field of RunRow."""
 
-    id: str
-    name: str
-    env: str
-    map: str
-    algo: str
-    seed: int
-    status: Status
-    live_status: LiveStatus
-    state: State
-    env_steps: int
-    target_steps: int
-    created_at: datetime
-    started_at: datetime | None
-    ended_at: datetime | None
-    heartbeat_at: datetime | None
-    pid: int | None
-    pid_created_at: float | None
-    host: str | None
-    device: str | None
-    sweep_id: str | None
-    launch_token: str | None
-    parent_id: str | None
-    owner_token: str | None
-    claimed_at: datetime | None
-    stop_asked_at: datetime | None
-    win_rate: float | None
-    return_mean: float | None
-    tags: list[str]
-    notes: str
-    error: str | None
-    versions: dict[str, Any]
-    config: dict[str, Any]
-    mu_w: float | None
-    gate_removed: float | None
-    hidden_at: datetime | None
-    archived_at: datetime | None
-    files: str | None
-    """Folder or URL of checkpoints and logs, as written by `storage.files.places`; None: next to the database."""
-    stall: str | None = None
-    """Why the recorder waits (full disk, locked database), or None."""
+if TYPE_CHECKING:
 
+    @dataclass(frozen=True)
+    class RunRow(Run):
+        """The row of a run, and what is computed from it and from its process. The columns are declared in `Run`."""
 
-STORED_COLUMNS: Final = tuple(column for column in Run.__table__.columns if column.name in RunRow.__annotations__)
-"""The columns of `runs` that RunRow contains."""
-RUN_COLUMNS: Final = (*STORED_COLUMNS, STOP_ASKED_AT)
-"""The columns that `make_run_row` needs."""
+        stop_asked_at: datetime | None
+        live_status: LiveStatus
+        state: State
+        stall: str | None
+        """Why the recorder waits (full disk, locked database), or None."""
+
+else:  # the same fields, as a record that is independent of the database
+    RunRow = make_dataclass(
+        "RunRow",
+        [*(column.name for column in RUN_COLUMNS), "live_status", "state", "stall"],
+        frozen=True,
+        namespace={"__module__": __name__},
+    )
 
 
 def find_run(db: Database, prefix: str) -> RunRow:
@@ -121,7 +99,7 @@ def find_run(db: Database, prefix: str) -> RunRow:
         return make_run_row(db, (exact or rows)[0])
     if not rows:
         raise RunNotFoundError(
-            f'No run starts with "{prefix}". List them with: emtc runs', reason="not_found", subject=prefix
+            f'Run "{prefix}" not found. List runs with: emtc runs', reason="not_found", subject=prefix
         )
     ids = ", ".join(row.id for row in rows[:5]) + (" …" if len(rows) > 5 else "")
     raise RunNotFoundError(

@@ -16,9 +16,10 @@ from emtc_core.errors import StorageError
 from storage import clock
 from storage.engine import Database
 from storage.models import Run, SweepRow
+from storage.process_id import ProcessId, is_process_alive, is_process_gone, process_columns
 from storage.runs.changes import new_run_values
-from storage.runs.claims import Worker, find_sweep_locked, is_unclaimed, lock_sweep, ownerless
-from storage.runs.lifecycle import LiveStatus, is_process_alive, is_process_gone
+from storage.runs.claims import find_sweep_locked, is_unclaimed, lock_sweep, ownerless
+from storage.runs.lifecycle import OWNED_COLUMNS, LiveStatus
 from storage.runs.rows import (
     PRUNED,
     RUN_COLUMNS,
@@ -159,13 +160,13 @@ def _is_equal(config: Mapping[str, Any], other: Mapping[str, Any], settings: Ite
     return all(config[key] == other[key] for key in settings if key in config and key in other)
 
 
-def attach_scheduler(db: Database, sweep_id: str, worker: Worker, *, jobs: int) -> None:
+def attach_scheduler(db: Database, sweep_id: str, process: ProcessId, *, jobs: int) -> None:
     """Record the process that starts the runs of a sweep.
 
     Args:
         db: An open database.
         sweep_id: The sweep.
-        worker: The process.
+        process: The process.
         jobs: Maximum number of runs at the same time.
 
     Raises:
@@ -173,21 +174,21 @@ def attach_scheduler(db: Database, sweep_id: str, worker: Worker, *, jobs: int) 
     """
     with db.transaction() as connection:
         lock_sweep(connection, sweep_id)
-        values = {"pid": worker.pid, "pid_created_at": worker.pid_created_at, "host": worker.host, "jobs": jobs}
+        values = {**process_columns(process), "jobs": jobs}
         connection.execute(update(SweepRow).where(SweepRow.id == sweep_id).values(**values))
 
 
-def detach_scheduler(db: Database, sweep_id: str, worker: Worker) -> None:
+def detach_scheduler(db: Database, sweep_id: str, process: ProcessId) -> None:
     """Remove this process as the scheduler of a sweep. Another scheduler is not removed.
 
     Args:
         db: An open database.
         sweep_id: The sweep.
-        worker: This process.
+        process: This process.
     """
     with db.transaction() as connection:
-        is_scheduler = (SweepRow.id == sweep_id, SweepRow.pid == worker.pid, SweepRow.host == worker.host)
-        connection.execute(update(SweepRow).where(*is_scheduler).values(pid=None, pid_created_at=None, host=None))
+        is_scheduler = (SweepRow.id == sweep_id, SweepRow.pid == process.pid, SweepRow.host == process.host)
+        connection.execute(update(SweepRow).where(*is_scheduler).values(**process_columns(None)))
 
 
 def stop_sweep(db: Database, sweep_id: str) -> tuple[int, list[str]]:
@@ -390,8 +391,8 @@ def sweep_runs(db: Database, sweep_id: str) -> list[RunRow]:
 
 def _with_progress(db: Database, rows: Sequence[Any]) -> list[Sweep]:
     columns = (
-        *(Run.id, Run.sweep_id, Run.status, Run.env_steps, Run.target_steps, Run.started_at, Run.ended_at),
-        *(Run.heartbeat_at, Run.pid, Run.pid_created_at, Run.host, Run.claimed_at, Run.tags),
+        *(Run.id, Run.sweep_id, Run.env_steps, Run.target_steps, Run.started_at, Run.ended_at, Run.tags),
+        *OWNED_COLUMNS,
     )
     of_sweeps = select(*columns).where(Run.sweep_id.in_([row.id for row in rows]))
     with db.read() as connection:

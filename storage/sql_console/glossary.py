@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import Column, LargeBinary
+from sqlalchemy import Column
 
-from storage.column_types import get_inner_type
+from storage.column_types import name_type
 from storage.models import Base
 
 EXAMPLES: Final[dict[str, str]] = {
@@ -87,14 +87,6 @@ _COMMON_COLUMNS: Final = {
     "return_mean": "mean return of the last evaluation [return of the environment]",
     "win_rate": "fraction of greedy test episodes that were won",
 }
-_TYPE_NAMES: Final = {
-    "BigInteger": "integer",
-    "Integer": "integer",
-    "Double": "real",
-    "Boolean": "boolean",
-    "UtcDateTime": "time",
-    "JSON": "JSON",
-}
 _QUANTILES: Final = {
     f"gate_stats.{name}_{part}": f"{'mean' if part == 'mean' else f'{int(part[1:])} % quantile'} of {symbol}"
     for name, symbol in (("delta_mem", "Δ_mem [return]"), ("beta", "β"))
@@ -128,7 +120,7 @@ def describe_schema() -> list[TableDescription]:
             table_name,
             meaning,
             tuple(
-                ColumnDescription(column.name, _name_type(column), _describe_column(column))
+                ColumnDescription(column.name, name_type(column), _describe_column(column))
                 for column in Base.metadata.tables[table_name].columns
             ),
         )
@@ -138,10 +130,3 @@ def describe_schema() -> list[TableDescription]:
 
 def _describe_column(column: Column[Any]) -> str:
     return column.doc or _QUANTILES.get(f"{column.table.name}.{column.name}") or _COMMON_COLUMNS[column.name]
-
-
-def _name_type(column: Column[Any]) -> str:
-    column_type = get_inner_type(column.type)
-    if isinstance(column_type, LargeBinary):
-        return "blob"
-    return _TYPE_NAMES.get(type(column_type).__name__, "text")

@@ -1,4 +1,4 @@
-"""Run one SQL query of a user in a separate process that can only read: `emtc sql`, and the page *Ask in SQL*.
+"""Run one SQL query of a user in a separate process that can only read: `emtc sql`, and the page *SQL*.
 
 The process (`worker`) opens the database for reading and refuses every other statement. Its rows, time, memory and
 temporary files are limited. This module starts it, reads its output, and kills it if it does not end in time.

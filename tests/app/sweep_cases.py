@@ -1,16 +1,13 @@
 """Saved sweeps whose runs have win rates, written through storage's own recorder."""
 
-import os
-import socket
-
 import numpy as np
-import psutil
 
 from app.jobs.sweeps.control import create_sweep
 from app.jobs.sweeps.file import parse_sweep
 from app.jobs.sweeps.plan import make_plan
 from emtc_core.recorder import EvaluationRecord
 from storage.engine import Database
+from storage.process_id import get_process_id
 from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import finish_run, start_run
 from storage.runs.sweeps import sweep_runs
@@ -91,8 +88,7 @@ def seed_sweep(db: Database, text: str, *, unfinished: tuple[int, ...] = ()) -> 
 
 
 def _train(db: Database, run_id: str, *, wins: int) -> None:
-    created_at = psutil.Process().create_time()
-    start_run(db, run_id, pid=os.getpid(), pid_created_at=created_at, host=socket.gethostname(), device="cpu")
+    start_run(db, run_id, get_process_id(), device="cpu")
     recorder = DatabaseRecorder(db, run_id)
     for step, won in ((250, 0), (500, wins), (1000, wins)):
         flags = np.arange(16) < won

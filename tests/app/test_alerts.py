@@ -25,7 +25,7 @@ from app.jobs.alerts import (
     list_alerts,
     stop_alerted_runs,
 )
-from app.ui.widgets.bundle_banner import unread_warnings
+from app.ui.widgets.bundle_banner import list_unread_warnings
 from emtc_core.config.resolve import resolve
 from emtc_core.errors import ConfigError, StorageError
 from storage.alerts import READ_FILE_NAME, RunFacts, mark_read, read_keys
@@ -125,9 +125,9 @@ def test_only_unread_warnings_wait_in_the_sidebar():
     done = facts(id="done", status="finished", ended_at=EARLIER)
     new = facts(id="new", status="failed", ended_at=NOW)
     alerts = find_alerts([done, new], disk_free=None, now=NOW)
-    (waiting,) = unread_warnings(alerts, set())
+    (waiting,) = list_unread_warnings(alerts, set())
     assert waiting.run_id == "new"
-    assert unread_warnings(alerts, {waiting.key}) == []
+    assert list_unread_warnings(alerts, {waiting.key}) == []
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from app.analysis.aggregates import Aggregation
 from app.analysis.comparable import COMMON, OWN_END, cut_to_budget, list_budgets, parse_budget, select_usual_length
 from app.analysis.finals import LAST_TENTH, compute_final_rate
 from app.analysis.series import Comparison, SeedRun, join_seeds
-from app.analysis.tables import best_cells, export_table, list_left_out_lines
+from app.analysis.tables import best_cells, export_table, list_excluded_lines
 from app.analysis.win_rates import find_best, format_aggregate, tabulate_falls, tabulate_win_rates
 from app.figures.named.comparisons import tabulate_tests
 from tests.app.seed_cases import make_seed
@@ -72,7 +72,7 @@ def test_a_budget_that_was_asked_for_leaves_out_what_is_too_short(unequal) -> No
     table = tabulate_win_rates(cut_to_budget(ends(unequal), 20_000), Aggregation())
     assert table["variant"].tolist() == ["QPLEX", "VDN"]
     assert "Compared at 20,000 env steps, the requested budget." in table.attrs["caption"]
-    told = "\n".join(list_left_out_lines(table))
+    told = "\n".join(list_excluded_lines(table))
     assert "run q1 (QMIX on 3m; seed 1): has 4,000 of the 20,000 env steps at which runs are compared" in told
 
 

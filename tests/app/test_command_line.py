@@ -24,7 +24,7 @@ def imported(code: str) -> set[str]:
 def test_every_listed_command_is_where_the_list_says(name: str) -> None:
     loaded = COMMANDS[name].load()
     assert isinstance(loaded, typer.Typer) or loaded.__doc__
-    assert COMMANDS[name].about.endswith(".")
+    assert COMMANDS[name].summary.endswith(".")
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["runs", "--help"]], ids=" ".join)

@@ -1,4 +1,4 @@
-"""`import emtc_lab`: one name of our own, which tells what stands in its way; the old line stays."""
+"""`import emtc_lab` offers the public names, and names the file that hides a package of the project."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ FACE = ROOT / "app" / "face"
 
 
 def run_script(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
-    """Run a script of hers, with the paths that an editable installation adds."""
+    """Run a user's script, with the paths that an editable installation adds."""
     script = folder / "script.py"
     script.write_text(text)
     paths = os.pathsep.join([str(ROOT), str(FACE)])
@@ -39,15 +39,15 @@ def test_a_script_opens_a_database_without_torch(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["storage", "app", "emtc_core"])
-@pytest.mark.parametrize("first", ["", "import {name}\n"], ids=["alone", "after hers"])
-def test_a_file_of_hers_with_a_package_s_name_is_named(tmp_path: Path, name: str, first: str) -> None:
+@pytest.mark.parametrize("first", ["", "import {name}\n"], ids=["alone", "after the file"])
+def test_a_file_with_the_name_of_a_package_is_named(tmp_path: Path, name: str, first: str) -> None:
     (tmp_path / f"{name}.py").write_text("mine = 1\n")
     done = run_script(tmp_path, first.format(name=name) + "import emtc_lab\nprint(emtc_lab.open_database)\n")
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
     assert last == (
         f"ImportError: EMTC Lab cannot be imported here: {tmp_path / f'{name}.py'} has the name of a package of EMTC "
-        "Lab. Rename it, or start Python elsewhere."
+        "Lab. Rename the file, or start Python in another folder."
     )
 
 

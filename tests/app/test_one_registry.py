@@ -78,8 +78,8 @@ def test_its_pages_offer_it(seeded, page: str) -> None:
     app.query_params.update({"run": run_id, "runs": run_id, "more_figures": "true", "more_figure": "toy"})
     app.switch_page(f"../pages/{page}.py").run()
     assert not app.exception
-    (chosen,) = [box for box in app.selectbox if box.label == "Question"]
-    assert chosen.options == ["Choose a question", *chosen.options[1:-1], "What does a toy show?"]
+    (chosen,) = [box for box in app.selectbox if box.label == "Figure"]
+    assert chosen.options == ["Select a figure", *chosen.options[1:-1], "What does a toy show?"]
     assert chosen.value == "toy"
     assert "#### A toy" in [text.value for text in app.markdown]
 

@@ -14,6 +14,7 @@ from emtc_core.errors import RunStateError
 from storage import clock
 from storage.engine import Database, open_database
 from storage.models import Run
+from storage.process_id import ProcessId
 from storage.runs import claims
 from storage.runs.changes import claim_start, create_run, start_run
 from storage.runs.lifecycle import LOST_AFTER_S, Owner
@@ -33,8 +34,9 @@ def lost(tmp_path: Path, sqlite_template: Path) -> tuple[Database, str]:
 
 def make_lost(db: Database) -> str:
     run_id = create_run(db, CONFIG, target_steps=100, versions={})
-    claim_start(db, run_id, Owner(1, 1.0, "elsewhere", "theirs"))
-    start_run(db, run_id, pid=1, pid_created_at=1.0, host="elsewhere", device="cpu", token="theirs")
+    owner = Owner(ProcessId(1, "elsewhere", 1.0), "theirs")
+    claim_start(db, run_id, owner)
+    start_run(db, run_id, owner.process, device="cpu", token=owner.token)
     beat(db, run_id)
     return run_id
 

@@ -70,7 +70,7 @@ def test_pages_and_order_say_what_they_leave_out(db: Database, capfdbinary):
     assert run(["runs", "--json", "--sort", "id", "--limit", "4", "--page", "3"]) == 0
     out, err = capfdbinary.readouterr()
     assert [row["id"] for row in orjson.loads(out)] == whole[8:]
-    assert b"Page 3 of 3: 2 of 10 runs that match." in err
+    assert b"Page 3 of 3: 2 of 10 matching runs." in err
     assert run(["runs", "--limit", "4", "--page", "9"]) == 0
     assert b"There is no page 9: 10 runs match, on 3 pages." in capfdbinary.readouterr().err
 
@@ -80,7 +80,7 @@ def test_the_table_stops_at_a_page_and_says_so(db: Database, capfdbinary, monkey
     assert run(["runs"]) == 0
     out, err = capfdbinary.readouterr()
     assert out.count(b"skirmish") == 4
-    assert b"Page 1 of 3: 4 of 10 runs that match. Go on with: --page 2" in err
+    assert b"Page 1 of 3: 4 of 10 matching runs. Next: --page 2" in err
     assert all(column.encode() in out for column in command.COLUMNS)
 
 

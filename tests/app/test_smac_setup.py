@@ -184,7 +184,7 @@ class TestTheCommand:
         monkeypatch.setattr(sys, "stdin", io.StringIO())
         assert run(["setup", "smac"]) == 2
         said = capsys.readouterr().err
-        for word in ("environment: make", "packages: install SMAC @", "maps: download https://", "Agree with --yes"):
+        for word in ("environment: make", "packages: install SMAC @", "maps: download https://", "Confirm with --yes"):
             assert word in said
         assert not home.exists()
 
@@ -218,7 +218,7 @@ class TestTheCommand:
         assert run(command) == 0
         assert json.loads(capfd.readouterr().out) == {"done": ["maps"], "missing": {"smac": "", "smacv2": ""}}
         assert run(["setup", "smac"]) == 0
-        assert "Everything is there: emtc train --env smac" in capfd.readouterr().err
+        assert "SMAC can be used: emtc train --env smac" in capfd.readouterr().err
 
     @pytest.mark.slow
     def test_an_interruption_is_made_good_by_the_next_try(self, home, capfd):
@@ -252,11 +252,11 @@ class TestTheCommand:
         assert not (home / "env").exists()
 
     def test_two_at_once_are_one_too_many(self, home, capfd):
-        from app.cli.setup import _alone
+        from app.cli.setup import _setup_lock
 
-        with _alone():
+        with _setup_lock():
             assert run(["setup", "smac", "--yes", "--from", str(home.parent / "brought")]) == 2
-        assert "Another emtc setup smac is at work." in capfd.readouterr().err
+        assert "Another emtc setup smac is running." in capfd.readouterr().err
 
     def test_a_folder_that_cannot_be_written_is_a_sentence(self, home, capfd):
         home.write_text("a file in the way")

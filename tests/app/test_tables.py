@@ -11,7 +11,7 @@ from app.analysis.aggregates import Aggregation
 from app.analysis.finals import name_final
 from app.analysis.intervals import INTERVAL_LABELS, BinomialScale
 from app.analysis.series import SeedRun, choose_mu_w_steps, join_seeds
-from app.analysis.tables import best_cells, export_table, list_left_out_lines, set_table_attrs
+from app.analysis.tables import best_cells, export_table, list_excluded_lines, set_table_attrs
 from app.analysis.win_rates import format_aggregate, tabulate_mu_w, tabulate_win_rates
 from tests.app.seed_cases import make_seed
 
@@ -37,7 +37,7 @@ def test_win_rates_stand_by_variant_and_map_and_ties_are_all_bold(seeds) -> None
     assert table["8m"].tolist() == ["–", "37.5 ± 17.7 (n = 2 of 5)"]
     assert best_cells(table) == {(0, "3m"), (1, "3m")}, "8m has one cell: nothing to compare"
     assert "mean ± standard deviation over seeds" in table.attrs["caption"]
-    assert list_left_out_lines(table) == []
+    assert list_excluded_lines(table) == []
 
 
 def test_mu_w_is_read_at_chosen_steps_and_only_where_a_seed_got_there(seeds) -> None:
@@ -52,7 +52,7 @@ def test_mu_w_is_read_at_chosen_steps_and_only_where_a_seed_got_there(seeds) -> 
     assert table["3m · 500"].tolist() == ["–", "–"]
     assert (
         "run qmix-3m-2 (QMIX on 3m; seed 2): last evaluated at 100; stopped at 120 of 1,000 env steps"
-        in list_left_out_lines(table)
+        in list_excluded_lines(table)
     )
 
 
@@ -66,7 +66,7 @@ def test_runs_that_have_not_finished_are_no_results_and_are_listed_in_every_form
     table = tabulate_win_rates(join_seeds([*seeds, cut(status)], final=True), Aggregation())
     assert table["3m"].tolist()[0] == "95.0 ± 7.1 (n = 2 of 5)"
     reason = f"run cut (EMTC(QPLEX) on 3m; seed 3): {status} at 42 of 1,000 env steps"
-    assert list_left_out_lines(table) == ["Left out: 1 selected run.", reason]
+    assert list_excluded_lines(table) == ["Left out: 1 selected run.", reason]
     assert f"\n% {reason}\n" in export_table(table, "latex").decode()
     assert f"\n- {reason}\n" in export_table(table, "markdown").decode()
     csv = export_table(table, "csv")

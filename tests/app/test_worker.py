@@ -5,7 +5,6 @@ import sqlite3
 import subprocess
 from pathlib import Path
 
-import psutil
 import pytest
 from sqlalchemy import update
 
@@ -15,8 +14,9 @@ from emtc_core.config.resolve import resolve
 from emtc_core.errors import StorageError
 from storage.engine import Database, open_database
 from storage.models import Run
+from storage.process_id import ProcessId, get_process_id
 from storage.queries.runs import list_runs
-from storage.runs.claims import Claim, Worker, claim_next_run
+from storage.runs.claims import Claim, claim_next_run
 from storage.runs.lifecycle import State
 from storage.runs.rows import find_run
 from storage.runs.sweeps import PlannedRun, save_sweep
@@ -24,12 +24,11 @@ from tests.errors import raises
 
 
 @pytest.fixture
-def me() -> Worker:
-    process = psutil.Process()
-    return Worker(process.pid, process.create_time(), socket.gethostname())
+def me() -> ProcessId:
+    return get_process_id()
 
 
-def claim_run_of(db: Database, me: Worker, **env: str) -> Claim:
+def claim_run_of(db: Database, me: ProcessId, **env: str) -> Claim:
     config = resolve(map="3m").model_dump(mode="json")
     config["env"] |= env
     runs = [PlannedRun("k", "a run", config, 1000)]
@@ -39,7 +38,7 @@ def claim_run_of(db: Database, me: Worker, **env: str) -> Claim:
     return claim
 
 
-def test_the_checkpoint_of_another_machine_is_left_to_it(tmp_path: Path, me: Worker) -> None:
+def test_the_checkpoint_of_another_machine_is_left_to_it(tmp_path: Path, me: ProcessId) -> None:
     db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
     queued = claim_run_of(db, me)
     assert EligibilityCheck(db).reject(queued) is None
@@ -56,7 +55,7 @@ def test_the_checkpoint_of_another_machine_is_left_to_it(tmp_path: Path, me: Wor
     db.dispose()
 
 
-def test_an_environment_that_is_not_here_is_left_to_a_machine_that_has_it(tmp_path: Path, me: Worker) -> None:
+def test_an_environment_that_is_not_here_is_left_to_a_machine_that_has_it(tmp_path: Path, me: ProcessId) -> None:
     db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
     claim = claim_run_of(db, me, map="no_such_map")
     sentence = EligibilityCheck(db).reject(claim)
@@ -67,7 +66,7 @@ def test_an_environment_that_is_not_here_is_left_to_a_machine_that_has_it(tmp_pa
     db.dispose()
 
 
-def claim_trained_run(db: Database, me: Worker, files: str) -> Claim:
+def claim_trained_run(db: Database, me: ProcessId, files: str) -> Claim:
     """Claim a run that has rows, and whose files lie in a place."""
     queued = claim_run_of(db, me)
     with db.transaction() as connection:
@@ -79,7 +78,7 @@ def claim_trained_run(db: Database, me: Worker, files: str) -> Claim:
     return claim
 
 
-def test_a_run_whose_files_lie_elsewhere_is_left_to_a_machine_that_reaches_them(tmp_path: Path, me: Worker) -> None:
+def test_a_run_whose_files_lie_elsewhere_is_left_to_a_machine_that_reaches_them(tmp_path: Path, me: ProcessId) -> None:
     db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
     claim = claim_trained_run(db, me, "s3://bucket/emtc")
     sentence = EligibilityCheck(db).reject(claim)
@@ -89,7 +88,7 @@ def test_a_run_whose_files_lie_elsewhere_is_left_to_a_machine_that_reaches_them(
     db.dispose()
 
 
-def test_a_scheduler_starts_no_run_again_from_0_whose_files_it_does_not_reach(tmp_path: Path, me: Worker) -> None:
+def test_a_scheduler_starts_no_run_again_from_0_whose_files_it_does_not_reach(tmp_path: Path, me: ProcessId) -> None:
     db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
     claim = claim_trained_run(db, me, "s3://bucket/emtc")
     assert TrainerStarter(db).start(claim) is None
@@ -101,7 +100,7 @@ def test_a_scheduler_starts_no_run_again_from_0_whose_files_it_does_not_reach(tm
 
 
 def test_a_run_waits_while_the_place_of_files_does_not_answer(
-    tmp_path: Path, me: Worker, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, me: ProcessId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
     claim = claim_run_of(db, me)
@@ -119,11 +118,11 @@ def test_a_run_waits_while_the_place_of_files_does_not_answer(
 
 
 def test_a_database_that_does_not_answer_says_nothing_of_a_run_and_ends_no_worker(
-    tmp_path: Path, me: Worker, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, me: ProcessId, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
     claim = claim_run_of(db, me)
-    work = WorkerLoop(db, jobs=1, leave=LeaveRequest(), say=(said := list[str]()).append)
+    work = WorkerLoop(db, jobs=1, leave=LeaveRequest(), announce=(messages := list[str]()).append)
     work._trainers[claim.run_id] = (claim, subprocess.Popen(["true"]))
     work._trainers[claim.run_id][1].wait()
 
@@ -138,7 +137,7 @@ def test_a_database_that_does_not_answer_says_nothing_of_a_run_and_ends_no_worke
         with pytest.raises(StorageError, match="locked"):
             examine_checkpoints(db, find_run(db, claim.run_id))
     assert (list(work._trainers), find_run(db, claim.run_id).state) == ([claim.run_id], State.STARTING)
-    assert said == ["The database failed: database is locked."]
+    assert messages == ["The database failed: database is locked."]
     work._collect_ended()
     assert (work._trainers, find_run(db, claim.run_id).state) == ({}, State.CREATED)
     db.dispose()

@@ -13,7 +13,7 @@ from tests.pages.several import seed_runs
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
-BANNER = "From study.emtc, read-only."
+BANNER = "Read-only: study.emtc."
 
 
 @pytest.mark.ci
@@ -32,7 +32,7 @@ def test_a_dropped_file_is_looked_at_and_compared_and_left_again(page, tmp_path:
         page.get_by_text("Beside them 9 of study.emtc").wait_for()
         page.locator(".legend button", has_text="from study.emtc").nth(2).wait_for()
         page.goto(url)
-        page.get_by_role("button", name="Look at it").click()
+        page.get_by_role("button", name="Open", exact=True).click()
         page.get_by_text(BANNER).wait_for()
         page.goto(f"{page.url.partition('?')[0]}memory?{page.url.partition('?')[2]}&run={run_id}")
         page.locator(".atlas[data-ready]").wait_for()

@@ -347,7 +347,7 @@ def test_figure_downloads_as_vector_without_chrome_on_the_server(page, seeded):
     page.goto(f"{url}/live?run={run_id}")
     page.get_by_role("button", name="Export").first.click()
     page.wait_for_timeout(500)
-    for label, start in (("SVG, vector", b"<?xml"), ("PDF, vector", b"%PDF"), ("CSV, the data", b"panel,unit")):
+    for label, start in (("SVG, vector", b"<?xml"), ("PDF, vector", b"%PDF"), ("CSV, data", b"panel,unit")):
         with page.expect_download() as download:
             page.get_by_role("button", name=label).click()
         assert Path(download.value.path()).read_bytes().startswith(start)

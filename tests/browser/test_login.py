@@ -100,6 +100,6 @@ def test_who_is_listed_comes_in_and_can_log_out(page, address):
 @pytest.mark.ci
 def test_who_is_not_listed_stays_out(page, address):
     _log_in(page, address, "eve@evil.org")
-    page.get_by_text("eve@evil.org may not see this server.").wait_for()
+    page.get_by_text("eve@evil.org may not use this server.").wait_for()
     assert page.get_by_text("Find a run").count() == 0
     _log_out(page)

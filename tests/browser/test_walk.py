@@ -37,7 +37,7 @@ set = { gate.tau_start = 0.6, gate.tau_end = 0.6 }
 [[variant]]
 name = "cooling"
 """
-QUESTION = "select algo, count(*) as runs from runs group by algo"
+QUERY = "select algo, count(*) as runs from runs group by algo"
 
 
 @dataclass
@@ -133,7 +133,7 @@ def walk(at: Walk, db: Database, url: str) -> None:
 
 def find_the_best_run_and_its_settings(at: Walk) -> str:
     with at.task("find the best run of a sweep"):
-        at.page.get_by_text("Best so far, 31 % of its last greedy evaluation won:").wait_for()
+        at.page.get_by_text("Best run, 31 % wins in its last greedy evaluation:").wait_for()
     with at.task("see its settings"):
         at.link("Temperatures · cooling · seed 3")
         at.page.get_by_role("heading", name="Settings").wait_for()
@@ -246,17 +246,17 @@ def compare_and_export(at: Walk) -> None:
 def search_share_and_clean_up(at: Walk, db: Database) -> None:
     page = at.page
     with at.task("search in SQL"):
-        at.link("Ask in SQL")
-        at.write("Question", QUESTION, sent_by="Control+Enter")
-        page.get_by_role("heading", name="Answer").wait_for()
+        at.link("SQL")
+        at.write("Query", QUERY, sent_by="Control+Enter")
+        page.get_by_role("heading", name="Result").wait_for()
         page.get_by_text("1 row").first.wait_for()
-    font = page.get_by_role("textbox", name="Question").evaluate("node => getComputedStyle(node).fontFamily")
+    font = page.get_by_role("textbox", name="Query").evaluate("node => getComputedStyle(node).fontFamily")
     assert "monospace" in font
     with at.task("share a link"):
         other = open_page(page.context.browser)
         other.goto(page.url)
-        other.get_by_role("textbox", name="Question").wait_for()
-        wait_until(other, lambda: other.get_by_role("textbox", name="Question").input_value() == QUESTION, "the link")
+        other.get_by_role("textbox", name="Query").wait_for()
+        wait_until(other, lambda: other.get_by_role("textbox", name="Query").input_value() == QUERY, "the link")
         other.context.close()
     before = len(list_runs(db))
     with at.task("clean up"):
@@ -264,7 +264,7 @@ def search_share_and_clean_up(at: Walk, db: Database) -> None:
         page.locator("[data-testid=stDataFrame]").first.wait_for()
         page.wait_for_timeout(1500)
         at.row(1)
-        page.get_by_text("1 run chosen").wait_for()
+        page.get_by_text("1 run selected").wait_for()
         at.button("Delete 1 …")
-        at.button("Delete 1 run for good")
+        at.button("Delete 1 run permanently")
         wait_until(page, lambda: len(list_runs(db)) == before - 1, "the run's end")

@@ -79,8 +79,8 @@ def test_a_gpu_computes_the_gradient_that_the_cpu_computes(algo):
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take the library's layers and no second thread, as on CUDA, and bfloat16 as the CPU computes it."""
 
-    def mixed(device, *, wanted):
-        return torch.autocast("cpu", torch.bfloat16, enabled=wanted)
+    def mixed(device, *, enabled):
+        return torch.autocast("cpu", torch.bfloat16, enabled=enabled)
 
     monkeypatch.setattr(networks, "run_trunk", lambda first, rnn, inputs, lengths=None: run_layers(first, rnn, inputs))
     monkeypatch.setattr(Background, "__init__", lambda self, device: setattr(self, "_pool", None))

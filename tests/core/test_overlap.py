@@ -83,12 +83,12 @@ def test_a_run_stopped_in_the_middle_of_a_refit_goes_on_with_equal_rows(tmp_path
     whole, recorder = make_trainer(CONFIG, tmp_path / "whole")
     whole.run()
     stops = [StopWhen(is_refitting, polls=n) for n in (1, 40)]
-    resumed, episodes = run_in_parts(CONFIG, tmp_path / "parts", stops)
+    resumed, records = run_in_parts(CONFIG, tmp_path / "parts", stops)
     ends = [trainer.get_state()["episodic"] for trainer in (resumed, whole)]
     for end in ends:
         end["overlapped"]["stats"].pop("seconds")
     assert_same_state(*ends)
-    for again, once in zip(episodes, recorder.episodes, strict=True):
+    for again, once in zip(records.episodes, recorder.episodes, strict=True):
         np.testing.assert_equal((again.beta, again.h_next), (once.beta, once.h_next))
     assert torch.equal(
         resumed.get_state()["learner"]["online"]["agent.fc1.weight"],

@@ -12,7 +12,9 @@ from emtc_core.envs.base import VectorEnv
 from emtc_core.envs.checker import check_env, random_actions
 from emtc_core.envs.pettingzoo_export import ExportedEnv, parallel_env
 from emtc_core.envs.registry import get_env_info, make_env, make_scene
-from emtc_core.errors import EnvUnavailableError
+from emtc_core.errors import EnvDataError, EnvUnavailableError
+from emtc_core.rollout.collector import Collector
+from tests.core.zoo_example import Corridor
 from tests.errors import raises
 
 HERE = "tests.core.zoo_example"
@@ -195,3 +197,64 @@ class TestExport:
     def test_only_one_copy_can_be_exported(self):
         with pytest.raises(ValueError, match=r"env\.n_envs\b.*\b2\b"):
             ExportedEnv(make_env(EnvConfig(map="3m"), n_envs=2))
+
+
+class ForgetsAgents(Corridor):
+    """Breaks the agents from the second step on."""
+
+    def step(self, actions):
+        observations, *rest = super().step(actions)
+        if self._t == 2:
+            self.change(observations)
+        return observations, *rest
+
+
+def test_an_agent_that_is_not_declared_or_has_no_observation_is_named(monkeypatch):
+    changes = {
+        "guest": lambda env, observations: env.agents.append("guest"),
+        "short": lambda env, observations: observations.pop("short"),
+    }
+    for agent, change in changes.items():
+        monkeypatch.setattr(ForgetsAgents, "change", change, raising=False)
+        monkeypatch.setattr("tests.core.zoo_example.Corridor", ForgetsAgents)
+        env = load("make")
+        env.reset(0)
+        stay = np.array([[0, 0]])
+        env.step(stay)
+        with raises(EnvDataError, reason="agents", subject=agent):
+            env.step(stay)
+
+
+@pytest.mark.parametrize(
+    ("field", "step"), [("reward", 3), ("obs", 3), ("state", 1)], ids=["reward", "observation", "state"]
+)
+@pytest.mark.parametrize("fault", [math.nan, math.inf])
+def test_a_value_that_is_not_finite_is_an_error_of_the_environment(field: str, step: int, fault: float):
+    env = load("make", n_envs=2)
+
+    class Faulty:
+        info, n_envs, n_steps = env.info, 2, 0
+
+        def reset(self, seed):
+            self.n_steps = 0
+            return env.reset(seed)
+
+        def step(self, actions):
+            self.n_steps += 1
+            result = env.step(actions)
+            if self.n_steps == step:
+                getattr(result, field)[1] = fault
+            return result
+
+    class Walkers:
+        def start_episodes(self, n_envs):
+            pass
+
+        def act(self, obs, avail, *, epsilon, rng):
+            return random_actions(avail, rng)
+
+    collector = Collector(Faulty(), reward_scale=1.0, seed=0, stream="test")
+    names = {"obs": "observation"}
+    with raises(EnvDataError, reason="non_finite", subject=names.get(field, field)) as caught:
+        collector.collect(Walkers(), epsilon=0.0, round=(0,))
+    assert f"step {step}" in str(caught.value)

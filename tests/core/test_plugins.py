@@ -19,7 +19,8 @@ from emtc_core.envs.base import EnvInfo, Observation
 from emtc_core.envs.registry import list_envs, make_env
 from emtc_core.errors import NO_VALUE, ConfigError, EnvUnavailableError, PluginError
 from emtc_core.gate.gate import gate_transitions
-from emtc_core.gate.laws import GateContext, gate_coefficient, gaussian_temperature, make_gate_law
+from emtc_core.gate.laws import GateContext, make_gate_law
+from emtc_core.gate_laws import gate_coefficient, gaussian_temperature
 from emtc_core.learner.backbones.value import make_mixer
 from emtc_core.metrics import METRICS, is_known, prepare_open_values, sort_metrics
 from emtc_core.plugins import describe_failure, find_plugin, get_plugin, list_loaded, list_names, register

@@ -16,7 +16,7 @@ from emtc_core.control import Command, NoControl, Question, QuestionKind
 from emtc_core.envs.registry import make_env
 from emtc_core.errors import CheckpointError, NonFiniteLossError
 from emtc_core.metrics import MACHINE_PREFIXES, METRICS
-from emtc_core.recorder import EpisodeRecord, ListRecorder
+from emtc_core.recorder import ListRecorder
 from emtc_core.replay_buffer.buffer import Batch
 from emtc_core.schedules import linear_decay
 from emtc_core.training import checkpoint as checkpoint_module
@@ -85,19 +85,20 @@ def make_trainer(
     return trainer, recorder
 
 
-def run_in_parts(config: RunConfig, folder: Path, stops: list[StopWhen]) -> tuple[Trainer, list[EpisodeRecord]]:
-    """Stop as often as asked, each time going on in a new trainer, and then come to the end."""
-    episodes: list[EpisodeRecord] = []
+def run_in_parts(config: RunConfig, folder: Path, stops: list[StopWhen]) -> tuple[Trainer, ListRecorder]:
+    """Stop a run at each moment and resume it in a new trainer. Return the last trainer and the records of all."""
+    parts = ListRecorder()
     trainer, recorder = make_trainer(config, folder)
     for control in [*stops, NoControl()]:
         trainer, recorder = make_trainer(config, folder, control)
         loaded = trainer.checkpoints.load_latest()
         if loaded is not None:
-            assert loaded[0] == sum(record.length for record in episodes)
+            assert loaded[0] == sum(record.length for record in parts.episodes)
             trainer.set_state(loaded[1])
         assert trainer.run().status == ("stopped" if control in stops else "finished")
-        episodes += recorder.episodes
-    return trainer, episodes
+        for records, added in zip(vars(parts).values(), vars(recorder).values(), strict=True):
+            records += added
+    return trainer, parts
 
 
 def short_config(*extra: str, steps: int = 1500, algo: str = "emtc-qplex") -> RunConfig:
@@ -196,11 +197,9 @@ def test_stopping_and_resuming_equals_never_having_stopped(tmp_path: Path, algo:
     whole, recorder = make_trainer(config, tmp_path / "whole")
     whole.run()
     moments = [moment for name, moment in MOMENTS.items() if algo != "mappo" or name != "between two updates"]
-    parts, episodes = run_in_parts(config, tmp_path / "parts", [StopWhen(moment, polls=2) for moment in moments])
+    parts, records = run_in_parts(config, tmp_path / "parts", [StopWhen(moment, polls=2) for moment in moments])
     assert_same_state(whole.get_state(), parts.get_state())
-    assert len(episodes) == len(recorder.episodes)
-    for left, right in zip(episodes, recorder.episodes, strict=True):
-        np.testing.assert_equal(vars(left), vars(right))
+    assert_same_records(records, recorder)  # metrics rows as well: the open window is part of the checkpoint
 
 
 def test_a_stop_is_obeyed_at_once(tmp_path: Path) -> None:
@@ -235,7 +234,7 @@ class AsksAt(NoControl):
     def poll(self) -> Command | Question | None:
         if self.says:
             return self.says.pop(0)
-        if len(self.recorder.asked) < self.number:
+        if len(self.recorder.answers) < self.number:
             return None
         for name, moment in self.left.items():
             if moment(self.trainer):
@@ -290,9 +289,9 @@ def test_a_question_changes_nothing(
     asked, recorder = make_trainer(config, tmp_path / "asked", control)
     control.trainer, control.recorder = asked, recorder
     asked.run()
-    assert len(recorder.asked) == len(moments)
-    assert all(len(answer.evaluation.won) == (4 if kind == "evaluate" else 1) for answer in recorder.asked)
-    assert all(answer.evaluation.playbacks for answer in recorder.asked)
+    assert len(recorder.answers) == len(moments)
+    assert all(len(answer.evaluation.won) == (4 if kind == "evaluate" else 1) for answer in recorder.answers)
+    assert all(answer.evaluation.playbacks for answer in recorder.answers)
     assert_same_state(whole, asked.get_state())
     assert_same_records(recorder, unasked)
 
@@ -302,7 +301,7 @@ def test_what_is_asked_twice_is_played_twice(tmp_path: Path) -> None:
     config = short_config("env.skirmish.spawn_jitter=0.5", steps=300)
     trainer, recorder = make_trainer(config, tmp_path, control)
     trainer.run()
-    first, second = (answer.evaluation for answer in recorder.asked)
+    first, second = (answer.evaluation for answer in recorder.answers)
     assert first.env_step == second.env_step
     assert not np.array_equal(first.playbacks[0].state[0], second.playbacks[0].state[0])
 
@@ -313,8 +312,8 @@ def test_an_episode_is_played_again_from_its_start(tmp_path: Path) -> None:
     control = Says({50 + number: Question("play", number, repeats_episode=number) for number in range(1, 7)})
     trainer, recorder = make_trainer(config, tmp_path, control)
     trainer.run()
-    assert [answer.again_of for answer in recorder.asked] == [1, 2, 3, 4, 5, 6]
-    for answer in recorder.asked:
+    assert [answer.again_of for answer in recorder.answers] == [1, 2, 3, 4, 5, 6]
+    for answer in recorder.answers:
         start = answer.evaluation.playbacks[0].state[0]
         same = [record.episode for record in recorder.episodes if np.array_equal(record.state[0], start)]
         assert same == [answer.again_of]
@@ -324,7 +323,7 @@ def test_a_start_that_the_evaluation_cannot_repeat_is_said_to_be_another(tmp_pat
     control = Says({20: Question("play", 1, repeats_episode=5)})
     trainer, recorder = make_trainer(short_config("train.n_envs=8", steps=300), tmp_path, control)
     trainer.run()
-    assert [answer.again_of for answer in recorder.asked] == [None]
+    assert [answer.again_of for answer in recorder.answers] == [None]
 
 
 def test_a_game_that_repeats_no_start_is_not_said_to_have_done_so(tmp_path: Path) -> None:
@@ -333,7 +332,7 @@ def test_a_game_that_repeats_no_start_is_not_said_to_have_done_so(tmp_path: Path
     env = trainer._evaluator._env
     env.info = replace(env.info, repeats_starts=False)  # type: ignore[misc]  # as StarCraft II has it
     trainer.run()
-    assert [answer.again_of for answer in recorder.asked] == [None]
+    assert [answer.again_of for answer in recorder.answers] == [None]
 
 
 @pytest.mark.parametrize("algo", list_algos())

@@ -3,12 +3,9 @@
 Everything passes through storage's own recorder and obeys the equations, so nothing here is a fake schema.
 """
 
-import os
-import socket
 from typing import Literal
 
 import numpy as np
-import psutil
 
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
@@ -22,6 +19,7 @@ from emtc_core.recorder import (
 )
 from emtc_core.rollout.collector import Collector
 from storage.engine import Database
+from storage.process_id import get_process_id
 from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run, finish_run, start_run
 
@@ -56,8 +54,7 @@ def seed_run(
     tau = (f"gate.tau_start={TAU}", f"gate.tau_end={TAU}")
     config = resolve(preset="demo", steps=2000, algo="qplex" if gate == "none" else "emtc-qplex", overrides=tau)
     run_id = create_run(db, config.model_dump(mode="json"), name=name, target_steps=2000, versions={"emtc_lab": "test"})
-    me = psutil.Process()
-    start_run(db, run_id, pid=os.getpid(), pid_created_at=me.create_time(), host=socket.gethostname(), device="cpu")
+    start_run(db, run_id, get_process_id(), device="cpu")
     recorder = DatabaseRecorder(db, run_id)
     _record(recorder, config, gate)
     recorder.close()
@@ -70,8 +67,7 @@ def seed_zoo_run(db: Database, map: str = "tests.core.zoo_example:make_with_stat
     """Record a run of somebody's own PettingZoo environment, whose states nobody but its module can draw."""
     config = resolve(env="pettingzoo", map=map, steps=200)
     run_id = create_run(db, config.model_dump(mode="json"), name="A zoo", target_steps=200, versions={})
-    me = psutil.Process()
-    start_run(db, run_id, pid=os.getpid(), pid_created_at=me.create_time(), host=socket.gethostname(), device="cpu")
+    start_run(db, run_id, get_process_id(), device="cpu")
     recorder = DatabaseRecorder(db, run_id)
     _record(recorder, config, "active")
     recorder.close()

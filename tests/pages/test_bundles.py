@@ -1,4 +1,4 @@
-"""Bundles beside one's own runs: opened on Home, looked at on every page, compared, taken in, put away."""
+"""Bundles: opened on Home, shown on every page, compared with the user's own runs, imported and removed."""
 
 from pathlib import Path
 
@@ -53,7 +53,7 @@ def type_path(app: AppTest, path: str) -> AppTest:
     return press(app, "Check and open")
 
 
-def test_a_file_is_opened_by_its_path_and_says_what_it_holds(own, file):
+def test_a_file_is_opened_by_its_path_and_its_contents_are_listed(own, file):
     app = type_path(open_page("home"), str(file[0]))
     assert not app.exception
     assert not app.error
@@ -64,7 +64,7 @@ def test_a_file_is_opened_by_its_path_and_says_what_it_holds(own, file):
     assert len(list_runs(own[0])) == 4, "nothing was imported"
 
 
-def test_an_upload_is_opened_too(own, file):
+def test_an_upload_is_opened(own, file):
     app = open_page("home")
     app.file_uploader[0].upload(file[0].name, file[0].read_bytes(), "application/octet-stream").run()
     assert not app.exception
@@ -77,11 +77,11 @@ def test_an_upload_is_opened_too(own, file):
     ("name", "content", "words"),
     [
         ("none.emtc", None, "There is no bundle at"),
-        ("/etc/passwd", None, "name ends in"),
+        ("/etc/passwd", None, "bundle ends in"),
         ("cut.emtc", b"PK\3\4 cut", "is not a bundle of EMTC Lab"),
     ],
 )
-def test_what_is_no_bundle_is_one_sentence_and_leaves_nothing(own, tmp_path, name, content, words):
+def test_an_invalid_file_shows_one_error_and_leaves_no_files(own, tmp_path, name, content, words):
     if content is not None:
         (tmp_path / name).write_bytes(content)
     app = type_path(open_page("home"), str(tmp_path / name))
@@ -92,11 +92,11 @@ def test_what_is_no_bundle_is_one_sentence_and_leaves_nothing(own, tmp_path, nam
 
 
 @pytest.mark.parametrize("page", EVERY_PAGE)
-def test_every_page_shows_a_bundle_marked_and_offers_nothing_to_press(own, opened, file, page):
+def test_every_page_marks_a_bundle_as_read_only_and_disables_its_actions(own, opened, file, page):
     app = open_page(page, **{"from": opened.key}, **({"run": file[1]} if page in ABOUT_RUNS[:3] else {}))
     assert not app.exception
     assert not app.error
-    assert "**From study\\.emtc, read-only.**" in said(app)
+    assert "**Read-only: study\\.emtc.**" in said(app)
     assert app.query_params["from"] in (opened.key, [opened.key])
     acting = {button.label for button in app.button if not button.disabled}
     assert not acting & {
@@ -105,18 +105,18 @@ def test_every_page_shows_a_bundle_marked_and_offers_nothing_to_press(own, opene
     }  # fmt: skip
 
 
-def test_one_looks_at_a_bundle_and_comes_back(own, opened):
-    app = press(open_page("home"), "Look at it")
+def test_a_bundle_can_be_opened_and_left(own, opened):
+    app = press(open_page("home"), "Open")
     assert not app.exception
     assert "5 runs" in said(app)
     app.switch_page("../pages/compare.py").run()
-    assert "Evaluated runs that match: 5" in said(app), "the session stays with the bundle"
+    assert "Evaluated runs that match: 5" in said(app), "the session keeps the bundle"
     press(app, "Back to my own runs")
     assert "Evaluated runs that match: 4" in said(app)
     assert "from" not in app.query_params
 
 
-def test_a_link_to_a_bundle_that_is_not_open_shows_ones_own_runs_and_says_so(own):
+def test_a_link_to_a_bundle_that_is_not_open_warns_and_shows_the_own_runs(own):
     app = open_page("home", **{"from": "0123456789abcdef"})
     assert not app.exception
     assert "bundle that is not open here" in said(app)
@@ -124,7 +124,7 @@ def test_a_link_to_a_bundle_that_is_not_open_shows_ones_own_runs_and_says_so(own
     assert "from" not in app.query_params
 
 
-def test_runs_of_a_bundle_stand_beside_ones_own_as_lines_of_their_own(own, opened):
+def test_runs_of_a_bundle_are_compared_as_separate_lines(own, opened):
     app = open_page("compare", **{"with": opened.key})
     assert not app.exception
     assert not app.error
@@ -150,7 +150,7 @@ def test_a_bundle_without_robust_evaluations_makes_a_shared_task_greedy(own, ope
     assert "Greedy win rates on 3m, because runs" in said(beside).replace("\\", "")
 
 
-def test_a_comparison_knows_no_bundle_until_one_is_ticked(own, opened):
+def test_a_comparison_contains_no_bundle_by_default(own, opened):
     app = open_page("compare")
     assert "Evaluated runs that match: 4" in said(app)
     assert "from study" not in said(app)
@@ -165,7 +165,7 @@ def test_single_runs_of_a_bundle_are_compared(own, opened):
     assert "not in the database" not in text
 
 
-def test_an_import_is_counted_first_and_named_where_it_came_from(own, opened):
+def test_an_import_is_summarised_first_and_tagged_with_its_bundle(own, opened):
     db, _ = own
     app = press(open_page("home"), "Import …")
     assert "Adds 5 runs: " in said(app).replace("\\", "")
@@ -177,10 +177,10 @@ def test_an_import_is_counted_first_and_named_where_it_came_from(own, opened):
     assert sorted(tuple(tags) for tags in found["tags"]).count(("from study.emtc",)) == 3
     assert len(found) == 9
     press(app, "Import …")
-    assert "Already here, and left as they are: " in said(app)
+    assert "Already in your database and not changed: " in said(app)
 
 
-def test_a_bundle_is_put_away(own, opened, file):
+def test_a_bundle_is_removed(own, opened, file):
     app = press(open_page("home"), "Remove")
     assert not app.exception
     assert "study" not in said(app)
@@ -189,7 +189,7 @@ def test_a_bundle_is_put_away(own, opened, file):
     assert file[0].is_file()
 
 
-def test_a_server_that_only_shows_shows_no_bundle(own, opened, monkeypatch):
+def test_a_read_only_server_shows_no_bundle(own, opened, monkeypatch):
     monkeypatch.setenv("EMTC_READ_ONLY", "1")
     app = open_page("home", **{"from": opened.key})
     assert "study" not in said(app)
@@ -198,7 +198,7 @@ def test_a_server_that_only_shows_shows_no_bundle(own, opened, monkeypatch):
     assert "from study" not in said(app)
 
 
-def test_a_figure_of_a_bundle_s_run_is_kept_in_ones_own_notebook(own, opened, file):
+def test_a_figure_of_a_bundle_is_pinned_to_the_own_notebook(own, opened, file):
     app = open_page("compare", runs=f"t0000@{opened.key}")
     press(app, "Pin to notebook")
     assert not app.exception
@@ -210,7 +210,7 @@ def test_a_figure_of_a_bundle_s_run_is_kept_in_ones_own_notebook(own, opened, fi
     assert f"t0000@{opened.key}" in content
 
 
-def test_the_example_study_is_one_press_away(own, file, monkeypatch) -> None:
+def test_one_click_opens_the_example_study(own, file, monkeypatch) -> None:
     monkeypatch.setattr("app.ui.home.start.EXAMPLE_STUDY", file[0])
     app = open_page("home")
     app.button(key="open_example").click().run()

@@ -1,4 +1,4 @@
-"""Storage: what takes room, and thinning, vacuum and backup that say what they do."""
+"""Storage: sizes of runs; thinning, vacuum and backup report what they did."""
 
 from app.ui.disk import table_key
 from storage.maintenance.sizes import measure_sizes
@@ -8,14 +8,14 @@ from tests.pages.seed import seed_run
 from tests.pages.test_pages import open_page, said
 
 
-def choose(db, app, *run_ids):
+def select(db, app, *run_ids):
     runs = measure_sizes(db).runs
-    rows = [place for place, run in enumerate(runs) if run.run_id in run_ids]
+    rows = [row for row, run in enumerate(runs) if run.run_id in run_ids]
     app.session_state[table_key(runs)] = {"selection": {"rows": rows, "columns": [], "cells": []}}
     return app.run()
 
 
-def test_an_empty_database_has_a_size_and_says_what_to_do(empty):
+def test_an_empty_database_has_a_size_and_names_the_next_step(empty):
     app = open_page("disk")
     assert not app.exception
     assert not app.error
@@ -23,17 +23,17 @@ def test_an_empty_database_has_a_size_and_says_what_to_do(empty):
     assert app.metric[0].label == "Database"
 
 
-def test_each_run_stands_with_its_size(seeded):
+def test_each_run_is_listed_with_its_size(seeded):
     app = open_page("disk")
     row = app.dataframe[0].value.iloc[0]
     assert (row["id"], row["name"]) == (seeded[1], "Seeded run")
     assert row["total"] >= row["transitions"] + row["snapshots"] > 0
 
 
-def test_what_goes_is_counted_before_it_goes(seeded):
+def test_data_is_counted_before_it_is_removed(seeded):
     db, run_id = seeded
-    app = choose(db, open_page("disk"), run_id)
-    assert "Choose what shall go" in said(app)
+    app = select(db, open_page("disk"), run_id)
+    assert "Select the data to remove" in said(app)
     app.checkbox(key="thin_trajectories").check()
     app.text_input(key="thin_snapshots").set_value("2").run()
     assert "8 trajectories, 1 snapshot" in said(app).replace("\\", "")
@@ -47,24 +47,24 @@ def test_what_goes_is_counted_before_it_goes(seeded):
     assert not open_page("live", run=run_id).error
 
 
-def test_a_run_at_work_is_named_and_left(seeded):
+def test_an_active_run_is_named_and_not_thinned(seeded):
     db, run_id = seeded
     busy = seed_run(db, name="Busy", status="running")
-    app = choose(db, open_page("disk"), run_id, busy)
+    app = select(db, open_page("disk"), run_id, busy)
     app.checkbox(key="thin_transitions").check().run()
     assert [warning.value.count("is running") for warning in app.warning] == [1]
-    assert "removes of 1 runs" in said(app)
+    assert "removes from 1 run" in said(app)
     app.button(key="vacuum").click().run()
     assert "must wait until no run is active" in app.error[0].value
 
 
-def test_a_choice_of_rows_ends_when_other_runs_stand_in_them(seeded):
+def test_the_selection_is_cleared_when_the_rows_contain_other_runs(seeded):
     before = measure_sizes(seeded[0]).runs
     seed_run(seeded[0], name="Another")
     assert table_key(measure_sizes(seeded[0]).runs) != table_key(before)
 
 
-def test_backup_and_vacuum_say_what_they_did(seeded):
+def test_backup_and_vacuum_report_what_they_did(seeded):
     app = open_page("disk")
     app.button(key="backup").click().run()
     assert "Copied to" in app.success[0].value

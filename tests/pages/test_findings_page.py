@@ -141,7 +141,7 @@ def test_a_study_of_one_seed_has_no_verdict_and_no_interval(empty):
     assert all(line["lo"] is None for line in chart["panels"][0]["lines"])
 
 
-def test_a_study_whose_runs_wait_has_a_page_without_charts(empty):
+def test_a_study_with_queued_runs_only_has_no_charts(empty):
     seed_study(empty, FOOTBALL, finished=(), queued={1})
     app = open_page("findings")
     assert not app.exception
@@ -152,7 +152,7 @@ def test_a_study_whose_runs_wait_has_a_page_without_charts(empty):
     assert "Compare these runs" not in links(app)
 
 
-def test_several_studies_are_chosen_by_their_titles_in_the_address(study):
+def test_the_url_selects_a_study_by_its_title(study):
     seed_study(study, "first-study-b", finished={1})
     app = open_page("findings")
     (chosen,) = app.get("button_group")

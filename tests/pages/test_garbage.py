@@ -1,4 +1,4 @@
-"""What the app keeps out of the search for garbage: loaded libraries, once each, and nothing where a page is tested."""
+"""Imported modules are frozen once, and again after further imports; nothing is frozen in tests of pages."""
 
 import gc
 import subprocess
@@ -7,33 +7,33 @@ import sys
 from app.ui import garbage
 from tests.pages.test_pages import open_page
 
-LOADING = """
+SCRIPT = """
 import gc
 import sys
-from app.ui.garbage import _Sparing
-gc.callbacks.append(_Sparing())
+from app.ui.garbage import _FreezeAfterImports
+gc.callbacks.append(_FreezeAfterImports())
 gc.collect()
 first = gc.get_freeze_count()
 import asyncio, http.server, unittest.mock, xml.dom.minidom
 gc.collect()
 second = gc.get_freeze_count()
-kept = [[] for _ in range(1000)]
+objects = [[] for _ in range(1000)]
 gc.collect()
 print(first, second, gc.get_freeze_count(), len(gc.get_objects()))
 """
 
 
-def test_what_was_loaded_is_set_aside_once_and_again_after_further_loading():
-    done = subprocess.run([sys.executable, "-c", LOADING], capture_output=True, text=True, check=True)
-    first, second, third, left = (int(word) for word in done.stdout.split())
+def test_imported_modules_are_frozen_once_and_again_after_further_imports():
+    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
+    first, second, third, unfrozen = (int(word) for word in done.stdout.split())
     assert first > 10_000
     assert second > first
-    assert third <= second  # objects came, no modules: they are looked through as ever
-    assert 1000 <= left < 5000
+    assert third <= second  # new objects without new modules are not frozen
+    assert 1000 <= unfrozen < 5000
 
 
-def test_a_page_in_a_test_leaves_all_within_reach_of_a_search(empty):
-    garbage.spare_libraries.clear()
+def test_a_page_in_a_test_freezes_nothing(empty):
+    garbage.freeze_imported_modules.clear()
     before = list(gc.callbacks)
     assert not open_page("home").exception
     assert gc.callbacks == before

@@ -1,4 +1,4 @@
-"""The Guide page as a user reaches it: a page by its address, a search over all of them, and back to a page."""
+"""The Guide page: a page by its URL, the search over all pages, and opening a search result."""
 
 import re
 
@@ -9,34 +9,34 @@ from app.ui.guide import PAGES, find_sections, mark_words, read_pages
 from tests.pages.test_pages import open_page, said
 
 
-def shown(app: AppTest) -> str:
+def page_title(app: AppTest) -> str:
     [header] = app.header
     return str(header.value)
 
 
-def found(app: AppTest) -> list[str]:
+def result_titles(app: AppTest) -> list[str]:
     return [button.label.replace("*", "") for button in app.button if str(button.key).startswith("guide-open")]
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_the_address_names_the_page_that_is_shown(empty, name):
+def test_the_url_selects_the_page(empty, name):
     app = open_page("guide", page=name)
     assert not app.exception
     assert not app.error
-    assert shown(app) == read_pages()[name].title
+    assert page_title(app) == read_pages()[name].title
     assert app.radio[0].value == name
 
 
-def test_a_page_is_chosen_and_stands_in_the_address(empty):
+def test_a_selected_page_is_written_to_the_url(empty):
     app = open_page("guide")
-    assert shown(app) == read_pages()[PAGES[0]].title
+    assert page_title(app) == read_pages()[PAGES[0]].title
     app.radio[0].set_value("glossary").run()
-    assert shown(app) == "Glossary"
+    assert page_title(app) == "Glossary"
     assert app.query_params["page"] == "glossary"
 
 
-def test_an_unknown_page_is_the_first_one(empty):
-    assert shown(open_page("guide", page="../../LICENSE")) == read_pages()[PAGES[0]].title
+def test_an_unknown_page_opens_the_first_page(empty):
+    assert page_title(open_page("guide", page="../../LICENSE")) == read_pages()[PAGES[0]].title
 
 
 def test_links_between_pages_stay_in_the_app(seeded):
@@ -45,31 +45,31 @@ def test_links_between_pages_stay_in_the_app(seeded):
     assert ".md)" not in said(app)
 
 
-def test_a_search_finds_sections_that_hold_every_word(empty):
+def test_a_search_finds_sections_that_contain_every_word(empty):
     app = open_page("guide", q="sigterm SIGUSR1")
-    assert found(app) == ["Sweeps, workers and clusters: Workers"]
+    assert result_titles(app) == ["Sweeps, workers and clusters: Workers"]
     assert ":orange-background[SIGTERM]" in said(app)
     assert ":orange-background[SIGUSR1]" in said(app)
 
 
-def test_a_found_section_opens_its_page(empty):
+def test_a_search_result_opens_its_page(empty):
     app = open_page("guide", q="sigterm sigusr1")
     next(button for button in app.button if str(button.key).startswith("guide-open")).click().run()
     assert not app.exception
-    assert shown(app) == "Sweeps, workers and clusters"
+    assert page_title(app) == "Sweeps, workers and clusters"
     assert app.query_params["page"] == "sweeps"
     assert "q" not in app.query_params
 
 
 @pytest.mark.parametrize("typed", ["<b>zzz</b>", "(", "[x](y)", "\\", "*" * 400, "$x$ :red[y]"])
-def test_whatever_is_typed_is_text(empty, typed):
+def test_typed_markup_is_shown_as_text(empty, typed):
     app = open_page("guide", q=typed)
     assert not app.exception
     assert not app.error
-    assert found(app) or "No section holds these words" in said(app)
+    assert result_titles(app) or "No section contains all of these words" in said(app)
 
 
-def test_marked_text_is_the_text_itself():
+def test_highlighted_text_is_escaped():
     marked = mark_words("a <b>β</b> is $1$ [x]", ["Β", "x]"])
     assert marked == r"a \<b\>:orange-background[β]\</b\> is \$1\$ \[:orange-background[x\]]"
 

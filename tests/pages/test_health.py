@@ -1,6 +1,5 @@
-"""Health: what happened stands in the inbox until it is read, and the machine says what it lacks."""
+"""Health: alerts stay in the inbox until they are read; missing parts of the machine and the GPU are reported."""
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,18 +15,19 @@ from app.jobs.device_check import (
     sign_report,
     write_report,
 )
+from storage.process_id import get_process_id
 from tests.pages.seed import seed_failed_run
 from tests.pages.test_pages import open_page, said
 
 
-def test_an_empty_inbox_says_what_will_stand_there(empty):
+def test_an_empty_inbox_explains_which_alerts_it_lists(empty):
     app = open_page("health")
     assert not app.exception
-    assert "Nothing happened in the last seven days" in said(app)
+    assert "No alerts in the last seven days" in said(app)
     assert "Inbox: 0 unread" in said(app)
 
 
-def test_what_happened_is_new_until_it_is_read(seeded):
+def test_an_alert_is_unread_until_it_is_marked_as_read(seeded):
     seed_failed_run(seeded[0])
     app = open_page("health")
     assert "Inbox: 2 unread" in said(app)
@@ -37,13 +37,13 @@ def test_what_happened_is_new_until_it_is_read(seeded):
     assert "Inbox: 0 unread" in said(app)
     assert "could not be started" in said(app)
     app.toggle(key="unread").set_value(True).run()
-    assert "All is read" in said(app)
+    assert "All alerts are read" in said(app)
     assert "Inbox: 0 unread" in said(open_page("health"))
 
 
 def test_warnings_are_counted_in_the_sidebar_and_no_page_raises_a_toast(seeded):
     app = open_page("home")
-    assert "in Health" not in said(app)  # that a run has finished is no warning
+    assert "in Health" not in said(app)  # a finished run is not a warning
     seed_failed_run(seeded[0])
     st.cache_data.clear()
     app.run()
@@ -60,13 +60,13 @@ def checked(monkeypatch):
     monkeypatch.setattr("app.jobs.doctor._find_gpu", lambda: "")
 
 
-def test_the_machine_is_checked_when_asked(empty, checked):
+def test_the_machine_is_checked_when_the_button_is_pressed(empty, checked):
     app = open_page("health")
     assert not app.dataframe
     app.button(key="check_machine").click().run()
     rows = app.dataframe[0].value.set_index("Part")
     assert rows.loc["env:skirmish", "State"] == "✔ usable"
-    assert rows.loc["torch", "Found"]
+    assert rows.loc["torch", "Details"]
 
 
 DONE = DeviceReport(
@@ -80,7 +80,7 @@ DONE = DeviceReport(
 
 @pytest.fixture
 def gpu(monkeypatch, tmp_path) -> Path:
-    """A machine with a GPU, on which a started check only writes its first report; the place of that report."""
+    """Path of the report of a machine with a GPU, on which a started check writes only its first report."""
     monkeypatch.setattr("app.ui.health.has_nvidia_gpu", lambda: True)
     monkeypatch.setattr("app.ui.health.report_folder", lambda: tmp_path / "device-check")
     path = tmp_path / "device-check" / REPORT_NAME
@@ -94,7 +94,7 @@ def gpu(monkeypatch, tmp_path) -> Path:
     return path
 
 
-def test_without_a_gpu_there_is_no_button_that_checks_it(empty, monkeypatch):
+def test_without_a_gpu_its_buttons_are_not_shown(empty, monkeypatch):
     monkeypatch.setattr("app.ui.health.has_nvidia_gpu", lambda: False)
     app = open_page("health")
     assert not app.exception
@@ -123,7 +123,7 @@ def test_the_last_report_of_the_gpu_names_what_failed(empty, gpu):
 
 
 def test_a_check_of_the_gpu_that_ended_early_shows_where_its_log_is(empty, gpu):
-    write_report(gpu, replace(DONE, total=5, pid=os.getpid(), pid_created_at=1.0))
+    write_report(gpu, replace(DONE, total=5, process=replace(get_process_id(), created_at=1.0)))
     app = open_page("health")
     assert "ended early" in said(app)
     assert app.button(key="check_gpu")

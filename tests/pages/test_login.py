@@ -1,4 +1,4 @@
-"""A server that asks for a login shows nothing before it, whatever address is opened; who is not listed stays out."""
+"""A server with a login shows no data before the login, on any page; users that are not listed are refused."""
 
 from types import SimpleNamespace
 
@@ -9,7 +9,7 @@ from streamlit.runtime.uploaded_file_manager import UploadedFileRec
 from streamlit.testing.v1 import AppTest
 
 from app.ui import login
-from app.ui.login import is_verified, is_welcome
+from app.ui.login import is_allowed, is_verified
 from tests.pages.test_pages import said, start_app
 
 AUTH = {
@@ -50,26 +50,26 @@ def test_each_provider_has_a_button(seeded):
     assert [button.label for button in app.button] == ["Log in with lab", "Log in with campus"]
 
 
-def test_a_library_that_is_missing_is_one_sentence(seeded, monkeypatch):
+def test_a_missing_library_is_reported(seeded, monkeypatch):
     monkeypatch.setattr("streamlit.user_info.is_authlib_installed", lambda: False)
     app = open_as({"is_logged_in": False}, "home", seeded[1], AUTH)
     app.button[0].click().run()
     assert not app.exception
-    assert "Nobody can log in yet" in app.error[0].value
+    assert "The login is not set up" in app.error[0].value
     assert "Authlib" in app.error[0].value
 
 
-def test_who_has_logged_in_sees_the_runs(seeded):
+def test_a_user_who_is_logged_in_sees_the_runs(seeded):
     app = open_as({"is_logged_in": True, "email": "ada@lab.org"}, "home", seeded[1], AUTH)
     assert not app.exception
     assert not app.error
     assert "Log in" not in [button.label for button in app.button]
 
 
-def test_who_is_not_listed_stays_out(seeded, monkeypatch):
+def test_a_user_who_is_not_listed_is_refused(seeded, monkeypatch):
     monkeypatch.setenv("EMTC_USERS", "ada@lab.org")
     app = open_as({"is_logged_in": True, "email": "eve@evil.com"}, "home", seeded[1], AUTH)
-    assert "may not see this server" in app.error[0].value
+    assert "may not use this server" in app.error[0].value
     assert [button.label for button in app.button] == ["Log out"]
 
 
@@ -90,12 +90,12 @@ def test_secrets_that_cannot_be_read_let_nobody_in(seeded, monkeypatch, tmp_path
 def test_a_list_of_users_without_a_provider_lets_nobody_in(seeded, monkeypatch):
     monkeypatch.setenv("EMTC_USERS", "@lab.org")
     app = start_app().run()
-    assert "no provider says who somebody is" in app.error[0].value
+    assert "no identity provider is configured" in app.error[0].value
     assert len(app.button) == len(app.dataframe) == 0
 
 
 @pytest.mark.parametrize(
-    ("users", "address", "verified", "welcome"),
+    ("users", "address", "verified", "allowed"),
     [
         ("", "", True, True),
         ("ada@lab.org, bob@x.y", "Bob@x.y", True, True),
@@ -106,9 +106,9 @@ def test_a_list_of_users_without_a_provider_lets_nobody_in(seeded, monkeypatch):
         ("ada@lab.org", "", True, False),
     ],
 )
-def test_who_is_welcome(users, address, verified, welcome, monkeypatch):
+def test_which_users_are_allowed(users, address, verified, allowed, monkeypatch):
     monkeypatch.setenv("EMTC_USERS", users)
-    assert is_welcome(address, verified=verified) is welcome
+    assert is_allowed(address, verified=verified) is allowed
 
 
 @pytest.mark.parametrize(
@@ -125,18 +125,18 @@ def test_an_address_counts_only_where_the_provider_vouches_for_it(seeded, monkey
 
 def test_nobody_fills_the_memory_with_files_before_the_login(monkeypatch):
     manager = MemoryUploadedFileManager("/upload")
-    page = SimpleNamespace(session_id="stranger", uploaded_file_mgr=manager)
+    page = SimpleNamespace(session_id="visitor", uploaded_file_mgr=manager)
     monkeypatch.setattr(login, "get_script_run_ctx", lambda: page)
     film = UploadedFileRec(file_id="film", name="film.mkv", type="video", data=bytes(1000))
-    manager.add_file("stranger", film)  # before any page was opened
-    login.forbid()
-    for session in ("stranger", "another"):
+    manager.add_file("visitor", film)  # before any page was opened
+    login.forbid_uploads()
+    for session in ("visitor", "another"):
         with pytest.raises(login.UploadRefusedError):
             manager.add_file(session, film)
         assert manager.get_files(session, ["film"]) == []
     page.session_id = "ada"
-    login.allow()
+    login.allow_uploads()
     manager.add_file("ada", film)
     assert manager.get_files("ada", ["film"]) == [film]
-    login.forbid()
+    login.forbid_uploads()
     assert manager.get_files("ada", ["film"]) == []

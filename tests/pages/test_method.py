@@ -1,4 +1,4 @@
-"""The Method page as a user reaches it: everything is listed, and the checks follow their sliders."""
+"""The Method page: settings, presets, metrics and differences are listed, and sliders update the checks."""
 
 import csv
 from importlib.resources import files
@@ -8,16 +8,18 @@ from streamlit.testing.v1 import AppTest
 
 from app.analysis.format import escape_markdown, format_number
 from app.bench.embedding import TASKS
-from app.ui.method import measured
+from app.ui.method import intervals
+from app.ui.method.differences import DIFFERENCES
 from app.ui.method.equations import BACKGROUND, BEYOND, EMBEDDER, GATE
-from app.ui.method.measured import DIFFERENCES, list_differences, read_measured
+from app.ui.method.measured import read_embedding_results
 from app.ui.method.options import compare_presets, explain_preset, labels_of
+from app.ui.method.published import list_differences
 from emtc_core.config.published import Case
 from emtc_core.config.resolve import describe_fields
 from emtc_core.metrics import METRICS
 from tests.pages.test_pages import open_page, said
 
-READINGS = ("emu_index", "prewrite", "literal_raw", "wide", "emu_code", "cds_code")
+PRESETS = ("emu_index", "prewrite", "literal_raw", "wide", "emu_code", "cds_code")
 
 
 @pytest.fixture
@@ -57,13 +59,13 @@ def test_equations_are_numbered_from_one_to_twelve(method):
 
 def test_page_lists_every_difference_from_published_code(method):
     text = said(method)
-    assert all(f"| {d.whose} | {d.published} | {d.here} |" in text for d in DIFFERENCES)
+    assert all(f"| {d.code} | {d.published} | {d.here} |" in text for d in DIFFERENCES)
     assert "padding" in DIFFERENCES[0].published
     assert "200·k + 1" in DIFFERENCES[1].published
     assert "`incentive.mask_terminal`" in DIFFERENCES[2].here
 
 
-def test_settings_that_answer_an_open_question_name_it():
+def test_settings_list_the_open_questions_they_answer():
     labels = {info.key: labels_of(info) for info in describe_fields()}
     assert labels["memory.delta_space"] == "A10"
     assert labels["incentive.clamp"] == "C9"
@@ -78,7 +80,7 @@ def test_search_narrows_the_settings(method):
     assert "| `mappo.epochs` |" not in text
 
 
-def test_search_without_a_result_says_so(method):
+def test_a_search_without_a_result_is_reported(method):
     method.text_input(key="find").set_value("<b>nothing</b>").run()
     assert "No setting contains" in said(method)
     assert not method.exception
@@ -91,19 +93,19 @@ def test_presets_differ_where_they_should(method):
     assert "`preset`" not in rows
 
 
-def test_every_reading_is_compared_with_paper_and_gives_its_reasons(method):
+def test_every_preset_is_compared_with_paper_and_has_reasons(method):
     text = said(method)
-    rows = compare_presets("emtc-qplex", "skirmish", "corridor", READINGS)
+    rows = compare_presets("emtc-qplex", "skirmish", "corridor", PRESETS)
     assert [row[0] for row in rows if f"| {row[0]} |" not in text] == []
     assert f"{len(rows)} of {len(describe_fields())} settings differ" in text
-    for name in READINGS:
+    for name in PRESETS:
         assert f"##### {name}\n" in text
         reasons = explain_preset(name, "emtc-qplex", "skirmish", "corridor")
         assert all(f"| {sets} | {why} |" in text for sets, why in reasons)
-    assert "It changes nothing for emtc\\-qplex on skirmish corridor" in text  # cds_code
+    assert "No change for emtc\\-qplex on skirmish corridor" in text  # cds_code
 
 
-def test_a_reading_shows_what_it_sets_and_why(method):
+def test_a_preset_shows_its_values_and_reasons(method):
     method.pills(key="presets").set_value(["prewrite"]).run()
     assert not method.exception
     text = said(method)
@@ -132,7 +134,7 @@ def test_a_baseline_shows_what_differs_from_its_published_configuration_and_why(
     assert "HyunghoNa/EMU at 107ff71" in text
 
 
-def test_an_algorithm_without_published_code_says_so(method):
+def test_an_algorithm_without_published_code_is_reported(method):
     assert "No configuration of emtc\\-qplex on corridor is published in code." in said(method)
 
 
@@ -142,7 +144,7 @@ def test_no_preset_to_compare_is_an_empty_comparison(method):
     assert "0 of" in said(method)
 
 
-def test_the_gates_choices_and_the_argument_of_the_floor_are_told(method):
+def test_the_choices_of_the_gate_are_described(method):
     text = said(method)
     for choice in ("gate.lookup", "gate.timing", "gate.on_miss", "gate.on_empty", "gate.schedule", "gate.tau_unit"):
         assert f"`{choice}" in text
@@ -155,7 +157,7 @@ def test_every_point_is_inside_the_band_and_gradients_agree_at_v_star(method):
     assert shown["Inside ±α"] == "100.0 %"
     assert shown["Below Δ_opt + α"] == "100.0 %"
     assert float(shown["Gradient distance"]) < 1e-8
-    assert float(shown["… with EMU's clamp"]) > 1e-3
+    assert float(shown["Gradient distance, EMU's clamp"]) > 1e-3
 
 
 @pytest.mark.parametrize(
@@ -170,7 +172,7 @@ def test_every_point_is_inside_the_band_and_gradients_agree_at_v_star(method):
         ("target_error", 0.0, "max Q⁻ > V*"),
     ],
 )
-def test_a_slider_changes_its_numbers_and_no_point_leaves_the_band(method, slider, value, changed):
+def test_a_slider_changes_its_numbers_and_all_points_stay_inside_the_band(method, slider, value, changed):
     before = numbers(method)
     method.slider(key=slider).set_value(value).run()
     assert not method.exception
@@ -192,7 +194,7 @@ def test_hostile_url_parameters_are_harmless(empty):
     assert not app.error
 
 
-def test_page_shows_what_was_measured_of_the_readings(method):
+def test_page_shows_the_measurements_of_the_gate_variants(method):
     text = said(method)
     for name, readings in (("gate-shapes.csv", 10), ("gate-readings.csv", 14)):
         rows = list(csv.reader((files("app.bench") / "measured" / name).read_text().splitlines()))
@@ -200,16 +202,16 @@ def test_page_shows_what_was_measured_of_the_readings(method):
         assert all(" | ".join(map(escape_markdown, row)) in text for row in rows), name
 
 
-def test_page_shows_what_was_measured_of_the_return_scale(method):
-    tasks = {map for _, map, _ in read_measured()}
+def test_page_shows_the_measurements_of_the_return_scale(method):
+    tasks = {map for _, map, _ in read_embedding_results()}
     assert set(tasks) == {map for _, map in TASKS}
     text = said(method)
-    for (what, map, scale), value in read_measured().items():
+    for (what, map, scale), value in read_embedding_results().items():
         assert format_number(value) in text, (what, map, scale)
 
 
-def test_page_shows_how_often_each_interval_was_found_to_hold(method):
+def test_page_shows_the_measured_coverage_of_each_interval(method):
     text = said(method)
-    for (what, data, n), value in measured.read_coverage().items():
+    for (what, data, n), value in intervals.read_coverage().items():
         assert f"{value:.1f}" in text, (what, data, n)
-    assert measured.COMMAND in text
+    assert intervals.COMMAND in text

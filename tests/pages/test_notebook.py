@@ -1,4 +1,4 @@
-"""The notebook page, and the pin beside a figure, reached as a user reaches them."""
+"""The Notebook page, and the button *Pin* of a figure."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def press_pin(app, figure: str, *, title: str = "", note: str = ""):
     return app.button(key=f"{figure}-pin-save-{token}").click().run()
 
 
-def test_a_chart_pinned_on_live_stands_in_the_notebook(seeded):
+def test_a_chart_pinned_on_live_is_listed_in_the_notebook(seeded):
     db, run_id = seeded
     app = press_pin(open_page("live", run=run_id, x="0-200"), "live-gate-dynamics", title="β dips", note="See *here*.")
     assert not app.exception
@@ -44,7 +44,7 @@ def test_a_chart_pinned_on_live_stands_in_the_notebook(seeded):
         ("replay", {"episode": "2"}, "replay", "trajectory"),
     ],
 )
-def test_every_figure_can_be_pinned_without_a_word(seeded, page, query, key, figure):
+def test_every_figure_can_be_pinned_without_title_and_note(seeded, page, query, key, figure):
     db, run_id = seeded
     app = press_pin(open_page(page, run=run_id, **query), key)
     assert not app.exception
@@ -53,7 +53,7 @@ def test_every_figure_can_be_pinned_without_a_word(seeded, page, query, key, fig
     assert row.view["page"] == page
     assert row.title
     assert get_figure(db, row.id)["figure"]["caption"]
-    assert any("Kept as entry" in str(each.value) for each in app.success)
+    assert any("Saved as entry" in str(each.value) for each in app.success)
     assert not open_page("notebook").exception
 
 
@@ -67,7 +67,7 @@ def test_a_pinned_comparison_names_its_runs_so_that_later_ones_do_not_join(seede
     assert (row.view["facts"]["rate"], row.view["query"]["rate"]) == ("auto", ["auto"])
 
 
-def test_a_press_takes_the_form_away_until_it_is_wanted_again(seeded):
+def test_the_form_is_hidden_after_a_pin_until_the_user_pins_again(seeded):
     db, run_id = seeded
     app = press_pin(open_page("live", run=run_id), "live-gate-dynamics", title="One")
     token = app.session_state["live-gate-dynamics-pin-token"]
@@ -78,7 +78,7 @@ def test_a_press_takes_the_form_away_until_it_is_wanted_again(seeded):
     assert [row.title for row in list_entries(db)] == ["Two", "One"]
 
 
-def test_an_empty_notebook_says_how_to_fill_it(empty):
+def test_an_empty_notebook_names_the_next_step(empty):
     app = open_page("notebook")
     assert not app.exception
     assert "The notebook is empty." in said(app)
@@ -99,7 +99,7 @@ def test_a_first_entry_is_written_without_a_figure(empty):
     assert len(list_entries(empty)) == 1
 
 
-def test_a_strangers_text_is_no_markup(empty):
+def test_markup_in_an_entry_is_escaped(empty):
     create_entry(empty, title="# <b>Big</b> [x](javascript:a)", body="<script>x</script> ![i](http://t.example/i.png)")
     text = said(open_page("notebook"))
     assert "<b>" not in text
@@ -123,7 +123,7 @@ def test_entries_are_found_by_word_and_by_run(seeded):
     assert "#### Alpha" in said(app)
 
 
-def test_many_entries_come_page_by_page(empty):
+def test_many_entries_are_split_into_pages(empty):
     for number in range(11):
         create_entry(empty, title=f"Note{number}")
     first, second = said(open_page("notebook")), said(open_page("notebook", sheet="2"))
@@ -136,7 +136,7 @@ def test_many_entries_come_page_by_page(empty):
     assert "#### Note10" in said(app)
 
 
-def test_one_entry_has_an_address_of_its_own(empty):
+def test_the_url_can_select_one_entry(empty):
     made = create_entry(empty, title="First")
     create_entry(empty, title="Second")
     text = said(open_page("notebook", entry=str(made)))
@@ -145,7 +145,7 @@ def test_one_entry_has_an_address_of_its_own(empty):
     assert "There is no notebook entry 99" in said(open_page("notebook", entry="99"))
 
 
-def test_a_deleted_run_is_told_kindly_and_the_figure_stands(seeded):
+def test_a_deleted_run_is_reported_and_its_figure_stays(seeded):
     db, run_id = seeded
     press_pin(open_page("live", run=run_id), "live-gate-dynamics", title="Kept")
     delete_run(db, run_id)
@@ -156,7 +156,7 @@ def test_a_deleted_run_is_told_kindly_and_the_figure_stands(seeded):
     assert "Consistency error" in said(app), "the caption of the figure"
 
 
-def test_a_cloud_is_drawn_and_a_figure_of_another_version_is_told(empty):
+def test_a_cloud_is_drawn_and_a_figure_of_another_version_is_reported(empty):
     create_entry(empty, title="Cloud", figure=freeze(make_cloud(80)))
     assert not open_page("notebook").error
     create_entry(empty, title="Odd", figure={"figure": {"type": "Hologram"}})
@@ -180,7 +180,7 @@ def test_an_entry_is_edited_in_place_with_a_preview(empty):
     assert "edited" in said(app)
 
 
-def test_an_editor_who_is_overtaken_sees_both_versions(empty):
+def test_a_conflicting_edit_shows_both_versions(empty):
     made = create_entry(empty, title="Draft", body="old")
     app = open_page("notebook")
     app.button(key=f"entry-{made}-edit").click().run()

@@ -83,7 +83,7 @@ def test_page_opens_on_a_failed_run_and_tells_why_or_what_to_do(failed, page):
 def test_unknown_run_is_one_sentence_and_one_action(seeded, page):
     app = open_page(page, run="zzzz")
     assert not app.exception
-    assert [error.value for error in app.error] == ['No run starts with "zzzz"\\. List them with\\: emtc runs']
+    assert [error.value for error in app.error] == ['Run "zzzz" not found\\. List runs with\\: emtc runs']
 
 
 @pytest.mark.parametrize("page", PAGES)

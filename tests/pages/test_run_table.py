@@ -1,4 +1,4 @@
-"""Home's table of all runs: pages, search, filters and order from the URL, and what is done with chosen rows."""
+"""Home's table of all runs: pages, search, filters and order from the URL, and actions on selected rows."""
 
 import shutil
 from pathlib import Path
@@ -35,7 +35,7 @@ def thousands(use_database, many, tmp_path):
 
 @pytest.fixture
 def several(use_database, tmp_path):
-    """emtc-qplex and qmix on 3m and corridor, two seeds each; nothing at work."""
+    """emtc-qplex and qmix on 3m and corridor, two seeds each; no run is active."""
     db = use_database(tmp_path / "several.db")
     return db, seed_runs(db)
 
@@ -47,18 +47,18 @@ def open_home(**query: str) -> AppTest:
     return app.run()
 
 
-def shown(app: AppTest) -> list[str]:
+def listed(app: AppTest) -> list[str]:
     return app.dataframe[0].value["id"].tolist()
 
 
-def choose(app: AppTest, *run_ids: str) -> AppTest:
-    rows = [shown(app).index(run_id) for run_id in run_ids]
+def select(app: AppTest, *run_ids: str) -> AppTest:
+    rows = [listed(app).index(run_id) for run_id in run_ids]
     app.session_state["run_table"] = {"selection": {"rows": rows, "columns": [], "cells": []}}
     return app.run()
 
 
 def labels(app: AppTest) -> dict[str, bool]:
-    """The buttons that act, with whether they can be pressed."""
+    """Return the labels of the action buttons, and whether each is enabled."""
     return {button.label: not button.disabled for button in app.button if str(button.key).startswith("act-")}
 
 
@@ -70,17 +70,17 @@ def test_thousands_of_runs_are_counted_paged_and_found(thousands):
     app = open_home()
     assert not app.exception
     assert "1–50 of 5,000 runs" in said(app)
-    assert len(shown(app)) == 50
+    assert len(listed(app)) == 50
     assert f"{run_picker.LISTED} of 5,000 runs are listed, the newest" in "\n".join(
         caption.value for caption in app.sidebar.caption
     )
     app.text_input(key="home-q").set_value("second seed=2").run()
     expected = matching_ids(thousands, RunFilter(text="second seed=2"))
     assert f"{len(expected)} runs" in said(app)
-    assert shown(app) == expected[:50]
+    assert listed(app) == expected[:50]
     app.text_input(key="run_search").set_value("r00007").run()
     assert not app.exception
-    assert app.sidebar.selectbox(key="run_picker").value == "r00007", "the one run that is found is picked"
+    assert app.sidebar.selectbox(key="run_picker").value == "r00007", "the only matching run is selected"
 
 
 @pytest.mark.parametrize("page", ["live", "memory", "replay", "compare"])
@@ -92,23 +92,23 @@ def test_the_other_pages_open_beside_thousands_of_runs(thousands, page):
     assert page != "compare" or f"Evaluated runs that match: {evaluated};" in said(app)
 
 
-def test_the_address_is_the_view(thousands):
+def test_the_url_contains_the_view(thousands):
     app = open_home(sort="mu_w", maps="corridor", algos="qmix", states="finished", page="2")
     assert not app.exception
     wanted = RunFilter(maps=("corridor",), algos=("qmix",), statuses=("finished",))
-    assert shown(app) == matching_ids(thousands, wanted, sort="-mu_w")[50:100]
+    assert listed(app) == matching_ids(thousands, wanted, sort="-mu_w")[50:100]
     assert app.dataframe[0].value["algo"].unique().tolist() == ["QMIX"]
 
 
-def test_a_page_beyond_the_last_is_the_last(thousands):
+def test_a_page_number_beyond_the_last_opens_the_last_page(thousands):
     app = open_home(page="4000")
     assert not app.exception
-    assert shown(app) == matching_ids(thousands, RunFilter())[-50:]
+    assert listed(app) == matching_ids(thousands, RunFilter())[-50:]
 
 
-def test_what_is_searched_starts_at_the_first_page(several):
+def test_a_search_starts_at_the_first_page(several):
     app = open_home(q="corridor")
-    assert sorted(shown(app)) == ["r0002", "r0003", "r0006", "r0007"]
+    assert sorted(listed(app)) == ["r0002", "r0003", "r0006", "r0007"]
     app.text_input(key="home-q").set_value("gate.enable=false").run()
     assert [error.value for error in app.error] == [
         'gate\\.enable is not a setting or column\\. Did you mean "gate\\.enabled"?'
@@ -125,17 +125,17 @@ def test_what_is_searched_starts_at_the_first_page(several):
         {"q": '"' * 300, "page": "-7", "tags": "a,b", "maps": "%", "down": "perhaps"},
     ],
 )
-def test_strangers_in_the_address_are_harmless(several, query):
+def test_invalid_values_in_the_url_are_ignored(several, query):
     app = open_home(**query)
     assert not app.exception
     assert run_page(several[0]).total == 8
 
 
-def test_chosen_runs_are_tagged_and_the_others_are_not(several):
+def test_only_selected_runs_are_tagged(several):
     db, ids = several
     edit_run(db, ids[0], tags=["old"])
-    app = choose(open_home(), ids[0], ids[1])
-    assert "2 runs chosen" in said(app)
+    app = select(open_home(), ids[0], ids[1])
+    assert "2 runs selected" in said(app)
     app.multiselect(key="tag-add").set_value(["paper"])
     app.multiselect(key="tag-remove").set_value(["old"])
     press(app, "Tag 2 runs")
@@ -143,114 +143,114 @@ def test_chosen_runs_are_tagged_and_the_others_are_not(several):
     assert [find_run(db, run_id).tags for run_id in ids[:3]] == [["paper"], ["paper"], []]
 
 
-def test_one_chosen_run_is_renamed_and_noted_and_several_get_a_line(several):
+def test_one_selected_run_can_be_renamed_and_several_get_a_line_in_their_notes(several):
     db, ids = several
-    app = choose(open_home(), ids[0])
+    app = select(open_home(), ids[0])
     app.text_input(key=f"name-{ids[0]}").set_value("The good one")
     app.text_area(key=f"note-{ids[0]}").set_value("seed of the *appendix*")
-    press(app, "Write for 1 run")
+    press(app, "Save for 1 run")
     assert (find_run(db, ids[0]).name, find_run(db, ids[0]).notes) == ("The good one", "seed of the *appendix*")
-    app = choose(open_home(), ids[0], ids[1])
+    app = select(open_home(), ids[0], ids[1])
     app.text_area(key="note-many").set_value("again")
-    press(app, "Write for 2 runs")
+    press(app, "Save for 2 runs")
     assert find_run(db, ids[0]).notes == "seed of the *appendix*\nagain"
     assert find_run(db, ids[1]).notes == "again"
 
 
-def test_archived_runs_leave_the_table_and_come_back(several):
+def test_archived_runs_are_not_listed_and_can_be_restored(several):
     db, ids = several
-    app = choose(open_home(), ids[0], ids[1])
+    app = select(open_home(), ids[0], ids[1])
     press(app, "Archive 2")
     assert not app.exception
     assert "6 runs" in said(app)
-    assert not {ids[0], ids[1]} & set(shown(app))
-    assert labels(app) == {}, "nothing is chosen any more"
-    app = choose(open_home(shelf="archived"), ids[0])
+    assert not {ids[0], ids[1]} & set(listed(app))
+    assert labels(app) == {}, "nothing is selected"
+    app = select(open_home(shelf="archived"), ids[0])
     press(app, "Restore 1")
     assert run_page(db).total == 7
-    app = choose(open_home(), ids[2])
+    app = select(open_home(), ids[2])
     press(app, "Hide 1")
     assert run_page(db, RunFilter(shelf="drawn")).total == 6
     assert any("%28hidden%29" in name for name in open_home().dataframe[0].value["name"])
 
 
-def test_deleting_names_and_counts_what_goes_and_asks_again(several):
+def test_deletion_lists_the_data_and_needs_a_second_press(several):
     db, ids = several
-    app = choose(open_home(), ids[0], ids[1])
+    app = select(open_home(), ids[0], ids[1])
     press(app, "Delete 2 …")
     assert run_page(db).total == 8
     text = said(app).replace("\\", "")
-    assert "For good, this removes **2 runs**: 80,203 transitions in 0 episodes, 10 evaluations" in text
+    assert "Permanently deletes **2 runs**: 80,203 transitions in 0 episodes, 10 evaluations" in text
     assert f"(`{ids[0]}`)" in text
-    press(app, "Delete 2 runs for good")
+    press(app, "Delete 2 runs permanently")
     assert not app.exception
     assert sorted(list_runs(db)["id"]) == ids[2:]
     assert "Deleted 2 runs" in said(app)
-    assert labels(app) == {}, "nothing is chosen any more"
+    assert labels(app) == {}, "nothing is selected"
 
 
-def test_what_is_asked_for_is_kept_when_another_run_is_chosen_instead(several):
+def test_a_requested_deletion_is_dropped_when_another_run_is_selected(several):
     db, ids = several
-    app = press(choose(open_home(), ids[0]), "Delete 1 …")
-    choose(app, ids[1])
-    assert not any("for good" in button.label for button in app.button)
+    app = press(select(open_home(), ids[0]), "Delete 1 …")
+    select(app, ids[1])
+    assert not any("permanently" in button.label for button in app.button)
     assert run_page(db).total == 8
 
 
-def test_buttons_say_how_many_runs_they_reach_beyond_the_page(thousands):
+def test_button_labels_count_the_runs_on_other_pages(thousands):
     app = open_home(q="second")
     total = run_page(thousands, RunFilter(text="second")).total
     assert total > 50
-    app = choose(app, shown(app)[0])
-    assert "1 run chosen" in said(app)
-    next(box for box in app.checkbox if box.label == f"All {total:,} that match, on every page").check().run()
-    assert f"{total:,} runs chosen" in said(app)
+    app = select(app, listed(app)[0])
+    assert "1 run selected" in said(app)
+    next(box for box in app.checkbox if box.label == f"Select all {total:,} matching runs").check().run()
+    assert f"{total:,} runs selected" in said(app)
     press(app, f"Hide {total:,}")
     assert not app.exception
     assert run_page(thousands, RunFilter(shelf="hidden")).total == total
 
 
-def test_chosen_rows_stay_when_a_new_run_comes(several):
+def test_selected_rows_stay_when_a_new_run_appears(several):
     db, ids = several
-    app = choose(open_home(), ids[3])
-    before = shown(app)
+    app = select(open_home(), ids[3])
+    before = listed(app)
     create_run(db, CONFIG, target_steps=10, versions={}, name="newer")
     app.run()
-    assert shown(app) == before
+    assert listed(app) == before
     press(app, "Archive 1")
     assert find_run(db, ids[3]).archived_at is not None
     assert find_run(db, list_runs(db)["id"].iloc[0]).archived_at is None
 
 
-def test_a_run_that_is_gone_takes_the_choice_away(several):
+def test_the_deletion_of_a_listed_run_clears_the_selection(several):
     from storage.runs.removal import delete_run
 
     db, ids = several
-    app = choose(open_home(), ids[0], ids[1])
+    app = select(open_home(), ids[0], ids[1])
     delete_run(db, ids[0])
     app.run()
     assert not app.exception
     assert labels(app) == {}
 
 
-def test_what_nobody_may_change_is_disabled(several, use_database, monkeypatch):
+def test_a_read_only_server_disables_the_actions(several, use_database, monkeypatch):
     db, ids = several
     monkeypatch.setenv("EMTC_READ_ONLY", "1")
     use_database(db.path)
-    app = choose(open_home(), ids[0])
+    app = select(open_home(), ids[0])
     assert not app.exception
     assert labels(app)
     assert not any(labels(app).values())
-    assert [form.label for form in app.button if form.label.startswith(("Tag", "Write")) and not form.disabled] == []
+    assert [form.label for form in app.button if form.label.startswith(("Tag", "Save")) and not form.disabled] == []
 
 
-def test_a_waiting_run_is_stopped_and_what_ended_is_not(several):
+def test_a_queued_run_is_stopped_and_a_finished_run_is_not(several):
     db, ids = several
-    waiting = create_run(db, CONFIG, target_steps=10, versions={}, sweep_id="s1")
+    queued = create_run(db, CONFIG, target_steps=10, versions={}, sweep_id="s1")
     app = open_home()
-    assert shown(app)[-1] == waiting
-    choose(app, waiting, ids[0])
+    assert listed(app)[-1] == queued
+    select(app, queued, ids[0])
     press(app, "Stop 1")
     assert not app.exception
-    assert find_run(db, waiting).status == "stopped"
+    assert find_run(db, queued).status == "stopped"
     assert find_run(db, ids[0]).status == "finished"

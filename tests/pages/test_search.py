@@ -1,4 +1,4 @@
-"""Sweeps shows what a search has found with Optuna's own figures, each with its files."""
+"""Sweeps shows a search with Optuna's own figures, each with its downloads."""
 
 import importlib.util
 from pathlib import Path
@@ -9,7 +9,7 @@ from app.jobs.sweeps.control import create_sweep
 from app.jobs.sweeps.file import parse_sweep
 from app.jobs.sweeps.plan import make_plan
 from app.jobs.sweeps.study import open_study
-from app.ui.sweeps.study import KINDS, export
+from app.ui.sweeps.search import KINDS, export
 from storage.engine import Database
 from storage.runs.changes import finish_run
 from storage.runs.labels import tag_runs
@@ -27,7 +27,7 @@ trials = 6
 train.lr = { low = 1e-4, high = 1e-2, log = true }
 train.batch = { low = 8, high = 32 }
 """
-BEGINNINGS = {"html": b"<!doctype html>", "svg": b"<?xml", "pdf": b"%PDF", "png": b"\x89PNG", "csv": b"number,value"}
+FIRST_BYTES = {"html": b"<!doctype html>", "svg": b"<?xml", "pdf": b"%PDF", "png": b"\x89PNG", "csv": b"number,value"}
 
 
 @pytest.fixture
@@ -47,25 +47,25 @@ def searched(empty: Database) -> tuple[Database, str]:
     return empty, plan.id
 
 
-def test_optunas_own_figures_stand_under_the_sweep(searched: tuple[Database, str]) -> None:
+def test_the_page_shows_optunas_own_figures(searched: tuple[Database, str]) -> None:
     app = open_page("sweeps", sweep=searched[1])
     assert not app.exception
     text = said(app).replace("\\", "")
     assert "5 of 6 trials are complete" in text
-    assert "Best is trial 4, 1, with" in text
+    assert "Best trial: 4, value 1, with" in text
     assert "train.batch = 12" in text
     assert len(app.get("plotly_chart")) == len(KINDS)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_figure_is_exported_as_others_are(searched: tuple[Database, str], kind: str) -> None:
-    for format, beginning in BEGINNINGS.items():
+def test_each_figure_is_exported_in_every_format(searched: tuple[Database, str], kind: str) -> None:
+    for format, first_bytes in FIRST_BYTES.items():
         content = export(*searched, kind, format)  # type: ignore[arg-type]
-        assert content.startswith(beginning), format
+        assert content.startswith(first_bytes), format
         assert len(content) > 200
 
 
-def test_a_pruned_run_has_a_state_of_its_own(searched: tuple[Database, str]) -> None:
+def test_a_pruned_run_is_counted_as_pruned(searched: tuple[Database, str]) -> None:
     db, sweep_id = searched
     plan = make_plan(parse_sweep(SEARCH))
     (row, *_) = plan.runs
@@ -77,15 +77,15 @@ def test_a_pruned_run_has_a_state_of_its_own(searched: tuple[Database, str]) -> 
     tag_runs(db, [run_id], add=["pruned"])
     sweep = get_sweep(db, sweep_id)
     assert (sweep.counts["pruned"], sweep.counts["stopped"], sweep.steps_saved) == (1, 0, 1.0)
-    assert not sweep.is_over, "five trials are to come"
+    assert not sweep.is_over, "five trials are left"
     home = open_page("home")
     assert "✂ pruned" in home.dataframe[0].value["status"].tolist()
 
 
-def test_a_search_without_its_study_says_so(empty: Database, tmp_path: Path) -> None:
+def test_a_search_without_its_study_is_reported(empty: Database, tmp_path: Path) -> None:
     plan = make_plan(parse_sweep(SEARCH))
     create_sweep(empty, plan, jobs=1, remote=True)
     app = open_page("sweeps", sweep=plan.id)
     assert not app.exception
     assert "There is no study of this search here" in said(app)
-    assert not list(tmp_path.glob("*.optuna.db")), "looking makes nothing"
+    assert not list(tmp_path.glob("*.optuna.db")), "opening the page creates no study"

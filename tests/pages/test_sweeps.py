@@ -1,6 +1,5 @@
-"""The Sweeps page on empty and filled databases: faults before a start, progress, missing runs, studies, links."""
+"""The Sweeps page: faults before a start, progress, missing runs, studies, links."""
 
-import os
 import shutil
 import socket
 from pathlib import Path
@@ -18,8 +17,8 @@ from app.ui import data
 from storage.bundles.contents import THIN, copy_runs
 from storage.engine import open_database
 from storage.models import Evaluation, Run
+from storage.process_id import ProcessId, get_process_id
 from storage.runs.changes import start_run
-from storage.runs.claims import Worker
 from storage.runs.sweeps import attach_scheduler, list_sweeps, sweep_runs
 from tests.app.sweep_cases import ABLATION, AUGMENTATION, DELTA, LAMBDA, TAU, seed_sweep
 from tests.pages.conftest import copy_database
@@ -30,14 +29,14 @@ SMALL = 'name = "Small"\nsteps = 300\nseeds = 1\n[grid]\nmemory.delta = [0.02, 0
 
 @pytest.fixture
 def started(monkeypatch):
-    """What was started in the background; nothing is, because these tests are about the page."""
+    """Record the commands that would be started in the background, without starting them."""
     calls: list[list[str]] = []
 
-    def note(arguments, log, *, db):
+    def record(arguments, log, *, db):
         calls.append(arguments)
         return psutil.Process()
 
-    monkeypatch.setattr("app.jobs.sweeps.control.spawn", note)
+    monkeypatch.setattr("app.jobs.sweeps.control.spawn", record)
     return calls
 
 
@@ -45,7 +44,7 @@ def write(app, text: str):
     return app.text_area(key="sweep_text-ablation-demo").set_value(text).run()
 
 
-def test_an_empty_database_offers_templates_with_their_cost(empty):
+def test_an_empty_database_shows_templates_with_their_cost(empty):
     app = open_page("sweeps")
     assert not app.exception
     assert not app.error
@@ -64,14 +63,14 @@ def test_every_template_can_be_opened_by_a_link(empty):
     assert not app.exception
 
 
-def test_faults_are_told_before_anything_is_created(empty):
+def test_faults_are_shown_before_anything_is_created(empty):
     app = write(open_page("sweeps"), SMALL.replace("memory.delta", "memory.dleta").replace("0.002", "-1"))
     assert [error.value for error in app.error] == ['memory\\.dleta is not a setting\\. Did you mean "memory\\.delta"?']
     assert app.button(key="sweep_invalid").disabled
     assert list_sweeps(empty) == []
 
 
-def test_a_press_queues_the_runs_and_starts_one_scheduler(empty, started):
+def test_the_start_button_queues_the_runs_and_starts_one_scheduler(empty, started):
     app = write(open_page("sweeps"), SMALL)
     app.button(key="sweep_start").click().run()
     (sweep,) = list_sweeps(empty)
@@ -104,7 +103,7 @@ def test_missing_runs_are_named_and_exactly_those_are_launched(empty, started, h
     assert len(sweep_runs(empty, sweep_id)) == 12
 
 
-def test_queued_runs_that_nothing_will_train_are_called_queued_and_can_be_launched(empty, started):
+def test_queued_runs_without_a_worker_can_be_launched(empty, started):
     sweep_id = seed_sweep(empty, LAMBDA, unfinished=(2, 5))
     app = open_page("sweeps", sweep=sweep_id)
     assert not app.exception
@@ -115,7 +114,7 @@ def test_queued_runs_that_nothing_will_train_are_called_queued_and_can_be_launch
     assert sum(run.status == "queued" for run in sweep_runs(empty, sweep_id)) == 2
 
 
-def test_runs_queued_for_workers_are_left_to_them(empty, started):
+def test_runs_queued_for_workers_are_not_launched_here(empty, started):
     plan = make_plan(parse_sweep(LAMBDA))
     create_sweep(empty, plan, jobs=1, for_workers=True)
     app = open_page("sweeps", sweep=plan.id)
@@ -133,12 +132,12 @@ def test_runs_queued_for_workers_are_left_to_them(empty, started):
     assert sweep.is_for_workers
 
 
-def test_queued_runs_are_left_to_the_worker_that_trains_another_run_of_the_sweep(empty):
-    """As two workers on other machines do: the sweep has no scheduler, and two of its runs are being trained."""
+def test_queued_runs_are_not_launched_while_a_worker_trains_another_run_of_the_sweep(empty):
+    """Two workers on other machines train two runs of a sweep without a scheduler."""
     sweep_id = seed_sweep(empty, TAU, unfinished=(0, 1, 2, 3))
     first, second, *_ = sweep_runs(empty, sweep_id)
     for run in (first, second):
-        start_run(empty, run.id, pid=7, pid_created_at=1.0, host="elsewhere", device="cpu")
+        start_run(empty, run.id, ProcessId(7, "elsewhere", 1.0), device="cpu")
     app = open_page("sweeps", sweep=sweep_id)
     assert not app.exception
     assert "2 of 4 runs are queued" in said(app)
@@ -146,14 +145,14 @@ def test_queued_runs_are_left_to_the_worker_that_trains_another_run_of_the_sweep
     assert not has_launch_button(app)
 
 
-def test_a_lost_run_is_launched_unless_a_scheduler_takes_it(empty):
+def test_a_lost_run_can_be_launched_unless_a_scheduler_will_train_it(empty):
     sweep_id = seed_sweep(empty, TAU, unfinished=(0,))
     run = sweep_runs(empty, sweep_id)[0]
-    start_run(empty, run.id, pid=2**22 + 1, pid_created_at=1.0, host=socket.gethostname(), device="cpu")
+    start_run(empty, run.id, ProcessId(2**22 + 1, socket.gethostname(), 1.0), device="cpu")
     app = open_page("sweeps", sweep=sweep_id)
     assert "**1 of 4 runs are missing.**" in said(app)
     assert has_launch_button(app)
-    me = Worker(os.getpid(), psutil.Process().create_time(), socket.gethostname())
+    me = get_process_id()
     attach_scheduler(empty, sweep_id, me, jobs=1)
     app.run()
     assert "1 of 4 runs are queued" in said(app)
@@ -200,7 +199,7 @@ def test_imported_runs_match_the_plan_when_a_preset_has_changed_since(shipped, u
     assert "**16 of 24 runs are missing.**" in said(app)
 
 
-def test_a_plan_that_this_version_cannot_make_calls_no_imported_run_missing(shipped, use_database, tmp_path):
+def test_imported_runs_are_not_missing_if_this_version_cannot_make_the_plan(shipped, use_database, tmp_path):
     db = use_database(copy_database(shipped, tmp_path / "study.db"))
     with db.transaction() as connection:
         connection.exec_driver_sql("UPDATE sweeps SET plan = json_set(plan, '$.file.set.\"no.such.setting\"', 1)")
@@ -214,13 +213,13 @@ def test_a_plan_that_this_version_cannot_make_calls_no_imported_run_missing(ship
 
 def test_a_working_sweep_can_be_stopped(empty, started):
     sweep_id = seed_sweep(empty, TAU, unfinished=(3,))
-    me = Worker(os.getpid(), psutil.Process().create_time(), socket.gethostname())
+    me = get_process_id()
     attach_scheduler(empty, sweep_id, me, jobs=1)
     app = open_page("sweeps", sweep=sweep_id)
     assert "missing" not in said(app)
     app.button(key="sweep_stop").click().run()
     assert not app.exception
-    assert "1 run left the queue" in said(app)
+    assert "Removed 1 run from the queue" in said(app)
     assert list_sweeps(empty)[0].counts == {"finished": 3, "stopped": 1}
 
 
@@ -236,15 +235,15 @@ def test_each_run_is_shown_with_its_progress_and_its_machine(empty):
 
 
 @pytest.mark.parametrize("text", [LAMBDA, TAU, DELTA, ABLATION, AUGMENTATION], ids=lambda text: text.split('"')[3])
-def test_every_study_opens_with_the_papers_numbers_beside_it(empty, text):
+def test_every_study_shows_the_numbers_of_the_paper(empty, text):
     app = open_page("sweeps", sweep=seed_sweep(empty, text))
     assert not app.exception
     assert not app.error
     assert "**The paper**" in said(app)
-    assert "compare the order, not the height" in said(app)
+    assert "Compare ranks, not values" in said(app)
 
 
-def test_a_study_is_made_of_the_win_rate_that_is_chosen_and_the_link_says_so(empty):
+def test_a_study_uses_the_selected_win_rate_and_writes_it_to_the_url(empty):
     sweep_id = seed_sweep(empty, AUGMENTATION)
     with empty.transaction() as connection:
         connection.execute(update(Evaluation).values(robust_win_rate=0.25))
@@ -258,7 +257,7 @@ def test_a_study_is_made_of_the_win_rate_that_is_chosen_and_the_link_says_so(emp
         assert "Final robust" not in text
 
 
-def test_a_link_names_sweep_and_figure_and_strangers_in_it_are_dropped(empty):
+def test_the_url_selects_sweep_and_figure_and_invalid_values_are_ignored(empty):
     first, second = seed_sweep(empty, ABLATION), seed_sweep(empty, DELTA)
     app = open_page("sweeps", sweep=first, study="learning-curves")
     assert app.selectbox(key="sweep_chosen").value == first
@@ -268,7 +267,7 @@ def test_a_link_names_sweep_and_figure_and_strangers_in_it_are_dropped(empty):
     assert app.query_params["sweep"] == second
 
 
-def test_a_figure_that_does_not_fit_says_which_setting_differs(empty):
+def test_a_figure_that_does_not_apply_names_the_setting_that_differs(empty):
     app = open_page("sweeps", sweep=seed_sweep(empty, ABLATION), study="lambda-heatmap")
     assert not app.exception
     assert "differs" in "".join(error.value for error in app.error)
@@ -279,9 +278,9 @@ def test_names_that_users_typed_are_shown_as_text(empty):
     assert "Weights \\*of\\* \\<b\\>losses\\</b\\>" in said(app)
 
 
-@pytest.mark.parametrize("strange", ["1e999", "nan", "-1", "0", "257", "3.5", "9" * 400, "x"])
-def test_a_strange_number_in_the_address_is_marked_and_starts_nothing(empty, strange):
-    app = open_page("sweeps", jobs=strange)
+@pytest.mark.parametrize("number", ["1e999", "nan", "-1", "0", "257", "3.5", "9" * 400, "x"])
+def test_an_invalid_number_in_the_url_is_reported_and_disables_the_start(empty, number):
+    app = open_page("sweeps", jobs=number)
     assert not app.exception
     assert "Must be" in said(app)
     assert app.button(key="sweep_invalid").disabled
@@ -298,12 +297,12 @@ def test_a_strange_number_in_the_address_is_marked_and_starts_nothing(empty, str
         (["the speed of 1 run", "the median speed of 4 runs"], "measured here for 2 of 2 kinds of run"),
     ],
 )
-def test_where_a_speed_comes_from_does_not_contradict_itself(bases, said):
+def test_the_sources_of_several_speeds_are_combined(bases, said):
     assert _describe_basis(bases) == said
 
 
-def test_tables_and_figures_of_a_sweep_are_of_one_moment(empty, monkeypatch):
-    """Whatever trainers write while the page is drawn, its parts agree: they read one state of the database."""
+def test_tables_and_figures_of_a_sweep_read_one_state_of_the_database(empty, monkeypatch):
+    """Rows that trainers write while the page is drawn do not change the page."""
     sweep_id = seed_sweep(empty, DELTA)
     tables, drawn = data.sweep_runs, []
 
@@ -320,4 +319,4 @@ def test_tables_and_figures_of_a_sweep_are_of_one_moment(empty, monkeypatch):
     assert len(drawn) > 1
     assert all(each == drawn[0] for each in drawn)
     app.run()
-    assert drawn[-1] != drawn[0], "the next drawing is of a later moment"
+    assert drawn[-1] != drawn[0], "the next run of the page reads the new state"

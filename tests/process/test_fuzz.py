@@ -17,7 +17,7 @@ from tests.hostile import ACTS, tamper
 from tests.process import trainers
 from tests.storage.records import CONFIG, record_everything
 
-OWN_FAULT = "emtc has a fault of its own"
+OWN_FAULT = "Internal error ("
 CONTROL = {chr(code) for code in (*range(9), *range(11, 32), *range(127, 160))}
 
 

@@ -36,7 +36,7 @@ def place(original: tuple[Path, str], tmp_path: Path) -> tuple[str, str]:
 def test_stats_name_runs_and_kinds(place: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["db", "stats", place[0]]) == 0
     told = capsys.readouterr()
-    assert (place[1] in told.out, "\x1b" in told.out, "a vacuum would give back" in told.err) == (True, False, True)
+    assert (place[1] in told.out, "\x1b" in told.out, "A vacuum would free" in told.err) == (True, False, True)
     assert run(["db", "stats", "--db", place[0], "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert {each["run_id"]: each["total"] > 0 for each in facts["runs"]}[place[1]]
@@ -60,7 +60,7 @@ def test_all_leaves_runs_at_work_alone(place: tuple[str, str], capsys: pytest.Ca
     url, run_id = place
     assert run(["db", "thin", "--all", "--transitions", "--yes", "--db", url]) == 0
     told = capsys.readouterr().err
-    assert "Left alone" in told
+    assert "Skipped, because they are active" in told
     assert f"Run {run_id}: 30 transitions" in told
     assert "cannot be resumed" in told
 
@@ -83,9 +83,9 @@ def test_a_vacuum_says_how_much(place: tuple[str, str], capsys: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("arguments", "fragment"),
     [
-        (["thin", "--all"], "Say what shall go"),
-        (["thin", "--trajectories"], "Name the runs"),
-        (["thin", "nobody", "--trajectories"], "No run starts with"),
+        (["thin", "--all"], "Give the data to remove"),
+        (["thin", "--trajectories"], "Give run ids"),
+        (["thin", "nobody", "--trajectories"], "not found"),
         (["thin", "--all", "--snapshots", "0"], "--snapshots"),
         (["vacuum"], "must wait until no run is active"),
         (["backup", "--out", "/nowhere/x.db"], "cannot be written"),

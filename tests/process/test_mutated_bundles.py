@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from app.cli.main import LONGEST_COMPLAINT
+from app.cli.main import MAX_ERROR_LENGTH
 from app.figures.registry import FIGURES, draw_named
 from emtc_core.errors import EmtcError
 from storage.bundles.contents import WHOLE
@@ -89,7 +89,7 @@ def check_refused(copy: Path, before: bytes, told: tuple[int, str, str], what: s
     code, out, err = told
     assert (code, out) == (2, ""), (what, told)
     assert len(err.strip().splitlines()) == 1, (what, err)
-    assert 0 < len(err.strip()) <= LONGEST_COMPLAINT
+    assert 0 < len(err.strip()) <= MAX_ERROR_LENGTH
     assert not CONTROL & set(err), (what, err)
     assert copy.read_bytes() == before, what
     left = [file.name for file in copy.parent.rglob("*") if file.name.startswith((".opening", "copy.db-"))]

@@ -1,4 +1,4 @@
-"""The recipes of extending.md: built as a package outside the checkout, installed by pip, trained and exported."""
+"""The recipes of plugins.md: built as a package outside the checkout, installed by pip, trained and exported."""
 
 import json
 import os
@@ -18,7 +18,7 @@ from emtc_core.training.conformance import INVERTS
 from tests.require import require
 
 ROOT = Path(__file__).parents[2]
-GUIDE = (ROOT / "app" / "guide" / "extending.md").read_text()
+GUIDE = (ROOT / "app" / "guide" / "plugins.md").read_text()
 MODULES = dict(re.findall(r"```python\n# (my_lab/\w+\.py)\n(.*?)```", GUIDE, re.DOTALL))
 PROJECT = re.findall(r"```toml\n(\[project\].*?)```", GUIDE, re.DOTALL)[0]
 LISTED = re.findall(r"```python\n(from emtc_lab import register\n.*?)```", GUIDE, re.DOTALL)[0]
@@ -29,7 +29,7 @@ WALK = ("env.corridor_walk.length=3",)
 ALL = (
     *(
         "gate.type=cauchy",
-        "gate.cauchy.doubt=3",
+        "gate.cauchy.strictness=3",
         "mixer.softmix.sharpness=2",
         "embed.type=hashed",
         "train.eps_schedule=halving",
@@ -186,7 +186,7 @@ def test_a_run_of_nothing_but_plugins_is_whole(trained: dict[str, Any], lab: dic
     assert trained["status"] == "finished", trained["error"]
     config = trained["config"]
     assert config["env"]["corridor_walk"] == {"length": 3, "slippery": False}
-    assert (config["gate"]["cauchy"], config["mixer"]["softmix"]) == ({"doubt": 3.0}, {"sharpness": 2.0})
+    assert (config["gate"]["cauchy"], config["mixer"]["softmix"]) == ({"strictness": 3.0}, {"sharpness": 2.0})
     assert config["plugins"]["gate"] == {"cauchy": "my-lab 0.1"}
     assert sorted(config["plugins"]) == ["callback", "embedder", "env", "gate", "metric", "mixer", "schedule"]
     names = {name for (name,) in ask(lab, "select distinct name from metrics where name like '%/%'")}
@@ -223,7 +223,7 @@ def test_its_origin_stands_in_every_list(trained: dict[str, Any], lab: dict[str,
     said = (tmp_path / "w.md").read_text()
     assert "EMTC(SOFTMIX) (my-lab 0.1)" in said
     assert "gate.type = cauchy (my-lab 0.1)" in said
-    assert "gate.cauchy.doubt = 3" in said
+    assert "gate.cauchy.strictness = 3" in said
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ def test_an_earlier_checkpoint_and_the_one_nearest_to_the_best_evaluation(mine: 
     ("arguments", "words"),
     [
         (["--checkpoint", "3"], "has no checkpoint at env step 3. Available: "),
-        (["--checkpoint", "newest"], "--checkpoint is last, best or an env step"),
+        (["--checkpoint", "newest"], "--checkpoint must be last, best or an env step"),
         (["--set", "train.lr=1"], "train.lr must be an environment setting"),
         (["--set", "env.skirmish.spawn_jiter=1"], 'Did you mean "env.skirmish.spawn_jitter"?'),
         (

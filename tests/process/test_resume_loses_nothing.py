@@ -73,7 +73,7 @@ def test_a_damaged_newest_checkpoint_gives_way_to_the_older_and_all_is_told(kill
     assert shown["checkpoints"][1]["fault"] is None
     done = emtc("resume", run_id, "--db", url, "--json")
     assert done.returncode == 0, done.stderr
-    assert "Passed over" in done.stderr
+    assert "Skipped" in done.stderr
     assert read(path, "select env_step, reached_env_step, checkpoint from resumes") == [(older, reached, files[0].name)]
     shown = json.loads(emtc("show", run_id, "--db", url, "--json").stdout)
     assert shown["superseded_steps"] == reached - older

@@ -17,13 +17,13 @@ from typing import Any, Literal
 from sqlalchemy import JSON, TextClause, text
 
 from emtc_core.errors import RunStateError, StorageError
-from storage import clock
+from storage import clock, process_id
 from storage.engine import Database
 from storage.maintenance.check_run import check_run
 from storage.models import Base
+from storage.process_id import ProcessId
 from storage.recording.writer import DatabaseRecorder
-from storage.runs import changes, claims, control, lifecycle, removal
-from storage.runs.claims import Worker
+from storage.runs import changes, claims, control, removal
 from storage.runs.lifecycle import HEARTBEAT_S, LOST_AFTER_S, START_LIMIT_S, Owner
 from storage.runs.rows import find_run
 from storage.runs.sweeps import PlannedRun, save_sweep
@@ -116,13 +116,19 @@ class Life:
     @contextmanager
     def seen_from(self, machine: int) -> Generator[None]:
         """Act on a machine: by its clock, with its processes in sight, and with what its worker has seen."""
-        parts = ((clock, "now"), (claims, "time"), (claims, "_SILENCE"), (lifecycle, "socket"), (lifecycle, "_exists"))
+        parts = (
+            (clock, "now"),
+            (claims, "time"),
+            (claims, "_SILENCE"),
+            (process_id, "socket"),
+            (process_id, "find_process"),
+        )
         before = [getattr(*part) for part in parts]
         clock.now = lambda: BEGAN + timedelta(seconds=self.time + self.skews[machine])
         claims.time = SimpleNamespace(monotonic=lambda: self.time)
         claims._SILENCE = self.watches[HOSTS[machine]]
-        lifecycle.socket = SimpleNamespace(gethostname=lambda: HOSTS[machine])
-        lifecycle._exists = lambda row: any(each.pid == row.pid and each.is_alive for each in self.trainers)
+        process_id.socket = SimpleNamespace(gethostname=lambda: HOSTS[machine])
+        process_id.find_process = self._find_process
         try:
             yield
         finally:
@@ -146,7 +152,7 @@ class Life:
     def resume(self, run_id: str) -> None:
         """Let a person on the first machine go on with a run."""
         me = self._process(0)
-        owner = Owner(me.pid, me.pid_created_at, me.host, f"person-{me.pid}")
+        owner = Owner(me, f"person-{me.pid}")
         with self.seen_from(0):
             resume = find_run(self.db, run_id).started_at is not None
             try:
@@ -165,10 +171,10 @@ class Life:
 
     def begin(self, trainer: Trainer, *, freezes: bool = False) -> None:
         """Write that it runs, and go back to the last checkpoint unless it freezes in between."""
-        process: dict[str, Any] = {"pid": trainer.pid, "pid_created_at": float(trainer.pid), "host": trainer.host}
+        process = ProcessId(trainer.pid, trainer.host, float(trainer.pid))
 
         def begin() -> None:
-            changes.start_run(self.db, trainer.run_id, **process, device="cpu", token=trainer.token)
+            changes.start_run(self.db, trainer.run_id, process, device="cpu", token=trainer.token)
             trainer.begun, trainer.beat, trainer.ready = True, self.time, not trainer.resume
 
         self._as_owner(trainer, begin)
@@ -247,11 +253,16 @@ class Life:
                         control.Heartbeat._beat(mine)  # pyright: ignore[reportArgumentType] - without its thread
                     trainer.beat = self.time
 
-    def _process(self, machine: int) -> Worker:
+    def _process(self, machine: int) -> ProcessId:
         self.pids += 1
-        return Worker(self.pids, float(self.pids), HOSTS[machine])
+        return ProcessId(self.pids, HOSTS[machine], float(self.pids))
 
-    def _taken(self, run_id: str, token: str, who: Worker, *, resume: bool) -> None:
+    def _find_process(self, process: ProcessId) -> Trainer | None:
+        """Find the trainer that is this process, as `process_id.find_process` finds a process of this host."""
+        alive = (trainer for trainer in self.living() if trainer.pid == process.pid)
+        return next(alive, None) if process.is_local else None
+
+    def _taken(self, run_id: str, token: str, who: ProcessId, *, resume: bool) -> None:
         """Note a claim, which must not have come while a healthy trainer had the run."""
         for other in self.living():
             if other.run_id == run_id and not other.is_frozen:

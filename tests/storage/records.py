@@ -1,11 +1,8 @@
 """Made-up records that obey the equations, so that the invariants may be checked on them."""
 
-import os
-import socket
 from typing import Any
 
 import numpy as np
-import psutil
 
 from emtc_core.recorder import (
     EpisodeRecord,
@@ -17,6 +14,7 @@ from emtc_core.recorder import (
     SnapshotRecord,
 )
 from storage.engine import Database
+from storage.process_id import get_process_id
 from storage.recording.writer import DatabaseRecorder
 
 GAMMA = 0.99
@@ -30,12 +28,10 @@ CONFIG: dict[str, Any] = {
 }
 
 ME: dict[str, Any] = {
-    "pid": os.getpid(),
-    "pid_created_at": psutil.Process().create_time(),
-    "host": socket.gethostname(),
+    "process": get_process_id(),
     "device": "cpu",
 }
-"""This process in the part of a trainer."""
+"""Arguments of `start_run` with which this process is the trainer."""
 
 
 def make_episode(

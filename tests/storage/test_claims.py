@@ -2,10 +2,10 @@
 
 import threading
 import time
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import psutil
 import pytest
 from sqlalchemy import select, update
 
@@ -13,9 +13,10 @@ from emtc_core.errors import RunStateError
 from storage import clock
 from storage.engine import Database, open_database
 from storage.models import Run
+from storage.process_id import ProcessId, get_process_id
 from storage.runs import claims, lifecycle
 from storage.runs.changes import create_run, finish_run, start_run
-from storage.runs.claims import Claim, Worker, claim_next_run, claim_run, count_claimable_and_active, return_to_queue
+from storage.runs.claims import Claim, claim_next_run, claim_run, count_claimable_and_active, return_to_queue
 from storage.runs.control import request_stop, send_command
 from storage.runs.lifecycle import State, check_owned
 from storage.runs.rows import find_run
@@ -38,17 +39,15 @@ def unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def me() -> Worker:
-    process = psutil.Process()
-    return Worker(process.pid, process.create_time(), "this-machine")
+def me() -> ProcessId:
+    return replace(get_process_id(), host="this-machine")
 
 
-def begin(db: Database, claim: Claim, worker: Worker) -> None:
-    process: dict[str, Any] = {"pid": worker.pid, "pid_created_at": worker.pid_created_at, "host": worker.host}
-    start_run(db, claim.run_id, **process, device="cpu", token=claim.token)
+def begin(db: Database, claim: Claim, worker: ProcessId) -> None:
+    start_run(db, claim.run_id, worker, device="cpu", token=claim.token)
 
 
-def claim_one(db: Database, worker: Worker) -> Claim:
+def claim_one(db: Database, worker: ProcessId) -> Claim:
     claim = claim_next_run(db, worker)
     assert claim is not None
     return claim
@@ -60,7 +59,7 @@ def silence(db: Database, run_id: str) -> None:
         connection.execute(update(Run).where(Run.id == run_id).values(heartbeat_at=past, host="far-away"))
 
 
-def test_of_many_workers_and_schedulers_each_run_has_one(url: str, me: Worker) -> None:
+def test_of_many_workers_and_schedulers_each_run_has_one(url: str, me: ProcessId) -> None:
     db = open_database(url)
     for sweep_id in ("aaaa0000", "bbbb1111"):
         save(db, sweep_id, 8)
@@ -85,7 +84,7 @@ def test_of_many_workers_and_schedulers_each_run_has_one(url: str, me: Worker) -
     db.dispose()
 
 
-def test_what_could_be_claimed_is_told_from_what_is_worked_on(db: Database, me: Worker) -> None:
+def test_what_could_be_claimed_is_told_from_what_is_worked_on(db: Database, me: ProcessId) -> None:
     save(db, "aaaa0000", 4)
     save(db, "bbbb1111", 2)
     assert count_claimable_and_active(db, "aaaa0000") == (4, 0)
@@ -100,7 +99,7 @@ def test_what_could_be_claimed_is_told_from_what_is_worked_on(db: Database, me: 
     assert count_claimable_and_active(db, "bbbb1111") == (2, 0)
 
 
-def test_a_run_given_back_waits_and_its_earlier_owner_writes_nothing(db: Database, me: Worker) -> None:
+def test_a_run_given_back_waits_and_its_earlier_owner_writes_nothing(db: Database, me: ProcessId) -> None:
     save(db, "aaaa0000", 1)
     claim = claim_one(db, me)
     begin(db, claim, me)
@@ -119,7 +118,7 @@ def test_a_run_given_back_waits_and_its_earlier_owner_writes_nothing(db: Databas
     assert waiting == 0
 
 
-def test_a_run_given_back_leaves_the_queue_when_a_person_stops_it(db: Database, me: Worker) -> None:
+def test_a_run_given_back_leaves_the_queue_when_a_person_stops_it(db: Database, me: ProcessId) -> None:
     save(db, "aaaa0000", 1)
     claim = claim_one(db, me)
     begin(db, claim, me)
@@ -129,7 +128,7 @@ def test_a_run_given_back_leaves_the_queue_when_a_person_stops_it(db: Database, 
 
 
 @pytest.mark.parametrize("wish", ["stop", "stop heard", "pause", "stop the sweep"])
-def test_what_a_person_wanted_is_not_undone(db: Database, me: Worker, wish: str) -> None:
+def test_what_a_person_wanted_is_not_undone(db: Database, me: ProcessId, wish: str) -> None:
     save(db, "aaaa0000", 1)
     claim = claim_one(db, me)
     begin(db, claim, me)
@@ -150,7 +149,7 @@ def test_what_a_person_wanted_is_not_undone(db: Database, me: Worker, wish: str)
     assert claim_next_run(db, me) is None
 
 
-def test_a_trainer_leaves_a_run_that_it_has_not_begun_to_its_launcher(db: Database, me: Worker) -> None:
+def test_a_trainer_leaves_a_run_that_it_has_not_begun_to_its_launcher(db: Database, me: ProcessId) -> None:
     save(db, "aaaa0000", 1)
     first = claim_one(db, me)
     begin(db, first, me)
@@ -162,7 +161,7 @@ def test_a_trainer_leaves_a_run_that_it_has_not_begun_to_its_launcher(db: Databa
     assert find_run(db, claim.run_id).host == "far-away", "where its checkpoints lie stays known"
 
 
-def test_a_run_that_has_ended_cannot_be_given_back(db: Database, me: Worker) -> None:
+def test_a_run_that_has_ended_cannot_be_given_back(db: Database, me: ProcessId) -> None:
     save(db, "aaaa0000", 1)
     claim = claim_one(db, me)
     begin(db, claim, me)
@@ -171,7 +170,7 @@ def test_a_run_that_has_ended_cannot_be_given_back(db: Database, me: Worker) -> 
         return_to_queue(db, claim.run_id, token=claim.token, claim=claim)
 
 
-def test_runs_of_stopped_sweeps_and_lost_runs_of_people_are_left_alone(db: Database, me: Worker) -> None:
+def test_runs_of_stopped_sweeps_and_lost_runs_of_people_are_left_alone(db: Database, me: ProcessId) -> None:
     save(db, "aaaa0000", 2)
     stop_sweep(db, "aaaa0000")
     alone = create_run(db, CONFIG, target_steps=10, versions={})
@@ -197,8 +196,8 @@ class Ahead(datetime):
 def elsewhere(db: Database) -> tuple[str, Claim]:
     """A run that another machine trains, which beat a moment ago."""
     run_id = create_run(db, CONFIG, target_steps=100, versions={})
-    claim = claim_one(db, Worker(1, 1.0, "far-away"))
-    begin(db, claim, Worker(1, 1.0, "far-away"))
+    claim = claim_one(db, ProcessId(1, "far-away", 1.0))
+    begin(db, claim, ProcessId(1, "far-away", 1.0))
     with db.transaction() as connection:  # so that a worker takes it once it is lost
         connection.execute(update(Run).where(Run.id == run_id).values(sweep_id=None))
     return run_id, claim
@@ -246,7 +245,7 @@ def test_what_seems_lost_is_free_once_it_did_not_stir_for_a_moment(db: Database,
 def test_a_starting_run_is_left_to_a_machine_whose_clock_is_behind(db: Database, monkeypatch) -> None:
     monkeypatch.setattr(claims, "LOST_AFTER_S", lifecycle.LOST_AFTER_S)
     run_id = create_run(db, CONFIG, target_steps=100, versions={})
-    claim_one(db, Worker(1, 1.0, "far-away"))
+    claim_one(db, ProcessId(1, "far-away", 1.0))
     monkeypatch.setattr(clock, "datetime", Ahead)  # by which the claim is ten minutes old
     assert not is_free(db, run_id)
     assert claims.has_pending_lost_run() == (db.dialect == "sqlite")

@@ -5,6 +5,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from storage.engine import Database, open_database
 from storage.retry import Outage
 from storage.runs.changes import claim_start, create_run, finish_run, start_run
 from storage.runs.control import DatabaseControl, Heartbeat, command_log, request_stop, send_command
-from storage.runs.lifecycle import State, this_process
+from storage.runs.lifecycle import State, make_owner
 from storage.runs.rows import find_run
 from tests.errors import raises
 from tests.storage.records import CONFIG, ME
@@ -69,7 +70,7 @@ def test_the_published_status_is_stored_until_the_run_has_ended(db: Database, ru
 
 
 def test_a_stop_asked_of_a_starting_run_waits_for_its_trainer(db: Database, run_id: str) -> None:
-    me = this_process()
+    me = make_owner()
     claim_start(db, run_id, me)
     send_command(db, run_id, "stop")
     assert find_run(db, run_id).state == State.STOPPING
@@ -154,7 +155,7 @@ def ask_stop_while(control: DatabaseControl, db: Database, run_id: str) -> str:
 
 
 def test_nobody_hears_for_a_lost_run(db: Database, run_id: str) -> None:
-    start_run(db, run_id, **{**ME, "pid": 2**22 + 1})
+    start_run(db, run_id, replace(ME["process"], pid=2**22 + 1), device="cpu")
     with raises(CommandTimeoutError, reason="trainer_gone", subject=run_id):
         request_stop(db, run_id, patience_s=30)
 

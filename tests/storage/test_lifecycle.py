@@ -11,7 +11,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -21,13 +20,14 @@ from sqlalchemy import update
 from emtc_core.errors import RunNotFoundError, RunStateError
 from storage.engine import Database, open_database
 from storage.models import Run
+from storage.process_id import ProcessId, get_process_id
 from storage.queries.runs import list_runs
 from storage.recording.writer import DatabaseRecorder
 from storage.runs import lifecycle
 from storage.runs.changes import claim_start, create_run, finish_run, start_again, start_run
 from storage.runs.claims import Claim, return_to_queue
 from storage.runs.control import DatabaseControl, request_stop, send_command
-from storage.runs.lifecycle import LOST_AFTER_S, START_LIMIT_S, TRANSITIONS, Event, Owner, State, this_process
+from storage.runs.lifecycle import LOST_AFTER_S, START_LIMIT_S, TRANSITIONS, Event, Owner, State, make_owner
 from storage.runs.removal import delete_run
 from storage.runs.rows import find_run, get_state
 from tests.errors import raises
@@ -62,8 +62,7 @@ def shared_database() -> Database:
 
 
 def name_owner(process: subprocess.Popen[bytes]) -> Owner:
-    me = this_process()
-    return Owner(process.pid, psutil.Process(process.pid).create_time(), me.host, me.token)
+    return make_owner(get_process_id(process.pid))
 
 
 def set_run(db: Database, run_id: str, **values: Any) -> None:
@@ -203,8 +202,7 @@ class LifeOfARun(RuleBasedStateMachine):
         allowed = self.allows(Event.BEGIN) and find_run(self.db, self.run_id).status == "queued"
         with refused_unless(allowed or late):
             owner = self.owner
-            process = {"pid": owner.pid, "pid_created_at": owner.pid_created_at, "host": owner.host}
-            start_run(self.db, self.run_id, **process, device="cpu", token=owner.token)
+            start_run(self.db, self.run_id, owner.process, device="cpu", token=owner.token)
         if late:
             self.state = find_run(self.db, self.run_id).state
             assert self.state in (State.RUNNING, State.STOPPING)
@@ -270,7 +268,7 @@ class LifeOfARun(RuleBasedStateMachine):
         with raises(RunStateError, reason="other_owner"):
             finish_run(self.db, self.run_id, "failed", token="of an earlier owner")
         with raises(RunStateError, reason="other_owner"):
-            start_run(self.db, self.run_id, pid=1, pid_created_at=0.0, host="x", device=None, token="of another")
+            start_run(self.db, self.run_id, ProcessId(1, "x", 0.0), device=None, token="of another")
         assert find_run(self.db, self.run_id) == before
 
     # ---- what time and machines do ----
@@ -353,10 +351,9 @@ def test_the_table_has_one_way_by_each_event_and_says_how_it_is_undone() -> None
 
 
 def test_of_two_owners_one_writes(db: Database, run_id: str) -> None:
-    first, second = this_process(), this_process()
+    first, second = make_owner(), make_owner()
     claim_start(db, run_id, first)
-    process = {"pid": first.pid, "pid_created_at": first.pid_created_at, "host": first.host, "device": "cpu"}
-    start_run(db, run_id, **process, token=first.token)
+    start_run(db, run_id, first.process, device="cpu", token=first.token)
     asleep = DatabaseRecorder(db, run_id, token=first.token)
     record_episodes(asleep, 2)
     asleep.flush()
@@ -379,16 +376,15 @@ def raise_cause(recorder: DatabaseRecorder) -> None:
 
 
 def test_a_start_that_takes_too_long_is_lost_and_its_trainer_comes_too_late(db: Database, run_id: str) -> None:
-    slow, next_one = this_process(), this_process()
+    slow, next_one = make_owner(), make_owner()
     claim_start(db, run_id, slow)
     assert list_runs(db)[["status", "state"]].to_numpy().tolist() == [["queued", "starting"]]
     set_run(db, run_id, claimed_at=datetime.now(UTC) - timedelta(seconds=START_LIMIT_S + 1))
     assert find_run(db, run_id).state == State.LOST
     claim_start(db, run_id, next_one)
-    process = {"pid": slow.pid, "pid_created_at": slow.pid_created_at, "host": slow.host, "device": "cpu"}
     with raises(RunStateError, reason="other_owner"):
-        start_run(db, run_id, **process, token=slow.token)
-    start_run(db, run_id, **process, token=next_one.token)
+        start_run(db, run_id, slow.process, device="cpu", token=slow.token)
+    start_run(db, run_id, slow.process, device="cpu", token=next_one.token)
     assert find_run(db, run_id).state == State.RUNNING
 
 

@@ -1,5 +1,7 @@
 """Queries against rows written by hand, on both databases."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,6 +10,7 @@ from sqlalchemy import insert, text, update
 from emtc_core.errors import StorageError
 from storage.engine import Database
 from storage.models import Base, EpisodeRow, MetricRow, Run, Transition
+from storage.process_id import get_process_id
 from storage.projections import create_job, get_job, list_jobs, save_projection, update_job
 from storage.queries import curves, episodes, gate, memory
 from storage.queries.episodes import find_playbacks
@@ -18,7 +21,6 @@ from storage.runs.rows import find_run, summarize_bucket
 from tests.errors import raises
 from tests.storage.records import (
     CONFIG,
-    ME,
     make_episode,
     make_evaluation,
     make_gate_stats,
@@ -278,12 +280,12 @@ def test_a_projection_job_is_made_once_and_its_death_is_seen(db: Database, run_i
     recorder.record_snapshot(make_snapshot(30, 3))
     recorder.close()
     snapshot_id = int(memory.list_snapshots(db, run_id)["id"].iloc[0])
-    who = {name: ME[name] for name in ("pid", "pid_created_at", "host")}
+    process = get_process_id()
     job = create_job(db, snapshot_id, method="tsne", params={"seed": 1})
     assert create_job(db, snapshot_id, method="tsne", params={"seed": 1}).id == job.id
-    update_job(db, job.id, status="running", progress=0.5, **who)
+    update_job(db, job.id, status="running", progress=0.5, process=process)
     assert (get_job(db, job.id).status, get_job(db, job.id).progress) == ("running", 0.5)
-    update_job(db, job.id, pid=2**22 + 1)
+    update_job(db, job.id, process=replace(process, pid=2**22 + 1))
     assert get_job(db, job.id).status == "lost"
     again = create_job(db, snapshot_id, method="tsne", params={"seed": 1})
     assert again.id != job.id

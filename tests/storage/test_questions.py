@@ -19,7 +19,7 @@ from storage.runs.control import (
     list_evaluation_requests,
     send_command,
 )
-from storage.runs.lifecycle import this_process
+from storage.runs.lifecycle import make_owner
 from storage.runs.removal import delete_run, rewind_run
 from storage.runs.rows import find_run
 from tests.errors import raises
@@ -107,7 +107,7 @@ def test_a_resume_takes_the_answers_of_superseded_steps_with_them_and_numbers_no
     recorder.close()
     pending = send_command(db, run_id, "evaluate")
     finish_run(db, run_id, "stopped")
-    owner = this_process()
+    owner = make_owner()
     claim_start(db, run_id, owner)
     start_run(db, run_id, **ME, token=owner.token)
     rewind_run(db, run_id, 20, token=owner.token)

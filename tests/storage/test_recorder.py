@@ -22,7 +22,7 @@ from storage.queries.episodes import get_trajectory
 from storage.recording.writer import DatabaseRecorder
 from storage.retry import retry_transient
 from storage.runs.changes import create_run, finish_run
-from storage.runs.lifecycle import this_process
+from storage.runs.lifecycle import make_owner
 from storage.runs.rows import find_run
 from tests.errors import raises
 from tests.storage.records import (
@@ -309,7 +309,7 @@ def test_a_commit_whose_answer_was_lost_is_not_written_twice(db: Database, monke
 
 
 def test_a_run_waits_for_a_lock_to_go_back_and_to_end(patient: Database) -> None:
-    run_id = create_run(patient, CONFIG, target_steps=1, versions={}, owner=(owner := this_process()))
+    run_id = create_run(patient, CONFIG, target_steps=1, versions={}, owner=(owner := make_owner()))
     assert patient.path is not None
     recorder = DatabaseRecorder(patient, run_id, token=owner.token)
     record_episodes(recorder, 2)

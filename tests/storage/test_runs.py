@@ -1,6 +1,7 @@
 """Runs: ids, states, launch tokens, liveness, rewind and delete."""
 
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -10,6 +11,7 @@ from emtc_core.errors import RunNotFoundError, RunStateError
 from storage.engine import Database
 from storage.maintenance.check_run import check_run
 from storage.models import Base, Run
+from storage.process_id import get_process_id
 from storage.queries.memory import list_snapshots
 from storage.queries.runs import list_resumes, list_runs
 from storage.recording.writer import DatabaseRecorder
@@ -28,7 +30,7 @@ from tests.storage.records import (
     record_episodes,
 )
 
-GONE = {**ME, "pid": 2**22 + 1}
+GONE = {**ME, "process": replace(ME["process"], pid=2**22 + 1)}
 
 
 def set_run(db: Database, run_id: str, **values: object) -> None:
@@ -115,12 +117,14 @@ def test_a_run_of_a_dead_process_is_lost_and_may_be_taken_over(db: Database, run
 
 
 def test_a_reused_process_id_is_not_the_trainer(db: Database, run_id: str) -> None:
-    start_run(db, run_id, **{**ME, "pid_created_at": ME["pid_created_at"] - 1000})
+    me = get_process_id()
+    assert me.created_at is not None
+    start_run(db, run_id, replace(me, created_at=me.created_at - 1000), device="cpu")
     assert find_run(db, run_id).live_status == "lost"
 
 
 def test_silence_of_three_heartbeats_is_lost_on_any_host(db: Database, run_id: str) -> None:
-    start_run(db, run_id, **{**ME, "host": "elsewhere"})
+    start_run(db, run_id, replace(get_process_id(), host="elsewhere"), device="cpu")
     row = find_run(db, run_id)
     assert row.heartbeat_at is not None
     assert live_status(row, row.heartbeat_at + timedelta(seconds=5.9)) == "running"

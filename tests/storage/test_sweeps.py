@@ -1,6 +1,5 @@
 """Sweeps in the database: saved once, claimed once, freed by a death, stopped and continued."""
 
-import socket
 import subprocess
 import sys
 import threading
@@ -8,15 +7,15 @@ from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
 
-import psutil
 import pytest
 from sqlalchemy import select, update
 
 from emtc_core.errors import StorageError
 from storage.engine import Database, open_database
 from storage.models import SCHEMA_VERSION, Run
+from storage.process_id import ProcessId, get_process_id
 from storage.runs.changes import finish_run, start_run
-from storage.runs.claims import Worker, claim_run
+from storage.runs.claims import claim_run
 from storage.runs.control import send_command
 from storage.runs.lifecycle import mark_launched
 from storage.runs.rows import find_run
@@ -49,22 +48,21 @@ def save(db: Database, n: int = 3) -> int:
 
 
 @pytest.fixture
-def me() -> Worker:
-    process = psutil.Process()
-    return Worker(process.pid, process.create_time(), socket.gethostname())
+def me() -> ProcessId:
+    return get_process_id()
 
 
 @pytest.fixture
-def dead() -> Worker:
+def dead() -> ProcessId:
     """A process that has gone."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        created_at = psutil.Process(process.pid).create_time()
+        process_id = get_process_id(process.pid)
         process.communicate(b"\n")
-    return Worker(process.pid, created_at, socket.gethostname())
+    return process_id
 
 
-def train(db: Database, run_id: str, worker: Worker) -> None:
-    start_run(db, run_id, pid=worker.pid, pid_created_at=worker.pid_created_at, host=worker.host, device="cpu")
+def train(db: Database, run_id: str, worker: ProcessId) -> None:
+    start_run(db, run_id, worker, device="cpu")
 
 
 def test_saving_again_queues_only_what_is_new(db: Database) -> None:
@@ -121,7 +119,7 @@ def test_queued_runs_are_attended_by_a_scheduler_or_by_workers(
     assert sweep.has_worker is attended
 
 
-def test_runs_are_claimed_in_the_order_of_the_plan_and_no_more_than_fit(db: Database, me: Worker) -> None:
+def test_runs_are_claimed_in_the_order_of_the_plan_and_no_more_than_fit(db: Database, me: ProcessId) -> None:
     save(db, 3)
     claims = [claim_run(db, SWEEP, me, jobs=2) for _ in range(3)]
     assert [find_run(db, claim.run_id).name for claim in claims if claim] == ["run 0", "run 1"]
@@ -129,7 +127,7 @@ def test_runs_are_claimed_in_the_order_of_the_plan_and_no_more_than_fit(db: Data
     assert not any(claim.resume for claim in claims if claim)
 
 
-def test_of_many_schedulers_each_run_has_one(url: str, me: Worker) -> None:
+def test_of_many_schedulers_each_run_has_one(url: str, me: ProcessId) -> None:
     db = open_database(url)
     save(db, 12)
     claimed: list[str] = []
@@ -149,7 +147,7 @@ def test_of_many_schedulers_each_run_has_one(url: str, me: Worker) -> None:
     db.dispose()
 
 
-def test_what_a_dead_scheduler_claimed_is_free_again(db: Database, me: Worker, dead: Worker) -> None:
+def test_what_a_dead_scheduler_claimed_is_free_again(db: Database, me: ProcessId, dead: ProcessId) -> None:
     save(db, 1)
     first = claim_run(db, SWEEP, dead, jobs=1)
     assert first is not None
@@ -161,20 +159,24 @@ def test_what_a_dead_scheduler_claimed_is_free_again(db: Database, me: Worker, d
     assert claim_run(db, SWEEP, me, jobs=1) is None
 
 
-def test_a_trainer_that_its_dead_scheduler_could_not_note_is_left_alone(db: Database, me: Worker, dead: Worker) -> None:
+def test_a_trainer_that_its_dead_scheduler_could_not_note_is_left_alone(
+    db: Database, me: ProcessId, dead: ProcessId
+) -> None:
     save(db, 1)
     claim_run(db, SWEEP, dead, jobs=1)
     assert claim_run(db, SWEEP, me, jobs=1, has_trainer=lambda run_id: True) is None
 
 
-def test_a_lost_run_is_claimed_for_a_resume_and_old_commands_are_void(db: Database, me: Worker, dead: Worker) -> None:
+def test_a_lost_run_is_claimed_for_a_resume_and_old_commands_are_void(
+    db: Database, me: ProcessId, dead: ProcessId
+) -> None:
     save(db, 1)
     claim = claim_run(db, SWEEP, me, jobs=1)
     assert claim is not None
     train(db, claim.run_id, me)
     send_command(db, claim.run_id, "stop")
     with db.transaction() as connection:
-        connection.exec_driver_sql(f"UPDATE runs SET pid = {dead.pid}, pid_created_at = {dead.pid_created_at!r}")
+        connection.exec_driver_sql(f"UPDATE runs SET pid = {dead.pid}, pid_created_at = {dead.created_at!r}")
     again = claim_run(db, SWEEP, me, jobs=1)
     assert again is not None
     assert again.resume
@@ -183,7 +185,7 @@ def test_a_lost_run_is_claimed_for_a_resume_and_old_commands_are_void(db: Databa
     assert waiting == 0
 
 
-def test_a_run_that_trains_is_never_claimed(db: Database, me: Worker) -> None:
+def test_a_run_that_trains_is_never_claimed(db: Database, me: ProcessId) -> None:
     save(db, 1)
     claim = claim_run(db, SWEEP, me, jobs=1)
     assert claim is not None
@@ -191,17 +193,17 @@ def test_a_run_that_trains_is_never_claimed(db: Database, me: Worker) -> None:
     assert claim_run(db, SWEEP, me, jobs=5) is None
 
 
-def test_stopping_empties_the_queue_and_names_what_works(db: Database, me: Worker) -> None:
+def test_stopping_empties_the_queue_and_names_what_works(db: Database, me: ProcessId) -> None:
     save(db, 3)
     claim = claim_run(db, SWEEP, me, jobs=1)
     assert claim is not None
-    mark_launched(db, claim.run_id, pid=me.pid, pid_created_at=me.pid_created_at, host=me.host, token=claim.token)
+    mark_launched(db, claim.run_id, me, token=claim.token)
     assert stop_sweep(db, SWEEP) == (2, [claim.run_id])
     assert claim_run(db, SWEEP, me, jobs=5) is None
     assert get_sweep(db, SWEEP).counts == {"stopped": 2, "queued": 1}
 
 
-def test_stopped_and_failed_runs_queue_again_and_resume(db: Database, me: Worker) -> None:
+def test_stopped_and_failed_runs_queue_again_and_resume(db: Database, me: ProcessId) -> None:
     save(db, 2)
     claim = claim_run(db, SWEEP, me, jobs=1)
     assert claim is not None
@@ -214,7 +216,7 @@ def test_stopped_and_failed_runs_queue_again_and_resume(db: Database, me: Worker
     assert {claim.resume for claim in claims if claim} == {True, False}
 
 
-def test_progress_names_the_state_and_what_is_left(db: Database, me: Worker, dead: Worker) -> None:
+def test_progress_names_the_state_and_what_is_left(db: Database, me: ProcessId, dead: ProcessId) -> None:
     save(db, 2)
     assert get_sweep(db, SWEEP[:4]).state == "lost"
     attach_scheduler(db, SWEEP, me, jobs=2)
@@ -232,7 +234,7 @@ def test_progress_names_the_state_and_what_is_left(db: Database, me: Worker, dea
     assert (sweep.state, sweep.progress, sweep.seconds_left(), sweep.has_scheduler) == ("finished", 1.0, 0.0, False)
 
 
-def test_an_unknown_sweep_is_one_sentence(db: Database, me: Worker) -> None:
+def test_an_unknown_sweep_is_one_sentence(db: Database, me: ProcessId) -> None:
     for ask in (lambda: get_sweep(db, "zz"), lambda: stop_sweep(db, "zz"), lambda: claim_run(db, "zz", me, jobs=1)):
         with raises(StorageError, reason="not_found", subject="zz"):
             ask()

@@ -30,7 +30,7 @@ from storage.migrations import upgrade
 from storage.migrations.upgrade import copy_database
 from storage.queries.runs import list_runs
 from storage.runs.changes import create_run, start_again
-from storage.runs.lifecycle import State, this_process
+from storage.runs.lifecycle import State, make_owner
 from storage.runs.removal import remove_run
 from storage.runs.rows import find_run
 
@@ -63,7 +63,7 @@ def _opened(folder: Path) -> AbstractContextManager[Database]:
 def train_reference(folder: Path) -> None:
     """Record the run that is never interrupted."""
     db = _open(folder)
-    owner = this_process()
+    owner = make_owner()
     run_id = create_run(
         db, CONFIG.model_dump(mode="json"), target_steps=CONFIG.train.t_max, versions=library_versions(), owner=owner
     )
@@ -84,7 +84,7 @@ def _go_on_training(folder: Path) -> None:
         if examine_checkpoints(db, row).can_resume:
             _train_on(db, row.id, claim_to_resume(db, row.id).token, resume=True)
         else:
-            owner = this_process()
+            owner = make_owner()
             child = start_again(db, row.id, versions=library_versions(), owner=owner)
             _train_on(db, child, owner.token, resume=False)
 

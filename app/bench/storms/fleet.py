@@ -9,7 +9,6 @@ import multiprocessing
 import os
 import random
 import signal
-import socket
 import sqlite3
 import sys
 import time
@@ -37,10 +36,11 @@ from emtc_core.errors import RunStateError, StorageError
 from storage.engine import Database
 from storage.files.places import run_folder
 from storage.private_files import make_private_folder, open_private_append
+from storage.process_id import get_process_id
 from storage.retry import retry_transient
 from storage.runs.changes import create_run, start_again
 from storage.runs.control import send_command
-from storage.runs.lifecycle import State, get_process_created_at, mark_launched, this_process
+from storage.runs.lifecycle import State, make_owner, mark_launched
 from storage.runs.rows import find_run
 
 STEPS = 2500
@@ -125,7 +125,7 @@ class Fleet:
             slot.process.join()
 
     def _launch(self) -> Slot:
-        owner = this_process()
+        owner = make_owner()
         values = self._config.model_dump(mode="json")
         run_id = retry_transient(
             self._db,
@@ -143,7 +143,7 @@ class Fleet:
             token = claim_to_resume(self._db, run_id).token
             self.resumed += 1
             return self._start(run_id, token, resume=True)
-        owner = this_process()
+        owner = make_owner()
         child = start_again(self._db, run_id, versions=library_versions(), owner=owner)
         self.started_again += 1
         return self._start(child, owner.token, resume=False)
@@ -156,14 +156,8 @@ class Fleet:
         process.start()
         slot = Slot(run_id, process)
         with suppress(psutil.NoSuchProcess):  # it has ended already, and said how
-            created_at = get_process_created_at(slot.pid)
-            host = socket.gethostname()
-            retry_transient(
-                self._db,
-                lambda: mark_launched(
-                    self._db, run_id, pid=slot.pid, pid_created_at=created_at, host=host, token=token
-                ),
-            )
+            process_id = get_process_id(slot.pid)
+            retry_transient(self._db, lambda: mark_launched(self._db, run_id, process_id, token=token))
         return slot
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from app.analysis.comparable import describe_left_out, read_study
+from app.analysis.comparable import describe_excluded, read_study
 from app.analysis.finals import (
     LAST_TENTH,
     FinalRule,
@@ -98,7 +98,7 @@ def tabulate_tests(comparison: Comparison, final: FinalRule = LAST_TENTH) -> pd.
     frame = pd.DataFrame(rows, columns=pd.Index(_COLUMNS), dtype="object")
     cells = {name: [row[index] for row in rows] for index, name in enumerate(_COLUMNS)}
     left_out = [str(each) for each in comparison.excluded_runs]
-    return set_table_attrs(frame, caption=caption, left_out=left_out, about=about, cells=cells)
+    return set_table_attrs(frame, caption=caption, excluded=left_out, about=about, cells=cells)
 
 
 def draw_profiles(comparison: Comparison, final: FinalRule = LAST_TENTH) -> Chart:
@@ -143,7 +143,7 @@ def draw_profiles(comparison: Comparison, final: FinalRule = LAST_TENTH) -> Char
     explanation = (
         f"Share of runs whose {x_label} is above each value, over {', '.join(tasks)}. All tasks have the same weight. "
         "Band: 95 % interval (Wilson's) of the share for this number of runs, separately at each x."
-        f"{warning}{describe_left_out(comparison.excluded_runs)}"
+        f"{warning}{describe_excluded(comparison.excluded_runs)}"
     )
     seeds = [seed for seed in comparison.seeds if seed.task in tasks]
     caption, _ = caption_final(seeds, final, explanation, of=comparison.quantity, at=comparison)

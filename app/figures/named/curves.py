@@ -13,7 +13,7 @@ import pandas as pd
 
 from app.analysis.aggregates import Aggregation, interpolate_to_common_grid
 from app.analysis.bootstrap import BOOTSTRAP_COVERAGE
-from app.analysis.comparable import cut_to_budget, describe_left_out, read_study
+from app.analysis.comparable import cut_to_budget, describe_excluded, read_study
 from app.analysis.finals import get_eval_episodes, make_curve_scale
 from app.analysis.intervals import CENTER_NAMES
 from app.analysis.quantities import (
@@ -117,7 +117,7 @@ def draw_comparison(
     is_default = quantity.key in (WIN_RATE.key, SELECTED_RATE)
     title = title or ("Learning curves" if is_default else f"{quantity.title} over training")
     sentences = (describe_reading(comparison, reading), look.words, note, *_list_notes(comparison))
-    caption = " ".join(filter(None, sentences)) + describe_left_out(comparison.excluded_runs)
+    caption = " ".join(filter(None, sentences)) + describe_excluded(comparison.excluded_runs)
     subtitle = make_subtitle(reading, share=quantity.is_share)
     subtitle += f"; smoothed over {look.smooth:,} env steps" if look.smooth else ""
     all_panels = tuple(panels) or (Panel(quantity.title, quantity.unit, ()),)

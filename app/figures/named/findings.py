@@ -122,7 +122,7 @@ def tabulate_claims(studies: Sequence[StudyFindings]) -> pd.DataFrame:
     )
     frame = pd.DataFrame([[row[name] for name in names] for row in rows], columns=pd.Index(names), dtype="object")
     cells = {name: [row[name] for row in rows] for name in names}
-    return set_table_attrs(frame, caption=caption, left_out=_list_left_out(studies), cells=cells)
+    return set_table_attrs(frame, caption=caption, excluded=_list_left_out(studies), cells=cells)
 
 
 def tabulate_findings(studies: Sequence[StudyFindings]) -> pd.DataFrame:
@@ -139,7 +139,7 @@ def tabulate_findings(studies: Sequence[StudyFindings]) -> pd.DataFrame:
     )
     frame = pd.DataFrame(rows, columns=pd.Index(_FINDING_COLUMNS), dtype="object")
     cells = {name: [row[index] for row in rows] for index, name in enumerate(_FINDING_COLUMNS)}
-    return set_table_attrs(frame, caption=caption, left_out=_list_left_out(studies), cells=cells)
+    return set_table_attrs(frame, caption=caption, excluded=_list_left_out(studies), cells=cells)
 
 
 def describe_study_runs(study: StudyRuns) -> str:

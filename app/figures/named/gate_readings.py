@@ -143,7 +143,7 @@ def _gate_table(db: Database, rows: Sequence[RunRow], options: Options) -> pd.Da
         pd.DataFrame(table, columns=pd.Index(columns), dtype="object"),
         caption=caption,
         best=best,
-        left_out=[str(run) for run in comparison.excluded_runs],
+        excluded=[str(run) for run in comparison.excluded_runs],
         about=about,
         cells={name: [row[name] for row in table] for name in columns},
     )

@@ -18,7 +18,7 @@ from app.analysis.comparable import (
     LAMBDAS,
     TAUS,
     check_one_study,
-    describe_left_out,
+    describe_excluded,
     find_studies,
     group_seeds,
     read_study,
@@ -167,7 +167,7 @@ def _draw_heatmap(
         f"{CENTER_NAMES[reading.center].capitalize()} over the seeds of each combination. ★ marks the best value of a "
         "map among the cells with at least two seeds. Cells without a usable run are empty. "
         f"{len(comparison.seeds)} of {len(rows)} runs are used."
-        f"{describe_left_out(comparison.excluded_runs)}"
+        f"{describe_excluded(comparison.excluded_runs)}"
     )
     quantity = comparison.quantity
     caption, _ = caption_final(comparison.seeds, rule, explanation, of=quantity, at=comparison)
@@ -268,7 +268,7 @@ def _make_chart(
     lines = dict.fromkeys(line.name for panel in panels for line in panel.lines)
     titles = ", ".join(panel.title for panel in panels)
     description = f"{title} in {len(panels)} panels ({titles}): {', '.join(lines)}."
-    caption = f"{', '.join(algos)}. {caption}{describe_left_out(comparison.excluded_runs)}"
+    caption = f"{', '.join(algos)}. {caption}{describe_excluded(comparison.excluded_runs)}"
     subtitle = make_subtitle(reading, share=True)
     return Chart(name, title, x_label, tuple(panels), caption, description, subtitle=subtitle)
 
@@ -361,7 +361,7 @@ def _make_table(
     if any(group.unfinished for group in comparison.groups):
         caption += f" {DAGGER} includes a run that has not finished. Such a number is never bold."
     left_out, best = [str(each) for each in comparison.excluded_runs], [] if comparison.mixed_length_tasks else best
-    return set_table_attrs(frame, caption=caption, best=best, left_out=left_out, about=about, cells=cells)
+    return set_table_attrs(frame, caption=caption, best=best, excluded=left_out, about=about, cells=cells)
 
 
 FIGURES = (

@@ -168,7 +168,7 @@ def _table(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFra
         "—: the run has no gate. Incentive removed, asked: computed from H alone, with Q(s′) = 0. Incentive removed, "
         "recorded: computed from the learner's Q during training, for the sampled transitions."
     )
-    return set_table_attrs(pd.DataFrame(table, columns=pd.Index(columns)), caption=caption, left_out=left_out)
+    return set_table_attrs(pd.DataFrame(table, columns=pd.Index(columns)), caption=caption, excluded=left_out)
 
 
 def _recompute_run(db: Database, run: RunRow) -> ComparedSet | None:

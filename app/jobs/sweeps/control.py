@@ -1,7 +1,5 @@
 """Create, start, stop and continue sweeps, for the command line and the page."""
 
-import os
-import socket
 from collections.abc import Collection, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,7 +17,7 @@ from app.jobs.sweeps.study import list_reported_runs
 from emtc_core.config.run import RunConfig
 from emtc_core.errors import ConfigError, RunStateError
 from storage.engine import Database, sweep_folder
-from storage.runs.claims import Worker
+from storage.process_id import get_process_id
 from storage.runs.control import send_command
 from storage.runs.rows import RunRow, shown_status
 from storage.runs.sweeps import (
@@ -37,11 +35,6 @@ from storage.runs.sweeps import (
 def default_jobs() -> int:
     """Return the default number of trainers: one for each physical core, because a trainer uses one thread."""
     return max(1, psutil.cpu_count(logical=False) or 1)
-
-
-def this_process() -> Worker:
-    """Return the identity of this process: process id, start time and host."""
-    return Worker(os.getpid(), psutil.Process().create_time(), socket.gethostname())
 
 
 def check_plan(plan: Plan, *, remote: bool = False) -> None:
@@ -116,9 +109,8 @@ def start_scheduler(db: Database, sweep_id: str, *, jobs: int, options: Sequence
     """
     arguments = ["app.cli.main", "sweep-worker", sweep_id, "--jobs", str(jobs), *options]
     process = spawn(arguments, scheduler_log(db, sweep_id), db=db)
-    with suppress(psutil.NoSuchProcess):  # recorded here already, so that nobody starts a second scheduler meanwhile
-        worker = Worker(process.pid, psutil.Process(process.pid).create_time(), socket.gethostname())
-        attach_scheduler(db, sweep_id, worker, jobs=jobs)
+    with suppress(psutil.NoSuchProcess):
+        attach_scheduler(db, sweep_id, get_process_id(process.pid), jobs=jobs)
 
 
 def scheduler_log(db: Database, sweep_id: str) -> Path:

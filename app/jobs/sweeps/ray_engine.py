@@ -175,7 +175,7 @@ def run_sweep_on_ray(
         KeyboardInterrupt: On a signal. The workers have given their runs back then.
     """
     with handle_leave_signals() as leave, attach_this_process(db, sweep_id, jobs):
-        tasks = _TaskPool(ray, cluster, db, sweep_id, jobs=jobs, say=announce)
+        tasks = _TaskPool(ray, cluster, db, sweep_id, jobs=jobs, announce=announce)
         try:
             return poll_sweep(db, sweep_id, tasks.update, on_progress=on_progress, leave=leave)
         except KeyboardInterrupt:
@@ -191,9 +191,9 @@ class _TaskPool:
     """The Ray tasks of one sweep, each with one worker. Ray queues a task until a node has free resources."""
 
     def __init__(
-        self, ray: Any, cluster: Cluster, db: Database, sweep_id: str, *, jobs: int, say: Callable[[str], None]
+        self, ray: Any, cluster: Cluster, db: Database, sweep_id: str, *, jobs: int, announce: Callable[[str], None]
     ) -> None:
-        self._ray, self._db, self._sweep_id, self._jobs, self._say = ray, db, sweep_id, jobs, say
+        self._ray, self._db, self._sweep_id, self._jobs, self._announce = ray, db, sweep_id, jobs, announce
         # No retries by Ray: they would hide failures, and Ray does not know which runs the database still has to do.
         options = {
             "num_cpus": cluster.cpus,
@@ -247,7 +247,7 @@ class _TaskPool:
             self._handle_failure(f"A worker on {worker.host} ended with code {worker.code}: {last}")
         elif last == NOTHING:
             for message in worker.messages[:-1]:
-                self._say_once(message)
+                self._announce_once(message)
             self._pause()
         else:
             self._n_pauses = self._n_failures = 0
@@ -258,7 +258,7 @@ class _TaskPool:
         Raises:
             ClusterError: If it gives up.
         """
-        self._say_once(message)
+        self._announce_once(message)
         if not self._pause():
             return
         n_done = get_sweep(self._db, self._sweep_id).progress
@@ -276,10 +276,10 @@ class _TaskPool:
         self._n_pauses += 1
         return True
 
-    def _say_once(self, message: str) -> None:
+    def _announce_once(self, message: str) -> None:
         if message not in self._messages:
             self._messages.add(message)
-            self._say(message)
+            self._announce(message)
 
 
 def _connect(ray: Any, address: str | None) -> None:

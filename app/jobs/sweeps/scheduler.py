@@ -9,12 +9,12 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 
 from app.jobs.launch import has_local_trainer
-from app.jobs.sweeps.control import this_process
 from app.jobs.sweeps.worker import LeaveRequest, TrainerStarter
 from emtc_core.errors import StorageError
 from storage.engine import Database
+from storage.process_id import ProcessId, get_process_id
 from storage.retry import retry_transient
-from storage.runs.claims import Worker, claim_run
+from storage.runs.claims import claim_run
 from storage.runs.sweeps import Sweep, attach_scheduler, detach_scheduler, get_sweep
 
 POLL_S = 0.5
@@ -78,13 +78,13 @@ def poll_sweep(
 
 
 @contextmanager
-def attach_this_process(db: Database, sweep_id: str, jobs: int) -> Generator[Worker]:
+def attach_this_process(db: Database, sweep_id: str, jobs: int) -> Generator[ProcessId]:
     """Record this process as the scheduler of a sweep, and remove the record at the end.
 
     Raises:
         StorageError: If there is no such sweep.
     """
-    me = this_process()
+    me = get_process_id()
     attach_scheduler(db, sweep_id, me, jobs=jobs)
     try:
         yield me
@@ -93,7 +93,7 @@ def attach_this_process(db: Database, sweep_id: str, jobs: int) -> Generator[Wor
             detach_scheduler(db, sweep_id, me)
 
 
-def start_all(db: Database, sweep_id: str, me: Worker, jobs: int, starter: TrainerStarter) -> None:
+def start_all(db: Database, sweep_id: str, me: ProcessId, jobs: int, starter: TrainerStarter) -> None:
     """Start trainers of queued and lost runs of a sweep while it has free slots."""
     while claim := claim_run(db, sweep_id, me, jobs=jobs, has_trainer=has_local_trainer):
         with suppress(StorageError):  # the run is already marked as failed

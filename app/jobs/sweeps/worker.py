@@ -21,10 +21,10 @@ from app.analysis.provenance import library_versions
 from app.jobs.launch import check_startable, has_local_trainer, start_trainer
 from app.jobs.resume import CheckpointStatus, examine_checkpoints
 from app.jobs.signals import handle_signals
-from app.jobs.sweeps.control import this_process
 from emtc_core.config.resolve import config_from_stored
 from emtc_core.errors import ConfigError, EmtcError, EnvUnavailableError, RunStateError, StorageError
 from storage.engine import Database
+from storage.process_id import get_process_id
 from storage.retry import is_transient, retry_transient
 from storage.runs.changes import finish_run, start_again
 from storage.runs.claims import Claim, claim_next_run, has_pending_lost_run, return_to_queue
@@ -190,7 +190,7 @@ class WorkerLoop:
         *,
         jobs: int,
         leave: LeaveRequest,
-        say: Callable[[str], None],
+        announce: Callable[[str], None],
         claim: Callable[..., Claim | None] = claim_next_run,
     ) -> None:
         """Prepare the loop.
@@ -199,11 +199,11 @@ class WorkerLoop:
             db: An open database.
             jobs: Number of runs to train at the same time.
             leave: Ends the loop when it is set.
-            say: Called with messages for the user.
+            announce: Called with messages for the user.
             claim: Claims the next run: `claim_next_run`, or `claim_run` for one sweep.
         """
-        self._db, self._jobs, self._leave, self._say, self._claim = db, jobs, leave, say, claim
-        self._me = this_process()
+        self._db, self._jobs, self._leave, self._announce, self._claim = db, jobs, leave, announce, claim
+        self._me = get_process_id()
         self._starter, self._eligibility = TrainerStarter(db), EligibilityCheck(db)
         self._trainers: dict[str, tuple[Claim, subprocess.Popen[bytes]]] = {}
         self._rejected_ids: set[str] = set()
@@ -228,7 +228,7 @@ class WorkerLoop:
                     if once and not has_pending_lost_run():
                         return self.done
                     if time.monotonic() - reminded_at >= REMIND_S:
-                        self._say(f"No run waits. Looking again every {IDLE_POLL_S:.0f} s.")
+                        self._announce(f"No run waits. Looking again every {IDLE_POLL_S:.0f} s.")
                         reminded_at = time.monotonic()
                 time.sleep(POLL_S if self._trainers or not is_queue_empty else IDLE_POLL_S)
             self._stop_trainers()
@@ -256,7 +256,7 @@ class WorkerLoop:
     def _start(self, claim: Claim) -> None:
         if message := self._eligibility.reject(claim):
             self._rejected_ids.add(claim.run_id)
-            self._say(message)
+            self._announce(message)
             return
         process = self._starter.start(claim, requeue_on_signal=True)
         if process is None:
@@ -264,7 +264,7 @@ class WorkerLoop:
             return
         self._trainers[claim.run_id] = (claim, process)
         row = find_run(self._db, claim.run_id)
-        self._say(f"Run {claim.run_id} {'resumes' if claim.resume else 'starts'}: {row.name}.")
+        self._announce(f"Run {claim.run_id} {'resumes' if claim.resume else 'starts'}: {row.name}.")
 
     def _collect_ended(self) -> None:
         """Report the trainers that have ended, and give back the runs whose trainer did not record its end."""
@@ -287,7 +287,7 @@ class WorkerLoop:
         """Send SIGTERM to all trainers and wait. Each writes a checkpoint and gives its run back."""
         if self._trainers:
             n = len(self._trainers)
-            self._say(f"Stopping: {n} trainer(s) write a checkpoint. A second signal ends them at once.")
+            self._announce(f"Stopping: {n} trainer(s) write a checkpoint. A second signal ends them at once.")
         for _, process in self._trainers.values():
             process.terminate()
         while any(process.poll() is None for _, process in self._trainers.values()):
@@ -298,16 +298,16 @@ class WorkerLoop:
         try:
             row = find_run(self._db, claim.run_id)
         except EmtcError as error:  # the run is deleted, or the database does not answer
-            self._say(str(error))
+            self._announce(str(error))
             return
         self.done.append(EndedRun(row.id, row.status, row.env_steps))
         reason = f" {row.error}" if row.error else ""
-        self._say(f"Run {row.id} is {row.status} at step {row.env_steps:,}.{reason}")
+        self._announce(f"Run {row.id} is {row.status} at step {row.env_steps:,}.{reason}")
 
     def _report_error(self, message: str) -> None:
         """Report an error, unless it is the same as the last one."""
         if message != self._last_error:
-            self._say(message)
+            self._announce(message)
         self._last_error = message
 
 

@@ -15,7 +15,7 @@ from app.analysis.finals import FINAL_RULES, FinalRule
 from app.analysis.format import escape_markdown
 from app.analysis.series import Comparison
 from app.ui import data, in_url, messages, state, view
-from app.ui.compared import names_beside, runs_beside
+from app.ui.compared import get_bundle_run_names, list_bundle_runs
 from app.ui.widgets import run_picker
 from storage.queries.runs import RunFilter
 
@@ -54,8 +54,8 @@ def ask(wanted: RunFilter) -> Beside:
     every: dict[str, str] = {}
     evaluated: list[str] = []
     for bundle in shown:
-        every |= runs_beside(bundle, wanted)
-        evaluated += runs_beside(bundle, replace(wanted, evaluated=True, shelf="drawn"))
+        every |= list_bundle_runs(bundle, wanted)
+        evaluated += list_bundle_runs(bundle, replace(wanted, evaluated=True, shelf="drawn"))
     names = ", ".join(escape_markdown(bundle.name) for bundle in shown)
     return Beside(every, evaluated, f" Beside them {len(evaluated):,} of {names}." if shown else "")
 
@@ -131,7 +131,7 @@ def _choose(listed: dict[str, str], matching: int) -> tuple[list[str], int]:
         Their ids, and how many the URL names in vain.
     """
     wanted = state.read_list(state.RUNS)
-    names = data.names_of(wanted) | names_beside(wanted)
+    names = data.names_of(wanted) | get_bundle_run_names(wanted)
     chosen = [run_id for text in wanted for run_id in names if run_id.startswith(text.lower())]
     chosen = list(dict.fromkeys(chosen))
     lost = sum(not any(run_id.startswith(text.lower()) for run_id in names) for text in wanted)

@@ -1,4 +1,4 @@
-"""The page of a study: its question, win rates by task, a table of claims, and where the numbers come from."""
+"""The page of a study: its question, win rates by task, the table of claims, and the tables of details."""
 
 from importlib.resources import files
 from typing import Final
@@ -24,13 +24,13 @@ from app.figures.named.findings import (
 from app.ui import guide, in_url, messages, state, view
 from app.ui.findings import studies
 from app.ui.findings.studies import Study
-from app.ui.sweeps.start import SWEEP
+from app.ui.sweeps.selection import SWEEP
 from app.ui.widgets import canvas, pin, result_table
 
 _PAGE: Final = "findings"
-_PANEL: Final = 280
-_LONG_NAME: Final = 12
-_MARKS: Final[dict[Verdict, tuple[str, str]]] = {
+_PANEL_HEIGHT: Final = 280
+_MIN_LENGTH_TO_BREAK: Final = 12
+_VERDICT_STYLES: Final[dict[Verdict, tuple[str, str]]] = {
     "supported": ("check_circle", "green"),
     "contradicted": ("cancel", "red"),
     "no relevant difference": ("drag_handle", "blue"),
@@ -38,13 +38,13 @@ _MARKS: Final[dict[Verdict, tuple[str, str]]] = {
     "too few seeds": ("hourglass_empty", "gray"),
     "equal": ("equal", "blue"),
 }
-"""Icon and colour of each verdict."""
+"""Verdict → icon and colour."""
 
 
 def show() -> None:
-    """Draw one study; the URL names it where there are several."""
-    found = studies.list_studies()
-    if not found:
+    """Draw one study. If there are several, the URL selects it."""
+    all_studies = studies.list_studies()
+    if not all_studies:
         messages.empty(
             "No study has runs in this database.",
             "Press *Open the example study* on Home, or train a study: `emtc sweep confirmatory-football`.",
@@ -52,7 +52,7 @@ def show() -> None:
             label="Go to Home",
         )
         return
-    study = _choose(found)
+    study = _select_study(all_studies)
     st.markdown(f"**{escape_markdown(study.plan.question)}**")
     st.caption(escape_markdown(describe_study_runs(studies.read_runs(study))))
     with messages.guarded():
@@ -64,20 +64,20 @@ def show() -> None:
     _show_links(study)
 
 
-def _choose(found: list[Study]) -> Study:
-    by_title = {study.plan.title: study for study in found}
-    if len(found) == 1:
-        return found[0]
-    chosen = st.segmented_control(
+def _select_study(all_studies: list[Study]) -> Study:
+    if len(all_studies) == 1:
+        return all_studies[0]
+    by_title = {study.plan.title: study for study in all_studies}
+    title = st.segmented_control(
         "Study", list(by_title), required=True, **in_url.key_of(_PAGE, "study", list(by_title))
     )
-    return by_title[str(chosen)]
+    return by_title[str(title)]
 
 
 def _show_charts(comparisons: list[Comparison], study: Study) -> None:
     if not comparisons:
         messages.empty(
-            "No run of this study has been evaluated yet.", "The charts appear with the first evaluation of a run."
+            "No run of this study has been evaluated yet.", "The charts appear after the first evaluation of a run."
         )
         return
     with st.container(key="findings_charts", horizontal=True, gap="medium"):
@@ -90,15 +90,15 @@ def _show_chart(comparison: Comparison, study: Study) -> None:
     lines = select_lines(comparison)
     chart, smooth, quantity = draw_win_rates(lines), compute_smoothing_window(lines.shown), comparison.quantity.key
     by_id = {row.id: row for row in study.rows}
-    drawn = [by_id[seed.id] for seed in lines.shown.seeds]
+    runs = [by_id[seed.id] for seed in lines.shown.seeds]
     key = f"findings-{comparison.tasks[0]}"
     facts = {"quantity": quantity, "center": READING.center, "band": READING.band, "smooth": smooth}
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
         st.markdown(f"#### {escape_markdown(comparison.tasks[0])}", width="content")
         with st.container(horizontal=True, width="content", gap="small"):
-            pin.show_export(chart, key=key, stem=drawn[0].map, sources=describe_runs(drawn))
-            pin.show(chart, key=key, page=_PAGE, run=drawn, facts=facts)
-    canvas.show(chart, key=key, panel_height=_PANEL)
+            pin.show_export(chart, key=key, stem=runs[0].map, sources=describe_runs(runs))
+            pin.show(chart, key=key, page=_PAGE, run=runs, facts=facts)
+    canvas.show(chart, key=key, panel_height=_PANEL_HEIGHT)
     st.caption(escape_markdown(chart.caption))
     if lines.others:
         st.page_link(
@@ -118,96 +118,98 @@ def _show_chart(comparison: Comparison, study: Study) -> None:
 
 def _show_claims(study: Study) -> None:
     with st.spinner("Comparing the variants seed by seed …"):
-        found = studies.find(study)
-    frame = tabulate_claims([found])
+        findings = studies.measure_claims(study)
+    frame = tabulate_claims([findings])
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
         st.subheader("Claims", width="content")
         result_table.download(frame, key="claims", stem="claims")
     if len(frame):
         with st.container(key="findings_claims"):
             st.markdown(_write_claims(frame))
-        used = {each.verdict for each in found.findings}
+        verdicts = {finding.verdict for finding in findings.findings}
         with st.container(horizontal=True, gap="small", vertical_alignment="center"):
             st.caption("Rules", width="content")
             for verdict, rule in VERDICTS.items():
-                if verdict in used:
-                    icon, color = _MARKS[verdict]
+                if verdict in verdicts:
+                    icon, color = _VERDICT_STYLES[verdict]
                     st.badge(verdict, icon=f":material/{icon}:", color=color, help=rule)  # type: ignore[arg-type]
     else:
-        messages.empty("No claim has been measured yet.", "A claim needs a finished run of each variant that it names.")
-    _show_missing(found.missing)
+        messages.empty("No claim has been measured yet.", "A claim needs a finished run of each of its variants.")
+    _show_missing_runs(findings.missing)
     with st.expander("Measures, tests, verdicts", icon=":material/function:"):
         st.caption(escape_markdown(str(frame.attrs["caption"])))
         st.caption("\n".join(f"- **{verdict}**: {escape_markdown(rule)}" for verdict, rule in VERDICTS.items()))
 
 
 def _write_claims(frame: pd.DataFrame) -> str:
-    """Write the claims for the page: with fewer columns than in files, so that the verdict is visible."""
-    shown = frame.loc[:, ["claim", "task", "estimate", "n", "p (Holm)", "verdict"]]
-    compared = [escape_markdown(each).replace(r"\-", "\u2011") for each in frame["compared"]]  # "No-TCGM" in one line
-    claims = zip(frame["claim"], compared, frame["measure"], strict=True)
+    """Write the claims as Markdown, with fewer columns than in files, so that the verdict fits on the screen."""
+    columns = frame.loc[:, ["claim", "task", "estimate", "n", "p (Holm)", "verdict"]]
+    pairs = [escape_markdown(each).replace(r"\-", "\u2011") for each in frame["compared"]]  # no line break in "No-TCGM"
+    claims = zip(frame["claim"], pairs, frame["measure"], strict=True)
     detectable = frame["detectable"] if "detectable" in frame else [MISSING] * len(frame)
     verdicts = zip(frame["verdict"], detectable, strict=True)
-    written = {
-        "claim": [f"**{escape_markdown(text)}** {pair}, {escape_markdown(of)}" for text, pair, of in claims],
+    markdown = {
+        "claim": [
+            f"**{escape_markdown(claim)}** {pair}, {escape_markdown(measure)}" for claim, pair, measure in claims
+        ],
         "task": [_break_long_name(task) for task in frame["task"]],
         "estimate": [escape_markdown(each).replace(", ", ",\u00a0") for each in frame["estimate"]],
         "verdict": [
-            _mark_verdict(verdict) + ("" if size == MISSING else f" :small[detectable: {size}]")
+            _write_verdict(verdict) + ("" if size == MISSING else f" :small[detectable: {size}]")
             for verdict, size in verdicts
         ],
     }
-    return result_table.to_markdown(shown, written)
+    return result_table.to_markdown(columns, markdown)
 
 
 def _break_long_name(task: str) -> str:
     """Allow a line break after each underscore of a long name."""
     text = escape_markdown(task)
-    return text.replace(r"\_", "\\_\u200b") if len(task) > _LONG_NAME else text
+    return text.replace(r"\_", "\\_\u200b") if len(task) > _MIN_LENGTH_TO_BREAK else text
 
 
-def _mark_verdict(text: str) -> str:
-    """Write a verdict with its icon in its colour."""
-    icon, color = next(mark for verdict, mark in _MARKS.items() if text.startswith(verdict))
+def _write_verdict(text: str) -> str:
+    """Write a verdict as a coloured badge with an icon."""
+    icon, color = next(style for verdict, style in _VERDICT_STYLES.items() if text.startswith(verdict))
     return f":{color}-badge[:material/{icon}: {escape_markdown(text)}]"
 
 
-def _show_missing(missing: tuple[str, ...]) -> None:
-    """List the planned runs without a result; many of them are folded."""
+def _show_missing_runs(missing: tuple[str, ...]) -> None:
+    """List the planned runs without a result; fold a long list."""
     if not missing:
         return
-    head = f"{len(missing)} planned run{'s' if len(missing) > 1 else ''} without a result"
+    title = f"{len(missing)} planned run{'s' if len(missing) > 1 else ''} without a result"
     text = "\n".join(f"- {escape_markdown(each)}" for each in missing)
-    if len(missing) <= result_table.SHOWN:
-        st.caption(f"{head}\n{text}")
+    if len(missing) <= result_table.MAX_UNFOLDED:
+        st.caption(f"{title}\n{text}")
     else:
-        with st.expander(head, icon=":material/pending:"):
+        with st.expander(title, icon=":material/pending:"):
             st.caption(text)
 
 
 def _show_details(study: Study) -> None:
     measures = st.expander("All measures", icon=":material/table_rows:", key="measures", bind="query-params")
-    numbers = st.expander("Numbers of each run", icon=":material/numbers:", key="numbers", bind="query-params")
+    numbers = st.expander("Measures of each run", icon=":material/numbers:", key="numbers", bind="query-params")
     settings = st.expander("Settings that differ", icon=":material/difference:", key="settings", bind="query-params")
-    plan = st.expander("The plan", icon=":material/assignment:", key="plan", bind="query-params")
+    plan = st.expander("Study plan", icon=":material/assignment:", key="plan", bind="query-params")
     if measures.open:
         with measures, messages.guarded():
-            _show_frame(tabulate_findings([studies.find(study)]), key="findings")
+            _show_table(tabulate_findings([studies.measure_claims(study)]), key="findings")
     if numbers.open:
         with numbers, messages.guarded():
             with st.spinner("Measuring every run …"):
                 frame = studies.list_measures(study)
-            _show_frame(frame, key="study-measures")
+            _show_table(frame, key="study-measures")
     if settings.open:
         with settings, messages.guarded():
-            _show_frame(studies.list_settings(study), key="study-settings")
+            _show_table(studies.list_settings(study), key="study-settings")
     if plan.open:
         with plan:
             text = files("app.jobs.sweeps").joinpath("templates", study.plan.guide).read_text(encoding="utf-8")
             st.markdown(text.partition("\n")[2])
 
 
-def _show_frame(frame: pd.DataFrame, *, key: str) -> None:
+def _show_table(frame: pd.DataFrame, *, key: str) -> None:
     with st.container(horizontal=True, horizontal_alignment="right"):
         result_table.download(frame, key=key, stem=key)
     st.dataframe(frame, hide_index=True, key=f"{key}-table")

@@ -1,7 +1,7 @@
-"""The table of all runs, page by page: searched, filtered and sorted by the database, all of it in the URL."""
+"""The paged table of all runs. The database searches, filters and sorts; all choices are in the URL."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Final
 
 import pandas as pd
 import streamlit as st
@@ -10,21 +10,17 @@ from app.analysis.format import format_count, format_duration, format_run_count
 from app.analysis.settings import name_algo_with_origin
 from app.figures.theme import ENDED_STATUSES
 from app.ui import data, in_url, messages, state, view
-from app.ui.home import chosen_runs
+from app.ui.home import run_actions, selection
+from app.ui.home.run_columns import COLUMN_ORDER, SORT_LABELS, column_config
 from app.ui.widgets import run_picker
-from app.ui.widgets.result_table import PERCENT
 from emtc_core.config.base import IMPORTED
 from storage.queries.runs import RunFilter, RunPage
 from storage.runs.rows import PRUNED, shown_status
 
-ROWS = 50
-PAGE = "home"
-_NUMBER, _DOWN = "page", "down"
-_COLUMNS = [
-    *("status", "name", "algo", "map", "seed", "progress", "win_rate", "mu_w", "return_mean", "gate"),
-    *("tags", "notes", "duration", "id", "created_at"),
-]
-_SYMBOLS = {
+ROWS: Final = 50
+PAGE: Final = "home"
+_PAGE_NUMBER: Final = "page"
+_STATUS_LABELS: Final = {
     "queued": "◷ queued",
     "running": "▶ running",
     "paused": "❚❚ paused",
@@ -35,189 +31,145 @@ _SYMBOLS = {
     IMPORTED: "⇣ imported",
     PRUNED: "✂ pruned",
 }
-_GATES = {"active": "● active", "idle": "○ idle"}
-_SORTS = {
-    "": "At work, then newest",
-    "created": "Created",
-    "win_rate": "Last win rate",
-    "mu_w": "μ̄_w (greedy)",
-    "return": "Return",
-    "gate": "Gate",
-    "progress": "Progress",
-    "duration": "Duration",
-    "status": "Status",
-    "name": "Run",
-    "algo": "Algorithm",
-    "env": "Environment",
-    "map": "Map",
-    "seed": "Seed",
-    "preset": "Preset",
-    "env_steps": "Env steps",
-    "target_steps": "Target steps",
-    "id": "Id",
-}
+_GATE_LABELS: Final = {"active": "● active", "idle": "○ idle"}
 
 
 def show() -> None:
-    """Draw the table; it refreshes itself, faster while a run is alive."""
-    active = not set(data.run_choices().statuses) <= ENDED_STATUSES
-    st.fragment(_board, run_every=2 if active else 5)()
-
-
-def _board() -> None:
-    with messages.guarded():  # here, too: what a fragment raises reaches no border outside it
-        wanted, sort = _ask()
-        page = _read_page(wanted, sort)
-        if not page.total:
-            _say_nothing_matches(wanted)
-            return
-        ids, frame = _stand_still(page, wanted, sort)
-        rows = _draw(frame)
-        _turn_pages(page.total)
-        chosen_runs.show([ids[row] for row in rows if row < len(ids)], wanted, sort, page.total)
-
-
-def _ask() -> tuple[RunFilter, str]:
-    """Draw search, filters and order; return them."""
-    with st.container(horizontal=True, vertical_alignment="bottom"):
-        text = run_picker.search(PAGE, _to_first_page)
-        shelf = run_picker.shelf(PAGE, _to_first_page)
-        column = st.selectbox(
-            "Sort by",
-            **in_url.one(PAGE, "sort", list(_SORTS), _to_first_page),
-            format_func=_SORTS.__getitem__,
-            help="All runs that match are sorted; a click on the head of a column sorts this page alone.",
-        )
-        down = st.toggle(
-            "Downwards", value=True, key=_DOWN, bind="query-params", on_change=_to_first_page, disabled=not column
-        )
-    with st.expander("Filters", icon=":material/filter_list:", expanded=_is_filtered()):
-        statuses = run_picker.statuses(PAGE, data.run_choices(shelf).statuses, _to_first_page)
-        wanted = run_picker.lists(PAGE, RunFilter(text=text, shelf=shelf, statuses=statuses), _to_first_page)
-    return wanted, f"-{column}" if column and down else column or ""
-
-
-def _is_filtered() -> bool:
-    """Whether this page was opened with a filter in its address, so that what hides runs is in sight."""
-    asked = any(name in st.query_params for name in ("states", "envs", "maps", "algos", "presets", "tags"))
-    return bool(st.session_state.setdefault("run_filters_open", asked))
-
-
-def _to_first_page() -> None:
-    st.session_state[_NUMBER] = 1
-
-
-def _read_page(wanted: RunFilter, sort: str) -> RunPage:
-    """Read the page that is asked for, or the last one there is."""
-    number = st.session_state.get(_NUMBER) or state.read_int(_NUMBER) or 1
-    number = max(1, min(number, 10**9))
-    page = data.run_page(wanted, sort=sort, limit=ROWS, offset=(number - 1) * ROWS)
-    last = max(1, -(-page.total // ROWS))
-    if number > last:
-        st.session_state[_NUMBER] = last
-        state.write(_NUMBER, last)
-        return data.run_page(wanted, sort=sort, limit=ROWS, offset=(last - 1) * ROWS)
-    return page
-
-
-def _say_nothing_matches(wanted: RunFilter) -> None:
-    if not run_picker.is_asking(wanted):
-        where = "archived" if wanted.shelf == "archived" else "hidden" if wanted.shelf == "hidden" else "listed"
-        st.info(f"No run is {where}.")
-        return
-    st.info("No run matches. Take a filter away, or look among the archived ones under *Show*.")
-
-
-def _stand_still(page: RunPage, wanted: RunFilter, sort: str) -> tuple[list[str], pd.DataFrame]:
-    """Keep the rows in their places while some are chosen: what is chosen must not become another run.
-
-    A table that ticks gets new runs on top. As long as its view is the same and rows are chosen, the runs that were
-    shown when they were are shown, as they are now; another view, or a run that is gone, takes the choice away.
-    """
-    view = repr((wanted, sort, st.session_state.get(_NUMBER, 1)))
-    if chosen_runs.chosen_rows():
-        known = chosen_runs.shown(view)
-        frame = data.runs_by_id(known)
-        if known and len(frame) == len(known):
-            return known, frame
-        chosen_runs.forget_choice()
-    ids = page.frame["id"].tolist()
-    chosen_runs.remember_shown(view, ids)
-    return ids, page.frame
-
-
-def _draw(frame: pd.DataFrame) -> Sequence[int]:
-    picked = st.dataframe(
-        make_rows(frame),
-        key=chosen_runs.key(),
-        hide_index=True,
-        height=36 * min(len(frame), 15) + 38,
-        on_select="rerun",
-        selection_mode="multi-row",
-        column_order=_COLUMNS,
-        column_config=column_config(),
-        alt="Table of runs with status, progress and last evaluation. Choose rows to act on runs.",
-    )
-    return picked["selection"]["rows"]
+    """Draw the table, refreshed every 2 s while a run is active and every 5 s otherwise."""
+    is_active = not set(data.run_choices().statuses) <= ENDED_STATUSES
+    st.fragment(_show_table, run_every=2 if is_active else 5)()
 
 
 def make_rows(frame: pd.DataFrame) -> pd.DataFrame:
-    """Turn runs into what the table shows; without a judged gate its cell is empty."""
+    """Make the rows of the table. The gate cell is empty if the gate has no verdict."""
     rows = frame.copy()
     columns = (frame[name].tolist() for name in ("status", "device", "tags"))
-    shown = [
+    labels = [
         IMPORTED if device == IMPORTED else shown_status(status, tags)
         for status, device, tags in zip(*columns, strict=True)
     ]
-    rows["status"] = [_SYMBOLS.get(status, status) for status in shown]
-    rows["algo"] = [name_algo_with_origin(*each) for each in zip(frame["algo"], frame["plugins"], strict=True)]
-    hidden = frame["hidden_at"].notna()
-    rows["name"] = [f"{name} (hidden)" if aside else name for name, aside in zip(frame["name"], hidden, strict=True)]
-    rows["name"] = [view.named_link(run_id, name) for run_id, name in zip(rows["id"], rows["name"], strict=True)]
+    rows["status"] = [_STATUS_LABELS.get(status, status) for status in labels]
+    rows["algo"] = [
+        name_algo_with_origin(algo, plugins) for algo, plugins in zip(frame["algo"], frame["plugins"], strict=True)
+    ]
+    rows["name"] = [
+        view.named_link(run_id, f"{name} (hidden)" if is_hidden else name)
+        for run_id, name, is_hidden in zip(rows["id"], frame["name"], frame["hidden_at"].notna(), strict=True)
+    ]
     rows["progress"] = 100 * (frame["env_steps"] / frame["target_steps"].clip(lower=1)).clip(upper=1.0)
     rows["win_rate"] = 100 * frame["win_rate"]
     ended = frame["ended_at"].fillna(frame["heartbeat_at"])
     seconds = (ended - frame["started_at"]).dt.total_seconds()
     rows["duration"] = [format_duration(None if pd.isna(value) else float(value)) for value in seconds]
-    rows["gate"] = [_GATES.get(gate, "") for gate in frame["gate"]]
+    rows["gate"] = [_GATE_LABELS.get(gate, "") for gate in frame["gate"]]
     return rows
 
 
-def _turn_pages(total: int) -> None:
+def _show_table() -> None:
+    with messages.guarded():  # needed inside a fragment, because its errors do not reach the page
+        run_filter, sort = _select_filter()
+        page = _read_page(run_filter, sort)
+        if not page.total:
+            _show_no_match(run_filter)
+            return
+        ids, frame = _keep_selected_rows(page, run_filter, sort)
+        rows = _draw_table(frame)
+        _show_page_numbers(page.total)
+        run_actions.show([ids[row] for row in rows if row < len(ids)], run_filter, sort, page.total)
+
+
+def _select_filter() -> tuple[RunFilter, str]:
+    """Draw search, order and filters; return the filter and the sort key."""
+    with st.container(horizontal=True, vertical_alignment="bottom"):
+        text = run_picker.search(PAGE, _go_to_first_page)
+        shelf = run_picker.shelf(PAGE, _go_to_first_page)
+        column = st.selectbox(
+            "Sort by",
+            **in_url.one(PAGE, "sort", list(SORT_LABELS), _go_to_first_page),
+            format_func=SORT_LABELS.__getitem__,
+            help="Sorts all matching runs. A click on a column header sorts only the rows of this page.",
+        )
+        is_descending = st.toggle(
+            "Descending",
+            value=True,
+            key="down",
+            bind="query-params",
+            on_change=_go_to_first_page,
+            disabled=not column,
+        )
+    is_filtered = any(name in st.query_params for name in ("states", "envs", "maps", "algos", "presets", "tags"))
+    is_expanded = bool(st.session_state.setdefault("run_filters_open", is_filtered))  # as when the page was opened
+    with st.expander("Filters", icon=":material/filter_list:", expanded=is_expanded):
+        statuses = run_picker.statuses(PAGE, data.run_choices(shelf).statuses, _go_to_first_page)
+        run_filter = run_picker.lists(PAGE, RunFilter(text=text, shelf=shelf, statuses=statuses), _go_to_first_page)
+    return run_filter, f"-{column}" if column and is_descending else column or ""
+
+
+def _go_to_first_page() -> None:
+    st.session_state[_PAGE_NUMBER] = 1
+
+
+def _read_page(run_filter: RunFilter, sort: str) -> RunPage:
+    """Read the selected page of the table; the last page if the number is too large."""
+    number = st.session_state.get(_PAGE_NUMBER) or state.read_int(_PAGE_NUMBER) or 1
+    number = max(1, min(number, 10**9))
+    page = data.run_page(run_filter, sort=sort, limit=ROWS, offset=(number - 1) * ROWS)
+    last = max(1, -(-page.total // ROWS))
+    if number > last:
+        st.session_state[_PAGE_NUMBER] = last
+        state.write(_PAGE_NUMBER, last)
+        return data.run_page(run_filter, sort=sort, limit=ROWS, offset=(last - 1) * ROWS)
+    return page
+
+
+def _show_no_match(run_filter: RunFilter) -> None:
+    if not run_picker.is_asking(run_filter):
+        shelf = run_filter.shelf if run_filter.shelf in ("archived", "hidden") else "listed"
+        st.info(f"No run is {shelf}.")
+        return
+    st.info("No run matches. Remove a filter, or select *Archived* under *Show*.")
+
+
+def _keep_selected_rows(page: RunPage, run_filter: RunFilter, sort: str) -> tuple[list[str], pd.DataFrame]:
+    """Return the runs to list. While rows are selected, the same runs stay listed in the same order.
+
+    The selection stores row numbers. New runs appear on top of the refreshed table and would move the selection to
+    other runs. A changed filter, order or page clears the selection, and so does the deletion of a listed run.
+    """
+    view = repr((run_filter, sort, st.session_state.get(_PAGE_NUMBER, 1)))
+    if selection.get_selected_rows():
+        ids = selection.get_listed_ids(view)
+        frame = data.runs_by_id(ids)
+        if ids and len(frame) == len(ids):
+            return ids, frame
+        selection.clear_selection()
+    ids = page.frame["id"].tolist()
+    selection.set_listed_ids(view, ids)
+    return ids, page.frame
+
+
+def _draw_table(frame: pd.DataFrame) -> Sequence[int]:
+    """Draw the table and return the selected row numbers."""
+    table = st.dataframe(
+        make_rows(frame),
+        key=selection.table_key(),
+        hide_index=True,
+        height=36 * min(len(frame), 15) + 38,
+        on_select="rerun",
+        selection_mode="multi-row",
+        column_order=COLUMN_ORDER,
+        column_config=column_config(),
+        alt="Table of runs with status, progress and last evaluation. Select rows to act on runs.",
+    )
+    return table["selection"]["rows"]
+
+
+def _show_page_numbers(total: int) -> None:
     pages = max(1, -(-total // ROWS))
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
         number = 1
         if pages > 1:
-            number = st.pagination(pages, key=_NUMBER, bind=state.bind_int(_NUMBER), width=420)
+            number = st.pagination(pages, key=_PAGE_NUMBER, bind=state.bind_int(_PAGE_NUMBER), width=420)
         first = (number - 1) * ROWS + 1
-        shown = f"{format_count(first)}–{format_count(min(total, first + ROWS - 1))} of " if pages > 1 else ""
-        st.caption(f"{shown}{format_run_count(total)}", width="content")
-
-
-def column_config() -> dict[str, Any]:
-    """How each column is shown."""
-    column = st.column_config
-    return {
-        "status": column.TextColumn("Status", width=90),
-        "name": column.LinkColumn(
-            "Run", width="medium", display_text=view.CALLED_PATTERN, help="Opens the run's own page in a new tab"
-        ),
-        "algo": column.TextColumn("Algorithm", width=115),
-        "map": column.TextColumn("Map", width=80),
-        "seed": column.NumberColumn("Seed", width=60, help="−n: the nth run of an import that tells no seeds"),
-        "progress": column.ProgressColumn("Progress", format=PERCENT, min_value=0, max_value=100, width=90),
-        "win_rate": column.NumberColumn("Last win rate", format=PERCENT, width=95, help="Last greedy evaluation"),
-        "mu_w": column.NumberColumn(
-            "μ̄_w (greedy)",
-            format="%.3f",
-            width=100,
-            help="Time average of the greedy win rate up to the last evaluation",
-        ),
-        "return_mean": column.NumberColumn("Return", format="%.2f", width=80, help="Last evaluation [env return]"),
-        "gate": column.TextColumn("Gate", width=80, help="Does it remove incentive? Choose the row for why."),
-        "tags": column.ListColumn("Tags", width=130),
-        "notes": column.TextColumn("Note", width="small"),
-        "duration": column.TextColumn("Duration", width="small"),
-        "created_at": column.DatetimeColumn("Created (UTC)", format="YYYY-MM-DD HH:mm", timezone="UTC"),
-        "id": column.TextColumn("Id", width="small"),
-    }
+        rows = f"{format_count(first)}–{format_count(min(total, first + ROWS - 1))} of " if pages > 1 else ""
+        st.caption(f"{rows}{format_run_count(total)}", width="content")

@@ -1,7 +1,4 @@
-"""What Home begins with: a button from nothing to a live curve, and one to the example study.
-
-The demo run opens its Live page; the study that ships with the program is opened read-only, beside one's own runs.
-"""
+"""The buttons on top of Home: one starts the demo run and opens Live, one opens the example study read-only."""
 
 import secrets
 
@@ -17,17 +14,17 @@ _TOKEN = "demo_token"
 
 
 def show_demo_button(*, primary: bool) -> None:
-    """Draw the button; a double click starts one run only."""
+    """Draw the button that starts the demo run; a double click starts only one run."""
     token = st.session_state.setdefault(_TOKEN, secrets.token_hex(8))
-    pressed = st.button(
+    is_pressed = st.button(
         "Start the demo run",
         icon=":material/play_arrow:",
         type="primary" if primary else "secondary",
         key="start_demo",
         disabled=not messages.may_act(),
-        help="EMTC(QPLEX) on the embedded simulator's map 3m: about two minutes on two CPU cores.",
+        help="EMTC(QPLEX) on the map 3m of the embedded simulator. Takes about two minutes on two CPU cores.",
     )
-    if not pressed:
+    if not is_pressed:
         return
     try:
         run_id = launch_demo(data.database(), launch_token=token)
@@ -39,17 +36,17 @@ def show_demo_button(*, primary: bool) -> None:
     st.switch_page("../pages/live.py", query_params={state.RUN: run_id, state.TOUR: "1"})
 
 
-def show() -> None:
-    """Draw the button, where there is a study and bundles may be opened."""
+def show_example_button() -> None:
+    """Draw the button that opens the example study; a read-only server does not open bundles."""
     if is_read_only() or not EXAMPLE_STUDY.is_file():
         return
-    pressed = st.button(
+    is_pressed = st.button(
         "Open the example study",
         icon=":material/science:",
         key="open_example",
-        help="The study that comes with the program: its question, learning curves, claims and chosen episodes.",
+        help="A study that is part of EMTC Lab: its question, learning curves, claims and some episodes.",
     )
-    if not pressed:
+    if not is_pressed:
         return
     try:
         with st.spinner("Unpacking the study …"):

@@ -1,6 +1,7 @@
-"""The live check of both propositions: sliders, numbers and one figure each."""
+"""The numerical check of both propositions: sliders, numbers, and one figure each."""
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import streamlit as st
@@ -22,28 +23,28 @@ from emtc_core.gate.propositions import (
     solve,
 )
 
-N_TRANSITIONS = 1000
-N_MIXES = 41
-_URL = "query-params"
-_INTRODUCTION = r"""
-A grid of 10 × 10 cells: four moves, a random cost of at most 0.5 for entering a cell, one goal worth 10 that ends
-the episode. $V^*$ comes from value iteration, so nothing below is estimated. $\Delta_{mem}$, $\beta$ and $r_p$ are
-computed by the functions that the learner itself calls; every slider computes both checks anew.
+N_TRANSITIONS: Final = 1000
+N_MIXES: Final = 41
+_URL: Final = "query-params"
+_INTRODUCTION: Final = r"""
+A grid of 10 × 10 cells with four moves, a random cost of at most 0.5 for entering a cell, and one goal with reward 10
+that ends the episode. $V^*$ is computed by value iteration, not estimated. $\Delta_{mem}$, $\beta$ and $r_p$ are
+computed by the functions of the learner. Every change of a slider repeats both checks.
 """
-_FIRST = r"""
+_PROPOSITION_1: Final = r"""
 Let $\hat s$ be the stored state that $s$ retrieves, $\varepsilon_{rep} = \max_s |V^*(s) - V^*(\hat s)|$ the error of
 the retrieval and $\varepsilon_{store} = \max_{\hat s} |H(\hat s) - V^*(\hat s)|$ the error of what is stored. Then
-$\Delta_{mem} \le \Delta_{opt} + \alpha$ with $\alpha = (1+\gamma)(\varepsilon_{rep} + \varepsilon_{store})$. The
-argument holds from both sides, and the method leans on the other one too (a large $\Delta_{mem}$ is to mean a large
-$\Delta_{opt}$), so $|\Delta_{mem} - \Delta_{opt}| \le \alpha$ is checked as well. Where $V^*$ changes by at most $L$
-per unit of latent distance, $\varepsilon_{rep} \le L\,\delta$.
+$\Delta_{mem} \le \Delta_{opt} + \alpha$ with $\alpha = (1+\gamma)(\varepsilon_{rep} + \varepsilon_{store})$. The same
+proof gives the other direction, which the method also needs (a large $\Delta_{mem}$ must imply a large
+$\Delta_{opt}$). Therefore $|\Delta_{mem} - \Delta_{opt}| \le \alpha$ is checked as well. If $V^*$ changes by at most
+$L$ per unit of latent distance, $\varepsilon_{rep} \le L\,\delta$.
 """
-_SECOND = r"""
-If $H \to V^*$, $\rho \to 1$ and $\Delta_{mem} \to 0$, hence $\beta \to 1$, the gated gradient becomes that of the
-oracle's target $r + \gamma V^*(s')$, whatever the target network $Q^-$ says: the incentive
-$\gamma (V^*(s') - \max Q^-(s'))$ replaces the bootstrap exactly. Two things break the identity. EMU's code keeps only
-the positive part of $H - \max Q^-$, so wherever $\max Q^- > V^*$ the overestimate stays. And $\Delta_{mem}$ uses the
-sampled step: for an action that is not optimal, or when moves slip, $\Delta_{opt} > 0$ and the gate stays below 1.
+_PROPOSITION_2: Final = r"""
+If $H \to V^*$, $\rho \to 1$ and $\Delta_{mem} \to 0$, hence $\beta \to 1$, the gated gradient becomes the gradient of
+the oracle's target $r + \gamma V^*(s')$ for any target network $Q^-$: the incentive $\gamma (V^*(s') - \max Q^-(s'))$
+replaces the bootstrap value exactly. The identity fails in two cases. EMU's code uses only the positive part of
+$H - \max Q^-$, so an overestimate $\max Q^- > V^*$ is not corrected. $\Delta_{mem}$ uses the sampled step: for an
+action that is not optimal, or if moves slip, $\Delta_{opt} > 0$ and the gate stays below 1.
 """
 
 
@@ -57,47 +58,49 @@ class _Setting:
 
 @st.fragment
 def show() -> None:
-    """Draw sliders, numbers and figures; a slider reruns only this part of the page."""
+    """Draw sliders, numbers and figures. A change of a slider reruns only this fragment."""
     st.markdown(_INTRODUCTION)
-    setting = _task()
+    setting = _select_task()
     st.caption(
         f"Value iteration: {setting.solution.sweeps} sweeps, V* within "
         f"{max(setting.solution.residual, 1e-12):.0e} of its fixed point."
     )
     st.subheader("Proposition 1: Δ_mem follows Δ_opt")
-    st.markdown(_FIRST)
-    _proposition_1(setting)
-    st.subheader("Proposition 2: the gated gradient becomes the oracle's")
-    st.markdown(_SECOND)
-    _proposition_2(setting)
+    st.markdown(_PROPOSITION_1)
+    _show_proposition_1(setting)
+    st.subheader("Proposition 2: the gated gradient equals the oracle's")
+    st.markdown(_PROPOSITION_2)
+    _show_proposition_2(setting)
 
 
-def _task() -> _Setting:
+def _select_task() -> _Setting:
     left, middle, right = st.columns(3)
     with left:
-        seed = st.slider("Seed", 0, 50, 1, key="seed", bind=_URL, help="Chooses goal, costs, transitions and errors.")
+        seed = st.slider(
+            "Seed", 0, 50, 1, key="seed", bind=_URL, help="Random seed of goal, costs, transitions and errors."
+        )
     with middle:
         gamma = st.slider("Discount γ", 0.5, 0.99, 0.99, 0.01, key="gamma", bind=_URL, help="The method uses 0.99.")
     with right:
         slip = st.slider(
             "Slip probability", 0.0, 0.5, 0.0, 0.05, key="slip", bind=_URL,
-            help="Share of moves that go in a random direction; 0 makes the task deterministic.",
+            help="Share of moves in a random direction; 0 makes the task deterministic.",
         )  # fmt: skip
     task = make_task(gamma=gamma, seed=seed, slip=slip)
     return _Setting(task, solve(task), gamma, seed)
 
 
-def _proposition_1(setting: _Setting) -> None:
+def _show_proposition_1(setting: _Setting) -> None:
     left, right = st.columns(2)
     with left:
         noise = st.slider(
             "Error of the stored H [return]", 0.0, 5.0, 0.5, 0.1, key="noise", bind=_URL,
-            help="Each stored H is off by a uniform error of at most this: ε_store.",
+            help="Maximum of the uniform error of each stored H: ε_store.",
         )  # fmt: skip
     with right:
         delta = st.slider(
             "Retrieval radius δ [cells]", 1.0, 5.0, 2.0, 0.25, key="delta", bind=_URL,
-            help="States nearer than this share one memory: ε_rep. At 1 each state has its own.",
+            help="States within this distance share one node: ε_rep. At 1, each state has a separate node.",
         )  # fmt: skip
     task, v = setting.task, setting.solution.v
     memory = make_memory(task, v, delta=delta, noise=noise, seed=setting.seed)
@@ -105,25 +108,27 @@ def _proposition_1(setting: _Setting) -> None:
     result = check_proposition_1(task, v, memory, sampled, delta=delta)
     columns = st.columns(4)
     columns[0].metric("Inside ±α", format_percent(result.share_inside, 1), help="Two-sided: |Δ_mem − Δ_opt| ≤ α")
-    columns[1].metric("Below Δ_opt + α", format_percent(result.share_below, 1), help="One-sided, as printed")
+    columns[1].metric("Below Δ_opt + α", format_percent(result.share_below, 1), help="One-sided, as in the paper")
     columns[2].metric("α [return]", format_number(result.alpha), help="(1+γ)(ε_rep + ε_store)")
     columns[3].metric("max |Δ_mem − Δ_opt| [return]", format_number(result.largest_difference))
     st.caption(
         f"ε_rep = {format_number(result.eps_rep)} (bound Lδ = {format_number(result.lipschitz_bound)}), "
-        f"ε_store = {format_number(result.eps_store)} [return]; {memory.n_nodes} memories for {len(v) - 1} states."
+        f"ε_store = {format_number(result.eps_store)} [return]; {memory.n_nodes} nodes for {len(v) - 1} states."
     )
-    _figure(draw_proposition_1(result, gamma=setting.gamma, seed=setting.seed), panel_height=320, x_name="Δ_opt")
+    _show_figure(draw_proposition_1(result, gamma=setting.gamma, seed=setting.seed), panel_height=320, x_name="Δ_opt")
 
 
-def _proposition_2(setting: _Setting) -> None:
+def _show_proposition_2(setting: _Setting) -> None:
     left, middle, right = st.columns(3)
     with left:
-        chosen = st.slider(
-            "H on its way to V*", 0.0, 1.0, 1.0, 0.025, key="mix", bind=_URL,
-            help="0: H is the value of acting at random; 1: H = V*.",
+        selected_mix = st.slider(
+            "Interpolation of H towards V*", 0.0, 1.0, 1.0, 0.025, key="mix", bind=_URL,
+            help="0: H is the value of the random policy; 1: H = V*.",
         )  # fmt: skip
     with middle:
-        tau = st.slider("Temperature τ [return]", 0.1, 3.0, 1.2, 0.1, key="tau", bind=_URL, help="Of the gate, Eq. 8.")
+        tau = st.slider(
+            "Temperature τ [return]", 0.1, 3.0, 1.2, 0.1, key="tau", bind=_URL, help="Temperature of the gate, Eq. 8."
+        )
     with right:
         error = st.slider(
             "Error of the target network [return]", 0.0, 5.0, 1.0, 0.1, key="target_error", bind=_URL,
@@ -134,24 +139,30 @@ def _proposition_2(setting: _Setting) -> None:
         sampled = sample_transitions(
             setting.task, setting.solution, behavior=behavior, n=N_TRANSITIONS, seed=setting.seed
         )
-        mix = np.append(np.linspace(0.0, 1.0, N_MIXES), chosen)
+        mix = np.append(np.linspace(0.0, 1.0, N_MIXES), selected_mix)
         return check_proposition_2(
             setting.task, setting.solution, sampled,
             mix=mix, tau=tau, target_error=error, clamp="positive" if clamp else "none", seed=setting.seed,
         )  # fmt: skip
 
-    free, clamped, any_action = check("greedy"), check("greedy", clamp=True), check("random")
+    unclamped, clamped, random_actions = check("greedy"), check("greedy", clamp=True), check("random")
     columns = st.columns(4)
-    columns[0].metric("Gradient distance", f"{free.gradient_error[-1]:.2g}", help="‖g − g*‖ / ‖g*‖ at the chosen H")
-    columns[1].metric("… with EMU's clamp", f"{clamped.gradient_error[-1]:.2g}", help="max(H − Q⁻, 0), option C9")
-    columns[2].metric("Mean gate β̄", format_number(float(free.beta_mean[-1])), help="At the chosen H, optimal actions")
-    columns[3].metric("max Q⁻ > V*", format_percent(free.share_overestimated), help="Share of transitions")
-    mark = float(free.distance[-1])
-    chart = draw_proposition_2(free, clamped, any_action, mark=mark, gamma=setting.gamma, seed=setting.seed)
-    _figure(chart, panel_height=200, x_name="max |H − V*|")
+    columns[0].metric(
+        "Gradient distance", f"{unclamped.gradient_error[-1]:.2g}", help="‖g − g*‖ / ‖g*‖ at the selected H"
+    )
+    columns[1].metric(
+        "Gradient distance, EMU's clamp", f"{clamped.gradient_error[-1]:.2g}", help="max(H − Q⁻, 0), option C9"
+    )
+    columns[2].metric(
+        "Mean gate β̄", format_number(float(unclamped.beta_mean[-1])), help="At the selected H, optimal actions"
+    )
+    columns[3].metric("max Q⁻ > V*", format_percent(unclamped.share_overestimated), help="Share of transitions")
+    mark = float(unclamped.distance[-1])
+    chart = draw_proposition_2(unclamped, clamped, random_actions, mark=mark, gamma=setting.gamma, seed=setting.seed)
+    _show_figure(chart, panel_height=200, x_name="max |H − V*|")
 
 
-def _figure(chart: Chart, *, panel_height: int, x_name: str) -> None:
+def _show_figure(chart: Chart, *, panel_height: int, x_name: str) -> None:
     with st.container(horizontal=True, horizontal_alignment="right"):
         pin.show_export(chart, key=f"method-{chart.name}", stem="method")
     canvas.show(chart, key=f"method-{chart.name}", panel_height=panel_height, x_name=x_name)

@@ -1,15 +1,16 @@
-"""Tables of every setting, of what the presets change, and of every logged number, read from the code itself."""
+"""Tables of all settings, of the settings that presets change, and of all metrics. Read from the code itself."""
 
 import re
 from collections.abc import Sequence
+from typing import Final
 
 import streamlit as st
 
 from app.analysis.format import MISSING, escape_markdown
 from app.ui import data
-from app.ui.method import measured
-from app.ui.method.measured import write_table
+from app.ui.method import measured, published
 from app.ui.widgets.config_form import SECTION_TITLES
+from app.ui.widgets.result_table import write_table
 from emtc_core.config.published import as_text
 from emtc_core.config.resolve import (
     FieldInfo,
@@ -24,10 +25,10 @@ from emtc_core.config.run import PRESETS, list_algos
 from emtc_core.errors import ConfigError
 from emtc_core.metrics import METRICS, OPEN_GROUPS
 
-_LABEL = re.compile(r"\b[A-D]\d{1,2}\b")
-_TASK = ("skirmish", "corridor")
-_BASE = "paper"
-_GROUPS = {
+_QUESTION_LABEL: Final = re.compile(r"\b[A-D]\d{1,2}\b")
+_DEFAULT_TASK: Final = ("skirmish", "corridor")
+_BASE: Final = "paper"
+_METRIC_GROUPS: Final = {
     "rollout": "Training episodes",
     "train": "Learner",
     "incentive": "Incentive",
@@ -36,106 +37,101 @@ _GROUPS = {
     "embedder": "Embedder",
     "eval": "Evaluation",
     "time": "Time",
-    "env": "What the environment tells",
-    "user": "Metrics and callbacks of your own",
+    "env": "Metrics of the environment",
+    "user": "User metrics and callbacks",
 }
 
 
 def show_settings() -> None:
-    """List every setting by section; a search narrows the list."""
+    """Draw all settings by section, with a search."""
     st.markdown(
-        "The paper leaves choices open, and its sources contradict each other in places. Each of them is a setting. "
-        "A label names the question it answers: **A** memory, **B** embedder, **C** gate, incentive and loss, "
-        "**D** protocol. Defaults are the recommended reading; set one with `emtc train --set key=value` or on "
+        "The paper leaves some choices open, and its sources contradict each other in places. Each choice is a "
+        "setting. A label refers to an open question: **A** memory, **B** embedder, **C** gate, incentive and loss, "
+        "**D** protocol. Defaults are the recommended choices. To change one, use `emtc train --set key=value` or "
         "the Launch page."
     )
     left, right = st.columns([3, 1], vertical_alignment="bottom")
-    sought = left.text_input("Find", key="find", bind="query-params", placeholder="a key, a label or a word")
-    only = right.toggle("Only labelled choices", key="labelled", bind="query-params")
-    found = [info for info in describe_fields() if _matches(info, sought or "") and (labels_of(info) or not only)]
-    if not found:
-        st.info(f"No setting contains “{escape_markdown(sought or '')}”. Empty the search to see all of them.")
-    for section in dict.fromkeys(_section(info) for info in found):
+    search = left.text_input("Search", key="find", bind="query-params", placeholder="key, label or word") or ""
+    only_labelled = right.toggle("Only labelled choices", key="labelled", bind="query-params")
+    fields = [info for info in describe_fields() if _matches(info, search) and (labels_of(info) or not only_labelled)]
+    if not fields:
+        st.info(f"No setting contains “{escape_markdown(search)}”. Clear the search to see all settings.")
+    for section in dict.fromkeys(_get_section(info) for info in fields):
         st.markdown(f"##### {SECTION_TITLES.get(section, 'Run')}")
-        rows = [_setting_row(info) for info in found if _section(info) == section]
+        rows = [_make_setting_row(info) for info in fields if _get_section(info) == section]
         st.markdown(write_table(("Key", "Default", "Allowed", "Unit", "Question", "Meaning"), rows))
         if section == "embed":
             measured.show_return_scale()
 
 
 def show_presets() -> None:
-    """Compare readings of the paper with `paper`, for one algorithm and task, and say why each differs."""
+    """Draw the comparison of presets with `paper` for one algorithm and task, with the reason of each difference."""
     st.markdown(
-        "`paper` takes the recommended reading of every open question, with the task's own values. Every other preset "
-        "changes some of them, each by a rule with its reason. Choose one with `--set preset=NAME` or on the Launch "
-        "page."
+        "`paper` takes the recommended choice for every open question and the values of the task. Every other preset "
+        "changes some of them by rules, and each rule has a reason. Select a preset with `--set preset=NAME` or on the "
+        "Launch page."
     )
     tasks = list(dict.fromkeys((row.env, row.map) for row in data.env_list() if row.map))
     left, right = st.columns(2)
     algo = left.selectbox("Algorithm", list_algos(), key="algo", bind="query-params")
-    usual = tasks.index(_TASK) if _TASK in tasks else 0
-    task = right.selectbox("Task", tasks, index=usual, format_func=" · ".join, key="task")
-    others = [name for name in PRESETS if name != _BASE]
-    usual_ones = [name for name in others if name != "demo"]
-    chosen = st.pills(
-        f"Compared with {_BASE}", others, selection_mode="multi", default=usual_ones, key="presets", bind="query-params"
-    )
+    default_task = tasks.index(_DEFAULT_TASK) if _DEFAULT_TASK in tasks else 0
+    task = right.selectbox("Task", tasks, index=default_task, format_func=" · ".join, key="task")
+    presets = [name for name in PRESETS if name != _BASE]
+    default_presets = [name for name in presets if name != "demo"]
+    selected = st.pills(
+        f"Compare {_BASE} with", presets, selection_mode="multi", default=default_presets, key="presets",
+        bind="query-params",
+    )  # fmt: skip
     try:
-        _show_comparison(algo, *task, [name for name in others if name in chosen])
-        measured.show(algo, *task)
+        _show_comparison(algo, *task, [name for name in presets if name in selected])
+        published.show(algo, *task)
     except ConfigError as exc:
         st.info(escape_markdown(str(exc)))
-    measured.show_readings()
-
-
-def _show_comparison(algo: str, env: str, map: str, presets: Sequence[str]) -> None:
-    told = describe_presets()
-    differing = [name for name in presets if compare_presets(algo, env, map, [name])]
-    rows = compare_presets(algo, env, map, differing)
-    st.markdown(write_table(("Key", _BASE, *differing, "Question", "Meaning"), rows))
-    st.caption(f"{len(rows)} of {len(describe_fields())} settings differ; what differs from {_BASE} is bold.")
-    for name in presets:
-        st.markdown(f"##### {name}\n{escape_markdown(told[name])}")
-        reasons = explain_preset(name, algo, env, map)
-        if name in differing:
-            st.markdown(write_table(("Sets", "Why"), reasons))
-        else:
-            st.caption(f"It changes nothing for {escape_markdown(algo)} on {escape_markdown(f'{env} {map}')}.")
+    measured.show_gate_variants()
 
 
 def show_metrics() -> None:
-    """List every number that a run may log."""
-    st.markdown("A run records nothing that is not in this list, so every curve has its meaning and its unit here.")
-    known = [*METRICS.values(), *OPEN_GROUPS.values()]
-    for group in dict.fromkeys(metric.name.partition("/")[0] for metric in known):
-        st.markdown(f"##### {_GROUPS.get(group, group)}")
-        own = [metric for metric in known if metric.name.partition("/")[0] == group]
-        rows = [(f"`{m.name}`", escape_markdown(m.unit), escape_markdown(m.meaning)) for m in own]
+    """Draw all metrics by group."""
+    st.markdown("The meaning and the unit of every metric that a run can record.")
+    metrics = [*METRICS.values(), *OPEN_GROUPS.values()]
+    for group in dict.fromkeys(metric.name.partition("/")[0] for metric in metrics):
+        st.markdown(f"##### {_METRIC_GROUPS.get(group, group)}")
+        rows = [
+            (f"`{metric.name}`", escape_markdown(metric.unit), escape_markdown(metric.meaning))
+            for metric in metrics
+            if metric.name.partition("/")[0] == group
+        ]
         st.markdown(write_table(("Name", "Unit", "Meaning"), rows))
 
 
 def compare_presets(algo: str, env: str, map: str, presets: Sequence[str]) -> list[tuple[str, ...]]:
     """List the settings in which a preset differs from `paper`: key, paper, each preset, question, meaning.
 
+    Args:
+        algo: Algorithm.
+        env: Environment.
+        map: Map.
+        presets: Presets to compare.
+
     Raises:
-        ConfigError: If the choice itself is not valid.
+        ConfigError: If algorithm, environment and map cannot be combined.
     """
     base, *others = (flatten(resolve(env=env, map=map, algo=algo, preset=name)) for name in (_BASE, *presets))
-    return [
-        (
-            f"`{info.key}`",
-            _value(base[info.key]),
-            *(_value(o[info.key]) if o[info.key] == base[info.key] else f"**{_value(o[info.key])}**" for o in others),
-            labels_of(info) or MISSING,
-            escape_markdown(info.description),
-        )
-        for info in describe_fields()
-        if info.key != "preset" and any(other[info.key] != base[info.key] for other in others)
-    ]
+    rows = []
+    for info in describe_fields():
+        key = info.key
+        if key != "preset" and any(other[key] != base[key] for other in others):
+            values = [
+                _write_value(other[key]) if other[key] == base[key] else f"**{_write_value(other[key])}**"
+                for other in others
+            ]
+            meaning = escape_markdown(info.description)
+            rows.append((f"`{key}`", _write_value(base[key]), *values, labels_of(info) or MISSING, meaning))
+    return rows
 
 
 def explain_preset(preset: str, algo: str, env: str, map: str) -> list[tuple[str, str]]:
-    """List what each rule of a preset that applies here sets, and why."""
+    """List the rules of a preset that apply to the algorithm and task: the values that a rule sets, and its reason."""
     return [
         (", ".join(f"`{key} = {as_text(value)}`" for key, value in rule.values.items()), escape_markdown(rule.reason))
         for rule in applied_rules(preset, env=env, map=map, algo=algo)
@@ -143,48 +139,60 @@ def explain_preset(preset: str, algo: str, env: str, map: str) -> list[tuple[str
 
 
 def labels_of(info: FieldInfo) -> str:
-    """The open questions that a setting answers, e.g. "B13, B14"."""
-    return ", ".join(_LABEL.findall(info.description))
+    """Return the labels of the open questions that a setting answers, such as "B13, B14"."""
+    return ", ".join(_QUESTION_LABEL.findall(info.description))
 
 
-def _section(info: FieldInfo) -> str:
+def _matches(info: FieldInfo, search: str) -> bool:
+    text = f"{info.key} {info.description} {' '.join(info.choices)}".casefold()
+    return all(word in text for word in search.casefold().split())
+
+
+def _get_section(info: FieldInfo) -> str:
     return info.key.partition(".")[0] if "." in info.key else ""
 
 
-def _matches(info: FieldInfo, sought: str) -> bool:
-    text = f"{info.key} {info.description} {' '.join(info.choices)}".casefold()
-    return all(word in text for word in sought.casefold().split())
-
-
-def _setting_row(info: FieldInfo) -> tuple[str, ...]:
+def _make_setting_row(info: FieldInfo) -> tuple[str, ...]:
     return (
         f"`{info.key}`",
-        _value(info.default),
-        _allowed(info),
+        _write_value(info.default),
+        _describe_allowed_values(info),
         escape_markdown(info.unit) or MISSING,
         labels_of(info) or MISSING,
         escape_markdown(info.description),
     )
 
 
-def _allowed(info: FieldInfo) -> str:
+def _describe_allowed_values(info: FieldInfo) -> str:
     if info.choices:
         return ", ".join(f"`{choice}`" for choice in info.choices)
     if info.type == "bool":
         return "`true`, `false`"
     parts = [info.type]
     if info.minimum is not None:
-        parts.append(f"{'&gt;' if info.minimum_open else '≥'} {_bound(info.minimum)}")
+        parts.append(f"{'&gt;' if info.minimum_open else '≥'} {_write_bound(info.minimum)}")
     if info.maximum is not None:
-        parts.append(f"≤ {_bound(info.maximum)}")
+        parts.append(f"≤ {_write_bound(info.maximum)}")
     return ", ".join(parts) + (" or unset" if info.optional else "")
 
 
-def _bound(value: float) -> str:
+def _write_bound(value: float) -> str:
     return f"{value:.0f}" if value.is_integer() else f"{value:g}"
 
 
-def _value(value: Value) -> str:
-    if value is None:
-        return "unset"
-    return f"`{as_text(value)}`"
+def _write_value(value: Value) -> str:
+    return "unset" if value is None else f"`{as_text(value)}`"
+
+
+def _show_comparison(algo: str, env: str, map: str, presets: Sequence[str]) -> None:
+    descriptions = describe_presets()
+    differing = [name for name in presets if compare_presets(algo, env, map, [name])]
+    rows = compare_presets(algo, env, map, differing)
+    st.markdown(write_table(("Key", _BASE, *differing, "Question", "Meaning"), rows))
+    st.caption(f"{len(rows)} of {len(describe_fields())} settings differ. Values that differ from {_BASE} are bold.")
+    for name in presets:
+        st.markdown(f"##### {name}\n{escape_markdown(descriptions[name])}")
+        if name in differing:
+            st.markdown(write_table(("Values", "Reason"), explain_preset(name, algo, env, map)))
+        else:
+            st.caption(f"No change for {escape_markdown(algo)} on {escape_markdown(f'{env} {map}')}.")

@@ -1,6 +1,7 @@
-"""Write a new entry, or edit one with a preview; whoever saves last is told what changed meanwhile."""
+"""The form for a new entry and the editor of an entry. Saving fails if another user has changed the entry meanwhile."""
 
 import time
+from typing import Final
 from uuid import uuid4
 
 import streamlit as st
@@ -11,72 +12,77 @@ from app.ui import data, messages
 from emtc_core.errors import EmtcError, EntryChangedError
 from storage.notebook import EntryRow, create_entry, edit_entry
 
-LONGEST_TITLE = 200
-_EDITING, _KNOWN, _TOLD, _NEW = "notebook_editing", "notebook_known", "notebook_told", "notebook_new"
-_NEW_TOLD, _WRITTEN = "notebook_new_told", "notebook_written"
-DOUBLE_PRESS_S = 2.0
-_HINT = "Markdown; formulas between dollars, such as $\\beta = e^{-\\Delta^2/2\\tau^2}$"
+_MAX_TITLE_LENGTH: Final = 200
+_DOUBLE_CLICK_S: Final = 2.0
+_PLACEHOLDER: Final = "Markdown; formulas between dollars, such as $\\beta = e^{-\\Delta^2/2\\tau^2}$"
+_EDITED_ID: Final = "notebook_editing"
+_BASE_UPDATED_AT: Final = "notebook_known"
+_EDIT_ERROR: Final = "notebook_told"
+_NEW_TOKEN: Final = "notebook_new"
+_NEW_ERROR: Final = "notebook_new_told"
+_CREATED_AT: Final = "notebook_written"
 
 
 def show_new() -> None:
-    """Offer to write an entry without a figure."""
-    token, idle = str(st.session_state.setdefault(_NEW, uuid4().hex)), not messages.may_act()
-    with st.popover("New entry", icon=":material/add:", key="notebook_new_entry", disabled=idle):
+    """Draw the popover with the form for a new entry without a figure."""
+    token = str(st.session_state.setdefault(_NEW_TOKEN, uuid4().hex))
+    is_disabled = not messages.may_act()
+    with st.popover("New entry", icon=":material/add:", key="notebook_new_entry", disabled=is_disabled):
         with st.form(f"new-{token}", border=False):
-            st.text_input("Title", max_chars=LONGEST_TITLE, key=f"new-title-{token}")
-            st.text_area("Text", height=200, key=f"new-body-{token}", placeholder=_HINT)
+            st.text_input("Title", max_chars=_MAX_TITLE_LENGTH, key=f"new-title-{token}")
+            st.text_area("Text", height=200, key=f"new-body-{token}", placeholder=_PLACEHOLDER)
             key = f"new-save-{token}"
-            st.form_submit_button("Write entry", type="primary", key=key, on_click=_create, args=(token,))
-        _say(_NEW_TOLD)
+            st.form_submit_button("Create entry", type="primary", key=key, on_click=_create, args=(token,))
+        _show_error(_NEW_ERROR)
 
 
 def is_editing(entry_id: int) -> bool:
-    """Whether this session is editing the entry."""
-    return st.session_state.get(_EDITING) == entry_id
+    """Return whether this session is editing the entry."""
+    return st.session_state.get(_EDITED_ID) == entry_id
 
 
 def begin(row: EntryRow) -> None:
-    """Open the editor on an entry as it stands now."""
-    st.session_state[_EDITING], st.session_state[_KNOWN] = row.id, row.updated_at
+    """Open the editor with the current text of the entry."""
+    st.session_state[_EDITED_ID], st.session_state[_BASE_UPDATED_AT] = row.id, row.updated_at
     st.session_state[f"edit-title-{row.id}"], st.session_state[f"edit-body-{row.id}"] = row.title, row.body
-    st.session_state.pop(_TOLD, None)
+    st.session_state.pop(_EDIT_ERROR, None)
 
 
 def show(row: EntryRow) -> None:
     """Draw the editor with its preview."""
-    st.text_input("Title", max_chars=LONGEST_TITLE, key=f"edit-title-{row.id}")
-    written, preview = st.columns(2, gap="medium")
-    with written:
-        body = st.text_area("Text", height=260, key=f"edit-body-{row.id}", placeholder=_HINT)
-    with preview:
-        st.caption("Preview: leave the text field to refresh it")
-        st.markdown(sanitize(body or "") or "*Nothing yet.*")
-    conflict = isinstance(st.session_state.get(_TOLD), EntryChangedError)
-    _say(_TOLD)
-    if conflict:
-        with st.expander("What stands there now", expanded=True):
+    st.text_input("Title", max_chars=_MAX_TITLE_LENGTH, key=f"edit-title-{row.id}")
+    left, right = st.columns(2, gap="medium")
+    with left:
+        body = st.text_area("Text", height=260, key=f"edit-body-{row.id}", placeholder=_PLACEHOLDER)
+    with right:
+        st.caption("Preview, updated when you leave the text field")
+        st.markdown(sanitize(body or "") or "*No text*")
+    is_conflict = isinstance(st.session_state.get(_EDIT_ERROR), EntryChangedError)
+    _show_error(_EDIT_ERROR)
+    if is_conflict:
+        with st.expander("Current version", expanded=True):
             st.markdown(f"**{escape_markdown(row.title)}**")
             st.markdown(sanitize(row.body))
     with st.container(horizontal=True):
-        label = "Save mine over it" if conflict else "Save"
-        st.button(label, type="primary", key=f"edit-save-{row.id}", on_click=_save, args=(row.id, conflict))
-        st.button("Take theirs" if conflict else "Cancel", key=f"edit-cancel-{row.id}", on_click=_end)
+        label = "Overwrite with mine" if is_conflict else "Save"
+        st.button(label, type="primary", key=f"edit-save-{row.id}", on_click=_save, args=(row.id, is_conflict))
+        st.button("Discard mine" if is_conflict else "Cancel", key=f"edit-cancel-{row.id}", on_click=_close)
 
 
 def _save(entry_id: int, overwrite: bool) -> None:
     title = str(st.session_state[f"edit-title-{entry_id}"] or "").strip() or "Untitled"
     body = str(st.session_state[f"edit-body-{entry_id}"] or "")
-    known = None if overwrite else st.session_state[_KNOWN]
+    base_updated_at = None if overwrite else st.session_state[_BASE_UPDATED_AT]
     try:
-        edit_entry(data.database(), entry_id, title=title, body=body, base_updated_at=known)
+        edit_entry(data.database(), entry_id, title=title, body=body, base_updated_at=base_updated_at)
     except EmtcError as exc:
-        st.session_state[_TOLD] = exc
+        st.session_state[_EDIT_ERROR] = exc
         return
-    _end()
+    _close()
 
 
-def _end() -> None:
-    for key in (_EDITING, _KNOWN, _TOLD):
+def _close() -> None:
+    for key in (_EDITED_ID, _BASE_UPDATED_AT, _EDIT_ERROR):
         st.session_state.pop(key, None)
 
 
@@ -84,20 +90,20 @@ def _create(token: str) -> None:
     title = str(st.session_state.get(f"new-title-{token}") or "").strip()
     body = str(st.session_state.get(f"new-body-{token}") or "")
     if not title and not body.strip():
-        if time.monotonic() - st.session_state.get(_WRITTEN, 0.0) < DOUBLE_PRESS_S:
-            return  # the second half of a double press, on the form that has just been emptied
-        st.session_state[_NEW_TOLD] = "An entry needs a title or a text."
+        if time.monotonic() - st.session_state.get(_CREATED_AT, 0.0) < _DOUBLE_CLICK_S:
+            return  # the second click of a double click, on the form that the first click has emptied
+        st.session_state[_NEW_ERROR] = "An entry needs a title or a text."
         return
     try:
         create_entry(data.database(), title=title or "Untitled", body=body, token=token)
     except EmtcError as exc:
-        st.session_state[_NEW_TOLD] = exc
+        st.session_state[_NEW_ERROR] = exc
         return
-    st.session_state[_NEW], st.session_state[_WRITTEN] = uuid4().hex, time.monotonic()
-    st.session_state.pop(_NEW_TOLD, None)
+    st.session_state[_NEW_TOKEN], st.session_state[_CREATED_AT] = uuid4().hex, time.monotonic()
+    st.session_state.pop(_NEW_ERROR, None)
 
 
-def _say(key: str) -> None:
-    told = st.session_state.get(key)
-    if told is not None:
-        st.error(escape_markdown(str(told)), icon=":material/error:")
+def _show_error(key: str) -> None:
+    error = st.session_state.get(key)
+    if error is not None:
+        st.error(escape_markdown(str(error)), icon=":material/error:")

@@ -1,12 +1,13 @@
-"""The notebook: search, filter, the entries page by page, or one entry that the URL names.
+"""The Notebook page: search and filter, the list of entries, one entry by its URL, and exports.
 
-An entry has its text, its frozen figure (curves on the canvas of the pages, everything else as an image), where it
-came from, what can be done with it, and its export: Markdown with images, one self-contained page, or a Jupyter
-notebook that rebuilds the figures.
+An entry has a text, a stored figure (a chart on the canvas of the pages, any other figure as an image), the runs and
+the view of the figure, and buttons. Exports are Markdown with images, one HTML page, or a Jupyter notebook that makes
+the figures again.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
+from typing import Final
 from urllib.parse import urlsplit
 
 import streamlit as st
@@ -20,167 +21,55 @@ from app.notebook.export import MIME, NOTEBOOK_FORMATS, SUFFIX, NotebookFormat, 
 from app.notebook.markdown import sanitize
 from app.notebook.view import Figure, View, describe_cited_run, get_note, read_view, thaw
 from app.ui import data, messages, state
-from app.ui.compared import names_beside
+from app.ui.compared import get_bundle_run_names
 from app.ui.notebook import edit
 from app.ui.view import link
 from app.ui.widgets import canvas
 from emtc_core.errors import EmtcError
 from storage.notebook import DeletedEntry, EntryRow, delete_entry, get_entry, get_figure, list_entries, restore_entry
 
-PER_PAGE = 8
-SHEET = "sheet"
-_EVERY = "every"
+ENTRY: Final = "entry"
+"""URL parameter of a single entry."""
+PAGE_NUMBER: Final = "sheet"
+"""URL parameter of the page number."""
+PER_PAGE: Final = 8
+_ALL_RUNS: Final = "every"
+_DELETED: Final = "notebook_deleted"
+_MAX_CITED: Final = 6
+_FORMAT_LABELS: Final[dict[NotebookFormat, str]] = {
+    "md": "Markdown, zip with images and data",
+    "html": "HTML, one page, works offline",
+    "ipynb": "Jupyter notebook, makes the figures again",
+}
 
 
 def show() -> None:
-    """Draw the one entry that the URL names, or all of them."""
-    wanted = state.read_int(ENTRY)
-    if wanted is not None:
-        _show_one(wanted)
+    """Draw the entry in the URL, or the list of entries."""
+    entry_id = state.read_int(ENTRY)
+    if entry_id is not None:
+        _show_single_entry(entry_id)
         return
-    every = list_entries(data.database())
+    entries = list_entries(data.database())
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        text, run_id = _choose(every) if every else ("", None)
+        text, run_id = _select_filter(entries) if entries else ("", None)
         edit.show_new()
-        shown = list_entries(data.database(), text=text, run_id=run_id) if text or run_id else every
-        if every:
-            show_download([row.id for row in shown], every=[row.id for row in every], key="notebook")
+        matching = list_entries(data.database(), text=text, run_id=run_id) if text or run_id else entries
+        if entries:
+            show_download([row.id for row in matching], all_ids=[row.id for row in entries], key="notebook")
     show_undo()
-    if not every:
+    if not entries:
         messages.empty(
             "The notebook is empty.",
-            "Press *Pin* beside a figure of any page to keep it here with a note and the exact view that it came from, "
-            "or write a *New entry*.",
+            "Press *Pin* next to a figure on any page to save the figure, a note and its view here, or write a "
+            "*New entry*.",
             page="../pages/live.py",
             label="Open Live",
         )
         return
-    if not shown:
-        messages.empty("No entry matches.", "Search for fewer words, or choose every run.")
+    if not matching:
+        messages.empty("No entry matches.", "Use fewer words, or select all runs.")
         return
-    _show_page(shown, len(every))
-
-
-def _show_one(entry_id: int) -> None:
-    try:
-        row = get_entry(data.database(), entry_id)
-    except EmtcError as exc:
-        messages.error(exc)
-        row = None
-    st.button("Show every entry", icon=":material/arrow_back:", on_click=state.write, args=(ENTRY, None))
-    show_undo()
-    if row is not None:
-        show_entry(row)
-
-
-def _choose(every: list[EntryRow]) -> tuple[str, str | None]:
-    text = st.text_input(
-        "Search", key="q", bind="query-params", type="search", placeholder="words of title or text", width=320
-    )
-    names = {
-        str(run.get("id")): f"{run.get('name', '')} · {run.get('id')}"
-        for row in reversed(every)
-        for run in row.cited_runs
-    }
-    chosen = st.selectbox(
-        "About run", [_EVERY, *names], key="about", bind="query-params", width=320,
-        format_func=lambda each: names.get(each, "every run"),
-    )  # fmt: skip
-    return text or "", None if chosen in (None, _EVERY) else str(chosen)
-
-
-def _show_page(shown: list[EntryRow], n_every: int) -> None:
-    found = f"{len(shown)} of {n_every} entries" if len(shown) < n_every else f"{n_every} entries"
-    pages = -(-len(shown) // PER_PAGE)
-    st.caption(f"{found if n_every > 1 else '1 entry'}, newest first")
-    place = st.container()
-    if st.session_state.get(SHEET, 1) > pages:  # the search has become narrower
-        st.session_state[SHEET] = pages
-    page = st.pagination(pages, key=SHEET, bind="query-params") if pages > 1 else 1
-    with place:
-        for row in shown[(page - 1) * PER_PAGE : page * PER_PAGE]:
-            show_entry(row)
-
-
-def show_figure(entry_id: int) -> None:
-    """Draw the figure with its caption; one that this version cannot read says so in its place."""
-    try:
-        figure, note = _frozen(data.database_url(), entry_id)
-        if isinstance(figure, Chart):
-            height = 130 if len(figure.panels) > 2 else 220
-            canvas.show(figure, key=f"entry-{entry_id}-figure", x_name=_short(figure.x_label), panel_height=height)
-        else:
-            st.image(_picture(data.database_url(), entry_id, _mode()), width=760, alt=figure.description)
-    except EmtcError as exc:
-        messages.error(exc)
-        return
-    st.caption(" ".join(escape_markdown(part) for part in (figure.caption, note) if part))
-
-
-@st.cache_data(max_entries=32, show_spinner=False)
-def _frozen(url: str, entry_id: int) -> tuple[Figure, str]:
-    """An entry's figure never changes, and its id is never given again."""
-    frozen = get_figure(data.database(), entry_id) or {}
-    return thaw(frozen), get_note(frozen)
-
-
-@st.cache_data(max_entries=64, show_spinner="Drawing …")
-def _picture(url: str, entry_id: int, mode: Mode) -> bytes:
-    return export_figure(_frozen(url, entry_id)[0], "png", mode=mode)
-
-
-def _mode() -> Mode:
-    return "dark" if st.context.theme.type == "dark" else "light"
-
-
-def _short(x_label: str) -> str:
-    return "env step" if "env step" in x_label else x_label.partition(",")[0]
-
-
-_LABELS: dict[NotebookFormat, str] = {
-    "md": "Markdown, zip with images and data",
-    "html": "HTML, one page, no network",
-    "ipynb": "Jupyter notebook, rebuilds the figures",
-}
-
-
-def show_download(ids: Sequence[int], *, key: str, every: Sequence[int] = ()) -> None:
-    """Offer the entries `ids`, or `every` one, in each format; a file is made only when it is asked for."""
-    with st.popover("Export", icon=":material/download:", key=f"{key}-export"):
-        chosen = ids
-        if len(every) > len(ids):
-            scope = st.radio("Entries", [f"the {len(ids)} shown", f"all {len(every)}"], key=f"{key}-export-scope")
-            chosen = every if str(scope).startswith("all") else ids
-        stem = f"notebook-entry-{chosen[0]}" if len(chosen) == 1 else "notebook"
-        for format in NOTEBOOK_FORMATS:
-            st.download_button(
-                _LABELS[format],
-                data=_writer(chosen, format, app_address(st.context.url)),
-                file_name=f"{stem}.{SUFFIX[format]}",
-                mime=MIME[format],
-                key=f"{key}-export-{format}",
-                on_click="ignore",
-                width="stretch",
-                disabled=not chosen,
-            )
-
-
-def app_address(url: str | None) -> str | None:
-    """Find where the app answers from the address of this page."""
-    parts = urlsplit(url or "")
-    if parts.scheme not in ("http", "https"):
-        return None
-    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/notebook')}"
-
-
-def _writer(ids: Sequence[int], format: NotebookFormat, address: str | None) -> Callable[[], bytes]:
-    return partial(export_entries, data.database(), tuple(ids), format, address=address)
-
-
-ENTRY = "entry"
-"""The URL parameter that names one entry."""
-_DELETED = "notebook_deleted"
-_MOST_CITED = 6
+    _show_entries(matching, len(entries))
 
 
 def show_entry(row: EntryRow) -> None:
@@ -190,18 +79,37 @@ def show_entry(row: EntryRow) -> None:
             edit.show(row)
         else:
             st.markdown(f"#### {escape_markdown(row.title) or 'Untitled'}")
-            st.caption(_dates(row))
+            created = f"Entry {row.id} · {format_time(row.created_at)}"
+            is_edited = row.updated_at != row.created_at
+            st.caption(f"{created} · edited {format_time(row.updated_at)}" if is_edited else created)
             if row.body.strip():
                 st.markdown(sanitize(row.body))
         if row.has_figure:
             show_figure(row.id)
-        missing = _missing(row)
-        _origin(row, missing)
-        _actions(row, linked=not missing)
+        missing = _find_missing_runs(row)
+        _show_cited_runs(row, missing)
+        _show_buttons(row, has_all_runs=not missing)
+
+
+def show_figure(entry_id: int) -> None:
+    """Draw the figure with its caption; show an error if this version cannot read the figure."""
+    try:
+        figure, note = _read_figure(data.database_url(), entry_id)
+        if isinstance(figure, Chart):
+            height = 130 if len(figure.panels) > 2 else 220
+            x_name = "env step" if "env step" in figure.x_label else figure.x_label.partition(",")[0]
+            canvas.show(figure, key=f"entry-{entry_id}-figure", x_name=x_name, panel_height=height)
+        else:
+            mode: Mode = "dark" if st.context.theme.type == "dark" else "light"
+            st.image(_render_image(data.database_url(), entry_id, mode), width=760, alt=figure.description)
+    except EmtcError as exc:
+        messages.error(exc)
+        return
+    st.caption(" ".join(escape_markdown(part) for part in (figure.caption, note) if part))
 
 
 def show_undo() -> None:
-    """Offer to bring back the entry that was just deleted."""
+    """Draw the button that restores the entry that was just deleted."""
     deleted: DeletedEntry | None = st.session_state.get(_DELETED)
     if deleted is None:
         return
@@ -210,56 +118,141 @@ def show_undo() -> None:
         st.button("Undo", icon=":material/undo:", key="notebook_undo", on_click=_restore, args=(deleted,))
 
 
-def _dates(row: EntryRow) -> str:
-    made = f"Entry {row.id} · {format_time(row.created_at)}"
-    return made if row.updated_at == row.created_at else f"{made} · edited {format_time(row.updated_at)}"
+def show_download(ids: Sequence[int], *, key: str, all_ids: Sequence[int] = ()) -> None:
+    """Draw the export buttons; a file is made when its button is pressed.
+
+    Args:
+        ids: Entries to export.
+        key: Prefix of the widget keys.
+        all_ids: All entries. If they are more than `ids`, the user can export them instead.
+    """
+    with st.popover("Export", icon=":material/download:", key=f"{key}-export"):
+        selected = ids
+        if len(all_ids) > len(ids):
+            options = [f"the {len(ids)} matching", f"all {len(all_ids)}"]
+            scope = st.radio("Entries", options, key=f"{key}-export-scope")
+            selected = all_ids if scope == options[1] else ids
+        stem = f"notebook-entry-{selected[0]}" if len(selected) == 1 else "notebook"
+        address = app_address(st.context.url)
+        for format in NOTEBOOK_FORMATS:
+            st.download_button(
+                _FORMAT_LABELS[format],
+                data=partial(export_entries, data.database(), tuple(selected), format, address=address),
+                file_name=f"{stem}.{SUFFIX[format]}",
+                mime=MIME[format],
+                key=f"{key}-export-{format}",
+                on_click="ignore",
+                width="stretch",
+                disabled=not selected,
+            )
 
 
-def _origin(row: EntryRow, missing: list[str]) -> None:
-    for run in row.cited_runs[:_MOST_CITED]:
-        st.caption(f":material/science: {escape_markdown(describe_cited_run(run))}")
-    if len(row.cited_runs) > _MOST_CITED:
-        st.caption(f"… and {len(row.cited_runs) - _MOST_CITED} more runs")
-    if missing:
-        names = " and ".join(f"Run {escape_markdown(run_id)}" for run_id in missing[:_MOST_CITED])
-        st.caption(
-            f":material/link_off: {names} {'is' if len(missing) == 1 else 'are'} no longer in this database. "
-            "The figure and the note stand as they were."
-        )
+def app_address(url: str | None) -> str | None:
+    """Return the address of the app, given the address of this page."""
+    parts = urlsplit(url or "")
+    if parts.scheme not in ("http", "https"):
+        return None
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/notebook')}"
 
 
-def _missing(row: EntryRow) -> list[str]:
+def _show_single_entry(entry_id: int) -> None:
+    try:
+        row = get_entry(data.database(), entry_id)
+    except EmtcError as exc:
+        messages.error(exc)
+        row = None
+    st.button("Show all entries", icon=":material/arrow_back:", on_click=state.write, args=(ENTRY, None))
+    show_undo()
+    if row is not None:
+        show_entry(row)
+
+
+def _select_filter(entries: list[EntryRow]) -> tuple[str, str | None]:
+    """Draw the search and the filter by run; return the text and the run id."""
+    text = st.text_input(
+        "Search", key="q", bind="query-params", type="search", placeholder="Words in title or text", width=320
+    )
+    names = {
+        str(run.get("id")): f"{run.get('name', '')} · {run.get('id')}"
+        for row in reversed(entries)
+        for run in row.cited_runs
+    }
+    run_id = st.selectbox(
+        "Run", [_ALL_RUNS, *names], key="about", bind="query-params", width=320,
+        format_func=lambda each: names.get(each, "All runs"),
+    )  # fmt: skip
+    return text or "", None if run_id in (None, _ALL_RUNS) else str(run_id)
+
+
+def _show_entries(entries: list[EntryRow], total: int) -> None:
+    count = f"{len(entries)} of {total} entries" if len(entries) < total else f"{total} entries"
+    pages = -(-len(entries) // PER_PAGE)
+    st.caption(f"{count if total > 1 else '1 entry'}, newest first")
+    place = st.container()
+    if st.session_state.get(PAGE_NUMBER, 1) > pages:  # the search has fewer results than before
+        st.session_state[PAGE_NUMBER] = pages
+    page = st.pagination(pages, key=PAGE_NUMBER, bind="query-params") if pages > 1 else 1
+    with place:
+        for row in entries[(page - 1) * PER_PAGE : page * PER_PAGE]:
+            show_entry(row)
+
+
+@st.cache_data(max_entries=32, show_spinner=False)
+def _read_figure(url: str, entry_id: int) -> tuple[Figure, str]:
+    """Read a figure and its note. The cache never expires: a figure does not change, and ids are not reused."""
+    frozen = get_figure(data.database(), entry_id) or {}
+    return thaw(frozen), get_note(frozen)
+
+
+@st.cache_data(max_entries=64, show_spinner="Drawing …")
+def _render_image(url: str, entry_id: int, mode: Mode) -> bytes:
+    return export_figure(_read_figure(url, entry_id)[0], "png", mode=mode)
+
+
+def _find_missing_runs(row: EntryRow) -> list[str]:
+    """List the cited runs that are neither in this database nor in an open bundle."""
     cited = [str(run.get("id", "")) for run in row.cited_runs]
-    known = data.known_runs(cited) | names_beside(cited).keys()
-    return [run_id for run_id in cited if run_id not in known]
+    existing = data.known_runs(cited) | get_bundle_run_names(cited).keys()
+    return [run_id for run_id in cited if run_id not in existing]
 
 
-def _actions(row: EntryRow, *, linked: bool) -> None:
+def _show_cited_runs(row: EntryRow, missing: list[str]) -> None:
+    for run in row.cited_runs[:_MAX_CITED]:
+        st.caption(f":material/science: {escape_markdown(describe_cited_run(run))}")
+    if len(row.cited_runs) > _MAX_CITED:
+        st.caption(f"… and {len(row.cited_runs) - _MAX_CITED} more runs")
+    if missing:
+        names = " and ".join(f"Run {escape_markdown(run_id)}" for run_id in missing[:_MAX_CITED])
+        verb = "is" if len(missing) == 1 else "are"
+        st.caption(f":material/link_off: {names} {verb} no longer in this database. Figure and note are unchanged.")
+
+
+def _show_buttons(row: EntryRow, *, has_all_runs: bool) -> None:
     view = read_view(row.view)
     with st.container(horizontal=True, vertical_alignment="center"):
-        if view is not None and linked:
-            _link(view)
-        idle = not messages.may_act()
-        if not edit.is_editing(row.id) and not idle:
+        if view is not None and has_all_runs:
+            _show_view_link(view)
+        may_act = messages.may_act()
+        if may_act and not edit.is_editing(row.id):
             st.button("Edit", icon=":material/edit:", key=f"entry-{row.id}-edit", on_click=edit.begin, args=(row,))
         show_download([row.id], key=f"entry-{row.id}")
-        with st.popover("Delete", icon=":material/delete:", key=f"entry-{row.id}-delete", disabled=idle):
-            st.markdown("Delete this entry with its figure?")
+        with st.popover("Delete", icon=":material/delete:", key=f"entry-{row.id}-delete", disabled=not may_act):
+            st.markdown("Delete this entry and its figure?")
             st.button(
                 "Delete entry", type="primary", key=f"entry-{row.id}-delete-now", on_click=_delete, args=(row.id,)
             )
         if state.read_int(ENTRY) != row.id:
             st.button(
-                "Alone",
+                "Link",
                 icon=":material/link:",
                 key=f"entry-{row.id}-alone",
                 on_click=state.write,
                 args=(ENTRY, row.id),
-                help="Show this entry alone; the address then leads to it.",
+                help="Show only this entry. The URL of the page is then a link to it.",
             )
 
 
-def _link(view: View) -> None:
+def _show_view_link(view: View) -> None:
     try:
         st.page_link(
             f"../pages/{view.page}.py",
@@ -268,7 +261,7 @@ def _link(view: View) -> None:
             query_params={**view.query, **link({})},
             help=escape_markdown(view.address),
         )
-    except StreamlitAPIException:  # pinned on a page that this version does not have
+    except StreamlitAPIException:  # this version has no such page
         st.caption(escape_markdown(view.address))
 
 

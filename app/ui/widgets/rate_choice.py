@@ -1,4 +1,4 @@
-"""Which win rate are runs compared by? One control, whose choice stands in the URL as `rate`."""
+"""The control that selects the win rate by which runs are compared. The URL parameter is `rate`."""
 
 import streamlit as st
 
@@ -8,21 +8,21 @@ from app.ui import in_url
 
 PARAMETER = "rate"
 _HELP = (
-    f"**Auto**: on skirmish robust, because {REASON_FOR_ROBUST}; greedy on a task where a run has no robust "
-    f"evaluation. "
-    "**Greedy**: SMAC's protocol. **Robust**: greedy episodes from shifted starts. **Training**: with exploration."
+    f"**Auto**: robust on skirmish, because {REASON_FOR_ROBUST}; greedy on tasks where a run has no robust evaluation. "
+    "**Greedy**: SMAC's protocol. **Robust**: greedy episodes from shifted start positions. "
+    "**Training**: with exploration."
 )
 
 
 def choose_rate(page: str, *, more: str = "") -> RateName:
-    """Draw the control.
+    """Draw the control and return the selected win rate.
 
     Args:
-        page: The page's path, such as "compare".
-        more: What the help says about this page.
+        page: Path of the page, such as "compare".
+        more: Text about this page that is appended to the tooltip.
     """
-    chosen = st.segmented_control(
+    selected = st.segmented_control(
         "Win rate of episodes", RATE_NAMES, required=True, format_func=str.capitalize,
         help=f"{_HELP} {more}".strip(), **in_url.key_of(page, PARAMETER, RATE_NAMES),
     )  # fmt: skip
-    return next(each for each in RATE_NAMES if each == chosen)
+    return next(name for name in RATE_NAMES if name == selected)

@@ -1,6 +1,6 @@
-"""A table of results as text with its best cells in bold, and its downloads."""
+"""A result table as Markdown with the best values in bold, and its downloads."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 import pandas as pd
@@ -14,16 +14,15 @@ from app.analysis.tables import (
     TableFormat,
     best_cells,
     export_table,
-    list_left_out_lines,
+    list_excluded_lines,
 )
 
-SHOWN = 5
+MAX_UNFOLDED = 5
+"""A list with more lines is folded."""
 PERCENT = "%.0f %%"
-"""How columns of percentages are written, as `app.analysis.format.percent` does; Streamlit's own has no space."""
-
-_GLUED = (" ± ", " = ", " of ", " and ", " pair")
-"""Where no line may end: between a number, its spread and its count."""
-
+"""Column format of percentages, equal to `app.analysis.format.format_percent`; Streamlit's own has no space."""
+_NO_BREAK = (" ± ", " = ", " of ", " and ", " pair")
+"""Texts whose spaces become non-breaking, so that a value, its spread and its count stay on one line."""
 _LABELS: dict[TableFormat, str] = {
     "csv": "CSV",
     "latex": "LaTeX, booktabs",
@@ -33,31 +32,31 @@ _LABELS: dict[TableFormat, str] = {
 
 
 def show(frame: pd.DataFrame, *, key: str, stem: str) -> None:
-    """Draw the table, what it says and its files."""
-    said, files = st.columns([7, 1], vertical_alignment="bottom")
-    said.caption(escape_markdown(str(frame.attrs.get("caption", ""))))
+    """Draw the table with its caption, downloads and excluded runs."""
+    caption, files = st.columns([7, 1], vertical_alignment="bottom")
+    caption.caption(escape_markdown(str(frame.attrs.get("caption", ""))))
     with files.container(horizontal=True, horizontal_alignment="right"):
         download(frame, key=key, stem=stem)
     st.markdown(to_markdown(frame))
-    left_out(frame)
+    show_excluded(frame)
 
 
-def left_out(frame: pd.DataFrame) -> None:
-    """List the runs that the table leaves out, and why; many of them are folded."""
-    lines = list_left_out_lines(frame)
+def show_excluded(frame: pd.DataFrame) -> None:
+    """List the runs that are not in the table, with the reasons; fold a long list."""
+    lines = list_excluded_lines(frame)
     if not lines:
         return
-    head, *runs = map(escape_markdown, lines)
+    title, *runs = map(escape_markdown, lines)
     text = "\n".join(f"- {run}" for run in runs)
-    if len(runs) <= SHOWN:
-        st.caption(f"{head}\n{text}")
+    if len(runs) <= MAX_UNFOLDED:
+        st.caption(f"{title}\n{text}")
     else:
-        with st.expander(head):
+        with st.expander(title):
             st.caption(text)
 
 
 def download(frame: pd.DataFrame, *, key: str, stem: str) -> None:
-    """Offer the table in every format."""
+    """Draw a download button for each format; a file is made when its button is pressed."""
     with st.popover("Table", icon=":material/download:", key=f"{key}-files"):
         for format in TABLE_FORMATS:
             st.download_button(
@@ -71,25 +70,30 @@ def download(frame: pd.DataFrame, *, key: str, stem: str) -> None:
             )
 
 
-def to_markdown(frame: pd.DataFrame, written: Mapping[str, Sequence[str]] | None = None) -> str:
-    """Write the table as Markdown whose cells show as they are, whatever they contain.
+def to_markdown(frame: pd.DataFrame, markdown_cells: Mapping[str, Sequence[str]] | None = None) -> str:
+    """Write the table as Markdown, with the text of cells escaped.
 
     Args:
         frame: The table.
-        written: Cells that are Markdown already, by column: those with icons or colours.
+        markdown_cells: Column name → cells that are already Markdown, with icons or colours. They are not escaped.
     """
     best = best_cells(frame)
 
-    def cell(row: int, name: str) -> str:
-        if written and name in written:
-            return written[name][row]
+    def write_cell(row: int, name: str) -> str:
+        if markdown_cells and name in markdown_cells:
+            return markdown_cells[name][row]
         text = escape_markdown(str(frame[name].iloc[row]))
-        for glued in _GLUED:
-            text = text.replace(glued, glued.replace(" ", "\u00a0")) if name != frame.columns[0] else text
+        if name != frame.columns[0]:
+            for words in _NO_BREAK:
+                text = text.replace(words, words.replace(" ", "\u00a0"))
         return f"**{text}**" if (row, name) in best else text
 
     names = [str(name) for name in frame.columns]
-    head = ["| " + " | ".join(map(escape_markdown, names)) + " |", "|" + "---|" * len(names)]
-    return "\n".join(
-        [*head, *("| " + " | ".join(cell(row, name) for name in names) + " |" for row in range(len(frame)))]
-    )
+    rows = ([write_cell(row, name) for name in names] for row in range(len(frame)))
+    return write_table([escape_markdown(name) for name in names], rows)
+
+
+def write_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Write a Markdown table of cells that are Markdown already."""
+    first, *others = (f"| {' | '.join(cells)} |" for cells in (header, *rows))
+    return "\n".join([first, "|" + "---|" * len(header), *others])

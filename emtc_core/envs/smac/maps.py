@@ -41,11 +41,11 @@ class SmacMap:
     def sizes(self) -> dict[str, int]:
         """Compute the sizes that the package's `get_env_info` returns, and the agent block."""
         n, e, actions = self.n_agents, self.n_enemies, len(MOVES) + self.n_enemies
-        own = self.ally_row - 3 + 2 * self.observes_own_position
+        own_features = self.ally_row - 3 + 2 * self.observes_own_position
         return {
             "n_agents": n,
             "n_actions": actions,
-            "obs_shape": 4 + e * (self.enemy_row + 2) + (n - 1) * (self.ally_row + 1) + own,
+            "obs_shape": 4 + e * (self.enemy_row + 2) + (n - 1) * (self.ally_row + 1) + own_features,
             "state_shape": n * self.ally_row + e * self.enemy_row + n * actions,
             "episode_limit": self.episode_limit,
             "agent_block": self.ally_row,

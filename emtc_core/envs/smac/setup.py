@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from emtc_core.atomic_file import replace_atomically
 from emtc_core.envs.smac import game_link
 from emtc_core.envs.smac.game_link import GameLink, GameSpec
 from emtc_core.envs.smac.maps import ARENA, SMAC_MAPS, SMACV2_MAPS, smac_arguments, smacv2_arguments
@@ -301,10 +302,9 @@ def _write(path: Path, content: bytes) -> None:
     Raises:
         EnvUnavailableError: If it cannot be written.
     """
-    part = path.with_name(f"{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part.write_bytes(content)
-        part.replace(path)
+        with replace_atomically(path) as file:
+            file.write(content)
     except OSError as error:
         raise EnvUnavailableError(f"{path} cannot be written: {error.strerror}.") from error

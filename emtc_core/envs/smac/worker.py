@@ -78,7 +78,7 @@ def receive(channel: socket.socket) -> tuple[dict[str, Any], bytes]:
     magic, header_bytes, payload_bytes = _PREFIX.unpack(_read(channel, _PREFIX.size))
     if magic != MAGIC or header_bytes > LONGEST_HEADER or payload_bytes > LONGEST_PAYLOAD:
         raise MessageError(
-            f"a message cannot begin with {magic!r} and hold {header_bytes:,} + {payload_bytes:,} bytes",
+            f"a message cannot begin with {magic!r} and contain {header_bytes:,} + {payload_bytes:,} bytes",
             reason="prefix",
         )
     body = _read(channel, header_bytes + payload_bytes)

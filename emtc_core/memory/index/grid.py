@@ -145,7 +145,7 @@ def _put_first(cells: Cells, slot: Int, bucket: Int) -> None:  # pragma: no cove
 
 @njit(cache=True, nogil=True, forceinline=True)
 def remove(cells: Cells, slot: Int) -> None:  # pragma: no cover  # compiled
-    """Remove a node. Its row of `z` must still contain the position at which it was added."""
+    """Remove a node. Its row of `z` must still contain the coordinates with which it was added."""
     before, after = cells.chain[slot, 0], cells.chain[slot, 1]
     if before >= 0:
         cells.chain[before, 1] = after

@@ -1,0 +1,99 @@
+"""The popover that opens a bundle from an upload or a path. Every row is checked before the bundle is shown."""
+
+import shutil
+import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import streamlit as st
+
+from app.analysis.format import escape_markdown, format_size
+from app.ui import data, messages
+from app.ui.home import bundle_list
+from emtc_core.errors import EmtcError, StorageError
+from storage.bundles.bundle_cache import cache_bundle, clean_name
+from storage.bundles.read import find_cache, read_manifest
+from storage.engine import is_read_only
+from storage.private_files import make_private_folder
+
+SUFFIX: Final = ".emtc"
+_N_OPENED: Final = "bundles_opened"
+_HELP: Final = "A bundle contains data only; no code in it is run. It is unpacked into your cache folder, read-only."
+
+
+def show() -> None:
+    """Draw the popover; a read-only server does not open bundles."""
+    if is_read_only():
+        return
+    number = st.session_state.get(_N_OPENED, 0)  # a new key closes the popover and clears the upload field
+    with st.popover("Open a bundle", icon=":material/folder_zip:", key=f"open_bundle-{number}", help=_HELP):
+        upload = st.file_uploader(
+            f"A file written by `emtc bundle`, up to {st.get_option('server.maxUploadSize')} MB",
+            type=SUFFIX.removeprefix("."),
+            key=f"bundle_file-{number}",
+        )
+        with st.form("bundle_by_path", border=False):
+            path = st.text_input(
+                "For a larger file: its path on this machine", key="bundle_path", placeholder="~/Downloads/study.emtc"
+            )
+            is_submitted = st.form_submit_button("Check and open", icon=":material/folder_open:")
+        try:
+            if upload is not None:
+                with _write_upload(upload, upload.name) as file:
+                    _check_and_open(file)
+            elif is_submitted and path:
+                _check_and_open(_parse_path(path))
+            else:
+                return
+        except EmtcError as exc:
+            messages.error(exc)
+            return
+    st.session_state[_N_OPENED] = number + 1
+    st.rerun()
+
+
+@contextmanager
+def _write_upload(upload: BinaryIO, name: str) -> Generator[Path]:
+    """Write an upload to a temporary file with its own name, so that it can be read in parts.
+
+    Raises:
+        StorageError: If the cache folder cannot be written.
+    """
+    folder = find_cache()
+    try:
+        make_private_folder(folder)
+        with tempfile.TemporaryDirectory(prefix=".dropped-", dir=folder) as temporary:
+            path = Path(temporary) / clean_name(name)
+            with path.open("xb") as file:
+                shutil.copyfileobj(upload, file)
+            yield path
+    except OSError as error:
+        raise StorageError(f"Cannot write {folder}: {error.strerror}. Bundles are unpacked in this folder.") from error
+
+
+def _parse_path(text: str) -> Path:
+    """Parse a typed path. A file whose name does not end in .emtc is not opened.
+
+    Raises:
+        StorageError: If the text is not a path of a bundle.
+    """
+    try:
+        path = Path(text.strip()).expanduser().absolute()
+    except (RuntimeError, ValueError) as error:
+        raise StorageError("This is not a valid path on this machine.") from error
+    if path.suffix != SUFFIX or not text.isprintable():
+        raise StorageError(f"The name of a bundle ends in {SUFFIX}, got {clean_name(text)}.")
+    return path
+
+
+def _check_and_open(path: Path) -> None:
+    """Show the runs that the manifest lists, then check every row and unpack the bundle."""
+    manifest = read_manifest(path)
+    runs = [run for run in manifest.runs if isinstance(run, dict)]
+    contents = f"According to its manifest: {bundle_list.describe_runs(runs)}; {format_size(manifest.size)} unpacked"
+    with st.spinner(f"{escape_markdown(contents)}. Checking every row …"):
+        bundle = cache_bundle(path)
+    data.open_url.clear(bundle.url)
+    bundle_list.mark_new(bundle)

@@ -1,0 +1,70 @@
+"""The columns of the table of runs: their order, labels and formats.
+
+Columns of the database are declared in `storage.models.Run`, with `on_home` in their `ColumnUse`. The columns progress,
+gate and duration are computed.
+"""
+
+from typing import Any, Final
+
+import streamlit as st
+
+from app.ui import view
+from app.ui.widgets.result_table import PERCENT
+from storage.queries.runs import HOME_COLUMNS, SORTS
+
+_FIRST: Final = ("status", "name", "algo", "map", "seed", "progress", "win_rate", "mu_w", "return_mean", "gate")
+_LAST: Final = ("tags", "notes", "duration", "id", "created_at")
+_FIRST_SORTS: Final = ("created", "win_rate", "mu_w", "return", "gate", "progress", "duration", "status")
+_WIDTHS: Final = {
+    "status": 90,
+    "algo": 115,
+    "map": 80,
+    "seed": 60,
+    "win_rate": 95,
+    "mu_w": 100,
+    "return_mean": 80,
+    "tags": 130,
+    "notes": "small",
+    "id": "small",
+}
+_FORMATS: Final = {"win_rate": PERCENT, "mu_w": "%.3f", "return_mean": "%.2f"}
+
+COLUMN_ORDER: Final = [*_FIRST, *(name for name in HOME_COLUMNS if name not in (*_FIRST, *_LAST)), *_LAST]
+"""The columns from left to right. Those that neither _FIRST nor _LAST names are in between."""
+SORT_LABELS: Final = {
+    "": "Active first",
+    **{key: SORTS[key].label for key in (*_FIRST_SORTS, *(key for key in SORTS if key not in _FIRST_SORTS))},
+}
+"""Sort key → its label in *Sort by*."""
+
+
+def column_config() -> dict[str, Any]:
+    """Return the label, format and width of each column."""
+    column = st.column_config
+    return {
+        **{name: _make_config(name) for name in HOME_COLUMNS},
+        "name": column.LinkColumn(
+            HOME_COLUMNS["name"].label,
+            width="medium",
+            display_text=view.CALLED_PATTERN,
+            help="Opens the page Run in a new tab",
+        ),
+        "progress": column.ProgressColumn("Progress", format=PERCENT, min_value=0, max_value=100, width=90),
+        "gate": column.TextColumn(
+            "Gate", width=80, help="Active if the gate removes incentive. Select the row for the reason."
+        ),
+        "duration": column.TextColumn("Duration", width="small"),
+    }
+
+
+def _make_config(name: str) -> Any:
+    """Make the configuration of a column of the database. Numbers have their meaning as a tooltip."""
+    column, column_config = HOME_COLUMNS[name], st.column_config
+    width: Any = _WIDTHS.get(name)
+    if column.kind in ("integer", "real"):
+        return column_config.NumberColumn(column.label, help=column.meaning, format=_FORMATS.get(name), width=width)
+    if column.kind == "time":
+        return column_config.DatetimeColumn(column.label, format="YYYY-MM-DD HH:mm", timezone="UTC", width=width)
+    if column.kind == "JSON":
+        return column_config.ListColumn(column.label, width=width)
+    return column_config.TextColumn(column.label, width=width)

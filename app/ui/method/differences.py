@@ -1,0 +1,109 @@
+"""Deliberate differences between published code and this program, and which results were compared."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import streamlit as st
+
+from app.ui.widgets.result_table import write_table
+
+_COMPARED: Final = """
+Tests load the initial weights of published code, use the same batches in float64, and compare the results: losses,
+gradient norms, Q values, targets, weights and target copies after several updates, and greedy actions. **QPLEX**
+(plain, padded, weighted heads, nonlinear, `dmaq`), **QMIX**, **VDN**, **CDS** (SMAC and football: rewards, predictors,
+L1), and **EMU**'s incentive within a complete update and its curiosity module, which is EMC's, agree to 1e-11; QPLEX,
+QMIX, VDN and the incentive agree to 1e-15. **EMU**'s memory is compared on a stream of episodes: after each step every
+node has the published H (to float32, the published precision), success flag, counters and embedding, and every state
+enters the same node.
+"""
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One deliberate difference: whose code, what it does, and what this program does."""
+
+    code: str
+    published: str
+    here: str
+
+
+DIFFERENCES: Final = (
+    Difference(
+        "QPLEX, CDS, EMU",
+        "The attention regulariser is averaged over all steps of a batch, including padding.",
+        "It is averaged over real transitions, so that a longer episode in the batch does not reduce its weight.",
+    ),
+    Difference(
+        "PyMARL, QPLEX, CDS, EMU",
+        "The episode count excludes the episode just collected: targets are copied after episode 200·k + 1, if an "
+        "episode has several updates, after its first.",
+        "The count includes it: targets are copied after the last update of episode 200·k (`train.target_interval`).",
+    ),
+    Difference(
+        "EMU",
+        "The incentive is also added to transitions that end an episode, which have no bootstrap value.",
+        "It is masked there (`incentive.mask_terminal`, C13); the preset `emu_code` does not mask it.",
+    ),
+    Difference(
+        "CDS, EMU(CDS)",
+        "On SMAC the L1 term on private values is averaged over every unrolled step, including the last state and "
+        "padding.",
+        "It is averaged over real transitions, as in CDS's football code.",
+    ),
+    Difference(
+        "CDS, EMU(CDS)",
+        "The predictors' chunks of 256 rows contain padding, which is masked; on SMAC a chunk with only padding makes "
+        "them NaN.",
+        "Chunks contain only real transitions, so there are fewer chunks and each has more transitions.",
+    ),
+    Difference(
+        "CDS on football",
+        "Every 16 episodes the predictors learn from a separate, uniformly drawn batch.",
+        "They learn from the learner's last batch, drawn as set by `cds.replay`.",
+    ),
+    Difference(
+        "CDS, EMU(CDS)",
+        "The policy divergence divides probabilities: NaN if one underflows to 0.",
+        "It subtracts logarithms, which gives the same value if the published one is finite.",
+    ),
+    Difference(
+        "EMU on football",
+        "The attention of the target mixer reads the observations of step t.",
+        "It reads the observations of step t + 1, whose value it computes, as CDS's football code does.",
+    ),
+    Difference(
+        "EMU's memory",
+        "The tree is searched with raw embeddings. The node found is tested with the current scaling (raw before the "
+        "first tree) and its current position.",
+        "Search and test use one scaling (A12). With `memory.index = stale_target_update` both the scaling and the "
+        "positions are those of the last target update.",
+    ),
+    Difference(
+        "EMTC's paper, EMU",
+        "Training waits while the embedder is refitted (Algorithm 1).",
+        "The same, unless `embed.overlap = on`: then a copy is fitted on a second core while training continues, "
+        "because the fit is the longest part of a refit. The new weights take effect at the next refit step, so every "
+        "node is embedded with weights that are one `embed.interval` older. Recorded rows are the same on every "
+        "machine.",
+    ),
+    Difference(
+        "EMU's memory",
+        "If a node was evicted after the tree was built, the node that replaced it is tested.",
+        "The lookup is a miss.",
+    ),
+)
+
+
+def show() -> None:
+    """Draw the comparison and the table of differences."""
+    st.markdown(_COMPARED)
+    st.caption(
+        "`tests/reference/make_published_fixtures.py` makes the arrays and names the repositories and commits; "
+        "`tests/core/test_published_learners.py` and `test_published_memory.py` compare them."
+    )
+    st.markdown(
+        "Deliberate differences that no preset removes. The compared arrays avoid these cases or make them equal; each "
+        "test states how."
+    )
+    rows = [(difference.code, difference.published, difference.here) for difference in DIFFERENCES]
+    st.markdown(write_table(("Code", "Published", "Here"), rows))

@@ -1,0 +1,75 @@
+"""The table of all sweeps, and the selection of one of them."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import pandas as pd
+import streamlit as st
+
+from app.analysis.format import format_duration
+from app.ui import state
+from app.ui.sweeps.selection import SWEEP, select_by_id
+from app.ui.widgets import result_table
+from storage.runs.sweeps import Sweep
+
+STATE_LABELS: Final = {
+    "running": "▶ running",
+    "paused": "❚❚ paused",
+    "finished": "✔ finished",
+    "stopped": "■ stopped",
+    "failed": "✖ some failed",
+    "lost": "⚠ waiting",
+}
+
+
+def is_active(sweeps: Sequence[Sweep]) -> bool:
+    """Return whether a run of a sweep is being trained or is queued for a worker, so that the page must refresh."""
+    return any(sweep.state in ("running", "paused") or (sweep.state == "lost" and sweep.has_worker) for sweep in sweeps)
+
+
+def show(sweeps: Sequence[Sweep]) -> Sweep:
+    """Draw the table and the select box; return the selected sweep."""
+    st.subheader("All sweeps")
+    st.dataframe(
+        make_rows(sweeps),
+        hide_index=True,
+        key="sweep_table",
+        column_config={
+            "Sweep": st.column_config.TextColumn(width="medium"),
+            "Progress": st.column_config.ProgressColumn(
+                format=result_table.PERCENT, min_value=0, max_value=100, width="small"
+            ),
+            "Created (UTC)": st.column_config.DatetimeColumn(format="YYYY-MM-DD HH:mm", timezone="UTC"),
+        },
+        alt="Table of sweeps: state, progress, time left, and the number of finished, running, queued and failed runs.",
+    )
+    by_id = {sweep.id: sweep for sweep in sweeps}
+    names = {sweep.id: f"{sweep.name} · {sweep.id}" for sweep in sweeps}
+    selected = select_by_id("Sweep", names, parameter=SWEEP, help="The sweep that is shown below")
+    state.write(SWEEP, selected)  # also the default, so that a shared link does not open a newer sweep
+    return by_id[selected]
+
+
+def make_rows(sweeps: Sequence[Sweep]) -> pd.DataFrame:
+    """Make the rows of the table."""
+    rows = [
+        {
+            "State": STATE_LABELS[sweep.state],
+            "Sweep": sweep.name,
+            "Progress": 100 * sweep.progress,
+            "Time left": _describe_time_left(sweep),
+            "Runs": len(sweep.runs),
+            **{status.capitalize(): sweep.counts[status] for status in ("finished", "running", "queued", "failed")},
+            "Id": sweep.id,
+            "Created (UTC)": sweep.created_at,
+        }
+        for sweep in sweeps
+    ]
+    return pd.DataFrame(rows)
+
+
+def _describe_time_left(sweep: Sweep) -> str:
+    if sweep.is_over:
+        return "ended"
+    seconds = sweep.seconds_left()
+    return "–" if seconds is None else f"≈ {format_duration(seconds)}"

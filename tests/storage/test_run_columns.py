@@ -1,0 +1,137 @@
+"""One declaration in `storage.models.Run` and one migration add a column to lists, searches, Home and bundles.
+
+The test adds a column to a copy of `storage` and uses the copy in another process.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from storage.models import SCHEMA_VERSION, Run
+from storage.queries.runs import HOME_COLUMNS, SORTS
+from storage.queries.search_terms import SEARCH_KEYS
+
+ROOT = Path(__file__).resolve().parents[2]
+NEXT_VERSION = f"{int(SCHEMA_VERSION) + 1:04}"
+DECLARATION = """    priority: Mapped[int | None] = column(
+        doc="runs with a larger number matter more",
+        info={USE: ColumnUse("Priority", search="priority", sort="priority", on_home=True)},
+    )
+"""
+MIGRATION = f'''"""Add the priority of a run."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision, down_revision, branch_labels, depends_on = "{NEXT_VERSION}", "{SCHEMA_VERSION}", None, None
+
+
+def upgrade() -> None:
+    """Add a column that may be NULL."""
+    op.add_column("runs", sa.Column("priority", sa.BigInteger(), nullable=True))
+'''
+USE_OF_THE_COLUMN = """
+import json, os, sys
+from pathlib import Path
+
+from sqlalchemy import update
+from streamlit.testing.v1 import AppTest
+
+from app.ui.home.run_columns import SORT_LABELS, column_config
+from storage import api
+from storage.bundles.contents import THIN
+from storage.bundles.write import import_bundle, write_bundle
+from storage.engine import open_database
+from storage.models import Run
+from storage.queries.runs import RunFilter, run_page
+from storage.runs.changes import create_run, finish_run
+from storage.runs.rows import find_run
+
+folder, root = map(Path, sys.argv[1:])
+os.environ |= {"EMTC_DB": f"sqlite:///{folder / 'own.db'}", "XDG_CACHE_HOME": str(folder / "cache")}
+db = open_database(f"sqlite:///{folder / 'own.db'}")
+config = {"env": {"name": "skirmish", "map": "3m"}, "algo": "qmix", "seed": 1}
+ids = [create_run(db, config, target_steps=10, versions={}, name=name) for name in ("low", "high", "none")]
+with db.transaction() as connection:
+    for run_id, priority in zip(ids, (1, 5), strict=False):
+        connection.execute(update(Run).where(Run.id == run_id).values(priority=priority))
+for run_id in ids:
+    finish_run(db, run_id, "stopped")
+page = run_page(db, RunFilter(where=("priority>0",)), sort="-priority").frame
+write_bundle(db, ids[1:2], folder / "study.emtc", THIN, made_by="test")
+other = open_database(f"sqlite:///{folder / 'other.db'}")
+(imported,) = import_bundle(other, folder / "study.emtc", cache=folder / "cache")
+with api.open_database(folder / "own.db") as opened:
+    scripted = opened.runs("priority=5")["priority"].tolist()
+app = AppTest.from_file(str(root / "app" / "Home.py"), default_timeout=120).run()
+(table,) = (table for table in app.dataframe if "priority" in table.value)
+config = column_config()["priority"]
+print(json.dumps({
+    "found": page["name"].tolist(),
+    "listed": page["priority"].tolist(),
+    "imported": find_run(other, imported).priority,
+    "scripted": scripted,
+    "on_home": table.value["priority"].fillna(0).tolist(),
+    "order": list(table.proto.column_order),
+    "label": config["label"],
+    "type": config["type_config"]["type"],
+    "tooltip": config["help"],
+    "sort_label": SORT_LABELS["priority"],
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def use(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    """What a process sees of the column, in a tree where it was declared once."""
+    folder = tmp_path_factory.mktemp("tree")
+    shutil.copytree(ROOT / "storage", folder / "storage", ignore=shutil.ignore_patterns("__pycache__"))
+    models = folder / "storage" / "models.py"
+    text = models.read_text().replace(f'SCHEMA_VERSION = "{SCHEMA_VERSION}"', f'SCHEMA_VERSION = "{NEXT_VERSION}"')
+    models.write_text(re.sub(r"(?=\n\n\nclass SweepRow)", f"\n{DECLARATION}".rstrip(), text, count=1))
+    (folder / "storage" / "migrations" / "versions" / f"{NEXT_VERSION}_priority.py").write_text(MIGRATION)
+    done = subprocess.run(
+        [sys.executable, "-c", USE_OF_THE_COLUMN, str(folder), str(ROOT)],
+        env={**os.environ, "EMTC_WARM_UP": "0", "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_a_declared_column_is_searched_and_sorted(use: dict[str, object]) -> None:
+    assert (use["found"], use["listed"]) == (["high", "low"], [5, 1])
+
+
+def test_a_declared_column_is_in_bundles_and_in_the_python_interface(use: dict[str, object]) -> None:
+    assert (use["imported"], use["scripted"]) == (5, [5])
+
+
+def test_a_declared_column_is_on_home(use: dict[str, object]) -> None:
+    order = use["order"]
+    assert isinstance(order, list)
+    assert use["on_home"] == [0, 5, 1]
+    assert order.index("gate") < order.index("priority") < order.index("tags")
+    assert (use["label"], use["sort_label"], use["type"]) == ("Priority", "Priority", "number")
+    assert use["tooltip"] == "runs with a larger number matter more"
+
+
+def test_keys_of_searches_and_orders_are_unique() -> None:
+    uses = [column.info["use"] for column in Run.__table__.columns if "use" in column.info]
+    searches, sorts = [use.search for use in uses if use.search], [use.sort for use in uses if use.sort]
+    computed = {"status", "preset", "imported", "gate"}, {"status", "preset", "progress", "gate", "duration"}
+    assert sorted([*searches, *computed[0]]) == sorted(SEARCH_KEYS)
+    assert sorted([*sorts, *computed[1]]) == sorted(SORTS)
+
+
+def test_every_column_on_home_has_a_label() -> None:
+    assert all(column.label for column in HOME_COLUMNS.values())
