@@ -45,7 +45,7 @@ class Sink(Protocol):
 
 
 @dataclass(frozen=True)
-class Part:
+class CheckpointPart:
     """One named part of a checkpoint: its position in the file and the digest of its bytes."""
 
     name: str
@@ -55,13 +55,13 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Manifest:
+class CheckpointManifest:
     """Contents of a checkpoint, as listed in the file itself."""
 
     run_id: str | None  # None for the schema UNSIGNED
     env_step: int
     schema: int
-    parts: tuple[Part, ...]
+    parts: tuple[CheckpointPart, ...]
 
 
 class _DigestingSink:
@@ -109,7 +109,7 @@ def write_checkpoint(
         for name, write in parts:
             start, sink = file.tell(), _DigestingSink(file)
             write(sink)
-            entries.append(vars(Part(name, start, sink.size, sink.digest)))
+            entries.append(vars(CheckpointPart(name, start, sink.size, sink.digest)))
         manifest = {"run_id": run_id, "env_step": env_step, "schema": SCHEMA, "parts": entries}
         text = json.dumps(manifest).encode()
         file.write(text + _digest(text) + len(text).to_bytes(_LENGTH_BYTES, "big") + _MAGIC)
@@ -118,7 +118,7 @@ def write_checkpoint(
         abandoned.unlink(missing_ok=True)
 
 
-def read_manifest(path: Path) -> Manifest:
+def read_manifest(path: Path) -> CheckpointManifest:
     """Read and check the manifest of a checkpoint. The bytes of the parts are not checked.
 
     Raises:
@@ -128,7 +128,7 @@ def read_manifest(path: Path) -> Manifest:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             if file.read(2) == b"PK":
-                return Manifest(None, _parse_step(path), ZIP_SCHEMA, ())
+                return CheckpointManifest(None, _parse_step(path), ZIP_SCHEMA, ())
             return _read_manifest(path, file, size)
     except OSError as exc:
         raise CheckpointError(
@@ -136,7 +136,7 @@ def read_manifest(path: Path) -> Manifest:
         ) from exc
 
 
-def read_part(path: Path, part: Part) -> bytes:
+def read_part(path: Path, part: CheckpointPart) -> bytes:
     """Read one part and check its digest.
 
     Raises:
@@ -155,7 +155,7 @@ def read_part(path: Path, part: Part) -> bytes:
 
 
 @dataclass(frozen=True)
-class CheckResult:
+class CheckpointCheck:
     """Result of checking one checkpoint file."""
 
     name: str
@@ -189,17 +189,17 @@ def list_unused_best(best: Sequence[str], checkpoints: Sequence[str]) -> list[st
     return [name for step, name in steps.items() if step not in needed]
 
 
-def check_checkpoints(folder: Path, run_id: str) -> list[CheckResult]:
+def check_checkpoints(folder: Path, run_id: str) -> list[CheckpointCheck]:
     """Check every checkpoint of a run, newest first. An unchanged file is read only once per process."""
     return [_examine(path, run_id) for path in reversed(list_checkpoints(folder))]
 
 
-def check_best(folder: Path, run_id: str) -> list[CheckResult]:
+def check_best(folder: Path, run_id: str) -> list[CheckpointCheck]:
     """Check the policies of a run's best evaluations, newest first."""
     return [_examine(path, run_id) for path in reversed(list_best(folder))]
 
 
-def check_open_checkpoint(name: str, file: BinaryIO, size: int, run_id: str) -> CheckResult:
+def check_open_checkpoint(name: str, file: BinaryIO, size: int, run_id: str) -> CheckpointCheck:
     """Check the manifest of an open checkpoint in another storage. The caller checks the parts after the download.
 
     Args:
@@ -213,8 +213,8 @@ def check_open_checkpoint(name: str, file: BinaryIO, size: int, run_id: str) -> 
         manifest = _read_manifest(path, file, size)
         check_owner(path, manifest, run_id)
     except CheckpointError as exc:
-        return CheckResult(name, _parse_step(path), str(exc))
-    return CheckResult(name, manifest.env_step, None)
+        return CheckpointCheck(name, _parse_step(path), str(exc))
+    return CheckpointCheck(name, manifest.env_step, None)
 
 
 def rename_newer(folder: Path, env_step: int) -> None:
@@ -234,7 +234,7 @@ def name_best(env_step: int) -> str:
     return f"best-{env_step:012d}.pt"
 
 
-def check_owner(path: Path, manifest: Manifest, run_id: str) -> None:
+def check_owner(path: Path, manifest: CheckpointManifest, run_id: str) -> None:
     """Raise if a checkpoint belongs to another run.
 
     Args:
@@ -251,16 +251,16 @@ def check_owner(path: Path, manifest: Manifest, run_id: str) -> None:
         )
 
 
-def _examine(path: Path, run_id: str) -> CheckResult:
+def _examine(path: Path, run_id: str) -> CheckpointCheck:
     try:
         manifest = verify(path)
         check_owner(path, manifest, run_id)
     except CheckpointError as exc:
-        return CheckResult(path.name, _parse_step(path), str(exc))
-    return CheckResult(path.name, manifest.env_step, None)
+        return CheckpointCheck(path.name, _parse_step(path), str(exc))
+    return CheckpointCheck(path.name, manifest.env_step, None)
 
 
-def verify(path: Path) -> Manifest:
+def verify(path: Path) -> CheckpointManifest:
     """Check every byte of a checkpoint. The result is cached until the file's size or modification time changes.
 
     Raises:
@@ -298,7 +298,7 @@ def check_archive(path: Path) -> None:
 
 
 @lru_cache(maxsize=256)
-def _verify(path: Path, size: int, changed_ns: int) -> Manifest | CheckpointError:
+def _verify(path: Path, size: int, changed_ns: int) -> CheckpointManifest | CheckpointError:
     try:
         manifest = read_manifest(path)
         if manifest.schema == ZIP_SCHEMA:
@@ -313,7 +313,7 @@ def _verify(path: Path, size: int, changed_ns: int) -> Manifest | CheckpointErro
     return manifest
 
 
-def _check_part(path: Path, part: Part, chunks: Iterable[bytes]) -> None:
+def _check_part(path: Path, part: CheckpointPart, chunks: Iterable[bytes]) -> None:
     digest, name = (sha256(), _SHA) if part.digest.startswith(_SHA) else (blake2b(digest_size=_DIGEST_BYTES), "")
     for chunk in chunks:
         digest.update(chunk)
@@ -325,7 +325,7 @@ def _check_part(path: Path, part: Part, chunks: Iterable[bytes]) -> None:
         )
 
 
-def _read_manifest(path: Path, file: BinaryIO, size: int) -> Manifest:
+def _read_manifest(path: Path, file: BinaryIO, size: int) -> CheckpointManifest:
     file.seek(0)
     if size < len(_MAGIC) + _TAIL_BYTES or file.read(len(_MAGIC)) != _MAGIC:
         raise CheckpointError(
@@ -353,14 +353,14 @@ def _read_manifest(path: Path, file: BinaryIO, size: int) -> Manifest:
         ) from exc
 
 
-def _parse_manifest(path: Path, content: Mapping[str, Any], *, parts_end: int) -> Manifest:
+def _parse_manifest(path: Path, content: Mapping[str, Any], *, parts_end: int) -> CheckpointManifest:
     if content["schema"] not in (BLAKE_SCHEMA, SCHEMA):
         raise CheckpointError(
             f"{path.name} has schema {content['schema']}, this version reads up to {SCHEMA}.",
             reason="newer_schema",
             subject=path.name,
         )
-    parts = tuple(Part(**part) for part in content["parts"])
+    parts = tuple(CheckpointPart(**part) for part in content["parts"])
     offset = len(_MAGIC)
     for part in parts:
         if part.start != offset:
@@ -374,7 +374,7 @@ def _parse_manifest(path: Path, content: Mapping[str, Any], *, parts_end: int) -
         raise CheckpointError(
             f"{path.name} is damaged: its parts do not fill the file.", reason="damaged", subject=path.name
         )
-    return Manifest(str(content["run_id"]), int(content["env_step"]), int(content["schema"]), parts)
+    return CheckpointManifest(str(content["run_id"]), int(content["env_step"]), int(content["schema"]), parts)
 
 
 def _parse_step(path: Path) -> int:

@@ -1,46 +1,46 @@
-"""Memory: what does this run remember, and which episode wrote it?"""
+"""Memory: which states does this run remember, and which episode wrote each of them?"""
 
 import streamlit as st
 
 from app.ui import messages
-from app.ui.memory import point_panel, selection_panel, snapshot_map
-from app.ui.memory.snapshot_map import FIRST, Chosen, Shown
+from app.ui.memory import collapse_panel, point_panel, selection_panel, snapshot_map
+from app.ui.memory.snapshot_map import FIRST, MapChoice, MemoryMap
 from app.ui.widgets import pin, run_picker
 from storage.runs.rows import RunRow
 
 
 def draw(run: RunRow) -> None:
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
-        chosen = snapshot_map.choose(run, FIRST)
-        two = chosen is not None and snapshot_map.asked()
-    if chosen is None:
+        choice = snapshot_map.choose(run, FIRST)
+        has_two_maps = choice is not None and snapshot_map.is_second_map_on()
+    if choice is None:
         return
-    if two:
-        selection_panel.show(draw_two(run, chosen)[0])
+    if has_two_maps:
+        selection_panel.show(draw_two(run, choice)[0])
     else:
-        draw_one(chosen)
+        draw_one(choice)
     pin.show_more("memory", [run])
 
 
-def draw_one(chosen: Chosen) -> None:
+def draw_one(choice: MapChoice) -> None:
     left, right = st.columns([11, 9], gap="medium")
     with left:
-        shown = snapshot_map.show(chosen)
+        memory_map = snapshot_map.show(choice)
     with right:
-        beside = st.empty()
-        point_panel.show([shown])
-    selection_panel.show_collapse(shown)
-    selection_panel.show(shown, beside)
+        side_panel = st.empty()
+        point_panel.show([memory_map])
+    collapse_panel.show(memory_map)
+    selection_panel.show(memory_map, side_panel)
 
 
-def draw_two(run: RunRow, chosen: Chosen) -> list[Shown]:
-    beside = snapshot_map.choose_second(run, chosen)
+def draw_two(run: RunRow, first: MapChoice) -> list[MemoryMap]:
+    second = snapshot_map.choose_second(run, first)
     maps = []
-    for column, one, other in zip(st.columns(2, gap="medium"), (chosen, beside), (beside, chosen), strict=True):
+    for column, choice, other in zip(st.columns(2, gap="medium"), (first, second), (second, first), strict=True):
         with column:
-            if one is not None:
-                maps.append(snapshot_map.show(one, other))
-                selection_panel.show_collapse(maps[-1])
+            if choice is not None:
+                maps.append(snapshot_map.show(choice, other))
+                collapse_panel.show(maps[-1])
     point_panel.show(maps)
     return maps
 

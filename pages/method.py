@@ -1,4 +1,4 @@
-"""Method: what does EMTC compute, which choices does the paper leave open, and do its propositions hold?"""
+"""Method: what does EMTC compute, which choices does the paper leave open, and are its propositions true?"""
 
 import streamlit as st
 

@@ -16,7 +16,7 @@ st.markdown(
 
 def _show_sweeps() -> None:
     """Draw all parts from one state of the database, so that tables and figures agree."""
-    with messages.guarded(), data.at_one_moment():
+    with messages.guarded(), data.use_one_snapshot():
         sweeps = data.sweep_list()
         if overview.is_active(sweeps) != st.session_state["sweeps_active"]:
             st.rerun()

@@ -28,7 +28,7 @@ from storage.address import sqlite_address
 from storage.column_types import get_inner_type, get_use
 from storage.engine import Database
 from storage.figures import draw_figure
-from storage.frames import Field, make_frame
+from storage.frames import FrameField, make_frame
 from storage.models import RUN_TABLE_COLUMNS
 from storage.queries.curves import metric_names, policy_evaluations
 from storage.queries.episodes import Trajectory, get_playback, get_trajectory
@@ -448,7 +448,7 @@ class RecordedRun:
 
 
 def _make_run_frame(rows: Sequence[RunRow]) -> pd.DataFrame:
-    columns = [Field(column.name, get_inner_type(column.type), bool(column.nullable)) for column in _RUN_COLUMNS]
+    columns = [FrameField(column.name, get_inner_type(column.type), bool(column.nullable)) for column in _RUN_COLUMNS]
     frame = make_frame(columns, [[getattr(row, column.name) for column in columns] for row in rows])
     frame["live_status"] = pd.Series([row.live_status for row in rows], dtype="object")
     return frame

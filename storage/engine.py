@@ -55,7 +55,7 @@ class Database:
     backup: Path | None = None
     """The backup of an older database, if opening it has just upgraded it."""
     shared_connection: Connection | None = field(default=None, repr=False)
-    """The connection that all reads share, see `at_one_moment`; None opens one per read."""
+    """The connection that all reads share, see `read_snapshot`; None opens one per read."""
 
     @property
     def safe_url(self) -> str:

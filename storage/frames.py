@@ -22,7 +22,7 @@ Statement: TypeAlias = "Select[*tuple[Any, ...]]"
 
 
 @dataclass(frozen=True)
-class Field:
+class FrameField:
     """One column of a frame."""
 
     name: str
@@ -63,11 +63,11 @@ def empty_frame(statement: Statement) -> pd.DataFrame:
     return make_frame(_fields_of(statement), [])
 
 
-def _fields_of(statement: Statement) -> list[Field]:
-    return [Field(column.name, get_inner_type(column.type)) for column in statement.selected_columns]
+def _fields_of(statement: Statement) -> list[FrameField]:
+    return [FrameField(column.name, get_inner_type(column.type)) for column in statement.selected_columns]
 
 
-def make_frame(fields: Sequence[Field], rows: Sequence[Sequence[Any]]) -> pd.DataFrame:
+def make_frame(fields: Sequence[FrameField], rows: Sequence[Sequence[Any]]) -> pd.DataFrame:
     """Make a frame from rows, with the types that `read_frame` describes.
 
     Source: bookkeeping.
@@ -122,7 +122,7 @@ def make_type_error(name: str, values: Sequence[Any]) -> StorageError:
     )
 
 
-def _make_series(field: Field, values: list[Any]) -> pd.Series:
+def _make_series(field: FrameField, values: list[Any]) -> pd.Series:
     import pandas as pd
 
     kind, dtype = field.kind, "object"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from app.bench.records import GIVEN, is_reachable, server
+from app.bench.postgres import SERVER_VARIABLE, is_server_available, open_server
 from storage.engine import open_database
 from tests.require import require
 
@@ -79,8 +79,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[str]:
     """URL of a server's `postgres` database: EMTC_TEST_POSTGRES, or a private one on a Unix socket."""
-    require("postgres", is_reachable(), f"no PostgreSQL server is installed and {GIVEN} is unset")
-    with server(fsync=False) as url:
+    require("postgres", is_server_available(), f"no PostgreSQL server is installed and {SERVER_VARIABLE} is unset")
+    with open_server(fsync=False) as url:
         yield url
 
 

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from app.analysis.intervals import LEVEL, Center, Values, compute_center
 
 BOOTSTRAP_COVERAGE = "With 3 to 5 seeds, a 95 % percentile bootstrap interval covers only 74 to 83 %."
-"""Measured by `emtc bench coverage`."""
+"""Measured by `tests/reference/coverage.py`."""
 _RESAMPLES = 2000
 _BATCH = 128
 """Resamples that are in memory at the same time."""

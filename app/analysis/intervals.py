@@ -3,9 +3,9 @@
 One row is one seed. The seed is the unit of replication: episodes are averaged per seed before they are passed in, so
 more episodes alone do not narrow an interval.
 
-The percentile bootstrap of 3 to 10 seeds covers much less than its nominal level (`emtc bench coverage`). Intervals
-with a stated level therefore use Student's t: around a mean; around an interquartile mean as in Yuen (1974); around a
-median with the variance of the median of a normal population.
+The percentile bootstrap of 3 to 10 seeds covers much less than its nominal level (`tests/reference/coverage.py`).
+Intervals with a stated level therefore use Student's t: around a mean; around an interquartile mean as in Yuen (1974);
+around a median with the variance of the median of a normal population.
 
 Fractions lie in [0, 1], and their interval must have a width even if every seed won every episode. They get Wilson's
 (1927) score interval with the quantile of Student's t. Its sample size is the effective number of episodes, computed
@@ -32,10 +32,10 @@ CENTER_NAMES: dict[Center, str] = {"mean": "mean", "median": "median", "iqm": "i
 MAX_EPISODES_PER_SEED = 8
 """Upper limit of independent episodes per seed in the interval of a mean or interquartile mean of fractions.
 
-All numbers are for 160 episodes per seed (`emtc bench coverage`). Without the limit, the interval of a mean of 3 to 5
-seeds covers 84 % if the win probabilities of the seeds follow Beta(1.8, 0.2), and 47 to 66 % if one seed in five is
-stuck at .4: in samples without a stuck seed all seeds agree, and the interval is as narrow as 800 episodes allow. With
-the limit it covers 99 % in both cases, and 86 % with ten seeds of which one in five is stuck.
+All numbers are for 160 episodes per seed (`tests/reference/coverage.py`). Without the limit, the interval of a mean of
+3 to 5 seeds covers 84 % if the win probabilities of the seeds follow Beta(1.8, 0.2), and 47 to 66 % if one seed in five
+is stuck at .4: in samples without a stuck seed all seeds agree, and the interval is as narrow as 800 episodes allow.
+With the limit it covers 99 % in both cases, and 86 % with ten seeds of which one in five is stuck.
 
 With five seeds of which one in five is stuck, limits of 16 and 4 cover 66 and 99 %. With five seeds from Beta(9, 1),
 the interval has a width of .23 (limit 16), .28 (limit 8) and .38 (limit 4).
@@ -80,7 +80,7 @@ INTERVAL_LABELS: dict[tuple[Center, bool], IntervalLabel] = {
     ("iqm", True): IntervalLabel("Wilson's score with Yuen's t", 51, 100, "if one seed in five is stuck"),
     ("median", True): IntervalLabel("t of the median", 93, 100),
 }
-"""Key: center, and whether the values are fractions. Measured by `emtc bench coverage`."""
+"""Key: center, and whether the values are fractions. Measured by `tests/reference/coverage.py`."""
 
 
 def compute_center(values: Values, center: Center, axis: int = 0) -> Values:

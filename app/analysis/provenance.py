@@ -52,22 +52,17 @@ def hash_config(config: Mapping[str, Any]) -> str:
 
 def describe_runs(runs: Iterable[RunRow]) -> tuple[str, ...]:
     """Write one line per run: its id, algorithm, map, seed, the hash of its settings and its code version."""
-    return tuple(
-        f"run {run.id}: {run.config.get('algo')} on {_map(run.config)}, {format_seed(run.config.get('seed'))}, "
-        f"config {hash_config(run.config)}{_code(run.versions)}{_imported(run.config)}"
-        for run in runs
-    )
-
-
-def _map(config: Mapping[str, Any]) -> Any:
-    env = config.get("env")
-    return env.get("map") if isinstance(env, Mapping) else None  # a foreign database may contain anything
-
-
-def _imported(config: Mapping[str, Any]) -> str:
-    return "" if (label := imported_label(config)) is None else f", imported ({label})"
-
-
-def _code(versions: Mapping[str, Any]) -> str:
-    parts = [f"{name} {versions[name]}" for name in ("emtc_lab", "commit") if versions.get(name)]
-    return f", {', '.join(parts)}" if parts else ""
+    lines = []
+    for run in runs:
+        config, env = run.config, run.config.get("env")
+        map_name = env.get("map") if isinstance(env, Mapping) else None  # a damaged database may contain anything
+        parts = [
+            f"run {run.id}: {config.get('algo')} on {map_name}",
+            format_seed(config.get("seed")),
+            f"config {hash_config(config)}",
+            *(f"{name} {run.versions[name]}" for name in ("emtc_lab", "commit") if run.versions.get(name)),
+        ]
+        if (label := imported_label(config)) is not None:
+            parts.append(f"imported ({label})")
+        lines.append(", ".join(parts))
+    return tuple(lines)

@@ -8,7 +8,7 @@ correlated. Where both variants have the same seeds the analysis is therefore pa
 
 Probability of improvement and performance profiles follow Agarwal et al., "Deep reinforcement learning at the edge of
 the statistical precipice" (2021). Their bootstrap intervals are replaced, because a bootstrap of 3 to 5 seeds covers
-much less than its nominal level (`emtc bench coverage`).
+much less than its nominal level (`tests/reference/coverage.py`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,7 +42,7 @@ MIN_SEEDS: Final = 5
 NEGLIGIBLE: Final = 0.05
 """Win rates are practically equal if the confidence interval of their difference is within ± this value."""
 PAIRED_LABEL: Final = IntervalLabel("paired t", 46, 100, "if one seed in five of one variant gets stuck")
-"""Label of a paired interval. Coverage measured by `emtc bench coverage` with 3 to 10 pairs."""
+"""Label of a paired interval. Coverage measured by `tests/reference/coverage.py` with 3 to 10 pairs."""
 _MAX_PERMUTATIONS = 20_000
 _EPSILON = 1e-9  # the variance of a probability of improvement is 0 at 0 and 1
 

@@ -1,11 +1,20 @@
-"""What `emtc bench` runs: each benchmark a module with `run()`, which returns figures with their budgets."""
+"""The benchmarks of `emtc bench`. Each module has a function `run()` that returns results with their budgets."""
 
-from typing import Any
-
-Figure = dict[str, Any]
+from typing import TypedDict
 
 
-def make_figure(
+class BenchResult(TypedDict):
+    """One measured number, as a row of the report."""
+
+    name: str
+    value: float
+    unit: str
+    budget: float | None
+    met: bool | None
+    reference: str
+
+
+def make_result(
     name: str,
     value: float,
     unit: str,
@@ -14,19 +23,19 @@ def make_figure(
     *,
     met: bool | None = None,
     digits: int | None = None,
-) -> Figure:
-    """Make one row of the report; rates must reach their budget, all else must stay within it.
+) -> BenchResult:
+    """Make one row of the report. A rate meets its budget if value >= budget, any other value if value <= budget.
 
     Args:
-        name: As the contract has it, with what it was measured for.
-        value: What was measured, in `unit`.
-        unit: One that ends in "/s" is a rate.
-        budget: None where there is nothing to meet.
-        reference: What the value is to be compared with, or under which load it was taken.
-        met: The verdict, where the rule above is not the one.
-        digits: Decimals that are kept; None keeps all. The verdict is of the whole value.
+        name: Dotted name: benchmark, quantity, and the case if there are several.
+        value: The measured value, in `unit`.
+        unit: A unit that ends in "/s" marks a rate.
+        budget: The limit, or None if there is none.
+        reference: A number to compare with, or the load during the measurement.
+        met: Whether the budget is met, if the rule above does not apply.
+        digits: Number of decimals in the report, or None for all. `met` is computed from the unrounded value.
     """
     if met is None and budget is not None:
         met = value >= budget if unit.endswith("/s") else value <= budget
-    shown = value if digits is None else round(value, digits or None)  # with None an integer
-    return {"name": name, "value": shown, "unit": unit, "budget": budget, "met": met, "reference": reference}
+    rounded = value if digits is None else round(value, digits or None)  # 0 digits give an integer
+    return {"name": name, "value": rounded, "unit": unit, "budget": budget, "met": met, "reference": reference}

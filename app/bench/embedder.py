@@ -1,7 +1,7 @@
-"""How long does the embedder take? One cycle (sample, Algorithm 1, re-projection, index), and the encoder alone.
+"""The duration of one embedder cycle (sample, Algorithm 1, re-projection, index), and of the encoder alone.
 
-The encoder has the paper's sizes, dCAE beside TCSE. Both have the same network, so the ratio should be 1 within noise;
-`tcse_over_dcae` names its direction.
+The encoders dCAE and TCSE are timed with the sizes of the paper. Both have the same network, so their ratio
+`tcse_over_dcae` should be 1 within noise.
 """
 
 import statistics
@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from app.bench import Figure
-from app.bench.memory import SIZES, figure, fill_memory
+from app.bench import BenchResult
+from app.bench.memory import SIZES, fill_memory, make_sized_result
 from emtc_core.config.memory import EmbedConfig
 from emtc_core.devices import choose_device, configure_threads
 from emtc_core.embedder.fit import fit
@@ -20,38 +20,40 @@ from emtc_core.embedder.networks import Embedder
 from emtc_core.memory.memory import EpisodicMemory
 
 CYCLES = 3
-HELD = (*SIZES[:2], 300_000, *SIZES[2:])
-"""Nodes; of them 300,000 are what a run of a million steps comes to early."""
+MEMORY_SIZES = (*SIZES[:2], 300_000, *SIZES[2:])
+"""Numbers of nodes. A run of a million steps has 300,000 nodes early."""
 
 ENCODER_SIZES = (
     (128, 1, 1), (128, 8, 10), (128, 32, 50), (128, 64, 100), (128, 64, 1),
     (512, 1, 10), (512, 8, 50), (512, 32, 10), (512, 64, 1), (512, 64, 50),
 )  # fmt: skip
-"""State dimension, batch, sequence length: the rows of the paper's table."""
+"""State dimension, batch, sequence length: the rows of the table in the paper."""
 REPEATS, WARM_UP, EPISODE_LIMIT = 30, 5, 100
 
 
-def run(sizes: tuple[int, ...] = HELD) -> list[Figure]:
-    """Measure `embedder.cycle_seconds` at each size, and the share of re-projection and rebuild in it."""
-    configure_threads()  # as every trainer does
-    return [row for size in sizes for row in _measure(size)]
+def run(sizes: tuple[int, ...] = MEMORY_SIZES) -> list[BenchResult]:
+    """Measure `embedder.cycle_seconds` and `embedder.reproject_seconds` for each size."""
+    configure_threads()  # as in a trainer
+    return [result for size in sizes for result in _measure(size)]
 
 
-def _measure(size: int) -> list[Figure]:
+def _measure(size: int) -> list[BenchResult]:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     memory, _ = fill_memory(size, device=device)
-    _cycle(memory)  # first calls of the optimiser and the device
-    cycles = [_cycle(memory) for _ in range(CYCLES)]
-    whole, reproject = (statistics.median(column) for column in zip(*cycles, strict=True))
+    _run_cycle(memory)  # the first calls of the optimizer and the device are slower
+    cycles = [_run_cycle(memory) for _ in range(CYCLES)]
+    cycle, reproject = (statistics.median(column) for column in zip(*cycles, strict=True))
     budget = 0.5 if device == "cuda" else 5.0
     return [
-        figure("embedder.cycle_seconds", size, whole, "s", budget, "paper: < 2 s on an A100"),
-        figure("embedder.reproject_seconds", size, reproject, "s", budget, "re-projection and index rebuild alone"),
+        make_sized_result("embedder.cycle_seconds", size, cycle, "s", budget, "paper: < 2 s on an A100"),
+        make_sized_result(
+            "embedder.reproject_seconds", size, reproject, "s", budget, "re-projection and index rebuild"
+        ),
     ]
 
 
-def _cycle(memory: EpisodicMemory) -> tuple[float, float]:
-    """Run one cycle; return its seconds and those of re-projection with rebuild."""
+def _run_cycle(memory: EpisodicMemory) -> tuple[float, float]:
+    """Run one cycle. Return its duration [s], and that of the re-projection with the index rebuild."""
     started = time.perf_counter()
     fit(memory.embedder, memory.sample(EmbedConfig().samples))
     fitted = time.perf_counter()
@@ -61,7 +63,7 @@ def _cycle(memory: EpisodicMemory) -> tuple[float, float]:
 
 
 def make_encoder_timing_table() -> pd.DataFrame:
-    """Measure the median forward time [ms] of both encoders and their parameters [kB], alternating between them."""
+    """Measure the median forward time [ms] of both encoders alternately, and the size of their parameters [kB]."""
     rows = [_measure_encoder(*size) for size in ENCODER_SIZES]
     return pd.DataFrame(rows)
 
@@ -76,11 +78,11 @@ def _measure_encoder(state_dim: int, batch: int, seq: int) -> dict[str, float | 
     steps = torch.arange(batch * seq, device=device) % EPISODE_LIMIT
     times: list[list[float]] = [[], []]
     for turn in range(WARM_UP + REPEATS):
-        for own, embedder in zip(times, embedders, strict=True):
-            seconds = _time(embedder, state, steps)
+        for encoder_times, embedder in zip(times, embedders, strict=True):
+            seconds = _time_forward(embedder, state, steps)
             if turn >= WARM_UP:
-                own.append(seconds)
-    dcae, tcse = (1e3 * statistics.median(own) for own in times)
+                encoder_times.append(seconds)
+    dcae, tcse = (1e3 * statistics.median(encoder_times) for encoder_times in times)
     size = sum(p.numel() * p.element_size() for p in embedders[1].encoder.parameters())
     return {
         "state_dim": state_dim,
@@ -93,7 +95,7 @@ def _measure_encoder(state_dim: int, batch: int, seq: int) -> dict[str, float | 
     }
 
 
-def _time(embedder: Embedder, state: torch.Tensor, steps: torch.Tensor) -> float:
+def _time_forward(embedder: Embedder, state: torch.Tensor, steps: torch.Tensor) -> float:
     started = time.perf_counter()
     embedder.embed(state, steps)
     if state.is_cuda:

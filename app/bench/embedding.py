@@ -1,30 +1,29 @@
-"""What does the unit of the return loss do to the embedding? The same recorded episodes, embedded both ways (B15).
+"""The effect of `embed.return_scale` on the embedding of the same recorded episodes (B15).
 
-A short real run is recorded per task. Its episodes are then written, in their order, into a fresh memory for each
-value of `embed.return_scale`, with refits as the trainer makes them; every fifth episode is kept out of it. What
-comes out is judged by
+A short run is recorded per task. For each value of `embed.return_scale`, its episodes are written in their order to a
+new memory, with refits as in a training. Every fifth episode is held out. The results are
 
-    purity              share of the variance of H explained by the mean H of the 10 nearest nodes out of other
-                        episodes (R²; 1 is perfect, 0 is no better than the overall mean)
-    merge_rate          share of the states written after the first refit that merged, at one delta for all
-    info_nce            on the held-out episodes [nats]; chance is log B
-    info_nce_accuracy   on the held-out episodes; chance is 1 / B
-    return_r2           share of the variance of H that the decoder explains, on the memory's nodes
+    purity              share of the variance of H explained by the mean H of the 10 nearest nodes of other episodes
+                        (R²; 1 is perfect, 0 is as good as the overall mean)
+    merge_rate          share of merged states among those written after the first refit, with one delta for all
+    info_nce            loss on the held-out episodes [nats]; log B by chance
+    info_nce_accuracy   accuracy on the held-out episodes; 1 / B by chance
+    return_r2           share of the variance of H that the decoder explains, over the nodes of the memory
 
-`--json` of this benchmark is what `app/bench/measured/embedding.json` keeps and the Method page shows.
+`app/bench/measured/embedding.json` is the output with `--json`. The Method page shows it.
 """
 
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.spatial import KDTree
 
-from app.bench import Figure, make_figure
+from app.bench import BenchResult, make_result
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
 from emtc_core.control import NoControl
@@ -42,36 +41,39 @@ from emtc_core.training.trainer import Trainer
 
 TASKS = (("skirmish", "3m"), ("skirmish", "2s3z"), ("grf", "academy_3_vs_1_with_keeper"))
 STEPS = 20_000
-SEED = 1  # of the recorded run and of the judging
-SEEDS = (1, 2)  # of the embedders, whose figures are averaged
-DELTA = 1.8e-2  # the widest of the paper's study; at less, hardly anything merges so early
+SEED = 1  # of the recorded run and of the evaluation
+SEEDS = (1, 2)  # of the embedders; the results are averaged
+DELTA = 1.8e-2  # the largest of the paper's study; with smaller values almost nothing merges so early
 HELD_OUT = 5  # every fifth episode
-NEIGHBORS, CANDIDATES, JUDGED = 10, 256, 4096
-QUIET = {"eval.interval": 10**9, "record.snapshots": 0, "checkpoint.interval": 10**9}
+NEIGHBORS, CANDIDATES, MAX_NODES = 10, 256, 4096
+OVERRIDES = {"eval.interval": 10**9, "record.snapshots": 0, "checkpoint.interval": 10**9}
 
 Scale = Literal["none", "std"]
 SCALES: tuple[Scale, ...] = ("none", "std")
+UNITS = {"info_nce": "nats", "purity": "R²", "return_r2": "R²"}
 
 
-def run(tasks: Sequence[tuple[str, str]] = TASKS, *, steps: int = STEPS) -> list[dict[str, Any]]:
-    """Measure `embedding.<what>.<map>.<scale>` for every task that is usable here."""
+def run(tasks: Sequence[tuple[str, str]] = TASKS, *, steps: int = STEPS) -> list[BenchResult]:
+    """Measure `embedding.<quantity>.<map>.<scale>` for each task that is available on this machine."""
     configure_threads()
-    figures: list[dict[str, Any]] = []
+    results: list[BenchResult] = []
     for env, map in tasks:
-        config = resolve(env=env, map=map, steps=steps, seed=SEED, overrides=QUIET)
+        config = resolve(env=env, map=map, steps=steps, seed=SEED, overrides=OVERRIDES)
         try:
             check_available(config.env)
         except EnvUnavailableError:
             continue
         episodes = record_episodes(config)
         for scale in SCALES:
-            judged = [judge(config, episodes, scale, seed=seed) for seed in SEEDS]
-            figures += [_figure(what, map, scale, float(np.mean([j[what] for j in judged]))) for what in judged[0]]
-    return figures
+            values = [evaluate_embedding(config, episodes, scale, seed=seed) for seed in SEEDS]
+            for quantity in values[0]:
+                mean = float(np.mean([values_of_seed[quantity] for values_of_seed in values]))
+                results.append(_make_result(quantity, map, scale, mean))
+    return results
 
 
 def record_episodes(config: RunConfig) -> list[EpisodeRecord]:
-    """Train one run and keep its episodes."""
+    """Train one run and return its episodes."""
     recorder = ListRecorder()
     with tempfile.TemporaryDirectory() as folder:
         Trainer(
@@ -86,8 +88,10 @@ def record_episodes(config: RunConfig) -> list[EpisodeRecord]:
     return recorder.episodes
 
 
-def judge(config: RunConfig, episodes: Sequence[EpisodeRecord], scale: Scale, *, seed: int) -> dict[str, float]:
-    """Embed the episodes with one return scale and describe the embedding."""
+def evaluate_embedding(
+    config: RunConfig, episodes: Sequence[EpisodeRecord], scale: Scale, *, seed: int
+) -> dict[str, float]:
+    """Embed the episodes with one return scale. Return the quantities of this benchmark by name."""
     settings = config.embed.model_copy(update={"return_scale": scale})
     embedder = Embedder(
         settings,
@@ -103,20 +107,22 @@ def judge(config: RunConfig, episodes: Sequence[EpisodeRecord], scale: Scale, *,
         embedder=embedder,
         seed=seed,
     )
-    merge_rate = _fill(memory, [e for e in episodes if e.episode % HELD_OUT], settings.interval, settings.min_entries)
-    nats, accuracy, rows = _contrast(embedder, [e for e in episodes if e.episode % HELD_OUT == 0])
+    merge_rate = _fill_memory(
+        memory, [e for e in episodes if e.episode % HELD_OUT], settings.interval, settings.min_entries
+    )
+    nats, accuracy, batch_size = _evaluate_info_nce(embedder, [e for e in episodes if e.episode % HELD_OUT == 0])
     return {
-        "purity": measure_purity(*_places(memory)),
+        "purity": measure_purity(*_get_nodes(memory)),
         "merge_rate": merge_rate,
         "info_nce": nats,
         "info_nce_accuracy": accuracy,
-        "info_nce_chance": 1 / rows,
-        "return_r2": _return_r2(embedder, memory),
+        "info_nce_chance": 1 / batch_size,
+        "return_r2": _compute_return_r2(embedder, memory),
     }
 
 
-def _fill(memory: EpisodicMemory, episodes: Sequence[EpisodeRecord], interval: int, min_entries: int) -> float:
-    """Write the episodes with refits in between; return the merge rate after the first."""
+def _fill_memory(memory: EpisodicMemory, episodes: Sequence[EpisodeRecord], interval: int, min_entries: int) -> float:
+    """Write the episodes, with refits. Return the merge rate after the first refit."""
     steps, refit = 0, Every(interval)
     for episode in episodes:
         steps += episode.length
@@ -136,62 +142,60 @@ def _fill(memory: EpisodicMemory, episodes: Sequence[EpisodeRecord], interval: i
     return stats.merged / stats.written
 
 
-def _places(memory: EpisodicMemory) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
-    """Embeddings scaled as the memory compares them, H and episode of every node."""
+def _get_nodes(memory: EpisodicMemory) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+    """Return the normalized embedding, H and episode of every node."""
     columns = memory.columns()
     x = columns.embedding.astype(np.float64)
     return (x - x.mean(axis=0)) / (x.std(axis=0) + 1e-8), columns.h, columns.episode
 
 
 def measure_purity(z: NDArray[np.float64], h: NDArray[np.float64], episode: NDArray[np.int64]) -> float:
-    """Explain each node's H by the mean of its nearest nodes out of other episodes; return R².
+    """Compute R² of H, predicted by the mean H of the nearest nodes of other episodes.
 
     Args:
-        z: [M, X] places.
+        z: [M, X] normalized embeddings.
         h: [M] returns.
-        episode: [M] episode of each node.
+        episode: [M] episode number of each node.
     """
-    judged = np.random.default_rng(SEED).permutation(len(h))[:JUDGED]
-    _, near = KDTree(z).query(z[judged], k=min(CANDIDATES, len(h)))
-    is_other = episode[near] != episode[judged, None]
+    sample = np.random.default_rng(SEED).permutation(len(h))[:MAX_NODES]
+    _, near = KDTree(z).query(z[sample], k=min(CANDIDATES, len(h)))
+    is_other = episode[near] != episode[sample, None]
     is_used = is_other & (is_other.cumsum(axis=1) <= NEIGHBORS)
     has_any = is_used.any(axis=1)
-    guess = (h[near] * is_used).sum(axis=1)[has_any] / is_used.sum(axis=1)[has_any]
-    return _r2(h[judged][has_any], guess)
+    prediction = (h[near] * is_used).sum(axis=1)[has_any] / is_used.sum(axis=1)[has_any]
+    return _r2(h[sample][has_any], prediction)
 
 
-def _r2(truth: NDArray[np.float64], guess: NDArray[np.float64]) -> float:
-    return 1 - float(((truth - guess) ** 2).mean() / truth.var())
+def _r2(values: NDArray[np.float64], prediction: NDArray[np.float64]) -> float:
+    return 1 - float(((values - prediction) ** 2).mean() / values.var())
 
 
 @torch.no_grad()
-def _contrast(embedder: Embedder, episodes: Sequence[EpisodeRecord]) -> tuple[float, float, int]:
-    """Measure InfoNCE [nats], its accuracy, and the rows of a batch on episodes that no refit saw."""
+def _evaluate_info_nce(embedder: Embedder, episodes: Sequence[EpisodeRecord]) -> tuple[float, float, int]:
+    """Compute InfoNCE [nats] and its accuracy on held-out episodes. The last value is the batch size."""
     state_MS = torch.from_numpy(np.concatenate([episode.state for episode in episodes]))
     t_M = torch.cat([torch.arange(len(episode.state)) for episode in episodes])
     generator = torch.Generator().manual_seed(SEED)
     B = min(embedder.config.batch, len(t_M))
     batches = torch.randperm(len(t_M), generator=generator)[: len(t_M) // B * B].view(-1, B)
-    found: list[list[float]] = []
+    values: list[list[float]] = []
     for rows_B in batches:
         view_BS = augment(state_MS[rows_B], embedder.config, generator)
         anchor, candidate = embedder.embed(state_MS[rows_B], t_M[rows_B]), embedder.embed(view_BS, t_M[rows_B])
-        found.append([value.item() for value in info_nce(anchor, candidate, tau_cl=embedder.config.tau_cl)])
-    nats, accuracy = np.mean(found, axis=0).tolist()
+        loss_and_accuracy = info_nce(anchor, candidate, tau_cl=embedder.config.tau_cl)
+        values.append([value.item() for value in loss_and_accuracy])
+    nats, accuracy = np.mean(values, axis=0).tolist()
     return nats, accuracy, B
 
 
-def _return_r2(embedder: Embedder, memory: EpisodicMemory) -> float:
-    sample = memory.sample(JUDGED)
+def _compute_return_r2(embedder: Embedder, memory: EpisodicMemory) -> float:
+    sample = memory.sample(MAX_NODES)
     state_MS, time_M1 = embedder.to_inputs(sample.state, sample.t)
     with torch.no_grad():
         _, h_hat_M = embedder.decoder(embedder.encoder(state_MS, time_M1), time_M1)
     return _r2(sample.h, h_hat_M.double().numpy() * embedder.return_scale.divisor)
 
 
-UNITS = {"info_nce": "nats", "purity": "R²", "return_r2": "R²"}
-
-
-def _figure(what: str, map: str, scale: Scale, value: float) -> Figure:
-    reference = f"mean of {len(SEEDS)} embedders"
-    return make_figure(f"embedding.{what}.{map}.{scale}", value, UNITS.get(what, "fraction"), None, reference, digits=4)
+def _make_result(quantity: str, map: str, scale: Scale, value: float) -> BenchResult:
+    unit, reference = UNITS.get(quantity, "fraction"), f"mean of {len(SEEDS)} embedders"
+    return make_result(f"embedding.{quantity}.{map}.{scale}", value, unit, None, reference, digits=4)

@@ -1,6 +1,6 @@
-"""Whole training: env steps per second with everything on, recorded to a database on disk.
+"""Env steps per second of a complete training that is recorded to a database on disk.
 
-A run that starts from a full memory: what training costs late, without the hours before.
+One case starts from a filled memory, to measure the speed late in a training without the hours before.
 """
 
 import time
@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from app.analysis.provenance import library_versions
-from app.bench import Figure, make_figure
-from app.bench.learner import keep_episode
+from app.bench import BenchResult, make_result
+from app.bench.learner import store_episode
 from app.bench.records import temporary_database
 from app.jobs.training import train_run
 from emtc_core.config.resolve import resolve
@@ -33,13 +33,20 @@ from storage.files.places import run_folder
 from storage.runs.changes import create_run
 
 FILLING_ENVS = 64
+CASES = (
+    ("skirmish", "3m", 10_000, None, "none published"),
+    ("grf", "academy_3_vs_1_with_keeper", 8_000, 250.0, "EMU's public code 97-113 steps/s in its first 9,000 steps"),
+)
+"""Environment, map, env steps, budget [steps/s], reference."""
+FILLED_MAP, FILLED_NODES, FILLED_STEPS = "3s_vs_5z", 200_000, 8_000
+TWO_CORES = ("train.threads=2", "embed.overlap=on")
 
 
 class RandomActor:
-    """Takes any available action."""
+    """Chooses a random available action."""
 
     def start_episodes(self, n_envs: int) -> None:
-        """There is nothing to forget."""
+        """Do nothing, because this actor has no hidden state."""
 
     def act(
         self, obs: NDArray[np.float32], avail: NDArray[np.bool_], *, epsilon: float, rng: np.random.Generator
@@ -49,10 +56,10 @@ class RandomActor:
 
 
 def save_filled_state(database: Database, run_id: str, config: RunConfig, *, nodes: int) -> None:
-    """Leave the run a checkpoint at step 0 whose memory holds `nodes` nodes, or a few more."""
+    """Save a checkpoint at env step 0 whose memory has at least `nodes` nodes."""
     device = choose_device(config.train.device)
     configure_threads()
-    memory, replay_buffer = _fill(config, nodes, device)
+    memory, replay_buffer = _fill_memory(config, nodes, device)
     store = CheckpointStore(run_folder(database, run_id), keep=1, run_id=run_id)
     fresh = Trainer(
         config,
@@ -68,79 +75,71 @@ def save_filled_state(database: Database, run_id: str, config: RunConfig, *, nod
     store.save(0, fresh.get_state() | filled | evaluated)
 
 
-def _fill(config: RunConfig, nodes: int, device: torch.device) -> tuple[EpisodicPart, ReplayBuffer]:
+def _fill_memory(config: RunConfig, nodes: int, device: torch.device) -> tuple[EpisodicPart, ReplayBuffer]:
     env = make_env(config.env, n_envs=FILLING_ENVS)
     memory = EpisodicPart(config, env.info, device=device)
     replay_buffer = ReplayBuffer(config.train.replay, env.info, device=device)
     collector = Collector(env, reward_scale=config.train.reward_scale, seed=config.seed, stream="filling")
-    number = 0
+    n_episodes = 0
     while memory.memory.size < nodes:
-        for episode in collector.collect(RandomActor(), epsilon=1.0, round=(number,)):
-            number += 1
-            keep_episode(memory, replay_buffer, episode, number)
+        for episode in collector.collect(RandomActor(), epsilon=1.0, round=(n_episodes,)):
+            n_episodes += 1
+            store_episode(memory, replay_buffer, episode, n_episodes)
     memory.refit(replay_buffer)
     return memory, replay_buffer
 
 
-def steps_per_second(database: Database, run_id: str, *, steps: int) -> float:
-    """Go on with a filled run for `steps` env steps; start, end and the first round are not timed."""
-    ticks: list[tuple[float, int]] = []
+def measure_resumed_speed(database: Database, run_id: str, *, steps: int) -> float:
+    """Resume a run for `steps` env steps. Return the env steps per second without start, end and first round."""
+    times: list[tuple[float, int]] = []
 
     def on_progress(env_step: int) -> None:
-        ticks.append((time.monotonic(), env_step))
+        times.append((time.monotonic(), env_step))
         if env_step >= steps:
             raise StopRequested
 
     train_run(database, run_id, resume=True, on_progress=on_progress)
-    (began, first), (ended, last) = ticks[0], ticks[-1]
-    return (last - first) / (ended - began)
+    (started, first), (ended, last) = times[0], times[-1]
+    return (last - first) / (ended - started)
 
 
-CASES = (
-    ("skirmish", "3m", 10_000, None, "none published"),
-    ("grf", "academy_3_vs_1_with_keeper", 8_000, 250.0, "EMU's public code 97-113 steps/s in its first 9,000 steps"),
-)
-FILLED_MAP, FILLED_NODES, FILLED_STEPS = "3s_vs_5z", 200_000, 8_000
-TWO_CORES = ("train.threads=2", "embed.overlap=on")
-
-
-def run() -> list[Figure]:
-    """Train EMTC(QPLEX) briefly on each environment that is usable here, once from a filled memory."""
-    figures = []
+def run() -> list[BenchResult]:
+    """Train EMTC(QPLEX) for a short time in each available environment, and twice from a filled memory."""
+    results = []
     for env, map, steps, budget, reference in CASES:
         config = resolve(env=env, map=map, steps=steps)
         try:
             check_available(config.env)
         except EnvUnavailableError:
             continue
-        figures.append(_figure(f"{env}.{map}", _whole_run(config), budget, reference))
-    return [*figures, run_filled(), run_filled(two_cores=True)]
+        results.append(_make_result(f"{env}.{map}", _measure_whole_run(config), budget, reference))
+    return [*results, run_filled(), run_filled(two_cores=True)]
 
 
-def run_filled(nodes: int = FILLED_NODES, steps: int = FILLED_STEPS, *, two_cores: bool = False) -> Figure:
-    """Train from a memory of so many nodes, refitting the embedder every 1,000 steps as a long run does."""
+def run_filled(nodes: int = FILLED_NODES, steps: int = FILLED_STEPS, *, two_cores: bool = False) -> BenchResult:
+    """Train from a memory with `nodes` nodes. The embedder is refitted every 1,000 steps, as in a long run."""
     config = resolve(env="skirmish", map=FILLED_MAP, overrides=TWO_CORES if two_cores else ())
-    with _fresh_run(config) as (database, run_id):
+    with _create_temporary_run(config) as (database, run_id):
         save_filled_state(database, run_id, config, nodes=nodes)
-        speed = steps_per_second(database, run_id, steps=steps)
-    case, how = (".two_cores", f", {', '.join(TWO_CORES)}") if two_cores else ("", "")
-    return _figure(f"skirmish.{FILLED_MAP}{case}", speed, None, f"from a memory of {nodes:,} nodes{how}")
+        speed = measure_resumed_speed(database, run_id, steps=steps)
+    case, settings = (".two_cores", f", {', '.join(TWO_CORES)}") if two_cores else ("", "")
+    return _make_result(f"skirmish.{FILLED_MAP}{case}", speed, None, f"from a memory of {nodes:,} nodes{settings}")
 
 
-def _whole_run(config: RunConfig) -> float:
-    with _fresh_run(config) as (database, run_id):
+def _measure_whole_run(config: RunConfig) -> float:
+    with _create_temporary_run(config) as (database, run_id):
         started = time.monotonic()
         summary = train_run(database, run_id, resume=False)
         return summary.env_steps / (time.monotonic() - started)
 
 
 @contextmanager
-def _fresh_run(config: RunConfig) -> Generator[tuple[Database, str]]:
-    """Create a run in a database that is gone afterwards."""
+def _create_temporary_run(config: RunConfig) -> Generator[tuple[Database, str]]:
+    """Create a run in a temporary database."""
     with temporary_database() as database:
         settings, steps = config.model_dump(mode="json"), config.train.t_max
         yield database, create_run(database, settings, target_steps=steps, versions=library_versions())
 
 
-def _figure(case: str, speed: float, budget: float | None, reference: str) -> Figure:
-    return make_figure(f"end_to_end.steps_per_second.{case}", speed, "steps/s", budget, reference, digits=1)
+def _make_result(case: str, speed: float, budget: float | None, reference: str) -> BenchResult:
+    return make_result(f"end_to_end.steps_per_second.{case}", speed, "steps/s", budget, reference, digits=1)

@@ -1,7 +1,7 @@
-"""How much faster than gfootball's own environment are the football matches, on the same cores?
+"""The speed of football matches, compared with gfootball's environment on the same cores.
 
-Both play random actions and start anew when a match is over, in turns, so that what else the machine does
-slows both. Theirs is one wrapped environment per core, which has no other core to wait for.
+Both play random actions and reset after a match. They are measured alternately, so that other load slows both.
+gfootball's environment runs once per core, in separate processes.
 """
 
 import multiprocessing
@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from app.bench import Figure, make_figure
+from app.bench import BenchResult, make_result
 from emtc_core.config.train import EnvConfig
 from emtc_core.envs.grf.env import find_unavailable_reason
 from emtc_core.envs.grf.scenarios import EPISODE_LIMIT, get_scenario
@@ -25,27 +25,27 @@ _SECONDS = 8.0
 _REPEATS = 3
 
 
-def run() -> list[Figure]:
+def run() -> list[BenchResult]:
     """Measure `grf.steps_per_second_per_core.<copies>` and `grf.ratio_to_wrapped.<copies>`."""
     if find_unavailable_reason():
         return []
-    return [figure for copies in COPIES for figure in _compare(copies)]
+    return [result for copies in COPIES for result in _compare(copies)]
 
 
-def _compare(copies: int) -> list[Figure]:
+def _compare(copies: int) -> list[BenchResult]:
     cores = min(copies, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    pairs = [(_play_ours(copies) / cores, _play_theirs(cores) / cores) for _ in range(_REPEATS)]
-    ours, theirs = (statistics.median(rates) for rates in zip(*pairs, strict=True))
+    pairs = [(_measure_ours(copies) / cores, _measure_gfootball(cores) / cores) for _ in range(_REPEATS)]
+    ours, gfootball = (statistics.median(rates) for rates in zip(*pairs, strict=True))
     ratio = statistics.median(a / b for a, b in pairs)
-    where = f"{copies} matches on {cores} cores; gfootball's own environment: {theirs:.0f} steps/s per core"
+    load = f"{copies} matches on {cores} cores; gfootball's environment: {gfootball:.0f} steps/s per core"
     return [
-        make_figure(f"grf.steps_per_second_per_core.{copies}", ours, "steps/s", None, where),
-        make_figure(f"grf.ratio_to_wrapped.{copies}", ratio, "ratio", 1.5, where, met=ratio >= 1.5),
+        make_result(f"grf.steps_per_second_per_core.{copies}", ours, "steps/s", None, load),
+        make_result(f"grf.ratio_to_wrapped.{copies}", ratio, "ratio", 1.5, load, met=ratio >= 1.5),
     ]
 
 
-def _play_ours(copies: int) -> float:
-    """Play rounds of one match per copy; only steps of running matches count."""
+def _measure_ours(copies: int) -> float:
+    """Play one match per copy repeatedly. Return the steps of running matches per second."""
     env = make_env(EnvConfig(name="grf", map=MAP), n_envs=copies)
     rng = np.random.default_rng(0)
     shape = (copies, env.info.n_agents)
@@ -58,18 +58,18 @@ def _play_ours(copies: int) -> float:
             env.reset(seed)
             running[:] = True
         steps += int(running.sum())
-        seen = env.step(rng.integers(0, env.info.n_actions, shape))
-        running &= ~(seen.terminated | seen.truncated)
+        observation = env.step(rng.integers(0, env.info.n_actions, shape))
+        running &= ~(observation.terminated | observation.truncated)
     seconds = time.perf_counter() - started
     env.close()
     return steps / seconds
 
 
-def _play_theirs(cores: int) -> float:
-    """Play one wrapped environment in each of so many processes at once."""
+def _measure_gfootball(cores: int) -> float:
+    """Play gfootball's environment in `cores` processes at once. Return the sum of their steps per second."""
     context = multiprocessing.get_context("spawn")
     ready, rates = context.Barrier(cores), context.Queue()
-    processes = [context.Process(target=_play_wrapped, args=(seed, ready, rates)) for seed in range(cores)]
+    processes = [context.Process(target=_play_gfootball, args=(seed, ready, rates)) for seed in range(cores)]
     for process in processes:
         process.start()
     total = sum(rates.get(timeout=60 + 5 * _SECONDS) for _ in processes)
@@ -78,8 +78,8 @@ def _play_theirs(cores: int) -> float:
     return total
 
 
-def _play_wrapped(seed: int, ready: Any, rates: Any) -> None:
-    warnings.simplefilter("ignore")  # gym, which only gfootball's own environment needs, warns at import
+def _play_gfootball(seed: int, ready: Any, rates: Any) -> None:
+    warnings.simplefilter("ignore")  # gfootball imports gym, which warns
     import gfootball.env as football  # pyright: ignore[reportMissingImports]  (an extra)
 
     n_agents = get_scenario(MAP).n_agents

@@ -1,9 +1,8 @@
-"""How long does one update take, and how much of it is the memory? Football's 3 against 1, 32 episodes of 150 steps.
+"""The duration of one update and the share of the memory in it: football, 3 against 1, 32 episodes of 150 steps.
 
-An update is everything between two environment steps: sampling the replay buffer, recalling from a memory of 100K
-entries, and the gradient step. With `embed.interval` at 1,000 env steps the memory is embedded anew every seven
-episodes, after which sampled states that do not stand in their own node are searched again; the timed updates
-follow that rhythm.
+An update is sampling from the replay buffer, recalling from a memory of 100K entries, and the gradient step. With
+`embed.interval` at 1,000 env steps the memory is re-projected every seven episodes. After a re-projection, sampled
+states that are not the state of their node are searched again. Therefore seven updates are timed after each one.
 """
 
 import statistics
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from app.bench import Figure, make_figure
+from app.bench import BenchResult, make_result
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
 from emtc_core.devices import choose_device, configure_threads
@@ -29,60 +28,54 @@ CYCLES = 3
 BUDGET_S, BUDGET_SHARE = 0.15, 0.05
 INFO = EnvInfo("grf", "academy_3_vs_1_with_keeper", 3, 19, 26, 26, LENGTH, (-100.0, 100.0))
 ALGOS = (
-    "emtc-qplex",
-    "emtc-cds",
-    "emu-qplex",
-    "emu-cds",
-    "qplex",
-    "cds",
-    "qmix",
-    "vdn",
-    "dmix",
-    "emc",
-    "mappo",
-)
-SHARED = ("emtc-qplex", "emu-qplex", "emc", "emtc-cds", "cds")
-"""Measured on two threads, too."""
+    "emtc-qplex", "emtc-cds", "emu-qplex", "emu-cds", "qplex", "cds", "qmix", "vdn", "dmix", "emc", "mappo",
+)  # fmt: skip
+TWO_THREAD_ALGOS = ("emtc-qplex", "emu-qplex", "emc", "emtc-cds", "cds")
+"""Measured with two threads as well."""
 EMU_CODE = "EMU's public code 1.83 s at 7K entries; a bare QPLEX update 0.13 s"
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Median seconds of one update, and the share of all timed seconds that the memory took."""
+    """Duration of one update and the share of the memory in it."""
 
     update_s: float
+    """Median duration [s]."""
     memory_share: float
-    settled_share: float
+    """Share of the recalls in the total duration."""
+    known_slots_share: float
+    """The same if the slots of all sampled states are known, as between two re-projections."""
 
 
-def run(algos: tuple[str, ...] = ALGOS, entries: int = ENTRIES) -> list[Figure]:
+@dataclass(frozen=True)
+class FilledMemory:
+    """A full memory, and a replay buffer with its episodes."""
+
+    memory: EpisodicPart
+    replay_buffer: ReplayBuffer
+
+
+def run(algos: tuple[str, ...] = ALGOS, entries: int = ENTRIES) -> list[BenchResult]:
     """Measure `learner.update_seconds.<algo>` and `learner.memory_share`."""
     device = choose_device("auto")
     configure_threads()
-    store = _fill(entries, device)
-    figures = []
+    filled = _fill_memory(entries, device)
+    results = []
     for algo in algos:
         config = _config(algo)
         learner = make_learner(config, INFO, device=device, seed=1)
         if isinstance(learner, MappoLearner):
-            figures.append(_update_figure(algo, _time_rollout(learner, config)))
+            results.append(_make_update_result(algo, _time_rollout(learner, config)))
             continue
-        timing = _time_updates(learner, config, store)
-        figures.append(_update_figure(algo, timing.update_s))
-        if algo in SHARED and device.type == "cpu":
-            sharing = make_learner(config, INFO, device=device, seed=1, threads=2)
-            figures.append(_shared_figure(algo, timing.update_s, _time_updates(sharing, config, store).update_s))
+        timing = _time_updates(learner, config, filled)
+        results.append(_make_update_result(algo, timing.update_s))
+        if algo in TWO_THREAD_ALGOS and device.type == "cpu":
+            learner = make_learner(config, INFO, device=device, seed=1, threads=2)
+            two_threads_s = _time_updates(learner, config, filled).update_s
+            results.append(_make_speedup_result(algo, timing.update_s, two_threads_s))
         if algo == "emtc-qplex":
-            figures += _share_figures(timing)
-    return figures
-
-
-@dataclass(frozen=True)
-class Store:
-    """A full memory with the episodes that wrote it, in a replay buffer."""
-
-    memory: EpisodicPart
-    replay_buffer: ReplayBuffer
+            results += _make_share_results(timing)
+    return results
 
 
 def _config(algo: str) -> RunConfig:
@@ -91,31 +84,35 @@ def _config(algo: str) -> RunConfig:
     return config.model_copy(update={"train": train})
 
 
-def _fill(entries: int, device: torch.device) -> Store:
-    """Write random walks until the memory holds that many entries."""
+def _fill_memory(entries: int, device: torch.device) -> FilledMemory:
+    """Write random walks until the memory has at least `entries` nodes."""
     config = _config("emtc-qplex")
-    store = Store(
+    filled = FilledMemory(
         EpisodicPart(config, INFO, device=device),
         ReplayBuffer(max(BATCH, -(-entries // LENGTH)), INFO, device=device),
     )
     rng = np.random.default_rng(0)
     number = 0
-    while store.memory.memory.size < entries:
+    while filled.memory.memory.size < entries:
         number += 1
-        episode = _episode(rng)
-        keep_episode(store.memory, store.replay_buffer, episode, number)
-    return store
+        store_episode(filled.memory, filled.replay_buffer, _make_episode(rng), number)
+    return filled
 
 
-def keep_episode(memory: EpisodicPart, replay_buffer: ReplayBuffer, episode: Episode, number: int) -> None:
-    """Put an episode into a memory and a replay buffer, as a trainer does."""
-    absorbed = memory.write_and_gate(episode, number=number, tau=1.0)
-    beta = None if absorbed.gate is None else absorbed.gate.beta
-    slots, uids, generation = absorbed.incentive_slots, absorbed.uids, absorbed.generation
-    replay_buffer.add(episode, slots=slots, uids=uids, generation=generation, beta=beta, number=number)
+def store_episode(memory: EpisodicPart, replay_buffer: ReplayBuffer, episode: Episode, number: int) -> None:
+    """Write an episode to a memory and add it to a replay buffer, as a trainer does."""
+    written = memory.write_and_gate(episode, number=number, tau=1.0)
+    replay_buffer.add(
+        episode,
+        slots=written.incentive_slots,
+        uids=written.uids,
+        generation=written.generation,
+        beta=None if written.gate is None else written.gate.beta,
+        number=number,
+    )
 
 
-def _episode(rng: np.random.Generator) -> Episode:
+def _make_episode(rng: np.random.Generator) -> Episode:
     n, a = INFO.n_agents, INFO.n_actions
     state = np.cumsum(0.1 * rng.standard_normal((LENGTH + 1, INFO.state_dim), np.float32), axis=0)
     reward = np.zeros(LENGTH, np.float32)
@@ -133,79 +130,80 @@ def _episode(rng: np.random.Generator) -> Episode:
     )
 
 
-def _time_updates(learner: Learner, config: RunConfig, store: Store) -> Timing:
-    assert not isinstance(learner, MappoLearner), "on-policy learners are timed by the rollout"
+def _time_updates(learner: Learner, config: RunConfig, filled: FilledMemory) -> Timing:
+    assert not isinstance(learner, MappoLearner), "on-policy learners are measured by _time_rollout"
     rng = np.random.default_rng(0)
-    recalls, wholes = [], []
+    recall_times, update_times = [], []
     for cycle in range(CYCLES + 1):
         if config.uses_memory:
-            store.memory.memory.reproject()
+            filled.memory.memory.reproject()
         for _ in range(UPDATES_PER_REFIT):
             started = time.perf_counter()
-            batch = store.replay_buffer.sample(BATCH, rng)
+            batch = filled.replay_buffer.sample(BATCH, rng)
             sampled = time.perf_counter()
             inputs = None
             if config.uses_memory:
-                batch, inputs = store.memory.recall(batch, store.replay_buffer, tau=1.0)
+                batch, inputs = filled.memory.recall(batch, filled.replay_buffer, tau=1.0)
             recalled = time.perf_counter()
             learner.update(batch, inputs, env_step=0)
-            _wait()
-            if cycle:
-                recalls.append(recalled - sampled)
-                wholes.append(time.perf_counter() - started)
-    settled = _settled_recall(store) if config.uses_memory else 0.0
-    learning = statistics.median(wholes) - statistics.median(recalls)
+            _synchronize()
+            if cycle:  # the first one is not measured
+                recall_times.append(recalled - sampled)
+                update_times.append(time.perf_counter() - started)
+    known_slots = _time_recall_of_known_slots(filled) if config.uses_memory else 0.0
+    learning = statistics.median(update_times) - statistics.median(recall_times)
     return Timing(
-        update_s=statistics.median(wholes),
-        memory_share=sum(recalls) / sum(wholes),
-        settled_share=settled / (learning + settled),
+        update_s=statistics.median(update_times),
+        memory_share=sum(recall_times) / sum(update_times),
+        known_slots_share=known_slots / (learning + known_slots),
     )
 
 
-def _settled_recall(store: Store) -> float:
-    """Time a recall of episodes whose slots are known: gathers only."""
-    batch = store.replay_buffer.sample(BATCH, np.random.default_rng(1))
-    store.memory.recall(batch, store.replay_buffer, tau=1.0)
+def _time_recall_of_known_slots(filled: FilledMemory) -> float:
+    """Return the median duration [s] of a recall of episodes whose slots are known, so that nothing is searched."""
+    batch = filled.replay_buffer.sample(BATCH, np.random.default_rng(1))
+    filled.memory.recall(batch, filled.replay_buffer, tau=1.0)
     times = []
     for _ in range(UPDATES_PER_REFIT):
-        batch = store.replay_buffer.take(batch.indices)
+        batch = filled.replay_buffer.take(batch.indices)
         started = time.perf_counter()
-        store.memory.recall(batch, store.replay_buffer, tau=1.0)
+        filled.memory.recall(batch, filled.replay_buffer, tau=1.0)
         times.append(time.perf_counter() - started)
     return statistics.median(times)
 
 
 def _time_rollout(learner: MappoLearner, config: RunConfig) -> float:
     rng = np.random.default_rng(0)
-    episodes = [_episode(rng) for _ in range(-(-config.mappo.rollout_steps // LENGTH))]
+    episodes = [_make_episode(rng) for _ in range(-(-config.mappo.rollout_steps // LENGTH))]
     times = []
     for _ in range(CYCLES + 1):
         started = time.perf_counter()
         learner.update_rollout(episodes)
-        _wait()
+        _synchronize()
         times.append(time.perf_counter() - started)
     return statistics.median(times[1:])
 
 
-def _wait() -> None:
+def _synchronize() -> None:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
 
-def _update_figure(algo: str, seconds: float) -> Figure:
+def _make_update_result(algo: str, seconds: float) -> BenchResult:
     budget = BUDGET_S if algo == "emtc-qplex" else None
     reference = "one rollout of 3,200 transitions" if algo == "mappo" else EMU_CODE
-    return make_figure(f"learner.update_seconds.{algo}", seconds, "s", budget, reference, digits=4)
+    return make_result(f"learner.update_seconds.{algo}", seconds, "s", budget, reference, digits=4)
 
 
-def _shared_figure(algo: str, alone_s: float, shared_s: float) -> Figure:
-    reference = f"train.threads = 2: {1e3 * shared_s:.1f} ms, against {1e3 * alone_s:.1f} ms on one"
-    return make_figure(f"learner.speedup_of_two_threads.{algo}", alone_s / shared_s, "ratio", None, reference, digits=2)
+def _make_speedup_result(algo: str, one_thread_s: float, two_threads_s: float) -> BenchResult:
+    name, speedup = f"learner.speedup_of_two_threads.{algo}", one_thread_s / two_threads_s
+    reference = f"train.threads = 2: {1e3 * two_threads_s:.1f} ms; 1 thread: {1e3 * one_thread_s:.1f} ms"
+    return make_result(name, speedup, "ratio", None, reference, digits=2)
 
 
-def _share_figures(timing: Timing) -> list[Figure]:
+def _make_share_results(timing: Timing) -> list[BenchResult]:
     rows = (
         ("learner.memory_share", timing.memory_share, "with a re-projection every seven updates (t_emb = 1K)"),
-        ("learner.memory_share.settled", timing.settled_share, "between two re-projections: gathers only"),
+        ("learner.memory_share.settled", timing.known_slots_share, "between two re-projections"),
     )
-    return [make_figure(name, share, "fraction", BUDGET_SHARE, what, digits=4) for name, share, what in rows]
+    return [make_result(name, share, "fraction", BUDGET_SHARE, load, digits=4) for name, share, load in rows]

@@ -1,14 +1,14 @@
-"""How long do Algorithm 2, lookups and recalls take with N entries? A full memory that evicts all the time."""
+"""The time of Algorithm 2, lookups and recalls with N entries. The memory is full, so every new node evicts one."""
 
 import statistics
 import time
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from app.bench import Figure, make_figure
+from app.bench import BenchResult, make_result
 from emtc_core.config.memory import EmbedConfig, MemoryConfig
 from emtc_core.embedder.networks import Embedder
 from emtc_core.memory.memory import EpisodicMemory
@@ -20,12 +20,12 @@ EPISODES = 100
 REPEATS = 7
 
 
-def run(sizes: tuple[int, ...] = SIZES) -> list[Figure]:
-    """Measure `memory.write_episode_ms`, `memory.lookup_per_second` and their neighbours at each size."""
-    return [figure for size in sizes for figure in _measure(size)]
+def run(sizes: tuple[int, ...] = SIZES) -> list[BenchResult]:
+    """Measure `memory.write_episode_ms`, `fill_episode_ms`, `lookup_per_second` and `recall_ms` for each size."""
+    return [result for size in sizes for result in _measure(size)]
 
 
-def _measure(size: int) -> list[Figure]:
+def _measure(size: int) -> list[BenchResult]:
     memory, filling_ms = fill_memory(size)
     rng = np.random.default_rng(1)
     writes = [write_random_episode(memory, rng, size + i) for i in range(EPISODES)]
@@ -35,22 +35,23 @@ def _measure(size: int) -> list[Figure]:
     find_s = median_seconds(lambda: memory.find(state, t))
     recall_s = median_seconds(lambda: memory.recall(slots))
     emu_write = "EMU's public code: 84 ms at 7K entries"
+    recall_load = f"successors of {BATCH} episodes, one update"
     emu_find = "one k-d tree query at a time: 5K per second"
     return [
-        figure("memory.write_episode_ms", size, 1e3 * statistics.fmean(writes), "ms", 20.0, emu_write),
-        figure("memory.fill_episode_ms", size, filling_ms, "ms", 20.0, "mean from empty to full, growth and all"),
-        figure("memory.lookup_per_second", size, len(state) / find_s, "states/s", 200_000.0, emu_find),
-        figure("memory.recall_ms", size, 1e3 * recall_s, "ms", 7.5, f"successors of {BATCH} episodes, one update"),
+        make_sized_result("memory.write_episode_ms", size, 1e3 * statistics.fmean(writes), "ms", 20.0, emu_write),
+        make_sized_result("memory.fill_episode_ms", size, filling_ms, "ms", 20.0, "mean from empty to full"),
+        make_sized_result("memory.lookup_per_second", size, len(state) / find_s, "states/s", 200_000.0, emu_find),
+        make_sized_result("memory.recall_ms", size, 1e3 * recall_s, "ms", 7.5, recall_load),
     ]
 
 
 def fill_memory(size: int, *, device: str = "cpu") -> tuple[EpisodicMemory, float]:
-    """Fill a memory of that capacity by writing random walks; return it and the mean time of a write [ms]."""
+    """Fill a memory of capacity `size` with random walks. Return it and the mean time of a write [ms]."""
     embedder = Embedder(EmbedConfig(), state_dim=STATE_DIM, episode_limit=LENGTH, device=device, seed=1)
     config = MemoryConfig(capacity=size, delta=1.8e-3)
     memory = EpisodicMemory(config, state_dim=STATE_DIM, gamma=0.99, embedder=embedder, device=device, seed=1)
     rng = np.random.default_rng(0)
-    write_random_episode(memory, rng, 0)  # compiles
+    write_random_episode(memory, rng, 0)  # compile the kernels
     times = []
     while memory.size < size:
         times.append(write_random_episode(memory, rng, len(times) + 1))
@@ -58,7 +59,7 @@ def fill_memory(size: int, *, device: str = "cpu") -> tuple[EpisodicMemory, floa
 
 
 def write_random_episode(memory: EpisodicMemory, rng: np.random.Generator, episode: int) -> float:
-    """Write one episode; return the seconds that the write alone took."""
+    """Write one random episode. Return the duration of the write [s]."""
     state, reward = random_walk(rng), rng.random(LENGTH).astype(np.float32)
     started = time.perf_counter()
     memory.write(state=state, reward=reward, won=episode % 3 == 0, episode=episode, episode_return=0.0)
@@ -66,23 +67,23 @@ def write_random_episode(memory: EpisodicMemory, rng: np.random.Generator, episo
 
 
 def random_walk(rng: np.random.Generator) -> NDArray[np.float32]:
-    """States of one episode [T+1, S] that move by little steps."""
+    """Return the states of one episode [T+1, S] as a random walk with small steps."""
     return np.cumsum(0.1 * rng.standard_normal((LENGTH + 1, STATE_DIM), np.float32), axis=0)
 
 
-def median_seconds(act: Any) -> float:
-    """Time an action several times, after one unmeasured call."""
-    act()
+def median_seconds(function: Callable[[], object]) -> float:
+    """Return the median duration [s] of REPEATS calls, after one call that is not measured."""
+    function()
     times = []
     for _ in range(REPEATS):
         started = time.perf_counter()
-        act()
+        function()
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         times.append(time.perf_counter() - started)
     return statistics.median(times)
 
 
-def figure(name: str, size: int, value: float, unit: str, budget: float, reference: str) -> Figure:
-    """Make the row of a memory of so many nodes."""
-    return make_figure(f"{name}.{size}", value, unit, budget, reference, digits=4)
+def make_sized_result(name: str, size: int, value: float, unit: str, budget: float, reference: str) -> BenchResult:
+    """Make the result of a memory with `size` nodes."""
+    return make_result(f"{name}.{size}", value, unit, budget, reference, digits=4)

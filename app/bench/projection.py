@@ -1,8 +1,7 @@
-"""t-SNE and UMAP of 20,000 nodes, and 1,000,000 nodes placed by 20,000, each in a fresh process: cold starts count.
+"""The duration of t-SNE and UMAP of 20,000 nodes, and of placing 1,000,000 nodes in a layout of 20,000.
 
-UMAP is measured once more with its kernels compiled, as it starts on a machine that was warmed up.
-
-Placing has the budget of a UMAP times two: whoever waits for a layout shall not wait longer for the points around it.
+Each is measured in a new process, including its start and compilation. UMAP is measured again with compiled kernels, as
+after `python -m app.warmup`. The budget of placing is that of UMAP, so that placing takes no longer than a layout.
 """
 
 import os
@@ -11,7 +10,7 @@ import sys
 import tempfile
 from time import perf_counter
 
-from app.bench import Figure, make_figure
+from app.bench import BenchResult, make_result
 from app.jobs.launch import ROOT
 
 POINTS = 20_000
@@ -28,8 +27,8 @@ from app.analysis.projections.snapshots import compute
 from app.analysis.projections.placing import place
 method, points, landmarks = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 rng = np.random.default_rng(0)
-centres = rng.normal(size=(10, 4)) * 4
-cloud = centres[rng.integers(0, 10, points)] + rng.normal(size=(points, 4)) * rng.uniform(0.2, 1, 4)
+centers = rng.normal(size=(10, 4)) * 4
+cloud = centers[rng.integers(0, 10, points)] + rng.normal(size=(points, 4)) * rng.uniform(0.2, 1, 4)
 cloud, n_jobs = cloud.astype(np.float32), os.cpu_count() or 1
 if method == "place":
     place(cloud[:landmarks], cloud[:landmarks, :2], cloud, n_jobs=n_jobs)
@@ -38,26 +37,32 @@ else:
 """
 
 
-def run() -> list[Figure]:
-    """Measure both methods and the placing, each from the start of a process to its end."""
-    [tsne], [umap, compiled] = _time("tsne", POINTS), _time("umap", POINTS, times=2)
-    [place] = _time("place", PLACED)
-    reference = "openTSNE's transform: 5.4 s of CPU for 15,000 points, that is 6 minutes; and less trustworthy"
+def run() -> list[BenchResult]:
+    """Measure both methods and the placing, each from the start to the end of a process."""
+    [tsne], [umap, compiled] = _time_processes("tsne", POINTS), _time_processes("umap", POINTS, times=2)
+    [place] = _time_processes("place", PLACED)
+    reference = "openTSNE's transform: 5.4 s of CPU for 15,000 points, that is 6 minutes; and less accurate"
     return [
-        _figure(f"tsne_seconds.{POINTS}", tsne, _BUDGETS_S["tsne"], _REFERENCES["tsne"]),
-        _figure(f"umap_seconds.{POINTS}", umap, _BUDGETS_S["umap"], _REFERENCES["umap"]),
-        _figure(f"umap_compiled_seconds.{POINTS}", compiled, _BUDGETS_S["umap_compiled"], _REFERENCES["umap"]),
-        _figure(f"place_seconds.{PLACED}", place, _BUDGETS_S["place"], reference),
+        _make_result(f"tsne_seconds.{POINTS}", tsne, _BUDGETS_S["tsne"], _REFERENCES["tsne"]),
+        _make_result(f"umap_seconds.{POINTS}", umap, _BUDGETS_S["umap"], _REFERENCES["umap"]),
+        _make_result(f"umap_compiled_seconds.{POINTS}", compiled, _BUDGETS_S["umap_compiled"], _REFERENCES["umap"]),
+        _make_result(f"place_seconds.{PLACED}", place, _BUDGETS_S["place"], reference),
     ]
 
 
-def _time(method: str, points: int, *, times: int = 1) -> list[float]:
+def _time_processes(method: str, points: int, *, times: int = 1) -> list[float]:
     with tempfile.TemporaryDirectory() as cache:
         return [time_process(method, points, cache) for _ in range(times)]
 
 
 def time_process(method: str, points: int, cache: str) -> float:
-    """Project or place a made-up memory in a new process that keeps what it compiles in `cache`; return its seconds."""
+    """Project or place a synthetic memory in a new process. Return its duration [s].
+
+    Args:
+        method: `tsne`, `umap` or `place`.
+        points: Number of nodes.
+        cache: Folder for compiled kernels.
+    """
     started = perf_counter()
     subprocess.run(
         [sys.executable, "-c", _PROGRAM, method, str(points), str(POINTS)],
@@ -68,5 +73,5 @@ def time_process(method: str, points: int, cache: str) -> float:
     return perf_counter() - started
 
 
-def _figure(name: str, seconds: float, budget_s: float, reference: str) -> Figure:
-    return make_figure(f"projection.{name}", seconds, "s", budget_s, reference, digits=2)
+def _make_result(name: str, seconds: float, budget_s: float, reference: str) -> BenchResult:
+    return make_result(f"projection.{name}", seconds, "s", budget_s, reference, digits=2)

@@ -1,6 +1,6 @@
-"""How long does a reader wait for a slider of "What if"? 200,000 transitions and a memory of as many nodes.
+"""The time after a move of a slider in "What if": 200,000 transitions and a memory of 200,000 nodes.
 
-Measured is what the page computes anew: the verdicts, the table and the figure as it is sent; the network is not.
+The verdicts, the table and the data of the figure are computed. The network transfer is not measured.
 """
 
 from dataclasses import replace
@@ -17,19 +17,19 @@ from app.analysis.what_if import (
     read_stream,
     tabulate_what_if,
 )
-from app.bench import Figure, make_figure
+from app.bench import BenchResult, make_result
 from app.bench.records import CONFIG, fill_transitions, median_ms, temporary_database
 from app.figures.named.what_if import draw_what_if
 from storage.queries.memory import Snapshot
 from storage.runs.changes import create_run
 
 TRANSITIONS = NODES = 200_000
-DELTA = 1e-3  # among normal embeddings it merges next to nothing; the widest factor leaves a few hundred nodes
+DELTA = 1e-3  # merges almost no normally distributed embeddings; the largest factor leaves a few hundred nodes
 FACTORS = (1.0, 10.0, 100.0, 300.0, 1000.0)
 _REPEATS = 7
 
 
-def run() -> list[Figure]:
+def run() -> list[BenchResult]:
     """Measure `what_if.tau_ms.200000`, `what_if.delta_ms.200000` and `what_if.read_ms.200000`."""
     rules = read_rules({"memory": {"delta": DELTA}})
     snapshot = make_snapshot(NODES)
@@ -37,50 +37,53 @@ def run() -> list[Figure]:
         run_id = create_run(db, CONFIG, target_steps=TRANSITIONS, versions={})
         fill_transitions(db, run_id, TRANSITIONS)
         read_ms = median_ms(lambda: read_stream(db, run_id, rules, until=TRANSITIONS), _REPEATS)
-        stream = _spread(read_stream(db, run_id, rules, until=TRANSITIONS))
-    merge_nodes(make_snapshot(100), rules, 1.0)  # compiled, or loaded, before it is measured
-    tau_ms = median_ms(lambda: ask(snapshot, stream, rules, WhatIfSettings(tau_factor=0.5)), _REPEATS)
-    asked = [WhatIfSettings(delta_factor=factor) for factor in FACTORS]
-    delta_ms = max(median_ms(lambda q=q: ask(snapshot, stream, rules, q), _REPEATS) for q in asked)
+        stream = _assign_random_slots(read_stream(db, run_id, rules, until=TRANSITIONS))
+    merge_nodes(make_snapshot(100), rules, 1.0)  # compile the kernel before the measurement
+
+    def compute_ms(settings: WhatIfSettings) -> float:
+        return median_ms(lambda: compute_answer(snapshot, stream, rules, settings), _REPEATS)
+
+    tau_ms = compute_ms(WhatIfSettings(tau_factor=0.5))
+    delta_ms = max(compute_ms(WhatIfSettings(delta_factor=factor)) for factor in FACTORS)
     return [
-        _figure("tau", tau_ms, 300, f"another tau over {TRANSITIONS:,} transitions and {NODES:,} links"),
-        _figure("delta", delta_ms, 2000, f"{NODES:,} nodes merged anew; the slowest of {len(FACTORS)} deltas"),
-        _figure("read", read_ms, 2000, f"{TRANSITIONS:,} transitions from SQLite, once for each snapshot"),
+        _make_result("tau", tau_ms, 300, f"another tau, {TRANSITIONS:,} transitions and {NODES:,} links"),
+        _make_result("delta", delta_ms, 2000, f"{NODES:,} nodes merged; the slowest of {len(FACTORS)} deltas"),
+        _make_result("read", read_ms, 2000, f"{TRANSITIONS:,} transitions from SQLite, once per snapshot"),
     ]
 
 
-def ask(snapshot: Snapshot, stream: Stream, rules: Rules, question: WhatIfSettings) -> object:
-    """Do what one move of a slider asks of the page."""
-    factor = question.delta_factor
+def compute_answer(snapshot: Snapshot, stream: Stream, rules: Rules, settings: WhatIfSettings) -> object:
+    """Compute the table and the figure that the page shows after one move of a slider."""
+    factor = settings.delta_factor
     merged = None if factor is None else merge_nodes(snapshot, rules, factor)
-    found = evaluate_what_if(snapshot, stream, rules, question, merged=merged)
-    return tabulate_what_if(found), draw_what_if(found, run="bench", env_step=snapshot.env_step).to_component()
+    answer = evaluate_what_if(snapshot, stream, rules, settings, merged=merged)
+    return tabulate_what_if(answer), draw_what_if(answer, run="bench", env_step=snapshot.env_step).to_component()
 
 
 def make_snapshot(nodes: int) -> Snapshot:
-    """Make a memory up, of episodes of 100 steps."""
+    """Make a synthetic memory of episodes with 100 steps."""
     rng = np.random.default_rng(0)
     row = np.arange(nodes)
-    last = (row % 100 == 99) | (row == nodes - 1)
-    error = np.where(last, np.nan, rng.gamma(1.0, 0.3, nodes)).astype(np.float32)
+    is_last = (row % 100 == 99) | (row == nodes - 1)
+    error = np.where(is_last, np.nan, rng.gamma(1.0, 0.3, nodes)).astype(np.float32)
     return Snapshot(
         id=1, run_id="bench", env_step=nodes, slot=row, embedding=rng.normal(size=(nodes, 4)).astype(np.float32),
         h=rng.gamma(2.0, 3.0, nodes).astype(np.float32), xi=rng.random(nodes) < 0.4,
         n_call=np.full(nodes, 2, np.int32), n_xi=rng.integers(0, 3, nodes).astype(np.int32),
         t=(row % 100).astype(np.int32), reward=rng.random(nodes).astype(np.float32),
-        idx_next=np.where(last, -1, row + 1), episode=1 + row // 100,
+        idx_next=np.where(is_last, -1, row + 1), episode=1 + row // 100,
         delta_mem=error, beta=np.exp(-(error**2) / 2).astype(np.float32),
         state_rows=np.zeros(0, np.int64), state=np.zeros((0, 1), np.float16),
         age=(nodes - row).astype(np.float32),
     )  # fmt: skip
 
 
-def _spread(stream: Stream) -> Stream:
-    """Let the transitions stand in nodes all over the memory."""
+def _assign_random_slots(stream: Stream) -> Stream:
+    """Replace the slots of the transitions by random slots of the whole memory."""
     rng = np.random.default_rng(1)
     slot, next_slot = rng.integers(0, NODES, (2, len(stream.slot)))
     return replace(stream, slot=slot, next_slot=next_slot)
 
 
-def _figure(name: str, value: float, budget: float, reference: str) -> Figure:
-    return make_figure(f"what_if.{name}_ms.{TRANSITIONS}", value, "ms", budget, reference)
+def _make_result(name: str, value: float, budget: float, reference: str) -> BenchResult:
+    return make_result(f"what_if.{name}_ms.{TRANSITIONS}", value, "ms", budget, reference)

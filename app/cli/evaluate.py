@@ -1,6 +1,5 @@
 """`emtc evaluate`: evaluate a stored policy in greedy episodes, without its trainer."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from emtc_core.envs.trust import allow
 from storage.engine import check_not_read_only, open_database
 
 if TYPE_CHECKING:  # imports torch
-    from app.jobs.policies import CheckpointChoice, PolicyEvaluation
+    from app.jobs.policies import CheckpointChoice, PolicyEvaluationResult
 
 MOST_EPISODES = 1_000_000
 _EPISODES = "Number of greedy episodes; marl-eval's absolute metric needs ten times those of an evaluation"
@@ -40,7 +39,9 @@ def evaluate(
     choice = read_checkpoint(checkpoint)
     check_not_read_only("evaluate a policy")
     database = open_database(db, create=False)
-    _allow_typed(set or ())
+    map_name = parse_overrides(set or ()).get("env.map")
+    if isinstance(map_name, str) and ":" in map_name:  # the user has typed module:factory, so it may be imported
+        allow(map_name)
     from app.jobs.policies import evaluate_policy
 
     evaluation = evaluate_policy(
@@ -66,7 +67,7 @@ def evaluate(
     )
 
 
-def describe(evaluation: "PolicyEvaluation") -> dict[str, Any]:
+def describe(evaluation: "PolicyEvaluationResult") -> dict[str, Any]:
     """Return the result as plain values. `low` and `high` are Wilson's interval over the distinct episodes."""
     record = evaluation.record
     low, high = compute_score_interval(np.array(record.win_rate), record.distinct or len(record.won))
@@ -101,10 +102,3 @@ def read_checkpoint(text: str) -> "CheckpointChoice":
     if not (text.isascii() and text.isdecimal()):
         raise typer.BadParameter(f"--checkpoint must be last, best or an env step, got {text[:80]!r}.")
     return int(text)
-
-
-def _allow_typed(overrides: Sequence[str]) -> None:
-    """Allow the import of a map's module if the user has typed the map (module:factory)."""
-    typed = parse_overrides(overrides).get("env.map")
-    if isinstance(typed, str) and ":" in typed:
-        allow(typed)

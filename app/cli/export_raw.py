@@ -26,7 +26,7 @@ from emtc_core.errors import ConfigError, StorageError
 from storage.engine import Database
 from storage.private_files import open_output
 from storage.queries.curves import evaluation_curves, policy_evaluations
-from storage.queries.tables import NO_ARROW, TABLE_NAMES, Part, TableName, arrow_schema, read_parts, select_fields
+from storage.queries.tables import NO_ARROW, TABLE_NAMES, TableName, TablePart, arrow_schema, read_parts, select_fields
 from storage.runs.rows import RunRow
 
 MarlEval = Mapping[str, Mapping[str, Mapping[str, Mapping[str, Mapping[str, Any]]]]]
@@ -168,7 +168,7 @@ RawFormat = Literal["csv", "parquet", "arrow"]
 RAW_FORMATS: tuple[RawFormat, ...] = get_args(RawFormat)
 _ROWS: Final = 50_000  # of a part, and so of a row group
 
-Write = Callable[[Part], None]
+Write = Callable[[TablePart], None]
 
 
 def write_raw(
@@ -205,7 +205,7 @@ def write_raw(
 def _csv(table: TableName, out: BinaryIO) -> Generator[Write]:
     out.write((",".join(field.name for field in select_fields(table)) + "\n").encode())
 
-    def write(part: Part) -> None:
+    def write(part: TablePart) -> None:
         part.to_frame().to_csv(out, index=False, header=False, lineterminator="\n")
 
     yield write

@@ -19,7 +19,7 @@ from app.jobs.device_check import DeviceReport, write_number
 from app.jobs.doctor import run_checks
 from emtc_core.envs.registry import get_adapter, list_envs
 from emtc_core.envs.smac import game_link
-from emtc_core.envs.smac.setup import GAME_HELP, Task, list_tasks
+from emtc_core.envs.smac.setup import GAME_HELP, InstallTask, list_tasks
 from emtc_core.errors import ConfigError, EnvUnavailableError, PluginError
 from emtc_core.plugins import KINDS, list_failures, list_plugins, make_missing_fault
 
@@ -145,7 +145,7 @@ def gpu(quick: Quick = False, json: AsJson = False) -> int:
     return _check_device("cuda", quick=quick, json=json)
 
 
-def _confirm(tasks: list[Task], *, yes: bool) -> None:
+def _confirm(tasks: list[InstallTask], *, yes: bool) -> None:
     """Print the tasks and ask for confirmation."""
     for task in tasks:
         print_message(f"{task.name}: {task.description}")

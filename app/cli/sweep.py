@@ -24,7 +24,7 @@ from emtc_core.errors import ClusterError, StorageError
 from storage.engine import Database, check_not_read_only, open_database
 from storage.files.places import check_place, describe_place
 from storage.retry import open_with_retry
-from storage.runs.claims import NO_LIMIT, Claim, claim_next_run, claim_run
+from storage.runs.claims import NO_LIMIT, ClaimedRun, claim_next_run, claim_run
 from storage.runs.rows import shown_status
 from storage.runs.sweeps import Sweep, get_sweep, list_sweeps, sweep_runs
 
@@ -357,7 +357,7 @@ def worker(
         if gpu is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = str(gpu)  # the trainers inherit it
         try:
-            claim: Callable[..., Claim | None] = claim_next_run
+            claim: Callable[..., ClaimedRun | None] = claim_next_run
             if sweep:
                 claim = partial(claim_run, sweep_id=get_sweep(database, sweep).id, jobs=at_most or NO_LIMIT)
             done = WorkerLoop(database, jobs=jobs, leave=leave, announce=print_message, claim=claim).run(once=once)

@@ -9,14 +9,14 @@ import torch
 from app.device_check.installation import check_versions, describe_versions
 from app.device_check.memory import check_embedding, check_index, check_memory_plan
 from app.device_check.speed import check_throughput
-from app.device_check.target import FULL, QUICK, Sizes, Target
+from app.device_check.target import FULL, QUICK, CheckSizes, Target
 from app.device_check.training import check_resume, check_training
 from app.device_check.updates import check_precision, check_repeat, check_synchronization, check_update
 from app.jobs.device_check import CheckResult, DeviceReport, Speed
 from emtc_core.control import StopRequested
 from emtc_core.devices import configure_threads, set_determinism
 
-Check = Callable[[Target, Sizes], CheckResult | tuple[CheckResult, tuple[Speed, ...]]]
+Check = Callable[[Target, CheckSizes], CheckResult | tuple[CheckResult, tuple[Speed, ...]]]
 
 CHECKS: dict[str, Check] = {
     "versions": check_versions,
@@ -37,7 +37,7 @@ def run_checks(
     target: Target,
     *,
     quick: bool = False,
-    sizes: Sizes | None = None,
+    sizes: CheckSizes | None = None,
     on_result: Callable[[DeviceReport], None] = lambda report: None,
 ) -> DeviceReport:
     """Run all checks. If the device is a GPU that is not available, only the first check is run.
@@ -65,7 +65,7 @@ def run_checks(
     return report
 
 
-def _run_one(name: str, check: Check, target: Target, sizes: Sizes) -> tuple[CheckResult, tuple[Speed, ...]]:
+def _run_one(name: str, check: Check, target: Target, sizes: CheckSizes) -> tuple[CheckResult, tuple[Speed, ...]]:
     """Run one check. An exception is stored in its result, so that the next checks are run."""
     started = time.perf_counter()
     try:

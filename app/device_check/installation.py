@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from app.analysis.provenance import library_versions
-from app.device_check.target import Sizes, Target
+from app.device_check.target import CheckSizes, Target
 from app.jobs.device_check import CheckResult, Measurement
 from emtc_core.faiss_probe import probe_faiss
 
@@ -26,7 +26,7 @@ def describe_versions(target: Target) -> dict[str, Any]:
     return versions
 
 
-def check_versions(target: Target, sizes: Sizes) -> CheckResult:
+def check_versions(target: Target, sizes: CheckSizes) -> CheckResult:
     """Report versions and architectures, multiply two matrices on the device, and probe faiss in another process.
 
     If faiss cannot be used, the check reports it and passes, because torch can search the nodes instead.

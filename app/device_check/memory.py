@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from app.bench.learner import keep_episode
+from app.bench.learner import store_episode
 from app.device_check.cases import MAP, count_differences, make_episode, map_info
-from app.device_check.target import CPU, Sizes, Target
+from app.device_check.target import CPU, CheckSizes, Target
 from app.jobs.device_check import CheckResult, Measurement
 from emtc_core.config.resolve import resolve
 from emtc_core.embedder.networks import Embedder
@@ -38,7 +38,7 @@ FULL_PAGES_LENGTH = 159
 """Length of an episode that fills exactly ten pages of the replay buffer [env steps]."""
 
 
-def check_embedding(target: Target, sizes: Sizes) -> CheckResult:
+def check_embedding(target: Target, sizes: CheckSizes) -> CheckResult:
     """Compare embeddings from small batches, one large batch and the CPU. Distances are in units of delta."""
     config, info = resolve(map=MAP), map_info()
     rng = np.random.default_rng(0)
@@ -69,7 +69,7 @@ def _make_embedder(config: Any, device: torch.device) -> Embedder:
     return Embedder(config, state_dim=info.state_dim, episode_limit=info.episode_limit, device=device, seed=1)
 
 
-def check_index(target: Target, sizes: Sizes) -> CheckResult:
+def check_index(target: Target, sizes: CheckSizes) -> CheckResult:
     """Search the same nodes with every index. All must return the same slots, also for nodes at the same position."""
     rng = np.random.default_rng(0)
     z = rng.normal(size=(sizes.nodes, 4))
@@ -116,7 +116,7 @@ def _search(
     return slots, distances, 1e3 * (time.perf_counter() - started)
 
 
-def check_memory_plan(target: Target, sizes: Sizes) -> CheckResult:
+def check_memory_plan(target: Target, sizes: CheckSizes) -> CheckResult:
     """Fill a replay buffer and a memory, write a checkpoint, and compare the used bytes with the run's memory plan.
 
     On a GPU, the peak of torch's allocated memory is used. On the host, the sizes of the stored tensors are used. The
@@ -141,7 +141,7 @@ def check_memory_plan(target: Target, sizes: Sizes) -> CheckResult:
     part = EpisodicPart(config, info, device=target.device)
     buffer = ReplayBuffer(sizes.replay, info, device=target.device, home=plan.replay_device)
     for number in range(1, 3):
-        keep_episode(part, buffer, make_episode(info, FULL_PAGES_LENGTH, rng), number)
+        store_episode(part, buffer, make_episode(info, FULL_PAGES_LENGTH, rng), number)
     batch, recalled = part.recall(buffer.sample(2, rng), buffer, tau=1.0)
     learner.update(batch, recalled, env_step=0)  # allocates gradients and moments
     del batch, recalled
@@ -150,7 +150,7 @@ def check_memory_plan(target: Target, sizes: Sizes) -> CheckResult:
         torch.cuda.reset_peak_memory_stats()
     with target.computing(), tempfile.TemporaryDirectory(prefix="emtc-check-") as folder:
         for number in range(3, sizes.replay + 1):
-            keep_episode(part, buffer, make_episode(info, FULL_PAGES_LENGTH, rng), number)
+            store_episode(part, buffer, make_episode(info, FULL_PAGES_LENGTH, rng), number)
         state = {"learner": learner.get_state(), "episodic": part.get_state(), "replay_buffer": buffer.get_state()}
         path = CheckpointStore(Path(folder), keep=1).save(0, state)
         read, size = load(path)[1], path.stat().st_size

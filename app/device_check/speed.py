@@ -20,7 +20,7 @@ from app.device_check.cases import (
     make_updates,
     start_learner,
 )
-from app.device_check.target import CPU, Sizes, Target
+from app.device_check.target import CPU, CheckSizes, Target
 from app.device_check.updates import LOSS_LIMIT
 from app.jobs.device_check import CheckResult, Measurement, Speed
 from emtc_core.config.resolve import resolve
@@ -50,7 +50,7 @@ class Timed:
     loss: float
 
 
-def check_throughput(target: Target, sizes: Sizes) -> tuple[CheckResult, tuple[Speed, ...]]:
+def check_throughput(target: Target, sizes: CheckSizes) -> tuple[CheckResult, tuple[Speed, ...]]:
     """Time each stage of a training on the CPU and on the device, and compare the loss of the first update."""
     cpu = _time_stages(CPU, sizes)
     with target.computing():
@@ -62,7 +62,7 @@ def check_throughput(target: Target, sizes: Sizes) -> tuple[CheckResult, tuple[S
     return CheckResult("throughput", (Measurement("loss of the first update", difference, LOSS_LIMIT),), note), speeds
 
 
-def _time_stages(device: torch.device, sizes: Sizes) -> Timed:
+def _time_stages(device: torch.device, sizes: CheckSizes) -> Timed:
     case = make_case("emtc-qplex", batch=32, length=sizes.length)
     learner, buffer = start_learner(case, device), fill_buffer(case, device)
     loss = make_updates(learner, case, buffer, count=1)[0].read()["train/loss"]

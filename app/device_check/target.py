@@ -25,7 +25,7 @@ class Target:
 
 
 @dataclass(frozen=True)
-class Sizes:
+class CheckSizes:
     """Sizes of the checks."""
 
     algos: tuple[str, ...] = ()
@@ -56,8 +56,8 @@ class Sizes:
     """Maximum env steps of the check `training`."""
 
 
-FULL = Sizes()
-QUICK = Sizes(
+FULL = CheckSizes()
+QUICK = CheckSizes(
     batch=8,
     length=20,
     acting_steps=32,

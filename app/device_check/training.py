@@ -13,7 +13,7 @@ import torch
 from app.analysis.provenance import library_versions
 from app.bench.records import temporary_database
 from app.device_check.cases import count_differences
-from app.device_check.target import CPU, Sizes, Target
+from app.device_check.target import CPU, CheckSizes, Target
 from app.jobs.device_check import CheckResult, Measurement
 from app.jobs.training import train_run
 from emtc_core.config.resolve import resolve
@@ -45,7 +45,7 @@ NO_CONTEXT = Target(CPU).computing
 """`Target.computing` of the parts that the CPU computes."""
 
 
-def check_resume(target: Target, sizes: Sizes) -> CheckResult:
+def check_resume(target: Target, sizes: CheckSizes) -> CheckResult:
     """Train on the CPU, resume from the checkpoint on the device, and then resume on the CPU again.
 
     The restored state must be equal to the checkpoint, and the rows of the three parts must be contiguous.
@@ -101,7 +101,7 @@ def _stop_at(until: int, env_step: int) -> None:
         raise StopRequested
 
 
-def check_training(target: Target, sizes: Sizes) -> CheckResult:
+def check_training(target: Target, sizes: CheckSizes) -> CheckResult:
     """Train a run in a database, stop it half-way and resume it, and compare it with a run without a stop.
 
     The rows and the learner's state are compared. Both runs use the device, a GPU with `train.deterministic`, so all

@@ -25,7 +25,7 @@ from app.device_check.cases import (
     start_learner,
     trained_weights,
 )
-from app.device_check.target import CPU, Sizes, Target
+from app.device_check.target import CPU, CheckSizes, Target
 from app.jobs.device_check import CheckResult, Measurement
 from emtc_core.devices import set_matmul_precision
 from emtc_core.learner.learner import Learner
@@ -47,7 +47,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 _OPTIMIZERS = Path(torch.optim.__file__).parent
 
 
-def check_precision(target: Target, sizes: Sizes) -> CheckResult:
+def check_precision(target: Target, sizes: CheckSizes) -> CheckResult:
     """Compare the recurrent layer of the agents in float32 on the device with the same layer in float64 on the CPU."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -88,7 +88,7 @@ def _unroll(agent: SharedAgent, inputs: Tensor) -> tuple[dict[str, Tensor], dict
     return {"values": values.detach()}, {name: p.grad for name, p in agent.named_parameters() if p.grad is not None}
 
 
-def check_update(target: Target, sizes: Sizes) -> CheckResult:
+def check_update(target: Target, sizes: CheckSizes) -> CheckResult:
     """Update every algorithm on the CPU and on the device with equal weights and batches, and compare the results."""
     names = ("loss", "gradient", "parameters", "greedy actions")
     worst: dict[str, tuple[float, str]] = dict.fromkeys(names, (0.0, ""))
@@ -104,7 +104,7 @@ def check_update(target: Target, sizes: Sizes) -> CheckResult:
     return CheckResult("update", tuple(measurements), "; ".join(filter(None, (note, ", ".join(failed)))))
 
 
-def _compare_updates(case: Case, target: Target, sizes: Sizes) -> list[tuple[str, float]]:
+def _compare_updates(case: Case, target: Target, sizes: CheckSizes) -> list[tuple[str, float]]:
     reference = start_learner(case, CPU)
     start = reference.get_state()
     learner = start_learner(case, target.device, start)
@@ -131,7 +131,7 @@ def _compare_updates(case: Case, target: Target, sizes: Sizes) -> list[tuple[str
     ]
 
 
-def check_repeat(target: Target, sizes: Sizes) -> CheckResult:
+def check_repeat(target: Target, sizes: CheckSizes) -> CheckResult:
     """Make the same updates twice on the device and compare all bits of the learner.
 
     Equal bits are guaranteed on a CPU, and on a GPU with `train.deterministic`.
@@ -147,7 +147,7 @@ def check_repeat(target: Target, sizes: Sizes) -> CheckResult:
     return CheckResult("repeat", tuple(measurements), "; ".join([note, *unequal]))
 
 
-def _find_unequal(algos: tuple[str, ...], target: Target, sizes: Sizes, *, deterministic: bool) -> list[str]:
+def _find_unequal(algos: tuple[str, ...], target: Target, sizes: CheckSizes, *, deterministic: bool) -> list[str]:
     unequal = []
     for algo in algos:
         settings = {"train.deterministic": deterministic}
@@ -163,7 +163,7 @@ def _find_unequal(algos: tuple[str, ...], target: Target, sizes: Sizes, *, deter
     return unequal
 
 
-def check_synchronization(target: Target, sizes: Sizes) -> CheckResult:
+def check_synchronization(target: Target, sizes: CheckSizes) -> CheckResult:
     """Check that the host does not wait for the device in a sample, recall and update of every algorithm.
 
     On a GPU, PyTorch's sync debug mode finds each wait. On a CPU, the reads of single values (`Tensor.item`) are

@@ -65,7 +65,9 @@ def _check_packages() -> None:
     """
     files = {package: _find_file(package) for package in _PACKAGES}
     roots = [file.parents[1] for file in files.values() if file and file.name == "__init__.py"]
-    root = next((root for root in roots if all((root / each / "__init__.py").is_file() for each in _PACKAGES)), None)
+    root = next(
+        (root for root in roots if all((root / package / "__init__.py").is_file() for package in _PACKAGES)), None
+    )
     for package, file in files.items():
         if root is None or file != root / package / "__init__.py":
             fault = f"{file} has the name of a package" if file else f"cannot find the package {package}"

@@ -54,7 +54,7 @@ class ChosenCheckpoint:
 
 
 @dataclass(frozen=True)
-class PolicyEvaluation:
+class PolicyEvaluationResult:
     """Result of an evaluation of a stored policy."""
 
     id: int
@@ -148,7 +148,7 @@ def evaluate_policy(
     seed: int | None = None,
     overrides: Sequence[str] = (),
     on_chosen: Callable[[ChosenCheckpoint], None] = lambda chosen: None,
-) -> PolicyEvaluation:
+) -> PolicyEvaluationResult:
     """Play greedy episodes with a stored policy and record the result in the table of policy evaluations.
 
     Args:
@@ -186,7 +186,7 @@ def evaluate_policy(
     trained = flatten(config)
     settings = {key: value for key, value in flatten(changed).items() if trained.get(key) != value}
     evaluation_id = add_policy_evaluation(db, row.id, record, seed=seed, settings=settings)
-    return PolicyEvaluation(evaluation_id, row.id, chosen, record, seed, settings, str(choose_device("auto")))
+    return PolicyEvaluationResult(evaluation_id, row.id, chosen, record, seed, settings, str(choose_device("auto")))
 
 
 def export_policy(db: Database, run: str, out: Path, *, checkpoint: CheckpointChoice = "last") -> ChosenCheckpoint:

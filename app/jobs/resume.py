@@ -12,7 +12,7 @@ from pathlib import Path
 
 from app.analysis.provenance import library_versions
 from app.jobs.launch import check_startable, start_trainer
-from emtc_core.checkpoint_file import CheckResult, check_best, check_checkpoints, check_open_checkpoint
+from emtc_core.checkpoint_file import CheckpointCheck, check_best, check_checkpoints, check_open_checkpoint
 from emtc_core.config.resolve import config_from_stored
 from emtc_core.errors import (
     ConfigError,
@@ -24,7 +24,7 @@ from emtc_core.errors import (
     describe_error,
 )
 from storage.engine import Database
-from storage.files.places import Place, explain_missing, get_run_place, run_folder
+from storage.files.places import FilesPlace, explain_missing, get_run_place, run_folder
 from storage.files.remote import RemoteFile, RunFiles
 from storage.files.trainer_files import check_lease, is_own_lease
 from storage.retry import is_transient
@@ -38,7 +38,7 @@ from storage.runs.rows import RunRow, check_not_imported, find_run, get_state
 
 ENOUGH_CHECKPOINTS = 2
 _MAX_CACHED = 1000
-_CACHE: dict[tuple[RunFiles, RemoteFile], CheckResult] = {}
+_CACHE: dict[tuple[RunFiles, RemoteFile], CheckpointCheck] = {}
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class CheckpointStatus:
     """The checkpoints that this machine can read, newest first, and whether the run can resume from one."""
 
     env_steps: int
-    checkpoints: tuple[CheckResult, ...]
+    checkpoints: tuple[CheckpointCheck, ...]
     folder: str
     other_host: str | None
     """The machine that trained the run, if it is not this machine."""
@@ -56,11 +56,11 @@ class CheckpointStatus:
     """Where the checkpoints may be, if there is none here."""
     n_not_uploaded: int = 0
     """Number of the newest checkpoints that are not uploaded to the URL yet."""
-    best: tuple[CheckResult, ...] = ()
+    best: tuple[CheckpointCheck, ...] = ()
     """Policies of the best evaluations, newest first. A run cannot resume from them."""
 
     @property
-    def usable(self) -> CheckResult | None:
+    def usable(self) -> CheckpointCheck | None:
         """The newest usable checkpoint, from which a run resumes."""
         return next((checkpoint for checkpoint in self.checkpoints if checkpoint.fault is None), None)
 
@@ -220,7 +220,9 @@ def delete_runs(db: Database, run_ids: Sequence[str]) -> BulkResult:
     return _apply_to_each(run_ids, delete)
 
 
-def _examine_checkpoints(place: Place, run_id: str, folder: Path) -> tuple[list[CheckResult], list[CheckResult]]:
+def _examine_checkpoints(
+    place: FilesPlace, run_id: str, folder: Path
+) -> tuple[list[CheckpointCheck], list[CheckpointCheck]]:
     """Examine checkpoints, newest first.
 
     Returns:
@@ -236,7 +238,7 @@ def _examine_checkpoints(place: Place, run_id: str, folder: Path) -> tuple[list[
     return [checkpoint for checkpoint in local if checkpoint.name > newest], remote
 
 
-def _examine_best(place: Place, run_id: str, folder: Path) -> tuple[CheckResult, ...]:
+def _examine_best(place: FilesPlace, run_id: str, folder: Path) -> tuple[CheckpointCheck, ...]:
     files = place.files_of(run_id)
     if files is None:
         return tuple(check_best(folder, run_id))
@@ -246,7 +248,7 @@ def _examine_best(place: Place, run_id: str, folder: Path) -> tuple[CheckResult,
     return (*(policy for policy in local if policy.name not in remote_names), *remote)
 
 
-def _examine_remote(files: RunFiles, file: RemoteFile) -> CheckResult:
+def _examine_remote(files: RunFiles, file: RemoteFile) -> CheckpointCheck:
     """Examine a checkpoint at a URL; the result is cached while the file does not change."""
     key = (files, file)
     if key not in _CACHE:
@@ -258,11 +260,11 @@ def _examine_remote(files: RunFiles, file: RemoteFile) -> CheckResult:
     return _CACHE[key]
 
 
-def _compare_with_rows(db: Database, run_id: str, checkpoint: CheckResult) -> CheckResult:
+def _compare_with_rows(db: Database, run_id: str, checkpoint: CheckpointCheck) -> CheckpointCheck:
     """Add a fault to a checkpoint that does not match the recorded rows."""
     if checkpoint.fault is None and (reason := find_resume_error(db, run_id, checkpoint.env_step)):
         fault = f"{checkpoint.name} does not match the recorded rows: {reason}"
-        return CheckResult(checkpoint.name, checkpoint.env_step, fault)
+        return CheckpointCheck(checkpoint.name, checkpoint.env_step, fault)
     return checkpoint
 
 

@@ -5,7 +5,7 @@ trained. After that, a signal is a stop command, and the trainer writes a checkp
 without a checkpoint.
 
 Under a worker, a signal (or the end of the worker) means that the machine is needed for something else. The run then
-goes back to the queue instead of being marked stopped.
+returns to the queue instead of being marked stopped.
 """
 
 import os
@@ -38,7 +38,7 @@ class StopSignals:
 
     @property
     def must_requeue(self) -> bool:
-        """Whether the run goes back to the queue because of a signal."""
+        """Whether the run returns to the queue because of a signal."""
         return self._requeue and self._is_requested
 
     @property
@@ -122,7 +122,7 @@ def record_stop(db: Database, run_id: str, token: str | None, signals: StopSigna
 
 
 def _watch_worker(worker: int) -> None:
-    """Send SIGTERM to this process when its worker has ended, because no worker counts this trainer any more.
+    """Send SIGTERM to this process when its worker has ended, because no worker counts this trainer then.
 
     A worker waits for its trainers, so it ends before them only if it was killed. The parent process id then changes.
     """

@@ -166,8 +166,8 @@ def _make_memory(db: Database, row: RunRow) -> list[Chapter]:
     last = int(snapshots.iloc[-1])
     body = (
         "Every point is a stored state. Its color is the highest return that was ever reached from it. *Has this "
-        "embedding collapsed?* shows whether neighbors on this map have similar returns. *Nearest* lists the neighbors "
-        "of a point."
+        "embedding collapsed?* shows whether neighbors on this map have similar returns. *Neighbors* lists the "
+        "neighbors of a point."
     )
     query = {"run": [row.id], "snap": [str(last)]}
     return [Chapter("The memory", body, "memory-atlas", "memory", query, {"snapshot": last})]

@@ -1,7 +1,7 @@
 """Draw one or two episodes as an animated GIF, or one frame of them as SVG, with Matplotlib and without a browser.
 
-`Board` arranges the figure (fields or strips above, values below) and moves it to any moment. For an animation, the
-fixed artists are drawn once, and only the moving artists are drawn for each frame.
+`EpisodeFigure` arranges the figure (fields or strips above, values below) and moves it to any moment. For an animation,
+the fixed artists are drawn once, and only the moving artists are drawn for each frame.
 """
 
 import io
@@ -23,7 +23,7 @@ from app.figures.kinds.chart import Chart, Panel
 from app.figures.named.trajectories import NAMES
 from app.figures.render.matplotlib_view import make_style
 from app.figures.theme import VIRIDIS, Mode, format_mathtext, replace_unprintable
-from app.replay.field import Field, sample_moments
+from app.replay.field import FieldArtist, sample_moments
 from app.replay.payload import crop_fields, name_entries
 from app.replay.replay import (
     MISSING,
@@ -68,7 +68,7 @@ class _Part(Protocol):
     def move(self, frame: float) -> None: ...
 
 
-class Board:
+class EpisodeFigure:
     """A figure of one or two episodes that can be moved to any moment.
 
     If `animated`, drawing the figure omits the moving artists. `moving` lists them in drawing order.
@@ -102,7 +102,7 @@ class Board:
             self._grid.write(left, 0.42, f"{NAMES[number]}   {title}" if len(sides) > 1 else title)
             if side.has_units:
                 size_px = (field_width * _PX_PER_INCH, field_height * _PX_PER_INCH)
-                self._parts.append(Field(ax, side.scene, bounds[number], size_px, bars=bool(has_damage)))
+                self._parts.append(FieldArtist(ax, side.scene, bounds[number], size_px, bars=bool(has_damage)))
             elif side.scene.picture and side.scene.values is not None:
                 self._parts.append(_Picture(ax, side.scene.values, side.scene.picture))
             else:
@@ -170,7 +170,7 @@ def to_svg(sides: Sequence[EpisodeView], *, frame: float, mode: Mode = "light", 
     last_frame = max(side.frames for side in sides) - 1
     frame = min(max(float(frame), 0.0), float(last_frame))
     with mpl.rc_context(make_style(mode)):
-        board = Board(sides)
+        board = EpisodeFigure(sides)
         board.move(frame)
         file = io.BytesIO()
         keywords = [replace_unprintable(source) for source in sources]
@@ -333,7 +333,7 @@ def _draw_frames(
 ) -> Iterator[Image.Image]:
     """Draw the moving artists of each frame on the same background. All frames use the colors of the first frame."""
     with mpl.rc_context(make_style(mode)):
-        board = Board(sides, animated=True)
+        board = EpisodeFigure(sides, animated=True)
         board.figure.set_dpi(GIF_DPI)
         canvas = FigureCanvasAgg(board.figure)
         canvas.draw()

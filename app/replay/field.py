@@ -92,7 +92,7 @@ def sample_moments(frames: int, max_moments: int, *, max_per_step: int) -> tuple
     return moments, per_step
 
 
-class Field:
+class FieldArtist:
     """The field and the units of a scene on Matplotlib axes. `moving` lists the artists that change over time."""
 
     def __init__(

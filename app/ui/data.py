@@ -1,7 +1,7 @@
-"""Cached questions to the database, keyed by ids and never by arrays. Cached values are shared: never mutate.
+"""Cached reads of runs, episodes and sweeps, keyed by ids and never by arrays. Never change a cached value.
 
-What lives here: reads of runs, episodes and sweeps. What does not: reads of memories (`memory_data`), drawing, what one
-session has followed so far (`run_data`), and writes (those are in `app.jobs` and `storage`).
+Other modules read memories (`memory_data`) and the curves of one session (`run_data`), and write (`app.jobs` and
+`storage`).
 """
 
 import os
@@ -47,23 +47,25 @@ from storage.runs.rows import RunRow, find_run
 
 P = ParamSpec("P")
 R = TypeVar("R")
-JUDGED_AT_ONCE = 40
-_moment: ContextVar[tuple[str, Database] | None] = ContextVar("moment", default=None)
+MAX_GATES_PER_CALL = 40
+"""Number of ended runs whose gate is evaluated in one call, so that a table is drawn without delay."""
+_snapshot: ContextVar[tuple[str, Database] | None] = ContextVar("snapshot", default=None)
+"""URL and database of the snapshot that `use_one_snapshot` reads."""
 
 
-def own_url() -> str:
-    """URL of this app's database."""
+def app_url() -> str:
+    """Return the URL of the app's database."""
     return os.environ.get("EMTC_DB", DEFAULT_DATABASE)
 
 
 def database_url() -> str:
-    """URL of the database that this session looks at: the app's own, or that of an opened bundle."""
-    viewed = view.bundle()
-    return viewed.url if viewed else own_url()
+    """Return the URL of the database that this session shows: the app's database, or an opened bundle."""
+    bundle = view.bundle()
+    return bundle.url if bundle else app_url()
 
 
 def database() -> Database:
-    """Open the database that this session looks at, once per server.
+    """Open the database that this session shows, once per server.
 
     Raises:
         StorageError: If it cannot be opened.
@@ -72,122 +74,135 @@ def database() -> Database:
 
 
 def _reader(url: str) -> Database:
-    """The moment that everything reads now, where there is one of this database."""
-    known = _moment.get()
-    return known[1] if known is not None and known[0] == url else open_url(url)
+    """Return the snapshot of this database inside `use_one_snapshot`, else the database."""
+    snapshot = _snapshot.get()
+    return snapshot[1] if snapshot is not None and snapshot[0] == url else open_url(url)
 
 
 @contextmanager
-def at_one_moment() -> Generator[None]:
-    """Let everything below read one state of this session's database, so that tables and figures agree.
+def use_one_snapshot() -> Generator[None]:
+    """Make all reads in the block use one snapshot of this session's database, so that tables and figures agree.
 
     Raises:
-        StorageError: If it cannot be read.
+        StorageError: If the database cannot be read.
     """
     url = database_url()
-    with open_url(url).read_snapshot() as known:
-        before = _moment.set((url, known))
+    with open_url(url).read_snapshot() as snapshot:
+        token = _snapshot.set((url, snapshot))
         try:
             yield
         finally:
-            _moment.reset(before)
+            _snapshot.reset(token)
 
 
 @contextmanager
-def as_it_changes() -> Generator[None]:
-    """Let what acts see what it and others write meanwhile, within `at_one_moment` too."""
-    before = _moment.set(None)
+def use_current_data() -> Generator[None]:
+    """Make all reads in the block read the current data, also inside `use_one_snapshot`. Writes need this."""
+    token = _snapshot.set(None)
     try:
         yield
     finally:
-        _moment.reset(before)
+        _snapshot.reset(token)
 
 
 @st.cache_resource(show_spinner=False, on_release=lambda db: db.dispose())
 def open_url(url: str) -> Database:
-    """Open the app's own database, or that of a bundle, which is never written; once per server. `clear` closes it.
+    """Open the app's database, or a bundle as read-only, once per server. `clear` closes it.
 
     Raises:
-        StorageError: If it cannot be opened.
+        StorageError: If the database cannot be opened.
     """
     return open_database(url, read_only=is_cached(url))
 
 
 def cached(
-    cache: Callable[..., Any], *, show_spinner: str | bool = False, **kept: Any
+    cache: Callable[..., Any], *, show_spinner: str | bool = False, **options: Any
 ) -> Callable[[Callable[Concatenate[str, P], R]], Callable[P, R]]:
-    """Decorate `read(url, …)`: kept by the URL and the other arguments, and asked of this session's database."""
+    """Decorate `read(url, …)`: cache it by all arguments, and pass the URL of this session's database.
+
+    Args:
+        cache: `st.cache_data` or `st.cache_resource`.
+        show_spinner: Text while the value is computed.
+        options: Further arguments of `cache`.
+    """
 
     def decorate(read: Callable[Concatenate[str, P], R]) -> Callable[P, R]:
-        keep = cache(show_spinner=show_spinner, **kept)(read)
+        cached_read = cache(show_spinner=show_spinner, **options)(read)
 
         @wraps(read)
-        def ask(*args: P.args, **named: P.kwargs) -> R:
-            return keep(database_url(), *args, **named)
+        def read_database(*args: P.args, **named: P.kwargs) -> R:
+            return cached_read(database_url(), *args, **named)
 
-        return ask
+        return read_database
 
     return decorate
 
 
 @st.cache_data(ttl=1, show_spinner=False)
-def _run_page(url: str, wanted: RunFilter, sort: str, limit: int, offset: int) -> runs.RunPage:
-    return runs.run_page(_reader(url), wanted, sort=sort, limit=limit, offset=offset)
+def _run_page(url: str, run_filter: RunFilter, sort: str, limit: int, offset: int) -> runs.RunPage:
+    return runs.run_page(_reader(url), run_filter, sort=sort, limit=limit, offset=offset)
 
 
-def run_page(wanted: RunFilter, *, sort: str = "", limit: int = 50, offset: int = 0, url: str = "") -> runs.RunPage:
-    """Read one page of the runs that match, of another database where a URL is given; at most one second old.
+def run_page(run_filter: RunFilter, *, sort: str = "", limit: int = 50, offset: int = 0, url: str = "") -> runs.RunPage:
+    """Read one page of the runs that match; at most one second old.
+
+    Args:
+        run_filter: The filter.
+        sort: The column to sort by.
+        limit: Runs per page.
+        offset: Number of runs before the page.
+        url: Another database; empty for this session's database.
 
     Raises:
-        ConfigError: If the search or the order is none.
+        ConfigError: If the search or the order is invalid.
     """
-    return _run_page(url or database_url(), wanted, sort, limit, offset)
+    return _run_page(url or database_url(), run_filter, sort, limit, offset)
 
 
 @st.cache_data(ttl=5, show_spinner=False)
 def names_in(url: str, prefixes: Sequence[str]) -> dict[str, str]:
-    """Names of runs of one database, as `names_of` reads them."""
+    """Read the names of runs in a database, by id; at most five seconds old. An id may be a prefix."""
     return runs.find_run_names(_reader(url), prefixes)
 
 
 def names_of(prefixes: Sequence[str]) -> dict[str, str]:
-    """Names of the runs whose ids start so, by id; at most five seconds old."""
+    """Read the names of runs, by id; at most five seconds old. An id may be a prefix."""
     return names_in(database_url(), prefixes)
 
 
 def has_runs() -> bool:
-    """Whether there is any run."""
+    """Whether the database has a run."""
     return bool(run_names(RunFilter(shelf="all"), 1)[0])
 
 
 def newest_run() -> str | None:
-    """The id of the newest run that is not archived, or the newest of all."""
+    """Return the id of the newest run that is not archived, or of the newest run."""
     return next(iter(run_names(RunFilter(), 1)[0] or run_names(RunFilter(shelf="all"), 1)[0]), None)
 
 
-def matching_ids(wanted: RunFilter, sort: str = "") -> list[str]:
-    """List all runs that match now, on whatever page they are."""
-    return runs.matching_ids(database(), wanted, sort=sort)
+def matching_ids(run_filter: RunFilter, sort: str = "") -> list[str]:
+    """List the ids of all runs that match, not cached."""
+    return runs.matching_ids(database(), run_filter, sort=sort)
 
 
 def runs_by_id(run_ids: Sequence[str]) -> pd.DataFrame:
-    """Read these runs as they are now, in this order; those that are gone are left out."""
+    """Read runs in this order, not cached; deleted runs are left out."""
     return runs.runs_by_id(database(), run_ids)
 
 
 @cached(st.cache_data, ttl=2)
-def run_names(url: str, wanted: RunFilter, limit: int | None = 100) -> tuple[dict[str, str], int]:
-    """Names of the newest runs that match, by id, and the count of all that do; at most two seconds old.
+def run_names(url: str, run_filter: RunFilter, limit: int | None = 100) -> tuple[dict[str, str], int]:
+    """Read the names of the newest runs that match, by id, and the number of matches; at most two seconds old.
 
     Raises:
-        ConfigError: If the search is none.
+        ConfigError: If the search is invalid.
     """
-    return runs.run_names(_reader(url), wanted, limit=limit)
+    return runs.run_names(_reader(url), run_filter, limit=limit)
 
 
 @cached(st.cache_data, ttl=5)
 def run_choices(url: str, shelf: Shelf = "open") -> FilterOptions:
-    """List what runs can be filtered by; at most five seconds old."""
+    """List the values by which runs can be filtered; at most five seconds old."""
     return runs.list_filter_options(_reader(url), shelf)
 
 
@@ -197,66 +212,69 @@ def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def get_run(run_id: str) -> RunRow:
-    """Read a run as it is now, by its id or an unambiguous prefix.
+    """Read a run by its id or a unique prefix, not cached.
 
     Raises:
-        RunNotFoundError: If there is none.
+        RunNotFoundError: If no run matches.
     """
     return find_run(database(), run_id)
 
 
 @st.cache_resource(show_spinner=False)
-def _judged(url: str) -> dict[tuple[str, int], GateState | None]:
-    """Verdicts on ended runs, by id and env steps: a resumed run is judged anew."""
+def _ended_gate_states(url: str) -> dict[tuple[str, int], GateState | None]:
+    """Gate states of ended runs, by id and env steps: the gate of a resumed run is evaluated again."""
     return {}
 
 
 @cached(st.cache_data, ttl=5)
-def _verdicts(url: str, run_ids: tuple[str, ...]) -> dict[str, gates.GateVerdict]:
+def _gate_verdicts(url: str, run_ids: tuple[str, ...]) -> dict[str, gates.GateVerdict]:
     return gates.list_gate_verdicts(_reader(url), run_ids)
 
 
 def gate_states(rows: Sequence[tuple[str, str, int]]) -> dict[str, GateState]:
-    """Judge the gates of runs given as id, live status and env steps; at most five seconds old.
+    """Evaluate the gates of runs, by id; at most five seconds old.
 
-    An ended run is judged once. Of many unjudged ones only the first are judged, so that a table appears at once;
-    the next call goes on.
+    The gate of an ended run is evaluated once. One call evaluates at most `MAX_GATES_PER_CALL` of them; the next call
+    evaluates further ones.
+
+    Args:
+        rows: Id, live status and env steps of each run.
     """
     url = database_url()
-    known = _judged(url)
+    cache = _ended_gate_states(url)
     ended = [(run_id, env_steps) for run_id, status, env_steps in rows if status in ENDED_STATUSES]
-    new = [key for key in ended if key not in known][:JUDGED_AT_ONCE]
-    found = gates.gate_states(_reader(url), [run_id for run_id, _ in new])
-    known.update({key: found.get(key[0]) for key in new})
-    alive = _verdicts(tuple(run_id for run_id, status, _ in rows if status not in ENDED_STATUSES))
-    acting = {run_id: each.gate for run_id, each in alive.items() if each.gate is not None}
-    return acting | {key[0]: state for key in ended if (state := known.get(key)) is not None}
+    missing = [key for key in ended if key not in cache][:MAX_GATES_PER_CALL]
+    new_states = gates.gate_states(_reader(url), [run_id for run_id, _ in missing])
+    cache.update({key: new_states.get(key[0]) for key in missing})
+    verdicts = _gate_verdicts(tuple(run_id for run_id, status, _ in rows if status not in ENDED_STATUSES))
+    running = {run_id: verdict.gate for run_id, verdict in verdicts.items() if verdict.gate is not None}
+    return running | {key[0]: state for key in ended if (state := cache.get(key)) is not None}
 
 
 def gate_state(run: RunRow) -> GateState | None:
-    """Judge the gate of one run; None for a run without one, or of a version that did not measure it."""
+    """Evaluate the gate of one run; None if it has no gate, or if its version did not measure the gate."""
     return gate_states([(run.id, run.live_status, run.env_steps)]).get(run.id)
 
 
 def idle_incentive(run_id: str) -> str | None:
-    """Why a run has no incentive, where nothing was a success yet; at most five seconds old."""
-    found = _verdicts((run_id,)).get(run_id)
-    return found.idle if found else None
+    """Write why a run has no incentive, if it has had no success yet; at most five seconds old."""
+    verdict = _gate_verdicts((run_id,)).get(run_id)
+    return verdict.idle if verdict else None
 
 
 @cached(st.cache_data, ttl=2)
-def known_runs(url: str, run_ids: Sequence[str]) -> frozenset[str]:
-    """Which of these runs are still in the database; at most two seconds old."""
+def existing_runs(url: str, run_ids: Sequence[str]) -> frozenset[str]:
+    """Select the runs that are in the database; at most two seconds old."""
     return frozenset(runs.run_configs(_reader(url), run_ids))
 
 
 def sweep_list() -> list[sweeps.Sweep]:
-    """List the newest sweeps with the progress of their runs, as they are now."""
+    """List the newest sweeps with the progress of their runs, not cached."""
     return sweeps.list_sweeps(database())
 
 
 def sweep_runs(sweep_id: str) -> list[RunRow]:
-    """List the runs of a sweep as they are now."""
+    """List the runs of a sweep, not cached."""
     return sweeps.sweep_runs(database(), sweep_id)
 
 
@@ -266,10 +284,10 @@ def _imported(url: str, sweep_id: str, n_planned: int, run_ids: tuple[str, ...],
 
 
 def imported_keys(sweep: sweeps.Sweep, runs: Sequence[RunRow]) -> Set[str]:
-    """Find the planned runs of a sweep that imported runs have done, by key; computed once for each set of runs.
+    """Find the planned runs of a sweep for which imported runs exist, by key; computed once for each set of runs.
 
     Raises:
-        ConfigError: If this version would make another plan of the sweep's file.
+        ConfigError: If this version makes another plan from the sweep's file.
     """
     finished = tuple(run.id for run in runs if run.status == "finished")
     return _imported(sweep.id, len(sweep.plan.get("runs", ())), finished, sweep, runs)
@@ -277,12 +295,12 @@ def imported_keys(sweep: sweeps.Sweep, runs: Sequence[RunRow]) -> Set[str]:
 
 @st.cache_data(ttl=60, max_entries=4, show_spinner=False)
 def _env_list(installed: tuple[int, ...]) -> list[EnvRow]:
-    invalidate_caches()  # a finder may have listed a folder before something was installed there
+    invalidate_caches()  # a finder may have cached a folder before a package was installed there
     return list_envs()
 
 
 def env_list() -> list[EnvRow]:
-    """List every environment and map; anew as soon as something was installed or removed here."""
+    """List every environment and map; read again when a package was installed or removed."""
     return _env_list(read_install_times())
 
 
@@ -294,27 +312,27 @@ def evaluations(url: str, run_id: str) -> pd.DataFrame:
 
 @cached(st.cache_data, ttl=5)
 def policy_evaluations(url: str, run_id: str) -> pd.DataFrame:
-    """Read what stored policies of a run did; at most five seconds old."""
+    """Read the evaluations of a run's stored policies; at most five seconds old."""
     return curves.policy_evaluations(_reader(url), [run_id])
 
 
 @cached(st.cache_data, ttl=5)
 def metric_names(url: str, run_id: str) -> list[str]:
-    """List every number that a run has logged; at most five seconds old."""
+    """List every metric that a run has recorded; at most five seconds old."""
     return curves.metric_names(_reader(url), run_id)
 
 
 def trajectory(run_id: str, episode: int) -> Trajectory:
-    """Read one training episode with the gate's verdicts.
+    """Read one training episode with its values of the gate.
 
     Raises:
-        StorageError: If there is none.
+        StorageError: If the episode does not exist.
     """
     return episodes.get_trajectory(database(), run_id, episode)
 
 
-def questions(run: RunRow, limit: int = 3) -> list[EvaluationRequest]:
-    """Read what was asked of a run last and what it answered, as it is now; newest first."""
+def evaluation_requests(run: RunRow, limit: int = 3) -> list[EvaluationRequest]:
+    """Read the newest evaluation requests of a run and their results, not cached; newest first."""
     return list_evaluation_requests(database(), run, limit)
 
 
@@ -322,62 +340,62 @@ def playback(run_id: str, env_step: int, episode: int) -> Trajectory:
     """Read one greedy evaluation episode.
 
     Raises:
-        StorageError: If it was not kept.
+        StorageError: If the episode is not stored.
     """
     return episodes.get_playback(database(), run_id, env_step, episode)
 
 
 @cached(st.cache_data, ttl=2)
 def playback_page(url: str, run_id: str, text: str, *, limit: int, offset: int = 0) -> EpisodePage:
-    """List the evaluation episodes that were kept and match a search, newest first; at most two seconds old.
+    """List the stored evaluation episodes that match a search, newest first; at most two seconds old.
 
     Raises:
-        ConfigError: If the search is none.
+        ConfigError: If the search is invalid.
     """
     return find_playbacks(_reader(url), run_id, text, limit=limit, offset=offset)
 
 
 @cached(st.cache_data, ttl=2)
 def episode_page(url: str, run_id: str, text: str, *, order_by: Order, limit: int, offset: int = 0) -> EpisodePage:
-    """List training episodes that match a search, a page at a time; at most two seconds old.
+    """List one page of the training episodes that match a search; at most two seconds old.
 
     Raises:
-        ConfigError: If the search is none.
+        ConfigError: If the search is invalid.
     """
     return find_episodes(_reader(url), run_id, text, order_by=order_by, limit=limit, offset=offset)
 
 
 @cached(st.cache_data, ttl=10)
-def kept_episodes(url: str, run_id: str, among: tuple[int, ...] | None = None) -> list[int]:
-    """List training episodes that can be replayed, newest first; at most ten seconds old."""
+def replayable_episodes(url: str, run_id: str, among: tuple[int, ...] | None = None) -> list[int]:
+    """List the training episodes that can be replayed, newest first; at most ten seconds old."""
     return find_replayable_episodes(_reader(url), run_id, among)
 
 
 @cached(st.cache_data, ttl=60)
 def runs_with_states(url: str) -> list[str]:
-    """List the runs that have a training episode that can be replayed; at most a minute old."""
+    """List the runs with a training episode that can be replayed; at most a minute old."""
     return list_runs_with_states(_reader(url))
 
 
 @cached(st.cache_data, ttl=60)
-def told_run(url: str) -> str | None:
-    """The run that the notebook's newest entry about one run tells of; at most a minute old."""
+def newest_entry_run(url: str) -> str | None:
+    """Return the run of the newest notebook entry that has one run; at most a minute old."""
     return next((entry.run_id for entry in list_entries(_reader(url)) if entry.run_id), None)
 
 
 @cached(st.cache_data, ttl=10)
 def extremes(url: str, run_id: str) -> Extremes | None:
-    """Find the best and the worst episode that can be replayed; at most ten seconds old."""
+    """Find the episodes with the highest and the lowest return that can be replayed; at most ten seconds old."""
     return find_extremes(_reader(url), run_id)
 
 
 @cached(st.cache_data, ttl=60, show_spinner="Measuring …")
 def sizes(url: str) -> Sizes:
-    """Measure what takes how much room; at most a minute old."""
+    """Measure the disk use of each kind of data; at most a minute old."""
     return measure_sizes(_reader(url))
 
 
 @cached(st.cache_data, ttl=10)
 def alerts(url: str) -> list[Alert]:
-    """What happened to runs in the last days, newest first; at most ten seconds old."""
+    """List the alerts of the last days, newest first; at most ten seconds old."""
     return list_alerts(_reader(url))

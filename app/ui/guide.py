@@ -88,7 +88,11 @@ def find_sections(words: Sequence[str]) -> list[Section]:
     """Find the sections whose heading or text contains all words, ignoring case."""
     folded = [word.casefold() for word in words]
     sections = [section for page in read_pages().values() for section in page.sections]
-    return [each for each in sections if all(word in f"{each.heading} {each.text}".casefold() for word in folded)]
+    return [
+        section
+        for section in sections
+        if all(word in f"{section.heading} {section.text}".casefold() for word in folded)
+    ]
 
 
 def mark_words(text: str, words: Sequence[str]) -> str:
@@ -106,7 +110,7 @@ def show() -> None:
     with left:
         words = (st.text_input("Search", **in_url.text("guide", SEARCH), type="search") or "").split()
         bound = in_url.one("guide", PAGE, list(pages))
-        name = st.radio("Page", format_func=lambda each: pages[each].title, **bound) or PAGES[0]
+        name = st.radio("Page", format_func=lambda name: pages[name].title, **bound) or PAGES[0]
     with right:
         if words:
             _show_results(words)

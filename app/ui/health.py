@@ -202,4 +202,4 @@ def make_check_rows(report: DeviceReport) -> pd.DataFrame:
 def make_speed_rows(report: DeviceReport) -> pd.DataFrame:
     """Make the rows of the table of speeds."""
     columns = {"Stage": "stage", "Unit": "unit", "CPU": "cpu", "GPU": "device"}
-    return pd.DataFrame({label: [getattr(each, name) for each in report.speeds] for label, name in columns.items()})
+    return pd.DataFrame({label: [getattr(speed, name) for speed in report.speeds] for label, name in columns.items()})

@@ -1,8 +1,8 @@
-"""Widgets whose choice stands in the URL under a name of its own, whatever the widget shows for it.
+"""Bind widgets to the URL under a chosen parameter name, independent of the widget's labels and key.
 
-Streamlit's own binding writes what is shown, so that a label with a count in it makes no lasting link, and it ties the
-name in the URL to the widget's key, so that two pages cannot share a name. A widget is seeded from the URL when its
-page is opened; afterwards it writes what is chosen.
+Streamlit's `bind="query-params"` writes the label of an option, so a label with a count makes a link that becomes
+invalid. It also uses the widget's key as the parameter, so two pages cannot use the same name. The functions here set
+a widget from the URL when its page is opened, and write the URL when the widget changes.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,20 +16,20 @@ LONGEST_TEXT = 500
 
 
 class Bound(TypedDict):
-    """What binds a widget."""
+    """Arguments that bind a widget."""
 
     key: str
     on_change: Callable[[], None]
 
 
 class BoundChoice(Bound):
-    """What binds a widget that chooses among options."""
+    """Arguments that bind a widget with options."""
 
     options: list[Any]
 
 
 def text(page: str, parameter: str, on_change: Callable[[], None] | None = None) -> Bound:
-    """Bind a field of text."""
+    """Bind a text field."""
     key = f"{page}-{parameter}"
     if key not in st.session_state:
         st.session_state[key] = (st.query_params.get(parameter) or "")[:LONGEST_TEXT]
@@ -43,7 +43,7 @@ def text(page: str, parameter: str, on_change: Callable[[], None] | None = None)
 
 
 def flag(page: str, parameter: str) -> Bound:
-    """Bind a toggle that is usually off."""
+    """Bind a toggle that is off by default."""
     key = f"{page}-{parameter}"
     if key not in st.session_state:
         st.session_state[key] = st.query_params.get(parameter) == "true"
@@ -57,19 +57,22 @@ def flag(page: str, parameter: str) -> Bound:
 def several(
     page: str, parameter: str, options: Sequence[str], on_change: Callable[[], None] | None = None
 ) -> BoundChoice:
-    """Bind a choice of several; what is chosen stays among the options, and what the URL names beyond them goes."""
+    """Bind a choice of several options.
+
+    Values of the URL that are not options are ignored. A selected value remains an option if `options` changes.
+    """
     key = f"{page}-{parameter}"
     if key not in st.session_state:
-        given = state.read_list(parameter)
-        st.session_state[key] = [each for each in options if each in given]
-    kept = [each for each in st.session_state[key] or () if each not in options]
+        url_values = state.read_list(parameter)
+        st.session_state[key] = [option for option in options if option in url_values]
+    former_options = [value for value in st.session_state[key] or () if value not in options]
 
     def changed() -> None:
         state.write_list(parameter, st.session_state[key] or [])
         if on_change:
             on_change()
 
-    return BoundChoice(key=key, on_change=changed, options=[*options, *kept])
+    return BoundChoice(key=key, on_change=changed, options=[*options, *former_options])
 
 
 def one(
@@ -80,16 +83,16 @@ def one(
     *,
     usual: str | None = None,
 ) -> BoundChoice:
-    """Bind a choice of one; the usual option, the first unless told, leaves the URL bare."""
+    """Bind a choice of one option. The default, `usual` or the first option, is not written into the URL."""
     key = f"{page}-{parameter}"
-    bare = options[0] if usual is None else usual
+    default = options[0] if usual is None else usual
     if st.session_state.get(key) not in options:
-        given = state.read_text(parameter)
-        st.session_state[key] = given if given in options else bare
+        url_value = state.read_text(parameter)
+        st.session_state[key] = url_value if url_value in options else default
 
     def changed() -> None:
         value = st.session_state[key]
-        state.write(parameter, None if value == bare else value)
+        state.write(parameter, None if value == default else value)
         if on_change:
             on_change()
 
@@ -97,12 +100,12 @@ def one(
 
 
 def key_of(page: str, parameter: str, options: Sequence[str]) -> dict[str, Any]:
-    """Bind a widget that takes its options by itself: at every run the URL decides, by the option's own key."""
-    key, given = f"{page}_{parameter}", state.read_text(parameter)
-    st.session_state[key] = given if given in options else options[0]
+    """Bind a choice of one option whose widget gets its options elsewhere. The URL sets the widget at every rerun."""
+    key, url_value = f"{page}_{parameter}", state.read_text(parameter)
+    st.session_state[key] = url_value if url_value in options else options[0]
 
     def changed() -> None:
-        chosen = st.session_state[key]
-        state.write(parameter, None if chosen == options[0] else chosen)
+        value = st.session_state[key]
+        state.write(parameter, None if value == options[0] else value)
 
     return {"key": key, "on_change": changed}

@@ -1,4 +1,4 @@
-"""What the pages say when there is nothing to show or something failed: one sentence and one next step."""
+"""Messages of the pages if there is nothing to show or an error occurred: one sentence and the next step."""
 
 import logging
 from collections.abc import Generator
@@ -12,15 +12,14 @@ from emtc_core.errors import DataRemovedError, EmtcError
 from storage.engine import is_read_only
 from storage.guards import hide_passwords
 
-_log = logging.getLogger(__name__)
-
-READ_ONLY = "This server only shows: nothing can be started, stopped, changed or deleted here."
+READ_ONLY = "This server is read-only: runs cannot be started, stopped, changed or deleted here."
 NO_RUNS = "There is no run yet."
-START_DEMO_HINT = "Press *Start the demo run*: it needs no network and shows its first curve in seconds."
+START_DEMO_HINT = "Press *Start the demo run*. It needs no network and shows its first curve within seconds."
+_log = logging.getLogger(__name__)
 
 
 def error(exc: BaseException) -> None:
-    """Show a failure: a deliberate one in its own words, a strange one by its kind; the log has the rest."""
+    """Draw the message of an `EmtcError`. Of any other exception, draw the type and write the traceback to the log."""
     if isinstance(exc, DataRemovedError):
         st.info(escape_markdown(str(exc)), icon=":material/content_cut:")
         return
@@ -29,36 +28,35 @@ def error(exc: BaseException) -> None:
         return
     _log.exception("a page failed", exc_info=exc)
     st.error(
-        f"Something unexpected happened ({type(exc).__name__}). The log of the app has the details; "
-        "reload the page to try again.",
+        f"Unexpected error ({type(exc).__name__}). The app's log has the details. Reload the page to try again.",
         icon=":material/error:",
     )
 
 
 def may_act() -> bool:
-    """Whether buttons that start, stop, change or delete may be pressed; storage refuses them anyway if not."""
+    """Whether buttons that start, stop, change or delete are enabled. If not, storage refuses these actions, too."""
     return not is_read_only() and view.bundle() is None
 
 
-def tell_read_only() -> None:
-    """Show once, at the top, that nothing can be changed."""
+def show_read_only_notice() -> None:
+    """Draw the notice of a read-only server."""
     if is_read_only():
         st.info(READ_ONLY, icon=":material/lock:")
 
 
 @contextmanager
 def guarded() -> Generator[None]:
-    """Turn an exception of what stands inside into its message; Streamlit's own signals pass."""
+    """Draw an exception of the block as a message. Streamlit's control-flow exceptions are not caught."""
     try:
         yield
-    except Exception as exc:  # the last border before the screen: nobody above could say it better
+    except Exception as exc:  # top-level exception handler of a part of a page
         error(exc)
 
 
-def empty(what: str, next_step: str, *, page: str | None = None, label: str = "") -> None:
-    """Show that something does not exist yet, why, and what to do."""
+def empty(message: str, next_step: str, *, page: str | None = None, label: str = "") -> None:
+    """Draw that there are no data yet, what to do, and optionally a link to a page with this label."""
     with st.container(border=True):
-        st.markdown(f"**{what}**")
+        st.markdown(f"**{message}**")
         st.markdown(next_step)
         if page:
             st.page_link(page, label=label, icon=":material/arrow_forward:")

@@ -62,7 +62,7 @@ def show_schema() -> None:
         format_func=lambda name: f"{name}: {tables[name].meaning}", help="Results show the size of a blob.",
     )  # fmt: skip
     table = tables[name or "runs"]
-    columns = [{"Column": each.name, "Type": each.kind, "Meaning": each.meaning} for each in table.columns]
+    columns = [{"Column": column.name, "Type": column.kind, "Meaning": column.meaning} for column in table.columns]
     st.dataframe(
         pd.DataFrame(columns),
         hide_index=True,

@@ -1,8 +1,8 @@
-"""Whose runs does this session look at: one's own, or those of an opened bundle, which nobody can change?
+"""Which runs a session shows: those of the app's database, or those of an opened bundle, which is read-only.
 
-The URL's `from` names the bundle by its key and the session keeps it across pages, as the run picker keeps the run.
-Runs of bundles beside one's own are named `id@key`. Nobody sees a bundle on a server that only shows: bundles are
-its owner's, whatever its visitors type.
+The URL parameter `from` names the bundle by its key. The session stores the bundle, so all pages show the same runs.
+On Compare, runs of bundles are shown together with the app's runs and are named `id@key`. A read-only server opens no
+bundle, because bundles belong to the owner of the server and not to its visitors.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,83 +17,94 @@ from storage.engine import is_read_only
 
 FROM: Final = "from"
 CALLED: Final = "called"
-"""A name in a link to a run, for tables to show; it means nothing else."""
+"""URL parameter with the name of a run, which tables show as the text of a link. Pages ignore it."""
 CALLED_PATTERN: Final = rf"[?&]{CALLED}=([^&]*)"
 WITH: Final = "with"
-"""Bundles that stand beside one's own runs on Compare."""
-_VIEWED = "bundle_viewed"
-_MARK = "@"
+"""URL parameter: bundles whose runs are shown on Compare together with the app's runs."""
+_BUNDLE = "bundle_viewed"
+_SEPARATOR = "@"
 
 
 def decide() -> str | None:
-    """Decide once per rerun, before anything is read; return the key of a bundle that is asked for and not here."""
-    kept = bundle()
-    key = state.read_text(FROM) or (kept.key if kept else None)
-    found = find(key) if key else None
-    if found is None:
-        st.session_state.pop(_VIEWED, None)
+    """Select the bundle that the URL names, else the one of the session. Call this once per rerun, before any read.
+
+    Returns:
+        The key of a bundle that the URL names and that does not exist, else None.
+    """
+    current = bundle()
+    key = state.read_text(FROM) or (current.key if current else None)
+    selected = find(key) if key else None
+    if selected is None:
+        st.session_state.pop(_BUNDLE, None)
         state.write(FROM, None)
         return key
-    st.session_state[_VIEWED] = found
-    state.write(FROM, found.key)
+    st.session_state[_BUNDLE] = selected
+    state.write(FROM, selected.key)
     return None
 
 
 def bundle() -> Bundle | None:
-    """The bundle that this session looks at; None where it looks at its own runs."""
-    viewed = st.session_state.get(_VIEWED)
-    return viewed if isinstance(viewed, Bundle) else None
+    """Return the bundle that this session shows; None if it shows the app's runs."""
+    current = st.session_state.get(_BUNDLE)
+    return current if isinstance(current, Bundle) else None
 
 
-def enter(chosen: Bundle | None) -> None:
-    """Look at a bundle's runs from now on, or at one's own again; what the pages remember belongs to the others."""
+def enter(new_bundle: Bundle | None) -> None:
+    """Show the runs of a bundle, or the app's runs for None. All page state is deleted, because it is of other runs."""
     st.session_state.clear()
     st.query_params.clear()
-    if chosen is not None:
-        st.session_state[_VIEWED] = chosen
-        state.write(FROM, chosen.key)
+    if new_bundle is not None:
+        st.session_state[_BUNDLE] = new_bundle
+        state.write(FROM, new_bundle.key)
 
 
 def link(parameters: Mapping[str, str]) -> dict[str, str]:
-    """Complete the parameters of a link to a page, so that it stays with these runs in a new tab, too."""
-    viewed = bundle()
-    return dict(parameters) | ({FROM: viewed.key} if viewed else {})
+    """Add the bundle to the parameters of a link, so that the link shows the same runs in a new tab."""
+    current = bundle()
+    return dict(parameters) | ({FROM: current.key} if current else {})
 
 
 def address_of(page: str, parameters: Mapping[str, str]) -> str:
-    """A link to a page of the app for Markdown and tables: relative, for the app may be served below a path."""
+    """Write a relative link to a page, for Markdown and tables. It also works if the app is served below a path."""
     return f"{page}?{urlencode(link(parameters), quote_via=quote)}"
 
 
-def named_link(run_id: str, name: str) -> str:
-    """A run's own page as a link for a cell of a table, which shows its `called`; cells sort by it."""
+def link_run(run_id: str, name: str) -> str:
+    """Write a link to a run's page for a table cell. The cell shows the name, and cells are sorted by it."""
     return address_of("run", {CALLED: name, "run": run_id})
 
 
 def bundles() -> list[Bundle]:
-    """List the bundles that may be looked at here."""
+    """List the bundles that can be shown."""
     return [] if is_read_only() else list_bundles()
 
 
 def find(key: str) -> Bundle | None:
-    """Find one of them by its key."""
+    """Find a bundle by its key."""
     return None if is_read_only() else find_bundle(key)
 
 
 def address(run_id: str, key: str) -> str:
-    """The address of a bundle's run where it stands beside one's own."""
-    return f"{run_id}{_MARK}{key}"
+    """Write the name of a bundle's run on Compare: `id@key`."""
+    return f"{run_id}{_SEPARATOR}{key}"
 
 
-def split(run_ids: Sequence[str]) -> dict[str, list[str]]:
-    """Part runs by where they are: key of a bundle, or "" for those that this session looks at → their ids there."""
-    parts: dict[str, list[str]] = {}
-    for run_id in run_ids:
-        own, _, key = run_id.partition(_MARK)
-        parts.setdefault(key, []).append(own)
-    return parts
+def split(names: Sequence[str]) -> dict[str, list[str]]:
+    """Group run names by bundle.
+
+    Args:
+        names: Ids of runs that this session shows, and `id@key` of runs of other bundles.
+
+    Returns:
+        Key of the bundle → run ids; the key is empty for the runs that this session shows.
+    """
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        run_id, _, key = name.partition(_SEPARATOR)
+        groups.setdefault(key, []).append(run_id)
+    return groups
 
 
-def is_beside(run_id: str) -> bool:
-    """Whether a run is named as one of a bundle beside one's own."""
-    return _MARK in run_id
+def is_bundle_run(name: str) -> bool:
+    """Whether a run name has the form `id@key`."""
+    return _SEPARATOR in name

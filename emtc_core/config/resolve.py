@@ -76,7 +76,7 @@ def resolve(
         ConfigError: With all faults.
     """
     explicit = parse_overrides(overrides)
-    from_file = _read_file(file) if file else {}
+    from_file = _rename_keys(flatten_tree(parse_toml(read_text(file), str(file)))) if file else {}
     preset = str(explicit.get("preset", from_file.get("preset", preset)))
     algo = str(explicit.get("algo", from_file.get("algo", algo)))
     env = str(explicit.get("env.name", from_file.get("env.name", env)))
@@ -272,10 +272,6 @@ def parse_overrides(overrides: Mapping[str, Value] | Sequence[str]) -> dict[str,
         info = fields.get(current_key(key.strip()))
         parsed[key.strip()] = parse_value(info, value) if info else value.strip()
     return _rename_keys(parsed)
-
-
-def _read_file(path: Path) -> dict[str, Any]:
-    return _rename_keys(flatten_tree(parse_toml(read_text(path), str(path))))
 
 
 def _preset_values(preset: str, *, env: str, map: str, algo: str) -> dict[str, Any]:

@@ -111,3 +111,8 @@ def write_text(value: Value) -> str:
         short = f"{value:g}"
         return short if float(short) == value else repr(value)
     return str(value)
+
+
+def format_value(value: Value) -> str:
+    """Write a value as in a TOML file, with all digits: "true", "0.0005"."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,4 +1,4 @@
-"""The gradient step of a refit on a GPU: the equations of `fit.Step`, in operations that a CUDA graph can repeat.
+"""The gradient step of a refit on a GPU: the equations of `fit.GradientStep`, as operations of a CUDA graph.
 
 Before a refit, all data of its mini-batches is copied to the device: the sample, the random views of all rows, the
 weights of the embedder and the moments of Adam. A step selects its rows by an index on the device and increments it, so

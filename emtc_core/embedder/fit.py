@@ -1,8 +1,9 @@
 """Algorithm 1: one refit of the embedder on a sample of memory nodes.
 
-A refit is one pass over the sample in mini-batches. The caller then re-projects the memory. `Step` is one gradient step
-on the CPU with a hand-written forward and backward pass; tests compare it with autograd. It encodes all views of a
-batch together, computes both heads as one product and writes all results to buffers that are allocated once per refit.
+A refit is one pass over the sample in mini-batches. The caller then re-projects the memory. `GradientStep` is one
+gradient step on the CPU with a hand-written forward and backward pass; tests compare it with autograd. It encodes all
+views of a batch together, computes both heads as one product and writes all results to buffers that are allocated once
+per refit.
 InfoNCE does not store its [B, B] matrix. A GPU runs the same step as a CUDA graph (`device_step`). Stage before: memory
 (`sample`); after: memory (`reproject`).
 """
@@ -114,12 +115,12 @@ def fit(embedder: Embedder, sample: Sample) -> EmbedStats:
 
 def _fit_on_cpu(embedder: Embedder, state_MS: Tensor, time_M1: Tensor, h_M: Tensor, *, batch: int) -> Tensor:
     """Take one step per mini-batch; return the mean loss terms [5] float64."""
-    step = Step(embedder, batch)
+    step = GradientStep(embedder, batch)
     rows = [slice(i, i + batch) for i in range(0, len(h_M) - batch + 1, batch)]
     return torch.stack([step.take(state_MS[r], time_M1[r], h_M[r]) for r in rows]).double().mean(dim=0)
 
 
-class Step:
+class GradientStep:
     """The gradient step on the CPU, with buffers for all batches of a refit."""
 
     def __init__(self, embedder: Embedder, rows: int) -> None:

@@ -299,13 +299,9 @@ def _encode(
 
 
 def _send(values: State | Times, device: torch.device) -> Tensor:
-    tensor = _as_tensor(values)
+    """Convert to a tensor on a device. Arrays are copied if torch cannot share them (negative strides, read-only)."""
+    tensor = values if isinstance(values, Tensor) else torch.from_numpy(np.require(values, requirements=["C", "W"]))
     return tensor.to(device) if tensor.is_cuda else send_tensor(tensor, device)
-
-
-def _as_tensor(values: State | Times) -> Tensor:
-    """Convert to a tensor. Copies only arrays that torch cannot share: with negative strides or read-only."""
-    return values if isinstance(values, Tensor) else torch.from_numpy(np.require(values, requirements=["C", "W"]))
 
 
 def _random_projection(state_dim: int, dim: int) -> Tensor:

@@ -337,6 +337,21 @@ def empty_scene(
     )
 
 
+def keep_last_position(position: NDArray[np.float32], alive: NDArray[np.bool_]) -> NDArray[np.float32]:
+    """Give dead units their last position. In StarCraft-like states, the entries of a dead unit are 0.
+
+    Args:
+        position: [T, U, 2] [map units]. Source: the stored states.
+        alive: [T, U] [bool]. Source: the stored states.
+
+    Returns:
+        [T, U, 2] [map units].
+    """
+    frame_TU = np.where(alive, np.arange(len(alive))[:, None], 0)
+    last_TU = np.maximum.accumulate(frame_TU, axis=0)
+    return np.take_along_axis(position, last_TU[..., None], axis=0)
+
+
 def is_picture(size: tuple[object, ...], states: NDArray[np.float32]) -> bool:
     """Check whether a picture of a given size fits into the states.
 

@@ -34,6 +34,7 @@ from emtc_core.envs.base import (
     check_can_run,
     check_map,
     check_was_reset,
+    keep_last_position,
 )
 from emtc_core.install import get_install_command
 
@@ -121,7 +122,7 @@ def make_scene(map: str, states: NDArray[np.float32]) -> Scene:
     types = states[0, -units:].astype(int)
     alive = rows_TUF[..., 0] > 0
     return Scene(
-        position=_keep_last_position(rows_TUF[..., 1:3], alive),
+        position=keep_last_position(rows_TUF[..., 1:3], alive),
         health=rows_TUF[..., 0].copy(),
         shield=np.zeros_like(rows_TUF[..., 0]),
         alive=alive,
@@ -257,9 +258,3 @@ def _make_observation(device_arrays: dict[str, Any]) -> Observation:
     """View the device arrays as NumPy arrays. This copies nothing on a CPU, and JAX never changes an array."""
     arrays: dict[str, Any] = {name: np.asarray(array) for name, array in device_arrays.items()}
     return Observation(**arrays)
-
-
-def _keep_last_position(position_TU2: NDArray[np.float32], alive_TU: NDArray[np.bool_]) -> NDArray[np.float32]:
-    """Give dead units their last position, because the state contains zeros for them."""
-    frame = np.where(alive_TU, np.arange(len(alive_TU))[:, None], 0)
-    return np.take_along_axis(position_TU2, np.maximum.accumulate(frame, axis=0)[..., None], axis=0)

@@ -29,7 +29,7 @@ _TOLERANCE: Final = 1e-9
 
 
 @dataclass(frozen=True)
-class Task:
+class GridTask:
     """A grid of S = side² cells with costs, and one goal cell that ends the episode. Source: own test task."""
 
     position: Float64s  # [S, 2] latent coordinates of each state in cells [map units]
@@ -107,7 +107,7 @@ class Proposition2:
     share_overestimated: float  # fraction of the transitions with max Q^-(s') > V*(s')
 
 
-def make_task(*, gamma: float, seed: int, side: int = 10, slip: float = 0.0) -> Task:
+def make_task(*, gamma: float, seed: int, side: int = 10, slip: float = 0.0) -> GridTask:
     """Make a grid task with random costs and a random goal.
 
     Args:
@@ -132,10 +132,10 @@ def make_task(*, gamma: float, seed: int, side: int = 10, slip: float = 0.0) -> 
     reward[goal] = GOAL_REWARD
     terminal = np.arange(S) == goal
     transition[:, goal] = 0.0
-    return Task(cell_S2.astype(np.float64), transition, reward, terminal, gamma)
+    return GridTask(cell_S2.astype(np.float64), transition, reward, terminal, gamma)
 
 
-def solve(task: Task) -> Solution:
+def solve(task: GridTask) -> Solution:
     """Compute V* and Q* by value iteration: V(s) <- max_a sum_s' P(s'|s,a) (r(s') + gamma V(s')).
 
     The iteration stops when the contraction bounds the error of V by 1e-10 [return].
@@ -150,7 +150,7 @@ def solve(task: Task) -> Solution:
     return Solution(v, look_ahead(task, v), sweeps, residual)
 
 
-def look_ahead(task: Task, v: Float64s) -> Float64s:
+def look_ahead(task: GridTask, v: Float64s) -> Float64s:
     """Compute the action values of state values: expected reward + gamma v(s'); 0 at the goal.
 
     Source: Bellman's optimality equation.
@@ -165,7 +165,7 @@ def look_ahead(task: Task, v: Float64s) -> Float64s:
     return task.transition @ (task.reward + task.gamma * v)
 
 
-def evaluate_random_policy(task: Task) -> Float64s:
+def evaluate_random_policy(task: GridTask) -> Float64s:
     """Compute the value of the random policy with a linear solve. It is a model of an early memory.
 
     Source: Bellman's equation of a policy.
@@ -177,7 +177,7 @@ def evaluate_random_policy(task: Task) -> Float64s:
     return np.linalg.solve(np.eye(len(mean_SS)) - task.gamma * mean_SS, mean_SS @ task.reward)
 
 
-def sample_transitions(task: Task, solution: Solution, *, behavior: Behavior, n: int, seed: int) -> Transitions:
+def sample_transitions(task: GridTask, solution: Solution, *, behavior: Behavior, n: int, seed: int) -> Transitions:
     """Sample n transitions from uniformly drawn non-terminal states.
 
     Args:
@@ -196,7 +196,7 @@ def sample_transitions(task: Task, solution: Solution, *, behavior: Behavior, n:
     return Transitions(state, action, next_state, task.reward[next_state], task.terminal[next_state])
 
 
-def make_memory(task: Task, v: Float64s, *, delta: float, noise: float, seed: int) -> TabularMemory:
+def make_memory(task: GridTask, v: Float64s, *, delta: float, noise: float, seed: int) -> TabularMemory:
     """Store states in a random order. A state within delta of a stored state merges into it (Proposition 1).
 
     The goal is not stored, because the gate uses H = 0 after a terminal step.
@@ -220,7 +220,7 @@ def make_memory(task: Task, v: Float64s, *, delta: float, noise: float, seed: in
 
 
 def check_proposition_1(
-    task: Task, v: Float64s, memory: TabularMemory, transitions: Transitions, *, delta: float
+    task: GridTask, v: Float64s, memory: TabularMemory, transitions: Transitions, *, delta: float
 ) -> Proposition1:
     """Compare the consistency error of a memory with that of V* (Proposition 1).
 
@@ -249,7 +249,7 @@ def check_proposition_1(
 
 
 def check_proposition_2(
-    task: Task,
+    task: GridTask,
     solution: Solution,
     transitions: Transitions,
     *,
@@ -320,11 +320,11 @@ def _compute_gradient(target: Float64s, q: Float64s, transitions: Transitions) -
     return gradient
 
 
-def _compute_distances(task: Task) -> Float64s:
+def _compute_distances(task: GridTask) -> Float64s:
     return np.linalg.norm(task.position[:, None] - task.position[None], axis=-1)
 
 
-def _compute_lipschitz_constant(task: Task, v: Float64s) -> float:
+def _compute_lipschitz_constant(task: GridTask, v: Float64s) -> float:
     """Compute the smallest L with |V*(s) - V*(u)| <= L |x(s) - x(u)| for non-terminal states [return per cell]."""
     alive = ~task.terminal
     distance_SS = _compute_distances(task)[np.ix_(alive, alive)]

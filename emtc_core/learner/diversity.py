@@ -395,7 +395,8 @@ class Diversity:
         errors = self._target.errors(self._rows(seq, online, real))
         error_p, error_q = (e.view(-1, self._info.n_agents) for e in errors)
         reward_RN = error_p - config.b1 * error_q + config.b2 * self._policy_divergence(online, real)
-        reward_R = config.beta * self._anneal(env_step) * reward_RN.mean(-1)
+        annealing = max(1.0 - config.anneal * (max(env_step - ANNEAL_FROM, 0) / ANNEAL_FROM), 0.0)
+        reward_R = config.beta * annealing * reward_RN.mean(-1)
         return torch.zeros_like(seq.mask).flatten().index_copy(0, real, reward_R).view_as(seq.mask)
 
     def train(self, seq: Sequence, online: Unrolled, *, env_step: int, generator: torch.Generator) -> None:
@@ -465,10 +466,6 @@ class Diversity:
             by_identity = torch.log_softmax(self._agent.values_by_head(online.hidden[:-1].flatten(0, 1)[real]), -1)
             mean = _log_mean(by_identity, 2 if mixture == "heads" else 1)
         return (policy_RNA.exp() * (policy_RNA - mean)).sum(-1)
-
-    def _anneal(self, env_step: int) -> float:
-        past = max(env_step - ANNEAL_FROM, 0) / ANNEAL_FROM
-        return max(1.0 - self._config.anneal * past, 0.0)
 
     def _fit(self, seq: Sequence, online: Unrolled, epochs: int, generator: torch.Generator) -> None:
         rows = self._rows(seq, online, _real_transitions(seq))

@@ -24,12 +24,12 @@ from torch import Tensor, nn
 from emtc_core.config.run import RunConfig
 from emtc_core.devices import autocast, branch, copy_state, restore, send, set_determinism, set_matmul_precision
 from emtc_core.envs.base import EnvInfo
-from emtc_core.learner.backbones.base import Evaluation, Unrolled
+from emtc_core.learner.backbones.base import JointValues, Unrolled
 from emtc_core.learner.controller import Controller
 from emtc_core.learner.factory import IntrinsicReward, make_backbone, make_intrinsic, make_optimizer, make_target
 from emtc_core.learner.mappo import MappoLearner
 from emtc_core.learner.networks import Sequence, agent_inputs, make_sequence
-from emtc_core.learner.parts import Background, ForwardPass, Part, WorkerPool, join, join_unrolled, split
+from emtc_core.learner.parts import Background, BatchPart, ForwardPass, WorkerPool, join, join_unrolled, split
 from emtc_core.learner.targets import (
     Incentive,
     IncentiveInputs,
@@ -258,7 +258,7 @@ class ValueLearner:
 
     # ---- parts of an update ----
 
-    def _forward(self, part: Part, generator: torch.Generator) -> ForwardPass:
+    def _forward(self, part: BatchPart, generator: torch.Generator) -> ForwardPass:
         """Run the online and the target copy over the episodes of a part."""
         seq = make_sequence(part.batch, agent_id=self._agent_id)
         online = self.online.unroll(seq, generator)
@@ -268,7 +268,7 @@ class ValueLearner:
     def _rewards(
         self,
         intrinsic: IntrinsicReward,
-        parts: list[Part],
+        parts: list[BatchPart],
         passes: list[ForwardPass],
         seq: Sequence | None,
         whole: Unrolled | None,
@@ -283,7 +283,7 @@ class ValueLearner:
         return intrinsic.reward(seq, whole, env_step=env_step)
 
     def _backward(
-        self, part: Part, forward: ForwardPass, intrinsic: Tensor | None, count: Tensor
+        self, part: BatchPart, forward: ForwardPass, intrinsic: Tensor | None, count: Tensor
     ) -> tuple[LossTerms, list[Tensor | None]]:
         """Compute the contribution of a part to the losses and to the gradient of every parameter."""
         seq = forward.seq
@@ -293,7 +293,7 @@ class ValueLearner:
         return terms, list(torch.autograd.grad(terms.values["train/loss"], self._parameters, allow_unused=True))
 
     @torch.no_grad()
-    def _following(self, online: Unrolled, seq: Sequence, generator: torch.Generator | None = None) -> Evaluation:
+    def _following(self, online: Unrolled, seq: Sequence, generator: torch.Generator | None = None) -> JointValues:
         """Evaluate the next step with the target copy, at the greedy action of the online copy (double Q-learning)."""
         target = self.target.unroll(seq, generator or self._generator)
         selector = online if self._config.train.double_q else target
@@ -302,8 +302,8 @@ class ValueLearner:
     def _terms(
         self,
         seq: Sequence,
-        taken: Evaluation,
-        following: Evaluation,
+        taken: JointValues,
+        following: JointValues,
         recalled: IncentiveInputs | None,
         shift: Tensor,
         count: Tensor | None = None,
@@ -339,7 +339,7 @@ class ValueLearner:
         self._optimizer.step()
         return norm
 
-    def _incentive(self, seq: Sequence, following: Evaluation, recalled: IncentiveInputs | None) -> Incentive | None:
+    def _incentive(self, seq: Sequence, following: JointValues, recalled: IncentiveInputs | None) -> Incentive | None:
         config = self._config.incentive
         if recalled is None or not self._uses_incentive:
             return None
@@ -388,13 +388,13 @@ class ValueLearner:
         return Sequence(inputs, obs_1BNO, state_1BS, avail_1BNA, action, empty, empty, empty, empty, 0)
 
 
-def _join_terms(parts: list[Part], terms: list[LossTerms]) -> LossTerms:
+def _join_terms(parts: list[BatchPart], terms: list[LossTerms]) -> LossTerms:
     names = terms[0].values
     values = {name: torch.stack([term.values[name].detach() for term in terms]).sum(0) for name in names}
     return LossTerms(values, join(parts, [term.error for term in terms]))
 
 
-def _join_incentives(parts: list[Part], passes: list[ForwardPass]) -> Incentive | None:
+def _join_incentives(parts: list[BatchPart], passes: list[ForwardPass]) -> Incentive | None:
     incentives = [v.incentive for v in passes if v.incentive is not None]
     if not incentives:
         return None

@@ -62,7 +62,7 @@ class Samples:
 
 
 @dataclass(frozen=True)
-class Layout:
+class EpisodeLayout:
     """Row indices of E concatenated episodes with T_e transitions and T_e + 1 steps each; M is the sum of all steps.
 
     Source: bookkeeping.
@@ -72,13 +72,13 @@ class Layout:
     inside: NDArray[np.bool_]  # [E, T] boolean, true on real transitions
 
 
-def make_layout(lengths: Many[int]) -> Layout:
+def make_layout(lengths: Many[int]) -> EpisodeLayout:
     """Compute the row indices of concatenated episodes from their numbers of transitions [E]."""
     length = np.asarray(lengths)
     start = np.cumsum(length + 1) - (length + 1)
     steps = np.arange(length.max())
     inside = steps < length[:, None]
-    return Layout(np.where(inside, start[:, None] + steps, 0), inside)
+    return EpisodeLayout(np.where(inside, start[:, None] + steps, 0), inside)
 
 
 class MappoLearner:
@@ -284,7 +284,7 @@ class MappoLearner:
         }
         return Samples(**{name: values.flatten(0, 1) for name, values in fields.items()})
 
-    def _advantages(self, episodes: Many[Episode], layout: "Layout", value_MN: Tensor) -> Tensor:
+    def _advantages(self, episodes: Many[Episode], layout: "EpisodeLayout", value_MN: Tensor) -> Tensor:
         """Estimate the advantages [R, N] of all transitions from the values of all steps."""
         bootstraps = layout.inside.copy()
         reward_ET = np.zeros(layout.inside.shape)

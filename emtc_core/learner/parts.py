@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from emtc_core.learner import networks
-from emtc_core.learner.backbones.base import Evaluation, Unrolled
+from emtc_core.learner.backbones.base import JointValues, Unrolled
 from emtc_core.learner.targets import Incentive, IncentiveInputs
 from emtc_core.replay_buffer.buffer import Batch
 
@@ -67,7 +67,7 @@ class WorkerPool:
 
 
 @dataclass(frozen=True)
-class Part:
+class BatchPart:
     """P of the B episodes of a batch. Source: bookkeeping."""
 
     rows: Rows  # [P] indices of the episodes in the batch
@@ -81,12 +81,12 @@ class ForwardPass:
 
     seq: networks.Sequence
     online: Unrolled
-    taken: Evaluation  # of the actions that were taken
-    following: Evaluation  # of the target copy at the next step
+    taken: JointValues  # of the actions that were taken
+    following: JointValues  # of the target copy at the next step
     incentive: Incentive | None
 
 
-def split(batch: Batch, recalled: IncentiveInputs | None, k: int) -> list[Part]:
+def split(batch: Batch, recalled: IncentiveInputs | None, k: int) -> list[BatchPart]:
     """Split a batch into k parts of about the same number of steps.
 
     Part i gets the i-th longest episode and every k-th after it.
@@ -100,7 +100,7 @@ def split(batch: Batch, recalled: IncentiveInputs | None, k: int) -> list[Part]:
     return [_make_part(batch, recalled, np.sort(order[i::k])) for i in range(k)]
 
 
-def join(parts: Sequence[Part], values: Sequence[Tensor]) -> Tensor:
+def join(parts: Sequence[BatchPart], values: Sequence[Tensor]) -> Tensor:
     """Join the values of all parts in the order of the batch.
 
     Source: bookkeeping.
@@ -116,13 +116,13 @@ def join(parts: Sequence[Part], values: Sequence[Tensor]) -> Tensor:
     return torch.cat(list(values), 1).index_select(1, order)
 
 
-def join_unrolled(parts: Sequence[Part], unrolled: Sequence[Unrolled]) -> Unrolled:
+def join_unrolled(parts: Sequence[BatchPart], unrolled: Sequence[Unrolled]) -> Unrolled:
     """Join the forward passes of all parts, detached. Quantile fractions are left out, as no caller reads them."""
     names = ("hidden", "q", "best", "greedy")
     return Unrolled(**{name: join(parts, [getattr(u, name).detach() for u in unrolled]) for name in names})
 
 
-def _make_part(batch: Batch, recalled: IncentiveInputs | None, rows: Rows) -> Part:
+def _make_part(batch: Batch, recalled: IncentiveInputs | None, rows: Rows) -> BatchPart:
     indices = torch.from_numpy(rows)
     columns = {
         # The copy [P, T, ...] is time-major in memory, like the tensors of a batch.
@@ -132,4 +132,4 @@ def _make_part(batch: Batch, recalled: IncentiveInputs | None, rows: Rows) -> Pa
         for name, value in vars(batch).items()
     }
     selected = None if recalled is None else IncentiveInputs(**{n: v[indices] for n, v in vars(recalled).items()})
-    return Part(rows, replace(batch, **columns), selected)
+    return BatchPart(rows, replace(batch, **columns), selected)

@@ -42,7 +42,7 @@ _TAU_TOLERANCE = 1e-6  # relative
 
 
 @dataclass(frozen=True)
-class Finding:
+class RuleResult:
     """Result of checking one rule."""
 
     rule: str
@@ -59,7 +59,7 @@ class _BrokenRule(Exception):  # noqa: N818  (the text of a finding)
     """Raised by a check, with the fault."""
 
 
-def check_plugin(plugin: Plugin, settings: Sequence[str] = ()) -> list[Finding]:
+def check_plugin(plugin: Plugin, settings: Sequence[str] = ()) -> list[RuleResult]:
     """Check a plug-in against the contract of its kind.
 
     Args:
@@ -96,15 +96,15 @@ def make_context(arrays: Any) -> GateContext:
     return GateContext(reward, h, h_next, 0.99)
 
 
-def _check(rule: str, function: Callable[[], object]) -> Finding:
+def _check(rule: str, function: Callable[[], object]) -> RuleResult:
     """Call a function that raises if the plug-in breaks the rule. Its return value is ignored."""
     try:
         function()
     except (EmtcError, _BrokenRule) as error:
-        return Finding(rule, str(error))
+        return RuleResult(rule, str(error))
     except Exception as error:  # the code of a plug-in may raise anything
-        return Finding(rule, f"{type(error).__name__}: {error}")
-    return Finding(rule)
+        return RuleResult(rule, f"{type(error).__name__}: {error}")
+    return RuleResult(rule)
 
 
 def _require(condition: bool | np.bool_, fault: str) -> None:
@@ -112,7 +112,7 @@ def _require(condition: bool | np.bool_, fault: str) -> None:
         raise _BrokenRule(fault)
 
 
-def _check_gate(plugin: Plugin, settings: Sequence[str]) -> Iterator[Finding]:
+def _check_gate(plugin: Plugin, settings: Sequence[str]) -> Iterator[RuleResult]:
     rng = np.random.default_rng(0)
     delta = np.concatenate([[0.0], np.geomspace(1e-6, 1e3, 199)])
     context = make_context(rng.normal(size=(3, len(delta))))
@@ -184,7 +184,7 @@ def _check_inverse(law: GateLaw, delta: Any, context: GateContext) -> None:
     _require(n_checked > 0, f"It cannot be checked: no beta is between {low:g} and {high:g}.")
 
 
-def _check_mixer(plugin: Plugin, settings: Sequence[str]) -> Iterator[Finding]:
+def _check_mixer(plugin: Plugin, settings: Sequence[str]) -> Iterator[RuleResult]:
     def configure() -> RunConfig:
         return resolve(algo=plugin.name, overrides=list(settings))
 
@@ -274,7 +274,7 @@ def _check_monotone(mixers: Iterable[nn.Module]) -> None:
         _require(not (slope < -1e-6).any(), f"It falls, by up to {-float(slope.min()):g} per unit.")
 
 
-def _check_embedder(plugin: Plugin, settings: Sequence[str]) -> Iterator[Finding]:
+def _check_embedder(plugin: Plugin, settings: Sequence[str]) -> Iterator[RuleResult]:
     rng = np.random.default_rng(0)
     state = rng.normal(size=(50, INFO.state_dim)).astype(np.float32)
     t, h = np.arange(50, dtype=np.int32) % 20, rng.normal(size=50)
@@ -317,7 +317,7 @@ def _check_embedder(plugin: Plugin, settings: Sequence[str]) -> Iterator[Finding
         yield _check("set_state restores it", check_restored)
 
 
-def _check_schedule(plugin: Plugin, settings: Sequence[str]) -> Iterator[Finding]:
+def _check_schedule(plugin: Plugin, settings: Sequence[str]) -> Iterator[RuleResult]:
     train = TrainConfig(eps_schedule=plugin.name)
     steps = [0, 1, *range(1000, train.t_max, train.t_max // 200), train.t_max]
 
@@ -331,7 +331,7 @@ def _check_schedule(plugin: Plugin, settings: Sequence[str]) -> Iterator[Finding
     )
 
 
-def _check_callback(plugin: Plugin, settings: Sequence[str]) -> Iterator[Finding]:
+def _check_callback(plugin: Plugin, settings: Sequence[str]) -> Iterator[RuleResult]:
     config = RunConfig()
     evaluation = EvaluationRecord(100, np.ones(4, np.float32), np.full(4, 9), np.ones(4, bool))
     subjects = {"on_episode": _make_episode(), "on_evaluation": evaluation, "on_refit": {"embedder/loss": 1.0}}
@@ -359,7 +359,7 @@ def _check_numbers(values: Any) -> None:
         raise _BrokenRule(f"{name!r} {rule}")
 
 
-def _check_metric(plugin: Plugin, settings: Sequence[str]) -> Iterator[Finding]:
+def _check_metric(plugin: Plugin, settings: Sequence[str]) -> Iterator[RuleResult]:
     def measure() -> Any:
         return plugin.load()(_make_episode())
 
@@ -367,7 +367,7 @@ def _check_metric(plugin: Plugin, settings: Sequence[str]) -> Iterator[Finding]:
     yield _check("the value depends only on the episode", lambda: _require(measure() == measure(), "Two calls differ."))
 
 
-def _check_env(plugin: Plugin, settings: Sequence[str]) -> Iterator[Finding]:
+def _check_env(plugin: Plugin, settings: Sequence[str]) -> Iterator[RuleResult]:
     def configure() -> EnvConfig:
         make_argument_model(plugin)
         return resolve(env=plugin.name, map=get_default_map(plugin.name), overrides=list(settings)).env
@@ -388,7 +388,7 @@ def _check_env(plugin: Plugin, settings: Sequence[str]) -> Iterator[Finding]:
 
     yield _check("it can be created and played with random actions", play)
     contract = "the environment contract: shapes, dtypes, seeds, ends"
-    yield from [Finding("the environment contract", fault) for fault in faults] or [Finding(contract)]
+    yield from [RuleResult("the environment contract", fault) for fault in faults] or [RuleResult(contract)]
 
 
 def _make_episode(length: int = 9) -> Episode:
@@ -407,7 +407,7 @@ def _make_episode(length: int = 9) -> Episode:
     )
 
 
-_CHECKS: dict[Kind, Callable[[Plugin, Sequence[str]], Iterator[Finding]]] = {
+_CHECKS: dict[Kind, Callable[[Plugin, Sequence[str]], Iterator[RuleResult]]] = {
     "env": _check_env,
     "mixer": _check_mixer,
     "embedder": _check_embedder,

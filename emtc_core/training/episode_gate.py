@@ -69,7 +69,7 @@ class EpisodeGate:
 
 
 @dataclass(frozen=True)
-class StoredEpisode:
+class WrittenEpisode:
     """Slots and gate values of one written episode; all None without a memory. Source: Algorithm 3."""
 
     slots: Slots | None = None  # [T+1] slot indices as assigned by Algorithm 2

@@ -27,7 +27,7 @@ from emtc_core.memory.memory import EpisodicMemory
 from emtc_core.recorder import QUANTILES, GateStatsRecord, SnapshotRecord
 from emtc_core.replay_buffer.buffer import Batch, ReplayBuffer
 from emtc_core.rollout.episode import Episode
-from emtc_core.training.episode_gate import EpisodeGate, StoredEpisode
+from emtc_core.training.episode_gate import EpisodeGate, WrittenEpisode
 
 Slots = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -38,7 +38,7 @@ _LOG = logging.getLogger(__name__)
 class EpisodicSystem:
     """Interface of the episodic part to the trainer. This class is for algorithms without a memory: it does nothing."""
 
-    def write_and_gate(self, episode: Episode, *, number: int, tau: float) -> StoredEpisode:
+    def write_and_gate(self, episode: Episode, *, number: int, tau: float) -> WrittenEpisode:
         """Write an episode to the memory and evaluate its gate (Algorithm 3).
 
         Args:
@@ -46,7 +46,7 @@ class EpisodicSystem:
             number: Number of the episode in its run.
             tau: Temperature [return].
         """
-        return StoredEpisode()
+        return WrittenEpisode()
 
     def recall(self, batch: Batch, buffer: ReplayBuffer, *, tau: float) -> tuple[Batch, IncentiveInputs | None]:
         """Return the batch for the learner, and the memory values of its successor states.
@@ -124,7 +124,7 @@ class EpisodicPart(EpisodicSystem):
         self._beta: list[Float64s] = []  # [T] per episode since the last report
         self._n_recalled = self._n_hits = 0  # successor states since the last report
 
-    def write_and_gate(self, episode: Episode, *, number: int, tau: float) -> StoredEpisode:
+    def write_and_gate(self, episode: Episode, *, number: int, tau: float) -> WrittenEpisode:
         """Write the episode (Algorithm 2) and evaluate its gate (Algorithm 3), in the order of `gate.timing`.
 
         Args:
@@ -143,7 +143,7 @@ class EpisodicPart(EpisodicSystem):
         self._beta.append(verdict.beta)
         incentive_slots = self._resolve_for_incentive(slots, episode.state)
         uids = self.memory.uids(incentive_slots)
-        return StoredEpisode(slots, incentive_slots, uids, self.memory.generation, verdict)
+        return WrittenEpisode(slots, incentive_slots, uids, self.memory.generation, verdict)
 
     def write(self, episode: Episode, number: int) -> Slots:
         """Write the episode without evaluating the gate (Algorithm 2).

@@ -178,8 +178,10 @@ class Trainer:
 
     def _play(self) -> list[Episode]:
         watch = Stopwatch(self._device)
+        # an on-policy learner explores by sampling from its policy
+        epsilon = 1.0 if self._learner.on_policy else exploration(self._config.train, self.env_step)
         episodes = self._collector.collect(
-            self._learner, epsilon=self._epsilon(), round=(self._round,), between_steps=self._handle_commands
+            self._learner, epsilon=epsilon, round=(self._round,), between_steps=self._handle_commands
         )
         self._window.add_rollout_time(watch.stop())
         self._round += 1
@@ -364,10 +366,6 @@ class Trainer:
                 part.set_state(state[name])
         self._pending_episodes = unpack_episodes(state.get("to_take", []))
         self._pending_updates = state.get("updates_owed", 0)
-
-    def _epsilon(self) -> float:
-        # an on-policy learner explores by sampling its own policy
-        return 1.0 if self._learner.on_policy else exploration(self._config.train, self.env_step)
 
     def _is_success(self, episode_return: float) -> bool | None:
         """Whether a return is a success. None if the environment's flag decides (`memory.success = flag`)."""

@@ -68,7 +68,7 @@ _READ_ONLY_MODE: Final = 0o400
 
 
 @dataclass(frozen=True)
-class Manifest:
+class BundleManifest:
     """A manifest. `size` and `sha256` are validated; `facts` contains everything, as the bundle's author wrote it."""
 
     size: int
@@ -82,7 +82,7 @@ class Manifest:
         return list(self.facts["runs"])
 
 
-def parse_manifest(content: bytes, name: str) -> Manifest:
+def parse_manifest(content: bytes, name: str) -> BundleManifest:
     """Parse a manifest and validate its format.
 
     Args:
@@ -125,7 +125,7 @@ def parse_manifest(content: bytes, name: str) -> Manifest:
             reason="no_runs",
             subject=name,
         )
-    return Manifest(size, sha256, facts)
+    return BundleManifest(size, sha256, facts)
 
 
 def find_cache() -> Path:
@@ -133,7 +133,7 @@ def find_cache() -> Path:
     return user_cache_path("emtc-lab") / "bundles"
 
 
-def read_manifest(place: Path) -> Manifest:
+def read_manifest(place: Path) -> BundleManifest:
     """Read the manifest of a bundle. Only its format is validated here, not the data of the bundle.
 
     Raises:
@@ -143,7 +143,7 @@ def read_manifest(place: Path) -> Manifest:
         return _read_manifest(archive, place.name)
 
 
-def open_bundle(place: Path, *, cache: Path | None = None, is_trusted: bool = False) -> tuple[Path, Manifest]:
+def open_bundle(place: Path, *, cache: Path | None = None, is_trusted: bool = False) -> tuple[Path, BundleManifest]:
     """Check a bundle and unpack it to a read-only database in the cache folder.
 
     Args:
@@ -174,7 +174,7 @@ def open_bundle(place: Path, *, cache: Path | None = None, is_trusted: bool = Fa
 @contextmanager
 def unpack_temporarily(
     place: Path, *, cache: Path | None = None, is_ours: bool = False
-) -> Generator[tuple[Path, Manifest]]:
+) -> Generator[tuple[Path, BundleManifest]]:
     """Check a bundle and unpack it to a database with the current schema, which is deleted at the end of the context.
 
     Args:
@@ -202,7 +202,7 @@ def unpack_temporarily(
         yield study, manifest
 
 
-def _cached_path(folder: Path, manifest: Manifest) -> Path:
+def _cached_path(folder: Path, manifest: BundleManifest) -> Path:
     return folder / f"{manifest.sha256[:16]}.db"
 
 
@@ -238,7 +238,7 @@ def _open_archive(place: Path) -> Generator[zipfile.ZipFile]:
         raise StorageError(f"{name} cannot be unpacked: {error.strerror or error}.") from error
 
 
-def _read_manifest(archive: zipfile.ZipFile, name: str) -> Manifest:
+def _read_manifest(archive: zipfile.ZipFile, name: str) -> BundleManifest:
     with archive.open(MANIFEST) as member:
         content = member.read(MAX_MANIFEST_BYTES + 1)
     if len(content) > MAX_MANIFEST_BYTES:
@@ -280,7 +280,7 @@ def _check_directory_size(file: IO[bytes], name: str) -> None:
     file.seek(0)
 
 
-def _check_free_space(manifest: Manifest, folder: Path, name: str) -> None:
+def _check_free_space(manifest: BundleManifest, folder: Path, name: str) -> None:
     free = shutil.disk_usage(folder).free
     if manifest.size > min(MAX_STUDY_BYTES, free // 2):  # the other half is for its indexes and for queries
         raise StorageError(
@@ -291,7 +291,7 @@ def _check_free_space(manifest: Manifest, folder: Path, name: str) -> None:
         )
 
 
-def _write_study(member: IO[bytes], study: Path, manifest: Manifest, name: str) -> None:
+def _write_study(member: IO[bytes], study: Path, manifest: BundleManifest, name: str) -> None:
     """Unpack the database and compare its size and checksum with the manifest. Stop if it is larger than stated."""
     digest, size = hashlib.sha256(), 0
     with study.open("xb") as file:

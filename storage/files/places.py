@@ -39,7 +39,7 @@ _check_results: dict[str, tuple[float, StorageError | None]] = {}
 
 
 @dataclass(frozen=True)
-class Place:
+class FilesPlace:
     """A place for the files of runs. It has one folder per run."""
 
     recorded: str | None
@@ -68,7 +68,7 @@ def get_configured_place() -> str | None:
     return _normalize(text) if text else None
 
 
-def get_place(db: Database, recorded: str | None) -> Place:
+def get_place(db: Database, recorded: str | None) -> FilesPlace:
     """Return the place that is recorded with a run.
 
     Args:
@@ -79,12 +79,12 @@ def get_place(db: Database, recorded: str | None) -> Place:
         StorageError: If EMTC_FILES on this machine does not name the same place. The message names the needed value.
     """
     if recorded is None:
-        return Place(None, files_root(db))
+        return FilesPlace(None, files_root(db))
     if reason := explain_unusable_place(recorded):
         raise StorageError(reason, reason="other_place", subject=recorded)
     if _URL.match(recorded):
-        return Place(recorded, files_root(db), Remote(recorded))
-    return Place(recorded, _find_folder(recorded))
+        return FilesPlace(recorded, files_root(db), Remote(recorded))
+    return FilesPlace(recorded, _find_folder(recorded))
 
 
 def explain_unusable_place(recorded: str) -> str | None:
@@ -111,7 +111,7 @@ def explain_unusable_place(recorded: str) -> str | None:
     )
 
 
-def get_run_place(db: Database, run_id: str) -> Place:
+def get_run_place(db: Database, run_id: str) -> FilesPlace:
     """Return the place of a run's files: the recorded one, or the configured one if the run has not started yet.
 
     Raises:

@@ -23,7 +23,7 @@ from typing import Final, TypeVar
 
 from emtc_core.errors import StorageError
 from storage.engine import Database, files_root, is_disk_full
-from storage.files.places import Place, local_folder
+from storage.files.places import FilesPlace, local_folder
 from storage.files.remote import RunFiles
 from storage.guards import check_identifier, shorten
 from storage.private_files import FILE_MODE, find_folder, make_private_folder, open_private_append, read_tail
@@ -73,7 +73,7 @@ def is_own_lease(files: RunFiles, folder: Path) -> bool:
     return bool(local) and local == read_lease(files)
 
 
-def check_lease(db: Database, place: Place, run_id: str) -> None:
+def check_lease(db: Database, place: FilesPlace, run_id: str) -> None:
     """Check that the lease of a run's files does not name another database.
 
     Args:

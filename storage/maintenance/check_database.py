@@ -40,7 +40,7 @@ _DISPLAYED_COLUMNS: Final = {
 
 
 @dataclass(frozen=True)
-class Finding:
+class DatabaseProblem:
     """One problem in a database.
 
     `danger`: it may be an attack on the reader. `damage`: it cannot be read correctly. `notice`: it can be read, and
@@ -62,7 +62,7 @@ class Report:
     schema: str | None
     """Schema version; None if there are no tables, or if they were not read."""
     runs: int
-    findings: tuple[Finding, ...]
+    findings: tuple[DatabaseProblem, ...]
 
     @property
     def is_valid(self) -> bool:
@@ -92,7 +92,7 @@ def check_database(url: str, *, is_allowed: Callable[[str], bool]) -> Report:
                     subject=safe_url,
                 )
             errors = [
-                Finding("danger", "schema", f"it contains {trigger_or_view}, which runs SQL automatically")
+                DatabaseProblem("danger", "schema", f"it contains {trigger_or_view}, which runs SQL automatically")
                 for trigger_or_view in upgrade.list_triggers_and_views(connection)
             ]
             if path:
@@ -103,7 +103,7 @@ def check_database(url: str, *, is_allowed: Callable[[str], bool]) -> Report:
             if path and schema in upgrade.known_versions():
                 differences = upgrade.list_schema_differences(connection, schema)
                 if differences:
-                    findings = [Finding("damage", "schema", f"{difference}.") for difference in differences]
+                    findings = [DatabaseProblem("damage", "schema", f"{difference}.") for difference in differences]
                     return Report(safe_url, schema, 0, tuple(findings))
             findings = [
                 *_check_schema_version(schema),
@@ -117,31 +117,37 @@ def check_database(url: str, *, is_allowed: Callable[[str], bool]) -> Report:
     for run_id in run_ids:
         for special_file in find_special_files(root, root / run_id):
             what = "is a link or a special file. The folder of its run is not used."
-            findings.append(Finding("danger", str(special_file), what))
+            findings.append(DatabaseProblem("danger", str(special_file), what))
     return Report(safe_url, schema, len(run_ids), tuple(findings))
 
 
-def _check_pages(connection: Connection) -> Iterator[Finding]:
+def _check_pages(connection: Connection) -> Iterator[DatabaseProblem]:
     """Check the pages of a SQLite file for damage."""
     for (line,) in connection.execute(text("PRAGMA quick_check(5)")):
         if line != "ok":
-            yield Finding("damage", "file", " ".join(str(line).replace("*** in database main ***", "").split()))
+            yield DatabaseProblem("damage", "file", " ".join(str(line).replace("*** in database main ***", "").split()))
 
 
-def _check_schema_version(version: str | None) -> Iterator[Finding]:
+def _check_schema_version(version: str | None) -> Iterator[DatabaseProblem]:
     if version is None:
-        yield Finding("notice", "schema", "it has no tables yet. Create them with: emtc db upgrade")
+        yield DatabaseProblem("notice", "schema", "it has no tables yet. Create them with: emtc db upgrade")
+    elif version < upgrade.BASELINE:
+        yield DatabaseProblem(
+            "damage", "schema", f"{version} is older than release 1.0. Upgrade it with EMTC Lab 1.0 first."
+        )
     elif version < upgrade.SCHEMA_VERSION and version not in upgrade.known_versions():
-        yield Finding("damage", "schema", f"no version of EMTC Lab has the schema {version}.")
+        yield DatabaseProblem("damage", "schema", f"no version of EMTC Lab has the schema {version}.")
     elif version < upgrade.SCHEMA_VERSION:
-        yield Finding("notice", "schema", f"{version} is older than {upgrade.SCHEMA_VERSION}. Use: emtc db upgrade")
+        yield DatabaseProblem(
+            "notice", "schema", f"{version} is older than {upgrade.SCHEMA_VERSION}. Use: emtc db upgrade"
+        )
     elif version > upgrade.SCHEMA_VERSION:
-        yield Finding(
+        yield DatabaseProblem(
             "damage", "schema", f"{version} is newer than this program. Upgrade with: {get_upgrade_command()}"
         )
 
 
-def _check_values(connection: Connection, is_allowed: Callable[[str], bool]) -> Iterator[Finding]:
+def _check_values(connection: Connection, is_allowed: Callable[[str], bool]) -> Iterator[DatabaseProblem]:
     """Check the guarded columns that are not blobs, the names of modules, and the places of files."""
     for table in _list_tables(connection):
         existing = {column["name"] for column in inspect(connection).get_columns(table.name)}
@@ -161,22 +167,22 @@ def _check_values(connection: Connection, is_allowed: Callable[[str], bool]) -> 
             for map in sorted(set(_list_module_maps(table.name, row))):
                 if not is_allowed(map):
                     what = f"its map {shorten(map)} is a module to import, which this machine does not allow."
-                    yield Finding("danger", where, what)
+                    yield DatabaseProblem("danger", where, what)
             place = row.get("files") if table.name == "runs" else None
             if isinstance(place, str) and (
                 reason := explain_unusable_place(place)
             ):  # checked again whenever it is used
-                yield Finding("notice", where, reason)
+                yield DatabaseProblem("notice", where, reason)
 
 
 def _check_row(
     table_name: str, where: str, row: Mapping[Any, Any], readers: Mapping[str, Callable[[Any], Any] | None]
-) -> Iterator[Finding]:
+) -> Iterator[DatabaseProblem]:
     """Read each value as a normal read does.
 
     Args:
         table_name: The table.
-        where: Text for `Finding.where`.
+        where: Text for `DatabaseProblem.where`.
         row: Raw values.
         readers: Column → its result processor, which raises StorageError; None if the raw value is used.
     """
@@ -185,11 +191,11 @@ def _check_row(
             value = read(row[name]) if read else row[name]
         except StorageError as error:
             kind: Kind = "danger" if is_identifier(f"{table_name}.{name}") else "damage"
-            yield Finding(kind, where, error.message)
+            yield DatabaseProblem(kind, where, error.message)
             continue
         is_displayed = name in _DISPLAYED_COLUMNS.get(table_name, ())
         if is_displayed and isinstance(value, str) and _CONTROL_CHARACTERS.search(value):
-            yield Finding("notice", where, f"{name} contains control characters, which are shown as text.")
+            yield DatabaseProblem("notice", where, f"{name} contains control characters, which are shown as text.")
 
 
 def _list_module_maps(table_name: str, row: Mapping[Any, Any]) -> Iterator[str]:
@@ -207,7 +213,7 @@ def _list_module_maps(table_name: str, row: Mapping[Any, Any]) -> Iterator[str]:
             yield from (str(map) for map in (maps if isinstance(maps, list) else [maps]))
 
 
-def _check_blobs(connection: Connection) -> Iterator[Finding]:
+def _check_blobs(connection: Connection) -> Iterator[DatabaseProblem]:
     """Check the header, frames and unpacked size of every blob, without unpacking it."""
     for table in _list_tables(connection):
         blobs = [column.name for column in table.columns if isinstance(get_inner_type(column.type), LargeBinary)]
@@ -225,7 +231,7 @@ def _check_blobs(connection: Connection) -> Iterator[Finding]:
                     measure(blob, most_bytes=MAX_TRAJECTORY_BYTES) if has_trajectories else measure(blob)
                 except StorageError as error:
                     kind: Kind = "danger" if error.reason == "too_large" else "damage"
-                    yield Finding(kind, where, f"{name}: {error}")
+                    yield DatabaseProblem(kind, where, f"{name}: {error}")
 
 
 def _list_runs(connection: Connection) -> list[str]:

@@ -29,6 +29,8 @@ Layout = dict[str, frozenset[tuple[str, int, int]]]
 """Table → its columns as (name, position in the primary key from 1 or 0, 0 if the column is a normal column)."""
 
 SCRIPTS = Path(__file__).parent
+BASELINE: Final = "0010"
+"""Schema of release 1.0. Databases of development versions before it are refused."""
 _LOCK_KEY: Final = 0x454D5443  # "EMTC"
 _PAGES_AT_ONCE = 4096
 _WAIT_S: Final = 10.0
@@ -42,11 +44,18 @@ def is_current(connection: Connection, url: str) -> bool:
 
     Raises:
         NewerDatabaseError: If its schema is newer than this program.
-        StorageError: If it is not a database of EMTC Lab.
+        StorageError: If it is not a database of EMTC Lab, or from before release 1.0.
     """
     version = read_version(connection, url)
     if version is None:
         return False
+    if version < BASELINE:
+        raise StorageError(
+            f"{url} was written by a version before release 1.0 (schema {version}).",
+            hint="Upgrade it with EMTC Lab 1.0 first: emtc db upgrade",
+            reason="before_release",
+            subject=version,
+        )
     if version > SCHEMA_VERSION:
         raise NewerDatabaseError(
             f"{url} was written by a newer version of EMTC Lab (schema {version}; this version supports schemas up to "

@@ -30,7 +30,7 @@ from sqlalchemy.types import Double
 from emtc_core.errors import ConfigError
 from storage.column_types import get_inner_type, get_use, name_type
 from storage.engine import Database
-from storage.frames import Field, Statement, in_parts, make_frame, read_frame
+from storage.frames import FrameField, Statement, in_parts, make_frame, read_frame
 from storage.models import RUN_TABLE_COLUMNS, Resume, Run
 from storage.queries.gate import name_gate
 from storage.queries.search_terms import SEARCH_KEYS, SearchContext, Sql, make_condition, parse_condition, parse_text
@@ -94,8 +94,10 @@ def read_listed(db: Database, connection: Connection, statement: Statement) -> p
 
 def _make_frame(statement: Statement, rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
     columns = [column for column in statement.selected_columns if column.name not in _NOT_RETURNED]
-    fields = [Field(column.name, get_inner_type(column.type)) for column in columns]
-    return make_frame([*fields, *(Field(name, String()) for name in _DERIVED)], [tuple(row.values()) for row in rows])
+    fields = [FrameField(column.name, get_inner_type(column.type)) for column in columns]
+    return make_frame(
+        [*fields, *(FrameField(name, String()) for name in _DERIVED)], [tuple(row.values()) for row in rows]
+    )
 
 
 def _read_rows(db: Database, connection: Connection, statement: Statement) -> list[dict[str, Any]]:
@@ -388,14 +390,6 @@ def _on_shelf(shelf: Shelf) -> Sql:
     return and_(open_runs, Run.hidden_at.is_(None) if shelf == "drawn" else Run.hidden_at.is_not(None))
 
 
-def _duration(context: SearchContext) -> Sql:
-    return context.seconds_between(Run.started_at, func.coalesce(Run.ended_at, Run.heartbeat_at))
-
-
-def _progress(_: SearchContext) -> Sql:
-    return cast(Run.env_steps, Double) / case((Run.target_steps > 0, Run.target_steps), else_=1)
-
-
 @dataclass(frozen=True)
 class Sort:
     """An order of runs. `make_sql` returns the value to sort by as an SQL expression for a context."""
@@ -423,9 +417,14 @@ SORTS: Final[dict[str, Sort]] = {
     "status": Sort("Status", SEARCH_KEYS["status"].make_sql),
     **{get_use(column).sort: _sort_by(column) for column in RUN_TABLE_COLUMNS if get_use(column).sort},
     "preset": Sort("Preset", SEARCH_KEYS["preset"].make_sql),
-    "progress": Sort("Progress", _progress),
+    "progress": Sort(
+        "Progress", lambda _: cast(Run.env_steps, Double) / case((Run.target_steps > 0, Run.target_steps), else_=1)
+    ),
     "gate": Sort("Gate", lambda _: type_coerce(Run.gate_removed, Double)),
-    "duration": Sort("Duration", _duration),
+    "duration": Sort(
+        "Duration",
+        lambda context: context.seconds_between(Run.started_at, func.coalesce(Run.ended_at, Run.heartbeat_at)),
+    ),
 }
 """The sort keys of runs. `gate` sorts by the fraction of the incentive that the gate removed."""
 HOME_COLUMNS: Final = {

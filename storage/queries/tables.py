@@ -16,7 +16,7 @@ from sqlalchemy.types import Boolean, Double, Integer, LargeBinary
 from emtc_core.errors import ConfigError, StorageError
 from storage.column_types import get_inner_type
 from storage.engine import Database
-from storage.frames import Field, make_frame, make_type_error
+from storage.frames import FrameField, make_frame, make_type_error
 from storage.models import Base, EpisodeRow, Evaluation, GateStats, MetricRow, Run, Transition
 from storage.queries.gate import has_transitions
 
@@ -43,10 +43,10 @@ _BLOB_BYTES: Final = 16 << 10
 
 
 @dataclass(frozen=True)
-class Part:
+class TablePart:
     """Some rows of a table, with the values of the database."""
 
-    fields: tuple[Field, ...]
+    fields: tuple[FrameField, ...]
     rows: Sequence[Sequence[Any]]
 
     def to_frame(self) -> pd.DataFrame:
@@ -79,7 +79,7 @@ class Part:
         return arrow.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def select_fields(table: TableName, columns: Sequence[str] | None = None) -> tuple[Field, ...]:
+def select_fields(table: TableName, columns: Sequence[str] | None = None) -> tuple[FrameField, ...]:
     """Return the fields of some columns of a raw table; None returns all but binary columns.
 
     Raises:
@@ -93,7 +93,7 @@ def select_fields(table: TableName, columns: Sequence[str] | None = None) -> tup
         if unknown is not None or not columns:
             raise ConfigError(f"is not a column of {table}, which has {', '.join(by_name)}", key=unknown or "columns")
         selected = [by_name[name] for name in dict.fromkeys(columns)]
-    return tuple(Field(column.name, get_inner_type(column.type), bool(column.nullable)) for column in selected)
+    return tuple(FrameField(column.name, get_inner_type(column.type), bool(column.nullable)) for column in selected)
 
 
 def read_parts(
@@ -105,7 +105,7 @@ def read_parts(
     since: int = 0,
     names: Sequence[str] = (),
     rows: int = PART_ROWS,
-) -> Iterator[Part]:
+) -> Iterator[TablePart]:
     """Which rows does a raw table have for a run? Sorted by env step, or by name and env step if `names` is given.
 
     Args:
@@ -135,7 +135,7 @@ def read_parts(
     return _read(db, table, run_id, fields=fields, since=since, end=end, names=names, rows=rows)
 
 
-def arrow_schema(fields: Sequence[Field]) -> ArrowSchema:
+def arrow_schema(fields: Sequence[FrameField]) -> ArrowSchema:
     """Return the Arrow schema of some columns.
 
     Raises:
@@ -144,7 +144,7 @@ def arrow_schema(fields: Sequence[Field]) -> ArrowSchema:
     arrow = _import_arrow()
     types = {Boolean: arrow.bool_(), Integer: arrow.int64(), Double: arrow.float64(), LargeBinary: arrow.binary()}
 
-    def arrow_type(field: Field) -> Any:
+    def arrow_type(field: FrameField) -> Any:
         return next((kind for sql, kind in types.items() if isinstance(field.kind, sql)), arrow.string())
 
     return arrow.schema([(field.name, arrow_type(field)) for field in fields])
@@ -191,12 +191,12 @@ def _read(
     name: TableName,
     run_id: str,
     *,
-    fields: tuple[Field, ...],
+    fields: tuple[FrameField, ...],
     since: int,
     end: int,
     names: Sequence[str],
     rows: int,
-) -> Iterator[Part]:
+) -> Iterator[TablePart]:
     table = _get_table(name)
     conditions = [table.c.run_id == run_id, _step_column(table) > since if since else true()]
     conditions.append(_step_column(table) <= end)
@@ -212,12 +212,12 @@ def _read(
 def _read_by_key(
     db: Database,
     table: Table,
-    fields: tuple[Field, ...],
+    fields: tuple[FrameField, ...],
     *,
     conditions: list[Any],
     key: list[Column[Any]],
     rows: int,
-) -> Iterator[Part]:
+) -> Iterator[TablePart]:
     """Read parts in the order of a key. Each part starts after the last key of the part before it."""
     columns = [*(table.c[field.name] for field in fields), *key]
     after = true()
@@ -225,7 +225,7 @@ def _read_by_key(
         statement = select(*columns).where(*conditions, after).order_by(*key).limit(rows)
         with db.read() as connection:
             part = [tuple(row) for row in connection.execute(statement)]
-        yield Part(fields, [row[: len(fields)] for row in part])
+        yield TablePart(fields, [row[: len(fields)] for row in part])
         if len(part) < rows:
             return
         last = part[-1][len(fields) :]

@@ -48,7 +48,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Columns:
+class ColumnarRows:
     """Many rows of a table, stored by column in the order of the table."""
 
     columns: tuple[Column, ...]
@@ -64,21 +64,21 @@ class Columns:
 
 
 @dataclass
-class Batch:
+class RecordBatch:
     """The rows of one flush. The first value of each row is the run id, except in `asked_evaluations`."""
 
     rows: defaultdict[str, Rows] = field(default_factory=lambda: defaultdict(list))
     """Table → rows, for all tables except `transitions`."""
-    transitions: Columns | None = None
+    transitions: ColumnarRows | None = None
     env_steps: int | None = None
     """New value of `runs.env_steps`; None without transitions."""
     last_evaluation: tuple[float, float] | None = None
     """Win rate and mean return of the last evaluation, if there is one."""
 
 
-def make_batch(run_id: str, records: Sequence[Record]) -> Batch:
+def make_batch(run_id: str, records: Sequence[Record]) -> RecordBatch:
     """Convert records to the rows of one flush, in the order of the records."""
-    batch = Batch()
+    batch = RecordBatch()
     episodes = [record for record in records if isinstance(record, EpisodeRecord)]
     if episodes:
         _add_episodes(batch, run_id, episodes)
@@ -121,7 +121,7 @@ def estimate_bytes(record: Record) -> int:
     return 500 + sum(array.nbytes for array in arrays)
 
 
-def _add_episodes(batch: Batch, run_id: str, episodes: Sequence[EpisodeRecord]) -> None:
+def _add_episodes(batch: RecordBatch, run_id: str, episodes: Sequence[EpisodeRecord]) -> None:
     """Add consecutive episodes, their transitions, and the sums of the transitions."""
     for record in episodes:
         closed = None if record.beta is None else int((record.beta < CLOSED_BELOW).sum())
@@ -147,7 +147,7 @@ def _add_episodes(batch: Batch, run_id: str, episodes: Sequence[EpisodeRecord]) 
         *(Column(values, np.isnan(values)) for values in (h, h_next, delta_mem, beta, tau)),
         *(Column(values.astype(np.int64), values < 0) for values in (slots, next_slots)),
     )
-    batch.transitions = Columns(columns, n)
+    batch.transitions = ColumnarRows(columns, n)
     batch.rows["transition_summary"] += [(run_id, *row) for row in sum_by_bucket(first, delta_mem, beta, tau)]
     batch.env_steps = first + n - 1
 
@@ -191,7 +191,7 @@ def _make_evaluation_row(run_id: str, record: EvaluationRecord) -> tuple[Any, ..
     return (run_id, record.env_step, *outcome, return_std, length_mean, record.distinct)
 
 
-def _add_playbacks(batch: Batch, run_id: str, record: EvaluationRecord, *, first_number: int) -> None:
+def _add_playbacks(batch: RecordBatch, run_id: str, record: EvaluationRecord, *, first_number: int) -> None:
     """Add the recorded episodes of an evaluation, numbered from `first_number`."""
     for number, playback in enumerate(record.playbacks[:MAX_PLAYBACKS], first_number):
         outcome = (len(playback.reward), _nan_to_none(playback.episode_return), bool(playback.won))

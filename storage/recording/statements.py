@@ -14,7 +14,7 @@ from sqlalchemy import BigInteger, Boolean, Connection, Double, Integer, LargeBi
 
 from emtc_core.errors import RunNotFoundError
 from storage.models import Base, Run
-from storage.recording.batch import Batch, Columns, Rows
+from storage.recording.batch import ColumnarRows, RecordBatch, Rows
 from storage.runs.lifecycle import check_owned
 from storage.runs.rows import update_run_summary
 
@@ -42,7 +42,7 @@ _COPY_TRAILER: Final = b"\xff\xff"
 Bytes = NDArray[np.uint8]
 
 
-def write_batch(connection: Connection, run_id: str, batch: Batch, *, token: str | None = None) -> None:
+def write_batch(connection: Connection, run_id: str, batch: RecordBatch, *, token: str | None = None) -> None:
     """Write all rows of a flush and update the run's counters.
 
     Args:
@@ -75,7 +75,7 @@ def write_batch(connection: Connection, run_id: str, batch: Batch, *, token: str
     update_run_summary(connection, run_id, curves=batch.rows.keys())
 
 
-def is_written(connection: Connection, run_id: str, batch: Batch) -> bool:
+def is_written(connection: Connection, run_id: str, batch: RecordBatch) -> bool:
     """Whether an earlier attempt to write a batch was committed although its connection was lost before the answer.
 
     A batch without transitions gives False, because its rows can be written again without harm.
@@ -90,7 +90,7 @@ def is_written(connection: Connection, run_id: str, batch: Batch) -> bool:
     return connection.execute(select(Run.env_steps).where(Run.id == run_id)).scalar_one_or_none() == batch.env_steps
 
 
-def pack_columns(columns: Columns) -> bytes:
+def pack_columns(columns: ColumnarRows) -> bytes:
     """Encode rows of numbers and constant texts in PostgreSQL's binary COPY format, without a loop over rows.
 
     Each row is a count of its values (int16). Each value is its length (int32, -1 for NULL) and its bytes.
@@ -125,7 +125,7 @@ def pack_columns(columns: Columns) -> bytes:
     return _COPY_SIGNATURE + rows[is_sent].tobytes() + _COPY_TRAILER
 
 
-def _write_rows(connection: Connection, table: str, rows: Rows | Columns) -> None:
+def _write_rows(connection: Connection, table: str, rows: Rows | ColumnarRows) -> None:
     """Write the rows of one table by COPY where possible, otherwise by INSERT."""
     driver = connection.connection.driver_connection
     if driver is None:
@@ -136,7 +136,7 @@ def _write_rows(connection: Connection, table: str, rows: Rows | Columns) -> Non
         if dialect == "postgresql" and table in _INSERT_ONLY:
             _copy_rows(cursor, table, rows)
             return
-        if isinstance(rows, Columns):
+        if isinstance(rows, ColumnarRows):
             rows = rows.rows()
         if dialect == "sqlite" and table == "snapshots":  # SQLite has no type for times
             rows = [tuple(_to_sqlite(value) for value in row) for row in rows]
@@ -145,11 +145,11 @@ def _write_rows(connection: Connection, table: str, rows: Rows | Columns) -> Non
         cursor.close()
 
 
-def _copy_rows(cursor: Any, table: str, rows: Rows | Columns) -> None:
+def _copy_rows(cursor: Any, table: str, rows: Rows | ColumnarRows) -> None:
     """Send rows by binary COPY, which needs half the processor time of a COPY as text."""
     names = ", ".join(f'"{name}"' for name in _column_names(table))
     with cursor.copy(f"COPY {table} ({names}) FROM STDIN WITH (FORMAT BINARY)") as copy:
-        if isinstance(rows, Columns):
+        if isinstance(rows, ColumnarRows):
             copy.write(pack_columns(rows))
             return
         copy.set_types([_POSTGRES_TYPES[type(column.type)] for column in Base.metadata.tables[table].columns])

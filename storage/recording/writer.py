@@ -17,7 +17,7 @@ from emtc_core.metrics import is_known
 from emtc_core.recorder import AnswerRecord, EpisodeRecord, EvaluationRecord, GateStatsRecord, SnapshotRecord
 from storage.engine import Database
 from storage.files.trainer_files import StateFile
-from storage.recording.batch import Batch, Record, estimate_bytes, make_batch
+from storage.recording.batch import Record, RecordBatch, estimate_bytes, make_batch
 from storage.recording.statements import is_written, write_batch
 from storage.retry import Outage, is_transient, retry_transient
 from storage.runs.removal import rewind_run
@@ -257,7 +257,7 @@ class DatabaseRecorder:
             self._waiting_steps -= steps
             return records
 
-    def _write(self, batch: Batch) -> bool:
+    def _write(self, batch: RecordBatch) -> bool:
         """Write a batch; retry as long as the error is temporary. False if the recorder was abandoned."""
         pause_s, is_retry = _MIN_RETRY_S, False
         while not self._is_abandoned:

@@ -117,7 +117,7 @@ def _may_only_seem_lost(db: Database, row: RunRow) -> bool:
 
 
 @dataclass(frozen=True)
-class Claim:
+class ClaimedRun:
     """A run that was claimed and that the claiming process must start."""
 
     run_id: str
@@ -136,7 +136,7 @@ def claim_run(
     jobs: int,
     has_trainer: Callable[[str], bool] = lambda run_id: False,
     excluded_ids: Collection[str] = (),
-) -> Claim | None:
+) -> ClaimedRun | None:
     """Claim the next queued or lost run of a sweep, if fewer than `jobs` of its runs are in training.
 
     Args:
@@ -191,7 +191,7 @@ def claim_next_run(
     *,
     has_trainer: Callable[[str], bool] = lambda run_id: False,
     excluded_ids: Collection[str] = (),
-) -> Claim | None:
+) -> ClaimedRun | None:
     """Claim the next run of any active sweep that is queued or lost, or of the runs without a sweep that are queued.
 
     A lost run without a sweep is not claimed, because the user who started it decides. Runs are claimed in the order
@@ -224,7 +224,7 @@ def claim_next_run(
 
 
 def return_to_queue(
-    db: Database, run_id: str, *, token: str, claim: Claim | None = None
+    db: Database, run_id: str, *, token: str, claim: ClaimedRun | None = None
 ) -> Literal["queued", "stopped"] | None:
     """Return a run to the queue because the machine is needed for something else. Only its owner can do this.
 
@@ -336,7 +336,7 @@ def _is_free(row: Any, has_trainer: Callable[[str], bool]) -> bool:
     return False
 
 
-def _claim_first(connection: Connection, rows: Sequence[Any], worker: ProcessId) -> Claim | None:
+def _claim_first(connection: Connection, rows: Sequence[Any], worker: ProcessId) -> ClaimedRun | None:
     """Claim the first run that has not changed since it was read. Another process may have claimed or stopped it."""
     for read in rows:
         row = connection.execute(select(*_COLUMNS).where(Run.id == read.id).with_for_update(of=Run)).one_or_none()
@@ -350,5 +350,5 @@ def _claim_first(connection: Connection, rows: Sequence[Any], worker: ProcessId)
             acknowledge_pending_commands(connection, [row.id])
         owner = make_owner(worker)
         connection.execute(update(Run).where(Run.id == row.id).values(status="queued", **owner_columns(owner)))
-        return Claim(row.id, resume=row.started_at is not None, token=owner.token, host=row.host)
+        return ClaimedRun(row.id, resume=row.started_at is not None, token=owner.token, host=row.host)
     return None

@@ -36,6 +36,8 @@ LOST_AFTER_S = 3 * HEARTBEAT_S
 """A run without a heartbeat for this time is lost."""
 START_LIMIT_S = 300.0
 """Maximum time from the claim of a run to the first heartbeat. Most of it is used to load libraries."""
+OTHER_OWNER: Final = "other_owner"
+"""The `reason` of an error if another process has taken the run."""
 LiveStatus = Literal["queued", "running", "paused", "finished", "stopped", "failed", "lost"]
 
 
@@ -129,7 +131,7 @@ def make_ownership_error(row: Any) -> RunStateError:
     """Make the error that names the process that owns a run now."""
     owner = f"process {row.pid} on {row.host}" if row.pid is not None else "no process"
     message = f"Run {row.id} belongs to {owner} now, so this process must not write to it."
-    return RunStateError(message, reason="other_owner", subject=row.id)
+    return RunStateError(message, reason=OTHER_OWNER, subject=row.id)
 
 
 def check_owned(connection: Connection, run_id: str, token: str) -> None:
@@ -199,7 +201,7 @@ class Event(StrEnum):
     DELETE = "be deleted"
 
 
-class Actor(StrEnum):
+class Cause(StrEnum):
     """Who causes a transition."""
 
     PERSON = "a user, on a page or by a command"
@@ -215,13 +217,13 @@ class StateTransition:
     before: State
     event: Event
     after: State | None
-    actor: Actor
+    actor: Cause
     undone_by: str
     """How a user or a process can reverse it."""
 
 
 def _from_each(
-    event: Event, befores: Iterable[State], after: State | None, actor: Actor, undone_by: str
+    event: Event, befores: Iterable[State], after: State | None, actor: Cause, undone_by: str
 ) -> tuple[StateTransition, ...]:
     """Make the transitions by one event from several states to one."""
     return tuple(StateTransition(before, event, after, actor, undone_by) for before in befores)
@@ -232,29 +234,33 @@ _RESUMABLE: Final = (State.STOPPED, State.FAILED, State.LOST)
 _AT_WORK: Final = (State.RUNNING, State.PAUSED, State.STOPPING)
 
 TRANSITIONS: Final[tuple[StateTransition, ...]] = (
-    *_from_each(Event.CLAIM, (State.CREATED, *_RESUMABLE), State.STARTING, Actor.LAUNCHER, "stop"),
-    *_from_each(Event.BEGIN, (State.STARTING,), State.RUNNING, Actor.OWNER, "stop"),
-    *_from_each(Event.PAUSE, (State.RUNNING,), State.PAUSED, Actor.OWNER, "continue"),
-    *_from_each(Event.CONTINUE, (State.PAUSED,), State.RUNNING, Actor.OWNER, "pause"),
-    *_from_each(Event.REQUEST_STOP, _OWNED, State.STOPPING, Actor.PERSON, "resume after the stop"),
+    *_from_each(Event.CLAIM, (State.CREATED, *_RESUMABLE), State.STARTING, Cause.LAUNCHER, "stop"),
+    *_from_each(Event.BEGIN, (State.STARTING,), State.RUNNING, Cause.OWNER, "stop"),
+    *_from_each(Event.PAUSE, (State.RUNNING,), State.PAUSED, Cause.OWNER, "continue"),
+    *_from_each(Event.CONTINUE, (State.PAUSED,), State.RUNNING, Cause.OWNER, "pause"),
+    *_from_each(Event.REQUEST_STOP, _OWNED, State.STOPPING, Cause.PERSON, "resume after the stop"),
     *(
-        StateTransition(State.STOPPING, event, State.STOPPING, Actor.OWNER, "nothing: the stop is still requested")
+        StateTransition(State.STOPPING, event, State.STOPPING, Cause.OWNER, "nothing: the stop is still requested")
         for event in (Event.BEGIN, Event.PAUSE, Event.CONTINUE)
     ),
-    *_from_each(Event.LEAVE_QUEUE, (State.CREATED,), State.STOPPED, Actor.PERSON, "resume, or queue again"),
-    *_from_each(Event.STOP, _OWNED, State.STOPPED, Actor.OWNER, "resume"),
-    *_from_each(Event.FINISH, _AT_WORK, State.FINISHED, Actor.OWNER, "nothing: its data is complete"),
-    *_from_each(Event.FAIL, (State.CREATED, *_OWNED), State.FAILED, Actor.OWNER, "resume"),
-    *_from_each(Event.LOSE, _OWNED, State.LOST, Actor.CLOCK, "the next heartbeat of the owner, or resume"),
-    *(StateTransition(State.LOST, Event.WAKE, after, Actor.OWNER, "no further heartbeats") for after in _OWNED),
-    *_from_each(Event.REQUEUE, (State.STOPPED, State.FAILED), State.CREATED, Actor.PERSON, "stop"),
-    *_from_each(Event.RETURN_TO_QUEUE, (State.STARTING, State.RUNNING), State.CREATED, Actor.OWNER, "the next claim"),
+    *_from_each(Event.LEAVE_QUEUE, (State.CREATED,), State.STOPPED, Cause.PERSON, "resume, or queue again"),
+    *_from_each(Event.STOP, _OWNED, State.STOPPED, Cause.OWNER, "resume"),
+    *_from_each(Event.FINISH, _AT_WORK, State.FINISHED, Cause.OWNER, "nothing: its data is complete"),
+    *_from_each(Event.FAIL, (State.CREATED, *_OWNED), State.FAILED, Cause.OWNER, "resume"),
+    *_from_each(Event.LOSE, _OWNED, State.LOST, Cause.CLOCK, "the next heartbeat of the owner, or resume"),
+    *(StateTransition(State.LOST, Event.WAKE, after, Cause.OWNER, "no further heartbeats") for after in _OWNED),
+    *_from_each(Event.REQUEUE, (State.STOPPED, State.FAILED), State.CREATED, Cause.PERSON, "stop"),
+    *_from_each(Event.RETURN_TO_QUEUE, (State.STARTING, State.RUNNING), State.CREATED, Cause.OWNER, "the next claim"),
     *(
-        StateTransition(state, Event.THIN, state, Actor.PERSON, "nothing: the data is deleted, the curves are kept")
+        StateTransition(state, Event.THIN, state, Cause.PERSON, "nothing: the data is deleted, the curves are kept")
         for state in (State.FINISHED, *_RESUMABLE)
     ),
     *_from_each(
-        Event.DELETE, (State.CREATED, State.FINISHED, *_RESUMABLE), None, Actor.PERSON, "nothing: the data is deleted"
+        Event.DELETE,
+        (State.CREATED, State.FINISHED, *_RESUMABLE),
+        None,
+        Cause.PERSON,
+        "nothing: the data is deleted",
     ),
 )
 """All transitions. To start again from step 0 is not one of them: it creates another run with this one as parent."""

@@ -13,7 +13,7 @@ from sqlalchemy.orm import InstrumentedAttribute
 
 from emtc_core.errors import RunStateError, StorageError
 from storage.engine import Database
-from storage.files.places import Place, get_place, get_run_place, local_folder, run_folder
+from storage.files.places import FilesPlace, get_place, get_run_place, local_folder, run_folder
 from storage.files.remote import Remote, RemoteFile
 from storage.files.trainer_files import check_lease, with_reserve
 from storage.frames import in_parts
@@ -256,7 +256,9 @@ def _all_file_sizes(db: Database, run_ids: Sequence[str]) -> tuple[list[int], tu
     return sizes, tuple(reasons)
 
 
-def _file_sizes(db: Database, run_id: str, place: Place, remote_files: Sequence[RemoteFile] | None = None) -> list[int]:
+def _file_sizes(
+    db: Database, run_id: str, place: FilesPlace, remote_files: Sequence[RemoteFile] | None = None
+) -> list[int]:
     """List the sizes of a run's files [bytes], next to the database and at its recorded place.
 
     `remote_files` are the files at a remote place, if they are already listed.
@@ -331,7 +333,7 @@ def remove_run(db: Database, run_id: str, *, leave_files: bool = False) -> None:
         remote.remove_all()
 
 
-def _place_to_clear(db: Database, run_id: str) -> Place:
+def _place_to_clear(db: Database, run_id: str) -> FilesPlace:
     try:
         place = get_run_place(db, run_id)
         check_lease(db, place, run_id)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from app.bench.telemetry import contend
+from app.bench.telemetry import run_contention
 from storage.engine import open_database
 from storage.queries.runs import list_runs
 
@@ -12,9 +12,9 @@ from storage.queries.runs import list_runs
 @pytest.mark.slow
 def test_four_recorders_and_three_live_pages_never_meet_a_locked_database(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'x.db'}"
-    met = contend(url, seconds=20)
-    assert met.complaints == []
-    assert met.ticks > 0
+    report = run_contention(url, seconds=20)
+    assert report.lock_errors == []
+    assert report.ticks > 0
     db = open_database(url)
-    assert sum(list_runs(db)["env_steps"].tolist()) == met.transitions > 0
+    assert sum(list_runs(db)["env_steps"].tolist()) == report.transitions > 0
     db.dispose()

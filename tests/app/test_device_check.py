@@ -18,7 +18,7 @@ from app.cli.main import run
 from app.device_check import checks, installation
 from app.device_check.checks import CHECKS, run_checks
 from app.device_check.installation import has_code_for
-from app.device_check.target import CPU, Sizes, Target
+from app.device_check.target import CPU, CheckSizes, Target
 from app.device_check.training import check_training
 from app.device_check.updates import check_update
 from app.jobs.device_check import (
@@ -42,7 +42,7 @@ from storage.process_id import get_process_id
 LEFT_OUT = ("throughput", "training")
 """Checks whose trainings take too long on an imitated GPU."""
 ROOT = Path(__file__).resolve().parents[2]
-TINY = Sizes(
+TINY = CheckSizes(
     algos=("vdn",),
     batch=3,
     length=6,
@@ -148,7 +148,7 @@ def faiss_is_not_probed(monkeypatch):
     monkeypatch.setattr(installation, "probe_faiss", lambda: FaissProbe("not installed"))
 
 
-def run_one(name: str, target: Target, sizes: Sizes = TINY) -> CheckResult:
+def run_one(name: str, target: Target, sizes: CheckSizes = TINY) -> CheckResult:
     found = CHECKS[name](target, sizes)
     return found[0] if isinstance(found, tuple) else found
 
@@ -217,15 +217,15 @@ def test_another_device_is_refused(capsys):
     assert "cpu, cuda" in capsys.readouterr().err
 
 
-def fails(target: Target, sizes: Sizes) -> CheckResult:
+def fails(target: Target, sizes: CheckSizes) -> CheckResult:
     return CheckResult("fails", (Measurement("difference", 0.5, 0.1),))
 
 
-def breaks(target: Target, sizes: Sizes) -> CheckResult:
+def breaks(target: Target, sizes: CheckSizes) -> CheckResult:
     raise RuntimeError("CUDA error: no kernel image is available\nmore")
 
 
-def passes(target: Target, sizes: Sizes) -> CheckResult:
+def passes(target: Target, sizes: CheckSizes) -> CheckResult:
     return CheckResult("passes", (Measurement("difference", 0.0, 0.1), Measurement("time", 3.0, unit="ms")))
 
 

@@ -1,11 +1,11 @@
-"""Benchmarks run small: the one that starts from a filled memory, and what Live's ticks are asked through."""
+"""The benchmark that starts from a filled memory, run with few nodes, and the connection with latency."""
 
 import pytest
 from sqlalchemy import create_engine, text
 
 from app.analysis.provenance import library_versions
 from app.bench.end_to_end import run_filled, save_filled_state
-from app.bench.records import far_away, is_private
+from app.bench.postgres import add_latency, is_private
 from app.jobs.training import train_run
 from emtc_core.config.resolve import resolve
 from emtc_core.training.checkpoint import CheckpointStore
@@ -33,9 +33,9 @@ def test_the_run_starts_at_step_0_with_as_many_nodes_as_wanted(tmp_path):
 
 @pytest.mark.parametrize(("two_cores", "case"), [(False, ""), (True, ".two_cores")])
 def test_the_benchmark_names_its_case_and_measures_something(two_cores, case):
-    figure = run_filled(nodes=500, steps=600, two_cores=two_cores)
-    assert figure["name"] == f"end_to_end.steps_per_second.skirmish.3s_vs_5z{case}"
-    assert figure["value"] > 0
+    result = run_filled(nodes=500, steps=600, two_cores=two_cores)
+    assert result["name"] == f"end_to_end.steps_per_second.skirmish.3s_vs_5z{case}"
+    assert result["value"] > 0
 
 
 def test_threads_that_a_run_left_to_the_machine_are_settled_once_and_stored(tmp_path, monkeypatch):
@@ -49,10 +49,10 @@ def test_threads_that_a_run_left_to_the_machine_are_settled_once_and_stored(tmp_
 
 
 @pytest.mark.postgres
-def test_a_server_that_is_far_away_answers_as_it_does_here(postgres_server: str) -> None:
+def test_a_server_with_latency_gives_the_same_answers(postgres_server: str) -> None:
     if not is_private(postgres_server):
-        pytest.skip("the given server is not ours to stand before")
-    with far_away(postgres_server, delay_s=0.002) as url:
+        pytest.skip("latency can only be added to a private server")
+    with add_latency(postgres_server, delay_s=0.002) as url:
         engine = create_engine(url)
         with engine.connect() as connection:
             assert (

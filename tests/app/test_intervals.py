@@ -16,9 +16,9 @@ from app.analysis.finals import make_curve_scale, make_scale
 from app.analysis.intervals import INTERVAL_LABELS, BinomialScale, compute_interval, compute_score_interval
 from app.analysis.quantities import MU_W, RETURN, WIN_RATE, find_quantity
 from app.analysis.significance import PAIRED_LABEL
-from app.bench.coverage import CENTERS, NORMAL, PILED, POPULATIONS, SIZES, TOLERANCE, measure_center, run
 from app.figures.named.live import compute_wilson_interval
 from tests.app.seed_cases import make_seed
+from tests.reference.coverage import CENTERS, NORMAL, PILED, POPULATIONS, SIZES, TOLERANCE, measure_center, run
 
 SHARES = arrays(np.float64, st.tuples(st.integers(2, 10), st.integers(1, 4)), elements=st.integers(0, 16)).map(
     lambda wins: wins / 16

@@ -1,4 +1,4 @@
-"""The README's pictures: what is in them, and that making them small changes no line's colour."""
+"""The README's pictures: their content, their size, and the reduction of colors."""
 
 from io import BytesIO
 
@@ -7,8 +7,8 @@ import pandas as pd
 from PIL import Image
 
 from app.bench import pictures
-from app.bench.pictures import FOLDER, MOST_KB, SCHEMES, choose_node, reduce_colors
-from emtc_core.errors import ConfigError
+from app.bench.pictures import FOLDER, MAX_TOTAL_KB, SCHEMES, choose_node, reduce_colors
+from emtc_core.errors import ConfigError, EmtcError
 from storage.engine import open_database
 from tests.errors import raises
 
@@ -64,10 +64,31 @@ def test_a_database_without_the_runs_is_refused_before_a_browser_opens(tmp_path,
         pictures.run(db=url)
 
 
+class ChangingPage:
+    url = "http://localhost/live"
+
+    def __init__(self) -> None:
+        self.n_screenshots = 0
+
+    def wait_for_function(self, script: str) -> None: ...
+
+    def wait_for_timeout(self, milliseconds: int) -> None: ...
+
+    def screenshot(self) -> bytes:
+        self.n_screenshots += 1
+        return str(self.n_screenshots).encode()
+
+
+def test_a_page_that_never_stops_changing_ends_with_an_error(monkeypatch):
+    monkeypatch.setattr(pictures, "STILL_TIMEOUT_S", 0.0)
+    with raises(EmtcError, reason="timeout", subject=ChangingPage.url):
+        pictures._wait_until_still(ChangingPage())
+
+
 def test_the_pictures_are_all_there_and_small_together():
     files = [FOLDER / f"{name}-{scheme}.png" for name in ("live", "memory", "compare") for scheme in SCHEMES]
     assert sorted(FOLDER.iterdir()) == sorted(files)
-    assert sum(file.stat().st_size for file in files) <= 1000 * MOST_KB
+    assert sum(file.stat().st_size for file in files) <= 1000 * MAX_TOTAL_KB
     for file in files:
         pixels = pixels_of(file.read_bytes())
         assert pixels.shape == (900, 1440, 3)

@@ -18,7 +18,7 @@ PROSE = frozenset(
     {
         *("An example", "–", "none", "any", "not set", "Choose a run", "a bundle", "All that match", "All values"),
         *("choose, or type a new tag", "words of title or text", "a key, a label or a word", "click, or type"),
-        *("made from the choices", "type a return", "Markdown, maths as $β = 1$", "one algorithm alone"),
+        *("Auto-generated if empty", "type a return", "Markdown, maths as $β = 1$"),
     }
 )
 """Words about what may be typed, no example of it."""

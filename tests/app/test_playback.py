@@ -17,7 +17,7 @@ from app.analysis import episodes
 from app.analysis.episodes import draw_scene, find_fault
 from app.figures.named.trajectories import draw_trajectory
 from app.replay.drawing import MAX_FRAMES, to_gif, to_svg
-from app.replay.field import Field, interpolate_scene, sample_moments
+from app.replay.field import FieldArtist, interpolate_scene, sample_moments
 from app.replay.files import make_page, read_replays
 from app.replay.payload import crop_fields, list_teams, make_payload
 from app.replay.replay import (
@@ -68,7 +68,7 @@ def read_header(payload: bytes) -> dict:
 
 
 def test_no_health_bar_hides_a_units_number():
-    field = Field(FileFigure().subplots(), make_scene(), (0, 0, 32, 32), (320, 320), bars=True)
+    field = FieldArtist(FileFigure().subplots(), make_scene(), (0, 0, 32, 32), (320, 320), bars=True)
     order = [type(artist) for artist in field.moving]
     assert order.index(PathCollection) > max(i for i, kind in enumerate(order) if kind is PolyCollection)
 

@@ -16,7 +16,7 @@ from storage.engine import Database, open_database
 from storage.models import Run
 from storage.process_id import ProcessId, get_process_id
 from storage.queries.runs import list_runs
-from storage.runs.claims import Claim, claim_next_run
+from storage.runs.claims import ClaimedRun, claim_next_run
 from storage.runs.lifecycle import State
 from storage.runs.rows import find_run
 from storage.runs.sweeps import PlannedRun, save_sweep
@@ -28,7 +28,7 @@ def me() -> ProcessId:
     return get_process_id()
 
 
-def claim_run_of(db: Database, me: ProcessId, **env: str) -> Claim:
+def claim_run_of(db: Database, me: ProcessId, **env: str) -> ClaimedRun:
     config = resolve(map="3m").model_dump(mode="json")
     config["env"] |= env
     runs = [PlannedRun("k", "a run", config, 1000)]
@@ -66,7 +66,7 @@ def test_an_environment_that_is_not_here_is_left_to_a_machine_that_has_it(tmp_pa
     db.dispose()
 
 
-def claim_trained_run(db: Database, me: ProcessId, files: str) -> Claim:
+def claim_trained_run(db: Database, me: ProcessId, files: str) -> ClaimedRun:
     """Claim a run that has rows, and whose files lie in a place."""
     queued = claim_run_of(db, me)
     with db.transaction() as connection:

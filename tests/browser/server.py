@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from app.bench.atlas import served
+from app.bench.browser import serve_app
 
 PATIENCE_MS = 120_000
 """How long a page may take to show what it must: a busy machine is slow, and no fault of the page."""
@@ -25,7 +25,7 @@ def running_app(
     """
     wanted = {"EMTC_WARM_UP": "0", **(env or {})}
     log = database.with_suffix(".streamlit.log")
-    with served(f"sqlite:///{database}", log, *options, port=port, env=wanted) as url:
+    with serve_app(f"sqlite:///{database}", log, *options, port=port, env=wanted) as url:
         yield url
 
 

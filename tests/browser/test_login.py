@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from app.bench.atlas import free_port, wait_for
+from app.bench.browser import find_free_port, wait_until_reachable
 from emtc_core.config.resolve import resolve
 from storage.engine import open_database
 from storage.runs.changes import create_run
@@ -38,7 +38,7 @@ def address(tmp_path_factory) -> Iterator[str]:
     config = resolve(env="skirmish", map="3m", algo="emtc-qplex")
     create_run(db, config.model_dump(mode="json"), target_steps=10, versions={})
     db.dispose()
-    app, provider = free_port(), free_port()
+    app, provider = find_free_port(), find_free_port()
     secrets = tmp_path / "secrets.toml"
     secrets.write_text(SECRETS.format(app=app, provider=provider))
     with (
@@ -66,7 +66,7 @@ def _provider(port: int, folder: Path) -> Iterator[None]:
             stderr=subprocess.STDOUT,
         )
     try:
-        wait_for(f"http://localhost:{port}/.well-known/openid-configuration", server, log)
+        wait_until_reachable(f"http://localhost:{port}/.well-known/openid-configuration", server, log)
         yield
     finally:
         server.terminate()

@@ -99,7 +99,7 @@ def test_what_a_selection_holds_stands_beside_the_map_and_the_filter_covers_none
 def test_the_nearest_nodes_are_one_press_away_and_ringed(page, seeded) -> None:
     atlas = open_map(page, seeded, point="7")
     page.get_by_role("heading", name="Memory 7", exact=True).wait_for()
-    page.get_by_text("Nearest", exact=True).click()
+    page.get_by_text("Neighbors", exact=True).click()
     page.get_by_text("episodes wrote these 10 nodes").wait_for()
     wait_until(page, lambda: atlas.evaluate("node => node.state.mark.near.length") == 10, "ten rings on the map")
     assert "near=true" in page.url

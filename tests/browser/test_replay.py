@@ -82,7 +82,7 @@ def test_map_scene_and_curves_follow_one_cursor(page, seeded):
     page.set_viewport_size({"width": 1440, "height": 900})
     page.goto(f"{url}/replay?run={run_id}&episode=2")
     page.locator(".playback .field").wait_for()
-    page.get_by_text("Memory's map").click()
+    page.get_by_text("Show on memory map").click()
     atlas, player = page.locator(".atlas[data-ready]"), page.locator(".playback")
     atlas.wait_for()
     assert "atlas=true" in page.url

@@ -178,7 +178,7 @@ def look_into_its_memory(at: Walk, db: Database, run_id: str) -> None:
     with at.task("click the oddest point"):
         at.link("Memory")
         page.locator(".atlas[data-ready]").wait_for()
-        at.button("Oddest")
+        at.button("Largest outlier")
         page.get_by_role("heading", name=re.compile(r"^Memory \d+")).wait_for()
         page.locator(".playback .field").wait_for()
         page.wait_for_timeout(1000)
@@ -186,7 +186,7 @@ def look_into_its_memory(at: Walk, db: Database, run_id: str) -> None:
     with at.task("replay it beside the best episode"):
         at.press(page.locator("[data-testid=stMain]").get_by_role("link", name="Replay"))
         page.locator(".playback .field").wait_for()
-        at.button("Beside the best")
+        at.button("Compare with best")
         page.locator(".playback.pair .field").nth(1).wait_for()
     with at.task("pin both"):
         at.button("Pin")

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from emtc_core.config.memory import EmbedConfig
-from emtc_core.embedder.fit import Step, fit
+from emtc_core.embedder.fit import GradientStep, fit
 from emtc_core.embedder.losses import augment, info_nce, info_nce_gradient, return_loss, state_loss
 from emtc_core.embedder.networks import Embedder, ReturnScale
 from emtc_core.errors import NonFiniteLossError, ShapeError
@@ -321,7 +321,7 @@ def test_the_written_out_gradient_is_that_of_autograd(options: dict[str, Any]) -
     written, by_autograd = _embedder(**options), _embedder(**options)
     sample = _sample(64)
     batch = (*written.to_inputs(sample.state, sample.t), torch.as_tensor(sample.h).float())
-    terms = Step(written, 64).compute_gradient(*batch)
+    terms = GradientStep(written, 64).compute_gradient(*batch)
     expected = compute_losses(by_autograd, *batch)
     expected[0].backward()
     torch.testing.assert_close(terms, expected.detach().double(), rtol=1e-5, atol=1e-5, equal_nan=True)
@@ -337,7 +337,7 @@ def test_a_step_clips_and_moves_the_weights_as_the_optimiser_alone_would() -> No
     sample = _sample(64)
     batch = (*written.to_inputs(sample.state, sample.t), torch.as_tensor(sample.h).float())
     for _ in range(3):
-        Step(written, 64).take(*batch)
+        GradientStep(written, 64).take(*batch)
         by_hand.optimizer.zero_grad()
         compute_losses(by_hand, *batch)[0].backward()
         torch.nn.utils.clip_grad_norm_(by_hand.parameters, 0.5)

@@ -14,7 +14,7 @@ import pytest
 from emtc_core.config.train import EnvConfig, GrfConfig
 from emtc_core.envs.grf.engine import Engine, Squad
 from emtc_core.envs.grf.env import GrfEnv, engine_seed, find_unavailable_reason
-from emtc_core.envs.grf.scenarios import EPISODE_LIMIT, SCENARIOS, Layout, ObservationMap, in_own_half, make_scene
+from emtc_core.envs.grf.scenarios import EPISODE_LIMIT, SCENARIOS, ObservationMap, StateLayout, in_own_half, make_scene
 from emtc_core.envs.grf.team import count_workers
 from emtc_core.envs.registry import get_env_info, make_env
 from emtc_core.errors import EnvUnavailableError, ShapeError
@@ -49,7 +49,7 @@ def test_a_trimmed_squad_is_the_keeper_and_the_observed_players(scenario):
 
 
 def test_an_observation_is_the_state_in_the_agents_own_frame():
-    layout = Layout(n_agents=2, n_opponents=1)
+    layout = StateLayout(n_agents=2, n_opponents=1)
     # two agents, their motions, one opponent, its motion, the ball and its motion
     state = np.array([[0.5, 0.1, 0.7, -0.2, 1, 2, 3, 4, 0.9, 0.3, 5, 6, 0.6, 0.05, 0.25, 7, 8, 9]])
     obs = ObservationMap(layout).observe(state)
@@ -59,7 +59,7 @@ def test_an_observation_is_the_state_in_the_agents_own_frame():
 
 
 def test_the_own_half_is_entered_by_the_ball_or_any_agent_but_not_by_an_opponent():
-    layout = Layout(n_agents=2, n_opponents=1)
+    layout = StateLayout(n_agents=2, n_opponents=1)
     states = np.full((4, layout.dim), 0.5)
     states[0, layout.ball_at] = -0.01
     states[1, 2] = -0.01  # the second agent's x

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from emtc_core.gate.gate import delta_mem
 from emtc_core.gate.propositions import (
     GOAL_REWARD,
+    GridTask,
     Proposition2,
     Solution,
-    Task,
     check_proposition_1,
     check_proposition_2,
     evaluate_random_policy,
@@ -26,7 +26,7 @@ GAMMAS = st.floats(0.0, 0.99)
 SLIPS = st.sampled_from([0.0, 0.1, 0.5])
 
 
-def value_of_policy(task: Task, action: np.ndarray) -> np.ndarray:
+def value_of_policy(task: GridTask, action: np.ndarray) -> np.ndarray:
     """The value of a deterministic policy, by a linear solve."""
     S = len(task.reward)
     chosen = task.transition[action, np.arange(S)]

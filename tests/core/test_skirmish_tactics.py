@@ -3,7 +3,10 @@
 import numpy as np
 import pytest
 
-from app.bench.calibration import (
+from emtc_core.config.train import SkirmishConfig
+from emtc_core.envs.skirmish import columns as c
+from emtc_core.envs.skirmish.maps import MAPS
+from tests.reference.calibration import (
     ATTACK_CLOSEST,
     TOLERANCE,
     attack_closest,
@@ -12,9 +15,6 @@ from app.bench.calibration import (
     play_script,
     wall_off,
 )
-from emtc_core.config.train import SkirmishConfig
-from emtc_core.envs.skirmish import columns as c
-from emtc_core.envs.skirmish.maps import MAPS
 from tests.reference.skirmish_search import make_first_weights, play_scripts
 from tests.reference.skirmish_watch import is_over, make
 

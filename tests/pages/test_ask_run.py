@@ -91,7 +91,7 @@ def test_an_ended_run_cannot_be_asked_and_says_why(seeded):
     app = open_page("live", run=seeded[1])
     for key in ("ask-evaluate", "ask-play"):
         assert app.button(key=key).disabled
-        assert app.button(key=key).help == "No trainer is there to answer: the run is finished."
+        assert app.button(key=key).help == "No trainer is running: the run is finished."
 
 
 def test_a_question_of_an_ended_trainer_is_said_to_be_lost(alive):

@@ -101,7 +101,7 @@ def test_every_page_marks_a_bundle_as_read_only_and_disables_its_actions(own, op
     acting = {button.label for button in app.button if not button.disabled}
     assert not acting & {
         "Start the demo run", "Start", "Start the sweep", "Pin to notebook", "Back up", "Vacuum", "Mark all as read",
-        "Stop", "Go on", "Resume from the last checkpoint", "Import …",
+        "Stop", "Resume", "Resume from the last checkpoint", "Import …",
     }  # fmt: skip
 
 
@@ -225,7 +225,7 @@ def test_replay_of_a_run_without_states_says_which_runs_of_the_bundle_have_some(
     app = open_page("replay", **{"from": opened.key}, run="t0000")
     assert not app.exception
     assert not app.error
-    assert "the states of none" in said(app)
+    assert "not their states" in said(app)
     shown = open_page("replay", **{"from": opened.key})
     assert not shown.error
     assert shown.query_params["run"] in (file[1], [file[1]])

@@ -103,14 +103,14 @@ def test_another_link_replaces_what_was_typed(empty):
 
 def test_a_setting_back_at_its_default_leaves_the_address(empty):
     app = open_page("launch", **{"gate.tau_end": "0.3"})
-    assert "1 setting is not the preset's" in plain(app)
+    assert "1 change from preset" in plain(app)
     app.text_input(key="set-gate.tau_end").set_value("0.6").run()
     assert "gate.tau_end" not in app.query_params
 
 
 def test_what_the_form_does_not_show_is_carried_and_named(empty):
     app = open_page("launch", algo="qmix", **{"gate.tau_end": "0.3"})
-    assert "Carried to the run, and not on this form, for QMIX reads none of it: gate.tau_end = 0.3." in plain(app)
+    assert "Stored in the run, but without effect for QMIX: gate.tau_end = 0.3." in plain(app)
 
 
 def test_the_presets_values_come_back_at_one_press(empty):
@@ -123,7 +123,7 @@ def test_the_presets_values_come_back_at_one_press(empty):
 
 def test_what_this_version_does_not_know_can_be_left_out(empty):
     app = open_page("launch", algorithm="qmix", **{"gate.colour": "red"})
-    assert 'The address names "algorithm", which this form does not have. Did you mean "algo"?' in plain(app)
+    assert 'The form does not have the URL parameter "algorithm". Did you mean "algo"?' in plain(app)
     app.button(key="launch_leave_out").click().run()
     assert not app.warning
     assert not app.button(key="start").disabled
@@ -148,7 +148,7 @@ def test_algorithms_are_called_as_everywhere(empty):
 
 def test_several_algorithms_and_seeds_become_a_sweep_at_one_press(empty, monkeypatch):
     started = []
-    monkeypatch.setattr("app.ui.launch.choices.start_scheduler", lambda db, sweep_id, jobs: started.append(sweep_id))
+    monkeypatch.setattr("app.ui.launch.sweep.start_scheduler", lambda db, sweep_id, jobs: started.append(sweep_id))
     query = {"also": "qplex,vdn", "seeds": "1,2", "steps": "500", "map": "2s3z", "train.lr": "0.001", "name": "Three"}
     app = open_page("launch", **query)
     assert app.multiselect(key="also").value == ["qplex", "vdn"]

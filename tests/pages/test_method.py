@@ -13,8 +13,7 @@ from app.ui.method.differences import DIFFERENCES
 from app.ui.method.equations import BACKGROUND, BEYOND, EMBEDDER, GATE
 from app.ui.method.measured import read_embedding_results
 from app.ui.method.options import compare_presets, explain_preset, labels_of
-from app.ui.method.published import list_differences
-from emtc_core.config.published import Case
+from app.ui.method.published import find_comparison
 from emtc_core.config.resolve import describe_fields
 from emtc_core.metrics import METRICS
 from tests.pages.test_pages import open_page, said
@@ -128,9 +127,10 @@ def test_a_baseline_shows_what_differs_from_its_published_configuration_and_why(
     app = open_page("method", part="Presets", algo="emu-qplex")
     assert not app.exception
     text = said(app)
-    rows = list_differences(Case("emu-qplex", "skirmish", "corridor"))
-    assert len(rows) > 10
-    assert all(f"| {' | '.join(row)} |" in text for row in rows)
+    comparison = find_comparison("emu-qplex", "skirmish", "corridor")
+    assert comparison is not None
+    assert len(comparison.rows) > 10
+    assert all(f"| {' | '.join(row)} |" in text for row in comparison.rows)
     assert "HyunghoNa/EMU at 107ff71" in text
 
 

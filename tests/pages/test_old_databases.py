@@ -25,7 +25,7 @@ def test_every_page_shows_the_run_once_the_app_has_upgraded_it(old, use_database
         app = open_page(page, run=run_id)
         assert not app.exception, page
         assert not app.error, page
-        assert "Something unexpected" not in said(app)
+        assert "Unexpected error" not in said(app)
 
 
 def test_a_page_that_may_only_read_names_the_command_that_upgrades(old, monkeypatch, tmp_path):

@@ -249,8 +249,8 @@ def test_a_node_of_the_second_map_is_read_from_its_snapshot(seeded):
 def test_an_embedder_that_was_never_fitted_is_offered_and_the_own_one_shown(seeded):
     app = open_page("memory", run=seeded[1], two="true", b_embedder="random")
     assert not app.exception
-    assert "PCA of a random one" in said(app)
-    assert app.button(key="compute_projectionatlas-b").label == "Compute PCA of a random one"
+    assert "PCA of random projection" in said(app)
+    assert app.button(key="compute_projectionatlas-b").label == "Compute PCA of random projection"
 
 
 def test_how_far_a_region_of_the_map_can_be_trusted_is_told_when_asked(seeded):
@@ -260,7 +260,7 @@ def test_how_far_a_region_of_the_map_can_be_trusted_is_told_when_asked(seeded):
     snapshot = get_snapshot(db, int(list_snapshots(db, run_id)["id"].iloc[-1]))
     rows = np.flatnonzero(snapshot.t <= 4)
     found = measure_neighbor_agreement(snapshot.embedding, compute_pca(snapshot.embedding).coordinates, rows)
-    assert f"**{format_percent(found.selected)}** near it in the selection ({len(rows)} nodes asked)" in said(app)
+    assert f"**{format_percent(found.selected)}** in the selection ({len(rows)} nodes measured)" in said(app)
 
 
 def test_unknown_memory_id_is_one_sentence(seeded):

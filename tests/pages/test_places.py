@@ -39,7 +39,7 @@ def test_live_shows_the_checkpoints_and_the_log_of_another_machine(far):
     app = open_page("live", run=far.run_id)
     assert not app.exception
     assert "Resume from the last checkpoint" in [button.label for button in app.button]
-    assert f"Checkpoints lie at {far.url}." in said(app).replace("\\", "")
+    assert f"Folder of the checkpoints: {far.url}." in said(app).replace("\\", "")
     assert "a word from elsewhere" in " ".join(code.value for code in app.code)
 
 

@@ -3,7 +3,7 @@
 import pytest
 from sqlalchemy import update
 
-from app.ui.replay import choose
+from app.ui.replay import episode_choice
 from storage.models import EpisodeRow
 from storage.queries.episodes import EMPTY_TRAJECTORY, list_episodes
 from tests.pages.test_pages import open_page, said
@@ -35,7 +35,7 @@ def test_every_episode_is_found_by_number_outcome_and_return(seeded):
 
 def test_a_long_list_has_pages(seeded, monkeypatch):
     run_id = seeded[1]
-    monkeypatch.setattr(choose, "LISTED", 3)
+    monkeypatch.setattr(episode_choice, "LISTED", 3)
     app = open_page("replay", run=run_id)
     assert "1–3 of 8 episodes." in said(app)
     assert len(options(app)) == 3
@@ -64,14 +64,14 @@ def test_the_page_begins_with_an_episode_whose_states_are_kept(seeded):
     assert not app.error
     assert app.selectbox(key="choose-episode").value == "5"
     labels = app.selectbox(key="choose-episode").options
-    assert sum("states left out" in label for label in labels) == len(labels) - 2
+    assert sum("states not stored" in label for label in labels) == len(labels) - 2
     linked = open_page("replay", run=run_id, episode="4")
     assert not linked.error, "left out on purpose is no fault"
     assert "thinned away, or left out of a bundle" in linked.info[0].value.replace("\\", "")
 
 
 def test_an_episode_beyond_the_first_page_is_found_to_begin_with(seeded, monkeypatch):
-    monkeypatch.setattr("app.ui.replay.choose.LISTED", 3)
+    monkeypatch.setattr("app.ui.replay.episode_choice.LISTED", 3)
     db, run_id = seeded
     thin_out(db, keep=[1])
     app = open_page("replay", run=run_id)

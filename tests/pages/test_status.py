@@ -6,7 +6,7 @@ from sqlalchemy import update
 
 from app.jobs.resume import CheckpointStatus, examine_checkpoints
 from app.ui.live.controls import describe_checkpoints, describe_resumes
-from emtc_core.checkpoint_file import CheckResult, name_checkpoint, write_checkpoint
+from emtc_core.checkpoint_file import CheckpointCheck, name_checkpoint, write_checkpoint
 from storage.engine import Database
 from storage.files.places import run_folder
 from storage.models import Run
@@ -78,7 +78,7 @@ def test_what_was_superseded_is_counted(empty):
 
 
 def test_fewer_than_two_good_checkpoints_are_told():
-    good, bad = CheckResult("a", 400, None), CheckResult("b", 800, "b is damaged.")
+    good, bad = CheckpointCheck("a", 400, None), CheckpointCheck("b", 800, "b is damaged.")
     told = [
         describe_checkpoints(CheckpointStatus(900, found, "folder", None), first_at=400)
         for found in ((), (bad,), (bad, good), (good, good))

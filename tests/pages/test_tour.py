@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from app.analysis.neighborhoods import OUTLIER_NEIGHBORS, find_outlier
-from app.ui.widgets.tour import NOTHING_TO_SHOW, STOPS
+from app.ui.widgets.tour import NOTHING_TO_SHOW, STEPS
 from emtc_core.config.resolve import resolve
 from storage.queries.memory import get_snapshot, list_snapshots
 from storage.runs.changes import create_run
@@ -30,13 +30,13 @@ def test_the_outlier_is_the_one_that_a_loop_finds(seeded):
     assert odd.h - odd.neighbors_h == pytest.approx(best, abs=1e-5)
 
 
-@pytest.mark.parametrize("at", range(1, len(STOPS) + 1))
+@pytest.mark.parametrize("at", range(1, len(STEPS) + 1))
 def test_every_stop_stands_on_its_page_and_leads_on(seeded, at):
-    app = open_page(STOPS[at - 1].page, run=seeded[1], tour=str(at))
+    app = open_page(STEPS[at - 1].page, run=seeded[1], tour=str(at))
     assert not app.exception
-    assert f"{at} of {len(STOPS)}" in said(app)
+    assert f"{at} of {len(STEPS)}" in said(app)
     keys = [button.key for button in app.button if button.key and button.key.startswith("tour_")]
-    assert ("tour_next" in keys) == (at < len(STOPS))
+    assert ("tour_next" in keys) == (at < len(STEPS))
     assert ("tour_back" in keys) == (at > 1)
 
 
@@ -45,7 +45,7 @@ def test_the_point_that_stands_out_is_named_with_its_numbers(seeded):
     app = open_page("memory", run=seeded[1], tour="2")
     app.button(key="tour_next").click().run()
     assert not app.exception
-    assert f"memory {odd.slot} holds" in said(app)
+    assert f"Memory {odd.slot} is the largest outlier" in said(app)
     assert "camera" in app.query_params
 
 
@@ -62,7 +62,7 @@ def test_a_tour_can_be_left_and_taken_again(seeded):
 def test_a_stop_that_there_is_not_shows_nothing(seeded, at):
     app = open_page("memory", run=seeded[1], tour=at)
     assert not app.exception
-    assert f"of {len(STOPS)} ·" not in said(app)
+    assert f"of {len(STEPS)} ·" not in said(app)
 
 
 def test_a_run_without_a_memory_yet_is_told_to_wait(failed):
@@ -100,4 +100,4 @@ def test_the_first_stop_tells_of_the_gate_before_it_is_measured(empty):
     run_id = create_run(empty, settings, target_steps=40_000, versions={})
     text = said(open_page("live", run=run_id, tour="1"))
     assert "how open the gate" in text
-    assert "nothing to see" not in text
+    assert "This run has no gate" not in text

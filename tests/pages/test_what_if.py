@@ -43,7 +43,7 @@ def test_opened_it_shows_the_record_beside_itself(seeded):
         recorded, recomputed, difference = _numbers(app, quantity)
         assert (recorded, difference) == (recomputed, 0.0), quantity
     assert "a smaller δ cannot split" in said(app)
-    assert "stands at 0 in the incentive" in said(app).replace("\\", "")
+    assert "is set to 0 in the incentive" in said(app).replace("\\", "")
 
 
 def test_another_tau_opens_or_closes_the_gates_and_stands_in_the_url(seeded):
@@ -69,8 +69,8 @@ def test_a_link_reproduces_the_view(seeded):
     before, after, _ = _numbers(app, "nodes")
     assert after < before
     chosen = {box.label: box.value for box in app.selectbox}
-    assert chosen["H of a state from the node"] == "written"
-    assert chosen["H of its successor from"] == "link"
+    assert chosen["H(s) source"] == "written"
+    assert chosen["H(s′) source"] == "link"
 
 
 @pytest.mark.parametrize("hostile", ["1e999", "-1", "<b>", "nan", ""])

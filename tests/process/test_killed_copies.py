@@ -30,7 +30,7 @@ upgrade.sqlite3.connect = partial(sqlite3.connect, factory=Halting)
 from app.cli.main import run
 sys.exit(run(sys.argv[1:]))
 """
-OLD = ROOT / "tests" / "assets" / "schema_0002.db"
+OLD = ROOT / "tests" / "assets" / "schema_0010.db"
 
 
 def kill_copying(folder: Path, *command: str) -> None:
@@ -57,8 +57,8 @@ def test_a_copy_that_was_killed_is_not_there_and_the_next_one_has_its_name(tmp_p
     assert done.returncode == 0, done.stderr
     (copy,) = tmp_path.glob("x.*.db")
     if command[1] == "upgrade":
-        assert copy.name == "x.schema-0002.db"
-        assert find_schema(f"sqlite:///{copy}") == ("0002", True)
+        assert copy.name == "x.schema-0010.db"
+        assert find_schema(f"sqlite:///{copy}") == ("0010", True)
     with closing(sqlite3.connect(copy)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         assert connection.execute("PRAGMA journal_mode").fetchall() == [("delete",)]

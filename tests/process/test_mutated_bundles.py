@@ -24,7 +24,7 @@ from tests.mutants import Study, make_mutant
 from tests.process.test_fuzz import CONTROL, OWN_FAULT, emtc
 from tests.storage.test_bundles import MADE_BY, fill, make_bundle, study_of
 
-TRAINED = Path(__file__).parents[1] / "assets" / "trained_0007.db"
+TRAINED = Path(__file__).parents[1] / "assets" / "trained_0010.db"
 SLOW = ("gate-readings",)
 """It judges a run's episodes anew, for ten seconds."""
 DRAWN = sorted(FIGURES.keys() - set(SLOW))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from app.bench.records import made_database
+from app.bench.postgres import temporary_postgres_database
 from storage.engine import Database, open_database
 from storage.maintenance.check_run import check_run
 from tests.process.trainers import emtc, environment, train_command, wait_until
@@ -24,7 +24,7 @@ STEPS = 1500
 
 @pytest.fixture
 def db(postgres_server: str) -> Iterator[Database]:
-    with made_database(postgres_server) as url:
+    with temporary_postgres_database(postgres_server) as url:
         database = open_database(url)
         yield database
         database.dispose()

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from app.bench.records import GIVEN, is_reachable, made_database, server
+from app.bench.postgres import SERVER_VARIABLE, is_server_available, open_server, temporary_postgres_database
 from storage.engine import Database, open_database
 from storage.files.places import run_folder
 from tests.process.ray_cluster import QUIET, ROOT, Cluster, cluster, free_port, require_ray, trainers_under
@@ -301,7 +301,7 @@ def resumed(ask: Ask) -> set[str]:
 @pytest.mark.postgres
 @pytest.mark.timeout(900)
 def test_a_sweep_survives_a_dead_node_and_then_a_dead_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    require("postgres", is_reachable(), f"no PostgreSQL server is installed and {GIVEN} is unset")
+    require("postgres", is_server_available(), f"no PostgreSQL server is installed and {SERVER_VARIABLE} is unset")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))  # a server's run folders
-    with server(fsync=False) as place, made_database(place) as url, cluster() as nodes:
+    with open_server(fsync=False) as place, temporary_postgres_database(place) as url, cluster() as nodes:
         check_sweep_survives(nodes.address, nodes, url, tmp_path)

@@ -11,7 +11,7 @@ from zipfile import ZipFile
 
 import pytest
 
-from app.bench.atlas import free_port, wait_for
+from app.bench.browser import find_free_port, wait_until_reachable
 from app.cli import serve
 from app.cli.main import run
 from app.jobs.launch import ROOT
@@ -37,13 +37,13 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def served(folder: Path) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
-    port, log = free_port(), folder / "log.txt"
+    port, log = find_free_port(), folder / "log.txt"
     command = [sys.executable, "-P", "-c", COMMAND, "app", "--port", str(port)]
     env = {name: value for name, value in os.environ.items() if name != "EMTC_DB"} | {"PYTHONPATH": str(ROOT)}
     with log.open("wb") as output:
         server = subprocess.Popen(command, cwd=folder, env=env, stdout=output, stderr=subprocess.STDOUT)
     try:
-        wait_for(f"http://localhost:{port}/_stcore/health", server, log)
+        wait_until_reachable(f"http://localhost:{port}/_stcore/health", server, log)
         yield port, server
     finally:
         server.terminate()

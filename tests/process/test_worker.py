@@ -14,7 +14,7 @@ import psutil
 import pytest
 from sqlalchemy import text
 
-from app.bench.records import GIVEN, is_reachable, made_database, server
+from app.bench.postgres import SERVER_VARIABLE, is_server_available, open_server, temporary_postgres_database
 from storage.engine import Database, open_database
 from storage.files.places import run_folder
 from storage.runs.lifecycle import State
@@ -125,9 +125,9 @@ def test_runs_survive_a_killed_worker_and_one_that_has_to_leave(tmp_path: Path) 
 @pytest.mark.slow
 @pytest.mark.postgres
 def test_runs_survive_on_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    require("postgres", is_reachable(), f"no PostgreSQL server is installed and {GIVEN} is unset")
+    require("postgres", is_server_available(), f"no PostgreSQL server is installed and {SERVER_VARIABLE} is unset")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))  # a server's run folders
-    with server(fsync=False) as place, made_database(place) as url:
+    with open_server(fsync=False) as place, temporary_postgres_database(place) as url:
         check_that_runs_survive(url, tmp_path, steps=2500)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url
 
-from app.bench.records import made_database
+from app.bench.postgres import temporary_postgres_database
 from storage.engine import Database, open_database
 from storage.runs.changes import create_run
 from tests.storage.records import CONFIG
@@ -18,21 +18,21 @@ BACKENDS = ("sqlite", pytest.param("postgres", marks=pytest.mark.postgres))
 @pytest.fixture
 def postgres_url(postgres_server: str) -> Iterator[str]:
     """URL of an empty database of its own."""
-    with made_database(postgres_server) as url:
+    with temporary_postgres_database(postgres_server) as url:
         yield url
 
 
 @pytest.fixture(scope="session")
 def postgres_template(postgres_server: str) -> Iterator[str]:
     """Name of a database that has its tables already, to be copied."""
-    with made_database(postgres_server) as url:
+    with temporary_postgres_database(postgres_server) as url:
         open_database(url).dispose()
         yield make_url(url).database or ""
 
 
 @pytest.fixture
 def ready_postgres_url(postgres_server: str, postgres_template: str) -> Iterator[str]:
-    with made_database(postgres_server, postgres_template) as url:
+    with temporary_postgres_database(postgres_server, postgres_template) as url:
         yield url
 
 

@@ -19,7 +19,7 @@ from storage import api, open_database
 from storage.engine import Database
 from storage.maintenance.thin import Thinning, thin_run
 from storage.models import Run, Transition
-from storage.queries.tables import TABLE_NAMES, Part, read_parts, select_fields
+from storage.queries.tables import TABLE_NAMES, TablePart, read_parts, select_fields
 from storage.runs.changes import add_policy_evaluation, create_run
 from tests.errors import raises
 from tests.storage.records import CONFIG, make_evaluation, record_everything
@@ -271,7 +271,7 @@ def test_a_thinned_run_says_so(here: api.OpenDatabase) -> None:
 
 
 def test_a_foreign_value_in_a_column_is_one_sentence() -> None:
-    part = Part(select_fields("transitions", ["delta_mem"]), [("evil",)])
+    part = TablePart(select_fields("transitions", ["delta_mem"]), [("evil",)])
     for read in (part.to_frame, part.to_arrow):
         with raises(StorageError, reason="damaged", subject="delta_mem"):
             read()
@@ -285,7 +285,7 @@ def test_a_missing_database_is_not_made(tmp_path: Path) -> None:
 
 def test_an_older_database_is_refused_and_left_alone(tmp_path: Path) -> None:
     old = tmp_path / "old.db"
-    old.write_bytes((ROOT / "tests" / "assets" / "schema_0003.db").read_bytes())
+    old.write_bytes((ROOT / "tests" / "assets" / "schema_0010.db").read_bytes())
     before = old.read_bytes()
     with raises(StorageError, reason="older_version"):
         open_database(old)

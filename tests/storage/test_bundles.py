@@ -196,7 +196,7 @@ def test_a_bundle_is_opened_again_and_again(sound: Path, tmp_path: Path) -> None
 
 
 def test_an_older_bundle_is_brought_to_this_schema(tmp_path: Path) -> None:
-    old = Path(__file__).parent.parent / "assets" / "trained_0002.db"
+    old = Path(__file__).parent.parent / "assets" / "trained_0010.db"
     study = tmp_path / STUDY
     shutil.copy(old, study)
     with closing(sqlite3.connect(study)) as connection:

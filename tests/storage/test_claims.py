@@ -16,7 +16,7 @@ from storage.models import Run
 from storage.process_id import ProcessId, get_process_id
 from storage.runs import claims, lifecycle
 from storage.runs.changes import create_run, finish_run, start_run
-from storage.runs.claims import Claim, claim_next_run, claim_run, count_claimable_and_active, return_to_queue
+from storage.runs.claims import ClaimedRun, claim_next_run, claim_run, count_claimable_and_active, return_to_queue
 from storage.runs.control import request_stop, send_command
 from storage.runs.lifecycle import State, check_owned
 from storage.runs.rows import find_run
@@ -43,11 +43,11 @@ def me() -> ProcessId:
     return replace(get_process_id(), host="this-machine")
 
 
-def begin(db: Database, claim: Claim, worker: ProcessId) -> None:
+def begin(db: Database, claim: ClaimedRun, worker: ProcessId) -> None:
     start_run(db, claim.run_id, worker, device="cpu", token=claim.token)
 
 
-def claim_one(db: Database, worker: ProcessId) -> Claim:
+def claim_one(db: Database, worker: ProcessId) -> ClaimedRun:
     claim = claim_next_run(db, worker)
     assert claim is not None
     return claim
@@ -193,7 +193,7 @@ class Ahead(datetime):
 
 
 @pytest.fixture
-def elsewhere(db: Database) -> tuple[str, Claim]:
+def elsewhere(db: Database) -> tuple[str, ClaimedRun]:
     """A run that another machine trains, which beat a moment ago."""
     run_id = create_run(db, CONFIG, target_steps=100, versions={})
     claim = claim_one(db, ProcessId(1, "far-away", 1.0))

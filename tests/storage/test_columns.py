@@ -5,7 +5,7 @@ import pytest
 from sqlalchemy import text
 
 from storage.engine import Database
-from storage.recording.batch import Column, Columns, make_batch
+from storage.recording.batch import Column, ColumnarRows, make_batch
 from storage.recording.statements import pack_columns, write_batch
 from storage.runs.changes import create_run
 from tests.storage.records import CONFIG, make_episode
@@ -15,7 +15,7 @@ NOTHING = np.zeros(3, bool)
 
 def test_rows_hold_python_values_and_none_where_something_is_missing():
     values = np.array([1.5, np.nan, 2.0])
-    columns = Columns(
+    columns = ColumnarRows(
         (Column("run"), Column(np.arange(3)), Column(values, np.isnan(values)), Column(values, ~NOTHING)), 3
     )
     assert columns.rows() == [("run", 0, 1.5, None), ("run", 1, None, None), ("run", 2, 2.0, None)]
@@ -32,8 +32,8 @@ def test_a_copy_leaves_out_what_is_missing_and_nothing_else():
         return b"\0\3" + b"\0\0\0\2ab" + b"\0\0\0\4" + np.array(number, ">i4").tobytes() + last
 
     expected = head + row(7, 1.0) + row(8, None) + row(9, 3.0) + tail
-    assert pack_columns(Columns(fields, 3)) == expected
-    none_at_all = Columns((*fields[:2], Column(values, ~NOTHING)), 3)
+    assert pack_columns(ColumnarRows(fields, 3)) == expected
+    none_at_all = ColumnarRows((*fields[:2], Column(values, ~NOTHING)), 3)
     assert pack_columns(none_at_all) == head + b"".join(row(n, None) for n in (7, 8, 9)) + tail
 
 

@@ -23,7 +23,7 @@ from tests.errors import raises
 from tests.hostile import ACTS, make_bomb, tamper
 from tests.storage.records import CONFIG, record_everything
 
-OLD = Path(__file__).parents[1] / "assets" / "schema_0001.db"
+OLD = Path(__file__).parents[1] / "assets" / "schema_0010.db"
 DANGERS = {
     "an id that climbs", "an id that is a path", "an id that is no text", "a sweep of such a name",
     "a bomb in an episode", "a bomb in a playback", "a bomb in a snapshot", "a module in the columns",
@@ -165,10 +165,10 @@ def test_an_older_database_is_copied_before_it_is_upgraded(tmp_path: Path) -> No
     with raises(StorageError, reason="older_version", subject=f"sqlite:///{path}"):
         open_database(f"sqlite:///{path}", read_only=True)
     db = open_database(f"sqlite:///{path}")
-    assert db.backup == tmp_path / "x.schema-0001.db"
+    assert db.backup == tmp_path / "x.schema-0010.db"
     assert stat.S_IMODE(db.backup.stat().st_mode) == 0o600
     with sqlite3.connect(db.backup) as kept:
-        assert kept.execute("select version_num from alembic_version").fetchall() == [("0001",)]
+        assert kept.execute("select version_num from alembic_version").fetchall() == [("0010",)]
     kept.close()
     run_id = list_runs(db)["id"].iloc[0]
     assert check_run(db, run_id) == []
@@ -188,7 +188,7 @@ def test_a_database_that_cannot_be_copied_is_not_upgraded(tmp_path: Path, monkey
         open_database(f"sqlite:///{path}")
     assert [place.name for place in tmp_path.iterdir() if "schema" in place.name] == []
     with sqlite3.connect(path) as connection:
-        assert connection.execute("select version_num from alembic_version").fetchall() == [("0001",)]
+        assert connection.execute("select version_num from alembic_version").fetchall() == [("0010",)]
     connection.close()
 
 

@@ -26,7 +26,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from app.bench.records import made_database
+from app.bench.postgres import temporary_postgres_database
 from storage import clock
 from storage.engine import Database, open_database
 from storage.models import Run
@@ -263,7 +263,7 @@ def test_neither_does_a_longer_one(clocks: str) -> None:
 def test_no_order_of_events_does_so_on_a_server(postgres_server: str, postgres_template: str) -> None:
     @contextmanager
     def database() -> Generator[Database]:
-        with made_database(postgres_server, postgres_template) as url:
+        with temporary_postgres_database(postgres_server, postgres_template) as url:
             db = open_database(url)
             yield db
             db.dispose()

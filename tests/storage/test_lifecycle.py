@@ -25,7 +25,7 @@ from storage.queries.runs import list_runs
 from storage.recording.writer import DatabaseRecorder
 from storage.runs import lifecycle
 from storage.runs.changes import claim_start, create_run, finish_run, start_again, start_run
-from storage.runs.claims import Claim, return_to_queue
+from storage.runs.claims import ClaimedRun, return_to_queue
 from storage.runs.control import DatabaseControl, request_stop, send_command
 from storage.runs.lifecycle import LOST_AFTER_S, START_LIMIT_S, TRANSITIONS, Event, Owner, State, make_owner
 from storage.runs.removal import delete_run
@@ -251,7 +251,7 @@ class LifeOfARun(RuleBasedStateMachine):
         state = lifecycle.refine(row, row.status)
         stays = state in (State.STOPPING, State.PAUSED)
         allowed = row.owner_token == self.owner.token and (stays or lifecycle.allows(state, Event.RETURN_TO_QUEUE))
-        claim = Claim(self.run_id, resume=False, token=self.owner.token)
+        claim = ClaimedRun(self.run_id, resume=False, token=self.owner.token)
         with refused_unless(allowed):
             return_to_queue(self.db, self.run_id, token=self.owner.token, claim=claim)
         if allowed:

@@ -4,7 +4,7 @@ import psycopg
 import pytest
 from sqlalchemy import make_url
 
-from app.bench.atlas import free_port
+from app.bench.browser import find_free_port
 from emtc_core.errors import StorageError
 from storage import retry
 from storage.engine import open_database
@@ -22,7 +22,7 @@ def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_worker_waits_for_a_server_and_says_so_once() -> None:
     told: list[str] = []
     with pytest.raises(StorageError, match="refused"):
-        open_with_retry(AWAY.format(port=free_port()), report=told.append, patience_s=1.0)
+        open_with_retry(AWAY.format(port=find_free_port()), report=told.append, patience_s=1.0)
     assert len(told) == 1
     assert "Retrying" in told[0]
 
@@ -30,7 +30,7 @@ def test_a_worker_waits_for_a_server_and_says_so_once() -> None:
 def test_whoever_is_told_to_leave_waits_no_longer() -> None:
     told: list[str] = []
     with pytest.raises(StorageError):
-        open_with_retry(AWAY.format(port=free_port()), report=told.append, is_cancelled=lambda: bool(told))
+        open_with_retry(AWAY.format(port=find_free_port()), report=told.append, is_cancelled=lambda: bool(told))
     assert len(told) == 1
 
 

@@ -59,14 +59,14 @@ function listenWhileConnected(self, name, handle) {
   window.addEventListener(name, listener)
 }
 
-// Apply new data from the server: the URLs of the columns, and the view if the page's URL has changed (`meta.asked`).
+// Apply new data from the server: the URLs of the columns, and the view if the page's URL has changed (`meta.tourStep`).
 // The old picture stays until all columns are loaded.
 async function applyData(self, meta) {
   self.pendingMeta = meta
   const isSameSnapshot = self.meta && findColumn(meta, "slot").url === findColumn(self.meta, "slot").url
   const columns = isSameSnapshot ? self.columns : {}
   const extents = isSameSnapshot ? self.extents : {}
-  const useView = !self.meta || meta.asked !== self.meta.asked
+  const useView = !self.meta || meta.tourStep !== self.meta.tourStep
   const { color, filters } = useView ? meta.view : self
   const colorKey = findColumn(meta, color) ? color : meta.columns[1].key
   const [x, y] = await Promise.all([loadColumn(meta.x), loadColumn(meta.y), loadMissingColumns(meta, columns, extents, ["slot", colorKey, ...Object.keys(filters)])])
@@ -126,7 +126,7 @@ async function recolor(self, key) {
 function recolorPoints(self) {
   self.quantity = findColumn(self.meta, self.color)
   const { low, high, binary } = self.quantity
-  self.lut = binary && self.palette === self.meta.usual ? self.meta.two : self.meta.palettes[self.palette].lut
+  self.lut = binary && self.palette === self.meta.defaultPalette ? self.meta.binaryColors : self.meta.palettes[self.palette].lut
   self.packed = packColors(self.lut)
   self.inks = computeInks(self.grid, self.columns[self.color], low, high)
   self.draw()

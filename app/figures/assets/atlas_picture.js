@@ -12,8 +12,8 @@ function makeScales(self, width, height) {
   const spanY = (grid.y1 - grid.y0) * 1.04
   const w = width - 2 * PAD
   const h = height - 2 * PAD
-  const fitX = self.meta.equal ? Math.min(w / spanX, h / spanY) : w / spanX
-  const fitY = self.meta.equal ? fitX : h / spanY
+  const fitX = self.meta.equalAspect ? Math.min(w / spanX, h / spanY) : w / spanX
+  const fitY = self.meta.equalAspect ? fitX : h / spanY
   if (!self.view) self.view = { x: (grid.x0 + grid.x1) / 2, y: (grid.y0 + grid.y1) / 2, span: width / fitX, whole: true }
   if (self.view.whole) self.view.span = width / fitX
   const { x, y, span } = self.view

@@ -49,7 +49,7 @@ class MirroredRun:
         return f"{re.sub(r'[^A-Za-z0-9]+', '_', self.name).strip('_')[:60]}-{self.key}"
 
 
-class Sink(Protocol):
+class MirrorTarget(Protocol):
     """A program that shows curves. It reports what it contains, so that a restarted mirror writes nothing twice."""
 
     def last_steps(self, run: MirroredRun) -> LastSteps:

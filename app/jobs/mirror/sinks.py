@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
-from app.jobs.mirror.rows import LastSteps, MirroredRun, Row, Sink, describe_run, read_new_rows
+from app.jobs.mirror.rows import LastSteps, MirroredRun, MirrorTarget, Row, describe_run, read_new_rows
 from emtc_core.errors import ConfigError, Fault
 from storage.engine import Database
 from storage.queries.runs import RunFilter, get_rows, matching_ids
@@ -250,7 +250,7 @@ class TensorboardSink:
             writer.close()
 
 
-_SINKS: Final[dict[Target, Callable[[Path], Sink]]] = {
+_SINKS: Final[dict[Target, Callable[[Path], MirrorTarget]]] = {
     "tensorboard": TensorboardSink,
     "wandb": WandbSink,
     "mlflow": MlflowSink,
@@ -261,7 +261,7 @@ _SINKS: Final[dict[Target, Callable[[Path], Sink]]] = {
 class Mirror:
     """A program with the last env steps that it contains."""
 
-    sink: Sink
+    sink: MirrorTarget
     _last_steps: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
     _complete: dict[str, int] = field(default_factory=dict[str, int])
     """Ended runs that are written completely → their env steps. They are not read again."""

@@ -103,7 +103,7 @@ class OptunaSearch(Section):
     """Setting → { low, high, log } or a list to choose from."""
 
 
-class Variant(Section):
+class SweepVariant(Section):
     """A named set of settings."""
 
     name: Annotated[str, Field(min_length=1, max_length=60)]
@@ -141,7 +141,7 @@ class SweepFile(Section):
     """Setting → value for all runs."""
     grid: Annotated[dict[str, Annotated[tuple[Leaf, ...], Field(min_length=1)]], Field(default_factory=dict), _FLAT]
     """Setting → values. All combinations are trained."""
-    variant: tuple[Variant, ...] = ()
+    variant: tuple[SweepVariant, ...] = ()
     """Named sets of settings. Each is combined with the grid."""
     random: RandomSearch | None = None
     """Random samples of settings. Each is combined with the variants and the grid."""
@@ -263,7 +263,7 @@ def _find_setting(path: list[str]) -> str:
 def _make_fault(details: ErrorDetails, path: list[str], setting: str) -> Fault:
     key, kind, value = ".".join(path), details["type"], details["input"]
     if kind == "extra_forbidden":
-        models = (SweepFile, Variant, RandomSearch, OptunaSearch)
+        models = (SweepFile, SweepVariant, RandomSearch, OptunaSearch)
         keys = [*(name for model in models for name in model.model_fields), "set"]
         return Fault(key, rule="is not a key of a sweep file", hint=suggest(path[-1], keys))
     if kind == "missing" and not setting:

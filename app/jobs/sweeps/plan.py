@@ -30,7 +30,7 @@ _MAX_FAULTS = 20
 
 
 @dataclass(frozen=True)
-class Cell:
+class Combination:
     """One combination of the settings that vary, without a seed."""
 
     map: str
@@ -48,7 +48,7 @@ class Cell:
 class SweepRun:
     """One run of a plan."""
 
-    cell: Cell
+    cell: Combination
     seed: int
     config: RunConfig
     key: str
@@ -196,7 +196,7 @@ def make_trial(plan: Plan, number: int, settings: Mapping[str, Leaf]) -> SweepRu
     label = f"trial {number}"
     if settings:
         label = f"{label}, {_make_label(file, file.map[0], file.algo[0], None, settings)}"
-    cell = Cell(file.map[0], file.algo[0], None, dict(settings), label)
+    cell = Combination(file.map[0], file.algo[0], None, dict(settings), label)
     (config,) = _resolve_all(file, [cell])
     return SweepRun(cell, config.seed, config, trial_key(plan.id, number), f"{file.name} · {label}")
 
@@ -251,7 +251,7 @@ def _plan_trials(plan: Plan, search: OptunaSearch) -> Iterator[SweepRun]:
         )
 
 
-def _resolve_all(file: SweepFile, cells: Iterable[Cell]) -> list[RunConfig]:
+def _resolve_all(file: SweepFile, cells: Iterable[Combination]) -> list[RunConfig]:
     configs: list[RunConfig] = []
     faults: list[Fault] = []
     for cell in cells:
@@ -276,9 +276,9 @@ def _resolve_all(file: SweepFile, cells: Iterable[Cell]) -> list[RunConfig]:
     return configs
 
 
-def _check_distinct(cells: list[Cell], configs: list[RunConfig]) -> None:
+def _check_distinct(cells: list[Combination], configs: list[RunConfig]) -> None:
     """Raise if two cells have the same configuration."""
-    first_cells: dict[str, Cell] = {}
+    first_cells: dict[str, Combination] = {}
     for cell, config in zip(cells, configs, strict=True):
         first = first_cells.setdefault(config.model_dump_json(), cell)
         if first is not cell:
@@ -286,14 +286,14 @@ def _check_distinct(cells: list[Cell], configs: list[RunConfig]) -> None:
             raise ConfigError(rule, key="sweep file", hint="Remove one of them.")
 
 
-def _make_run(plan: Plan, cell: Cell, config: RunConfig) -> SweepRun:
+def _make_run(plan: Plan, cell: Combination, config: RunConfig) -> SweepRun:
     content = {"map": cell.map, "algo": cell.algo, "set": dict(cell.changes), "variant": cell.variant}
     key = f"{plan.id}-{_digest(content)[:10]}-{config.seed}"
     parts = [plan.file.name, cell.label, f"seed {config.seed}"]
     return SweepRun(cell, config.seed, config, key, " · ".join(part for part in parts if part))
 
 
-def _list_cells(file: SweepFile) -> Iterator[Cell]:
+def _list_cells(file: SweepFile) -> Iterator[Combination]:
     """Combine maps, algorithms, variants, grid and samples. The algorithm of a variant replaces that of the file."""
     variants = file.variant or (None,)
     grid = [dict(zip(file.grid, values, strict=True)) for values in product(*file.grid.values())]
@@ -308,7 +308,9 @@ def _list_cells(file: SweepFile) -> Iterator[Cell]:
         for point, sample in product(grid, _draw_samples(file)):
             varied = {**point, **sample}
             label = _make_label(file, map, algo, name, varied)
-            yield Cell(map, algo, name, {**varied, **variant_settings}, label, variant.preset if variant else None)
+            yield Combination(
+                map, algo, name, {**varied, **variant_settings}, label, variant.preset if variant else None
+            )
 
 
 def _draw_samples(file: SweepFile) -> list[dict[str, Leaf]]:

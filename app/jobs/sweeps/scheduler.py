@@ -71,7 +71,9 @@ def poll_sweep(
             fill()
         sweep = retry_transient(db, lambda: get_sweep(db, sweep_id))
         on_progress(sweep)
-        if sweep.is_over or (sweep.status == "stopped" and not _has_active_runs(sweep)):
+        # a sweep is stopped when every trainer has read its stop command; lost runs do not count
+        is_active = not {"running", "paused", "queued"}.isdisjoint(run.status for run in sweep.runs)
+        if sweep.is_over or (sweep.status == "stopped" and not is_active):
             return sweep
         time.sleep(POLL_S)
     raise KeyboardInterrupt
@@ -98,8 +100,3 @@ def start_all(db: Database, sweep_id: str, me: ProcessId, jobs: int, starter: Tr
     while claim := claim_run(db, sweep_id, me, jobs=jobs, has_trainer=has_local_trainer):
         with suppress(StorageError):  # the run is already marked as failed
             starter.start(claim)
-
-
-def _has_active_runs(sweep: Sweep) -> bool:
-    """Whether a trainer has not read its stop command yet. A lost run does not count."""
-    return bool({"running", "paused", "queued"} & {run.status for run in sweep.runs})

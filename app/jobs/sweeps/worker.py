@@ -27,7 +27,7 @@ from storage.engine import Database
 from storage.process_id import get_process_id
 from storage.retry import is_transient, retry_transient
 from storage.runs.changes import finish_run, start_again
-from storage.runs.claims import Claim, claim_next_run, has_pending_lost_run, return_to_queue
+from storage.runs.claims import ClaimedRun, claim_next_run, has_pending_lost_run, return_to_queue
 from storage.runs.rows import find_run
 
 MAX_STARTS = 3
@@ -47,7 +47,7 @@ class TrainerStarter:
         self._db = db
         self._n_starts: Counter[str] = Counter()
 
-    def start(self, claim: Claim, *, requeue_on_signal: bool = False) -> subprocess.Popen[bytes] | None:
+    def start(self, claim: ClaimedRun, *, requeue_on_signal: bool = False) -> subprocess.Popen[bytes] | None:
         """Start the trainer of a claimed run, from its checkpoint if it has one, or mark the run as failed.
 
         Args:
@@ -77,10 +77,10 @@ class TrainerStarter:
             self._db, claim.run_id, token=claim.token, resume=claim.resume, requeue_on_signal=requeue_on_signal
         )
 
-    def _examine(self, claim: Claim) -> CheckpointStatus:
+    def _examine(self, claim: ClaimedRun) -> CheckpointStatus:
         return examine_checkpoints(self._db, find_run(self._db, claim.run_id))
 
-    def _replace(self, claim: Claim, why_not: str) -> str:
+    def _replace(self, claim: ClaimedRun, why_not: str) -> str:
         """Mark a run as failed and create a run from step 0 that replaces it in the sweep; return the new id."""
         place = "has its place in the sweep" if find_run(self._db, claim.run_id).sweep_id else "takes its place"
         message = f"Its trainer ended and no checkpoint can be used: {why_not} A new run {place}."
@@ -89,14 +89,14 @@ class TrainerStarter:
 
 
 class EligibilityCheck:
-    """Checks whether this machine can train claimed runs, and gives back those that it cannot."""
+    """Checks whether this machine can train claimed runs, and returns the others to the queue."""
 
     def __init__(self, db: Database) -> None:
         """Check runs of this database."""
         self._db = db
         self._reasons: dict[tuple[str, ...], str | None] = {}
 
-    def reject(self, claim: Claim) -> str | None:
+    def reject(self, claim: ClaimedRun) -> str | None:
         """Give a run back if this machine cannot train it.
 
         Returns:
@@ -131,7 +131,7 @@ class EligibilityCheck:
                 self._reasons[key] = str(exc)
         return self._reasons[key]
 
-    def _find_missing_checkpoint(self, claim: Claim) -> str | None:
+    def _find_missing_checkpoint(self, claim: ClaimedRun) -> str | None:
         """Return why this machine cannot read the checkpoints of a run. Another machine may have them."""
         if not claim.resume:
             return None
@@ -156,7 +156,7 @@ class EndedRun:
 
 
 class LeaveRequest:
-    """Records whether a signal has asked the worker to give back its runs and exit."""
+    """Records whether a signal has requested the worker to return its runs to the queue and exit."""
 
     def __init__(self) -> None:
         """Start without a request."""
@@ -191,7 +191,7 @@ class WorkerLoop:
         jobs: int,
         leave: LeaveRequest,
         announce: Callable[[str], None],
-        claim: Callable[..., Claim | None] = claim_next_run,
+        claim: Callable[..., ClaimedRun | None] = claim_next_run,
     ) -> None:
         """Prepare the loop.
 
@@ -205,7 +205,7 @@ class WorkerLoop:
         self._db, self._jobs, self._leave, self._announce, self._claim = db, jobs, leave, announce, claim
         self._me = get_process_id()
         self._starter, self._eligibility = TrainerStarter(db), EligibilityCheck(db)
-        self._trainers: dict[str, tuple[Claim, subprocess.Popen[bytes]]] = {}
+        self._trainers: dict[str, tuple[ClaimedRun, subprocess.Popen[bytes]]] = {}
         self._rejected_ids: set[str] = set()
         self._last_error: str | None = None
         self.done: list[EndedRun] = []
@@ -253,7 +253,7 @@ class WorkerLoop:
             self._report_error(str(error))
         return False
 
-    def _start(self, claim: Claim) -> None:
+    def _start(self, claim: ClaimedRun) -> None:
         if message := self._eligibility.reject(claim):
             self._rejected_ids.add(claim.run_id)
             self._announce(message)
@@ -267,7 +267,7 @@ class WorkerLoop:
         self._announce(f"Run {claim.run_id} {'resumes' if claim.resume else 'starts'}: {row.name}.")
 
     def _collect_ended(self) -> None:
-        """Report the trainers that have ended, and give back the runs whose trainer did not record its end."""
+        """Report the trainers that have ended, and return runs to the queue whose trainer did not record its end."""
         for claim, process in list(self._trainers.values()):
             if process.poll() is None:
                 continue
@@ -294,7 +294,7 @@ class WorkerLoop:
             time.sleep(POLL_S / 5)
         self._collect_ended()
 
-    def _report_end(self, claim: Claim) -> None:
+    def _report_end(self, claim: ClaimedRun) -> None:
         try:
             row = find_run(self._db, claim.run_id)
         except EmtcError as error:  # the run is deleted, or the database does not answer

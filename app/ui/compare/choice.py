@@ -16,7 +16,7 @@ from app.analysis.format import escape_markdown
 from app.analysis.series import Comparison
 from app.ui import data, in_url, messages, state, view
 from app.ui.compared import get_bundle_run_names, list_bundle_runs
-from app.ui.widgets import run_picker
+from app.ui.widgets import run_filters
 from storage.queries.runs import RunFilter
 
 _PAGE = "compare"
@@ -98,7 +98,7 @@ def _all_that_match(wanted: RunFilter, matching: int, beside: str) -> list[str]:
     drawn = data.matching_ids(replace(wanted, evaluated=True, shelf="drawn"), "-created")
     without = matching - len(drawn)
     more = f" {without:,} more have no evaluation yet, or are hidden." if without > 0 else ""
-    if filters := run_picker.describe(wanted):
+    if filters := run_filters.describe(wanted):
         more += f" Filters: {escape_markdown(filters)}."
     if len(drawn) > AT_ONCE and not _wants_all(len(drawn)):
         st.caption(f"Comparing the newest {AT_ONCE:,} of {len(drawn):,} evaluated runs that match.{more}{beside}")
@@ -115,11 +115,11 @@ def _wants_all(number: int) -> bool:
 
 
 def _filter() -> RunFilter:
-    text = run_picker.search("compare")
+    text = run_filters.search("compare")
     with st.popover("Filters", icon=":material/filter_list:", key="compare_filters"):
-        wanted = run_picker.lists("compare", RunFilter(), across=1)
+        wanted = run_filters.lists("compare", RunFilter(), across=1)
         statuses = st.multiselect(
-            "Status", **in_url.several("compare", "states", run_picker.STATUSES), placeholder="any", wrap=True
+            "Status", **in_url.several("compare", "states", run_filters.STATUSES), placeholder="any", wrap=True
         )
     return replace(wanted, text=text, statuses=tuple(statuses))
 

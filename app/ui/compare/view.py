@@ -320,7 +320,7 @@ def _curves(
 
 def _command(run_ids: list[str], drawn: _Drawn, reading: Aggregation, look: CurveStyle, *, unfinished: bool) -> None:
     rate, figure = find_rate(drawn.key, drawn.rate), "mu-w" if is_mu_w(drawn.key) else "learning-curves"
-    if rate is None or any(map(view.is_beside, run_ids)):  # the command line reads one database
+    if rate is None or any(map(view.is_bundle_run, run_ids)):  # the command line reads one database
         return
     with st.expander("The same figure on the command line", icon=":material/terminal:"):
         options = f"--figure {figure} --center {reading.center} --band {reading.band}"

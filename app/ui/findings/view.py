@@ -144,7 +144,7 @@ def _show_claims(study: Study) -> None:
 def _write_claims(frame: pd.DataFrame) -> str:
     """Write the claims as Markdown, with fewer columns than in files, so that the verdict fits on the screen."""
     columns = frame.loc[:, ["claim", "task", "estimate", "n", "p (Holm)", "verdict"]]
-    pairs = [escape_markdown(each).replace(r"\-", "\u2011") for each in frame["compared"]]  # no line break in "No-TCGM"
+    pairs = [escape_markdown(pair).replace(r"\-", "\u2011") for pair in frame["compared"]]  # no line break in "No-TCGM"
     claims = zip(frame["claim"], pairs, frame["measure"], strict=True)
     detectable = frame["detectable"] if "detectable" in frame else [MISSING] * len(frame)
     verdicts = zip(frame["verdict"], detectable, strict=True)
@@ -153,7 +153,7 @@ def _write_claims(frame: pd.DataFrame) -> str:
             f"**{escape_markdown(claim)}** {pair}, {escape_markdown(measure)}" for claim, pair, measure in claims
         ],
         "task": [_break_long_name(task) for task in frame["task"]],
-        "estimate": [escape_markdown(each).replace(", ", ",\u00a0") for each in frame["estimate"]],
+        "estimate": [escape_markdown(text).replace(", ", ",\u00a0") for text in frame["estimate"]],
         "verdict": [
             _write_verdict(verdict) + ("" if size == MISSING else f" :small[detectable: {size}]")
             for verdict, size in verdicts
@@ -179,7 +179,7 @@ def _show_missing_runs(missing: tuple[str, ...]) -> None:
     if not missing:
         return
     title = f"{len(missing)} planned run{'s' if len(missing) > 1 else ''} without a result"
-    text = "\n".join(f"- {escape_markdown(each)}" for each in missing)
+    text = "\n".join(f"- {escape_markdown(run)}" for run in missing)
     if len(missing) <= result_table.MAX_UNFOLDED:
         st.caption(f"{title}\n{text}")
     else:

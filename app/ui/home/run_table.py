@@ -12,7 +12,7 @@ from app.figures.theme import ENDED_STATUSES
 from app.ui import data, in_url, messages, state, view
 from app.ui.home import run_actions, selection
 from app.ui.home.run_columns import COLUMN_ORDER, SORT_LABELS, column_config
-from app.ui.widgets import run_picker
+from app.ui.widgets import run_filters
 from emtc_core.config.base import IMPORTED
 from storage.queries.runs import RunFilter, RunPage
 from storage.runs.rows import PRUNED, shown_status
@@ -53,7 +53,7 @@ def make_rows(frame: pd.DataFrame) -> pd.DataFrame:
         name_algo_with_origin(algo, plugins) for algo, plugins in zip(frame["algo"], frame["plugins"], strict=True)
     ]
     rows["name"] = [
-        view.named_link(run_id, f"{name} (hidden)" if is_hidden else name)
+        view.link_run(run_id, f"{name} (hidden)" if is_hidden else name)
         for run_id, name, is_hidden in zip(rows["id"], frame["name"], frame["hidden_at"].notna(), strict=True)
     ]
     rows["progress"] = 100 * (frame["env_steps"] / frame["target_steps"].clip(lower=1)).clip(upper=1.0)
@@ -81,8 +81,8 @@ def _show_table() -> None:
 def _select_filter() -> tuple[RunFilter, str]:
     """Draw search, order and filters; return the filter and the sort key."""
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        text = run_picker.search(PAGE, _go_to_first_page)
-        shelf = run_picker.shelf(PAGE, _go_to_first_page)
+        text = run_filters.search(PAGE, _go_to_first_page)
+        shelf = run_filters.shelf(PAGE, _go_to_first_page)
         column = st.selectbox(
             "Sort by",
             **in_url.one(PAGE, "sort", list(SORT_LABELS), _go_to_first_page),
@@ -100,8 +100,8 @@ def _select_filter() -> tuple[RunFilter, str]:
     is_filtered = any(name in st.query_params for name in ("states", "envs", "maps", "algos", "presets", "tags"))
     is_expanded = bool(st.session_state.setdefault("run_filters_open", is_filtered))  # as when the page was opened
     with st.expander("Filters", icon=":material/filter_list:", expanded=is_expanded):
-        statuses = run_picker.statuses(PAGE, data.run_choices(shelf).statuses, _go_to_first_page)
-        run_filter = run_picker.lists(PAGE, RunFilter(text=text, shelf=shelf, statuses=statuses), _go_to_first_page)
+        statuses = run_filters.statuses(PAGE, data.run_choices(shelf).statuses, _go_to_first_page)
+        run_filter = run_filters.lists(PAGE, RunFilter(text=text, shelf=shelf, statuses=statuses), _go_to_first_page)
     return run_filter, f"-{column}" if column and is_descending else column or ""
 
 
@@ -123,7 +123,7 @@ def _read_page(run_filter: RunFilter, sort: str) -> RunPage:
 
 
 def _show_no_match(run_filter: RunFilter) -> None:
-    if not run_picker.is_asking(run_filter):
+    if not run_filters.has_conditions(run_filter):
         shelf = run_filter.shelf if run_filter.shelf in ("archived", "hidden") else "listed"
         st.info(f"No run is {shelf}.")
         return

@@ -1,7 +1,7 @@
-"""The Launch form's texts: kept by the session, written into the address, and read from it when the page is opened.
+"""The texts of the Launch form: stored in the session, written into the URL, and read from the URL when a page opens.
 
-What is typed stands here first and in its widget second. So a page that is left and opened again shows what it showed,
-an address shows another browser the same form, and a text that is no value keeps its place until it is mended.
+The form is a map from field to text. Widgets are set from these texts. So a page that is opened again shows the same
+texts, a URL shows another browser the same form, and an invalid text stays in its field until it is corrected.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,25 +18,25 @@ from emtc_core.config.resolve import suggest
 from emtc_core.errors import Fault
 
 _FORM = "launch_form"
-_ALWAYS_DRAWN = "algo"
-"""A widget that the form always has; the session forgets it when another page is shown."""
-_OTHERS: Final = frozenset({state.RUN, view.FROM})
-"""Names in the address that are not the form's."""
+_PAGE_MARKER = "algo"
+"""Key of a widget that the form always has. Streamlit deletes it when another page is shown."""
+_OTHER_PARAMETERS: Final = frozenset({state.RUN, view.FROM})
+"""URL parameters that do not belong to the form."""
 
 
 def read() -> dict[str, str]:
-    """Read the form's texts: from the address when the page is opened with some, else what stood here last."""
-    given = launch_request.read_texts({name: st.query_params[name] for name in st.query_params})
-    opened = _ALWAYS_DRAWN not in st.session_state
-    if _FORM not in st.session_state or (opened and given):
-        st.session_state[_FORM] = given
+    """Read the texts from the URL if the page is opened with some, else from the session."""
+    url_texts = launch_request.read_texts({name: st.query_params[name] for name in st.query_params})
+    is_opened = _PAGE_MARKER not in st.session_state
+    if _FORM not in st.session_state or (is_opened and url_texts):
+        st.session_state[_FORM] = url_texts
     texts = dict(st.session_state[_FORM])
     write(texts)
     return texts
 
 
 def write(texts: dict[str, str]) -> None:
-    """Put the texts into the address, and take out what is not among them."""
+    """Write the texts into the URL, and remove the fields of the form that have no text."""
     for name in list(st.query_params):
         if launch_request.is_field(name) and name not in texts:
             st.query_params.pop(name, None)
@@ -45,66 +45,66 @@ def write(texts: dict[str, str]) -> None:
 
 
 def put(name: str, text: str | None) -> None:
-    """Change one text; None is its usual value."""
+    """Set the text of one field; None sets the field to its default."""
     texts = dict(st.session_state.get(_FORM, {}))
     texts.pop(name, None)
     st.session_state[_FORM] = texts if text is None else texts | {name: text}
 
 
 def keep_only(names: frozenset[str]) -> None:
-    """Take every other text away, and what the address says beyond the form."""
+    """Remove the texts of all other fields, and the URL parameters that the form does not have."""
     texts = st.session_state.get(_FORM, {})
     st.session_state[_FORM] = {name: text for name, text in texts.items() if name in names}
-    for name in strangers():
+    for name in list_unknown_parameters():
         st.query_params.pop(name, None)
 
 
-def strangers() -> list[str]:
-    """List the names in the address that mean nothing here."""
-    return [name for name in st.query_params if not launch_request.is_field(name) and name not in _OTHERS]
+def list_unknown_parameters() -> list[str]:
+    """List the URL parameters that the form does not have."""
+    return [name for name in st.query_params if not launch_request.is_field(name) and name not in _OTHER_PARAMETERS]
 
 
-def describe_stranger(name: str) -> str:
-    """What is wrong with such a name."""
-    sentence = f'The address names "{name[:60]}", which this form does not have.'
+def describe_unknown_parameter(name: str) -> str:
+    """Write that the form does not have this URL parameter, and suggest a similar one."""
+    sentence = f'The form does not have the URL parameter "{name[:60]}".'
     return f"{sentence} {suggest(name, CHOICES)}".rstrip()
 
 
 def bind(
     name: str,
     key: str,
-    shown: object,
+    value: object,
     *,
-    usual: str = "",
+    default: str = "",
     write: Callable[[Any], str] = str,
-    then: Callable[[str], None] | None = None,
+    on_text: Callable[[str], None] | None = None,
 ) -> Bound:
     """Bind a widget to a field.
 
     Args:
         name: The field.
-        key: The widget's.
-        shown: What the widget must show.
-        usual: The text that leaves the address bare.
-        write: The widget's value as text.
-        then: Called with the new text.
+        key: The widget's key.
+        value: The value that the widget must show.
+        default: The text that is not written into the URL.
+        write: Writes the widget's value as text.
+        on_text: Called with the new text.
     """
-    if key not in st.session_state or st.session_state[key] != shown:
-        st.session_state[key] = shown  # only then: what is typed and not sent yet would go
+    if key not in st.session_state or st.session_state[key] != value:
+        st.session_state[key] = value  # an assignment deletes text that is typed but not sent yet
 
     def changed() -> None:
-        value = st.session_state[key]
-        text = "" if value is None else write(value).strip()
-        put(name, None if text in ("", usual) else text)
-        if then:
-            then(text)
+        new_value = st.session_state[key]
+        text = "" if new_value is None else write(new_value).strip()
+        put(name, None if text in ("", default) else text)
+        if on_text:
+            on_text(text)
 
     return Bound(key=key, on_change=changed)
 
 
 def mark(faults: Mapping[str, Fault], name: str) -> None:
-    """What is wrong with a field, under it; the page's style marks the field above."""
+    """Draw the fault of a field, if it has one. The page's style sheet marks the field above it."""
     if fault := faults.get(name):
         with st.container(key=f"wrong-{name.replace('.', '-')}"):
-            told = launch_request.describe_field_fault(name, fault)
-            st.markdown(f":red[:material/error: {escape_markdown(told)}]")
+            text = launch_request.describe_field_fault(name, fault)
+            st.markdown(f":red[:material/error: {escape_markdown(text)}]")

@@ -1,6 +1,7 @@
-"""The Launch page's body: the choices that matter first, all other settings by section, then cost and start.
+"""The form of the Launch page: task, algorithm and budget first, then all other settings by section, then the start.
 
-The form is texts in the address; they are checked before anything is drawn, so that each fault stands under its field.
+The form is a map from field to text, which is in the URL. The texts are checked before anything is drawn, so each
+fault is drawn under its field.
 """
 
 import secrets
@@ -11,15 +12,15 @@ import streamlit as st
 from app.analysis.format import escape_markdown, format_count, format_duration, format_size
 from app.analysis.settings import name_algo
 from app.jobs import launch_request
-from app.jobs.launch import check_startable, estimate, find_obs_warning, find_success_warning, launch_run
+from app.jobs.launch import GUESS, check_startable, estimate, find_obs_warning, find_success_warning, launch_run
 from app.jobs.launch_request import ALGO, ALSO, CHOICES, DEFAULTS, ENV, MAP, NAME, PRESET, SEEDS, STEPS, Request
 from app.jobs.sweeps.plan import Plan
 from app.ui import data, messages, state
 from app.ui.in_url import Bound
-from app.ui.launch import address, choices
+from app.ui.launch import address, success_rule, sweep
 from app.ui.widgets import config_form
 from emtc_core.config.plugin_settings import find_owner
-from emtc_core.config.resolve import FieldInfo, Value, describe_fields, describe_presets
+from emtc_core.config.resolve import FieldInfo, describe_fields, describe_presets
 from emtc_core.config.run import RunConfig, list_algos, split_algo
 from emtc_core.envs.registry import ADAPTERS, IMPORTED_BY_MAP
 from emtc_core.envs.trust import VARIABLE
@@ -28,56 +29,63 @@ from emtc_core.errors import EmtcError, Fault, describe_fault
 from emtc_core.install import get_install_command
 from storage.files.places import describe_place
 
-_TOKEN = "launch_token"
 TYPE_A_MAP = (
-    "Type the map: module:factory names what makes your environment, as my_game:make. It is imported only if "
-    f"{VARIABLE} of this machine lists the module; it is tried for some episodes before anything starts."
+    "Type the map as module:factory, for example my_game:make. The factory makes your environment. It is imported only "
+    f"if {VARIABLE} of this machine lists the module, and it is tried for some episodes before the start."
 )
-_TOLD_AT_ONCE = 4
-_ABOUT_MEMORY = "At its end: the trainer itself, the replayed episodes and the memory's nodes. Run draws what it took."
-_OWN = ""
-_GAMES = f"Games of PettingZoo and MPE2 that are wrapped already, of those installed here: {get_install_command(EXTRA)}"
+_TOKEN = "launch_token"
+_MAX_MESSAGES = 4
+_MEMORY_HELP = (
+    "At the end of the run: the trainer, the replayed episodes and the nodes of the memory. The Run page shows the "
+    "measured use."
+)
+_OWN_GAME = ""
+_GAME_HELP = (
+    f"Games of PettingZoo and MPE2 that are installed here and have an adapter. To install them: "
+    f"{get_install_command(EXTRA)}"
+)
 _LABELS = {
     STEPS: "Training length",
     SEEDS: "Seeds",
     MAP: "Map",
     ENV: "Environment",
     ALGO: "Algorithm",
-    ALSO: "And also",
+    ALSO: "Compare with",
 }
+_KEYS = {NAME: "launch_name"}
 
 
 def show() -> None:
-    """Draw the form; the start button is live only while everything is valid."""
+    """Draw the form. The start button is enabled only while everything is valid."""
     texts = address.read()
     rows = data.env_list()
     maps: dict[str, list[str]] = {}
     for row in rows:
         maps.setdefault(row.env, []).append(row.map)
     request = launch_request.check_request(texts, maps)
-    _say_unknown(texts)
+    _show_unknown_fields(texts)
     _choices(texts, request, maps)
     obstacle = next((row.reason for row in rows if row.env == request.choices[ENV] and not row.available), "")
-    config, ruled = (None, frozenset[str]()) if obstacle else choices.ask_success(texts, request, maps)
-    faults, planned = dict(request.faults), None
+    config, rule_keys = (None, frozenset[str]()) if obstacle else success_rule.choose(texts, request, maps)
+    faults, plan = dict(request.faults), None
     if config is not None and request.other_algos and not faults:
         try:
-            planned = choices.plan(config, request, texts.get(NAME, ""))
+            plan = sweep.make_plan(config, request, texts.get(NAME, ""))
         except EmtcError as exc:
             faults |= launch_request.place_faults(exc, [ALSO])
-    if not obstacle and (asked := config or request.config):
-        faults |= _refusals(asked)
+    if not obstacle and (checked_config := config or request.config):
+        faults |= _find_start_faults(checked_config)
     elif not faults and not request.choices[MAP]:
         st.info(TYPE_A_MAP, icon=":material/edit:")
-    _settings(texts, request, faults, without=ruled)
+    _settings(texts, request, faults, excluded=rule_keys)
     if obstacle:
         st.warning(escape_markdown(obstacle[0].upper() + obstacle[1:]), icon=":material/block:")
     if config is not None and not faults:
-        _doubts(config)
+        _show_warnings(config)
     with st.container(key="launch_bar"):
-        _say_faults(faults)
-        if planned is not None and not faults:
-            _start_several(planned)
+        _show_faults(faults)
+        if plan is not None and not faults:
+            _start_sweep(plan)
         else:
             _start(config if not faults else None, request, texts.get(NAME, ""))
 
@@ -85,37 +93,37 @@ def show() -> None:
 def _choices(texts: Mapping[str, str], request: Request, maps: Mapping[str, list[str]]) -> None:
     left, middle, right = st.columns(3)
     with left:
-        _preset(request)
+        presets = describe_presets()
+        items = "\n".join(f"- **{escape_markdown(name)}**: {escape_markdown(text)}" for name, text in presets.items())
+        help_text = f"Gives the default of every setting below.\n{items}"
+        _select("Preset", PRESET, list(presets), request, key="preset", help_text=help_text)
+        if PRESET not in request.faults:
+            st.caption(escape_markdown(presets[request.choices[PRESET]]))
         _select(
-            "Algorithm", ALGO, list_algos(), request, key="algo", show=name_algo,
-            about="Method and value system; the paper's own is EMTC(QPLEX), which commands call emtc-qplex.",
+            "Algorithm", ALGO, list_algos(), request, key="algo", format_option=name_algo,
+            help_text="Method and value system. The paper's algorithm is EMTC(QPLEX); its name in commands is "
+            "emtc-qplex.",
         )  # fmt: skip
-        choices.ask(request)
+        sweep.choose_algos(request)
     with middle:
-        _select("Environment", ENV, list(maps), request, key="env", about="The game.", then=_forget_map)
+        _select(
+            "Environment", ENV, list(maps), request, key="env", help_text="Simulator or game",
+            on_text=lambda env: address.put(MAP, None),  # a map belongs to its environment
+        )  # fmt: skip
         _map(texts, request, maps)
         address.mark(request.faults, MAP)
     with right:
         _text(
             "Seeds", SEEDS, texts, DEFAULTS[SEEDS], request,
-            "One run each: 1, or 1,2,5, or 1-5. A seed decides every random number of its run.",
+            "One run for each seed: 1, or 1,2,5, or 1-5. A seed determines all random numbers of its run.",
         )  # fmt: skip
-        _text("Name", NAME, texts, "", request, "Shown in lists.", placeholder="made from the choices")
+        _text("Name", NAME, texts, "", request, "Shown in lists.", placeholder="Auto-generated if empty")
     left, _, _ = st.columns(3)
     with left:
         info = next(info for info in describe_fields() if info.key == "train.t_max")
-        usual = launch_request.write_text(request.default_steps)
-        about = f"{config_form.help_of(info)}  \nWritten as 40000, 40k or 1.5M."
-        _text("Training length [env steps]", STEPS, texts, usual, request, about)
-
-
-def _preset(request: Request) -> None:
-    presets = describe_presets()
-    told = "\n".join(f"- **{escape_markdown(name)}**: {escape_markdown(text)}" for name, text in presets.items())
-    about = f"Where the defaults of all settings below come from.\n{told}"
-    _select("Preset", PRESET, list(presets), request, key="preset", about=about)
-    if PRESET not in request.faults:
-        st.caption(escape_markdown(presets[request.choices[PRESET]]))
+        default = launch_request.write_text(request.default_steps)
+        help_text = f"{config_form.help_of(info)}  \nFormat: 40000, 40k or 1.5M."
+        _text("Training length [env steps]", STEPS, texts, default, request, help_text)
 
 
 def _select(
@@ -125,125 +133,125 @@ def _select(
     request: Request,
     *,
     key: str,
-    about: str,
-    then: Callable[[str], None] | None = None,
-    show: Callable[[str], str] = str,
+    help_text: str,
+    on_text: Callable[[str], None] | None = None,
+    format_option: Callable[[str], str] = str,
 ) -> None:
-    """Draw a choice; what the address asks for and is not there leaves it open, with the reason under it."""
-    wrong = name in request.faults
-    shown = None if wrong else request.choices[name]
-    bound = address.bind(name, key, shown, usual=DEFAULTS.get(name, options[0]), then=then)
-    st.selectbox(label, options, index=None if wrong else 0, **bound, help=about, format_func=show)
+    """Draw a choice. If the URL names an option that does not exist, nothing is selected and the fault is drawn."""
+    is_invalid = name in request.faults
+    value = None if is_invalid else request.choices[name]
+    bound = address.bind(name, key, value, default=DEFAULTS.get(name, options[0]), on_text=on_text)
+    index = None if is_invalid else 0
+    st.selectbox(label, options, index=index, **bound, help=help_text, format_func=format_option)
     if name != MAP:
         address.mark(request.faults, name)
 
 
 def _text(
-    label: str, name: str, texts: Mapping[str, str], usual: str, request: Request, about: str, placeholder: str = ""
+    label: str,
+    name: str,
+    texts: Mapping[str, str],
+    default: str,
+    request: Request,
+    help_text: str,
+    placeholder: str = "",
 ) -> None:
-    bound = address.bind(name, _KEYS.get(name, name), texts.get(name, usual), usual=usual)
-    st.text_input(label, **bound, help=about, placeholder=placeholder or usual, max_chars=launch_request.MAX_CHARACTERS)
+    bound = address.bind(name, _KEYS.get(name, name), texts.get(name, default), default=default)
+    st.text_input(
+        label, **bound, help=help_text, placeholder=placeholder or default, max_chars=launch_request.MAX_CHARACTERS
+    )
     address.mark(request.faults, name)
-
-
-_KEYS = {NAME: "launch_name"}
-
-
-def _forget_map(env: str) -> None:
-    """A map belongs to its environment."""
-    address.put(MAP, None)
 
 
 def _map(texts: Mapping[str, str], request: Request, maps: Mapping[str, list[str]]) -> None:
     env = request.choices[ENV]
     if env not in IMPORTED_BY_MAP:
-        _select("Map", MAP, maps[env], request, key=f"map-{env}", about="Map or scenario.")
+        _select("Map", MAP, maps[env], request, key=f"map-{env}", help_text="Map or scenario.")
         return
-    typed = texts.get(MAP, "")
-    games = [_OWN, *(map for map in maps[env] if map in EXAMPLES)]
+    text = texts.get(MAP, "")
+    games = [_OWN_GAME, *(map for map in maps[env] if map in EXAMPLES)]
     if len(games) > 1:
-        bound = address.bind(MAP, f"game-{env}", typed if typed in games else _OWN)
-        st.selectbox("Game", games, format_func=lambda game: game or "my own", **bound, help=_GAMES)
-        if typed and typed in games:
-            st.caption(escape_markdown(f"{EXAMPLES[typed].description[:1].upper()}{EXAMPLES[typed].description[1:]}."))
+        bound = address.bind(MAP, f"game-{env}", text if text in games else _OWN_GAME)
+        st.selectbox("Game", games, format_func=lambda game: game or "my own", **bound, help=_GAME_HELP)
+        if text and text in games:
+            description = EXAMPLES[text].description
+            st.caption(escape_markdown(f"{description[:1].upper()}{description[1:]}."))
             return
     st.text_input(
-        "Map", **address.bind(MAP, f"map-{env}", typed), placeholder="my_game:make",
+        "Map", **address.bind(MAP, f"map-{env}", text), placeholder="my_game:make",
         max_chars=launch_request.MAX_CHARACTERS,
         help=f"Import path of your environment, as module:factory. This machine must list the module in {VARIABLE}.",
     )  # fmt: skip
 
 
 def _settings(
-    texts: Mapping[str, str], request: Request, faults: Mapping[str, Fault], *, without: frozenset[str]
+    texts: Mapping[str, str], request: Request, faults: Mapping[str, Fault], *, excluded: frozenset[str]
 ) -> None:
-    fields = [info for info in describe_fields() if info.key not in launch_request.IDENTITY | without]
+    """Draw the settings that have an effect for this request, by section; `excluded` are drawn elsewhere."""
+    fields = [info for info in describe_fields() if info.key not in launch_request.IDENTITY | excluded]
     gate = texts.get("gate.type") or str(request.defaults.get("gate.type"))
-    shown = [info for info in fields if _is_read(info.key, request, gate)]
+    fields = [info for info in fields if _has_effect(info.key, request, gate)]
     st.markdown("##### All settings")
-    _tell_changes(texts, {info.key for info in shown} | without, request)
-    for section in dict.fromkeys(info.key.partition(".")[0] for info in shown):
-        own = [info for info in shown if info.key.partition(".")[0] == section]
-        wrong = any(info.key in faults for info in own)
-        changed = sum(info.key in texts for info in own)
+    _show_changes(texts, {info.key for info in fields} | excluded, request)
+    for section in dict.fromkeys(info.key.partition(".")[0] for info in fields):
+        section_fields = [info for info in fields if info.key.partition(".")[0] == section]
+        has_fault = any(info.key in faults for info in section_fields)
+        is_changed = any(info.key in texts for info in section_fields)
         title = config_form.SECTION_TITLES.get(section, section.upper())
-        icon = ":material/error:" if wrong else ":material/tune:" if changed else None
-        with st.expander(title, expanded=wrong, icon=icon):
-            config_form.show_section(own, request.defaults, texts, _bind, lambda key: address.mark(dict(faults), key))
+        icon = ":material/error:" if has_fault else ":material/tune:" if is_changed else None
+        with st.expander(title, expanded=has_fault, icon=icon):
+            config_form.show_section(
+                section_fields, request.defaults, texts, _bind, lambda key: address.mark(dict(faults), key)
+            )
 
 
-def _bind(info: FieldInfo, shown: object, usual: str, write: Callable[[object], str]) -> Bound:
-    return address.bind(info.key, f"set-{info.key}", shown, usual=usual, write=write)
+def _bind(info: FieldInfo, value: object, default: str, write: Callable[[object], str]) -> Bound:
+    return address.bind(info.key, f"set-{info.key}", value, default=default, write=write)
 
 
-def _tell_changes(texts: Mapping[str, str], shown: set[str], request: Request) -> None:
-    """Which settings are not the preset's, those among them that this form does not show, and the way back."""
-    own = [key for key in texts if key not in CHOICES]
-    if not own:
-        st.caption("All of them are the preset's. Closed sections keep its values.")
+def _show_changes(texts: Mapping[str, str], keys_on_form: set[str], request: Request) -> None:
+    """Draw which settings differ from the preset, a button that resets them, and the changed settings without field."""
+    changed = [key for key in texts if key not in CHOICES]
+    if not changed:
+        st.caption("No change from the preset.")
         return
-    hidden = [key for key in own if key not in shown]
+    changes = [
+        f"`{key}` = {escape_markdown(texts[key] or 'not set')} "
+        f"({escape_markdown(launch_request.write_text(request.defaults[key]) or 'not set')})"
+        for key in changed
+        if key in request.defaults
+    ]
+    head = "1 change from preset" if len(changes) == 1 else f"{len(changes)} changes from preset"
+    summary = f"{head} (preset's value in parentheses): {', '.join(changes)}" if changes else "No known setting"
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        st.caption(f"{_list_changes(own, texts, request.defaults)}.", width="stretch")
+        st.caption(f"{summary}.", width="stretch")
         st.button(
-            "Take the preset's values", icon=":material/undo:", key="launch_reset",
+            "Reset to preset", icon=":material/undo:", key="launch_reset",
             on_click=address.keep_only, args=(frozenset(CHOICES),),
         )  # fmt: skip
-    known = [key for key in hidden if key in request.defaults]
-    if known:
-        named = escape_markdown(", ".join(f"{key} = {texts[key]}" for key in known))
+    hidden = [key for key in changed if key not in keys_on_form and key in request.defaults]
+    if hidden:
+        values = escape_markdown(", ".join(f"{key} = {texts[key]}" for key in hidden))
         algo = escape_markdown(name_algo(request.choices[ALGO]))
-        st.caption(
-            f":material/visibility_off: Carried to the run, and not on this form, for {algo} reads none of it: {named}."
-        )
+        st.caption(f":material/visibility_off: Stored in the run, but without effect for {algo}: {values}.")
 
 
-def _list_changes(own: list[str], texts: Mapping[str, str], defaults: Mapping[str, Value]) -> str:
-    told = [
-        f"`{key}` = {escape_markdown(texts[key] or 'not set')} "
-        f"({escape_markdown(launch_request.write_text(defaults[key]) or 'not set')})"
-        for key in own
-        if key in defaults
-    ]
-    head = "1 setting is not the preset's" if len(told) == 1 else f"{len(told)} settings are not the preset's"
-    return f"{head} (whose value stands in brackets): {', '.join(told)}" if told else "Nothing here is known"
-
-
-def _is_read(key: str, request: Request, gate: str) -> bool:
-    """Whether this algorithm in this environment, with this gate, reads a setting; any other would have no effect."""
+def _has_effect(key: str, request: Request, gate: str) -> bool:
+    """Whether this algorithm, with this environment and gate, reads a setting."""
     section, _, rest = key.partition(".")
     owner = find_owner(key)
+    sections = _list_sections(request.choices[ALGO])
     if owner and section != "env":
-        used = {"gate": gate, "mixer": split_algo(request.choices[ALGO])[1]}[section]
-        return owner[1] == used and (section == "mixer" or section in _relevant(request.choices[ALGO]))
+        selected_plugin = {"gate": gate, "mixer": split_algo(request.choices[ALGO])[1]}[section]
+        return owner[1] == selected_plugin and (section == "mixer" or section in sections)
     if section == "env":
         env = request.choices[ENV]
         return rest.partition(".")[0] in ((env,) if env in ADAPTERS else (env, "pettingzoo"))
-    return section in _relevant(request.choices[ALGO])
+    return section in sections
 
 
-def _relevant(algo: str) -> set[str]:
-    """The sections that this algorithm reads."""
+def _list_sections(algo: str) -> set[str]:
+    """List the sections of settings that an algorithm reads."""
     method, backbone = split_algo(algo)
     sections = {"train", "eval", "record", "checkpoint", backbone}
     if method != "none":
@@ -255,8 +263,8 @@ def _relevant(algo: str) -> set[str]:
     return sections
 
 
-def _refusals(config: RunConfig) -> dict[str, Fault]:
-    """Why this machine cannot run it, by the setting that is to blame where there is one."""
+def _find_start_faults(config: RunConfig) -> dict[str, Fault]:
+    """Find why this machine cannot start the run, by field."""
     try:
         check_startable(config)
     except EmtcError as exc:
@@ -264,99 +272,100 @@ def _refusals(config: RunConfig) -> dict[str, Fault]:
     return {}
 
 
-def _say_faults(faults: Mapping[str, Fault]) -> None:
-    """Gather what is wrong beside the button, for its field may be out of sight."""
-    told = []
+def _show_warnings(config: RunConfig) -> None:
+    """Draw the warnings of the trial of an environment: no success, or constant observations."""
+    with messages.guarded():
+        if warning := find_success_warning(config):
+            st.warning(escape_markdown(warning), icon=":material/flag:")
+        if warning := find_obs_warning(config):
+            st.warning(escape_markdown(warning), icon=":material/visibility_off:")
+
+
+def _show_faults(faults: Mapping[str, Fault]) -> None:
+    """List the faults next to the start button, because their fields may be scrolled out of view."""
+    lines = []
     for name, fault in faults.items():
         label = _LABELS.get(name)
-        told.append(
-            escape_markdown(
-                f"{label}: {launch_request.describe_field_fault(name, fault)}" if label else describe_fault(fault)
-            )
-        )
-    if told:
-        more = f"  \nAnd {len(told) - _TOLD_AT_ONCE} more." if len(told) > _TOLD_AT_ONCE else ""
-        st.error("  \n".join(told[:_TOLD_AT_ONCE]) + more, icon=":material/error:")
+        text = f"{label}: {launch_request.describe_field_fault(name, fault)}" if label else describe_fault(fault)
+        lines.append(escape_markdown(text))
+    if lines:
+        more = f"  \nAnd {len(lines) - _MAX_MESSAGES} more." if len(lines) > _MAX_MESSAGES else ""
+        st.error("  \n".join(lines[:_MAX_MESSAGES]) + more, icon=":material/error:")
 
 
-def _describe_lost(name: str) -> str:
-    return f'There is no setting "{name[:60]}" in this version.'
-
-
-def _say_unknown(texts: Mapping[str, str]) -> None:
-    """What the address asks for and there is not, with a way to go on without it."""
-    known = {info.key for info in describe_fields()} | set(CHOICES)
-    strangers, lost = address.strangers(), [name for name in texts if name not in known]
-    if not strangers and not lost:
+def _show_unknown_fields(texts: Mapping[str, str]) -> None:
+    """Draw which settings and URL parameters this version does not have, and a button that removes them."""
+    valid_names = {info.key for info in describe_fields()} | set(CHOICES)
+    unknown_parameters = address.list_unknown_parameters()
+    unknown_settings = [name for name in texts if name not in valid_names]
+    if not unknown_parameters and not unknown_settings:
         return
-    told = [*map(_describe_lost, lost), *map(address.describe_stranger, strangers)]
+    lines = [
+        *(f'There is no setting "{name[:60]}" in this version.' for name in unknown_settings),
+        *map(address.describe_unknown_parameter, unknown_parameters),
+    ]
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        st.warning("  \n".join(map(escape_markdown, told[:_TOLD_AT_ONCE])), icon=":material/link_off:")
-        kept = frozenset(texts) - frozenset(lost)
-        st.button("Leave it out", key="launch_leave_out", on_click=address.keep_only, args=(kept,))
+        st.warning("  \n".join(map(escape_markdown, lines[:_MAX_MESSAGES])), icon=":material/link_off:")
+        valid_texts = frozenset(texts) - frozenset(unknown_settings)
+        st.button("Remove", key="launch_leave_out", on_click=address.keep_only, args=(valid_texts,))
 
 
-def _doubts(config: RunConfig) -> None:
-    """Warn of what the trial of a stranger's environment showed: no success, or nothing to observe."""
-    with messages.guarded():
-        if doubt := find_success_warning(config):
-            st.warning(escape_markdown(doubt), icon=":material/flag:")
-        if doubt := find_obs_warning(config):
-            st.warning(escape_markdown(doubt), icon=":material/visibility_off:")
+def _describe_speed(basis: str) -> str:
+    """Write where the speed of an estimate comes from."""
+    return "Rough estimate: no finished run to measure from." if basis == GUESS else f"Assumed speed: {basis}."
 
 
-def _start_several(planned: Plan) -> None:
-    """Draw what the sweep will cost, and the button beside it."""
+def _start_sweep(plan: Plan) -> None:
+    """Draw the expected cost of the sweep, and the button that starts it."""
     with st.container(horizontal=True, vertical_alignment="center", gap="medium", key="launch_cost"):
-        basis = choices.tell_cost(planned)
-        off = not messages.may_act()
-        pressed = st.button(
-            choices.label(planned), type="primary", icon=":material/rocket_launch:", key="start", disabled=off
-        )
-    st.caption(escape_markdown(f"The speed behind it is {basis}. {describe_place(data.database())}"))
-    if pressed and messages.may_act():
-        choices.start(planned)
+        basis = sweep.show_cost(plan)
+        is_pressed = st.button(
+            sweep.make_button_label(plan), type="primary", icon=":material/rocket_launch:", key="start",
+            disabled=not messages.may_act(),
+        )  # fmt: skip
+    st.caption(escape_markdown(f"{_describe_speed(basis)} {describe_place(data.database())}"))
+    if is_pressed and messages.may_act():
+        sweep.start(plan)
 
 
 def _start(config: RunConfig | None, request: Request, name: str) -> None:
-    """Draw what the runs will cost, and the button beside it; both stay in view."""
+    """Draw the expected cost of the runs, and the button that starts them. Both stay in view."""
     seeds = request.seeds
     note = ""
     with st.container(horizontal=True, vertical_alignment="center", gap="medium", key="launch_cost"):
         if config is not None:
-            expected = estimate(data.database(), config)
-            note = f"The speed behind it is {expected.basis}. {describe_place(data.database())}"
-            for label, value, about in (
-                ("Expected duration, each run", f"≈ {format_duration(expected.seconds)}", expected.basis),
-                (
-                    "Expected disk use, each run",
-                    f"≈ {format_size(expected.disk_bytes)}",
-                    "With every snapshot of the memory",
-                ),
-                ("Expected memory, each run", f"≤ {format_size(expected.memory_bytes)}", _ABOUT_MEMORY),
+            cost = estimate(data.database(), config)
+            note = f"{_describe_speed(cost.basis)} {describe_place(data.database())}"
+            disk_help = "With all snapshots of the memory"
+            for label, value, help_text in (
+                ("Expected duration, each run", f"≈ {format_duration(cost.seconds)}", cost.basis),
+                ("Expected disk use, each run", f"≈ {format_size(cost.disk_bytes)}", disk_help),
+                ("Expected memory, each run", f"≤ {format_size(cost.memory_bytes)}", _MEMORY_HELP),
                 ("Runs", format_count(len(seeds)), "They start together and share this machine."),
             ):
-                st.metric(label, value, help=about, width="content")
+                st.metric(label, value, help=help_text, width="content")
         label = "Start" if len(seeds) <= 1 or config is None else f"Start {len(seeds)} runs"
-        off = config is None or not messages.may_act()
-        pressed = st.button(label, type="primary", icon=":material/rocket_launch:", key="start", disabled=off)
+        is_disabled = config is None or not messages.may_act()
+        is_pressed = st.button(
+            label, type="primary", icon=":material/rocket_launch:", key="start", disabled=is_disabled
+        )
     if note:
         st.caption(escape_markdown(note))
-    if pressed and config is not None and messages.may_act():
+    if is_pressed and config is not None and messages.may_act():
         _launch(config, seeds, name)
 
 
 def _launch(config: RunConfig, seeds: tuple[int, ...], name: str) -> None:
     token = st.session_state.setdefault(_TOKEN, secrets.token_hex(8))
-    started: list[str] = []
+    run_ids: list[str] = []
     try:
         for seed in seeds:
-            titled = f"{name} (seed {seed})" if name and len(seeds) > 1 else name or None
-            seeded = config.model_copy(update={"seed": seed})
-            started.append(launch_run(data.database(), seeded, name=titled, launch_token=f"{token}-{seed}"))
+            run_name = f"{name} (seed {seed})" if name and len(seeds) > 1 else name or None
+            seed_config = config.model_copy(update={"seed": seed})
+            run_ids.append(launch_run(data.database(), seed_config, name=run_name, launch_token=f"{token}-{seed}"))
     except EmtcError as exc:
         messages.error(exc)
         return
     st.session_state[_TOKEN] = secrets.token_hex(8)
     st.cache_data.clear()
-    st.switch_page("../pages/live.py", query_params={state.RUN: started[0]})
+    st.switch_page("../pages/live.py", query_params={state.RUN: run_ids[0]})

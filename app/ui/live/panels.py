@@ -1,9 +1,7 @@
-"""The Live page's parts: a status line that ticks, and charts that redraw only when there are new points.
+"""The Live page: a status section that updates by timer, and charts that are redrawn only when there are new points.
 
-The ticking fragment holds no chart. It reads what is new and, when there is something, a silent component
-asks for one redraw of the charts' own fragment; so an idle tick sends no chart at all.
-
-A silent component: when the database has something newer than what is drawn, it asks for one redraw.
+The fragment with the timer contains no chart. It reads the new rows. If there are any, a component without visible
+output reruns the charts' fragment once. If there are none, no chart is sent to the browser.
 """
 
 from collections.abc import Callable
@@ -44,125 +42,123 @@ from storage.files.trainer_files import read_stall_reason
 from storage.queries.runs import RunFilter
 from storage.runs.rows import RunRow, shown_status
 
-_pulse = component("emtc_lab_pulse", js=read_asset("pulse.js"))
-
-
-def show_pulse(*, key: str, version: str, drawn: str, on_news: Callable[[], None]) -> None:
-    """Call `on_news` once for each version that differs from the drawn one."""
-    _pulse(key=key, data={"version": version, "drawn": drawn}, on_news_change=on_news)
-
-
 CHARTS = "live_charts"
 PAGE, CLOSING, REFERENCE = "live", "closing", "ref"
 CHART_HEIGHT = 470
 """Gate and outcomes fit under the status on a screen of 1440×900 [pixels]."""
 STATUS_HEIGHT = 112
-"""Of the place for words about a run at work: five lines [pixels]."""
+"""Height of the messages about a running run: five lines [pixels]."""
 TICK_S = 2.0
 _SPEED = "time/env_steps_per_second"
-_FIRST = ("train/loss", "train/q_taken", "embedder/info_nce_accuracy", _SPEED)
+_DEFAULT_METRICS = ("train/loss", "train/q_taken", "embedder/info_nce_accuracy", _SPEED)
+_pulse = component("emtc_lab_pulse", js=read_asset("pulse.js"))
 
 
 def show(run: RunRow) -> None:
-    """Draw the whole page body of a run."""
-    ended = _has_ended(run)
-    st.session_state["live_ticking"] = not ended
-    frames = _frames(run.id)
+    """Draw the whole body of the page."""
+    has_ended = run.live_status in ENDED_STATUSES
+    st.session_state["live_ticking"] = not has_ended
+    curves = _get_curves(run.id)
     if not st.session_state.get("live_paused"):
-        frames.refresh()
-    frames.observe(run.env_steps)
-    st.session_state["live_drawn"] = frames.version  # the charts below are drawn in this very run
+        curves.refresh()
+    curves.observe(run.env_steps)
+    st.session_state["live_drawn"] = curves.version  # the charts below are drawn in this script run
     st.session_state["live_waiting"] = 0
-    st.fragment(_status, run_every=None if ended else TICK_S)(run.id)
+    st.fragment(_status, run_every=None if has_ended else TICK_S)(run.id)
     st.fragment(_charts, key=CHARTS)(run)
-    st.fragment(_log, run_every=None if ended else 5)(run.id)
+    st.fragment(_log, run_every=None if has_ended else 5)(run.id)
 
 
-def _frames(run_id: str) -> LiveCurves:
-    known = st.session_state.get("live_curves")
-    if known is None or known.run_id != run_id:
-        names = (*_FIRST, *GATE_METRICS, *TRAINING_RATES, SUCCESS_RATE)
-        known = st.session_state["live_curves"] = LiveCurves(run_id, names)
-    return known
-
-
-def _has_ended(run: RunRow) -> bool:
-    return run.live_status in ENDED_STATUSES
+def _get_curves(run_id: str) -> LiveCurves:
+    curves = st.session_state.get("live_curves")
+    if curves is None or curves.run_id != run_id:
+        names = (*_DEFAULT_METRICS, *GATE_METRICS, *TRAINING_RATES, SUCCESS_RATE)
+        curves = st.session_state["live_curves"] = LiveCurves(run_id, names)
+    return curves
 
 
 def _status(run_id: str) -> None:
-    with messages.guarded(), data.at_one_moment():  # over a network each question of its own takes four trips
+    with messages.guarded(), data.use_one_snapshot():  # over a network, each separate read takes four round trips
         run = data.get_run(run_id)
-        before = st.session_state.get("live_status", {}).get(run_id)
+        has_ended = run.live_status in ENDED_STATUSES
+        last_status = st.session_state.get("live_status", {}).get(run_id)
         st.session_state["live_status"] = {run_id: run.live_status}
-        over = st.session_state.get("live_ticking") and _has_ended(run)
-        if over or (before is not None and before != run.live_status):
-            st.rerun()  # the timers of this page follow the run's state
-        frames = _frames(run_id)
-        _top(run, frames)
-        _figures(run, frames)
-        with st.container(key="live_status", gap="xxsmall", height="content" if _has_ended(run) else STATUS_HEIGHT):
-            _trouble(run)
-            _tell(run)
+        has_just_ended = st.session_state.get("live_ticking") and has_ended
+        if has_just_ended or (last_status is not None and last_status != run.live_status):
+            st.rerun()  # the timers of this page depend on the run's status
+        curves = _get_curves(run_id)
+        with st.container(key="live_bar", horizontal=True, vertical_alignment="center", gap="small"):
+            run_picker.status_badge(shown_status(run.state.value, run.tags))
+            controls.show(run)
+            _update_charts(curves)
+        _numbers(run, curves)
+        with st.container(key="live_status", gap="xxsmall", height="content" if has_ended else STATUS_HEIGHT):
+            _problems(run)
+            gate = data.gate_state(run)
+            run_picker.gate_badge(gate)
+            if (reason := data.idle_incentive(run.id)) and reason not in (gate.sentence if gate else ""):
+                st.warning(escape_markdown(reason), icon=":material/flag:")
+            controls.show_log(run)
+            controls.show_requests(run)
+            controls.show_status(run)
 
 
-def _top(run: RunRow, frames: LiveCurves) -> None:
-    with st.container(key="live_bar", horizontal=True, vertical_alignment="center", gap="small"):
-        run_picker.status_badge(shown_status(run.state.value, run.tags))
-        controls.show(run)
-        _freshness(frames)
+def _update_charts(curves: LiveCurves) -> None:
+    """Draw the switch that freezes the charts, read new rows, and redraw the charts if there are any."""
+    is_frozen = st.toggle("Freeze charts", key="live_paused", help="The charts are not updated. The run continues.")
+    n_new = curves.refresh()
+    n_waiting = st.session_state["live_waiting"] = st.session_state.get("live_waiting", 0) + n_new
+    st.badge(f"{n_waiting} new points" if n_waiting else "up to date", color="blue" if n_waiting else "gray")
+    drawn_version = str(st.session_state.get("live_drawn", ""))
+    version = drawn_version if is_frozen else curves.version
+    data_versions = {"version": version, "drawn": drawn_version}
+    _pulse(key="live_pulse", data=data_versions, on_news_change=lambda: st.rerun(CHARTS))
 
 
-def _tell(run: RunRow) -> None:
-    """What is known of the run in words; it scrolls within its place, so that no line moves the charts."""
-    gate = data.gate_state(run)
-    run_picker.gate_badge(gate)
-    if (why := data.idle_incentive(run.id)) and why not in (gate.sentence if gate else ""):
-        st.warning(escape_markdown(why), icon=":material/flag:")
-    controls.show_log(run)
-    controls.show_answers(run)
-    controls.show_status(run)
-
-
-def _figures(run: RunRow, frames: LiveCurves) -> None:
-    """How far the run is and how well it plays, in one row where there is room for it."""
-    speed = _latest_speed(run, frames)
-    done = min(1.0, max(0, run.env_steps) / max(1, run.target_steps))
+def _numbers(run: RunRow, curves: LiveCurves) -> None:
+    """Draw the progress and the main results, in one row if the window is wide enough."""
+    speed = _compute_speed(run, curves)
+    progress = min(1.0, max(0, run.env_steps) / max(1, run.target_steps))
+    if run.live_status in ENDED_STATUSES:
+        time_left = "ended"
+    else:
+        time_left = format_duration((run.target_steps - run.env_steps) / speed) if speed else "–"
     with st.container(key="live_figures", horizontal=True, vertical_alignment="center", gap="medium"):
         st.progress(
-            done,
+            progress,
             text=(
-                f"{format_count(run.env_steps)} of {format_count(run.target_steps)} env steps · {format_percent(done)}"
+                f"{format_count(run.env_steps)} of {format_count(run.target_steps)} env steps "
+                f"· {format_percent(progress)}"
             ),
         )
         with st.container(horizontal=True, width="content", gap="medium"):
-            for label, value, about in (
-                _success(run, frames),
+            for label, value, help_text in (
+                _describe_success(run, curves),
                 ("Return", format_number(run.return_mean), "Last greedy evaluation, mean [env return]"),
                 ("Speed [steps/s]", format_number(speed), "Training env steps per second"),
-                ("Time left", _time_left(run, speed), "At the present speed"),
-                ("Elapsed", format_duration(_elapsed(run)), "Since the trainer started"),
+                ("Time left", time_left, "At the current speed"),
+                ("Elapsed", format_duration(_compute_elapsed_s(run)), "Since the trainer started"),
             ):
-                st.metric(label, value, help=about, width="content")
+                st.metric(label, value, help=help_text, width="content")
 
 
-def _success(run: RunRow, frames: LiveCurves) -> tuple[str, str, str]:
-    """How often it wins, or how often it returns what counts as a success."""
+def _describe_success(run: RunRow, curves: LiveCurves) -> tuple[str, str, str]:
+    """Return label, value and help of the win rate, or of the success rate if a success is defined by the return."""
     threshold = get_success_threshold(run.config)
-    if threshold is None:
-        robust = _final_robust_rate(run, frames.evaluations)
-        if robust is None:
-            return "Win rate", format_percent(run.win_rate), _tell_evaluation(frames.evaluations)
-        about = (
-            "Mean over the evaluations in the last tenth of the budget, episodes from shifted starts. "
-            f"Last greedy evaluation: {format_percent(run.win_rate)}"
-        )
-        return "Robust win rate, last tenth", format_percent(robust), about
-    about = f"Last greedy evaluation, episodes that returned {threshold:g} [env return] or more"
-    return "Success", format_percent(frames.latest(SUCCESS_RATE)), about
+    if threshold is not None:
+        help_text = f"Last greedy evaluation: share of episodes with a return of {threshold:g} [env return] or more"
+        return "Success", format_percent(curves.latest(SUCCESS_RATE)), help_text
+    robust_rate = _compute_final_robust_rate(run, curves.evaluations)
+    if robust_rate is None:
+        return "Win rate", format_percent(run.win_rate), _describe_evaluation(curves.evaluations)
+    help_text = (
+        "Mean over the evaluations in the last tenth of the budget, episodes from shifted starts. "
+        f"Last greedy evaluation: {format_percent(run.win_rate)}"
+    )
+    return "Robust win rate, last tenth", format_percent(robust_rate), help_text
 
 
-def _final_robust_rate(run: RunRow, evaluations: pd.DataFrame) -> float | None:
+def _compute_final_robust_rate(run: RunRow, evaluations: pd.DataFrame) -> float | None:
     """Compute the robust win rate at the end of a finished run; None of other runs, or without robust evaluations."""
     if run.status != "finished" or not len(evaluations):
         return None
@@ -172,46 +168,37 @@ def _final_robust_rate(run: RunRow, evaluations: pd.DataFrame) -> float | None:
     return compute_final_rate(SeedRun(run.id, {}, curve, target_steps=run.target_steps), LAST_TENTH)
 
 
-def _tell_evaluation(evaluations: pd.DataFrame) -> str:
-    """What the last win rate rests on."""
+def _describe_evaluation(evaluations: pd.DataFrame) -> str:
+    """Write how many episodes of the last evaluation differ, and its robust win rate."""
     if not len(evaluations) or pd.isna((last := evaluations.iloc[-1])["distinct"]):
         return "Last greedy evaluation"
-    told = f"Last greedy evaluation: {last['distinct']:.0f} of its {last['episodes']:.0f} episodes differ"
-    robust = last["robust_win_rate"]
-    return told if pd.isna(robust) else f"{told}; from shifted starts {format_percent(robust)} were won"
+    text = f"Last greedy evaluation: {last['distinct']:.0f} of its {last['episodes']:.0f} episodes differ"
+    robust_rate = last["robust_win_rate"]
+    return text if pd.isna(robust_rate) else f"{text}; {format_percent(robust_rate)} won from shifted starts"
 
 
-def _latest_speed(run: RunRow, frames: LiveCurves) -> float | None:
-    """The present speed; of an ended run, its average."""
+def _compute_speed(run: RunRow, curves: LiveCurves) -> float | None:
+    """Compute the current speed [env steps/s]; of an ended run, its average."""
     if run.live_status in ENDED_STATUSES:
-        elapsed = _elapsed(run)
-        return run.env_steps / elapsed if elapsed else None
-    frames.observe(run.env_steps)
-    if (seen := frames.steps_per_second()) is not None or not len(frames.metrics):
-        return seen
-    return frames.latest(_SPEED)
+        elapsed_s = _compute_elapsed_s(run)
+        return run.env_steps / elapsed_s if elapsed_s else None
+    curves.observe(run.env_steps)
+    speed = curves.steps_per_second()
+    return curves.latest(_SPEED) if speed is None and len(curves.metrics) else speed
 
 
-def _time_left(run: RunRow, speed: float | None) -> str:
-    if run.live_status in ENDED_STATUSES:
-        return "ended"
-    if not speed:
-        return "–"
-    return format_duration((run.target_steps - run.env_steps) / speed)
-
-
-def _elapsed(run: RunRow) -> float | None:
+def _compute_elapsed_s(run: RunRow) -> float | None:
     if run.started_at is None:
         return None
     until = run.ended_at or (run.heartbeat_at if run.live_status == "lost" else None) or datetime.now(UTC)
     return (add_utc(until) - add_utc(run.started_at)).total_seconds()
 
 
-def _trouble(run: RunRow) -> None:
+def _problems(run: RunRow) -> None:
     if run.live_status == "lost":
         st.warning(
-            "The trainer is gone without a word: no heartbeat, or its process has ended. "
-            "What it recorded stays. The log below may say more.",
+            "The trainer has stopped unexpectedly: it sends no heartbeat, or its process has ended. "
+            "The recorded data are kept. See the log below.",
             icon=":material/link_off:",
         )
     if run.error:
@@ -221,123 +208,117 @@ def _trouble(run: RunRow) -> None:
         st.warning(f"Recording waits: {escape_markdown(stall)}", icon=":material/hourglass:")
 
 
-def _freshness(frames: LiveCurves) -> None:
-    paused = st.toggle("Pause live", key="live_paused", help="Keep the charts as they are while the run goes on")
-    fresh = frames.refresh()
-    waiting = st.session_state["live_waiting"] = st.session_state.get("live_waiting", 0) + fresh
-    st.badge(f"{waiting} new points" if waiting else "up to date", color="blue" if waiting else "gray")
-    drawn = str(st.session_state.get("live_drawn", ""))
-    version = drawn if paused else frames.version
-    show_pulse(key="live_pulse", version=version, drawn=drawn, on_news=_redraw)
-
-
-def _redraw() -> None:
-    st.rerun(CHARTS)
-
-
 def _charts(run: RunRow) -> None:
-    frames = _frames(run.id)
-    st.session_state["live_drawn"] = frames.version
+    curves = _get_curves(run.id)
+    st.session_state["live_drawn"] = curves.version
     st.session_state["live_waiting"] = 0
-    if not frames.rows and not frames.has_episodes:
+    if not curves.rows and not curves.has_episodes:
         messages.empty(
             "No point has been recorded yet.",
-            "The first one follows the first training round, usually within ten seconds. This page looks by itself.",
+            "The first one follows the first training round, usually within ten seconds. This page updates "
+            "automatically.",
         )
         return
-    with messages.guarded(), data.at_one_moment():
-        marks = tuple(Mark(step, "resumed") for step in frames.resume_steps())
-        titled = {title: _refer(chart) for title, chart in _draw(run, frames, marks).items()}
-        place = canvas.place_together("live", titled.values(), height=CHART_HEIGHT)
+    with messages.guarded(), data.use_one_snapshot():
+        marks = tuple(Mark(step, "resumed") for step in curves.resume_steps())
+        charts = {title: _add_references(chart) for title, chart in _draw(run, curves, marks).items()}
+        place = canvas.place_together("live", charts.values(), height=CHART_HEIGHT)
         with st.container(key="live_charts_grid", horizontal=True, gap="medium"):
-            for title, chart in titled.items():
+            for title, chart in charts.items():
                 with st.container(gap="xsmall"):
-                    _chart(title, chart, run, place, choice=_CHOICES.get(chart.name))
-            if len(frames.metrics):
+                    _chart(title, chart, run, place, draw_options=_DRAW_OPTIONS.get(chart.name))
+            if len(curves.metrics):
                 with st.container(gap="xsmall"):
-                    _metric_charts(run, frames, marks, place)
+                    _metric_charts(run, curves, marks, place)
 
 
-def _draw(run: RunRow, frames: LiveCurves, marks: tuple[Mark, ...]) -> dict[str, Chart]:
-    """Draw what the run has, in the order of reading: how the gate judges, what came of it, and what it did."""
+def _draw(run: RunRow, curves: LiveCurves, marks: tuple[Mark, ...]) -> dict[str, Chart]:
+    """Draw the gate, the outcomes and the effect of the gate, as far as the run has data for them."""
     outcomes = draw_outcomes(
-        frames.evaluations,
+        curves.evaluations,
         read_returns(data.database(), run),
         run=run.name,
         marks=marks,
         threshold=get_success_threshold(run.config),
-        metrics=frames.metrics,
+        metrics=curves.metrics,
     )
-    if not len(frames.gate):
+    if not len(curves.gate):
         return {"Outcomes": outcomes}
-    closing = bool(st.session_state[in_url.flag(PAGE, CLOSING)["key"]])
+    is_closing = bool(st.session_state[in_url.flag(PAGE, CLOSING)["key"]])
+    has_ended = run.live_status in ENDED_STATUSES
     dynamics = draw_gate_dynamics(
-        frames.gate, frames.metrics, run=run.name, marks=marks, closing=closing, ended=_has_ended(run)
+        curves.gate, curves.metrics, run=run.name, marks=marks, closing=is_closing, ended=has_ended
     )
-    effect = draw_gate_effect(frames.metrics, run=run.name, marks=marks)
+    effect = draw_gate_effect(curves.metrics, run=run.name, marks=marks)
     if effect.is_empty:
         return {"Gate and memory": dynamics, "Outcomes": outcomes}
-    return {"Gate": dynamics, "Outcomes": outcomes, "What it does": effect}
+    return {"Gate": dynamics, "Outcomes": outcomes, "Gate effect": effect}
 
 
-def _metric_charts(run: RunRow, frames: LiveCurves, marks: tuple[Mark, ...], place: canvas.Place) -> None:
-    present = frames.metric_list()
-    chosen = st.multiselect(
+def _metric_charts(run: RunRow, curves: LiveCurves, marks: tuple[Mark, ...], place: canvas.Place) -> None:
+    available = curves.metric_list()
+    names = st.multiselect(
         "Learning, memory and speed",
-        present,
-        default=[name for name in _FIRST if name in present],
+        available,
+        default=[name for name in _DEFAULT_METRICS if name in available],
         key="metrics",
         bind="query-params",
-        help="Every number that this run logs; the Method page says what each one means.",
+        help="All metrics of this run. The Method page describes each one.",
     )
-    frames.follow(chosen)
-    if chosen:
+    curves.follow(names)
+    if names:
         chance = compute_chance_accuracy(run.config)
-        drawn = draw_metrics(frames.metrics, chosen, run=run.name, marks=marks, chance=chance)
-        _chart("", _refer(drawn, ("metrics", tuple(chosen))), run, replace(place, height=None), {"metrics": chosen})
+        chart = draw_metrics(curves.metrics, names, run=run.name, marks=marks, chance=chance)
+        chart = _add_references(chart, ("metrics", tuple(names)))
+        _chart("", chart, run, replace(place, height=None), {"metrics": names})
 
 
-def _referred() -> list[str]:
-    """The runs whose lines stand beside this one's, as long as they are there."""
-    chosen: list[str] = st.session_state[in_url.several(PAGE, REFERENCE, state.read_list(REFERENCE))["key"]] or []
-    return [run_id for run_id in chosen[:MAX_REFERENCE_RUNS] if run_id in data.known_runs(chosen)]
+def _list_references() -> list[str]:
+    """List the runs that are overlaid; runs that were deleted are left out."""
+    run_ids: list[str] = st.session_state[in_url.several(PAGE, REFERENCE, state.read_list(REFERENCE))["key"]] or []
+    return [run_id for run_id in run_ids[:MAX_REFERENCE_RUNS] if run_id in data.existing_runs(run_ids)]
 
 
 @data.cached(st.cache_resource, ttl=5)
-def _reference(
+def _draw_reference(
     url: str, run_id: str, figure: str, options: tuple[tuple[str, Any], ...] = ()
 ) -> tuple[str, Chart] | None:
-    """Draw a figure of a run that stands beside another, with its name; None where it has none; five seconds old."""
+    """Draw a figure of an overlaid run; None if the run has no such figure; at most five seconds old.
+
+    Returns:
+        The run's name in the legend, and the chart.
+    """
     run = data.get_run(run_id)
     try:
-        drawn = find_figure(figure).make(data.database(), [run], Options(extra_options=dict(options)))
+        chart = find_figure(figure).make(data.database(), [run], Options(extra_options=dict(options)))
     except ConfigError:
         return None
-    return (name_reference_run(run), drawn) if isinstance(drawn, Chart) else None
+    return (name_reference_run(run), chart) if isinstance(chart, Chart) else None
 
 
-def _refer(chart: Chart, *options: tuple[str, Any]) -> Chart:
+def _add_references(chart: Chart, *options: tuple[str, Any]) -> Chart:
     closing = (("closing", True),) if chart.name == "gate-dynamics" and state.read_text(CLOSING) else ()
-    found = (_reference(run_id, chart.name, (*options, *closing)) for run_id in _referred())
-    return add_reference_runs(chart, dict(each for each in found if each is not None))
+    references = (_draw_reference(run_id, chart.name, (*options, *closing)) for run_id in _list_references())
+    return add_reference_runs(chart, dict(reference for reference in references if reference is not None))
 
 
-def _choose_reference() -> None:
-    with st.popover("Beside it", icon=":material/stacked_line_chart:", help="Main lines of other runs, dotted"):
+def _choose_references() -> None:
+    help_text = "Adds the main lines of other runs, dotted"
+    with st.popover("Overlay runs", icon=":material/stacked_line_chart:", help=help_text):
         names, _ = data.run_names(RunFilter())
-        names = names | data.names_of(_referred())
+        names = names | data.names_of(_list_references())
         st.multiselect(
-            "Other runs, for reference", **in_url.several(PAGE, REFERENCE, list(names)),
+            "Runs", **in_url.several(PAGE, REFERENCE, list(names)),
             max_selections=MAX_REFERENCE_RUNS,
             format_func=lambda run_id: f"{names.get(run_id, '')} · {run_id}", placeholder="none",
         )  # fmt: skip
 
 
-def _choose_beta() -> None:
-    st.toggle("1 − β̄, log axis", **in_url.flag(PAGE, CLOSING), help="How far the gate is closed, in the place of β̄")
+def _choose_closing() -> None:
+    st.toggle("1 − β̄, log axis", **in_url.flag(PAGE, CLOSING), help="Shows 1 − β̄ instead of β̄")
 
 
-_CHOICES: Final = {"gate-dynamics": _choose_beta, "outcomes": _choose_reference}
+_DRAW_OPTIONS: Final = {"gate-dynamics": _choose_closing, "outcomes": _choose_references}
 
 
 def _chart(
@@ -346,30 +327,29 @@ def _chart(
     run: RunRow,
     place: canvas.Place,
     facts: dict[str, Any] | None = None,
-    choice: Callable[[], None] | None = None,
+    draw_options: Callable[[], None] | None = None,
 ) -> None:
+    window = state.read_window()
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
         st.markdown(f"#### {title}" if title else "", width="content")
-        if choice is not None:
-            choice()
-        shown = chart.keep_window(state.read_window())
-        referred = {"beside": ids} if (ids := _referred()) else {}
+        if draw_options is not None:
+            draw_options()
+        references = {"beside": run_ids} if (run_ids := _list_references()) else {}
         pin.show_with_export(
-            shown, key=f"live-{chart.name}", stem=run.id, page="live", run=run, facts={**(facts or {}), **referred}
-        )
-    key, window = f"live-{chart.name}", state.read_window()
-    canvas.show(chart, key=key, window=window, on_window=_window_chosen(), place=place)
+            chart.keep_window(window), key=f"live-{chart.name}", stem=run.id, page="live", run=run,
+            facts={**(facts or {}), **references},
+        )  # fmt: skip
+    canvas.show(
+        chart, key=f"live-{chart.name}", window=window, place=place,
+        on_window=lambda window: state.write_window(window or None),
+    )  # fmt: skip
     st.caption(escape_markdown(chart.caption))
 
 
-def _window_chosen() -> Callable[[list[float]], None]:
-    return lambda window: state.write_window(window or None)
-
-
 def _log(run_id: str) -> None:
-    with st.expander("Log of the trainer", icon=":material/terminal:"):
+    with st.expander("Trainer log", icon=":material/terminal:"):
         text = run_data.log_tail(run_id)
         if text:
             st.code(text, language=None, height=280)
         else:
-            st.caption("The trainer has written nothing yet.")
+            st.caption("The trainer has not written a log yet.")

@@ -1,4 +1,4 @@
-"""The background computation of t-SNE and UMAP as the page shows it: start, progress, cancel."""
+"""The background computation of a projection on the Memory page: start, progress, cancel."""
 
 import streamlit as st
 
@@ -10,13 +10,27 @@ from emtc_core.errors import EmtcError
 from storage.projections import get_job, list_jobs
 from storage.queries.memory import Snapshot
 
-_PHASES = {"embedder": "fitting the embedder", "layout": "laying the landmarks out", "placing": "placing the others"}
+_PHASES = {
+    "embedder": "fitting the embedder",
+    "layout": "computing the layout of the landmarks",
+    "placing": "placing the other nodes",
+}
 
 
 def show(
     snapshot: Snapshot, *, method: str, label: str, n: int, seed: int, embedder: str | None = None, key: str = ""
 ) -> None:
-    """Offer to compute the projection, or show how far it is."""
+    """Draw a button that starts the computation, or its progress.
+
+    Args:
+        snapshot: The snapshot.
+        method: Key of the projection method.
+        label: Name of the projection on screen.
+        n: Number of landmarks.
+        seed: Random seed.
+        embedder: The embedder that is fitted first; None for the run's embedding.
+        key: Suffix of the button's key.
+    """
     params = make_projection_params(method, n=n, seed=seed, embedder=embedder)
     jobs = [job for job in list_jobs(data.database(), snapshot.id) if job.method == method and job.params == params]
     newest = jobs[0] if jobs else None
@@ -24,10 +38,10 @@ def show(
         st.fragment(_progress, run_every=0.7)(newest.id, label, n, embedder)
         return
     if newest is not None and newest.status in ("failed", "lost"):
-        reason = newest.error or "its process ended without a word"
-        st.warning(f"The last attempt failed: {escape_markdown(reason)}")
+        reason = newest.error or "its process ended without an error message"
+        st.warning(f"The last computation failed: {escape_markdown(reason)}")
     with st.container(horizontal=True, vertical_alignment="center", border=True):
-        st.markdown(f"{label} ({format_count(n)} landmarks) has not been computed yet; the map shows PCA meanwhile.")
+        st.markdown(f"{label} with {format_count(n)} landmarks is not computed yet. The map shows PCA.")
         if st.button(
             f"Compute {label}", icon=":material/play_arrow:", type="primary", key=f"compute_projection{key}",
             disabled=not messages.may_act(),

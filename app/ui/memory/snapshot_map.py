@@ -1,7 +1,4 @@
-"""The Memory page's upper part: which snapshot, which projection, and the map itself.
-
-The choice of a second map: another snapshot, another projection or another run beside the first.
-"""
+"""The upper part of the Memory page: the choice of snapshot and projection, the map, and an optional second map."""
 
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -27,7 +24,7 @@ from app.figures.named.memory_map import draw_memory
 from app.figures.theme import ENDED_STATUSES
 from app.ui import data, in_url, memory_data, messages, state
 from app.ui.memory import atlas, projection_job
-from app.ui.memory.atlas import Columns, columns_of
+from app.ui.memory.columns import Columns, make_columns
 from app.ui.widgets.run_picker import LISTED
 from emtc_core.errors import ConfigError, EmtcError
 from storage.queries.memory import Snapshot
@@ -35,190 +32,289 @@ from storage.queries.runs import RunFilter
 from storage.runs.rows import RunRow
 
 OWN = "own"
-EMBEDDINGS = {OWN: "the run's own", "tcse": "a fresh TCSE", "dcae": "a fresh dCAE", "random": "a random one"}
+EMBEDDINGS = {
+    OWN: "the run's embedder",
+    "tcse": "TCSE (new fit)",
+    "dcae": "dCAE (new fit)",
+    "random": "random projection",
+}
 METHODS = {"axes": "Axes", "pca": "PCA", "tsne": "t-SNE", "umap": "UMAP"}
 SIZES = (2000, 5000, 10_000, 20_000, MAX_LANDMARKS)
-MOST_IN_FILE = 100_000
-"""Nodes in an exported or pinned map; the map on the page shows all of them."""
+MAX_NODES_IN_FILE = 100_000
+"""Maximum number of nodes in an exported or pinned map. The map on the page shows all nodes."""
 COLOR, PALETTE, CAMERA, LASSO, RANGES = "color", "scale", "camera", "lasso", "ranges"
-LONGEST_CHOICE = 8000
-_SLIDER = 180
+MAX_SELECTION_CHARACTERS = 8000
+_SLIDER_WIDTH = 180
+_TWO_MAPS_HELP = (
+    "Shows a second snapshot, projection or run. The maps share color and filters. Maps of one run also share the "
+    "selection and the point under the pointer, and under the same projection the camera."
+)
 
 
 @dataclass(frozen=True)
 class Side:
-    """One of the page's maps."""
+    """One of the page's two maps."""
 
     channel: str
-    prefix: str  # of its widgets and of its names in the address
+    prefix: str  # of its widget keys and URL parameters
 
 
 FIRST, SECOND = Side("atlas", ""), Side("atlas-b", "b_")
 
 
 @dataclass(frozen=True)
-class _View:
+class ProjectionChoice:
+    """How a snapshot is projected."""
+
     method: str
-    pair: int
-    n: int  # points that t-SNE or UMAP lays out
+    pair: int  # index of the pair of axes
+    n: int  # number of landmarks of t-SNE or UMAP
     seed: int
     embedder: str
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """What the map is to show: a snapshot, and how."""
+class MapChoice:
+    """A snapshot and how it is projected."""
 
     run: RunRow
     side: Side
     snapshot: Snapshot
-    stamp: str  # when it was kept: a reused id is another snapshot
-    view: _View
+    stamp: str  # creation time, which distinguishes snapshots with a reused id
+    projection: ProjectionChoice
 
     @property
     def columns(self) -> Columns:
-        """Every quantity of its nodes."""
-        return columns_of(self.snapshot, self.stamp)
+        """Every quantity of the snapshot's nodes."""
+        return make_columns(self.snapshot, self.stamp)
 
 
 @dataclass(frozen=True)
-class Shown:
-    """What the map shows now."""
+class MemoryMap:
+    """A map with its computed projection."""
 
-    chosen: Chosen
-    drawn: LabeledPoints  # places of every node of the snapshot; NaN where the projection has none
+    choice: MapChoice
+    points: LabeledPoints  # coordinates of every node of the snapshot; NaN if the projection does not contain the node
     name: str  # of the projection
-    embedded: Snapshot  # the snapshot with the embedding that is shown: the run's own, or one fitted anew
+    embedded: Snapshot  # the snapshot with the projected embedding: the run's, or one of a newly fitted embedder
 
     @property
     def run(self) -> RunRow:
-        """Whose memory it is."""
-        return self.chosen.run
+        """The run of the memory."""
+        return self.choice.run
 
     @property
     def plane(self) -> str:
-        """A key that these places have and no others."""
-        view = self.chosen.view
-        return f"{self.snapshot.id}-{self.chosen.stamp}-{self.name}-{view.pair}-{view.n}-{view.seed}-{view.embedder}"
+        """A unique key of the coordinates."""
+        view = self.choice.projection
+        return f"{self.snapshot.id}-{self.choice.stamp}-{self.name}-{view.pair}-{view.n}-{view.seed}-{view.embedder}"
 
     @property
     def embedding(self) -> str:
-        """A key that this embedding of these nodes has, however it is projected."""
-        view, nodes = self.chosen.view, f"{self.snapshot.id}-{self.chosen.stamp}"
+        """A unique key of the embedding, independent of the projection."""
+        view, nodes = self.choice.projection, f"{self.snapshot.id}-{self.choice.stamp}"
         return nodes if self.embedded is self.snapshot else f"{nodes}-{view.embedder}-{view.seed}"
 
     @property
     def snapshot(self) -> Snapshot:
-        """The memory at one moment."""
-        return self.chosen.snapshot
+        """The snapshot with the run's embedding."""
+        return self.choice.snapshot
 
     @property
     def coordinates(self) -> NDArray[np.float32]:
-        """Places [M, 2]."""
-        return self.drawn.coordinates
+        """Coordinates [M, 2]."""
+        return self.points.coordinates
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Everything that a recipe needs to find the same places and the same choice again."""
-        method = "pca" if self.name.startswith("PCA") else self.chosen.view.method
-        kept = read_choice()
-        choice = {name: state.read_long(name, LONGEST_CHOICE) if kept else "" for name in (LASSO, RANGES)}
-        turn = {"turn": memory_data.turn_of(self.snapshot)} if method == "pca" else {}
-        return asdict(self.chosen.view) | {"snapshot": self.snapshot.id, "method": method, "fit": "all"} | turn | choice
+        """The values from which a notebook entry computes the same coordinates and the same selection."""
+        method = "pca" if self.name.startswith("PCA") else self.choice.projection.method
+        has_selection = bool(read_selection())
+        selection = {
+            name: state.read_long(name, MAX_SELECTION_CHARACTERS) if has_selection else "" for name in (LASSO, RANGES)
+        }
+        turn = {"turn": memory_data.get_axis_signs(self.snapshot)} if method == "pca" else {}
+        values = asdict(self.choice.projection)
+        return values | {"snapshot": self.snapshot.id, "method": method, "fit": "all"} | turn | selection
 
 
-def choose(run: RunRow, side: Side, beside: int | None = None) -> Chosen | None:
-    """Draw the choices into the bar around; None while there is nothing to draw a map of.
+def choose(run: RunRow, side: Side, other_snapshot: int | None = None) -> MapChoice | None:
+    """Draw the choices of a map; None if the run has no memory to draw.
 
-    A map `beside` a snapshot of the same run shows another one at first, or the only one otherwise projected.
+    Args:
+        run: The run.
+        side: Which of the two maps.
+        other_snapshot: Id of the first map's snapshot, if it is of the same run. The default is then another snapshot,
+            or another projection if there is only one.
     """
-    listed = memory_data.snapshots(run.id)
-    if not len(listed):
-        _empty(run)
+    snapshots = memory_data.list_snapshots(run.id)
+    if not len(snapshots):
+        _show_empty(run)
         return None
-    row = _choose_snapshot(listed, side, beside)
-    view = _choose_view(side, usual="axes" if row["id"] == beside and len(listed) == 1 else "pca")
+    row = _choose_snapshot(snapshots, side, other_snapshot)
+    is_same = row["id"] == other_snapshot and len(snapshots) == 1
+    projection = _choose_projection(side, default="axes" if is_same else "pca")
     stamp = str(row["created_at"])
-    snapshot = memory_data.snapshot(row["id"], stamp)
+    snapshot = memory_data.get_snapshot(row["id"], stamp)
     if snapshot.size == 0:
-        messages.empty("The memory was still empty at this moment.", "Choose a later snapshot.")
+        messages.empty("The memory is empty in this snapshot.", "Choose a later snapshot.")
         return None
-    return Chosen(run, side, snapshot, stamp, view)
+    return MapChoice(run, side, snapshot, stamp, projection)
 
 
-def show(chosen: Chosen, beside: Chosen | None = None) -> Shown:
-    """Draw a map; beside another one it shares the ends of every colour scale, and moves and selects with it."""
-    drawn, name, embedded = _project(chosen)
-    shown = Shown(chosen, drawn, name, embedded)
-    both = [each.columns.ends for each in (chosen, beside) if each is not None]
-    ends = {key: (min(e[key][0] for e in both), max(e[key][1] for e in both)) for key in both[0]}
-    snapshot = chosen.snapshot
+def is_second_map_on() -> bool:
+    """Draw the switch for two maps; return its state."""
+    return bool(st.toggle("Two maps", key="two", bind="query-params", help=_TWO_MAPS_HELP))
+
+
+def choose_second(run: RunRow, first: MapChoice) -> MapChoice | None:
+    """Draw the choices of the second map in one bar; None if its run has no memory to draw."""
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
+        names = {run.id: run.name} | data.run_names(RunFilter(), LISTED)[0]
+        run_id = st.selectbox(
+            "Run of the second map", **in_url.one("memory", "b_run", list(names)),
+            format_func=lambda run_id: f"{names[run_id]} · {run_id}", width=220,
+        )  # fmt: skip
+        try:
+            second_run = data.get_run(str(run_id))
+        except EmtcError:  # the run was deleted in the meantime
+            second_run = run
+        return choose(second_run, SECOND, first.snapshot.id if second_run.id == run.id else None)
+
+
+def show(choice: MapChoice, other: MapChoice | None = None) -> MemoryMap:
+    """Draw a map. With an `other` map, both use the same color limits and share view and selection."""
+    points, name, embedded = _project(choice)
+    memory_map = MemoryMap(choice, points, name, embedded)
+    limits_of_maps = [each.columns.color_limits for each in (choice, other) if each is not None]
+    color_limits = {
+        key: (min(limits[key][0] for limits in limits_of_maps), max(limits[key][1] for limits in limits_of_maps))
+        for key in limits_of_maps[0]
+    }
+    snapshot, projection = choice.snapshot, choice.projection
     atlas.show(
-        chosen.columns, drawn, ends, view=read_view(), plane=shown.plane,
-        frame=atlas.Frame(
-            channel=chosen.side.channel, group="" if beside is None else "memories", run=chosen.run.id,
-            nodes=f"{snapshot.id}-{chosen.stamp}",
-            kind=f"{chosen.view.method}-{chosen.view.pair}-{chosen.view.embedder}",
+        choice.columns, points, color_limits, view=read_view(), plane=memory_map.plane,
+        identity=atlas.MapIdentity(
+            channel=choice.side.channel, group="" if other is None else "memories", run=choice.run.id,
+            nodes=f"{snapshot.id}-{choice.stamp}",
+            kind=f"{projection.method}-{projection.pair}-{projection.embedder}",
         ),
-        alt=f"Episodic memory of {chosen.run.name} at step {snapshot.env_step}, {name}.",
+        alt=f"Episodic memory of {choice.run.name} at step {snapshot.env_step}, {name}.",
     )  # fmt: skip
-    return shown
+    return memory_map
 
 
-def _empty(run: RunRow) -> None:
+def read_view() -> atlas.MapView:
+    """Read color, color scale, camera and selection from the URL; invalid values are ignored."""
+    color, palette = state.read_text(COLOR) or "", state.read_text(PALETTE) or ""
+    numbers = parse_numbers(state.read_text(CAMERA) or "", ",")
+    camera = (numbers[0], numbers[1], numbers[2]) if len(numbers) == 3 and numbers[2] > 0 else None
+    return atlas.MapView(
+        color=next((key for key, quantity in NODE_QUANTITIES.items() if color in (key, quantity.name)), "h"),
+        palette=palette if palette in atlas.PALETTES else next(iter(atlas.PALETTES)),
+        camera=camera,
+        selection=read_selection(),
+    )
+
+
+def read_selection() -> NodeSelection:
+    """Read lasso and ranges from the URL; invalid values are ignored."""
+    try:
+        return NodeSelection.parse(
+            state.read_long(LASSO, MAX_SELECTION_CHARACTERS), state.read_long(RANGES, MAX_SELECTION_CHARACTERS)
+        )
+    except ConfigError:
+        return NodeSelection()
+
+
+def write_view(event: dict[str, Any]) -> None:
+    """Write color, color scale and camera of a map into the URL."""
+    for name, key in ((COLOR, "color"), (PALETTE, "palette"), (CAMERA, "camera")):
+        value = event.get(key)
+        state.write(name, str(value)[:64] if value else None)
+
+
+def write_selection(event: dict[str, Any]) -> None:
+    """Write lasso and ranges of a map into the URL."""
+    state.write(LASSO, str(event.get("polygon") or "")[:MAX_SELECTION_CHARACTERS] or None)
+    state.write(RANGES, str(event.get("filters") or "")[:MAX_SELECTION_CHARACTERS] or None)
+
+
+def make_figure(memory_map: MemoryMap, is_selected: NDArray[np.bool_]) -> Cloud:
+    """Draw the selected nodes [M] as a figure for files, at most `MAX_NODES_IN_FILE`, in the colors of the map."""
+    snapshot, view, seed = memory_map.snapshot, read_view(), memory_map.choice.projection.seed
+    rows = memory_data.get_sample(snapshot.id, memory_map.choice.stamp, n=MAX_NODES_IN_FILE, seed=seed)
+    rows = rows[is_selected[rows]]
+    sample = "all nodes" if snapshot.size <= MAX_NODES_IN_FILE else f"sampled by return × time, seed {seed}"
+    selection = f", selection: {view.selection.words}" if view.selection else ""
+    caption = (
+        f"Showing {format_count(len(rows))} of {format_count(snapshot.size)} nodes, {sample}{selection} · "
+        f"{memory_map.name} · snapshot at env step {format_count(snapshot.env_step)}"
+    )
+    return draw_memory(
+        snapshot, rows, memory_map.coordinates[rows],
+        x_label=memory_map.points.x_label, y_label=memory_map.points.y_label,
+        quantity=view.color, title=f"Episodic memory of {memory_map.run.name} at step {snapshot.env_step}",
+        caption=f"{caption}. Color: {NODE_QUANTITIES[view.color].meaning}.",
+        colors=atlas.PALETTES[view.palette].colors, all_quantities=True,
+    )  # fmt: skip
+
+
+def _show_empty(run: RunRow) -> None:
     if not run.config.get("algo", "").startswith(("emtc", "emu", "emc")):
         messages.empty(
-            f"{escape_markdown(name_algo(run.algo))} keeps no episodic memory.",
+            f"{escape_markdown(name_algo(run.algo))} has no episodic memory.",
             "Choose a run of an EMTC or EMU algorithm.",
         )
         return
     if run.live_status in ENDED_STATUSES:
         messages.empty(
-            "This run ended before it kept a snapshot of its memory.",
-            "Live says how it ended, and whether it can go on.",
+            "This run ended before its first snapshot of the memory.",
+            "The Live page shows how it ended and whether it can be resumed.",
             page="../pages/live.py",
             label="Open Live",
         )
         return
     messages.empty(
         "This run has no snapshot of its memory yet.",
-        "Snapshots are taken evenly over a run. Reload in a moment, or watch its progress on Live.",
+        "Snapshots are taken at regular intervals. Reload this page later, or watch the progress on Live.",
         page="../pages/live.py",
         label="Open Live",
     )
 
 
-def _choose_snapshot(listed: pd.DataFrame, side: Side, beside: int | None) -> dict[str, Any]:
-    rows = {int(row["id"]): row for row in data.rows_of(listed)}
+def _choose_snapshot(snapshots: pd.DataFrame, side: Side, other_snapshot: int | None) -> dict[str, Any]:
+    rows = {int(row["id"]): row for row in data.rows_of(snapshots)}
     ids = list(rows)
-    key, name = f"{side.prefix}snapshot", f"{side.prefix}{state.SNAPSHOT}"
-    wanted = state.read_int(name)
-    if st.session_state.get(key) not in ids or wanted not in (None, st.session_state.get(key)):
-        others = [each for each in ids if each != beside] or ids
-        usual = ids[-1] if beside is None else others[len(others) // 2]
-        st.session_state[key] = wanted if wanted in ids else usual
+    key, parameter = f"{side.prefix}snapshot", f"{side.prefix}{state.SNAPSHOT}"
+    url_id = state.read_int(parameter)
+    if st.session_state.get(key) not in ids or url_id not in (None, st.session_state.get(key)):
+        others = [snapshot_id for snapshot_id in ids if snapshot_id != other_snapshot] or ids
+        default = ids[-1] if other_snapshot is None else others[len(others) // 2]
+        st.session_state[key] = url_id if url_id in ids else default
     if len(ids) > 1:
-        chosen = st.select_slider(
+        snapshot_id = st.select_slider(
             "Snapshot at env step",
             ids,
             key=key,
-            format_func=lambda each: format_count(rows[each]["env_step"]) if each in rows else "–",
-            on_change=lambda: state.write(name, st.session_state[key]),
-            width=_SLIDER,
+            format_func=lambda snapshot_id: format_count(rows[snapshot_id]["env_step"]) if snapshot_id in rows else "–",
+            on_change=lambda: state.write(parameter, st.session_state[key]),
+            width=_SLIDER_WIDTH,
         )
     else:
-        chosen = ids[0]
-        st.caption(f"One snapshot so far, at env step {format_count(rows[chosen]['env_step'])}.", width=_SLIDER)
-    state.write(name, chosen)
-    return rows[chosen]
+        snapshot_id = ids[0]
+        env_step = format_count(rows[snapshot_id]["env_step"])
+        st.caption(f"One snapshot so far, at env step {env_step}.", width=_SLIDER_WIDTH)
+    state.write(parameter, snapshot_id)
+    return rows[snapshot_id]
 
 
-def _choose_view(side: Side, *, usual: str) -> _View:
+def _choose_projection(side: Side, *, default: str) -> ProjectionChoice:
     prefix = side.prefix
     method = st.segmented_control(
-        "Projection", list(METHODS), default=usual, required=True, format_func=METHODS.__getitem__,
+        "Projection", list(METHODS), default=default, required=True, format_func=METHODS.__getitem__,
         key=f"{prefix}method", bind="query-params",
-        help="Axes and PCA are instant; t-SNE and UMAP are computed in the background.",
+        help="Axes and PCA are computed immediately, t-SNE and UMAP in the background.",
     )  # fmt: skip
     pair, n, seed = 0, SIZES[1], 0
     if method == "axes":
@@ -231,156 +327,75 @@ def _choose_view(side: Side, *, usual: str) -> _View:
         embedder = st.selectbox(
             "Embedding", **in_url.one("memory", f"{prefix}embedder", list(EMBEDDINGS)),
             format_func=EMBEDDINGS.__getitem__, width=140,
-            help="Another embedder is fitted to the states of this snapshot in the background, then shown here.",
+            help="A new embedder is fitted to the states of this snapshot in the background.",
         )  # fmt: skip
     if method in BACKGROUND or embedder != OWN:
         n = st.selectbox(
             "Landmarks", SIZES, index=1, key=f"{prefix}points", bind="query-params", width=110,
             format_func=format_count,
-            help="How many nodes are laid out, chosen evenly over return and time; the rest is placed among them.",
+            help="Number of nodes in the layout, sampled evenly over return and time. The other nodes are placed "
+            "between them.",
         )  # fmt: skip
         seed = st.number_input(
             "Seed", min_value=0, max_value=2**31 - 1, value=0, step=1, width=100,
             key=f"{prefix}map_seed", bind=state.bind_int(f"{prefix}map_seed"),
-            help="Decides the landmarks and everything random in the method: the same seed, the same map.",
+            help="Seed of the landmarks and of the method. The same seed gives the same map.",
         )  # fmt: skip
-    return _View(str(method), int(pair or 0), int(n or SIZES[1]), int(seed or 0), str(embedder))
+    return ProjectionChoice(str(method), int(pair or 0), int(n or SIZES[1]), int(seed or 0), str(embedder))
 
 
-def read_view() -> atlas.View:
-    """Read colour, scale, camera and choice from the address; what means nothing is dropped."""
-    color, palette = state.read_text(COLOR) or "", state.read_text(PALETTE) or ""
-    numbers = parse_numbers(state.read_text(CAMERA) or "", ",")
-    camera = (numbers[0], numbers[1], numbers[2]) if len(numbers) == 3 and numbers[2] > 0 else None
-    return atlas.View(
-        color=next((key for key, each in NODE_QUANTITIES.items() if color in (key, each.name)), "h"),
-        palette=palette if palette in atlas.PALETTES else next(iter(atlas.PALETTES)),
-        camera=camera,
-        choice=read_choice(),
-    )
-
-
-def read_choice() -> NodeSelection:
-    """Read lasso and ranges from the address; what means nothing is dropped."""
-    try:
-        return NodeSelection.parse(state.read_long(LASSO, LONGEST_CHOICE), state.read_long(RANGES, LONGEST_CHOICE))
-    except ConfigError:
-        return NodeSelection()
-
-
-def _project(chosen: Chosen) -> tuple[LabeledPoints, str, Snapshot]:
-    """Compute at once what is instant; take the rest from the database, PCA standing in until it is there.
+def _project(choice: MapChoice) -> tuple[LabeledPoints, str, Snapshot]:
+    """Compute axes or PCA; read other projections from the database, and use PCA while they are not computed.
 
     Returns:
-        Places, the name of the projection, and the snapshot with the embedding that was projected.
+        The coordinates, the name of the projection, and the snapshot with the projected embedding.
     """
-    snapshot, view = chosen.snapshot, chosen.view
-    if view.embedder != OWN:
-        return _project_refitted(chosen)
-    if view.method == "axes":
-        return select_axes(snapshot.embedding, AXIS_PAIRS[view.pair]), "embedding axes", snapshot
-    pca = memory_data.principal_plane(snapshot.id, chosen.stamp)
-    if view.method not in BACKGROUND:
+    snapshot, projection = choice.snapshot, choice.projection
+    if projection.embedder != OWN:
+        return _project_new_embedding(choice)
+    if projection.method == "axes":
+        return select_axes(snapshot.embedding, AXIS_PAIRS[projection.pair]), "embedding axes", snapshot
+    pca = memory_data.get_pca(snapshot.id, choice.stamp)
+    if projection.method not in BACKGROUND:
         return pca, "PCA", snapshot
     if snapshot.size < MIN_POINTS:
-        name = METHODS[view.method]
-        st.info(f"{name} needs at least {MIN_POINTS} nodes; this snapshot has {snapshot.size}. Here is PCA.")
+        name = METHODS[projection.method]
+        st.info(f"{name} needs at least {MIN_POINTS} nodes; this snapshot has {snapshot.size}. The map shows PCA.")
         return pca, "PCA", snapshot
-    found = _stored(chosen, view.method)
-    return (*found, snapshot) if found is not None else (pca, "PCA, in the meantime", snapshot)
+    stored = _find_stored(choice, projection.method)
+    return (*stored, snapshot) if stored is not None else (pca, "PCA, until it is computed", snapshot)
 
 
-def _project_refitted(chosen: Chosen) -> tuple[LabeledPoints, str, Snapshot]:
-    """Project the embedding of an embedder that was fitted anew to this snapshot; the run's own until it is there."""
-    snapshot, view = chosen.snapshot, chosen.view
-    embedding = memory_data.find_embedding(snapshot.id, view.embedder, seed=view.seed)
-    found = _stored(chosen, "pca" if view.method == "axes" else view.method)
-    if embedding is None or found is None:
-        pca = memory_data.principal_plane(snapshot.id, chosen.stamp)
-        return pca, "PCA of the run's own embedding, in the meantime", snapshot
-    refitted = replace(snapshot, embedding=embedding.coordinates)
-    if view.method == "axes":
-        drawn = select_axes(refitted.embedding, AXIS_PAIRS[view.pair])
-        return drawn, f"embedding axes of {EMBEDDINGS[view.embedder]}", refitted
-    return found[0], f"{found[1]} of {EMBEDDINGS[view.embedder]}", refitted
+def _project_new_embedding(choice: MapChoice) -> tuple[LabeledPoints, str, Snapshot]:
+    """Project the embedding of a newly fitted embedder; the run's embedding while it is not computed."""
+    snapshot, projection = choice.snapshot, choice.projection
+    embedder_name = EMBEDDINGS[projection.embedder]
+    embedding = memory_data.find_embedding(snapshot.id, projection.embedder, seed=projection.seed)
+    stored = _find_stored(choice, "pca" if projection.method == "axes" else projection.method)
+    if embedding is None or stored is None:
+        pca = memory_data.get_pca(snapshot.id, choice.stamp)
+        return pca, "PCA of the run's embedding, until it is computed", snapshot
+    new_snapshot = replace(snapshot, embedding=embedding.coordinates)
+    if projection.method == "axes":
+        points = select_axes(new_snapshot.embedding, AXIS_PAIRS[projection.pair])
+        return points, f"embedding axes of {embedder_name}", new_snapshot
+    return stored[0], f"{stored[1]} of {embedder_name}", new_snapshot
 
 
-def _stored(chosen: Chosen, method: str) -> tuple[LabeledPoints, str] | None:
-    """Find a stored projection and name it, or offer to compute it."""
-    snapshot, view, name = chosen.snapshot, chosen.view, METHODS[method]
-    n, embedder = min(view.n, snapshot.size), None if view.embedder == OWN else view.embedder
-    params = make_projection_params(method, n=n, seed=view.seed, embedder=embedder)
-    found = memory_data.find_projection(snapshot.id, method, params)
-    if found is None:
+def _find_stored(choice: MapChoice, method: str) -> tuple[LabeledPoints, str] | None:
+    """Find a stored projection and its name. If it is not stored, draw the button that computes it."""
+    snapshot, projection, name = choice.snapshot, choice.projection, METHODS[method]
+    n, embedder = min(projection.n, snapshot.size), None if projection.embedder == OWN else projection.embedder
+    params = make_projection_params(method, n=n, seed=projection.seed, embedder=embedder)
+    stored = memory_data.find_projection(snapshot.id, method, params)
+    if stored is None:
         label = name if embedder is None else f"{name} of {EMBEDDINGS[embedder]}"
         projection_job.show(
-            snapshot, method=method, label=label, n=n, seed=view.seed, embedder=embedder, key=chosen.side.channel
-        )
+            snapshot, method=method, label=label, n=n, seed=projection.seed, embedder=embedder,
+            key=choice.side.channel,
+        )  # fmt: skip
         return None
-    start = read_initial_projection(found.params)
-    said = f"{name} of {format_count(n)} landmarks" if method in BACKGROUND and n < snapshot.size else name
-    began = "" if start is None else f" from the layout at env step {format_count(start.env_step)}"
-    return LabeledPoints(found.coordinates, f"{name} 1 [1]", f"{name} 2 [1]"), f"{said}{began}"
-
-
-def keep_view(said: dict[str, Any]) -> None:
-    """Put colour, scale and camera of a map into the address."""
-    for name, key in ((COLOR, "color"), (PALETTE, "palette"), (CAMERA, "camera")):
-        value = said.get(key)
-        state.write(name, str(value)[:64] if value else None)
-
-
-def keep_choice(said: dict[str, Any]) -> None:
-    """Put lasso and ranges of a map into the address."""
-    state.write(LASSO, str(said.get("polygon") or "")[:LONGEST_CHOICE] or None)
-    state.write(RANGES, str(said.get("filters") or "")[:LONGEST_CHOICE] or None)
-
-
-def make_figure(shown: Shown, chosen: NDArray[np.bool_]) -> Cloud:
-    """Draw the chosen nodes [M] in the map's colour as a figure for files, a bounded number of them."""
-    snapshot, asked = shown.snapshot, read_view()
-    rows = memory_data.sample(snapshot.id, shown.chosen.stamp, n=MOST_IN_FILE, seed=shown.chosen.view.seed)
-    rows = rows[chosen[rows]]
-    sample = "all nodes" if snapshot.size <= MOST_IN_FILE else f"by return × time, seed {shown.chosen.view.seed}"
-    kept = f", chosen: {asked.choice.words}" if asked.choice else ""
-    caption = (
-        f"Showing {format_count(len(rows))} of {format_count(snapshot.size)} nodes, {sample}{kept} · {shown.name} · "
-        f"snapshot at env step {format_count(snapshot.env_step)}"
-    )
-    return draw_memory(
-        snapshot, rows, shown.coordinates[rows], x_label=shown.drawn.x_label, y_label=shown.drawn.y_label,
-        quantity=asked.color, title=f"Episodic memory of {shown.run.name} at step {snapshot.env_step}",
-        caption=f"{caption}. Colour: {NODE_QUANTITIES[asked.color].meaning}.",
-        colors=atlas.PALETTES[asked.palette].colors, all_quantities=True,
-    )  # fmt: skip
-
-
-_HELP = (
-    "Another snapshot, projection or run beside this one: colour and filters are shared, and of one run the selection, "
-    "the point under the pointer and, under one projection, the camera too."
-)
-
-
-def asked() -> bool:
-    """Draw the switch; tell whether two maps are wanted."""
-    wanted = st.toggle("Two maps", key="two", bind="query-params", help=_HELP)
-    return bool(wanted)
-
-
-def choose_second(run: RunRow, first: Chosen) -> Chosen | None:
-    """Draw the choices in one bar; None while there is nothing to draw a second map of."""
-    with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
-        chosen = _choose_run(run)
-        return choose(chosen, SECOND, first.snapshot.id if chosen.id == run.id else None)
-
-
-def _choose_run(run: RunRow) -> RunRow:
-    names = {run.id: run.name} | data.run_names(RunFilter(), LISTED)[0]
-    chosen = st.selectbox(
-        "Run of the second map", **in_url.one("memory", "b_run", list(names)),
-        format_func=lambda each: f"{names[each]} · {each}", width=220,
-    )  # fmt: skip
-    try:
-        return data.get_run(str(chosen))
-    except EmtcError:  # deleted between two looks
-        return run
+    init = read_initial_projection(stored.params)
+    sample = f"{name} of {format_count(n)} landmarks" if method in BACKGROUND and n < snapshot.size else name
+    init_text = "" if init is None else f", initialized from env step {format_count(init.env_step)}"
+    return LabeledPoints(stored.coordinates, f"{name} 1 [1]", f"{name} 2 [1]"), f"{sample}{init_text}"

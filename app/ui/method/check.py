@@ -12,9 +12,9 @@ from app.figures.propositions import draw_proposition_1, draw_proposition_2
 from app.ui.widgets import canvas, pin
 from emtc_core.gate.propositions import (
     Behavior,
+    GridTask,
     Proposition2,
     Solution,
-    Task,
     check_proposition_1,
     check_proposition_2,
     make_memory,
@@ -33,7 +33,7 @@ computed by the functions of the learner. Every change of a slider repeats both 
 """
 _PROPOSITION_1: Final = r"""
 Let $\hat s$ be the stored state that $s$ retrieves, $\varepsilon_{rep} = \max_s |V^*(s) - V^*(\hat s)|$ the error of
-the retrieval and $\varepsilon_{store} = \max_{\hat s} |H(\hat s) - V^*(\hat s)|$ the error of what is stored. Then
+the retrieval and $\varepsilon_{store} = \max_{\hat s} |H(\hat s) - V^*(\hat s)|$ the error of the stored values. Then
 $\Delta_{mem} \le \Delta_{opt} + \alpha$ with $\alpha = (1+\gamma)(\varepsilon_{rep} + \varepsilon_{store})$. The same
 proof gives the other direction, which the method also needs (a large $\Delta_{mem}$ must imply a large
 $\Delta_{opt}$). Therefore $|\Delta_{mem} - \Delta_{opt}| \le \alpha$ is checked as well. If $V^*$ changes by at most
@@ -50,7 +50,7 @@ action that is not optimal, or if moves slip, $\Delta_{opt} > 0$ and the gate st
 
 @dataclass(frozen=True)
 class _Setting:
-    task: Task
+    task: GridTask
     solution: Solution
     gamma: float
     seed: int

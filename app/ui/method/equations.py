@@ -17,7 +17,7 @@ _IDENTITY = (
     r"\qquad \beta\rho \in [0, 1]"
 )
 _IDENTITY_NOTE = (
-    "so the incentive alone cannot diverge. This holds for the unclamped incentive (`incentive.clamp = none`)."
+    "so the incentive alone cannot diverge. This is true for the unclamped incentive (`incentive.clamp = none`)."
 )
 
 NOTATION = (

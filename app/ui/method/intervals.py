@@ -10,7 +10,7 @@ from app.analysis.bootstrap import BOOTSTRAP_COVERAGE
 from app.ui.method.measured import read_results
 from app.ui.widgets.result_table import write_table
 
-COMMAND: Final = "emtc bench coverage --json"
+COMMAND: Final = "python -m tests.reference.coverage --json"
 _METHODS: Final = """
 An interval has a confidence level only if it reaches that level with as few seeds as are trained here. The unit is the
 seed: the episodes of a seed are averaged first.

@@ -1,7 +1,7 @@
 """Tables of measurements with this program: the return scale of the embedder, and the variants of the gate.
 
-The tables are stored output of its own commands. They are drawn as Markdown, so that their text wraps and the browser's
-search finds it.
+The tables are stored output of the program's commands. They are drawn as Markdown, so that their text wraps and the
+browser's search finds it.
 """
 
 import csv

@@ -11,7 +11,6 @@ from app.ui import data
 from app.ui.method import measured, published
 from app.ui.widgets.config_form import SECTION_TITLES
 from app.ui.widgets.result_table import write_table
-from emtc_core.config.published import as_text
 from emtc_core.config.resolve import (
     FieldInfo,
     Value,
@@ -22,6 +21,7 @@ from emtc_core.config.resolve import (
     resolve,
 )
 from emtc_core.config.run import PRESETS, list_algos
+from emtc_core.config.values import format_value
 from emtc_core.errors import ConfigError
 from emtc_core.metrics import METRICS, OPEN_GROUPS
 
@@ -133,7 +133,10 @@ def compare_presets(algo: str, env: str, map: str, presets: Sequence[str]) -> li
 def explain_preset(preset: str, algo: str, env: str, map: str) -> list[tuple[str, str]]:
     """List the rules of a preset that apply to the algorithm and task: the values that a rule sets, and its reason."""
     return [
-        (", ".join(f"`{key} = {as_text(value)}`" for key, value in rule.values.items()), escape_markdown(rule.reason))
+        (
+            ", ".join(f"`{key} = {format_value(value)}`" for key, value in rule.values.items()),
+            escape_markdown(rule.reason),
+        )
         for rule in applied_rules(preset, env=env, map=map, algo=algo)
     ]
 
@@ -181,7 +184,7 @@ def _write_bound(value: float) -> str:
 
 
 def _write_value(value: Value) -> str:
-    return "unset" if value is None else f"`{as_text(value)}`"
+    return "unset" if value is None else f"`{format_value(value)}`"
 
 
 def _show_comparison(algo: str, env: str, map: str, presets: Sequence[str]) -> None:

@@ -179,7 +179,7 @@ def _select_filter(entries: list[EntryRow]) -> tuple[str, str | None]:
     }
     run_id = st.selectbox(
         "Run", [_ALL_RUNS, *names], key="about", bind="query-params", width=320,
-        format_func=lambda each: names.get(each, "All runs"),
+        format_func=lambda run_id: names.get(run_id, "All runs"),
     )  # fmt: skip
     return text or "", None if run_id in (None, _ALL_RUNS) else str(run_id)
 
@@ -212,7 +212,7 @@ def _render_image(url: str, entry_id: int, mode: Mode) -> bytes:
 def _find_missing_runs(row: EntryRow) -> list[str]:
     """List the cited runs that are neither in this database nor in an open bundle."""
     cited = [str(run.get("id", "")) for run in row.cited_runs]
-    existing = data.known_runs(cited) | get_bundle_run_names(cited).keys()
+    existing = data.existing_runs(cited) | get_bundle_run_names(cited).keys()
     return [run_id for run_id in cited if run_id not in existing]
 
 

@@ -1,8 +1,8 @@
-"""The Replay page's body: choose one or two episodes, training or evaluation, then play them.
+"""The Replay page: choose one or two episodes, of training or evaluation, and play them.
 
-The second episode may be of another run; the URL names both. Beside a replay stands the memory's map, with the paths
-of its episodes: scene, values and map follow one cursor. Below it the replay as a file: a page that plays without a
-network, an animation, one frame as vectors.
+The second episode may be of another run; the URL names both. The map of the memory can be shown next to the replay,
+with the paths of its episodes. Scene, values and map have one time cursor. The replay can be saved as a page that
+works offline, as an animation, or as one frame in vector format.
 """
 
 from collections.abc import Sequence
@@ -19,136 +19,254 @@ from app.replay.replay import Replay, add_run_names, join_values
 from app.ui import data, in_url, memory_data, messages, state, view
 from app.ui.live import controls
 from app.ui.memory import atlas, snapshot_map, traces
-from app.ui.replay import choose
-from app.ui.replay.choose import BESIDE, FIRST, TRAINING
+from app.ui.replay.episode_choice import FIRST, PLAY, SECOND, TRAINING, choose
 from app.ui.widgets import canvas, config_form, pin
 from emtc_core.errors import EmtcError
+from storage.queries.episodes import Extremes
 from storage.queries.runs import RunFilter
 from storage.runs.rows import RunRow
 
 LISTED = 100
+"""Runs in the choice of the second episode's run."""
+_PAGE, _MAP_ON = "replay", "atlas"
 _ON, _RUN, _NOTE = "beside_on", "choose-beside-run", "extremes_note"
-_HELP = "Two episodes under one time cursor; the second may be of another run."
-_BEST = "The run's training episode with the highest return, of those that can be replayed, beside this one"
-_RULE = (
+_COMPARE_HELP = "Two episodes with one time cursor. The second may be of another run."
+_BEST_HELP = "Adds the training episode with the highest return, of those that can be replayed"
+_EXTREMES_HELP = (
     "The two training episodes with the highest and the lowest return. Two that began in the same node of the memory "
-    "are preferred if their returns differ by at least half as much as those of the best and the worst of all; among "
-    "equal returns the newest is taken."
+    "are preferred if their returns differ by at least half of the difference over all episodes. Among equal returns, "
+    "the newest episode is used."
 )
+_MAP_HELP = "The path of the episode on the map of the memory, with the same cursor. Click the path to go to a step"
+_NO_EXTREMES = "This run has no two episodes with different returns that can be replayed."
 
 
-def ask(run: RunRow, foot: DeltaGenerator) -> bool:
-    """Offer a second episode; say whether one is wanted."""
-    if BESIDE.is_in_url():
-        st.session_state[_ON] = True
-    with foot:
-        on = st.toggle("Beside", key=_ON, on_change=_toggled, help=_HELP)
-        st.button("Beside the best", key="beside_best", on_click=_take_best, args=(run,), help=_BEST)
-        st.button("Best against worst", key="extremes", on_click=_take_extremes, args=(run,), help=_RULE)
-    if note := st.session_state.pop(_NOTE, ""):
-        st.toast(note, icon=":material/compare:")
-    return on
-
-
-def choose_beside(run: RunRow) -> Replay | None:
-    """Draw the choice of the second episode and read it."""
-    bar = st.container(horizontal=True, vertical_alignment="center")
-    return choose.choose(_choose_run(run, bar), bar, st.container(), BESIDE)
-
-
-def _choose_run(run: RunRow, bar: DeltaGenerator) -> RunRow:
-    """Draw the choice of the run; the URL names one that is not the page's own."""
-    names, _ = data.run_names(RunFilter(), LISTED)
-    wanted = state.read_text(state.BESIDE_RUN) or run.id
+def show(run: RunRow) -> None:
+    """Draw the choice of episodes and the player."""
+    if view.bundle() is not None and _show_if_none_stored(run):
+        return
+    bar = st.container(horizontal=True, vertical_alignment="bottom")
+    footer = st.container(horizontal=True, vertical_alignment="center")
     try:
-        other = data.get_run(wanted)
+        first = choose(run, bar, footer, FIRST)
+        second = _choose_second(run) if first is not None and _is_second_on(run, footer) else None
     except EmtcError as exc:
         messages.error(exc)
-        other = run
-    for each in (run, other):
+        return
+    if first is None:
+        return
+    has_map = False
+    if first.is_training and len(memory_data.list_snapshots(run.id)):
+        with footer:
+            has_map = st.toggle("Show on memory map", **in_url.flag(_PAGE, _MAP_ON), help=_MAP_HELP)
+    if second is not None:
+        _play_both(run, first, second, has_map=has_map)
+    else:
+        _play(run, first, has_map=has_map)
+
+
+def _show_if_none_stored(run: RunRow) -> bool:
+    """Draw which runs of the bundle can be replayed if this one cannot; return whether this was drawn."""
+    run_ids = data.runs_with_states()
+    if run.id in run_ids or data.playback_page(run.id, "", limit=1).recorded:
+        return False
+    messages.empty(
+        "This bundle contains only the outcomes of this run's episodes, not their states.",
+        "Runs of the bundle with episodes to replay:" if run_ids else "The same is true of its other runs.",
+    )
+    names = data.names_of(run_ids[:10])
+    for run_id in run_ids[:10]:
+        with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+            st.page_link(
+                "../pages/replay.py", label=escape_markdown(names[run_id]), icon=":material/smart_display:",
+                query_params=view.link({state.RUN: run_id}),
+            )  # fmt: skip
+    return True
+
+
+def _is_second_on(run: RunRow, footer: DeltaGenerator) -> bool:
+    """Draw the switch and the buttons for a second episode; return whether there is one."""
+    if SECOND.is_in_url():
+        st.session_state[_ON] = True
+
+    def toggled() -> None:
+        if not st.session_state[_ON]:
+            _clear_second()
+
+    with footer:
+        is_on = st.toggle("Compare", key=_ON, on_change=toggled, help=_COMPARE_HELP)
+        st.button("Compare with best", key="beside_best", on_click=_compare_with_best, args=(run,), help=_BEST_HELP)
+        st.button("Best vs worst", key="extremes", on_click=_compare_extremes, args=(run,), help=_EXTREMES_HELP)
+    if note := st.session_state.pop(_NOTE, ""):
+        st.toast(note, icon=":material/compare:")
+    return is_on
+
+
+def _choose_second(run: RunRow) -> Replay | None:
+    """Draw the choice of the second episode and read it."""
+    bar = st.container(horizontal=True, vertical_alignment="center")
+    return choose(_choose_second_run(run, bar), bar, st.container(), SECOND)
+
+
+def _choose_second_run(run: RunRow, bar: DeltaGenerator) -> RunRow:
+    """Draw the choice of the second episode's run. The URL names it if it is not the page's run."""
+    names, _ = data.run_names(RunFilter(), LISTED)
+    try:
+        second = data.get_run(state.read_text(state.BESIDE_RUN) or run.id)
+    except EmtcError as exc:
+        messages.error(exc)
+        second = run
+    for each in (run, second):
         names = names if each.id in names else names | {each.id: each.name}
-    st.session_state[_RUN] = other.id
+    st.session_state[_RUN] = second.id
+
+    def changed() -> None:
+        run_id = st.session_state[_RUN]
+        _clear_second()
+        state.write(state.BESIDE_RUN, run_id if run_id != run.id else None)
+
     bar.selectbox(
-        "Run of the second",
+        "Run of the second episode",
         list(names),
-        format_func=lambda each: f"{names.get(each, '')} · {each}",
+        format_func=lambda run_id: f"{names.get(run_id, '')} · {run_id}",
         key=_RUN,
         width=240,
-        label_visibility=BESIDE.labels,
-        on_change=_run_chosen,
-        args=(run.id,),
+        label_visibility=SECOND.label_visibility,
+        on_change=changed,
     )
-    return other
+    return second
 
 
-def _run_chosen(own: str) -> None:
-    chosen = st.session_state[_RUN]
-    _forget()
-    state.write(state.BESIDE_RUN, chosen if chosen != own else None)
-
-
-def _toggled() -> None:
-    if not st.session_state[_ON]:
-        _forget()
-
-
-def _forget() -> None:
-    """Take the second episode out of the URL; which one comes next is the list's first."""
-    for name in (BESIDE.episode, BESIDE.play, state.BESIDE_RUN):
+def _clear_second() -> None:
+    """Remove the second episode from the URL. The next one is the default of the list."""
+    for name in (SECOND.episode, SECOND.play, state.BESIDE_RUN):
         state.write(name, None)
         st.session_state.pop(f"choose-{name}", None)
 
 
-def _take_best(run: RunRow) -> None:
-    """Show the run's best training episode beside the one that is shown."""
-    found = data.extremes(run.id)
-    if found is None:
-        st.session_state[_NOTE] = "No two episodes of this run can be replayed that differ in return."
-        return
-    _forget()
-    st.session_state[BESIDE.source] = TRAINING
-    st.session_state[BESIDE.find] = ""
-    state.write(BESIDE.episode, found.best)
-
-
-def _take_extremes(run: RunRow) -> None:
-    """Show the best training episode of the run beside its worst."""
+def _find_extremes(run: RunRow) -> Extremes | None:
+    """Find the best and the worst episode. If there are none, write a note."""
     try:
-        found = data.extremes(run.id)
+        extremes = data.extremes(run.id)
     except EmtcError as exc:
         st.session_state[_NOTE] = str(exc)
+        return None
+    if extremes is None:
+        st.session_state[_NOTE] = _NO_EXTREMES
+    return extremes
+
+
+def _compare_with_best(run: RunRow) -> None:
+    if (extremes := _find_extremes(run)) is None:
         return
-    if found is None:
-        st.session_state[_NOTE] = "No two episodes of this run can be replayed that differ in return."
+    _clear_second()
+    st.session_state[SECOND.source] = TRAINING
+    st.session_state[SECOND.find] = ""
+    state.write(SECOND.episode, extremes.best)
+
+
+def _compare_extremes(run: RunRow) -> None:
+    if (extremes := _find_extremes(run)) is None:
         return
-    _forget()
-    state.write(choose.PLAY, None)
+    _clear_second()
+    state.write(PLAY, None)
     state.write(state.START, None)
-    for place in (FIRST, BESIDE):
-        st.session_state[place.source] = TRAINING
-        st.session_state[place.find] = ""
-    state.write(FIRST.episode, found.best)
-    state.write(BESIDE.episode, found.worst)
-    where = "both began in one node of the memory" if found.node is not None else "they began in different nodes"
-    st.session_state[_NOTE] = f"Episode {found.best} had the highest return, {found.worst} the lowest; {where}."
+    for keys in (FIRST, SECOND):
+        st.session_state[keys.source] = TRAINING
+        st.session_state[keys.find] = ""
+    state.write(FIRST.episode, extremes.best)
+    state.write(SECOND.episode, extremes.worst)
+    start = "both began in one node of the memory" if extremes.node is not None else "they began in different nodes"
+    st.session_state[_NOTE] = (
+        f"Episode {extremes.best} has the highest return, episode {extremes.worst} the lowest; {start}."
+    )
 
 
-def show_save(replays: Sequence[Replay], *, start: int) -> None:
-    """Offer the files; each is made only when it is asked for, while its button says that it is at work."""
+def _play(run: RunRow, replay: Replay, *, has_map: bool) -> None:
+    start = state.read_int(state.START) or 0
+    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
+        st.markdown(f"**{escape_markdown(replay.title)}**, {replay.trajectory.length} steps")
+        with st.container(horizontal=True, width="content", gap="small"):
+            _show_save([replay], start=start)
+            pin.show_with_export(
+                replay.side.chart, key="replay", stem=replay.file_stem, page="replay", run=run, facts=replay.facts
+            )
+    with st.container(key="replay_grid", horizontal=True, gap="medium"):
+        with st.container(gap="xsmall"):
+            canvas.show_sides([replay.side], key="replay-player", start=start)
+        if has_map:
+            with st.container(gap="xsmall"):
+                _show_map(run, replay)
+    if replay.is_training:
+        st.caption(escape_markdown(replay.side.chart.caption))
+        if controls.get_disabled_reason(run) is None:
+            st.fragment(_show_repeat_button, run_every=1.0)(run.id, replay.trajectory.episode)
+    else:
+        st.caption(
+            "Evaluation episodes are greedy and are not written to the memory, so they have no values of the gate. "
+            "Choose *Training episodes* to see Δ\\_mem and β."
+        )
+
+
+def _show_repeat_button(run_id: str, episode: int) -> None:
+    """Draw the button that repeats the episode with the current policy of a running run, and the results."""
+    run = data.get_run(run_id)
+    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+        controls.show_repeat_button(run, episode)
+        controls.show_requests(run)
+
+
+def _play_both(run: RunRow, first: Replay, second: Replay, *, has_map: bool) -> None:
+    start = state.read_int(state.START) or 0
+    replays = add_run_names([first, second])
+    chart = join_values([replay.side for replay in replays])
+    canvas.show_sides([replay.side for replay in replays], key="replay-player", start=start)
+    if has_map:
+        _show_map(run, first, second)
+    with st.container(horizontal=True, vertical_alignment="center"):
+        _show_save(replays, start=start)
+        runs = list({replay.run.id: replay.run for replay in replays}.values())
+        facts = {"pair": [{"run": replay.run.id, **replay.facts} for replay in (first, second)]}
+        stem = f"{first.file_stem}-{second.file_stem}"
+        pin.show_with_export(chart, key="replay-both", stem=stem, page="replay", run=runs, facts=facts)
+        st.caption(escape_markdown(chart.caption), width="stretch")
+
+
+def _show_map(run: RunRow, replay: Replay, second: Replay | None = None) -> None:
+    """Draw the map with the path of the episode, and of the second one if it is a training episode of the same run."""
+    with messages.guarded():
+        with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
+            choice = snapshot_map.choose(run, snapshot_map.FIRST)
+        if choice is None:
+            return
+        memory_map = snapshot_map.show(choice)
+        has_second_path = second is not None and second.is_training and second.run.id == run.id
+        paths = traces.make_paths(
+            memory_map, replay.trajectory, second.trajectory if second is not None and has_second_path else None
+        )
+        atlas.show_marks(channel=snapshot_map.FIRST.channel, selected=None, paths=paths, every=traces.EVERY, seek=True)
+        if not any(place for path in paths for place in path["places"]):
+            st.caption("No state of this episode is in the memory of this snapshot. Choose another snapshot.")
+
+
+def _show_save(replays: Sequence[Replay], *, start: int) -> None:
+    """Offer the replay as files. A file is made when its button is clicked."""
     last = max(0, max(replay.side.frames for replay in replays) - 1)
     stem = "-".join(replay.file_stem for replay in replays)
     with st.popover("Save replay", icon=":material/movie:", key="save-replay"):
-        _offer(replays, "Replay as HTML", "html", stem, help="One file that plays in any browser, without a network.")
+        _show_download(
+            replays, "Replay as HTML", "html", stem, help="One file that plays in any browser without a network."
+        )
         mode: Mode = "dark" if st.toggle("Dark background", key="save-replay-dark") else "light"
-        slow = f"At most {MAX_FRAMES} frames; drawing them takes some seconds."
-        _offer(replays, "GIF", "gif", stem, mode=mode, help=slow)
-        at = min(max(0, start), last)
-        t = config_form.ask("Step of the frame", key=f"save-replay-t-{stem}-{at}", usual=at, low=0, high=last)
+        gif_help = f"At most {MAX_FRAMES} frames. Drawing takes some seconds."
+        _show_download(replays, "GIF", "gif", stem, mode=mode, help=gif_help)
+        default = min(max(0, start), last)
+        t = config_form.ask("Step of the frame", key=f"save-replay-t-{stem}-{default}", usual=default, low=0, high=last)
         if t is not None:
-            _offer(replays, "SVG of this frame", "svg", stem, t=t, mode=mode)
+            _show_download(replays, "SVG of this frame", "svg", stem, t=t, mode=mode)
 
 
-def _offer(
+def _show_download(
     replays: Sequence[Replay],
     label: str,
     format: Format,
@@ -168,122 +286,3 @@ def _offer(
         width="stretch",
         help=help,
     )
-
-
-def show(run: RunRow) -> None:
-    """Draw the choice and the player."""
-    if view.bundle() is not None and _tell_none_kept(run):
-        return
-    bar = st.container(horizontal=True, vertical_alignment="bottom")
-    foot = st.container(horizontal=True, vertical_alignment="center")
-    try:
-        chosen = choose.choose(run, bar, foot, FIRST)
-        other = choose_beside(run) if chosen is not None and ask(run, foot) else None
-    except EmtcError as exc:
-        messages.error(exc)
-        return
-    if chosen is None:
-        return
-    with foot:
-        mapped = ask_map(run, chosen)
-    if other is not None:
-        _play_both(run, chosen, other, mapped=mapped)
-    else:
-        _play(run, chosen, mapped=mapped)
-
-
-def _tell_none_kept(run: RunRow) -> bool:
-    """Say of a bundle's run that nothing of it can be replayed, and which of its runs can; false of any other run."""
-    others = data.runs_with_states(), data.playback_page(run.id, "", limit=1).recorded
-    if run.id in others[0] or others[1]:
-        return False
-    messages.empty(
-        "This bundle holds the outcomes of this run's episodes, and the states of none.",
-        "Runs of it with episodes to replay:" if others[0] else "It holds those of no other run either.",
-    )
-    names = data.names_of(others[0][:10])
-    for run_id in others[0][:10]:
-        with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-            st.page_link(
-                "../pages/replay.py", label=escape_markdown(names[run_id]), icon=":material/smart_display:",
-                query_params=view.link({state.RUN: run_id}),
-            )  # fmt: skip
-    return True
-
-
-def _play(run: RunRow, replay: Replay, *, mapped: bool) -> None:
-    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
-        st.markdown(f"**{escape_markdown(replay.title)}**, {replay.trajectory.length} steps")
-        with st.container(horizontal=True, width="content", gap="small"):
-            show_save([replay], start=_start())
-            pin.show_with_export(
-                replay.side.chart, key="replay", stem=replay.file_stem, page="replay", run=run, facts=replay.facts
-            )
-    with st.container(key="replay_grid", horizontal=True, gap="medium"):
-        with st.container(gap="xsmall"):
-            canvas.show_sides([replay.side], key="replay-player", start=_start())
-        if mapped:
-            with st.container(gap="xsmall"):
-                show_map(run, replay)
-    if replay.is_training:
-        st.caption(escape_markdown(replay.side.chart.caption))
-        if controls.why_not(run) is None:
-            st.fragment(_ask_again, run_every=1.0)(run.id, replay.trajectory.episode)
-    else:
-        st.caption(
-            "Evaluation episodes are played greedily and are not written to the memory, so the gate gave no verdict "
-            "on them. Choose *Training episodes* to see Δ\\_mem and β under the cursor."
-        )
-
-
-def _ask_again(run_id: str, episode: int) -> None:
-    """Offer a living run's episode to its present policy, and say what it answered."""
-    run = data.get_run(run_id)
-    with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        controls.show_again(run, episode)
-        controls.show_answers(run)
-
-
-def _play_both(run: RunRow, first: Replay, second: Replay, *, mapped: bool) -> None:
-    replays = add_run_names([first, second])
-    chart = join_values([replay.side for replay in replays])
-    canvas.show_sides([replay.side for replay in replays], key="replay-player", start=_start())
-    if mapped:
-        show_map(run, first, second)
-    with st.container(horizontal=True, vertical_alignment="center"):
-        show_save(replays, start=_start())
-        runs = list({replay.run.id: replay.run for replay in replays}.values())
-        facts = {"pair": [{"run": replay.run.id, **replay.facts} for replay in (first, second)]}
-        stem = f"{first.file_stem}-{second.file_stem}"
-        pin.show_with_export(chart, key="replay-both", stem=stem, page="replay", run=runs, facts=facts)
-        st.caption(escape_markdown(chart.caption), width="stretch")
-
-
-def _start() -> int:
-    return state.read_int(state.START) or 0
-
-
-_PAGE, _MAP_ON = "replay", "atlas"
-_ABOUT = "The episode's path over the memory, under the cursor of the replay; a press on the path goes to that step"
-
-
-def ask_map(run: RunRow, replay: Replay) -> bool:
-    """Offer the map where there is one: of a run that kept its memory, for an episode that was written to it."""
-    if not replay.is_training or not len(memory_data.snapshots(run.id)):
-        return False
-    return st.toggle("Memory's map", **in_url.flag(_PAGE, _MAP_ON), help=_ABOUT)
-
-
-def show_map(run: RunRow, replay: Replay, other: Replay | None = None) -> None:
-    """Draw the map with the path of the episode, and of the other one where it is of the same run."""
-    with messages.guarded():
-        with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
-            chosen = snapshot_map.choose(run, snapshot_map.FIRST)
-        if chosen is None:
-            return
-        shown = snapshot_map.show(chosen)
-        second = other.trajectory if other is not None and other.is_training and other.run.id == run.id else None
-        paths = traces.make_paths(shown, replay.trajectory, second)
-        atlas.mark(channel=snapshot_map.FIRST.channel, selected=None, traces=paths, every=traces.EVERY, seek=True)
-        if not any(place for path in paths for place in path["places"]):
-            st.caption("No state of this episode is in the memory of this snapshot; choose another.")

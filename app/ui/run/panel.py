@@ -1,9 +1,8 @@
-"""The Run page's body: what a run was, where and by which code, how to repeat it, what people say about it.
+"""The Run page: what was trained, with which settings, code and machine, how to repeat it, and the user's note.
 
-At its end what its trainer took of the machine over time: processor, memory and GPU.
+At the end, the use of the machine over time: processor, memory and GPU.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -37,82 +36,169 @@ from storage.queries.runs import list_resumes
 from storage.runs.labels import LONGEST_NOTE, edit_run, tag_runs
 from storage.runs.rows import RunRow, imported_label, shown_status
 
-_SAID = "run_said"
-_NO_CLONE = "An imported run is a curve: this program has none of the settings that it could be trained with."
+_SAVE_RESULT = "run_said"
+_NO_CLONE = "An imported run contains only curves. Its settings are not stored, so it cannot be repeated here."
+_PANEL_HEIGHT = 110
 
 
 def show(run: RunRow) -> None:
-    """Draw the whole page body of a run."""
-    _links(run)
+    """Draw the whole body of the page."""
+    _show_links(run)
     if run.error:
         st.error(escape_markdown(run.error), icon=":material/error:")
     left, right = st.columns(2, gap="large")
     with left:
-        _facts(run)
+        _show_facts(run)
     with right:
-        _code(run)
-    _policies(run)
+        _show_code(run)
+    _show_policies(run)
     st.subheader("Settings")
     with messages.guarded():
         settings.show(run)
     with messages.guarded():
-        show_machine(run)
+        _show_machine(run)
 
 
-def _links(run: RunRow) -> None:
-    """The ways from here: its other pages, and the form that starts it once more."""
+def tabulate_policies(frame: pd.DataFrame) -> pd.DataFrame:
+    """Tabulate policy evaluations for the page, newest first."""
+    rows = frame.sort_values("id", ascending=False)
+    low, high = compute_score_interval(rows["win_rate"].to_numpy(), rows["distinct"].to_numpy())
+    intervals = [
+        f"{format_percent(a, 1)} to {format_percent(b, 1)}" for a, b in zip(low.tolist(), high.tolist(), strict=True)
+    ]
+    changes = [", ".join(f"{key} = {write_value(value)}" for key, value in row.items()) for row in rows["settings"]]
+    returns = zip(rows["return_mean"], rows["return_std"], strict=True)
+    return pd.DataFrame(
+        {
+            "Checkpoint": [f"{format_count(step)} env steps" for step in rows["env_step"]],
+            "Episodes": [f"{n} ({k} differ)" for n, k in zip(rows["episodes"], rows["distinct"], strict=True)],
+            "Win rate": [format_percent(rate, 1) for rate in rows["win_rate"]],
+            "95 % interval": intervals,
+            "Return": [f"{format_number(mean)} ± {format_number(std)}" for mean, std in returns],
+            "Length": [format_number(length) for length in rows["length_mean"]],
+            "Seed": rows["seed"].tolist(),
+            "Game": [change or "as in training" for change in changes],
+            "Made": [format_time(at) for at in rows["created_at"]],
+        }
+    )
+
+
+def describe_code(run: RunRow) -> str:
+    """Write which version trained a run, or from which file it was imported."""
+    if isinstance(origin := run.versions.get(IMPORTED), dict):
+        return f"another program; imported as {origin.get('format')} from {origin.get('source')}"
+    version = run.versions.get("emtc_lab")
+    return f"EMTC Lab {version}" if version else "not stored"
+
+
+def _show_links(run: RunRow) -> None:
+    """Draw the links to the other pages of the run, the button that clones it, and the form for name, tags and note."""
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         run_picker.status_badge(shown_status(run.state.value, run.tags))
         run_picker.page_links(run.id)
-        foreign = imported_label(run.config) is not None
+        is_imported = imported_label(run.config) is not None
         if st.button(
-            "Clone in Launch", type="primary", icon=":material/content_copy:", key="clone_run", disabled=foreign,
-            help=_NO_CLONE if foreign else
-            "The Launch form with every setting of this run; change what you like before you start it.",
+            "Clone in Launch", type="primary", icon=":material/content_copy:", key="clone_run", disabled=is_imported,
+            help=_NO_CLONE if is_imported else
+            "Opens the Launch form with all settings of this run. You can change them before you start.",
         ):  # fmt: skip
             st.switch_page("../pages/launch.py", query_params=make_texts(run.config))
         with st.popover("Name, tags and note", icon=":material/edit_note:", key="run-words-box"):
-            _words(run)
-    _tell()
+            _show_labels_form(run)
+    result = st.session_state.pop(_SAVE_RESULT, None)
+    if isinstance(result, Exception):
+        messages.error(result)
+    elif result:
+        st.success(result, icon=":material/check:")
 
 
-def _facts(run: RunRow) -> None:
-    told = {
+def _show_labels_form(run: RunRow) -> None:
+    is_disabled = not messages.may_act()
+    with st.form("run-words", border=False):
+        st.text_input("Name", run.name, key=f"run-name-{run.id}", max_chars=200, disabled=is_disabled)
+        tags = sorted({*data.run_choices("all").tags, *run.tags})
+        st.multiselect(
+            "Tags", tags, default=list(run.tags), key=f"run-tags-{run.id}", accept_new_options=True,
+            placeholder="choose, or type a new tag", disabled=is_disabled,
+        )  # fmt: skip
+        st.text_area(
+            "Note", run.notes, key=f"run-note-{run.id}", max_chars=LONGEST_NOTE, height=110, disabled=is_disabled
+        )
+        st.form_submit_button("Save", disabled=is_disabled, key="run-keep", on_click=_save_labels, args=(run,))
+
+
+def _save_labels(run: RunRow) -> None:
+    tags = set(st.session_state[f"run-tags-{run.id}"])
+    name, note = st.session_state[f"run-name-{run.id}"], st.session_state[f"run-note-{run.id}"]
+    try:
+        edit_run(data.database(), run.id, name=str(name or ""), notes=str(note or ""))
+        tag_runs(data.database(), [run.id], add=sorted(tags - set(run.tags)), remove=sorted(set(run.tags) - tags))
+    except EmtcError as exc:
+        st.session_state[_SAVE_RESULT] = exc
+    else:
+        st.session_state[_SAVE_RESULT] = "Saved."
+    st.cache_data.clear()
+
+
+def _show_facts(run: RunRow) -> None:
+    facts = {
         "Steps": f"{format_count(run.env_steps)} of {format_count(run.target_steps)} env steps",
         "Last evaluation": f"greedy win rate {format_percent(run.win_rate)}, return {format_number(run.return_mean)}, "
         f"μ̄_w {format_number(run.mu_w)}",
         "Created": format_time(run.created_at),
-        "Trained": _trained(run),
+        "Trained": _describe_training_time(run),
         "Machine": f"{run.host or MISSING}, {run.device or 'no device yet'}",
         "Code": describe_code(run),
         **analysis_settings.describe_code(run.versions),
-        "Family": _family(run),
+        "Family": _link_family(run),
         "Resumed": controls.describe_resumes(list_resumes(data.database(), run.id)) or "Never.",
     }
-    cells = [f"| {name} | {text if name == 'Family' else escape_markdown(text)} |" for name, text in told.items()]
-    st.markdown("\n".join([cells[0], "|---|---|", *cells[1:]]))
+    rows = [f"| {name} | {text if name == 'Family' else escape_markdown(text)} |" for name, text in facts.items()]
+    st.markdown("\n".join([rows[0], "|---|---|", *rows[1:]]))
 
 
-def _code(run: RunRow) -> None:
-    """The command that repeats it, and what it ran on; of an imported run, where it came from."""
+def _describe_training_time(run: RunRow) -> str:
+    if run.started_at is None:
+        return "not yet" if imported_label(run.config) is None else "by another program"
+    until = run.ended_at or run.heartbeat_at or datetime.now(UTC)
+    duration_s = (add_utc(until) - add_utc(run.started_at)).total_seconds()
+    return f"from {format_time(run.started_at)}, for {format_duration(duration_s)}"
+
+
+def _link_family(run: RunRow) -> str:
+    """Write links to the run's sweep and to the run that it restarts; the links stay in this database."""
+    links = []
+    if run.sweep_id:
+        address = view.address_of("sweeps", {"sweep": run.sweep_id})
+        links.append(f"[{escape_markdown(f'sweep {run.sweep_id}')}]({address})")
+    if run.parent_id:
+        address = view.address_of("run", {state.RUN: run.parent_id})
+        links.append(f"restarted from step 0 after [{escape_markdown(f'run {run.parent_id}')}]({address})")
+    return ", ".join(links) or "no sweep, no earlier run"
+
+
+def _show_code(run: RunRow) -> None:
+    """Draw the command that repeats the run and its versions; for an imported run, its origin."""
     if (label := imported_label(run.config)) is not None:
         st.info(
-            escape_markdown(f"Imported ({label}): another program trained it. {_NO_CLONE}"), icon=":material/input:"
+            escape_markdown(f"Imported ({label}): trained by another program. {_NO_CLONE}"), icon=":material/input:"
         )
     else:
-        st.markdown("**The same in a terminal**")
+        st.markdown("**Command that repeats this run**")
         st.code(write_command(make_texts(run.config)), language=None, wrap_lines=True)
     if run.versions:
         st.caption(f"Versions: {escape_markdown(list_libraries(run.versions))}")
-        _changes_of_code(run)
+        if text := run_data.code_changes(run):
+            with st.expander("Uncommitted changes", icon=":material/difference:"):
+                st.code(text, language="diff", height=320)
     if run.tags:
         st.markdown(" ".join(f":blue-badge[{escape_markdown(tag)}]" for tag in run.tags))
     if run.notes:
         st.markdown(escape_markdown(run.notes))
 
 
-def _policies(run: RunRow) -> None:
-    """What its stored policies did when somebody evaluated them."""
+def _show_policies(run: RunRow) -> None:
+    """Draw the evaluations of the run's stored policies, if there are any."""
     frame = data.policy_evaluations(run.id)
     if not len(frame):
         return
@@ -124,136 +210,25 @@ def _policies(run: RunRow) -> None:
         alt="Table of policy evaluations: checkpoint, episodes, win rate with its interval, return.",
     )
     st.caption(
-        "Greedy episodes of stored checkpoints (`emtc evaluate`), on no curve. Interval: Wilson's 95 % of as many "
-        "episodes as differ."
+        "Greedy episodes of stored checkpoints (`emtc evaluate`). They are not part of any curve. Interval: 95 % "
+        "Wilson interval, computed from the number of different episodes."
     )
 
 
-def tabulate_policies(frame: pd.DataFrame) -> pd.DataFrame:
-    """Lay policy evaluations out for people, the newest first."""
-    rows = frame.sort_values("id", ascending=False)
-    low, high = compute_score_interval(rows["win_rate"].to_numpy(), rows["distinct"].to_numpy())
-    bounds = [
-        f"{format_percent(a, 1)} to {format_percent(b, 1)}" for a, b in zip(low.tolist(), high.tolist(), strict=True)
-    ]
-    games = [", ".join(f"{key} = {write_value(value)}" for key, value in each.items()) for each in rows["settings"]]
-    spread = zip(rows["return_mean"], rows["return_std"], strict=True)
-    return pd.DataFrame(
-        {
-            "Checkpoint": [f"{format_count(step)} env steps" for step in rows["env_step"]],
-            "Episodes": [f"{n} ({k} differ)" for n, k in zip(rows["episodes"], rows["distinct"], strict=True)],
-            "Win rate": [format_percent(rate, 1) for rate in rows["win_rate"]],
-            "95 % interval": bounds,
-            "Return": [f"{format_number(mean)} ± {format_number(std)}" for mean, std in spread],
-            "Length": [format_number(length) for length in rows["length_mean"]],
-            "Seed": rows["seed"].tolist(),
-            "Game": [each or "as in training" for each in games],
-            "Made": [format_time(at) for at in rows["created_at"]],
-        }
-    )
-
-
-def describe_code(run: RunRow) -> str:
-    """Which code trained a run, as far as the run stored it."""
-    if isinstance(mark := run.versions.get(IMPORTED), dict):
-        return f"another program's; imported as {mark.get('format')} from {mark.get('source')}"
-    version = run.versions.get("emtc_lab")
-    return f"EMTC Lab {version}" if version else "not stored"
-
-
-def _changes_of_code(run: RunRow) -> None:
-    """What was changed since the commit, as far as its file lies on this machine."""
-    if text := run_data.code_changes(run):
-        with st.expander("Changes that were not committed", icon=":material/difference:"):
-            st.code(text, language="diff", height=320)
-
-
-def _trained(run: RunRow) -> str:
-    if run.started_at is None:
-        return "not yet" if imported_label(run.config) is None else "by another program"
-    until = run.ended_at or run.heartbeat_at or datetime.now(UTC)
-    return (
-        f"from {format_time(run.started_at)}, for "
-        f"{format_duration((add_utc(until) - add_utc(run.started_at)).total_seconds())}"
-    )
-
-
-def _family(run: RunRow) -> str:
-    """Which sweep and which earlier run it belongs to; links stay with this database."""
-    told = []
-    if run.sweep_id:
-        told.append(_link(f"sweep {run.sweep_id}", "sweeps", {"sweep": run.sweep_id}))
-    if run.parent_id:
-        told.append(
-            f"started again from step 0, after {_link(f'run {run.parent_id}', 'run', {state.RUN: run.parent_id})}"
-        )
-    return ", ".join(told) or "no sweep, no earlier run"
-
-
-def _link(text: str, page: str, query: dict[str, str]) -> str:
-    return f"[{escape_markdown(text)}]({view.address_of(page, query)})"
-
-
-def _words(run: RunRow) -> None:
-    """What people say about it, to be read and, on one's own runs, changed."""
-    idle = not messages.may_act()
-    with st.form("run-words", border=False):
-        st.text_input("Name", run.name, key=f"run-name-{run.id}", max_chars=200, disabled=idle)
-        known = sorted({*data.run_choices("all").tags, *run.tags})
-        st.multiselect(
-            "Tags", known, default=list(run.tags), key=f"run-tags-{run.id}", accept_new_options=True,
-            placeholder="choose, or type a new tag", disabled=idle,
-        )  # fmt: skip
-        st.text_area("Note", run.notes, key=f"run-note-{run.id}", max_chars=LONGEST_NOTE, height=110, disabled=idle)
-        st.form_submit_button("Keep", disabled=idle, key="run-keep", on_click=_keep, args=(run,))
-
-
-def _keep(run: RunRow) -> None:
-    def write() -> None:
-        tags = set(st.session_state[f"run-tags-{run.id}"])
-        name, note = st.session_state[f"run-name-{run.id}"], st.session_state[f"run-note-{run.id}"]
-        edit_run(data.database(), run.id, name=str(name or ""), notes=str(note or ""))
-        tag_runs(data.database(), [run.id], add=sorted(tags - set(run.tags)), remove=sorted(set(run.tags) - tags))
-
-    _act(write)
-
-
-def _act(do: Callable[[], None]) -> None:
-    try:
-        do()
-    except EmtcError as exc:
-        st.session_state[_SAID] = exc
-    else:
-        st.session_state[_SAID] = "Kept."
-    st.cache_data.clear()
-
-
-def _tell() -> None:
-    said = st.session_state.pop(_SAID, None)
-    if isinstance(said, Exception):
-        messages.error(said)
-    elif said:
-        st.success(said, icon=":material/check:")
-
-
-_PANEL = 110
-
-
-def show_machine(run: RunRow) -> None:
-    """Draw what was recorded; a run of an earlier version, or one that has not reported yet, has nothing."""
+def _show_machine(run: RunRow) -> None:
     st.subheader("Machine over time")
     db = data.database()
-    logged = metric_points(db, run.id, MACHINE_METRICS)
-    if not len(logged):
-        st.caption("Its trainer has recorded nothing of this: it has not reported yet, or was of an earlier version.")
+    metrics = metric_points(db, run.id, MACHINE_METRICS)
+    if not len(metrics):
+        st.caption("No data: the trainer has not reported yet, or its version does not record the use of the machine.")
         return
-    known = [name for name in MACHINE_METRICS if name in {*logged["name"]}]
-    drawn = draw_metrics(logged, known, run=run.name, marks=read_marks(db, run))
-    chart = replace(drawn, name="machine", title=f"Machine of {run.name}")
+    names = [name for name in MACHINE_METRICS if name in {*metrics["name"]}]
+    chart = draw_metrics(metrics, names, run=run.name, marks=read_marks(db, run))
+    chart = replace(chart, name="machine", title=f"Machine of {run.name}")
     with st.container(horizontal=True, horizontal_alignment="right"):
         pin.show_export(chart, key="run-machine", stem=run.id)
     canvas.show(
-        chart, key="run-machine-curves", window=state.read_window(), panel_height=_PANEL,
+        chart, key="run-machine-curves", window=state.read_window(), panel_height=_PANEL_HEIGHT,
         on_window=lambda window: state.write_window(window or None),
     )  # fmt: skip
     st.caption(escape_markdown(chart.caption))

@@ -1,6 +1,6 @@
-"""All settings of a run as a table: searched, beside what its preset says and beside another run's.
+"""All settings of a run as a table that can be searched and compared with the preset and with another run.
 
-What is no setting of this version, in a run of another one, stands at the end with its value.
+A setting that this version does not have is listed at the end, with its value.
 """
 
 from collections.abc import Mapping
@@ -24,123 +24,134 @@ _ABSENT = "–"
 
 
 def show(run: RunRow) -> None:
-    """Draw the search, the choice of what is listed, and the table."""
+    """Draw the search, the choice of the listed settings, and the table."""
     settings = flatten_tree(run.config)
-    usual = resolve_defaults(settings)
+    defaults = resolve_defaults(settings)
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         text = st.text_input(
             "Find a setting", **in_url.text(PAGE, "find"), type="search", placeholder="tau",
-            help="Words of a setting's key, value, unit and meaning; all of them must be there.",
+            help="Words in a setting's key, value, unit or meaning. Only settings with all words are listed.",
         )  # fmt: skip
-        beside = _choose_other(run)
-    other = flatten_tree(beside.config) if beside else None
-    rows = make_rows(settings, usual, other)
-    listed = _choose_rows(rows, beside)
-    shown = find_rows(rows.loc[rows[listed], :] if listed else rows, text or "")
-    if not usual:
-        st.caption(f"This version does not know the preset {escape_markdown(str(settings.get('preset')))} on this map.")
-    if not len(shown):
-        messages.empty("No setting matches.", "Take a word away, or list all settings.")
+        other_run = _choose_other_run(run)
+    rows = make_rows(settings, defaults, flatten_tree(other_run.config) if other_run else None)
+    column = _choose_rows(rows, other_run)
+    listed_rows = find_rows(rows.loc[rows[column], :] if column else rows, text or "")
+    preset = str(settings.get("preset", "paper"))
+    if not defaults:
+        st.caption(f"This version does not have the preset {escape_markdown(preset)} for this map.")
+    if not len(listed_rows):
+        messages.empty("No setting matches.", "Remove a word, or list all settings.")
         return
-    _draw(shown, str(settings.get("preset", "paper")), beside)
+    _draw(listed_rows, preset, other_run)
 
 
 def make_rows(
-    settings: Mapping[str, Value], usual: Mapping[str, Value], other: Mapping[str, Value] | None = None
+    settings: Mapping[str, Value], defaults: Mapping[str, Value], other: Mapping[str, Value] | None = None
 ) -> pd.DataFrame:
-    """Tabulate settings in the order of their declaration, with `preset` and `other` true where a value differs."""
-    known = {info.key: info for info in describe_fields()}
-    keys = [*known, *(key for key in {**settings, **(other or {})} if key not in known)]
+    """Tabulate settings in the order of their declaration.
+
+    Args:
+        settings: Key → value of the run.
+        defaults: Key → value of the preset.
+        other: Key → value of another run.
+
+    Returns:
+        One row for each setting. The columns `preset` and `other` are True if the value differs from them.
+    """
+    infos = {info.key: info for info in describe_fields()}
+    keys = [*infos, *(key for key in {**settings, **(other or {})} if key not in infos)]
     rows = []
     for key in keys:
         if key not in settings and key not in (other or {}):
             continue
-        info, value = known.get(key), _write(settings, key)
-        by_preset = _write(usual, key) if usual and key not in IDENTITY else ""
-        theirs = _write(other, key) if other is not None else ""
+        info, value = infos.get(key), _write(settings, key)
+        preset_value = _write(defaults, key) if defaults and key not in IDENTITY else ""
+        other_value = _write(other, key) if other is not None else ""
         rows.append(
             {
                 "Setting": key,
                 "Value": value,
-                "Preset's": by_preset,
-                "Other": theirs,
+                "Preset's": preset_value,
+                "Other": other_value,
                 "Unit": info.unit if info else "",
-                "Meaning": " ".join(info.description.split()) if info else _name_unknown(key),
-                NOT_PRESET: bool(by_preset) and by_preset != value,
-                NOT_OTHER: other is not None and theirs != value,
+                "Meaning": " ".join(info.description.split()) if info else _describe_unknown(key),
+                NOT_PRESET: bool(preset_value) and preset_value != value,
+                NOT_OTHER: other is not None and other_value != value,
             }
         )
     return pd.DataFrame(rows)
 
 
-def _name_unknown(key: str) -> str:
-    came = "Where it came from: distribution and version, or module. Recorded, never set."
-    return came if key.startswith(f"{ORIGINS}.") else "No setting of this version."
-
-
 def find_rows(rows: pd.DataFrame, text: str) -> pd.DataFrame:
-    """Keep the rows in which every word stands somewhere."""
+    """Select the rows that contain every word of a text."""
     texts = rows[["Setting", "Value", "Unit", "Meaning"]].agg(" ".join, axis=1).str.lower()
-    found = pd.Series(True, index=rows.index)
+    matches = pd.Series(True, index=rows.index)
     for word in text.lower().split():
-        found &= texts.str.contains(word, regex=False)
-    return rows.loc[found, :]
+        matches &= texts.str.contains(word, regex=False)
+    return rows.loc[matches, :]
+
+
+def _describe_unknown(key: str) -> str:
+    if key.startswith(f"{ORIGINS}."):
+        return "Origin of the plug-in: distribution and version, or module. It is recorded and cannot be set."
+    return "No setting of this version."
 
 
 def _write(settings: Mapping[str, Value], key: str) -> str:
     return (write_text(settings[key]) or "not set") if key in settings else _ABSENT
 
 
-def _choose_other(run: RunRow) -> RunRow | None:
-    """Choose the run whose settings stand beside."""
-    names = {each: name for each, name in data.run_names(RunFilter(shelf="all"), 200)[0].items() if each != run.id}
+def _choose_other_run(run: RunRow) -> RunRow | None:
+    """Draw the choice of the run to compare with."""
+    names, _ = data.run_names(RunFilter(shelf="all"), 200)
+    names = {run_id: name for run_id, name in names.items() if run_id != run.id}
     if not names:
         return None
-    chosen = st.selectbox(
-        "Beside", **in_url.one(PAGE, "beside", ["", *names]),
-        format_func=lambda each: f"{names[each]} · {each}" if each else "no other run",
-        help="Another run, whose settings stand in a column of their own.",
+    other_id = st.selectbox(
+        "Compare with", **in_url.one(PAGE, "beside", ["", *names]),
+        format_func=lambda run_id: f"{names[run_id]} · {run_id}" if run_id else "no other run",
+        help="The settings of this run are shown in another column.",
     )  # fmt: skip
     try:
-        return data.get_run(chosen) if chosen else None
+        return data.get_run(other_id) if other_id else None
     except EmtcError:
         return None
 
 
-def _choose_rows(rows: pd.DataFrame, beside: RunRow | None) -> str:
-    """Choose which settings are listed; an empty text is all of them."""
-    names = {
+def _choose_rows(rows: pd.DataFrame, other_run: RunRow | None) -> str:
+    """Draw the choice of the listed settings; return the column that selects them, an empty text for all."""
+    labels = {
         ALL: f"All {len(rows)}",
-        NOT_PRESET: f"Not the preset's: {format_count(rows[NOT_PRESET].to_numpy().sum())}",
+        NOT_PRESET: f"Changed from preset: {format_count(rows[NOT_PRESET].to_numpy().sum())}",
     }
-    if beside:
-        names[NOT_OTHER] = f"Other than in {beside.id}: {format_count(rows[NOT_OTHER].to_numpy().sum())}"
-    chosen = st.segmented_control(
-        "List", **in_url.one(PAGE, "list", list(names)), format_func=names.__getitem__, label_visibility="collapsed"
+    if other_run:
+        labels[NOT_OTHER] = f"Different from {other_run.id}: {format_count(rows[NOT_OTHER].to_numpy().sum())}"
+    column = st.segmented_control(
+        "List", **in_url.one(PAGE, "list", list(labels)), format_func=labels.__getitem__, label_visibility="collapsed"
     )
-    return "" if chosen in (None, ALL) else str(chosen)
+    return "" if column in (None, ALL) else str(column)
 
 
-def _draw(rows: pd.DataFrame, preset: str, beside: RunRow | None) -> None:
+def _draw(rows: pd.DataFrame, preset: str, other_run: RunRow | None) -> None:
     marks = [
-        " ".join(word for word, differs in (("≠ preset", a), ("≠ other", b)) if differs)
+        " ".join(mark for mark, differs in (("≠ preset", a), ("≠ other", b)) if differs)
         for a, b in zip(rows[NOT_PRESET], rows[NOT_OTHER], strict=True)
     ]
-    column = st.column_config
+    config = st.column_config
     st.dataframe(
         rows.assign(Mark=marks),
         hide_index=True,
         key="run_settings",
         height=36 * min(len(rows), 16) + 38,
-        column_order=["Setting", "Value", "Mark", "Preset's", *(["Other"] if beside else []), "Unit", "Meaning"],
+        column_order=["Setting", "Value", "Mark", "Preset's", *(["Other"] if other_run else []), "Unit", "Meaning"],
         column_config={
-            "Setting": column.TextColumn(width=210, help="As on the command line: --set KEY=VALUE"),
-            "Value": column.TextColumn(width=150),
-            "Mark": column.TextColumn("Differs", width=100),
-            "Preset's": column.TextColumn(f"Preset {preset}", width=130, help="For this algorithm, map and length"),
-            "Other": column.TextColumn(beside.name if beside else "Other", width=150),
-            "Unit": column.TextColumn(width=90),
-            "Meaning": column.TextColumn(width="large"),
+            "Setting": config.TextColumn(width=210, help="As on the command line: --set KEY=VALUE"),
+            "Value": config.TextColumn(width=150),
+            "Mark": config.TextColumn("Differs", width=100),
+            "Preset's": config.TextColumn(f"Preset {preset}", width=130, help="For this algorithm, map and length"),
+            "Other": config.TextColumn(other_run.name if other_run else "Other", width=150),
+            "Unit": config.TextColumn(width=90),
+            "Meaning": config.TextColumn(width="large"),
         },
         alt="Table of settings: key, value, the preset's value, unit and meaning.",
     )

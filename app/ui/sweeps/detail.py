@@ -42,7 +42,7 @@ def make_rows(runs: Sequence[RunRow]) -> pd.DataFrame:
     rows = [
         {
             "Status": shown_status(run.live_status, run.tags),
-            "Run": view.named_link(run.id, run.name),
+            "Run": view.link_run(run.id, run.name),
             "Progress": min(100.0, 100 * run.env_steps / max(1, run.target_steps)),
             "Machine": run.host or "–",
             "Last win rate": None if run.win_rate is None else 100 * run.win_rate,

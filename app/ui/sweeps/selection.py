@@ -29,5 +29,5 @@ def select_by_id(label: str, names: Mapping[str, str], *, parameter: str, help: 
         state.write(parameter, None if selected == ids[0] else selected)
 
     return st.selectbox(
-        label, ids, format_func=lambda each: names.get(each, str(each)), key=key, on_change=write_url, help=help
+        label, ids, format_func=lambda option: names.get(option, str(option)), key=key, on_change=write_url, help=help
     )

@@ -29,7 +29,7 @@ def show() -> None:
     bundle = view.bundle()
     if bundle is None:
         return
-    samples = [escape_markdown(each) for each in bundle.contents if "samples" in each]
+    samples = [escape_markdown(text) for text in bundle.contents if "samples" in text]
     note = f" Contains {samples[0]}." if samples else ""
     with st.container(border=True, horizontal=True, vertical_alignment="center", key="bundle_banner"):
         st.markdown(f":material/lock: **Read-only: {escape_markdown(bundle.name)}.**{note}", width="stretch")

@@ -1,7 +1,7 @@
-"""What is drawn on a canvas in the browser: stacked line panels, and episodes on their fields.
+"""Canvas components in the browser: line charts in stacked panels, and the player of episodes.
 
-Panels keep the reader's window and hidden lines when new points arrive. Episodes have their values under the same time
-cursor; their data are sent once.
+Line charts keep the visible window and the hidden lines when new points arrive. The player draws the values of an
+episode with the same time cursor. The data of an episode are sent once.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -23,21 +23,28 @@ _curves = component(
     css=read_asset("curves.css"),
     js=read_script("ends.js", "curves.js"),
 )
+_playback = component(
+    "emtc_lab_playback",
+    html=read_asset("replay.html"),
+    css=read_asset("replay.css"),
+    js=read_script("field.js", "replay.js"),
+)
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a chart stands among those that show one x window and one cursor."""
+    """What a chart shares with other charts of the page: x window, cursor and height."""
 
     link: str
+    """Charts with the same link have one x window and one cursor."""
     height: int | None = None
-    """All panels with their titles and the axis [pixels]; a chart of many panels grows beyond it."""
+    """Height of all panels with titles and axis [pixels]. A chart with many panels is higher."""
     extent: tuple[float, float] | None = None
-    """What all of them show when no window is chosen."""
+    """The x range if no window is selected."""
 
 
 def place_together(link: str, charts: Iterable[Chart], *, height: int) -> Place:
-    """Find the place of charts that stand beside each other."""
+    """Make the place of charts that are drawn next to each other."""
     ends = [
         float(x)
         for chart in charts
@@ -59,17 +66,24 @@ def show(
     legend: bool = True,
     place: Place | None = None,
 ) -> None:
-    """Draw a chart; `on_window` hears which x window the reader chose, an empty list for all of it.
+    """Draw a line chart.
 
-    Without `legend` the lines' names stand in the tooltip alone: for charts that share one legend. With a `place`
-    the chart is one of several that go together.
+    Args:
+        chart: The chart.
+        key: Key of the component.
+        window: The visible x range; None for all.
+        panel_height: Height of a panel [pixels].
+        on_window: Called with the x range that the user selects, an empty list for all.
+        x_name: Name of the x axis.
+        legend: Whether to draw the legend. False for charts that share a legend; the tooltip always names the lines.
+        place: What the chart shares with other charts.
     """
 
-    def heard() -> None:
+    def changed() -> None:
         state = st.session_state.get(key)
-        chosen = state.get("window") if state else None
-        if on_window is not None and chosen is not None:
-            on_window(list(chosen))
+        new_window = state.get("window") if state else None
+        if on_window is not None and new_window is not None:
+            on_window(list(new_window))
 
     data = chart.to_component() | {
         "window": list(window) if window else None,
@@ -80,24 +94,16 @@ def show(
         "height": place.height if place else None,
         "extent": list(place.extent) if place and place.extent else None,
     }
-    _curves(key=key, data=data, on_window_change=heard)
-
-
-_playback = component(
-    "emtc_lab_playback",
-    html=read_asset("replay.html"),
-    css=read_asset("replay.css"),
-    js=read_script("field.js", "replay.js"),
-)
+    _curves(key=key, data=data, on_window_change=changed)
 
 
 def show_playback(scene: Scene, chart: Chart, *, key: str, start: int = 0, title: str = "") -> None:
-    """Draw the episode, first frame `start`; the lines of `chart` share its time axis, and nothing else does."""
+    """Draw an episode from frame `start`. The values of the chart are drawn without the health of the teams."""
     show_sides([EpisodeView(scene, chart, title, hides_health=True)], key=key, start=start)
 
 
 def show_sides(sides: Sequence[EpisodeView], *, key: str, start: int = 0) -> None:
-    """Draw one episode, or two side by side under one cursor and one bar."""
+    """Draw one episode, or two next to each other with one cursor and one control bar."""
     for note in dict.fromkeys(side.scene.note for side in sides if side.has_no_drawing and side.scene.note):
-        st.info(escape_markdown(note), icon=":material/visibility_off:")  # why nothing can be drawn
+        st.info(escape_markdown(note), icon=":material/visibility_off:")  # why the episode cannot be drawn
     _playback(key=key, data=make_payload(sides, start=start))

@@ -1,7 +1,7 @@
-"""Widgets for settings, generated from their descriptions: type, bounds, unit, sentence, default.
+"""Widgets for settings, generated from their descriptions: type, bounds, unit, meaning, default.
 
-And a field for a whole number that tells what it refuses: Streamlit's own keeps what is out of bounds to itself, its
-box turns red, the page never hears of it, and a button beside it acts on the value before.
+Numbers are text fields. Streamlit's number field does not send a value that is out of bounds, so the page could not
+show a fault and a button next to the field would use the value before.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -36,8 +36,18 @@ SECTION_TITLES: Final = {
     "curiosity": "EMC: curiosity",
     "ec": "EMC: episodic control",
 }
+LABELS: Final = {
+    "memory.delta": "Merge radius δ",
+    "gate.successor": "H(s′) source",
+    "gate.lookup": "H(s) source",
+    "gate.on_miss": "No neighbor within δ",
+    "gate.on_empty": "Empty memory",
+    "incentive.on_miss": "No neighbor within δ",
+}
+"""Labels of the settings whose name alone does not describe them."""
 Bind = Callable[[FieldInfo, object, str, Callable[[object], str]], Bound]
-"""Setting, what its widget shows, its default as text, and how the widget's value is written as text."""
+"""Setting, the widget's value, the default as text, and a function that writes the widget's value as text."""
+_MAX_CHARACTERS = 40
 
 
 def show_section(
@@ -45,33 +55,33 @@ def show_section(
     defaults: Mapping[str, Value],
     texts: Mapping[str, str],
     bind: Bind,
-    after: Callable[[str], None],
+    show_fault: Callable[[str], None],
 ) -> None:
     """Draw one widget for each setting.
 
     Args:
         fields: The settings.
-        defaults: What a setting is where no text says otherwise.
-        texts: What was typed, by key.
-        bind: Ties a widget to its setting.
-        after: Draws what stands under the widget of a setting.
+        defaults: Key → default.
+        texts: Key → text of a changed setting.
+        bind: Binds a widget to its setting.
+        show_fault: Draws the fault of a setting under its widget.
     """
     for start in range(0, len(fields), PER_ROW):
         columns = st.columns(PER_ROW, vertical_alignment="top")
         for cell, info in zip(columns, fields[start : start + PER_ROW], strict=False):
             with cell:
-                _widget(info, write_text(defaults.get(info.key, info.default)), texts.get(info.key), bind)
-                after(info.key)
+                _show_setting(info, write_text(defaults.get(info.key, info.default)), texts.get(info.key), bind)
+                show_fault(info.key)
 
 
 def label_of(info: FieldInfo) -> str:
-    """A setting's label, with its unit."""
-    name = info.key.rpartition(".")[2].replace("_", " ")
+    """Return a setting's label, with its unit."""
+    name = LABELS.get(info.key) or info.key.rpartition(".")[2].replace("_", " ")
     return f"{name} [{info.unit}]" if info.unit else name
 
 
 def help_of(info: FieldInfo) -> str:
-    """What a setting means, its bounds and its key on the command line."""
+    """Return a setting's meaning, its bounds, and its key on the command line."""
     bounds = []
     if info.minimum is not None:
         bounds.append(f"{'more than' if info.minimum_open else 'at least'} {info.minimum:g}")
@@ -79,24 +89,6 @@ def help_of(info: FieldInfo) -> str:
         bounds.append(f"at most {info.maximum:g}")
     limits = f" Must be {' and '.join(bounds)}." if bounds else ""
     return f"{escape_markdown(info.description + limits)}  \n`--set {info.key}=…`"
-
-
-def _widget(info: FieldInfo, usual: str, typed: str | None, bind: Bind) -> None:
-    """Draw a setting; numbers are texts, for a box of numbers keeps what is out of bounds to itself."""
-    label, about = label_of(info), help_of(info)
-    text = usual if typed is None else typed
-    if info.type == "bool":
-        bound = bind(info, text.lower() == "true", usual, lambda value: str(value).lower())
-        st.toggle(label, **bound, help=about)
-    elif info.type == "choice":
-        known = text in info.choices
-        bound = bind(info, text if known else None, usual, str)
-        st.selectbox(label, info.choices, index=0 if known else None, **bound, help=about)
-    else:
-        st.text_input(label, **bind(info, text, usual, str), help=about, placeholder=usual or "not set")
-
-
-_LONGEST = 40
 
 
 def ask(
@@ -110,36 +102,36 @@ def ask(
     page: str = "",
     width: int | None = None,
 ) -> int | None:
-    """Draw the field; return its number, or None while it holds none.
+    """Draw a text field for an integer; return the integer, or None if the text is invalid.
 
     Args:
-        label: Above the field.
-        key: The widget's; with a `page` the name in the address, too.
-        usual: What an empty field means.
-        low: The least that may be typed.
-        high: The most.
-        about: Help.
-        page: Bind it to the address of this page.
-        width: Of the field [pixels].
+        label: Label of the field.
+        key: Key of the widget. If `page` is given, it is the name of the URL parameter, too.
+        usual: Value of an empty field.
+        low: Smallest valid value.
+        high: Largest valid value.
+        about: Help text.
+        page: The page whose URL stores the text. If empty, the URL does not store it.
+        width: Width of the field [pixels].
     """
-    bound = in_url.text(page, key) if page else in_url.Bound(key=key, on_change=_nothing)
-    typed = st.text_input(
-        label, **bound, placeholder=str(usual), help=about, max_chars=_LONGEST, width=width or "stretch"
+    bound = in_url.text(page, key) if page else in_url.Bound(key=key, on_change=lambda: None)
+    text = st.text_input(
+        label, **bound, placeholder=str(usual), help=about, max_chars=_MAX_CHARACTERS, width=width or "stretch"
     )
     try:
-        return read(typed or "", key=key, usual=usual, low=low, high=high)
+        return read(text or "", key=key, usual=usual, low=low, high=high)
     except ConfigError as exc:
         with st.container(key=f"wrong-{key}"):
-            told = describe_fault(exc.faults[0], with_key=False)
-            st.markdown(f":red[:material/error: {escape_markdown(told)}]")
+            fault = describe_fault(exc.faults[0], with_key=False)
+            st.markdown(f":red[:material/error: {escape_markdown(fault)}]")
         return None
 
 
 def read(text: str, *, key: str, usual: int, low: int, high: int) -> int:
-    """Read what was typed into the field `key`.
+    """Parse the text of the field `key`; an empty text is `usual`.
 
     Raises:
-        ConfigError: If it is no whole number between the bounds.
+        ConfigError: If the text is not an integer between the bounds.
     """
     number = parse_count(text, key) if text.strip() else usual
     if not low <= number <= high:
@@ -147,5 +139,15 @@ def read(text: str, *, key: str, usual: int, low: int, high: int) -> int:
     return number
 
 
-def _nothing() -> None:
-    """Nobody waits for it."""
+def _show_setting(info: FieldInfo, default: str, text: str | None, bind: Bind) -> None:
+    label, help_text = label_of(info), help_of(info)
+    text = default if text is None else text
+    if info.type == "bool":
+        bound = bind(info, text.lower() == "true", default, lambda value: str(value).lower())
+        st.toggle(label, **bound, help=help_text)
+    elif info.type == "choice":
+        is_valid = text in info.choices
+        bound = bind(info, text if is_valid else None, default, str)
+        st.selectbox(label, info.choices, index=0 if is_valid else None, **bound, help=help_text)
+    else:
+        st.text_input(label, **bind(info, text, default, str), help=help_text, placeholder=default or "not set")

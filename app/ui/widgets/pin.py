@@ -115,7 +115,7 @@ def show_more(page: str, runs: Sequence[RunRow], *, rate: RateName = AUTO) -> No
         rate: The win rate in figures of win rates.
     """
     kinds = {kind.name: kind for kind in list_page_figures(page)}
-    runs = [run for run in runs if not view.is_beside(run.id)]
+    runs = [run for run in runs if not view.is_bundle_run(run.id)]
     if not kinds or not runs:
         return
     box = st.expander("More figures", icon=":material/insights:", key="more_figures", bind="query-params")
@@ -143,7 +143,7 @@ def _show_form(figure: Figure, name: str, page: str, run: _Runs, facts: dict[str
             on_click=_save,
             args=(figure, name, token, page, run, facts),
         )
-    if (error := st.session_state.get(f"{name}-told")) is not None:
+    if (error := st.session_state.get(f"{name}-error")) is not None:
         st.error(escape_markdown(str(error)), icon=":material/error:")
 
 
@@ -156,18 +156,18 @@ def _save(figure: Figure, name: str, token: str, page: str, run: _Runs, facts: d
             data.database(),
             title=title,
             body=str(st.session_state.get(f"{name}-note-{token}") or ""),
-            run_id=runs[0].id if len(runs) == 1 and not view.is_beside(runs[0].id) else None,
+            run_id=runs[0].id if len(runs) == 1 and not view.is_bundle_run(runs[0].id) else None,
             figure=freeze(figure),
             view=make_view(page=page, figure=figure.name, query=_make_query(page, runs), runs=runs, facts=facts),
             token=token,
         )
     except EmtcError as exc:
-        st.session_state[f"{name}-told"] = str(exc)
+        st.session_state[f"{name}-error"] = str(exc)
         return
     st.session_state[f"{name}-made"] = (entry_id, _describe_view(figure))
     st.session_state[f"{name}-fresh"] = True
     st.session_state[f"{name}-token"] = uuid4().hex
-    st.session_state.pop(f"{name}-told", None)
+    st.session_state.pop(f"{name}-error", None)
 
 
 def _make_query(page: str, runs: Sequence[RunRow]) -> dict[str, list[str]]:

@@ -1,6 +1,6 @@
-"""A short tour over one's own run, from the gate to the memory to the replay: left and taken again at any time.
+"""A tour of one run in six steps: its gate, its memory, an outlier, that episode, What if, and its replays.
 
-The address says at which stop one is (`tour=3`), so that a stop can be shared as any other view.
+The URL stores the step (`tour=3`), so a link opens it.
 """
 
 from collections.abc import Callable
@@ -19,161 +19,164 @@ from storage.runs.rows import RunRow
 if TYPE_CHECKING:
     from app.analysis.neighborhoods import Outlier
 
-_NO_SNAPSHOT = " No snapshot of the memory is there: wait on Live for the first one, or start the demo run on Home."
 NOTHING_TO_SHOW = (
-    "No run here has both a gate and a snapshot of its memory yet. Start the demo run: it has both within a minute."
+    "No run has both a gate and a snapshot of its memory yet. Start the demo run: it has both within a minute."
 )
-_LOOKED_AT = 50
-"""Of the newest runs."""
-_FRAME = 0.03
-"""Width of the frame around a point, as a part of the map."""
+_NO_SNAPSHOT = " There is no snapshot of the memory yet: wait on Live for the first one, or start the demo run on Home."
+_MAX_RUNS = 50
+"""Number of the newest runs that are examined."""
+_VIEW_WIDTH = 0.03
+"""Width of the view around a point, as a fraction of the map."""
 
 
 @dataclass(frozen=True)
-class Stop:
-    """One step: on which page it is, what the address there says besides the run, and what to look at."""
+class Step:
+    """One step of the tour: its page, its text, and the URL parameters of that page."""
 
     page: str
     title: str
-    tell: Callable[[RunRow], str]
-    view: Callable[[RunRow], dict[str, str]] = lambda run: {}
+    describe: Callable[[RunRow], str]
+    get_parameters: Callable[[RunRow], dict[str, str]] = lambda run: {}
 
 
 def show(run: RunRow) -> None:
-    """Draw the stop that the address names, where there is one."""
-    at = state.read_int(state.TOUR)
-    if at is None or not 1 <= at <= len(STOPS):
+    """Draw the step that the URL names, if there is one."""
+    number = state.read_int(state.TOUR)
+    if number is None or not 1 <= number <= len(STEPS):
         return
-    stop = STOPS[at - 1]
+    step = STEPS[number - 1]
     with st.container(border=True, key="tour"):
         text, buttons = st.columns([8, 3], vertical_alignment="center")
-        text.markdown(f"**{at} of {len(STOPS)} · {stop.title}** {stop.tell(run)}")
+        text.markdown(f"**{number} of {len(STEPS)} · {step.title}** {step.describe(run)}")
         with buttons.container(horizontal=True, horizontal_alignment="right", gap="small"):
-            if at > 1:
-                _go("Back", at - 1, run)
-            if at < len(STOPS):
-                _go("Next", at + 1, run)
-            leave = "Leave" if at < len(STOPS) else "Done"
-            st.button(leave, key="tour_leave", on_click=state.write, args=(state.TOUR, None))
+            if number > 1:
+                _show_step_button("Back", number - 1, run)
+            if number < len(STEPS):
+                _show_step_button("Next", number + 1, run)
+            label = "Close" if number < len(STEPS) else "Done"
+            st.button(label, key="tour_leave", on_click=state.write, args=(state.TOUR, None))
 
 
 def offer() -> None:
-    """Offer the tour over the newest run that can show all of it, or say that there is none."""
+    """Draw the button that starts the tour of the newest suitable run; a message if there is none."""
     if not st.button(
         "Take the tour", icon=":material/explore:", key="take_tour",
-        help="Six stops on the newest run with a gate and a kept memory: its gate, its memory, an odd point, the "
-        "episode behind it, what if, replay.",
+        help="Six steps on the newest run with a gate and a stored memory: gate, memory, outlier, episode, what if, "
+        "replay.",
     ):  # fmt: skip
         return
-    run_id = find()
+    run_id = find_run_for_tour()
     if run_id is None:
         st.info(NOTHING_TO_SHOW, icon=":material/explore:")
     else:
         st.switch_page("../pages/live.py", query_params={state.RUN: run_id, state.TOUR: "1"})
 
 
-def find() -> str | None:
-    """The newest run whose gate was measured and whose memory was kept; one whose gate acts comes first."""
-    newest = data.rows_of(data.run_page(RunFilter(), sort="-created", limit=_LOOKED_AT).frame)
-    gated = [row for row in newest if row["gate"] in ("active", "idle")]
-    for row in sorted(gated, key=lambda row: row["gate"] == "idle"):
-        if len(_memories().snapshots(str(row["id"]))):
+def find_run_for_tour() -> str | None:
+    """Find the newest run with a measured gate and a stored memory. A run with an active gate is preferred."""
+    rows = data.rows_of(data.run_page(RunFilter(), sort="-created", limit=_MAX_RUNS).frame)
+    gated_rows = [row for row in rows if row["gate"] in ("active", "idle")]
+    for row in sorted(gated_rows, key=lambda row: row["gate"] == "idle"):
+        if len(_import_memory_data().list_snapshots(str(row["id"]))):
             return str(row["id"])
     return None
 
 
-def _go(label: str, at: int, run: RunRow) -> None:
+def _show_step_button(label: str, number: int, run: RunRow) -> None:
     if not st.button(label, key=f"tour_{label.lower()}", type="primary" if label == "Next" else "secondary"):
         return
-    stop = STOPS[at - 1]
-    there = {state.RUN: run.id, state.TOUR: str(at)}
-    st.switch_page(f"../pages/{stop.page}.py", query_params=there | stop.view(run))
+    step = STEPS[number - 1]
+    parameters = {state.RUN: run.id, state.TOUR: str(number)} | step.get_parameters(run)
+    st.switch_page(f"../pages/{step.page}.py", query_params=parameters)
 
 
-def _tell_gate(run: RunRow) -> str:
-    # the card is not drawn anew while a run trains: before the first report its settings say what will come
-    coming = run.live_status not in ENDED_STATUSES and run.config.get("gate", {}).get("enabled")
-    if not coming and data.gate_state(run) is None:
+def _describe_gate(run: RunRow) -> str:
+    # This text is not redrawn while a run trains, so before the first report the settings decide.
+    will_have_gate = run.live_status not in ENDED_STATUSES and run.config.get("gate", {}).get("enabled")
+    if not will_have_gate and data.gate_state(run) is None:
         return (
-            "This run has no gate, or ended before it was measured: there is nothing to see here. *Take the tour* on "
-            "Home finds a run that has one."
+            "This run has no gate, or it ended before the gate was measured. *Take the tour* on Home finds a run with "
+            "a gate."
         )
     return (
-        "*Gate* shows Δ̄_mem, how far the memory contradicts itself from one step to the next, and β̄, how open the gate "
-        "is: 1 trusts the memory, 0 shuts it out. Go on when the first curve stands."
+        "*Gate* shows Δ̄_mem, the mean inconsistency of the memory between consecutive steps, and β̄, how open the gate "
+        "is: at 1 the memory is trusted, at 0 it is ignored. Continue when the first curve is drawn."
     )
 
 
-def _tell_growth(run: RunRow) -> str:
-    said = "Every point is a state that the run remembers. Press *▶ Growth*: they appear in the order of their writing."
-    return said if len(_memories().snapshots(run.id)) else said + _NO_SNAPSHOT
+def _describe_growth(run: RunRow) -> str:
+    text = "Every point is a stored state. Press *▶ Growth* to see the states in the order in which they were written."
+    return text if len(_import_memory_data().list_snapshots(run.id)) else text + _NO_SNAPSHOT
 
 
-def _tell_outlier(run: RunRow) -> str:
-    odd = _outlier(run)
-    if odd is None:
-        return "The memory is still too small for a point that stands out." + _NO_SNAPSHOT
+def _describe_outlier(run: RunRow) -> str:
+    outlier = _find_outlier(run)
+    if outlier is None:
+        return "The memory is too small to find an outlier." + _NO_SNAPSHOT
     return escape_markdown(
-        f"A bright point among dark ones: memory {odd.slot} holds H = {format_number(odd.h)}, its ten nearest "
-        f"neighbors "
-        f"{format_number(odd.neighbors_h)} on average. It is in the middle of the map now: click it."
+        f"Memory {outlier.slot} is the largest outlier: H = {format_number(outlier.h)}, but "
+        f"{format_number(outlier.neighbors_h)} on average at its ten nearest neighbors. It is in the middle of the "
+        "map. Click it."
     )
 
 
-def _tell_episode(run: RunRow) -> str:
+def _describe_episode(run: RunRow) -> str:
     return (
-        "Beside the map: the memory's entry, and the episode that wrote it. Press *▶ Play*: its head moves over the "
-        "map, the line is as wide as the gate is open. *Against* finds the opposite episode from the same region."
+        "The panel shows the values of this memory and the episode that wrote it. Press *▶ Play* to follow the episode "
+        "on the map; the line is wide where the gate is open. *Compare* adds an episode with the opposite outcome from "
+        "the same region."
     )
 
 
-def _tell_what_if(run: RunRow) -> str:
+def _describe_what_if(run: RunRow) -> str:
     return (
-        "Would another temperature have judged otherwise? Open *What if* under the map: it recomputes the gate with "
-        "the core's own functions. Move τ, and see what share of the incentive it would have removed."
+        "What would the gate do at another temperature? Open *What if* under the map and move τ. It shows which share "
+        "of the incentive the gate would remove."
     )
 
 
-def _tell_replay(run: RunRow) -> str:
+def _describe_replay(run: RunRow) -> str:
     return (
-        "Here every episode can be searched and played, two of them side by side under one time cursor. Keep what you "
-        "found with *Pin*: the notebook holds the figure, the view and your words."
+        "Here you can search and play all episodes, two of them with one time cursor. *Pin* stores the figure, the "
+        "view and your note in the notebook."
     )
 
 
-def _memories() -> ModuleType:
-    """Reads of memories: the scipy behind them is loaded when a stop asks, and not before the first page."""
+def _import_memory_data() -> ModuleType:
+    """Import the reads of memories. They import scipy, which must not delay the first page."""
     from app.ui import memory_data
 
     return memory_data
 
 
-def _outlier(run: RunRow) -> "Outlier | None":
-    listed = _memories().snapshots(run.id)
-    return None if listed.empty else _memories().outlier(int(listed["id"].iloc[-1]), str(listed["created_at"].iloc[-1]))
+def _find_outlier(run: RunRow) -> "Outlier | None":
+    snapshots = _import_memory_data().list_snapshots(run.id)
+    if snapshots.empty:
+        return None
+    return _import_memory_data().get_outlier(int(snapshots["id"].iloc[-1]), str(snapshots["created_at"].iloc[-1]))
 
 
-def _look_at_outlier(run: RunRow) -> dict[str, str]:
-    odd, listed = _outlier(run), _memories().snapshots(run.id)
-    if odd is None:
+def _get_outlier_view(run: RunRow) -> dict[str, str]:
+    outlier, snapshots = _find_outlier(run), _import_memory_data().list_snapshots(run.id)
+    if outlier is None:
         return {}
-    snapshot_id, stamp = int(listed["id"].iloc[-1]), str(listed["created_at"].iloc[-1])
-    places = _memories().principal_plane(snapshot_id, stamp).coordinates
-    x, y = places[odd.row].tolist()
-    span = _FRAME * float(places[:, 0].max() - places[:, 0].min())
-    return {"snap": str(snapshot_id), "color": "h", "camera": f"{x:.6g},{y:.6g},{span:.6g}"}
+    snapshot_id, stamp = int(snapshots["id"].iloc[-1]), str(snapshots["created_at"].iloc[-1])
+    coordinates = _import_memory_data().get_pca(snapshot_id, stamp).coordinates
+    x, y = coordinates[outlier.row].tolist()
+    width = _VIEW_WIDTH * float(coordinates[:, 0].max() - coordinates[:, 0].min())
+    return {"snap": str(snapshot_id), "color": "h", "camera": f"{x:.6g},{y:.6g},{width:.6g}"}
 
 
-def _look_at_episode(run: RunRow) -> dict[str, str]:
-    odd = _outlier(run)
-    return {} if odd is None else {"point": str(odd.slot), "color": "h"}
+def _get_outlier_point(run: RunRow) -> dict[str, str]:
+    outlier = _find_outlier(run)
+    return {} if outlier is None else {"point": str(outlier.slot), "color": "h"}
 
 
-STOPS = (
-    Stop("live", "The gate at work.", _tell_gate),
-    Stop("memory", "The memory grows.", _tell_growth),
-    Stop("memory", "A point that stands out.", _tell_outlier, _look_at_outlier),
-    Stop("memory", "The episode behind it.", _tell_episode, _look_at_episode),
-    Stop("memory", "What if?", _tell_what_if, _look_at_episode),
-    Stop("replay", "Two strategies.", _tell_replay),
+STEPS = (
+    Step("live", "The gate.", _describe_gate),
+    Step("memory", "The memory grows.", _describe_growth),
+    Step("memory", "An outlier.", _describe_outlier, _get_outlier_view),
+    Step("memory", "Its episode.", _describe_episode, _get_outlier_point),
+    Step("memory", "What if?", _describe_what_if, _get_outlier_point),
+    Step("replay", "Replay.", _describe_replay),
 )

@@ -30,9 +30,9 @@ from emtc_core.envs.grf.scenarios import (
     EPISODE_LIMIT,
     N_ACTIONS,
     SCENARIOS,
-    Layout,
     ObservationMap,
     Scenario,
+    StateLayout,
     get_scenario,
     in_own_half,
 )
@@ -124,7 +124,7 @@ class GrfEnv:
         scenario = get_scenario(map)
         self._config = config
         self.info = make_info(scenario, config)
-        self._layout = Layout(scenario.n_agents, scenario.n_opponents)
+        self._layout = StateLayout(scenario.n_agents, scenario.n_opponents)
         self._observations = ObservationMap(self._layout)
         lineup = scenario.trimmed if config.trimmed else scenario.full
         squad = Squad(lineup, scenario.n_agents, scenario.n_opponents, config.control == "engine")

@@ -171,7 +171,7 @@ def get_scenario(map: str) -> Scenario:
 
 
 @dataclass(frozen=True)
-class Layout:
+class StateLayout:
     """Indices of the entries in a state of n agents and m opponents."""
 
     n_agents: int
@@ -193,7 +193,7 @@ class Layout:
         return self.ball_at + 6
 
 
-def in_own_half(layout: Layout, state_BS: NDArray[np.float64]) -> NDArray[np.bool_]:
+def in_own_half(layout: StateLayout, state_BS: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Find the matches in which the ball or any agent is at x < 0. This ends an academy episode.
 
     Source: the wrappers of lich14/CDS, CDS_GRF/envs/grf.
@@ -212,7 +212,7 @@ def in_own_half(layout: Layout, state_BS: NDArray[np.float64]) -> NDArray[np.boo
 class ObservationMap:
     """Computes observations with one gather and one subtraction: obs = state[source] - state[origin]."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: StateLayout) -> None:
         rows = [_list_feature_indices(layout, agent) for agent in range(layout.n_agents)]
         self._source_NO = np.array([[source for source, _ in row] for row in rows])
         self._origin_NO = np.array([[origin for _, origin in row] for row in rows])
@@ -232,7 +232,7 @@ class ObservationMap:
         return (padded[:, self._source_NO] - padded[:, self._origin_NO]).astype(np.float32)
 
 
-def _list_feature_indices(layout: Layout, agent: int) -> list[tuple[int, int]]:
+def _list_feature_indices(layout: StateLayout, agent: int) -> list[tuple[int, int]]:
     """List the state indices (source, origin) of one agent's observation, in the order of its features."""
     n, m = layout.n_agents, layout.n_opponents
     x, y = 2 * agent, 2 * agent + 1
@@ -273,7 +273,7 @@ def make_scene(map: str, states: NDArray[np.float32]) -> Scene:
         ShapeError: If the states are of another scenario.
     """
     scenario = get_scenario(map)
-    layout = Layout(scenario.n_agents, scenario.n_opponents)
+    layout = StateLayout(scenario.n_agents, scenario.n_opponents)
     check_shape("states", states, (None, layout.dim))
     n, m, length = scenario.n_agents, scenario.n_opponents, len(states)
     agents = states[:, : 2 * n].reshape(length, n, 2)

@@ -1,7 +1,7 @@
 """B football engines behind one interface: in this process, or in worker processes.
 
-Contents: the shared arrays (`Board`), the interface `EngineGroup`, the group in this process, the group of worker
-processes, and the program that a worker runs. Observations and rewards are in `env.py`.
+Contents: `SharedArrays`, the interface `EngineGroup`, the group in this process, the group of worker processes, and the
+program that a worker runs. Observations and rewards are in `env.py`.
 
 `WorkerGroup` starts `python -m emtc_core.envs.grf.team MEMORY COMMANDS REPLIES TASK`. The first three arguments are
 inherited file descriptors. A worker reads one byte, steps or resets its engines and writes one byte. It ends only when
@@ -25,7 +25,7 @@ import orjson
 from numpy.typing import NDArray
 
 from emtc_core.envs.grf.engine import ENDED, Engine, Squad
-from emtc_core.envs.grf.scenarios import Layout, Lineup, Player
+from emtc_core.envs.grf.scenarios import Lineup, Player, StateLayout
 from emtc_core.errors import EnvUnavailableError
 
 _ROOT = Path(__file__).resolve().parents[3]
@@ -38,7 +38,7 @@ _DONE = b"."
 
 
 @dataclass(frozen=True)
-class Board:
+class SharedArrays:
     """Arrays that the environment and the engines share. The pipes ensure that only one side uses them at a time.
 
     Source: bookkeeping.
@@ -55,7 +55,7 @@ class Board:
 class EngineGroup(Protocol):
     """B engines that read and write `board`."""
 
-    board: Board
+    board: SharedArrays
 
     def reset(self) -> None:
         """Start a match in every engine with the seeds on the board."""
@@ -76,7 +76,7 @@ class LocalGroup:
     Each step starts with the engine that was last in the step before, because its memory is still in the CPU cache.
     """
 
-    def __init__(self, squad: Squad, board: Board, copies: range) -> None:
+    def __init__(self, squad: Squad, board: SharedArrays, copies: range) -> None:
         self.board = board
         self._engines = [(copy, Engine(squad)) for copy in copies]
 
@@ -174,7 +174,7 @@ def make_memory_file(n_envs: int, squad: Squad) -> int:
     return descriptor
 
 
-def make_board(memory: int | None, n_envs: int, squad: Squad) -> Board:
+def make_board(memory: int | None, n_envs: int, squad: Squad) -> SharedArrays:
     """Make the arrays of a board.
 
     Args:
@@ -184,14 +184,14 @@ def make_board(memory: int | None, n_envs: int, squad: Squad) -> Board:
     """
     fields = _list_fields(n_envs, squad)
     if memory is None:
-        return Board(*(np.zeros(shape, dtype) for shape, dtype in fields))
+        return SharedArrays(*(np.zeros(shape, dtype) for shape, dtype in fields))
     buffer = mmap.mmap(memory, 0)
     arrays, offset = [], 0
     for shape, dtype in fields:
         count = int(np.prod(shape))
         arrays.append(np.frombuffer(buffer, dtype, count, offset).reshape(shape))
         offset += count * dtype.itemsize
-    return Board(*arrays)
+    return SharedArrays(*arrays)
 
 
 def main(arguments: list[str]) -> None:
@@ -216,8 +216,8 @@ def _parse_squad(fields: dict[str, Any]) -> Squad:
 
 
 def _list_fields(n_envs: int, squad: Squad) -> list[tuple[tuple[int, ...], np.dtype]]:
-    """List the shapes and types of Board's fields. The widest types are first, so that all arrays are aligned."""
-    dim = Layout(squad.n_agents, squad.n_opponents).dim
+    """List the shapes and types of the shared arrays. The widest types are first, so that all arrays are aligned."""
+    dim = StateLayout(squad.n_agents, squad.n_opponents).dim
     integer, flag = np.dtype(np.int64), np.dtype(np.bool_)
     return [
         ((n_envs, dim), np.dtype(np.float64)),

@@ -15,7 +15,7 @@ Randomness:
     Only the random delay after each shot, as in SMAC. `env.skirmish` can also shift or randomize the starts.
 Differences from the original:
     Collisions, steering, the enemy's choice of targets and the start offsets are inferred, and calibrated with
-    `emtc bench calibration`. A time limit is a truncation, not a termination. Flying units and colossi stay on
+    `tests/reference/calibration.py`. A time limit is a truncation, not a termination. Flying units and colossi stay on
     walkable ground.
 
 `Battle` contains the arrays of B battles. A step gives the agents' orders (`orders.py`), runs the kernel `advance` for

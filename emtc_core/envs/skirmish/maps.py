@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from emtc_core.arrays import check_shape
 from emtc_core.config.train import SkirmishConfig
-from emtc_core.envs.base import EnvInfo, Scene
+from emtc_core.envs.base import EnvInfo, Scene, keep_last_position
 from emtc_core.envs.skirmish.units import (
     ALLY_MEDIVAC,
     COLOSSUS,
@@ -305,7 +305,7 @@ def make_scene(spec: MapSpec, states: NDArray[np.float32]) -> Scene:
     )
     radii = {unit.name: unit.radius for unit in (*spec.allies, *spec.enemies("sorted"))}
     return Scene(
-        position=_keep_last_position(position, alive),
+        position=keep_last_position(position, alive),
         health=health,
         shield=shield,
         alive=alive,
@@ -331,13 +331,6 @@ def _decode_kinds(rows_TUR: NDArray[np.float32], type_bits: tuple[str, ...], onl
     if not type_bits:
         return (only_kind,) * rows_TUR.shape[1]
     return tuple(type_bits[bit] for bit in rows_TUR[..., -len(type_bits) :].max(axis=0).argmax(axis=-1))
-
-
-def _keep_last_position(position_TU2: NDArray[np.float32], alive_TU: NDArray[np.bool_]) -> NDArray[np.float32]:
-    """Give dead units their last position, because the state contains zeros for them."""
-    frame = np.where(alive_TU, np.arange(len(alive_TU))[:, None], 0)
-    last_TU = np.maximum.accumulate(frame, axis=0)
-    return np.take_along_axis(position_TU2, last_TU[..., None], axis=0)
 
 
 def _decode_targets(action_TNA: NDArray[np.float32], kinds: tuple[str, ...], n: int, e: int) -> NDArray[np.int16]:

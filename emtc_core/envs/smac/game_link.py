@@ -149,7 +149,7 @@ class GameSpec:
 
 
 @dataclass(frozen=True)
-class Step:
+class GameStep:
     """A worker's reply to a step. Source: SMAC's `StarCraft2Env.step`."""
 
     reward: float  # [reward]
@@ -246,7 +246,7 @@ class GameLink:
         """
         return self._unpack(*self._receive_reply("start a battle"))
 
-    def receive_step(self) -> Step | None:
+    def receive_step(self) -> GameStep | None:
         """Receive the reply to `request_step`; None if the game lost its connection and was restarted.
 
         Raises:
@@ -261,7 +261,7 @@ class GameLink:
         except (KeyError, TypeError, ValueError) as error:
             raise self._invalid_message(f"its step is {header}") from error
         over, won, truncated = (header.get(name) is True for name in ("over", "won", "cut"))
-        return Step(reward, over, over and won, over and truncated, arrays)
+        return GameStep(reward, over, over and won, over and truncated, arrays)
 
     def close(self) -> None:
         """Request that the worker quits its game and ends. Does not wait."""

@@ -50,7 +50,7 @@ _INSTALLED_FILE = "emtc-setup.json"
 
 
 @dataclass(frozen=True)
-class Task:
+class InstallTask:
     """A part that is still to be installed."""
 
     name: str
@@ -59,28 +59,28 @@ class Task:
     """Install the part. Returns messages for the user."""
 
 
-def list_tasks(base_python: str, source: Path | None) -> list[Task]:
+def list_tasks(base_python: str, source: Path | None) -> list[InstallTask]:
     """List the tasks for all missing parts, in order; empty if only the game is missing.
 
     Args:
         base_python: Interpreter that makes the Python environment.
         source: Folder with the packages and the archive; None to download them.
     """
-    tasks: list[Task] = []
+    tasks: list[InstallTask] = []
     if not os.environ.get(game_link.PYTHON_VARIABLE):
         env = game_link.home() / "env"
         if not _has_pip(game_link.default_python()):
             about = f"make a separate Python environment in {env}, with {base_python}"
-            tasks.append(Task("environment", about, lambda: make_environment(base_python, env)))
+            tasks.append(InstallTask("environment", about, lambda: make_environment(base_python, env)))
         if tasks or _read_installed(env) != [*SOURCES, *REQUIREMENTS]:
             origin = f"from {source}" if source else "from GitHub and the package index (350 MB on disk)"
             about = f"install {', '.join((*SOURCES, *REQUIREMENTS))} there, {origin}"
-            tasks.append(Task("packages", about, lambda: install_packages(env, source)))
+            tasks.append(InstallTask("packages", about, lambda: install_packages(env, source)))
     if not has_maps():
         origin = f"copy {source / MAPS_FILE}" if source else f"download {MAPS_URL} (503 kB)"
         folder = game_link.game_folder() / "Maps" / "SMAC_Maps"
         next_step = f"keep it in {_download_folder()}" if game_link.find_game_obstacle() else f"unpack it to {folder}"
-        tasks.append(Task("maps", f"{origin} and {next_step}", lambda: install_maps(source)))
+        tasks.append(InstallTask("maps", f"{origin} and {next_step}", lambda: install_maps(source)))
     return tasks
 
 

@@ -31,7 +31,7 @@ class Unrolled:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class JointValues:
     """Q_tot of T transitions. `quantiles` and `fractions` are set only by a distributional backbone.
 
     Source: the mixer of the backbone.
@@ -66,11 +66,11 @@ class Backbone(nn.Module, ABC):
         """Run the agents over whole sequences; `generator` is for random quantile fractions."""
 
     @abstractmethod
-    def evaluate_taken(self, unrolled: Unrolled, seq: Sequence) -> Evaluation:
+    def evaluate_taken(self, unrolled: Unrolled, seq: Sequence) -> JointValues:
         """Evaluate the actions that were taken at steps 0 to T - 1."""
 
     @abstractmethod
-    def bootstrap(self, unrolled: Unrolled, action: Tensor, seq: Sequence) -> Evaluation:
+    def bootstrap(self, unrolled: Unrolled, action: Tensor, seq: Sequence) -> JointValues:
         """Evaluate the actions at steps 1 to T; called on the target copy (Eq. 10).
 
         Args:
@@ -90,7 +90,7 @@ class Backbone(nn.Module, ABC):
         """
 
     @abstractmethod
-    def td_loss(self, taken: Evaluation, shift: Tensor, discount: Tensor, following: Evaluation) -> TdLoss:
+    def td_loss(self, taken: JointValues, shift: Tensor, discount: Tensor, following: JointValues) -> TdLoss:
         """Compute the loss with respect to the target shift + discount * following (Eq. 10).
 
         Args:

@@ -15,7 +15,7 @@ from emtc_core.config.backbones import DmixConfig
 from emtc_core.config.run import RunConfig
 from emtc_core.devices import rand, send
 from emtc_core.envs.base import EnvInfo
-from emtc_core.learner.backbones.base import Backbone, BackboneTable, Evaluation, TdLoss, Unrolled, agent_sizes
+from emtc_core.learner.backbones.base import Backbone, BackboneTable, JointValues, TdLoss, Unrolled, agent_sizes
 from emtc_core.learner.mixers.qmix import DmixMixer
 from emtc_core.learner.networks import Sequence, SharedAgent
 from emtc_core.learner.targets import greedy, quantile_huber
@@ -99,12 +99,12 @@ class DmixBackbone(Backbone):
         best, action = greedy(q, seq.avail)
         return Unrolled(hidden=hidden, q=q, best=best, greedy=action, fractions=fractions)
 
-    def evaluate_taken(self, unrolled: Unrolled, seq: Sequence) -> Evaluation:
+    def evaluate_taken(self, unrolled: Unrolled, seq: Sequence) -> JointValues:
         """Mix the samples of the actions that were taken."""
         assert unrolled.fractions is not None, "set by unroll of this class"
         return self._evaluate(unrolled.hidden[:-1], unrolled.fractions[:-1], seq.action, seq.state[:-1])
 
-    def bootstrap(self, unrolled: Unrolled, action: Tensor, seq: Sequence) -> Evaluation:
+    def bootstrap(self, unrolled: Unrolled, action: Tensor, seq: Sequence) -> JointValues:
         """Mix the samples of the actions at the next steps.
 
         Source: j3soon/dfac, target of the quantile regression.
@@ -127,7 +127,7 @@ class DmixBackbone(Backbone):
         """
         return self.mixer.mean_mixer.mix(unrolled.best[0], seq.state[0])
 
-    def td_loss(self, taken: Evaluation, shift: Tensor, discount: Tensor, following: Evaluation) -> TdLoss:
+    def td_loss(self, taken: JointValues, shift: Tensor, discount: Tensor, following: JointValues) -> TdLoss:
         """Compute the quantile Huber loss of Z_tot, with samples of the target distribution.
 
         Source: j3soon/dfac, with the shift of Eq. 10.
@@ -164,13 +164,13 @@ class DmixBackbone(Backbone):
             fractions = send(rng.random((n_envs, count), np.float32), hidden.device)
         return self._quantile_agent.means(hidden, self._quantile_agent.embed(fractions))
 
-    def _evaluate(self, hidden: Tensor, fractions: Tensor, action: Tensor, state: Tensor) -> Evaluation:
+    def _evaluate(self, hidden: Tensor, fractions: Tensor, action: Tensor, state: Tensor) -> JointValues:
         z_RNW = self._quantile_agent.samples(
             hidden.flatten(0, 1), action.flatten(0, 1), self._quantile_agent.embed(fractions.flatten(0, 1))
         )
         z_tot_RW, q_tot_R = self.mixer(z_RNW, state.flatten(0, 1))
         steps = action.shape[:2]
-        return Evaluation(q_tot=q_tot_R.view(steps), quantiles=z_tot_RW.view(*steps, -1), fractions=fractions)
+        return JointValues(q_tot=q_tot_R.view(steps), quantiles=z_tot_RW.view(*steps, -1), fractions=fractions)
 
     @property
     def _quantile_agent(self) -> QuantileAgent:

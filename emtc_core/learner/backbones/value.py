@@ -12,7 +12,7 @@ from emtc_core.config.run import RunConfig
 from emtc_core.envs.base import EnvInfo
 from emtc_core.errors import PluginError
 from emtc_core.learner import mixers
-from emtc_core.learner.backbones.base import Backbone, BackboneTable, Evaluation, TdLoss, Unrolled, agent_sizes
+from emtc_core.learner.backbones.base import Backbone, BackboneTable, JointValues, TdLoss, Unrolled, agent_sizes
 from emtc_core.learner.mixers.base import Mixed, MixerTable, MixInputs
 from emtc_core.learner.networks import DiverseAgent, Sequence, SharedAgent
 from emtc_core.learner.targets import greedy
@@ -63,7 +63,7 @@ class ValueBackbone(Backbone):
         best, action = greedy(q, seq.avail)
         return Unrolled(hidden=hidden, q=q, best=best, greedy=action)
 
-    def evaluate_taken(self, unrolled: Unrolled, seq: Sequence) -> Evaluation:
+    def evaluate_taken(self, unrolled: Unrolled, seq: Sequence) -> JointValues:
         """Mix the values of the actions that were taken."""
         q_taken = unrolled.q[:-1].gather(-1, seq.action.unsqueeze(-1)).squeeze(-1)
         mixed = self._mix(q_taken, unrolled.best[:-1], seq.action, seq.state[:-1], seq.obs[:-1], seq.real)
@@ -73,9 +73,9 @@ class ValueBackbone(Backbone):
             regularizer = private if regularizer is None else regularizer
         else:
             regularizer = regularizer + private
-        return Evaluation(q_tot=mixed.q_tot.view(seq.reward.shape), regularizer=regularizer)
+        return JointValues(q_tot=mixed.q_tot.view(seq.reward.shape), regularizer=regularizer)
 
-    def bootstrap(self, unrolled: Unrolled, action: Tensor, seq: Sequence) -> Evaluation:
+    def bootstrap(self, unrolled: Unrolled, action: Tensor, seq: Sequence) -> JointValues:
         """Mix the values of the actions at the next steps (Eq. 10).
 
         Args:
@@ -85,7 +85,7 @@ class ValueBackbone(Backbone):
         """
         q_taken = unrolled.q[1:].gather(-1, action.unsqueeze(-1)).squeeze(-1)
         mixed = self._mix(q_taken, unrolled.best[1:], action, seq.state[1:], seq.obs[1:], seq.real)
-        return Evaluation(q_tot=mixed.q_tot.view(seq.reward.shape))
+        return JointValues(q_tot=mixed.q_tot.view(seq.reward.shape))
 
     def start(self, unrolled: Unrolled, seq: Sequence) -> Tensor:
         """Mix the greedy values at step 0.
@@ -98,7 +98,7 @@ class ValueBackbone(Backbone):
         best, action = unrolled.best[:1], unrolled.greedy[:1]
         return self._mix(best, best, action, seq.state[:1], seq.obs[:1]).q_tot
 
-    def td_loss(self, taken: Evaluation, shift: Tensor, discount: Tensor, following: Evaluation) -> TdLoss:
+    def td_loss(self, taken: JointValues, shift: Tensor, discount: Tensor, following: JointValues) -> TdLoss:
         """Compute the squared TD error (Eq. 10).
 
         Args:

@@ -1,0 +1,81 @@
+"""The question that Launch asks if the environment never reports a success: which episodes count as a success?"""
+
+from collections.abc import Mapping, Sequence
+
+import streamlit as st
+
+from app.analysis.format import escape_markdown
+from app.jobs import launch_request
+from app.jobs.env_probe import describe_env
+from app.jobs.launch import find_missing_success_rule
+from app.jobs.launch_request import Request
+from app.ui.launch import address
+from emtc_core.config.run import RunConfig
+from emtc_core.errors import EmtcError
+
+SUCCESS, THRESHOLD = "memory.success", "memory.success_threshold"
+KEYS = frozenset({SUCCESS, THRESHOLD})
+_BY_RETURN, _FLAG = "return_threshold", "flag"
+_RULES = {_BY_RETURN: "an episode return of at least", _FLAG: "only what the environment reports"}
+
+
+def choose(
+    texts: Mapping[str, str], request: Request, maps: Mapping[str, Sequence[str]]
+) -> tuple[RunConfig | None, frozenset[str]]:
+    """Draw the choice of a rule if the run needs one.
+
+    Args:
+        texts: Field of the form → text.
+        request: The checked form.
+        maps: Environment → its maps.
+
+    Returns:
+        The configuration with the rule, None if the rule is incomplete, and the settings that are drawn here.
+    """
+    other_texts = {key: text for key, text in texts.items() if key not in KEYS}
+    config = launch_request.check_request(other_texts, maps).config
+    trial = None
+    if config is not None:
+        try:
+            with st.spinner("Trying the environment …"):
+                trial = find_missing_success_rule(config)
+        except EmtcError:  # the check before the start reports this error
+            trial = None
+    if config is None or trial is None:
+        return request.config, frozenset()
+    with st.container(border=True, key="success-rule"):
+        st.markdown("**What counts as a success?**")
+        st.caption(
+            f"In random play, {escape_markdown(describe_env(config.env))} never reported a win. Without a success "
+            f"there is no incentive (ρ stays 0). {escape_markdown(trial.returns_text.capitalize())} [env return]."
+        )
+        left, right = st.columns(2, vertical_alignment="bottom")
+        rule = texts.get(SUCCESS, _BY_RETURN)
+        answer = {SUCCESS: rule}
+        with left:
+            st.radio(
+                "Success", list(_RULES), format_func=_RULES.__getitem__, horizontal=True, help=f"`--set {SUCCESS}=…`",
+                **address.bind(SUCCESS, f"success-{config.env.map}", rule),
+            )  # fmt: skip
+        if rule == _BY_RETURN:
+            with right:
+                answer[THRESHOLD] = _choose_threshold(texts, request, config)
+    if not answer.get(THRESHOLD, "-"):
+        return None, KEYS
+    return launch_request.check_request({**texts, **answer}, maps).config, KEYS
+
+
+def _choose_threshold(texts: Mapping[str, str], request: Request, config: RunConfig) -> str:
+    preset_value = config.memory.success_threshold if config.memory.success == _BY_RETURN else None
+    default = launch_request.write_text(preset_value)
+    text = texts.get(THRESHOLD, default)
+    st.text_input(
+        "Success threshold [env return]", placeholder="type a return",
+        help="Undiscounted sum of the team's rewards over an episode, in the environment's unit, before "
+        f"train.reward_scale.  \n`--set {THRESHOLD}=…`",
+        **address.bind(THRESHOLD, f"threshold-{config.env.map}", text, default=default),
+    )  # fmt: skip
+    address.mark(request.faults, THRESHOLD)
+    if not text:
+        st.info("Type the smallest episode return that counts as a success.", icon=":material/edit:")
+    return text

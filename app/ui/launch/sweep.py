@@ -1,0 +1,68 @@
+"""The choice of further algorithms on Launch: all are trained with the same task, length, settings and seeds.
+
+The runs are started as one sweep.
+"""
+
+import streamlit as st
+
+from app.analysis.format import escape_markdown, format_count, format_duration, format_run_count, format_size
+from app.analysis.settings import name_algo
+from app.jobs.launch_request import ALGO, ALSO, Request
+from app.jobs.sweeps.control import check_plan, create_sweep, default_jobs, estimate_cost, start_scheduler
+from app.jobs.sweeps.plan import Plan, plan_algorithms
+from app.ui import data, messages
+from app.ui.launch import address
+from emtc_core.config.run import RunConfig, list_algos
+from emtc_core.errors import EmtcError
+
+_HELP = "Trains these algorithms too, with the same settings and seeds. The runs form a sweep and are queued."
+
+
+def choose_algos(request: Request) -> None:
+    """Draw the choice of further algorithms."""
+    options = [algo for algo in list_algos() if algo != request.choices[ALGO]]
+    bound = address.bind(ALSO, "also", list(request.other_algos), write=lambda algos: ",".join(algos))
+    st.multiselect("Compare with", options, format_func=name_algo, placeholder="none", help=_HELP, **bound)
+    address.mark(request.faults, ALSO)
+
+
+def make_plan(config: RunConfig, request: Request, name: str) -> Plan:
+    """Plan the runs.
+
+    Raises:
+        EmtcError: If one of the algorithms cannot have these settings, or this machine cannot run it.
+    """
+    plan = plan_algorithms(config, (request.choices[ALGO], *request.other_algos), request.seeds, name=name)
+    check_plan(plan)
+    return plan
+
+
+def show_cost(plan: Plan) -> str:
+    """Draw the expected cost of all runs; return the source of the assumed speed."""
+    jobs = default_jobs()
+    seconds, disk_bytes, basis = estimate_cost(data.database(), plan, jobs=jobs)
+    at_once = f"{jobs} at once, one for each core of this machine" if jobs > 1 else "one after the other"
+    for label, value, help_text in (
+        ("Expected duration, all", f"≈ {format_duration(seconds)}", f"{basis}; {at_once}"),
+        ("Expected disk use, all", f"≈ {format_size(disk_bytes)}", "With all snapshots of the memory"),
+        ("Runs", format_count(len(plan.runs)), f"A sweep: {at_once}."),
+    ):
+        st.metric(label, value, help=escape_markdown(help_text), width="content")
+    return basis
+
+
+def make_button_label(plan: Plan) -> str:
+    """Write the label of the button that starts the sweep."""
+    return f"Start a sweep of {format_run_count(len(plan.runs))}"
+
+
+def start(plan: Plan) -> None:
+    """Queue the runs, start their scheduler, and open the sweep."""
+    try:
+        create_sweep(data.database(), plan, jobs=default_jobs())
+        start_scheduler(data.database(), plan.id, jobs=default_jobs())
+    except EmtcError as exc:
+        messages.error(exc)
+        return
+    st.cache_data.clear()
+    st.switch_page("../pages/sweeps.py", query_params={"sweep": plan.id})

@@ -1,0 +1,49 @@
+"""Numbers under a map: has the embedding collapsed, and how well does the map preserve it?"""
+
+from collections.abc import Sequence
+from math import isfinite
+
+import pandas as pd
+import streamlit as st
+
+from app.analysis.collapse import USEFUL, USELESS, EmbeddingNumber
+from app.analysis.format import escape_markdown, format_count, format_number
+from app.ui import memory_data, messages
+from app.ui.memory.snapshot_map import MemoryMap
+
+
+@st.fragment
+def show(memory_map: MemoryMap) -> None:
+    """Draw the numbers. They are computed only while the box is open."""
+    box = st.expander(
+        "Has this embedding collapsed?", icon=":material/compress:", key=f"{memory_map.choice.side.prefix}collapse",
+        bind="query-params",
+    )  # fmt: skip
+    if not box.open:
+        return
+    with box, messages.guarded():
+        result = memory_data.get_collapse(
+            memory_map.embedded, memory_map.embedding, memory_map.run.config.get("memory", {})
+        )
+        st.markdown(f"**{escape_markdown(result.verdict)}**")
+        layout = memory_data.get_layout_quality(memory_map.embedded, memory_map.coordinates, memory_map.plane)
+        st.dataframe(tabulate_collapse([*result.numbers, *layout]), hide_index=True, height="content")
+        st.caption(
+            f"Yes: the whole interval of R² is below {USELESS:g}. No: above {USEFUL:g}. 95 % percentile bootstrap over "
+            "whole episodes, 1000 resamples. The first rows describe the embedding, the last rows this map."
+        )
+
+
+def tabulate_collapse(numbers: Sequence[EmbeddingNumber]) -> pd.DataFrame:
+    """Tabulate the numbers with their meaning; an undefined number is marked."""
+    rows = []
+    for number in numbers:
+        is_layout = number.meaning.startswith("of the layout")
+        name = f"{number.name} {number.meaning}" if is_layout else number.meaning
+        if isfinite(number.value):
+            interval = f"[{format_number(number.low)} to {format_number(number.high)}]"
+            value = f"{format_number(number.value)} {interval}"
+        else:
+            value = "not defined" if number.n else "no such nodes"
+        rows.append((name, value, number.unit, format_count(number.n)))
+    return pd.DataFrame(rows, columns=["quantity", "value [95 %]", "unit", "nodes"])

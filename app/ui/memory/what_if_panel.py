@@ -1,0 +1,155 @@
+"""*What if*: the gate of a snapshot and of the newest transitions, recomputed with another τ, δ or source of H."""
+
+from collections.abc import Mapping
+from math import isfinite
+from typing import Any, get_args
+
+import numpy as np
+import streamlit as st
+from numpy.typing import NDArray
+
+from app.analysis.format import escape_markdown, format_count, format_number, format_percent
+from app.analysis.what_if import (
+    Lookup,
+    Rules,
+    Stream,
+    Successor,
+    WhatIfResult,
+    WhatIfSettings,
+    evaluate_what_if,
+    explain_tau,
+    read_rules,
+    tabulate_what_if,
+)
+from app.figures.named.what_if import draw_what_if
+from app.ui import data, in_url, memory_data, messages
+from app.ui.widgets import canvas, pin, result_table
+from emtc_core.metrics import CLOSED_BELOW
+from storage.queries.memory import Snapshot
+from storage.runs.rows import RunRow
+
+PAGE = "memory"
+RECORDED = "recorded"
+TAU_FACTORS = [f"{float(f'{factor:.3g}'):g}" for factor in np.geomspace(0.1, 10, 17)]
+TAUS = [RECORDED, "0.1", "0.2", "0.3", "0.45", "0.6", "0.8", "1.2", "1.5", "2", "3", "5", "10", "30", "100"]
+DELTA_FACTORS = [RECORDED, *(f"{float(f'{factor:.3g}'):g}" for factor in np.geomspace(1, 1e4, 17))]
+_LOOKUPS = {"nearest": "nearest node", "written": "node written by Algorithm 2"}
+_SUCCESSORS = {"nn": "node of the next state", "link": "stored link"}
+_HELP = {
+    "tau": "Multiplies every recorded τ, of the transitions and of the snapshot.",
+    "fixed": "Replaces the schedule by one τ, as in the paper's study of τ.",
+    "delta": "Merges the nodes again within this multiple of the run's δ, by Algorithm 2, in the order in which they "
+    "were written. ×1 merges nodes that a refit of the embedder has moved within δ. 'recorded' merges no nodes.",
+    "lookup": "gate.lookup: the merged node that gives H of a state. It has no effect without merging.",
+    "successor": "gate.successor: the node that gives H of the next state. It has no effect without merging.",
+}
+
+
+@st.fragment
+def show(
+    run: RunRow, snapshot: Snapshot, rows: NDArray[np.int64] | None = None, *, facts: Mapping[str, Any] | None = None
+) -> None:
+    """Draw the settings and the recomputed gate. It is computed only while the box is open.
+
+    Args:
+        run: The run of the memory.
+        snapshot: The snapshot.
+        rows: Rows of the snapshot; None for all.
+        facts: The values from which a notebook entry finds these rows again.
+    """
+    box = st.expander("What if", icon=":material/tune:", key="what_if", bind="query-params")
+    if not box.open:
+        return
+    with box, messages.guarded():
+        rules = read_rules(run.config)
+        settings = _choose_settings(rules)
+        stream = memory_data.get_stream(snapshot, rules)
+        factor = settings.delta_factor
+        merged = None if factor is None else memory_data.get_merged_nodes(snapshot, rules, factor)
+        result = evaluate_what_if(snapshot, stream, rules, settings, merged=merged, rows=rows)
+        if explanation := explain_tau(result):
+            st.warning(escape_markdown(explanation), icon=":material/warning:")
+        _show_result(run, snapshot, settings, result, dict(facts or {}))
+        st.caption(_explain_limits(run, stream, rules, result))
+
+
+def _choose_settings(rules: Rules) -> WhatIfSettings:
+    """Draw the settings in one bar. The defaults are the settings of the run."""
+
+    def format_factor(option: str) -> str:
+        return option if option == RECORDED else f"×{option}"
+
+    with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
+        fixed_tau = str(
+            st.selectbox("τ [return]", **in_url.one(PAGE, "wi_tau_fixed", TAUS), help=_HELP["fixed"], width=120)
+        )
+        tau_factor = st.select_slider(
+            "τ × recorded", **in_url.one(PAGE, "wi_tau", TAU_FACTORS, usual="1"), format_func=format_factor,
+            help=_HELP["tau"], disabled=fixed_tau != RECORDED, width=200,
+        )  # fmt: skip
+        delta_factor = st.select_slider(
+            f"δ × {rules.memory.delta:g}", **in_url.one(PAGE, "wi_delta", DELTA_FACTORS), format_func=format_factor,
+            help=_HELP["delta"], width=200,
+        )  # fmt: skip
+        is_merging = delta_factor != RECORDED
+        lookup = st.selectbox(
+            "H(s) source", **in_url.one(PAGE, "wi_lookup", get_args(Lookup), usual=rules.gate.lookup),
+            format_func=_LOOKUPS.__getitem__, help=_HELP["lookup"], disabled=not is_merging, width=175,
+        )  # fmt: skip
+        successor = st.selectbox(
+            "H(s′) source", **in_url.one(PAGE, "wi_next", get_args(Successor), usual=rules.gate.successor),
+            format_func=_SUCCESSORS.__getitem__, help=_HELP["successor"], disabled=not is_merging, width=175,
+        )  # fmt: skip
+    return WhatIfSettings(
+        tau_factor=float(tau_factor),
+        tau_fixed=None if fixed_tau == RECORDED else float(fixed_tau),
+        delta_factor=float(delta_factor) if is_merging else None,
+        lookup="written" if str(lookup) == "written" else "nearest",
+        successor="link" if str(successor) == "link" else "nn",
+    )
+
+
+def _show_result(
+    run: RunRow, snapshot: Snapshot, settings: WhatIfSettings, result: WhatIfResult, facts: dict[str, Any]
+) -> None:
+    chart = draw_what_if(result, run=run.name, env_step=snapshot.env_step)
+    left, right = st.columns(2, gap="medium")
+    with left:
+        table = tabulate_what_if(result)
+        st.dataframe(table, hide_index=True, height="content", column_config={"quantity": {"width": 235}})
+        with st.container(horizontal=True, vertical_alignment="center", gap="small"):
+            result_table.download(table, key="what-if-table", stem=f"{run.id}-{snapshot.env_step}-what-if")
+            st.caption(escape_markdown(str(table.attrs["caption"])))
+    with right:
+        canvas.show(chart, key="what-if", x_name="share [%]", panel_height=110)
+        facts = facts | {"snapshot": snapshot.id, "question": vars(settings)}
+        stem = f"{run.id}-{snapshot.env_step}"
+        pin.show_with_export(chart, key="what-if", stem=stem, page=PAGE, run=run, facts=facts)
+        st.caption(escape_markdown(chart.caption))
+
+
+def _explain_limits(run: RunRow, stream: Stream, rules: Rules, result: WhatIfResult) -> str:
+    """Write what cannot be recomputed, and why."""
+    gate = data.gate_state(run)
+    removed = gate.values.get("gate/incentive_removed") if gate else None
+    n_transitions = len(stream.beta)
+    sentences = [
+        "The snapshot contains nodes that were merged at the recorded δ; the states of merged nodes are not stored. "
+        "So a smaller δ cannot split nodes, and the slider starts at ×1.",
+        f"Transitions are the newest {format_count(n_transitions)} up to the snapshot. δ and the sources of H change "
+        "only the links between nodes, because the memory at the time of each transition is not stored."
+        if n_transitions
+        else "No transition up to this snapshot is stored, so only the links between nodes are evaluated.",
+        "For the same reason, gate.timing, gate.on_miss and a stale index cannot be changed here. δ is applied in the "
+        "scaling of this snapshot's nodes.",
+        f"τ at the snapshot was {format_number(result.tau)}." if isfinite(result.tau) else "",
+        "Q(s′) is not recorded for each transition and is set to 0 in the incentive. So β̄ and "
+        f"β < {CLOSED_BELOW:g} are those of the training, but the share of removed incentive is computed from H only.",
+        f"The run removed {format_percent(removed, 1)} of its incentive on average, computed with the learner's Q."
+        if removed is not None
+        else "",
+        "The memory was full, so slots of removed nodes are used by other nodes."
+        if result.nodes >= rules.memory.capacity
+        else "",
+    ]
+    return escape_markdown(" ".join(sentence for sentence in sentences if sentence))

@@ -1,0 +1,239 @@
+"""The choice of a replayed episode: a search over all episodes, one page of the matching ones, and a selection."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
+
+from app.analysis.format import format_count, format_number
+from app.analysis.quantities import name_outcome
+from app.replay.replay import Replay, make_replay
+from app.ui import data, messages, state
+from storage.queries.episodes import EpisodePage, Order
+from storage.runs.rows import RunRow
+
+LISTED = 200
+"""Episodes per page of the list."""
+PLAY = "play"
+TRAINING, EVALUATION = "training", "evaluation"
+SOURCES = {TRAINING: "Training episodes", EVALUATION: "Evaluation episodes"}
+
+
+@dataclass(frozen=True)
+class ChoiceKeys:
+    """URL parameters and widget keys of the choice of one of the two episodes."""
+
+    episode: str  # URL parameter of a training episode
+    play: str  # URL parameter of an evaluation episode: env step-episode
+    find: str
+    source: str
+    page: str
+    order: str
+    is_second: bool = False
+    """The choice of the second episode takes one row, and its default is written into the URL, too."""
+
+    @property
+    def label_visibility(self) -> Literal["visible", "collapsed"]:
+        """Whether the labels of the widgets are visible."""
+        return "collapsed" if self.is_second else "visible"
+
+    def is_in_url(self) -> bool:
+        """Whether the URL names an episode."""
+        return any(state.read_text(name) is not None for name in (self.episode, self.play))
+
+
+FIRST = ChoiceKeys(state.EPISODE, PLAY, "find", "source", "episodes_page", "episode_order")
+SECOND = ChoiceKeys("beside", "beside_play", "beside_find", "beside_source", "beside_page", "beside_order", True)
+_ORDERS: dict[Order, str] = {
+    "-episode": "newest first",
+    "episode": "oldest first",
+    "-episode_return": "highest return first",
+    "episode_return": "lowest return first",
+    "-length": "longest first",
+}
+_FIND_HELP = (
+    "A number finds the episode with this number and the episode at this env step. Conditions: `won`, `lost`, "
+    "`return>5`, `length<40`, `step>=10000`, `episode<100`. All conditions must be true."
+)
+
+
+def choose(run: RunRow, bar: DeltaGenerator, footer: DeltaGenerator, keys: ChoiceKeys) -> Replay | None:
+    """Draw the choice of an episode and read the episode.
+
+    Args:
+        run: The run.
+        bar: Container of the widgets.
+        footer: Container of the number of episodes and of the page numbers.
+        keys: First or second episode.
+    """
+    url_source = EVALUATION if state.read_text(keys.play) is not None else TRAINING
+    st.session_state.setdefault(keys.source, url_source)
+
+    def on_source() -> None:
+        st.session_state[keys.page] = 1
+        if keys.is_second:
+            state.write(keys.episode, None)
+            state.write(keys.play, None)
+
+    source = bar.segmented_control(
+        "Second episode" if keys.is_second else "Episodes",
+        list(SOURCES),
+        required=True,
+        format_func=SOURCES.__getitem__,
+        key=keys.source,
+        on_change=on_source,
+        help="Training episodes have values of the gate. Evaluation episodes show the greedy policy.",
+        label_visibility=keys.label_visibility,
+    )
+    choose_in_source = _choose_training if source == TRAINING else _choose_evaluation
+    return choose_in_source(run, bar, footer, keys)
+
+
+def _choose_training(run: RunRow, bar: DeltaGenerator, footer: DeltaGenerator, keys: ChoiceKeys) -> Replay | None:
+    with bar:
+        order: Order = "-episode"
+        if not keys.is_second:
+            order = st.selectbox(
+                "Order", list(_ORDERS), format_func=_ORDERS.__getitem__, key=keys.order, width=200,
+                on_change=_restart, args=(keys, keys.episode),
+            )  # fmt: skip
+        text = _search(keys, keys.episode)
+        page = _read_page(
+            keys, lambda offset: data.episode_page(run.id, text, order_by=order, limit=LISTED, offset=offset)
+        )
+        rows = data.rows_of(page.frame)
+        replayable = data.replayable_episodes(run.id, tuple(int(row["episode"]) for row in rows))
+        labels = {
+            str(row["episode"]): f"episode {format_count(row['episode'])} · {_describe_outcome(run, row)}"
+            f"{'' if int(row['episode']) in replayable else ' · states not stored'}"
+            for row in rows
+        }
+        if rows and not replayable and not text:  # none on this page: add the newest one that can be replayed
+            replayable = data.replayable_episodes(run.id)[:1]
+            labels = {str(episode): f"episode {format_count(episode)}" for episode in replayable} | labels
+        default = next((key for key in labels if int(key) in replayable), None)
+        url_episode = state.read_int(keys.episode)
+        if url_episode is not None and str(url_episode) not in labels:
+            labels = {str(url_episode): f"episode {format_count(url_episode)}"} | labels
+        episode = _select("Episode", labels, keys, parameter=keys.episode, default=default)
+    _show_count(
+        footer, keys, page, "No training episode has been recorded yet.", "The first ones follow within seconds."
+    )
+    return make_replay(run, data.trajectory(run.id, int(episode)), training=True) if episode else None
+
+
+def _choose_evaluation(run: RunRow, bar: DeltaGenerator, footer: DeltaGenerator, keys: ChoiceKeys) -> Replay | None:
+    with bar:
+        text = _search(keys, keys.play)
+        page = _read_page(keys, lambda offset: data.playback_page(run.id, text, limit=LISTED, offset=offset))
+        labels = {
+            f"{row['env_step']}-{row['episode']}": (
+                f"step {format_count(row['env_step'])} · episode {row['episode']} · {_describe_outcome(run, row)}"
+            )
+            for row in data.rows_of(page.frame)
+        }
+        url_play = state.read_text(keys.play) or ""
+        step, _, episode = url_play.partition("-")
+        if url_play not in labels and step.isdecimal() and episode.isdecimal():
+            labels = {url_play: f"step {format_count(int(step))} · episode {episode}"} | labels
+        play = _select("Episode", labels, keys, parameter=keys.play)
+    _show_count(
+        footer, keys, page, "No evaluation episode has been stored yet.", "One follows the first training round."
+    )
+    if not play:
+        return None
+    step, _, episode = play.partition("-")
+    return make_replay(run, data.playback(run.id, int(step), int(episode)), training=False)
+
+
+def _search(keys: ChoiceKeys, parameter: str) -> str:
+    text = st.text_input(
+        "Find",
+        key=keys.find,
+        type="search",
+        bind="query-params",
+        placeholder="won return>5",
+        help=_FIND_HELP,
+        width=170 if keys.is_second else 220,
+        label_visibility=keys.label_visibility,
+        on_change=_restart,
+        args=(keys, parameter),
+    )
+    return text or ""
+
+
+def _restart(keys: ChoiceKeys, parameter: str) -> None:
+    """Select the first episode of the first page."""
+    st.session_state[keys.page] = 1
+    st.session_state.pop(f"choose-{parameter}", None)
+    state.write(parameter, None)
+    state.write(state.START, None)
+
+
+def _read_page(keys: ChoiceKeys, read: Callable[[int], EpisodePage]) -> EpisodePage:
+    """Read the selected page, or the last one if there are fewer pages. `read` takes the offset."""
+    number = int(st.session_state.get(keys.page, 1))
+    page = read((number - 1) * LISTED)
+    last = max(1, -(-page.total // LISTED))
+    if number <= last:
+        return page
+    st.session_state[keys.page] = last
+    return read((last - 1) * LISTED)
+
+
+def _show_count(footer: DeltaGenerator, keys: ChoiceKeys, page: EpisodePage, message: str, next_step: str) -> None:
+    """Draw the number of episodes and the page numbers; the message and the next step if there is no episode."""
+    if not page.recorded:
+        messages.empty(message, next_step, page="../pages/live.py", label="Watch the run on Live")
+        return
+    if keys.is_second:
+        return
+    n_pages = max(1, -(-page.total // LISTED))
+    with footer:
+        number = st.pagination(n_pages, key=keys.page, width=420) if n_pages > 1 else 1
+        first = (number - 1) * LISTED + 1
+        rows = f"{format_count(first)}–{format_count(first + len(page.frame) - 1)} of " if n_pages > 1 else ""
+        count = (
+            f"{format_count(page.total)} of {format_count(page.recorded)} episodes match"
+            if page.total < page.recorded
+            else f"{format_count(page.recorded)} episodes"
+        )
+        st.caption(f"{rows}{count}.", width="content")
+
+
+def _select(
+    label: str, labels: dict[str, str], keys: ChoiceKeys, *, parameter: str, default: str | None = None
+) -> str | None:
+    """Draw the selection of one episode. `default` is selected first; None selects the first one."""
+    if not labels:
+        return None
+    widget = f"choose-{parameter}"
+    url_key = state.read_text(parameter)
+    if url_key in labels:
+        st.session_state[widget] = url_key
+    elif st.session_state.get(widget) not in labels:
+        st.session_state[widget] = default or next(iter(labels))
+    if keys.is_second:
+        state.write(parameter, st.session_state[widget])
+
+    def changed() -> None:
+        state.write(parameter, st.session_state[widget])
+        state.write(state.START, None)
+
+    return str(
+        st.selectbox(
+            label,
+            list(labels),
+            format_func=lambda key: str(labels.get(key, key)),
+            key=widget,
+            on_change=changed,
+            label_visibility=keys.label_visibility,
+        )
+    )
+
+
+def _describe_outcome(run: RunRow, row: dict[str, Any]) -> str:
+    outcome = name_outcome(run.config, won=bool(row["won"]), episode_return=float(row["episode_return"]))
+    return f"{outcome} · return {format_number(row['episode_return'])} · {row['length']} steps"

@@ -1,0 +1,206 @@
+"""The actions that are interrupted at crash points, how a user completes them, and the checks afterwards.
+
+Each action works in a folder that is prepared once and copied for each crash point. The folder contains `x.db` with
+one finished run, the reference. An interrupted run that is continued must have the same rows as the reference.
+"""
+
+import sqlite3
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from app.analysis.provenance import library_versions
+from app.bench.records import opened_database
+from app.jobs.resume import claim_to_resume, examine_checkpoints
+from app.jobs.train_process import train_detached
+from emtc_core.config.run import RunConfig
+from emtc_core.errors import EmtcError
+from storage.bundles.contents import WHOLE
+from storage.bundles.write import import_bundle, write_bundle
+from storage.engine import Database, open_database
+from storage.maintenance.backup import vacuum
+from storage.maintenance.check_run import check_run
+from storage.maintenance.thin import Thinning, thin_run
+from storage.migrations import upgrade
+from storage.migrations.upgrade import copy_database
+from storage.queries.runs import list_runs
+from storage.runs.changes import create_run, start_again
+from storage.runs.lifecycle import State, make_owner
+from storage.runs.removal import remove_run
+from storage.runs.rows import find_run
+from tests.torture.fleet import storm_config
+from tests.torture.storm import find_wrong
+
+STEPS: Final = 900
+OLDER_SCHEMA: Final = "0010"
+CONFIG: Final[RunConfig] = storm_config(STEPS)
+_EVERYTHING: Final = Thinning(trajectories=True, transitions=True, checkpoints=True, snapshots_every=1000)
+
+
+@dataclass(frozen=True)
+class Action:
+    """An action that writes. Each function gets the folder."""
+
+    prepare: Callable[[Path], None]
+    """Add to the folder what the action needs."""
+    run: Callable[[Path], None]
+    complete: Callable[[Path], None]
+    """Do what a user does after a crash. Afterwards the action must be complete."""
+    find_wrong: Callable[[Path], list[str]]
+    """Return one sentence per violation."""
+
+
+def train_reference(folder: Path) -> None:
+    """Record the reference run without interruption."""
+    db = _open(folder)
+    owner = make_owner()
+    run_id = create_run(
+        db, CONFIG.model_dump(mode="json"), target_steps=CONFIG.train.t_max, versions=library_versions(), owner=owner
+    )
+    _train(db, run_id, owner.token, resume=False)
+
+
+def _open(folder: Path) -> Database:
+    return open_database(f"sqlite:///{folder / 'x.db'}")
+
+
+def _opened(folder: Path) -> AbstractContextManager[Database]:
+    return opened_database(f"sqlite:///{folder / 'x.db'}")
+
+
+def _list_run_ids(db: Database) -> list[str]:
+    return [str(run_id) for run_id in list_runs(db, limit=None)["id"]]
+
+
+def _do_nothing(folder: Path) -> None:
+    pass
+
+
+def _train(db: Database, run_id: str, token: str, *, resume: bool) -> None:
+    url = db.url
+    db.dispose()
+
+    def announce(line: str) -> None:
+        with suppress(OSError):
+            sys.stderr.write(f"{line}\n")
+
+    if train_detached(url, run_id, announce=announce, token=token, resume=resume):
+        raise EmtcError(f"Run {run_id} failed.")
+
+
+def _continue_training(folder: Path) -> None:
+    db = _open(folder)
+    unfinished = [row for run_id in _list_run_ids(db) if (row := find_run(db, run_id)).state != State.FINISHED]
+    for row in unfinished:
+        if examine_checkpoints(db, row).can_resume:
+            _train(db, row.id, claim_to_resume(db, row.id).token, resume=True)
+        else:
+            owner = make_owner()
+            child = start_again(db, row.id, versions=library_versions(), owner=owner)
+            _train(db, child, owner.token, resume=False)
+
+
+def _find_wrong_training(folder: Path) -> list[str]:
+    with _opened(folder) as db:
+        rows = [find_run(db, run_id) for run_id in _list_run_ids(db)]
+        parents = {row.parent_id for row in rows}
+        unfinished = [f"{row.id} is {row.state}" for row in rows if row.state != "finished" and row.id not in parents]
+        return unfinished + find_wrong(db, CONFIG)
+
+
+def _back_up(folder: Path) -> None:
+    copy_database(folder / "x.db", folder / "copy.db")
+
+
+def _complete_backup(folder: Path) -> None:
+    if not (folder / "copy.db").exists():
+        _back_up(folder)
+
+
+def _find_wrong_backup(folder: Path) -> list[str]:
+    copies = [file.name for file in folder.glob("*.db") if file.name != "x.db"]
+    unexpected = [] if copies == ["copy.db"] else [f"the copies are {copies}, not copy.db alone"]
+    return unexpected + _find_wrong_database(folder) + _find_wrong_database(folder, "copy.db")
+
+
+def _find_wrong_database(folder: Path, name: str = "x.db", *, runs: int = 1) -> list[str]:
+    with opened_database(f"sqlite:///{folder / name}", create=False) as db:
+        ids = _list_run_ids(db)
+        missing = [] if len(ids) == runs else [f"{name} has {len(ids)} runs, not {runs}"]
+        return missing + [fault for run_id in ids for fault in check_run(db, run_id)]
+
+
+def _downgrade(folder: Path) -> None:
+    """Replace the database by one of an older schema, with all values that the older schema has a column for."""
+    new, path = folder / "new.db", folder / "x.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA journal_mode=DELETE")  # one file, without a write-ahead log
+    path.rename(new)
+    upgrade.make_older(path, OLDER_SCHEMA)
+    with closing(sqlite3.connect(path)) as old:
+        old.execute("ATTACH ? AS new", [str(new)])
+        for (name,) in old.execute("SELECT name FROM main.sqlite_master WHERE type = 'table'").fetchall():
+            if name != "alembic_version":
+                common = _list_columns(old, "main", name) & _list_columns(old, "new", name)
+                columns = ", ".join(f'"{column}"' for column in common)
+                old.execute(f'INSERT INTO main."{name}" ({columns}) SELECT {columns} FROM new."{name}"')
+        old.commit()
+    new.unlink()
+
+
+def _list_columns(connection: sqlite3.Connection, schema: str, table: str) -> set[str]:
+    return {str(row[1]) for row in connection.execute(f'PRAGMA {schema}.table_info("{table}")')}
+
+
+def _upgrade(folder: Path) -> None:
+    _open(folder).dispose()
+
+
+def _move_to_bundle(folder: Path) -> None:
+    with _opened(folder) as db:
+        write_bundle(db, _list_run_ids(db), folder / "study.emtc", WHOLE, made_by="a test")
+        for run_id in _list_run_ids(db):
+            remove_run(db, run_id)
+
+
+def _import(folder: Path) -> None:
+    with _opened(folder) as db:
+        import_bundle(db, folder / "study.emtc", cache=folder / "cache")
+
+
+def _complete_import(folder: Path) -> None:
+    with _opened(folder) as db:
+        is_complete = bool(_list_run_ids(db))
+    if not is_complete:
+        _import(folder)
+
+
+def _thin(folder: Path) -> None:
+    with _opened(folder) as db:
+        for run_id in _list_run_ids(db):
+            thin_run(db, run_id, _EVERYTHING)
+
+
+def _find_wrong_thinning(folder: Path) -> list[str]:
+    with _opened(folder) as db:
+        removed = [str(thin_run(db, run_id, _EVERYTHING)) for run_id in _list_run_ids(db)]
+        return [f"{data} was not removed" for data in removed if data != "nothing"] + _find_wrong_database(folder)
+
+
+def _vacuum(folder: Path) -> None:
+    with _opened(folder) as db:
+        vacuum(db)
+
+
+ACTIONS: Final = {
+    "train": Action(_do_nothing, train_reference, _continue_training, _find_wrong_training),
+    "backup": Action(_do_nothing, _back_up, _complete_backup, _find_wrong_backup),
+    "upgrade": Action(_downgrade, _upgrade, _upgrade, _find_wrong_database),
+    "import": Action(_move_to_bundle, _import, _complete_import, _find_wrong_database),
+    "thin": Action(_do_nothing, _thin, _thin, _find_wrong_thinning),
+    "vacuum": Action(_thin, _vacuum, _vacuum, _find_wrong_database),
+}
+"""Every action of the program that writes more than one row, by name."""

@@ -1,0 +1,147 @@
+"""Simulated machines of a storm: workers with another host name and a clock that is ten minutes fast or slow.
+
+Each machine is a real `emtc worker` that claims runs of a sweep in the storm's database. A Linux namespace gives it
+another host name, so that it cannot check the processes of other machines and must use their heartbeats. A library
+(`clock_skew.c`) that is loaded before the C library changes its clock. The last machine loses its power repeatedly.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+
+from app.jobs.launch import LOG_NAME
+from app.jobs.train_process import REASON_SUFFIX
+from emtc_core.errors import ConfigError
+from storage.engine import Database
+from storage.files.places import run_folder
+from storage.runs.lifecycle import OTHER_OWNER
+from storage.runs.sweeps import PlannedRun, get_sweep, save_sweep
+from tests.torture.fleet import STOP_TIMEOUT_S, storm_config
+from tests.torture.growth import Gauge
+
+SKEWS_S = {"storm-fast": 600, "storm-slow": -600}
+SWEEP = "5708a000"
+RUNS_PER_MINUTE = 6
+"""More runs than two workers can finish."""
+_SOURCE = Path(__file__).with_name("clock_skew.c")
+
+
+@dataclass
+class Machine:
+    """A worker with a host name of SKEWS_S and the clock that belongs to it."""
+
+    host: str
+    command: list[str]
+    library: Path
+    """The compiled `clock_skew.c`. The worker's log is in the same folder."""
+    process: subprocess.Popen[bytes] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        """Start the worker."""
+        namespace = ["unshare", "--uts", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"])]
+        command = [*namespace, "sh", "-c", f'hostname {self.host} && exec "$@"', "sh", *self.command]
+        env = {**os.environ, "LD_PRELOAD": str(self.library), "EMTC_STORM_SKEW_S": str(SKEWS_S[self.host])}
+        with self.library.with_name(f"{self.host}.log").open("ab") as output:
+            self.process = subprocess.Popen(command, env=env, stdout=output, stderr=output)
+
+    def kill(self) -> None:
+        """Kill the worker and its trainers at once, as in a power failure."""
+        with suppress(psutil.NoSuchProcess):  # it has ended
+            worker = psutil.Process(self.process.pid)
+            for process in [worker, *worker.children(recursive=True)]:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+        self.process.wait()
+
+    def stop(self) -> None:
+        """Stop the worker, so that it returns its run to the queue. Kill it after STOP_TIMEOUT_S."""
+        self.process.terminate()
+        try:
+            self.process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+
+class Machines:
+    """All simulated machines of a storm and their sweep."""
+
+    def __init__(self, db: Database, machines: list[Machine]) -> None:
+        self._db, self._machines = db, machines
+
+    def make_gauge(self) -> Gauge:
+        """Return a gauge of the worker on the first machine, which is never killed."""
+        return Gauge("worker", psutil.Process(self._machines[0].process.pid))
+
+    def restart_ended(self) -> None:
+        """Start each worker again that has ended."""
+        for machine in self._machines:
+            if machine.process.poll() is not None:
+                machine.start()
+
+    def inject_blackout(self) -> bool:
+        """Kill all processes of the last machine."""
+        self._machines[-1].kill()
+        return True
+
+    def stop(self) -> None:
+        """Stop all workers."""
+        for machine in self._machines:
+            machine.stop()
+
+    def summarize_sweep(self) -> str:
+        """Write the number of machines, and the number of runs with each status."""
+        counts = Counter(run.status for run in get_sweep(self._db, SWEEP).runs)
+        return f"runs of {len(self._machines)} workers: {', '.join(f'{n} {s}' for s, n in sorted(counts.items()))}"
+
+    def count_ownership_lost(self) -> int:
+        """Count the trainers that ended because another machine had taken their run."""
+        logs = [run_folder(self._db, run.run_id) / LOG_NAME for run in get_sweep(self._db, SWEEP).runs]
+        suffix = REASON_SUFFIX.format(OTHER_OWNER)
+        return sum(log.read_text(errors="replace").count(suffix) for log in logs if log.is_file())
+
+
+@contextmanager
+def open_machines(db: Database, workers: int, minutes: float) -> Generator[Machines]:
+    """Queue enough runs for a storm of `minutes` and start `workers` machines.
+
+    Raises:
+        ConfigError: If this is not Linux, or if a C compiler or `unshare` is missing.
+    """
+    compiler = shutil.which("cc")
+    if sys.platform != "linux" or compiler is None or shutil.which("unshare") is None:
+        raise ConfigError("Workers with a wrong clock need Linux, a C compiler and unshare", hint="Or use --workers 0.")
+    queue_runs(db, int(RUNS_PER_MINUTE * minutes) + len(SKEWS_S))
+    worker = [sys.executable, "-m", "app.cli.main", "worker", "--db", db.url]
+    with tempfile.TemporaryDirectory(prefix="emtc-skew-") as folder:
+        library = compile_skew(compiler, Path(folder))
+        machines = Machines(db, [Machine(host, worker, library) for host in list(SKEWS_S)[:workers]])
+        try:
+            yield machines
+        finally:
+            machines.stop()
+
+
+def compile_skew(compiler: str, folder: Path) -> Path:
+    """Compile the library that changes the clock."""
+    library = folder / "clock_skew.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-O2", "-o", library, _SOURCE, "-ldl"], check=True)
+    return library
+
+
+def queue_runs(db: Database, n: int) -> None:
+    """Save a sweep of `n` runs with the storm's configuration."""
+    config = storm_config()
+    plan = [PlannedRun(f"storm{i}", f"storm {i}", config.model_dump(mode="json"), config.train.t_max) for i in range(n)]
+    save_sweep(db, SWEEP, name="storm", plan={"runs": []}, runs=plan, versions={}, jobs=len(SKEWS_S))
