@@ -342,7 +342,7 @@ def keep_last_position(position: NDArray[np.float32], alive: NDArray[np.bool_]) 
 
     Args:
         position: [T, U, 2] [map units]. Source: the stored states.
-        alive: [T, U] [bool]. Source: the stored states.
+        alive: [T, U] boolean. Source: the stored states.
 
     Returns:
         [T, U, 2] [map units].
