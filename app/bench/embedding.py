@@ -107,12 +107,10 @@ def evaluate_embedding(
         embedder=embedder,
         seed=seed,
     )
-    merge_rate = _fill_memory(
-        memory, [e for e in episodes if e.episode % VALIDATION_INTERVAL], settings.interval, settings.min_entries
-    )
-    nats, accuracy, batch_size = _evaluate_info_nce(
-        embedder, [e for e in episodes if e.episode % VALIDATION_INTERVAL == 0]
-    )
+    written = [episode for episode in episodes if episode.episode % VALIDATION_INTERVAL]
+    validation = [episode for episode in episodes if episode.episode % VALIDATION_INTERVAL == 0]
+    merge_rate = _fill_memory(memory, written, settings.interval, settings.min_entries)
+    nats, accuracy, batch_size = _evaluate_info_nce(embedder, validation)
     return {
         "purity": measure_purity(*_get_nodes(memory)),
         "merge_rate": merge_rate,
