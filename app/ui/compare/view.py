@@ -263,10 +263,10 @@ def _controls(run_ids: list[str]) -> tuple[_Drawn, Aggregation, bool, bool, Curv
 
 def _ask_look() -> CurveStyle:
     with st.popover("Smoothing, axes", icon=":material/tune:", key="look"):
-        smooth = config_form.ask(
-            "Smooth over [env steps]", key="smooth", page="compare", usual=0, low=0, high=10**9,
-            about="Each point becomes the mean of its seed over so many env steps before it, as 20k; empty for none. "
-            "What was measured stays, faint.",
+        smooth = config_form.integer_field(
+            "Smooth over [env steps]", key="smooth", page="compare", default=0, low=0, high=10**9,
+            help_text="Each point is the mean of its seed over this many env steps before it, e.g. 20k; empty: no "
+            "smoothing. The unsmoothed values are drawn faintly.",
         )  # fmt: skip
         log = st.pills("Logarithmic axes", **in_url.several("compare", "log", AXES), selection_mode="multi")
     return CurveStyle(smooth or 0, tuple(axis for axis in AXES if axis in log))
