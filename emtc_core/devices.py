@@ -81,7 +81,7 @@ def send(array: NDArray[np.generic], device: torch.device) -> torch.Tensor:
         device: Device of the result.
 
     Returns:
-        A tensor of the same shape and dtype.
+        A tensor of the same shape, dtype and unit.
     """
     return send_tensor(torch.from_numpy(np.ascontiguousarray(array)), device)
 
@@ -96,7 +96,7 @@ def send_tensor(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
         device: Device of the result.
 
     Returns:
-        A tensor of the same shape and dtype.
+        A tensor of the same shape, dtype and unit.
     """
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 

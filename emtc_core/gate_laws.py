@@ -49,7 +49,7 @@ def gaussian_temperature(beta: Floats, delta: Floats) -> Floats:
     """Compute tau = delta / sqrt(-2 ln beta), the inverse of `gate_coefficient` (Eq. 8 solved for tau).
 
     Args:
-        beta: Gate coefficient, any shape, in (0, 1).
+        beta: Gate coefficient, any shape, in (0, 1), dimensionless.
         delta: Temporal-consistency error after `gate.delta_scale`, same shape, > 0 [return].
 
     Returns:

@@ -18,10 +18,13 @@ class Metric:
     name: str
     unit: str
     meaning: str
+    chart: str = ""
+    """Title of the chart of the page Live that always shows the metric. Metrics with the same title share a chart."""
 
 
-def _registry(*rows: tuple[str, str, str]) -> dict[str, Metric]:
-    return {name: Metric(name, unit, meaning) for name, unit, meaning in rows}
+def _registry(*rows: tuple[str, ...]) -> dict[str, Metric]:
+    """Make the registry of rows with the fields of `Metric`; the title of the chart may be missing."""
+    return {row[0]: Metric(*row) for row in rows}
 
 
 CLOSED_BELOW = 0.5

@@ -135,12 +135,16 @@ class SnapshotRecord:
     n_xi: NDArray[np.int32]  # [M] [visits] in successful trajectories
     t: NDArray[np.int32]  # [M] time step of the state [steps]
     reward: Floats  # [M] [reward] of the transition to idx_next; 0 at a terminal state
-    idx_next: Slots  # [M] slot of the successor; -1 without one
-    episode: NDArray[np.int64]  # [M] episode of the node's state
+    idx_next: Slots  # [M] slot index of the successor; -1 without one
+    episode: NDArray[np.int64]  # [M] episode of the node's state, dimensionless
     delta_mem: Floats  # [M] [return], between the node and its successor; NaN without one
     beta: Floats  # [M] dimensionless; NaN without a successor
-    state_rows: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))  # [K] rows of `state`
-    state: NDArray[np.float16] = field(default_factory=lambda: np.zeros((0, 0), np.float16))  # [K, S] sampled states
+    state_rows: NDArray[np.int64] = field(
+        default_factory=lambda: np.zeros(0, np.int64)
+    )  # [K] row indices of the nodes of `state`
+    state: NDArray[np.float16] = field(
+        default_factory=lambda: np.zeros((0, 0), np.float16)
+    )  # [K, S] sampled states [state features]
 
 
 class Recorder(Protocol):

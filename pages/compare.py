@@ -8,7 +8,7 @@ from app.ui.compare import choice, view
 bar = st.container(key="compare_bar", horizontal=True, vertical_alignment="bottom", gap="small")
 bar.title("Compare", width="content")
 with messages.guarded():
-    run_ids = choice.show(bar)
+    run_ids = choice.choose_runs(bar)
     if run_ids:
         view.show(run_ids)
     else:

@@ -23,7 +23,7 @@ _STATUSES = ("queued", "running", "paused", "finished", "stopped", "failed")
 _LIMITED_COLUMNS = frozenset(
     {"runs.name", "runs.env", "runs.map", "runs.algo", "runs.host", "runs.device", "sweeps.name"}
 )
-"""Columns whose texts have at most LONGEST_NAME characters."""
+"""Columns whose texts have at most MAX_NAME_LENGTH characters."""
 _TYPE_NAMES = {
     "BigInteger": "integer",
     "Integer": "integer",

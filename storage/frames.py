@@ -96,10 +96,10 @@ def join_frames(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     Source: bookkeeping.
 
     Args:
-        frames: Frames with the same columns, at least one [unit varies].
+        frames: At least one frame; all have the same columns and one row per result row [unit varies].
 
     Returns:
-        One row per row of the parts.
+        One row per row of the frames [unit varies].
     """
     import pandas as pd
 

@@ -9,7 +9,7 @@ time end in `_at` and are UTC.
 from datetime import datetime
 from typing import Any, Literal
 
-from sqlalchemy import Boolean, Column, ForeignKey, Index, Integer, String, Text
+from sqlalchemy import Boolean, ForeignKey, Index, Integer, String, Text
 from sqlalchemy.orm import Mapped
 from sqlalchemy.orm import mapped_column as column
 from sqlalchemy.types import JSON
@@ -485,5 +485,5 @@ def get_first_playback(command_id: int) -> int:
 
 guard_columns(Base.metadata)
 
-RUN_TABLE_COLUMNS: tuple[Column[Any], ...] = tuple(Base.metadata.tables["runs"].columns)
+RUN_TABLE_COLUMNS = Base.metadata.tables["runs"].columns
 """The columns of `runs`."""

@@ -1,14 +1,16 @@
 """Check that the public names of `emtc_core` and `storage` document their arrays, arguments and errors.
 
-A function that takes or returns an array, a tensor or a frame states three things in its docstring:
+A function that takes or returns an array, a tensor or a frame states three things in its docstring, and each array
+argument has its shape and unit in its entry under "Args:":
 
 * shape: dimension letters in brackets ([B, T, N]), or "shape", "scalar", or for a frame "one row per run";
 * unit: one of `UNITS` in brackets ([return], [env steps], [unit varies]), or one of `UNIT_WORDS`;
 * source: "Eq. 8", "Algorithm 2", "Proposition 1" or "Source: ...", which names the code base, the paper, the format or
   the function that defines the result. "Source: bookkeeping." marks a function that only stores or selects values.
 
-A dataclass, NamedTuple or model with array fields states the same in its docstring or in the comments of the fields, so
-functions that take the whole object need not repeat it. A method without a docstring has to override a documented one.
+A dataclass, NamedTuple or model with array fields states the source in its docstring, and the shape and unit of each
+array field next to the field (or in the docstring, if all are the same). Functions that take the whole object need not
+repeat them. A method without a docstring has to override a documented one.
 """
 
 import ast
@@ -39,6 +41,7 @@ UNITS = (
 UNIT_WORDS = ("dimensionless", "bytes", "seconds", "boolean", "index", "indices", "probability", "probabilities")
 SHAPE = re.compile(r"\[[A-Z*\d.][^\[\]]*\]|\b(?i:shapes?|scalars?|one row per)\b")
 UNIT = re.compile(rf"\[(?:{'|'.join(UNITS)})(?:[,;^²³ ][^\[\]]*)?\]|\b(?i:{'|'.join(UNIT_WORDS)})\b")
+ENTRY = re.compile(r"^    \*{0,2}(\w+): (.*(?:\n {5,}.*)*)", re.MULTILINE)
 SOURCE = re.compile(r"\bEqs?\. \d|\bAlgorithm [123]\b|\bProposition [12]\b|\bSource: \S")
 
 
@@ -69,10 +72,13 @@ def list_function_faults(path: Path, function: Function) -> list[str]:
     arguments = [argument for argument in arguments if argument.arg not in ("self", "cls")]
     annotations = [argument.annotation for argument in arguments] + [node.returns]
     faults = list_array_faults(text) if any(has_array(path, annotation) for annotation in annotations) else []
-    if len(arguments) >= 3:
-        section = text.partition("Args:")[2]
-        described = set(re.findall(r"^    \*{0,2}(\w+): ", section, re.MULTILINE))
-        faults += [f"Args: {argument.arg}" for argument in arguments if argument.arg not in described]
+    described = dict(ENTRY.findall(re.split(r"\n(?:Returns|Yields|Raises):", text.partition("Args:")[2])[0]))
+    for argument in arguments:
+        entry, is_array = described.get(argument.arg, ""), has_array(path, argument.annotation)
+        if (is_array or len(arguments) >= 3) and not entry:
+            faults.append(f"Args: {argument.arg}")
+        elif is_array and not (SHAPE.search(entry) and UNIT.search(entry)):
+            faults.append(f"shape and unit of {argument.arg}")
     raised = re.findall(r"^    (\w+): ", text.partition("Raises:")[2], re.MULTILINE)
     if has_raise(node) and not raised:
         faults.append("Raises")
@@ -86,11 +92,23 @@ def list_record_faults(path: Path, owner: ast.ClassDef) -> list[str]:
     fields = [field for field in owner.body if isinstance(field, ast.AnnAssign)]
     if not kinds & RECORDS or not any(has_array(path, field.annotation) for field in fields):
         return []
-    end = max(node.end_lineno or 0 for node in owner.body if not isinstance(node, ast.FunctionDef))
+    docstring = ast.get_docstring(owner) or ""
+    faults = [] if SOURCE.search(docstring) else ["source"]
+    for field, following in zip(owner.body, [*owner.body[1:], None], strict=True):
+        if isinstance(field, ast.AnnAssign) and has_array(path, field.annotation):
+            end = following.end_lineno if isinstance(following, ast.Expr) else field.end_lineno
+            text = docstring + read_comments(path, field.lineno, end or field.lineno)
+            faults += (
+                [] if SHAPE.search(text) and UNIT.search(text) else [f"shape and unit of {ast.unparse(field.target)}"]
+            )
+    return [f"{owner.lineno} {owner.name}: {fault}" for fault in faults]
+
+
+def read_comments(path: Path, first: int, last: int) -> str:
+    """Return the comments and strings of some lines of a file."""
     with path.open("rb") as file:
-        tokens = [token for token in tokenize.tokenize(file.readline) if owner.lineno < token.start[0] <= end]
-    text = "\n".join(token.string for token in tokens if token.type in (tokenize.COMMENT, tokenize.STRING))
-    return [f"{owner.lineno} {owner.name}: {fault}" for fault in list_array_faults(text)]
+        tokens = [token for token in tokenize.tokenize(file.readline) if first <= token.start[0] <= last]
+    return "\n".join(token.string for token in tokens if token.type in (tokenize.COMMENT, tokenize.STRING))
 
 
 def list_array_faults(text: str) -> list[str]:

@@ -32,7 +32,7 @@ REFERS = (  # files that select from what exists, or compare it with published c
     "app/bench/*",
     "app/jobs/sweeps/templates/*",
     "emtc_core/config/presets/*",
-    "app/ui/method/published_differences.json",
+    "app/ui/method/published*",
 )
 
 
@@ -64,7 +64,7 @@ RECIPES = [
     Recipe("An environment with its test", changes=1, adds=1, mentions=r"\bsmax\b"),
     Recipe("A page with a pinned view", changes=1, adds=1, mentions=r"pages/replay\.py"),
     Recipe("A metric with its own Live chart", changes=2, adds=0, mentions="memory/evicted"),
-    Recipe("A statistic on Compare, in the CLI and in a figure", changes=0, adds=0, mentions="performance-profile"),
+    Recipe("A statistic on Compare, in the CLI and in a figure", changes=0, adds=1, mentions="performance-profile"),
     Recipe("A column of runs, shown on Home and searchable", changes=1, adds=1),
 ]
 
@@ -161,6 +161,8 @@ command = ("train", "--env", "climb", "--map", "3x3", "--algo", "emtc-softmix", 
 run_id = json.loads(call(*command, *options).splitlines()[-1])["run_id"]
 chosen = ("--figure", "metrics", "--set", "metrics=rollout/same_action")
 call("export", run_id, *chosen, "--format", "csv", "--out", "same.csv")
+call("export", run_id, "--table", "half-times", "--out", "half_table.csv")
+call("export", run_id, "--figure", "half-times", "--out", "half_figure.csv")
 law, delta = make_gate_law(GateConfig(type="linear")), np.array([0.2, 0.5, 1.0])
 beta = law.coefficient(delta, 0.8, unknown_context(delta.shape))
 with open_database(os.environ["EMTC_DB"]).transaction() as connection:
@@ -196,6 +198,30 @@ def test_the_inverse_of_the_new_gate_law_returns_the_temperature(trained: dict[s
 
 def test_the_new_metric_is_recorded_and_drawn(copy: Path, trained: dict[str, Any]) -> None:
     assert len((copy / "same.csv").read_text().splitlines()) > 2
+
+
+SHOWN = """
+import sys
+from streamlit.testing.v1 import AppTest
+app = AppTest.from_file("app/Home.py", default_timeout=120)
+app.switch_page(f"../pages/{sys.argv[1]}.py")
+app.query_params.update({"run": sys.argv[2], "runs": sys.argv[2], "part": "Statistics"})
+app.run()
+assert not app.exception and not app.error, (app.exception, app.error)
+print(*(str(text.value) for text in app.markdown), sep="\\n")
+"""
+
+
+def test_the_new_metric_has_its_chart_on_live(copy: Path, trained: dict[str, Any]) -> None:
+    assert "#### Agreement" in run_python(copy, ["-c", SHOWN, "live", trained["run"]["id"]])
+
+
+def test_the_new_statistic_is_exported_and_shown_on_compare(copy: Path, trained: dict[str, Any]) -> None:
+    assert (copy / "half_table.csv").read_text().startswith("variant,n,median [env steps]\n")
+    assert (copy / "half_figure.csv").read_text().startswith("panel,unit,series,x,value")
+    shown = run_python(copy, ["-c", SHOWN, "compare", trained["run"]["id"]]).replace("\\", "")
+    assert "| variant | n | median [env steps] |" in shown
+    assert "#### Half-times" in shown
 
 
 def test_the_new_environment_keeps_the_contract(copy: Path) -> None:

@@ -1,26 +1,20 @@
-"""Export of data frames as CSV, LaTeX, Markdown or Parquet.
+"""Tables of results, and their export as CSV, LaTeX, Markdown or Parquet.
 
-`frame.attrs` can contain more information on the table:
-
-- `best`: the cells to print in bold, as [row, column name];
-- `caption`;
-- `left_out`: the runs that are left out, each with its reason;
-- `about`: sentences that are also written below the rows of a CSV file, which has no caption;
-- `numbers`: the numbers behind formatted cells.
-
-CSV and Parquet files are read by programs. They contain these numbers in separate columns after the formatted text:
-"3m" is followed by "3m value", "3m low", "3m high", "3m n", "3m statistic" and "3m interval". In LaTeX, the column
-"3m · 0.8M" gets the header "0.8M" below the header "3m".
+CSV and Parquet files are read by programs. They contain the numbers of formatted cells in separate columns after the
+text: "3m" is followed by "3m value", "3m low", "3m high", "3m n", "3m statistic" and "3m interval". In LaTeX, the
+column "3m · 0.8M" gets the header "0.8M" below the header "3m".
 """
 
 import importlib.util
 import io
-from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass, fields
-from itertools import groupby
-from typing import Literal, get_args
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal, get_args
 
+import numpy as np
 import pandas as pd
+
+from app.analysis.latex import escape_text, write_tabular
 
 TableFormat = Literal["csv", "latex", "markdown", "parquet"]
 TABLE_FORMATS: tuple[TableFormat, ...] = get_args(TableFormat)
@@ -34,50 +28,35 @@ TABLE_MIME: dict[TableFormat, str] = {
 NO_PARQUET = "Parquet needs pyarrow. Install it with: pip install pyarrow"
 MISSING = "–"
 NESTED = " · "
-
-_LATEX = str.maketrans(
-    {
-        "\\": r"\textbackslash{}",
-        "_": r"\_",
-        "&": r"\&",
-        "%": r"\%",
-        "#": r"\#",
-        "$": r"\$",
-        "{": r"\{",
-        "}": r"\}",
-        "~": r"\textasciitilde{}",
-        "^": r"\textasciicircum{}",
-        "<": r"\textless{}",
-        ">": r"\textgreater{}",
-        "±": r"$\pm$",
-        "–": "--",
-        "·": r"$\cdot$",
-        "×": r"$\times$",
-        "\u0304": "",
-        "†": r"$^\dagger$",
-        "\n": " ",
-        "\r": " ",
-        "Δ": r"$\Delta$",
-        "α": r"$\alpha$",
-        "β": r"$\beta$",
-        "γ": r"$\gamma$",
-        "δ": r"$\delta$",
-        "ε": r"$\epsilon$",
-        "λ": r"$\lambda$",
-        "μ": r"$\mu$",
-        "ξ": r"$\xi$",
-        "ρ": r"$\rho$",
-        "σ": r"$\sigma$",
-        "τ": r"$\tau$",
-    }
-)
+"""Separator of the upper and the lower header in the name of a column."""
+_NUMBERS: Final = ("value", "low", "high")
+_NUMBER_COLUMNS: Final = (*_NUMBERS, "n", "statistic", "interval")
 
 
 @dataclass(frozen=True)
-class CellNumber:
-    """The number behind a formatted cell; parts that do not exist are None or empty."""
+class Column:
+    """A column: its name, its unit, and the format of its numbers."""
 
-    value: float
+    name: str
+    unit: str = ""
+    format: str = ""
+    """Format of numbers, as ".2f"; a missing number is then written as `MISSING`. Empty: numbers are kept."""
+    group: str = ""
+    """Header above this column and its neighbors of the same group."""
+
+    @property
+    def title(self) -> str:
+        """The name with group and unit: "3m · 0.8M", "difference [%]"."""
+        unit = f" [{self.unit}]" if self.unit else ""
+        return f"{self.group}{NESTED if self.group else ''}{self.name}{unit}"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A formatted cell with the numbers that its text contains; numbers that do not exist are None."""
+
+    text: str
+    value: float | None = None
     low: float | None = None
     high: float | None = None
     n: int | str = ""
@@ -87,72 +66,98 @@ class CellNumber:
     interval: str = ""
     """Meaning of low and high."""
 
-
-class Cell(str):
-    """The text of a formatted cell, with its number."""
-
-    __slots__ = ("number",)
-    number: CellNumber
-
-    def __new__(cls, text: str, number: CellNumber) -> "Cell":
-        """Make a cell from its text and its number."""
-        cell = super().__new__(cls, text)
-        cell.number = number
-        return cell
+    def __str__(self) -> str:
+        return self.text
 
     def append(self, text: str) -> "Cell":
-        """Append text and keep the number."""
-        return Cell(f"{self}{text}", self.number)
+        """Append text and keep the numbers."""
+        return replace(self, text=f"{self.text}{text}")
 
 
-def set_table_attrs(
-    frame: pd.DataFrame,
+@dataclass(frozen=True)
+class Table:
+    """A table: columns, rows as a data frame of texts or numbers, caption and notes."""
+
+    columns: tuple[Column, ...]
+    frame: pd.DataFrame
+    """The rows. Its columns have the titles of `columns`."""
+    caption: str = ""
+    notes: tuple[str, ...] = ()
+    """Sentences of the caption that are also written below the rows of a CSV file, which has no caption."""
+    excluded: tuple[str, ...] = ()
+    """Selected runs that are not in the table, each with the reason."""
+    best: frozenset[tuple[int, str]] = frozenset()
+    """Cells in bold, as (row, title of the column)."""
+    cells: Mapping[str, Sequence[Cell | None]] = field(default_factory=dict[str, Sequence[Cell | None]])
+    """The formatted cells of each column that has some, by the title of the column."""
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+    @property
+    def excluded_lines(self) -> list[str]:
+        """Lines below the table that list the excluded runs; empty if there are none."""
+        n = len(self.excluded)
+        return [f"Left out: {n} selected run{'s' if n > 1 else ''}.", *self.excluded] if n else []
+
+    def to_wide_frame(self) -> pd.DataFrame:
+        """Return the frame with the numbers of formatted cells as separate columns after each formatted column."""
+        if not self.cells:
+            return self.frame
+        columns: dict[str, pd.Series] = {}
+        for title in self.frame.columns:
+            columns[title] = pd.Series(self.frame[title])
+            for name in _NUMBER_COLUMNS if title in self.cells else ():
+                values = [None if cell is None else getattr(cell, name) for cell in self.cells[title]]
+                if name not in _NUMBERS:
+                    values = [value or None for value in values]
+                dtype = "float64" if name in _NUMBERS else "object"
+                columns[f"{title} {name}"] = pd.Series(values, index=self.frame.index, dtype=dtype)
+        return pd.DataFrame(columns)
+
+
+def make_table(
+    columns: Sequence[Column | str],
+    rows: Iterable[Sequence[object]],
     *,
-    caption: str,
-    best: Sequence[tuple[int, str]] = (),
-    excluded: Sequence[str] = (),
-    about: Sequence[str] = (),
-    cells: Mapping[str, Sequence[object]] | None = None,
-) -> pd.DataFrame:
-    """Set the `attrs` of a frame that the exported files need.
+    caption: str = "",
+    notes: Iterable[str] = (),
+    excluded: Iterable[object] = (),
+    best: Iterable[tuple[int, str]] = (),
+) -> Table:
+    """Make a table of rows.
 
     Args:
-        frame: The table; its `Cell` values are replaced by plain text.
+        columns: The columns; a text is a column without unit and format.
+        rows: The values of each row, in the order of the columns: a `Cell`, a text, a number or None.
         caption: The caption.
-        best: Cells to print in bold, as (row, column name).
-        excluded: Excluded runs, each with its reason.
-        about: Sentences for the end of a CSV file, which has no caption.
-        cells: The cells of each column; the numbers of `Cell` values are stored.
+        notes: Sentences for the end of a CSV file. Empty ones are ignored.
+        excluded: Selected runs that are not in the table, each with the reason.
+        best: Cells in bold, as (row, title of the column).
     """
-    numbers = {
-        name: [list(astuple(cell.number)) if isinstance(cell, Cell) else None for cell in column]
-        for name, column in (cells or {}).items()
-        if any(isinstance(cell, Cell) for cell in column)
-    }
-    for name in numbers:
-        texts = [str(value) if isinstance(value, Cell) else value for value in frame[name]]
-        frame[name] = pd.Series(texts, index=frame.index, dtype=frame[name].dtype)
-    frame.attrs = {"caption": caption, "best": [[row, name] for row, name in best], "left_out": list(excluded)}
-    frame.attrs["about"] = [text for text in about if text]
-    if numbers:
-        frame.attrs["numbers"] = numbers
-    return frame
+    declared = tuple(column if isinstance(column, Column) else Column(column) for column in columns)
+    row_values = [list(row) for row in rows]
+    texts: dict[str, pd.Series] = {}
+    cells: dict[str, list[Cell | None]] = {}
+    for index, column in enumerate(declared):
+        values = [row[index] for row in row_values]
+        texts[column.title] = _make_series([_write_value(value, column.format) for value in values])
+        if any(isinstance(value, Cell) and value.value is not None for value in values):
+            cells[column.title] = [value if isinstance(value, Cell) else None for value in values]
+    return Table(
+        declared,
+        pd.DataFrame(texts, columns=pd.Index([column.title for column in declared])),
+        caption,
+        tuple(filter(None, notes)),
+        tuple(map(str, excluded)),
+        frozenset(best),
+        cells,
+    )
 
 
-def with_numbers(frame: pd.DataFrame) -> pd.DataFrame:
-    """Add the numbers of formatted cells as separate columns after each formatted column."""
-    numbers: Mapping[str, Sequence[Sequence[object] | None]] = frame.attrs.get("numbers", {})
-    columns: dict[str, pd.Series] = {}
-    for name in frame.columns:
-        columns[name] = pd.Series(frame[name])
-        for i, field in enumerate(fields(CellNumber) if name in numbers else ()):
-            values = [row[i] if row else None for row in numbers[name]]
-            is_number = field.name in ("value", "low", "high")
-            if not is_number:
-                values = [value or None for value in values]
-            dtype = "float64" if is_number else "object"
-            columns[f"{name} {field.name}"] = pd.Series(values, index=frame.index, dtype=dtype)
-    return pd.DataFrame(columns) if numbers else frame
+def make_plain_table(frame: pd.DataFrame, *, caption: str = "") -> Table:
+    """Make a table of a data frame without formatted cells, such as the answer of an SQL query."""
+    return Table(tuple(Column(str(name)) for name in frame.columns), frame, caption)
 
 
 def can_write_parquet() -> bool:
@@ -160,100 +165,81 @@ def can_write_parquet() -> bool:
     return importlib.util.find_spec("pyarrow") is not None
 
 
-def list_excluded_lines(frame: pd.DataFrame) -> list[str]:
-    """Return the lines below a table that list the excluded runs; empty if there are none."""
-    runs = [str(text) for text in frame.attrs.get("left_out", ())]
-    return [f"Left out: {len(runs)} selected run{'s' if len(runs) > 1 else ''}.", *runs] if runs else []
-
-
-def export_table(frame: pd.DataFrame, format: TableFormat) -> bytes:
+def export_table(table: Table, format: TableFormat) -> bytes:
     """Write a table as a file in one format.
 
     Raises:
         ValueError: If the format is unknown.
     """
     if format == "csv":
-        return (with_numbers(frame).to_csv(index=False) + _remarks(frame)).encode()
+        return (table.to_wide_frame().to_csv(index=False) + _write_remarks(table)).encode()
     if format == "markdown":
-        return _markdown(frame).encode()
+        return _write_markdown(table).encode()
     if format == "latex":
-        return _latex(frame).encode()
+        return _write_latex(table).encode()
     if format == "parquet":
         buffer = io.BytesIO()
-        with_numbers(frame).to_parquet(buffer, index=False)
+        table.to_wide_frame().to_parquet(buffer, index=False)
         return buffer.getvalue()
     raise ValueError(f"format must be one of {', '.join(TABLE_FORMATS)}, got {format!r}")
 
 
-def best_cells(frame: pd.DataFrame) -> set[tuple[int, str]]:
-    """Return the cells to print in bold, as (row, column name)."""
-    return {(row, name) for row, name in frame.attrs.get("best", [])}
+def _write_value(value: object, format: str) -> object:
+    if isinstance(value, Cell):
+        return value.text
+    if not format or isinstance(value, str):
+        return value
+    is_number = isinstance(value, int | float | np.number) and np.isfinite(value)
+    return f"{value:{format}}" if is_number else MISSING
 
 
-def _remarks(frame: pd.DataFrame) -> str:
+def _make_series(values: Sequence[object]) -> pd.Series:
+    """Make a column of integers, floats or texts; a column with values of several types is stored as objects."""
+    types = {type(value) for value in values}
+    is_uniform = types in ({int}, {float}, {str}, {str, type(None)})
+    return pd.Series(values) if is_uniform else pd.Series(values, dtype="object")
+
+
+def _write_remarks(table: Table) -> str:
     """Write the notes as comment lines without commas, so that a CSV reader parses each as one field."""
     plain = str.maketrans("", "", ',"')
-    lines = [*map(str, frame.attrs.get("about", ())), *list_excluded_lines(frame)]
-    return "".join(f"# {_one_line(line).translate(plain)}\n" for line in lines)
+    lines = [*table.notes, *table.excluded_lines]
+    return "".join(f"# {_join_lines(line).translate(plain)}\n" for line in lines)
 
 
-def _one_line(text: str) -> str:
+def _join_lines(text: str) -> str:
     return text.replace("\n", " ").replace("\r", " ")
 
 
-def _texts(frame: pd.DataFrame) -> list[list[str]]:
-    return [[MISSING if pd.isna(value) else str(value) for value in row] for row in frame.itertuples(index=False)]
+def _list_texts(table: Table) -> list[list[str]]:
+    rows = table.frame.itertuples(index=False, name=None)
+    return [[MISSING if pd.isna(value) else str(value) for value in row] for row in rows]
 
 
-def _markdown(frame: pd.DataFrame) -> str:
-    best = best_cells(frame)
-
-    def line(cells: Sequence[str]) -> str:
+def _write_markdown(table: Table) -> str:
+    def write_line(cells: Sequence[str]) -> str:
         return "| " + " | ".join(cell.replace("|", r"\|").replace("\n", " ") for cell in cells) + " |"
 
+    titles = [str(title) for title in table.frame.columns]
     rows = [
-        line([f"**{cell}**" if (i, name) in best else cell for cell, name in zip(row, frame.columns, strict=True)])
-        for i, row in enumerate(_texts(frame))
+        write_line(
+            [f"**{cell}**" if (i, title) in table.best else cell for cell, title in zip(row, titles, strict=True)]
+        )
+        for i, row in enumerate(_list_texts(table))
     ]
-    text = "\n".join([line(list(frame.columns)), line(["---"] * len(frame.columns)), *rows]) + "\n"
-    notes = [str(frame.attrs["caption"])] if frame.attrs.get("caption") else []
-    notes += [("- " if i else "") + _one_line(note) for i, note in enumerate(list_excluded_lines(frame))]
+    text = "\n".join([write_line(titles), write_line(["---"] * len(titles)), *rows]) + "\n"
+    notes = [table.caption] if table.caption else []
+    notes += [("- " if i else "") + _join_lines(note) for i, note in enumerate(table.excluded_lines)]
     return f"{text}\n" + "".join(f"{note}\n" for note in notes) if notes else text
 
 
-def _latex(frame: pd.DataFrame) -> str:
-    comment = [f"% {line}" for line in str(frame.attrs.get("caption", "")).splitlines()]
-    remarks = [f"% {_one_line(line)}" for line in list_excluded_lines(frame)]
-    return "\n".join([*comment, _tabular(frame), *remarks]) + "\n"
-
-
-def _tabular(frame: pd.DataFrame) -> str:
-    """Write the tabular environment, with a rule below each header that spans several columns."""
-    best = best_cells(frame)
-    rows = [
-        [_escape(cell, bold=(i, name) in best) for cell, name in zip(row, frame, strict=True)]
-        for i, row in enumerate(_texts(frame))
-    ]
-    headers = []
-    for name in frame:
-        upper, separator, lower = name.partition(NESTED)
-        headers.append((_escape(upper), _escape(lower)) if separator else ("", _escape(name)))
-    is_nested = any(upper for upper, _ in headers)
-    columns = pd.MultiIndex.from_tuples(headers) if is_nested else [lower for _, lower in headers]
-    text = pd.DataFrame(rows, columns=columns).to_latex(
-        index=False, escape=False, column_format="l" * len(headers), multicolumn_format="c"
-    )
-    text = text.rstrip("\n")
-    if not is_nested:
-        return text
-    rules = []
-    for upper, group in groupby(enumerate(headers, 1), key=lambda header: header[1][0]):
-        numbers = [number for number, _ in group]
-        if upper:
-            rules.append(rf"\cmidrule(lr){{{numbers[0]}-{numbers[-1]}}}")
-    return text.replace("\\\\\n", f"\\\\\n{' '.join(rules)}\n", 1)
-
-
-def _escape(text: str, *, bold: bool = False) -> str:
-    escaped = text.translate(_LATEX)
-    return rf"\textbf{{{escaped}}}" if bold else escaped
+def _write_latex(table: Table) -> str:
+    """Write the tabular environment. The caption and the excluded runs are comments."""
+    rows = []
+    for i, row in enumerate(_list_texts(table)):
+        cells = [(escape_text(text), (i, title) in table.best) for text, title in zip(row, table.frame, strict=True)]
+        rows.append([rf"\textbf{{{text}}}" if is_best else text for text, is_best in cells])
+    headers = [(column.group, replace(column, group="").title) for column in table.columns]
+    caption = [f"% {line}" for line in table.caption.splitlines()]
+    remarks = [f"% {_join_lines(line)}" for line in table.excluded_lines]
+    return "\n".join([*caption, write_tabular(headers, rows), *remarks]) + "\n"

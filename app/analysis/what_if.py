@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from app.analysis.tables import MISSING, set_table_attrs
+from app.analysis.tables import MISSING, Table, make_table
 from emtc_core.config.base import Section, read_faults
 from emtc_core.config.memory import GateConfig, IncentiveConfig, MemoryConfig
 from emtc_core.errors import ConfigError
@@ -308,7 +307,7 @@ def compute_gate_means(judged: GateValues) -> GateMeans:
     )
 
 
-def tabulate_what_if(result: WhatIfResult) -> pd.DataFrame:
+def tabulate_what_if(result: WhatIfResult) -> Table:
     """Tabulate recorded, recomputed and difference, one row per quantity."""
     rows = [
         _row("τ at the snapshot [return]", result.tau, result.tau_after, 4),
@@ -324,13 +323,12 @@ def tabulate_what_if(result: WhatIfResult) -> pd.DataFrame:
             _row(f"{compared.name}: incentive passed [%]", 100 - 100 * before.removed, 100 - 100 * after.removed, 2),
             _row(f"{compared.name}: incentive removed [%]", 100 * before.removed, 100 * after.removed, 2),
         ]
-    columns = pd.Index(["quantity", "recorded", "recomputed", "difference"])
     sizes = ", ".join(f"{len(compared.recorded.beta):,} {compared.name}" for compared in result.sets)
     caption = (
         f"Recorded and recomputed values of {sizes}; δ = {result.delta_after:.3g}. The incentive is computed with "
         "Q(s′) = 0."
     )
-    return set_table_attrs(pd.DataFrame(rows, columns=columns), caption=caption)
+    return make_table(["quantity", "recorded", "recomputed", "difference"], rows, caption=caption)
 
 
 def _row(name: str, before: float, after: float, digits: int) -> tuple[str, str, str, str]:

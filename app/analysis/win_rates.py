@@ -33,7 +33,7 @@ from app.analysis.intervals import CENTER_NAMES, BinomialScale, Values
 from app.analysis.quantities import Quantity, average_over_time
 from app.analysis.series import DAGGER, Comparison, ExcludedRun, Group
 from app.analysis.settings import format_steps, name_algo, name_method
-from app.analysis.tables import MISSING, NESTED, Cell, CellNumber, set_table_attrs
+from app.analysis.tables import MISSING, Cell, Column, Table, make_table
 
 PUBLISHED_WARNING = (
     "The paper's numbers come from StarCraft II 4.10 and Google Research Football. skirmish is a simulator: "
@@ -41,14 +41,14 @@ PUBLISHED_WARNING = (
 )
 _BEST_NOTE = "Bold: best cells with at least two seeds."
 _UNFINISHED_NOTE = f"{DAGGER} includes an unfinished run and is never bold."
-_FALLS_NUMBERS = ("falls", "evaluations after", "falls [%]")
 _DEFAULT_SEEDS = 5
+_FALLS_NUMBERS = (Column("falls"), Column("evaluations after"), Column("falls", unit="%"))
 _FALLS_COLUMNS = ("task", "variant", "n", f"reached {HIGH_WIN_RATE:g}", *_FALLS_NUMBERS, "each seed")
 
 
 def tabulate_win_rates(
     comparison: Comparison, reading: Aggregation | None = None, final: FinalRule = LAST_TENTH
-) -> pd.DataFrame:
+) -> Table:
     """Tabulate final win rates [%]: variants × maps. A cell also has its number of seeds and the planned number.
 
     Args:
@@ -73,16 +73,17 @@ def tabulate_win_rates(
         length = f"; {_write_length(group)}" if group.variant.task in comparison.mixed_length_tasks else ""
         return cell.append(f"{group.mark} ({n}{length})")
 
-    columns = {_name_column(quantity, task): _by_method(comparison, task, make_cell) for task in comparison.tasks}
+    columns = [Column(_name_task(quantity, task)) for task in comparison.tasks]
+    cells_by_method = [_by_method(comparison, task, make_cell) for task in comparison.tasks]
     default = "mean ± standard deviation over seeds, or median [quartiles] by eval.report"
-    cells = f"A cell is the {reading.describe(is_fraction=True) if reading else default}; n is the number of seeds."
+    meaning = f"A cell is the {reading.describe(is_fraction=True) if reading else default}; n is the number of seeds."
     best = "" if comparison.mixed_length_tasks else _BEST_NOTE
-    caption, about = caption_final(comparison.seeds, final, cells, best, unit="%", of=quantity, at=comparison)
-    never_best = frozenset(_name_column(quantity, task) for task in comparison.mixed_length_tasks)
-    return _tabulate(comparison, columns, caption, about=about, never_best=never_best)
+    caption, notes = caption_final(comparison.seeds, final, meaning, best, unit="%", of=quantity, at=comparison)
+    never_best = frozenset(_name_task(quantity, task) for task in comparison.mixed_length_tasks)
+    return _tabulate(comparison, columns, cells_by_method, caption, notes=notes, never_best=never_best)
 
 
-def tabulate_falls(comparison: Comparison, reading: Aggregation | None = None) -> pd.DataFrame:
+def tabulate_falls(comparison: Comparison, reading: Aggregation | None = None) -> Table:
     """Tabulate the falls of each variant on each task: evaluations with a low win rate after a high one.
 
     Args:
@@ -98,24 +99,23 @@ def tabulate_falls(comparison: Comparison, reading: Aggregation | None = None) -
     ]
     caption = (
         f"{comparison.budget_note} Falls: evaluations with a greedy win rate below {LOW_WIN_RATE:g} after the first "
-        f"evaluation "
-        f"of at least {HIGH_WIN_RATE:g}. Falls and later evaluations are counted per seed; a cell is the "
-        f"{aggregation}. n is "
-        f"the number of seeds; only those that reached {HIGH_WIN_RATE:g} are averaged."
+        f"evaluation of at least {HIGH_WIN_RATE:g}. Falls and later evaluations are counted per seed; a cell is the "
+        f"{aggregation}. n is the number of seeds; only those that reached {HIGH_WIN_RATE:g} are averaged."
     )
     if aggregation.band == "ci":
         caption += f" Falls [%] is a fraction; its band is a {aggregation.name_band(is_fraction=True)}."
     if any(group.unfinished for group in comparison.groups):
         caption += f" {DAGGER} includes an unfinished run."
-    frame = pd.DataFrame(rows, columns=pd.Index(_FALLS_COLUMNS), dtype="object")
-    excluded = [str(run) for run in comparison.excluded_runs]
-    cells = dict(zip(_FALLS_COLUMNS, zip(*rows, strict=True), strict=False))
-    return set_table_attrs(
-        frame, caption=caption.strip(), excluded=excluded, about=[comparison.budget_if_unequal], cells=cells
+    return make_table(
+        _FALLS_COLUMNS,
+        rows,
+        caption=caption.strip(),
+        notes=[comparison.budget_if_unequal],
+        excluded=comparison.excluded_runs,
     )
 
 
-def tabulate_mu_w(comparison: Comparison, times: Sequence[int], reading: Aggregation | None = None) -> pd.DataFrame:
+def tabulate_mu_w(comparison: Comparison, times: Sequence[int], reading: Aggregation | None = None) -> Table:
     """Tabulate mu_w at given env steps: variants × (map, step). mu_w is computed per seed, then aggregated.
 
     Args:
@@ -140,15 +140,13 @@ def tabulate_mu_w(comparison: Comparison, times: Sequence[int], reading: Aggrega
 
         return make_cell
 
-    columns = {
-        f"{_name_column(quantity, task)}{NESTED}{format_steps(t)}": _by_method(comparison, task, make_cell_at(t))
-        for task in comparison.tasks
-        for t in times
-    }
+    places = [(task, t) for task in comparison.tasks for t in times]
+    columns = [Column(format_steps(t), group=_name_task(quantity, task)) for task, t in places]
+    cells_by_method = [_by_method(comparison, task, make_cell_at(t)) for task, t in places]
     caption = (
         f"{averaged.title}, normalized area under the win rate at env steps: "
-        f"{aggregation.describe(is_fraction=True)}. The area "
-        f"of each seed starts at its first evaluation. n is the number of seeds that reached the step. "
+        f"{aggregation.describe(is_fraction=True)}. The area of each seed starts at its first evaluation. n is the "
+        f"number of seeds that reached the step. "
         f"{f'{quantity.note} ' if quantity.note else ''}{_BEST_NOTE}"
     )
     too_short = [
@@ -162,7 +160,7 @@ def tabulate_mu_w(comparison: Comparison, times: Sequence[int], reading: Aggrega
         if times and seed.curve.steps[-1] < max(times)
     ]
     excluded = [*comparison.excluded_runs, *too_short]
-    return _tabulate(comparison, columns, caption, excluded, about=[quantity.note])
+    return _tabulate(comparison, columns, cells_by_method, caption, excluded, notes=[quantity.note])
 
 
 def format_aggregate(
@@ -180,21 +178,22 @@ def format_aggregate(
     center, low, high = reading.summarize(values, rate)
     statistic = ", ".join(filter(None, (of, f"{CENTER_NAMES[reading.center]} over seeds")))
     if low is None or high is None:
-        return Cell(f"{center:.{digits}f}", CellNumber(float(center), n=len(values), statistic=statistic))
+        return Cell(f"{center:.{digits}f}", float(center), n=len(values), statistic=statistic)
     text = f"± {center - low:.{digits}f}" if reading.is_symmetric else f"[{low:.{digits}f}–{high:.{digits}f}]"
     interval = reading.name_band(is_fraction=rate is not None)
-    number = CellNumber(float(center), float(low), float(high), len(values), statistic, interval)
-    return Cell(f"{center:.{digits}f} {text}", number)
+    return Cell(f"{center:.{digits}f} {text}", float(center), float(low), float(high), len(values), statistic, interval)
 
 
-def _make_falls_row(group: Group, aggregation: Aggregation) -> list[str | int]:
+def _make_falls_row(group: Group, aggregation: Aggregation) -> list[Cell | str | int]:
     """Make the row of one variant on one task, with the columns `_FALLS_COLUMNS`."""
     by_seed = [(seed.seed_text, count_falls(seed.curve)) for seed in group.seeds]
     counts = [falls for _, falls in by_seed if falls is not None]
-    columns = ([c.falls for c in counts], [c.after for c in counts], [100 * c.share for c in counts])
+    by_column = ([c.falls for c in counts], [c.after for c in counts], [100 * c.share for c in counts])
     cells = [
-        format_aggregate(values, aggregation, rate=scale, of=name) if len(values := select_finite(column)) else MISSING
-        for column, scale, name in zip(columns, (None, None, BinomialScale(100)), _FALLS_NUMBERS, strict=True)
+        format_aggregate(values, aggregation, rate=scale, of=column.title)
+        if len(values := select_finite(numbers))
+        else MISSING
+        for numbers, scale, column in zip(by_column, (None, None, BinomialScale(100)), _FALLS_NUMBERS, strict=True)
     ]
     seeds = "; ".join(
         f"seed {number}: {f'{falls.falls} of {falls.after}' if falls else f'never {HIGH_WIN_RATE:g}'}"
@@ -203,7 +202,7 @@ def _make_falls_row(group: Group, aggregation: Aggregation) -> list[str | int]:
     return [group.variant.task, f"{group.variant.name}{group.mark}", group.n, len(counts), *cells, seeds]
 
 
-def _name_column(quantity: Quantity, task: str) -> str:
+def _name_task(quantity: Quantity, task: str) -> str:
     """Name the column of a task: "3m", or "3m (robust)" if the tasks have different win rates."""
     return f"{task} ({quantity.at(task).episodes})" if quantity.by_task else task
 
@@ -215,42 +214,59 @@ def _write_length(group: Group) -> str:
 
 
 def _by_method(comparison: Comparison, task: str, make_cell: Callable[[Group], Cell | None]) -> dict[str, Cell | None]:
+    """Make the cells of a task, by the method of the variant."""
     return {group.variant.method: make_cell(group) for group in comparison.groups if group.variant.task == task}
 
 
 def _tabulate(
     comparison: Comparison,
-    columns: Mapping[str, Mapping[str, Cell | None]],
+    columns: Sequence[Column],
+    cells_by_method: Sequence[Mapping[str, Cell | None]],
     caption: str,
     excluded: Sequence[ExcludedRun] | None = None,
-    about: Sequence[str] = (),
+    *,
+    notes: Sequence[str] = (),
     never_best: Collection[str] = (),
-) -> pd.DataFrame:
-    """Make a table of variants × columns with the best cells of each column in bold."""
-    methods = list(comparison.methods)
-    best, texts = [], {}
-    cells = {name: [column.get(method) for method in methods] for name, column in columns.items()}
-    for name, column_cells in cells.items():
-        texts[name] = [cell or MISSING for cell in column_cells]
-        best += [(row, name) for row in find_best([] if name in never_best else column_cells)]
-    if any(DAGGER in text for column in texts.values() for text in column):
+) -> Table:
+    """Make a table of variants × columns with the best cells of each column in bold.
+
+    Args:
+        comparison: The variants.
+        columns: The columns after the name of the variant.
+        cells_by_method: The cells of each column, by the method of the variant.
+        caption: The caption.
+        excluded: Runs that are not in the table. Default: those of the comparison.
+        notes: Sentences for the end of a CSV file.
+        never_best: Titles of columns without a best cell.
+    """
+    cells = [[by_method.get(method) for method in comparison.methods] for by_method in cells_by_method]
+    best = [
+        (row, column.title)
+        for column, column_cells in zip(columns, cells, strict=True)
+        if column.title not in never_best
+        for row in find_best(column_cells)
+    ]
+    if any(cell and DAGGER in cell.text for column_cells in cells for cell in column_cells):
         caption = f"{caption} {_UNFINISHED_NOTE}"
     if comparison.preset:
         caption = f"{caption} All with preset = {comparison.preset}."
-    frame = pd.DataFrame({"variant": pd.Series(list(comparison.methods.values()), dtype="object"), **texts})
-    runs = [str(run) for run in (comparison.excluded_runs if excluded is None else excluded)]
-    return set_table_attrs(frame, caption=caption, best=best, excluded=runs, about=about, cells=cells)
+    rows = [
+        [name, *(column_cells[row] or MISSING for column_cells in cells)]
+        for row, name in enumerate(comparison.methods.values())
+    ]
+    excluded = comparison.excluded_runs if excluded is None else excluded
+    return make_table(["variant", *columns], rows, caption=caption, notes=notes, excluded=excluded, best=best)
 
 
-def find_best(cells: Sequence[str | None]) -> list[int]:
+def find_best(cells: Sequence[Cell | None]) -> list[int]:
     """Find the rows of the cells with the largest printed number, ties included.
 
     Cells of a single seed and cells with a dagger are ignored. At least two cells must remain, otherwise none is best.
     """
     values = {
-        row: float(cell.split(" ")[0])
+        row: float(cell.text.split(" ")[0])
         for row, cell in enumerate(cells)
-        if isinstance(cell, Cell) and DAGGER not in cell and isinstance(cell.number.n, int) and cell.number.n > 1
+        if cell is not None and DAGGER not in cell.text and isinstance(cell.n, int) and cell.n > 1
     }
     return [row for row, value in values.items() if len(values) > 1 and value == max(values.values())]
 
@@ -310,14 +326,15 @@ def list_published_maps() -> list[str]:
 
 def tabulate_with_published(
     comparison: Comparison, reading: Aggregation | None = None, final: FinalRule = LAST_TENTH
-) -> pd.DataFrame:
+) -> Table:
     """Tabulate our final greedy win rates [%] next to the published ones; empty if no map has published win rates.
 
     A variant with changed settings has no published number. A published algorithm without runs has a row with only its
     published number.
     """
     published, aggregation = read_published(), reading or Aggregation()
-    columns: dict[str, dict[str, str]] = {}
+    columns: list[Column] = []
+    cells_by_method: list[dict[str, Cell]] = []
     name = name_final(final, unit="%")
     for task in comparison.tasks:
         groups = [group for group in comparison.groups if group.variant.task == task]
@@ -325,7 +342,7 @@ def tabulate_with_published(
         paper = {algo: rate for (env, map, algo), rate in published.items() if (env, map) == env_and_map}
         if not paper:
             continue
-        columns[f"{task}{NESTED}ours"] = {
+        ours = {
             group.variant.method: format_aggregate(
                 100 * compute_final_rates(group.seeds, final),
                 aggregation,
@@ -334,27 +351,31 @@ def tabulate_with_published(
             ).append(f"{group.mark} (n = {group.n})")
             for group in groups
         }
-        columns[f"{task}{NESTED}paper"] = {algo: Cell(str(rate), _make_number(rate)) for algo, rate in paper.items()}
-    methods = list(dict.fromkeys(method for column in columns.values() for method in column))
+        columns += [Column("ours", group=task), Column("paper", group=task)]
+        cells_by_method += [ours, {algo: _make_published_cell(rate) for algo, rate in paper.items()}]
+    methods = list(dict.fromkeys(method for by_method in cells_by_method for method in by_method))
     our_names = {
         group.variant.method: name_method(group.variant.algo, group.variant.changes) for group in comparison.groups
     }
-    names = [our_names.get(method) or name_algo(method) for method in methods]
-    texts = {name: [column.get(method, MISSING) for method in methods] for name, column in columns.items()}
-    frame = pd.DataFrame({"variant": pd.Series(names, dtype="object"), **texts})
-    seeds = [seed for seed in comparison.seeds if f"{seed.task}{NESTED}ours" in columns]
+    rows = [
+        [our_names.get(method) or name_algo(method), *(by_method.get(method, MISSING) for by_method in cells_by_method)]
+        for method in methods
+    ]
+    published_tasks = {column.group for column in columns}
+    seeds = [seed for seed in comparison.seeds if seed.task in published_tasks]
     sources = (
         f"Ours: always greedy episodes, as in the paper; {aggregation.describe(is_fraction=True)}. "
         f"Paper: mean ± standard deviation over five seeds. {PUBLISHED_WARNING}"
     )
-    caption, about = caption_final(seeds, final, sources, unit="%", at=comparison)
-    excluded = [str(run) for run in comparison.excluded_runs]
-    return set_table_attrs(frame, caption=caption, excluded=excluded, about=about, cells=texts)
+    caption, notes = caption_final(seeds, final, sources, unit="%", at=comparison)
+    excluded = comparison.excluded_runs
+    return make_table(["variant", *columns], rows, caption=caption, notes=notes, excluded=excluded)
 
 
-def _make_number(rate: PublishedRate) -> CellNumber:
+def _make_published_cell(rate: PublishedRate) -> Cell:
     low, high = rate.mean - rate.std, rate.mean + rate.std
-    return CellNumber(rate.mean, low, high, 5, "published test win rate [%], mean over seeds", "standard deviation")
+    statistic = "published test win rate [%], mean over seeds"
+    return Cell(str(rate), rate.mean, low, high, 5, statistic, "standard deviation")
 
 
 def _read(name: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from app.analysis.format import format_size
-from app.analysis.tables import NO_PARQUET, can_write_parquet, export_table
+from app.analysis.tables import NO_PARQUET, can_write_parquet, export_table, make_plain_table
 from app.cli.output import (
     DEFAULT_DATABASE,
     AsJson,
@@ -243,11 +243,11 @@ def sql(
         raise ConfigError(Fault(hint=NO_PARQUET))
     result = run_query(open_database(db, read_only=True), query, max_rows=limit, seconds=seconds)
     if parquet is not None:
-        content = export_table(result.frame(), "parquet")
+        content = export_table(make_plain_table(result.frame()), "parquet")
         write_file(parquet, content)
         print_message(f"Wrote {parquet} ({len(content):,} bytes).")
     elif csv:
-        sys.stdout.buffer.write(export_table(result.frame(), "csv"))
+        sys.stdout.buffer.write(export_table(make_plain_table(result.frame()), "csv"))
     else:
         names = [str(name) for name in result.frame().columns]
         rows = [dict(zip(names, row, strict=True)) for row in result.rows]

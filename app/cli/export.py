@@ -1,32 +1,29 @@
 """`emtc export`: the figures and tables of the pages as files, without a browser, and the raw tables."""
 
+import inspect
 import json
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any
 
-import pandas as pd
 import typer
 
-from app.analysis.aggregates import BAND_NAMES, BANDS
-from app.analysis.comparable import Budget, parse_budget, select_runs
-from app.analysis.finals import FINAL_RULES
+from app.analysis.comparable import select_runs
 from app.analysis.format import format_run_count
-from app.analysis.intervals import CENTERS
 from app.analysis.provenance import describe_runs
-from app.analysis.quantities import RATE_MEANING, RATE_NAMES
-from app.analysis.selection import NODE_QUANTITIES
 from app.analysis.settings import with_code
-from app.analysis.tables import TABLE_FORMATS, export_table
+from app.analysis.tables import TABLE_FORMATS, Table, TableFormat, export_table, make_plain_table
 from app.analysis.variants import list_run_code_warnings
 from app.cli.evaluate import CheckpointName, read_checkpoint
 from app.cli.export_raw import MARL_EVAL, export_marl_eval, export_raw, find_raw
 from app.cli.output import DEFAULT_DATABASE, DatabaseUrl, choose, print_message, printable, write_file
 from app.cli.progress import show_shares
-from app.figures.figure import FigureKind, Options
+from app.figures.figure import FigureKind
+from app.figures.options import BUDGET, FLAG_OPTIONS, INCLUDE_UNFINISHED, REFIT_EVERY, Option, Options
 from app.figures.registry import FIGURES, TABLES
 from app.figures.render.export import EXPORT_FORMATS, WIDTHS, export_figure
 from emtc_core.errors import ConfigError
@@ -36,117 +33,102 @@ from storage.runs.rows import RunRow
 from storage.runs.sweeps import get_sweep, sweep_runs
 
 ENCODER_TIMING = "encoder-timing"
-_BANDS = ", ".join(f"{band} ({name})" for band, name in BAND_NAMES.items())
 _FORMATS = (
     "Figures: svg, pdf, png, html, csv; tables: csv, latex, markdown, parquet; raw: csv, parquet, arrow, marl-eval; "
     "replays: html, gif, svg"
 )
 
 
+def _with_flags(options: Sequence[Option[Any]]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add a flag for each option to a command. The command gets the values that are set in `values`, by name."""
+
+    def add_flags(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def run_command(**arguments: Any) -> None:
+            values = {option.name: arguments.pop(option.name) for option in options}
+            command(**arguments, values={name: value for name, value in values.items() if value})
+
+        signature = inspect.signature(command)
+        parameters = [parameter for name, parameter in signature.parameters.items() if name != "values"]
+        for option in options:
+            is_switch = isinstance(option.default, bool)
+            declaration = typer.Option(option.flag, help=option.help, metavar=option.metavar or None)
+            parameters.append(
+                inspect.Parameter(
+                    option.name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=False if is_switch else "",
+                    annotation=Annotated[bool if is_switch else str, declaration],
+                )
+            )
+        keyword_only = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
+        run_command.__signature__ = signature.replace(parameters=keyword_only)  # type: ignore[attr-defined]
+        return run_command
+
+    return add_flags
+
+
+@_with_flags(FLAG_OPTIONS)
 def export(
-    runs: Annotated[list[str] | None, typer.Argument(metavar="RUN…", help="Run ids or beginnings of them")] = None,
+    runs: Annotated[list[str] | None, typer.Argument(metavar="RUN…", help="Run ids or prefixes of them")] = None,
     figure: Annotated[str | None, typer.Option(help="Name of a figure")] = None,
     table: Annotated[str | None, typer.Option(help=f"Name of a table; raw: {', '.join(TABLE_NAMES)}")] = None,
     sweep: Annotated[str, typer.Option(metavar="SWEEP", help="The runs of a sweep, instead of RUN")] = "",
     format: Annotated[str, typer.Option(help=_FORMATS)] = "",
-    out: Annotated[Path | None, typer.Option(help="File to write; a table goes to stdout without it")] = None,
+    out: Annotated[Path | None, typer.Option(help="File to write. Default for a table: stdout")] = None,
     map: Annotated[list[str] | None, typer.Option(help="Only runs on this map; may be repeated")] = None,
     algo: Annotated[list[str] | None, typer.Option(help="Only runs of this algorithm; may be repeated")] = None,
-    center: Annotated[str, typer.Option(help=f"Over seeds: {', '.join(CENTERS)}")] = "",
-    band: Annotated[str, typer.Option(help=f"Over seeds: {_BANDS}")] = "",
-    include_unfinished: Annotated[
-        bool, typer.Option("--include-unfinished", help="Count runs that have not finished too, marked with a dagger")
-    ] = False,
-    budget: Annotated[
-        str,
-        typer.Option(
-            metavar="STEPS",
-            help="Env steps at which runs of different lengths are compared, as 20000 or 0.8M; the most that all "
-            "reached if missing; own: each at its own end, marked",
-        ),
-    ] = "",
-    final: Annotated[
-        str,
-        typer.Option(help=f"Win rate at a run's end: {', '.join(FINAL_RULES)}; a mean over the last tenth if missing"),
-    ] = "",
-    rate: Annotated[
-        str,
-        typer.Option(help=f"Win rate of which episodes; {RATE_MEANING}; auto if missing"),
-    ] = "",
-    width: Annotated[str, typer.Option(help="Columns of the paper that an image spans: one or two")] = "",
-    color: Annotated[str, typer.Option(help="What colours the memory atlas; h when missing")] = "",
-    method: Annotated[str, typer.Option(help="Projection of a memory: pca, tsne or umap")] = "",
-    episodes: Annotated[str, typer.Option(help="Two episodes of strategy-divergence, as 120,87")] = "",
-    refit_every: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Env steps between the refits of gate-readings; at 10000 it takes about a sixth of the time"
-        ),
-    ] = None,
+    width: Annotated[str, typer.Option(help="Width of an image in columns of the paper: one or two")] = "",
     set: Annotated[
         list[str] | None,
-        typer.Option(metavar="OPTION=VALUE", help="An option that only this figure has; may be repeated"),
+        typer.Option(metavar="OPTION=VALUE", help="An option of this figure or table alone; may be repeated"),
     ] = None,
     replay: Annotated[
         str | None,
         typer.Option(help="Episode to replay: 512, or 80000-0 for the first of the evaluation at step 80000"),
     ] = None,
     policy: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the RUN's policy as TorchScript, read back and compared")
+        Path | None, typer.Option(metavar="FILE", help="Write the policy of RUN as TorchScript and check the file")
     ] = None,
     checkpoint: CheckpointName = "last",
-    beside: Annotated[
-        str, typer.Option(help="Another episode beside --replay, of the second RUN if two are named")
-    ] = "",
-    t: Annotated[int, typer.Option(min=0, help="Step of --replay that an svg shows and an html starts at")] = 0,
+    beside: Annotated[str, typer.Option(help="A second episode for --replay, of the second RUN if two are given")] = "",
+    t: Annotated[int, typer.Option(min=0, help="Step of --replay that an svg shows, or where an html starts")] = 0,
     db: DatabaseUrl = DEFAULT_DATABASE,
+    *,
+    values: Mapping[str, Any],
 ) -> None:
-    """Write one figure or one table of some runs, the replay of an episode, or a run's policy.
+    """Write one figure or one table of some runs, the replay of an episode, or the policy of a run.
 
-    What compares runs takes every evaluated one when none is named; --map and --algo choose among them.
+    Figures and tables that compare runs use all evaluated runs if no RUN is given. --map and --algo filter the runs.
     """
     if policy is not None or checkpoint != "last":
         _write_policy(db, runs or [], policy, checkpoint)
         return
     if replay is not None or beside or t:
-        wanted = _name_episodes(replay, beside, other=bool(figure or table or sweep))
-        _write_replay(db, runs or [], wanted, format, out, t)
+        episodes = _list_replayed_episodes(replay, beside, is_other_result=bool(figure or table or sweep))
+        _write_replay(db, runs or [], episodes, format, out, t)
         return
     raw = find_raw(table, format)
     if (figure is None) == (table is None and raw is None):
         raise typer.BadParameter("Give either --figure or --table, or --replay EPISODE.")
-    shared: dict[str, Any] = {
-        "center": choose("center", center, CENTERS) if center else None,
-        "band": choose("band", band, BANDS) if band else None,
-        "color": choose("color", color, NODE_QUANTITIES) if color else None,
-        "method": choose("method", method, ("pca", "tsne", "umap", "axes")) if method else None,
-        "episodes": _read_pair(episodes) if episodes else (),
-        "refit_every": refit_every,
-        "include_unfinished": include_unfinished,
-        "budget": _read_budget(budget) if budget else None,
-        "final": choose("final", final, FINAL_RULES) if final else None,
-        "rate": choose("rate", rate, RATE_NAMES) if rate else None,
-    }
-    if set and figure is None:
-        raise typer.BadParameter("--set belongs to a figure; a table has no option of its own.")
     if width and figure is None:
-        raise typer.BadParameter("--width belongs to an image; a table has none.")
-    asked = _Asked(db, _of_sweep(db, sweep, runs) if sweep else runs, map, algo)
+        raise typer.BadParameter("--width has an effect on images only, not on tables.")
+    request = _Request(db, _list_sweep_runs(db, sweep, runs) if sweep else runs, map, algo)
+    all_values = dict(values) | _parse_assignments(set or [])
     if raw is not None:
-        _write_raw(asked, raw, format, Options(**shared), out)
+        _write_raw(request, raw, format, all_values, out)
     elif table is not None:
-        _write(_make_table(asked, table, format, Options(**shared)), out)
+        _write(_make_table(request, table, format, all_values), out)
     elif out is None:
         raise typer.BadParameter("--figure needs --out FILE.")
     else:
-        given = {name: value for name, value in shared.items() if value} | _read_own(set or [])
         kind = FIGURES[choose("figure", figure or "", FIGURES)]
-        _write(_make_figure(kind, given, asked, format or out.suffix.removeprefix("."), width), out)
+        _write(_make_figure(kind, request, format or out.suffix.removeprefix("."), width, all_values), out)
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """Which runs of which database; where nothing is named, all that were evaluated."""
+class _Request:
+    """The database and the selection of runs. Without a selection, all evaluated runs are used."""
 
     url: str
     runs: Sequence[str] | None
@@ -154,15 +136,15 @@ class _Asked:
     algos: Sequence[str] | None
 
     @property
-    def names_some(self) -> bool:
-        """Whether runs, maps or algorithms were named."""
+    def has_selection(self) -> bool:
+        """Whether runs, maps or algorithms are given."""
         return bool(self.runs or self.maps or self.algos)
 
     def select(self, db: Database) -> list[RunRow]:
-        """Choose the runs.
+        """Select the runs.
 
         Raises:
-            ConfigError: If there is none.
+            ConfigError: If no run matches.
         """
         rows = select_runs(db, self.runs, maps=self.maps, algos=self.algos)
         if not rows:
@@ -170,44 +152,44 @@ class _Asked:
         return rows
 
 
-def _make_figure(kind: FigureKind, given: Mapping[str, Any], asked: _Asked, format: str, width: str) -> bytes:
-    image = choose("format", format, EXPORT_FORMATS)
+def _make_figure(kind: FigureKind[Any], request: _Request, format: str, width: str, values: Mapping[str, Any]) -> bytes:
+    image_format = choose("format", format, EXPORT_FORMATS)
     columns = choose("width", width or "two", WIDTHS)
-    if width and image in ("html", "csv"):
-        raise typer.BadParameter(f"--width belongs to svg, pdf and png; {image} has none.")
-    if kind.needs_runs and not asked.runs:
+    if width and image_format in ("html", "csv"):
+        raise typer.BadParameter(f"--width has an effect on svg, pdf and png only, not on {image_format}.")
+    if kind.needs_runs and not request.runs:
         raise typer.BadParameter("Name at least one run; list them with: emtc runs")
-    database = open_database(asked.url, create=False)
-    rows = asked.select(database)
-    judges = "refit_every" in kind.supported_options  # for minutes
-    with show_shares() if judges else nullcontext() as on_progress:
-        drawn = kind.make(database, rows, kind.read_options(given, on_progress=on_progress))
-    if judges:
-        print_message(drawn.caption)
-    for doubt in list_run_code_warnings({row.id: with_code(row.config, row.versions) for row in rows}):
-        print_message(doubt)
-    return export_figure(drawn, image, sources=describe_runs(rows), columns=columns)
+    kind.read_options(values)  # before the database is opened
+    database = open_database(request.url, create=False)
+    rows = request.select(database)
+    takes_minutes = REFIT_EVERY in kind.options
+    with show_shares() if takes_minutes else nullcontext() as on_progress:
+        figure = kind.make(database, rows, kind.read_options(values, on_progress=on_progress))
+    if takes_minutes:
+        print_message(figure.caption)
+    for warning in list_run_code_warnings({row.id: with_code(row.config, row.versions) for row in rows}):
+        print_message(warning)
+    return export_figure(figure, image_format, sources=describe_runs(rows), columns=columns)
 
 
 def _write_policy(url: str, runs: Sequence[str], out: Path | None, checkpoint: str) -> None:
     if out is None:
-        raise typer.BadParameter("--checkpoint belongs to --policy FILE.")
+        raise typer.BadParameter("--checkpoint needs --policy FILE.")
     if len(runs) != 1:
         raise typer.BadParameter("--policy takes one RUN; list them with: emtc runs")
-    wanted = read_checkpoint(checkpoint)
+    checkpoint_to_export = read_checkpoint(checkpoint)
     database = open_database(url, read_only=True)
     from app.jobs.policies import export_policy
 
-    chosen = export_policy(database, runs[0], out, checkpoint=wanted)
-    print_message(
-        f"Wrote {out} ({out.stat().st_size:,} bytes) of {chosen.description}; it acts as the stored policy does."
-    )
+    exported = export_policy(database, runs[0], out, checkpoint=checkpoint_to_export)
+    size = out.stat().st_size
+    print_message(f"Wrote {out} ({size:,} bytes) of {exported.description}. It acts as the stored policy does.")
 
 
-def _name_episodes(replay: str | None, beside: str, *, other: bool) -> list[str]:
+def _list_replayed_episodes(replay: str | None, beside: str, *, is_other_result: bool) -> list[str]:
     if replay is None:
         raise typer.BadParameter("--beside and --t belong to --replay.")
-    if other:
+    if is_other_result:
         raise typer.BadParameter("Give either --figure or --table, or --replay EPISODE.")
     return [replay, beside] if beside else [replay]
 
@@ -219,118 +201,95 @@ def _write_replay(
 
     if out is None:
         raise typer.BadParameter("--replay needs --out FILE.")
-    image = choose("format", format or out.suffix.removeprefix("."), FORMATS)
+    file_format = choose("format", format or out.suffix.removeprefix("."), FORMATS)
     if not runs or len(runs) > len(episodes):
         raise typer.BadParameter("--replay takes one RUN, or two with --beside; list them with: emtc runs")
     database = open_database(url, read_only=True)
     replays = read_replays(database, list(zip([*runs, runs[0]], episodes, strict=False)))
-    if image == "gif":
+    if file_format == "gif":
         print_message("Drawing the frames …")
-    _write(make_file(replays, image, t=t), out)
+    _write(make_file(replays, file_format, t=t), out)
 
 
-def _of_sweep(url: str, sweep: str, runs: Sequence[str] | None) -> list[str]:
+def _list_sweep_runs(url: str, sweep: str, runs: Sequence[str] | None) -> list[str]:
     if runs:
-        raise typer.BadParameter("Name either runs or --sweep.")
+        raise typer.BadParameter("Give either RUN or --sweep.")
     database = open_database(url, read_only=True)
-    found = get_sweep(database, sweep)
-    ids = [row.id for row in sweep_runs(database, found.id)]
+    sweep_id = get_sweep(database, sweep).id
+    ids = [row.id for row in sweep_runs(database, sweep_id)]
     if not ids:
-        raise ConfigError(f"Sweep {found.id} has no runs yet")
+        raise ConfigError(f"Sweep {sweep_id} has no runs yet")
     return ids
 
 
-def _write_raw(asked: _Asked, table: TableName, format: str, options: Options, out: Path | None) -> None:
-    """Write a raw table; only marl-eval's JSON, which compares, takes every evaluated run when none is named."""
-    unused = [each for each in options.names if format != MARL_EVAL or each not in ("include_unfinished", "budget")]
-    if unused:
+def _write_raw(request: _Request, table: TableName, format: str, values: Mapping[str, Any], out: Path | None) -> None:
+    """Write a raw table. Only the format marl-eval, which compares runs, uses all evaluated runs by default."""
+    supported = {option.name: option for option in (INCLUDE_UNFINISHED, BUDGET) if format == MARL_EVAL}
+    if unused := [name for name in values if name not in supported]:
         raise typer.BadParameter(f"--{unused[0].replace('_', '-')} would change nothing in a raw table.")
-    if not (asked.names_some or format == MARL_EVAL):
+    if not (request.has_selection or format == MARL_EVAL):
         raise typer.BadParameter("Name at least one run, or --sweep, --map or --algo; list runs with: emtc runs")
-    database = open_database(asked.url, read_only=True)
-    rows = asked.select(database)
+    options = Options({name: supported[name].parse(value) for name, value in values.items()})
+    database = open_database(request.url, read_only=True)
+    rows = request.select(database)
     if format == MARL_EVAL:
-        unfinished = options.include_unfinished
-        export_marl_eval(database, rows, table, out, include_unfinished=unfinished, budget=options.comparison_budget)
+        include_unfinished, budget = options[INCLUDE_UNFINISHED], options[BUDGET]
+        export_marl_eval(database, rows, table, out, include_unfinished=include_unfinished, budget=budget)
     else:
         export_raw(database, rows, table, format, out)
 
 
-def _make_table(asked: _Asked, table: str, format: str, options: Options) -> bytes:
+def _make_table(request: _Request, table: str, format: str, values: Mapping[str, Any]) -> bytes:
     name = choose("table", table, (*TABLES, ENCODER_TIMING))
-    image = choose("format", format or "csv", TABLE_FORMATS)
-    chosen = asked.names_some
+    table_format: TableFormat = choose("format", format or "csv", TABLE_FORMATS)
     if name == ENCODER_TIMING:
-        if chosen or options.names:
-            raise typer.BadParameter(f"--table {name} measures this machine; leave out runs and options over seeds.")
-        return export_table(_measure_encoders(), image)
+        if request.has_selection or values:
+            raise typer.BadParameter(f"--table {name} measures this machine. It takes no runs and no options.")
+        return export_table(_measure_encoders(), table_format)
     kind = TABLES[name]
-    if chosen and not kind.selects_runs:
-        raise typer.BadParameter(f"--table {name} is made of all runs; leave out RUN, --map and --algo.")
-    database = open_database(asked.url, read_only=True)
-    rows = asked.select(database) if chosen else select_runs(database) if kind.selects_runs else []
-    made = kind.make(database, rows, options)
-    if made.empty and kind.selects_runs:
-        raise ConfigError(
-            f"None of {format_run_count(len(rows))} belongs in {name}: it needs {kind.required_runs}.{_why(made)}"
-        )
-    return export_table(made, image)
+    options = kind.read_options(values)
+    if request.has_selection and not kind.selects_runs:
+        raise typer.BadParameter(f"--table {name} contains all runs. It takes no RUN, --map and --algo.")
+    database = open_database(request.url, read_only=True)
+    rows = request.select(database) if request.has_selection else select_runs(database) if kind.selects_runs else []
+    result = kind.make(database, rows, options)
+    if not len(result) and kind.selects_runs:
+        excluded = result.excluded
+        more = f", and {len(excluded) - 1} more" if len(excluded) > 1 else ""
+        reason = f" Left out: {excluded[0]}{more}." if excluded else ""
+        runs = format_run_count(len(rows))
+        raise ConfigError(f"None of {runs} belongs in {name}: it needs {kind.required_runs}.{reason}")
+    return export_table(result, table_format)
 
 
-def _why(table: pd.DataFrame) -> str:
-    """Why the first of the runs that were left out does not count."""
-    left_out = [str(each) for each in table.attrs.get("left_out", ())]
-    more = f", and {len(left_out) - 1} more" if len(left_out) > 1 else ""
-    return f" Left out: {left_out[0]}{more}." if left_out else ""
-
-
-def _measure_encoders() -> pd.DataFrame:
-    """Measure now; no database knows how fast this machine is."""
+def _measure_encoders() -> Table:
+    """Measure the speed of the encoders on this machine."""
     from app.bench.embedder import make_encoder_timing_table
 
     print_message("Measuring the encoders …")
-    return make_encoder_timing_table()
+    return make_plain_table(make_encoder_timing_table())
 
 
-def _read_own(given: Sequence[str]) -> dict[str, Any]:
-    """Read OPTION=VALUE; a value that is JSON is taken as such, anything else as a text."""
-    found: dict[str, Any] = {}
-    for text in given:
-        name, equals, value = text.partition("=")
+def _parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
+    """Parse texts such as OPTION=VALUE. A value that is not valid JSON is a text."""
+    values: dict[str, Any] = {}
+    for assignment in assignments:
+        name, equals, text = assignment.partition("=")
         if not equals:
-            raise typer.BadParameter(f"--set takes OPTION=VALUE, got {text!r}.")
+            raise typer.BadParameter(f"--set takes OPTION=VALUE, got {assignment!r}.")
         try:
-            found[name.strip()] = json.loads(value)
+            values[name.strip()] = json.loads(text)
         except ValueError:
-            found[name.strip()] = value
-    return found
-
-
-def _read_pair(text: str) -> tuple[int, int]:
-    parts = [part.strip() for part in text.split(",")]
-    if len(parts) != 2 or not all(part.isdecimal() and part.isascii() for part in parts):
-        raise typer.BadParameter(f"--episodes takes two numbers as 120,87, got {text!r}.")
-    return int(parts[0]), int(parts[1])
-
-
-def _read_budget(text: str) -> Budget:
-    try:
-        return parse_budget(text)
-    except ValueError as exc:
-        raise typer.BadParameter(f"--budget: {exc}.") from exc
-
-
-def _shown(content: bytes) -> bytes:
-    """Make a text safe for a terminal; bytes of a format that is no text go to a pipe as they are."""
-    try:
-        return printable(content.decode()).encode()
-    except UnicodeDecodeError:
-        return content
+            values[name.strip()] = text
+    return values
 
 
 def _write(content: bytes, out: Path | None) -> None:
-    if out is None:
-        sys.stdout.buffer.write(_shown(content))
+    """Write a file, or write to stdout. Text on stdout is made safe for a terminal."""
+    if out is not None:
+        write_file(out, content)
+        print_message(f"Wrote {out} ({len(content):,} bytes).")
         return
-    write_file(out, content)
-    print_message(f"Wrote {out} ({len(content):,} bytes).")
+    with suppress(UnicodeDecodeError):  # the bytes of a format such as Parquet
+        content = printable(content.decode()).encode()
+    sys.stdout.buffer.write(content)

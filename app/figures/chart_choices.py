@@ -1,21 +1,19 @@
 """Changes that a reader can make to a chart: smoothing, logarithmic axes, clipped spikes, other runs for reference."""
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from app.analysis.aggregates import Curve, trailing_mean
 from app.analysis.series import Comparison
-from app.figures.figure import FigureOption, Options
 from app.figures.kinds.chart import Chart, Line, Mark, Panel, keep_points
+from app.figures.options import Option
 from app.figures.theme import OKABE_ITO
-from emtc_core.errors import ConfigError
 from storage.engine import Database
 from storage.queries.runs import list_resumes
-from storage.runs.rows import RunRow, find_run
+from storage.runs.rows import RunRow
 
 AXES = ("x", "y")
 SPIKE_FACTOR = 3.0
@@ -26,32 +24,23 @@ MAX_REFERENCE_RUNS = 3
 """Largest number of other runs that a figure of one run can show for reference."""
 DOTTED = (2, 3)
 
-DrawChart = Callable[[Database, Sequence[RunRow], Options], Chart]
 
+def read_reference_ids(value: Any) -> list[str]:
+    """Read the ids of reference runs from a text with commas or from a list.
 
-def _read_run_ids(value: Any) -> list[str]:
+    Raises:
+        ValueError: If there are none, or too many.
+    """
     ids = value.split(",") if isinstance(value, str) else [str(run_id) for run_id in value]
     if not 0 < len(ids) <= MAX_REFERENCE_RUNS:
         raise ValueError(ids)
     return [run_id.strip() for run_id in ids]
 
 
-REFERENCE_RUNS = FigureOption(
-    "beside", _read_run_ids, f"the ids of up to {MAX_REFERENCE_RUNS} runs, separated by commas"
+REFERENCE_RUNS: Final[Option[list[str]]] = Option(
+    "beside", read_reference_ids, f"the ids of up to {MAX_REFERENCE_RUNS} runs, separated by commas", []
 )
-
-
-def with_reference_runs(draw: DrawChart) -> DrawChart:
-    """Add the option `REFERENCE_RUNS` to a function that draws one run. Runs that cannot be drawn are left out."""
-
-    def draw_with_reference_runs(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
-        others: dict[str, Chart] = {}
-        for row in (find_run(db, run_id) for run_id in options.get(REFERENCE_RUNS.name, ())):
-            with suppress(ConfigError):
-                others[name_reference_run(row)] = draw(db, [row], options)
-        return add_reference_runs(draw(db, rows, options), others)
-
-    return draw_with_reference_runs
+"""Other runs, whose main lines are drawn dotted."""
 
 
 def add_reference_runs(chart: Chart, others: Mapping[str, Chart]) -> Chart:
@@ -65,7 +54,10 @@ def add_reference_runs(chart: Chart, others: Mapping[str, Chart]) -> Chart:
     for panel in chart.panels:
         lines = list(panel.lines)
         for index, (name, other) in enumerate(others.items()):
-            same_panel = next((each for each in other.panels if each.title == panel.title and each.lines), None)
+            same_panel = next(
+                (other_panel for other_panel in other.panels if other_panel.title == panel.title and other_panel.lines),
+                None,
+            )
             if same_panel is not None:
                 main = max(same_panel.lines, key=lambda line: line.width)
                 color = OKABE_ITO[index % len(OKABE_ITO)]

@@ -6,6 +6,7 @@ in viewers that run no scripts.
 
 import base64
 import json
+import shlex
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pkgutil import iter_modules
@@ -16,14 +17,18 @@ import plotly.graph_objects as go
 from app.analysis.comparable import select_runs
 from app.figures import named
 from app.figures.figure import AnyFigure, FigureKind, TableKind
+from app.figures.options import Options
 from app.figures.render.export import export_figure
 from app.figures.render.plotly_view import to_plotly
 from emtc_core.errors import ConfigError
+from emtc_core.metrics import METRICS
 from storage.engine import Database
 
 _MODULES = [import_module(f"{named.__name__}.{module.name}") for module in iter_modules(named.__path__)]
-FIGURES: dict[str, FigureKind] = {kind.name: kind for module in _MODULES for kind in getattr(module, "FIGURES", ())}
-TABLES: dict[str, TableKind] = {kind.name: kind for module in _MODULES for kind in getattr(module, "TABLES", ())}
+FIGURES: dict[str, FigureKind[Any]] = {
+    kind.name: kind for module in _MODULES for kind in getattr(module, "FIGURES", ())
+}
+TABLES: dict[str, TableKind[Any]] = {kind.name: kind for module in _MODULES for kind in getattr(module, "TABLES", ())}
 
 
 class NotebookFigure(go.Figure):
@@ -49,7 +54,7 @@ for _method in ("_ipython_display_", "_repr_html_"):  # a kernel prefers these m
     setattr(NotebookFigure, _method, None)
 
 
-def find_figure(name: str) -> FigureKind:
+def find_figure(name: str) -> FigureKind[Any]:
     """Get a figure by its name.
 
     Raises:
@@ -60,9 +65,56 @@ def find_figure(name: str) -> FigureKind:
     return FIGURES[name]
 
 
-def list_page_figures(page: str) -> list[FigureKind]:
+def list_page_figures(page: str) -> list[FigureKind[Any]]:
     """List the figures that a page offers under *More figures*."""
     return [kind for kind in FIGURES.values() if page in kind.pages]
+
+
+def list_sections(page: str) -> dict[str, list[FigureKind[Any] | TableKind[Any]]]:
+    """List the tables and figures that a page always shows, by the title of the section. Tables come first."""
+    sections: dict[str, list[FigureKind[Any] | TableKind[Any]]] = {}
+    for kind in (*TABLES.values(), *FIGURES.values()):
+        if kind.section is not None and kind.section.page == page:
+            sections.setdefault(kind.section.title, []).append(kind)
+    return sections
+
+
+def list_metric_charts() -> dict[str, tuple[str, ...]]:
+    """List the metrics with a separate chart on the page Live, by the title of the chart."""
+    charts: dict[str, tuple[str, ...]] = {}
+    for metric in METRICS.values():
+        if metric.chart:
+            charts[metric.chart] = (*charts.get(metric.chart, ()), metric.name)
+    return charts
+
+
+def list_live_metrics() -> tuple[str, ...]:
+    """List the metrics that the figures and charts of the page Live draw."""
+    kinds = [kind for kinds in list_sections("live").values() for kind in kinds if isinstance(kind, FigureKind)]
+    names = [name for kind in (find_figure("metrics"), *kinds) for name in kind.metrics]
+    return tuple(dict.fromkeys([*names, *(name for chart in list_metric_charts().values() for name in chart)]))
+
+
+def write_command(kind: FigureKind[Any], run_ids: Sequence[str], options: Options) -> str:
+    """Write the `emtc export` command that draws a figure of runs with these options."""
+    words = ["emtc export", *run_ids, f"--figure {kind.name}"]
+    for option in kind.options:
+        if option not in options:
+            continue
+        value = options[option]
+        if option.has_flag:
+            words.append(option.flag if value is True else f"{option.flag} {value}")
+        else:
+            words.append(f"--set {shlex.quote(f'{option.name}={_write_value(value)}')}")
+    return " ".join([*words, f"--out {kind.name}.pdf"])
+
+
+def _write_value(value: object) -> str:
+    """Write the value of an option as text that `Option.read` reads."""
+    if isinstance(value, str):
+        return value
+    is_letters = isinstance(value, tuple) and all(isinstance(part, str) and len(part) == 1 for part in value)
+    return "".join(value) if is_letters else json.dumps(value)  # type: ignore[arg-type]
 
 
 def draw_named(db: Database, name: str, runs: Sequence[str], options: Mapping[str, Any]) -> NotebookFigure:

@@ -104,7 +104,7 @@ def make_styles(methods: Mapping[str, tuple[str, str]]) -> dict[str, Style]:
         algorithm's color. The hash of its key selects the marker, or the next marker that the figure does not use yet.
     """
     styles: dict[str, Style] = {}
-    for key in sorted(methods, key=lambda each: (methods[each][1], each)):
+    for key in sorted(methods, key=lambda key: (methods[key][1], key)):
         algo, changes = methods[key]
         color, dash, _ = METHOD_STYLES.get(algo, Style(NEUTRAL, _DASHES.get(algo.partition("-")[0], _DOTTED)))
         if changes:
@@ -115,7 +115,7 @@ def make_styles(methods: Mapping[str, tuple[str, str]]) -> dict[str, Style]:
         candidates += [Style(color, dash, marker) for marker in (*MARKERS[first:], *MARKERS[:first])]
         used_styles = [style for other, style in styles.items() if methods[other][0] == algo]
         used_markers = [style.marker for style in used_styles]
-        styles[key] = min(candidates, key=lambda each: (used_styles.count(each), used_markers.count(each.marker)))
+        styles[key] = min(candidates, key=lambda style: (used_styles.count(style), used_markers.count(style.marker)))
     return styles
 
 

@@ -18,7 +18,8 @@ from typing import Any, Final, Literal, get_args
 from urllib.parse import urlsplit, urlunsplit
 
 from app.analysis.format import escape_markdown
-from app.figures.figure import WINDOW, FigureKind, read_window
+from app.figures.figure import FigureKind
+from app.figures.options import RATE, WINDOW, read_window
 from app.figures.registry import find_figure
 from app.figures.render.export import export_figure
 from app.notebook.markdown import sanitize, to_html
@@ -44,8 +45,6 @@ INSTALL = f"Install EMTC Lab in this kernel with: {FROM_CHECKOUT}."
 
 _RENAMED_FIGURES: Final = {("live", "learning-curves"): "outcomes"}
 """Page and name of a figure in entries of earlier versions → its current name."""
-_OPTION_BY_PARAMETER: Final = {"each": "each", "unfinished": "include_unfinished", "closing": "closing"}
-"""URL parameter with the value "true" → option of the figure."""
 _TEXT_OPTIONS: Final = ("title", "caption")
 _MAX_LINE_LENGTH: Final = 100
 _CONTENT_SECURITY_POLICY: Final = (
@@ -218,19 +217,18 @@ def make_recipe(view: View, figure: Figure) -> str | None:
     return line if len(line) <= _MAX_LINE_LENGTH else "db.figure(\n    " + ",\n    ".join(arguments) + ",\n)"
 
 
-def _collect_options(view: View, figure: Figure, kind: FigureKind) -> dict[str, Any]:
+def _collect_options(view: View, figure: Figure, kind: FigureKind[Any]) -> dict[str, Any]:
     """Collect the options of a figure from the pinned options, the URL parameters, and the figure's texts."""
-    extra_names = {option.name for option in kind.extra_options}
-    accepted = extra_names | {*kind.supported_options}
-    options = {name: value for name, value in view.facts.items() if name in accepted}
-    if "rate" in kind.supported_options and not options.keys() & {"rate", "quantity"}:
+    names = {option.name for option in kind.options}
+    options = {name: value for name, value in view.facts.items() if name in names}
+    if RATE.name in names and not options.keys() & {"rate", "quantity"}:
         options["rate"] = "greedy"  # the default when views without `rate` were stored
-    for parameter, option in _OPTION_BY_PARAMETER.items():
-        if view.query.get(parameter) == ["true"] and option in accepted:
-            options[option] = True
-    for name in extra_names.intersection(_TEXT_OPTIONS):
+    for option in kind.options:
+        if isinstance(option.default, bool) and view.query.get(option.parameter) == ["true"]:
+            options[option.name] = True
+    for name in names.intersection(_TEXT_OPTIONS):
         options.setdefault(name, getattr(figure, name))
-    if WINDOW.name in extra_names:
+    if WINDOW.name in names:
         with suppress(LookupError, ValueError):
             options[WINDOW.name] = list(read_window(view.query["x"][0]))
     return options

@@ -6,25 +6,16 @@ with the seeds of the user's own variant, and every legend, table and exported f
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import partial
 
 import pandas as pd
 import streamlit as st
 
-from app.analysis.comparable import COMMON, Budget, cut_to_budget, list_budgets
-from app.analysis.quantities import (
-    AUTO,
-    TRAINING_WIN_RATE,
-    Quantity,
-    RateName,
-    find_quantity,
-    find_rate,
-    get_success_threshold,
-    is_mu_w,
-)
-from app.analysis.rates import RatedSeeds, apply_rate, average_curves
-from app.analysis.series import Comparison, SeedRun, join_seeds, make_seeds, read_seeds
-from app.analysis.settings import ORIGIN, with_code
+from app.analysis.compared import ComparedRuns, combine_curves
+from app.analysis.quantities import AUTO, Quantity, RateName, find_quantity, get_success_threshold
+from app.analysis.rates import RatedSeeds
+from app.analysis.series import SeedRun, make_seeds, read_seeds
+from app.analysis.settings import ORIGIN
 from app.ui import data, view
 from emtc_core.metrics import sort_metrics
 from storage.bundles.bundle_cache import Bundle
@@ -34,59 +25,20 @@ from storage.queries.runs import RunFilter
 from storage.runs.rows import RunRow
 
 
-@dataclass(frozen=True)
-class Compared:
-    """Several runs with three sets of curves: greedy win rates, the compared win rates, and the drawn quantity."""
-
-    rows: dict[str, RunRow]
-    greedy: list[SeedRun]
-    rated: RatedSeeds
-    drawn: RatedSeeds
-
-    @property
-    def configs(self) -> dict[str, dict[str, Any]]:
-        """Run id → stored configuration, with the version of the code."""
-        return {run_id: with_code(row.config, row.versions) for run_id, row in self.rows.items()}
-
-    def curves(self, *, include_unfinished: bool) -> Comparison:
-        """Group the drawn curves by variant."""
-        return join_seeds(*self.drawn, include_unfinished=include_unfinished)
-
-    def lengths(self, *, include_unfinished: bool) -> list[int]:
-        """Return the distinct lengths of the compared runs [env steps], ascending."""
-        return list_budgets(join_seeds(*self.rated, include_unfinished=include_unfinished, final=True))
-
-    def greedy_ends(self, *, include_unfinished: bool, budget: Budget = COMMON) -> Comparison:
-        """Group the greedy win rates by variant and cut them at the budget, for final values."""
-        return cut_to_budget(join_seeds(self.greedy, include_unfinished=include_unfinished, final=True), budget)
-
-    def ends(self, *, include_unfinished: bool, budget: Budget = COMMON) -> Comparison:
-        """Group the compared win rates by variant and cut them at the budget, for final values."""
-        return cut_to_budget(join_seeds(*self.rated, include_unfinished=include_unfinished, final=True), budget)
-
-
-def read_compared(run_ids: Sequence[str], key: str, rate: RateName = AUTO) -> Compared:
+def read_compared(run_ids: Sequence[str], quantity: str, rate: RateName = AUTO) -> ComparedRuns:
     """Read the curves of several runs, cached for 5 s, with one SQL statement per database and curve table.
 
     The automatic win rate of a task depends on its runs in all databases.
 
     Args:
         run_ids: Runs of this database and of opened bundles.
-        key: The drawn quantity, as in `app.analysis.rates.read_curves`.
+        quantity: Key of the drawn quantity, as in `app.analysis.rates.read_curves`.
         rate: The win rate by which runs are compared.
     """
     parts = [_read_evaluations(*source) for source in _list_sources(run_ids)]
     rows = {run_id: row for part in parts for run_id, row in part.rows.items()}
     greedy = [seed for part in parts for seed in part.greedy]
-
-    def read_rate(name: RateName) -> RatedSeeds:
-        return _read_curves(run_ids, TRAINING_WIN_RATE) if name == "training" else apply_rate(greedy, name)
-
-    drawn_rate, rated = find_rate(key, rate), read_rate(rate)
-    if drawn_rate is None:
-        return Compared(rows, greedy, rated, _read_curves(run_ids, find_quantity(key)))
-    drawn = rated if drawn_rate == rate else read_rate(drawn_rate)
-    return Compared(rows, greedy, rated, average_curves(drawn) if is_mu_w(key) else drawn)
+    return combine_curves(rows, greedy, partial(_read_curves, run_ids), quantity=quantity, rate=rate)
 
 
 @dataclass(frozen=True)
@@ -116,10 +68,10 @@ def _read_curves(run_ids: Sequence[str], quantity: Quantity) -> RatedSeeds:
 
 @st.cache_resource(ttl=5, max_entries=32, show_spinner=False)
 def _read_part(url: str, run_ids: tuple[str, ...], key: str, name: str, quantity: str) -> list[SeedRun]:
-    part, drawn = _read_evaluations(url, run_ids, key, name), find_quantity(quantity)
-    if drawn.is_evaluation:
-        return _mark_seeds(make_seeds(part.stored, part.evaluations, drawn), key, name)
-    return _mark_seeds(read_seeds(data.open_url(url), part.stored, drawn), key, name)
+    part, curve_quantity = _read_evaluations(url, run_ids, key, name), find_quantity(quantity)
+    if curve_quantity.is_evaluation:
+        return _mark_seeds(make_seeds(part.stored, part.evaluations, curve_quantity), key, name)
+    return _mark_seeds(read_seeds(data.open_url(url), part.stored, curve_quantity), key, name)
 
 
 def _mark_seeds(seeds: list[SeedRun], key: str, name: str) -> list[SeedRun]:

@@ -8,7 +8,15 @@ import pandas as pd
 import streamlit as st
 
 from app.analysis.format import escape_markdown, format_count
-from app.analysis.tables import NO_PARQUET, TABLE_MIME, TABLE_SUFFIX, TableFormat, can_write_parquet, export_table
+from app.analysis.tables import (
+    NO_PARQUET,
+    TABLE_MIME,
+    TABLE_SUFFIX,
+    TableFormat,
+    can_write_parquet,
+    export_table,
+    make_plain_table,
+)
 from app.ui import data, messages
 from emtc_core.errors import EmtcError, StorageError
 from storage.sql_console.glossary import EXAMPLES, describe_schema
@@ -88,7 +96,7 @@ def show_result() -> None:
             can_write = format != "parquet" or can_write_parquet()
             st.download_button(
                 label,
-                data=partial(export_table, result.frame(), format) if can_write else b"",
+                data=partial(export_table, make_plain_table(result.frame()), format) if can_write else b"",
                 file_name=f"result.{TABLE_SUFFIX[format]}",
                 mime=TABLE_MIME[format],
                 icon=":material/download:",

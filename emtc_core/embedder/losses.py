@@ -135,8 +135,8 @@ def info_nce_gradient(
         candidate: [B, X] [embedding] of another view of the same rows.
         tau_cl: Softmax temperature, > 0, dimensionless.
         symmetric: Average the loss with that of exchanged arguments.
-        d_anchor: [B, X], overwritten with the gradient with respect to `anchor`.
-        d_candidate: [B, X], overwritten with the gradient with respect to `candidate`.
+        d_anchor: [B, X], overwritten with the gradient of the loss [nats] with respect to `anchor`.
+        d_candidate: [B, X], overwritten with the gradient of the loss [nats] with respect to `candidate`.
 
     Returns:
         Loss [nats], and the fraction of anchors whose most similar candidate is the positive. Of equally similar

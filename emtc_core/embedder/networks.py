@@ -365,10 +365,10 @@ def encode_fine(layers: list[tuple[Tensor, Tensor | None]], x_MK: NDArray[np.flo
 
     Args:
         layers: Weights [K, N] and bias [N] of each layer, dimensionless.
-        x_MK: [M, K], inputs of the first layer.
+        x_MK: [M, K], inputs of the first layer, dimensionless.
 
     Returns:
-        [M, N] float64, outputs of the last layer; a row's bits do not depend on the other rows.
+        [M, N] float64 [embedding], outputs of the last layer; a row's bits do not depend on the other rows.
     """
     layers_f64 = [_as_doubles(weight, bias) for weight, bias in layers]
     parts = (_encode_part(layers_f64, x_MK[start : start + ROWS]) for start in range(0, len(x_MK), ROWS))

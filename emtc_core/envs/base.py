@@ -86,7 +86,7 @@ class Scene:
     health: NDArray[np.float32]  # [T, U] fraction in [0, 1], dimensionless
     shield: NDArray[np.float32]  # [T, U] fraction in [0, 1], dimensionless
     alive: NDArray[np.bool_]  # [T, U] boolean
-    team: NDArray[np.int8]  # [U] 0 = agents, 1 = opponents, 2 = neutral (a ball)
+    team: NDArray[np.int8]  # [U] index of the team: 0 = agents, 1 = opponents, 2 = neutral (a ball)
     radius: NDArray[np.float32]  # [U] [map units]
     kind: tuple[str, ...]  # U names: "marine", "zealot", "player", "ball"…
     bounds: tuple[float, float, float, float]  # x0, y0, x1, y1 of the field [map units]
@@ -342,7 +342,7 @@ def keep_last_position(position: NDArray[np.float32], alive: NDArray[np.bool_]) 
 
     Args:
         position: [T, U, 2] [map units]. Source: the stored states.
-        alive: [T, U] [bool]. Source: the stored states.
+        alive: [T, U] boolean. Source: the stored states.
 
     Returns:
         [T, U, 2] [map units].

@@ -119,10 +119,23 @@ class ReadableMemory(Protocol):
     """The methods of the episodic memory that the gate calls."""
 
     def recall(self, slots: Slots) -> RecalledReturns:
-        """Read the nodes in slots, any shape of slot indices. Source: H of Algorithm 2."""
+        """Read the nodes in slots.
+
+        Source: H of Algorithm 2.
+
+        Args:
+            slots: Slot indices, any shape; -1 is a miss.
+        """
 
     def successors(self, slots: Slots) -> Slots:
-        """Follow idx_next of Algorithm 2; slot indices of any shape, -1 without a successor."""
+        """Follow idx_next of Algorithm 2.
+
+        Args:
+            slots: Slot indices, any shape.
+
+        Returns:
+            Slot indices, same shape; -1 without a successor.
+        """
 
 
 @dataclass(frozen=True)

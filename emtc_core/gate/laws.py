@@ -71,7 +71,7 @@ class GateLaw:
     function: Callable[[Any, Any, GateContext], Any]
     """(delta, tau, context) → beta, with delta after `delta_scale` and tau [return]; beta is dimensionless."""
     inverse: Callable[[Floats, Floats], Floats] | None = None
-    """(beta, delta) → tau, with delta after `delta_scale`; None if the law has no inverse."""
+    """(beta, delta) → tau [return], arrays of one shape, with delta after `delta_scale`; None: no inverse."""
 
     def coefficient(self, delta_mem: Any, tau: Any, context: GateContext) -> Any:
         """Compute the gate coefficient beta of transitions.

@@ -32,7 +32,7 @@ _TOLERANCE: Final = 1e-9
 class GridTask:
     """A grid of S = side² cells with costs, and one goal cell that ends the episode. Source: own test task."""
 
-    position: Float64s  # [S, 2] latent coordinates of each state [cells]
+    position: Float64s  # [S, 2] latent coordinates of each state in cells [map units]
     transition: Float64s  # [A, S, S] probability P(s' | s, a); all zero from the goal
     reward: Float64s  # [S] [reward] for entering a state
     terminal: Bools  # [S] boolean
@@ -102,8 +102,8 @@ class Proposition2:
 
     mix: Float64s  # [K] dimensionless, 0: the poor memory; 1: H = V*
     distance: Float64s  # [K] max |H - V*| [return]
-    gradient_error: Float64s  # [K] |g - g*| / |g*|
-    beta_mean: Float64s  # [K] mean gate over the transitions
+    gradient_error: Float64s  # [K] |g - g*| / |g*|, dimensionless
+    beta_mean: Float64s  # [K] mean gate over the transitions, dimensionless
     share_overestimated: float  # fraction of the transitions with max Q^-(s') > V*(s')
 
 

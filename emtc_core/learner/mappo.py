@@ -44,7 +44,7 @@ class Samples:
     critic_in: Tensor  # [R, J] inputs of the critic, dimensionless
     avail: Tensor  # [R, A] boolean
     action: Tensor  # [R] action indices
-    alive: Tensor  # [R] float; 0 where only no-op is available
+    alive: Tensor  # [R] float, dimensionless; 0 where only no-op is available
     old_log_prob: Tensor  # [R] [log probability]
     old_value: Tensor  # [R] normalized, dimensionless
     advantage: Tensor  # [R] normalized over living agents, dimensionless
@@ -171,7 +171,7 @@ class MappoLearner:
         Args:
             obs: [B, N, O] [observation features].
             state: [B, S] [state features].
-            avail: Not used.
+            avail: [B, N, A] boolean. Not used.
 
         Returns:
             [B], value [return].

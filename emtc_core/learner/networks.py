@@ -35,11 +35,11 @@ class Sequence:
     avail: Tensor  # [T+1, B, N, A] boolean
     action: Tensor  # [T, B, N] action indices
     reward: Tensor  # [T, B] [reward]
-    terminated: Tensor  # [T, B] float: 1 where the target does not bootstrap
-    mask: Tensor  # [T, B] float: 1 on real transitions
+    terminated: Tensor  # [T, B] float, dimensionless: 1 where the target does not bootstrap
+    mask: Tensor  # [T, B] float, dimensionless: 1 on real transitions
     beta: Tensor  # [T, B] dimensionless
     n_real: int  # number of real transitions, computed on the host to avoid waiting for the device
-    n_steps: NDArray[np.int64] | None = None  # [B] steps of each episode with the last state; None: T + 1
+    n_steps: NDArray[np.int64] | None = None  # [B] states of each episode [steps], with the last one; None: T + 1
 
     @cached_property
     def real(self) -> tuple[Tensor, Tensor] | None:
@@ -98,7 +98,7 @@ def agent_inputs(obs: Tensor, action: Tensor, *, n_actions: int, agent_id: bool)
         agent_id: Append the id.
 
     Returns:
-        [T+1, B, N, O + A (+ N)].
+        [T+1, B, N, O + A (+ N)], dimensionless.
     """
     n_agents, obs_dim = obs.shape[-2:]
     inputs = obs.new_zeros(*obs.shape[:-1], input_width(obs_dim, n_actions, n_agents, agent_id=agent_id))
@@ -137,7 +137,7 @@ class SharedAgent(nn.Module):
 
         Args:
             inputs: [T, B, N, I], result of `agent_inputs`, dimensionless.
-            n_steps: [B], steps of each episode; None: T for all. Hidden states after these steps are undefined.
+            n_steps: [B], length of each episode [steps]; None: T for all. Hidden states after it are undefined.
 
         Returns:
             [T, B, N, H], hidden states, dimensionless.

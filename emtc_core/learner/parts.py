@@ -110,7 +110,7 @@ def join(parts: Sequence[BatchPart], values: Sequence[Tensor]) -> Tensor:
         values: One tensor [T, P, ...] per part [unit varies].
 
     Returns:
-        [T, B, ...].
+        [T, B, ...] [unit varies].
     """
     order = torch.from_numpy(np.argsort(np.concatenate([part.rows for part in parts])))
     return torch.cat(list(values), 1).index_select(1, order)

@@ -55,7 +55,7 @@ def run_trunk(first: nn.Linear, rnn: nn.GRU, inputs: Tensor, lengths: NDArray[np
         first: The first layer.
         rnn: The recurrent layer.
         inputs: [T, M, I], padded sequences, dimensionless.
-        lengths: [M], number of steps of each row; None means T for all rows.
+        lengths: [M], length of each row [steps]; None means T for all rows.
 
     Returns:
         [T, M, H], hidden states, dimensionless; values after the end of a row are undefined.
@@ -111,8 +111,9 @@ class Trunk(torch.autograd.Function):
         Args:
             ctx: Context of autograd.
             inputs: [T, M, I], dimensionless.
-            lengths: [M], number of steps of each row, or None.
-            *weights: W and b of the first layer, then w_ih, w_hh, b_ih and b_hh of the GRU.
+            lengths: [M], length of each row [steps], or None.
+            *weights: W and b of the first layer, then w_ih, w_hh, b_ih and b_hh of the GRU, in PyTorch's shapes,
+                dimensionless.
 
         Returns:
             [T, M, H], dimensionless.

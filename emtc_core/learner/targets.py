@@ -75,8 +75,8 @@ def masked_mean(values: Tensor, mask: Tensor, count: Tensor | None = None) -> Te
 
     Args:
         values: Any shape [unit varies].
-        mask: Same shape, 1 on real transitions.
-        count: Divisor, a scalar; None means sum(mask). A part of a batch uses the count of the whole batch.
+        mask: Same shape, 1 on real transitions, dimensionless.
+        count: Divisor, a scalar [steps]; None means sum(mask). A part of a batch uses the count of the whole batch.
 
     Returns:
         A scalar in the unit of the values. The divisor is at least 1.
@@ -117,7 +117,7 @@ def episodic_incentive(
         q_next: [T, B], Qbar(s') [return]. It must be the tensor that the target bootstraps from, so that it cancels as
             H approaches V* (Proposition 2).
         beta: [T, B], gate coefficient, dimensionless.
-        terminated: [T, B], 1 where the target does not bootstrap.
+        terminated: [T, B], 1 where the target does not bootstrap, dimensionless.
         gamma: Discount factor.
         clamp: "positive" keeps only positive incentives, as EMU's code does (C9).
         mask_terminal: Set the incentive of terminating transitions to 0 (C13).
@@ -141,10 +141,10 @@ def gate_shares(incentive: Incentive, beta: Tensor, mask: Tensor) -> dict[str, t
     Args:
         incentive: r_p and beta * r_p, [T, B] [return].
         beta: [T, B], gate coefficient, dimensionless.
-        mask: [T, B], 1 on real transitions.
+        mask: [T, B], 1 on real transitions, dimensionless.
 
     Returns:
-        Two scalars by metric name.
+        Two scalars by metric name: [return] for the incentive, [steps] for the gate.
     """
     removed, total = ((value.abs() * mask).sum() for value in (incentive.r_p - incentive.gated, incentive.r_p))
     return {
@@ -164,7 +164,7 @@ def episodic_control_error(
         q_tot: [T, B] [return].
         recalled: H and hits [B, T] of the next states.
         reward: [T, B] [reward].
-        terminated: [T, B], 1 where H(s') is replaced by 0.
+        terminated: [T, B], 1 where H(s') is replaced by 0, dimensionless.
         gamma: Discount factor.
 
     Returns:
@@ -197,7 +197,7 @@ def quantile_huber(quantiles: Tensor, fractions: Tensor, target: Tensor) -> Tens
 class LearnerStats(Mapping[str, Tensor]):
     """Scalar tensors of one update by registered metric name. They stay on the device until they are read.
 
-    Source: the metrics registered in `metrics.py`, each with its unit.
+    Source: the metrics registered in `metrics.py`, each with its unit [unit varies].
     """
 
     values_by_name: dict[str, Tensor]
@@ -255,7 +255,7 @@ def normalize_advantages(advantage: Tensor, alive: Tensor) -> Tensor:
 
     Args:
         advantage: Any shape [return].
-        alive: Same shape, 1 for living agents.
+        alive: Same shape, 1 for living agents, dimensionless.
 
     Returns:
         Same shape, dimensionless.
@@ -275,7 +275,7 @@ def policy_loss(log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, alive
         log_prob: [R] [log probability] of the action under the current policy.
         old_log_prob: [R] [log probability] under the policy of the rollout.
         advantage: [R], normalized advantage, dimensionless.
-        alive: [R], 1 for living agents.
+        alive: [R], 1 for living agents, dimensionless.
         clip: Largest change of the probability ratio from 1.
 
     Returns:
@@ -329,7 +329,7 @@ def mean_entropy(log_probs: Tensor, alive: Tensor) -> Tensor:
 
     Args:
         log_probs: [R, A] [log probability].
-        alive: [R], 1 for living agents.
+        alive: [R], 1 for living agents, dimensionless.
 
     Returns:
         A scalar [nats].

@@ -298,9 +298,9 @@ class EpisodicMemory:
 
         Args:
             slots: Slot indices of the nodes, any shape; -1 for none.
-            uids: Uids of the nodes when the slots were stored, same shape.
+            uids: Uids of the nodes when the slots were stored, same shape, dimensionless.
             t: Time steps of the states [steps], a shape that broadcasts.
-            episode: Episode numbers of the states, a shape that broadcasts.
+            episode: Episode numbers of the states, a shape that broadcasts, dimensionless.
 
         Returns:
             Boolean, the shape of `slots`.
@@ -341,7 +341,7 @@ class EpisodicMemory:
 
         Args:
             slots: Slot indices, any shape; -1 is a miss.
-            uids: Expected uids, same shape; a slot whose node has another uid is a miss. None: no check.
+            uids: Expected uids, same shape, dimensionless; a slot whose node has another uid is a miss. None: no check.
         """
         recalled = recall(self._table, slots, uids)
         if self.config.lru_touch_on_read and self.config.evict == "lru":
@@ -370,7 +370,7 @@ class EpisodicMemory:
             slots: Slot indices, any shape.
 
         Returns:
-            Uids, same shape; -1 at slot -1.
+            Uids, same shape, dimensionless; -1 at slot -1.
         """
         return np.where(slots >= 0, self._table.nodes["uid"][np.maximum(slots, 0)], -1)
 

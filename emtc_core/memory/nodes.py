@@ -136,7 +136,7 @@ def append_newest(order: NDArray[Any], ends: NDArray[Any], slot: Int) -> None:  
     Source: a doubly linked list.
 
     Args:
-        order: [rows, 2], next older and next newer slot index of each slot.
+        order: [C, 2], C allocated rows: next older and next newer slot index of each slot.
         ends: [2], oldest and newest slot index.
         slot: The slot to append.
     """
@@ -157,7 +157,7 @@ def remove(order: NDArray[Any], ends: NDArray[Any], slot: Int) -> None:  # pragm
     Source: a doubly linked list.
 
     Args:
-        order: [rows, 2], next older and next newer slot index of each slot.
+        order: [C, 2], C allocated rows: next older and next newer slot index of each slot.
         ends: [2], oldest and newest slot index.
         slot: The slot to remove.
     """
@@ -179,7 +179,7 @@ def touch_all(order: NDArray[Any], ends: NDArray[Any], slots: NDArray[Any]) -> N
     Source: a doubly linked list.
 
     Args:
-        order: [rows, 2], next older and next newer slot index of each slot.
+        order: [C, 2], C allocated rows: next older and next newer slot index of each slot.
         ends: [2], oldest and newest slot index.
         slots: [K], slot indices.
     """
@@ -230,7 +230,7 @@ def recall(table: NodeTable, slots: Slots, uids: Slots | None = None) -> Recall:
     Args:
         table: The nodes.
         slots: Slot indices, any shape; -1 is a miss.
-        uids: Expected uids, same shape; a slot whose node has another uid is a miss. None: no check.
+        uids: Expected uids, same shape, dimensionless; a slot whose node has another uid is a miss. None: no check.
     """
     hit = slots >= 0
     node = table.nodes[np.where(hit, slots, 0)]
@@ -252,8 +252,8 @@ class NodeColumns:
     Source: the nodes of Algorithm 2.
     """
 
-    slot: Slots
-    uid: Slots
+    slot: Slots  # [M] slot indices
+    uid: Slots  # [M] uids, dimensionless
     embedding: NDArray[np.float32]  # [M, X] [embedding], not scaled; rounded if the memory has float64 embeddings
     h: NDArray[np.float64]  # [M] [return], in the learner's unit
     xi: NDArray[np.bool_]  # [M] boolean, success flag
@@ -262,7 +262,7 @@ class NodeColumns:
     t: NDArray[np.int32]  # [M] time step of the state [steps]
     reward: NDArray[np.float32]  # [M] [reward] of the transition to idx_next; 0 at a terminal state
     idx_next: Slots  # [M] slot index of the successor; -1 without one
-    episode: NDArray[np.int64]  # [M] episode of the node's state
+    episode: NDArray[np.int64]  # [M] episode of the node's state, dimensionless
 
 
 def copy_columns(table: NodeTable) -> NodeColumns:

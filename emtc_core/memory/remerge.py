@@ -43,13 +43,13 @@ class StoredNodes:
     """
 
     embedding: NDArray[np.float32]  # [M, X] [embedding], not scaled
-    episode: NDArray[np.int64]
-    t: NDArray[np.int32]
-    h: NDArray[np.float64]  # [return]
-    xi: NDArray[np.bool_]
-    n_call: NDArray[np.int64]
-    n_xi: NDArray[np.int64]
-    next: Rows  # row of the successor; -1 without one
+    episode: NDArray[np.int64]  # [M] episode of the node's state, dimensionless
+    t: NDArray[np.int32]  # [M] time step of the state [steps]
+    h: NDArray[np.float64]  # [M] [return]
+    xi: NDArray[np.bool_]  # [M] boolean, success flag
+    n_call: NDArray[np.int64]  # [M] [visits]
+    n_xi: NDArray[np.int64]  # [M] [visits] in successful trajectories
+    next: Rows  # [M] row index of the successor; -1 without one
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,13 @@ class MergedNodes:
     Source: Algorithm 2.
     """
 
-    node: Rows  # row of the node into which each row merged; its own row for a remaining node
-    nearest: Rows  # row of the remaining node that a lookup of each row's state finds; -1: none within delta
-    h: NDArray[np.float64]  # [return]
-    xi: NDArray[np.bool_]
-    n_call: NDArray[np.int64]
-    n_xi: NDArray[np.int64]
-    next: Rows  # row of the successor of each remaining node; -1 without one
+    node: Rows  # [M] row index of the node into which each row merged; its own row for a remaining node
+    nearest: Rows  # [M] row index of the remaining node that a lookup of each state finds; -1: none within delta
+    h: NDArray[np.float64]  # [M] [return]
+    xi: NDArray[np.bool_]  # [M] boolean, success flag
+    n_call: NDArray[np.int64]  # [M] [visits]
+    n_xi: NDArray[np.int64]  # [M] [visits] in successful trajectories
+    next: Rows  # [M] row index of the successor of each remaining node; -1 without one
 
     @property
     def is_remaining(self) -> NDArray[np.bool_]:

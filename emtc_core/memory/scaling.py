@@ -45,7 +45,7 @@ class Scaling:
 
         Args:
             x: [M, X] [embedding].
-            out: [M, X], array for the result. None: a new array.
+            out: [M, X], array for the result [normalized embedding]. None: a new array.
 
         Returns:
             [M, X] float64 [normalized embedding].

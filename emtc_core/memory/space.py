@@ -31,7 +31,7 @@ class Frozen:
 
     scaling: Scaling
     z: Points  # [M, X] [normalized embedding]
-    uid: NDArray[np.int64]  # [M]
+    uid: NDArray[np.int64]  # [M] uids, dimensionless
     grid: GridIndex
 
 

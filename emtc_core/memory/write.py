@@ -19,13 +19,16 @@ NONE = -1
 
 
 class Columns(NamedTuple):
-    """The node table's arrays, with rows that are not occupied yet. Source: the nodes of Algorithm 2."""
+    """The node table's arrays with C allocated rows, of which the first ones are occupied.
 
-    nodes: Any  # [rows] array of NODE; compiled code reads fields as attributes
-    state: NDArray[Any]  # [rows, S] [state features]
-    x: NDArray[Any]  # [rows, X] [embedding]
-    z: NDArray[Any]  # [rows, X] [normalized embedding]
-    order: NDArray[Any]  # [rows, 2] next older and next newer slot index
+    Source: the nodes of Algorithm 2.
+    """
+
+    nodes: Any  # [C] array of NODE; compiled code reads fields as attributes
+    state: NDArray[Any]  # [C, S] [state features]
+    x: NDArray[Any]  # [C, X] [embedding]
+    z: NDArray[Any]  # [C, X] [normalized embedding]
+    order: NDArray[Any]  # [C, 2] next older and next newer slot index
     ends: NDArray[Any]  # [2] oldest and newest slot index
 
 

@@ -60,12 +60,12 @@ class Batch:
     filled: Tensor  # [B, T] boolean; True on real transitions
     beta: Tensor  # [B, T] gate stored with the transition, dimensionless; 1 without a gate
     indices: NDArray[np.int64]  # [B] indices in the buffer, for set_slots and set_priorities
-    slots: Slots  # [B, T+1] memory slots of the states; -1 for padding or if not stored
-    uids: Slots  # [B, T+1] uids of the nodes in the slots when they were looked up
-    generation: NDArray[np.int64]  # [B] generation of the memory when the slots were looked up
-    ends: NDArray[np.bool_]  # [B, T] `terminated` on the host
-    length: NDArray[np.int64]  # [B] number of real transitions
-    number: NDArray[np.int64]  # [B] number of the episode in its run
+    slots: Slots  # [B, T+1] slot indices of the states; -1 for padding or if not stored
+    uids: Slots  # [B, T+1] uids of the nodes in the slots when they were looked up, dimensionless
+    generation: NDArray[np.int64]  # [B] generation of the memory when the slots were looked up, dimensionless
+    ends: NDArray[np.bool_]  # [B, T] boolean, `terminated` on the host
+    length: NDArray[np.int64]  # [B] real transitions [steps]
+    number: NDArray[np.int64]  # [B] number of the episode in its run, dimensionless
 
 
 class ReplayBuffer:
@@ -133,7 +133,7 @@ class ReplayBuffer:
         Args:
             episode: The finished episode.
             slots: [T+1], slot indices of its states; -1 if not stored.
-            uids: [T+1], uids of the nodes in these slots.
+            uids: [T+1], uids of the nodes in these slots, dimensionless.
             generation: Generation of the memory when the slots were looked up.
             beta: [T], gate of its transitions, dimensionless; None is 1.
             number: The episode's number in its run.
@@ -217,9 +217,9 @@ class ReplayBuffer:
 
         Args:
             indices: [K], indices in the buffer.
-            slots: [K, T+1], where T is at least the length of the longest episode. Values after the end of an episode
-                are ignored.
-            uids: [K, T+1], uids of the nodes in these slots.
+            slots: [K, T+1], slot indices, where T is at least the length of the longest episode. Values after the end
+                of an episode are ignored.
+            uids: [K, T+1], uids of the nodes in these slots, dimensionless.
             generation: Generation of the memory when the slots were looked up.
         """
         indices = np.asarray(indices, np.int64)

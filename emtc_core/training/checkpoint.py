@@ -38,7 +38,8 @@ from emtc_core.errors import CheckpointError
 from emtc_core.recorder import EvaluationRecord
 
 _log = logging.getLogger(__name__)
-_DISK_FULL_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_UNWRITABLE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS})
+"""Errors that the user can correct while the run trains: a full disk, or a folder that is not writable."""
 FULL_DISK_TIMEOUT_S, ROOM_POLL_S = 300.0, 1.0
 """How long the last checkpoint of a run waits for disk space, and the time between two attempts [s]."""
 
@@ -90,14 +91,16 @@ class CheckpointStore:
         self._running_save: Future[str | None] | None = None
 
     def save_in_background(self, env_step: int, state: dict[str, Any]) -> None:
-        """Start to write one checkpoint in the background, after the previous one. A full disk is not an error.
+        """Start to write one checkpoint in the background, after the previous one.
+
+        A full disk or a write-protected folder is not an error.
 
         Args:
             env_step: Env steps of the run so far.
             state: State of the run. It must not share memory with the run, which continues to train.
 
         Raises:
-            OSError: If the previous checkpoint failed for another reason than a full disk.
+            OSError: If the previous checkpoint failed for another reason.
         """
         self._finish_running_save()
         self._running_save = self._pool.submit(self.save_if_room, env_step, state)
@@ -114,15 +117,15 @@ class CheckpointStore:
             save.result()
 
     def save_final(self, env_step: int, state: dict[str, Any]) -> None:
-        """Write the last checkpoint of a run. If the disk is full, wait up to `FULL_DISK_TIMEOUT_S` for space.
+        """Write the last checkpoint of a run. If the folder cannot be written, retry for up to `FULL_DISK_TIMEOUT_S`.
 
         Args:
             env_step: Env steps of the run so far.
             state: State of the run.
 
         Raises:
-            OSError: If a save fails for another reason than a full disk.
-            CheckpointError: If the disk is still full after the wait.
+            OSError: If a save fails for another reason than a full disk or a write-protected folder.
+            CheckpointError: If the folder still cannot be written after the wait.
         """
         self._finish_running_save()
         deadline = time.monotonic() + FULL_DISK_TIMEOUT_S
@@ -130,8 +133,8 @@ class CheckpointStore:
             if time.monotonic() >= deadline:
                 raise CheckpointError(
                     f"The checkpoint at step {env_step:,} could not be written for {FULL_DISK_TIMEOUT_S:.0f} s: "
-                    f"{reason}. "
-                    "All rows are recorded. Free disk space and resume: the run continues from the checkpoint before.",
+                    f"{reason}. All rows are recorded. Free disk space or make the folder writable, and resume: the "
+                    "run continues from the checkpoint before.",
                     reason="no_room",
                     subject=env_step,
                 )
@@ -156,10 +159,10 @@ class CheckpointStore:
         """Write the learner of the best evaluation so far.
 
         Returns:
-            Path of the file, or None if the disk is full.
+            Path of the file, or None if the folder cannot be written.
 
         Raises:
-            OSError: If this file or the background save fails for another reason than a full disk.
+            OSError: If this file or the background save fails for another reason.
         """
         self._finish_running_save()
         path = self.folder / name_best(env_step)
@@ -168,7 +171,7 @@ class CheckpointStore:
             parts = [("learner", partial(_write_tensors, learner))]
             write_checkpoint(path, run_id=self._run_id, env_step=env_step, parts=parts)
         except (OSError, RuntimeError) as exc:
-            if (reason := _find_disk_full(exc)) is None:
+            if (reason := _find_unwritable(exc)) is None:
                 raise
             _log.warning("run %s: the best policy, at step %d, was not saved: %s", self._run_id, env_step, reason)
             return None
@@ -184,15 +187,15 @@ class CheckpointStore:
         """Write one checkpoint. Earlier checkpoints are not deleted if this fails.
 
         Returns:
-            None if it was written, or the system's error text if the disk is full.
+            None if it was written, or the system's error text if the disk is full or the folder write-protected.
 
         Raises:
-            OSError: If it fails for another reason than a full disk.
+            OSError: If it fails for another reason.
         """
         try:
             self.save(env_step, state)
         except (OSError, RuntimeError) as exc:
-            if (reason := _find_disk_full(exc)) is None:
+            if (reason := _find_unwritable(exc)) is None:
                 raise
             if not self._is_full:
                 _log.warning("run %s: the checkpoint at step %d was not saved: %s", self._run_id, env_step, reason)
@@ -279,10 +282,10 @@ def load_part(path: Path, name: str, *, run_id: str = "") -> tuple[int, Any]:
     raise CheckpointError(f"{path.name} has no part {name!r}.")
 
 
-def _find_disk_full(error: BaseException | None) -> str | None:
-    """Return the system's text if an error, or a cause of it, is a full disk; None for another error."""
+def _find_unwritable(error: BaseException | None) -> str | None:
+    """Return the system's text if an error, or a cause of it, is one of `_UNWRITABLE_ERRORS`; else None."""
     while error is not None:
-        if isinstance(error, OSError) and error.errno in _DISK_FULL_ERRORS:
+        if isinstance(error, OSError) and error.errno in _UNWRITABLE_ERRORS:
             return error.strerror or str(error)
         error = error.__cause__ or error.__context__
     return None

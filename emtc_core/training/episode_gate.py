@@ -70,12 +70,12 @@ class EpisodeGate:
 
 @dataclass(frozen=True)
 class WrittenEpisode:
-    """Slots and gate values of one written episode; all None without a memory."""
+    """Slots and gate values of one written episode; all None without a memory. Source: Algorithm 3."""
 
     slots: Slots | None = None  # [T+1] slot indices as assigned by Algorithm 2
     incentive_slots: Slots | None = None
     """[T+1] slot indices that the incentive reads; they differ for a stale index or `incentive.on_miss`."""
-    uids: Slots | None = None  # [T+1] uids of the nodes in `incentive_slots`
+    uids: Slots | None = None  # [T+1] uids of the nodes in `incentive_slots`, dimensionless
     generation: int = 0  # re-projections before the write
     gate: GateValues | None = None
 

@@ -12,8 +12,8 @@ these keys:
 - `members`: name → size [bytes] and sha256 of each other file in the bundle, uncompressed.
 
 Only these two names are read from the zip file. While `study.db` is unpacked, its bytes are counted and compared with
-the size and the checksum in the manifest. Then every row is checked (`maintenance.check_database`, `soundness`) before
-the database is written to or shown. If a check fails, the unpacked files are deleted.
+the size and the checksum in the manifest. Then every row is checked (`maintenance.check_database`, `check_study`)
+before the database is written to or shown. If a check fails, the unpacked files are deleted.
 """
 
 import hashlib

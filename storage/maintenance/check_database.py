@@ -7,11 +7,11 @@ Whether the rows of a run are consistent with each other is checked in `check_ru
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from sqlalchemy import Connection, LargeBinary, Table, inspect, text
+from sqlalchemy import JSON, Connection, LargeBinary, Table, inspect, text
 
 from emtc_core.errors import StorageError
 from emtc_core.install import get_upgrade_command
@@ -173,6 +173,20 @@ def _check_values(connection: Connection, is_allowed: Callable[[str], bool]) -> 
                 reason := explain_unusable_place(place)
             ):  # checked again whenever it is used
                 yield DatabaseProblem("notice", where, reason)
+        yield from _check_json(connection, table, existing)
+
+
+def _check_json(connection: Connection, table: Table, existing: Collection[str]) -> Iterator[DatabaseProblem]:
+    """List values of JSON columns that SQLite cannot parse. Python also reads NaN and Infinity, which are not JSON."""
+    if connection.dialect.name != "sqlite":
+        return  # PostgreSQL checks each value when it is written
+    key = next(iter(table.primary_key.columns)).name
+    for column in table.columns:
+        if column.name in existing and isinstance(get_inner_type(column.type), JSON):
+            statement = f'SELECT "{key}" FROM {table.name} WHERE json_valid("{column.name}") = 0'
+            for (row_key,) in connection.execute(text(statement)):
+                what = f"{column.name} is not valid JSON, for example NaN. SQLite's JSON functions fail on this table."
+                yield DatabaseProblem("damage", f"{table.name} {shorten(row_key)}", what)
 
 
 def _check_row(

@@ -51,11 +51,11 @@ class Snapshot:
     n_xi: NDArray[np.int32]  # [M] [visits] in successful trajectories
     t: NDArray[np.int32]  # [M] time step of the stored state [steps]
     reward: NDArray[np.float32]  # [M] [reward] of the transition to the successor
-    idx_next: NDArray[np.int64]  # [M] slot of the successor; -1 if it has none
-    episode: NDArray[np.int64]  # [M] training episode of the stored state
+    idx_next: NDArray[np.int64]  # [M] slot index of the successor; -1 if it has none
+    episode: NDArray[np.int64]  # [M] training episode of the stored state, dimensionless
     delta_mem: NDArray[np.float32]  # [M] [return]; NaN if the node has no successor
     beta: NDArray[np.float32]  # [M] dimensionless; NaN if the node has no successor
-    state_rows: NDArray[np.int64]  # [K] rows of the nodes whose state is in the snapshot
+    state_rows: NDArray[np.int64]  # [K] row indices of the nodes whose state is in the snapshot
     state: NDArray[np.float16]  # [K, S] [state features]
     age: NDArray[np.float32]  # [M] time since the stored state was visited [env steps]; NaN if unknown
 
@@ -95,7 +95,7 @@ class Nodes:
 
     id: int
     slot: NDArray[np.int64]  # [M] slot indices
-    episode: NDArray[np.int64]  # [M]
+    episode: NDArray[np.int64]  # [M] training episode of the stored state, dimensionless
     t: NDArray[np.int32]  # [M] [steps]
     embedding: NDArray[np.float32]  # [M, X] [embedding]
 

@@ -167,7 +167,7 @@ def split_search(text: str) -> list[Term]:
     """Split a search into terms at spaces, or at a comma with a space. Double quotes keep spaces in one term.
 
     Raises:
-        ConfigError: If there are more than MOST_TERMS terms, or a comparison is invalid.
+        ConfigError: If there are more than MAX_TERMS terms, or a comparison is invalid.
     """
     pieces = [piece.rstrip(",") for piece in _TERM_TEXT.findall(text) if piece.strip('",')]
     if len(pieces) > MAX_TERMS:

@@ -90,8 +90,8 @@ def run_query(
     Args:
         db: An open database.
         query: One statement in the SQL dialect of the database, for instance a SELECT.
-        max_rows: Maximum number of rows, 1 to MOST_ROWS.
-        seconds: Maximum execution time in the database, above 0 and at most MOST_SECONDS [s].
+        max_rows: Maximum number of rows, 1 to MAX_ROWS.
+        seconds: Maximum execution time in the database, above 0 and at most MAX_SECONDS [s].
 
     Raises:
         StorageError: If the statement does not only read, is not valid, or exceeds a limit.

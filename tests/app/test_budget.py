@@ -7,7 +7,7 @@ from app.analysis.aggregates import Aggregation
 from app.analysis.comparable import COMMON, OWN_END, cut_to_budget, list_budgets, parse_budget, select_usual_length
 from app.analysis.finals import LAST_TENTH, compute_final_rate
 from app.analysis.series import Comparison, SeedRun, join_seeds
-from app.analysis.tables import best_cells, export_table, list_excluded_lines
+from app.analysis.tables import export_table
 from app.analysis.win_rates import find_best, format_aggregate, tabulate_falls, tabulate_win_rates
 from app.figures.named.comparisons import tabulate_tests
 from tests.app.seed_cases import make_seed
@@ -38,8 +38,8 @@ def ends(seeds: list[SeedRun]) -> Comparison:
 
 def test_unequal_runs_are_compared_at_the_most_that_all_of_them_reached(unequal) -> None:
     table = tabulate_win_rates(cut_to_budget(ends(unequal)), Aggregation())
-    assert table["3m"].tolist() == ["10.0 (n = 1 of 5)", "10.0 ± 0.0 (n = 2 of 5)", "10.0 ± 0.0 (n = 2 of 5)"]
-    caption = table.attrs["caption"]
+    assert table.frame["3m"].tolist() == ["10.0 (n = 1 of 5)", "10.0 ± 0.0 (n = 2 of 5)", "10.0 ± 0.0 (n = 2 of 5)"]
+    caption = table.caption
     assert "Compared at 4,000 env steps, the largest number that all runs reached (shortest: runs q1, q2)." in caption
     assert "3 runs are longer: later evaluations are ignored" in caption
     assert "# Compared at 4000 env steps" in export_table(table, "csv").decode()
@@ -53,7 +53,7 @@ def test_a_longer_run_is_never_read_later_than_the_shorter_ones_ended(unequal) -
     assert [cut[name].curve.steps[-1] for name in ("q2", "m1", "v1")] == [4005, 4002, 4007]
     assert cut["late"].curve.steps[-1] == 3099, "at 4,099 it had trained for longer than any run of 4,000"
     assert compute_final_rate(cut["late"], LAST_TENTH) == pytest.approx(3099 / 40_000)
-    caption = tabulate_win_rates(cut_to_budget(ends([*unequal, late])), Aggregation()).attrs["caption"]
+    caption = tabulate_win_rates(cut_to_budget(ends([*unequal, late])), Aggregation()).caption
     assert (
         "Runs without an evaluation in the last tenth (their last evaluation is used): run late, at 3,099 of 4,000"
         in caption
@@ -70,9 +70,9 @@ def test_runs_of_one_length_are_left_as_they_are_whatever_round_they_ended_in() 
 
 def test_a_budget_that_was_asked_for_leaves_out_what_is_too_short(unequal) -> None:
     table = tabulate_win_rates(cut_to_budget(ends(unequal), 20_000), Aggregation())
-    assert table["variant"].tolist() == ["QPLEX", "VDN"]
-    assert "Compared at 20,000 env steps, the requested budget." in table.attrs["caption"]
-    told = "\n".join(list_excluded_lines(table))
+    assert table.frame["variant"].tolist() == ["QPLEX", "VDN"]
+    assert "Compared at 20,000 env steps, the requested budget." in table.caption
+    told = "\n".join(table.excluded_lines)
     assert "run q1 (QMIX on 3m; seed 1): has 4,000 of the 20,000 env steps at which runs are compared" in told
 
 
@@ -81,14 +81,14 @@ def test_each_at_its_own_end_is_marked_in_every_cell_and_nothing_is_bold(unequal
     table = tabulate_win_rates(comparison, Aggregation())
     assert (
         "RUNS OF DIFFERENT LENGTHS: each run is evaluated at its own end (3m 4,000 to 40,000 env steps)"
-        in (table.attrs["caption"])
+        in table.caption
     )
-    assert [cell.partition("; ")[2] for cell in table["3m"]] == ["20,000 steps)", "4,000 steps)", "40,000 steps)"]
-    assert not best_cells(table)
+    assert [cell.partition("; ")[2] for cell in table.frame["3m"]] == ["20,000 steps)", "4,000 steps)", "40,000 steps)"]
+    assert not table.best
     assert "40,000 steps" in export_table(table, "latex").decode()
     assert r"\textbf" not in export_table(table, "latex").decode()
-    assert set(tabulate_tests(comparison)["verdict"]) == {"no verdict: runs of different lengths"}
-    assert "RUNS OF DIFFERENT LENGTHS" in tabulate_falls(comparison).attrs["caption"]
+    assert set(tabulate_tests(comparison).frame["verdict"]) == {"no verdict: runs of different lengths"}
+    assert "RUNS OF DIFFERENT LENGTHS" in tabulate_falls(comparison).caption
 
 
 def test_a_map_has_a_budget_of_its_own(unequal) -> None:

@@ -49,7 +49,7 @@ def test_the_memory_atlas_names_what_its_colors_mean(seeded, tmp_path: Path) -> 
         (["--table", "losses"], "must be one of comparisons, runs, win-rates"),
         (["--figure", "learning-curves", "--center", "average", "--out", "x.svg"], "must be one of mean, median, iqm"),
         (["--table", "win-rates", "--band", "wide"], "must be one of std, se, ci"),
-        (["--table", "win-rates", "--final", "best"], "must be one of last-tenth, last, got 'best'"),
+        (["--table", "win-rates", "--final", "best"], "must be one of last-tenth, last (got 'best')"),
         (["--table", "transitions", "--final", "last"], "would change nothing in a raw table"),
         ([], "--figure or --table"),
     ],

@@ -18,7 +18,7 @@ from app.analysis.finals import make_final_scale, name_final
 from app.analysis.quantities import RATE_NAMES, ROBUST, TRAINING_WIN_RATE, RateName
 from app.analysis.series import read_seeds
 from app.cli.main import run
-from app.figures.figure import OPTIONS, SEED_OPTIONS, Options
+from app.figures.options import FLAG_OPTIONS, RATE, SEED_OPTIONS, Option, Options, make_options
 from app.figures.registry import FIGURES, TABLES
 from app.figures.theme import METHOD_STYLES
 from emtc_core.errors import ConfigError
@@ -362,7 +362,7 @@ def test_learning_curves_read_how_many_episodes_differ_and_the_robust_rate_says_
     assert [len(seed.distinct_episodes) for seed in read_seeds(runs.db, rows, ROBUST)] == [0, 0]
     told = "Of the 16 episodes of an evaluation 3 differ. Counted in 1 of the 2 runs."
     rates: list[RateName] = ["auto", "greedy", "robust"]
-    captions = [FIGURES["learning-curves"].make(runs.db, rows, Options(rate=rate)).caption for rate in rates]
+    captions = [FIGURES["learning-curves"].make(runs.db, rows, make_options({RATE: rate})).caption for rate in rates]
     assert [told in caption for caption in captions] == [False, True, False]
 
 
@@ -370,7 +370,7 @@ def test_a_rate_that_no_table_knows_is_refused(runs, capsysbinary) -> None:
     assert runs.export("--table", "win-rates", "--rate", "lucky") == 2
     assert "must be one of auto, greedy, robust, training" in capsysbinary.readouterr().err.decode()
     with raises(ConfigError, key="rate", value="lucky"):
-        FIGURES["mu-w"].make(runs.db, [], Options(rate="lucky"))  # type: ignore[arg-type]
+        FIGURES["mu-w"].read_options({"rate": "lucky"})
 
 
 def test_runs_of_different_lengths_are_read_at_one_budget_in_every_file(runs, tmp_path, capsysbinary) -> None:
@@ -393,7 +393,7 @@ def test_runs_of_different_lengths_are_read_at_one_budget_in_every_file(runs, tm
     assert '"step_count": 4000' not in out.read_text()
     assert "Compared at 1,000 env steps" in capsysbinary.readouterr().err.decode()
     assert runs.export("--table", "win-rates", "--budget", "some") == 2
-    assert "a budget is common, own or a number" in capsysbinary.readouterr().err.decode()
+    assert "budget must be common, own or a number" in capsysbinary.readouterr().err.decode()
 
 
 @pytest.mark.parametrize("table", ["mu-w-embedders", "augmentation", "findings", "comparisons", "gate-readings"])
@@ -432,13 +432,13 @@ VALUES: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("option", OPTIONS)
-def test_an_option_that_would_change_nothing_is_refused(option, empty_database) -> None:
-    options = Options(**{option: VALUES[option]})
-    deaf = [kind for kind in [*FIGURES.values(), *TABLES.values()] if option not in kind.supported_options]
-    assert deaf
-    for kind in deaf:
-        with raises(ConfigError, key=f"--{option.replace('_', '-')}"):
+@pytest.mark.parametrize("option", FLAG_OPTIONS, ids=lambda option: option.name)
+def test_an_option_that_would_change_nothing_is_refused(option: Option[Any], empty_database) -> None:
+    options = Options({option.name: VALUES[option.name]})
+    others = [kind for kind in [*FIGURES.values(), *TABLES.values()] if option not in kind.options]
+    assert others
+    for kind in others:
+        with raises(ConfigError, key=option.flag):
             kind.make(empty_database, [], options)
 
 
@@ -552,7 +552,7 @@ def test_a_share_of_the_training_is_of_what_was_asked_not_of_what_was_evaluated(
 def test_every_figure_over_seeds_says_what_it_averages_on_itself(runs, tmp_path) -> None:
     runs.add("gate.enabled=false")
     for name, kind in FIGURES.items():
-        if kind.supported_options >= SEED_OPTIONS:
+        if {*kind.options} >= {*SEED_OPTIONS}:
             out = tmp_path / f"{name}.svg"
             assert runs.export("--figure", name, "--center", "iqm", "--out", str(out)) == 0
             drawn = out.read_text(encoding="utf-8").partition("</metadata>")[2]

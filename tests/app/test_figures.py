@@ -17,6 +17,7 @@ from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.kinds.maps import Cloud
 from app.figures.named.live import (
     GATE_METRICS,
+    NO_RETURNS,
     compute_chance_accuracy,
     compute_wilson_interval,
     draw_gate_dynamics,
@@ -154,20 +155,20 @@ def test_figures_of_a_run_without_points_are_empty_and_still_drawable(stats):
     chart = draw_gate_dynamics(stats.iloc[:0], run="r")
     assert chart.is_empty
     assert export_figure(chart, "svg").startswith(b"<?xml")
-    assert draw_outcomes(EMPTY_EVALUATIONS, pd.DataFrame(), run="r").is_empty
+    assert draw_outcomes(EMPTY_EVALUATIONS, NO_RETURNS, run="r").is_empty
 
 
 def test_where_the_return_decides_outcomes_draw_that_share_and_name_the_threshold():
     steps = {"env_step": [100, 200, 300], "episodes": 16.0, "wins": 0.0, "win_rate": 0.0, "return_mean": 1.0}
     rated = logged(eval__success_rate=0.25)
-    chart = draw_outcomes(pd.DataFrame(steps), pd.DataFrame(), run="r", threshold=-18.0, metrics=rated)
+    chart = draw_outcomes(pd.DataFrame(steps), NO_RETURNS, run="r", threshold=-18.0, metrics=rated)
     (line,) = chart.panels[0].lines
     assert chart.panels[0].title == "success (return ≥ -18)"
     assert line.y.tolist()[:2] == [0.25, 0.5]
     assert np.isnan(line.y[2])  # an evaluation without a rate is no failure
     low, high = compute_wilson_interval(np.array([4.0]), np.array([16.0]))
     assert (line.low[0], line.high[0]) == (low[0], high[0])
-    plain = draw_outcomes(pd.DataFrame(steps), pd.DataFrame(), run="r", metrics=rated)
+    plain = draw_outcomes(pd.DataFrame(steps), NO_RETURNS, run="r", metrics=rated)
     assert (plain.panels[0].title, plain.panels[0].lines[0].y.tolist()) == ("win rate", [0, 0, 0])
 
 
@@ -176,7 +177,7 @@ def test_copies_of_one_battle_count_once_in_the_band_and_the_other_rates_stand_b
     frame = pd.DataFrame(
         {"env_step": [1, 2], "episodes": 16, "wins": 8, "win_rate": 0.5, "return_mean": 1.0, **counted}
     )
-    chart = draw_outcomes(frame, pd.DataFrame(), run="r", metrics=logged(rollout__win_rate=0.1))
+    chart = draw_outcomes(frame, NO_RETURNS, run="r", metrics=logged(rollout__win_rate=0.1))
     greedy, robust, training = chart.panels[0].lines
     low, high = compute_wilson_interval(np.array([2.0, 8.0]), np.array([4.0, 16.0]))
     assert (greedy.low.tolist(), greedy.high.tolist()) == (low.tolist(), high.tolist())
@@ -187,7 +188,7 @@ def test_copies_of_one_battle_count_once_in_the_band_and_the_other_rates_stand_b
 
 def test_an_evaluation_of_an_earlier_version_has_the_band_of_all_its_episodes():
     frame = pd.DataFrame({"env_step": [1], "episodes": 16, "wins": 8, "win_rate": 0.5, "return_mean": 1.0})
-    (line,) = draw_outcomes(frame, pd.DataFrame(), run="r").panels[0].lines
+    (line,) = draw_outcomes(frame, NO_RETURNS, run="r").panels[0].lines
     low, high = compute_wilson_interval(np.array([8.0]), np.array([16.0]))
     assert (line.low[0], line.high[0]) == (low[0], high[0])
 

@@ -54,7 +54,7 @@ def test_equal_means_of_unequal_evaluations_are_a_tie() -> None:
     )
     assert compute_final_rate(up[0], "last-tenth") == compute_final_rate(down[0], "last-tenth") == 0.2
     table = tabulate_tests(join_seeds([*up, *down], final=True))
-    assert table["P(improvement)"].str[:4].tolist() == ["0.50"]
+    assert table.frame["P(improvement)"].str[:4].tolist() == ["0.50"]
 
 
 def test_an_evaluation_at_exactly_nine_tenths_is_not_in_the_last_tenth() -> None:
@@ -109,7 +109,7 @@ def test_a_run_without_an_evaluation_there_has_its_last_one_and_every_table_name
     )
     made = [tabulate_win_rates(comparison), tabulate_tests(comparison), tabulate_with_published(comparison)]
     for table in made:
-        assert told in table.attrs["caption"]
+        assert told in table.caption
         assert told.replace(",", "") in export_table(table, "csv").decode()
         assert f"{told}" in export_table(table, "latex").decode()
     assert told in draw_profiles(comparison).caption
@@ -124,8 +124,8 @@ def test_many_runs_without_an_evaluation_there_are_counted_and_the_first_named()
 def test_an_unfinished_run_that_is_asked_for_is_read_at_its_last_evaluation_and_told() -> None:
     seeds = [make_seed("c", [(0, 0.0), (200, 0.25)], status="stopped", env_steps=250)]
     table = tabulate_win_rates(join_seeds(seeds, include_unfinished=True, final=True))
-    assert table["3m"].tolist() == ["25.0† (n = 1 of 5)"]
-    assert "(their last evaluation is used): run c, at 200 of 1,000 env steps." in table.attrs["caption"]
+    assert table.frame["3m"].tolist() == ["25.0† (n = 1 of 5)"]
+    assert "(their last evaluation is used): run c, at 200 of 1,000 env steps." in table.caption
 
 
 def test_a_caption_says_of_how_many_evaluations_a_mean_is() -> None:
@@ -142,9 +142,9 @@ def test_a_caption_says_of_how_many_evaluations_a_mean_is() -> None:
 def test_a_table_says_in_every_format_which_number_it_shows(rule, cell) -> None:
     comparison = join_seeds([run_of(SWINGS, 520_000, 10_000)], final=True)
     table = tabulate_win_rates(comparison, Aggregation(), rule)
-    assert table["3m"].tolist() == [cell]
+    assert table.frame["3m"].tolist() == [cell]
     defined = f"{define_final(comparison.seeds, rule, unit='%').capitalize()}."
-    assert table.attrs["caption"].startswith(defined)
+    assert table.caption.startswith(defined)
     for format in ("latex", "markdown"):
         assert defined in export_table(table, format).decode()
     for read, format in ((pd.read_csv, "csv"), (pd.read_parquet, "parquet")):
@@ -175,7 +175,7 @@ def test_falls_are_counts_and_only_their_share_stays_between_0_and_100() -> None
     assert row["falls low"] < 0
     assert row["falls [%] statistic"] == "falls [%], mean over seeds"
     assert 0 <= row["falls [%] low"] < 37.5 < row["falls [%] high"] <= 100
-    assert "Falls [%] is a fraction" in table.attrs["caption"]
+    assert "Falls [%] is a fraction" in table.caption
 
 
 @pytest.mark.parametrize("rule", FINAL_RULES)
@@ -187,8 +187,8 @@ def test_tests_and_profiles_use_the_number_that_was_asked_for(rule) -> None:
     ]
     comparison = join_seeds(seeds, final=True)
     table = tabulate_tests(comparison, rule)
-    assert table["difference [%]"].str[:5].tolist() == (["-6.7 "] if rule == "last-tenth" else ["+60.0"])
-    assert table["P(improvement)"].str[:4].tolist() == (["0.00"] if rule == "last-tenth" else ["1.00"])
+    assert table.frame["difference [%]"].str[:5].tolist() == (["-6.7 "] if rule == "last-tenth" else ["+60.0"])
+    assert table.frame["P(improvement)"].str[:4].tolist() == (["0.00"] if rule == "last-tenth" else ["1.00"])
     chart = draw_profiles(comparison, rule)
     name = define_final(comparison.seeds, rule)
     assert chart.x_label == name.partition(":")[0]
@@ -205,20 +205,20 @@ def test_the_table_of_falls_averages_the_seeds_that_made_it_and_shows_each() -> 
         run_of((0.0, 0.5), 50_000, 50_000, run_id="d", algo="qmix"),
     ]
     table = tabulate_falls(join_seeds(seeds, final=True), Aggregation())
-    assert table.to_numpy().tolist() == [
+    assert table.frame.to_numpy().tolist() == [
         [
             *("3m", "EMTC(QPLEX)", 3, 2, "1.5 ± 2.1", "3.5 ± 0.7", "37.5 ± 53.0"),
             "seed 1: 3 of 4; seed 2: 0 of 3; seed 3: never 0.9",
         ],
         ["3m", "QMIX", 1, 0, "–", "–", "–", "seed 1: never 0.9"],
     ]
-    assert "below 0.5 after the first evaluation of at least 0.9" in table.attrs["caption"]
-    assert "mean ± standard deviation over seeds" in table.attrs["caption"]
+    assert "below 0.5 after the first evaluation of at least 0.9" in table.caption
+    assert "mean ± standard deviation over seeds" in table.caption
 
 
 def test_the_table_of_falls_leaves_out_what_the_win_rates_leave_out() -> None:
     cut = make_seed("c", [(0, 1.0), (200, 0.0)], status="stopped", env_steps=250)
     assert not len(tabulate_falls(join_seeds([cut], final=True)))
     table = tabulate_falls(join_seeds([cut], include_unfinished=True, final=True))
-    assert table[["variant", "falls"]].to_numpy().tolist() == [["EMTC(QPLEX)†", "1.0"]]
-    assert "† includes an unfinished run." in table.attrs["caption"]
+    assert table.frame[["variant", "falls"]].to_numpy().tolist() == [["EMTC(QPLEX)†", "1.0"]]
+    assert "† includes an unfinished run." in table.caption

@@ -27,7 +27,7 @@ from app.analysis.study_plans import (
     REMOVED,
     UNPLANNED,
 )
-from app.analysis.tables import export_table
+from app.analysis.tables import export_table, make_plain_table
 from app.figures.registry import TABLES
 from app.jobs.launch import EXAMPLE_STUDY
 from app.jobs.sweeps.file import find_sweep_file, list_templates
@@ -86,7 +86,7 @@ def test_runs_outside_the_plans_are_measured_and_called_exploratory(db: Database
     assert first.difference.n == (3,)
     assert first.difference.estimate == pytest.approx(expected.estimate), "of robust win rates, not of greedy ones"
     table = TABLES["findings"].make(db, rows)
-    row = table[table["measure"] == MU_W.title].iloc[0]
+    row = table.frame[table.frame["measure"] == MU_W.title].iloc[0]
     assert (row["claim"], row["n"], row["verdict"]) == ("3. The gate helps", "3 pairs", "too few seeds")
     assert "exploratory" in row["study"]
 
@@ -128,8 +128,8 @@ def test_runs_of_different_commits_are_marked(db: Database) -> None:
     with db.transaction() as connection:
         connection.execute(update(Run).where(Run.id == rows[0].id).values(versions={"commit": "d" * 40}))
     table = TABLES["findings"].make(db, [find_run(db, row.id) for row in rows])
-    assert "(different commits)" in table[table["measure"] == MU_W.title]["verdict"].iloc[0]
-    assert "WARNING: runs of different commits" in table.attrs["caption"]
+    assert "(different commits)" in table.frame[table.frame["measure"] == MU_W.title]["verdict"].iloc[0]
+    assert "WARNING: runs of different commits" in table.caption
 
 
 def test_r2_of_h_is_computed_only_for_a_plan_whose_claims_need_it(db: Database, monkeypatch) -> None:
@@ -149,8 +149,8 @@ def test_r2_of_h_is_computed_only_for_a_plan_whose_claims_need_it(db: Database, 
 
 def test_the_table_of_claims_has_the_primary_measures_of_each_study(db: Database) -> None:
     rows = [add_run(db, seed, 3, *gate) for seed in (1, 2) for gate in ((), ("gate.enabled=false",))]
-    table = TABLES["claims"].make(db, rows)
-    every = TABLES["findings"].make(db, rows)
+    table = TABLES["claims"].make(db, rows).frame
+    every = TABLES["findings"].make(db, rows).frame
     assert table["claim"].tolist() == every.loc[every["verdict"] != "–", "claim"].tolist()
     assert set(table["measure"]) < set(every["measure"])
     assert "study" not in table
@@ -159,7 +159,7 @@ def test_the_table_of_claims_has_the_primary_measures_of_each_study(db: Database
     with db.transaction() as connection:
         connection.execute(insert(SweepRow), {"id": "abc", "created_at": datetime.now(UTC), **values})
     rows += [add_run(db, seed, 3, *gate, sweep="abc") for seed in range(1, 6) for gate in ((), ("gate.enabled=false",))]
-    table = TABLES["claims"].make(db, rows)
+    table = TABLES["claims"].make(db, rows).frame
     assert set(table["study"]) == {CONFIRMATORY.title, UNPLANNED.title}
     (gate,) = (
         row for _, row in table.iterrows() if row["study"] == CONFIRMATORY.title and row["claim"].startswith("3")
@@ -272,13 +272,13 @@ def test_the_guide_quotes_what_the_shipped_study_holds(checked: Bundle, tmp_path
     db = open_database(checked.url, read_only=True)
     table = TABLES["findings"].make(db, select_runs(db))
     columns = ["claim", "task", "compared", "measure", "n", "estimate", "p (Holm)", "verdict"]
-    exported = export_table(table[columns], "markdown").decode()
+    exported = export_table(make_plain_table(table.frame[columns]), "markdown").decode()
     guide = (ROOT / "app" / "guide" / "findings.md").read_text()
     rows = [line for line in exported.splitlines() if line.startswith("| ")]
     assert len(rows) > 60
     assert [row for row in rows if row not in guide] == []
     measures = export_table(TABLES["study-measures"].make(db, select_runs(db)), "markdown").decode()
-    detectable = " ".join(table["detectable"])
+    detectable = " ".join(table.frame["detectable"])
     prose = guide.split("## What the first study shows")[1].split("## What the confirmatory study shows")[0]
     readme = (ROOT / "README.md").read_text().split("## Findings so far")[1].split("## ")[0]
     numbers = re.findall(r"[-+]?\d*\.\d[\de-]*", f"{prose} {readme}")

@@ -2,12 +2,13 @@
 
 import importlib.util
 import json
+import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import func, select, text
 
 from app.analysis.comparable import cut_to_budget
 from app.analysis.provenance import describe_runs
@@ -209,6 +210,7 @@ def test_a_table_that_is_not_sound_is_refused_whole(db, tmp_path, capsys, text: 
         ('{"smax": {"3m": 1}}', "environment → task"),
         (json.dumps(marl_eval({"seed_1": {"step_0": {"return": [1]}}})), "no step_count"),
         (json.dumps(marl_eval({"seed_1": steps({0: [float("nan")]})})), "finite"),
+        (json.dumps(marl_eval({"seed_1": steps({0: [1e308, 1e308]})})), "too large"),
         (json.dumps(marl_eval({"seed_1": steps({0: [1.0]}), "1": steps({0: [2.0]})})), "is in two sources"),
     ],
 )
@@ -224,6 +226,25 @@ def test_nothing_of_jsonpickle_is_ever_decoded(db, tmp_path, capsys) -> None:
     write(folder / "info.json", json.dumps({"test_battle_won_mean": [trap], "test_battle_won_mean_T": [10]}))
     assert "finite number" in refusal(db, tmp_path / "sacred", "sacred", capsys)
     assert not (tmp_path / "trapped").exists()
+
+
+def test_infinite_settings_become_text_so_that_the_settings_stay_valid_json(db, tmp_path, capsys) -> None:
+    folder = tmp_path / "sacred" / "1"
+    folder.mkdir(parents=True)
+    task = {"name": "qmix", "seed": 1, "env": "sc2", "env_args": {"map_name": "3m"}}
+    write(folder / "config.json", json.dumps(task | {"clip": float("inf"), "skew": float("nan")}))
+    write(folder / "info.json", json.dumps({"test_battle_won_mean": [0.5], "test_battle_won_mean_T": [10]}))
+    take(db, tmp_path / "sacred", "sacred", capsys)
+    with db.read() as connection:
+        assert connection.execute(text("SELECT min(json_valid(config)) FROM runs")).scalar_one() == 1
+        assert "inf" in connection.execute(text("SELECT config FROM runs")).scalar_one()
+
+
+def test_a_pipe_among_event_files_is_refused_and_not_read(db, tmp_path, capsys) -> None:
+    (tmp_path / "seed1").mkdir()
+    (tmp_path / "seed1" / "events.out.tfevents.1").write_bytes(b"")
+    os.mkfifo(tmp_path / "seed1" / "events.out.tfevents.2")
+    assert "is not a file" in refusal(db, tmp_path, "tensorboard", capsys)
 
 
 def test_a_refused_source_leaves_no_database_behind(tmp_path, capsys) -> None:

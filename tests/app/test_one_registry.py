@@ -1,7 +1,9 @@
 """A figure is written in one file: then it is on its page, in the command line, in notebooks, in the door."""
 
 import json
+import shlex
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +11,17 @@ import pandas as pd
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from app.analysis.compared import ComparedRuns
+from app.analysis.tables import Column, Table, make_table
 from app.cli.main import run
-from app.figures.figure import FigureKind, FigureOption
+from app.figures.figure import FigureKind, Section, StoredRuns, TableKind
 from app.figures.kinds.chart import Chart, Line, Panel
-from app.figures.registry import FIGURES, find_figure
+from app.figures.named.curves import HIDDEN_METHODS, LOG_AXES, PER_SEED, SMOOTH, read_comparison
+from app.figures.options import CENTER, Option, Options, make_options
+from app.figures.registry import FIGURES, TABLES, find_figure, write_command
 from app.notebook.export import export_entries
 from app.notebook.view import freeze, make_view
+from emtc_core.metrics import METRICS
 from storage import open_database as open_door
 from storage.engine import Database, open_database
 from storage.notebook import create_entry
@@ -24,23 +31,46 @@ from tests.pages.seed import seed_run
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def draw_toy(db, rows, options) -> Chart:
-    """A figure as one file has it: data, drawing, an option of its own."""
+SLOPE = Option("slope", float, "a number", 1.0)
+
+
+def draw_toy(runs: StoredRuns, options: Options) -> Chart:
+    """A figure with its data, its drawing and its option in one file."""
     steps = np.array([0.0, 1.0])
-    line = Line("toy", "#0072B2", steps, steps * options.get("slope", 1.0))
-    panel = Panel(", ".join(row.name for row in rows), "steps", (line,))
+    line = Line("toy", "#0072B2", steps, steps * options[SLOPE])
+    panel = Panel(", ".join(row.name for row in runs.rows), "steps", (line,))
     return Chart("toy", "A toy", "env steps", (panel,), "What a toy shows.", "A toy.")
 
 
 TOY = FigureKind(
-    "toy", draw_toy, needs_runs=True, question="What does a toy show?", pages=("compare", "live"),
-    extra_options=(FigureOption("slope", float, "a number"),),
+    "toy", draw_toy, options=(SLOPE,), needs_runs=True, question="What does a toy show?", pages=("compare", "live"),
 )  # fmt: skip
+
+
+def tabulate_toys(runs: ComparedRuns, options: Options) -> Table:
+    """A statistic of the compared runs."""
+    rows = [[row.name, options[SLOPE] * row.seed] for row in runs.rows.values()]
+    return make_table(["run", Column("toy", unit="steps", format=".1f")], rows)
+
+
+def draw_toys(runs: ComparedRuns, options: Options) -> Chart:
+    """The same statistic as a figure."""
+    seeds = np.array([float(row.seed) for row in runs.rows.values()])
+    panel = Panel("toys", "steps", (Line("toy", "#0072B2", seeds, seeds),))
+    return Chart("toys", "Toys", "seed", (panel,), "One point for each run.", "Toys.")
+
+
+TOYS = TableKind("toys", tabulate_toys, read_comparison, (SLOPE,), section=Section("compare", "Toy statistics"))
+TOY_CHART = FigureKind(
+    "toys", draw_toys, read_comparison, question="How many toys?", section=Section("compare", "Toy statistics")
+)
 
 
 @pytest.fixture
 def seeded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sqlite_template: Path) -> tuple[Database, str]:
     monkeypatch.setitem(FIGURES, "toy", TOY)
+    monkeypatch.setitem(FIGURES, "toys", TOY_CHART)
+    monkeypatch.setitem(TABLES, "toys", TOYS)
     db = open_database(f"sqlite:///{shutil.copy(sqlite_template, tmp_path / 'x.db')}")
     monkeypatch.setenv("EMTC_DB", db.url)
     return db, seed_run(db)
@@ -84,6 +114,43 @@ def test_its_pages_offer_it(seeded, page: str) -> None:
     assert "#### A toy" in [text.value for text in app.markdown]
 
 
+def test_a_statistic_with_a_section_is_on_compare_and_in_the_command_line(seeded, capsysbinary) -> None:
+    db, run_id = seeded
+    app = AppTest.from_file(str(ROOT / "app" / "Home.py"), default_timeout=120)
+    app.query_params.update({"runs": run_id, "part": "Toy statistics"})
+    app.switch_page("../pages/compare.py").run()
+    assert not app.exception
+    texts = [str(text.value).replace("\\", "") for text in app.markdown]
+    assert "| run | toy [steps] |\n|---|---|\n| Seeded run | 1.0 |" in texts
+    assert "#### Toys" in texts
+    assert run(["export", run_id, "--table", "toys", "--set", "slope=3", "--db", db.url]) == 0
+    assert capsysbinary.readouterr().out == b"run,toy [steps]\nSeeded run,3.0\n"
+
+
+def test_a_metric_with_a_chart_has_it_on_live(seeded, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, run_id = seeded
+    monkeypatch.setitem(METRICS, "train/loss", replace(METRICS["train/loss"], chart="Loss of the learner"))
+    app = AppTest.from_file(str(ROOT / "app" / "Home.py"), default_timeout=120)
+    app.query_params.update({"run": run_id})
+    app.switch_page("../pages/live.py").run()
+    assert not app.exception
+    assert "#### Loss of the learner" in [text.value for text in app.markdown]
+
+
+def test_the_command_of_a_figure_has_the_options_that_are_set(seeded, tmp_path: Path) -> None:
+    _, run_id = seeded
+    kind = find_figure("learning-curves")
+    options = make_options({CENTER: "median", PER_SEED: True, SMOOTH: 200, LOG_AXES: ("x",), HIDDEN_METHODS: ("a, b",)})
+    command = write_command(kind, [run_id], options)
+    assert command == (
+        f"emtc export {run_id} --figure learning-curves --center median --set each=true --set smooth=200 --set log=x "
+        "--set 'hide=[\"a, b\"]' --out learning-curves.pdf"
+    )
+    out = str(tmp_path / "x.csv")
+    words = shlex.split(command)[1:-1]
+    assert run([*words, out, "--db", seeded[0].url]) == 0
+
+
 def test_every_figure_asks_something_and_its_name_is_that_of_the_registry() -> None:
     assert [name for name, kind in FIGURES.items() if not kind.question.endswith("?") or name != kind.name] == []
 
@@ -93,7 +160,7 @@ def test_what_only_one_figure_takes_is_refused_by_another(seeded, tmp_path: Path
     command = ["export", run_id, "--figure", "mu-w", "--set", "slope=3", "--out", str(tmp_path / "x.csv")]
     assert run([*command, "--db", db.url]) == 2
     assert "slope is not an option of the figure mu-w" in capsys.readouterr().err
-    assert find_figure("toy").read_options({"slope": "2"}).get("slope") == 2.0
+    assert find_figure("toy").read_options({"slope": "2"})[SLOPE] == 2.0
 
 
 @pytest.mark.parametrize("figure", ["gate-effect", "what-if", "outcomes", "metrics"])

@@ -26,23 +26,23 @@ def test_ours_and_the_papers_stand_side_by_side_and_the_caption_warns() -> None:
         make_seed("d", [(1, 1.0)], map="corridor", algo="qplex", status="lost", env_steps=1),
     ]
     table = tabulate_with_published(join_seeds(seeds, final=True))
-    assert table.columns.tolist() == ["variant", "corridor · ours", "corridor · paper"]
-    rows = table.set_index("variant")
+    assert table.frame.columns.tolist() == ["variant", "corridor · ours", "corridor · paper"]
+    rows = table.frame.set_index("variant")
     assert rows.loc["EMTC(QPLEX)"].tolist() == ["50.0 (n = 1)", "97.4 ± 1.7"]
     assert rows.loc["EMTC(QPLEX), No-TCGM"].tolist() == ["25.0 (n = 1)", "–"]
     assert rows.loc["QMIX"].tolist() == ["–", "37.6 ± 9.8"]
-    assert "skirmish is a simulator" in table.attrs["caption"]
+    assert "skirmish is a simulator" in table.caption
 
     assert rows.loc["QPLEX"].tolist()[0] == "–"
-    assert table.attrs["left_out"] == ["run d (QPLEX on corridor; seed 1): lost at 1 of 1,000 env steps"]
+    assert table.excluded == ("run d (QPLEX on corridor; seed 1): lost at 1 of 1,000 env steps",)
 
 
 def test_a_run_of_another_preset_does_not_stand_in_the_papers_row() -> None:
     table = tabulate_with_published(join_seeds([make_seed("a", [(1, 1.0)], map="corridor", preset="demo")], final=True))
-    rows = table.set_index("variant")["corridor · ours"]
+    rows = table.frame.set_index("variant")["corridor · ours"]
     assert rows["EMTC(QPLEX), preset = demo"] == "100.0 (n = 1)"
     assert rows["EMTC(QPLEX)"] == "–"
 
 
 def test_maps_without_published_numbers_give_no_table() -> None:
-    assert tabulate_with_published(join_seeds([make_seed("c", [(1, 1.0)], map="3m")])).empty
+    assert not len(tabulate_with_published(join_seeds([make_seed("c", [(1, 1.0)], map="3m")])))

@@ -65,10 +65,10 @@ def test_one_run_without_makes_its_task_greedy_for_all_its_runs_and_is_named(odd
     assert [seed.curve.values.tolist() for seed in rated.seeds] == [[0.0, 1.0, 1.0]] * 2
     assert "run b has evaluations without a robust win rate" in rated.quantity.note
     comparison = join(rated)
-    captions = [tabulate_win_rates(comparison).attrs["caption"], draw_comparison(comparison).caption]
-    captions.append(tabulate_mu_w(comparison, [1000]).attrs["caption"])
+    captions = [tabulate_win_rates(comparison).caption, draw_comparison(comparison).caption]
+    captions.append(tabulate_mu_w(comparison, [1000]).caption)
     assert all(rated.quantity.note in caption for caption in captions)
-    assert rated.quantity.note in tabulate_win_rates(comparison).attrs["about"]
+    assert rated.quantity.note in tabulate_win_rates(comparison).notes
 
 
 def test_many_runs_without_a_robust_evaluation_are_counted_and_the_first_named() -> None:
@@ -124,22 +124,22 @@ def test_each_of_several_tasks_has_its_own_default(two_tasks) -> None:
 def test_heads_panels_and_captions_name_the_win_rate_of_each_task(two_tasks) -> None:
     comparison, note = join(two_tasks), two_tasks.quantity.note
     heads = [f"{ON_FOOTBALL} (greedy)", "3m (robust)"]
-    assert sorted(tabulate_win_rates(comparison).columns[1:]) == sorted(heads)
-    assert sorted(tabulate_mu_w(comparison, [1000]).columns[1:]) == sorted(f"{head} · 1,000" for head in heads)
+    assert sorted(tabulate_win_rates(comparison).frame.columns[1:]) == sorted(heads)
+    assert sorted(tabulate_mu_w(comparison, [1000]).frame.columns[1:]) == sorted(f"{head} · 1,000" for head in heads)
     chart = draw_comparison(comparison)
     assert sorted(panel.title for panel in chart.panels) == ["greedy win rate, academy_3_vs_1_with_keeper [grf]",
                                                             "robust win rate, 3m"]  # fmt: skip
     averaged = draw_comparison(join(average_curves(two_tasks)))
     assert sorted(panel.title.partition(",")[0] for panel in averaged.panels) == ["greedy μ̄_w", "robust μ̄_w"]
     made = [tabulate_win_rates(comparison), tabulate_mu_w(comparison, [1000]), tabulate_tests(comparison)]
-    assert all(note in table.attrs["caption"] and note in table.attrs["about"] for table in made)
+    assert all(note in table.caption and note in table.notes for table in made)
     assert all(note in figure.caption for figure in (chart, averaged, draw_profiles(comparison)))
 
 
 def test_a_column_of_runs_of_unequal_lengths_is_not_bold_whatever_its_head_is(two_tasks) -> None:
     comparison = join(two_tasks)
     unequal = replace(comparison, mixed_length_tasks=frozenset({"3m"}))
-    bold, left = ({name for _, name in tabulate_win_rates(each).attrs["best"]} for each in (comparison, unequal))
+    bold, left = ({name for _, name in tabulate_win_rates(each).best} for each in (comparison, unequal))
     assert bold - left == {"3m (robust)"}
 
 
@@ -162,15 +162,15 @@ def test_mu_w_is_the_time_average_of_the_win_rate_that_the_runs_are_compared_by(
         assert averaged.quantity.key == key
         assert averaged.seeds[0].curve.values[-1] == pytest.approx(expected)
         table = tabulate_mu_w(join(apply_rate(seeds, rate)), [1000])
-        assert table.iloc[0, 1] == f"{expected:.3f} (n = 1)"
-    assert tabulate_mu_w(join(apply_rate(seeds)), [1000]).attrs["caption"].startswith("robust μ̄_w")
+        assert table.frame.iloc[0, 1] == f"{expected:.3f} (n = 1)"
+    assert tabulate_mu_w(join(apply_rate(seeds)), [1000]).caption.startswith("robust μ̄_w")
 
 
 def test_falls_and_the_papers_numbers_are_made_of_greedy_episodes() -> None:
     greedy = join_seeds([with_robust("a", map="corridor")], final=True)
-    assert tabulate_falls(greedy)["reached 0.9"].tolist() == [1]
-    assert "greedy win rate below 0.5" in tabulate_falls(greedy).attrs["caption"]
-    assert "Ours: always greedy episodes" in tabulate_with_published(greedy).attrs["caption"]
+    assert tabulate_falls(greedy).frame["reached 0.9"].tolist() == [1]
+    assert "greedy win rate below 0.5" in tabulate_falls(greedy).caption
+    assert "Ours: always greedy episodes" in tabulate_with_published(greedy).caption
 
 
 def test_a_time_average_says_of_which_win_rate_it_is() -> None:

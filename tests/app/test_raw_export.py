@@ -116,10 +116,10 @@ def test_a_sweep_names_its_runs_and_csv_goes_to_stdout(two, capsysbinary) -> Non
         (["--table", "transitions"], "Name at least one run"),
         (["RUN", "--table", "transitions", "--format", "xml", "--out", "t"], "--format must be one of csv, parquet"),
         (["RUN", "--table", "transitions", "--format", "parquet"], "needs --out FILE"),
-        (["RUN", "--table", "gate", "--format", "marl-eval"], "is made of --table evaluations, not of gate"),
+        (["RUN", "--table", "gate", "--format", "marl-eval"], "needs --table evaluations, got gate"),
         (["RUN", "--table", "gate", "--center", "iqm", "--out", "t.csv"], "--center would change nothing"),
-        (["RUN", "--table", "gate", "--width", "two", "--out", "t.csv"], "--width belongs to an image"),
-        (["RUN", "--sweep", "s", "--table", "gate", "--out", "t.csv"], "Name either runs or --sweep"),
+        (["RUN", "--table", "gate", "--width", "two", "--out", "t.csv"], "--width has an effect on images only"),
+        (["RUN", "--sweep", "s", "--table", "gate", "--out", "t.csv"], "Give either RUN or --sweep"),
         (["--sweep", "none", "--table", "gate", "--out", "t.csv"], "No sweep starts with"),
         (["zzzz", "--table", "gate", "--out", "t.csv"], "not found"),
         (["RUN", "--table", "gate", "--out", "no/such/folder/t.csv"], "cannot be written"),
@@ -275,7 +275,7 @@ def test_evaluations_become_marl_eval_s_json(tmp_path: Path, capsys) -> None:
     assert steps_1["step_1"] == {"step_count": 101, "win_rate": [0.0], "return": [0.0]}
     assert steps_1["absolute_metrics"] == {"win_rate": [0.75], "return": [1.5]}
     assert len(steps_2) == 6, "five steps, as many as the other run has"
-    assert "the last evaluations are left out" in told
+    assert "The last evaluations of" in told
     assert "are those of the run's best evaluation" in told
 
 

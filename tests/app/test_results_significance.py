@@ -248,21 +248,22 @@ def test_the_table_names_both_variants_their_seeds_and_the_verdict() -> None:
         *finals("emtc-qplex", "8m", 0.5),
         *finals("qmix", "8m", 0.5, 0.5),
     ]
-    table = tabulate_tests(join_seeds(seeds, final=True)).set_index("task")
+    table = tabulate_tests(join_seeds(seeds, final=True))
+    rows = table.frame.set_index("task")
     gap = compare_seeds(by_seed([0.9, 1.0, 0.95, 0.9]), by_seed([0.1, 0.2, 0.15, 0.1]), BinomialScale(episodes=16))
-    assert table.loc["3m", "n"] == "4 pairs"
-    assert table.loc["3m", "difference [%]"] == f"+80.0 [{100 * gap.low:+.1f}, {100 * gap.high:+.1f}]"
-    assert table.loc["3m", "P(improvement)"] == "1.00 [0.47–1.00]"
-    assert table.loc["3m", "p (randomization)"] == "0.125"
-    assert table.loc["3m", "verdict"] == "too few seeds"
-    assert table.loc["8m", ["n", "P(improvement)", "p"]].tolist() == [
+    assert rows.loc["3m", "n"] == "4 pairs"
+    assert rows.loc["3m", "difference [%]"] == f"+80.0 [{100 * gap.low:+.1f}, {100 * gap.high:+.1f}]"
+    assert rows.loc["3m", "P(improvement)"] == "1.00 [0.47–1.00]"
+    assert rows.loc["3m", "p (randomization)"] == "0.125"
+    assert rows.loc["3m", "verdict"] == "too few seeds"
+    assert rows.loc["8m", ["n", "P(improvement)", "p"]].tolist() == [
         "1 pair (without seed 2)",
         "0.50 [0.00–1.00]",
         "–",
     ]
-    assert table.loc["all 2 tasks", "P(improvement)"].startswith("0.75 [0.")
-    assert (table["variant"] == "EMTC(QPLEX)").all()
-    assert {type(each) for each in table["P(improvement)"]} == {str}
+    assert rows.loc["all 2 tasks", "P(improvement)"].startswith("0.75 [0.")
+    assert (rows["variant"] == "EMTC(QPLEX)").all()
+    assert {type(each) for each in rows["P(improvement)"]} == {str}
     assert len(pickle.loads(pickle.dumps(table))) == len(table)
     files = (
         pd.read_csv(io.BytesIO(export_table(table, "csv"))),
@@ -274,12 +275,12 @@ def test_the_table_names_both_variants_their_seeds_and_the_verdict() -> None:
         assert first["P(improvement) statistic"].endswith("share of pairs of seeds in which it is greater")
         assert first["P(improvement) statistic"].startswith("final win rate (mean of the evaluations in the last")
         assert first["difference [%] interval"].startswith("95 % interval (paired t; covers")
-    assert (table["against"] == "QMIX").all()
+    assert (rows["against"] == "QMIX").all()
 
 
 def test_five_clearly_different_seeds_get_a_verdict() -> None:
     seeds = [*finals("emtc-qplex", "3m", 0.9, 1.0, 0.95, 0.9, 0.8), *finals("qmix", "3m", 0.1, 0.2, 0.3, 0.1, 0.0)]
-    assert tabulate_tests(join_seeds(seeds, final=True))["verdict"].tolist() == ["higher"]
+    assert tabulate_tests(join_seeds(seeds, final=True)).frame["verdict"].tolist() == ["higher"]
 
 
 def test_profiles_pool_the_tasks_that_all_variants_have() -> None:

@@ -151,39 +151,39 @@ def test_a_heat_map_is_exported_in_every_format(studies, format):
 
 def test_the_augmentation_table_lists_measured_combinations_and_marks_the_best(studies):
     db, ids = studies
-    frame = TABLES["augmentation"].make(db, sweep_runs(db, ids["augmentation"]))
-    assert frame.to_numpy().tolist() == [
+    table = TABLES["augmentation"].make(db, sweep_runs(db, ids["augmentation"]))
+    assert table.frame.to_numpy().tolist() == [
         ["0.1", "0.05", "0.094 ± 0.133 (n = 2)"],
         ["0.2", "0.05", "0.156 ± 0.133 (n = 2)"],
         ["0.2", "0.1", "0.219 ± 0.133 (n = 2)"],
     ]
-    assert frame.attrs["best"] == [[2, "3m"]]
+    assert table.best == {(2, "3m")}
 
 
 def test_the_embedders_table_nests_time_over_embedder(studies):
     db, ids = studies
-    frame = TABLES["mu-w-embedders"].make(db, sweep_runs(db, ids["mu-w-by-delta"]))
-    assert frame["δ"].tolist() == ["1.8e-7", "1.8e-3"]
-    assert "100 % · TCSE" in frame.columns
-    shares = {str(name).partition(" · ")[0] for _, name in frame.attrs["best"]}
+    table = TABLES["mu-w-embedders"].make(db, sweep_runs(db, ids["mu-w-by-delta"]))
+    assert table.frame["δ"].tolist() == ["1.8e-7", "1.8e-3"]
+    assert "100 % · TCSE" in table.frame.columns
+    shares = {str(name).partition(" · ")[0] for _, name in table.best}
     assert shares == {"33 %", "67 %", "100 %"}, "the best of each share of the training is marked"
-    latex = export_table(frame, "latex").decode()
+    latex = export_table(table, "latex").decode()
     assert "multicolumn" in latex
 
 
 @pytest.mark.parametrize("name", ["augmentation", "mu-w-embedders"])
 def test_study_tables_find_their_runs_in_the_whole_database(studies, name):
-    frame = TABLES[name].make(studies[0], select_runs(studies[0]))
-    assert len(frame)
+    table = TABLES[name].make(studies[0], select_runs(studies[0]))
+    assert len(table)
     for format in TABLE_FORMATS:
-        assert export_table(frame, format)
+        assert export_table(table, format)
 
 
 def test_the_same_seed_twice_is_one_sample(studies):
     db, ids = studies
     rows = sweep_runs(db, ids["augmentation"])
     once, twice = TABLES["augmentation"].make(db, rows), TABLES["augmentation"].make(db, [*rows, *rows])
-    assert once.equals(twice)
+    assert once.frame.equals(twice.frame)
 
 
 @pytest.mark.parametrize("name", ["augmentation", "mu-w-embedders"])

@@ -11,7 +11,7 @@ from app.analysis.aggregates import Aggregation
 from app.analysis.finals import name_final
 from app.analysis.intervals import INTERVAL_LABELS, BinomialScale
 from app.analysis.series import SeedRun, choose_mu_w_steps, join_seeds
-from app.analysis.tables import best_cells, export_table, list_excluded_lines, set_table_attrs
+from app.analysis.tables import Column, Table, export_table, make_plain_table, make_table
 from app.analysis.win_rates import format_aggregate, tabulate_mu_w, tabulate_win_rates
 from tests.app.seed_cases import make_seed
 
@@ -31,13 +31,13 @@ def seeds() -> list[SeedRun]:
 
 def test_win_rates_stand_by_variant_and_map_and_ties_are_all_bold(seeds) -> None:
     table = tabulate_win_rates(join_seeds(seeds, final=True), Aggregation())
-    assert table.columns.tolist() == ["variant", "3m", "8m"]
-    assert table["variant"].tolist() == ["EMTC(QPLEX)", "QMIX"]
-    assert table["3m"].tolist() == ["95.0 ± 7.1 (n = 2 of 5)", "95.0 ± 0.0 (n = 2 of 5)"]
-    assert table["8m"].tolist() == ["–", "37.5 ± 17.7 (n = 2 of 5)"]
-    assert best_cells(table) == {(0, "3m"), (1, "3m")}, "8m has one cell: nothing to compare"
-    assert "mean ± standard deviation over seeds" in table.attrs["caption"]
-    assert list_excluded_lines(table) == []
+    assert table.frame.columns.tolist() == ["variant", "3m", "8m"]
+    assert table.frame["variant"].tolist() == ["EMTC(QPLEX)", "QMIX"]
+    assert table.frame["3m"].tolist() == ["95.0 ± 7.1 (n = 2 of 5)", "95.0 ± 0.0 (n = 2 of 5)"]
+    assert table.frame["8m"].tolist() == ["–", "37.5 ± 17.7 (n = 2 of 5)"]
+    assert table.best == {(0, "3m"), (1, "3m")}, "8m has one cell: nothing to compare"
+    assert "mean ± standard deviation over seeds" in table.caption
+    assert table.excluded_lines == []
 
 
 def test_mu_w_is_read_at_chosen_steps_and_only_where_a_seed_got_there(seeds) -> None:
@@ -46,13 +46,21 @@ def test_mu_w_is_read_at_chosen_steps_and_only_where_a_seed_got_there(seeds) -> 
     )
     seeds = [short if seed.id == "qmix-3m-2" else seed for seed in seeds]
     table = tabulate_mu_w(join_seeds(seeds, include_unfinished=True), [100, 400, 500], Aggregation("mean", "none"))
-    assert table.columns.tolist() == ["variant", "3m · 100", "3m · 400", "3m · 500", "8m · 100", "8m · 400", "8m · 500"]
-    assert table["3m · 100"].tolist() == ["0.119 (n = 2)", "0.119 (n = 2)"]  # the stopped run reached step 100
-    assert table["3m · 400"].tolist() == ["0.475 (n = 2)", "0.475 (n = 1)"]  # half of where the ramps end
-    assert table["3m · 500"].tolist() == ["–", "–"]
+    assert table.frame.columns.tolist() == [
+        "variant",
+        "3m · 100",
+        "3m · 400",
+        "3m · 500",
+        "8m · 100",
+        "8m · 400",
+        "8m · 500",
+    ]
+    assert table.frame["3m · 100"].tolist() == ["0.119 (n = 2)", "0.119 (n = 2)"]  # the stopped run reached step 100
+    assert table.frame["3m · 400"].tolist() == ["0.475 (n = 2)", "0.475 (n = 1)"]  # half of where the ramps end
+    assert table.frame["3m · 500"].tolist() == ["–", "–"]
     assert (
         "run qmix-3m-2 (QMIX on 3m; seed 2): last evaluated at 100; stopped at 120 of 1,000 env steps"
-        in list_excluded_lines(table)
+        in table.excluded_lines
     )
 
 
@@ -64,9 +72,9 @@ def cut(status: str) -> SeedRun:
 @pytest.mark.parametrize("status", ["lost", "stopped", "running", "failed"])
 def test_runs_that_have_not_finished_are_no_results_and_are_listed_in_every_format(seeds, status) -> None:
     table = tabulate_win_rates(join_seeds([*seeds, cut(status)], final=True), Aggregation())
-    assert table["3m"].tolist()[0] == "95.0 ± 7.1 (n = 2 of 5)"
+    assert table.frame["3m"].tolist()[0] == "95.0 ± 7.1 (n = 2 of 5)"
     reason = f"run cut (EMTC(QPLEX) on 3m; seed 3): {status} at 42 of 1,000 env steps"
-    assert list_excluded_lines(table) == ["Left out: 1 selected run.", reason]
+    assert table.excluded_lines == ["Left out: 1 selected run.", reason]
     assert f"\n% {reason}\n" in export_table(table, "latex").decode()
     assert f"\n- {reason}\n" in export_table(table, "markdown").decode()
     csv = export_table(table, "csv")
@@ -82,9 +90,9 @@ def test_an_unfinished_run_that_is_asked_for_has_a_dagger_and_is_never_bold(seed
     beside = [make_seed(f"vdn{k}", [(0, 0.2), (400, 0.4)], algo="vdn", seed=k) for k in (1, 2)]
     every = join_seeds([*alone, *beside, cut("running")], include_unfinished=True, final=True)
     table = tabulate_win_rates(every, Aggregation())
-    assert table["3m"].tolist() == ["100.0† (n = 1 of 5)", "95.0 ± 0.0 (n = 2 of 5)", "40.0 ± 0.0 (n = 2 of 5)"]
-    assert best_cells(table) == {(1, "3m")}
-    assert "† includes an unfinished run" in table.attrs["caption"]
+    assert table.frame["3m"].tolist() == ["100.0† (n = 1 of 5)", "95.0 ± 0.0 (n = 2 of 5)", "40.0 ± 0.0 (n = 2 of 5)"]
+    assert table.best == {(1, "3m")}
+    assert "† includes an unfinished run" in table.caption
     assert r"100.0$^\dagger$" in export_table(table, "latex").decode()
 
 
@@ -95,7 +103,7 @@ def test_a_cell_holds_seeds_and_never_an_ablation_and_reports_as_its_runs_say() 
         make_seed("c", [(0, 0.1)], "gate.enabled=false"),
         make_seed("d", [(0, 0.5)], "eval.report=median", "eval.seeds=1", algo="qmix"),
     ]
-    table = tabulate_win_rates(join_seeds(seeds, final=True)).set_index("variant")["3m"]
+    table = tabulate_win_rates(join_seeds(seeds, final=True)).frame.set_index("variant")["3m"]
     assert table["EMTC(QPLEX)"] == "90.0 ± 14.1 (n = 2 of 5)"
     assert table["EMTC(QPLEX), No-TCGM"] == "10.0 (n = 1 of 5)"
     assert table["QMIX"] == "50.0 (n = 1)"
@@ -121,14 +129,14 @@ def test_the_papers_steps_are_used_once_every_run_has_reached_them(seeds) -> Non
     ],
 )
 def test_a_cell_quotes_its_statistic(reading, text) -> None:
-    assert format_aggregate(np.array([0.0, 25.0, 50.0, 75.0, 100.0]), reading) == text
-    assert format_aggregate(np.array([50.0]), reading) == "50.0"
+    assert format_aggregate(np.array([0.0, 25.0, 50.0, 75.0, 100.0]), reading).text == text
+    assert format_aggregate(np.array([50.0]), reading).text == "50.0"
 
 
 def test_a_win_rate_is_quoted_with_an_interval_that_stays_between_0_and_100() -> None:
     """Three seeds that won all, counted as 8 episodes each: p > 24 / (24 + t²), t = 4.303 with 2 degrees of freedom."""
     quoted = format_aggregate(np.full(3, 100.0), Aggregation("mean", "ci"), rate=BinomialScale(100, 16))
-    assert quoted == "100.0 [56.5–100.0]"
+    assert quoted.text == "100.0 [56.5–100.0]"
 
 
 def test_csv_and_parquet_say_value_edges_seeds_statistic_and_interval_of_every_cell(seeds) -> None:
@@ -154,9 +162,10 @@ NASTY = "emtc_qplex (a & b = 50 %, {c} #1 $x$ ~ ^ \\\\ <d> τ)"
 
 
 @pytest.fixture
-def nasty() -> pd.DataFrame:
-    frame = pd.DataFrame({"variant": [NASTY, "qmix"], "3m · 0.8M": ["0.9 ± 0.1", None], "3m · 1.6M": ["–", "0.5"]})
-    return set_table_attrs(frame, caption="mean ± std", best=[(0, "3m · 0.8M")])
+def nasty() -> Table:
+    columns = ["variant", Column("0.8M", group="3m"), Column("1.6M", group="3m")]
+    rows = [[NASTY, "0.9 ± 0.1", "–"], ["qmix", None, "0.5"]]
+    return make_table(columns, rows, caption="mean ± std", best=[(0, "3m · 0.8M")])
 
 
 def cells_of(row: str) -> list[str]:
@@ -187,17 +196,16 @@ def test_markdown_marks_the_best_and_says_what_is_shown(nasty) -> None:
 
 
 def test_csv_and_parquet_read_back(nasty) -> None:
-    plain = pd.DataFrame(nasty)
     read = pd.read_csv(io.BytesIO(export_table(nasty, "csv")))
-    assert read["variant"].tolist() == nasty["variant"].tolist()
-    pd.testing.assert_frame_equal(pd.read_parquet(io.BytesIO(export_table(nasty, "parquet"))), plain)
+    assert read["variant"].tolist() == nasty.frame["variant"].tolist()
+    pd.testing.assert_frame_equal(pd.read_parquet(io.BytesIO(export_table(nasty, "parquet"))), nasty.frame)
 
 
 def test_a_table_without_a_caption_is_just_a_table() -> None:
-    frame = pd.DataFrame({"algo": ["emtc_qplex"], "3m": ["97.5 ± 1.0"], "8m": [None]})
-    assert export_table(frame, "csv").decode() == "algo,3m,8m\nemtc_qplex,97.5 ± 1.0,\n"
-    assert export_table(frame, "markdown").decode().endswith("| emtc_qplex | 97.5 ± 1.0 | – |\n")
-    assert export_table(frame, "latex").decode().startswith(r"\begin{tabular}{lll}")
-    assert r"emtc\_qplex & 97.5 $\pm$ 1.0 & -- \\" in export_table(frame, "latex").decode()
+    table = make_plain_table(pd.DataFrame({"algo": ["emtc_qplex"], "3m": ["97.5 ± 1.0"], "8m": [None]}))
+    assert export_table(table, "csv").decode() == "algo,3m,8m\nemtc_qplex,97.5 ± 1.0,\n"
+    assert export_table(table, "markdown").decode().endswith("| emtc_qplex | 97.5 ± 1.0 | – |\n")
+    assert export_table(table, "latex").decode().startswith(r"\begin{tabular}{lll}")
+    assert r"emtc\_qplex & 97.5 $\pm$ 1.0 & -- \\" in export_table(table, "latex").decode()
     with pytest.raises(ValueError, match=r"\bformat\b.*xlsx"):
-        export_table(frame, "xlsx")
+        export_table(table, "xlsx")

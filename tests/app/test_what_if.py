@@ -222,7 +222,7 @@ def test_no_tau_is_computed_for_a_gate_law_without_an_inverse(gate_laws: None) -
     assert unknown.law_without_inverse == f"cauchy (module {__name__})"
     assert explain_tau(unknown)
     assert np.isnan(unknown.sets[0].recomputed.beta).any()
-    assert list(tabulate_what_if(unknown).iloc[0, 1:]) == [MISSING] * 3
+    assert list(tabulate_what_if(unknown).frame.iloc[0, 1:]) == [MISSING] * 3
     assert explain_tau(unknown) in draw_what_if(unknown, run="r", env_step=1).caption
     fixed = evaluate_what_if(snapshot, NONE, _rules(gate), WhatIfSettings(tau_fixed=1.0))
     np.testing.assert_allclose(fixed.sets[0].recomputed.beta, fixed.sets[0].recorded.beta, atol=1e-6)
@@ -388,7 +388,7 @@ def test_a_run_without_a_gate_is_judged_by_what_it_looked_up(seeded) -> None:
     expected = np.exp(-(stream.delta_mem**2) / (2 * TAU**2))
     np.testing.assert_allclose(found.recomputed.beta, expected, rtol=1e-4)
     table = tabulate_what_if(evaluate_what_if(snapshot, stream, rules, WhatIfSettings()))
-    assert table[table["quantity"] == "transitions: β̄"]["recorded"].item() == "–"
+    assert table.frame[table.frame["quantity"] == "transitions: β̄"]["recorded"].item() == "–"
 
 
 def test_the_question_is_laid_beside_the_record_of_each_run(seeded) -> None:
@@ -402,7 +402,7 @@ def test_the_question_is_laid_beside_the_record_of_each_run(seeded) -> None:
         beta, closed, n = connection.exec_driver_sql(betas, (gated,)).one()
         removed = connection.exec_driver_sql("SELECT 100 * gate_removed FROM runs WHERE id = ?", (gated,)).scalar_one()
     table = TABLES["what-if"].make(db, [find_run(db, gated), find_run(db, ungated)])
-    own, other = table.drop(columns="incentive removed [%], asked").to_numpy().tolist()
+    own, other = table.frame.drop(columns="incentive removed [%], asked").to_numpy().tolist()
     said = [f"{beta:.4f}", f"{closed:.2f}"]
     assert own == ["Seeded run", n, said[0], said[0], said[1], said[1], f"{removed:.2f}"]
     assert other == ["Ungated", n, "–", said[0], "–", said[1], "–"]
@@ -411,7 +411,7 @@ def test_the_question_is_laid_beside_the_record_of_each_run(seeded) -> None:
 def test_runs_of_one_name_are_rows_of_their_own(seeded) -> None:
     db, first = seeded
     both = [find_run(db, first), find_run(db, seed_run(db))]
-    assert TABLES["what-if"].make(db, both)["run"].tolist() == ["Seeded run", "Seeded run"]
+    assert TABLES["what-if"].make(db, both).frame["run"].tolist() == ["Seeded run", "Seeded run"]
 
 
 def test_a_run_whose_transitions_were_thinned_away_is_left_out_by_name(seeded) -> None:
@@ -420,7 +420,7 @@ def test_a_run_whose_transitions_were_thinned_away_is_left_out_by_name(seeded) -
         connection.exec_driver_sql("DELETE FROM transitions")
     table = TABLES["what-if"].make(db, [find_run(db, run_id)])
     assert not len(table)
-    assert table.attrs["left_out"] == ["Seeded run: no transitions are stored for its snapshots"]
+    assert table.excluded == ("Seeded run: no transitions are stored for its snapshots",)
 
 
 def test_a_stored_setting_that_cannot_be_is_named() -> None:
@@ -440,7 +440,7 @@ def test_the_table_subtracts_and_the_figure_sorts() -> None:
     question = WhatIfSettings(tau_factor=0.5, delta_factor=100.0)
     found = evaluate_what_if(snapshot, stream, rules, question, merged=merge_nodes(snapshot, rules, 100.0))
     table = tabulate_what_if(found)
-    numbers = table.set_index("quantity").map(lambda text: float(text.replace(",", "")))
+    numbers = table.frame.set_index("quantity").map(lambda text: float(text.replace(",", "")))
     for name, row in numbers.iterrows():
         assert row["recomputed"] - row["recorded"] == pytest.approx(row["difference"], abs=0.02), name
     passed, removed = (numbers.loc[f"links: incentive {what} [%]", "recomputed"] for what in ("passed", "removed"))

@@ -1,5 +1,6 @@
 """The main loop on the real simulator, without a database."""
 
+import errno
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from io import BytesIO
@@ -451,6 +452,20 @@ def test_a_full_disk_costs_checkpoints_but_no_step_and_no_earlier_checkpoint(
         trainer.run()
     assert trainer.env_step == sum(record.length for record in recorder.episodes) >= 600
     assert list((tmp_path / "full").iterdir()) == []
+
+
+def test_a_write_protected_folder_costs_checkpoints_but_no_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, **content: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(checkpoint_module, "FULL_DISK_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(checkpoint_module, "write_checkpoint", refuse)
+    trainer, recorder = make_trainer(short_config(steps=600), tmp_path)
+    with raises(CheckpointError, reason="no_room"):
+        trainer.run()
+    assert trainer.env_step == sum(record.length for record in recorder.episodes) >= 600
 
 
 @pytest.mark.parametrize(("algo", "updates"), [("emtc-qplex", 8), ("emtc-cds", 8), ("emc", 8), ("mappo", 1)])

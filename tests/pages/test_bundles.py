@@ -129,7 +129,7 @@ def test_runs_of_a_bundle_are_compared_as_separate_lines(own, opened):
     assert not app.exception
     assert not app.error
     text = said(app).replace("\\", "")
-    assert "Evaluated runs that match: 4; each table says which of them count. Beside them 5 of study.emtc." in text
+    assert "Evaluated runs that match: 4. Each table lists the runs that it leaves out. Runs of study.emtc: 5." in text
     rows = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")]
     assert rows[1:6] == [
         "EMTC(QPLEX)",

@@ -48,7 +48,7 @@ def test_one_seeded_run_is_a_line_without_a_band(seeded):
 def test_runs_are_grouped_by_everything_but_the_seed(several):
     app = open_page("compare")
     assert not app.exception
-    assert "Evaluated runs that match: 10;" in said(app)
+    assert "Evaluated runs that match: 10." in said(app)
     rows = table(app, "variant")
     assert rows[0] == ["variant", "3m", "corridor"]
     assert [row[0] for row in rows[1:]] == ["EMTC(QPLEX)", "EMTC(QPLEX), No-TCGM", "QMIX"]
@@ -102,7 +102,7 @@ def test_the_last_evaluation_alone_is_on_request_and_stands_in_the_link(swinging
     assert table(app, "variant")[1][1] == "66.7 (n = 1 of 5)"  # at 28,000, 29,000 and 30,000 steps
     app.segmented_control(key="compare_final").set_value("last").run()
     assert app.query_params["final"] in ("last", ["last"])
-    again = open_page("compare", final="last", part="Beside the paper")
+    again = open_page("compare", final="last", part="Published results")
     for page in (app, again):
         assert not page.exception
         assert table(page, "variant")[1][1] == "100.0 (n = 1 of 5)"
@@ -182,7 +182,7 @@ def test_a_task_with_a_run_without_robust_evaluations_is_greedy_and_the_page_say
 
 
 def test_falls_and_the_numbers_beside_the_paper_stay_greedy(shifted):
-    app = open_page("compare", maps="corridor", runs="r0002", part="Beside the paper")
+    app = open_page("compare", maps="corridor", runs="r0002", part="Published results")
     assert not app.exception
     assert table(app, "variant")[1][1] == "25.0 (n = 1 of 5)"
     assert table(app, "variant | corridor · ours")[1][1] == "90.0 (n = 1)"
@@ -284,7 +284,7 @@ def test_what_is_chosen_is_written_into_the_url(several):
 )
 def test_filters_choose_runs(several, query, count):
     text = said(open_page("compare", **query))
-    assert f"Evaluated runs that match: {count};" in text
+    assert f"Evaluated runs that match: {count}." in text
     assert ("No run matches" in text) == (count == 0)
 
 
@@ -308,7 +308,7 @@ def test_strangers_in_the_url_are_harmless(several):
         maps="Mars",
     )
     assert not app.exception
-    assert any("Env steps must be written" in error.value for error in app.error)
+    assert any("At env steps must be numbers" in error.value for error in app.error)
 
 
 def test_hidden_methods_leave_the_figure_and_stay_in_the_tables(several):

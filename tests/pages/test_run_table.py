@@ -89,7 +89,7 @@ def test_the_other_pages_open_beside_thousands_of_runs(thousands, page):
     assert not app.exception
     assert f"{run_picker.LISTED} of 5,000 runs are listed" in "\n".join(each.value for each in app.sidebar.caption)
     evaluated = run_page(thousands, RunFilter(text="second seed=2", evaluated=True)).total
-    assert page != "compare" or f"Evaluated runs that match: {evaluated};" in said(app)
+    assert page != "compare" or f"Evaluated runs that match: {evaluated}." in said(app)
 
 
 def test_the_url_contains_the_view(thousands):

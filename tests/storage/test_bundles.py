@@ -27,6 +27,7 @@ from storage.maintenance.check_run import check_run
 from storage.maintenance.thin import Thinning, thin_run
 from storage.migrations import upgrade
 from storage.models import SCHEMA_VERSION, Base, EpisodeRow, ProjectionRow, Run, SnapshotRow, SweepRow, Transition
+from storage.process_id import process_columns
 from storage.queries.episodes import find_playbacks, get_trajectory
 from storage.queries.gate import gate_chart
 from storage.queries.memory import get_node, get_snapshot
@@ -45,7 +46,13 @@ def fill(db: Database, *, status: str = "finished", sweep_id: str | None = None)
     run_id = create_run(db, CONFIG, target_steps=30, versions={"emtc-lab": "0.1.0"}, sweep_id=sweep_id)
     record_everything(db, run_id)
     with db.transaction() as connection:
-        values = {**ME, "status": status, "host": "secret-host", "launch_token": run_id, "owner_token": "t"}
+        values = {
+            **process_columns(ME["process"]),
+            "status": status,
+            "host": "secret-host",
+            "launch_token": run_id,
+            "owner_token": "t",
+        }
         connection.execute(update(Run).where(Run.id == run_id).values(**values))
         snapshot = connection.execute(
             select(SnapshotRow.id, SnapshotRow.size).where(SnapshotRow.run_id == run_id)

@@ -138,6 +138,13 @@ def test_a_database_that_acts_or_is_of_no_schema_is_not_opened(recorded: tuple[P
         assert "\n" not in str(caught.value)
 
 
+def test_a_setting_that_is_not_json_is_reported(recorded: tuple[Path, str]) -> None:
+    path, run_id = recorded
+    tamper(path, """update runs set config = '{"clip": Infinity}'""")
+    (finding,) = check_database(f"sqlite:///{path}", is_allowed=refuse).findings
+    assert (finding.kind, finding.where) == ("damage", f"runs '{run_id}'")
+
+
 def test_the_module_of_a_sweeps_file_is_reported(recorded: tuple[Path, str]) -> None:
     path, _ = recorded
     plan = json.dumps({"file": {"env": "pettingzoo", "map": ["os:getcwd"]}, "runs": []})

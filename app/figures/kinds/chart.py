@@ -116,6 +116,10 @@ class Chart:
         )
         return replace(self, panels=panels)
 
+    def split(self) -> list["Chart"]:
+        """Make one chart of each panel, so that each has its own x axis."""
+        return [replace(self, panels=(panel,), columns=1) for panel in self.panels]
+
     def to_frame(self) -> pd.DataFrame:
         """Return one row per point: panel, unit, series, x, value, low, high.
 

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 
-from app.analysis.comparable import describe_excluded, read_study
+from app.analysis.comparable import describe_excluded
+from app.analysis.compared import ComparedRuns
 from app.analysis.finals import (
     LAST_TENTH,
     FinalRule,
@@ -31,18 +31,18 @@ from app.analysis.significance import (
     pool_differences,
     probability_of_improvement,
 )
-from app.analysis.tables import MISSING, Cell, CellNumber, set_table_attrs
-from app.figures.figure import FigureKind, OptionName, Options, TableKind
+from app.analysis.tables import MISSING, Cell, Column, Table, make_table
+from app.figures.figure import FigureKind, Section, TableKind
 from app.figures.kinds.chart import Chart, Line, Panel
-from app.figures.named.curves import style_comparison
+from app.figures.named.curves import join_finals, read_comparison, style_comparison
+from app.figures.options import BUDGET, FINAL, INCLUDE_UNFINISHED, RATE, Options
 from emtc_core.errors import ConfigError, Fault
-from storage.engine import Database
-from storage.runs.rows import RunRow
 
-_OPTIONS: frozenset[OptionName] = frozenset({"include_unfinished", "budget", "final", "rate"})
+_OPTIONS = (INCLUDE_UNFINISHED, BUDGET, FINAL, RATE)
+_SECTION = Section("compare", "Statistics")
 _COLUMNS = (
-    *("task", "variant", "against", "n", "difference [%]", "P(improvement)", "p", "p (Holm)", "p (randomization)"),
-    "verdict",
+    *("task", "variant", "against", "n", Column("difference", unit="%"), "P(improvement)", "p", "p (Holm)"),
+    *("p (randomization)", "verdict"),
 )
 _NOT_COMPARED = "no verdict: runs of different lengths"
 _VERDICT_WORDS = {"supported": "higher", "contradicted": "lower", "equal": "equal in every pair of seeds"}
@@ -55,7 +55,7 @@ EXPLANATION = (
     "the differences of equal seeds are tested (95 % interval and p by the paired t test; p (randomization) by the "
     "exact sign-flip test), else the variants are independent groups (Welch's t; exact permutation test). Several "
     f"tasks have equal weights. A verdict needs {MIN_SEEDS} pairs of seeds, or seeds of each variant, and "
-    "p (Holm) < .05; win rates whose interval lies within ±.05 have no relevant difference."
+    "p (Holm) < .05; win rates whose interval is within ±.05 have no relevant difference."
 )
 """Text for captions: how the tables of comparisons compute their numbers."""
 
@@ -70,7 +70,7 @@ class _VariantTest(NamedTuple):
     improvement: Interval
 
 
-def tabulate_tests(comparison: Comparison, final: FinalRule = LAST_TENTH) -> pd.DataFrame:
+def tabulate_tests(comparison: Comparison, final: FinalRule = LAST_TENTH) -> Table:
     """Compare the final win rate of each variant with the first variant, on each task and pooled over tasks."""
     tests: list[_VariantTest] = []
     for task in comparison.tasks:
@@ -94,11 +94,8 @@ def tabulate_tests(comparison: Comparison, final: FinalRule = LAST_TENTH) -> pd.
         "rows of the same task. P(improvement): share of pairs of runs in which the first variant is the better one, "
         "a tie counts half, with the 95 % interval of the Mann-Whitney statistic (Newcombe 2006, with Student's t)."
     )
-    caption, about = caption_final(comparison.seeds, final, explanation, of=comparison.quantity, at=comparison)
-    frame = pd.DataFrame(rows, columns=pd.Index(_COLUMNS), dtype="object")
-    cells = {name: [row[index] for row in rows] for index, name in enumerate(_COLUMNS)}
-    left_out = [str(each) for each in comparison.excluded_runs]
-    return set_table_attrs(frame, caption=caption, excluded=left_out, about=about, cells=cells)
+    caption, notes = caption_final(comparison.seeds, final, explanation, of=comparison.quantity, at=comparison)
+    return make_table(_COLUMNS, rows, caption=caption, notes=notes, excluded=comparison.excluded_runs)
 
 
 def draw_profiles(comparison: Comparison, final: FinalRule = LAST_TENTH) -> Chart:
@@ -118,7 +115,7 @@ def draw_profiles(comparison: Comparison, final: FinalRule = LAST_TENTH) -> Char
         groups = [_find_group(comparison, method, task) for task in tasks]
         scores = [compute_final_rates(group.seeds, final) for group in groups if group]
         share, low, high = performance_profile(scores, thresholds)
-        counts = sorted({len(each) for each in scores})
+        counts = sorted({len(task_scores) for task_scores in scores})
         n = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
         color, dash, marker = styles[method]
         lines.append(
@@ -186,17 +183,17 @@ def count_seeds(difference: Difference) -> str:
     return f"{n} pair{'' if n == 1 else 's'}{without}"
 
 
-def quote_difference(difference: Difference, statistic: str, *, scale: float = 1.0) -> Cell:
-    """Write a difference with its interval: "+0.14 [−0.23, 0.51]". `scale` = 100 gives percent."""
+def format_difference(difference: Difference, statistic: str, *, scale: float = 1.0) -> Cell:
+    """Write a difference with its interval: "+0.14 [-0.23, +0.51]". `scale` = 100 gives percent."""
     value, low, high = (scale * number for number in (difference.estimate, difference.low, difference.high))
     n, digits = count_seeds(difference), "+.1f" if scale == 100 else "+.3g"
     if not np.isfinite(low):
-        return Cell(f"{value:{digits}}", CellNumber(value, n=n, statistic=statistic))
-    number = CellNumber(value, low, high, n, statistic, difference.method)
-    return Cell(f"{value:{digits}} [{low:{digits}}, {high:{digits}}]", number)
+        return Cell(f"{value:{digits}}", value, n=n, statistic=statistic)
+    text = f"{value:{digits}} [{low:{digits}}, {high:{digits}}]"
+    return Cell(text, value, low, high, n, statistic, difference.method)
 
 
-def show_p(p: float) -> str:
+def format_p(p: float) -> str:
     """Write a p value: "0.034", "< 0.001"."""
     return MISSING if not np.isfinite(p) else "< 0.001" if p < 0.001 else f"{p:.3f}"
 
@@ -222,7 +219,7 @@ def _test_variants(
     return _VariantTest(task, *pairs[0], pooled, improvement)
 
 
-def _make_row(comparison: Comparison, test: _VariantTest, adjusted_p: float, final: FinalRule) -> list[str]:
+def _make_row(comparison: Comparison, test: _VariantTest, adjusted_p: float, final: FinalRule) -> list[Cell | str]:
     """Make one row of the table, in the order of `_COLUMNS`."""
     of, difference = comparison.quantity, test.difference
     first, other = (f"{group.variant.name}{group.mark}" for group in (test.first, test.other))
@@ -232,34 +229,34 @@ def _make_row(comparison: Comparison, test: _VariantTest, adjusted_p: float, fin
         first,
         other,
         count_seeds(difference),
-        quote_difference(difference, f"{name_final(final, unit='%', of=of)}, difference of the means", scale=100),
-        _quote_improvement(test.improvement, count_seeds(difference), final, of),
-        show_p(difference.p),
-        show_p(adjusted_p),
-        show_p(difference.randomization_p),
+        format_difference(difference, f"{name_final(final, unit='%', of=of)}, difference of the means", scale=100),
+        _format_improvement(test.improvement, count_seeds(difference), final, of),
+        format_p(difference.p),
+        format_p(adjusted_p),
+        format_p(difference.randomization_p),
         _NOT_COMPARED if test.task in comparison.mixed_length_tasks else _VERDICT_WORDS.get(verdict, verdict),
     ]
 
 
-def _quote_improvement(improvement: Interval, n: str, final: FinalRule, of: Quantity) -> Cell:
+def _format_improvement(improvement: Interval, n: str, final: FinalRule, of: Quantity) -> Cell:
     statistic = f"{name_final(final, of=of)}, share of pairs of seeds in which it is greater"
     interval = "95 % interval (Newcombe, Student's t; covers 95 to 100 %)"
     value, low, high = improvement.value, improvement.low, improvement.high
-    return Cell(f"{value:.2f} [{low:.2f}–{high:.2f}]", CellNumber(value, low, high, n, statistic, interval))
+    return Cell(f"{value:.2f} [{low:.2f}–{high:.2f}]", value, low, high, n, statistic, interval)
 
 
-def _tests(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:
-    return tabulate_tests(_read_comparison(db, rows, options), options.final_rule)
+def _tests(runs: ComparedRuns, options: Options) -> Table:
+    return tabulate_tests(join_finals(runs, options), options[FINAL])
 
 
-def _profiles(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
-    return draw_profiles(_read_comparison(db, rows, options), options.final_rule)
+def _profiles(runs: ComparedRuns, options: Options) -> Chart:
+    return draw_profiles(join_finals(runs, options), options[FINAL])
 
 
-def _read_comparison(db: Database, rows: Sequence[RunRow], options: Options) -> Comparison:
-    unfinished, rate = options.include_unfinished, options.rate_name
-    return read_study(db, rows, include_unfinished=unfinished, rate=rate, budget=options.comparison_budget)
-
-
-FIGURES = (FigureKind("performance-profile", _profiles, _OPTIONS, question="Which share of the runs ends above x?"),)
-TABLES = (TableKind("comparisons", _tests, _OPTIONS, required_runs=_TABLE_NEEDS),)
+FIGURES = (
+    FigureKind(
+        "performance-profile", _profiles, read_comparison, _OPTIONS,
+        question="Which share of the runs ends above x?", section=_SECTION,
+    ),
+)  # fmt: skip
+TABLES = (TableKind("comparisons", _tests, read_comparison, _OPTIONS, required_runs=_TABLE_NEEDS, section=_SECTION),)

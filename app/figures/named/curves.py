@@ -1,19 +1,20 @@
 """Figures and tables over seeds: learning curves, mu_w, baselines, ablation, final win rates, performance drops.
 
-A curve figure has one panel for each task, one line for each variant, and a band over the seeds of the variant.
+A curve figure has one panel for each task, one line for each variant, and a band over the seeds of the variant. The
+page Compare passes the runs of all databases that it shows. The other callers read the runs of one database.
 """
 
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
-import pandas as pd
 
 from app.analysis.aggregates import Aggregation, interpolate_to_common_grid
 from app.analysis.bootstrap import BOOTSTRAP_COVERAGE
-from app.analysis.comparable import cut_to_budget, describe_excluded, read_study
+from app.analysis.comparable import describe_excluded
+from app.analysis.compared import ComparedRuns, read_compared_runs
 from app.analysis.finals import get_eval_episodes, make_curve_scale
 from app.analysis.intervals import CENTER_NAMES
 from app.analysis.quantities import (
@@ -27,7 +28,6 @@ from app.analysis.quantities import (
     find_rate,
     uses_selected_rate,
 )
-from app.analysis.rates import read_curves, read_rates
 from app.analysis.series import (
     DAGGER,
     NO_CURVE,
@@ -36,24 +36,35 @@ from app.analysis.series import (
     SeedRun,
     choose_mu_w_steps,
     join_seeds,
-    read_seeds,
 )
-from app.analysis.settings import name_algo, name_change
-from app.analysis.tables import set_table_attrs
+from app.analysis.settings import name_algo, name_change, parse_steps
+from app.analysis.tables import Table, make_plain_table
 from app.analysis.variants import Variant
-from app.analysis.win_rates import tabulate_falls, tabulate_mu_w, tabulate_win_rates
+from app.analysis.win_rates import (
+    list_published_maps,
+    tabulate_falls,
+    tabulate_mu_w,
+    tabulate_win_rates,
+    tabulate_with_published,
+)
 from app.figures.chart_choices import AS_MEASURED, AXES, CurveStyle
-from app.figures.figure import (
+from app.figures.figure import FigureKind, Section, StoredRuns, TableKind
+from app.figures.kinds.chart import Chart, Line, Panel
+from app.figures.options import (
+    BAND,
+    BUDGET,
     BUDGET_OPTIONS,
+    CENTER,
+    FINAL,
     FINAL_OPTIONS,
+    INCLUDE_UNFINISHED,
+    RATE,
     RATE_OPTIONS,
     WINDOW,
-    FigureKind,
-    FigureOption,
+    Option,
     Options,
-    TableKind,
+    read_flag,
 )
-from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.theme import Style, make_styles
 from emtc_core.errors import ConfigError
 from emtc_core.metrics import is_known
@@ -131,11 +142,6 @@ def style_comparison(comparison: Comparison) -> dict[str, Style]:
     return make_styles(
         {group.variant.method: (group.variant.algo, group.variant.changed) for group in comparison.groups}
     )
-
-
-def split_panels(chart: Chart) -> list[Chart]:
-    """Make one chart of each panel, so that each task has its own x axis on a page."""
-    return [replace(chart, panels=(panel,), columns=1) for panel in chart.panels]
 
 
 def make_subtitle(reading: Aggregation, *, share: bool) -> str:
@@ -235,67 +241,90 @@ def _describe_distinct_episodes(seeds: Sequence[SeedRun]) -> str:
     return f"Of the {f'{episodes.pop()} ' if len(episodes) == 1 else ''}episodes of an evaluation {numbers}.{coverage}"
 
 
+def read_comparison(db: Database, rows: Sequence[RunRow], options: Options) -> ComparedRuns:
+    """Read the curves of the runs. The quantity that is drawn is the option `QUANTITY`."""
+    return read_compared_runs(db, rows, quantity=options[QUANTITY], rate=options[RATE])
+
+
+def join_finals(runs: ComparedRuns, options: Options) -> Comparison:
+    """Group the runs by variant for final numbers, at the budget of the options."""
+    return runs.join_finals(include_unfinished=options[INCLUDE_UNFINISHED], budget=options[BUDGET])
+
+
+def _join_greedy_finals(runs: ComparedRuns, options: Options) -> Comparison:
+    return runs.join_greedy_finals(include_unfinished=options[INCLUDE_UNFINISHED], budget=options[BUDGET])
+
+
 def _draw(
-    db: Database,
-    rows: Sequence[RunRow],
-    options: Options,
-    key: str,
-    name: str,
-    title: str = "",
-    note: str = "",
-    *,
-    per_seed: bool = False,
+    runs: ComparedRuns, options: Options, *, name: str, title: str = "", note: str = "", per_seed: bool = False
 ) -> Chart:
-    comparison = join_seeds(
-        *read_curves(db, rows, key, options.rate_name), include_unfinished=options.include_unfinished
-    )
+    comparison = runs.join_plotted(include_unfinished=options[INCLUDE_UNFINISHED])
     if not comparison.groups:
         reason = REASONS_WITHOUT_VALUE.get(comparison.quantity.key, "no evaluation yet")
-        raise ConfigError(f"Run {rows[0].id} has {reason}", hint="Wait for the first one, or select another run.")
-    look = CurveStyle(options.get("smooth", 0), options.get("log", ()))
-    return draw_comparison(comparison, options.reading, per_seed=per_seed, look=look, name=name, title=title, note=note)
+        run_id = next(iter(runs.rows))
+        raise ConfigError(f"Run {run_id} has {reason}", hint="Wait for the first one, or select another run.")
+    comparison = comparison.without(options[HIDDEN_METHODS])
+    look = CurveStyle(options[SMOOTH], options[LOG_AXES])
+    return draw_comparison(
+        comparison, options.aggregation, per_seed=per_seed, look=look, name=name, title=title, note=note
+    )
 
 
-def _learning_curves(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
-    key = options.get("quantity", SELECTED_RATE)
-    if options.rate not in (None, AUTO, find_rate(key, options.rate_name)):
+def _learning_curves(runs: ComparedRuns, options: Options) -> Chart:
+    key = options[QUANTITY]
+    if options[RATE] not in (AUTO, find_rate(key, options[RATE])):
         rule = f"has no effect, because quantity = {key} is drawn"
-        raise ConfigError(rule, key="rate", value=options.rate, hint="Remove one of the two.")
-    return _draw(db, rows, options, key, "learning-curves", per_seed=options.get("each", False))
+        raise ConfigError(rule, key="rate", value=options[RATE], hint="Remove one of the two.")
+    return _draw(runs, options, name="learning-curves", per_seed=options[PER_SEED])
 
 
-def _baselines(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
+def _read_baselines(db: Database, rows: Sequence[RunRow], options: Options) -> ComparedRuns:
     baseline_rows = [row for row in rows if row.algo in BASELINES]
     if not baseline_rows:
         raise ConfigError(f"baselines compares {', '.join(BASELINES)}. No selected run has one of these algorithms")
-    missing = [name_algo(algo) for algo in BASELINES if algo not in {row.algo for row in baseline_rows}]
+    return read_comparison(db, baseline_rows, options)
+
+
+def _baselines(runs: ComparedRuns, options: Options) -> Chart:
+    trained_algos = {row.algo for row in runs.rows.values()}
+    missing = [name_algo(algo) for algo in BASELINES if algo not in trained_algos]
     note = f"Not run: {', '.join(missing)}." if missing else ""
-    return _draw(db, baseline_rows, options, SELECTED_RATE, "baselines", "EMTC against DMIX and MAPPO", note)
+    return _draw(runs, options, name="baselines", title="EMTC against DMIX and MAPPO", note=note)
 
 
-def _win_rates(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:
-    unfinished, rate = options.include_unfinished, options.rate_name
-    comparison = read_study(db, rows, include_unfinished=unfinished, rate=rate, budget=options.comparison_budget)
-    return tabulate_win_rates(comparison, options.reading, options.final_rule)
+def _read_mu_w(db: Database, rows: Sequence[RunRow], options: Options) -> ComparedRuns:
+    return read_compared_runs(db, rows, quantity=SELECTED_MU_W, rate=options[RATE])
 
 
-def _falls(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:
-    greedy = join_seeds(read_seeds(db, rows), include_unfinished=options.include_unfinished, final=True)
-    return tabulate_falls(cut_to_budget(greedy, options.comparison_budget), options.reading)
+def _win_rates(runs: ComparedRuns, options: Options) -> Table:
+    return tabulate_win_rates(join_finals(runs, options), options.aggregation, options[FINAL])
 
 
-def _mu_w_table(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:
-    seeds_and_quantity = read_rates(db, rows, options.rate_name)
-    all_runs = join_seeds(*seeds_and_quantity, include_unfinished=True)
-    results = all_runs if options.include_unfinished else join_seeds(*seeds_and_quantity, final=True)
-    return tabulate_mu_w(all_runs, choose_mu_w_steps(results.groups or all_runs.groups), options.reading)
+def _falls(runs: ComparedRuns, options: Options) -> Table:
+    return tabulate_falls(_join_greedy_finals(runs, options), options.aggregation)
 
 
-def _runs(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:
+def _mu_w_table(runs: ComparedRuns, options: Options) -> Table:
+    all_runs = join_seeds(*runs.rated, include_unfinished=True)
+    steps = options[MU_W_STEPS] or list_mu_w_steps(runs, options)
+    return tabulate_mu_w(all_runs, steps, options.aggregation)
+
+
+def list_mu_w_steps(runs: ComparedRuns, options: Options) -> list[int]:
+    """List the env steps of the table of mu_w if the option `MU_W_STEPS` is not set."""
+    all_runs = join_seeds(*runs.rated, include_unfinished=True)
+    results = all_runs if options[INCLUDE_UNFINISHED] else join_seeds(*runs.rated, final=True)
+    return choose_mu_w_steps(results.groups or all_runs.groups)
+
+
+def _published(runs: ComparedRuns, options: Options) -> Table:
+    return tabulate_with_published(_join_greedy_finals(runs, options), options.aggregation, options[FINAL])
+
+
+def _runs(runs: StoredRuns, options: Options) -> Table:
     columns = ["id", "name", "env", "map", "algo", "seed", "status", "env_steps", "target_steps", "win_rate", "device"]
-    return set_table_attrs(
-        list_runs(db, limit=None).loc[:, columns], caption="win_rate is the win rate of a run's last evaluation."
-    )
+    caption = "win_rate is the win rate of a run's last evaluation."
+    return make_plain_table(list_runs(runs.db, limit=None).loc[:, columns], caption=caption)
 
 
 def _read_quantity(key: Any) -> str:
@@ -318,39 +347,76 @@ def _read_axes(value: Any) -> tuple[str, ...]:
     return axes
 
 
-_LOOK_OPTIONS = (
-    FigureOption("smooth", _read_smoothing, "a number of env steps: each point is the mean over this window before it"),
-    FigureOption("log", _read_axes, "x, y or xy: the logarithmic axes"),
+def _read_methods(value: Any) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(map(str, value))
+
+
+def _read_steps(value: Any) -> tuple[int, ...]:
+    steps = parse_steps(value) if isinstance(value, str) else tuple(map(int, value if value is not None else ()))
+    if not steps:
+        raise ValueError(value)
+    return tuple(steps)
+
+
+QUANTITY: Final[Option[str]] = Option(
+    "quantity",
+    _read_quantity,
+    "win_rate or mu_w (of greedy episodes), robust_win_rate, robust_mu_w, return, length or the name of a metric; "
+    f"{SELECTED_RATE} or {SELECTED_MU_W} for the win rate that --rate names",
+    SELECTED_RATE,
+    label="Quantity",
+    help="Evaluations, or any number that the runs logged. The Method page explains each.",
+    url_parameter="y",
 )
+PER_SEED: Final[Option[bool]] = Option(
+    "each", read_flag, "true or false: a thin line for every run", False,
+    label="Seeds", help="Also draw a thin line for each run",
+)  # fmt: skip
+SMOOTH: Final[Option[int]] = Option(
+    "smooth", _read_smoothing, "a number of env steps: each point is the mean over this window before it", 0,
+    label="Smoothing [env steps]",
+    help="Each point becomes the mean of its seed over this number of env steps before it, for example 20k. Empty: no "
+    "smoothing. The measured values stay as faint lines.",
+)  # fmt: skip
+LOG_AXES: Final[Option[tuple[str, ...]]] = Option(
+    "log", _read_axes, "x, y or xy: the logarithmic axes", (), label="Log scale"
+)
+HIDDEN_METHODS: Final[Option[tuple[str, ...]]] = Option(
+    "hide", _read_methods, "a method, or a list of methods, that is not drawn", ()
+)
+MU_W_STEPS: Final[Option[tuple[int, ...]]] = Option(
+    "at", _read_steps, "numbers of env steps, for example 50000, 0.8M or 100k, with commas between them", (),
+    label="At env steps",
+    help="For example 0.8M, 1.6M, 2.4M. Empty: the paper's steps if every run reached them, otherwise quarters.",
+)  # fmt: skip
+_STYLE_OPTIONS = (SMOOTH, LOG_AXES)
 FIGURES = (
     FigureKind(
-        "learning-curves", _learning_curves, RATE_OPTIONS, question="How do variants learn, over seeds?",
-        extra_options=(
-            WINDOW,
-            FigureOption(
-                "quantity", _read_quantity,
-                "win_rate or mu_w (of greedy episodes), robust_win_rate, robust_mu_w, return, length or the name of a "
-                f"metric; {SELECTED_RATE} or {SELECTED_MU_W} for the win rate that --rate names",
-            ),
-            FigureOption("each", bool, "true or false: a thin line for every run"),
-            *_LOOK_OPTIONS,
-        ),
+        "learning-curves", _learning_curves, read_comparison,
+        options=(*RATE_OPTIONS, WINDOW, QUANTITY, PER_SEED, *_STYLE_OPTIONS, HIDDEN_METHODS),
+        question="How do variants learn, over seeds?",
     ),
     FigureKind(
-        "baselines", _baselines, RATE_OPTIONS, question="How does EMTC compare with DMIX and MAPPO?", pages=("compare",)
+        "baselines", _baselines, _read_baselines, RATE_OPTIONS,
+        question="How does EMTC compare with DMIX and MAPPO?", pages=("compare",),
     ),
     FigureKind(
-        "mu-w", partial(_draw, key=SELECTED_MU_W, name="mu-w"), RATE_OPTIONS,
-        question="How does the area under the curve grow?", pages=("compare",), extra_options=_LOOK_OPTIONS,
+        "mu-w", partial(_draw, name="mu-w"), _read_mu_w, (*RATE_OPTIONS, *_STYLE_OPTIONS),
+        question="How does the area under the curve grow?", pages=("compare",),
     ),
     FigureKind(
-        "ablation", partial(_draw, key=SELECTED_RATE, name="ablation", title="Ablation", note=_ABLATION_NOTE),
+        "ablation", partial(_draw, name="ablation", title="Ablation", note=_ABLATION_NOTE), read_comparison,
         RATE_OPTIONS, question="What does each part of EMTC contribute?", pages=("compare",),
     ),
 )  # fmt: skip
 TABLES = (
     TableKind("runs", _runs, selects_runs=False),
-    TableKind("win-rates", _win_rates, FINAL_OPTIONS),
-    TableKind("falls", _falls, BUDGET_OPTIONS),
-    TableKind("mu-w", _mu_w_table, RATE_OPTIONS),
-)
+    TableKind("win-rates", _win_rates, read_comparison, FINAL_OPTIONS, section=Section("compare", "Win rates")),
+    TableKind("falls", _falls, read_comparison, BUDGET_OPTIONS, section=Section("compare", "Win rates")),
+    TableKind("mu-w", _mu_w_table, read_comparison, (*RATE_OPTIONS, MU_W_STEPS), section=Section("compare", "μ̄_w")),
+    TableKind(
+        "published", _published, read_comparison, (CENTER, BAND, INCLUDE_UNFINISHED, BUDGET, FINAL),
+        required_runs=f"finished runs on a map with published win rates: {', '.join(list_published_maps())}",
+        section=Section("compare", "Published results"),
+    ),
+)  # fmt: skip

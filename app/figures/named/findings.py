@@ -21,13 +21,14 @@ from app.analysis.series import Comparison, Group, get_seed
 from app.analysis.settings import is_irrelevant_for_learning
 from app.analysis.significance import MIN_SEEDS, NEGLIGIBLE, Verdict
 from app.analysis.study_plans import EMTC, EMU, MEASURES, NO_TCGM, QPLEX
-from app.analysis.tables import MISSING, Cell, CellNumber, set_table_attrs
+from app.analysis.tables import MISSING, Cell, Column, Table, make_plain_table, make_table
 from app.analysis.variants import list_differences
 from app.figures.chart_choices import CurveStyle
-from app.figures.figure import Options, TableKind
+from app.figures.figure import StoredRuns, TableKind
 from app.figures.kinds.chart import Chart
-from app.figures.named.comparisons import EXPLANATION, count_seeds, quote_difference, show_p
+from app.figures.named.comparisons import EXPLANATION, count_seeds, format_difference, format_p
 from app.figures.named.curves import draw_comparison
+from app.figures.options import Options
 from storage.engine import Database
 from storage.runs.rows import RunRow
 
@@ -44,7 +45,7 @@ _HOLM: Final = "p (Holm) is adjusted over the claims of a plan on the same task,
 VERDICTS: Final[dict[Verdict, str]] = {
     "supported": "p (Holm) < .05, and the estimate has the sign that the claim states.",
     "contradicted": "p (Holm) < .05, and the estimate has the opposite sign.",
-    "no relevant difference": f"Win rates only: the 95 % interval lies within ±{NEGLIGIBLE:g}.",
+    "no relevant difference": f"Win rates only: the 95 % interval is within ±{NEGLIGIBLE:g}.",
     "cannot tell": "No other rule applies. The table shows the smallest difference that a test at p < .05 detects with "
     "a power of 80 % with this number of seeds and their standard deviation.",
     "too few seeds": f"Fewer than {MIN_SEEDS} pairs of seeds ({MIN_SEEDS} seeds of one variant): no verdict.",
@@ -57,13 +58,14 @@ _FINDING_COLUMNS = (
     *("study", "claim", "task", "compared", "measure", "n", "estimate", "p", "p (Holm)", "p (randomization)"),
     *("detectable", "P(improvement)", "verdict"),
 )
+_FORMATS: Final = {"detectable": ".2g", "P(improvement)": ".2f"}
 _CLAIM_NEEDS = "finished runs of two algorithms or ablations that a claim compares, on one map"
 
 
 class TaskLines(NamedTuple):
-    """The variants of one task: those in its chart (`shown`), and the others."""
+    """The variants of one task: those in its chart, and the others."""
 
-    shown: Comparison
+    in_chart: Comparison
     others: tuple[Group, ...]
 
 
@@ -87,7 +89,7 @@ def compute_smoothing_window(comparison: Comparison) -> int:
 
 def draw_win_rates(lines: TaskLines) -> Chart:
     """Draw the win rates of one task of a study, smoothed, with 95 % intervals of the mean over seeds."""
-    task, window = lines.shown.tasks[0], compute_smoothing_window(lines.shown)
+    task, window = lines.in_chart.tasks[0], compute_smoothing_window(lines.in_chart)
     note = (
         f"Smoothed: each seed's mean over the {window:,} env steps up to each point (1/{WINDOWS_PER_BUDGET} of the "
         "budget)."
@@ -95,12 +97,12 @@ def draw_win_rates(lines: TaskLines) -> Chart:
     if lines.others:
         names = ", ".join(f"{group.variant.name}{group.mark} (n = {group.n})" for group in lines.others)
         note += f" Not drawn: {names}."
-    smoothed = CurveStyle(smooth=window).smoothed(lines.shown)
+    smoothed = CurveStyle(smooth=window).smoothed(lines.in_chart)
     chart = draw_comparison(smoothed, READING, title=f"Win rate on {task}", note=note)
     return replace(chart, subtitle=f"mean over seeds; band: 95 % interval; smoothed over {window:,} env steps")
 
 
-def tabulate_claims(studies: Sequence[StudyFindings]) -> pd.DataFrame:
+def tabulate_claims(studies: Sequence[StudyFindings]) -> Table:
     """Make a table with one row for each claim and task: the primary measure and the verdict.
 
     The column "detectable" exists only if a verdict is "cannot tell". The column "study" exists only if there are
@@ -110,7 +112,7 @@ def tabulate_claims(studies: Sequence[StudyFindings]) -> pd.DataFrame:
     rows = [dict(zip(_FINDING_COLUMNS, _make_finding_row(study, finding), strict=True)) for study, finding in primary]
     undecided = [finding.verdict == "cannot tell" for _, finding in primary]
     for row, is_undecided in zip(rows, undecided, strict=True):
-        row["detectable"] = row["detectable"] if is_undecided else MISSING
+        row["detectable"] = row["detectable"] if is_undecided else np.nan
     names = [*(["study"] if len(studies) > 1 else []), *_CLAIM_COLUMNS, *(["detectable"] if any(undecided) else [])]
     measures = {finding.measure.title: finding.measure.meaning for _, finding in primary}
     caption = " ".join(
@@ -120,12 +122,12 @@ def tabulate_claims(studies: Sequence[StudyFindings]) -> pd.DataFrame:
             *(describe_study(study) for study in studies),
         ]
     )
-    frame = pd.DataFrame([[row[name] for name in names] for row in rows], columns=pd.Index(names), dtype="object")
-    cells = {name: [row[name] for row in rows] for name in names}
-    return set_table_attrs(frame, caption=caption, excluded=_list_left_out(studies), cells=cells)
+    columns = [Column(name, format=_FORMATS.get(name, "")) for name in names]
+    values = [[row[name] for name in names] for row in rows]
+    return make_table(columns, values, caption=caption, excluded=_list_excluded(studies))
 
 
-def tabulate_findings(studies: Sequence[StudyFindings]) -> pd.DataFrame:
+def tabulate_findings(studies: Sequence[StudyFindings]) -> Table:
     """Make a table with one row for each claim, task and measure. Only the primary measure has a verdict."""
     rows = [_make_finding_row(study, finding) for study in studies for finding in study.findings]
     measures = {finding.measure.title: finding.measure.meaning for study in studies for finding in study.findings}
@@ -137,9 +139,8 @@ def tabulate_findings(studies: Sequence[StudyFindings]) -> pd.DataFrame:
             *(describe_study(study) for study in studies),
         ]
     )
-    frame = pd.DataFrame(rows, columns=pd.Index(_FINDING_COLUMNS), dtype="object")
-    cells = {name: [row[index] for row in rows] for index, name in enumerate(_FINDING_COLUMNS)}
-    return set_table_attrs(frame, caption=caption, excluded=_list_left_out(studies), cells=cells)
+    columns = [Column(name, format=_FORMATS.get(name, "")) for name in _FINDING_COLUMNS]
+    return make_table(columns, rows, caption=caption, excluded=_list_excluded(studies))
 
 
 def describe_study_runs(study: StudyRuns) -> str:
@@ -154,33 +155,33 @@ def describe_study_runs(study: StudyRuns) -> str:
 
 def describe_study(study: StudyFindings) -> str:
     """Write the runs and commits of a study, with a warning if runs of different commits are compared."""
-    mixed = sorted({f"claim {each.claim.number} on {each.task}" for each in study.findings if len(each.commits) > 1})
+    mixed = sorted(
+        {f"claim {finding.claim.number} on {finding.task}" for finding in study.findings if len(finding.commits) > 1}
+    )
     warning = f" WARNING: runs of different commits are compared in {'; '.join(mixed)}." if mixed else ""
     return f"{study.plan.title}: {describe_study_runs(study)}{warning}"
 
 
-def tabulate_measures(db: Database, rows: Sequence[RunRow]) -> pd.DataFrame:
+def tabulate_measures(db: Database, rows: Sequence[RunRow]) -> Table:
     """Make a table of the measures that the findings use: one row for each run, one column for each measure."""
     lines = []
     for study in read_studies(db, rows):
         numbers = measure_runs(db, study.rows, study.comparison.seeds)
         for group in study.comparison.groups:
             for seed in group.seeds:
-                line = [study.plan.title, group.variant.task, group.variant.name, get_seed(seed), seed.id]
-                for measure in MEASURES:
-                    value = numbers[measure.key].get(seed.id)
-                    if value is None:
-                        line.append(MISSING)
-                    else:
-                        line.append(Cell(f"{value:.4g}", CellNumber(value, n=1, statistic=measure.title)))
-                lines.append(line)
+                values = [(measure.title, numbers[measure.key].get(seed.id)) for measure in MEASURES]
+                cells = [
+                    MISSING if value is None else Cell(f"{value:.4g}", value, n=1, statistic=title)
+                    for title, value in values
+                ]
+                lines.append(
+                    [study.plan.title, group.variant.task, group.variant.name, get_seed(seed), seed.id, *cells]
+                )
     columns = ["study", "task", "variant", "seed", "run", *(measure.title for measure in MEASURES)]
-    frame = pd.DataFrame(lines, columns=pd.Index(columns), dtype="object")
-    caption = " ".join(f"{measure.title}: {measure.meaning}." for measure in MEASURES)
-    return set_table_attrs(frame, caption=caption, cells={name: list(frame[name]) for name in columns[5:]})
+    return make_table(columns, lines, caption=" ".join(f"{measure.title}: {measure.meaning}." for measure in MEASURES))
 
 
-def tabulate_settings(db: Database, rows: Sequence[RunRow]) -> pd.DataFrame:
+def tabulate_settings(db: Database, rows: Sequence[RunRow]) -> Table:
     """Make a table of the settings that differ between the variants of a task, for each study."""
     parts, configs = [], {row.id: row.config for row in rows}
     for study in read_studies(db, rows):
@@ -195,15 +196,16 @@ def tabulate_settings(db: Database, rows: Sequence[RunRow]) -> pd.DataFrame:
     whole = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame({"study": [], "task": [], "setting": []})
     names = [name for name in whole.columns if name not in ("study", "task", "setting")]
     frame = pd.DataFrame(whole, columns=pd.Index(["study", "task", "setting", *names]), dtype="object").fillna(MISSING)
-    return set_table_attrs(frame, caption="Settings that differ between the variants of a task, except algo and seed.")
+    caption = "Settings that differ between the variants of a task, except algo and seed."
+    return make_plain_table(frame, caption=caption)
 
 
-def _list_left_out(studies: Sequence[StudyRuns]) -> list[str]:
-    left_out = [str(each) for study in studies for each in study.comparison.excluded_runs]
-    return left_out + [f"planned, without result: {each}" for study in studies for each in study.missing]
+def _list_excluded(studies: Sequence[StudyRuns]) -> list[str]:
+    excluded = [str(run) for study in studies for run in study.comparison.excluded_runs]
+    return excluded + [f"planned, without result: {run}" for study in studies for run in study.missing]
 
 
-def _make_finding_row(study: StudyFindings, finding: Finding) -> list[str]:
+def _make_finding_row(study: StudyFindings, finding: Finding) -> list[Cell | str | float]:
     """Make one row of the table of findings, in the order of `_FINDING_COLUMNS`."""
     difference, verdict = finding.difference, finding.verdict
     kind = "difference of the means" if finding.second else "mean"
@@ -214,35 +216,39 @@ def _make_finding_row(study: StudyFindings, finding: Finding) -> list[str]:
         f"{finding.first} − {finding.second}" if finding.second else finding.first,
         finding.measure.title,
         count_seeds(difference),
-        quote_difference(difference, f"{finding.measure.title}, {kind} over seeds"),
-        show_p(difference.p),
-        show_p(finding.adjusted_p),
-        show_p(difference.randomization_p),
-        MISSING if np.isnan(difference.detectable) else f"{difference.detectable:.2g}",
-        MISSING if np.isnan(finding.improvement) else f"{finding.improvement:.2f}",
+        format_difference(difference, f"{finding.measure.title}, {kind} over seeds"),
+        format_p(difference.p),
+        format_p(finding.adjusted_p),
+        format_p(difference.randomization_p),
+        difference.detectable,
+        finding.improvement,
         (verdict or MISSING) + (" (different commits)" if verdict and len(finding.commits) > 1 else ""),
     ]
 
 
-def _findings(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:
-    return tabulate_findings(compute_findings(db, rows))
+def _read_findings(db: Database, rows: Sequence[RunRow], options: Options) -> Sequence[StudyFindings]:
+    return compute_findings(db, rows)
 
 
-def _claims(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:
-    return tabulate_claims(compute_findings(db, rows))
+def _claims(studies: Sequence[StudyFindings], options: Options) -> Table:
+    return tabulate_claims(studies)
 
 
-def _measures(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:
-    return tabulate_measures(db, rows)
+def _findings(studies: Sequence[StudyFindings], options: Options) -> Table:
+    return tabulate_findings(studies)
 
 
-def _settings(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:
-    return tabulate_settings(db, rows)
+def _measures(runs: StoredRuns, options: Options) -> Table:
+    return tabulate_measures(*runs)
+
+
+def _settings(runs: StoredRuns, options: Options) -> Table:
+    return tabulate_settings(*runs)
 
 
 TABLES = (
-    TableKind("claims", _claims, required_runs=_CLAIM_NEEDS),
-    TableKind("findings", _findings, required_runs=_CLAIM_NEEDS),
+    TableKind("claims", _claims, _read_findings, required_runs=_CLAIM_NEEDS),
+    TableKind("findings", _findings, _read_findings, required_runs=_CLAIM_NEEDS),
     TableKind("study-measures", _measures, required_runs="finished runs"),
     TableKind("study-settings", _settings, required_runs="finished runs of two variants on one map"),
 )

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 
 from app.analysis.aggregates import Aggregation, select_finite
 from app.analysis.comparable import cut_to_budget
@@ -27,15 +26,14 @@ from app.analysis.intervals import INTERVAL_LABELS, BinomialScale, Values
 from app.analysis.quantities import Quantity, average_over_time, find_quantity
 from app.analysis.rates import read_rates
 from app.analysis.series import Group, join_seeds, read_seeds
-from app.analysis.tables import MISSING, Cell, set_table_attrs
+from app.analysis.tables import MISSING, Cell, Column, Table, make_table
 from app.analysis.win_rates import find_best, format_aggregate
-from app.figures.figure import FINAL_OPTIONS, FigureKind, Options, TableKind
+from app.figures.figure import FigureKind, StoredRuns, TableKind
 from app.figures.kinds.chart import Chart, Line, Panel
+from app.figures.options import BUDGET, FINAL, FINAL_OPTIONS, INCLUDE_UNFINISHED, RATE, REFIT_EVERY, Options
 from app.figures.theme import BETA, DELTA_MEM, TAU
 from emtc_core.metrics import CLOSED_BELOW
-from storage.engine import Database
 from storage.queries.gate import GateState, gate_states
-from storage.runs.rows import RunRow
 
 if TYPE_CHECKING:  # this module imports torch
     from app.analysis.gate_readings import GateReading as GateReading
@@ -49,9 +47,13 @@ DELTA_FALL, BETA_RISE = 0.5, 0.25
 LINKS_DASH = (6, 4)
 DEFAULT_READING = Aggregation("mean", "ci")
 _OVERESTIMATION_METRIC = find_quantity("eval/overestimation")
-_REMOVED, _CLOSED, _MERGED, _OVERESTIMATION_COLUMN = (
-    "incentive removed [%]", f"β < {CLOSED_BELOW:g} [%]", "states merged [%]", "overestimation [return]",
-)  # fmt: skip
+_GATE_COLUMNS = {
+    "gate/incentive_removed": Column("incentive removed", unit="%"),
+    "gate/closed_fraction": Column(f"β < {CLOSED_BELOW:g}", unit="%"),
+    "memory/merge_rate": Column("states merged", unit="%"),
+}
+"""Metric of the gate, as a fraction → column of the table."""
+_OVERESTIMATION_COLUMN = Column("overestimation", unit="return")
 
 
 def draw_readings(readings: Sequence[GateReading], *, run: str, refit_every: int | None = None) -> Chart:
@@ -94,39 +96,36 @@ def describe_shape(reading: GateReading) -> str:
     )
 
 
-def _gate_table(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:
+def _gate_table(runs: StoredRuns, options: Options) -> Table:
     """Make a table with one row per variant with memory: outcome, effect of the gate, overestimation of Q."""
-    reading = options.reading or DEFAULT_READING
-    rows = [row for row in rows if row.algo.startswith(("emtc-", "emu-"))]
-    joined = join_seeds(*read_rates(db, rows, options.rate_name), include_unfinished=options.include_unfinished)
-    comparison = cut_to_budget(joined, options.comparison_budget)
+    db, reading, final_rule = runs.db, options.aggregation or DEFAULT_READING, options[FINAL]
+    rows = [row for row in runs.rows if row.algo.startswith(("emtc-", "emu-"))]
+    joined = join_seeds(*read_rates(db, rows, options[RATE]), include_unfinished=options[INCLUDE_UNFINISHED])
+    comparison = cut_to_budget(joined, options[BUDGET])
     quantity, mu_w = comparison.quantity, average_over_time(comparison.quantity).title
     gates = gate_states(db, [row.id for row in rows])
     overestimations = {}
     for seed in read_seeds(db, rows, _OVERESTIMATION_METRIC):
         values = select_finite(seed.curve.values)
         overestimations[seed.id] = float(values.mean()) if len(values) else np.nan
-    final_column = f"{get_final_title(options.final_rule, quantity)} [%]"
-    table = []
-    for group in comparison.groups:
-        final_rate, average = _format_outcome(group, reading, options.final_rule, quantity)
-        row = {
-            "task": group.variant.task,
-            "variant": f"{group.variant.name}{group.mark}",
-            "n": group.n,
-            final_column: final_rate,
-            mu_w: average,
-        }
-        table.append(row | _format_gate_effect(group, gates, overestimations, reading))
-    columns = ["task", "variant", "n", final_column, mu_w, _REMOVED, _CLOSED, _MERGED, _OVERESTIMATION_COLUMN]
+    final_column = Column(get_final_title(final_rule, quantity), unit="%")
+    outcomes = [_format_outcome(group, reading, final_rule, quantity) for group in comparison.groups]
+    table = [
+        [
+            group.variant.task,
+            f"{group.variant.name}{group.mark}",
+            group.n,
+            *(cell or MISSING for cell in (*outcome, *_format_gate_effect(group, gates, overestimations, reading))),
+        ]
+        for group, outcome in zip(comparison.groups, outcomes, strict=True)
+    ]
     best = []
     for task in comparison.tasks:
-        task_rows = [
-            i for i, row in enumerate(table) if row["task"] == task and task not in comparison.mixed_length_tasks
-        ]
-        for column in (final_column, mu_w):
-            cells = [cell if isinstance(cell := table[i][column], Cell) else None for i in task_rows]
-            best += [(task_rows[i], column) for i in find_best(cells)]
+        if task in comparison.mixed_length_tasks:
+            continue
+        task_rows = [i for i, group in enumerate(comparison.groups) if group.variant.task == task]
+        for index, title in enumerate((final_column.title, mu_w)):
+            best += [(task_rows[i], title) for i in find_best([outcomes[row][index] for row in task_rows])]
     explanation = (
         f"Readings of the gate, {reading.describe(is_fraction=True)}; n is the number of seeds. {mu_w}: over the "
         f"whole training. "
@@ -137,19 +136,14 @@ def _gate_table(db: Database, rows: Sequence[RunRow], options: Options) -> pd.Da
         explanation += " The effect of the gate and the overestimation are measured over whole runs."
     if reading.band == "ci":
         explanation += f" The band of the overestimation is a {INTERVAL_LABELS[reading.center, False]}."
-    final_rule = options.final_rule
-    caption, about = caption_final(comparison.seeds, final_rule, explanation, unit="%", of=quantity, at=comparison)
-    return set_table_attrs(
-        pd.DataFrame(table, columns=pd.Index(columns), dtype="object"),
-        caption=caption,
-        best=best,
-        excluded=[str(run) for run in comparison.excluded_runs],
-        about=about,
-        cells={name: [row[name] for row in table] for name in columns},
-    )
+    caption, notes = caption_final(comparison.seeds, final_rule, explanation, unit="%", of=quantity, at=comparison)
+    columns = ["task", "variant", "n", final_column, mu_w, *_GATE_COLUMNS.values(), _OVERESTIMATION_COLUMN]
+    return make_table(columns, table, caption=caption, notes=notes, excluded=comparison.excluded_runs, best=best)
 
 
-def _format_outcome(group: Group, reading: Aggregation, final: FinalRule, quantity: Quantity) -> tuple[str, str]:
+def _format_outcome(
+    group: Group, reading: Aggregation, final: FinalRule, quantity: Quantity
+) -> tuple[Cell | None, Cell | None]:
     """Write the final win rate and mu_w of a variant."""
     of = quantity.at(group.variant.task)
     final_percent = 100 * compute_final_rates(group.seeds, final)
@@ -164,28 +158,22 @@ def _format_outcome(group: Group, reading: Aggregation, final: FinalRule, quanti
 
 def _format_gate_effect(
     group: Group, gates: dict[str, GateState], overestimations: dict[str, float], reading: Aggregation
-) -> dict[str, str]:
-    """Write the effect of a variant's gate, and its overestimation of Q, by column."""
-    metrics = {
-        _REMOVED: "gate/incentive_removed",
-        _CLOSED: "gate/closed_fraction",
-        _MERGED: "memory/merge_rate",
-    }
-    cells = {}
-    for column, metric in metrics.items():
+) -> list[Cell | None]:
+    """Write the effect of a variant's gate in the order of `_GATE_COLUMNS`, and its overestimation of Q."""
+    cells = []
+    for metric, column in _GATE_COLUMNS.items():
         values = [100 * gates[run].values.get(metric, np.nan) for run in group.run_ids if run in gates]
-        cells[column] = _format_numbers(values, reading, BinomialScale(100), of=column)
+        cells.append(_format_numbers(values, reading, BinomialScale(100), of=column.title))
     q_errors = [overestimations.get(run, np.nan) for run in group.run_ids]
-    cells[_OVERESTIMATION_COLUMN] = _format_numbers(q_errors, reading, digits=2, of=_OVERESTIMATION_COLUMN)
-    return cells
+    return [*cells, _format_numbers(q_errors, reading, digits=2, of=_OVERESTIMATION_COLUMN.title)]
 
 
 def _format_numbers(
     numbers: Iterable[float], reading: Aggregation, rate: BinomialScale | None = None, *, of: str, digits: int = 1
-) -> str:
-    """Write numbers over seeds with their band, or `MISSING` if there is no finite number."""
+) -> Cell | None:
+    """Write numbers over seeds with their band; None if there is no finite number."""
     values = select_finite(numbers)
-    return format_aggregate(values, reading, digits=digits, rate=rate, of=of) if len(values) else MISSING
+    return format_aggregate(values, reading, digits=digits, rate=rate, of=of) if len(values) else None
 
 
 def _average_ends(values: Values) -> tuple[float, float]:
@@ -226,23 +214,23 @@ def _draw_with_band(
     return Line(name, color, x, mean, low, high)
 
 
-def _gate_readings(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
+def _gate_readings(runs: StoredRuns, options: Options) -> Chart:
     from app.analysis.gate_readings import evaluate_readings  # imports torch; pages do not draw this figure
 
-    readings = evaluate_readings(
-        db, rows, on_progress=options.on_progress or (lambda part, share, of_all: None), refit_every=options.refit_every
-    )
-    return draw_readings(readings, run=rows[0].name, refit_every=options.refit_every)
+    on_progress = options.on_progress or (lambda part, part_fraction, fraction: None)
+    readings = evaluate_readings(*runs, on_progress=on_progress, refit_every=options[REFIT_EVERY])
+    return draw_readings(readings, run=runs.rows[0].name, refit_every=options[REFIT_EVERY])
 
 
 FIGURES = (
     FigureKind(
-        "gate-readings", _gate_readings, frozenset({"refit_every"}), needs_runs=True,
+        "gate-readings", _gate_readings, options=(REFIT_EVERY,), needs_runs=True,
         question="Which reading of the paper shows the published shape?",
     ),
 )  # fmt: skip
 TABLES = (
     TableKind(
-        "gate-readings", _gate_table, FINAL_OPTIONS, required_runs="an evaluated run of an EMTC or EMU algorithm"
+        "gate-readings", _gate_table, options=FINAL_OPTIONS,
+        required_runs="an evaluated run of an EMTC or EMU algorithm",
     ),
-)
+)  # fmt: skip

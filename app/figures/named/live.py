@@ -1,11 +1,14 @@
 """Curves of one run: gate, outcomes, learning and speed.
 
-The page Live passes the rows that it has read so far. The other callers read the rows from the database.
+The page Live passes the rows that it has read so far. The other callers read the rows from the database. A figure with
+a section of Live is always shown there, in the order of `FIGURES`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -16,14 +19,16 @@ from app.analysis.quantities import SUCCESS_RATE, get_success_threshold, name_su
 from app.analysis.series import read_float_column
 from app.figures.chart_choices import (
     REFERENCE_RUNS,
+    add_reference_runs,
     clip_spikes,
     complement,
+    name_reference_run,
     read_marks,
     with_log_y_axis,
-    with_reference_runs,
 )
-from app.figures.figure import WINDOW, FigureKind, FigureOption, Options, get_single_run
+from app.figures.figure import FigureKind, Section, get_single_run
 from app.figures.kinds.chart import Chart, Line, Mark, Panel, Values
+from app.figures.options import WINDOW, Option, Options, read_flag
 from app.figures.theme import (
     BETA,
     DELTA_MEM,
@@ -41,7 +46,7 @@ from emtc_core.metrics import CLOSED_BELOW, METRICS, describe_metric, is_known
 from storage.engine import Database
 from storage.queries.curves import evaluations, metric_points, training_returns
 from storage.queries.gate import gate_stats
-from storage.runs.rows import RunRow
+from storage.runs.rows import RunRow, find_run
 
 X_LABEL = "training env steps"
 TRAINING_RATES = ("rollout/win_rate", "rollout/success_rate")
@@ -72,6 +77,34 @@ _CLOSING_NOTE = (
     " The logarithmic axis shows 1 − β̄, which is how far the gate is closed. There is no point where the gate is fully "
     "open. A band that reaches 0 ends at the smallest value of the panel."
 )
+
+
+class TrainingReturns(NamedTuple):
+    """Mean training return of each interval, and the smoothing window [env steps]."""
+
+    frame: pd.DataFrame
+    window: float
+
+
+NO_RETURNS = TrainingReturns(pd.DataFrame(), 0.0)
+
+
+@dataclass(frozen=True)
+class RunData:
+    """The recorded curves of one run: the data of the figures of this module."""
+
+    run: RunRow
+    gate: pd.DataFrame
+    """Statistics of the links in memory from `storage.queries.gate.gate_stats`."""
+    evaluations: pd.DataFrame
+    metrics: pd.DataFrame
+    """Logged metrics from `storage.queries.curves.metric_points`."""
+    read_returns: Callable[[], TrainingReturns]
+    """Reads the training returns, which only one figure needs."""
+    marks: tuple[Mark, ...] = ()
+    """The steps at which the run was resumed."""
+    references: Mapping[str, "RunData"] = field(default_factory=dict[str, "RunData"])
+    """Other runs for reference, by the name for the legend."""
 
 
 def draw_gate_dynamics(
@@ -158,7 +191,7 @@ def draw_gate_effect(metrics: pd.DataFrame, *, run: str, marks: tuple[Mark, ...]
 
 def draw_outcomes(
     evaluations: pd.DataFrame,
-    episodes: pd.DataFrame,
+    returns: TrainingReturns,
     *,
     run: str,
     marks: tuple[Mark, ...] = (),
@@ -169,7 +202,7 @@ def draw_outcomes(
 
     Args:
         evaluations: Rows of `storage.queries.curves.evaluations`.
-        episodes: Training returns from `read_returns`.
+        returns: Training returns from `read_returns`.
         run: Name of the run, for the title.
         marks: The steps at which the run was resumed.
         threshold: Smallest return of a success, if the return defines success. Then the success rate is drawn.
@@ -181,16 +214,16 @@ def draw_outcomes(
     x = read_float_column(evaluations, "env_step")
     title, verb = ("win rate", "were won") if threshold is None else (name_success(threshold), "reached this return")
     rates = (_draw_greedy_rate(evaluations), *_draw_other_rates(evaluations, metrics, by_return=threshold is not None))
-    returns = [Line("greedy evaluation", RETURN, x, read_float_column(evaluations, "return_mean"))]
-    if len(episodes):
+    return_lines = [Line("greedy evaluation", RETURN, x, read_float_column(evaluations, "return_mean"))]
+    if len(returns.frame):
         steps, means, counts = (
-            read_float_column(episodes, name) for name in ("first_env_step", "episode_return", "episodes")
+            read_float_column(returns.frame, name) for name in ("first_env_step", "episode_return", "episodes")
         )
-        smoothed = trailing_mean(steps, means, float(episodes.attrs["window"]), counts)
-        returns.append(Line("training", SPEED_COLOR, steps, smoothed, width=1.5))
+        smoothed = trailing_mean(steps, means, returns.window, counts)
+        return_lines.append(Line("training", SPEED_COLOR, steps, smoothed, width=1.5))
     panels = (
         Panel(title, "fraction", rates, range=_FRACTION_RANGE),
-        Panel("episode return", "env return", tuple(returns)),
+        Panel("episode return", "env return", tuple(return_lines)),
     )
     caption = (
         f"Share of greedy evaluation episodes that {verb}, with the Wilson 95 % interval for the number of episodes "
@@ -263,12 +296,10 @@ def compute_chance_accuracy(config: Mapping[str, Any]) -> float | None:
     return 1 / batch if batch else None
 
 
-def read_returns(db: Database, run: RunRow) -> pd.DataFrame:
-    """Read the mean training return of each interval. `attrs["window"]` is the smoothing window [env steps]."""
+def read_returns(db: Database, run: RunRow) -> TrainingReturns:
+    """Read the mean training return of each interval."""
     width = max(1, run.target_steps // N_INTERVALS)
-    frame = training_returns(db, run.id, width)
-    frame.attrs["window"] = width * N_SMOOTHED_INTERVALS
-    return frame
+    return TrainingReturns(training_returns(db, run.id, width), float(width * N_SMOOTHED_INTERVALS))
 
 
 def _find_extent(lines: Sequence[Line]) -> tuple[float, float]:
@@ -388,75 +419,116 @@ def _get_short_name(name: str) -> str:
     return name.partition("/")[2].replace("_", " ")
 
 
-def _gate_dynamics(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
-    run = get_single_run("gate-dynamics", rows)
-    stats = gate_stats(db, run.id)
-    if stats.empty:
-        raise ConfigError(
-            f"Run {run.id} ({run.algo}) has no gate statistics", hint="Choose a run of an EMTC algorithm."
-        )
-    return draw_gate_dynamics(
-        stats,
-        metric_points(db, run.id, GATE_METRICS),
-        run=run.name,
-        marks=read_marks(db, run),
-        closing=options.get("closing", False),
-        ended=run.live_status in ENDED_STATUSES,
+def read_run_data(db: Database, run: RunRow, metrics: Sequence[str]) -> RunData:
+    """Read the curves of one run, with these metrics."""
+    return RunData(
+        run,
+        gate_stats(db, run.id),
+        evaluations(db, run.id),
+        metric_points(db, run.id, metrics),
+        partial(read_returns, db, run),
+        read_marks(db, run),
     )
 
 
-def _gate_effect(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
-    run = get_single_run("gate-effect", rows)
-    chart = draw_gate_effect(metric_points(db, run.id, GATE_METRICS), run=run.name, marks=read_marks(db, run))
+def _make_reader(figure: str, metrics: Sequence[str]) -> Callable[[Database, Sequence[RunRow], Options], RunData]:
+    """Make the function that reads the run of a figure, and the runs for reference."""
+
+    def read(db: Database, rows: Sequence[RunRow], options: Options) -> RunData:
+        names = metrics or options[METRIC_NAMES]
+        references = [find_run(db, run_id) for run_id in options[REFERENCE_RUNS]]
+        data = read_run_data(db, get_single_run(figure, rows), names)
+        return replace(data, references={name_reference_run(run): read_run_data(db, run, names) for run in references})
+
+    return read
+
+
+def _with_references(draw: Callable[[RunData, Options], Chart]) -> Callable[[RunData, Options], Chart]:
+    """Add the main lines of the reference runs to a chart. Runs that cannot be drawn are left out."""
+
+    def draw_with_references(data: RunData, options: Options) -> Chart:
+        others: dict[str, Chart] = {}
+        for name, other in data.references.items():
+            with suppress(ConfigError):
+                others[name] = draw(other, options)
+        return add_reference_runs(draw(data, options), others)
+
+    return draw_with_references
+
+
+def _gate_dynamics(data: RunData, options: Options) -> Chart:
+    if data.gate.empty:
+        raise ConfigError(
+            f"Run {data.run.id} ({data.run.algo}) has no gate statistics", hint="Choose a run of an EMTC algorithm."
+        )
+    return draw_gate_dynamics(
+        data.gate,
+        data.metrics,
+        run=data.run.name,
+        marks=data.marks,
+        closing=options[CLOSING],
+        ended=data.run.live_status in ENDED_STATUSES,
+    )
+
+
+def _gate_effect(data: RunData, options: Options) -> Chart:
+    chart = draw_gate_effect(data.metrics, run=data.run.name, marks=data.marks)
     if chart.is_empty:
-        raise ConfigError(f"Run {run.id} ({run.algo}) has no gate metrics", hint="Select another run.")
+        raise ConfigError(f"Run {data.run.id} ({data.run.algo}) has no gate metrics", hint="Select another run.")
     return chart
 
 
-def _outcomes(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
-    run = get_single_run("outcomes", rows)
+def _outcomes(data: RunData, options: Options) -> Chart:
     return draw_outcomes(
-        evaluations(db, run.id),
-        read_returns(db, run),
-        run=run.name,
-        marks=read_marks(db, run),
-        threshold=get_success_threshold(run.config),
-        metrics=metric_points(db, run.id, [*TRAINING_RATES, SUCCESS_RATE]),
+        data.evaluations,
+        data.read_returns(),
+        run=data.run.name,
+        marks=data.marks,
+        threshold=get_success_threshold(data.run.config),
+        metrics=data.metrics,
     )
 
 
-def _metrics(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
-    run, names = get_single_run("metrics", rows), options.get("metrics", FIRST_METRICS)
-    marks, chance = read_marks(db, run), compute_chance_accuracy(run.config)
-    return draw_metrics(metric_points(db, run.id, names), names, run=run.name, marks=marks, chance=chance)
+def _metrics(data: RunData, options: Options) -> Chart:
+    chance = compute_chance_accuracy(data.run.config)
+    return draw_metrics(data.metrics, options[METRIC_NAMES], run=data.run.name, marks=data.marks, chance=chance)
 
 
-def _read_metric_names(value: Any) -> list[str]:
+def _read_metric_names(value: Any) -> tuple[str, ...]:
     names = value.split(",") if isinstance(value, str) else [str(name) for name in value]
     if unknown := [name for name in names if not is_known(name)]:
         raise ValueError(unknown)
-    return names
+    return tuple(names)
 
 
-_CLOSING = FigureOption("closing", bool, "true or false: 1 − β̄ on a logarithmic axis instead of β̄")
-_METRIC_NAMES = FigureOption("metrics", _read_metric_names, "names of metrics, separated by commas")
+CLOSING: Final[Option[bool]] = Option(
+    "closing", read_flag, "true or false: 1 − β̄ on a logarithmic axis instead of β̄", False,
+    label="1 − β̄, log axis", help="Shows 1 − β̄ instead of β̄",
+)  # fmt: skip
+METRIC_NAMES: Final[Option[tuple[str, ...]]] = Option(
+    "metrics", _read_metric_names, "names of metrics, separated by commas", FIRST_METRICS,
+    label="Learning, memory and speed", help="All metrics that this run logs. The Method page explains each.",
+)  # fmt: skip
+_OUTCOME_METRICS: Final = (*TRAINING_RATES, SUCCESS_RATE)
 FIGURES = (
     FigureKind(
-        "gate-dynamics", with_reference_runs(_gate_dynamics), needs_runs=True, extra_options=(WINDOW, REFERENCE_RUNS,
-        _CLOSING),
-        question="How does the gate change during training?",
+        "gate-dynamics", _with_references(_gate_dynamics), _make_reader("gate-dynamics", GATE_METRICS),
+        (WINDOW, REFERENCE_RUNS, CLOSING), needs_runs=True, metrics=GATE_METRICS,
+        question="How does the gate change during training?", section=Section("live", "Gate"),
     ),
     FigureKind(
-        "gate-effect", with_reference_runs(_gate_effect), needs_runs=True, extra_options=(WINDOW, REFERENCE_RUNS),
-        question="How do gate and memory change the incentive?",
+        "outcomes", _with_references(_outcomes), _make_reader("outcomes", _OUTCOME_METRICS),
+        (WINDOW, REFERENCE_RUNS), needs_runs=True, metrics=_OUTCOME_METRICS,
+        question="Which win rates and returns did one run reach?", section=Section("live", "Outcomes"),
     ),
     FigureKind(
-        "outcomes", with_reference_runs(_outcomes), needs_runs=True, extra_options=(WINDOW, REFERENCE_RUNS),
-        question="Which win rates and returns did one run reach?",
+        "gate-effect", _with_references(_gate_effect), _make_reader("gate-effect", GATE_METRICS),
+        (WINDOW, REFERENCE_RUNS), needs_runs=True, metrics=GATE_METRICS,
+        question="How do gate and memory change the incentive?", section=Section("live", "Gate effect"),
     ),
     FigureKind(
-        "metrics", with_reference_runs(_metrics), needs_runs=True, extra_options=(WINDOW, REFERENCE_RUNS,
-        _METRIC_NAMES),
+        "metrics", _with_references(_metrics), _make_reader("metrics", ()),
+        (WINDOW, REFERENCE_RUNS, METRIC_NAMES), needs_runs=True, metrics=FIRST_METRICS,
         question="How do the metrics of one run develop?",
     ),
 )  # fmt: skip

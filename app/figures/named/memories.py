@@ -1,14 +1,13 @@
 """Figures with two or three memory maps: different embedders, or the paths of a good and a bad episode."""
 
-from collections.abc import Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
 from app.analysis.projections.snapshots import project_snapshot, sample_rows
-from app.figures.figure import NO_OPTIONS, FigureKind, Options
+from app.figures.figure import NO_OPTIONS, FigureKind, StoredRuns
 from app.figures.kinds.maps import Cloud, Maps, Trace
 from app.figures.named.memory_map import draw_memory, get_last_snapshot
+from app.figures.options import EPISODES, METHOD, Options
 from app.figures.theme import DELTA_MEM, WIN_RATE
 from emtc_core.errors import ConfigError
 from storage.engine import Database
@@ -28,9 +27,9 @@ MAX_PATH_STEPS, MAX_PATH_INTERVAL, MIN_PATH_POINTS = 200, 10, 12
 """Limits of a path [steps]. A path has a point every 10 steps, or more often if it would have fewer than 12 points."""
 
 
-def make_embedding_comparison(db: Database, rows: Sequence[RunRow], options: Options = NO_OPTIONS) -> Maps:
+def make_embedding_comparison(runs: StoredRuns, options: Options = NO_OPTIONS) -> Maps:
     """Draw the last memories of two or three runs, for example with dCAE and TCSE, with one color scale of H."""
-    method = options.method or "tsne"
+    (db, rows), method = runs, options[METHOD] or "tsne"
     if not 2 <= len(rows) <= 3:
         raise ConfigError(
             f"shows two or three runs, got {len(rows)}", key="embedding-comparison", hint="Give them as RUN RUN."
@@ -68,17 +67,17 @@ def compute_local_spread(snapshot: Snapshot, rows: NDArray[np.int64]) -> float:
     return float(h[neighbors].std(axis=1).mean() / h.std())
 
 
-def make_strategy_divergence(db: Database, rows: Sequence[RunRow], options: Options = NO_OPTIONS) -> Maps:
+def make_strategy_divergence(runs: StoredRuns, options: Options = NO_OPTIONS) -> Maps:
     """Draw the paths of a good and a bad episode through the last memory of a run.
 
     The option `episodes` selects the two episodes. Default: the best and the worst of the `N_EPISODES` episodes before
     the snapshot.
     """
-    method = options.method or "pca"
+    (db, rows), method = runs, options[METHOD] or "pca"
     if len(rows) != 1:
         raise ConfigError(f"shows one run, got {len(rows)}", key="strategy-divergence")
     snapshot = get_last_snapshot(db, rows[0])
-    good, bad = (get_trajectory(db, rows[0].id, n) for n in options.episodes or _find_best_and_worst(db, snapshot))
+    good, bad = (get_trajectory(db, rows[0].id, n) for n in options[EPISODES] or _find_best_and_worst(db, snapshot))
     sample = sample_rows(snapshot, n=MAX_POINTS, seed=0)
     coordinates = project_snapshot(db, snapshot.id, method=method, n=MAX_POINTS).coordinates
     panels, traces = [], []
@@ -175,11 +174,11 @@ def _find_best_and_worst(db: Database, snapshot: Snapshot) -> tuple[int, int]:
 
 FIGURES = (
     FigureKind(
-        "embedding-comparison", make_embedding_comparison, frozenset({"method"}), needs_runs=True, pages=("compare",),
+        "embedding-comparison", make_embedding_comparison, options=(METHOD,), needs_runs=True, pages=("compare",),
         question="Which embedder separates different returns?",
     ),
     FigureKind(
-        "strategy-divergence", make_strategy_divergence, frozenset({"method", "episodes"}), needs_runs=True,
+        "strategy-divergence", make_strategy_divergence, options=(METHOD, EPISODES), needs_runs=True,
         pages=("memory",), question="Where do a good and a bad strategy diverge?",
     ),
 )  # fmt: skip

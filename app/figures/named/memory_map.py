@@ -5,7 +5,8 @@ selection.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +14,10 @@ from numpy.typing import NDArray
 from app.analysis.projections.linear import AXIS_PAIRS, DEFAULT_SIGNS, LabeledPoints, compute_pca, select_axes
 from app.analysis.projections.snapshots import project_snapshot, sample_rows
 from app.analysis.selection import NODE_QUANTITIES, NodeSelection, compute_node_values, has_place
-from app.figures.figure import FigureKind, FigureOption, Options, get_single_run
+from app.figures.figure import FigureKind, get_single_run
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.kinds.maps import Cloud
+from app.figures.options import COLOR, METHOD, Option, Options
 from app.figures.theme import BETA, NEUTRAL, VIRIDIS
 from emtc_core.errors import ConfigError
 from storage.engine import Database
@@ -30,6 +32,35 @@ SELECTION_QUANTITIES = ("h", "delta_mem", "beta", "t")
 """Quantities in the figure of a selection."""
 _METHOD_NAMES = {"tsne": "t-SNE", "umap": "UMAP", "pca": "PCA"}
 _QUANTILE_LEVELS = np.linspace(0.0, 1.0, 101)
+
+
+@dataclass(frozen=True)
+class MapNodes:
+    """The nodes of a memory map: the data of the figure `memory-atlas`."""
+
+    snapshot: Snapshot
+    rows: NDArray[np.int64]
+    """Rows of the snapshot to draw, shape [n]."""
+    points: LabeledPoints
+    """Coordinates of all nodes of the snapshot, shape [M, 2]."""
+    title: str
+    caption: str
+    all_quantities: bool = False
+    """Whether the figure contains all quantities of the nodes, for the data in exported files."""
+
+
+class SelectedNodes(NamedTuple):
+    """Selected nodes of a memory map: the data of the figure `memory-selection`."""
+
+    snapshot: Snapshot
+    selected: NDArray[np.bool_]
+    """Mask of the selected nodes, shape [M]."""
+    on_map: NDArray[np.bool_]
+    """Mask of the nodes on the map, shape [M]."""
+    run: str
+    """Name of the run."""
+    description: str
+    """Description of the selection."""
 
 
 def draw_memory(
@@ -136,7 +167,7 @@ def get_selected_snapshot(db: Database, run: RunRow, options: Options) -> Snapsh
     Raises:
         ConfigError: If the snapshot belongs to another run, or if the run has no snapshot.
     """
-    snapshot_id = options.get("snapshot")
+    snapshot_id = options[SNAPSHOT]
     if snapshot_id is None:
         return get_last_snapshot(db, run)
     snapshot = get_snapshot(db, snapshot_id)
@@ -149,12 +180,12 @@ def get_selected_snapshot(db: Database, run: RunRow, options: Options) -> Snapsh
 
 def compute_coordinates(db: Database, snapshot: Snapshot, options: Options) -> LabeledPoints:
     """Compute the coordinates of all nodes [M] for the options of the map (`MAP_OPTIONS` and `method`)."""
-    method, seed, n = options.method or "pca", options.get("seed", 0), options.get("n") or snapshot.size
+    method, seed, n = options[METHOD] or "pca", options[SEED], options[N_LANDMARKS] or snapshot.size
     if method == "axes":
-        return select_axes(snapshot.embedding, AXIS_PAIRS[options.get("pair", 0)])
+        return select_axes(snapshot.embedding, AXIS_PAIRS[options[AXIS_PAIR]])
     if method == "pca":
-        fit_rows = None if options.get("fit") == "all" else sample_rows(snapshot, n=n, seed=seed)
-        return compute_pca(snapshot.embedding, fit_on=fit_rows, signs=options.get("turn", DEFAULT_SIGNS))
+        fit_rows = None if options[FIT] == "all" else sample_rows(snapshot, n=n, seed=seed)
+        return compute_pca(snapshot.embedding, fit_on=fit_rows, signs=options[SIGNS])
     name = _METHOD_NAMES.get(method, method)
     projection = project_snapshot(db, snapshot.id, method=method, n=n, seed=seed)
     return LabeledPoints(projection.coordinates, f"{name} 1 [1]", f"{name} 2 [1]")
@@ -162,61 +193,59 @@ def compute_coordinates(db: Database, snapshot: Snapshot, options: Options) -> L
 
 def read_selection(options: Options) -> NodeSelection:
     """Read the selection from the options `lasso` and `ranges`. Without them, all nodes are selected."""
-    return NodeSelection.parse(options.get("lasso", ""), options.get("ranges", ""))
+    return NodeSelection.parse(options[LASSO], options[RANGES])
 
 
-def _memory_atlas(db: Database, rows: Sequence[RunRow], options: Options) -> Cloud:
-    run, color = get_single_run("memory-atlas", rows), options.color or "h"
+def _read_atlas(db: Database, rows: Sequence[RunRow], options: Options) -> MapNodes:
+    run = get_single_run("memory-atlas", rows)
     snapshot = get_selected_snapshot(db, run, options)
-    title = options.get("title", f"Memory of {run.name} at step {snapshot.env_step}")
-    if "n" not in options.extra_options:
-        return _draw_default_map(db, snapshot, options, color=color, title=title)
-    projection, selection = compute_coordinates(db, snapshot, options), read_selection(options)
-    max_points = options.get("drawn", options.get("n")) or snapshot.size
-    drawn_rows = sample_rows(snapshot, n=max_points, seed=options.get("seed", 0))
-    if "drawn" in options.extra_options:
-        drawn_rows = drawn_rows[selection.mask(snapshot, projection.coordinates)[drawn_rows]]
+    title = f"Memory of {run.name} at step {snapshot.env_step}"
+    if N_LANDMARKS not in options:  # the stored projection for the default landmarks; if it is missing, it is computed
+        method = options[METHOD] or "pca"
+        points = LabeledPoints(
+            project_snapshot(db, snapshot.id, method=method).coordinates, f"{method} 1", f"{method} 2"
+        )
+        drawn_rows = sample_rows(snapshot, n=MAX_POINTS, seed=0)
+        caption = f"Showing {len(drawn_rows)} of {snapshot.size} nodes, stratified by return and time, seed 0."
+        return MapNodes(snapshot, drawn_rows, points, title, caption)
+    points, selection = compute_coordinates(db, snapshot, options), read_selection(options)
+    max_points = options[N_DRAWN] or options[N_LANDMARKS] or snapshot.size
+    drawn_rows = sample_rows(snapshot, n=max_points, seed=options[SEED])
+    if N_DRAWN in options:
+        drawn_rows = drawn_rows[selection.mask(snapshot, points.coordinates)[drawn_rows]]
     selection_text = f", selected: {selection.words}" if selection else ""
+    caption = f"Showing {len(drawn_rows)} of {snapshot.size} nodes{selection_text}."
+    return MapNodes(snapshot, drawn_rows, points, title, caption)
+
+
+def _draw_atlas(nodes: MapNodes, options: Options) -> Cloud:
     return draw_memory(
-        snapshot,
-        drawn_rows,
-        projection.coordinates[drawn_rows],
-        x_label=projection.x_label,
-        y_label=projection.y_label,
-        quantity=color,
-        colors=options.get("scale", VIRIDIS),
-        title=title,
-        caption=options.get("caption", f"Showing {len(drawn_rows)} of {snapshot.size} nodes{selection_text}."),
+        nodes.snapshot,
+        nodes.rows,
+        nodes.points.coordinates[nodes.rows],
+        x_label=nodes.points.x_label,
+        y_label=nodes.points.y_label,
+        quantity=options[COLOR],
+        title=options[TITLE] or nodes.title,
+        caption=options[CAPTION] or nodes.caption,
+        all_quantities=nodes.all_quantities,
+        colors=options[COLOR_SCALE],
     )
 
 
-def _draw_default_map(db: Database, snapshot: Snapshot, options: Options, *, color: str, title: str) -> Cloud:
-    """Draw a snapshot with its stored projection for the default landmarks. A missing projection is computed."""
-    method = options.method or "pca"
-    projection = project_snapshot(db, snapshot.id, method=method)
-    rows = sample_rows(snapshot, n=MAX_POINTS, seed=0)
-    caption = f"Showing {len(rows)} of {snapshot.size} nodes, stratified by return and time, seed 0."
-    return draw_memory(
-        snapshot,
-        rows,
-        projection.coordinates[rows],
-        x_label=f"{method} 1",
-        y_label=f"{method} 2",
-        quantity=color,
-        colors=options.get("scale", VIRIDIS),
-        title=title,
-        caption=options.get("caption", caption),
-    )
-
-
-def _memory_selection(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
+def _read_selected(db: Database, rows: Sequence[RunRow], options: Options) -> SelectedNodes:
     run, selection = get_single_run("memory-selection", rows), read_selection(options)
     if not selection:
         raise ConfigError("memory-selection needs the option lasso or ranges to select nodes")
     snapshot = get_selected_snapshot(db, run, options)
     coordinates = compute_coordinates(db, snapshot, options).coordinates
     selected, on_map = selection.mask(snapshot, coordinates), has_place(coordinates)
-    return draw_selection(snapshot, selected, on_map, run=run.name, description=selection.words)
+    return SelectedNodes(snapshot, selected, on_map, run.name, selection.words)
+
+
+def _draw_selected(nodes: SelectedNodes, options: Options) -> Chart:
+    snapshot, selected, on_map, run, description = nodes
+    return draw_selection(snapshot, selected, on_map, run=run, description=description)
 
 
 def _read_pair(value: Any) -> int:
@@ -232,30 +261,32 @@ def _read_colors(value: Any) -> tuple[str, ...]:
     return tuple(str(color) for color in value)
 
 
-MAP_OPTIONS = (
-    FigureOption("snapshot", int, "the id of a snapshot"),
-    FigureOption("n", int, "a number of landmarks"),
-    FigureOption("seed", int, "an integer"),
-    FigureOption("pair", _read_pair, f"an index below {len(AXIS_PAIRS)} of a pair of embedding axes"),
-    FigureOption("fit", str, "all or landmarks: the nodes to which a PCA is fitted"),
-    FigureOption("turn", _read_signs, "two signs for the two axes of a PCA"),
-    FigureOption("lasso", str, "the corners of a polygon on the map, x,y;x,y;x,y"),
-    FigureOption("ranges", str, "ranges of quantities, for example h:0.5:2;t:0:40"),
+SNAPSHOT: Final[Option[int | None]] = Option("snapshot", int, "the id of a snapshot", None)
+N_LANDMARKS: Final[Option[int | None]] = Option("n", int, "a number of landmarks", None)
+SEED: Final[Option[int]] = Option("seed", int, "an integer", 0)
+AXIS_PAIR: Final[Option[int]] = Option(
+    "pair", _read_pair, f"an index below {len(AXIS_PAIRS)} of a pair of embedding axes", 0
 )
+FIT: Final[Option[str]] = Option("fit", str, "all or landmarks: the nodes to which a PCA is fitted", "landmarks")
+SIGNS: Final[Option[tuple[int, int]]] = Option(
+    "turn", _read_signs, "two signs for the two axes of a PCA", DEFAULT_SIGNS
+)
+LASSO: Final[Option[str]] = Option("lasso", str, "the corners of a polygon on the map, x,y;x,y;x,y", "")
+RANGES: Final[Option[str]] = Option("ranges", str, "ranges of quantities, for example h:0.5:2;t:0:40", "")
+MAP_OPTIONS: Final[tuple[Option[Any], ...]] = (SNAPSHOT, N_LANDMARKS, SEED, AXIS_PAIR, FIT, SIGNS, LASSO, RANGES)
 """Options for the snapshot, the projection and the selection of nodes."""
-_TEXT_OPTIONS = (FigureOption("title", str, "a text"), FigureOption("caption", str, "a text"))
-_DRAWING_OPTIONS = (
-    FigureOption("drawn", int, "a number of nodes"),
-    FigureOption("scale", _read_colors, "colors from low to high"),
-)
+TITLE: Final[Option[str]] = Option("title", str, "a text", "")
+CAPTION: Final[Option[str]] = Option("caption", str, "a text", "")
+N_DRAWN: Final[Option[int | None]] = Option("drawn", int, "a number of nodes", None)
+COLOR_SCALE: Final[Option[tuple[str, ...]]] = Option("scale", _read_colors, "colors from low to high", VIRIDIS)
 FIGURES = (
     FigureKind(
-        "memory-atlas", _memory_atlas, frozenset({"color", "method"}), needs_runs=True,
-        extra_options=(*MAP_OPTIONS, *_DRAWING_OPTIONS, *_TEXT_OPTIONS),
+        "memory-atlas", _draw_atlas, _read_atlas,
+        (COLOR, METHOD, *MAP_OPTIONS, N_DRAWN, COLOR_SCALE, TITLE, CAPTION), needs_runs=True,
         question="Which states are in the memory of a run?",
     ),
     FigureKind(
-        "memory-selection", _memory_selection, frozenset({"method"}), needs_runs=True, extra_options=MAP_OPTIONS,
+        "memory-selection", _draw_selected, _read_selected, (METHOD, *MAP_OPTIONS), needs_runs=True,
         question="How do the selected memories differ from the others?",
     ),
 )  # fmt: skip

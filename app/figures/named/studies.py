@@ -4,11 +4,10 @@ The settings of a run are read from its configuration, not from its name. Runs t
 rejected. A cell without a usable run is empty; a line without a usable run is not drawn.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
-import pandas as pd
 
 from app.analysis.aggregates import Aggregation, select_finite
 from app.analysis.comparable import (
@@ -37,40 +36,49 @@ from app.analysis.intervals import CENTER_NAMES, BinomialScale, compute_center
 from app.analysis.quantities import UNIT_RANGE, average_over_time
 from app.analysis.series import DAGGER, Comparison, SeedRun
 from app.analysis.settings import EMBEDDERS, format_value, name_algo, name_task
-from app.analysis.tables import NESTED, set_table_attrs
+from app.analysis.tables import Cell, Column, Table, make_table
 from app.analysis.win_rates import find_best, format_aggregate
-from app.figures.figure import BUDGET_OPTIONS, FINAL_OPTIONS, RATE_OPTIONS, FigureKind, OptionName, Options, TableKind
+from app.figures.figure import FigureKind, StoredRuns, TableKind
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.kinds.maps import Grid, Heatmap
 from app.figures.named.curves import X_LABEL, draw_line, make_subtitle
+from app.figures.options import (
+    BAND,
+    BUDGET,
+    BUDGET_OPTIONS,
+    FINAL,
+    FINAL_OPTIONS,
+    INCLUDE_UNFINISHED,
+    RATE,
+    RATE_OPTIONS,
+    Options,
+)
 from app.figures.theme import Style, make_styles
 from emtc_core.config.resolve import Value, flatten_tree
 from emtc_core.errors import ConfigError
-from storage.engine import Database
-from storage.runs.rows import RunRow
 
 SeedNumber = Callable[[SeedRun], float]
 """Computes one number of a run, for example its final win rate."""
 RateOf = Callable[[Sequence[SeedRun]], BinomialScale]
-_HEATMAP_OPTIONS: frozenset[OptionName] = FINAL_OPTIONS - {"band"}
+_HEATMAP_OPTIONS = tuple(option for option in FINAL_OPTIONS if option is not BAND)
 TRAINING_FRACTIONS = (1 / 3, 2 / 3, 1.0)
 
 
-def _lambda_heatmap(db: Database, rows: Sequence[RunRow], options: Options) -> Heatmap:
+def _lambda_heatmap(runs: StoredRuns, options: Options) -> Heatmap:
     labels = ("λ_rcon", "λ_cl")
-    return _draw_heatmap(db, rows, options, "lambda-heatmap", "Loss weights of the embedder", LAMBDAS, labels)
+    return _draw_heatmap(runs, options, "lambda-heatmap", "Loss weights of the embedder", LAMBDAS, labels)
 
 
-def _augmentation(db: Database, rows: Sequence[RunRow], options: Options) -> Heatmap:
+def _augmentation(runs: StoredRuns, options: Options) -> Heatmap:
     labels = ("p_mask [fraction]", "σ [normalised state]")
-    return _draw_heatmap(db, rows, options, "augmentation", "Augmentation of the embedder", AUGMENTATION, labels)
+    return _draw_heatmap(runs, options, "augmentation", "Augmentation of the embedder", AUGMENTATION, labels)
 
 
-def _tau_study(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
+def _tau_study(runs: StoredRuns, options: Options) -> Chart:
     """Draw the win rate for each temperature schedule, and the schedules in the panel below."""
-    unfinished, rate = options.include_unfinished, options.rate_name
-    comparison = read_study(db, rows, include_unfinished=unfinished, rate=rate, final=False)
-    seeds, reading, quantity = comparison.seeds, options.reading or Aggregation(), comparison.quantity
+    unfinished, rate = options[INCLUDE_UNFINISHED], options[RATE]
+    comparison = read_study(*runs, include_unfinished=unfinished, rate=rate, final=False)
+    seeds, reading, quantity = comparison.seeds, options.aggregation or Aggregation(), comparison.quantity
     check_one_study("tau-study", seeds, TAUS)
     seeds_by_tau = group_seeds(seeds, *TAUS)
     styles = _make_styles(seeds, {_name_schedule(taus): taus for taus in seeds_by_tau}, TAUS)
@@ -93,11 +101,11 @@ def _tau_study(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
     return _make_chart("tau-study", "Gate temperature", X_LABEL, panels, caption, comparison, reading)
 
 
-def _mu_w_by_delta(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
+def _mu_w_by_delta(runs: StoredRuns, options: Options) -> Chart:
     """Draw μ̄_w and the final win rate of each embedder over the merge radius δ, on a logarithmic axis."""
-    comparison = _read_finals(db, rows, options)
-    seeds, reading = comparison.seeds, options.reading or Aggregation()
-    rule, quantity = options.final_rule, comparison.quantity
+    comparison = _read_finals(runs, options)
+    seeds, reading = comparison.seeds, options.aggregation or Aggregation()
+    rule, quantity = options[FINAL], comparison.quantity
     check_one_study("mu-w-by-delta", seeds, (DELTA, EMBEDDER))
     if not seeds:
         raise ConfigError("mu-w-by-delta needs a finished run", hint="Wait until one finishes, or select other runs.")
@@ -121,14 +129,13 @@ def _mu_w_by_delta(db: Database, rows: Sequence[RunRow], options: Options) -> Ch
     return _make_chart("mu-w-by-delta", "Merge radius", "log₁₀ δ", panels, caption, comparison, reading)
 
 
-def _read_finals(db: Database, rows: Sequence[RunRow], options: Options) -> Comparison:
-    unfinished, rate = options.include_unfinished, options.rate_name
-    return read_study(db, rows, include_unfinished=unfinished, rate=rate, budget=options.comparison_budget)
+def _read_finals(runs: StoredRuns, options: Options) -> Comparison:
+    unfinished, rate = options[INCLUDE_UNFINISHED], options[RATE]
+    return read_study(*runs, include_unfinished=unfinished, rate=rate, budget=options[BUDGET])
 
 
 def _draw_heatmap(
-    db: Database,
-    rows: Sequence[RunRow],
+    runs: StoredRuns,
     options: Options,
     name: str,
     title: str,
@@ -138,21 +145,20 @@ def _draw_heatmap(
     """Draw the final win rate for each combination of two settings, one grid for each task.
 
     Args:
-        db: Database of the runs.
-        rows: The runs.
+        runs: The runs.
         options: Options of the figure.
         name: Name of the figure.
         title: Title of the figure.
         keys: Names of the two settings: first y, then x.
         labels: Axis labels of the two settings: first y, then x.
     """
-    comparison = _read_finals(db, rows, options)
+    comparison = _read_finals(runs, options)
     check_one_study(name, comparison.seeds, keys)
-    settings = [flatten_tree(row.config) for row in rows]
-    ys, xs = (sorted({v for each in settings if isinstance(v := each.get(key), int | float)}) for key in keys)
+    settings = [flatten_tree(row.config) for row in runs.rows]
+    ys, xs = (sorted({value for run in settings if isinstance(value := run.get(key), int | float)}) for key in keys)
     if not (ys and xs):  # runs of an earlier version, or imported runs
         raise ConfigError(f"{name} needs runs with the settings {' and '.join(keys)}")
-    reading, rule = options.reading or Aggregation(), options.final_rule
+    reading, rule = options.aggregation or Aggregation(), options[FINAL]
     grids = []
     for task in dict.fromkeys(map(name_task, settings)):
         values, counts = np.full((len(ys), len(xs)), np.nan), np.zeros((len(ys), len(xs)), np.int64)
@@ -166,7 +172,7 @@ def _draw_heatmap(
     explanation = (
         f"{CENTER_NAMES[reading.center].capitalize()} over the seeds of each combination. ★ marks the best value of a "
         "map among the cells with at least two seeds. Cells without a usable run are empty. "
-        f"{len(comparison.seeds)} of {len(rows)} runs are used."
+        f"{len(comparison.seeds)} of {len(runs.rows)} runs are used."
         f"{describe_excluded(comparison.excluded_runs)}"
     )
     quantity = comparison.quantity
@@ -273,116 +279,119 @@ def _make_chart(
     return Chart(name, title, x_label, tuple(panels), caption, description, subtitle=subtitle)
 
 
-def _embedders(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:
+def _embedders(runs: StoredRuns, options: Options) -> Table:
     """Make the table of μ̄_w over seeds of runs without gate.
 
     There is one row for each task and merge radius, and one column for each training fraction and embedder.
     """
-    reading = options.reading or Aggregation()
-    comparison = _read_finals(db, rows, options)
+    reading = options.aggregation or Aggregation()
+    comparison = _read_finals(runs, options)
     ungated_seeds = [seed for seed in comparison.seeds if not seed.settings.get("gate.enabled")]
     seeds = find_studies(ungated_seeds, (EMBEDDER, DELTA), lambda seed: EMBEDDER in seed.settings)
+    columns_by_fraction = {
+        fraction: [Column(name, group=format_percent(fraction)) for name in EMBEDDERS.values()]
+        for fraction in TRAINING_FRACTIONS
+    }
     table, best = [], []
     for task in dict.fromkeys(seed.task for seed in seeds):
         quantity = comparison.quantity.at(task)
         for (delta,), group in group_seeds((seed for seed in seeds if seed.task == task), DELTA).items():
-            row = {"task": task, "δ": format_value(delta)}
-            for fraction in TRAINING_FRACTIONS:
+            row: list[Cell | str] = [task, format_value(delta)]
+            for fraction, columns in columns_by_fraction.items():
                 rate = make_mu_w_scale_at_fraction(group, fraction, quantity)
-                cells = {
-                    f"{format_percent(fraction)}{NESTED}{name}": _quote_number(
+                cells = [
+                    _format_number(
                         [seed for seed in group if seed.settings.get(EMBEDDER) == embedder],
                         partial(SeedRun.mu_w_at, share=fraction),
                         reading,
                         rate,
                         of=average_over_time(quantity).title,
                     )
-                    for embedder, name in EMBEDDERS.items()
-                }
-                columns = list(cells)
-                best += [(len(table), columns[i]) for i in find_best([cell or None for cell in cells.values()])]
-                row |= cells
+                    for embedder in EMBEDDERS
+                ]
+                best += [(len(table), columns[i].title) for i in find_best(cells)]
+                row += [cell or "" for cell in cells]
             table.append(row)
-    columns = [
-        f"{format_percent(fraction)}{NESTED}{name}" for fraction in TRAINING_FRACTIONS for name in EMBEDDERS.values()
-    ]
     title, note = average_over_time(comparison.quantity).title, comparison.quantity.note
     caption = (
         f"{title} after a third, two thirds and all of the training, {reading.describe(is_fraction=True)}, gate off."
     )
     caption = " ".join(filter(None, (caption, note, comparison.budget_note)))
-    return _make_table(table, ["task", "δ", *columns], caption, best, comparison, [note, comparison.budget_if_unequal])
+    columns = ["task", "δ", *(column for group in columns_by_fraction.values() for column in group)]
+    return _make_table(table, columns, caption, best, comparison, [note, comparison.budget_if_unequal])
 
 
-def _augmentation_table(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:
+def _augmentation_table(runs: StoredRuns, options: Options) -> Table:
     """Make the table of final win rates: one row for each combination of masking and noise, one column per task."""
-    reading = options.reading or Aggregation()
-    comparison = _read_finals(db, rows, options)
+    reading = options.aggregation or Aggregation()
+    comparison = _read_finals(runs, options)
     seeds = find_studies(comparison.seeds, AUGMENTATION, lambda seed: seed.settings.get(EMBEDDER) == "tcse")
-    tasks, final = list(dict.fromkeys(seed.task for seed in seeds)), options.final_rule
+    tasks, final = list(dict.fromkeys(seed.task for seed in seeds)), options[FINAL]
     quantity = comparison.quantity
-    table = []
+    table, cells_by_task = [], {task: [] for task in tasks}
     for (p_mask, sigma), group in group_seeds(seeds, *AUGMENTATION).items():
-        row = {"p_mask": format_value(p_mask), "σ": format_value(sigma)}
+        row: list[Cell | str] = [format_value(p_mask), format_value(sigma)]
         for task in tasks:
             task_seeds, of = [seed for seed in group if seed.task == task], quantity.at(task)
             number, rate = partial(compute_final_rate, rule=final), make_final_scale(task_seeds, final, of=of)
-            row[task] = _quote_number(task_seeds, number, reading, rate, of=name_final(final, of=of))
+            cell = _format_number(task_seeds, number, reading, rate, of=name_final(final, of=of))
+            cells_by_task[task].append(cell)
+            row.append(cell or "")
         table.append(row)
-    best = [(i, task) for task in tasks for i in find_best([row[task] or None for row in table])]
+    best = [(i, task) for task in tasks for i in find_best(cells_by_task[task])]
     explanation = f"A cell is the {reading.describe(is_fraction=True)}; combinations without a run are not listed."
-    caption, about = caption_final(seeds, final, explanation, of=quantity, at=comparison)
-    return _make_table(table, ["p_mask", "σ", *tasks], caption, best, comparison, about)
+    caption, notes = caption_final(seeds, final, explanation, of=quantity, at=comparison)
+    return _make_table(table, ["p_mask", "σ", *tasks], caption, best, comparison, notes)
 
 
-def _quote_number(
+def _format_number(
     seeds: Sequence[SeedRun], number: SeedNumber, reading: Aggregation, rate: BinomialScale, *, of: str
-) -> str:
-    """Write one number over seeds: "0.920 ± 0.010 (n = 5)"; empty if no seed has this number."""
+) -> Cell | None:
+    """Write one number over seeds: "0.920 ± 0.010 (n = 5)"; None if no seed has this number."""
     numbers = select_finite(map(number, seeds))
     mark = "" if all(seed.is_result for seed in seeds) else DAGGER
     if not len(numbers):
-        return ""
-    quoted = format_aggregate(numbers, reading, digits=3, rate=rate, of=of)
-    return quoted.append(f"{mark} (n = {len(numbers)})")
+        return None
+    cell = format_aggregate(numbers, reading, digits=3, rate=rate, of=of)
+    return cell.append(f"{mark} (n = {len(numbers)})")
 
 
 def _make_table(
-    table: Sequence[Mapping[str, str]],
-    columns: Sequence[str],
+    rows: Sequence[Sequence[Cell | str]],
+    columns: Sequence[Column | str],
     caption: str,
     best: Sequence[tuple[int, str]],
     comparison: Comparison,
-    about: Sequence[str] = (),
-) -> pd.DataFrame:
-    """Make the data frame of a table. If runs have different lengths, no cell is marked as the best."""
-    frame = pd.DataFrame(table, columns=pd.Index(columns))
-    cells = {name: [row.get(name) for row in table] for name in columns}
+    notes: Sequence[str] = (),
+) -> Table:
+    """Make a table of a study. If runs have different lengths, no cell is marked as the best."""
     if any(group.unfinished for group in comparison.groups):
         caption += f" {DAGGER} includes a run that has not finished. Such a number is never bold."
-    left_out, best = [str(each) for each in comparison.excluded_runs], [] if comparison.mixed_length_tasks else best
-    return set_table_attrs(frame, caption=caption, best=best, excluded=left_out, about=about, cells=cells)
+    best = [] if comparison.mixed_length_tasks else best
+    return make_table(columns, rows, caption=caption, notes=notes, excluded=comparison.excluded_runs, best=best)
 
 
 FIGURES = (
     FigureKind(
-        "lambda-heatmap", _lambda_heatmap, _HEATMAP_OPTIONS, question="Which weights of the two losses are best?"
+        "lambda-heatmap", _lambda_heatmap, options=_HEATMAP_OPTIONS,
+        question="Which weights of the two losses are best?",
     ),
-    FigureKind("tau-study", _tau_study, RATE_OPTIONS, question="Which gate temperature is best?"),
+    FigureKind("tau-study", _tau_study, options=RATE_OPTIONS, question="Which gate temperature is best?"),
     FigureKind(
-        "mu-w-by-delta", _mu_w_by_delta, FINAL_OPTIONS, question="How good are the embedders at each merge radius?"
+        "mu-w-by-delta", _mu_w_by_delta, options=FINAL_OPTIONS,
+        question="How good are the embedders at each merge radius?",
     ),
-    FigureKind("augmentation", _augmentation, _HEATMAP_OPTIONS, question="Which masking and noise are best?"),
-)
-
-
+    FigureKind(
+        "augmentation", _augmentation, options=_HEATMAP_OPTIONS, question="Which masking and noise are best?"
+    ),
+)  # fmt: skip
 TABLES = (
     TableKind(
-        "mu-w-embedders", _embedders, BUDGET_OPTIONS | RATE_OPTIONS,
+        "mu-w-embedders", _embedders, options=(*BUDGET_OPTIONS, RATE),
         required_runs="finished runs with the gate off that differ only in embed.type or memory.delta",
     ),
     TableKind(
-        "augmentation", _augmentation_table, FINAL_OPTIONS,
+        "augmentation", _augmentation_table, options=FINAL_OPTIONS,
         required_runs="finished runs with embed.type = tcse that differ only in embed.p_mask or embed.sigma",
     ),
 )  # fmt: skip

@@ -2,14 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.analysis.episodes import draw_scene, name_episode
-from app.figures.figure import FigureKind, FigureOption, Options, get_single_run
+from app.figures.figure import FigureKind, get_single_run
 from app.figures.kinds.chart import Chart, Line, Panel
+from app.figures.options import Option, Options
 from app.figures.theme import AGENTS, BETA, DELTA_MEM, H_VALUE, OPPONENTS, RETURN
 from emtc_core.envs.base import Scene
 from emtc_core.errors import ConfigError
@@ -28,6 +29,20 @@ _DELTA_MEM_NOTE = (
     "Δ_mem = |r + γ·H(s′) − H(s)| when the episode was written, and the gate β for its incentive. "
     "A gap means that the memory had no node within δ."
 )
+
+
+class Episode(NamedTuple):
+    """A stored episode, with the title of its chart: the data of the figure `trajectory`."""
+
+    trajectory: Trajectory
+    title: str
+
+
+class EpisodePair(NamedTuple):
+    """The charts and scenes of one or two episodes: the data of the figure `trajectories`."""
+
+    charts: Sequence[Chart]
+    scenes: Sequence[Scene | None]
 
 
 def draw_trajectory(
@@ -117,30 +132,36 @@ def _read_episode(db: Database, run: RunRow, episode: int, env_step: int | None)
     return trajectory, name_episode(run.config, trajectory, training=is_training)
 
 
-def _trajectory(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
-    run = get_single_run("trajectory", rows)
-    if "episode" not in options.extra_options:
+def _read_trajectory(db: Database, rows: Sequence[RunRow], options: Options) -> Episode:
+    run, episode = get_single_run("trajectory", rows), options[EPISODE]
+    if episode is None:
         raise ConfigError(
             "trajectory needs the option `episode`", hint="For an episode of an evaluation, it also needs `env_step`."
         )
-    trajectory, title = _read_episode(db, run, options.get("episode"), options.get("env_step"))
-    return draw_episode(trajectory, title=options.get("title", title))
+    return Episode(*_read_episode(db, run, episode, options[ENV_STEP]))
 
 
-def _trajectories(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
-    pair = options.get("pair")
-    if not pair:
+def _draw_trajectory(episode: Episode, options: Options) -> Chart:
+    return draw_episode(episode.trajectory, title=options[TITLE] or episode.title)
+
+
+def _read_pair(db: Database, rows: Sequence[RunRow], options: Options) -> EpisodePair:
+    if not options[PAIR]:
         raise ConfigError("trajectories needs the option `pair` with two episodes")
     charts, scenes = [], []
-    for run_id, episode, env_step in pair:
+    for run_id, number, env_step in options[PAIR]:
         run = find_run(db, run_id or rows[0].id)
-        trajectory, title = _read_episode(db, run, episode, env_step)
+        trajectory, title = _read_episode(db, run, number, env_step)
         charts.append(draw_episode(trajectory, title=title))
         scenes.append(draw_scene(run.env, run.map, trajectory.state, trajectory.action))
-    return join_values(charts, scenes)
+    return EpisodePair(charts, scenes)
 
 
-def _read_pair(value: Any) -> list[tuple[str, int, int | None]]:
+def _draw_pair(pair: EpisodePair, options: Options) -> Chart:
+    return join_values(pair.charts, pair.scenes)
+
+
+def _parse_pair(value: Any) -> list[tuple[str, int, int | None]]:
     """Read one or two episodes as (run id or "", episode, env step of the evaluation or None)."""
     pair = [
         (str(side.get("run", "")), int(side["episode"]), int(side["env_step"]) if "env_step" in side else None)
@@ -151,20 +172,18 @@ def _read_pair(value: Any) -> list[tuple[str, int, int | None]]:
     return pair
 
 
-_PAIR = FigureOption("pair", _read_pair, 'a list of two, each {"episode": 3} or {"episode": 0, "env_step": 800}')
-
-
+EPISODE: Final[Option[int | None]] = Option("episode", int, "the number of an episode", None)
+ENV_STEP: Final[Option[int | None]] = Option("env_step", int, "the env step of the evaluation with this episode", None)
+TITLE: Final[Option[str]] = Option("title", str, "a text", "")
+PAIR: Final[Option[list[tuple[str, int, int | None]]]] = Option(
+    "pair", _parse_pair, 'a list of two, each {"episode": 3} or {"episode": 0, "env_step": 800}', []
+)
 FIGURES = (
     FigureKind(
-        "trajectory", _trajectory, needs_runs=True, question="How do Δ_mem and β change along one episode?",
-        extra_options=(
-            FigureOption("episode", int, "the number of an episode"),
-            FigureOption("env_step", int, "the env step of the evaluation with this episode"),
-            FigureOption("title", str, "a text"),
-        ),
+        "trajectory", _draw_trajectory, _read_trajectory, (EPISODE, ENV_STEP, TITLE), needs_runs=True,
+        question="How do Δ_mem and β change along one episode?",
     ),
     FigureKind(
-        "trajectories", _trajectories, needs_runs=True, question="Where do two episodes diverge?",
-        extra_options=(_PAIR,),
+        "trajectories", _draw_pair, _read_pair, (PAIR,), needs_runs=True, question="Where do two episodes diverge?"
     ),
 )  # fmt: skip

@@ -5,12 +5,11 @@ compared with the recorded numbers of a run with gate and the same seed.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, Final, NamedTuple, get_args
 
 import numpy as np
-import pandas as pd
 
-from app.analysis.tables import MISSING, set_table_attrs
+from app.analysis.tables import Column, Table, make_table
 from app.analysis.what_if import (
     MOST_TRANSITIONS,
     ComparedSet,
@@ -26,9 +25,10 @@ from app.analysis.what_if import (
     read_rules,
     read_stream,
 )
-from app.figures.figure import FigureKind, FigureOption, Options, TableKind, get_single_run
+from app.figures.figure import FigureKind, StoredRuns, TableKind, get_single_run
 from app.figures.kinds.chart import Chart, Line, Panel, Values
 from app.figures.named.memory_map import MAP_OPTIONS, compute_coordinates, get_selected_snapshot, read_selection
+from app.figures.options import METHOD, Option, Options, read_choice
 from app.figures.theme import BETA, DELTA_MEM
 from emtc_core.metrics import CLOSED_BELOW
 from storage.engine import Database
@@ -42,7 +42,21 @@ _NEGLIGIBLE = 0.01
 """Δ_mem below this fraction of its maximum, and β closer to 1 than this, are not worth showing."""
 _MIN_X_RANGE = 0.01
 """Smallest length of the x axis, as a fraction of the transitions or links."""
-_TABLE_COLUMNS = ("β̄", f"β < {CLOSED_BELOW:g} [%]", "incentive removed [%]")
+_TABLE_COLUMNS = tuple(
+    Column(f"{name}, {side}", format=format)
+    for name, format in (("β̄", ".4f"), (f"β < {CLOSED_BELOW:g} [%]", ".2f"), ("incentive removed [%]", ".2f"))
+    for side in ("recorded", "asked")
+)
+
+
+class RecomputedGate(NamedTuple):
+    """A recomputed gate: the data of the figure `what-if`."""
+
+    result: WhatIfResult
+    run: str
+    """Name of the run."""
+    env_step: int
+    """Env step of the snapshot."""
 
 
 def draw_what_if(result: WhatIfResult, *, run: str, env_step: int) -> Chart:
@@ -127,11 +141,11 @@ def _find_x_range(compared: ComparedSet) -> float:
     return max(fractions)
 
 
-def _what_if(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
+def _read_what_if(db: Database, rows: Sequence[RunRow], options: Options) -> RecomputedGate:
     run = get_single_run("what-if", rows)
     snapshot = get_selected_snapshot(db, run, options)
     rules = read_rules(run.config)
-    question = options.get("question") or read_question(options.extra_options)
+    question = options[QUESTION] or read_question(options.values)
     stream = read_stream(db, run.id, rules, until=snapshot.env_step)
     factor = question.delta_factor
     merged = None if factor is None else merge_nodes(snapshot, rules, factor)
@@ -140,35 +154,34 @@ def _what_if(db: Database, rows: Sequence[RunRow], options: Options) -> Chart:
         coordinates = compute_coordinates(db, snapshot, options).coordinates
         selected_rows = np.flatnonzero(selection.mask(snapshot, coordinates))
     result = evaluate_what_if(snapshot, stream, rules, question, merged=merged, rows=selected_rows)
-    return draw_what_if(result, run=run.name, env_step=snapshot.env_step)
+    return RecomputedGate(result, run.name, snapshot.env_step)
 
 
-def _table(db: Database, rows: Sequence[RunRow], options: Options) -> pd.DataFrame:
+def _draw_what_if(gate: RecomputedGate, options: Options) -> Chart:
+    return draw_what_if(gate.result, run=gate.run, env_step=gate.env_step)
+
+
+def _table(runs: StoredRuns, options: Options) -> Table:
     """Make a table with one row for each EMTC run: the gate as recorded, and recomputed without any change."""
-    table, left_out = [], []
-    for run in rows:
+    table, excluded = [], []
+    for run in runs.rows:
         if not run.algo.startswith("emtc-"):
             continue
-        compared = _recompute_run(db, run)
+        compared = _recompute_run(runs.db, run)
         if compared is None:
-            left_out.append(f"{run.name}: no transitions are stored for its snapshots")
+            excluded.append(f"{run.name}: no transitions are stored for its snapshots")
             continue
         recorded, recomputed = compute_gate_means(compared.recorded), compute_gate_means(compared.recomputed)
         removed = np.nan if run.gate_removed is None else run.gate_removed
-        numbers = (
-            *((recorded.beta, 4), (recomputed.beta, 4)),
-            *((100 * recorded.closed, 2), (100 * recomputed.closed, 2)),
-            *((100 * removed, 2), (100 * recomputed.removed, 2)),
-        )
-        cells = [f"{value:.{digits}f}" if np.isfinite(value) else MISSING for value, digits in numbers]
-        table.append((run.name, recomputed.n, *cells))
-    columns = ["run", "transitions", *(f"{name}, {side}" for name in _TABLE_COLUMNS for side in ("recorded", "asked"))]
+        closed = (100 * recorded.closed, 100 * recomputed.closed)
+        numbers = (recorded.beta, recomputed.beta, *closed, 100 * removed, 100 * recomputed.removed)
+        table.append((run.name, recomputed.n, *numbers))
     caption = (
         "Asked: What if without any change, for the newest transitions before each snapshot. Recorded: during the run. "
         "—: the run has no gate. Incentive removed, asked: computed from H alone, with Q(s′) = 0. Incentive removed, "
         "recorded: computed from the learner's Q during training, for the sampled transitions."
     )
-    return set_table_attrs(pd.DataFrame(table, columns=pd.Index(columns)), caption=caption, excluded=left_out)
+    return make_table(["run", "transitions", *_TABLE_COLUMNS], table, caption=caption, excluded=excluded)
 
 
 def _recompute_run(db: Database, run: RunRow) -> ComparedSet | None:
@@ -197,21 +210,20 @@ def _concatenate(parts: Sequence[GateValues]) -> GateValues:
     )
 
 
-def _one_of(*names: str) -> Any:
-    return lambda value: names[names.index(value)]
-
-
-_QUESTION_OPTIONS = (
-    FigureOption("question", read_question, "a mapping with the parts of the question"),
-    FigureOption("tau_factor", float, "a factor for every recorded τ"),
-    FigureOption("tau_fixed", float, "one τ that replaces all recorded ones [return]"),
-    FigureOption("delta_factor", float, "a factor for the run's δ; nodes are merged again with the new δ"),
-    FigureOption("lookup", _one_of(*get_args(Lookup)), "nearest or written"),
-    FigureOption("successor", _one_of(*get_args(Successor)), "nn or link"),
+QUESTION: Final[Option[WhatIfSettings | None]] = Option(
+    "question", read_question, "a mapping with the parts of the question", None
+)
+_QUESTION_OPTIONS: Final[tuple[Option[Any], ...]] = (
+    QUESTION,
+    Option("tau_factor", float, "a factor for every recorded τ", 1.0),
+    Option("tau_fixed", float, "one τ that replaces all recorded ones [return]", None),
+    Option("delta_factor", float, "a factor for the run's δ; nodes are merged again with the new δ", None),
+    Option("lookup", read_choice(get_args(Lookup)), "nearest or written", "nearest"),
+    Option("successor", read_choice(get_args(Successor)), "nn or link", "nn"),
 )
 FIGURES = (
     FigureKind(
-        "what-if", _what_if, frozenset({"method"}), needs_runs=True, extra_options=(*MAP_OPTIONS, *_QUESTION_OPTIONS),
+        "what-if", _draw_what_if, _read_what_if, (METHOD, *MAP_OPTIONS, *_QUESTION_OPTIONS), needs_runs=True,
         question="What would the gate have done with another τ, δ or lookup rule?",
     ),
 )  # fmt: skip

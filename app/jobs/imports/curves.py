@@ -222,4 +222,5 @@ def _flatten(tree: Mapping[str, Any], head: str, depth: int) -> Iterator[tuple[s
             if depth < _MAX_DEPTH:
                 yield from _flatten(value, f"{name}.", depth + 1)
         elif isinstance(value, bool | int | float | str) and name not in _OMITTED_SETTINGS:
-            yield name, value[:_MAX_CHARACTERS] if isinstance(value, str) else value
+            is_json = not isinstance(value, float) or isfinite(value)  # JSON has no NaN and no infinity
+            yield name, value if is_json and not isinstance(value, str) else str(value)[:_MAX_CHARACTERS]

@@ -221,13 +221,20 @@ def _average_steps(steps: Sequence[Mapping[str, Any]], given: SourceOverrides, w
         }
         for column, values in values_of.items():
             if values:
-                curves.setdefault(column, []).append((env_step, fmean(values)))
+                curves.setdefault(column, []).append((env_step, _compute(fmean, values, where)))
         n_episodes = max((len(values) for values in values_of.values()), default=0)
         if n_episodes > 1:  # a single value may be a mean of any number of episodes
             curves.setdefault("episodes", []).append((env_step, n_episodes))
         if len(returns := values_of.get("return_mean", [])) > 1:
-            curves.setdefault("return_std", []).append((env_step, stdev(returns)))
+            curves.setdefault("return_std", []).append((env_step, _compute(stdev, returns, where)))
     return curves
+
+
+def _compute(statistic: Callable[[Sequence[float]], float], values: Sequence[float], where: str) -> float:
+    try:
+        return statistic(values)
+    except OverflowError as error:
+        raise ConfigError(f"{where}: the values of a step are too large for their mean") from error
 
 
 def _read_values(step: Mapping[str, Any], key: str, where: str) -> list[float]:
@@ -340,7 +347,10 @@ def read_tensorboard(place: Path, given: SourceOverrides) -> Iterator[ParsedRun]
 
 
 def _read_event_curves(folder: Path, given: SourceOverrides, where: str) -> dict[str, Curve]:
-    n_bytes = sum(file.stat().st_size for file in folder.glob("*tfevents*"))
+    files = list(folder.glob("*tfevents*"))
+    if special := [file for file in files if not file.is_file()]:  # reading a pipe would wait forever
+        raise ConfigError(f"{special[0]} is not a file", hint="Remove it from the folder.")
+    n_bytes = sum(file.stat().st_size for file in files)
     if n_bytes > _MAX_EVENT_BYTES:
         limit = f"at most {_MAX_EVENT_BYTES >> 30} GiB are read"
         raise ConfigError(f"{where} has {n_bytes / 1e9:.1f} GB of event files; {limit}")

@@ -1,7 +1,6 @@
-"""Which runs are compared? Filters, a free search and a choice; all of it stands in the URL.
+"""The runs that the Compare page compares: filters, bundles, and a selection of single runs. The URL contains all.
 
-Which open bundles stand beside one's own runs? None until somebody ticks one; the URL's `with` names them. Which
-numbers stand for the end of the compared runs, and what do unequal runs mean?
+Bundles are compared only if they are selected. The URL parameter `with` lists them.
 """
 
 from collections.abc import Sequence
@@ -14,196 +13,190 @@ from app.analysis.comparable import COMMON, OWN_END, Budget, parse_budget
 from app.analysis.finals import FINAL_RULES, FinalRule
 from app.analysis.format import escape_markdown
 from app.analysis.series import Comparison
+from app.figures.options import BUDGET, FINAL
 from app.ui import data, in_url, messages, state, view
 from app.ui.compared import get_bundle_run_names, list_bundle_runs
 from app.ui.widgets import run_filters
 from storage.queries.runs import RunFilter
 
+MAX_AUTOMATIC = 1000
+"""Number of runs that are compared without a click. Their curves are read within a second."""
+MAX_LISTED = 200
+"""Number of runs in the list for single runs: the newest that match. The search finds the others."""
 _PAGE = "compare"
-
-
-@dataclass(frozen=True)
-class Beside:
-    """Runs of the ticked bundles, by `id@key`."""
-
-    every: dict[str, str] = field(default_factory=dict)
-    """Those that match the filters, with their names."""
-    evaluated: list[str] = field(default_factory=list)
-    words: str = ""
-
-    def without(self, chosen: Sequence[str]) -> list[str]:
-        """List the evaluated ones of those bundles of which no run was chosen."""
-        named = view.split(chosen).keys()
-        return [run_id for run_id in self.evaluated if not view.split([run_id]).keys() & named]
-
-
-def ask(wanted: RunFilter) -> Beside:
-    """Offer the open bundles; where there is none, or where one is looked at itself, nothing is drawn."""
-    bundles = {bundle.key: bundle for bundle in view.bundles()}
-    if not bundles or view.bundle() is not None:
-        return Beside()
-    ticked = st.multiselect(
-        "Beside mine",
-        **in_url.several(_PAGE, view.WITH, list(bundles)),
-        format_func=lambda key: bundles[key].name if key in bundles else "no longer open",
-        placeholder="a bundle",
-        help="Runs of a bundle are lines of their own, marked with its name; they never join the seeds of yours.",
-        width=220,
-    )
-    shown = [bundles[key] for key in ticked if key in bundles]
-    every: dict[str, str] = {}
-    evaluated: list[str] = []
-    for bundle in shown:
-        every |= list_bundle_runs(bundle, wanted)
-        evaluated += list_bundle_runs(bundle, replace(wanted, evaluated=True, shelf="drawn"))
-    names = ", ".join(escape_markdown(bundle.name) for bundle in shown)
-    return Beside(every, evaluated, f" Beside them {len(evaluated):,} of {names}." if shown else "")
-
-
-def forget() -> None:
-    """Tick none any more."""
-    st.session_state.pop(f"{_PAGE}-{view.WITH}", None)
-    state.write_list(view.WITH, [])
-
-
-AT_ONCE = 1000
-"""Runs that are compared without being asked for: their curves are read within a second."""
-LISTED = 200
-"""Runs in the list to choose from: the newest that match; the search finds the others."""
 _KEY = "compare_runs"
 
 
-def show(bar: DeltaGenerator) -> list[str]:
-    """Draw the filters and the choice into one row; return the ids of the runs to compare, newest first.
+@dataclass(frozen=True)
+class BundleSelection:
+    """Runs of the selected bundles, by `id@key`."""
 
-    Ends an empty page.
+    names: dict[str, str] = field(default_factory=dict)
+    """Names of the runs that match the filters."""
+    evaluated: list[str] = field(default_factory=list)
+    """The runs that match the filters and have an evaluation."""
+    note: str = ""
+    """Sentence with the number of these runs; empty if no bundle is selected."""
+
+    def list_other_bundles(self, selected_ids: Sequence[str]) -> list[str]:
+        """List the evaluated runs of the bundles in which no single run is selected."""
+        keys = view.split(selected_ids).keys()
+        return [run_id for run_id in self.evaluated if not view.split([run_id]).keys() & keys]
+
+
+def choose_runs(bar: DeltaGenerator) -> list[str]:
+    """Draw the filters and the selection of runs in one row.
+
+    Stops the page if the database has no runs.
+
+    Returns:
+        The ids of the runs to compare, newest first.
     """
     if not data.has_runs():
         messages.empty(messages.NO_RUNS, messages.START_DEMO_HINT, page="../pages/home.py", label="Go to Home")
         st.stop()
     with bar:
-        wanted = _filter()
-        beside = ask(wanted)
-        listed, matching = data.run_names(wanted, LISTED)
-        chosen, lost = _choose(listed | beside.every, matching)
-    if lost:
-        st.warning(f"{lost} of the runs in this link are not in the database.", icon=":material/link_off:")
-    if chosen:
-        return [*chosen, *beside.without(chosen)]
-    return [*_all_that_match(wanted, matching, beside.words), *beside.evaluated]
+        run_filter = _choose_filter()
+        bundles = _choose_bundles(run_filter)
+        names, n_matching = data.run_names(run_filter, MAX_LISTED)
+        selected_ids, n_unknown = _select_runs(names | bundles.names, n_matching)
+    if n_unknown:
+        st.warning(f"{n_unknown} of the runs in this link are not in the database.", icon=":material/link_off:")
+    if selected_ids:
+        return [*selected_ids, *bundles.list_other_bundles(selected_ids)]
+    return [*_list_matching_runs(run_filter, n_matching, bundles.note), *bundles.evaluated]
 
 
-def _all_that_match(wanted: RunFilter, matching: int, beside: str) -> list[str]:
-    """List every evaluated run that matches, and say so."""
-    drawn = data.matching_ids(replace(wanted, evaluated=True, shelf="drawn"), "-created")
-    without = matching - len(drawn)
-    more = f" {without:,} more have no evaluation yet, or are hidden." if without > 0 else ""
-    if filters := run_filters.describe(wanted):
-        more += f" Filters: {escape_markdown(filters)}."
-    if len(drawn) > AT_ONCE and not _wants_all(len(drawn)):
-        st.caption(f"Comparing the newest {AT_ONCE:,} of {len(drawn):,} evaluated runs that match.{more}{beside}")
-        return drawn[:AT_ONCE]
-    said = f"Evaluated runs that match: {len(drawn):,}; each table says which of them count."
-    st.caption(f"{said}{more}{beside}")
-    return drawn
-
-
-def _wants_all(number: int) -> bool:
-    return st.toggle(
-        f"Compare all {number:,}", key="every", bind="query-params", help="Reading thousands of curves takes seconds."
-    )
-
-
-def _filter() -> RunFilter:
-    text = run_filters.search("compare")
-    with st.popover("Filters", icon=":material/filter_list:", key="compare_filters"):
-        wanted = run_filters.lists("compare", RunFilter(), across=1)
-        statuses = st.multiselect(
-            "Status", **in_url.several("compare", "states", run_filters.STATUSES), placeholder="any", wrap=True
-        )
-    return replace(wanted, text=text, statuses=tuple(statuses))
-
-
-def _choose(listed: dict[str, str], matching: int) -> tuple[list[str], int]:
-    """Let runs be chosen one by one; the URL's `runs` decides, full ids or beginnings of them.
-
-    Returns:
-        Their ids, and how many the URL names in vain.
-    """
-    wanted = state.read_list(state.RUNS)
-    names = data.names_of(wanted) | get_bundle_run_names(wanted)
-    chosen = [run_id for text in wanted for run_id in names if run_id.startswith(text.lower())]
-    chosen = list(dict.fromkeys(chosen))
-    lost = sum(not any(run_id.startswith(text.lower()) for run_id in names) for text in wanted)
-    st.session_state[_KEY] = chosen
-    names = names | listed
-    more = f" The newest {LISTED} of {matching:,} that match are listed; find the others above."
-    st.multiselect(
-        "Runs",
-        list(dict.fromkeys([*chosen, *listed])),
-        key=_KEY,
-        format_func=lambda run_id: f"{names.get(run_id, '')} · {run_id}",
-        on_change=_chosen,
-        placeholder="All that match",
-        help="Every evaluated run that matches, or those that you choose. Runs that differ in nothing but their seed "
-        f"become one line.{more if matching > LISTED else ''}",
-    )
-    return chosen, lost
-
-
-def _chosen() -> None:
-    state.write_list(state.RUNS, st.session_state.get(_KEY, []))
-
-
-def choose(run_ids: list[str]) -> None:
-    """Compare exactly these runs from now on."""
-    forget()
+def select_only(run_ids: list[str]) -> None:
+    """Compare exactly these runs."""
+    st.session_state.pop(f"{_PAGE}-{view.WITH}", None)
+    state.write_list(view.WITH, [])
     state.write_list(state.RUNS, run_ids)
 
 
-_FINAL_WORDS: dict[FinalRule, str] = {"last-tenth": "mean over the last tenth", "last": "last evaluation"}
+def choose_final(lengths: Sequence[int]) -> tuple[FinalRule, Budget]:
+    """Draw the choice of the final win rate of a run, and of the env steps at which runs are compared.
 
-
-def ask_end(lengths: Sequence[int]) -> tuple[FinalRule, Budget]:
-    """Ask, beside the tables that it changes, which win rate stands for a run, and at which step."""
+    Args:
+        lengths: The different lengths of the runs [env steps].
+    """
     with st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="bottom"):
-        budget = _ask_budget(lengths)
+        budget = _choose_budget(lengths)
         chosen = st.segmented_control(
-            "Win rate at the end of a run", FINAL_RULES, required=True, format_func=_FINAL_WORDS.__getitem__,
-            help="While a policy forms, successive evaluations swing, so that the last one alone is a draw.",
-            **in_url.key_of("compare", "final", FINAL_RULES),
+            FINAL.label, FINAL_RULES, required=True, format_func=FINAL.choices.__getitem__,
+            help="Successive evaluations vary while a policy is learned, so a single evaluation is a random sample.",
+            **in_url.key_of(_PAGE, FINAL.parameter, FINAL_RULES),
         )  # fmt: skip
-    rule: FinalRule = next(each for each in FINAL_RULES if each == chosen)
-    return rule, budget
+    return FINAL.parse(chosen), budget
 
 
-def _ask_budget(lengths: Sequence[int]) -> Budget:
-    """Ask at how many env steps runs of different lengths are compared; the URL's `budget` may name any number."""
-    given = state.read_text("budget") or COMMON
-    try:
-        asked = parse_budget(given)
-    except ValueError:
-        asked = COMMON
-    if len(lengths) < 2:
-        return asked
-    options: list[str] = [COMMON, *map(str, lengths[1:]), OWN_END]
-    options += [str(asked)] if str(asked) not in options else []
-    chosen = st.selectbox(
-        "Compare at", **in_url.one("compare", "budget", options), format_func=_name_budget, width=260,
-        help="These runs are not of one length. A win rate after 4,000 env steps does not compare with one after "
-        "40,000: so all are read at one number of steps.",
-    )  # fmt: skip
-    return parse_budget(chosen)
-
-
-def _name_budget(option: str) -> str:
-    named = {COMMON: "the most that all reached", OWN_END: "each run's own end (marked)"}
-    return named.get(option) or f"{int(option):,} env steps"
-
-
-def tell_lengths(comparison: Comparison) -> None:
-    """Say above the tables, not only in their captions, that the runs are of different lengths."""
+def show_length_note(comparison: Comparison) -> None:
+    """Show above the tables that the runs have different lengths."""
     if comparison.mixed_length_tasks:
         st.warning(escape_markdown(comparison.budget_note), icon=":material/warning:")
     elif comparison.budget_if_unequal:
         st.info(escape_markdown(comparison.budget_if_unequal), icon=":material/straighten:")
+
+
+def _choose_filter() -> RunFilter:
+    text = run_filters.search("compare")
+    with st.popover("Filters", icon=":material/filter_list:", key="compare_filters"):
+        run_filter = run_filters.lists("compare", RunFilter(), across=1)
+        statuses = st.multiselect(
+            "Status", **in_url.several("compare", "states", run_filters.STATUSES), placeholder="any", wrap=True
+        )
+    return replace(run_filter, text=text, statuses=tuple(statuses))
+
+
+def _choose_bundles(run_filter: RunFilter) -> BundleSelection:
+    """Draw the selection of opened bundles. Nothing is drawn if there is none, or if the page shows a bundle itself."""
+    bundles = {bundle.key: bundle for bundle in view.bundles()}
+    if not bundles or view.bundle() is not None:
+        return BundleSelection()
+    keys = st.multiselect(
+        "Compare with bundle",
+        **in_url.several(_PAGE, view.WITH, list(bundles)),
+        format_func=lambda key: bundles[key].name if key in bundles else "no longer open",
+        placeholder="none",
+        help="Runs of a bundle are separate lines with the name of the bundle. They are never averaged with your runs.",
+        width=220,
+    )
+    selected = [bundles[key] for key in keys if key in bundles]
+    names: dict[str, str] = {}
+    evaluated: list[str] = []
+    for bundle in selected:
+        names |= list_bundle_runs(bundle, run_filter)
+        evaluated += list_bundle_runs(bundle, replace(run_filter, evaluated=True, shelf="drawn"))
+    bundle_names = ", ".join(escape_markdown(bundle.name) for bundle in selected)
+    note = f" Runs of {bundle_names}: {len(evaluated):,}." if selected else ""
+    return BundleSelection(names, evaluated, note)
+
+
+def _select_runs(listed_names: dict[str, str], n_matching: int) -> tuple[list[str], int]:
+    """Draw the selection of single runs. The URL parameter `runs` contains ids or prefixes of ids.
+
+    Returns:
+        Ids of the selected runs, and the number of runs in the URL that do not exist.
+    """
+    prefixes = [text.lower() for text in state.read_list(state.RUNS)]
+    names = data.names_of(prefixes) | get_bundle_run_names(prefixes)
+    selected_ids = list(dict.fromkeys(run_id for prefix in prefixes for run_id in names if run_id.startswith(prefix)))
+    n_unknown = sum(not any(run_id.startswith(prefix) for run_id in names) for prefix in prefixes)
+    st.session_state[_KEY] = selected_ids
+    names = names | listed_names
+    note = f" The list has the newest {MAX_LISTED} of {n_matching:,} matching runs. Use the search for others."
+    st.multiselect(
+        "Runs",
+        list(dict.fromkeys([*selected_ids, *listed_names])),
+        key=_KEY,
+        format_func=lambda run_id: f"{names.get(run_id, '')} · {run_id}",
+        on_change=lambda: state.write_list(state.RUNS, st.session_state.get(_KEY, [])),
+        placeholder="All that match",
+        help="All evaluated runs that match, or the runs that you select. Runs that differ only in their seed are one "
+        f"line.{note if n_matching > MAX_LISTED else ''}",
+    )
+    return selected_ids, n_unknown
+
+
+def _list_matching_runs(run_filter: RunFilter, n_matching: int, bundle_note: str) -> list[str]:
+    """List all evaluated runs that match, and show their number."""
+    run_ids = data.matching_ids(replace(run_filter, evaluated=True, shelf="drawn"), "-created")
+    n_other = n_matching - len(run_ids)
+    note = f" {n_other:,} more have no evaluation yet, or are hidden." if n_other > 0 else ""
+    if filters := run_filters.describe(run_filter):
+        note += f" Filters: {escape_markdown(filters)}."
+    if len(run_ids) > MAX_AUTOMATIC:
+        compares_all = st.toggle(
+            f"Compare all {len(run_ids):,}", key="every", bind="query-params",
+            help="Reading the curves of thousands of runs takes seconds.",
+        )  # fmt: skip
+        if not compares_all:
+            st.caption(
+                f"Comparing the newest {MAX_AUTOMATIC:,} of {len(run_ids):,} evaluated runs that match."
+                f"{note}{bundle_note}"
+            )
+            return run_ids[:MAX_AUTOMATIC]
+    st.caption(
+        f"Evaluated runs that match: {len(run_ids):,}. Each table lists the runs that it leaves out.{note}{bundle_note}"
+    )
+    return run_ids
+
+
+def _choose_budget(lengths: Sequence[int]) -> Budget:
+    """Draw the choice of the env steps at which runs are compared. The URL may contain any number."""
+    try:
+        url_budget = parse_budget(state.read_text(BUDGET.parameter) or COMMON)
+    except ValueError:
+        url_budget = COMMON
+    if len(lengths) < 2:
+        return url_budget
+    options: list[str] = [COMMON, *map(str, lengths[1:]), OWN_END]
+    options += [str(url_budget)] if str(url_budget) not in options else []
+    labels = {COMMON: "longest common length", OWN_END: "each run's own end (marked)"}
+    chosen = st.selectbox(
+        BUDGET.label, **in_url.one(_PAGE, BUDGET.parameter, options), width=260,
+        format_func=lambda option: labels.get(option) or f"{int(option):,} env steps",
+        help="These runs have different lengths. A win rate after 4,000 env steps is not comparable with one after "
+        "40,000 env steps, so all runs are compared at the same number of env steps.",
+    )  # fmt: skip
+    return parse_budget(chosen)

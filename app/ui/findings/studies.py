@@ -8,13 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-import pandas as pd
 import streamlit as st
 
 from app.analysis.findings import StudyFindings, StudyRuns, measure_study, read_studies
 from app.analysis.findings import read_win_rates as read_study_rates
 from app.analysis.series import Comparison
 from app.analysis.study_plans import PLANS, StudyPlan
+from app.analysis.tables import Table
 from app.figures.named.findings import tabulate_measures, tabulate_settings
 from app.figures.theme import ENDED_STATUSES
 from app.ui import data
@@ -72,14 +72,14 @@ def measure_claims(study: Study) -> StudyFindings:
     return _read_cached(data.database_url(), "findings", study.cache_key, study, lambda db: measure_study(db, runs))
 
 
-def list_measures(study: Study) -> pd.DataFrame:
+def list_measures(study: Study) -> Table:
     """Compute every measure of every run, including measures that no claim uses."""
     return _read_cached(
         data.database_url(), "measures", study.cache_key, study, lambda db: tabulate_measures(db, study.rows)
     )
 
 
-def list_settings(study: Study) -> pd.DataFrame:
+def list_settings(study: Study) -> Table:
     """List the settings that differ between the variants of a task."""
     return _read_cached(
         data.database_url(), "settings", study.cache_key, study, lambda db: tabulate_settings(db, study.rows)

@@ -3,14 +3,14 @@
 from importlib.resources import files
 from typing import Final
 
-import pandas as pd
 import streamlit as st
 
 from app.analysis.format import escape_markdown
 from app.analysis.provenance import describe_runs
 from app.analysis.series import Comparison
 from app.analysis.significance import Verdict
-from app.analysis.tables import MISSING
+from app.analysis.tables import MISSING, Table
+from app.figures.figure import NO_OPTIONS
 from app.figures.named.findings import (
     READING,
     VERDICTS,
@@ -18,9 +18,8 @@ from app.figures.named.findings import (
     describe_study_runs,
     draw_win_rates,
     select_lines,
-    tabulate_claims,
-    tabulate_findings,
 )
+from app.figures.registry import TABLES
 from app.ui import guide, in_url, messages, state, view
 from app.ui.findings import studies
 from app.ui.findings.studies import Study
@@ -88,9 +87,9 @@ def _show_charts(comparisons: list[Comparison], study: Study) -> None:
 
 def _show_chart(comparison: Comparison, study: Study) -> None:
     lines = select_lines(comparison)
-    chart, smooth, quantity = draw_win_rates(lines), compute_smoothing_window(lines.shown), comparison.quantity.key
+    chart, smooth, quantity = draw_win_rates(lines), compute_smoothing_window(lines.in_chart), comparison.quantity.key
     by_id = {row.id: row for row in study.rows}
-    runs = [by_id[seed.id] for seed in lines.shown.seeds]
+    runs = [by_id[seed.id] for seed in lines.in_chart.seeds]
     key = f"findings-{comparison.tasks[0]}"
     facts = {"quantity": quantity, "center": READING.center, "band": READING.band, "smooth": smooth}
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
@@ -119,13 +118,13 @@ def _show_chart(comparison: Comparison, study: Study) -> None:
 def _show_claims(study: Study) -> None:
     with st.spinner("Comparing the variants seed by seed …"):
         findings = studies.measure_claims(study)
-    frame = tabulate_claims([findings])
+    table = TABLES["claims"].tabulate([findings], NO_OPTIONS)
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
         st.subheader("Claims", width="content")
-        result_table.download(frame, key="claims", stem="claims")
-    if len(frame):
+        result_table.download(table, key="claims", stem="claims")
+    if len(table):
         with st.container(key="findings_claims"):
-            st.markdown(_write_claims(frame))
+            st.markdown(_write_claims(table))
         verdicts = {finding.verdict for finding in findings.findings}
         with st.container(horizontal=True, gap="small", vertical_alignment="center"):
             st.caption("Rules", width="content")
@@ -137,13 +136,13 @@ def _show_claims(study: Study) -> None:
         messages.empty("No claim has been measured yet.", "A claim needs a finished run of each of its variants.")
     _show_missing_runs(findings.missing)
     with st.expander("Measures, tests, verdicts", icon=":material/function:"):
-        st.caption(escape_markdown(str(frame.attrs["caption"])))
+        st.caption(escape_markdown(table.caption))
         st.caption("\n".join(f"- **{verdict}**: {escape_markdown(rule)}" for verdict, rule in VERDICTS.items()))
 
 
-def _write_claims(frame: pd.DataFrame) -> str:
+def _write_claims(table: Table) -> str:
     """Write the claims as Markdown, with fewer columns than in files, so that the verdict fits on the screen."""
-    columns = frame.loc[:, ["claim", "task", "estimate", "n", "p (Holm)", "verdict"]]
+    frame = table.frame
     pairs = [escape_markdown(pair).replace(r"\-", "\u2011") for pair in frame["compared"]]  # no line break in "No-TCGM"
     claims = zip(frame["claim"], pairs, frame["measure"], strict=True)
     detectable = frame["detectable"] if "detectable" in frame else [MISSING] * len(frame)
@@ -159,7 +158,8 @@ def _write_claims(frame: pd.DataFrame) -> str:
             for verdict, size in verdicts
         ],
     }
-    return result_table.to_markdown(columns, markdown)
+    titles = ["claim", "task", "estimate", "n", "p (Holm)", "verdict"]
+    return result_table.to_markdown(table, titles=titles, markdown_cells=markdown)
 
 
 def _break_long_name(task: str) -> str:
@@ -194,12 +194,12 @@ def _show_details(study: Study) -> None:
     plan = st.expander("Study plan", icon=":material/assignment:", key="plan", bind="query-params")
     if measures.open:
         with measures, messages.guarded():
-            _show_table(tabulate_findings([studies.measure_claims(study)]), key="findings")
+            _show_table(TABLES["findings"].tabulate([studies.measure_claims(study)], NO_OPTIONS), key="findings")
     if numbers.open:
         with numbers, messages.guarded():
             with st.spinner("Measuring every run …"):
-                frame = studies.list_measures(study)
-            _show_table(frame, key="study-measures")
+                table = studies.list_measures(study)
+            _show_table(table, key="study-measures")
     if settings.open:
         with settings, messages.guarded():
             _show_table(studies.list_settings(study), key="study-settings")
@@ -209,11 +209,11 @@ def _show_details(study: Study) -> None:
             st.markdown(text.partition("\n")[2])
 
 
-def _show_table(frame: pd.DataFrame, *, key: str) -> None:
+def _show_table(table: Table, *, key: str) -> None:
     with st.container(horizontal=True, horizontal_alignment="right"):
-        result_table.download(frame, key=key, stem=key)
-    st.dataframe(frame, hide_index=True, key=f"{key}-table")
-    st.caption(escape_markdown(str(frame.attrs["caption"])))
+        result_table.download(table, key=key, stem=key)
+    st.dataframe(table.frame, hide_index=True, key=f"{key}-table")
+    st.caption(escape_markdown(table.caption))
 
 
 def _show_links(study: Study) -> None:

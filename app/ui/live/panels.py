@@ -5,6 +5,7 @@ output reruns the charts' fragment once. If there are none, no chart is sent to 
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -19,19 +20,10 @@ from app.analysis.quantities import ROBUST, SUCCESS_RATE, get_success_threshold
 from app.analysis.series import SeedRun, split_curves
 from app.figures.assets import read_asset
 from app.figures.chart_choices import MAX_REFERENCE_RUNS, add_reference_runs, name_reference_run
-from app.figures.figure import Options
 from app.figures.kinds.chart import Chart, Mark
-from app.figures.named.live import (
-    GATE_METRICS,
-    TRAINING_RATES,
-    compute_chance_accuracy,
-    draw_gate_dynamics,
-    draw_gate_effect,
-    draw_metrics,
-    draw_outcomes,
-    read_returns,
-)
-from app.figures.registry import find_figure
+from app.figures.named.live import CLOSING, FIRST_METRICS, METRIC_NAMES, RunData, read_returns
+from app.figures.options import Options, make_options
+from app.figures.registry import find_figure, list_live_metrics, list_metric_charts, list_sections
 from app.figures.theme import ENDED_STATUSES
 from app.ui import data, in_url, messages, run_data, state
 from app.ui.live import controls
@@ -43,14 +35,13 @@ from storage.queries.runs import RunFilter
 from storage.runs.rows import RunRow, shown_status
 
 CHARTS = "live_charts"
-PAGE, CLOSING, REFERENCE = "live", "closing", "ref"
+PAGE, REFERENCE = "live", "ref"
 CHART_HEIGHT = 470
 """Gate and outcomes fit under the status on a screen of 1440×900 [pixels]."""
 STATUS_HEIGHT = 112
 """Height of the messages about a running run: five lines [pixels]."""
 TICK_S = 2.0
 _SPEED = "time/env_steps_per_second"
-_DEFAULT_METRICS = ("train/loss", "train/q_taken", "embedder/info_nce_accuracy", _SPEED)
 _pulse = component("emtc_lab_pulse", js=read_asset("pulse.js"))
 
 
@@ -72,8 +63,7 @@ def show(run: RunRow) -> None:
 def _get_curves(run_id: str) -> LiveCurves:
     curves = st.session_state.get("live_curves")
     if curves is None or curves.run_id != run_id:
-        names = (*_DEFAULT_METRICS, *GATE_METRICS, *TRAINING_RATES, SUCCESS_RATE)
-        curves = st.session_state["live_curves"] = LiveCurves(run_id, names)
+        curves = st.session_state["live_curves"] = LiveCurves(run_id, list_live_metrics())
     return curves
 
 
@@ -221,54 +211,57 @@ def _charts(run: RunRow) -> None:
         return
     with messages.guarded(), data.use_one_snapshot():
         marks = tuple(Mark(step, "resumed") for step in curves.resume_steps())
-        charts = {title: _add_references(chart) for title, chart in _draw(run, curves, marks).items()}
-        place = canvas.place_together("live", charts.values(), height=CHART_HEIGHT)
+        recorded = _get_run_data(run, curves, marks)
+        charts = [(title, _add_references(chart)) for title, chart in _draw(recorded)]
+        place = canvas.place_together("live", [chart for _, chart in charts], height=CHART_HEIGHT)
         with st.container(key="live_charts_grid", horizontal=True, gap="medium"):
-            for title, chart in charts.items():
+            for title, chart in charts:
                 with st.container(gap="xsmall"):
                     _chart(title, chart, run, place, draw_options=_DRAW_OPTIONS.get(chart.name))
+            for title, names in list_metric_charts().items():
+                chart = find_figure("metrics").draw(recorded, make_options({METRIC_NAMES: names}))
+                if not chart.is_empty:
+                    with st.container(gap="xsmall"):
+                        chart = replace(_add_references(chart, ("metrics", names)), title=f"{title} of {run.name}")
+                        own_place = replace(place, height=None)
+                        _chart(title, chart, run, own_place, {"metrics": names}, key=f"metrics-{title}")
             if len(curves.metrics):
                 with st.container(gap="xsmall"):
-                    _metric_charts(run, curves, marks, place)
+                    _metric_charts(run, curves, recorded, place)
 
 
-def _draw(run: RunRow, curves: LiveCurves, marks: tuple[Mark, ...]) -> dict[str, Chart]:
-    """Draw the gate, the outcomes and the effect of the gate, as far as the run has data for them."""
-    outcomes = draw_outcomes(
-        curves.evaluations,
-        read_returns(data.database(), run),
-        run=run.name,
-        marks=marks,
-        threshold=get_success_threshold(run.config),
-        metrics=curves.metrics,
-    )
-    if not len(curves.gate):
-        return {"Outcomes": outcomes}
-    is_closing = bool(st.session_state[in_url.flag(PAGE, CLOSING)["key"]])
-    has_ended = run.live_status in ENDED_STATUSES
-    dynamics = draw_gate_dynamics(
-        curves.gate, curves.metrics, run=run.name, marks=marks, closing=is_closing, ended=has_ended
-    )
-    effect = draw_gate_effect(curves.metrics, run=run.name, marks=marks)
-    if effect.is_empty:
-        return {"Gate and memory": dynamics, "Outcomes": outcomes}
-    return {"Gate": dynamics, "Outcomes": outcomes, "Gate effect": effect}
+def _get_run_data(run: RunRow, curves: LiveCurves, marks: tuple[Mark, ...]) -> RunData:
+    """Return the rows of the run that this session has read so far."""
+    database = data.database()
+    return RunData(run, curves.gate, curves.evaluations, curves.metrics, lambda: read_returns(database, run), marks)
 
 
-def _metric_charts(run: RunRow, curves: LiveCurves, marks: tuple[Mark, ...], place: canvas.Place) -> None:
+def _draw(recorded: RunData) -> list[tuple[str, Chart]]:
+    """Draw the figures of this page that the run has data for, each with its title."""
+    is_closing = bool(st.session_state[in_url.flag(PAGE, CLOSING.parameter)["key"]])
+    charts = []
+    for title, kinds in list_sections(PAGE).items():
+        for kind in kinds:
+            options = make_options({CLOSING: is_closing} if CLOSING in kind.options else {})
+            with suppress(ConfigError):  # the run has no gate
+                charts.append((title, kind.draw(recorded, options)))
+    return charts
+
+
+def _metric_charts(run: RunRow, curves: LiveCurves, recorded: RunData, place: canvas.Place) -> None:
     available = curves.metric_list()
     names = st.multiselect(
-        "Learning, memory and speed",
+        METRIC_NAMES.label,
         available,
-        default=[name for name in _DEFAULT_METRICS if name in available],
+        default=[name for name in FIRST_METRICS if name in available],
         key="metrics",
         bind="query-params",
-        help="All metrics of this run. The Method page describes each one.",
+        help=METRIC_NAMES.help,
     )
     curves.follow(names)
     if names:
-        chance = compute_chance_accuracy(run.config)
-        chart = draw_metrics(curves.metrics, names, run=run.name, marks=marks, chance=chance)
+        recorded = replace(recorded, metrics=curves.metrics)
+        chart = find_figure("metrics").draw(recorded, make_options({METRIC_NAMES: tuple(names)}))
         chart = _add_references(chart, ("metrics", tuple(names)))
         _chart("", chart, run, replace(place, height=None), {"metrics": names})
 
@@ -290,14 +283,14 @@ def _draw_reference(
     """
     run = data.get_run(run_id)
     try:
-        chart = find_figure(figure).make(data.database(), [run], Options(extra_options=dict(options)))
+        chart = find_figure(figure).make(data.database(), [run], Options(dict(options)))
     except ConfigError:
         return None
     return (name_reference_run(run), chart) if isinstance(chart, Chart) else None
 
 
 def _add_references(chart: Chart, *options: tuple[str, Any]) -> Chart:
-    closing = (("closing", True),) if chart.name == "gate-dynamics" and state.read_text(CLOSING) else ()
+    closing = (("closing", True),) if chart.name == "gate-dynamics" and state.read_text(CLOSING.parameter) else ()
     references = (_draw_reference(run_id, chart.name, (*options, *closing)) for run_id in _list_references())
     return add_reference_runs(chart, dict(reference for reference in references if reference is not None))
 
@@ -315,7 +308,7 @@ def _choose_references() -> None:
 
 
 def _choose_closing() -> None:
-    st.toggle("1 − β̄, log axis", **in_url.flag(PAGE, CLOSING), help="Shows 1 − β̄ instead of β̄")
+    st.toggle(CLOSING.label, **in_url.flag(PAGE, CLOSING.parameter), help=CLOSING.help)
 
 
 _DRAW_OPTIONS: Final = {"gate-dynamics": _choose_closing, "outcomes": _choose_references}
@@ -328,19 +321,21 @@ def _chart(
     place: canvas.Place,
     facts: dict[str, Any] | None = None,
     draw_options: Callable[[], None] | None = None,
+    *,
+    key: str = "",
 ) -> None:
-    window = state.read_window()
+    window, key = state.read_window(), f"live-{key or chart.name}"
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
         st.markdown(f"#### {title}" if title else "", width="content")
         if draw_options is not None:
             draw_options()
         references = {"beside": run_ids} if (run_ids := _list_references()) else {}
         pin.show_with_export(
-            chart.keep_window(window), key=f"live-{chart.name}", stem=run.id, page="live", run=run,
+            chart.keep_window(window), key=key, stem=run.id, page="live", run=run,
             facts={**(facts or {}), **references},
         )  # fmt: skip
     canvas.show(
-        chart, key=f"live-{chart.name}", window=window, place=place,
+        chart, key=key, window=window, place=place,
         on_window=lambda window: state.write_window(window or None),
     )  # fmt: skip
     st.caption(escape_markdown(chart.caption))

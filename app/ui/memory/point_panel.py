@@ -17,7 +17,9 @@ from streamlit.delta_generator import DeltaGenerator
 from app.analysis.episodes import draw_scene
 from app.analysis.format import escape_markdown, format_count, format_number
 from app.analysis.selection import NODE_QUANTITIES
-from app.figures.named.trajectories import draw_trajectory
+from app.figures.named.trajectories import TITLE, Episode
+from app.figures.options import make_options
+from app.figures.registry import find_figure
 from app.ui import memory_data, messages, state, view
 from app.ui.memory import atlas, traces
 from app.ui.memory.snapshot_map import MemoryMap
@@ -119,7 +121,7 @@ def _choose_slot() -> int | None:
         value=None,
         key="point_typed",
         on_change=on_typed,
-        placeholder="click, or type",
+        placeholder="Click a point or type an id",
         help="Slot of a node in the episodic memory. Use it to select a node without a mouse.",
         width=170,
     )
@@ -270,9 +272,7 @@ def _show_replay(run: RunRow, detail: NodeDetail) -> None:
     trajectory = detail.trajectory
     outcome = "won" if trajectory.won else "not won"
     title = f"Episode {detail.episode}, {outcome}, return {format_number(trajectory.episode_return)}"
-    chart = draw_trajectory(
-        title=title, reward=trajectory.reward, h=trajectory.h, delta_mem=trajectory.delta_mem, beta=trajectory.beta
-    )
+    chart = find_figure("trajectory").draw(Episode(trajectory, title), make_options({TITLE: title}))
     scene = draw_scene(run.env, run.map, trajectory.state)
     canvas.show_playback(scene, chart, key="point-replay", start=detail.t, title=title)
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):

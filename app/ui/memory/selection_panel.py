@@ -12,7 +12,9 @@ from streamlit.delta_generator import DeltaGenerator
 from app.analysis.format import escape_markdown, format_count, format_number, format_percent
 from app.analysis.neighborhoods import measure_neighbor_agreement
 from app.analysis.selection import NodeSelection, has_place, list_nodes, tabulate_selection
-from app.figures.named.memory_map import draw_selection
+from app.figures.figure import NO_OPTIONS
+from app.figures.named.memory_map import SelectedNodes
+from app.figures.registry import find_figure
 from app.ui.memory import atlas, snapshot_map, what_if_panel
 from app.ui.memory.snapshot_map import MemoryMap
 from app.ui.widgets import canvas, pin
@@ -69,7 +71,8 @@ def _show_selection(
     snapshot, is_placed, rows = memory_map.snapshot, has_place(memory_map.coordinates), np.flatnonzero(is_selected)
     st.markdown(f"##### {format_count(len(rows))} of {format_count(int(is_placed.sum()))} nodes selected")
     st.caption(escape_markdown(f"{selection.words}. The URL stores the selection; a pin stores it in the notebook."))
-    chart = draw_selection(snapshot, is_selected, is_placed, run=run.name, description=selection.words)
+    nodes = SelectedNodes(snapshot, is_selected, is_placed, run.name, selection.words)
+    chart = find_figure("memory-selection").draw(nodes, NO_OPTIONS)
     frame = tabulate_selection(snapshot, is_selected, is_placed)
     values = {part: [format_number(value) for value in frame[part]] for part in ("selected", "rest")}
     table = pd.DataFrame({"": frame["what"], **values, "unit": frame["unit"]})

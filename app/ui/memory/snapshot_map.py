@@ -19,8 +19,10 @@ from app.analysis.projections.snapshots import (
 )
 from app.analysis.selection import NODE_QUANTITIES, NodeSelection, parse_numbers
 from app.analysis.settings import name_algo
+from app.figures import options as figure_options
 from app.figures.kinds.maps import Cloud
-from app.figures.named.memory_map import draw_memory
+from app.figures.named.memory_map import COLOR_SCALE, MapNodes
+from app.figures.registry import find_figure
 from app.figures.theme import ENDED_STATUSES
 from app.ui import data, in_url, memory_data, messages, state
 from app.ui.memory import atlas, projection_job
@@ -251,13 +253,17 @@ def make_figure(memory_map: MemoryMap, is_selected: NDArray[np.bool_]) -> Cloud:
         f"Showing {format_count(len(rows))} of {format_count(snapshot.size)} nodes, {sample}{selection} · "
         f"{memory_map.name} · snapshot at env step {format_count(snapshot.env_step)}"
     )
-    return draw_memory(
-        snapshot, rows, memory_map.coordinates[rows],
-        x_label=memory_map.points.x_label, y_label=memory_map.points.y_label,
-        quantity=view.color, title=f"Episodic memory of {memory_map.run.name} at step {snapshot.env_step}",
+    nodes = MapNodes(
+        snapshot,
+        rows,
+        memory_map.points,
+        title=f"Episodic memory of {memory_map.run.name} at step {snapshot.env_step}",
         caption=f"{caption}. Color: {NODE_QUANTITIES[view.color].meaning}.",
-        colors=atlas.PALETTES[view.palette].colors, all_quantities=True,
-    )  # fmt: skip
+        all_quantities=True,
+    )
+    colors = atlas.PALETTES[view.palette].colors
+    options = figure_options.make_options({figure_options.COLOR: view.color, COLOR_SCALE: colors})
+    return find_figure("memory-atlas").draw(nodes, options)  # type: ignore[return-value]  # this figure is a Cloud
 
 
 def _show_empty(run: RunRow) -> None:

@@ -21,7 +21,9 @@ from app.analysis.what_if import (
     read_rules,
     tabulate_what_if,
 )
-from app.figures.named.what_if import draw_what_if
+from app.figures.figure import NO_OPTIONS
+from app.figures.named.what_if import RecomputedGate
+from app.figures.registry import find_figure
 from app.ui import data, in_url, memory_data, messages
 from app.ui.widgets import canvas, pin, result_table
 from emtc_core.metrics import CLOSED_BELOW
@@ -112,14 +114,14 @@ def _choose_settings(rules: Rules) -> WhatIfSettings:
 def _show_result(
     run: RunRow, snapshot: Snapshot, settings: WhatIfSettings, result: WhatIfResult, facts: dict[str, Any]
 ) -> None:
-    chart = draw_what_if(result, run=run.name, env_step=snapshot.env_step)
+    chart = find_figure("what-if").draw(RecomputedGate(result, run.name, snapshot.env_step), NO_OPTIONS)
     left, right = st.columns(2, gap="medium")
     with left:
         table = tabulate_what_if(result)
-        st.dataframe(table, hide_index=True, height="content", column_config={"quantity": {"width": 235}})
+        st.dataframe(table.frame, hide_index=True, height="content", column_config={"quantity": {"width": 235}})
         with st.container(horizontal=True, vertical_alignment="center", gap="small"):
             result_table.download(table, key="what-if-table", stem=f"{run.id}-{snapshot.env_step}-what-if")
-            st.caption(escape_markdown(str(table.attrs["caption"])))
+            st.caption(escape_markdown(table.caption))
     with right:
         canvas.show(chart, key="what-if", x_name="share [%]", panel_height=110)
         facts = facts | {"snapshot": snapshot.id, "question": vars(settings)}

@@ -22,8 +22,9 @@ from app.analysis.format import (
 )
 from app.analysis.intervals import compute_score_interval
 from app.analysis.settings import list_libraries, write_value
-from app.figures.chart_choices import read_marks
-from app.figures.named.live import MACHINE_METRICS, draw_metrics
+from app.figures.named.live import MACHINE_METRICS, METRIC_NAMES, read_run_data
+from app.figures.options import make_options
+from app.figures.registry import find_figure
 from app.jobs.launch_request import make_texts, write_command
 from app.ui import data, messages, run_data, state, view
 from app.ui.live import controls
@@ -31,7 +32,6 @@ from app.ui.run import settings
 from app.ui.widgets import canvas, pin, run_picker
 from emtc_core.config.base import IMPORTED
 from emtc_core.errors import EmtcError
-from storage.queries.curves import metric_points
 from storage.queries.runs import list_resumes
 from storage.runs.labels import LONGEST_NOTE, edit_run, tag_runs
 from storage.runs.rows import RunRow, imported_label, shown_status
@@ -119,7 +119,7 @@ def _show_labels_form(run: RunRow) -> None:
         tags = sorted({*data.run_choices("all").tags, *run.tags})
         st.multiselect(
             "Tags", tags, default=list(run.tags), key=f"run-tags-{run.id}", accept_new_options=True,
-            placeholder="choose, or type a new tag", disabled=is_disabled,
+            placeholder="Select or type a tag", disabled=is_disabled,
         )  # fmt: skip
         st.text_area(
             "Note", run.notes, key=f"run-note-{run.id}", max_chars=LONGEST_NOTE, height=110, disabled=is_disabled
@@ -217,13 +217,12 @@ def _show_policies(run: RunRow) -> None:
 
 def _show_machine(run: RunRow) -> None:
     st.subheader("Machine over time")
-    db = data.database()
-    metrics = metric_points(db, run.id, MACHINE_METRICS)
-    if not len(metrics):
+    recorded = read_run_data(data.database(), run, MACHINE_METRICS)
+    if not len(recorded.metrics):
         st.caption("No data: the trainer has not reported yet, or its version does not record the use of the machine.")
         return
-    names = [name for name in MACHINE_METRICS if name in {*metrics["name"]}]
-    chart = draw_metrics(metrics, names, run=run.name, marks=read_marks(db, run))
+    names = tuple(name for name in MACHINE_METRICS if name in {*recorded.metrics["name"]})
+    chart = find_figure("metrics").draw(recorded, make_options({METRIC_NAMES: names}))
     chart = replace(chart, name="machine", title=f"Machine of {run.name}")
     with st.container(horizontal=True, horizontal_alignment="right"):
         pin.show_export(chart, key="run-machine", stem=run.id)

@@ -1,18 +1,17 @@
 """The figure and table of a sweep's study, with the paper's published numbers."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Final
 
 import pandas as pd
 import streamlit as st
 
 from app.analysis.format import escape_markdown
-from app.analysis.tables import TABLE_FORMATS, TABLE_MIME, TABLE_SUFFIX, best_cells, export_table
+from app.analysis.tables import Table
 from app.analysis.win_rates import PublishedStudy, find_published
-from app.figures.figure import Options
 from app.figures.kinds import AnyFigure
-from app.figures.registry import FIGURES, TABLES
+from app.figures.options import RATE, Options, make_options
+from app.figures.registry import TABLES, find_figure
 from app.ui import data, messages
 from app.ui.sweeps.selection import select_by_id
 from app.ui.widgets import pin, rate_choice, result_table
@@ -50,45 +49,39 @@ def show(sweep: Sweep) -> None:
     if all(run.win_rate is None for run in runs):
         messages.empty("No run of this sweep has been evaluated yet.", "The figure appears after the first evaluation.")
         return
-    options = Options(rate=rate_choice.choose_rate("sweeps"))
+    options = make_options({RATE: rate_choice.choose_rate("sweeps")})
     with messages.guarded():
-        figure = FIGURES[_FIGURES.get(study, study)].make(data.database(), runs, options)
+        figure = find_figure(_FIGURES.get(study, study)).make(data.database(), runs, options)
         _show_figure(figure, sweep, runs, options)
         if study in _TABLES:
             _show_table(TABLES[_TABLES[study]].make(data.database(), runs, options), key=f"sweep-{study}")
     published = find_published(study, str(sweep_file.get("env", "")))
     if published is not None:
         _show_published(published, env=str(sweep_file.get("env", "skirmish")))
-    pin.show_more("sweeps", runs, rate=options.rate_name)
+    pin.show_more("sweeps", runs, rate=options[RATE])
 
 
 def _show_figure(figure: AnyFigure, sweep: Sweep, runs: Sequence[RunRow], options: Options) -> None:
     key = f"sweep-{figure.name}-{sweep.id}"
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
         st.markdown(f"#### {escape_markdown(figure.title)}")
-        facts = {"rate": options.rate_name}
+        facts = {RATE.name: options[RATE]}
         pin.show_with_export(figure, key=key, stem=sweep.id, page="sweeps", run=runs, facts=facts)
     pin.show_figure(figure, key=key, x_name=_X_NAMES.get(figure.name, ""))
 
 
-def _show_table(frame: pd.DataFrame, *, key: str) -> None:
-    if not len(frame):
+def _show_table(table: Table, *, key: str) -> None:
+    if not len(table):
         return
-    best = best_cells(frame)
 
     def style_column(cells: pd.Series) -> list[str]:
-        return ["font-weight: bold" if (row, cells.name) in best else "" for row in range(len(cells))]
+        return ["font-weight: bold" if (row, cells.name) in table.best else "" for row in range(len(cells))]
 
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
-        st.caption(escape_markdown(str(frame.attrs.get("caption", ""))))
-        with st.popover("Export", icon=":material/download:", key=f"{key}-export"):
-            for format in TABLE_FORMATS:
-                st.download_button(
-                    format, data=partial(export_table, frame, format), file_name=f"{key}.{TABLE_SUFFIX[format]}",
-                    mime=TABLE_MIME[format], key=f"{key}-export-{format}", on_click="ignore", width="stretch",
-                )  # fmt: skip
-    st.dataframe(frame.style.apply(style_column, axis=0), hide_index=True, key=f"{key}-table")
-    result_table.show_excluded(frame)
+        st.caption(escape_markdown(table.caption))
+        result_table.download(table, key=key, stem=key)
+    st.dataframe(table.frame.style.apply(style_column, axis=0), hide_index=True, key=f"{key}-table")
+    result_table.show_excluded(table)
 
 
 def _show_published(published: PublishedStudy, *, env: str) -> None:

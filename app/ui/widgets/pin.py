@@ -14,10 +14,11 @@ import streamlit as st
 from app.analysis.format import escape_markdown
 from app.analysis.provenance import describe_runs
 from app.analysis.quantities import AUTO, RateName
-from app.figures.figure import NO_OPTIONS, FigureKind, Options
+from app.figures.figure import FigureKind
 from app.figures.kinds import AnyFigure
 from app.figures.kinds.chart import Chart
-from app.figures.registry import list_page_figures
+from app.figures.options import RATE, make_options
+from app.figures.registry import list_page_figures, write_command
 from app.figures.render.export import EXPORT_FORMATS, MIME, ExportFormat, export_figure
 from app.figures.render.plotly_view import to_plotly
 from app.figures.theme import Mode
@@ -94,11 +95,11 @@ def show_with_export(
         show(figure, key=key, page=page, run=run, facts=facts)
 
 
-def show_figure(figure: AnyFigure, *, key: str, x_name: str = "") -> None:
+def show_figure(figure: AnyFigure, *, key: str, x_name: str = "", panel_height: int = _PANEL_HEIGHT) -> None:
     """Draw a figure with its caption: a chart on the canvas of the pages, any other figure with Plotly."""
     if isinstance(figure, Chart):
         short_name = "env step" if "env step" in figure.x_label else figure.x_label.partition(",")[0]
-        canvas.show(figure, key=key, panel_height=_PANEL_HEIGHT, x_name=x_name or short_name)
+        canvas.show(figure, key=key, panel_height=panel_height, x_name=x_name or short_name)
     else:
         mode: Mode = "dark" if st.context.theme.type == "dark" else "light"
         plot = to_plotly(figure, mode=mode).update_layout(title=None, margin={"t": 40})
@@ -198,11 +199,12 @@ def _show_entry_link(name: str, entry_id: int) -> None:
     st.button("Pin again", key=f"{name}-more", on_click=st.session_state.pop, args=(f"{name}-made", None))
 
 
-def _show_registered_figure(kind: FigureKind, runs: Sequence[RunRow], page: str, rate: RateName) -> None:
-    has_rate = "rate" in kind.supported_options
+def _show_registered_figure(kind: FigureKind[Any], runs: Sequence[RunRow], page: str, rate: RateName) -> None:
+    has_rate = RATE in kind.options
+    options = make_options({RATE: rate} if has_rate else {})
     try:
         with st.spinner("Drawing …"):
-            figure = kind.make(data.database(), runs, Options(rate=rate) if has_rate else NO_OPTIONS)
+            figure = kind.make(data.database(), runs, options)
     except ConfigError as exc:  # the figure cannot be made of these runs
         st.info(escape_markdown(str(exc)), icon=":material/info:")
         return
@@ -213,6 +215,4 @@ def _show_registered_figure(kind: FigureKind, runs: Sequence[RunRow], page: str,
             show_export(figure, key=key, stem=page, sources=describe_runs(runs))
             show(figure, key=key, page=page, run=runs, facts={"rate": rate} if has_rate else {})
     show_figure(figure, key=key)
-    names = " ".join(run.id for run in runs)
-    option = f" --rate {rate}" if has_rate and rate != AUTO else ""
-    st.code(f"emtc export {names} --figure {kind.name}{option} --out {kind.name}.pdf", language=None, wrap_lines=True)
+    st.code(write_command(kind, [run.id for run in runs], options), language=None, wrap_lines=True)

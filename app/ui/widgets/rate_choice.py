@@ -4,9 +4,10 @@ import streamlit as st
 
 from app.analysis.quantities import RATE_NAMES, RateName
 from app.analysis.rates import REASON_FOR_ROBUST
+from app.figures.options import RATE
 from app.ui import in_url
 
-PARAMETER = "rate"
+PARAMETER = RATE.parameter
 _HELP = (
     f"**Auto**: robust on skirmish, because {REASON_FOR_ROBUST}; greedy on tasks where a run has no robust evaluation. "
     "**Greedy**: SMAC's protocol. **Robust**: greedy episodes from shifted start positions. "
@@ -22,7 +23,7 @@ def choose_rate(page: str, *, more: str = "") -> RateName:
         more: Text about this page that is appended to the tooltip.
     """
     selected = st.segmented_control(
-        "Win rate of episodes", RATE_NAMES, required=True, format_func=str.capitalize,
+        RATE.label, RATE_NAMES, required=True, format_func=RATE.choices.__getitem__,
         help=f"{_HELP} {more}".strip(), **in_url.key_of(page, PARAMETER, RATE_NAMES),
     )  # fmt: skip
     return next(name for name in RATE_NAMES if name == selected)

@@ -3,19 +3,10 @@
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
-import pandas as pd
 import streamlit as st
 
 from app.analysis.format import escape_markdown
-from app.analysis.tables import (
-    TABLE_FORMATS,
-    TABLE_MIME,
-    TABLE_SUFFIX,
-    TableFormat,
-    best_cells,
-    export_table,
-    list_excluded_lines,
-)
+from app.analysis.tables import TABLE_FORMATS, TABLE_MIME, TABLE_SUFFIX, Table, TableFormat, export_table
 
 MAX_UNFOLDED = 5
 """A list with more lines is folded."""
@@ -31,19 +22,19 @@ _LABELS: dict[TableFormat, str] = {
 }
 
 
-def show(frame: pd.DataFrame, *, key: str, stem: str) -> None:
+def show(table: Table, *, key: str, stem: str) -> None:
     """Draw the table with its caption, downloads and excluded runs."""
     caption, files = st.columns([7, 1], vertical_alignment="bottom")
-    caption.caption(escape_markdown(str(frame.attrs.get("caption", ""))))
+    caption.caption(escape_markdown(table.caption))
     with files.container(horizontal=True, horizontal_alignment="right"):
-        download(frame, key=key, stem=stem)
-    st.markdown(to_markdown(frame))
-    show_excluded(frame)
+        download(table, key=key, stem=stem)
+    st.markdown(to_markdown(table))
+    show_excluded(table)
 
 
-def show_excluded(frame: pd.DataFrame) -> None:
+def show_excluded(table: Table) -> None:
     """List the runs that are not in the table, with the reasons; fold a long list."""
-    lines = list_excluded_lines(frame)
+    lines = table.excluded_lines
     if not lines:
         return
     title, *runs = map(escape_markdown, lines)
@@ -55,13 +46,13 @@ def show_excluded(frame: pd.DataFrame) -> None:
             st.caption(text)
 
 
-def download(frame: pd.DataFrame, *, key: str, stem: str) -> None:
+def download(table: Table, *, key: str, stem: str) -> None:
     """Draw a download button for each format; a file is made when its button is pressed."""
     with st.popover("Table", icon=":material/download:", key=f"{key}-files"):
         for format in TABLE_FORMATS:
             st.download_button(
                 _LABELS[format],
-                data=partial(export_table, frame, format),
+                data=partial(export_table, table, format),
                 file_name=f"{stem}.{TABLE_SUFFIX[format]}",
                 mime=TABLE_MIME[format],
                 key=f"{key}-{format}",
@@ -70,14 +61,17 @@ def download(frame: pd.DataFrame, *, key: str, stem: str) -> None:
             )
 
 
-def to_markdown(frame: pd.DataFrame, markdown_cells: Mapping[str, Sequence[str]] | None = None) -> str:
+def to_markdown(
+    table: Table, *, titles: Sequence[str] = (), markdown_cells: Mapping[str, Sequence[str]] | None = None
+) -> str:
     """Write the table as Markdown, with the text of cells escaped.
 
     Args:
-        frame: The table.
-        markdown_cells: Column name → cells that are already Markdown, with icons or colours. They are not escaped.
+        table: The table.
+        titles: Titles of the columns. Default: all columns.
+        markdown_cells: Column title → cells that are already Markdown, with icons or colours. They are not escaped.
     """
-    best = best_cells(frame)
+    frame = table.frame
 
     def write_cell(row: int, name: str) -> str:
         if markdown_cells and name in markdown_cells:
@@ -86,9 +80,9 @@ def to_markdown(frame: pd.DataFrame, markdown_cells: Mapping[str, Sequence[str]]
         if name != frame.columns[0]:
             for words in _NO_BREAK:
                 text = text.replace(words, words.replace(" ", "\u00a0"))
-        return f"**{text}**" if (row, name) in best else text
+        return f"**{text}**" if (row, name) in table.best else text
 
-    names = [str(name) for name in frame.columns]
+    names = titles or [str(title) for title in frame.columns]
     rows = ([write_cell(row, name) for name in names] for row in range(len(frame)))
     return write_table([escape_markdown(name) for name in names], rows)
 

@@ -45,9 +45,9 @@ class SharedArrays:
     """
 
     state: NDArray[np.float64]  # [B, S] [state features], written by the engines
-    seed: NDArray[np.int64]  # [B] seed of the next match, read at a reset
+    seed: NDArray[np.int64]  # [B] seed of the next match, dimensionless, read at a reset
     action: NDArray[np.int64]  # [B, N] action indices, read at a step
-    goal: NDArray[np.int64]  # [B] goals for minus goals against, written by the engines
+    goal: NDArray[np.int64]  # [B] goals for minus goals against, dimensionless, written by the engines
     running: NDArray[np.bool_]  # [B] boolean, whether a step advances the match
     ended: NDArray[np.bool_]  # [B] boolean, whether the match has ended by the engine's rules, written by the engines
 

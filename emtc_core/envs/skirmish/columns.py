@@ -83,7 +83,7 @@ S_TYPE_BIT = 22
 N_SPEC = 23
 
 INSTANT, MISSILE, BLADES, LINE, HEALING = 0, 1, 2, 3, 4
-"""Values of S_DELIVERY; MEND: the unit heals."""
+"""Values of S_DELIVERY; HEALING: the unit heals its target."""
 GROUND, GIANT, AIR = 0, 1, 2
 """Values of S_LAYER."""
 _DELIVERY = {"instant": INSTANT, "missile": MISSILE, "blades": BLADES, "line": LINE, "heal": HEALING}
@@ -103,11 +103,11 @@ class World(NamedTuple):
     floats: NDArray[np.float64]  # [B, U, N_FLOATS] [unit varies], one column per quantity
     ints: NDArray[np.int64]  # [B, U, N_INTS] indices and states
     spec: NDArray[np.float64]  # [U, N_SPEC] [unit varies], from `make_spec`
-    ground: NDArray[np.int8]  # [X, Y], from `maps.make_ground`
+    ground: NDArray[np.int8]  # [X, Y] from `maps.make_ground`, dimensionless
     choke: NDArray[np.float64]  # [3] y, first x, end x of the passage between two rooms [map units]
     goals: NDArray[np.float64]  # [B, 2] target point of the enemies' attack-move [map units]
-    rng: NDArray[np.uint64]  # [B] generator states, from `kernels.make_words`
-    clock: NDArray[np.int64]  # [B] game loops since the start of the battle
+    rng: NDArray[np.uint64]  # [B] generator states, from `kernels.make_words`, dimensionless
+    clock: NDArray[np.int64]  # [B] game loops since the start of the battle, dimensionless
     running: NDArray[np.bool_]  # [B] boolean, whether the battle has not ended
     n_allies: int
 

@@ -124,7 +124,7 @@ def is_on_ground(ground: NDArray[np.int8], places: NDArray[np.float64]) -> NDArr
     Source: bookkeeping.
 
     Args:
-        ground: [X, Y], from `make_ground`.
+        ground: [X, Y], from `make_ground`, dimensionless.
         places: [..., 2], positions of unit centers in cells [map units].
 
     Returns:

@@ -64,7 +64,7 @@ def is_point_on_ground(ground: NDArray[np.int8], x: float, y: float) -> bool:
     Source: bookkeeping.
 
     Args:
-        ground: [X, Y], from `maps.make_ground`.
+        ground: [X, Y], from `maps.make_ground`, dimensionless.
         x: x of the point in cells [map units].
         y: y of the point in cells [map units].
     """

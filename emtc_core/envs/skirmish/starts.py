@@ -52,7 +52,7 @@ def make_places(
         walkable: [X, Y] boolean, cells where units can walk.
 
     Returns:
-        [n, 2], positions in cells [map units].
+        Shape [n, 2], positions in cells [map units].
     """
 
     def rank(offset: tuple[int, int]) -> tuple[int, float]:
@@ -85,7 +85,7 @@ def shift_places(
     Args:
         places_BU2: [B, U, 2], positions in cells [map units].
         shift_BU2: [B, U, 2], shifts in cells [map units].
-        ground: [X, Y], from `maps.make_ground`.
+        ground: [X, Y], from `maps.make_ground`, dimensionless.
 
     Returns:
         [B, U, 2], positions in cells [map units].
@@ -271,14 +271,14 @@ def scatter(
 
     Args:
         rng: [B], generator states, dimensionless.
-        places: Output, [B, U, 2], in cells.
-        groups: Work array for the positions of the groups, [MAX_GROUPS, 2].
-        ground: [X, Y], from `maps.make_ground`.
-        spots: [P, 2], alternative positions in cells.
-        size: [U], radius that a unit occupies, in cells.
-        order: [U], units in the order of their placement, allies first.
-        partner: [U], ally of which a unit is the mirror image; -1: none.
-        box: [4], bounding rectangle x0, y0, x1, y1 of the ground, in cells.
+        places: Output, [B, U, 2], positions in cells [map units].
+        groups: Work array, [MAX_GROUPS, 2], positions of the groups in cells [map units].
+        ground: [X, Y], from `maps.make_ground`, dimensionless.
+        spots: [P, 2], alternative positions in cells [map units].
+        size: [U], radius that a unit occupies, in cells [map units].
+        order: [U], unit indices in the order of their placement, allies first.
+        partner: [U], index of the ally of which a unit is the mirror image; -1: none.
+        box: [4], bounding rectangle x0, y0, x1, y1 of the ground, in cells [map units].
         surround_share: Probability that the team is surrounded.
         n_allies: Number of allies.
     """

@@ -157,7 +157,7 @@ class GameStep:
     won: bool
     truncated: bool
     """Whether the time limit ended the battle."""
-    arrays: Arrays  # obs [N, O], state [S], avail [N, A]; see `GameLink.receive_arrays`
+    arrays: Arrays  # [unit varies] obs [N, O], state [S], avail [N, A]; see `GameLink.receive_arrays`
 
 
 class GameLink:

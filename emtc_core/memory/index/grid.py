@@ -26,7 +26,7 @@ BLOCK = 256  # rows
 class Cells(NamedTuple):
     """Arrays and sizes of a grid, for the kernels. Source: a chained hash grid."""
 
-    buckets: NDArray[Any]  # [buckets] slot index of the first node of each hash bucket; -1: none
+    buckets: NDArray[Any]  # [B], B buckets: slot index of the first node of each hash bucket; -1: none
     chain: NDArray[Any]  # [M, 2] slot indices of the previous and the next node in the bucket; -1: none
     z: NDArray[Any]  # [M, X] positions of the nodes [normalized embedding]
     radius: float  # search radius
