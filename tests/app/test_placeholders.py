@@ -17,7 +17,7 @@ UI = Path(app.__file__).parent / "ui"
 PROSE = frozenset(
     {
         *("Select an example", "–", "none", "any", "not set", "Select a run", "All that match", "Select a tag"),
-        *("Select or type a tag", "Words in title or text", "Key, label or word", "Click a point or type an id"),
+        *("Select or type a tag", "Words in title or text", "Key, label or word", "Click or type"),
         *("Auto-generated if empty", "Type a return", "Markdown, formulas as $β = 1$"),
     }
 )
