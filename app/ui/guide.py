@@ -40,7 +40,8 @@ _MARKDOWN_TO_TEXT = (
     (re.compile(r"(?: \|)+ "), " · "),
     (re.compile(r"^- ", re.MULTILINE), "• "),
     (re.compile(r"\[([^\]]+)\]\([^)\s]+\)"), r"\1"),
-    (re.compile(r"(\*{1,2}|`)([^*`]+)\1"), r"\2"),
+    (re.compile(r"`([^`]+)`"), r"\1"),
+    (re.compile(r"(?<!\w)(\*{1,2})(?=\S)([^*]+)(?<=\S)\1(?!\w)"), r"\2"),
     (re.compile(r"^#+ ", re.MULTILINE), ""),
     (re.compile(r"\s+"), " "),
 )

@@ -1,4 +1,4 @@
-"""What an empty field shows as an example must work when it is typed."""
+"""The example in an empty field must be valid input."""
 
 import ast
 from collections.abc import Callable
@@ -16,24 +16,24 @@ from storage.sql_console.query import run_query
 UI = Path(app.__file__).parent / "ui"
 PROSE = frozenset(
     {
-        *("An example", "–", "none", "any", "not set", "Choose a run", "a bundle", "All that match", "All values"),
-        *("choose, or type a new tag", "words of title or text", "a key, a label or a word", "click, or type"),
-        *("Auto-generated if empty", "type a return", "Markdown, maths as $β = 1$"),
+        *("Select an example", "–", "none", "any", "not set", "Select a run", "All that match", "Select a tag"),
+        *("Select or type a tag", "Words in title or text", "Key, label or word", "Click or type"),
+        *("Auto-generated if empty", "Type a return", "Markdown, formulas as $β = 1$"),
     }
 )
-"""Words about what may be typed, no example of it."""
+"""Descriptions of the input, not examples."""
 PATHS = frozenset({"~/Downloads/study.emtc", "my_game:make"})
-"""Names that stand for the reader's own."""
+"""Examples of paths that do not exist here."""
 
 
 def placeholders() -> set[str]:
-    found = set()
+    texts = set()
     for path in UI.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.keyword) and node.arg == "placeholder":
-                texts = [each.value for each in ast.walk(node.value) if isinstance(each, ast.Constant)]
-                found |= {text for text in texts if isinstance(text, str) and text.strip(", ")}
-    return found
+                constants = [part.value for part in ast.walk(node.value) if isinstance(part, ast.Constant)]
+                texts |= {text for text in constants if isinstance(text, str) and text.strip(", ")}
+    return texts
 
 
 @pytest.fixture(scope="module")
@@ -51,11 +51,11 @@ PARSERS: dict[str, Callable] = {
 }
 
 
-def test_every_placeholder_is_an_example_that_parses_or_says_what_may_be_typed(db):
-    shown = placeholders()
-    assert len(shown) > 10
-    assert shown - PROSE - PATHS <= PARSERS.keys(), "add it to PARSERS with what reads it"
-    for text in shown & PARSERS.keys():
+def test_every_placeholder_is_a_valid_example_or_a_description(db):
+    texts = placeholders()
+    assert len(texts) > 10
+    assert texts - PROSE - PATHS <= PARSERS.keys(), "add it to PARSERS with its parser"
+    for text in texts & PARSERS.keys():
         PARSERS[text](db, text)
 
 

@@ -70,7 +70,7 @@ def _choose_threshold(texts: Mapping[str, str], request: Request, config: RunCon
     default = launch_request.write_text(preset_value)
     text = texts.get(THRESHOLD, default)
     st.text_input(
-        "Success threshold [env return]", placeholder="type a return",
+        "Success threshold [env return]", placeholder="Type a return",
         help="Undiscounted sum of the team's rewards over an episode, in the environment's unit, before "
         f"train.reward_scale.  \n`--set {THRESHOLD}=…`",
         **address.bind(THRESHOLD, f"threshold-{config.env.map}", text, default=default),

@@ -121,7 +121,7 @@ def _choose_slot() -> int | None:
         value=None,
         key="point_typed",
         on_change=on_typed,
-        placeholder="click, or type",
+        placeholder="Click or type",
         help="Slot of a node in the episodic memory. Use it to select a node without a mouse.",
         width=170,
     )

@@ -51,7 +51,7 @@ def show_settings() -> None:
         "the Launch page."
     )
     left, right = st.columns([3, 1], vertical_alignment="bottom")
-    search = left.text_input("Search", key="find", bind="query-params", placeholder="key, label or word") or ""
+    search = left.text_input("Search", key="find", bind="query-params", placeholder="Key, label or word") or ""
     only_labelled = right.toggle("Only labelled choices", key="labelled", bind="query-params")
     fields = [info for info in describe_fields() if _matches(info, search) and (labels_of(info) or not only_labelled)]
     if not fields:

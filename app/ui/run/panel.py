@@ -119,7 +119,7 @@ def _show_labels_form(run: RunRow) -> None:
         tags = sorted({*data.run_choices("all").tags, *run.tags})
         st.multiselect(
             "Tags", tags, default=list(run.tags), key=f"run-tags-{run.id}", accept_new_options=True,
-            placeholder="choose, or type a new tag", disabled=is_disabled,
+            placeholder="Select or type a tag", disabled=is_disabled,
         )  # fmt: skip
         st.text_area(
             "Note", run.notes, key=f"run-note-{run.id}", max_chars=LONGEST_NOTE, height=110, disabled=is_disabled

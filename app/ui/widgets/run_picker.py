@@ -50,7 +50,7 @@ def show(page: str) -> None:
         key=_KEY,
         on_change=_on_picked,
         args=(page,),
-        placeholder="Choose a run",
+        placeholder="Select a run",
         help="The run that the pages show. The URL contains its id, so you can share the link.",
     )
     is_searching = bool(st.session_state.get(_SEARCH))
