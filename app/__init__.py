@@ -1,6 +1,6 @@
-"""The app around learner and database: eight rooms, and data flow one way through them.
+"""The app: pages, command line, figures, analysis and background jobs.
 
-`analysis` turns runs into numbers, `figures` numbers into pictures; `replay`, `notebook` and `jobs` make of both what a
-page or a command asks for; `ui` (all that imports Streamlit), `cli` and `bench` are the doors. A room asks those below
-it and none above, which an import contract holds. `Home.py` is Streamlit's entry, `warmup.py` compiles ahead.
+`analysis` computes numbers from runs, and `figures` draws them. `replay`, `notebook` and `jobs` use both. `ui` (the
+only package that imports Streamlit), `cli` and `bench` are called by users. Each package imports only packages of lower
+layers, which an import contract checks. `Home.py` is the entry script of Streamlit; `warmup.py` compiles kernels ahead.
 """

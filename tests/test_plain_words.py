@@ -14,11 +14,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = (
-    "app/analysis", "app/cli", "app/device_check", "app/face", "app/figures", "app/jobs", "app/notebook", "app/replay",
-    "app/ui/compare", "app/ui/findings", "app/ui/home", "app/ui/method", "app/ui/notebook", "app/ui/sweeps",
-    "emtc_core", "storage",
+    "app", "emtc_core", "pages", "storage",
 )  # fmt: skip
-"""Packages without a hit. Add a package as soon as it is rewritten."""
+"""Packages without a hit."""
 WORDS = re.compile(
     r"\b(?:told|tells?|telling|said|says?|saying|heard|hears?|knows|doubts?|owes?|owed|obeys?|forgets?"
     r"|stands?|stood|lies|holds?|held|nobody|somebody|anybody|whoever|strange|strangers?|anew|beside"
@@ -39,8 +37,13 @@ ALLOWED = {
     ("app/cli/export.py", "beside"): "the option --beside of emtc export",
     ("app/figures/chart_choices.py", "beside"): "the name of an option of figures, also in stored views",
     ("app/figures/named/findings.py", "tell"): 'the verdict "cannot tell", as in significance.py',
+    ("app/analysis/study_plans.py", "says"): "the question of a plan that was registered before its runs",
     ("app/cli/setup.py", "holds"): "a key of the JSON output of emtc check plugin",
     ("app/replay/replay.py", "hold"): "the name of an action in other environments",
+    ("app/ui/live/panels.py", "beside"): "the name of an option of figures, in stored views",
+    ("app/ui/replay/episode_choice.py", "beside"): "a URL parameter",
+    ("app/ui/replay/panel.py", "beside"): "a part of a widget key",
+    ("app/ui/run/settings.py", "beside"): "a URL parameter",
     ("app/ui/findings/view.py", "tell"): 'the verdict "cannot tell", as in significance.py',
     ("emtc_core/envs/skirmish/combat.py", "stand"): "an order of the game",
     ("emtc_core/envs/skirmish/movement.py", "stand"): "an order of the game",

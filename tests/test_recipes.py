@@ -32,7 +32,7 @@ REFERS = (  # files that select from what exists, or compare it with published c
     "app/bench/*",
     "app/jobs/sweeps/templates/*",
     "emtc_core/config/presets/*",
-    "app/ui/method/published_differences.json",
+    "app/ui/method/published*",
 )
 
 

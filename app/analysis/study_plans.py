@@ -198,8 +198,8 @@ FIRST: Final = StudyPlan(
     ),
     _FIRST_CLAIMS,
     "first-study.md",
-    "Does EMTC beat EMU and its own backbone on the embedded simulator and on football, and does its gate behave as "
-    "the paper describes?",
+    "Does EMTC beat EMU and its own backbone on the embedded simulator and on football, and does its gate do what the "
+    "paper says of it?",
 )
 UNPLANNED: Final = StudyPlan("Runs outside the plans (exploratory)", (), _FIRST_CLAIMS)
 """The claims of the first study, applied to runs that do not belong to a plan."""

@@ -1,13 +1,13 @@
 """The effect of `embed.return_scale` on the embedding of the same recorded episodes (B15).
 
 A short run is recorded per task. For each value of `embed.return_scale`, its episodes are written in their order to a
-new memory, with refits as in a training. Every fifth episode is held out. The results are
+new memory, with refits as in a training. Every fifth episode is not written and is used for validation. The results are
 
     purity              share of the variance of H explained by the mean H of the 10 nearest nodes of other episodes
                         (R²; 1 is perfect, 0 is as good as the overall mean)
     merge_rate          share of merged states among those written after the first refit, with one delta for all
-    info_nce            loss on the held-out episodes [nats]; log B by chance
-    info_nce_accuracy   accuracy on the held-out episodes; 1 / B by chance
+    info_nce            loss on the validation episodes [nats]; log B by chance
+    info_nce_accuracy   accuracy on the validation episodes; 1 / B by chance
     return_r2           share of the variance of H that the decoder explains, over the nodes of the memory
 
 `app/bench/measured/embedding.json` is the output with `--json`. The Method page shows it.
@@ -44,7 +44,7 @@ STEPS = 20_000
 SEED = 1  # of the recorded run and of the evaluation
 SEEDS = (1, 2)  # of the embedders; the results are averaged
 DELTA = 1.8e-2  # the largest of the paper's study; with smaller values almost nothing merges so early
-HELD_OUT = 5  # every fifth episode
+VALIDATION_INTERVAL = 5  # every fifth episode
 NEIGHBORS, CANDIDATES, MAX_NODES = 10, 256, 4096
 OVERRIDES = {"eval.interval": 10**9, "record.snapshots": 0, "checkpoint.interval": 10**9}
 
@@ -107,10 +107,10 @@ def evaluate_embedding(
         embedder=embedder,
         seed=seed,
     )
-    merge_rate = _fill_memory(
-        memory, [e for e in episodes if e.episode % HELD_OUT], settings.interval, settings.min_entries
-    )
-    nats, accuracy, batch_size = _evaluate_info_nce(embedder, [e for e in episodes if e.episode % HELD_OUT == 0])
+    written = [episode for episode in episodes if episode.episode % VALIDATION_INTERVAL]
+    validation = [episode for episode in episodes if episode.episode % VALIDATION_INTERVAL == 0]
+    merge_rate = _fill_memory(memory, written, settings.interval, settings.min_entries)
+    nats, accuracy, batch_size = _evaluate_info_nce(embedder, validation)
     return {
         "purity": measure_purity(*_get_nodes(memory)),
         "merge_rate": merge_rate,
@@ -172,7 +172,7 @@ def _r2(values: NDArray[np.float64], prediction: NDArray[np.float64]) -> float:
 
 @torch.no_grad()
 def _evaluate_info_nce(embedder: Embedder, episodes: Sequence[EpisodeRecord]) -> tuple[float, float, int]:
-    """Compute InfoNCE [nats] and its accuracy on held-out episodes. The last value is the batch size."""
+    """Compute InfoNCE [nats] and its accuracy on the validation episodes. The last value is the batch size."""
     state_MS = torch.from_numpy(np.concatenate([episode.state for episode in episodes]))
     t_M = torch.cat([torch.arange(len(episode.state)) for episode in episodes])
     generator = torch.Generator().manual_seed(SEED)

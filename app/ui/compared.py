@@ -68,10 +68,10 @@ def _read_curves(run_ids: Sequence[str], quantity: Quantity) -> RatedSeeds:
 
 @st.cache_resource(ttl=5, max_entries=32, show_spinner=False)
 def _read_part(url: str, run_ids: tuple[str, ...], key: str, name: str, quantity: str) -> list[SeedRun]:
-    part, drawn = _read_evaluations(url, run_ids, key, name), find_quantity(quantity)
-    if drawn.is_evaluation:
-        return _mark_seeds(make_seeds(part.stored, part.evaluations, drawn), key, name)
-    return _mark_seeds(read_seeds(data.open_url(url), part.stored, drawn), key, name)
+    part, curve = _read_evaluations(url, run_ids, key, name), find_quantity(quantity)
+    if curve.is_evaluation:
+        return _mark_seeds(make_seeds(part.stored, part.evaluations, curve), key, name)
+    return _mark_seeds(read_seeds(data.open_url(url), part.stored, curve), key, name)
 
 
 def _mark_seeds(seeds: list[SeedRun], key: str, name: str) -> list[SeedRun]:

@@ -134,9 +134,9 @@ def show_thinning(runs: Sequence[RunSize]) -> None:
 
 def _select_thinning() -> Thinning | None:
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        every = config_form.ask(
-            "Keep every n-th snapshot", key="thin_snapshots", usual=1, low=1, high=1000, width=200,
-            about="Counted backwards from the last snapshot, which is always kept. 1 keeps all.",
+        every = config_form.integer_field(
+            "Keep every n-th snapshot", key="thin_snapshots", default=1, low=1, high=1000, width=200,
+            help_text="Counted backwards from the last snapshot, which is always kept. 1 keeps all.",
         )  # fmt: skip
         trajectories = st.checkbox(
             "Trajectories",

@@ -81,18 +81,18 @@ def one(
     options: Sequence[str],
     on_change: Callable[[], None] | None = None,
     *,
-    usual: str | None = None,
+    default: str | None = None,
 ) -> BoundChoice:
-    """Bind a choice of one option. The default, `usual` or the first option, is not written into the URL."""
+    """Bind a choice of one option. The default option, `default` or the first one, is not written into the URL."""
     key = f"{page}-{parameter}"
-    default = options[0] if usual is None else usual
+    default_option = options[0] if default is None else default
     if st.session_state.get(key) not in options:
         url_value = state.read_text(parameter)
-        st.session_state[key] = url_value if url_value in options else default
+        st.session_state[key] = url_value if url_value in options else default_option
 
     def changed() -> None:
         value = st.session_state[key]
-        state.write(parameter, None if value == default else value)
+        state.write(parameter, None if value == default_option else value)
         if on_change:
             on_change()
 

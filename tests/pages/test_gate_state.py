@@ -84,7 +84,7 @@ def test_an_ended_run_is_judged_once_and_a_resumed_one_anew(gates):
 
 def test_many_unjudged_runs_are_judged_bit_by_bit(gates, monkeypatch):
     db, runs = gates
-    monkeypatch.setattr(data, "JUDGED_AT_ONCE", 1)
+    monkeypatch.setattr(data, "MAX_GATES_PER_CALL", 1)
     rows = [(runs[kind], "finished", find_run(db, runs[kind]).env_steps) for kind in ("active", "old", "idle")]
     assert [len(data.gate_states(rows)) for _ in range(4)] == [1, 1, 2, 2]
 

@@ -72,7 +72,7 @@ def test_page_opens_on_a_failed_run_and_tells_why_or_what_to_do(failed, page):
     app = open_page(page, run=failed[1])
     assert not app.exception
     if page == "memory":
-        assert "ended before it kept a snapshot" in said(app)
+        assert "ended before its first snapshot" in said(app)
     if page == "replay":
         assert "yet" in said(app)
     if page == "live":
@@ -226,8 +226,8 @@ def test_two_maps_stand_side_by_side_with_the_numbers_of_each(seeded):
     )
     assert not app.exception
     assert not app.error
-    tables = [frame.value for frame in app.dataframe if "what" in frame.value]
-    assert [table["what"].tolist()[0].partition(" predicted")[0] for table in tables] == ["R² of H", "R² of H"]
+    tables = [frame.value for frame in app.dataframe if "value [95 %]" in frame.value]
+    assert [table["quantity"].tolist()[0].partition(" predicted")[0] for table in tables] == ["R² of H", "R² of H"]
     assert all(not value.startswith("–") for table in tables for value in table["value [95 %]"])
     assert sum("by chance" in str(part.value) for part in app.markdown) == 2, "each has its verdict in words"
     assert tables[0]["nodes"].tolist() != tables[1]["nodes"].tolist(), "the numbers are those of each snapshot"

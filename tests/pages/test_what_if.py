@@ -88,7 +88,7 @@ def test_without_transitions_the_links_answer(seeded):
         connection.exec_driver_sql("DELETE FROM transitions")
     app = open_page("memory", run=run_id, what_if="true")
     assert not app.exception
-    assert "No transition up to this snapshot is kept" in said(app).replace("\\", "")
+    assert "No transition up to this snapshot is stored" in said(app).replace("\\", "")
     assert _numbers(app, "links: β̄")[2] == 0.0
     assert not any(name.startswith("transitions") for name in _table(app).index)
 

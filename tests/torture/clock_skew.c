@@ -1,5 +1,5 @@
-/* Loaded before the C library (LD_PRELOAD): a process and those that it starts have a wall clock that is off by
- * EMTC_STORM_SKEW_S seconds. How time passes for them (CLOCK_MONOTONIC), and the kernel's times of files, stay as they are. */
+/* Loaded before the C library (LD_PRELOAD). It adds EMTC_STORM_SKEW_S seconds to the wall clock of a process and its children.
+ * CLOCK_MONOTONIC and the file times of the kernel are not changed. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -10,8 +10,8 @@ static int (*real)(clockid_t, struct timespec *);
 static long skew_s;
 
 __attribute__((constructor)) static void begin(void) {
-  const char *asked = getenv("EMTC_STORM_SKEW_S");
-  skew_s = asked ? atol(asked) : 0;
+  const char *text = getenv("EMTC_STORM_SKEW_S");
+  skew_s = text ? atol(text) : 0;
 }
 
 int clock_gettime(clockid_t clock, struct timespec *now) {

@@ -1,6 +1,6 @@
-/* Loaded before the C library (LD_PRELOAD): counts the calls that change files of one folder, and at one of them does harm.
- * Harm: 0 none, 1 kill before the call, 2 kill in the midst of it (half of what was to be written is), 3 fail with EIO,
- * 4 fail with ENOSPC, 5 delay it. Memory maps are not seen: SQLite's index of its log is one, and is made anew when lost. */
+/* Loaded before the C library (LD_PRELOAD). It counts the calls that change files in one folder and injects a fault into one.
+ * Faults: 0 none, 1 kill before the call, 2 kill after half of the bytes are written, 3 fail with EIO, 4 fail with ENOSPC,
+ * 5 delay. Writes to memory maps are not counted, such as SQLite's index of its log, which SQLite rebuilds. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -40,7 +40,7 @@ static int is_file_inside(int fd) {
   return is_inside(path);
 }
 
-/* What is to happen to this call; a fault that ends the process before it does not return. */
+/* Return the fault of this call. A fault that kills the process before the call does not return. */
 static int strike(int counts) {
   if (!counts || __sync_add_and_fetch(&seen, 1) != at) return NONE;
   if (harm == KILL) raise(SIGKILL);
@@ -83,7 +83,7 @@ ssize_t writev(int fd, const struct iovec *parts, int n) {
   return written;
 }
 
-/* Calls without a half: torn means that they are done and then the process dies. */
+/* Calls that cannot be half done: with the fault TEAR they are done, and then the process is killed. */
 #define WHOLE(counts, call)            \
   int what = strike(counts);           \
   if (FAILS(what)) return -1;          \

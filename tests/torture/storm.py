@@ -83,7 +83,7 @@ class StormOutcome:
 
     fault_counts: dict[str, int]
     rows: int
-    lost: int
+    n_lost: int
     superseded: int
     resumed: int
     restarted: int
@@ -110,7 +110,7 @@ class RowWatch:
         self._db = db
         self._env_steps: dict[str, int] = {}
         self._last_resume = 0
-        self.lost = self.superseded = 0
+        self.n_lost = self.superseded = 0
 
     def update(self) -> None:
         """Compare the env steps in the database with the env steps at the last update.
@@ -131,10 +131,10 @@ class RowWatch:
         for run_id, env_steps in rows:
             self._set_env_steps(run_id, env_steps)
         deleted = set(self._env_steps) - {row.id for row in rows}
-        self.lost += sum(self._env_steps.pop(run_id) for run_id in deleted)
+        self.n_lost += sum(self._env_steps.pop(run_id) for run_id in deleted)
 
     def _set_env_steps(self, run_id: str, env_steps: int) -> None:
-        self.lost += max(0, self._env_steps.get(run_id, 0) - env_steps)
+        self.n_lost += max(0, self._env_steps.get(run_id, 0) - env_steps)
         self._env_steps[run_id] = env_steps
 
 
@@ -205,7 +205,7 @@ def run(
     return [
         make_result("storm.kills", kills, "SIGKILLs", min_kills, load, met=kills >= min_kills),
         make_result("storm.rows", outcome.rows, "transitions", None, "all runs together"),
-        make_result("storm.lost", outcome.lost, "transitions", 0, "read once, not superseded, and missing later"),
+        make_result("storm.lost", outcome.n_lost, "transitions", 0, "read once, not superseded, and missing later"),
         make_result(
             "storm.ownership_lost", outcome.ownership_lost, "trainers", 0, "alive while another machine took their run"
         ),
@@ -251,7 +251,7 @@ def run_storm(
     return StormOutcome(
         fault_counts=dict(injector.counts),
         rows=count_rows(db),
-        lost=watch.lost,
+        n_lost=watch.n_lost,
         superseded=watch.superseded,
         resumed=fleet.resumed,
         restarted=fleet.restarted,

@@ -83,7 +83,7 @@ def test_a_step_that_disappears_is_lost_unless_it_was_superseded(recorded: Datab
     assert recorded.path is not None
     tamper(recorded.path, "update runs set env_steps = env_steps - 5")
     watch.update()
-    assert (watch.lost, watch.superseded) == (10, 0)
+    assert (watch.n_lost, watch.superseded) == (10, 0)
     tamper(
         recorded.path,
         "insert into resumes (run_id, env_step, reached_env_step, resumed_at) "
@@ -91,7 +91,7 @@ def test_a_step_that_disappears_is_lost_unless_it_was_superseded(recorded: Datab
         "update runs set env_steps = 3",
     )
     watch.update()
-    assert watch.lost == 10
+    assert watch.n_lost == 10
     assert watch.superseded == count_rows(recorded) - 10
     recorded.dispose()
 
@@ -221,7 +221,7 @@ def test_options_of_the_storm_are_refused_for_other_benchmarks(capsys: pytest.Ca
 def test_a_storm_of_a_minute_loses_no_row(tmp_path: Path) -> None:
     db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
     outcome = run_storm(db, minutes=1, trainers=3)
-    assert (outcome.lost, outcome.wrong) == (0, [])
+    assert (outcome.n_lost, outcome.wrong) == (0, [])
     assert outcome.fault_counts["kill"] > 0
     assert outcome.rows > 0
     db.dispose()

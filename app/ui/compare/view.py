@@ -159,8 +159,14 @@ def _choose_options(run_ids: list[str]) -> Options:
         with st.container(width="content", gap="xxsmall"):
             per_seed, include_unfinished = _draw_toggle(PER_SEED), _draw_toggle(INCLUDE_UNFINISHED)
         with st.popover("Smoothing, axes", icon=":material/tune:", key="look"):
-            smooth = config_form.ask(
-                SMOOTH.label, key=SMOOTH.parameter, page=_PAGE, usual=0, low=0, high=10**9, about=SMOOTH.help
+            smooth = config_form.integer_field(
+                SMOOTH.label,
+                key=SMOOTH.parameter,
+                page=_PAGE,
+                default=0,
+                low=0,
+                high=10**9,
+                help_text=SMOOTH.help,
             )
             log = st.pills(LOG_AXES.label, **in_url.several(_PAGE, LOG_AXES.parameter, AXES), selection_mode="multi")
     return make_options(

@@ -119,7 +119,7 @@ def show(run: RunRow) -> None:
         if get_disabled_reason(run) is None and run.env_steps:
             help_text = "Replay a training episode with the current policy"
             with st.popover("Replay a training episode", icon=":material/replay:", help=help_text):
-                episode = config_form.ask("Training episode", key="ask-episode", usual=1, low=1, high=10**9)
+                episode = config_form.integer_field("Training episode", key="ask-episode", default=1, low=1, high=10**9)
                 if episode is not None:
                     show_repeat_button(run, episode)
 

@@ -153,7 +153,7 @@ def on_event(callbacks: Mapping[MapEvent, Callable[[dict[str, Any]], None]], *, 
         callbacks: Functions by kind of event. The event is sent by a browser, so the function must validate it.
         channel: The map.
     """
-    key = f"hear-{'-'.join(callbacks)}-{channel}"
+    key = f"events-{'-'.join(callbacks)}-{channel}"
 
     def received() -> None:
         text = getattr(st.session_state.get(key), "events", None)

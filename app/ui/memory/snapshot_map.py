@@ -188,7 +188,7 @@ def show(choice: MapChoice, other: MapChoice | None = None) -> MemoryMap:
     """Draw a map. With an `other` map, both use the same color limits and share view and selection."""
     points, name, embedded = _project(choice)
     memory_map = MemoryMap(choice, points, name, embedded)
-    limits_of_maps = [each.columns.color_limits for each in (choice, other) if each is not None]
+    limits_of_maps = [map_choice.columns.color_limits for map_choice in (choice, other) if map_choice]
     color_limits = {
         key: (min(limits[key][0] for limits in limits_of_maps), max(limits[key][1] for limits in limits_of_maps))
         for key in limits_of_maps[0]

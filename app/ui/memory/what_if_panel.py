@@ -86,7 +86,7 @@ def _choose_settings(rules: Rules) -> WhatIfSettings:
             st.selectbox("τ [return]", **in_url.one(PAGE, "wi_tau_fixed", TAUS), help=_HELP["fixed"], width=120)
         )
         tau_factor = st.select_slider(
-            "τ × recorded", **in_url.one(PAGE, "wi_tau", TAU_FACTORS, usual="1"), format_func=format_factor,
+            "τ × recorded", **in_url.one(PAGE, "wi_tau", TAU_FACTORS, default="1"), format_func=format_factor,
             help=_HELP["tau"], disabled=fixed_tau != RECORDED, width=200,
         )  # fmt: skip
         delta_factor = st.select_slider(
@@ -95,11 +95,11 @@ def _choose_settings(rules: Rules) -> WhatIfSettings:
         )  # fmt: skip
         is_merging = delta_factor != RECORDED
         lookup = st.selectbox(
-            "H(s) source", **in_url.one(PAGE, "wi_lookup", get_args(Lookup), usual=rules.gate.lookup),
+            "H(s) source", **in_url.one(PAGE, "wi_lookup", get_args(Lookup), default=rules.gate.lookup),
             format_func=_LOOKUPS.__getitem__, help=_HELP["lookup"], disabled=not is_merging, width=175,
         )  # fmt: skip
         successor = st.selectbox(
-            "H(s′) source", **in_url.one(PAGE, "wi_next", get_args(Successor), usual=rules.gate.successor),
+            "H(s′) source", **in_url.one(PAGE, "wi_next", get_args(Successor), default=rules.gate.successor),
             format_func=_SUCCESSORS.__getitem__, help=_HELP["successor"], disabled=not is_merging, width=175,
         )  # fmt: skip
     return WhatIfSettings(

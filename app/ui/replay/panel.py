@@ -116,8 +116,7 @@ def _choose_second_run(run: RunRow, bar: DeltaGenerator) -> RunRow:
     except EmtcError as exc:
         messages.error(exc)
         second = run
-    for each in (run, second):
-        names = names if each.id in names else names | {each.id: each.name}
+    names = names | {row.id: row.name for row in (run, second) if row.id not in names}
     st.session_state[_RUN] = second.id
 
     def changed() -> None:
@@ -261,7 +260,9 @@ def _show_save(replays: Sequence[Replay], *, start: int) -> None:
         gif_help = f"At most {MAX_FRAMES} frames. Drawing takes some seconds."
         _show_download(replays, "GIF", "gif", stem, mode=mode, help=gif_help)
         default = min(max(0, start), last)
-        t = config_form.ask("Step of the frame", key=f"save-replay-t-{stem}-{default}", usual=default, low=0, high=last)
+        t = config_form.integer_field(
+            "Step of the frame", key=f"save-replay-t-{stem}-{default}", default=default, low=0, high=last
+        )
         if t is not None:
             _show_download(replays, "SVG of this frame", "svg", stem, t=t, mode=mode)
 

@@ -52,9 +52,9 @@ def _read_form() -> tuple[str, int | None]:
     with middle:
         upload = st.file_uploader("Sweep file", type="toml", key="sweep_upload", help="Replaces the template")
     with right:
-        jobs = config_form.ask(
-            "Parallel runs", key="jobs", page="sweeps", usual=default_jobs(), low=1, high=256,
-            about="Number of trainer processes at a time. Each uses one thread.",
+        jobs = config_form.integer_field(
+            "Parallel runs", key="jobs", page="sweeps", default=default_jobs(), low=1, high=256,
+            help_text="Number of trainer processes at a time. Each uses one thread.",
         )  # fmt: skip
     if upload is not None:
         return upload.getvalue().decode(errors="replace"), jobs

@@ -91,14 +91,14 @@ def help_of(info: FieldInfo) -> str:
     return f"{escape_markdown(info.description + limits)}  \n`--set {info.key}=…`"
 
 
-def ask(
+def integer_field(
     label: str,
     *,
     key: str,
-    usual: int,
+    default: int,
     low: int,
     high: int,
-    about: str | None = None,
+    help_text: str | None = None,
     page: str = "",
     width: int | None = None,
 ) -> int | None:
@@ -107,19 +107,19 @@ def ask(
     Args:
         label: Label of the field.
         key: Key of the widget. If `page` is given, it is the name of the URL parameter, too.
-        usual: Value of an empty field.
+        default: Value of an empty field.
         low: Smallest valid value.
         high: Largest valid value.
-        about: Help text.
+        help_text: Help text.
         page: The page whose URL stores the text. If empty, the URL does not store it.
         width: Width of the field [pixels].
     """
     bound = in_url.text(page, key) if page else in_url.Bound(key=key, on_change=lambda: None)
     text = st.text_input(
-        label, **bound, placeholder=str(usual), help=about, max_chars=_MAX_CHARACTERS, width=width or "stretch"
+        label, **bound, placeholder=str(default), help=help_text, max_chars=_MAX_CHARACTERS, width=width or "stretch"
     )
     try:
-        return read(text or "", key=key, usual=usual, low=low, high=high)
+        return read(text or "", key=key, default=default, low=low, high=high)
     except ConfigError as exc:
         with st.container(key=f"wrong-{key}"):
             fault = describe_fault(exc.faults[0], with_key=False)
@@ -127,13 +127,13 @@ def ask(
         return None
 
 
-def read(text: str, *, key: str, usual: int, low: int, high: int) -> int:
-    """Parse the text of the field `key`; an empty text is `usual`.
+def read(text: str, *, key: str, default: int, low: int, high: int) -> int:
+    """Parse the text of the field `key`; an empty text is `default`.
 
     Raises:
         ConfigError: If the text is not an integer between the bounds.
     """
-    number = parse_count(text, key) if text.strip() else usual
+    number = parse_count(text, key) if text.strip() else default
     if not low <= number <= high:
         raise ConfigError(f"must be between {low:,} and {high:,}", key=key, value=text.strip())
     return number
