@@ -42,6 +42,7 @@ class Sink(Protocol):
 
     def write(self, data: Any, /) -> int:
         """Write bytes and return their number."""
+        ...
 
 
 @dataclass(frozen=True)

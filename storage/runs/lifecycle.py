@@ -47,6 +47,7 @@ class OwnedRow(Protocol):
     @property
     def status(self) -> str:
         """Stored status."""
+        ...
 
     @property
     def heartbeat_at(self) -> datetime | None:
