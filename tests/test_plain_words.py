@@ -14,13 +14,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = (
-<<<<<<< HEAD
-    "app/analysis", "app/bench", "app/cli", "app/device_check", "app/face", "app/figures", "app/jobs", "app/notebook",
-    "app/replay", "app/ui/compare", "app/ui/findings", "app/ui/home", "app/ui/method", "app/ui/notebook",
-    "app/ui/sweeps", "emtc_core", "storage",
-=======
     "app", "emtc_core", "pages", "storage",
->>>>>>> main
 )  # fmt: skip
 """Packages without a hit."""
 WORDS = re.compile(
