@@ -93,4 +93,4 @@ def test_the_check_of_this_machine_names_the_place(empty, tmp_path, monkeypatch)
         app.button(key="check_machine").click().run()
         row = app.dataframe[0].value.set_index("Part").loc["files"]
         assert row["State"] == state
-        assert "secret" not in row["Found"] + row["How to get it"]
+        assert "secret" not in row["Details"] + row["How to install"]
