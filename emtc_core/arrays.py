@@ -21,6 +21,7 @@ class HasShape(Protocol):
     @property
     def shape(self) -> tuple[int, ...]:
         """Length of each dimension."""
+        ...
 
 
 def check_shape(name: str, array: HasShape, expected: tuple[int | None, ...]) -> None:

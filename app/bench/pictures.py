@@ -125,7 +125,7 @@ def _make_views(url: str) -> dict[str, tuple[str, str]]:
     runs = db.runs(f"map={MAP} status=finished").sort_values(["algo", "seed"])
     if missing := sorted(set(ALGOS) - set(runs["algo"])):
         raise ConfigError(f"must have a finished demo run of {missing[0]}", key=url)
-    run_id = str(runs["id"][runs["algo"] == ALGOS[0]].iloc[0])
+    run_id = str(runs.loc[runs["algo"] == ALGOS[0], "id"].iloc[0])
     run = db.run(run_id)
     slot = choose_node(run.snapshot(), run.transitions(["episode", "t", "slot", "beta"]))
     return {

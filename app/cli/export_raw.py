@@ -68,7 +68,7 @@ def export_raw(db: Database, rows: Sequence[RunRow], table: TableName, format: s
         EmtcError: If the table cannot be read or written. Then no file is created.
     """
     name = format or (out.suffix.removeprefix(".") if out else "csv")
-    file_format = next((raw_format for raw_format in RAW_FORMATS if raw_format == name), None)
+    file_format: RawFormat | None = next((raw_format for raw_format in RAW_FORMATS if raw_format == name), None)
     if file_format is None:
         more = f", {MARL_EVAL}" if table == "evaluations" else ""
         raise typer.BadParameter(f"--format must be one of {', '.join(RAW_FORMATS)}{more}, got {name!r}.")

@@ -16,7 +16,8 @@ import plotly.graph_objects as go
 
 from app.analysis.comparable import select_runs
 from app.figures import named
-from app.figures.figure import AnyFigure, FigureKind, TableKind
+from app.figures.figure import NO_OPTIONS, AnyFigure, FigureKind, TableKind
+from app.figures.kinds.chart import Chart
 from app.figures.options import Options
 from app.figures.render.export import export_figure
 from app.figures.render.plotly_view import to_plotly
@@ -63,6 +64,24 @@ def find_figure(name: str) -> FigureKind[Any]:
     if name not in FIGURES:
         raise ConfigError(f"must be one of {', '.join(sorted(FIGURES))}", key="figure", value=name)
     return FIGURES[name]
+
+
+def draw_chart(name: str, runs: Any, options: Options = NO_OPTIONS) -> Chart:
+    """Draw a named figure that consists of line charts.
+
+    Args:
+        name: Name of the figure.
+        runs: Data that the figure reads, as its `draw` takes them.
+        options: Options of the figure.
+
+    Raises:
+        ConfigError: If no figure has this name, or the data cannot be drawn.
+        TypeError: If the figure is not a line chart.
+    """
+    chart = find_figure(name).draw(runs, options)
+    if not isinstance(chart, Chart):
+        raise TypeError(f"{name} is not a line chart")
+    return chart
 
 
 def list_page_figures(page: str) -> list[FigureKind[Any]]:

@@ -31,14 +31,17 @@ class Sample(Protocol):
     @property
     def state(self) -> State:
         """States [M, S] [state features]. Source: the sample of Algorithm 1."""
+        ...
 
     @property
     def t(self) -> NDArray[np.int32]:
         """Time steps of the states [M] [steps]. Source: the sample of Algorithm 1."""
+        ...
 
     @property
     def h(self) -> NDArray[np.float64]:
         """H of the nodes [M] [return]. Source: the sample of Algorithm 1."""
+        ...
 
 
 @dataclass(frozen=True)

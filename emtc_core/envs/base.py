@@ -107,10 +107,12 @@ class VectorEnv(Protocol):
     @property
     def info(self) -> EnvInfo:
         """Sizes and bounds, the same for every copy."""
+        ...
 
     @property
     def n_envs(self) -> int:
         """Number of copies, B."""
+        ...
 
     def reset(self, seed: int | None = None) -> Observation:
         """Start a new episode in every copy.

@@ -113,6 +113,7 @@ class RecalledReturns(Protocol):
     @property
     def h(self) -> Float64s:
         """Recalled returns, any shape [return]; NaN at a miss. Source: H of Algorithm 2."""
+        ...
 
 
 class ReadableMemory(Protocol):
@@ -126,6 +127,7 @@ class ReadableMemory(Protocol):
         Args:
             slots: Slot indices, any shape; -1 is a miss.
         """
+        ...
 
     def successors(self, slots: Slots) -> Slots:
         """Follow idx_next of Algorithm 2.
@@ -136,6 +138,7 @@ class ReadableMemory(Protocol):
         Returns:
             Slot indices, same shape; -1 without a successor.
         """
+        ...
 
 
 @dataclass(frozen=True)
@@ -226,22 +229,27 @@ class RecalledNodes(Protocol):
     @property
     def h(self) -> NDArray[np.float64]:
         """H, any shape [return]; NaN at a miss. Source: H of Algorithm 2."""
+        ...
 
     @property
     def n_call(self) -> NDArray[np.int32]:
         """N_call, same shape [visits]; 0 at a miss. Source: N_call of Algorithm 2."""
+        ...
 
     @property
     def n_xi(self) -> NDArray[np.int32]:
         """N_xi, same shape [visits]; 0 at a miss. Source: N_xi of Algorithm 2."""
+        ...
 
     @property
     def xi(self) -> NDArray[np.bool_]:
         """Success flag, same shape, boolean; False at a miss. Source: xi of Algorithm 2."""
+        ...
 
     @property
     def hit(self) -> NDArray[np.bool_]:
         """Whether a node was found, same shape, boolean. Source: the lookup of Algorithm 3."""
+        ...
 
 
 def compute_incentive_inputs(

@@ -56,7 +56,7 @@ from app.figures.named.curves import (
     style_comparison,
 )
 from app.figures.options import BAND, BUDGET, CENTER, FINAL, INCLUDE_UNFINISHED, RATE, Option, Options, make_options
-from app.figures.registry import find_figure, list_sections, write_command
+from app.figures.registry import draw_chart, find_figure, list_sections, write_command
 from app.ui import data, in_url, messages, state, view
 from app.ui.compare import choice
 from app.ui.compared import decided_by_return, read_compared, shared_metrics
@@ -121,7 +121,7 @@ def show_newest() -> None:
     runs = read_compared(newest, SELECTED_RATE)
     if not runs.join_plotted(include_unfinished=False).groups:
         return
-    curves = find_figure("learning-curves").draw(runs, make_options({PER_SEED: True}))
+    curves = draw_chart("learning-curves", runs, make_options({PER_SEED: True}))
     chart = replace(curves, name="win-rates", title="Win rate of the last runs")
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
         st.subheader("The last runs compared")
@@ -209,7 +209,7 @@ def _show_curves(runs: ComparedRuns, options: Options) -> None:
     # a quantity such as the greedy win rate names its episodes itself
     values = {name: value for name, value in options.values.items() if name != RATE.name or uses_selected_rate(key)}
     figure_options = Options(values).select(kind.options)
-    chart, window = kind.draw(runs, figure_options), state.read_window()
+    chart, window = draw_chart(kind.name, runs, figure_options), state.read_window()
     used = {seed.id: runs.rows[seed.id] for seed in comparison.seeds}
     with header:
         st.subheader(chart.title)

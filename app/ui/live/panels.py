@@ -23,7 +23,7 @@ from app.figures.chart_choices import MAX_REFERENCE_RUNS, add_reference_runs, na
 from app.figures.kinds.chart import Chart, Mark
 from app.figures.named.live import CLOSING, FIRST_METRICS, METRIC_NAMES, RunData, read_returns
 from app.figures.options import Options, make_options
-from app.figures.registry import find_figure, list_live_metrics, list_metric_charts, list_sections
+from app.figures.registry import draw_chart, find_figure, list_live_metrics, list_metric_charts, list_sections
 from app.figures.theme import ENDED_STATUSES
 from app.ui import data, in_url, messages, run_data, state
 from app.ui.live import controls
@@ -219,7 +219,7 @@ def _charts(run: RunRow) -> None:
                 with st.container(gap="xsmall"):
                     _chart(title, chart, run, place, draw_options=_DRAW_OPTIONS.get(chart.name))
             for title, names in list_metric_charts().items():
-                chart = find_figure("metrics").draw(recorded, make_options({METRIC_NAMES: names}))
+                chart = draw_chart("metrics", recorded, make_options({METRIC_NAMES: names}))
                 if not chart.is_empty:
                     with st.container(gap="xsmall"):
                         chart = replace(_add_references(chart, ("metrics", names)), title=f"{title} of {run.name}")
@@ -244,7 +244,7 @@ def _draw(recorded: RunData) -> list[tuple[str, Chart]]:
         for kind in kinds:
             options = make_options({CLOSING: is_closing} if CLOSING in kind.options else {})
             with suppress(ConfigError):  # the run has no gate
-                charts.append((title, kind.draw(recorded, options)))
+                charts.append((title, draw_chart(kind.name, recorded, options)))
     return charts
 
 
@@ -261,7 +261,7 @@ def _metric_charts(run: RunRow, curves: LiveCurves, recorded: RunData, place: ca
     curves.follow(names)
     if names:
         recorded = replace(recorded, metrics=curves.metrics)
-        chart = find_figure("metrics").draw(recorded, make_options({METRIC_NAMES: tuple(names)}))
+        chart = draw_chart("metrics", recorded, make_options({METRIC_NAMES: tuple(names)}))
         chart = _add_references(chart, ("metrics", tuple(names)))
         _chart("", chart, run, replace(place, height=None), {"metrics": names})
 

@@ -19,7 +19,7 @@ from app.analysis.format import escape_markdown, format_count, format_number
 from app.analysis.selection import NODE_QUANTITIES
 from app.figures.named.trajectories import TITLE, Episode
 from app.figures.options import make_options
-from app.figures.registry import find_figure
+from app.figures.registry import draw_chart
 from app.ui import memory_data, messages, state, view
 from app.ui.memory import atlas, traces
 from app.ui.memory.snapshot_map import MemoryMap
@@ -272,7 +272,7 @@ def _show_replay(run: RunRow, detail: NodeDetail) -> None:
     trajectory = detail.trajectory
     outcome = "won" if trajectory.won else "not won"
     title = f"Episode {detail.episode}, {outcome}, return {format_number(trajectory.episode_return)}"
-    chart = find_figure("trajectory").draw(Episode(trajectory, title), make_options({TITLE: title}))
+    chart = draw_chart("trajectory", Episode(trajectory, title), make_options({TITLE: title}))
     scene = draw_scene(run.env, run.map, trajectory.state)
     canvas.show_playback(scene, chart, key="point-replay", start=detail.t, title=title)
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):

@@ -14,7 +14,7 @@ from app.analysis.neighborhoods import measure_neighbor_agreement
 from app.analysis.selection import NodeSelection, has_place, list_nodes, tabulate_selection
 from app.figures.figure import NO_OPTIONS
 from app.figures.named.memory_map import SelectedNodes
-from app.figures.registry import find_figure
+from app.figures.registry import draw_chart
 from app.ui.memory import atlas, snapshot_map, what_if_panel
 from app.ui.memory.snapshot_map import MemoryMap
 from app.ui.widgets import canvas, pin
@@ -72,7 +72,7 @@ def _show_selection(
     st.markdown(f"##### {format_count(len(rows))} of {format_count(int(is_placed.sum()))} nodes selected")
     st.caption(escape_markdown(f"{selection.words}. The URL stores the selection; a pin stores it in the notebook."))
     nodes = SelectedNodes(snapshot, is_selected, is_placed, run.name, selection.words)
-    chart = find_figure("memory-selection").draw(nodes, NO_OPTIONS)
+    chart = draw_chart("memory-selection", nodes, NO_OPTIONS)
     frame = tabulate_selection(snapshot, is_selected, is_placed)
     values = {part: [format_number(value) for value in frame[part]] for part in ("selected", "rest")}
     table = pd.DataFrame({"": frame["what"], **values, "unit": frame["unit"]})

@@ -23,7 +23,7 @@ from app.analysis.what_if import (
 )
 from app.figures.figure import NO_OPTIONS
 from app.figures.named.what_if import RecomputedGate
-from app.figures.registry import find_figure
+from app.figures.registry import draw_chart
 from app.ui import data, in_url, memory_data, messages
 from app.ui.widgets import canvas, pin, result_table
 from emtc_core.metrics import CLOSED_BELOW
@@ -114,7 +114,7 @@ def _choose_settings(rules: Rules) -> WhatIfSettings:
 def _show_result(
     run: RunRow, snapshot: Snapshot, settings: WhatIfSettings, result: WhatIfResult, facts: dict[str, Any]
 ) -> None:
-    chart = find_figure("what-if").draw(RecomputedGate(result, run.name, snapshot.env_step), NO_OPTIONS)
+    chart = draw_chart("what-if", RecomputedGate(result, run.name, snapshot.env_step), NO_OPTIONS)
     left, right = st.columns(2, gap="medium")
     with left:
         table = tabulate_what_if(result)

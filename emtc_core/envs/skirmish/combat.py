@@ -191,7 +191,7 @@ def follow_order(w: c.World, b: int, i: int) -> None:
         w.ints[b, i, c.WINDING], w.ints[b, i, c.ENGAGED] = 0, -1
         goal_x, goal_y = w.floats[b, i, c.ORDER_X], w.floats[b, i, c.ORDER_Y]
         # Not the literal -1: numba would compile `walk` a second time for it.
-        walk(w, b, i, np.int64(-1), goal_x, goal_y, 0.0)
+        walk(w, b, i, np.int64(-1), goal_x, goal_y, 0.0)  # type: ignore[arg-type]
     else:
         in_range = _heal(w, b, i, target) if order == c.HEAL else _attack(w, b, i, target)
         if not in_range:

@@ -114,7 +114,7 @@ def _write_state(w: c.World, state: c.Outputs, n_agents: int, n_actions: int, n_
             state[b, 0, xy_index] = (w.floats[b, j, c.X] - CENTER) / WIDTH
             state[b, 0, xy_index + 1] = (w.floats[b, j, c.Y] - CENTER) / WIDTH
             # Not the literal 0: numba would compile the function a second time for it.
-            _write_shield_and_type(w, state, b, np.int64(0), xy_index + 2, j, n_bits)
+            _write_shield_and_type(w, state, b, np.int64(0), xy_index + 2, j, n_bits)  # type: ignore[arg-type]
         index += width
     for i in range(n_agents):
         if w.ints[b, i, c.LAST_ACTION] >= 0:

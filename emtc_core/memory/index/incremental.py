@@ -161,6 +161,7 @@ class FlatIndex(Protocol):
         Args:
             x: [M, X] float32 [normalized embedding].
         """
+        ...
 
     def search(self, x: torch.Tensor, k: int, /) -> tuple[torch.Tensor, torch.Tensor]:
         """Find the k nearest vectors of each query. Source: `search` of a faiss index.
@@ -172,6 +173,7 @@ class FlatIndex(Protocol):
         Returns:
             Distances [Q, K] [normalized embedding] and indices [Q, K].
         """
+        ...
 
 
 MakeFlat = Callable[[int, Metric], FlatIndex]
