@@ -13,7 +13,7 @@ from app.analysis.intervals import INTERVAL_LABELS
 from app.analysis.provenance import describe_runs, hash_config
 from app.analysis.quantities import EVALUATION_QUANTITIES, MU_W, WIN_RATE, find_quantity
 from app.analysis.series import Comparison, SeedRun, join_seeds, split_curves
-from app.figures.named.curves import draw_comparison, split_panels
+from app.figures.named.curves import draw_comparison
 from app.figures.render.export import export_figure
 from app.figures.render.lines_view import draw_chart
 from tests.app.seed_cases import make_seed, stored
@@ -47,7 +47,7 @@ def test_each_map_is_a_panel_and_a_chart_of_its_own_on_the_page(comparison) -> N
     chart = draw_comparison(comparison)
     assert comparison.tasks == ["3m", "8m"]
     assert [panel.title for panel in chart.panels] == ["win rate, 3m", "win rate, 8m"]
-    assert [part.panels[0].title for part in split_panels(chart)] == ["win rate, 3m", "win rate, 8m"]
+    assert [part.panels[0].title for part in chart.split()] == ["win rate, 3m", "win rate, 8m"]
     assert chart.columns == 2
 
 
