@@ -327,7 +327,7 @@ def _is_free(row: Any, has_trainer: Callable[[str], bool]) -> bool:
         return is_overdue
     unchanged_s = _SILENCE.observe(row)
     if row.status == "queued":
-        # The other machine's clock may be behind, so the claim may be newer than its time says.
+        # The other machine's clock may be behind, so the claim may be newer than its recorded time.
         needed_s, seems_lost = START_LIMIT_S, is_overdue
     else:
         last = row.heartbeat_at or row.started_at
