@@ -79,12 +79,12 @@ def pack(arrays: Mapping[str, NDArray[Any]]) -> bytes:
         if array.dtype.kind not in "biuf":
             raise ValueError(f"{name} must be boolean, integer or floating (got {array.dtype})")
         array = array.astype(array.dtype.newbyteorder("<"), copy=False)
-        layout, rows = _choose_filter(array), max(1, len(array)) if array.ndim else 1
+        filter_name, rows = _choose_filter(array), max(1, len(array)) if array.ndim else 1
         rows = min(rows, CHUNK_ROWS)
-        chunks = [_compressor().compress(_arrange(chunk, layout)) for chunk in _split(array, rows)]
+        chunks = [_compressor().compress(_arrange(chunk, filter_name)) for chunk in _split(array, rows)]
         bodies += chunks
         entry = {"name": name, "dtype": array.dtype.str, "shape": list(array.shape)}
-        entries.append(entry | {"filter": layout, "rows": rows, "sizes": [len(chunk) for chunk in chunks]})
+        entries.append(entry | {"filter": filter_name, "rows": rows, "sizes": [len(chunk) for chunk in chunks]})
     header = json.dumps(entries, separators=(",", ":")).encode()
     return b"".join([_PREFIX.pack(MAGIC, VERSION, len(header)), header, *bodies])
 
@@ -126,7 +126,8 @@ def unpack_as(
         The arrays by name, with the shapes that were packed [unit varies].
 
     Raises:
-        StorageError: If the arrays are others, or for the reasons of `unpack`.
+        StorageError: If the blob has other arrays, is damaged, has a newer format, or its arrays have more than
+            `most_bytes`.
     """
     with _report_damage():
         arrays = list(_open(blob, most_bytes))
@@ -152,7 +153,7 @@ def measure(blob: bytes, *, most_bytes: int = MAX_BYTES) -> int:
         arrays = list(_open(blob, most_bytes))
         for array in arrays:
             for i in range(len(array.starts)):
-                array.get_frame(i)
+                array.get_frame(i)  # raises if the size of the frame is wrong
         return sum(array.size_bytes for array in arrays)
 
 
@@ -285,23 +286,23 @@ def _choose_filter(array: NDArray[Any]) -> str:
     return "columns" if array.ndim == 2 and 1 < array.shape[1] <= _MAX_COLUMNS else "shuffle"
 
 
-def _arrange(array: NDArray[Any], layout: str) -> bytes:
+def _arrange(array: NDArray[Any], filter_name: str) -> bytes:
     """Return the bytes of an array in the order of a filter."""
-    if layout == "plain":
+    if filter_name == "plain":
         return array.tobytes()
-    flat = np.ascontiguousarray(array.T if layout == "columns" else array).reshape(-1)
+    flat = np.ascontiguousarray(array.T if filter_name == "columns" else array).reshape(-1)
     return flat.view(np.uint8).reshape(flat.size, array.dtype.itemsize).T.tobytes()
 
 
-def _restore(body: bytes, dtype: np.dtype[Any], shape: tuple[int, ...], layout: str) -> NDArray[Any]:
+def _restore(body: bytes, dtype: np.dtype[Any], shape: tuple[int, ...], filter_name: str) -> NDArray[Any]:
     """Return the array from its bytes in the order of a filter."""
     if len(body) != math.prod(shape) * dtype.itemsize:
         raise ValueError("wrong length")
-    if layout == "plain":
+    if filter_name == "plain":
         return np.frombuffer(body, dtype).reshape(shape).copy()
     rows = np.frombuffer(body, np.uint8).reshape(dtype.itemsize, -1)
     flat = np.ascontiguousarray(rows.T).reshape(-1).view(dtype)
-    if layout == "columns":
+    if filter_name == "columns":
         return np.ascontiguousarray(flat.reshape(shape[::-1]).T)
     return flat.reshape(shape)
 

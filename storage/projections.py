@@ -1,4 +1,7 @@
-"""Store projections of snapshots, and the background jobs that compute them."""
+"""Store projections of snapshots, and the background jobs that compute them.
+
+A projection has 2 coordinates per node for a map, or all embedding dimensions of a newly fitted embedder.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -50,7 +53,8 @@ def save_projection(
         snapshot_id: The snapshot.
         method: `tsne`, `umap` or `pca`; or `embed-` and the type of a newly fitted embedder.
         params: All parameters that influence the result: seed, versions, settings. `find_projection` compares them.
-        coordinates: [M, 2], dimensionless, or [M, X] [embedding] of an embedder; stored as float32. Source: the method.
+        coordinates: [M, 2], dimensionless, or [M, X] [embedding] with the X dimensions of an embedder; stored as
+            float32. Source: the projection method.
         seconds: Computing time [s].
 
     Returns:

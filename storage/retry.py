@@ -18,7 +18,7 @@ PATIENCE_S = 120.0
 SERVER_PATIENCE_S = 3600.0
 _RETRY_S = 0.25
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
-_SERVER_STARTING = (
+_SERVER_NOT_READY = (
     "starting up",
     "shutting down",
     "terminating connection",
@@ -95,12 +95,12 @@ def open_with_retry(
 def _is_unreachable(error: StorageError) -> bool:
     """Return whether a server cannot be reached or accepts no connections yet. A refused login is another error."""
     cause = error.__cause__
-    # psycopg is optional, so its class is compared by name. Its base classes count: a shutdown raises a subclass.
+    # psycopg is optional, so its class is compared by name. A server that shuts down causes a subclass.
     classes = type(cause).__mro__
     if not any((cls.__module__, cls.__name__) == ("psycopg", "OperationalError") for cls in classes):
         return False
     message = str(cause)
-    return "FATAL" not in message or any(part in message for part in _SERVER_STARTING)
+    return "FATAL" not in message or any(part in message for part in _SERVER_NOT_READY)
 
 
 class Outage:

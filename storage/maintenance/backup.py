@@ -100,7 +100,7 @@ def vacuum(db: Database) -> VacuumResult:
 
 
 def list_active_runs(db: Database) -> list[str]:
-    """List the runs that are being written or may still be written, by id: those that may not be deleted."""
+    """List the ids of the runs that a trainer writes or may still write. Such a run cannot be deleted."""
     unfinished = select(*RUN_COLUMNS).where(Run.status.in_(("queued", "running", "paused")))
     with db.read() as connection:
         rows = connection.execute(unfinished.order_by(Run.id)).all()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from math import isfinite
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -39,7 +39,7 @@ OUTLINE = (
 )
 """The columns of a training episode in a list."""
 MIN_RETURN_SPREAD = 0.5
-"""Two episodes from one node are preferred if their returns differ by this fraction of the run's range of returns."""
+"""Minimum difference of the returns of two episodes from one node, as a fraction of the run's range of returns."""
 
 _ARRAYS = {"state": "f2", "action": "i2", "reward": "f1", "slots": "i1"}
 """Name → kind and number of dimensions of the arrays in a trajectory, as `unpack_as` takes them."""
@@ -47,8 +47,15 @@ _EPISODES_PER_READ = 200
 _MAX_REPLAYABLE = 200
 _OUTCOMES = {"won": True, "lost": False}
 _HAS_TRAJECTORY = func.length(EpisodeRow.trajectory) > len(EMPTY_TRAJECTORY)
-_EpisodeStart = tuple[int, float, int | None]
-"""Episode number, return, and the memory node of the first state."""
+
+
+class _Outcome(NamedTuple):
+    """Return of one episode, and where it began."""
+
+    episode: int
+    episode_return: float
+    first_node: int | None
+    """Memory node of the first state; None if it has no node."""
 
 
 @dataclass(frozen=True)
@@ -273,9 +280,8 @@ def find_extremes(db: Database, run_id: str) -> Extremes | None:
     """Which replayable training episodes have the highest and the lowest return, from the same start if possible?
 
     Two episodes that began in the same memory node are preferred if their returns differ by at least
-    `MIN_RETURN_SPREAD` times
-    the run's range of returns. Among equal returns the newest episode is used. Returns None if all episodes have the
-    same return. Answered from the primary keys of episodes and transitions.
+    MIN_RETURN_SPREAD times the run's range of returns. Among equal returns the newest episode is used. Returns None if
+    all episodes have the same return. Answered from the primary keys of episodes and transitions.
     """
     first = and_(Transition.run_id == EpisodeRow.run_id, Transition.env_step == EpisodeRow.first_env_step)
     statement = (
@@ -286,32 +292,33 @@ def find_extremes(db: Database, run_id: str) -> Extremes | None:
     )
     with db.read() as connection:
         rows: Sequence[Any] = connection.execute(statement).all()
-    starts: list[_EpisodeStart] = []
-    by_node: dict[int, list[_EpisodeStart]] = {}
+    outcomes: list[_Outcome] = []
+    by_node: dict[int, list[_Outcome]] = {}
     for episode, episode_return, node in rows:
         if not isinstance(episode_return, int | float) or not isfinite(episode_return):
-            continue  # a foreign database may have anything in this column
-        start = (int(episode), float(episode_return), node)
-        starts.append(start)
+            continue  # in a database of another program any value is possible
+        outcome = _Outcome(int(episode), float(episode_return), node)
+        outcomes.append(outcome)
         if node is not None:
-            by_node.setdefault(node, []).append(start)
-    if not starts:
+            by_node.setdefault(node, []).append(outcome)
+    if not outcomes:
         return None
-    best, worst = _find_best_and_worst(starts)
-    spread = best[1] - worst[1]
+    best, worst = _find_best_and_worst(outcomes)
+    spread = best.episode_return - worst.episode_return
     if spread <= 0:
         return None
     pairs = [_find_best_and_worst(group) for group in by_node.values()]
-    high, low = max(pairs, key=lambda pair: pair[0][1] - pair[1][1], default=(best, best))
-    if high[1] - low[1] >= MIN_RETURN_SPREAD * spread:
-        return Extremes(high[0], low[0], high[2])
-    return Extremes(best[0], worst[0], None)
+    high, low = max(pairs, key=lambda pair: pair[0].episode_return - pair[1].episode_return, default=(best, best))
+    if high.episode_return - low.episode_return >= MIN_RETURN_SPREAD * spread:
+        return Extremes(high.episode, low.episode, high.first_node)
+    return Extremes(best.episode, worst.episode, None)
 
 
-def _find_best_and_worst(starts: list[_EpisodeStart]) -> tuple[_EpisodeStart, _EpisodeStart]:
+def _find_best_and_worst(outcomes: list[_Outcome]) -> tuple[_Outcome, _Outcome]:
     """Return the highest and the lowest return of episodes sorted by number, and the newest among equal returns."""
-    newest_first = starts[::-1]
-    return max(newest_first, key=lambda start: start[1]), min(newest_first, key=lambda start: start[1])
+    newest_first = outcomes[::-1]
+    best = max(newest_first, key=lambda outcome: outcome.episode_return)
+    return best, min(newest_first, key=lambda outcome: outcome.episode_return)
 
 
 @dataclass(frozen=True)
@@ -353,14 +360,14 @@ def find_episodes(
         "closed": EpisodeRow.closed,
     }
 
-    def has_number(number: int) -> Sql:
+    def match_number(number: int) -> Sql:
         end = EpisodeRow.first_env_step + EpisodeRow.length
         return or_(EpisodeRow.episode == number, (EpisodeRow.first_env_step <= number) & (end > number))
 
     sort_key = order_by.removeprefix("-")
     column = columns["return" if sort_key == "episode_return" else sort_key]
     order = (column.desc() if order_by.startswith("-") else column, EpisodeRow.episode)
-    conditions = [_make_condition(term, columns, EpisodeRow.won, has_number) for term in split_search(text)]
+    conditions = [_make_condition(term, columns, EpisodeRow.won, match_number) for term in split_search(text)]
     return _read_page(
         db, EpisodeRow.run_id == run_id, OUTLINE, conditions=conditions, order=order, limit=limit, offset=offset
     )
@@ -374,7 +381,7 @@ def find_replayable_episodes(db: Database, run_id: str, among: Sequence[int] | N
     Args:
         db: An open database.
         run_id: The run.
-        among: Return only episodes of these numbers; None: of all.
+        among: Numbers of the episodes to choose from; None: all episodes.
     """
     conditions = [EpisodeRow.run_id == run_id, _HAS_TRAJECTORY]
     if among is not None:
@@ -419,10 +426,10 @@ def find_playbacks(db: Database, run_id: str, text: str = "", *, limit: int = 20
         "return": EvalEpisode.episode_return,
     }
 
-    def has_number(number: int) -> Sql:
+    def match_number(number: int) -> Sql:
         return or_(EvalEpisode.env_step == number, EvalEpisode.episode == number)
 
-    conditions = [_make_condition(term, columns, EvalEpisode.won, has_number) for term in split_search(text)]
+    conditions = [_make_condition(term, columns, EvalEpisode.won, match_number) for term in split_search(text)]
     order = (EvalEpisode.env_step.desc(), EvalEpisode.episode)
     return _read_page(
         db, EvalEpisode.run_id == run_id, outline, conditions=conditions, order=order, limit=limit, offset=offset
@@ -447,9 +454,9 @@ def _read_page(
         return EpisodePage(read_frame(connection, rows), total, recorded)
 
 
-def _make_condition(term: Term, columns: Mapping[str, Any], won: Any, has_number: Callable[[int], Sql]) -> Sql:
+def _make_condition(term: Term, columns: Mapping[str, Any], won: Any, match_number: Callable[[int], Sql]) -> Sql:
     if not term.key:
-        return _make_word_condition(term.value, won, has_number)
+        return _make_word_condition(term.value, won, match_number)
     if term.key not in columns:
         raise ConfigError(f"is not a column of episodes, which have {', '.join(columns)}, won and lost", key=term.key)
     if term.sign == "!=":
@@ -457,11 +464,11 @@ def _make_condition(term: Term, columns: Mapping[str, Any], won: Any, has_number
     return compare_number(columns[term.key], term)
 
 
-def _make_word_condition(word: str, won: Any, has_number: Callable[[int], Sql]) -> Sql:
+def _make_word_condition(word: str, won: Any, match_number: Callable[[int], Sql]) -> Sql:
     outcome = _OUTCOMES.get(word.lower())
     if outcome is not None:
         return type_coerce(won, Boolean) == literal(outcome)
     digits = word.replace(",", "").removeprefix("#")
     if not is_whole(digits) or len(digits) > 18:
         raise ConfigError("must be a number, won, lost, or a comparison such as return>5", key="search", value=word)
-    return has_number(int(digits))
+    return match_number(int(digits))

@@ -20,13 +20,18 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ACTIVE_SHARE = 0.001
-"""A gate is active if it removed at least this fraction of the incentive. Also a limit on the closed transitions."""
+"""A gate is active if it removed at least this fraction of the incentive.
+
+The sentence for an idle gate compares the fraction of closed transitions with the same number.
+"""
 
 _EXACT_STEPS = 40_000
 """A range of at most this many env steps is read from the transitions, a longer one from their sums."""
 _ENDED = ("finished", "stopped", "failed")
 _ENVS_WITHOUT_WIN = frozenset({"pettingzoo"})
 """Environments in which an episode may have no winner. All others report whether an episode was won."""
+_WIDE_DELTA = 1.8e-2
+"""Merge radius `memory.delta` of the preset `wide`."""
 _TOO_MANY_MERGED = 0.9
 """Above this merge rate the embedding does not separate the states."""
 _TOO_FEW_MERGED = 0.0005
@@ -64,8 +69,8 @@ def gate_chart(
     """How did the gate evaluate the transitions of a run, or of a part of it?
 
     A range of at most 40,000 env steps is read from the transitions, unless thinning has deleted them. A longer range
-    is read from sums over 1,000 transitions, and its ends are rounded to their borders. A transition whose lookup
-    found nothing has no delta_mem, but counts in beta and n.
+    is read from sums over blocks of 1,000 env steps, so it is extended to whole blocks. A transition for which
+    the lookup found no node has no delta_mem, but counts in beta and n.
 
     Source: tables `transitions` and `transition_summary`.
 
@@ -150,9 +155,9 @@ def _select_from_transitions(run_id: str, first: int, last: int, points: int) ->
 
 def _select_from_summary(run_id: str, first: int, last: int, points: int) -> Statement:
     table = TransitionSummary
-    low, high = (first - 1) // SUMMARY_STEPS, (last - 1) // SUMMARY_STEPS
-    width = max(1, -(-(high - low + 1) // points))
-    group = (table.bucket - low) // width
+    first_bucket, last_bucket = (first - 1) // SUMMARY_STEPS, (last - 1) // SUMMARY_STEPS
+    width = max(1, -(-(last_bucket - first_bucket + 1) // points))
+    group = (table.bucket - first_bucket) // width
     return (
         select(
             ((func.max(table.bucket) + 1) * SUMMARY_STEPS).label("env_step"),
@@ -163,7 +168,7 @@ def _select_from_summary(run_id: str, first: int, last: int, points: int) -> Sta
             _ratio(table.tau_sum, table.tau_n).label("tau"),
             func.sum(table.n, type_=BigInteger()).label("n"),
         )
-        .where(table.run_id == run_id, table.bucket.between(low, high))
+        .where(table.run_id == run_id, table.bucket.between(first_bucket, last_bucket))
         .group_by(group)
         .order_by(group)
     )
@@ -174,7 +179,7 @@ def compute_gate_by_run_part(
 ) -> pd.DataFrame:
     """What did the gate compute for the new transitions in each part of a run?
 
-    A run is cut into parts of equal numbers of blocks of 1,000 env steps.
+    Each part has the same number of blocks of 1,000 env steps, up to rounding.
 
     Source: table `transition_summary`.
 
@@ -182,23 +187,23 @@ def compute_gate_by_run_part(
         db: An open database.
         run_ids: The runs.
         parts: Number of parts.
-        from_first_win: Start at the first block after the start of the first won training episode, not at the first
-            block of the run.
+        from_first_win: Start with the first block that begins at or after the start of the first won training episode.
+            Otherwise start with the first block of the run.
 
     Returns:
         One row per run and part: run_id, part (from 0), delta_mem [return] and beta (dimensionless), means over the
         transitions. With `from_first_win` a run without a win has no row.
     """
     table = TransitionSummary
-    edges = (
+    block_ranges = (
         select(table.run_id, func.min(table.bucket).label("first"), func.max(table.bucket).label("last"))
         .where(table.run_id.in_(run_ids))
         .group_by(table.run_id)
         .subquery()
     )
     win = _first_win().subquery()
-    begin = (win.c.env_step + SUMMARY_STEPS - 2) // SUMMARY_STEPS if from_first_win else edges.c.first
-    part = ((table.bucket - begin) * parts) // (edges.c.last - begin + 1)
+    begin = (win.c.env_step + SUMMARY_STEPS - 2) // SUMMARY_STEPS if from_first_win else block_ranges.c.first
+    part = ((table.bucket - begin) * parts) // (block_ranges.c.last - begin + 1)
     statement = (
         select(
             table.run_id,
@@ -206,7 +211,7 @@ def compute_gate_by_run_part(
             _ratio(table.delta_mem_sum, table.delta_mem_n).label("delta_mem"),
             _ratio(table.beta_sum, table.beta_n).label("beta"),
         )
-        .join(edges, edges.c.run_id == table.run_id)
+        .join(block_ranges, block_ranges.c.run_id == table.run_id)
         .where(table.run_id.in_(run_ids), table.bucket >= begin)
         .group_by(table.run_id, part)
         .order_by(table.run_id, part)
@@ -343,8 +348,8 @@ def list_gate_verdicts(db: Database, run_ids: Sequence[str]) -> dict[str, GateVe
 def _make_verdict(values: Mapping[str, float], config: Mapping[str, Any], *, ended: bool) -> GateVerdict:
     has_gate = "gate/beta_new" in values  # every run with a gate reports it from its first episodes on
     gate = _make_gate_state(values, config, ended=ended) if has_gate else None
-    idle = _explain_no_success(values, config, ended=ended) if values.get("incentive/rho") == 0 else None
-    return GateVerdict(gate, idle)
+    no_incentive_reason = _explain_no_success(values, config, ended=ended) if values.get("incentive/rho") == 0 else None
+    return GateVerdict(gate, no_incentive_reason)
 
 
 def _make_gate_state(values: Mapping[str, float], config: Mapping[str, Any], *, ended: bool) -> GateState:
@@ -353,7 +358,7 @@ def _make_gate_state(values: Mapping[str, float], config: Mapping[str, Any], *, 
     Args:
         values: Metric name → mean.
         config: The run's configuration as stored.
-        ended: Whether the run has ended, so that "train on" is not a useful advice.
+        ended: Whether the run has ended, so that the sentence does not advise to train on.
     """
     removed, closed = values.get("gate/incentive_removed", 0.0), values.get("gate/closed_fraction", 0.0)
     state = name_gate(removed) or "idle"
@@ -363,11 +368,11 @@ def _make_gate_state(values: Mapping[str, float], config: Mapping[str, Any], *, 
             f"{100 * closed:.1f} % of the sampled transitions had β below {CLOSED_BELOW:g}."
         )
     else:
-        sentence = _explain_idle(values, config, closed, ended=ended)
+        sentence = _explain_idle_gate(values, config, closed, ended=ended)
     return GateState(state, sentence, dict(values))
 
 
-def _explain_idle(values: Mapping[str, float], config: Mapping[str, Any], closed: float, *, ended: bool) -> str:
+def _explain_idle_gate(values: Mapping[str, float], config: Mapping[str, Any], closed: float, *, ended: bool) -> str:
     memory = config.get("memory", {})
     delta, merged = memory.get("delta", float("nan")), values.get("memory/merge_rate", 0.0)
     if "gate/closed_fraction" not in values:
@@ -379,8 +384,8 @@ def _explain_idle(values: Mapping[str, float], config: Mapping[str, Any], closed
             "memory.delta."
         )
     if not values.get("incentive/rho"):
-        why = _explain_no_success(values, config, ended=ended)
-        return f"{why} β is below {CLOSED_BELOW:g} on {100 * closed:.1f} % of transitions."
+        reason = _explain_no_success(values, config, ended=ended)
+        return f"{reason} β is below {CLOSED_BELOW:g} on {100 * closed:.1f} % of transitions."
     if closed >= ACTIVE_SHARE:
         return (
             f"β is below {CLOSED_BELOW:g} on {100 * closed:.1f} % of transitions, but their incentive is almost 0. "
@@ -421,5 +426,5 @@ def _explain_no_success(values: Mapping[str, float], config: Mapping[str, Any], 
 
 def _suggest_preset(config: Mapping[str, Any]) -> str:
     """Return the option of `emtc train` for a preset that merges more states than the run's configuration."""
-    is_wide = config.get("memory", {}).get("delta", 0) >= 1.8e-2
+    is_wide = config.get("memory", {}).get("delta", 0) >= _WIDE_DELTA
     return "preset=emu_index" if is_wide or config.get("preset") == "wide" else "preset=wide"

@@ -1,4 +1,4 @@
-"""Which runs match a search, and what is listed of them?
+"""Which runs match a search, and which values do the lists of runs show?
 
 The database does the search, the filters, the sort order and the paging.
 """
@@ -41,15 +41,19 @@ if TYPE_CHECKING:  # commands that list runs need no frame, and pandas takes lon
     import pandas as pd
 
 Shelf = Literal["open", "drawn", "hidden", "archived", "all"]
-"""`open`: not archived. `drawn`: neither archived nor hidden. `hidden`: hidden but not archived."""
+"""Which runs a list shows: `open` are not archived; `drawn`, which charts draw, are neither archived nor hidden.
+
+`hidden` are hidden but not archived.
+"""
 
 _DERIVED = ("gate", "state", "stall")
-_SOURCES = frozenset({*(column.name for column in STATE_COLUMNS), "gate_removed"})
+"""Columns that are not stored but computed for each row."""
+_STATUS_SOURCES = frozenset({*(column.name for column in STATE_COLUMNS), "gate_removed"})
 """Names of the columns from which the live status and _DERIVED are computed."""
 _LISTED = frozenset(column.name for column in RUN_TABLE_COLUMNS if get_use(column).is_listed)
-_NOT_RETURNED = _SOURCES - _LISTED
+_NOT_RETURNED = _STATUS_SOURCES - _LISTED
 LISTED_COLUMNS: Final = (
-    *(column for column in RUN_TABLE_COLUMNS if column.name in _LISTED | _SOURCES),
+    *(column for column in RUN_TABLE_COLUMNS if column.name in _LISTED | _STATUS_SOURCES),
     STOP_ASKED_AT,
 )
 """The columns that `read_listed` needs."""
@@ -77,14 +81,14 @@ def list_runs(db: Database, limit: int | None = 200) -> pd.DataFrame:
 
 
 def read_listed(db: Database, connection: Connection, statement: Statement) -> pd.DataFrame:
-    """Read a statement of the columns LISTED into the frame that `list_runs` describes.
+    """Read a SELECT of LISTED_COLUMNS into the frame that `list_runs` describes.
 
     Source: table `runs`.
 
     Args:
         db: An open database.
         connection: A connection of `db`.
-        statement: A SELECT of the columns LISTED.
+        statement: A SELECT of LISTED_COLUMNS.
 
     Returns:
         One row per run, in the statement's order; units as in `models.py` [unit varies].
@@ -101,7 +105,7 @@ def _make_frame(statement: Statement, rows: Sequence[dict[str, Any]]) -> pd.Data
 
 
 def _read_rows(db: Database, connection: Connection, statement: Statement) -> list[dict[str, Any]]:
-    """Read a statement of the columns LISTED; replace the status by the live one and add the columns _DERIVED."""
+    """Read a SELECT of LISTED_COLUMNS. Replace the stored status by the live one, and add the columns of _DERIVED."""
     rows: list[dict[str, Any]] = []
     row: Any
     for row in connection.execute(statement):
@@ -135,8 +139,9 @@ def list_resumes(db: Database, run_id: str) -> pd.DataFrame:
 
     Returns:
         One row per resume: env_step (of the checkpoint) [env steps], reached_env_step (before the resume) [env steps],
-        resumed_at [UTC], episodes, checkpoint, passed_over. The episodes between the two env steps were deleted and
-        trained again. `episodes` is their number; it is missing for resumes before schema 0003.
+        resumed_at [UTC], episodes, checkpoint, passed_over (why newer checkpoints were not loaded). The episodes
+        between the two env steps were deleted and trained again. `episodes` is their number; it is missing for resumes
+        before schema 0003.
     """
     columns = (
         *(Resume.env_step, Resume.reached_env_step, Resume.resumed_at),
@@ -158,7 +163,11 @@ def get_rows(db: Database, run_ids: Sequence[str]) -> list[RunRow]:
 
 @dataclass(frozen=True)
 class RunFilter:
-    """Conditions on the listed runs. A run must have one value of every tuple that is not empty."""
+    """Conditions on the listed runs. All of them must be true.
+
+    `statuses`, `envs`, `maps`, `algos`, `presets` and `tags`: an empty tuple allows every value. Otherwise the run must
+    have one of the values.
+    """
 
     text: str = ""
     """Words and comparisons of a search; see `search_terms`."""
@@ -228,7 +237,7 @@ def run_page(
         ConfigError: If the search is invalid or SORTS does not have the sort key.
     """
     rows, total = run_rows(db, run_filter, sort=sort, limit=limit, offset=offset)
-    return RunPage(_make_frame(_page_columns(SearchContext(db.dialect)), rows), total)
+    return RunPage(_make_frame(_select_page(SearchContext(db.dialect)), rows), total)
 
 
 def run_rows(
@@ -238,7 +247,7 @@ def run_rows(
 
     Args:
         db: An open database.
-        run_filter: The filter; None: all runs.
+        run_filter: The filter; None: all runs that are not archived.
         sort: As in `run_page`.
         limit: Maximum number of rows; None: all.
         offset: Number of matching runs before the page.
@@ -258,7 +267,7 @@ def run_rows(
 
 
 def runs_by_id(db: Database, run_ids: Sequence[str]) -> pd.DataFrame:
-    """What is listed of these runs now?
+    """Which values do the lists of runs show for these runs now?
 
     Source: table `runs`.
 
@@ -271,7 +280,7 @@ def runs_by_id(db: Database, run_ids: Sequence[str]) -> pd.DataFrame:
     """
     context = SearchContext(db.dialect)
     with db.read() as connection:
-        return _make_frame(_page_columns(context), _read_page(db, connection, run_ids, context))
+        return _make_frame(_select_page(context), _read_page(db, connection, run_ids, context))
 
 
 def matching_ids(db: Database, run_filter: RunFilter, *, sort: str = "", limit: int | None = None) -> list[str]:
@@ -296,7 +305,7 @@ def run_names(
 
     Args:
         db: An open database.
-        run_filter: The filter; None: all runs.
+        run_filter: The filter; None: all runs that are not archived.
         sort: As in `run_page`.
         limit: Maximum number of names; None: all.
 
@@ -331,15 +340,15 @@ def find_run_names(db: Database, prefixes: Sequence[str]) -> dict[str, str]:
 
 
 def list_filter_options(db: Database, shelf: Shelf = "open") -> FilterOptions:
-    """Which values can the runs of a shelf be filtered by?"""
+    """Which values do the filters offer for the runs of this `Shelf`?"""
     with db.read() as connection:
         context = _make_context(db, connection)
-        on_shelf = _on_shelf(shelf)
+        condition = _make_shelf_condition(shelf)
         preset = SEARCH_KEYS["preset"].make_sql(context).label("preset")
         columns = (context.status.label("status"), Run.env, Run.map, Run.algo, preset, func.count())
-        rows = connection.execute(select(*columns).where(on_shelf).group_by(*columns[:-1])).all()
+        rows = connection.execute(select(*columns).where(condition).group_by(*columns[:-1])).all()
         tags_table = context.tags_table()
-        tags = select(tags_table.c.value).select_from(Run).join(tags_table, true()).where(on_shelf).distinct()
+        tags = select(tags_table.c.value).select_from(Run).join(tags_table, true()).where(condition).distinct()
         tag_list = sorted(connection.execute(tags).scalars())
     statuses: Counter[str] = Counter()
     for row in rows:
@@ -349,26 +358,29 @@ def list_filter_options(db: Database, shelf: Shelf = "open") -> FilterOptions:
 
 
 def _make_context(db: Database, connection: Connection) -> SearchContext:
-    """Find the runs that are lost now. This needs clocks and processes, so SQL alone cannot compute it."""
+    """Make the context of a search, with the ids of the lost runs: SQL cannot check clocks and processes."""
     owned = or_(Run.status.in_(("running", "paused")), and_(Run.status == "queued", Run.pid.is_not(None)))
     rows = connection.execute(select(*STATE_COLUMNS).where(owned)).all()
     return SearchContext(db.dialect, [row.id for row in rows if observe(db, row)[0] == "lost"])
 
 
 def _make_conditions(run_filter: RunFilter, context: SearchContext) -> list[Sql]:
-    """Make the SQL conditions of a filter. Those that parse the configuration come last, so that few runs need it."""
+    """Make the SQL conditions of a filter. Those that parse the configuration are last, so that few runs need it."""
     terms = [*parse_text(run_filter.text), *map(parse_condition, run_filter.where)]
-    on_config = [make_condition(term, context) for term in terms if term.key and term.key not in SEARCH_KEYS]
+    config_conditions = [make_condition(term, context) for term in terms if term.key and term.key not in SEARCH_KEYS]
     choices = (
         (context.status, run_filter.statuses),
         (Run.env, run_filter.envs),
         (Run.map, run_filter.maps),
         (Run.algo, run_filter.algos),
     )
-    conditions = [_on_shelf(run_filter.shelf), *(column.in_(values) for column, values in choices if values)]
+    conditions = [
+        _make_shelf_condition(run_filter.shelf),
+        *(column.in_(values) for column, values in choices if values),
+    ]
     conditions += [make_condition(term, context) for term in terms if not term.key or term.key in SEARCH_KEYS]
     if run_filter.presets:
-        on_config.append(SEARCH_KEYS["preset"].make_sql(context).in_(run_filter.presets))
+        config_conditions.append(SEARCH_KEYS["preset"].make_sql(context).in_(run_filter.presets))
     if run_filter.tags:
         tags = context.tags_table()
         conditions.append(select(tags).where(tags.c.value.in_(run_filter.tags)).exists())
@@ -376,10 +388,10 @@ def _make_conditions(run_filter: RunFilter, context: SearchContext) -> list[Sql]
         conditions.append(Run.id.in_(run_filter.ids))
     if run_filter.evaluated:
         conditions.append(or_(Run.win_rate.is_not(None), Run.return_mean.is_not(None)))
-    return conditions + on_config
+    return conditions + config_conditions
 
 
-def _on_shelf(shelf: Shelf) -> Sql:
+def _make_shelf_condition(shelf: Shelf) -> Sql:
     if shelf == "all":
         return true()
     if shelf == "archived":
@@ -452,7 +464,7 @@ def _make_order(sort: str, context: SearchContext) -> list[SQLColumnExpression[A
 
 
 def _parse_plugins(text: object) -> dict[str, dict[str, str]] | None:
-    """Parse the plug-ins in a run's configuration. A foreign database may have any value there."""
+    """Parse the plug-ins in a run's configuration. In a database of another program any value is possible."""
     try:
         stored = json.loads(text) if isinstance(text, str) else None
     except (ValueError, RecursionError):
@@ -466,7 +478,7 @@ def _parse_plugins(text: object) -> dict[str, dict[str, str]] | None:
     }
 
 
-def _page_columns(context: SearchContext) -> Statement:
+def _select_page(context: SearchContext) -> Statement:
     preset = SEARCH_KEYS["preset"].make_sql(context).label("preset")
     return select(*LISTED_COLUMNS, preset, context.text_of("plugins").label("plugins"))
 
@@ -475,8 +487,8 @@ def _read_page(
     db: Database, connection: Connection, run_ids: Sequence[str], context: SearchContext
 ) -> list[dict[str, Any]]:
     """Read runs in the order of their ids."""
-    columns = _page_columns(context)
-    statements = (columns.where(Run.id.in_(part)) for part in in_parts(run_ids))
+    page = _select_page(context)
+    statements = (page.where(Run.id.in_(part)) for part in in_parts(run_ids))
     rows = {row["id"]: row for statement in statements for row in _read_rows(db, connection, statement)}
     for row in rows.values():
         row["plugins"] = _parse_plugins(row["plugins"])

@@ -35,14 +35,15 @@ Record = EpisodeRecord | MetricsRecord | EvaluationRecord | AnswerRecord | GateS
 _SNAPSHOT_COLUMNS: Final = (
     *("slot", "embedding", "H", "xi", "n_call", "n_xi", "t", "reward", "idx_next", "episode", "delta_mem", "beta"),
 )
+"""Columns of a snapshot with one blob each. `SnapshotRecord` has their meanings and units; `H` is its `h`."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """The values of one column in n rows. Source: the record of the trainer."""
+    """The values of one column in n rows. Source: the trainer's record, see `emtc_core.recorder`."""
 
     values: NDArray[Any] | str
-    """Shape [n], with type and unit of the table's column [unit varies]; or one text for all rows."""
+    """Shape [n], in the type and unit of the database column [unit varies]; or one text for all rows."""
     is_null: NDArray[np.bool_] | None = None
     """Shape [n], boolean: True where the value is NULL; None if no value is NULL."""
 
@@ -92,7 +93,7 @@ def make_batch(run_id: str, records: Sequence[Record]) -> RecordBatch:
             batch.rows["evaluations"].append((*_make_evaluation_row(run_id, record), *robust_result))
             batch.last_evaluation = (record.win_rate, record.return_mean)
             _add_playbacks(batch, run_id, record, first_number=0)
-        elif isinstance(record, AnswerRecord):  # not part of the curve: the last evaluation does not change
+        elif isinstance(record, AnswerRecord):  # not part of the curve, so `last_evaluation` is kept
             row = (record.number, *_make_evaluation_row(run_id, record.evaluation), record.again_of)
             batch.rows["asked_evaluations"].append(row)
             _add_playbacks(batch, run_id, record.evaluation, first_number=get_first_playback(record.number))
@@ -122,13 +123,15 @@ def estimate_bytes(record: Record) -> int:
 
 
 def _add_episodes(batch: RecordBatch, run_id: str, episodes: Sequence[EpisodeRecord]) -> None:
-    """Add consecutive episodes, their transitions, and the sums of the transitions."""
+    """Add consecutive episodes, their transitions, and the sums of the transitions by block of env steps."""
     for record in episodes:
-        closed = None if record.beta is None else int((record.beta < CLOSED_BELOW).sum())
-        outline = (record.episode, record.first_env_step, record.length, _nan_to_none(record.episode_return))
+        n_closed = None if record.beta is None else int((record.beta < CLOSED_BELOW).sum())
+        first_columns = (record.episode, record.first_env_step, record.length, _nan_to_none(record.episode_return))
         trajectory = _pack_trajectory(record, record.slots)
-        batch.rows["episodes"].append((run_id, *outline, bool(record.won), float(record.epsilon), closed, trajectory))
-    first, lengths = episodes[0].first_env_step, [record.length for record in episodes]
+        batch.rows["episodes"].append(
+            (run_id, *first_columns, bool(record.won), float(record.epsilon), n_closed, trajectory)
+        )
+    first_env_step, lengths = episodes[0].first_env_step, [record.length for record in episodes]
     n = sum(lengths)
     h, h_next = _join_values(episodes, "h"), _join_values(episodes, "h_next")
     delta_mem, beta = _join_values(episodes, "delta_mem"), _join_values(episodes, "beta")
@@ -140,7 +143,7 @@ def _add_episodes(batch: RecordBatch, run_id: str, episodes: Sequence[EpisodeRec
     next_slots = np.concatenate([episode_slots[1:] for episode_slots in slots_by_episode])
     columns = (
         Column(run_id),
-        Column(np.arange(first, first + n)),
+        Column(np.arange(first_env_step, first_env_step + n)),
         Column(np.repeat(np.array([record.episode for record in episodes], np.int64), lengths)),
         Column(np.concatenate([np.arange(length, dtype=np.int32) for length in lengths])),
         Column(np.concatenate([record.reward for record in episodes]).astype(np.float64)),
@@ -148,12 +151,12 @@ def _add_episodes(batch: RecordBatch, run_id: str, episodes: Sequence[EpisodeRec
         *(Column(values.astype(np.int64), values < 0) for values in (slots, next_slots)),
     )
     batch.transitions = ColumnarRows(columns, n)
-    batch.rows["transition_summary"] += [(run_id, *row) for row in sum_by_bucket(first, delta_mem, beta, tau)]
-    batch.env_steps = first + n - 1
+    batch.rows["transition_summary"] += [(run_id, *row) for row in sum_by_bucket(first_env_step, delta_mem, beta, tau)]
+    batch.env_steps = first_env_step + n - 1
 
 
 def _join_values(episodes: Sequence[EpisodeRecord], name: str) -> NDArray[np.float64]:
-    """Join an attribute of all episodes to one array [sum of T]; NaN where an episode has None."""
+    """Join an attribute of all episodes to one array with all their steps; NaN for an episode without the attribute."""
     values_by_episode = [(record.length, getattr(record, name)) for record in episodes]
     return np.concatenate(
         [
@@ -203,9 +206,9 @@ def _make_snapshot_row(run_id: str, record: SnapshotRecord) -> tuple[Any, ...]:
     """Make the row of a snapshot, with its nodes sorted by slot."""
     order = np.argsort(record.slot, kind="stable")
     blobs = [pack({name: np.asarray(getattr(record, name.lower()))[order]}) for name in _SNAPSHOT_COLUMNS]
-    new_index = np.empty(len(order), np.int64)
-    new_index[order] = np.arange(len(order))
-    state_rows = new_index[record.state_rows]
+    row_after_sort = np.empty(len(order), np.int64)
+    row_after_sort[order] = np.arange(len(order))
+    state_rows = row_after_sort[record.state_rows]  # rows of the nodes whose states are stored
     state_order = np.argsort(state_rows, kind="stable")
     states = pack({"state_rows": state_rows[state_order], "state": np.asarray(record.state, np.float16)[state_order]})
     return (run_id, record.env_step, len(order), datetime.now(UTC), *blobs, states)

@@ -1,5 +1,7 @@
 """Claim a queued or lost run for a worker, and return a run to the queue.
 
+A run is lost if it has not ended, but its process sends no heartbeats, has exited or did not start in time.
+
 Schedulers and workers on several machines may try to claim the same run, and each of them may be killed at any time. A
 claim is one transaction that writes the worker's process into the row of the run. If that process ends, the run can be
 claimed again. The caller starts the trainer.
@@ -52,7 +54,7 @@ class _SilenceTimer:
     def __init__(self) -> None:
         """Start without any observation."""
         self._last_change: dict[str, tuple[tuple[Any, ...], float]] = {}
-        self._pending: dict[str, float] = {}
+        self._soon_claimable: dict[str, float] = {}
 
     def observe(self, row: Any) -> float:
         """Record the state of a run; return for how long it has been unchanged [s]."""
@@ -63,13 +65,13 @@ class _SilenceTimer:
             self._last_change[row.id], since = (current, now), now
         return now - since
 
-    def mark_pending(self, run_id: str) -> None:
+    def mark_soon_claimable(self, run_id: str) -> None:
         """Record that a run can be claimed soon if it does not change."""
-        self._pending[run_id] = time.monotonic()
+        self._soon_claimable[run_id] = time.monotonic()
 
-    def has_pending(self) -> bool:
-        """Return whether a run was marked as pending within LOST_AFTER_S."""
-        return any(time.monotonic() - at < LOST_AFTER_S for at in self._pending.values())
+    def has_soon_claimable(self) -> bool:
+        """Return whether `mark_soon_claimable` was called for a run within LOST_AFTER_S."""
+        return any(time.monotonic() - at < LOST_AFTER_S for at in self._soon_claimable.values())
 
 
 _SILENCE = _SilenceTimer()
@@ -77,15 +79,15 @@ _SILENCE = _SilenceTimer()
 
 def has_pending_lost_run() -> bool:
     """Return whether a run of another machine seems lost and can be claimed soon."""
-    return _SILENCE.has_pending()
+    return _SILENCE.has_soon_claimable()
 
 
 def start_remote_watch(db: Database, run_ids: Iterable[str]) -> None:
-    """Start the waiting time of `wait_for_remote_heartbeat` for several runs at once; the times do not add up."""
+    """Start the timers of `wait_for_remote_heartbeat` for all these runs, so that waiting for all takes no longer."""
     for run_id in run_ids:
         with suppress(RunNotFoundError):
             row = find_run(db, run_id)
-            if _may_only_seem_lost(db, row):
+            if _is_loss_uncertain(db, row):
                 _SILENCE.observe(row)
 
 
@@ -99,11 +101,12 @@ def wait_for_remote_heartbeat(db: Database, run_id: str) -> None:
         RunNotFoundError: If there is no such run.
         RunStateError: If a heartbeat was written.
     """
-    first = row = find_run(db, run_id)
-    while _may_only_seem_lost(db, row) and _SILENCE.observe(row) < LOST_AFTER_S:
+    row = find_run(db, run_id)
+    first_heartbeat_at = row.heartbeat_at
+    while _is_loss_uncertain(db, row) and _SILENCE.observe(row) < LOST_AFTER_S:
         time.sleep(_POLL_S)
         row = find_run(db, run_id)
-        if row.heartbeat_at != first.heartbeat_at:
+        if row.heartbeat_at != first_heartbeat_at:
             raise RunStateError(
                 f"Run {run_id} is training on {row.host}: its trainer has just sent a heartbeat. The run seemed lost "
                 "because the clocks of the two machines differ. Set the clocks right.",
@@ -112,7 +115,8 @@ def wait_for_remote_heartbeat(db: Database, run_id: str) -> None:
             )
 
 
-def _may_only_seem_lost(db: Database, row: RunRow) -> bool:
+def _is_loss_uncertain(db: Database, row: RunRow) -> bool:
+    """Return whether a run of another machine seems lost but may be training, because the clocks may differ."""
     return db.dialect == "sqlite" and row.state == State.LOST and row.host != socket.gethostname()
 
 
@@ -144,8 +148,8 @@ def claim_run(
         sweep_id: The sweep.
         worker: The process that claims.
         jobs: Maximum number of runs of the sweep in training, over all schedulers.
-        has_trainer: Returns whether this machine has a trainer of a run. It may exist although the claiming process
-            ended before it recorded the trainer.
+        has_trainer: Returns whether this machine has a trainer of a run, by run id. A trainer may be unknown to the
+            database, if the claiming process ended before it recorded the trainer.
         excluded_ids: Ids of runs that must not be claimed.
 
     Returns:
@@ -173,7 +177,7 @@ def count_claimable_and_active(
     Args:
         db: An open database.
         sweep_id: The sweep.
-        has_trainer: Returns whether this process trains a run, by run id.
+        has_trainer: As in `claim_run`.
 
     Raises:
         StorageError: If the database cannot be read.
@@ -192,10 +196,10 @@ def claim_next_run(
     has_trainer: Callable[[str], bool] = lambda run_id: False,
     excluded_ids: Collection[str] = (),
 ) -> ClaimedRun | None:
-    """Claim the next run of any active sweep that is queued or lost, or of the runs without a sweep that are queued.
+    """Claim the oldest run that is queued or lost in an active sweep, or queued without a sweep.
 
-    A lost run without a sweep is not claimed, because the user who started it decides. Runs are claimed in the order
-    in which they were created.
+    A lost run without a sweep is not claimed, because the user who started it decides whether to resume it. If no run
+    of a sweep can be claimed, the next sweep is tried.
 
     Args:
         db: An open database.
@@ -207,10 +211,10 @@ def claim_next_run(
         The claim, or None if no run can be claimed.
     """
     in_sweep = and_(SweepRow.status == "active", Run.status.in_(_NOT_ENDED))
-    alone = and_(Run.sweep_id.is_(None), Run.status == "queued", Run.pid.is_(None))
+    without_sweep = and_(Run.sweep_id.is_(None), Run.status == "queued", Run.pid.is_(None))
     runs = select(*_COLUMNS).outerjoin(SweepRow, SweepRow.id == Run.sweep_id)
     with db.read() as connection:
-        rows = connection.execute(runs.where(or_(in_sweep, alone)).order_by(Run.created_at, Run.id)).all()
+        rows = connection.execute(runs.where(or_(in_sweep, without_sweep)).order_by(Run.created_at, Run.id)).all()
     free = [row for row in rows if row.id not in excluded_ids and _is_free(row, has_trainer)]
     for sweep_id in dict.fromkeys(row.sweep_id for row in free):
         if sweep_id is None:
@@ -234,8 +238,8 @@ def return_to_queue(
         db: An open database.
         run_id: The run.
         token: Token by which the caller owns the run.
-        claim: The claim of the process that starts trainers. A trainer passes None; then a run that it has not
-            started is not changed, because the process that claimed it returns it.
+        claim: The claim of the process that starts trainers. A trainer passes None; then a run that is still
+            queued is not changed, because the process that claimed it returns it.
 
     Returns:
         The new status, or None if the run was not changed.
@@ -262,7 +266,7 @@ def return_to_queue(
             acknowledge_pending_commands(connection, [run_id])
             values = ownerless()
             if claim is not None and row.status == "queued":
-                values["host"] = claim.host
+                values["host"] = claim.host  # the machine that may have the checkpoints; the claim replaced it
         connection.execute(update(Run).where(Run.id == run_id).values(**values))
     return "stopped" if stops else "queued"
 
@@ -270,7 +274,7 @@ def return_to_queue(
 def ownerless() -> dict[str, Any]:
     """Return the column values of a queued run without an owner. The host of the last owner is kept.
 
-    The token is new, so that an earlier owner that continues after a pause no longer owns the run.
+    The token is new, so that an earlier owner that was suspended and continues no longer owns the run.
     """
     cleared = dict.fromkeys(("pid", "pid_created_at", "claimed_at", "ended_at", "error"))
     return {"status": "queued", **cleared, "owner_token": secrets.token_hex(8)}
@@ -310,40 +314,43 @@ def _split_free_and_active(rows: Sequence[Any], has_trainer: Callable[[str], boo
 
 
 def _is_free(row: Any, has_trainer: Callable[[str], bool]) -> bool:
-    """Return whether a run that has not ended can be claimed: it has no owner, or its owner has gone."""
+    """Return whether a run that has not ended can be claimed: it has no owner, or its owner has exited.
+
+    If the owner is a process of this machine, the process is checked. Otherwise the row must not change for some time.
+    """
     if row.pid is None and row.status == "queued":
         return True
     is_overdue = row.status == "queued" and is_start_overdue(row, clock.now())
     if is_process_gone(row):
         return is_overdue or not has_trainer(row.id)
-    if is_process_alive(row):  # a process without heartbeats may continue
+    if is_process_alive(row):  # it may still be training, even without heartbeats
         return is_overdue
     unchanged_s = _SILENCE.observe(row)
     if row.status == "queued":
-        # The clock of the other machine may be behind, so an overdue claim may be only a minute old.
+        # The other machine's clock may be behind, so the claim may be newer than its recorded time.
         needed_s, seems_lost = START_LIMIT_S, is_overdue
     else:
         last = row.heartbeat_at or row.started_at
         is_silent = last is None or (clock.now() - last).total_seconds() > _REMOTE_SILENCE_S
         seems_lost = is_silent and live_status(row, clock.now()) == "lost"
         if not seems_lost:
-            return unchanged_s > _REMOTE_SILENCE_S  # the clock of the other machine may be ahead
+            return unchanged_s > _REMOTE_SILENCE_S  # the other machine's clock may be ahead
         needed_s = LOST_AFTER_S
     if unchanged_s >= needed_s:
         return True
     if seems_lost:
-        _SILENCE.mark_pending(row.id)
+        _SILENCE.mark_soon_claimable(row.id)
     return False
 
 
 def _claim_first(connection: Connection, rows: Sequence[Any], worker: ProcessId) -> ClaimedRun | None:
     """Claim the first run that has not changed since it was read. Another process may have claimed or stopped it."""
-    for read in rows:
-        row = connection.execute(select(*_COLUMNS).where(Run.id == read.id).with_for_update(of=Run)).one_or_none()
+    for candidate in rows:
+        row = connection.execute(select(*_COLUMNS).where(Run.id == candidate.id).with_for_update(of=Run)).one_or_none()
         if row is None or (row.status, row.owner_token, row.heartbeat_at) != (
-            read.status,
-            read.owner_token,
-            read.heartbeat_at,
+            candidate.status,
+            candidate.owner_token,
+            candidate.heartbeat_at,
         ):
             continue
         if row.status != "queued":  # commands to the trainer that has ended are obsolete
