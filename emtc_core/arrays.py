@@ -39,12 +39,10 @@ def check_shape(name: str, array: HasShape, expected: tuple[int | None, ...]) ->
     if len(shape) == len(expected) and all(e is None or e == s for e, s in zip(expected, shape, strict=True)):
         return
     rule = ", ".join("any" if e is None else str(e) for e in expected)
-    hint = (
-        "Did you transpose it?"
-        if len(shape) == len(expected)
-        and sorted(shape) == sorted(s if e is None else e for e, s in zip(expected, shape, strict=True))
-        else ""
+    is_transposed = len(shape) == len(expected) and sorted(shape) == sorted(
+        s if e is None else e for e, s in zip(expected, shape, strict=True)
     )
+    hint = "Did you transpose it?" if is_transposed else ""
     raise ShapeError(f"{name} must have shape ({rule}), got {shape}.", hint=hint, reason="shape", subject=name)
 
 
@@ -54,9 +52,9 @@ def make_generator(seed: int, stream: str, *counters: int) -> np.random.Generato
     Args:
         seed: The run's seed, >= 0.
         stream: Name of the part: "rollout", "replay", "memory", "embedder", "evaluation"…
-        counters: Further numbers, such as round or episode. Each combination gives another independent stream.
+        counters: Indices, such as round or episode. Each combination gives another independent stream.
     """
-    return np.random.Generator(np.random.PCG64(_sequence(seed, stream, counters)))
+    return np.random.Generator(np.random.PCG64(_make_seed_sequence(seed, stream, counters)))
 
 
 def derive_seed(seed: int, stream: str, *counters: int) -> int:
@@ -65,10 +63,10 @@ def derive_seed(seed: int, stream: str, *counters: int) -> int:
     Args:
         seed: The run's seed, >= 0.
         stream: Name of the component.
-        counters: Further numbers that select another seed.
+        counters: Indices, such as round or episode. Each combination gives another seed.
     """
-    return int(_sequence(seed, stream, counters).generate_state(1, np.uint32)[0] >> 1)
+    return int(_make_seed_sequence(seed, stream, counters).generate_state(1, np.uint32)[0] >> 1)
 
 
-def _sequence(seed: int, stream: str, counters: tuple[int, ...]) -> np.random.SeedSequence:
+def _make_seed_sequence(seed: int, stream: str, counters: tuple[int, ...]) -> np.random.SeedSequence:
     return np.random.SeedSequence([seed, zlib.crc32(stream.encode()), *counters])

@@ -1,4 +1,4 @@
-"""Common parts of the configuration: the frozen pydantic base class, reading of TOML files, and faults of pydantic."""
+"""Common parts of the configuration: the frozen pydantic base class, reading of TOML files, and validation errors."""
 
 import tomllib
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ Value = str | int | float | bool | None
 PluginName = Annotated[str, Field(min_length=1, max_length=40)]
 """A built-in name, or the name of a plug-in. `config.plugin_settings.list_choices` lists them."""
 IMPORTED: Final = "imported"
-"""Preset, device and section name in the stored settings of a run that another program trained."""
+"""Runs of other programs have this text as preset, device and section name in their stored settings."""
 MEMORY_ALGO_PREFIXES: Final = ("emtc-", "emu-", "emc")
 """Name prefixes of algorithms that write an episodic memory."""
 
@@ -31,9 +31,9 @@ MAX_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class ValueBefore:
-    """Value of a setting in runs of versions that did not have the setting, if it differs from today's default.
+    """Value of a setting in runs of earlier versions, which did not have this setting.
 
-    Written in the annotation of the field.
+    It is needed only if the value differs from the present default. It is in the annotation of the field.
     """
 
     value: Value
@@ -45,7 +45,7 @@ class ValueBefore:
 
 @dataclass(frozen=True)
 class FormerKey:
-    """Key of a setting in earlier versions, still accepted. Written in the annotation of the field."""
+    """Key of a setting in earlier versions, still accepted. It is in the annotation of the field."""
 
     key: str
 
@@ -73,10 +73,10 @@ def read_text(path: Path) -> str:
     """
     try:
         if path.exists() and not path.is_file():
-            raise ConfigError("must be a regular file", key=str(path))
+            raise ConfigError("must be a regular file", key=str(path))  # not a ValueError, so it is not caught below
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
-        return _refuse_long(content.decode("utf-8"), str(path))
+        return _check_length(content.decode("utf-8"), str(path))
     except (OSError, ValueError) as exc:
         reason = "it is not text" if isinstance(exc, ValueError) else exc.strerror or exc
         raise ConfigError(f"cannot be read: {reason}", key=str(path)) from exc
@@ -87,13 +87,13 @@ def parse_toml(text: str, what: str) -> dict[str, Any]:
 
     Args:
         text: The file's content.
-        what: Key of the fault: the path of the file, or another name for it.
+        what: Path or other name of the file; the key of the fault.
 
     Raises:
         ConfigError: If it is not valid TOML, too long, or nested too deeply.
     """
     try:
-        return tomllib.loads(_refuse_long(text, what))
+        return tomllib.loads(_check_length(text, what))
     except RecursionError as exc:
         raise ConfigError("is nested too deeply", key=what) from exc
     except ValueError as exc:  # TOMLDecodeError, or a number with thousands of digits
@@ -101,7 +101,7 @@ def parse_toml(text: str, what: str) -> dict[str, Any]:
 
 
 class SettingError(ValueError):
-    """Raised by the validator of a model. Pydantic collects its faults together with its own."""
+    """Raised by the validator of a model. Pydantic reports these faults together with its own errors."""
 
     def __init__(self, *faults: Fault) -> None:
         super().__init__(*faults)
@@ -135,7 +135,7 @@ def read_faults(error: ValidationError, key_of: Callable[[Sequence[str]], str] =
 
 
 def write_rule(details: ErrorDetails) -> str:
-    """Write one error of pydantic as the rule of a fault."""
+    """Convert one error of pydantic to the rule of a fault, such as "must be > 0"."""
     kind = details["type"]
     rule = _RULES.get(kind) or next((rule for prefix, rule in _TYPE_RULES.items() if kind.startswith(prefix)), None)
     return rule.format(**details.get("ctx", {})) if rule else f"is not valid: {details['msg']}"
@@ -166,7 +166,7 @@ _TYPE_RULES: Final = {
 """Prefix of pydantic's error type → rule."""
 
 
-def _refuse_long(text: str, what: str) -> str:
+def _check_length(text: str, what: str) -> str:
     if len(text) > MAX_BYTES:
         raise ConfigError("must be at most a mebibyte long", key=what)
     return text

@@ -162,8 +162,8 @@ class GateConfig(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _arguments(cls, values: Any) -> Any:
-        """Validate the arguments of a gate plug-in. If it is not installed, they are not changed."""
+    def _complete_arguments(cls, values: Any) -> Any:
+        """Validate the arguments of the gate plug-in and drop those of other plug-ins (`complete_arguments`)."""
         if not isinstance(values, Mapping):
             return values
         section = complete_arguments("gate", str(values.get("type", "gaussian")), values, cls.model_fields)

@@ -3,7 +3,8 @@
 At a refit step, the nodes are sampled and the embedder is copied. A thread fits the copy on a second core, while
 training continues with the old weights. At the next refit step, the embedder gets the fitted weights and all nodes are
 embedded again. The thread reads only its own copies, so the results do not depend on the scheduling of threads. A
-checkpoint waits for the fit and stores its result. Stage before: memory (`sample`); after: memory (`reproject`).
+checkpoint waits for the fit and stores its result. `EpisodicMemory.sample` samples the nodes, and
+`EpisodicMemory.reproject` embeds them again.
 """
 
 import time
@@ -46,8 +47,8 @@ class RefitRunner:
         return None if stats is None else _make_metrics(stats)
 
     def start(self, sample: Sample) -> None:
-        """Start to fit a copy of the present embedder in the thread."""
-        if self._copy is None:  # the copy is reused, so that buffers and graph on a GPU are made only once
+        """Start to fit a copy of the current embedder in the thread."""
+        if self._copy is None:  # the copy is reused, so that its buffers and its CUDA graph are made only once
             self._copy = self._embedder.copy()
         else:
             self._copy.set_state(self._embedder.get_state())

@@ -5,9 +5,9 @@ It returns an object with these methods:
 
     embed(state [M, S] float32, t [M]) -> [M, embed.dim] float32    a row's result must not depend on other rows
     fit(state [M, S], t [M], h [M]) -> {name: number} or None       optional; the numbers are recorded under user/
-    get_state() -> {name: tensor or number}, set_state(state)       optional; without them a resume starts from new
+    get_state() -> {name: tensor or number}, set_state(state)       optional; without them, a resume loses its state
 
-All arrays are NumPy arrays on the CPU. Stage before: memory (`sample`); after: memory (`reproject`).
+All arrays are NumPy arrays on the CPU. After `fit`, the memory embeds all nodes again.
 """
 
 from collections.abc import Mapping
@@ -93,7 +93,7 @@ class PluginEmbedder(Embedder):
         return self.embed(state, t).cpu().numpy().astype(np.float64)
 
     def fit(self, sample: Sample) -> dict[str, float]:
-        """Train the plug-in on a sample of nodes; return its numbers by metric name `user/...`."""
+        """Train the plug-in on a sample of nodes; return its metrics by name `user/...`."""
         values = (
             self._implementation.fit(_on_host(sample.state, np.float32), sample.t, sample.h)
             if self.is_trainable and len(sample.h)

@@ -18,7 +18,7 @@ _EXPORT_MODULE = "emtc_core.envs.pettingzoo_export"
 
 
 def is_allowed(map: str) -> bool:
-    """Check whether the module of `module:factory` is listed. Wrapped games are always allowed."""
+    """Check whether the module of `module:factory` is listed. The games in `EXAMPLES` are always allowed."""
     if map in EXAMPLES:
         return True
     module = _get_module(map)
@@ -42,7 +42,7 @@ def check_listed(map: str) -> None:
 
 
 def describe_unlisted(map: str) -> str:
-    """Make the message for a module that is not listed, with the setting that lists it."""
+    """Make the message for a module that is not listed, with the environment variable to set."""
     if close := get_close_matches(map, EXAMPLES, n=1, cutoff=0.7):
         return f"There is no wrapped game {map[:80]!r}. Did you mean {close[0]}?"
     module = _get_module(map)[:80]

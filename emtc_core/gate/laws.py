@@ -56,8 +56,8 @@ class GateContext:
 
 def unknown_context(shape: tuple[int, ...]) -> GateContext:
     """Make a context in which all values are unknown (NaN)."""
-    nothing = np.full(shape, np.nan)
-    return GateContext(nothing, nothing, nothing, np.nan)
+    unknown = np.full(shape, np.nan)
+    return GateContext(unknown, unknown, unknown, np.nan)
 
 
 @dataclass(frozen=True)

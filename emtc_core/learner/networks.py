@@ -19,7 +19,7 @@ from emtc_core.replay_buffer.buffer import Batch
 
 _MOSTLY_REAL = 0.9
 """Above this fraction of real transitions, leaving out the padding does not save time."""
-M = TypeVar("M", bound=nn.Module)
+_Network = TypeVar("_Network", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,9 @@ class Sequence:
     mask: Tensor  # [T, B] float, dimensionless: 1 on real transitions
     beta: Tensor  # [T, B] dimensionless
     n_real: int  # number of real transitions, computed on the host to avoid waiting for the device
-    n_steps: NDArray[np.int64] | None = None  # [B] states of each episode [steps], with the last one; None: T + 1
+    n_steps: NDArray[np.int64] | None = (
+        None  # [B] number of states of each episode, final state included [steps]; None: T + 1
+    )
 
     @cached_property
     def real(self) -> tuple[Tensor, Tensor] | None:
@@ -54,7 +56,7 @@ class Sequence:
 
     @cached_property
     def running(self) -> Tensor | None:
-        """Flat indices in [T + 1, B] of all steps of the episodes with their last states; None if `real` is None.
+        """Flat indices in [T + 1, B] of all states that are not padding; None if `real` is None.
 
         Source: bookkeeping.
         """
@@ -137,7 +139,7 @@ class SharedAgent(nn.Module):
 
         Args:
             inputs: [T, B, N, I], result of `agent_inputs`, dimensionless.
-            n_steps: [B], length of each episode [steps]; None: T for all. Hidden states after it are undefined.
+            n_steps: [B], number of inputs of each episode [steps]; None: T for all. Later hidden states are undefined.
 
         Returns:
             [T, B, N, H], hidden states, dimensionless.
@@ -210,7 +212,7 @@ class DiverseAgent(SharedAgent):
     def values_by_head(self, hidden: Tensor) -> Tensor:
         """Compute the values of every agent's history with every agent's head.
 
-        Source: lich14/CDS, the mean over identities of P_i.
+        Source: lich14/CDS, the values whose policies are averaged over the heads.
 
         Args:
             hidden: [..., N, H], hidden states, dimensionless.
@@ -271,7 +273,7 @@ class StackedLinear(nn.Module):
         return torch.baddbmm(self.bias, x.expand(len(self.weight), -1, -1), self.weight)
 
 
-def copy_network(network: M) -> M:
+def copy_network(network: _Network) -> _Network:
     """Copy a network without gradients; the weights of each RNN are in one block of memory, as cuDNN requires."""
     copied = copy.deepcopy(network).requires_grad_(False)  # deepcopy splits the block of an RNN's weights
     for module in copied.modules():

@@ -16,7 +16,7 @@ sum of all lengths, in the order of the steps. Everything that does not depend o
 a block of steps, which fits into the cache. Sums are computed in the order of the blocks, so the same batch always
 gives the same bits.
 
-The columns of `gates` are u, r, z, n. The first three depend on h, the last three on x.
+The columns of `gates` are u, r, z, n. Products of h are added in u, r and z; products of x are added in r, z and n.
 """
 
 from contextlib import nullcontext
@@ -38,7 +38,7 @@ FEW_ROWS = 10
 """Below this number, rows are multiplied one by one, because a matrix product first repacks its right operand."""
 
 FAST = {"reassoc", "contract", "nsz"}
-LARGEST = np.float32(58.0)  # exponents of 2 are clipped to this value; the sigmoid is then 0 or 1 in float32
+LARGEST = np.float32(58.0)  # bound of exponents of 2: the result is finite, and the sigmoid is < 1e-17 or 1
 ZERO, ONE, TWO = (np.float32(x) for x in (0.0, 1.0, 2.0))
 
 Floats = NDArray[np.float32]
@@ -66,7 +66,7 @@ def run_trunk(first: nn.Linear, rnn: nn.GRU, inputs: Tensor, lengths: NDArray[np
     weights = (first.weight, first.bias, *rnn.all_weights[0])
     if torch.is_grad_enabled():
         return Trunk.apply(inputs, lengths, *weights)  # type: ignore[no-any-return]  # apply is untyped
-    return torch.from_numpy(_Forward(inputs, lengths, weights, keep=False).hidden)
+    return torch.from_numpy(_ForwardPass(inputs, lengths, weights, keep=False).hidden)
 
 
 def run_layers(first: nn.Linear, rnn: nn.GRU, inputs: Tensor) -> Tensor:
@@ -118,8 +118,8 @@ class Trunk(torch.autograd.Function):
         Returns:
             [T, M, H], dimensionless.
         """
-        ctx.trunk = _Forward(inputs, lengths, weights, keep=True)
-        return torch.from_numpy(ctx.trunk.hidden)
+        ctx.forward_pass = _ForwardPass(inputs, lengths, weights, keep=True)
+        return torch.from_numpy(ctx.forward_pass.hidden)
 
     @staticmethod
     @once_differentiable
@@ -135,10 +135,10 @@ class Trunk(torch.autograd.Function):
         Returns:
             None for inputs and lengths, then one gradient per weight, in its shape.
         """
-        return None, None, *(torch.from_numpy(d) for d in ctx.trunk.gradients(grad.numpy()))
+        return None, None, *(torch.from_numpy(d) for d in ctx.forward_pass.gradients(grad.numpy()))
 
 
-class _Forward:
+class _ForwardPass:
     """A forward pass over a batch, with the stored values for its gradient if `keep` is true."""
 
     def __init__(
@@ -150,23 +150,23 @@ class _Forward:
         width = w_hh.shape[1]
         self._order, self._starts = _order_rows(lengths, n_steps, n_rows)
         stored_rows = self._starts[-1] if keep else BLOCK_ROWS + n_rows  # without `keep`, blocks reuse the same rows
-        self._inputs, self._x, self._gates, self._before = (
+        self._inputs, self._x, self._gates, self._states_before = (
             np.empty((stored_rows, n_columns), np.float32) for n_columns in (n_inputs, width, 4 * width, width)
         )
         self.hidden = np.zeros((n_steps, n_rows, width), np.float32)  # stays 0 after the end of an episode
-        _forward(
+        _run_forward(
             np.ascontiguousarray(inputs.detach().numpy()),
             self._order,
             self._starts,
             np.ascontiguousarray(w_first.T),
             b_first,
             np.ascontiguousarray(w_ih.T),
-            np.ascontiguousarray(_hidden_first(w_hh).T),
+            np.ascontiguousarray(_put_u_first(w_hh).T),
             np.concatenate([b_hh[2 * width :], b_ih[: 2 * width] + b_hh[: 2 * width], b_ih[2 * width :]]),
             self._inputs,
             self._x,
             self._gates,
-            self._before,
+            self._states_before,
             self.hidden,
             keep,
         )
@@ -175,26 +175,26 @@ class _Forward:
         """Return the gradients of W, b of the first layer, w_ih, w_hh, b_ih and b_hh; grad [T, M, H]."""
         w_first, b_first, w_ih, w_hh, _, _ = self._weights
         width = w_hh.shape[1]
-        d_first, d_b_first, d_x, d_hidden = (np.zeros_like(w) for w in (w_first, b_first, w_ih, w_hh))
+        d_w_first, d_b_first, d_w_x, d_w_hidden = (np.zeros_like(w) for w in (w_first, b_first, w_ih, w_hh))
         d_bias = np.zeros(4 * width, np.float32)
-        _backward(
+        _run_backward(
             np.ascontiguousarray(grad),
             self._order,
             self._starts,
             w_ih,
-            _hidden_first(w_hh),
+            _put_u_first(w_hh),
             self._inputs,
             self._x,
             self._gates,
-            self._before,
-            d_first,
+            self._states_before,
+            d_w_first,
             d_b_first,
-            d_x,
-            d_hidden,
+            d_w_x,
+            d_w_hidden,
             d_bias,
         )
-        d_w_hh = np.concatenate([d_hidden[width:], d_hidden[:width]])
-        return d_first, d_b_first, d_x, d_w_hh, d_bias[width:], np.append(d_bias[width : 3 * width], d_bias[:width])
+        d_w_hh = np.concatenate([d_w_hidden[width:], d_w_hidden[:width]])
+        return d_w_first, d_b_first, d_w_x, d_w_hh, d_bias[width:], np.append(d_bias[width : 3 * width], d_bias[:width])
 
 
 def _order_rows(
@@ -203,8 +203,8 @@ def _order_rows(
     """Sort the rows by length, longest first.
 
     Returns:
-        Row indices in this order [M], and for each step the number of active rows in all steps before it, followed by
-        the total [longest length + 1].
+        Row indices in this order [M], and the index of the first stored row of each step, followed by the number R of
+        stored rows [longest length + 1].
     """
     if lengths is None:
         return np.arange(n_rows), np.arange(n_steps + 1) * n_rows
@@ -212,8 +212,8 @@ def _order_rows(
     return np.argsort(-lengths, kind="stable"), np.append(0, active.cumsum())
 
 
-def _hidden_first(weights: Floats) -> Floats:
-    """Reorder the recurrent weights from PyTorch's r, z, n to u, r, z; [3H, H]."""
+def _put_u_first(weights: Floats) -> Floats:
+    """Reorder the recurrent weights from r, z, n (PyTorch) to u, r, z [3H, H]; u uses the weights of n."""
     width = len(weights) // 3
     return np.concatenate([weights[2 * width :], weights[: 2 * width]])
 
@@ -237,7 +237,7 @@ def _copy_row(source: NDArray[Any], target: NDArray[Any]) -> None:  # pragma: no
 
 @njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy", inline="always")
 def _add_row(source: NDArray[Any], target: NDArray[Any]) -> None:  # pragma: no cover  # compiled
-    """Add a row to another in a loop, for the same reason as `_copy_row`."""
+    """Add a row to another in a loop, because a slice assignment is slow to compile (see `_copy_row`)."""
     for j in range(len(target)):
         target[j] += source[j]
 
@@ -254,13 +254,13 @@ def _multiply(rows: NDArray[Any], weights: NDArray[Any], out: NDArray[Any]) -> N
 
 @njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
 def _add_product(
-    left: NDArray[Any], right: NDArray[Any], total: NDArray[Any], room: NDArray[Any]
+    left: NDArray[Any], right: NDArray[Any], total: NDArray[Any], buffer: NDArray[Any]
 ) -> None:  # pragma: no cover  # compiled
-    """Add left^T right to `total`; `room` is a buffer of the same shape."""
-    np.dot(left.T, right, room)
+    """Add left^T right to `total`; `buffer` is temporary memory of the same shape."""
+    np.dot(left.T, right, buffer)
     for i in range(len(total)):
         for j in range(total.shape[1]):
-            total[i, j] += room[i, j]
+            total[i, j] += buffer[i, j]
 
 
 @njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
@@ -301,7 +301,7 @@ def _apply_gates(
 
 
 @njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
-def _forward(
+def _run_forward(
     inputs: NDArray[Any],
     order: NDArray[Any],
     starts: NDArray[Any],
@@ -313,11 +313,11 @@ def _forward(
     kept_inputs: NDArray[Any],
     kept_x: NDArray[Any],
     kept_gates: NDArray[Any],
-    kept_before: NDArray[Any],
+    kept_states_before: NDArray[Any],
     hidden: NDArray[Any],
     keep: bool,
 ) -> None:  # pragma: no cover  # compiled
-    """Compute hidden [T, M, H] and fill the stored arrays `kept_inputs`, `kept_x`, `kept_gates` and `kept_before`."""
+    """Compute hidden [T, M, H] and fill the stored arrays, whose names start with `kept_`."""
     n_rows, width = inputs.shape[1], len(b_first)
     by_h = np.empty((n_rows, 3 * width), np.float32)
     by_x = np.empty((BLOCK_ROWS + n_rows, 3 * width), np.float32)
@@ -327,8 +327,9 @@ def _forward(
         begin = end
         while end < len(starts) - 1 and starts[end] - starts[begin] < BLOCK_ROWS:
             end += 1
-        n, at = starts[end] - starts[begin], starts[begin] if keep else 0
-        rows, x, gates, before = kept_inputs[at:], kept_x[at : at + n], kept_gates[at:], kept_before[at:]
+        n, offset = starts[end] - starts[begin], starts[begin] if keep else 0
+        rows, x = kept_inputs[offset:], kept_x[offset : offset + n]
+        gates, before = kept_gates[offset:], kept_states_before[offset:]
         for t in range(begin, end):
             for i in range(starts[t + 1] - starts[t]):
                 _copy_row(inputs[t, order[i]], rows[starts[t] - starts[begin] + i])
@@ -358,7 +359,7 @@ def _backward_gates(
     by_h: NDArray[Any],
     by_x: NDArray[Any],
 ) -> None:  # pragma: no cover  # compiled
-    """Compute the gradient of one step with respect to its products and, in part, to the states before it.
+    """Compute the gradient of one step's products, and the part of the state gradient that passes through z.
 
     Args:
         grad: [all rows, H] gradient of the states after this step, in the order of the batch.
@@ -371,26 +372,27 @@ def _backward_gates(
     """
     width = before.shape[1]
     for i in range(len(before)):
-        gate, to_h, to_x, old, after, along = gates[i], by_h[i], by_x[i], before[i], grad[order[i]], carried[i]
+        gate, to_h, to_x, old = gates[i], by_h[i], by_x[i], before[i]
+        grad_after, carried_row = grad[order[i]], carried[i]
         u, r, z, n = gate[:width], gate[width : 2 * width], gate[2 * width : 3 * width], gate[3 * width :]
         h_u, h_r, h_z = to_h[:width], to_h[width : 2 * width], to_h[2 * width :]
         x_r, x_z, x_n = to_x[:width], to_x[width : 2 * width], to_x[2 * width :]
         for j in range(width):
-            d = after[j] + along[j]
-            through = d * (ONE - z[j]) * (ONE - n[j] * n[j])
-            at_r = through * u[j] * r[j] * (ONE - r[j])
-            at_z = d * (old[j] - n[j]) * z[j] * (ONE - z[j])
-            h_u[j] = through * r[j]
-            h_r[j] = at_r
-            h_z[j] = at_z
-            x_r[j] = at_r
-            x_z[j] = at_z
-            x_n[j] = through
-            along[j] = d * z[j]
+            d_after = grad_after[j] + carried_row[j]
+            d_n = d_after * (ONE - z[j]) * (ONE - n[j] * n[j])
+            d_r = d_n * u[j] * r[j] * (ONE - r[j])
+            d_z = d_after * (old[j] - n[j]) * z[j] * (ONE - z[j])
+            h_u[j] = d_n * r[j]
+            h_r[j] = d_r
+            h_z[j] = d_z
+            x_r[j] = d_r
+            x_z[j] = d_z
+            x_n[j] = d_n
+            carried_row[j] = d_after * z[j]
 
 
 @njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
-def _backward(
+def _run_backward(
     grad: NDArray[Any],
     order: NDArray[Any],
     starts: NDArray[Any],
@@ -399,11 +401,11 @@ def _backward(
     kept_inputs: NDArray[Any],
     kept_x: NDArray[Any],
     kept_gates: NDArray[Any],
-    kept_before: NDArray[Any],
-    d_first: NDArray[Any],
+    kept_states_before: NDArray[Any],
+    d_w_first: NDArray[Any],
     d_b_first: NDArray[Any],
-    d_x: NDArray[Any],
-    d_hidden: NDArray[Any],
+    d_w_x: NDArray[Any],
+    d_w_hidden: NDArray[Any],
     d_bias: NDArray[Any],
 ) -> None:  # pragma: no cover  # compiled
     """Add the gradients of all weights to the d_ arrays.
@@ -412,9 +414,9 @@ def _backward(
     """
     n_rows, width = grad.shape[1], len(d_b_first)
     by_h = np.empty((BLOCK_ROWS + n_rows, 3 * width), np.float32)
-    by_x, back = np.empty_like(by_h), np.empty((BLOCK_ROWS + n_rows, width), np.float32)
-    carried, through_h = np.zeros((n_rows, width), np.float32), np.empty((n_rows, width), np.float32)
-    of_gates, of_first = np.empty_like(d_x), np.empty_like(d_first)
+    by_x, d_x = np.empty_like(by_h), np.empty((BLOCK_ROWS + n_rows, width), np.float32)
+    carried, d_states = np.zeros((n_rows, width), np.float32), np.empty((n_rows, width), np.float32)
+    gates_buffer, first_buffer = np.empty_like(d_w_x), np.empty_like(d_w_first)
     begin, end = len(starts) - 1, len(starts) - 1
     while begin > 0:
         end = begin
@@ -422,25 +424,25 @@ def _backward(
             begin -= 1
         first, n = starts[begin], starts[end] - starts[begin]
         inputs, x = kept_inputs[first : first + n], kept_x[first : first + n]
-        gates, before = kept_gates[first : first + n], kept_before[first : first + n]
+        gates, before = kept_gates[first : first + n], kept_states_before[first : first + n]
         for t in range(end - 1, begin - 1, -1):
             a, b = starts[t] - first, starts[t + 1] - first
             m = b - a
             _backward_gates(grad[t], order, gates[a:b], before[a:b], carried, by_h[a:b], by_x[a:b])
-            _multiply(by_h[a:b], w_hidden, through_h[:m])
+            _multiply(by_h[a:b], w_hidden, d_states[:m])
             for i in range(m):
-                _add_row(through_h[i], carried[i])
+                _add_row(d_states[i], carried[i])
         for i in range(n):
-            side_h, side_n = by_h[i], by_x[i, 2 * width :]
+            row_h, row_n = by_h[i], by_x[i, 2 * width :]
             for j in range(3 * width):
-                d_bias[j] += side_h[j]
+                d_bias[j] += row_h[j]
             for j in range(width):
-                d_bias[3 * width + j] += side_n[j]
-        _add_product(by_h[:n], before, d_hidden, of_gates)
-        _add_product(by_x[:n], x, d_x, of_gates)
-        np.dot(by_x[:n], w_x, back[:n])
+                d_bias[3 * width + j] += row_n[j]
+        _add_product(by_h[:n], before, d_w_hidden, gates_buffer)
+        _add_product(by_x[:n], x, d_w_x, gates_buffer)
+        np.dot(by_x[:n], w_x, d_x[:n])
         for i in range(n):
             for j in range(width):
-                back[i, j] = back[i, j] if x[i, j] > 0 else ZERO
-                d_b_first[j] += back[i, j]
-        _add_product(back[:n], inputs, d_first, of_first)
+                d_x[i, j] = d_x[i, j] if x[i, j] > 0 else ZERO
+                d_b_first[j] += d_x[i, j]
+        _add_product(d_x[:n], inputs, d_w_first, first_buffer)

@@ -1,7 +1,7 @@
 """The gate of one configuration: finds the nodes that it reads for an episode, and computes delta_mem and beta.
 
 The memory may be written under another configuration: the gate does not affect what is written, so several gates can
-read one memory. Stage before: memory (write); after: gate (Algorithm 3).
+read one memory. `gate.timing` sets whether it is evaluated after or before the episode is written.
 """
 
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ class EpisodeGate:
         if slots is None or gate.lookup == "nearest":
             slots = memory.find(state, np.arange(len(state)), nearest=nearest)
         else:
-            slots = memory.resolve(slots, state, nearest=nearest)  # C2
+            slots = memory.resolve(slots, state, nearest=nearest)  # the slots of the write (gate.lookup = written)
         return evaluate_gate(
             episode,
             slots,
@@ -74,9 +74,10 @@ class WrittenEpisode:
 
     slots: Slots | None = None  # [T+1] slot indices as assigned by Algorithm 2
     incentive_slots: Slots | None = None
-    """[T+1] slot indices that the incentive reads; they differ for a stale index or `incentive.on_miss`."""
+    """[T+1] slot indices that the incentive reads; they differ from `slots` if the index is stale,
+    or if `incentive.on_miss = nearest` replaces a miss."""
     uids: Slots | None = None  # [T+1] uids of the nodes in `incentive_slots`, dimensionless
-    generation: int = 0  # re-projections before the write
+    generation: int = 0  # number of re-projections before the write
     gate: GateValues | None = None
 
     def make_record(
@@ -91,8 +92,8 @@ class WrittenEpisode:
             tau: Temperature of its transitions [return].
             uses_gate: Whether delta_mem, beta and tau are recorded.
         """
-        verdict = self.gate
-        gate = verdict if uses_gate else None
+        values = self.gate
+        gate = values if uses_gate else None
         return EpisodeRecord(
             episode=number,
             first_env_step=first_env_step,
@@ -103,8 +104,8 @@ class WrittenEpisode:
             action=episode.action,
             reward=episode.reward,
             slots=self.slots,
-            h=verdict.h if verdict else None,
-            h_next=verdict.h_next if verdict else None,
+            h=values.h if values else None,
+            h_next=values.h_next if values else None,
             delta_mem=gate.delta_mem if gate else None,
             beta=gate.beta if gate else None,
             tau=tau if gate else None,

@@ -1,9 +1,9 @@
 """One football engine, used without gfootball's Python environment.
 
-Contents: start, reset and step the compiled engine, and read its numbers into a state row. Observations, rewards and
-time limits are in `env.py`, worker processes in `team.py`. gfootball's own environment converts and deep-copies about
-forty fields per player and step, and records a trace for its dumps. Here a step costs only the engine's time and about
-forty attribute reads.
+This module starts, resets and steps the compiled engine, and copies its numbers to a state row. Observations, rewards
+and time limits are in `env.py`, worker processes in `team.py`. gfootball's own environment converts and deep-copies
+about forty fields per player and step, and records a trace for its dumps. Here a step costs only the engine's time and
+about forty attribute reads.
 """
 
 import os
@@ -24,7 +24,9 @@ _DURATION = 400
 """Length of a match [steps]. It is longer than any episode."""
 _PHYSICS_STEPS_PER_FRAME = 10
 _HEADLESS = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy"}
-_idle_engines: list[Any] = []  # engines are reused, as in gfootball, because their destructor frees nothing useful
+_idle_engines: list[
+    Any
+] = []  # engines are reused, as in gfootball, because destroying an engine does not free its memory
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ class Engine:
         return [controllers[i].controlled_player for i in range(self._squad.n_agents)]
 
     def close(self) -> None:
-        """Return the engine, so that this process can reuse it."""
+        """Add the engine to the idle engines, so that this process can reuse it."""
         if self._game is not None:
             _idle_engines.append(self._game)
             self._game = None
@@ -159,7 +161,7 @@ class Engine:
     def _write_state(self, info: Any, state: NDArray[np.float64]) -> None:
         n, m = self._squad.n_agents, self._squad.n_opponents
         left, right = info.left_team, info.right_team
-        first = len(left) - n
+        first = len(left) - n  # the agents are the last n players of the left team
         agents = [left[first + i] for i in range(n)]
         opponents = [right[j] for j in range(m)]
         values: list[float] = []

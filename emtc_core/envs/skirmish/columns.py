@@ -1,8 +1,9 @@
 """Names of the columns of a battle's arrays, and the table of constants per unit.
 
-Kernels read `floats[b, i, X]` instead of records, because arrays of one dtype keep them small and fast to compile.
-`floats` [B, U, *] and `ints` [B, U, *] change during a battle, `spec` [U, *] does not. Distances are in cells, times in
-game loops. Units 0..n-1 are the agents in agent order, the other units are the enemies in slot order.
+Kernels read `floats[b, i, X]` instead of records, because with arrays of one dtype the kernels are small and fast to
+compile. `floats` [B, U, *] and `ints` [B, U, *] change during a battle, `spec` [U, *] does not. Distances are in cells
+of the map (map units), times in game loops. Units 0..n-1 are the agents in agent order, the other units are the enemies
+in slot order.
 
 In all kernels, `w` is the `World`, `b` the index of a battle, and `i` and `j` are indices of units.
 """
@@ -75,17 +76,18 @@ S_RADIUS, S_SEPARATION = 5, 6
 S_DAMAGE, S_BONUS, S_BONUS_AGAINST, S_ATTRIBUTE = 7, 8, 9, 10
 S_REACH, S_SCAN = 11, 12
 S_PERIOD, S_WIND_UP, S_SHOWN = 13, 14, 15
+"""S_SHOWN: divisor of the cooldown in the state (`UnitType.shown_cooldown`)."""
 S_DELIVERY, S_MISSILE_SPEED = 16, 17
 S_LAYER, S_HITS_AIR = 18, 19
 S_BIOLOGICAL, S_ZERG = 20, 21
 S_TYPE_BIT = 22
-"""Index of the unit type in the one-hot code; -1 if the map's rows have none."""
+"""Index of the unit type in the one-hot code; -1 if the observations of the map have no one-hot code."""
 N_SPEC = 23
 
 INSTANT, MISSILE, BLADES, LINE, HEALING = 0, 1, 2, 3, 4
-"""Values of S_DELIVERY; HEALING: the unit heals its target."""
+"""Values of S_DELIVERY. BLADES: two hits. LINE: a beam that hits an area. HEALING: the unit heals its target."""
 GROUND, GIANT, AIR = 0, 1, 2
-"""Values of S_LAYER."""
+"""Values of S_LAYER. GIANT: a ground unit that does not collide with units of the layer GROUND."""
 _DELIVERY = {"instant": INSTANT, "missile": MISSILE, "blades": BLADES, "line": LINE, "heal": HEALING}
 _LAYER = {"ground": GROUND, "giant": GIANT, "air": AIR}
 _ATTRIBUTE = {"none": 0, "light": 1, "armored": 2}
@@ -97,7 +99,7 @@ Flags = NDArray[np.bool_]
 class World(NamedTuple):
     """The arrays of B battles with U units. Only `spec`, `ground`, `choke` and `n_allies` are constant.
 
-    Source: the constants at the top of this module, which name the columns.
+    Source: the simulator of this project. The constants at the top of this module name the columns.
     """
 
     floats: NDArray[np.float64]  # [B, U, N_FLOATS] [unit varies], one column per quantity
@@ -119,7 +121,7 @@ def make_spec(units: tuple[UnitType, ...], type_bits: list[int]) -> NDArray[np.f
 
     Args:
         units: Types of the U units.
-        type_bits: Index of each unit's type in the one-hot code; -1 if there is none.
+        type_bits: Index of each unit's type in the one-hot code; -1 if observations have no one-hot code.
 
     Returns:
         [U, N_SPEC]; distances in cells, times in game loops.

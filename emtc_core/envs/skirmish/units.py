@@ -48,18 +48,24 @@ class UnitType:
 
     name: UnitName
     stock_id: int
+    """Number of the unit type in StarCraft II."""
     health: float
     speed: float
     radius: float
     separation: float
+    """Collision radius: overlapping units of one layer push each other apart."""
     damage: float
     bonus: float
     bonus_against: Attribute
     reach: float
+    """Weapon range, from edge to edge."""
     scan: float
+    """Range in which an enemy unit searches for targets."""
     period: float
+    """Time between two attacks."""
     wind_up: float
     delivery: Delivery
+    """blades: two hits; line: a beam that hits an area (`BEAM_HALF_LENGTH`); heal: no damage."""
     shown_cooldown: float
     """The cooldown in the state is divided by this constant (SMAC's constant, not the true period)."""
     shield: float = 0.0
@@ -69,6 +75,7 @@ class UnitType:
     zerg: bool = False
     missile_speed: float = 1.0
     layer: Layer = "ground"
+    """Only units of one layer collide. giant: a ground unit that does not collide with the layer ground."""
     hits_air: bool = False
     acceleration: float = 1000.0
 

@@ -1,4 +1,4 @@
-"""VDN, QMIX and QPLEX: recurrent agents and a mixer. CDS uses the same system with private heads for the agents."""
+"""VDN, QMIX and QPLEX: recurrent agents and a mixer. CDS is the same with private heads for the agents."""
 
 from importlib import import_module
 from pkgutil import iter_modules
@@ -23,7 +23,7 @@ MIXERS: MixerTable = {name: make for m in _MODULES for name, make in getattr(m, 
 
 
 def make_mixer(rule: str, config: RunConfig, info: EnvInfo) -> nn.Module:
-    """Make the mixing rule of a scalar backbone.
+    """Make the mixer of a backbone with scalar values (not distributions).
 
     Args:
         rule: Name of a built-in or plug-in rule.
@@ -79,7 +79,7 @@ class ValueBackbone(Backbone):
         """Mix the values of the actions at the next steps (Eq. 10).
 
         Args:
-            unrolled: Forward pass of this copy.
+            unrolled: Forward pass of this network (the target network).
             action: [T, B, N], action indices of the next steps.
             seq: The batch.
         """
@@ -90,7 +90,7 @@ class ValueBackbone(Backbone):
     def start(self, unrolled: Unrolled, seq: Sequence) -> Tensor:
         """Mix the greedy values at step 0.
 
-        Source: the mixer.
+        Source: Q_tot of the mixer.
 
         Returns:
             [B] [return].
@@ -160,7 +160,7 @@ class ValueBackbone(Backbone):
 
 
 def make_value_backbone(config: RunConfig, info: EnvInfo) -> ValueBackbone:
-    """Make the value system of the mixing rule `config.backbone`."""
+    """Make the agents and the mixer for the mixing rule `config.backbone`."""
     return ValueBackbone(SharedAgent(*agent_sizes(config, info)), make_mixer(config.backbone, config, info))
 
 
