@@ -7,7 +7,8 @@ from pathlib import Path
 import streamlit as st
 
 ROOT = Path(__file__).resolve().parent.parent
-if str(ROOT) not in sys.path[:2]:  # not installed, or the current folder contains another app.py
+# The project may not be installed, and the current folder may contain another app.py: find the package `app` of ROOT.
+if str(ROOT) not in sys.path[:2]:
     sys.path.insert(1, str(ROOT))  # after Streamlit's own entry, the folder of this file
 
 from app.figures.assets import read_asset  # noqa: E402
@@ -49,7 +50,7 @@ page = st.navigation(
 )
 try:
     bundle_banner.select_bundle()
-    data.database()
+    data.database()  # raises if the database cannot be opened
     run_picker.show(page.url_path)
 except EmtcError as exc:
     messages.error(exc)

@@ -1,10 +1,10 @@
-"""Nearest neighbors of memory nodes: in other episodes, and in the embedding compared with a layout.
+"""Nearest neighbors of memory nodes: neighbors from other episodes, and how well a layout keeps the neighbors.
 
 Nodes with equal coordinates, as in a collapsed embedding, must be neighbors in random order. A tree would return them
 in the order of rows, which is the order of episodes. All points are therefore moved by a random offset that is smaller
 than the resolution of float32.
 
-`find_outlier` finds the node that differs most from its neighbors, a good start for exploring the map.
+`find_outlier` finds the node whose H is highest above that of its neighbors, a good start for exploring the map.
 """
 
 from dataclasses import dataclass
@@ -26,13 +26,15 @@ OUTLIER_NEIGHBORS = 10
 MAX_OUTLIER_CANDIDATES = 20_000
 """Maximum number of nodes in the search for an outlier."""
 _CHUNK = 1000
+_EXTRA_NEIGHBORS = 14
+"""Additional neighbors in the first query, because some neighbors belong to the same episode."""
 _RELATIVE_OFFSET = 1e-9
 """Maximum random offset of a point, as a fraction of the largest coordinate."""
 
 
 @dataclass(frozen=True)
 class Outlier:
-    """A node whose return differs from that of its neighbors."""
+    """A node whose H is higher than the mean H of its neighbors."""
 
     row: int
     slot: int
@@ -52,7 +54,7 @@ class Agreement:
 
 
 def find_outlier(snapshot: Snapshot) -> Outlier | None:
-    """Find the node with the largest difference between its H and the mean H of its nearest neighbors.
+    """Find the node whose H is highest above the mean H of its nearest neighbors.
 
     Large memories are sampled, stratified by return and time. None for a memory with too few nodes.
     """
@@ -100,7 +102,7 @@ def find_neighbors_in_other_episodes(
     tree = KDTree(shifted)
     max_queried = min(len(points), k + int(np.unique(episode, return_counts=True)[1].max(initial=0)))
     index, distance = np.full((len(rows), k), -1, np.int64), np.full((len(rows), k), np.inf)
-    pending, n_queried = np.arange(len(rows)), min(max_queried, k + 14)
+    pending, n_queried = np.arange(len(rows)), min(max_queried, k + _EXTRA_NEIGHBORS)
     while len(pending):
         incomplete = []
         for chunk in np.array_split(pending, -(-len(pending) // _CHUNK)):
@@ -159,7 +161,7 @@ def compute_layout_quality(points: NDArray[np.floating], layout: NDArray[np.floa
     """Compute the trustworthiness and the continuity of a layout [n, 2] of points [n, d], per point.
 
     Returns:
-        [n, 2], each in [0, 1]. The means over the points are the two published numbers.
+        [n, 2], each in [0, 1]. Their means over the points are the trustworthiness and the continuity of the source.
 
     Raises:
         ValueError: If n <= 2 k + 1.
@@ -174,7 +176,7 @@ def compute_layout_quality(points: NDArray[np.floating], layout: NDArray[np.floa
     for start in range(0, n, _CHUNK // 4):
         chunk = np.arange(start, min(n, start + _CHUNK // 4))
         in_points, in_layout = (_squared_distances(space, chunk) for space in spaces)
-        # trustworthiness: ranks in the points of neighbors in the layout; continuity: the reverse
+        # trustworthiness: rank of each layout neighbor in the original space; continuity: the reverse
         for column, (rank_by, near_by) in enumerate(((in_points, in_layout), (in_layout, in_points))):
             near = np.argpartition(near_by, k - 1, axis=1)[:, :k]
             rank = _rank_neighbors(rank_by, near)

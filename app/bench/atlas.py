@@ -1,4 +1,4 @@
-"""The Memory page in a real browser: time until the map, a new color, and the answer to a click are visible."""
+"""The Memory page in a real browser: time until the map, a new color, and the details of a clicked node are visible."""
 
 import random
 import statistics
@@ -21,7 +21,7 @@ SIZES = (50_000, 1_000_000)
 LASSO_SIZE = 100_000
 CLICKS = 7
 PAN_S = 2.0
-_NODES = LENGTH + 1
+_NODES_PER_EPISODE = LENGTH + 1
 _BUDGETS = {
     "first_picture_seconds": {1_000_000: 3.0},
     "recolour_seconds": {1_000_000: 0.3},
@@ -30,8 +30,8 @@ _BUDGETS = {
     "pan_frames_per_second": {1_000_000: 20.0},
     "lasso_seconds": {LASSO_SIZE: 0.5},
 }
-_REFERENCE = "two CPU cores, headless Chromium without a GPU, app and browser on one machine"
-_RECOLOUR = """async node => {
+_REFERENCE_MACHINE = "two CPU cores, headless Chromium without a GPU, app and browser on one machine"
+_RECOLOR_SCRIPT = """async node => {
     const { state } = node
     const select = node.querySelector(".color")
     const started = performance.now()
@@ -40,7 +40,7 @@ _RECOLOUR = """async node => {
     while (state.stale || state.quantity.key !== "beta") await new Promise(requestAnimationFrame)
     return (performance.now() - started) / 1000
 }"""
-_PAN = """async (node, seconds) => {
+_PAN_SCRIPT = """async (node, seconds) => {
     const { state } = node
     const over = node.querySelector(".over").getBoundingClientRect()
     const send = (kind, x) => state.over.dispatchEvent(new PointerEvent(kind, {
@@ -80,7 +80,8 @@ def fill(db: Database, n: int) -> str:
     run_id = create_run(db, CONFIG, name=f"{n:,} memories", target_steps=n, versions={})
     recorder = DatabaseRecorder(db, run_id)
     records = [
-        replace(record, slots=np.arange(_NODES) + i * _NODES) for i, record in enumerate(make_records(n // _NODES))
+        replace(record, slots=np.arange(_NODES_PER_EPISODE) + i * _NODES_PER_EPISODE)
+        for i, record in enumerate(make_records(n // _NODES_PER_EPISODE))
     ]
     for record in records:
         recorder.record_episode(record)
@@ -91,9 +92,9 @@ def fill(db: Database, n: int) -> str:
 
 def _make_snapshot(records: list[EpisodeRecord]) -> SnapshotRecord:
     """Make a snapshot of 30 clusters. Every state of the episodes has a node."""
-    n = len(records) * _NODES
+    n = len(records) * _NODES_PER_EPISODE
     rng = np.random.default_rng(0)
-    t = np.tile(np.arange(_NODES, dtype=np.int32), len(records))
+    t = np.tile(np.arange(_NODES_PER_EPISODE, dtype=np.int32), len(records))
     is_last = t == LENGTH
     centers = rng.normal(size=(30, 4)) * 3
     return SnapshotRecord(
@@ -107,7 +108,7 @@ def _make_snapshot(records: list[EpisodeRecord]) -> SnapshotRecord:
         t=t,
         reward=rng.random(n).astype(np.float32),
         idx_next=np.where(is_last, -1, np.arange(n) + 1),
-        episode=np.repeat([record.episode for record in records], _NODES),
+        episode=np.repeat([record.episode for record in records], _NODES_PER_EPISODE),
         delta_mem=np.where(is_last, np.nan, rng.exponential(0.5, n)).astype(np.float32),
         beta=np.where(is_last, np.nan, rng.random(n)).astype(np.float32),
     )
@@ -125,15 +126,15 @@ def _measure(page: Any, address: str, run_id: str) -> dict[str, float]:
     clicks = [_measure_click(page) for _ in range(CLICKS)]
     return {
         "first_picture_seconds": first,
-        "click_entry_seconds": statistics.median(entry for entry, _ in clicks),
+        "click_entry_seconds": statistics.median(details for details, _ in clicks),
         "click_player_seconds": statistics.median(player for _, player in clicks),
-        "recolour_seconds": atlas.evaluate(_RECOLOUR),
-        "pan_frames_per_second": atlas.evaluate(_PAN, PAN_S),
+        "recolour_seconds": atlas.evaluate(_RECOLOR_SCRIPT),
+        "pan_frames_per_second": atlas.evaluate(_PAN_SCRIPT, PAN_S),
     }
 
 
 def _measure_click(page: Any) -> tuple[float, float]:
-    """Click a random point. Return the time [s] until its entry and until its player are visible."""
+    """Click a random point. Return the time [s] until its details and until its player are visible."""
     box, tooltip = page.locator(".atlas .over").bounding_box(), page.locator(".atlas .tip")
     rng = random.Random(repr(page.url))
     while True:
@@ -148,12 +149,12 @@ def _measure_click(page: Any) -> tuple[float, float]:
     page.mouse.down()
     page.mouse.up()
     page.get_by_role("heading", name=f"Memory {slot}", exact=True).wait_for()
-    entry = time.perf_counter() - started
-    page.locator("strong", has_text=f"Episode {slot // _NODES + 1}, ").wait_for()
-    page.locator(f'.playback[data-frame="{slot % _NODES}"]').wait_for()
+    details = time.perf_counter() - started
+    page.locator("strong", has_text=f"Episode {slot // _NODES_PER_EPISODE + 1}, ").wait_for()
+    page.locator(f'.playback[data-frame="{slot % _NODES_PER_EPISODE}"]').wait_for()
     player = time.perf_counter() - started
     page.wait_for_timeout(1000)
-    return entry, player
+    return details, player
 
 
 def _measure_lasso(page: Any, address: str, run_id: str) -> float:
@@ -178,4 +179,6 @@ def _measure_lasso(page: Any, address: str, run_id: str) -> float:
 
 def _make_result(quantity: str, n: int, value: float) -> BenchResult:
     unit = "frames/s" if quantity == "pan_frames_per_second" else "s"
-    return make_result(f"atlas.{quantity}.{n}", value, unit, _BUDGETS.get(quantity, {}).get(n), _REFERENCE, digits=3)
+    return make_result(
+        f"atlas.{quantity}.{n}", value, unit, _BUDGETS.get(quantity, {}).get(n), _REFERENCE_MACHINE, digits=3
+    )

@@ -1,8 +1,9 @@
 """The duration of one update and the share of the memory in it: football, 3 against 1, 32 episodes of 150 steps.
 
 An update is sampling from the replay buffer, recalling from a memory of 100K entries, and the gradient step. With
-`embed.interval` at 1,000 env steps the memory is re-projected every seven episodes. After a re-projection, sampled
-states that are not the state of their node are searched again. Therefore seven updates are timed after each one.
+`embed.interval` at 1,000 env steps the memory is re-projected every seven episodes. After a re-projection, the node of
+a sampled state must be searched again, unless the node stores this state. Therefore seven updates are timed after each
+re-projection.
 """
 
 import statistics
@@ -26,7 +27,16 @@ ENTRIES, LENGTH, BATCH = 100_000, 150, 32
 UPDATES_PER_REFIT = 7
 CYCLES = 3
 BUDGET_S, BUDGET_SHARE = 0.15, 0.05
-INFO = EnvInfo("grf", "academy_3_vs_1_with_keeper", 3, 19, 26, 26, LENGTH, (-100.0, 100.0))
+INFO = EnvInfo(
+    "grf",
+    "academy_3_vs_1_with_keeper",
+    n_agents=3,
+    n_actions=19,
+    obs_dim=26,
+    state_dim=26,
+    episode_limit=LENGTH,
+    reward_range=(-100.0, 100.0),
+)
 ALGOS = (
     "emtc-qplex", "emtc-cds", "emu-qplex", "emu-cds", "qplex", "cds", "qmix", "vdn", "dmix", "emc", "mappo",
 )  # fmt: skip
@@ -44,7 +54,7 @@ class Timing:
     memory_share: float
     """Share of the recalls in the total duration."""
     known_slots_share: float
-    """The same if the slots of all sampled states are known, as between two re-projections."""
+    """The same if the node of every sampled state is known, as between two re-projections."""
 
 
 @dataclass(frozen=True)
@@ -147,20 +157,20 @@ def _time_updates(learner: Learner, config: RunConfig, filled: FilledMemory) -> 
             recalled = time.perf_counter()
             learner.update(batch, inputs, env_step=0)
             _synchronize()
-            if cycle:  # the first one is not measured
+            if cycle:  # the first cycle is not measured
                 recall_times.append(recalled - sampled)
                 update_times.append(time.perf_counter() - started)
-    known_slots = _time_recall_of_known_slots(filled) if config.uses_memory else 0.0
-    learning = statistics.median(update_times) - statistics.median(recall_times)
+    known_slots_s = _time_recall_of_known_slots(filled) if config.uses_memory else 0.0
+    learning_s = statistics.median(update_times) - statistics.median(recall_times)
     return Timing(
         update_s=statistics.median(update_times),
         memory_share=sum(recall_times) / sum(update_times),
-        known_slots_share=known_slots / (learning + known_slots),
+        known_slots_share=known_slots_s / (learning_s + known_slots_s),
     )
 
 
 def _time_recall_of_known_slots(filled: FilledMemory) -> float:
-    """Return the median duration [s] of a recall of episodes whose slots are known, so that nothing is searched."""
+    """Return the median duration [s] of a recall of episodes whose nodes are known, so that no node is searched."""
     batch = filled.replay_buffer.sample(BATCH, np.random.default_rng(1))
     filled.memory.recall(batch, filled.replay_buffer, tau=1.0)
     times = []
@@ -206,4 +216,4 @@ def _make_share_results(timing: Timing) -> list[BenchResult]:
         ("learner.memory_share", timing.memory_share, "with a re-projection every seven updates (t_emb = 1K)"),
         ("learner.memory_share.settled", timing.known_slots_share, "between two re-projections"),
     )
-    return [make_result(name, share, "fraction", BUDGET_SHARE, load, digits=4) for name, share, load in rows]
+    return [make_result(name, share, "fraction", BUDGET_SHARE, text, digits=4) for name, share, text in rows]

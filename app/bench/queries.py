@@ -97,8 +97,8 @@ def _measure_run_table_of(db: Database, suffix: str) -> list[BenchResult]:
     }
     results = []
     for name, (description, query) in queries.items():
-        load = f"{RUNS:,} runs: {description}"
-        reference = f"50 of {load}" if name.startswith("page") else load
+        case = f"{RUNS:,} runs: {description}"
+        reference = f"50 of {case}" if name.startswith("page") else case
         milliseconds = median_ms(query, _TABLE_REPEATS)
         results.append(make_result(f"queries.run_{name}_ms{suffix}", milliseconds, "ms", TABLE_BUDGET_MS, reference))
     return results
@@ -143,7 +143,7 @@ def _make_run_row(
         "heartbeat_at": None if status == "queued" else created_at + timedelta(minutes=40),
         "host": "another machine",
         "win_rate": win_rate,
-        "return_mean": win_rate and 20 * win_rate,
+        "return_mean": win_rate and 20 * win_rate,  # None without a win rate
         "mu_w": win_rate and 0.7 * win_rate,
         "gate_removed": float(rng.random() < 0.5) * 0.2 if algo.startswith("emtc") else None,
         "tags": _TAGS[i % len(_TAGS)],

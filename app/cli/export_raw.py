@@ -95,7 +95,7 @@ def export_marl_eval(
     """Write evaluations as JSON of marl-eval to a file or to stdout.
 
     Raises:
-        EmtcError: If no run counts, or if the file cannot be written.
+        EmtcError: If no run can be compared, or if the file cannot be written.
     """
     if table != "evaluations":
         raise typer.BadParameter(f"--format {MARL_EVAL} needs --table evaluations, got {table}.")
@@ -130,7 +130,7 @@ def write_raw(
         table: The table.
         format: csv, parquet, or arrow (the file format of Arrow, which is Feather 2).
         out: The open file.
-        rows: Rows of a part.
+        rows: Number of rows in a part.
 
     Returns:
         The number of written rows.
@@ -150,10 +150,10 @@ def write_raw(
 def to_marl_eval(
     db: Database, rows: Sequence[RunRow], *, include_unfinished: bool = False, budget: Budget = COMMON
 ) -> MarlEvalExport:
-    """Convert the evaluations of some runs, up to one budget. A variant is an algorithm, and its seeds are the runs.
+    """Convert the evaluations of some runs, cut to `budget`. A variant is an algorithm, and its seeds are the runs.
 
     Raises:
-        ConfigError: If no run counts.
+        ConfigError: If no run can be compared.
     """
     joined = join_seeds(read_seeds(db, rows), include_unfinished=include_unfinished, final=True)
     comparison = cut_to_budget(joined, budget)
@@ -162,7 +162,7 @@ def to_marl_eval(
         rule = f"must contain a finished run: {reasons}"
         raise ConfigError(rule, key="runs", hint="Include unfinished runs with: --include-unfinished")
     settings_by_task = _find_task_settings(comparison)
-    evaluations, absolute = _read_evaluations(db, comparison), _read_absolute(db, comparison)
+    evaluations, absolute = _read_evaluations(db, comparison), _read_policy_results(db, comparison)
     n_steps = _count_common_evaluations(comparison, evaluations)
     data: dict[str, Any] = {}
     for group in comparison.groups:
@@ -177,12 +177,12 @@ def to_marl_eval(
 
 
 def name_algorithm(variant: Variant, task_settings: Collection[tuple[str, Value]]) -> str:
-    """Name a variant for marl-eval: without the settings of its task, and without commas, which end a name there."""
+    """Name a variant for marl-eval: without the settings of its task, and without commas, which would end the name."""
     changes = {key: value for key, value in variant.changes.items() if (key, value) not in task_settings}
     method = variant.method
     if len(changes) < len(variant.changes):
         full_name, short_name = write_method(variant.algo, variant.changes), write_method(variant.algo, changes)
-        method = f"{short_name}{method.removeprefix(full_name)}"
+        method = f"{short_name}{method.removeprefix(full_name)}"  # replaces the settings in the name
     return method.replace(", ", "; ")
 
 
@@ -207,12 +207,12 @@ def _read_evaluations(db: Database, comparison: Comparison) -> dict[str, list[Ev
     return evaluations
 
 
-def _read_absolute(db: Database, comparison: Comparison) -> dict[str, EvaluationResult]:
+def _read_policy_results(db: Database, comparison: Comparison) -> dict[str, EvaluationResult]:
     """Read one result of `emtc evaluate` with unchanged settings for each run: most episodes, then the newest."""
     last_steps = {seed.id: seed.curve.steps[-1] if seed.comparison_budget else inf for seed in comparison.seeds}
     frame = policy_evaluations(db, list(last_steps)).sort_values(["episodes", "id"])
     columns = (frame[name].tolist() for name in ("run_id", "env_step", "win_rate", "return_mean", "settings"))
-    return {
+    return {  # a later row of a run replaces an earlier one
         run_id: EvaluationResult(env_step, win_rate, return_mean)
         for run_id, env_step, win_rate, return_mean, settings in zip(*columns, strict=True)
         if not settings and env_step <= last_steps[run_id] and isfinite(return_mean)

@@ -15,8 +15,9 @@ class Target:
 
     device: torch.device
     computing: Callable[[], AbstractContextManager[object]] = nullcontext
-    """Makes a context manager for the computations of the device, but not for the reference on the CPU. Tests use it to
-    insert errors."""
+    """Makes the context manager around the computations on the device; the CPU reference is computed without it.
+
+    Tests use it to insert errors."""
 
     @property
     def is_gpu(self) -> bool:
@@ -36,17 +37,19 @@ class CheckSizes:
     """Maximum length of an episode [env steps]."""
     updates: int = 20
     acting_steps: int = 50
-    """Steps of 32 environments whose greedy actions are compared."""
+    """Steps in 32 environments. At each step, the greedy actions on the device and on the CPU are compared."""
     rows: int = 65_536
-    """Number of embedded states."""
+    """Number of states that the embedder embeds."""
     nodes: int = 100_000
+    """Memory nodes of the check `index`."""
     queries: int = 2000
+    """Points of the check `index` whose nearest node is searched."""
     replay: int = 2000
-    """Episodes of 159 steps in the full replay buffer."""
+    """Episodes in the full replay buffer. Each has 159 steps, which fill whole pages of the buffer."""
     capacity: int = 100_000
     """Nodes of the full memory."""
     resume_steps: int = 1500
-    """Env steps on each of the three devices of the check `resume`."""
+    """Env steps of each of the three parts of the check `resume`: on the CPU, on the device, and on the CPU again."""
     timed_updates: int = 10
     timed_nodes: int = 100_000
     timed_steps: int = 6000

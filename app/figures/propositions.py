@@ -44,7 +44,16 @@ def draw_proposition_1(result: Proposition1, *, gamma: float, seed: int) -> Char
 def draw_proposition_2(
     free: Proposition2, clamped: Proposition2, any_action: Proposition2, *, mark: float, gamma: float, seed: int
 ) -> Chart:
-    """Draw the distance of the two gradients, and the mean gate, over the distance of H from V*."""
+    """Draw the distance of the two gradients, and the mean gate, over the distance of H from V*.
+
+    Args:
+        free: Results for optimal actions, without EMU's clamp.
+        clamped: Results for optimal actions, with EMU's clamp.
+        any_action: Results for random actions, without EMU's clamp.
+        mark: Distance of the chosen H from V* [return].
+        gamma: Discount factor.
+        seed: Random seed of the grid task.
+    """
     gradients = (
         _line("optimal actions, Eq. 11", OKABE_ITO[2], free, free.gradient_error),
         _line("the same with EMU's clamp", RETURN, clamped, clamped.gradient_error, dash=(7, 4)),

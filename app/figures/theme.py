@@ -1,6 +1,7 @@
 """Colors, line styles and symbols. Each meaning has the same color on every page and in every export.
 
-The colors are also chosen for color-blind readers. A line style, a shape or a label always repeats the information.
+The colors are also chosen for color-blind readers. A color is never the only sign: a line style, a
+shape or a label has the same meaning.
 Symbols in labels are converted to Matplotlib's mathtext. For example, "Δ̄_mem" becomes a Delta with a bar and an index.
 """
 
@@ -25,13 +26,14 @@ OPPONENTS: Final = "#B0413E"
 NEUTRAL: Final = "#9AA1A9"
 
 OKABE_ITO: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8B6BB1", "#7A828C")
+"""Six colors of the palette by Okabe and Ito, and the colors of H and of losses."""
 
 Dash = tuple[int, int] | None
 Marker = Literal[
     "", "circle", "square", "triangle-up", "diamond", "x", "triangle-down", "cross", "star", "pentagon", "hexagon"
 ]
 MARKERS: Final[tuple[Marker, ...]] = get_args(Marker)[2:]
-"""The shapes for the variants of one algorithm. The unchanged algorithm has no marker, or circles."""
+"""The shapes for the variants of one algorithm: all except "" and "circle", which are for the unchanged algorithm."""
 
 _GREEK = {
     "Δ": r"\Delta",
@@ -101,7 +103,8 @@ def make_styles(methods: Mapping[str, tuple[str, str]]) -> dict[str, Style]:
 
     Returns:
         Key → style. An algorithm that is not in `METHOD_STYLES` is gray. A variant has another luminance of the
-        algorithm's color. The hash of its key selects the marker, or the next marker that the figure does not use yet.
+        algorithm's color. Its marker is selected by the hash of its key; if the figure uses that marker, the next
+        free one is taken.
     """
     styles: dict[str, Style] = {}
     for key in sorted(methods, key=lambda key: (methods[key][1], key)):
@@ -186,12 +189,12 @@ GATE_COLOR: Final[dict[str, GateColor]] = {"active": "green", "idle": "orange"}
 GATE_ICON: Final = {"active": ":material/filter_alt:", "idle": ":material/filter_alt_off:"}
 ENDED_STATUSES: Final = frozenset({"finished", "stopped", "failed", "lost"})
 
-_INK: Final = {"light": ("#1f2430", "#ffffff", "#e3e6ea"), "dark": ("#e6e8ec", "#0f131a", "#2a313c")}
+_THEME_COLORS: Final = {"light": ("#1f2430", "#ffffff", "#e3e6ea"), "dark": ("#e6e8ec", "#0f131a", "#2a313c")}
 
 
 def get_theme_colors(mode: Mode) -> tuple[str, str, str]:
     """Return the colors of text, background and grid."""
-    return _INK[mode]
+    return _THEME_COLORS[mode]
 
 
 def replace_unprintable(text: str) -> str:

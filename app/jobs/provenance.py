@@ -75,7 +75,7 @@ def record_provenance(db: Database, run_id: str, env: EnvConfig, *, device: torc
 
 
 def observe(env: EnvConfig, *, device: torch.device) -> tuple[dict[str, Any], bytes]:
-    """Observe this process; return the entries for `runs.versions`, and the diff of the checkout."""
+    """Return the entries of this process for `runs.versions` (code, hardware), and the diff of the checkout."""
     checkout, diff = read_checkout(ROOT)
     modules = dict(sorted(_find_user_modules(env).items()))
     digests = {name: digest for name, module in modules.items() if (digest := digest_module(module))}
@@ -88,7 +88,7 @@ def merge(stored: Mapping[str, Any], observed: Mapping[str, Any], *, env_step: i
     """Merge stored and observed entries. The entries of the start stay, and differences at a resume are listed.
 
     Args:
-        stored: Entries in the row of the run; without "source" at the start of the run.
+        stored: Entries in the row of the run. At the start of the run, "source" is not among them.
         observed: Entries of this process.
         env_step: Env step from which the run resumes.
     """
@@ -105,7 +105,10 @@ def merge(stored: Mapping[str, Any], observed: Mapping[str, Any], *, env_step: i
 
 
 def read_checkout(root: Path) -> tuple[dict[str, Any], bytes]:
-    """Read commit and diff of a checkout; empty for an installed wheel, whose folder may be in another repository."""
+    """Read the commit and the diff of a checkout.
+
+    Both are empty for an installed wheel: its folder may be in a repository of another project.
+    """
     if not (root / ".git").exists() or (commit := _git(root, "rev-parse", "HEAD")) is None:
         return {}, b""
     parts = ("--", *(name for name in (*OWN, "pyproject.toml") if (root / name).exists()))
@@ -235,11 +238,11 @@ def _read_processor_name() -> str:
 
 
 def _write_diff(db: Database, run_id: str, name: str, diff: bytes) -> None:
-    """Write a diff to the run's files, unless it is already there."""
-    files, path = get_run_place(db, run_id).files_of(run_id), run_folder(db, run_id) / name
+    """Write a diff to the run's folder and, if the run has a file storage, also there; an existing diff is kept."""
+    file_storage, path = get_run_place(db, run_id).files_of(run_id), run_folder(db, run_id) / name
     make_private_folder(path.parent)
     if not path.exists():
         with open_private_append(path) as file:
             file.write(diff)
-        if files is not None:
-            files.write(name, diff)
+        if file_storage is not None:
+            file_storage.write(name, diff)

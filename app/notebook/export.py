@@ -207,7 +207,7 @@ def make_recipe(view: View, figure: Figure) -> str | None:
         kind = find_figure(_RENAMED_FIGURES.get((view.page, view.figure), view.figure))
         options = _collect_options(view, figure, kind)
         kind.read_options(options)
-        json.dumps(options, allow_nan=False)  # NaN and infinity have no literal in Python either
+        json.dumps(options, allow_nan=False)  # raises for NaN and infinity, which have no literal in Python
     except (ConfigError, TypeError, ValueError):  # a view of another version or another program
         return None
     if not view.run_ids:

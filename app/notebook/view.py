@@ -1,4 +1,4 @@
-"""Pinned figures of the notebook: their data as JSON, the view that they come from, and entries with both for export.
+"""Convert pinned figures and their views to JSON and back, and read the entries of the notebook for export.
 
 A pinned figure is stored as data, so that it can be drawn after its run was deleted. Numbers have nine significant
 digits, and a missing number is null. Long curves and large clouds are thinned, which the figure's note states.
@@ -38,14 +38,14 @@ Query = dict[str, list[str]]
 PAGES = frozenset(module.name for module in iter_modules([str(Path(__file__).parents[2] / "pages")]))
 """The pages of the app: the names of the scripts in `pages`."""
 RATED_PAGES = ("compare", "sweeps")
-"""Pages whose URL contains which win rate is compared."""
+"""Pages with a URL parameter `rate`, which selects the win rate."""
 MAX_POINTS = 5000
 """Maximum number of stored points of a cloud."""
 MAX_POINTS_PER_LINE = 2000
 """Maximum number of stored points of a line."""
 MOST_IN_ALL_LINES = 60_000
-"""Maximum number of stored points of all lines, unless `_MIN_PER_LINE` requires more."""
-_MIN_PER_LINE = 200
+"""Maximum number of stored points of all lines, unless `_MIN_POINTS_PER_LINE` requires more."""
+_MIN_POINTS_PER_LINE = 200
 _DIGITS = 9
 _CLASSES = (Chart, Panel, Line, Mark, Cloud, NodeQuantity, Heatmap, Grid, Maps, Trace)
 _CLASS_BY_NAME: dict[str, type] = {cls.__name__: cls for cls in _CLASSES}
@@ -142,7 +142,7 @@ def make_view(
 def read_view(stored: Mapping[str, Any] | None) -> View | None:
     """Read a stored view; None if there is none, or its page is unknown.
 
-    The greedy win rate was the default when views without `rate` were stored, so they use it.
+    Old views have no `rate`. They get `greedy`, which was the default at that time.
     """
     if not stored or stored.get("page") not in PAGES:
         return None
@@ -249,7 +249,7 @@ def thin(figure: Figure) -> tuple[Figure, str]:
     if isinstance(figure, Heatmap):
         return figure, ""
     lengths = [len(line.x) for _, line in figure.lines]
-    limit = max(_MIN_PER_LINE, min(MAX_POINTS_PER_LINE, MOST_IN_ALL_LINES // max(1, len(lengths))))
+    limit = max(_MIN_POINTS_PER_LINE, min(MAX_POINTS_PER_LINE, MOST_IN_ALL_LINES // max(1, len(lengths))))
     if max(lengths, default=0) <= limit:
         return figure, ""
     panels = tuple(

@@ -115,7 +115,7 @@ class FieldArtist:
         _draw_ground(ax, scene)
         ax.set(xlim=(x0, x1), ylim=(y0, y1), aspect="equal", xticks=[], yticks=[])
         self._pixel = 1 / min(size_px[0] / (x1 - x0), size_px[1] / (y1 - y0))  # [field units]
-        min_radius = np.where(scene.team == 2, _MIN_BALL_RADIUS_PX, _MIN_RADIUS_PX) * self._pixel
+        min_radius = np.where(scene.team == 2, _MIN_BALL_RADIUS_PX, _MIN_RADIUS_PX) * self._pixel  # 2: ball
         self._radius = np.maximum(scene.radius, min_radius).astype(np.float64)
         self._colors = to_rgba_array([TEAMS[team][1] for team in scene.team.tolist()])
         self._outlines = np.array([_make_outline(team) for team in scene.team.tolist()])  # [U, corners, 2]

@@ -1,7 +1,6 @@
 """Cached reads of runs, episodes and sweeps, keyed by ids and never by arrays. Never change a cached value.
 
-Other modules read memories (`memory_data`) and the curves of one session (`run_data`), and write (`app.jobs` and
-`storage`).
+`memory_data` reads memories, and `run_data` reads the curves of one session. `app.jobs` and `storage` write data.
 """
 
 import os
@@ -70,10 +69,10 @@ def database() -> Database:
     Raises:
         StorageError: If it cannot be opened.
     """
-    return _reader(database_url())
+    return _get_database(database_url())
 
 
-def _reader(url: str) -> Database:
+def _get_database(url: str) -> Database:
     """Return the snapshot of this database inside `use_one_snapshot`, else the database."""
     snapshot = _snapshot.get()
     return snapshot[1] if snapshot is not None and snapshot[0] == url else open_url(url)
@@ -118,7 +117,9 @@ def open_url(url: str) -> Database:
 def cached(
     cache: Callable[..., Any], *, show_spinner: str | bool = False, **options: Any
 ) -> Callable[[Callable[Concatenate[str, P], R]], Callable[P, R]]:
-    """Decorate `read(url, …)`: cache it by all arguments, and pass the URL of this session's database.
+    """Make a decorator for `read(url, …)` that caches its values by all arguments.
+
+    The decorated function has no argument `url`: it uses the database of this session.
 
     Args:
         cache: `st.cache_data` or `st.cache_resource`.
@@ -140,7 +141,7 @@ def cached(
 
 @st.cache_data(ttl=1, show_spinner=False)
 def _run_page(url: str, run_filter: RunFilter, sort: str, limit: int, offset: int) -> runs.RunPage:
-    return runs.run_page(_reader(url), run_filter, sort=sort, limit=limit, offset=offset)
+    return runs.run_page(_get_database(url), run_filter, sort=sort, limit=limit, offset=offset)
 
 
 def run_page(run_filter: RunFilter, *, sort: str = "", limit: int = 50, offset: int = 0, url: str = "") -> runs.RunPage:
@@ -162,7 +163,7 @@ def run_page(run_filter: RunFilter, *, sort: str = "", limit: int = 50, offset: 
 @st.cache_data(ttl=5, show_spinner=False)
 def names_in(url: str, prefixes: Sequence[str]) -> dict[str, str]:
     """Read the names of runs in a database, by id; at most five seconds old. An id may be a prefix."""
-    return runs.find_run_names(_reader(url), prefixes)
+    return runs.find_run_names(_get_database(url), prefixes)
 
 
 def names_of(prefixes: Sequence[str]) -> dict[str, str]:
@@ -197,13 +198,13 @@ def run_names(url: str, run_filter: RunFilter, limit: int | None = 100) -> tuple
     Raises:
         ConfigError: If the search is invalid.
     """
-    return runs.run_names(_reader(url), run_filter, limit=limit)
+    return runs.run_names(_get_database(url), run_filter, limit=limit)
 
 
 @cached(st.cache_data, ttl=5)
 def run_choices(url: str, shelf: Shelf = "open") -> FilterOptions:
     """List the values by which runs can be filtered; at most five seconds old."""
-    return runs.list_filter_options(_reader(url), shelf)
+    return runs.list_filter_options(_get_database(url), shelf)
 
 
 def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -222,13 +223,17 @@ def get_run(run_id: str) -> RunRow:
 
 @st.cache_resource(show_spinner=False)
 def _ended_gate_states(url: str) -> dict[tuple[str, int], GateState | None]:
-    """Gate states of ended runs, by id and env steps: the gate of a resumed run is evaluated again."""
+    """Return the store of the gate states of ended runs, by id and env steps.
+
+    `gate_states` adds states to this dictionary, although other cached values must not change. The key contains the env
+    steps, so that the gate of a resumed run is evaluated again.
+    """
     return {}
 
 
 @cached(st.cache_data, ttl=5)
 def _gate_verdicts(url: str, run_ids: tuple[str, ...]) -> dict[str, gates.GateVerdict]:
-    return gates.list_gate_verdicts(_reader(url), run_ids)
+    return gates.list_gate_verdicts(_get_database(url), run_ids)
 
 
 def gate_states(rows: Sequence[tuple[str, str, int]]) -> dict[str, GateState]:
@@ -244,7 +249,7 @@ def gate_states(rows: Sequence[tuple[str, str, int]]) -> dict[str, GateState]:
     cache = _ended_gate_states(url)
     ended = [(run_id, env_steps) for run_id, status, env_steps in rows if status in ENDED_STATUSES]
     missing = [key for key in ended if key not in cache][:MAX_GATES_PER_CALL]
-    new_states = gates.gate_states(_reader(url), [run_id for run_id, _ in missing])
+    new_states = gates.gate_states(_get_database(url), [run_id for run_id, _ in missing])
     cache.update({key: new_states.get(key[0]) for key in missing})
     verdicts = _gate_verdicts(tuple(run_id for run_id, status, _ in rows if status not in ENDED_STATUSES))
     running = {run_id: verdict.gate for run_id, verdict in verdicts.items() if verdict.gate is not None}
@@ -257,7 +262,7 @@ def gate_state(run: RunRow) -> GateState | None:
 
 
 def idle_incentive(run_id: str) -> str | None:
-    """Write why a run has no incentive, if it has had no success yet; at most five seconds old."""
+    """Return why a run has no incentive, if it has had no success yet; at most five seconds old."""
     verdict = _gate_verdicts((run_id,)).get(run_id)
     return verdict.idle if verdict else None
 
@@ -265,7 +270,7 @@ def idle_incentive(run_id: str) -> str | None:
 @cached(st.cache_data, ttl=2)
 def existing_runs(url: str, run_ids: Sequence[str]) -> frozenset[str]:
     """Select the runs that are in the database; at most two seconds old."""
-    return frozenset(runs.run_configs(_reader(url), run_ids))
+    return frozenset(runs.run_configs(_get_database(url), run_ids))
 
 
 def sweep_list() -> list[sweeps.Sweep]:
@@ -279,18 +284,20 @@ def sweep_runs(sweep_id: str) -> list[RunRow]:
 
 
 @cached(st.cache_data, max_entries=20)
-def _imported(url: str, sweep_id: str, n_planned: int, run_ids: tuple[str, ...], _sweep: Any, _runs: Any) -> Set[str]:
+def _find_imported_keys(
+    url: str, sweep_id: str, n_planned: int, run_ids: tuple[str, ...], _sweep: Any, _runs: Any
+) -> Set[str]:
     return find_imported(_sweep, _runs)
 
 
 def imported_keys(sweep: sweeps.Sweep, runs: Sequence[RunRow]) -> Set[str]:
-    """Find the planned runs of a sweep for which imported runs exist, by key; computed once for each set of runs.
+    """List the keys of the planned runs that exist as imported runs; computed once for each set of finished runs.
 
     Raises:
-        ConfigError: If this version makes another plan from the sweep's file.
+        ConfigError: If the sweep's file gives a different plan in this version.
     """
     finished = tuple(run.id for run in runs if run.status == "finished")
-    return _imported(sweep.id, len(sweep.plan.get("runs", ())), finished, sweep, runs)
+    return _find_imported_keys(sweep.id, len(sweep.plan.get("runs", ())), finished, sweep, runs)
 
 
 @st.cache_data(ttl=60, max_entries=4, show_spinner=False)
@@ -307,19 +314,19 @@ def env_list() -> list[EnvRow]:
 @cached(st.cache_data, ttl=2)
 def evaluations(url: str, run_id: str) -> pd.DataFrame:
     """Read all evaluations of a run; at most two seconds old."""
-    return curves.evaluations(_reader(url), run_id)
+    return curves.evaluations(_get_database(url), run_id)
 
 
 @cached(st.cache_data, ttl=5)
 def policy_evaluations(url: str, run_id: str) -> pd.DataFrame:
     """Read the evaluations of a run's stored policies; at most five seconds old."""
-    return curves.policy_evaluations(_reader(url), [run_id])
+    return curves.policy_evaluations(_get_database(url), [run_id])
 
 
 @cached(st.cache_data, ttl=5)
 def metric_names(url: str, run_id: str) -> list[str]:
     """List every metric that a run has recorded; at most five seconds old."""
-    return curves.metric_names(_reader(url), run_id)
+    return curves.metric_names(_get_database(url), run_id)
 
 
 def trajectory(run_id: str, episode: int) -> Trajectory:
@@ -352,7 +359,7 @@ def playback_page(url: str, run_id: str, text: str, *, limit: int, offset: int =
     Raises:
         ConfigError: If the search is invalid.
     """
-    return find_playbacks(_reader(url), run_id, text, limit=limit, offset=offset)
+    return find_playbacks(_get_database(url), run_id, text, limit=limit, offset=offset)
 
 
 @cached(st.cache_data, ttl=2)
@@ -362,40 +369,40 @@ def episode_page(url: str, run_id: str, text: str, *, order_by: Order, limit: in
     Raises:
         ConfigError: If the search is invalid.
     """
-    return find_episodes(_reader(url), run_id, text, order_by=order_by, limit=limit, offset=offset)
+    return find_episodes(_get_database(url), run_id, text, order_by=order_by, limit=limit, offset=offset)
 
 
 @cached(st.cache_data, ttl=10)
 def replayable_episodes(url: str, run_id: str, among: tuple[int, ...] | None = None) -> list[int]:
     """List the training episodes that can be replayed, newest first; at most ten seconds old."""
-    return find_replayable_episodes(_reader(url), run_id, among)
+    return find_replayable_episodes(_get_database(url), run_id, among)
 
 
 @cached(st.cache_data, ttl=60)
 def runs_with_states(url: str) -> list[str]:
     """List the runs with a training episode that can be replayed; at most a minute old."""
-    return list_runs_with_states(_reader(url))
+    return list_runs_with_states(_get_database(url))
 
 
 @cached(st.cache_data, ttl=60)
 def newest_entry_run(url: str) -> str | None:
     """Return the run of the newest notebook entry that has one run; at most a minute old."""
-    return next((entry.run_id for entry in list_entries(_reader(url)) if entry.run_id), None)
+    return next((entry.run_id for entry in list_entries(_get_database(url)) if entry.run_id), None)
 
 
 @cached(st.cache_data, ttl=10)
 def extremes(url: str, run_id: str) -> Extremes | None:
     """Find the episodes with the highest and the lowest return that can be replayed; at most ten seconds old."""
-    return find_extremes(_reader(url), run_id)
+    return find_extremes(_get_database(url), run_id)
 
 
 @cached(st.cache_data, ttl=60, show_spinner="Measuring …")
 def sizes(url: str) -> Sizes:
     """Measure the disk use of each kind of data; at most a minute old."""
-    return measure_sizes(_reader(url))
+    return measure_sizes(_get_database(url))
 
 
 @cached(st.cache_data, ttl=10)
 def alerts(url: str) -> list[Alert]:
     """List the alerts of the last days, newest first; at most ten seconds old."""
-    return list_alerts(_reader(url))
+    return list_alerts(_get_database(url))

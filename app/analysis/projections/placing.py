@@ -4,7 +4,7 @@ The position of a point depends only on its own coordinates and on the landmarks
 the chunks or the number of threads. The landmarks do not move.
 
 The nearest landmarks of a point get weights as in t-SNE, by a normal kernel of fixed perplexity. The point starts at
-the weighted mean of the landmarks' positions. A fixed number of fixed-point steps then moves it to a position that
+the weighted mean of the landmarks' positions. Ten fixed-point steps then move it to a position that
 agrees with the Student kernel of the layout. The steps are needed for a point with neighbors in two clusters: its mean
 is in the empty space between them, and the steps move it into one cluster.
 
@@ -85,7 +85,7 @@ def _compute_weights(distance: NDArray[Any], target: float, weight: NDArray[Any]
             weight[j] = math.exp(-precision * difference)
             total += weight[j]
             moment += precision * difference * weight[j]
-        excess = math.log(total) + moment / total - target
+        excess = math.log(total) + moment / total - target  # the entropy of the weights, minus the target
         if abs(excess) < 1e-4:
             break
         if excess > 0:

@@ -46,7 +46,7 @@ _COLUMNS = (
 )
 _NOT_COMPARED = "no verdict: runs of different lengths"
 _VERDICT_WORDS = {"supported": "higher", "contradicted": "lower", "equal": "equal in every pair of seeds"}
-"""Verdict → word for the table. There is no claim here, so the word states how the first variant compares."""
+"""Verdict → word for the table. The table tests no claim: it states whether the first variant is higher or lower."""
 _PROFILE_STATISTIC = "share of runs above x; band: 95 % interval (Wilson's score)"
 _TABLE_NEEDS = "finished runs of two variants on one map"
 
@@ -175,7 +175,7 @@ def explain_no_shared_tasks(comparison: Comparison) -> str:
 
 
 def count_seeds(difference: Difference) -> str:
-    """Write the number of seeds of a comparison: "5 pairs", "3 and 5", "4 pairs (without seed 7)"."""
+    """Format the number of seeds of a comparison: "5 pairs", "3 and 5", "4 pairs (without seed 7)"."""
     if not difference.is_paired:
         return " and ".join(map(str, difference.n))
     n = difference.n[0]
@@ -184,17 +184,17 @@ def count_seeds(difference: Difference) -> str:
 
 
 def format_difference(difference: Difference, statistic: str, *, scale: float = 1.0) -> Cell:
-    """Write a difference with its interval: "+0.14 [-0.23, +0.51]". `scale` = 100 gives percent."""
+    """Format a difference with its interval: "+0.14 [-0.23, +0.51]". `scale` = 100 gives percent."""
     value, low, high = (scale * number for number in (difference.estimate, difference.low, difference.high))
-    n, digits = count_seeds(difference), "+.1f" if scale == 100 else "+.3g"
+    n, number_format = count_seeds(difference), "+.1f" if scale == 100 else "+.3g"
     if not np.isfinite(low):
-        return Cell(f"{value:{digits}}", value, n=n, statistic=statistic)
-    text = f"{value:{digits}} [{low:{digits}}, {high:{digits}}]"
+        return Cell(f"{value:{number_format}}", value, n=n, statistic=statistic)
+    text = f"{value:{number_format}} [{low:{number_format}}, {high:{number_format}}]"
     return Cell(text, value, low, high, n, statistic, difference.method)
 
 
 def format_p(p: float) -> str:
-    """Write a p value: "0.034", "< 0.001"."""
+    """Format a p value: "0.034", "< 0.001"."""
     return MISSING if not np.isfinite(p) else "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
@@ -221,7 +221,7 @@ def _test_variants(
 
 def _make_row(comparison: Comparison, test: _VariantTest, adjusted_p: float, final: FinalRule) -> list[Cell | str]:
     """Make one row of the table, in the order of `_COLUMNS`."""
-    of, difference = comparison.quantity, test.difference
+    quantity, difference = comparison.quantity, test.difference
     first, other = (f"{group.variant.name}{group.mark}" for group in (test.first, test.other))
     verdict = decide(difference, adjusted_p, is_rate=True)
     return [
@@ -229,8 +229,10 @@ def _make_row(comparison: Comparison, test: _VariantTest, adjusted_p: float, fin
         first,
         other,
         count_seeds(difference),
-        format_difference(difference, f"{name_final(final, unit='%', of=of)}, difference of the means", scale=100),
-        _format_improvement(test.improvement, count_seeds(difference), final, of),
+        format_difference(
+            difference, f"{name_final(final, unit='%', of=quantity)}, difference of the means", scale=100
+        ),
+        _format_improvement(test.improvement, count_seeds(difference), final, quantity),
         format_p(difference.p),
         format_p(adjusted_p),
         format_p(difference.randomization_p),
@@ -238,25 +240,29 @@ def _make_row(comparison: Comparison, test: _VariantTest, adjusted_p: float, fin
     ]
 
 
-def _format_improvement(improvement: Interval, n: str, final: FinalRule, of: Quantity) -> Cell:
-    statistic = f"{name_final(final, of=of)}, share of pairs of seeds in which it is greater"
+def _format_improvement(improvement: Interval, n: str, final: FinalRule, quantity: Quantity) -> Cell:
+    statistic = f"{name_final(final, of=quantity)}, share of pairs of seeds in which it is greater"
     interval = "95 % interval (Newcombe, Student's t; covers 95 to 100 %)"
     value, low, high = improvement.value, improvement.low, improvement.high
     return Cell(f"{value:.2f} [{low:.2f}–{high:.2f}]", value, low, high, n, statistic, interval)
 
 
-def _tests(runs: ComparedRuns, options: Options) -> Table:
+def _make_tests_table(runs: ComparedRuns, options: Options) -> Table:
     return tabulate_tests(join_finals(runs, options), options[FINAL])
 
 
-def _profiles(runs: ComparedRuns, options: Options) -> Chart:
+def _make_profiles_chart(runs: ComparedRuns, options: Options) -> Chart:
     return draw_profiles(join_finals(runs, options), options[FINAL])
 
 
 FIGURES = (
     FigureKind(
-        "performance-profile", _profiles, read_comparison, _OPTIONS,
+        "performance-profile", _make_profiles_chart, read_comparison, _OPTIONS,
         question="Which share of the runs ends above x?", section=_SECTION,
     ),
 )  # fmt: skip
-TABLES = (TableKind("comparisons", _tests, read_comparison, _OPTIONS, required_runs=_TABLE_NEEDS, section=_SECTION),)
+TABLES = (
+    TableKind(
+        "comparisons", _make_tests_table, read_comparison, _OPTIONS, required_runs=_TABLE_NEEDS, section=_SECTION
+    ),
+)

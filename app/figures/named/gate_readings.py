@@ -57,7 +57,7 @@ _OVERESTIMATION_COLUMN = Column("overestimation", unit="return")
 
 
 def draw_readings(readings: Sequence[GateReading], *, run: str, refit_every: int | None = None) -> Chart:
-    """Draw Δ̄ and β̄ in one row for each reading: new transitions solid with a band, links in memory dashed.
+    """Draw Δ̄ and β̄ in one row for each reading: solid with a band for new transitions, dashed for links in memory.
 
     Args:
         readings: The readings in the order of the rows.
@@ -77,7 +77,7 @@ def draw_readings(readings: Sequence[GateReading], *, run: str, refit_every: int
 
 
 def describe_shape(reading: GateReading) -> str:
-    """Write in one sentence whether a reading shows the published shape: Δ̄ falls to 0 and β̄ rises to 1."""
+    """Describe in one sentence whether a reading shows the published shape: Δ̄ falls to 0 and β̄ rises to 1."""
     delta, beta = reading.series(lambda p: p.delta_new[0]), reading.series(lambda p: p.beta_new[0])
     if len(delta) < 2 * N_PARTS:
         return f"{reading.name}: too few points to measure the shape."
@@ -98,24 +98,24 @@ def describe_shape(reading: GateReading) -> str:
 
 def _gate_table(runs: StoredRuns, options: Options) -> Table:
     """Make a table with one row per variant with memory: outcome, effect of the gate, overestimation of Q."""
-    db, reading, final_rule = runs.db, options.aggregation or DEFAULT_READING, options[FINAL]
+    db, aggregation, final_rule = runs.db, options.aggregation or DEFAULT_READING, options[FINAL]
     rows = [row for row in runs.rows if row.algo.startswith(("emtc-", "emu-"))]
     joined = join_seeds(*read_rates(db, rows, options[RATE]), include_unfinished=options[INCLUDE_UNFINISHED])
     comparison = cut_to_budget(joined, options[BUDGET])
-    quantity, mu_w = comparison.quantity, average_over_time(comparison.quantity).title
+    quantity, mu_w_title = comparison.quantity, average_over_time(comparison.quantity).title
     gates = gate_states(db, [row.id for row in rows])
     overestimations = {}
     for seed in read_seeds(db, rows, _OVERESTIMATION_METRIC):
         values = select_finite(seed.curve.values)
         overestimations[seed.id] = float(values.mean()) if len(values) else np.nan
     final_column = Column(get_final_title(final_rule, quantity), unit="%")
-    outcomes = [_format_outcome(group, reading, final_rule, quantity) for group in comparison.groups]
+    outcomes = [_format_outcome(group, aggregation, final_rule, quantity) for group in comparison.groups]
     table = [
         [
             group.variant.task,
             f"{group.variant.name}{group.mark}",
             group.n,
-            *(cell or MISSING for cell in (*outcome, *_format_gate_effect(group, gates, overestimations, reading))),
+            *(cell or MISSING for cell in (*outcome, *_format_gate_effect(group, gates, overestimations, aggregation))),
         ]
         for group, outcome in zip(comparison.groups, outcomes, strict=True)
     ]
@@ -124,56 +124,56 @@ def _gate_table(runs: StoredRuns, options: Options) -> Table:
         if task in comparison.mixed_length_tasks:
             continue
         task_rows = [i for i, group in enumerate(comparison.groups) if group.variant.task == task]
-        for index, title in enumerate((final_column.title, mu_w)):
+        for index, title in enumerate((final_column.title, mu_w_title)):
             best += [(task_rows[i], title) for i in find_best([outcomes[row][index] for row in task_rows])]
     explanation = (
-        f"Readings of the gate, {reading.describe(is_fraction=True)}; n is the number of seeds. {mu_w}: over the "
-        f"whole training. "
+        f"Readings of the gate, {aggregation.describe(is_fraction=True)}; n is the number of seeds. {mu_w_title}: "
+        "over the whole training. "
         "Removed: Σ|(1-β) r_p| divided by Σ|r_p|. β and merges: means over a run's reports. Overestimation: greedy "
         "Q_tot(s_0) minus the return of the same episode, mean over a run's evaluations. —: the run has no gate."
     )
     if any(seed.comparison_budget for seed in comparison.seeds):
         explanation += " The effect of the gate and the overestimation are measured over whole runs."
-    if reading.band == "ci":
-        explanation += f" The band of the overestimation is a {INTERVAL_LABELS[reading.center, False]}."
+    if aggregation.band == "ci":
+        explanation += f" The band of the overestimation is a {INTERVAL_LABELS[aggregation.center, False]}."
     caption, notes = caption_final(comparison.seeds, final_rule, explanation, unit="%", of=quantity, at=comparison)
-    columns = ["task", "variant", "n", final_column, mu_w, *_GATE_COLUMNS.values(), _OVERESTIMATION_COLUMN]
+    columns = ["task", "variant", "n", final_column, mu_w_title, *_GATE_COLUMNS.values(), _OVERESTIMATION_COLUMN]
     return make_table(columns, table, caption=caption, notes=notes, excluded=comparison.excluded_runs, best=best)
 
 
 def _format_outcome(
-    group: Group, reading: Aggregation, final: FinalRule, quantity: Quantity
+    group: Group, aggregation: Aggregation, final: FinalRule, quantity: Quantity
 ) -> tuple[Cell | None, Cell | None]:
-    """Write the final win rate and mu_w of a variant."""
-    of = quantity.at(group.variant.task)
+    """Format the final win rate and mu_w of a variant."""
+    task_quantity = quantity.at(group.variant.task)
     final_percent = 100 * compute_final_rates(group.seeds, final)
-    final_scale = make_final_scale(group.seeds, final, top=100, of=of)
+    final_scale = make_final_scale(group.seeds, final, top=100, of=task_quantity)
     averages = [seed.mu_w_at(1.0) for seed in group.seeds]
-    average_scale = make_mu_w_scale_at_fraction(group.seeds, of=of)
+    average_scale = make_mu_w_scale_at_fraction(group.seeds, of=task_quantity)
     return (
-        _format_numbers(final_percent, reading, final_scale, of=name_final(final, unit="%", of=of)),
-        _format_numbers(averages, reading, average_scale, digits=3, of=average_over_time(of).title),
+        _format_numbers(final_percent, aggregation, final_scale, of=name_final(final, unit="%", of=task_quantity)),
+        _format_numbers(averages, aggregation, average_scale, digits=3, of=average_over_time(task_quantity).title),
     )
 
 
 def _format_gate_effect(
-    group: Group, gates: dict[str, GateState], overestimations: dict[str, float], reading: Aggregation
+    group: Group, gates: dict[str, GateState], overestimations: dict[str, float], aggregation: Aggregation
 ) -> list[Cell | None]:
-    """Write the effect of a variant's gate in the order of `_GATE_COLUMNS`, and its overestimation of Q."""
+    """Format the effect of a variant's gate in the order of `_GATE_COLUMNS`, and its overestimation of Q."""
     cells = []
     for metric, column in _GATE_COLUMNS.items():
         values = [100 * gates[run].values.get(metric, np.nan) for run in group.run_ids if run in gates]
-        cells.append(_format_numbers(values, reading, BinomialScale(100), of=column.title))
+        cells.append(_format_numbers(values, aggregation, BinomialScale(100), of=column.title))
     q_errors = [overestimations.get(run, np.nan) for run in group.run_ids]
-    return [*cells, _format_numbers(q_errors, reading, digits=2, of=_OVERESTIMATION_COLUMN.title)]
+    return [*cells, _format_numbers(q_errors, aggregation, digits=2, of=_OVERESTIMATION_COLUMN.title)]
 
 
 def _format_numbers(
-    numbers: Iterable[float], reading: Aggregation, rate: BinomialScale | None = None, *, of: str, digits: int = 1
+    numbers: Iterable[float], aggregation: Aggregation, rate: BinomialScale | None = None, *, of: str, digits: int = 1
 ) -> Cell | None:
-    """Write numbers over seeds with their band; None if there is no finite number."""
+    """Format numbers over seeds with their band; None if there is no finite number."""
     values = select_finite(numbers)
-    return format_aggregate(values, reading, digits=digits, rate=rate, of=of) if len(values) else None
+    return format_aggregate(values, aggregation, digits=digits, rate=rate, of=of) if len(values) else None
 
 
 def _average_ends(values: Values) -> tuple[float, float]:

@@ -81,7 +81,7 @@ def make_strategy_divergence(runs: StoredRuns, options: Options = NO_OPTIONS) ->
     sample = sample_rows(snapshot, n=MAX_POINTS, seed=0)
     coordinates = project_snapshot(db, snapshot.id, method=method, n=MAX_POINTS).coordinates
     panels, traces = [], []
-    for episode, color in ((good, WIN_RATE), (bad, DELTA_MEM)):
+    for episode, color in ((good, WIN_RATE), (bad, DELTA_MEM)):  # green and orange
         outcome = "won" if episode.won else "lost"
         label = f"episode {episode.episode}, {outcome}, return {episode.episode_return:.1f}"
         panels.append(_draw_panel(snapshot, sample, coordinates[sample], method, label))
@@ -106,7 +106,7 @@ def best_and_worst(db: Database, row: RunRow) -> tuple[int, int]:
 
 
 def find_contrast(db: Database, snapshot: Snapshot, episode: Trajectory) -> int:
-    """Find the episode with the most different result among those that wrote nodes near the start of this one.
+    """Among the episodes that wrote nodes near the start of this one, find the one with the most different result.
 
     "Near" means the nodes nearest to the first node of this episode: 1 % of the memory, but at least `REGION_NODES`.
     The outcome is compared first, then the return.

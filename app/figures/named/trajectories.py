@@ -75,7 +75,7 @@ def draw_episode(trajectory: Trajectory, *, title: str) -> Chart:
 
 
 def join_values(charts: Sequence[Chart], scenes: Sequence[Scene | None]) -> Chart:
-    """Draw the values of one or two episodes over one time axis. The health of the teams is added if it changes.
+    """Draw the values of one or two episodes over one time axis, and the teams' health if a unit has lost health.
 
     Args:
         charts: The chart of each episode from `draw_trajectory`.

@@ -110,7 +110,7 @@ def plot_heatmap(heatmap: Heatmap) -> go.Figure:
     figure = make_subplots(rows=1, cols=columns, subplot_titles=[plain(grid.title) for grid in heatmap.grids])
     low, high = heatmap.bounds
     for column, grid in enumerate(heatmap.grids, 1):
-        trace = go.Heatmap(
+        heat_layer = go.Heatmap(
             x=[plain(text) for text in heatmap.x],
             y=[plain(text) for text in heatmap.y],
             z=grid.values,
@@ -125,7 +125,7 @@ def plot_heatmap(heatmap: Heatmap) -> go.Figure:
             hovertemplate="%{x}, %{y}: %{z:.3f} (n = %{customdata})<extra></extra>",
             hoverongaps=False,
         )
-        figure.add_trace(trace, row=1, col=column)
+        figure.add_trace(heat_layer, row=1, col=column)
         _write_numbers(figure, heatmap, grid, column)
     figure.update_xaxes(title_text=plain(heatmap.x_label), type="category", showgrid=False)
     figure.update_yaxes(type="category", showgrid=False)
@@ -140,7 +140,7 @@ def plain(text: str) -> str:
 
 
 def _draw_trace(ax: Axes, trace: Trace) -> None:
-    """Draw a path. Its start, its end and its largest errors have labels in the right margin.
+    """Draw a path. Its start, its end and its largest Δ_mem have labels in the right margin.
 
     The labels do not overlap, and a line connects each label with its point. A point has one label.
     """

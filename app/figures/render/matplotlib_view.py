@@ -1,4 +1,4 @@
-"""Draw a figure with Matplotlib as SVG, PDF or PNG, one or two columns of a paper wide. No browser is needed.
+"""Draw a figure with Matplotlib as SVG, PDF or PNG, as wide as one or two columns of a paper. No browser is needed.
 
 Text stays text, fonts are embedded, and symbols are mathtext. The points of a cloud are a raster image of 300 dpi
 inside the vector file. The module `lines_view` draws charts, `maps_views` draws maps and heat maps.
@@ -51,7 +51,7 @@ def to_image(
 ) -> bytes:
     """Return the bytes of an image file. The same figure always gives the same bytes.
 
-    The metadata of the file contains the title, the caption (statistic, band, number of seeds) and the runs `sources`.
+    The metadata of the file contains the title, the caption (statistic, band, number of seeds) and `sources`, the runs.
     """
     with mpl.rc_context(make_style(mode)):
         drawing = _draw(figure, INCHES[columns])

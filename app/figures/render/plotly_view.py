@@ -37,16 +37,16 @@ def to_plotly(figure: AnyFigure, *, mode: Mode = "light") -> go.Figure:
 
 
 def to_html(figure: AnyFigure, *, mode: Mode = "light", sources: Sequence[str] = ()) -> bytes:
-    """Return an HTML page that needs no network. Its head contains the caption and the runs `sources`."""
+    """Return an HTML page that needs no network. Its head contains the caption and `sources`, the runs."""
     page = to_plotly(figure, mode=mode).to_html(include_plotlyjs=True, full_html=True)
     metadata = {"description": figure.caption, "keywords": "; ".join(sources)}
     meta_tags = "".join(f'<meta name="{name}" content="{escape(text)}">' for name, text in metadata.items())
     return page.replace("<head>", f"<head>{meta_tags}<title>{escape(figure.title)}</title>", 1).encode()
 
 
-def _make_axis_title(panel: Panel, *, named: bool = False) -> str:
-    """Return the title of a y axis with its unit. `named`: the title of the panel is written above it."""
-    title = (panel.axis if named else "") or panel.title
+def _make_axis_title(panel: Panel, *, has_panel_title: bool = False) -> str:
+    """Return the name of the axis if the panel has a title above it, else the title of the panel; with the unit."""
+    title = (panel.axis if has_panel_title else "") or panel.title
     return f"{title} [{panel.unit}]" if panel.unit else title
 
 
@@ -61,7 +61,8 @@ def _draw(figure: AnyFigure) -> go.Figure:
 def _draw_chart(chart: Chart) -> go.Figure:
     rows = -(-len(chart.panels) // chart.columns)
     titles = [f"<b>{plain(panel.title)}</b>" for panel in chart.panels] if chart.columns > 1 else None
-    row_gap = min(0.06 if rows < 8 else 0.01, 1 / rows) if titles is None else 0.24 / rows  # fraction of the height
+    gap_without_titles = min(0.06 if rows < 8 else 0.01, 1 / rows)  # fraction of the height
+    row_gap = gap_without_titles if titles is None else 0.24 / rows
     drawing = make_subplots(
         rows=rows, cols=chart.columns, shared_xaxes=chart.columns == 1, vertical_spacing=row_gap, subplot_titles=titles
     )
@@ -74,8 +75,8 @@ def _draw_chart(chart: Chart) -> go.Figure:
             _draw_line(drawing, row, col, line, in_legend=in_legend, band_opacity=panel.band_opacity)
             legend_names.add(line.name)
         drawing.update_yaxes(
-            title_text=plain(_make_axis_title(panel, named=titles is not None)), row=row, col=col, range=panel.range,
-            type="log" if panel.log else None,
+            title_text=plain(_make_axis_title(panel, has_panel_title=titles is not None)), row=row, col=col,
+            range=panel.range, type="log" if panel.log else None,
         )  # fmt: skip
         if chart.columns > 1 or row == rows:
             drawing.update_xaxes(title_text=plain(chart.x_label), row=row, col=col)

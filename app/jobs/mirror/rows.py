@@ -18,7 +18,7 @@ from storage.runs.rows import RunRow
 
 EVALUATED: Final = ("win_rate", "return_mean", "return_std", "length_mean", "robust_win_rate")
 _GATE: Final = ("delta_mem_mean", "delta_mem_q50", "beta_mean", "beta_q50", "tau", "memory_size", "desirable_fraction")
-_FIRST: Final = -1
+_BEFORE_FIRST_STEP: Final = -1
 LastSteps = Mapping[str, int]
 """Curve → last env step in the mirror. A curve that is missing starts from the beginning."""
 
@@ -36,7 +36,7 @@ class MirroredRun:
     """A run as it is shown in another program."""
 
     key: str
-    """Id of the run. After n resumes that replaced rows, "-r(n+1)" is added, and a new curve starts in the program."""
+    """Id of the run. A resume that replaces rows starts a new curve in the program, with the suffix "-r2", "-r3", …."""
     name: str
     settings: Mapping[str, Value]
     created_at: datetime
@@ -61,15 +61,15 @@ class MirrorTarget(Protocol):
         ...
 
     def close(self, run: MirroredRun) -> None:
-        """Release the resources of a run that is not written for now."""
+        """Release the resources of a run that gets no rows for some time."""
         ...
 
 
 def describe_run(db: Database, row: RunRow) -> MirroredRun:
     """Describe a run for a mirror."""
-    superseded = (Resume.run_id == row.id, Resume.reached_env_step > Resume.env_step)
+    has_replaced_rows = (Resume.run_id == row.id, Resume.reached_env_step > Resume.env_step)
     with db.read() as connection:
-        n_resumes = connection.execute(select(func.count()).select_from(Resume).where(*superseded)).scalar_one()
+        n_resumes = connection.execute(select(func.count()).select_from(Resume).where(*has_replaced_rows)).scalar_one()
     key = f"{row.id}-r{n_resumes + 1}" if n_resumes else row.id
     has_ended = row.live_status in ("finished", "stopped", "failed")
     name = f"{row.algo} {row.map} seed{row.seed}"
@@ -80,7 +80,7 @@ def read_new_rows(db: Database, run_id: str, last: LastSteps) -> list[Row]:
     """Read the rows that a mirror does not contain yet, by env step."""
     rows: dict[int, dict[str, float]] = {}
     for name, frame in _read_curves(db, run_id, last):
-        last_step = last.get(name, _FIRST)
+        last_step = last.get(name, _BEFORE_FIRST_STEP)
         for step, value in zip(frame["env_step"].tolist(), frame["value"].tolist(), strict=True):
             if step > last_step and isfinite(value):
                 rows.setdefault(int(step), {})[name] = float(value)
@@ -88,12 +88,12 @@ def read_new_rows(db: Database, run_id: str, last: LastSteps) -> list[Row]:
 
 
 def _read_curves(db: Database, run_id: str, last: LastSteps) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield the name and the values of each curve, with at least the rows after its last env step."""
+    """Yield the name and the values of each curve. Some rows may already be in the mirror; the caller removes them."""
     with db.read() as connection:
         for table, group, columns in ((Evaluation, "eval", EVALUATED), (GateStats, "gate_stats", _GATE)):
-            first = min(last.get(f"{group}/{column}", _FIRST) for column in columns)
+            last_common_step = min(last.get(f"{group}/{column}", _BEFORE_FIRST_STEP) for column in columns)
             query = select(table.env_step, *(getattr(table, column) for column in columns))
-            query = query.where(table.run_id == run_id, table.env_step > first).order_by(table.env_step)
+            query = query.where(table.run_id == run_id, table.env_step > last_common_step).order_by(table.env_step)
             frame = read_frame(connection, query)
             for column in columns:
                 values: Any = frame[column].astype("float64")
@@ -101,6 +101,6 @@ def _read_curves(db: Database, run_id: str, last: LastSteps) -> Iterator[tuple[s
         names = connection.execute(select(MetricRow.name).where(MetricRow.run_id == run_id).distinct()).scalars()
         for name in sorted(names):
             of_curve = (MetricRow.run_id == run_id, MetricRow.name == name, MetricRow.value.is_not(None))
-            is_new = MetricRow.env_step > last.get(name, _FIRST)
+            is_new = MetricRow.env_step > last.get(name, _BEFORE_FIRST_STEP)
             query = select(MetricRow.env_step, MetricRow.value).where(*of_curve, is_new).order_by(MetricRow.env_step)
             yield name, read_frame(connection, query)

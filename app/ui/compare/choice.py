@@ -1,6 +1,7 @@
 """The runs that the Compare page compares: filters, bundles, and a selection of single runs. The URL contains all.
 
-Bundles are compared only if they are selected. The URL parameter `with` lists them.
+A bundle is a file of exported runs that was opened in the app. Bundles are compared only if they are selected; the URL
+parameter `with` lists them.
 """
 
 from collections.abc import Sequence

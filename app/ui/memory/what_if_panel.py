@@ -57,7 +57,7 @@ def show(
         run: The run of the memory.
         snapshot: The snapshot.
         rows: Rows of the snapshot; None for all.
-        facts: The values from which a notebook entry finds these rows again.
+        facts: Options that identify the selected rows; they are stored with a pinned figure.
     """
     box = st.expander("What if", icon=":material/tune:", key="what_if", bind="query-params")
     if not box.open:
@@ -131,7 +131,7 @@ def _show_result(
 
 
 def _explain_limits(run: RunRow, stream: Stream, rules: Rules, result: WhatIfResult) -> str:
-    """Write what cannot be recomputed, and why."""
+    """Explain what cannot be recomputed, and why."""
     gate = data.gate_state(run)
     removed = gate.values.get("gate/incentive_removed") if gate else None
     n_transitions = len(stream.beta)

@@ -44,7 +44,7 @@ def show_alerts() -> None:
 
 
 def list_unread_warnings(alerts: Sequence[Alert], read: Collection[str]) -> list[Alert]:
-    """List the unread warnings and errors, newest first. A finished run is not a warning."""
+    """List the warnings and errors whose keys are not in `read`, newest first. A finished run is not a warning."""
     return [alert for alert in alerts if alert.severity != "info" and alert.key not in read]
 
 

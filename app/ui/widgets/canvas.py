@@ -1,7 +1,7 @@
 """Canvas components in the browser: line charts in stacked panels, and the player of episodes.
 
-Line charts keep the visible window and the hidden lines when new points arrive. The player draws the values of an
-episode with the same time cursor. The data of an episode are sent once.
+Line charts keep the visible window and the hidden lines when new points arrive. The player draws the scene
+and the values of an episode with one time cursor. The data of an episode are sent once.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -33,7 +33,7 @@ _playback = component(
 
 @dataclass(frozen=True)
 class Place:
-    """What a chart shares with other charts of the page: x window, cursor and height."""
+    """The x window, cursor and height that a chart shares with other charts of the page."""
 
     link: str
     """Charts with the same link have one x window and one cursor."""
@@ -44,7 +44,7 @@ class Place:
 
 
 def place_together(link: str, charts: Iterable[Chart], *, height: int) -> Place:
-    """Make the place of charts that are drawn next to each other."""
+    """Make the shared x window, cursor and height of charts that are drawn next to each other."""
     ends = [
         float(x)
         for chart in charts
