@@ -44,7 +44,7 @@ def study(tmp_path) -> tuple[Database, list]:
 
 def test_each_variant_says_what_its_gate_removed_and_how_far_q_is_off(study):
     db, rows = study
-    frame = TABLES["gate-readings"].make(db, rows)
+    frame = TABLES["gate-readings"].make(db, rows).frame
     by_name = frame.set_index("variant")
     gated = next(name for name in by_name.index if "wide" in name and "TCGM" not in name)
     row = by_name.loc[gated]
