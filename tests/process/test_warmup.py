@@ -35,6 +35,6 @@ def test_a_first_run_finds_every_kernel_on_disk_after_the_parts_were_compiled(tm
 
 def test_a_part_that_fails_makes_the_warm_up_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warmup, "PARTS", {"unknown": warmup.compile_simulator})  # the child's own list lacks it
-    monkeypatch.setattr(warmup, "train_briefly", lambda: pytest.fail("trained although a part failed"))
+    monkeypatch.setattr(warmup, "train_short_run", lambda: pytest.fail("trained although a part failed"))
     with pytest.raises(subprocess.CalledProcessError):
         warmup.compile_in_processes()
