@@ -32,7 +32,7 @@ def test_a_dropped_file_is_looked_at_and_compared_and_left_again(page, tmp_path:
         page.get_by_text("Runs of study.emtc: 9.").wait_for()
         page.locator(".legend button", has_text="from study.emtc").nth(2).wait_for()
         page.goto(url)
-        page.get_by_role("button", name="Open", exact=True).click()
+        page.locator("button").filter(has_text="visibilityOpen").click()  # the name of the icon is part of the text
         page.get_by_text(BANNER).wait_for()
         page.goto(f"{page.url.partition('?')[0]}memory?{page.url.partition('?')[2]}&run={run_id}")
         page.locator(".atlas[data-ready]").wait_for()
