@@ -14,7 +14,7 @@ COUNT = """
 from numba.core import event
 from app import warmup
 with event.install_recorder("numba:compile") as recorder:
-    warmup.train_briefly()
+    warmup.train_short_run()
 print("compiled", sorted({str(each.data["dispatcher"].py_func.__name__) for _, each in recorder.buffer}))
 """
 
