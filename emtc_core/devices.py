@@ -74,7 +74,7 @@ def set_determinism(enabled: bool) -> None:
 def send(array: NDArray[np.generic], device: torch.device) -> torch.Tensor:
     """Copy an array to a device. A copy to a GPU runs in the background: it does not wait for earlier GPU work.
 
-    Source: bookkeeping.
+    Source: implementation detail.
 
     Args:
         array: Any shape [unit varies].
@@ -89,7 +89,7 @@ def send(array: NDArray[np.generic], device: torch.device) -> torch.Tensor:
 def send_tensor(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Copy a host tensor to a device, like `send`.
 
-    Source: bookkeeping.
+    Source: implementation detail.
 
     Args:
         tensor: Any shape [unit varies].
@@ -105,7 +105,7 @@ def send_tensor(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 class AsyncCopy:
     """A tensor that is being copied to the host, of any shape [unit varies].
 
-    Source: bookkeeping.
+    Source: implementation detail.
     """
 
     value: torch.Tensor
@@ -118,7 +118,7 @@ class AsyncCopy:
     def wait(self) -> torch.Tensor:
         """Wait for the copy and return the tensor, of any shape [unit varies].
 
-        Source: bookkeeping.
+        Source: implementation detail.
         """
         if self.arrived is not None:
             self.arrived.synchronize()
@@ -128,7 +128,7 @@ class AsyncCopy:
 def fetch(tensor: torch.Tensor) -> AsyncCopy:
     """Copy a tensor to the host. A copy from a GPU runs in the background: it does not wait for earlier GPU work.
 
-    Source: bookkeeping.
+    Source: implementation detail.
 
     Args:
         tensor: Any shape [unit varies].
@@ -192,7 +192,7 @@ def configure_threads() -> None:
     """Let every operation of torch use one thread.
 
     The networks are small: with two threads, the synchronization at every operation takes longer than the work saves,
-    and several times longer on a busy machine. `train.threads` distributes episodes instead (`learner.parts`).
+    and several times longer on a busy machine. `train.threads` distributes episodes instead (`learner.batch_parts`).
     """
     torch.set_num_threads(1)
     _spare_compiler()
@@ -288,7 +288,7 @@ def branch(generator: torch.Generator) -> torch.Generator:
 def restore(generator: torch.Generator, state: Tensor) -> None:
     """Restore a saved state. The state of a GPU's generator is hashed to a seed, so the result is repeatable.
 
-    Source: bookkeeping.
+    Source: implementation detail.
 
     Args:
         generator: CPU generator that is changed.

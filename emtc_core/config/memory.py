@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from emtc_core.config.base import LARGEST, MEMORY_ALGO_PREFIXES, PluginName, Section, SettingError, ValueBefore
+from emtc_core.config.base import LARGEST, MEMORY_ALGO_PREFIXES, ConfigSection, FormerDefault, PluginName, SettingError
 from emtc_core.config.plugin_settings import complete_arguments
 from emtc_core.errors import Fault
 
@@ -15,7 +15,7 @@ Weight = Annotated[float, Field(ge=0, le=1000)]
 Tau = Annotated[float, Field(gt=0, le=1000)]
 
 
-class MemoryConfig(Section):
+class MemoryConfig(ConfigSection):
     """Episodic memory. A1–A20, B1–B15 and C1–C19 are numbers of ambiguities of the paper; the Method page lists them."""
 
     capacity: Annotated[int, Field(ge=2, le=50_000_000)] = 1_000_000
@@ -60,7 +60,7 @@ class MemoryConfig(Section):
         return won if self.success == "flag" else episode_return >= self.success_threshold
 
 
-class EmbedConfig(Section):
+class EmbedConfig(ConfigSection):
     """Temporally consistent semantic embedder (TCSE), its ablations and augmentation."""
 
     type: PluginName = "tcse"
@@ -83,11 +83,11 @@ class EmbedConfig(Section):
     """B: nodes per gradient step [nodes]."""
     min_entries: Annotated[int, Field(ge=2, le=LARGEST)] = 1024
     """No refit before the memory has this many nodes, unless min_episodes were written [nodes]. B10."""
-    min_episodes: Annotated[int, Field(ge=0, le=LARGEST), ValueBefore(0, algos=MEMORY_ALGO_PREFIXES)] = 32
+    min_episodes: Annotated[int, Field(ge=0, le=LARGEST), FormerDefault(0, algos=MEMORY_ALGO_PREFIXES)] = 32
     """After this many written episodes, refit with fewer nodes too: if all states merge, only a refit can separate them. 0: only the number of nodes counts (EMU's code) [episodes]. B15."""
     reduction: Literal["mean", "sum"] = "mean"
     """Reconstruction losses over the batch: mean (Algorithm 1) or sum (EMU's code). B6."""
-    return_scale: Annotated[Literal["none", "std"], ValueBefore("none", algos=MEMORY_ALGO_PREFIXES)] = "std"
+    return_scale: Annotated[Literal["none", "std"], FormerDefault("none", algos=MEMORY_ALGO_PREFIXES)] = "std"
     """Unit of the return loss. none: (H - H^)² as printed; with returns of about 20 it dominates InfoNCE. std: ((H - H^) / sigma_H)², where sigma_H is the running standard deviation of H over the nodes of the refits; the head decodes H / sigma_H, without centering. B15."""
     lambda_rcon: Weight = 0.1
     """Weight of the state reconstruction (Eq. 5)."""
@@ -120,7 +120,7 @@ class EmbedConfig(Section):
         return self
 
 
-class GateConfig(Section):
+class GateConfig(ConfigSection):
     """Temporal-consistency gate (Eq. 7, 8, 12). Arguments of a gate plug-in are settings under the plug-in's name."""
 
     model_config = ConfigDict(extra="allow")
@@ -133,13 +133,13 @@ class GateConfig(Section):
     """stored: beta is computed once, when the episode is written (Algorithm 3); recompute: at each update. C5."""
     successor: Literal["nn", "link"] = "nn"
     """H(s') from the node of the actual next state, or from the node's idx_next. C1."""
-    lookup: Annotated[Literal["nearest", "written"], ValueBefore("written", algos=MEMORY_ALGO_PREFIXES)] = "nearest"
+    lookup: Annotated[Literal["nearest", "written"], FormerDefault("written", algos=MEMORY_ALGO_PREFIXES)] = "nearest"
     """Node that gives H of a state. nearest: the nearest node, found by a search (Algorithm 3); written: the node that Algorithm 2 assigned to the state. C2."""
     timing: Literal["after_write", "before_write"] = "after_write"
     """Compute the gate of an episode after it is written to the memory (Algorithm 3), or before. C19."""
     on_miss: Literal["block", "pass", "nearest"] = "block"
     """If no node is within delta. block: beta = 0; pass: beta = 1; nearest: use the nearest node at any distance. C2."""
-    on_empty: Annotated[Literal["pass", "block"], ValueBefore("block", algos=MEMORY_ALGO_PREFIXES)] = "pass"
+    on_empty: Annotated[Literal["pass", "block"], FormerDefault("block", algos=MEMORY_ALGO_PREFIXES)] = "pass"
     """If the index has no nodes (first episode, or index not built yet). pass: beta = 1, because an empty memory has no inconsistency; block: beta = 0. C2."""
     terminal_value: Literal["zero", "lookup"] = "zero"
     """H(s') of a terminating transition: 0, or the value of the terminal state's node. C3."""
@@ -193,7 +193,7 @@ class GateConfig(Section):
         return self
 
 
-class IncentiveConfig(Section):
+class IncentiveConfig(ConfigSection):
     """Episodic incentive r_p (Eq. 2)."""
 
     enabled: bool = True

@@ -13,7 +13,7 @@ from typing import Any, Final, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
-from emtc_core.config.base import SettingError, read_faults
+from emtc_core.config.base import SettingError, convert_errors
 from emtc_core.errors import Fault, PluginError
 from emtc_core.gate_laws import GATE_LAWS
 from emtc_core.plugins import Kind, Plugin, find_plugin, list_names, list_plugins, make_missing_fault
@@ -106,7 +106,7 @@ def read_arguments(kind: Kind, name: str, given: Any) -> dict[str, Any] | None:
     try:
         return model.model_validate(given or {}).model_dump(mode="json")
     except ValidationError as error:
-        faults = read_faults(error, lambda parts: ".".join((kind, name, *parts)))
+        faults = convert_errors(error, lambda parts: ".".join((kind, name, *parts)))
         keys = ", ".join(f"{kind}.{name}.{field}" for field in model.model_fields)
         rule = f"is not a setting; {kind}.{name} has {keys}"
         unknown = {f"{kind}.{name}.{item['loc'][0]}" for item in error.errors() if item["type"] == "extra_forbidden"}

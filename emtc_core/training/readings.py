@@ -23,8 +23,10 @@ from numpy.typing import NDArray
 from emtc_core.config.resolve import flatten
 from emtc_core.config.run import RunConfig
 from emtc_core.envs.base import EnvInfo
-from emtc_core.gate.gate import GateValues, Temperature
-from emtc_core.gate.laws import make_gate_law, unknown_context
+from emtc_core.gate.gate import GateValues
+from emtc_core.gate.laws import make_gate_law
+from emtc_core.gate.temperature import Temperature
+from emtc_core.gate_laws import unknown_context
 from emtc_core.memory.memory import EpisodicMemory
 from emtc_core.memory.nodes import Recall
 from emtc_core.metrics import CLOSED_BELOW
@@ -169,7 +171,7 @@ class _Reading:
         beta_links = np.nan
         if len(error):
             law = make_gate_law(self.config.gate)
-            beta_links = float(law.coefficient(error, self._tau, unknown_context(error.shape)).mean())
+            beta_links = float(law.weigh(error, self._tau, unknown_context(error.shape)).mean())
         point = ReadingPoint(
             env_step=env_step,
             tau=self._tau,

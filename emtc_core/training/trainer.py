@@ -27,7 +27,7 @@ from emtc_core.config.run import RunConfig
 from emtc_core.control import CommandHandler, Control, Question, StopRequested
 from emtc_core.devices import Stopwatch, choose_threads
 from emtc_core.envs.base import VectorEnv
-from emtc_core.gate.gate import Temperature
+from emtc_core.gate.temperature import Temperature
 from emtc_core.install import memory_bytes
 from emtc_core.learner.learner import ValueLearner, make_learner
 from emtc_core.learner.targets import LearnerStats
@@ -97,8 +97,8 @@ class Trainer:
             bootstrap_on_timeout=train.bootstrap_on_timeout,
             priority_alpha=config.cds.per_alpha if config.cds.replay == "episode_per" else None,
             device=device,
-            home=self.memory_plan.replay_device,
-            most_steps=count_replay_steps(config, env.info),
+            storage_device=self.memory_plan.replay_device,
+            max_steps=count_replay_steps(config, env.info),
         )
         self._rollout = RolloutBuffer(config.mappo.rollout_steps)
         self._collector = Collector(env, reward_scale=train.reward_scale, seed=config.seed, stream="rollout")
@@ -251,7 +251,7 @@ class Trainer:
         self._updates += 1
         self._losses.watch(self._updates, stats["train/loss"], inputs)
         self._window.add(stats)
-        self._window.add_shares(stats.shares)
+        self._window.add_ratios(stats.ratios)
 
     def _run_due_tasks(self) -> None:
         """Record, evaluate and save what is due. Called between two rounds."""
@@ -297,7 +297,7 @@ class Trainer:
         if successes:
             metrics["eval/success_rate"] = self._last_success_rate = sum(successes) / len(successes)
         self._recorder.record_metrics(self.env_step, metrics | self._hooks.on_evaluation(record, self.env_step))
-        if self._best.beats(record):
+        if self._best.update(record):
             self._recorder.flush()  # the row of the best evaluation must exist before its policy file
             self.checkpoints.save_best(self.env_step, self._learner.get_state())
 

@@ -152,7 +152,7 @@ def select_nodes(
 ) -> NDArray[np.int64]:
     """Select nodes of a snapshot for a sample: all nodes of as many episodes as fit.
 
-    Source: bookkeeping.
+    Source: implementation detail.
 
     Args:
         snapshot: A row of `snapshots` with packed columns.
@@ -174,7 +174,7 @@ def select_nodes(
 def filter_snapshot(snapshot: Mapping[Any, Any], nodes: NDArray[np.int64]) -> dict[str, Any]:
     """Make a row of `snapshots` that contains only the given nodes.
 
-    Source: bookkeeping.
+    Source: implementation detail.
 
     Args:
         snapshot: A row of `snapshots` with packed columns.

@@ -72,7 +72,7 @@ class Snapshot:
     def rows_of(self, slots: NDArray[np.integer]) -> NDArray[np.int64]:
         """Find the rows of slots.
 
-        Source: bookkeeping.
+        Source: implementation detail.
 
         Args:
             slots: Slot indices, any shape.

@@ -25,11 +25,11 @@ from emtc_core.config.run import RunConfig, list_algos
 from emtc_core.devices import configure_threads, fork, rand
 from emtc_core.embedder.fit import fit
 from emtc_core.embedder.networks import Embedder
-from emtc_core.learner.diversity import DevicePass, Predictors, Rows
+from emtc_core.learner.diversity_predictors import DevicePass, PredictorRows, Predictors
 from emtc_core.learner.learner import Learner, make_learner
 from emtc_core.learner.mappo import MappoLearner
-from emtc_core.learner.parts import WorkerPool
 from emtc_core.learner.targets import LearnerStats, make_incentive_inputs
+from emtc_core.learner.workers import WorkerPool
 from emtc_core.memory.device_states import count_state_bytes
 from emtc_core.memory.index.base import CKDTreeIndex, Metric
 from emtc_core.memory.index.incremental import BruteIndex, FaissGpuIndex
@@ -63,7 +63,7 @@ def update(learner: Learner, config: RunConfig, *, device: torch.device | str, h
         with refusing_waits():
             return learner.update_rollout(episodes, env_step=0)
     memory = make_memory(episodes)
-    buffer = ReplayBuffer(len(episodes), BLOCKS, device=device, home=home, priority_alpha=0.6)
+    buffer = ReplayBuffer(len(episodes), BLOCKS, device=device, storage_device=home, priority_alpha=0.6)
     for i, episode in enumerate(episodes):
         buffer.add(episode, beta=np.array(memory.beta[i]))
     with refusing_waits():
@@ -143,7 +143,7 @@ def embed(kind: Literal["tcse", "random"]) -> None:
         one, other = (each.embed(state, t) for each in embedders)
         assert other.device == GPU
         torch.testing.assert_close(other.cpu(), one, rtol=1e-4, atol=1e-5)
-        np.testing.assert_allclose(*(each.embed_fine(state, t) for each in embedders), rtol=1e-12)
+        np.testing.assert_allclose(*(each.embed_float64(state, t) for each in embedders), rtol=1e-12)
 
 
 def refit(kind: Literal["tcse", "dcae"]) -> None:
@@ -176,7 +176,7 @@ def train_predictors() -> None:
         torch.manual_seed(1)
         predictors = Predictors(7, 3, 5).to(device)
         adam = torch.optim.Adam(predictors.parameters(), lr=1e-2, fused=True, capturable=device == GPU)
-        rows = Rows(z_id.to(device), obs_next.to(device))
+        rows = PredictorRows(z_id.to(device), obs_next.to(device))
         if device == GPU:
             device_pass = DevicePass(predictors, adam, rows=rows, chunks=4)
             ACTIVITY.clear()

@@ -8,8 +8,9 @@ import torch
 
 from emtc_core.config.resolve import resolve
 from emtc_core.devices import MAX_AUTO_THREADS, choose_threads
+from emtc_core.learner.batch_parts import join, split
 from emtc_core.learner.learner import ValueLearner, make_learner
-from emtc_core.learner.parts import WorkerPool, join, split
+from emtc_core.learner.workers import WorkerPool
 from tests.core.learner_cases import BLOCKS, make_config
 from tests.core.test_learner import SYSTEMS, every_scalar_system, every_system, make_update
 

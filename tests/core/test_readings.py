@@ -9,7 +9,8 @@ import torch
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
 from emtc_core.envs.registry import make_env
-from emtc_core.gate.gate import GateValues, Temperature
+from emtc_core.gate.gate import GateValues
+from emtc_core.gate.temperature import Temperature
 from emtc_core.learner.learner import make_learner
 from emtc_core.replay_buffer.buffer import ReplayBuffer
 from emtc_core.rollout.collector import Collector

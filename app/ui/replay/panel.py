@@ -23,7 +23,7 @@ from app.ui.replay.episode_choice import FIRST, PLAY, SECOND, TRAINING, choose
 from app.ui.widgets import canvas, config_form, pin
 from emtc_core.errors import EmtcError
 from storage.queries.episodes import Extremes
-from storage.queries.runs import RunFilter
+from storage.queries.run_search import RunFilter
 from storage.runs.rows import RunRow
 
 LISTED = 100

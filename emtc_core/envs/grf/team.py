@@ -41,7 +41,7 @@ _DONE = b"."
 class SharedArrays:
     """Arrays that the environment and the engines share. The pipes ensure that only one side uses them at a time.
 
-    Source: bookkeeping.
+    Source: implementation detail.
     """
 
     state: NDArray[np.float64]  # [B, S] [state features], written by the engines

@@ -102,7 +102,7 @@ def get_choke(name: TerrainName) -> Choke:
 def make_ground(walkable: NDArray[np.bool_]) -> NDArray[np.int8]:
     """Classify the cells of a map for movement.
 
-    Source: bookkeeping.
+    Source: implementation detail.
 
     Args:
         walkable: [X, Y] boolean, cells where units can walk.
@@ -121,7 +121,7 @@ def make_ground(walkable: NDArray[np.bool_]) -> NDArray[np.int8]:
 def is_on_ground(ground: NDArray[np.int8], places: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Check whether units may be at positions. The kernel `movement.is_point_on_ground` does this for one.
 
-    Source: bookkeeping.
+    Source: implementation detail.
 
     Args:
         ground: [X, Y], from `make_ground`, dimensionless.

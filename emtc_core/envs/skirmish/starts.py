@@ -80,7 +80,7 @@ def shift_places(
 ) -> NDArray[np.float64]:
     """Shift units, except those that would leave the ground.
 
-    Source: bookkeeping.
+    Source: implementation detail.
 
     Args:
         places_BU2: [B, U, 2], positions in cells [map units].
@@ -166,7 +166,7 @@ class Scatter:
     def find_goals(self, places: NDArray[np.float64]) -> NDArray[np.float64]:
         """Find the target points of the enemies: the ally nearest to the center of the team.
 
-        Source: bookkeeping.
+        Source: implementation detail.
 
         Args:
             places: [B, U, 2], positions in cells [map units].
