@@ -39,7 +39,7 @@ from storage.queries.episodes import (
 )
 from storage.queries.episodes import list_replayable_runs as list_runs_with_states
 from storage.queries.gate_state import GateState
-from storage.queries.run_search import FilterOptions, RunFilter, Visibility
+from storage.queries.run_search import FilterOptions, RunFilter, RunPage, Visibility
 from storage.runs import sweeps
 from storage.runs.control import EvaluationRequest, list_evaluation_requests
 from storage.runs.rows import RunRow, find_run
@@ -140,11 +140,11 @@ def cached(
 
 
 @st.cache_data(ttl=1, show_spinner=False)
-def _run_page(url: str, run_filter: RunFilter, sort: str, limit: int, offset: int) -> run_search.RunPage:
+def _run_page(url: str, run_filter: RunFilter, sort: str, limit: int, offset: int) -> RunPage:
     return run_search.run_page(_get_database(url), run_filter, sort=sort, limit=limit, offset=offset)
 
 
-def run_page(run_filter: RunFilter, *, sort: str = "", limit: int = 50, offset: int = 0, url: str = "") -> run_search.RunPage:
+def run_page(run_filter: RunFilter, *, sort: str = "", limit: int = 50, offset: int = 0, url: str = "") -> RunPage:
     """Read one page of the runs that match; at most one second old.
 
     Args:

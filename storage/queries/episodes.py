@@ -120,8 +120,9 @@ def get_trajectory(db: Database, run_id: str, episode: int) -> Trajectory:
         steps = connection.execute(statement).all()
     if row.trajectory == EMPTY_TRAJECTORY:
         raise DataRemovedError(
-            f"The trajectory of episode {episode} of run {run_id} was deleted by thinning (emtc db thin), or is not part "
-            "of this bundle. Its outcome and the run's curves are still stored. Look at an evaluation episode instead.",
+            f"The trajectory of episode {episode} of run {run_id} was deleted by thinning (emtc db thin), or is not "
+            "part of this bundle. Its outcome and the run's curves are still stored. Look at an evaluation episode "
+            "instead.",
             reason="removed",
             subject=episode,
         )
