@@ -94,8 +94,8 @@ def _tau_study(runs: StoredRuns, options: Options) -> Chart:
     panels.append(Panel("τ", "return", tuple(schedules), from_zero=True))
     definition = f"{quantity.title} ({quantity.meaning})"
     caption = (
-        f"{definition[:1].upper()}{definition[1:]}, {_describe_aggregation(aggregation)}. The panel below shows the gate's "
-        "temperature τ for each line."
+        f"{definition[:1].upper()}{definition[1:]}, {_describe_aggregation(aggregation)}. The panel below shows the "
+        "gate's temperature τ for each line."
     )
     caption += f" {quantity.note}" if quantity.note else ""
     return _make_chart("tau-study", "Gate temperature", X_LABEL, panels, caption, comparison, aggregation)
@@ -170,8 +170,8 @@ def _draw_heatmap(
                 counts[ys.index(y), xs.index(x)] = len(finals)
         grids.append(Grid(task, values, counts))
     explanation = (
-        f"{CENTER_NAMES[aggregation.center].capitalize()} over the seeds of each combination. ★ marks the best value of a "
-        "map among the cells with at least two seeds. Cells without a usable run are empty. "
+        f"{CENTER_NAMES[aggregation.center].capitalize()} over the seeds of each combination. ★ marks the best value of "
+        "a map among the cells with at least two seeds. Cells without a usable run are empty. "
         f"{len(comparison.seeds)} of {len(runs.rows)} runs are used."
         f"{describe_excluded(comparison.excluded_runs)}"
     )
@@ -313,7 +313,8 @@ def _embedders(runs: StoredRuns, options: Options) -> Table:
                 row += [cell or "" for cell in cells]
             table.append(row)
     title, note = average_over_time(comparison.quantity).title, comparison.quantity.note
-    caption = f"{title} after a third, two thirds and all of the training, {aggregation.describe(is_fraction=True)}, gate off."
+    statistic = aggregation.describe(is_fraction=True)
+    caption = f"{title} after a third, two thirds and all of the training, {statistic}, gate off."
     caption = " ".join(filter(None, (caption, note, comparison.budget_note)))
     columns = ["task", "δ", *(column for group in columns_by_fraction.values() for column in group)]
     return _make_table(table, columns, caption, best, comparison, [note, comparison.budget_if_unequal])
