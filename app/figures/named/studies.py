@@ -170,8 +170,8 @@ def _draw_heatmap(
                 counts[ys.index(y), xs.index(x)] = len(finals)
         grids.append(Grid(task, values, counts))
     explanation = (
-        f"{CENTER_NAMES[aggregation.center].capitalize()} over the seeds of each combination. ★ marks the best value of "
-        "a map among the cells with at least two seeds. Cells without a usable run are empty. "
+        f"{CENTER_NAMES[aggregation.center].capitalize()} over the seeds of each combination. ★ marks the best value "
+        "of a map among the cells with at least two seeds. Cells without a usable run are empty. "
         f"{len(comparison.seeds)} of {len(runs.rows)} runs are used."
         f"{describe_excluded(comparison.excluded_runs)}"
     )
