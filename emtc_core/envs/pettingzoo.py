@@ -34,16 +34,14 @@ from emtc_core.config.train import EnvConfig, PettingZooConfig
 from emtc_core.envs.base import (
     EnvInfo,
     Observation,
-    Scene,
     VectorEnv,
     blank_observation,
     check_actions,
     check_can_run,
     check_was_reset,
     copy_observation,
-    empty_scene,
-    is_picture,
 )
+from emtc_core.envs.scene import Scene, empty_scene, is_picture
 from emtc_core.envs.trust import describe_unlisted, is_allowed
 from emtc_core.envs.zoo import examples
 from emtc_core.envs.zoo.examples import EXAMPLES

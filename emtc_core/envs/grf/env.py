@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from emtc_core.arrays import check_shape, derive_seed
 from emtc_core.config.train import EnvConfig, GrfConfig
-from emtc_core.envs.base import EnvInfo, Observation, Scene, VectorEnv, check_can_run, check_map, check_was_reset
+from emtc_core.envs.base import EnvInfo, Observation, VectorEnv, check_can_run, check_map, check_was_reset
 from emtc_core.envs.grf.engine import Squad, load_engine
 from emtc_core.envs.grf.scenarios import (
     ACTION_NAMES,
@@ -38,6 +38,7 @@ from emtc_core.envs.grf.scenarios import (
 )
 from emtc_core.envs.grf.scenarios import make_scene as make_scenario_scene
 from emtc_core.envs.grf.team import make_group
+from emtc_core.envs.scene import Scene
 
 HOW_TO_GET = (
     "apt-get install -y build-essential cmake libgl1-mesa-dev libsdl2-dev libsdl2-image-dev libsdl2-ttf-dev "

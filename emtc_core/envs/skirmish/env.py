@@ -33,7 +33,8 @@ from numpy.typing import NDArray
 
 from emtc_core.arrays import check_shape
 from emtc_core.config.train import SkirmishConfig
-from emtc_core.envs.base import Observation, Scene, check_was_reset
+from emtc_core.envs.base import Observation, check_was_reset
+from emtc_core.envs.scene import Scene
 from emtc_core.envs.skirmish import columns as c
 from emtc_core.envs.skirmish.combat import apply_pending_hit, follow_order, update_timers
 from emtc_core.envs.skirmish.kernels import inlined, kernel, make_words, uniform_block

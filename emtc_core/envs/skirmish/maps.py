@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from emtc_core.arrays import check_shape
 from emtc_core.config.train import SkirmishConfig
-from emtc_core.envs.base import EnvInfo, Scene, keep_last_position
+from emtc_core.envs.base import EnvInfo
+from emtc_core.envs.scene import Scene, keep_last_position
 from emtc_core.envs.skirmish.units import (
     ALLY_MEDIVAC,
     COLOSSUS,
