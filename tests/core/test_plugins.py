@@ -370,7 +370,7 @@ def test_conformance_names_the_rule_that_is_broken() -> None:
 def test_a_game_that_brings_its_own_batch_keeps_its_contract(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "tests.core.lab_example", raising=False)
     monkeypatch.setenv(plugins.VARIABLE, "tests.core.lab_example")
-    plugins._import_modules.cache_clear()
+    plugins._import_listed_modules.cache_clear()
     try:
         assert faults("guess") == {}
         assert faults("steep") == {}
@@ -385,7 +385,7 @@ def test_a_game_that_brings_its_own_batch_keeps_its_contract(monkeypatch: pytest
             (map, True, "module tests.core.lab_example") for map in ("plain", "dark")
         ]
     finally:
-        plugins._import_modules.cache_clear()
+        plugins._import_listed_modules.cache_clear()
 
 
 def test_a_mixer_that_breaks_its_contract_is_told_how() -> None:
