@@ -45,10 +45,10 @@ def compile_memory() -> None:
     """Compile writes, lookups, eviction order, and the merging that *What if* repeats."""
     import torch
 
-    from emtc_core.devices import configure_threads
     from emtc_core.embedder.networks import Embedder
     from emtc_core.memory.memory import EpisodicMemory
     from emtc_core.memory.remerge import StoredNodes, remerge
+    from emtc_core.threads import configure_threads
 
     configure_threads()
     config = resolve(preset="demo", steps=STEPS)
@@ -70,11 +70,11 @@ def compile_learner() -> None:
     import torch
     from torch import nn
 
-    from emtc_core.devices import configure_threads
     from emtc_core.embedder.fit import fit
     from emtc_core.embedder.networks import Embedder
     from emtc_core.learner.recurrence import run_linear_gru
     from emtc_core.memory.memory import NodeSample
+    from emtc_core.threads import configure_threads
 
     run_linear_gru(nn.Linear(4, 8), nn.GRU(8, 8), torch.zeros(3, 2, 4)).sum().backward()
     configure_threads()

@@ -19,13 +19,14 @@ from app.jobs.resume import examine_checkpoints
 from emtc_core.config.resolve import Value, apply_overrides, config_from_stored, flatten, parse_overrides
 from emtc_core.config.run import RunConfig
 from emtc_core.config.train import EnvConfig
-from emtc_core.devices import choose_device, configure_threads
+from emtc_core.devices import choose_device
 from emtc_core.envs.base import EnvInfo
 from emtc_core.envs.registry import check_available, check_trusted, get_env_info, make_env
 from emtc_core.errors import CheckpointError, ConfigError, EnvUnavailableError, Fault, describe_error
 from emtc_core.learner.policy import Policy, ScriptedPolicy, write_script
 from emtc_core.recorder import EvaluationRecord
 from emtc_core.rollout.collector import Collector
+from emtc_core.threads import configure_threads
 from emtc_core.training.checkpoint import load_part
 from emtc_core.training.evaluation import make_record, play_greedily
 from storage.address import DEFAULT_DATABASE

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 from emtc_core.arrays import check_shape
 from emtc_core.config.memory import EmbedConfig
-from emtc_core.devices import copy_state, restore, send_tensor
+from emtc_core.devices import copy_state, send_tensor
 from emtc_core.embedder.float64_encoder import encode_float64
 from emtc_core.embedder.return_scale import ReturnScale
+from emtc_core.random_tensors import restore_generator
 
 State = NDArray[np.float32] | Tensor
 Times = NDArray[np.integer[Any]] | Tensor
@@ -253,8 +254,8 @@ class Embedder:
         self.optimizer.load_state_dict(state["optimizer"])
         if "return_scale" in state:  # missing in older checkpoints
             self.return_scale.set_state(state["return_scale"])
-        restore(self.generator, state["generator"])
-        restore(self._init_generator, state["init_generator"])
+        restore_generator(self.generator, state["generator"])
+        restore_generator(self._init_generator, state["init_generator"])
 
 
 def _widen(weight: Tensor, bias: Tensor | None, *, inputs: int) -> tuple[Tensor, Tensor | None]:

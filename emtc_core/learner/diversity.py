@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from emtc_core.config.backbones import CdsConfig
-from emtc_core.devices import permutation
 from emtc_core.envs.base import EnvInfo
 from emtc_core.learner.backbones.base import Unrolled
 from emtc_core.learner.diversity_predictors import CHUNK, DevicePass, PredictorRows, Predictors
 from emtc_core.learner.networks import DiverseAgent, SequenceBatch
 from emtc_core.learner.workers import WorkerPool
+from emtc_core.random_tensors import permutation
 from emtc_core.replay_buffer.buffer import StateDict
 
 PERIOD_EPISODES = 16

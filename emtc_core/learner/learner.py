@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from emtc_core.config.run import RunConfig
-from emtc_core.devices import autocast, branch, copy_state, restore, send, set_determinism, set_matmul_precision
+from emtc_core.devices import autocast, copy_state, send, set_determinism, set_matmul_precision
 from emtc_core.envs.base import EnvInfo
 from emtc_core.learner.backbones.base import JointValues, Unrolled
 from emtc_core.learner.batch_parts import BatchPart, ForwardPass, join, join_unrolled, split
@@ -40,6 +40,7 @@ from emtc_core.learner.targets import (
     masked_mean,
 )
 from emtc_core.learner.workers import Background, WorkerPool
+from emtc_core.random_tensors import make_thread_generator, restore_generator
 from emtc_core.replay_buffer.buffer import Batch
 
 
@@ -187,7 +188,7 @@ class ValueLearner:
         run, parts = self._workers.run, split(batch, recalled, self._workers.threads)
         seq = make_sequence_batch(batch, agent_id=self._agent_id) if self._intrinsic else None
         preparations = [self._background.submit(reward.prepare, seq) for reward in self._intrinsic if seq is not None]
-        generators = [branch(self._generator) for _ in parts]
+        generators = [make_thread_generator(self._generator) for _ in parts]
         passes = run([partial(self._forward, *arguments) for arguments in zip(parts, generators, strict=True)])
         for wait in preparations:
             wait()
@@ -256,7 +257,7 @@ class ValueLearner:
         self.online.load_state_dict(state["online"])
         self.target.load_state_dict(state["target"])
         self._optimizer.load_state_dict(state["optimizer"])
-        restore(self._generator, state["generator"])
+        restore_generator(self._generator, state["generator"])
         self._last_copy = state["last_copy"]
         for reward, saved in zip(self._intrinsic, state["intrinsic"], strict=True):
             reward.set_state(saved)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from emtc_core.arrays import check_shape
 from emtc_core.config.run import RunConfig
-from emtc_core.devices import autocast, copy_state, permutation, restore, send
+from emtc_core.devices import autocast, copy_state, send
 from emtc_core.envs.base import EnvInfo
 from emtc_core.learner.ppo import (
     ValueNorm,
@@ -29,6 +29,7 @@ from emtc_core.learner.ppo import (
     value_loss,
 )
 from emtc_core.learner.targets import LearnerStats
+from emtc_core.random_tensors import permutation, restore_generator
 from emtc_core.rollout.episode import Episode
 
 
@@ -230,7 +231,7 @@ class MappoLearner:
         self._actor_optimizer.load_state_dict(state["actor_optimizer"])
         self._critic_optimizer.load_state_dict(state["critic_optimizer"])
         self._value_norm.set_state(state["value_norm"])
-        restore(self._generator, state["generator"])
+        restore_generator(self._generator, state["generator"])
 
     # ---- parts of an update ----
 

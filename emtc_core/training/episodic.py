@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from emtc_core.arrays import derive_seed, make_generator
 from emtc_core.config.run import RunConfig
-from emtc_core.devices import Elapsed, Stopwatch, send
+from emtc_core.devices import send
 from emtc_core.embedder.overlap import RefitRunner
 from emtc_core.embedder.plugin import make_embedder
 from emtc_core.envs.base import EnvInfo
@@ -29,6 +29,7 @@ from emtc_core.memory.memory import EpisodicMemory
 from emtc_core.recorder import QUANTILES, GateStatsRecord, SnapshotRecord
 from emtc_core.replay_buffer.buffer import Batch, ReplayBuffer
 from emtc_core.rollout.episode import Episode
+from emtc_core.stopwatch import Elapsed, Stopwatch
 from emtc_core.training.episode_gate import EpisodeGate, WrittenEpisode
 
 Slots = NDArray[np.int64]

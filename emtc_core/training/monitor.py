@@ -32,7 +32,7 @@ from torch import Tensor
 
 from emtc_core.config.plugin_settings import split_names
 from emtc_core.config.run import RunConfig
-from emtc_core.devices import AsyncCopy, Elapsed, fetch
+from emtc_core.devices import AsyncCopy, fetch
 from emtc_core.errors import NonFiniteLossError, PluginError
 from emtc_core.install import get_install_command
 from emtc_core.learner.targets import IncentiveInputs
@@ -41,6 +41,7 @@ from emtc_core.plugins import Plugin, get_plugin
 from emtc_core.recorder import EvaluationRecord
 from emtc_core.replay_buffer.buffer import Batch
 from emtc_core.rollout.episode import Episode
+from emtc_core.stopwatch import Elapsed
 
 _LOG = logging.getLogger(__name__)
 

@@ -214,11 +214,11 @@ class _MemoryGroup:
                 reading.order.touch(slots[::-1])  # Algorithm 2 writes backwards
             if not reading.is_early:
                 reading.evaluate(episode, slots, self.env_step)
-        if self._target.due(number * self._config.train.updates_per_episode):
+        if self._target.start_if_due(number * self._config.train.updates_per_episode):
             self._part.on_target_update()
-        if self._refit.due(self.env_step):
+        if self._refit.start_if_due(self.env_step):
             self._part.refit(self._buffer)
-        if self._point.due(self.env_step):
+        if self._point.start_if_due(self.env_step):
             error = self._part.memory.delta_mem()
             error = error[np.isfinite(error)]
             merge_rate = self._part.metrics()["memory/merge_rate"]

@@ -22,7 +22,6 @@ import torch
 
 from emtc_core.config.memory import EmbedConfig, MemoryConfig
 from emtc_core.config.run import RunConfig, list_algos
-from emtc_core.devices import configure_threads, fork, rand
 from emtc_core.embedder.fit import fit
 from emtc_core.embedder.networks import Embedder
 from emtc_core.learner.diversity_predictors import DevicePass, PredictorRows, Predictors
@@ -34,8 +33,10 @@ from emtc_core.memory.device_states import count_state_bytes
 from emtc_core.memory.index.base import CKDTreeIndex, Metric
 from emtc_core.memory.index.incremental import BruteIndex, FaissGpuIndex
 from emtc_core.memory.memory import EpisodicMemory, NodeSample
+from emtc_core.random_tensors import make_device_generator, rand
 from emtc_core.repeated_step import WARM_UP, RepeatedStep
 from emtc_core.replay_buffer.buffer import ReplayBuffer
+from emtc_core.threads import configure_threads
 from tests.core.flat_by_hand import FlatByHand
 from tests.core.imitated_gpu import ACTIVITY, GPU, imitate, refusing_waits
 from tests.core.learner_cases import BLOCKS, hard_episodes, make_config, make_memory
@@ -429,7 +430,7 @@ def list_faults() -> dict[str, Callable[[], object]]:
         "an index of the GPU on the host": lambda: here(3)[here(3, device=GPU, dtype=torch.int64)],
         "an index of the host on the GPU": lambda: here(3, device=GPU).index_select(0, here(3, dtype=torch.int64)),
         "a host's generator on the GPU": lambda: torch.rand(3, device=GPU, generator=host),
-        "a GPU's generator on the host": lambda: torch.rand(3, generator=fork(host, GPU)),
+        "a GPU's generator on the host": lambda: torch.rand(3, generator=make_device_generator(host, GPU)),
         "a host's generator in place": lambda: here(3, device=GPU).uniform_(generator=host),
         "reading a value in a capture": lambda: capture(lambda: here(3, device=GPU).sum().item()),
         "copying from the host in a capture": lambda: capture(lambda: here(3).to(GPU, non_blocking=True)),
@@ -446,7 +447,7 @@ def list_permitted() -> dict[str, Callable[[], object]]:
     """List what a GPU does, so that a refusal above says something, too."""
     host = torch.Generator()
     return {
-        "a generator of the GPU": lambda: torch.rand(3, device=GPU, generator=fork(host, GPU)),
+        "a generator of the GPU": lambda: torch.rand(3, device=GPU, generator=make_device_generator(host, GPU)),
         "numbers of the host": lambda: rand((3,), generator=host, device=GPU) + torch.tensor(1.0),
         "a recurrent layer": lambda: torch.nn.GRU(4, 4).to(GPU)(torch.zeros(3, 2, 4, device=GPU)),
     }

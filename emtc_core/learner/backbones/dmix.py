@@ -13,12 +13,13 @@ from torch import Tensor, nn
 
 from emtc_core.config.backbones import DmixConfig
 from emtc_core.config.run import RunConfig
-from emtc_core.devices import rand, send
+from emtc_core.devices import send
 from emtc_core.envs.base import EnvInfo
 from emtc_core.learner.backbones.base import Backbone, BackboneTable, JointValues, TdLoss, Unrolled, agent_sizes
 from emtc_core.learner.mixers.qmix import DmixMixer
 from emtc_core.learner.networks import SequenceBatch, SharedAgent
 from emtc_core.learner.targets import greedy, quantile_huber
+from emtc_core.random_tensors import rand
 
 
 class QuantileAgent(SharedAgent):

@@ -26,7 +26,7 @@ class Layer:
     d_bias: Tensor  # shape [out]
 
 
-class Chain:
+class LinearStack:
     """Linear layers with ReLU between them, and buffers for the outputs and gradients of one batch."""
 
     def __init__(self, layers: list[Layer], rows: int) -> None:
