@@ -199,7 +199,7 @@ def export_policy(db: Database, run: str, out: Path, *, checkpoint: CheckpointCh
     row = find_run(db, run)
     policy, config, chosen = _load(db, row, checkpoint, torch.device("cpu"))
     info = policy.info
-    facts = {
+    description = {
         "run": row.id,
         "algo": row.algo,
         "env": row.env,
@@ -212,7 +212,7 @@ def export_policy(db: Database, run: str, out: Path, *, checkpoint: CheckpointCh
         "action_names": list(info.action_names),
     }
     with open_output(out) as file:
-        write_script(policy, config, file, facts=facts)
+        write_script(policy, config, file, description=description)
         file.flush()
         with Path(file.name).open("rb") as script:
             _check_same_actions(policy, ScriptedPolicy(script), config)

@@ -34,6 +34,8 @@ MIXER: Final = "mixer"
 """Not a setting: first part of the keys of mixer plug-ins' arguments."""
 _NOT_ARGUMENTS = ("map", "n_envs")
 """Parameters of an environment factory that are not settings."""
+_STRICT = ConfigDict(extra="forbid", validate_default=True, allow_inf_nan=False, use_attribute_docstrings=True)
+"""Configuration of the pydantic models of arguments."""
 
 
 def list_choices(key: str) -> tuple[str, ...]:
@@ -80,7 +82,7 @@ def check_installed(values: Mapping[str, Any], origins: Mapping[str, Mapping[str
             raise SettingError(make_missing_fault(kind, name, key=key, builtin=builtin, origin=origin))
 
 
-def read_arguments(kind: Kind, name: str, given: Any) -> dict[str, Any] | None:
+def validate_arguments(kind: Kind, name: str, given: Any) -> dict[str, Any] | None:
     """Validate the arguments of a plug-in and add the defaults.
 
     Args:
@@ -133,7 +135,7 @@ def complete_arguments(kind: Kind, name: str, values: Mapping[str, Any], setting
         if key in setting_keys or key == name or not isinstance(value, Mapping)
     }
     try:
-        arguments = read_arguments(kind, name, values.get(name))
+        arguments = validate_arguments(kind, name, values.get(name))
     except PluginError as error:
         raise SettingError(*error.faults) from error
     return {**section, name: arguments} if arguments else section
@@ -145,11 +147,11 @@ def make_argument_model(plugin: Plugin) -> type[BaseModel] | None:
     Raises:
         PluginError: If the plug-in cannot be loaded, or an argument has no type.
     """
-    return _arguments_of(plugin.load(), plugin.kind, plugin.label)
+    return _make_argument_model(plugin.load(), plugin.kind, plugin.label)
 
 
 @cache
-def _arguments_of(factory: Callable[..., Any], kind: Kind, label: str) -> type[BaseModel] | None:
+def _make_argument_model(factory: Callable[..., Any], kind: Kind, label: str) -> type[BaseModel] | None:
     if not callable(factory):
         raise PluginError("must be callable", key=f"{kind} {label}", value=type(factory).__name__)
     try:
@@ -169,9 +171,6 @@ def _arguments_of(factory: Callable[..., Any], kind: Kind, label: str) -> type[B
         for parameter in parameters
     }
     return create_model(f"{label} arguments", __config__=_STRICT, **fields) if fields else None
-
-
-_STRICT = ConfigDict(extra="forbid", validate_default=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 def _list_parameters(factory: Callable[..., Any], kind: Kind) -> list[inspect.Parameter]:

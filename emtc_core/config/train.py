@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, model_validator
 
 from emtc_core.config.base import LARGEST, ConfigSection, FormerDefault, FormerKey, PluginName, SettingError
-from emtc_core.config.plugin_settings import read_arguments
+from emtc_core.config.plugin_settings import validate_arguments
 from emtc_core.errors import Fault
 
 RandomStart = Literal["none", "surround", "reflect", "surround_reflect"]
@@ -82,7 +82,7 @@ class EnvConfig(ConfigSection):
             raise SettingError(*(Fault(f"env.{key}", rule=rule, related=("env.name",)) for key in unknown))
         if name in cls.model_fields:
             return dict(values)
-        arguments = read_arguments("env", name, values.get(name))
+        arguments = validate_arguments("env", name, values.get(name))
         return {**values, name: arguments} if arguments else dict(values)
 
     @property

@@ -42,7 +42,7 @@ from emtc_core.envs.skirmish.maps import MapSpec, get_choke, get_map, make_groun
 from emtc_core.envs.skirmish.movement import move_all
 from emtc_core.envs.skirmish.observe import observe, score
 from emtc_core.envs.skirmish.orders import choose_target, give_orders
-from emtc_core.envs.skirmish.starts import Scatter, make_places, order_within_types, shift_places
+from emtc_core.envs.skirmish.starts import Scatter, make_positions, order_within_types, shift_positions
 from emtc_core.envs.skirmish.units import ENERGY_START
 
 STEP_LOOPS = 8
@@ -159,8 +159,8 @@ class Battle:
         bits += [spec.enemy_type_bits.index(unit.name) if spec.enemy_type_bits else -1 for unit in enemies]
         self.spec = c.make_spec(self.units, bits)
         self.walkable = make_walkable(spec.terrain)
-        ally_places = make_places(allies, spec.ally_point, self.walkable)
-        self._places = np.concatenate([ally_places, make_places(enemies, spec.enemy_point, self.walkable)])
+        ally_places = make_positions(allies, spec.ally_point, self.walkable)
+        self._places = np.concatenate([ally_places, make_positions(enemies, spec.enemy_point, self.walkable)])
         self._jitter = config.spawn_jitter
         self._sorts_enemies = config.enemy_order == "sorted"
         B, U = n_envs, len(self.units)
@@ -228,17 +228,17 @@ class Battle:
         """Return the start positions [B, U, 2] and set the target points of the enemies."""
         B, U, n = len(self.world.rng), len(self.units), self.n_allies
         if self._scatter is not None:
-            places_BU2 = self._scatter.draw(self.world.rng)
-            self.world.goals[:] = self._scatter.find_goals(places_BU2)
+            positions_BU2 = self._scatter.draw(self.world.rng)
+            self.world.goals[:] = self._scatter.find_goals(positions_BU2)
         else:
-            places_BU2 = np.tile(self._places, (B, 1, 1))
+            positions_BU2 = np.tile(self._places, (B, 1, 1))
         if self._jitter > 0.0 and self._scatter is None:
             shift = uniform_block(self.world.rng, U * 2, -self._jitter, self._jitter).reshape(B, U, 2)
-            places_BU2 = shift_places(places_BU2, shift, self.world.ground)
-        places_BU2[:, :n] = order_within_types(self.units[:n], places_BU2[:, :n])
+            positions_BU2 = shift_positions(positions_BU2, shift, self.world.ground)
+        positions_BU2[:, :n] = order_within_types(self.units[:n], positions_BU2[:, :n])
         if self._sorts_enemies:
-            places_BU2[:, n:] = order_within_types(self.units[n:], places_BU2[:, n:])
-        return places_BU2
+            positions_BU2[:, n:] = order_within_types(self.units[n:], positions_BU2[:, n:])
+        return positions_BU2
 
 
 @inlined

@@ -119,21 +119,21 @@ def make_ground(walkable: NDArray[np.bool_]) -> NDArray[np.int8]:
     return walkable.astype(np.int8) + free.astype(np.int8)
 
 
-def is_on_ground(ground: NDArray[np.int8], places: NDArray[np.float64]) -> NDArray[np.bool_]:
+def is_on_ground(ground: NDArray[np.int8], positions: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Check whether units may be at positions. The kernel `movement.is_point_on_ground` does this for one.
 
     Source: implementation detail.
 
     Args:
         ground: [X, Y], from `make_ground`, dimensionless.
-        places: [..., 2], positions of unit centers in cells [map units].
+        positions: [..., 2], positions of unit centers in cells [map units].
 
     Returns:
         [...] boolean.
     """
-    allowed = np.ones(places.shape[:-1], dtype=np.bool_)
+    allowed = np.ones(positions.shape[:-1], dtype=np.bool_)
     for offset in ((0.0, 0.0), (CLEARANCE, 0.0), (-CLEARANCE, 0.0), (0.0, CLEARANCE), (0.0, -CLEARANCE)):
-        cells = (places + offset).astype(np.int64)
+        cells = (positions + offset).astype(np.int64)
         allowed &= ground[cells[..., 0], cells[..., 1]] > 0
     return allowed
 
