@@ -3,9 +3,10 @@
 Contents: `SharedArrays`, the interface `EngineGroup`, the group in this process, the group of worker processes, and the
 program that a worker runs. Observations and rewards are in `env.py`.
 
-`WorkerGroup` starts `python -m emtc_core.envs.grf.engine_group MEMORY COMMANDS REPLIES TASK`. The first three arguments are
-inherited file descriptors. A worker reads one byte, steps or resets its engines and writes one byte. It ends only when
-the pipe of commands is closed. It ignores Ctrl+C, which also reaches it, because the trainer decides whether to stop.
+`WorkerGroup` starts `python -m emtc_core.envs.grf.engine_group MEMORY COMMANDS REPLIES TASK`. The first three arguments
+are inherited file descriptors. A worker reads one byte, steps or resets its engines and writes one byte. It ends only
+when the pipe of commands is closed. It ignores Ctrl+C, which also reaches it, because the trainer decides whether to
+stop.
 """
 
 import mmap
@@ -163,7 +164,7 @@ def count_workers(n_envs: int, workers: int) -> int:
 
 
 def make_memory_file(n_envs: int, squad: Squad) -> int:
-    """Open an anonymous file as large as the shared arrays and return its descriptor. It is deleted when its last user ends."""
+    """Open an anonymous file as large as the shared arrays; return its descriptor. It is deleted with its last user."""
     size = sum(int(np.prod(shape)) * dtype.itemsize for shape, dtype in _list_fields(n_envs, squad))
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("emtc-football")
