@@ -79,7 +79,7 @@ _ABLATION_NOTE = "No-TCGM: β = 1 everywhere. No-TCSE: the autoencoder without t
 
 def draw_comparison(
     comparison: Comparison,
-    aggregation: Aggregation | None = None,
+    reading: Aggregation | None = None,
     *,
     per_seed: bool = False,
     look: CurveStyle = AS_MEASURED,
@@ -91,14 +91,14 @@ def draw_comparison(
 
     Args:
         comparison: Variants with the curves of their seeds.
-        aggregation: Center and band. Default: mean ± standard deviation.
+        reading: Center and band. Default: mean ± standard deviation.
         per_seed: Also draw each seed as a faint line, without smoothing.
         look: Smoothing and logarithmic axes.
         name: Name of the chart and of exported files.
         title: Title of the figure. Default: made from the quantity.
         note: An additional sentence for the caption.
     """
-    aggregation, quantity = aggregation or Aggregation(), comparison.quantity
+    reading, quantity = reading or Aggregation(), comparison.quantity
     styles = style_comparison(comparison)
     raw_groups = {(group.variant.task, group.variant.method): group for group in comparison.groups}
     comparison = look.smoothed(comparison)
@@ -116,10 +116,10 @@ def draw_comparison(
                 lines += _draw_seeds(raw_group, line_name, style)
             if look.smooth and not (per_seed and group.n > 1):
                 raw_name = f"{line_name}, as measured"
-                raw_line = draw_line(raw_name, raw_group.seeds, aggregation, style, quantity=task_quantity)
+                raw_line = draw_line(raw_name, raw_group.seeds, reading, style, quantity=task_quantity)
                 lines.append(replace(raw_line, low=None, high=None, width=1.0, faint=True, marker="", group=line_name))
             label = f"{end_labels[method]}{group.mark}"
-            lines.append(draw_line(line_name, group.seeds, aggregation, style, quantity=task_quantity, label=label))
+            lines.append(draw_line(line_name, group.seeds, reading, style, quantity=task_quantity, label=label))
         panel_title = f"{task_quantity.title}, {task}"
         panels.append(Panel(panel_title, quantity.unit, tuple(lines), range=quantity.range, axis=task_quantity.title))
     description = f"{quantity.title} over {X_LABEL}, one panel for each of {', '.join(comparison.tasks)}: " + ", ".join(
@@ -127,9 +127,9 @@ def draw_comparison(
     )
     is_default = quantity.key in (WIN_RATE.key, SELECTED_RATE)
     title = title or ("Learning curves" if is_default else f"{quantity.title} over training")
-    sentences = (describe_aggregation(comparison, aggregation), look.words, note, *_list_notes(comparison))
+    sentences = (describe_reading(comparison, reading), look.words, note, *_list_notes(comparison))
     caption = " ".join(filter(None, sentences)) + describe_excluded(comparison.excluded_runs)
-    subtitle = make_subtitle(aggregation, share=quantity.is_share)
+    subtitle = make_subtitle(reading, share=quantity.is_share)
     subtitle += f"; smoothed over {look.smooth:,} env steps" if look.smooth else ""
     all_panels = tuple(panels) or (Panel(quantity.title, quantity.unit, ()),)
     columns = min(3, len(comparison.tasks)) or 1
@@ -144,30 +144,30 @@ def style_comparison(comparison: Comparison) -> dict[str, Style]:
     )
 
 
-def make_subtitle(aggregation: Aggregation, *, share: bool) -> str:
+def make_subtitle(reading: Aggregation, *, share: bool) -> str:
     """Name the statistic of the lines and of the bands, for the subtitle of a figure. `share`: values are fractions."""
-    band = "" if aggregation.band == "none" else f"; band: {aggregation.name_band(is_fraction=share)}"
-    return f"line: {CENTER_NAMES[aggregation.center]} over seeds{band}"
+    band = "" if reading.band == "none" else f"; band: {reading.name_band(is_fraction=share)}"
+    return f"line: {CENTER_NAMES[reading.center]} over seeds{band}"
 
 
-def describe_aggregation(comparison: Comparison, aggregation: Aggregation) -> str:
+def describe_reading(comparison: Comparison, reading: Aggregation) -> str:
     """Describe the quantity, the average over seeds, the band and the number of seeds, for the caption."""
     quantity: Quantity = comparison.quantity
     meaning = quantity.meaning[:1].upper() + quantity.meaning[1:]
     per_seed = "episodes are averaged per seed first" if quantity.is_evaluation else "each seed is one curve"
     counts = sorted({group.n for group in comparison.groups}) or [0]
     n = f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
-    band = "" if aggregation.band == "none" else " A single seed has no band."
-    if aggregation.band == "bootstrap":
+    band = "" if reading.band == "none" else " A single seed has no band."
+    if reading.band == "bootstrap":
         band = f" Whole seeds are resampled. {BOOTSTRAP_COVERAGE}{band}"
-    statistic = aggregation.describe(is_fraction=quantity.is_share)
+    statistic = reading.describe(is_fraction=quantity.is_share)
     return f"{meaning}; {per_seed}, then the line is the {statistic} ({n} seeds, in the legend).{band}"
 
 
 def draw_line(
     name: str,
     seeds: Sequence[SeedRun],
-    aggregation: Aggregation,
+    reading: Aggregation,
     style: Style,
     *,
     quantity: Quantity = WIN_RATE,
@@ -175,11 +175,11 @@ def draw_line(
 ) -> Line:
     """Draw a quantity of some seeds as one line. The line ends at the last env step that all seeds reached."""
     steps, values = interpolate_to_common_grid([seed.curve for seed in seeds])
-    summary = aggregation.summarize(values, make_curve_scale(quantity, seeds, steps))
+    summary = reading.summarize(values, make_curve_scale(quantity, seeds, steps))
     return Line(
         name, style.color, steps, summary.center, summary.low, summary.high,
         dash=style.dash, marker=style.marker, label=label,
-        statistic=aggregation.describe(is_fraction=quantity.is_share), n=len(seeds),
+        statistic=reading.describe(is_fraction=quantity.is_share), n=len(seeds),
     )  # fmt: skip
 
 
