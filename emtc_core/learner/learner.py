@@ -136,7 +136,7 @@ class ValueLearner:
         """
         seq = self._make_first_step(obs, state, avail)
         unrolled = self.online.unroll(seq, torch.Generator().manual_seed(0))
-        return self.online.start(unrolled, seq).cpu().numpy()
+        return self.online.evaluate_first_step(unrolled, seq).cpu().numpy()
 
     # ---- learning ----
 

@@ -137,16 +137,16 @@ class EpisodicPart(EpisodicSystem):
         """
         gate = EpisodeGate(self._config, self.memory)
         if gate.is_early:
-            verdict = gate.evaluate(episode, None, tau=tau)
+            gate_values = gate.evaluate(episode, None, tau=tau)
             slots = self.write(episode, number)
         else:
             slots = self.write(episode, number)
-            verdict = gate.evaluate(episode, slots, tau=tau)
-        self._delta_mem.append(verdict.delta_mem)
-        self._beta.append(verdict.beta)
+            gate_values = gate.evaluate(episode, slots, tau=tau)
+        self._delta_mem.append(gate_values.delta_mem)
+        self._beta.append(gate_values.beta)
         incentive_slots = self._resolve_for_incentive(slots, episode.state)
         uids = self.memory.uids(incentive_slots)
-        return WrittenEpisode(slots, incentive_slots, uids, self.memory.generation, verdict)
+        return WrittenEpisode(slots, incentive_slots, uids, self.memory.generation, gate_values)
 
     def write(self, episode: Episode, number: int) -> Slots:
         """Write the episode without evaluating the gate (Algorithm 2).

@@ -143,7 +143,7 @@ class _Reading:
         self._gate = EpisodeGate(config, memory, readable=order)
         self._temperature = Temperature(config.gate, t_max=config.train.t_max)
         self._tau = 0.0
-        self._verdicts: list[GateValues] = []
+        self._gate_values: list[GateValues] = []
 
     @property
     def is_early(self) -> bool:
@@ -158,16 +158,16 @@ class _Reading:
 
     def evaluate(self, episode: Episode, slots: Slots | None, env_step: int) -> None:
         self._tau = self._temperature.at(env_step)
-        verdict = self._gate.evaluate(episode, slots, tau=self._tau)
+        values = self._gate.evaluate(episode, slots, tau=self._tau)
         returns = discounted_returns(episode.reward, self.config.train.gamma)[:-1]
-        self._temperature.observe(verdict.delta_mem, returns)
-        self._verdicts.append(verdict)
+        self._temperature.observe(values.delta_mem, returns)
+        self._gate_values.append(values)
 
     def add_point(self, env_step: int, error: Values, merge_rate: float, size: int) -> None:
         """Add a point; `error` is delta_mem along the memory's links, without NaN."""
-        verdicts, self._verdicts = self._verdicts, []
-        delta = np.concatenate([verdict.delta_mem for verdict in verdicts])
-        beta = np.concatenate([verdict.beta for verdict in verdicts])
+        gate_values, self._gate_values = self._gate_values, []
+        delta = np.concatenate([values.delta_mem for values in gate_values])
+        beta = np.concatenate([values.beta for values in gate_values])
         beta_links = np.nan
         if len(error):
             law = make_gate_law(self.config.gate)

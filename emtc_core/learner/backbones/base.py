@@ -80,7 +80,7 @@ class Backbone(nn.Module, ABC):
         """
 
     @abstractmethod
-    def start(self, unrolled: Unrolled, seq: SequenceBatch) -> Tensor:
+    def evaluate_first_step(self, unrolled: Unrolled, seq: SequenceBatch) -> Tensor:
         """Compute Q_tot of the greedy joint action at step 0.
 
         Source: the mixer of the backbone.

@@ -118,7 +118,7 @@ class DmixBackbone(Backbone):
         assert unrolled.fractions is not None, "set by unroll of this class"
         return self._evaluate(unrolled.hidden[1:], unrolled.fractions[1:], action, seq.state[1:])
 
-    def start(self, unrolled: Unrolled, seq: SequenceBatch) -> Tensor:
+    def evaluate_first_step(self, unrolled: Unrolled, seq: SequenceBatch) -> Tensor:
         """Mix the means of the greedy actions at step 0.
 
         Source: j3soon/dfac.

@@ -1,5 +1,6 @@
 """VDN, QMIX and QPLEX: recurrent agents and a mixer. CDS is the same with private heads for the agents."""
 
+from functools import reduce
 from importlib import import_module
 from pkgutil import iter_modules
 
@@ -67,12 +68,9 @@ class ValueBackbone(Backbone):
         """Mix the values of the actions that were taken."""
         q_taken = unrolled.q[:-1].gather(-1, seq.action.unsqueeze(-1)).squeeze(-1)
         mixed = self._mix(q_taken, unrolled.best[:-1], seq.action, seq.state[:-1], seq.obs[:-1], seq.real_transitions)
-        regularizer = None if mixed.regularizer is None else mixed.regularizer.view(seq.reward.shape)
-        private = self._private_l1(unrolled, seq)
-        if regularizer is None or private is None:
-            regularizer = private if regularizer is None else regularizer
-        else:
-            regularizer = regularizer + private
+        of_mixer = None if mixed.regularizer is None else mixed.regularizer.view(seq.reward.shape)
+        regularizers = [term for term in (of_mixer, self._private_l1(unrolled, seq)) if term is not None]
+        regularizer = reduce(torch.add, regularizers) if regularizers else None
         return JointValues(q_tot=mixed.q_tot.view(seq.reward.shape), regularizer=regularizer)
 
     def bootstrap(self, unrolled: Unrolled, action: Tensor, seq: SequenceBatch) -> JointValues:
@@ -87,7 +85,7 @@ class ValueBackbone(Backbone):
         mixed = self._mix(q_taken, unrolled.best[1:], action, seq.state[1:], seq.obs[1:], seq.real_transitions)
         return JointValues(q_tot=mixed.q_tot.view(seq.reward.shape))
 
-    def start(self, unrolled: Unrolled, seq: SequenceBatch) -> Tensor:
+    def evaluate_first_step(self, unrolled: Unrolled, seq: SequenceBatch) -> Tensor:
         """Mix the greedy values at step 0.
 
         Source: Q_tot of the mixer.
