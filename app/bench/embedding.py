@@ -27,8 +27,9 @@ from app.bench import BenchResult, make_result
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
 from emtc_core.control import NoControl
+from emtc_core.embedder.augmentation import augment
 from emtc_core.embedder.fit import fit
-from emtc_core.embedder.losses import augment, info_nce
+from emtc_core.embedder.losses import info_nce
 from emtc_core.embedder.networks import Embedder
 from emtc_core.envs.registry import check_available, make_env
 from emtc_core.errors import EnvUnavailableError

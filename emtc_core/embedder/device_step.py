@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from emtc_core.config.memory import EmbedConfig
+from emtc_core.embedder.augmentation import augment, count_views
 from emtc_core.embedder.linear_stack import LinearStack, group_layers, list_parameters, split_vector, view_layers
-from emtc_core.embedder.losses import NORM_EPS, augment, count_views
+from emtc_core.embedder.losses import NORM_EPS
 from emtc_core.embedder.networks import Embedder
 from emtc_core.random_tensors import make_device_generator
 from emtc_core.repeated_step import RepeatedStep

@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from emtc_core.devices import send_tensor
+from emtc_core.embedder.augmentation import augment, count_views
 from emtc_core.embedder.device_step import get_device_step
+from emtc_core.embedder.info_nce_gradient import info_nce_gradient
 from emtc_core.embedder.linear_stack import LinearStack, group_layers, share_layers
-from emtc_core.embedder.losses import augment, count_views, info_nce_gradient
 from emtc_core.embedder.networks import Embedder, State
 from emtc_core.errors import NonFiniteLossError
 from emtc_core.stopwatch import Stopwatch

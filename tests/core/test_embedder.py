@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from emtc_core.config.memory import EmbedConfig
+from emtc_core.embedder.augmentation import augment
 from emtc_core.embedder.fit import GradientStep, fit
-from emtc_core.embedder.losses import augment, info_nce, info_nce_gradient, return_loss, state_loss
+from emtc_core.embedder.info_nce_gradient import info_nce_gradient
+from emtc_core.embedder.losses import info_nce, return_loss, state_loss
 from emtc_core.embedder.networks import Embedder
 from emtc_core.embedder.return_scale import ReturnScale
 from emtc_core.errors import NonFiniteLossError, ShapeError
