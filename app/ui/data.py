@@ -27,17 +27,16 @@ from storage.maintenance.sizes import Sizes, measure_sizes
 from storage.notebook import list_entries
 from storage.queries import curves, episodes, run_search, runs
 from storage.queries import gate_state as gates
-from storage.queries.episodes import (
+from storage.queries.episode_search import (
     EpisodePage,
     Extremes,
-    Order,
-    Trajectory,
     find_episodes,
     find_extremes,
     find_playbacks,
     find_replayable_episodes,
 )
-from storage.queries.episodes import list_replayable_runs as list_runs_with_states
+from storage.queries.episode_search import list_replayable_runs as list_runs_with_states
+from storage.queries.episodes import Order, Trajectory
 from storage.queries.gate_state import GateState
 from storage.queries.run_search import FilterOptions, RunFilter, RunPage, Visibility
 from storage.runs import sweeps
