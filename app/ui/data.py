@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Generator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from functools import wraps
 from importlib import invalidate_caches
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -110,7 +111,10 @@ def open_url(url: str) -> Database:
     Raises:
         StorageError: If the database cannot be opened.
     """
-    return open_database(url, read_only=is_cached(url))
+    if is_cached(url):
+        bundle = open_database(url, read_only=True)
+        return replace(bundle, file_id=None)  # opening the bundle again replaces the file by an equal one
+    return open_database(url)
 
 
 def cached(

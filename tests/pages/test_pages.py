@@ -293,6 +293,20 @@ def test_unreadable_database_is_one_sentence(monkeypatch, use_database, tmp_path
     assert "EMTC_DB" in said(app)
 
 
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_the_app_says_that_its_database_file_was_moved(seeded, is_replaced):
+    db, run_id = seeded
+    app = open_page("run", run=run_id)
+    assert not app.error
+    away = db.path.rename(db.path.with_suffix(".away"))
+    if is_replaced:
+        db.path.touch()
+    app.run()
+    assert [str(db.path) in error.value for error in app.error] == [True]
+    away.rename(db.path)
+    assert not app.run().error
+
+
 def test_launch_form_refuses_a_wrong_value_before_anything_starts(empty):
     app = open_page("launch")
     box = next(box for box in app.text_input if box.label == "tau end [return]")
