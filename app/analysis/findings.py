@@ -60,7 +60,8 @@ from storage.queries.gate_progress import (
     compute_removed_after_first_win,
     count_closed_by_outcome,
 )
-from storage.queries.memory import find_embedding, get_snapshot, list_snapshots
+from storage.queries.memory import get_snapshot, list_snapshots
+from storage.queries.projections import find_embedding
 from storage.runs.rows import RunRow
 from storage.runs.sweeps import list_sweeps
 

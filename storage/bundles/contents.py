@@ -31,7 +31,8 @@ from storage.frames import make_type_error
 from storage.models import RUN_TABLE_COLUMNS, Base, ProjectionRow, Run, SnapshotRow, SweepRow
 from storage.process_id import process_columns
 from storage.queries.episodes import EMPTY_TRAJECTORY
-from storage.queries.memory import EMBEDDING_PREFIX, SNAPSHOT_ARRAYS
+from storage.queries.memory import SNAPSHOT_ARRAYS
+from storage.queries.projections import EMBEDDING_PREFIX
 from storage.runs.labels import MOST_TAGS
 
 _CLEARED_RUN_COLUMNS: Final[dict[str, None]] = dict.fromkeys(
