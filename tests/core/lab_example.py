@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from emtc_core.envs.base import EnvInfo, Observation
-from emtc_core.envs.plugin_adapter import NO_DRAWING
+from emtc_core.envs.registry import NO_DRAWING
 from emtc_core.envs.scene import Scene
 from emtc_core.plugins import register
 
