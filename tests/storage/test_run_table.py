@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from sqlalchemy import delete, insert
 
 from app.analysis.aggregates import Curve, compute_mu_w
-from emtc_core.config import fields
 from emtc_core.config.base import FormerDefault
 from emtc_core.errors import ConfigError, RunNotFoundError, RunStateError
 from storage.engine import Database, open_database
