@@ -12,7 +12,7 @@ from typer.main import get_command
 
 from app.cli.main import COMMANDS, make_app
 from app.figures.registry import FIGURES, TABLES
-from emtc_core.config.fields import current_key, describe_fields
+from emtc_core.config.resolve import current_key, describe_fields
 from emtc_core.config.run import PRESETS, list_algos
 from emtc_core.metrics import METRICS
 from storage.api import OpenDatabase, RecordedRun, open_database

@@ -23,8 +23,7 @@ from app.jobs.resume import (
 )
 from app.jobs.signals import StopSignals, stop_signals
 from app.jobs.train_process import mark_stopped, train_detached, train_with_signals
-from emtc_core.config.fields import describe_fields
-from emtc_core.config.resolve import parse_overrides, resolve
+from emtc_core.config.resolve import describe_fields, parse_overrides, resolve
 from emtc_core.config.run import RunConfig
 from emtc_core.control import StopRequested
 from emtc_core.envs.registry import IMPORTED_BY_MAP, get_default_map

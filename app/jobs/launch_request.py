@@ -10,10 +10,16 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, TypeVar
 
-from emtc_core.config.base import Value
-from emtc_core.config.fields import current_key, describe_fields
 from emtc_core.config.plugin_settings import ORIGINS, find_owner
-from emtc_core.config.resolve import flatten, flatten_tree, resolve, suggest
+from emtc_core.config.resolve import (
+    Value,
+    current_key,
+    describe_fields,
+    flatten,
+    flatten_tree,
+    resolve,
+    suggest,
+)
 from emtc_core.config.run import PRESETS, RunConfig, list_algos
 from emtc_core.config.values import FieldInfo, format_argument, parse_count
 from emtc_core.envs.registry import IMPORTED_BY_MAP

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from app.analysis.format import format_percent
 from app.jobs.resume import examine_checkpoints
-from emtc_core.config.base import Value
-from emtc_core.config.resolve import apply_overrides, config_from_stored, flatten, parse_overrides
+from emtc_core.config.resolve import Value, apply_overrides, config_from_stored, flatten, parse_overrides
 from emtc_core.config.run import RunConfig
 from emtc_core.config.train import EnvConfig
 from emtc_core.devices import choose_device

@@ -1,7 +1,7 @@
 """Build a RunConfig from defaults, preset rules, a TOML file and the command line. Later sources win.
 
-An error lists all faults. The models and their bounds are in the other modules of this package, the keys of
-all settings in `fields`, the preset rules in `presets/*.toml`, the parser of values in `values`.
+An error lists all faults. The models and their bounds are in the other modules of this package, the preset rules in
+`presets/*.toml`, the parser of values in `values`.
 """
 
 import difflib
@@ -12,34 +12,31 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
-from pydantic import ValidationError
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import BaseModel, ValidationError
 
 from emtc_core.config.base import (
     IMPORTED,
+    FormerDefault,
+    FormerKey,
     SettingError,
     Value,
     convert_errors,
     parse_toml,
     read_text,
 )
-from emtc_core.config.fields import (
-    INIT_DESIRABILITY,
-    current_key,
-    describe_fields,
-    list_former_defaults,
-    list_keys,
-    rename_keys,
-)
-from emtc_core.config.plugin_settings import find_owner
-from emtc_core.config.run import PRESETS, RunConfig, split_algo
-from emtc_core.config.values import parse_value
+from emtc_core.config.plugin_settings import MIXER, ORIGINS, argument_fields, find_owner, list_choices
+from emtc_core.config.run import PRESETS, RunConfig, list_algos, split_algo
+from emtc_core.config.values import FieldInfo, parse_value
 from emtc_core.errors import NO_VALUE, ConfigError, Fault
 from emtc_core.plugins import make_missing_fault
 
 _MAX_FAULTS = 10
 _MAX_KEY_CHARS = 80
+_INIT_DESIRABILITY = "memory.init_desirability"
 _REMOVED_KEYS = {"gate.reward"}  # settings of earlier versions that had only one choice
 
 
@@ -79,7 +76,7 @@ def resolve(
         ConfigError: With all faults.
     """
     explicit = parse_overrides(overrides)
-    from_file = rename_keys(flatten_tree(parse_toml(read_text(file), str(file)))) if file else {}
+    from_file = _rename_keys(flatten_tree(parse_toml(read_text(file), str(file)))) if file else {}
     preset = str(explicit.get("preset", from_file.get("preset", preset)))
     algo = str(explicit.get("algo", from_file.get("algo", algo)))
     env = str(explicit.get("env.name", from_file.get("env.name", env)))
@@ -89,14 +86,31 @@ def resolve(
     if steps is not None:
         flat["train.t_max"] = steps
     flat |= explicit
-    if flat.get(INIT_DESIRABILITY) == "emu_table":
-        flat[INIT_DESIRABILITY] = _preset_values("emu_code", env=env, map=map, algo=algo)[INIT_DESIRABILITY]
+    if flat.get(_INIT_DESIRABILITY) == "emu_table":
+        flat[_INIT_DESIRABILITY] = _preset_values("emu_code", env=env, map=map, algo=algo)[_INIT_DESIRABILITY]
     _refuse_unknown_keys(flat)
     config = _validate(flat)
     if config.gate.tau_decay_steps is None:
         flat["gate.tau_decay_steps"] = config.train.t_max // 2
         config = _validate(flat)
     return config.with_origins()
+
+
+def list_keys() -> set[str]:
+    """List the keys of all settings, with the arguments of plug-ins."""
+    return {key for key, _ in _list_fields()}
+
+
+def _list_fields() -> Iterable[tuple[str, Any]]:
+    yield from _walk_fields(RunConfig, "")
+    yield from argument_fields()
+
+
+def describe_fields() -> list[FieldInfo]:
+    """List all settings in the order of declaration, with arguments of plug-ins at the end of their section."""
+    fields = [_make_field_info(key, field) for key, field in _list_fields()]
+    sections = list(dict.fromkeys(info.key.partition(".")[0] for info in fields))
+    return sorted(fields, key=lambda info: sections.index(info.key.partition(".")[0]))
 
 
 def flatten(config: RunConfig) -> dict[str, Value]:
@@ -118,15 +132,48 @@ def flatten_tree(tree: Mapping[str, Any]) -> dict[str, Value]:
     return _complete_stored(flat) if is_own_run else flat
 
 
+def find_former_default(key: str) -> FormerDefault | None:
+    """Return the value of a setting in stored runs without the setting; None if all runs store the setting."""
+    return _list_former_defaults().get(current_key(key))
+
+
+def current_key(key: str) -> str:
+    """Return the current key of a setting for a current or former key."""
+    return _list_former_keys().get(key, key)
+
+
+def stored_keys(key: str) -> tuple[str, ...]:
+    """List all keys under which runs have stored a setting, the current key first."""
+    current = current_key(key)
+    return (current, *(former for former, renamed in _list_former_keys().items() if renamed == current))
+
+
+@cache
+def _list_former_defaults() -> dict[str, FormerDefault]:
+    fields = _walk_fields(RunConfig, "")
+    return {key: note for key, field in fields for note in field.metadata if isinstance(note, FormerDefault)}
+
+
+@cache
+def _list_former_keys() -> dict[str, str]:
+    """Return former key → current key."""
+    fields = _walk_fields(RunConfig, "")
+    return {note.key: key for key, field in fields for note in field.metadata if isinstance(note, FormerKey)}
+
+
+def _rename_keys(flat: Mapping[str, Any]) -> dict[str, Any]:
+    return {current_key(key): value for key, value in flat.items()}
+
+
 def _complete_stored(flat: dict[str, Value]) -> dict[str, Value]:
     """Add settings that did not exist when the run was stored, with their value at that time. Drop removed settings."""
     env, algo = flat["env.name"], str(flat["algo"])
     before = {
         key: note.value
-        for key, note in list_former_defaults().items()
+        for key, note in _list_former_defaults().items()
         if note.env in ("", env) and (not note.algos or algo.startswith(note.algos))
     }
-    return before | {key: value for key, value in rename_keys(flat).items() if key not in _REMOVED_KEYS}
+    return before | {key: value for key, value in _rename_keys(flat).items() if key not in _REMOVED_KEYS}
 
 
 def config_from_stored(stored: Mapping[str, Any]) -> RunConfig:
@@ -215,7 +262,7 @@ def parse_overrides(overrides: Mapping[str, Value] | Sequence[str]) -> dict[str,
         ConfigError: If a text has no key or no value.
     """
     if isinstance(overrides, Mapping):
-        return rename_keys(overrides)
+        return _rename_keys(overrides)
     fields = {info.key: info for info in describe_fields()}
     parsed = {}
     for text in overrides:
@@ -224,7 +271,7 @@ def parse_overrides(overrides: Mapping[str, Value] | Sequence[str]) -> dict[str,
             raise ConfigError("must be key=value", key="--set", value=text)
         info = fields.get(current_key(key.strip()))
         parsed[key.strip()] = parse_value(info, value) if info else value.strip()
-    return rename_keys(parsed)
+    return _rename_keys(parsed)
 
 
 def _preset_values(preset: str, *, env: str, map: str, algo: str) -> dict[str, Any]:
@@ -291,3 +338,58 @@ def _nest(flat: Mapping[str, Any]) -> dict[str, Any]:
                 raise ConfigError("must not be under a setting that has a value", key=key)
         node[leaf] = value
     return tree
+
+
+def _walk_fields(model: type[BaseModel], prefix: str) -> Iterable[tuple[str, Any]]:
+    """List (dotted key, pydantic field) of all settings of a model and its sections."""
+    for name, field in model.model_fields.items():
+        annotation = field.annotation
+        if not prefix and name in (ORIGINS, MIXER):
+            continue
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            yield from _walk_fields(annotation, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{field.alias or name}", field
+
+
+def _make_field_info(key: str, field: Any) -> FieldInfo:
+    annotation, metadata, optional, words = _unwrap(field.annotation, list(field.metadata))
+    choices = tuple(str(c) for c in get_args(annotation)) if get_origin(annotation) is Literal else ()
+    choices = tuple(list_algos()) if key == "algo" else list_choices(key) or choices
+    lows = [m.ge if isinstance(m, Ge) else m.gt for m in metadata if isinstance(m, Ge | Gt)]
+    highs = [m.le if isinstance(m, Le) else m.lt for m in metadata if isinstance(m, Le | Lt)]
+    text = field.description or (f"Argument {key.rpartition('.')[2]}." if find_owner(key) else "")
+    unit = text[text.rfind("[") + 1 : text.rfind("]")] if "[" in text else ""
+    kind = "choice" if choices else getattr(annotation, "__name__", "str")
+    return FieldInfo(
+        key=key,
+        type=kind if kind in ("int", "float", "bool", "str", "choice") else "str",
+        default=None if field.is_required() else field.default,
+        minimum=float(lows[0]) if lows else None,  # type: ignore[arg-type]  # bounds here are numbers
+        maximum=float(highs[0]) if highs else None,  # type: ignore[arg-type]
+        choices=choices,
+        unit=unit,
+        description=text,
+        optional=optional,
+        minimum_open=any(isinstance(m, Gt) for m in metadata),
+        words=("emu_table",) if key == _INIT_DESIRABILITY else words,
+    )
+
+
+def _unwrap(annotation: Any, metadata: list[Any]) -> tuple[Any, list[Any], bool, tuple[str, ...]]:
+    """Split an annotation into its plain type, its metadata, whether it is optional, and texts that it also accepts.
+
+    `Optional` and `Annotated` are removed. Pydantic stores the outermost metadata in the field: the argument `metadata`.
+    """
+    optional, words = False, ()
+    if get_origin(annotation) in (Union, UnionType):
+        inner = [a for a in get_args(annotation) if a is not type(None)]
+        words = tuple(
+            str(word) for literal in inner[1:] if get_origin(literal) is Literal for word in get_args(literal)
+        )
+        optional, annotation = len(inner) < len(get_args(annotation)), inner[0]
+    if hasattr(annotation, "__metadata__"):
+        for extra in annotation.__metadata__:
+            metadata.extend(getattr(extra, "metadata", [extra]))
+        annotation = annotation.__origin__
+    return annotation, metadata, optional, words

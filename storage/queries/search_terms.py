@@ -95,7 +95,7 @@ class SearchContext:
 
         All three are NULL for a run that does not store the setting. The number is NULL if the value is not a number.
         """
-        from emtc_core.config.fields import stored_keys
+        from emtc_core.config.resolve import stored_keys
 
         variants = [self._json_value(stored_key) for stored_key in stored_keys(key)]
         if len(variants) == 1:
@@ -268,7 +268,7 @@ def _check_key(term: Term) -> None:
 
 @cache
 def _setting_keys() -> frozenset[str]:
-    from emtc_core.config.fields import describe_fields, stored_keys  # imported late: most searches use no setting
+    from emtc_core.config.resolve import describe_fields, stored_keys  # imported late: most searches use no setting
 
     return frozenset(key for info in describe_fields() for key in stored_keys(info.key)) - SEARCH_KEYS.keys()
 
@@ -297,7 +297,7 @@ def _compare_setting(term: Term, context: SearchContext) -> Sql:
 
     `_matches_value` applies the same rules to a Python value.
     """
-    from emtc_core.config.fields import find_former_default
+    from emtc_core.config.resolve import find_former_default
 
     kind, text, number = context.setting(term.key)
     expected = term.value.lower()

@@ -12,8 +12,7 @@ from app.jobs.launch_request import (
     read_texts,
     write_command,
 )
-from emtc_core.config.fields import describe_fields
-from emtc_core.config.resolve import flatten, resolve
+from emtc_core.config.resolve import describe_fields, flatten, resolve
 from emtc_core.config.run import PRESETS, list_algos
 from emtc_core.errors import NO_VALUE, ConfigError, Fault, StorageError
 

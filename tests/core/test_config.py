@@ -5,8 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from emtc_core.config.fields import describe_fields
-from emtc_core.config.resolve import config_from_stored, describe_presets, flatten, flatten_tree, resolve
+from emtc_core.config.resolve import (
+    config_from_stored,
+    describe_fields,
+    describe_presets,
+    flatten,
+    flatten_tree,
+    resolve,
+)
 from emtc_core.config.run import PRESETS, list_algos, split_algo
 from emtc_core.config.values import FieldInfo, format_argument, parse_count, parse_value
 from emtc_core.errors import ConfigError, Fault, StorageError, describe_fault

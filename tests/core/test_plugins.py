@@ -10,10 +10,9 @@ from pydantic import BaseModel, Field
 
 from app.analysis.settings import find_changes
 from emtc_core import plugins
-from emtc_core.config.fields import describe_fields
 from emtc_core.config.memory import GateConfig
 from emtc_core.config.plugin_settings import PLUGIN_SETTINGS
-from emtc_core.config.resolve import config_from_stored, flatten, resolve
+from emtc_core.config.resolve import config_from_stored, describe_fields, flatten, resolve
 from emtc_core.config.run import list_algos
 from emtc_core.config.train import TrainConfig
 from emtc_core.envs.base import EnvInfo, Observation

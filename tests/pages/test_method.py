@@ -14,7 +14,7 @@ from app.ui.method.equations import BACKGROUND, BEYOND, EMBEDDER, GATE
 from app.ui.method.measured import read_embedding_results
 from app.ui.method.options import compare_presets, explain_preset, labels_of
 from app.ui.method.published import find_comparison
-from emtc_core.config.fields import describe_fields
+from emtc_core.config.resolve import describe_fields
 from emtc_core.metrics import METRICS
 from tests.pages.test_pages import open_page, said
 

@@ -20,8 +20,8 @@ from typing import Any
 
 from pydantic import Field
 
-from emtc_core.config.base import ConfigSection, Value
-from emtc_core.config.resolve import flatten, resolve
+from emtc_core.config.base import ConfigSection
+from emtc_core.config.resolve import Value, flatten, resolve
 from emtc_core.config.values import format_setting
 
 Given = bool | int | float | str

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from emtc_core.config.base import ConfigSection, Value
-from emtc_core.config.resolve import flatten, resolve
+from emtc_core.config.base import ConfigSection
+from emtc_core.config.resolve import Value, flatten, resolve
 from tests.reference.published_settings import (
     DATA_FILE,
     Case,

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sqlalchemy import delete, insert
 
 from app.analysis.aggregates import Curve, compute_mu_w
+from emtc_core.config import resolve
 from emtc_core.config.base import FormerDefault
 from emtc_core.errors import ConfigError, RunNotFoundError, RunStateError
 from storage.engine import Database, open_database
@@ -198,7 +199,7 @@ def test_a_run_of_an_earlier_version_did_what_its_version_did(db: Database) -> N
 def test_a_setting_from_before_its_existence_is_compared_like_a_stored_one(
     db: Database, monkeypatch: pytest.MonkeyPatch, value: str, matches: bool
 ) -> None:
-    monkeypatch.setattr(fields, "find_former_default", lambda key: FormerDefault(1_000_000))
+    monkeypatch.setattr(resolve, "find_former_default", lambda key: FormerDefault(1_000_000))
     without = create_run(db, CONFIG, target_steps=10, versions={})
     stored = create_run(db, CONFIG | {"memory": {"capacity": 1_000_000}}, target_steps=10, versions={})
     assert set(matching_ids(db, RunFilter(text=f"memory.capacity={value}"))) == (
@@ -210,7 +211,7 @@ def test_a_setting_from_before_its_existence_is_compared_like_a_stored_one(
 def test_a_missing_value_from_before_a_setting_existed_is_compared_like_a_stored_one(
     db: Database, monkeypatch: pytest.MonkeyPatch, value: str, matches: bool
 ) -> None:
-    monkeypatch.setattr(fields, "find_former_default", lambda key: FormerDefault(None))
+    monkeypatch.setattr(resolve, "find_former_default", lambda key: FormerDefault(None))
     without = create_run(db, CONFIG, target_steps=10, versions={})
     stored = create_run(db, CONFIG | {"gate": {"tau_decay_steps": None}}, target_steps=10, versions={})
     found = set(matching_ids(db, RunFilter(text=f"gate.tau_decay_steps={value}")))

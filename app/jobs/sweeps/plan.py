@@ -17,9 +17,8 @@ from app.analysis.quantities import EVALUATION_QUANTITIES
 from app.analysis.settings import write_value
 from app.jobs.launch_request import find_changed_settings
 from app.jobs.sweeps.file import Leaf, OptunaSearch, Range, SweepFile
-from emtc_core.config.base import Value, convert_errors
-from emtc_core.config.fields import current_key, describe_fields
-from emtc_core.config.resolve import flatten, resolve, suggest
+from emtc_core.config.base import convert_errors
+from emtc_core.config.resolve import Value, current_key, describe_fields, flatten, resolve, suggest
 from emtc_core.config.run import RunConfig
 from emtc_core.errors import ConfigError, Fault
 from emtc_core.metrics import METRICS

@@ -19,11 +19,9 @@ from app.ui import data, messages, state
 from app.ui.in_url import Bound
 from app.ui.launch import address, success_rule, sweep
 from app.ui.widgets import config_form
-from emtc_core.config.fields import describe_fields
 from emtc_core.config.plugin_settings import find_owner
-from emtc_core.config.resolve import describe_presets
+from emtc_core.config.resolve import FieldInfo, describe_fields, describe_presets
 from emtc_core.config.run import RunConfig, list_algos, split_algo
-from emtc_core.config.values import FieldInfo
 from emtc_core.envs.registry import ADAPTERS, IMPORTED_BY_MAP
 from emtc_core.envs.trust import VARIABLE
 from emtc_core.envs.zoo.examples import EXAMPLES, EXTRA

@@ -11,11 +11,17 @@ from app.ui import data
 from app.ui.method import measured, published
 from app.ui.widgets.config_form import SECTION_TITLES
 from app.ui.widgets.result_table import write_table
-from emtc_core.config.base import Value
-from emtc_core.config.fields import describe_fields
-from emtc_core.config.resolve import applied_rules, describe_presets, flatten, resolve
+from emtc_core.config.resolve import (
+    FieldInfo,
+    Value,
+    applied_rules,
+    describe_fields,
+    describe_presets,
+    flatten,
+    resolve,
+)
 from emtc_core.config.run import PRESETS, list_algos
-from emtc_core.config.values import FieldInfo, format_setting
+from emtc_core.config.values import format_setting
 from emtc_core.errors import ConfigError
 from emtc_core.metrics import METRICS, OPEN_GROUPS
 

@@ -11,10 +11,8 @@ import streamlit as st
 from app.analysis.format import escape_markdown, format_count
 from app.jobs.launch_request import IDENTITY, resolve_defaults
 from app.ui import data, in_url, messages
-from emtc_core.config.base import Value
-from emtc_core.config.fields import describe_fields
 from emtc_core.config.plugin_settings import ORIGINS
-from emtc_core.config.resolve import flatten_tree
+from emtc_core.config.resolve import Value, describe_fields, flatten_tree
 from emtc_core.config.values import format_argument
 from emtc_core.errors import EmtcError
 from storage.queries.run_search import RunFilter

@@ -12,7 +12,7 @@ import streamlit as st
 from app.analysis.format import escape_markdown
 from app.ui import in_url
 from app.ui.in_url import Bound
-from emtc_core.config.base import Value
+from emtc_core.config.resolve import Value
 from emtc_core.config.values import FieldInfo, format_argument, parse_count
 from emtc_core.errors import ConfigError, describe_fault
 
