@@ -391,7 +391,7 @@ def test_a_node_of_an_episode_that_was_thinned_away_is_shown_and_no_fault(seeded
     app = open_page("memory", run=run_id, point=str(slot))
     assert not app.exception
     assert not app.error, "nothing is wrong with it"
-    assert any("was thinned away" in each.value for each in app.info)
+    assert any("was deleted by thinning" in each.value for each in app.info)
     assert {metric.label: metric.value for metric in app.metric}["H"] == format_number(float(snapshot.h[3]))
     app = open_page("replay", run=run_id, episode="2")
     assert not app.error
