@@ -179,10 +179,10 @@ def measure_layout(snapshot: Snapshot, layout: NDArray[np.float32], *, seed: int
         return []
     rows = in_layout[sample_stratified_rows(snapshot.h[in_layout], snapshot.t[in_layout], n=MAX_RANKED, seed=seed)]
     per_node = compute_layout_quality(snapshot.embedding[rows], layout[rows])
-    sample = f"at k = {NEIGHBORS} among {len(rows)} nodes"
+    against = f"of the layout against the embedding at k = {NEIGHBORS} among {len(rows)} nodes"
     meanings = {
-        "trustworthiness": f"of the layout against the embedding {sample}: 1 if it shows no false neighbors",
-        "continuity": f"of the layout against the embedding {sample}: 1 if no true neighbors are separated",
+        "trustworthiness": f"trustworthiness {against}: 1 if it shows no false neighbors",
+        "continuity": f"continuity {against}: 1 if no true neighbors are separated",
     }
     ones = np.ones(len(rows))
     statistics = [
