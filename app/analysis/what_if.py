@@ -46,7 +46,7 @@ NO_NODE = -1
 
 
 @dataclass(frozen=True)
-class Rules:
+class GateRules:
     """Settings of the gate, the incentive and the memory of a run."""
 
     gate: GateConfig
@@ -89,7 +89,7 @@ class Stream:
 
 
 @dataclass(frozen=True)
-class GateValues:
+class WhatIfValues:
     """Values of the gate and the incentive for N transitions."""
 
     delta_mem: Floats  # [N] [return]; NaN if a lookup found nothing
@@ -114,8 +114,8 @@ class ComparedSet:
     """Recorded and recomputed values of one set of transitions."""
 
     name: str
-    recorded: GateValues
-    recomputed: GateValues
+    recorded: WhatIfValues
+    recomputed: WhatIfValues
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ class WhatIfResult:
     law_without_inverse: str | None = None  # label of a gate law whose tau cannot be computed from beta
 
 
-def read_rules(config: Mapping[str, Any]) -> Rules:
+def read_gate_rules(config: Mapping[str, Any]) -> GateRules:
     """Read the rules from the stored configuration of a run; settings that this version does not have are ignored.
 
     Raises:
@@ -144,7 +144,7 @@ def read_rules(config: Mapping[str, Any]) -> Rules:
         gamma = float(train.get("gamma", 0.99))
     except (TypeError, ValueError) as exc:
         raise ConfigError("must be a number", key="train.gamma", value=train["gamma"]) from exc
-    return Rules(
+    return GateRules(
         gate=_section(GateConfig, config, "gate"),
         incentive=_section(IncentiveConfig, config, "incentive"),
         memory=_section(MemoryConfig, config, "memory"),
@@ -153,7 +153,7 @@ def read_rules(config: Mapping[str, Any]) -> Rules:
     )
 
 
-def read_stream(db: Database, run_id: str, rules: Rules, *, until: int, limit: int = MOST_TRANSITIONS) -> Stream:
+def read_stream(db: Database, run_id: str, rules: GateRules, *, until: int, limit: int = MOST_TRANSITIONS) -> Stream:
     """Read the newest transitions up to env step `until`; empty if they were removed by thinning.
 
     A run without a gate does not record delta_mem; it is computed from the recorded h and h_next. Time limits are not
@@ -185,7 +185,7 @@ def read_stream(db: Database, run_id: str, rules: Rules, *, until: int, limit: i
 def evaluate_what_if(
     snapshot: Snapshot,
     stream: Stream,
-    rules: Rules,
+    rules: GateRules,
     question: WhatIfSettings,
     *,
     merged: "MergedNodes | None" = None,
@@ -222,7 +222,7 @@ def evaluate_what_if(
     )
 
 
-def merge_nodes(snapshot: Snapshot, rules: Rules, factor: float) -> "MergedNodes":
+def merge_nodes(snapshot: Snapshot, rules: GateRules, factor: float) -> "MergedNodes":
     """Merge the nodes of a snapshot at `factor` times the delta of the run.
 
     Raises:
@@ -289,7 +289,7 @@ def explain_tau(result: WhatIfResult) -> str:
     return f"{reason} No transition up to this snapshot is stored, so τ is unknown. Set a fixed τ."
 
 
-def compute_gate_means(judged: GateValues) -> GateMeans:
+def compute_gate_means(judged: WhatIfValues) -> GateMeans:
     """Compute the means of a gate, with the definitions of `emtc_core.learner.targets.gate_shares`."""
     n = len(judged.beta)
     is_hit = np.isfinite(judged.delta_mem)
@@ -358,7 +358,7 @@ class _Recalled:
     hit: Flags
 
 
-def _compute_incentive(nodes: "Snapshot | MergedNodes", rows: Rows, ends: Flags, rules: Rules) -> Floats:
+def _compute_incentive(nodes: "Snapshot | MergedNodes", rows: Rows, ends: Flags, rules: GateRules) -> Floats:
     """Compute r_p of transitions with Q(s') = 0; `rows` are the rows of their successors in `nodes`."""
     hit, hit_rows = rows >= 0, np.maximum(rows, 0)
     recalled = _Recalled(
@@ -374,7 +374,7 @@ def _compute_incentive(nodes: "Snapshot | MergedNodes", rows: Rows, ends: Flags,
 
 
 def _compare_stream(
-    snapshot: Snapshot, stream: Stream, rules: Rules, question: WhatIfSettings, tau: float
+    snapshot: Snapshot, stream: Stream, rules: GateRules, question: WhatIfSettings, tau: float
 ) -> ComparedSet:
     """Evaluate recorded transitions with another tau; without a recorded tau, that of the snapshot is changed.
 
@@ -384,13 +384,13 @@ def _compare_stream(
     beta = _compute_beta(stream.delta_mem, question.tau(np.where(np.isnan(stream.tau), tau, stream.tau)), rules.gate)
     beta = np.where(np.isnan(stream.delta_mem) & np.isfinite(stream.beta), stream.beta, beta)
     return ComparedSet(
-        "transitions", GateValues(stream.delta_mem, stream.beta, r_p), GateValues(stream.delta_mem, beta, r_p)
+        "transitions", WhatIfValues(stream.delta_mem, stream.beta, r_p), WhatIfValues(stream.delta_mem, beta, r_p)
     )
 
 
 def _compare_links(
     snapshot: Snapshot,
-    rules: Rules,
+    rules: GateRules,
     question: WhatIfSettings,
     tau: float,
     merged: "MergedNodes | None",
@@ -400,7 +400,7 @@ def _compare_links(
     targets = snapshot.rows_of(snapshot.idx_next[sources])
     sources, targets = sources[targets >= 0], targets[targets >= 0]
     ends = (snapshot.idx_next[targets] < 0) & (snapshot.h[targets] == 0)
-    recorded = GateValues(
+    recorded = WhatIfValues(
         snapshot.delta_mem[sources].astype(np.float64),
         snapshot.beta[sources].astype(np.float64),
         _compute_incentive(snapshot, targets, ends, rules),
@@ -410,12 +410,12 @@ def _compare_links(
     else:
         error = _compute_link_errors(snapshot, rules, question, merged, sources, targets, ends)
         r_p = _compute_incentive(merged, merged.node[targets], ends, rules)
-    return ComparedSet("links", recorded, GateValues(error, _compute_beta(error, tau, rules.gate), r_p))
+    return ComparedSet("links", recorded, WhatIfValues(error, _compute_beta(error, tau, rules.gate), r_p))
 
 
 def _compute_link_errors(
     snapshot: Snapshot,
-    rules: Rules,
+    rules: GateRules,
     question: WhatIfSettings,
     merged: "MergedNodes",
     sources: Rows,

@@ -7,16 +7,18 @@ page Compare passes the runs of all databases that it shows. The other callers r
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from app.analysis.aggregates import Aggregation, interpolate_to_common_grid
+from app.analysis.aggregates import Aggregation, explain_small_samples, interpolate_to_common_grid
 from app.analysis.bootstrap import BOOTSTRAP_COVERAGE
 from app.analysis.comparable import describe_excluded
 from app.analysis.compared import ComparedRuns, read_compared_runs
 from app.analysis.finals import get_eval_episodes, make_curve_scale
+from app.analysis.identical_runs import describe_identical_runs
 from app.analysis.intervals import CENTER_NAMES
+from app.analysis.published import list_published_maps, tabulate_with_published
 from app.analysis.quantities import (
     AUTO,
     EVALUATION_QUANTITIES,
@@ -32,6 +34,7 @@ from app.analysis.series import (
     DAGGER,
     NO_CURVE,
     Comparison,
+    ExcludedRun,
     Group,
     SeedRun,
     choose_mu_w_steps,
@@ -40,15 +43,9 @@ from app.analysis.series import (
 from app.analysis.settings import name_algo, name_change, parse_steps
 from app.analysis.tables import Table, make_plain_table
 from app.analysis.variants import Variant
-from app.analysis.win_rates import (
-    list_published_maps,
-    tabulate_falls,
-    tabulate_mu_w,
-    tabulate_win_rates,
-    tabulate_with_published,
-)
+from app.analysis.win_rates import tabulate_falls, tabulate_mu_w, tabulate_win_rates
 from app.figures.chart_choices import AS_MEASURED, AXES, CurveStyle
-from app.figures.figure import FigureKind, Section, StoredRuns, TableKind
+from app.figures.figure import FigureKind, PageSection, StoredRuns, TableKind
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.options import (
     BAND,
@@ -69,7 +66,7 @@ from app.figures.theme import Style, make_styles
 from emtc_core.errors import ConfigError
 from emtc_core.metrics import is_known
 from storage.engine import Database
-from storage.queries.runs import list_runs
+from storage.queries.runs import LISTED_COLUMNS, list_runs
 from storage.runs.rows import RunRow
 
 BASELINES = ("emtc-qplex", "emtc-cds", "dmix", "mappo")
@@ -77,12 +74,19 @@ X_LABEL = "training env steps"
 _ABLATION_NOTE = "No-TCGM: β = 1 everywhere. No-TCSE: the autoencoder without the contrastive loss."
 
 
+class BaselineRuns(NamedTuple):
+    """The runs of the figure of baselines, and the other selected runs."""
+
+    runs: ComparedRuns
+    others: tuple[ExcludedRun, ...]
+
+
 def draw_comparison(
     comparison: Comparison,
-    reading: Aggregation | None = None,
+    aggregation: Aggregation | None = None,
     *,
     per_seed: bool = False,
-    look: CurveStyle = AS_MEASURED,
+    curve_style: CurveStyle = AS_MEASURED,
     name: str = "learning-curves",
     title: str = "",
     note: str = "",
@@ -91,17 +95,17 @@ def draw_comparison(
 
     Args:
         comparison: Variants with the curves of their seeds.
-        reading: Center and band. Default: mean ± standard deviation.
+        aggregation: Center and band. Default: mean ± standard deviation.
         per_seed: Also draw each seed as a faint line, without smoothing.
-        look: Smoothing and logarithmic axes.
+        curve_style: Smoothing and logarithmic axes.
         name: Name of the chart and of exported files.
         title: Title of the figure. Default: made from the quantity.
         note: An additional sentence for the caption.
     """
-    reading, quantity = reading or Aggregation(), comparison.quantity
+    aggregation, quantity = aggregation or Aggregation(), comparison.quantity
     styles = style_comparison(comparison)
     raw_groups = {(group.variant.task, group.variant.method): group for group in comparison.groups}
-    comparison = look.smoothed(comparison)
+    comparison = curve_style.smoothed(comparison)
     panels = []
     for task in comparison.tasks:
         lines: list[Line] = []
@@ -114,12 +118,12 @@ def draw_comparison(
             line_name = comparison.name_line(method)
             if per_seed:
                 lines += _draw_seeds(raw_group, line_name, style)
-            if look.smooth and not (per_seed and group.n > 1):
+            if curve_style.smooth and not (per_seed and group.n > 1):
                 raw_name = f"{line_name}, as measured"
-                raw_line = draw_line(raw_name, raw_group.seeds, reading, style, quantity=task_quantity)
+                raw_line = draw_line(raw_name, raw_group.seeds, aggregation, style, quantity=task_quantity)
                 lines.append(replace(raw_line, low=None, high=None, width=1.0, faint=True, marker="", group=line_name))
             label = f"{end_labels[method]}{group.mark}"
-            lines.append(draw_line(line_name, group.seeds, reading, style, quantity=task_quantity, label=label))
+            lines.append(draw_line(line_name, group.seeds, aggregation, style, quantity=task_quantity, label=label))
         panel_title = f"{task_quantity.title}, {task}"
         panels.append(Panel(panel_title, quantity.unit, tuple(lines), range=quantity.range, axis=task_quantity.title))
     description = f"{quantity.title} over {X_LABEL}, one panel for each of {', '.join(comparison.tasks)}: " + ", ".join(
@@ -127,14 +131,18 @@ def draw_comparison(
     )
     is_default = quantity.key in (WIN_RATE.key, SELECTED_RATE)
     title = title or ("Learning curves" if is_default else f"{quantity.title} over training")
-    sentences = (describe_reading(comparison, reading), look.words, note, *_list_notes(comparison))
+    few_seeds = explain_small_samples(aggregation, comparison.seed_counts)
+    sentences = (
+        *(describe_aggregation(comparison, aggregation), few_seeds, curve_style.caption, note),
+        *_list_notes(comparison),
+    )
     caption = " ".join(filter(None, sentences)) + describe_excluded(comparison.excluded_runs)
-    subtitle = make_subtitle(reading, share=quantity.is_share)
-    subtitle += f"; smoothed over {look.smooth:,} env steps" if look.smooth else ""
+    subtitle = make_subtitle(aggregation, share=quantity.is_share)
+    subtitle += f"; smoothed over {curve_style.smooth:,} env steps" if curve_style.smooth else ""
     all_panels = tuple(panels) or (Panel(quantity.title, quantity.unit, ()),)
     columns = min(3, len(comparison.tasks)) or 1
     chart = Chart(name, title, X_LABEL, all_panels, caption, f"{description}.", columns=columns, subtitle=subtitle)
-    return look.on_axes(chart)
+    return curve_style.on_axes(chart)
 
 
 def style_comparison(comparison: Comparison) -> dict[str, Style]:
@@ -144,30 +152,30 @@ def style_comparison(comparison: Comparison) -> dict[str, Style]:
     )
 
 
-def make_subtitle(reading: Aggregation, *, share: bool) -> str:
+def make_subtitle(aggregation: Aggregation, *, share: bool) -> str:
     """Name the statistic of the lines and of the bands, for the subtitle of a figure. `share`: values are fractions."""
-    band = "" if reading.band == "none" else f"; band: {reading.name_band(is_fraction=share)}"
-    return f"line: {CENTER_NAMES[reading.center]} over seeds{band}"
+    band = "" if aggregation.band == "none" else f"; band: {aggregation.name_band(is_fraction=share)}"
+    return f"line: {CENTER_NAMES[aggregation.center]} over seeds{band}"
 
 
-def describe_reading(comparison: Comparison, reading: Aggregation) -> str:
+def describe_aggregation(comparison: Comparison, aggregation: Aggregation) -> str:
     """Describe the quantity, the average over seeds, the band and the number of seeds, for the caption."""
     quantity: Quantity = comparison.quantity
     meaning = quantity.meaning[:1].upper() + quantity.meaning[1:]
     per_seed = "episodes are averaged per seed first" if quantity.is_evaluation else "each seed is one curve"
     counts = sorted({group.n for group in comparison.groups}) or [0]
     n = f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
-    band = "" if reading.band == "none" else " A single seed has no band."
-    if reading.band == "bootstrap":
+    band = "" if aggregation.band == "none" else " A single seed has no band."
+    if aggregation.band == "bootstrap":
         band = f" Whole seeds are resampled. {BOOTSTRAP_COVERAGE}{band}"
-    statistic = reading.describe(is_fraction=quantity.is_share)
+    statistic = aggregation.describe(is_fraction=quantity.is_share)
     return f"{meaning}; {per_seed}, then the line is the {statistic} ({n} seeds, in the legend).{band}"
 
 
 def draw_line(
     name: str,
     seeds: Sequence[SeedRun],
-    reading: Aggregation,
+    aggregation: Aggregation,
     style: Style,
     *,
     quantity: Quantity = WIN_RATE,
@@ -175,11 +183,11 @@ def draw_line(
 ) -> Line:
     """Draw a quantity of some seeds as one line. The line ends at the last env step that all seeds reached."""
     steps, values = interpolate_to_common_grid([seed.curve for seed in seeds])
-    summary = reading.summarize(values, make_curve_scale(quantity, seeds, steps))
+    summary = aggregation.summarize(values, make_curve_scale(quantity, seeds, steps))
     return Line(
         name, style.color, steps, summary.center, summary.low, summary.high,
         dash=style.dash, marker=style.marker, label=label,
-        statistic=reading.describe(is_fraction=quantity.is_share), n=len(seeds),
+        statistic=aggregation.describe(is_fraction=quantity.is_share), n=len(seeds),
     )  # fmt: skip
 
 
@@ -217,9 +225,12 @@ def _draw_seeds(group: Group, name: str, style: Style) -> list[Line]:
 
 
 def _list_notes(comparison: Comparison) -> list[str]:
-    """List the notes for the caption: common preset, definition of the quantity, equal episodes, unfinished runs."""
+    """List the notes for the caption: preset, win rate, equal episodes, identical runs, unfinished runs."""
     notes = [f"All lines: preset = {comparison.preset}."] if comparison.preset else []
-    notes += filter(None, (comparison.quantity.note, _describe_distinct_episodes(comparison.seeds)))
+    notes += filter(
+        None,
+        (comparison.quantity.note, _describe_distinct_episodes(comparison.seeds), describe_identical_runs(comparison)),
+    )
     unfinished = [seed for group in comparison.groups for seed in group.unfinished]
     if unfinished:
         runs = "; ".join(f"run {seed.id} {seed.progress}" for seed in unfinished[:5])
@@ -255,19 +266,27 @@ def _join_greedy_finals(runs: ComparedRuns, options: Options) -> Comparison:
     return runs.join_greedy_finals(include_unfinished=options[INCLUDE_UNFINISHED], budget=options[BUDGET])
 
 
-def _draw(
-    runs: ComparedRuns, options: Options, *, name: str, title: str = "", note: str = "", per_seed: bool = False
-) -> Chart:
+def _join_plotted(runs: ComparedRuns, options: Options) -> Comparison:
+    """Group the drawn curves by variant, without the hidden methods.
+
+    Raises:
+        ConfigError: If no run has a curve.
+    """
     comparison = runs.join_plotted(include_unfinished=options[INCLUDE_UNFINISHED])
     if not comparison.groups:
         reason = REASONS_WITHOUT_VALUE.get(comparison.quantity.key, "no evaluation yet")
         run_id = next(iter(runs.rows))
         raise ConfigError(f"Run {run_id} has {reason}", hint="Wait for the first one, or select another run.")
-    comparison = comparison.without(options[HIDDEN_METHODS])
-    look = CurveStyle(options[SMOOTH], options[LOG_AXES])
+    return comparison.without(options[HIDDEN_METHODS])
+
+
+def _draw(
+    runs: ComparedRuns, options: Options, *, name: str, title: str = "", note: str = "", per_seed: bool = False
+) -> Chart:
     return draw_comparison(
-        comparison, options.aggregation, per_seed=per_seed, look=look, name=name, title=title, note=note
-    )
+        _join_plotted(runs, options), options.aggregation, per_seed=per_seed,
+        curve_style=CurveStyle(options[SMOOTH], options[LOG_AXES]), name=name, title=title, note=note,
+    )  # fmt: skip
 
 
 def _learning_curves(runs: ComparedRuns, options: Options) -> Chart:
@@ -278,18 +297,32 @@ def _learning_curves(runs: ComparedRuns, options: Options) -> Chart:
     return _draw(runs, options, name="learning-curves", per_seed=options[PER_SEED])
 
 
-def _read_baselines(db: Database, rows: Sequence[RunRow], options: Options) -> ComparedRuns:
+def _read_baselines(db: Database, rows: Sequence[RunRow], options: Options) -> BaselineRuns:
     baseline_rows = [row for row in rows if row.algo in BASELINES]
     if not baseline_rows:
         raise ConfigError(f"baselines compares {', '.join(BASELINES)}. No selected run has one of these algorithms")
-    return read_comparison(db, baseline_rows, options)
+    others = [
+        ExcludedRun(
+            row.id, f"{name_algo(row.algo)} on {row.map}; seed {row.seed}", "its algorithm is not in this figure"
+        )
+        for row in rows
+        if row.algo not in BASELINES
+    ]
+    return BaselineRuns(read_comparison(db, baseline_rows, options), tuple(others))
 
 
-def _baselines(runs: ComparedRuns, options: Options) -> Chart:
-    trained_algos = {row.algo for row in runs.rows.values()}
-    missing = [name_algo(algo) for algo in BASELINES if algo not in trained_algos]
-    note = f"Not run: {', '.join(missing)}." if missing else ""
-    return _draw(runs, options, name="baselines", title="EMTC against DMIX and MAPPO", note=note)
+def _baselines(data: BaselineRuns, options: Options) -> Chart:
+    comparison = _join_plotted(data.runs, options)
+    comparison = replace(comparison, excluded_runs=(*comparison.excluded_runs, *data.others))
+    drawn_algos = {group.variant.algo for group in comparison.groups}
+    emtc, others = (
+        [name_algo(algo) for algo in BASELINES if algo in drawn_algos and algo.startswith("emtc-") == is_emtc]
+        for is_emtc in (True, False)
+    )
+    title = " against ".join(" and ".join(names) for names in (emtc, others) if names)
+    missing = [name_algo(algo) for algo in BASELINES if algo not in drawn_algos]
+    note = f"No curve: {', '.join(missing)}." if missing else ""
+    return draw_comparison(comparison, options.aggregation, name="baselines", title=title, note=note)
 
 
 def _read_mu_w(db: Database, rows: Sequence[RunRow], options: Options) -> ComparedRuns:
@@ -306,15 +339,20 @@ def _falls(runs: ComparedRuns, options: Options) -> Table:
 
 def _mu_w_table(runs: ComparedRuns, options: Options) -> Table:
     all_runs = join_seeds(*runs.rated, include_unfinished=True)
-    steps = options[MU_W_STEPS] or list_mu_w_steps(runs, options)
-    return tabulate_mu_w(all_runs, steps, options.aggregation)
+    if options[MU_W_STEPS]:
+        return tabulate_mu_w(all_runs, dict.fromkeys(all_runs.tasks, options[MU_W_STEPS]), options.aggregation)
+    return tabulate_mu_w(all_runs, list_mu_w_steps(runs, options), options.aggregation)
 
 
-def list_mu_w_steps(runs: ComparedRuns, options: Options) -> list[int]:
-    """List the env steps of the table of mu_w if the option `MU_W_STEPS` is not set."""
+def list_mu_w_steps(runs: ComparedRuns, options: Options) -> dict[str, tuple[int, ...]]:
+    """List the env steps of the table of mu_w for each task, if the option `MU_W_STEPS` is not set.
+
+    Runs that have not finished count on a task without results, or if they are included.
+    """
     all_runs = join_seeds(*runs.rated, include_unfinished=True)
     results = all_runs if options[INCLUDE_UNFINISHED] else join_seeds(*runs.rated, final=True)
-    return choose_mu_w_steps(results.groups or all_runs.groups)
+    unfinished = [group for group in all_runs.groups if group.variant.task not in results.tasks]
+    return choose_mu_w_steps([*results.groups, *unfinished])
 
 
 def _published(runs: ComparedRuns, options: Options) -> Table:
@@ -322,9 +360,8 @@ def _published(runs: ComparedRuns, options: Options) -> Table:
 
 
 def _runs(runs: StoredRuns, options: Options) -> Table:
-    columns = ["id", "name", "env", "map", "algo", "seed", "status", "env_steps", "target_steps", "win_rate", "device"]
     caption = "win_rate is the win rate of a run's last evaluation."
-    return make_plain_table(list_runs(runs.db, limit=None).loc[:, columns], caption=caption)
+    return make_plain_table(list_runs(runs.db, limit=None).loc[:, list(LISTED_COLUMNS)], caption=caption)
 
 
 def _read_quantity(key: Any) -> str:
@@ -387,7 +424,8 @@ HIDDEN_METHODS: Final[Option[tuple[str, ...]]] = Option(
 MU_W_STEPS: Final[Option[tuple[int, ...]]] = Option(
     "at", _read_steps, "numbers of env steps, for example 50000, 0.8M or 100k, with commas between them", (),
     label="At env steps",
-    help="For example 0.8M, 1.6M, 2.4M. Empty: the paper's steps if every run reached them, otherwise quarters.",
+    help="For example 0.8M, 1.6M, 2.4M. Empty: for each map the paper's steps if all its runs reached them, otherwise "
+    "a quarter, a half and all of the env steps that its runs reached.",
 )  # fmt: skip
 _STYLE_OPTIONS = (SMOOTH, LOG_AXES)
 FIGURES = (
@@ -411,12 +449,12 @@ FIGURES = (
 )  # fmt: skip
 TABLES = (
     TableKind("runs", _runs, selects_runs=False),
-    TableKind("win-rates", _win_rates, read_comparison, FINAL_OPTIONS, section=Section("compare", "Win rates")),
-    TableKind("falls", _falls, read_comparison, BUDGET_OPTIONS, section=Section("compare", "Win rates")),
-    TableKind("mu-w", _mu_w_table, read_comparison, (*RATE_OPTIONS, MU_W_STEPS), section=Section("compare", "μ̄_w")),
+    TableKind("win-rates", _win_rates, read_comparison, FINAL_OPTIONS, section=PageSection("compare", "Win rates")),
+    TableKind("falls", _falls, read_comparison, BUDGET_OPTIONS, section=PageSection("compare", "Win rates")),
+    TableKind("mu-w", _mu_w_table, read_comparison, (*RATE_OPTIONS, MU_W_STEPS), section=PageSection("compare", "μ̄_w")),
     TableKind(
         "published", _published, read_comparison, (CENTER, BAND, INCLUDE_UNFINISHED, BUDGET, FINAL),
         required_runs=f"finished runs on a map with published win rates: {', '.join(list_published_maps())}",
-        section=Section("compare", "Published results"),
+        section=PageSection("compare", "Published results"),
     ),
 )  # fmt: skip

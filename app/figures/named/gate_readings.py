@@ -45,7 +45,7 @@ N_PARTS = 10
 DELTA_FALL, BETA_RISE = 0.5, 0.25
 """Published shape: Δ̄ falls to at most this fraction of its first value, and β̄ rises by at least this much."""
 LINKS_DASH = (6, 4)
-DEFAULT_READING = Aggregation("mean", "ci")
+DEFAULT_AGGREGATION = Aggregation("mean", "ci")
 _OVERESTIMATION_METRIC = find_quantity("eval/overestimation")
 _GATE_COLUMNS = {
     "gate/incentive_removed": Column("incentive removed", unit="%"),
@@ -98,7 +98,7 @@ def describe_shape(reading: GateReading) -> str:
 
 def _gate_table(runs: StoredRuns, options: Options) -> Table:
     """Make a table with one row per variant with memory: outcome, effect of the gate, overestimation of Q."""
-    db, aggregation, final_rule = runs.db, options.aggregation or DEFAULT_READING, options[FINAL]
+    db, aggregation, final_rule = runs.db, options.aggregation or DEFAULT_AGGREGATION, options[FINAL]
     rows = [row for row in runs.rows if row.algo.startswith(("emtc-", "emu-"))]
     joined = join_seeds(*read_rates(db, rows, options[RATE]), include_unfinished=options[INCLUDE_UNFINISHED])
     comparison = cut_to_budget(joined, options[BUDGET])
@@ -169,11 +169,11 @@ def _format_gate_effect(
 
 
 def _format_numbers(
-    numbers: Iterable[float], aggregation: Aggregation, rate: BinomialScale | None = None, *, of: str, digits: int = 1
+    numbers: Iterable[float], aggregation: Aggregation, scale: BinomialScale | None = None, *, of: str, digits: int = 1
 ) -> Cell | None:
     """Format numbers over seeds with their band; None if there is no finite number."""
     values = select_finite(numbers)
-    return format_aggregate(values, aggregation, digits=digits, rate=rate, of=of) if len(values) else None
+    return format_aggregate(values, aggregation, digits=digits, scale=scale, of=of) if len(values) else None
 
 
 def _average_ends(values: Values) -> tuple[float, float]:

@@ -26,7 +26,7 @@ from app.figures.chart_choices import (
     read_marks,
     with_log_y_axis,
 )
-from app.figures.figure import FigureKind, Section, get_single_run
+from app.figures.figure import FigureKind, PageSection, get_single_run
 from app.figures.kinds.chart import Chart, Line, Mark, Panel, Values
 from app.figures.options import WINDOW, Option, Options, read_flag
 from app.figures.theme import (
@@ -514,17 +514,17 @@ FIGURES = (
     FigureKind(
         "gate-dynamics", _with_references(_gate_dynamics), _make_reader("gate-dynamics", GATE_METRICS),
         (WINDOW, REFERENCE_RUNS, CLOSING), needs_runs=True, metrics=GATE_METRICS,
-        question="How does the gate change during training?", section=Section("live", "Gate"),
+        question="How does the gate change during training?", section=PageSection("live", "Gate"),
     ),
     FigureKind(
         "outcomes", _with_references(_outcomes), _make_reader("outcomes", _OUTCOME_METRICS),
         (WINDOW, REFERENCE_RUNS), needs_runs=True, metrics=_OUTCOME_METRICS,
-        question="Which win rates and returns did one run reach?", section=Section("live", "Outcomes"),
+        question="Which win rates and returns did one run reach?", section=PageSection("live", "Outcomes"),
     ),
     FigureKind(
         "gate-effect", _with_references(_gate_effect), _make_reader("gate-effect", GATE_METRICS),
         (WINDOW, REFERENCE_RUNS), needs_runs=True, metrics=GATE_METRICS,
-        question="How do gate and memory change the incentive?", section=Section("live", "Gate effect"),
+        question="How do gate and memory change the incentive?", section=PageSection("live", "Gate effect"),
     ),
     FigureKind(
         "metrics", _with_references(_metrics), _make_reader("metrics", ()),

@@ -13,16 +13,16 @@ from app.analysis.tables import Column, Table, make_table
 from app.analysis.what_if import (
     MOST_TRANSITIONS,
     ComparedSet,
-    GateValues,
     Lookup,
     Successor,
     WhatIfResult,
     WhatIfSettings,
+    WhatIfValues,
     compute_gate_means,
     evaluate_what_if,
     explain_tau,
     merge_nodes,
-    read_rules,
+    read_gate_rules,
     read_stream,
 )
 from app.figures.figure import FigureKind, StoredRuns, TableKind, get_single_run
@@ -144,7 +144,7 @@ def _find_x_range(compared: ComparedSet) -> float:
 def _read_what_if(db: Database, rows: Sequence[RunRow], options: Options) -> RecomputedGate:
     run = get_single_run("what-if", rows)
     snapshot = get_selected_snapshot(db, run, options)
-    rules = read_rules(run.config)
+    rules = read_gate_rules(run.config)
     question = options[QUESTION] or read_question(options.values)
     stream = read_stream(db, run.id, rules, until=snapshot.env_step)
     factor = question.delta_factor
@@ -189,7 +189,7 @@ def _recompute_run(db: Database, run: RunRow) -> ComparedSet | None:
 
     Each transition is looked up in the next snapshot after it.
     """
-    rules, previous_step = read_rules(run.config), 0
+    rules, previous_step = read_gate_rules(run.config), 0
     parts: list[ComparedSet] = []
     for snapshot_id in list_snapshots(db, run.id)["id"]:
         snapshot = get_snapshot(db, int(snapshot_id))
@@ -204,8 +204,8 @@ def _recompute_run(db: Database, run: RunRow) -> ComparedSet | None:
     return ComparedSet("transitions", recorded, _concatenate([part.recomputed for part in parts]))
 
 
-def _concatenate(parts: Sequence[GateValues]) -> GateValues:
-    return GateValues(
+def _concatenate(parts: Sequence[WhatIfValues]) -> WhatIfValues:
+    return WhatIfValues(
         *(np.concatenate([getattr(part, name) for part in parts]) for name in ("delta_mem", "beta", "r_p"))
     )
 
