@@ -201,6 +201,8 @@ def probability_of_improvement(x: Scores, y: Scores) -> Interval:
         x: Scores of one variant by task.
         y: Scores of the other variant, with the same tasks in the same order.
 
+    `statsmodels` has another interval for this probability (Brunner and Munzel), which has no width if every run won.
+
     Source: Agarwal et al. (2021), the mean over tasks of the Mann-Whitney U statistic divided by the number of pairs;
     Hanley and McNeil (1982), the variance; Newcombe (2006), the interval, with the normal quantile.
     """
