@@ -145,9 +145,9 @@ def read_gate_rules(config: Mapping[str, Any]) -> GateRules:
     except (TypeError, ValueError) as exc:
         raise ConfigError("must be a number", key="train.gamma", value=train["gamma"]) from exc
     return GateRules(
-        gate=_section(GateConfig, config, "gate"),
-        incentive=_section(IncentiveConfig, config, "incentive"),
-        memory=_section(MemoryConfig, config, "memory"),
+        gate=_read_section(GateConfig, config, "gate"),
+        incentive=_read_section(IncentiveConfig, config, "incentive"),
+        memory=_read_section(MemoryConfig, config, "memory"),
         gamma=gamma,
         bootstrap_on_timeout=bool(train.get("bootstrap_on_timeout", False)),
     )
@@ -186,7 +186,7 @@ def evaluate_what_if(
     snapshot: Snapshot,
     stream: Stream,
     rules: GateRules,
-    question: WhatIfSettings,
+    settings: WhatIfSettings,
     *,
     merged: "MergedNodes | None" = None,
     rows: Rows | None = None,
@@ -197,19 +197,19 @@ def evaluate_what_if(
         snapshot: The memory at one env step.
         stream: Transitions up to this env step.
         rules: The settings of the run.
-        question: The changed settings.
-        merged: The nodes merged by `question.delta_factor`, see `merge_nodes`; None for the recorded nodes.
+        settings: The changed settings.
+        merged: The nodes merged by `settings.delta_factor`, see `merge_nodes`; None for the recorded nodes.
         rows: Selected rows of the snapshot; None for all. Nodes are always merged in the whole memory.
     """
     law = make_gate_law(rules.gate)
     tau = find_tau(snapshot, stream, rules.gate)
     if rows is not None:
         stream = stream.select(np.isin(stream.slot, snapshot.slot[rows]))
-    tau_after = float(question.tau(tau))
-    links = _compare_links(snapshot, rules, question, tau_after, merged, rows)
-    sets = (_compare_stream(snapshot, stream, rules, question, tau), links) if len(stream.beta) else (links,)
+    tau_after = float(settings.tau(tau))
+    links = _compare_links(snapshot, rules, settings, tau_after, merged, rows)
+    sets = (_compare_stream(snapshot, stream, rules, settings, tau), links) if len(stream.beta) else (links,)
     selected = np.arange(snapshot.size) if rows is None else rows
-    factor = question.delta_factor if merged is not None else None
+    factor = settings.delta_factor if merged is not None else None
     return WhatIfResult(
         sets=sets,
         nodes=len(selected),
@@ -289,20 +289,20 @@ def explain_tau(result: WhatIfResult) -> str:
     return f"{reason} No transition up to this snapshot is stored, so τ is unknown. Set a fixed τ."
 
 
-def compute_gate_means(judged: WhatIfValues) -> GateMeans:
+def compute_gate_means(values: WhatIfValues) -> GateMeans:
     """Compute the means of a gate, with the definitions of `emtc_core.learner.targets.gate_shares`."""
-    n = len(judged.beta)
-    is_hit = np.isfinite(judged.delta_mem)
-    incentive_size = np.abs(judged.r_p)
+    n = len(values.beta)
+    is_hit = np.isfinite(values.delta_mem)
+    incentive_size = np.abs(values.r_p)
     total = float(incentive_size.sum())
-    removed = float(((1 - judged.beta) * incentive_size).sum() / total) if total else 0.0
-    has_gate = n > 0 and not np.isnan(judged.beta).any()
+    removed = float(((1 - values.beta) * incentive_size).sum() / total) if total else 0.0
+    has_gate = n > 0 and not np.isnan(values.beta).any()
     return GateMeans(
         n=n,
         missed=float(1 - is_hit.mean()) if n else np.nan,
-        delta_mem=float(judged.delta_mem[is_hit].mean()) if is_hit.any() else np.nan,
-        beta=float(judged.beta.mean()) if has_gate else np.nan,
-        closed=float((judged.beta < CLOSED_BELOW).mean()) if has_gate else np.nan,
+        delta_mem=float(values.delta_mem[is_hit].mean()) if is_hit.any() else np.nan,
+        beta=float(values.beta.mean()) if has_gate else np.nan,
+        closed=float((values.beta < CLOSED_BELOW).mean()) if has_gate else np.nan,
         removed=removed if has_gate else np.nan,
     )
 
@@ -338,7 +338,7 @@ def _row(name: str, before: float, after: float, digits: int) -> tuple[str, str,
     return name, write(before), write(after), write(round(after - before, digits), "+")
 
 
-def _section(kind: type[S], config: Mapping[str, Any], name: str) -> S:
+def _read_section(kind: type[S], config: Mapping[str, Any], name: str) -> S:
     stored = config.get(name)
     values = stored if isinstance(stored, Mapping) else {}
     try:
@@ -374,14 +374,14 @@ def _compute_incentive(nodes: "Snapshot | MergedNodes", rows: Rows, ends: Flags,
 
 
 def _compare_stream(
-    snapshot: Snapshot, stream: Stream, rules: GateRules, question: WhatIfSettings, tau: float
+    snapshot: Snapshot, stream: Stream, rules: GateRules, settings: WhatIfSettings, tau: float
 ) -> ComparedSet:
     """Evaluate recorded transitions with another tau; without a recorded tau, that of the snapshot is changed.
 
     If a lookup found nothing, beta remains as recorded, because it does not depend on tau.
     """
     r_p = _compute_incentive(snapshot, snapshot.rows_of(stream.next_slot), stream.ends, rules)
-    beta = _compute_beta(stream.delta_mem, question.tau(np.where(np.isnan(stream.tau), tau, stream.tau)), rules.gate)
+    beta = _compute_beta(stream.delta_mem, settings.tau(np.where(np.isnan(stream.tau), tau, stream.tau)), rules.gate)
     beta = np.where(np.isnan(stream.delta_mem) & np.isfinite(stream.beta), stream.beta, beta)
     return ComparedSet(
         "transitions", WhatIfValues(stream.delta_mem, stream.beta, r_p), WhatIfValues(stream.delta_mem, beta, r_p)
@@ -391,7 +391,7 @@ def _compare_stream(
 def _compare_links(
     snapshot: Snapshot,
     rules: GateRules,
-    question: WhatIfSettings,
+    settings: WhatIfSettings,
     tau: float,
     merged: "MergedNodes | None",
     rows: Rows | None,
@@ -408,7 +408,7 @@ def _compare_links(
     if merged is None:
         error, r_p = recorded.delta_mem, recorded.r_p
     else:
-        error = _compute_link_errors(snapshot, rules, question, merged, sources, targets, ends)
+        error = _compute_link_errors(snapshot, rules, settings, merged, sources, targets, ends)
         r_p = _compute_incentive(merged, merged.node[targets], ends, rules)
     return ComparedSet("links", recorded, WhatIfValues(error, _compute_beta(error, tau, rules.gate), r_p))
 
@@ -416,7 +416,7 @@ def _compare_links(
 def _compute_link_errors(
     snapshot: Snapshot,
     rules: GateRules,
-    question: WhatIfSettings,
+    settings: WhatIfSettings,
     merged: "MergedNodes",
     sources: Rows,
     targets: Rows,
@@ -427,9 +427,9 @@ def _compute_link_errors(
     H is stored as float32. A link without changes therefore keeps its recorded delta_mem, which was computed before
     rounding.
     """
-    lookup = merged.node if question.lookup == "written" else merged.nearest
+    lookup = merged.node if settings.lookup == "written" else merged.nearest
     node = lookup[sources]
-    next_node = lookup[targets] if question.successor == "nn" else np.where(node >= 0, merged.next[node], NO_NODE)
+    next_node = lookup[targets] if settings.successor == "nn" else np.where(node >= 0, merged.next[node], NO_NODE)
     h, h_next = (np.where(nodes >= 0, merged.h[nodes], np.nan) for nodes in (node, next_node))
     if rules.gate.terminal_value == "zero":
         h_next = np.where(ends, 0.0, h_next)

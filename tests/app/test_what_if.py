@@ -27,7 +27,7 @@ from app.analysis.what_if import (
     read_stream,
     tabulate_what_if,
 )
-from app.figures.named.what_if import ask_what_if, draw_what_if
+from app.figures.named.what_if import describe_change, draw_what_if
 from app.figures.registry import TABLES
 from emtc_core import plugins
 from emtc_core.config.memory import GateConfig, IncentiveConfig, MemoryConfig
@@ -226,7 +226,7 @@ def test_no_tau_is_computed_for_a_gate_law_without_an_inverse(gate_laws: None) -
     assert explain_tau(unknown) in draw_what_if(unknown, run="r", env_step=1).caption
     fixed = evaluate_what_if(snapshot, NONE, _rules(gate), WhatIfSettings(tau_fixed=1.0))
     np.testing.assert_allclose(fixed.sets[0].recomputed.beta, fixed.sets[0].recorded.beta, atol=1e-6)
-    assert ask_what_if(fixed).startswith("What if τ were 1 at the snapshot?")
+    assert describe_change(fixed).startswith("What if τ were 1 at the snapshot?")
 
 
 def test_without_an_inverse_the_newest_recorded_tau_is_used_also_for_a_selection(gate_laws: None) -> None:
@@ -402,7 +402,7 @@ def test_the_question_is_laid_beside_the_record_of_each_run(seeded) -> None:
         beta, closed, n = connection.exec_driver_sql(betas, (gated,)).one()
         removed = connection.exec_driver_sql("SELECT 100 * gate_removed FROM runs WHERE id = ?", (gated,)).scalar_one()
     table = TABLES["what-if"].make(db, [find_run(db, gated), find_run(db, ungated)])
-    own, other = table.frame.drop(columns="incentive removed [%], asked").to_numpy().tolist()
+    own, other = table.frame.drop(columns="incentive removed [%], recomputed").to_numpy().tolist()
     said = [f"{beta:.4f}", f"{closed:.2f}"]
     assert own == ["Seeded run", n, said[0], said[0], said[1], said[1], f"{removed:.2f}"]
     assert other == ["Ungated", n, "–", said[0], "–", said[1], "–"]
@@ -470,4 +470,4 @@ def test_without_transitions_the_links_are_drawn_alone() -> None:
     ],
 )
 def test_the_caption_asks_only_about_what_would_be_otherwise(tau, delta, asked) -> None:
-    assert ask_what_if(WhatIfResult((), 0, 0, *tau, *delta)) == asked
+    assert describe_change(WhatIfResult((), 0, 0, *tau, *delta)) == asked

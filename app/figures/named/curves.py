@@ -74,6 +74,72 @@ X_LABEL = "training env steps"
 _ABLATION_NOTE = "No-TCGM: β = 1 everywhere. No-TCSE: the autoencoder without the contrastive loss."
 
 
+def _read_quantity(key: Any) -> str:
+    if key not in EVALUATION_QUANTITIES and not uses_selected_rate(str(key)) and not is_known(str(key)):
+        raise ValueError(key)
+    return str(key)
+
+
+def _read_smoothing(value: Any) -> int:
+    steps = int(value)
+    if steps < 0:
+        raise ValueError(value)
+    return steps
+
+
+def _read_axes(value: Any) -> tuple[str, ...]:
+    axes = tuple(axis for axis in AXES if axis in value)
+    if not axes or len(value) > len(axes):
+        raise ValueError(value)
+    return axes
+
+
+def _read_methods(value: Any) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else tuple(map(str, value))
+
+
+def _read_steps(value: Any) -> tuple[int, ...]:
+    steps = parse_steps(value) if isinstance(value, str) else tuple(map(int, value if value is not None else ()))
+    if not steps:
+        raise ValueError(value)
+    return tuple(steps)
+
+
+QUANTITY: Final[Option[str]] = Option(
+    "quantity",
+    _read_quantity,
+    "win_rate or mu_w (of greedy episodes), robust_win_rate, robust_mu_w, return, length or the name of a metric; "
+    f"{SELECTED_RATE} or {SELECTED_MU_W} for the win rate that --rate names",
+    SELECTED_RATE,
+    label="Quantity",
+    help="Evaluations, or any number that the runs logged. The Method page explains each.",
+    url_parameter="y",
+)
+PER_SEED: Final[Option[bool]] = Option(
+    "each", read_flag, "true or false: a thin line for every run", False,
+    label="Seeds", help="Also draw a thin line for each run",
+)  # fmt: skip
+SMOOTH: Final[Option[int]] = Option(
+    "smooth", _read_smoothing, "a number of env steps: each point is the mean over this window before it", 0,
+    label="Smoothing [env steps]",
+    help="Each point becomes the mean of its seed over this number of env steps before it, for example 20k. Empty: no "
+    "smoothing. The measured values stay as faint lines.",
+)  # fmt: skip
+LOG_AXES: Final[Option[tuple[str, ...]]] = Option(
+    "log", _read_axes, "x, y or xy: the logarithmic axes", (), label="Log scale"
+)
+HIDDEN_METHODS: Final[Option[tuple[str, ...]]] = Option(
+    "hide", _read_methods, "a method, or a list of methods, that is not drawn", ()
+)
+MU_W_STEPS: Final[Option[tuple[int, ...]]] = Option(
+    "at", _read_steps, "numbers of env steps, for example 50000, 0.8M or 100k, with commas between them", (),
+    label="At env steps",
+    help="For example 0.8M, 1.6M, 2.4M. Empty: for each map the paper's steps if all its runs reached them, otherwise "
+    "a quarter, a half and all of the env steps that its runs reached.",
+)  # fmt: skip
+_STYLE_OPTIONS = (SMOOTH, LOG_AXES)
+
+
 class BaselineRuns(NamedTuple):
     """The runs of the figure of baselines, and the other selected runs."""
 
@@ -364,70 +430,6 @@ def _runs(runs: StoredRuns, options: Options) -> Table:
     return make_plain_table(list_runs(runs.db, limit=None).loc[:, list(LISTED_COLUMNS)], caption=caption)
 
 
-def _read_quantity(key: Any) -> str:
-    if key not in EVALUATION_QUANTITIES and not uses_selected_rate(str(key)) and not is_known(str(key)):
-        raise ValueError(key)
-    return str(key)
-
-
-def _read_smoothing(value: Any) -> int:
-    steps = int(value)
-    if steps < 0:
-        raise ValueError(value)
-    return steps
-
-
-def _read_axes(value: Any) -> tuple[str, ...]:
-    axes = tuple(axis for axis in AXES if axis in value)
-    if not axes or len(value) > len(axes):
-        raise ValueError(value)
-    return axes
-
-
-def _read_methods(value: Any) -> tuple[str, ...]:
-    return (value,) if isinstance(value, str) else tuple(map(str, value))
-
-
-def _read_steps(value: Any) -> tuple[int, ...]:
-    steps = parse_steps(value) if isinstance(value, str) else tuple(map(int, value if value is not None else ()))
-    if not steps:
-        raise ValueError(value)
-    return tuple(steps)
-
-
-QUANTITY: Final[Option[str]] = Option(
-    "quantity",
-    _read_quantity,
-    "win_rate or mu_w (of greedy episodes), robust_win_rate, robust_mu_w, return, length or the name of a metric; "
-    f"{SELECTED_RATE} or {SELECTED_MU_W} for the win rate that --rate names",
-    SELECTED_RATE,
-    label="Quantity",
-    help="Evaluations, or any number that the runs logged. The Method page explains each.",
-    url_parameter="y",
-)
-PER_SEED: Final[Option[bool]] = Option(
-    "each", read_flag, "true or false: a thin line for every run", False,
-    label="Seeds", help="Also draw a thin line for each run",
-)  # fmt: skip
-SMOOTH: Final[Option[int]] = Option(
-    "smooth", _read_smoothing, "a number of env steps: each point is the mean over this window before it", 0,
-    label="Smoothing [env steps]",
-    help="Each point becomes the mean of its seed over this number of env steps before it, for example 20k. Empty: no "
-    "smoothing. The measured values stay as faint lines.",
-)  # fmt: skip
-LOG_AXES: Final[Option[tuple[str, ...]]] = Option(
-    "log", _read_axes, "x, y or xy: the logarithmic axes", (), label="Log scale"
-)
-HIDDEN_METHODS: Final[Option[tuple[str, ...]]] = Option(
-    "hide", _read_methods, "a method, or a list of methods, that is not drawn", ()
-)
-MU_W_STEPS: Final[Option[tuple[int, ...]]] = Option(
-    "at", _read_steps, "numbers of env steps, for example 50000, 0.8M or 100k, with commas between them", (),
-    label="At env steps",
-    help="For example 0.8M, 1.6M, 2.4M. Empty: for each map the paper's steps if all its runs reached them, otherwise "
-    "a quarter, a half and all of the env steps that its runs reached.",
-)  # fmt: skip
-_STYLE_OPTIONS = (SMOOTH, LOG_AXES)
 FIGURES = (
     FigureKind(
         "learning-curves", _learning_curves, read_comparison,

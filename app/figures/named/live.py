@@ -79,6 +79,24 @@ _CLOSING_NOTE = (
 )
 
 
+def _read_metric_names(value: Any) -> tuple[str, ...]:
+    names = value.split(",") if isinstance(value, str) else [str(name) for name in value]
+    if unknown := [name for name in names if not is_known(name)]:
+        raise ValueError(unknown)
+    return tuple(names)
+
+
+CLOSING: Final[Option[bool]] = Option(
+    "closing", read_flag, "true or false: 1 − β̄ on a logarithmic axis instead of β̄", False,
+    label="1 − β̄, log axis", help="Shows 1 − β̄ instead of β̄",
+)  # fmt: skip
+METRIC_NAMES: Final[Option[tuple[str, ...]]] = Option(
+    "metrics", _read_metric_names, "names of metrics, separated by commas", FIRST_METRICS,
+    label="Learning, memory and speed", help="All metrics that this run logs. The Method page explains each.",
+)  # fmt: skip
+_OUTCOME_METRICS: Final = (*TRAINING_RATES, SUCCESS_RATE)
+
+
 class TrainingReturns(NamedTuple):
     """Mean training return of each interval, and the smoothing window [env steps]."""
 
@@ -494,22 +512,6 @@ def _metrics(data: RunData, options: Options) -> Chart:
     return draw_metrics(data.metrics, options[METRIC_NAMES], run=data.run.name, marks=data.marks, chance=chance)
 
 
-def _read_metric_names(value: Any) -> tuple[str, ...]:
-    names = value.split(",") if isinstance(value, str) else [str(name) for name in value]
-    if unknown := [name for name in names if not is_known(name)]:
-        raise ValueError(unknown)
-    return tuple(names)
-
-
-CLOSING: Final[Option[bool]] = Option(
-    "closing", read_flag, "true or false: 1 − β̄ on a logarithmic axis instead of β̄", False,
-    label="1 − β̄, log axis", help="Shows 1 − β̄ instead of β̄",
-)  # fmt: skip
-METRIC_NAMES: Final[Option[tuple[str, ...]]] = Option(
-    "metrics", _read_metric_names, "names of metrics, separated by commas", FIRST_METRICS,
-    label="Learning, memory and speed", help="All metrics that this run logs. The Method page explains each.",
-)  # fmt: skip
-_OUTCOME_METRICS: Final = (*TRAINING_RATES, SUCCESS_RATE)
 FIGURES = (
     FigureKind(
         "gate-dynamics", _with_references(_gate_dynamics), _make_reader("gate-dynamics", GATE_METRICS),

@@ -45,7 +45,36 @@ _MIN_X_RANGE = 0.01
 _TABLE_COLUMNS = tuple(
     Column(f"{name}, {side}", format=format)
     for name, format in (("β̄", ".4f"), (f"β < {CLOSED_BELOW:g} [%]", ".2f"), ("incentive removed [%]", ".2f"))
-    for side in ("recorded", "asked")
+    for side in ("recorded", "recomputed")
+)
+
+
+def read_question(parts: Mapping[str, Any]) -> WhatIfSettings:
+    """Read a question from its parts. Missing parts stay as in the run."""
+
+    def read_number(name: str) -> float | None:
+        value = parts.get(name)
+        return None if value is None else float(value)
+
+    return WhatIfSettings(
+        tau_factor=float(parts.get("tau_factor", 1.0)),
+        tau_fixed=read_number("tau_fixed"),
+        delta_factor=read_number("delta_factor"),
+        lookup=next(rule for rule in get_args(Lookup) if rule == parts.get("lookup", "nearest")),
+        successor=next(rule for rule in get_args(Successor) if rule == parts.get("successor", "nn")),
+    )
+
+
+QUESTION: Final[Option[WhatIfSettings | None]] = Option(
+    "question", read_question, "a mapping with the parts of the question", None
+)
+_QUESTION_OPTIONS: Final[tuple[Option[Any], ...]] = (
+    QUESTION,
+    Option("tau_factor", float, "a factor for every recorded τ", 1.0),
+    Option("tau_fixed", float, "one τ that replaces all recorded ones [return]", None),
+    Option("delta_factor", float, "a factor for the run's δ; nodes are merged again with the new δ", None),
+    Option("lookup", read_choice(get_args(Lookup)), "nearest or written", "nearest"),
+    Option("successor", read_choice(get_args(Successor)), "nn or link", "nn"),
 )
 
 
@@ -72,8 +101,8 @@ def draw_what_if(result: WhatIfResult, *, run: str, env_step: int) -> Chart:
             error = _draw_sorted(recorded.delta_mem, recomputed.delta_mem, DELTA_MEM, x, descending=True)
             panels.append(Panel(f"Δ_mem of {compared.name}", "return", error, from_zero=True))
     caption = (
-        f"{ask_what_if(result)} Dashed: recorded; solid: recomputed from the recorded data with the same functions. "
-        f"Each curve is sorted separately. Beyond {100 * x_max:.3g} %, Δ_mem is at most {100 * _NEGLIGIBLE:.0f} % of "
+        f"{describe_change(result)} Dashed: recorded; solid: recomputed from the recorded data with the same "
+        f"functions. Each curve is sorted separately. Beyond {100 * x_max:.3g} %, Δ_mem is at most {100 * _NEGLIGIBLE:.0f} % of "
         f"its maximum and β is within {100 * _NEGLIGIBLE:.0f} % of 1. "
         f"Snapshot at env step {env_step:,}: {result.nodes:,} nodes, {result.nodes_after:,} recomputed. "
         f"{explain_tau(result)}"
@@ -82,8 +111,8 @@ def draw_what_if(result: WhatIfResult, *, run: str, env_step: int) -> Chart:
     return Chart("what-if", f"What if: the gate of {run} recomputed", X_LABEL, tuple(panels), caption, description)
 
 
-def ask_what_if(result: WhatIfResult) -> str:
-    """Write the question: which of τ and δ is changed, or that neither is changed."""
+def describe_change(result: WhatIfResult) -> str:
+    """Write which of τ and δ is changed, as a question, or that neither is changed."""
     is_known = np.isfinite(result.tau)
     changes = []
     if f"{result.tau:.3g}" != f"{result.tau_after:.3g}":
@@ -95,22 +124,6 @@ def ask_what_if(result: WhatIfResult) -> str:
         return f"What if {' and '.join(changes)}?"
     tau = f"τ = {result.tau:.3g}" if is_known else "τ is unknown"
     return f"{tau} at the snapshot and δ = {result.delta:.3g}, as in the run."
-
-
-def read_question(parts: Mapping[str, Any]) -> WhatIfSettings:
-    """Read a question from its parts. Missing parts stay as in the run."""
-
-    def read_number(name: str) -> float | None:
-        value = parts.get(name)
-        return None if value is None else float(value)
-
-    return WhatIfSettings(
-        tau_factor=float(parts.get("tau_factor", 1.0)),
-        tau_fixed=read_number("tau_fixed"),
-        delta_factor=read_number("delta_factor"),
-        lookup=next(rule for rule in get_args(Lookup) if rule == parts.get("lookup", "nearest")),
-        successor=next(rule for rule in get_args(Successor) if rule == parts.get("successor", "nn")),
-    )
 
 
 def _draw_sorted(recorded: Values, recomputed: Values, color: str, x: Values, *, descending: bool) -> tuple[Line, Line]:
@@ -132,12 +145,12 @@ def _draw_sorted(recorded: Values, recomputed: Values, color: str, x: Values, *,
 def _find_x_range(compared: ComparedSet) -> float:
     """Find the fraction of the transitions in which Δ_mem or 1 − β is not negligible."""
     fractions = [0.0]
-    for judged in (compared.recorded, compared.recomputed):
-        error = judged.delta_mem[np.isfinite(judged.delta_mem)]
+    for values in (compared.recorded, compared.recomputed):
+        error = values.delta_mem[np.isfinite(values.delta_mem)]
         if len(error):
             fractions.append(float((error > _NEGLIGIBLE * error.max()).mean()))
-        if len(judged.beta):
-            fractions.append(float((judged.beta < 1 - _NEGLIGIBLE).mean()))
+        if len(values.beta):
+            fractions.append(float((values.beta < 1 - _NEGLIGIBLE).mean()))
     return max(fractions)
 
 
@@ -177,9 +190,9 @@ def _table(runs: StoredRuns, options: Options) -> Table:
         numbers = (recorded.beta, recomputed.beta, *closed, 100 * removed, 100 * recomputed.removed)
         table.append((run.name, recomputed.n, *numbers))
     caption = (
-        "Asked: What if without any change, for the newest transitions before each snapshot. Recorded: during the run. "
-        "—: the run has no gate. Incentive removed, asked: computed from H alone, with Q(s′) = 0. Incentive removed, "
-        "recorded: computed from the learner's Q during training, for the sampled transitions."
+        "Recomputed: without any change, for the newest transitions before each snapshot. Recorded: during the run. "
+        "—: the run has no gate. Incentive removed, recomputed: computed from H alone, with Q(s′) = 0. Incentive "
+        "removed, recorded: computed from the learner's Q during training, for the sampled transitions."
     )
     return make_table(["run", "transitions", *_TABLE_COLUMNS], table, caption=caption, excluded=excluded)
 
@@ -210,17 +223,6 @@ def _concatenate(parts: Sequence[WhatIfValues]) -> WhatIfValues:
     )
 
 
-QUESTION: Final[Option[WhatIfSettings | None]] = Option(
-    "question", read_question, "a mapping with the parts of the question", None
-)
-_QUESTION_OPTIONS: Final[tuple[Option[Any], ...]] = (
-    QUESTION,
-    Option("tau_factor", float, "a factor for every recorded τ", 1.0),
-    Option("tau_fixed", float, "one τ that replaces all recorded ones [return]", None),
-    Option("delta_factor", float, "a factor for the run's δ; nodes are merged again with the new δ", None),
-    Option("lookup", read_choice(get_args(Lookup)), "nearest or written", "nearest"),
-    Option("successor", read_choice(get_args(Successor)), "nn or link", "nn"),
-)
 FIGURES = (
     FigureKind(
         "what-if", _draw_what_if, _read_what_if, (METHOD, *MAP_OPTIONS, *_QUESTION_OPTIONS), needs_runs=True,
