@@ -102,8 +102,8 @@ def draw_what_if(result: WhatIfResult, *, run: str, env_step: int) -> Chart:
             panels.append(Panel(f"Δ_mem of {compared.name}", "return", error, from_zero=True))
     caption = (
         f"{describe_change(result)} Dashed: recorded; solid: recomputed from the recorded data with the same "
-        f"functions. Each curve is sorted separately. Beyond {100 * x_max:.3g} %, Δ_mem is at most {100 * _NEGLIGIBLE:.0f} % of "
-        f"its maximum and β is within {100 * _NEGLIGIBLE:.0f} % of 1. "
+        f"functions. Each curve is sorted separately. Beyond {100 * x_max:.3g} %, Δ_mem is at most "
+        f"{100 * _NEGLIGIBLE:.0f} % of its maximum and β is within {100 * _NEGLIGIBLE:.0f} % of 1. "
         f"Snapshot at env step {env_step:,}: {result.nodes:,} nodes, {result.nodes_after:,} recomputed. "
         f"{explain_tau(result)}"
     ).rstrip()
