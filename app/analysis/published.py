@@ -102,7 +102,7 @@ def tabulate_with_published(
                 100 * compute_final_rates(group.seeds, final),
                 aggregation,
                 scale=make_final_scale(group.seeds, final, top=100),
-                of=name,
+                name=name,
             ).append(f"{group.mark} ({format_seed_count(group.n)})", includes_unfinished=bool(group.unfinished))
             for group in groups
         }
@@ -122,7 +122,7 @@ def tabulate_with_published(
         f"Ours: always greedy episodes, as in the paper; {aggregation.describe(is_fraction=True)}. "
         f"Paper: mean ± standard deviation over five seeds. {PUBLISHED_WARNING}"
     )
-    caption, notes = caption_final(seeds, final, sources, unit="%", at=comparison)
+    caption, notes = caption_final(seeds, final, sources, unit="%", comparison=comparison)
     excluded = comparison.excluded_runs
     return make_table(["variant", *columns], rows, caption=caption, notes=notes, excluded=excluded)
 

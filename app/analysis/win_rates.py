@@ -48,10 +48,10 @@ def tabulate_win_rates(
     def make_cell(group: Group) -> Cell:
         by_median = group.seeds[0].settings.get("eval.report") == "median"
         cell_aggregation = aggregation or (Aggregation("median", "iqr") if by_median else Aggregation())
-        of = quantity.at(group.variant.task)
-        scale = make_final_scale(group.seeds, final, top=100, of=of)
-        name = name_final(final, unit="%", of=of)
-        cell = format_aggregate(100 * compute_final_rates(group.seeds, final), cell_aggregation, scale=scale, of=name)
+        task_quantity = quantity.at(group.variant.task)
+        scale = make_final_scale(group.seeds, final, top=100, quantity=task_quantity)
+        name = name_final(final, unit="%", quantity=task_quantity)
+        cell = format_aggregate(100 * compute_final_rates(group.seeds, final), cell_aggregation, scale=scale, name=name)
         length = f"; {_write_length(group)}" if group.variant.task in comparison.mixed_length_tasks else ""
         return cell.append(
             f"{group.mark} ({format_seed_count(group.n)}{length})", includes_unfinished=bool(group.unfinished)
@@ -64,7 +64,7 @@ def tabulate_win_rates(
     best = "" if comparison.mixed_length_tasks else BEST_NOTE
     few_seeds = explain_small_samples(aggregation, comparison.seed_counts)
     caption, notes = caption_final(
-        comparison.seeds, final, meaning, few_seeds, best, unit="%", of=quantity, at=comparison
+        comparison.seeds, final, meaning, few_seeds, best, unit="%", quantity=quantity, comparison=comparison
     )
     never_best = frozenset(_name_task(quantity, task) for task in comparison.mixed_length_tasks)
     return _tabulate(comparison, columns, cells_by_method, caption, notes=[*notes, few_seeds], never_best=never_best)
@@ -121,9 +121,9 @@ def tabulate_mu_w(
             if not len(values):
                 return None
             long_enough = [seed for seed in group.seeds if seed.curve.steps[-1] >= t]
-            of = averaged.at(group.variant.task)
-            scale = make_mu_w_scale(long_enough, np.float64(t), of)
-            cell = format_aggregate(values, aggregation, digits=3, scale=scale, of=of.title)
+            task_quantity = averaged.at(group.variant.task)
+            scale = make_mu_w_scale(long_enough, np.float64(t), task_quantity)
+            cell = format_aggregate(values, aggregation, digits=3, scale=scale, name=task_quantity.title)
             return cell.append(f" ({format_seed_count(len(values))})")
 
         return make_cell
@@ -153,7 +153,7 @@ def tabulate_mu_w(
 
 
 def format_aggregate(
-    values: Values, aggregation: Aggregation, digits: int = 1, *, scale: BinomialScale | None = None, of: str = ""
+    values: Values, aggregation: Aggregation, digits: int = 1, *, scale: BinomialScale | None = None, name: str = ""
 ) -> Cell:
     """Write the aggregate of values as "97.5 ± 1.0" or "97.5 [96.0–99.0]"; a single seed has no band.
 
@@ -162,10 +162,10 @@ def format_aggregate(
         aggregation: Aggregation over seeds.
         digits: Digits after the decimal point.
         scale: Binomial scale of the values; None if they are not fractions.
-        of: Name of the number, for programs that read the table.
+        name: Name of the number, for programs that read the table.
     """
     center, low, high = aggregation.summarize(values, scale)
-    statistic = ", ".join(filter(None, (of, f"{CENTER_NAMES[aggregation.center]} over seeds")))
+    statistic = ", ".join(filter(None, (name, f"{CENTER_NAMES[aggregation.center]} over seeds")))
     text = f"{center:.{digits}f}"
     if low is None or high is None:
         return Cell(text, float(center), n=len(values), statistic=statistic, digits=digits)
@@ -181,7 +181,7 @@ def _make_falls_row(group: Group, aggregation: Aggregation) -> list[Cell | str |
     of_counts = replace(aggregation, band="none") if aggregation.band == "ci" else aggregation
     by_column = ([c.falls for c in counts], [c.after for c in counts], [100 * c.share for c in counts])
     cells = [
-        format_aggregate(values, aggregation if scale else of_counts, scale=scale, of=column.title)
+        format_aggregate(values, aggregation if scale else of_counts, scale=scale, name=column.title)
         if len(values := select_finite(numbers))
         else MISSING
         for numbers, scale, column in zip(by_column, (None, None, BinomialScale(100)), _FALLS_NUMBERS, strict=True)

@@ -349,8 +349,8 @@ def test_the_quantity_of_learning_curves_names_its_win_rate_itself(runs, tmp_pat
 
 def test_the_interval_of_a_training_rate_counts_an_episode_for_each_report() -> None:
     seeds = [make_seed(f"a{k}", [(k * 10, 1.0) for k in range(91, 101)], seed=k) for k in (1, 2)]
-    assert make_final_scale(seeds, "last-tenth", of=TRAINING_WIN_RATE).episodes == 10
-    assert make_final_scale(seeds, "last-tenth", of=ROBUST).episodes == 160
+    assert make_final_scale(seeds, "last-tenth", quantity=TRAINING_WIN_RATE).episodes == 10
+    assert make_final_scale(seeds, "last-tenth", quantity=ROBUST).episodes == 160
 
 
 def test_learning_curves_read_how_many_episodes_differ_and_the_robust_rate_says_nothing_of_it(runs) -> None:

@@ -337,7 +337,7 @@ def pinned_figures(db: Database, run_id: str) -> list[tuple[Chart | Cloud, int]]
         (draw_map(select_axes(snapshot.embedding, (0, 3))), {"page": "memory", "facts": {**atlas, "method": "axes"}}),
         (draw_choice(whole), {"page": "memory", "facts": {**atlas, **chosen, "method": "pca", "fit": "all"}}),
         (
-            draw_selection(snapshot, kept, has_place(whole.coordinates), run=name, description=choice.words),
+            draw_selection(snapshot, kept, has_place(whole.coordinates), run=name, description=choice.description),
             {"page": "memory", "facts": {**atlas, **chosen, "method": "pca", "fit": "all"}},
         ),
         (draw_episode(get_trajectory(db, run_id, 2)), {"page": "memory", "facts": {"episode": 2}}),

@@ -147,7 +147,9 @@ def tabulate_tests(comparison: Comparison, final: FinalRule = LAST_TENTH, *, ref
         "better one, a tie counts half, with the 95 % interval of the Mann-Whitney statistic (Newcombe 2006, with "
         "Student's t)."
     )
-    caption, notes = caption_final(comparison.seeds, final, explanation, missing, of=comparison.quantity, at=comparison)
+    caption, notes = caption_final(
+        comparison.seeds, final, explanation, missing, quantity=comparison.quantity, comparison=comparison
+    )
     return make_table(_COLUMNS, rows, caption=caption, notes=[*notes, missing], excluded=comparison.excluded_runs)
 
 
@@ -204,7 +206,7 @@ def draw_profiles(comparison: Comparison, final: FinalRule = LAST_TENTH) -> Char
         f"{warning}{describe_excluded([*not_shared, *comparison.excluded_runs])}"
     )
     seeds = [seed for seed in comparison.seeds if seed.task in tasks]
-    caption, _ = caption_final(seeds, final, explanation, of=comparison.quantity, at=comparison)
+    caption, _ = caption_final(seeds, final, explanation, quantity=comparison.quantity, comparison=comparison)
     return Chart(
         "performance-profile",
         f"Performance profiles, {', '.join(tasks)}",
@@ -270,7 +272,7 @@ def _test_variants(
     differences = []
     for first, other in pairs:
         values = [{get_seed(seed): compute_final_rate(seed, final) for seed in group.seeds} for group in (first, other)]
-        rate = make_final_scale([*first.seeds, *other.seeds], final, of=comparison.quantity)
+        rate = make_final_scale([*first.seeds, *other.seeds], final, quantity=comparison.quantity)
         differences.append(compare_seeds(*values, scale=rate))
     improvement = probability_of_improvement(
         [compute_final_rates(first.seeds, final) for first, _ in pairs],
@@ -300,7 +302,7 @@ def _make_row(comparison: Comparison, test: _VariantTest, adjusted_p: float, fin
         other,
         count_seeds(difference),
         format_difference(
-            difference, f"{name_final(final, unit='%', of=quantity)}, difference of the means", scale=100
+            difference, f"{name_final(final, unit='%', quantity=quantity)}, difference of the means", scale=100
         ),
         _format_improvement(test.improvement, count_seeds(difference), final, quantity),
         format_p(difference.p),
@@ -311,7 +313,7 @@ def _make_row(comparison: Comparison, test: _VariantTest, adjusted_p: float, fin
 
 
 def _format_improvement(improvement: Interval, n: str, final: FinalRule, quantity: Quantity) -> Cell:
-    statistic = f"{name_final(final, of=quantity)}, share of pairs of seeds in which it is greater"
+    statistic = f"{name_final(final, quantity=quantity)}, share of pairs of seeds in which it is greater"
     interval = "95 % interval (Newcombe, Student's t; covers 95 to 100 %)"
     value, low, high = improvement.value, improvement.low, improvement.high
     return Cell(f"{value:.2f} [{low:.2f}–{high:.2f}]", value, low, high, n, statistic, interval)

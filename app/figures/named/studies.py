@@ -112,21 +112,30 @@ def _mu_w_by_delta(runs: StoredRuns, options: Options) -> Chart:
         raise ConfigError("mu-w-by-delta needs a finished run", hint="Wait until one finishes, or select other runs.")
     panels = []
     for task in comparison.tasks:
-        task_seeds, of = [seed for seed in seeds if seed.task == task], quantity.at(task)
+        task_seeds, task_quantity = [seed for seed in seeds if seed.task == task], quantity.at(task)
         mu_w_lines = _draw_over_delta(
-            task_seeds, partial(SeedRun.mu_w_at, share=1.0), partial(make_mu_w_scale_at_fraction, of=of), aggregation
+            task_seeds,
+            partial(SeedRun.mu_w_at, share=1.0),
+            partial(make_mu_w_scale_at_fraction, quantity=task_quantity),
+            aggregation,
         )
         final_lines = _draw_over_delta(
-            task_seeds, partial(compute_final_rate, rule=rule), partial(make_final_scale, rule=rule, of=of), aggregation
+            task_seeds,
+            partial(compute_final_rate, rule=rule),
+            partial(make_final_scale, rule=rule, quantity=task_quantity),
+            aggregation,
         )
-        for title, lines in ((average_over_time(of).title, mu_w_lines), (get_final_title(rule, of), final_lines)):
+        for title, lines in (
+            (average_over_time(task_quantity).title, mu_w_lines),
+            (get_final_title(rule, task_quantity), final_lines),
+        ):
             panels.append(Panel(f"{title}, {task}", "fraction", lines, from_zero=True))
     gate = "off" if not seeds[0].settings.get("gate.enabled") else "on"
     explanation = (
         f"μ̄_w is the time average of the {quantity.title} over the whole run (area under its curve, trapezoid rule); "
         f"each seed first, then {_describe_aggregation(aggregation)}. Gate {gate}. The axis shows the logarithm of δ."
     )
-    caption, _ = caption_final(seeds, rule, explanation, of=quantity, at=comparison)
+    caption, _ = caption_final(seeds, rule, explanation, quantity=quantity, comparison=comparison)
     return _make_chart("mu-w-by-delta", "Merge radius", "log₁₀ δ", panels, caption, comparison, aggregation)
 
 
@@ -178,9 +187,9 @@ def _draw_heatmap(
     notes = (explain_small_samples(aggregation, comparison.seed_counts), describe_identical_runs(comparison))
     explanation = " ".join(filter(None, (explanation, *notes))) + describe_excluded(comparison.excluded_runs)
     quantity = comparison.quantity
-    caption, _ = caption_final(comparison.seeds, rule, explanation, of=quantity, at=comparison)
+    caption, _ = caption_final(comparison.seeds, rule, explanation, quantity=quantity, comparison=comparison)
     x_texts, y_texts = (tuple(map(format_value, values)) for values in (xs, ys))
-    statistic = f"{name_final(rule, of=quantity)}, {CENTER_NAMES[aggregation.center]} over seeds"
+    statistic = f"{name_final(rule, quantity=quantity)}, {CENTER_NAMES[aggregation.center]} over seeds"
     value_label = f"{get_final_title(rule, quantity)} [fraction]"
     y_label, x_label = labels
     return Heatmap(
@@ -309,7 +318,7 @@ def _embedders(runs: StoredRuns, options: Options) -> Table:
                         partial(SeedRun.mu_w_at, share=fraction),
                         aggregation,
                         scale,
-                        of=average_over_time(quantity).title,
+                        name=average_over_time(quantity).title,
                     )
                     for embedder in EMBEDDERS
                 ]
@@ -336,27 +345,32 @@ def _augmentation_table(runs: StoredRuns, options: Options) -> Table:
     for (p_mask, sigma), group in group_seeds(seeds, *AUGMENTATION).items():
         row: list[Cell | str] = [format_value(p_mask), format_value(sigma)]
         for task in tasks:
-            task_seeds, of = [seed for seed in group if seed.task == task], quantity.at(task)
-            number, scale = partial(compute_final_rate, rule=final), make_final_scale(task_seeds, final, of=of)
-            cell = _format_number(task_seeds, number, aggregation, scale, of=name_final(final, of=of))
+            task_seeds, task_quantity = [seed for seed in group if seed.task == task], quantity.at(task)
+            number, scale = (
+                partial(compute_final_rate, rule=final),
+                make_final_scale(task_seeds, final, quantity=task_quantity),
+            )
+            cell = _format_number(
+                task_seeds, number, aggregation, scale, name=name_final(final, quantity=task_quantity)
+            )
             cells_by_task[task].append(cell)
             row.append(cell or "")
         table.append(row)
     best = [(i, task) for task in tasks for i in find_best(cells_by_task[task])]
     explanation = f"A cell is the {aggregation.describe(is_fraction=True)}; combinations without a run are not listed."
     few_seeds = explain_small_samples(aggregation, comparison.seed_counts)
-    caption, notes = caption_final(seeds, final, explanation, few_seeds, of=quantity, at=comparison)
+    caption, notes = caption_final(seeds, final, explanation, few_seeds, quantity=quantity, comparison=comparison)
     return _make_table(table, ["p_mask", "σ", *tasks], caption, best, comparison, notes)
 
 
 def _format_number(
-    seeds: Sequence[SeedRun], number: SeedNumber, aggregation: Aggregation, scale: BinomialScale, *, of: str
+    seeds: Sequence[SeedRun], number: SeedNumber, aggregation: Aggregation, scale: BinomialScale, *, name: str
 ) -> Cell | None:
     """Write one number over seeds: "0.920 ± 0.010 (5 seeds)"; None if no seed has this number."""
     numbers = select_finite(map(number, seeds))
     if not len(numbers):
         return None
-    cell = format_aggregate(numbers, aggregation, digits=3, scale=scale, of=of)
+    cell = format_aggregate(numbers, aggregation, digits=3, scale=scale, name=name)
     is_complete = all(seed.is_result for seed in seeds)
     mark = "" if is_complete else DAGGER
     return cell.append(f"{mark} ({format_seed_count(len(numbers))})", includes_unfinished=not is_complete)
