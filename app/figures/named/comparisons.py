@@ -272,8 +272,8 @@ def _test_variants(
     differences = []
     for first, other in pairs:
         values = [{get_seed(seed): compute_final_rate(seed, final) for seed in group.seeds} for group in (first, other)]
-        rate = make_final_scale([*first.seeds, *other.seeds], final, quantity=comparison.quantity)
-        differences.append(compare_seeds(*values, scale=rate))
+        scale = make_final_scale([*first.seeds, *other.seeds], final, quantity=comparison.quantity)
+        differences.append(compare_seeds(*values, scale=scale))
     improvement = probability_of_improvement(
         [compute_final_rates(first.seeds, final) for first, _ in pairs],
         [compute_final_rates(other.seeds, final) for _, other in pairs],
