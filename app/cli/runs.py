@@ -15,11 +15,12 @@ from emtc_core.control import QuestionKind
 from emtc_core.errors import ConfigError, StorageError
 from storage.engine import Database, open_database
 from storage.files.places import get_run_place
-from storage.queries.gate import GateState, gate_state, idle_incentives
-from storage.queries.runs import LISTED_COLUMNS, SORTS, RunFilter, list_resumes, run_rows
+from storage.queries.gate_state import GateState, gate_state, idle_incentives
+from storage.queries.run_search import SORTS, TABLE_COLUMNS, RunFilter, run_rows
+from storage.queries.runs import list_resumes
 from storage.runs import lifecycle
 from storage.runs.control import request_stop, send_and_wait
-from storage.runs.labels import ShelfAction, edit_run, note_runs, set_visibility, tag_runs
+from storage.runs.labels import VisibilityAction, edit_run, note_runs, set_visibility, tag_runs
 from storage.runs.lifecycle import Event, LiveStatus
 from storage.runs.rows import find_run, get_state
 
@@ -117,7 +118,7 @@ def runs(
         where=tuple(where or ()),
         tags=tuple(tag or ()),
         statuses=tuple(status or ()),
-        shelf="archived" if archived else "open",
+        visibility="archived" if archived else "open",
     )
     offset = (page - 1) * (page_size or 0)
     database = open_database(db, read_only=True)
@@ -128,7 +129,7 @@ def runs(
         return
     no_run = "No runs yet. Start one with: emtc train --set preset=demo"
     empty = no_run if run_filter == RunFilter() and not total else "No run matches."
-    table = [{column: row[column] for column in LISTED_COLUMNS} for row in rows]
+    table = [{column: row[column] for column in TABLE_COLUMNS} for row in rows]
     plugins = [_describe_plugins(row["plugins"]) for row in rows]
     if any(plugins):
         table = [row | {"plug-ins": text} for row, text in zip(table, plugins, strict=True)]
@@ -223,7 +224,7 @@ def delete(
     print_message(f"Deleted run {row.id}: {contents}.")
 
 
-def _set_visibility(db: str, runs: list[str], act: ShelfAction) -> None:
+def _set_visibility(db: str, runs: list[str], act: VisibilityAction) -> None:
     database = open_database(db, create=False)
     ids = find_runs(database, runs)
     verb = {"archive": "Archived", "restore": "Restored", "hide": "Hid", "show": "Unhid"}[act]

@@ -66,7 +66,8 @@ from app.figures.theme import Style, make_styles
 from emtc_core.errors import ConfigError
 from emtc_core.metrics import is_known
 from storage.engine import Database
-from storage.queries.runs import LISTED_COLUMNS, list_runs
+from storage.queries.run_search import TABLE_COLUMNS
+from storage.queries.runs import list_runs
 from storage.runs.rows import RunRow
 
 BASELINES = ("emtc-qplex", "emtc-cds", "dmix", "mappo")
@@ -427,7 +428,7 @@ def _published(runs: ComparedRuns, options: Options) -> Table:
 
 def _runs(runs: StoredRuns, options: Options) -> Table:
     caption = "win_rate is the win rate of a run's last evaluation."
-    return make_plain_table(list_runs(runs.db, limit=None).loc[:, list(LISTED_COLUMNS)], caption=caption)
+    return make_plain_table(list_runs(runs.db, limit=None).loc[:, list(TABLE_COLUMNS)], caption=caption)
 
 
 FIGURES = (

@@ -16,7 +16,8 @@ from app.jobs.mirror.tensorboard_sink import TensorboardSink
 from app.jobs.mirror.wandb_sink import WandbSink
 from emtc_core.errors import ConfigError
 from storage.engine import Database
-from storage.queries.runs import RunFilter, get_rows, matching_ids
+from storage.queries.run_search import RunFilter, matching_ids
+from storage.queries.runs import get_rows
 
 Target = Literal["tensorboard", "wandb", "mlflow"]
 TARGETS: tuple[Target, ...] = get_args(Target)
