@@ -100,7 +100,7 @@ def explain_small_samples(aggregation: Aggregation | None, counts: Iterable[int]
     """Explain what an interquartile mean of fewer than five seeds is; empty if no such number is shown.
 
     Args:
-        aggregation: Aggregation over seeds; None stands for one without interquartile means.
+        aggregation: Aggregation over seeds; None if there are no interquartile means.
         counts: Numbers of seeds that are aggregated.
     """
     if aggregation is None or aggregation.center != "iqm" or min(counts, default=MIN_IQM_SEEDS) >= MIN_IQM_SEEDS:
