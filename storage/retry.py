@@ -3,6 +3,9 @@
 A recorder retries without a time limit and logs a warning; for a file that was moved it stops after
 MISSING_FILE_PATIENCE_S. Code that claims, starts, rewinds or ends a run retries for PATIENCE_S, which is longer than a
 backup or a deletion locks the database. A starting worker retries for longer.
+
+Why not `tenacity`: most of this module decides which errors are transient, and logs outages. The package would replace
+two loops of ten lines, of which one must also end early when it is cancelled.
 """
 
 import logging
