@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from platformdirs import user_data_path
-from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy import URL, Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry
 
@@ -52,6 +52,8 @@ class Database:
     reader: Engine
     writer: Engine | None
     """None if the database was opened read-only."""
+    server_id: str | None = None
+    """Identity of a database on a server, see `_read_server_id`; None for a SQLite file."""
     backup: Path | None = None
     """The backup of an older database, if opening it has just upgraded it."""
     shared_connection: Connection | None = field(default=None, repr=False)
@@ -139,7 +141,7 @@ def open_database(url: str, *, read_only: bool = False, create: bool = True) -> 
     reader = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
     database = Database(full_url, None, reader, None if read_only else engine)
     try:
-        return _upgrade(database)
+        return replace(_upgrade(database), server_id=_read_server_id(database))
     except BaseException:
         database.dispose()
         raise
@@ -287,6 +289,25 @@ def _server_engine(url: URL) -> Engine:
             clock.set_server_time(server)
 
     return engine
+
+
+def _read_server_id(database: Database) -> str:
+    """Read what PostgreSQL tells about a database: the system identifier of its cluster and its own oid.
+
+    A copy by CREATE DATABASE … TEMPLATE, or by dump and restore, has another oid or another cluster. A renamed
+    database keeps both.
+    """
+    with database.read() as connection:
+        oid, may_ask = connection.execute(
+            text(
+                "SELECT oid, has_function_privilege('pg_control_system()', 'EXECUTE') FROM pg_database "
+                "WHERE datname = current_database()"
+            )
+        ).one()
+        cluster = None
+        if may_ask:
+            cluster = connection.execute(text("SELECT system_identifier FROM pg_control_system()")).scalar_one()
+    return f"postgresql/{cluster or 'unknown'}/{oid}"
 
 
 def _upgrade(database: Database) -> Database:
