@@ -395,4 +395,6 @@ def _first_line(error: BaseException | None) -> str:
     message = lines[0].rstrip(".") if lines else type(error).__name__
     if _is_full(error):
         return f"{message}. The disk is full: delete files on it, or thin runs with: emtc db thin"
+    if "readonly database" in message:
+        return f"{message}. The file, its folder or its disk has become read-only: make it writable"
     return message
