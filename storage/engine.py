@@ -358,7 +358,7 @@ def _read_server_id(database: Database) -> str:
     """Read what PostgreSQL tells about a database: the system identifier of its cluster and its own oid.
 
     A copy by CREATE DATABASE … TEMPLATE, or by dump and restore, has another oid or another cluster. A renamed
-    database keeps both.
+    database keeps both. If the role may not read the identifier, the address of the server takes its place.
     """
     with database.read() as connection:
         oid, may_ask = connection.execute(
@@ -367,10 +367,10 @@ def _read_server_id(database: Database) -> str:
                 "WHERE datname = current_database()"
             )
         ).one()
-        cluster = None
+        cluster = f"{database.reader.url.host}:{database.reader.url.port}"
         if may_ask:
             cluster = connection.execute(text("SELECT system_identifier FROM pg_control_system()")).scalar_one()
-    return f"postgresql/{cluster or 'unknown'}/{oid}"
+    return f"postgresql/{cluster}/{oid}"
 
 
 def _upgrade(database: Database) -> Database:
