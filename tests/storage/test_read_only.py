@@ -2,12 +2,13 @@
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, event
+from sqlalchemy import event
 
 from storage.engine import open_database
 from storage.maintenance.check_run import check_run
@@ -82,9 +83,9 @@ def test_a_recorder_waits_until_the_disk_is_writable_again(
     db, is_read_only = open_database(ready_sqlite_url), False
     assert db.writer is not None
 
-    @event.listens_for(db.writer, "begin", insert=True)
-    def refuse_writes(connection: Connection) -> None:  # with the error of a read-only disk
-        connection.exec_driver_sql(f"PRAGMA query_only={is_read_only:d}")
+    @event.listens_for(db.writer, "checkout")
+    def refuse_writes(connection: sqlite3.Connection, *_: object) -> None:  # with the error of a read-only disk
+        connection.execute(f"PRAGMA query_only={is_read_only:d}").close()
 
     run_id = create_run(db, CONFIG, target_steps=100, versions={})
     recorder = DatabaseRecorder(db, run_id, batch_steps=1, linger_s=0.0)
