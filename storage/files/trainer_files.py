@@ -13,6 +13,7 @@ rows, because it writes its log first. Then thinning or deleting removes the res
 
 import json
 import logging
+import os
 import secrets
 import shutil
 import socket
@@ -116,9 +117,10 @@ def find_other_owner(db: Database, lease: bytes, *, is_local: bool) -> str | Non
         return None
     if db.path is None or not Path(owner).is_absolute():  # a database on a server is never renamed to another one
         return f"{shorten(name)} ({owner})" if name else shorten(owner)
-    if is_local and (files_root_of(Path(owner)) != files_root(db) or not Path(owner).exists()):
-        return None  # the folder was copied or renamed together with its database
-    if host == socket.gethostname() and not Path(owner).exists():
+    is_here = is_local or host == socket.gethostname()
+    if is_here and not os.path.exists(owner):  # noqa: PTH110 - false for any text that is no path
+        return None
+    if is_local and files_root_of(Path(owner)) != files_root(db):  # the folder was copied together with its database
         return None
     return f"{shorten(owner)} on {shorten(host)}"
 

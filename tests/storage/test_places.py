@@ -1,6 +1,8 @@
 """Where the files of runs lie: what EMTC_FILES may be, what is recorded, and what a stranger's row cannot do."""
 
+import json
 import os
+import socket
 import subprocess
 import threading
 from pathlib import Path
@@ -24,7 +26,7 @@ from storage.files.places import (
     run_folder,
 )
 from storage.files.remote import Remote
-from storage.files.trainer_files import LEASE, make_lease, write_lease
+from storage.files.trainer_files import LEASE, find_other_owner, make_lease, write_lease
 from storage.maintenance.backup import back_up_database
 from storage.maintenance.sizes import measure_sizes
 from storage.maintenance.thin import Thinning, count_thinning, thin_run
@@ -374,6 +376,15 @@ def test_a_mark_that_says_nothing_forbids_nothing(
     (fill(shared / run_id) / LEASE).write_bytes(mark)
     remove_run(db, run_id)
     assert list(shared.iterdir()) == []
+    db.dispose()
+
+
+@pytest.mark.parametrize("named", ["/x\0y", "/" + "x" * 5000, "/" + "x/" * 2500, "x", ""])
+def test_a_mark_may_name_anything(tmp_path: Path, named: str) -> None:
+    db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
+    lease = json.dumps({"database": named, "host": socket.gethostname()}).encode()
+    for is_local in (True, False):
+        assert str(find_other_owner(db, lease, is_local=is_local)).isprintable()
     db.dispose()
 
 
