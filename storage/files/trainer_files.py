@@ -116,7 +116,7 @@ def find_other_owner(db: Database, lease: bytes, *, is_local: bool) -> str | Non
     if owner is None or owner == _get_identity(db):
         return None
     if db.path is None or not Path(owner).is_absolute():  # a database on a server is never renamed to another one
-        return f"{shorten(name)} ({owner})" if name else shorten(owner)
+        return f"{shorten(name)} ({shorten(owner)})" if name else shorten(owner)
     is_here = is_local or host == socket.gethostname()
     if is_here and not os.path.exists(owner):  # noqa: PTH110 - false for any text that is no path
         return None
