@@ -34,7 +34,7 @@ _SERVER_NOT_READY = (
     "remaining connection slots",
 )
 """Parts of PostgreSQL's messages if a server is reachable but accepts no connections at the moment."""
-_SQLITE_TRANSIENT = ("locked", "busy", "full", "disk i/o error", "unable to open", "no space left")
+_SQLITE_TRANSIENT = ("locked", "busy", "full", "disk i/o error", "unable to open", "no space left", "readonly")
 """Parts of SQLite's messages of transient errors."""
 
 Result = TypeVar("Result")
