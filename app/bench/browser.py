@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+from app.jobs.access_token import TOKEN_VARIABLE
 from app.jobs.doctor import find_chrome
 from app.jobs.launch import ROOT
 from emtc_core.errors import ConfigError, Fault
@@ -43,6 +44,8 @@ def serve_app(
         ConfigError: If the server does not start.
     """
     port = port or find_free_port()
+    # Only Linux names the user of a connection, so that the user's own programs need no token.
+    open_access = {} if sys.platform == "linux" else {TOKEN_VARIABLE: "off"}
     with log.open("wb") as output:
         server = subprocess.Popen(
             [
@@ -50,7 +53,7 @@ def serve_app(
                 *("--server.port", str(port), "--server.headless", "true", *options),
             ],
             cwd=ROOT,
-            env={**os.environ, **(env or {}), "EMTC_DB": database_url},
+            env={**os.environ, **open_access, **(env or {}), "EMTC_DB": database_url},
             stdout=output,
             stderr=subprocess.STDOUT,
         )
