@@ -57,7 +57,7 @@ def show_page() -> None:
     )
     try:
         bundle_banner.select_bundle()
-        data.database()  # raises if the database cannot be opened
+        data.database().check_file()  # raises also if the database cannot be opened
         run_picker.show(page.url_path)
     except EmtcError as exc:
         messages.error(exc)
