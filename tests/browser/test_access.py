@@ -1,4 +1,4 @@
-"""A browser of another user of the machine: the plain address is closed, the printed one opens the app once and for all."""
+"""A browser of another user of the machine: the plain address is closed, and the printed one opens the app."""
 
 import multiprocessing
 import os
