@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from app.cli.output import DEFAULT_DATABASE, DatabaseUrl
-from app.jobs.access_token import DEFAULT_PORT, add_token
+from app.jobs.access_token import DEFAULT_PORT, find_address
 from emtc_core.plugins import FOLDER_VARIABLE, get_user_folder
 from storage.address import make_absolute
 
@@ -23,7 +23,7 @@ def serve_app(
 ) -> None:
     """Start the app. It shows the database in this folder, or that of --db. Stop it with Ctrl+C."""
     if address:
-        sys.stdout.write(f"{add_token(f'http://localhost:{port or DEFAULT_PORT}')}\n")
+        sys.stdout.write(f"{find_address(port or DEFAULT_PORT)}\n")
         return
     become_app(db, [] if port is None else ["--server.port", str(port)])
 

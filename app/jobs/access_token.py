@@ -10,12 +10,15 @@ from typing import Final
 
 from platformdirs import user_state_path
 
+from app.jobs.socket_users import can_identify_users, find_listening_users
 from emtc_core.atomic_file import replace_atomically
 from emtc_core.errors import ConfigError
 from storage.private_files import FILE_MODE, make_private_folder
 
 TOKEN_VARIABLE: Final = "EMTC_TOKEN"
 TOKEN_PARAMETER: Final = "token"
+LOCAL_HOST: Final = "127.0.0.1"
+"""In printed addresses. The name localhost may lead to ::1 first, where another user could wait for the token."""
 DEFAULT_PORT: Final = 8501
 _MIN_LENGTH: Final = 16
 
@@ -38,6 +41,21 @@ def get_token() -> str | None:
         raise ConfigError(
             f"{path} cannot be used: {error.strerror}", hint=f"Set {TOKEN_VARIABLE} to a secret."
         ) from error
+
+
+def find_address(port: int) -> str:
+    """Return the address of this user's app on a port, with the token if one is needed.
+
+    Raises:
+        ConfigError: If no program or the program of another user listens on the port, as far as the system tells.
+    """
+    users = find_listening_users(port)
+    if can_identify_users() and users != {os.geteuid()}:
+        fault = "Another user's program" if users else "No program"
+        raise ConfigError(
+            f"{fault} listens on port {port}", hint="Start the app with emtc app, or name its port with --port."
+        )
+    return add_token(f"http://{LOCAL_HOST}:{port}")
 
 
 def add_token(address: str) -> str:

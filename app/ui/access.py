@@ -15,10 +15,8 @@ import os
 import sys
 import webbrowser
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import cache
-from ipaddress import IPv4Address, IPv6Address, ip_address
-from pathlib import Path
 from typing import Final
 from urllib.parse import quote, urlencode
 
@@ -30,7 +28,8 @@ from starlette.responses import HTMLResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocket
 
-from app.jobs.access_token import TOKEN_PARAMETER, add_token, get_token
+from app.jobs.access_token import LOCAL_HOST, TOKEN_PARAMETER, add_token, get_token
+from app.jobs.socket_users import can_identify_users, find_client_user
 from app.ui import login
 from emtc_core.errors import ConfigError
 
@@ -39,7 +38,6 @@ _HEALTH_PATH: Final = "/_stcore/health"
 _STATIC_PATH: Final = "/static/"
 """Streamlit's own scripts and styles."""
 _PROXY_HEADERS: Final = ("x-forwarded-for", "forwarded", "x-real-ip", "via")
-_ESTABLISHED: Final = "01"
 _FRAME_HEADERS: Final = {"Content-Security-Policy": "frame-ancestors 'self'", "X-Frame-Options": "SAMEORIGIN"}
 _PAGE: Final = """<!doctype html><meta charset="utf-8"><meta name="viewport" content="width=device-width">{head}
 <title>EMTC Lab</title><body style="font: 1rem/1.5 sans-serif; margin: 4rem auto; max-width: 40rem">{body}"""
@@ -135,29 +133,7 @@ def is_own_user(request: HTTPConnection) -> bool:
     client, server = request.scope.get("client"), request.scope.get("server")
     if client is None or server is None or any(name in request.headers for name in _PROXY_HEADERS):
         return False
-    return can_identify_users() and find_user_id(client, server) == os.geteuid()
-
-
-def can_identify_users() -> bool:
-    """Return whether this system lists the user of each connection."""
-    return sys.platform == "linux" and os.access("/proc/net/tcp", os.R_OK)
-
-
-def find_user_id(client: tuple[str, int], server: tuple[str, int]) -> int | None:
-    """Return the user id of the process at the client's end of a TCP connection, or None if it is not on this computer.
-
-    Args:
-        client: Address and port of the client's end.
-        server: Address and port of this process's end.
-    """
-    for table, width in (("/proc/net/tcp", 4), ("/proc/net/tcp6", 16)):
-        with suppress(OSError, ValueError):
-            ends = f" {_format_end(client, width)} {_format_end(server, width)} {_ESTABLISHED} "
-            for line in Path(table).read_text().splitlines():
-                if ends in line:
-                    fields = line.split()
-                    return int(fields[7]) if fields[9] != "0" else None  # 0: the process has closed its end
-    return None
+    return can_identify_users() and find_client_user(client, server) == os.geteuid()
 
 
 @asynccontextmanager
@@ -166,6 +142,8 @@ async def announce(_: object) -> AsyncIterator[None]:
     scheme = "https" if st.get_option("server.sslCertFile") else "http"
     base = st.get_option("server.baseUrlPath").strip("/")
     host, port = st.get_option("browser.serverAddress"), st.get_option("browser.serverPort")
+    if host == "localhost" and not _has_login():
+        host = LOCAL_HOST
     address = f"{scheme}://{host}:{port}{f'/{base}' if base else ''}"
     sys.stdout.write(f"\n  EMTC Lab: {address if _has_login() else add_token(address)}\n\n")
     sys.stdout.flush()
@@ -181,23 +159,6 @@ def _has_login() -> bool:
         return bool(login.list_providers())
     except ConfigError:
         return False
-
-
-def _format_end(end: tuple[str, int], width: int) -> str:
-    """Format an address and port as in /proc/net/tcp (width 4) or /proc/net/tcp6 (width 16 bytes).
-
-    Raises:
-        ValueError: If the table does not list such addresses.
-    """
-    address: IPv4Address | IPv6Address = ip_address(end[0])
-    if isinstance(address, IPv6Address) and address.ipv4_mapped:
-        address = address.ipv4_mapped
-    if isinstance(address, IPv4Address) and width == 16:
-        address = IPv6Address(f"::ffff:{address}")
-    if len(address.packed) != width:
-        raise ValueError(f"{address} is not in this table")
-    words = [int.from_bytes(address.packed[start : start + 4], sys.byteorder) for start in range(0, width, 4)]
-    return f"{''.join(f'{word:08X}' for word in words)}:{end[1]:04X}"
 
 
 def _reload_without_token(request: HTTPConnection) -> Response:

@@ -11,8 +11,9 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from app.bench.browser import find_free_port
 from app.cli.main import run
-from app.ui.access import find_user_id
+from app.jobs.socket_users import find_client_user
 from tests.browser.server import running_app
 
 TOKEN = "token-of-this-test-and-of-no-server"
@@ -110,7 +111,7 @@ def test_the_closed_page_is_one_sentence_and_names_the_command(port: int) -> Non
 @ANOTHER_USER
 def test_the_printed_address_sets_a_cookie_that_opens_the_app(port: int, log: Path) -> None:
     address = next(word for word in log.read_text().split() if word.startswith("http://"))
-    assert address == f"http://localhost:{port}/?token={TOKEN}"
+    assert address == f"http://127.0.0.1:{port}/?token={TOKEN}"
     first = ask_as_another_user(port, f"/live?run=x&token={TOKEN}")
     assert (status(first), 'url=/live?run=x"' in first, "no-referrer" in first) == (200, True, True)
     cookie = re.findall(r"set-cookie: (.*)", first, re.IGNORECASE)[0]
@@ -124,7 +125,7 @@ def test_the_printed_address_sets_a_cookie_that_opens_the_app(port: int, log: Pa
 def test_another_user_cannot_take_the_place_of_an_open_connection(port: int) -> None:
     with socket.create_connection(("127.0.0.1", port)) as own:
         place = f"127.0.0.1:{own.getsockname()[1]}"
-        assert find_user_id(own.getsockname(), own.getpeername()) == 0
+        assert find_client_user(own.getsockname(), own.getpeername()) == 0
         for header in ("X-Forwarded-For", "Forwarded", "X-Real-IP"):
             assert status(ask_as_another_user(port, STREAM, f"{header}: {place}")) == 403
         assert status(ask_as_another_user(port, STREAM, "Host: localhost/_stcore/health?")) == 403
@@ -156,10 +157,14 @@ def test_no_other_site_shows_the_app_in_a_frame(port: int) -> None:
         assert "x-frame-options: sameorigin" in response.lower()
 
 
-def test_the_command_prints_the_address_again(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_the_command_prints_the_address_of_its_own_app(port: int, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     monkeypatch.setenv("EMTC_TOKEN", TOKEN)
-    assert run(["app", "--address", "--port", "8600"]) == 0
-    assert capsys.readouterr().out == f"http://localhost:8600/?token={TOKEN}\n"
+    assert run(["app", "--address", "--port", str(port)]) == 0
+    assert capsys.readouterr().out == f"http://127.0.0.1:{port}/?token={TOKEN}\n"
+    assert run(["app", "--address", "--port", str(find_free_port())]) == 2
+    monkeypatch.setattr("app.jobs.access_token.os.geteuid", lambda: NOBODY)
+    assert run(["app", "--address", "--port", str(port)]) == 2
+    assert TOKEN not in capsys.readouterr().out
 
 
 @contextmanager
@@ -176,11 +181,11 @@ def connection(family: socket.AddressFamily, host: str) -> Iterator[tuple[socket
 def test_the_user_of_a_connection_is_known_until_it_is_closed(family: socket.AddressFamily, host: str) -> None:
     with connection(family, host) as (client, server):
         ends = client.getsockname()[:2], client.getpeername()[:2]
-        assert find_user_id(*ends) == os.geteuid()
-        assert find_user_id((host, 1), ends[1]) is None
-        assert find_user_id(("::ffff:127.0.0.1", ends[0][1]), ends[1]) == (
+        assert find_client_user(*ends) == os.geteuid()
+        assert find_client_user((host, 1), ends[1]) is None
+        assert find_client_user(("::ffff:127.0.0.1", ends[0][1]), ends[1]) == (
             os.geteuid() if host == "127.0.0.1" else None
         )
         client.close()
-        assert find_user_id(*ends) is None
+        assert find_client_user(*ends) is None
         server.close()
