@@ -5,6 +5,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -50,9 +51,10 @@ def _relay(listener: socket.socket, port: int) -> None:
 
 
 def _copy(source: socket.socket, target: socket.socket) -> None:
-    while received := source.recv(65536):
-        target.sendall(received)
-    target.close()
+    with suppress(OSError):  # an end is closed
+        while received := source.recv(65536):
+            target.sendall(received)
+        target.shutdown(socket.SHUT_WR)
 
 
 def test_the_printed_address_opens_the_app_and_then_the_plain_one_does(page, addresses) -> None:
