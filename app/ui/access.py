@@ -122,7 +122,7 @@ def has_own_origin(request: HTTPConnection) -> bool:
     scheme = "https" if request.scope["scheme"] in ("https", "wss") else "http"
     host = request.headers.get("host", "")
     allowed = {f"{scheme}://{host}", f"https://{host}", *st.get_option("server.corsAllowedOrigins")}
-    return origin.lower() in {each.lower() for each in allowed}
+    return origin.lower() in {name.lower() for name in allowed}
 
 
 def is_own_user(request: HTTPConnection) -> bool:
