@@ -47,7 +47,7 @@ def find_address(port: int) -> str:
     """Return the address of this user's app on a port, with the token if one is needed.
 
     Raises:
-        ConfigError: If no program or the program of another user listens on the port, as far as the system tells.
+        ConfigError: If no program or the program of another user listens on the port. Only Linux lists users.
     """
     users = find_listening_users(port)
     if can_identify_users() and users != {os.geteuid()}:
