@@ -14,7 +14,7 @@ import html
 import os
 import sys
 import webbrowser
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import cache
 from typing import Final
@@ -137,7 +137,7 @@ def is_own_user(request: HTTPConnection) -> bool:
 
 
 @asynccontextmanager
-async def announce(_: object) -> AsyncIterator[None]:
+async def announce(_: object) -> AsyncGenerator[None]:
     """Print the address of the started server, and open it in a browser unless `server.headless` is set."""
     scheme = "https" if st.get_option("server.sslCertFile") else "http"
     base = st.get_option("server.baseUrlPath").strip("/")

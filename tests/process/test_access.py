@@ -4,7 +4,7 @@ import os
 import re
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -168,7 +168,7 @@ def test_the_command_prints_the_address_of_its_own_app(port: int, monkeypatch: p
 
 
 @contextmanager
-def connection(family: socket.AddressFamily, host: str) -> Iterator[tuple[socket.socket, socket.socket]]:
+def connection(family: socket.AddressFamily, host: str) -> Generator[tuple[socket.socket, socket.socket]]:
     with socket.socket(family) as listener:
         listener.bind((host, 0))
         listener.listen()
