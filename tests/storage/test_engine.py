@@ -17,7 +17,9 @@ from storage import engine
 from storage.engine import Database, open_database
 from storage.files.places import run_folder
 from storage.models import SCHEMA_VERSION, Base
+from storage.runs.changes import create_run
 from tests.errors import raises
+from tests.storage.records import CONFIG
 
 
 def test_a_database_and_its_folder_are_made_on_demand(tmp_path: Path) -> None:
@@ -188,3 +190,11 @@ def test_a_run_folder_stands_beside_the_database(tmp_path: Path) -> None:
     database = open_database(f"sqlite:///{tmp_path / 'x.db'}")
     assert run_folder(database, "abc") == tmp_path / "x.files" / "abc"
     database.dispose()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_json_with_nan_or_infinity_is_not_stored(db: Database, value: float) -> None:
+    with raises(StorageError, reason="not_json"):
+        create_run(db, CONFIG | {"train": {"gamma": value}}, target_steps=1, versions={})
+    with db.read() as connection:
+        assert connection.execute(text("SELECT count(*) FROM runs")).scalar_one() == 0
