@@ -1,7 +1,8 @@
 """Base class and common columns of the tables, and column types that validate values when they are read.
 
 `storage.models` calls `guard_columns` for its tables. The bulk tables are not guarded; `storage.frames` validates their
-values column by column. Patterns and limits are in `storage.guards`, which does not import SQLAlchemy.
+values column by column. A read validates only what code relies on; `storage.check_rows` also checks the Limits of each
+column. Patterns are in `storage.guards`, which does not import SQLAlchemy.
 """
 
 import math

@@ -91,13 +91,14 @@ def _explain_setting(field: FieldInfo, value: Any) -> str:
     """Explain why the value of a setting is invalid; empty if it is valid. Choices may be those of another version."""
     if value is None or value in field.words:
         return ""
+    number = value
     if not isinstance(value, _CONFIG_TYPES.get(field.type, str)):
         return "is of the wrong type"
     if field.type not in ("int", "float"):
         return ""
-    if field.minimum is not None and (value < field.minimum or (field.minimum_open and value == field.minimum)):
+    if field.minimum is not None and (number < field.minimum or (field.minimum_open and number == field.minimum)):
         return f"must be {'>' if field.minimum_open else '>='} {field.minimum:g}"
-    return f"must be <= {field.maximum:g}" if field.maximum is not None and value > field.maximum else ""
+    return f"must be <= {field.maximum:g}" if field.maximum is not None and number > field.maximum else ""
 
 
 def _list_size_errors(connection: Connection) -> Iterator[ContentError]:

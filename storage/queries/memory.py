@@ -189,7 +189,7 @@ def get_nodes(db: Database, snapshot_id: int) -> Nodes:
     return Nodes(snapshot_id, **_read_columns(row, names, size=row.size))
 
 
-def _read_columns(row: Row[Any], names: Sequence[str], *, size: int) -> dict[str, NDArray[Any]]:
+def _read_columns(row: Any, names: Sequence[str], *, size: int) -> dict[str, NDArray[Any]]:
     """Unpack columns of a snapshot with `size` nodes.
 
     Raises:

@@ -275,8 +275,9 @@ def read_like_pages(db: Database, run_id: str) -> None:
     for episode in list_episodes(db, run_id)["episode"].tolist():
         with suppress(DataRemovedError):
             get_trajectory(db, run_id, episode)
-    for row in find_playbacks(db, run_id).frame.itertuples():
-        get_playback(db, run_id, int(row.env_step), int(row.episode))
+    playbacks = find_playbacks(db, run_id).frame
+    for env_step, episode in zip(playbacks["env_step"].tolist(), playbacks["episode"].tolist(), strict=True):
+        get_playback(db, run_id, env_step, episode)
 
 
 def list_cases(db: Database) -> list[Case]:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from emtc_core.errors import ConfigError
 from storage.column_types import get_limits
 from storage.guards import shorten
-from storage.models import Evaluation
+from storage.models import Base
 from storage.runs.imports import ForeignRun, Point
 
 MAX_FILE_BYTES: Final = 256 << 20
@@ -25,7 +25,7 @@ MAX_POINTS: Final = 200_000
 UNKNOWN_ENV: Final = "other"
 """Environment of a run whose source does not name one. Its curves are not compared with those of other tasks."""
 _MAX_STEP: Final = 10**15
-_EVALUATION_COLUMNS: Final = Evaluation.__table__.columns
+_EVALUATION_COLUMNS: Final = Base.metadata.tables["evaluations"].columns
 _MAX_CHARACTERS: Final = 100
 _MAX_SETTINGS: Final = 300
 _MAX_DEPTH: Final = 8
