@@ -10,6 +10,7 @@ from emtc_core.errors import StorageError
 from storage.engine import Database
 from storage.maintenance.check_contents import list_content_errors
 from storage.maintenance.check_run import check_run
+from storage.runs.rows import find_run, imported_label
 
 
 def check_study(db: Database) -> None:
@@ -29,7 +30,11 @@ def check_study(db: Database) -> None:
 
 def _check_run(db: Database, run_id: str) -> None:
     try:
-        errors = check_run(db, run_id) if _has_steps(db, run_id) else []
+        if not _has_steps(db, run_id):
+            return
+        if imported_label(find_run(db, run_id).config) is not None:  # `check_run` does not check such a run
+            raise StorageError("it is marked as imported from another program, but it has episodes", reason="unsound")
+        errors = check_run(db, run_id)
     except StorageError as error:
         raise StorageError(f"run {run_id}: {error}", reason=error.reason, subject=error.subject) from error
     except Exception as error:  # the settings of another version can make any equation fail

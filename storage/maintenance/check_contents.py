@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, text
 
-from emtc_core.config.base import IMPORTED
 from emtc_core.config.resolve import describe_fields, flatten_tree
 from emtc_core.config.values import FieldInfo
 from emtc_core.errors import StorageError
@@ -23,6 +22,7 @@ from storage.check_rows import list_row_errors
 from storage.guards import shorten
 from storage.queries.episodes import EMPTY_TRAJECTORY, unpack_trajectory
 from storage.queries.memory import get_projection_rules
+from storage.runs.rows import imported_label
 
 _BATCH: Final[dict[str, Any]] = {"yield_per": 64}
 _CONFIG_TYPES: Final = {"int": (int, float), "float": (int, float), "bool": bool}
@@ -63,7 +63,7 @@ def _list_config_errors(connection: Connection) -> Iterator[ContentError]:
     fields = {field.key: field for field in describe_fields()}
     sections = {key.partition(".")[0] for key in fields if "." in key}
     for row in connection.execute(text("SELECT id, env, map, algo, seed, config FROM runs ORDER BY id")):
-        where, config = f"runs {row.id}", _parse_json(row.config)
+        where, config = f"runs {shorten(row.id)}", _parse_json(row.config)
         if not isinstance(config, dict):
             yield ContentError(where, f"run {row.id}: its config is not a JSON object")
             continue
@@ -81,20 +81,21 @@ def _list_config_errors(connection: Connection) -> Iterator[ContentError]:
                 yield ContentError(
                     where, f"run {row.id}: its config contains {key} = {stored}, but the run has {shorten(value)}"
                 )
-        for key, value in values.items() if values.get("preset") != IMPORTED else ():
-            if key in fields and (expected := _explain_setting(fields[key], value)):
+        has_bounds = imported_label(config) is None  # another program has other bounds
+        for key, value in values.items():
+            if key in fields and (expected := _explain_setting(fields[key], value, has_bounds=has_bounds)):
                 what = f"run {row.id}: its config contains {key} = {shorten(value)}, which {expected}"
                 yield ContentError(where, what)
 
 
-def _explain_setting(field: FieldInfo, value: Any) -> str:
+def _explain_setting(field: FieldInfo, value: Any, *, has_bounds: bool) -> str:
     """Explain why the value of a setting is invalid; empty if it is valid. Choices may be those of another version."""
     if value is None or value in field.words:
         return ""
     number = value
     if not isinstance(value, _CONFIG_TYPES.get(field.type, str)):
         return "is of the wrong type"
-    if field.type not in ("int", "float"):
+    if not has_bounds or field.type not in ("int", "float"):
         return ""
     if field.minimum is not None and (number < field.minimum or (field.minimum_open and number == field.minimum)):
         return f"must be {'>' if field.minimum_open else '>='} {field.minimum:g}"
@@ -104,19 +105,21 @@ def _explain_setting(field: FieldInfo, value: Any) -> str:
 def _list_size_errors(connection: Connection) -> Iterator[ContentError]:
     """List snapshots with more nodes than the memory of their run can have. Nothing is unpacked."""
     statement = text(
-        "SELECT snapshots.id, run_id, size, env_steps, config, "
-        "(SELECT count(*) FROM episodes WHERE episodes.run_id = runs.id) AS n_episodes "
+        "SELECT snapshots.id, run_id, size, config, "
+        "(SELECT count(*) FROM episodes WHERE episodes.run_id = runs.id) AS n_episodes, "
+        "(SELECT sum(n) FROM transition_summary WHERE transition_summary.run_id = runs.id) AS n_steps "
         "FROM snapshots JOIN runs ON runs.id = run_id ORDER BY snapshots.id"
     )
     for row in connection.execute(statement):
         memory = _get_memory(_parse_json(row.config))
         limit = _get_capacity(memory)
         if memory.get("replay_refresh", "none") == "none":  # otherwise a state can be written more than once
-            limit = min(limit, row.env_steps + row.n_episodes)  # an episode visits one state more than it has steps
+            n_steps = int(row.n_steps or 0)  # counted, because a row of `runs` can claim any number
+            limit = min(limit, n_steps + row.n_episodes)  # an episode visits one state more than it has steps
         if row.size > limit:
             what = (
                 f"snapshot {row.id} has {row.size:,} nodes, but the memory of run {row.run_id} has at most {limit:,} "
-                f"after {row.env_steps:,} env steps"
+                f"after its {int(row.n_steps or 0):,} env steps"
             )
             yield ContentError(f"snapshots {row.id}", what)
 
@@ -216,4 +219,4 @@ def _get_memory(config: Any) -> Mapping[str, Any]:
 def _get_capacity(memory: Mapping[str, Any]) -> int:
     """Return the largest number of nodes of a memory."""
     capacity = memory.get("capacity")
-    return min(int(capacity), MAX_SLOTS) if isinstance(capacity, int | float) else MAX_SLOTS
+    return int(max(0, min(capacity, MAX_SLOTS))) if isinstance(capacity, int | float) else MAX_SLOTS

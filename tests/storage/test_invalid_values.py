@@ -31,7 +31,18 @@ from storage.bundles.write import write_bundle
 from storage.column_types import UtcDateTime, get_inner_type, get_limits, get_use
 from storage.engine import Database, open_database
 from storage.maintenance.check_database import check_database, list_problems
-from storage.models import Base, Entry, PolicyEvaluation, ProjectionRow, Resume, Run, SnapshotRow, SweepRow
+from storage.models import (
+    Base,
+    Entry,
+    Evaluation,
+    GateStats,
+    PolicyEvaluation,
+    ProjectionRow,
+    Resume,
+    Run,
+    SnapshotRow,
+    SweepRow,
+)
 from storage.projections import save_projection
 from storage.queries.curves import evaluations, metric_points, policy_evaluations
 from storage.queries.episodes import find_playbacks, get_playback, get_trajectory, list_episodes
@@ -345,6 +356,16 @@ def test_a_check_of_a_database_finds_an_invalid_array(tmp_path: Path) -> None:
     (finding,) = check_database(db.url, is_allowed=lambda map: True).findings
     assert (finding.kind, "from 0 to 1, or NaN (got 1.5)" in finding.what) == ("damage", True)
     db.dispose()
+
+
+def test_both_databases_are_checked_for_values_out_of_range(db: Database) -> None:
+    fill(db)
+    with db.transaction() as connection:
+        connection.execute(update(Evaluation).values(win_rate=7))
+        connection.execute(update(GateStats).values(beta_mean=float("-inf"), delta_mem_q05=0.9))
+    findings = check_database(db.url, is_allowed=lambda map: True).findings
+    assert [finding.kind for finding in findings] == ["damage"] * 2
+    assert {"evaluations.win_rate", "gate_stats.beta_mean"} == {finding.what.split()[0] for finding in findings}
 
 
 def pack_zeros(name: str, rule: ArrayRule, nodes: int) -> bytes:

@@ -38,6 +38,11 @@ HARMS = {
     "quantiles in another order": ("update gate_stats set beta_q05 = 0.99", "beta_q05 <= beta_q25"),
     "settings of other kinds": ('update runs set config = \'{"train": 3, "gate": "x"}\'', "run "),
     "settings that are none": ("update runs set config = json_set(config, '$.gate.tau_start', 'x')", "run "),
+    "an import that has episodes": ("update runs set config = json_set(config, '$.imported', json('{}'))", "imported"),
+    "a capacity without end": (
+        "update runs set config = json_set(config, '$.memory', json('{\"capacity\": 1e999}'))",
+        "memory.capacity = inf",
+    ),
     "a section that is a word": ("update runs set config = json_set(config, '$.env', 'nan')", "which is not a section"),
     "a word for a setting": ("update runs set config = json_set(config, '$.memory.delta', 'x')", "of the wrong type"),
     "a snapshot of another size": ("update snapshots set size = 7", "must have the shape [7]"),
