@@ -32,7 +32,7 @@ from storage.column_types import get_inner_type, get_use
 from storage.models import RUN_TABLE_COLUMNS, Base, ProjectionRow, Run, SnapshotRow, SweepRow
 from storage.process_id import process_columns
 from storage.queries.episodes import EMPTY_TRAJECTORY
-from storage.queries.memory import EMBEDDING_PREFIX
+from storage.queries.projections import EMBEDDING_PREFIX
 from storage.runs.labels import MOST_TAGS
 
 _CLEARED_RUN_COLUMNS: Final[dict[str, None]] = dict.fromkeys(
@@ -154,7 +154,7 @@ def select_nodes(
 ) -> NDArray[np.int64]:
     """Select nodes of a snapshot for a sample: all nodes of as many episodes as fit.
 
-    Source: bookkeeping.
+    Source: implementation detail.
 
     Args:
         snapshot: A row of `snapshots` with packed columns.
@@ -176,7 +176,7 @@ def select_nodes(
 def filter_snapshot(snapshot: Mapping[Any, Any], nodes: NDArray[np.int64]) -> dict[str, Any]:
     """Make a row of `snapshots` that contains only the given nodes.
 
-    Source: bookkeeping.
+    Source: implementation detail.
 
     Args:
         snapshot: A row of `snapshots` with packed columns.

@@ -21,7 +21,7 @@ from storage.arrays import MAX_SLOTS, SNAPSHOT_ARRAYS, read_array, read_arrays
 from storage.check_rows import list_row_errors
 from storage.guards import shorten
 from storage.queries.episodes import EMPTY_TRAJECTORY, unpack_trajectory
-from storage.queries.memory import get_projection_rules
+from storage.queries.projections import get_projection_rules
 from storage.runs.rows import imported_label
 
 _BATCH: Final[dict[str, Any]] = {"yield_per": 64}

@@ -1,7 +1,9 @@
 """Opening a database: pragmas, refusals that leave nothing behind, migrations."""
 
+import shutil
 import sqlite3
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from storage.engine import Database, open_database
 from storage.files.places import run_folder
 from storage.models import SCHEMA_VERSION, Base
 from storage.runs.changes import create_run
+from storage.runs.rows import find_run
 from tests.errors import raises
 from tests.storage.records import CONFIG
 
@@ -198,3 +201,25 @@ def test_json_with_nan_or_infinity_is_not_stored(db: Database, value: float) -> 
         create_run(db, CONFIG | {"train": {"gamma": value}}, target_steps=1, versions={})
     with db.read() as connection:
         assert connection.execute(text("SELECT count(*) FROM runs")).scalar_one() == 0
+
+
+def test_the_file_of_a_new_database_has_the_tables_without_its_log(sqlite_url: str, tmp_path: Path) -> None:
+    database = open_database(sqlite_url)
+    assert database.path is not None
+    copy = shutil.copy(database.path, tmp_path / "copy.db")
+    with closing(sqlite3.connect(copy)) as connection:
+        assert connection.execute("SELECT count(*) FROM runs").fetchall() == [(0,)]
+    database.dispose()
+
+
+def test_no_database_is_created_next_to_the_log_of_a_moved_one(sqlite_url: str) -> None:
+    database = open_database(sqlite_url)
+    run_id = create_run(database, CONFIG, target_steps=1, versions={})
+    assert database.path is not None
+    away = database.path.rename(database.path.with_suffix(".away"))
+    with raises(StorageError, reason="log_without_database", subject=database.path):
+        open_database(sqlite_url)
+    assert not database.path.exists()
+    away.rename(database.path)
+    assert find_run(database, run_id).id == run_id
+    database.dispose()

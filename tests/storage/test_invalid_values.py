@@ -45,10 +45,15 @@ from storage.models import (
 )
 from storage.projections import save_projection
 from storage.queries.curves import evaluations, metric_points, policy_evaluations
-from storage.queries.episodes import find_playbacks, get_playback, get_trajectory, list_episodes
-from storage.queries.gate import compute_gate_by_run_part, gate_chart, gate_states, gate_stats, list_gate_verdicts
-from storage.queries.memory import get_nodes, get_projection, get_snapshot, list_snapshots
-from storage.queries.runs import RunFilter, list_resumes, run_page
+from storage.queries.episode_search import find_playbacks
+from storage.queries.episodes import get_playback, get_trajectory, list_episodes
+from storage.queries.gate import gate_chart, gate_stats
+from storage.queries.gate_progress import compute_gate_by_run_part
+from storage.queries.gate_state import gate_states, list_gate_verdicts
+from storage.queries.memory import get_nodes, get_snapshot, list_snapshots
+from storage.queries.projections import get_projection
+from storage.queries.run_search import RunFilter, run_page
+from storage.queries.runs import list_resumes
 from storage.runs.rows import find_run
 from tests.errors import raises
 from tests.storage.test_bundles import MADE_BY, fill, make_bundle, study_of
@@ -264,7 +269,7 @@ def find_error(db: Database) -> str | None:
 
 def read_like_pages(db: Database, run_id: str) -> None:
     """Read what the pages Home, Live, Memory and Replay read."""
-    assert run_page(db, RunFilter(shelf="all"), sort="-created", limit=10).total == 1
+    assert run_page(db, RunFilter(visibility="all"), sort="-created", limit=10).total == 1
     find_run(db, run_id)
     list_resumes(db, run_id)
     evaluations(db, run_id)
