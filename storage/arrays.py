@@ -124,10 +124,9 @@ def read_arrays(blob: bytes, rules: Rules, *, max_bytes: int = MAX_BYTES, **size
             reason="other_arrays",
             subject=", ".join(packed),
         )
-    known = dict(sizes)
     for name, rule in rules.items():
         if name in packed:
-            _check_form(packed[name], rule, known)
+            _check_form(packed[name], rule, sizes)
     arrays = {name: array.read() for name, array in packed.items()}
     for name, array in arrays.items():
         _check_values(name, array, rules[name])
@@ -154,20 +153,19 @@ def read_array(blob: bytes, rules: Rules, **sizes: int) -> NDArray[Any]:
     return array
 
 
-def _check_form(packed: PackedArray, rule: ArrayRule, known: dict[str, int]) -> None:
-    """Compare type and shape in a header with a rule. Sizes that are not known yet are added to `known`."""
+def _check_form(packed: PackedArray, rule: ArrayRule, sizes: dict[str, int]) -> None:
+    """Compare type and shape in a header with a rule. The first array with a letter sets its size in `sizes`."""
     if packed.dtype.kind not in _DTYPE_KINDS[rule.kind]:
         raise _make_error(packed.name, f"contain {rule.describe()}", f"the type {packed.dtype.name}")
-    wanted: list[str] = []
-    for name, size in zip(rule.shape, packed.shape, strict=False):
-        letter, _, more = name.partition("+")
-        if not letter.isdigit():
-            known.setdefault(letter, size - int(more or 0))
-        expected = int(letter) if letter.isdigit() else known[letter] + int(more or 0)
-        wanted.append(str(expected))
-    if len(packed.shape) != len(rule.shape) or wanted != [str(size) for size in packed.shape]:
-        shape = f"[{', '.join(rule.shape)}]" if len(packed.shape) != len(rule.shape) else f"[{', '.join(wanted)}]"
-        raise _make_error(packed.name, f"have the shape {shape}", f"[{', '.join(map(str, packed.shape))}]")
+    expected: list[int | str] = list(rule.shape)
+    if len(packed.shape) == len(rule.shape):
+        for i, (name, size) in enumerate(zip(rule.shape, packed.shape, strict=True)):
+            letter, _, more = name.partition("+")
+            extra = int(more or 0)
+            expected[i] = int(letter) if letter.isdigit() else sizes.setdefault(letter, size - extra) + extra
+    if expected != list(packed.shape):
+        shape, got = (f"[{', '.join(map(str, numbers))}]" for numbers in (expected, packed.shape))
+        raise _make_error(packed.name, f"have the shape {shape}", got)
 
 
 def _check_values(name: str, array: NDArray[Any], rule: ArrayRule) -> None:

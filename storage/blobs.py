@@ -171,7 +171,11 @@ class PackedArray:
             return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
 
     def get_frame(self, i: int) -> memoryview:
-        """Return the frame of a chunk, and raise ValueError if it does not unpack to the size of the chunk."""
+        """Return the frame of a chunk.
+
+        Raises:
+            ValueError: If the frame does not unpack to the size of the chunk.
+        """
         frame = self.blob[self.starts[i] : self.starts[i] + self.sizes[i]]
         if zstandard.frame_content_size(frame) != math.prod(self._chunk_shape(i)) * self.dtype.itemsize:
             raise ValueError("the size of a frame differs from the header")
