@@ -47,6 +47,8 @@ class Bundle:
     made_by: str
     contents: tuple[str, ...]
     """What the bundle contains, according to its manifest, in addition to curves and outcomes."""
+    sample_nodes: int | None
+    """Largest number of nodes of its memory snapshots; None if the snapshots are complete or missing."""
 
     @property
     def url(self) -> str:
@@ -91,6 +93,7 @@ def cache_bundle(place: Path, *, name: str = "", cache: Path | None = None, is_t
         "made_at": manifest.made_at,
         "made_by": manifest.made_by,
         "contents": labels,
+        "sample_nodes": manifest.contents.sample_nodes,
         "name": clean_name(name or place.name),
         "packed_bytes": place.stat().st_size,
     }
@@ -148,7 +151,7 @@ def _read_bundle(study: Path) -> Bundle:
     except (OSError, ValueError):
         note = {}
     entries: Mapping[str, Any] = note if isinstance(note, dict) else {}
-    size, contents = entries.get("packed_bytes"), entries.get("contents")
+    size, contents, sample_nodes = (entries.get(key) for key in ("packed_bytes", "contents", "sample_nodes"))
     return Bundle(
         key=study.stem,
         name=clean_name(str(entries.get("name", study.name))),
@@ -158,4 +161,5 @@ def _read_bundle(study: Path) -> Bundle:
         made_at=get_short_text(entries.get("made_at")),
         made_by=get_short_text(entries.get("made_by")),
         contents=tuple(get_short_text(entry) for entry in contents) if isinstance(contents, list) else (),
+        sample_nodes=sample_nodes if isinstance(sample_nodes, int) else None,
     )
