@@ -55,6 +55,8 @@ class Database:
     reader: Engine
     writer: Engine | None
     """None if the database was opened read-only."""
+    server_id: str | None = None
+    """Identity of a database on a server, see `_read_server_id`; None for a SQLite file."""
     backup: Path | None = None
     """The backup of an older database, if opening it has just upgraded it."""
     shared_connection: Connection | None = field(default=None, repr=False)
@@ -202,7 +204,7 @@ def open_database(url: str, *, read_only: bool = False, create: bool = True) -> 
     reader = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
     database = Database(full_url, None, reader, None if read_only else engine)
     try:
-        return _upgrade(database)
+        return replace(_upgrade(database), server_id=_read_server_id(database))
     except BaseException:
         database.dispose()
         raise
@@ -352,6 +354,25 @@ def _server_engine(url: URL) -> Engine:
     return engine
 
 
+def _read_server_id(database: Database) -> str:
+    """Read what PostgreSQL tells about a database: the system identifier of its cluster and its own oid.
+
+    A copy by CREATE DATABASE … TEMPLATE, or by dump and restore, has another oid or another cluster. A renamed
+    database keeps both. If the role may not read the identifier, the address of the server takes its place.
+    """
+    with database.read() as connection:
+        oid, may_ask = connection.execute(
+            text(
+                "SELECT oid, has_function_privilege('pg_control_system()', 'EXECUTE') FROM pg_database "
+                "WHERE datname = current_database()"
+            )
+        ).one()
+        cluster = f"{database.reader.url.host}:{database.reader.url.port}"
+        if may_ask:
+            cluster = connection.execute(text("SELECT system_identifier FROM pg_control_system()")).scalar_one()
+    return f"postgresql/{cluster}/{oid}"
+
+
 def _upgrade(database: Database) -> Database:
     with database.read() as connection:
         if upgrade.is_current(connection, database.safe_url):
@@ -449,4 +470,6 @@ def _first_line(error: BaseException | None) -> str:
     message = lines[0].rstrip(".") if lines else type(error).__name__
     if _is_full(error):
         return f"{message}. The disk is full: delete files on it, or thin runs with: emtc db thin"
+    if "readonly database" in message:
+        return f"{message}. The file, its folder or its disk has become read-only: make it writable"
     return message

@@ -17,7 +17,7 @@ from sqlalchemy.types import JSON
 from emtc_core.metrics import CLOSED_BELOW
 from storage.column_types import USE, Base, ColumnUse, guard_columns, make_id_column, run_column, run_key
 
-SCHEMA_VERSION = "0012"
+SCHEMA_VERSION = "0013"
 """The newest Alembic revision; a test keeps it equal to the head of storage/migrations."""
 
 Status = Literal["queued", "running", "paused", "finished", "stopped", "failed"]
@@ -95,6 +95,9 @@ class Run(Base):
     pid: Mapped[int | None] = column(info={USE: ColumnUse(is_listed=False, is_bundled=False)})
     pid_created_at: Mapped[float | None] = column(
         info={USE: ColumnUse(is_listed=False, is_public=False, is_bundled=False)}
+    )
+    process_key: Mapped[str | None] = column(
+        Text, info={USE: ColumnUse(is_listed=False, is_public=False, is_bundled=False)}
     )
     host: Mapped[str | None] = column(Text, info={USE: ColumnUse(search="host", is_listed=False, is_bundled=False)})
     device: Mapped[str | None] = column(
@@ -177,6 +180,7 @@ class SweepRow(Base):
     jobs: Mapped[int] = column(Integer, doc="maximum number of runs trained at the same time")
     pid: Mapped[int | None]  # of the scheduler that was attached last
     pid_created_at: Mapped[float | None]
+    process_key: Mapped[str | None] = column(Text)
     host: Mapped[str | None] = column(Text)
     plan: Mapped[dict[str, Any]] = column(doc="the sweep file and the planned runs (JSON)")
 
@@ -456,6 +460,7 @@ class Job(Base):
     progress: Mapped[float] = column(default=0.0, doc="0 to 1")
     pid: Mapped[int | None]
     pid_created_at: Mapped[float | None]
+    process_key: Mapped[str | None] = column(Text)
     host: Mapped[str | None] = column(Text)
     error: Mapped[str | None] = column(Text)
     created_at: Mapped[datetime]

@@ -20,7 +20,7 @@ from app.analysis.intervals import BinomialScale
 from app.analysis.quantities import ROBUST, WIN_RATE, find_quantity
 from app.analysis.series import Comparison, SeedRun, get_seed, join_seeds, read_seeds
 from app.analysis.significance import (
-    Difference,
+    MeanDifference,
     Verdict,
     adjust_p_values,
     compare_seeds,
@@ -87,7 +87,7 @@ class Finding:
     first: str
     second: str
     measure: Measure
-    difference: Difference
+    difference: MeanDifference
     improvement: float = np.nan
     """Fraction of pairs of runs in which the first variant is better; NaN without a second variant."""
     adjusted_p: float = np.nan

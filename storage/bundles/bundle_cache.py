@@ -47,6 +47,8 @@ class Bundle:
     made_by: str
     contents: tuple[str, ...]
     """What the bundle contains, according to its manifest, in addition to curves and outcomes."""
+    sample_nodes: int | None
+    """Largest number of nodes of its memory snapshots; None if the snapshots are complete or missing."""
 
     @property
     def url(self) -> str:
@@ -94,6 +96,7 @@ def cache_bundle(place: Path, *, name: str = "", cache: Path | None = None, is_t
         "made_at": _get_text(manifest.facts.get("made_at")),
         "made_by": _get_text(manifest.facts.get("made_by")),
         "contents": labels,
+        "sample_nodes": contents.get("sample_nodes") if isinstance(contents, Mapping) else None,
         "name": clean_name(name or place.name),
         "packed_bytes": place.stat().st_size,
     }
@@ -156,7 +159,7 @@ def _read_bundle(study: Path) -> Bundle:
     except (OSError, ValueError):
         note = {}
     entries: Mapping[str, Any] = note if isinstance(note, dict) else {}
-    size, contents = entries.get("packed_bytes"), entries.get("contents")
+    size, contents, sample_nodes = (entries.get(key) for key in ("packed_bytes", "contents", "sample_nodes"))
     return Bundle(
         key=study.stem,
         name=clean_name(str(entries.get("name", study.name))),
@@ -166,4 +169,5 @@ def _read_bundle(study: Path) -> Bundle:
         made_at=_get_text(entries.get("made_at")),
         made_by=_get_text(entries.get("made_by")),
         contents=tuple(_get_text(entry) for entry in contents) if isinstance(contents, list) else (),
+        sample_nodes=sample_nodes if isinstance(sample_nodes, int) else None,
     )

@@ -467,7 +467,7 @@ def test_a_thinned_run_can_be_bundled(tmp_path: Path) -> None:
     db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
     run_id = fill(db)
     with db.transaction() as connection:
-        connection.execute(update(Run).values(pid=None, pid_created_at=None, owner_token=None))
+        connection.execute(update(Run).values(**dict.fromkeys(("pid", "pid_created_at", "process_key", "owner_token"))))
     thin_run(db, run_id, Thinning(trajectories=True, transitions=True))
     write_bundle(db, [run_id], tmp_path / "s.emtc", WHOLE, made_by=MADE_BY)
     there = opened(tmp_path / "s.emtc", tmp_path / "cache")

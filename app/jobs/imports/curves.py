@@ -34,7 +34,7 @@ Curve = Sequence[tuple[object, object]]
 
 @dataclass(frozen=True)
 class SourceOverrides:
-    """Values that the user has given for a source. They replace the values in the source."""
+    """Values of the user that replace those of a source."""
 
     env: str | None = None
     map: str | None = None
@@ -65,12 +65,12 @@ class ParsedRun:
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
-def check_run(run: ParsedRun, given: SourceOverrides, format: str) -> ForeignRun:
-    """Check a run and complete it with the values that the user has given.
+def check_run(run: ParsedRun, overrides: SourceOverrides, format: str) -> ForeignRun:
+    """Check a run and complete it with the values of the user.
 
     Args:
         run: The run from the source.
-        given: Values of the user.
+        overrides: Values of the user, which replace those of the source.
         format: Format of the source.
 
     Raises:
@@ -80,11 +80,11 @@ def check_run(run: ParsedRun, given: SourceOverrides, format: str) -> ForeignRun
     last_step = points[-1].env_step
     target = run.target_steps if isinstance(run.target_steps, int) and run.target_steps > 0 else last_step
     return ForeignRun(
-        env=_check_text("env", given.env or run.env or UNKNOWN_ENV, run.where),
-        map=_check_text("map", given.map or run.map, run.where),
-        algo=_check_text("algo", given.algo or run.algo, run.where),
-        seed=_check_seed(run.seed if given.seed is None else given.seed, run.where),
-        label=_check_text("name", given.label or format, run.where),
+        env=_check_text("env", overrides.env or run.env or UNKNOWN_ENV, run.where),
+        map=_check_text("map", overrides.map or run.map, run.where),
+        algo=_check_text("algo", overrides.algo or run.algo, run.where),
+        seed=_check_seed(run.seed if overrides.seed is None else overrides.seed, run.where),
+        label=_check_text("name", overrides.label or format, run.where),
         format=format,
         source=run.where[:_MAX_CHARACTERS],
         points=points,
