@@ -5,6 +5,7 @@ transaction is committed as a whole or rolled back. The tables are in `models`. 
 and makes a backup of it before. `guards` and `column_types` check the values of a database.
 """
 
+import json
 import os
 import sqlite3
 import time
@@ -17,7 +18,7 @@ from typing import Any, Final
 
 from platformdirs import user_data_path
 from sqlalchemy import URL, Connection, Engine, create_engine, event, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, StatementError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from emtc_core.atomic_file import sync_to_disk
@@ -311,7 +312,9 @@ def find_schema(url: str) -> tuple[str | None, bool]:
 def _sqlite_engine(path: Path, *, writes: bool, is_upgrade: bool = False) -> Engine:
     wait_s = _UPGRADE_TIMEOUT_S if is_upgrade else BUSY_TIMEOUT_S
     engine = create_engine(
-        URL.create("sqlite", database=str(path)), creator=partial(address.connect, path, wait_s=wait_s, writes=writes)
+        URL.create("sqlite", database=str(path)),
+        creator=partial(address.connect, path, wait_s=wait_s, writes=writes),
+        json_serializer=_serialize_json,
     )
 
     @event.listens_for(engine, "connect")
@@ -340,7 +343,7 @@ def _sqlite_engine(path: Path, *, writes: bool, is_upgrade: bool = False) -> Eng
 
 def _server_engine(url: URL) -> Engine:
     try:
-        engine = create_engine(url, pool_pre_ping=True)
+        engine = create_engine(url, pool_pre_ping=True, json_serializer=_serialize_json)
     except ModuleNotFoundError as error:
         raise StorageError(f"PostgreSQL needs psycopg. Install it with: {get_install_command('postgres')}") from error
 
@@ -352,6 +355,15 @@ def _server_engine(url: URL) -> Engine:
             clock.set_server_time(server)
 
     return engine
+
+
+def _serialize_json(value: Any) -> str:
+    try:
+        return json.dumps(value, allow_nan=False)
+    except ValueError as error:  # the JSON functions of a database cannot read NaN
+        raise StorageError(
+            "NaN and infinity cannot be stored in a JSON column. Replace them by null.", reason="not_json"
+        ) from error
 
 
 def _read_server_id(database: Database) -> str:
@@ -441,6 +453,10 @@ def _convert_errors(engine: Engine) -> Generator[None]:
         yield
     except DBAPIError as error:
         raise _make_failure(error.orig) from error.orig
+    except StatementError as error:
+        if isinstance(error.orig, StorageError):
+            raise error.orig from None
+        raise
     except driver.Error as error:
         raise _make_failure(error) from error
     except UnicodeError as error:  # for example half of a surrogate pair

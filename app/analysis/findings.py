@@ -260,7 +260,9 @@ def compute_return_r2(db: Database, row: RunRow) -> Numbers:
     if not len(snapshots):
         return {}
     snapshot = get_snapshot(db, int(snapshots.iloc[-1]))
-    space: Literal["raw", "normalized"] = "raw" if row.config["memory"].get("delta_space") == "raw" else "normalized"
+    space: Literal["raw", "normalized"] = (
+        "raw" if row.config.get("memory", {}).get("delta_space") == "raw" else "normalized"
+    )
     r2 = {OWN: collapse.compute_return_r2(snapshot, delta_space=space)}
     for kind in EMBEDDERS[1:]:
         if fitted := find_embedding(db, snapshot.id, kind, seed=0):

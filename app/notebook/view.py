@@ -129,7 +129,7 @@ def make_view(
         "page": page,
         "query": {name: list(values) for name, values in query.items()},
         "figure": figure,
-        "facts": dict(facts),
+        "facts": json.loads(json.dumps(dict(facts)), parse_constant=lambda _: None),  # NaN is not JSON
         "runs": [
             {name: getattr(run, name) for name in _CITED_FIELDS}
             | {"versions": run.versions, "code_version": str(run.versions.get("emtc_lab", ""))}

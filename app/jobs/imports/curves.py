@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from emtc_core.errors import ConfigError
+from storage.column_types import get_limits
 from storage.guards import shorten
+from storage.models import Base
 from storage.runs.imports import ForeignRun, Point
 
 MAX_FILE_BYTES: Final = 256 << 20
@@ -23,6 +25,7 @@ MAX_POINTS: Final = 200_000
 UNKNOWN_ENV: Final = "other"
 """Environment of a run whose source does not name one. Its curves are not compared with those of other tasks."""
 _MAX_STEP: Final = 10**15
+_EVALUATION_COLUMNS: Final = Base.metadata.tables["evaluations"].columns
 _MAX_CHARACTERS: Final = 100
 _MAX_SETTINGS: Final = 300
 _MAX_DEPTH: Final = 8
@@ -189,10 +192,10 @@ def _check_value(raw: object, name: str, where: str) -> float | int:
     number = read_float(raw)
     if number is None:
         raise ConfigError(f"{where} must be a finite number, got {shorten(raw)}")
-    if name == "win_rate" and not 0 <= number <= 1:
-        raise ConfigError(f"{where} must be in [0, 1], got {number:g}", hint="Is it in percent?")
-    if name in ("return_std", "length_mean", "episodes") and number < 0:
-        raise ConfigError(f"{where} must not be negative, got {number:g}")
+    limits = get_limits(_EVALUATION_COLUMNS[name])
+    if not limits.allows(number):
+        hint = "Is it in percent?" if name == "win_rate" else ""
+        raise ConfigError(f"{where} must be a number with {limits.describe(name)}, got {number:g}", hint=hint)
     return int(number) if name == "episodes" else number
 
 
