@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sqlalchemy import func, select, update
+from sqlalchemy import delete, func, select, update
 from streamlit.testing.v1 import AppTest
 
 from app.analysis.collapse import measure_collapse
@@ -12,7 +12,7 @@ from app.analysis.format import format_number, format_percent
 from app.analysis.neighborhoods import measure_neighbor_agreement
 from app.analysis.projections.linear import compute_pca
 from emtc_core.config.resolve import resolve
-from storage.models import EpisodeRow, Evaluation, Run
+from storage.models import EpisodeRow, Evaluation, Run, SnapshotRow
 from storage.queries.episodes import EMPTY_TRAJECTORY, get_trajectory
 from storage.queries.memory import get_snapshot, list_snapshots
 from tests.pages.seed import seed_run
@@ -65,6 +65,13 @@ def test_page_opens_on_a_seeded_database(seeded, page):
     assert not app.exception
     assert not app.error
     assert app.title[0].value
+
+
+def test_memory_says_that_a_finished_run_came_without_its_snapshots(seeded):
+    db, run_id = seeded
+    with db.writer.begin() as connection:
+        connection.execute(delete(SnapshotRow).where(SnapshotRow.run_id == run_id))
+    assert "no memory snapshots of this finished run" in said(open_page("memory", run=run_id))
 
 
 @pytest.mark.parametrize("page", PAGES)

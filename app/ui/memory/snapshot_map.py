@@ -273,6 +273,12 @@ def _show_empty(run: RunRow) -> None:
             "Choose a run of an EMTC or EMU algorithm.",
         )
         return
+    if run.live_status == "finished":
+        messages.empty(
+            "This database has no memory snapshots of this finished run.",
+            "A thin bundle contains no snapshots, and a run with train.snapshots = 0 records none.",
+        )
+        return
     if run.live_status in ENDED_STATUSES:
         messages.empty(
             "This run ended before its first snapshot of the memory.",
