@@ -43,6 +43,7 @@ from storage.queries.runs import FilterOptions, RunFilter, Shelf
 from storage.runs import sweeps
 from storage.runs.control import EvaluationRequest, list_evaluation_requests
 from storage.runs.rows import RunRow, find_run
+from storage.runs.training_time import measure_training_s
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -254,6 +255,12 @@ def gate_states(rows: Sequence[tuple[str, str, int]]) -> dict[str, GateState]:
     verdicts = _gate_verdicts(tuple(run_id for run_id, status, _ in rows if status not in ENDED_STATUSES))
     running = {run_id: verdict.gate for run_id, verdict in verdicts.items() if verdict.gate is not None}
     return running | {key[0]: state for key in ended if (state := cache.get(key)) is not None}
+
+
+def training_s(run: RunRow) -> float | None:
+    """Measure how long a run has trained [s], without pauses; None if it was not started. Not cached."""
+    with database().read() as connection:
+        return measure_training_s(connection, [run]).get(run.id)
 
 
 def gate_state(run: RunRow) -> GateState | None:

@@ -36,6 +36,7 @@ from storage.queries.gate import name_gate
 from storage.queries.search_terms import SEARCH_KEYS, SearchContext, Sql, make_condition, parse_condition, parse_text
 from storage.runs import lifecycle
 from storage.runs.rows import RUN_COLUMNS, STATE_COLUMNS, STOP_ASKED_AT, RunRow, make_run_row, observe
+from storage.runs.training_time import measure_training_s
 
 if TYPE_CHECKING:  # commands that list runs need no frame, and pandas takes longer to load than everything else
     import pandas as pd
@@ -161,6 +162,32 @@ def get_rows(db: Database, run_ids: Sequence[str]) -> list[RunRow]:
     return [rows[run_id] for run_id in dict.fromkeys(run_ids) if run_id in rows]
 
 
+def list_speeds(db: Database, *, env: str, map: str, algo: str, host: str, limit: int = 20) -> list[tuple[str, float]]:
+    """How fast did finished runs of an environment and algorithm train on a machine?
+
+    A resumed run is left out, because the time in which it did not train is not recorded.
+
+    Args:
+        db: An open database.
+        env: Name of the environment.
+        map: The runs of this map are listed first, then the newest.
+        algo: Name of the algorithm.
+        host: Name of the machine.
+        limit: Maximum number of runs.
+
+    Returns:
+        Map and speed [env steps/s] of each run.
+    """
+    is_resumed = select(Resume.id).where(Resume.run_id == Run.id).exists()
+    is_comparable = (Run.env == env, Run.algo == algo, Run.host == host, Run.status == "finished", ~is_resumed)
+    columns = (Run.id, Run.map, Run.env_steps, Run.started_at, Run.ended_at, Run.heartbeat_at)
+    newest = select(*columns).where(*is_comparable, Run.env_steps > 0).order_by(Run.map != map, Run.created_at.desc())
+    with db.read() as connection:
+        rows = connection.execute(newest.limit(limit)).all()
+        seconds = measure_training_s(connection, rows)
+    return [(row.map, row.env_steps / seconds[row.id]) for row in rows if seconds.get(row.id)]
+
+
 @dataclass(frozen=True)
 class RunFilter:
     """Conditions on the listed runs. All of them must be true.
@@ -229,7 +256,7 @@ def run_page(
         db: An open database.
         run_filter: The conditions; None lists all runs that are not archived.
         sort: A key of SORTS; a leading minus sorts in descending order. Runs without the value come last. If empty,
-            active runs come first, runs queued in a sweep last, and newer runs before older ones.
+            active runs come first, then queued runs of sweeps, then ended runs; newer runs come before older ones.
         limit: Maximum number of rows; None reads all.
         offset: Number of rows on earlier pages.
 
@@ -454,7 +481,7 @@ def _make_order(sort: str, context: SearchContext) -> list[SQLColumnExpression[A
     if not sort:
         in_sweep_queue = and_(Run.status == "queued", Run.pid.is_(None), Run.sweep_id.is_not(None))
         active = context.status.in_(("queued", "running", "paused"))
-        return [case((in_sweep_queue, 2), (active, 0), else_=1), *newest]
+        return [case((in_sweep_queue, 1), (active, 0), else_=2), *newest]
     order = SORTS.get(sort.removeprefix("-"))
     if order is None:
         rule = f"must be one of {', '.join(SORTS)}, with a leading - for descending order"
