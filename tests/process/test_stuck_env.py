@@ -29,10 +29,8 @@ class Stuck(Guess):
             {hang}
         return super().reset(seed)
 """
-HANGS = {
-    "in Python": "while True: time.sleep(3600)",
-    "in C": "mutex, c = ctypes.create_string_buffer(64), ctypes.CDLL(None); [c.pthread_mutex_lock(mutex) for _ in range(2)]",
-}
+LOCK_TWICE = "mutex, c = ctypes.create_string_buffer(64), ctypes.CDLL(None); c.pthread_mutex_lock(mutex)"
+HANGS = {"in Python": "while True: time.sleep(3600)", "in C": f"{LOCK_TWICE}; c.pthread_mutex_lock(mutex)"}
 
 
 @pytest.mark.parametrize("hang", HANGS)
