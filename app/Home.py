@@ -50,7 +50,7 @@ page = st.navigation(
 )
 try:
     bundle_banner.select_bundle()
-    data.database()  # raises if the database cannot be opened
+    data.database().check_file()  # raises also if the database cannot be opened
     run_picker.show(page.url_path)
 except EmtcError as exc:
     messages.error(exc)

@@ -11,7 +11,8 @@ from app.analysis.format import format_count, format_number
 from app.analysis.quantities import name_outcome
 from app.replay.replay import Replay, make_replay
 from app.ui import data, messages, state
-from storage.queries.episodes import EpisodePage, Order
+from storage.queries.episode_search import EpisodePage
+from storage.queries.episodes import Order
 from storage.runs.rows import RunRow
 
 LISTED = 200

@@ -13,9 +13,9 @@ from app.jobs.launch_request import IDENTITY, resolve_defaults
 from app.ui import data, in_url, messages
 from emtc_core.config.plugin_settings import ORIGINS
 from emtc_core.config.resolve import Value, describe_fields, flatten_tree
-from emtc_core.config.values import write_text
+from emtc_core.config.values import format_argument
 from emtc_core.errors import EmtcError
-from storage.queries.runs import RunFilter
+from storage.queries.run_search import RunFilter
 from storage.runs.rows import RunRow
 
 PAGE = "run"
@@ -98,12 +98,12 @@ def _describe_unknown(key: str) -> str:
 
 
 def _write(settings: Mapping[str, Value], key: str) -> str:
-    return (write_text(settings[key]) or "not set") if key in settings else _ABSENT
+    return (format_argument(settings[key]) or "not set") if key in settings else _ABSENT
 
 
 def _choose_other_run(run: RunRow) -> RunRow | None:
     """Draw the choice of the run to compare with."""
-    names, _ = data.run_names(RunFilter(shelf="all"), 200)
+    names, _ = data.run_names(RunFilter(visibility="all"), 200)
     names = {run_id: name for run_id, name in names.items() if run_id != run.id}
     if not names:
         return None

@@ -13,7 +13,7 @@ from app.analysis.format import escape_markdown
 from app.ui import in_url
 from app.ui.in_url import Bound
 from emtc_core.config.resolve import Value
-from emtc_core.config.values import FieldInfo, parse_count, write_text
+from emtc_core.config.values import FieldInfo, format_argument, parse_count
 from emtc_core.errors import ConfigError, describe_fault
 
 PER_ROW = 3
@@ -70,7 +70,7 @@ def show_section(
         columns = st.columns(PER_ROW, vertical_alignment="top")
         for cell, info in zip(columns, fields[start : start + PER_ROW], strict=False):
             with cell:
-                _show_setting(info, write_text(defaults.get(info.key, info.default)), texts.get(info.key), bind)
+                _show_setting(info, format_argument(defaults.get(info.key, info.default)), texts.get(info.key), bind)
                 show_fault(info.key)
 
 

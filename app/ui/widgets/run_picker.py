@@ -11,8 +11,8 @@ from app.figures.theme import GATE_COLOR, GATE_ICON, STATUS_COLOR, STATUS_ICON
 from app.ui import data, messages, state, view
 from app.ui.widgets import run_filters, tour
 from emtc_core.errors import ConfigError, EmtcError
-from storage.queries.gate import GateState
-from storage.queries.runs import RunFilter
+from storage.queries.gate_state import GateState
+from storage.queries.run_search import RunFilter
 from storage.runs.rows import RunRow, format_seed, imported_label
 
 LISTED = 100
