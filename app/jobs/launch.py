@@ -41,6 +41,8 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE_STUDY: Final = ROOT / "app" / "guide" / "first-study.emtc"
 LOG_NAME = "log.txt"
 WARM_UP_VARIABLE = "EMTC_WARM_UP"
+TRAINER_NICENESS: Final = 10
+"""Priority of trainers that the app or `--detach` starts, as of the command nice: 0 is normal, 19 the lowest."""
 
 TYPICAL_SPEED: Final = "a typical speed, because no run of this environment and algorithm has finished here yet"
 _TYPICAL_STEPS_PER_S: Final = {"skirmish": 350.0, "grf": 200.0}
@@ -253,6 +255,8 @@ def start_trainer(
         message = f"The trainer of run {run_id} could not be started: {exc.strerror or exc}."
         finish_run(db, run_id, "failed", error=message, token=token)
         raise StorageError(message) from exc
+    if not requeue_on_signal:
+        _lower_priority(process.pid)
     try:
         process_id = get_process_id(process.pid)
     except psutil.NoSuchProcess:
@@ -261,6 +265,20 @@ def start_trainer(
         return None
     retry_transient(db, lambda: mark_launched(db, run_id, process_id, token=token))
     return process
+
+
+def _lower_priority(pid: int) -> None:
+    """Let the app and the browser run before a trainer on the same machine. A trainer still uses idle cores fully.
+
+    A worker's trainers keep their priority, because their machine is for training.
+    """
+    if os.name != "posix":
+        return
+    with suppress(OSError, psutil.Error):  # it has ended
+        process = psutil.Process(pid)
+        process.nice(max(TRAINER_NICENESS, process.nice()))
+        # Linux may share the processor among sessions first, and the trainer has its own
+        Path(f"/proc/{pid}/autogroup").write_text(str(TRAINER_NICENESS))
 
 
 def _has_cuda() -> bool:

@@ -7,7 +7,6 @@ app without a leak levels off when its caches are full.
 
 import argparse
 import asyncio
-import json
 import tempfile
 from itertools import cycle, islice
 from pathlib import Path
@@ -18,6 +17,7 @@ from streamlit.proto.BackMsg_pb2 import BackMsg
 from streamlit.proto.ForwardMsg_pb2 import ForwardMsg
 
 from app.bench.browser import serve_app
+from app.cli.output import print_json, print_message
 
 PAGES = ("", "live", "memory", "replay", "compare", "notebook", "method")
 """Home, and the pages that draw most."""
@@ -43,9 +43,9 @@ def main() -> None:
                 asyncio.run(_load_pages(address, first - arguments.every, arguments.every))
             samples.append((first, server.memory_info().rss / 1e6))
             if not arguments.json:
-                print(f"{samples[-1][0]:>5} page loads: {samples[-1][1]:.0f} MB", flush=True)
+                print_message(f"{samples[-1][0]:>5} page loads: {samples[-1][1]:.0f} MB")
     if arguments.json:
-        print(json.dumps([{"page_loads": loads, "rss_mb": round(memory, 1)} for loads, memory in samples]))
+        print_json([{"page_loads": loads, "rss_mb": round(memory, 1)} for loads, memory in samples])
 
 
 async def _load_pages(address: str, first: int, count: int) -> None:
