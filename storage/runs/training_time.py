@@ -7,7 +7,7 @@ machine slept is not recorded.
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any
 
 from sqlalchemy import Connection, literal, select, union_all
 
@@ -19,29 +19,13 @@ _Event = tuple[datetime, str]
 """Time, and `pause`, `stop` or `resume`."""
 
 
-class TimedRow(Protocol):
-    """The columns of `runs` that give the times of a run."""
+def measure_training_s(connection: Connection, rows: Sequence[Any]) -> dict[str, float]:
+    """Measure how long runs have trained [s], by id; without runs that were not started.
 
-    @property
-    def id(self) -> str:
-        """Id of the run."""
-        ...
-
-    @property
-    def started_at(self) -> datetime | None:
-        """Start of the training [UTC]."""
-
-    @property
-    def ended_at(self) -> datetime | None:
-        """End of the training [UTC]."""
-
-    @property
-    def heartbeat_at(self) -> datetime | None:
-        """Time of the last heartbeat [UTC]."""
-
-
-def measure_training_s(connection: Connection, rows: Sequence[TimedRow]) -> dict[str, float]:
-    """Measure how long runs have trained [s], by id; without runs that were not started."""
+    Args:
+        connection: The connection.
+        rows: The columns `id`, `started_at`, `ended_at` and `heartbeat_at` of the runs.
+    """
     started = [row for row in rows if row.started_at is not None]
     events: dict[str, list[_Event]] = {row.id: [] for row in started}
     for part in in_parts(list(events)):
