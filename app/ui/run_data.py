@@ -176,12 +176,12 @@ class LiveCurves:
         return _last_step(self.metrics.loc[self.metrics["name"].isin(names), :]) if len(self.metrics) else 0
 
 
-@st.cache_data(ttl=REMOTE_TTL_S, show_spinner=False)
+@st.cache_data(ttl=REMOTE_TTL_S, max_entries=32, show_spinner=False)
 def _examine_remote_checkpoints(url: str, run_id: str, state: str, _run: RunRow) -> CheckpointStatus:
     return examine_checkpoints(data.database(), _run)
 
 
-@st.cache_data(ttl=REMOTE_TTL_S, show_spinner=False)
+@st.cache_data(ttl=REMOTE_TTL_S, max_entries=32, show_spinner=False)
 def _read_remote_log(url: str, run_id: str) -> bytes | str:
     try:
         return Remote(url).files_of(run_id).read_tail(LOG_NAME, LOG_TAIL_BYTES)
