@@ -85,8 +85,8 @@ class CurveStyle:
     log: tuple[str, ...] = ()
 
     @property
-    def words(self) -> str:
-        """The sentences for the caption."""
+    def caption(self) -> str:
+        """Sentences for the caption of the chart."""
         sentences = []
         if self.smooth:
             sentences.append(

@@ -1,4 +1,6 @@
-"""Where the checkpoints and logs of a run are stored: next to the database, or in the place that EMTC_FILES names.
+"""The place of the checkpoints and logs of runs: a folder or a URL that contains one folder per run.
+
+The default place is the folder next to the database. The variable EMTC_FILES sets another one:
 
     EMTC_FILES=/shared/emtc        a folder: trainers write to it directly
     EMTC_FILES=s3://bucket/emtc    a URL that fsspec supports: trainers write next to the database and copy to the URL
@@ -40,7 +42,7 @@ _check_results: dict[str, tuple[float, StorageError | None]] = {}
 
 @dataclass(frozen=True)
 class FilesPlace:
-    """A place for the files of runs. It has one folder per run."""
+    """A folder or a URL for the files of runs. It has one folder per run."""
 
     recorded: str | None
     """Value of `runs.files`; None for the folder next to the database."""
@@ -145,7 +147,7 @@ def local_folder(db: Database, run_id: str) -> Path:
 
 
 def explain_missing(db: Database, run_id: str) -> str:
-    """Explain in which folder the files of a run are expected, and how to move them there if another folder has them.
+    """Explain in which folder the files of a run are expected, and how to copy them there if another folder has them.
 
     Returns:
         One or two sentences that start with a space; empty for a database on a server.
@@ -162,7 +164,7 @@ def explain_missing(db: Database, run_id: str) -> str:
         )
     old, new = (others[0], root / run_id) if root.exists() else (others[0].parent, root)
     return (
-        f" {others[0]} contains files of this run. If the database had that name before, move them (mv "
+        f" {others[0]} contains files of this run. To use them with this database, copy them (cp -r "
         f"{shlex.quote(str(old))} {shlex.quote(str(new))})."
     )
 

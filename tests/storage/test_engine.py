@@ -1,5 +1,6 @@
 """Opening a database: pragmas, refusals that leave nothing behind, migrations."""
 
+import contextlib
 import shutil
 import sqlite3
 import threading
@@ -39,6 +40,14 @@ def test_sqlite_is_opened_with_the_agreed_pragmas(sqlite_url: str) -> None:
         values = [connection.execute(text(f"PRAGMA {name}")).scalar_one() for name in pragmas]
     assert values == ["wal", 1, 10_000, 1]
     database.dispose()
+
+
+def test_two_connections_stay_open_after_many_reads_at_once(db: Database) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(6):
+            stack.enter_context(db.read()).execute(text("SELECT 1"))
+    if db.dialect == "sqlite":  # each has a page cache of up to 32 MiB
+        assert db.reader.pool.checkedin() == 2
 
 
 def test_a_reader_cannot_write(db: Database) -> None:
@@ -193,6 +202,14 @@ def test_a_run_folder_stands_beside_the_database(tmp_path: Path) -> None:
     database = open_database(f"sqlite:///{tmp_path / 'x.db'}")
     assert run_folder(database, "abc") == tmp_path / "x.files" / "abc"
     database.dispose()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_json_with_nan_or_infinity_is_not_stored(db: Database, value: float) -> None:
+    with raises(StorageError, reason="not_json"):
+        create_run(db, CONFIG | {"train": {"gamma": value}}, target_steps=1, versions={})
+    with db.read() as connection:
+        assert connection.execute(text("SELECT count(*) FROM runs")).scalar_one() == 0
 
 
 def test_the_file_of_a_new_database_has_the_tables_without_its_log(sqlite_url: str, tmp_path: Path) -> None:

@@ -78,6 +78,7 @@ async def _run_script(session: websockets.ClientConnection, page: str, fragment_
         message = ForwardMsg()
         message.ParseFromString(data)
         kind = message.WhichOneof("type")
+        assert message.delta.new_element.WhichOneof("type") != "exception", message.delta.new_element.exception.message
         if kind == "auto_rerun":
             timed_parts.append(message.auto_rerun.fragment_id)
         elif kind == "script_finished":
