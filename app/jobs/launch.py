@@ -46,7 +46,7 @@ TRAINER_NICENESS: Final = 10
 
 TYPICAL_SPEED: Final = "a typical speed, because no run of this environment and algorithm has finished here yet"
 _TYPICAL_STEPS_PER_S: Final = {"skirmish": 350.0, "grf": 200.0}
-"""Measured on two cores, for the first runs of an environment [env steps/s]."""
+"""Typical speeds of a training on two cores [env steps/s]."""
 _TYPICAL_STEPS_PER_S_OF_OTHERS = 200.0
 _DISK_BYTES_PER_STEP = 150
 _SNAPSHOT_BYTES_PER_NODE = 60
