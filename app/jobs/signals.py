@@ -18,7 +18,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import FrameType
 from typing import Any
 
@@ -154,8 +154,10 @@ def stop_signals(*, worker: int | None = None) -> Generator[StopSignals]:
     """
     signals = StopSignals(requeue=worker is not None)
     numbers = _SIGNALS if worker is None else (*_SIGNALS, signal.SIGUSR1)
-    with handle_signals(numbers, signals.on_signal), _signal_numbers() as received:
-        threading.Thread(target=signals.watch_env_calls, args=(received,), daemon=True, name="env-watch").start()
+    can_watch = os.name == "posix"  # Windows cannot wait for a pipe
+    with handle_signals(numbers, signals.on_signal), _signal_numbers() if can_watch else nullcontext() as received:
+        if received is not None:
+            threading.Thread(target=signals.watch_env_calls, args=(received,), daemon=True, name="env-watch").start()
         if worker is not None:
             threading.Thread(target=_watch_worker, args=(worker,), daemon=True, name="worker-watch").start()
         yield signals
