@@ -78,7 +78,9 @@ async def _run_script(session: websockets.ClientConnection, page: str, fragment_
         message = ForwardMsg()
         message.ParseFromString(data)
         kind = message.WhichOneof("type")
-        assert message.delta.new_element.WhichOneof("type") != "exception", message.delta.new_element.exception.message
+        element = message.delta.new_element
+        assert element.WhichOneof("type") != "exception", element.exception.message
+        assert element.alert.format != element.alert.ERROR, element.alert.body
         if kind == "auto_rerun":
             timed_parts.append(message.auto_rerun.fragment_id)
         elif kind == "script_finished":
