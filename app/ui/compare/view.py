@@ -43,7 +43,7 @@ from app.analysis.quantities import (
 from app.analysis.series import Comparison, SeedRun, join_seeds
 from app.analysis.variants import group_variants, list_differences, list_run_code_warnings
 from app.figures.assets import read_asset, read_script
-from app.figures.chart_choices import AXES
+from app.figures.curve_style import AXES
 from app.figures.figure import FigureKind, TableKind
 from app.figures.named.comparisons import REFERENCE, find_reference
 from app.figures.named.curves import (
