@@ -59,7 +59,7 @@ def test_home_says_it_of_every_run_that_measured_it(gates):
     shown = {
         parse_qs(urlsplit(link).query)["called"][0]: gate for link, gate in zip(rows["name"], rows["gate"], strict=True)
     }
-    assert shown == {"active gate": "● active", "idle gate": "○ idle", "none gate": "", "old gate": ""}
+    assert shown == {"active gate": "● active", "idle gate": "○ idle", "none gate": "–", "old gate": "–"}
 
 
 def test_a_chosen_row_of_home_gives_the_reason(gates):

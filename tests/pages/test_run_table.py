@@ -249,7 +249,7 @@ def test_a_queued_run_is_stopped_and_a_finished_run_is_not(several):
     db, ids = several
     queued = create_run(db, CONFIG, target_steps=10, versions={}, sweep_id="s1")
     app = open_home()
-    assert listed(app)[-1] == queued
+    assert listed(app)[0] == queued
     select(app, queued, ids[0])
     press(app, "Stop 1")
     assert not app.exception

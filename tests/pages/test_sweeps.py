@@ -10,7 +10,7 @@ import psutil
 import pytest
 from sqlalchemy import delete, update
 
-from app.jobs.launch import EXAMPLE_STUDY, GUESS
+from app.jobs.launch import EXAMPLE_STUDY, TYPICAL_SPEED
 from app.jobs.sweeps.control import _describe_basis, create_sweep, find_imported, find_open_runs, remake_plan
 from app.jobs.sweeps.file import parse_sweep
 from app.jobs.sweeps.plan import make_plan
@@ -293,8 +293,11 @@ def test_an_invalid_number_in_the_url_is_reported_and_disables_the_start(empty, 
 @pytest.mark.parametrize(
     ("bases", "said"),
     [
-        ([GUESS, GUESS], GUESS),
-        (["the speed of 1 run", GUESS], "measured here for 1 of 2 kinds of run, and a guess for the others"),
+        ([TYPICAL_SPEED, TYPICAL_SPEED], TYPICAL_SPEED),
+        (
+            ["the speed of 1 run", TYPICAL_SPEED],
+            "measured here for 1 of 2 kinds of run, and a typical speed for the others",
+        ),
         (["the speed of 1 run", "the median speed of 4 runs"], "measured here for 2 of 2 kinds of run"),
     ],
 )

@@ -6,7 +6,7 @@ from typing import Final
 import pandas as pd
 import streamlit as st
 
-from app.analysis.format import format_count, format_duration, format_run_count
+from app.analysis.format import MISSING, format_count, format_duration, format_run_count
 from app.analysis.settings import name_algo_with_origin
 from app.figures.theme import ENDED_STATUSES
 from app.ui import data, in_url, messages, state, view
@@ -41,7 +41,7 @@ def show() -> None:
 
 
 def make_rows(frame: pd.DataFrame) -> pd.DataFrame:
-    """Make the rows of the table. The gate cell is empty if the gate has no verdict."""
+    """Make the rows of the table. The gate cell is – if the gate has no verdict."""
     rows = frame.copy()
     columns = (frame[name].tolist() for name in ("status", "device", "tags"))
     labels = [
@@ -61,7 +61,7 @@ def make_rows(frame: pd.DataFrame) -> pd.DataFrame:
     ended = frame["ended_at"].fillna(frame["heartbeat_at"])
     seconds = (ended - frame["started_at"]).dt.total_seconds()
     rows["duration"] = [format_duration(None if pd.isna(value) else float(value)) for value in seconds]
-    rows["gate"] = [_GATE_LABELS.get(gate, "") for gate in frame["gate"]]
+    rows["gate"] = [_GATE_LABELS.get(gate, MISSING) for gate in frame["gate"]]
     return rows
 
 
@@ -161,6 +161,7 @@ def _draw_table(frame: pd.DataFrame) -> Sequence[int]:
         selection_mode="multi-row",
         column_order=COLUMN_ORDER,
         column_config=column_config(),
+        placeholder=MISSING,
         alt="Table of runs with status, progress and last evaluation. Select rows to act on runs.",
     )
     return table["selection"]["rows"]

@@ -12,7 +12,14 @@ import streamlit as st
 from app.analysis.format import escape_markdown, format_count, format_duration, format_size
 from app.analysis.settings import name_algo
 from app.jobs import launch_request
-from app.jobs.launch import GUESS, check_startable, estimate, find_obs_warning, find_success_warning, launch_run
+from app.jobs.launch import (
+    TYPICAL_SPEED,
+    check_startable,
+    estimate,
+    find_obs_warning,
+    find_success_warning,
+    launch_run,
+)
 from app.jobs.launch_request import ALGO, ALSO, CHOICES, DEFAULTS, ENV, MAP, NAME, PRESET, SEEDS, STEPS, Request
 from app.jobs.sweeps.plan import Plan
 from app.ui import data, messages, state
@@ -312,7 +319,7 @@ def _show_unknown_fields(texts: Mapping[str, str]) -> None:
 
 def _describe_speed(basis: str) -> str:
     """Write where the speed of an estimate comes from."""
-    return "Rough estimate: no finished run to measure from." if basis == GUESS else f"Assumed speed: {basis}."
+    return "Rough estimate: no finished run to measure from." if basis == TYPICAL_SPEED else f"Assumed speed: {basis}."
 
 
 def _start_sweep(plan: Plan) -> None:

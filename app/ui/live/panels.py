@@ -7,7 +7,6 @@ output reruns the charts' fragment once. If there are none, no chart is sent to 
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import pandas as pd
@@ -15,7 +14,7 @@ import streamlit as st
 from streamlit.components.v2 import component
 
 from app.analysis.finals import LAST_TENTH, compute_final_rate
-from app.analysis.format import add_utc, escape_markdown, format_count, format_duration, format_number, format_percent
+from app.analysis.format import escape_markdown, format_count, format_duration, format_number, format_percent
 from app.analysis.quantities import ROBUST, SUCCESS_RATE, get_success_threshold
 from app.analysis.series import SeedRun, split_curves
 from app.figures.assets import read_asset
@@ -52,7 +51,7 @@ def show(run: RunRow) -> None:
     curves = _get_curves(run.id)
     if not st.session_state.get("live_paused"):
         curves.refresh()
-    curves.observe(run.env_steps)
+    curves.observe(run)
     st.session_state["live_drawn"] = curves.version  # the charts below are drawn in this script run
     st.session_state["live_waiting"] = 0
     st.fragment(_status, run_every=None if has_ended else TICK_S)(run.id)
@@ -109,10 +108,10 @@ def _numbers(run: RunRow, curves: LiveCurves) -> None:
     """Draw the progress and the main results, in one row if the window is wide enough."""
     speed = _compute_speed(run, curves)
     progress = min(1.0, max(0, run.env_steps) / max(1, run.target_steps))
-    if run.live_status in ENDED_STATUSES:
-        time_left = "ended"
+    if run.live_status in ENDED_STATUSES or run.live_status == "paused":
+        time_left = "paused" if run.live_status == "paused" else "ended"
     else:
-        time_left = format_duration((run.target_steps - run.env_steps) / speed) if speed else "–"
+        time_left = format_duration((run.target_steps - run.env_steps) / speed if speed else None)
     with st.container(key="live_figures", horizontal=True, vertical_alignment="center", gap="medium"):
         st.progress(
             progress,
@@ -127,7 +126,7 @@ def _numbers(run: RunRow, curves: LiveCurves) -> None:
                 ("Return", format_number(run.return_mean), "Last greedy evaluation, mean [env return]"),
                 ("Speed [steps/s]", format_number(speed), "Training env steps per second"),
                 ("Time left", time_left, "At the current speed"),
-                ("Elapsed", format_duration(_compute_elapsed_s(run)), "Since the trainer started"),
+                ("Elapsed", format_duration(data.training_s(run)), "Since the trainer started, without pauses"),
             ):
                 st.metric(label, value, help=help_text, width="content")
 
@@ -168,20 +167,15 @@ def _describe_evaluation(evaluations: pd.DataFrame) -> str:
 
 
 def _compute_speed(run: RunRow, curves: LiveCurves) -> float | None:
-    """Compute the current speed [env steps/s]; of an ended run, its average."""
+    """Compute the current speed [env steps/s], none of a paused run; of an ended run, its average."""
     if run.live_status in ENDED_STATUSES:
-        elapsed_s = _compute_elapsed_s(run)
+        elapsed_s = data.training_s(run)
         return run.env_steps / elapsed_s if elapsed_s else None
-    curves.observe(run.env_steps)
-    speed = curves.steps_per_second()
-    return curves.latest(_SPEED) if speed is None and len(curves.metrics) else speed
-
-
-def _compute_elapsed_s(run: RunRow) -> float | None:
-    if run.started_at is None:
+    curves.observe(run)
+    if run.live_status == "paused":
         return None
-    until = run.ended_at or (run.heartbeat_at if run.live_status == "lost" else None) or datetime.now(UTC)
-    return (add_utc(until) - add_utc(run.started_at)).total_seconds()
+    speed = curves.steps_per_second()
+    return curves.latest(_SPEED) if speed is None else speed
 
 
 def _problems(run: RunRow) -> None:

@@ -4,7 +4,6 @@ At the end, the use of the machine over time: processor, memory and GPU.
 """
 
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import pandas as pd
 import streamlit as st
@@ -12,7 +11,6 @@ import streamlit as st
 from app.analysis import settings as analysis_settings
 from app.analysis.format import (
     MISSING,
-    add_utc,
     escape_markdown,
     format_count,
     format_duration,
@@ -160,9 +158,7 @@ def _show_facts(run: RunRow) -> None:
 def _describe_training_time(run: RunRow) -> str:
     if run.started_at is None:
         return "not yet" if imported_label(run.config) is None else "by another program"
-    until = run.ended_at or run.heartbeat_at or datetime.now(UTC)
-    duration_s = (add_utc(until) - add_utc(run.started_at)).total_seconds()
-    return f"from {format_time(run.started_at)}, for {format_duration(duration_s)}"
+    return f"from {format_time(run.started_at)}, for {format_duration(data.training_s(run))}"
 
 
 def _link_family(run: RunRow) -> str:

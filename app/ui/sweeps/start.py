@@ -7,7 +7,7 @@ import streamlit as st
 
 from app.analysis.format import escape_markdown, format_count, format_duration, format_size
 from app.analysis.settings import name_algo
-from app.jobs.launch import GUESS
+from app.jobs.launch import TYPICAL_SPEED
 from app.jobs.sweeps.control import check_plan, create_sweep, default_jobs, estimate_cost, start_scheduler
 from app.jobs.sweeps.file import list_templates, parse_sweep, read_template
 from app.jobs.sweeps.plan import Plan, make_plan
@@ -84,7 +84,8 @@ def _show_cost(plan: Plan, jobs: int) -> None:
     columns[1].metric("Seeds", format_count(len(plan.file.seeds)), help="Seeds of each combination")
     columns[2].metric("Expected duration", f"≈ {format_duration(seconds)}", help=f"All runs, {jobs} in parallel")
     columns[3].metric("Expected disk use", f"≈ {format_size(disk_bytes)}")
-    st.caption("Rough estimate: no finished run to measure from." if basis == GUESS else f"Assumed speed: {basis}.")
+    is_rough = basis == TYPICAL_SPEED
+    st.caption("Rough estimate: no finished run to measure from." if is_rough else f"Assumed speed: {basis}.")
     rows = [
         {
             "Map": run.cell.map,
