@@ -12,7 +12,8 @@ if str(ROOT) not in sys.path[:2]:
     sys.path.insert(1, str(ROOT))  # after Streamlit's own entry, the folder of this file
 
 from app.figures.assets import read_asset  # noqa: E402
-from app.ui import data, garbage, login, messages, run_data  # noqa: E402
+from app.navigation import HOME, NAVIGATION, find_name, get_path  # noqa: E402
+from app.ui import data, garbage, login, messages, page_state, run_data  # noqa: E402
 from app.ui.widgets import bundle_banner, run_picker  # noqa: E402
 from emtc_core.errors import EmtcError  # noqa: E402
 
@@ -22,36 +23,26 @@ st.html(f"<style>{read_asset('page.css')}</style>")
 login.require()
 page = st.navigation(
     {
-        "": [st.Page("../pages/home.py", title="Home", icon=":material/home:", default=True)],
-        "Runs": [
-            st.Page("../pages/launch.py", title="Launch", icon=":material/rocket_launch:"),
-            st.Page("../pages/run.py", title="Run", icon=":material/description:"),
-            st.Page("../pages/live.py", title="Live", icon=":material/monitoring:"),
-            st.Page("../pages/memory.py", title="Memory", icon=":material/bubble_chart:"),
-            st.Page("../pages/replay.py", title="Replay", icon=":material/smart_display:"),
-        ],
-        "Study": [
-            st.Page("../pages/findings.py", title="Findings", icon=":material/fact_check:"),
-            st.Page("../pages/compare.py", title="Compare", icon=":material/stacked_line_chart:"),
-            st.Page("../pages/sweeps.py", title="Sweeps", icon=":material/grid_on:"),
-            st.Page("../pages/notebook.py", title="Notebook", icon=":material/menu_book:"),
-            st.Page("../pages/sql.py", title="SQL", icon=":material/database:"),
-        ],
-        "Maintenance": [
-            st.Page("../pages/disk.py", title="Storage", icon=":material/hard_drive:", url_path="storage"),
-            st.Page("../pages/health.py", title="Health", icon=":material/notifications:"),
-        ],
-        "Learn": [
-            st.Page("../pages/method.py", title="Method", icon=":material/function:", url_path="method"),
-            st.Page("../pages/guide.py", title="Guide", icon=":material/help:", url_path="guide"),
-        ],
+        section: [
+            st.Page(
+                f"../pages/{entry.name}.py",
+                title=entry.title,
+                icon=entry.icon,
+                url_path=get_path(entry.name) or None,
+                default=entry.name == HOME,
+            )
+            for entry in entries
+        ]
+        for section, entries in NAVIGATION.items()
     },
     expanded=True,  # Streamlit folds a navigation of more than twelve pages
 )
+page_name = find_name(page.url_path)
+page_state.open_page(page_name)
 try:
     bundle_banner.select_bundle()
     data.database()  # raises if the database cannot be opened
-    run_picker.show(page.url_path)
+    run_picker.show(page_name)
 except EmtcError as exc:
     messages.error(exc)
     st.markdown("Set the environment variable `EMTC_DB` to another database and restart the app.")
@@ -63,3 +54,4 @@ messages.show_read_only_notice()
 bundle_banner.show()
 bundle_banner.show_alerts()
 page.run()
+page_state.finish_page()

@@ -15,9 +15,9 @@ from app.jobs import launch_request
 from app.jobs.launch import GUESS, check_startable, estimate, find_obs_warning, find_success_warning, launch_run
 from app.jobs.launch_request import ALGO, ALSO, CHOICES, DEFAULTS, ENV, MAP, NAME, PRESET, SEEDS, STEPS, Request
 from app.jobs.sweeps.plan import Plan
-from app.ui import data, messages, state
-from app.ui.in_url import Bound
+from app.ui import data, messages
 from app.ui.launch import address, success_rule, sweep
+from app.ui.page_state import RUN, Bound
 from app.ui.widgets import config_form
 from emtc_core.config.plugin_settings import find_owner
 from emtc_core.config.resolve import FieldInfo, describe_fields, describe_presets
@@ -368,4 +368,4 @@ def _launch(config: RunConfig, seeds: tuple[int, ...], name: str) -> None:
         return
     st.session_state[_TOKEN] = secrets.token_hex(8)
     st.cache_data.clear()
-    st.switch_page("../pages/live.py", query_params={state.RUN: run_ids[0]})
+    st.switch_page("../pages/live.py", query_params={RUN.name: run_ids[0]})

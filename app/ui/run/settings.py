@@ -10,7 +10,8 @@ import streamlit as st
 
 from app.analysis.format import escape_markdown, format_count
 from app.jobs.launch_request import IDENTITY, resolve_defaults
-from app.ui import data, in_url, messages
+from app.ui import data, messages
+from app.ui.page_state import Choice, Text
 from emtc_core.config.plugin_settings import ORIGINS
 from emtc_core.config.resolve import Value, describe_fields, flatten_tree
 from emtc_core.config.values import write_text
@@ -18,7 +19,9 @@ from emtc_core.errors import EmtcError
 from storage.queries.runs import RunFilter
 from storage.runs.rows import RunRow
 
-PAGE = "run"
+_FIND = Text("find", "run")
+_OTHER_RUN = Choice("beside", "run")
+_LISTED = Choice("list", "run")
 ALL, NOT_PRESET, NOT_OTHER = "all", "preset", "other"
 _ABSENT = "–"
 
@@ -29,7 +32,7 @@ def show(run: RunRow) -> None:
     defaults = resolve_defaults(settings)
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         text = st.text_input(
-            "Find a setting", **in_url.text(PAGE, "find"), type="search", placeholder="tau",
+            "Find a setting", **_FIND.bind(), type="search", placeholder="tau",
             help="Words in a setting's key, value, unit or meaning. Only settings with all words are listed.",
         )  # fmt: skip
         other_run = _choose_other_run(run)
@@ -108,8 +111,8 @@ def _choose_other_run(run: RunRow) -> RunRow | None:
     if not names:
         return None
     other_id = st.selectbox(
-        "Compare with", **in_url.one(PAGE, "beside", ["", *names]),
-        format_func=lambda run_id: f"{names[run_id]} · {run_id}" if run_id else "no other run",
+        "Compare with",
+        **_OTHER_RUN.bind(["", *names], lambda run_id: f"{names[run_id]} · {run_id}" if run_id else "no other run"),
         help="The settings of this run are shown in another column.",
     )  # fmt: skip
     try:
@@ -127,7 +130,7 @@ def _choose_rows(rows: pd.DataFrame, other_run: RunRow | None) -> str:
     if other_run:
         labels[NOT_OTHER] = f"Different from {other_run.id}: {format_count(rows[NOT_OTHER].to_numpy().sum())}"
     column = st.segmented_control(
-        "List", **in_url.one(PAGE, "list", list(labels)), format_func=labels.__getitem__, label_visibility="collapsed"
+        "List", **_LISTED.bind(list(labels), labels.__getitem__), label_visibility="collapsed"
     )
     return "" if column in (None, ALL) else str(column)
 
