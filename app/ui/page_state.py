@@ -317,6 +317,11 @@ class Choice(Parameter[Any]):
         self.accepts_labels = accepts_labels
         super().__init__(name, *pages, default=None, is_pinned=is_pinned, pins_default=pins_default)
 
+    def list_texts(self) -> list[str]:
+        """Return the text in the URL as a list, which is empty if there is none."""
+        text = self.read()
+        return [text] if text else []
+
     def parse(self, texts: Sequence[str]) -> str:
         """Return the text; `bind` looks for its option."""
         if len(texts[-1]) > _MAX_CHARACTERS_IN_LIST:
@@ -484,6 +489,8 @@ class Fields(Parameter[dict[str, str]]):
 def open_page(page: str) -> None:
     """Set the page that is drawn now. Call this once per run of the script, where notices belong on the page."""
     st.session_state[_CHANGES] = {}
+    if get_page() != page:
+        st.session_state[_NOTICES] = []
     st.session_state[_PAGE], st.session_state[_PLACE] = page, st.container()
     for notice in st.session_state.setdefault(_NOTICES, []):  # of a run of the script that did not reach its end
         _show_notice(notice)

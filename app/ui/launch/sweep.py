@@ -1,4 +1,4 @@
-"""The choice of further algorithms on Launch: all are trained with the same task, length, settings and seeds.
+"""Several runs started on Launch: several seeds, or further algorithms with the same task, length, settings and seeds.
 
 The runs are started as one sweep.
 """

@@ -22,7 +22,7 @@ from app.figures.options import make_options
 from app.figures.registry import draw_chart
 from app.ui import memory_data, messages, view
 from app.ui.memory import atlas, traces
-from app.ui.memory.snapshot_map import MemoryMap
+from app.ui.memory.snapshot_map import FIRST, SECOND, MemoryMap
 from app.ui.page_state import EPISODE, POINT, RUN, START, Choice, Flag
 from app.ui.widgets import canvas, pin
 from emtc_core.errors import DataRemovedError, EmtcError
@@ -51,7 +51,7 @@ def show(maps: Sequence[MemoryMap]) -> None:
         maps: The page's maps. The URL stores in which of them the node was selected.
     """
     by_prefix = {memory_map.choice.side.prefix: memory_map for memory_map in maps}
-    active = by_prefix[MAP.select(list(by_prefix))]
+    active = by_prefix.get(MAP.select([FIRST.prefix, SECOND.prefix]), maps[0])
     bar = st.container(horizontal=True, vertical_alignment="bottom", gap="small")
     with bar:
         slot = _choose_slot()

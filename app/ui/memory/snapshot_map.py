@@ -1,6 +1,7 @@
 """The upper part of the Memory page: the choice of snapshot and projection, the map, and an optional second map."""
 
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -198,11 +199,16 @@ def is_second_map_on() -> bool:
 def choose_second(run: RunRow, first: MapChoice) -> MapChoice | None:
     """Draw the choices of the second map in one bar; None if its run has no memory to draw."""
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
-        names = {run.id: run.name} | data.run_names(RunFilter(), LISTED)[0]
+        names = {run.id: run.name} | data.run_names(RunFilter(), LISTED)[0] | data.names_of(_SECOND_RUN.list_texts())
         run_id = st.selectbox(
-            "Run of the second map", **_SECOND_RUN.bind(list(names), lambda run_id: f"{names[run_id]} · {run_id}"),
+            "Run of the second map",
+            **_SECOND_RUN.bind(
+                list(names),
+                lambda run_id: f"{names[run_id]} · {run_id}",
+                on_change=partial(SECOND.snapshot.write, None),  # a snapshot of the former run
+            ),
             width=220,
-        )  # fmt: skip
+        )
         try:
             second_run = data.get_run(str(run_id))
         except EmtcError:  # the run was deleted in the meantime

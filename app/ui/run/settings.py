@@ -107,18 +107,30 @@ def _write(settings: Mapping[str, Value], key: str) -> str:
 def _choose_other_run(run: RunRow) -> RunRow | None:
     """Draw the choice of the run to compare with."""
     names, _ = data.run_names(RunFilter(shelf="all"), 200)
-    names = {run_id: name for run_id, name in names.items() if run_id != run.id}
+    names = {
+        run_id: name for run_id, name in (names | data.names_of(_OTHER_RUN.list_texts())).items() if run_id != run.id
+    }
     if not names:
         return None
     other_id = st.selectbox(
         "Compare with",
-        **_OTHER_RUN.bind(["", *names], lambda run_id: f"{names[run_id]} · {run_id}" if run_id else "no other run"),
+        **_OTHER_RUN.bind(
+            ["", *names],
+            lambda run_id: f"{names[run_id]} · {run_id}" if run_id else "no other run",
+            on_change=_list_all_if_different,
+        ),
         help="The settings of this run are shown in another column.",
     )  # fmt: skip
     try:
         return data.get_run(other_id) if other_id else None
     except EmtcError:
         return None
+
+
+def _list_all_if_different() -> None:
+    """List all settings instead of the differences from the former other run."""
+    if _LISTED.read() == NOT_OTHER:
+        _LISTED.write(None)
 
 
 def _choose_rows(rows: pd.DataFrame, other_run: RunRow | None) -> str:
