@@ -41,7 +41,7 @@ page_name = find_name(page.url_path)
 page_state.open_page(page_name)
 try:
     bundle_banner.select_bundle()
-    data.database()  # raises if the database cannot be opened
+    data.database().check_file()  # raises also if the database cannot be opened
     run_picker.show(page_name)
 except EmtcError as exc:
     messages.error(exc)

@@ -45,10 +45,10 @@ def compile_memory() -> None:
     """Compile writes, lookups, eviction order, and the merging that *What if* repeats."""
     import torch
 
-    from emtc_core.devices import configure_threads
     from emtc_core.embedder.networks import Embedder
     from emtc_core.memory.memory import EpisodicMemory
     from emtc_core.memory.remerge import StoredNodes, remerge
+    from emtc_core.threads import configure_threads
 
     configure_threads()
     config = resolve(preset="demo", steps=STEPS)
@@ -70,19 +70,19 @@ def compile_learner() -> None:
     import torch
     from torch import nn
 
-    from emtc_core.devices import configure_threads
     from emtc_core.embedder.fit import fit
     from emtc_core.embedder.networks import Embedder
-    from emtc_core.learner.recurrence import run_trunk
+    from emtc_core.learner.recurrence import run_linear_gru
     from emtc_core.memory.memory import NodeSample
+    from emtc_core.threads import configure_threads
 
-    run_trunk(nn.Linear(4, 8), nn.GRU(8, 8), torch.zeros(3, 2, 4)).sum().backward()
+    run_linear_gru(nn.Linear(4, 8), nn.GRU(8, 8), torch.zeros(3, 2, 4)).sum().backward()
     configure_threads()
     config = resolve(preset="demo", steps=STEPS)
     embedder = Embedder(config.embed, state_dim=8, episode_limit=16, device=torch.device("cpu"), seed=0)
     state = np.random.default_rng(0).normal(size=(64, 8)).astype(np.float32)
     fit(embedder, NodeSample(state, np.zeros(64, np.int32), np.arange(64.0)))
-    embedder.embed_fine(state, np.zeros(64, np.int32))
+    embedder.embed_float64(state, np.zeros(64, np.int32))
 
 
 def compile_projections() -> None:

@@ -50,7 +50,7 @@ def sync_to_disk(path: Path) -> None:
         OSError: If the disk reports an error.
     """
     with suppress(PermissionError):  # some systems cannot open folders
-        descriptor = os.open(path, os.O_RDONLY)
+        descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)  # Windows syncs no read-only file
         try:
             os.fsync(descriptor)
         finally:

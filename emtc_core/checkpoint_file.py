@@ -30,7 +30,7 @@ FIRST_STEP: Final = 1000
 """Env step of a run's first checkpoint, even if the interval is longer, so that a run that fails early can resume."""
 
 _MAGIC: Final = b"EMTCckpt"
-_SHA: Final = "sha256:"
+_SHA_PREFIX: Final = "sha256:"
 _DIGEST_BYTES: Final = 16
 _LENGTH_BYTES: Final = 8
 _TAIL_BYTES: Final = _DIGEST_BYTES + _LENGTH_BYTES + len(_MAGIC)
@@ -59,7 +59,7 @@ class CheckpointPart:
 class CheckpointManifest:
     """Contents of a checkpoint, as listed in the file itself."""
 
-    run_id: str | None  # None for the schema UNSIGNED
+    run_id: str | None  # None for ZIP_SCHEMA
     env_step: int
     schema: int
     parts: tuple[CheckpointPart, ...]
@@ -82,7 +82,7 @@ class _DigestingSink:
 
     @property
     def digest(self) -> str:
-        return f"{_SHA}{self._digest.hexdigest()}"
+        return f"{_SHA_PREFIX}{self._digest.hexdigest()}"
 
     def flush(self) -> None:
         """Do nothing: there is no buffer here."""
@@ -192,12 +192,12 @@ def list_unused_best(best: Sequence[str], checkpoints: Sequence[str]) -> list[st
 
 def check_checkpoints(folder: Path, run_id: str) -> list[CheckpointCheck]:
     """Check every checkpoint of a run, newest first. An unchanged file is read only once per process."""
-    return [_examine(path, run_id) for path in reversed(list_checkpoints(folder))]
+    return [_check_file(path, run_id) for path in reversed(list_checkpoints(folder))]
 
 
 def check_best(folder: Path, run_id: str) -> list[CheckpointCheck]:
     """Check the policies of a run's best evaluations, newest first."""
-    return [_examine(path, run_id) for path in reversed(list_best(folder))]
+    return [_check_file(path, run_id) for path in reversed(list_best(folder))]
 
 
 def check_open_checkpoint(name: str, file: BinaryIO, size: int, run_id: str) -> CheckpointCheck:
@@ -226,12 +226,12 @@ def rename_newer(folder: Path, env_step: int) -> None:
 
 
 def name_checkpoint(env_step: int) -> str:
-    """Make the file name of the checkpoint at a step. Names sort in the order of steps."""
+    """Return the file name of the checkpoint at a step. Names sort in the order of steps."""
     return f"checkpoint-{env_step:012d}.pt"
 
 
 def name_best(env_step: int) -> str:
-    """Make the file name of the policy whose evaluation at a step is the best so far."""
+    """Return the file name of the policy whose evaluation at a step is the best so far."""
     return f"best-{env_step:012d}.pt"
 
 
@@ -252,7 +252,7 @@ def check_owner(path: Path, manifest: CheckpointManifest, run_id: str) -> None:
         )
 
 
-def _examine(path: Path, run_id: str) -> CheckpointCheck:
+def _check_file(path: Path, run_id: str) -> CheckpointCheck:
     try:
         manifest = verify(path)
         check_owner(path, manifest, run_id)
@@ -280,7 +280,7 @@ def verify(path: Path) -> CheckpointManifest:
 
 
 def check_archive(path: Path) -> None:
-    """Check the CRC32 checksums of a checkpoint of the schema UNSIGNED.
+    """Check the CRC32 checksums of a checkpoint of the first schema (ZIP_SCHEMA).
 
     Raises:
         CheckpointError: If a checksum is wrong or the archive cannot be read.
@@ -315,7 +315,9 @@ def _verify(path: Path, size: int, changed_ns: int) -> CheckpointManifest | Chec
 
 
 def _check_part(path: Path, part: CheckpointPart, chunks: Iterable[bytes]) -> None:
-    digest, name = (sha256(), _SHA) if part.digest.startswith(_SHA) else (blake2b(digest_size=_DIGEST_BYTES), "")
+    digest, name = (
+        (sha256(), _SHA_PREFIX) if part.digest.startswith(_SHA_PREFIX) else (blake2b(digest_size=_DIGEST_BYTES), "")
+    )
     for chunk in chunks:
         digest.update(chunk)
     if f"{name}{digest.hexdigest()}" != part.digest:

@@ -1,33 +1,17 @@
-"""Device and number of threads of a run, copies between host and device, timing, and random tensors.
-
-Random tensors are drawn on the host and copied to the device, so that a run can be resumed on another device. A GPU's
-generator uses another algorithm with a state of 16 bytes, which a CPU generator cannot continue. So every generator
-whose state is saved is on the host. The tensors are small, and the copies run in the background.
-"""
+"""Device of a run, its settings for CUDA, and copies between host and device."""
 
 import contextlib
-import hashlib
-import logging
 import os
-import sys
-import time
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, wraps
 from typing import Any, Literal
 
 import numpy as np
-import psutil
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from emtc_core.errors import make_cuda_error
 
-MAX_AUTO_THREADS = 4
-"""Maximum of `train.threads = auto`: the networks are small, and a part of an update always runs in one thread."""
-CPU_SAMPLE_S = 0.3
-"""Time in which the use of the processor is measured [s]."""
 CUBLAS_WORKSPACE = ":16:8"
 """The one of two workspace sizes for deterministic cuBLAS that cuDNN's recurrent layers also support."""
 
@@ -74,7 +58,7 @@ def set_determinism(enabled: bool) -> None:
 def send(array: NDArray[np.generic], device: torch.device) -> torch.Tensor:
     """Copy an array to a device. A copy to a GPU runs in the background: it does not wait for earlier GPU work.
 
-    Source: bookkeeping.
+    Source: implementation detail.
 
     Args:
         array: Any shape [unit varies].
@@ -89,7 +73,7 @@ def send(array: NDArray[np.generic], device: torch.device) -> torch.Tensor:
 def send_tensor(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Copy a host tensor to a device, like `send`.
 
-    Source: bookkeeping.
+    Source: implementation detail.
 
     Args:
         tensor: Any shape [unit varies].
@@ -105,7 +89,7 @@ def send_tensor(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 class AsyncCopy:
     """A tensor that is being copied to the host, of any shape [unit varies].
 
-    Source: bookkeeping.
+    Source: implementation detail.
     """
 
     value: torch.Tensor
@@ -118,7 +102,7 @@ class AsyncCopy:
     def wait(self) -> torch.Tensor:
         """Wait for the copy and return the tensor, of any shape [unit varies].
 
-        Source: bookkeeping.
+        Source: implementation detail.
         """
         if self.arrived is not None:
             self.arrived.synchronize()
@@ -128,7 +112,7 @@ class AsyncCopy:
 def fetch(tensor: torch.Tensor) -> AsyncCopy:
     """Copy a tensor to the host. A copy from a GPU runs in the background: it does not wait for earlier GPU work.
 
-    Source: bookkeeping.
+    Source: implementation detail.
 
     Args:
         tensor: Any shape [unit varies].
@@ -142,168 +126,11 @@ def fetch(tensor: torch.Tensor) -> AsyncCopy:
     return AsyncCopy(value, arrived)
 
 
-@dataclass(frozen=True)
-class Elapsed:
-    """A measured time, by the host's clock or between two GPU events."""
-
-    host_ms: float
-    events: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
-
-    def read_ms(self) -> float:
-        """Return the time [ms]. Waits until the GPU has reached the second event."""
-        if self.events is None:
-            return self.host_ms
-        start, end = self.events
-        end.synchronize()
-        return start.elapsed_time(end)
-
-
-class Stopwatch:
-    """Measures the time of work on a device, from the creation of the stopwatch.
-
-    On a GPU, start and end are events of its stream. The host's clock would only measure the kernel launches, and it
-    would add the wait for earlier work to the code that first reads a value.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._started_s = time.perf_counter()
-        self._event = _record_event() if device.type == "cuda" else None
-
-    def stop(self) -> Elapsed:
-        """Return the time until now, to be read later. The stopwatch continues."""
-        events = (self._event, _record_event()) if self._event else None
-        return Elapsed(1e3 * (time.perf_counter() - self._started_s), events)
-
-
-def _record_event() -> torch.cuda.Event:
-    event = torch.cuda.Event(enable_timing=True)
-    event.record()
-    return event
-
-
 def autocast(device: torch.device, *, enabled: bool) -> contextlib.AbstractContextManager[object]:
     """Make the context of bfloat16 autocast, on CUDA only and if it is enabled."""
     if enabled and device.type == "cuda":
         return torch.autocast("cuda", torch.bfloat16)
     return contextlib.nullcontext()
-
-
-def configure_threads() -> None:
-    """Let every operation of torch use one thread.
-
-    The networks are small: with two threads, the synchronization at every operation takes longer than the work saves,
-    and several times longer on a busy machine. `train.threads` distributes episodes instead (`learner.parts`).
-    """
-    torch.set_num_threads(1)
-    _spare_compiler()
-
-
-@cache
-def _spare_compiler() -> None:
-    """Prevent torch's optimizers from importing torch's compiler, which takes a third of a trainer's start time.
-
-    The optimizers call the compiler before and after each step, which has no effect without compiled code. The step
-    itself does not change. Nothing is changed if the compiler is already imported, or if torch has other internals.
-    """
-    if "torch._dynamo" in sys.modules:
-        return
-    for name in ("add_param_group", "load_state_dict", "state_dict", "zero_grad"):
-        method: Any = getattr(getattr(torch.optim.Optimizer, name), "__wrapped__", None)
-        if method is not None:
-            method.__dynamo_disable = method
-    for kind in (torch.optim.Adam, torch.optim.RMSprop):
-        step: Any = getattr(kind.step, "__wrapped__", None)
-        if step is not None:
-            kind.step = wraps(step)(torch.no_grad()(step))
-
-
-def choose_threads(setting: int | Literal["auto"], *, may_use_all: bool = True, n_other_threads: int = 0) -> int:
-    """Choose the number of threads of an update (`train.threads`). auto counts the idle cores.
-
-    Args:
-        setting: The configured value.
-        may_use_all: Whether the run may use all idle cores; False for a run of a sweep.
-        n_other_threads: Number of further threads of the learner; auto leaves one core for each.
-    """
-    if setting != "auto":
-        return max(1, setting)
-    return max(1, min(MAX_AUTO_THREADS, count_idle_cores() - n_other_threads)) if may_use_all else 1
-
-
-def count_idle_cores() -> int:
-    """Count the idle cores that this process may use, at least one."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    busy = psutil.cpu_percent(interval=CPU_SAMPLE_S) / 100 * (os.cpu_count() or 1)
-    return max(1, usable - round(busy))
-
-
-_LOG = logging.getLogger(__name__)
-
-
-def rand(shape: Sequence[int], *, generator: torch.Generator, device: torch.device) -> Tensor:
-    """Sample uniform numbers in [0, 1).
-
-    Source: `torch.rand` with a CPU generator, so that all devices get the same numbers.
-
-    Args:
-        shape: Shape of the result.
-        generator: CPU generator of the numbers.
-        device: Device of the result.
-
-    Returns:
-        Float32 tensor of that shape, dimensionless.
-    """
-    return send_tensor(torch.rand(tuple(shape), generator=generator), device)
-
-
-def permutation(n: int, *, generator: torch.Generator, device: torch.device) -> Tensor:
-    """Sample a random permutation of 0 … n-1.
-
-    Source: `torch.randperm` with a CPU generator, so that all devices get the same numbers.
-
-    Args:
-        n: Length of the permutation.
-        generator: CPU generator of the numbers.
-        device: Device of the result.
-
-    Returns:
-        Int64 indices, shape [n].
-    """
-    return send_tensor(torch.randperm(n, generator=generator), device)
-
-
-def fork(generator: torch.Generator, device: torch.device) -> torch.Generator:
-    """Make a generator on a GPU, seeded by the host's generator. On the CPU, return the host's generator."""
-    if device.type == "cpu":
-        return generator
-    seed = int(torch.randint(2**62, (), generator=generator))
-    return torch.Generator(device).manual_seed(seed)
-
-
-def branch(generator: torch.Generator) -> torch.Generator:
-    """Make a generator for one thread, seeded by a shared generator."""
-    return torch.Generator().manual_seed(int(torch.randint(2**62, (), generator=generator)))
-
-
-def restore(generator: torch.Generator, state: Tensor) -> None:
-    """Restore a saved state. The state of a GPU's generator is hashed to a seed, so the result is repeatable.
-
-    Source: bookkeeping.
-
-    Args:
-        generator: CPU generator that is changed.
-        state: Result of `get_state` of a generator, a vector of bytes of any shape.
-    """
-    state = state.cpu()
-    if state.shape == generator.get_state().shape:
-        generator.set_state(state)
-        return
-    digest = hashlib.sha256(state.numpy().tobytes()).digest()
-    generator.manual_seed(int.from_bytes(digest[:7]))
-    _LOG.warning(
-        "The checkpoint has the state of a GPU's random generator, which this version does not use. A seed is computed "
-        "from it: the result is repeatable, but the random numbers differ from those of the GPU's generator."
-    )
 
 
 def copy_state(state: Any) -> Any:

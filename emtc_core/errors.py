@@ -58,7 +58,7 @@ class Fault:
 
 
 def describe_fault(fault: Fault, *, with_key: bool = True) -> str:
-    """Write a fault as a sentence, followed by its hint.
+    """Return a fault as a sentence, followed by its hint.
 
     Args:
         fault: The fault.
@@ -69,13 +69,13 @@ def describe_fault(fault: Fault, *, with_key: bool = True) -> str:
     clause = f"{key} {fault.rule}" if key else fault.rule
     if fault.key and not key:
         clause = f"{clause[:1].upper()}{clause[1:]}"
-    got = "" if fault.value is NO_VALUE else f" (got {format_value(fault.value)})"
+    got = "" if fault.value is NO_VALUE else f" (got {format_repr(fault.value)})"
     sentence = f"{clause.removesuffix('.')}{got}." if fault.rule else ""
     return " ".join(part for part in (sentence, fault.hint) if part)
 
 
 def describe_error(error: BaseException) -> list[str]:
-    """Write an error as sentences: one per fault of a `ConfigError`; the message of another error."""
+    """Return an error as sentences: one per fault of a `ConfigError`; the message of another error."""
     return [describe_fault(fault) for fault in error.faults] if isinstance(error, ConfigError) else [str(error)]
 
 
@@ -84,8 +84,8 @@ def shorten(text: str, longest: int = _MAX_VALUE_CHARS) -> str:
     return text if len(text) <= longest else f"{text[:longest]} …"
 
 
-def format_value(value: object) -> str:
-    """Write a value with `repr`, cut to the length of a sentence."""
+def format_repr(value: object) -> str:
+    """Return the `repr` of a value, cut to the length of a sentence."""
     try:
         return shorten(repr(value))
     except ValueError:  # repr refuses an integer with thousands of digits

@@ -1,29 +1,108 @@
-"""Built-in gate laws: beta as a function of delta and tau, and the inverse for tau.
+"""The built-in gate laws. A gate law computes beta from delta and tau, and optionally tau from beta.
 
-To add a law, write its two functions and add them to `GATE_LAWS`: `gate.type` then accepts its name. `gate.laws` calls
-the functions with the settings of a run.
+To add a law, write its functions and add a `GateLaw` to `GATE_LAWS`: `gate.type` then accepts its name.
+`emtc_core.gate.laws.make_gate_law` returns the law of a run, which may also be the law of a plug-in.
 """
 
 from collections.abc import Callable
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
+INVERTIBLE: Final = (0.05, 0.95)
+"""Range of beta in which tau is computed from beta. Outside it, a rounded beta does not determine tau."""
 
-class Law(NamedTuple):
-    """The functions of one gate law.
+
+@dataclass(frozen=True)
+class GateContext:
+    """Values of transitions that a gate law may read in addition to delta and tau; arrays of delta's shape (Eq. 7).
+
+    Unknown values are NaN: on the page *What if*, and where a lookup found no node.
+    """
+
+    reward: Floats  # extrinsic, in the learner's unit [reward]
+    h: Floats  # recalled return at s [return]
+    h_next: Floats  # recalled return at s' [return]; 0 at a terminal step
+    gamma: float
+
+    def select(self, mask: NDArray[np.bool_]) -> "GateContext":
+        """Select transitions.
+
+        Source: Eq. 7, for some of the transitions.
+
+        Args:
+            mask: Boolean mask, the shape of the arrays.
+        """
+        return GateContext(self.reward[mask], self.h[mask], self.h_next[mask], self.gamma)
+
+
+def unknown_context(shape: tuple[int, ...]) -> GateContext:
+    """Make a context in which all values are unknown (NaN)."""
+    unknown = np.full(shape, np.nan)
+    return GateContext(unknown, unknown, unknown, np.nan)
+
+
+@dataclass(frozen=True)
+class GateLaw:
+    """A gate law, with `gate.delta_scale` if it is the law of a run.
 
     Source: Eq. 8 for the Gaussian law; other laws are variants of it.
     """
 
-    beta: Callable[[Any, Any, Any], Any]
-    """(delta [return], tau [return], context) → beta in [0, 1], with delta after `gate.delta_scale` and the context of
-    `gate.laws`. All have the same shape."""
-    temperature: Callable[[Floats, Floats], Floats] | None = None
-    """(beta, delta [return]) → tau [return], same shape; None if the law has no inverse."""
+    label: str
+    """Name of the law; for a plug-in with its origin: "cauchy (my-lab 0.1)"."""
+    function: Callable[[Any, Any, GateContext], Any]
+    """(delta [return], tau [return], context) → beta in [0, 1], arrays of one shape; tau may be a number."""
+    inverse: Callable[[Floats, Floats], Floats] | None = None
+    """(beta, delta [return]) → tau [return], arrays of one shape; None if the law has no inverse."""
+    delta_scale: float = 1.0
+    """Factor on delta_mem (`gate.delta_scale`): both functions are called with delta = delta_scale delta_mem."""
+
+    def weigh(self, delta_mem: Any, tau: Any, context: GateContext) -> Any:
+        """Compute the gate coefficient beta of transitions.
+
+        Args:
+            delta_mem: Temporal-consistency error, any shape, >= 0, no NaN [return].
+            tau: Temperature, > 0, a number or an array of that shape [return].
+            context: The other values of each transition.
+
+        Returns:
+            beta, same shape, in [0, 1]; NaN only if a law reads a context value that is NaN.
+
+        Raises:
+            ValueError: If the law is the Gaussian and tau is not positive.
+            PluginError: If a plug-in returns another shape, a beta outside [0, 1], or NaN.
+        """
+        return self.function(self.delta_scale * delta_mem, tau, context)
+
+    @property
+    def is_invertible(self) -> bool:
+        """Whether tau can be computed from beta."""
+        return self.inverse is not None
+
+    def temperature_for(self, beta: Floats, delta_mem: Floats) -> Floats:
+        """Compute the temperature tau at which transitions have this beta: the inverse of `weigh`.
+
+        Source: Eq. 8 solved for tau, or the plug-in.
+
+        Args:
+            beta: Gate coefficient, any shape, within `INVERTIBLE`, dimensionless.
+            delta_mem: Temporal-consistency error, same shape, > 0 [return].
+
+        Returns:
+            tau, same shape [return].
+
+        Raises:
+            ValueError: If the law has no inverse.
+            PluginError: If a plug-in returns another shape, or a tau that is not finite and positive.
+        """
+        if self.inverse is None:
+            raise ValueError(f"The gate {self.label} has no inverse.")
+        return self.inverse(beta, self.delta_scale * delta_mem)
 
 
 def gate_coefficient(delta_mem: Any, *, tau: Any, scale: float = 1.0) -> Any:
@@ -58,11 +137,7 @@ def gaussian_temperature(beta: Floats, delta: Floats) -> Floats:
     return delta / np.sqrt(-2.0 * np.log(beta))
 
 
-def _gaussian_beta(delta: Any, tau: Any, context: Any) -> Any:
-    return gate_coefficient(delta, tau=tau)
-
-
 GATE_LAWS: Final = {
-    "gaussian": Law(_gaussian_beta, gaussian_temperature),
+    "gaussian": GateLaw("gaussian", lambda delta, tau, context: gate_coefficient(delta, tau=tau), gaussian_temperature),
 }
-"""Name of a built-in gate law (`gate.type`) → its functions."""
+"""Name of a built-in gate law (`gate.type`) → the law."""

@@ -1,13 +1,13 @@
 """Plug-ins: environments, mixers, embedders, gates, schedules, callbacks and metrics of other packages and modules.
 
-The user of this machine can add a plug-in in two ways. A stored row can never add one.
+Every plug-in is an entry point in one of the groups of `GROUPS`. The user of this machine adds it in one of two places:
 
-  * Install a distribution with entry points in the groups of `GROUPS`. Only its metadata are read; a plug-in is
-  imported
-    when it is used.
-  * List modules in the environment variable `EMTC_PLUGINS`, separated by commas. They call `register` at import.
+  * in the metadata of an installed distribution. Its module is imported when the plug-in is used;
+  * in a module that the environment variable `EMTC_PLUGINS` lists (separated by commas). The module is imported and
+    adds entry points with `register`.
 
-Child processes inherit both with the environment. The contract of each kind is documented where the kind is used.
+A stored row can never add a plug-in. Child processes inherit both places with the environment. The contract of each
+kind is documented where the kind is used.
 """
 
 import os
@@ -41,36 +41,43 @@ class Plugin:
     """One plug-in. Its module may not be imported yet."""
 
     kind: Kind
-    name: str
     origin: str
     """Distribution and version, "my-package 0.1", or "module my_gates"."""
-    module: str
-    """Dotted name of the defining module."""
-    source: EntryPoint | Any
-    """The entry point, or the registered object."""
+    entry_point: EntryPoint
+    """Name, module, and name of the function or class in its module."""
+    factory: Any = None
+    """The function or class, if `register` added the entry point. Otherwise `load` imports it."""
+
+    @property
+    def name(self) -> str:
+        """Name of the plug-in in settings."""
+        return self.entry_point.name
+
+    @property
+    def module(self) -> str:
+        """Dotted name of the defining module."""
+        return self.entry_point.module
+
+    @property
+    def function_name(self) -> str:
+        """Name of the plug-in's function or class in its module; empty for a lambda."""
+        return (self.entry_point.attr or "").partition(".")[0]
 
     @property
     def label(self) -> str:
         """Name with origin: "halfway (my-package 0.1)"."""
         return f"{self.name} ({self.origin})"
 
-    @property
-    def function_name(self) -> str:
-        """Name of the plug-in's function or class in its module."""
-        if isinstance(self.source, EntryPoint):
-            return self.source.attr.partition(".")[0]
-        return str(getattr(self.source, "__qualname__", "")).partition(".")[0]
-
     def load(self) -> Any:
-        """Import the plug-in's function or class.
+        """Return the plug-in's function or class; import its module if necessary.
 
         Raises:
             PluginError: If the import fails. The cause has the traceback.
         """
-        if not isinstance(self.source, EntryPoint):
-            return self.source
+        if self.factory is not None:
+            return self.factory
         try:
-            return self.source.load()
+            return self.entry_point.load()
         except Exception as error:  # the code of a plug-in may raise anything
             raise PluginError(f"cannot be loaded: {_describe(error)}", key=f"{self.kind} {self.label}") from error
 
@@ -86,8 +93,12 @@ class PluginFile:
     file: Path | None
 
 
+_REGISTERED: dict[tuple[Kind, str], Plugin] = {}
+"""The plug-ins of the modules in `EMTC_PLUGINS`, by kind and name."""
+
+
 def register(kind: Kind, name: str) -> Callable[[Factory], Factory]:
-    """Return a decorator that registers a function or class of an `EMTC_PLUGINS` module as a plug-in.
+    """Return a decorator that adds an entry point for a function or class of an `EMTC_PLUGINS` module.
 
     Raises:
         PluginError: If the kind is unknown or the name is not valid.
@@ -99,7 +110,9 @@ def register(kind: Kind, name: str) -> Callable[[Factory], Factory]:
 
     def decorate(factory: Factory) -> Factory:
         module = getattr(factory, "__module__", "?")
-        _REGISTERED[kind, name] = Plugin(kind, name, f"module {module}", module, factory)
+        function = str(getattr(factory, "__qualname__", "")).partition(".")[0]
+        value = f"{module}:{function}" if function.isidentifier() else module  # a lambda has no valid name
+        _REGISTERED[kind, name] = Plugin(kind, f"module {module}", EntryPoint(name, value, GROUPS[kind]), factory)
         return factory
 
     return decorate
@@ -184,7 +197,7 @@ def make_missing_fault(
 
 def list_failures() -> dict[str, str]:
     """List the modules of `EMTC_PLUGINS` that could not be imported, each with its error."""
-    return dict(_import_modules(os.environ.get(VARIABLE, ""), str(get_user_folder())))
+    return dict(_import_listed_modules(os.environ.get(VARIABLE, ""), str(get_user_folder())))
 
 
 def list_loaded() -> list[PluginFile]:
@@ -207,7 +220,8 @@ def find_failed_plugin(error: BaseException) -> Plugin | None:
             plugins = [plugin for plugin in _list_all() if plugin.module == frame.f_globals.get("__name__")]
             if plugins:
                 function = frame.f_code.co_qualname.partition(".")[0]
-                return next((plugin for plugin in plugins if plugin.function_name == function), plugins[0])
+                same_function = [plugin for plugin in plugins if plugin.function_name == function]
+                return (same_function or plugins)[0]
         cause = cause.__cause__
     return None
 
@@ -225,18 +239,15 @@ def get_user_folder() -> Path:
     return Path(os.environ.get(FOLDER_VARIABLE) or Path.cwd())
 
 
-def import_from_home(module: str) -> Any:
+def import_user_module(module: str) -> Any:
     """Import a module that may be in the folder where the command was started."""
     if (folder := str(get_user_folder())) not in sys.path:
         sys.path.append(folder)
     return import_module(module)
 
 
-_REGISTERED: dict[tuple[Kind, str], Plugin] = {}
-
-
 def _list_all() -> list[Plugin]:
-    _import_modules(os.environ.get(VARIABLE, ""), str(get_user_folder()))
+    _import_listed_modules(os.environ.get(VARIABLE, ""), str(get_user_folder()))
     return [*_read_entry_points(tuple((path, _read_mtime(path)) for path in sys.path)), *_REGISTERED.values()]
 
 
@@ -256,7 +267,7 @@ def _read_entry_points(path: tuple[tuple[str, float], ...]) -> tuple[Plugin, ...
     """
     entries = entry_points()
     return tuple(
-        Plugin(kind, entry.name, _describe_origin(entry), entry.module, entry)
+        Plugin(kind, _describe_origin(entry), entry)
         for kind, group in GROUPS.items()
         for entry in entries.select(group=group)
         if NAME.fullmatch(entry.name)
@@ -268,12 +279,12 @@ def _describe_origin(entry: EntryPoint) -> str:
 
 
 @cache
-def _import_modules(names: str, home: str) -> tuple[tuple[str, str], ...]:
-    """Import the modules of `EMTC_PLUGINS`, once per value of the variable; return (module, error) of failures."""
+def _import_listed_modules(names: str, folder: str) -> tuple[tuple[str, str], ...]:
+    """Import the modules of `EMTC_PLUGINS`, once per value of both arguments; return (module, error) of failures."""
     failures: list[tuple[str, str]] = []
     for module in names.replace(",", " ").split():
         try:
-            import_from_home(module)
+            import_user_module(module)
         except Exception as error:  # the code of a plug-in may raise anything; `make_missing_fault` reports it
             failures.append((module, _describe(error)))
     return tuple(failures)

@@ -6,8 +6,7 @@ in less time than that, so the launches limit the speed. A CUDA graph is recorde
 A graph repeats operations at fixed addresses. So the step
 
   * must read and write tensors that exist as long as the graph. A value that changes between repeats must be in a
-  tensor,
-    such as a counter that the step increments;
+    tensor, such as a counter that the step increments;
   * must not draw random numbers, read a GPU value on the host, or copy data from the host.
 
 The first repeats are launched operation by operation, on a separate stream as the capture needs it, because libraries

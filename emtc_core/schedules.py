@@ -51,15 +51,15 @@ class Every:
         self.interval = interval
         self.last = last
 
-    def due(self, env_step: int) -> bool:
-        """Whether the task is due now. If it is, the next interval starts here."""
+    def start_if_due(self, env_step: int) -> bool:
+        """Return whether the task is due now. If it is, the next interval starts here."""
         if env_step - self.last < self.interval:
             return False
         self.last = env_step
         return True
 
     def force_due(self) -> None:
-        """Make the next call of `due` return True."""
+        """Make the next call of `start_if_due` return True."""
         self.last = -self.interval
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import unquote
 
+from emtc_core.atomic_file import sync_to_disk
 from emtc_core.errors import StorageError
 from storage.guards import hide_passwords, shorten
 from storage.private_files import FILE_MODE, make_private_folder
@@ -130,6 +131,21 @@ def check_exists(path: Path, what_else: str = "") -> None:
     )
 
 
+def get_log_path(path: Path) -> Path:
+    """Return the path of the write-ahead log of a SQLite file. SQLite resolves links before it appends the suffix."""
+    file = path.resolve()
+    return file.with_name(f"{file.name}-wal")
+
+
+def read_file_id(path: Path) -> tuple[int, int] | None:
+    """Return the device and the inode of a file; None if there is no file at this path."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
 def create_file(path: Path) -> list[Path]:
     """Create the folders and the empty file of a SQLite database, if they do not exist.
 
@@ -137,16 +153,19 @@ def create_file(path: Path) -> list[Path]:
         The created file and folders, innermost first, for `remove`.
 
     Raises:
-        StorageError: If the file cannot be written. Then nothing is created.
+        StorageError: If the file cannot be written, or there is a log without its database. Then nothing is created.
     """
     created: list[Path] = []
     try:
         _refuse_network_filesystem(path)
+        _refuse_log_without_database(path)
         for folder in reversed([parent for parent in path.parents if not parent.exists()]):
             make_private_folder(folder)
             created.insert(0, folder)
         if _create_file(path):
             created.insert(0, path)
+        for place in created:
+            sync_to_disk(place.parent)
     except OSError as error:
         remove_created(created)
         reason = (error.strerror or str(error)).lower()
@@ -215,6 +234,19 @@ def _resolve_path(text: str) -> Path:
             subject=text,
         ) from error
     return path
+
+
+def _refuse_log_without_database(path: Path) -> None:
+    """Raise if there is no database, but its write-ahead log. SQLite would delete the log, which may be in use."""
+    log = get_log_path(path)
+    if not path.exists() and log.exists() and log.stat().st_size:
+        raise StorageError(
+            f"There is no database at {path}, but its write-ahead log {log.name} is there: the database was moved or "
+            "deleted while a program used it.",
+            hint=f"Move it back. If it was deleted, end the program that used it, and delete {log.name}.",
+            reason="log_without_database",
+            subject=path,
+        )
 
 
 def _refuse_network_filesystem(path: Path) -> None:

@@ -17,7 +17,7 @@ from storage.engine import Database, check_not_read_only, files_root
 from storage.frames import read_frame
 from storage.models import Evaluation, MetricRow, Run
 from storage.private_files import make_private_folder, read_tail
-from storage.queries.gate import gate_states, idle_incentives
+from storage.queries.gate_state import gate_states, idle_incentives
 from storage.queries.search_terms import SearchContext
 from storage.runs.rows import STATE_COLUMNS, observe
 

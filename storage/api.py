@@ -33,7 +33,8 @@ from storage.models import RUN_TABLE_COLUMNS
 from storage.queries.curves import metric_names, policy_evaluations
 from storage.queries.episodes import Trajectory, get_playback, get_trajectory
 from storage.queries.memory import get_snapshot, list_snapshots
-from storage.queries.runs import RunFilter, get_rows, matching_ids
+from storage.queries.run_search import RunFilter, matching_ids
+from storage.queries.runs import get_rows
 from storage.queries.tables import PART_ROWS, TableName, arrow_schema, read_parts, select_fields
 from storage.runs.rows import RunRow, find_run
 
@@ -97,7 +98,7 @@ class OpenDatabase(Database):
             ConfigError: If the search is invalid.
         """
         text, conditions = (where, ()) if isinstance(where, str) else ("", tuple(where))
-        run_filter = RunFilter(text=text, where=conditions, shelf="archived" if archived else "open")
+        run_filter = RunFilter(text=text, where=conditions, visibility="archived" if archived else "open")
         return _make_run_frame(get_rows(self, matching_ids(self, run_filter, sort="-created")))
 
     def run(self, run_id: str) -> "RecordedRun":

@@ -9,17 +9,18 @@ import os
 import sqlite3
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from platformdirs import user_data_path
-from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy import URL, Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import ConnectionPoolEntry
 
+from emtc_core.atomic_file import sync_to_disk
 from emtc_core.errors import StorageError
 from emtc_core.install import get_install_command
 from storage import address, clock
@@ -29,6 +30,8 @@ from storage.migrations.upgrade import back_up_before_upgrade
 from storage.private_files import find_folder
 
 READ_ONLY_VARIABLE = "EMTC_READ_ONLY"
+FILE_CHANGED: Final = frozenset({"file_missing", "file_replaced"})
+"""The `reason` of an error if the file of an open SQLite database is no longer at its path."""
 BUSY_TIMEOUT_S = 10.0
 """Maximum time that SQLite waits for a lock."""
 PAGE_BYTES = 8192
@@ -56,6 +59,8 @@ class Database:
     """The backup of an older database, if opening it has just upgraded it."""
     shared_connection: Connection | None = field(default=None, repr=False)
     """The connection that all reads share, see `read_snapshot`; None opens one per read."""
+    file_id: tuple[int, int] | None = None
+    """Device and inode of the SQLite file; None for a server."""
 
     @property
     def safe_url(self) -> str:
@@ -78,6 +83,7 @@ class Database:
             with _convert_errors(self.reader):
                 yield self.shared_connection
             return
+        self.check_file()
         with read_safely(self.reader) as connection:
             yield connection
 
@@ -103,8 +109,65 @@ class Database:
             raise StorageError(
                 f"{self.safe_url} was opened read-only.{reason}", reason="opened_read_only", subject=self.safe_url
             )
+        self.check_file()
         with _convert_errors(self.writer), self.writer.begin() as connection:
             yield connection
+
+    def check_file(self) -> None:
+        """Raise if the SQLite file was moved, deleted or replaced. A connection would still use the first file.
+
+        Raises:
+            StorageError: If another file, or none, is at the path. The reason is in FILE_CHANGED.
+        """
+        if self.file_id is None or self.path is None or (file_id := address.read_file_id(self.path)) == self.file_id:
+            return
+        if file_id is None:
+            raise StorageError(
+                f"The database file {self.path} was moved or deleted while it was in use. Move it back.",
+                reason="file_missing",
+                subject=self.path,
+            )
+        raise StorageError(
+            f"The database file {self.path} was replaced by another one while it was in use. Move the first one back, "
+            "or restart this program to use the other one.",
+            reason="file_replaced",
+            subject=self.path,
+        )
+
+    def sync(self) -> None:
+        """Wait until every committed transaction is on the disk, so that a power failure loses none of them.
+
+        SQLite writes a transaction to the write-ahead log and does not wait for the disk (`synchronous=NORMAL`). Before
+        it overwrites the log, it writes all of it to the database file and waits for both. So one sync of the log is
+        enough, for the transactions of all processes. No lock is needed. A server waits for the disk by itself, unless
+        `synchronous_commit` is off. Then one transaction that waits is enough, because the log is written in order.
+
+        Raises:
+            StorageError: If the disk or the server reports an error, or the SQLite file was moved.
+        """
+        if self.path is None:
+            self._sync_server()
+            return
+        self.check_file()
+        log = address.get_log_path(self.path)
+        try:
+            sync_to_disk(log)
+            sync_to_disk(log.parent)  # the log may be new
+        except FileNotFoundError:  # no connection is open, so SQLite has written all of it to the database file
+            return
+        except OSError as error:
+            raise StorageError(
+                f"The disk did not store {log}: {(error.strerror or str(error)).lower()}.",
+                reason="not_synced",
+                subject=log,
+            ) from error
+
+    def _sync_server(self) -> None:
+        with self.transaction() as connection:
+            if connection.execute(text("SHOW synchronous_commit")).scalar_one() == "off":
+                connection.execute(text("SET LOCAL synchronous_commit = on"))
+                message = text("SELECT pg_logical_emit_message(true, 'emtc-lab', '')")
+                connection.execute(message)  # a commit waits only if its transaction has written something
 
     def dispose(self) -> None:
         """Close every pooled connection."""
@@ -194,7 +257,7 @@ def _open_sqlite(path: Path, *, read_only: bool, create: bool) -> Database:
         writer = None if read_only else _sqlite_engine(path, writes=True)
         database = Database(address.sqlite_address(path), path, reader, writer)
         try:
-            return _upgrade(database)
+            return replace(_upgrade(database), file_id=address.read_file_id(path))
         except BaseException as error:
             database.dispose()
             if read_only or time.monotonic() > deadline or not _is_busy(error):
@@ -309,10 +372,22 @@ def _upgrade(database: Database) -> Database:
             if database.path is not None and upgrade.read_version(connection, database.safe_url) is not None:
                 backup = back_up_before_upgrade(database.path, version)
             upgrade.upgrade_to_head(connection, database.safe_url)
+        if database.path is not None and migrator.writer is not None:
+            _move_log_to_file(migrator.writer)
     finally:
         if migrator.writer is not database.writer and migrator.writer is not None:
             migrator.writer.dispose()
     return replace(database, backup=backup)
+
+
+def _move_log_to_file(engine: Engine) -> None:
+    """Write the log of a SQLite file to the file and to the disk, so that the file alone has the new tables."""
+    connection = engine.raw_connection()
+    try:
+        with suppress(sqlite3.Error):  # the disk is full, and the tables stay in the log
+            connection.cursor().execute("PRAGMA wal_checkpoint(PASSIVE)").close()
+    finally:
+        connection.close()
 
 
 def _explain_unreadable(database: Database, version: str | None) -> str:

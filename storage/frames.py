@@ -70,7 +70,7 @@ def _fields_of(statement: Statement) -> list[FrameField]:
 def make_frame(fields: Sequence[FrameField], rows: Sequence[Sequence[Any]]) -> pd.DataFrame:
     """Make a frame from rows, with the types that `read_frame` describes.
 
-    Source: bookkeeping.
+    Source: implementation detail.
 
     Args:
         fields: The columns.
@@ -93,7 +93,7 @@ def make_frame(fields: Sequence[FrameField], rows: Sequence[Sequence[Any]]) -> p
 def join_frames(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Concatenate the frames of the parts of a query; see `in_parts`.
 
-    Source: bookkeeping.
+    Source: implementation detail.
 
     Args:
         frames: At least one frame; all have the same columns and one row per result row [unit varies].

@@ -17,7 +17,7 @@ from storage.blobs import pack
 from storage.engine import Database
 from storage.models import Job, ProjectionRow, SnapshotRow
 from storage.process_id import ProcessId, is_process_gone, process_columns
-from storage.queries.memory import EMBEDDING_PREFIX
+from storage.queries.projections import EMBEDDING_PREFIX
 
 JobStatus = Literal["queued", "running", "finished", "failed", "cancelled"]
 

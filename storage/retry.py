@@ -1,7 +1,8 @@
-"""Retry after transient errors of a database: a full disk, a lock, or a server that cannot be reached.
+"""Retry after transient errors of a database: a full disk, a lock, a moved file, or a server that cannot be reached.
 
-A recorder retries without a time limit and logs a warning. Code that claims, starts, rewinds or ends a run retries for
-PATIENCE_S, which is longer than a backup or a deletion locks the database. A starting worker retries for longer.
+A recorder retries without a time limit and logs a warning; for a file that was moved it stops after
+MISSING_FILE_PATIENCE_S. Code that claims, starts, rewinds or ends a run retries for PATIENCE_S, which is longer than a
+backup or a deletion locks the database. A starting worker retries for longer.
 """
 
 import logging
@@ -10,12 +11,14 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from emtc_core.errors import StorageError
-from storage.engine import Database, open_database
+from storage.engine import FILE_CHANGED, Database, open_database
 
 REMIND_S = 60.0
 """Interval between two warnings about the same outage."""
 PATIENCE_S = 120.0
 SERVER_PATIENCE_S = 3600.0
+MISSING_FILE_PATIENCE_S = 3600.0
+"""How long a recorder waits until a SQLite file that was moved is back."""
 _RETRY_S = 0.25
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 _SERVER_NOT_READY = (
@@ -35,7 +38,9 @@ Result = TypeVar("Result")
 
 
 def is_transient(db: Database, error: StorageError) -> bool:
-    """Return whether an error is transient: a full disk, a lock or an unreachable server."""
+    """Return whether an error is transient: a full disk, a lock, a moved file or an unreachable server."""
+    if error.reason in FILE_CHANGED:
+        return True
     cause = error.__cause__
     if not isinstance(cause, db.reader.dialect.loaded_dbapi.OperationalError):
         return False

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 from pydantic import ValidationError
 
-from emtc_core.config.base import read_faults
+from emtc_core.config.base import convert_errors
 from emtc_core.errors import ConfigError, EmtcError, Fault
 
 
@@ -44,6 +44,6 @@ def raises(
 def faults_of(error: BaseException) -> list[Fault]:
     """The faults of a configuration that was refused, by pydantic or by this project."""
     if isinstance(error, ValidationError):
-        return read_faults(error)
+        return convert_errors(error)
     assert isinstance(error, ConfigError), repr(error)
     return error.faults

@@ -6,7 +6,8 @@ argument has its shape and unit in its entry under "Args:":
 * shape: dimension letters in brackets ([B, T, N]), or "shape", "scalar", or for a frame "one row per run";
 * unit: one of `UNITS` in brackets ([return], [env steps], [unit varies]), or one of `UNIT_WORDS`;
 * source: "Eq. 8", "Algorithm 2", "Proposition 1" or "Source: ...", which names the code base, the paper, the format or
-  the function that defines the result. "Source: bookkeeping." marks a function that only stores or selects values.
+  the function that defines the result. "Source: implementation detail." marks a function that only stores or selects
+  values.
 
 A dataclass, NamedTuple or model with array fields states the source in its docstring, and the shape and unit of each
 array field next to the field (or in the docstring, if all are the same). Functions that take the whole object need not

@@ -143,7 +143,8 @@ import json
 import os
 import numpy as np
 from emtc_core.config.memory import GateConfig
-from emtc_core.gate.laws import make_gate_law, unknown_context
+from emtc_core.gate.laws import make_gate_law
+from emtc_core.gate_laws import unknown_context
 from sqlalchemy import update
 from storage.engine import open_database
 from storage.models import Run
@@ -166,7 +167,7 @@ call("export", run_id, *chosen, "--format", "csv", "--out", "same.csv")
 call("export", run_id, "--table", "half-times", "--out", "half_table.csv")
 call("export", run_id, "--figure", "half-times", "--out", "half_figure.csv")
 law, delta = make_gate_law(GateConfig(type="linear")), np.array([0.2, 0.5, 1.0])
-beta = law.coefficient(delta, 0.8, unknown_context(delta.shape))
+beta = law.weigh(delta, 0.8, unknown_context(delta.shape))
 with open_database(os.environ["EMTC_DB"]).transaction() as connection:
     connection.execute(update(Run).values(priority=3))
 print(json.dumps({

@@ -17,7 +17,8 @@ from app.analysis.settings import LABEL, TASK, Settings, is_irrelevant_for_learn
 from emtc_core.config.resolve import Value
 from emtc_core.errors import ConfigError
 from storage.engine import Database
-from storage.queries.runs import RunFilter, get_rows, matching_ids
+from storage.queries.run_search import RunFilter, matching_ids
+from storage.queries.runs import get_rows
 from storage.runs.rows import RunRow, find_run
 
 Budget = int | Literal["common", "own"]
@@ -229,7 +230,7 @@ def select_runs(
         rows = [find_run(db, name) for name in dict.fromkeys(names)]
         rows = list({row.id: row for row in rows}.values())
     else:
-        rows = get_rows(db, matching_ids(db, RunFilter(shelf="drawn", evaluated=True), sort="-created"))
+        rows = get_rows(db, matching_ids(db, RunFilter(visibility="drawn", evaluated=True), sort="-created"))
     return [row for row in rows if (not maps or row.map in maps) and (not algos or row.algo in algos)]
 
 

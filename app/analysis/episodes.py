@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from app.analysis.format import format_number
 from app.analysis.quantities import name_outcome
-from emtc_core.envs.base import Scene, empty_scene, is_picture
 from emtc_core.envs.registry import make_scene
+from emtc_core.envs.scene import Scene, empty_scene, is_picture
 from emtc_core.errors import EmtcError
 from storage.models import MAX_PLAYBACKS
 from storage.queries.episodes import Trajectory

@@ -55,8 +55,13 @@ from app.analysis.study_plans import (
     StudyVariant,
 )
 from storage.engine import Database
-from storage.queries.gate import compute_gate_by_run_part, compute_removed_after_first_win, count_closed_by_outcome
-from storage.queries.memory import find_embedding, get_snapshot, list_snapshots
+from storage.queries.gate_progress import (
+    compute_gate_by_run_part,
+    compute_removed_after_first_win,
+    count_closed_by_outcome,
+)
+from storage.queries.memory import get_snapshot, list_snapshots
+from storage.queries.projections import find_embedding
 from storage.runs.rows import RunRow
 from storage.runs.sweeps import list_sweeps
 

@@ -28,6 +28,10 @@ class NodeQuantity:
     is_integer: bool = False
     value_names: tuple[str, ...] = ()
     """Names of the values 0, 1, …; empty if the values are numbers."""
+    no_effect: float | None = None
+    """The value of nodes on which the gate has no effect. Maps draw these nodes gray and small, below the others."""
+    is_log: bool = False
+    """Whether the color scale is logarithmic."""
 
 
 NODE_QUANTITIES: dict[str, NodeQuantity] = {
@@ -38,8 +42,9 @@ NODE_QUANTITIES: dict[str, NodeQuantity] = {
             "xi", "ξ", "yes or no", "desirable: part of a successful episode", is_binary=True,
             value_names=("not yet", "desirable"),
         ),
-        NodeQuantity("delta_mem", "Δ_mem", "return", "consistency error along the stored successor"),
-        NodeQuantity("beta", "β", "fraction", "gate coefficient of that error at the snapshot's τ"),
+        NodeQuantity("delta_mem", "Δ_mem", "return", "consistency error along the stored successor", no_effect=0.0,
+        is_log=True),
+        NodeQuantity("beta", "β", "fraction", "gate coefficient of that error at the snapshot's τ", no_effect=1.0),
         NodeQuantity("t", "t", "steps", "step of the episode at which the state was visited", is_integer=True),
         NodeQuantity("success", "N_ξ ÷ N_call", "fraction", "fraction of the visits in successful episodes"),
         NodeQuantity("n_call", "N_call", "visits", "number of visits of the state", is_integer=True),

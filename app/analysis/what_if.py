@@ -20,11 +20,13 @@ from numpy.typing import NDArray
 from pydantic import ValidationError
 
 from app.analysis.tables import MISSING, Table, make_table
-from emtc_core.config.base import Section, read_faults
+from emtc_core.config.base import ConfigSection, convert_errors
 from emtc_core.config.memory import GateConfig, IncentiveConfig, MemoryConfig
 from emtc_core.errors import ConfigError
-from emtc_core.gate.gate import compute_incentive_inputs, delta_mem, get_miss_beta, incentive
-from emtc_core.gate.laws import INVERTIBLE, make_gate_law, unknown_context
+from emtc_core.gate.gate import delta_mem, get_miss_beta
+from emtc_core.gate.incentive import compute_incentive_inputs, incentive
+from emtc_core.gate.laws import make_gate_law
+from emtc_core.gate_laws import INVERTIBLE, unknown_context
 from emtc_core.metrics import CLOSED_BELOW
 from storage.engine import Database
 from storage.queries.gate import newest_transitions
@@ -38,7 +40,7 @@ Rows = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 Lookup = Literal["nearest", "written"]
 Successor = Literal["nn", "link"]
-S = TypeVar("S", bound=Section)
+S = TypeVar("S", bound=ConfigSection)
 
 MOST_TRANSITIONS = 200_000
 NO_NODE = -1
@@ -290,7 +292,7 @@ def explain_tau(result: WhatIfResult) -> str:
 
 
 def compute_gate_means(judged: GateValues) -> GateMeans:
-    """Compute the means of a gate, with the definitions of `emtc_core.learner.targets.gate_shares`."""
+    """Compute the means of a gate, with the definitions of `emtc_core.learner.targets.gate_ratios`."""
     n = len(judged.beta)
     is_hit = np.isfinite(judged.delta_mem)
     incentive_size = np.abs(judged.r_p)
@@ -344,12 +346,12 @@ def _section(kind: type[S], config: Mapping[str, Any], name: str) -> S:
     try:
         return kind.model_validate({key: value for key, value in values.items() if key in kind.model_fields})
     except ValidationError as exc:
-        raise ConfigError(*read_faults(exc, lambda parts: ".".join((name, *parts)))) from exc
+        raise ConfigError(*convert_errors(exc, lambda parts: ".".join((name, *parts)))) from exc
 
 
 @dataclass(frozen=True)
 class _Recalled:
-    """Recalled nodes for the incentive; see `emtc_core.gate.gate.RecalledNodes`."""
+    """Recalled nodes for the incentive; see `emtc_core.gate.incentive.RecalledNodes`."""
 
     h: Floats
     n_call: NDArray[np.int32]
@@ -441,5 +443,5 @@ def _compute_link_errors(
 def _compute_beta(error: Floats, tau: Any, gate: GateConfig) -> Floats:
     """Compute beta by the gate law, and by `gate.on_miss` if a lookup found nothing; NaN if tau is unknown."""
     is_miss = np.isnan(error)
-    beta = make_gate_law(gate).coefficient(np.where(is_miss, 0.0, error), tau, unknown_context(error.shape))
+    beta = make_gate_law(gate).weigh(np.where(is_miss, 0.0, error), tau, unknown_context(error.shape))
     return np.where(is_miss, get_miss_beta(gate, is_empty=False), beta)

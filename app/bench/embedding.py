@@ -27,15 +27,16 @@ from app.bench import BenchResult, make_result
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
 from emtc_core.control import NoControl
-from emtc_core.devices import configure_threads
+from emtc_core.embedder.augmentation import augment
 from emtc_core.embedder.fit import fit
-from emtc_core.embedder.losses import augment, info_nce
+from emtc_core.embedder.losses import info_nce
 from emtc_core.embedder.networks import Embedder
 from emtc_core.envs.registry import check_available, make_env
 from emtc_core.errors import EnvUnavailableError
 from emtc_core.memory.memory import EpisodicMemory
 from emtc_core.recorder import EpisodeRecord, ListRecorder
 from emtc_core.schedules import Every
+from emtc_core.threads import configure_threads
 from emtc_core.training.checkpoint import CheckpointStore
 from emtc_core.training.trainer import Trainer
 
@@ -133,7 +134,7 @@ def _fill_memory(memory: EpisodicMemory, episodes: Sequence[EpisodeRecord], inte
             episode=episode.episode,
             episode_return=episode.episode_return,
         )
-        if memory.size >= min_entries and refit.due(steps):
+        if memory.size >= min_entries and refit.start_if_due(steps):
             fit(memory.embedder, memory.sample(memory.embedder.config.samples))
             memory.reproject()
             if memory.generation == 1:

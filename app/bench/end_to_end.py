@@ -19,12 +19,13 @@ from app.jobs.training import train_run
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
 from emtc_core.control import NoControl, StopRequested
-from emtc_core.devices import choose_device, configure_threads
+from emtc_core.devices import choose_device
 from emtc_core.envs.registry import check_available, make_env
 from emtc_core.errors import EnvUnavailableError
 from emtc_core.recorder import NullRecorder
 from emtc_core.replay_buffer.buffer import ReplayBuffer
 from emtc_core.rollout.collector import Collector
+from emtc_core.threads import configure_threads
 from emtc_core.training.checkpoint import CheckpointStore
 from emtc_core.training.episodic import EpisodicPart
 from emtc_core.training.trainer import Trainer

@@ -16,11 +16,12 @@ import torch
 from app.bench import BenchResult, make_result
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
-from emtc_core.devices import choose_device, configure_threads
+from emtc_core.devices import choose_device
 from emtc_core.envs.base import EnvInfo
 from emtc_core.learner.learner import Learner, MappoLearner, make_learner
 from emtc_core.replay_buffer.buffer import ReplayBuffer
 from emtc_core.rollout.episode import Episode
+from emtc_core.threads import configure_threads
 from emtc_core.training.episodic import EpisodicPart
 
 ENTRIES, LENGTH, BATCH = 100_000, 150, 32

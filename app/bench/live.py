@@ -24,7 +24,8 @@ from app.jobs.launch import kill_run
 from emtc_core.metrics import METRICS
 from storage.engine import Database
 from storage.queries.curves import evaluations, metric_points
-from storage.queries.gate import gate_stats, list_gate_verdicts
+from storage.queries.gate import gate_stats
+from storage.queries.gate_state import list_gate_verdicts
 from storage.queries.runs import list_resumes, list_runs
 from storage.runs.changes import create_run
 from storage.runs.control import command_log

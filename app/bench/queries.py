@@ -26,7 +26,8 @@ from storage.engine import Database
 from storage.models import Evaluation, Run
 from storage.queries.gate import gate_chart
 from storage.queries.memory import get_node, get_snapshot, list_snapshots
-from storage.queries.runs import RunFilter, list_filter_options, list_runs, run_page
+from storage.queries.run_search import RunFilter, list_filter_options, run_page
+from storage.queries.runs import list_runs
 from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run
 

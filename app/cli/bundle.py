@@ -18,7 +18,7 @@ from storage.bundles.bundle_cache import cache_bundle
 from storage.bundles.contents import THIN, WHOLE, Contents
 from storage.bundles.write import import_bundle, write_bundle
 from storage.engine import READ_ONLY_VARIABLE, Database, open_database
-from storage.queries.runs import RunFilter, matching_ids
+from storage.queries.run_search import RunFilter, matching_ids
 from storage.runs.rows import RunRow, find_run
 from storage.runs.sweeps import get_sweep, sweep_runs
 
@@ -94,7 +94,7 @@ def open_file(
         return 0
     opened = cache_bundle(file)
     if json:
-        ids = matching_ids(open_database(opened.url, read_only=True), RunFilter(shelf="all"))
+        ids = matching_ids(open_database(opened.url, read_only=True), RunFilter(visibility="all"))
         print_json({"database": opened.url, "runs": ids})
     else:
         print_message(f"{file.name} is valid. Its database (read-only): {opened.url}")

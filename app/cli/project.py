@@ -17,7 +17,8 @@ from app.analysis.projections.snapshots import (
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, choose, print_json, print_message
 from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database
-from storage.queries.memory import Projection, list_snapshots
+from storage.queries.memory import list_snapshots
+from storage.queries.projections import Projection
 from storage.runs.rows import find_run
 
 _RUN_EMBEDDER: Final = "own"

@@ -15,11 +15,12 @@ from emtc_core.control import QuestionKind
 from emtc_core.errors import ConfigError, StorageError
 from storage.engine import Database, open_database
 from storage.files.places import get_run_place
-from storage.queries.gate import GateState, gate_state, idle_incentives
-from storage.queries.runs import SORTS, RunFilter, list_resumes, run_rows
+from storage.queries.gate_state import GateState, gate_state, idle_incentives
+from storage.queries.run_search import SORTS, RunFilter, run_rows
+from storage.queries.runs import list_resumes
 from storage.runs import lifecycle
 from storage.runs.control import request_stop, send_and_wait
-from storage.runs.labels import ShelfAction, edit_run, note_runs, set_visibility, tag_runs
+from storage.runs.labels import VisibilityAction, edit_run, note_runs, set_visibility, tag_runs
 from storage.runs.lifecycle import Event, LiveStatus
 from storage.runs.rows import find_run, get_state
 
@@ -118,7 +119,7 @@ def runs(
         where=tuple(where or ()),
         tags=tuple(tag or ()),
         statuses=tuple(status or ()),
-        shelf="archived" if archived else "open",
+        visibility="archived" if archived else "open",
     )
     offset = (page - 1) * (page_size or 0)
     database = open_database(db, read_only=True)
@@ -224,7 +225,7 @@ def delete(
     print_message(f"Deleted run {row.id}: {contents}.")
 
 
-def _set_visibility(db: str, runs: list[str], act: ShelfAction) -> None:
+def _set_visibility(db: str, runs: list[str], act: VisibilityAction) -> None:
     database = open_database(db, create=False)
     ids = find_runs(database, runs)
     verb = {"archive": "Archived", "restore": "Restored", "hide": "Hid", "show": "Unhid"}[act]

@@ -113,7 +113,7 @@ def plugin(
     plugins = [plugin for plugin in list_plugins() if plugin.name == name and kind in ("", plugin.kind)]
     if not plugins:
         raise PluginError(make_missing_fault(kind or "plug-in", name))
-    from emtc_core.training.conformance import check_plugin  # imports torch
+    from emtc_core.training.conformance.check import check_plugin  # imports torch
 
     rows = [
         {"kind": plugin.kind, "plugin": plugin.label, "rule": result.rule, "holds": result.holds, "fault": result.fault}

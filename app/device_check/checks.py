@@ -14,7 +14,8 @@ from app.device_check.training import check_resume, check_training
 from app.device_check.updates import check_precision, check_repeat, check_synchronization, check_update
 from app.jobs.device_check import CheckResult, DeviceReport, Speed
 from emtc_core.control import StopRequested
-from emtc_core.devices import configure_threads, set_determinism
+from emtc_core.devices import set_determinism
+from emtc_core.threads import configure_threads
 
 Check = Callable[[Target, CheckSizes], CheckResult | tuple[CheckResult, tuple[Speed, ...]]]
 

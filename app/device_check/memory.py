@@ -139,7 +139,7 @@ def check_memory_plan(target: Target, sizes: CheckSizes) -> CheckResult:
         host_bytes=memory_bytes(),
     )
     part = EpisodicPart(config, info, device=target.device)
-    buffer = ReplayBuffer(sizes.replay, info, device=target.device, home=plan.replay_device)
+    buffer = ReplayBuffer(sizes.replay, info, device=target.device, storage_device=plan.replay_device)
     for number in range(1, 3):
         store_episode(part, buffer, make_episode(info, FULL_PAGES_LENGTH, rng), number)
     batch, recalled = part.recall(buffer.sample(2, rng), buffer, tau=1.0)

@@ -54,11 +54,11 @@ class CheckpointUploader:
         self._wake, self._is_closing = threading.Event(), False
         self._thread = threading.Thread(target=self._run, daemon=True, name=f"uploader-{files.run_id}")
 
-    def start(self, why_not: Callable[[int], str | None]) -> None:
+    def start(self, find_mismatch: Callable[[int], str | None]) -> None:
         """Download the checkpoint from which the run resumes, write the lease and start the thread.
 
         Args:
-            why_not: Returns why a checkpoint at an env step does not match the recorded rows, or None if it matches.
+            find_mismatch: Returns why a checkpoint at an env step does not match the recorded rows; None if it does.
 
         Raises:
             StorageError: If the URL does not answer or is not writable.
@@ -67,7 +67,7 @@ class CheckpointUploader:
         if not is_own_lease(self._files, self._folder):
             self._rename_unknown_files()
             self._read_previous_log()
-        self._download(why_not)
+        self._download(find_mismatch)
         self._files.write(LEASE, self._lease)
         write_lease(self._folder, self._lease)
         self._thread.start()
@@ -114,9 +114,9 @@ class CheckpointUploader:
         with suppress(OSError):
             self._log_offset = (self._folder / LOG_NAME).stat().st_size if self._previous_log else 0
 
-    def _download(self, why_not: Callable[[int], str | None]) -> None:
+    def _download(self, find_mismatch: Callable[[int], str | None]) -> None:
         """Download the newest checkpoints until one is usable. Damaged ones are kept, so that users see them."""
-        usable = (path.name for path in reversed(list_checkpoints(self._folder)) if _is_usable(path, why_not))
+        usable = (path.name for path in reversed(list_checkpoints(self._folder)) if _is_usable(path, find_mismatch))
         newest_local = next(usable, "")
         for file in reversed(self._files.list_checkpoints()):
             path = self._folder / file.name
@@ -124,7 +124,7 @@ class CheckpointUploader:
                 return
             if not self._is_same(path, file):
                 self._files.download(file.name, path)
-            if _is_usable(path, why_not):
+            if _is_usable(path, find_mismatch):
                 return
 
     def _is_same(self, path: Path, file: RemoteFile) -> bool:
@@ -268,8 +268,8 @@ def open_checkpoint_store(database: Database, run_id: str, keep: int) -> Generat
     uploader.close()
 
 
-def _is_usable(path: Path, why_not: Callable[[int], str | None]) -> bool:
+def _is_usable(path: Path, find_mismatch: Callable[[int], str | None]) -> bool:
     try:
-        return why_not(verify(path).env_step) is None
+        return find_mismatch(verify(path).env_step) is None
     except CheckpointError:
         return False

@@ -21,7 +21,7 @@ from emtc_core.config.resolve import (
     suggest,
 )
 from emtc_core.config.run import PRESETS, RunConfig, list_algos
-from emtc_core.config.values import FieldInfo, parse_count, write_text
+from emtc_core.config.values import FieldInfo, format_argument, parse_count
 from emtc_core.envs.registry import IMPORTED_BY_MAP
 from emtc_core.errors import ConfigError, EmtcError, Fault, describe_fault
 from emtc_core.plugins import Plugin, list_plugins
@@ -178,12 +178,12 @@ def make_texts(stored: Mapping[str, object], *, name: str = "") -> dict[str, str
         ALGO: str(settings.get("algo", "")),
         ENV: str(settings.get("env.name", "")),
         MAP: str(settings.get("env.map", "")),
-        STEPS: write_text(settings.get("train.t_max")),
-        SEEDS: write_text(settings.get("seed")),
+        STEPS: format_argument(settings.get("train.t_max")),
+        SEEDS: format_argument(settings.get("seed")),
         NAME: name,
     }
     return {key: text for key, text in texts.items() if text} | {
-        key: write_text(settings[key]) for key in find_changed_settings(settings)
+        key: format_argument(settings[key]) for key in find_changed_settings(settings)
     }
 
 

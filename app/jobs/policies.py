@@ -19,13 +19,14 @@ from app.jobs.resume import examine_checkpoints
 from emtc_core.config.resolve import Value, apply_overrides, config_from_stored, flatten, parse_overrides
 from emtc_core.config.run import RunConfig
 from emtc_core.config.train import EnvConfig
-from emtc_core.devices import choose_device, configure_threads
+from emtc_core.devices import choose_device
 from emtc_core.envs.base import EnvInfo
 from emtc_core.envs.registry import check_available, check_trusted, get_env_info, make_env
 from emtc_core.errors import CheckpointError, ConfigError, EnvUnavailableError, Fault, describe_error
 from emtc_core.learner.policy import Policy, ScriptedPolicy, write_script
 from emtc_core.recorder import EvaluationRecord
 from emtc_core.rollout.collector import Collector
+from emtc_core.threads import configure_threads
 from emtc_core.training.checkpoint import load_part
 from emtc_core.training.evaluation import make_record, play_greedily
 from storage.address import DEFAULT_DATABASE
@@ -198,7 +199,7 @@ def export_policy(db: Database, run: str, out: Path, *, checkpoint: CheckpointCh
     row = find_run(db, run)
     policy, config, chosen = _load(db, row, checkpoint, torch.device("cpu"))
     info = policy.info
-    facts = {
+    description = {
         "run": row.id,
         "algo": row.algo,
         "env": row.env,
@@ -211,7 +212,7 @@ def export_policy(db: Database, run: str, out: Path, *, checkpoint: CheckpointCh
         "action_names": list(info.action_names),
     }
     with open_output(out) as file:
-        write_script(policy, config, file, facts=facts)
+        write_script(policy, config, file, description=description)
         file.flush()
         with Path(file.name).open("rb") as script:
             _check_same_actions(policy, ScriptedPolicy(script), config)

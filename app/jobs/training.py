@@ -21,10 +21,11 @@ from app.jobs.signals import StopSignals, record_stop, stop_signals
 from emtc_core.config.resolve import config_from_stored
 from emtc_core.config.run import RunConfig
 from emtc_core.control import Control, StopRequested
-from emtc_core.devices import choose_device, choose_threads, configure_threads
+from emtc_core.devices import choose_device
 from emtc_core.envs.registry import check_trusted, make_env
 from emtc_core.errors import CheckpointError, EmtcError, RunInterruptedError, RunStateError, StorageError
 from emtc_core.plugins import describe_failure, find_failed_plugin, get_plugin
+from emtc_core.threads import choose_threads, configure_threads
 from emtc_core.training.checkpoint import CheckpointStore, LoadedCheckpoint
 from emtc_core.training.evaluation import make_robust_env_config
 from emtc_core.training.trainer import RunSummary, Trainer

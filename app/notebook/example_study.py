@@ -25,8 +25,10 @@ from emtc_core.errors import EmtcError
 from storage.bundles.contents import Contents
 from storage.engine import Database
 from storage.notebook import create_entry
-from storage.queries.episodes import find_replayable_episodes, list_episodes, list_replayable_runs
-from storage.queries.memory import find_embedding, get_nodes, list_snapshots
+from storage.queries.episode_search import find_replayable_episodes, list_replayable_runs
+from storage.queries.episodes import list_episodes
+from storage.queries.memory import get_nodes, list_snapshots
+from storage.queries.projections import find_embedding
 from storage.runs.rows import RunRow
 
 SNAPSHOTS: Final = 4

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from app.figures.theme import SPEED_COLOR
 from app.replay.payload import TEAMS, label_units
-from emtc_core.envs.base import Scene
+from emtc_core.envs.scene import Scene
 
 Floats = NDArray[np.float64]
 Color = tuple[float, float, float, float]

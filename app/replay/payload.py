@@ -12,7 +12,7 @@ from app.figures.kinds.chart import Chart, Panel
 from app.figures.named.trajectories import NAMES
 from app.figures.theme import AGENTS, NEUTRAL, OPPONENTS, VIRIDIS
 from app.replay.replay import EpisodeView, count_actions, join_values, quantize_picture, quantize_values, style_actions
-from emtc_core.envs.base import Scene
+from emtc_core.envs.scene import Scene
 
 TEAMS = (("agents", AGENTS), ("opponents", OPPONENTS), ("neutral", NEUTRAL))
 """Name and color of each team."""

@@ -16,8 +16,8 @@ from app.figures.kinds.chart import Chart
 from app.figures.named.trajectories import draw_episode
 from app.figures.named.trajectories import join_values as join_charts
 from app.figures.theme import NEUTRAL, OKABE_ITO, OPPONENTS, SPEED_COLOR
-from emtc_core.envs.base import Scene
 from emtc_core.envs.registry import get_action_names
+from emtc_core.envs.scene import Scene
 from emtc_core.errors import EmtcError
 from storage.queries.episodes import Trajectory
 from storage.runs.rows import RunRow

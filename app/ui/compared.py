@@ -20,8 +20,8 @@ from app.ui import data, view
 from emtc_core.metrics import sort_metrics
 from storage.bundles.bundle_cache import Bundle
 from storage.queries import curves as stored_curves
-from storage.queries import runs
-from storage.queries.runs import RunFilter
+from storage.queries import run_search, runs
+from storage.queries.run_search import RunFilter
 from storage.runs.rows import RunRow
 
 
@@ -127,7 +127,7 @@ def get_bundle_run_names(run_ids: Sequence[str]) -> dict[str, str]:
 
 def list_bundle_runs(bundle: Bundle, run_filter: RunFilter) -> dict[str, str]:
     """Return the names of the matching runs of a bundle, newest first: `id@key` → name."""
-    names, _ = runs.run_names(data.open_url(bundle.url), run_filter, limit=None)
+    names, _ = run_search.run_names(data.open_url(bundle.url), run_filter, limit=None)
     return {view.address(run_id, bundle.key): _add_bundle_name(name, bundle) for run_id, name in names.items()}
 
 

@@ -4,9 +4,10 @@
 """
 
 import os
-from collections.abc import Callable, Generator, Sequence, Set
+from collections.abc import Callable, Generator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from functools import wraps
 from importlib import invalidate_caches
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -25,21 +26,20 @@ from storage.bundles.bundle_cache import is_cached
 from storage.engine import Database, open_database
 from storage.maintenance.sizes import Sizes, measure_sizes
 from storage.notebook import list_entries
-from storage.queries import curves, episodes, runs
-from storage.queries import gate as gates
-from storage.queries.episodes import (
+from storage.queries import curves, episodes, run_search, runs
+from storage.queries import gate_state as gates
+from storage.queries.episode_search import (
     EpisodePage,
     Extremes,
-    Order,
-    Trajectory,
     find_episodes,
     find_extremes,
     find_playbacks,
     find_replayable_episodes,
 )
-from storage.queries.episodes import list_replayable_runs as list_runs_with_states
-from storage.queries.gate import GateState
-from storage.queries.runs import FilterOptions, RunFilter, Shelf
+from storage.queries.episode_search import list_replayable_runs as list_runs_with_states
+from storage.queries.episodes import Order, Trajectory
+from storage.queries.gate_state import GateState
+from storage.queries.run_search import FilterOptions, RunFilter, RunPage, Visibility
 from storage.runs import sweeps
 from storage.runs.control import EvaluationRequest, list_evaluation_requests
 from storage.runs.rows import RunRow, find_run
@@ -111,7 +111,10 @@ def open_url(url: str) -> Database:
     Raises:
         StorageError: If the database cannot be opened.
     """
-    return open_database(url, read_only=is_cached(url))
+    if is_cached(url):
+        bundle = open_database(url, read_only=True)
+        return replace(bundle, file_id=None)  # opening the bundle again replaces the file by an equal one
+    return open_database(url)
 
 
 def cached(
@@ -140,11 +143,11 @@ def cached(
 
 
 @st.cache_data(ttl=1, show_spinner=False)
-def _run_page(url: str, run_filter: RunFilter, sort: str, limit: int, offset: int) -> runs.RunPage:
-    return runs.run_page(_get_database(url), run_filter, sort=sort, limit=limit, offset=offset)
+def _run_page(url: str, run_filter: RunFilter, sort: str, limit: int, offset: int) -> RunPage:
+    return run_search.run_page(_get_database(url), run_filter, sort=sort, limit=limit, offset=offset)
 
 
-def run_page(run_filter: RunFilter, *, sort: str = "", limit: int = 50, offset: int = 0, url: str = "") -> runs.RunPage:
+def run_page(run_filter: RunFilter, *, sort: str = "", limit: int = 50, offset: int = 0, url: str = "") -> RunPage:
     """Read one page of the runs that match; at most one second old.
 
     Args:
@@ -173,22 +176,22 @@ def names_of(prefixes: Sequence[str]) -> dict[str, str]:
 
 def has_runs() -> bool:
     """Whether the database has a run."""
-    return bool(run_names(RunFilter(shelf="all"), 1)[0])
+    return bool(run_names(RunFilter(visibility="all"), 1)[0])
 
 
 def newest_run() -> str | None:
     """Return the id of the newest run that is not archived, or of the newest run."""
-    return next(iter(run_names(RunFilter(), 1)[0] or run_names(RunFilter(shelf="all"), 1)[0]), None)
+    return next(iter(run_names(RunFilter(), 1)[0] or run_names(RunFilter(visibility="all"), 1)[0]), None)
 
 
 def matching_ids(run_filter: RunFilter, sort: str = "") -> list[str]:
     """List the ids of all runs that match, not cached."""
-    return runs.matching_ids(database(), run_filter, sort=sort)
+    return run_search.matching_ids(database(), run_filter, sort=sort)
 
 
 def runs_by_id(run_ids: Sequence[str]) -> pd.DataFrame:
     """Read runs in this order, not cached; deleted runs are left out."""
-    return runs.runs_by_id(database(), run_ids)
+    return run_search.runs_by_id(database(), run_ids)
 
 
 @cached(st.cache_data, ttl=2)
@@ -198,13 +201,13 @@ def run_names(url: str, run_filter: RunFilter, limit: int | None = 100) -> tuple
     Raises:
         ConfigError: If the search is invalid.
     """
-    return runs.run_names(_get_database(url), run_filter, limit=limit)
+    return run_search.run_names(_get_database(url), run_filter, limit=limit)
 
 
 @cached(st.cache_data, ttl=5)
-def run_choices(url: str, shelf: Shelf = "open") -> FilterOptions:
+def run_choices(url: str, visibility: Visibility = "open") -> FilterOptions:
     """List the values by which runs can be filtered; at most five seconds old."""
-    return runs.list_filter_options(_get_database(url), shelf)
+    return run_search.list_filter_options(_get_database(url), visibility)
 
 
 def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -221,14 +224,23 @@ def get_run(run_id: str) -> RunRow:
     return find_run(database(), run_id)
 
 
-@st.cache_resource(show_spinner=False)
-def _ended_gate_states(url: str) -> dict[tuple[str, int], GateState | None]:
-    """Return the store of the gate states of ended runs, by id and env steps.
+class _GateStates:
+    """Gate states of ended runs, each evaluated once, by id and env steps.
 
-    `gate_states` adds states to this dictionary, although other cached values must not change. The key contains the env
-    steps, so that the gate of a resumed run is evaluated again.
+    The key contains the env steps, so that the gate of a resumed run is evaluated again. The value is None for a run
+    without a gate. `add` replaces the dictionary, so that other sessions can read the old one at the same time.
     """
-    return {}
+
+    def __init__(self) -> None:
+        self.by_key: Mapping[tuple[str, int], GateState | None] = {}
+
+    def add(self, states: Mapping[tuple[str, int], GateState | None]) -> None:
+        self.by_key = {**self.by_key, **states}
+
+
+@st.cache_resource(show_spinner=False)
+def _ended_gate_states(url: str) -> _GateStates:
+    return _GateStates()
 
 
 @cached(st.cache_data, ttl=5)
@@ -246,14 +258,14 @@ def gate_states(rows: Sequence[tuple[str, str, int]]) -> dict[str, GateState]:
         rows: Id, live status and env steps of each run.
     """
     url = database_url()
-    cache = _ended_gate_states(url)
+    evaluated = _ended_gate_states(url)
     ended = [(run_id, env_steps) for run_id, status, env_steps in rows if status in ENDED_STATUSES]
-    missing = [key for key in ended if key not in cache][:MAX_GATES_PER_CALL]
+    missing = [key for key in ended if key not in evaluated.by_key][:MAX_GATES_PER_CALL]
     new_states = gates.gate_states(_get_database(url), [run_id for run_id, _ in missing])
-    cache.update({key: new_states.get(key[0]) for key in missing})
+    evaluated.add({key: new_states.get(key[0]) for key in missing})
     verdicts = _gate_verdicts(tuple(run_id for run_id, status, _ in rows if status not in ENDED_STATUSES))
     running = {run_id: verdict.gate for run_id, verdict in verdicts.items() if verdict.gate is not None}
-    return running | {key[0]: state for key in ended if (state := cache.get(key)) is not None}
+    return running | {key[0]: state for key in ended if (state := evaluated.by_key.get(key)) is not None}
 
 
 def gate_state(run: RunRow) -> GateState | None:
@@ -264,7 +276,7 @@ def gate_state(run: RunRow) -> GateState | None:
 def idle_incentive(run_id: str) -> str | None:
     """Return why a run has no incentive, if it has had no success yet; at most five seconds old."""
     verdict = _gate_verdicts((run_id,)).get(run_id)
-    return verdict.idle if verdict else None
+    return verdict.no_incentive_reason if verdict else None
 
 
 @cached(st.cache_data, ttl=2)

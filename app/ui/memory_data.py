@@ -15,8 +15,9 @@ from app.analysis.projections.linear import AxisSigns, LabeledPoints
 from app.analysis.projections.snapshots import sample_rows
 from app.analysis.what_if import Rules, Stream, merge_nodes, read_stream
 from app.ui.data import cached, database, database_url, open_url
-from storage.queries import memory
-from storage.queries.memory import NodeDetail, Projection, Snapshot
+from storage.queries import memory, projections
+from storage.queries.memory import NodeDetail, Snapshot
+from storage.queries.projections import Projection
 
 if TYPE_CHECKING:
     from emtc_core.memory.remerge import MergedNodes
@@ -126,12 +127,12 @@ def get_node(snapshot: Snapshot, slot: int) -> NodeDetail:
 
 def find_projection(snapshot_id: int, method: str, params: dict[str, object]) -> Projection | None:
     """Find a stored projection."""
-    return memory.find_projection(database(), snapshot_id, method, params)
+    return projections.find_projection(database(), snapshot_id, method, params)
 
 
 def find_embedding(snapshot_id: int, kind: str, *, seed: int) -> Projection | None:
     """Find the stored embedding [M, 4] of a snapshot by an embedder that was fitted to this snapshot."""
-    return memory.find_embedding(database(), snapshot_id, kind, seed=seed)
+    return projections.find_embedding(database(), snapshot_id, kind, seed=seed)
 
 
 @st.cache_resource(show_spinner=False)

@@ -4,13 +4,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from emtc_core.config.base import LARGEST, Section
+from emtc_core.config.base import LARGEST, ConfigSection
 
 Width = Annotated[int, Field(ge=1, le=4096)]
 Weight = Annotated[float, Field(ge=0, le=1000)]
 
 
-class QmixConfig(Section):
+class QmixConfig(ConfigSection):
     """QMIX mixing network (also inside DMIX)."""
 
     mixing_embed: Width = 32
@@ -19,7 +19,7 @@ class QmixConfig(Section):
     """Hidden width of the hypernetworks [units]."""
 
 
-class QplexConfig(Section):
+class QplexConfig(ConfigSection):
     """QPLEX duplex dueling mixer."""
 
     mixer: Literal["dmaq_qatten", "dmaq"] = "dmaq_qatten"
@@ -46,7 +46,7 @@ class QplexConfig(Section):
     """Append Q_i to the attention keys (MMM2). The mixer is then not strictly monotonic."""
 
 
-class CdsConfig(Section):
+class CdsConfig(ConfigSection):
     """CDS: diversity by private heads and an intrinsic reward."""
 
     mixer: Literal["qplex", "qmix"] = "qplex"
@@ -73,7 +73,7 @@ class CdsConfig(Section):
     """Adam learning rate of the predictors."""
 
 
-class CuriosityConfig(Section):
+class CuriosityConfig(ConfigSection):
     """EMC's curiosity reward."""
 
     scale: Weight = 0.0
@@ -93,7 +93,7 @@ class CuriosityConfig(Section):
         return self.scale > 0 or (self.emulate_floor_bug and self.decay_stop > 0)
 
 
-class EpisodicControlConfig(Section):
+class EpisodicControlConfig(ConfigSection):
     """EMC's conventional episodic control."""
 
     enabled: bool = False
@@ -102,7 +102,7 @@ class EpisodicControlConfig(Section):
     """Weight of the episodic loss; the paper's lambda of conventional episodic control. C16."""
 
 
-class DmixConfig(Section):
+class DmixConfig(ConfigSection):
     """DMIX quantile mixture."""
 
     n_quantiles: Annotated[int, Field(ge=1, le=512)] = 8
@@ -115,7 +115,7 @@ class DmixConfig(Section):
     """Cosine features of a fraction."""
 
 
-class MappoConfig(Section):
+class MappoConfig(ConfigSection):
     """MAPPO."""
 
     impl: Literal["on_policy"] = "on_policy"

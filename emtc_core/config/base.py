@@ -9,13 +9,10 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
 
-from emtc_core.errors import NO_VALUE, ConfigError, Fault, describe_fault
-from emtc_core.errors import format_value as format_value
-from emtc_core.errors import shorten as shorten
+from emtc_core.errors import NO_VALUE, ConfigError, Fault, describe_fault, shorten
 
 LARGEST: Final = 10**12
 """Upper bound of all counts of steps, episodes or samples. It fits 64 bits, and so does a sum of many counts."""
-
 
 Value = str | int | float | bool | None
 PluginName = Annotated[str, Field(min_length=1, max_length=40)]
@@ -27,10 +24,33 @@ MEMORY_ALGO_PREFIXES: Final = ("emtc-", "emu-", "emc")
 
 MAX_BYTES = 1 << 20
 """Maximum size of a text file with settings (1 MiB)."""
+_RULES: Final = {
+    "greater_than": "must be > {gt}",
+    "greater_than_equal": "must be >= {ge}",
+    "less_than": "must be < {lt}",
+    "less_than_equal": "must be <= {le}",
+    "finite_number": "must be finite",
+    "literal_error": "must be {expected}",
+    "string_too_short": "must have at least {min_length} characters",
+    "string_too_long": "must have at most {max_length} characters",
+    "too_short": "must have at least {min_length} entries",
+    "too_long": "must have at most {max_length} entries",
+    "missing": "is missing",
+    "extra_forbidden": "is not a setting",
+}
+_TYPE_RULES: Final = {
+    "int_": "must be a whole number",
+    "float_": "must be a number",
+    "bool_": "must be true or false",
+    "string_": "must be a text",
+    "model_": "must be a table of settings",
+    "dict_": "must be a table of settings",
+}
+"""Prefix of pydantic's error type → rule."""
 
 
 @dataclass(frozen=True)
-class ValueBefore:
+class FormerDefault:
     """Value of a setting in runs of earlier versions, which did not have this setting.
 
     It is needed only if the value differs from the present default. It is in the annotation of the field.
@@ -50,7 +70,7 @@ class FormerKey:
     key: str
 
 
-class Section(BaseModel):
+class ConfigSection(BaseModel):
     """A frozen group of settings. Unknown keys are refused. The docstring under a field is its description."""
 
     model_config = ConfigDict(
@@ -111,8 +131,8 @@ class SettingError(ValueError):
         return "\n".join(map(describe_fault, self.faults))
 
 
-def read_faults(error: ValidationError, key_of: Callable[[Sequence[str]], str] = ".".join) -> list[Fault]:
-    """Convert the errors of pydantic to faults. A setting with several allowed types gets one fault for all types.
+def convert_errors(error: ValidationError, key_of: Callable[[Sequence[str]], str] = ".".join) -> list[Fault]:
+    """Convert the errors of a pydantic ValidationError to faults. A setting with several types gets one fault for all.
 
     Args:
         error: The error of pydantic.
@@ -125,7 +145,7 @@ def read_faults(error: ValidationError, key_of: Callable[[Sequence[str]], str] =
             faults += cause.faults
             continue
         value = NO_VALUE if details["type"] in ("missing", "extra_forbidden") else details["input"]
-        key, rule = key_of([str(part) for part in details["loc"]]), write_rule(details)
+        key, rule = key_of([str(part) for part in details["loc"]]), format_rule(details)
         last = faults[-1] if faults else Fault()
         if key and last.key == key and last.value is value:
             faults[-1] = replace(last, rule=f"{last.rule}, or {rule}")
@@ -134,36 +154,11 @@ def read_faults(error: ValidationError, key_of: Callable[[Sequence[str]], str] =
     return faults
 
 
-def write_rule(details: ErrorDetails) -> str:
+def format_rule(details: ErrorDetails) -> str:
     """Convert one error of pydantic to the rule of a fault, such as "must be > 0"."""
     kind = details["type"]
     rule = _RULES.get(kind) or next((rule for prefix, rule in _TYPE_RULES.items() if kind.startswith(prefix)), None)
     return rule.format(**details.get("ctx", {})) if rule else f"is not valid: {details['msg']}"
-
-
-_RULES: Final = {
-    "greater_than": "must be > {gt}",
-    "greater_than_equal": "must be >= {ge}",
-    "less_than": "must be < {lt}",
-    "less_than_equal": "must be <= {le}",
-    "finite_number": "must be finite",
-    "literal_error": "must be {expected}",
-    "string_too_short": "must have at least {min_length} characters",
-    "string_too_long": "must have at most {max_length} characters",
-    "too_short": "must have at least {min_length} entries",
-    "too_long": "must have at most {max_length} entries",
-    "missing": "is missing",
-    "extra_forbidden": "is not a setting",
-}
-_TYPE_RULES: Final = {
-    "int_": "must be a whole number",
-    "float_": "must be a number",
-    "bool_": "must be true or false",
-    "string_": "must be a text",
-    "model_": "must be a table of settings",
-    "dict_": "must be a table of settings",
-}
-"""Prefix of pydantic's error type → rule."""
 
 
 def _check_length(text: str, what: str) -> str:

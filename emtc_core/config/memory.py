@@ -1,11 +1,14 @@
-"""Settings of the episodic memory (Algorithm 2), the semantic embedder (Algorithm 1), the gate and the incentive."""
+"""Settings of the episodic memory (Algorithm 2), the semantic embedder (Algorithm 1), the gate and the incentive.
+
+A1–A20, B1–B15 and C1–C19 in the descriptions are numbers of ambiguities of the paper. The Method page lists them.
+"""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from emtc_core.config.base import LARGEST, MEMORY_ALGO_PREFIXES, PluginName, Section, SettingError, ValueBefore
+from emtc_core.config.base import LARGEST, MEMORY_ALGO_PREFIXES, ConfigSection, FormerDefault, PluginName, SettingError
 from emtc_core.config.plugin_settings import complete_arguments
 from emtc_core.errors import Fault
 
@@ -15,52 +18,52 @@ Weight = Annotated[float, Field(ge=0, le=1000)]
 Tau = Annotated[float, Field(gt=0, le=1000)]
 
 
-class MemoryConfig(Section):
-    """Episodic memory. A1–A20, B1–B15 and C1–C19 are numbers of ambiguities of the paper; the Method page lists them."""
+class MemoryConfig(ConfigSection):
+    """Episodic memory: one node per state, with the highest return H that was reached from it (Algorithm 2)."""
 
     capacity: Annotated[int, Field(ge=2, le=50_000_000)] = 1_000_000
     """Maximum number of nodes; a full memory evicts the least recently used node [nodes]."""
     delta: Annotated[float, Field(gt=0, le=10)] = 1.8e-5
-    """Merge radius: a state merges into a node within this distance, in the space of delta_space. Per task; A11."""
+    """Merge radius: a state merges into the nearest node if it is within this distance. The presets set it per task. A11."""
     delta_space: Literal["normalized", "raw"] = "normalized"
-    """normalized: embeddings scaled per dimension by the memory's mean and std (EMU); raw: not scaled (paper). A10."""
+    """Embeddings between which the distance is measured. normalized: minus their mean and divided by their standard deviation over all nodes, per dimension (EMU's code); raw: not scaled (paper). A10."""
     delta_metric: Literal["l2", "linf"] = "l2"
-    """Distance of the delta test: l2 (paper) or per-coordinate linf (EMU's code). A10."""
+    """Distance that is compared with delta. l2: Euclidean (paper); linf: the largest difference of a coordinate (EMU's code). A10."""
     index: Literal["live", "stale_target_update"] = "live"
-    """live: a lookup finds every node; stale_target_update: only nodes of the last target update (EMU's code). A13."""
+    """Nodes that a lookup searches. live: the current ones; stale_target_update: those at the last copy to the target networks (EMU's code). A13."""
     norm_interval: Literal["rebuild", "200_steps"] = "rebuild"
-    """When mean and std are recomputed: with the index (recommended), or also every 200 env steps (EMU). A15."""
+    """When mean and standard deviation for delta_space = normalized are recomputed. rebuild: when the index is rebuilt; 200_steps: also every 200 env steps (EMU's code). A15."""
     store_terminal: bool = True
-    """Store the terminal state with H = 0. A2."""
+    """Store the terminal state of an episode as a node with H = 0. A2."""
     terminal_xi: Literal["trajectory", "zero"] = "trajectory"
-    """Success flag of the terminal state's node: the trajectory's, or always 0 (EMU's code). A2."""
+    """Success flag xi of the terminal state's node. trajectory: that of the episode; zero: always 0 (EMU's code). A2."""
     success: Literal["flag", "return_threshold"] = "flag"
-    """When a trajectory is successful: by the environment's flag, or by a return threshold. A3."""
+    """When an episode is a success. flag: if the environment reports it; return_threshold: if its return is at least success_threshold. A3."""
     success_threshold: float = 20.0
-    """With success = return_threshold, an episode with at least this return is a success [env return]."""
+    """Lowest return of a success, for success = return_threshold [env return]."""
     backprop_desirability: bool = False
-    """If a state merges into a desirable node, earlier states of the trajectory are desirable too (EMU's code). A4."""
+    """If a state merges into a node with xi = 1, earlier states of the same episode get xi = 1 too (EMU's code). A4."""
     init_desirability: bool = True
-    """A new node of a successful trajectory starts with N_xi = 1; "emu_table" uses EMU's value for the task. A5."""
+    """A new node of a successful episode starts with N_xi = 1, else with 0; "emu_table" uses the value of EMU's code for the task. A5."""
     reset_counts_on_shift: bool = False
-    """Reset N_call and N_xi to 1 when a node moves to a successful state. A7."""
+    """Set N_call and N_xi to 1 when a node with xi = 0 gets the state of a successful episode. A7."""
     shift_keep_max: bool = False
-    """Keep max(H, R) when a node moves, instead of overwriting H by R (paper). A8."""
+    """When a node with xi = 0 gets the state of a successful episode, keep the larger of H and the new return; off: overwrite H (paper). A8."""
     link_update: Literal["always", "on_improve"] = "always"
-    """When a node's link is rewritten: at each merge (paper), or only when H rises. A9."""
+    """When the link of a node to its successor (idx_next) is replaced. always: at each merge (paper); on_improve: only when H rises. A9."""
     evict: Literal["lru", "fifo"] = "lru"
-    """Which node a full memory evicts: the least recently used, or the oldest. A17."""
+    """Node that a full memory evicts. lru: the least recently used; fifo: the oldest. A17."""
     lru_touch_on_read: bool = True
-    """A read by the learner counts as a use of the node. A17."""
+    """With evict = lru, a read by the learner also counts as a use of the node. A17."""
     replay_refresh: Literal["none", "one_episode", "full"] = "none"
-    """After each refit, write episodes of the replay buffer to the memory again: none (paper), one_episode (EMU's code as it runs), full: all. A19."""
+    """Episodes of the replay buffer that are written to the memory again after each refit. none (paper); one_episode: one at random (EMU's code as it runs); full: all. A19."""
 
     def is_success(self, *, won: bool, episode_return: float) -> bool:
         """Whether an episode is a success; `episode_return` is undiscounted, in the environment's unit."""
         return won if self.success == "flag" else episode_return >= self.success_threshold
 
 
-class EmbedConfig(Section):
+class EmbedConfig(ConfigSection):
     """Temporally consistent semantic embedder (TCSE), its ablations and augmentation."""
 
     type: PluginName = "tcse"
@@ -82,13 +85,13 @@ class EmbedConfig(Section):
     batch: Annotated[int, Field(ge=2, le=LARGEST)] = 1024
     """B: nodes per gradient step [nodes]."""
     min_entries: Annotated[int, Field(ge=2, le=LARGEST)] = 1024
-    """No refit before the memory has this many nodes, unless min_episodes were written [nodes]. B10."""
-    min_episodes: Annotated[int, Field(ge=0, le=LARGEST), ValueBefore(0, algos=MEMORY_ALGO_PREFIXES)] = 32
+    """Number of nodes from which refits start, unless min_episodes were written before [nodes]. B10."""
+    min_episodes: Annotated[int, Field(ge=0, le=LARGEST), FormerDefault(0, algos=MEMORY_ALGO_PREFIXES)] = 32
     """After this many written episodes, refit with fewer nodes too: if all states merge, only a refit can separate them. 0: only the number of nodes counts (EMU's code) [episodes]. B15."""
     reduction: Literal["mean", "sum"] = "mean"
-    """Reconstruction losses over the batch: mean (Algorithm 1) or sum (EMU's code). B6."""
-    return_scale: Annotated[Literal["none", "std"], ValueBefore("none", algos=MEMORY_ALGO_PREFIXES)] = "std"
-    """Unit of the return loss. none: (H - H^)² as printed; with returns of about 20 it dominates InfoNCE. std: ((H - H^) / sigma_H)², where sigma_H is the running standard deviation of H over the nodes of the refits; the head decodes H / sigma_H, without centering. B15."""
+    """How the reconstruction losses of a batch are reduced to one number: mean (Algorithm 1) or sum (EMU's code). B6."""
+    return_scale: Annotated[Literal["none", "std"], FormerDefault("none", algos=MEMORY_ALGO_PREFIXES)] = "std"
+    """Unit of H in the return loss. none: the loss is (H - H^)² as in the paper; with returns of about 20 it is much larger than InfoNCE. std: H is divided by sigma_H, the running standard deviation of H over the nodes of the refits; the loss is ((H - H^) / sigma_H)². B15."""
     lambda_rcon: Weight = 0.1
     """Weight of the state reconstruction (Eq. 5)."""
     lambda_cl: Weight = 0.1
@@ -96,7 +99,7 @@ class EmbedConfig(Section):
     tau_cl: Annotated[float, Field(gt=0, le=100)] = 0.1
     """InfoNCE temperature (Eq. 6); not the gate's tau."""
     cl_views: Literal["raw_aug", "aug_aug"] = "raw_aug"
-    """Positive pair: raw and one augmented view (Algorithm 1), or two augmented views (section text). B4."""
+    """Positive pair of InfoNCE. raw_aug: the state and an augmented copy (Algorithm 1); aug_aug: two augmented copies (text of the paper). B4."""
     cl_symmetric: bool = False
     """Average InfoNCE over both directions. B5."""
     p_mask: Fraction = 0.2
@@ -108,9 +111,9 @@ class EmbedConfig(Section):
     noise_on_masked: bool = True
     """Add noise to masked coordinates too. B8."""
     reset_each_update: bool = False
-    """Re-initialize the networks at every refit, as Algorithm 1 is printed. B2."""
+    """Initialize the networks again at every refit, as in Algorithm 1. B2."""
     time_norm: Literal["T_lim", "write_T_lim+1"] = "T_lim"
-    """Time input: t/T_lim always, or t/(T_lim+1) in a write (EMU's code). A14."""
+    """Time input of the encoder, where T_lim is the episode limit. T_lim: t / T_lim; write_T_lim+1: t / (T_lim + 1) when a state is written (EMU's code). A14."""
 
     @model_validator(mode="after")
     def _check_overlap(self) -> "EmbedConfig":
@@ -120,7 +123,7 @@ class EmbedConfig(Section):
         return self
 
 
-class GateConfig(Section):
+class GateConfig(ConfigSection):
     """Temporal-consistency gate (Eq. 7, 8, 12). Arguments of a gate plug-in are settings under the plug-in's name."""
 
     model_config = ConfigDict(extra="allow")
@@ -132,14 +135,14 @@ class GateConfig(Section):
     mode: Literal["stored", "recompute"] = "stored"
     """stored: beta is computed once, when the episode is written (Algorithm 3); recompute: at each update. C5."""
     successor: Literal["nn", "link"] = "nn"
-    """H(s') from the node of the actual next state, or from the node's idx_next. C1."""
-    lookup: Annotated[Literal["nearest", "written"], ValueBefore("written", algos=MEMORY_ALGO_PREFIXES)] = "nearest"
+    """Node that gives H(s'). nn: the node of the actual next state; link: the successor idx_next of the node of s. C1."""
+    lookup: Annotated[Literal["nearest", "written"], FormerDefault("written", algos=MEMORY_ALGO_PREFIXES)] = "nearest"
     """Node that gives H of a state. nearest: the nearest node, found by a search (Algorithm 3); written: the node that Algorithm 2 assigned to the state. C2."""
     timing: Literal["after_write", "before_write"] = "after_write"
     """Compute the gate of an episode after it is written to the memory (Algorithm 3), or before. C19."""
     on_miss: Literal["block", "pass", "nearest"] = "block"
     """If no node is within delta. block: beta = 0; pass: beta = 1; nearest: use the nearest node at any distance. C2."""
-    on_empty: Annotated[Literal["pass", "block"], ValueBefore("block", algos=MEMORY_ALGO_PREFIXES)] = "pass"
+    on_empty: Annotated[Literal["pass", "block"], FormerDefault("block", algos=MEMORY_ALGO_PREFIXES)] = "pass"
     """If the index has no nodes (first episode, or index not built yet). pass: beta = 1, because an empty memory has no inconsistency; block: beta = 0. C2."""
     terminal_value: Literal["zero", "lookup"] = "zero"
     """H(s') of a terminating transition: 0, or the value of the terminal state's node. C3."""
@@ -193,7 +196,7 @@ class GateConfig(Section):
         return self
 
 
-class IncentiveConfig(Section):
+class IncentiveConfig(ConfigSection):
     """Episodic incentive r_p (Eq. 2)."""
 
     enabled: bool = True

@@ -13,7 +13,7 @@ from typing import Any, Final, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
-from emtc_core.config.base import SettingError, read_faults
+from emtc_core.config.base import SettingError, convert_errors
 from emtc_core.errors import Fault, PluginError
 from emtc_core.gate_laws import GATE_LAWS
 from emtc_core.plugins import Kind, Plugin, find_plugin, list_names, list_plugins, make_missing_fault
@@ -34,6 +34,8 @@ MIXER: Final = "mixer"
 """Not a setting: first part of the keys of mixer plug-ins' arguments."""
 _NOT_ARGUMENTS = ("map", "n_envs")
 """Parameters of an environment factory that are not settings."""
+_STRICT = ConfigDict(extra="forbid", validate_default=True, allow_inf_nan=False, use_attribute_docstrings=True)
+"""Configuration of the pydantic models of arguments."""
 
 
 def list_choices(key: str) -> tuple[str, ...]:
@@ -80,7 +82,7 @@ def check_installed(values: Mapping[str, Any], origins: Mapping[str, Mapping[str
             raise SettingError(make_missing_fault(kind, name, key=key, builtin=builtin, origin=origin))
 
 
-def read_arguments(kind: Kind, name: str, given: Any) -> dict[str, Any] | None:
+def validate_arguments(kind: Kind, name: str, given: Any) -> dict[str, Any] | None:
     """Validate the arguments of a plug-in and add the defaults.
 
     Args:
@@ -106,7 +108,7 @@ def read_arguments(kind: Kind, name: str, given: Any) -> dict[str, Any] | None:
     try:
         return model.model_validate(given or {}).model_dump(mode="json")
     except ValidationError as error:
-        faults = read_faults(error, lambda parts: ".".join((kind, name, *parts)))
+        faults = convert_errors(error, lambda parts: ".".join((kind, name, *parts)))
         keys = ", ".join(f"{kind}.{name}.{field}" for field in model.model_fields)
         rule = f"is not a setting; {kind}.{name} has {keys}"
         unknown = {f"{kind}.{name}.{item['loc'][0]}" for item in error.errors() if item["type"] == "extra_forbidden"}
@@ -133,7 +135,7 @@ def complete_arguments(kind: Kind, name: str, values: Mapping[str, Any], setting
         if key in setting_keys or key == name or not isinstance(value, Mapping)
     }
     try:
-        arguments = read_arguments(kind, name, values.get(name))
+        arguments = validate_arguments(kind, name, values.get(name))
     except PluginError as error:
         raise SettingError(*error.faults) from error
     return {**section, name: arguments} if arguments else section
@@ -145,11 +147,11 @@ def make_argument_model(plugin: Plugin) -> type[BaseModel] | None:
     Raises:
         PluginError: If the plug-in cannot be loaded, or an argument has no type.
     """
-    return _arguments_of(plugin.load(), plugin.kind, plugin.label)
+    return _make_argument_model(plugin.load(), plugin.kind, plugin.label)
 
 
 @cache
-def _arguments_of(factory: Callable[..., Any], kind: Kind, label: str) -> type[BaseModel] | None:
+def _make_argument_model(factory: Callable[..., Any], kind: Kind, label: str) -> type[BaseModel] | None:
     if not callable(factory):
         raise PluginError("must be callable", key=f"{kind} {label}", value=type(factory).__name__)
     try:
@@ -169,9 +171,6 @@ def _arguments_of(factory: Callable[..., Any], kind: Kind, label: str) -> type[B
         for parameter in parameters
     }
     return create_model(f"{label} arguments", __config__=_STRICT, **fields) if fields else None
-
-
-_STRICT = ConfigDict(extra="forbid", validate_default=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 def _list_parameters(factory: Callable[..., Any], kind: Kind) -> list[inspect.Parameter]:

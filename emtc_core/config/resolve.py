@@ -20,12 +20,12 @@ from pydantic import BaseModel, ValidationError
 
 from emtc_core.config.base import (
     IMPORTED,
+    FormerDefault,
     FormerKey,
     SettingError,
     Value,
-    ValueBefore,
+    convert_errors,
     parse_toml,
-    read_faults,
     read_text,
 )
 from emtc_core.config.plugin_settings import MIXER, ORIGINS, argument_fields, find_owner, list_choices
@@ -132,9 +132,9 @@ def flatten_tree(tree: Mapping[str, Any]) -> dict[str, Value]:
     return _complete_stored(flat) if is_own_run else flat
 
 
-def find_value_before(key: str) -> ValueBefore | None:
+def find_former_default(key: str) -> FormerDefault | None:
     """Return the value of a setting in stored runs without the setting; None if all runs store the setting."""
-    return _list_befores().get(current_key(key))
+    return _list_former_defaults().get(current_key(key))
 
 
 def current_key(key: str) -> str:
@@ -149,9 +149,9 @@ def stored_keys(key: str) -> tuple[str, ...]:
 
 
 @cache
-def _list_befores() -> dict[str, ValueBefore]:
+def _list_former_defaults() -> dict[str, FormerDefault]:
     fields = _walk_fields(RunConfig, "")
-    return {key: note for key, field in fields for note in field.metadata if isinstance(note, ValueBefore)}
+    return {key: note for key, field in fields for note in field.metadata if isinstance(note, FormerDefault)}
 
 
 @cache
@@ -170,7 +170,7 @@ def _complete_stored(flat: dict[str, Value]) -> dict[str, Value]:
     env, algo = flat["env.name"], str(flat["algo"])
     before = {
         key: note.value
-        for key, note in _list_befores().items()
+        for key, note in _list_former_defaults().items()
         if note.env in ("", env) and (not note.algos or algo.startswith(note.algos))
     }
     return before | {key: value for key, value in _rename_keys(flat).items() if key not in _REMOVED_KEYS}
@@ -201,7 +201,7 @@ def _validate(flat: Mapping[str, Any]) -> RunConfig:
         return RunConfig.model_validate(_nest(flat))
     except ValidationError as exc:
         all_keys = list_keys()
-        faults = read_faults(exc, lambda parts: _find_key(parts, all_keys))
+        faults = convert_errors(exc, lambda parts: _find_key(parts, all_keys))
         choices = {info.key: info.choices for info in describe_fields()}
         raise ConfigError(*(_add_suggestion(fault, choices.get(fault.key, ())) for fault in faults)) from exc
 
@@ -214,7 +214,7 @@ def _add_suggestion(fault: Fault, choices: Sequence[str]) -> Fault:
 
 
 def suggest(text: str, options: Iterable[str], otherwise: str = "") -> str:
-    """Write a hint with the most similar option.
+    """Return a hint that contains the most similar option.
 
     Args:
         text: The text that was entered.
@@ -300,11 +300,11 @@ def applied_rules(preset: str, *, env: str, map: str, algo: str) -> list[Applied
         method, backbone = split_algo(algo)
     except SettingError as exc:
         raise ConfigError(*exc.faults) from exc
-    facts = {"env": env, "map": map, "method": method, "backbone": backbone}
+    task = {"env": env, "map": map, "method": method, "backbone": backbone}
     return [
         AppliedRule(rule["why"], rule["set"])
         for rule in _read_preset(preset)["rule"]
-        if all(facts[fact] in allowed for fact, allowed in rule["when"].items())
+        if all(task[name] in allowed for name, allowed in rule["when"].items())
     ]
 
 

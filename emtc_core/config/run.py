@@ -14,7 +14,7 @@ from emtc_core.config.backbones import (
     QmixConfig,
     QplexConfig,
 )
-from emtc_core.config.base import Section, SettingError
+from emtc_core.config.base import ConfigSection, SettingError
 from emtc_core.config.memory import EmbedConfig, GateConfig, IncentiveConfig, MemoryConfig
 from emtc_core.config.plugin_settings import MIXER, ORIGINS, check_installed, complete_arguments, list_named_plugins
 from emtc_core.config.train import CheckpointConfig, EnvConfig, EvalConfig, RecordConfig, TrainConfig
@@ -56,7 +56,7 @@ def split_algo(algo: str) -> tuple[Literal["emtc", "emu", "emc", "none"], str]:
     return (method or "none"), backbone  # type: ignore[return-value]  # list_algos has no other methods
 
 
-class RunConfig(Section):
+class RunConfig(ConfigSection):
     """All settings that determine the results of a run. Every value is resolved."""
 
     algo: str = "emtc-qplex"

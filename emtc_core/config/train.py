@@ -5,8 +5,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 
-from emtc_core.config.base import LARGEST, FormerKey, PluginName, Section, SettingError, ValueBefore
-from emtc_core.config.plugin_settings import read_arguments
+from emtc_core.config.base import LARGEST, ConfigSection, FormerDefault, FormerKey, PluginName, SettingError
+from emtc_core.config.plugin_settings import validate_arguments
 from emtc_core.errors import Fault
 
 RandomStart = Literal["none", "surround", "reflect", "surround_reflect"]
@@ -14,10 +14,10 @@ RandomStart = Literal["none", "surround", "reflect", "surround_reflect"]
 Steps = Annotated[int, Field(ge=1, le=LARGEST)]
 
 
-class SkirmishConfig(Section):
+class SkirmishConfig(ConfigSection):
     """The embedded simulator."""
 
-    spawn_jitter: Annotated[float, Field(ge=0, le=0.5), ValueBefore(0.05, env="skirmish")] = 0.0
+    spawn_jitter: Annotated[float, Field(ge=0, le=0.5), FormerDefault(0.05, env="skirmish")] = 0.0
     """Maximum random shift of each unit along each axis, at a start on the map's positions [cells]. 0, as in SMAC: units
     start at the same positions in every episode, and only the random weapon delay differs. Runs stored before this
     setting existed had 0.05."""
@@ -31,7 +31,7 @@ class SkirmishConfig(Section):
     """Reward only +1 on a win and -1 on a loss instead of shaped damage."""
 
 
-class GrfConfig(Section):
+class GrfConfig(ConfigSection):
     """Google Research Football."""
 
     reward: Literal["paper", "emu"] = "paper"
@@ -45,7 +45,7 @@ class GrfConfig(Section):
     """Number of processes for the engines. 0: up to four per available core, at most one per environment."""
 
 
-class PettingZooConfig(Section):
+class PettingZooConfig(ConfigSection):
     """Any PettingZoo parallel environment."""
 
     team_reward: Literal["mean", "sum"] = "mean"
@@ -54,7 +54,7 @@ class PettingZooConfig(Section):
     """An episode is truncated after this many steps."""
 
 
-class EnvConfig(Section):
+class EnvConfig(ConfigSection):
     """Environment and its settings. Arguments of an environment plug-in are settings under the plug-in's name."""
 
     model_config = ConfigDict(extra="allow")
@@ -82,7 +82,7 @@ class EnvConfig(Section):
             raise SettingError(*(Fault(f"env.{key}", rule=rule, related=("env.name",)) for key in unknown))
         if name in cls.model_fields:
             return dict(values)
-        arguments = read_arguments("env", name, values.get(name))
+        arguments = validate_arguments("env", name, values.get(name))
         return {**values, name: arguments} if arguments else dict(values)
 
     @property
@@ -91,7 +91,7 @@ class EnvConfig(Section):
         return dict((self.model_extra or {}).get(self.name) or {})
 
 
-class TrainConfig(Section):
+class TrainConfig(ConfigSection):
     """Collection and gradient updates. Defaults are those of PyMARL."""
 
     t_max: Steps = 2_050_000
@@ -158,7 +158,7 @@ class TrainConfig(Section):
         return self
 
 
-class EvalConfig(Section):
+class EvalConfig(ConfigSection):
     """Greedy evaluation."""
 
     interval: Steps = 10_000
@@ -171,13 +171,13 @@ class EvalConfig(Section):
     """How tables show a final value over seeds: mean ± standard deviation, or median and quartiles. D1."""
     keep_playbacks: Annotated[int, Field(ge=0, le=1000)] = 2
     """Greedy episodes per evaluation that are stored for the replay page."""
-    robust_jitter: Annotated[float, Field(ge=0, le=0.5), ValueBefore(0.0)] = 0.05
+    robust_jitter: Annotated[float, Field(ge=0, le=0.5), FormerDefault(0.0)] = 0.05
     """Maximum random shift of each unit along each axis in the robust evaluation [cells]. It plays eval.episodes further
     episodes at each evaluation, only on skirmish with fixed starts, where greedy episodes are nearly equal. 0: no robust
     evaluation."""
 
 
-class RecordConfig(Section):
+class RecordConfig(ConfigSection):
     """What is recorded in the database, and how often."""
 
     gate_interval: Steps = 10_000
@@ -194,7 +194,7 @@ class RecordConfig(Section):
     """Names of callback plug-ins, separated by commas. The numbers that they return are plotted under user/."""
 
 
-class CheckpointConfig(Section):
+class CheckpointConfig(ConfigSection):
     """When checkpoints are saved, and how many are kept."""
 
     interval: Steps = 20_000

@@ -101,8 +101,8 @@ def parse_count(text: str, key: str = "") -> int:
     return count
 
 
-def write_text(value: Value) -> str:
-    """Write a value as a text that `parse_value` converts back: "1.8e-05", "true"; an empty text for None."""
+def format_argument(value: Value) -> str:
+    """Return a value as a text that `parse_value` converts back: "1.8e-05", "true"; an empty text for None."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -113,6 +113,6 @@ def write_text(value: Value) -> str:
     return str(value)
 
 
-def format_value(value: Value) -> str:
-    """Write a value as in a TOML file, with all digits: "true", "0.0005"."""
+def format_setting(value: Value) -> str:
+    """Return a value as text, with all digits of a number: "true", "0.0005"."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from emtc_core.config.memory import EmbedConfig
-from emtc_core.devices import fork
-from emtc_core.embedder.chain import Chain, group_layers, list_parameters, split_vector, view_layers
-from emtc_core.embedder.losses import NORM_EPS, augment, count_views
+from emtc_core.embedder.augmentation import augment, count_views
+from emtc_core.embedder.linear_stack import LinearStack, group_layers, list_parameters, split_vector, view_layers
+from emtc_core.embedder.losses import NORM_EPS
 from emtc_core.embedder.networks import Embedder
+from emtc_core.random_tensors import make_device_generator
 from emtc_core.repeated_step import RepeatedStep
 
 VIEW_BYTES = 16 * 2**20
@@ -113,8 +114,8 @@ class DeviceStep:
         self._optimizer = _make_adam(self._weights, lr=config.lr)
         encoder, decoder = group_layers(embedder)
         layers = view_layers([*encoder, *decoder], self._weights.values, self._weights.gradient)
-        self._encoder = Chain(layers[: len(encoder)], self._views * rows)
-        self._decoder = Chain(layers[len(encoder) :], rows)
+        self._encoder = LinearStack(layers[: len(encoder)], self._views * rows)
+        self._decoder = LinearStack(layers[len(encoder) :], rows)
         # All rows of a refit: state and time of each view, and the return.
         self._all_inputs = torch.zeros(self._views, rows * batches, S + 1, device=device)
         self._all_returns = torch.zeros(rows * batches, device=device)
@@ -196,7 +197,7 @@ class DeviceStep:
 
     def _load_rows(self, embedder: Embedder, state_MS: Tensor, time_M1: Tensor, h_M: Tensor, n: int) -> None:
         """Copy n rows of the sample to the buffers and augment them with a generator on the device."""
-        generator = fork(embedder.generator, embedder.device)
+        generator = make_device_generator(embedder.generator, embedder.device)
         self._all_returns[:n] = h_M[:n]
         self._all_inputs[:, :n, -1:] = time_M1[:n]
         self._all_inputs[0, :n, :-1] = state_MS[:n]

@@ -3,9 +3,8 @@
 A refit is one pass over the sample in mini-batches. The caller then re-projects the memory. `GradientStep` is one
 gradient step on the CPU with a hand-written forward and backward pass; tests compare it with autograd. It encodes all
 views of a batch together, computes both heads as one product and writes all results to buffers that are allocated once
-per refit.
-InfoNCE does not store its [B, B] matrix. A GPU runs the same step as a CUDA graph (`device_step`). Stage before: memory
-(`sample`); after: memory (`reproject`).
+per refit. InfoNCE does not store its [B, B] matrix. A GPU runs the same step as a CUDA graph (`device_step`). Stage
+before: memory (`sample`); after: memory (`reproject`).
 """
 
 import math
@@ -17,12 +16,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from emtc_core.devices import Stopwatch, send_tensor
-from emtc_core.embedder.chain import Chain, group_layers, share_layers
+from emtc_core.devices import send_tensor
+from emtc_core.embedder.augmentation import augment, count_views
 from emtc_core.embedder.device_step import get_device_step
-from emtc_core.embedder.losses import augment, count_views, info_nce_gradient
+from emtc_core.embedder.info_nce_gradient import info_nce_gradient
+from emtc_core.embedder.linear_stack import LinearStack, group_layers, share_layers
 from emtc_core.embedder.networks import Embedder, State
 from emtc_core.errors import NonFiniteLossError
+from emtc_core.stopwatch import Stopwatch
 
 
 class Sample(Protocol):
@@ -132,8 +133,8 @@ class GradientStep:
         self._gradient = torch.empty(sum(parameter.numel() for parameter in embedder.parameters))
         encoding, decoding = group_layers(embedder)
         layers = share_layers([*encoding, *decoding], self._gradient)
-        self._encoder = Chain(layers[: len(encoding)], self._views * rows)
-        self._decoder = Chain(layers[len(encoding) :], rows)
+        self._encoder = LinearStack(layers[: len(encoding)], self._views * rows)
+        self._decoder = LinearStack(layers[len(encoding) :], rows)
         self._input = torch.empty(self._views, rows, embedder.state_dim + 1)
         self._target = torch.empty(rows, embedder.state_dim + 1)
         self._code, self._d_code = torch.empty(2, rows, config.dim + 1)

@@ -3,30 +3,22 @@
 The encoder maps (state, t / T_lim) to a small embedding. The decoder maps the embedding to the state and the return.
 `Embedder` also contains the optimizer and the generators, so its state is one unit in a checkpoint. Stage before:
 rollout; after: memory (embed) and fit (train).
-
-`ReturnScale` is the unit of the return target: 1, or the running standard deviation of the returns (B15). The published
-return loss is (H - H^)². For returns of about 20 it is hundreds of times larger than InfoNCE, so it dominates the
-gradient. `return_scale = "std"` minimizes ((H - H^) / sigma_H)², the fraction of unexplained variance, which does not
-depend on the unit of the rewards. The target is H / sigma_H and the head predicts H^ / sigma_H. Nothing is centered and
-nothing else changes.
-
-`encode_fine` computes embeddings in float64, for uses where float32 is too coarse. A row's result does not depend on
-the other rows. With BLAS, the order of the sum over a row's terms depends on the position of the row in the batch; in
-float64 this happened for every tested number of rows and width. Here the order is always that of the inputs.
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from emtc_core.arrays import check_shape
 from emtc_core.config.memory import EmbedConfig
-from emtc_core.devices import copy_state, restore, send_tensor
+from emtc_core.devices import copy_state, send_tensor
+from emtc_core.embedder.float64_encoder import encode_float64
+from emtc_core.embedder.return_scale import ReturnScale
+from emtc_core.random_tensors import restore_generator
 
 State = NDArray[np.float32] | Tensor
 Times = NDArray[np.integer[Any]] | Tensor
@@ -39,12 +31,6 @@ MIN_ROWS = 64
 ROW_TILE = 4
 WIDTH = 16
 CHUNK_ROWS = (2048, 65_536)  # on a CPU, so that the outputs of the layers fit into the cache, and on a GPU
-
-RATE = 0.1  # weight of the latest sample in the running variance; slow enough for the weights of the head to adapt
-RESOLUTION = 1e-6  # a relative standard deviation below this is rounding error
-
-Doubles = NDArray[np.float64]
-ROWS = 4096  # rows per chunk of `encode_fine`; their outputs fit into the CPU cache
 
 
 class Encoder(nn.Module):
@@ -174,16 +160,16 @@ class Embedder:
         M = len(state_MS)
         C = _padded_rows(min(M, CHUNK_ROWS[self.device.type == "cuda"]))
         layers = self._widened_layers()
-        room = [torch.zeros(C, len(weight_KN), device=self.device) for weight_KN, _ in layers]
-        room.append(torch.empty(C, layers[-1][0].shape[1], device=self.device))
+        buffers = [torch.zeros(C, len(weight_KN), device=self.device) for weight_KN, _ in layers]
+        buffers.append(torch.empty(C, layers[-1][0].shape[1], device=self.device))
         x_MX = torch.empty(M, self.dim, device=self.device)
         for start in range(0, M, C):
             rows = slice(start, min(start + C, M))
-            x_MX[rows] = _encode(layers, room, state_MS[rows], time_M1[rows])[:, : self.dim]
+            x_MX[rows] = _encode(layers, buffers, state_MS[rows], time_M1[rows])[:, : self.dim]
         return x_MX
 
     @torch.no_grad()
-    def embed_fine(self, state: State, t: Times, *, for_write: bool = False) -> NDArray[np.float64]:
+    def embed_float64(self, state: State, t: Times, *, for_write: bool = False) -> NDArray[np.float64]:
         """Embed states like `embed`, from the same float32 inputs and weights, with all operations in float64.
 
         It always runs on the CPU and takes about three times as long as `embed` there. A row's result does not depend
@@ -203,9 +189,9 @@ class Embedder:
         check_shape("t", t, (len(state),))
         inputs = torch.cat(self._to_inputs(state, t, for_write=for_write, device=HOST), dim=1).numpy()
         if self.config.type == "random":
-            return encode_fine([(self.projection, None)], inputs[:, :-1])
+            return encode_float64([(self.projection, None)], inputs[:, :-1])
         layers = (*hidden_layers(self.encoder), self.encoder.out)
-        return encode_fine([(layer.weight.t(), layer.bias) for layer in layers], inputs)
+        return encode_float64([(layer.weight.t(), layer.bias) for layer in layers], inputs)
 
     def to_inputs(self, state: State, t: Times, *, for_write: bool = False) -> tuple[Tensor, Tensor]:
         """Convert states and time steps to the inputs of the encoder, on the device.
@@ -268,8 +254,8 @@ class Embedder:
         self.optimizer.load_state_dict(state["optimizer"])
         if "return_scale" in state:  # missing in older checkpoints
             self.return_scale.set_state(state["return_scale"])
-        restore(self.generator, state["generator"])
-        restore(self._init_generator, state["init_generator"])
+        restore_generator(self.generator, state["generator"])
+        restore_generator(self._init_generator, state["init_generator"])
 
 
 def _widen(weight: Tensor, bias: Tensor | None, *, inputs: int) -> tuple[Tensor, Tensor | None]:
@@ -285,11 +271,11 @@ def _padded_rows(n_rows: int) -> int:
 
 
 def _encode(
-    layers: list[tuple[Tensor, Tensor | None]], room: list[Tensor], state_MS: Tensor, time_M1: Tensor
+    layers: list[tuple[Tensor, Tensor | None]], buffers: list[Tensor], state_MS: Tensor, time_M1: Tensor
 ) -> Tensor:
     """Compute the layers for one chunk of rows, padded by `_padded_rows`, in preallocated arrays."""
     rows = _padded_rows(len(state_MS))
-    x, *outputs = (part[:rows] for part in room)
+    x, *outputs = (part[:rows] for part in buffers)
     x[: len(state_MS), :-1] = state_MS
     x[: len(state_MS), -1:] = time_M1
     for (weight, bias), output in zip(layers, outputs, strict=True):
@@ -315,96 +301,3 @@ def _draw_linear(layer: nn.Linear, generator: torch.Generator) -> None:
     for parameter in (layer.weight, layer.bias):
         values = torch.empty(parameter.shape).uniform_(-bound, bound, generator=generator)
         parameter.data.copy_(values)
-
-
-class ReturnScale:
-    """Divisor of the return target: 1 (`none`) or the running standard deviation of the returns (`std`)."""
-
-    def __init__(self, how: Literal["none", "std"]) -> None:
-        self._how = how
-        self._variance: float | None = None
-
-    @property
-    def divisor(self) -> float:
-        """1, or sigma_H [return]; also 1 as long as all returns were equal."""
-        return 1.0 if self._variance is None else self._variance**0.5
-
-    def update(self, h_M: NDArray[np.float64]) -> float:
-        """Update the running variance with the returns of a refit's nodes; return the divisor for this refit.
-
-        The first sample sets the variance; later ones change it with the rate `RATE`. A sample of equal returns is
-        skipped.
-
-        Source: own extension of Eq. 5 (B15).
-
-        Args:
-            h_M: [M], H of the nodes [return].
-        """
-        if self._how == "none" or not np.isfinite(h_M).all():
-            return self.divisor
-        variance = float(np.var(h_M, dtype=np.float64))
-        if variance <= (RESOLUTION * np.abs(h_M).max()) ** 2:
-            return self.divisor
-        previous = variance if self._variance is None else self._variance
-        self._variance = previous + RATE * (variance - previous)
-        return self.divisor
-
-    def get_state(self) -> dict[str, float | None]:
-        """Return the running variance."""
-        return {"variance": self._variance}
-
-    def set_state(self, state: Mapping[str, float | None]) -> None:
-        """Restore the result of `get_state`."""
-        self._variance = state["variance"]
-
-
-def encode_fine(layers: list[tuple[Tensor, Tensor | None]], x_MK: NDArray[np.float32]) -> Doubles:
-    """Compute linear layers with ReLU between them in float64.
-
-    Source: `Encoder.forward`.
-
-    Args:
-        layers: Weights [K, N] and bias [N] of each layer, dimensionless.
-        x_MK: [M, K], inputs of the first layer, dimensionless.
-
-    Returns:
-        [M, N] float64 [embedding], outputs of the last layer; a row's bits do not depend on the other rows.
-    """
-    layers_f64 = [_as_doubles(weight, bias) for weight, bias in layers]
-    parts = (_encode_part(layers_f64, x_MK[start : start + ROWS]) for start in range(0, len(x_MK), ROWS))
-    return np.concatenate([np.zeros((0, layers_f64[-1][0].shape[1])), *parts])
-
-
-def _as_doubles(weight: Tensor, bias: Tensor | None) -> tuple[Doubles, Doubles]:
-    weight_f64 = np.ascontiguousarray(weight.detach().cpu().numpy(), np.float64)
-    return weight_f64, np.zeros(weight_f64.shape[1]) if bias is None else bias.detach().cpu().numpy().astype(np.float64)
-
-
-def _encode_part(layers: list[tuple[Doubles, Doubles]], x: NDArray[Any]) -> Doubles:
-    values = x.astype(np.float64)
-    for i, (weight, bias) in enumerate(layers):
-        values = _multiply(values if i == 0 else np.maximum(values, 0.0), weight, bias)
-    return values
-
-
-@njit(cache=True, nogil=True)
-def _multiply(
-    x: NDArray[Any], weight: NDArray[Any], bias: NDArray[Any]
-) -> NDArray[Any]:  # pragma: no cover  # compiled
-    """Compute x W + b. Four inputs share one pass over y, because reading and writing y is the largest cost."""
-    rows, inputs = x.shape
-    outputs = weight.shape[1]
-    y = np.empty((rows, outputs))
-    for row in range(rows):
-        for j in range(outputs):
-            y[row, j] = bias[j]
-        whole = inputs - inputs % 4
-        for k in range(0, whole, 4):
-            a, b, c, d = x[row, k], x[row, k + 1], x[row, k + 2], x[row, k + 3]
-            for j in range(outputs):
-                more = a * weight[k, j] + b * weight[k + 1, j] + c * weight[k + 2, j] + d * weight[k + 3, j]
-                y[row, j] += more
-        for k in range(whole, inputs):
-            for j in range(outputs):
-                y[row, j] += x[row, k] * weight[k, j]
-    return y

@@ -77,7 +77,7 @@ class PluginEmbedder(Embedder):
             )
         return torch.from_numpy(x_MX.copy()).to(self.device)
 
-    def embed_fine(self, state: State, t: Times, *, for_write: bool = False) -> NDArray[np.float64]:
+    def embed_float64(self, state: State, t: Times, *, for_write: bool = False) -> NDArray[np.float64]:
         """Return the result of `embed` as float64; the plug-in chooses the precision of its computation.
 
         Source: the plug-in.

@@ -34,22 +34,20 @@ from emtc_core.config.train import EnvConfig, PettingZooConfig
 from emtc_core.envs.base import (
     EnvInfo,
     Observation,
-    Scene,
     VectorEnv,
     blank_observation,
     check_actions,
     check_can_run,
     check_was_reset,
     copy_observation,
-    empty_scene,
-    is_picture,
 )
+from emtc_core.envs.scene import Scene, empty_scene, is_picture
 from emtc_core.envs.trust import describe_unlisted, is_allowed
 from emtc_core.envs.zoo import examples
 from emtc_core.envs.zoo.examples import EXAMPLES
 from emtc_core.errors import EnvDataError, EnvUnavailableError
 from emtc_core.install import get_install_command
-from emtc_core.plugins import import_from_home
+from emtc_core.plugins import import_user_module
 
 if TYPE_CHECKING:
     from pettingzoo import ParallelEnv
@@ -360,7 +358,7 @@ def _make_module_scene(map: str, states: NDArray[np.float32]) -> Scene:
 def _load_module(map: str) -> ModuleType:
     module, _ = _parse_map(map)
     try:
-        return import_from_home(module)
+        return import_user_module(module)
     except ImportError as error:
         reason = str(error).rstrip(".")
         raise EnvUnavailableError(

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 from emtc_core.config.plugin_settings import call_factory, make_argument_model
 from emtc_core.config.train import EnvConfig
-from emtc_core.envs.base import Adapter, EnvInfo, Scene, VectorEnv, check_map, empty_scene, find_targets
+from emtc_core.envs.base import Adapter, EnvInfo, VectorEnv, check_map
+from emtc_core.envs.scene import Scene, empty_scene, find_targets
 from emtc_core.envs.trust import check_listed
 from emtc_core.errors import EnvUnavailableError, PluginError
 from emtc_core.plugins import Plugin, find_plugin, list_names

@@ -27,15 +27,14 @@ from emtc_core.config.train import EnvConfig
 from emtc_core.envs.base import (
     EnvInfo,
     Observation,
-    Scene,
     VectorEnv,
     blank_observation,
     check_actions,
     check_can_run,
     check_map,
     check_was_reset,
-    keep_last_position,
 )
+from emtc_core.envs.scene import Scene, keep_last_position
 from emtc_core.install import get_install_command
 
 HOW_TO_GET = f"{get_install_command('smax')}; for a GPU also: pip install 'jax[cuda12]'"

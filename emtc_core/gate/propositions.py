@@ -1,8 +1,8 @@
 """Numerical check of the method's two propositions on a grid task with an exactly known V*.
 
 This module has a small tabular task, its solution by value iteration, a tabular memory with a given error, and the two
-checks. Gate and incentive are computed by the same functions as in training (`gate.gate`). There are no networks and no
-`EpisodicMemory` here.
+checks. Gate and incentive are computed by the same functions as in training (package `gate`). There are no networks and
+no `EpisodicMemory` here.
 
 Letters: S states, A = 4 actions, n transitions, K steps from a poor memory to a perfect one.
 """
@@ -14,7 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emtc_core.arrays import make_generator
-from emtc_core.gate.gate import delta_mem, gate_coefficient, incentive
+from emtc_core.gate.gate import delta_mem
+from emtc_core.gate.incentive import incentive
+from emtc_core.gate_laws import gate_coefficient
 
 Float64s = NDArray[np.float64]
 Indices = NDArray[np.int64]

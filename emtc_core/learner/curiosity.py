@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from emtc_core.config.backbones import CuriosityConfig
 from emtc_core.config.train import TrainConfig
 from emtc_core.learner.backbones.base import Unrolled
-from emtc_core.learner.networks import Sequence, SharedAgent, copy_network
-from emtc_core.learner.parts import WorkerPool
+from emtc_core.learner.networks import SequenceBatch, SharedAgent, copy_network
 from emtc_core.learner.targets import greedy, masked_mean
+from emtc_core.learner.workers import WorkerPool
 from emtc_core.replay_buffer.buffer import StateDict
 
 VALUE_FACTOR = 10.0
@@ -58,7 +58,7 @@ class _Pass:
 class Curiosity:
     """The intrinsic reward of EMC."""
 
-    by_episode = False
+    is_episode_wise = False
 
     def __init__(
         self,
@@ -82,11 +82,11 @@ class Curiosity:
         """Run each network on a separate thread of the pool."""
         self._workers = workers
 
-    def prepare(self, seq: Sequence) -> None:
+    def prepare(self, seq: SequenceBatch) -> None:
         """Run all four networks over the batch; `reward` and `train` use the result."""
         # The soft copy and the target need no gradient.
-        frozen = [torch.no_grad()(agent.unroll) for agent in (self._soft, self._target)]
-        unrolls = [*frozen, self._predictor.unroll, self._online.unroll]
+        without_gradient = [torch.no_grad()(agent.unroll) for agent in (self._soft, self._target)]
+        unrolls = [*without_gradient, self._predictor.unroll, self._online.unroll]
         soft, target, predictor, online = self._workers.run(
             [partial(unroll, seq.inputs, seq.n_steps) for unroll in unrolls]
         )
@@ -96,7 +96,7 @@ class Curiosity:
         distance = torch.linalg.vector_norm(prediction - prediction_target + DISTANCE_EPS, dim=-1).mean(-1)
         self._pass = _Pass(distance, online, target)
 
-    def reward(self, seq: Sequence, online: Unrolled, *, env_step: int) -> Tensor:
+    def reward(self, seq: SequenceBatch, online: Unrolled, *, env_step: int) -> Tensor:
         """Compute the scale times the mean prediction error at the next step.
 
         Source: kikojay/EMC.
@@ -112,7 +112,7 @@ class Curiosity:
         assert self._pass is not None, "prepare comes before reward"
         return curiosity_scale(self._config, env_step) * self._pass.distance.detach()
 
-    def train(self, seq: Sequence, online: Unrolled, *, env_step: int, generator: torch.Generator) -> None:
+    def train(self, seq: SequenceBatch, online: Unrolled, *, env_step: int, generator: torch.Generator) -> None:
         """Train the VDN utilities and the predictor on the batch, then move the soft copy.
 
         Args:
@@ -160,13 +160,13 @@ class Curiosity:
             "predictor_optimizer": self._predictor_optimizer,
         }
 
-    def _value_loss(self, seq: Sequence, hidden: _Pass) -> Tensor:
+    def _value_loss(self, seq: SequenceBatch, hidden: _Pass) -> Tensor:
         """Compute the mean squared TD error of VDN with double Q-learning."""
         q = self._online.values(hidden.online)
         q_taken = q[:-1].gather(-1, seq.action.unsqueeze(-1)).squeeze(-1).sum(-1)
         with torch.no_grad():
-            following = self._target.values(hidden.target)[1:]
+            next_values = self._target.values(hidden.target)[1:]
             action = greedy(q, seq.avail)[1][1:]
-            q_next = following.gather(-1, action.unsqueeze(-1)).squeeze(-1).sum(-1)
+            q_next = next_values.gather(-1, action.unsqueeze(-1)).squeeze(-1).sum(-1)
             target = seq.reward + self._train.gamma * (1.0 - seq.terminated) * q_next
         return masked_mean((q_taken - target).square(), seq.mask)

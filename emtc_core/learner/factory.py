@@ -16,8 +16,8 @@ from emtc_core.learner.backbones.base import Backbone, BackboneTable, Unrolled
 from emtc_core.learner.backbones.value import make_value_backbone
 from emtc_core.learner.curiosity import Curiosity
 from emtc_core.learner.diversity import Diversity
-from emtc_core.learner.networks import DiverseAgent, Sequence, copy_network
-from emtc_core.learner.parts import WorkerPool
+from emtc_core.learner.networks import DiverseAgent, SequenceBatch, copy_network
+from emtc_core.learner.workers import WorkerPool
 from emtc_core.replay_buffer.buffer import StateDict
 
 _MODULES = [import_module(f"{backbones.__name__}.{module.name}") for module in iter_modules(backbones.__path__)]
@@ -27,18 +27,18 @@ BACKBONES: BackboneTable = {name: make for m in _MODULES for name, make in getat
 class IntrinsicReward(Protocol):
     """Curiosity (EMC) or diversity (CDS)."""
 
-    by_episode: bool
+    is_episode_wise: bool
     """Whether the reward of an episode needs no other episode, so that parts of a batch can be computed in parallel."""
 
     def set_worker_pool(self, workers: WorkerPool) -> None:
         """Set the threads for the computation."""
         ...
 
-    def prepare(self, seq: Sequence) -> None:
+    def prepare(self, seq: SequenceBatch) -> None:
         """Compute everything that does not need the learner's forward pass. Call this before `reward`."""
         ...
 
-    def reward(self, seq: Sequence, online: Unrolled, *, env_step: int) -> Tensor:
+    def reward(self, seq: SequenceBatch, online: Unrolled, *, env_step: int) -> Tensor:
         """Compute the weighted intrinsic reward of every transition.
 
         Source: the codes of CDS and EMC.
@@ -53,7 +53,7 @@ class IntrinsicReward(Protocol):
         """
         ...
 
-    def train(self, seq: Sequence, online: Unrolled, *, env_step: int, generator: torch.Generator) -> None:
+    def train(self, seq: SequenceBatch, online: Unrolled, *, env_step: int, generator: torch.Generator) -> None:
         """Train the networks of the intrinsic reward on the batch.
 
         Args:

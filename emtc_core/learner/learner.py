@@ -7,8 +7,8 @@
 Inputs are batches from the replay buffer and values recalled from the memory. The recorder gets the `LearnerStats`.
 MAPPO is the other learner with the same interface (mappo.py).
 
-With `threads` > 1 on a CPU, the episodes of a batch are split between the threads of a `WorkerPool` (parts.py). Each
-thread computes the forward pass and the gradient of its part. The gradients are summed in the order of the parts.
+With `threads` > 1 on a CPU, the episodes of a batch are split between the threads of a `WorkerPool` (batch_parts.py).
+Each thread computes the forward pass and the gradient of its part. The gradients are summed in the order of the parts.
 """
 
 import contextlib
@@ -22,28 +22,30 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from emtc_core.config.run import RunConfig
-from emtc_core.devices import autocast, branch, copy_state, restore, send, set_determinism, set_matmul_precision
+from emtc_core.devices import autocast, copy_state, send, set_determinism, set_matmul_precision
 from emtc_core.envs.base import EnvInfo
 from emtc_core.learner.backbones.base import JointValues, Unrolled
+from emtc_core.learner.batch_parts import BatchPart, ForwardPass, join, join_unrolled, split
 from emtc_core.learner.controller import Controller
 from emtc_core.learner.factory import IntrinsicReward, make_backbone, make_intrinsic, make_optimizer, make_target
 from emtc_core.learner.mappo import MappoLearner
-from emtc_core.learner.networks import Sequence, agent_inputs, make_sequence
-from emtc_core.learner.parts import Background, BatchPart, ForwardPass, WorkerPool, join, join_unrolled, split
+from emtc_core.learner.networks import SequenceBatch, agent_inputs, make_sequence_batch
 from emtc_core.learner.targets import (
     Incentive,
     IncentiveInputs,
     LearnerStats,
     episodic_control_error,
     episodic_incentive,
-    gate_shares,
+    gate_ratios,
     masked_mean,
 )
+from emtc_core.learner.workers import Background, WorkerPool
+from emtc_core.random_tensors import make_thread_generator, restore_generator
 from emtc_core.replay_buffer.buffer import Batch
 
 
 @dataclass(frozen=True)
-class LossTerms:
+class Losses:
     """Losses of a batch and its TD error (Eq. 10)."""
 
     values: dict[str, Tensor]  # scalars by metric name [loss], with gradient
@@ -80,8 +82,8 @@ class ValueLearner:
         self._optimizer = make_optimizer(config.train, self._parameters)
         self._background = Background(self._device)
         self._workers = WorkerPool(threads if self._device.type == "cpu" else 1)
-        for part in self._intrinsic:
-            part.set_worker_pool(self._workers)
+        for reward in self._intrinsic:
+            reward.set_worker_pool(self._workers)
         self._controller = Controller(self.online, info, agent_id=self._agent_id, device=self._device)
         self._last_copy = 0
 
@@ -94,7 +96,7 @@ class ValueLearner:
     def temporary_hidden_state(self) -> contextlib.AbstractContextManager[None]:
         """Save the hidden states, so that other environments can be used inside the context; restore them at exit.
 
-        Call `begin` first inside the context.
+        Call `start_episodes` first inside the context.
         """
         return self._controller.temporary_hidden_state()
 
@@ -132,64 +134,68 @@ class ValueLearner:
         Returns:
             [B], Q_tot [return].
         """
-        seq = self._start_sequence(obs, state, avail)
+        seq = self._make_first_step(obs, state, avail)
         unrolled = self.online.unroll(seq, torch.Generator().manual_seed(0))
-        return self.online.start(unrolled, seq).cpu().numpy()
+        return self.online.evaluate_first_step(unrolled, seq).cpu().numpy()
 
     # ---- learning ----
 
-    def update(self, batch: Batch, incentive: IncentiveInputs | None, *, env_step: int) -> LearnerStats:
+    def update(self, batch: Batch, recalled: IncentiveInputs | None, *, env_step: int) -> LearnerStats:
         """Make one gradient step on a batch of episodes.
 
         Args:
             batch: Padded episodes.
-            incentive: Values recalled from the memory for the next states; None without a memory.
+            recalled: Values recalled from the memory for the next states; None without a memory.
             env_step: Training env steps so far, for annealed weights.
 
         Returns:
             Losses and means of the update by metric name.
         """
         if 1 < self._workers.threads <= len(batch.length):
-            return self._update_in_parts(batch, incentive, env_step)
+            return self._update_in_parts(batch, recalled, env_step)
         with autocast(self._device, enabled=self._config.train.mixed_precision):
-            seq = make_sequence(batch, agent_id=self._agent_id)
-            prepared = [self._background.submit(part.prepare, seq) for part in self._intrinsic]
+            seq = make_sequence_batch(batch, agent_id=self._agent_id)
+            preparations = [self._background.submit(reward.prepare, seq) for reward in self._intrinsic]
             online = self.online.unroll(seq, self._generator)
-            rewards = [self._background.submit(part.reward, seq, online, env_step=env_step) for part in self._intrinsic]
+            rewards = [
+                self._background.submit(reward.reward, seq, online, env_step=env_step) for reward in self._intrinsic
+            ]
             taken = self.online.evaluate_taken(online, seq)
-            following = self._following(online, seq)
-        gated = self._incentive(seq, following, incentive)
-        for wait in prepared:
+            next_values = self._evaluate_next(online, seq)
+        incentive = self._compute_incentive(seq, next_values, recalled)
+        for wait in preparations:
             wait()
         intrinsic = torch.stack([wait() for wait in rewards]).sum(0) if rewards else None
         # Safe in the background: the rest of the update does not use the generator and does not change their inputs.
         trainings = [
-            self._background.submit(part.train, seq, online, env_step=env_step, generator=self._generator)
-            for part in self._intrinsic
+            self._background.submit(reward.train, seq, online, env_step=env_step, generator=self._generator)
+            for reward in self._intrinsic
         ]
-        shift = seq.reward + (0.0 if gated is None else gated.gated)
-        shift = shift + (0.0 if intrinsic is None else intrinsic)
-        terms = self._terms(seq, taken, following, incentive, shift)
+        total_reward = seq.reward + (0.0 if incentive is None else incentive.gated)
+        total_reward = total_reward + (0.0 if intrinsic is None else intrinsic)
+        losses = self._compute_losses(seq, taken, next_values, recalled, total_reward)
         self._optimizer.zero_grad(set_to_none=True)
-        terms.values["train/loss"].backward()
-        terms.values["train/grad_norm"] = self._clip_and_step()
+        losses.values["train/loss"].backward()
+        losses.values["train/grad_norm"] = self._clip_and_step()
         for wait in trainings:
             wait()
         if intrinsic is not None:
-            terms.values["train/intrinsic_reward"] = masked_mean(intrinsic, seq.mask)
-        return self._stats(seq.mask, seq.beta, taken.q_tot.detach(), terms, gated, incentive)
+            losses.values["train/intrinsic_reward"] = masked_mean(intrinsic, seq.mask)
+        return self._make_stats(seq.mask, seq.beta, taken.q_tot.detach(), losses, incentive, recalled)
 
-    def _update_in_parts(self, batch: Batch, incentive: IncentiveInputs | None, env_step: int) -> LearnerStats:
+    def _update_in_parts(self, batch: Batch, recalled: IncentiveInputs | None, env_step: int) -> LearnerStats:
         """Do the same as `update`, with one thread for each part of the batch."""
-        run, parts = self._workers.run, split(batch, incentive, self._workers.threads)
-        seq = make_sequence(batch, agent_id=self._agent_id) if self._intrinsic else None
-        prepared = [self._background.submit(reward.prepare, seq) for reward in self._intrinsic if seq is not None]
-        generators = [branch(self._generator) for _ in parts]
+        run, parts = self._workers.run, split(batch, recalled, self._workers.threads)
+        seq = make_sequence_batch(batch, agent_id=self._agent_id) if self._intrinsic else None
+        preparations = [self._background.submit(reward.prepare, seq) for reward in self._intrinsic if seq is not None]
+        generators = [make_thread_generator(self._generator) for _ in parts]
         passes = run([partial(self._forward, *arguments) for arguments in zip(parts, generators, strict=True)])
-        for wait in prepared:
+        for wait in preparations:
             wait()
-        whole = None if seq is None else join_unrolled(parts, [v.online for v in passes])
-        rewards = [self._rewards(reward, parts, passes, seq, whole, env_step) for reward in self._intrinsic]
+        whole = None if seq is None else join_unrolled(parts, [forward.online for forward in passes])
+        rewards = [
+            self._compute_intrinsic_reward(reward, parts, passes, seq, whole, env_step) for reward in self._intrinsic
+        ]
         intrinsic = torch.stack(rewards).sum(0) if rewards else None
         trainings = [
             self._background.submit(reward.train, seq, whole, env_step=env_step, generator=self._generator)
@@ -200,19 +206,19 @@ class ValueLearner:
         results = run(
             [partial(self._backward, *arguments, intrinsic, count) for arguments in zip(parts, passes, strict=True)]
         )
-        terms = _join_terms(parts, [terms for terms, _ in results])
+        losses = _join_losses(parts, [losses for losses, _ in results])
         # The gradients are summed in the order of the parts, so the bits do not depend on the scheduling of threads.
         for parameter, gradients in zip(self._parameters, zip(*(g for _, g in results), strict=True), strict=True):
             present = [gradient for gradient in gradients if gradient is not None]
             parameter.grad = reduce(torch.add, present) if present else None
-        terms.values["train/grad_norm"] = self._clip_and_step()
+        losses.values["train/grad_norm"] = self._clip_and_step()
         for wait in trainings:
             wait()
         mask, beta = (x.transpose(0, 1) for x in (batch.filled.to(batch.reward.dtype), batch.beta))
         if intrinsic is not None:
-            terms.values["train/intrinsic_reward"] = masked_mean(intrinsic, mask)
-        q_tot = join(parts, [v.taken.q_tot.detach() for v in passes])
-        return self._stats(mask, beta, q_tot, terms, _join_incentives(parts, passes), incentive)
+            losses.values["train/intrinsic_reward"] = masked_mean(intrinsic, mask)
+        q_tot = join(parts, [forward.taken.q_tot.detach() for forward in passes])
+        return self._make_stats(mask, beta, q_tot, losses, _join_incentives(parts, passes), recalled)
 
     def on_episodes(self, episodes_total: int) -> bool:
         """Copy the online networks to the target networks every `train.target_interval` episodes.
@@ -223,14 +229,14 @@ class ValueLearner:
         Returns:
             Whether the target networks were updated.
         """
-        for part in self._intrinsic:
-            part.on_episodes(episodes_total)
+        for reward in self._intrinsic:
+            reward.on_episodes(episodes_total)
         if episodes_total - self._last_copy < self._config.train.target_interval:
             return False
         self._last_copy = episodes_total
         self.target.load_state_dict(self.online.state_dict())
-        for part in self._intrinsic:
-            part.copy_target()
+        for reward in self._intrinsic:
+            reward.copy_target()
         return True
 
     # ---- state ----
@@ -243,7 +249,7 @@ class ValueLearner:
             "optimizer": copy_state(self._optimizer.state_dict()),
             "generator": self._generator.get_state(),
             "last_copy": self._last_copy,
-            "intrinsic": [copy_state(part.get_state()) for part in self._intrinsic],
+            "intrinsic": [copy_state(reward.get_state()) for reward in self._intrinsic],
         }
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -251,32 +257,32 @@ class ValueLearner:
         self.online.load_state_dict(state["online"])
         self.target.load_state_dict(state["target"])
         self._optimizer.load_state_dict(state["optimizer"])
-        restore(self._generator, state["generator"])
+        restore_generator(self._generator, state["generator"])
         self._last_copy = state["last_copy"]
-        for part, saved in zip(self._intrinsic, state["intrinsic"], strict=True):
-            part.set_state(saved)
+        for reward, saved in zip(self._intrinsic, state["intrinsic"], strict=True):
+            reward.set_state(saved)
 
     # ---- parts of an update ----
 
     def _forward(self, part: BatchPart, generator: torch.Generator) -> ForwardPass:
         """Run the online and the target copy over the episodes of a part."""
-        seq = make_sequence(part.batch, agent_id=self._agent_id)
+        seq = make_sequence_batch(part.batch, agent_id=self._agent_id)
         online = self.online.unroll(seq, generator)
-        taken, following = self.online.evaluate_taken(online, seq), self._following(online, seq, generator)
-        return ForwardPass(seq, online, taken, following, self._incentive(seq, following, part.recalled))
+        taken, next_values = self.online.evaluate_taken(online, seq), self._evaluate_next(online, seq, generator)
+        return ForwardPass(seq, online, taken, next_values, self._compute_incentive(seq, next_values, part.recalled))
 
-    def _rewards(
+    def _compute_intrinsic_reward(
         self,
         intrinsic: IntrinsicReward,
         parts: list[BatchPart],
         passes: list[ForwardPass],
-        seq: Sequence | None,
+        seq: SequenceBatch | None,
         whole: Unrolled | None,
         env_step: int,
     ) -> Tensor:
         """Compute an intrinsic reward [T, B], in parallel for the parts where the reward allows it."""
-        if intrinsic.by_episode:
-            tasks = [partial(intrinsic.reward, v.seq, v.online, env_step=env_step) for v in passes]
+        if intrinsic.is_episode_wise:
+            tasks = [partial(intrinsic.reward, forward.seq, forward.online, env_step=env_step) for forward in passes]
             return join(parts, self._workers.run(tasks))
         assert seq is not None, "set if there are intrinsic rewards"
         assert whole is not None, "set if there are intrinsic rewards"
@@ -284,42 +290,44 @@ class ValueLearner:
 
     def _backward(
         self, part: BatchPart, forward: ForwardPass, intrinsic: Tensor | None, count: Tensor
-    ) -> tuple[LossTerms, list[Tensor | None]]:
+    ) -> tuple[Losses, list[Tensor | None]]:
         """Compute the contribution of a part to the losses and to the gradient of every parameter."""
         seq = forward.seq
-        shift = seq.reward + (0.0 if forward.incentive is None else forward.incentive.gated)
-        shift = shift + (0.0 if intrinsic is None else intrinsic[:, torch.from_numpy(part.rows)])
-        terms = self._terms(seq, forward.taken, forward.following, part.recalled, shift, count)
-        return terms, list(torch.autograd.grad(terms.values["train/loss"], self._parameters, allow_unused=True))
+        total_reward = seq.reward + (0.0 if forward.incentive is None else forward.incentive.gated)
+        total_reward = total_reward + (0.0 if intrinsic is None else intrinsic[:, torch.from_numpy(part.rows)])
+        losses = self._compute_losses(seq, forward.taken, forward.next_values, part.recalled, total_reward, count)
+        return losses, list(torch.autograd.grad(losses.values["train/loss"], self._parameters, allow_unused=True))
 
     @torch.no_grad()
-    def _following(self, online: Unrolled, seq: Sequence, generator: torch.Generator | None = None) -> JointValues:
+    def _evaluate_next(
+        self, online: Unrolled, seq: SequenceBatch, generator: torch.Generator | None = None
+    ) -> JointValues:
         """Evaluate the next step with the target copy, at the greedy action of the online copy (double Q-learning)."""
         target = self.target.unroll(seq, generator or self._generator)
         selector = online if self._config.train.double_q else target
         return self.target.bootstrap(target, selector.greedy[1:], seq)
 
-    def _terms(
+    def _compute_losses(
         self,
-        seq: Sequence,
+        seq: SequenceBatch,
         taken: JointValues,
-        following: JointValues,
+        next_values: JointValues,
         recalled: IncentiveInputs | None,
-        shift: Tensor,
+        total_reward: Tensor,
         count: Tensor | None = None,
-    ) -> LossTerms:
+    ) -> Losses:
         """Compute the loss: TD loss, regularizer of the backbone and episodic loss of EMC.
 
         Args:
             seq: The batch.
             taken: Q_tot of the actions that were taken.
-            following: Target values of the next step.
+            next_values: Target values of the next step.
             recalled: Values recalled from the memory, for the episodic loss.
-            shift: [T, B] reward plus intrinsic reward plus gated incentive.
+            total_reward: [T, B] reward plus intrinsic reward plus gated incentive.
             count: Divisor of the means, see `masked_mean`.
         """
         gamma, ec = self._config.train.gamma, self._config.ec
-        td = self.online.td_loss(taken, shift, gamma * (1.0 - seq.terminated), following)
+        td = self.online.td_loss(taken, total_reward, gamma * (1.0 - seq.terminated), next_values)
         values = {"train/td_loss": masked_mean(td.loss, seq.mask, count)}
         loss = values["train/td_loss"]
         if taken.regularizer is not None:
@@ -331,7 +339,7 @@ class ValueLearner:
             )
             values["train/episodic_loss"] = masked_mean(error.square(), seq.mask, count)
             loss = loss + ec.weight * values["train/episodic_loss"]
-        return LossTerms(values=values | {"train/loss": loss}, error=td.error.detach() * seq.mask)
+        return Losses(values=values | {"train/loss": loss}, error=td.error.detach() * seq.mask)
 
     def _clip_and_step(self) -> Tensor:
         """Clip the gradient, take an optimizer step and return the gradient norm before clipping."""
@@ -339,13 +347,15 @@ class ValueLearner:
         self._optimizer.step()
         return norm
 
-    def _incentive(self, seq: Sequence, following: JointValues, recalled: IncentiveInputs | None) -> Incentive | None:
+    def _compute_incentive(
+        self, seq: SequenceBatch, next_values: JointValues, recalled: IncentiveInputs | None
+    ) -> Incentive | None:
         config = self._config.incentive
         if recalled is None or not self._uses_incentive:
             return None
         return episodic_incentive(
             recalled,
-            following.q_tot,
+            next_values.q_tot,
             beta=seq.beta,
             terminated=seq.terminated,
             gamma=self._config.train.gamma,
@@ -354,48 +364,48 @@ class ValueLearner:
         )
 
     @torch.no_grad()
-    def _stats(
+    def _make_stats(
         self,
         mask: Tensor,
         beta: Tensor,
         q_tot: Tensor,
-        terms: LossTerms,
+        losses: Losses,
         incentive: Incentive | None,
         recalled: IncentiveInputs | None,
     ) -> LearnerStats:
-        values = {name: value.detach() for name, value in terms.values.items()}
-        values["train/td_error_abs"] = masked_mean(terms.error.abs(), mask)
+        values = {name: value.detach() for name, value in losses.values.items()}
+        values["train/td_error_abs"] = masked_mean(losses.error.abs(), mask)
         values["train/q_taken"] = masked_mean(q_tot, mask)
-        values["train/target"] = masked_mean(q_tot - terms.error, mask)
+        values["train/target"] = masked_mean(q_tot - losses.error, mask)
         if incentive is not None and recalled is not None:
             values["incentive/r_p"] = masked_mean(incentive.r_p, mask)
             values["incentive/gated_r_p"] = masked_mean(incentive.gated, mask)
             values["incentive/rho"] = masked_mean(recalled.rho_next.transpose(0, 1), mask)
             values["gate/beta_batch"] = masked_mean(beta, mask)
-        shares = {} if incentive is None or not self._config.uses_gate else gate_shares(incentive, beta, mask)
-        episode_error = terms.error.square().sum(0) / mask.sum(0).clamp_min(1.0)
-        return LearnerStats(values, episode_error=episode_error, shares=shares)
+        ratios = {} if incentive is None or not self._config.uses_gate else gate_ratios(incentive, beta, mask)
+        episode_error = losses.error.square().sum(0) / mask.sum(0).clamp_min(1.0)
+        return LearnerStats(values, episode_error=episode_error, ratios=ratios)
 
-    def _start_sequence(
+    def _make_first_step(
         self, obs: NDArray[np.float32], state: NDArray[np.float32], avail: NDArray[np.bool_]
-    ) -> Sequence:
+    ) -> SequenceBatch:
         """Make sequences of one step and no transition from B first steps."""
         obs_1BNO, state_1BS, avail_1BNA = (send(x, self._device)[None] for x in (obs, state, avail))
         n_batch, n_agents, n_actions = avail.shape
         action = torch.zeros((0, n_batch, n_agents), dtype=torch.int64, device=self._device)
         empty = torch.zeros((0, n_batch), device=self._device)
         inputs = agent_inputs(obs_1BNO, action, n_actions=n_actions, agent_id=self._agent_id)
-        return Sequence(inputs, obs_1BNO, state_1BS, avail_1BNA, action, empty, empty, empty, empty, 0)
+        return SequenceBatch(inputs, obs_1BNO, state_1BS, avail_1BNA, action, empty, empty, empty, empty, 0)
 
 
-def _join_terms(parts: list[BatchPart], terms: list[LossTerms]) -> LossTerms:
-    names = terms[0].values
-    values = {name: torch.stack([term.values[name].detach() for term in terms]).sum(0) for name in names}
-    return LossTerms(values, join(parts, [term.error for term in terms]))
+def _join_losses(parts: list[BatchPart], losses: list[Losses]) -> Losses:
+    names = losses[0].values
+    values = {name: torch.stack([term.values[name].detach() for term in losses]).sum(0) for name in names}
+    return Losses(values, join(parts, [term.error for term in losses]))
 
 
 def _join_incentives(parts: list[BatchPart], passes: list[ForwardPass]) -> Incentive | None:
-    incentives = [v.incentive for v in passes if v.incentive is not None]
+    incentives = [forward.incentive for forward in passes if forward.incentive is not None]
     if not incentives:
         return None
     return Incentive(join(parts, [i.r_p for i in incentives]), join(parts, [i.gated for i in incentives]))

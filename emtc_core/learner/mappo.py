@@ -5,8 +5,7 @@ The input of the critic is the agent-specific global state [state; obs_i]. Both 
 Source: marlbenchmark/on-policy, the feed-forward SMAC runs.
 """
 
-from collections.abc import Generator
-from collections.abc import Sequence as Many
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -18,10 +17,9 @@ from torch import Tensor, nn
 
 from emtc_core.arrays import check_shape
 from emtc_core.config.run import RunConfig
-from emtc_core.devices import autocast, copy_state, permutation, restore, send
+from emtc_core.devices import autocast, copy_state, send
 from emtc_core.envs.base import EnvInfo
-from emtc_core.learner.targets import (
-    LearnerStats,
+from emtc_core.learner.ppo import (
     ValueNorm,
     generalized_advantages,
     masked_log_softmax,
@@ -30,6 +28,8 @@ from emtc_core.learner.targets import (
     policy_loss,
     value_loss,
 )
+from emtc_core.learner.targets import LearnerStats
+from emtc_core.random_tensors import permutation, restore_generator
 from emtc_core.rollout.episode import Episode
 
 
@@ -50,10 +50,10 @@ class Samples:
     advantage: Tensor  # [R] normalized over living agents, dimensionless
     returns: Tensor  # [R] [return], not normalized
 
-    def take(self, rows: Tensor) -> "Samples":
+    def select(self, rows: Tensor) -> "Samples":
         """Return some of the pairs.
 
-        Source: bookkeeping.
+        Source: implementation detail.
 
         Args:
             rows: [K], row indices.
@@ -65,14 +65,14 @@ class Samples:
 class EpisodeLayout:
     """Row indices of E concatenated episodes with T_e transitions and T_e + 1 steps each; M is the sum of all steps.
 
-    Source: bookkeeping.
+    Source: implementation detail.
     """
 
     rows: NDArray[np.int64]  # [E, T] index in M of the step before each transition; 0 in the padding
     inside: NDArray[np.bool_]  # [E, T] boolean, true on real transitions
 
 
-def make_layout(lengths: Many[int]) -> EpisodeLayout:
+def make_layout(lengths: Sequence[int]) -> EpisodeLayout:
     """Compute the row indices of concatenated episodes from their numbers of transitions [E]."""
     length = np.asarray(lengths)
     start = np.cumsum(length + 1) - (length + 1)
@@ -184,7 +184,7 @@ class MappoLearner:
 
     # ---- learning ----
 
-    def update_rollout(self, episodes: Many[Episode], *, env_step: int = 0) -> LearnerStats:
+    def update_rollout(self, episodes: Sequence[Episode], *, env_step: int = 0) -> LearnerStats:
         """Train for `mappo.epochs` passes over the episodes of a rollout.
 
         Args:
@@ -201,7 +201,7 @@ class MappoLearner:
             order = permutation(len(samples.action), generator=self._generator, device=self._device)
             for rows in order.chunk(settings.minibatches):
                 whole = settings.minibatches == 1
-                reports.append(self._step(samples if whole else samples.take(rows)))
+                reports.append(self._step(samples if whole else samples.select(rows)))
         means = {name: torch.stack([r[name] for r in reports]).mean() for name in reports[0]}
         means["train/target"] = samples.returns.mean()
         means["train/q_taken"] = self._value_norm.denormalize(samples.old_value).mean()
@@ -231,7 +231,7 @@ class MappoLearner:
         self._actor_optimizer.load_state_dict(state["actor_optimizer"])
         self._critic_optimizer.load_state_dict(state["critic_optimizer"])
         self._value_norm.set_state(state["value_norm"])
-        restore(self._generator, state["generator"])
+        restore_generator(self._generator, state["generator"])
 
     # ---- parts of an update ----
 
@@ -249,15 +249,15 @@ class MappoLearner:
             clip=settings.clip,
             delta=settings.huber_delta,
         )
-        norm = _descend(self._actor_optimizer, self.actor, policy - settings.entropy * entropy, clip)
-        _descend(self._critic_optimizer, self.critic, value, clip)
+        norm = _take_gradient_step(self._actor_optimizer, self.actor, policy - settings.entropy * entropy, clip)
+        _take_gradient_step(self._critic_optimizer, self.critic, value, clip)
         report = {"policy_loss": policy, "value_loss": value, "entropy": entropy, "grad_norm": norm}
         report["loss"] = policy + value - settings.entropy * entropy
         report["regularizer"] = -settings.entropy * entropy
         return {f"train/{name}": number.detach() for name, number in report.items()}
 
     @torch.no_grad()
-    def _samples(self, episodes: Many[Episode]) -> Samples:
+    def _samples(self, episodes: Sequence[Episode]) -> Samples:
         """Compute values, log probabilities and advantages of a whole rollout; episodes are concatenated."""
         layout = make_layout([episode.length for episode in episodes])
         obs_MKNO = self._tensor(np.concatenate([_stack_frames(e.obs, self._frames) for e in episodes]))
@@ -284,7 +284,7 @@ class MappoLearner:
         }
         return Samples(**{name: values.flatten(0, 1) for name, values in fields.items()})
 
-    def _advantages(self, episodes: Many[Episode], layout: "EpisodeLayout", value_MN: Tensor) -> Tensor:
+    def _advantages(self, episodes: Sequence[Episode], layout: EpisodeLayout, value_MN: Tensor) -> Tensor:
         """Estimate the advantages [R, N] of all transitions from the values of all steps."""
         bootstraps = layout.inside.copy()
         reward_ET = np.zeros(layout.inside.shape)
@@ -344,7 +344,7 @@ def _stack_frames(steps: NDArray[np.float32], frames: int) -> NDArray[np.float32
     return np.stack([padded[k : k + len(steps)] for k in range(frames)], axis=1)
 
 
-def _descend(optimizer: torch.optim.Optimizer, network: nn.Module, loss: Tensor, clip: float) -> Tensor:
+def _take_gradient_step(optimizer: torch.optim.Optimizer, network: nn.Module, loss: Tensor, clip: float) -> Tensor:
     optimizer.zero_grad(set_to_none=True)
     loss.backward()
     norm = nn.utils.clip_grad_norm_(network.parameters(), clip)

@@ -14,16 +14,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from emtc_core.learner.recurrence import run_trunk
+from emtc_core.learner.recurrence import run_linear_gru
 from emtc_core.replay_buffer.buffer import Batch
 
-_MOSTLY_REAL = 0.9
+_MAX_REAL_FRACTION = 0.9
 """Above this fraction of real transitions, leaving out the padding does not save time."""
 _Network = TypeVar("_Network", bound=nn.Module)
 
 
 @dataclass(frozen=True)
-class Sequence:
+class SequenceBatch:
     """A batch in time-major order, with the agents' inputs at all T + 1 steps.
 
     Source: the replay buffer's `Batch`.
@@ -44,28 +44,28 @@ class Sequence:
     )
 
     @cached_property
-    def real(self) -> tuple[Tensor, Tensor] | None:
+    def real_transitions(self) -> tuple[Tensor, Tensor] | None:
         """Step and episode index of every real transition, [R] each; None if leaving out the padding saves no time.
 
-        Source: bookkeeping.
+        Source: implementation detail.
         """
-        if self.mask.device.type != "cpu" or self.n_real > _MOSTLY_REAL * self.mask.numel():
+        if self.mask.device.type != "cpu" or self.n_real > _MAX_REAL_FRACTION * self.mask.numel():
             return None
         step, episode = self.mask.nonzero(as_tuple=True)
         return step, episode
 
     @cached_property
-    def running(self) -> Tensor | None:
-        """Flat indices in [T + 1, B] of all states that are not padding; None if `real` is None.
+    def unpadded_states(self) -> Tensor | None:
+        """Flat indices in [T + 1, B] of all states that are not padding; None if `real_transitions` is None.
 
-        Source: bookkeeping.
+        Source: implementation detail.
         """
-        if self.real is None or self.n_steps is None:
+        if self.real_transitions is None or self.n_steps is None:
             return None
         return torch.from_numpy((np.arange(len(self.obs))[:, None] < self.n_steps).ravel().nonzero()[0])
 
 
-def make_sequence(batch: Batch, *, agent_id: bool) -> Sequence:
+def make_sequence_batch(batch: Batch, *, agent_id: bool) -> SequenceBatch:
     """Transpose a batch to time-major order and make the agents' inputs.
 
     Args:
@@ -73,7 +73,7 @@ def make_sequence(batch: Batch, *, agent_id: bool) -> Sequence:
         agent_id: Append a one-hot agent id (all backbones except CDS).
     """
     obs, state, avail, action = (x.transpose(0, 1) for x in (batch.obs, batch.state, batch.avail, batch.action))
-    return Sequence(
+    return SequenceBatch(
         inputs=agent_inputs(obs, action, n_actions=avail.shape[-1], agent_id=agent_id),
         obs=obs,
         state=state,
@@ -145,7 +145,7 @@ class SharedAgent(nn.Module):
             [T, B, N, H], hidden states, dimensionless.
         """
         lengths = None if n_steps is None else np.repeat(n_steps, inputs.shape[2])
-        return run_trunk(self.fc1, self.rnn, inputs.flatten(1, 2), lengths).unflatten(1, inputs.shape[1:3])
+        return run_linear_gru(self.fc1, self.rnn, inputs.flatten(1, 2), lengths).unflatten(1, inputs.shape[1:3])
 
     def step(self, inputs: Tensor, hidden: Tensor) -> Tensor:
         """Advance one step.
@@ -183,7 +183,7 @@ class DiverseAgent(SharedAgent):
         super().__init__(n_inputs, n_actions, hidden)
         self.head = GroupedLinear(n_agents, hidden, n_actions)
 
-    def private(self, hidden: Tensor) -> Tensor:
+    def private_values(self, hidden: Tensor) -> Tensor:
         """Compute the private part of each agent's values.
 
         Source: lich14/CDS, head_i(h_i).

@@ -21,7 +21,7 @@ from emtc_core.learner.backbones.base import Backbone
 from emtc_core.learner.learner import Learner, make_learner
 from emtc_core.learner.mappo import MappoLearner
 
-FACTS = "emtc.json"
+DESCRIPTION_FILE = "emtc.json"
 """Name of the extra file in a TorchScript file that describes the policy."""
 
 
@@ -159,14 +159,14 @@ def _best(values: Tensor, avail: Tensor) -> Tensor:
     return values.masked_fill(~avail, -torch.inf).argmax(-1)
 
 
-def write_script(policy: Policy, config: RunConfig, out: BinaryIO, *, facts: Mapping[str, Any]) -> None:
+def write_script(policy: Policy, config: RunConfig, out: BinaryIO, *, description: Mapping[str, Any]) -> None:
     """Write one greedy step of a policy as TorchScript. The file needs only torch to run.
 
     Args:
         policy: Policy on the CPU.
         config: Configuration of its run.
         out: File to write.
-        facts: Plain values that describe the policy, stored as JSON in the extra file `FACTS`.
+        description: Plain values that describe the policy, stored as JSON in the extra file `DESCRIPTION_FILE`.
     """
     info, learner = policy.info, policy.learner
     if isinstance(learner, MappoLearner):
@@ -180,7 +180,7 @@ def write_script(policy: Policy, config: RunConfig, out: BinaryIO, *, facts: Map
         warnings.simplefilter("ignore", DeprecationWarning)
         memory = step.get_buffer("start").expand(2, -1, -1)
         traced = torch.jit.trace(step.eval(), (obs, avail, memory), check_trace=False)
-        torch.jit.save(traced, out, _extra_files={FACTS: json.dumps(dict(facts))})
+        torch.jit.save(traced, out, _extra_files={DESCRIPTION_FILE: json.dumps(dict(description))})
 
 
 class ScriptedPolicy:

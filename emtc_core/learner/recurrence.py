@@ -1,4 +1,4 @@
-"""The agents' recurrent trunk on whole sequences: Linear, ReLU and GRU, with a hand-written gradient for the CPU.
+"""The agents' recurrent layers on whole sequences: Linear, ReLU and GRU, with a hand-written gradient for the CPU.
 
     x    = relu(inputs W + b)
     r, z = sigmoid(x W_r + h U_r), sigmoid(x W_z + h U_z)      with biases in every term
@@ -34,17 +34,17 @@ from emtc_core.exponential import LOG2_E, power_of_two
 
 BLOCK_ROWS = 256
 """Rows of a block: few enough for the cache, and enough for matrix products at full speed."""
-FEW_ROWS = 10
+MIN_MATMUL_ROWS = 10
 """Below this number, rows are multiplied one by one, because a matrix product first repacks its right operand."""
 
-FAST = {"reassoc", "contract", "nsz"}
-LARGEST = np.float32(58.0)  # bound of exponents of 2: the result is finite, and the sigmoid is < 1e-17 or 1
+FASTMATH_FLAGS = {"reassoc", "contract", "nsz"}
+MAX_EXPONENT = np.float32(58.0)  # bound of exponents of 2: the result is finite, and the sigmoid is < 1e-17 or 1
 ZERO, ONE, TWO = (np.float32(x) for x in (0.0, 1.0, 2.0))
 
 Floats = NDArray[np.float32]
 
 
-def run_trunk(first: nn.Linear, rnn: nn.GRU, inputs: Tensor, lengths: NDArray[np.int64] | None = None) -> Tensor:
+def run_linear_gru(first: nn.Linear, rnn: nn.GRU, inputs: Tensor, lengths: NDArray[np.int64] | None = None) -> Tensor:
     """Run Linear, ReLU and a one-layer GRU from a zero hidden state.
 
     The parameters get gradients. On the CPU the inputs get none.
@@ -61,15 +61,15 @@ def run_trunk(first: nn.Linear, rnn: nn.GRU, inputs: Tensor, lengths: NDArray[np
         [T, M, H], hidden states, dimensionless; values after the end of a row are undefined.
     """
     if inputs.device.type != "cpu" or inputs.dtype != torch.float32:
-        return run_layers(first, rnn, inputs)
-    multiply_on_one_thread()
+        return run_torch_layers(first, rnn, inputs)
+    limit_blas_to_one_thread()
     weights = (first.weight, first.bias, *rnn.all_weights[0])
     if torch.is_grad_enabled():
-        return Trunk.apply(inputs, lengths, *weights)  # type: ignore[no-any-return]  # apply is untyped
-    return torch.from_numpy(_ForwardPass(inputs, lengths, weights, keep=False).hidden)
+        return LinearGru.apply(inputs, lengths, *weights)  # type: ignore[no-any-return]  # apply is untyped
+    return torch.from_numpy(_ForwardPass(inputs, lengths, weights, save=False).hidden)
 
 
-def run_layers(first: nn.Linear, rnn: nn.GRU, inputs: Tensor) -> Tensor:
+def run_torch_layers(first: nn.Linear, rnn: nn.GRU, inputs: Tensor) -> Tensor:
     """Run PyTorch's layers in the precision of the inputs, also under autocast.
 
     Autocast always runs cuDNN's GRU in float16, whatever type is requested. Without loss scaling small gradients would
@@ -91,7 +91,7 @@ def run_layers(first: nn.Linear, rnn: nn.GRU, inputs: Tensor) -> Tensor:
 
 
 @cache
-def multiply_on_one_thread() -> None:
+def limit_blas_to_one_thread() -> None:
     """Limit SciPy's BLAS to one thread per call, because the callers already run on several threads."""
     import scipy.linalg.cython_blas  # noqa: F401  # threadpoolctl can only limit a library that is loaded
     from threadpoolctl import threadpool_limits
@@ -99,14 +99,14 @@ def multiply_on_one_thread() -> None:
     threadpool_limits(1, user_api="blas")
 
 
-class Trunk(torch.autograd.Function):
+class LinearGru(torch.autograd.Function):
     """The recurrence and its gradient with respect to the weights."""
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, lengths: NDArray[np.int64] | None, *weights: Tensor) -> Tensor:
         """Compute the hidden states.
 
-        Source: `run_trunk`.
+        Source: `run_linear_gru`.
 
         Args:
             ctx: Context of autograd.
@@ -118,7 +118,7 @@ class Trunk(torch.autograd.Function):
         Returns:
             [T, M, H], dimensionless.
         """
-        ctx.forward_pass = _ForwardPass(inputs, lengths, weights, keep=True)
+        ctx.forward_pass = _ForwardPass(inputs, lengths, weights, save=True)
         return torch.from_numpy(ctx.forward_pass.hidden)
 
     @staticmethod
@@ -139,25 +139,27 @@ class Trunk(torch.autograd.Function):
 
 
 class _ForwardPass:
-    """A forward pass over a batch, with the stored values for its gradient if `keep` is true."""
+    """A forward pass over a batch, with the stored values for its gradient if `save` is true."""
 
     def __init__(
-        self, inputs: Tensor, lengths: NDArray[np.int64] | None, weights: tuple[Tensor, ...], *, keep: bool
+        self, inputs: Tensor, lengths: NDArray[np.int64] | None, weights: tuple[Tensor, ...], *, save: bool
     ) -> None:
         n_steps, n_rows, n_inputs = inputs.shape
         self._weights = [w.detach().numpy() for w in weights]
         w_first, b_first, w_ih, w_hh, b_ih, b_hh = self._weights
         width = w_hh.shape[1]
-        self._order, self._starts = _order_rows(lengths, n_steps, n_rows)
-        stored_rows = self._starts[-1] if keep else BLOCK_ROWS + n_rows  # without `keep`, blocks reuse the same rows
+        self._row_order, self._step_offsets = _sort_rows_by_length(lengths, n_steps, n_rows)
+        stored_rows = (
+            self._step_offsets[-1] if save else BLOCK_ROWS + n_rows
+        )  # without `save`, blocks reuse the same rows
         self._inputs, self._x, self._gates, self._states_before = (
             np.empty((stored_rows, n_columns), np.float32) for n_columns in (n_inputs, width, 4 * width, width)
         )
         self.hidden = np.zeros((n_steps, n_rows, width), np.float32)  # stays 0 after the end of an episode
         _run_forward(
             np.ascontiguousarray(inputs.detach().numpy()),
-            self._order,
-            self._starts,
+            self._row_order,
+            self._step_offsets,
             np.ascontiguousarray(w_first.T),
             b_first,
             np.ascontiguousarray(w_ih.T),
@@ -168,7 +170,7 @@ class _ForwardPass:
             self._gates,
             self._states_before,
             self.hidden,
-            keep,
+            save,
         )
 
     def gradients(self, grad: Floats) -> tuple[Floats, ...]:
@@ -179,8 +181,8 @@ class _ForwardPass:
         d_bias = np.zeros(4 * width, np.float32)
         _run_backward(
             np.ascontiguousarray(grad),
-            self._order,
-            self._starts,
+            self._row_order,
+            self._step_offsets,
             w_ih,
             _put_u_first(w_hh),
             self._inputs,
@@ -197,14 +199,14 @@ class _ForwardPass:
         return d_w_first, d_b_first, d_w_x, d_w_hh, d_bias[width:], np.append(d_bias[width : 3 * width], d_bias[:width])
 
 
-def _order_rows(
+def _sort_rows_by_length(
     lengths: NDArray[np.int64] | None, n_steps: int, n_rows: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Sort the rows by length, longest first.
 
     Returns:
         Row indices in this order [M], and the index of the first stored row of each step, followed by the number R of
-        stored rows [longest length + 1].
+        stored rows [longest length + 1]. The stored rows are those of step 0, then those of step 1, and so on.
     """
     if lengths is None:
         return np.arange(n_rows), np.arange(n_steps + 1) * n_rows
@@ -218,41 +220,41 @@ def _put_u_first(weights: Floats) -> Floats:
     return np.concatenate([weights[2 * width :], weights[: 2 * width]])
 
 
-@njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy", inline="always")
+@njit(cache=True, nogil=True, fastmath=FASTMATH_FLAGS, error_model="numpy", inline="always")
 def _sigmoid(x: np.float32) -> np.float32:  # pragma: no cover  # compiled
     """Compute 1 / (1 + exp(-x)) with an error of at most 3e-7; NaN if x is not finite.
 
     There is no branch, so that the compiler can vectorize loops.
     """
-    y = min(max(-x * LOG2_E, -LARGEST), LARGEST)
+    y = min(max(-x * LOG2_E, -MAX_EXPONENT), MAX_EXPONENT)
     return ONE / (ONE + power_of_two(y)) + (x - x)
 
 
-@njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy", inline="always")
+@njit(cache=True, nogil=True, fastmath=FASTMATH_FLAGS, error_model="numpy", inline="always")
 def _copy_row(source: NDArray[Any], target: NDArray[Any]) -> None:  # pragma: no cover  # compiled
     """Copy a row in a loop: a slice assignment takes seconds to compile, because numba adds a check of shapes."""
     for j in range(len(target)):
         target[j] = source[j]
 
 
-@njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy", inline="always")
+@njit(cache=True, nogil=True, fastmath=FASTMATH_FLAGS, error_model="numpy", inline="always")
 def _add_row(source: NDArray[Any], target: NDArray[Any]) -> None:  # pragma: no cover  # compiled
     """Add a row to another in a loop, because a slice assignment is slow to compile (see `_copy_row`)."""
     for j in range(len(target)):
         target[j] += source[j]
 
 
-@njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
+@njit(cache=True, nogil=True, fastmath=FASTMATH_FLAGS, error_model="numpy")
 def _multiply(rows: NDArray[Any], weights: NDArray[Any], out: NDArray[Any]) -> None:  # pragma: no cover  # compiled
     """Multiply rows [M, K] with weights [K, N] and write the result to `out` [M, N]."""
-    if len(rows) >= FEW_ROWS:
+    if len(rows) >= MIN_MATMUL_ROWS:
         np.dot(rows, weights, out)
         return
     for i in range(len(rows)):
         np.dot(rows[i], weights, out[i])
 
 
-@njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
+@njit(cache=True, nogil=True, fastmath=FASTMATH_FLAGS, error_model="numpy")
 def _add_product(
     left: NDArray[Any], right: NDArray[Any], total: NDArray[Any], buffer: NDArray[Any]
 ) -> None:  # pragma: no cover  # compiled
@@ -263,10 +265,10 @@ def _add_product(
             total[i, j] += buffer[i, j]
 
 
-@njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
+@njit(cache=True, nogil=True, fastmath=FASTMATH_FLAGS, error_model="numpy")
 def _apply_gates(
-    by_h: NDArray[Any],
-    by_x: NDArray[Any],
+    h_products: NDArray[Any],
+    x_products: NDArray[Any],
     bias: NDArray[Any],
     gates: NDArray[Any],
     before: NDArray[Any],
@@ -277,8 +279,8 @@ def _apply_gates(
     The loops run over views that start at 0, because the compiler vectorizes these.
 
     Args:
-        by_h: [M, 3H] products of h for u, r, z.
-        by_x: [M, 3H] products of x for r, z, n.
+        h_products: [M, 3H] products of h for u, r, z.
+        x_products: [M, 3H] products of x for r, z, n.
         bias: [4H] biases of u, r, z, n.
         gates: [M, 4H], overwritten with u, r, z, n.
         before: [M, H] states before the step.
@@ -286,8 +288,8 @@ def _apply_gates(
     """
     width = len(bias) // 4
     b_u, b_rz, b_n = bias[:width], bias[width : 3 * width], bias[3 * width :]
-    for i in range(len(by_h)):
-        gate, from_h, from_x, old, new = gates[i], by_h[i], by_x[i], before[i], after[i]
+    for i in range(len(h_products)):
+        gate, from_h, from_x, old, new = gates[i], h_products[i], x_products[i], before[i], after[i]
         u, rz, n = gate[:width], gate[width : 3 * width], gate[3 * width :]
         r, z, rz_h, n_x = rz[:width], rz[width:], from_h[width:], from_x[2 * width :]
         for j in range(width):
@@ -300,85 +302,93 @@ def _apply_gates(
             new[j] = n[j] + z[j] * (old[j] - n[j])
 
 
-@njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
+@njit(cache=True, nogil=True, fastmath=FASTMATH_FLAGS, error_model="numpy")
 def _run_forward(
     inputs: NDArray[Any],
-    order: NDArray[Any],
-    starts: NDArray[Any],
+    row_order: NDArray[Any],
+    step_offsets: NDArray[Any],
     w_first: NDArray[Any],
     b_first: NDArray[Any],
     w_x: NDArray[Any],
     w_hidden: NDArray[Any],
     bias: NDArray[Any],
-    kept_inputs: NDArray[Any],
-    kept_x: NDArray[Any],
-    kept_gates: NDArray[Any],
-    kept_states_before: NDArray[Any],
+    saved_inputs: NDArray[Any],
+    saved_x: NDArray[Any],
+    saved_gates: NDArray[Any],
+    saved_states_before: NDArray[Any],
     hidden: NDArray[Any],
-    keep: bool,
+    save: bool,
 ) -> None:  # pragma: no cover  # compiled
-    """Compute hidden [T, M, H] and fill the stored arrays, whose names start with `kept_`."""
+    """Compute hidden [T, M, H] and fill the stored arrays, whose names start with `saved_`."""
     n_rows, width = inputs.shape[1], len(b_first)
-    by_h = np.empty((n_rows, 3 * width), np.float32)
-    by_x = np.empty((BLOCK_ROWS + n_rows, 3 * width), np.float32)
+    h_products = np.empty((n_rows, 3 * width), np.float32)
+    x_products = np.empty((BLOCK_ROWS + n_rows, 3 * width), np.float32)
     state = np.zeros((n_rows, width), np.float32)
-    begin, end = 0, 0
-    while end < len(starts) - 1:
-        begin = end
-        while end < len(starts) - 1 and starts[end] - starts[begin] < BLOCK_ROWS:
-            end += 1
-        n, offset = starts[end] - starts[begin], starts[begin] if keep else 0
-        rows, x = kept_inputs[offset:], kept_x[offset : offset + n]
-        gates, before = kept_gates[offset:], kept_states_before[offset:]
-        for t in range(begin, end):
-            for i in range(starts[t + 1] - starts[t]):
-                _copy_row(inputs[t, order[i]], rows[starts[t] - starts[begin] + i])
+    first_step, end_step = 0, 0
+    while end_step < len(step_offsets) - 1:
+        first_step = end_step
+        while end_step < len(step_offsets) - 1 and step_offsets[end_step] - step_offsets[first_step] < BLOCK_ROWS:
+            end_step += 1
+        n = step_offsets[end_step] - step_offsets[first_step]
+        offset = step_offsets[first_step] if save else 0
+        rows, x = saved_inputs[offset:], saved_x[offset : offset + n]
+        gates, before = saved_gates[offset:], saved_states_before[offset:]
+        for t in range(first_step, end_step):
+            for i in range(step_offsets[t + 1] - step_offsets[t]):
+                _copy_row(inputs[t, row_order[i]], rows[step_offsets[t] - step_offsets[first_step] + i])
         np.dot(rows[:n], w_first, x)
         for i in range(n):
             for j in range(width):
                 x[i, j] = max(x[i, j] + b_first[j], ZERO)
-        np.dot(x, w_x, by_x[:n])
-        for t in range(begin, end):
-            a, b = starts[t] - starts[begin], starts[t + 1] - starts[begin]
-            m = b - a
-            for i in range(m):
-                _copy_row(state[i], before[a + i])
-            _multiply(state[:m], w_hidden, by_h[:m])
-            _apply_gates(by_h[:m], by_x[a:b], bias, gates[a:b], before[a:b], state[:m])
-            for i in range(m):
-                _copy_row(state[i], hidden[t, order[i]])
+        np.dot(x, w_x, x_products[:n])
+        for t in range(first_step, end_step):
+            start, stop = step_offsets[t] - step_offsets[first_step], step_offsets[t + 1] - step_offsets[first_step]
+            n_active = stop - start
+            for i in range(n_active):
+                _copy_row(state[i], before[start + i])
+            _multiply(state[:n_active], w_hidden, h_products[:n_active])
+            _apply_gates(
+                h_products[:n_active],
+                x_products[start:stop],
+                bias,
+                gates[start:stop],
+                before[start:stop],
+                state[:n_active],
+            )
+            for i in range(n_active):
+                _copy_row(state[i], hidden[t, row_order[i]])
 
 
-@njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
+@njit(cache=True, nogil=True, fastmath=FASTMATH_FLAGS, error_model="numpy")
 def _backward_gates(
     grad: NDArray[Any],
-    order: NDArray[Any],
+    row_order: NDArray[Any],
     gates: NDArray[Any],
     before: NDArray[Any],
-    carried: NDArray[Any],
-    by_h: NDArray[Any],
-    by_x: NDArray[Any],
+    later_grad: NDArray[Any],
+    h_products: NDArray[Any],
+    x_products: NDArray[Any],
 ) -> None:  # pragma: no cover  # compiled
     """Compute the gradient of one step's products, and the part of the state gradient that passes through z.
 
     Args:
         grad: [all rows, H] gradient of the states after this step, in the order of the batch.
-        order: Row indices, longest row first.
+        row_order: Row indices, longest row first.
         gates: [M, 4H] u, r, z, n.
         before: [M, H] states before the step.
-        carried: [M, H] gradient from later steps; overwritten with the part of the gradient that passes through z.
-        by_h: [M, 3H], overwritten with the gradient of the products of h for u, r, z.
-        by_x: [M, 3H], overwritten with the gradient of the products of x for r, z, n.
+        later_grad: [M, H] gradient from later steps; overwritten with the part of the gradient that passes through z.
+        h_products: [M, 3H], overwritten with the gradient of the products of h for u, r, z.
+        x_products: [M, 3H], overwritten with the gradient of the products of x for r, z, n.
     """
     width = before.shape[1]
     for i in range(len(before)):
-        gate, to_h, to_x, old = gates[i], by_h[i], by_x[i], before[i]
-        grad_after, carried_row = grad[order[i]], carried[i]
+        gate, to_h, to_x, old = gates[i], h_products[i], x_products[i], before[i]
+        grad_after, later_grad_row = grad[row_order[i]], later_grad[i]
         u, r, z, n = gate[:width], gate[width : 2 * width], gate[2 * width : 3 * width], gate[3 * width :]
         h_u, h_r, h_z = to_h[:width], to_h[width : 2 * width], to_h[2 * width :]
         x_r, x_z, x_n = to_x[:width], to_x[width : 2 * width], to_x[2 * width :]
         for j in range(width):
-            d_after = grad_after[j] + carried_row[j]
+            d_after = grad_after[j] + later_grad_row[j]
             d_n = d_after * (ONE - z[j]) * (ONE - n[j] * n[j])
             d_r = d_n * u[j] * r[j] * (ONE - r[j])
             d_z = d_after * (old[j] - n[j]) * z[j] * (ONE - z[j])
@@ -388,20 +398,20 @@ def _backward_gates(
             x_r[j] = d_r
             x_z[j] = d_z
             x_n[j] = d_n
-            carried_row[j] = d_after * z[j]
+            later_grad_row[j] = d_after * z[j]
 
 
-@njit(cache=True, nogil=True, fastmath=FAST, error_model="numpy")
+@njit(cache=True, nogil=True, fastmath=FASTMATH_FLAGS, error_model="numpy")
 def _run_backward(
     grad: NDArray[Any],
-    order: NDArray[Any],
-    starts: NDArray[Any],
+    row_order: NDArray[Any],
+    step_offsets: NDArray[Any],
     w_x: NDArray[Any],
     w_hidden: NDArray[Any],
-    kept_inputs: NDArray[Any],
-    kept_x: NDArray[Any],
-    kept_gates: NDArray[Any],
-    kept_states_before: NDArray[Any],
+    saved_inputs: NDArray[Any],
+    saved_x: NDArray[Any],
+    saved_gates: NDArray[Any],
+    saved_states_before: NDArray[Any],
     d_w_first: NDArray[Any],
     d_b_first: NDArray[Any],
     d_w_x: NDArray[Any],
@@ -413,34 +423,42 @@ def _run_backward(
     `grad` is [T, M, H] in the order of the batch; `w_x` is `w_ih`, `w_hidden` has the order u, r, z.
     """
     n_rows, width = grad.shape[1], len(d_b_first)
-    by_h = np.empty((BLOCK_ROWS + n_rows, 3 * width), np.float32)
-    by_x, d_x = np.empty_like(by_h), np.empty((BLOCK_ROWS + n_rows, width), np.float32)
-    carried, d_states = np.zeros((n_rows, width), np.float32), np.empty((n_rows, width), np.float32)
+    h_products = np.empty((BLOCK_ROWS + n_rows, 3 * width), np.float32)
+    x_products, d_x = np.empty_like(h_products), np.empty((BLOCK_ROWS + n_rows, width), np.float32)
+    later_grad, d_states = np.zeros((n_rows, width), np.float32), np.empty((n_rows, width), np.float32)
     gates_buffer, first_buffer = np.empty_like(d_w_x), np.empty_like(d_w_first)
-    begin, end = len(starts) - 1, len(starts) - 1
-    while begin > 0:
-        end = begin
-        while begin > 0 and starts[end] - starts[begin] < BLOCK_ROWS:
-            begin -= 1
-        first, n = starts[begin], starts[end] - starts[begin]
-        inputs, x = kept_inputs[first : first + n], kept_x[first : first + n]
-        gates, before = kept_gates[first : first + n], kept_states_before[first : first + n]
-        for t in range(end - 1, begin - 1, -1):
-            a, b = starts[t] - first, starts[t + 1] - first
-            m = b - a
-            _backward_gates(grad[t], order, gates[a:b], before[a:b], carried, by_h[a:b], by_x[a:b])
-            _multiply(by_h[a:b], w_hidden, d_states[:m])
-            for i in range(m):
-                _add_row(d_states[i], carried[i])
+    first_step, end_step = len(step_offsets) - 1, len(step_offsets) - 1
+    while first_step > 0:
+        end_step = first_step
+        while first_step > 0 and step_offsets[end_step] - step_offsets[first_step] < BLOCK_ROWS:
+            first_step -= 1
+        first, n = step_offsets[first_step], step_offsets[end_step] - step_offsets[first_step]
+        inputs, x = saved_inputs[first : first + n], saved_x[first : first + n]
+        gates, before = saved_gates[first : first + n], saved_states_before[first : first + n]
+        for t in range(end_step - 1, first_step - 1, -1):
+            start, stop = step_offsets[t] - first, step_offsets[t + 1] - first
+            n_active = stop - start
+            _backward_gates(
+                grad[t],
+                row_order,
+                gates[start:stop],
+                before[start:stop],
+                later_grad,
+                h_products[start:stop],
+                x_products[start:stop],
+            )
+            _multiply(h_products[start:stop], w_hidden, d_states[:n_active])
+            for i in range(n_active):
+                _add_row(d_states[i], later_grad[i])
         for i in range(n):
-            row_h, row_n = by_h[i], by_x[i, 2 * width :]
+            row_h, row_n = h_products[i], x_products[i, 2 * width :]
             for j in range(3 * width):
                 d_bias[j] += row_h[j]
             for j in range(width):
                 d_bias[3 * width + j] += row_n[j]
-        _add_product(by_h[:n], before, d_w_hidden, gates_buffer)
-        _add_product(by_x[:n], x, d_w_x, gates_buffer)
-        np.dot(by_x[:n], w_x, d_x[:n])
+        _add_product(h_products[:n], before, d_w_hidden, gates_buffer)
+        _add_product(x_products[:n], x, d_w_x, gates_buffer)
+        np.dot(x_products[:n], w_x, d_x[:n])
         for i in range(n):
             for j in range(width):
                 d_x[i, j] = d_x[i, j] if x[i, j] > 0 else ZERO

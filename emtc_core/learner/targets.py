@@ -1,10 +1,8 @@
-"""Targets and losses of the learners, one equation per function, and `LearnerStats`, the result of an update.
+"""Targets and losses of temporal-difference learning, one equation per function, and `LearnerStats`.
 
-The first half is for temporal differences: masked means, greedy actions, the gated target, the quantile loss and the
-episodic-control loss. The second half is for PPO: advantages, losses and value normalization.
-
-Shapes differ, so each function documents its own. TD tensors are time-major [T, B]; `IncentiveInputs` is [B, T], as
-the replay buffer stores it. PPO advantages are [E, T, N] and PPO losses use flat rows [R].
+The functions compute masked means, greedy actions, the gated incentive, the quantile loss and the episodic-control
+loss. Tensors are time-major [T, B]; `IncentiveInputs` is [B, T], as the replay buffer stores it. `LearnerStats` is the
+result of an update of any learner.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,16 +16,11 @@ from torch import Tensor
 from torch.nn.functional import huber_loss
 
 from emtc_core.devices import send
-from emtc_core.gate.gate import incentive
+from emtc_core.gate.incentive import incentive
 from emtc_core.metrics import CLOSED_BELOW
-from emtc_core.replay_buffer.buffer import StateDict
 
 UNAVAILABLE_Q = -9_999_999.0
 """Value of an unavailable action in `greedy`, as in PyMARL."""
-EPS = 1e-5
-"""Lower bound of the accumulated weight in `ValueNorm`."""
-MIN_VARIANCE = 1e-2
-"""Lower bound of the variance in `ValueNorm`."""
 
 
 @dataclass(frozen=True)
@@ -132,7 +125,7 @@ def episodic_incentive(
     return Incentive(r_p=r_p, gated=beta * r_p)
 
 
-def gate_shares(incentive: Incentive, beta: Tensor, mask: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
+def gate_ratios(incentive: Incentive, beta: Tensor, mask: Tensor) -> dict[str, tuple[Tensor, Tensor]]:
     """Compute the effect of the gate on a batch, as (numerator, denominator) by metric name (Eq. 9).
 
     `gate/incentive_removed` is sum |(1 - beta) r_p| / sum |r_p|. `gate/closed_fraction` is the fraction of transitions
@@ -203,7 +196,7 @@ class LearnerStats(Mapping[str, Tensor]):
     values_by_name: dict[str, Tensor]
     episode_error: Tensor | None = None
     """[B] mean squared TD error of each episode [return²], used as priority by prioritized replay."""
-    shares: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    ratios: dict[str, tuple[Tensor, Tensor]] = field(default_factory=dict)
     """(numerator, denominator) by metric name. Over several updates both are summed before the division."""
 
     def __getitem__(self, name: str) -> Tensor:
@@ -219,188 +212,3 @@ class LearnerStats(Mapping[str, Tensor]):
         """Copy all values to the CPU in one transfer."""
         numbers = torch.stack([v.detach().float() for v in self.values()]).tolist()
         return dict(zip(self, numbers, strict=True))
-
-
-def generalized_advantages(
-    reward: Tensor, value: Tensor, following: Tensor, *, gamma: float, gae_lambda: float
-) -> Tensor:
-    """Estimate the advantages of E padded episodes for every agent.
-
-    A_t = sum over k >= 0 of (gamma lambda)^k delta_{t+k}, computed as a product with a triangular matrix of powers.
-
-    Source: GAE (Schulman et al. 2016).
-
-    Args:
-        reward: [E, T], team reward [reward]; 0 in the padding.
-        value: [E, T, N], values of the states [return]; 0 in the padding.
-        following: [E, T, N], values of the next states [return]; 0 in the padding and where an episode ends without
-            bootstrap.
-        gamma: Discount factor.
-        gae_lambda: lambda of GAE.
-
-    Returns:
-        [E, T, N] [return] with A_t = delta_t + gamma lambda A_{t+1}.
-    """
-    delta_ETN = reward.unsqueeze(-1) + gamma * following - value
-    steps_T = torch.arange(reward.shape[1], device=reward.device)
-    ahead_TK = steps_T - steps_T.unsqueeze(1)
-    weight_TK = ((gamma * gae_lambda) ** ahead_TK.clamp_min(0).to(reward.dtype)) * (ahead_TK >= 0)
-    return torch.einsum("tk,ekn->etn", weight_TK, delta_ETN)
-
-
-def normalize_advantages(advantage: Tensor, alive: Tensor) -> Tensor:
-    """Subtract the mean and divide by the standard deviation, both over living agents.
-
-    Source: marlbenchmark/on-policy.
-
-    Args:
-        advantage: Any shape [return].
-        alive: Same shape, 1 for living agents, dimensionless.
-
-    Returns:
-        Same shape, dimensionless.
-    """
-    count = alive.sum().clamp_min(1.0)
-    mean = (advantage * alive).sum() / count
-    variance = ((advantage - mean).square() * alive).sum() / count
-    return (advantage - mean) / (variance.sqrt() + 1e-5)
-
-
-def policy_loss(log_prob: Tensor, old_log_prob: Tensor, advantage: Tensor, alive: Tensor, *, clip: float) -> Tensor:
-    """Compute the clipped PPO objective, averaged over living agents.
-
-    Source: PPO (Schulman et al. 2017), as in marlbenchmark/on-policy.
-
-    Args:
-        log_prob: [R] [log probability] of the action under the current policy.
-        old_log_prob: [R] [log probability] under the policy of the rollout.
-        advantage: [R], normalized advantage, dimensionless.
-        alive: [R], 1 for living agents, dimensionless.
-        clip: Largest change of the probability ratio from 1.
-
-    Returns:
-        A scalar [loss], to be minimized.
-    """
-    ratio = (log_prob - old_log_prob).exp()
-    surrogate = torch.minimum(ratio * advantage, ratio.clamp(1.0 - clip, 1.0 + clip) * advantage)
-    return -(surrogate * alive).sum() / alive.sum().clamp_min(1.0)
-
-
-def value_loss(value: Tensor, old_value: Tensor, target: Tensor, *, clip: float, delta: float) -> Tensor:
-    """Compute the clipped value loss: the larger Huber loss of the value and the clipped value, averaged over rows.
-
-    Source: marlbenchmark/on-policy.
-
-    Args:
-        value: [R], value of the current critic, normalized by `ValueNorm`, dimensionless.
-        old_value: [R], value of the critic at the rollout, normalized, dimensionless.
-        target: [R], return, normalized, dimensionless.
-        clip: Largest difference between the clipped value and `old_value`.
-        delta: Threshold of the Huber loss.
-
-    Returns:
-        A scalar [loss].
-    """
-    clipped = old_value + (value - old_value).clamp(-clip, clip)
-    return torch.maximum(*(huber_loss(v, target, reduction="none", delta=delta) for v in (value, clipped))).mean()
-
-
-def masked_log_softmax(logits: Tensor, avail: Tensor) -> Tensor:
-    """Compute the log probabilities of the available actions.
-
-    The logit of an unavailable action is replaced by the lowest number of the dtype.
-
-    Source: marlbenchmark/on-policy, the action head.
-
-    Args:
-        logits: [..., A] [logits].
-        avail: [..., A] boolean, available actions.
-
-    Returns:
-        [..., A] [log probability].
-    """
-    return torch.log_softmax(logits.masked_fill(~avail, torch.finfo(logits.dtype).min), -1)
-
-
-def mean_entropy(log_probs: Tensor, alive: Tensor) -> Tensor:
-    """Compute the mean entropy of the policy over living agents.
-
-    Source: marlbenchmark/on-policy.
-
-    Args:
-        log_probs: [R, A] [log probability].
-        alive: [R], 1 for living agents, dimensionless.
-
-    Returns:
-        A scalar [nats].
-    """
-    entropy_R = -(log_probs.exp() * log_probs.clamp_min(-1e9)).sum(-1)
-    return (entropy_R * alive).sum() / alive.sum().clamp_min(1.0)
-
-
-class ValueNorm:
-    """Normalization of values by running moments.
-
-    Mean and mean square are exponential averages, divided by their accumulated weight to remove the bias of the start.
-    """
-
-    def __init__(self, beta: float, device: torch.device) -> None:
-        """Set all averages to 0; `beta` is the weight of the previous average."""
-        self._beta = beta
-        self._mean, self._square, self._weight = torch.zeros(3, device=device).unbind()
-
-    def update(self, values: Tensor) -> None:
-        """Update the averages with the mean and the mean square of values.
-
-        Source: marlbenchmark/on-policy, `ValueNorm`.
-
-        Args:
-            values: Any shape [return].
-        """
-        rate = 1.0 - self._beta
-        self._mean = self._beta * self._mean + rate * values.mean()
-        self._square = self._beta * self._square + rate * values.square().mean()
-        self._weight = self._beta * self._weight + rate
-
-    def normalize(self, values: Tensor) -> Tensor:
-        """Subtract the mean and divide by the standard deviation.
-
-        Source: marlbenchmark/on-policy, `ValueNorm`.
-
-        Args:
-            values: Any shape [return].
-
-        Returns:
-            Same shape, dimensionless.
-        """
-        mean, deviation = self._moments()
-        return (values - mean) / deviation
-
-    def denormalize(self, values: Tensor) -> Tensor:
-        """Convert normalized values back to the unit of the returns.
-
-        Source: marlbenchmark/on-policy, `ValueNorm`.
-
-        Args:
-            values: Any shape, dimensionless.
-
-        Returns:
-            Same shape [return].
-        """
-        mean, deviation = self._moments()
-        return values * deviation + mean
-
-    def get_state(self) -> StateDict:
-        """Return the three averages."""
-        return {"mean": self._mean, "square": self._square, "weight": self._weight}
-
-    def set_state(self, state: StateDict) -> None:
-        """Restore what `get_state` returned."""
-        names = ("mean", "square", "weight")
-        self._mean, self._square, self._weight = (state[name].to(self._mean.device) for name in names)
-
-    def _moments(self) -> tuple[Tensor, Tensor]:
-        weight = self._weight.clamp_min(EPS)
-        mean = self._mean / weight
-        variance = self._square / weight - mean.square()
-        return mean, variance.clamp_min(MIN_VARIANCE).sqrt()

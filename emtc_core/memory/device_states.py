@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from emtc_core.devices import send
-from emtc_core.memory.nodes import NodeTable, Slots, largest_table
+from emtc_core.memory.nodes import NodeTable, Slots, max_table_rows
 
-PART_BYTES = 32 * 2**20
+TRANSFER_BYTES = 32 * 2**20
 """Maximum size of one transfer, which limits the pinned host memory."""
 
 
@@ -25,7 +25,7 @@ def count_state_bytes(states: int, *, capacity: int, state_dim: int) -> int:
         capacity: Maximum number of nodes.
         state_dim: Dimension of a state.
     """
-    return 4 * largest_table(states, capacity=capacity) * (state_dim + 1) + 2 * PART_BYTES
+    return 4 * max_table_rows(states, capacity=capacity) * (state_dim + 1) + 2 * TRANSFER_BYTES
 
 
 class DeviceStates:
@@ -33,18 +33,18 @@ class DeviceStates:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self.forget()
+        self.invalidate()
 
-    def forget(self) -> None:
+    def invalidate(self) -> None:
         """Send every row at the next update."""
         self._state: Tensor | None = None
         self._t: Tensor | None = None
         self._changed: NDArray[np.bool_] = np.zeros(0, np.bool_)
 
-    def note_written(self, slots: Slots) -> None:
+    def mark_written(self, slots: Slots) -> None:
         """Mark rows for the next update. Rows that are not on the device yet are always sent.
 
-        Source: bookkeeping.
+        Source: implementation detail.
 
         Args:
             slots: [K], slot indices.
@@ -54,7 +54,7 @@ class DeviceStates:
     def update(self, table: NodeTable) -> tuple[Tensor, Tensor]:
         """Send the changed rows to the device.
 
-        Source: bookkeeping.
+        Source: implementation detail.
 
         Args:
             table: The nodes.
@@ -64,15 +64,15 @@ class DeviceStates:
         """
         rows, state_dim = table.state.shape
         if self._state is None or self._t is None or len(self._state) != rows:
-            self.forget()  # the old buffers are free before the new ones take memory
+            self.invalidate()  # the old buffers are free before the new ones take memory
             self._state = torch.empty(rows, state_dim, device=self._device)
             self._t = torch.empty(rows, dtype=torch.int32, device=self._device)
             self._changed = np.ones(rows, np.bool_)
         slots = np.flatnonzero(self._changed[: table.size])
-        at_once = max(1, PART_BYTES // (4 * state_dim))
-        for part in np.split(slots, range(at_once, len(slots), at_once)) if len(slots) else []:
-            places = send(part, self._device)
-            self._state.index_copy_(0, places, send(table.state[part], self._device))
-            self._t.index_copy_(0, places, send(table.nodes["t"][part], self._device))
+        at_once = max(1, TRANSFER_BYTES // (4 * state_dim))
+        for batch in np.split(slots, range(at_once, len(slots), at_once)) if len(slots) else []:
+            device_slots = send(batch, self._device)
+            self._state.index_copy_(0, device_slots, send(table.state[batch], self._device))
+            self._t.index_copy_(0, device_slots, send(table.nodes["t"][batch], self._device))
         self._changed[: table.size] = False
         return self._state[: table.size], self._t[: table.size]

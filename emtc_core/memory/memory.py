@@ -39,24 +39,24 @@ from emtc_core.memory.nodes import (
     Slots,
     copy_columns,
     delta_along_links,
+    move_to_newest,
     recall,
-    touch_all,
     values_along_links,
 )
+from emtc_core.memory.positions import NodePositions
 from emtc_core.memory.scaling import (
     TOLERANCE,
     Embeddings,
     Scaling,
-    choose_probes,
     identity_scaling,
-    largest_rounding,
+    max_rounding_error,
     measure_scaling,
+    select_probes,
 )
-from emtc_core.memory.space import Space
 from emtc_core.memory.state import fill_table, list_table_faults, table_state
-from emtc_core.memory.write import Columns, Path, make_rules, write_backwards
+from emtc_core.memory.write import StatesToWrite, TableArrays, make_write_options, write_backwards
 
-GROWTH = 0.25  # fraction of new nodes at which the index is rebuilt
+REBUILD_GROWTH = 0.25  # fraction of new nodes at which the index is rebuilt
 EMU_NORM_STEPS = 200
 
 
@@ -98,9 +98,9 @@ class EpisodicMemory:
         self.embedder = embedder
         self._gamma = gamma
         self._seed = seed
-        self._rules = make_rules(config, gamma)
+        self._write_options = make_write_options(config, gamma)
         self._table = NodeTable(capacity=config.capacity, state_dim=state_dim, dim=embedder.dim)
-        self._space = Space(config, dim=embedder.dim, device=str(device))
+        self._positions = NodePositions(config, dim=embedder.dim, device=str(device))
         self._device_states = DeviceStates(embedder.device) if embedder.reads_states_on_gpu else None
         self._measured = 0  # nodes the scaling was measured on
         self._appended = 0  # nodes appended since
@@ -122,7 +122,7 @@ class EpisodicMemory:
     @property
     def is_index_empty(self) -> bool:
         """Whether the index has no node: the memory is empty, or a stale index is not built yet."""
-        return self._space.count_visible(self._table) == 0
+        return self._positions.count_searched_nodes(self._table) == 0
 
     @property
     def desirable_fraction(self) -> float:
@@ -149,24 +149,26 @@ class EpisodicMemory:
         check_shape("state", state, (steps + 1, self._table.state.shape[1]))
         self._refresh_if_due(state, steps)
         is_success = self.config.is_success(won=won, episode_return=episode_return)
-        path = self._make_path(state, reward, is_success=bool(is_success))
-        slots = self._write_path(path, episode)
+        states = self._make_states_to_write(state, reward, is_success=bool(is_success))
+        slots = self._write_states(states, episode)
         missing = np.full(steps + 1 - len(slots), -1)
         return np.concatenate([slots, missing])
 
-    def _make_path(self, state: NDArray[np.float32], reward: NDArray[np.float32], *, is_success: bool) -> Path:
-        live_scaling, lookup_scaling = self._space.scaling, self._space.scaling_of_lookups
-        x = self._embed(state, np.arange(len(state)), for_write=True, fine=live_scaling.is_fine)
+    def _make_states_to_write(
+        self, state: NDArray[np.float32], reward: NDArray[np.float32], *, is_success: bool
+    ) -> StatesToWrite:
+        live_scaling, lookup_scaling = self._positions.scaling, self._positions.scaling_of_lookups
+        x = self._embed(state, np.arange(len(state)), for_write=True, float64=live_scaling.is_float64)
         q = (
             x
-            if lookup_scaling.is_fine == live_scaling.is_fine
-            else self._embed(state, np.arange(len(state)), for_write=True, fine=lookup_scaling.is_fine)
+            if lookup_scaling.is_float64 == live_scaling.is_float64
+            else self._embed(state, np.arange(len(state)), for_write=True, float64=lookup_scaling.is_float64)
         )
         rows = len(state) if self.config.store_terminal else len(reward)
         xi = np.full(rows, is_success)
         if self.config.store_terminal and self.config.terminal_xi == "zero":
             xi[-1] = False
-        return Path(
+        return StatesToWrite(
             state=np.ascontiguousarray(state[:rows], np.float32),
             x=x[:rows],
             z=live_scaling.apply(x[:rows]),
@@ -175,27 +177,27 @@ class EpisodicMemory:
             xi=xi,
         )
 
-    def _write_path(self, path: Path, episode: int) -> Slots:
-        table, rows = self._table, len(path.reward)
+    def _write_states(self, states: StatesToWrite, episode: int) -> Slots:
+        table, rows = self._table, len(states.reward)
         table.reserve(rows)
-        self._space.follow(table)
-        columns = Columns(table.nodes, table.state, table.x, table.z, table.order, table.ends)
+        self._positions.reserve(table)
+        arrays = TableArrays(table.nodes, table.state, table.x, table.z, table.order, table.ends)
         slots, size, next_uid, merged = write_backwards(
-            columns, self._space.visible(), path, self._rules, table.size, table.next_uid, episode
+            arrays, self._positions.lookup_index(), states, self._write_options, table.size, table.next_uid, episode
         )
         self._evicted += (rows - merged) - (size - table.size)
         self._appended += rows - merged
         table.size, table.next_uid = size, next_uid
         self._counts["written"] += rows
         self._counts["merged"] += merged
-        self._space.note_written(slots)
+        self._positions.mark_written(slots)
         if self._device_states:
             stored = slots[slots >= 0]
-            self._device_states.note_written(stored[table.nodes["episode"][stored] == episode])
+            self._device_states.mark_written(stored[table.nodes["episode"][stored] == episode])
         return slots
 
     def _refresh_if_due(self, state: NDArray[np.float32], steps: int) -> None:
-        is_due = self._appended >= GROWTH * self._measured
+        is_due = self._appended >= REBUILD_GROWTH * self._measured
         if self.config.norm_interval == "200_steps":
             is_due |= self._steps >= EMU_NORM_STEPS
         if is_due:
@@ -215,23 +217,23 @@ class EpisodicMemory:
             state, t = first, np.arange(len(first))
             x = self._embed(state, t, for_write=True)
         scaling = self._measure(x)
-        if not scaling.is_fine and self._is_coarse(state, t, scaling):
-            x = self._embed(state, t, for_write=not size, fine=True)
+        if not scaling.is_float64 and self._needs_float64(state, t, scaling):
+            x = self._embed(state, t, for_write=not size, float64=True)
             table.set_embeddings(x[:size])
             scaling = self._measure(x)
-        self._space.rescale(table, scaling)
+        self._positions.rescale(table, scaling)
         self._measured, self._appended, self._steps = len(x), 0, 0
 
     def _measure(self, x: Embeddings) -> Scaling:
         if self.config.delta_space == "raw":
-            return identity_scaling(x.shape[1], is_fine=x.dtype == np.float64)
+            return identity_scaling(x.shape[1], is_float64=x.dtype == np.float64)
         return measure_scaling(x)
 
-    def _is_coarse(self, state: NDArray[np.float32], t: NDArray[np.integer[Any]], scaling: Scaling) -> bool:
+    def _needs_float64(self, state: NDArray[np.float32], t: NDArray[np.integer[Any]], scaling: Scaling) -> bool:
         """Whether float32 rounding could change which states merge; see the module `scaling`."""
-        rows = choose_probes(len(state))
-        x, fine = self._embed(state[rows], t[rows]), self._embed(state[rows], t[rows], fine=True)
-        return largest_rounding(x, fine, scaling) > TOLERANCE * self.config.delta
+        rows = select_probes(len(state))
+        x_float32, x_float64 = self._embed(state[rows], t[rows]), self._embed(state[rows], t[rows], float64=True)
+        return max_rounding_error(x_float32, x_float64, scaling) > TOLERANCE * self.config.delta
 
     def reproject(self) -> None:
         """Recompute the embeddings of all nodes from their states and time steps, then scaling and index (B11)."""
@@ -249,12 +251,12 @@ class EpisodicMemory:
     def on_target_update(self) -> None:
         """Rebuild a stale index from the current nodes. Does nothing with a live index."""
         if self.config.index == "stale_target_update":
-            self._space.freeze(self._table)
+            self._positions.rebuild_stale_index(self._table)
             self.generation += 1
 
-    def _embed(self, state: State, t: Times, *, for_write: bool = False, fine: bool = False) -> NDArray[Any]:
-        if fine:
-            x = self.embedder.embed_fine(state, t, for_write=for_write)
+    def _embed(self, state: State, t: Times, *, for_write: bool = False, float64: bool = False) -> NDArray[Any]:
+        if float64:
+            x = self.embedder.embed_float64(state, t, for_write=for_write)
         else:
             x = self.embedder.embed(state, t, for_write=for_write).cpu().numpy()
         if not np.isfinite(x).all():
@@ -276,14 +278,14 @@ class EpisodicMemory:
         Returns:
             [Q], slot indices; -1 if no node was found.
         """
-        scaling = self._space.scaling_of_lookups
-        z = scaling.apply(self._embed(state, t, fine=scaling.is_fine))
-        slots = self._space.find(self._table, z)
+        scaling = self._positions.scaling_of_lookups
+        z = scaling.apply(self._embed(state, t, float64=scaling.is_float64))
+        slots = self._positions.find(self._table, z)
         self._counts["queried"] += len(slots)
         self._counts["hits"] += int((slots >= 0).sum())
         is_miss = slots < 0
         if nearest and is_miss.any():
-            slots[is_miss] = self._space.find_nearest(self._table, z[is_miss])
+            slots[is_miss] = self._positions.find_nearest(self._table, z[is_miss])
         return slots
 
     def find_unchanged(
@@ -294,7 +296,7 @@ class EpisodicMemory:
         Such a node is at distance 0 from the state under any embedding, so no search is needed. A stale index has old
         positions, so the result is always False with it.
 
-        Source: bookkeeping; equal to a search by Algorithm 3.
+        Source: implementation detail; equal to a search by Algorithm 3.
 
         Args:
             slots: Slot indices of the nodes, any shape; -1 for none.
@@ -314,7 +316,7 @@ class EpisodicMemory:
 
         With a live index these are the same slots. With a stale index the states are looked up.
 
-        Source: bookkeeping; the lookup is that of Algorithm 3.
+        Source: implementation detail; the lookup is that of Algorithm 3.
 
         Args:
             slots: [T+1], slot indices of an episode.
@@ -345,7 +347,7 @@ class EpisodicMemory:
         """
         recalled = recall(self._table, slots, uids)
         if self.config.lru_touch_on_read and self.config.evict == "lru":
-            touch_all(self._table.order, self._table.ends, np.where(recalled.hit, slots, -1).ravel())
+            move_to_newest(self._table.order, self._table.ends, np.where(recalled.hit, slots, -1).ravel())
         return recalled
 
     def peek(self, slots: Slots) -> NDArray[np.float64]:
@@ -364,7 +366,7 @@ class EpisodicMemory:
     def uids(self, slots: Slots) -> Slots:
         """Read the uids of nodes.
 
-        Source: bookkeeping.
+        Source: implementation detail.
 
         Args:
             slots: Slot indices, any shape.
@@ -422,7 +424,7 @@ class EpisodicMemory:
     def states(self, slots: Slots) -> NDArray[np.float32]:
         """Copy the states of nodes.
 
-        Source: bookkeeping.
+        Source: implementation detail.
 
         Args:
             slots: [K], slot indices.
@@ -442,7 +444,7 @@ class EpisodicMemory:
         """Copy the complete state: tensors, plain values and dictionaries of them."""
         return {
             "table": table_state(self._table),
-            "space": self._space.get_state(),
+            "space": self._positions.get_state(),
             "generation": self.generation,
             "measured": self._measured,
             "appended": self._appended,
@@ -460,8 +462,8 @@ class EpisodicMemory:
         """
         fill_table(self._table, state["table"])
         if self._device_states:
-            self._device_states.forget()
-        self._space.set_state(state["space"], self._table)
+            self._device_states.invalidate()
+        self._positions.set_state(state["space"], self._table)
         self.generation = state["generation"]
         self._measured, self._appended, self._steps = state["measured"], state["appended"], state["steps"]
         self._samples, self._evicted = state["samples"], state["evicted"]
@@ -469,4 +471,4 @@ class EpisodicMemory:
 
     def list_faults(self) -> list[str]:
         """List the broken invariants of the memory as sentences; empty if there are none."""
-        return [*list_table_faults(self._table), *self._space.list_faults(self._table)]
+        return [*list_table_faults(self._table), *self._positions.list_faults(self._table)]

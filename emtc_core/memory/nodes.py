@@ -31,7 +31,8 @@ NODE = np.dtype(
     align=True,
 )
 Int = int | np.signedinteger[Any]  # integer argument of compiled code
-FIRST_ROWS = 1024
+Slots = NDArray[np.int64]
+INITIAL_ROWS = 1024
 NONE = -1
 
 
@@ -42,7 +43,7 @@ class NodeTable:
         self.capacity = capacity
         self.size = 0
         self.next_uid = 0
-        rows = min(FIRST_ROWS, capacity)
+        rows = min(INITIAL_ROWS, capacity)
         self.nodes = np.zeros(rows, NODE)
         self.state = np.zeros((rows, state_dim), np.float32)
         self.x: NDArray[np.float32 | np.float64] = np.zeros((rows, dim), np.float32)  # embeddings
@@ -57,11 +58,11 @@ class NodeTable:
         if needed <= rows:
             return
         rows = min(max(needed, rows + rows // 2), self.capacity)
-        self.nodes = _grown(self.nodes, rows)
-        self.state = _grown(self.state, rows)
-        self.x = _grown(self.x, rows)
-        self.z = _grown(self.z, rows)
-        self.order = _grown(self.order, rows)
+        self.nodes = _copy_with_rows(self.nodes, rows)
+        self.state = _copy_with_rows(self.state, rows)
+        self.x = _copy_with_rows(self.x, rows)
+        self.z = _copy_with_rows(self.z, rows)
+        self.order = _copy_with_rows(self.order, rows)
 
     def set_embeddings(self, x: NDArray[np.float32 | np.float64]) -> None:
         """Replace all embeddings. Later embeddings are stored with the same dtype.
@@ -78,7 +79,7 @@ class NodeTable:
     def list_order(self) -> NDArray[np.int64]:
         """List all slots, the next to be evicted first.
 
-        Source: bookkeeping.
+        Source: implementation detail.
 
         Returns:
             [M], slot indices.
@@ -88,7 +89,7 @@ class NodeTable:
     def set_order(self, slots: NDArray[np.int64]) -> None:
         """Restore the eviction order from the result of `list_order`.
 
-        Source: bookkeeping.
+        Source: implementation detail.
 
         Args:
             slots: [M], slot indices.
@@ -118,15 +119,15 @@ class NodeTable:
         return np.where(is_valid, link, NONE)
 
 
-def largest_table(nodes: int, *, capacity: int) -> int:
+def max_table_rows(nodes: int, *, capacity: int) -> int:
     """Bound the rows of a table that was grown by `reserve` for this many states, merged ones included."""
-    return min(max(FIRST_ROWS, nodes + nodes // 2), capacity)
+    return min(max(INITIAL_ROWS, nodes + nodes // 2), capacity)
 
 
-def _grown(column: NDArray[np.generic], rows: int) -> NDArray[Any]:
-    grown = np.zeros((rows, *column.shape[1:]), column.dtype)
-    grown[: len(column)] = column
-    return grown
+def _copy_with_rows(column: NDArray[np.generic], rows: int) -> NDArray[Any]:
+    copy = np.zeros((rows, *column.shape[1:]), column.dtype)
+    copy[: len(column)] = column
+    return copy
 
 
 @njit(cache=True, nogil=True)
@@ -151,7 +152,7 @@ def append_newest(order: NDArray[Any], ends: NDArray[Any], slot: Int) -> None:  
 
 
 @njit(cache=True, nogil=True)
-def remove(order: NDArray[Any], ends: NDArray[Any], slot: Int) -> None:  # pragma: no cover  # compiled
+def remove_slot(order: NDArray[Any], ends: NDArray[Any], slot: Int) -> None:  # pragma: no cover  # compiled
     """Remove a slot from the list.
 
     Source: a doubly linked list.
@@ -173,7 +174,9 @@ def remove(order: NDArray[Any], ends: NDArray[Any], slot: Int) -> None:  # pragm
 
 
 @njit(cache=True, nogil=True)
-def touch_all(order: NDArray[Any], ends: NDArray[Any], slots: NDArray[Any]) -> None:  # pragma: no cover  # compiled
+def move_to_newest(
+    order: NDArray[Any], ends: NDArray[Any], slots: NDArray[Any]
+) -> None:  # pragma: no cover  # compiled
     """Move slots to the newest end, one after the other; negative slots are skipped.
 
     Source: a doubly linked list.
@@ -185,7 +188,7 @@ def touch_all(order: NDArray[Any], ends: NDArray[Any], slots: NDArray[Any]) -> N
     """
     for slot in slots:
         if slot >= 0 and ends[1] != slot:
-            remove(order, ends, slot)
+            remove_slot(order, ends, slot)
             append_newest(order, ends, slot)
 
 
@@ -203,9 +206,6 @@ def _walk_order(order: NDArray[Any], ends: NDArray[Any], size: Int) -> NDArray[A
         slots[i] = slot
         slot = order[slot, 1]
     return slots
-
-
-Slots = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ class MergedNodes:
 
     @property
     def is_remaining(self) -> NDArray[np.bool_]:
-        """Whether each row is a remaining node, [M] boolean. Source: bookkeeping."""
+        """Whether each row is a remaining node, [M] boolean. Source: implementation detail."""
         return self.node == np.arange(len(self.node))
 
 
@@ -79,7 +79,7 @@ def remerge(nodes: StoredNodes, *, delta: float, config: MemoryConfig, at_any_di
     Args:
         nodes: The stored memory.
         delta: Merge radius, > 0, in the space of `config.delta_space`.
-        config: Space, metric and options of Algorithm 2; its delta is not read.
+        config: NodePositions, metric and options of Algorithm 2; its delta is not read.
         at_any_distance: If no node is within delta, a lookup returns the nearest node (`on_miss = "nearest"`).
 
     Raises:

@@ -9,7 +9,7 @@ scaled space this is k 2^-24 |mean| / std. It was measured on 3s_vs_5z against f
 node's position <= 3.3e-6. That is 18 % of delta = 1.8e-5; the error of the distance of two nodes was at most 37 % of
 delta. For std/|mean| <= 0.03 this error can reach delta, and for delta = 1.8e-7 it always does. So each measurement of
 the scaling also measures the rounding error on PROBES nodes. If it exceeds TOLERANCE · delta, all embeddings are
-computed and stored in float64 (`is_fine`) until the next re-projection, which measures again.
+computed and stored in float64 (`is_float64`) until the next re-projection, which measures again.
 """
 
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class Scaling:
 
     mean: NDArray[np.float64]  # [X] [embedding]
     divisor: NDArray[np.float64]  # [X] [embedding]; 1 for a constant dimension
-    is_fine: bool = False  # whether it was measured on float64 embeddings
+    is_float64: bool = False  # whether it was measured on float64 embeddings
 
     def apply(self, x: Embeddings, out: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
         """Scale embeddings: z = (x - mean) / divisor.
@@ -54,9 +54,9 @@ class Scaling:
         return np.divide(centered, self.divisor, out=centered)
 
 
-def identity_scaling(dim: int, *, is_fine: bool = False) -> Scaling:
+def identity_scaling(dim: int, *, is_float64: bool = False) -> Scaling:
     """Make a scaling that does not change embeddings (`delta_space = "raw"`)."""
-    return Scaling(np.zeros(dim), np.ones(dim), is_fine)
+    return Scaling(np.zeros(dim), np.ones(dim), is_float64)
 
 
 def measure_scaling(x: Embeddings) -> Scaling:
@@ -98,23 +98,23 @@ def _sum_squares(x: NDArray[Any], mean: NDArray[Any]) -> NDArray[Any]:  # pragma
     return total
 
 
-def largest_rounding(x: NDArray[np.float32], fine: NDArray[np.float64], scaling: Scaling) -> float:
+def max_rounding_error(x: NDArray[np.float32], x_float64: NDArray[np.float64], scaling: Scaling) -> float:
     """Compute the largest Euclidean distance between float32 and float64 embeddings after scaling.
 
     Source: see the top of this module.
 
     Args:
         x: [M, X] [embedding].
-        fine: [M, X] [embedding], the same embeddings in float64.
+        x_float64: [M, X] [embedding], the same embeddings in float64.
         scaling: The scaling.
 
     Returns:
         A scalar [normalized embedding].
     """
-    return float(np.linalg.norm((x - fine) / scaling.divisor, axis=1).max())
+    return float(np.linalg.norm((x - x_float64) / scaling.divisor, axis=1).max())
 
 
-def choose_probes(rows: int) -> NDArray[np.int64]:
+def select_probes(rows: int) -> NDArray[np.int64]:
     """Select the rows on which rounding is measured, evenly spaced.
 
     Source: see the top of this module.

@@ -12,13 +12,12 @@ from numpy.typing import NDArray
 
 from emtc_core.config.memory import MemoryConfig
 from emtc_core.memory.index import grid
-from emtc_core.memory.nodes import Int, append_newest
-from emtc_core.memory.nodes import remove as remove_from_order
+from emtc_core.memory.nodes import Int, append_newest, remove_slot
 
 NONE = -1
 
 
-class Columns(NamedTuple):
+class TableArrays(NamedTuple):
     """The node table's arrays with C allocated rows, of which the first ones are occupied.
 
     Source: the nodes of Algorithm 2.
@@ -32,18 +31,18 @@ class Columns(NamedTuple):
     ends: NDArray[Any]  # [2] oldest and newest slot index
 
 
-class Index(NamedTuple):
-    """The grid for lookups: the live one, or the frozen one of `index = "stale_target_update"`.
+class LookupIndex(NamedTuple):
+    """The grid for lookups: the live one, or the stale one of `index = "stale_target_update"`.
 
     Source: the nearest node of Algorithm 2.
     """
 
     cells: grid.Cells
-    uid: NDArray[Any]  # [M] uids of the frozen nodes, dimensionless; empty for the live grid
+    uid: NDArray[Any]  # [M] uids of the stale nodes, dimensionless; empty for the live grid
     is_live: bool
 
 
-class Path(NamedTuple):
+class StatesToWrite(NamedTuple):
     """The R states of an episode to write, in time order: T + 1 with the terminal state, else T.
 
     Source: the input of Algorithm 2.
@@ -57,7 +56,7 @@ class Path(NamedTuple):
     xi: NDArray[Any]  # [R] boolean, success flag of the state
 
 
-class Rules(NamedTuple):
+class WriteOptions(NamedTuple):
     """Options of Algorithm 2; documented in MemoryConfig."""
 
     gamma: float
@@ -69,9 +68,9 @@ class Rules(NamedTuple):
     is_lru: bool
 
 
-def make_rules(config: MemoryConfig, gamma: float) -> Rules:
+def make_write_options(config: MemoryConfig, gamma: float) -> WriteOptions:
     """Make the options of Algorithm 2 from the configuration."""
-    return Rules(
+    return WriteOptions(
         gamma=float(gamma),
         backprop_desirability=config.backprop_desirability,
         init_desirability=config.init_desirability,
@@ -84,7 +83,13 @@ def make_rules(config: MemoryConfig, gamma: float) -> Rules:
 
 @njit(cache=True, nogil=True)
 def write_backwards(
-    columns: Columns, index: Index, path: Path, rules: Rules, size: int, next_uid: int, episode: int
+    table: TableArrays,
+    index: LookupIndex,
+    states: StatesToWrite,
+    options: WriteOptions,
+    size: int,
+    next_uid: int,
+    episode: int,
 ) -> tuple[NDArray[Any], int, int, int]:  # pragma: no cover  # compiled
     """Write the states of an episode (Algorithm 2).
 
@@ -92,10 +97,10 @@ def write_backwards(
     episode.
 
     Args:
-        columns: The node table's arrays. They are changed.
+        table: The node table's arrays. They are changed.
         index: The grid for lookups. A live one is changed.
-        path: The R states of the episode.
-        rules: Options of Algorithm 2.
+        states: The R states of the episode.
+        options: Options of Algorithm 2.
         size: Number of nodes.
         next_uid: Uid of the next new node.
         episode: Number of the episode.
@@ -103,49 +108,49 @@ def write_backwards(
     Returns:
         Slot indices [R], new size, next uid, number of merged states.
     """
-    rows = len(path.reward)
+    rows = len(states.reward)
     slots = np.empty(rows, np.int64)
     uids = np.empty(rows, np.int64)
     value, merged = 0.0, 0
     successor = successor_uid = np.int64(NONE)
     is_desirable = False
     for row in range(rows - 1, -1, -1):
-        value = path.reward[row] + rules.gamma * value
-        xi = path.xi[row] or is_desirable
-        slot = _find(columns, index, path.q[row])
+        value = states.reward[row] + options.gamma * value
+        xi = states.xi[row] or is_desirable
+        slot = _find(table, index, states.q[row])
         if slot >= 0:
             merged += 1
-            if rules.backprop_desirability and columns.nodes[slot].xi:
+            if options.backprop_desirability and table.nodes[slot].xi:
                 is_desirable = True  # for earlier states; this state's flag does not change (A4)
-            _merge(columns, index, path, rules, slot, row, value, xi, episode, successor, successor_uid)
+            _merge(table, index, states, options, slot, row, value, xi, episode, successor, successor_uid)
         else:
-            slot = _allocate_slot(columns, index, size)
+            slot = _allocate_slot(table, index, size)
             size += slot == size
-            _create_node(columns, index, path, rules, slot, row, value, xi, episode, next_uid)
-            _link(columns, slot, successor, successor_uid, path.reward[row])
+            _create_node(table, index, states, options, slot, row, value, xi, episode, next_uid)
+            _link(table, slot, successor, successor_uid, states.reward[row])
             next_uid += 1
-        slots[row], uids[row] = slot, columns.nodes[slot].uid
+        slots[row], uids[row] = slot, table.nodes[slot].uid
         successor, successor_uid = slot, uids[row]
     for row in range(rows):
-        if columns.nodes[slots[row]].uid != uids[row]:
+        if table.nodes[slots[row]].uid != uids[row]:
             slots[row] = NONE
     return slots, size, next_uid, merged
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def _find(columns: Columns, index: Index, point: NDArray[Any]) -> Int:  # pragma: no cover  # compiled
+def _find(table: TableArrays, index: LookupIndex, point: NDArray[Any]) -> Int:  # pragma: no cover  # compiled
     slot, _ = grid.nearest(index.cells, point)
-    if slot >= 0 and not index.is_live and columns.nodes[slot].uid != index.uid[slot]:
+    if slot >= 0 and not index.is_live and table.nodes[slot].uid != index.uid[slot]:
         return NONE
     return slot
 
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _merge(
-    columns: Columns,
-    index: Index,
-    path: Path,
-    rules: Rules,
+    table: TableArrays,
+    index: LookupIndex,
+    states: StatesToWrite,
+    options: WriteOptions,
     slot: Int,
     row: Int,
     value: float,
@@ -154,37 +159,37 @@ def _merge(
     successor: Int,
     successor_uid: Int,
 ) -> None:  # pragma: no cover  # compiled
-    node = columns.nodes[slot]
+    node = table.nodes[slot]
     node.n_call += 1
     node.n_xi += xi
     shifts = xi and not node.xi
     improves = shifts or node.h < value
     if shifts:
         node.xi = True
-        node.h = max(node.h, value) if rules.shift_keep_max else value
-        if rules.reset_counts_on_shift:
+        node.h = max(node.h, value) if options.shift_keep_max else value
+        if options.reset_counts_on_shift:
             node.n_call, node.n_xi = 1, 1
         if index.is_live:
             grid.remove(index.cells, slot)
-        _set_state(columns, path, slot, row, episode)
+        _set_state(table, states, slot, row, episode)
         if index.is_live:
             grid.insert(index.cells, slot)
     elif improves:
         node.h = value
-    if improves or not rules.link_on_improve:
-        _link(columns, slot, successor, successor_uid, path.reward[row])
-    if rules.is_lru:
-        remove_from_order(columns.order, columns.ends, slot)
-        append_newest(columns.order, columns.ends, slot)
+    if improves or not options.link_on_improve:
+        _link(table, slot, successor, successor_uid, states.reward[row])
+    if options.is_lru:
+        remove_slot(table.order, table.ends, slot)
+        append_newest(table.order, table.ends, slot)
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def _allocate_slot(columns: Columns, index: Index, size: Int) -> Int:  # pragma: no cover  # compiled
+def _allocate_slot(table: TableArrays, index: LookupIndex, size: Int) -> Int:  # pragma: no cover  # compiled
     """Return the next free slot, or evict the oldest node and return its slot."""
-    if size < len(columns.nodes):
+    if size < len(table.nodes):
         return size
-    slot = columns.ends[0]
-    remove_from_order(columns.order, columns.ends, slot)
+    slot = table.ends[0]
+    remove_slot(table.order, table.ends, slot)
     if index.is_live:
         grid.remove(index.cells, slot)
     return slot
@@ -192,10 +197,10 @@ def _allocate_slot(columns: Columns, index: Index, size: Int) -> Int:  # pragma:
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _create_node(
-    columns: Columns,
-    index: Index,
-    path: Path,
-    rules: Rules,
+    table: TableArrays,
+    index: LookupIndex,
+    states: StatesToWrite,
+    options: WriteOptions,
     slot: Int,
     row: Int,
     value: float,
@@ -203,34 +208,36 @@ def _create_node(
     episode: Int,
     uid: Int,
 ) -> None:  # pragma: no cover  # compiled
-    node = columns.nodes[slot]
+    node = table.nodes[slot]
     node.h = value
     node.uid = uid
     node.xi = xi
     node.n_call = 1
-    node.n_xi = xi and rules.init_desirability
-    _set_state(columns, path, slot, row, episode)
+    node.n_xi = xi and options.init_desirability
+    _set_state(table, states, slot, row, episode)
     if index.is_live:
         grid.insert(index.cells, slot)
-    append_newest(columns.order, columns.ends, slot)
+    append_newest(table.order, table.ends, slot)
 
 
 @njit(cache=True, nogil=True, forceinline=True)
-def _set_state(columns: Columns, path: Path, slot: Int, row: Int, episode: Int) -> None:  # pragma: no cover  # compiled
+def _set_state(
+    table: TableArrays, states: StatesToWrite, slot: Int, row: Int, episode: Int
+) -> None:  # pragma: no cover  # compiled
     """Store a state of the episode in a node."""
-    columns.nodes[slot].episode = episode
-    columns.nodes[slot].t = row
-    for i in range(path.state.shape[1]):  # loops: a slice assignment compiles for seconds
-        columns.state[slot, i] = path.state[row, i]
-    for i in range(path.x.shape[1]):
-        columns.x[slot, i] = path.x[row, i]
-        columns.z[slot, i] = path.z[row, i]
+    table.nodes[slot].episode = episode
+    table.nodes[slot].t = row
+    for i in range(states.state.shape[1]):  # loops: a slice assignment compiles for seconds
+        table.state[slot, i] = states.state[row, i]
+    for i in range(states.x.shape[1]):
+        table.x[slot, i] = states.x[row, i]
+        table.z[slot, i] = states.z[row, i]
 
 
 @njit(cache=True, nogil=True, forceinline=True)
 def _link(
-    columns: Columns, slot: Int, successor: Int, successor_uid: Int, reward: float
+    table: TableArrays, slot: Int, successor: Int, successor_uid: Int, reward: float
 ) -> None:  # pragma: no cover  # compiled
-    columns.nodes[slot].next = successor
-    columns.nodes[slot].next_uid = successor_uid
-    columns.nodes[slot].reward = reward
+    table.nodes[slot].next = successor
+    table.nodes[slot].next_uid = successor_uid
+    table.nodes[slot].reward = reward

@@ -19,10 +19,11 @@ from torch import Tensor
 from emtc_core.arrays import check_shape
 from emtc_core.devices import send
 from emtc_core.envs.base import EnvInfo
-from emtc_core.replay_buffer.rows import PAGE_ROWS, Priorities, ReplayRows, count_max_pages
+from emtc_core.replay_buffer.priorities import Priorities
+from emtc_core.replay_buffer.rows import PAGE_ROWS, ReplayRows, count_max_pages
 from emtc_core.rollout.episode import Episode
 
-FIRST_PAGES = 64
+MIN_NEW_PAGES = 64
 StateDict = dict[str, Any]  # tensors, numbers and further dictionaries of them
 Slots = NDArray[np.int64]
 
@@ -79,8 +80,8 @@ class ReplayBuffer:
         bootstrap_on_timeout: bool = False,
         priority_alpha: float | None = None,
         device: torch.device | str = "cpu",
-        home: torch.device | str | None = None,
-        most_steps: int | None = None,
+        storage_device: torch.device | str | None = None,
+        max_steps: int | None = None,
     ) -> None:
         """Make an empty buffer.
 
@@ -90,8 +91,8 @@ class ReplayBuffer:
             bootstrap_on_timeout: Whether the TD target bootstraps after an episode that the time limit ended.
             priority_alpha: Exponent of episode priorities; None samples uniformly.
             device: Device of the batches.
-            home: Device of the rows; None is `device`.
-            most_steps: Env steps for which memory is allocated; None: no limit below the capacity.
+            storage_device: Device of the rows; None is `device`.
+            max_steps: Env steps for which memory is allocated; None: no limit below the capacity.
         """
         self._info, self._capacity, self._device = info, capacity, torch.device(device)
         self._bootstrap_on_timeout, self._alpha = bootstrap_on_timeout, priority_alpha
@@ -106,8 +107,10 @@ class ReplayBuffer:
         self._return = np.zeros(capacity)
         self._size = self._next = 0
         self._free: list[int] = []
-        pages = 1 + count_max_pages(capacity, info, most_steps)
-        self._rows = ReplayRows(info, pages * PAGE_ROWS, home=torch.device(home or device), device=self._device)
+        pages = 1 + count_max_pages(capacity, info, max_steps)
+        self._rows = ReplayRows(
+            info, pages * PAGE_ROWS, storage_device=torch.device(storage_device or device), device=self._device
+        )
         self._rows.write(np.arange(PAGE_ROWS), _padding(info))
         self._slots = np.full((PAGE_ROWS, 2), -1, np.int64)
 
@@ -146,19 +149,19 @@ class ReplayBuffer:
             ShapeError: If the shape of an array does not match `info`.
         """
         self._check_shapes(episode)
-        place = self._next
-        self._free_pages(place)
-        self._length[place] = episode.length
-        self._ends[place] = episode.terminated or (episode.truncated and not self._bootstrap_on_timeout)
-        self._priorities.reset(place)
-        self._number[place], self._won[place], self._return[place] = number, episode.won, episode.episode_return
-        self._assign_pages(place)
-        self._write(place, episode, beta)
-        self._next, self._size = (place + 1) % self._capacity, max(self._size, place + 1)
+        index = self._next
+        self._free_pages(index)
+        self._length[index] = episode.length
+        self._ends[index] = episode.terminated or (episode.truncated and not self._bootstrap_on_timeout)
+        self._priorities.reset(index)
+        self._number[index], self._won[index], self._return[index] = number, episode.won, episode.episode_return
+        self._assign_pages(index)
+        self._write(index, episode, beta)
+        self._next, self._size = (index + 1) % self._capacity, max(self._size, index + 1)
         missing = np.full(episode.length + 1, -1, np.int64)
         slots, uids = (missing if slots is None else slots), (missing if uids is None else uids)
-        self.set_slots(np.array([place]), slots[None], uids[None], generation)
-        return place
+        self.set_slots(np.array([index]), slots[None], uids[None], generation)
+        return index
 
     def sample(self, batch: int, rng: np.random.Generator) -> Batch:
         """Draw `batch` different episodes, uniformly or by priority.
@@ -198,22 +201,22 @@ class ReplayBuffer:
             number=self._number[indices],
         )
 
-    def read(self, place: int) -> StoredEpisode:
+    def read(self, index: int) -> StoredEpisode:
         """Read one episode without padding."""
-        rows = self._episode_rows(place)
+        rows = self._episode_rows(index)
         return StoredEpisode(
-            index=place,
-            number=int(self._number[place]),
+            index=index,
+            number=int(self._number[index]),
             state=self._rows.read("state", rows),
             reward=self._rows.read("reward", rows[:-1])[:, 0],
-            won=bool(self._won[place]),
-            episode_return=float(self._return[place]),
+            won=bool(self._won[index]),
+            episode_return=float(self._return[index]),
         )
 
     def set_slots(self, indices: NDArray[np.integer], slots: Slots, uids: Slots, generation: int) -> None:
         """Replace the slots of episodes after a re-projection.
 
-        Source: bookkeeping.
+        Source: implementation detail.
 
         Args:
             indices: [K], indices in the buffer.
@@ -258,8 +261,8 @@ class ReplayBuffer:
 
     def set_state(self, state: StateDict) -> None:
         """Restore the result of `get_state`. Later samples equal those of the saved buffer."""
-        for place in range(self._size):
-            self._free_pages(place)
+        for index in range(self._size):
+            self._free_pages(index)
         names = ("length", "ends", "generation", "number", "won", "return")
         columns = {name: state[name].numpy() for name in names}
         self._size = len(columns["length"])
@@ -268,8 +271,8 @@ class ReplayBuffer:
         self._priorities.set_state(state)
         self._number[: self._size], self._won[: self._size] = columns["number"], columns["won"]
         self._return[: self._size] = columns["return"]
-        for place in range(self._size):
-            self._assign_pages(place)
+        for index in range(self._size):
+            self._assign_pages(index)
         rows = np.concatenate([self._episode_rows(i) for i in range(self._size)] or [np.zeros(0, np.int64)])
         self._rows.put(rows, state["rows"])
         self._slots[rows] = state["slots"].numpy()
@@ -295,30 +298,30 @@ class ReplayBuffer:
         rows = self._pages[indices][:, steps_T1[:, 0] // PAGE_ROWS].T * PAGE_ROWS + steps_T1 % PAGE_ROWS
         return np.where(steps_T1 <= self._length[indices], rows, 0)
 
-    def _episode_rows(self, place: int) -> NDArray[np.int64]:
-        return self._row_index(np.array([place]), int(self._length[place]))[:, 0]
+    def _episode_rows(self, index: int) -> NDArray[np.int64]:
+        return self._row_index(np.array([index]), int(self._length[index]))[:, 0]
 
-    def _assign_pages(self, place: int) -> None:
-        n_pages = -(-(int(self._length[place]) + 1) // PAGE_ROWS)
+    def _assign_pages(self, index: int) -> None:
+        n_pages = -(-(int(self._length[index]) + 1) // PAGE_ROWS)
         if len(self._free) < n_pages:
             self._add_pages(n_pages)
-        self._pages[place, :n_pages] = [self._free.pop() for _ in range(n_pages)]
+        self._pages[index, :n_pages] = [self._free.pop() for _ in range(n_pages)]
 
-    def _free_pages(self, place: int) -> None:
-        pages = self._pages[place]
+    def _free_pages(self, index: int) -> None:
+        pages = self._pages[index]
         self._free.extend(int(page) for page in pages[pages > 0][::-1])
         pages[:] = 0
 
     def _add_pages(self, n_required: int) -> None:
         """Add unused pages to the free list. More rows are allocated only if the allocated rows do not suffice."""
         n_pages = len(self._slots) // PAGE_ROWS
-        n_new = max(n_required, FIRST_PAGES, n_pages // 2)
+        n_new = max(n_required, MIN_NEW_PAGES, n_pages // 2)
         self._rows.reserve((n_pages + n_required) * PAGE_ROWS)
         n_new = min(n_new, len(self._rows) // PAGE_ROWS - n_pages)
         self._slots = np.concatenate([self._slots, np.full((n_new * PAGE_ROWS, 2), -1, np.int64)])
         self._free = [*range(n_pages + n_new - 1, n_pages - 1, -1), *self._free]
 
-    def _write(self, place: int, episode: Episode, beta: NDArray[np.floating] | None) -> None:
+    def _write(self, index: int, episode: Episode, beta: NDArray[np.floating] | None) -> None:
         steps = episode.length
         action = np.zeros((steps + 1, self._info.n_agents), np.int64)
         reward, gate = np.zeros((steps + 1, 1), np.float32), np.ones((steps + 1, 1), np.float32)
@@ -333,7 +336,7 @@ class ReplayBuffer:
             "reward": reward,
             "beta": gate,
         }
-        self._rows.write(self._episode_rows(place), values)
+        self._rows.write(self._episode_rows(index), values)
 
 
 def _padding(info: EnvInfo) -> dict[str, NDArray[np.generic]]:

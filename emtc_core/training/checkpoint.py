@@ -40,7 +40,7 @@ from emtc_core.recorder import EvaluationRecord
 _log = logging.getLogger(__name__)
 _UNWRITABLE_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS})
 """Errors that the user can correct while the run trains: a full disk, or a folder that is not writable."""
-FULL_DISK_TIMEOUT_S, ROOM_POLL_S = 300.0, 1.0
+FULL_DISK_TIMEOUT_S, RETRY_INTERVAL_S = 300.0, 1.0
 """How long the last checkpoint of a run waits for disk space, and the time between two attempts [s]."""
 
 
@@ -60,8 +60,8 @@ class BestSoFar:
     def __init__(self) -> None:
         self._score = (-math.inf, -math.inf)
 
-    def beats(self, record: EvaluationRecord) -> bool:
-        """Whether an evaluation is the best so far. If it is, its score is stored."""
+    def update(self, record: EvaluationRecord) -> bool:
+        """Store the score of an evaluation if it is the best so far; return whether it is."""
         score = (record.win_rate, record.return_mean)
         is_best = score >= self._score
         self._score = max(score, self._score)
@@ -103,7 +103,7 @@ class CheckpointStore:
             OSError: If the previous checkpoint failed for another reason.
         """
         self._finish_running_save()
-        self._running_save = self._pool.submit(self.save_if_room, env_step, state)
+        self._running_save = self._pool.submit(self.try_save, env_step, state)
 
     def wait(self) -> None:
         """Wait until the background save has ended. A failure of it is not raised here."""
@@ -129,7 +129,7 @@ class CheckpointStore:
         """
         self._finish_running_save()
         deadline = time.monotonic() + FULL_DISK_TIMEOUT_S
-        while reason := self.save_if_room(env_step, state):
+        while reason := self.try_save(env_step, state):
             if time.monotonic() >= deadline:
                 raise CheckpointError(
                     f"The checkpoint at step {env_step:,} could not be written for {FULL_DISK_TIMEOUT_S:.0f} s: "
@@ -138,7 +138,7 @@ class CheckpointStore:
                     reason="no_room",
                     subject=env_step,
                 )
-            time.sleep(ROOM_POLL_S)
+            time.sleep(RETRY_INTERVAL_S)
 
     def save(self, env_step: int, state: dict[str, Any]) -> Path:
         """Write one checkpoint, sync it to disk, and delete all but the newest `keep`.
@@ -183,7 +183,7 @@ class CheckpointStore:
         for name in list_unused_best(names, [path.name for path in self.list()]):
             (self.folder / name).unlink(missing_ok=True)
 
-    def save_if_room(self, env_step: int, state: dict[str, Any]) -> str | None:
+    def try_save(self, env_step: int, state: dict[str, Any]) -> str | None:
         """Write one checkpoint. Earlier checkpoints are not deleted if this fails.
 
         Returns:
@@ -212,11 +212,13 @@ class CheckpointStore:
         """Rename the files of later steps to `.aside`, after the run went back to `env_step`."""
         rename_newer(self.folder, env_step)
 
-    def load_latest(self, why_not: Callable[[int], str | None] = lambda env_step: None) -> LoadedCheckpoint | None:
+    def load_latest(
+        self, find_mismatch: Callable[[int], str | None] = lambda env_step: None
+    ) -> LoadedCheckpoint | None:
         """Load the newest usable checkpoint.
 
         Args:
-            why_not: Returns why a checkpoint at this env step does not match the recorded rows; None if it does.
+            find_mismatch: Returns why a checkpoint at this env step does not match the recorded rows; None if it does.
 
         Returns:
             The checkpoint, or None if the folder has none.
@@ -228,7 +230,7 @@ class CheckpointStore:
         for path in reversed(self.list()):
             try:
                 env_step, state = load(path, run_id=self._run_id)
-                if reason := why_not(env_step):
+                if reason := find_mismatch(env_step):
                     raise CheckpointError(f"{path.name} does not fit: {reason}", reason="other_run", subject=path.name)
             except CheckpointError as exc:
                 faults.append(exc)
@@ -252,8 +254,8 @@ def load(path: Path, *, run_id: str = "") -> tuple[int, dict[str, Any]]:
     manifest = read_manifest(path)
     check_owner(path, manifest, run_id)
     if manifest.schema == ZIP_SCHEMA:
-        return _load_unsigned(path)
-    return manifest.env_step, {part.name: _read(path, read_part(path, part)) for part in manifest.parts}
+        return _load_zip(path)
+    return manifest.env_step, {part.name: _load_tensors(path, read_part(path, part)) for part in manifest.parts}
 
 
 def load_part(path: Path, name: str, *, run_id: str = "") -> tuple[int, Any]:
@@ -273,12 +275,12 @@ def load_part(path: Path, name: str, *, run_id: str = "") -> tuple[int, Any]:
     manifest = read_manifest(path)
     check_owner(path, manifest, run_id)
     if manifest.schema == ZIP_SCHEMA:
-        env_step, state = _load_unsigned(path)
+        env_step, state = _load_zip(path)
         if name in state:
             return env_step, state[name]
     for part in manifest.parts:
         if part.name == name:
-            return manifest.env_step, _read(path, read_part(path, part))
+            return manifest.env_step, _load_tensors(path, read_part(path, part))
     raise CheckpointError(f"{path.name} has no part {name!r}.")
 
 
@@ -292,7 +294,7 @@ def _find_unwritable(error: BaseException | None) -> str | None:
 
 
 def _write_tensors(value: Any, sink: Sink) -> None:
-    """Write with torch.save, without its CRC32 checksums: the file has a SHA-256 of every byte."""
+    """Write a value with torch.save, without its CRC32 checksums: the file has a SHA-256 of every byte."""
     before = get_crc32_options()
     set_crc32_options(False)
     try:
@@ -301,17 +303,17 @@ def _write_tensors(value: Any, sink: Sink) -> None:
         set_crc32_options(before)
 
 
-def _load_unsigned(path: Path) -> tuple[int, dict[str, Any]]:
+def _load_zip(path: Path) -> tuple[int, dict[str, Any]]:
     """Load a checkpoint of the first schema: one zip archive without a run id."""
     check_archive(path)
-    content = _read(path, path.read_bytes())
+    content = _load_tensors(path, path.read_bytes())
     try:
         return int(content["env_step"]), content["state"]
     except (KeyError, TypeError, ValueError) as exc:
         raise CheckpointError(f"{path.name} is not a checkpoint: {exc}.") from exc
 
 
-def _read(path: Path, data: bytes) -> Any:
+def _load_tensors(path: Path, data: bytes) -> Any:
     try:
         return torch.load(BytesIO(data), map_location="cpu", weights_only=True)
     except StopRequested:  # raised by a signal handler, not by the file

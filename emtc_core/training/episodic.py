@@ -16,17 +16,20 @@ from numpy.typing import NDArray
 
 from emtc_core.arrays import derive_seed, make_generator
 from emtc_core.config.run import RunConfig
-from emtc_core.devices import Elapsed, Stopwatch, send
+from emtc_core.devices import send
 from emtc_core.embedder.overlap import RefitRunner
 from emtc_core.embedder.plugin import make_embedder
 from emtc_core.envs.base import EnvInfo
-from emtc_core.gate.gate import Float64s, compute_incentive_inputs, gate_transitions
-from emtc_core.gate.laws import GateContext, make_gate_law
+from emtc_core.gate.gate import gate_transitions
+from emtc_core.gate.incentive import compute_incentive_inputs
+from emtc_core.gate.laws import make_gate_law
+from emtc_core.gate_laws import GateContext
 from emtc_core.learner.targets import IncentiveInputs, make_incentive_inputs
 from emtc_core.memory.memory import EpisodicMemory
 from emtc_core.recorder import QUANTILES, GateStatsRecord, SnapshotRecord
 from emtc_core.replay_buffer.buffer import Batch, ReplayBuffer
 from emtc_core.rollout.episode import Episode
+from emtc_core.stopwatch import Elapsed, Stopwatch
 from emtc_core.training.episode_gate import EpisodeGate, WrittenEpisode
 
 Slots = NDArray[np.int64]
@@ -120,8 +123,8 @@ class EpisodicPart(EpisodicSystem):
         self._n_episodes = 0  # written so far
         self._has_warned = False
         self._write_times: list[Elapsed] = []  # per episode since the last report
-        self._delta_mem: list[Float64s] = []  # [T] per episode since the last report
-        self._beta: list[Float64s] = []  # [T] per episode since the last report
+        self._delta_mem: list[Floats] = []  # [T] per episode since the last report
+        self._beta: list[Floats] = []  # [T] per episode since the last report
         self._n_recalled = self._n_hits = 0  # successor states since the last report
 
     def write_and_gate(self, episode: Episode, *, number: int, tau: float) -> WrittenEpisode:
@@ -134,16 +137,16 @@ class EpisodicPart(EpisodicSystem):
         """
         gate = EpisodeGate(self._config, self.memory)
         if gate.is_early:
-            verdict = gate.evaluate(episode, None, tau=tau)
+            gate_values = gate.evaluate(episode, None, tau=tau)
             slots = self.write(episode, number)
         else:
             slots = self.write(episode, number)
-            verdict = gate.evaluate(episode, slots, tau=tau)
-        self._delta_mem.append(verdict.delta_mem)
-        self._beta.append(verdict.beta)
+            gate_values = gate.evaluate(episode, slots, tau=tau)
+        self._delta_mem.append(gate_values.delta_mem)
+        self._beta.append(gate_values.beta)
         incentive_slots = self._resolve_for_incentive(slots, episode.state)
         uids = self.memory.uids(incentive_slots)
-        return WrittenEpisode(slots, incentive_slots, uids, self.memory.generation, verdict)
+        return WrittenEpisode(slots, incentive_slots, uids, self.memory.generation, gate_values)
 
     def write(self, episode: Episode, number: int) -> Slots:
         """Write the episode without evaluating the gate (Algorithm 2).
@@ -353,7 +356,7 @@ class EpisodicPart(EpisodicSystem):
         """Compute beta [M] of every node's link from delta_mem [M]; NaN for a node without a link."""
         has_link, beta = np.isfinite(error), np.full_like(error, np.nan)
         context = GateContext(*self.memory.read_links(), self._gamma).select(has_link)
-        beta[has_link] = make_gate_law(self._config.gate).coefficient(error[has_link], tau, context)
+        beta[has_link] = make_gate_law(self._config.gate).weigh(error[has_link], tau, context)
         return beta
 
     def metrics(self) -> dict[str, float]:

@@ -16,7 +16,7 @@ from emtc_core.config.run import RunConfig
 from emtc_core.embedder.device_step import count_step_bytes
 from emtc_core.envs.base import EnvInfo
 from emtc_core.errors import ConfigError, Fault
-from emtc_core.learner.diversity import count_pass_bytes
+from emtc_core.learner.diversity_predictors import count_pass_bytes
 from emtc_core.memory.device_states import count_state_bytes
 from emtc_core.memory.index.incremental import SCRATCH_BYTES, can_use_faiss
 from emtc_core.memory.nodes import NODE
@@ -41,13 +41,13 @@ class MemoryPlan:
     """Maximum number of replay episodes for the host's memory."""
 
     def describe(self) -> list[str]:
-        """Write one line for the device and one for the host, and a warning if the host may be too small."""
-        lines = [_describe_place("device memory", self.on_device)] if self.on_device else []
-        lines.append(_describe_place("memory", self.on_host))
+        """Return one line for the device and one for the host, and a warning if the host may be too small."""
+        lines = [_format_sizes("device memory", self.on_device)] if self.on_device else []
+        lines.append(_format_sizes("memory", self.on_host))
         if (total := sum(self.on_host.values())) > self.host_bytes:
             lines.append(
-                f"Warning: the run may need up to {_write_size(total)} of this machine's "
-                f"{_write_size(self.host_bytes)}. "
+                f"Warning: the run may need up to {_format_size(total)} of this machine's "
+                f"{_format_size(self.host_bytes)}. "
                 f"Set train.replay={self.max_replay} or a smaller memory.capacity if its episodes are long."
             )
         return lines
@@ -82,25 +82,25 @@ def plan_memory(
     """
     train, steps = config.train, count_replay_steps(config, info)
     replay = (1 + count_max_pages(train.replay, info, steps)) * PAGE_ROWS * row_bytes(info)
-    home = choose_replay_device(config, device, replay, free_bytes)
+    replay_device = choose_replay_device(config, device, replay, free_bytes)
     nodes = min(config.memory.capacity, 2 * steps) if config.uses_memory else 0  # a step may end an episode: one more
-    episodes, networks_of = {"replay": replay}, {"networks": networks}
+    replay_sizes, network_sizes = {"replay": replay}, {"networks": networks}
     on_device: dict[str, int] = {}
     if device.type != "cpu":
         batch = {"batch": train.batch * (info.episode_limit + 1) * row_bytes(info)}
         search = _count_search_bytes(config, info, nodes, device)
-        on_device = (episodes if home == device else {}) | batch | networks_of | search
+        on_device = (replay_sizes if replay_device == device else {}) | batch | network_sizes | search
         if config.backbone == "cds" and config.cds.beta > 0:
             sizes = {"hidden": train.hidden, "episodes": train.batch}
             on_device["rows of CDS's predictors"] = count_pass_bytes(info, **sizes)
-        copied = networks // (1 + UPDATE_COPIES) + (COPY_BYTES if home == device else 0)
+        copied = networks // (1 + UPDATE_COPIES) + (COPY_BYTES if replay_device == device else 0)
         on_device["copies of a checkpoint"] = copied
-    on_host = {} if "replay" in on_device else episodes
-    on_host = on_host | ({} if on_device else networks_of)
+    on_host = {} if "replay" in on_device else replay_sizes
+    on_host = on_host | ({} if on_device else network_sizes)
     on_host = on_host | {"nodes": nodes * (NODE.itemsize + 4 * info.state_dim + 12 * config.embed.dim + 8)}
-    room = host_bytes - sum(size for name, size in on_host.items() if name != "replay")
-    most = max(1, int(train.replay * room / max(replay, 1)))
-    return MemoryPlan(device, home, _drop_zeros(on_device), _drop_zeros(on_host), host_bytes, most)
+    free_for_replay = host_bytes - sum(size for name, size in on_host.items() if name != "replay")
+    max_replay = max(1, int(train.replay * free_for_replay / max(replay, 1)))
+    return MemoryPlan(device, replay_device, _drop_zeros(on_device), _drop_zeros(on_host), host_bytes, max_replay)
 
 
 def choose_replay_device(config: RunConfig, device: torch.device, replay: int, free_bytes: int) -> torch.device:
@@ -126,7 +126,7 @@ def choose_replay_device(config: RunConfig, device: torch.device, replay: int, f
     if replay + COPY_BYTES > free_bytes:
         rule = (
             f"must be auto or cpu, because train.replay = {config.train.replay:,} episodes need up to "
-            f"{_write_size(replay)}, and the GPU has {_write_size(free_bytes)} free"
+            f"{_format_size(replay)}, and the GPU has {_format_size(free_bytes)} free"
         )
         hint = "Or set a smaller train.replay."
         raise ConfigError(Fault("train.replay_device", "cuda", rule, hint, related=("train.replay",)))
@@ -168,10 +168,10 @@ def _drop_zeros(sizes: Mapping[str, int]) -> dict[str, int]:
     return {name: size for name, size in sizes.items() if size}
 
 
-def _describe_place(place: str, sizes: Mapping[str, int]) -> str:
-    parts = ", ".join(f"{name} {_write_size(size)}" for name, size in sizes.items())
-    return f"{place}: up to {_write_size(sum(sizes.values()))} ({parts})"
+def _format_sizes(title: str, sizes: Mapping[str, int]) -> str:
+    parts = ", ".join(f"{name} {_format_size(size)}" for name, size in sizes.items())
+    return f"{title}: up to {_format_size(sum(sizes.values()))} ({parts})"
 
 
-def _write_size(n_bytes: int) -> str:
+def _format_size(n_bytes: int) -> str:
     return f"{n_bytes / 1e9:,.1f} GB" if n_bytes >= 5e7 else f"{n_bytes / 1e6:,.1f} MB"

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from emtc_core.config.plugin_settings import split_names
 from emtc_core.config.run import RunConfig
-from emtc_core.devices import AsyncCopy, Elapsed, fetch
+from emtc_core.devices import AsyncCopy, fetch
 from emtc_core.errors import NonFiniteLossError, PluginError
 from emtc_core.install import get_install_command
 from emtc_core.learner.targets import IncentiveInputs
@@ -41,6 +41,7 @@ from emtc_core.plugins import Plugin, get_plugin
 from emtc_core.recorder import EvaluationRecord
 from emtc_core.replay_buffer.buffer import Batch
 from emtc_core.rollout.episode import Episode
+from emtc_core.stopwatch import Elapsed
 
 _LOG = logging.getLogger(__name__)
 
@@ -73,7 +74,7 @@ class LossWatch:
     def watch(self, update: int, loss: Tensor, inputs: UpdateInputs) -> None:
         """Add the loss of one update. Does not wait for the device.
 
-        Source: bookkeeping.
+        Source: implementation detail.
 
         Args:
             update: Number of the update.
@@ -162,7 +163,7 @@ class MetricsWindow:
 
     def _restart(self) -> None:
         self._values: dict[str, list[Number]] = defaultdict(list)
-        self._shares: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = defaultdict(list)
+        self._ratios: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = defaultdict(list)
         self._env_steps = 0
         self._times: dict[str, list[Elapsed]] = defaultdict(list)
         self._rollouts: list[Elapsed] = []
@@ -171,7 +172,7 @@ class MetricsWindow:
     def add(self, values: Mapping[str, Number]) -> None:
         """Add one observation per name.
 
-        Source: bookkeeping.
+        Source: implementation detail.
 
         Args:
             values: Metric name -> number or scalar tensor, in the unit of the metric [unit varies].
@@ -179,16 +180,16 @@ class MetricsWindow:
         for name, value in values.items():
             self._values[name].append(value)
 
-    def add_shares(self, shares: Mapping[str, tuple[torch.Tensor, torch.Tensor]]) -> None:
+    def add_ratios(self, ratios: Mapping[str, tuple[torch.Tensor, torch.Tensor]]) -> None:
         """Add a part and its whole per name. `take` divides the two sums; the result is 0 if the whole is 0.
 
-        Source: bookkeeping.
+        Source: implementation detail.
 
         Args:
-            shares: Metric name -> part and whole, two scalar tensors of one unit [unit varies].
+            ratios: Metric name -> part and whole, two scalar tensors of one unit [unit varies].
         """
-        for name, part_and_whole in shares.items():
-            self._shares[name].append(part_and_whole)
+        for name, part_and_whole in ratios.items():
+            self._ratios[name].append(part_and_whole)
 
     def add_episode(self, episode: Episode, *, is_success: bool | None = None) -> None:
         """Add one finished training episode; `is_success` is None if the environment's flag decides."""
@@ -217,8 +218,8 @@ class MetricsWindow:
     def take(self) -> dict[str, float]:
         """Return the mean of every name and start a new window. Values on a device are copied in one transfer."""
         elapsed = max(time.monotonic() - self._started, 1e-9)
-        shares = {name: _divide_sums(pairs) for name, pairs in self._shares.items()}
-        means = _copy_to_host({name: _compute_mean(values) for name, values in self._values.items()} | shares)
+        ratios = {name: _divide_sums(pairs) for name, pairs in self._ratios.items()}
+        means = _copy_to_host({name: _compute_mean(values) for name, values in self._values.items()} | ratios)
         means["time/env_steps_per_second"] = self._env_steps / elapsed
         means["time/rollout_share"] = sum(time.read_ms() for time in self._rollouts) / 1e3 / elapsed
         for name, times in self._times.items():
@@ -228,10 +229,10 @@ class MetricsWindow:
 
     def get_state(self) -> dict[str, Any]:
         """Return the values of the open window, for a checkpoint. Times belong to a process and are not included."""
-        shares = {
-            name: [torch.stack(sums).cpu() for sums in zip(*pairs, strict=True)] for name, pairs in self._shares.items()
+        ratios = {
+            name: [torch.stack(sums).cpu() for sums in zip(*pairs, strict=True)] for name, pairs in self._ratios.items()
         }
-        return {"values": {name: _pack(values) for name, values in self._values.items()}, "shares": shares}
+        return {"values": {name: _pack(values) for name, values in self._values.items()}, "shares": ratios}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore the result of `get_state`. The times and the speed of the window start again."""
@@ -239,7 +240,7 @@ class MetricsWindow:
         for name, values in state["values"].items():
             self._values[name] = list(values.to(self._device)) if isinstance(values, torch.Tensor) else list(values)
         for name, (parts, wholes) in state["shares"].items():
-            self._shares[name] = list(zip(parts.to(self._device), wholes.to(self._device), strict=True))
+            self._ratios[name] = list(zip(parts.to(self._device), wholes.to(self._device), strict=True))
 
 
 def _pack(values: Sequence[Number]) -> torch.Tensor | list[float]:

@@ -23,8 +23,10 @@ from numpy.typing import NDArray
 from emtc_core.config.resolve import flatten
 from emtc_core.config.run import RunConfig
 from emtc_core.envs.base import EnvInfo
-from emtc_core.gate.gate import GateValues, Temperature
-from emtc_core.gate.laws import make_gate_law, unknown_context
+from emtc_core.gate.gate import GateValues
+from emtc_core.gate.laws import make_gate_law
+from emtc_core.gate.temperature import Temperature
+from emtc_core.gate_laws import unknown_context
 from emtc_core.memory.memory import EpisodicMemory
 from emtc_core.memory.nodes import Recall
 from emtc_core.metrics import CLOSED_BELOW
@@ -141,7 +143,7 @@ class _Reading:
         self._gate = EpisodeGate(config, memory, readable=order)
         self._temperature = Temperature(config.gate, t_max=config.train.t_max)
         self._tau = 0.0
-        self._verdicts: list[GateValues] = []
+        self._gate_values: list[GateValues] = []
 
     @property
     def is_early(self) -> bool:
@@ -156,20 +158,20 @@ class _Reading:
 
     def evaluate(self, episode: Episode, slots: Slots | None, env_step: int) -> None:
         self._tau = self._temperature.at(env_step)
-        verdict = self._gate.evaluate(episode, slots, tau=self._tau)
+        values = self._gate.evaluate(episode, slots, tau=self._tau)
         returns = discounted_returns(episode.reward, self.config.train.gamma)[:-1]
-        self._temperature.observe(verdict.delta_mem, returns)
-        self._verdicts.append(verdict)
+        self._temperature.observe(values.delta_mem, returns)
+        self._gate_values.append(values)
 
     def add_point(self, env_step: int, error: Values, merge_rate: float, size: int) -> None:
         """Add a point; `error` is delta_mem along the memory's links, without NaN."""
-        verdicts, self._verdicts = self._verdicts, []
-        delta = np.concatenate([verdict.delta_mem for verdict in verdicts])
-        beta = np.concatenate([verdict.beta for verdict in verdicts])
+        gate_values, self._gate_values = self._gate_values, []
+        delta = np.concatenate([values.delta_mem for values in gate_values])
+        beta = np.concatenate([values.beta for values in gate_values])
         beta_links = np.nan
         if len(error):
             law = make_gate_law(self.config.gate)
-            beta_links = float(law.coefficient(error, self._tau, unknown_context(error.shape)).mean())
+            beta_links = float(law.weigh(error, self._tau, unknown_context(error.shape)).mean())
         point = ReadingPoint(
             env_step=env_step,
             tau=self._tau,
@@ -212,11 +214,11 @@ class _MemoryGroup:
                 reading.order.touch(slots[::-1])  # Algorithm 2 writes backwards
             if not reading.is_early:
                 reading.evaluate(episode, slots, self.env_step)
-        if self._target.due(number * self._config.train.updates_per_episode):
+        if self._target.start_if_due(number * self._config.train.updates_per_episode):
             self._part.on_target_update()
-        if self._refit.due(self.env_step):
+        if self._refit.start_if_due(self.env_step):
             self._part.refit(self._buffer)
-        if self._point.due(self.env_step):
+        if self._point.start_if_due(self.env_step):
             error = self._part.memory.delta_mem()
             error = error[np.isfinite(error)]
             merge_rate = self._part.metrics()["memory/merge_rate"]

@@ -25,9 +25,8 @@ import torch
 from emtc_core.arrays import derive_seed, make_generator
 from emtc_core.config.run import RunConfig
 from emtc_core.control import CommandHandler, Control, Question, StopRequested
-from emtc_core.devices import Stopwatch, choose_threads
 from emtc_core.envs.base import VectorEnv
-from emtc_core.gate.gate import Temperature
+from emtc_core.gate.temperature import Temperature
 from emtc_core.install import memory_bytes
 from emtc_core.learner.learner import ValueLearner, make_learner
 from emtc_core.learner.targets import LearnerStats
@@ -36,6 +35,8 @@ from emtc_core.replay_buffer.buffer import Batch, ReplayBuffer
 from emtc_core.rollout.collector import Collector, RolloutBuffer, pack_episodes, unpack_episodes
 from emtc_core.rollout.episode import Episode, discounted_returns
 from emtc_core.schedules import exploration, make_intervals
+from emtc_core.stopwatch import Stopwatch
+from emtc_core.threads import choose_threads
 from emtc_core.training.checkpoint import BestSoFar, CheckpointStore
 from emtc_core.training.episodic import make_episodic_system
 from emtc_core.training.evaluation import Evaluator
@@ -97,8 +98,8 @@ class Trainer:
             bootstrap_on_timeout=train.bootstrap_on_timeout,
             priority_alpha=config.cds.per_alpha if config.cds.replay == "episode_per" else None,
             device=device,
-            home=self.memory_plan.replay_device,
-            most_steps=count_replay_steps(config, env.info),
+            storage_device=self.memory_plan.replay_device,
+            max_steps=count_replay_steps(config, env.info),
         )
         self._rollout = RolloutBuffer(config.mappo.rollout_steps)
         self._collector = Collector(env, reward_scale=train.reward_scale, seed=config.seed, stream="rollout")
@@ -166,7 +167,7 @@ class Trainer:
             if not self._pending_updates:
                 self._process_episode(self._pending_episodes.pop(0))
             self._learn()
-            if self._intervals["refit"].due(self.env_step):
+            if self._intervals["refit"].start_if_due(self.env_step):
                 metrics = self._episodic.refit(self._replay_buffer)
                 self._window.add(metrics | self._hooks.on_refit(metrics, self.env_step))
             if self.env_step >= self._config.train.t_max:
@@ -251,22 +252,22 @@ class Trainer:
         self._updates += 1
         self._losses.watch(self._updates, stats["train/loss"], inputs)
         self._window.add(stats)
-        self._window.add_shares(stats.shares)
+        self._window.add_ratios(stats.ratios)
 
     def _run_due_tasks(self) -> None:
         """Record, evaluate and save what is due. Called between two rounds."""
         step, intervals = self.env_step, self._intervals
         if step == 0 or self._is_in_round:
             return
-        if intervals["gate_stats"].due(step):
+        if intervals["gate_stats"].start_if_due(step):
             self._record_gate_stats()
-        if intervals["metrics"].due(step):
+        if intervals["metrics"].start_if_due(step):
             self._record_metrics()
-        if intervals["evaluation"].due(step):
+        if intervals["evaluation"].start_if_due(step):
             self._evaluate()
-        if self._config.record.snapshots and intervals["snapshot"].due(step):
+        if self._config.record.snapshots and intervals["snapshot"].start_if_due(step):
             self._record_snapshot()
-        if intervals["checkpoint"].due(step):
+        if intervals["checkpoint"].start_if_due(step):
             self.checkpoints.save_in_background(step, self._get_durable_state())
 
     def _finish(self) -> None:
@@ -297,7 +298,7 @@ class Trainer:
         if successes:
             metrics["eval/success_rate"] = self._last_success_rate = sum(successes) / len(successes)
         self._recorder.record_metrics(self.env_step, metrics | self._hooks.on_evaluation(record, self.env_step))
-        if self._best.beats(record):
+        if self._best.update(record):
             self._recorder.flush()  # the row of the best evaluation must exist before its policy file
             self.checkpoints.save_best(self.env_step, self._learner.get_state())
 

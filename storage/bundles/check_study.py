@@ -22,7 +22,8 @@ from storage.guards import shorten
 from storage.maintenance.check_run import check_run
 from storage.models import Base, EpisodeRow, EvalEpisode, ProjectionRow, SnapshotRow
 from storage.queries.episodes import EMPTY_TRAJECTORY, unpack_trajectory
-from storage.queries.memory import EMBEDDING_PREFIX, get_projection, get_snapshot
+from storage.queries.memory import get_snapshot
+from storage.queries.projections import EMBEDDING_PREFIX, get_projection
 
 _FRACTION: Final = "BETWEEN 0 AND 1"
 _STEP_IN_RUN: Final = "env_step BETWEEN 0 AND (SELECT env_steps FROM runs WHERE runs.id = run_id)"

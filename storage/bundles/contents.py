@@ -31,7 +31,8 @@ from storage.frames import make_type_error
 from storage.models import RUN_TABLE_COLUMNS, Base, ProjectionRow, Run, SnapshotRow, SweepRow
 from storage.process_id import process_columns
 from storage.queries.episodes import EMPTY_TRAJECTORY
-from storage.queries.memory import EMBEDDING_PREFIX, SNAPSHOT_ARRAYS
+from storage.queries.memory import SNAPSHOT_ARRAYS
+from storage.queries.projections import EMBEDDING_PREFIX
 from storage.runs.labels import MOST_TAGS
 
 _CLEARED_RUN_COLUMNS: Final[dict[str, None]] = dict.fromkeys(
@@ -152,7 +153,7 @@ def select_nodes(
 ) -> NDArray[np.int64]:
     """Select nodes of a snapshot for a sample: all nodes of as many episodes as fit.
 
-    Source: bookkeeping.
+    Source: implementation detail.
 
     Args:
         snapshot: A row of `snapshots` with packed columns.
@@ -174,7 +175,7 @@ def select_nodes(
 def filter_snapshot(snapshot: Mapping[Any, Any], nodes: NDArray[np.int64]) -> dict[str, Any]:
     """Make a row of `snapshots` that contains only the given nodes.
 
-    Source: bookkeeping.
+    Source: implementation detail.
 
     Args:
         snapshot: A row of `snapshots` with packed columns.

@@ -11,9 +11,11 @@ from sqlalchemy import Connection, func, select
 
 from emtc_core.config.memory import GateConfig
 from emtc_core.errors import PluginError
-from emtc_core.gate.gate import Temperature, get_miss_beta
 from emtc_core.gate.gate import delta_mem as consistency_error
-from emtc_core.gate.laws import GateContext, make_gate_law
+from emtc_core.gate.gate import get_miss_beta
+from emtc_core.gate.laws import make_gate_law
+from emtc_core.gate.temperature import Temperature
+from emtc_core.gate_laws import GateContext
 from emtc_core.rollout.episode import discounted_returns
 from storage.blobs import unpack
 from storage.engine import Database
@@ -110,7 +112,7 @@ def _check_equations(run_id: str, rows: pd.DataFrame, gate: GateConfig, *, gamma
     is_miss = np.isnan(delta_mem)
     context, positive_tau = GateContext(reward, h, h_next, gamma), np.where(tau > 0, tau, 1.0)
     try:
-        expected = make_gate_law(gate).coefficient(np.where(is_miss, 0.0, delta_mem), positive_tau, context)
+        expected = make_gate_law(gate).weigh(np.where(is_miss, 0.0, delta_mem), positive_tau, context)
     except PluginError:  # the plug-in is not installed: only the range of beta is known
         expected = np.clip(beta, 0.0, 1.0)
     allowed_at_miss = [get_miss_beta(gate, is_empty=is_empty) for is_empty in (False, True)]

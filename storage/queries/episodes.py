@@ -1,31 +1,24 @@
-"""What happened in one episode, and which episodes of a run match a search?
+"""What happened in one episode? Reads the trajectories of training episodes and of greedy playbacks.
 
-Reads the trajectories of training episodes and of greedy playbacks. The database searches the episodes of a run and
-returns them in pages. Terms of a search:
-
-    1200                    the episode with this number, and the episode that contains env step 1,200
-    won, lost               the outcome
-    return>5 length<40      a number; also episode, step, epsilon and closed, with = != < <= > >=
+`episode_search` searches the episodes of a run.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from math import isfinite
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from sqlalchemy import Boolean, and_, exists, func, literal, not_, or_, select, type_coerce
+from sqlalchemy import select
 
-from emtc_core.errors import ConfigError, DataRemovedError, StorageError
+from emtc_core.errors import DataRemovedError, StorageError
 from storage.blobs import EMPTY, unpack_as
 from storage.engine import Database
 from storage.frames import read_frame
 from storage.guards import make_damage_error
-from storage.models import EpisodeRow, EvalEpisode, Run, Transition
-from storage.queries.search_terms import Sql, Term, compare_number, is_whole, split_search
+from storage.models import EpisodeRow, EvalEpisode, Transition
 
 Floats = NDArray[np.float64]
 Order = Literal["episode", "-episode", "episode_return", "-episode_return", "length", "-length"]
@@ -38,24 +31,9 @@ OUTLINE = (
     *(EpisodeRow.episode_return, EpisodeRow.won, EpisodeRow.epsilon, EpisodeRow.closed),
 )
 """The columns of a training episode in a list."""
-MIN_RETURN_SPREAD = 0.5
-"""Minimum difference of the returns of two episodes from one node, as a fraction of the run's range of returns."""
-
 _ARRAYS = {"state": "f2", "action": "i2", "reward": "f1", "slots": "i1"}
 """Name → kind and number of dimensions of the arrays in a trajectory, as `unpack_as` takes them."""
 _EPISODES_PER_READ = 200
-_MAX_REPLAYABLE = 200
-_OUTCOMES = {"won": True, "lost": False}
-_HAS_TRAJECTORY = func.length(EpisodeRow.trajectory) > len(EMPTY_TRAJECTORY)
-
-
-class _Outcome(NamedTuple):
-    """Return of one episode, and where it began."""
-
-    episode: int
-    episode_return: float
-    first_node: int | None
-    """Memory node of the first state; None if it has no node."""
 
 
 @dataclass(frozen=True)
@@ -120,8 +98,9 @@ def get_trajectory(db: Database, run_id: str, episode: int) -> Trajectory:
         steps = connection.execute(statement).all()
     if row.trajectory == EMPTY_TRAJECTORY:
         raise DataRemovedError(
-            f"The trajectory of episode {episode} of run {run_id} was thinned away, or left out of a bundle. Its "
-            "outcome and the run's curves are still stored. Look at an evaluation episode instead.",
+            f"The trajectory of episode {episode} of run {run_id} was deleted by thinning (emtc db thin), or is not "
+            "part of this bundle. Its outcome and the run's curves are still stored. Look at an evaluation episode "
+            "instead.",
             reason="removed",
             subject=episode,
         )
@@ -265,210 +244,3 @@ def unpack_trajectory(blob: bytes) -> dict[str, Any]:
         if name in arrays:
             arrays[name] = arrays[name].astype(np.int64)
     return arrays
-
-
-@dataclass(frozen=True)
-class Extremes:
-    """The training episodes with the highest and the lowest return; `node` is where both began, if it is the same."""
-
-    best: int
-    worst: int
-    node: int | None
-
-
-def find_extremes(db: Database, run_id: str) -> Extremes | None:
-    """Which replayable training episodes have the highest and the lowest return, from the same start if possible?
-
-    Two episodes that began in the same memory node are preferred if their returns differ by at least
-    MIN_RETURN_SPREAD times the run's range of returns. Among equal returns the newest episode is used. Returns None if
-    all episodes have the same return. Answered from the primary keys of episodes and transitions.
-    """
-    first = and_(Transition.run_id == EpisodeRow.run_id, Transition.env_step == EpisodeRow.first_env_step)
-    statement = (
-        select(EpisodeRow.episode, EpisodeRow.episode_return, Transition.slot)
-        .outerjoin(Transition, first)
-        .where(EpisodeRow.run_id == run_id, _HAS_TRAJECTORY)
-        .order_by(EpisodeRow.episode)
-    )
-    with db.read() as connection:
-        rows: Sequence[Any] = connection.execute(statement).all()
-    outcomes: list[_Outcome] = []
-    by_node: dict[int, list[_Outcome]] = {}
-    for episode, episode_return, node in rows:
-        if not isinstance(episode_return, int | float) or not isfinite(episode_return):
-            continue  # in a database of another program any value is possible
-        outcome = _Outcome(int(episode), float(episode_return), node)
-        outcomes.append(outcome)
-        if node is not None:
-            by_node.setdefault(node, []).append(outcome)
-    if not outcomes:
-        return None
-    best, worst = _find_best_and_worst(outcomes)
-    spread = best.episode_return - worst.episode_return
-    if spread <= 0:
-        return None
-    pairs = [_find_best_and_worst(group) for group in by_node.values()]
-    high, low = max(pairs, key=lambda pair: pair[0].episode_return - pair[1].episode_return, default=(best, best))
-    if high.episode_return - low.episode_return >= MIN_RETURN_SPREAD * spread:
-        return Extremes(high.episode, low.episode, high.first_node)
-    return Extremes(best.episode, worst.episode, None)
-
-
-def _find_best_and_worst(outcomes: list[_Outcome]) -> tuple[_Outcome, _Outcome]:
-    """Return the highest and the lowest return of episodes sorted by number, and the newest among equal returns."""
-    newest_first = outcomes[::-1]
-    best = max(newest_first, key=lambda outcome: outcome.episode_return)
-    return best, min(newest_first, key=lambda outcome: outcome.episode_return)
-
-
-@dataclass(frozen=True)
-class EpisodePage:
-    """One page of the episodes that match a search. Source: table `episodes`."""
-
-    frame: pd.DataFrame  # one row per episode, with the columns and units of `list_episodes` [unit varies]
-    total: int
-    """Number of matching episodes on all pages."""
-    recorded: int
-    """Number of all episodes of the run."""
-
-
-def find_episodes(
-    db: Database, run_id: str, text: str = "", *, order_by: Order = "-episode", limit: int = 200, offset: int = 0
-) -> EpisodePage:
-    """Which training episodes match a search? Answered from the index ix_episodes_outline.
-
-    Args:
-        db: An open database.
-        run_id: The run.
-        text: The search; see the top of this module.
-        order_by: Sort column; a leading minus sorts in descending order.
-        limit: Maximum number of rows.
-        offset: Number of rows on earlier pages.
-
-    Returns:
-        A page with the columns episode, first_env_step, length, episode_return, won, epsilon, closed.
-
-    Raises:
-        ConfigError: If the search is invalid.
-    """
-    columns: dict[str, Any] = {
-        "episode": EpisodeRow.episode,
-        "step": EpisodeRow.first_env_step,
-        "length": EpisodeRow.length,
-        "return": EpisodeRow.episode_return,
-        "epsilon": EpisodeRow.epsilon,
-        "closed": EpisodeRow.closed,
-    }
-
-    def match_number(number: int) -> Sql:
-        end = EpisodeRow.first_env_step + EpisodeRow.length
-        return or_(EpisodeRow.episode == number, (EpisodeRow.first_env_step <= number) & (end > number))
-
-    sort_key = order_by.removeprefix("-")
-    column = columns["return" if sort_key == "episode_return" else sort_key]
-    order = (column.desc() if order_by.startswith("-") else column, EpisodeRow.episode)
-    conditions = [_make_condition(term, columns, EpisodeRow.won, match_number) for term in split_search(text)]
-    return _read_page(
-        db, EpisodeRow.run_id == run_id, OUTLINE, conditions=conditions, order=order, limit=limit, offset=offset
-    )
-
-
-def find_replayable_episodes(db: Database, run_id: str, among: Sequence[int] | None = None) -> list[int]:
-    """Which training episodes can be replayed? The newest 200, newest first.
-
-    The trajectories of the others were deleted by thinning or are not part of the bundle.
-
-    Args:
-        db: An open database.
-        run_id: The run.
-        among: Numbers of the episodes to choose from; None: all episodes.
-    """
-    conditions = [EpisodeRow.run_id == run_id, _HAS_TRAJECTORY]
-    if among is not None:
-        conditions.append(EpisodeRow.episode.in_(list(among)))
-    newest = select(EpisodeRow.episode).where(*conditions).order_by(EpisodeRow.episode.desc()).limit(_MAX_REPLAYABLE)
-    with db.read() as connection:
-        return [int(episode) for episode in connection.execute(newest).scalars()]
-
-
-def list_replayable_runs(db: Database) -> list[str]:
-    """Which runs have at least one training episode that can be replayed? Newest first."""
-    has_episode = exists().where(EpisodeRow.run_id == Run.id, _HAS_TRAJECTORY)
-    with db.read() as connection:
-        run_ids = connection.execute(select(Run.id).where(has_episode).order_by(Run.created_at.desc())).scalars()
-        return [str(run_id) for run_id in run_ids]
-
-
-def find_playbacks(db: Database, run_id: str, text: str = "", *, limit: int = 200, offset: int = 0) -> EpisodePage:
-    """Which stored greedy episodes match a search? Newest evaluation first.
-
-    Args:
-        db: An open database.
-        run_id: The run.
-        text: The search: a number is an env step of an evaluation or an episode number.
-        limit: Maximum number of rows.
-        offset: Number of rows on earlier pages.
-
-    Returns:
-        A page with the columns env_step, episode, length, episode_return, won.
-
-    Raises:
-        ConfigError: If the search is invalid.
-    """
-    outline = (
-        *(EvalEpisode.env_step, EvalEpisode.episode, EvalEpisode.length),
-        *(EvalEpisode.episode_return, EvalEpisode.won),
-    )
-    columns: dict[str, Any] = {
-        "episode": EvalEpisode.episode,
-        "step": EvalEpisode.env_step,
-        "length": EvalEpisode.length,
-        "return": EvalEpisode.episode_return,
-    }
-
-    def match_number(number: int) -> Sql:
-        return or_(EvalEpisode.env_step == number, EvalEpisode.episode == number)
-
-    conditions = [_make_condition(term, columns, EvalEpisode.won, match_number) for term in split_search(text)]
-    order = (EvalEpisode.env_step.desc(), EvalEpisode.episode)
-    return _read_page(
-        db, EvalEpisode.run_id == run_id, outline, conditions=conditions, order=order, limit=limit, offset=offset
-    )
-
-
-def _read_page(
-    db: Database,
-    of_run: Sql,
-    columns: Sequence[Any],
-    *,
-    conditions: Sequence[Sql],
-    order: Sequence[Any],
-    limit: int,
-    offset: int,
-) -> EpisodePage:
-    rows = select(*columns).where(of_run, *conditions).order_by(*order).limit(limit).offset(offset)
-    with db.read() as connection:
-        recorded = total = connection.execute(select(func.count()).where(of_run)).scalar_one()
-        if conditions:
-            total = connection.execute(select(func.count()).where(of_run, *conditions)).scalar_one()
-        return EpisodePage(read_frame(connection, rows), total, recorded)
-
-
-def _make_condition(term: Term, columns: Mapping[str, Any], won: Any, match_number: Callable[[int], Sql]) -> Sql:
-    if not term.key:
-        return _make_word_condition(term.value, won, match_number)
-    if term.key not in columns:
-        raise ConfigError(f"is not a column of episodes, which have {', '.join(columns)}, won and lost", key=term.key)
-    if term.sign == "!=":
-        return not_(compare_number(columns[term.key], Term(term.value, term.key)))
-    return compare_number(columns[term.key], term)
-
-
-def _make_word_condition(word: str, won: Any, match_number: Callable[[int], Sql]) -> Sql:
-    outcome = _OUTCOMES.get(word.lower())
-    if outcome is not None:
-        return type_coerce(won, Boolean) == literal(outcome)
-    digits = word.replace(",", "").removeprefix("#")
-    if not is_whole(digits) or len(digits) > 18:
-        raise ConfigError("must be a number, won, lost, or a comparison such as return>5", key="search", value=word)
-    return match_number(int(digits))

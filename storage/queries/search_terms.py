@@ -39,7 +39,7 @@ from sqlalchemy.types import Double
 from emtc_core.errors import ConfigError
 from storage.column_types import get_use, name_type
 from storage.models import RUN_TABLE_COLUMNS, Run
-from storage.queries.gate import ACTIVE_SHARE
+from storage.queries.gate_state import ACTIVE_SHARE
 
 Sign = Literal["=", "!=", "<", "<=", ">", ">="]
 Sql = ColumnElement[Any]
@@ -296,7 +296,7 @@ def _compare_setting(term: Term, context: SearchContext) -> Sql:
 
     `_matches_value` applies the same rules to a Python value.
     """
-    from emtc_core.config.resolve import find_value_before
+    from emtc_core.config.resolve import find_former_default
 
     kind, text, number = context.setting(term.key)
     expected = term.value.lower()
@@ -309,7 +309,7 @@ def _compare_setting(term: Term, context: SearchContext) -> Sql:
     else:  # PostgreSQL returns booleans as the texts true and false, so this branch compares them, too
         condition = _lower(text) == expected
     condition = func.coalesce(condition, literal(False))
-    earlier = find_value_before(term.key)
+    earlier = find_former_default(term.key)
     if earlier is None or not _matches_value(earlier.value, term):
         return condition
     return or_(

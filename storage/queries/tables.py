@@ -177,7 +177,7 @@ def _last_step(db: Database, name: TableName, run_id: str) -> int:
         env_steps = connection.execute(select(Run.env_steps).where(Run.id == run_id)).scalar_one_or_none()
         if name == "transitions" and env_steps and not has_transitions(connection, run_id):
             raise StorageError(
-                f"The transitions of run {run_id} are not in this database: they were thinned away or left out of a "
+                f"The transitions of run {run_id} were deleted by thinning (emtc db thin), or are not part of this "
                 "bundle. Only their sums over 1,000 steps are stored, which the gate chart shows.",
                 reason="removed",
                 subject=run_id,

@@ -2,24 +2,27 @@
 
 The trainer only puts a record into a queue. The thread packs and compresses all queued records and writes them in one
 transaction, which also updates `runs.env_steps`. So the stored transitions are 1…env_steps at any time, also after a
-crash. If the disk is full or the database is locked, the same transaction is retried until it succeeds. Meanwhile the
-queue fills up and the trainer waits. `blocked` and the file `recorder.state` of the run contain the reason.
+crash. If the disk is full, the database is locked or its file was moved, the same transaction is retried until it
+succeeds. Meanwhile the queue fills up and the trainer waits. `blocked` and the file `recorder.state` of the run contain
+the reason. `flush` also waits for the disk: no power failure loses the rows before a checkpoint that is written later.
 """
 
 import logging
 import threading
+import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from emtc_core.errors import EmtcError, StorageError
 from emtc_core.metrics import is_known
 from emtc_core.recorder import AnswerRecord, EpisodeRecord, EvaluationRecord, GateStatsRecord, SnapshotRecord
-from storage.engine import Database
+from storage.engine import FILE_CHANGED, Database
 from storage.files.trainer_files import StateFile
 from storage.recording.batch import Record, RecordBatch, estimate_bytes, make_batch
 from storage.recording.statements import is_written, write_batch
-from storage.retry import Outage, is_transient, retry_transient
+from storage.retry import MISSING_FILE_PATIENCE_S, Outage, is_transient, retry_transient
 from storage.runs.removal import rewind_run
 from storage.runs.rows import find_run
 
@@ -66,7 +69,8 @@ class DatabaseRecorder:
         self._next_env_step = find_run(db, run_id).env_steps + 1
         self._queue: deque[Record] = deque()
         self._waiting_bytes = self._waiting_steps = 0
-        self._n_accepted = self._n_written = 0
+        self._n_accepted = self._n_written = self._n_synced = 0
+        self._n_to_sync = 0  # number of records that a call of `flush` waits for
         self._is_urgent = self._is_closing = self._is_closed = self._is_abandoned = False
         self._blocked: str | None = None
         self._failure: Exception | None = None
@@ -144,14 +148,14 @@ class DatabaseRecorder:
         self._put(record)
 
     def flush(self) -> None:
-        """Wait until all records that were queued before this call are in the database.
+        """Wait until all records that were queued before this call are in the database and on the disk.
 
         Raises:
             StorageError: If the thread has failed.
         """
         with self._changed:
-            goal = self._n_accepted
-            while self._n_written < goal and self._failure is None:
+            goal = self._n_to_sync = self._n_accepted
+            while self._n_synced < goal and self._failure is None:
                 self._is_urgent = True
                 self._changed.notify_all()
                 self._changed.wait(_WAIT_S)
@@ -221,31 +225,42 @@ class DatabaseRecorder:
     def _run(self) -> None:
         """Write batches until the recorder closes. An error is raised by the trainer's next call."""
         while True:
-            records = self._take_records()
-            if not records or self._is_abandoned:
+            records, must_sync = self._take_records()
+            if self._is_abandoned or not (records or must_sync):
                 return
             try:
-                if not self._write(make_batch(self._run_id, records)):
-                    return
+                if records:
+                    if not self._retry(partial(self._write, make_batch(self._run_id, records))):
+                        return
+                    with self._changed:
+                        self._n_written += len(records)
+                        self._waiting_bytes -= sum(estimate_bytes(record) for record in records)
+                        self._changed.notify_all()
+                if must_sync:
+                    if not self._retry(lambda _: self._db.sync()):
+                        return
+                    with self._changed:
+                        self._n_synced = self._n_written
+                        self._changed.notify_all()
             except Exception as error:
                 _log.exception("run %s: the recorder failed", self._run_id)
                 with self._changed:
                     self._failure = error
                     self._changed.notify_all()
                 return
-            with self._changed:
-                self._n_written += len(records)
-                self._waiting_bytes -= sum(estimate_bytes(record) for record in records)
-                self._changed.notify_all()
 
-    def _take_records(self) -> list[Record]:
-        """Wait for a record, then up to `linger_s` for further ones; empty if the recorder closes."""
+    def _take_records(self) -> tuple[list[Record], bool]:
+        """Wait for a record, then up to `linger_s` for further ones; no record if the recorder closes or only syncs.
+
+        Returns:
+            The records, and whether a call of `flush` waits for the disk after them.
+        """
 
         def is_due() -> bool:
             return self._is_urgent or self._is_closing or self._waiting_steps >= self._batch_steps
 
         with self._changed:
-            self._changed.wait_for(lambda: self._queue or self._is_closing)
+            self._changed.wait_for(lambda: self._queue or self._is_closing or self._n_to_sync > self._n_synced)
             self._changed.wait_for(is_due, self._linger_s)
             self._is_urgent = False
             records: list[Record] = []
@@ -255,18 +270,26 @@ class DatabaseRecorder:
                 records.append(record)
                 steps += record.length if isinstance(record, EpisodeRecord) else 0
             self._waiting_steps -= steps
-            return records
+            return records, self._n_synced < self._n_to_sync <= self._n_written + len(records)
 
-    def _write(self, batch: RecordBatch) -> bool:
-        """Write a batch; retry as long as the error is temporary. False if the recorder was abandoned."""
-        pause_s, is_retry = _MIN_RETRY_S, False
+    def _write(self, batch: RecordBatch, is_retry: bool) -> None:
+        with self._db.transaction() as connection:
+            if not (is_retry and is_written(connection, self._run_id, batch)):
+                write_batch(connection, self._run_id, batch, token=self._token)
+
+    def _retry(self, act: Callable[[bool], None]) -> bool:
+        """Call a function, and again while the error is temporary. False if the recorder was abandoned.
+
+        Args:
+            act: The function. Its argument is whether it was called before.
+        """
+        pause_s, is_retry, started = _MIN_RETRY_S, False, time.monotonic()
         while not self._is_abandoned:
             try:
-                with self._db.transaction() as connection:
-                    if not (is_retry and is_written(connection, self._run_id, batch)):
-                        write_batch(connection, self._run_id, batch, token=self._token)
+                act(is_retry)
             except StorageError as error:
-                if not is_transient(self._db, error):
+                is_overdue = time.monotonic() - started > MISSING_FILE_PATIENCE_S
+                if not is_transient(self._db, error) or (is_overdue and error.reason in FILE_CHANGED):
                     raise
                 is_retry = True
                 self._outage.failed(str(error))

@@ -15,7 +15,7 @@ from storage.runs import lifecycle
 from storage.runs.lifecycle import Event
 from storage.runs.rows import STATE_COLUMNS, get_locked_row, get_state
 
-ShelfAction = Literal["hide", "show", "archive", "restore"]
+VisibilityAction = Literal["hide", "show", "archive", "restore"]
 
 LONGEST_TAG, LONGEST_NOTE = 64, 20_000
 """Maximum lengths [characters]."""
@@ -87,7 +87,7 @@ def note_runs(db: Database, run_ids: Sequence[str], text: str) -> int:
     return len(rows)
 
 
-def set_visibility(db: Database, run_ids: Sequence[str], act: ShelfAction) -> int:
+def set_visibility(db: Database, run_ids: Sequence[str], act: VisibilityAction) -> int:
     """Hide runs in figures, archive them (also hidden in lists), or undo it. Return the number of runs that changed.
 
     Args:

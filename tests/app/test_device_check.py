@@ -35,7 +35,7 @@ from app.jobs.device_check import (
 from emtc_core.faiss_probe import FaissProbe
 from emtc_core.learner import learner as learner_module
 from emtc_core.learner import networks
-from emtc_core.learner.recurrence import run_layers
+from emtc_core.learner.recurrence import run_torch_layers
 from emtc_core.replay_buffer.rows import ReplayRows
 from storage.process_id import get_process_id
 
@@ -129,7 +129,7 @@ def take_more_rows(kept):
 
 PLANTS = {
     "versions": lambda: Scale("mm"),
-    "precision": lambda: replacing(networks, "run_trunk", scale_outputs),
+    "precision": lambda: replacing(networks, "run_linear_gru", scale_outputs),
     "update": lambda: Scale("addmm"),
     "repeat": each_time(nullcontext, lambda: Scale("addmm")),
     "synchronization": lambda: replacing(learner_module, "masked_mean", read_a_value),
@@ -178,8 +178,10 @@ def test_not_a_number_in_one_algorithm_makes_the_update_fail_and_is_named():
 
 
 def test_rounding_of_other_kernels_is_within_the_tolerances_of_an_update():
-    layers = {"run_trunk": lambda kept: lambda first, rnn, inputs, lengths=None: run_layers(first, rnn, inputs)}
-    target = Target(CPU, lambda: replacing(networks, "run_trunk", layers["run_trunk"]))
+    layers = {
+        "run_linear_gru": lambda kept: lambda first, rnn, inputs, lengths=None: run_torch_layers(first, rnn, inputs)
+    }
+    target = Target(CPU, lambda: replacing(networks, "run_linear_gru", layers["run_linear_gru"]))
     result = check_update(target, replace(TINY, algos=("qplex", "cds"), updates=5))
     assert result.passed
     assert any(each.value > 0 for each in result.measurements)

@@ -21,7 +21,8 @@ from emtc_core.errors import ConfigError, StorageError
 from storage.engine import Database, open_database
 from storage.projections import create_job, get_job
 from storage.queries.episodes import iter_states
-from storage.queries.memory import find_embedding, find_projection, get_node, get_snapshot, list_snapshots
+from storage.queries.memory import get_node, get_snapshot, list_snapshots
+from storage.queries.projections import find_embedding, find_projection
 from storage.runs.rows import find_run
 from tests.errors import raises
 from tests.pages.seed import seed_run

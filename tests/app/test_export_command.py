@@ -8,7 +8,7 @@ import pytest
 
 from app.cli.main import run
 from storage.engine import open_database
-from storage.queries.episodes import find_playbacks
+from storage.queries.episode_search import find_playbacks
 from tests.pages.seed import seed_run
 
 MAGIC = {"svg": b"<?xml", "pdf": b"%PDF", "png": b"\x89PNG", "html": b"<!doctype html>", "csv": b"panel"}

@@ -32,7 +32,7 @@ from app.figures.render.matplotlib_view import to_image
 from app.figures.render.plotly_view import to_plotly
 from app.replay.payload import crop_field, make_payload, pack_payload
 from app.replay.replay import EpisodeView
-from emtc_core.envs.base import Scene
+from emtc_core.envs.scene import Scene
 from emtc_core.metrics import METRICS
 
 EMPTY_EVALUATIONS = pd.DataFrame(columns=["env_step", "episodes", "wins", "win_rate", "return_mean"], dtype=float)

@@ -42,7 +42,7 @@ def test_threads_that_a_run_left_to_the_machine_are_settled_once_and_stored(tmp_
     db = open_database(f"sqlite:///{tmp_path / 'runs.db'}")
     config = resolve(map="3m", steps=600, overrides=[*FAST, "train.threads=auto", "eval.episodes=1"])
     run_id = create_run(db, config.model_dump(mode="json"), target_steps=600, versions={})
-    monkeypatch.setattr("emtc_core.devices.count_idle_cores", lambda: 2)
+    monkeypatch.setattr("emtc_core.threads.count_idle_cores", lambda: 2)
     train_run(db, run_id, resume=False)
     assert find_run(db, run_id).config["train"]["threads"] == 2
     db.dispose()

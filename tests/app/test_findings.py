@@ -36,7 +36,7 @@ from emtc_core.config.resolve import flatten_tree, resolve
 from storage.bundles.bundle_cache import Bundle, cache_bundle
 from storage.engine import Database, open_database
 from storage.models import SUMMARY_STEPS, EpisodeRow, Run, SweepRow
-from storage.queries.gate import compute_gate_by_run_part, count_closed_by_outcome
+from storage.queries.gate_progress import compute_gate_by_run_part, count_closed_by_outcome
 from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run
 from storage.runs.rows import RunRow, find_run

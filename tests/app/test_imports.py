@@ -21,7 +21,7 @@ from storage.engine import Database, open_database
 from storage.maintenance.check_run import check_run
 from storage.models import Evaluation, Run
 from storage.queries.curves import evaluations
-from storage.queries.runs import RunFilter, matching_ids
+from storage.queries.run_search import RunFilter, matching_ids
 from storage.runs.rows import find_run
 from tests.app.foreign_files import marl_eval, steps, write_sacred, write_two_seeds
 from tests.require import require

@@ -16,7 +16,8 @@ from emtc_core.errors import ConfigError, EnvUnavailableError, RunStateError
 from storage.engine import open_database
 from storage.files.places import run_folder
 from storage.projections import create_job, get_job
-from storage.queries.memory import find_projection, get_snapshot, list_snapshots
+from storage.queries.memory import get_snapshot, list_snapshots
+from storage.queries.projections import find_projection
 from storage.queries.runs import list_runs
 from storage.runs.rows import find_run
 from tests.errors import raises

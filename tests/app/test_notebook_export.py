@@ -60,7 +60,8 @@ from emtc_core.errors import StorageError
 from storage.engine import Database, open_database
 from storage.notebook import create_entry
 from storage.queries.curves import evaluations, metric_points
-from storage.queries.episodes import find_playbacks, get_playback, get_trajectory
+from storage.queries.episode_search import find_playbacks
+from storage.queries.episodes import get_playback, get_trajectory
 from storage.queries.gate import gate_stats
 from storage.queries.memory import get_snapshot, list_snapshots
 from storage.runs.removal import delete_run

@@ -9,7 +9,7 @@ import pytest
 import app
 from app.analysis.settings import parse_steps
 from storage.engine import open_database
-from storage.queries.episodes import find_episodes, find_playbacks
+from storage.queries.episode_search import find_episodes, find_playbacks
 from storage.queries.search_terms import parse_text, split_search
 from storage.sql_console.query import run_query
 

@@ -29,7 +29,7 @@ from app.replay.replay import (
     quantize_values,
     style_actions,
 )
-from emtc_core.envs.base import Scene
+from emtc_core.envs.scene import Scene
 from emtc_core.errors import ConfigError
 from tests.errors import raises
 

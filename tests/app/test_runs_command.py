@@ -8,7 +8,8 @@ import pytest
 from app.cli import runs as command
 from app.cli.main import run
 from storage.engine import Database, open_database
-from storage.queries.runs import list_runs, run_page
+from storage.queries.run_search import run_page
+from storage.queries.runs import list_runs
 from storage.runs.changes import create_run, finish_run, start_run
 from storage.runs.rows import find_run
 from tests.pages.several import seed_runs

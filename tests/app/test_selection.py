@@ -7,13 +7,17 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib.figure import Figure
 from sqlalchemy import text
 
 from app.analysis.projections.linear import compute_pca
 from app.analysis.selection import NODE_QUANTITIES, NodeSelection, list_nodes, tabulate_selection
-from app.figures.kinds.maps import compute_color_limits
+from app.figures.kinds.maps import Cloud, compute_color_limits
 from app.figures.named.memories import REGION_NODES, find_contrast
 from app.figures.named.memory_map import draw_selection
+from app.figures.render.maps_views import draw_points, make_color_scale
+from app.figures.render.matplotlib_view import to_image
+from app.figures.render.plotly_view import to_plotly
 from emtc_core.errors import ConfigError
 from storage.engine import open_database
 from storage.queries.episodes import get_trajectory, list_episodes
@@ -161,8 +165,38 @@ def test_the_opposite_of_an_episode_is_the_one_that_ended_most_differently(seede
 def test_a_colour_scale_shows_the_few_that_differ_where_nearly_all_are_alike() -> None:
     values = np.zeros(10_000, np.float32)
     values[:40] = np.linspace(1, 2, 40)
-    low, high = compute_color_limits(values, NODE_QUANTITIES["delta_mem"])
-    assert (low, high) == (0, pytest.approx(1.99, abs=0.01))
+    assert compute_color_limits(values, NODE_QUANTITIES["success"]) == (0, pytest.approx(1.99, abs=0.01))
+    assert compute_color_limits(values, NODE_QUANTITIES["delta_mem"]) == pytest.approx((1.01, 1.99), abs=0.01)
     assert compute_color_limits(np.arange(1001, dtype=np.float32), NODE_QUANTITIES["h"]) == (10, 990)
     assert compute_color_limits(np.full(5, np.nan, np.float32), NODE_QUANTITIES["h"]) == (0, 1)
     assert compute_color_limits(values, NODE_QUANTITIES["xi"]) == (0, 1)
+
+
+def test_nodes_without_effect_of_the_gate_are_gray_and_below_in_every_format() -> None:
+    value = np.array([0, 0.5, np.nan, 50, 0], np.float32)
+    place = np.arange(5, dtype=np.float32)
+    quantity = NODE_QUANTITIES["delta_mem"]
+    cloud = Cloud("map", "Map", "x", "y", place, place, np.arange(5), value, quantity, "")
+    assert cloud.has_color.tolist() == [False, True, False, True, False]
+    assert 0.5 <= cloud.low < cloud.high <= 50, "0 does not count, so the logarithmic scale has positive limits"
+    gray, colored = to_plotly(cloud).data
+    assert gray.x.tolist() == [0, 4]
+    assert colored.x.tolist() == [1, 3]
+    assert colored.marker.color.tolist() == pytest.approx(np.log10([0.5, 50]))
+    axes = Figure().subplots()
+    draw_points(axes, cloud, make_color_scale(cloud, cloud.low, cloud.high), area=4)
+    assert [len(points.get_offsets()) for points in axes.collections] == [2, 2]
+    assert axes.collections[0].get_sizes() < axes.collections[1].get_sizes()
+    assert "gray: 0" in cloud.description
+    assert to_image(cloud, "svg")
+
+
+@pytest.mark.parametrize("key", ["delta_mem", "beta"])
+def test_a_map_on_which_the_gate_has_no_effect_at_all_is_drawn(key: str) -> None:
+    quantity = NODE_QUANTITIES[key]
+    place = np.arange(3, dtype=np.float32)
+    value = np.full(3, quantity.no_effect, np.float32)
+    cloud = Cloud("map", "Map", "x", "y", place, place, np.arange(3), value, quantity, "")
+    assert not cloud.has_color.any()
+    assert to_image(cloud, "png")
+    assert len(to_plotly(cloud).data) == 2

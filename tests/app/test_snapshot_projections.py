@@ -20,13 +20,8 @@ from emtc_core.errors import ConfigError, StorageError
 from emtc_core.recorder import SnapshotRecord
 from storage.engine import Database, open_database
 from storage.projections import save_projection
-from storage.queries.memory import (
-    find_earlier_projection,
-    find_projection,
-    get_projection,
-    get_snapshot,
-    list_snapshots,
-)
+from storage.queries.memory import get_snapshot, list_snapshots
+from storage.queries.projections import find_earlier_projection, find_projection, get_projection
 from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run
 from tests.errors import raises

@@ -32,8 +32,9 @@ from app.figures.registry import TABLES
 from emtc_core import plugins
 from emtc_core.config.memory import GateConfig, IncentiveConfig, MemoryConfig
 from emtc_core.errors import ConfigError
-from emtc_core.gate.laws import make_gate_law, unknown_context
-from emtc_core.learner.targets import Incentive, gate_shares
+from emtc_core.gate.laws import make_gate_law
+from emtc_core.gate_laws import unknown_context
+from emtc_core.learner.targets import Incentive, gate_ratios
 from emtc_core.plugins import register
 from storage.engine import open_database
 from storage.queries.memory import Snapshot, get_snapshot, list_snapshots
@@ -166,7 +167,7 @@ def test_the_removed_share_is_the_metric_of_that_name() -> None:
     r_p, beta = rng.normal(size=40), rng.random(40)
     ours = compute_gate_means(GateValues(np.zeros(40), beta, r_p))
     tensors = torch.tensor(r_p), torch.tensor(beta)
-    theirs = gate_shares(Incentive(tensors[0], tensors[0] * tensors[1]), tensors[1], torch.ones(40))
+    theirs = gate_ratios(Incentive(tensors[0], tensors[0] * tensors[1]), tensors[1], torch.ones(40))
     ratio = {name: float(part / whole) for name, (part, whole) in theirs.items()}
     assert ours.removed == pytest.approx(ratio["gate/incentive_removed"])
     assert ours.closed == pytest.approx(ratio["gate/closed_fraction"])
@@ -201,7 +202,7 @@ def _judged_by(gate: GateConfig, tau: float) -> Snapshot:
     snapshot = _snapshot(1)
     linked, beta = np.isfinite(snapshot.delta_mem), np.full(snapshot.size, np.nan)
     error = snapshot.delta_mem[linked].astype(np.float64)
-    beta[linked] = make_gate_law(gate).coefficient(error, tau, unknown_context(error.shape))
+    beta[linked] = make_gate_law(gate).weigh(error, tau, unknown_context(error.shape))
     return replace(snapshot, beta=beta.astype(np.float32))
 
 

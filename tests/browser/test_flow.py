@@ -16,7 +16,8 @@ from app.analysis.projections.snapshots import make_projection_params
 from app.analysis.selection import NODE_QUANTITIES, NodeSelection
 from emtc_core.recorder import EvaluationRecord
 from storage.engine import open_database
-from storage.queries.memory import find_projection, get_node, get_snapshot, list_snapshots
+from storage.queries.memory import get_node, get_snapshot, list_snapshots
+from storage.queries.projections import find_projection
 from storage.queries.runs import list_runs
 from storage.recording.writer import DatabaseRecorder
 from storage.runs.control import Heartbeat, send_and_wait

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from emtc_core.config.train import EnvConfig, GrfConfig, SkirmishConfig
-from emtc_core.envs.base import EnvInfo, Observation, ResetNeededError, Scene, VectorEnv
+from emtc_core.envs.base import EnvInfo, Observation, ResetNeededError, VectorEnv
 from emtc_core.envs.checker import check_env, random_actions
 from emtc_core.envs.registry import get_adapter, get_env_info, make_env, make_scene
+from emtc_core.envs.scene import Scene
 from tests.require import require
 
 N_ENVS = 3

@@ -22,20 +22,21 @@ import torch
 
 from emtc_core.config.memory import EmbedConfig, MemoryConfig
 from emtc_core.config.run import RunConfig, list_algos
-from emtc_core.devices import configure_threads, fork, rand
 from emtc_core.embedder.fit import fit
 from emtc_core.embedder.networks import Embedder
-from emtc_core.learner.diversity import DevicePass, Predictors, Rows
+from emtc_core.learner.diversity_predictors import DevicePass, PredictorRows, Predictors
 from emtc_core.learner.learner import Learner, make_learner
 from emtc_core.learner.mappo import MappoLearner
-from emtc_core.learner.parts import WorkerPool
 from emtc_core.learner.targets import LearnerStats, make_incentive_inputs
+from emtc_core.learner.workers import WorkerPool
 from emtc_core.memory.device_states import count_state_bytes
 from emtc_core.memory.index.base import CKDTreeIndex, Metric
 from emtc_core.memory.index.incremental import BruteIndex, FaissGpuIndex
 from emtc_core.memory.memory import EpisodicMemory, NodeSample
+from emtc_core.random_tensors import make_device_generator, rand
 from emtc_core.repeated_step import WARM_UP, RepeatedStep
 from emtc_core.replay_buffer.buffer import ReplayBuffer
+from emtc_core.threads import configure_threads
 from tests.core.flat_by_hand import FlatByHand
 from tests.core.imitated_gpu import ACTIVITY, GPU, imitate, refusing_waits
 from tests.core.learner_cases import BLOCKS, hard_episodes, make_config, make_memory
@@ -63,7 +64,7 @@ def update(learner: Learner, config: RunConfig, *, device: torch.device | str, h
         with refusing_waits():
             return learner.update_rollout(episodes, env_step=0)
     memory = make_memory(episodes)
-    buffer = ReplayBuffer(len(episodes), BLOCKS, device=device, home=home, priority_alpha=0.6)
+    buffer = ReplayBuffer(len(episodes), BLOCKS, device=device, storage_device=home, priority_alpha=0.6)
     for i, episode in enumerate(episodes):
         buffer.add(episode, beta=np.array(memory.beta[i]))
     with refusing_waits():
@@ -143,7 +144,7 @@ def embed(kind: Literal["tcse", "random"]) -> None:
         one, other = (each.embed(state, t) for each in embedders)
         assert other.device == GPU
         torch.testing.assert_close(other.cpu(), one, rtol=1e-4, atol=1e-5)
-        np.testing.assert_allclose(*(each.embed_fine(state, t) for each in embedders), rtol=1e-12)
+        np.testing.assert_allclose(*(each.embed_float64(state, t) for each in embedders), rtol=1e-12)
 
 
 def refit(kind: Literal["tcse", "dcae"]) -> None:
@@ -176,7 +177,7 @@ def train_predictors() -> None:
         torch.manual_seed(1)
         predictors = Predictors(7, 3, 5).to(device)
         adam = torch.optim.Adam(predictors.parameters(), lr=1e-2, fused=True, capturable=device == GPU)
-        rows = Rows(z_id.to(device), obs_next.to(device))
+        rows = PredictorRows(z_id.to(device), obs_next.to(device))
         if device == GPU:
             device_pass = DevicePass(predictors, adam, rows=rows, chunks=4)
             ACTIVITY.clear()
@@ -429,7 +430,7 @@ def list_faults() -> dict[str, Callable[[], object]]:
         "an index of the GPU on the host": lambda: here(3)[here(3, device=GPU, dtype=torch.int64)],
         "an index of the host on the GPU": lambda: here(3, device=GPU).index_select(0, here(3, dtype=torch.int64)),
         "a host's generator on the GPU": lambda: torch.rand(3, device=GPU, generator=host),
-        "a GPU's generator on the host": lambda: torch.rand(3, generator=fork(host, GPU)),
+        "a GPU's generator on the host": lambda: torch.rand(3, generator=make_device_generator(host, GPU)),
         "a host's generator in place": lambda: here(3, device=GPU).uniform_(generator=host),
         "reading a value in a capture": lambda: capture(lambda: here(3, device=GPU).sum().item()),
         "copying from the host in a capture": lambda: capture(lambda: here(3).to(GPU, non_blocking=True)),
@@ -446,7 +447,7 @@ def list_permitted() -> dict[str, Callable[[], object]]:
     """List what a GPU does, so that a refusal above says something, too."""
     host = torch.Generator()
     return {
-        "a generator of the GPU": lambda: torch.rand(3, device=GPU, generator=fork(host, GPU)),
+        "a generator of the GPU": lambda: torch.rand(3, device=GPU, generator=make_device_generator(host, GPU)),
         "numbers of the host": lambda: rand((3,), generator=host, device=GPU) + torch.tensor(1.0),
         "a recurrent layer": lambda: torch.nn.GRU(4, 4).to(GPU)(torch.zeros(3, 2, 4, device=GPU)),
     }

@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from emtc_core.envs.base import EnvInfo, Observation, Scene
+from emtc_core.envs.base import EnvInfo, Observation
 from emtc_core.envs.registry import NO_DRAWING
+from emtc_core.envs.scene import Scene
 from emtc_core.plugins import register
 
 

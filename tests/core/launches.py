@@ -20,7 +20,6 @@ import numpy as np
 
 from emtc_core.config.memory import EmbedConfig, MemoryConfig
 from emtc_core.config.resolve import resolve
-from emtc_core.devices import configure_threads
 from emtc_core.embedder.fit import fit
 from emtc_core.embedder.networks import Embedder
 from emtc_core.envs.base import EnvInfo
@@ -30,6 +29,7 @@ from emtc_core.learner.mappo import MappoLearner
 from emtc_core.learner.targets import make_incentive_inputs
 from emtc_core.memory.memory import EpisodicMemory, NodeSample
 from emtc_core.replay_buffer.buffer import ReplayBuffer
+from emtc_core.threads import configure_threads
 from tests.core.imitated_gpu import ACTIVITY, GPU, imitate
 from tests.core.learner_cases import make_config, make_episode
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from emtc_core.config.train import EnvConfig
-from emtc_core.envs.base import find_targets
 from emtc_core.envs.registry import get_action_names, get_env_info, make_env, make_scene
+from emtc_core.envs.scene import find_targets
 
 NAMES = ("no-op", "stop", "attack 0", "attack 1")
 

@@ -194,9 +194,9 @@ class Trap:
 def test_a_full_disk_takes_no_checkpoint_and_leaves_the_one_before(store: CheckpointStore) -> None:
     store.save(400, make_state(400))
     with small_files(2000):
-        assert store.save_if_room(800, make_state(800)) == "File too large"
+        assert store.try_save(800, make_state(800)) == "File too large"
     assert sorted(path.name for path in store.folder.iterdir()) == ["checkpoint-000000000400.pt"]
-    assert store.save_if_room(800, make_state(800)) is None
+    assert store.try_save(800, make_state(800)) is None
     loaded = store.load_latest()
     assert loaded is not None
     assert loaded.env_step == 800
@@ -230,11 +230,11 @@ def evaluated(env_step: int, wins: int, episode_return: float) -> EvaluationReco
 def test_the_best_is_of_most_wins_then_of_the_highest_return_then_the_later() -> None:
     best = BestSoFar()
     told = [(1, 0, 3.0), (2, 1, 1.0), (3, 1, 2.0), (4, 1, 1.9), (5, 0, 9.0), (6, 1, 2.0)]
-    assert [best.beats(evaluated(*each)) for each in told] == [True, True, True, False, False, True]
+    assert [best.update(evaluated(*each)) for each in told] == [True, True, True, False, False, True]
     resumed = BestSoFar()
     resumed.set_state(best.get_state())
-    assert not resumed.beats(evaluated(7, 1, 1.9))
-    assert resumed.beats(evaluated(8, 1, 2.0))
+    assert not resumed.update(evaluated(7, 1, 1.9))
+    assert resumed.update(evaluated(8, 1, 2.0))
 
 
 def best_steps(store: CheckpointStore) -> list[int]:

@@ -14,7 +14,7 @@ from emtc_core.config.resolve import (
     resolve,
 )
 from emtc_core.config.run import PRESETS, list_algos, split_algo
-from emtc_core.config.values import FieldInfo, parse_count, parse_value, write_text
+from emtc_core.config.values import FieldInfo, format_argument, parse_count, parse_value
 from emtc_core.errors import ConfigError, Fault, StorageError, describe_fault
 from tests.errors import raises
 
@@ -202,7 +202,7 @@ def test_an_empty_text_leaves_an_optional_setting_unset() -> None:
 def test_a_written_value_is_read_as_the_same_value(info: FieldInfo, data: st.DataObject) -> None:
     kinds = {"int": st.integers(0, 10**17), "float": st.floats(allow_nan=False), "bool": st.booleans()}
     value = data.draw(st.sampled_from(info.choices) if info.choices else kinds[info.type])
-    assert parse_value(info, write_text(value)) == value
+    assert parse_value(info, format_argument(value)) == value
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from emtc_core.learner import learner as learner_module
 from emtc_core.learner import mappo, networks
 from emtc_core.learner.learner import Background, IncentiveInputs, make_learner
 from emtc_core.learner.mappo import MappoLearner
-from emtc_core.learner.recurrence import run_layers
+from emtc_core.learner.recurrence import run_torch_layers
 from tests.core.fake_cuda import SECTIONS, list_cases, list_faults, list_permitted
 from tests.core.learner_cases import BLOCKS, hard_episodes, make_batch, make_config, make_inputs, make_memory
 from tests.require import require
@@ -82,7 +82,9 @@ def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     def mixed(device, *, enabled):
         return torch.autocast("cpu", torch.bfloat16, enabled=enabled)
 
-    monkeypatch.setattr(networks, "run_trunk", lambda first, rnn, inputs, lengths=None: run_layers(first, rnn, inputs))
+    monkeypatch.setattr(
+        networks, "run_linear_gru", lambda first, rnn, inputs, lengths=None: run_torch_layers(first, rnn, inputs)
+    )
     monkeypatch.setattr(Background, "__init__", lambda self, device: setattr(self, "_pool", None))
     monkeypatch.setattr(learner_module, "autocast", mixed)
     monkeypatch.setattr(mappo, "autocast", mixed)

@@ -11,7 +11,8 @@ import torch
 from emtc_core.config.run import RunConfig
 from emtc_core.learner.learner import make_learner
 from emtc_core.learner.mappo import MappoLearner
-from emtc_core.learner.targets import ValueNorm, make_incentive_inputs
+from emtc_core.learner.ppo import ValueNorm
+from emtc_core.learner.targets import make_incentive_inputs
 from emtc_core.replay_buffer.buffer import ReplayBuffer
 from tests.core.learner_cases import BLOCKS, hard_episodes, make_config, make_memory
 from tests.core.test_learner import SYSTEMS

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from emtc_core.config.memory import EmbedConfig
-from emtc_core.embedder.chain import group_layers, list_parameters, split_vector
 from emtc_core.embedder.device_step import DeviceStep, count_step_bytes, get_device_step
 from emtc_core.embedder.fit import fit
+from emtc_core.embedder.linear_stack import group_layers, list_parameters, split_vector
 from emtc_core.embedder.networks import Embedder
 from emtc_core.memory.memory import NodeSample
 from tests.core.test_embedder import STEP_OPTIONS, _embedder, _sample, _weights

@@ -6,7 +6,7 @@ import torch
 
 from emtc_core.learner.backbones.dmix import DmixBackbone
 from emtc_core.learner.learner import make_learner
-from emtc_core.learner.networks import make_sequence
+from emtc_core.learner.networks import make_sequence_batch
 from tests.core.learner_cases import (
     BLOCKS,
     hard_episodes,
@@ -85,8 +85,8 @@ def test_an_update_descends_the_quantile_loss_of_the_equations(algo, double_q):
 def test_padding_changes_nothing_once_the_fractions_are_given():
     learner = make_double_learner(make_config("dmix"), BLOCKS)
     episodes = hard_episodes(BLOCKS)
-    short = make_sequence(to_double(make_batch(episodes[:3], BLOCKS)), agent_id=True)
-    wide = make_sequence(to_double(make_batch(episodes, BLOCKS)), agent_id=True)
+    short = make_sequence_batch(to_double(make_batch(episodes[:3], BLOCKS)), agent_id=True)
+    wide = make_sequence_batch(to_double(make_batch(episodes, BLOCKS)), agent_id=True)
     taken = []
     for seq in (short, wide):
         unrolled = learner.online.unroll(seq, torch.Generator())

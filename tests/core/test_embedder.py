@@ -9,9 +9,12 @@ import pytest
 import torch
 
 from emtc_core.config.memory import EmbedConfig
+from emtc_core.embedder.augmentation import augment
 from emtc_core.embedder.fit import GradientStep, fit
-from emtc_core.embedder.losses import augment, info_nce, info_nce_gradient, return_loss, state_loss
-from emtc_core.embedder.networks import Embedder, ReturnScale
+from emtc_core.embedder.info_nce_gradient import info_nce_gradient
+from emtc_core.embedder.losses import info_nce, return_loss, state_loss
+from emtc_core.embedder.networks import Embedder
+from emtc_core.embedder.return_scale import ReturnScale
 from emtc_core.errors import NonFiniteLossError, ShapeError
 from emtc_core.memory.memory import NodeSample
 from tests.errors import raises
@@ -203,7 +206,7 @@ def test_a_row_is_embedded_the_same_in_any_batch_whatever_the_widths(hidden: int
         config = EmbedConfig(type=kind, hidden=hidden, dim=dim)
         embedder = Embedder(config, state_dim=26, episode_limit=100, device="cpu", seed=0)
         state, t = rng.normal(size=(700, 26)).astype(np.float32), rng.integers(0, 100, 700)
-        embed = embedder.embed_fine if fine else embedder.embed
+        embed = embedder.embed_float64 if fine else embedder.embed
         together = np.asarray(embed(state, t))
         for n in (1, 2, 63, 64, 65, 151, 400):
             part = np.asarray(embed(state[13 : 13 + n], t[13 : 13 + n]))
@@ -217,7 +220,7 @@ def test_embedding_is_what_the_encoder_computes() -> None:
     np.testing.assert_allclose(embedder.embed(state, t), expected, rtol=1e-5, atol=1e-6)
     doubled = copy.deepcopy(embedder.encoder).double()
     expected = doubled(*(part.double() for part in embedder.to_inputs(state, t))).detach()
-    np.testing.assert_allclose(embedder.embed_fine(state, t), expected, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(embedder.embed_float64(state, t), expected, rtol=1e-12, atol=1e-14)
 
 
 def test_a_row_is_embedded_the_same_in_any_batch() -> None:

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emtc_core.config.memory import GateConfig
-from emtc_core.gate.gate import GateValues, delta_mem, evaluate_gate, gate_coefficient, gate_transitions
+from emtc_core.gate.gate import GateValues, delta_mem, evaluate_gate, gate_transitions
+from emtc_core.gate_laws import gate_coefficient
 from emtc_core.metrics import CLOSED_BELOW
 from emtc_core.rollout.episode import Episode
 from emtc_core.schedules import linear_decay

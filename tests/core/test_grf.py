@@ -13,9 +13,9 @@ import pytest
 
 from emtc_core.config.train import EnvConfig, GrfConfig
 from emtc_core.envs.grf.engine import Engine, Squad
+from emtc_core.envs.grf.engine_group import count_workers
 from emtc_core.envs.grf.env import GrfEnv, engine_seed, find_unavailable_reason
 from emtc_core.envs.grf.scenarios import EPISODE_LIMIT, SCENARIOS, ObservationMap, StateLayout, in_own_half, make_scene
-from emtc_core.envs.grf.team import count_workers
 from emtc_core.envs.registry import get_env_info, make_env
 from emtc_core.errors import EnvUnavailableError, ShapeError
 from tests.errors import raises

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from emtc_core.config.memory import IncentiveConfig
-from emtc_core.gate.gate import compute_incentive_inputs, gate_coefficient, incentive, success_ratio
+from emtc_core.gate.incentive import compute_incentive_inputs, incentive, success_ratio
+from emtc_core.gate_laws import gate_coefficient
 
 
 def _recall(n_xi: list[int], n_call: list[int], xi: list[bool], hit: list[bool]) -> SimpleNamespace:

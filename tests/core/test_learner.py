@@ -10,7 +10,7 @@ import torch
 from emtc_core.envs.base import EnvInfo
 from emtc_core.learner.controller import epsilon_greedy
 from emtc_core.learner.learner import IncentiveInputs, ValueLearner, make_learner
-from emtc_core.learner.networks import make_sequence
+from emtc_core.learner.networks import make_sequence_batch
 from emtc_core.metrics import METRICS
 from tests.core.learner_cases import (
     BLOCKS,
@@ -152,7 +152,7 @@ def test_acting_step_by_step_equals_unrolling_the_sequence(name):
     learner.start_episodes(1)
     for t in range(played.length):
         played.action[t] = learner.act(played.obs[None, t], played.avail[None, t], epsilon=0.0, rng=rng)[0]
-    sequence = make_sequence(make_batch([played], BLOCKS), agent_id="cds" not in name)
+    sequence = make_sequence_batch(make_batch([played], BLOCKS), agent_id="cds" not in name)
     greedy = learner.online.unroll(sequence, torch.Generator()).greedy
     np.testing.assert_array_equal(greedy[:-1, 0], played.action)
 
@@ -189,7 +189,7 @@ def test_greedy_start_values_are_the_mixed_best_values():
     learner = make("vdn", FOOTBALL)
     batch, _ = make_update(FOOTBALL)
     start = learner.q_start(*(x[:, 0].numpy() for x in (batch.obs, batch.state, batch.avail)))
-    best = learner.online.unroll(make_sequence(batch, agent_id=True), torch.Generator()).best[0]
+    best = learner.online.unroll(make_sequence_batch(batch, agent_id=True), torch.Generator()).best[0]
     np.testing.assert_allclose(start, best.sum(-1), rtol=1e-5)
 
 

@@ -8,10 +8,11 @@ import torch
 
 from emtc_core.config.backbones import CuriosityConfig
 from emtc_core.learner.curiosity import Curiosity, curiosity_scale
-from emtc_core.learner.diversity import Diversity, Predictors, Rows, _real_transitions
+from emtc_core.learner.diversity import Diversity, _real_transitions
+from emtc_core.learner.diversity_predictors import PredictorRows, Predictors
 from emtc_core.learner.learner import ValueLearner, make_learner
-from emtc_core.learner.networks import DiverseAgent, Sequence, make_sequence
-from emtc_core.learner.parts import WorkerPool
+from emtc_core.learner.networks import DiverseAgent, SequenceBatch, make_sequence_batch
+from emtc_core.learner.workers import WorkerPool
 from tests.core.learner_cases import BLOCKS, hard_episodes, make_batch, make_config
 from tests.reference import diversity as twin
 from tests.reference.learner import sub, trace
@@ -34,7 +35,7 @@ def make_curious() -> tuple[ValueLearner, Curiosity]:
 
 
 def unroll(learner: ValueLearner, *, agent_id: bool):
-    seq: Sequence = make_sequence(make_batch(hard_episodes(BLOCKS), BLOCKS), agent_id=agent_id)
+    seq: SequenceBatch = make_sequence_batch(make_batch(hard_episodes(BLOCKS), BLOCKS), agent_id=agent_id)
     return seq, learner.online.unroll(seq, torch.Generator())
 
 
@@ -166,10 +167,10 @@ def test_predictors_descend_their_clipped_errors_chunk_by_chunk(kind: torch.dtyp
     predictors = Predictors(7, 3, 5)
     plain = copy.deepcopy(predictors).double()
     z, agent = torch.randn(40, 7, dtype=torch.float64), torch.eye(3, dtype=torch.float64)[torch.arange(40) % 3]
-    rows = Rows(torch.cat([z, agent], -1), 20.0 * torch.randn(40, 5, dtype=torch.float64))
+    rows = PredictorRows(torch.cat([z, agent], -1), 20.0 * torch.randn(40, 5, dtype=torch.float64))
     chunks = list(torch.randperm(40).split(16))
     optimizer = torch.optim.SGD(predictors.to(kind).parameters(), lr=1e-2)
-    predictors.fit(Rows(*(x.to(kind) for x in rows)), iter(chunks), optimizer, WorkerPool(threads))
+    predictors.fit(PredictorRows(*(x.to(kind) for x in rows)), iter(chunks), optimizer, WorkerPool(threads))
     optimizer = torch.optim.SGD(plain.parameters(), lr=1e-2)
     q = [plain.q_first, plain.q_second, plain.q_last]
     for chunk in chunks:

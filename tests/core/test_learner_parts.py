@@ -7,9 +7,10 @@ import pytest
 import torch
 
 from emtc_core.config.resolve import resolve
-from emtc_core.devices import MAX_AUTO_THREADS, choose_threads
+from emtc_core.learner.batch_parts import join, split
 from emtc_core.learner.learner import ValueLearner, make_learner
-from emtc_core.learner.parts import WorkerPool, join, split
+from emtc_core.learner.workers import WorkerPool
+from emtc_core.threads import MAX_AUTO_THREADS, choose_threads
 from tests.core.learner_cases import BLOCKS, make_config
 from tests.core.test_learner import SYSTEMS, every_scalar_system, every_system, make_update
 
@@ -91,7 +92,7 @@ def test_auto_takes_idle_cores_and_one_in_a_sweep(monkeypatch: pytest.MonkeyPatc
     config = resolve(map="3m", overrides=["train.threads=auto"])
     assert config.train.threads == "auto"
     for idle, expected in ((1, 1), (2, 2), (64, MAX_AUTO_THREADS)):
-        monkeypatch.setattr("emtc_core.devices.count_idle_cores", lambda idle=idle: idle)
+        monkeypatch.setattr("emtc_core.threads.count_idle_cores", lambda idle=idle: idle)
         assert choose_threads("auto") == expected
         assert choose_threads("auto", may_use_all=False) == 1
         assert choose_threads("auto", n_other_threads=1) == max(1, min(idle - 1, MAX_AUTO_THREADS))

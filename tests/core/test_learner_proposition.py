@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from emtc_core.learner.learner import IncentiveInputs
-from emtc_core.learner.networks import make_sequence
+from emtc_core.learner.networks import make_sequence_batch
 from tests.core.learner_cases import (
     BLOCKS,
     leaves,
@@ -78,7 +78,7 @@ def test_the_gated_target_is_a_convex_combination_of_bootstrap_and_memory():
     h, rho = torch.full_like(gate, 3.0), torch.full_like(gate, 0.4)
     with torch.no_grad():
         plain = learner.target
-        seq = make_sequence(batch, agent_id=True)
+        seq = make_sequence_batch(batch, agent_id=True)
         online = learner.online.unroll(seq, torch.Generator())
         unrolled = plain.unroll(seq, torch.Generator())
         q_bar = plain.bootstrap(unrolled, online.greedy[1:], seq).q_tot.T

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from emtc_core.learner.learner import MappoLearner, make_learner
-from emtc_core.learner.targets import (
+from emtc_core.learner.ppo import (
     ValueNorm,
     generalized_advantages,
     masked_log_softmax,

@@ -317,7 +317,7 @@ def test_all_nodes_change_scale_together_when_a_quarter_more_have_come() -> None
             episode=1,
             episode_return=0.0,
         )
-        mean = memory._space.scaling.mean
+        mean = memory._positions.scaling.mean
         if last is None or not np.array_equal(mean, last):
             refreshes.append(memory.size)
         last = mean

@@ -90,10 +90,10 @@ def test_norm_interval_200_steps_refreshes_while_nothing_new_comes() -> None:
         memory = make_memory(delta_space="normalized", delta=1e-3, norm_interval=interval)
         write(memory, [0, 1, 2, 3, 4, 5, 6, 7], [0.0] * 7)
         write(memory, [0, 20], [0.0])  # one more node, less than a quarter
-        before = memory._space.scaling.mean
+        before = memory._positions.scaling.mean
         for _ in range(70):
             write(memory, [0, 1, 2, 3], [0.0] * 3)
-        scalings[interval] = np.array_equal(before, memory._space.scaling.mean)
+        scalings[interval] = np.array_equal(before, memory._positions.scaling.mean)
         assert memory.list_faults() == []
     assert scalings == {"rebuild": True, "200_steps": False}
 

@@ -96,7 +96,7 @@ def test_what_is_counted_is_what_the_buffer_takes():
     config = resolve(map="3m", overrides={"train.t_max": 3000, "train.replay": 40})
     info = get_env_info(config.env)
     made = plan_memory(config, info, device=CPU, networks=0, free_bytes=0, host_bytes=GB)
-    buffer = ReplayBuffer(40, info, most_steps=count_replay_steps(config, info))
+    buffer = ReplayBuffer(40, info, max_steps=count_replay_steps(config, info))
     tensors = buffer._rows._fields.values()
     assert made.on_host["replay"] == sum(x.numel() * x.element_size() for x in tensors)
     assert row_bytes(info) == sum(x.shape[1] * x.element_size() for x in tensors)
@@ -104,7 +104,7 @@ def test_what_is_counted_is_what_the_buffer_takes():
 
 @pytest.mark.parametrize("lengths", [[1] * 60, [12] * 60, [1, 12, 7] * 20, [3, 12, 12, 12]])
 def test_nothing_is_reserved_beyond_what_was_planned(lengths):
-    buffer = ReplayBuffer(25, BLOCKS, most_steps=sum(lengths))
+    buffer = ReplayBuffer(25, BLOCKS, max_steps=sum(lengths))
     planned = len(buffer._rows)
     for i, length in enumerate(lengths):
         buffer.add(make_episode(BLOCKS, length, i))
@@ -112,7 +112,7 @@ def test_nothing_is_reserved_beyond_what_was_planned(lengths):
 
 
 def test_more_than_was_planned_is_kept_too():
-    buffer = ReplayBuffer(25, BLOCKS, most_steps=10)
+    buffer = ReplayBuffer(25, BLOCKS, max_steps=10)
     episodes = [make_episode(BLOCKS, 12, i) for i in range(25)]
     for episode in episodes:
         buffer.add(episode)
@@ -133,12 +133,12 @@ def test_what_is_reserved_costs_nothing_until_it_is_written():
 
 def test_memory_that_is_not_there_is_refused_in_a_sentence():
     with raises(ConfigError, key="train.replay"):
-        ReplayRows(EnvInfo("test", "huge", 8, 9, 10**6, 10**6, 400, (0.0, 1.0)), 10**9, home=CPU, device=CPU)
+        ReplayRows(EnvInfo("test", "huge", 8, 9, 10**6, 10**6, 400, (0.0, 1.0)), 10**9, storage_device=CPU, device=CPU)
 
 
 def test_batches_reach_the_device_from_rows_that_live_on_the_host():
     nowhere = torch.device("meta")
-    buffer = ReplayBuffer(4, BLOCKS, device=nowhere, home="cpu")
+    buffer = ReplayBuffer(4, BLOCKS, device=nowhere, storage_device="cpu")
     for i in range(4):
         buffer.add(make_episode(BLOCKS, 5, i))
     batch = buffer.take(np.arange(4))

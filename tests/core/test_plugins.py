@@ -19,14 +19,16 @@ from emtc_core.envs.base import EnvInfo, Observation
 from emtc_core.envs.registry import list_envs, make_env
 from emtc_core.errors import NO_VALUE, ConfigError, EnvUnavailableError, PluginError
 from emtc_core.gate.gate import gate_transitions
-from emtc_core.gate.laws import GateContext, make_gate_law
-from emtc_core.gate_laws import gate_coefficient, gaussian_temperature
+from emtc_core.gate.laws import make_gate_law
+from emtc_core.gate_laws import GateContext, gate_coefficient, gaussian_temperature
 from emtc_core.learner.backbones.value import make_mixer
 from emtc_core.metrics import METRICS, is_known, prepare_open_values, sort_metrics
 from emtc_core.plugins import describe_failure, find_plugin, get_plugin, list_loaded, list_names, register
 from emtc_core.rollout.collector import Collector, pack_episodes, unpack_episodes
 from emtc_core.schedules import exploration
-from emtc_core.training.conformance import INFO, INVERTS, check_plugin
+from emtc_core.training.conformance.check import check_plugin
+from emtc_core.training.conformance.gate import INVERTS
+from emtc_core.training.conformance.rules import INFO
 from tests.errors import raises
 
 
@@ -62,7 +64,7 @@ def faults(name: str) -> dict[str, str]:
 
 
 def test_the_papers_gate_is_what_it_was() -> None:
-    beta = make_gate_law(GateConfig(delta_scale=0.5)).coefficient(DELTA, 0.7, CONTEXT)
+    beta = make_gate_law(GateConfig(delta_scale=0.5)).weigh(DELTA, 0.7, CONTEXT)
     np.testing.assert_array_equal(beta, gate_coefficient(DELTA, tau=0.7, scale=0.5))
 
 
@@ -86,7 +88,7 @@ def test_a_gate_from_outside_judges_transitions_in_scaled_units() -> None:
 def test_a_gate_that_leaves_its_range_or_shape_is_refused(returned: Any, value: object) -> None:
     register("gate", "wild")(lambda delta, tau, context: returned(delta))
     with raises(PluginError, key=f"gate wild (module {__name__})", value=value):
-        make_gate_law(GateConfig(type="wild")).coefficient(DELTA, 1.0, CONTEXT)
+        make_gate_law(GateConfig(type="wild")).weigh(DELTA, 1.0, CONTEXT)
 
 
 def invert_linear(beta: Any, delta: Any) -> Any:
@@ -105,7 +107,7 @@ def test_every_gate_law_of_this_project_inverts_itself() -> None:
     tau = np.full(3, 0.7)
     for name in PLUGIN_SETTINGS["gate.type"][1]:
         law = make_gate_law(GateConfig(type=name, delta_scale=0.5))
-        beta = law.coefficient(DELTA[1:], tau, CONTEXT.select(DELTA > 0))
+        beta = law.weigh(DELTA[1:], tau, CONTEXT.select(DELTA > 0))
         np.testing.assert_allclose(law.temperature_for(beta, DELTA[1:]), tau, rtol=1e-9)
 
 
@@ -127,7 +129,7 @@ def test_an_inverse_takes_the_arguments_of_its_gate() -> None:
     register("gate", "power")(power)
     assert faults("power") == {}
     law = make_gate_law(resolve(overrides=["gate.type=power", "gate.power.power=4"]).gate)
-    beta = law.coefficient(DELTA[1:], 1.5, CONTEXT.select(DELTA > 0))
+    beta = law.weigh(DELTA[1:], 1.5, CONTEXT.select(DELTA > 0))
     np.testing.assert_allclose(law.temperature_for(beta, DELTA[1:]), 1.5, rtol=1e-9)
 
 
@@ -243,7 +245,7 @@ def test_arguments_of_a_gate_are_settings_and_decide_beta() -> None:
     plain, steep = (resolve(overrides=["gate.type=bent", *more]) for more in ([], ["gate.bent.power=4"]))
     assert (plain.gate.arguments, steep.gate.arguments) == ({"power": 2.0}, {"power": 4.0})
     np.testing.assert_allclose(
-        make_gate_law(steep.gate).coefficient(DELTA, 1.0, CONTEXT), bent(DELTA, 1.0, CONTEXT, 4.0), rtol=1e-12
+        make_gate_law(steep.gate).weigh(DELTA, 1.0, CONTEXT), bent(DELTA, 1.0, CONTEXT, 4.0), rtol=1e-12
     )
     assert config_from_stored(steep.model_dump(mode="json")) == steep
     assert "gate.bent.power" not in find_changes(flatten(plain))
@@ -306,7 +308,7 @@ def test_what_failed_is_named_with_its_origin() -> None:
     register("gate", "zero")(linear)
     register("gate", "boom")(boom)
     with pytest.raises(ZeroDivisionError) as caught:
-        make_gate_law(GateConfig(type="boom")).coefficient(DELTA, 1.0, CONTEXT)
+        make_gate_law(GateConfig(type="boom")).weigh(DELTA, 1.0, CONTEXT)
     assert describe_failure(caught.value).startswith("The gate ")
     assert f"(module {__name__}) failed: ZeroDivisionError: division by zero." in describe_failure(caught.value)
     assert describe_failure(ValueError("of our own")) == "ValueError: of our own"
@@ -368,7 +370,7 @@ def test_conformance_names_the_rule_that_is_broken() -> None:
 def test_a_game_that_brings_its_own_batch_keeps_its_contract(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "tests.core.lab_example", raising=False)
     monkeypatch.setenv(plugins.VARIABLE, "tests.core.lab_example")
-    plugins._import_modules.cache_clear()
+    plugins._import_listed_modules.cache_clear()
     try:
         assert faults("guess") == {}
         assert faults("steep") == {}
@@ -383,7 +385,7 @@ def test_a_game_that_brings_its_own_batch_keeps_its_contract(monkeypatch: pytest
             (map, True, "module tests.core.lab_example") for map in ("plain", "dark")
         ]
     finally:
-        plugins._import_modules.cache_clear()
+        plugins._import_listed_modules.cache_clear()
 
 
 def test_a_mixer_that_breaks_its_contract_is_told_how() -> None:

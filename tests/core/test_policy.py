@@ -9,7 +9,7 @@ import torch
 
 from emtc_core.errors import CheckpointError, ShapeError
 from emtc_core.learner.learner import make_learner
-from emtc_core.learner.policy import FACTS, Policy, ScriptedPolicy, write_script
+from emtc_core.learner.policy import DESCRIPTION_FILE, Policy, ScriptedPolicy, write_script
 from tests.core.learner_cases import BLOCKS, FOOTBALL, make_config, make_episode
 from tests.errors import raises
 
@@ -51,7 +51,7 @@ def test_it_acts_as_the_learner_did_in_one_game_and_in_several(algo: str) -> Non
 def test_its_torchscript_acts_alike_in_any_number_of_games(algo: str, n_envs: int) -> None:
     config, learner, policy = make(algo)
     file = io.BytesIO()
-    write_script(policy, config, file, facts={"run": "k3f9"})
+    write_script(policy, config, file, description={"run": "k3f9"})
     file.seek(0)
     script = ScriptedPolicy(file)
     learner.start_episodes(n_envs)
@@ -60,9 +60,9 @@ def test_its_torchscript_acts_alike_in_any_number_of_games(algo: str, n_envs: in
         wanted = learner.act(obs, avail, epsilon=0.0, rng=np.random.default_rng(0))
         np.testing.assert_array_equal(script.act(obs, avail), wanted)
     file.seek(0)
-    told = {FACTS: ""}
+    told = {DESCRIPTION_FILE: ""}
     torch.jit.load(file, _extra_files=told)
-    assert json.loads(told[FACTS]) == {"run": "k3f9"}
+    assert json.loads(told[DESCRIPTION_FILE]) == {"run": "k3f9"}
 
 
 def test_other_arrays_and_other_weights_are_refused_in_words() -> None:

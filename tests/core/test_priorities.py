@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from emtc_core.replay_buffer.rows import Priorities
+from emtc_core.replay_buffer.priorities import Priorities
 
 
 def drawn(priorities: Priorities, n: int = 200) -> set[int]:

@@ -20,12 +20,12 @@ import torch
 
 from emtc_core.config.run import RunConfig
 from emtc_core.envs.base import EnvInfo
-from emtc_core.gate.gate import compute_incentive_inputs
+from emtc_core.gate.incentive import compute_incentive_inputs
 from emtc_core.learner.backbones.value import ValueBackbone
 from emtc_core.learner.curiosity import Curiosity
 from emtc_core.learner.diversity import Diversity
 from emtc_core.learner.learner import IncentiveInputs, ValueLearner, make_learner
-from emtc_core.learner.networks import make_sequence
+from emtc_core.learner.networks import make_sequence_batch
 from emtc_core.memory.nodes import Recall
 from emtc_core.replay_buffer.buffer import Batch
 from tests.reference import published
@@ -107,7 +107,7 @@ def check_weights(name: str, network: torch.nn.Module, wanted: published.Weights
 
 def check_values(learner, batch, wanted: np.ndarray) -> None:
     """Compare Q_i [B, T+1, N, A] at all steps that are real."""
-    seq = make_sequence(batch, agent_id=learner._agent_id)
+    seq = make_sequence_batch(batch, agent_id=learner._agent_id)
     with torch.no_grad():
         actual = learner.online.unroll(seq, torch.Generator()).q.transpose(0, 1).numpy()
     for b, n in enumerate(batch.length):
@@ -115,7 +115,7 @@ def check_values(learner, batch, wanted: np.ndarray) -> None:
 
 
 def check_q_tot(learner, batch, wanted: np.ndarray) -> None:
-    seq = make_sequence(batch, agent_id=learner._agent_id)
+    seq = make_sequence_batch(batch, agent_id=learner._agent_id)
     with torch.no_grad():
         q_tot = learner.online.evaluate_taken(learner.online.unroll(seq, torch.Generator()), seq).q_tot
     real = batch.filled.numpy()
@@ -166,7 +166,7 @@ def widen_l1(monkeypatch: pytest.MonkeyPatch) -> None:
     """Average the private values over all steps that were unrolled, as published."""
 
     def every_step(self: ValueBackbone, unrolled, seq):
-        mean = self._l1 * self.agent.private(unrolled.hidden).abs().mean()
+        mean = self._l1 * self.agent.private_values(unrolled.hidden).abs().mean()
         return mean.expand(unrolled.hidden.shape[0] - 1, unrolled.hidden.shape[1])
 
     monkeypatch.setattr(ValueBackbone, "_private_l1", every_step)
@@ -180,10 +180,10 @@ def test_updates_of_cds_equal_the_published_ones(monkeypatch):
 def test_the_l1_term_is_the_published_one_without_the_last_step():
     fixture = published.read("cds")
     learner = published.load_learner(fixture, CDS)
-    seq = make_sequence(published.read_batches(fixture)[0], agent_id=False)
+    seq = make_sequence_batch(published.read_batches(fixture)[0], agent_id=False)
     with torch.no_grad():
         unrolled = learner.online.unroll(seq, torch.Generator())
-        private = learner.online.agent.private(unrolled.hidden).transpose(0, 1)
+        private = learner.online.agent.private_values(unrolled.hidden).transpose(0, 1)
         ours = learner.online._private_l1(unrolled, seq)
     check("private values", private, fixture["private"])
     check("L1", ours.T, 0.1 * np.abs(fixture["private"][:, :-1]).mean((-1, -2)))
@@ -201,7 +201,7 @@ def test_rewards_of_cds_equal_the_published_ones_before_and_after_its_predictors
     assert isinstance(part, Diversity)
     for k, wanted in enumerate(fixture["intrinsic"]):  # [B, N, T], before cds.beta and the mean over agents
         batch, env_step = batches[k % len(batches)], T_ENV + k * T_ENV_STEP
-        seq = make_sequence(batch, agent_id=False)
+        seq = make_sequence_batch(batch, agent_id=False)
         with torch.no_grad():
             reward = part.reward(seq, learner.online.unroll(seq, torch.Generator()), env_step=env_step)
         check(f"reward at update {k}", reward.T, 0.1 * wanted.mean(1))
@@ -217,7 +217,7 @@ def learn_once(learner: ValueLearner, batch: Batch, k: int) -> None:
         return
     (part,) = learner._intrinsic
     part.on_episodes(16)
-    seq = make_sequence(batch, agent_id=False)
+    seq = make_sequence_batch(batch, agent_id=False)
     with torch.no_grad():
         unrolled = learner.online.unroll(seq, torch.Generator())
     part.train(seq, unrolled, env_step=0, generator=torch.Generator())
@@ -265,7 +265,7 @@ def test_rewards_of_curiosity_equal_the_published_ones():
     (part,) = learner._intrinsic
     for k, wanted in enumerate(fixture["intrinsic"]):
         batch = batches[k % len(batches)]
-        seq = make_sequence(batch, agent_id=True)
+        seq = make_sequence_batch(batch, agent_id=True)
         part.prepare(seq)
         with torch.no_grad():
             reward = part.reward(seq, learner.online.unroll(seq, torch.Generator()), env_step=0)
@@ -286,16 +286,16 @@ def test_incentives_equal_the_published_ones_and_ours_are_masked_where_an_episod
     learner, batches = published.load_learner(fixture, EMU), published.read_batches(fixture)
     for k, eta in enumerate(fixture["eta"]):
         batch = batches[k % len(batches)]
-        seq = make_sequence(batch, agent_id=True)
+        seq = make_sequence_batch(batch, agent_id=True)
         with torch.no_grad():
-            following = learner._following(learner.online.unroll(seq, learner._generator), seq)
+            following = learner._evaluate_next(learner.online.unroll(seq, learner._generator), seq)
         real = batch.filled.numpy()
-        gained = learner._incentive(seq, following, recall(fixture, k, EMU))
+        gained = learner._compute_incentive(seq, following, recall(fixture, k, EMU))
         assert gained is not None
         check("r_p", gained.r_p.T.numpy()[real], 0.99 * eta[real])
         masked_config = EMU.model_copy(update={"incentive": EMU.incentive.model_copy(update={"mask_terminal": True})})
         learner._config = masked_config
-        masked = learner._incentive(seq, following, recall(fixture, k, masked_config))
+        masked = learner._compute_incentive(seq, following, recall(fixture, k, masked_config))
         assert masked is not None
         check("masked r_p", masked.r_p.T.numpy()[real], (0.99 * eta * ~batch.ends)[real])
         learner._config = EMU

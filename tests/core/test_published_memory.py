@@ -17,7 +17,7 @@ import pytest
 
 from emtc_core.config.memory import EmbedConfig, MemoryConfig
 from emtc_core.embedder.networks import Embedder
-from emtc_core.gate.gate import success_ratio
+from emtc_core.gate.incentive import success_ratio
 from emtc_core.memory.memory import EpisodicMemory
 from tests.reference import published
 from tests.reference.published_inputs import T_LIM, Arrays, S

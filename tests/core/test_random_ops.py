@@ -5,7 +5,7 @@ import logging
 import pytest
 import torch
 
-from emtc_core import devices
+from emtc_core import random_tensors
 from emtc_core.config.memory import EmbedConfig
 from emtc_core.embedder.networks import Embedder
 from emtc_core.learner.learner import make_learner
@@ -20,15 +20,15 @@ LEFT_BY_A_GPU = torch.tensor([7, 0, 0, 0, 0, 0, 0, 0, 64, 0, 0, 0, 0, 0, 0, 0], 
 
 def test_what_is_drawn_for_the_cpu_is_what_its_generator_says():
     one, other = torch.Generator().manual_seed(3), torch.Generator().manual_seed(3)
-    assert torch.equal(devices.rand((4, 5), generator=one, device=CPU), torch.rand(4, 5, generator=other))
-    assert torch.equal(devices.permutation(9, generator=one, device=CPU), torch.randperm(9, generator=other))
+    assert torch.equal(random_tensors.rand((4, 5), generator=one, device=CPU), torch.rand(4, 5, generator=other))
+    assert torch.equal(random_tensors.permutation(9, generator=one, device=CPU), torch.randperm(9, generator=other))
 
 
 def test_a_generator_moves_on_alike_whatever_device_it_draws_for():
     here, there = torch.Generator().manual_seed(3), torch.Generator().manual_seed(3)
     for generator, device in ((here, CPU), (there, ELSEWHERE)):
-        assert devices.rand((4, 5), generator=generator, device=device).device == device
-        assert devices.permutation(9, generator=generator, device=device).device == device
+        assert random_tensors.rand((4, 5), generator=generator, device=device).device == device
+        assert random_tensors.permutation(9, generator=generator, device=device).device == device
     assert torch.equal(here.get_state(), there.get_state())
 
 
@@ -37,7 +37,7 @@ def test_what_a_gpu_generator_left_seeds_the_hosts_always_alike_and_says_so(capl
     for state in (LEFT_BY_A_GPU, LEFT_BY_A_GPU.clone(), LEFT_BY_A_GPU.flip(0)):
         generator = torch.Generator()
         with caplog.at_level(logging.WARNING):
-            devices.restore(generator, state)
+            random_tensors.restore_generator(generator, state)
         drawn.append(torch.rand(4, generator=generator).tolist())
     assert drawn[0] == drawn[1] != drawn[2]
     assert "the state of a GPU's random generator" in caplog.records[0].message
@@ -77,7 +77,7 @@ def test_an_embedder_saved_on_a_gpu_goes_on_here():
 
 def test_on_the_cpu_a_refit_draws_from_the_embedders_own_generator():
     generator = torch.Generator().manual_seed(3)
-    assert devices.fork(generator, CPU) is generator
+    assert random_tensors.make_device_generator(generator, CPU) is generator
 
 
 def test_a_run_whose_checkpoint_a_gpu_left_comes_to_its_end_here(tmp_path):

@@ -9,7 +9,8 @@ import torch
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
 from emtc_core.envs.registry import make_env
-from emtc_core.gate.gate import GateValues, Temperature
+from emtc_core.gate.gate import GateValues
+from emtc_core.gate.temperature import Temperature
 from emtc_core.learner.learner import make_learner
 from emtc_core.replay_buffer.buffer import ReplayBuffer
 from emtc_core.rollout.collector import Collector
@@ -152,11 +153,11 @@ def _read_alone(config: RunConfig, stream: list[Episode], points: int) -> list[R
         tau = temperature.at(env_step)
         verdicts.append(part.write_and_gate(episode, number=number, tau=tau).gate)
         temperature.observe(verdicts[-1].delta_mem, discounted_returns(episode.reward, config.train.gamma)[:-1])
-        if target.due(number * config.train.updates_per_episode):
+        if target.start_if_due(number * config.train.updates_per_episode):
             part.on_target_update()
-        if refit.due(env_step):
+        if refit.start_if_due(env_step):
             part.refit(buffer)
-        if point.due(env_step):
+        if point.start_if_due(env_step):
             told.append(_tell(part, verdicts, env_step, tau))
             verdicts = []
     return told

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from emtc_core.learner import recurrence
-from emtc_core.learner.recurrence import BLOCK_ROWS, FEW_ROWS, run_trunk
+from emtc_core.learner.recurrence import BLOCK_ROWS, MIN_MATMUL_ROWS, run_linear_gru
 
 Layers = tuple[nn.Linear, nn.GRU]
 
@@ -27,7 +27,7 @@ def weights_of(first: nn.Linear, rnn: nn.GRU) -> list[nn.Parameter]:
 
 
 def in_float64(layers: Layers) -> Layers:
-    """Copy layers; what `run_trunk` does with float64 is the library's."""
+    """Copy layers; what `run_linear_gru` does with float64 is the library's."""
     first, rnn = layers
     twins = nn.Linear(first.in_features, first.out_features), nn.GRU(rnn.input_size, rnn.hidden_size)
     for twin, layer in zip(twins, layers, strict=True):
@@ -37,11 +37,11 @@ def in_float64(layers: Layers) -> Layers:
 
 def answers(layers: Layers, inputs: Tensor, lengths: NDArray[np.int64] | None, weight: Tensor) -> list[Tensor]:
     """Return hidden states where the weight is not 0, then every gradient of their weighted sum."""
-    hidden = run_trunk(*layers, inputs, lengths) * (weight != 0)
+    hidden = run_linear_gru(*layers, inputs, lengths) * (weight != 0)
     return [hidden.detach(), *torch.autograd.grad((hidden * weight).sum(), weights_of(*layers))]
 
 
-SIZES = [(1, 1, 3, 5), (9, 6, 4, 7), (40, 17, 21, 16), (2, BLOCK_ROWS + 3, 4, 8), (90, FEW_ROWS, 12, 64)]
+SIZES = [(1, 1, 3, 5), (9, 6, 4, 7), (40, 17, 21, 16), (2, BLOCK_ROWS + 3, 4, 8), (90, MIN_MATMUL_ROWS, 12, 64)]
 
 
 @pytest.mark.parametrize(("steps", "rows", "inputs", "width"), SIZES)
@@ -57,7 +57,7 @@ def test_values_and_gradients_are_those_of_the_library(steps: int, rows: int, in
     for a, b in zip(expected, actual, strict=True):
         assert (b - a).abs().max() <= 1e-5 * a.abs().max()
     with torch.no_grad():
-        assert torch.equal(run_trunk(*layers, x, lengths) * (weight != 0), actual[0])
+        assert torch.equal(run_linear_gru(*layers, x, lengths) * (weight != 0), actual[0])
 
 
 @given(lengths=st.lists(st.integers(1, 30), min_size=1, max_size=40), seed=st.integers(0, 99))
@@ -74,16 +74,16 @@ def test_what_is_past_the_end_of_a_row_is_zero_and_does_not_matter():
     layers, x, lengths = make_layers(4, 8), torch.randn(12, 3, 4), np.array([3, 12, 7])
     late = torch.from_numpy(np.arange(12)[:, None] >= lengths)
     with torch.no_grad():
-        hidden = run_trunk(*layers, x, lengths)
+        hidden = run_linear_gru(*layers, x, lengths)
         x[late] = torch.nan
-        assert torch.equal(run_trunk(*layers, x, lengths), hidden)
+        assert torch.equal(run_linear_gru(*layers, x, lengths), hidden)
     assert not hidden[late].any()
 
 
 def test_a_row_does_not_depend_on_its_neighbours():
     layers, x = make_layers(5, 16), torch.randn(12, 70, 5)
     with torch.no_grad():
-        whole, some = run_trunk(*layers, x), run_trunk(*layers, x[:, 3:40])
+        whole, some = run_linear_gru(*layers, x), run_linear_gru(*layers, x[:, 3:40])
     torch.testing.assert_close(whole[:, 3:40], some, rtol=1e-6, atol=1e-6)
 
 
@@ -104,7 +104,7 @@ def test_what_is_not_finite_stays_so():
     layers, x = make_layers(5, 16), torch.randn(4, 3, 5)
     x[1, 2, 0] = torch.nan
     with torch.no_grad():
-        hidden = run_trunk(*layers, x)
+        hidden = run_linear_gru(*layers, x)
     assert hidden[1:, 2].isnan().all()
     assert hidden[:, :2].isfinite().all()
 

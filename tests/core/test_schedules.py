@@ -10,4 +10,4 @@ def test_tau_falls_linearly_and_stays(env_step: int, tau: float) -> None:
 
 def test_a_duty_fires_when_its_interval_has_passed_since_it_last_fired() -> None:
     every = Every(10)
-    assert [every.due(step) for step in (9, 10, 19, 21, 30, 31)] == [False, True, False, True, False, True]
+    assert [every.start_if_due(step) for step in (9, 10, 19, 21, 30, 31)] == [False, True, False, True, False, True]

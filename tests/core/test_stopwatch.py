@@ -2,8 +2,8 @@
 
 import torch
 
-from emtc_core import devices
-from emtc_core.devices import Stopwatch
+from emtc_core import stopwatch
+from emtc_core.stopwatch import Stopwatch
 from tests.core.test_trainer import make_trainer, short_config
 
 GPU = torch.device("cuda")
@@ -40,7 +40,7 @@ def test_on_a_gpu_the_time_is_that_between_two_events_and_reading_waits_for_the_
 
 def test_on_the_cpu_the_host_measures(monkeypatch) -> None:
     times = iter([5.0, 5.25])
-    monkeypatch.setattr(devices.time, "perf_counter", lambda: next(times))
+    monkeypatch.setattr(stopwatch.time, "perf_counter", lambda: next(times))
     assert Stopwatch(torch.device("cpu")).stop().read_ms() == 250.0
 
 

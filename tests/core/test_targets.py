@@ -10,7 +10,7 @@ from emtc_core.learner.targets import (
     IncentiveInputs,
     episodic_control_error,
     episodic_incentive,
-    gate_shares,
+    gate_ratios,
     greedy,
     make_incentive_inputs,
     masked_mean,
@@ -23,7 +23,7 @@ def test_the_share_that_the_gate_removed_counts_real_transitions_and_sizes_not_s
     r_p = torch.tensor([[3.0, -2.0], [1.0, 50.0]])
     beta = torch.tensor([[0.5, 0.0], [1.0, 0.0]])
     mask = torch.tensor([[1.0, 1.0], [1.0, 0.0]])
-    shares = gate_shares(Incentive(r_p=r_p, gated=beta * r_p), beta, mask)
+    shares = gate_ratios(Incentive(r_p=r_p, gated=beta * r_p), beta, mask)
     assert {name: [float(x) for x in pair] for name, pair in shares.items()} == {
         "gate/incentive_removed": [3.5, 6.0],
         "gate/closed_fraction": [1.0, 3.0],
@@ -32,7 +32,7 @@ def test_the_share_that_the_gate_removed_counts_real_transitions_and_sizes_not_s
 
 def test_a_half_open_gate_is_not_closed():
     beta, one = torch.tensor([[0.1, 0.49, 0.5, 0.51]]), torch.ones(1, 4)
-    closed, whole = gate_shares(Incentive(r_p=one, gated=one), beta, one)["gate/closed_fraction"]
+    closed, whole = gate_ratios(Incentive(r_p=one, gated=one), beta, one)["gate/closed_fraction"]
     assert (float(closed), float(whole)) == (2.0, 4.0)
 
 

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from emtc_core.config.memory import GateConfig
-from emtc_core.gate.gate import Temperature, gate_coefficient
+from emtc_core.gate.temperature import Temperature
+from emtc_core.gate_laws import gate_coefficient
 from tests.errors import raises
 
 NOTHING = np.zeros(0)

@@ -7,7 +7,7 @@ from gymnasium import spaces
 from pettingzoo import ParallelEnv
 from pettingzoo.utils import parallel_to_aec
 
-from emtc_core.envs.base import Scene
+from emtc_core.envs.scene import Scene
 
 
 class Corridor(ParallelEnv):

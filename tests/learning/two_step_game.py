@@ -7,7 +7,8 @@ is done; game B pays [[0, 1], [1, 8]]. The best return is 8; additive value func
 import numpy as np
 from numpy.typing import NDArray
 
-from emtc_core.envs.base import EnvInfo, Observation, Scene
+from emtc_core.envs.base import EnvInfo, Observation
+from emtc_core.envs.scene import Scene
 
 GAME_B = np.array([[0.0, 1.0], [1.0, 8.0]])
 INFO = EnvInfo(

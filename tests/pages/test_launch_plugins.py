@@ -18,10 +18,10 @@ def lab(empty, monkeypatch):
     monkeypatch.setattr(env_probe, "_RESULTS", {})
     monkeypatch.setenv(plugins.VARIABLE, LAB)
     sys.modules.pop(LAB, None)
-    plugins._import_modules.cache_clear()
+    plugins._import_listed_modules.cache_clear()
     yield
     sys.modules.pop(LAB, None)
-    plugins._import_modules.cache_clear()
+    plugins._import_listed_modules.cache_clear()
 
 
 def test_an_argument_is_a_field_with_its_bounds_and_goes_into_the_run(lab):

@@ -293,6 +293,20 @@ def test_unreadable_database_is_one_sentence(monkeypatch, use_database, tmp_path
     assert "EMTC_DB" in said(app)
 
 
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_the_app_says_that_its_database_file_was_moved(seeded, is_replaced):
+    db, run_id = seeded
+    app = open_page("run", run=run_id)
+    assert not app.error
+    away = db.path.rename(db.path.with_suffix(".away"))
+    if is_replaced:
+        db.path.touch()
+    app.run()
+    assert [str(db.path) in error.value for error in app.error] == [True]
+    away.rename(db.path)
+    assert not app.run().error
+
+
 def test_launch_form_refuses_a_wrong_value_before_anything_starts(empty):
     app = open_page("launch")
     box = next(box for box in app.text_input if box.label == "tau end [return]")
@@ -377,7 +391,7 @@ def test_a_node_of_an_episode_that_was_thinned_away_is_shown_and_no_fault(seeded
     app = open_page("memory", run=run_id, point=str(slot))
     assert not app.exception
     assert not app.error, "nothing is wrong with it"
-    assert any("was thinned away" in each.value for each in app.info)
+    assert any("was deleted by thinning" in each.value for each in app.info)
     assert {metric.label: metric.value for metric in app.metric}["H"] == format_number(float(snapshot.h[3]))
     app = open_page("replay", run=run_id, episode="2")
     assert not app.error

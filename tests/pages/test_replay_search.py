@@ -67,7 +67,7 @@ def test_the_page_begins_with_an_episode_whose_states_are_kept(seeded):
     assert sum("states not stored" in label for label in labels) == len(labels) - 2
     linked = open_page("replay", run=run_id, episode="4")
     assert not linked.error, "left out on purpose is no fault"
-    assert "thinned away, or left out of a bundle" in linked.info[0].value.replace("\\", "")
+    assert "deleted by thinning (emtc db thin), or is not part of this bundle" in linked.info[0].value.replace("\\", "")
 
 
 def test_an_episode_beyond_the_first_page_is_found_to_begin_with(seeded, monkeypatch):

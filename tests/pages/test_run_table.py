@@ -9,7 +9,8 @@ from streamlit.testing.v1 import AppTest
 from app.bench.queries import fill_table
 from app.ui.widgets import run_picker
 from storage.engine import open_database
-from storage.queries.runs import RunFilter, list_runs, matching_ids, run_page
+from storage.queries.run_search import RunFilter, matching_ids, run_page
+from storage.queries.runs import list_runs
 from storage.runs.changes import create_run
 from storage.runs.labels import edit_run
 from storage.runs.rows import find_run
@@ -170,7 +171,7 @@ def test_archived_runs_are_not_listed_and_can_be_restored(several):
     assert run_page(db).total == 7
     app = select(open_home(), ids[2])
     press(app, "Hide 1")
-    assert run_page(db, RunFilter(shelf="drawn")).total == 6
+    assert run_page(db, RunFilter(visibility="drawn")).total == 6
     assert any("%28hidden%29" in name for name in open_home().dataframe[0].value["name"])
 
 
@@ -207,7 +208,7 @@ def test_button_labels_count_the_runs_on_other_pages(thousands):
     assert f"{total:,} runs selected" in said(app)
     press(app, f"Hide {total:,}")
     assert not app.exception
-    assert run_page(thousands, RunFilter(shelf="hidden")).total == total
+    assert run_page(thousands, RunFilter(visibility="hidden")).total == total
 
 
 def test_selected_rows_stay_when_a_new_run_appears(several):

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from emtc_core.training.conformance import INVERTS
+from emtc_core.training.conformance.gate import INVERTS
 from tests.require import require
 
 ROOT = Path(__file__).parents[2]

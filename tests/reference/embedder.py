@@ -5,7 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from emtc_core.embedder.losses import augment, info_nce, return_loss, state_loss
+from emtc_core.embedder.augmentation import augment
+from emtc_core.embedder.losses import info_nce, return_loss, state_loss
 from emtc_core.embedder.networks import Embedder
 
 

@@ -20,9 +20,9 @@ from typing import Any
 
 from pydantic import Field
 
-from emtc_core.config.base import Section
+from emtc_core.config.base import ConfigSection
 from emtc_core.config.resolve import Value, flatten, resolve
-from emtc_core.config.values import format_value
+from emtc_core.config.values import format_setting
 
 Given = bool | int | float | str
 ROOT = Path(__file__).parents[2]
@@ -47,7 +47,7 @@ class Case:
         return "smac" if self.env in _SMAC else self.env
 
 
-class _Scoped(Section):
+class _Scoped(ConfigSection):
     """An entry that applies to some cases. An empty condition applies to all."""
 
     algos: tuple[str, ...] = ()
@@ -63,14 +63,14 @@ class _Scoped(Section):
         )
 
 
-class Repository(Section):
+class Repository(ConfigSection):
     """A public repository at one commit."""
 
     name: str
     commit: str
 
 
-class PublishedFile(Section):
+class PublishedFile(ConfigSection):
     """Values in one file of a repository. Values that the file has in code have the keys of our settings."""
 
     repository: str
@@ -104,7 +104,7 @@ class Constants(_Scoped):
     values: dict[str, Given]
 
 
-class OmittedKeys(Section):
+class OmittedKeys(ConfigSection):
     """Published keys whose values are not in the table: in some files, or in all files if `files` is empty."""
 
     why: str
@@ -135,7 +135,7 @@ class ListedDifference(_Scoped):
     why: str
 
 
-class PublishedTable(Section):
+class PublishedTable(ConfigSection):
     """All published values and rules."""
 
     repository: dict[str, Repository]
@@ -263,7 +263,7 @@ def _compare_published(
     elif counterparts:
         for counterpart in counterparts:
             result.used.add((id(counterpart), key))
-            value = counterpart.means.get(format_value(published.value), published.value)
+            value = counterpart.means.get(format_setting(published.value), published.value)
             for name in counterpart.ours:
                 _add_comparison(ComparedValue(name, ours[name], value, published.source), case, table, result)
     elif constant:
@@ -311,12 +311,12 @@ def _check_unpublished(
         return
     result.used.add((id(pinned), key))
     if not _is_equal(ours[key], pinned.values[key]):
-        value, pinned_value = format_value(ours[key]), format_value(pinned.values[key])
+        value, pinned_value = format_setting(ours[key]), format_setting(pinned.values[key])
         result.faults.append(f"{key} of {case.algo} on {case.map} is {value}, but its pinned value is {pinned_value}.")
 
 
 def _describe(ours: Value, published: Value) -> str:
-    return f"{format_value(ours)} here, {format_value(published)} published"
+    return f"{format_setting(ours)} here, {format_setting(published)} published"
 
 
 def _read_values(table: PublishedTable, name: str) -> dict[str, Given]:
@@ -342,7 +342,7 @@ def make_data() -> dict[str, list[Any]]:
     for case in list_cases():
         comparison = compare(case)
         rows = [
-            (row.key, format_value(row.ours), format_value(row.published), row.source, row.why)
+            (row.key, format_setting(row.ours), format_setting(row.published), row.source, row.why)
             for row in comparison.differences
         ]
         differences = [indices.setdefault(row, len(indices)) for row in rows]

@@ -5,7 +5,7 @@ import re
 from typing import Any
 
 from emtc_core.config.resolve import flatten_tree
-from storage.queries.gate import ACTIVE_SHARE
+from storage.queries.gate_state import ACTIVE_SHARE
 
 TEXTS = {"id": "id", "name": "name", "note": "notes", "env": "env", "map": "map", "algo": "algo", "sweep": "sweep_id"}
 NUMBERS = {"seed": "seed", "env_steps": "env_steps", "win_rate": "win_rate", "return": "return_mean", "mu_w": "mu_w"}

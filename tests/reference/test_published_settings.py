@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from emtc_core.config.base import Section
+from emtc_core.config.base import ConfigSection
 from emtc_core.config.resolve import Value, flatten, resolve
 from tests.reference.published_settings import (
     DATA_FILE,
@@ -68,7 +68,7 @@ def test_every_baseline_is_compared_on_every_task() -> None:
 def list_unused(table: PublishedTable) -> list[str]:
     """List each line of the rules that has no effect for any baseline on any task."""
     used = {pair for case in list_cases() for pair in compare(case, table=table).used}
-    named: list[tuple[Section, Iterable[str]]] = [(one, one.values) for one in (*table.constant, *table.pinned)]
+    named: list[tuple[ConfigSection, Iterable[str]]] = [(one, one.values) for one in (*table.constant, *table.pinned)]
     named += [(one, one.keys) for one in table.unread]
     named += [(one, (one.key,)) for one in table.difference]
     named += [(one, (one.published,)) for one in table.counterpart]

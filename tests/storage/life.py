@@ -6,8 +6,9 @@ does anything for it; its steps are those its owner recorded, each once. `all_ar
 end. Which orders of acts are tried is the business of `test_life_of_a_run`.
 """
 
+import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -190,20 +191,32 @@ class Life:
 
         self._as_owner(trainer, go_back)
 
-    def record(self, trainer: Trainer) -> None:
-        """Write an episode."""
+    def record(self, trainer: Trainer, *, is_file_away: bool = False) -> None:
+        """Write an episode. The file of the database may be moved away before, and back once the recorder waits."""
 
         def record() -> None:
             writer = DatabaseRecorder(self.db, trainer.run_id, token=trainer.token, linger_s=0.0)
             writer._next_env_step = trainer.step + 1
             try:
-                writer.record_episode(make_episode(trainer.step // EPISODE + 1, trainer.step + 1, EPISODE))
+                with self._file_away(writer) if is_file_away else nullcontext():
+                    writer.record_episode(make_episode(trainer.step // EPISODE + 1, trainer.step + 1, EPISODE))
                 writer.close()
             except StorageError as error:
                 raise (error.__cause__ if isinstance(error.__cause__, RunStateError) else error) from None
             trainer.step += EPISODE
 
         self._as_owner(trainer, record)
+
+    @contextmanager
+    def _file_away(self, writer: DatabaseRecorder) -> Generator[None]:
+        assert self.db.path is not None
+        away = self.db.path.rename(self.db.path.with_suffix(".away"))
+        try:
+            yield
+            while writer.blocked is None:
+                time.sleep(0.001)
+        finally:
+            away.rename(self.db.path)
 
     def save_checkpoint(self, trainer: Trainer) -> None:
         """Write a checkpoint, which is no row."""

@@ -14,7 +14,8 @@ from storage.engine import open_database
 from storage.maintenance.check_run import check_run
 from storage.projections import save_projection
 from storage.queries.episodes import get_trajectory
-from storage.queries.memory import find_embedding, find_projection, get_node, get_snapshot, list_snapshots
+from storage.queries.memory import get_node, get_snapshot, list_snapshots
+from storage.queries.projections import find_embedding, find_projection
 from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run
 from tests.storage.records import CONFIG, make_snapshot, record_episodes

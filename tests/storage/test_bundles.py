@@ -28,7 +28,8 @@ from storage.maintenance.thin import Thinning, thin_run
 from storage.migrations import upgrade
 from storage.models import SCHEMA_VERSION, Base, EpisodeRow, ProjectionRow, Run, SnapshotRow, SweepRow, Transition
 from storage.process_id import process_columns
-from storage.queries.episodes import find_playbacks, get_trajectory
+from storage.queries.episode_search import find_playbacks
+from storage.queries.episodes import get_trajectory
 from storage.queries.gate import gate_chart
 from storage.queries.memory import get_node, get_snapshot
 from storage.runs.changes import create_run

@@ -1,7 +1,9 @@
 """Opening a database: pragmas, refusals that leave nothing behind, migrations."""
 
+import shutil
 import sqlite3
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,10 @@ from storage import engine
 from storage.engine import Database, open_database
 from storage.files.places import run_folder
 from storage.models import SCHEMA_VERSION, Base
+from storage.runs.changes import create_run
+from storage.runs.rows import find_run
 from tests.errors import raises
+from tests.storage.records import CONFIG
 
 
 def test_a_database_and_its_folder_are_made_on_demand(tmp_path: Path) -> None:
@@ -187,4 +192,26 @@ def test_a_file_that_somebody_is_making_is_opened_once_it_is_made(tmp_path: Path
 def test_a_run_folder_stands_beside_the_database(tmp_path: Path) -> None:
     database = open_database(f"sqlite:///{tmp_path / 'x.db'}")
     assert run_folder(database, "abc") == tmp_path / "x.files" / "abc"
+    database.dispose()
+
+
+def test_the_file_of_a_new_database_has_the_tables_without_its_log(sqlite_url: str, tmp_path: Path) -> None:
+    database = open_database(sqlite_url)
+    assert database.path is not None
+    copy = shutil.copy(database.path, tmp_path / "copy.db")
+    with closing(sqlite3.connect(copy)) as connection:
+        assert connection.execute("SELECT count(*) FROM runs").fetchall() == [(0,)]
+    database.dispose()
+
+
+def test_no_database_is_created_next_to_the_log_of_a_moved_one(sqlite_url: str) -> None:
+    database = open_database(sqlite_url)
+    run_id = create_run(database, CONFIG, target_steps=1, versions={})
+    assert database.path is not None
+    away = database.path.rename(database.path.with_suffix(".away"))
+    with raises(StorageError, reason="log_without_database", subject=database.path):
+        open_database(sqlite_url)
+    assert not database.path.exists()
+    away.rename(database.path)
+    assert find_run(database, run_id).id == run_id
     database.dispose()

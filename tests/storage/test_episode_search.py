@@ -5,7 +5,8 @@ import pytest
 
 from emtc_core.errors import ConfigError
 from storage.engine import Database
-from storage.queries.episodes import find_episodes, find_playbacks, list_episodes
+from storage.queries.episode_search import find_episodes, find_playbacks
+from storage.queries.episodes import list_episodes
 from storage.recording.writer import DatabaseRecorder
 from tests.storage.records import make_episode, make_evaluation, record_episodes
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from storage.engine import Database
-from storage.queries.episodes import Extremes, find_extremes
+from storage.queries.episode_search import Extremes, find_extremes
 from storage.recording.writer import DatabaseRecorder
 from tests.storage.records import make_episode
 

@@ -207,6 +207,11 @@ def fuller_acts(life: Life) -> list[Act]:
     able = [each for each in life.living() if each.begun and not each.is_frozen]
     return [
         *((f"trainer {each.pid} fails", partial(life.end, each, "failed")) for each in able),
+        *(
+            (f"trainer {each.pid} records, with the file away at first", partial(life.record, each, is_file_away=True))
+            for each in able
+            if life.db.path is not None
+        ),
         *((f"the run of trainer {each.pid} changes hands", partial(change_hands, life, each)) for each in able),
     ]
 
@@ -239,6 +244,7 @@ def search(opening: Opening, clocks: tuple[float, float], *, deeper: int = 0, bu
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writer, "BATCH_STEPS", 1)
+    monkeypatch.setattr(writer, "_MIN_RETRY_S", 0.001)
     logging.getLogger(writer.__name__).disabled = True  # it tells of every trainer that has lost its run
 
 

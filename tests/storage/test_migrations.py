@@ -16,7 +16,8 @@ from storage.migrations import upgrade
 from storage.models import SCHEMA_VERSION
 from storage.queries.curves import evaluations, metric_points
 from storage.queries.gate import gate_stats
-from storage.queries.memory import find_projection, get_node, get_snapshot, list_snapshots
+from storage.queries.memory import get_node, get_snapshot, list_snapshots
+from storage.queries.projections import find_projection
 from storage.queries.runs import list_runs
 from tests.errors import raises
 

@@ -12,8 +12,8 @@ from storage.engine import Database
 from storage.models import Base, EpisodeRow, MetricRow, Run, Transition
 from storage.process_id import get_process_id
 from storage.projections import create_job, get_job, list_jobs, save_projection, update_job
-from storage.queries import curves, episodes, gate, memory
-from storage.queries.episodes import find_playbacks
+from storage.queries import curves, episodes, gate, memory, projections
+from storage.queries.episode_search import find_playbacks
 from storage.queries.runs import list_runs
 from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run
@@ -266,11 +266,11 @@ def test_a_projection_is_found_again_by_its_parameters(db: Database, run_id: str
     coordinates = snapshot.embedding[:, :2]
     params = {"seed": 1, "perplexity": 30.0}
     save_projection(db, snapshot_id, method="tsne", params=params, coordinates=coordinates, seconds=2.5)
-    found = memory.find_projection(db, snapshot_id, "tsne", {"perplexity": 30.0, "seed": 1})
+    found = projections.find_projection(db, snapshot_id, "tsne", {"perplexity": 30.0, "seed": 1})
     assert found is not None
     np.testing.assert_array_equal(found.coordinates, coordinates)
-    assert memory.find_projection(db, snapshot_id, "tsne", {"seed": 2}) is None
-    assert memory.find_projection(db, snapshot_id, "umap", params) is None
+    assert projections.find_projection(db, snapshot_id, "tsne", {"seed": 2}) is None
+    assert projections.find_projection(db, snapshot_id, "umap", params) is None
     with raises(StorageError, reason="other_shape", subject=snapshot_id):
         save_projection(db, snapshot_id, method="pca", params={}, coordinates=coordinates[1:], seconds=0)
 

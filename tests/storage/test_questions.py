@@ -9,7 +9,8 @@ from storage.engine import Database
 from storage.maintenance.check_run import check_run
 from storage.models import get_first_playback
 from storage.queries.curves import evaluations
-from storage.queries.episodes import find_playbacks, get_playback
+from storage.queries.episode_search import find_playbacks
+from storage.queries.episodes import get_playback
 from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import claim_start, finish_run, start_run
 from storage.runs.control import (

@@ -19,6 +19,7 @@ from storage.maintenance.check_run import check_run
 from storage.models import Transition
 from storage.queries.curves import metric_points
 from storage.queries.episodes import get_trajectory
+from storage.recording import writer
 from storage.recording.writer import DatabaseRecorder
 from storage.retry import retry_transient
 from storage.runs.changes import create_run, finish_run
@@ -253,6 +254,44 @@ def test_a_full_disk_pauses_the_trainer_and_loses_nothing(patient: Database) -> 
     assert read_stall_reason(patient, run_id) is None
     assert find_run(patient, run_id).env_steps == 6000
     assert check_run(patient, run_id) == []
+
+
+@pytest.mark.parametrize("reason", ["file_missing", "file_replaced"])
+def test_a_recorder_waits_until_its_file_is_back(sqlite_url: str, reason: str) -> None:
+    db = open_database(sqlite_url)
+    run_id = create_run(db, CONFIG, target_steps=1, versions={})
+    recorder = DatabaseRecorder(db, run_id, linger_s=0.0)
+    record_episodes(recorder, 1)
+    recorder.flush()
+    assert db.path is not None
+    away = db.path.rename(db.path.with_suffix(".away"))
+    if reason == "file_replaced":
+        db.path.touch()
+    record_episodes(recorder, 1, start=2)
+    wait_for(lambda: recorder.blocked)
+    assert read_stall_reason(db, run_id) == recorder.blocked
+    with raises(StorageError, reason=reason, subject=db.path):
+        find_run(db, run_id)
+    away.rename(db.path)
+    recorder.close()
+    assert read_stall_reason(db, run_id) is None
+    assert read_steps(db, run_id) == list(range(1, 21))
+    db.dispose()
+
+
+def test_a_recorder_whose_file_stays_away_ends_with_the_reason(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "MISSING_FILE_PATIENCE_S", 0.0)
+    db = open_database(sqlite_url)
+    run_id = create_run(db, CONFIG, target_steps=1, versions={})
+    recorder = DatabaseRecorder(db, run_id)
+    assert db.path is not None
+    db.path.unlink()
+    record_episodes(recorder, 1)
+    with raises(StorageError, reason="file_missing", subject=run_id):
+        recorder.close()
+    db.dispose()
 
 
 def test_a_locked_database_is_waited_for(patient: Database) -> None:

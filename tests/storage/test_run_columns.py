@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from storage.models import SCHEMA_VERSION, Run
-from storage.queries.runs import HOME_COLUMNS, SORTS
+from storage.queries.run_search import HOME_COLUMNS, SORTS
 from storage.queries.search_terms import SEARCH_KEYS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,7 +49,7 @@ from storage.bundles.contents import THIN
 from storage.bundles.write import import_bundle, write_bundle
 from storage.engine import open_database
 from storage.models import Run
-from storage.queries.runs import RunFilter, run_page
+from storage.queries.run_search import RunFilter, run_page
 from storage.runs.changes import create_run, finish_run
 from storage.runs.rows import find_run
 

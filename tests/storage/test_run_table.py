@@ -12,13 +12,13 @@ from sqlalchemy import delete, insert
 
 from app.analysis.aggregates import Curve, compute_mu_w
 from emtc_core.config import resolve
-from emtc_core.config.base import ValueBefore
+from emtc_core.config.base import FormerDefault
 from emtc_core.errors import ConfigError, RunNotFoundError, RunStateError
 from storage.engine import Database, open_database
 from storage.models import Evaluation, Run
 from storage.queries.curves import evaluations
-from storage.queries.gate import gate_state
-from storage.queries.runs import SORTS, RunFilter, list_filter_options, matching_ids, run_page, runs_by_id
+from storage.queries.gate_state import gate_state
+from storage.queries.run_search import SORTS, RunFilter, list_filter_options, matching_ids, run_page, runs_by_id
 from storage.queries.search_terms import MAX_TERMS
 from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import claim_start, create_run, finish_run, start_run
@@ -199,7 +199,7 @@ def test_a_run_of_an_earlier_version_did_what_its_version_did(db: Database) -> N
 def test_a_setting_from_before_its_existence_is_compared_like_a_stored_one(
     db: Database, monkeypatch: pytest.MonkeyPatch, value: str, matches: bool
 ) -> None:
-    monkeypatch.setattr(resolve, "find_value_before", lambda key: ValueBefore(1_000_000))
+    monkeypatch.setattr(resolve, "find_former_default", lambda key: FormerDefault(1_000_000))
     without = create_run(db, CONFIG, target_steps=10, versions={})
     stored = create_run(db, CONFIG | {"memory": {"capacity": 1_000_000}}, target_steps=10, versions={})
     assert set(matching_ids(db, RunFilter(text=f"memory.capacity={value}"))) == (
@@ -211,7 +211,7 @@ def test_a_setting_from_before_its_existence_is_compared_like_a_stored_one(
 def test_a_missing_value_from_before_a_setting_existed_is_compared_like_a_stored_one(
     db: Database, monkeypatch: pytest.MonkeyPatch, value: str, matches: bool
 ) -> None:
-    monkeypatch.setattr(resolve, "find_value_before", lambda key: ValueBefore(None))
+    monkeypatch.setattr(resolve, "find_former_default", lambda key: FormerDefault(None))
     without = create_run(db, CONFIG, target_steps=10, versions={})
     stored = create_run(db, CONFIG | {"gate": {"tau_decay_steps": None}}, target_steps=10, versions={})
     found = set(matching_ids(db, RunFilter(text=f"gate.tau_decay_steps={value}")))
@@ -287,13 +287,13 @@ def test_shelves_take_runs_out_of_sight_and_bring_them_back(db: Database) -> Non
     assert set_visibility(db, ids[:1], "archive") == 0
     set_visibility(db, ids[2:], "hide")
     assert run_page(db).total == 1
-    assert run_page(db, RunFilter(shelf="hidden")).total == 1
-    assert set(matching_ids(db, RunFilter(shelf="archived"))) == set(ids[:2])
-    assert run_page(db, RunFilter(shelf="all")).total == 3
+    assert run_page(db, RunFilter(visibility="hidden")).total == 1
+    assert set(matching_ids(db, RunFilter(visibility="archived"))) == set(ids[:2])
+    assert run_page(db, RunFilter(visibility="all")).total == 3
     set_visibility(db, ids, "restore")
     set_visibility(db, ids, "show")
     assert run_page(db).total == 3
-    assert run_page(db, RunFilter(shelf="hidden")).total == 0
+    assert run_page(db, RunFilter(visibility="hidden")).total == 0
 
 
 def test_what_is_at_work_is_not_archived_and_what_is_resumed_is_listed_again(db: Database, run_id: str) -> None:
@@ -375,7 +375,7 @@ from sqlalchemy.orm import mapped_column
 from storage.models import Run
 Run.toy = mapped_column("toy", Text, nullable=True)
 from storage.api import open_database
-from storage.queries.runs import run_page, run_rows
+from storage.queries.run_search import run_page, run_rows
 from storage.runs.changes import create_run
 from storage.runs.rows import find_run
 with open_database(URL, read_only=False) as db:

@@ -10,9 +10,9 @@ import torch
 
 from emtc_core.config.run import RunConfig
 from emtc_core.control import NoControl
-from emtc_core.devices import configure_threads
 from emtc_core.envs.registry import make_env
 from emtc_core.recorder import ListRecorder
+from emtc_core.threads import configure_threads
 from emtc_core.training.checkpoint import CheckpointStore
 from emtc_core.training.trainer import Trainer
 from tests.torture.fleet import storm_config

@@ -23,7 +23,8 @@ from emtc_core.memory.memory import NodeSample
 from storage.engine import Database
 from storage.projections import save_projection
 from storage.queries.episodes import iter_states
-from storage.queries.memory import EMBEDDING_PREFIX, Projection, Snapshot, find_projection, get_snapshot
+from storage.queries.memory import Snapshot, get_snapshot
+from storage.queries.projections import EMBEDDING_PREFIX, Projection, find_projection
 from storage.runs.rows import find_run
 
 MAX_REFITS = 100

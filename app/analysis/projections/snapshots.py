@@ -23,14 +23,13 @@ from app.analysis.projections.linear import Coordinates, Progress, compute_pca, 
 from emtc_core.errors import ConfigError
 from storage.engine import Database
 from storage.projections import save_projection
-from storage.queries.memory import (
+from storage.queries.memory import Snapshot, get_snapshot
+from storage.queries.projections import (
     Projection,
-    Snapshot,
     find_earlier_projection,
     find_embedding,
     find_projection,
     get_projection,
-    get_snapshot,
 )
 
 BACKGROUND: frozenset[str] = frozenset({"tsne", "umap"})

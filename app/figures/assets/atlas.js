@@ -125,10 +125,10 @@ async function recolor(self, key) {
 // Compute the color of each point and draw the map.
 function recolorPoints(self) {
   self.quantity = findColumn(self.meta, self.color)
-  const { low, high, binary } = self.quantity
+  const { binary } = self.quantity
   self.lut = binary && self.palette === self.meta.defaultPalette ? self.meta.binaryColors : self.meta.palettes[self.palette].lut
   self.packed = packColors(self.lut)
-  self.inks = computeInks(self.grid, self.columns[self.color], low, high)
+  self.inks = computeInks(self.grid, self.columns[self.color], self.quantity)
   self.draw()
   updateStatus(self)
 }

@@ -59,7 +59,8 @@ function updateStatus(self) {
   const count = self.count.toLocaleString("en-US")
   const total = grid.n.toLocaleString("en-US")
   const drawing = self.dense ? "density; zoom in for single points" : "all points"
-  const missing = self.quantity.binary ? "" : ", gray: no value"
+  const { binary, name, noEffect } = self.quantity
+  const missing = binary ? "" : noEffect === null ? ", gray: no value" : `, gray: ${name} = ${noEffect} or no value`
   const unplaced = meta.n - grid.n ? `, ${(meta.n - grid.n).toLocaleString("en-US")} without coordinates` : ""
   self.root.querySelector(".status").textContent = all
     ? `${total} nodes${unplaced} · ${drawing}${missing}`

@@ -38,7 +38,8 @@ function drawPicture(self, fit) {
 }
 
 // Draw the number of points per pixel as opacity and the mean of their values as color. Points that are not selected
-// are gray. One cell is one CSS pixel, so that the image is not thinner on screens with a high resolution.
+// are gray. One cell is one CSS pixel, so that the image is not thinner on screens with a high resolution. If the
+// quantity has a value without effect, the few other points are drawn as disks above the image.
 function drawDensity(self, fit, rows) {
   const { grid, inks, chosen, view, scales } = self
   const width = Math.floor(fit.width)
@@ -77,6 +78,10 @@ function drawDensity(self, fit, rows) {
   self.stage.getContext("2d").putImageData(image, 0, 0)
   fit.ctx.imageSmoothingEnabled = false
   fit.ctx.drawImage(self.stage, 0, 0, fit.width, fit.height)
+  if (self.quantity.noEffect === null) return
+  const disks = fit.ctx.getImageData(0, 0, self.canvas.width, self.canvas.height)
+  stampColored(self, disks, fit.ratio, rows, makeStamp(1.6 * fit.ratio))
+  fit.ctx.putImageData(disks, 0, 0)
 }
 
 const DENSITY_ALPHA = Uint8Array.from({ length: 256 }, (_, count) => (count ? Math.min(255, 130 + 31 * Math.log2(count)) : 0))
@@ -103,26 +108,41 @@ function makeStamp(radius) {
   return stamp
 }
 
-// Points without a value and points that are not selected are drawn first, so that they do not hide others.
+// Gray points are drawn first, so that they do not hide others. If the quantity has a value without effect, gray points
+// are smaller and colored points larger.
 function drawPoints(self, fit, rows, inView) {
   const { ratio, ctx } = fit
   const image = ctx.createImageData(self.canvas.width, self.canvas.height)
   const base = inView > 40000 ? 1 : inView > 8000 ? 1.6 : 2.6
-  const stamp = makeStamp(base * ratio * Math.min(2.2, Math.sqrt(Math.max(1, self.scales.zoom))))
+  const radius = base * ratio * Math.min(2.2, Math.sqrt(Math.max(1, self.scales.zoom)))
   const { grid, inks, chosen } = self
+  const hasNoEffect = self.quantity.noEffect !== null
   const grey = packColor(GREY)
-  for (const top of [false, true]) {
-    for (const [from, to] of rows) {
-      for (let k = from; k < to; k += 1) {
-        const colored = chosen[k] && inks[k] !== NO_INK
-        if (Boolean(colored) !== top) continue
-        const px = Math.round(self.scales.sx(grid.x[k]) * ratio)
-        const py = Math.round(self.scales.sy(grid.y[k]) * ratio)
-        stampPoint(image, stamp, px, py, top ? self.packed[inks[k]] : grey, chosen[k] ? 1 : 0.35)
-      }
+  const small = makeStamp(hasNoEffect ? 0.7 * radius : radius)
+  for (const [from, to] of rows) {
+    for (let k = from; k < to; k += 1) {
+      if (chosen[k] && inks[k] !== NO_INK) continue
+      const [px, py] = findPixel(self, k, ratio)
+      stampPoint(image, small, px, py, grey, chosen[k] && !hasNoEffect ? 1 : 0.35)
     }
   }
+  stampColored(self, image, ratio, rows, makeStamp(hasNoEffect ? 1.4 * radius : radius))
   ctx.putImageData(image, 0, 0)
+}
+
+function stampColored(self, image, ratio, rows, stamp) {
+  const { inks, chosen, packed } = self
+  for (const [from, to] of rows) {
+    for (let k = from; k < to; k += 1) {
+      if (!chosen[k] || inks[k] === NO_INK) continue
+      const [px, py] = findPixel(self, k, ratio)
+      stampPoint(image, stamp, px, py, packed[inks[k]], 1)
+    }
+  }
+}
+
+function findPixel({ grid, scales }, k, ratio) {
+  return [Math.round(scales.sx(grid.x[k]) * ratio), Math.round(scales.sy(grid.y[k]) * ratio)]
 }
 
 function stampPoint({ data, width, height }, stamp, px, py, color, strength) {
@@ -159,13 +179,13 @@ function drawAxes(self, ctx, theme, width, height) {
 
 // The legend of the colors: a color scale with both limits, or two dots with labels.
 function drawScale(self, ctx, theme) {
-  const { name, unit, low, high, binary } = self.quantity
-  const label = `${name} [${unit}]`
+  const { name, unit, low, high, binary, noEffect, log } = self.quantity
+  const label = `${name} [${unit}]${log ? ", log scale" : ""}`
   ctx.font = `600 12px ${theme.font}`
   const width = Math.max(150, ctx.measureText(label).width) + 20
   ctx.globalAlpha = 0.88
   ctx.fillStyle = theme.background
-  ctx.fillRect(10, 10, width, 58)
+  ctx.fillRect(10, 10, width, noEffect === null ? 58 : 76)
   ctx.globalAlpha = 1
   ctx.fillStyle = theme.text
   ctx.textAlign = "left"
@@ -192,6 +212,12 @@ function drawScale(self, ctx, theme) {
   ctx.fillText(formatNumber(low), 20, 49)
   ctx.textAlign = "right"
   ctx.fillText(formatNumber(high), 20 + strip, 49)
+  if (noEffect === null) return
+  dot(ctx, theme, 25, 73, 4, `rgb(${GREY})`)
+  ctx.fillStyle = theme.soft
+  ctx.textAlign = "left"
+  ctx.textBaseline = "middle"
+  ctx.fillText(`${name} = ${noEffect}`, 35, 73)
 }
 
 // Draw the path of an episode. `places` has one point per step, null if the node is not on the map. The width of the

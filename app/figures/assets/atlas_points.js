@@ -95,16 +95,19 @@ function findBucketRows(grid, x0, x1, y0, y1) {
   return rows
 }
 
-// The ink of each point: the index of its value in the color scale, 0 … 254, or NO_INK without a value.
-function computeInks(grid, values, low, high) {
+// The ink of each point: the index of its value in the color scale, 0 … 254, or NO_INK for a point without a value and
+// for a point on which the gate has no effect.
+function computeInks(grid, values, { low, high, noEffect, log }) {
   const inks = new Uint8Array(grid.n)
-  const factor = high > low ? (N_INKS - 1) / (high - low) : 0
+  const transform = log ? Math.log : (v) => v
+  const start = transform(low)
+  const factor = high > low ? (N_INKS - 1) / (transform(high) - start) : 0
   const { order } = grid
   for (let k = 0; k < inks.length; k += 1) {
     const v = values[order[k]]
-    if (Number.isNaN(v)) inks[k] = NO_INK
+    if (Number.isNaN(v) || v === noEffect) inks[k] = NO_INK
     else if (!factor) inks[k] = N_INKS >> 1
-    else inks[k] = v <= low ? 0 : v >= high ? N_INKS - 1 : Math.round((v - low) * factor)
+    else inks[k] = v <= low ? 0 : v >= high ? N_INKS - 1 : Math.round((transform(v) - start) * factor)
   }
   return inks
 }

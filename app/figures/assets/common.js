@@ -165,7 +165,8 @@ function drawPanel(ctx, box, panel, view, theme, hidden, options) {
     }
   }
   ctx.beginPath()
-  ctx.rect(box.x - 4, box.y - 4, box.width + 8, box.height + 8)
+  const edge = options.isZoomed ? 0 : 4 // the markers at both ends of a whole line are drawn whole
+  ctx.rect(box.x - edge, box.y - 4, box.width + 2 * edge, box.height + 8)
   ctx.clip()
   const { strong } = options
   const visible = panel.lines.filter((line) => !isHidden(line, hidden))
@@ -343,4 +344,14 @@ function nearestIndex(x, value) {
     else high = middle
   }
   return Math.abs(x[high] - value) < Math.abs(x[low] - value) ? high : low
+}
+
+const TIP_REACH = 12 // pixels by which the cursor may be outside the x range of a line whose value is shown
+
+// Index of the line's point to show at x: the nearest one, or -1 if x is outside the line's range.
+function indexAt({ x: xs }, x, sx) {
+  const index = nearestIndex(xs, x)
+  if (index < 0) return -1
+  const isInside = x >= xs[0] && x <= xs[xs.length - 1]
+  return isInside || Math.abs(sx(xs[index]) - sx(x)) <= TIP_REACH ? index : -1
 }

@@ -127,7 +127,7 @@ function draw(self, root, canvas) {
     above += panelHeight
     const { named, legendLayout } = titles[row]
     self.hits.push(...drawPanelTitle(fit.ctx, box, named, theme, self.hidden, legendLayout))
-    const options = { xTicks: row === data.panels.length - 1, strong: self.strong, xLog: data.xLog }
+    const options = { xTicks: row === data.panels.length - 1, strong: self.strong, xLog: data.xLog, isZoomed: Boolean(self.window) }
     const scales = drawPanel(fit.ctx, box, panel, view, theme, self.hidden, options)
     if (margin) drawEndLabels(fit.ctx, box, panel, scales, view, theme, self)
     self.boxes.push({ box, panel, ...scales })
@@ -192,8 +192,8 @@ function drawOverlay(self, ctx, theme, last) {
   ctx.stroke()
   for (const { panel, sx, sy, box } of self.boxes) {
     for (const line of panel.lines) {
-      if (self.hidden.has(line.name) || line.faint) continue
-      const i = nearestIndex(line.x, self.hover)
+      if (isHidden(line, self.hidden) || line.faint) continue
+      const i = indexAt(line, self.hover, sx)
       if (i < 0 || !finite(line.y[i]) || sx(line.x[i]) < box.x - 1 || sx(line.x[i]) > box.x + box.width + 1) continue
       ctx.fillStyle = line.color
       ctx.beginPath()
@@ -203,29 +203,36 @@ function drawOverlay(self, ctx, theme, last) {
   }
 }
 
+// Show the x of the cursor and each line's value there. A line without a point near the cursor has a dash. A point
+// further than TIP_REACH from the cursor is shown with its x. With several panels, each panel's title is above its lines.
 function fillTip(self, tip) {
-  tip.replaceChildren()
-  const title = document.createElement("div")
-  title.className = "tip-title"
-  let nearestX = null
-  const rows = []
-  for (const { panel } of self.boxes) {
-    for (const line of panel.lines) {
-      if (self.hidden.has(line.name) || line.faint) continue
-      const i = nearestIndex(line.x, self.hover)
-      if (i < 0) continue
-      if (nearestX === null) nearestX = line.x[i]
-      const row = document.createElement("div")
-      const dot = document.createElement("span")
-      dot.className = "dot"
+  const parts = [textElement("tip-title", `${self.data.xName || self.data.xLabel} ${whole(self.hover)}`)]
+  for (const { panel, sx } of self.boxes) {
+    const lines = panel.lines.filter((line) => !isHidden(line, self.hidden) && !line.faint)
+    if (self.boxes.length > 1 && lines.some((line) => line.name !== panel.title)) parts.push(textElement("tip-panel", panel.title))
+    for (const line of lines) {
+      const i = indexAt(line, self.hover, sx)
+      const dot = textElement("dot", "", "span")
       dot.style.background = line.color
-      const band = line.lo && finite(line.lo[i]) ? ` (${formatNumber(line.lo[i])} – ${formatNumber(line.hi[i])})` : ""
-      row.append(dot, `${line.name}: ${formatNumber(line.y[i])}${band}`)
-      rows.push(row)
+      const row = textElement("tip-row", "")
+      row.append(dot, `${line.name}: ${i < 0 ? "–" : describePoint(line, i, self.hover, sx)}`)
+      parts.push(row)
     }
   }
-  title.textContent = `${self.data.xName || self.data.xLabel} ${nearestX === null ? "–" : whole(nearestX)}`
-  tip.append(title, ...rows)
+  tip.replaceChildren(...parts)
+}
+
+function textElement(className, text, tag = "div") {
+  const element = document.createElement(tag)
+  element.className = className
+  element.textContent = text
+  return element
+}
+
+function describePoint({ x, y, lo, hi }, i, hover, sx) {
+  const band = lo && finite(lo[i]) ? ` (${formatNumber(lo[i])} – ${formatNumber(hi[i])})` : ""
+  const at = Math.abs(sx(x[i]) - sx(hover)) > TIP_REACH ? ` at ${whole(x[i])}` : ""
+  return `${formatNumber(y[i])}${band}${at}`
 }
 
 // Steps are integers. A small number with a fraction is not a step and is written with its digits.

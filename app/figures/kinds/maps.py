@@ -21,12 +21,15 @@ MAX_LABELED_ERRORS = 3
 def compute_color_limits(values: NDArray[np.floating], quantity: NodeQuantity) -> tuple[float, float]:
     """Compute the limits of a color scale: the 1 % and the 99 % quantile of the finite values.
 
-    If these quantiles are equal because nearly all points have one value, the quantiles of the other points are used.
-    Otherwise the scale would have length 0.
+    Points with the value `quantity.no_effect` have no color, so they do not count. If the quantiles are equal because
+    nearly all points have one value, the quantiles of the other points are used. Otherwise the scale would have length
+    0. The limits of a logarithmic scale are positive.
     """
-    finite = values[np.isfinite(values)]
+    finite = values[np.isfinite(values) & (values != quantity.no_effect)]
+    if quantity.is_log:
+        finite = finite[finite > 0]
     if quantity.is_binary or not len(finite):
-        return 0.0, 1.0
+        return 0.1 if quantity.is_log else 0.0, 1.0
     low, high = np.quantile(finite, (0.01, 0.99))
     other_values = finite[finite != low]
     if low == high and len(other_values):
@@ -73,9 +76,20 @@ class Cloud:
         return compute_color_limits(self.value, self.quantity)[1]
 
     @property
+    def has_color(self) -> NDArray[np.bool_]:
+        """Whether each point is drawn in color [M]: it has a value, and the value is not `quantity.no_effect`."""
+        return np.isfinite(self.value) & (self.value != self.quantity.no_effect)
+
+    @property
+    def scale_label(self) -> str:
+        """The name of the colored quantity with its unit, and the value of the gray points."""
+        gray = self.quantity.no_effect
+        return self.value_label if gray is None else f"{self.value_label}, gray: {gray:g}"
+
+    @property
     def description(self) -> str:
         """The alternative text for screen readers."""
-        return f"{self.title}: {len(self.slot)} points colored by {self.value_label}. {self.caption}"
+        return f"{self.title}: {len(self.slot)} points colored by {self.scale_label}. {self.caption}"
 
     def to_frame(self) -> pd.DataFrame:
         """Return one row per point: slot, x, y and the quantities, the colored one first."""

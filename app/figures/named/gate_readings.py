@@ -33,7 +33,7 @@ from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.options import BUDGET, FINAL, FINAL_OPTIONS, INCLUDE_UNFINISHED, RATE, REFIT_EVERY, Options
 from app.figures.theme import BETA, DELTA_MEM, TAU
 from emtc_core.metrics import CLOSED_BELOW
-from storage.queries.gate import GateState, gate_states
+from storage.queries.gate_state import GateState, gate_states
 
 if TYPE_CHECKING:  # this module imports torch
     from app.analysis.gate_readings import GateReading as GateReading

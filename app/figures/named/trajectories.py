@@ -12,7 +12,7 @@ from app.figures.figure import FigureKind, get_single_run
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.options import Option, Options
 from app.figures.theme import AGENTS, BETA, DELTA_MEM, H_VALUE, OPPONENTS, RETURN
-from emtc_core.envs.base import Scene
+from emtc_core.envs.scene import Scene
 from emtc_core.errors import ConfigError
 from storage.engine import Database
 from storage.queries.episodes import Trajectory, get_playback, get_trajectory

@@ -10,7 +10,7 @@ import numpy as np
 import plotly.graph_objects as go
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import LinearSegmentedColormap, Normalize
+from matplotlib.colors import LinearSegmentedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure
 from plotly.subplots import make_subplots
 
@@ -30,31 +30,41 @@ def draw_maps(maps: Maps, width: float) -> Figure:
     figure = Figure(figsize=(width, 0.5 + rows * 0.82 * width / columns), layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     first = maps.panels[0]
-    color_scale = ScalarMappable(
-        Normalize(maps.low, maps.high), LinearSegmentedColormap.from_list(first.quantity.key, first.colors)
-    )
+    color_scale = make_color_scale(first, maps.low, maps.high)
     for index, (ax, panel) in enumerate(zip(axes, maps.panels, strict=True)):
         trace = maps.find_trace(index)
-        ax.scatter(
-            panel.x,
-            panel.y,
-            c=panel.value,
-            s=3 if len(panel.x) < 20_000 else 1,
-            linewidths=0,
-            alpha=1.0 if trace is None else 0.35,
-            cmap=color_scale.cmap,
-            vmin=color_scale.get_clim()[0],
-            vmax=color_scale.get_clim()[1],
-            plotnonfinite=False,
-            rasterized=True,
-        )
+        area = 3 if len(panel.x) < 20_000 else 1
+        draw_points(ax, panel, color_scale, area=area, alpha=1.0 if trace is None else 0.35)
         ax.set(xlabel=format_mathtext(panel.x_label), ylabel=format_mathtext(panel.y_label))
         ax.set_title(fill(panel.title, 44), loc="left", fontsize=8)
         if trace is not None:
             _draw_trace(ax, trace)
-    figure.colorbar(color_scale, ax=list(axes), label=format_mathtext(first.value_label))
+    figure.colorbar(color_scale, ax=list(axes), label=format_mathtext(first.scale_label))
     set_title(figure, maps.title)
     return figure
+
+
+def make_color_scale(cloud: Cloud, low: float, high: float) -> ScalarMappable:
+    """Make the color scale of a cloud from `low` to `high`, linear or logarithmic as its quantity."""
+    norm = LogNorm(low, high) if cloud.quantity.is_log else Normalize(low, high)
+    return ScalarMappable(norm, LinearSegmentedColormap.from_list(cloud.quantity.key, cloud.colors))
+
+
+def draw_points(ax: Axes, cloud: Cloud, color_scale: ScalarMappable, *, area: float, alpha: float = 1.0) -> None:
+    """Draw the nodes of a cloud as points of `area` square points.
+
+    If the quantity has a value without effect, nodes with this value are small and gray, below the others, and the
+    others are twice as large. A node without a value is not drawn.
+    """
+    colored, no_effect = cloud.has_color, cloud.quantity.no_effect
+    common = {"linewidths": 0, "alpha": alpha, "rasterized": True}
+    if no_effect is not None:
+        gray = cloud.value == no_effect
+        ax.scatter(cloud.x[gray], cloud.y[gray], color=NEUTRAL, s=area / 2, **common)
+    ax.scatter(
+        cloud.x[colored], cloud.y[colored], c=cloud.value[colored], s=area if no_effect is None else 2 * area,
+        cmap=color_scale.cmap, norm=color_scale.norm, **common,
+    )  # fmt: skip
 
 
 def plot_maps(maps: Maps) -> go.Figure:
@@ -63,7 +73,9 @@ def plot_maps(maps: Maps) -> go.Figure:
     figure = make_subplots(rows=1, cols=len(maps.panels), subplot_titles=titles)
     for index, panel in enumerate(maps.panels):
         trace, column = maps.find_trace(index), index + 1
-        figure.add_trace(_plot_points(maps, panel, with_scale=index == 0, faint=trace is not None), row=1, col=column)
+        opacity = 1.0 if trace is None else 0.35
+        for points in plot_points(panel, maps.low, maps.high, has_scale=index == 0, opacity=opacity):
+            figure.add_trace(points, row=1, col=column)
         if trace is not None:
             path = go.Scatter(
                 x=trace.x,
@@ -162,22 +174,38 @@ def _draw_trace(ax: Axes, trace: Trace) -> None:
         )  # fmt: skip
 
 
-def _plot_points(maps: Maps, panel: Cloud, *, with_scale: bool, faint: bool) -> go.Scattergl:
+def plot_points(cloud: Cloud, low: float, high: float, *, has_scale: bool, opacity: float) -> list[go.Scattergl]:
+    """Return the nodes as layers of points, as in `draw_points`. Plotly colors logarithms, so its ticks are texts."""
+    colored, no_effect = cloud.has_color, cloud.quantity.no_effect
+    layers: list[go.Scattergl] = []
+    value = cloud.value
+    bar: dict[str, Any] = {"title": {"text": plain(cloud.scale_label)}}
+    if cloud.quantity.is_log:
+        ticks = np.geomspace(low, high, 5)
+        bar |= {"tickvals": np.log10(ticks), "ticktext": [f"{tick:.2g}" for tick in ticks]}
+        low, high = np.log10(low), np.log10(high)
     marker: dict[str, Any] = {
-        "size": 4,
-        "color": panel.value,
-        "opacity": 0.35 if faint else 1.0,
-        "colorscale": [[i / (len(panel.colors) - 1), color] for i, color in enumerate(panel.colors)],
-        "cmin": maps.low,
-        "cmax": maps.high,
-        "showscale": with_scale,
-        "colorbar": {"title": {"text": panel.value_label}},
-        "line": {"width": 0, "color": NEUTRAL},
+        "size": 4 if no_effect is None else 6,
+        "color": np.log10(value[colored]) if cloud.quantity.is_log else value[colored],
+        "opacity": opacity,
+        "colorscale": [[i / (len(cloud.colors) - 1), color] for i, color in enumerate(cloud.colors)],
+        "cmin": low,
+        "cmax": high,
+        "showscale": has_scale,
+        "colorbar": bar,
     }
-    tooltip = "memory %{customdata}<br>value %{marker.color:.4g}<extra></extra>"
-    return go.Scattergl(
-        x=panel.x, y=panel.y, mode="markers", customdata=panel.slot, marker=marker, hovertemplate=tooltip
-    )
+    groups = [(colored, marker)]
+    if no_effect is not None:
+        groups.insert(0, (value == no_effect, {"size": 3, "color": NEUTRAL, "opacity": opacity}))
+    for rows, style in groups:
+        layers.append(
+            go.Scattergl(
+                x=cloud.x[rows], y=cloud.y[rows], mode="markers", marker=style,
+                customdata=np.stack([cloud.slot[rows], value[rows]], axis=1),
+                hovertemplate="memory %{customdata[0]}<br>value %{customdata[1]:.4g}<extra></extra>",
+            )
+        )  # fmt: skip
+    return layers
 
 
 def _write_numbers(figure: go.Figure, heatmap: Heatmap, grid: Grid, column: int) -> None:

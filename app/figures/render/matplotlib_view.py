@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import matplotlib as mpl
-from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from app.figures.kinds import AnyFigure
@@ -89,20 +88,10 @@ def _make_metadata(format: Format, figure: AnyFigure, sources: Sequence[str]) ->
 def _draw_cloud(cloud: Cloud, width: float) -> Figure:
     drawing = Figure(figsize=(width, 0.78 * width), layout="constrained")
     ax = drawing.subplots()
-    points = ax.scatter(
-        cloud.x,
-        cloud.y,
-        c=cloud.value,
-        s=4 if len(cloud.x) < 20_000 else 1,
-        linewidths=0,
-        cmap=LinearSegmentedColormap.from_list(cloud.quantity.key, cloud.colors),
-        vmin=cloud.low,
-        vmax=cloud.high,
-        plotnonfinite=False,
-        rasterized=True,
-    )
+    color_scale = maps_views.make_color_scale(cloud, cloud.low, cloud.high)
+    maps_views.draw_points(ax, cloud, color_scale, area=4 if len(cloud.x) < 20_000 else 1)
     ax.set_xlabel(format_mathtext(cloud.x_label))
     ax.set_ylabel(format_mathtext(cloud.y_label))
     lines_view.set_title(drawing, cloud.title)
-    drawing.colorbar(points, ax=ax, label=format_mathtext(cloud.value_label))
+    drawing.colorbar(color_scale, ax=ax, label=format_mathtext(cloud.scale_label))
     return drawing

@@ -119,25 +119,8 @@ def _draw_line(drawing: go.Figure, row: int, col: int, line: Line, *, in_legend:
 
 
 def _draw_cloud(cloud: Cloud) -> go.Figure:
-    drawing = go.Figure(
-        go.Scattergl(
-            x=cloud.x,
-            y=cloud.y,
-            mode="markers",
-            customdata=cloud.slot,
-            marker={
-                "size": 4,
-                "color": cloud.value,
-                "colorscale": [[i / (len(cloud.colors) - 1), c] for i, c in enumerate(cloud.colors)],
-                "cmin": cloud.low,
-                "cmax": cloud.high,
-                "showscale": True,
-                "colorbar": {"title": {"text": plain(cloud.value_label)}},
-            },
-            hovertemplate="memory %{customdata}<br>value %{marker.color:.4g}<extra></extra>",
-        )
-    )
+    drawing = go.Figure(maps_views.plot_points(cloud, cloud.low, cloud.high, has_scale=True, opacity=1.0))
     drawing.update_xaxes(title_text=plain(cloud.x_label))
     drawing.update_yaxes(title_text=plain(cloud.y_label))
-    drawing.update_layout(height=720, width=900)
+    drawing.update_layout(height=720, width=900, showlegend=False)
     return drawing

@@ -20,7 +20,8 @@ from typing import Any, Final, Literal, get_args
 from app.jobs.mirror.rows import LastSteps, MirroredRun, MirrorTarget, Row, describe_run, read_new_rows
 from emtc_core.errors import ConfigError, Fault
 from storage.engine import Database
-from storage.queries.runs import RunFilter, get_rows, matching_ids
+from storage.queries.run_search import RunFilter, matching_ids
+from storage.queries.runs import get_rows
 
 NO_WANDB = 'W&B is missing. Install it with: pip install -e ".[wandb]"'
 WANDB_STEP: Final = "env_step"

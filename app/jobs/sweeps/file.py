@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
-from emtc_core.config.base import LARGEST, Section, SettingError, parse_toml, read_text, write_rule
+from emtc_core.config.base import LARGEST, ConfigSection, SettingError, format_rule, parse_toml, read_text
 from emtc_core.config.resolve import flatten_tree, suggest
 from emtc_core.config.run import PresetName
 from emtc_core.envs.registry import get_default_map
@@ -50,7 +50,7 @@ _FLAT_RANGES = BeforeValidator(lambda value: _flatten_ranges(value) if isinstanc
 """Turns nested tables into dotted keys, and keeps the tables of ranges."""
 
 
-class Range(Section):
+class Range(ConfigSection):
     """A range of values for a random search or a search by Optuna."""
 
     low: float
@@ -69,7 +69,7 @@ class Range(Section):
         return self
 
 
-class RandomSearch(Section):
+class RandomSearch(ConfigSection):
     """Settings drawn at random. The same seed gives the same samples."""
 
     samples: Annotated[int, Field(ge=1, le=10_000)]
@@ -80,7 +80,7 @@ class RandomSearch(Section):
     """Setting → { low, high, log } or a list to choose from."""
 
 
-class OptunaSearch(Section):
+class OptunaSearch(ConfigSection):
     """A search in which Optuna chooses the settings of each trial from the results of earlier trials."""
 
     trials: Annotated[int, Field(ge=1, le=2000)]
@@ -103,7 +103,7 @@ class OptunaSearch(Section):
     """Setting → { low, high, log } or a list to choose from."""
 
 
-class SweepVariant(Section):
+class SweepVariant(ConfigSection):
     """A named set of settings."""
 
     name: Annotated[str, Field(min_length=1, max_length=60)]
@@ -116,7 +116,7 @@ class SweepVariant(Section):
     """Setting → value."""
 
 
-class SweepFile(Section):
+class SweepFile(ConfigSection):
     """The content of a sweep file."""
 
     name: Annotated[str, Field(min_length=1, max_length=80)]
@@ -273,7 +273,7 @@ def _make_fault(details: ErrorDetails, path: list[str], setting: str) -> Fault:
         return _make_setting_fault(path[0], setting, value, is_item=isinstance(details["loc"][-2], int))
     if path and path[0] in _LISTS and kind in ("tuple_type", "too_short"):
         return Fault(path[0], value, f"must be {_LISTS[path[0]]}")
-    return Fault(key, value, write_rule(details))
+    return Fault(key, value, format_rule(details))
 
 
 def _make_setting_fault(table: str, key: str, value: object, *, is_item: bool) -> Fault:

@@ -17,7 +17,7 @@ from app.analysis.quantities import EVALUATION_QUANTITIES
 from app.analysis.settings import name_algo, write_value
 from app.jobs.launch_request import find_changed_settings
 from app.jobs.sweeps.file import Leaf, OptunaSearch, Range, SweepFile
-from emtc_core.config.base import read_faults
+from emtc_core.config.base import convert_errors
 from emtc_core.config.resolve import Value, current_key, describe_fields, flatten, resolve, suggest
 from emtc_core.config.run import RunConfig
 from emtc_core.errors import ConfigError, Fault
@@ -179,7 +179,7 @@ def plan_algorithms(config: RunConfig, algos: Sequence[str], seeds: Sequence[int
     try:
         return make_plan(SweepFile.model_validate(content))
     except ValidationError as exc:
-        raise ConfigError(*read_faults(exc)) from exc
+        raise ConfigError(*convert_errors(exc)) from exc
 
 
 def make_trial(plan: Plan, number: int, settings: Mapping[str, Leaf]) -> SweepRun:

@@ -68,7 +68,7 @@ def make_cluster(
     Raises:
         ConfigError: If Ray cannot reserve this number of CPUs or GPUs.
     """
-    from emtc_core.devices import choose_threads  # loads torch, which takes most of the time of a short command
+    from emtc_core.threads import choose_threads  # loads torch, which takes most of the time of a short command
 
     for option, number in (("--cpus-per-run", cpus), ("--gpus-per-run", gpus)):
         if number is not None and not (number <= 1 or number % 1 == 0):  # refuses infinity and NaN, too

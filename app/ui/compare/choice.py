@@ -19,7 +19,7 @@ from app.ui import data, messages, view
 from app.ui.compared import get_bundle_run_names, list_bundle_runs
 from app.ui.page_state import RUNS, Choice, Flag
 from app.ui.widgets import run_filters
-from storage.queries.runs import RunFilter
+from storage.queries.run_search import RunFilter
 
 MAX_AUTOMATIC = 1000
 """Number of runs that are compared without a click. Their curves are read within a second."""
@@ -124,7 +124,7 @@ def _choose_bundles(run_filter: RunFilter) -> BundleSelection:
     evaluated: list[str] = []
     for bundle in selected:
         names |= list_bundle_runs(bundle, run_filter)
-        evaluated += list_bundle_runs(bundle, replace(run_filter, evaluated=True, shelf="drawn"))
+        evaluated += list_bundle_runs(bundle, replace(run_filter, evaluated=True, visibility="drawn"))
     bundle_names = ", ".join(escape_markdown(bundle.name) for bundle in selected)
     note = f" Runs of {bundle_names}: {len(evaluated):,}." if selected else ""
     return BundleSelection(names, evaluated, note)
@@ -158,7 +158,7 @@ def _select_runs(listed_names: dict[str, str], n_matching: int) -> tuple[list[st
 
 def _list_matching_runs(run_filter: RunFilter, n_matching: int, bundle_note: str) -> list[str]:
     """List all evaluated runs that match, and show their number."""
-    run_ids = data.matching_ids(replace(run_filter, evaluated=True, shelf="drawn"), "-created")
+    run_ids = data.matching_ids(replace(run_filter, evaluated=True, visibility="drawn"), "-created")
     n_other = n_matching - len(run_ids)
     note = f" {n_other:,} more have no evaluation yet, or are hidden." if n_other > 0 else ""
     if filters := run_filters.describe(run_filter):

@@ -63,7 +63,7 @@ from app.ui.compared import decided_by_return, read_compared, shared_metrics
 from app.ui.page_state import RUNS, WINDOW, Choice, Choices, Flag, Text
 from app.ui.widgets import canvas, config_form, pin, rate_choice, result_table
 from emtc_core.errors import ConfigError
-from storage.queries.runs import RunFilter
+from storage.queries.run_search import RunFilter
 
 _PAGE: Final = "compare"
 _TABS: Final = ("Win rates", MU_W.title, "Statistics", "Settings that differ", "Published results", "Runs")
@@ -127,7 +127,7 @@ def show(run_ids: list[str]) -> None:
 
 def show_newest() -> None:
     """Draw the curves of the newest runs on Home, if at least one run was evaluated."""
-    newest = list(data.run_names(RunFilter(shelf="drawn", evaluated=True), _N_NEWEST)[0])
+    newest = list(data.run_names(RunFilter(visibility="drawn", evaluated=True), _N_NEWEST)[0])
     runs = read_compared(newest, SELECTED_RATE)
     if not runs.join_plotted(include_unfinished=False).groups:
         return

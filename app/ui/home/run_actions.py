@@ -17,9 +17,9 @@ from app.ui.home import selection
 from app.ui.page_state import RUNS
 from app.ui.widgets import run_picker
 from emtc_core.errors import EmtcError
-from storage.queries.runs import RunFilter
+from storage.queries.run_search import RunFilter
 from storage.runs import lifecycle
-from storage.runs.labels import LONGEST_NOTE, ShelfAction, edit_run, note_runs, set_visibility, tag_runs
+from storage.runs.labels import LONGEST_NOTE, VisibilityAction, edit_run, note_runs, set_visibility, tag_runs
 from storage.runs.lifecycle import Event, State
 from storage.runs.removal import count_contents_of_runs, count_run_contents
 
@@ -28,7 +28,7 @@ MAX_COMPARED: Final = 500
 _TO_DELETE: Final = "runs_to_delete"
 _OUTCOME: Final = "run_table_said"
 _MAX_NAMED: Final = 10
-_SHELF_DONE: Final[dict[ShelfAction, str]] = {
+_VISIBILITY_DONE: Final[dict[VisibilityAction, str]] = {
     "hide": "Hid",
     "show": "Unhid",
     "archive": "Archived",
@@ -115,10 +115,10 @@ def _show_buttons(rows: Sequence[dict[str, Any]]) -> None:
         _show_tag_form(rows, ids)
     with st.popover(f"Note {len(ids):,}", icon=":material/edit_note:", disabled=not may_act, key="act-note"):
         _show_note_form(rows, ids)
-    _show_shelf_button(
+    _show_visibility_button(
         rows, "hidden_at", ("hide", "Hide", ":material/visibility_off:"), ("show", "Show", ":material/visibility:")
     )
-    _show_shelf_button(
+    _show_visibility_button(
         rows,
         "archived_at",
         ("archive", "Archive", ":material/archive:"),
@@ -177,11 +177,11 @@ def _describe(verb: str, result: BulkResult) -> str:
     return f"{verb} {format_run_count(len(result.done))}.{refused}"
 
 
-def _show_shelf_button(
+def _show_visibility_button(
     rows: Sequence[dict[str, Any]],
     column: str,
-    put: tuple[ShelfAction, str, str],
-    restore: tuple[ShelfAction, str, str],
+    put: tuple[VisibilityAction, str, str],
+    restore: tuple[VisibilityAction, str, str],
 ) -> None:
     """Draw the button that hides or archives runs; if all of them are hidden or archived, the button that undoes it."""
     put_ids = [str(row["id"]) for row in rows if _is_null(row[column])]
@@ -194,10 +194,10 @@ def _is_null(value: object) -> bool:
     return value is None or value != value
 
 
-def _set_visibility(ids: Sequence[str], action: ShelfAction) -> str:
+def _set_visibility(ids: Sequence[str], action: VisibilityAction) -> str:
     number = set_visibility(data.database(), ids, action)
     selection.clear_selection()  # archived runs are no longer listed
-    return f"{_SHELF_DONE[action]} {format_run_count(number)}."
+    return f"{_VISIBILITY_DONE[action]} {format_run_count(number)}."
 
 
 def _show_tag_form(rows: Sequence[dict[str, Any]], ids: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ import streamlit as st
 
 from app.ui import view
 from app.ui.widgets.result_table import PERCENT
-from storage.queries.runs import HOME_COLUMNS, SORTS
+from storage.queries.run_search import HOME_COLUMNS, SORTS
 
 _FIRST: Final = ("status", "name", "algo", "map", "seed", "progress", "win_rate", "mu_w", "return_mean", "gate")
 _LAST: Final = ("tags", "notes", "duration", "id", "created_at")

@@ -15,7 +15,7 @@ from app.ui.home.run_columns import COLUMN_ORDER, SORT_LABELS, column_config
 from app.ui.page_state import Choice, Flag, Integer
 from app.ui.widgets import run_filters
 from emtc_core.config.base import IMPORTED
-from storage.queries.runs import RunFilter, RunPage
+from storage.queries.run_search import RunFilter, RunPage
 from storage.runs.rows import PRUNED, shown_status
 
 ROWS: Final = 50
@@ -84,7 +84,7 @@ def _select_filter() -> tuple[RunFilter, str]:
     """Draw search, order and filters; return the filter and the sort key."""
     with st.container(horizontal=True, vertical_alignment="bottom"):
         text = run_filters.search(_go_to_first_page)
-        shelf = run_filters.shelf(_go_to_first_page)
+        visibility = run_filters.visibility(_go_to_first_page)
         column = st.selectbox(
             "Sort by",
             **_SORT.bind(list(SORT_LABELS), SORT_LABELS.__getitem__, on_change=_go_to_first_page),
@@ -94,8 +94,10 @@ def _select_filter() -> tuple[RunFilter, str]:
     is_filtered = any(parameter.is_in_url for parameter in run_filters.LISTS)
     is_expanded = bool(st.session_state.setdefault("run_filters_open", is_filtered))  # as when the page was opened
     with st.expander("Filters", icon=":material/filter_list:", expanded=is_expanded):
-        statuses = run_filters.statuses(data.run_choices(shelf).statuses, _go_to_first_page)
-        run_filter = run_filters.lists(RunFilter(text=text, shelf=shelf, statuses=statuses), _go_to_first_page)
+        statuses = run_filters.statuses(data.run_choices(visibility).statuses, _go_to_first_page)
+        run_filter = run_filters.lists(
+            RunFilter(text=text, visibility=visibility, statuses=statuses), _go_to_first_page
+        )
     return run_filter, f"-{column}" if column and is_descending else column or ""
 
 
@@ -116,8 +118,8 @@ def _read_page(run_filter: RunFilter, sort: str) -> RunPage:
 
 def _show_no_match(run_filter: RunFilter) -> None:
     if not run_filters.has_conditions(run_filter):
-        shelf = run_filter.shelf if run_filter.shelf in ("archived", "hidden") else "listed"
-        st.info(f"No run is {shelf}.")
+        shown = run_filter.visibility if run_filter.visibility in ("archived", "hidden") else "listed"
+        st.info(f"No run is {shown}.")
         return
     st.info("No run matches. Remove a filter, or select *Archived* under *Show*.")
 

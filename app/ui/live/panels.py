@@ -32,7 +32,7 @@ from app.ui.run_data import LiveCurves
 from app.ui.widgets import canvas, pin, run_picker
 from emtc_core.errors import ConfigError
 from storage.files.trainer_files import read_stall_reason
-from storage.queries.runs import RunFilter
+from storage.queries.run_search import RunFilter
 from storage.runs.rows import RunRow, shown_status
 
 CHARTS = "live_charts"

@@ -113,7 +113,8 @@ def show(
         words = {"words": list(quantity.value_names)} if quantity.value_names else {}
         kind = {"binary": quantity.is_binary, "whole": quantity.is_integer or quantity.is_binary, "colored": True}
         url = publish(f"{key}-{identity.nodes}", values)
-        column_data.append({**names, **words, **kind, "low": low, "high": high, **url})
+        scale = {"low": low, "high": high, "noEffect": quantity.no_effect, "log": quantity.is_log}
+        column_data.append({**names, **words, **kind, **scale, **url})
     camera = None if view.camera is None else dict(zip(("x", "y", "span"), view.camera, strict=True))
     meta = {
         "n": len(coordinates),

@@ -32,7 +32,7 @@ from app.ui.page_state import Choice, Flag, Integer, Text
 from app.ui.widgets.run_picker import LISTED
 from emtc_core.errors import ConfigError, EmtcError
 from storage.queries.memory import Snapshot
-from storage.queries.runs import RunFilter
+from storage.queries.run_search import RunFilter
 from storage.runs.rows import RunRow
 
 OWN = "own"

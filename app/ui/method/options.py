@@ -22,7 +22,7 @@ from emtc_core.config.resolve import (
     resolve,
 )
 from emtc_core.config.run import PRESETS, list_algos
-from emtc_core.config.values import format_value
+from emtc_core.config.values import format_setting
 from emtc_core.errors import ConfigError
 from emtc_core.metrics import METRICS, OPEN_GROUPS
 
@@ -140,7 +140,7 @@ def explain_preset(preset: str, algo: str, env: str, map: str) -> list[tuple[str
     """List the rules of a preset that apply to the algorithm and task: the values that a rule sets, and its reason."""
     return [
         (
-            ", ".join(f"`{key} = {format_value(value)}`" for key, value in rule.values.items()),
+            ", ".join(f"`{key} = {format_setting(value)}`" for key, value in rule.values.items()),
             escape_markdown(rule.reason),
         )
         for rule in applied_rules(preset, env=env, map=map, algo=algo)
@@ -190,7 +190,7 @@ def _write_bound(value: float) -> str:
 
 
 def _write_value(value: Value) -> str:
-    return "unset" if value is None else f"`{format_value(value)}`"
+    return "unset" if value is None else f"`{format_setting(value)}`"
 
 
 def _show_comparison(algo: str, env: str, map: str, presets: Sequence[str]) -> None:

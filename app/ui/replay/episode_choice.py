@@ -13,7 +13,8 @@ from app.analysis.quantities import name_outcome
 from app.replay.replay import Replay, make_replay
 from app.ui import data, messages
 from app.ui.page_state import EPISODE, PLAY, START, Choice, Integer, Text
-from storage.queries.episodes import EpisodePage, Order
+from storage.queries.episode_search import EpisodePage
+from storage.queries.episodes import Order
 from storage.runs.rows import RunRow
 
 LISTED = 200

@@ -23,8 +23,8 @@ from app.ui.page_state import RUN, START, Choice, Flag
 from app.ui.replay.episode_choice import FIRST, SECOND, TRAINING, choose
 from app.ui.widgets import canvas, config_form, pin
 from emtc_core.errors import EmtcError
-from storage.queries.episodes import Extremes
-from storage.queries.runs import RunFilter
+from storage.queries.episode_search import Extremes
+from storage.queries.run_search import RunFilter
 from storage.runs.rows import RunRow
 
 LISTED = 100

@@ -14,9 +14,9 @@ from app.ui import data, messages
 from app.ui.page_state import Choice, Text
 from emtc_core.config.plugin_settings import ORIGINS
 from emtc_core.config.resolve import Value, describe_fields, flatten_tree
-from emtc_core.config.values import write_text
+from emtc_core.config.values import format_argument
 from emtc_core.errors import EmtcError
-from storage.queries.runs import RunFilter
+from storage.queries.run_search import RunFilter
 from storage.runs.rows import RunRow
 
 _FIND = Text("find", "run")
@@ -101,15 +101,14 @@ def _describe_unknown(key: str) -> str:
 
 
 def _write(settings: Mapping[str, Value], key: str) -> str:
-    return (write_text(settings[key]) or "not set") if key in settings else _ABSENT
+    return (format_argument(settings[key]) or "not set") if key in settings else _ABSENT
 
 
 def _choose_other_run(run: RunRow) -> RunRow | None:
     """Draw the choice of the run to compare with."""
-    names, _ = data.run_names(RunFilter(shelf="all"), 200)
-    names = {
-        run_id: name for run_id, name in (names | data.names_of(_OTHER_RUN.list_texts())).items() if run_id != run.id
-    }
+    names, _ = data.run_names(RunFilter(visibility="all"), 200)
+    names = names | data.names_of(_OTHER_RUN.list_texts())
+    names = {run_id: name for run_id, name in names.items() if run_id != run.id}
     if not names:
         return None
     other_id = st.selectbox(

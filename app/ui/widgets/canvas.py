@@ -15,7 +15,7 @@ from app.figures.assets import read_asset, read_script
 from app.figures.kinds.chart import Chart
 from app.replay.payload import make_payload
 from app.replay.replay import EpisodeView
-from emtc_core.envs.base import Scene
+from emtc_core.envs.scene import Scene
 
 _curves = component(
     "emtc_lab_curves",

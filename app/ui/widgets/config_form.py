@@ -12,7 +12,7 @@ import streamlit as st
 from app.analysis.format import escape_markdown
 from app.ui.page_state import Bound, BoundText, Text
 from emtc_core.config.resolve import Value
-from emtc_core.config.values import FieldInfo, parse_count, write_text
+from emtc_core.config.values import FieldInfo, format_argument, parse_count
 from emtc_core.errors import ConfigError, describe_fault
 
 PER_ROW = 3
@@ -69,7 +69,7 @@ def show_section(
         columns = st.columns(PER_ROW, vertical_alignment="top")
         for cell, info in zip(columns, fields[start : start + PER_ROW], strict=False):
             with cell:
-                _show_setting(info, write_text(defaults.get(info.key, info.default)), texts.get(info.key), bind)
+                _show_setting(info, format_argument(defaults.get(info.key, info.default)), texts.get(info.key), bind)
                 show_fault(info.key)
 
 

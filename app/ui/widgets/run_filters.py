@@ -8,9 +8,9 @@ import streamlit as st
 from app.analysis.settings import name_algo
 from app.ui import data
 from app.ui.page_state import Choice, Choices, Text
-from storage.queries.runs import RunFilter, Shelf
+from storage.queries.run_search import RunFilter, Visibility
 
-SHELVES: dict[Shelf, str] = {"open": "Not archived", "hidden": "Hidden", "archived": "Archived", "all": "All"}
+VISIBILITIES: dict[Visibility, str] = {"open": "Not archived", "hidden": "Hidden", "archived": "Archived", "all": "All"}
 HELP = (
     "Words in name, id, note, tags, algorithm or map; a setting, for example `gate.enabled=false` or `train.lr<0.001`; "
     "a column, for example `win_rate>0.8`, `mu_w>0.5`, `gate=idle`, `status=lost`, `tag=paper`. Words in "
@@ -18,7 +18,7 @@ HELP = (
 )
 STATUSES = ("running", "paused", "queued", "finished", "stopped", "failed", "lost")
 _SEARCH = Text("q", "home", "compare")
-_SHELF = Choice("shelf", "home", "compare")
+_VISIBILITY = Choice("shelf", "home", "compare")
 _STATUSES = Choices("states", "home", "compare")
 _FIELDS = {name: Choices(name, "home", "compare") for name in ("envs", "maps", "algos", "presets", "tags")}
 LISTS = (_STATUSES, *_FIELDS.values())
@@ -39,11 +39,11 @@ def search(on_change: Callable[[], None] | None = None) -> str:
     )
 
 
-def shelf(on_change: Callable[[], None] | None = None) -> Shelf:
+def visibility(on_change: Callable[[], None] | None = None) -> Visibility:
     """Draw the choice between runs that are not archived, hidden, archived, and all."""
     value = st.selectbox(
         "Show",
-        **_SHELF.bind(list(SHELVES), SHELVES.__getitem__, on_change=on_change),
+        **_VISIBILITY.bind(list(VISIBILITIES), VISIBILITIES.__getitem__, on_change=on_change),
         help="Hidden runs are not drawn in comparisons unless you select them. Archived runs are listed only here.",
     )
     return value or "open"
@@ -75,7 +75,7 @@ def lists(run_filter: RunFilter, on_change: Callable[[], None] | None = None, *,
         on_change: Called when a selection changes.
         across: Number of columns.
     """
-    options_of_runs = data.run_choices(run_filter.shelf)
+    options_of_runs = data.run_choices(run_filter.visibility)
     fields: tuple[tuple[str, str, Sequence[str]], ...] = (
         ("Environment", "envs", options_of_runs.envs),
         ("Map", "maps", options_of_runs.maps),
@@ -106,5 +106,5 @@ def describe(run_filter: RunFilter) -> str:
 
 
 def has_conditions(run_filter: RunFilter) -> bool:
-    """Whether a filter has a condition other than its shelf."""
-    return run_filter != RunFilter(shelf=run_filter.shelf, evaluated=run_filter.evaluated)
+    """Whether a filter has a condition other than its visibility."""
+    return run_filter != RunFilter(visibility=run_filter.visibility, evaluated=run_filter.evaluated)

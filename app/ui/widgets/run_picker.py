@@ -12,8 +12,8 @@ from app.ui import data, messages, page_state, view
 from app.ui.page_state import RUN
 from app.ui.widgets import run_filters, tour
 from emtc_core.errors import ConfigError, EmtcError
-from storage.queries.gate import GateState
-from storage.queries.runs import RunFilter
+from storage.queries.gate_state import GateState
+from storage.queries.run_search import RunFilter
 from storage.runs.rows import RunRow, format_seed, imported_label
 
 LISTED = 100

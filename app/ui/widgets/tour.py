@@ -14,7 +14,7 @@ from app.analysis.format import escape_markdown, format_number
 from app.figures.theme import ENDED_STATUSES
 from app.ui import data
 from app.ui.page_state import RUN, TOUR
-from storage.queries.runs import RunFilter
+from storage.queries.run_search import RunFilter
 from storage.runs.rows import RunRow
 
 if TYPE_CHECKING:

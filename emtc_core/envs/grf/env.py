@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 
 from emtc_core.arrays import check_shape, derive_seed
 from emtc_core.config.train import EnvConfig, GrfConfig
-from emtc_core.envs.base import EnvInfo, Observation, Scene, VectorEnv, check_can_run, check_map, check_was_reset
+from emtc_core.envs.base import EnvInfo, Observation, VectorEnv, check_can_run, check_map, check_was_reset
 from emtc_core.envs.grf.engine import Squad, load_engine
+from emtc_core.envs.grf.engine_group import make_group
 from emtc_core.envs.grf.scenarios import (
     ACTION_NAMES,
     EPISODE_LIMIT,
@@ -37,7 +38,7 @@ from emtc_core.envs.grf.scenarios import (
     in_own_half,
 )
 from emtc_core.envs.grf.scenarios import make_scene as make_scenario_scene
-from emtc_core.envs.grf.team import make_group
+from emtc_core.envs.scene import Scene
 
 HOW_TO_GET = (
     "apt-get install -y build-essential cmake libgl1-mesa-dev libsdl2-dev libsdl2-image-dev libsdl2-ttf-dev "
@@ -143,8 +144,8 @@ class GrfEnv:
         self._episode += 1
         if seed is not None:
             self._seed, self._episode = seed, 0
-        board = self._group.board
-        board.seed[:] = [engine_seed(self._seed, copy, self._episode) for copy in range(self.n_envs)]
+        shared = self._group.shared
+        shared.seed[:] = [engine_seed(self._seed, copy, self._episode) for copy in range(self.n_envs)]
         self._group.reset()
         self._t = 0
         self._terminated[:] = False
@@ -166,13 +167,13 @@ class GrfEnv:
         """
         check_was_reset(self._episode >= 0)
         check_shape("actions", actions, (self.n_envs, self.info.n_agents))
-        board = self._group.board
+        shared = self._group.shared
         running = ~(self._terminated | self._truncated)
         if ((actions < 0) | (actions >= N_ACTIONS))[running].any():
             raise ValueError(f"actions must lie in 0..{N_ACTIONS - 1}, got {actions[running].tolist()}")
-        board.action[:] = actions
-        board.running[:] = running
-        board.goal[:] = 0
+        shared.action[:] = actions
+        shared.running[:] = running
+        shared.goal[:] = 0
         self._group.step()
         self._t += 1
         return self._observe(self._score_step(running))
@@ -191,11 +192,11 @@ class GrfEnv:
 
     def _score_step(self, running: NDArray[np.bool_]) -> NDArray[np.float32]:
         """Update the end flags and return the rewards [B] of the step. `running` [B]: matches before the step."""
-        board = self._group.board
-        ended = board.ended | in_own_half(self._layout, board.state)
+        shared = self._group.shared
+        ended = shared.ended | in_own_half(self._layout, shared.state)
         self._terminated |= running & ended
         self._truncated |= running & ~ended & (self._t >= EPISODE_LIMIT)
-        goal = np.where(running, board.goal, 0)
+        goal = np.where(running, shared.goal, 0)
         self._won |= goal > 0
         if self._config.reward == "paper":
             return np.sign(goal).astype(np.float32)
@@ -203,7 +204,7 @@ class GrfEnv:
         return np.where(goal > 0, 100.0, np.where(over, -1.0, 0.0)).astype(np.float32)
 
     def _observe(self, reward: NDArray[np.float32]) -> Observation:
-        state = self._group.board.state
+        state = self._group.shared.state
         return Observation(
             obs=self._observations.observe(state),
             state=state.astype(np.float32),

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emtc_core.arrays import check_shape
-from emtc_core.envs.base import Scene
+from emtc_core.envs.scene import Scene
 from emtc_core.errors import EnvUnavailableError
 
 EPISODE_LIMIT = 150

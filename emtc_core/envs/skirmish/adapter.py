@@ -4,7 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emtc_core.config.train import EnvConfig
-from emtc_core.envs.base import EnvInfo, Scene, VectorEnv, check_map
+from emtc_core.envs.base import EnvInfo, VectorEnv, check_map
+from emtc_core.envs.scene import Scene
 from emtc_core.envs.skirmish.maps import MAPS, make_info
 from emtc_core.envs.skirmish.maps import make_scene as make_map_scene
 

@@ -33,7 +33,8 @@ from numpy.typing import NDArray
 
 from emtc_core.arrays import check_shape
 from emtc_core.config.train import SkirmishConfig
-from emtc_core.envs.base import Observation, Scene, check_was_reset
+from emtc_core.envs.base import Observation, check_was_reset
+from emtc_core.envs.scene import Scene
 from emtc_core.envs.skirmish import columns as c
 from emtc_core.envs.skirmish.combat import apply_pending_hit, follow_order, update_timers
 from emtc_core.envs.skirmish.kernels import inlined, kernel, make_words, uniform_block
@@ -41,7 +42,7 @@ from emtc_core.envs.skirmish.maps import MapSpec, get_choke, get_map, make_groun
 from emtc_core.envs.skirmish.movement import move_all
 from emtc_core.envs.skirmish.observe import observe, score
 from emtc_core.envs.skirmish.orders import choose_target, give_orders
-from emtc_core.envs.skirmish.starts import Scatter, make_places, order_within_types, shift_places
+from emtc_core.envs.skirmish.starts import Scatter, make_positions, order_within_types, shift_positions
 from emtc_core.envs.skirmish.units import ENERGY_START
 
 STEP_LOOPS = 8
@@ -158,8 +159,10 @@ class Battle:
         bits += [spec.enemy_type_bits.index(unit.name) if spec.enemy_type_bits else -1 for unit in enemies]
         self.spec = c.make_spec(self.units, bits)
         self.walkable = make_walkable(spec.terrain)
-        ally_places = make_places(allies, spec.ally_point, self.walkable)
-        self._places = np.concatenate([ally_places, make_places(enemies, spec.enemy_point, self.walkable)])
+        ally_positions = make_positions(allies, spec.ally_point, self.walkable)
+        self._start_positions = np.concatenate(
+            [ally_positions, make_positions(enemies, spec.enemy_point, self.walkable)]
+        )
         self._jitter = config.spawn_jitter
         self._sorts_enemies = config.enemy_order == "sorted"
         B, U = n_envs, len(self.units)
@@ -194,7 +197,7 @@ class Battle:
         self.ints[:] = -1
         self.world.clock[:] = 0
         self.world.running[:] = True
-        self.floats[..., [c.X, c.Y]] = self._sample_places()
+        self.floats[..., [c.X, c.Y]] = self._sample_start_positions()
         self.floats[..., c.FACE_Y] = -1.0
         self.floats[..., c.HEALTH] = self.spec[:, c.S_HEALTH]
         self.floats[..., c.SHIELD] = self.spec[:, c.S_SHIELD]
@@ -223,21 +226,21 @@ class Battle:
             self._pool.shutdown()
             self._pool = None
 
-    def _sample_places(self) -> NDArray[np.float64]:
+    def _sample_start_positions(self) -> NDArray[np.float64]:
         """Return the start positions [B, U, 2] and set the target points of the enemies."""
         B, U, n = len(self.world.rng), len(self.units), self.n_allies
         if self._scatter is not None:
-            places_BU2 = self._scatter.draw(self.world.rng)
-            self.world.goals[:] = self._scatter.find_goals(places_BU2)
+            positions_BU2 = self._scatter.draw(self.world.rng)
+            self.world.goals[:] = self._scatter.find_goals(positions_BU2)
         else:
-            places_BU2 = np.tile(self._places, (B, 1, 1))
+            positions_BU2 = np.tile(self._start_positions, (B, 1, 1))
         if self._jitter > 0.0 and self._scatter is None:
             shift = uniform_block(self.world.rng, U * 2, -self._jitter, self._jitter).reshape(B, U, 2)
-            places_BU2 = shift_places(places_BU2, shift, self.world.ground)
-        places_BU2[:, :n] = order_within_types(self.units[:n], places_BU2[:, :n])
+            positions_BU2 = shift_positions(positions_BU2, shift, self.world.ground)
+        positions_BU2[:, :n] = order_within_types(self.units[:n], positions_BU2[:, :n])
         if self._sorts_enemies:
-            places_BU2[:, n:] = order_within_types(self.units[n:], places_BU2[:, n:])
-        return places_BU2
+            positions_BU2[:, n:] = order_within_types(self.units[n:], positions_BU2[:, n:])
+        return positions_BU2
 
 
 @inlined

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from emtc_core.arrays import check_shape
 from emtc_core.config.train import SkirmishConfig
-from emtc_core.envs.base import EnvInfo, Scene, keep_last_position
+from emtc_core.envs.base import EnvInfo
+from emtc_core.envs.scene import Scene, keep_last_position
 from emtc_core.envs.skirmish.units import (
     ALLY_MEDIVAC,
     COLOSSUS,
@@ -102,7 +103,7 @@ def get_choke(name: TerrainName) -> Choke:
 def make_ground(walkable: NDArray[np.bool_]) -> NDArray[np.int8]:
     """Classify the cells of a map for movement.
 
-    Source: bookkeeping.
+    Source: implementation detail.
 
     Args:
         walkable: [X, Y] boolean, cells where units can walk.
@@ -118,21 +119,21 @@ def make_ground(walkable: NDArray[np.bool_]) -> NDArray[np.int8]:
     return walkable.astype(np.int8) + free.astype(np.int8)
 
 
-def is_on_ground(ground: NDArray[np.int8], places: NDArray[np.float64]) -> NDArray[np.bool_]:
+def is_on_ground(ground: NDArray[np.int8], positions: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Check whether units may be at positions. The kernel `movement.is_point_on_ground` does this for one.
 
-    Source: bookkeeping.
+    Source: implementation detail.
 
     Args:
         ground: [X, Y], from `make_ground`, dimensionless.
-        places: [..., 2], positions of unit centers in cells [map units].
+        positions: [..., 2], positions of unit centers in cells [map units].
 
     Returns:
         [...] boolean.
     """
-    allowed = np.ones(places.shape[:-1], dtype=np.bool_)
+    allowed = np.ones(positions.shape[:-1], dtype=np.bool_)
     for offset in ((0.0, 0.0), (CLEARANCE, 0.0), (-CLEARANCE, 0.0), (0.0, CLEARANCE), (0.0, -CLEARANCE)):
-        cells = (places + offset).astype(np.int64)
+        cells = (positions + offset).astype(np.int64)
         allowed &= ground[cells[..., 0], cells[..., 1]] > 0
     return allowed
 

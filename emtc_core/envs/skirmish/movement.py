@@ -61,7 +61,7 @@ def turn_to(w: c.World, b: int, i: int, dx: float, dy: float) -> bool:
 def is_point_on_ground(ground: NDArray[np.int8], x: float, y: float) -> bool:
     """Check whether a unit's center may be at a point. `maps.is_on_ground` is the same check for arrays.
 
-    Source: bookkeeping.
+    Source: implementation detail.
 
     Args:
         ground: [X, Y], from `maps.make_ground`, dimensionless.

@@ -39,7 +39,7 @@ SPOT_STEP = 0.25
 CORNERS = np.array([[0.0, 0.0], [0.0, 1.0], [1.0, 1.0], [1.0, 0.0]])
 
 
-def make_places(
+def make_positions(
     units: tuple[UnitType, ...], point: tuple[float, float], walkable: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
     """Place the units of one team around a point, on walkable ground and without overlap.
@@ -63,10 +63,10 @@ def make_places(
     offsets = sorted(product(range(-6, 7), range(-6, 7)), key=rank)
     lattice = [(point[0] + spacing * dx, point[1] + spacing * dy) for dx, dy in offsets]
     free = [spot for spot in lattice if _is_walkable_around(walkable, spot)]
-    places = np.empty((len(units), 2))
+    positions = np.empty((len(units), 2))
     for spot, index in zip(free, spawn_order(units), strict=False):
-        places[index] = spot
-    return places
+        positions[index] = spot
+    return positions
 
 
 def _is_walkable_around(walkable: NDArray[np.bool_], spot: tuple[float, float]) -> bool:
@@ -75,42 +75,42 @@ def _is_walkable_around(walkable: NDArray[np.bool_], spot: tuple[float, float]) 
     return all(0 <= x < len(walkable) and 0 <= y < len(walkable) and walkable[x, y] for x, y in cells)
 
 
-def shift_places(
-    places_BU2: NDArray[np.float64], shift_BU2: NDArray[np.float64], ground: NDArray[np.int8]
+def shift_positions(
+    positions_BU2: NDArray[np.float64], shift_BU2: NDArray[np.float64], ground: NDArray[np.int8]
 ) -> NDArray[np.float64]:
     """Shift units, except those that would leave the ground.
 
-    Source: bookkeeping.
+    Source: implementation detail.
 
     Args:
-        places_BU2: [B, U, 2], positions in cells [map units].
+        positions_BU2: [B, U, 2], positions in cells [map units].
         shift_BU2: [B, U, 2], shifts in cells [map units].
         ground: [X, Y], from `maps.make_ground`, dimensionless.
 
     Returns:
         [B, U, 2], positions in cells [map units].
     """
-    moved_BU2 = places_BU2 + shift_BU2
-    return np.where(is_on_ground(ground, moved_BU2)[..., None], moved_BU2, places_BU2)
+    moved_BU2 = positions_BU2 + shift_BU2
+    return np.where(is_on_ground(ground, moved_BU2)[..., None], moved_BU2, positions_BU2)
 
 
-def order_within_types(units: tuple[UnitType, ...], places_BN2: NDArray[np.float64]) -> NDArray[np.float64]:
+def order_within_types(units: tuple[UnitType, ...], positions_BN2: NDArray[np.float64]) -> NDArray[np.float64]:
     """Sort the positions of each unit type by (x, y), in every battle.
 
     Source: SMAC orders its agents like this, and EMU its enemies.
 
     Args:
         units: Types of the N units.
-        places_BN2: [B, N, 2], positions in cells [map units].
+        positions_BN2: [B, N, 2], positions in cells [map units].
 
     Returns:
         [B, N, 2], sorted positions in cells [map units].
     """
-    ordered = places_BN2.copy()
+    ordered = positions_BN2.copy()
     names = np.array([unit.name for unit in units])
     for name in dict.fromkeys(names):
         slots = np.flatnonzero(names == name)
-        group = places_BN2[:, slots]
+        group = positions_BN2[:, slots]
         rank = np.lexsort((group[..., 1], group[..., 0]), axis=-1)
         ordered[:, slots] = np.take_along_axis(group, rank[..., None], axis=1)
     return ordered
@@ -157,24 +157,24 @@ class Scatter:
         Returns:
             [B, U, 2], positions in cells [map units].
         """
-        places = np.zeros((len(rng), len(self._size), 2))
+        positions = np.zeros((len(rng), len(self._size), 2))
         groups = np.zeros((MAX_GROUPS, 2))
         args = (self._ground, self._spots, self._size, self._order, self._partner, self._box)
-        scatter(rng, places, groups, *args, self._surround_share, self._n_allies)
-        return places
+        scatter(rng, positions, groups, *args, self._surround_share, self._n_allies)
+        return positions
 
-    def find_goals(self, places: NDArray[np.float64]) -> NDArray[np.float64]:
+    def find_goals(self, positions: NDArray[np.float64]) -> NDArray[np.float64]:
         """Find the target points of the enemies: the ally nearest to the center of the team.
 
-        Source: bookkeeping.
+        Source: implementation detail.
 
         Args:
-            places: [B, U, 2], positions in cells [map units].
+            positions: [B, U, 2], positions in cells [map units].
 
         Returns:
             [B, 2], points in cells [map units].
         """
-        team = places[:, : self._n_allies]
+        team = positions[:, : self._n_allies]
         central = np.linalg.norm(team - team.mean(axis=1, keepdims=True), axis=-1).argmin(axis=1)
         return team[np.arange(len(team)), central]
 
@@ -197,13 +197,19 @@ def _match_enemies(allies: tuple[UnitType, ...], enemies: tuple[UnitType, ...]) 
 
 @inlined
 def _is_free(
-    places: NDArray[np.float64], size: NDArray[np.float64], order: NDArray[np.int64], b: int, k: int, x: float, y: float
+    positions: NDArray[np.float64],
+    size: NDArray[np.float64],
+    order: NDArray[np.int64],
+    b: int,
+    k: int,
+    x: float,
+    y: float,
 ) -> bool:
     """Check that the k-th unit in `order` does not touch the units that are placed before it."""
     for earlier in range(k):
         i = order[earlier]
         room = size[i] + size[order[k]] + MARGIN
-        dx, dy = places[b, i, 0] - x, places[b, i, 1] - y
+        dx, dy = positions[b, i, 0] - x, positions[b, i, 1] - y
         if dx * dx + dy * dy < room * room:
             return False
     return True
@@ -211,7 +217,7 @@ def _is_free(
 
 @inlined
 def _put(
-    places: NDArray[np.float64],
+    positions: NDArray[np.float64],
     ground: NDArray[np.int8],
     spots: NDArray[np.float64],
     size: NDArray[np.float64],
@@ -222,14 +228,14 @@ def _put(
     y: float,
 ) -> None:
     """Place the k-th unit in `order` at (x, y), or at the nearest free spot."""
-    if not (is_point_on_ground(ground, x, y) and _is_free(places, size, order, b, k, x, y)):
+    if not (is_point_on_ground(ground, x, y) and _is_free(positions, size, order, b, k, x, y)):
         best, sampled_x, sampled_y = np.inf, x, y
         for s in range(len(spots)):
             dx, dy = spots[s, 0] - sampled_x, spots[s, 1] - sampled_y
             gap = dx * dx + dy * dy
-            if gap < best and _is_free(places, size, order, b, k, spots[s, 0], spots[s, 1]):
+            if gap < best and _is_free(positions, size, order, b, k, spots[s, 0], spots[s, 1]):
                 best, x, y = gap, spots[s, 0], spots[s, 1]
-    places[b, order[k], 0], places[b, order[k], 1] = x, y
+    positions[b, order[k], 0], positions[b, order[k], 1] = x, y
 
 
 @inlined
@@ -254,7 +260,7 @@ def _draw_groups(rng: NDArray[np.uint64], groups: NDArray[np.float64], box: NDAr
 @kernel
 def scatter(
     rng: NDArray[np.uint64],
-    places: NDArray[np.float64],
+    positions: NDArray[np.float64],
     groups: NDArray[np.float64],
     ground: NDArray[np.int8],
     spots: NDArray[np.float64],
@@ -271,7 +277,7 @@ def scatter(
 
     Args:
         rng: [B], generator states, dimensionless.
-        places: Output, [B, U, 2], positions in cells [map units].
+        positions: Output, [B, U, 2], positions in cells [map units].
         groups: Work array, [MAX_GROUPS, 2], positions of the groups in cells [map units].
         ground: [X, Y], from `maps.make_ground`, dimensionless.
         spots: [P, 2], alternative positions in cells [map units].
@@ -284,7 +290,7 @@ def scatter(
     """
     x0, y0, x1, y1 = box[0], box[1], box[2], box[3]
     center_x, center_y = 0.5 * (x0 + x1), 0.5 * (y0 + y1)
-    for b in range(len(places)):
+    for b in range(len(positions)):
         surrounded = uniform(rng, b, 0.0, 1.0) < surround_share
         count = _draw_groups(rng, groups, box, b) if surrounded else 0
         for k in range(len(order)):
@@ -295,9 +301,9 @@ def scatter(
                 g = int(uniform(rng, b, 0.0, float(count)))
                 x, y = groups[g, 0], groups[g, 1]
             elif partner[i] >= 0:
-                x, y = x0 + x1 - places[b, partner[i], 0], float(places[b, partner[i], 1])
+                x, y = x0 + x1 - positions[b, partner[i], 0], float(positions[b, partner[i], 1])
             elif i < n_allies:
                 x, y = uniform(rng, b, x0, center_x - MIRROR_GAP), uniform(rng, b, y0, y1)
             else:
                 x, y = uniform(rng, b, center_x, x1), uniform(rng, b, y0, y1)
-            _put(places, ground, spots, size, order, b, k, x, y)
+            _put(positions, ground, spots, size, order, b, k, x, y)

@@ -29,7 +29,6 @@ from emtc_core.config.train import EnvConfig
 from emtc_core.envs.base import (
     EnvInfo,
     Observation,
-    Scene,
     VectorEnv,
     blank_observation,
     check_actions,
@@ -37,8 +36,8 @@ from emtc_core.envs.base import (
     check_map,
     check_was_reset,
     copy_observation,
-    empty_scene,
 )
+from emtc_core.envs.scene import Scene, empty_scene
 from emtc_core.envs.skirmish.maps import MAPS
 from emtc_core.envs.skirmish.maps import make_scene as make_skirmish_scene
 from emtc_core.envs.smac import game_link

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emtc_core.config.train import EnvConfig
-from emtc_core.envs.base import EnvInfo, Scene, VectorEnv, check_can_run, check_map, empty_scene
+from emtc_core.envs.base import EnvInfo, VectorEnv, check_can_run, check_map
+from emtc_core.envs.scene import Scene, empty_scene
 from emtc_core.envs.smac import game_link
 from emtc_core.envs.smac.env import HOW_TO_GET, SmacEnv
 from emtc_core.envs.smac.game_link import GameLink, GameSpec

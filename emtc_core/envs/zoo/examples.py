@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from emtc_core.arrays import check_shape
 from emtc_core.config.train import EnvConfig
-from emtc_core.envs.base import EnvInfo, Scene, empty_scene
+from emtc_core.envs.base import EnvInfo
+from emtc_core.envs.scene import Scene, empty_scene
 
 EXTRA = "zoo"
 """The pip extra with all packages that the games need."""

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from emtc_core.config.run import RunConfig
 from emtc_core.envs.base import EnvInfo
-from emtc_core.learner.networks import Sequence, SharedAgent, input_width
+from emtc_core.learner.networks import SequenceBatch, SharedAgent, input_width
 
 
 @dataclass(frozen=True)
@@ -62,15 +62,15 @@ class Backbone(nn.Module, ABC):
         """Change settings that differ for a target copy; called once on the copy."""
 
     @abstractmethod
-    def unroll(self, seq: Sequence, generator: torch.Generator) -> Unrolled:
+    def unroll(self, seq: SequenceBatch, generator: torch.Generator) -> Unrolled:
         """Run the agents over whole sequences; `generator` is for random quantile fractions."""
 
     @abstractmethod
-    def evaluate_taken(self, unrolled: Unrolled, seq: Sequence) -> JointValues:
+    def evaluate_taken(self, unrolled: Unrolled, seq: SequenceBatch) -> JointValues:
         """Evaluate the actions that were taken at steps 0 to T - 1."""
 
     @abstractmethod
-    def bootstrap(self, unrolled: Unrolled, action: Tensor, seq: Sequence) -> JointValues:
+    def bootstrap(self, unrolled: Unrolled, action: Tensor, seq: SequenceBatch) -> JointValues:
         """Evaluate the actions at steps 1 to T; called on the target copy (Eq. 10).
 
         Args:
@@ -80,7 +80,7 @@ class Backbone(nn.Module, ABC):
         """
 
     @abstractmethod
-    def start(self, unrolled: Unrolled, seq: Sequence) -> Tensor:
+    def evaluate_first_step(self, unrolled: Unrolled, seq: SequenceBatch) -> Tensor:
         """Compute Q_tot of the greedy joint action at step 0.
 
         Source: the mixer of the backbone.
@@ -90,14 +90,14 @@ class Backbone(nn.Module, ABC):
         """
 
     @abstractmethod
-    def td_loss(self, taken: JointValues, shift: Tensor, discount: Tensor, following: JointValues) -> TdLoss:
-        """Compute the loss with respect to the target shift + discount * following (Eq. 10).
+    def td_loss(self, taken: JointValues, total_reward: Tensor, discount: Tensor, next_values: JointValues) -> TdLoss:
+        """Compute the loss with respect to the target total_reward + discount * next_values (Eq. 10).
 
         Args:
             taken: Q_tot of the actions that were taken, [T, B].
-            shift: [T, B] [return], reward plus intrinsic reward plus gated incentive.
+            total_reward: [T, B] [return], reward plus intrinsic reward plus gated incentive.
             discount: [T, B] dimensionless, gamma, or 0 where the target does not bootstrap.
-            following: Target values of the next step, [T, B].
+            next_values: Target values of the next step, [T, B].
         """
 
     @abstractmethod

@@ -13,12 +13,13 @@ from torch import Tensor, nn
 
 from emtc_core.config.backbones import DmixConfig
 from emtc_core.config.run import RunConfig
-from emtc_core.devices import rand, send
+from emtc_core.devices import send
 from emtc_core.envs.base import EnvInfo
 from emtc_core.learner.backbones.base import Backbone, BackboneTable, JointValues, TdLoss, Unrolled, agent_sizes
 from emtc_core.learner.mixers.qmix import DmixMixer
-from emtc_core.learner.networks import Sequence, SharedAgent
+from emtc_core.learner.networks import SequenceBatch, SharedAgent
 from emtc_core.learner.targets import greedy, quantile_huber
+from emtc_core.random_tensors import rand
 
 
 class QuantileAgent(SharedAgent):
@@ -89,7 +90,7 @@ class DmixBackbone(Backbone):
         """Use the number of fractions of a target copy."""
         self._n_fractions = self._n_target_fractions
 
-    def unroll(self, seq: Sequence, generator: torch.Generator) -> Unrolled:
+    def unroll(self, seq: SequenceBatch, generator: torch.Generator) -> Unrolled:
         """Run the agents over whole sequences and sample fractions for every step."""
         hidden = self.agent.unroll(seq.inputs, seq.n_steps)
         shape = (*hidden.shape[:2], self._n_fractions)
@@ -99,12 +100,12 @@ class DmixBackbone(Backbone):
         best, action = greedy(q, seq.avail)
         return Unrolled(hidden=hidden, q=q, best=best, greedy=action, fractions=fractions)
 
-    def evaluate_taken(self, unrolled: Unrolled, seq: Sequence) -> JointValues:
+    def evaluate_taken(self, unrolled: Unrolled, seq: SequenceBatch) -> JointValues:
         """Mix the samples of the actions that were taken."""
         assert unrolled.fractions is not None, "set by unroll of this class"
         return self._evaluate(unrolled.hidden[:-1], unrolled.fractions[:-1], seq.action, seq.state[:-1])
 
-    def bootstrap(self, unrolled: Unrolled, action: Tensor, seq: Sequence) -> JointValues:
+    def bootstrap(self, unrolled: Unrolled, action: Tensor, seq: SequenceBatch) -> JointValues:
         """Mix the samples of the actions at the next steps.
 
         Source: j3soon/dfac, target of the quantile regression.
@@ -117,7 +118,7 @@ class DmixBackbone(Backbone):
         assert unrolled.fractions is not None, "set by unroll of this class"
         return self._evaluate(unrolled.hidden[1:], unrolled.fractions[1:], action, seq.state[1:])
 
-    def start(self, unrolled: Unrolled, seq: Sequence) -> Tensor:
+    def evaluate_first_step(self, unrolled: Unrolled, seq: SequenceBatch) -> Tensor:
         """Mix the means of the greedy actions at step 0.
 
         Source: j3soon/dfac.
@@ -127,23 +128,23 @@ class DmixBackbone(Backbone):
         """
         return self.mixer.mean_mixer.mix(unrolled.best[0], seq.state[0])
 
-    def td_loss(self, taken: JointValues, shift: Tensor, discount: Tensor, following: JointValues) -> TdLoss:
+    def td_loss(self, taken: JointValues, total_reward: Tensor, discount: Tensor, next_values: JointValues) -> TdLoss:
         """Compute the quantile Huber loss of Z_tot, with samples of the target distribution.
 
-        Source: j3soon/dfac, with the shift of Eq. 10.
+        Source: j3soon/dfac, with the reward sum of Eq. 10.
 
         Args:
             taken: Q_tot [T, B] and quantiles [T, B, W] of the actions that were taken.
-            shift: [T, B] [return], reward plus intrinsic reward plus gated incentive.
+            total_reward: [T, B] [return], reward plus intrinsic reward plus gated incentive.
             discount: [T, B] dimensionless, gamma, or 0 where the target does not bootstrap.
-            following: Target values of the next step, Q_tot [T, B] and quantiles [T, B, W].
+            next_values: Target values of the next step, Q_tot [T, B] and quantiles [T, B, W].
         """
         assert taken.quantiles is not None, "set by this class"
         assert taken.fractions is not None, "set by this class"
-        assert following.quantiles is not None, "set by this class"
-        target = shift.unsqueeze(-1) + discount.unsqueeze(-1) * following.quantiles
+        assert next_values.quantiles is not None, "set by this class"
+        target = total_reward.unsqueeze(-1) + discount.unsqueeze(-1) * next_values.quantiles
         loss = quantile_huber(taken.quantiles, taken.fractions, target)
-        return TdLoss(loss=loss, error=taken.q_tot - (shift + discount * following.q_tot))
+        return TdLoss(loss=loss, error=taken.q_tot - (total_reward + discount * next_values.q_tot))
 
     def act_values(self, hidden: Tensor, rng: np.random.Generator | None) -> Tensor:
         """Compute the means over random fractions, or over equally spaced ones if `rng` is None.

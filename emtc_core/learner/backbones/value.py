@@ -1,5 +1,6 @@
 """VDN, QMIX and QPLEX: recurrent agents and a mixer. CDS is the same with private heads for the agents."""
 
+from functools import reduce
 from importlib import import_module
 from pkgutil import iter_modules
 
@@ -14,7 +15,7 @@ from emtc_core.errors import PluginError
 from emtc_core.learner import mixers
 from emtc_core.learner.backbones.base import Backbone, BackboneTable, JointValues, TdLoss, Unrolled, agent_sizes
 from emtc_core.learner.mixers.base import Mixed, MixerTable, MixInputs
-from emtc_core.learner.networks import DiverseAgent, Sequence, SharedAgent
+from emtc_core.learner.networks import DiverseAgent, SequenceBatch, SharedAgent
 from emtc_core.learner.targets import greedy
 from emtc_core.plugins import get_plugin
 
@@ -56,26 +57,23 @@ class ValueBackbone(Backbone):
         super().__init__()
         self.agent, self.mixer, self._l1 = agent, mixer, l1
 
-    def unroll(self, seq: Sequence, generator: torch.Generator) -> Unrolled:
+    def unroll(self, seq: SequenceBatch, generator: torch.Generator) -> Unrolled:
         """Run the agents over whole sequences; `generator` is not used."""
         hidden = self.agent.unroll(seq.inputs, seq.n_steps)
         q = self._values(hidden, seq)
         best, action = greedy(q, seq.avail)
         return Unrolled(hidden=hidden, q=q, best=best, greedy=action)
 
-    def evaluate_taken(self, unrolled: Unrolled, seq: Sequence) -> JointValues:
+    def evaluate_taken(self, unrolled: Unrolled, seq: SequenceBatch) -> JointValues:
         """Mix the values of the actions that were taken."""
         q_taken = unrolled.q[:-1].gather(-1, seq.action.unsqueeze(-1)).squeeze(-1)
-        mixed = self._mix(q_taken, unrolled.best[:-1], seq.action, seq.state[:-1], seq.obs[:-1], seq.real)
-        regularizer = None if mixed.regularizer is None else mixed.regularizer.view(seq.reward.shape)
-        private = self._private_l1(unrolled, seq)
-        if regularizer is None or private is None:
-            regularizer = private if regularizer is None else regularizer
-        else:
-            regularizer = regularizer + private
+        mixed = self._mix(q_taken, unrolled.best[:-1], seq.action, seq.state[:-1], seq.obs[:-1], seq.real_transitions)
+        of_mixer = None if mixed.regularizer is None else mixed.regularizer.view(seq.reward.shape)
+        regularizers = [term for term in (of_mixer, self._private_l1(unrolled, seq)) if term is not None]
+        regularizer = reduce(torch.add, regularizers) if regularizers else None
         return JointValues(q_tot=mixed.q_tot.view(seq.reward.shape), regularizer=regularizer)
 
-    def bootstrap(self, unrolled: Unrolled, action: Tensor, seq: Sequence) -> JointValues:
+    def bootstrap(self, unrolled: Unrolled, action: Tensor, seq: SequenceBatch) -> JointValues:
         """Mix the values of the actions at the next steps (Eq. 10).
 
         Args:
@@ -84,10 +82,10 @@ class ValueBackbone(Backbone):
             seq: The batch.
         """
         q_taken = unrolled.q[1:].gather(-1, action.unsqueeze(-1)).squeeze(-1)
-        mixed = self._mix(q_taken, unrolled.best[1:], action, seq.state[1:], seq.obs[1:], seq.real)
+        mixed = self._mix(q_taken, unrolled.best[1:], action, seq.state[1:], seq.obs[1:], seq.real_transitions)
         return JointValues(q_tot=mixed.q_tot.view(seq.reward.shape))
 
-    def start(self, unrolled: Unrolled, seq: Sequence) -> Tensor:
+    def evaluate_first_step(self, unrolled: Unrolled, seq: SequenceBatch) -> Tensor:
         """Mix the greedy values at step 0.
 
         Source: Q_tot of the mixer.
@@ -98,16 +96,16 @@ class ValueBackbone(Backbone):
         best, action = unrolled.best[:1], unrolled.greedy[:1]
         return self._mix(best, best, action, seq.state[:1], seq.obs[:1]).q_tot
 
-    def td_loss(self, taken: JointValues, shift: Tensor, discount: Tensor, following: JointValues) -> TdLoss:
+    def td_loss(self, taken: JointValues, total_reward: Tensor, discount: Tensor, next_values: JointValues) -> TdLoss:
         """Compute the squared TD error (Eq. 10).
 
         Args:
             taken: Q_tot of the actions that were taken, [T, B].
-            shift: [T, B] [return], reward plus intrinsic reward plus gated incentive.
+            total_reward: [T, B] [return], reward plus intrinsic reward plus gated incentive.
             discount: [T, B] dimensionless, gamma, or 0 where the target does not bootstrap.
-            following: Target values of the next step, [T, B].
+            next_values: Target values of the next step, [T, B].
         """
-        error = taken.q_tot - (shift + discount * following.q_tot)
+        error = taken.q_tot - (total_reward + discount * next_values.q_tot)
         return TdLoss(loss=error.square(), error=error)
 
     def act_values(self, hidden: Tensor, rng: np.random.Generator | None) -> Tensor:
@@ -124,13 +122,13 @@ class ValueBackbone(Backbone):
         """
         return self.agent.values(hidden)
 
-    def _values(self, hidden: Tensor, seq: Sequence) -> Tensor:
+    def _values(self, hidden: Tensor, seq: SequenceBatch) -> Tensor:
         """Compute the action values of all steps. On the CPU the padding may be skipped; its values are then 0."""
-        if seq.running is None:
+        if seq.unpadded_states is None:
             return self.agent.values(hidden)
-        q = self.agent.values(hidden.flatten(0, 1).index_select(0, seq.running))
+        q = self.agent.values(hidden.flatten(0, 1).index_select(0, seq.unpadded_states))
         zeros = q.new_zeros(hidden.shape[0] * hidden.shape[1], *q.shape[1:])
-        return zeros.index_copy(0, seq.running, q).unflatten(0, hidden.shape[:2])
+        return zeros.index_copy(0, seq.unpadded_states, q).unflatten(0, hidden.shape[:2])
 
     def _mix(
         self,
@@ -150,13 +148,17 @@ class ValueBackbone(Backbone):
         regularizer = None if mixed.regularizer is None else zeros.index_put(real, mixed.regularizer).flatten()
         return Mixed(zeros.index_put(real, mixed.q_tot).flatten(), regularizer)
 
-    def _private_l1(self, unrolled: Unrolled, seq: Sequence) -> Tensor | None:
+    def _private_l1(self, unrolled: Unrolled, seq: SequenceBatch) -> Tensor | None:
         """Compute l1 times the mean absolute private value: [T, B], 0 in skipped padding; None if not used."""
         if not isinstance(self.agent, DiverseAgent) or not self._l1:
             return None
-        hidden = unrolled.hidden[:-1] if seq.real is None else unrolled.hidden[:-1][seq.real]
-        penalty = self._l1 * self.agent.private(hidden).abs().mean((-1, -2))
-        return penalty if seq.real is None else penalty.new_zeros(seq.mask.shape).index_put(seq.real, penalty)
+        hidden = unrolled.hidden[:-1] if seq.real_transitions is None else unrolled.hidden[:-1][seq.real_transitions]
+        penalty = self._l1 * self.agent.private_values(hidden).abs().mean((-1, -2))
+        return (
+            penalty
+            if seq.real_transitions is None
+            else penalty.new_zeros(seq.mask.shape).index_put(seq.real_transitions, penalty)
+        )
 
 
 def make_value_backbone(config: RunConfig, info: EnvInfo) -> ValueBackbone:

@@ -30,7 +30,7 @@ class NeighborIndex(Protocol):
     def build(self, z: Points) -> None:
         """Index these nodes, and drop all earlier nodes.
 
-        Source: bookkeeping.
+        Source: implementation detail.
 
         Args:
             z: [M, X] [normalized embedding].

@@ -51,7 +51,7 @@ class GridIndex:
     def build(self, z: Points, size: int | None = None) -> None:
         """Index the first rows of an array. The array is not copied; `query` reads it.
 
-        Source: bookkeeping.
+        Source: implementation detail.
 
         Args:
             z: [M, X] [normalized embedding].
@@ -78,7 +78,7 @@ class GridIndex:
     def reserve(self, z: Points, size: int) -> None:
         """Use the array of a table that may have grown.
 
-        Source: bookkeeping.
+        Source: implementation detail.
 
         Args:
             z: [M, X] [normalized embedding].

@@ -54,10 +54,10 @@ class IncrementalIndex:
         """Rebuild the index at the next query, because all nodes have moved."""
         self._built = None
 
-    def note_written(self, slots: Slots) -> None:
+    def mark_written(self, slots: Slots) -> None:
         """Add slots whose nodes may be new or may have moved since the index was built.
 
-        Source: bookkeeping.
+        Source: implementation detail.
 
         Args:
             slots: [K], slot indices; -1 is skipped.
@@ -205,7 +205,7 @@ class BruteIndex:
     def build(self, z: Points) -> None:
         """Copy all rows to the device.
 
-        Source: bookkeeping.
+        Source: implementation detail.
 
         Args:
             z: [M, X] [normalized embedding].

@@ -3,9 +3,10 @@
 Contents: `SharedArrays`, the interface `EngineGroup`, the group in this process, the group of worker processes, and the
 program that a worker runs. Observations and rewards are in `env.py`.
 
-`WorkerGroup` starts `python -m emtc_core.envs.grf.team MEMORY COMMANDS REPLIES TASK`. The first three arguments are
-inherited file descriptors. A worker reads one byte, steps or resets its engines and writes one byte. It ends only when
-the pipe of commands is closed. It ignores Ctrl+C, which also reaches it, because the trainer decides whether to stop.
+`WorkerGroup` starts `python -m emtc_core.envs.grf.engine_group MEMORY COMMANDS REPLIES TASK`. The first three arguments
+are inherited file descriptors. A worker reads one byte, steps or resets its engines and writes one byte. It ends only
+when the pipe of commands is closed. It ignores Ctrl+C, which also reaches it, because the trainer decides whether to
+stop.
 """
 
 import mmap
@@ -32,8 +33,8 @@ _ROOT = Path(__file__).resolve().parents[3]
 _CLOSE_TIMEOUT_S = 5.0
 _WORKERS_PER_CORE = 4
 
-_HELLO, _RESET, _STEP = b"h", b"r", b"s"
-"""Commands to a worker. The reply to each is `_DONE`. `_HELLO` waits until the worker has started."""
+_WAIT_UNTIL_STARTED, _RESET, _STEP = b"h", b"r", b"s"
+"""Commands to a worker. The reply to each is `_DONE`. `_WAIT_UNTIL_STARTED` waits until the worker has started."""
 _DONE = b"."
 
 
@@ -41,7 +42,7 @@ _DONE = b"."
 class SharedArrays:
     """Arrays that the environment and the engines share. The pipes ensure that only one side uses them at a time.
 
-    Source: bookkeeping.
+    Source: implementation detail.
     """
 
     state: NDArray[np.float64]  # [B, S] [state features], written by the engines
@@ -53,16 +54,16 @@ class SharedArrays:
 
 
 class EngineGroup(Protocol):
-    """B engines that read and write `board`."""
+    """B engines that read and write the arrays `shared`."""
 
-    board: SharedArrays
+    shared: SharedArrays
 
     def reset(self) -> None:
-        """Start a match in every engine with the seeds on the board."""
+        """Start a match in every engine with the seeds in `shared`."""
         ...
 
     def step(self) -> None:
-        """Play the actions on the board in every engine whose match is running."""
+        """Play the actions in `shared` in every engine whose match is running."""
         ...
 
     def close(self) -> None:
@@ -76,24 +77,24 @@ class LocalGroup:
     Each step starts with the engine that was last in the step before, because its memory is still in the CPU cache.
     """
 
-    def __init__(self, squad: Squad, board: SharedArrays, copies: range) -> None:
-        self.board = board
+    def __init__(self, squad: Squad, shared: SharedArrays, copies: range) -> None:
+        self.shared = shared
         self._engines = [(copy, Engine(squad)) for copy in copies]
 
     def reset(self) -> None:
-        """Start a new match in every engine, with the seeds of the board."""
+        """Start a new match in every engine, with the seeds in `shared`."""
         for copy, engine in self._engines:
-            engine.reset(int(self.board.seed[copy]), self.board.state[copy])
+            engine.reset(int(self.shared.seed[copy]), self.shared.state[copy])
 
     def step(self) -> None:
-        """Advance every running match by one step with the actions of the board."""
-        board = self.board
+        """Advance every running match by one step with the actions in `shared`."""
+        shared = self.shared
         self._engines.reverse()
         for copy, engine in self._engines:
-            if board.running[copy]:
-                goal, end = engine.step(board.action[copy].tolist(), board.state[copy])
-                board.goal[copy] = goal
-                board.ended[copy] = end == ENDED
+            if shared.running[copy]:
+                goal, end = engine.step(shared.action[copy].tolist(), shared.state[copy])
+                shared.goal[copy] = goal
+                shared.ended[copy] = end == ENDED
 
     def close(self) -> None:
         """Return the engines to this process for reuse."""
@@ -102,7 +103,7 @@ class LocalGroup:
 
 
 class WorkerGroup:
-    """Engines in worker processes that share the memory of the board.
+    """Engines in worker processes that share the memory of `shared`.
 
     A worker is a new interpreter, not a fork, and does not import this process's main module. It waits on a pipe. When
     this process ends for any reason, the pipe closes and the worker ends.
@@ -110,20 +111,20 @@ class WorkerGroup:
 
     def __init__(self, squad: Squad, *, n_envs: int, n_workers: int) -> None:
         memory = make_memory_file(n_envs, squad)
-        self.board = make_board(memory, n_envs, squad)
+        self.shared = make_shared_arrays(memory, n_envs, squad)
         bounds = np.linspace(0, n_envs, n_workers + 1).astype(int).tolist()
         self._workers = [_Worker(squad, n_envs, share, memory) for share in pairwise(bounds)]
-        os.close(memory)  # the board and every worker have their own reference to it
+        os.close(memory)  # `shared` and every worker have their own reference to it
         self._release = weakref.finalize(self, _close_all, self._workers)
-        self._call(_HELLO, self._workers)
+        self._call(_WAIT_UNTIL_STARTED, self._workers)
 
     def reset(self) -> None:
-        """Start a new match in every worker, with the seeds of the board."""
+        """Start a new match in every worker, with the seeds in `shared`."""
         self._call(_RESET, self._workers)
 
     def step(self) -> None:
         """Advance every running match by one step. Workers without a running match do nothing."""
-        running = self.board.running
+        running = self.shared.running
         self._call(_STEP, [worker for worker in self._workers if running[worker.copies].any()])
 
     def close(self) -> None:
@@ -148,8 +149,8 @@ def make_group(squad: Squad, *, n_envs: int, workers: int) -> EngineGroup:
     """
     if n_envs > 1:
         return WorkerGroup(squad, n_envs=n_envs, n_workers=count_workers(n_envs, workers))
-    board = make_board(None, n_envs, squad)
-    return LocalGroup(squad, board, range(n_envs))
+    shared = make_shared_arrays(None, n_envs, squad)
+    return LocalGroup(squad, shared, range(n_envs))
 
 
 def count_workers(n_envs: int, workers: int) -> int:
@@ -163,7 +164,7 @@ def count_workers(n_envs: int, workers: int) -> int:
 
 
 def make_memory_file(n_envs: int, squad: Squad) -> int:
-    """Open an anonymous file as large as the board and return its descriptor. It is deleted when its last user ends."""
+    """Open an anonymous file as large as the shared arrays; return its descriptor. It is deleted with its last user."""
     size = sum(int(np.prod(shape)) * dtype.itemsize for shape, dtype in _list_fields(n_envs, squad))
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("emtc-football")
@@ -174,8 +175,8 @@ def make_memory_file(n_envs: int, squad: Squad) -> int:
     return descriptor
 
 
-def make_board(memory: int | None, n_envs: int, squad: Squad) -> SharedArrays:
-    """Make the arrays of a board.
+def make_shared_arrays(memory: int | None, n_envs: int, squad: Squad) -> SharedArrays:
+    """Make the arrays that the environment and the engines share.
 
     Args:
         memory: Descriptor of the shared memory file; None for arrays in private memory.
@@ -199,8 +200,8 @@ def main(arguments: list[str]) -> None:
     memory, commands, replies = (int(fd) for fd in arguments[:3])
     task = orjson.loads(arguments[3])
     squad = _parse_squad(task["squad"])
-    board = make_board(memory, task["n_envs"], squad)
-    group = LocalGroup(squad, board, range(*task["share"]))
+    shared = make_shared_arrays(memory, task["n_envs"], squad)
+    group = LocalGroup(squad, shared, range(*task["share"]))
     while command := os.read(commands, 1):
         if command == _RESET:
             group.reset()
@@ -239,7 +240,7 @@ class _Worker:
         task = {"squad": asdict(squad), "n_envs": n_envs, "share": share}
         fds = [memory, command_out, reply_in]
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "emtc_core.envs.grf.team", *map(str, fds), orjson.dumps(task).decode()],
+            [sys.executable, "-m", "emtc_core.envs.grf.engine_group", *map(str, fds), orjson.dumps(task).decode()],
             pass_fds=fds,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

@@ -26,7 +26,7 @@ class Layer:
     d_bias: Tensor  # shape [out]
 
 
-class Chain:
+class LinearStack:
     """Linear layers with ReLU between them, and buffers for the outputs and gradients of one batch."""
 
     def __init__(self, layers: list[Layer], rows: int) -> None:
@@ -87,7 +87,7 @@ def group_layers(embedder: Embedder) -> tuple[list[list[nn.Linear]], list[list[n
 def share_layers(groups: list[list[nn.Linear]], gradient: Tensor) -> list[Layer]:
     """Make one layer of each group. The parameters of the group become views of it.
 
-    Source: bookkeeping.
+    Source: implementation detail.
 
     Args:
         groups: Layers that read the same input; their outputs are concatenated.
@@ -114,7 +114,7 @@ def _set_views(parameters: Sequence[Tensor], values: Sequence[Tensor], gradients
 def view_layers(groups: list[list[nn.Linear]], weights: Tensor, gradient: Tensor) -> list[Layer]:
     """Make layers with the shapes of the groups as views of two vectors.
 
-    Source: bookkeeping.
+    Source: implementation detail.
 
     Args:
         groups: Layers with the shapes.
@@ -143,7 +143,7 @@ def list_parameters(groups: list[list[nn.Linear]]) -> list[nn.Parameter]:
 def split_vector(vector: Tensor, parameters: Sequence[nn.Parameter]) -> list[Tensor]:
     """Return views of a vector with the shapes of the parameters.
 
-    Source: bookkeeping.
+    Source: implementation detail.
 
     Args:
         vector: [P], dimensionless.

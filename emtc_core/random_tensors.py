@@ -1,0 +1,83 @@
+"""Random tensors and their generators.
+
+Random tensors are drawn on the host and copied to the device, so that a run can be resumed on another device. A GPU's
+generator uses another algorithm with a state of 16 bytes, which a CPU generator cannot continue. So every generator
+whose state is saved is on the host. The tensors are small, and the copies run in the background.
+"""
+
+import hashlib
+import logging
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from emtc_core.devices import send_tensor
+
+_LOG = logging.getLogger(__name__)
+
+
+def rand(shape: Sequence[int], *, generator: torch.Generator, device: torch.device) -> Tensor:
+    """Sample uniform numbers in [0, 1).
+
+    Source: `torch.rand` with a CPU generator, so that all devices get the same numbers.
+
+    Args:
+        shape: Shape of the result.
+        generator: CPU generator of the numbers.
+        device: Device of the result.
+
+    Returns:
+        Float32 tensor of that shape, dimensionless.
+    """
+    return send_tensor(torch.rand(tuple(shape), generator=generator), device)
+
+
+def permutation(n: int, *, generator: torch.Generator, device: torch.device) -> Tensor:
+    """Sample a random permutation of 0 … n-1.
+
+    Source: `torch.randperm` with a CPU generator, so that all devices get the same numbers.
+
+    Args:
+        n: Length of the permutation.
+        generator: CPU generator of the numbers.
+        device: Device of the result.
+
+    Returns:
+        Int64 indices, shape [n].
+    """
+    return send_tensor(torch.randperm(n, generator=generator), device)
+
+
+def make_device_generator(generator: torch.Generator, device: torch.device) -> torch.Generator:
+    """Make a generator on a GPU, seeded by the host's generator. On the CPU, return the host's generator."""
+    if device.type == "cpu":
+        return generator
+    seed = int(torch.randint(2**62, (), generator=generator))
+    return torch.Generator(device).manual_seed(seed)
+
+
+def make_thread_generator(generator: torch.Generator) -> torch.Generator:
+    """Make a generator for one thread, seeded by a shared generator."""
+    return torch.Generator().manual_seed(int(torch.randint(2**62, (), generator=generator)))
+
+
+def restore_generator(generator: torch.Generator, state: Tensor) -> None:
+    """Restore a saved state. The state of a GPU's generator is hashed to a seed, so the result is repeatable.
+
+    Source: implementation detail.
+
+    Args:
+        generator: CPU generator that is changed.
+        state: Result of `get_state` of a generator, a vector of bytes of any shape.
+    """
+    state = state.cpu()
+    if state.shape == generator.get_state().shape:
+        generator.set_state(state)
+        return
+    digest = hashlib.sha256(state.numpy().tobytes()).digest()
+    generator.manual_seed(int.from_bytes(digest[:7]))
+    _LOG.warning(
+        "The checkpoint has the state of a GPU's random generator, which this version does not use. A seed is computed "
+        "from it: the result is repeatable, but the random numbers differ from those of the GPU's generator."
+    )

@@ -1,0 +1,85 @@
+"""The tooltip of stacked charts shows the cursor's own x, and no value of a line that has no point there."""
+
+import json
+
+import pytest
+
+from app.figures.assets import read_asset
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+
+SHORT = {"name": "demo", "color": "#0072B2", "x": [0, 1000, 2523], "y": [0.0, 0.5, 1.0]}
+LONG = {"name": "other run", "color": "#D55E00", "x": list(range(0, 20001, 5000)), "y": [0.0, 0.1, 0.2, 0.3, 0.4]}
+DELTA = {"name": "demo", "color": "#0072B2", "x": [0, 10000, 20000], "y": [4.0, 5.0, 6.0]}
+DATA = {
+    "panels": [{"title": "Win rate", "lines": [SHORT, LONG]}, {"title": "Δ̄", "lines": [DELTA]}],
+    "xLabel": "env steps",
+    "xName": "env step",
+    "height": 500,
+    "alt": "two panels",
+}
+
+
+@pytest.fixture
+def chart(page):
+    """Draw the chart on an empty page."""
+    page.goto("about:blank")
+    page.set_content(
+        '<div id="parent" style="width:800px"><div class="curves" tabindex="0"><canvas style="width:100%"></canvas>'
+        '<div class="tip" hidden></div></div></div>'
+    )
+    script = read_asset("common.js") + read_asset("ends.js") + read_asset("curves.js")
+    page.add_script_tag(content=script.replace("export default function curves", "function curves"))
+    page.evaluate(
+        f"() => {{ curves({{ data: {json.dumps(DATA)}, parentElement: document.getElementById('parent'),"
+        " setTriggerValue: () => {} }) }"
+    )
+    return page
+
+
+def read_tip(page, step: float) -> list[str]:
+    """Move the cursor to an env step; return the lines of the tooltip."""
+    x, y = page.locator(".curves").evaluate(
+        """(node, step) => {
+            const { sx, box } = node.state.boxes[0]
+            const frame = node.querySelector('canvas').getBoundingClientRect()
+            return [frame.left + sx(step), frame.top + box.y + 5]
+        }""",
+        step,
+    )
+    page.mouse.move(x, y)
+    return [line for line in page.locator(".tip").inner_text().splitlines() if line]
+
+
+def read_step(line: str) -> int:
+    assert line.startswith("env step ")
+    return int(line.removeprefix("env step ").replace(",", ""))
+
+
+def test_a_run_that_ended_before_the_cursor_has_a_dash(chart):
+    title, *rows = read_tip(chart, 13_700)
+    assert read_step(title) == pytest.approx(13_700, abs=30)
+    assert rows == ["Win rate", "demo: –", "other run: 0.3 at 15,000", "Δ̄", "demo: 5 at 10,000"]
+
+
+def test_a_value_at_the_cursor_needs_no_step(chart):
+    title, *rows = read_tip(chart, 2523)
+    assert read_step(title) == pytest.approx(2523, abs=30)
+    assert rows[1] == "demo: 1"
+
+
+def test_a_zoomed_line_stays_between_the_axes(chart):
+    shown = chart.evaluate(
+        """() => {
+            const node = document.querySelector('.curves')
+            node.state.window = [6000, 9000]
+            node.state.draw()
+            const { box } = node.state.boxes[0]
+            const canvas = node.querySelector('canvas')
+            const ratio = canvas.width / canvas.clientWidth
+            const pixels = canvas.getContext('2d').getImageData(
+                (box.x + box.width + 1) * ratio, box.y * ratio, 4 * ratio, box.height * ratio).data
+            return pixels.some((value) => value > 0)
+        }"""
+    )
+    assert not shown, "nothing is drawn to the right of the axes"

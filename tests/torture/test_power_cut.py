@@ -1,0 +1,144 @@
+"""After a power cut the database has every row before each checkpoint, and every run with a checkpoint resumes."""
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from app.bench.postgres import (
+    SERVER_VARIABLE,
+    find_server_binaries,
+    open_server,
+    outage,
+    temporary_postgres_database,
+)
+from storage.engine import Database, open_database
+from storage.recording.writer import DatabaseRecorder
+from storage.retry import retry_transient
+from storage.runs.changes import create_run
+from storage.runs.rows import find_run
+from tests.require import require
+from tests.storage.records import CONFIG, record_episodes
+from tests.torture.power_cut import ENDS, Disk, compile_disk_library, find_lost, suspended
+
+RECORDS = """
+import sys
+from pathlib import Path
+from emtc_core.checkpoint_file import name_checkpoint, write_checkpoint
+from storage.engine import Database, open_database
+from storage.recording.writer import DatabaseRecorder
+from storage.runs.changes import create_run
+from tests.storage.records import CONFIG, record_episodes
+
+folder, syncs = Path(sys.argv[1]), sys.argv[2] == "True"
+if not syncs:
+    Database.sync = lambda self: None
+db = open_database(f"sqlite:///{folder / 'x.db'}")
+run_id = create_run(db, CONFIG, target_steps=1000, versions={})
+recorder = DatabaseRecorder(db, run_id, linger_s=0.0)
+for n in range(3):
+    record_episodes(recorder, 5, start=5 * n + 1)
+    recorder.flush()
+    path = folder / "x.files" / run_id / name_checkpoint(50 * (n + 1))
+    write_checkpoint(path, run_id=run_id, env_step=50 * (n + 1), parts=[])
+    print(n, flush=True)
+    sys.stdin.readline()
+"""
+
+
+@pytest.fixture(scope="module")
+def library() -> Iterator[Path]:
+    require("cc", sys.platform == "linux" and bool(shutil.which("cc")), "this is not Linux, or has no cc")
+    with compile_disk_library() as path:
+        yield path
+
+
+@contextmanager
+def recording(disk: Disk, library: Path, *, syncs: bool) -> Iterator[subprocess.Popen[str]]:
+    """Start a process that records and writes a checkpoint, three times, and waits for a line after each."""
+    command = [sys.executable, "-c", RECORDS, str(disk.folder), str(syncs)]
+    environment = os.environ | disk.environment(library)
+    with subprocess.Popen(
+        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield process
+        process.kill()
+
+
+def cut_power(tmp_path: Path, library: Path, *, syncs: bool) -> list[str]:
+    """Cut the power after each of three checkpoints, with each end of the log; return what is lost."""
+    disk, rng, lost = Disk(tmp_path), random.Random(0), []
+    with recording(disk, library, syncs=syncs) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for number in range(3):
+            assert process.stdout.readline() == f"{number}\n"
+            for end in ENDS:
+                after = tmp_path / f"{number}-{end}"
+                with suspended(process.pid):
+                    disk.take(after, end, rng)
+                n, sentences = find_lost(after)
+                assert n == 1
+                lost += sentences
+            process.stdin.write("\n")
+            process.stdin.flush()
+    return lost
+
+
+def test_every_row_before_a_checkpoint_survives_a_power_cut(tmp_path: Path, library: Path) -> None:
+    assert cut_power(tmp_path, library, syncs=True) == []
+
+
+def test_the_same_cuts_find_a_recorder_that_does_not_sync(tmp_path: Path, library: Path) -> None:
+    assert len(cut_power(tmp_path, library, syncs=False)) >= 3
+
+
+@pytest.mark.ci
+def test_a_training_whose_power_is_cut_resumes_and_records_the_same_rows() -> None:
+    require("cc", sys.platform == "linux" and bool(shutil.which("cc")), "this is not Linux, or has no cc")
+    command = [sys.executable, "-m", "tests.torture.power_cut", "--cuts", "4", "--json"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    results = {row["name"]: row["value"] for row in json.loads(done.stdout)["results"]}
+    assert results == {"power_cut.cuts": 4, "power_cut.lost": 0, "power_cut.wrong": 0}
+
+
+@pytest.mark.postgres
+def test_a_server_that_does_not_wait_for_its_disk_has_the_rows_before_a_checkpoint(tmp_path: Path) -> None:
+    require("postgres", find_server_binaries() is not None, "no PostgreSQL server is installed")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(SERVER_VARIABLE, raising=False)
+        patch.setenv("XDG_DATA_HOME", str(tmp_path))
+        with open_server(fsync=False) as server_url, temporary_postgres_database(server_url) as url:
+            _turn_off_waiting(url)
+            assert _record_and_crash(open_database(url), url) == 50
+
+
+def _turn_off_waiting(url: str) -> None:
+    """Let commits of this server wait for nothing, and its log stay in memory for ten seconds."""
+    engine = create_engine(url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        for setting in ("synchronous_commit = off", "wal_writer_delay = 10000"):
+            connection.execute(text(f"ALTER SYSTEM SET {setting}"))
+        connection.execute(text("SELECT pg_reload_conf()"))
+    engine.dispose()
+
+
+def _record_and_crash(db: Database, url: str) -> int:
+    run_id = create_run(db, CONFIG, target_steps=1000, versions={})
+    recorder = DatabaseRecorder(db, run_id)
+    record_episodes(recorder, 5)
+    recorder.flush()
+    with outage(url):
+        pass
+    steps = retry_transient(db, lambda: find_run(db, run_id)).env_steps
+    recorder.close()
+    db.dispose()
+    return steps
