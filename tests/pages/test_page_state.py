@@ -22,7 +22,7 @@ VIEWS = {
         "method": "axes",
         "pair": "2",
         "color": "beta",
-        "scale": "cividis",
+        "scale": "red-green",
         "point": "3",
         "near": "true",
         "ranges": "t:5:40",
