@@ -174,7 +174,7 @@ def test_every_point_is_inside_the_band_and_gradients_agree_at_v_star(method):
 )
 def test_a_slider_changes_its_numbers_and_all_points_stay_inside_the_band(method, slider, value, changed):
     before = numbers(method)
-    method.slider(key=slider).set_value(value).run()
+    method.slider(key=f"method?{slider}").set_value(value).run()
     assert not method.exception
     after = numbers(method)
     assert after[changed] != before[changed]
