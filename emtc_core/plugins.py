@@ -265,17 +265,13 @@ def _read_entry_points(path: tuple[tuple[str, float], ...]) -> tuple[Plugin, ...
     Args:
         path: Entries of `sys.path` with their modification times, so that the cache notices an installation.
     """
-    entries = entry_points()
-    return tuple(
-        Plugin(kind, _describe_origin(entry), entry)
-        for kind, group in GROUPS.items()
-        for entry in entries.select(group=group)
-        if NAME.fullmatch(entry.name)
-    )
-
-
-def _describe_origin(entry: EntryPoint) -> str:
-    return f"{entry.dist.name} {entry.dist.version}" if entry.dist is not None else f"module {entry.module}"
+    entries, plugins = entry_points(), list[Plugin]()
+    for kind, group in GROUPS.items():
+        for entry in entries.select(group=group):
+            if NAME.fullmatch(entry.name):
+                origin = f"{entry.dist.name} {entry.dist.version}" if entry.dist else f"module {entry.module}"
+                plugins.append(Plugin(kind, origin, entry))
+    return tuple(plugins)
 
 
 @cache

@@ -239,7 +239,7 @@ def _resolve_path(text: str) -> Path:
 def _refuse_log_without_database(path: Path) -> None:
     """Raise if there is no database, but its write-ahead log. SQLite would delete the log, which may be in use."""
     log = get_log_path(path)
-    if not path.exists() and log.exists() and log.stat().st_size:
+    if not path.exists() and log.exists():
         raise StorageError(
             f"There is no database at {path}, but its write-ahead log {log.name} is there: the database was moved or "
             "deleted while a program used it.",

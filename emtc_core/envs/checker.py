@@ -46,7 +46,7 @@ def check_env(env: VectorEnv, *, steps: int = 200, seed: int = 0, reproducible: 
         One sentence per broken rule; empty if there is none.
     """
     check = _Check(env.info, env.n_envs)
-    check.info_is_consistent()
+    check.check_info()
     _check_episodes(env, check, steps, seed)
     _check_illegal_action(env, check, seed)
     if reproducible:
@@ -64,11 +64,11 @@ class _Check:
     n_envs: int
     faults: dict[str, None] = field(default_factory=dict)
 
-    def require(self, holds: bool | np.bool_, rule: str) -> None:
-        if not holds:
+    def require(self, is_met: bool | np.bool_, rule: str) -> None:
+        if not is_met:
             self.faults[rule] = None
 
-    def info_is_consistent(self) -> None:
+    def check_info(self) -> None:
         info = self.info
         for name in ("n_agents", "n_actions", "obs_dim", "state_dim", "episode_limit"):
             self.require(getattr(info, name) >= 1, f"info.{name} must be at least 1, got {getattr(info, name)}.")
@@ -79,7 +79,7 @@ class _Check:
         blocks = info.n_agents * info.agent_block
         self.require(blocks <= info.state_dim, f"info.agent_block: {blocks} entries do not fit the state.")
 
-    def arrays_have_the_right_type(self, observation: Observation) -> None:
+    def check_arrays(self, observation: Observation) -> None:
         info, copies = self.info, self.n_envs
         expected: dict[str, tuple[type, tuple[int, ...]]] = {
             "obs": (np.float32, (copies, info.n_agents, info.obs_dim)),
@@ -97,13 +97,13 @@ class _Check:
         for name in ("obs", "state", "reward"):
             self.require(np.isfinite(getattr(observation, name)).all(), f"{name} must be finite.")
 
-    def start_is_clean(self, observation: Observation) -> None:
+    def check_start(self, observation: Observation) -> None:
         self.require(not observation.reward.any(), "reward must be 0 after a reset.")
         flags = observation.terminated | observation.truncated | observation.won
         self.require(not flags.any(), "terminated, truncated and won must be False after a reset.")
         self.require(observation.avail.any(axis=-1).all(), "Every agent must have an available action.")
 
-    def step_is_valid(self, before: Observation, after: Observation, t: int) -> None:
+    def check_step(self, before: Observation, after: Observation, t: int) -> None:
         was_over, over = before.terminated | before.truncated, after.terminated | after.truncated
         low, high = self.info.reward_range
         in_range = (after.reward >= low - _REWARD_TOLERANCE) & (after.reward <= high + _REWARD_TOLERANCE)
@@ -115,7 +115,7 @@ class _Check:
         self.require(not late.any() and (over.all() or t < self.info.episode_limit), "episode_limit must end all.")
         self.require(after.avail[~over].any(axis=-1).all(), "Every agent must have an available action.")
 
-    def end_is_absorbing(self, before: Observation, after: Observation) -> None:
+    def check_ended_copies(self, before: Observation, after: Observation) -> None:
         over = before.terminated | before.truncated
         self.require(not after.reward[over].any(), "A copy that is over must give reward 0.")
         for name in ("obs", "state", "avail", "terminated", "truncated", "won"):
@@ -126,21 +126,21 @@ class _Check:
 def _check_episodes(env: VectorEnv, check: _Check, steps: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     observation, t = env.reset(seed), 0
-    check.arrays_have_the_right_type(observation)
-    check.start_is_clean(observation)
+    check.check_arrays(observation)
+    check.check_start(observation)
     for _ in range(steps):
         if (observation.terminated | observation.truncated).all():
             after = env.step(rng.integers(0, check.info.n_actions, observation.avail.shape[:2]))
-            check.end_is_absorbing(observation, after)
+            check.check_ended_copies(observation, after)
             observation, t = env.reset(), 0
-            check.start_is_clean(observation)
+            check.check_start(observation)
         before = deepcopy(observation)
         after, t = env.step(random_actions(observation.avail, rng)), t + 1
         changed = [name for name in _ARRAYS if getattr(before, name).tobytes() != getattr(observation, name).tobytes()]
         check.require(not changed, "An observation must not change when the next step is played.")
-        check.arrays_have_the_right_type(after)
-        check.step_is_valid(before, after, t)
-        check.end_is_absorbing(before, after)
+        check.check_arrays(after)
+        check.check_step(before, after, t)
+        check.check_ended_copies(before, after)
         observation = after
 
 

@@ -157,13 +157,12 @@ class EpisodicMemory:
     def _make_states_to_write(
         self, state: NDArray[np.float32], reward: NDArray[np.float32], *, is_success: bool
     ) -> StatesToWrite:
+        """Embed the states of an episode, for the nodes (x, z) and for the lookups of the index (q)."""
         live_scaling, lookup_scaling = self._positions.scaling, self._positions.scaling_of_lookups
         x = self._embed(state, np.arange(len(state)), for_write=True, float64=live_scaling.is_float64)
-        q = (
-            x
-            if lookup_scaling.is_float64 == live_scaling.is_float64
-            else self._embed(state, np.arange(len(state)), for_write=True, float64=lookup_scaling.is_float64)
-        )
+        q = x
+        if lookup_scaling.is_float64 != live_scaling.is_float64:  # only with a stale index
+            q = self._embed(state, np.arange(len(state)), for_write=True, float64=lookup_scaling.is_float64)
         rows = len(state) if self.config.store_terminal else len(reward)
         xi = np.full(rows, is_success)
         if self.config.store_terminal and self.config.terminal_xi == "zero":

@@ -171,7 +171,9 @@ class ReplayBuffer:
         """
         if not self.can_sample(batch):
             raise ValueError(f"The replay buffer must have {batch} episodes before sampling, it has {self._size}.")
-        return self.take(self._draw(batch, rng))
+        if self._alpha is None:
+            return self.take(rng.choice(self._size, batch, replace=False))
+        return self.take(self._priorities.draw(batch, self._size, self._alpha, rng))
 
     def take(self, indices: NDArray[np.integer]) -> Batch:
         """Return stored episodes as one padded batch (Algorithm 3).
@@ -286,11 +288,6 @@ class ReplayBuffer:
         check_shape("state", episode.state, (steps + 1, info.state_dim))
         check_shape("avail", episode.avail, (steps + 1, info.n_agents, info.n_actions))
         check_shape("action", episode.action, (steps, info.n_agents))
-
-    def _draw(self, batch: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        if self._alpha is None:
-            return rng.choice(self._size, batch, replace=False)
-        return self._priorities.draw(batch, self._size, self._alpha, rng)
 
     def _row_index(self, indices: NDArray[np.int64], longest: int) -> NDArray[np.int64]:
         """Return the rows [longest + 1, B] of all steps of episodes [B]; row 0 (padding) after an episode's end."""

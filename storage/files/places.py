@@ -1,4 +1,6 @@
-"""Where the checkpoints and logs of a run are stored: next to the database, or in the place that EMTC_FILES names.
+"""The place of the checkpoints and logs of runs: a folder or a URL that contains one folder per run.
+
+The default place is the folder next to the database. The variable EMTC_FILES sets another one:
 
     EMTC_FILES=/shared/emtc        a folder: trainers write to it directly
     EMTC_FILES=s3://bucket/emtc    a URL that fsspec supports: trainers write next to the database and copy to the URL
@@ -40,7 +42,7 @@ _check_results: dict[str, tuple[float, StorageError | None]] = {}
 
 @dataclass(frozen=True)
 class FilesPlace:
-    """A place for the files of runs. It has one folder per run."""
+    """A folder or a URL for the files of runs. It has one folder per run."""
 
     recorded: str | None
     """Value of `runs.files`; None for the folder next to the database."""

@@ -78,7 +78,7 @@ def check_lease(db: Database, place: FilesPlace, run_id: str) -> None:
 
     Args:
         db: The database that is used.
-        place: The place of the files.
+        place: The folder or URL of the files.
         run_id: The run.
 
     Raises:

@@ -143,10 +143,6 @@ def _column(column: Any) -> Callable[[SearchContext], Sql]:
     return lambda context: column
 
 
-def _gate_state(_: SearchContext) -> Sql:
-    return case((Run.gate_removed >= ACTIVE_SHARE, "active"), (Run.gate_removed.is_not(None), "idle"), else_="none")
-
-
 _KINDS: Final[dict[str, Literal["text", "number", "tag"]]] = {"integer": "number", "real": "number", "JSON": "tag"}
 SEARCH_KEYS: Final[dict[str, SearchKey]] = {
     **{
@@ -157,7 +153,12 @@ SEARCH_KEYS: Final[dict[str, SearchKey]] = {
     "preset": SearchKey("text", lambda context: func.coalesce(context.text_of("preset"), "")),
     "imported": SearchKey("text", lambda context: func.coalesce(context.text_of("imported.label"), "")),
     "status": SearchKey("text", lambda context: context.status),
-    "gate": SearchKey("text", _gate_state),
+    "gate": SearchKey(
+        "text",
+        lambda context: case(
+            (Run.gate_removed >= ACTIVE_SHARE, "active"), (Run.gate_removed.is_not(None), "idle"), else_="none"
+        ),
+    ),
 }
 """The keys that a comparison may use in addition to the settings: columns of `runs`, and values computed from them."""
 _WORD_COLUMNS: Final = tuple(column for column in RUN_TABLE_COLUMNS if get_use(column).has_words)

@@ -3,7 +3,7 @@
 The row of a run contains `mu_w` and `gate_removed`, so that a list of thousands of runs can be sorted and filtered by
 them. The table `transition_summary` contains sums over SUMMARY_STEPS transitions, for charts of whole runs. Both are
 updated in the transaction that changes the underlying rows. `app.analysis.aggregates` defines mu_w, and
-`storage.queries.gate` an active gate. Tests check that the statements here give the same values.
+`storage.queries.gate_state` an active gate. Tests check that the statements here give the same values.
 """
 
 from __future__ import annotations

@@ -128,17 +128,18 @@ class Disk:
         return self._stored / str(file.stat().st_ino)
 
 
-def run(*, cuts: int = CUTS) -> list[BenchResult]:
+def run(*, cuts: int = CUTS, seed: int = 0) -> list[BenchResult]:
     """Measure `power_cut.cuts`, `.lost` and `.wrong`.
 
     Args:
         cuts: Number of power cuts.
+        seed: Seed of the instants and of what the disk has of bytes that were not synced.
 
     Raises:
         ConfigError: If this is not Linux, or there is no C compiler.
     """
     with compile_disk_library() as library:
-        outcome = cut_trainings(library, cuts=cuts)
+        outcome = cut_trainings(library, cuts=cuts, seed=seed)
     ends = ", ".join(f"{n} × {end}" for end, n in outcome.ends.items())
     done = f"bytes of the log after its last sync: {ends}; {outcome.resumed} with a checkpoint"
     lost, wrong = "; ".join(outcome.lost[:3]), "; ".join(outcome.wrong[:3])
@@ -172,7 +173,7 @@ def cut_trainings(library: Path, *, cuts: int, syncs: bool = True, seed: int = 0
         library: The library of `compile_disk_library`.
         cuts: Number of power cuts.
         syncs: False plants a fault: the recorder does not sync.
-        seed: Seed of the instants and of what the disk has.
+        seed: As in `run`.
     """
     outcome, rng = CutOutcome(), random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="emtc-power-") as parent:
@@ -257,9 +258,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         default=CUTS,
         help="number of power cuts, each with a resume (%(default)s)",
     )
+    parser.add_argument("--seed", type=int, default=0, help="seed of the instants and of the disk (%(default)s)")
     add_json_option(parser)
     options = parser.parse_args(arguments)
-    return run_and_report("power_cut", run, json=options.json, cuts=options.cuts)
+    return run_and_report("power_cut", run, json=options.json, cuts=options.cuts, seed=options.seed)
 
 
 @contextmanager

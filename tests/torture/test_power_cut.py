@@ -106,7 +106,7 @@ def test_a_training_whose_power_is_cut_resumes_and_records_the_same_rows() -> No
     require("cc", sys.platform == "linux" and bool(shutil.which("cc")), "this is not Linux, or has no cc")
     command = [sys.executable, "-m", "tests.torture.power_cut", "--cuts", "4", "--json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    results = {row["name"]: row["value"] for row in json.loads(done.stdout)["results"]}
+    results = {row["name"]: row["value"] for row in json.loads(done.stdout)["figures"]}
     assert results == {"power_cut.cuts": 4, "power_cut.lost": 0, "power_cut.wrong": 0}
 
 

@@ -1,9 +1,9 @@
 """One football engine, used without gfootball's Python environment.
 
 This module starts, resets and steps the compiled engine, and copies its numbers to a state row. Observations, rewards
-and time limits are in `env.py`, worker processes in `team.py`. gfootball's own environment converts and deep-copies
-about forty fields per player and step, and records a trace for its dumps. Here a step costs only the engine's time and
-about forty attribute reads.
+and time limits are in `env.py`, worker processes in `engine_group.py`. gfootball's own environment converts and
+deep-copies about forty fields per player and step, and records a trace for its dumps. Here a step costs only the
+engine's time and about forty attribute reads.
 """
 
 import os
@@ -24,9 +24,8 @@ _DURATION = 400
 """Length of a match [steps]. It is longer than any episode."""
 _PHYSICS_STEPS_PER_FRAME = 10
 _HEADLESS = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy"}
-_idle_engines: list[
-    Any
-] = []  # engines are reused, as in gfootball, because destroying an engine does not free its memory
+_idle_engines: list[Any] = []
+"""Engines for reuse, as in gfootball, because destroying an engine does not free its memory."""
 
 
 @dataclass(frozen=True)
