@@ -1,5 +1,8 @@
 # ruff: noqa: N999  (the file name is part of the start command)
-"""Entry point of the app, started with `streamlit run app/Home.py`: page setup, navigation and run picker."""
+"""Entry point of the app, started with `streamlit run app/Home.py`: the server, page setup, navigation and run picker.
+
+Streamlit imports this file once and serves the variable `server`. It runs the file as `__main__` for each page.
+"""
 
 import sys
 from pathlib import Path
@@ -11,47 +14,59 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path[:2]:
     sys.path.insert(1, str(ROOT))  # after Streamlit's own entry, the folder of this file
 
-from app.figures.assets import read_asset  # noqa: E402
-from app.navigation import HOME, NAVIGATION, find_name, get_path  # noqa: E402
-from app.ui import data, garbage, login, messages, page_state, run_data  # noqa: E402
-from app.ui.widgets import bundle_banner, run_picker  # noqa: E402
-from emtc_core.errors import EmtcError  # noqa: E402
-
 ICON = str(ROOT / "app" / "figures" / "assets" / "icon.png")  # a font icon would be loaded from another host
-st.set_page_config(page_title="EMTC Lab", page_icon=ICON, layout="wide")
-st.html(f"<style>{read_asset('page.css')}</style>")
-login.require()
-page = st.navigation(
-    {
-        section: [
-            st.Page(
-                f"../pages/{entry.name}.py",
-                title=entry.title,
-                icon=entry.icon,
-                url_path=get_path(entry.name) or None,
-                default=entry.name == HOME,
-            )
-            for entry in entries
-        ]
-        for section, entries in NAVIGATION.items()
-    },
-    expanded=True,  # Streamlit folds a navigation of more than twelve pages
-)
-page_name = find_name(page.url_path)
-page_state.open_page(page_name)
-try:
-    bundle_banner.select_bundle()
-    data.database().check_file()  # raises also if the database cannot be opened
-    run_picker.show(page_name)
-except EmtcError as exc:
-    messages.error(exc)
-    st.markdown("Set the environment variable `EMTC_DB` to another database and restart the app.")
-    st.stop()
-garbage.freeze_imported_modules()
-run_data.compile_ahead(data.app_url())
-login.show_account()
-messages.show_read_only_notice()
-bundle_banner.show()
-bundle_banner.show_alerts()
-page.run()
-page_state.finish_page()
+
+
+def show_page() -> None:
+    """Draw the page of the address. The imports need the runtime of the server, because they define caches."""
+    from app.figures.assets import read_asset
+    from app.navigation import HOME, NAVIGATION, find_name, get_path
+    from app.ui import data, garbage, login, messages, page_state, run_data
+    from app.ui.widgets import bundle_banner, run_picker
+    from emtc_core.errors import EmtcError
+
+    st.set_page_config(page_title="EMTC Lab", page_icon=ICON, layout="wide")
+    st.html(f"<style>{read_asset('page.css')}</style>")
+    login.require()
+    page = st.navigation(
+        {
+            section: [
+                st.Page(
+                    f"../pages/{entry.name}.py",
+                    title=entry.title,
+                    icon=entry.icon,
+                    url_path=get_path(entry.name) or None,
+                    default=entry.name == HOME,
+                )
+                for entry in entries
+            ]
+            for section, entries in NAVIGATION.items()
+        },
+        expanded=True,  # Streamlit folds a navigation of more than twelve pages
+    )
+    page_name = find_name(page.url_path)
+    page_state.open_page(page_name)
+    try:
+        bundle_banner.select_bundle()
+        data.database().check_file()  # raises also if the database cannot be opened
+        run_picker.show(page_name)
+    except EmtcError as exc:
+        messages.error(exc)
+        st.markdown("Set the environment variable `EMTC_DB` to another database and restart the app.")
+        st.stop()
+    garbage.freeze_imported_modules()
+    run_data.compile_ahead(data.app_url())
+    login.show_account()
+    messages.show_read_only_notice()
+    bundle_banner.show()
+    bundle_banner.show_alerts()
+    page.run()
+    page_state.finish_page()
+
+
+if __name__ == "__main__":
+    show_page()
+else:
+    from app.ui import access
+
+    server = st.App(__file__, middleware=[access.make_middleware()], lifespan=access.announce)

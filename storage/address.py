@@ -11,7 +11,7 @@ import re
 import sqlite3
 import stat
 from contextlib import suppress
-from errno import EACCES
+from errno import EACCES, EROFS
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
@@ -81,10 +81,10 @@ class ExclusiveConnection(sqlite3.Connection):
 
 
 def connect(path: Path, *, wait_s: float, writes: bool, mode: Literal["ro", "rw"] = "rw") -> sqlite3.Connection:
-    """Open an existing SQLite file, also on a full disk.
+    """Open an existing SQLite file, also on a full disk, and for reading on a read-only disk.
 
-    On a full disk the connection is an `ExclusiveConnection`. A reader opens the file as immutable. A writer, or a
-    reader of a file with a write-ahead log, locks the file for all others. Such a connection must be closed soon.
+    There the connection is an `ExclusiveConnection`. A reader opens the file as immutable. On a full disk a writer, or
+    a reader of a file with a write-ahead log, locks the file for all others. Such a connection must be closed soon.
 
     Args:
         path: The file.
@@ -100,12 +100,18 @@ def connect(path: Path, *, wait_s: float, writes: bool, mode: Literal["ro", "rw"
     try:
         connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").close()
     except sqlite3.Error as error:
-        if getattr(error, "sqlite_errorname", "") not in SHARED_MEMORY_ERRORS:
+        name, log = getattr(error, "sqlite_errorname", ""), path.with_name(f"{path.name}-wal")
+        is_read_only = name == "SQLITE_CANTOPEN" and not writes and not os.access(path.parent, os.W_OK)
+        if name not in SHARED_MEMORY_ERRORS and not is_read_only:
             return connection  # the next statement raises the error again
         connection.close()
-        log = path.with_name(f"{path.name}-wal")
         if not writes and not (log.exists() and log.stat().st_size):  # no other process can be writing
             return connect_uri(f"{path.as_uri()}?immutable=1", factory=ExclusiveConnection)
+        if is_read_only:
+            raise sqlite3.OperationalError(
+                f"the folder {path.parent} is read-only, and the last records are still in {log.name}. Make the folder "
+                "writable, or copy both files to another one"
+            ) from error
         connection = connect_uri(f"{path.as_uri()}?mode={mode}", factory=ExclusiveConnection)
         connection.execute("PRAGMA locking_mode=EXCLUSIVE").close()
     return connection
@@ -190,7 +196,8 @@ def _create_file(path: Path) -> bool:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE))
     except FileExistsError:
         if not os.access(path, os.W_OK):
-            raise PermissionError(EACCES, os.strerror(EACCES)) from None
+            code = EROFS if os.statvfs(path).f_flag & os.ST_RDONLY else EACCES
+            raise OSError(code, os.strerror(code)) from None
         return False
     return True
 

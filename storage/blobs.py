@@ -35,7 +35,6 @@ import zstandard
 from numpy.typing import NDArray
 
 from emtc_core.errors import StorageError
-from storage.guards import shorten
 
 _PREFIX = struct.Struct("<4sBI")
 
@@ -52,8 +51,6 @@ _MAX_COLUMNS = 4096
 """Arrays with more columns are not transposed, because it does not compress better."""
 _MAX_HEADER_BYTES = 1 << 20
 _MAX_DIMENSIONS = 8
-_DTYPE_KINDS = {"f": "f", "i": "iu", "b": "biu"}
-"""First letter of a form (see `unpack_as`) → allowed kinds of NumPy dtypes."""
 _DAMAGE_ERRORS = (
     *(zstandard.ZstdError, ValueError, KeyError, IndexError, TypeError, OverflowError, MemoryError),
     *(RecursionError, struct.error),
@@ -90,7 +87,7 @@ def pack(arrays: Mapping[str, NDArray[Any]]) -> bytes:
 
 
 def unpack(blob: bytes, *, max_bytes: int = MAX_BYTES) -> dict[str, NDArray[Any]]:
-    """Unpack all arrays of a blob.
+    """Unpack all arrays of a blob. `storage.arrays` unpacks blobs whose arrays must follow rules.
 
     Source: the format at the top of this module.
 
@@ -102,86 +99,44 @@ def unpack(blob: bytes, *, max_bytes: int = MAX_BYTES) -> dict[str, NDArray[Any]
         The arrays by name, with the shapes that were packed [unit varies].
 
     Raises:
-        StorageError: If the blob is damaged, has a newer format, or its arrays have more than `max_bytes`.
+        StorageError: If the blob is damaged, has another format, or its arrays have more than `max_bytes`.
     """
-    with _report_damage():
-        return {packed.name: packed.read() for packed in _open(blob, max_bytes)}
+    return {packed.name: packed.read() for packed in list_arrays(blob, max_bytes=max_bytes)}
 
 
-def unpack_as(
-    blob: bytes, forms: Mapping[str, str], *, optional: frozenset[str] = frozenset(), most_bytes: int = MAX_BYTES
-) -> dict[str, NDArray[Any]]:
-    """Unpack a blob whose arrays must have certain names, kinds and numbers of dimensions.
-
-    Source: the format at the top of this module.
+def list_arrays(blob: bytes, *, max_bytes: int = MAX_BYTES) -> "list[PackedArray]":
+    """List the arrays of a blob without unpacking them.
 
     Args:
         blob: A blob made by `pack`.
-        forms: Name → kind and number of dimensions, for example "f2". Kinds: f floating, i integer, b boolean or
-            integers 0 and 1.
-        optional: Names that may be missing.
-        most_bytes: Maximum size of all arrays after unpacking [bytes].
-
-    Returns:
-        The arrays by name, with the shapes that were packed [unit varies].
+        max_bytes: Maximum size of all arrays after unpacking [bytes].
 
     Raises:
-        StorageError: If the blob has other arrays, is damaged, has a newer format, or its arrays have more than
-            `most_bytes`.
+        StorageError: If the header is damaged, the blob has another format, or its arrays have more than `max_bytes`.
     """
     with _report_damage():
-        arrays = list(_open(blob, most_bytes))
-        names = {array.name for array in arrays}
-        if not forms.keys() - optional <= names or not all(array.has_form(forms.get(array.name)) for array in arrays):
-            raise StorageError(
-                f"A stored blob must contain {', '.join(forms)} (got {shorten(', '.join(names))}).",
-                reason="other_arrays",
-                subject=", ".join(names),
-            )
-        return {array.name: array.read() for array in arrays}
+        return list(_open(blob, max_bytes))
 
 
-def measure(blob: bytes, *, most_bytes: int = MAX_BYTES) -> int:
+def measure(blob: bytes, *, max_bytes: int = MAX_BYTES) -> int:
     """Return the size of a blob's arrays [bytes], without unpacking them.
 
     Raises:
-        StorageError: If the header or the sizes in the frames are invalid, or the arrays have more than `most_bytes`.
+        StorageError: If the header or the sizes in the frames are invalid, or the arrays have more than `max_bytes`.
     """
     if blob == EMPTY:  # a thinned database has hundreds of thousands of these
         return 0
     with _report_damage():
-        arrays = list(_open(blob, most_bytes))
+        arrays = list(_open(blob, max_bytes))
         for array in arrays:
             for i in range(len(array.starts)):
                 array.get_frame(i)  # raises if the size of the frame is wrong
         return sum(array.size_bytes for array in arrays)
 
 
-def unpack_one(blob: bytes, form: str | None = None) -> NDArray[Any]:
-    """Unpack the only array of a blob.
-
-    Source: the format at the top of this module.
-
-    Args:
-        blob: A blob made by `pack`.
-        form: Kind and number of dimensions that the array must have, as in `unpack_as`; None: any.
-
-    Returns:
-        The array, with the shape that was packed [unit varies].
-
-    Raises:
-        StorageError: If the blob is damaged, or has more than one array or another form.
-    """
-    with _report_damage():
-        (packed,) = _open(blob)
-        if form is not None and not packed.has_form(form):
-            raise ValueError("the array has another form")
-        return packed.read()
-
-
 @dataclass(frozen=True)
-class _Packed:
-    """One array inside a blob, before it is unpacked."""
+class PackedArray:
+    """One array inside a blob, before it is unpacked. The fields are those of the header."""
 
     name: str
     dtype: np.dtype[Any]
@@ -192,25 +147,35 @@ class _Packed:
     sizes: list[int]
     blob: memoryview
 
-    def has_form(self, form: str | None) -> bool:
-        """Return whether the array has this kind and number of dimensions, for example "f2"."""
-        return form is not None and self.dtype.kind in _DTYPE_KINDS[form[0]] and len(self.shape) == int(form[1:])
-
     @property
     def size_bytes(self) -> int:
         """Size of the unpacked array [bytes]."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     def read(self) -> NDArray[Any]:
-        """Unpack the array."""
-        chunks = [
-            _restore(_decompressor().decompress(self.get_frame(i)), self.dtype, self._chunk_shape(i), self.filter)
-            for i in range(len(self.starts))
-        ]
-        return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
+        """Unpack the array.
+
+        Source: the format at the top of this module.
+
+        Returns:
+            The array, with the shape of the header [unit varies].
+
+        Raises:
+            StorageError: If the array is damaged.
+        """
+        with _report_damage():
+            chunks = [
+                _restore(_decompressor().decompress(self.get_frame(i)), self.dtype, self._chunk_shape(i), self.filter)
+                for i in range(len(self.starts))
+            ]
+            return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
 
     def get_frame(self, i: int) -> memoryview:
-        """Return the frame of a chunk, and raise ValueError if it does not unpack to the size of the chunk."""
+        """Return the frame of a chunk.
+
+        Raises:
+            ValueError: If the frame does not unpack to the size of the chunk.
+        """
         frame = self.blob[self.starts[i] : self.starts[i] + self.sizes[i]]
         if zstandard.frame_content_size(frame) != math.prod(self._chunk_shape(i)) * self.dtype.itemsize:
             raise ValueError("the size of a frame differs from the header")
@@ -222,15 +187,15 @@ class _Packed:
         return (min(self.rows, self.shape[0] - i * self.rows), *self.shape[1:])
 
 
-def _open(blob: bytes, most_bytes: int = MAX_BYTES) -> Iterator[_Packed]:
+def _open(blob: bytes, max_bytes: int) -> Iterator[PackedArray]:
     """Parse the header of a blob and yield its arrays."""
     magic, version, header_size = _PREFIX.unpack_from(blob)
     if magic != MAGIC:
         raise ValueError("not a blob of EMTC Lab")
-    if version > VERSION:
+    if version != VERSION:
         raise StorageError(
-            f"A stored array has format {version}; this program reads up to {VERSION}.",
-            reason="newer_format",
+            f"A stored array has format {version}, and this program reads format {VERSION}.",
+            reason="newer_format" if version > VERSION else "unknown_format",
             subject=version,
         )
     start = _PREFIX.size + header_size
@@ -240,18 +205,18 @@ def _open(blob: bytes, most_bytes: int = MAX_BYTES) -> Iterator[_Packed]:
     for entry in json.loads(blob[_PREFIX.size : start]):
         packed = _parse_entry(entry, start, memoryview(blob))
         unpacked += packed.size_bytes
-        if unpacked > most_bytes:
+        if unpacked > max_bytes:
             raise StorageError(
-                f"A stored blob of {len(blob):,} bytes must unpack to at most {most_bytes:,} bytes "
+                f"A stored blob of {len(blob):,} bytes must unpack to at most {max_bytes:,} bytes "
                 f"(got {unpacked:,} or more).",
                 reason="too_large",
-                subject=most_bytes,
+                subject=max_bytes,
             )
         start += sum(packed.sizes)
         yield packed
 
 
-def _parse_entry(entry: Mapping[str, Any], start: int, blob: memoryview) -> _Packed:
+def _parse_entry(entry: Mapping[str, Any], start: int, blob: memoryview) -> PackedArray:
     """Parse and validate one entry of a header."""
     dtype, shape, rows, sizes = np.dtype(str(entry["dtype"])), tuple(entry["shape"]), entry["rows"], entry["sizes"]
     are_counts = all(type(number) is int and number >= 0 for number in (*shape, *sizes, rows))
@@ -260,7 +225,7 @@ def _parse_entry(entry: Mapping[str, Any], start: int, blob: memoryview) -> _Pac
     if len(sizes) != (max(1, -(-shape[0] // rows)) if shape else 1) or start + sum(sizes) > len(blob):
         raise ValueError("the chunks do not match the array")
     starts = list(accumulate(sizes, initial=start))[:-1]
-    return _Packed(str(entry["name"]), dtype, shape, str(entry["filter"]), rows, starts, sizes, blob)
+    return PackedArray(str(entry["name"]), dtype, shape, str(entry["filter"]), rows, starts, sizes, blob)
 
 
 @contextmanager

@@ -1,9 +1,11 @@
 """Base class and common columns of the tables, and column types that validate values when they are read.
 
 `storage.models` calls `guard_columns` for its tables. The bulk tables are not guarded; `storage.frames` validates their
-values column by column. Patterns and limits are in `storage.guards`, which does not import SQLAlchemy.
+values column by column. A read validates only what code relies on; `storage.check_rows` also checks the Limits of each
+column. Patterns are in `storage.guards`, which does not import SQLAlchemy.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -60,6 +62,46 @@ class ColumnUse:
     """Whether `db.runs()` of the Python interface returns it."""
     is_bundled: bool = True
     """Whether bundles contain it. Values that are valid on one machine or for one user are not bundled."""
+
+
+LIMITS = "limits"
+"""Key of the Limits in the `info` of a column."""
+ROW_RULES = "row_rules"
+"""Key of the rules in the `info` of a table: SQL conditions that are true or NULL for each row."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Range of the numbers in a column. `storage.check_rows` compares stored values with it."""
+
+    low: float | None = None
+    high: float | None = None
+    is_low_excluded: bool = False
+    has_infinity: bool = False
+    """Whether an infinite number is allowed."""
+
+    def allows(self, value: float) -> bool:
+        """Return whether a number is in the range."""
+        if math.isnan(value) or (math.isinf(value) and not self.has_infinity):
+            return False
+        is_low = self.low is not None and (value < self.low or (self.is_low_excluded and value == self.low))
+        return not is_low and (self.high is None or value <= self.high)
+
+    def describe(self, name: str) -> str:
+        """Return the range of the column `name` as a condition, in SQL and in messages; empty if there is none."""
+        if self.low is not None and self.high is not None:
+            return f"{name} BETWEEN {self.low:g} AND {self.high:g}"
+        if self.low is not None:
+            return f"{name} {'>' if self.is_low_excluded else '>='} {self.low:g}"
+        return "" if self.high is None else f"{name} <= {self.high:g}"
+
+
+NO_LIMITS = Limits()
+COUNT = {LIMITS: Limits(0)}
+FROM_ONE = {LIMITS: Limits(1)}
+POSITIVE = {LIMITS: Limits(0, is_low_excluded=True)}
+FRACTION = {LIMITS: Limits(0, 1)}
+"""Common values of `info`."""
 
 
 class Guarded(TypeDecorator[Any]):
@@ -166,6 +208,11 @@ def guard_columns(metadata: MetaData) -> None:
 def get_use(column: Column[Any]) -> ColumnUse:
     """Return where a column of `runs` is used."""
     return column.info.get(USE, ColumnUse())
+
+
+def get_limits(column: Column[Any]) -> Limits:
+    """Return the range of the numbers in a column."""
+    return column.info.get(LIMITS, NO_LIMITS)
 
 
 def name_type(column: Column[Any]) -> str:

@@ -5,6 +5,7 @@ transaction is committed as a whole or rolled back. The tables are in `models`. 
 and makes a backup of it before. `guards` and `column_types` check the values of a database.
 """
 
+import json
 import os
 import sqlite3
 import time
@@ -17,7 +18,7 @@ from typing import Any, Final
 
 from platformdirs import user_data_path
 from sqlalchemy import URL, Connection, Engine, create_engine, event, text
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import DBAPIError, StatementError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from emtc_core.atomic_file import sync_to_disk
@@ -55,6 +56,8 @@ class Database:
     reader: Engine
     writer: Engine | None
     """None if the database was opened read-only."""
+    server_id: str | None = None
+    """Identity of a database on a server, see `_read_server_id`; None for a SQLite file."""
     backup: Path | None = None
     """The backup of an older database, if opening it has just upgraded it."""
     shared_connection: Connection | None = field(default=None, repr=False)
@@ -202,7 +205,7 @@ def open_database(url: str, *, read_only: bool = False, create: bool = True) -> 
     reader = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
     database = Database(full_url, None, reader, None if read_only else engine)
     try:
-        return _upgrade(database)
+        return replace(_upgrade(database), server_id=_read_server_id(database))
     except BaseException:
         database.dispose()
         raise
@@ -309,7 +312,9 @@ def find_schema(url: str) -> tuple[str | None, bool]:
 def _sqlite_engine(path: Path, *, writes: bool, is_upgrade: bool = False) -> Engine:
     wait_s = _UPGRADE_TIMEOUT_S if is_upgrade else BUSY_TIMEOUT_S
     engine = create_engine(
-        URL.create("sqlite", database=str(path)), creator=partial(address.connect, path, wait_s=wait_s, writes=writes)
+        URL.create("sqlite", database=str(path)),
+        creator=partial(address.connect, path, wait_s=wait_s, writes=writes),
+        json_serializer=_serialize_json,
     )
 
     @event.listens_for(engine, "connect")
@@ -338,7 +343,7 @@ def _sqlite_engine(path: Path, *, writes: bool, is_upgrade: bool = False) -> Eng
 
 def _server_engine(url: URL) -> Engine:
     try:
-        engine = create_engine(url, pool_pre_ping=True)
+        engine = create_engine(url, pool_pre_ping=True, json_serializer=_serialize_json)
     except ModuleNotFoundError as error:
         raise StorageError(f"PostgreSQL needs psycopg. Install it with: {get_install_command('postgres')}") from error
 
@@ -350,6 +355,34 @@ def _server_engine(url: URL) -> Engine:
             clock.set_server_time(server)
 
     return engine
+
+
+def _serialize_json(value: Any) -> str:
+    try:
+        return json.dumps(value, allow_nan=False)
+    except ValueError as error:  # the JSON functions of a database cannot read NaN
+        raise StorageError(
+            "NaN and infinity cannot be stored in a JSON column. Replace them by null.", reason="not_json"
+        ) from error
+
+
+def _read_server_id(database: Database) -> str:
+    """Read what PostgreSQL tells about a database: the system identifier of its cluster and its own oid.
+
+    A copy by CREATE DATABASE … TEMPLATE, or by dump and restore, has another oid or another cluster. A renamed
+    database keeps both. If the role may not read the identifier, the address of the server takes its place.
+    """
+    with database.read() as connection:
+        oid, may_ask = connection.execute(
+            text(
+                "SELECT oid, has_function_privilege('pg_control_system()', 'EXECUTE') FROM pg_database "
+                "WHERE datname = current_database()"
+            )
+        ).one()
+        cluster = f"{database.reader.url.host}:{database.reader.url.port}"
+        if may_ask:
+            cluster = connection.execute(text("SELECT system_identifier FROM pg_control_system()")).scalar_one()
+    return f"postgresql/{cluster}/{oid}"
 
 
 def _upgrade(database: Database) -> Database:
@@ -420,6 +453,10 @@ def _convert_errors(engine: Engine) -> Generator[None]:
         yield
     except DBAPIError as error:
         raise _make_failure(error.orig) from error.orig
+    except StatementError as error:
+        if isinstance(error.orig, StorageError):
+            raise error.orig from None
+        raise
     except driver.Error as error:
         raise _make_failure(error) from error
     except UnicodeError as error:  # for example half of a surrogate pair
@@ -449,4 +486,6 @@ def _first_line(error: BaseException | None) -> str:
     message = lines[0].rstrip(".") if lines else type(error).__name__
     if _is_full(error):
         return f"{message}. The disk is full: delete files on it, or thin runs with: emtc db thin"
+    if "readonly database" in message:
+        return f"{message}. The file, its folder or its disk has become read-only: make it writable"
     return message

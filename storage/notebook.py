@@ -9,15 +9,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, delete, insert, select, update
 
 from emtc_core.errors import EntryChangedError, EntryNotFoundError
 from storage.engine import Database
 from storage.frames import Statement
 from storage.models import Entry, Run
 
-_TOKEN_LOCK = 20_250_723
-"""Key of the advisory lock of PostgreSQL for creating an entry with a token."""
 _COLUMNS = (
     *(Entry.id, Entry.created_at, Entry.updated_at, Entry.run_id, Entry.title, Entry.body, Entry.view),
     Entry.figure.is_not(None).label("has_figure"),
@@ -82,7 +80,8 @@ def create_entry(
     with db.transaction() as connection:
         if token is not None:
             if db.dialect == "postgresql":  # SQLite allows only one write transaction at a time
-                connection.execute(select(func.pg_advisory_xact_lock(_TOKEN_LOCK)))
+                # Not an advisory lock: a role that can only read could take it, too.
+                connection.exec_driver_sql("LOCK TABLE entries IN SHARE ROW EXCLUSIVE MODE")
             existing = connection.execute(select(Entry.id).where(Entry.view["token"].as_string() == token)).first()
             if existing is not None:
                 return existing.id

@@ -16,7 +16,7 @@ from emtc_core.errors import StorageError
 from storage.blobs import pack
 from storage.engine import Database
 from storage.models import Job, ProjectionRow, SnapshotRow
-from storage.process_id import ProcessId, is_process_gone, process_columns
+from storage.process_id import ProcessId, is_process_missing, process_columns
 from storage.queries.projections import EMBEDDING_PREFIX
 
 JobStatus = Literal["queued", "running", "finished", "failed", "cancelled"]
@@ -167,7 +167,7 @@ def list_jobs(db: Database, snapshot_id: int) -> list[JobRow]:
 
 
 def _make_row(row: Any) -> JobRow:
-    status = "lost" if row.status in ("queued", "running") and is_process_gone(row) else row.status
+    status = "lost" if row.status in ("queued", "running") and is_process_missing(row) else row.status
     return JobRow(
         row.id,
         row.snapshot_id,

@@ -3,6 +3,9 @@
 A recorder retries without a time limit and logs a warning; for a file that was moved it stops after
 MISSING_FILE_PATIENCE_S. Code that claims, starts, rewinds or ends a run retries for PATIENCE_S, which is longer than a
 backup or a deletion locks the database. A starting worker retries for longer.
+
+Why not `tenacity`: most of this module decides which errors are transient, and logs outages. The package would replace
+two loops of ten lines, of which one must also end early when it is cancelled.
 """
 
 import logging
@@ -31,7 +34,7 @@ _SERVER_NOT_READY = (
     "remaining connection slots",
 )
 """Parts of PostgreSQL's messages if a server is reachable but accepts no connections at the moment."""
-_SQLITE_TRANSIENT = ("locked", "busy", "full", "disk i/o error", "unable to open", "no space left")
+_SQLITE_TRANSIENT = ("locked", "busy", "full", "disk i/o error", "unable to open", "no space left", "readonly")
 """Parts of SQLite's messages of transient errors."""
 
 Result = TypeVar("Result")

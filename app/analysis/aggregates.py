@@ -30,6 +30,8 @@ BAND_NAMES: dict[Band, str] = {
 }
 DEFAULT_BANDS: dict[Center, Band] = {"mean": "std", "median": "iqr", "iqm": "ci"}
 """The band that is usually printed with a center."""
+MIN_IQM_SEEDS = 5
+"""Smallest number of seeds whose interquartile mean is neither their mean nor their median."""
 MAX_POINTS = 500
 """Maximum number of points of the common grid of several seeds; a longer grid is thinned."""
 
@@ -94,6 +96,18 @@ def select_finite(values: Iterable[float]) -> Values:
     return numbers[np.isfinite(numbers)]
 
 
+def explain_small_samples(aggregation: Aggregation | None, counts: Iterable[int]) -> str:
+    """Explain what an interquartile mean of fewer than five seeds is; empty if no such number is shown.
+
+    Args:
+        aggregation: Aggregation over seeds; None if there are no interquartile means.
+        counts: Numbers of seeds that are aggregated.
+    """
+    if aggregation is None or aggregation.center != "iqm" or min(counts, default=MIN_IQM_SEEDS) >= MIN_IQM_SEEDS:
+        return ""
+    return "The interquartile mean of 2 or 3 seeds is their mean; of 4 seeds it is their median."
+
+
 def interpolate_to_common_grid(curves: Sequence[Curve]) -> tuple[Values, Values]:
     """Interpolate the curves of several seeds linearly onto one grid of env steps.
 
@@ -128,17 +142,17 @@ def trailing_mean(x: Values, y: Values, window: float, n: Values | None = None) 
     return (total[last] - total[first]) / (weight[last] - weight[first])
 
 
-def compute_band(values: Values, reading: Aggregation, rate: BinomialScale | None = None) -> tuple[Values, Values]:
+def compute_band(values: Values, aggregation: Aggregation, scale: BinomialScale | None = None) -> tuple[Values, Values]:
     """Compute the edges of the band of values [seeds, ...]; needs at least two seeds."""
-    if reading.is_symmetric:
-        center, spread = compute_center(values, reading.center), values.std(axis=0, ddof=1)
-        spread = spread / np.sqrt(len(values)) if reading.band == "se" else spread
+    if aggregation.is_symmetric:
+        center, spread = compute_center(values, aggregation.center), values.std(axis=0, ddof=1)
+        spread = spread / np.sqrt(len(values)) if aggregation.band == "se" else spread
         return center - spread, center + spread
-    if reading.band == "ci":
-        return compute_interval(values, reading.center, rate)
-    if reading.band == "bootstrap":
-        return bootstrap_interval(values, reading.center)
-    if reading.band == "iqr":
+    if aggregation.band == "ci":
+        return compute_interval(values, aggregation.center, scale)
+    if aggregation.band == "bootstrap":
+        return bootstrap_interval(values, aggregation.center)
+    if aggregation.band == "iqr":
         low, high = np.quantile(values, (0.25, 0.75), axis=0)
         return low, high
     return values.min(axis=0), values.max(axis=0)

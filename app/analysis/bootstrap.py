@@ -1,4 +1,4 @@
-"""Percentile bootstrap over whole seeds."""
+"""Percentile bootstrap over whole seeds of a variant, or over whole episodes of a run."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,7 +9,10 @@ BOOTSTRAP_COVERAGE = "With 3 to 5 seeds, a 95 % percentile bootstrap interval co
 """Measured by `tests/reference/coverage.py`."""
 _RESAMPLES = 2000
 _BATCH = 128
-"""Resamples that are in memory at the same time."""
+"""Resamples of seeds that are in memory at the same time."""
+EPISODE_RESAMPLES = 1000
+_EPISODE_BATCH = 50
+"""Resamples of episodes that are in memory at the same time."""
 
 
 def bootstrap_interval(values: Values, center: Center, *, level: float = LEVEL, seed: int = 0) -> tuple[Values, Values]:
@@ -32,6 +35,42 @@ def bootstrap_interval(values: Values, center: Center, *, level: float = LEVEL, 
     sorted_centers, cum_counts = np.take_along_axis(centers, order, axis=0), np.cumsum(counts[order], axis=0)
     low, high = (_find_quantile(sorted_centers, cum_counts, q) for q in ((1 - level) / 2, (1 + level) / 2))
     return low, high
+
+
+def resample_sums(
+    terms: Values, episode: NDArray[np.int64], *, seed: int, n_resamples: int = EPISODE_RESAMPLES
+) -> Values:
+    """Compute the sums of node terms in bootstrap resamples of whole episodes.
+
+    Args:
+        terms: Terms [Q, P] of the nodes.
+        episode: Episodes [Q] of the nodes.
+        seed: Random seed.
+        n_resamples: Number of resamples.
+
+    Returns:
+        Sums [resamples, P].
+    """
+    _, episode_index = np.unique(episode, return_inverse=True)
+    n_episodes = int(episode_index.max(initial=-1)) + 1
+    sums = np.stack([np.bincount(episode_index, weights=column, minlength=n_episodes) for column in terms.T], axis=1)
+    rng = np.random.default_rng(seed)
+    batches = []
+    for start in range(0, n_resamples, _EPISODE_BATCH):
+        size = min(_EPISODE_BATCH, n_resamples - start)
+        sampled = rng.integers(n_episodes, size=(size, n_episodes)) + n_episodes * np.arange(size)[:, None]
+        counts = np.bincount(sampled.ravel(), minlength=size * n_episodes).reshape(size, n_episodes)
+        batches.append(counts @ sums)
+    return np.concatenate(batches)
+
+
+def compute_percentile_interval(values: Values) -> tuple[float, float]:
+    """Return the middle 95 % of resampled values; NaN if no value is finite."""
+    finite_values = values[np.isfinite(values)]
+    if not len(finite_values):
+        return float("nan"), float("nan")
+    low, high = np.quantile(finite_values, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
+    return float(low), float(high)
 
 
 def _find_quantile(sorted_values: Values, cum_counts: NDArray[np.int64], q: float) -> Values:

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from app.analysis.bootstrap import compute_percentile_interval, resample_sums
 from app.analysis.neighborhoods import (
     MAX_QUERY_NODES,
     NEIGHBORS,
@@ -28,16 +29,12 @@ from app.analysis.projections.linear import sample_stratified_rows
 from storage.queries.memory import Snapshot
 
 COLUMNS = ("name", "value", "low", "high", "n", "unit")
-RESAMPLES = 1000
-LEVEL = 0.95
 USELESS, USEFUL = 0.1, 0.3
 """R² of H below 0.1: the embedding has collapsed. Above 0.3: it has not."""
 MAX_NEIGHBORS_WITHIN_DELTA = 50
 """Only the nearest neighbors within delta are counted: in a collapsed embedding all nodes are within delta."""
 MAX_RANKED = 4000
 """Maximum number of nodes for the ranks of a layout; the cost grows with its square."""
-_BATCH = 50
-"""Resamples that are in memory at the same time."""
 
 
 @dataclass(frozen=True)
@@ -179,10 +176,10 @@ def measure_layout(snapshot: Snapshot, layout: NDArray[np.float32], *, seed: int
         return []
     rows = in_layout[sample_stratified_rows(snapshot.h[in_layout], snapshot.t[in_layout], n=MAX_RANKED, seed=seed)]
     per_node = compute_layout_quality(snapshot.embedding[rows], layout[rows])
-    sample = f"at k = {NEIGHBORS} among {len(rows)} nodes"
+    against = f"of the layout against the embedding at k = {NEIGHBORS} among {len(rows)} nodes"
     meanings = {
-        "trustworthiness": f"of the layout against the embedding {sample}: 1 if it shows no false neighbors",
-        "continuity": f"of the layout against the embedding {sample}: 1 if no true neighbors are separated",
+        "trustworthiness": f"trustworthiness {against}: 1 if it shows no false neighbors",
+        "continuity": f"continuity {against}: 1 if no true neighbors are separated",
     }
     ones = np.ones(len(rows))
     statistics = [
@@ -201,40 +198,6 @@ def scale_like_memory(embedding: NDArray[np.float32]) -> Floats:
     centered = embedding - mean
     std = np.sqrt((centered**2).mean(axis=0))
     return centered / np.where(std <= 1e-6 * np.abs(mean), 1.0, std + 1e-8)
-
-
-def resample_sums(terms: Floats, episode: NDArray[np.int64], *, seed: int, n_resamples: int = RESAMPLES) -> Floats:
-    """Compute the sums of node terms in bootstrap resamples of whole episodes.
-
-    Args:
-        terms: Terms [Q, P] of the nodes.
-        episode: Episodes [Q] of the nodes.
-        seed: Random seed.
-        n_resamples: Number of resamples.
-
-    Returns:
-        Sums [draws, P].
-    """
-    _, episode_index = np.unique(episode, return_inverse=True)
-    n_episodes = int(episode_index.max(initial=-1)) + 1
-    sums = np.stack([np.bincount(episode_index, weights=column, minlength=n_episodes) for column in terms.T], axis=1)
-    rng = np.random.default_rng(seed)
-    batches = []
-    for start in range(0, n_resamples, _BATCH):
-        size = min(_BATCH, n_resamples - start)
-        sampled = rng.integers(n_episodes, size=(size, n_episodes)) + n_episodes * np.arange(size)[:, None]
-        counts = np.bincount(sampled.ravel(), minlength=size * n_episodes).reshape(size, n_episodes)
-        batches.append(counts @ sums)
-    return np.concatenate(batches)
-
-
-def compute_percentile_interval(values: Floats) -> tuple[float, float]:
-    """Return the middle 95 % of resampled values; NaN if no value is finite."""
-    finite_values = values[np.isfinite(values)]
-    if not len(finite_values):
-        return float("nan"), float("nan")
-    low, high = np.quantile(finite_values, ((1 - LEVEL) / 2, (1 + LEVEL) / 2))
-    return float(low), float(high)
 
 
 def _select_nodes(

@@ -83,19 +83,19 @@ def count_falls(curve: Curve) -> Falls | None:
     return Falls(int((after < LOW_WIN_RATE).sum()), len(after))
 
 
-def get_final_title(rule: FinalRule, of: Quantity = WIN_RATE) -> str:
+def get_final_title(rule: FinalRule, quantity: Quantity = WIN_RATE) -> str:
     """Return the title of the final number: "final robust win rate"."""
-    return FINAL_NAMES[rule].replace(WIN_RATE.title, of.title)
+    return FINAL_NAMES[rule].replace(WIN_RATE.title, quantity.title)
 
 
-def name_final(rule: FinalRule, *, unit: str = "", of: Quantity = WIN_RATE) -> str:
+def name_final(rule: FinalRule, *, unit: str = "", quantity: Quantity = WIN_RATE) -> str:
     """Return the title of the final number with its definition, for tables that are read by a program."""
-    return f"{get_final_title(rule, of)}{f' [{unit}]' if unit else ''} ({_define(rule, of)})"
+    return f"{get_final_title(rule, quantity)}{f' [{unit}]' if unit else ''} ({_define(rule, quantity)})"
 
 
-def define_final(seeds: Sequence[SeedRun], rule: FinalRule, *, unit: str = "", of: Quantity = WIN_RATE) -> str:
+def define_final(seeds: Sequence[SeedRun], rule: FinalRule, *, unit: str = "", quantity: Quantity = WIN_RATE) -> str:
     """Define the final number of these runs, with the number of evaluations in the mean."""
-    name = f"{get_final_title(rule, of)}{f' [{unit}]' if unit else ''}"
+    name = f"{get_final_title(rule, quantity)}{f' [{unit}]' if unit else ''}"
     counts = sorted({n for seed in seeds if (n := len(select_last_tenth(seed)))})
     if rule != LAST_TENTH or not counts:
         n = ""
@@ -103,7 +103,7 @@ def define_final(seeds: Sequence[SeedRun], rule: FinalRule, *, unit: str = "", o
         n = " (1 per run: the last)"
     else:
         n = f" ({counts[0]} per run)" if len(counts) == 1 else f" ({counts[0]} to {counts[-1]} per run)"
-    return f"{name}: {_define(rule, of)}{n}"
+    return f"{name}: {_define(rule, quantity)}{n}"
 
 
 def caption_final(
@@ -111,8 +111,8 @@ def caption_final(
     rule: FinalRule,
     *sentences: str,
     unit: str = "",
-    of: Quantity = WIN_RATE,
-    at: Comparison,
+    quantity: Quantity = WIN_RATE,
+    comparison: Comparison,
 ) -> tuple[str, list[str]]:
     """Write the caption of a table or figure of final numbers.
 
@@ -121,23 +121,23 @@ def caption_final(
         rule: Which number is the final one.
         *sentences: Sentences between the definition and the list of runs without an evaluation in the last tenth.
         unit: Unit of the number.
-        of: The win rate.
-        at: Comparison with the budget at which the runs are compared.
+        quantity: The win rate.
+        comparison: The comparison, with the budget at which the runs are compared.
 
     Returns:
         The caption, and the sentences of it that a CSV file needs, because its columns do not contain them.
     """
-    without, note = list_runs_without_last_tenth(seeds, rule, of), at.quantity.note
-    definition = define_final(seeds, rule, unit=unit, of=of)
+    without, note = list_runs_without_last_tenth(seeds, rule, quantity), comparison.quantity.note
+    definition = define_final(seeds, rule, unit=unit, quantity=quantity)
     first = f"{definition[:1].upper()}{definition[1:]}."
-    return " ".join(filter(None, (first, note, at.budget_note, *sentences, without))), [
+    return " ".join(filter(None, (first, note, comparison.budget_note, *sentences, without))), [
         note,
-        at.budget_if_unequal,
+        comparison.budget_if_unequal,
         without,
     ]
 
 
-def list_runs_without_last_tenth(seeds: Sequence[SeedRun], rule: FinalRule, of: Quantity = WIN_RATE) -> str:
+def list_runs_without_last_tenth(seeds: Sequence[SeedRun], rule: FinalRule, quantity: Quantity = WIN_RATE) -> str:
     """List the runs without an evaluation (or report) in the last tenth of their budget; empty if there are none."""
     without = [seed for seed in seeds if not len(select_last_tenth(seed)) and len(seed.curve.steps)]
     if rule != LAST_TENTH or not without:
@@ -147,14 +147,14 @@ def list_runs_without_last_tenth(seeds: Sequence[SeedRun], rule: FinalRule, of: 
         for seed in without[:_MAX_LISTED]
     )
     more = f"; and {len(without) - _MAX_LISTED} more" if len(without) > _MAX_LISTED else ""
-    article, point = ("an", "evaluation") if of.is_evaluation else ("a", "report")
+    article, point = ("an", "evaluation") if quantity.is_evaluation else ("a", "report")
     return f"Runs without {article} {point} in the last tenth (their last {point} is used): {runs}{more}."
 
 
-def _define(rule: FinalRule, of: Quantity) -> str:
+def _define(rule: FinalRule, quantity: Quantity) -> str:
     """Define the final number; the episodes are named unless they are those of the greedy protocol."""
-    meaning = FINAL_MEANINGS[rule] if of.is_evaluation else FINAL_MEANINGS[rule].replace("evaluation", "report")
-    return meaning if of.key == WIN_RATE.key else f"{meaning}, each the {of.meaning}"
+    meaning = FINAL_MEANINGS[rule] if quantity.is_evaluation else FINAL_MEANINGS[rule].replace("evaluation", "report")
+    return meaning if quantity.key == WIN_RATE.key else f"{meaning}, each the {quantity.meaning}"
 
 
 def make_scale(seeds: Sequence[SeedRun], *, top: float = 1.0, evaluations: float | Values = 1) -> BinomialScale:
@@ -169,7 +169,7 @@ def make_scale(seeds: Sequence[SeedRun], *, top: float = 1.0, evaluations: float
 
 
 def make_final_scale(
-    seeds: Sequence[SeedRun], rule: FinalRule, *, top: float = 1.0, of: Quantity = WIN_RATE
+    seeds: Sequence[SeedRun], rule: FinalRule, *, top: float = 1.0, quantity: Quantity = WIN_RATE
 ) -> BinomialScale:
     """Return the binomial scale of the final win rates, with the smallest number of evaluations in any of the means.
 
@@ -178,27 +178,35 @@ def make_final_scale(
     counts = (max(1, len(select_last_tenth(seed))) if rule == LAST_TENTH else 1 for seed in seeds)
     evaluations = min(counts, default=1)
     return (
-        make_scale(seeds, top=top, evaluations=evaluations) if of.counts_episodes else BinomialScale(top, evaluations)
+        make_scale(seeds, top=top, evaluations=evaluations)
+        if quantity.counts_episodes
+        else BinomialScale(top, evaluations)
     )
 
 
-def make_mu_w_scale(seeds: Sequence[SeedRun], steps: float | Values, of: Quantity = WIN_RATE) -> BinomialScale:
+def make_mu_w_scale(seeds: Sequence[SeedRun], steps: float | Values, quantity: Quantity = WIN_RATE) -> BinomialScale:
     """Return the binomial scale of mu_w at env steps [T], the average of all evaluations or reports up to there."""
     counts = [np.searchsorted(seed.curve.steps, steps, side="right") for seed in seeds]
     evaluations = np.maximum(1.0, np.min(counts, axis=0))
-    return make_scale(seeds, evaluations=evaluations) if of.counts_episodes else BinomialScale(episodes=evaluations)
+    return (
+        make_scale(seeds, evaluations=evaluations) if quantity.counts_episodes else BinomialScale(episodes=evaluations)
+    )
 
 
-def make_mu_w_scale_at_fraction(seeds: Sequence[SeedRun], share: float = 1.0, of: Quantity = WIN_RATE) -> BinomialScale:
+def make_mu_w_scale_at_fraction(
+    seeds: Sequence[SeedRun], share: float = 1.0, quantity: Quantity = WIN_RATE
+) -> BinomialScale:
     """Return the binomial scale of mu_w at a fraction of the training.
 
     Args:
         seeds: The runs; the smallest number of evaluations among them is used.
         share: Fraction of the training length.
-        of: The win rate.
+        quantity: The win rate.
     """
     evaluations = max(1.0, share * min((len(seed.curve.steps) for seed in seeds), default=1))
-    return make_scale(seeds, evaluations=evaluations) if of.counts_episodes else BinomialScale(episodes=evaluations)
+    return (
+        make_scale(seeds, evaluations=evaluations) if quantity.counts_episodes else BinomialScale(episodes=evaluations)
+    )
 
 
 def make_curve_scale(quantity: Quantity, seeds: Sequence[SeedRun], steps: Values) -> BinomialScale | None:

@@ -20,7 +20,7 @@ from app.analysis.intervals import BinomialScale
 from app.analysis.quantities import ROBUST, WIN_RATE, find_quantity
 from app.analysis.series import Comparison, SeedRun, get_seed, join_seeds, read_seeds
 from app.analysis.significance import (
-    Difference,
+    MeanDifference,
     Verdict,
     adjust_p_values,
     compare_seeds,
@@ -87,7 +87,7 @@ class Finding:
     first: str
     second: str
     measure: Measure
-    difference: Difference
+    difference: MeanDifference
     improvement: float = np.nan
     """Fraction of pairs of runs in which the first variant is better; NaN without a second variant."""
     adjusted_p: float = np.nan
@@ -260,7 +260,9 @@ def compute_return_r2(db: Database, row: RunRow) -> Numbers:
     if not len(snapshots):
         return {}
     snapshot = get_snapshot(db, int(snapshots.iloc[-1]))
-    space: Literal["raw", "normalized"] = "raw" if row.config["memory"].get("delta_space") == "raw" else "normalized"
+    space: Literal["raw", "normalized"] = (
+        "raw" if row.config.get("memory", {}).get("delta_space") == "raw" else "normalized"
+    )
     r2 = {OWN: collapse.compute_return_r2(snapshot, delta_space=space)}
     for kind in EMBEDDERS[1:]:
         if fitted := find_embedding(db, snapshot.id, kind, seed=0):

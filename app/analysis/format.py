@@ -30,6 +30,11 @@ def format_run_count(number: int) -> str:
     return "1 run" if number == 1 else f"{format_count(number)} runs"
 
 
+def format_seed_count(number: int) -> str:
+    """Write a number of seeds: 1 seed, 5 seeds."""
+    return "1 seed" if number == 1 else f"{format_count(number)} seeds"
+
+
 def format_percent(value: float | None, digits: int = 0) -> str:
     """Write a fraction as a percentage."""
     return MISSING if value is None or not isfinite(value) else f"{100 * value:.{digits}f} %"

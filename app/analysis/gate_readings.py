@@ -171,8 +171,8 @@ def make_reading_config(run: RunConfig, preset: PresetName, *, steps: int, refit
     algo = run.algo if run.algo.startswith("emtc-") else f"emtc-{run.backbone}"
     preset_values = flatten(resolve(env=run.env.name, map=run.env.map, algo=algo, steps=steps, preset=preset))
     method = {key: value for key, value in preset_values.items() if key.startswith(_METHOD_SETTINGS)}
-    of_run = {key: value for key, value in flatten(run).items() if key.startswith(("env.", "train."))}
-    values = {key: value for key, value in (of_run | method).items() if value is not None}
+    run_values = {key: value for key, value in flatten(run).items() if key.startswith(("env.", "train."))}
+    values = {key: value for key, value in (run_values | method).items() if value is not None}
     interval = {} if refit_every is None else {"embed.interval": refit_every}
     return resolve(
         env=run.env.name, map=run.env.map, algo=algo, steps=steps, seed=run.seed, preset=preset,

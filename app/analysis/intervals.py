@@ -11,6 +11,10 @@ Fractions lie in [0, 1], and their interval must have a width even if every seed
 (1927) score interval with the quantile of Student's t. Its sample size is the effective number of episodes, computed
 from the variance over seeds (the design effect of survey statistics). It is at most the number of played episodes and
 at most `MAX_EPISODES_PER_SEED` per seed, because seeds that agree do not prove that no seed gets stuck.
+
+Wilson's interval is computed here and not by `statsmodels`: that package has 67 MB and adds 0.5 to 3 s to the start of
+every command, and its `proportion_confint` takes neither a quantile of Student's t nor an effective sample size. Tests
+compare the numbers with SciPy and with `statsmodels`.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """Selection of memory nodes on the map, by lasso and by ranges of values, and statistics of the selected nodes.
 
-`QUANTITIES` lists the quantities of a node that can be used for the colors of the map and for ranges.
+`NODE_QUANTITIES` lists the quantities of a node that can be used for the colors of the map and for ranges.
 """
 
 from collections.abc import Mapping
@@ -61,27 +61,27 @@ DESCRIBED: Final = ("h", "delta_mem", "beta", "t")
 _QUANTILES: Final = {"10 %": 0.1, "median": 0.5, "90 %": 0.9}
 
 
-def compute_node_values(snapshot: Snapshot, color: str) -> NDArray[np.float32]:
+def compute_node_values(snapshot: Snapshot, key: str) -> NDArray[np.float32]:
     """Compute a quantity of all nodes [M].
 
     Args:
         snapshot: The memory.
-        color: Key in `QUANTITIES`.
+        key: Key in `NODE_QUANTITIES`.
 
     Raises:
         KeyError: If the quantity does not exist.
     """
-    if color == "success":
+    if key == "success":
         share = snapshot.n_xi / np.maximum(snapshot.n_call, 1)
         return np.where(snapshot.n_call > 0, share, np.nan).astype(np.float32)
-    return getattr(snapshot, NODE_QUANTITIES[color].key).astype(np.float32)
+    return getattr(snapshot, NODE_QUANTITIES[key].key).astype(np.float32)
 
 
 @dataclass(frozen=True)
 class NodeSelection:
     """A lasso in the plane of a projection, and ranges of quantities including both ends.
 
-    An empty choice selects all nodes that have coordinates. A node without a value is outside every range of it.
+    An empty selection selects all nodes that have coordinates. A node without a value is outside every range of it.
     """
 
     polygon: tuple[tuple[float, float], ...] = ()
@@ -94,16 +94,16 @@ class NodeSelection:
         Raises:
             ConfigError: If the lasso or the ranges are invalid.
         """
-        corners = tuple(_corner(part) for part in polygon.split(";") if part)
+        corners = tuple(_parse_corner(part) for part in polygon.split(";") if part)
         if corners and not 3 <= len(corners) <= MAX_CORNERS:
             raise ConfigError(f"must have 3 to {MAX_CORNERS} corners, has {len(corners)}", key="polygon")
-        return cls(corners, dict(_range(part) for part in ranges.split(";") if part))
+        return cls(corners, dict(_parse_range(part) for part in ranges.split(";") if part))
 
     def __bool__(self) -> bool:
         return bool(self.polygon or self.ranges)
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """The selection in words: "H 0.5 – 2, inside a lasso"."""
         parts = [f"{NODE_QUANTITIES[key].name} {low:.4g} – {high:.4g}" for key, (low, high) in self.ranges.items()]
         return ", ".join([*parts, *(["inside a lasso"] if self.polygon else [])])
@@ -130,14 +130,14 @@ def has_place(coordinates: NDArray[np.float32]) -> NDArray[np.bool_]:
     return np.isfinite(coordinates[:, 0]) & np.isfinite(coordinates[:, 1])
 
 
-def _corner(text: str) -> tuple[float, float]:
+def _parse_corner(text: str) -> tuple[float, float]:
     numbers = parse_numbers(text, ",")
     if len(numbers) != 2:
         raise ConfigError('must have corners "x,y"', key="polygon", value=text)
     return numbers[0], numbers[1]
 
 
-def _range(text: str) -> tuple[str, tuple[float, float]]:
+def _parse_range(text: str) -> tuple[str, tuple[float, float]]:
     key, _, ends = text.partition(":")
     numbers = parse_numbers(ends, ":")
     if key not in NODE_QUANTITIES or len(numbers) != 2:
@@ -189,7 +189,7 @@ def tabulate_selection(snapshot: Snapshot, selected: NDArray[np.bool_], on_map: 
     add("nodes", "", {part: float(mask.sum()) for part, mask in parts.items()})
     add("episodes of origin", "", {part: float(len(np.unique(snapshot.episode[m]))) for part, m in parts.items()})
     add("desirable, ξ", "fraction", {part: _mean(snapshot.xi[m]) for part, m in parts.items()})
-    add("success, ΣN_ξ ÷ ΣN_call", "fraction", {part: _success(snapshot, m) for part, m in parts.items()})
+    add("success, ΣN_ξ ÷ ΣN_call", "fraction", {part: _success_rate(snapshot, m) for part, m in parts.items()})
     for key in DESCRIBED:
         quantity, values = NODE_QUANTITIES[key], compute_node_values(snapshot, key)
         for label, q in _QUANTILES.items():
@@ -208,7 +208,7 @@ def _mean(values: NDArray[np.bool_]) -> float:
     return float(values.mean()) if len(values) else float("nan")
 
 
-def _success(snapshot: Snapshot, mask: NDArray[np.bool_]) -> float:
+def _success_rate(snapshot: Snapshot, mask: NDArray[np.bool_]) -> float:
     visits = int(snapshot.n_call[mask].sum())
     return float(snapshot.n_xi[mask].sum() / visits) if visits else float("nan")
 

@@ -7,6 +7,7 @@ listed with the reason why they are left out, or marked with a dagger if they ar
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -23,6 +24,16 @@ from storage.runs.rows import RunRow
 
 DAGGER = "†"
 NO_CURVE = Curve(np.empty(0), np.empty(0))
+PAPER_MU_W_STEPS = (800_000, 1_600_000, 2_400_000)
+_EVALUATION_COLUMNS = ("env_step", "win_rate", "robust_win_rate", "return_mean", "length_mean", "episodes")
+
+
+class EvaluationDigest(NamedTuple):
+    """All evaluations of a run in short. Runs with equal seeds and equal hashes have identical evaluations."""
+
+    hash: int
+    has_win: bool
+    """Whether an episode of any evaluation was won."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +54,8 @@ class SeedRun:
     """Budget [env steps] at which the run is compared; 0 if it is compared at its end."""
     robust: Curve = NO_CURVE
     """Its robust win rate, whichever quantity `curve` has; empty without robust evaluations (`app.analysis.rates`)."""
+    evaluations: EvaluationDigest | None = None
+    """Digest of all its evaluations, to find identical runs; None if it proves nothing (`_digest_evaluations`)."""
 
     @property
     def budget(self) -> int:
@@ -166,6 +179,11 @@ class Comparison:
         return {group.variant.method: group.variant.name for group in self.groups}
 
     @property
+    def seed_counts(self) -> list[int]:
+        """The number of seeds of each variant."""
+        return [group.n for group in self.groups]
+
+    @property
     def seeds(self) -> list[SeedRun]:
         """All included runs."""
         return [seed for group in self.groups for seed in group.seeds]
@@ -206,11 +224,13 @@ def make_seeds(rows: Sequence[RunRow], frame: pd.DataFrame, quantity: Quantity =
     """Make the seeds of runs from one frame with the points of all their curves."""
     curves, distinct = split_curves(frame, quantity), _split_distinct(frame, quantity)
     robust = split_curves(frame, ROBUST) if ROBUST.column in frame else {}
+    digests = _digest_evaluations(frame)
     return [
         SeedRun(
             row.id, flatten_tree(with_code(row.config, row.versions)), curves.get(row.id, NO_CURVE),
             row.live_status, row.env_steps, row.target_steps, row.created_at.timestamp(),
             distinct.get(row.id, NO_CURVE.values), robust=robust.get(row.id, NO_CURVE),
+            evaluations=digests.get(row.id),
         )
         for row in rows
     ]  # fmt: skip
@@ -236,6 +256,24 @@ def _split_distinct(frame: pd.DataFrame, quantity: Quantity) -> dict[str, Values
         return {}
     counted = frame.loc[frame["distinct"].notna(), :]
     return {str(run_id): read_float_column(part, "distinct") for run_id, part in counted.groupby("run_id", sort=False)}
+
+
+def _digest_evaluations(frame: pd.DataFrame) -> dict[str, EvaluationDigest]:
+    """Digest the evaluations of each run; empty for a frame of a logged metric.
+
+    Runs whose returns are whole numbers have no digest: two different runs of a task with sparse rewards may both have
+    a return of 0 in every evaluation.
+    """
+    if not set(_EVALUATION_COLUMNS) <= set(frame.columns):
+        return {}
+    hashed = pd.util.hash_pandas_object(frame.loc[:, list(_EVALUATION_COLUMNS)], index=False)
+    digests = {}
+    for run_id, rows in frame.assign(hash=hashed).groupby("run_id", sort=False):
+        if np.all(read_float_column(rows, "return_mean") % 1 == 0):
+            continue
+        has_win = bool((rows[["win_rate", "robust_win_rate"]].to_numpy(np.float64, na_value=0.0) > 0).any())
+        digests[str(run_id)] = EvaluationDigest(hash(tuple(rows["hash"])), has_win)
+    return digests
 
 
 def join_seeds(
@@ -291,17 +329,21 @@ def _find_reasons(seeds: Sequence[SeedRun], no_curve: str, *, include_unfinished
     return {**reasons, **unfinished}
 
 
-def choose_mu_w_steps(groups: Sequence[Group]) -> list[int]:
-    """Choose the env steps of the table of mu_w.
+def choose_mu_w_steps(groups: Sequence[Group]) -> dict[str, tuple[int, ...]]:
+    """Choose the env steps of the table of mu_w for each task; tasks without a curve are missing.
 
-    They are the paper's 0.8M, 1.6M and 2.4M if every run reached them; otherwise a quarter, a half and all of the env
-    steps that every run reached.
+    They are the paper's 0.8M, 1.6M and 2.4M if every run of the task reached them; otherwise a quarter, a half and all
+    of the env steps that every run of the task reached.
     """
-    shortest = min((curve.steps[-1] for group in groups for curve in group.curves), default=0.0)
-    paper = [800_000, 1_600_000, 2_400_000]
-    if shortest >= paper[-1]:
-        return paper
-    return [int(shortest * fraction) for fraction in (0.25, 0.5, 1.0)] if shortest else []
+    shortest: dict[str, float] = {}
+    for group in groups:
+        last_steps = [float(curve.steps[-1]) for curve in group.curves]
+        shortest[group.variant.task] = min([*last_steps, shortest.get(group.variant.task, np.inf)])
+    return {
+        task: PAPER_MU_W_STEPS if steps >= PAPER_MU_W_STEPS[-1] else (int(steps / 4), int(steps / 2), int(steps))
+        for task, steps in shortest.items()
+        if 0 < steps < np.inf
+    }
 
 
 def get_seed(seed: SeedRun) -> int:

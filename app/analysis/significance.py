@@ -57,7 +57,7 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Difference:
+class MeanDifference:
     """Difference of the means of two variants, or of one mean and 0. Undefined numbers are NaN."""
 
     estimate: float
@@ -101,7 +101,7 @@ class Difference:
         )
 
 
-def compare_seeds(x: SeedValues, y: SeedValues | None = None, scale: BinomialScale | None = None) -> Difference:
+def compare_seeds(x: SeedValues, y: SeedValues | None = None, scale: BinomialScale | None = None) -> MeanDifference:
     """Compare the means of two variants over seeds, or of one variant with 0.
 
     The comparison is paired if every seed of one variant exists in the other: Student's t of the differences and
@@ -130,7 +130,7 @@ def compare_seeds(x: SeedValues, y: SeedValues | None = None, scale: BinomialSca
     return _welch(x_values, y_values, _binomial_variance([x_values, y_values], scale), scale)
 
 
-def pool_differences(differences: Sequence[Difference], scale: BinomialScale | None = None) -> Difference:
+def pool_differences(differences: Sequence[MeanDifference], scale: BinomialScale | None = None) -> MeanDifference:
     """Average the differences of several tasks with equal weights.
 
     The variances add; the degrees of freedom are those of Welch and Satterthwaite.
@@ -141,7 +141,7 @@ def pool_differences(differences: Sequence[Difference], scale: BinomialScale | N
         dof = float(variances.sum() ** 2 / (variances**2 / dofs).sum())
     sizes = [difference.n for difference in differences]
     same_form = len({len(n) for n in sizes}) == 1
-    pooled = Difference(
+    pooled = MeanDifference(
         float(np.mean([difference.estimate for difference in differences])),
         np.nan,
         np.nan,
@@ -171,7 +171,7 @@ def adjust_p_values(p_values: Sequence[float], families: Sequence[str]) -> list[
     return adjusted.tolist()
 
 
-def decide(difference: Difference, adjusted_p: float, *, sign: int = 1, is_rate: bool = False) -> Verdict:
+def decide(difference: MeanDifference, adjusted_p: float, *, sign: int = 1, is_rate: bool = False) -> Verdict:
     """Decide whether the seeds support the claim that the difference has this sign.
 
     Args:
@@ -200,6 +200,8 @@ def probability_of_improvement(x: Scores, y: Scores) -> Interval:
     Args:
         x: Scores of one variant by task.
         y: Scores of the other variant, with the same tasks in the same order.
+
+    `statsmodels` has another interval for this probability (Brunner and Munzel), which has no width if every run won.
 
     Source: Agarwal et al. (2021), the mean over tasks of the Mann-Whitney U statistic divided by the number of pairs;
     Hanley and McNeil (1982), the variance; Newcombe (2006), the interval, with the normal quantile.
@@ -240,11 +242,16 @@ def performance_profile(scores: Scores, thresholds: Values) -> tuple[Values, Val
 
 
 def _one_sample(
-    values: Values, floor: float, rate: BinomialScale | None, *, is_paired: bool = False, unpaired: tuple[int, ...] = ()
-) -> Difference:
+    values: Values,
+    floor: float,
+    scale: BinomialScale | None,
+    *,
+    is_paired: bool = False,
+    unpaired: tuple[int, ...] = (),
+) -> MeanDifference:
     """Test values against 0 by Student's t and the sign-flip test; the variance of the mean is at least `floor`."""
     n = len(values)
-    base = Difference(
+    base = MeanDifference(
         float(values.mean()),
         np.nan,
         np.nan,
@@ -255,45 +262,45 @@ def _one_sample(
         randomization_p=_randomize((values,)) if n > 1 else np.nan,
         is_equal=is_paired and n > 1 and not values.any(),
     )
-    return base if n < 2 else _with_t(base, max(float(values.var(ddof=1)) / n, floor), n - 1, rate)
+    return base if n < 2 else _with_t(base, max(float(values.var(ddof=1)) / n, floor), n - 1, scale)
 
 
-def _welch(x: Values, y: Values, floor: float, rate: BinomialScale | None) -> Difference:
+def _welch(x: Values, y: Values, floor: float, scale: BinomialScale | None) -> MeanDifference:
     """Compare two independent groups of seeds by Welch's t and the permutation test of the means."""
     n, estimate = (len(x), len(y)), float(x.mean() - y.mean())
     if min(n) < 2:
-        return Difference(estimate, np.nan, np.nan, n, min(n))
-    base = Difference(estimate, np.nan, np.nan, n, min(n), randomization_p=_randomize((x, y)))
+        return MeanDifference(estimate, np.nan, np.nan, n, min(n))
+    base = MeanDifference(estimate, np.nan, np.nan, n, min(n), randomization_p=_randomize((x, y)))
     parts = np.array([x.var(ddof=1) / n[0], y.var(ddof=1) / n[1]])
     dofs = np.array([n[0] - 1, n[1] - 1])
     dof = float(parts.sum() ** 2 / (parts**2 / dofs).sum()) if parts.sum() > 0 else float(dofs.min())
-    return _with_t(base, max(float(parts.sum()), floor), dof, rate)
+    return _with_t(base, max(float(parts.sum()), floor), dof, scale)
 
 
-def _with_t(base: Difference, variance: float, dof: float, rate: BinomialScale | None) -> Difference:
+def _with_t(base: MeanDifference, variance: float, dof: float, scale: BinomialScale | None) -> MeanDifference:
     """Add the interval and the p value of an estimate with this variance; unchanged if the variance is 0."""
     if not (variance > 0 and dof > 0):
         return base
     standard_error = float(np.sqrt(variance))
     half = float(stdtrit(dof, (1 + LEVEL) / 2)) * standard_error
     low, high = base.estimate - half, base.estimate + half
-    if rate is not None:
-        low, high = max(low, -rate.top), min(high, rate.top)
+    if scale is not None:
+        low, high = max(low, -scale.top), min(high, scale.top)
     p = float(2 * stdtr(dof, -abs(base.estimate) / standard_error))
     return replace(base, low=low, high=high, standard_error=standard_error, dof=dof, p=p)
 
 
-def _binomial_variance(samples: Sequence[Values], rate: BinomialScale | None) -> float:
+def _binomial_variance(samples: Sequence[Values], scale: BinomialScale | None) -> float:
     """Compute the binomial sampling variance of a difference of mean fractions of the played episodes."""
-    if rate is None or not np.isfinite(np.max(rate.episodes)):
+    if scale is None or not np.isfinite(np.max(scale.episodes)):
         return 0.0
-    episodes = float(np.min(rate.episodes))
-    fractions = [np.clip(sample.mean() / rate.top, 0, 1) for sample in samples]
+    episodes = float(np.min(scale.episodes))
+    fractions = [np.clip(sample.mean() / scale.top, 0, 1) for sample in samples]
     variances = [
         compute_binomial_variance(fraction, len(sample) * episodes)
         for fraction, sample in zip(fractions, samples, strict=True)
     ]
-    return rate.top**2 * float(np.sum(variances))
+    return scale.top**2 * float(np.sum(variances))
 
 
 def _randomize(samples: tuple[Values, ...]) -> float:

@@ -1,10 +1,14 @@
 """Tables of results, and their export as CSV, LaTeX, Markdown or Parquet.
 
-CSV and Parquet files are read by programs. They contain the numbers of formatted cells in separate columns after the
-text: "3m" is followed by "3m value", "3m low", "3m high", "3m n", "3m statistic" and "3m interval". In LaTeX, the
-column "3m · 0.8M" gets the header "0.8M" below the header "3m".
+CSV files start with comment lines: the notes of the table and the runs that are left out. Read them with
+`pandas.read_csv(file, comment="#")`.
+
+CSV and Parquet files contain the numbers of formatted cells in separate columns after the text: "3m" is followed by
+"3m value", "3m low", "3m high", "3m n", "3m statistic" and "3m interval". In LaTeX, the column "3m · 0.8M" gets the
+header "0.8M" below the header "3m".
 """
 
+import csv
 import importlib.util
 import io
 from collections.abc import Iterable, Mapping, Sequence
@@ -65,13 +69,19 @@ class Cell:
     """Meaning of the value: "mean over seeds"."""
     interval: str = ""
     """Meaning of low and high."""
+    digits: int = 0
+    """Digits after the decimal point of the value in the text."""
+    includes_unfinished: bool = False
+    """Whether a run that has not finished is included."""
 
     def __str__(self) -> str:
         return self.text
 
-    def append(self, text: str) -> "Cell":
+    def append(self, text: str, *, includes_unfinished: bool = False) -> "Cell":
         """Append text and keep the numbers."""
-        return replace(self, text=f"{self.text}{text}")
+        return replace(
+            self, text=f"{self.text}{text}", includes_unfinished=self.includes_unfinished or includes_unfinished
+        )
 
 
 @dataclass(frozen=True)
@@ -83,7 +93,7 @@ class Table:
     """The rows. Its columns have the titles of `columns`."""
     caption: str = ""
     notes: tuple[str, ...] = ()
-    """Sentences of the caption that are also written below the rows of a CSV file, which has no caption."""
+    """Sentences of the caption that are also written above the rows of a CSV file, which has no caption."""
     excluded: tuple[str, ...] = ()
     """Selected runs that are not in the table, each with the reason."""
     best: frozenset[tuple[int, str]] = frozenset()
@@ -131,7 +141,7 @@ def make_table(
         columns: The columns; a text is a column without unit and format.
         rows: The values of each row, in the order of the columns: a `Cell`, a text, a number or None.
         caption: The caption.
-        notes: Sentences for the end of a CSV file. Empty ones are ignored.
+        notes: Sentences for the comment lines of a CSV file. Empty ones are ignored.
         excluded: Selected runs that are not in the table, each with the reason.
         best: Cells in bold, as (row, title of the column).
     """
@@ -172,7 +182,13 @@ def export_table(table: Table, format: TableFormat) -> bytes:
         ValueError: If the format is unknown.
     """
     if format == "csv":
-        return (table.to_wide_frame().to_csv(index=False) + _write_remarks(table)).encode()
+        comments = [*table.notes, *table.excluded_lines]
+        frame = table.to_wide_frame()
+        texts = [*frame.columns, *frame.select_dtypes("object").to_numpy().ravel()]
+        has_sign = bool(comments) and any("#" in text for text in texts if isinstance(text, str))
+        quoting = csv.QUOTE_NONNUMERIC if has_sign else csv.QUOTE_MINIMAL  # a quoted # starts no comment
+        rows = frame.to_csv(index=False, quoting=quoting)
+        return ("".join(f"# {_join_lines(line)}\n" for line in comments) + rows).encode()
     if format == "markdown":
         return _write_markdown(table).encode()
     if format == "latex":
@@ -198,13 +214,6 @@ def _make_series(values: Sequence[object]) -> pd.Series:
     types = {type(value) for value in values}
     is_uniform = types in ({int}, {float}, {str}, {str, type(None)})
     return pd.Series(values) if is_uniform else pd.Series(values, dtype="object")
-
-
-def _write_remarks(table: Table) -> str:
-    """Write the notes as comment lines without commas, so that a CSV reader parses each as one field."""
-    plain = str.maketrans("", "", ',"')
-    lines = [*table.notes, *table.excluded_lines]
-    return "".join(f"# {_join_lines(line).translate(plain)}\n" for line in lines)
 
 
 def _join_lines(text: str) -> str:

@@ -48,7 +48,7 @@ NO_NODE = -1
 
 
 @dataclass(frozen=True)
-class Rules:
+class GateRules:
     """Settings of the gate, the incentive and the memory of a run."""
 
     gate: GateConfig
@@ -91,7 +91,7 @@ class Stream:
 
 
 @dataclass(frozen=True)
-class GateValues:
+class WhatIfValues:
     """Values of the gate and the incentive for N transitions."""
 
     delta_mem: Floats  # [N] [return]; NaN if a lookup found nothing
@@ -116,8 +116,8 @@ class ComparedSet:
     """Recorded and recomputed values of one set of transitions."""
 
     name: str
-    recorded: GateValues
-    recomputed: GateValues
+    recorded: WhatIfValues
+    recomputed: WhatIfValues
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class WhatIfResult:
     law_without_inverse: str | None = None  # label of a gate law whose tau cannot be computed from beta
 
 
-def read_rules(config: Mapping[str, Any]) -> Rules:
+def read_gate_rules(config: Mapping[str, Any]) -> GateRules:
     """Read the rules from the stored configuration of a run; settings that this version does not have are ignored.
 
     Raises:
@@ -146,16 +146,16 @@ def read_rules(config: Mapping[str, Any]) -> Rules:
         gamma = float(train.get("gamma", 0.99))
     except (TypeError, ValueError) as exc:
         raise ConfigError("must be a number", key="train.gamma", value=train["gamma"]) from exc
-    return Rules(
-        gate=_section(GateConfig, config, "gate"),
-        incentive=_section(IncentiveConfig, config, "incentive"),
-        memory=_section(MemoryConfig, config, "memory"),
+    return GateRules(
+        gate=_read_section(GateConfig, config, "gate"),
+        incentive=_read_section(IncentiveConfig, config, "incentive"),
+        memory=_read_section(MemoryConfig, config, "memory"),
         gamma=gamma,
         bootstrap_on_timeout=bool(train.get("bootstrap_on_timeout", False)),
     )
 
 
-def read_stream(db: Database, run_id: str, rules: Rules, *, until: int, limit: int = MOST_TRANSITIONS) -> Stream:
+def read_stream(db: Database, run_id: str, rules: GateRules, *, until: int, limit: int = MOST_TRANSITIONS) -> Stream:
     """Read the newest transitions up to env step `until`; empty if they were removed by thinning.
 
     A run without a gate does not record delta_mem; it is computed from the recorded h and h_next. Time limits are not
@@ -187,8 +187,8 @@ def read_stream(db: Database, run_id: str, rules: Rules, *, until: int, limit: i
 def evaluate_what_if(
     snapshot: Snapshot,
     stream: Stream,
-    rules: Rules,
-    question: WhatIfSettings,
+    rules: GateRules,
+    settings: WhatIfSettings,
     *,
     merged: "MergedNodes | None" = None,
     rows: Rows | None = None,
@@ -199,19 +199,19 @@ def evaluate_what_if(
         snapshot: The memory at one env step.
         stream: Transitions up to this env step.
         rules: The settings of the run.
-        question: The changed settings.
-        merged: The nodes merged by `question.delta_factor`, see `merge_nodes`; None for the recorded nodes.
+        settings: The changed settings.
+        merged: The nodes merged by `settings.delta_factor`, see `merge_nodes`; None for the recorded nodes.
         rows: Selected rows of the snapshot; None for all. Nodes are always merged in the whole memory.
     """
     law = make_gate_law(rules.gate)
     tau = find_tau(snapshot, stream, rules.gate)
     if rows is not None:
         stream = stream.select(np.isin(stream.slot, snapshot.slot[rows]))
-    tau_after = float(question.tau(tau))
-    links = _compare_links(snapshot, rules, question, tau_after, merged, rows)
-    sets = (_compare_stream(snapshot, stream, rules, question, tau), links) if len(stream.beta) else (links,)
+    tau_after = float(settings.tau(tau))
+    links = _compare_links(snapshot, rules, settings, tau_after, merged, rows)
+    sets = (_compare_stream(snapshot, stream, rules, settings, tau), links) if len(stream.beta) else (links,)
     selected = np.arange(snapshot.size) if rows is None else rows
-    factor = question.delta_factor if merged is not None else None
+    factor = settings.delta_factor if merged is not None else None
     return WhatIfResult(
         sets=sets,
         nodes=len(selected),
@@ -224,7 +224,7 @@ def evaluate_what_if(
     )
 
 
-def merge_nodes(snapshot: Snapshot, rules: Rules, factor: float) -> "MergedNodes":
+def merge_nodes(snapshot: Snapshot, rules: GateRules, factor: float) -> "MergedNodes":
     """Merge the nodes of a snapshot at `factor` times the delta of the run.
 
     Raises:
@@ -291,20 +291,20 @@ def explain_tau(result: WhatIfResult) -> str:
     return f"{reason} No transition up to this snapshot is stored, so τ is unknown. Set a fixed τ."
 
 
-def compute_gate_means(judged: GateValues) -> GateMeans:
+def compute_gate_means(values: WhatIfValues) -> GateMeans:
     """Compute the means of a gate, with the definitions of `emtc_core.learner.targets.gate_ratios`."""
-    n = len(judged.beta)
-    is_hit = np.isfinite(judged.delta_mem)
-    incentive_size = np.abs(judged.r_p)
+    n = len(values.beta)
+    is_hit = np.isfinite(values.delta_mem)
+    incentive_size = np.abs(values.r_p)
     total = float(incentive_size.sum())
-    removed = float(((1 - judged.beta) * incentive_size).sum() / total) if total else 0.0
-    has_gate = n > 0 and not np.isnan(judged.beta).any()
+    removed = float(((1 - values.beta) * incentive_size).sum() / total) if total else 0.0
+    has_gate = n > 0 and not np.isnan(values.beta).any()
     return GateMeans(
         n=n,
         missed=float(1 - is_hit.mean()) if n else np.nan,
-        delta_mem=float(judged.delta_mem[is_hit].mean()) if is_hit.any() else np.nan,
-        beta=float(judged.beta.mean()) if has_gate else np.nan,
-        closed=float((judged.beta < CLOSED_BELOW).mean()) if has_gate else np.nan,
+        delta_mem=float(values.delta_mem[is_hit].mean()) if is_hit.any() else np.nan,
+        beta=float(values.beta.mean()) if has_gate else np.nan,
+        closed=float((values.beta < CLOSED_BELOW).mean()) if has_gate else np.nan,
         removed=removed if has_gate else np.nan,
     )
 
@@ -340,7 +340,7 @@ def _row(name: str, before: float, after: float, digits: int) -> tuple[str, str,
     return name, write(before), write(after), write(round(after - before, digits), "+")
 
 
-def _section(kind: type[S], config: Mapping[str, Any], name: str) -> S:
+def _read_section(kind: type[S], config: Mapping[str, Any], name: str) -> S:
     stored = config.get(name)
     values = stored if isinstance(stored, Mapping) else {}
     try:
@@ -360,7 +360,7 @@ class _Recalled:
     hit: Flags
 
 
-def _compute_incentive(nodes: "Snapshot | MergedNodes", rows: Rows, ends: Flags, rules: Rules) -> Floats:
+def _compute_incentive(nodes: "Snapshot | MergedNodes", rows: Rows, ends: Flags, rules: GateRules) -> Floats:
     """Compute r_p of transitions with Q(s') = 0; `rows` are the rows of their successors in `nodes`."""
     hit, hit_rows = rows >= 0, np.maximum(rows, 0)
     recalled = _Recalled(
@@ -376,24 +376,24 @@ def _compute_incentive(nodes: "Snapshot | MergedNodes", rows: Rows, ends: Flags,
 
 
 def _compare_stream(
-    snapshot: Snapshot, stream: Stream, rules: Rules, question: WhatIfSettings, tau: float
+    snapshot: Snapshot, stream: Stream, rules: GateRules, settings: WhatIfSettings, tau: float
 ) -> ComparedSet:
     """Evaluate recorded transitions with another tau; without a recorded tau, that of the snapshot is changed.
 
     If a lookup found nothing, beta remains as recorded, because it does not depend on tau.
     """
     r_p = _compute_incentive(snapshot, snapshot.rows_of(stream.next_slot), stream.ends, rules)
-    beta = _compute_beta(stream.delta_mem, question.tau(np.where(np.isnan(stream.tau), tau, stream.tau)), rules.gate)
+    beta = _compute_beta(stream.delta_mem, settings.tau(np.where(np.isnan(stream.tau), tau, stream.tau)), rules.gate)
     beta = np.where(np.isnan(stream.delta_mem) & np.isfinite(stream.beta), stream.beta, beta)
     return ComparedSet(
-        "transitions", GateValues(stream.delta_mem, stream.beta, r_p), GateValues(stream.delta_mem, beta, r_p)
+        "transitions", WhatIfValues(stream.delta_mem, stream.beta, r_p), WhatIfValues(stream.delta_mem, beta, r_p)
     )
 
 
 def _compare_links(
     snapshot: Snapshot,
-    rules: Rules,
-    question: WhatIfSettings,
+    rules: GateRules,
+    settings: WhatIfSettings,
     tau: float,
     merged: "MergedNodes | None",
     rows: Rows | None,
@@ -402,7 +402,7 @@ def _compare_links(
     targets = snapshot.rows_of(snapshot.idx_next[sources])
     sources, targets = sources[targets >= 0], targets[targets >= 0]
     ends = (snapshot.idx_next[targets] < 0) & (snapshot.h[targets] == 0)
-    recorded = GateValues(
+    recorded = WhatIfValues(
         snapshot.delta_mem[sources].astype(np.float64),
         snapshot.beta[sources].astype(np.float64),
         _compute_incentive(snapshot, targets, ends, rules),
@@ -410,15 +410,15 @@ def _compare_links(
     if merged is None:
         error, r_p = recorded.delta_mem, recorded.r_p
     else:
-        error = _compute_link_errors(snapshot, rules, question, merged, sources, targets, ends)
+        error = _compute_link_errors(snapshot, rules, settings, merged, sources, targets, ends)
         r_p = _compute_incentive(merged, merged.node[targets], ends, rules)
-    return ComparedSet("links", recorded, GateValues(error, _compute_beta(error, tau, rules.gate), r_p))
+    return ComparedSet("links", recorded, WhatIfValues(error, _compute_beta(error, tau, rules.gate), r_p))
 
 
 def _compute_link_errors(
     snapshot: Snapshot,
-    rules: Rules,
-    question: WhatIfSettings,
+    rules: GateRules,
+    settings: WhatIfSettings,
     merged: "MergedNodes",
     sources: Rows,
     targets: Rows,
@@ -429,9 +429,9 @@ def _compute_link_errors(
     H is stored as float32. A link without changes therefore keeps its recorded delta_mem, which was computed before
     rounding.
     """
-    lookup = merged.node if question.lookup == "written" else merged.nearest
+    lookup = merged.node if settings.lookup == "written" else merged.nearest
     node = lookup[sources]
-    next_node = lookup[targets] if question.successor == "nn" else np.where(node >= 0, merged.next[node], NO_NODE)
+    next_node = lookup[targets] if settings.successor == "nn" else np.where(node >= 0, merged.next[node], NO_NODE)
     h, h_next = (np.where(nodes >= 0, merged.h[nodes], np.nan) for nodes in (node, next_node))
     if rules.gate.terminal_value == "zero":
         h_next = np.where(ends, 0.0, h_next)

@@ -1,21 +1,11 @@
-"""Tables of results in the form of the paper (variants × maps), and the published numbers next to ours.
+"""Tables of win rates in the form of the paper: variants × maps, with the best cells in bold."""
 
-This module writes the text of the cells, selects the best (bold) cells and reads the published numbers. The published
-numbers were measured on StarCraft II and Google Research Football. `skirmish` is a simulator: its numbers are not
-comparable with them, and tables with published numbers state this.
-"""
-
-import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 
-from app.analysis.aggregates import Aggregation, compute_mu_w, select_finite
+from app.analysis.aggregates import Aggregation, compute_mu_w, explain_small_samples, select_finite
 from app.analysis.comparable import get_run_length
 from app.analysis.finals import (
     HIGH_WIN_RATE,
@@ -29,68 +19,65 @@ from app.analysis.finals import (
     make_mu_w_scale,
     name_final,
 )
+from app.analysis.format import format_seed_count
+from app.analysis.identical_runs import describe_identical_runs
 from app.analysis.intervals import CENTER_NAMES, BinomialScale, Values
 from app.analysis.quantities import Quantity, average_over_time
 from app.analysis.series import DAGGER, Comparison, ExcludedRun, Group
-from app.analysis.settings import format_steps, name_algo, name_method
+from app.analysis.settings import format_steps
 from app.analysis.tables import MISSING, Cell, Column, Table, make_table
 
-PUBLISHED_WARNING = (
-    "The paper's numbers come from StarCraft II 4.10 and Google Research Football. skirmish is a simulator: "
-    "its win rates are not comparable with them."
-)
-_BEST_NOTE = "Bold: best cells with at least two seeds."
+BEST_NOTE = "Bold: best cells with at least two seeds, unless all cells are equal."
 _UNFINISHED_NOTE = f"{DAGGER} includes an unfinished run and is never bold."
-_DEFAULT_SEEDS = 5
 _FALLS_NUMBERS = (Column("falls"), Column("evaluations after"), Column("falls", unit="%"))
 _FALLS_COLUMNS = ("task", "variant", "n", f"reached {HIGH_WIN_RATE:g}", *_FALLS_NUMBERS, "each seed")
 
 
 def tabulate_win_rates(
-    comparison: Comparison, reading: Aggregation | None = None, final: FinalRule = LAST_TENTH
+    comparison: Comparison, aggregation: Aggregation | None = None, final: FinalRule = LAST_TENTH
 ) -> Table:
-    """Tabulate final win rates [%]: variants × maps. A cell also has its number of seeds and the planned number.
+    """Tabulate final win rates [%]: variants × maps. A cell also has its number of seeds.
 
     Args:
         comparison: Win rates of any kind, joined for final numbers.
-        reading: Aggregation over seeds; None uses `eval.report` of the runs of each cell.
+        aggregation: Aggregation over seeds; None uses `eval.report` of the runs of each cell.
         final: Definition of the final win rate.
     """
     quantity = comparison.quantity
 
-    def make_cell(group: Group) -> Cell | None:
-        settings = group.seeds[0].settings
-        aggregation = reading or (
-            Aggregation("median", "iqr") if settings.get("eval.report") == "median" else Aggregation()
-        )
-        of = quantity.at(group.variant.task)
-        scale = make_final_scale(group.seeds, final, top=100, of=of)
-        name = name_final(final, unit="%", of=of)
-        cell = format_aggregate(100 * compute_final_rates(group.seeds, final), aggregation, rate=scale, of=name)
-        planned = settings.get("eval.seeds")
-        planned = planned if isinstance(planned, int) else _DEFAULT_SEEDS
-        n = f"n = {group.n}" if group.n >= planned else f"n = {group.n} of {planned}"
+    def make_cell(group: Group) -> Cell:
+        by_median = group.seeds[0].settings.get("eval.report") == "median"
+        cell_aggregation = aggregation or (Aggregation("median", "iqr") if by_median else Aggregation())
+        task_quantity = quantity.at(group.variant.task)
+        scale = make_final_scale(group.seeds, final, top=100, quantity=task_quantity)
+        name = name_final(final, unit="%", quantity=task_quantity)
+        cell = format_aggregate(100 * compute_final_rates(group.seeds, final), cell_aggregation, scale=scale, name=name)
         length = f"; {_write_length(group)}" if group.variant.task in comparison.mixed_length_tasks else ""
-        return cell.append(f"{group.mark} ({n}{length})")
+        return cell.append(
+            f"{group.mark} ({format_seed_count(group.n)}{length})", includes_unfinished=bool(group.unfinished)
+        )
 
     columns = [Column(_name_task(quantity, task)) for task in comparison.tasks]
     cells_by_method = [_by_method(comparison, task, make_cell) for task in comparison.tasks]
     default = "mean ± standard deviation over seeds, or median [quartiles] by eval.report"
-    meaning = f"A cell is the {reading.describe(is_fraction=True) if reading else default}; n is the number of seeds."
-    best = "" if comparison.mixed_length_tasks else _BEST_NOTE
-    caption, notes = caption_final(comparison.seeds, final, meaning, best, unit="%", of=quantity, at=comparison)
+    meaning = f"A cell is the {aggregation.describe(is_fraction=True) if aggregation else default}."
+    best = "" if comparison.mixed_length_tasks else BEST_NOTE
+    few_seeds = explain_small_samples(aggregation, comparison.seed_counts)
+    caption, notes = caption_final(
+        comparison.seeds, final, meaning, few_seeds, best, unit="%", quantity=quantity, comparison=comparison
+    )
     never_best = frozenset(_name_task(quantity, task) for task in comparison.mixed_length_tasks)
-    return _tabulate(comparison, columns, cells_by_method, caption, notes=notes, never_best=never_best)
+    return _tabulate(comparison, columns, cells_by_method, caption, notes=[*notes, few_seeds], never_best=never_best)
 
 
-def tabulate_falls(comparison: Comparison, reading: Aggregation | None = None) -> Table:
+def tabulate_falls(comparison: Comparison, aggregation: Aggregation | None = None) -> Table:
     """Tabulate the falls of each variant on each task: evaluations with a low win rate after a high one.
 
     Args:
         comparison: Greedy win rates, joined for final numbers.
-        reading: Aggregation over seeds.
+        aggregation: Aggregation over seeds. Counts have no confidence interval, because it would contain negative ones.
     """
-    aggregation = reading or Aggregation()
+    aggregation = aggregation or Aggregation()
     rows = [
         _make_falls_row(group, aggregation)
         for task in comparison.tasks
@@ -103,7 +90,7 @@ def tabulate_falls(comparison: Comparison, reading: Aggregation | None = None) -
         f"{aggregation}. n is the number of seeds; only those that reached {HIGH_WIN_RATE:g} are averaged."
     )
     if aggregation.band == "ci":
-        caption += f" Falls [%] is a fraction; its band is a {aggregation.name_band(is_fraction=True)}."
+        caption += f" Only falls [%] has an interval: {aggregation.name_band(is_fraction=True)}."
     if any(group.unfinished for group in comparison.groups):
         caption += f" {DAGGER} includes an unfinished run."
     return make_table(
@@ -115,15 +102,17 @@ def tabulate_falls(comparison: Comparison, reading: Aggregation | None = None) -
     )
 
 
-def tabulate_mu_w(comparison: Comparison, times: Sequence[int], reading: Aggregation | None = None) -> Table:
+def tabulate_mu_w(
+    comparison: Comparison, steps_by_task: Mapping[str, Sequence[int]], aggregation: Aggregation | None = None
+) -> Table:
     """Tabulate mu_w at given env steps: variants × (map, step). mu_w is computed per seed, then aggregated.
 
     Args:
         comparison: Win rates of all selected runs, finished or not.
-        times: Env steps. A seed that has not reached a step is left out of its column and listed.
-        reading: Aggregation over seeds.
+        steps_by_task: Env steps of each task. A seed that has not reached a step is left out of its column and listed.
+        aggregation: Aggregation over seeds.
     """
-    aggregation, quantity = reading or Aggregation(), comparison.quantity
+    aggregation, quantity = aggregation or Aggregation(), comparison.quantity
     averaged = average_over_time(quantity)
 
     def make_cell_at(t: int) -> Callable[[Group], Cell | None]:
@@ -132,22 +121,22 @@ def tabulate_mu_w(comparison: Comparison, times: Sequence[int], reading: Aggrega
             if not len(values):
                 return None
             long_enough = [seed for seed in group.seeds if seed.curve.steps[-1] >= t]
-            of = averaged.at(group.variant.task)
-            scale = make_mu_w_scale(long_enough, np.float64(t), of)
-            return format_aggregate(values, aggregation, digits=3, rate=scale, of=of.title).append(
-                f" (n = {len(values)})"
-            )
+            task_quantity = averaged.at(group.variant.task)
+            scale = make_mu_w_scale(long_enough, np.float64(t), task_quantity)
+            cell = format_aggregate(values, aggregation, digits=3, scale=scale, name=task_quantity.title)
+            return cell.append(f" ({format_seed_count(len(values))})")
 
         return make_cell
 
-    places = [(task, t) for task in comparison.tasks for t in times]
+    places = [(task, t) for task in comparison.tasks for t in steps_by_task.get(task, ())]
     columns = [Column(format_steps(t), group=_name_task(quantity, task)) for task, t in places]
     cells_by_method = [_by_method(comparison, task, make_cell_at(t)) for task, t in places]
+    few_seeds = explain_small_samples(aggregation, comparison.seed_counts)
     caption = (
         f"{averaged.title}, normalized area under the win rate at env steps: "
-        f"{aggregation.describe(is_fraction=True)}. The area of each seed starts at its first evaluation. n is the "
-        f"number of seeds that reached the step. "
-        f"{f'{quantity.note} ' if quantity.note else ''}{_BEST_NOTE}"
+        f"{aggregation.describe(is_fraction=True)}. The area of each seed starts at its first evaluation. The "
+        f"number of seeds is that of the seeds that reached the step. "
+        f"{' '.join(filter(None, (quantity.note, few_seeds, BEST_NOTE)))}"
     )
     too_short = [
         ExcludedRun(
@@ -157,40 +146,42 @@ def tabulate_mu_w(comparison: Comparison, times: Sequence[int], reading: Aggrega
         )
         for group in comparison.groups
         for seed in group.seeds
-        if times and seed.curve.steps[-1] < max(times)
+        if seed.curve.steps[-1] < max(steps_by_task.get(group.variant.task, ()), default=0)
     ]
     excluded = [*comparison.excluded_runs, *too_short]
-    return _tabulate(comparison, columns, cells_by_method, caption, excluded, notes=[quantity.note])
+    return _tabulate(comparison, columns, cells_by_method, caption, excluded, notes=[quantity.note, few_seeds])
 
 
 def format_aggregate(
-    values: Values, reading: Aggregation, digits: int = 1, *, rate: BinomialScale | None = None, of: str = ""
+    values: Values, aggregation: Aggregation, digits: int = 1, *, scale: BinomialScale | None = None, name: str = ""
 ) -> Cell:
     """Write the aggregate of values as "97.5 ± 1.0" or "97.5 [96.0–99.0]"; a single seed has no band.
 
     Args:
         values: One value per seed.
-        reading: Aggregation over seeds.
+        aggregation: Aggregation over seeds.
         digits: Digits after the decimal point.
-        rate: Binomial scale of the values; None if they are not fractions.
-        of: Name of the number, for programs that read the table.
+        scale: Binomial scale of the values; None if they are not fractions.
+        name: Name of the number, for programs that read the table.
     """
-    center, low, high = reading.summarize(values, rate)
-    statistic = ", ".join(filter(None, (of, f"{CENTER_NAMES[reading.center]} over seeds")))
+    center, low, high = aggregation.summarize(values, scale)
+    statistic = ", ".join(filter(None, (name, f"{CENTER_NAMES[aggregation.center]} over seeds")))
+    text = f"{center:.{digits}f}"
     if low is None or high is None:
-        return Cell(f"{center:.{digits}f}", float(center), n=len(values), statistic=statistic)
-    text = f"± {center - low:.{digits}f}" if reading.is_symmetric else f"[{low:.{digits}f}–{high:.{digits}f}]"
-    interval = reading.name_band(is_fraction=rate is not None)
-    return Cell(f"{center:.{digits}f} {text}", float(center), float(low), float(high), len(values), statistic, interval)
+        return Cell(text, float(center), n=len(values), statistic=statistic, digits=digits)
+    text += f" ± {center - low:.{digits}f}" if aggregation.is_symmetric else f" [{low:.{digits}f}–{high:.{digits}f}]"
+    interval = aggregation.name_band(is_fraction=scale is not None)
+    return Cell(text, float(center), float(low), float(high), len(values), statistic, interval, digits)
 
 
 def _make_falls_row(group: Group, aggregation: Aggregation) -> list[Cell | str | int]:
     """Make the row of one variant on one task, with the columns `_FALLS_COLUMNS`."""
     by_seed = [(seed.seed_text, count_falls(seed.curve)) for seed in group.seeds]
     counts = [falls for _, falls in by_seed if falls is not None]
+    of_counts = replace(aggregation, band="none") if aggregation.band == "ci" else aggregation
     by_column = ([c.falls for c in counts], [c.after for c in counts], [100 * c.share for c in counts])
     cells = [
-        format_aggregate(values, aggregation, rate=scale, of=column.title)
+        format_aggregate(values, aggregation if scale else of_counts, scale=scale, name=column.title)
         if len(values := select_finite(numbers))
         else MISSING
         for numbers, scale, column in zip(by_column, (None, None, BinomialScale(100)), _FALLS_NUMBERS, strict=True)
@@ -236,7 +227,7 @@ def _tabulate(
         cells_by_method: The cells of each column, by the method of the variant.
         caption: The caption.
         excluded: Runs that are not in the table. Default: those of the comparison.
-        notes: Sentences for the end of a CSV file.
+        notes: Sentences for the comment lines of a CSV file.
         never_best: Titles of columns without a best cell.
     """
     cells = [[by_method.get(method) for method in comparison.methods] for by_method in cells_by_method]
@@ -246,8 +237,10 @@ def _tabulate(
         if column.title not in never_best
         for row in find_best(column_cells)
     ]
-    if any(cell and DAGGER in cell.text for column_cells in cells for cell in column_cells):
+    if any(cell and cell.includes_unfinished for column_cells in cells for cell in column_cells):
         caption = f"{caption} {_UNFINISHED_NOTE}"
+    identical = describe_identical_runs(comparison)
+    caption = " ".join(filter(None, (caption, identical)))
     if comparison.preset:
         caption = f"{caption} All with preset = {comparison.preset}."
     rows = [
@@ -255,128 +248,21 @@ def _tabulate(
         for row, name in enumerate(comparison.methods.values())
     ]
     excluded = comparison.excluded_runs if excluded is None else excluded
-    return make_table(["variant", *columns], rows, caption=caption, notes=notes, excluded=excluded, best=best)
+    return make_table(
+        ["variant", *columns], rows, caption=caption, notes=[*notes, identical], excluded=excluded, best=best
+    )
 
 
 def find_best(cells: Sequence[Cell | None]) -> list[int]:
     """Find the rows of the cells with the largest printed number, ties included.
 
-    Cells of a single seed and cells with a dagger are ignored. At least two cells must remain, otherwise none is best.
+    Cells of a single seed and cells with an unfinished run are ignored. No cell is best if all others are equal to it.
     """
     values = {
-        row: float(cell.text.split(" ")[0])
+        row: round(cell.value, cell.digits)
         for row, cell in enumerate(cells)
-        if cell is not None and DAGGER not in cell.text and isinstance(cell.n, int) and cell.n > 1
+        if cell is not None and cell.value is not None and not cell.includes_unfinished
+        if isinstance(cell.n, int) and cell.n > 1
     }
-    return [row for row, value in values.items() if len(values) > 1 and value == max(values.values())]
-
-
-@dataclass(frozen=True)
-class PublishedRate:
-    """One published win rate [%]: mean and standard deviation over five seeds."""
-
-    mean: float
-    std: float
-    where: str
-
-    def __str__(self) -> str:
-        return f"{self.mean:.1f} ± {self.std:.1f}"
-
-
-@dataclass(frozen=True)
-class PublishedStudy:
-    """Published results of a study: the source, a note, and a table that may be empty."""
-
-    source: str
-    note: str
-    table: pd.DataFrame
-
-
-@cache
-def read_published() -> Mapping[tuple[str, str, str], PublishedRate]:
-    """Read all published win rates by (environment, map, algorithm)."""
-    return {
-        (env, map, algo): PublishedRate(mean, std, benchmark["label"])
-        for benchmark in _read("published.toml").values()
-        for algo, row in benchmark["win_rate"].items()
-        for map, (mean, std) in zip(benchmark["maps"], row, strict=True)
-        for env in benchmark["environments"]
-    }
-
-
-@cache
-def published_studies() -> dict[str, PublishedStudy]:
-    """Read the published results of all studies by name of the study."""
-    return {
-        name: PublishedStudy(part["source"], part["note"], pd.DataFrame(part.get("rows"), columns=part.get("columns")))
-        for name, part in _read("published_studies.toml").items()
-    }
-
-
-def find_published(study: str, env: str) -> PublishedStudy | None:
-    """Find the published results of a study in an environment."""
-    studies = published_studies()
-    return studies.get(f"{study}-football" if env == "grf" else study) or studies.get(study)
-
-
-def list_published_maps() -> list[str]:
-    """List the maps with published win rates."""
-    return list(dict.fromkeys(map for _, map, _ in read_published()))
-
-
-def tabulate_with_published(
-    comparison: Comparison, reading: Aggregation | None = None, final: FinalRule = LAST_TENTH
-) -> Table:
-    """Tabulate our final greedy win rates [%] next to the published ones; empty if no map has published win rates.
-
-    A variant with changed settings has no published number. A published algorithm without runs has a row with only its
-    published number.
-    """
-    published, aggregation = read_published(), reading or Aggregation()
-    columns: list[Column] = []
-    cells_by_method: list[dict[str, Cell]] = []
-    name = name_final(final, unit="%")
-    for task in comparison.tasks:
-        groups = [group for group in comparison.groups if group.variant.task == task]
-        env_and_map = (groups[0].variant.env, groups[0].variant.map)
-        paper = {algo: rate for (env, map, algo), rate in published.items() if (env, map) == env_and_map}
-        if not paper:
-            continue
-        ours = {
-            group.variant.method: format_aggregate(
-                100 * compute_final_rates(group.seeds, final),
-                aggregation,
-                rate=make_final_scale(group.seeds, final, top=100),
-                of=name,
-            ).append(f"{group.mark} (n = {group.n})")
-            for group in groups
-        }
-        columns += [Column("ours", group=task), Column("paper", group=task)]
-        cells_by_method += [ours, {algo: _make_published_cell(rate) for algo, rate in paper.items()}]
-    methods = list(dict.fromkeys(method for by_method in cells_by_method for method in by_method))
-    our_names = {
-        group.variant.method: name_method(group.variant.algo, group.variant.changes) for group in comparison.groups
-    }
-    rows = [
-        [our_names.get(method) or name_algo(method), *(by_method.get(method, MISSING) for by_method in cells_by_method)]
-        for method in methods
-    ]
-    published_tasks = {column.group for column in columns}
-    seeds = [seed for seed in comparison.seeds if seed.task in published_tasks]
-    sources = (
-        f"Ours: always greedy episodes, as in the paper; {aggregation.describe(is_fraction=True)}. "
-        f"Paper: mean ± standard deviation over five seeds. {PUBLISHED_WARNING}"
-    )
-    caption, notes = caption_final(seeds, final, sources, unit="%", at=comparison)
-    excluded = comparison.excluded_runs
-    return make_table(["variant", *columns], rows, caption=caption, notes=notes, excluded=excluded)
-
-
-def _make_published_cell(rate: PublishedRate) -> Cell:
-    low, high = rate.mean - rate.std, rate.mean + rate.std
-    statistic = "published test win rate [%], mean over seeds"
-    return Cell(str(rate), rate.mean, low, high, 5, statistic, "standard deviation")
-
-
-def _read(name: str) -> dict[str, Any]:
-    return tomllib.loads(files("app.analysis").joinpath(name).read_text(encoding="utf-8"))
+    is_distinct = len(set(values.values())) > 1
+    return [row for row, value in values.items() if is_distinct and value == max(values.values())]

@@ -1,6 +1,7 @@
 """The app's server on a free port and a headless browser, for measurements of what a user sees."""
 
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
+from app.jobs.access_token import TOKEN_VARIABLE
 from app.jobs.doctor import find_chrome
 from app.jobs.launch import ROOT
 from emtc_core.errors import ConfigError, Fault
@@ -43,6 +45,8 @@ def serve_app(
         ConfigError: If the server does not start.
     """
     port = port or find_free_port()
+    # A token of this server only. Other systems than Linux do not list users, so the browser would need it.
+    token = secrets.token_urlsafe() if sys.platform == "linux" else "off"
     with log.open("wb") as output:
         server = subprocess.Popen(
             [
@@ -50,7 +54,7 @@ def serve_app(
                 *("--server.port", str(port), "--server.headless", "true", *options),
             ],
             cwd=ROOT,
-            env={**os.environ, **(env or {}), "EMTC_DB": database_url},
+            env={**os.environ, TOKEN_VARIABLE: token, **(env or {}), "EMTC_DB": database_url},
             stdout=output,
             stderr=subprocess.STDOUT,
         )

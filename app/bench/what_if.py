@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 
 from app.analysis.what_if import (
-    Rules,
+    GateRules,
     Stream,
     WhatIfSettings,
     evaluate_what_if,
     merge_nodes,
-    read_rules,
+    read_gate_rules,
     read_stream,
     tabulate_what_if,
 )
@@ -31,7 +31,7 @@ _REPEATS = 7
 
 def run() -> list[BenchResult]:
     """Measure `what_if.tau_ms.200000`, `what_if.delta_ms.200000` and `what_if.read_ms.200000`."""
-    rules = read_rules({"memory": {"delta": DELTA}})
+    rules = read_gate_rules({"memory": {"delta": DELTA}})
     snapshot = make_snapshot(NODES)
     with temporary_database() as db:
         run_id = create_run(db, CONFIG, target_steps=TRANSITIONS, versions={})
@@ -52,7 +52,7 @@ def run() -> list[BenchResult]:
     ]
 
 
-def compute_answer(snapshot: Snapshot, stream: Stream, rules: Rules, settings: WhatIfSettings) -> object:
+def compute_answer(snapshot: Snapshot, stream: Stream, rules: GateRules, settings: WhatIfSettings) -> object:
     """Compute the table and the figure that the page shows after one move of a slider."""
     factor = settings.delta_factor
     merged = None if factor is None else merge_nodes(snapshot, rules, factor)

@@ -81,7 +81,9 @@ def bundle(
 
 def open_file(
     file: BundleFile,
-    take_in: Annotated[bool, typer.Option("--import", help="Copy its runs into the database of --db")] = False,
+    take_in: Annotated[
+        bool, typer.Option("--import", help="Copy the runs that the database of --db does not have into it")
+    ] = False,
     no_app: Annotated[
         bool, typer.Option("--no-app", help="Check and unpack it, print the URL of its database, and exit")
     ] = False,
@@ -107,15 +109,17 @@ def open_file(
 def _import(file: Path, url: str, *, json: bool) -> None:
     database = open_database(url)
     try:
-        ids = import_bundle(database, file)
+        imported = import_bundle(database, file)
     finally:
         database.dispose()
+    new, existing = imported.new, imported.existing
     if json:
-        print_json({"database": database.safe_url, "runs": ids})
-    else:
-        print_message(
-            f"Imported {len(ids)} run{'s' if len(ids) != 1 else ''} into {database.safe_url}: {', '.join(ids)}."
-        )
+        print_json({"database": database.safe_url, "runs": list(new), "existing": list(existing)})
+        return
+    n, listed = f"{len(new)} run{'s' if len(new) != 1 else ''}", f": {', '.join(new)}" if new else ""
+    print_message(f"Imported {n} into {database.safe_url}{listed}.")
+    if existing:
+        print_message(f"Already in the database and not changed: {', '.join(existing)}.")
 
 
 def _choose_example(db: Database, rows: Sequence[RunRow]) -> Contents:

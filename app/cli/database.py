@@ -157,7 +157,7 @@ def backup(
 
 @app.command()
 def check(file: DatabaseFile = None, db: DatabaseUrl = DEFAULT_DATABASE, json: AsJson = False) -> int:
-    """Search a database for malicious or damaged data. Nothing is unpacked, imported or changed.
+    """Search a database for malicious or damaged data, in every row and array. Nothing is imported or changed.
 
     The exit code is 1 if there are findings.
     """

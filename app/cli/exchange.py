@@ -10,7 +10,7 @@ from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, print_json, pr
 from app.cli.runs import find_runs
 from app.jobs.imports.curves import SourceOverrides
 from app.jobs.imports.read import FORMATS, list_remarks, read_foreign
-from app.jobs.mirror.sinks import TARGETS, make_mirror, mirror_continuously
+from app.jobs.mirror.mirror import TARGETS, make_mirror, mirror_continuously
 from emtc_core.errors import StorageError
 from storage.engine import open_database
 from storage.runs.imports import save_imports

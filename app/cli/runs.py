@@ -16,7 +16,7 @@ from emtc_core.errors import ConfigError, StorageError
 from storage.engine import Database, open_database
 from storage.files.places import get_run_place
 from storage.queries.gate_state import GateState, gate_state, idle_incentives
-from storage.queries.run_search import SORTS, RunFilter, run_rows
+from storage.queries.run_search import SORTS, TABLE_COLUMNS, RunFilter, run_rows
 from storage.queries.runs import list_resumes
 from storage.runs import lifecycle
 from storage.runs.control import request_stop, send_and_wait
@@ -26,7 +26,6 @@ from storage.runs.rows import find_run, get_state
 
 PAGE, MAX_ROWS, MAX_EPISODE = 200, 1_000_000, 10**15
 STATUSES = get_args(LiveStatus)
-COLUMNS = ("id", "name", "env", "map", "algo", "seed", "status", "env_steps", "target_steps", "win_rate", "device")
 _WHERE = "Setting (gate.enabled=false) or column (win_rate>0.8), with = != < <= > >=; may be repeated, all must be true"
 _KIND = "evaluate: play the episodes of an evaluation; play: play one episode"
 _EPISODE = "play: repeat the start of this training episode"
@@ -130,7 +129,7 @@ def runs(
         return
     no_run = "No runs yet. Start one with: emtc train --set preset=demo"
     empty = no_run if run_filter == RunFilter() and not total else "No run matches."
-    table = [{column: row[column] for column in COLUMNS} for row in rows]
+    table = [{column: row[column] for column in TABLE_COLUMNS} for row in rows]
     plugins = [_describe_plugins(row["plugins"]) for row in rows]
     if any(plugins):
         table = [row | {"plug-ins": text} for row, text in zip(table, plugins, strict=True)]

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from app.cli.output import DEFAULT_DATABASE, DatabaseUrl
+from app.jobs.access_token import DEFAULT_PORT, find_address
 from emtc_core.plugins import FOLDER_VARIABLE, get_user_folder
 from storage.address import make_absolute
 
@@ -17,9 +18,13 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 def serve_app(
     port: Annotated[int | None, typer.Option(min=1, max=65535, help="Port; default: Streamlit's, 8501")] = None,
+    address: Annotated[bool, typer.Option("--address", help="Only print the address of the started app")] = False,
     db: DatabaseUrl = DEFAULT_DATABASE,
 ) -> None:
     """Start the app. It shows the database in this folder, or that of --db. Stop it with Ctrl+C."""
+    if address:
+        sys.stdout.write(f"{find_address(port or DEFAULT_PORT)}\n")
+        return
     become_app(db, [] if port is None else ["--server.port", str(port)])
 
 

@@ -31,7 +31,7 @@ class StoredRuns(NamedTuple):
     rows: Sequence[RunRow]
 
 
-class Section(NamedTuple):
+class PageSection(NamedTuple):
     """A part of a page that always shows a figure or table: a tab of Compare, a heading of Live."""
 
     page: str
@@ -58,7 +58,7 @@ class FigureKind(Generic[D]):
     """The question that the figure answers, as a page shows it."""
     pages: tuple[str, ...] = ()
     """Pages that list the figure under *More figures*."""
-    section: Section | None = None
+    section: PageSection | None = None
     """The part of a page that always shows the figure."""
     metrics: tuple[str, ...] = ()
     """Logged metrics that the figure draws. The page Live reads them while the run trains."""
@@ -96,7 +96,7 @@ class TableKind(Generic[D]):
     """Whether the caller can select runs."""
     required_runs: str = "a run that has finished and was evaluated"
     """The runs that the table needs. The error message for an empty table contains this text."""
-    section: Section | None = None
+    section: PageSection | None = None
     """The part of a page that always shows the table."""
 
     def make(self, db: Database, rows: Sequence[RunRow], options: Options = NO_OPTIONS) -> Table:

@@ -251,9 +251,7 @@ def open_checkpoint_store(database: Database, run_id: str, keep: int) -> Generat
     check_lease(database, place, run_id)
     files, lease = place.files_of(run_id), make_lease(database)
     if files is None:
-        make_private_folder(folder)
-        if place.recorded is not None:
-            write_lease(folder, lease)
+        write_lease(folder, lease)
         yield CheckpointStore(folder, keep=keep, run_id=run_id)
         return
     uploader = CheckpointUploader(files, folder, keep=keep, lease=lease)

@@ -19,7 +19,7 @@ from platformdirs import user_cache_path
 from app.jobs.launch import spawn
 from emtc_core.atomic_file import replace_atomically
 from storage.private_files import make_private_folder
-from storage.process_id import ProcessId, find_process, get_process_id, process_columns
+from storage.process_id import ProcessId, get_process_id, observe_process, process_columns
 
 REPORT_NAME, LOG_NAME = "device-check.json", "device-check.txt"
 _NVIDIA_GPUS = Path("/proc/driver/nvidia/gpus")
@@ -112,7 +112,7 @@ class DeviceReport:
     @property
     def is_running(self) -> bool:
         """Whether the process is still running."""
-        return not self.is_complete and self.process is not None and find_process(self.process) is not None
+        return not self.is_complete and self.process is not None and observe_process(self.process) == "alive"
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain values."""
@@ -199,7 +199,11 @@ def _measurement_to_json(measurement: Measurement) -> dict[str, Any]:
 
 def _read_process(content: Mapping[str, Any]) -> ProcessId | None:
     pid, host = content["pid"], content.get("host")  # reports of earlier versions have no host
-    return None if pid is None or host is None else ProcessId(pid, host, content["pid_created_at"])
+    return (
+        None
+        if pid is None or host is None
+        else ProcessId(pid, host, content["pid_created_at"], content.get("process_key"))
+    )
 
 
 def _read_check(content: Mapping[str, Any]) -> CheckResult:

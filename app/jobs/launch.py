@@ -29,7 +29,7 @@ from emtc_core.plugins import FOLDER_VARIABLE, get_user_folder
 from storage.engine import Database, check_not_read_only, is_read_only
 from storage.files.places import check_place, run_folder
 from storage.private_files import make_private_folder, open_private_append
-from storage.process_id import find_process, get_process_id, read_process_id
+from storage.process_id import get_process_id, observe_process, read_process_id
 from storage.queries.runs import list_runs
 from storage.retry import retry_transient
 from storage.runs.changes import create_run, find_launch, finish_run
@@ -142,20 +142,21 @@ def kill_run(db: Database, run_id: str) -> None:
     """Kill the process of a run that does not respond, after a check that it is the run's trainer on this machine.
 
     Raises:
-        RunStateError: If the trainer is on another machine or has ended.
+        RunStateError: If the trainer is on another machine or in another container, or has ended.
     """
     check_not_read_only("end a process")
     row = find_run(db, run_id)
     process_id = read_process_id(row)
-    if process_id is None or process_id.created_at is None or not process_id.is_local:
-        place = f"is trained on {row.host}; kill its process there" if row.host else "has no process"
+    presence = "unknown" if process_id is None else observe_process(process_id)
+    if process_id is None or presence == "unknown":
+        here = " in another container, or started before the last boot" if process_id and process_id.is_local else ""
+        place = f"is trained on {row.host}{here}; kill its process there" if process_id else "has no process"
         raise RunStateError(f"Run {row.id} {place}.", reason="other_host", subject=row.id)
     ended = RunStateError(f"The process of run {row.id} has already ended.", reason="ended", subject=row.id)
-    process = find_process(process_id)
-    if process is None:
+    if presence == "ended":
         raise ended
     try:
-        process.send_signal(signal.SIGKILL)
+        psutil.Process(process_id.pid).send_signal(signal.SIGKILL)
     except psutil.NoSuchProcess as exc:
         raise ended from exc
 

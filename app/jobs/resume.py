@@ -30,7 +30,7 @@ from storage.files.trainer_files import check_lease, is_own_lease
 from storage.retry import is_transient
 from storage.runs import lifecycle
 from storage.runs.changes import claim_start, finish_run, start_again
-from storage.runs.claims import start_remote_watch, wait_for_remote_heartbeat
+from storage.runs.claims import start_heartbeat_watch, wait_for_heartbeat
 from storage.runs.control import send_command
 from storage.runs.lifecycle import Event, Owner, State, make_owner
 from storage.runs.removal import find_resume_error, remove_run
@@ -141,7 +141,7 @@ def claim_to_resume(db: Database, run_id: str) -> Owner:
             reason="no_checkpoint",
             subject=row.id,
         )
-    wait_for_remote_heartbeat(db, row.id)
+    wait_for_heartbeat(db, row.id)
     owner = make_owner()
     claim_start(db, row.id, owner)
     return owner
@@ -203,7 +203,7 @@ def stop_runs(db: Database, run_ids: Sequence[str]) -> BulkResult:
 
 def resume_runs(db: Database, run_ids: Sequence[str]) -> BulkResult:
     """Start a trainer for each run that can resume."""
-    start_remote_watch(db, run_ids)
+    start_heartbeat_watch(db, run_ids)
     return _apply_to_each(run_ids, lambda run_id: resume_run(db, run_id))
 
 
@@ -216,7 +216,7 @@ def delete_runs(db: Database, run_ids: Sequence[str]) -> BulkResult:
         except RunNotFoundError:
             return
 
-    start_remote_watch(db, run_ids)
+    start_heartbeat_watch(db, run_ids)
     return _apply_to_each(run_ids, delete)
 
 

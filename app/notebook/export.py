@@ -23,7 +23,7 @@ from app.figures.options import RATE, WINDOW, read_window
 from app.figures.registry import find_figure
 from app.figures.render.export import export_figure
 from app.notebook.markdown import sanitize, to_html
-from app.notebook.view import Entry, Figure, View, pack, read_entries, view_link
+from app.notebook.view import Figure, NotebookEntry, PinnedView, pack, read_entries, view_link
 from emtc_core.errors import ConfigError
 from emtc_core.install import FROM_CHECKOUT
 from storage.engine import Database
@@ -124,7 +124,7 @@ def export_entries(db: Database, ids: Sequence[int], format: NotebookFormat, *, 
     raise ValueError(f"format must be one of {', '.join(NOTEBOOK_FORMATS)}, got {format!r}")
 
 
-def to_files(entries: Sequence[Entry], *, address: str | None) -> tuple[str, Files]:
+def to_files(entries: Sequence[NotebookEntry], *, address: str | None) -> tuple[str, Files]:
     """Make the Markdown text, and the files of the figures that it refers to."""
     files: Files = {}
     parts = ["# Research notebook"]
@@ -145,7 +145,7 @@ def to_files(entries: Sequence[Entry], *, address: str | None) -> tuple[str, Fil
     return "\n\n".join(parts) + "\n", files
 
 
-def to_zip(entries: Sequence[Entry], *, address: str | None) -> bytes:
+def to_zip(entries: Sequence[NotebookEntry], *, address: str | None) -> bytes:
     """Make a zip file with notebook.md and the files of the figures. The same entries give the same bytes."""
     text, files = to_files(entries, address=address)
     buffer = io.BytesIO()
@@ -155,7 +155,7 @@ def to_zip(entries: Sequence[Entry], *, address: str | None) -> bytes:
     return buffer.getvalue()
 
 
-def to_page(entries: Sequence[Entry], *, address: str | None) -> bytes:
+def to_page(entries: Sequence[NotebookEntry], *, address: str | None) -> bytes:
     """Make an HTML page. It is safe to open, because all texts are escaped and it contains no scripts."""
     body = "\n".join(_make_article(entry, address) for entry in entries)
     return f"""<!doctype html>
@@ -176,7 +176,7 @@ def to_page(entries: Sequence[Entry], *, address: str | None) -> bytes:
 """.encode()
 
 
-def to_notebook(entries: Sequence[Entry], *, database: str, address: str | None) -> bytes:
+def to_notebook(entries: Sequence[NotebookEntry], *, database: str, address: str | None) -> bytes:
     """Make a Jupyter notebook. Without EMTC Lab in its kernel, it shows the figures as images.
 
     Args:
@@ -201,7 +201,7 @@ def to_notebook(entries: Sequence[Entry], *, database: str, address: str | None)
     return json.dumps(notebook, indent=1, ensure_ascii=False).encode()
 
 
-def make_recipe(view: View, figure: Figure) -> str | None:
+def make_recipe(view: PinnedView, figure: Figure) -> str | None:
     """Make the line of Python that draws a figure from the database; None if the view is not sufficient for that."""
     try:
         kind = find_figure(_RENAMED_FIGURES.get((view.page, view.figure), view.figure))
@@ -217,7 +217,7 @@ def make_recipe(view: View, figure: Figure) -> str | None:
     return line if len(line) <= _MAX_LINE_LENGTH else "db.figure(\n    " + ",\n    ".join(arguments) + ",\n)"
 
 
-def _collect_options(view: View, figure: Figure, kind: FigureKind[Any]) -> dict[str, Any]:
+def _collect_options(view: PinnedView, figure: Figure, kind: FigureKind[Any]) -> dict[str, Any]:
     """Collect the options of a figure from the pinned options, the URL parameters, and the figure's texts."""
     names = {option.name for option in kind.options}
     options = {name: value for name, value in view.facts.items() if name in names}
@@ -234,7 +234,7 @@ def _collect_options(view: View, figure: Figure, kind: FigureKind[Any]) -> dict[
     return options
 
 
-def _make_entry_cells(entry: Entry, address: str | None) -> list[Cell]:
+def _make_entry_cells(entry: NotebookEntry, address: str | None) -> list[Cell]:
     lines = [f"## {escape_markdown(entry.title)}", f"*{entry.dates}*", sanitize(entry.row.body)]
     lines += [f"- Run {escape_markdown(line)}" for line in entry.origins]
     if entry.view is not None:
@@ -246,7 +246,7 @@ def _make_entry_cells(entry: Entry, address: str | None) -> list[Cell]:
     return cells
 
 
-def _make_figure_cells(number: int, figure: Figure, frozen: Mapping[str, Any], view: View | None) -> list[Cell]:
+def _make_figure_cells(number: int, figure: Figure, frozen: Mapping[str, Any], view: PinnedView | None) -> list[Cell]:
     """Make a cell with the data and the image of a figure, and a cell that draws it.
 
     Args:
@@ -279,7 +279,7 @@ def _make_code_cell(name: str, source: str) -> Cell:
     return {"cell_type": "code", "id": name, "metadata": {}, "execution_count": None, "outputs": [], "source": source}
 
 
-def _make_article(entry: Entry, address: str | None) -> str:
+def _make_article(entry: NotebookEntry, address: str | None) -> str:
     """Make the HTML of one entry."""
     parts = [f"<h2>{escape(entry.title)}</h2>", f'<p class="small">{escape(entry.dates)}</p>']
     parts.append(to_html(entry.row.body))
@@ -298,6 +298,6 @@ def _make_article(entry: Entry, address: str | None) -> str:
     return f'<article id="entry-{entry.row.id}">\n' + "\n".join(part for part in parts if part) + "\n</article>"
 
 
-def _make_view_markdown(view: View, address: str | None) -> str:
+def _make_view_markdown(view: PinnedView, address: str | None) -> str:
     link, label = view_link(view, address), escape_markdown(view.address)
     return f"View: [{label}](<{link}>)" if link else f"View: {label}"

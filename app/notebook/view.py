@@ -51,7 +51,7 @@ _CITED_FIELDS = ("id", "name", "algo", "env", "map", "seed", "env_steps", "targe
 
 
 @dataclass(frozen=True)
-class View:
+class PinnedView:
     """Where a figure was pinned."""
 
     page: str
@@ -71,7 +71,7 @@ class View:
 
 
 @dataclass(frozen=True)
-class Entry:
+class NotebookEntry:
     """An entry with its figure and its view."""
 
     row: EntryRow
@@ -79,7 +79,7 @@ class Entry:
     """The stored figure."""
     figure: Figure | None
     """None without a figure, or if this version cannot read it."""
-    view: View | None
+    view: PinnedView | None
 
     @property
     def title(self) -> str:
@@ -126,7 +126,7 @@ def make_view(
         "page": page,
         "query": {name: list(values) for name, values in query.items()},
         "figure": figure,
-        "facts": dict(facts),
+        "facts": json.loads(json.dumps(dict(facts)), parse_constant=lambda _: None),  # NaN is not JSON
         "runs": [
             {name: getattr(run, name) for name in _CITED_FIELDS}
             | {"versions": run.versions, "code_version": str(run.versions.get("emtc_lab", ""))}
@@ -136,7 +136,7 @@ def make_view(
     }
 
 
-def read_view(stored: Mapping[str, Any] | None) -> View | None:
+def read_view(stored: Mapping[str, Any] | None) -> PinnedView | None:
     """Read a stored view; None if there is none, or its page is unknown.
 
     Old views have no `rate`. They get `greedy`, which was the default at that time.
@@ -150,7 +150,7 @@ def read_view(stored: Mapping[str, Any] | None) -> View | None:
             query[str(name)] = [str(item) for item in (value if isinstance(value, list) else [value])]
     if stored["page"] in RATED_PAGES:
         query.setdefault("rate", ["greedy"])
-    return View(
+    return PinnedView(
         page=str(stored["page"]),
         query=query,
         figure=str(stored.get("figure", "")),
@@ -161,7 +161,7 @@ def read_view(stored: Mapping[str, Any] | None) -> View | None:
     )
 
 
-def view_link(view: View, address: str | None) -> str | None:
+def view_link(view: PinnedView, address: str | None) -> str | None:
     """Return the full URL of a view; None if the URL of the app is not known."""
     if address is None or not address.startswith(("http://", "https://")):
         return None
@@ -176,13 +176,13 @@ def describe_cited_run(run: Mapping[str, Any]) -> str:
     return f"{text}, code {code}" if code else text
 
 
-def read_entries(db: Database, ids: Sequence[int]) -> list[Entry]:
+def read_entries(db: Database, ids: Sequence[int]) -> list[NotebookEntry]:
     """Read entries with their figures and views, in the given order.
 
     Raises:
         EntryNotFoundError: If an entry does not exist.
     """
-    entries: list[Entry] = []
+    entries: list[NotebookEntry] = []
     for entry_id in ids:
         row = get_entry(db, entry_id)
         frozen = get_figure(db, entry_id)
@@ -190,7 +190,7 @@ def read_entries(db: Database, ids: Sequence[int]) -> list[Entry]:
             figure = thaw(frozen) if frozen else None
         except EmtcError:  # the entry is exported without its figure
             figure = None
-        entries.append(Entry(row, frozen, figure, read_view(row.view)))
+        entries.append(NotebookEntry(row, frozen, figure, read_view(row.view)))
     return entries
 
 

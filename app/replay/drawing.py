@@ -24,7 +24,8 @@ from app.figures.named.trajectories import NAMES
 from app.figures.render.matplotlib_view import make_style
 from app.figures.theme import VIRIDIS, Mode, format_mathtext, replace_unprintable
 from app.replay.field import FieldArtist, sample_moments
-from app.replay.payload import crop_fields, name_entries
+from app.replay.layout import lay_out_fields
+from app.replay.payload import name_entries
 from app.replay.replay import (
     MISSING,
     EpisodeView,
@@ -84,11 +85,11 @@ class EpisodeFigure:
         width = _FIGURE_WIDTH[len(sides)]
         field_width = (width - 2 * _MARGIN - (len(sides) - 1) * _FIELD_GAP) / len(sides)
         has_damage = any((side.scene.health < 1).any() for side in sides)
-        bounds = crop_fields(sides)
+        fields = lay_out_fields(sides)
         max_height = _MAX_FIELD_HEIGHT[len(sides)]
         field_height = max(
             min(max_height, field_width * (y1 - y0) / (x1 - x0)) if side.has_units else min(max_height, _STRIP_HEIGHT)
-            for side, (x0, y0, x1, y1) in zip(sides, bounds, strict=True)
+            for side, (_, (x0, y0, x1, y1)) in zip(sides, fields, strict=True)
         )
         panel_area = rows * (_PANEL_HEIGHT + _PANEL_TITLE_HEIGHT) + _FOOTER_HEIGHT if n_panels else _MARGIN
         height = _HEADER_HEIGHT + field_height + panel_area
@@ -102,7 +103,8 @@ class EpisodeFigure:
             self._grid.write(left, 0.42, f"{NAMES[number]}   {title}" if len(sides) > 1 else title)
             if side.has_units:
                 size_px = (field_width * _PX_PER_INCH, field_height * _PX_PER_INCH)
-                self._parts.append(FieldArtist(ax, side.scene, bounds[number], size_px, bars=bool(has_damage)))
+                scene, bounds = fields[number]
+                self._parts.append(FieldArtist(ax, scene, bounds, size_px, has_rings=bool(has_damage)))
             elif side.scene.picture and side.scene.values is not None:
                 self._parts.append(_Picture(ax, side.scene.values, side.scene.picture))
             else:

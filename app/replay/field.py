@@ -19,6 +19,7 @@ from matplotlib.transforms import Affine2D
 from numpy.typing import NDArray
 
 from app.figures.theme import SPEED_COLOR
+from app.replay.layout import MIN_RADIUS_PX
 from app.replay.payload import TEAMS, label_units
 from emtc_core.envs.scene import Scene
 
@@ -27,8 +28,11 @@ Color = tuple[float, float, float, float]
 
 _CORNERS = 28
 _LABEL_POINTS = 6.5
-_BAR_WIDTH_PX, _BAR_HEIGHT_PX, _SHIELD_OFFSET_PX = 18.0, 3.0, 5.0
-_MIN_RADIUS_PX, _MIN_BALL_RADIUS_PX = 8.0, 4.0
+_RING_POINTS = 33
+_HEALTH_OFFSET_PX, _SHIELD_OFFSET_PX = 2.5, 5.5
+_MIN_BALL_RADIUS_PX = 4.0
+_TRAIL_STEPS = 8
+_HIT_COLOR = "#ffb000"
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,8 @@ class Moment:
     shield: Floats  # [U]
     presence: Floats  # [U] 1 alive, 0 dead, in between while it dies
     target: NDArray[np.int64]  # [U] index of the target; -1 without a target
+    hit: Floats  # [U] 1 at the start of a step in which the unit loses health or shield, falling to 0 at its end
+    trail: Floats  # [U, K + 1, 2] the last K positions and the present one; NaN before the first step
 
 
 def interpolate_scene(scene: Scene, frame: float) -> Moment:
@@ -61,12 +67,18 @@ def interpolate_scene(scene: Scene, frame: float) -> Moment:
     weight = np.where(scene.alive[t_next], fraction, 0.0)[:, None]
     position = scene.position[t] * (1 - weight) + scene.position[t_next] * weight
     target = np.full(scene.health.shape[1], -1) if scene.target is None else scene.target[t].astype(np.int64)
+    loss = (scene.health[t] - scene.health[t_next]) + (scene.shield[t] - scene.shield[t_next])
+    past = np.full((_TRAIL_STEPS, *position.shape), np.nan)
+    steps = scene.position[max(0, t - _TRAIL_STEPS + 1) : t + 1]
+    past[_TRAIL_STEPS - len(steps) :] = steps
     return Moment(
         position=np.asarray(position, np.float64),
         health=interpolate(scene.health),
         shield=interpolate(scene.shield),
         presence=interpolate(scene.alive),
         target=np.where(scene.alive[t], target, -1),
+        hit=np.where((loss > 1e-6) & scene.alive[t], 1 - fraction, 0.0),
+        trail=np.moveaxis(np.concatenate([past, position[None]]), 0, 1),
     )
 
 
@@ -96,7 +108,7 @@ class FieldArtist:
     """The field and the units of a scene on Matplotlib axes. `moving` lists the artists that change over time."""
 
     def __init__(
-        self, ax: Axes, scene: Scene, bounds: Sequence[float], size_px: tuple[float, float], *, bars: bool
+        self, ax: Axes, scene: Scene, bounds: Sequence[float], size_px: tuple[float, float], *, has_rings: bool
     ) -> None:
         """Draw the field.
 
@@ -105,9 +117,9 @@ class FieldArtist:
             scene: The scene.
             bounds: Visible part of the field, x0, y0, x1, y1 [field units].
             size_px: Width and height of the axes [px].
-            bars: Whether to draw bars of health and shield.
+            has_rings: Whether to draw rings of health and shield.
         """
-        self._scene, self._bars = scene, bars
+        self._scene, self._has_rings = scene, has_rings
         x0, y0, x1, y1 = bounds
         ax.set_facecolor((0.5, 0.5, 0.5, 0.08))
         for spine in ax.spines.values():
@@ -115,7 +127,7 @@ class FieldArtist:
         _draw_ground(ax, scene)
         ax.set(xlim=(x0, x1), ylim=(y0, y1), aspect="equal", xticks=[], yticks=[])
         self._pixel = 1 / min(size_px[0] / (x1 - x0), size_px[1] / (y1 - y0))  # [field units]
-        min_radius = np.where(scene.team == 2, _MIN_BALL_RADIUS_PX, _MIN_RADIUS_PX) * self._pixel  # 2: ball
+        min_radius = np.where(scene.team == 2, _MIN_BALL_RADIUS_PX, MIN_RADIUS_PX) * self._pixel  # 2: ball
         self._radius = np.maximum(scene.radius, min_radius).astype(np.float64)
         self._colors = to_rgba_array([TEAMS[team][1] for team in scene.team.tolist()])
         self._outlines = np.array([_make_outline(team) for team in scene.team.tolist()])  # [U, corners, 2]
@@ -125,10 +137,13 @@ class FieldArtist:
         self._crosses = LineCollection([], linewidths=1.6)
         self._bodies = PolyCollection([], linewidths=0.8)
         self._labels = PathCollection(_make_labels(label_units(scene)), offset_transform=ax.transData, linewidths=0)
-        self._bar_boxes = PolyCollection([], linewidths=0)
-        artists = (  # in drawing order: labels above bars
-            *(self._aim_lines, self._arrow_heads, self._crosses, self._bodies, self._bar_boxes, self._labels),
-        )
+        self._trails = LineCollection([], linewidths=1.6)
+        self._rings = LineCollection([], linewidths=2.2)
+        self._neutral = PolyCollection([], linewidths=0.8)  # for example a ball
+        artists = (
+            self._trails, self._aim_lines, self._arrow_heads, self._crosses, self._bodies, self._rings, self._labels,
+            self._neutral,
+        )  # fmt: skip
         for collection in artists:
             ax.add_collection(collection, autolim=False)
         self._labels.set_transform(ax.figure.dpi_scale_trans.frozen().scale(1 / 72))
@@ -140,37 +155,49 @@ class FieldArtist:
         self._draw_aims(moment)
         radius, position, presence = self._radius[:, None, None], moment.position[:, None], moment.presence
         white = np.ones((len(presence), 4))
-        self._bodies.set_verts(list(position + radius * self._outlines))
-        self._bodies.set_facecolor(_fade(self._colors, presence))
-        self._bodies.set_edgecolor(_fade(white, presence))
+        is_neutral = self._scene.team == 2
+        outlines = position + radius * self._outlines
+        edge = white + moment.hit[:, None] * (np.array(to_rgba(_HIT_COLOR)) - white)
+        for bodies, rows in ((self._bodies, ~is_neutral), (self._neutral, is_neutral)):
+            bodies.set_verts(list(outlines[rows]))
+            bodies.set_facecolor(_fade(self._colors[rows], presence[rows]))
+            bodies.set_edgecolor(_fade(edge[rows], presence[rows]))
+            bodies.set_linewidth((0.8 + 2.5 * moment.hit[rows]).tolist())
         arms = 0.6 * np.array([[[-1, -1], [1, 1]], [[1, -1], [-1, 1]]])  # [2, 2, 2]
         self._crosses.set_segments(list((position[:, None] + radius[:, None] * arms).reshape(-1, 2, 2)))
         self._crosses.set_color(_fade(self._colors.repeat(2, axis=0), (0.45 * (1 - presence)).repeat(2)))
         self._labels.set_offsets(moment.position)
         self._labels.set_facecolor(_fade(white, presence))
-        if self._bars:
-            self._draw_bars(moment)
+        self._draw_trails(moment)
+        if self._has_rings:
+            self._draw_rings(moment)
 
-    def _draw_bars(self, moment: Moment) -> None:
-        """Draw a gray bar above each unit, its health on the bar, and its shield above the bar."""
-        width = np.maximum(_BAR_WIDTH_PX * self._pixel, 1.9 * self._radius)
-        left = moment.position[:, 0] - width / 2
-        bottom = moment.position[:, 1] + self._radius + _BAR_HEIGHT_PX * self._pixel
+    def _draw_trails(self, moment: Moment) -> None:
+        """Draw the last steps of each living unit as a line that fades toward the past."""
+        segments = np.stack([moment.trail[:, :-1], moment.trail[:, 1:]], axis=2)  # [U, K, 2, 2]
+        steps = segments.shape[1]
+        strength = 0.6 * np.arange(1, steps + 1) / steps * moment.presence[:, None]  # [U, K]
+        self._trails.set_segments(list(segments.reshape(-1, 2, 2)))
+        self._trails.set_color(_fade(self._colors.repeat(steps, axis=0), strength.ravel()))
+
+    def _draw_rings(self, moment: Moment) -> None:
+        """Draw health as an arc around each unit, clockwise from the top, and shield as an arc around it."""
         visibility = moment.presence * (self._scene.team != 2)
         gray, shield_color = np.array((0.5, 0.5, 0.5, 0.4)), np.array(to_rgba(SPEED_COLOR))
-        bars = (  # length as a fraction of the width, offset [px], color
-            (np.ones_like(width), 0.0, gray),
-            (moment.health, 0.0, self._text_color),
+        rings = (  # length as a fraction of the circle, offset [px], color
+            (np.ones_like(visibility), _HEALTH_OFFSET_PX, gray),
+            (moment.health, _HEALTH_OFFSET_PX, self._text_color),
             (moment.shield, _SHIELD_OFFSET_PX, shield_color),
         )
-        height = _BAR_HEIGHT_PX * self._pixel
-        boxes = [
-            _make_boxes(left, bottom + offset * self._pixel, width * np.clip(fraction, 0, 1), height)
-            for fraction, offset, _ in bars
-        ]
-        self._bar_boxes.set_verts(list(np.concatenate(boxes)))
-        colors = np.concatenate([np.tile(color, (len(width), 1)) for *_, color in bars])
-        self._bar_boxes.set_facecolor(_fade(colors, np.tile(visibility, len(bars))))
+        part = np.linspace(0, 1, _RING_POINTS)
+        arcs: list[Floats] = []
+        for fraction, offset, _ in rings:
+            angle = np.pi / 2 - 2 * np.pi * np.clip(fraction, 0, 1)[:, None] * part  # [U, points]
+            circle = np.stack([np.cos(angle), np.sin(angle)], axis=2)
+            arcs.append(moment.position[:, None] + (self._radius + offset * self._pixel)[:, None, None] * circle)
+        self._rings.set_segments(list(np.concatenate(arcs)))
+        colors = np.concatenate([np.tile(color, (len(visibility), 1)) for *_, color in rings])
+        self._rings.set_color(_fade(colors, np.tile(visibility, len(rings))))
 
     def _draw_aims(self, moment: Moment) -> None:
         """Draw an arrow from each unit to its target. It ends at the edge of the target."""
@@ -229,13 +256,6 @@ def _fade(colors: Floats, factor: Floats) -> list[Color]:
     """Multiply the opacity of colors [N, 4] by a factor [N]."""
     opacity = colors[:, 3] * np.clip(factor, 0, 1)
     return [(r, g, b, a) for (r, g, b), a in zip(colors[:, :3].tolist(), opacity.tolist(), strict=True)]
-
-
-def _make_boxes(left: Floats, bottom: Floats, width: Floats, height: float) -> Floats:
-    """Make rectangles [N, 4, 2]."""
-    right, top = left + width, bottom + height
-    corners = [np.stack(pair, axis=1) for pair in ((left, bottom), (right, bottom), (right, top), (left, top))]
-    return np.stack(corners, axis=1)
 
 
 def _make_arrow_heads(tip: Floats, direction: Floats, pixel: float) -> Floats:

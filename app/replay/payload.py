@@ -3,7 +3,7 @@
 import hashlib
 import json
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,17 +11,12 @@ from numpy.typing import NDArray
 from app.figures.kinds.chart import Chart, Panel
 from app.figures.named.trajectories import NAMES
 from app.figures.theme import AGENTS, NEUTRAL, OPPONENTS, VIRIDIS
+from app.replay.layout import lay_out_fields
 from app.replay.replay import EpisodeView, count_actions, join_values, quantize_picture, quantize_values, style_actions
 from emtc_core.envs.scene import Scene
 
 TEAMS = (("agents", AGENTS), ("opponents", OPPONENTS), ("neutral", NEUTRAL))
 """Name and color of each team."""
-MARGIN = 2.5
-"""Margin around the outermost unit [field units]."""
-MIN_HALF_SIZE = np.array([7.0, 4.0])
-"""Minimum half width and half height of the visible part of a field [field units]."""
-MIN_ASPECT, MAX_ASPECT = 1.5, 2.2
-"""Limits of width / height of the visible part of a field."""
 _TYPES = {"float32": "f4", "int32": "i4", "uint8": "u1"}
 
 Arrays = dict[str, NDArray[np.generic]]
@@ -72,8 +67,8 @@ def make_payload(sides: Sequence[EpisodeView], *, start: int = 0) -> bytes:
         "frames": frames,
         "start": max(0, min(start, frames - 1)),
         "sides": [
-            _pack_side(side, number, arrays, bounds) | {"bars": has_damage}
-            for number, (side, bounds) in enumerate(zip(sides, crop_fields(sides), strict=True))
+            _pack_side(side, scene, number, arrays, bounds) | {"rings": has_damage}
+            for number, (side, (scene, bounds)) in enumerate(zip(sides, lay_out_fields(sides), strict=True))
         ],
         "teams": [{"name": name, "color": color} for name, color in list_teams(sides)],
         "panels": _pack_panels(chart, sides, arrays),
@@ -103,41 +98,43 @@ def name_entries(scene: Scene) -> list[str]:
     return list(scene.value_names) if len(scene.value_names) == size else [f"state {k}" for k in range(size)]
 
 
-def crop_fields(sides: Sequence[EpisodeView]) -> list[list[float]]:
-    """Crop the field of each episode. Episodes on the same field get the same part, so that they can be compared.
-
-    Returns:
-        x0, y0, x1, y1 of each episode [field units].
-    """
-    scenes = [side.scene for side in sides]
-    if len({(scene.bounds, scene.title) for scene in scenes}) == 1 and all(side.has_units for side in sides):
-        positions = np.concatenate([scene.position.reshape(-1, 2) for scene in scenes])
-        return [_crop(positions, scenes[0].bounds)] * len(scenes)
-    return [crop_field(scene) for scene in scenes]
-
-
-def crop_field(scene: Scene) -> list[float]:
-    """Crop the field to the units of an episode with a margin, so that units are drawn as large as possible.
-
-    Returns:
-        x0, y0, x1, y1 [field units].
-    """
-    return _crop(scene.position.reshape(-1, 2), scene.bounds)
-
-
 def label_units(scene: Scene) -> list[str]:
-    """Number the agents from 0, as in the method, and also the opponents. Neutral units get an empty label."""
+    """Number the agents from 0, as in the method, and also the opponents. Neutral units get an empty label.
+
+    In a team of several kinds, the label begins with the first letters of the kind: "s0", "z1".
+    """
+    teams = scene.team.tolist()
     counts = {0: 0, 1: 0, 2: 0}
+    prefixes = {
+        team: _abbreviate(kind for kind, unit_team in zip(scene.kind, teams, strict=True) if unit_team == team)
+        for team in counts
+    }
     labels: list[str] = []
-    for team in scene.team.tolist():
-        labels.append("" if team == 2 else str(counts[team]))
+    for kind, team in zip(scene.kind, teams, strict=True):
+        labels.append("" if team == 2 else f"{prefixes[team][kind]}{counts[team]}")
         counts[team] += 1
     return labels
 
 
-def _pack_side(side: EpisodeView, number: int, arrays: Arrays, bounds: list[float]) -> dict[str, object]:
-    """Add the arrays of an episode to `arrays`, named by its number; return its metadata."""
-    scene = side.scene
+def _abbreviate(kinds: Iterable[str]) -> dict[str, str]:
+    """Map each kind to its first letter, or to its first two letters if another kind has the same first letter."""
+    names = list(dict.fromkeys(kinds))
+    if len(names) < 2:
+        return dict.fromkeys(names, "")
+    first = [name[:1] for name in names]
+    return {name: name[: 1 + (first.count(name[:1]) > 1)] for name in names}
+
+
+def _pack_side(side: EpisodeView, scene: Scene, number: int, arrays: Arrays, bounds: list[float]) -> dict[str, object]:
+    """Add the arrays of an episode to `arrays`, named by its number; return its metadata.
+
+    Args:
+        side: The episode.
+        scene: The scene of the episode, with the positions at which its units are drawn.
+        number: Number of the episode, 0 or 1.
+        arrays: Gets the arrays.
+        bounds: Visible part of the field, x0, y0, x1, y1 [field units].
+    """
     side_arrays: Arrays = {
         "position": scene.position,
         "health": scene.health,
@@ -208,19 +205,3 @@ def _pack_panel(panel: Panel, number: int, arrays: Arrays, *, is_pair: bool) -> 
         "zero": panel.from_zero,
         "lines": lines,
     }
-
-
-def _crop(positions: NDArray[np.float32], bounds: tuple[float, float, float, float]) -> list[float]:
-    """Return x0, y0, x1, y1 of a rectangle inside `bounds` that contains all positions [n, 2]."""
-    if not len(positions):
-        return [float(edge) for edge in bounds]
-    low, high = np.array(bounds[:2], float), np.array(bounds[2:], float)
-    first, last = positions.min(axis=0), positions.max(axis=0)
-    center = (first + last) / 2
-    half_size = np.maximum((last - first) / 2 + MARGIN, MIN_HALF_SIZE)
-    half_size[0] = max(half_size[0], half_size[1] * MIN_ASPECT)
-    half_size[1] = max(half_size[1], half_size[0] / MAX_ASPECT)
-    start, end = center - half_size, center + half_size
-    start += np.maximum(low - start, 0) - np.maximum(end - high, 0)  # moved into the field
-    end = start + 2 * half_size
-    return [float(edge) for edge in (*np.maximum(start, low), *np.minimum(end, high))]

@@ -13,7 +13,7 @@ from app.analysis.neighborhoods import Outlier, find_nearest, find_outlier
 from app.analysis.projections.alignment import compute_aligned_pca, find_axis_signs
 from app.analysis.projections.linear import AxisSigns, LabeledPoints
 from app.analysis.projections.snapshots import sample_rows
-from app.analysis.what_if import Rules, Stream, merge_nodes, read_stream
+from app.analysis.what_if import GateRules, Stream, merge_nodes, read_stream
 from app.ui.data import cached, database, database_url, open_url
 from storage.queries import memory, projections
 from storage.queries.memory import NodeDetail, Snapshot
@@ -56,13 +56,13 @@ def get_sample(url: str, snapshot_id: int, stamp: str, *, n: int, seed: int) -> 
 
 
 @cached(st.cache_resource, max_entries=4, show_spinner="Reading the newest transitions …", hash_funcs=_SNAPSHOT_KEY)
-def get_stream(url: str, snapshot: Snapshot, _rules: Rules) -> Stream:
+def get_stream(url: str, snapshot: Snapshot, _rules: GateRules) -> Stream:
     """Read the newest transitions of a run up to one of its snapshots."""
     return read_stream(open_url(url), snapshot.run_id, _rules, until=snapshot.env_step)
 
 
 @cached(st.cache_resource, max_entries=8, show_spinner="Merging …", hash_funcs=_SNAPSHOT_KEY)
-def get_merged_nodes(url: str, snapshot: Snapshot, _rules: Rules, factor: float) -> "MergedNodes":
+def get_merged_nodes(url: str, snapshot: Snapshot, _rules: GateRules, factor: float) -> "MergedNodes":
     """Merge a snapshot's nodes at `factor` times the run's delta.
 
     Raises:

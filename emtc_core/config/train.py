@@ -166,7 +166,7 @@ class EvalConfig(ConfigSection):
     episodes: Annotated[int, Field(ge=1, le=10_000)] = 16
     """Greedy episodes per evaluation. D2."""
     seeds: Annotated[int, Field(ge=1, le=1000)] = 5
-    """Required number of seeds for a reported value; tables mark values with fewer seeds."""
+    """Number of seeds that the protocol requires for a reported value. Tables show the number of seeds that exist."""
     report: Literal["mean_std", "median"] = "mean_std"
     """How tables show a final value over seeds: mean ± standard deviation, or median and quartiles. D1."""
     keep_playbacks: Annotated[int, Field(ge=0, le=1000)] = 2

@@ -15,13 +15,13 @@ from typing import Any, Final
 
 from emtc_core.errors import StorageError
 from storage.address import sqlite_address
+from storage.bundles.manifest import get_short_text
 from storage.bundles.read import find_cache, open_bundle
 from storage.private_files import open_output
 
 MAX_NAME_LENGTH: Final = 48
 _KEY: Final = re.compile("[0-9a-f]{16}")
 _REPLACED_CHARACTERS: Final = re.compile(r"[^\w .()+-]")
-_MAX_ENTRY_LENGTH: Final = 80
 _CONTENT_LABELS: Final = {
     "transitions": "every transition",
     "snapshots": "memory snapshots",
@@ -47,6 +47,8 @@ class Bundle:
     made_by: str
     contents: tuple[str, ...]
     """What the bundle contains, according to its manifest, in addition to curves and outcomes."""
+    sample_nodes: int | None
+    """Largest number of nodes of its memory snapshots; None if the snapshots are complete or missing."""
 
     @property
     def url(self) -> str:
@@ -83,17 +85,15 @@ def cache_bundle(place: Path, *, name: str = "", cache: Path | None = None, is_t
         StorageError: If the bundle is invalid. Then nothing of it remains in the cache folder.
     """
     study, manifest = open_bundle(place, cache=cache, is_trusted=is_trusted)
-    contents = manifest.facts.get("contents")
-    labels: list[str] = []
-    if isinstance(contents, Mapping):
-        labels = [label for key, label in _CONTENT_LABELS.items() if contents.get(key) is True]
-        if isinstance(sample_nodes := contents.get("sample_nodes"), int):
-            labels.append(f"memory snapshots as samples of at most {sample_nodes:,} nodes")
+    labels = [label for key, label in _CONTENT_LABELS.items() if getattr(manifest.contents, key)]
+    if manifest.contents.sample_nodes is not None:
+        labels.append(f"memory snapshots as samples of at most {manifest.contents.sample_nodes:,} nodes")
     note = {
         "opened_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
-        "made_at": _get_text(manifest.facts.get("made_at")),
-        "made_by": _get_text(manifest.facts.get("made_by")),
+        "made_at": manifest.made_at,
+        "made_by": manifest.made_by,
         "contents": labels,
+        "sample_nodes": manifest.contents.sample_nodes,
         "name": clean_name(name or place.name),
         "packed_bytes": place.stat().st_size,
     }
@@ -144,11 +144,6 @@ def _note_path(study: Path) -> Path:
     return study.with_suffix(".json")
 
 
-def _get_text(value: object) -> str:
-    """Return a value if it is a short printable text, otherwise an empty text."""
-    return value if isinstance(value, str) and value.isprintable() and len(value) <= _MAX_ENTRY_LENGTH else ""
-
-
 def _read_bundle(study: Path) -> Bundle:
     """Read the note of a bundle. Entries that are missing or not valid become empty."""
     try:
@@ -156,14 +151,15 @@ def _read_bundle(study: Path) -> Bundle:
     except (OSError, ValueError):
         note = {}
     entries: Mapping[str, Any] = note if isinstance(note, dict) else {}
-    size, contents = entries.get("packed_bytes"), entries.get("contents")
+    size, contents, sample_nodes = (entries.get(key) for key in ("packed_bytes", "contents", "sample_nodes"))
     return Bundle(
         key=study.stem,
         name=clean_name(str(entries.get("name", study.name))),
         study=study,
         packed_bytes=size if isinstance(size, int) else 0,
-        opened_at=_get_text(entries.get("opened_at")),
-        made_at=_get_text(entries.get("made_at")),
-        made_by=_get_text(entries.get("made_by")),
-        contents=tuple(_get_text(entry) for entry in contents) if isinstance(contents, list) else (),
+        opened_at=get_short_text(entries.get("opened_at")),
+        made_at=get_short_text(entries.get("made_at")),
+        made_by=get_short_text(entries.get("made_by")),
+        contents=tuple(get_short_text(entry) for entry in contents) if isinstance(contents, list) else (),
+        sample_nodes=sample_nodes if isinstance(sample_nodes, int) else None,
     )

@@ -1,6 +1,7 @@
 """The contents of a bundle, and copying of runs between two databases.
 
-`copy_runs` writes the database of a bundle and also imports one. It checks the type of every value. It does not copy:
+`copy_runs` writes the database of a bundle and also imports one. It checks every value that it has copied
+(`check_rows`). It does not copy:
 
 - columns of `runs` whose `ColumnUse` is not `is_bundled`: those of a process or a machine, and the hidden and archived
   marks;
@@ -17,21 +18,20 @@ where a link refers to a node that is not in the sample.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cache
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Table, case, insert, literal, select
-from sqlalchemy.types import Double, Integer, LargeBinary
+from sqlalchemy import Connection, case, insert, literal, select
+from sqlalchemy.types import LargeBinary
 
-from storage.blobs import pack, unpack_as, unpack_one
+from storage.arrays import EMBEDDING_ARRAYS, SNAPSHOT_ARRAYS, read_array, read_arrays
+from storage.blobs import pack
+from storage.check_rows import check_rows
 from storage.column_types import get_inner_type, get_use
-from storage.frames import make_type_error
 from storage.models import RUN_TABLE_COLUMNS, Base, ProjectionRow, Run, SnapshotRow, SweepRow
 from storage.process_id import process_columns
 from storage.queries.episodes import EMPTY_TRAJECTORY
-from storage.queries.memory import SNAPSHOT_ARRAYS
 from storage.queries.projections import EMBEDDING_PREFIX
 from storage.runs.labels import MOST_TAGS
 
@@ -105,7 +105,7 @@ def copy_runs(
         tag: Tag that is added to each run, unless the run already has the maximum number of tags.
 
     Raises:
-        StorageError: If the type of a value does not match its column.
+        StorageError: If a value is not valid in its column.
     """
     _copy_sweeps(source, target, run_ids)
     for run_id in run_ids:
@@ -129,6 +129,7 @@ def copy_runs(
             _copy_snapshot_samples(source, target, run_id, contents)
         if contents.entries:
             _copy_rows(source, target, "entries", run_id)
+    check_rows(target, run_ids)
 
 
 def list_existing_runs(connection: Connection, run_ids: Sequence[str]) -> list[str]:
@@ -163,7 +164,7 @@ def select_nodes(
     Returns:
         Ascending row indices of the nodes in the snapshot, shape [n] with n <= max_nodes.
     """
-    episode = unpack_one(snapshot["episode"], SNAPSHOT_ARRAYS["episode"])
+    episode = read_array(snapshot["episode"], SNAPSHOT_ARRAYS["episode"])
     episodes, counts = np.unique(episode, return_counts=True)
     shuffled = np.random.default_rng(_SAMPLE_SEED).permutation(len(episodes))
     is_first = np.isin(episodes[shuffled], list(first_episodes))
@@ -184,11 +185,13 @@ def filter_snapshot(snapshot: Mapping[Any, Any], nodes: NDArray[np.int64]) -> di
     Returns:
         The row with packed columns. It has the id of the original row.
     """
-    states = unpack_as(snapshot["state"], {"state_rows": "i1", "state": "f2"})
+    states = read_arrays(snapshot["state"], SNAPSHOT_ARRAYS["state"])
     is_kept = np.isin(states["state_rows"], nodes)
     state_rows = np.searchsorted(nodes, states["state_rows"][is_kept])
     columns: dict[str, Any] = {
-        name: pack({name: unpack_one(snapshot[name], form)[nodes]}) for name, form in SNAPSHOT_ARRAYS.items()
+        name: pack({name: read_array(snapshot[name], rules)[nodes]})
+        for name, rules in SNAPSHOT_ARRAYS.items()
+        if name != "state"
     }
     columns["state"] = pack({"state_rows": state_rows, "state": states["state"][is_kept]})
     return {**snapshot, **columns, "size": len(nodes)}
@@ -224,12 +227,10 @@ def _copy_snapshots(source: Connection, target: Connection, run_id: str, *, renu
     ids = source.execute(select(SnapshotRow.id).where(SnapshotRow.run_id == run_id).order_by(SnapshotRow.env_step))
     for snapshot_id in ids.scalars().all():
         snapshot = source.execute(select(snapshots).where(snapshots.c.id == snapshot_id)).mappings().one()
-        _check_types(snapshots, snapshot)
         values = {str(name): value for name, value in snapshot.items() if name not in omitted}
         new_id = target.execute(insert(snapshots).returning(snapshots.c.id), values).scalar_one()
         of_snapshot = select(projections).where(ProjectionRow.snapshot_id == snapshot_id).order_by(ProjectionRow.id)
         for projection in source.execute(of_snapshot).mappings().all():
-            _check_types(projections, projection)
             values = {str(name): value for name, value in projection.items() if name not in omitted}
             target.execute(insert(projections), values | {"snapshot_id": new_id})
 
@@ -248,15 +249,13 @@ def _copy_snapshot_samples(source: Connection, target: Connection, run_id: str, 
         snapshot = source.execute(select(snapshots).where(SnapshotRow.id == snapshot_id)).mappings().one()
         nodes = select_nodes(snapshot, contents.max_sample_nodes, first_episodes)
         sample = filter_snapshot(snapshot, nodes)
-        _check_types(snapshots, sample)
         target.execute(insert(snapshots), sample)
         embeddings = select(projections).where(
             projections.c.snapshot_id == snapshot_id, projections.c.method.startswith(EMBEDDING_PREFIX)
         )
         for projection in source.execute(embeddings.order_by(projections.c.id)).mappings().all():
-            coordinates = unpack_one(projection["coordinates"], "f2")[nodes]
+            coordinates = read_array(projection["coordinates"], EMBEDDING_ARRAYS)[nodes]
             embedding = {**projection, "coordinates": pack({"coordinates": coordinates})}
-            _check_types(projections, embedding)
             target.execute(insert(projections), embedding)
 
 
@@ -278,9 +277,6 @@ def _copy_rows(
         run_id: The run.
         columns: Columns or expressions to select; all columns of the table if empty.
         omit: Column whose values the target assigns, if the table has it.
-
-    Raises:
-        StorageError: If the type of a value does not match its column.
     """
     table = Base.metadata.tables[table_name]
     selected = columns or [column for column in table.columns if column.name != omit]
@@ -288,30 +284,4 @@ def _copy_rows(
     batch_rows = _BLOB_BATCH_ROWS if has_blob else _BATCH_ROWS
     statement = select(*selected).where(table.c.run_id == run_id).order_by(*table.primary_key.columns)
     for batch in source.execution_options(yield_per=batch_rows).execute(statement).mappings().partitions():
-        for row in batch:
-            _check_types(table, row)
         target.execute(insert(table), [dict(row) for row in batch])
-
-
-def _check_types(table: Table, row: Mapping[Any, Any]) -> None:
-    """Check the types of a row's values, because SQLite accepts values of any type in any column.
-
-    Raises:
-        StorageError: If the type of a value does not match its column.
-    """
-    types = _python_types(table.name)
-    for name, value in row.items():
-        if value is not None and not isinstance(value, types[name]):
-            raise make_type_error(f"{table.name}.{name}", [value if isinstance(value, str | bytes) else repr(value)])
-
-
-@cache
-def _python_types(table_name: str) -> dict[str, type | tuple[type, ...]]:
-    """Map each column of a table to the Python types that its values may have."""
-    accepted = {Integer: int, Double: (int, float), LargeBinary: bytes}
-    return {
-        column.name: next(
-            (types for sql_type, types in accepted.items() if isinstance(get_inner_type(column.type), sql_type)), object
-        )
-        for column in Base.metadata.tables[table_name].columns
-    }

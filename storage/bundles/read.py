@@ -1,7 +1,7 @@
 """Check a bundle from any source and unpack it. Nothing in a bundle is executed, imported or used as a path.
 
-A bundle is a zip file of `manifest.json` and `study.db`. `study.db` is a normal database of EMTC Lab. The manifest has
-these keys:
+A bundle is a zip file of `manifest.json` and `study.db`. `study.db` is a normal database of EMTC Lab. The manifest
+(`manifest.BundleManifest`) has these keys:
 
 - `format`, `version`: "emtc-bundle" and 1.
 - `about`: a text for people, which explains how to open the file.
@@ -13,23 +13,21 @@ these keys:
 
 Only these two names are read from the zip file. While `study.db` is unpacked, its bytes are counted and compared with
 the size and the checksum in the manifest. Then every row is checked (`maintenance.check_database`, `check_study`)
-before the database is written to or shown. If a check fails, the unpacked files are deleted.
+before the database is written to or shown. The arrays of a bundle may unpack to a certain multiple of its size. If a
+check fails, the unpacked files are deleted.
 """
 
 import hashlib
-import json
-import re
 import shutil
 import sqlite3
 import struct
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Final
 
 from platformdirs import user_cache_path
 
@@ -37,24 +35,17 @@ from emtc_core.errors import EmtcError, NewerDatabaseError, StorageError
 from emtc_core.install import get_upgrade_command
 from storage.address import sqlite_address
 from storage.bundles.check_study import check_study
+from storage.bundles.manifest import STUDY, BundleManifest, parse_manifest
 from storage.engine import find_schema, open_database
 from storage.guards import shorten
 from storage.maintenance.check_database import check_database
 from storage.migrations import upgrade
 from storage.private_files import make_private_folder
 
-FORMAT: Final = "emtc-bundle"
-VERSION: Final = 1
 MANIFEST: Final = "manifest.json"
-STUDY: Final = "study.db"
 MAX_MANIFEST_BYTES: Final = 16 << 20
 MAX_STUDY_BYTES: Final = 256 << 30
 """Limit of the unpacked database. A database of SQLite itself could be larger."""
-ABOUT: Final = (
-    "Runs of EMTC Lab. View them with: emtc open FILE. Import them into your database with: "
-    "emtc open FILE --import. study.db is a normal SQLite database."
-)
-_SHA256 = re.compile("[0-9a-f]{64}")
 _CHUNK_BYTES: Final = 1 << 20
 _MAX_DIRECTORY_BYTES: Final = 1 << 16
 """Limit of the zip file's central directory. The directory of two files has about 150 bytes."""
@@ -65,67 +56,6 @@ _ZIP64_LOCATOR: Final = struct.Struct("<4sLQL")
 _ZIP64_DIRECTORY_END: Final = struct.Struct("<4sQ2H2L4Q")
 """The "ZIP64 end of central directory" record."""
 _READ_ONLY_MODE: Final = 0o400
-
-
-@dataclass(frozen=True)
-class BundleManifest:
-    """A manifest. `size` and `sha256` are validated; `facts` contains everything, as the bundle's author wrote it."""
-
-    size: int
-    """Size of the unpacked `study.db` [bytes]."""
-    sha256: str
-    facts: Mapping[str, Any]
-
-    @property
-    def runs(self) -> list[Mapping[str, Any]]:
-        """The runs as the manifest lists them, not validated."""
-        return list(self.facts["runs"])
-
-
-def parse_manifest(content: bytes, name: str) -> BundleManifest:
-    """Parse a manifest and validate its format.
-
-    Args:
-        content: Bytes of the file `manifest.json`.
-        name: Name of the bundle, for messages.
-
-    Raises:
-        StorageError: If it is not the manifest of a bundle, or its version is not `VERSION`.
-    """
-    try:
-        facts = json.loads(content)
-    except (ValueError, RecursionError):
-        facts = None
-    if not isinstance(facts, dict) or facts.get("format") != FORMAT or not isinstance(facts.get("version"), int):
-        raise StorageError(
-            f"{name} is not a bundle of EMTC Lab: its manifest has another format.",
-            reason="not_a_manifest",
-            subject=name,
-        )
-    if facts["version"] != VERSION:
-        is_newer = facts["version"] > VERSION
-        raise StorageError(
-            f"{name} is a bundle of version {facts['version']}, and this program reads version {VERSION}.",
-            hint=f"Upgrade with: {get_upgrade_command()}" if is_newer else "Request the file again.",
-            reason="newer_version" if is_newer else "unknown_version",
-            subject=facts["version"],
-        )
-    members = facts.get("members")
-    member = members.get(STUDY) if isinstance(members, dict) and members.keys() == {STUDY} else None
-    size, sha256 = (member.get("size"), member.get("sha256")) if isinstance(member, dict) else (None, None)
-    if not isinstance(size, int) or size < 1 or not isinstance(sha256, str) or not _SHA256.fullmatch(sha256):
-        raise StorageError(
-            f"{name} is damaged: its manifest has no valid size and checksum of {STUDY}. Request the file again.",
-            reason="no_size",
-            subject=name,
-        )
-    if not isinstance(facts.get("runs"), list):
-        raise StorageError(
-            f"{name} is damaged: its manifest has no list of runs. Request the file again.",
-            reason="no_runs",
-            subject=name,
-        )
-    return BundleManifest(size, sha256, facts)
 
 
 def find_cache() -> Path:
@@ -198,7 +128,7 @@ def unpack_temporarily(
             _check_free_space(manifest, study.parent, place.name)
             with archive.open(STUDY) as member:
                 _write_study(member, study, manifest, place.name)
-        _prepare_database(study, place.name, is_ours=is_ours)
+        _prepare_database(study, place, is_ours=is_ours)
         yield study, manifest
 
 
@@ -313,12 +243,13 @@ def _write_study(member: IO[bytes], study: Path, manifest: BundleManifest, name:
         )
 
 
-def _prepare_database(study: Path, name: str, *, is_ours: bool) -> None:
+def _prepare_database(study: Path, place: Path, *, is_ours: bool) -> None:
     """Check the rows of a database unless it is trusted; create its indexes and upgrade it to the current schema."""
+    name = place.name
     try:
         url = sqlite_address(study)
         if not is_ours:
-            _check_values(url, name)
+            _check_structure(url, place)
         schema, _ = find_schema(url)
         if schema is None:
             raise StorageError("it has no tables", reason="no_tables")
@@ -347,9 +278,10 @@ def _prepare_database(study: Path, name: str, *, is_ours: bool) -> None:
         ) from error
 
 
-def _check_values(url: str, name: str) -> None:
+def _check_structure(url: str, place: Path) -> None:
     """Raise if `check_database` finds errors. Map names that refer to a module are kept as text and not imported."""
-    report = check_database(url, is_allowed=lambda map: True)
+    name, packed_bytes = place.name, place.stat().st_size
+    report = check_database(url, is_allowed=lambda map: True, packed_bytes=packed_bytes, checks_contents=False)
     if report.schema is not None and report.schema > upgrade.SCHEMA_VERSION:
         raise NewerDatabaseError(f"{name} has schema {report.schema}.", reason="newer_version", subject=report.schema)
     errors = [finding for finding in report.findings if finding.kind != "notice"]

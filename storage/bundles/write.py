@@ -1,10 +1,10 @@
 """Write runs of a database to a bundle, and import runs of a bundle into a database.
 
-An import copies all requested runs or none. Each imported run gets a tag with the name of the bundle.
+An import copies all requested runs or none, and does not change runs that the database already has. Each imported run
+gets a tag with the name of the bundle.
 """
 
 import hashlib
-import json
 import sqlite3
 import tempfile
 import zipfile
@@ -21,7 +21,8 @@ from emtc_core.errors import StorageError
 from storage.address import sqlite_address
 from storage.bundles.bundle_cache import Bundle, clean_name
 from storage.bundles.contents import WHOLE, Contents, copy_runs, list_existing_runs
-from storage.bundles.read import ABOUT, FORMAT, MANIFEST, STUDY, VERSION, unpack_temporarily
+from storage.bundles.manifest import STUDY, BundleManifest
+from storage.bundles.read import MANIFEST, unpack_temporarily
 from storage.engine import Database, check_not_read_only, open_database
 from storage.models import SCHEMA_VERSION, Base, Run
 from storage.private_files import open_output
@@ -42,6 +43,16 @@ class WrittenBundle:
     study_bytes: int
     """Size of the uncompressed database."""
     runs: int
+
+
+@dataclass(frozen=True)
+class BundleImport:
+    """Result of an import."""
+
+    new: tuple[str, ...]
+    """Ids of the runs that were added, oldest first."""
+    existing: tuple[str, ...]
+    """Ids of the runs that the database already had. They were not changed."""
 
 
 @dataclass(frozen=True)
@@ -95,10 +106,9 @@ def write_bundle(
         size = study.stat().st_size
         with study.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        manifest = {
-            "format": FORMAT,
-            "version": VERSION,
-            "about": ABOUT,
+        facts = {
+            "format": "emtc-bundle",
+            "version": 1,
             "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
             "made_by": made_by,
             "schema": SCHEMA_VERSION,
@@ -107,11 +117,12 @@ def write_bundle(
             "sweeps": sorted({run["sweep_id"] for run in runs if run["sweep_id"]}),
             "members": {STUDY: {"size": size, "sha256": sha256}},
         }
+        manifest = BundleManifest.model_validate(facts)
         with (
             open_output(place) as file,
             zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive,
         ):
-            archive.writestr(MANIFEST, json.dumps(manifest, indent=1, ensure_ascii=False))
+            archive.writestr(MANIFEST, manifest.model_dump_json(by_alias=True, indent=1))
             archive.write(study, STUDY)
     return WrittenBundle(place, place.stat().st_size, size, len(runs))
 
@@ -150,22 +161,19 @@ def import_runs(db: Database, bundle: Bundle, run_ids: Sequence[str]) -> list[st
         StorageError: If the database already has one of the runs, or a row is invalid. Then no run is imported.
     """
     check_not_read_only("import a bundle")
-    return _import_runs(db, bundle.study, bundle.name, run_ids)
+    return list(_import_runs(db, bundle.study, bundle.name, run_ids).new)
 
 
-def import_bundle(db: Database, place: Path, *, cache: Path | None = None) -> list[str]:
-    """Import all runs of a bundle file.
+def import_bundle(db: Database, place: Path, *, cache: Path | None = None) -> BundleImport:
+    """Import the runs of a bundle file that the database does not have yet.
 
     Args:
         db: The database that the runs are added to.
         place: Path of the bundle.
         cache: Folder for the temporary unpacked database; the user's cache folder if None.
 
-    Returns:
-        The ids of the new runs, oldest first.
-
     Raises:
-        StorageError: If the bundle is invalid, or the database already has one of its runs. Then no run is imported.
+        StorageError: If the bundle is invalid. Then no run is imported.
     """
     check_not_read_only("import a bundle")
     with unpack_temporarily(place, cache=cache) as (study, _):
@@ -208,21 +216,22 @@ def _list_runs(connection: Connection) -> list[str]:
     return list(connection.execute(select(Run.id).order_by(Run.created_at, Run.id)).scalars())
 
 
-def _import_runs(db: Database, study: Path, name: str, run_ids: Sequence[str] | None = None) -> list[str]:
+def _import_runs(db: Database, study: Path, name: str, run_ids: Sequence[str] | None = None) -> BundleImport:
     """Import runs of an unpacked bundle in one transaction.
 
     Args:
         db: The database that the runs are added to.
         study: Path of the unpacked database.
         name: Name of the bundle, for the tag and for messages.
-        run_ids: The runs; all runs if None.
+        run_ids: The runs, none of which the database may have; None: all runs that the database does not have.
     """
     source = open_database(sqlite_address(study), read_only=True)
     try:
         with source.read() as reader, db.transaction() as writer:
             requested = None if run_ids is None else set(run_ids)
             ids = [run_id for run_id in _list_runs(reader) if requested is None or run_id in requested]
-            if existing := list_existing_runs(writer, ids):
+            existing = list_existing_runs(writer, ids)
+            if existing and run_ids is not None:
                 listed = ", ".join(existing[:_MAX_LISTED_RUNS]) + (" …" if len(existing) > _MAX_LISTED_RUNS else "")
                 raise StorageError(
                     f"These runs of {name} are already in the database: {listed}. Nothing was imported. "
@@ -230,7 +239,8 @@ def _import_runs(db: Database, study: Path, name: str, run_ids: Sequence[str] | 
                     reason="exists",
                     subject=tuple(existing),
                 )
-            copy_runs(reader, writer, ids, WHOLE, renumber=True, tag=f"from {clean_name(name)}")
+            new = [run_id for run_id in ids if run_id not in set(existing)]
+            copy_runs(reader, writer, new, WHOLE, renumber=True, tag=f"from {clean_name(name)}")
     finally:
         source.dispose()
-    return ids
+    return BundleImport(tuple(new), tuple(existing))

@@ -147,7 +147,7 @@ def local_folder(db: Database, run_id: str) -> Path:
 
 
 def explain_missing(db: Database, run_id: str) -> str:
-    """Explain in which folder the files of a run are expected, and how to move them there if another folder has them.
+    """Explain in which folder the files of a run are expected, and how to copy them there if another folder has them.
 
     Returns:
         One or two sentences that start with a space; empty for a database on a server.
@@ -164,7 +164,7 @@ def explain_missing(db: Database, run_id: str) -> str:
         )
     old, new = (others[0], root / run_id) if root.exists() else (others[0].parent, root)
     return (
-        f" {others[0]} contains files of this run. If the database had that name before, move them (mv "
+        f" {others[0]} contains files of this run. To use them with this database, copy them (cp -r "
         f"{shlex.quote(str(old))} {shlex.quote(str(new))})."
     )
 

@@ -2,6 +2,9 @@
 
 Only `places` makes a `Remote`, from the setting of this machine. A file is uploaded under a temporary name, its size is
 checked, and then it is renamed. Errors of any service, library or network become a StorageError with one sentence.
+
+Why not `universal-pathlib`: its paths forward to the same fsspec calls, without a timeout, without the new connection
+after an error, and without the check of an upload, which are most of this module.
 """
 
 import re

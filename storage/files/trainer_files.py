@@ -1,8 +1,8 @@
 """Small files that a trainer writes next to its database: a lease, the state of its recorder, and a disk reserve.
 
-The lease names the trainer and the database that last wrote to a run's files. A copy of a SQLite database, for instance
-a backup, refers to the same files as the original. The lease prevents that a cleanup or a training in the copy deletes
-or replaces checkpoints of the original.
+The lease names the trainer and the database that last wrote to a run's files: the path of a SQLite file, or the
+identity of a database on a server. A copy of a database, for instance a backup, refers to the same files as the
+original. The lease prevents that a cleanup or a training in the copy deletes or replaces checkpoints of the original.
 
 The state file contains the reason why a recorder waits. The database cannot store it, because it is locked or its disk
 is full. The file is created while there is free space and is changed in place, which needs no new disk block.
@@ -13,6 +13,7 @@ rows, because it writes its log first. Then thinning or deleting removes the res
 
 import json
 import logging
+import os
 import secrets
 import shutil
 import socket
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from emtc_core.errors import StorageError
-from storage.engine import Database, files_root, is_disk_full
+from storage.engine import Database, files_root, files_root_of, is_disk_full
 from storage.files.places import FilesPlace, local_folder
 from storage.files.remote import RunFiles
 from storage.guards import check_identifier, shorten
@@ -43,8 +44,8 @@ _log = logging.getLogger(__name__)
 
 def make_lease(db: Database) -> bytes:
     """Make a new lease of this trainer for a database."""
-    path = str(db.path.resolve()) if db.path else None
-    return json.dumps({"host": socket.gethostname(), "session": secrets.token_hex(8), "database": path}).encode()
+    lease = {"host": socket.gethostname(), "session": secrets.token_hex(8), "database": _get_identity(db)}
+    return json.dumps(lease | ({} if db.path else {"name": db.reader.url.database})).encode()
 
 
 def write_lease(folder: Path, lease: bytes) -> None:
@@ -69,7 +70,7 @@ def is_own_lease(files: RunFiles, folder: Path) -> bool:
     Raises:
         StorageError: If the URL does not respond.
     """
-    local = read_tail(folder / LEASE, _MAX_LEASE_BYTES)
+    local = read_local_lease(folder)
     return bool(local) and local == read_lease(files)
 
 
@@ -84,29 +85,65 @@ def check_lease(db: Database, place: FilesPlace, run_id: str) -> None:
     Raises:
         StorageError: If it names another database, or the place does not respond.
     """
-    if place.recorded is None or db.path is None:
-        return
     files = place.files_of(run_id)
-    if files is None:
-        content = read_tail(find_folder(place.root, check_identifier(run_id)) / LEASE, _MAX_LEASE_BYTES)
-    else:
-        content = read_lease(files)
+    lease = read_lease(files) if files else read_local_lease(find_folder(place.root, check_identifier(run_id)))
+    if (other := find_other_owner(db, lease, is_local=place.recorded is None)) is not None:
+        raise StorageError(
+            f"The checkpoints of run {run_id} at {place.show(run_id)} belong to the database {other}. This database "
+            "is a copy of it, so these files are not written or deleted. If the database was moved here, delete "
+            f"{LEASE} there.",
+            reason="copied_database",
+            subject=run_id,
+        )
+
+
+def read_local_lease(folder: Path) -> bytes:
+    """Read the lease in a folder; empty if there is none."""
+    return read_tail(folder / LEASE, _MAX_LEASE_BYTES)
+
+
+def find_other_owner(db: Database, lease: bytes, *, is_local: bool) -> str | None:
+    """Return the database that a lease names, as text for users; None if it names this database or none.
+
+    A SQLite file that does not exist any more was renamed to this one.
+
+    Args:
+        db: The database that is used.
+        lease: Content of the lease.
+        is_local: Whether the lease is in the folder of the database, not at a recorded place.
+    """
+    owner, host, name = _parse_lease(lease)
+    if owner is None or owner == _get_identity(db):
+        return None
+    if db.path is None or not Path(owner).is_absolute():  # a database on a server is never renamed to another one
+        return f"{shorten(name)} ({shorten(owner)})" if name else shorten(owner)
+    is_here = is_local or host == socket.gethostname()
+    if is_here and not os.path.exists(owner):  # noqa: PTH110 - false for any text that is no path
+        return None
+    if is_local and files_root_of(Path(owner)) != files_root(db):  # the folder was copied together with its database
+        return None
+    return f"{shorten(owner)} on {shorten(host)}"
+
+
+def is_own(db: Database, lease: bytes) -> bool:
+    """Return whether a lease names this database."""
+    return _parse_lease(lease)[0] == _get_identity(db)
+
+
+def _parse_lease(content: bytes) -> tuple[str | None, object, object]:
+    """Read the database, the host and the name of the database from a lease; None if it does not name a database."""
     try:
         lease = json.loads(content or b"{}")
     except (ValueError, RecursionError):
-        return
-    path, host = (lease.get("database"), lease.get("host")) if isinstance(lease, dict) else (None, None)
-    if not isinstance(path, str) or path == str(db.path.resolve()):
-        return
-    if host == socket.gethostname() and not Path(path).exists():  # the database was moved
-        return
-    raise StorageError(
-        f"The checkpoints of run {run_id} at {place.show(run_id)} belong to the database {shorten(path)} on "
-        f"{shorten(host)}. This database is a copy of it, so these files are not written or deleted. If the database "
-        f"was moved here, delete {LEASE} there.",
-        reason="copied_database",
-        subject=run_id,
-    )
+        lease = None
+    if not isinstance(lease, dict) or not isinstance(lease.get("database"), str):
+        return None, None, None
+    return lease["database"], lease.get("host"), lease.get("name")
+
+
+def _get_identity(db: Database) -> str | None:
+    """Return the text that identifies a database in leases."""
+    return str(db.path.resolve()) if db.path else db.server_id
 
 
 class StateFile:

@@ -1,34 +1,39 @@
 """Check a database from any source before other code opens it: `emtc db check`.
 
-Every row is read as plain values and checked by the same rules as a normal read: guarded columns (`guards`), sizes of
-blobs (`blobs`) and the folders of runs (`files`). Nothing is unpacked, imported or changed, and no link is followed.
+First every row is read as plain values and checked by the same rules as a normal read: guarded columns (`guards`),
+sizes of blobs (`blobs`) and the folders of runs (`files`). If nothing is wrong, `check_contents` checks all values.
+Nothing is imported or changed, and no link is followed.
 Whether the rows of a run are consistent with each other is checked in `check_run`.
 """
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from sqlalchemy import JSON, Connection, LargeBinary, Table, inspect, text
+from sqlalchemy import Connection, LargeBinary, Table, inspect, text
 
 from emtc_core.errors import StorageError
 from emtc_core.install import get_upgrade_command
 from storage.address import sqlite_address
-from storage.blobs import measure
+from storage.arrays import MAX_TRAJECTORY_BYTES
+from storage.blobs import MAX_BYTES, measure
 from storage.column_types import get_inner_type, is_guarded, is_identifier
 from storage.engine import files_root_of, open_untrusted, read_safely
 from storage.files.places import explain_unusable_place
 from storage.guards import IDENTIFIER, hide_passwords, shorten
+from storage.maintenance.check_contents import list_content_errors
 from storage.migrations import upgrade
 from storage.models import Base
 from storage.private_files import find_special_files
-from storage.queries.episodes import MAX_TRAJECTORY_BYTES
 
 Kind = Literal["danger", "damage", "notice"]
 
 _BLOB_BATCH_ROWS: Final = 64
+_MIN_BUDGET_BYTES: Final = 256 << 20
+_MAX_EXPANSION: Final = 200
+"""All arrays of a database may have _MIN_BUDGET_BYTES, or this many times the bytes that they are stored in."""
 _FLOAT8_OID: Final = 701
 """PostgreSQL's type number of float8, which SQLAlchemy's result processors for psycopg expect."""
 _CONTROL_CHARACTERS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -70,12 +75,16 @@ class Report:
         return all(finding.kind == "notice" for finding in self.findings)
 
 
-def check_database(url: str, *, is_allowed: Callable[[str], bool]) -> Report:
+def check_database(
+    url: str, *, is_allowed: Callable[[str], bool], packed_bytes: int | None = None, checks_contents: bool = True
+) -> Report:
     """Check everything in a database that other code relies on.
 
     Args:
         url: URL as in `open_database`. The database may have any schema version.
         is_allowed: Whether this machine may import the module of an environment's map; see `emtc_core.envs.trust`.
+        packed_bytes: Size of the file that the database was unpacked from; None: the size of its blobs.
+        checks_contents: Also check every value, if nothing else is wrong. A bundle is first upgraded to this schema.
 
     Raises:
         StorageError: If there is no database, it belongs to another program, or it cannot be read at all.
@@ -107,9 +116,14 @@ def check_database(url: str, *, is_allowed: Callable[[str], bool]) -> Report:
                     return Report(safe_url, schema, 0, tuple(findings))
             findings = [
                 *_check_schema_version(schema),
-                *_check_values(connection, is_allowed),
-                *_check_blobs(connection),
+                *list_problems(connection, is_allowed=is_allowed, packed_bytes=packed_bytes),
             ]
+            is_sound = all(finding.kind == "notice" for finding in findings)
+            if checks_contents and is_sound and schema is not None:
+                findings += [
+                    DatabaseProblem("damage", error.where, f"{error.what}.")
+                    for error in list_content_errors(connection)
+                ]
             run_ids = _list_runs(connection)
     finally:
         engine.dispose()
@@ -119,6 +133,20 @@ def check_database(url: str, *, is_allowed: Callable[[str], bool]) -> Report:
             what = "is a link or a special file. The folder of its run is not used."
             findings.append(DatabaseProblem("danger", str(special_file), what))
     return Report(safe_url, schema, len(run_ids), tuple(findings))
+
+
+def list_problems(
+    connection: Connection, *, is_allowed: Callable[[str], bool], packed_bytes: int | None = None
+) -> Iterator[DatabaseProblem]:
+    """List what makes it unsafe to read the tables of a database, or to unpack its blobs.
+
+    Args:
+        connection: Connection to a database with a known schema.
+        is_allowed: As in `check_database`.
+        packed_bytes: As in `check_database`.
+    """
+    yield from _check_values(connection, is_allowed)
+    yield from _check_blobs(connection, packed_bytes)
 
 
 def _check_pages(connection: Connection) -> Iterator[DatabaseProblem]:
@@ -173,20 +201,6 @@ def _check_values(connection: Connection, is_allowed: Callable[[str], bool]) -> 
                 reason := explain_unusable_place(place)
             ):  # checked again whenever it is used
                 yield DatabaseProblem("notice", where, reason)
-        yield from _check_json(connection, table, existing)
-
-
-def _check_json(connection: Connection, table: Table, existing: Collection[str]) -> Iterator[DatabaseProblem]:
-    """List values of JSON columns that SQLite cannot parse. Python also reads NaN and Infinity, which are not JSON."""
-    if connection.dialect.name != "sqlite":
-        return  # PostgreSQL checks each value when it is written
-    key = next(iter(table.primary_key.columns)).name
-    for column in table.columns:
-        if column.name in existing and isinstance(get_inner_type(column.type), JSON):
-            statement = f'SELECT "{key}" FROM {table.name} WHERE json_valid("{column.name}") = 0'
-            for (row_key,) in connection.execute(text(statement)):
-                what = f"{column.name} is not valid JSON, for example NaN. SQLite's JSON functions fail on this table."
-                yield DatabaseProblem("damage", f"{table.name} {shorten(row_key)}", what)
 
 
 def _check_row(
@@ -227,8 +241,9 @@ def _list_module_maps(table_name: str, row: Mapping[Any, Any]) -> Iterator[str]:
             yield from (str(map) for map in (maps if isinstance(maps, list) else [maps]))
 
 
-def _check_blobs(connection: Connection) -> Iterator[DatabaseProblem]:
-    """Check the header, frames and unpacked size of every blob, without unpacking it."""
+def _check_blobs(connection: Connection, packed_bytes: int | None) -> Iterator[DatabaseProblem]:
+    """Check the header, frames and unpacked size of every blob, and the size of all, without unpacking them."""
+    stored = unpacked = 0
     for table in _list_tables(connection):
         blobs = [column.name for column in table.columns if isinstance(get_inner_type(column.type), LargeBinary)]
         if not blobs:
@@ -241,11 +256,16 @@ def _check_blobs(connection: Connection) -> Iterator[DatabaseProblem]:
             where = f"{table.name} {shorten('/'.join(str(row[key]) for key in keys))}"
             for name in blobs:
                 blob = row[name] if isinstance(row[name], bytes) else b""
+                stored += len(blob)
                 try:
-                    measure(blob, most_bytes=MAX_TRAJECTORY_BYTES) if has_trajectories else measure(blob)
+                    unpacked += measure(blob, max_bytes=MAX_TRAJECTORY_BYTES if has_trajectories else MAX_BYTES)
                 except StorageError as error:
                     kind: Kind = "danger" if error.reason == "too_large" else "damage"
                     yield DatabaseProblem(kind, where, f"{name}: {error}")
+    budget = max(_MIN_BUDGET_BYTES, _MAX_EXPANSION * (stored if packed_bytes is None else packed_bytes))
+    if unpacked > budget:
+        what = f"its arrays unpack to {unpacked:,} bytes; for this file at most {budget:,} are allowed."
+        yield DatabaseProblem("danger", "file", what)
 
 
 def _list_runs(connection: Connection) -> list[str]:

@@ -9,6 +9,7 @@ import shutil
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Final
 
 from sqlalchemy import ColumnElement, Connection, LargeBinary, exists, func, select
@@ -18,6 +19,7 @@ from emtc_core.errors import StorageError
 from storage.column_types import get_inner_type
 from storage.engine import Database, files_root
 from storage.files.places import get_place
+from storage.files.trainer_files import find_other_owner, is_own, read_local_lease
 from storage.models import (
     EpisodeRow,
     EvalEpisode,
@@ -91,7 +93,7 @@ class Sizes:
     runs: tuple[RunSize, ...]
     """Largest run first."""
     left_behind: int
-    """Size of folders whose runs no longer exist."""
+    """Size of folders of this database whose runs no longer exist."""
     unmeasured: str = ""
     """Why the files of some runs are not counted; empty if all are counted."""
 
@@ -111,7 +113,7 @@ def measure_sizes(db: Database) -> Sizes:
     left_behind = sum(
         checkpoints + others
         for name, (checkpoints, others) in folder_sizes.items()
-        if name not in run_ids and not name.startswith("sweep-")
+        if name not in run_ids and not name.startswith("sweep-") and _is_left_behind(db, root / name)
     )
     return Sizes(
         url=db.safe_url,
@@ -122,6 +124,15 @@ def measure_sizes(db: Database) -> Sizes:
         left_behind=left_behind,
         unmeasured=unmeasured,
     )
+
+
+def _is_left_behind(db: Database, folder: Path) -> bool:
+    """Return whether a folder without a run was made for this database.
+
+    All databases on servers use the same folder, so a folder without a lease may have a run of another one.
+    """
+    lease = read_local_lease(folder)
+    return is_own(db, lease) if db.path is None else find_other_owner(db, lease, is_local=True) is None
 
 
 def file_sizes(connection: Connection, db: Database) -> tuple[int, int]:

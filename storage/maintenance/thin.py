@@ -18,6 +18,7 @@ from storage.models import EpisodeRow, ProjectionRow, SnapshotRow, Transition
 from storage.private_files import is_checkpoint, list_trainer_files
 from storage.queries.episodes import EMPTY_TRAJECTORY
 from storage.runs import lifecycle
+from storage.runs.claims import wait_for_heartbeat
 from storage.runs.lifecycle import Event
 from storage.runs.rows import find_run, get_locked_row, get_state
 
@@ -121,6 +122,7 @@ def thin_run(db: Database, run_id: str, what: Thinning) -> RemovedData:
         RunNotFoundError: If there is no such run.
         RunStateError: If the run is active, or becomes active meanwhile.
     """
+    wait_for_heartbeat(db, run_id)
     removed = count_thinning(db, run_id, what)
     if what.checkpoints:  # first, because the transactions below need free space even on a full disk
         checkpoints = _list_checkpoints(db, run_id)

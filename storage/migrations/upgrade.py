@@ -9,7 +9,7 @@ import os
 import re
 import socket
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Final
 
 import psutil
 from sqlalchemy import URL, Connection, create_engine, inspect, text
+from sqlalchemy.exc import IntegrityError
 
 from emtc_core.atomic_file import sync_to_disk
 from emtc_core.errors import NewerDatabaseError, StorageError
@@ -31,7 +32,10 @@ Layout = dict[str, frozenset[tuple[str, int, int]]]
 SCRIPTS = Path(__file__).parent
 BASELINE: Final = "0010"
 """Schema of release 1.0. Databases of development versions before it are refused."""
-_LOCK_KEY: Final = 0x454D5443  # "EMTC"
+_VERSION_TABLE: Final = """CREATE TABLE IF NOT EXISTS alembic_version (
+    version_num VARCHAR(32) NOT NULL CONSTRAINT alembic_version_pkc PRIMARY KEY
+)"""
+"""The table of Alembic, as Alembic creates it."""
 _PAGES_AT_ONCE = 4096
 _WAIT_S: Final = 10.0
 _TEMPORARY_PREFIX: Final = ".begun-copy."
@@ -115,7 +119,7 @@ def upgrade_to_head(connection: Connection, url: str) -> None:
     """Run the missing migrations. The caller's transaction makes sure that all or none are applied.
 
     If several processes open an old database, one runs the migrations and the others wait and then have nothing to do:
-    SQLite's write lock and an advisory lock in PostgreSQL make sure of that.
+    SQLite's write lock and a table lock in PostgreSQL make sure of that.
 
     Args:
         connection: Connection in a transaction for writing. On SQLite it must not enforce foreign keys.
@@ -126,7 +130,7 @@ def upgrade_to_head(connection: Connection, url: str) -> None:
         StorageError: If its schema is unknown, or a row refers to a missing row.
     """
     if connection.dialect.name == "postgresql":
-        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK_KEY})
+        _lock_version_table(connection)
     if is_current(connection, url):
         return
     from alembic.util.exc import CommandError
@@ -258,6 +262,13 @@ def _read_layout(connection: Connection) -> Layout:
         if not row.table_name.startswith("sqlite_"):
             layout.setdefault(row.table_name, set()).add((row.name, row.pk, row.hidden))
     return {table_name: frozenset(columns) for table_name, columns in layout.items()}
+
+
+def _lock_version_table(connection: Connection) -> None:
+    """Wait until no other process upgrades a PostgreSQL database. A role that can only read cannot take this lock."""
+    with suppress(IntegrityError), connection.begin_nested():  # another process has just created the table
+        connection.execute(text(_VERSION_TABLE))
+    connection.execute(text("LOCK TABLE alembic_version IN SHARE ROW EXCLUSIVE MODE"))
 
 
 def _run_migrations(connection: Connection, version: str) -> None:

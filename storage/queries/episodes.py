@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from sqlalchemy import select
 
 from emtc_core.errors import DataRemovedError, StorageError
-from storage.blobs import EMPTY, unpack_as
+from storage.arrays import MAX_TRAJECTORY_BYTES, TRAJECTORY_ARRAYS, read_arrays
+from storage.blobs import EMPTY
 from storage.engine import Database
 from storage.frames import read_frame
 from storage.guards import make_damage_error
@@ -22,8 +23,6 @@ from storage.models import EpisodeRow, EvalEpisode, Transition
 
 Floats = NDArray[np.float64]
 Order = Literal["episode", "-episode", "episode_return", "-episode_return", "length", "-length"]
-MAX_TRAJECTORY_BYTES = 256 << 20
-"""Maximum size of an unpacked trajectory [bytes]. A long episode of a large environment needs 1 % of it."""
 EMPTY_TRAJECTORY = EMPTY
 """Value of the column `trajectory` after thinning has deleted its arrays: a blob without arrays."""
 OUTLINE = (
@@ -31,8 +30,6 @@ OUTLINE = (
     *(EpisodeRow.episode_return, EpisodeRow.won, EpisodeRow.epsilon, EpisodeRow.closed),
 )
 """The columns of a training episode in a list."""
-_ARRAYS = {"state": "f2", "action": "i2", "reward": "f1", "slots": "i1"}
-"""Name → kind and number of dimensions of the arrays in a trajectory, as `unpack_as` takes them."""
 _EPISODES_PER_READ = 200
 
 
@@ -226,20 +223,16 @@ def list_episodes(db: Database, run_id: str, order_by: Order = "-episode", limit
         return read_frame(connection, statement.order_by(order, EpisodeRow.episode).limit(limit))
 
 
-def unpack_trajectory(blob: bytes) -> dict[str, Any]:
-    """Unpack a trajectory of T transitions.
+def unpack_trajectory(blob: bytes, **sizes: int) -> dict[str, Any]:
+    """Unpack a trajectory of T transitions. `sizes` may give T, see `arrays.read_arrays`.
 
     Returns:
         state [T+1, S] float32, action [T, N] int64, reward [T] float32, and slots [T+1] int64 if they are stored.
 
     Raises:
-        StorageError: If the blob is damaged, or the lengths of its arrays do not match.
+        StorageError: If the blob is damaged, or an array breaks its rule.
     """
-    arrays = unpack_as(blob, _ARRAYS, optional=frozenset({"slots"}), most_bytes=MAX_TRAJECTORY_BYTES)
-    n_steps = len(arrays["reward"])
-    lengths = {"state": n_steps + 1, "action": n_steps, "slots": n_steps + 1}
-    if any(name in arrays and len(arrays[name]) != length for name, length in lengths.items()):
-        raise StorageError("A stored trajectory is damaged: the lengths of its arrays do not match.")
+    arrays = read_arrays(blob, TRAJECTORY_ARRAYS, max_bytes=MAX_TRAJECTORY_BYTES, **sizes)
     for name in ("action", "slots"):
         if name in arrays:
             arrays[name] = arrays[name].astype(np.int64)

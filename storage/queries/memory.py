@@ -1,6 +1,7 @@
 """What does the episodic memory contain? Snapshots and their nodes."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,21 +11,11 @@ from numpy.typing import NDArray
 from sqlalchemy import select
 
 from emtc_core.errors import StorageError
-from storage.blobs import unpack_as, unpack_one
+from storage.arrays import SNAPSHOT_ARRAYS, read_arrays
 from storage.engine import Database
 from storage.frames import read_frame
 from storage.models import EpisodeRow, SnapshotRow
 from storage.queries.episodes import Trajectory, get_trajectory
-
-SNAPSHOT_ARRAYS = {
-    **dict.fromkeys(("slot", "n_call", "n_xi", "t", "idx_next", "episode"), "i1"),
-    **dict.fromkeys(("H", "reward", "delta_mem", "beta"), "f1"),
-    "embedding": "f2",
-    "xi": "b1",
-}
-"""Column of a snapshot → kind and number of dimensions of its array, as `blobs.unpack_one` takes them."""
-EMBED_DIM = 4
-"""Dimensions of the embedding in a snapshot."""
 
 
 @dataclass(frozen=True)
@@ -152,23 +143,14 @@ def get_snapshot(db: Database, snapshot_id: int) -> Snapshot:
         episodes = connection.execute(
             select(EpisodeRow.episode, EpisodeRow.first_env_step).where(EpisodeRow.run_id == row.run_id)
         ).all()
-    columns: dict[str, NDArray[Any]] = {
-        name: unpack_one(row._mapping[name], form) for name, form in SNAPSHOT_ARRAYS.items()
-    }
-    states = unpack_as(row.state, {"state_rows": "i1", "state": "f2"})
-    state_rows = states["state_rows"]
-    if (
-        any(len(column) != row.size for column in columns.values())
-        or columns["embedding"].shape[1] != EMBED_DIM
-        or len(state_rows) != len(states["state"])
-        or ((state_rows < 0) | (state_rows >= row.size)).any()
-    ):
-        raise StorageError(f"Snapshot {snapshot_id} is damaged: its columns are not of one length.")
+    columns = _read_columns(row, tuple(SNAPSHOT_ARRAYS), size=row.size)
+    if (columns["state_rows"] >= row.size).any():
+        raise StorageError(f"Snapshot {snapshot_id} is damaged: it has the state of a node that it does not have.")
     columns["h"] = columns.pop("H")
     # Tuples, because NumPy converts the rows of SQLAlchemy slowly: it looks for attributes that they do not have.
     first_steps = np.array([tuple(episode) for episode in episodes], np.int64).reshape(-1, 2)
     age = _compute_age(row.env_step, columns["episode"], columns["t"], first_steps)
-    return Snapshot(row.id, row.run_id, row.env_step, **columns, **states, age=age)
+    return Snapshot(row.id, row.run_id, row.env_step, **columns, age=age)
 
 
 def get_nodes(db: Database, snapshot_id: int) -> Nodes:
@@ -179,14 +161,28 @@ def get_nodes(db: Database, snapshot_id: int) -> Nodes:
     """
     names = ("slot", "episode", "t", "embedding")
     with db.read() as connection:
-        statement = select(*(getattr(SnapshotRow, name) for name in names)).where(SnapshotRow.id == snapshot_id)
-        row = connection.execute(statement).one_or_none()
+        columns = (SnapshotRow.id, SnapshotRow.size, *(getattr(SnapshotRow, name) for name in names))
+        row = connection.execute(select(*columns).where(SnapshotRow.id == snapshot_id)).one_or_none()
     if row is None:
         raise StorageError(f"There is no snapshot {snapshot_id}.", reason="not_found", subject=snapshot_id)
-    columns: dict[str, NDArray[Any]] = {name: unpack_one(row._mapping[name], SNAPSHOT_ARRAYS[name]) for name in names}
-    if len({len(column) for column in columns.values()}) > 1 or columns["embedding"].shape[1] != EMBED_DIM:
-        raise StorageError(f"Snapshot {snapshot_id} is damaged: its columns are not of one length.")
-    return Nodes(snapshot_id, **columns)
+    return Nodes(snapshot_id, **_read_columns(row, names, size=row.size))
+
+
+def _read_columns(row: Any, names: Sequence[str], *, size: int) -> dict[str, NDArray[Any]]:
+    """Unpack columns of a snapshot with `size` nodes.
+
+    Raises:
+        StorageError: If an array breaks its rule.
+    """
+    arrays: dict[str, NDArray[Any]] = {}
+    for name in names:
+        try:
+            arrays |= read_arrays(row._mapping[name], SNAPSHOT_ARRAYS[name], M=size)
+        except StorageError as error:
+            raise StorageError(
+                f"Snapshot {row.id} is damaged. {error.message}", reason=error.reason, subject=error.subject
+            ) from error
+    return arrays
 
 
 def _compute_age(

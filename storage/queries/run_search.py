@@ -82,6 +82,10 @@ SORTS: Final[dict[str, Sort]] = {
     ),
 }
 """The sort keys of runs. `gate` sorts by the fraction of the incentive that the gate removed."""
+TABLE_COLUMNS: Final = (
+    *("id", "name", "env", "map", "algo", "seed", "status", "env_steps", "target_steps", "win_rate", "device"),
+)
+"""The columns of `emtc runs` and of `emtc export --table runs`."""
 HOME_COLUMNS: Final = {
     column.name: HomeColumn(get_use(column).label or column.name, name_type(column), column.doc or "")
     for column in RUN_TABLE_COLUMNS

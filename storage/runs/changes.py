@@ -16,7 +16,7 @@ from storage import clock
 from storage.engine import Database
 from storage.guards import MAX_NAME_LENGTH
 from storage.models import PolicyEvaluation, Run
-from storage.process_id import ProcessId, process_columns
+from storage.process_id import ProcessId, process_columns, read_process_id
 from storage.runs import lifecycle
 from storage.runs.lifecycle import Event, Owner, State, check_token, make_ownership_error
 from storage.runs.rows import acknowledge_pending_commands, check_not_imported, get_locked_row, get_state
@@ -145,7 +145,7 @@ def start_run(
         row = get_locked_row(connection, run_id)
         if token is not None and row.owner_token != token:
             raise make_ownership_error(row)
-        if row.status != "queued" or (token is None and (row.pid, row.host) != (process.pid, process.host)):
+        if row.status != "queued" or (token is None and read_process_id(row) != process):
             lifecycle.check_allowed(run_id, get_state(row), Event.CLAIM)
         if row.status != "queued":
             acknowledge_pending_commands(connection, [run_id])

@@ -21,7 +21,7 @@ from emtc_core.errors import RunNotFoundError, RunStateError, StorageError
 from storage import clock
 from storage.engine import Database
 from storage.models import Run, SweepRow
-from storage.process_id import ProcessId, is_process_alive, is_process_gone
+from storage.process_id import ProcessId, is_process_gone, observe_owner
 from storage.runs import lifecycle
 from storage.runs.lifecycle import (
     LOST_AFTER_S,
@@ -30,7 +30,6 @@ from storage.runs.lifecycle import (
     State,
     check_token,
     is_start_overdue,
-    live_status,
     make_owner,
     owner_columns,
 )
@@ -39,14 +38,14 @@ from storage.runs.rows import RunRow, acknowledge_pending_commands, find_run, ge
 NO_LIMIT = 1_000_000
 """Value of `jobs` without a limit."""
 _REMOTE_SILENCE_S = 120.0
-"""A run of another machine can be claimed only after its trainer has sent no heartbeat for this time."""
+"""A run whose process cannot be observed can be claimed only after it has sent no heartbeat for this time."""
 _POLL_S = 0.5
 _NOT_ENDED = ("queued", "running", "paused")
 _COLUMNS = (*(Run.id, Run.sweep_id, Run.created_at, Run.started_at, Run.owner_token, *lifecycle.OWNED_COLUMNS),)
 
 
 class _SilenceTimer:
-    """Measures for how long the rows of other machines' runs have not changed, by this process's monotonic clock.
+    """Measures for how long the rows of runs have not changed, by this process's monotonic clock.
 
     The clocks of two machines may differ, so a heartbeat's time cannot be compared with the local time.
     """
@@ -78,12 +77,12 @@ _SILENCE = _SilenceTimer()
 
 
 def has_pending_lost_run() -> bool:
-    """Return whether a run of another machine seems lost and can be claimed soon."""
+    """Return whether a run whose process cannot be observed seems lost and can be claimed soon."""
     return _SILENCE.has_soon_claimable()
 
 
-def start_remote_watch(db: Database, run_ids: Iterable[str]) -> None:
-    """Start the timers of `wait_for_remote_heartbeat` for all these runs, so that waiting for all takes no longer."""
+def start_heartbeat_watch(db: Database, run_ids: Iterable[str]) -> None:
+    """Start the timers of `wait_for_heartbeat` for all these runs, so that waiting for all takes no longer."""
     for run_id in run_ids:
         with suppress(RunNotFoundError):
             row = find_run(db, run_id)
@@ -91,11 +90,12 @@ def start_remote_watch(db: Database, run_ids: Iterable[str]) -> None:
                 _SILENCE.observe(row)
 
 
-def wait_for_remote_heartbeat(db: Database, run_id: str) -> None:
-    """Wait for a heartbeat of another machine's run that seems lost, before a user resumes or deletes it.
+def wait_for_heartbeat(db: Database, run_id: str) -> None:
+    """Wait for a heartbeat of a run that seems lost, before a user resumes, thins or deletes it.
 
-    In a SQLite file, heartbeats have the time of the other machine, and the local clock may be ahead of it. On
-    PostgreSQL all times come from the server, so this function returns at once.
+    It may be in training, unless its process is of this process table. In a SQLite file, heartbeats have the time of
+    its machine, and the local clock may be ahead of it or have been corrected. On PostgreSQL all times come from the
+    server, so this function returns at once.
 
     Raises:
         RunNotFoundError: If there is no such run.
@@ -107,17 +107,20 @@ def wait_for_remote_heartbeat(db: Database, run_id: str) -> None:
         time.sleep(_POLL_S)
         row = find_run(db, run_id)
         if row.heartbeat_at != first_heartbeat_at:
+            cause = "the clocks of the two machines differ. Set the clocks right."
+            if row.host == socket.gethostname():
+                cause = "the clock of this machine was changed or its trainer was suspended."
             raise RunStateError(
                 f"Run {run_id} is training on {row.host}: its trainer has just sent a heartbeat. The run seemed lost "
-                "because the clocks of the two machines differ. Set the clocks right.",
+                f"because {cause}",
                 reason="at_work",
                 subject=run_id,
             )
 
 
 def _is_loss_uncertain(db: Database, row: RunRow) -> bool:
-    """Return whether a run of another machine seems lost but may be training, because the clocks may differ."""
-    return db.dialect == "sqlite" and row.state == State.LOST and row.host != socket.gethostname()
+    """Return whether a run seems lost but may be in training, because the clocks may differ."""
+    return db.dialect == "sqlite" and row.state == State.LOST and observe_owner(row) == "unknown"
 
 
 @dataclass(frozen=True)
@@ -276,7 +279,7 @@ def ownerless() -> dict[str, Any]:
 
     The token is new, so that an earlier owner that was suspended and continues no longer owns the run.
     """
-    cleared = dict.fromkeys(("pid", "pid_created_at", "claimed_at", "ended_at", "error"))
+    cleared = dict.fromkeys(("pid", "pid_created_at", "process_key", "claimed_at", "ended_at", "error"))
     return {"status": "queued", **cleared, "owner_token": secrets.token_hex(8)}
 
 
@@ -314,33 +317,26 @@ def _split_free_and_active(rows: Sequence[Any], has_trainer: Callable[[str], boo
 
 
 def _is_free(row: Any, has_trainer: Callable[[str], bool]) -> bool:
-    """Return whether a run that has not ended can be claimed: it has no owner, or its owner has exited.
-
-    If the owner is a process of this machine, the process is checked. Otherwise the row must not change for some time.
-    """
-    if row.pid is None and row.status == "queued":
+    """Return whether a run that has not ended can be claimed."""
+    if row.status == "queued" and row.pid is None:
         return True
     is_overdue = row.status == "queued" and is_start_overdue(row, clock.now())
-    if is_process_gone(row):
+    presence = observe_owner(row)
+    if presence == "ended":  # the trainer that it started may be unknown to the database
         return is_overdue or not has_trainer(row.id)
-    if is_process_alive(row):  # it may still be training, even without heartbeats
+    if presence == "alive":  # it may be in training, even without heartbeats
         return is_overdue
+    # The process cannot be observed, and its clock may be ahead or behind. So the row must not change for some time.
     unchanged_s = _SILENCE.observe(row)
     if row.status == "queued":
-        # The other machine's clock may be behind, so the claim may be newer than its recorded time.
-        needed_s, seems_lost = START_LIMIT_S, is_overdue
+        seems_lost, needed_s = is_overdue, START_LIMIT_S
     else:
         last = row.heartbeat_at or row.started_at
-        is_silent = last is None or (clock.now() - last).total_seconds() > _REMOTE_SILENCE_S
-        seems_lost = is_silent and live_status(row, clock.now()) == "lost"
-        if not seems_lost:
-            return unchanged_s > _REMOTE_SILENCE_S  # the other machine's clock may be ahead
-        needed_s = LOST_AFTER_S
-    if unchanged_s >= needed_s:
-        return True
-    if seems_lost:
+        seems_lost = last is None or (clock.now() - last).total_seconds() > _REMOTE_SILENCE_S
+        needed_s = LOST_AFTER_S if seems_lost else _REMOTE_SILENCE_S
+    if seems_lost and unchanged_s < needed_s:
         _SILENCE.mark_soon_claimable(row.id)
-    return False
+    return unchanged_s >= needed_s
 
 
 def _claim_first(connection: Connection, rows: Sequence[Any], worker: ProcessId) -> ClaimedRun | None:

@@ -11,8 +11,9 @@ computed from the status, the owner (process, host, time of the claim), its hear
 
 `storage.process_id` identifies a process. A process owns a run if it has the token in `runs.owner_token`. A
 process that takes over a run writes a new token, so the earlier owner can no longer write, even if it continues later.
-An owner is alive if it sends heartbeats; on its own host the process table is checked as well. A worker that must leave
-its machine gives its runs back: their state is created again, and another worker resumes them.
+An owner is alive if it sends heartbeats. The process table only shortens the wait: a run is lost at once if the table
+in which its process was recorded no longer has this process. A worker that must leave its machine gives its runs back:
+their state is created again, and another worker resumes them.
 """
 
 import secrets
@@ -62,6 +63,10 @@ class OwnedRow(Protocol):
         """Start of that process [Unix time in s]."""
 
     @property
+    def process_key(self) -> str | None:
+        """Boot, pid namespace and start of that process."""
+
+    @property
     def host(self) -> str | None:
         """Host of that process."""
 
@@ -70,7 +75,9 @@ class OwnedRow(Protocol):
         """Time of the claim [UTC]."""
 
 
-OWNED_COLUMNS: Final = (Run.status, Run.heartbeat_at, Run.pid, Run.pid_created_at, Run.host, Run.claimed_at)
+OWNED_COLUMNS: Final = (
+    *(Run.status, Run.heartbeat_at, Run.pid, Run.pid_created_at, Run.process_key, Run.host, Run.claimed_at),
+)
 """The columns of an OwnedRow."""
 
 
@@ -83,7 +90,7 @@ def live_status(row: OwnedRow, now: datetime) -> LiveStatus:
 
     Returns:
         `lost` if the last heartbeat is older than LOST_AFTER_S, if the process did not start training within
-        START_LIMIT_S, or if it was a process of this host that no longer exists. Otherwise the stored status.
+        START_LIMIT_S, or if it is proven that the process has ended. Otherwise the stored status.
     """
     if row.status == "queued":
         return "lost" if row.pid is not None and (is_start_overdue(row, now) or is_process_gone(row)) else "queued"

@@ -15,7 +15,7 @@ from emtc_core.errors import RunStateError, StorageError
 from storage.engine import Database
 from storage.files.places import FilesPlace, get_place, get_run_place, local_folder, run_folder
 from storage.files.remote import Remote, RemoteFile
-from storage.files.trainer_files import check_lease, with_reserve
+from storage.files.trainer_files import check_lease, find_other_owner, read_local_lease, with_reserve
 from storage.frames import in_parts
 from storage.models import (
     SUMMARY_STEPS,
@@ -35,7 +35,7 @@ from storage.models import (
 )
 from storage.private_files import list_trainer_files, remove_folder, remove_own_files
 from storage.runs import lifecycle
-from storage.runs.claims import wait_for_remote_heartbeat
+from storage.runs.claims import wait_for_heartbeat
 from storage.runs.lifecycle import Event, check_token
 from storage.runs.rows import get_locked_row, get_state, summarize_bucket, update_run_summary
 
@@ -263,7 +263,7 @@ def _file_sizes(
 
     `remote_files` are the files at a remote place, if they are already listed.
     """
-    local = local_folder(db, run_id).rglob("*")
+    local = local_folder(db, run_id).rglob("*") if _may_remove_local(db, run_id) else ()
     sizes = [path.lstat().st_size for path in local if path.is_symlink() or path.is_file()]
     if remote := place.files_of(run_id):
         sizes += [file.size for file in (remote.list_files() if remote_files is None else remote_files)]
@@ -309,7 +309,8 @@ def remove_run(db: Database, run_id: str, *, leave_files: bool = False) -> None:
     Args:
         db: An open database.
         run_id: The run.
-        leave_files: Delete only the rows and the files next to the database, not files at another place.
+        leave_files: Delete only the rows and the files next to the database, not files at another place or of another
+            database.
 
     Raises:
         RunNotFoundError: If there is no such run.
@@ -317,20 +318,26 @@ def remove_run(db: Database, run_id: str, *, leave_files: bool = False) -> None:
         StorageError: If the folder contains a link, or this machine must not read the place of the files or cannot
             reach it. Nothing is deleted then.
     """
-    wait_for_remote_heartbeat(db, run_id)
+    wait_for_heartbeat(db, run_id)
     # All places are checked before the first row is deleted.
-    local = local_folder(db, run_id)
+    local = local_folder(db, run_id) if _may_remove_local(db, run_id) else None
     place = None if leave_files else _place_to_clear(db, run_id)
     remote = place.files_of(run_id) if place else None
     own_folder = run_folder(db, run_id) if place and place.recorded and remote is None else None
     if remote is not None:
         remote.list_files()
     with_reserve(db, lambda: delete_run(db, run_id))
-    remove_folder(local)
+    if local is not None:
+        remove_folder(local)
     if own_folder is not None:
         remove_own_files(own_folder)
     if remote is not None:
         remote.remove_all()
+
+
+def _may_remove_local(db: Database, run_id: str) -> bool:
+    """Return whether a run's folder next to the database, or in the user's data folder, is not of another database."""
+    return find_other_owner(db, read_local_lease(local_folder(db, run_id)), is_local=True) is None
 
 
 def _place_to_clear(db: Database, run_id: str) -> FilesPlace:
@@ -339,6 +346,8 @@ def _place_to_clear(db: Database, run_id: str) -> FilesPlace:
         check_lease(db, place, run_id)
         return place
     except StorageError as error:
+        if error.reason == "link":
+            raise
         raise StorageError(
             f"{error} To delete only its rows: emtc delete {run_id} --leave-files",
             reason=error.reason,

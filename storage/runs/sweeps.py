@@ -16,7 +16,7 @@ from emtc_core.errors import StorageError
 from storage import clock
 from storage.engine import Database
 from storage.models import Run, SweepRow
-from storage.process_id import ProcessId, is_process_alive, is_process_gone, process_columns
+from storage.process_id import ProcessId, is_process_alive, is_process_missing, process_columns
 from storage.runs.changes import new_run_values
 from storage.runs.claims import find_sweep_locked, is_unclaimed, lock_sweep, ownerless
 from storage.runs.lifecycle import OWNED_COLUMNS, LiveStatus
@@ -187,7 +187,8 @@ def detach_scheduler(db: Database, sweep_id: str, process: ProcessId) -> None:
         process: This process.
     """
     with db.transaction() as connection:
-        is_scheduler = (SweepRow.id == sweep_id, SweepRow.pid == process.pid, SweepRow.host == process.host)
+        same_process = (SweepRow.pid == process.pid, SweepRow.host == process.host, SweepRow.process_key == process.key)
+        is_scheduler = (SweepRow.id == sweep_id, *same_process)
         connection.execute(update(SweepRow).where(*is_scheduler).values(**process_columns(None)))
 
 
@@ -413,7 +414,7 @@ def _with_progress(db: Database, rows: Sequence[Any]) -> list[Sweep]:
             status=row.status,
             created_at=row.created_at,
             jobs=row.jobs,
-            has_scheduler=row.pid is not None and not is_process_gone(row),
+            has_scheduler=row.pid is not None and not is_process_missing(row),
             plan=row.plan,
             runs=tuple(progress.get(row.id, [])),
             scheduler_here=row.pid if is_process_alive(row) else None,

@@ -4,9 +4,9 @@ The process (`worker`) opens the database for reading and refuses every other st
 temporary files are limited. This module starts it, reads its output, and kills it if it does not end in time.
 
 On a PostgreSQL server the query runs in a role that was made for it. A read-only transaction of an owner or a superuser
-is not sufficient: it can read files of the server, close connections of other users, and change its role back. A list
-of forbidden words does not help either, because functions can execute text as SQL. The special role owns nothing and
-is not a member of another role, so the server refuses everything else.
+is not sufficient: it can read files of the server, close connections of other users, and change its role back. The
+special role owns nothing and is not a member of another role. Every role may call functions that lock, notify, write to
+the log of transactions or execute text as SQL, so the worker refuses the names of all volatile functions.
 """
 
 import json
@@ -47,6 +47,12 @@ _ROLE_SETTINGS: Final = (
     "statement_timeout = '10min'",
     "idle_in_transaction_session_timeout = '1min'",
 )
+_TEMPORARY_FILES: Final = "2GB"
+_LIMIT_FILES: Final = """DO $$ BEGIN
+    ALTER ROLE {name} SET temp_file_limit = '{size}';
+EXCEPTION WHEN insufficient_privilege THEN
+    RAISE WARNING 'Only a superuser can set temp_file_limit of {name}.';
+END $$"""
 
 
 @dataclass(frozen=True)
@@ -141,6 +147,7 @@ def describe_reader(db: Database, *, name: str = READER_NAME) -> tuple[list[str]
         f"CREATE ROLE {name} LOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS NOINHERIT "
         f"CONNECTION LIMIT 20 PASSWORD '{password}'",
         *(f"ALTER ROLE {name} SET {setting}" for setting in _ROLE_SETTINGS),
+        _LIMIT_FILES.format(name=name, size=_TEMPORARY_FILES),
         f'GRANT CONNECT ON DATABASE "{database}" TO {name}',
         f"GRANT USAGE ON SCHEMA public TO {name}",
         f"GRANT SELECT ON ALL TABLES IN SCHEMA public TO {name}",

@@ -35,10 +35,21 @@ _READ_ACTIONS: Final = frozenset({sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sq
 _FORBIDDEN_FUNCTIONS: Final = frozenset({"load_extension", "fts3_tokenizer"})
 _READ_STATEMENTS: Final = ("select", "with", "values", "table", "explain")
 _LEADING_COMMENTS: Final = re.compile(r"\A(?:\s+|--[^\n]*(?:\n|\Z)|/\*.*?\*/|\()+", re.DOTALL)
-_FORBIDDEN_POSTGRES: Final = re.compile(
-    r"u&\s*\"|\b(set_config|query_to_xml\w*|cursor_to_xml\w*|dblink\w*|lo_\w+)\b", re.IGNORECASE
+_WORD: Final = re.compile(r"[a-z_][a-z0-9_]*")
+_ESCAPED_NAME: Final = re.compile(r"u&\s*\"", re.IGNORECASE)
+_ALLOWED_FUNCTIONS: Final = (
+    *("random", "random_normal", "array_sample", "array_shuffle", "bernoulli", "system"),
+    *("clock_timestamp", "timeofday", "gen_random_uuid", "uuidv4", "uuidv7"),
+    *("pg_relation_size", "pg_table_size", "pg_indexes_size", "pg_total_relation_size", "pg_database_size"),
 )
-"""Functions with effects outside a read-only transaction, and identifiers that could hide them as escape sequences."""
+"""Volatile functions without an effect on the server."""
+_REFUSED_FUNCTIONS: Final = ("txid_current", "pg_current_xact_id")
+"""Functions with an effect that PostgreSQL does not call volatile: they assign a transaction number."""
+_EFFECTS: Final = """
+SELECT proname FROM pg_proc WHERE lower(proname) = ANY(%(words)s) AND prorettype != 'trigger'::regtype
+    AND (provolatile = 'v' AND proname != ALL(%(allowed)s) OR proname = ANY(%(refused)s)) LIMIT 1
+"""
+"""Selects a function with effects: every volatile one, because it can write, lock, notify, or execute text as SQL."""
 _RIGHTS: Final = """
 SELECT session_user::text, CASE
     WHEN bool_or(rolsuper) THEN 'is a superuser'
@@ -210,11 +221,12 @@ def _read_postgres(request: dict[str, Any]) -> Generator[Any, None, None]:
     word = _first_word(query)
     if word not in _READ_STATEMENTS:
         raise _make_refusal(word.upper() or "This statement")
-    if forbidden := _FORBIDDEN_POSTGRES.search(query):
-        raise _make_refusal(forbidden.group())
+    if escaped := _ESCAPED_NAME.search(query):
+        raise _make_refusal(escaped.group())
     try:
         with psycopg.connect(**request["server"], autocommit=True) as connection:
             _begin_reading(connection, timeout_ms=max(1, int(1000 * seconds)))
+            _check_functions(connection, query)
             cursor = connection.cursor()
             rows = cursor.stream(query)
             first = next(rows, None)
@@ -240,6 +252,17 @@ def _begin_reading(connection: Any, *, timeout_ms: int) -> None:
             "too_many_rights",
             role,
         )
+
+
+def _check_functions(connection: Any, query: str) -> None:
+    """Refuse a query with the name of a function with effects anywhere, so quotes and comments cannot hide it."""
+    names = {
+        "words": sorted(set(_WORD.findall(query.lower()))),
+        "allowed": list(_ALLOWED_FUNCTIONS),
+        "refused": list(_REFUSED_FUNCTIONS),
+    }
+    if row := connection.execute(_EFFECTS, names).fetchone():
+        raise _make_refusal(f"{row[0]}()")
 
 
 def _list_columns(connection: Any, query: str) -> list[str]:

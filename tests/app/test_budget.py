@@ -38,11 +38,11 @@ def ends(seeds: list[SeedRun]) -> Comparison:
 
 def test_unequal_runs_are_compared_at_the_most_that_all_of_them_reached(unequal) -> None:
     table = tabulate_win_rates(cut_to_budget(ends(unequal)), Aggregation())
-    assert table.frame["3m"].tolist() == ["10.0 (n = 1 of 5)", "10.0 ± 0.0 (n = 2 of 5)", "10.0 ± 0.0 (n = 2 of 5)"]
+    assert table.frame["3m"].tolist() == ["10.0 (1 seed)", "10.0 ± 0.0 (2 seeds)", "10.0 ± 0.0 (2 seeds)"]
     caption = table.caption
     assert "Compared at 4,000 env steps, the largest number that all runs reached (shortest: runs q1, q2)." in caption
     assert "3 runs are longer: later evaluations are ignored" in caption
-    assert "# Compared at 4000 env steps" in export_table(table, "csv").decode()
+    assert "# Compared at 4,000 env steps" in export_table(table, "csv").decode()
     assert "% " in (tex := export_table(table, "latex").decode())
     assert "Compared at 4,000 env steps" in tex
 

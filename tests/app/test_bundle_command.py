@@ -96,8 +96,8 @@ def test_an_import_makes_the_run_one_s_own(seeded, tmp_path: Path, capsys) -> No
     assert f"Imported 1 run into {own}: {run_id}." in capsys.readouterr().err
     mine = open_database(own)
     assert find_run(mine, run_id).config == find_run(db, run_id).config
-    assert run(["open", out, "--import", "--db", own]) == 2
-    assert "are already in the database" in capsys.readouterr().err
+    assert run(["open", out, "--import", "--db", own]) == 0
+    assert f"Already in the database and not changed: {run_id}." in capsys.readouterr().err
 
 
 def test_the_app_is_started_on_it_and_may_only_read(seeded, tmp_path: Path, monkeypatch) -> None:

@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 from sklearn.manifold import trustworthiness
 
 from app.analysis import neighborhoods
+from app.analysis.bootstrap import compute_percentile_interval, resample_sums
 from app.analysis.collapse import (
     COLUMNS,
     NEIGHBORS,
-    compute_percentile_interval,
     compute_return_r2,
     measure_collapse,
-    resample_sums,
     scale_like_memory,
 )
 from app.analysis.neighborhoods import (

@@ -160,7 +160,7 @@ def test_ci_and_bootstrap_are_two_bands_and_each_says_its_name(runs, capsysbinar
     names = {}
     for band in ("ci", "bootstrap"):
         assert runs.export("--table", "win-rates", "--band", band) == 0
-        names[band] = pd.read_csv(io.BytesIO(capsysbinary.readouterr().out))["3m interval"].iloc[0]
+        names[band] = pd.read_csv(io.BytesIO(capsysbinary.readouterr().out), comment="#")["3m interval"].iloc[0]
         assert runs.export("--table", "win-rates", "--band", band, "--format", "latex") == 0
         assert names[band].replace("%", "").split()[0] in capsysbinary.readouterr().out.decode()
     assert names["ci"].startswith("95 % interval (Wilson's score")
@@ -193,8 +193,8 @@ def test_final_numbers_of_studies_are_means_over_the_last_tenth_or_the_last_eval
 @pytest.mark.parametrize(
     ("table", "column", "mean", "last"),
     [
-        ("win-rates", "3m", "33.3 ± 0.0 (n = 2 of 5)", "100.0 ± 0.0 (n = 2 of 5)"),
-        ("augmentation", "3m", "0.333 ± 0.000 (n = 2)", "1.000 ± 0.000 (n = 2)"),
+        ("win-rates", "3m", "33.3 ± 0.0 (2 seeds)", "100.0 ± 0.0 (2 seeds)"),
+        ("augmentation", "3m", "0.333 ± 0.000 (2 seeds)", "1.000 ± 0.000 (2 seeds)"),
         ("gate-readings", None, "33.3 [1.0–96.0]", "100.0 [9.0–100.0]"),  # 16 episodes count, t = 12.7
     ],
 )
@@ -242,14 +242,14 @@ def test_the_table_of_win_rates_is_made_of_the_rate_that_was_asked_for_and_says_
     runs.add(robust=0.25, trained=0.75)
     text, statistic = RATED[rate]
     assert runs.export("--table", "win-rates", "--rate", rate) == 0
-    row = pd.read_csv(io.BytesIO(capsysbinary.readouterr().out)).iloc[0]
-    assert (row["3m"], row["3m statistic"]) == (f"{text} (n = 1 of 5)", statistic)
+    row = pd.read_csv(io.BytesIO(capsysbinary.readouterr().out), comment="#").iloc[0]
+    assert (row["3m"], row["3m statistic"]) == (f"{text} (1 seed)", statistic)
     assert runs.export("--table", "win-rates", "--rate", rate, "--format", "markdown") == 0
     caption = capsysbinary.readouterr().out.decode()
     assert statistic.partition(" (")[0].capitalize() in caption
     if rate == "robust":  # the default of a task of which every run has it
         runs.export("--table", "win-rates")
-        assert f"{text} (n = 1 of 5)" in capsysbinary.readouterr().out.decode()
+        assert f"{text} (1 seed)" in capsysbinary.readouterr().out.decode()
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ def test_a_run_without_the_rate_that_was_asked_for_is_left_out_and_listed_with_t
     assert runs.export("--table", "win-rates", "--rate", rate) == 0
     text = capsysbinary.readouterr().out.decode()
     assert pd.read_csv(io.StringIO(text), comment="#")["variant"].tolist() == ["EMTC(QPLEX)"]
-    assert f"# run {without} (QMIX on 3m; seed 1): {reason}; finished at 1000 of 1000 env steps\n" in text
+    assert f"# run {without} (QMIX on 3m; seed 1): {reason}; finished at 1,000 of 1,000 env steps\n" in text
 
 
 def test_tests_of_variants_take_the_same_rate(runs, capsysbinary) -> None:
@@ -277,7 +277,7 @@ def test_tests_of_variants_take_the_same_rate(runs, capsysbinary) -> None:
     differences = []
     for rate in ("greedy", "robust"):
         assert runs.export("--table", "comparisons", "--rate", rate) == 0
-        row = pd.read_csv(io.BytesIO(capsysbinary.readouterr().out)).iloc[0]
+        row = pd.read_csv(io.BytesIO(capsysbinary.readouterr().out), comment="#").iloc[0]
         differences.append(row["difference [%] value"])
         assert f"final {'robust ' if rate == 'robust' else ''}win rate [%]" in row["difference [%] statistic"]
     assert differences == [0.0, -50.0]
@@ -325,9 +325,9 @@ def test_one_run_without_a_robust_evaluation_makes_every_number_of_its_task_gree
     without = runs.add(algo="qmix")
     frame, text = tabulate(runs, "win-rates", capsysbinary)
     assert frame.columns.tolist() == ["variant", "3m (greedy)", "8m (robust)"]
-    assert frame["3m (greedy)"].tolist() == ["100.0 (n = 1 of 5)"] * 2
-    assert frame["8m (robust)"].tolist()[0] == "25.0 (n = 1 of 5)"
-    assert f"Greedy win rates on 3m because run {without} has evaluations without a robust win rate." in text
+    assert frame["3m (greedy)"].tolist() == ["100.0 (1 seed)"] * 2
+    assert frame["8m (robust)"].tolist()[0] == "25.0 (1 seed)"
+    assert f"Greedy win rates on 3m, because run {without} has evaluations without a robust win rate." in text
     drawn = draw(runs, "learning-curves", tmp_path).groupby("panel")["value"].last().to_dict()
     assert drawn == {"greedy win rate, 3m": 1.0, "robust win rate, 8m": 0.25}
 
@@ -349,8 +349,8 @@ def test_the_quantity_of_learning_curves_names_its_win_rate_itself(runs, tmp_pat
 
 def test_the_interval_of_a_training_rate_counts_an_episode_for_each_report() -> None:
     seeds = [make_seed(f"a{k}", [(k * 10, 1.0) for k in range(91, 101)], seed=k) for k in (1, 2)]
-    assert make_final_scale(seeds, "last-tenth", of=TRAINING_WIN_RATE).episodes == 10
-    assert make_final_scale(seeds, "last-tenth", of=ROBUST).episodes == 160
+    assert make_final_scale(seeds, "last-tenth", quantity=TRAINING_WIN_RATE).episodes == 10
+    assert make_final_scale(seeds, "last-tenth", quantity=ROBUST).episodes == 160
 
 
 def test_learning_curves_read_how_many_episodes_differ_and_the_robust_rate_says_nothing_of_it(runs) -> None:
@@ -380,14 +380,14 @@ def test_runs_of_different_lengths_are_read_at_one_budget_in_every_file(runs, tm
             "train.t_max=4000", seed=seed, algo="qmix", env_steps=4000, points=[(0, 0.0), (1000, 0.5), (4000, 1.0)]
         )
     _, text = tabulate(runs, "win-rates", capsysbinary)
-    assert "# Compared at 1000 env steps" in text
+    assert "# Compared at 1,000 env steps" in text
     for rule, cells in ((), ["100.0", "50.0"]), (("--budget", "4000"), ["100.0"]), (("--budget", "own"), ["100.0"] * 2):
         frame, _ = tabulate(runs, "win-rates", capsysbinary, *rule)
         assert [cell.partition(" ")[0] for cell in frame["3m"]] == cells
     assert runs.export("--table", "win-rates", "--format", "latex", "--budget", "own") == 0
     tex = capsysbinary.readouterr().out.decode()
     assert "RUNS OF DIFFERENT LENGTHS" in tex
-    assert "n = 2 of 5; 4,000 steps" in tex
+    assert "2 seeds; 4,000 steps" in tex
     out = tmp_path / "evaluations.json"
     assert runs.export("--format", "marl-eval", "--out", str(out)) == 0
     assert '"step_count": 4000' not in out.read_text()
@@ -465,14 +465,14 @@ def test_one_demo_run_that_was_lost_is_no_result_and_is_never_bold(runs, capsysb
         runs.add(seed=seed, algo="qmix", points=[(0, 0.0), (1000, 0.5)])
     lost = runs.add(points=[(0, 1.0), (200, 1.0)], status="stopped", env_steps=300)
     frame, text = tabulate(runs, "win-rates", capsysbinary)
-    assert frame.to_numpy().tolist() == [["QMIX", "50.0 ± 0.0 (n = 2 of 5)"]]
-    reason = f"run {lost} (EMTC(QPLEX) on 3m; seed 1): stopped at 300 of 1000 env steps"
-    assert text.endswith(f"# Left out: 1 selected run.\n# {reason}\n")
+    assert frame.to_numpy().tolist() == [["QMIX", "50.0 ± 0.0 (2 seeds)"]]
+    reason = f"run {lost} (EMTC(QPLEX) on 3m; seed 1): stopped at 300 of 1,000 env steps"
+    assert f"# Left out: 1 selected run.\n# {reason}\nvariant," in text
     assert runs.export("--table", "win-rates", "--format", "latex") == 0
-    assert f"% {reason.replace('1000', '1,000')}" in capsysbinary.readouterr().out.decode()
+    assert f"% {reason}" in capsysbinary.readouterr().out.decode()
     frame, text = tabulate(runs, "win-rates", capsysbinary, "--include-unfinished")
-    assert frame.to_numpy().tolist() == [["EMTC(QPLEX)", "100.0† (n = 1 of 5)"], ["QMIX", "0.0 ± 0.0 (n = 2 of 5)"]]
-    assert "# Compared at 300 env steps the largest number that all runs reached (shortest: run" in text
+    assert frame.to_numpy().tolist() == [["EMTC(QPLEX)", "100.0† (1 seed)"], ["QMIX", "0.0 ± 0.0 (2 seeds)"]]
+    assert "# Compared at 300 env steps, the largest number that all runs reached (shortest: run" in text
     assert runs.export("--table", "win-rates", "--include-unfinished", "--format", "markdown") == 0
     assert "**" not in capsysbinary.readouterr().out.decode()
 
@@ -481,8 +481,13 @@ def test_an_unfinished_run_counts_at_the_steps_that_it_reached(runs, capsysbinar
     runs.add(seed=1)
     runs.add(seed=2, points=[(0, 0.0), (500, 0.5), (600, 0.6)], status="stopped", env_steps=600)
     frame, text = tabulate(runs, "mu-w", capsysbinary)
-    assert frame.iloc[0].tolist() == ["EMTC(QPLEX)", "0.125 ± 0.000 (n = 2)", "0.250 ± 0.000 (n = 2)", "0.500 (n = 1)"]
-    assert "# run r002 (EMTC(QPLEX) on 3m; seed 2): last evaluated at 600; stopped at 600 of 1000 env steps" in text
+    assert frame.iloc[0].tolist() == [
+        "EMTC(QPLEX)",
+        "0.125 ± 0.000 (2 seeds)",
+        "0.250 ± 0.000 (2 seeds)",
+        "0.500 (1 seed)",
+    ]
+    assert "# run r002 (EMTC(QPLEX) on 3m; seed 2): last evaluated at 600; stopped at 600 of 1,000 env steps" in text
 
 
 def test_seeds_of_unequal_length_are_drawn_over_what_all_reached_and_the_rest_is_told(runs, tmp_path) -> None:
@@ -544,9 +549,9 @@ def test_a_share_of_the_training_is_of_what_was_asked_not_of_what_was_evaluated(
         )
     frame, _ = tabulate(runs, "mu-w-embedders", capsysbinary)
     row = frame.iloc[0]
-    assert row["33 % · TCSE"] == "0.150 (n = 1)"
-    assert row["67 % · TCSE"] == "0.300 (n = 1)"
-    assert row["100 % · TCSE"] == "0.300 (n = 1)"
+    assert row["33 % · TCSE"] == "0.150 (1 seed)"
+    assert row["67 % · TCSE"] == "0.300 (1 seed)"
+    assert row["100 % · TCSE"] == "0.300 (1 seed)"
 
 
 def test_every_figure_over_seeds_says_what_it_averages_on_itself(runs, tmp_path) -> None:
@@ -557,3 +562,13 @@ def test_every_figure_over_seeds_says_what_it_averages_on_itself(runs, tmp_path)
             assert runs.export("--figure", name, "--center", "iqm", "--out", str(out)) == 0
             drawn = out.read_text(encoding="utf-8").partition("</metadata>")[2]
             assert "interquartile mean over seeds" in drawn
+
+
+def test_baselines_are_titled_by_what_is_drawn_and_name_the_other_runs(runs) -> None:
+    runs.add()
+    other = runs.add(algo="emu-qplex")
+    chart = FIGURES["baselines"].make(runs.db, select_runs(runs.db))
+    assert chart.title == "EMTC(QPLEX)"
+    assert f"run {other} (EMU(QPLEX) on 3m; seed 1): its algorithm is not in this figure" in chart.caption
+    runs.add(algo="dmix")
+    assert FIGURES["baselines"].make(runs.db, select_runs(runs.db)).title == "EMTC(QPLEX) against DMIX"

@@ -30,7 +30,8 @@ from app.figures.render.export import EXPORT_FORMATS, export_figure
 from app.figures.render.lines_view import _wrap_names
 from app.figures.render.matplotlib_view import to_image
 from app.figures.render.plotly_view import to_plotly
-from app.replay.payload import crop_field, make_payload, pack_payload
+from app.replay.layout import crop_field
+from app.replay.payload import make_payload, pack_payload
 from app.replay.replay import EpisodeView
 from emtc_core.envs.scene import Scene
 from emtc_core.metrics import METRICS

@@ -267,6 +267,6 @@ def test_imported_runs_travel_in_bundles(db, tmp_path, capsys) -> None:
     ids = take(db, write_two_seeds(tmp_path / "sacred"), "sacred", capsys)["runs"]
     write_bundle(db, ids, tmp_path / "b.emtc", THIN, made_by="test")
     other = open_database(f"sqlite:///{tmp_path / 'other.db'}")
-    assert sorted(import_bundle(other, tmp_path / "b.emtc", cache=tmp_path / "cache")) == sorted(ids)
+    assert sorted(import_bundle(other, tmp_path / "b.emtc", cache=tmp_path / "cache").new) == sorted(ids)
     assert evaluations(other, ids[0]).equals(evaluations(db, ids[0]))
     assert take(other, tmp_path / "sacred", "sacred", capsys)["here"] == ids

@@ -53,6 +53,14 @@ def test_one_evaluation_has_the_wilson_interval_of_scipy(wins, n) -> None:
         np.testing.assert_allclose(found, (wanted.low, wanted.high), atol=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("wins", "low", "high"), [(7, 0.23098652405492354, 0.6682144360118811), (16, 0.8063923194655633, 1.0)]
+)
+def test_the_wilson_interval_is_that_of_statsmodels(wins, low, high) -> None:
+    """The numbers are those of `proportion_confint(wins, 16, method="wilson")`."""
+    np.testing.assert_allclose(compute_score_interval(np.float64(wins / 16), 16), (low, high), atol=1e-12)
+
+
 @given(SHARES, st.sampled_from(CENTERS), st.sampled_from([1.0, 100.0]))
 def test_an_interval_of_shares_stays_among_them_and_is_never_without_width(shares, center, top) -> None:
     low, high = compute_interval(top * shares, center, BinomialScale(top, 16))

@@ -97,7 +97,7 @@ def test_hostile_names_and_made_up_tables_can_be_compiled(seeds) -> None:  # noq
 
     tables: list[Table] = [
         make_plain_table(pd.DataFrame({NASTY: [NASTY, None], "x": [-1.5, 2e-7]})),
-        tabulate_mu_w(join_seeds(seeds, include_unfinished=True), [100, 400], Aggregation("mean", "ci")),
+        tabulate_mu_w(join_seeds(seeds, include_unfinished=True), {"3m": [100, 400]}, Aggregation("mean", "ci")),
     ]
     assert [find_faults(export_table(table, "latex").decode()) for table in tables] == [[], []]
 

@@ -22,7 +22,7 @@ from app.analysis.projections.snapshots import sample_rows
 from app.analysis.rates import read_curves
 from app.analysis.selection import NODE_QUANTITIES, NodeSelection, has_place
 from app.analysis.series import join_seeds
-from app.analysis.what_if import WhatIfSettings, evaluate_what_if, merge_nodes, read_rules, read_stream
+from app.analysis.what_if import WhatIfSettings, evaluate_what_if, merge_nodes, read_gate_rules, read_stream
 from app.cli.main import run
 from app.figures.kinds.chart import Chart, Line, Mark, Panel
 from app.figures.kinds.maps import Cloud, Grid, Heatmap
@@ -293,7 +293,7 @@ def pinned_figures(db: Database, run_id: str) -> list[tuple[Chart | Cloud, int]]
         return join_values([replay.side for replay in add_run_names([first, second])])
 
     def draw_asked(question: WhatIfSettings, rows: NDArray[np.int64] | None = None) -> Chart:
-        rules = read_rules(find_run(db, run_id).config)
+        rules = read_gate_rules(find_run(db, run_id).config)
         stream = read_stream(db, run_id, rules, until=snapshot.env_step)
         merged = None if question.delta_factor is None else merge_nodes(snapshot, rules, question.delta_factor)
         found = evaluate_what_if(snapshot, stream, rules, question, merged=merged, rows=rows)
@@ -338,7 +338,7 @@ def pinned_figures(db: Database, run_id: str) -> list[tuple[Chart | Cloud, int]]
         (draw_map(select_axes(snapshot.embedding, (0, 3))), {"page": "memory", "facts": {**atlas, "method": "axes"}}),
         (draw_choice(whole), {"page": "memory", "facts": {**atlas, **chosen, "method": "pca", "fit": "all"}}),
         (
-            draw_selection(snapshot, kept, has_place(whole.coordinates), run=name, description=choice.words),
+            draw_selection(snapshot, kept, has_place(whole.coordinates), run=name, description=choice.description),
             {"page": "memory", "facts": {**atlas, **chosen, "method": "pca", "fit": "all"}},
         ),
         (draw_episode(get_trajectory(db, run_id, 2)), {"page": "memory", "facts": {"episode": 2}}),

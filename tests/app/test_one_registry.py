@@ -14,7 +14,7 @@ from streamlit.testing.v1 import AppTest
 from app.analysis.compared import ComparedRuns
 from app.analysis.tables import Column, Table, make_table
 from app.cli.main import run
-from app.figures.figure import FigureKind, Section, StoredRuns, TableKind
+from app.figures.figure import FigureKind, PageSection, StoredRuns, TableKind
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.named.curves import HIDDEN_METHODS, LOG_AXES, PER_SEED, SMOOTH, read_comparison
 from app.figures.options import CENTER, Option, Options, make_options
@@ -60,9 +60,9 @@ def draw_toys(runs: ComparedRuns, options: Options) -> Chart:
     return Chart("toys", "Toys", "seed", (panel,), "One point for each run.", "Toys.")
 
 
-TOYS = TableKind("toys", tabulate_toys, read_comparison, (SLOPE,), section=Section("compare", "Toy statistics"))
+TOYS = TableKind("toys", tabulate_toys, read_comparison, (SLOPE,), section=PageSection("compare", "Toy statistics"))
 TOY_CHART = FigureKind(
-    "toys", draw_toys, read_comparison, question="How many toys?", section=Section("compare", "Toy statistics")
+    "toys", draw_toys, read_comparison, question="How many toys?", section=PageSection("compare", "Toy statistics")
 )
 
 

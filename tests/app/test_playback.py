@@ -9,7 +9,9 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-from matplotlib.collections import PathCollection, PolyCollection
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure as FileFigure
 from PIL import Image
 
@@ -19,7 +21,8 @@ from app.figures.named.trajectories import draw_trajectory
 from app.replay.drawing import MAX_FRAMES, to_gif, to_svg
 from app.replay.field import FieldArtist, interpolate_scene, sample_moments
 from app.replay.files import make_page, read_replays
-from app.replay.payload import crop_fields, list_teams, make_payload
+from app.replay.layout import MOVED_APART, crop_fields, lay_out_fields, separate_units
+from app.replay.payload import label_units, list_teams, make_payload
 from app.replay.replay import (
     MISSING,
     EpisodeView,
@@ -67,10 +70,66 @@ def read_header(payload: bytes) -> dict:
     return json.loads(payload[4 : 4 + int.from_bytes(payload[:4], "little")])
 
 
-def test_no_health_bar_hides_a_units_number():
-    field = FieldArtist(FileFigure().subplots(), make_scene(), (0, 0, 32, 32), (320, 320), bars=True)
-    order = [type(artist) for artist in field.moving]
-    assert order.index(PathCollection) > max(i for i, kind in enumerate(order) if kind is PolyCollection)
+def test_health_is_a_ring_around_a_unit_and_hides_no_number():
+    field = FieldArtist(FileFigure().subplots(), make_scene(health=0.5), (0, 0, 32, 32), (320, 320), has_rings=True)
+    field.move(0)
+    rings = [artist for artist in field.moving if isinstance(artist, LineCollection)][-1]
+    segments = rings.get_segments()
+    center, health = np.array((0, 0)), segments[3]  # three gray circles, then the health of each unit
+    radius = np.hypot(*(health - center).T)
+    assert radius.min() > 8 * 32 / 320, "outside the unit, whose number is inside"
+    np.testing.assert_allclose(health[-1], (0, -radius[0]), atol=1e-5)  # half of the circle
+
+
+def test_overlapping_units_are_drawn_apart_and_the_note_says_so():
+    scene = make_scene()
+    crowd = replace(scene, position=np.full_like(scene.position, 16))
+    assert np.array_equal(separate_units(scene, 32), scene.position), "units that do not overlap stay"
+    apart = separate_units(crowd, 32)
+    for frame, alive in enumerate(scene.alive):
+        places = apart[frame, alive]
+        distance = np.hypot(*(places[:, None] - places[None, :]).T)[~np.eye(len(places), dtype=bool)]
+        assert distance.min() > 0.5
+    assert np.array_equal(apart[2:, 1], crowd.position[2:, 1]), "a dead unit stays"
+    ball = replace(crowd, team=np.array([0, 0, 2], np.int8))
+    assert np.array_equal(separate_units(ball, 32)[:, 2], ball.position[:, 2]), "the ball stays"
+    ((drawn, _),) = lay_out_fields([replace(make_episode(), scene=crowd)])
+    assert MOVED_APART in drawn.note
+    ((drawn, _),) = lay_out_fields([make_episode()])
+    assert MOVED_APART not in drawn.note
+
+
+@given(st.integers(1, 6), st.integers(0, 2**31))
+def test_no_unit_is_drawn_far_from_its_position(units: int, seed: int):
+    rng = np.random.default_rng(seed)
+    scene = make_scene(2)
+    scene = replace(
+        scene,
+        position=rng.uniform(0, 3, (2, units, 2)).astype(np.float32),
+        alive=rng.random((2, units)) < 0.8,
+        team=rng.integers(0, 3, units).astype(np.int8),
+        radius=np.full(units, 0.5, np.float32),
+    )
+    shift = np.abs(separate_units(scene, 14) - scene.position)
+    assert shift.max(initial=0) <= 1.5 * 0.5 + 1e-5
+    assert not shift[:, scene.team == 2].any()
+
+
+def test_units_of_several_kinds_are_labeled_by_kind():
+    assert label_units(make_scene()) == ["0", "1", "0"]
+    mixed = replace(make_scene(), kind=("stalker", "zealot", "zergling"), team=np.zeros(3, np.int8))
+    assert label_units(mixed) == ["s0", "ze1", "ze2"]
+
+
+def test_a_unit_that_is_hit_flashes_during_the_step():
+    scene = make_scene()
+    scene.health[1:, 0] = 0.4
+    assert interpolate_scene(scene, 0).hit.tolist() == [1, 0, 0]
+    assert interpolate_scene(scene, 0.75).hit[0] == 0.25
+    assert interpolate_scene(scene, 1).hit.tolist() == [0, 1, 0], "agent 1 dies in the second step"
+    trail = interpolate_scene(scene, 1.5).trail
+    assert np.isnan(trail[0, :-3]).all()
+    np.testing.assert_allclose(trail[0, -3:], [(0, 0), (2, 0), (3, 0)])
 
 
 def test_a_unit_is_between_its_places_between_two_steps():

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
+from app.analysis.propositions import Proposition1Check, Proposition2Check
+from app.figures.figure import NO_OPTIONS
 from app.figures.kinds.chart import Chart
-from app.figures.propositions import draw_proposition_1, draw_proposition_2
+from app.figures.registry import draw_chart, find_figure
 from app.figures.render.export import EXPORT_FORMATS, export_figure
 from app.figures.render.plotly_view import to_plotly
 from emtc_core.gate.propositions import Proposition1, Proposition2
@@ -19,7 +21,7 @@ def make_first() -> Chart:
         alpha=0.6,
         lipschitz_bound=0.3,
     )
-    return draw_proposition_1(result, gamma=0.99, seed=1)
+    return draw_chart("proposition-1", Proposition1Check(result, n_nodes=3, gamma=0.99, seed=1))
 
 
 def make_curve(*errors: float) -> Proposition2:
@@ -34,7 +36,7 @@ def make_curve(*errors: float) -> Proposition2:
 
 def make_second() -> Chart:
     curves = make_curve(3, 0, 1), make_curve(3, 0.4, 1), make_curve(3, 0.1, 1)
-    return draw_proposition_2(*curves, mark=4.0, gamma=0.99, seed=1)
+    return draw_chart("proposition-2", Proposition2Check(*curves, gamma=0.99, seed=1))
 
 
 def test_each_transition_is_a_point_inside_a_band_around_the_diagonal():
@@ -82,3 +84,9 @@ def test_both_figures_export_in_every_format(make, format):
     assert written.startswith(start[format])
     if format == "svg":
         assert "[return]" in written.decode()
+
+
+@pytest.mark.parametrize("name", ["proposition-1", "proposition-2"])
+def test_the_command_line_draws_them_for_the_default_settings_of_the_page(name):
+    kind = find_figure(name)
+    assert not kind.draw(kind.read(None, [], NO_OPTIONS), NO_OPTIONS).is_empty

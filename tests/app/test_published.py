@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from app.analysis.published import list_published_maps, read_published, tabulate_with_published
 from app.analysis.series import join_seeds
-from app.analysis.win_rates import list_published_maps, read_published, tabulate_with_published
 from tests.app.seed_cases import make_seed
 
 
@@ -28,8 +28,8 @@ def test_ours_and_the_papers_stand_side_by_side_and_the_caption_warns() -> None:
     table = tabulate_with_published(join_seeds(seeds, final=True))
     assert table.frame.columns.tolist() == ["variant", "corridor · ours", "corridor · paper"]
     rows = table.frame.set_index("variant")
-    assert rows.loc["EMTC(QPLEX)"].tolist() == ["50.0 (n = 1)", "97.4 ± 1.7"]
-    assert rows.loc["EMTC(QPLEX), No-TCGM"].tolist() == ["25.0 (n = 1)", "–"]
+    assert rows.loc["EMTC(QPLEX)"].tolist() == ["50.0 (1 seed)", "97.4 ± 1.7"]
+    assert rows.loc["EMTC(QPLEX), No-TCGM"].tolist() == ["25.0 (1 seed)", "–"]
     assert rows.loc["QMIX"].tolist() == ["–", "37.6 ± 9.8"]
     assert "skirmish is a simulator" in table.caption
 
@@ -40,7 +40,7 @@ def test_ours_and_the_papers_stand_side_by_side_and_the_caption_warns() -> None:
 def test_a_run_of_another_preset_does_not_stand_in_the_papers_row() -> None:
     table = tabulate_with_published(join_seeds([make_seed("a", [(1, 1.0)], map="corridor", preset="demo")], final=True))
     rows = table.frame.set_index("variant")["corridor · ours"]
-    assert rows["EMTC(QPLEX), preset = demo"] == "100.0 (n = 1)"
+    assert rows["EMTC(QPLEX), preset = demo"] == "100.0 (1 seed)"
     assert rows["EMTC(QPLEX)"] == "–"
 
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.analysis.published import tabulate_with_published
 from app.analysis.quantities import (
     MU_W,
     ROBUST,
@@ -24,7 +25,7 @@ from app.analysis.quantities import (
 from app.analysis.rates import RatedSeeds, TaskRate, apply_rate, average_curves, choose_rates
 from app.analysis.series import SeedRun, join_seeds
 from app.analysis.settings import LABEL
-from app.analysis.win_rates import tabulate_falls, tabulate_mu_w, tabulate_win_rates, tabulate_with_published
+from app.analysis.win_rates import tabulate_falls, tabulate_mu_w, tabulate_win_rates
 from app.figures.named.comparisons import draw_profiles, tabulate_tests
 from app.figures.named.curves import draw_comparison
 from tests.app.seed_cases import make_seed
@@ -66,7 +67,7 @@ def test_one_run_without_makes_its_task_greedy_for_all_its_runs_and_is_named(odd
     assert "run b has evaluations without a robust win rate" in rated.quantity.note
     comparison = join(rated)
     captions = [tabulate_win_rates(comparison).caption, draw_comparison(comparison).caption]
-    captions.append(tabulate_mu_w(comparison, [1000]).caption)
+    captions.append(tabulate_mu_w(comparison, {"3m": [1000], ON_FOOTBALL: [1000]}).caption)
     assert all(rated.quantity.note in caption for caption in captions)
     assert rated.quantity.note in tabulate_win_rates(comparison).notes
 
@@ -101,15 +102,20 @@ def test_football_smac_imports_and_runs_without_shifts_are_greedy_without_a_word
         assert (rated.quantity, rated.seeds) == (WIN_RATE, seeds)
 
 
-@pytest.fixture
-def two_tasks() -> RatedSeeds:
-    """EMTC(QPLEX) and QMIX on skirmish and on football, by the default of each task."""
+def two_tasks_seeds() -> list[SeedRun]:
+    """EMTC(QPLEX) and QMIX on skirmish and on football."""
     seeds = []
     for algo in ("emtc-qplex", "qmix"):
         for seed in (1, 2):
             seeds.append(with_robust(f"{algo}{seed}", algo=algo, seed=seed))
             seeds.append(without_robust(f"{algo}{seed}f", algo=algo, seed=seed, **FOOTBALL))
-    return apply_rate(seeds)
+    return seeds
+
+
+@pytest.fixture
+def two_tasks() -> RatedSeeds:
+    """These runs by the default win rate of each task."""
+    return apply_rate(two_tasks_seeds())
 
 
 def test_each_of_several_tasks_has_its_own_default(two_tasks) -> None:
@@ -125,19 +131,28 @@ def test_heads_panels_and_captions_name_the_win_rate_of_each_task(two_tasks) -> 
     comparison, note = join(two_tasks), two_tasks.quantity.note
     heads = [f"{ON_FOOTBALL} (greedy)", "3m (robust)"]
     assert sorted(tabulate_win_rates(comparison).frame.columns[1:]) == sorted(heads)
-    assert sorted(tabulate_mu_w(comparison, [1000]).frame.columns[1:]) == sorted(f"{head} · 1,000" for head in heads)
+    assert sorted(tabulate_mu_w(comparison, {"3m": [1000], ON_FOOTBALL: [1000]}).frame.columns[1:]) == sorted(
+        f"{head} · 1,000" for head in heads
+    )
     chart = draw_comparison(comparison)
     assert sorted(panel.title for panel in chart.panels) == ["greedy win rate, academy_3_vs_1_with_keeper [grf]",
                                                             "robust win rate, 3m"]  # fmt: skip
     averaged = draw_comparison(join(average_curves(two_tasks)))
     assert sorted(panel.title.partition(",")[0] for panel in averaged.panels) == ["greedy μ̄_w", "robust μ̄_w"]
-    made = [tabulate_win_rates(comparison), tabulate_mu_w(comparison, [1000]), tabulate_tests(comparison)]
+    made = [
+        tabulate_win_rates(comparison),
+        tabulate_mu_w(comparison, {"3m": [1000], ON_FOOTBALL: [1000]}),
+        tabulate_tests(comparison),
+    ]
     assert all(note in table.caption and note in table.notes for table in made)
     assert all(note in figure.caption for figure in (chart, averaged, draw_profiles(comparison)))
 
 
-def test_a_column_of_runs_of_unequal_lengths_is_not_bold_whatever_its_head_is(two_tasks) -> None:
-    comparison = join(two_tasks)
+def test_a_column_of_runs_of_unequal_lengths_is_not_bold_whatever_its_head_is() -> None:
+    worse = [
+        make_seed(f"vdn{k}", GREEDY, robust=[(step, 0.1) for step, _ in SHIFTED], algo="vdn", seed=k) for k in (1, 2)
+    ]
+    comparison = join(apply_rate([*two_tasks_seeds(), *worse]))
     unequal = replace(comparison, mixed_length_tasks=frozenset({"3m"}))
     bold, left = ({name for _, name in tabulate_win_rates(each).best} for each in (comparison, unequal))
     assert bold - left == {"3m (robust)"}
@@ -161,9 +176,9 @@ def test_mu_w_is_the_time_average_of_the_win_rate_that_the_runs_are_compared_by(
         averaged = average_curves(apply_rate(seeds, rate))
         assert averaged.quantity.key == key
         assert averaged.seeds[0].curve.values[-1] == pytest.approx(expected)
-        table = tabulate_mu_w(join(apply_rate(seeds, rate)), [1000])
-        assert table.frame.iloc[0, 1] == f"{expected:.3f} (n = 1)"
-    assert tabulate_mu_w(join(apply_rate(seeds)), [1000]).caption.startswith("robust μ̄_w")
+        table = tabulate_mu_w(join(apply_rate(seeds, rate)), {"3m": [1000], ON_FOOTBALL: [1000]})
+        assert table.frame.iloc[0, 1] == f"{expected:.3f} (1 seed)"
+    assert tabulate_mu_w(join(apply_rate(seeds)), {"3m": [1000], ON_FOOTBALL: [1000]}).caption.startswith("robust μ̄_w")
 
 
 def test_falls_and_the_papers_numbers_are_made_of_greedy_episodes() -> None:

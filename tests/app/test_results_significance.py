@@ -2,7 +2,9 @@
 
 import io
 import pickle
+from datetime import UTC, datetime
 from itertools import combinations, product
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -13,10 +15,10 @@ from scipy.optimize import brentq
 from scipy.stats import binomtest, mannwhitneyu, nct, t, ttest_1samp, ttest_ind, ttest_rel
 
 from app.analysis.intervals import BinomialScale
-from app.analysis.series import join_seeds
+from app.analysis.series import join_seeds, make_seeds
 from app.analysis.significance import (
     MIN_SEEDS,
-    Difference,
+    MeanDifference,
     adjust_p_values,
     compare_seeds,
     decide,
@@ -25,9 +27,11 @@ from app.analysis.significance import (
     probability_of_improvement,
 )
 from app.analysis.tables import export_table
+from app.analysis.win_rates import tabulate_win_rates
 from app.figures.named.comparisons import draw_profiles, tabulate_tests
+from app.figures.named.curves import draw_comparison
 from emtc_core.errors import ConfigError
-from tests.app.seed_cases import make_seed
+from tests.app.seed_cases import make_seed, stored
 from tests.errors import raises
 
 
@@ -203,8 +207,8 @@ def test_holm_by_hand() -> None:
     assert adjust_p_values([0.04, 0.01, 0.03], ["3m", "8m", "3m"]) == pytest.approx([0.06, 0.01, 0.06])
 
 
-def difference_of(low: float, high: float, n: int = MIN_SEEDS) -> Difference:
-    return Difference((low + high) / 2, low, high, (n,), n, is_paired=True)
+def difference_of(low: float, high: float, n: int = MIN_SEEDS) -> MeanDifference:
+    return MeanDifference((low + high) / 2, low, high, (n,), n, is_paired=True)
 
 
 @pytest.mark.parametrize(
@@ -266,7 +270,7 @@ def test_the_table_names_both_variants_their_seeds_and_the_verdict() -> None:
     assert {type(each) for each in rows["P(improvement)"]} == {str}
     assert len(pickle.loads(pickle.dumps(table))) == len(table)
     files = (
-        pd.read_csv(io.BytesIO(export_table(table, "csv"))),
+        pd.read_csv(io.BytesIO(export_table(table, "csv")), comment="#"),
         pd.read_parquet(io.BytesIO(export_table(table, "parquet"))),
     )
     for read in files:
@@ -293,3 +297,85 @@ def test_profiles_pool_the_tasks_that_all_variants_have() -> None:
     assert "fewer than 3" in chart.caption
     with raises(ConfigError, key="env.map"):
         draw_profiles(join_seeds([*finals("emtc-qplex", "3m", 0.9), *finals("qmix", "8m", 1.0)], final=True))
+
+
+def test_a_profile_is_titled_by_its_maps_and_names_the_runs_of_other_maps() -> None:
+    seeds = [*finals("emtc-qplex", "3m", 0.9), *finals("qmix", "3m", 0.1), *finals("qmix", "8m", 1.0, 0.9, 0.8)]
+    chart = draw_profiles(join_seeds(seeds, final=True))
+    assert chart.title == "Performance profiles, 3m"
+    assert chart.subtitle.startswith("2 runs on 3m; band")
+    assert "run qmix-8m-1 (QMIX on 8m; seed 1): not every variant has a result on this map" in chart.caption
+
+
+def test_the_reference_is_the_full_method_and_can_be_chosen() -> None:
+    seeds = [
+        make_seed(f"{name}-{map}-{k}", [(0, 0.0), (1000, rate)], *settings, map=map, seed=k, algo=algo)
+        for map in ("3m", "8m")
+        for name, algo, settings, rate in (
+            ("ungated", "emtc-qplex", ("gate.enabled=false",), 0.2),
+            ("cds", "cds", (), 0.3),
+            ("full", "emtc-qplex", (), 0.9),
+        )
+        if (name, map) != ("full", "8m")
+        for k in (1, 2)
+    ]
+    comparison = join_seeds(seeds, final=True)
+    table = tabulate_tests(comparison)
+    assert set(table.frame["variant"]) == {"EMTC(QPLEX)"}
+    assert set(table.frame["task"]) == {"3m"}
+    assert "Not compared, because EMTC(QPLEX) has no result there: 8m." in table.caption
+    chosen = tabulate_tests(comparison, reference="CDS").frame
+    assert set(chosen["variant"]) == {"CDS"}
+    assert chosen["task"].tolist() == ["3m", "3m", "8m", "all 2 tasks"]
+    with raises(ConfigError, key="reference", value="VDN"):
+        tabulate_tests(comparison, reference="VDN")
+
+
+def copies(*rates: float, seeds=(1, 2, 3)) -> pd.DataFrame:
+    """Evaluations of a run of EMTC(QPLEX) and of No-TCGM for each seed, equal to every digit."""
+    return pd.DataFrame(
+        {
+            "run_id": f"{variant}{seed}", "env_step": 1000 * step, "win_rate": rate, "robust_win_rate": np.nan,
+            "return_mean": 1.5 + seed / 7 + step, "length_mean": 20.0, "episodes": 16, "distinct": np.nan,
+        }
+        for variant in ("full", "ungated")
+        for seed in seeds
+        for step, rate in enumerate(rates, 1)
+    )  # fmt: skip
+
+
+def comparison_of(frame: pd.DataFrame):
+    settings = {"full": (), "ungated": ("gate.enabled=false",)}
+    rows = [
+        SimpleNamespace(
+            id=run_id, config=stored(*settings[run_id[:-1]], seed=int(run_id[-1])), versions={}, live_status="finished",
+            env_steps=2000, target_steps=2000, created_at=datetime(2026, 1, 1, tzinfo=UTC),
+        )
+        for run_id in dict.fromkeys(frame["run_id"])
+    ]  # fmt: skip
+    return join_seeds(make_seeds(rows, frame), final=True)
+
+
+IDENTICAL = "identical runs (no win yet, so the memory pays no incentive)"
+
+
+def test_copies_of_the_same_runs_have_no_interval_and_no_verdict_but_the_reason() -> None:
+    comparison = comparison_of(copies(0.0, 0.0))
+    row = tabulate_tests(comparison).frame.iloc[0]
+    assert row[["difference [%]", "p", "p (randomization)", "verdict"]].tolist() == ["+0.0", "–", "–", IDENTICAL]
+    told = "Identical runs on 3m: EMTC(QPLEX); EMTC(QPLEX), No-TCGM (no win yet, so the memory pays no incentive)."
+    assert told in tabulate_win_rates(comparison).caption
+    assert f"# {told}\n" in export_table(tabulate_win_rates(comparison), "csv").decode()
+    assert told in draw_comparison(comparison).caption
+
+
+def test_copies_with_a_win_have_no_known_reason_and_equal_returns_of_0_prove_nothing() -> None:
+    comparison = comparison_of(copies(0.0, 0.5))
+    assert tabulate_tests(comparison).frame["verdict"].tolist() == ["identical runs"]
+    other, sparse = copies(0.0, 0.0), copies(0.0, 0.0)
+    other.loc[3, "return_mean"] += 1e-9
+    sparse["return_mean"] = 0.0
+    for frame in (other, sparse):
+        comparison = comparison_of(frame)
+        assert "identical" not in tabulate_tests(comparison).to_wide_frame().to_string()
+        assert "Identical" not in draw_comparison(comparison).caption

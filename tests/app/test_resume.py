@@ -1,7 +1,7 @@
 """A person's resume or deletion of another machine's run: her clock may be fast, so the run is watched before."""
 
 import shutil
-import socket
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,16 +13,19 @@ from app.jobs import resume
 from emtc_core.errors import RunStateError
 from storage import clock
 from storage.engine import Database, open_database
+from storage.maintenance.thin import Thinning, thin_run
 from storage.models import Run
-from storage.process_id import ProcessId
+from storage.process_id import ProcessId, get_process_id, process_columns
 from storage.runs import claims
 from storage.runs.changes import claim_start, create_run, start_run
 from storage.runs.lifecycle import LOST_AFTER_S, Owner
+from storage.runs.removal import remove_run
 from storage.runs.rows import find_run
 from tests.errors import raises
 from tests.storage.records import CONFIG
 
 MINUTES = timedelta(minutes=10)
+GONE = replace(get_process_id(), pid=2**22 + 1)
 
 
 @pytest.fixture
@@ -78,10 +81,29 @@ def test_a_run_that_stays_silent_is_taken_after_a_watch(lost, monkeypatch) -> No
 def test_a_run_of_this_machine_is_taken_at_once(lost, monkeypatch) -> None:
     db, run_id = lost
     with db.transaction() as connection:
-        connection.execute(update(Run).where(Run.id == run_id).values(host=socket.gethostname(), pid=2**30))
+        connection.execute(update(Run).where(Run.id == run_id).values(**process_columns(GONE)))
     slept = watch(monkeypatch)
     resume.claim_to_resume(db, run_id)
     assert slept == []
+
+
+@pytest.mark.parametrize("act", ["delete", "resume", "thin"])
+def test_a_run_of_a_container_is_watched_although_the_container_has_the_name_of_this_machine(
+    lost, monkeypatch, act: str
+) -> None:
+    db, run_id = lost
+    in_container = replace(GONE, key="boot/1/100")
+    with db.transaction() as connection:
+        connection.execute(update(Run).where(Run.id == run_id).values(**process_columns(in_container)))
+    watch(monkeypatch, then=lambda: beat(db, run_id))
+    with raises(RunStateError, reason="at_work", subject=run_id) as told:
+        if act == "resume":
+            resume.claim_to_resume(db, run_id)
+        elif act == "thin":
+            thin_run(db, run_id, Thinning(checkpoints=True))
+        else:
+            remove_run(db, run_id)
+    assert "clock of this machine" in str(told.value)
 
 
 def test_a_run_that_beats_by_a_slower_clock_is_not_deleted(lost, monkeypatch) -> None:

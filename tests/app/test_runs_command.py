@@ -82,7 +82,7 @@ def test_the_table_stops_at_a_page_and_says_so(db: Database, capfdbinary, monkey
     out, err = capfdbinary.readouterr()
     assert out.count(b"skirmish") == 4
     assert b"Page 1 of 3: 4 of 10 matching runs. Next: --page 2" in err
-    assert all(column.encode() in out for column in command.COLUMNS)
+    assert all(column.encode() in out for column in command.TABLE_COLUMNS)
 
 
 @pytest.mark.parametrize(

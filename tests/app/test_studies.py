@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from app.analysis.comparable import select_runs
+from app.analysis.published import find_published, read_published_studies
 from app.analysis.tables import TABLE_FORMATS, export_table
-from app.analysis.win_rates import find_published, published_studies
 from app.figures.kinds.maps import Grid, Heatmap
 from app.figures.registry import FIGURES, TABLES
 from app.figures.render.export import EXPORT_FORMATS, export_figure
@@ -153,9 +153,9 @@ def test_the_augmentation_table_lists_measured_combinations_and_marks_the_best(s
     db, ids = studies
     table = TABLES["augmentation"].make(db, sweep_runs(db, ids["augmentation"]))
     assert table.frame.to_numpy().tolist() == [
-        ["0.1", "0.05", "0.094 ± 0.133 (n = 2)"],
-        ["0.2", "0.05", "0.156 ± 0.133 (n = 2)"],
-        ["0.2", "0.1", "0.219 ± 0.133 (n = 2)"],
+        ["0.1", "0.05", "0.094 ± 0.133 (2 seeds)"],
+        ["0.2", "0.05", "0.156 ± 0.133 (2 seeds)"],
+        ["0.2", "0.1", "0.219 ± 0.133 (2 seeds)"],
     ]
     assert table.best == {(2, "3m")}
 
@@ -192,7 +192,7 @@ def test_study_tables_of_an_empty_database_have_their_columns(db, name):
 
 
 def test_published_numbers_name_their_game_and_only_the_four_published_cells():
-    assert set(published_studies()) >= set(get_args(Study))
+    assert set(read_published_studies()) >= set(get_args(Study))
     augmentation = find_published("augmentation", "skirmish")
     assert augmentation is not None
     assert len(augmentation.table) == 4

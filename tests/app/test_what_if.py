@@ -13,21 +13,21 @@ from hypothesis import strategies as st
 
 from app.analysis.tables import MISSING
 from app.analysis.what_if import (
-    GateValues,
-    Rules,
+    GateRules,
     Stream,
     WhatIfResult,
     WhatIfSettings,
+    WhatIfValues,
     compute_gate_means,
     evaluate_what_if,
     explain_tau,
     find_tau,
     merge_nodes,
-    read_rules,
+    read_gate_rules,
     read_stream,
     tabulate_what_if,
 )
-from app.figures.named.what_if import ask_what_if, draw_what_if
+from app.figures.named.what_if import describe_change, draw_what_if
 from app.figures.registry import TABLES
 from emtc_core import plugins
 from emtc_core.config.memory import GateConfig, IncentiveConfig, MemoryConfig
@@ -64,9 +64,9 @@ def seeded(tmp_path, sqlite_template):
     db.dispose()
 
 
-def _rules(gate: GateConfig | None = None, memory: MemoryConfig | None = None, **incentive: object) -> Rules:
+def _rules(gate: GateConfig | None = None, memory: MemoryConfig | None = None, **incentive: object) -> GateRules:
     memory = memory or MemoryConfig(delta=0.01, delta_space="raw")
-    return Rules(gate or GateConfig(), IncentiveConfig.model_validate(incentive), memory, GAMMA, False)
+    return GateRules(gate or GateConfig(), IncentiveConfig.model_validate(incentive), memory, GAMMA, False)
 
 
 def _snapshot(seed: int, size: int = 30, tau: float = 0.8, scale: float = 1.0) -> Snapshot:
@@ -165,7 +165,7 @@ def test_no_gate_closes_when_tau_grows(seed: int, factors: tuple[float, float]) 
 def test_the_removed_share_is_the_metric_of_that_name() -> None:
     rng = np.random.default_rng(0)
     r_p, beta = rng.normal(size=40), rng.random(40)
-    ours = compute_gate_means(GateValues(np.zeros(40), beta, r_p))
+    ours = compute_gate_means(WhatIfValues(np.zeros(40), beta, r_p))
     tensors = torch.tensor(r_p), torch.tensor(beta)
     theirs = gate_ratios(Incentive(tensors[0], tensors[0] * tensors[1]), tensors[1], torch.ones(40))
     ratio = {name: float(part / whole) for name, (part, whole) in theirs.items()}
@@ -227,7 +227,7 @@ def test_no_tau_is_computed_for_a_gate_law_without_an_inverse(gate_laws: None) -
     assert explain_tau(unknown) in draw_what_if(unknown, run="r", env_step=1).caption
     fixed = evaluate_what_if(snapshot, NONE, _rules(gate), WhatIfSettings(tau_fixed=1.0))
     np.testing.assert_allclose(fixed.sets[0].recomputed.beta, fixed.sets[0].recorded.beta, atol=1e-6)
-    assert ask_what_if(fixed).startswith("What if τ were 1 at the snapshot?")
+    assert describe_change(fixed).startswith("What if τ were 1 at the snapshot?")
 
 
 def test_without_an_inverse_the_newest_recorded_tau_is_used_also_for_a_selection(gate_laws: None) -> None:
@@ -335,7 +335,7 @@ def test_slots_without_a_node_have_no_row() -> None:
 
 def test_the_stream_is_what_plain_sql_says(seeded) -> None:
     db, run_id = seeded
-    rules = read_rules(find_run(db, run_id).config)
+    rules = read_gate_rules(find_run(db, run_id).config)
     until = int(list_snapshots(db, run_id)["env_step"].iloc[0])
     stream = read_stream(db, run_id, rules, until=until, limit=40)
     with sqlite3.connect(db.path) as connection:
@@ -353,7 +353,7 @@ def test_the_stream_is_what_plain_sql_says(seeded) -> None:
 
 def test_a_target_that_goes_on_after_a_time_limit_ends_where_h_next_is_0(seeded) -> None:
     db, run_id = seeded
-    rules = read_rules(find_run(db, run_id).config)
+    rules = read_gate_rules(find_run(db, run_id).config)
     until = int(list_snapshots(db, run_id)["env_step"].iloc[-1])
     before = read_stream(db, run_id, rules, until=until)
     last = int(np.flatnonzero(before.ends)[1]) + 1
@@ -367,7 +367,7 @@ def test_a_target_that_goes_on_after_a_time_limit_ends_where_h_next_is_0(seeded)
 def test_a_seeded_run_is_answered_as_plain_arithmetic_says(seeded) -> None:
     db, run_id = seeded
     snapshot = get_snapshot(db, int(list_snapshots(db, run_id)["id"].iloc[-1]))
-    rules = read_rules(find_run(db, run_id).config)
+    rules = read_gate_rules(find_run(db, run_id).config)
     stream = read_stream(db, run_id, rules, until=snapshot.env_step)
     found = evaluate_what_if(snapshot, stream, rules, WhatIfSettings(tau_factor=0.5))
     with sqlite3.connect(db.path) as connection:
@@ -382,7 +382,7 @@ def test_a_run_without_a_gate_is_judged_by_what_it_looked_up(seeded) -> None:
     with db.transaction() as connection:
         connection.exec_driver_sql("UPDATE transitions SET delta_mem = NULL, beta = NULL, tau = NULL")
     snapshot = get_snapshot(db, int(list_snapshots(db, run_id)["id"].iloc[-1]))
-    rules = read_rules(find_run(db, run_id).config)
+    rules = read_gate_rules(find_run(db, run_id).config)
     stream = read_stream(db, run_id, rules, until=snapshot.env_step)
     found = evaluate_what_if(snapshot, stream, rules, WhatIfSettings()).sets[0]
     assert np.isnan(found.recorded.beta).all()
@@ -403,7 +403,7 @@ def test_the_question_is_laid_beside_the_record_of_each_run(seeded) -> None:
         beta, closed, n = connection.exec_driver_sql(betas, (gated,)).one()
         removed = connection.exec_driver_sql("SELECT 100 * gate_removed FROM runs WHERE id = ?", (gated,)).scalar_one()
     table = TABLES["what-if"].make(db, [find_run(db, gated), find_run(db, ungated)])
-    own, other = table.frame.drop(columns="incentive removed [%], asked").to_numpy().tolist()
+    own, other = table.frame.drop(columns="incentive removed [%], recomputed").to_numpy().tolist()
     said = [f"{beta:.4f}", f"{closed:.2f}"]
     assert own == ["Seeded run", n, said[0], said[0], said[1], said[1], f"{removed:.2f}"]
     assert other == ["Ungated", n, "–", said[0], "–", said[1], "–"]
@@ -426,10 +426,10 @@ def test_a_run_whose_transitions_were_thinned_away_is_left_out_by_name(seeded) -
 
 def test_a_stored_setting_that_cannot_be_is_named() -> None:
     with raises(ConfigError, key="gate.tau_end", value="hot"):
-        read_rules({"gate": {"tau_end": "hot"}})
+        read_gate_rules({"gate": {"tau_end": "hot"}})
     with raises(ConfigError, key="train.gamma", value="high"):
-        read_rules({"train": {"gamma": "high"}})
-    assert read_rules({"memory": {"delta": 0.5, "unheard_of": 1}, "gate": None}).memory.delta == 0.5
+        read_gate_rules({"train": {"gamma": "high"}})
+    assert read_gate_rules({"memory": {"delta": 0.5, "unheard_of": 1}, "gate": None}).memory.delta == 0.5
 
 
 # -- what is shown --
@@ -471,4 +471,4 @@ def test_without_transitions_the_links_are_drawn_alone() -> None:
     ],
 )
 def test_the_caption_asks_only_about_what_would_be_otherwise(tau, delta, asked) -> None:
-    assert ask_what_if(WhatIfResult((), 0, 0, *tau, *delta)) == asked
+    assert describe_change(WhatIfResult((), 0, 0, *tau, *delta)) == asked

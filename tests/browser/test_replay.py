@@ -63,18 +63,18 @@ def test_two_players_move_together_and_ask_nothing_of_the_server(page, seeded):
     assert sent == []
 
 
-def test_no_health_bar_hides_a_units_number(page, seeded):
+def test_a_units_number_is_drawn_above_the_rings_of_health(page, seeded):
     open_pair(page, seeded)
     drawn = page.locator(".playback").evaluate("""node => {
-        const drawn = [], pen = CanvasRenderingContext2D.prototype, { fillText, fillRect } = pen
+        const drawn = [], pen = CanvasRenderingContext2D.prototype, { fillText, arc } = pen
         pen.fillText = function (...given) { if (this.canvas === node.state.sides[0].field) drawn.push("number"); return fillText.apply(this, given) }
-        pen.fillRect = function (...given) { if (this.canvas === node.state.sides[0].field) drawn.push("bar"); return fillRect.apply(this, given) }
+        pen.arc = function (...given) { if (this.canvas === node.state.sides[0].field) drawn.push("arc"); return arc.apply(this, given) }
         node.state.go(3)
-        Object.assign(pen, { fillText, fillRect })
+        Object.assign(pen, { fillText, arc })
         return drawn
     }""")  # noqa: E501  # one call of the canvas a line
-    assert {"bar", "number"} <= {*drawn}
-    assert "bar" not in drawn[drawn.index("number") :]
+    assert {"arc", "number"} <= {*drawn}
+    assert "arc" not in drawn[drawn.index("number") :]
 
 
 def test_map_scene_and_curves_follow_one_cursor(page, seeded):

@@ -42,7 +42,7 @@ def test_one_seeded_run_is_a_line_without_a_band(seeded):
     app = open_page("compare")
     assert not app.exception
     assert not app.error
-    assert table(app, "variant")[1][1] == "50.0 (n = 1 of 5)"
+    assert table(app, "variant")[1][1] == "50.0 (1 seed)"
 
 
 def test_runs_are_grouped_by_everything_but_the_seed(several):
@@ -52,7 +52,7 @@ def test_runs_are_grouped_by_everything_but_the_seed(several):
     rows = table(app, "variant")
     assert rows[0] == ["variant", "3m", "corridor"]
     assert [row[0] for row in rows[1:]] == ["EMTC(QPLEX)", "EMTC(QPLEX), No-TCGM", "QMIX"]
-    assert rows[1][1] == "**85.0 ± 7.1 (n = 2 of 5)**"
+    assert rows[1][1] == "85.0 ± 7.1 (2 seeds)"
     assert rows[2][2] == "–"
 
 
@@ -63,9 +63,9 @@ def test_unfinished_runs_are_listed_under_the_table_and_count_when_asked_for(sev
     text = said(open_page("compare")).replace("\\", "")
     assert "Left out: 1 selected run." in text
     assert "run r0000 (EMTC(QPLEX) on 3m; seed 1): stopped at 40,101 of 1,000,000 env steps" in text
-    assert table(open_page("compare"), "variant")[1][1] == "80.0 (n = 1 of 5)"
+    assert table(open_page("compare"), "variant")[1][1] == "80.0 (1 seed)"
     app = open_page("compare", unfinished="true")
-    assert table(app, "variant")[1][1] == "85.0 ± 7.1† (n = 2 of 5)"
+    assert table(app, "variant")[1][1] == "85.0 ± 7.1† (2 seeds)"
     assert "--include-unfinished" in "\n".join(code.value for code in app.code)
 
 
@@ -74,7 +74,7 @@ def test_statistics_say_who_is_better_and_when_seeds_are_too_few(several):
     assert not app.exception
     rows = table(app, "task | variant | against")
     assert rows[1][:3] == ["3m", "EMTC(QPLEX)", "EMTC(QPLEX), No-TCGM"]
-    assert rows[1][-1] == "equal in every pair of seeds"
+    assert rows[1][-1] == "identical runs"
     text = said(app).replace("\\", "")
     assert "Share of runs whose final win rate is above each value, over 3m" in text
     assert "Final win rate: mean of the evaluations in the last tenth of the budget (1 per run: the last)." in text
@@ -99,16 +99,16 @@ def swinging(use_database, tmp_path):
 
 def test_the_last_evaluation_alone_is_on_request_and_stands_in_the_link(swinging):
     app = open_page("compare")
-    assert table(app, "variant")[1][1] == "66.7 (n = 1 of 5)"  # at 28,000, 29,000 and 30,000 steps
+    assert table(app, "variant")[1][1] == "66.7 (1 seed)"  # at 28,000, 29,000 and 30,000 steps
     app.segmented_control(key="compare?final").set_value("last").run()
     assert app.query_params["final"] in ("last", ["last"])
     again = open_page("compare", final="last", part="Published results")
     for page in (app, again):
         assert not page.exception
-        assert table(page, "variant")[1][1] == "100.0 (n = 1 of 5)"
+        assert table(page, "variant")[1][1] == "100.0 (1 seed)"
         text = said(page).replace("\\", "").replace("\u00a0", " ")
         assert "Last win rate [%]: win rate of the last evaluation only." in text
-        assert "| EMTC(QPLEX) | 100.0 (n = 1) | 97.4 ± 1.7 |" in text
+        assert "| EMTC(QPLEX) | 100.0 (1 seed) | 97.4 ± 1.7 |" in text
     app.segmented_control(key="compare?final").set_value("last-tenth").run()
     assert "final" not in app.query_params
 
@@ -123,7 +123,7 @@ def test_tables_of_win_rates_are_of_the_episodes_that_were_asked_for_and_the_lin
     again = open_page("compare", rate="robust")
     for page in (app, again):
         assert not page.exception
-        assert table(page, "variant")[1] == ["EMTC(QPLEX)", "25.0 ± 0.0 (n = 2 of 5)", "25.0 ± 0.0 (n = 2 of 5)"]
+        assert table(page, "variant")[1] == ["EMTC(QPLEX)", "25.0 ± 0.0 (2 seeds)", "25.0 ± 0.0 (2 seeds)"]
         text = said(page).replace("\\", "")
         assert "Final robust win rate [%]" in text
         assert "from starts shifted by up to 0.05 cells" in text
@@ -150,7 +150,7 @@ def shifted(several):
 def test_runs_are_compared_by_the_robust_win_rate_and_greedy_is_one_click(shifted):
     app = open_page("compare", maps="3m")
     assert not app.exception
-    assert table(app, "variant")[1][1] == "**25.0 ± 0.0 (n = 2 of 5)**"
+    assert table(app, "variant")[1][1] == "25.0 ± 0.0 (2 seeds)"
     text = said(app).replace("\\", "")
     assert "robust win rate over training" in text
     assert "Robust win rates (shifted starts), because greedy episodes from fixed starts are nearly identical" in text
@@ -160,7 +160,7 @@ def test_runs_are_compared_by_the_robust_win_rate_and_greedy_is_one_click(shifte
     again = open_page("compare", maps="3m", rate="greedy")
     for page in (app, again):
         assert not page.exception
-        assert table(page, "variant")[1][1] == "**85.0 ± 7.1 (n = 2 of 5)**"
+        assert table(page, "variant")[1][1] == "85.0 ± 7.1 (2 seeds)"
         assert "robust" not in said(page)
         assert any(
             "--figure learning-curves --center mean --band std --rate greedy" in each.value for each in page.code
@@ -172,7 +172,7 @@ def test_a_task_with_a_run_without_robust_evaluations_is_greedy_and_the_page_say
     assert not app.exception
     rows = table(app, "variant")
     assert rows[0] == ["variant", "3m (robust)", "corridor (greedy)"]
-    assert rows[1][1:] == ["**25.0 ± 0.0 (n = 2 of 5)**", "**85.0 ± 7.1 (n = 2 of 5)**"]
+    assert rows[1][1:] == ["25.0 ± 0.0 (2 seeds)", "85.0 ± 7.1 (2 seeds)"]
     text = said(app).replace("\\", "")
     assert (
         "Greedy win rates on corridor, because runs r0003, r0006, r0007 have evaluations without a robust win rate."
@@ -184,8 +184,8 @@ def test_a_task_with_a_run_without_robust_evaluations_is_greedy_and_the_page_say
 def test_falls_and_the_numbers_beside_the_paper_stay_greedy(shifted):
     app = open_page("compare", maps="corridor", runs="r0002", part="Published results")
     assert not app.exception
-    assert table(app, "variant")[1][1] == "25.0 (n = 1 of 5)"
-    assert table(app, "variant | corridor · ours")[1][1] == "90.0 (n = 1)"
+    assert table(app, "variant")[1][1] == "25.0 (1 seed)"
+    assert table(app, "variant | corridor · ours")[1][1] == "90.0 (1 seed)"
     assert table(app, "task")[1][3] == "1", "it reached .9 greedily and never robustly"
     assert "Ours: always greedy episodes" in said(app).replace("\\", "")
 
@@ -237,10 +237,24 @@ def test_falls_stand_below_the_win_rates_and_beside_every_run(swinging):
 
 
 def test_the_caption_says_statistic_band_and_seeds(several):
-    text = said(open_page("compare", center="iqm", band="ci")).replace("\\", "")
-    assert "the line is the interquartile mean with 95 % interval (Wilson's score with Yuen's t; covers" in text
+    app = open_page("compare", center="median", band="ci")
+    text = said(app).replace("\\", "")
+    assert "the line is the median with 95 % interval (t of the median; covers" in text
     assert "over seeds (n = 2 seeds" in text
     assert "episodes are averaged per seed first" in text
+    (centers,) = [choice for choice in app.segmented_control if choice.label == "Line over seeds"]
+    assert centers.options == ["mean", "median"], "an interquartile mean of two seeds is their mean"
+
+
+def test_the_user_chooses_the_reference_of_the_tests(several):
+    app = open_page("compare", part="Statistics")
+    (reference,) = [box for box in app.selectbox if box.label == "Reference variant"]
+    assert reference.options == ["EMTC(QPLEX)", "EMTC(QPLEX), No-TCGM", "QMIX"]
+    reference.select("qmix").run()
+    assert not app.exception
+    assert {row[1] for row in table(app, "task | variant | against")[1:]} == {"QMIX"}
+    linked = open_page("compare", part="Statistics", reference="qmix")
+    assert {row[1] for row in table(linked, "task | variant | against")[1:]} == {"QMIX"}
 
 
 def test_the_url_restores_the_view(several):
@@ -369,7 +383,7 @@ def unequal(use_database, tmp_path):
 def test_runs_of_different_lengths_are_compared_at_what_all_reached_and_the_page_says_so(unequal):
     app = open_page("compare")
     assert not app.exception
-    assert [row[1] for row in table(app, "variant")[1:]] == ["42.5 ± 3.5 (n = 2 of 5)", "**85.0 ± 7.1 (n = 2 of 5)**"]
+    assert [row[1] for row in table(app, "variant")[1:]] == ["42.5 ± 3.5 (2 seeds)", "**85.0 ± 7.1 (2 seeds)**"]
     told = next(info.value for info in app.info).replace("\\", "")
     assert told.startswith(
         "Compared at 20,101 env steps, the largest number that all runs reached (shortest: runs s0000, s0001)."
@@ -384,7 +398,7 @@ def test_each_run_at_its_own_end_is_a_choice_with_a_loud_mark_and_stands_in_the_
     again = open_page("compare", budget="own")
     for page in (app, again):
         assert not page.exception
-        assert table(page, "variant")[1][1] == "85.0 ± 7.1 (n = 2 of 5; 40,101 to 40,102 steps)"
+        assert table(page, "variant")[1][1] == "85.0 ± 7.1 (2 seeds; 40,101 to 40,102 steps)"
         assert any("RUNS OF DIFFERENT LENGTHS" in warning.value for warning in page.warning)
     longest = open_page("compare", budget="40101")
     assert [row[0] for row in table(longest, "variant")[1:]] == ["EMTC(QPLEX)"]

@@ -36,7 +36,7 @@ VIEWS = {
     "findings": {},
     "compare": {
         "y": "return",
-        "center": "iqm",
+        "center": "median",
         "band": "minmax",
         "rate": "greedy",
         "each": "true",
@@ -64,8 +64,7 @@ def read_address(app) -> dict[str, str]:
 
 
 def read_widgets(app, page: str) -> dict[str, object]:
-    state = app.session_state.filtered_state
-    return {key: value for key, value in state.items() if str(key).startswith(f"{page}?")}
+    return {key: value for key, value in app.session_state.items() if str(key).startswith(f"{page}?")}
 
 
 def test_only_one_module_reads_and_writes_the_url() -> None:
@@ -73,7 +72,7 @@ def test_only_one_module_reads_and_writes_the_url() -> None:
     for folder in ("app", "pages"):
         for file in sorted((ROOT / folder).rglob("*.py")):
             for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-                is_url = isinstance(node, ast.Attribute) and node.attr == "query_params"
+                is_url = isinstance(node, ast.Attribute) and ast.unparse(node) == "st.query_params"
                 is_binding = (
                     isinstance(node, ast.keyword) and node.arg == "bind" and not isinstance(node.value, ast.Name)
                 )

@@ -2,6 +2,7 @@
 
 import shutil
 import socket
+from dataclasses import replace
 from pathlib import Path
 from zipfile import ZipFile
 
@@ -148,7 +149,7 @@ def test_queued_runs_are_not_launched_while_a_worker_trains_another_run_of_the_s
 def test_a_lost_run_can_be_launched_unless_a_scheduler_will_train_it(empty):
     sweep_id = seed_sweep(empty, TAU, unfinished=(0,))
     run = sweep_runs(empty, sweep_id)[0]
-    start_run(empty, run.id, ProcessId(2**22 + 1, socket.gethostname(), 1.0), device="cpu")
+    start_run(empty, run.id, replace(get_process_id(), pid=2**22 + 1), device="cpu")
     app = open_page("sweeps", sweep=sweep_id)
     assert "**1 of 4 runs are missing.**" in said(app)
     assert has_launch_button(app)

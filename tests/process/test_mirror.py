@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from app.jobs.mirror.sinks import WANDB_STEP, _read_wandb_rows
+from app.jobs.mirror.wandb_sink import WANDB_STEP, read_wandb_rows
 from storage.engine import Database, open_database
 from storage.queries.curves import evaluations, metric_points
 from storage.recording.writer import DatabaseRecorder
@@ -48,7 +48,7 @@ def read_mlflow(out: Path) -> Curves:
 def read_wandb(out: Path) -> Curves:
     found: Curves = {}
     for file in sorted(out.glob("wandb/offline-run-*/run-*.wandb")):
-        for row in _read_wandb_rows(file):
+        for row in read_wandb_rows(file):
             for name in row.keys() - {WANDB_STEP}:
                 found.setdefault(name, []).append((int(json.loads(row[WANDB_STEP])), float(json.loads(row[name]))))
     return found

@@ -39,7 +39,10 @@ def folder(tmp_path: Path) -> Path:
 def served(folder: Path) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
     port, log = find_free_port(), folder / "log.txt"
     command = [sys.executable, "-P", "-c", COMMAND, "app", "--port", str(port)]
-    env = {name: value for name, value in os.environ.items() if name != "EMTC_DB"} | {"PYTHONPATH": str(ROOT)}
+    env = {name: value for name, value in os.environ.items() if name != "EMTC_DB"} | {
+        "PYTHONPATH": str(ROOT),
+        "EMTC_TOKEN": "off",
+    }
     with log.open("wb") as output:
         server = subprocess.Popen(command, cwd=folder, env=env, stdout=output, stderr=subprocess.STDOUT)
     try:

@@ -28,8 +28,7 @@ from zlib import crc32
 import numpy as np
 from scipy.stats import betabinom, binom, norm
 
-from app.analysis.bootstrap import bootstrap_interval
-from app.analysis.collapse import compute_percentile_interval, resample_sums
+from app.analysis.bootstrap import bootstrap_interval, compute_percentile_interval, resample_sums
 from app.analysis.intervals import (
     INTERVAL_LABELS,
     BinomialScale,

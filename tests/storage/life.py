@@ -1,25 +1,32 @@
 """A model of the life of runs beside the real storage code: two machines with workers, a sweeper, a person, bad clocks.
 
-Every act is storage's own code on a real database. The model knows who lives, who beat when and who wrote what, and
-holds after every act: no run is taken from a trainer that gave a sign of life a moment ago; only the owner of a run
-does anything for it; its steps are those its owner recorded, each once. `all_are_taken` holds what must hold in the
-end. Which orders of acts are tried is the business of `test_life_of_a_run`.
+A worker may live in a container that has the host name of its machine, the clock by which psutil tells the start of a
+process may be corrected, and somebody may act in a copy of the database. Every act is storage's own code on a real
+database. The model knows who lives, who beat when and who wrote what, and holds after every act: no run is taken from
+a trainer that gave a sign of life a moment ago; only the owner of a run does anything for it; its steps are those its
+owner recorded, each once; no copy takes its checkpoints. `all_are_taken` holds what must hold in the end. Which orders
+of acts are tried is the business of `test_life_of_a_run`.
 """
 
+import tempfile
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
 
+import psutil
 from sqlalchemy import JSON, TextClause, text
 
 from emtc_core.errors import RunStateError, StorageError
 from storage import clock, process_id
 from storage.engine import Database
+from storage.files.places import FilesPlace
+from storage.files.trainer_files import check_lease, make_lease, write_lease
 from storage.maintenance.check_run import check_run
 from storage.models import Base
 from storage.process_id import ProcessId
@@ -67,8 +74,7 @@ class Trainer:
 
     run_id: str
     token: str
-    host: str
-    pid: int
+    process: ProcessId
     resume: bool
     beat: float
     """When it last gave a sign of life, in true seconds; a claim counts as one."""
@@ -80,6 +86,16 @@ class Trainer:
     is_alive: bool = True
     is_frozen: bool = False
 
+    @property
+    def pid(self) -> int:
+        """Its pid, of which no two are the same here."""
+        return self.process.pid
+
+    @property
+    def host(self) -> str:
+        """The name of its machine."""
+        return self.process.host
+
 
 @dataclass(frozen=True)
 class Moment:
@@ -88,6 +104,7 @@ class Moment:
     rows: Rows
     time: float
     pids: int
+    correction: float
     trainers: list[Trainer]
     checkpoints: dict[str, int]
     watches: dict[str, claims._SilenceTimer]
@@ -102,7 +119,13 @@ class Life:
         A server has a clock of its own, by which all go.
         """
         self.db, self.skews = db, (*skews, 0.0) if db.dialect == "sqlite" else (0.0, 0.0, 0.0)
-        self.time, self.pids = 0.0, 1000
+        self.time, self.pids, self.correction = 0.0, 1000, 0.0
+        self.place = FilesPlace("a folder", db.path.parent if db.path else Path(tempfile.mkdtemp(prefix="emtc-life-")))
+        other = {"path": db.path.with_name("copy.db")} if db.path else {"server_id": f"{db.server_id}0"}
+        self.shown_processes = SimpleNamespace(**{**vars(psutil), "Process": self._show})
+        self.copy = replace(db, **other)
+        if db.path:
+            db.path.with_name("copy.db").touch()
         self.trainers: list[Trainer] = []
         self.checkpoints: dict[str, int] = {}
         self.watches = {host: claims._SilenceTimer() for host in HOSTS}
@@ -122,14 +145,21 @@ class Life:
             (claims, "time"),
             (claims, "_SILENCE"),
             (process_id, "socket"),
-            (process_id, "find_process"),
+            (process_id, "psutil"),
+            (process_id, "_find_pid_space"),
+            (process_id, "_has_pid"),
+            (process_id, "_read_start"),
         )
         before = [getattr(*part) for part in parts]
         clock.now = lambda: BEGAN + timedelta(seconds=self.time + self.skews[machine])
         claims.time = SimpleNamespace(monotonic=lambda: self.time)
         claims._SILENCE = self.watches[HOSTS[machine]]
         process_id.socket = SimpleNamespace(gethostname=lambda: HOSTS[machine])
-        process_id.find_process = self._find_process
+        process_id.psutil = self.shown_processes
+        shown = f"boot/{HOSTS[machine]}"
+        process_id._find_pid_space = lambda: shown
+        process_id._has_pid = lambda pid: f"{shown}/{pid}" in {each.process.key for each in self.living()}
+        process_id._read_start = str
         try:
             yield
         finally:
@@ -140,9 +170,13 @@ class Life:
         """The trainers whose process is there."""
         return [each for each in self.trainers if each.is_alive]
 
-    def claim(self, machine: int, *, is_sweeper: bool = False, begins: bool = True) -> None:
+    def claim(
+        self, machine: int, *, is_sweeper: bool = False, begins: bool = True, is_in_container: bool = False
+    ) -> None:
         """Let a worker, or a sweeper that knows of one sweep, take the next run."""
         me = self._process(machine)
+        if is_in_container:
+            me = replace(me, key=f"boot/container/{me.pid}")
         with self.seen_from(machine):
             claim = claims.claim_run(self.db, SWEEP, me, jobs=2) if is_sweeper else claims.claim_next_run(self.db, me)
         if claim is not None:
@@ -172,10 +206,9 @@ class Life:
 
     def begin(self, trainer: Trainer, *, freezes: bool = False) -> None:
         """Write that it runs, and go back to the last checkpoint unless it freezes in between."""
-        process = ProcessId(trainer.pid, trainer.host, float(trainer.pid))
 
         def begin() -> None:
-            changes.start_run(self.db, trainer.run_id, process, device="cpu", token=trainer.token)
+            changes.start_run(self.db, trainer.run_id, trainer.process, device="cpu", token=trainer.token)
             trainer.begun, trainer.beat, trainer.ready = True, self.time, not trainer.resume
 
         self._as_owner(trainer, begin)
@@ -222,6 +255,19 @@ class Life:
         """Write a checkpoint, which is no row."""
         if find_run(self.db, trainer.run_id).owner_token == trainer.token:
             self.checkpoints[trainer.run_id] = trainer.step
+            write_lease(self.place.root / trainer.run_id, make_lease(self.db))
+
+    def delete_in_copy(self, run_id: str) -> None:
+        """Let somebody delete a run in a copy of the database, which must not take the checkpoints with it."""
+        try:
+            check_lease(self.copy, self.place, run_id)
+        except StorageError:
+            return
+        assert run_id not in self.checkpoints, f"a copy of the database deleted the checkpoints of {run_id}"
+
+    def correct_clock(self) -> None:
+        """Correct the clock by 3 s, which moves the time of the boot and the start of every process in Unix time."""
+        self.correction += 3.0
 
     def end(self, trainer: Trainer, status: Ending) -> None:
         """End the run."""
@@ -268,12 +314,11 @@ class Life:
 
     def _process(self, machine: int) -> ProcessId:
         self.pids += 1
-        return ProcessId(self.pids, HOSTS[machine], float(self.pids))
+        return ProcessId(self.pids, HOSTS[machine], self.pids + self.correction, f"boot/{HOSTS[machine]}/{self.pids}")
 
-    def _find_process(self, process: ProcessId) -> Trainer | None:
-        """Find the trainer that is this process, as `process_id.find_process` finds a process of this host."""
-        alive = (trainer for trainer in self.living() if trainer.pid == process.pid)
-        return next(alive, None) if process.is_local else None
+    def _show(self, pid: int) -> SimpleNamespace:
+        """Show a process as psutil does."""
+        return SimpleNamespace(status=lambda: "running", create_time=lambda: pid + self.correction)
 
     def _taken(self, run_id: str, token: str, who: ProcessId, *, resume: bool) -> None:
         """Note a claim, which must not have come while a healthy trainer had the run."""
@@ -282,7 +327,7 @@ class Life:
                 silent = self.time - other.beat
                 patience_s = LOST_AFTER_S if other.begun else START_LIMIT_S
                 assert silent > patience_s, f"{run_id} was taken {silent:.0f} s after its trainer's last beat"
-        self.trainers.append(Trainer(run_id, token, who.host, who.pid, resume, beat=self.time))
+        self.trainers.append(Trainer(run_id, token, who, resume, beat=self.time))
 
     def _as_owner(self, trainer: Trainer, act: Callable[[], object]) -> None:
         """Let a trainer act, which nobody but the owner may; one that has lost its run ends."""
@@ -329,7 +374,8 @@ class Life:
     def keep(self) -> Moment:
         """All there is now, as `check` saw it."""
         trainers = [replace(each) for each in self.living()]
-        return Moment(self.rows, self.time, self.pids, trainers, dict(self.checkpoints), deepcopy(self.watches))
+        now = (self.rows, self.time, self.pids, self.correction)
+        return Moment(*now, trainers, dict(self.checkpoints), deepcopy(self.watches))
 
     def go_to(self, moment: Moment) -> None:
         """Come back to a moment."""
@@ -343,7 +389,7 @@ class Life:
                 if rows:
                     connection.execute(_WRITE[name], rows)
         self.is_spent = False
-        self.rows, self.time, self.pids = moment.rows, moment.time, moment.pids
+        self.rows, self.time, self.pids, self.correction = moment.rows, moment.time, moment.pids, moment.correction
         self.trainers = [replace(each) for each in moment.trainers]
         self.checkpoints, self.watches = dict(moment.checkpoints), deepcopy(moment.watches)
 
@@ -369,7 +415,7 @@ class Life:
         here = [each.pid for each in self.living()]
         stands = (run["status"], run["owner_token"], run["heartbeat_at"])
         watched = [self._watched(self.watches[host], run["id"], stands) for host in HOSTS]
-        has_process = None if run["pid"] is None else run["pid"] in here
+        has_process = None if run["pid"] is None else (run["pid"] in here, "container" in (run["process_key"] or ""))
         is_anybodys = run["owner_token"] is None
         return (run["status"], run["env_steps"], run["host"], has_process, is_anybodys, *watched, *ago)
 

@@ -1,6 +1,6 @@
 """Write the small database of the present schema that later versions must be able to open.
 
-Run once per released schema: python -m tests.storage.make_asset tests/assets/schema_0012.db
+Run once per released schema: python -m tests.storage.make_asset tests/assets/schema_0013.db
 """
 
 import shutil

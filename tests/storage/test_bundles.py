@@ -33,6 +33,7 @@ from storage.queries.episodes import get_trajectory
 from storage.queries.gate import gate_chart
 from storage.queries.memory import get_node, get_snapshot
 from storage.runs.changes import create_run
+from storage.runs.labels import tag_runs
 from storage.runs.rows import find_run
 from tests.errors import raises
 from tests.hostile import make_bomb
@@ -296,6 +297,7 @@ HARMS: dict[str, tuple[Harm, str, Any]] = {  # what is done to a bundle, and the
         ...,
     ),
     "no runs": (lambda db, at: {"facts": {"runs": None}}, "no_runs", ...),
+    "contents that are a number": (lambda db, at: {"facts": {"contents": 7}}, "bad_manifest", ...),
     "a claimed petabyte": (
         lambda db, at: {"member": {"size": 10**15}},
         "too_large",
@@ -387,7 +389,7 @@ def test_a_harmed_bundle_is_one_sentence_and_changes_nothing(
 
 
 def import_into(own: Database, place: Path, tmp_path: Path) -> list[str]:
-    return import_bundle(own, place, cache=tmp_path / "cache")
+    return list(import_bundle(own, place, cache=tmp_path / "cache").new)
 
 
 def test_no_cut_and_no_flipped_bit_passes_unnoticed(sound: Path, tmp_path: Path) -> None:
@@ -413,7 +415,7 @@ def test_an_import_brings_runs_that_are_whole(db: Database, source, tmp_path: Pa
     _, ids = source
     own = fill(db)  # its snapshot has number 1, as one in the bundle has
     write_bundle(source[0], ids, tmp_path / "s.emtc", WHOLE, made_by=MADE_BY)
-    assert sorted(import_bundle(db, tmp_path / "s.emtc", cache=tmp_path / "cache")) == sorted(ids)
+    assert sorted(import_bundle(db, tmp_path / "s.emtc", cache=tmp_path / "cache").new) == sorted(ids)
     for run_id in ids:
         for table in TABLES:
             assert rows(db, table, run_id) == rows(source[0], table, run_id), table
@@ -429,17 +431,18 @@ def test_an_import_brings_runs_that_are_whole(db: Database, source, tmp_path: Pa
     assert list((tmp_path / "cache").iterdir()) == []
 
 
-def test_an_import_replaces_nothing(source, tmp_path: Path) -> None:
+def test_an_import_adds_the_runs_that_are_missing_and_names_the_others(source, tmp_path: Path) -> None:
     db, ids = source
     write_bundle(db, ids[:2], tmp_path / "s.emtc", THIN, made_by=MADE_BY)
     own = open_database(f"sqlite:///{tmp_path / 'own.db'}")
     import_bundle(own, tmp_path / "s.emtc", cache=tmp_path / "cache")
     write_bundle(db, ids, tmp_path / "more.emtc", THIN, made_by=MADE_BY)
-    with raises(StorageError, reason="exists") as told:
-        import_bundle(own, tmp_path / "more.emtc", cache=tmp_path / "cache")
-    assert sorted(told.value.subject) == sorted(ids[:2])
-    with own.read() as connection:
-        assert sorted(connection.execute(select(Run.id)).scalars()) == sorted(ids[:2])
+    tag_runs(own, ids[:1], add=["mine"])
+    imported = import_bundle(own, tmp_path / "more.emtc", cache=tmp_path / "cache")
+    assert (imported.new, sorted(imported.existing)) == ((ids[2],), sorted(ids[:2]))
+    assert "mine" in find_run(own, ids[0]).tags
+    again = import_bundle(own, tmp_path / "more.emtc", cache=tmp_path / "cache")
+    assert (again.new, sorted(again.existing)) == ((), sorted(ids))
 
 
 def test_a_text_in_a_column_of_numbers_is_not_imported(sound: Path, tmp_path: Path) -> None:
@@ -467,7 +470,7 @@ def test_a_thinned_run_can_be_bundled(tmp_path: Path) -> None:
     db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
     run_id = fill(db)
     with db.transaction() as connection:
-        connection.execute(update(Run).values(pid=None, pid_created_at=None, owner_token=None))
+        connection.execute(update(Run).values(**dict.fromkeys(("pid", "pid_created_at", "process_key", "owner_token"))))
     thin_run(db, run_id, Thinning(trajectories=True, transitions=True))
     write_bundle(db, [run_id], tmp_path / "s.emtc", WHOLE, made_by=MADE_BY)
     there = opened(tmp_path / "s.emtc", tmp_path / "cache")

@@ -195,6 +195,14 @@ def test_a_run_folder_stands_beside_the_database(tmp_path: Path) -> None:
     database.dispose()
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_json_with_nan_or_infinity_is_not_stored(db: Database, value: float) -> None:
+    with raises(StorageError, reason="not_json"):
+        create_run(db, CONFIG | {"train": {"gamma": value}}, target_steps=1, versions={})
+    with db.read() as connection:
+        assert connection.execute(text("SELECT count(*) FROM runs")).scalar_one() == 0
+
+
 def test_the_file_of_a_new_database_has_the_tables_without_its_log(sqlite_url: str, tmp_path: Path) -> None:
     database = open_database(sqlite_url)
     assert database.path is not None

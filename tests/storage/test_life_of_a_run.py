@@ -3,8 +3,8 @@
 Explored by `search`, the same in every run of these tests, on SQLite with both clocks right, the second machine's ten
 minutes fast, and ten minutes slow:
 
-- one run, every order of up to 3 acts from its creation, and of up to 2 acts from each of five places that lie up to
-  nine acts further in its life (`BEGINNINGS`): 1,000 to 1,200 acts, of which some 500 lead to a state not seen before;
+- one run, every order of up to 3 acts from its creation, and of up to 2 acts from each of six places that lie up to
+  nine acts further in its life (`BEGINNINGS`): 1,100 to 1,400 acts, of which some 500 lead to a state not seen before;
 - two runs, 10 orders of 25 acts drawn by hypothesis.
 
 An act is any of `acts`. After each act `Life.check` holds, and from each new state `Life.all_are_taken`. The default
@@ -27,9 +27,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from app.bench.postgres import temporary_postgres_database
-from storage import clock
+from storage import clock, process_id
 from storage.engine import Database, open_database
 from storage.models import Run
+from storage.process_id import Presence, ProcessId
 from storage.recording import writer
 from storage.runs import claims
 from storage.runs.lifecycle import LOST_AFTER_S, START_LIMIT_S
@@ -135,7 +136,16 @@ def between(life: Life) -> None:
     life.pass_time(400.0)
 
 
-BEGINNINGS = (taken_over, between, claimed_again, silent, trained, fresh)
+def unseen(life: Life) -> None:
+    """The trainer lives in a container and has a checkpoint; the clock was corrected and the database copied since."""
+    life.claim(0, is_in_container=True)
+    life.record(life.trainers[0])
+    life.save_checkpoint(life.trainers[0])
+    life.correct_clock()
+    life.delete_in_copy(life.runs[0])
+
+
+BEGINNINGS = (unseen, taken_over, between, claimed_again, silent, trained, fresh)
 
 
 def explore(life: Life, depth: int) -> tuple[int, int]:
@@ -206,6 +216,12 @@ def fuller_acts(life: Life) -> list[Act]:
     """Several acts in one, which orders by chance seldom hold."""
     able = [each for each in life.living() if each.begun and not each.is_frozen]
     return [
+        ("the clock is corrected", life.correct_clock),
+        *((f"a copy of the database deletes {run_id}", partial(life.delete_in_copy, run_id)) for run_id in life.runs),
+        *(
+            (f"a worker in a container of {host} claims", partial(life.claim, machine, is_in_container=True))
+            for machine, host in enumerate(HOSTS[:2])
+        ),
         *((f"trainer {each.pid} fails", partial(life.end, each, "failed")) for each in able),
         *(
             (f"trainer {each.pid} records, with the file away at first", partial(life.record, each, is_file_away=True))
@@ -287,6 +303,18 @@ class TrustingWatch(claims._SilenceTimer):
         return float("inf") if is_old else super().observe(row)
 
 
+def hidden_is_gone(process: ProcessId) -> Presence:
+    """What the process table of this machine does not show has ended, as was once assumed."""
+    return "unknown" if not process.is_local else "alive" if process_id._has_pid(process.pid) else "ended"
+
+
+def known_by_unix_time(process: ProcessId) -> Presence:
+    """Another start in Unix time means another process, as was once assumed."""
+    if not process.is_local:
+        return "unknown"
+    return "alive" if process_id.psutil.Process(process.pid).create_time() == process.created_at else "ended"
+
+
 def nobody_asks(*arguments: Any) -> None:
     """Let every process write for every run."""
 
@@ -302,6 +330,15 @@ FAULTS: dict[str, Fault] = {
         "fast",
         "last beat",
         {"storage.runs.claims._SilenceTimer": TrustingWatch},
+    ),
+    "a process in a container counts as gone": (
+        "right", "last beat", {"storage.process_id.observe_process": hidden_is_gone}
+    ),
+    "a process that is known by its start in Unix time": (
+        "right", "last beat", {"storage.process_id.observe_process": known_by_unix_time}
+    ),
+    "checkpoints that name no database": (
+        "right", "a copy of the database", {"tests.storage.life.make_lease": lambda db: b"{}"}
     ),
     "a claim without a token": (
         "right",

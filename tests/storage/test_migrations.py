@@ -2,6 +2,7 @@
 
 import shutil
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -133,3 +134,13 @@ def test_a_server_is_upgraded_too(postgres_url: str, next_version: Path, monkeyp
     with db.read() as connection:
         assert "colour" in {column["name"] for column in inspect(connection).get_columns("runs")}
     db.dispose()
+
+
+@pytest.mark.postgres
+def test_processes_that_open_an_empty_server_at_once_make_its_tables_once(postgres_url: str) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        databases = [*pool.map(open_database, [postgres_url] * 4)]
+    with databases[0].read() as connection:
+        assert connection.exec_driver_sql("select count(*) from alembic_version").scalar_one() == 1
+    for db in databases:
+        db.dispose()

@@ -1,13 +1,18 @@
 """Where the files of runs lie: what EMTC_FILES may be, what is recorded, and what a stranger's row cannot do."""
 
+import json
 import os
+import socket
 import subprocess
 import threading
 from pathlib import Path
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import make_url, update
 
+from app.bench.postgres import temporary_postgres_database
+from app.jobs.checkpoint_stores import open_checkpoint_store
+from app.jobs.resume import examine_checkpoints
 from emtc_core.errors import StorageError
 from storage.bundles.contents import THIN, copy_runs
 from storage.engine import Database, files_root, open_database
@@ -21,7 +26,7 @@ from storage.files.places import (
     run_folder,
 )
 from storage.files.remote import Remote
-from storage.files.trainer_files import LEASE, make_lease
+from storage.files.trainer_files import LEASE, find_other_owner, make_lease, write_lease
 from storage.maintenance.backup import back_up_database
 from storage.maintenance.sizes import measure_sizes
 from storage.maintenance.thin import Thinning, count_thinning, thin_run
@@ -308,6 +313,59 @@ def test_a_copy_of_a_database_leaves_the_files_of_the_original(
     db.dispose()
 
 
+@pytest.mark.postgres
+def test_a_copy_of_a_server_database_leaves_the_files_of_the_original(
+    postgres_server: str, ready_postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All databases of a server use one folder, and the copy has the same runs."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    db = open_database(ready_postgres_url)
+    run_id = end(db, create_run(db, CONFIG, target_steps=10, versions={}), None)
+    folder = fill(run_folder(db, run_id))
+    with open_checkpoint_store(db, run_id, 2):  # as the trainer did
+        pass
+    db.dispose()
+    with temporary_postgres_database(postgres_server, make_url(ready_postgres_url).database or "") as url:
+        copy = open_database(url)
+        for act in (
+            lambda: remove_run(copy, run_id),
+            lambda: thin_run(copy, run_id, Thinning(checkpoints=True)),
+            lambda: count_run_contents(copy, run_id),
+            lambda: open_checkpoint_store(copy, run_id, 2).__enter__(),
+        ):
+            with raises(StorageError, reason="copied_database", subject=run_id) as told:
+                act()
+            assert f"'{make_url(ready_postgres_url).database}'" in str(told.value)
+        status = examine_checkpoints(copy, find_run(copy, run_id))
+        assert "This database is a copy of it" in (status.refusal or "")
+        assert count_run_contents(copy, run_id, leave_files=True).files == 0
+        remove_run(copy, run_id, leave_files=True)
+        assert measure_sizes(copy).left_behind == 0, "the folder of the original's run is not offered for deletion"
+        copy.dispose()
+    assert len(list(folder.iterdir())) == 4
+    db = open_database(ready_postgres_url)
+    remove_run(db, run_id)
+    assert not folder.exists()
+    db.dispose()
+
+
+def test_a_copy_with_another_ending_has_the_folder_of_the_original(ready_sqlite_url: str) -> None:
+    db = open_database(ready_sqlite_url)
+    run_id = end(db, create_run(db, CONFIG, target_steps=10, versions={}), None)
+    folder = fill(run_folder(db, run_id))
+    write_lease(folder, make_lease(db))
+    copy = open_database(f"sqlite:///{back_up_database(db, db.path.with_suffix('.sqlite'))}")
+    assert run_folder(copy, run_id) == folder
+    with raises(StorageError, reason="copied_database", subject=run_id):
+        remove_run(copy, run_id)
+    assert len(list(folder.iterdir())) == 4
+    db.dispose()
+    db.path.unlink()  # now it was renamed
+    remove_run(copy, run_id)
+    assert not folder.exists()
+    copy.dispose()
+
+
 @pytest.mark.parametrize("mark", [b"", b"[1]", b"{", b'{"database": 7}', b'{"database": null}', b"[" * 5000])
 def test_a_mark_that_says_nothing_forbids_nothing(
     shared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: bytes
@@ -318,6 +376,15 @@ def test_a_mark_that_says_nothing_forbids_nothing(
     (fill(shared / run_id) / LEASE).write_bytes(mark)
     remove_run(db, run_id)
     assert list(shared.iterdir()) == []
+    db.dispose()
+
+
+@pytest.mark.parametrize("named", ["/x\0y", "/" + "x" * 5000, "/" + "x/" * 2500, "x", ""])
+def test_a_mark_may_name_anything(tmp_path: Path, named: str) -> None:
+    db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
+    lease = json.dumps({"database": named, "host": socket.gethostname()}).encode()
+    for is_local in (True, False):
+        assert str(find_other_owner(db, lease, is_local=is_local)).isprintable()
     db.dispose()
 
 
@@ -360,7 +427,8 @@ def test_files_left_under_an_earlier_name_are_found_and_the_command_that_brings_
     why = explain_missing(db, run_id)
     assert f"{before.path.with_suffix('.files') / run_id} contains files of this run" in why
     subprocess.run(why.partition("(")[2].partition(")")[0], shell=True, check=True)  # as a user would
-    assert sorted(place.name for place in run_folder(db, run_id).iterdir()) == sorted(NAMES)
+    for place in (run_folder(db, run_id), before.path.with_suffix(".files") / run_id):
+        assert sorted(file.name for file in place.iterdir()) == sorted(NAMES), "the original may still need them"
 
 
 def test_a_database_that_was_moved_says_what_must_come_along(ready_sqlite_url: str, tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ for run_id in ids:
 page = run_page(db, RunFilter(where=("priority>0",)), sort="-priority").frame
 write_bundle(db, ids[1:2], folder / "study.emtc", THIN, made_by="test")
 other = open_database(f"sqlite:///{folder / 'other.db'}")
-(imported,) = import_bundle(other, folder / "study.emtc", cache=folder / "cache")
+(imported,) = import_bundle(other, folder / "study.emtc", cache=folder / "cache").new
 with api.open_database(folder / "own.db") as opened:
     scripted = opened.runs("priority=5")["priority"].tolist()
 app = AppTest.from_file(str(root / "app" / "Home.py"), default_timeout=120).run()

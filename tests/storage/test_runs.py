@@ -15,10 +15,10 @@ from storage.process_id import get_process_id
 from storage.queries.memory import list_snapshots
 from storage.queries.runs import list_resumes, list_runs
 from storage.recording.writer import DatabaseRecorder
-from storage.runs.changes import create_run, find_launch, finish_run, start_run
+from storage.runs.changes import claim_start, create_run, find_launch, finish_run, start_run
 from storage.runs.labels import edit_run
-from storage.runs.lifecycle import live_status
-from storage.runs.removal import delete_run, rewind_run
+from storage.runs.lifecycle import live_status, make_owner
+from storage.runs.removal import delete_run, remove_run, rewind_run
 from storage.runs.rows import find_run
 from tests.errors import raises
 from tests.storage.records import (
@@ -118,8 +118,22 @@ def test_a_run_of_a_dead_process_is_lost_and_may_be_taken_over(db: Database, run
 
 def test_a_reused_process_id_is_not_the_trainer(db: Database, run_id: str) -> None:
     me = get_process_id()
+    start_run(db, run_id, replace(me, key=f"{me.key}0"), device="cpu")
+    assert find_run(db, run_id).live_status == "lost"
+
+
+@pytest.mark.parametrize("case", ["in a container with the name of this machine", "the clock was corrected by 3 s"])
+def test_a_heartbeat_counts_more_than_a_process_that_is_not_seen(db: Database, run_id: str, case: str) -> None:
+    me = get_process_id()
     assert me.created_at is not None
-    start_run(db, run_id, replace(me, created_at=me.created_at - 1000), device="cpu")
+    hidden = replace(me, pid=2**22 + 1, key="boot/1/100")
+    start_run(db, run_id, replace(me, created_at=me.created_at - 3) if "clock" in case else hidden, device="cpu")
+    assert find_run(db, run_id).live_status == "running"
+    with raises(RunStateError, reason="running", subject=run_id):
+        remove_run(db, run_id)
+    with raises(RunStateError, reason="running", subject=run_id):
+        claim_start(db, run_id, make_owner())
+    set_run(db, run_id, heartbeat_at=datetime.now(UTC) - timedelta(minutes=5))
     assert find_run(db, run_id).live_status == "lost"
 
 

@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import os
 import secrets
 import sqlite3
 import subprocess
@@ -11,12 +12,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pandas as pd
+import psycopg
 import pytest
 from sqlalchemy import func, select
 
 from emtc_core.errors import StorageError
 from storage.engine import Database, open_database
+from storage.migrations.upgrade import upgrade_to_head
 from storage.models import Base, Run
+from storage.notebook import create_entry
 from storage.runs.changes import create_run
 from storage.sql_console import worker
 from storage.sql_console.glossary import EXAMPLES, describe_schema
@@ -69,6 +73,32 @@ POSTGRES_ATTACKS = [
     "select pg_reload_conf()",
     "select 1; commit; delete from runs",
     "call x()",
+    "select pg_logical_emit_message(false, 'x', repeat('x', 1000))",
+    "select pg_logical_emit_message(true, 'x', 'x')",
+    "select pg_advisory_lock(1)",
+    "select pg_advisory_xact_lock_shared(1, 2)",
+    "select pg_try_advisory_lock(1)",
+    'select "pg_advisory_lock"/* /* */ */ (1)',
+    "select Pg_Catalog.PG_NOTIFY('a', 'b')",
+    "values (pg_notify('a', 'b')), (null)",
+    "with x as (select 1) select pg_notify('a', 'b') from x",
+    "explain analyze select pg_notify('a', 'b')",
+    "select pg_export_snapshot()",
+    "select pg_current_xact_id()",
+    "select txid_current()",
+    "select pg_sleep(600)",
+    "select pg_stat_reset()",
+    "select pg_switch_wal()",
+    "select pg_create_restore_point('x')",
+    "select pg_replication_origin_create('x')",
+    "select query_to_xml('select pg_notify(''a'', ''b'')', true, true, '')",
+    "select cursor_to_xml('x', 1, true, true, '')",
+]
+HARMLESS = [
+    "select random() < 2, clock_timestamp() is not null, gen_random_uuid() is not null",
+    "select pg_total_relation_size('runs') > 0, pg_size_pretty(1::bigint)",
+    "select count(*) from runs tablesample system (100)",
+    "select 'a lock or notify in a text', current_setting('server_version'), now()",
 ]
 BOMBS = [
     "with recursive c(x) as (select 1 union all select x + 1 from c) select sum(x) from c",
@@ -174,7 +204,7 @@ def test_a_role_for_reading_reaches_what_comes_later_and_nobody_else(ready_postg
     with db.read() as connection:
         pid = connection.exec_driver_sql("select pg_backend_pid()").scalar_one()
         for act in (f"select pg_terminate_backend({pid})", f"select pg_cancel_backend({pid})"):
-            with raises(StorageError, reason="failed"):
+            with raises(StorageError, reason="writes"):
                 run_query(db, act)
         assert connection.exec_driver_sql("select 1").scalar_one() == 1
 
@@ -357,3 +387,47 @@ def test_a_trigger_or_view_of_somebody_else_does_not_write(ready_sqlite_url: str
     with pytest.raises(StorageError):
         run_query(db, "select * from v")
     db.dispose()
+
+
+@pytest.mark.postgres
+def test_functions_without_effects_are_answered(ready_postgres_url: str, reader) -> None:
+    db = open_database(ready_postgres_url)
+    reader(db)
+    for query in HARMLESS:
+        assert len(run_query(db, query).rows) == 1
+
+
+@pytest.mark.postgres
+def test_no_effect_hides_behind_another_name(ready_postgres_url: str) -> None:
+    """Only names are checked, so no operator, cast or aggregate may call a volatile function."""
+    with open_database(ready_postgres_url).read() as connection:
+        volatile = {*connection.exec_driver_sql("select proname from pg_proc where provolatile = 'v'").scalars()}
+        for users in (
+            "select oprname from pg_operator join pg_proc on pg_proc.oid = oprcode",
+            "select castfunc from pg_cast join pg_proc on pg_proc.oid = castfunc",
+            "select aggfnoid from pg_aggregate join pg_proc on pg_proc.oid in (aggtransfn, aggfinalfn)",
+        ):
+            assert connection.exec_driver_sql(f"{users} where provolatile = 'v'").all() == []
+    named = {table.name for table in describe_schema()} | {
+        column.name for table in describe_schema() for column in table.columns
+    }
+    assert named & volatile == set()
+    assert {"pg_notify", "pg_advisory_lock", "pg_logical_emit_message", "ts_stat", "set_config"} <= volatile
+
+
+@pytest.mark.postgres
+def test_a_role_for_reading_blocks_no_writer(ready_postgres_url: str, reader) -> None:
+    """It can take any advisory lock, so EMTC Lab uses table locks, which it may not take."""
+    db = open_database(ready_postgres_url)
+    name = reader(db)
+    with psycopg.connect(os.environ["EMTC_DB_READER"].replace("+psycopg", "")) as session:
+        assert session.execute("show temp_file_limit").fetchall() == [("2GB",)]
+        for key in (0x454D5443, 20_250_723):  # of earlier versions
+            session.execute("select pg_advisory_lock(%s)", [key])
+        for table in ("entries", "alembic_version"):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege), session.transaction():
+                session.execute(f"lock table {table} in share row exclusive mode")  # pyright: ignore
+        with db.transaction() as connection:
+            connection.exec_driver_sql("set local lock_timeout = '2s'")
+            upgrade_to_head(connection, db.safe_url)
+        assert create_entry(db, title=name, token="a click") == create_entry(db, title=name, token="a click")

@@ -13,7 +13,7 @@ from sqlalchemy import select, update
 from emtc_core.errors import StorageError
 from storage.engine import Database, open_database
 from storage.models import SCHEMA_VERSION, Run
-from storage.process_id import ProcessId, get_process_id
+from storage.process_id import ProcessId, get_process_id, process_columns
 from storage.runs.changes import finish_run, start_run
 from storage.runs.claims import claim_run
 from storage.runs.control import send_command
@@ -176,7 +176,7 @@ def test_a_lost_run_is_claimed_for_a_resume_and_old_commands_are_void(
     train(db, claim.run_id, me)
     send_command(db, claim.run_id, "stop")
     with db.transaction() as connection:
-        connection.exec_driver_sql(f"UPDATE runs SET pid = {dead.pid}, pid_created_at = {dead.created_at!r}")
+        connection.execute(update(Run).values(**process_columns(dead)))
     again = claim_run(db, SWEEP, me, jobs=1)
     assert again is not None
     assert again.resume

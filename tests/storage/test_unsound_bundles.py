@@ -21,8 +21,11 @@ HARMS = {
     "negative steps": ("update transitions set env_step = -env_step", "env_step >= 1"),
     "shifted steps": ("update transitions set env_step = env_step + 1000000", "transitions with env_step"),
     "steps in another order": ("update transitions set t = 9 - t", "does not match its env_step"),
-    "an episode too few": ("delete from episodes where episode = 2", "do not cover"),
-    "an episode of another length": ("update episodes set length = 3 where episode = 3", "do not cover"),
+    "an episode too few": ("delete from episodes where episode = 2", "an episode that does not exist"),
+    "an episode of another length": (
+        "update episodes set length = 3 where episode = 3",
+        "must have the shape [3] (got [10])",
+    ),
     "more steps than there are": ("update runs set env_steps = 9223372036854775807", "transitions with env_step"),
     "a gate that does not close": ("update transitions set beta = 1.0", "beta differs by"),
     "an error below zero": ("update transitions set delta_mem = -1", "delta_mem >= 0"),
@@ -35,18 +38,23 @@ HARMS = {
     "quantiles in another order": ("update gate_stats set beta_q05 = 0.99", "beta_q05 <= beta_q25"),
     "settings of other kinds": ('update runs set config = \'{"train": 3, "gate": "x"}\'', "run "),
     "settings that are none": ("update runs set config = json_set(config, '$.gate.tau_start', 'x')", "run "),
+    "an import that has episodes": ("update runs set config = json_set(config, '$.imported', json('{}'))", "imported"),
+    "a capacity without end": (
+        "update runs set config = json_set(config, '$.memory', json('{\"capacity\": 1e999}'))",
+        "memory.capacity = inf",
+    ),
     "a section that is a word": ("update runs set config = json_set(config, '$.env', 'nan')", "which is not a section"),
     "a word for a setting": ("update runs set config = json_set(config, '$.memory.delta', 'x')", "of the wrong type"),
-    "a snapshot of another size": ("update snapshots set size = 7", "not of one length"),
-    "a snapshot of other arrays": ("update snapshots set slot = H", "damaged"),
+    "a snapshot of another size": ("update snapshots set size = 7", "must have the shape [7]"),
+    "a snapshot of other arrays": ("update snapshots set slot = H", "must contain the arrays slot"),
     "a trajectory of another episode": (
         "update episodes set trajectory = (select trajectory from eval_episodes limit 1), length = 9 where episode = 3",
-        "do not cover",
+        "must have the shape [9]",
     ),
     "a blob that is text": ("update episodes set trajectory = 'text'", "trajectory"),
     "a projection of fewer nodes": (
         "update projections set coordinates = (select embedding from snapshots limit 1)",
-        "two coordinates",
+        "must contain the arrays coordinates",
     ),
     "a row of no run": ("update evaluations set run_id = 'nobody'", "evaluations"),
     "a renamed name": ("alter table runs rename column name to title", "no column name"),
@@ -90,7 +98,7 @@ def own(filled: Path, tmp_path: Path) -> Path:
 def take(place: Path, own: Path, cache: Path) -> list[str]:
     db = open_database(f"sqlite:///{own}")
     try:
-        return import_bundle(db, place, cache=cache)
+        return list(import_bundle(db, place, cache=cache).new)
     finally:
         db.dispose()
 

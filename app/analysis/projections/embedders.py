@@ -55,7 +55,7 @@ def embed_snapshot(
         StorageError: If the snapshot does not exist, or states were removed by thinning.
     """
     snapshot = get_snapshot(db, snapshot_id)
-    stored = find_run(db, snapshot.run_id).config["embed"]
+    stored = find_run(db, snapshot.run_id).config.get("embed", {})
     settings = {name: value for name, value in stored.items() if name in EmbedConfig.model_fields}
     config = EmbedConfig.model_validate(settings | {"type": kind, "reset_each_update": False})
     params = _make_params(snapshot, config, seed)

@@ -4,6 +4,8 @@
 const FIELD_MAX = { wide: 460, pair: 250, narrow: 170 }
 const STRIP_HEIGHT = 250
 const PICTURE_HEIGHT = 330
+const TRAIL_STEPS = 8
+const HIT_COLOR = "#ffb000"
 
 // The frame of a side. A shorter episode stays at its last frame.
 function clampFrame(side, frame) {
@@ -11,6 +13,7 @@ function clampFrame(side, frame) {
 }
 
 // The position, health, shield and opacity (`presence`) of unit u at a moment. A unit that dies fades without moving.
+// `hit` is 1 at the start of a step in which the unit loses health or shield, and falls to 0 at its end.
 function momentOf(side, u, frame) {
   const { position, alive, health, shield } = side.arrays
   const t = Math.floor(frame)
@@ -20,7 +23,11 @@ function momentOf(side, u, frame) {
   const move = alive[there] ? part : 0
   const mix = (values, by) => values[here] * (1 - by) + values[there] * by
   const at = (axis) => position[here * 2 + axis] * (1 - move) + position[there * 2 + axis] * move
-  return { place: [at(0), at(1)], health: mix(health, part), shield: mix(shield, part), presence: mix(alive, part) }
+  const loss = health[here] - health[there] + shield[here] - shield[there]
+  return {
+    place: [at(0), at(1)], health: mix(health, part), shield: mix(shield, part), presence: mix(alive, part),
+    hit: loss > 1e-6 && alive[here] ? 1 - part : 0,
+  }
 }
 
 function fieldScale(side, width, most) {
@@ -53,10 +60,34 @@ function drawSide(side, frame, theme, most, teams, ramp) {
   ctx.rect(view.sx(x0), 0, view.sx(x1) - view.sx(x0), view.height)
   ctx.clip()
   const units = Array.from({ length: side.units }, (_, u) => momentOf(side, u, frame))
+  units.forEach((unit, u) => drawTrail(side, ctx, view, u, unit, frame, teams))
   drawTargets(side, ctx, view, units, frame, teams)
-  units.forEach((unit, u) => drawUnit(side, ctx, view, theme, u, unit, teams))
-  if (side.bars) units.forEach((unit, u) => drawBars(side, ctx, view, theme, u, unit))
-  units.forEach((unit, u) => drawNumber(side, ctx, view, theme, u, unit, teams)) // drawn last, so that the bar of another unit does not hide a number
+  const isNeutral = (u) => side.team[u] === 2
+  units.forEach((unit, u) => isNeutral(u) || drawUnit(side, ctx, view, theme, u, unit, teams))
+  if (side.rings) units.forEach((unit, u) => drawRings(side, ctx, view, theme, u, unit))
+  units.forEach((unit, u) => drawNumber(side, ctx, view, theme, u, unit, teams))
+  units.forEach((unit, u) => isNeutral(u) && drawUnit(side, ctx, view, theme, u, unit, teams)) // the ball is above the players
+}
+
+// Draw the last steps of a living unit as a line that fades toward the past.
+function drawTrail(side, ctx, view, u, { place, presence }, frame, teams) {
+  if (!(presence > 0)) return
+  const { position } = side.arrays
+  const t = Math.floor(frame)
+  const first = Math.max(0, t - TRAIL_STEPS + 1)
+  ctx.strokeStyle = teams[side.team[u]].color
+  ctx.lineWidth = 2
+  for (let step = first; step <= t; step += 1) {
+    const at = (step * side.units + u) * 2
+    const next = at + 2 * side.units
+    const [x, y] = step < t ? [position[next], position[next + 1]] : place
+    ctx.globalAlpha = 0.6 * ((step - t + TRAIL_STEPS) / TRAIL_STEPS) * presence
+    ctx.beginPath()
+    ctx.moveTo(view.sx(position[at]), view.sy(position[at + 1]))
+    ctx.lineTo(view.sx(x), view.sy(y))
+    ctx.stroke()
+  }
+  ctx.globalAlpha = 1
 }
 
 // The background does not change. It is drawn once per size and theme.
@@ -147,7 +178,7 @@ function outline(ctx, team, x, y, r) {
   else ctx.arc(x, y, r, 0, 7)
 }
 
-function drawUnit(side, ctx, view, theme, u, { place, presence }, teams) {
+function drawUnit(side, ctx, view, theme, u, { place, presence, hit }, teams) {
   const [x, y] = [view.sx(place[0]), view.sy(place[1])]
   const team = side.team[u]
   const r = getRadius(side, view, u)
@@ -170,11 +201,17 @@ function drawUnit(side, ctx, view, theme, u, { place, presence }, teams) {
     ctx.strokeStyle = theme.background
     ctx.lineWidth = 1.5
     ctx.stroke()
+    if (hit > 0) {
+      ctx.strokeStyle = HIT_COLOR
+      ctx.globalAlpha = presence * hit
+      ctx.lineWidth = 4
+      ctx.stroke()
+    }
   }
   ctx.globalAlpha = 1
 }
 
-// Draw the number of a unit with an outline in the color of its team, so that it is readable on a bar.
+// Draw the number of a unit with an outline in the color of its team.
 function drawNumber(side, ctx, view, theme, u, { place, presence }, teams) {
   const team = side.team[u]
   if (!(presence > 0) || team === 2) return
@@ -195,25 +232,22 @@ function getRadius(side, view, u) {
   return Math.max(side.team[u] === 2 ? 4 : 8, side.arrays.radius[u] * view.scale)
 }
 
-// Draw the bars of health and shield above a unit. All bars are drawn after all units, so that they stay visible.
-function drawBars(side, ctx, view, theme, u, { place, health, shield, presence }) {
+// Draw health as an arc around a unit, clockwise from the top, and shield as an arc around it.
+function drawRings(side, ctx, view, theme, u, { place, health, shield, presence }) {
   if (!presence || side.team[u] === 2) return
-  const r = getRadius(side, view, u)
-  const bar = Math.max(18, 1.9 * r)
-  const box = { x: view.sx(place[0]) - bar / 2, y: view.sy(place[1]) - r - 6, width: bar }
+  const [x, y, r] = [view.sx(place[0]), view.sy(place[1]), getRadius(side, view, u)]
+  const arc = (radius, part, color) => {
+    ctx.strokeStyle = color
+    ctx.beginPath()
+    ctx.arc(x, y, radius, -Math.PI / 2, -Math.PI / 2 + 2 * Math.PI * Math.max(0, Math.min(1, part)))
+    ctx.stroke()
+  }
   ctx.globalAlpha = presence
-  drawBar(ctx, theme, box, health, theme.text)
-  if (shield > 0) drawBar(ctx, theme, { ...box, y: box.y - 5 }, shield, theme.primary)
+  ctx.lineWidth = 3
+  arc(r + 2.5, 1, theme.faint)
+  arc(r + 2.5, health, theme.text)
+  if (shield > 0) arc(r + 5.5, shield, theme.primary)
   ctx.globalAlpha = 1
-}
-
-function drawBar(ctx, theme, box, part, color) {
-  ctx.fillStyle = theme.background
-  ctx.fillRect(box.x - 1, box.y - 1, box.width + 2, 5)
-  ctx.fillStyle = theme.faint
-  ctx.fillRect(box.x, box.y, box.width, 3)
-  ctx.fillStyle = color
-  ctx.fillRect(box.x, box.y, box.width * Math.max(0, Math.min(1, part)), 3)
 }
 
 // Draw the state over time: one row per entry. The color scale of a row is from its smallest to its largest value.

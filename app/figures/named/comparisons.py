@@ -1,7 +1,8 @@
 """Comparison of variants: tests, probabilities of improvement, performance profiles."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -17,13 +18,14 @@ from app.analysis.finals import (
     make_final_scale,
     name_final,
 )
+from app.analysis.identical_runs import are_identical, label_identical
 from app.analysis.intervals import BinomialScale
 from app.analysis.quantities import UNIT_RANGE, Quantity
-from app.analysis.series import Comparison, Group, get_seed
+from app.analysis.series import Comparison, ExcludedRun, Group, get_seed
 from app.analysis.significance import (
     MIN_SEEDS,
-    Difference,
     Interval,
+    MeanDifference,
     adjust_p_values,
     compare_seeds,
     decide,
@@ -31,22 +33,30 @@ from app.analysis.significance import (
     pool_differences,
     probability_of_improvement,
 )
+from app.analysis.study_plans import EMTC, EMTC_CDS
 from app.analysis.tables import MISSING, Cell, Column, Table, make_table
-from app.figures.figure import FigureKind, Section, TableKind
+from app.figures.figure import FigureKind, PageSection, TableKind
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.named.curves import join_finals, read_comparison, style_comparison
-from app.figures.options import BUDGET, FINAL, INCLUDE_UNFINISHED, RATE, Options
+from app.figures.options import BUDGET, FINAL, INCLUDE_UNFINISHED, RATE, Option, Options
 from emtc_core.errors import ConfigError, Fault
 
 _OPTIONS = (INCLUDE_UNFINISHED, BUDGET, FINAL, RATE)
-_SECTION = Section("compare", "Statistics")
+REFERENCE: Final[Option[str]] = Option(
+    "reference", str, "the name of a variant, for example EMTC(QPLEX), or its key", "",
+    label="Reference variant",
+    help="The variant that all others are compared with. Default: the full method, EMTC",
+)  # fmt: skip
+_SECTION = PageSection("compare", "Statistics")
 _COLUMNS = (
     *("task", "variant", "against", "n", Column("difference", unit="%"), "P(improvement)", "p", "p (Holm)"),
     *("p (randomization)", "verdict"),
 )
 _NOT_COMPARED = "no verdict: runs of different lengths"
+_FULL_METHODS = (EMTC, EMTC_CDS)
+"""Variants that are the default reference, in this order."""
 _VERDICT_WORDS = {"supported": "higher", "contradicted": "lower", "equal": "equal in every pair of seeds"}
-"""Verdict → word for the table. The table tests no claim: it states whether the first variant is higher or lower."""
+"""Verdict → word for the table. The table tests no claim: it states whether the reference is higher or lower."""
 _PROFILE_STATISTIC = "share of runs above x; band: 95 % interval (Wilson's score)"
 _TABLE_NEEDS = "finished runs of two variants on one map"
 
@@ -64,38 +74,83 @@ class _VariantTest(NamedTuple):
     """The comparison of two variants on one task, or pooled over several tasks."""
 
     task: str
-    first: Group
+    reference: Group
     other: Group
-    difference: Difference
+    difference: MeanDifference
     improvement: Interval
+    identical: str = ""
+    """Label of runs that are identical on all these tasks, otherwise empty."""
 
 
-def tabulate_tests(comparison: Comparison, final: FinalRule = LAST_TENTH) -> Table:
-    """Compare the final win rate of each variant with the first variant, on each task and pooled over tasks."""
-    tests: list[_VariantTest] = []
-    for task in comparison.tasks:
-        first, *others = (group for group in comparison.groups if group.variant.task == task)
-        tests += [_test_variants(comparison, [(first, other)], task, final) for other in others]
-    if len(comparison.tasks) > 1:
-        reference, *methods = comparison.methods
-        for method in methods:
-            pairs = [
-                (first, other)
-                for task in comparison.tasks
-                if (first := _find_group(comparison, reference, task))
-                and (other := _find_group(comparison, method, task))
-            ]
-            if len(pairs) > 1:
-                tests.append(_test_variants(comparison, pairs, f"all {len(pairs)} tasks", final))
+def find_reference(comparison: Comparison, reference: str = "") -> str:
+    """Find the method that all others are compared with.
+
+    Args:
+        comparison: The variants.
+        reference: Name or key of a method. Default: EMTC(QPLEX), then EMTC(CDS), then the first method.
+
+    Returns:
+        The key of the method.
+
+    Raises:
+        ConfigError: If no variant has this name or key.
+    """
+    methods = comparison.methods
+    if reference:
+        matches = [method for method, name in methods.items() if reference in (method, name)]
+        if not matches and methods:
+            raise ConfigError(f"must be one of {', '.join(methods.values())}", key=REFERENCE.name, value=reference)
+        return next(iter(matches), "")
+    full_methods = (
+        group.variant.method for arm in _FULL_METHODS for group in comparison.groups if arm.matches(group.seeds[0])
+    )
+    return next(full_methods, next(iter(methods), ""))
+
+
+def tabulate_tests(comparison: Comparison, final: FinalRule = LAST_TENTH, *, reference: str = "") -> Table:
+    """Compare the final win rate of the reference variant with each other variant, per task and pooled over tasks.
+
+    Args:
+        comparison: The variants.
+        final: Definition of the final win rate.
+        reference: Name or key of the reference variant; see `find_reference`.
+    """
+    reference = find_reference(comparison, reference)
+    pairs_by_method = {
+        method: [
+            (first, other)
+            for task in comparison.tasks
+            if (first := _find_group(comparison, reference, task)) and (other := _find_group(comparison, method, task))
+        ]
+        for method in comparison.methods
+        if method != reference
+    }
+    tests = [
+        _test_variants(comparison, [pair], pair[0].variant.task, final)
+        for pairs in pairs_by_method.values()
+        for pair in pairs
+    ]
+    tests.sort(key=lambda test: comparison.tasks.index(test.task))
+    tests += [
+        _test_variants(comparison, pairs, f"all {len(pairs)} tasks", final)
+        for pairs in pairs_by_method.values()
+        if len(pairs) > 1
+    ]
     adjusted = adjust_p_values([test.difference.p for test in tests], [test.task for test in tests])
     rows = [_make_row(comparison, test, p, final) for test, p in zip(tests, adjusted, strict=True)]
+    name = comparison.methods.get(reference, "")
+    without = [task for task in comparison.tasks if not _find_group(comparison, reference, task)]
+    missing = f"Not compared, because {name} has no result there: {', '.join(without)}." if without else ""
     explanation = (
-        f"Each variant is compared with the first one of its task. {EXPLANATION} p (Holm) is adjusted over the "
-        "rows of the same task. P(improvement): share of pairs of runs in which the first variant is the better one, "
-        "a tie counts half, with the 95 % interval of the Mann-Whitney statistic (Newcombe 2006, with Student's t)."
+        f"The reference variant {name} is compared with each other variant of its task. {EXPLANATION} p (Holm) is "
+        "adjusted over the rows of the same task. P(improvement): share of pairs of runs in which the reference is the "
+        "better one, a tie counts half, with the 95 % interval of the Mann-Whitney statistic (Newcombe 2006, with "
+        "Student's t)."
     )
-    caption, notes = caption_final(comparison.seeds, final, explanation, of=comparison.quantity, at=comparison)
-    return make_table(_COLUMNS, rows, caption=caption, notes=notes, excluded=comparison.excluded_runs)
+    caption, notes = caption_final(
+        comparison.seeds, final, explanation, missing, quantity=comparison.quantity, comparison=comparison
+    )
+    return make_table(_COLUMNS, rows, caption=caption, notes=[*notes, missing], excluded=comparison.excluded_runs)
 
 
 def draw_profiles(comparison: Comparison, final: FinalRule = LAST_TENTH) -> Chart:
@@ -133,6 +188,14 @@ def draw_profiles(comparison: Comparison, final: FinalRule = LAST_TENTH) -> Char
                 n=sum(map(len, scores)),
             )
         )
+    not_shared = [
+        ExcludedRun(
+            seed.id, f"{group.variant.label}; seed {seed.seed_text}", "not every variant has a result on this map"
+        )
+        for group in comparison.groups
+        for seed in group.seeds
+        if group.variant.task not in tasks
+    ]
     panel = Panel("share of runs above", "fraction", tuple(lines), range=UNIT_RANGE)
     x_label = get_final_title(final, comparison.quantity)
     few = [group.variant.label for group in comparison.groups if group.n < 3]
@@ -140,18 +203,18 @@ def draw_profiles(comparison: Comparison, final: FinalRule = LAST_TENTH) -> Char
     explanation = (
         f"Share of runs whose {x_label} is above each value, over {', '.join(tasks)}. All tasks have the same weight. "
         "Band: 95 % interval (Wilson's) of the share for this number of runs, separately at each x."
-        f"{warning}{describe_excluded(comparison.excluded_runs)}"
+        f"{warning}{describe_excluded([*not_shared, *comparison.excluded_runs])}"
     )
     seeds = [seed for seed in comparison.seeds if seed.task in tasks]
-    caption, _ = caption_final(seeds, final, explanation, of=comparison.quantity, at=comparison)
+    caption, _ = caption_final(seeds, final, explanation, quantity=comparison.quantity, comparison=comparison)
     return Chart(
         "performance-profile",
-        "Performance profiles",
+        f"Performance profiles, {', '.join(tasks)}",
         x_label,
         (panel,),
         caption,
         f"Performance profiles of {', '.join(comparison.methods.values())} over {', '.join(tasks)}.",
-        subtitle="all seeds and maps pooled; band: 95 % interval (Wilson's)",
+        subtitle=f"{len(seeds)} runs on {', '.join(tasks)}; band: 95 % interval (Wilson's)",
     )
 
 
@@ -174,7 +237,7 @@ def explain_no_shared_tasks(comparison: Comparison) -> str:
     )
 
 
-def count_seeds(difference: Difference) -> str:
+def count_seeds(difference: MeanDifference) -> str:
     """Format the number of seeds of a comparison: "5 pairs", "3 and 5", "4 pairs (without seed 7)"."""
     if not difference.is_paired:
         return " and ".join(map(str, difference.n))
@@ -183,7 +246,7 @@ def count_seeds(difference: Difference) -> str:
     return f"{n} pair{'' if n == 1 else 's'}{without}"
 
 
-def format_difference(difference: Difference, statistic: str, *, scale: float = 1.0) -> Cell:
+def format_difference(difference: MeanDifference, statistic: str, *, scale: float = 1.0) -> Cell:
     """Format a difference with its interval: "+0.14 [-0.23, +0.51]". `scale` = 100 gives percent."""
     value, low, high = (scale * number for number in (difference.estimate, difference.low, difference.high))
     n, number_format = count_seeds(difference), "+.1f" if scale == 100 else "+.3g"
@@ -209,46 +272,55 @@ def _test_variants(
     differences = []
     for first, other in pairs:
         values = [{get_seed(seed): compute_final_rate(seed, final) for seed in group.seeds} for group in (first, other)]
-        rate = make_final_scale([*first.seeds, *other.seeds], final, of=comparison.quantity)
-        differences.append(compare_seeds(*values, scale=rate))
+        scale = make_final_scale([*first.seeds, *other.seeds], final, quantity=comparison.quantity)
+        differences.append(compare_seeds(*values, scale=scale))
     improvement = probability_of_improvement(
         [compute_final_rates(first.seeds, final) for first, _ in pairs],
         [compute_final_rates(other.seeds, final) for _, other in pairs],
     )
     pooled = differences[0] if len(pairs) == 1 else pool_differences(differences, BinomialScale())
-    return _VariantTest(task, *pairs[0], pooled, improvement)
+    identical = ""
+    if all(are_identical(*pair) for pair in pairs):
+        # the sample of a difference must not contain copies of the same run, so there is no interval and no test
+        pooled = replace(pooled, low=np.nan, high=np.nan, p=np.nan, randomization_p=np.nan)
+        identical = label_identical([group for pair in pairs for group in pair])
+    return _VariantTest(task, *pairs[0], pooled, improvement, identical)
 
 
 def _make_row(comparison: Comparison, test: _VariantTest, adjusted_p: float, final: FinalRule) -> list[Cell | str]:
     """Make one row of the table, in the order of `_COLUMNS`."""
     quantity, difference = comparison.quantity, test.difference
-    first, other = (f"{group.variant.name}{group.mark}" for group in (test.first, test.other))
+    reference, other = (f"{group.variant.name}{group.mark}" for group in (test.reference, test.other))
     verdict = decide(difference, adjusted_p, is_rate=True)
+    if test.task in comparison.mixed_length_tasks:
+        verdict_text = _NOT_COMPARED
+    else:
+        verdict_text = test.identical or _VERDICT_WORDS.get(verdict, verdict)
     return [
         test.task,
-        first,
+        reference,
         other,
         count_seeds(difference),
         format_difference(
-            difference, f"{name_final(final, unit='%', of=quantity)}, difference of the means", scale=100
+            difference, f"{name_final(final, unit='%', quantity=quantity)}, difference of the means", scale=100
         ),
         _format_improvement(test.improvement, count_seeds(difference), final, quantity),
         format_p(difference.p),
         format_p(adjusted_p),
         format_p(difference.randomization_p),
-        _NOT_COMPARED if test.task in comparison.mixed_length_tasks else _VERDICT_WORDS.get(verdict, verdict),
+        verdict_text,
     ]
 
 
 def _format_improvement(improvement: Interval, n: str, final: FinalRule, quantity: Quantity) -> Cell:
-    statistic = f"{name_final(final, of=quantity)}, share of pairs of seeds in which it is greater"
+    statistic = f"{name_final(final, quantity=quantity)}, share of pairs of seeds in which it is greater"
     interval = "95 % interval (Newcombe, Student's t; covers 95 to 100 %)"
     value, low, high = improvement.value, improvement.low, improvement.high
     return Cell(f"{value:.2f} [{low:.2f}–{high:.2f}]", value, low, high, n, statistic, interval)
 
 
 def _make_tests_table(runs: ComparedRuns, options: Options) -> Table:
-    return tabulate_tests(join_finals(runs, options), options[FINAL])
+    return tabulate_tests(join_finals(runs, options), options[FINAL], reference=options[REFERENCE])
 
 
 def _make_profiles_chart(runs: ComparedRuns, options: Options) -> Chart:
@@ -263,6 +335,11 @@ FIGURES = (
 )  # fmt: skip
 TABLES = (
     TableKind(
-        "comparisons", _make_tests_table, read_comparison, _OPTIONS, required_runs=_TABLE_NEEDS, section=_SECTION
+        "comparisons",
+        _make_tests_table,
+        read_comparison,
+        (*_OPTIONS, REFERENCE),
+        required_runs=_TABLE_NEEDS,
+        section=_SECTION,
     ),
 )

@@ -7,16 +7,18 @@ page Compare passes the runs of all databases that it shows. The other callers r
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from app.analysis.aggregates import Aggregation, interpolate_to_common_grid
+from app.analysis.aggregates import Aggregation, explain_small_samples, interpolate_to_common_grid
 from app.analysis.bootstrap import BOOTSTRAP_COVERAGE
 from app.analysis.comparable import describe_excluded
 from app.analysis.compared import ComparedRuns, read_compared_runs
 from app.analysis.finals import get_eval_episodes, make_curve_scale
+from app.analysis.identical_runs import describe_identical_runs
 from app.analysis.intervals import CENTER_NAMES
+from app.analysis.published import list_published_maps, tabulate_with_published
 from app.analysis.quantities import (
     AUTO,
     EVALUATION_QUANTITIES,
@@ -32,6 +34,7 @@ from app.analysis.series import (
     DAGGER,
     NO_CURVE,
     Comparison,
+    ExcludedRun,
     Group,
     SeedRun,
     choose_mu_w_steps,
@@ -40,15 +43,9 @@ from app.analysis.series import (
 from app.analysis.settings import name_algo, name_change, parse_steps
 from app.analysis.tables import Table, make_plain_table
 from app.analysis.variants import Variant
-from app.analysis.win_rates import (
-    list_published_maps,
-    tabulate_falls,
-    tabulate_mu_w,
-    tabulate_win_rates,
-    tabulate_with_published,
-)
-from app.figures.chart_choices import AS_MEASURED, AXES, CurveStyle
-from app.figures.figure import FigureKind, Section, StoredRuns, TableKind
+from app.analysis.win_rates import tabulate_falls, tabulate_mu_w, tabulate_win_rates
+from app.figures.curve_style import AS_MEASURED, AXES, CurveStyle
+from app.figures.figure import FigureKind, PageSection, StoredRuns, TableKind
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.options import (
     BAND,
@@ -69,262 +66,13 @@ from app.figures.theme import Style, make_styles
 from emtc_core.errors import ConfigError
 from emtc_core.metrics import is_known
 from storage.engine import Database
+from storage.queries.run_search import TABLE_COLUMNS
 from storage.queries.runs import list_runs
 from storage.runs.rows import RunRow
 
 BASELINES = ("emtc-qplex", "emtc-cds", "dmix", "mappo")
 X_LABEL = "training env steps"
 _ABLATION_NOTE = "No-TCGM: β = 1 everywhere. No-TCSE: the autoencoder without the contrastive loss."
-
-
-def draw_comparison(
-    comparison: Comparison,
-    reading: Aggregation | None = None,
-    *,
-    per_seed: bool = False,
-    look: CurveStyle = AS_MEASURED,
-    name: str = "learning-curves",
-    title: str = "",
-    note: str = "",
-) -> Chart:
-    """Draw a quantity of each variant: a line for the center over seeds, with a band.
-
-    Args:
-        comparison: Variants with the curves of their seeds.
-        reading: Center and band. Default: mean ± standard deviation.
-        per_seed: Also draw each seed as a faint line, without smoothing.
-        look: Smoothing and logarithmic axes.
-        name: Name of the chart and of exported files.
-        title: Title of the figure. Default: made from the quantity.
-        note: An additional sentence for the caption.
-    """
-    reading, quantity = reading or Aggregation(), comparison.quantity
-    styles = style_comparison(comparison)
-    raw_groups = {(group.variant.task, group.variant.method): group for group in comparison.groups}
-    comparison = look.smoothed(comparison)
-    panels = []
-    for task in comparison.tasks:
-        lines: list[Line] = []
-        task_quantity = quantity.at(task)
-        groups = [group for group in comparison.groups if group.variant.task == task]
-        end_labels = make_end_labels([group.variant for group in groups])
-        for group in groups:
-            method = group.variant.method
-            style, raw_group = styles[method], raw_groups[task, method]
-            line_name = comparison.name_line(method)
-            if per_seed:
-                lines += _draw_seeds(raw_group, line_name, style)
-            if look.smooth and not (per_seed and group.n > 1):
-                raw_name = f"{line_name}, as measured"
-                raw_line = draw_line(raw_name, raw_group.seeds, reading, style, quantity=task_quantity)
-                lines.append(replace(raw_line, low=None, high=None, width=1.0, faint=True, marker="", group=line_name))
-            label = f"{end_labels[method]}{group.mark}"
-            lines.append(draw_line(line_name, group.seeds, reading, style, quantity=task_quantity, label=label))
-        panel_title = f"{task_quantity.title}, {task}"
-        panels.append(Panel(panel_title, quantity.unit, tuple(lines), range=quantity.range, axis=task_quantity.title))
-    description = f"{quantity.title} over {X_LABEL}, one panel for each of {', '.join(comparison.tasks)}: " + ", ".join(
-        f"{group.variant.label} (n = {group.n})" for group in comparison.groups
-    )
-    is_default = quantity.key in (WIN_RATE.key, SELECTED_RATE)
-    title = title or ("Learning curves" if is_default else f"{quantity.title} over training")
-    sentences = (describe_reading(comparison, reading), look.words, note, *_list_notes(comparison))
-    caption = " ".join(filter(None, sentences)) + describe_excluded(comparison.excluded_runs)
-    subtitle = make_subtitle(reading, share=quantity.is_share)
-    subtitle += f"; smoothed over {look.smooth:,} env steps" if look.smooth else ""
-    all_panels = tuple(panels) or (Panel(quantity.title, quantity.unit, ()),)
-    columns = min(3, len(comparison.tasks)) or 1
-    chart = Chart(name, title, X_LABEL, all_panels, caption, f"{description}.", columns=columns, subtitle=subtitle)
-    return look.on_axes(chart)
-
-
-def style_comparison(comparison: Comparison) -> dict[str, Style]:
-    """Return the style of each method. A method has the same color and dash on every page."""
-    return make_styles(
-        {group.variant.method: (group.variant.algo, group.variant.changed) for group in comparison.groups}
-    )
-
-
-def make_subtitle(reading: Aggregation, *, share: bool) -> str:
-    """Name the statistic of the lines and of the bands, for the subtitle of a figure. `share`: values are fractions."""
-    band = "" if reading.band == "none" else f"; band: {reading.name_band(is_fraction=share)}"
-    return f"line: {CENTER_NAMES[reading.center]} over seeds{band}"
-
-
-def describe_reading(comparison: Comparison, reading: Aggregation) -> str:
-    """Describe the quantity, the average over seeds, the band and the number of seeds, for the caption."""
-    quantity: Quantity = comparison.quantity
-    meaning = quantity.meaning[:1].upper() + quantity.meaning[1:]
-    per_seed = "episodes are averaged per seed first" if quantity.is_evaluation else "each seed is one curve"
-    counts = sorted({group.n for group in comparison.groups}) or [0]
-    n = f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
-    band = "" if reading.band == "none" else " A single seed has no band."
-    if reading.band == "bootstrap":
-        band = f" Whole seeds are resampled. {BOOTSTRAP_COVERAGE}{band}"
-    statistic = reading.describe(is_fraction=quantity.is_share)
-    return f"{meaning}; {per_seed}, then the line is the {statistic} ({n} seeds, in the legend).{band}"
-
-
-def draw_line(
-    name: str,
-    seeds: Sequence[SeedRun],
-    reading: Aggregation,
-    style: Style,
-    *,
-    quantity: Quantity = WIN_RATE,
-    label: str = "",
-) -> Line:
-    """Draw a quantity of some seeds as one line. The line ends at the last env step that all seeds reached."""
-    steps, values = interpolate_to_common_grid([seed.curve for seed in seeds])
-    summary = reading.summarize(values, make_curve_scale(quantity, seeds, steps))
-    return Line(
-        name, style.color, steps, summary.center, summary.low, summary.high,
-        dash=style.dash, marker=style.marker, label=label,
-        statistic=reading.describe(is_fraction=quantity.is_share), n=len(seeds),
-    )  # fmt: skip
-
-
-def make_end_labels(variants: Sequence[Variant]) -> dict[str, str]:
-    """Make a short label for the end of each line of a panel, by method.
-
-    The label contains only the changed settings if all variants have the same algorithm, or if a change is a named
-    ablation ("No-..."). If two variants would get the same label, both get their full names.
-    """
-    is_one_algo = len({variant.algo for variant in variants}) == 1
-    labels = {}
-    for variant in variants:
-        algo, _, changes = variant.name.partition(", ")
-        is_ablation = any(name_change(variant.algo, *change).startswith("No-") for change in variant.changes.items())
-        if not changes:
-            labels[variant.method] = algo
-        else:
-            labels[variant.method] = changes if is_one_algo or is_ablation else variant.name
-    short_labels = list(labels.values())
-    return {
-        variant.method: label if short_labels.count(label := labels[variant.method]) == 1 else variant.name
-        for variant in variants
-    }
-
-
-def _draw_seeds(group: Group, name: str, style: Style) -> list[Line]:
-    """Draw each seed of a variant as a faint line; nothing if the variant has only one seed."""
-    if group.n < 2:
-        return []
-    template = Line(name, style.color, *NO_CURVE, width=1.0, faint=True, group=name, statistic="one seed", n=1)
-    return [
-        replace(template, name=f"{group.variant.method}, {seed.id}", x=seed.curve.steps, y=seed.curve.values)
-        for seed in group.seeds
-    ]
-
-
-def _list_notes(comparison: Comparison) -> list[str]:
-    """List the notes for the caption: common preset, definition of the quantity, equal episodes, unfinished runs."""
-    notes = [f"All lines: preset = {comparison.preset}."] if comparison.preset else []
-    notes += filter(None, (comparison.quantity.note, _describe_distinct_episodes(comparison.seeds)))
-    unfinished = [seed for group in comparison.groups for seed in group.unfinished]
-    if unfinished:
-        runs = "; ".join(f"run {seed.id} {seed.progress}" for seed in unfinished[:5])
-        more = f"; and {len(unfinished) - 5} more" if len(unfinished) > 5 else ""
-        notes.append(f"{DAGGER} not finished: {runs}{more}; a line ends where its shortest seed ends.")
-    return notes
-
-
-def _describe_distinct_episodes(seeds: Sequence[SeedRun]) -> str:
-    """Write how many episodes of an evaluation differ from each other; empty if this was not counted."""
-    counted = [seed for seed in seeds if len(seed.distinct_episodes)]
-    if not counted:
-        return ""
-    episodes = {f"{get_eval_episodes(seed):g}" for seed in counted}
-    n_distinct = np.concatenate([seed.distinct_episodes for seed in counted])
-    low, high = int(n_distinct.min()), int(n_distinct.max())
-    numbers = f"{low} differ" if low == high else f"{low} to {high} differ, median {np.median(n_distinct):g}"
-    coverage = "" if len(counted) == len(seeds) else f" Counted in {len(counted)} of the {len(seeds)} runs."
-    return f"Of the {f'{episodes.pop()} ' if len(episodes) == 1 else ''}episodes of an evaluation {numbers}.{coverage}"
-
-
-def read_comparison(db: Database, rows: Sequence[RunRow], options: Options) -> ComparedRuns:
-    """Read the curves of the runs. The quantity that is drawn is the option `QUANTITY`."""
-    return read_compared_runs(db, rows, quantity=options[QUANTITY], rate=options[RATE])
-
-
-def join_finals(runs: ComparedRuns, options: Options) -> Comparison:
-    """Group the runs by variant for final numbers, at the budget of the options."""
-    return runs.join_finals(include_unfinished=options[INCLUDE_UNFINISHED], budget=options[BUDGET])
-
-
-def _join_greedy_finals(runs: ComparedRuns, options: Options) -> Comparison:
-    return runs.join_greedy_finals(include_unfinished=options[INCLUDE_UNFINISHED], budget=options[BUDGET])
-
-
-def _draw(
-    runs: ComparedRuns, options: Options, *, name: str, title: str = "", note: str = "", per_seed: bool = False
-) -> Chart:
-    comparison = runs.join_plotted(include_unfinished=options[INCLUDE_UNFINISHED])
-    if not comparison.groups:
-        reason = REASONS_WITHOUT_VALUE.get(comparison.quantity.key, "no evaluation yet")
-        run_id = next(iter(runs.rows))
-        raise ConfigError(f"Run {run_id} has {reason}", hint="Wait for the first one, or select another run.")
-    comparison = comparison.without(options[HIDDEN_METHODS])
-    look = CurveStyle(options[SMOOTH], options[LOG_AXES])
-    return draw_comparison(
-        comparison, options.aggregation, per_seed=per_seed, look=look, name=name, title=title, note=note
-    )
-
-
-def _learning_curves(runs: ComparedRuns, options: Options) -> Chart:
-    key = options[QUANTITY]
-    if options[RATE] not in (AUTO, find_rate(key, options[RATE])):
-        rule = f"has no effect, because quantity = {key} is drawn"
-        raise ConfigError(rule, key="rate", value=options[RATE], hint="Remove one of the two.")
-    return _draw(runs, options, name="learning-curves", per_seed=options[PER_SEED])
-
-
-def _read_baselines(db: Database, rows: Sequence[RunRow], options: Options) -> ComparedRuns:
-    baseline_rows = [row for row in rows if row.algo in BASELINES]
-    if not baseline_rows:
-        raise ConfigError(f"baselines compares {', '.join(BASELINES)}. No selected run has one of these algorithms")
-    return read_comparison(db, baseline_rows, options)
-
-
-def _baselines(runs: ComparedRuns, options: Options) -> Chart:
-    trained_algos = {row.algo for row in runs.rows.values()}
-    missing = [name_algo(algo) for algo in BASELINES if algo not in trained_algos]
-    note = f"Not run: {', '.join(missing)}." if missing else ""
-    return _draw(runs, options, name="baselines", title="EMTC against DMIX and MAPPO", note=note)
-
-
-def _read_mu_w(db: Database, rows: Sequence[RunRow], options: Options) -> ComparedRuns:
-    return read_compared_runs(db, rows, quantity=SELECTED_MU_W, rate=options[RATE])
-
-
-def _win_rates(runs: ComparedRuns, options: Options) -> Table:
-    return tabulate_win_rates(join_finals(runs, options), options.aggregation, options[FINAL])
-
-
-def _falls(runs: ComparedRuns, options: Options) -> Table:
-    return tabulate_falls(_join_greedy_finals(runs, options), options.aggregation)
-
-
-def _mu_w_table(runs: ComparedRuns, options: Options) -> Table:
-    all_runs = join_seeds(*runs.rated, include_unfinished=True)
-    steps = options[MU_W_STEPS] or list_mu_w_steps(runs, options)
-    return tabulate_mu_w(all_runs, steps, options.aggregation)
-
-
-def list_mu_w_steps(runs: ComparedRuns, options: Options) -> list[int]:
-    """List the env steps of the table of mu_w if the option `MU_W_STEPS` is not set."""
-    all_runs = join_seeds(*runs.rated, include_unfinished=True)
-    results = all_runs if options[INCLUDE_UNFINISHED] else join_seeds(*runs.rated, final=True)
-    return choose_mu_w_steps(results.groups or all_runs.groups)
-
-
-def _published(runs: ComparedRuns, options: Options) -> Table:
-    return tabulate_with_published(_join_greedy_finals(runs, options), options.aggregation, options[FINAL])
-
-
-def _runs(runs: StoredRuns, options: Options) -> Table:
-    columns = ["id", "name", "env", "map", "algo", "seed", "status", "env_steps", "target_steps", "win_rate", "device"]
-    caption = "win_rate is the win rate of a run's last evaluation."
-    return make_plain_table(list_runs(runs.db, limit=None).loc[:, columns], caption=caption)
 
 
 def _read_quantity(key: Any) -> str:
@@ -387,9 +135,302 @@ HIDDEN_METHODS: Final[Option[tuple[str, ...]]] = Option(
 MU_W_STEPS: Final[Option[tuple[int, ...]]] = Option(
     "at", _read_steps, "numbers of env steps, for example 50000, 0.8M or 100k, with commas between them", (),
     label="At env steps",
-    help="For example 0.8M, 1.6M, 2.4M. Empty: the paper's steps if every run reached them, otherwise quarters.",
+    help="For example 0.8M, 1.6M, 2.4M. Empty: for each map the paper's steps if all its runs reached them, otherwise "
+    "a quarter, a half and all of the env steps that its runs reached.",
 )  # fmt: skip
 _STYLE_OPTIONS = (SMOOTH, LOG_AXES)
+
+
+class BaselineRuns(NamedTuple):
+    """The runs of the figure of baselines, and the other selected runs."""
+
+    runs: ComparedRuns
+    others: tuple[ExcludedRun, ...]
+
+
+def draw_comparison(
+    comparison: Comparison,
+    aggregation: Aggregation | None = None,
+    *,
+    per_seed: bool = False,
+    curve_style: CurveStyle = AS_MEASURED,
+    name: str = "learning-curves",
+    title: str = "",
+    note: str = "",
+) -> Chart:
+    """Draw a quantity of each variant: a line for the center over seeds, with a band.
+
+    Args:
+        comparison: Variants with the curves of their seeds.
+        aggregation: Center and band. Default: mean ± standard deviation.
+        per_seed: Also draw each seed as a faint line, without smoothing.
+        curve_style: Smoothing and logarithmic axes.
+        name: Name of the chart and of exported files.
+        title: Title of the figure. Default: made from the quantity.
+        note: An additional sentence for the caption.
+    """
+    aggregation, quantity = aggregation or Aggregation(), comparison.quantity
+    styles = style_comparison(comparison)
+    raw_groups = {(group.variant.task, group.variant.method): group for group in comparison.groups}
+    comparison = curve_style.smoothed(comparison)
+    panels = []
+    for task in comparison.tasks:
+        lines: list[Line] = []
+        task_quantity = quantity.at(task)
+        groups = [group for group in comparison.groups if group.variant.task == task]
+        end_labels = make_end_labels([group.variant for group in groups])
+        for group in groups:
+            method = group.variant.method
+            style, raw_group = styles[method], raw_groups[task, method]
+            line_name = comparison.name_line(method)
+            if per_seed:
+                lines += _draw_seeds(raw_group, line_name, style)
+            if curve_style.smooth and not (per_seed and group.n > 1):
+                raw_name = f"{line_name}, as measured"
+                raw_line = draw_line(raw_name, raw_group.seeds, aggregation, style, quantity=task_quantity)
+                lines.append(replace(raw_line, low=None, high=None, width=1.0, faint=True, marker="", group=line_name))
+            label = f"{end_labels[method]}{group.mark}"
+            lines.append(draw_line(line_name, group.seeds, aggregation, style, quantity=task_quantity, label=label))
+        panel_title = f"{task_quantity.title}, {task}"
+        panels.append(Panel(panel_title, quantity.unit, tuple(lines), range=quantity.range, axis=task_quantity.title))
+    description = f"{quantity.title} over {X_LABEL}, one panel for each of {', '.join(comparison.tasks)}: " + ", ".join(
+        f"{group.variant.label} (n = {group.n})" for group in comparison.groups
+    )
+    is_default = quantity.key in (WIN_RATE.key, SELECTED_RATE)
+    title = title or ("Learning curves" if is_default else f"{quantity.title} over training")
+    few_seeds = explain_small_samples(aggregation, comparison.seed_counts)
+    sentences = (
+        *(describe_aggregation(comparison, aggregation), few_seeds, curve_style.caption, note),
+        *_list_notes(comparison),
+    )
+    caption = " ".join(filter(None, sentences)) + describe_excluded(comparison.excluded_runs)
+    subtitle = make_subtitle(aggregation, share=quantity.is_share)
+    subtitle += f"; smoothed over {curve_style.smooth:,} env steps" if curve_style.smooth else ""
+    all_panels = tuple(panels) or (Panel(quantity.title, quantity.unit, ()),)
+    columns = min(3, len(comparison.tasks)) or 1
+    chart = Chart(name, title, X_LABEL, all_panels, caption, f"{description}.", columns=columns, subtitle=subtitle)
+    return curve_style.on_axes(chart)
+
+
+def style_comparison(comparison: Comparison) -> dict[str, Style]:
+    """Return the style of each method. A method has the same color and dash on every page."""
+    return make_styles(
+        {group.variant.method: (group.variant.algo, group.variant.changed) for group in comparison.groups}
+    )
+
+
+def make_subtitle(aggregation: Aggregation, *, share: bool) -> str:
+    """Name the statistic of the lines and of the bands, for the subtitle of a figure. `share`: values are fractions."""
+    band = "" if aggregation.band == "none" else f"; band: {aggregation.name_band(is_fraction=share)}"
+    return f"line: {CENTER_NAMES[aggregation.center]} over seeds{band}"
+
+
+def describe_aggregation(comparison: Comparison, aggregation: Aggregation) -> str:
+    """Describe the quantity, the average over seeds, the band and the number of seeds, for the caption."""
+    quantity: Quantity = comparison.quantity
+    meaning = quantity.meaning[:1].upper() + quantity.meaning[1:]
+    per_seed = "episodes are averaged per seed first" if quantity.is_evaluation else "each seed is one curve"
+    counts = sorted({group.n for group in comparison.groups}) or [0]
+    n = f"n = {counts[0]}" if len(counts) == 1 else f"n = {counts[0]} to {counts[-1]}"
+    band = "" if aggregation.band == "none" else " A single seed has no band."
+    if aggregation.band == "bootstrap":
+        band = f" Whole seeds are resampled. {BOOTSTRAP_COVERAGE}{band}"
+    statistic = aggregation.describe(is_fraction=quantity.is_share)
+    return f"{meaning}; {per_seed}, then the line is the {statistic} ({n} seeds, in the legend).{band}"
+
+
+def draw_line(
+    name: str,
+    seeds: Sequence[SeedRun],
+    aggregation: Aggregation,
+    style: Style,
+    *,
+    quantity: Quantity = WIN_RATE,
+    label: str = "",
+) -> Line:
+    """Draw a quantity of some seeds as one line. The line ends at the last env step that all seeds reached."""
+    steps, values = interpolate_to_common_grid([seed.curve for seed in seeds])
+    summary = aggregation.summarize(values, make_curve_scale(quantity, seeds, steps))
+    return Line(
+        name, style.color, steps, summary.center, summary.low, summary.high,
+        dash=style.dash, marker=style.marker, label=label,
+        statistic=aggregation.describe(is_fraction=quantity.is_share), n=len(seeds),
+    )  # fmt: skip
+
+
+def make_end_labels(variants: Sequence[Variant]) -> dict[str, str]:
+    """Make a short label for the end of each line of a panel, by method.
+
+    The label contains only the changed settings if all variants have the same algorithm, or if a change is a named
+    ablation ("No-..."). If two variants would get the same label, both get their full names.
+    """
+    is_one_algo = len({variant.algo for variant in variants}) == 1
+    labels = {}
+    for variant in variants:
+        algo, _, changes = variant.name.partition(", ")
+        is_ablation = any(name_change(variant.algo, *change).startswith("No-") for change in variant.changes.items())
+        if not changes:
+            labels[variant.method] = algo
+        else:
+            labels[variant.method] = changes if is_one_algo or is_ablation else variant.name
+    short_labels = list(labels.values())
+    return {
+        variant.method: label if short_labels.count(label := labels[variant.method]) == 1 else variant.name
+        for variant in variants
+    }
+
+
+def _draw_seeds(group: Group, name: str, style: Style) -> list[Line]:
+    """Draw each seed of a variant as a faint line; nothing if the variant has only one seed."""
+    if group.n < 2:
+        return []
+    template = Line(name, style.color, *NO_CURVE, width=1.0, faint=True, group=name, statistic="one seed", n=1)
+    return [
+        replace(template, name=f"{group.variant.method}, {seed.id}", x=seed.curve.steps, y=seed.curve.values)
+        for seed in group.seeds
+    ]
+
+
+def _list_notes(comparison: Comparison) -> list[str]:
+    """List the notes for the caption: preset, win rate, equal episodes, identical runs, unfinished runs."""
+    notes = [f"All lines: preset = {comparison.preset}."] if comparison.preset else []
+    notes += filter(
+        None,
+        (comparison.quantity.note, _describe_distinct_episodes(comparison.seeds), describe_identical_runs(comparison)),
+    )
+    unfinished = [seed for group in comparison.groups for seed in group.unfinished]
+    if unfinished:
+        runs = "; ".join(f"run {seed.id} {seed.progress}" for seed in unfinished[:5])
+        more = f"; and {len(unfinished) - 5} more" if len(unfinished) > 5 else ""
+        notes.append(f"{DAGGER} not finished: {runs}{more}; a line ends where its shortest seed ends.")
+    return notes
+
+
+def _describe_distinct_episodes(seeds: Sequence[SeedRun]) -> str:
+    """Write how many episodes of an evaluation differ from each other; empty if this was not counted."""
+    counted = [seed for seed in seeds if len(seed.distinct_episodes)]
+    if not counted:
+        return ""
+    episodes = {f"{get_eval_episodes(seed):g}" for seed in counted}
+    n_distinct = np.concatenate([seed.distinct_episodes for seed in counted])
+    low, high = int(n_distinct.min()), int(n_distinct.max())
+    numbers = f"{low} differ" if low == high else f"{low} to {high} differ, median {np.median(n_distinct):g}"
+    coverage = "" if len(counted) == len(seeds) else f" Counted in {len(counted)} of the {len(seeds)} runs."
+    return f"Of the {f'{episodes.pop()} ' if len(episodes) == 1 else ''}episodes of an evaluation {numbers}.{coverage}"
+
+
+def read_comparison(db: Database, rows: Sequence[RunRow], options: Options) -> ComparedRuns:
+    """Read the curves of the runs. The quantity that is drawn is the option `QUANTITY`."""
+    return read_compared_runs(db, rows, quantity=options[QUANTITY], rate=options[RATE])
+
+
+def join_finals(runs: ComparedRuns, options: Options) -> Comparison:
+    """Group the runs by variant for final numbers, at the budget of the options."""
+    return runs.join_finals(include_unfinished=options[INCLUDE_UNFINISHED], budget=options[BUDGET])
+
+
+def _join_greedy_finals(runs: ComparedRuns, options: Options) -> Comparison:
+    return runs.join_greedy_finals(include_unfinished=options[INCLUDE_UNFINISHED], budget=options[BUDGET])
+
+
+def _join_plotted(runs: ComparedRuns, options: Options) -> Comparison:
+    """Group the drawn curves by variant, without the hidden methods.
+
+    Raises:
+        ConfigError: If no run has a curve.
+    """
+    comparison = runs.join_plotted(include_unfinished=options[INCLUDE_UNFINISHED])
+    if not comparison.groups:
+        reason = REASONS_WITHOUT_VALUE.get(comparison.quantity.key, "no evaluation yet")
+        run_id = next(iter(runs.rows))
+        raise ConfigError(f"Run {run_id} has {reason}", hint="Wait for the first one, or select another run.")
+    return comparison.without(options[HIDDEN_METHODS])
+
+
+def _draw(
+    runs: ComparedRuns, options: Options, *, name: str, title: str = "", note: str = "", per_seed: bool = False
+) -> Chart:
+    return draw_comparison(
+        _join_plotted(runs, options), options.aggregation, per_seed=per_seed,
+        curve_style=CurveStyle(options[SMOOTH], options[LOG_AXES]), name=name, title=title, note=note,
+    )  # fmt: skip
+
+
+def _learning_curves(runs: ComparedRuns, options: Options) -> Chart:
+    key = options[QUANTITY]
+    if options[RATE] not in (AUTO, find_rate(key, options[RATE])):
+        rule = f"has no effect, because quantity = {key} is drawn"
+        raise ConfigError(rule, key="rate", value=options[RATE], hint="Remove one of the two.")
+    return _draw(runs, options, name="learning-curves", per_seed=options[PER_SEED])
+
+
+def _read_baselines(db: Database, rows: Sequence[RunRow], options: Options) -> BaselineRuns:
+    baseline_rows = [row for row in rows if row.algo in BASELINES]
+    if not baseline_rows:
+        raise ConfigError(f"baselines compares {', '.join(BASELINES)}. No selected run has one of these algorithms")
+    others = [
+        ExcludedRun(
+            row.id, f"{name_algo(row.algo)} on {row.map}; seed {row.seed}", "its algorithm is not in this figure"
+        )
+        for row in rows
+        if row.algo not in BASELINES
+    ]
+    return BaselineRuns(read_comparison(db, baseline_rows, options), tuple(others))
+
+
+def _baselines(data: BaselineRuns, options: Options) -> Chart:
+    comparison = _join_plotted(data.runs, options)
+    comparison = replace(comparison, excluded_runs=(*comparison.excluded_runs, *data.others))
+    drawn_algos = {group.variant.algo for group in comparison.groups}
+    emtc, others = (
+        [name_algo(algo) for algo in BASELINES if algo in drawn_algos and algo.startswith("emtc-") == is_emtc]
+        for is_emtc in (True, False)
+    )
+    title = " against ".join(" and ".join(names) for names in (emtc, others) if names)
+    missing = [name_algo(algo) for algo in BASELINES if algo not in drawn_algos]
+    note = f"No curve: {', '.join(missing)}." if missing else ""
+    return draw_comparison(comparison, options.aggregation, name="baselines", title=title, note=note)
+
+
+def _read_mu_w(db: Database, rows: Sequence[RunRow], options: Options) -> ComparedRuns:
+    return read_compared_runs(db, rows, quantity=SELECTED_MU_W, rate=options[RATE])
+
+
+def _win_rates(runs: ComparedRuns, options: Options) -> Table:
+    return tabulate_win_rates(join_finals(runs, options), options.aggregation, options[FINAL])
+
+
+def _falls(runs: ComparedRuns, options: Options) -> Table:
+    return tabulate_falls(_join_greedy_finals(runs, options), options.aggregation)
+
+
+def _mu_w_table(runs: ComparedRuns, options: Options) -> Table:
+    all_runs = join_seeds(*runs.rated, include_unfinished=True)
+    if options[MU_W_STEPS]:
+        return tabulate_mu_w(all_runs, dict.fromkeys(all_runs.tasks, options[MU_W_STEPS]), options.aggregation)
+    return tabulate_mu_w(all_runs, list_mu_w_steps(runs, options), options.aggregation)
+
+
+def list_mu_w_steps(runs: ComparedRuns, options: Options) -> dict[str, tuple[int, ...]]:
+    """List the env steps of the table of mu_w for each task, if the option `MU_W_STEPS` is not set.
+
+    Runs that have not finished count on a task without results, or if they are included.
+    """
+    all_runs = join_seeds(*runs.rated, include_unfinished=True)
+    results = all_runs if options[INCLUDE_UNFINISHED] else join_seeds(*runs.rated, final=True)
+    unfinished = [group for group in all_runs.groups if group.variant.task not in results.tasks]
+    return choose_mu_w_steps([*results.groups, *unfinished])
+
+
+def _published(runs: ComparedRuns, options: Options) -> Table:
+    return tabulate_with_published(_join_greedy_finals(runs, options), options.aggregation, options[FINAL])
+
+
+def _runs(runs: StoredRuns, options: Options) -> Table:
+    caption = "win_rate is the win rate of a run's last evaluation."
+    return make_plain_table(list_runs(runs.db, limit=None).loc[:, list(TABLE_COLUMNS)], caption=caption)
+
+
 FIGURES = (
     FigureKind(
         "learning-curves", _learning_curves, read_comparison,
@@ -411,12 +452,12 @@ FIGURES = (
 )  # fmt: skip
 TABLES = (
     TableKind("runs", _runs, selects_runs=False),
-    TableKind("win-rates", _win_rates, read_comparison, FINAL_OPTIONS, section=Section("compare", "Win rates")),
-    TableKind("falls", _falls, read_comparison, BUDGET_OPTIONS, section=Section("compare", "Win rates")),
-    TableKind("mu-w", _mu_w_table, read_comparison, (*RATE_OPTIONS, MU_W_STEPS), section=Section("compare", "μ̄_w")),
+    TableKind("win-rates", _win_rates, read_comparison, FINAL_OPTIONS, section=PageSection("compare", "Win rates")),
+    TableKind("falls", _falls, read_comparison, BUDGET_OPTIONS, section=PageSection("compare", "Win rates")),
+    TableKind("mu-w", _mu_w_table, read_comparison, (*RATE_OPTIONS, MU_W_STEPS), section=PageSection("compare", "μ̄_w")),
     TableKind(
         "published", _published, read_comparison, (CENTER, BAND, INCLUDE_UNFINISHED, BUDGET, FINAL),
         required_runs=f"finished runs on a map with published win rates: {', '.join(list_published_maps())}",
-        section=Section("compare", "Published results"),
+        section=PageSection("compare", "Published results"),
     ),
 )  # fmt: skip

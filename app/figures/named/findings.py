@@ -16,6 +16,7 @@ from app.analysis.findings import (
     compute_findings,
     measure_runs,
     read_studies,
+    read_win_rates,
 )
 from app.analysis.series import Comparison, Group, get_seed
 from app.analysis.settings import is_irrelevant_for_learning
@@ -23,12 +24,13 @@ from app.analysis.significance import MIN_SEEDS, NEGLIGIBLE, Verdict
 from app.analysis.study_plans import EMTC, EMU, MEASURES, NO_TCGM, QPLEX
 from app.analysis.tables import MISSING, Cell, Column, Table, make_plain_table, make_table
 from app.analysis.variants import list_differences
-from app.figures.chart_choices import CurveStyle
-from app.figures.figure import StoredRuns, TableKind
+from app.figures.curve_style import CurveStyle
+from app.figures.figure import NO_OPTIONS, FigureKind, StoredRuns, TableKind
 from app.figures.kinds.chart import Chart
 from app.figures.named.comparisons import EXPLANATION, count_seeds, format_difference, format_p
 from app.figures.named.curves import draw_comparison
 from app.figures.options import Options
+from emtc_core.errors import ConfigError
 from storage.engine import Database
 from storage.runs.rows import RunRow
 
@@ -36,8 +38,9 @@ MAX_LINES: Final = 4
 """Largest number of variants in the chart of a task."""
 _PREFERRED_ARMS: Final = (EMTC, NO_TCGM, EMU, QPLEX)
 """Variants with priority in the chart of a task, in this order."""
-READING: Final = Aggregation("mean", "ci")
+AGGREGATION: Final = Aggregation("mean", "ci")
 """Line and band of the charts of a study."""
+SUBTITLE: Final = "mean over seeds; band: 95 % interval"
 WINDOWS_PER_BUDGET: Final = 20
 """The smoothing window of the curves is the budget divided by this number."""
 
@@ -87,8 +90,29 @@ def compute_smoothing_window(comparison: Comparison) -> int:
     return max(seed.target_steps for seed in comparison.seeds) // WINDOWS_PER_BUDGET
 
 
-def draw_win_rates(lines: TaskLines) -> Chart:
-    """Draw the win rates of one task of a study, smoothed, with 95 % intervals of the mean over seeds."""
+def draw_win_rates(lines_by_task: Sequence[TaskLines], options: Options = NO_OPTIONS) -> Chart:
+    """Draw the win rates of a study, smoothed, with 95 % intervals of the mean over seeds: one panel for each task.
+
+    Raises:
+        ConfigError: If no run of the study was evaluated.
+    """
+    charts = [_draw_task(lines) for lines in lines_by_task]
+    if not charts:
+        raise ConfigError("study-win-rates needs an evaluated run", hint="Wait for the first evaluation of a run.")
+    if len(charts) == 1:
+        return charts[0]
+    return replace(
+        charts[0],
+        title="Win rates of the study",
+        panels=tuple(panel for chart in charts for panel in chart.panels),
+        caption=" ".join(f"{chart.title}: {chart.caption}" for chart in charts),
+        description=" ".join(chart.description for chart in charts),
+        columns=min(3, len(charts)),
+        subtitle=SUBTITLE,
+    )
+
+
+def _draw_task(lines: TaskLines) -> Chart:
     task, window = lines.in_chart.tasks[0], compute_smoothing_window(lines.in_chart)
     note = (
         f"Smoothed: each seed's mean over the {window:,} env steps up to each point (1/{WINDOWS_PER_BUDGET} of the "
@@ -98,11 +122,11 @@ def draw_win_rates(lines: TaskLines) -> Chart:
         names = ", ".join(f"{group.variant.name}{group.mark} (n = {group.n})" for group in lines.others)
         note += f" Not drawn: {names}."
     smoothed = CurveStyle(smooth=window).smoothed(lines.in_chart)
-    chart = draw_comparison(smoothed, READING, title=f"Win rate on {task}", note=note)
-    return replace(chart, subtitle=f"mean over seeds; band: 95 % interval; smoothed over {window:,} env steps")
+    chart = draw_comparison(smoothed, AGGREGATION, title=f"Win rate on {task}", note=note)
+    return replace(chart, subtitle=f"{SUBTITLE}; smoothed over {window:,} env steps")
 
 
-def tabulate_claims(studies: Sequence[StudyFindings]) -> Table:
+def tabulate_claims(studies: Sequence[StudyFindings], options: Options = NO_OPTIONS) -> Table:
     """Make a table with one row for each claim and task: the primary measure and the verdict.
 
     The column "detectable" exists only if a verdict is "cannot tell". The column "study" exists only if there are
@@ -127,7 +151,7 @@ def tabulate_claims(studies: Sequence[StudyFindings]) -> Table:
     return make_table(columns, values, caption=caption, excluded=_list_excluded(studies))
 
 
-def tabulate_findings(studies: Sequence[StudyFindings]) -> Table:
+def tabulate_findings(studies: Sequence[StudyFindings], options: Options = NO_OPTIONS) -> Table:
     """Make a table with one row for each claim, task and measure. Only the primary measure has a verdict."""
     rows = [_make_finding_row(study, finding) for study in studies for finding in study.findings]
     measures = {finding.measure.title: finding.measure.meaning for study in studies for finding in study.findings}
@@ -162,11 +186,11 @@ def describe_study(study: StudyFindings) -> str:
     return f"{study.plan.title}: {describe_study_runs(study)}{warning}"
 
 
-def tabulate_measures(db: Database, rows: Sequence[RunRow]) -> Table:
+def tabulate_measures(runs: StoredRuns, options: Options = NO_OPTIONS) -> Table:
     """Make a table of the measures that the findings use: one row for each run, one column for each measure."""
     lines = []
-    for study in read_studies(db, rows):
-        numbers = measure_runs(db, study.rows, study.comparison.seeds)
+    for study in read_studies(*runs):
+        numbers = measure_runs(runs.db, study.rows, study.comparison.seeds)
         for group in study.comparison.groups:
             for seed in group.seeds:
                 values = [(measure.title, numbers[measure.key].get(seed.id)) for measure in MEASURES]
@@ -181,10 +205,10 @@ def tabulate_measures(db: Database, rows: Sequence[RunRow]) -> Table:
     return make_table(columns, lines, caption=" ".join(f"{measure.title}: {measure.meaning}." for measure in MEASURES))
 
 
-def tabulate_settings(db: Database, rows: Sequence[RunRow]) -> Table:
+def tabulate_settings(runs: StoredRuns, options: Options = NO_OPTIONS) -> Table:
     """Make a table of the settings that differ between the variants of a task, for each study."""
-    parts, configs = [], {row.id: row.config for row in rows}
-    for study in read_studies(db, rows):
+    parts, configs = [], {row.id: row.config for row in runs.rows}
+    for study in read_studies(*runs):
         for task in study.comparison.tasks:
             variants = [group.variant for group in study.comparison.groups if group.variant.task == task]
             frame = list_differences(configs, variants)
@@ -230,25 +254,19 @@ def _read_findings(db: Database, rows: Sequence[RunRow], options: Options) -> Se
     return compute_findings(db, rows)
 
 
-def _claims(studies: Sequence[StudyFindings], options: Options) -> Table:
-    return tabulate_claims(studies)
+def _read_win_rates(db: Database, rows: Sequence[RunRow], options: Options) -> list[TaskLines]:
+    return [select_lines(comparison) for study in read_studies(db, rows) for comparison in read_win_rates(db, study)]
 
 
-def _findings(studies: Sequence[StudyFindings], options: Options) -> Table:
-    return tabulate_findings(studies)
-
-
-def _measures(runs: StoredRuns, options: Options) -> Table:
-    return tabulate_measures(*runs)
-
-
-def _settings(runs: StoredRuns, options: Options) -> Table:
-    return tabulate_settings(*runs)
-
-
+FIGURES = (
+    FigureKind(
+        "study-win-rates", draw_win_rates, _read_win_rates,
+        question="How do the main variants of a study learn, on each task?",
+    ),
+)  # fmt: skip
 TABLES = (
-    TableKind("claims", _claims, _read_findings, required_runs=_CLAIM_NEEDS),
-    TableKind("findings", _findings, _read_findings, required_runs=_CLAIM_NEEDS),
-    TableKind("study-measures", _measures, required_runs="finished runs"),
-    TableKind("study-settings", _settings, required_runs="finished runs of two variants on one map"),
+    TableKind("claims", tabulate_claims, _read_findings, required_runs=_CLAIM_NEEDS),
+    TableKind("findings", tabulate_findings, _read_findings, required_runs=_CLAIM_NEEDS),
+    TableKind("study-measures", tabulate_measures, required_runs="finished runs"),
+    TableKind("study-settings", tabulate_settings, required_runs="finished runs of two variants on one map"),
 )

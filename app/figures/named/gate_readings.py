@@ -45,7 +45,7 @@ N_PARTS = 10
 DELTA_FALL, BETA_RISE = 0.5, 0.25
 """Published shape: Δ̄ falls to at most this fraction of its first value, and β̄ rises by at least this much."""
 LINKS_DASH = (6, 4)
-DEFAULT_READING = Aggregation("mean", "ci")
+DEFAULT_AGGREGATION = Aggregation("mean", "ci")
 _OVERESTIMATION_METRIC = find_quantity("eval/overestimation")
 _GATE_COLUMNS = {
     "gate/incentive_removed": Column("incentive removed", unit="%"),
@@ -98,7 +98,7 @@ def describe_shape(reading: GateReading) -> str:
 
 def _gate_table(runs: StoredRuns, options: Options) -> Table:
     """Make a table with one row per variant with memory: outcome, effect of the gate, overestimation of Q."""
-    db, aggregation, final_rule = runs.db, options.aggregation or DEFAULT_READING, options[FINAL]
+    db, aggregation, final_rule = runs.db, options.aggregation or DEFAULT_AGGREGATION, options[FINAL]
     rows = [row for row in runs.rows if row.algo.startswith(("emtc-", "emu-"))]
     joined = join_seeds(*read_rates(db, rows, options[RATE]), include_unfinished=options[INCLUDE_UNFINISHED])
     comparison = cut_to_budget(joined, options[BUDGET])
@@ -136,7 +136,9 @@ def _gate_table(runs: StoredRuns, options: Options) -> Table:
         explanation += " The effect of the gate and the overestimation are measured over whole runs."
     if aggregation.band == "ci":
         explanation += f" The band of the overestimation is a {INTERVAL_LABELS[aggregation.center, False]}."
-    caption, notes = caption_final(comparison.seeds, final_rule, explanation, unit="%", of=quantity, at=comparison)
+    caption, notes = caption_final(
+        comparison.seeds, final_rule, explanation, unit="%", quantity=quantity, comparison=comparison
+    )
     columns = ["task", "variant", "n", final_column, mu_w_title, *_GATE_COLUMNS.values(), _OVERESTIMATION_COLUMN]
     return make_table(columns, table, caption=caption, notes=notes, excluded=comparison.excluded_runs, best=best)
 
@@ -147,12 +149,14 @@ def _format_outcome(
     """Format the final win rate and mu_w of a variant."""
     task_quantity = quantity.at(group.variant.task)
     final_percent = 100 * compute_final_rates(group.seeds, final)
-    final_scale = make_final_scale(group.seeds, final, top=100, of=task_quantity)
+    final_scale = make_final_scale(group.seeds, final, top=100, quantity=task_quantity)
     averages = [seed.mu_w_at(1.0) for seed in group.seeds]
-    average_scale = make_mu_w_scale_at_fraction(group.seeds, of=task_quantity)
+    average_scale = make_mu_w_scale_at_fraction(group.seeds, quantity=task_quantity)
     return (
-        _format_numbers(final_percent, aggregation, final_scale, of=name_final(final, unit="%", of=task_quantity)),
-        _format_numbers(averages, aggregation, average_scale, digits=3, of=average_over_time(task_quantity).title),
+        _format_numbers(
+            final_percent, aggregation, final_scale, name=name_final(final, unit="%", quantity=task_quantity)
+        ),
+        _format_numbers(averages, aggregation, average_scale, digits=3, name=average_over_time(task_quantity).title),
     )
 
 
@@ -163,17 +167,22 @@ def _format_gate_effect(
     cells = []
     for metric, column in _GATE_COLUMNS.items():
         values = [100 * gates[run].values.get(metric, np.nan) for run in group.run_ids if run in gates]
-        cells.append(_format_numbers(values, aggregation, BinomialScale(100), of=column.title))
+        cells.append(_format_numbers(values, aggregation, BinomialScale(100), name=column.title))
     q_errors = [overestimations.get(run, np.nan) for run in group.run_ids]
-    return [*cells, _format_numbers(q_errors, aggregation, digits=2, of=_OVERESTIMATION_COLUMN.title)]
+    return [*cells, _format_numbers(q_errors, aggregation, digits=2, name=_OVERESTIMATION_COLUMN.title)]
 
 
 def _format_numbers(
-    numbers: Iterable[float], aggregation: Aggregation, rate: BinomialScale | None = None, *, of: str, digits: int = 1
+    numbers: Iterable[float],
+    aggregation: Aggregation,
+    scale: BinomialScale | None = None,
+    *,
+    name: str,
+    digits: int = 1,
 ) -> Cell | None:
     """Format numbers over seeds with their band; None if there is no finite number."""
     values = select_finite(numbers)
-    return format_aggregate(values, aggregation, digits=digits, rate=rate, of=of) if len(values) else None
+    return format_aggregate(values, aggregation, digits=digits, scale=scale, name=name) if len(values) else None
 
 
 def _average_ends(values: Values) -> tuple[float, float]:

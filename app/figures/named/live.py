@@ -17,18 +17,11 @@ from app.analysis.aggregates import trailing_mean
 from app.analysis.intervals import compute_wilson_interval
 from app.analysis.quantities import SUCCESS_RATE, get_success_threshold, name_success
 from app.analysis.series import read_float_column
-from app.figures.chart_choices import (
-    REFERENCE_RUNS,
-    add_reference_runs,
-    clip_spikes,
-    complement,
-    name_reference_run,
-    read_marks,
-    with_log_y_axis,
-)
-from app.figures.figure import FigureKind, Section, get_single_run
+from app.figures.curve_style import clip_spikes, complement, with_log_y_axis
+from app.figures.figure import FigureKind, PageSection, get_single_run
 from app.figures.kinds.chart import Chart, Line, Mark, Panel, Values
 from app.figures.options import WINDOW, Option, Options, read_flag
+from app.figures.reference_runs import REFERENCE_RUNS, add_reference_runs, name_reference_run, read_marks
 from app.figures.theme import (
     BETA,
     DELTA_MEM,
@@ -77,6 +70,24 @@ _CLOSING_NOTE = (
     " The logarithmic axis shows 1 − β̄, which is how far the gate is closed. There is no point where the gate is fully "
     "open. A band that reaches 0 ends at the smallest value of the panel."
 )
+
+
+def _read_metric_names(value: Any) -> tuple[str, ...]:
+    names = value.split(",") if isinstance(value, str) else [str(name) for name in value]
+    if unknown := [name for name in names if not is_known(name)]:
+        raise ValueError(unknown)
+    return tuple(names)
+
+
+CLOSING: Final[Option[bool]] = Option(
+    "closing", read_flag, "true or false: 1 − β̄ on a logarithmic axis instead of β̄", False,
+    label="1 − β̄, log axis", help="Shows 1 − β̄ instead of β̄",
+)  # fmt: skip
+METRIC_NAMES: Final[Option[tuple[str, ...]]] = Option(
+    "metrics", _read_metric_names, "names of metrics, separated by commas", FIRST_METRICS,
+    label="Learning, memory and speed", help="All metrics that this run logs. The Method page explains each.",
+)  # fmt: skip
+_OUTCOME_METRICS: Final = (*TRAINING_RATES, SUCCESS_RATE)
 
 
 class TrainingReturns(NamedTuple):
@@ -494,37 +505,21 @@ def _metrics(data: RunData, options: Options) -> Chart:
     return draw_metrics(data.metrics, options[METRIC_NAMES], run=data.run.name, marks=data.marks, chance=chance)
 
 
-def _read_metric_names(value: Any) -> tuple[str, ...]:
-    names = value.split(",") if isinstance(value, str) else [str(name) for name in value]
-    if unknown := [name for name in names if not is_known(name)]:
-        raise ValueError(unknown)
-    return tuple(names)
-
-
-CLOSING: Final[Option[bool]] = Option(
-    "closing", read_flag, "true or false: 1 − β̄ on a logarithmic axis instead of β̄", False,
-    label="1 − β̄, log axis", help="Shows 1 − β̄ instead of β̄",
-)  # fmt: skip
-METRIC_NAMES: Final[Option[tuple[str, ...]]] = Option(
-    "metrics", _read_metric_names, "names of metrics, separated by commas", FIRST_METRICS,
-    label="Learning, memory and speed", help="All metrics that this run logs. The Method page explains each.",
-)  # fmt: skip
-_OUTCOME_METRICS: Final = (*TRAINING_RATES, SUCCESS_RATE)
 FIGURES = (
     FigureKind(
         "gate-dynamics", _with_references(_gate_dynamics), _make_reader("gate-dynamics", GATE_METRICS),
         (WINDOW, REFERENCE_RUNS, CLOSING), needs_runs=True, metrics=GATE_METRICS,
-        question="How does the gate change during training?", section=Section("live", "Gate"),
+        question="How does the gate change during training?", section=PageSection("live", "Gate"),
     ),
     FigureKind(
         "outcomes", _with_references(_outcomes), _make_reader("outcomes", _OUTCOME_METRICS),
         (WINDOW, REFERENCE_RUNS), needs_runs=True, metrics=_OUTCOME_METRICS,
-        question="Which win rates and returns did one run reach?", section=Section("live", "Outcomes"),
+        question="Which win rates and returns did one run reach?", section=PageSection("live", "Outcomes"),
     ),
     FigureKind(
         "gate-effect", _with_references(_gate_effect), _make_reader("gate-effect", GATE_METRICS),
         (WINDOW, REFERENCE_RUNS), needs_runs=True, metrics=GATE_METRICS,
-        question="How do gate and memory change the incentive?", section=Section("live", "Gate effect"),
+        question="How do gate and memory change the incentive?", section=PageSection("live", "Gate effect"),
     ),
     FigureKind(
         "metrics", _with_references(_metrics), _make_reader("metrics", ()),

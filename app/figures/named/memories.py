@@ -38,7 +38,7 @@ def make_embedding_comparison(runs: StoredRuns, options: Options = NO_OPTIONS) -
     for row in rows:
         snapshot = get_last_snapshot(db, row)
         sample = sample_rows(snapshot, n=MAX_POINTS, seed=0)
-        name = f"{row.config['embed']['type']}, {row.map} ({row.id})"
+        name = f"{row.config.get('embed', {}).get('type', 'unknown embedder')}, {row.map} ({row.id})"
         spread = compute_local_spread(snapshot, sample)
         descriptions.append(f"{name}: {len(sample)} of {snapshot.size} nodes, local spread {spread:.2f}")
         coordinates = project_snapshot(db, snapshot.id, method=method, n=MAX_POINTS).coordinates[sample]

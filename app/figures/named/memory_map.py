@@ -213,7 +213,7 @@ def _read_atlas(db: Database, rows: Sequence[RunRow], options: Options) -> MapNo
     drawn_rows = sample_rows(snapshot, n=max_points, seed=options[SEED])
     if N_DRAWN in options:
         drawn_rows = drawn_rows[selection.mask(snapshot, points.coordinates)[drawn_rows]]
-    selection_text = f", selected: {selection.words}" if selection else ""
+    selection_text = f", selected: {selection.description}" if selection else ""
     caption = f"Showing {len(drawn_rows)} of {snapshot.size} nodes{selection_text}."
     return MapNodes(snapshot, drawn_rows, points, title, caption)
 
@@ -240,7 +240,7 @@ def _read_selected(db: Database, rows: Sequence[RunRow], options: Options) -> Se
     snapshot = get_selected_snapshot(db, run, options)
     coordinates = compute_coordinates(db, snapshot, options).coordinates
     selected, on_map = selection.mask(snapshot, coordinates), has_place(coordinates)
-    return SelectedNodes(snapshot, selected, on_map, run.name, selection.words)
+    return SelectedNodes(snapshot, selected, on_map, run.name, selection.description)
 
 
 def _draw_selected(nodes: SelectedNodes, options: Options) -> Chart:

@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from app.analysis.aggregates import Aggregation, select_finite
+from app.analysis.aggregates import Aggregation, explain_small_samples, select_finite
 from app.analysis.comparable import (
     AUGMENTATION,
     DELTA,
@@ -31,7 +31,8 @@ from app.analysis.finals import (
     make_mu_w_scale_at_fraction,
     name_final,
 )
-from app.analysis.format import format_percent
+from app.analysis.format import format_percent, format_seed_count
+from app.analysis.identical_runs import describe_identical_runs
 from app.analysis.intervals import CENTER_NAMES, BinomialScale, compute_center
 from app.analysis.quantities import UNIT_RANGE, average_over_time
 from app.analysis.series import DAGGER, Comparison, SeedRun
@@ -59,7 +60,7 @@ from emtc_core.errors import ConfigError
 
 SeedNumber = Callable[[SeedRun], float]
 """Computes one number of a run, for example its final win rate."""
-RateOf = Callable[[Sequence[SeedRun]], BinomialScale]
+MakeScale = Callable[[Sequence[SeedRun]], BinomialScale]
 _HEATMAP_OPTIONS = tuple(option for option in FINAL_OPTIONS if option is not BAND)
 TRAINING_FRACTIONS = (1 / 3, 2 / 3, 1.0)
 
@@ -78,7 +79,7 @@ def _tau_study(runs: StoredRuns, options: Options) -> Chart:
     """Draw the win rate for each temperature schedule, and the schedules in the panel below."""
     unfinished, rate = options[INCLUDE_UNFINISHED], options[RATE]
     comparison = read_study(*runs, include_unfinished=unfinished, rate=rate, final=False)
-    seeds, reading, quantity = comparison.seeds, options.aggregation or Aggregation(), comparison.quantity
+    seeds, aggregation, quantity = comparison.seeds, options.aggregation or Aggregation(), comparison.quantity
     check_one_study("tau-study", seeds, TAUS)
     seeds_by_tau = group_seeds(seeds, *TAUS)
     styles = _make_styles(seeds, {_name_schedule(taus): taus for taus in seeds_by_tau}, TAUS)
@@ -88,45 +89,54 @@ def _tau_study(runs: StoredRuns, options: Options) -> Chart:
         for taus, group in group_seeds((seed for seed in seeds if seed.task == task), *TAUS).items():
             name = _name_schedule(taus)
             line_name = f"{name} (n = {len(group)})"
-            lines.append(draw_line(line_name, group, reading, styles[name], quantity=quantity.at(task), label=name))
+            lines.append(draw_line(line_name, group, aggregation, styles[name], quantity=quantity.at(task), label=name))
         panels.append(Panel(f"{quantity.at(task).title}, {task}", "fraction", tuple(lines), range=UNIT_RANGE))
     schedules = [_draw_schedule(taus, group[0], styles[_name_schedule(taus)]) for taus, group in seeds_by_tau.items()]
     panels.append(Panel("τ", "return", tuple(schedules), from_zero=True))
     definition = f"{quantity.title} ({quantity.meaning})"
     caption = (
-        f"{definition[:1].upper()}{definition[1:]}, {_describe_reading(reading)}. The panel below shows the gate's "
-        "temperature τ for each line."
+        f"{definition[:1].upper()}{definition[1:]}, {_describe_aggregation(aggregation)}. The panel below shows the "
+        "gate's temperature τ for each line."
     )
     caption += f" {quantity.note}" if quantity.note else ""
-    return _make_chart("tau-study", "Gate temperature", X_LABEL, panels, caption, comparison, reading)
+    return _make_chart("tau-study", "Gate temperature", X_LABEL, panels, caption, comparison, aggregation)
 
 
 def _mu_w_by_delta(runs: StoredRuns, options: Options) -> Chart:
     """Draw μ̄_w and the final win rate of each embedder over the merge radius δ, on a logarithmic axis."""
     comparison = _read_finals(runs, options)
-    seeds, reading = comparison.seeds, options.aggregation or Aggregation()
+    seeds, aggregation = comparison.seeds, options.aggregation or Aggregation()
     rule, quantity = options[FINAL], comparison.quantity
     check_one_study("mu-w-by-delta", seeds, (DELTA, EMBEDDER))
     if not seeds:
         raise ConfigError("mu-w-by-delta needs a finished run", hint="Wait until one finishes, or select other runs.")
     panels = []
     for task in comparison.tasks:
-        task_seeds, of = [seed for seed in seeds if seed.task == task], quantity.at(task)
+        task_seeds, task_quantity = [seed for seed in seeds if seed.task == task], quantity.at(task)
         mu_w_lines = _draw_over_delta(
-            task_seeds, partial(SeedRun.mu_w_at, share=1.0), partial(make_mu_w_scale_at_fraction, of=of), reading
+            task_seeds,
+            partial(SeedRun.mu_w_at, share=1.0),
+            partial(make_mu_w_scale_at_fraction, quantity=task_quantity),
+            aggregation,
         )
         final_lines = _draw_over_delta(
-            task_seeds, partial(compute_final_rate, rule=rule), partial(make_final_scale, rule=rule, of=of), reading
+            task_seeds,
+            partial(compute_final_rate, rule=rule),
+            partial(make_final_scale, rule=rule, quantity=task_quantity),
+            aggregation,
         )
-        for title, lines in ((average_over_time(of).title, mu_w_lines), (get_final_title(rule, of), final_lines)):
+        for title, lines in (
+            (average_over_time(task_quantity).title, mu_w_lines),
+            (get_final_title(rule, task_quantity), final_lines),
+        ):
             panels.append(Panel(f"{title}, {task}", "fraction", lines, from_zero=True))
     gate = "off" if not seeds[0].settings.get("gate.enabled") else "on"
     explanation = (
         f"μ̄_w is the time average of the {quantity.title} over the whole run (area under its curve, trapezoid rule); "
-        f"each seed first, then {_describe_reading(reading)}. Gate {gate}. The axis shows the logarithm of δ."
+        f"each seed first, then {_describe_aggregation(aggregation)}. Gate {gate}. The axis shows the logarithm of δ."
     )
-    caption, _ = caption_final(seeds, rule, explanation, of=quantity, at=comparison)
-    return _make_chart("mu-w-by-delta", "Merge radius", "log₁₀ δ", panels, caption, comparison, reading)
+    caption, _ = caption_final(seeds, rule, explanation, quantity=quantity, comparison=comparison)
+    return _make_chart("mu-w-by-delta", "Merge radius", "log₁₀ δ", panels, caption, comparison, aggregation)
 
 
 def _read_finals(runs: StoredRuns, options: Options) -> Comparison:
@@ -158,7 +168,7 @@ def _draw_heatmap(
     ys, xs = (sorted({value for run in settings if isinstance(value := run.get(key), int | float)}) for key in keys)
     if not (ys and xs):  # runs of an earlier version, or imported runs
         raise ConfigError(f"{name} needs runs with the settings {' and '.join(keys)}")
-    reading, rule = options.aggregation or Aggregation(), options[FINAL]
+    aggregation, rule = options.aggregation or Aggregation(), options[FINAL]
     grids = []
     for task in dict.fromkeys(map(name_task, settings)):
         values, counts = np.full((len(ys), len(xs)), np.nan), np.zeros((len(ys), len(xs)), np.int64)
@@ -166,19 +176,20 @@ def _draw_heatmap(
         for (y, x), seeds in groups.items():
             finals = select_finite(compute_final_rates(seeds, rule))
             if len(finals) and y in ys and x in xs:
-                values[ys.index(y), xs.index(x)] = compute_center(finals, reading.center)
+                values[ys.index(y), xs.index(x)] = compute_center(finals, aggregation.center)
                 counts[ys.index(y), xs.index(x)] = len(finals)
         grids.append(Grid(task, values, counts))
     explanation = (
-        f"{CENTER_NAMES[reading.center].capitalize()} over the seeds of each combination. ★ marks the best value of a "
-        "map among the cells with at least two seeds. Cells without a usable run are empty. "
+        f"{CENTER_NAMES[aggregation.center].capitalize()} over the seeds of each combination. ★ marks the best value "
+        "of a map among the cells with at least two seeds. Cells without a usable run are empty. "
         f"{len(comparison.seeds)} of {len(runs.rows)} runs are used."
-        f"{describe_excluded(comparison.excluded_runs)}"
     )
+    notes = (explain_small_samples(aggregation, comparison.seed_counts), describe_identical_runs(comparison))
+    explanation = " ".join(filter(None, (explanation, *notes))) + describe_excluded(comparison.excluded_runs)
     quantity = comparison.quantity
-    caption, _ = caption_final(comparison.seeds, rule, explanation, of=quantity, at=comparison)
+    caption, _ = caption_final(comparison.seeds, rule, explanation, quantity=quantity, comparison=comparison)
     x_texts, y_texts = (tuple(map(format_value, values)) for values in (xs, ys))
-    statistic = f"{name_final(rule, of=quantity)}, {CENTER_NAMES[reading.center]} over seeds"
+    statistic = f"{name_final(rule, quantity=quantity)}, {CENTER_NAMES[aggregation.center]} over seeds"
     value_label = f"{get_final_title(rule, quantity)} [fraction]"
     y_label, x_label = labels
     return Heatmap(
@@ -187,7 +198,7 @@ def _draw_heatmap(
 
 
 def _draw_over_delta(
-    seeds: Sequence[SeedRun], number: SeedNumber, rate: RateOf, reading: Aggregation
+    seeds: Sequence[SeedRun], number: SeedNumber, make_scale: MakeScale, aggregation: Aggregation
 ) -> tuple[Line, ...]:
     """Draw a number of the runs over log₁₀ δ: one line for each embedder.
 
@@ -202,7 +213,7 @@ def _draw_over_delta(
             numbers = select_finite(map(number, group))
             if isinstance(delta, int | float) and len(numbers):
                 x.append(np.log10(float(delta)))
-                summaries.append(reading.summarize(numbers[:, None], rate(group)))
+                summaries.append(aggregation.summarize(numbers[:, None], make_scale(group)))
                 n_seeds.append(len(numbers))
         if not x:
             continue
@@ -223,7 +234,7 @@ def _draw_over_delta(
                 markers=True,
                 marker=style.marker or "circle",
                 label=name,
-                statistic=reading.describe(is_fraction=True),
+                statistic=aggregation.describe(is_fraction=True),
                 n=np.array(n_seeds),
             )
         )
@@ -255,9 +266,9 @@ def _draw_schedule(taus: tuple[Value, ...], seed: SeedRun, style: Style) -> Line
     return Line(_name_schedule(taus), style.color, x, y, dash=style.dash, marker=style.marker)
 
 
-def _describe_reading(reading: Aggregation) -> str:
-    band = reading.name_band(is_fraction=True)
-    return f"{CENTER_NAMES[reading.center]} over seeds, band: {band} (n in the legend; none for a single seed)"
+def _describe_aggregation(aggregation: Aggregation) -> str:
+    band = aggregation.name_band(is_fraction=True)
+    return f"{CENTER_NAMES[aggregation.center]} over seeds, band: {band} (n in the legend; none for a single seed)"
 
 
 def _make_chart(
@@ -267,15 +278,17 @@ def _make_chart(
     panels: Sequence[Panel],
     caption: str,
     comparison: Comparison,
-    reading: Aggregation,
+    aggregation: Aggregation,
 ) -> Chart:
     """Make a chart of a study. The caption starts with the algorithms and ends with the runs that are left out."""
     algos = dict.fromkeys(name_algo(str(seed.settings.get("algo"))) for seed in comparison.seeds)
     lines = dict.fromkeys(line.name for panel in panels for line in panel.lines)
     titles = ", ".join(panel.title for panel in panels)
     description = f"{title} in {len(panels)} panels ({titles}): {', '.join(lines)}."
-    caption = f"{', '.join(algos)}. {caption}{describe_excluded(comparison.excluded_runs)}"
-    subtitle = make_subtitle(reading, share=True)
+    notes = [explain_small_samples(aggregation, comparison.seed_counts), describe_identical_runs(comparison)]
+    caption = " ".join(filter(None, (f"{', '.join(algos)}. {caption}", *notes)))
+    caption += describe_excluded(comparison.excluded_runs)
+    subtitle = make_subtitle(aggregation, share=True)
     return Chart(name, title, x_label, tuple(panels), caption, description, subtitle=subtitle)
 
 
@@ -284,7 +297,7 @@ def _embedders(runs: StoredRuns, options: Options) -> Table:
 
     There is one row for each task and merge radius, and one column for each training fraction and embedder.
     """
-    reading = options.aggregation or Aggregation()
+    aggregation = options.aggregation or Aggregation()
     comparison = _read_finals(runs, options)
     ungated_seeds = [seed for seed in comparison.seeds if not seed.settings.get("gate.enabled")]
     seeds = find_studies(ungated_seeds, (EMBEDDER, DELTA), lambda seed: EMBEDDER in seed.settings)
@@ -298,14 +311,14 @@ def _embedders(runs: StoredRuns, options: Options) -> Table:
         for (delta,), group in group_seeds((seed for seed in seeds if seed.task == task), DELTA).items():
             row: list[Cell | str] = [task, format_value(delta)]
             for fraction, columns in columns_by_fraction.items():
-                rate = make_mu_w_scale_at_fraction(group, fraction, quantity)
+                scale = make_mu_w_scale_at_fraction(group, fraction, quantity)
                 cells = [
                     _format_number(
                         [seed for seed in group if seed.settings.get(EMBEDDER) == embedder],
                         partial(SeedRun.mu_w_at, share=fraction),
-                        reading,
-                        rate,
-                        of=average_over_time(quantity).title,
+                        aggregation,
+                        scale,
+                        name=average_over_time(quantity).title,
                     )
                     for embedder in EMBEDDERS
                 ]
@@ -313,17 +326,17 @@ def _embedders(runs: StoredRuns, options: Options) -> Table:
                 row += [cell or "" for cell in cells]
             table.append(row)
     title, note = average_over_time(comparison.quantity).title, comparison.quantity.note
-    caption = (
-        f"{title} after a third, two thirds and all of the training, {reading.describe(is_fraction=True)}, gate off."
-    )
-    caption = " ".join(filter(None, (caption, note, comparison.budget_note)))
+    statistic = aggregation.describe(is_fraction=True)
+    caption = f"{title} after a third, two thirds and all of the training, {statistic}, gate off."
+    few_seeds = explain_small_samples(aggregation, comparison.seed_counts)
+    caption = " ".join(filter(None, (caption, few_seeds, note, comparison.budget_note)))
     columns = ["task", "δ", *(column for group in columns_by_fraction.values() for column in group)]
     return _make_table(table, columns, caption, best, comparison, [note, comparison.budget_if_unequal])
 
 
 def _augmentation_table(runs: StoredRuns, options: Options) -> Table:
     """Make the table of final win rates: one row for each combination of masking and noise, one column per task."""
-    reading = options.aggregation or Aggregation()
+    aggregation = options.aggregation or Aggregation()
     comparison = _read_finals(runs, options)
     seeds = find_studies(comparison.seeds, AUGMENTATION, lambda seed: seed.settings.get(EMBEDDER) == "tcse")
     tasks, final = list(dict.fromkeys(seed.task for seed in seeds)), options[FINAL]
@@ -332,28 +345,35 @@ def _augmentation_table(runs: StoredRuns, options: Options) -> Table:
     for (p_mask, sigma), group in group_seeds(seeds, *AUGMENTATION).items():
         row: list[Cell | str] = [format_value(p_mask), format_value(sigma)]
         for task in tasks:
-            task_seeds, of = [seed for seed in group if seed.task == task], quantity.at(task)
-            number, rate = partial(compute_final_rate, rule=final), make_final_scale(task_seeds, final, of=of)
-            cell = _format_number(task_seeds, number, reading, rate, of=name_final(final, of=of))
+            task_seeds, task_quantity = [seed for seed in group if seed.task == task], quantity.at(task)
+            number, scale = (
+                partial(compute_final_rate, rule=final),
+                make_final_scale(task_seeds, final, quantity=task_quantity),
+            )
+            cell = _format_number(
+                task_seeds, number, aggregation, scale, name=name_final(final, quantity=task_quantity)
+            )
             cells_by_task[task].append(cell)
             row.append(cell or "")
         table.append(row)
     best = [(i, task) for task in tasks for i in find_best(cells_by_task[task])]
-    explanation = f"A cell is the {reading.describe(is_fraction=True)}; combinations without a run are not listed."
-    caption, notes = caption_final(seeds, final, explanation, of=quantity, at=comparison)
+    explanation = f"A cell is the {aggregation.describe(is_fraction=True)}; combinations without a run are not listed."
+    few_seeds = explain_small_samples(aggregation, comparison.seed_counts)
+    caption, notes = caption_final(seeds, final, explanation, few_seeds, quantity=quantity, comparison=comparison)
     return _make_table(table, ["p_mask", "σ", *tasks], caption, best, comparison, notes)
 
 
 def _format_number(
-    seeds: Sequence[SeedRun], number: SeedNumber, reading: Aggregation, rate: BinomialScale, *, of: str
+    seeds: Sequence[SeedRun], number: SeedNumber, aggregation: Aggregation, scale: BinomialScale, *, name: str
 ) -> Cell | None:
-    """Write one number over seeds: "0.920 ± 0.010 (n = 5)"; None if no seed has this number."""
+    """Write one number over seeds: "0.920 ± 0.010 (5 seeds)"; None if no seed has this number."""
     numbers = select_finite(map(number, seeds))
-    mark = "" if all(seed.is_result for seed in seeds) else DAGGER
     if not len(numbers):
         return None
-    cell = format_aggregate(numbers, reading, digits=3, rate=rate, of=of)
-    return cell.append(f"{mark} (n = {len(numbers)})")
+    cell = format_aggregate(numbers, aggregation, digits=3, scale=scale, name=name)
+    is_complete = all(seed.is_result for seed in seeds)
+    mark = "" if is_complete else DAGGER
+    return cell.append(f"{mark} ({format_seed_count(len(numbers))})", includes_unfinished=not is_complete)
 
 
 def _make_table(
@@ -367,8 +387,12 @@ def _make_table(
     """Make a table of a study. If runs have different lengths, no cell is marked as the best."""
     if any(group.unfinished for group in comparison.groups):
         caption += f" {DAGGER} includes a run that has not finished. Such a number is never bold."
+    identical = describe_identical_runs(comparison)
+    caption = " ".join(filter(None, (caption, identical)))
     best = [] if comparison.mixed_length_tasks else best
-    return make_table(columns, rows, caption=caption, notes=notes, excluded=comparison.excluded_runs, best=best)
+    return make_table(
+        columns, rows, caption=caption, notes=[*notes, identical], excluded=comparison.excluded_runs, best=best
+    )
 
 
 FIGURES = (

@@ -13,16 +13,16 @@ from app.analysis.tables import Column, Table, make_table
 from app.analysis.what_if import (
     MOST_TRANSITIONS,
     ComparedSet,
-    GateValues,
     Lookup,
     Successor,
     WhatIfResult,
     WhatIfSettings,
+    WhatIfValues,
     compute_gate_means,
     evaluate_what_if,
     explain_tau,
     merge_nodes,
-    read_rules,
+    read_gate_rules,
     read_stream,
 )
 from app.figures.figure import FigureKind, StoredRuns, TableKind, get_single_run
@@ -45,7 +45,36 @@ _MIN_X_RANGE = 0.01
 _TABLE_COLUMNS = tuple(
     Column(f"{name}, {side}", format=format)
     for name, format in (("β̄", ".4f"), (f"β < {CLOSED_BELOW:g} [%]", ".2f"), ("incentive removed [%]", ".2f"))
-    for side in ("recorded", "asked")
+    for side in ("recorded", "recomputed")
+)
+
+
+def read_question(parts: Mapping[str, Any]) -> WhatIfSettings:
+    """Read a question from its parts. Missing parts stay as in the run."""
+
+    def read_number(name: str) -> float | None:
+        value = parts.get(name)
+        return None if value is None else float(value)
+
+    return WhatIfSettings(
+        tau_factor=float(parts.get("tau_factor", 1.0)),
+        tau_fixed=read_number("tau_fixed"),
+        delta_factor=read_number("delta_factor"),
+        lookup=next(rule for rule in get_args(Lookup) if rule == parts.get("lookup", "nearest")),
+        successor=next(rule for rule in get_args(Successor) if rule == parts.get("successor", "nn")),
+    )
+
+
+QUESTION: Final[Option[WhatIfSettings | None]] = Option(
+    "question", read_question, "a mapping with the parts of the question", None
+)
+_QUESTION_OPTIONS: Final[tuple[Option[Any], ...]] = (
+    QUESTION,
+    Option("tau_factor", float, "a factor for every recorded τ", 1.0),
+    Option("tau_fixed", float, "one τ that replaces all recorded ones [return]", None),
+    Option("delta_factor", float, "a factor for the run's δ; nodes are merged again with the new δ", None),
+    Option("lookup", read_choice(get_args(Lookup)), "nearest or written", "nearest"),
+    Option("successor", read_choice(get_args(Successor)), "nn or link", "nn"),
 )
 
 
@@ -72,9 +101,9 @@ def draw_what_if(result: WhatIfResult, *, run: str, env_step: int) -> Chart:
             error = _draw_sorted(recorded.delta_mem, recomputed.delta_mem, DELTA_MEM, x, descending=True)
             panels.append(Panel(f"Δ_mem of {compared.name}", "return", error, from_zero=True))
     caption = (
-        f"{ask_what_if(result)} Dashed: recorded; solid: recomputed from the recorded data with the same functions. "
-        f"Each curve is sorted separately. Beyond {100 * x_max:.3g} %, Δ_mem is at most {100 * _NEGLIGIBLE:.0f} % of "
-        f"its maximum and β is within {100 * _NEGLIGIBLE:.0f} % of 1. "
+        f"{describe_change(result)} Dashed: recorded; solid: recomputed from the recorded data with the same "
+        f"functions. Each curve is sorted separately. Beyond {100 * x_max:.3g} %, Δ_mem is at most "
+        f"{100 * _NEGLIGIBLE:.0f} % of its maximum and β is within {100 * _NEGLIGIBLE:.0f} % of 1. "
         f"Snapshot at env step {env_step:,}: {result.nodes:,} nodes, {result.nodes_after:,} recomputed. "
         f"{explain_tau(result)}"
     ).rstrip()
@@ -82,8 +111,8 @@ def draw_what_if(result: WhatIfResult, *, run: str, env_step: int) -> Chart:
     return Chart("what-if", f"What if: the gate of {run} recomputed", X_LABEL, tuple(panels), caption, description)
 
 
-def ask_what_if(result: WhatIfResult) -> str:
-    """Write the question: which of τ and δ is changed, or that neither is changed."""
+def describe_change(result: WhatIfResult) -> str:
+    """Write which of τ and δ is changed, as a question, or that neither is changed."""
     is_known = np.isfinite(result.tau)
     changes = []
     if f"{result.tau:.3g}" != f"{result.tau_after:.3g}":
@@ -95,22 +124,6 @@ def ask_what_if(result: WhatIfResult) -> str:
         return f"What if {' and '.join(changes)}?"
     tau = f"τ = {result.tau:.3g}" if is_known else "τ is unknown"
     return f"{tau} at the snapshot and δ = {result.delta:.3g}, as in the run."
-
-
-def read_question(parts: Mapping[str, Any]) -> WhatIfSettings:
-    """Read a question from its parts. Missing parts stay as in the run."""
-
-    def read_number(name: str) -> float | None:
-        value = parts.get(name)
-        return None if value is None else float(value)
-
-    return WhatIfSettings(
-        tau_factor=float(parts.get("tau_factor", 1.0)),
-        tau_fixed=read_number("tau_fixed"),
-        delta_factor=read_number("delta_factor"),
-        lookup=next(rule for rule in get_args(Lookup) if rule == parts.get("lookup", "nearest")),
-        successor=next(rule for rule in get_args(Successor) if rule == parts.get("successor", "nn")),
-    )
 
 
 def _draw_sorted(recorded: Values, recomputed: Values, color: str, x: Values, *, descending: bool) -> tuple[Line, Line]:
@@ -132,19 +145,19 @@ def _draw_sorted(recorded: Values, recomputed: Values, color: str, x: Values, *,
 def _find_x_range(compared: ComparedSet) -> float:
     """Find the fraction of the transitions in which Δ_mem or 1 − β is not negligible."""
     fractions = [0.0]
-    for judged in (compared.recorded, compared.recomputed):
-        error = judged.delta_mem[np.isfinite(judged.delta_mem)]
+    for values in (compared.recorded, compared.recomputed):
+        error = values.delta_mem[np.isfinite(values.delta_mem)]
         if len(error):
             fractions.append(float((error > _NEGLIGIBLE * error.max()).mean()))
-        if len(judged.beta):
-            fractions.append(float((judged.beta < 1 - _NEGLIGIBLE).mean()))
+        if len(values.beta):
+            fractions.append(float((values.beta < 1 - _NEGLIGIBLE).mean()))
     return max(fractions)
 
 
 def _read_what_if(db: Database, rows: Sequence[RunRow], options: Options) -> RecomputedGate:
     run = get_single_run("what-if", rows)
     snapshot = get_selected_snapshot(db, run, options)
-    rules = read_rules(run.config)
+    rules = read_gate_rules(run.config)
     question = options[QUESTION] or read_question(options.values)
     stream = read_stream(db, run.id, rules, until=snapshot.env_step)
     factor = question.delta_factor
@@ -177,9 +190,9 @@ def _table(runs: StoredRuns, options: Options) -> Table:
         numbers = (recorded.beta, recomputed.beta, *closed, 100 * removed, 100 * recomputed.removed)
         table.append((run.name, recomputed.n, *numbers))
     caption = (
-        "Asked: What if without any change, for the newest transitions before each snapshot. Recorded: during the run. "
-        "—: the run has no gate. Incentive removed, asked: computed from H alone, with Q(s′) = 0. Incentive removed, "
-        "recorded: computed from the learner's Q during training, for the sampled transitions."
+        "Recomputed: without any change, for the newest transitions before each snapshot. Recorded: during the run. "
+        "—: the run has no gate. Incentive removed, recomputed: computed from H alone, with Q(s′) = 0. Incentive "
+        "removed, recorded: computed from the learner's Q during training, for the sampled transitions."
     )
     return make_table(["run", "transitions", *_TABLE_COLUMNS], table, caption=caption, excluded=excluded)
 
@@ -189,7 +202,7 @@ def _recompute_run(db: Database, run: RunRow) -> ComparedSet | None:
 
     Each transition is looked up in the next snapshot after it.
     """
-    rules, previous_step = read_rules(run.config), 0
+    rules, previous_step = read_gate_rules(run.config), 0
     parts: list[ComparedSet] = []
     for snapshot_id in list_snapshots(db, run.id)["id"]:
         snapshot = get_snapshot(db, int(snapshot_id))
@@ -204,23 +217,12 @@ def _recompute_run(db: Database, run: RunRow) -> ComparedSet | None:
     return ComparedSet("transitions", recorded, _concatenate([part.recomputed for part in parts]))
 
 
-def _concatenate(parts: Sequence[GateValues]) -> GateValues:
-    return GateValues(
+def _concatenate(parts: Sequence[WhatIfValues]) -> WhatIfValues:
+    return WhatIfValues(
         *(np.concatenate([getattr(part, name) for part in parts]) for name in ("delta_mem", "beta", "r_p"))
     )
 
 
-QUESTION: Final[Option[WhatIfSettings | None]] = Option(
-    "question", read_question, "a mapping with the parts of the question", None
-)
-_QUESTION_OPTIONS: Final[tuple[Option[Any], ...]] = (
-    QUESTION,
-    Option("tau_factor", float, "a factor for every recorded τ", 1.0),
-    Option("tau_fixed", float, "one τ that replaces all recorded ones [return]", None),
-    Option("delta_factor", float, "a factor for the run's δ; nodes are merged again with the new δ", None),
-    Option("lookup", read_choice(get_args(Lookup)), "nearest or written", "nearest"),
-    Option("successor", read_choice(get_args(Successor)), "nn or link", "nn"),
-)
 FIGURES = (
     FigureKind(
         "what-if", _draw_what_if, _read_what_if, (METHOD, *MAP_OPTIONS, *_QUESTION_OPTIONS), needs_runs=True,

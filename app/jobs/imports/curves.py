@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from emtc_core.errors import ConfigError
+from storage.column_types import get_limits
 from storage.guards import shorten
+from storage.models import Base
 from storage.runs.imports import ForeignRun, Point
 
 MAX_FILE_BYTES: Final = 256 << 20
@@ -23,6 +25,7 @@ MAX_POINTS: Final = 200_000
 UNKNOWN_ENV: Final = "other"
 """Environment of a run whose source does not name one. Its curves are not compared with those of other tasks."""
 _MAX_STEP: Final = 10**15
+_EVALUATION_COLUMNS: Final = Base.metadata.tables["evaluations"].columns
 _MAX_CHARACTERS: Final = 100
 _MAX_SETTINGS: Final = 300
 _MAX_DEPTH: Final = 8
@@ -34,7 +37,7 @@ Curve = Sequence[tuple[object, object]]
 
 @dataclass(frozen=True)
 class SourceOverrides:
-    """Values that the user has given for a source. They replace the values in the source."""
+    """Values of the user that replace those of a source."""
 
     env: str | None = None
     map: str | None = None
@@ -65,12 +68,12 @@ class ParsedRun:
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
-def check_run(run: ParsedRun, given: SourceOverrides, format: str) -> ForeignRun:
-    """Check a run and complete it with the values that the user has given.
+def check_run(run: ParsedRun, overrides: SourceOverrides, format: str) -> ForeignRun:
+    """Check a run and complete it with the values of the user.
 
     Args:
         run: The run from the source.
-        given: Values of the user.
+        overrides: Values of the user, which replace those of the source.
         format: Format of the source.
 
     Raises:
@@ -80,11 +83,11 @@ def check_run(run: ParsedRun, given: SourceOverrides, format: str) -> ForeignRun
     last_step = points[-1].env_step
     target = run.target_steps if isinstance(run.target_steps, int) and run.target_steps > 0 else last_step
     return ForeignRun(
-        env=_check_text("env", given.env or run.env or UNKNOWN_ENV, run.where),
-        map=_check_text("map", given.map or run.map, run.where),
-        algo=_check_text("algo", given.algo or run.algo, run.where),
-        seed=_check_seed(run.seed if given.seed is None else given.seed, run.where),
-        label=_check_text("name", given.label or format, run.where),
+        env=_check_text("env", overrides.env or run.env or UNKNOWN_ENV, run.where),
+        map=_check_text("map", overrides.map or run.map, run.where),
+        algo=_check_text("algo", overrides.algo or run.algo, run.where),
+        seed=_check_seed(run.seed if overrides.seed is None else overrides.seed, run.where),
+        label=_check_text("name", overrides.label or format, run.where),
         format=format,
         source=run.where[:_MAX_CHARACTERS],
         points=points,
@@ -189,10 +192,10 @@ def _check_value(raw: object, name: str, where: str) -> float | int:
     number = read_float(raw)
     if number is None:
         raise ConfigError(f"{where} must be a finite number, got {shorten(raw)}")
-    if name == "win_rate" and not 0 <= number <= 1:
-        raise ConfigError(f"{where} must be in [0, 1], got {number:g}", hint="Is it in percent?")
-    if name in ("return_std", "length_mean", "episodes") and number < 0:
-        raise ConfigError(f"{where} must not be negative, got {number:g}")
+    limits = get_limits(_EVALUATION_COLUMNS[name])
+    if not limits.allows(number):
+        hint = "Is it in percent?" if name == "win_rate" else ""
+        raise ConfigError(f"{where} must be a number with {limits.describe(name)}, got {number:g}", hint=hint)
     return int(number) if name == "episodes" else number
 
 

@@ -63,13 +63,13 @@ _FOLDER_FORMATS: Final = ("sacred", "tensorboard")
 _MAX_LISTED_SETTINGS: Final = 5
 
 
-def read_foreign(place: Path, format: str, given: SourceOverrides) -> list[ForeignRun]:
+def read_foreign(place: Path, format: str, overrides: SourceOverrides) -> list[ForeignRun]:
     """Read and check every run of a source.
 
     Args:
         place: File or folder.
         format: One of FORMATS.
-        given: Values of the user, which replace those of the source.
+        overrides: Values of the user, which replace those of the source.
 
     Raises:
         ConfigError: If the format is unknown, the source is missing, or a run is invalid.
@@ -81,14 +81,14 @@ def read_foreign(place: Path, format: str, given: SourceOverrides) -> list[Forei
         raise ConfigError(f"{place} does not exist")
     if valid_format in _FOLDER_FORMATS and not place.is_dir():
         raise ConfigError(f"{place} must be a folder for --format {valid_format}")
-    runs = list(islice(_READERS[valid_format](place.resolve(), given), MAX_RUNS + 1))
+    runs = list(islice(_READERS[valid_format](place.resolve(), overrides), MAX_RUNS + 1))
     if len(runs) > MAX_RUNS:
         raise ConfigError(f"{place} contains more than {MAX_RUNS:,} runs", hint="Import a part of it.")
-    if given.seed is not None and len(runs) > 1:
+    if overrides.seed is not None and len(runs) > 1:
         raise ConfigError(
             f"--seed is the seed of one run, and {place} contains {len(runs)}", hint="Import them one by one."
         )
-    return [check_run(run, given, valid_format) for run in runs]
+    return [check_run(run, overrides, valid_format) for run in runs]
 
 
 def list_remarks(runs: list[ForeignRun]) -> Iterator[str]:
@@ -112,7 +112,7 @@ def list_remarks(runs: list[ForeignRun]) -> Iterator[str]:
             )
 
 
-def read_csv(place: Path, given: SourceOverrides) -> Iterator[ParsedRun]:
+def read_csv(place: Path, overrides: SourceOverrides) -> Iterator[ParsedRun]:
     """Read the runs of a CSV table. Rows with the same environment, algorithm, map and seed are one run.
 
     Raises:
@@ -125,7 +125,7 @@ def read_csv(place: Path, given: SourceOverrides) -> Iterator[ParsedRun]:
         rows = list(table)
     except csv.Error as error:
         raise ConfigError(f"{place.name} is not a CSV table: {error}") from error
-    columns = _find_columns(header, given, place.name)
+    columns = _find_columns(header, overrides, place.name)
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for number, row in enumerate(rows, start=2):
         if None in row or None in row.values():
@@ -143,18 +143,18 @@ def read_csv(place: Path, given: SourceOverrides) -> Iterator[ParsedRun]:
         yield ParsedRun(where, curves, env or None, map_name or None, algo or None, seed or None)
 
 
-def _find_columns(header: Sequence[str], given: SourceOverrides, name: str) -> dict[str, str]:
+def _find_columns(header: Sequence[str], overrides: SourceOverrides, name: str) -> dict[str, str]:
     """Map "step" and the columns of `evaluations` to the columns of a table."""
     repeated = sorted({column for column in header if header.count(column) > 1})
     if repeated:
         raise ConfigError(f"{name} has two columns {shorten(repeated[0])}")
-    missing = [column for column in _REQUIRED_COLUMNS if column not in header and getattr(given, column) is None]
+    missing = [column for column in _REQUIRED_COLUMNS if column not in header and getattr(overrides, column) is None]
     step = _find_first(_STEP_COLUMNS, header)
     if missing or step is None:
         names = ", ".join([*missing, *([] if step else ["step"])])
         raise ConfigError(f"{name} has no column {names}. A table needs algo, map, seed, step, and win_rate or return.")
-    win_rates = (given.win_rate,) if given.win_rate else WIN_RATES
-    returns = (given.return_name,) if given.return_name else RETURNS
+    win_rates = (overrides.win_rate,) if overrides.win_rate else WIN_RATES
+    returns = (overrides.return_name,) if overrides.return_name else RETURNS
     columns = {"win_rate": _find_first(win_rates, header), "return_mean": _find_first(returns, header)}
     columns |= {column: name if name in header else None for name, column in _OPTIONAL_COLUMNS.items()}
     return {"step": step, **{column: name for column, name in columns.items() if name}}
@@ -164,7 +164,7 @@ def _find_first(names: Sequence[str], container: Collection[str]) -> str | None:
     return next((name for name in names if name in container), None)
 
 
-def read_marl_eval(place: Path, given: SourceOverrides) -> Iterator[ParsedRun]:
+def read_marl_eval(place: Path, overrides: SourceOverrides) -> Iterator[ParsedRun]:
     """Read the runs of one JSON file of marl-eval, or of all in a folder: environment → task → algorithm → run → step.
 
     A run named "seed_3" or "3" has that seed. Run number n with another name has the seed -n.
@@ -180,7 +180,7 @@ def read_marl_eval(place: Path, given: SourceOverrides) -> Iterator[ParsedRun]:
             for number, (name, steps) in enumerate(runs.items(), start=1):
                 where = f"{file.name} ({algo}, {task}, {name})"
                 seed = find_seed(name)
-                curves = _average_steps(_sort_steps(steps, where), given, where)
+                curves = _average_steps(_sort_steps(steps, where), overrides, where)
                 yield ParsedRun(where, curves, env, task, algo, -number if seed is None else seed)
 
 
@@ -205,11 +205,11 @@ def _sort_steps(steps: Mapping[str, Any], where: str) -> list[Mapping[str, Any]]
     return sorted(numbered_steps, key=lambda step: read_float(step["step_count"]) or 0.0)
 
 
-def _average_steps(steps: Sequence[Mapping[str, Any]], given: SourceOverrides, where: str) -> Mapping[str, Curve]:
+def _average_steps(steps: Sequence[Mapping[str, Any]], overrides: SourceOverrides, where: str) -> Mapping[str, Curve]:
     """Average the values of each step: one value, or one for each evaluation episode."""
     keys = {
-        "win_rate": (given.win_rate,) if given.win_rate else WIN_RATES,
-        "return_mean": (given.return_name,) if given.return_name else RETURNS,
+        "win_rate": (overrides.win_rate,) if overrides.win_rate else WIN_RATES,
+        "return_mean": (overrides.return_name,) if overrides.return_name else RETURNS,
     }
     curves: dict[str, list[tuple[object, object]]] = {}
     for step in steps:
@@ -245,14 +245,14 @@ def _read_values(step: Mapping[str, Any], key: str, where: str) -> list[float]:
     return [value for value in values if value is not None]
 
 
-def read_sacred(place: Path, given: SourceOverrides) -> Iterator[ParsedRun]:
+def read_sacred(place: Path, overrides: SourceOverrides) -> Iterator[ParsedRun]:
     """Read the run in a folder of sacred's file storage, or all runs below it.
 
     Raises:
         ConfigError: If there is no run, or one is damaged.
     """
     for folder in find_sacred_runs(place):
-        yield _read_sacred_run(folder, place, given)
+        yield _read_sacred_run(folder, place, overrides)
 
 
 def find_sacred_runs(place: Path) -> list[Path]:
@@ -272,14 +272,14 @@ def find_sacred_runs(place: Path) -> list[Path]:
     return sorted(folders, key=lambda folder: (len(folder.name), str(folder)))
 
 
-def _read_sacred_run(folder: Path, place: Path, given: SourceOverrides) -> ParsedRun:
+def _read_sacred_run(folder: Path, place: Path, overrides: SourceOverrides) -> ParsedRun:
     config = read_json(folder / "config.json")
     metrics, info, run = (
         read_json(file) if (file := folder / f"{name}.json").exists() else {} for name in ("metrics", "info", "run")
     )
     names = {
-        "win_rate": (given.win_rate,) if given.win_rate else SACRED_WIN_RATES,
-        "return_mean": (given.return_name,) if given.return_name else SACRED_RETURNS,
+        "win_rate": (overrides.win_rate,) if overrides.win_rate else SACRED_WIN_RATES,
+        "return_mean": (overrides.return_name,) if overrides.return_name else SACRED_RETURNS,
         "return_std": _SACRED_RETURN_STDS,
         "length_mean": _SACRED_LENGTHS,
     }
@@ -331,7 +331,7 @@ def _get_sacred_task(config: Mapping[str, Any]) -> tuple[object, object]:
     return _SACRED_ENVS.get(env, env), args.get("map_name") or args.get("scenario_name") or args.get("scenario")
 
 
-def read_tensorboard(place: Path, given: SourceOverrides) -> Iterator[ParsedRun]:
+def read_tensorboard(place: Path, overrides: SourceOverrides) -> Iterator[ParsedRun]:
     """Read every folder with event files. The seed is in the folder's name ("seed3") or given by the user.
 
     Raises:
@@ -343,10 +343,10 @@ def read_tensorboard(place: Path, given: SourceOverrides) -> Iterator[ParsedRun]
     for folder in folders:
         subfolder = folder.relative_to(place)
         where = f"{place.name}/{subfolder}" if subfolder.parts else place.name
-        yield ParsedRun(where, _read_event_curves(folder, given, where), seed=find_seed(where))
+        yield ParsedRun(where, _read_event_curves(folder, overrides, where), seed=find_seed(where))
 
 
-def _read_event_curves(folder: Path, given: SourceOverrides, where: str) -> dict[str, Curve]:
+def _read_event_curves(folder: Path, overrides: SourceOverrides, where: str) -> dict[str, Curve]:
     files = list(folder.glob("*tfevents*"))
     if special := [file for file in files if not file.is_file()]:  # reading a pipe would wait forever
         raise ConfigError(f"{special[0]} is not a file", hint="Remove it from the folder.")
@@ -357,8 +357,8 @@ def _read_event_curves(folder: Path, given: SourceOverrides, where: str) -> dict
     events = _load_events(folder, where)
     tags = set(events.Tags()["scalars"])
     keys = {
-        "win_rate": (given.win_rate,) if given.win_rate else EVENT_WIN_RATES,
-        "return_mean": (given.return_name,) if given.return_name else EVENT_RETURNS,
+        "win_rate": (overrides.win_rate,) if overrides.win_rate else EVENT_WIN_RATES,
+        "return_mean": (overrides.return_name,) if overrides.return_name else EVENT_RETURNS,
         "length_mean": _EVENT_LENGTHS,
     }
     columns = {column: _find_first(names, tags) for column, names in keys.items()}

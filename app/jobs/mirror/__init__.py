@@ -1,1 +1,1 @@
-"""Show runs in another program while they train: `rows` reads the database, `sinks` writes to the program."""
+"""Show runs in another program while they train: `rows` reads the database, each sink writes to one program."""

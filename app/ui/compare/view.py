@@ -12,7 +12,7 @@ import pandas as pd
 import streamlit as st
 from streamlit.components.v2 import component
 
-from app.analysis.aggregates import BANDS, compute_mu_w
+from app.analysis.aggregates import BANDS, MIN_IQM_SEEDS, compute_mu_w
 from app.analysis.compared import ComparedRuns
 from app.analysis.finals import (
     FINAL_MEANINGS,
@@ -26,6 +26,7 @@ from app.analysis.finals import (
 from app.analysis.format import escape_markdown
 from app.analysis.intervals import CENTERS
 from app.analysis.provenance import describe_runs
+from app.analysis.published import PUBLISHED_WARNING
 from app.analysis.quantities import (
     EVALUATION_QUANTITIES,
     MU_W,
@@ -41,10 +42,10 @@ from app.analysis.quantities import (
 )
 from app.analysis.series import Comparison, SeedRun, join_seeds
 from app.analysis.variants import group_variants, list_differences, list_run_code_warnings
-from app.analysis.win_rates import PUBLISHED_WARNING
 from app.figures.assets import read_asset, read_script
-from app.figures.chart_choices import AXES
+from app.figures.curve_style import AXES
 from app.figures.figure import FigureKind, TableKind
+from app.figures.named.comparisons import REFERENCE, find_reference
 from app.figures.named.curves import (
     HIDDEN_METHODS,
     LOG_AXES,
@@ -52,6 +53,7 @@ from app.figures.named.curves import (
     PER_SEED,
     QUANTITY,
     SMOOTH,
+    join_finals,
     list_mu_w_steps,
     style_comparison,
 )
@@ -83,6 +85,7 @@ _INCLUDE_UNFINISHED: Final = Flag(INCLUDE_UNFINISHED.parameter, _PAGE)
 _SMOOTH: Final = Text(SMOOTH.parameter, _PAGE)
 _LOG_AXES: Final = Choices(LOG_AXES.parameter, _PAGE)
 _MU_W_STEPS: Final = Text(MU_W_STEPS.parameter, _PAGE)
+_REFERENCE: Final = Choice(REFERENCE.parameter, _PAGE)
 _HIDDEN_METHODS: Final = Choices(HIDDEN_METHODS.parameter, _PAGE, separator="")
 _RUN_COLUMNS: Final = (
     *("variant", "map", "seed", "status", "episodes"),
@@ -155,7 +158,12 @@ def _choose_options(run_ids: list[str]) -> Options:
     with st.container(horizontal=True, vertical_alignment="bottom"):
         quantity = st.selectbox(QUANTITY.label, **_QUANTITY.bind(keys, _name_quantity), width=270, help=QUANTITY.help)
         rate = rate_choice.choose_rate(more="Falls and published results are always of greedy episodes.")
-        center = st.segmented_control(CENTER.label, **_CENTER.bind(CENTERS, CENTER.choices.__getitem__), required=True)
+        # an interquartile mean of fewer than five seeds is their mean or their median
+        largest = max(
+            read_compared(run_ids, SELECTED_RATE).join_plotted(include_unfinished=True).seed_counts, default=0
+        )
+        centers = [name for name in CENTERS if name != "iqm" or largest >= MIN_IQM_SEEDS]
+        center = st.segmented_control(CENTER.label, **_CENTER.bind(centers, CENTER.choices.__getitem__), required=True)
         band = st.selectbox(BAND.label, **_BAND.bind(BANDS, BAND.choices.__getitem__), width=200)
         with st.container(width="content", gap="xxsmall"):
             per_seed = _draw_toggle(PER_SEED, _PER_SEED)
@@ -285,7 +293,11 @@ def _show_section(
         st.warning(PUBLISHED_WARNING, icon=":material/info:")
     for kind in kinds:
         with messages.guarded():
-            kind_options = _choose_mu_w_steps(runs, options) if MU_W_STEPS in kind.options else options
+            kind_options = options
+            if MU_W_STEPS in kind.options:
+                kind_options = _choose_mu_w_steps(runs, options)
+            elif REFERENCE in kind.options:
+                kind_options = _choose_reference(runs, options)
             if isinstance(kind, TableKind):
                 table = kind.tabulate(runs, kind_options)
                 if len(table):
@@ -311,10 +323,11 @@ def _show_figure(kind: FigureKind[Any], runs: ComparedRuns, options: Options) ->
 
 def _choose_mu_w_steps(runs: ComparedRuns, options: Options) -> Options:
     """Draw the text field for the env steps of the table of mu_w."""
-    default = list_mu_w_steps(runs, options)
+    steps_by_task = list_mu_w_steps(runs, options)
+    same = set(steps_by_task.values())
+    default = ", ".join(map(str, same.pop())) if len(same) == 1 else "the steps of each map"
     text = st.text_input(
-        MU_W_STEPS.label, **_MU_W_STEPS.bind(), help=MU_W_STEPS.help,
-        placeholder=", ".join(map(str, default)) or "50000, 100000",
+        MU_W_STEPS.label, **_MU_W_STEPS.bind(), help=MU_W_STEPS.help, placeholder=default,
     )  # fmt: skip
     if not text:
         return options
@@ -323,6 +336,19 @@ def _choose_mu_w_steps(runs: ComparedRuns, options: Options) -> Options:
     except ConfigError:
         st.error(f"{MU_W_STEPS.label} must be {MU_W_STEPS.rule}.")
         return options
+
+
+def _choose_reference(runs: ComparedRuns, options: Options) -> Options:
+    """Draw the choice of the variant that all others are compared with."""
+    comparison = join_finals(runs, options)
+    default = find_reference(comparison)
+    methods = [default, *(method for method in comparison.methods if method != default)]
+    if len(methods) < 2:
+        return options
+    reference = st.selectbox(
+        REFERENCE.label, **_REFERENCE.bind(methods, comparison.methods.__getitem__), width=350, help=REFERENCE.help
+    )
+    return Options({**options.values, REFERENCE.name: str(reference)})
 
 
 def _show_differences(runs: ComparedRuns) -> None:

@@ -15,7 +15,7 @@ from app.analysis.findings import read_win_rates as read_study_rates
 from app.analysis.series import Comparison
 from app.analysis.study_plans import PLANS, StudyPlan
 from app.analysis.tables import Table
-from app.figures.named.findings import tabulate_measures, tabulate_settings
+from app.figures.registry import TABLES
 from app.figures.theme import ENDED_STATUSES
 from app.ui import data
 from storage.engine import Database
@@ -75,14 +75,22 @@ def measure_claims(study: Study) -> StudyFindings:
 def list_measures(study: Study) -> Table:
     """Compute every measure of every run, including measures that no claim uses."""
     return _read_cached(
-        data.database_url(), "measures", study.cache_key, study, lambda db: tabulate_measures(db, study.rows)
+        data.database_url(),
+        "measures",
+        study.cache_key,
+        study,
+        lambda db: TABLES["study-measures"].make(db, study.rows),
     )
 
 
 def list_settings(study: Study) -> Table:
     """List the settings that differ between the variants of a task."""
     return _read_cached(
-        data.database_url(), "settings", study.cache_key, study, lambda db: tabulate_settings(db, study.rows)
+        data.database_url(),
+        "settings",
+        study.cache_key,
+        study,
+        lambda db: TABLES["study-settings"].make(db, study.rows),
     )
 
 

@@ -12,14 +12,13 @@ from app.analysis.significance import Verdict
 from app.analysis.tables import MISSING, Table
 from app.figures.figure import NO_OPTIONS
 from app.figures.named.findings import (
-    READING,
+    AGGREGATION,
     VERDICTS,
     compute_smoothing_window,
     describe_study_runs,
-    draw_win_rates,
     select_lines,
 )
-from app.figures.registry import TABLES
+from app.figures.registry import TABLES, draw_chart
 from app.ui import guide, messages, view
 from app.ui.findings import studies
 from app.ui.findings.studies import Study
@@ -87,11 +86,12 @@ def _show_charts(comparisons: list[Comparison], study: Study) -> None:
 
 def _show_chart(comparison: Comparison, study: Study) -> None:
     lines = select_lines(comparison)
-    chart, smooth, quantity = draw_win_rates(lines), compute_smoothing_window(lines.in_chart), comparison.quantity.key
+    chart = draw_chart("study-win-rates", [lines])
+    smooth, quantity = compute_smoothing_window(lines.in_chart), comparison.quantity.key
     by_id = {row.id: row for row in study.rows}
     runs = [by_id[seed.id] for seed in lines.in_chart.seeds]
     key = f"findings-{comparison.tasks[0]}"
-    facts = {"quantity": quantity, "center": READING.center, "band": READING.band, "smooth": smooth}
+    facts = {"quantity": quantity, "center": AGGREGATION.center, "band": AGGREGATION.band, "smooth": smooth}
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
         st.markdown(f"#### {escape_markdown(comparison.tasks[0])}", width="content")
         with st.container(horizontal=True, width="content", gap="small"):
@@ -108,7 +108,7 @@ def _show_chart(comparison: Comparison, study: Study) -> None:
                 {
                     RUNS.name: ",".join(seed.id for seed in comparison.seeds),
                     "y": quantity,
-                    "band": READING.band,
+                    "band": AGGREGATION.band,
                     "smooth": str(smooth),
                 }
             ),

@@ -91,8 +91,8 @@ def _parse_path(text: str) -> Path:
 def _check_and_open(path: Path) -> None:
     """Show the runs that the manifest lists, then check every row and unpack the bundle."""
     manifest = read_manifest(path)
-    runs = [run for run in manifest.runs if isinstance(run, dict)]
-    contents = f"According to its manifest: {bundle_list.describe_runs(runs)}; {format_size(manifest.size)} unpacked"
+    runs = bundle_list.describe_runs(manifest.runs)
+    contents = f"According to its manifest: {runs}; {format_size(manifest.size)} unpacked"
     with st.spinner(f"{escape_markdown(contents)}. Checking every row …"):
         bundle = cache_bundle(path)
     data.open_url.clear(bundle.url)

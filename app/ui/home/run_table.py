@@ -118,8 +118,8 @@ def _read_page(run_filter: RunFilter, sort: str) -> RunPage:
 
 def _show_no_match(run_filter: RunFilter) -> None:
     if not run_filters.has_conditions(run_filter):
-        shown = run_filter.visibility if run_filter.visibility in ("archived", "hidden") else "listed"
-        st.info(f"No run is {shown}.")
+        adjective = run_filter.visibility if run_filter.visibility in ("archived", "hidden") else "listed"
+        st.info(f"No run is {adjective}.")
         return
     st.info("No run matches. Remove a filter, or select *Archived* under *Show*.")
 

@@ -19,10 +19,10 @@ from app.analysis.format import add_utc, escape_markdown, format_count, format_d
 from app.analysis.quantities import ROBUST, SUCCESS_RATE, get_success_threshold
 from app.analysis.series import SeedRun, split_curves
 from app.figures.assets import read_asset
-from app.figures.chart_choices import MAX_REFERENCE_RUNS, add_reference_runs, name_reference_run
 from app.figures.kinds.chart import Chart, Mark
 from app.figures.named.live import CLOSING, FIRST_METRICS, METRIC_NAMES, RunData, read_returns
 from app.figures.options import Options, make_options
+from app.figures.reference_runs import MAX_REFERENCE_RUNS, add_reference_runs, name_reference_run
 from app.figures.registry import draw_chart, find_figure, list_live_metrics, list_metric_charts, list_sections
 from app.figures.theme import ENDED_STATUSES
 from app.ui import data, messages, run_data

@@ -40,12 +40,10 @@ def tabulate_collapse(numbers: Sequence[EmbeddingNumber]) -> pd.DataFrame:
     """Tabulate the numbers with their meaning; an undefined number is marked."""
     rows = []
     for number in numbers:
-        is_layout = number.meaning.startswith("of the layout")
-        name = f"{number.name} {number.meaning}" if is_layout else number.meaning
         if isfinite(number.value):
             interval = f"[{format_number(number.low)} to {format_number(number.high)}]"
             value = f"{format_number(number.value)} {interval}"
         else:
             value = "not defined" if number.n else "no such nodes"
-        rows.append((name, value, number.unit, format_count(number.n)))
+        rows.append((number.meaning, value, number.unit, format_count(number.n)))
     return pd.DataFrame(rows, columns=["quantity", "value [95 %]", "unit", "nodes"])

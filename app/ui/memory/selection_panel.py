@@ -72,8 +72,10 @@ def _show_selection(
 ) -> None:
     snapshot, is_placed, rows = memory_map.snapshot, has_place(memory_map.coordinates), np.flatnonzero(is_selected)
     st.markdown(f"##### {format_count(len(rows))} of {format_count(int(is_placed.sum()))} nodes selected")
-    st.caption(escape_markdown(f"{selection.words}. The URL stores the selection; a pin stores it in the notebook."))
-    nodes = SelectedNodes(snapshot, is_selected, is_placed, run.name, selection.words)
+    st.caption(
+        escape_markdown(f"{selection.description}. The URL stores the selection; a pin stores it in the notebook.")
+    )
+    nodes = SelectedNodes(snapshot, is_selected, is_placed, run.name, selection.description)
     chart = draw_chart("memory-selection", nodes, NO_OPTIONS)
     frame = tabulate_selection(snapshot, is_selected, is_placed)
     values = {part: [format_number(value) for value in frame[part]] for part in ("selected", "rest")}

@@ -282,7 +282,7 @@ def make_figure(memory_map: MemoryMap, is_selected: NDArray[np.bool_]) -> Cloud:
     rows = memory_data.get_sample(snapshot.id, memory_map.choice.stamp, n=MAX_NODES_IN_FILE, seed=seed)
     rows = rows[is_selected[rows]]
     sample = "all nodes" if snapshot.size <= MAX_NODES_IN_FILE else f"sampled by return × time, seed {seed}"
-    selection = f", selection: {view.selection.words}" if view.selection else ""
+    selection = f", selection: {view.selection.description}" if view.selection else ""
     caption = (
         f"Showing {format_count(len(rows))} of {format_count(snapshot.size)} nodes, {sample}{selection} · "
         f"{memory_map.name} · snapshot at env step {format_count(snapshot.env_step)}"

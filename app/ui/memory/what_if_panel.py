@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 
 from app.analysis.format import escape_markdown, format_count, format_number, format_percent
 from app.analysis.what_if import (
+    GateRules,
     Lookup,
-    Rules,
     Stream,
     Successor,
     WhatIfResult,
     WhatIfSettings,
     evaluate_what_if,
     explain_tau,
-    read_rules,
+    read_gate_rules,
     tabulate_what_if,
 )
 from app.figures.figure import NO_OPTIONS
@@ -68,7 +68,7 @@ def show(
     if not box.open:
         return
     with box, messages.guarded():
-        rules = read_rules(run.config)
+        rules = read_gate_rules(run.config)
         settings = _choose_settings(rules)
         stream = memory_data.get_stream(snapshot, rules)
         factor = settings.delta_factor
@@ -80,7 +80,7 @@ def show(
         st.caption(_explain_limits(run, stream, rules, result))
 
 
-def _choose_settings(rules: Rules) -> WhatIfSettings:
+def _choose_settings(rules: GateRules) -> WhatIfSettings:
     """Draw the settings in one bar. The defaults are the settings of the run."""
 
     def format_factor(option: str) -> str:
@@ -134,7 +134,7 @@ def _show_result(
         st.caption(escape_markdown(chart.caption))
 
 
-def _explain_limits(run: RunRow, stream: Stream, rules: Rules, result: WhatIfResult) -> str:
+def _explain_limits(run: RunRow, stream: Stream, rules: GateRules, result: WhatIfResult) -> str:
     """Explain what cannot be recomputed, and why."""
     gate = data.gate_state(run)
     removed = gate.values.get("gate/incentive_removed") if gate else None

@@ -1,31 +1,16 @@
 """The numerical check of both propositions: sliders, numbers, and one figure each."""
 
-from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
 import streamlit as st
 
 from app.analysis.format import escape_markdown, format_number, format_percent
+from app.analysis.propositions import SolvedTask, make_solved_task, run_proposition_1_check, run_proposition_2_check
 from app.figures.kinds.chart import Chart
-from app.figures.propositions import draw_proposition_1, draw_proposition_2
+from app.figures.registry import draw_chart
 from app.ui.page_state import Integer, Number
 from app.ui.widgets import canvas, pin
-from emtc_core.gate.propositions import (
-    Behavior,
-    GridTask,
-    Proposition2,
-    Solution,
-    check_proposition_1,
-    check_proposition_2,
-    make_memory,
-    make_task,
-    sample_transitions,
-    solve,
-)
 
-N_TRANSITIONS: Final = 1000
-N_MIXES: Final = 41
 _SEED: Final = Integer("seed", "method", default=1, low=0, high=50)
 _GAMMA: Final = Number("gamma", "method", default=0.99, low=0.5, high=0.99)
 _SLIP: Final = Number("slip", "method", default=0.0, low=0.0, high=0.5)
@@ -56,32 +41,24 @@ action that is not optimal, or if moves slip, $\Delta_{opt} > 0$ and the gate st
 """
 
 
-@dataclass(frozen=True)
-class _Setting:
-    task: GridTask
-    solution: Solution
-    gamma: float
-    seed: int
-
-
 @st.fragment
 def show() -> None:
     """Draw sliders, numbers and figures. A change of a slider reruns only this fragment."""
     st.markdown(_INTRODUCTION)
-    setting = _select_task()
+    solved = _select_task()
     st.caption(
-        f"Value iteration: {setting.solution.sweeps} sweeps, V* within "
-        f"{max(setting.solution.residual, 1e-12):.0e} of its fixed point."
+        f"Value iteration: {solved.solution.sweeps} sweeps, V* within "
+        f"{max(solved.solution.residual, 1e-12):.0e} of its fixed point."
     )
     st.subheader("Proposition 1: Δ_mem follows Δ_opt")
     st.markdown(_PROPOSITION_1)
-    _show_proposition_1(setting)
+    _show_proposition_1(solved)
     st.subheader("Proposition 2: the gated gradient equals the oracle's")
     st.markdown(_PROPOSITION_2)
-    _show_proposition_2(setting)
+    _show_proposition_2(solved)
 
 
-def _select_task() -> _Setting:
+def _select_task() -> SolvedTask:
     left, middle, right = st.columns(3)
     with left:
         seed = st.slider("Seed", **_SEED.bind(), help="Random seed of goal, costs, transitions and errors.")
@@ -92,11 +69,10 @@ def _select_task() -> _Setting:
             "Slip probability", **_SLIP.bind(), step=0.05,
             help="Share of moves in a random direction; 0 makes the task deterministic.",
         )  # fmt: skip
-    task = make_task(gamma=gamma, seed=seed, slip=slip)
-    return _Setting(task, solve(task), gamma, seed)
+    return make_solved_task(gamma=gamma, seed=seed, slip=slip)
 
 
-def _show_proposition_1(setting: _Setting) -> None:
+def _show_proposition_1(solved: SolvedTask) -> None:
     left, right = st.columns(2)
     with left:
         noise = st.slider(
@@ -108,10 +84,8 @@ def _show_proposition_1(setting: _Setting) -> None:
             "Retrieval radius δ [cells]", **_DELTA.bind(), step=0.25,
             help="States within this distance share one node: ε_rep. At 1, each state has a separate node.",
         )  # fmt: skip
-    task, v = setting.task, setting.solution.v
-    memory = make_memory(task, v, delta=delta, noise=noise, seed=setting.seed)
-    sampled = sample_transitions(task, setting.solution, behavior="random", n=N_TRANSITIONS, seed=setting.seed)
-    result = check_proposition_1(task, v, memory, sampled, delta=delta)
+    check = run_proposition_1_check(solved, noise=noise, delta=delta)
+    result = check.result
     columns = st.columns(4)
     columns[0].metric("Inside ±α", format_percent(result.share_inside, 1), help="Two-sided: |Δ_mem − Δ_opt| ≤ α")
     columns[1].metric("Below Δ_opt + α", format_percent(result.share_below, 1), help="One-sided, as in the paper")
@@ -119,12 +93,13 @@ def _show_proposition_1(setting: _Setting) -> None:
     columns[3].metric("max |Δ_mem − Δ_opt| [return]", format_number(result.largest_difference))
     st.caption(
         f"ε_rep = {format_number(result.eps_rep)} (bound Lδ = {format_number(result.lipschitz_bound)}), "
-        f"ε_store = {format_number(result.eps_store)} [return]; {memory.n_nodes} nodes for {len(v) - 1} states."
+        f"ε_store = {format_number(result.eps_store)} [return]; {check.n_nodes} nodes for "
+        f"{len(solved.solution.v) - 1} states."
     )
-    _show_figure(draw_proposition_1(result, gamma=setting.gamma, seed=setting.seed), panel_height=320, x_name="Δ_opt")
+    _show_figure(draw_chart("proposition-1", check), panel_height=320, x_name="Δ_opt")
 
 
-def _show_proposition_2(setting: _Setting) -> None:
+def _show_proposition_2(solved: SolvedTask) -> None:
     left, middle, right = st.columns(3)
     with left:
         selected_mix = st.slider(
@@ -139,17 +114,8 @@ def _show_proposition_2(setting: _Setting) -> None:
             help="Standard deviation of Q⁻ − Q*. The maximum over actions turns it into overestimation.",
         )  # fmt: skip
 
-    def check(behavior: Behavior, *, clamp: bool = False) -> Proposition2:
-        sampled = sample_transitions(
-            setting.task, setting.solution, behavior=behavior, n=N_TRANSITIONS, seed=setting.seed
-        )
-        mix = np.append(np.linspace(0.0, 1.0, N_MIXES), selected_mix)
-        return check_proposition_2(
-            setting.task, setting.solution, sampled,
-            mix=mix, tau=tau, target_error=error, clamp="positive" if clamp else "none", seed=setting.seed,
-        )  # fmt: skip
-
-    unclamped, clamped, random_actions = check("greedy"), check("greedy", clamp=True), check("random")
+    check = run_proposition_2_check(solved, mix=selected_mix, tau=tau, target_error=error)
+    unclamped, clamped = check.unclamped, check.clamped
     columns = st.columns(4)
     columns[0].metric(
         "Gradient distance", f"{unclamped.gradient_error[-1]:.2g}", help="‖g − g*‖ / ‖g*‖ at the selected H"
@@ -161,9 +127,7 @@ def _show_proposition_2(setting: _Setting) -> None:
         "Mean gate β̄", format_number(float(unclamped.beta_mean[-1])), help="At the selected H, optimal actions"
     )
     columns[3].metric("max Q⁻ > V*", format_percent(unclamped.share_overestimated), help="Share of transitions")
-    mark = float(unclamped.distance[-1])
-    chart = draw_proposition_2(unclamped, clamped, random_actions, mark=mark, gamma=setting.gamma, seed=setting.seed)
-    _show_figure(chart, panel_height=200, x_name="max |H − V*|")
+    _show_figure(draw_chart("proposition-2", check), panel_height=200, x_name="max |H − V*|")
 
 
 def _show_figure(chart: Chart, *, panel_height: int, x_name: str) -> None:

@@ -19,7 +19,7 @@ from app.figures.render.export import export_figure
 from app.figures.theme import Mode
 from app.notebook.export import MIME, NOTEBOOK_FORMATS, SUFFIX, NotebookFormat, export_entries
 from app.notebook.markdown import sanitize
-from app.notebook.view import Figure, View, describe_cited_run, get_note, read_view, thaw
+from app.notebook.view import Figure, PinnedView, describe_cited_run, get_note, read_view, thaw
 from app.ui import data, messages
 from app.ui.compared import get_bundle_run_names
 from app.ui.notebook import edit
@@ -249,7 +249,7 @@ def _show_buttons(row: EntryRow, *, has_all_runs: bool) -> None:
             )
 
 
-def _show_view_link(view: View) -> None:
+def _show_view_link(view: PinnedView) -> None:
     try:
         st.page_link(
             f"../pages/{view.page}.py",

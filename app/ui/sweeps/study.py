@@ -7,8 +7,8 @@ import pandas as pd
 import streamlit as st
 
 from app.analysis.format import escape_markdown
+from app.analysis.published import PublishedStudy, find_published
 from app.analysis.tables import Table
-from app.analysis.win_rates import PublishedStudy, find_published
 from app.figures.kinds import AnyFigure
 from app.figures.options import RATE, Options, make_options
 from app.figures.registry import TABLES, find_figure

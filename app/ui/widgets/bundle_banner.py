@@ -29,8 +29,12 @@ def show() -> None:
     bundle = view.bundle()
     if bundle is None:
         return
-    samples = [escape_markdown(text) for text in bundle.contents if "samples" in text]
-    note = f" Contains {samples[0]}." if samples else ""
+    n_nodes = bundle.sample_nodes
+    note = (
+        f" Contains memory snapshots as samples of at most {format_count(n_nodes)} nodes."
+        if n_nodes is not None
+        else ""
+    )
     with st.container(border=True, horizontal=True, vertical_alignment="center", key="bundle_banner"):
         st.markdown(f":material/lock: **Read-only: {escape_markdown(bundle.name)}.**{note}", width="stretch")
         st.button("Back to my own runs", icon=":material/undo:", key="leave_bundle", on_click=view.enter, args=(None,))

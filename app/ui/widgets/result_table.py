@@ -12,7 +12,7 @@ MAX_UNFOLDED = 5
 """A list with more lines is folded."""
 PERCENT = "%.0f %%"
 """Column format of percentages, equal to `app.analysis.format.format_percent`; Streamlit's own has no space."""
-_NO_BREAK = (" ± ", " = ", " of ", " and ", " pair")
+_NO_BREAK = (" ± ", " = ", " of ", " and ", " pair", " seed")
 """Texts whose spaces become non-breaking, so that a value, its spread and its count stay on one line."""
 _LABELS: dict[TableFormat, str] = {
     "csv": "CSV",

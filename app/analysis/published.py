@@ -1,0 +1,137 @@
+"""Published results, and a table of published win rates next to ours.
+
+The published numbers were measured on StarCraft II and Google Research Football. `skirmish` is a simulator: its numbers
+are not comparable with them, and tables with published numbers state this.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+import pandas as pd
+
+from app.analysis.aggregates import Aggregation
+from app.analysis.finals import LAST_TENTH, FinalRule, caption_final, compute_final_rates, make_final_scale, name_final
+from app.analysis.format import format_seed_count
+from app.analysis.series import Comparison
+from app.analysis.settings import name_algo, name_method
+from app.analysis.tables import MISSING, Cell, Column, Table, make_table
+from app.analysis.win_rates import format_aggregate
+
+PUBLISHED_WARNING = (
+    "The paper's numbers come from StarCraft II 4.10 and Google Research Football. skirmish is a simulator: "
+    "its win rates are not comparable with them."
+)
+
+
+@dataclass(frozen=True)
+class PublishedRate:
+    """One published win rate [%]: mean and standard deviation over five seeds."""
+
+    mean: float
+    std: float
+
+    def __str__(self) -> str:
+        return f"{self.mean:.1f} ± {self.std:.1f}"
+
+
+@dataclass(frozen=True)
+class PublishedStudy:
+    """Published results of a study: the source, a note, and a table that may be empty."""
+
+    source: str
+    note: str
+    table: pd.DataFrame
+
+
+@cache
+def read_published() -> Mapping[tuple[str, str, str], PublishedRate]:
+    """Read all published win rates by (environment, map, algorithm)."""
+    return {
+        (env, map, algo): PublishedRate(mean, std)
+        for benchmark in _read_toml("published.toml").values()
+        for algo, row in benchmark["win_rate"].items()
+        for map, (mean, std) in zip(benchmark["maps"], row, strict=True)
+        for env in benchmark["environments"]
+    }
+
+
+@cache
+def read_published_studies() -> dict[str, PublishedStudy]:
+    """Read the published results of all studies by name of the study."""
+    return {
+        name: PublishedStudy(part["source"], part["note"], pd.DataFrame(part.get("rows"), columns=part.get("columns")))
+        for name, part in _read_toml("published_studies.toml").items()
+    }
+
+
+def find_published(study: str, env: str) -> PublishedStudy | None:
+    """Find the published results of a study in an environment."""
+    studies = read_published_studies()
+    return studies.get(f"{study}-football" if env == "grf" else study) or studies.get(study)
+
+
+def list_published_maps() -> list[str]:
+    """List the maps with published win rates."""
+    return list(dict.fromkeys(map for _, map, _ in read_published()))
+
+
+def tabulate_with_published(
+    comparison: Comparison, aggregation: Aggregation | None = None, final: FinalRule = LAST_TENTH
+) -> Table:
+    """Tabulate our final greedy win rates [%] next to the published ones; empty if no map has published win rates.
+
+    A variant with changed settings has no published number. A published algorithm without runs has a row with only its
+    published number.
+    """
+    published, aggregation = read_published(), aggregation or Aggregation()
+    columns: list[Column] = []
+    cells_by_method: list[dict[str, Cell]] = []
+    name = name_final(final, unit="%")
+    for task in comparison.tasks:
+        groups = [group for group in comparison.groups if group.variant.task == task]
+        env_and_map = (groups[0].variant.env, groups[0].variant.map)
+        paper = {algo: rate for (env, map, algo), rate in published.items() if (env, map) == env_and_map}
+        if not paper:
+            continue
+        ours = {
+            group.variant.method: format_aggregate(
+                100 * compute_final_rates(group.seeds, final),
+                aggregation,
+                scale=make_final_scale(group.seeds, final, top=100),
+                name=name,
+            ).append(f"{group.mark} ({format_seed_count(group.n)})", includes_unfinished=bool(group.unfinished))
+            for group in groups
+        }
+        columns += [Column("ours", group=task), Column("paper", group=task)]
+        cells_by_method += [ours, {algo: _make_published_cell(rate) for algo, rate in paper.items()}]
+    methods = list(dict.fromkeys(method for by_method in cells_by_method for method in by_method))
+    our_names = {
+        group.variant.method: name_method(group.variant.algo, group.variant.changes) for group in comparison.groups
+    }
+    rows = [
+        [our_names.get(method) or name_algo(method), *(by_method.get(method, MISSING) for by_method in cells_by_method)]
+        for method in methods
+    ]
+    published_tasks = {column.group for column in columns}
+    seeds = [seed for seed in comparison.seeds if seed.task in published_tasks]
+    sources = (
+        f"Ours: always greedy episodes, as in the paper; {aggregation.describe(is_fraction=True)}. "
+        f"Paper: mean ± standard deviation over five seeds. {PUBLISHED_WARNING}"
+    )
+    caption, notes = caption_final(seeds, final, sources, unit="%", comparison=comparison)
+    excluded = comparison.excluded_runs
+    return make_table(["variant", *columns], rows, caption=caption, notes=notes, excluded=excluded)
+
+
+def _make_published_cell(rate: PublishedRate) -> Cell:
+    low, high = rate.mean - rate.std, rate.mean + rate.std
+    statistic = "published test win rate [%], mean over seeds"
+    return Cell(str(rate), rate.mean, low, high, 5, statistic, "standard deviation")
+
+
+def _read_toml(name: str) -> dict[str, Any]:
+    return tomllib.loads(files("app.analysis").joinpath(name).read_text(encoding="utf-8"))

@@ -1,0 +1,82 @@
+"""The access token of the app: a secret of this user, and the address that contains it.
+
+The token is in a private file, so an earlier address still works. EMTC_TOKEN sets another token, or `off`.
+"""
+
+import os
+import secrets
+from pathlib import Path
+from typing import Final
+
+from platformdirs import user_state_path
+
+from app.jobs.socket_users import can_identify_users, find_listening_users
+from emtc_core.atomic_file import replace_atomically
+from emtc_core.errors import ConfigError
+from storage.private_files import FILE_MODE, make_private_folder
+
+TOKEN_VARIABLE: Final = "EMTC_TOKEN"
+TOKEN_PARAMETER: Final = "token"
+LOCAL_HOST: Final = "127.0.0.1"
+"""In printed addresses. The name localhost may lead to ::1 first, where another user could wait for the token."""
+DEFAULT_PORT: Final = 8501
+_MIN_LENGTH: Final = 16
+
+
+def get_token() -> str | None:
+    """Return the token that opens the app, or None if EMTC_TOKEN=off. A missing file is created.
+
+    Raises:
+        ConfigError: If EMTC_TOKEN is too short, or the file cannot be read or written.
+    """
+    setting = os.environ.get(TOKEN_VARIABLE, "").strip()
+    if setting.lower() == "off":
+        return None
+    if setting and len(setting) < _MIN_LENGTH:
+        raise ConfigError(f"{TOKEN_VARIABLE} must be off, or a secret of at least {_MIN_LENGTH} characters")
+    path = user_state_path("emtc-lab", appauthor=False) / "app-token"
+    try:
+        return setting or _read_token(path) or _create_token(path)
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be used: {error.strerror}", hint=f"Set {TOKEN_VARIABLE} to a secret."
+        ) from error
+
+
+def find_address(port: int) -> str:
+    """Return the address of this user's app on a port, with the token if one is needed.
+
+    Raises:
+        ConfigError: If no program or the program of another user listens on the port. Only Linux lists users.
+    """
+    users = find_listening_users(port)
+    if can_identify_users() and users != {os.geteuid()}:
+        fault = "Another user's program" if users else "No program"
+        raise ConfigError(
+            f"{fault} listens on port {port}", hint="Start the app with emtc app, or name its port with --port."
+        )
+    return add_token(f"http://{LOCAL_HOST}:{port}")
+
+
+def add_token(address: str) -> str:
+    """Append the token to the address of the start page, if a token is needed."""
+    token = get_token()
+    return f"{address}/?{TOKEN_PARAMETER}={token}" if token else address
+
+
+def _read_token(path: Path) -> str | None:
+    """Read a token; None if there is no file, or if other users can access it."""
+    try:
+        readable_by_others = os.name == "posix" and path.stat().st_mode & ~FILE_MODE & 0o777
+        token = path.read_text().strip()
+    except FileNotFoundError:
+        return None
+    return None if readable_by_others or len(token) < _MIN_LENGTH else token
+
+
+def _create_token(path: Path) -> str:
+    make_private_folder(path.parent)
+    token = secrets.token_urlsafe(32)
+    with replace_atomically(path, private=True) as file:
+        file.write(token.encode())
+    return _read_token(path) or token

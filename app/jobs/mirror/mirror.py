@@ -1,0 +1,110 @@
+"""Write runs to another program while they train: Weights & Biases, MLflow or TensorBoard.
+
+A mirror reads the values that its program does not contain from the database, writes them, and repeats. Trainers are
+not involved.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal, get_args
+
+from app.jobs.mirror.mlflow_sink import MlflowSink
+from app.jobs.mirror.rows import MirroredRun, MirrorTarget, describe_run, read_new_rows
+from app.jobs.mirror.tensorboard_sink import TensorboardSink
+from app.jobs.mirror.wandb_sink import WandbSink
+from emtc_core.errors import ConfigError
+from storage.engine import Database
+from storage.queries.run_search import RunFilter, matching_ids
+from storage.queries.runs import get_rows
+
+Target = Literal["tensorboard", "wandb", "mlflow"]
+TARGETS: tuple[Target, ...] = get_args(Target)
+ROWS_AT_ONCE: Final = 5_000
+_SINKS: Final[dict[Target, Callable[[Path], MirrorTarget]]] = {
+    "tensorboard": TensorboardSink,
+    "wandb": WandbSink,
+    "mlflow": MlflowSink,
+}
+
+
+@dataclass
+class Mirror:
+    """A program with the last env steps that it contains."""
+
+    sink: MirrorTarget
+    _last_steps: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
+    _complete: dict[str, int] = field(default_factory=dict[str, int])
+    """Ended runs that are written completely → their env steps. They are not read again."""
+
+    def update(self, db: Database, run_ids: Sequence[str] | None) -> tuple[int, bool]:
+        """Write the new values of these runs; None means all runs.
+
+        Returns:
+            Number of values that were written, and whether all runs have ended.
+        """
+        ids = matching_ids(db, RunFilter()) if run_ids is None else run_ids
+        written, all_ended = 0, True
+        for row in get_rows(db, ids):
+            run = describe_run(db, row)
+            all_ended &= run.has_ended
+            if run.has_ended and self._complete.get(run.key) == row.env_steps:
+                continue
+            written += self._update_run(db, row.id, run)
+            if run.has_ended:
+                self._complete[run.key] = row.env_steps
+        return written, all_ended
+
+    def _update_run(self, db: Database, run_id: str, run: MirroredRun) -> int:
+        """Write the new values of one run, and close it if it has ended; return the number of values."""
+        if run.key not in self._last_steps:
+            self._last_steps[run.key] = dict(self.sink.last_steps(run))
+        last = self._last_steps[run.key]
+        rows = read_new_rows(db, run_id, last)
+        for start in range(0, len(rows), ROWS_AT_ONCE):
+            batch = rows[start : start + ROWS_AT_ONCE]
+            self.sink.write(run, batch)
+            for row in batch:
+                last.update(dict.fromkeys(row.values, row.env_step))
+        if run.has_ended:
+            self.sink.close(run)
+        return sum(len(row.values) for row in rows)
+
+    def close(self, db: Database, run_ids: Sequence[str] | None) -> None:
+        """Close every run."""
+        for row in get_rows(db, matching_ids(db, RunFilter()) if run_ids is None else run_ids):
+            self.sink.close(describe_run(db, row))
+
+
+def make_mirror(target: str, out: Path) -> Mirror:
+    """Make the mirror of a target.
+
+    Raises:
+        ConfigError: If the target is unknown or its program is not installed.
+    """
+    valid_target: Target | None = next((name for name in TARGETS if name == target), None)
+    if valid_target is None:
+        raise ConfigError(f"must be one of {', '.join(TARGETS)}", key="--to", value=target)
+    return Mirror(_SINKS[valid_target](out))
+
+
+def mirror_continuously(
+    mirror: Mirror, db: Database, run_ids: Sequence[str] | None, *, every_s: float, announce: Callable[[str], None]
+) -> None:
+    """Update a mirror repeatedly, until all of these runs have ended. With None (all runs) it never ends.
+
+    Args:
+        mirror: The mirror.
+        db: An open database.
+        run_ids: The runs; None means all, including later ones.
+        every_s: Time between two updates [s].
+        announce: Called with messages for the user.
+    """
+    while True:
+        written, all_ended = mirror.update(db, run_ids)
+        if written:
+            announce(f"Mirrored {written:,} values.")
+        if all_ended and run_ids is not None:
+            return
+        time.sleep(every_s)
