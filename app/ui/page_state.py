@@ -176,9 +176,9 @@ class Parameter(Generic[T]):
             st.session_state[key] = value
 
         def changed() -> None:
-            new_value = st.session_state[key]
-            is_default = new_value is None or new_value == default
-            _write_texts(self.name, [] if is_default else self.format(new_value))
+            new_value: Any = st.session_state[key]
+            texts = [] if new_value is None or new_value == default else self.format(new_value)
+            _write_texts(self.name, texts)
             if on_change is not None:
                 on_change()
 

@@ -79,7 +79,7 @@ def show_presets() -> None:
     )
     tasks = list(dict.fromkeys((row.env, row.map) for row in data.env_list() if row.map))
     left, right = st.columns(2)
-    algo = left.selectbox("Algorithm", **_ALGO.bind(list_algos()))
+    algo = str(left.selectbox("Algorithm", **_ALGO.bind(list_algos())))
     by_name = {" · ".join(task): task for task in tasks}
     default_task = " · ".join(_DEFAULT_TASK if _DEFAULT_TASK in tasks else tasks[0])
     task = by_name[str(right.selectbox("Task", **_TASK.bind(list(by_name), default=default_task)))]

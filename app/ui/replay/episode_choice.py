@@ -111,10 +111,11 @@ def _choose_training(run: RunRow, bar: DeltaGenerator, footer: DeltaGenerator, k
     with bar:
         order: Order = "-episode"
         if not keys.is_second:
-            order = st.selectbox(
+            selected = st.selectbox(
                 "Order", width=200,
                 **keys.order.bind(list(_ORDERS), _ORDERS.__getitem__, on_change=partial(_restart, keys, keys.episode)),
             )  # fmt: skip
+            order = next(name for name in _ORDERS if name == str(selected))
         text = _search(keys, keys.episode)
         page = _read_page(
             keys, lambda offset: data.episode_page(run.id, text, order_by=order, limit=LISTED, offset=offset)

@@ -48,7 +48,7 @@ def _read_form() -> tuple[str, int | None]:
     left, middle, right = st.columns([3, 3, 1], vertical_alignment="top")
     with left:
         names = {name: file.name for name, file in templates.items()} | {_CUSTOM: "Custom sweep"}
-        template = st.selectbox(
+        selected = st.selectbox(
             "Template", **_TEMPLATE.bind(list(names), names.__getitem__),
             help="The paper's studies, and small versions of them for a laptop",
         )  # fmt: skip
@@ -61,6 +61,7 @@ def _read_form() -> tuple[str, int | None]:
         )  # fmt: skip
     if upload is not None:
         return upload.getvalue().decode(errors="replace"), jobs
+    template = str(selected)
     if template in templates and templates[template].about:
         st.caption(escape_markdown(templates[template].about))
     text = read_template(template) if template in templates else _CUSTOM_TEXT

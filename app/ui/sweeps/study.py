@@ -44,7 +44,7 @@ def show(sweep: Sweep) -> None:
         "Figure", **_STUDY.bind(list(names), names.__getitem__),
         help="A study reads the settings of the runs, so other studies may apply too.",
     )  # fmt: skip
-    study = default if selected == _DEFAULT else str(selected)
+    study = default if str(selected) == _DEFAULT else str(selected)
     runs = data.sweep_runs(sweep.id)
     if all(run.win_rate is None for run in runs):
         messages.empty("No run of this sweep has been evaluated yet.", "The figure appears after the first evaluation.")
