@@ -121,7 +121,7 @@ def _choices(texts: Mapping[str, str], request: Request, maps: Mapping[str, list
     left, _, _ = st.columns(3)
     with left:
         info = next(info for info in describe_fields() if info.key == "train.t_max")
-        default = launch_request.write_text(request.default_steps)
+        default = launch_request.format_argument(request.default_steps)
         help_text = f"{config_form.help_of(info)}  \nFormat: 40000, 40k or 1.5M."
         _text("Training length [env steps]", STEPS, texts, default, request, help_text)
 
@@ -217,7 +217,7 @@ def _show_changes(texts: Mapping[str, str], keys_on_form: set[str], request: Req
         return
     changes = [
         f"`{key}` = {escape_markdown(texts[key] or 'not set')} "
-        f"({escape_markdown(launch_request.write_text(request.defaults[key]) or 'not set')})"
+        f"({escape_markdown(launch_request.format_argument(request.defaults[key]) or 'not set')})"
         for key in changed
         if key in request.defaults
     ]

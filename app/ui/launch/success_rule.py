@@ -67,7 +67,7 @@ def choose(
 
 def _choose_threshold(texts: Mapping[str, str], request: Request, config: RunConfig) -> str:
     preset_value = config.memory.success_threshold if config.memory.success == _BY_RETURN else None
-    default = launch_request.write_text(preset_value)
+    default = launch_request.format_argument(preset_value)
     text = texts.get(THRESHOLD, default)
     st.text_input(
         "Success threshold [env return]", placeholder="Type a return",
