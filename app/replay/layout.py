@@ -30,7 +30,7 @@ def lay_out_fields(sides: Sequence[EpisodeView]) -> list[tuple[Scene, list[float
 
     Returns:
         For each episode, its scene with the positions at which the units are drawn, and the visible part of its field,
-        x0, y0, x1, y1 [field units]. If units were moved apart, the note of the scene says so.
+        x0, y0, x1, y1 [field units]. If units were moved apart, the scene has a note about it.
     """
     fields: list[tuple[Scene, list[float]]] = []
     for side, bounds in zip(sides, crop_fields(sides), strict=True):
