@@ -20,7 +20,8 @@ ICON = str(ROOT / "app" / "figures" / "assets" / "icon.png")  # a font icon woul
 def show_page() -> None:
     """Draw the page of the address. The imports need the runtime of the server, because they define caches."""
     from app.figures.assets import read_asset
-    from app.ui import data, garbage, login, messages, run_data
+    from app.navigation import HOME, NAVIGATION, find_name, get_path
+    from app.ui import data, garbage, login, messages, page_state, run_data
     from app.ui.widgets import bundle_banner, run_picker
     from emtc_core.errors import EmtcError
 
@@ -29,36 +30,26 @@ def show_page() -> None:
     login.require()
     page = st.navigation(
         {
-            "": [st.Page("../pages/home.py", title="Home", icon=":material/home:", default=True)],
-            "Runs": [
-                st.Page("../pages/launch.py", title="Launch", icon=":material/rocket_launch:"),
-                st.Page("../pages/run.py", title="Run", icon=":material/description:"),
-                st.Page("../pages/live.py", title="Live", icon=":material/monitoring:"),
-                st.Page("../pages/memory.py", title="Memory", icon=":material/bubble_chart:"),
-                st.Page("../pages/replay.py", title="Replay", icon=":material/smart_display:"),
-            ],
-            "Study": [
-                st.Page("../pages/findings.py", title="Findings", icon=":material/fact_check:"),
-                st.Page("../pages/compare.py", title="Compare", icon=":material/stacked_line_chart:"),
-                st.Page("../pages/sweeps.py", title="Sweeps", icon=":material/grid_on:"),
-                st.Page("../pages/notebook.py", title="Notebook", icon=":material/menu_book:"),
-                st.Page("../pages/sql.py", title="SQL", icon=":material/database:"),
-            ],
-            "Maintenance": [
-                st.Page("../pages/disk.py", title="Storage", icon=":material/hard_drive:", url_path="storage"),
-                st.Page("../pages/health.py", title="Health", icon=":material/notifications:"),
-            ],
-            "Learn": [
-                st.Page("../pages/method.py", title="Method", icon=":material/function:", url_path="method"),
-                st.Page("../pages/guide.py", title="Guide", icon=":material/help:", url_path="guide"),
-            ],
+            section: [
+                st.Page(
+                    f"../pages/{entry.name}.py",
+                    title=entry.title,
+                    icon=entry.icon,
+                    url_path=get_path(entry.name) or None,
+                    default=entry.name == HOME,
+                )
+                for entry in entries
+            ]
+            for section, entries in NAVIGATION.items()
         },
         expanded=True,  # Streamlit folds a navigation of more than twelve pages
     )
+    page_name = find_name(page.url_path)
+    page_state.open_page(page_name)
     try:
         bundle_banner.select_bundle()
         data.database().check_file()  # raises also if the database cannot be opened
-        run_picker.show(page.url_path)
+        run_picker.show(page_name)
     except EmtcError as exc:
         messages.error(exc)
         st.markdown("Set the environment variable `EMTC_DB` to another database and restart the app.")
@@ -70,6 +61,7 @@ def show_page() -> None:
     bundle_banner.show()
     bundle_banner.show_alerts()
     page.run()
+    page_state.finish_page()
 
 
 if __name__ == "__main__":

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from emtc_core.active_clock import ACTIVE_CLOCK
+
 Command = Literal["stop", "pause", "resume"]
 QuestionKind = Literal["evaluate", "play"]
 PAUSE_POLL_S = 0.2
@@ -75,7 +77,7 @@ class CommandHandler:
             if self._questions:
                 self._answer(self._questions.popleft())
             else:
-                time.sleep(PAUSE_POLL_S)
+                _wait_in_pause()
             self.poll()
 
     def handle_without_questions(self) -> None:
@@ -86,7 +88,7 @@ class CommandHandler:
         """
         self.poll()
         while self._paused:
-            time.sleep(PAUSE_POLL_S)
+            _wait_in_pause()
             self.poll()
 
     def poll(self) -> None:
@@ -105,3 +107,8 @@ class CommandHandler:
                 if self._paused:
                     self._before_pause()
                 self._control.set_status("paused" if self._paused else "running")
+
+
+def _wait_in_pause() -> None:
+    with ACTIVE_CLOCK.paused():
+        time.sleep(PAUSE_POLL_S)

@@ -4,6 +4,9 @@ import streamlit as st
 
 from app.ui import messages
 from app.ui.method import check, differences, equations, intervals, options
+from app.ui.page_state import Choice
+
+TAB = Choice("part", "method")
 
 st.title("Method")
 (
@@ -15,10 +18,7 @@ st.title("Method")
     intervals_tab,
     check_tab,
 ) = st.tabs(
-    ["Equations", "Settings", "Presets", "Published code", "Metrics", "Intervals", "Numerical check"],
-    key="part",
-    on_change="rerun",
-    bind="query-params",
+    **TAB.bind_tabs(["Equations", "Settings", "Presets", "Published code", "Metrics", "Intervals", "Numerical check"])
 )
 with equations_tab, messages.guarded():
     equations.show()

@@ -10,6 +10,7 @@ import os
 import re
 import sqlite3
 import stat
+import tempfile
 from contextlib import suppress
 from errno import EACCES, EROFS
 from functools import partial
@@ -34,6 +35,8 @@ _NETWORK_FILESYSTEMS: Final = frozenset(
 SHARED_MEMORY_ERRORS: Final = frozenset({"SQLITE_IOERR_SHMSIZE", "SQLITE_IOERR_SHMMAP", "SQLITE_FULL"})
 """Errors of SQLite if the disk is too full for the shared-memory file of the connections."""
 _NOT_A_FILE: Final = "A SQLite database must be a file, because trainer and app share it. Write sqlite:///file.db"
+_FIRST_WAIT_S: Final = 0.5
+"""Maximum time to wait for a lock before the file locks are tested [s]."""
 _FILE_SUFFIXES: Final = ("", "-wal", "-shm", "-journal")
 """Suffixes of a SQLite file and of the files that SQLite creates next to it."""
 
@@ -94,26 +97,29 @@ def connect(path: Path, *, wait_s: float, writes: bool, mode: Literal["ro", "rw"
 
     Raises:
         sqlite3.Error: If the file cannot be opened.
+        StorageError: If its file system has no file locks.
     """
     connect_uri = partial(sqlite3.connect, timeout=wait_s, check_same_thread=False, uri=True)
-    connection = connect_uri(f"{path.as_uri()}?mode={mode}")
+    connection = connect_uri(f"{path.as_uri()}?mode={mode}", timeout=min(wait_s, _FIRST_WAIT_S))
     try:
         connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").close()
-    except sqlite3.Error as error:
+    except sqlite3.Error as error:  # the next statement raises an error that is not handled here again
         name, log = getattr(error, "sqlite_errorname", ""), path.with_name(f"{path.name}-wal")
+        if name.startswith("SQLITE_BUSY") or name.endswith("LOCK"):
+            _check_file_locks(path)
         is_read_only = name == "SQLITE_CANTOPEN" and not writes and not os.access(path.parent, os.W_OK)
-        if name not in SHARED_MEMORY_ERRORS and not is_read_only:
-            return connection  # the next statement raises the error again
-        connection.close()
-        if not writes and not (log.exists() and log.stat().st_size):  # no other process can be writing
-            return connect_uri(f"{path.as_uri()}?immutable=1", factory=ExclusiveConnection)
-        if is_read_only:
-            raise sqlite3.OperationalError(
-                f"the folder {path.parent} is read-only, and the last records are still in {log.name}. Make the folder "
-                "writable, or copy both files to another one"
-            ) from error
-        connection = connect_uri(f"{path.as_uri()}?mode={mode}", factory=ExclusiveConnection)
-        connection.execute("PRAGMA locking_mode=EXCLUSIVE").close()
+        if name in SHARED_MEMORY_ERRORS or is_read_only:
+            connection.close()
+            if not writes and not (log.exists() and log.stat().st_size):  # no other process can be writing
+                return connect_uri(f"{path.as_uri()}?immutable=1", factory=ExclusiveConnection)
+            if is_read_only:
+                raise sqlite3.OperationalError(
+                    f"the folder {path.parent} is read-only, and the last records are still in {log.name}. Make the "
+                    "folder writable, or copy both files to another one"
+                ) from error
+            connection = connect_uri(f"{path.as_uri()}?mode={mode}", factory=ExclusiveConnection)
+            connection.execute("PRAGMA locking_mode=EXCLUSIVE").close()
+    connection.execute(f"PRAGMA busy_timeout={int(1000 * wait_s)}").close()
     return connection
 
 
@@ -200,6 +206,33 @@ def _create_file(path: Path) -> bool:
             raise OSError(code, os.strerror(code)) from None
         return False
     return True
+
+
+def _check_file_locks(path: Path) -> None:
+    """Raise if the file system of a SQLite file has no file locks. SQLite reports "database is locked" then.
+
+    A new file is locked for the test, because no other process can have a lock on it. The database itself is not
+    opened, see `_create_file`.
+
+    Raises:
+        StorageError: If the new file cannot be locked.
+    """
+    try:
+        import fcntl
+    except ModuleNotFoundError:  # Windows, whose file systems have locks
+        return
+    with suppress(OSError), tempfile.TemporaryFile(dir=path.parent) as file:  # a read-only folder cannot be tested
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise StorageError(
+                f"The file system of {path.parent} has no file locks ({reason}). SQLite needs them. Move the database "
+                "to a local disk and open it with --db sqlite:///…, use a PostgreSQL server (--db postgresql://…), "
+                "or mount the file system with locks.",
+                reason="no_file_locks",
+                subject=path.parent,
+            ) from None
 
 
 def remove_created(created: list[Path]) -> None:

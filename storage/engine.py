@@ -37,6 +37,8 @@ BUSY_TIMEOUT_S = 10.0
 """Maximum time that SQLite waits for a lock."""
 PAGE_BYTES = 8192
 """Page size of new SQLite files."""
+_OPEN_CONNECTIONS = 2
+"""Number of connections of an engine that stay open without a use."""
 _OPENING_S = 20.0
 """Maximum time to retry while another process creates or upgrades the file."""
 _RETRY_S = 0.05
@@ -315,6 +317,10 @@ def _sqlite_engine(path: Path, *, writes: bool, is_upgrade: bool = False) -> Eng
         URL.create("sqlite", database=str(path)),
         creator=partial(address.connect, path, wait_s=wait_s, writes=writes),
         json_serializer=_serialize_json,
+        # each open connection has a page cache of up to 32 MiB, so that idle ones are closed and the last one is used
+        pool_size=_OPEN_CONNECTIONS,
+        max_overflow=15 - _OPEN_CONNECTIONS,
+        pool_use_lifo=True,
     )
 
     @event.listens_for(engine, "connect")

@@ -5,6 +5,7 @@ shape or a label has the same meaning.
 Symbols in labels are converted to Matplotlib's mathtext. For example, "Δ̄_mem" becomes a Delta with a bar and an index.
 """
 
+import colorsys
 import re
 import zlib
 from collections.abc import Mapping
@@ -73,9 +74,9 @@ METHOD_STYLES: Final[dict[str, Style]] = {
     "emtc-qmix": Style("#DA5AF3", _SOLID),
     "emtc-vdn": Style("#1BA67B", _SOLID),
     "emtc-dmix": Style("#B82175", _SOLID),
-    "emu-qplex": Style("#8B5B18", _DASHED),
+    "emu-qplex": Style("#7B3FDC", _DASHED),
     "emu-cds": Style("#9F9635", _DASHED),
-    "emu-qmix": Style("#7B3FDC", _DASHED),
+    "emu-qmix": Style("#8B5B18", _DASHED),
     "emu-vdn": Style("#F3169E", _DASHED),
     "emu-dmix": Style("#2D93FE", _DASHED),
     "qplex": Style("#1A5EFF", _DOTTED),
@@ -91,8 +92,12 @@ METHOD_STYLES: Final[dict[str, Style]] = {
 Each color has a contrast of 3:1 on both backgrounds. Colors with the same dash stay distinct for readers without red,
 green or blue cones. tests/app/test_theme.py measures both.
 """
-_VARIANT_LUMINANCES: Final = (0.126, 0.175, 0.295)
-"""Luminance of the variants of an algorithm: at least a contrast of 3:1 on the dark and on the light background."""
+_ABLATION_TURNS: Final = {"gate.enabled = false": 110, "embed.type = dcae": 290}
+_VARIANT_TURNS: Final = (60, 110, 155, 290)
+"""By how many degrees the hue of a variant is turned from its algorithm's hue. EMTC(QPLEX) is orange, so that its
+variants are olive, green, teal and magenta: none is the blue of QPLEX or the violet of EMU(QPLEX)."""
+_MIN_LUMINANCE, _MAX_LUMINANCE = 0.126, 0.295
+"""Luminances of variants: at least a contrast of 3:1 on the dark and on the light background."""
 
 
 def make_styles(methods: Mapping[str, tuple[str, str]]) -> dict[str, Style]:
@@ -102,17 +107,17 @@ def make_styles(methods: Mapping[str, tuple[str, str]]) -> dict[str, Style]:
         methods: Key of a line → its algorithm, and the changed settings, for example "gate.enabled = false", or "".
 
     Returns:
-        Key → style. An algorithm that is not in `METHOD_STYLES` is gray. A variant has another luminance of the
-        algorithm's color. Its marker is selected by the hash of its key; if the figure uses that marker, the next
-        free one is taken.
+        Key → style. An algorithm that is not in `METHOD_STYLES` is gray. A variant has another hue than its
+        algorithm: the ablations of the paper always the same, others one selected by the hash of their changes. Its
+        marker is selected by the hash of its key; if the figure uses that marker, the next free one is taken.
     """
     styles: dict[str, Style] = {}
     for key in sorted(methods, key=lambda key: (methods[key][1], key)):
         algo, changes = methods[key]
         color, dash, _ = METHOD_STYLES.get(algo, Style(NEUTRAL, _DASHES.get(algo.partition("-")[0], _DOTTED)))
         if changes:
-            index = zlib.crc32(f"tone {changes}".encode()) % len(_VARIANT_LUMINANCES)
-            color = set_luminance(color, _VARIANT_LUMINANCES[index])
+            index = zlib.crc32(f"hue {changes}".encode()) % len(_VARIANT_TURNS)
+            color = _turn_hue(color, _ABLATION_TURNS.get(changes, _VARIANT_TURNS[index]))
         first = zlib.crc32(key.encode()) % len(MARKERS)
         candidates = [] if changes else [Style(color, dash)]
         candidates += [Style(color, dash, marker) for marker in (*MARKERS[first:], *MARKERS[:first])]
@@ -120,6 +125,15 @@ def make_styles(methods: Mapping[str, tuple[str, str]]) -> dict[str, Style]:
         used_markers = [style.marker for style in used_styles]
         styles[key] = min(candidates, key=lambda style: (used_styles.count(style), used_markers.count(style.marker)))
     return styles
+
+
+def _turn_hue(color: str, degrees: float) -> str:
+    """Turn the hue of a color, with its saturation, and a luminance that is readable on both backgrounds."""
+    red, green, blue = (int(color[start : start + 2], 16) / 255 for start in (1, 3, 5))
+    hue, lightness, saturation = colorsys.rgb_to_hls(red, green, blue)
+    turned = colorsys.hls_to_rgb((hue + degrees / 360) % 1, lightness, min(saturation, 0.85))
+    hex_color = "#" + "".join(f"{round(255 * channel):02X}" for channel in turned)
+    return set_luminance(hex_color, min(max(luminance(hex_color), _MIN_LUMINANCE), _MAX_LUMINANCE))
 
 
 def set_luminance(color: str, target: float) -> str:

@@ -6,6 +6,7 @@ database.
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -30,7 +31,7 @@ from storage.engine import Database, check_not_read_only, is_read_only
 from storage.files.places import check_place, run_folder
 from storage.private_files import make_private_folder, open_private_append
 from storage.process_id import get_process_id, observe_process, read_process_id
-from storage.queries.runs import list_runs
+from storage.queries.runs import list_speeds
 from storage.retry import retry_transient
 from storage.runs.changes import create_run, find_launch, finish_run
 from storage.runs.lifecycle import make_owner, mark_launched
@@ -40,9 +41,13 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE_STUDY: Final = ROOT / "app" / "guide" / "first-study.emtc"
 LOG_NAME = "log.txt"
 WARM_UP_VARIABLE = "EMTC_WARM_UP"
+TRAINER_NICENESS: Final = 10
+"""Priority of trainers that the app or `--detach` starts, as of the command nice: 0 is normal, 19 the lowest."""
 
-GUESS: Final = "a guess, because no run of this map and algorithm has finished here yet"
-_GUESSED_STEPS_PER_SECOND = 350.0
+TYPICAL_SPEED: Final = "a typical speed, because no run of this environment and algorithm has finished here yet"
+_TYPICAL_STEPS_PER_S: Final = {"skirmish": 350.0, "grf": 200.0}
+"""Typical speeds of a training on two cores [env steps/s]."""
+_TYPICAL_STEPS_PER_S_OF_OTHERS = 200.0
 _DISK_BYTES_PER_STEP = 150
 _SNAPSHOT_BYTES_PER_NODE = 60
 _TRAINER_BYTES = 600e6
@@ -162,7 +167,7 @@ def kill_run(db: Database, run_id: str) -> None:
 
 
 def estimate(db: Database | None, config: RunConfig) -> Estimate:
-    """Estimate the duration, disk space and memory of a run, from earlier runs of the same map and algorithm if any."""
+    """Estimate the duration, disk space and memory of a run, from finished runs of this machine if there are any."""
     speed, basis = _estimate_speed(db, config)
     steps = config.train.t_max
     info = get_env_info(config.env)
@@ -251,6 +256,8 @@ def start_trainer(
         message = f"The trainer of run {run_id} could not be started: {exc.strerror or exc}."
         finish_run(db, run_id, "failed", error=message, token=token)
         raise StorageError(message) from exc
+    if not requeue_on_signal:
+        _lower_priority(process.pid)
     try:
         process_id = get_process_id(process.pid)
     except psutil.NoSuchProcess:
@@ -259,6 +266,20 @@ def start_trainer(
         return None
     retry_transient(db, lambda: mark_launched(db, run_id, process_id, token=token))
     return process
+
+
+def _lower_priority(pid: int) -> None:
+    """Let the app and the browser run before a trainer on the same machine. A trainer still uses idle cores fully.
+
+    A worker's trainers keep their priority, because their machine is for training.
+    """
+    if os.name != "posix":
+        return
+    with suppress(OSError, psutil.Error):  # it has ended
+        process = psutil.Process(pid)
+        process.nice(max(TRAINER_NICENESS, process.nice()))
+        # Linux may share the processor among sessions first, and the trainer has its own
+        Path(f"/proc/{pid}/autogroup").write_text(str(TRAINER_NICENESS))
 
 
 def _has_cuda() -> bool:
@@ -286,24 +307,16 @@ def _estimate_memory(config: RunConfig, info: EnvInfo | None) -> float:
 
 
 def _estimate_speed(db: Database | None, config: RunConfig) -> tuple[float, str]:
-    """Return the median speed of comparable finished runs [env steps/s], or a guess, and the source."""
-    try:
-        frame = list_runs(db, limit=100) if db else None
-    except EmtcError:
-        frame = None
-    speeds = [
-        row["env_steps"] / seconds
-        for row in ([] if frame is None else frame.to_dict("records"))
-        if (row["env"], row["map"], row["algo"], row["status"])
-        == (config.env.name, config.env.map, config.algo, "finished")
-        and row["env_steps"] > 0
-        and (seconds := (row["ended_at"] - row["started_at"]).total_seconds()) > 0
-    ]
-    if speeds:
-        source = (
-            f"the speed of {format_run_count(1)}"
-            if len(speeds) == 1
-            else f"the median speed of {format_run_count(len(speeds))}"
-        )
-        return float(np.median(speeds)), f"{source} of this map and algorithm that finished here"
-    return _GUESSED_STEPS_PER_SECOND, GUESS
+    """Return the median speed of comparable finished runs, or a typical speed [env steps/s], and the source."""
+    env, speeds = config.env, list[tuple[str, float]]()
+    with suppress(EmtcError):
+        if db is not None:
+            speeds = list_speeds(db, env=env.name, map=env.map, algo=config.algo, host=socket.gethostname())
+    of_map = [speed for map, speed in speeds if map == env.map]
+    comparable = of_map or [speed for _, speed in speeds]
+    if not comparable:
+        return _TYPICAL_STEPS_PER_S.get(env.name, _TYPICAL_STEPS_PER_S_OF_OTHERS), TYPICAL_SPEED
+    median = "the speed" if len(comparable) == 1 else "the median speed"
+    kind = "map and algorithm" if of_map else "environment and algorithm, on other maps,"
+    source = f"{median} of {format_run_count(len(comparable))} of this {kind} that finished here"
+    return float(np.median(comparable)), source

@@ -4,19 +4,25 @@ Before the trainer polls its control, a signal raises `StopRequested` at once: n
 trained. After that, a signal is a stop command, and the trainer writes a checkpoint. A second SIGINT ends the process
 without a checkpoint.
 
+An environment may not return from a call. After `ENV_PATIENCE_S` the call is interrupted by `StopRequested`, which
+discards the episode. If it still does not return, because it does not run Python code, `on_stuck` ends the process. A
+thread watches the calls; the C library passes it the number of a signal, since the main thread may be unable to.
+
 Under a worker, a signal (or the end of the worker) means that the machine is needed for something else. The run then
 returns to the queue instead of being marked stopped.
 """
 
 import os
+import select
 import signal
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import FrameType
 from typing import Any
 
+from app.jobs.env_calls import EnvCall, EnvCalls
 from emtc_core.control import Command, Control, Question, StopRequested
 from storage.engine import Database
 from storage.runs.changes import finish_run
@@ -24,6 +30,10 @@ from storage.runs.claims import return_to_queue
 
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _PARENT_POLL_S = 1.0
+ENV_PATIENCE_S = 2.0
+"""Maximum duration of a call of an environment after a stop signal. After twice this time the process ends."""
+_WATCH_POLL_S = 0.1
+_END_OF_SIGNALS = 0
 _STOPPING = "Stopping: the trainer writes a checkpoint. Press Ctrl-C again to end at once without one."
 
 
@@ -35,6 +45,12 @@ class StopSignals:
         self._requeue = requeue
         self._is_requested = self._is_polled = False
         self._blocked: Callable[[], str | None] = lambda: None
+        self.env_calls = EnvCalls()
+        self._late_call: EnvCall | None = None
+        self.stuck_reason: str | None = None
+        """Why the episode in progress was discarded: the environment did not return. None if it did."""
+        self.on_stuck: Callable[[], None] = lambda: None
+        """Called in another thread if a call of an environment cannot be interrupted. It ends the process."""
 
     @property
     def must_requeue(self) -> bool:
@@ -56,6 +72,9 @@ class StopSignals:
         if self._is_requested:
             if number == signal.SIGINT:
                 raise KeyboardInterrupt
+            if self._late_call is not None and self.env_calls.running == self._late_call:
+                self._discard_episode(self._late_call)
+                raise StopRequested
             return
         self._is_requested = True
         if not self._is_polled:
@@ -64,6 +83,38 @@ class StopSignals:
             reason = self._blocked()
             text = _STOPPING if reason is None else f"{_STOPPING} It is waiting to write records: {reason}"
             os.write(2, f"\n{text}\n".encode())  # unbuffered, because a handler may interrupt another write
+
+    def watch_env_calls(self, received: int) -> None:
+        """End calls of an environment that do not return, after a stop signal was received.
+
+        Args:
+            received: File descriptor from which the numbers of the received signals are read.
+        """
+        is_stopping, call, since = False, None, 0.0
+        while True:
+            if select.select([received], [], [], _WATCH_POLL_S if is_stopping else None)[0]:
+                number = os.read(received, 1)[0]
+                if number == _END_OF_SIGNALS:
+                    os.close(received)
+                    return
+                is_stopping |= number in (*_SIGNALS, signal.SIGUSR1)
+            if self.env_calls.running != call:
+                call, since = self.env_calls.running, time.monotonic()
+            waited_s = time.monotonic() - since
+            if not is_stopping or call is None or waited_s < ENV_PATIENCE_S:
+                continue
+            if self._late_call != call:
+                self._late_call = call
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+            elif waited_s > 2 * ENV_PATIENCE_S:
+                self._is_requested = True  # the main thread may not have run `on_signal`
+                self._discard_episode(call)
+                self.on_stuck()
+
+    def _discard_episode(self, call: EnvCall) -> None:
+        self.stuck_reason = (
+            f"The environment did not return from {call.name} after the stop. The episode in progress was discarded."
+        )
 
     def as_control(self, inner: Control, *, blocked: Callable[[], str | None] = lambda: None) -> Control:
         """Wrap a control, so that a signal is a stop command from now on.
@@ -103,10 +154,33 @@ def stop_signals(*, worker: int | None = None) -> Generator[StopSignals]:
     """
     signals = StopSignals(requeue=worker is not None)
     numbers = _SIGNALS if worker is None else (*_SIGNALS, signal.SIGUSR1)
-    with handle_signals(numbers, signals.on_signal):
+    can_watch = os.name == "posix"  # Windows cannot wait for a pipe
+    with handle_signals(numbers, signals.on_signal), _signal_numbers() if can_watch else nullcontext() as received:
+        if received is not None:
+            threading.Thread(target=signals.watch_env_calls, args=(received,), daemon=True, name="env-watch").start()
         if worker is not None:
             threading.Thread(target=_watch_worker, args=(worker,), daemon=True, name="worker-watch").start()
         yield signals
+
+
+@contextmanager
+def _signal_numbers() -> Generator[int]:
+    """Return a file descriptor from which the number of each received signal is read, and then _END_OF_SIGNALS."""
+    received, sent = os.pipe()
+    os.set_blocking(sent, False)
+    previous, process = signal.set_wakeup_fd(sent, warn_on_full_buffer=False), os.getpid()
+
+    def forget_in_child() -> None:
+        if os.getppid() == process:  # a signal to a worker of an environment is not for this trainer
+            signal.set_wakeup_fd(-1)
+
+    os.register_at_fork(after_in_child=forget_in_child)
+    try:
+        yield received
+    finally:
+        signal.set_wakeup_fd(previous)
+        os.write(sent, bytes([_END_OF_SIGNALS]))
+        os.close(sent)
 
 
 def record_stop(db: Database, run_id: str, token: str | None, signals: StopSignals) -> None:
@@ -118,7 +192,7 @@ def record_stop(db: Database, run_id: str, token: str | None, signals: StopSigna
     if signals.must_requeue and token is not None:
         return_to_queue(db, run_id, token=token)
     else:
-        finish_run(db, run_id, "stopped", token=token)
+        finish_run(db, run_id, "stopped", error=signals.stuck_reason, token=token)
 
 
 def _watch_worker(worker: int) -> None:

@@ -4,6 +4,7 @@ It loads torch, so the command line imports it late.
 """
 
 import logging
+import os
 import traceback
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager, suppress
@@ -15,13 +16,17 @@ import torch
 
 from app.jobs.checkpoint_stores import open_checkpoint_store
 from app.jobs.compilation import log_compilation
+from app.jobs.env_calls import EnvCalls
 from app.jobs.launch import LOG_NAME
 from app.jobs.provenance import record_provenance
 from app.jobs.signals import StopSignals, record_stop, stop_signals
+from emtc_core.active_clock import ACTIVE_CLOCK
 from emtc_core.config.resolve import config_from_stored
 from emtc_core.config.run import RunConfig
+from emtc_core.config.train import EnvConfig
 from emtc_core.control import Control, StopRequested
 from emtc_core.devices import choose_device
+from emtc_core.envs.base import VectorEnv
 from emtc_core.envs.registry import check_trusted, make_env
 from emtc_core.errors import CheckpointError, EmtcError, RunInterruptedError, RunStateError, StorageError
 from emtc_core.plugins import describe_failure, find_failed_plugin, get_plugin
@@ -85,7 +90,7 @@ def train_run(
         owner = make_owner()
         retry_transient(database, lambda: claim_start(database, run_id, owner))
         token = owner.token
-    with _record_failures(database, run_id, token, signals), log_compilation(announce):
+    with _record_failures(database, run_id, token, signals), log_compilation(announce), ACTIVE_CLOCK.watch():
         config, device = _mark_started(database, run_id, token)
         summary = _train(
             *(database, run_id, config, device),
@@ -191,8 +196,9 @@ def _train(
         _open_recorder(database, run_id, token) as recorder,
     ):
         checkpoint = retry_transient(database, lambda: _load_checkpoint(database, run_id, store)) if resume else None
+        signals.on_stuck = partial(_end_at_once, database, run_id, token, signals, recorder)
         stoppable = signals.as_control(control, blocked=lambda: recorder.blocked)
-        trainer = _make_trainer(config, recorder, stoppable, store, device, on_progress)
+        trainer = _make_trainer(config, recorder, stoppable, store, device, on_progress, signals.env_calls)
         retry_transient(database, lambda: record_provenance(database, run_id, config.env, device=device, token=token))
         for line in trainer.memory_plan.describe():
             announce(line)
@@ -255,22 +261,35 @@ def _make_trainer(
     store: CheckpointStore,
     device: torch.device,
     on_progress: Callable[[int], None],
+    env_calls: EnvCalls,
 ) -> Trainer:
+    def make(env: EnvConfig, n_envs: int) -> VectorEnv:
+        return env_calls.watch(env_calls.run("its start", make_env, env, n_envs=n_envs))
+
     shifted, n_eval_envs = (
         make_robust_env_config(config.env, config.eval),
         min(config.eval.episodes, config.train.n_envs),
     )
     return Trainer(
         config,
-        env=make_env(config.env, n_envs=config.train.n_envs),
-        eval_env=make_env(config.env, n_envs=n_eval_envs),
-        robust_env=make_env(shifted, n_envs=n_eval_envs) if shifted else None,
+        env=make(config.env, config.train.n_envs),
+        eval_env=make(config.env, n_eval_envs),
+        robust_env=make(shifted, n_eval_envs) if shifted else None,
         recorder=recorder,
         control=control,
         checkpoints=store,
         device=device,
         on_progress=on_progress,
     )
+
+
+def _end_at_once(database: Database, run_id: str, token: str, signals: StopSignals, recorder: DatabaseRecorder) -> None:
+    """Write all records and the end of a run, and end this process: its main thread does not return."""
+    try:
+        recorder.flush()
+        _record_end(database, run_id, "stopped", token, signals)
+    finally:
+        os._exit(1)
 
 
 def _write_traceback(folder: Path, *, in_log: bool) -> None:

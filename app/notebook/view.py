@@ -13,8 +13,6 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import pairwise
-from pathlib import Path
-from pkgutil import iter_modules
 from typing import Any
 from urllib.parse import urlencode
 
@@ -26,6 +24,7 @@ from app.analysis.selection import NodeQuantity
 from app.figures.kinds import AnyFigure as Figure
 from app.figures.kinds.chart import Chart, Line, Mark, Panel, Values
 from app.figures.kinds.maps import Cloud, Grid, Heatmap, Maps, Trace
+from app.navigation import PAGES, get_path
 from emtc_core import __version__
 from emtc_core.errors import EmtcError, StorageError
 from storage.engine import Database
@@ -35,8 +34,6 @@ from storage.runs.rows import RunRow
 Query = dict[str, list[str]]
 """URL parameters."""
 
-PAGES = frozenset(module.name for module in iter_modules([str(Path(__file__).parents[2] / "pages")]))
-"""The pages of the app: the names of the scripts in `pages`."""
 RATED_PAGES = ("compare", "sweeps")
 """Pages with a URL parameter `rate`, which selects the win rate."""
 MAX_POINTS = 5000
@@ -69,7 +66,7 @@ class PinnedView:
     def address(self) -> str:
         """Path and query string, relative to the URL of the app."""
         query = urlencode(self.query, doseq=True)
-        path = "/" if self.page == "home" else f"/{self.page}"
+        path = f"/{get_path(self.page)}"
         return f"{path}?{query}" if query else path
 
 

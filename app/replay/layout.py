@@ -30,7 +30,7 @@ def lay_out_fields(sides: Sequence[EpisodeView]) -> list[tuple[Scene, list[float
 
     Returns:
         For each episode, its scene with the positions at which the units are drawn, and the visible part of its field,
-        x0, y0, x1, y1 [field units]. If units were moved apart, the note of the scene says so.
+        x0, y0, x1, y1 [field units]. If units were moved apart, the scene has a note about it.
     """
     fields: list[tuple[Scene, list[float]]] = []
     for side, bounds in zip(sides, crop_fields(sides), strict=True):
@@ -62,7 +62,7 @@ def separate_units(scene: Scene, width: float) -> NDArray[np.float32]:
     frames, units = scene.alive.shape
     can_move = scene.alive & (scene.team != 2)  # [T, U]
     radius = np.maximum(scene.radius, MIN_RADIUS_PX / _FIELD_WIDTH_PX * width).astype(np.float64)  # [U]
-    reach = 0.9 * (radius[:, None] + radius[None, :])  # [U, U] smallest distance of two centers
+    reach = 1.15 * (radius[:, None] + radius[None, :])  # [U, U] smallest distance of two centers, with their rings
     is_pair = can_move[:, :, None] & can_move[:, None, :] & ~np.eye(units, dtype=bool)
     order = np.sign(np.arange(units)[:, None] - np.arange(units)[None, :])  # [U, U]
     max_shift = _MAX_SHIFT * radius[None, :, None]

@@ -94,7 +94,7 @@ def shared_metrics(run_ids: Sequence[str]) -> list[str]:
     return sort_metrics(names)
 
 
-@st.cache_data(ttl=5, show_spinner=False)
+@st.cache_data(ttl=5, max_entries=32, show_spinner=False)
 def _list_metrics(url: str, run_ids: tuple[str, ...]) -> list[str]:
     return stored_curves.list_logged_metrics(data.open_url(url), run_ids)
 
@@ -105,7 +105,7 @@ def decided_by_return(run_ids: Sequence[str]) -> bool:
     return bool(rules) and all(rules)
 
 
-@st.cache_data(ttl=5, show_spinner=False)
+@st.cache_data(ttl=5, max_entries=32, show_spinner=False)
 def _are_decided_by_return(url: str, run_ids: tuple[str, ...]) -> bool:
     configs = runs.run_configs(data.open_url(url), run_ids).values()
     return bool(configs) and all(get_success_threshold(config) is not None for config in configs)

@@ -43,9 +43,12 @@ from storage.queries.run_search import FilterOptions, RunFilter, RunPage, Visibi
 from storage.runs import sweeps
 from storage.runs.control import EvaluationRequest, list_evaluation_requests
 from storage.runs.rows import RunRow, find_run
+from storage.runs.training_time import measure_training_s
 
 P = ParamSpec("P")
 R = TypeVar("R")
+MAX_ENTRIES = 64
+"""Maximum number of values that the cache of one read keeps. Without a limit, values stay after their `ttl`."""
 MAX_GATES_PER_CALL = 40
 """Number of ended runs whose gate is evaluated in one call, so that a table is drawn without delay."""
 _snapshot: ContextVar[tuple[str, Database] | None] = ContextVar("snapshot", default=None)
@@ -127,11 +130,11 @@ def cached(
     Args:
         cache: `st.cache_data` or `st.cache_resource`.
         show_spinner: Text while the value is computed.
-        options: Further arguments of `cache`.
+        options: Further arguments of `cache`; `max_entries` is MAX_ENTRIES by default.
     """
 
     def decorate(read: Callable[Concatenate[str, P], R]) -> Callable[P, R]:
-        cached_read = cache(show_spinner=show_spinner, **options)(read)
+        cached_read = cache(show_spinner=show_spinner, **{"max_entries": MAX_ENTRIES, **options})(read)
 
         @wraps(read)
         def read_database(*args: P.args, **named: P.kwargs) -> R:
@@ -142,7 +145,7 @@ def cached(
     return decorate
 
 
-@st.cache_data(ttl=1, show_spinner=False)
+@st.cache_data(ttl=1, max_entries=MAX_ENTRIES, show_spinner=False)
 def _run_page(url: str, run_filter: RunFilter, sort: str, limit: int, offset: int) -> RunPage:
     return run_search.run_page(_get_database(url), run_filter, sort=sort, limit=limit, offset=offset)
 
@@ -163,7 +166,7 @@ def run_page(run_filter: RunFilter, *, sort: str = "", limit: int = 50, offset: 
     return _run_page(url or database_url(), run_filter, sort, limit, offset)
 
 
-@st.cache_data(ttl=5, show_spinner=False)
+@st.cache_data(ttl=5, max_entries=MAX_ENTRIES, show_spinner=False)
 def names_in(url: str, prefixes: Sequence[str]) -> dict[str, str]:
     """Read the names of runs in a database, by id; at most five seconds old. An id may be a prefix."""
     return runs.find_run_names(_get_database(url), prefixes)
@@ -266,6 +269,12 @@ def gate_states(rows: Sequence[tuple[str, str, int]]) -> dict[str, GateState]:
     verdicts = _gate_verdicts(tuple(run_id for run_id, status, _ in rows if status not in ENDED_STATUSES))
     running = {run_id: verdict.gate for run_id, verdict in verdicts.items() if verdict.gate is not None}
     return running | {key[0]: state for key in ended if (state := evaluated.by_key.get(key)) is not None}
+
+
+def training_s(run: RunRow) -> float | None:
+    """Measure how long a run has trained [s], without pauses; None if it was not started. Not cached."""
+    with database().read() as connection:
+        return measure_training_s(connection, [run]).get(run.id)
 
 
 def gate_state(run: RunRow) -> GateState | None:

@@ -10,7 +10,8 @@ from urllib.parse import urlencode
 import streamlit as st
 
 from app.analysis.format import escape_markdown
-from app.ui import in_url, messages, state
+from app.ui import messages, page_state
+from app.ui.page_state import Choice, Text
 
 FOLDER = Path(__file__).resolve().parents[1] / "guide"
 GLOSSARY = "glossary"
@@ -30,7 +31,7 @@ PAGES = (
     "findings",
     GLOSSARY,
 )
-PAGE, SEARCH = "page", "q"
+PAGE, SEARCH = Choice("page", "guide"), Text("q", "guide")
 MAX_EXCERPT_LENGTH = 600
 _MARKDOWN_TO_TEXT = (
     (re.compile(r"^ *```.*\n?", re.MULTILINE), ""),
@@ -109,9 +110,8 @@ def show() -> None:
     pages = read_pages()
     left, right = st.columns([1, 4], gap="large")
     with left:
-        words = (st.text_input("Search", **in_url.text("guide", SEARCH), type="search") or "").split()
-        bound = in_url.one("guide", PAGE, list(pages))
-        name = st.radio("Page", format_func=lambda name: pages[name].title, **bound) or PAGES[0]
+        words = (st.text_input("Search", **SEARCH.bind(), type="search") or "").split()
+        name = st.radio("Page", **PAGE.bind(list(pages), lambda name: pages[name].title)) or PAGES[0]
     with right:
         if words:
             _show_results(words)
@@ -136,15 +136,14 @@ def _show_results(words: Sequence[str]) -> None:
 
 def _open_page(name: str) -> None:
     """Select a page and clear the search."""
-    st.session_state[f"guide-{PAGE}"], st.session_state[f"guide-{SEARCH}"] = name, ""
-    state.write(PAGE, None if name == PAGES[0] else name)
-    state.write(SEARCH, None)
+    PAGE.write(None if name == PAGES[0] else name)
+    SEARCH.write(None)
 
 
 def _replace_links(text: str) -> str:
     """Replace links to files of the guide by links to its pages in the app; keep other URL parameters."""
-    other_parameters = {key: value for key, value in st.query_params.items() if key not in (PAGE, SEARCH)}
-    return _PAGE_LINK.sub(lambda match: f"](?{urlencode({**other_parameters, PAGE: match[1]})})", text)
+    other_parameters = page_state.read_others((PAGE.name, SEARCH.name))
+    return _PAGE_LINK.sub(lambda match: f"](?{urlencode({**other_parameters, PAGE.name: match[1]})})", text)
 
 
 def _to_plain_text(markdown: str) -> str:

@@ -22,7 +22,8 @@ from app.jobs.device_check import (
     start_device_check,
 )
 from app.jobs.doctor import Check, run_checks
-from app.ui import data, messages, state
+from app.ui import data, messages
+from app.ui.page_state import RUN, Flag
 from emtc_core.errors import EmtcError
 from storage.alerts import mark_read, read_keys
 
@@ -33,6 +34,7 @@ _ICON: Final[dict[Severity, str]] = {
 }
 _COLOR: Final = {"info": "green", "warning": "orange", "error": "red"}
 _MAX_ALERTS: Final = 100
+_ONLY_UNREAD: Final = Flag("unread", "health")
 _IS_CHECKED: Final = "machine_checked"
 _PROGRESS_EVERY_S: Final = 1.0
 
@@ -53,7 +55,7 @@ def show() -> None:
     with st.container(horizontal=True, vertical_alignment="center"):
         if st.button("Mark all as read", key="read_all", disabled=not (unread and messages.may_act())):
             _mark_read(unread, alerts)
-        only_unread = st.toggle("Only unread", key="unread", bind="query-params")
+        only_unread = st.toggle("Only unread", **_ONLY_UNREAD.bind())
     for alert in (unread if only_unread else alerts)[:_MAX_ALERTS]:
         _show_alert(alert, is_unread=alert in unread)
     if only_unread and not unread:
@@ -67,7 +69,7 @@ def _show_alert(alert: Alert, *, is_unread: bool) -> None:
         st.markdown(f"{name}{escape_markdown(alert.message)}", width="stretch")
         st.caption(format_time(alert.at), width="content")
         if alert.run_id:
-            st.page_link("../pages/live.py", label="Live", query_params={state.RUN: alert.run_id})
+            st.page_link("../pages/live.py", label="Live", query_params={RUN.name: alert.run_id})
 
 
 def _mark_read(unread: Sequence[Alert], alerts: Sequence[Alert]) -> None:

@@ -31,7 +31,9 @@ from storage.runs.rows import RunRow, find_run
 
 REMOTE_TTL_S = 10
 LOG_TAIL_BYTES = 20_000
-SPEED_WINDOW_S = 30.0
+SPEED_WINDOW_S = 60.0
+_LONGEST_GAP_S = 10.0
+"""A longer time between two observations of a run means that this machine slept, or that no page observed the run."""
 _IMPORT_DELAY_S = 1.0
 """Delay after the first page, before the figures and scipy are imported for the next page."""
 
@@ -97,16 +99,21 @@ class LiveCurves:
     has_episodes: bool = False
     _progress: deque[tuple[float, int]] = field(default_factory=deque)  # monotonic time [s], env steps
 
-    def observe(self, env_steps: int) -> None:
-        """Record the progress of the run. The records of the last `SPEED_WINDOW_S` give its speed."""
-        self.has_episodes = env_steps > 0
+    def observe(self, run: RunRow) -> None:
+        """Record the progress of the run. The records of the last `SPEED_WINDOW_S` give its speed.
+
+        The records start again if the run does not train, or was not observed for a while.
+        """
+        self.has_episodes = run.env_steps > 0
         now = time.monotonic()
-        self._progress.append((now, env_steps))
-        while len(self._progress) > 2 and now - self._progress[0][0] > SPEED_WINDOW_S:
+        if run.live_status != "running" or (self._progress and now - self._progress[-1][0] > _LONGEST_GAP_S):
+            self._progress.clear()
+        self._progress.append((now, run.env_steps))
+        while now - self._progress[0][0] > SPEED_WINDOW_S:
             self._progress.popleft()
 
     def steps_per_second(self) -> float | None:
-        """Return the run's speed [env steps/s]; None if no progress was recorded."""
+        """Return the run's speed in the last minute [env steps/s]; None if no progress was recorded."""
         (first_at, first), (last_at, last) = self._progress[0], self._progress[-1]
         return (last - first) / (last_at - first_at) if last > first and last_at > first_at else None
 
@@ -169,12 +176,12 @@ class LiveCurves:
         return _last_step(self.metrics.loc[self.metrics["name"].isin(names), :]) if len(self.metrics) else 0
 
 
-@st.cache_data(ttl=REMOTE_TTL_S, show_spinner=False)
+@st.cache_data(ttl=REMOTE_TTL_S, max_entries=32, show_spinner=False)
 def _examine_remote_checkpoints(url: str, run_id: str, state: str, _run: RunRow) -> CheckpointStatus:
     return examine_checkpoints(data.database(), _run)
 
 
-@st.cache_data(ttl=REMOTE_TTL_S, show_spinner=False)
+@st.cache_data(ttl=REMOTE_TTL_S, max_entries=32, show_spinner=False)
 def _read_remote_log(url: str, run_id: str) -> bytes | str:
     try:
         return Remote(url).files_of(run_id).read_tail(LOG_NAME, LOG_TAIL_BYTES)

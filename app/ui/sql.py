@@ -18,11 +18,14 @@ from app.analysis.tables import (
     make_plain_table,
 )
 from app.ui import data, messages
+from app.ui.page_state import Choice, Text, in_form
 from emtc_core.errors import EmtcError, StorageError
 from storage.sql_console.glossary import EXAMPLES, describe_schema
 from storage.sql_console.query import MAX_QUERY_LENGTH, QueryResult, run_query
 
-_QUERY: Final = "q"
+_QUERY: Final = Text("q", "sql", max_characters=MAX_QUERY_LENGTH)
+_TABLE: Final = Choice("table", "sql", accepts_labels=True)
+_ROWS: Final = Choice("rows", "sql")
 _RESULT: Final = "answer"
 _FORMATS: Final[dict[TableFormat, str]] = {"csv": "CSV", "parquet": "Parquet"}
 _ROW_LIMITS: Final = (100, 1000, 10_000, 100_000)
@@ -42,15 +45,14 @@ def show() -> None:
         with st.container(horizontal=True, vertical_alignment="bottom"):
             limit = st.selectbox(
                 "Maximum rows",
-                _ROW_LIMITS,
-                index=_ROW_LIMITS.index(_DEFAULT_ROW_LIMIT),
-                key="rows",
-                format_func=format_count,
+                **in_form(_ROWS.bind(_ROW_LIMITS, format_count, default=_DEFAULT_ROW_LIMIT)),
                 width=160,
             )
-            is_submitted = st.form_submit_button("Run", type="primary", icon=":material/play_arrow:", key="ask")
+            is_submitted = st.form_submit_button(
+                "Run", type="primary", icon=":material/play_arrow:", key="ask", on_click=_store_query
+            )
         query = box.text_area(
-            "Query", key=_QUERY, height=240, max_chars=MAX_QUERY_LENGTH, bind="query-params",
+            "Query", **in_form(_QUERY.bind()), height=240,
             placeholder="select name, win_rate from runs",
             help="One read-only statement. The query is part of the link to this page.",
         )  # fmt: skip
@@ -66,8 +68,8 @@ def show_schema() -> None:
     """Draw the selection of a table and the meaning of its columns."""
     tables = {table.name: table for table in describe_schema()}
     name = st.selectbox(
-        "Table", list(tables), key="table", bind="query-params",
-        format_func=lambda name: f"{name}: {tables[name].meaning}", help="Results show the size of a blob.",
+        "Table", **_TABLE.bind(list(tables), lambda name: f"{name}: {tables[name].meaning}"),
+        help="Results show the size of a blob.",
     )  # fmt: skip
     table = tables[name or "runs"]
     columns = [{"Column": column.name, "Type": column.kind, "Meaning": column.meaning} for column in table.columns]
@@ -114,7 +116,12 @@ def show_result() -> None:
 def _insert_example() -> None:
     name = st.session_state.get("example")
     if name in EXAMPLES:
-        st.session_state[_QUERY] = EXAMPLES[name]
+        _QUERY.write(EXAMPLES[name])
+
+
+def _store_query() -> None:
+    _QUERY.store()
+    _ROWS.store(_DEFAULT_ROW_LIMIT)
 
 
 def _run_query(query: str, limit: int) -> None:

@@ -11,16 +11,16 @@ from urllib.parse import quote, urlencode
 
 import streamlit as st
 
-from app.ui import state
+from app.ui.page_state import Choices, Text, clear
 from storage.bundles.bundle_cache import Bundle, find_bundle, list_bundles
 from storage.engine import is_read_only
 
-FROM: Final = "from"
+FROM: Final = Text("from", max_characters=64, is_pinned=False)
 CALLED: Final = "called"
 """URL parameter with the name of a run, which tables show as the text of a link. Pages ignore it."""
 CALLED_PATTERN: Final = rf"[?&]{CALLED}=([^&]*)"
-WITH: Final = "with"
-"""URL parameter: bundles whose runs are shown on Compare together with the app's runs."""
+WITH: Final = Choices("with", "compare")
+"""Keys of the bundles whose runs are shown on Compare together with the app's runs."""
 _BUNDLE = "bundle_viewed"
 _SEPARATOR = "@"
 
@@ -32,14 +32,14 @@ def decide() -> str | None:
         The key of a bundle that the URL names and that does not exist, else None.
     """
     current = bundle()
-    key = state.read_text(FROM) or (current.key if current else None)
+    key = FROM.read() or (current.key if current else None)
     selected = find(key) if key else None
     if selected is None:
         st.session_state.pop(_BUNDLE, None)
-        state.write(FROM, None)
+        FROM.write(None)
         return key
     st.session_state[_BUNDLE] = selected
-    state.write(FROM, selected.key)
+    FROM.write(selected.key)
     return None
 
 
@@ -52,16 +52,16 @@ def bundle() -> Bundle | None:
 def enter(new_bundle: Bundle | None) -> None:
     """Show the runs of a bundle, or the app's runs for None. All page state is deleted, because it is of other runs."""
     st.session_state.clear()
-    st.query_params.clear()
+    clear()
     if new_bundle is not None:
         st.session_state[_BUNDLE] = new_bundle
-        state.write(FROM, new_bundle.key)
+        FROM.write(new_bundle.key)
 
 
 def link(parameters: Mapping[str, str]) -> dict[str, str]:
     """Add the bundle to the parameters of a link, so that the link shows the same runs in a new tab."""
     current = bundle()
-    return dict(parameters) | ({FROM: current.key} if current else {})
+    return dict(parameters) | ({FROM.name: current.key} if current else {})
 
 
 def address_of(page: str, parameters: Mapping[str, str]) -> str:

@@ -30,6 +30,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from emtc_core.active_clock import ACTIVE_CLOCK
 from emtc_core.config.plugin_settings import split_names
 from emtc_core.config.run import RunConfig
 from emtc_core.devices import AsyncCopy, fetch
@@ -166,8 +167,8 @@ class MetricsWindow:
         self._ratios: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = defaultdict(list)
         self._env_steps = 0
         self._times: dict[str, list[Elapsed]] = defaultdict(list)
-        self._rollouts: list[Elapsed] = []
-        self._started = time.monotonic()
+        self._rollouts_s = 0.0
+        self._started = ACTIVE_CLOCK.read()
 
     def add(self, values: Mapping[str, Number]) -> None:
         """Add one observation per name.
@@ -206,9 +207,9 @@ class MetricsWindow:
             }
         )
 
-    def add_rollout_time(self, elapsed: Elapsed) -> None:
-        """Add the time of one round of stepping and acting."""
-        self._rollouts.append(elapsed)
+    def add_rollout_time(self, seconds: float) -> None:
+        """Add the active time of one round of stepping and acting [s]."""
+        self._rollouts_s += seconds
 
     def add_times(self, times: Mapping[str, Elapsed]) -> None:
         """Add one measured time per name. `take` reads them."""
@@ -217,11 +218,11 @@ class MetricsWindow:
 
     def take(self) -> dict[str, float]:
         """Return the mean of every name and start a new window. Values on a device are copied in one transfer."""
-        elapsed = max(time.monotonic() - self._started, 1e-9)
+        elapsed = max(ACTIVE_CLOCK.read() - self._started, 1e-9)
         ratios = {name: _divide_sums(pairs) for name, pairs in self._ratios.items()}
         means = _copy_to_host({name: _compute_mean(values) for name, values in self._values.items()} | ratios)
         means["time/env_steps_per_second"] = self._env_steps / elapsed
-        means["time/rollout_share"] = sum(time.read_ms() for time in self._rollouts) / 1e3 / elapsed
+        means["time/rollout_share"] = self._rollouts_s / elapsed
         for name, times in self._times.items():
             means[name] = sum(time.read_ms() for time in times) / len(times)
         self._restart()

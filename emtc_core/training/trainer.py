@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 import torch
 
+from emtc_core.active_clock import ACTIVE_CLOCK
 from emtc_core.arrays import derive_seed, make_generator
 from emtc_core.config.run import RunConfig
 from emtc_core.control import CommandHandler, Control, Question, StopRequested
@@ -178,13 +179,13 @@ class Trainer:
         return bool(self._pending_episodes or self._pending_updates)
 
     def _play(self) -> list[Episode]:
-        watch = Stopwatch(self._device)
+        started = ACTIVE_CLOCK.read()
         # an on-policy learner explores by sampling from its policy
         epsilon = 1.0 if self._learner.on_policy else exploration(self._config.train, self.env_step)
         episodes = self._collector.collect(
             self._learner, epsilon=epsilon, round=(self._round,), between_steps=self._handle_commands
         )
-        self._window.add_rollout_time(watch.stop())
+        self._window.add_rollout_time(ACTIVE_CLOCK.read() - started)
         self._round += 1
         return episodes
 

@@ -22,6 +22,7 @@ import shutil
 import sqlite3
 import struct
 import tempfile
+import time
 import zipfile
 import zlib
 from collections.abc import Generator
@@ -56,6 +57,9 @@ _ZIP64_LOCATOR: Final = struct.Struct("<4sLQL")
 _ZIP64_DIRECTORY_END: Final = struct.Struct("<4sQ2H2L4Q")
 """The "ZIP64 end of central directory" record."""
 _READ_ONLY_MODE: Final = 0o400
+_TEMPORARY: Final = ".opening-"
+_LEFT_AFTER_S: Final = 86_400.0
+"""Age of a temporary folder that no process uses any more [s]."""
 
 
 def find_cache() -> Path:
@@ -115,13 +119,7 @@ def unpack_temporarily(
     Raises:
         StorageError: If the bundle is invalid, or the folder cannot be written.
     """
-    folder = cache or find_cache()
-    try:
-        make_private_folder(folder)
-        temporary_folder = tempfile.TemporaryDirectory(prefix=".opening-", dir=folder)
-    except OSError as error:
-        raise StorageError(f"{folder} cannot be written: {error.strerror}. Bundles are unpacked there.") from error
-    with temporary_folder as path:
+    with make_temporary_folder(cache or find_cache()) as path:
         study = Path(path) / STUDY
         with _open_archive(place) as archive:
             manifest = _read_manifest(archive, place.name)
@@ -130,6 +128,22 @@ def unpack_temporarily(
                 _write_study(member, study, manifest, place.name)
         _prepare_database(study, place, is_ours=is_ours)
         yield study, manifest
+
+
+def make_temporary_folder(cache: Path) -> tempfile.TemporaryDirectory[str]:
+    """Make a temporary folder in the cache folder. Delete those that killed processes have left there.
+
+    Raises:
+        StorageError: If the cache folder cannot be written.
+    """
+    try:
+        make_private_folder(cache)
+        for folder in cache.glob(f"{_TEMPORARY}*"):
+            if time.time() - folder.lstat().st_mtime > _LEFT_AFTER_S:
+                shutil.rmtree(folder, ignore_errors=True)
+        return tempfile.TemporaryDirectory(prefix=_TEMPORARY, dir=cache)
+    except OSError as error:
+        raise StorageError(f"{cache} cannot be written: {error.strerror}. Bundles are unpacked there.") from error
 
 
 def _cached_path(folder: Path, manifest: BundleManifest) -> Path:

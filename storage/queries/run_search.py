@@ -162,7 +162,7 @@ def run_page(
         db: An open database.
         run_filter: The conditions; None lists all runs that are not archived.
         sort: A key of SORTS; a leading minus sorts in descending order. Runs without the value come last. If empty,
-            active runs come first, runs queued in a sweep last, and newer runs before older ones.
+            active runs come first, then queued runs of sweeps, then ended runs; newer runs come before older ones.
         limit: Maximum number of rows; None reads all.
         offset: Number of rows on earlier pages.
 
@@ -323,7 +323,7 @@ def _make_order(sort: str, context: SearchContext) -> list[SQLColumnExpression[A
     if not sort:
         in_sweep_queue = and_(Run.status == "queued", Run.pid.is_(None), Run.sweep_id.is_not(None))
         active = context.status.in_(("queued", "running", "paused"))
-        return [case((in_sweep_queue, 2), (active, 0), else_=1), *newest]
+        return [case((in_sweep_queue, 1), (active, 0), else_=2), *newest]
     order = SORTS.get(sort.removeprefix("-"))
     if order is None:
         rule = f"must be one of {', '.join(SORTS)}, with a leading - for descending order"

@@ -17,6 +17,7 @@ from storage.models import RUN_TABLE_COLUMNS, Resume, Run
 from storage.queries.gate_state import name_gate
 from storage.runs import lifecycle
 from storage.runs.rows import RUN_COLUMNS, STATE_COLUMNS, STOP_ASKED_AT, RunRow, make_run_row, observe
+from storage.runs.training_time import measure_training_s
 
 if TYPE_CHECKING:  # commands that list runs need no frame, and pandas takes longer to load than everything else
     import pandas as pd
@@ -151,6 +152,32 @@ def get_rows(db: Database, run_ids: Sequence[str]) -> list[RunRow]:
             statement = select(*RUN_COLUMNS).where(Run.id.in_(part))
             rows |= {row.id: make_run_row(db, row) for row in connection.execute(statement).all()}
     return [rows[run_id] for run_id in dict.fromkeys(run_ids) if run_id in rows]
+
+
+def list_speeds(db: Database, *, env: str, map: str, algo: str, host: str, limit: int = 20) -> list[tuple[str, float]]:
+    """How fast did finished runs of an environment and algorithm train on a machine?
+
+    A resumed run is left out, because the time in which it did not train is not recorded.
+
+    Args:
+        db: An open database.
+        env: Name of the environment.
+        map: The runs of this map are listed first, then the newest.
+        algo: Name of the algorithm.
+        host: Name of the machine.
+        limit: Maximum number of runs.
+
+    Returns:
+        Map and speed [env steps/s] of each run.
+    """
+    is_resumed = select(Resume.id).where(Resume.run_id == Run.id).exists()
+    is_comparable = (Run.env == env, Run.algo == algo, Run.host == host, Run.status == "finished", ~is_resumed)
+    columns = (Run.id, Run.map, Run.env_steps, Run.started_at, Run.ended_at, Run.heartbeat_at)
+    newest = select(*columns).where(*is_comparable, Run.env_steps > 0).order_by(Run.map != map, Run.created_at.desc())
+    with db.read() as connection:
+        rows = connection.execute(newest.limit(limit)).all()
+        seconds = measure_training_s(connection, rows)
+    return [(row.map, row.env_steps / seconds[row.id]) for row in rows if seconds.get(row.id)]
 
 
 def find_run_names(db: Database, prefixes: Sequence[str]) -> dict[str, str]:

@@ -64,12 +64,9 @@ class RunContents:
     size_bytes: int
 
     def __str__(self) -> str:
-        rows = (
-            f"{self.transitions:,} transitions in {self.episodes:,} episodes, {self.evaluations:,} evaluations, "
-            f"{self.snapshots:,} snapshots"
-        )
-        size = f"{self.size_bytes / 1e6:,.1f} MB" if self.size_bytes else "nothing"
-        return f"{rows}, and the folder {self.folder} with {self.files:,} files ({size}: log and checkpoints)"
+        size = f"{self.size_bytes / 1e6:,.1f} MB"
+        folder = f"the folder {self.folder} with {_count(self.files, 'file')} ({size}: log and checkpoints)"
+        return f"{_describe_rows(self)}, and {folder if self.files else 'no files'}"
 
 
 @dataclass(frozen=True)
@@ -87,12 +84,21 @@ class TotalContents:
     """Why the files of some runs cannot be counted. These files will not be deleted."""
 
     def __str__(self) -> str:
-        contents = (
-            f"{self.transitions:,} transitions in {self.episodes:,} episodes, {self.evaluations:,} evaluations, "
-            f"{self.snapshots:,} snapshots, and {self.files:,} files of logs and checkpoints "
-            f"({self.size_bytes / 1e6:,.1f} MB)"
-        )
+        size = f"{self.size_bytes / 1e6:,.1f} MB"
+        files = f"{_count(self.files, 'file')} of logs and checkpoints ({size})" if self.files else "no files"
+        contents = f"{_describe_rows(self)}, and {files}"
         return f"{contents}. Some files will not be deleted. {' '.join(self.reasons)}" if self.reasons else contents
+
+
+def _describe_rows(contents: RunContents | TotalContents) -> str:
+    """Write the number of rows, for example "50 transitions in 1 episode, 2 evaluations, 0 snapshots"."""
+    transitions, episodes = _count(contents.transitions, "transition"), _count(contents.episodes, "episode")
+    evaluations, snapshots = _count(contents.evaluations, "evaluation"), _count(contents.snapshots, "snapshot")
+    return f"{transitions} in {episodes}, {evaluations}, {snapshots}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _find_rewind_error(connection: Connection, run_id: str, env_step: int, *, reached: int) -> str | None:

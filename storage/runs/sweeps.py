@@ -6,7 +6,7 @@ The runs of a sweep are rows of `runs` with its id in `sweep_id`. `storage.runs.
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from sqlalchemy import insert, select, update
@@ -29,6 +29,7 @@ from storage.runs.rows import (
     observe,
     shown_status,
 )
+from storage.runs.training_time import measure_training_s
 
 SweepStatus = Literal["active", "stopped"]
 ENDED: frozenset[str] = frozenset({"finished", "stopped", "failed"})
@@ -253,8 +254,8 @@ class Progress:
     status: LiveStatus
     env_steps: int
     target_steps: int
-    started_at: datetime | None
-    ended_at: datetime | None
+    trained_s: float = 0.0
+    """How long it has trained [s], without pauses."""
     pruned: bool = False
     """Whether a hyperparameter search stopped it early."""
 
@@ -338,19 +339,17 @@ class Sweep:
         """Whether all runs have ended, and all trials of a search exist."""
         return len(self.runs) >= self.trials and all(run.status in ENDED for run in self.runs)
 
-    def seconds_left(self, now: datetime | None = None) -> float | None:
+    def seconds_left(self) -> float | None:
         """Estimate the remaining time [s] from the mean speed of the runs so far, with `jobs` runs at the same time.
 
-        Returns None if no run has trained yet.
+        Returns None if no run has trained yet, or if the sweep is paused.
         """
-        now = now or datetime.now(UTC)
-        started = [run for run in self.runs if run.started_at]
-        steps = sum(run.env_steps for run in started)
-        seconds = sum(((run.ended_at or now) - run.started_at).total_seconds() for run in started if run.started_at)
+        steps = sum(run.env_steps for run in self.runs)
+        seconds = sum(run.trained_s for run in self.runs)
         left = sum(max(0, run.target_steps - run.env_steps) for run in self.runs if run.status not in ENDED)
         if not left:
             return 0.0
-        if not steps or seconds <= 0:
+        if not steps or seconds <= 0 or self.state == "paused":
             return None
         parallel = min(self.jobs, sum(run.status not in ENDED for run in self.runs))
         return left * seconds / steps / max(1, parallel)
@@ -398,6 +397,7 @@ def _with_progress(db: Database, rows: Sequence[Any]) -> list[Sweep]:
     of_sweeps = select(*columns).where(Run.sweep_id.in_([row.id for row in rows]))
     with db.read() as connection:
         runs = connection.execute(of_sweeps.order_by(Run.created_at, Run.id)).all()
+        trained_s = measure_training_s(connection, runs)
     progress: dict[str, list[Progress]] = {}
     for run in runs:
         status = observe(db, run)[0]
@@ -405,7 +405,7 @@ def _with_progress(db: Database, rows: Sequence[Any]) -> list[Sweep]:
             status = "queued"  # the scheduler ended before the trainer started, so no data is lost
         is_pruned = shown_status(status, run.tags) == PRUNED
         progress.setdefault(run.sweep_id, []).append(
-            Progress(run.id, status, run.env_steps, run.target_steps, run.started_at, run.ended_at, is_pruned)
+            Progress(run.id, status, run.env_steps, run.target_steps, trained_s.get(run.id, 0.0), is_pruned)
         )
     return [
         Sweep(

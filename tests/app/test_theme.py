@@ -133,3 +133,10 @@ def test_shades_change_the_light_and_keep_the_hue() -> None:
     for light in (0.126, 0.175, 0.295):
         assert luminance(set_luminance("#D55E00", light)) == pytest.approx(light, abs=0.003)
     assert set_luminance("#D55E00", luminance("#D55E00")) == "#D55E00"
+
+
+def test_the_lines_of_the_papers_comparison_have_distinct_hues() -> None:
+    changes = {"No-TCGM": "gate.enabled = false", "No-TCSE": "embed.type = dcae", "EMTC": ""}
+    styles = make_styles({name: ("emtc-qplex", changed) for name, changed in changes.items()})
+    styles |= {algo: METHOD_STYLES[algo] for algo in ("emu-qplex", "qplex")}
+    assert min(distance(a.color, b.color) for a, b in combinations(styles.values(), 2)) > 0.12

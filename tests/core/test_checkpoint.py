@@ -81,7 +81,7 @@ def test_a_checkpoint_with_the_digests_of_version_1_is_read_and_checked(
 ) -> None:
     with monkeypatch.context() as before:
         before.setattr(checkpoint_file, "SCHEMA", checkpoint_file.BLAKE_SCHEMA)
-        before.setattr(checkpoint_file, "_SHA", "")
+        before.setattr(checkpoint_file, "_SHA_PREFIX", "")
         before.setattr(checkpoint_file, "sha256", lambda: blake2b(digest_size=16))
         path = store.save(400, make_state(400))
     manifest = read_manifest(path)

@@ -1,5 +1,6 @@
 """Bundles: opened on Home, shown on every page, compared with the user's own runs, imported and removed."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -7,9 +8,10 @@ from sqlalchemy import update
 from streamlit.testing.v1 import AppTest
 
 from app.notebook.export import export_entries
+from app.ui.home import open_bundle
 from storage.bundles.bundle_cache import Bundle, cache_bundle, list_bundles
 from storage.bundles.contents import WHOLE
-from storage.bundles.read import find_cache
+from storage.bundles.read import find_cache, read_manifest
 from storage.bundles.write import write_bundle
 from storage.engine import open_database
 from storage.models import Evaluation
@@ -71,6 +73,63 @@ def test_an_upload_is_opened(own, file):
     assert not app.error
     assert [bundle.name for bundle in list_bundles()] == ["study.emtc"]
     assert not [place for place in find_cache().iterdir() if place.name.startswith(".")]
+
+
+def upload(app: AppTest, name: str, content: bytes) -> AppTest:
+    return app.file_uploader[0].upload(name, content, "application/octet-stream").run()
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("../../../evil.emtc", "evil.emtc"),
+        ("/etc/cron.d/evil.emtc", "evil.emtc"),
+        ("..\\..\\evil.emtc", ".._.._evil.emtc"),
+        ("<img src=x>\n.emtc", "_img src_x__.emtc"),
+        ("..emtc", "..emtc"),
+        ("é" * 300 + ".emtc", "é" * 40 + "...emtc"),
+    ],
+)
+def test_an_upload_is_written_only_into_the_cache_folder_whatever_its_name_is(own, file, name, shown):
+    app = upload(open_page("home"), name, file[0].read_bytes())
+    assert not app.exception
+    assert not app.error
+    (bundle,) = list_bundles()
+    assert bundle.name == shown
+    assert {path.name for path in find_cache().iterdir()} == {f"{bundle.key}.db", f"{bundle.key}.json"}
+
+
+def test_two_uploads_of_one_name_are_two_bundles_and_one_upload_twice_is_one(own, file, tmp_path):
+    db, ids = own
+    write_bundle(db, ids, tmp_path / "study.emtc", WHOLE, made_by="emtc-lab test")
+    for content in (file[0].read_bytes(), (tmp_path / "study.emtc").read_bytes(), file[0].read_bytes()):
+        app = upload(open_page("home"), "study.emtc", content)
+        assert not app.exception
+        assert not app.error
+    assert sorted(bundle.name.startswith("study.emtc (") for bundle in list_bundles()) == [True, True]
+
+
+@pytest.mark.parametrize("damage", [lambda whole: whole[: len(whole) // 2], lambda whole: b"", lambda whole: b"x" * 99])
+def test_a_damaged_upload_is_refused_once_and_checked_once(own, file, monkeypatch, damage):
+    checks: list[Path] = []
+    monkeypatch.setattr(open_bundle, "read_manifest", lambda path: checks.append(path) or read_manifest(path))
+    app = upload(open_page("home"), "cut.emtc", damage(file[0].read_bytes()))
+    for _ in range(2):
+        assert not app.exception
+        assert ["is not a bundle of EMTC Lab" in error.value for error in app.error] == [True]
+        app.run()
+    assert len(checks) == 1
+    assert list(find_cache().iterdir()) == []
+
+
+def test_what_killed_processes_left_in_the_cache_folder_is_deleted(own, file):
+    left, in_use = find_cache() / ".opening-left", find_cache() / ".opening-in-use"
+    for folder in (left, in_use):
+        folder.mkdir(parents=True)
+        (folder / "study.db").write_bytes(b"half")
+    os.utime(left, (0, 0))
+    assert not upload(open_page("home"), "study.emtc", file[0].read_bytes()).exception
+    assert (left.exists(), in_use.exists()) == (False, True)
 
 
 @pytest.mark.parametrize(

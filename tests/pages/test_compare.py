@@ -100,7 +100,7 @@ def swinging(use_database, tmp_path):
 def test_the_last_evaluation_alone_is_on_request_and_stands_in_the_link(swinging):
     app = open_page("compare")
     assert table(app, "variant")[1][1] == "66.7 (1 seed)"  # at 28,000, 29,000 and 30,000 steps
-    app.segmented_control(key="compare_final").set_value("last").run()
+    app.segmented_control(key="compare?final").set_value("last").run()
     assert app.query_params["final"] in ("last", ["last"])
     again = open_page("compare", final="last", part="Published results")
     for page in (app, again):
@@ -109,7 +109,7 @@ def test_the_last_evaluation_alone_is_on_request_and_stands_in_the_link(swinging
         text = said(page).replace("\\", "").replace("\u00a0", " ")
         assert "Last win rate [%]: win rate of the last evaluation only." in text
         assert "| EMTC(QPLEX) | 100.0 (1 seed) | 97.4 ± 1.7 |" in text
-    app.segmented_control(key="compare_final").set_value("last-tenth").run()
+    app.segmented_control(key="compare?final").set_value("last-tenth").run()
     assert "final" not in app.query_params
 
 
@@ -118,7 +118,7 @@ def test_tables_of_win_rates_are_of_the_episodes_that_were_asked_for_and_the_lin
     with db.transaction() as connection:
         connection.execute(update(Evaluation).where(Evaluation.run_id.in_(ids[:4])).values(robust_win_rate=0.25))
     app = open_page("compare")
-    app.segmented_control(key="compare_rate").set_value("robust").run()
+    app.segmented_control(key="compare?rate").set_value("robust").run()
     assert app.query_params["rate"] in ("robust", ["robust"])
     again = open_page("compare", rate="robust")
     for page in (app, again):
@@ -132,7 +132,7 @@ def test_tables_of_win_rates_are_of_the_episodes_that_were_asked_for_and_the_lin
     trained = open_page("compare", rate="training")
     assert not trained.exception
     assert "no training win rate was logged" in said(trained).replace("\\", "")
-    app.segmented_control(key="compare_rate").set_value("auto").run()
+    app.segmented_control(key="compare?rate").set_value("auto").run()
     assert "rate" not in app.query_params
 
 
@@ -155,7 +155,7 @@ def test_runs_are_compared_by_the_robust_win_rate_and_greedy_is_one_click(shifte
     assert "robust win rate over training" in text
     assert "Robust win rates (shifted starts), because greedy episodes from fixed starts are nearly identical" in text
     assert "0.250 ± 0.000" in table(app, "variant | 3m · ")[1][1]
-    app.segmented_control(key="compare_rate").set_value("greedy").run()
+    app.segmented_control(key="compare?rate").set_value("greedy").run()
     assert app.query_params["rate"] in ("greedy", ["greedy"])
     again = open_page("compare", maps="3m", rate="greedy")
     for page in (app, again):
@@ -260,27 +260,27 @@ def test_the_user_chooses_the_reference_of_the_tests(several):
 def test_the_url_restores_the_view(several):
     app = open_page("compare", runs="r0000,r0001", y="mu_w", center="median", band="iqr", x="100-20000", at="0.01M")
     assert not app.exception
-    assert app.multiselect(key="compare_runs").value == ["r0000", "r0001"]
-    assert app.selectbox(key="compare_y").value == "mu_w"
-    assert app.segmented_control(key="compare_center").value == "median"
-    assert app.selectbox(key="compare_band").value == "iqr"
-    assert app.text_input(key="at").value == "0.01M"
+    assert app.multiselect(key="compare?runs").value == ["r0000", "r0001"]
+    assert app.selectbox(key="compare?y").value == "mu_w"
+    assert app.segmented_control(key="compare?center").value == "median"
+    assert app.selectbox(key="compare?band").value == "iqr"
+    assert app.text_input(key="compare?at").value == "0.01M"
     assert [row[0] for row in table(app, "variant")[1:]] == ["EMTC(QPLEX)"]
     assert "--center median --band iqr" in "\n".join(code.value for code in app.code)
 
 
 def test_what_is_chosen_is_written_into_the_url(several):
     app = open_page("compare")
-    app.multiselect(key="compare_runs").set_value(["r0002"]).run()
-    app.selectbox(key="compare_band").set_value("minmax").run()
-    app.selectbox(key="compare_y").set_value("train/loss").run()
+    app.multiselect(key="compare?runs").set_value(["r0002"]).run()
+    app.selectbox(key="compare?band").set_value("minmax").run()
+    app.selectbox(key="compare?y").set_value("train/loss").run()
     assert not app.exception
     given = {name: value[0] if isinstance(value, list) else value for name, value in app.query_params.items()}
     assert given["runs"] == "r0002"
     assert given["band"] == "minmax"
     assert given["y"] == "train/loss"
     assert "train/loss over training" in said(app)
-    app.selectbox(key="compare_band").set_value("std").run()
+    app.selectbox(key="compare?band").set_value("std").run()
     assert "band" not in app.query_params
 
 
@@ -305,7 +305,7 @@ def test_filters_choose_runs(several, query, count):
 def test_a_link_to_lost_runs_says_so(several):
     app = open_page("compare", runs="r0000,zzzz")
     assert next(warning.value for warning in app.warning).startswith("1 of the runs in this link")
-    assert app.multiselect(key="compare_runs").value == ["r0000"]
+    assert app.multiselect(key="compare?runs").value == ["r0000"]
 
 
 def test_strangers_in_the_url_are_harmless(several):
@@ -355,7 +355,7 @@ def test_chosen_rows_become_the_whole_comparison(several):
     app.run()
     app.button(key="compare_chosen").click().run()
     assert not app.exception
-    assert len(app.multiselect(key="compare_runs").value) == 2
+    assert len(app.multiselect(key="compare?runs").value) == 2
 
 
 def test_a_refresh_reads_each_curve_table_once(several):
@@ -388,12 +388,12 @@ def test_runs_of_different_lengths_are_compared_at_what_all_reached_and_the_page
     assert told.startswith(
         "Compared at 20,101 env steps, the largest number that all runs reached (shortest: runs s0000, s0001)."
     )
-    assert app.selectbox(key="compare-budget").value == "common"
+    assert app.selectbox(key="compare?budget").value == "common"
 
 
 def test_each_run_at_its_own_end_is_a_choice_with_a_loud_mark_and_stands_in_the_link(unequal):
     app = open_page("compare")
-    app.selectbox(key="compare-budget").set_value("own").run()
+    app.selectbox(key="compare?budget").set_value("own").run()
     assert app.query_params["budget"] in ("own", ["own"])
     again = open_page("compare", budget="own")
     for page in (app, again):
@@ -430,9 +430,9 @@ def test_smoothing_and_axes_stand_in_the_address_and_on_the_command_line(several
     assert "over the 20,000 env steps up to each point" in said(app)
     assert "x and y axes are logarithmic" in said(app)
     assert any("--set smooth=20000 --set log=xy" in each.value for each in app.code)
-    app.text_input(key="compare-smooth").set_value("-5").run()
+    app.text_input(key="compare?smooth").set_value("-5").run()
     assert "Must be between 0 and" in said(app)
-    app.text_input(key="compare-smooth").set_value("").run()
+    app.text_input(key="compare?smooth").set_value("").run()
     assert "smooth" not in app.query_params
     assert "Smoothed" not in said(app)
 

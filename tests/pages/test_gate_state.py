@@ -59,7 +59,7 @@ def test_home_says_it_of_every_run_that_measured_it(gates):
     shown = {
         parse_qs(urlsplit(link).query)["called"][0]: gate for link, gate in zip(rows["name"], rows["gate"], strict=True)
     }
-    assert shown == {"active gate": "● active", "idle gate": "○ idle", "none gate": "", "old gate": ""}
+    assert shown == {"active gate": "● active", "idle gate": "○ idle", "none gate": "–", "old gate": "–"}
 
 
 def test_a_chosen_row_of_home_gives_the_reason(gates):
@@ -93,7 +93,7 @@ def test_live_draws_both_charts_of_a_gate_and_one_of_an_old_run(gates):
     app = open_page("live", run=gates[1]["active"])
     assert "Gate effect" in said(app)
     assert "Fraction of Σ|r\\_p| of the sampled transitions that the gate passed" in said(app).replace("\\|", "|")
-    assert app.multiselect(key="metrics").value == [
+    assert app.multiselect(key="live?metrics").value == [
         *("train/loss", "train/q_taken", "embedder/info_nce_accuracy", "time/env_steps_per_second")
     ]
     assert not open_page("live", run=gates[1]["none"]).exception

@@ -36,7 +36,7 @@ def test_an_alert_is_unread_until_it_is_marked_as_read(seeded):
     app.button(key="read_all").click().run()
     assert "Inbox: 0 unread" in said(app)
     assert "could not be started" in said(app)
-    app.toggle(key="unread").set_value(True).run()
+    app.toggle(key="health?unread").set_value(True).run()
     assert "All alerts are read" in said(app)
     assert "Inbox: 0 unread" in said(open_page("health"))
 

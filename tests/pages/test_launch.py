@@ -53,10 +53,7 @@ def test_a_length_below_one_is_marked_and_start_is_off_until_it_is_mended(empty)
 
 
 def test_the_address_decides_the_whole_form(empty, monkeypatch):
-    started = []
-    monkeypatch.setattr(
-        "app.ui.launch.form.launch_run", lambda db, config, **named: started.append((config, named)) or "x"
-    )
+    monkeypatch.setattr("app.ui.launch.sweep.start_scheduler", lambda db, sweep_id, jobs: None)
     query = {"algo": "emtc-qmix", "map": "2s3z", "steps": "12345", "seeds": "1-4", "name": "Four"}
     app = open_page("launch", **query, **{"gate.tau_end": "0.3", "gate.mode": "recompute", "train.double_q": "false"})
     assert app.selectbox(key="map-skirmish").value == "2s3z"
@@ -65,11 +62,24 @@ def test_the_address_decides_the_whole_form(empty, monkeypatch):
     assert app.selectbox(key="set-gate.mode").value == "recompute"
     assert app.toggle(key="set-train.double_q").value is False
     app.button(key="start").click().run()
-    config, named = started[0]
-    assert (config.algo, config.env.map, config.train.t_max) == ("emtc-qmix", "2s3z", 12345)
-    assert (config.gate.tau_end, config.gate.mode, config.train.double_q) == (0.3, "recompute", False)
-    assert [config.seed for config, _ in started] == [1, 2, 3, 4]
-    assert named["name"] == "Four (seed 1)"
+    (sweep,) = list_sweeps(empty)
+    runs = sweep_runs(empty, sweep.id)
+    config = runs[0].config
+    assert (runs[0].algo, runs[0].map, runs[0].target_steps) == ("emtc-qmix", "2s3z", 12345)
+    assert (config["gate"]["tau_end"], config["gate"]["mode"], config["train"]["double_q"]) == (0.3, "recompute", False)
+    assert sorted(run.seed for run in runs) == [1, 2, 3, 4]
+    assert sweep.name == "Four"
+
+
+@pytest.mark.parametrize("query", [{"seeds": "1,2"}, {"also": "qplex"}])
+def test_several_runs_open_the_page_of_their_sweep(empty, monkeypatch, query):
+    monkeypatch.setattr("app.ui.launch.sweep.start_scheduler", lambda db, sweep_id, jobs: None)
+    app = open_page("launch", map="3m", steps="500", **query)
+    assert app.button(key="start").label == "Start a sweep of 2 runs"
+    app.button(key="start").click().run()
+    assert app.title[0].value == "Sweeps"
+    (sweep,) = list_sweeps(empty)
+    assert len(sweep_runs(empty, sweep.id)) == 2
 
 
 def test_what_was_typed_is_in_the_address_and_there_after_another_page(empty):
@@ -172,7 +182,7 @@ def test_a_further_algorithm_that_is_none_is_marked_and_starts_nothing(empty):
 
 def test_expected_memory_stands_beside_time_and_disk(empty):
     app = open_page("launch")
-    (memory,) = [metric.value for metric in app.metric if metric.label == "Expected memory, each run"]
+    (memory,) = [metric.value for metric in app.metric if metric.label == "Expected memory"]
     assert memory.startswith("≤")
 
 

@@ -73,14 +73,14 @@ def test_settings_list_the_open_questions_they_answer():
 
 
 def test_search_narrows_the_settings(method):
-    method.text_input(key="find").set_value("C9").run()
+    method.text_input(key="method?find").set_value("C9").run()
     text = said(method)
     assert "| `incentive.clamp` |" in text
     assert "| `mappo.epochs` |" not in text
 
 
 def test_a_search_without_a_result_is_reported(method):
-    method.text_input(key="find").set_value("<b>nothing</b>").run()
+    method.text_input(key="method?find").set_value("<b>nothing</b>").run()
     assert "No setting contains" in said(method)
     assert not method.exception
 
@@ -105,7 +105,7 @@ def test_every_preset_is_compared_with_paper_and_has_reasons(method):
 
 
 def test_a_preset_shows_its_values_and_reasons(method):
-    method.pills(key="presets").set_value(["prewrite"]).run()
+    method.pills(key="method?presets").set_value(["prewrite"]).run()
     assert not method.exception
     text = said(method)
     table = next(str(e.value) for e in method.markdown if str(e.value).startswith("| Key | paper |"))
@@ -139,7 +139,7 @@ def test_an_algorithm_without_published_code_is_reported(method):
 
 
 def test_no_preset_to_compare_is_an_empty_comparison(method):
-    method.pills(key="presets").set_value([]).run()
+    method.pills(key="method?presets").set_value([]).run()
     assert not method.exception
     assert "0 of" in said(method)
 
@@ -174,7 +174,7 @@ def test_every_point_is_inside_the_band_and_gradients_agree_at_v_star(method):
 )
 def test_a_slider_changes_its_numbers_and_all_points_stay_inside_the_band(method, slider, value, changed):
     before = numbers(method)
-    method.slider(key=slider).set_value(value).run()
+    method.slider(key=f"method?{slider}").set_value(value).run()
     assert not method.exception
     after = numbers(method)
     assert after[changed] != before[changed]
@@ -184,8 +184,8 @@ def test_a_slider_changes_its_numbers_and_all_points_stay_inside_the_band(method
 def test_a_link_restores_the_sliders(empty):
     app = open_page("method", noise="2.5", seed="9", part="Numerical check")
     assert not app.exception
-    assert app.slider(key="noise").value == 2.5
-    assert app.slider(key="seed").value == 9
+    assert app.slider(key="method?noise").value == 2.5
+    assert app.slider(key="method?seed").value == 9
 
 
 def test_hostile_url_parameters_are_harmless(empty):

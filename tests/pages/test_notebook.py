@@ -118,7 +118,7 @@ def test_entries_are_found_by_word_and_by_run(seeded):
     assert "1 of 2 entries" in said(app)
     assert "No entry matches." in said(open_page("notebook", q="nowhere"))
     app = open_page("notebook")
-    app.selectbox(key="about").set_value(run_id).run()
+    app.selectbox(key="notebook?about").set_value(run_id).run()
     assert "#### Beta" not in said(app)
     assert "#### Alpha" in said(app)
 
@@ -131,7 +131,7 @@ def test_many_entries_are_split_into_pages(empty):
     assert "#### Note2" not in first
     assert "#### Note2" in second
     app = open_page("notebook", sheet="2")
-    app.text_input(key="q").set_value("note1").run()
+    app.text_input(key="notebook?q").set_value("note1").run()
     assert not app.exception
     assert "#### Note10" in said(app)
 

@@ -31,7 +31,7 @@ def test_one_episode_is_played_alone_until_another_is_wanted(seeded):
     assert len(titles(app)) == 2
     assert titles(app)[0].startswith("Training episode 3")
     assert query(app)["beside"] == "8"
-    app.selectbox(key="choose-beside").set_value("5").run()
+    app.selectbox(key="replay?beside").set_value("5").run()
     assert titles(app)[1].startswith("Training episode 5")
     assert (query(app)["episode"], query(app)["beside"]) == ("3", "5")
     app.toggle(key="beside_on").set_value(False).run()
@@ -44,12 +44,12 @@ def test_a_link_opens_both_and_an_evaluation_may_stand_beside_training(seeded):
     app = open_page("replay", run=seeded[1], episode="2", beside="7", t="4")
     assert [title.split(",")[0] for title in titles(app)] == ["Training episode 2", "Training episode 7"]
     assert player(app)["start"] == 4
-    step = open_page("replay", run=seeded[1]).segmented_control(key="source").set_value("evaluation").run()
-    chosen = step.selectbox(key="choose-play").value
+    step = open_page("replay", run=seeded[1]).segmented_control(key="replay?source").set_value("evaluation").run()
+    chosen = step.selectbox(key="replay?play").value
     app = open_page("replay", run=seeded[1], episode="2", beside_play=chosen)
     assert not app.exception
     assert titles(app)[1].startswith("Evaluation at step")
-    app.segmented_control(key="beside_source").set_value("training").run()
+    app.segmented_control(key="replay?beside_source").set_value("training").run()
     assert not app.exception
     assert titles(app)[1].startswith("Training episode")
     assert "beside_play" not in query(app)
@@ -59,7 +59,7 @@ def test_the_second_may_be_of_another_run(seeded):
     db, run_id = seeded
     other = seed_run(db, name="Another")
     app = open_page("replay", run=run_id, episode="1", beside="2")
-    app.selectbox(key="choose-beside-run").set_value(other).run()
+    app.selectbox(key="replay?beside_run").set_value(other).run()
     assert not app.exception
     assert query(app)["beside_run"] == other
     assert [f"({run_id})" in titles(app)[0], f"Another ({other})" in titles(app)[1]] == [True, True]
@@ -78,7 +78,7 @@ def test_best_against_worst_shows_the_highest_and_the_lowest_return(seeded):
     assert returns[best] == max(returns.values())
     assert returns[worst] == min(returns.values())
     assert titles(app)[0].startswith(f"Training episode {best}")
-    assert app.text_input(key="find").value == ""
+    assert app.text_input(key="replay?find").value == ""
     assert "the highest return" in app.toast[0].value
 
 

@@ -41,10 +41,10 @@ def test_every_setting_stands_with_its_value_its_presets_and_its_meaning(seeded)
 def test_settings_are_searched_and_only_what_differs_can_be_listed(seeded):
     app = open_page("run", run=seeded[1], list="preset")
     assert settings_of(app).index.tolist() == ["gate.tau_start", "gate.tau_end"]
-    app.text_input(key="run-find").set_value("TAU end").run()
+    app.text_input(key="run?find").set_value("TAU end").run()
     assert settings_of(app).index.tolist() == ["gate.tau_end"]
     assert app.query_params["find"] == "TAU end"
-    app.text_input(key="run-find").set_value("nowhere at all").run()
+    app.text_input(key="run?find").set_value("nowhere at all").run()
     assert "No setting matches" in said(app)
 
 

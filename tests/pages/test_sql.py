@@ -9,7 +9,7 @@ from tests.pages.test_pages import open_page, said
 
 
 def run_query(app, query):
-    app.text_area(key="q").set_value(query)
+    app.text_area(key="sql?q").set_value(query)
     app.button(key="ask").click().run()
     assert not app.exception
     return app
@@ -25,14 +25,14 @@ def test_a_result_is_shown_with_its_number_of_rows_until_the_next_query(seeded):
     app = run_query(open_page("sql"), "select name, win_rate from runs")
     assert app.dataframe[1].value.to_dict("records") == [{"name": "Seeded run", "win_rate": 0.5}]
     assert "1 row\\." in said(app)
-    app.selectbox(key="table").set_value("metrics").run()
+    app.selectbox(key="sql?table").set_value("metrics").run()
     assert app.dataframe[0].value["Column"].tolist() == ["run_id", "env_step", "name", "value"]
     assert len(app.dataframe) == 2
 
 
 def test_a_result_beyond_the_row_limit_is_marked_as_truncated(seeded):
     app = open_page("sql")
-    app.selectbox(key="rows").set_value(100)
+    app.selectbox(key="sql?rows").set_value(100)
     run_query(app, "select * from transitions")
     assert "The first 100 rows; there are more" in said(app)
 
@@ -41,7 +41,7 @@ def test_an_example_is_inserted_and_can_be_run(seeded):
     app = open_page("sql")
     name = next(iter(EXAMPLES))
     app.selectbox(key="example").set_value(name).run()
-    assert app.text_area(key="q").value == EXAMPLES[name]
+    assert app.text_area(key="sql?q").value == EXAMPLES[name]
     app.button(key="ask").click().run()
     assert not app.error
     assert len(app.dataframe) == 2
@@ -58,7 +58,7 @@ def test_an_invalid_query_shows_one_error(seeded, query):
 
 def test_a_link_inserts_the_query_and_does_not_run_it(seeded):
     app = open_page("sql", q="select 1 as one")
-    assert app.text_area(key="q").value == "select 1 as one"
+    assert app.text_area(key="sql?q").value == "select 1 as one"
     assert len(app.dataframe) == 1
 
 

@@ -1,15 +1,19 @@
 """What Live says a run stands on, and what it offers: never a resume that costs rows unsaid."""
 
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
-from sqlalchemy import update
+from sqlalchemy import insert, update
 
 from app.jobs.resume import CheckpointStatus, examine_checkpoints
+from app.ui import run_data
 from app.ui.live.controls import describe_checkpoints, describe_resumes
+from app.ui.run_data import LiveCurves
 from emtc_core.checkpoint_file import CheckpointCheck, name_checkpoint, write_checkpoint
 from storage.engine import Database
 from storage.files.places import run_folder
-from storage.models import Run
+from storage.models import CommandRow, Run
 from storage.queries.runs import list_resumes, list_runs
 from storage.runs.changes import start_again
 from storage.runs.removal import rewind_run
@@ -96,3 +100,36 @@ def test_a_run_started_again_leaves_its_parent_as_it_was(empty):
     assert (child.parent_id, child.config, child.env_steps, child.name) == (run_id, before.config, 0, before.name)
     assert find_run(empty, run_id) == before
     assert set(list_runs(empty)["parent_id"].dropna()) == {run_id}
+
+
+def test_a_paused_run_shows_no_speed_and_no_time_left_and_its_pause_is_not_elapsed_time(empty):
+    run_id = seed_run(empty, status="running")
+    started = find_run(empty, run_id).started_at
+    with empty.transaction() as connection:
+        now = started + timedelta(hours=2)
+        connection.execute(update(Run).where(Run.id == run_id).values(status="paused", heartbeat_at=now))
+        times = dict.fromkeys(("requested_at", "acknowledged_at"), started + timedelta(minutes=1))
+        connection.execute(insert(CommandRow), {"run_id": run_id, "command": "pause", **times})
+    app = open_page("live", run=run_id)
+    metrics = {metric.label: metric.value for metric in app.metric}
+    assert (metrics["Speed [steps/s]"], metrics["Time left"], metrics["Elapsed"]) == ("–", "paused", "1 min 00 s")
+
+
+def test_the_speed_is_of_the_last_minute_and_starts_again_after_a_pause_and_after_a_gap(monkeypatch):
+    now, curves, speeds = 1000.0, LiveCurves("r", ()), []
+    monkeypatch.setattr(run_data.time, "monotonic", lambda: now)
+    for seconds, env_steps, status in (
+        (0, 0, "running"),
+        (5, 500, "running"),
+        *((5, 500 + 50 * i, "running") for i in range(1, 14)),  # slower: the first seconds leave the window
+        (5, 1150, "paused"),
+        (5, 1150, "paused"),
+        (5, 1250, "running"),
+        (3600, 1350, "running"),
+        (5, 1450, "running"),
+    ):
+        now += seconds
+        curves.observe(SimpleNamespace(env_steps=env_steps, live_status=status))
+        speeds.append(curves.steps_per_second())
+    assert (speeds[1], speeds[14]) == (100.0, 10.0)
+    assert speeds[15:] == [None, None, 20.0, None, 20.0]

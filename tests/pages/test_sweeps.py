@@ -10,7 +10,7 @@ import psutil
 import pytest
 from sqlalchemy import delete, update
 
-from app.jobs.launch import EXAMPLE_STUDY, GUESS
+from app.jobs.launch import EXAMPLE_STUDY, TYPICAL_SPEED
 from app.jobs.sweeps.control import _describe_basis, create_sweep, find_imported, find_open_runs, remake_plan
 from app.jobs.sweeps.file import parse_sweep
 from app.jobs.sweeps.plan import make_plan
@@ -57,9 +57,9 @@ def test_an_empty_database_shows_templates_with_their_cost(empty):
 
 def test_every_template_can_be_opened_by_a_link(empty):
     app = open_page("sweeps", template="lambda-heatmap-demo")
-    assert app.selectbox(key="template_chosen").value == "lambda-heatmap-demo"
+    assert app.selectbox(key="sweeps?template").value == "lambda-heatmap-demo"
     assert {metric.label: metric.value for metric in app.metric}["Runs"] == "9"
-    app.selectbox(key="template_chosen").set_value("tau-study-demo").run()
+    app.selectbox(key="sweeps?template").set_value("tau-study-demo").run()
     assert app.query_params["template"] == "tau-study-demo"
     assert not app.exception
 
@@ -249,7 +249,7 @@ def test_a_study_uses_the_selected_win_rate_and_writes_it_to_the_url(empty):
     with empty.transaction() as connection:
         connection.execute(update(Evaluation).values(robust_win_rate=0.25))
     app = open_page("sweeps", sweep=sweep_id)
-    app.segmented_control(key="sweeps_rate").set_value("greedy").run()
+    app.segmented_control(key="sweeps?rate").set_value("greedy").run()
     assert app.query_params["rate"] in ("greedy", ["greedy"])
     robust, greedy = said(open_page("sweeps", sweep=sweep_id)), said(open_page("sweeps", sweep=sweep_id, rate="greedy"))
     assert "Final robust win rate" in robust.replace("\\", "")
@@ -261,8 +261,8 @@ def test_a_study_uses_the_selected_win_rate_and_writes_it_to_the_url(empty):
 def test_the_url_selects_sweep_and_figure_and_invalid_values_are_ignored(empty):
     first, second = seed_sweep(empty, ABLATION), seed_sweep(empty, DELTA)
     app = open_page("sweeps", sweep=first, study="learning-curves")
-    assert app.selectbox(key="sweep_chosen").value == first
-    assert app.selectbox(key="study_chosen").value == "learning-curves"
+    assert app.selectbox(key="sweeps?sweep").value == first
+    assert app.selectbox(key="sweeps?study").value == "learning-curves"
     app = open_page("sweeps", sweep="<script>", study="../..", template="nonsense", jobs="-5")
     assert not app.exception
     assert app.query_params["sweep"] == second
@@ -285,7 +285,7 @@ def test_an_invalid_number_in_the_url_is_reported_and_disables_the_start(empty, 
     assert not app.exception
     assert "Must be" in said(app)
     assert app.button(key="sweep_invalid").disabled
-    app.text_input(key="sweeps-jobs").set_value("3").run()
+    app.text_input(key="sweeps?jobs").set_value("3").run()
     assert not app.button(key="sweep_start").disabled
     assert app.query_params["jobs"] == "3"
 
@@ -293,8 +293,11 @@ def test_an_invalid_number_in_the_url_is_reported_and_disables_the_start(empty, 
 @pytest.mark.parametrize(
     ("bases", "said"),
     [
-        ([GUESS, GUESS], GUESS),
-        (["the speed of 1 run", GUESS], "measured here for 1 of 2 kinds of run, and a guess for the others"),
+        ([TYPICAL_SPEED, TYPICAL_SPEED], TYPICAL_SPEED),
+        (
+            ["the speed of 1 run", TYPICAL_SPEED],
+            "measured here for 1 of 2 kinds of run, and a typical speed for the others",
+        ),
         (["the speed of 1 run", "the median speed of 4 runs"], "measured here for 2 of 2 kinds of run"),
     ],
 )

@@ -86,7 +86,7 @@ def in_order(runs: list[dict[str, Any]], sort: str) -> list[dict[str, Any]]:
         waits = [run for run in newest if run["status"] == "queued" and run["sweep_id"]]
         first = [run for run in newest if run["status"] == "queued" and not run["sweep_id"]]
         rest = [run for run in newest if run["status"] != "queued"]
-        return first + rest + waits
+        return first + waits + rest
     column = sort.removeprefix("-")
     known = [run for run in newest if value_for(run, column) is not None]
     unknown = [run for run in newest if value_for(run, column) is None]

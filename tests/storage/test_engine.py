@@ -1,5 +1,6 @@
 """Opening a database: pragmas, refusals that leave nothing behind, migrations."""
 
+import contextlib
 import shutil
 import sqlite3
 import threading
@@ -39,6 +40,14 @@ def test_sqlite_is_opened_with_the_agreed_pragmas(sqlite_url: str) -> None:
         values = [connection.execute(text(f"PRAGMA {name}")).scalar_one() for name in pragmas]
     assert values == ["wal", 1, 10_000, 1]
     database.dispose()
+
+
+def test_two_connections_stay_open_after_many_reads_at_once(db: Database) -> None:
+    with contextlib.ExitStack() as stack:
+        for _ in range(6):
+            stack.enter_context(db.read()).execute(text("SELECT 1"))
+    if db.dialect == "sqlite":  # each has a page cache of up to 32 MiB
+        assert db.reader.pool.checkedin() == 2
 
 
 def test_a_reader_cannot_write(db: Database) -> None:

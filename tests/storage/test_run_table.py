@@ -176,13 +176,13 @@ def test_choices_are_what_the_runs_hold(db: Database, rows: list[dict[str, Any]]
     assert choices.tags == sorted({tag for run in rows for tag in run["tags"]})
 
 
-def test_what_is_at_work_stands_first_and_a_sweeps_queue_last(db: Database) -> None:
+def test_active_runs_come_first_then_the_queue_of_a_sweep_then_ended_runs(db: Database) -> None:
     at_work, ended, alone = (create_run(db, CONFIG, target_steps=10, versions={}) for _ in range(3))
     start_run(db, at_work, **ME)
     start_run(db, ended, **ME)
     finish_run(db, ended, "finished")
     waiting = [create_run(db, CONFIG, target_steps=10, versions={}, sweep_id="s") for _ in range(3)]
-    assert run_page(db).frame["id"].tolist() == [alone, at_work, ended, *waiting[::-1]]
+    assert run_page(db).frame["id"].tolist() == [alone, at_work, *waiting[::-1], ended]
 
 
 def test_a_run_of_an_earlier_version_did_what_its_version_did(db: Database) -> None:

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 import threading
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
@@ -114,7 +114,7 @@ def test_an_imported_run_takes_the_place_of_one_planned_run_by_the_settings_in_w
 def test_queued_runs_are_attended_by_a_scheduler_or_by_workers(
     plan: dict[str, Any], status: Any, scheduler: bool, running: int, attended: bool
 ) -> None:
-    runs = tuple(Progress(f"r{i}", "running", 0, 10, None, None) for i in range(running))
+    runs = tuple(Progress(f"r{i}", "running", 0, 10) for i in range(running))
     sweep = Sweep("s", "s", status, datetime.now(UTC), 1, scheduler, plan, runs)
     assert sweep.has_worker is attended
 
@@ -244,19 +244,16 @@ def test_an_unknown_sweep_is_one_sentence(db: Database, me: ProcessId) -> None:
 def test_the_time_left_is_shared_among_the_runs_that_can_still_go_on() -> None:
     """Two of five runs took 100 s for 1000 steps each; the third is at 500 after 50 s; four trainers at once."""
     began = datetime(2026, 1, 1, tzinfo=UTC)
-    now = began + timedelta(seconds=100)
 
-    def progress(status: str, steps: int, seconds: float | None) -> Progress:
-        started = None if seconds is None else now - timedelta(seconds=seconds)
-        ended = now if status == "finished" else None
-        return Progress(f"{status}-{steps}", status, steps, 1000, started, ended)  # type: ignore[arg-type]
+    def progress(status: str, steps: int, seconds: float = 0.0) -> Progress:
+        return Progress(f"{status}-{steps}", status, steps, 1000, seconds)  # type: ignore[arg-type]
 
     done = [progress("finished", 1000, 100), progress("finished", 1000, 100)]
     running = [progress("running", 500, 50)]
-    queued = [progress("queued", 0, None), progress("queued", 0, None)]
+    queued = [progress("queued", 0), progress("queued", 0)]
 
     def left(*runs: Progress, jobs: int = 4) -> float | None:
-        return Sweep("s", "s", "running", began, jobs, True, {}, runs).seconds_left(now)
+        return Sweep("s", "s", "running", began, jobs, True, {}, runs).seconds_left()
 
     # 0.1 s a step; 2500 steps are left, shared by three runs though four could train at once
     assert left(*done, *running, *queued) == pytest.approx(2500 * 0.1 / 3)
@@ -264,3 +261,4 @@ def test_the_time_left_is_shared_among_the_runs_that_can_still_go_on() -> None:
     assert left(*done, *running) == pytest.approx(500 * 0.1)
     assert left(*done) == 0.0
     assert left(*queued) is None
+    assert Sweep("s", "s", "active", began, 4, False, {}, (progress("paused", 500, 50),)).seconds_left() is None

@@ -44,7 +44,7 @@ from app.analysis.settings import name_algo, name_change, parse_steps
 from app.analysis.tables import Table, make_plain_table
 from app.analysis.variants import Variant
 from app.analysis.win_rates import tabulate_falls, tabulate_mu_w, tabulate_win_rates
-from app.figures.chart_choices import AS_MEASURED, AXES, CurveStyle
+from app.figures.curve_style import AS_MEASURED, AXES, CurveStyle
 from app.figures.figure import FigureKind, PageSection, StoredRuns, TableKind
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.options import (

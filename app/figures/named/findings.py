@@ -24,7 +24,7 @@ from app.analysis.significance import MIN_SEEDS, NEGLIGIBLE, Verdict
 from app.analysis.study_plans import EMTC, EMU, MEASURES, NO_TCGM, QPLEX
 from app.analysis.tables import MISSING, Cell, Column, Table, make_plain_table, make_table
 from app.analysis.variants import list_differences
-from app.figures.chart_choices import CurveStyle
+from app.figures.curve_style import CurveStyle
 from app.figures.figure import NO_OPTIONS, FigureKind, StoredRuns, TableKind
 from app.figures.kinds.chart import Chart
 from app.figures.named.comparisons import EXPLANATION, count_seeds, format_difference, format_p

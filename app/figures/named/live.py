@@ -17,18 +17,11 @@ from app.analysis.aggregates import trailing_mean
 from app.analysis.intervals import compute_wilson_interval
 from app.analysis.quantities import SUCCESS_RATE, get_success_threshold, name_success
 from app.analysis.series import read_float_column
-from app.figures.chart_choices import (
-    REFERENCE_RUNS,
-    add_reference_runs,
-    clip_spikes,
-    complement,
-    name_reference_run,
-    read_marks,
-    with_log_y_axis,
-)
+from app.figures.curve_style import clip_spikes, complement, with_log_y_axis
 from app.figures.figure import FigureKind, PageSection, get_single_run
 from app.figures.kinds.chart import Chart, Line, Mark, Panel, Values
 from app.figures.options import WINDOW, Option, Options, read_flag
+from app.figures.reference_runs import REFERENCE_RUNS, add_reference_runs, name_reference_run, read_marks
 from app.figures.theme import (
     BETA,
     DELTA_MEM,

@@ -10,7 +10,7 @@ import psutil
 from pydantic import ValidationError
 
 from app.analysis.provenance import library_versions
-from app.jobs.launch import GUESS, LOG_NAME, check_startable, estimate, spawn
+from app.jobs.launch import LOG_NAME, TYPICAL_SPEED, check_startable, estimate, spawn
 from app.jobs.sweeps.file import SweepFile
 from app.jobs.sweeps.plan import Plan, make_plan
 from app.jobs.sweeps.study import list_reported_runs
@@ -253,8 +253,8 @@ def _short_name(planned: Mapping[str, Any]) -> str:
 
 def _describe_basis(bases: Sequence[str]) -> str:
     """Combine the sources of several speeds into one phrase."""
-    n_guesses = bases.count(GUESS)
+    n_typical = bases.count(TYPICAL_SPEED)
     if len(set(bases)) == 1:
         return bases[0]
-    measured = f"measured here for {len(bases) - n_guesses} of {len(bases)} kinds of run"
-    return f"{measured}, and a guess for the others" if n_guesses else measured
+    measured = f"measured here for {len(bases) - n_typical} of {len(bases)} kinds of run"
+    return f"{measured}, and a typical speed for the others" if n_typical else measured

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from app.analysis.quantities import EVALUATION_QUANTITIES
-from app.analysis.settings import write_value
+from app.analysis.settings import name_algo, write_value
 from app.jobs.launch_request import find_changed_settings
 from app.jobs.sweeps.file import Leaf, OptunaSearch, Range, SweepFile
 from emtc_core.config.base import convert_errors
@@ -159,14 +159,15 @@ def plan_algorithms(config: RunConfig, algos: Sequence[str], seeds: Sequence[int
         config: Configuration of a run.
         algos: Algorithms.
         seeds: Seeds of each algorithm.
-        name: Name of the sweep; by default it is made of the number of algorithms and the map.
+        name: Name of the sweep; by default it is made of the algorithm, or the number of algorithms, and the map.
 
     Raises:
         ConfigError: If an algorithm does not support these settings.
     """
     settings = flatten(config)
+    algorithms = name_algo(algos[0]) if len(algos) == 1 else f"{len(algos)} algorithms"
     content = {
-        "name": (name or f"{len(algos)} algorithms on {config.env.map}")[:80],
+        "name": (name or f"{algorithms} on {config.env.map}")[:80],
         "env": config.env.name,
         "map": config.env.map,
         "algo": list(algos),

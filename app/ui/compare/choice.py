@@ -15,8 +15,9 @@ from app.analysis.finals import FINAL_RULES, FinalRule
 from app.analysis.format import escape_markdown
 from app.analysis.series import Comparison
 from app.figures.options import BUDGET, FINAL
-from app.ui import data, in_url, messages, state, view
+from app.ui import data, messages, view
 from app.ui.compared import get_bundle_run_names, list_bundle_runs
+from app.ui.page_state import RUNS, Choice, Flag
 from app.ui.widgets import run_filters
 from storage.queries.run_search import RunFilter
 
@@ -24,8 +25,9 @@ MAX_AUTOMATIC = 1000
 """Number of runs that are compared without a click. Their curves are read within a second."""
 MAX_LISTED = 200
 """Number of runs in the list for single runs: the newest that match. The search finds the others."""
-_PAGE = "compare"
-_KEY = "compare_runs"
+_FINAL = Choice(FINAL.parameter, "compare")
+_BUDGET = Choice(BUDGET.parameter, "compare")
+_ALL_RUNS = Flag("every", "compare")
 
 
 @dataclass(frozen=True)
@@ -70,9 +72,8 @@ def choose_runs(bar: DeltaGenerator) -> list[str]:
 
 def select_only(run_ids: list[str]) -> None:
     """Compare exactly these runs."""
-    st.session_state.pop(f"{_PAGE}-{view.WITH}", None)
-    state.write_list(view.WITH, [])
-    state.write_list(state.RUNS, run_ids)
+    view.WITH.write(None)
+    RUNS.write(run_ids)
 
 
 def choose_final(lengths: Sequence[int]) -> tuple[FinalRule, Budget]:
@@ -84,9 +85,8 @@ def choose_final(lengths: Sequence[int]) -> tuple[FinalRule, Budget]:
     with st.container(horizontal=True, horizontal_alignment="right", vertical_alignment="bottom"):
         budget = _choose_budget(lengths)
         chosen = st.segmented_control(
-            FINAL.label, FINAL_RULES, required=True, format_func=FINAL.choices.__getitem__,
+            FINAL.label, **_FINAL.bind(FINAL_RULES, FINAL.choices.__getitem__), required=True,
             help="Successive evaluations vary while a policy is learned, so a single evaluation is a random sample.",
-            **in_url.key_of(_PAGE, FINAL.parameter, FINAL_RULES),
         )  # fmt: skip
     return FINAL.parse(chosen), budget
 
@@ -100,13 +100,11 @@ def show_length_note(comparison: Comparison) -> None:
 
 
 def _choose_filter() -> RunFilter:
-    text = run_filters.search("compare")
+    text = run_filters.search()
     with st.popover("Filters", icon=":material/filter_list:", key="compare_filters"):
-        run_filter = run_filters.lists("compare", RunFilter(), across=1)
-        statuses = st.multiselect(
-            "Status", **in_url.several("compare", "states", run_filters.STATUSES), placeholder="any", wrap=True
-        )
-    return replace(run_filter, text=text, statuses=tuple(statuses))
+        run_filter = run_filters.lists(RunFilter(), across=1)
+        statuses = run_filters.statuses()
+    return replace(run_filter, text=text, statuses=statuses)
 
 
 def _choose_bundles(run_filter: RunFilter) -> BundleSelection:
@@ -116,8 +114,7 @@ def _choose_bundles(run_filter: RunFilter) -> BundleSelection:
         return BundleSelection()
     keys = st.multiselect(
         "Compare with bundle",
-        **in_url.several(_PAGE, view.WITH, list(bundles)),
-        format_func=lambda key: bundles[key].name if key in bundles else "no longer open",
+        **view.WITH.bind(list(bundles), lambda key: bundles[key].name if key in bundles else "no longer open"),
         placeholder="none",
         help="Runs of a bundle are separate lines with the name of the bundle. They are never averaged with your runs.",
         width=220,
@@ -139,19 +136,19 @@ def _select_runs(listed_names: dict[str, str], n_matching: int) -> tuple[list[st
     Returns:
         Ids of the selected runs, and the number of runs in the URL that do not exist.
     """
-    prefixes = [text.lower() for text in state.read_list(state.RUNS)]
+    prefixes = [text.lower() for text in RUNS.read()]
     names = data.names_of(prefixes) | get_bundle_run_names(prefixes)
     selected_ids = list(dict.fromkeys(run_id for prefix in prefixes for run_id in names if run_id.startswith(prefix)))
     n_unknown = sum(not any(run_id.startswith(prefix) for run_id in names) for prefix in prefixes)
-    st.session_state[_KEY] = selected_ids
+    st.session_state[RUNS.key] = selected_ids
     names = names | listed_names
     note = f" The list has the newest {MAX_LISTED} of {n_matching:,} matching runs. Use the search for others."
     st.multiselect(
         "Runs",
         list(dict.fromkeys([*selected_ids, *listed_names])),
-        key=_KEY,
+        key=RUNS.key,
         format_func=lambda run_id: f"{names.get(run_id, '')} · {run_id}",
-        on_change=lambda: state.write_list(state.RUNS, st.session_state.get(_KEY, [])),
+        on_change=lambda: RUNS.write(st.session_state[RUNS.key]),
         placeholder="All that match",
         help="All evaluated runs that match, or the runs that you select. Runs that differ only in their seed are one "
         f"line.{note if n_matching > MAX_LISTED else ''}",
@@ -168,7 +165,7 @@ def _list_matching_runs(run_filter: RunFilter, n_matching: int, bundle_note: str
         note += f" Filters: {escape_markdown(filters)}."
     if len(run_ids) > MAX_AUTOMATIC:
         compares_all = st.toggle(
-            f"Compare all {len(run_ids):,}", key="every", bind="query-params",
+            f"Compare all {len(run_ids):,}", **_ALL_RUNS.bind(),
             help="Reading the curves of thousands of runs takes seconds.",
         )  # fmt: skip
         if not compares_all:
@@ -185,18 +182,22 @@ def _list_matching_runs(run_filter: RunFilter, n_matching: int, bundle_note: str
 
 def _choose_budget(lengths: Sequence[int]) -> Budget:
     """Draw the choice of the env steps at which runs are compared. The URL may contain any number."""
+    labels = {COMMON: "longest common length", OWN_END: "each run's own end (marked)"}
+    text = _BUDGET.read()
     try:
-        url_budget = parse_budget(state.read_text(BUDGET.parameter) or COMMON)
+        url_budget = parse_budget(text or COMMON)
+        if text is not None and text != str(url_budget):
+            _BUDGET.write(str(url_budget))
     except ValueError:
         url_budget = COMMON
+        _BUDGET.reject(labels[COMMON])
     if len(lengths) < 2:
         return url_budget
     options: list[str] = [COMMON, *map(str, lengths[1:]), OWN_END]
     options += [str(url_budget)] if str(url_budget) not in options else []
-    labels = {COMMON: "longest common length", OWN_END: "each run's own end (marked)"}
     chosen = st.selectbox(
-        BUDGET.label, **in_url.one(_PAGE, BUDGET.parameter, options), width=260,
-        format_func=lambda option: labels.get(option) or f"{int(option):,} env steps",
+        BUDGET.label, width=260,
+        **_BUDGET.bind(options, lambda option: labels.get(option) or f"{int(option):,} env steps"),
         help="These runs have different lengths. A win rate after 4,000 env steps is not comparable with one after "
         "40,000 env steps, so all runs are compared at the same number of env steps.",
     )  # fmt: skip

@@ -43,7 +43,7 @@ from app.analysis.quantities import (
 from app.analysis.series import Comparison, SeedRun, join_seeds
 from app.analysis.variants import group_variants, list_differences, list_run_code_warnings
 from app.figures.assets import read_asset, read_script
-from app.figures.chart_choices import AXES
+from app.figures.curve_style import AXES
 from app.figures.figure import FigureKind, TableKind
 from app.figures.named.comparisons import REFERENCE, find_reference
 from app.figures.named.curves import (
@@ -59,10 +59,10 @@ from app.figures.named.curves import (
 )
 from app.figures.options import BAND, BUDGET, CENTER, FINAL, INCLUDE_UNFINISHED, RATE, Option, Options, make_options
 from app.figures.registry import draw_chart, find_figure, list_sections, write_command
-from app.ui import data, in_url, messages, state, view
+from app.ui import data, messages, view
 from app.ui.compare import choice
 from app.ui.compared import decided_by_return, read_compared, shared_metrics
-from app.ui.state import RUNS
+from app.ui.page_state import RUNS, WINDOW, Choice, Choices, Flag, Text
 from app.ui.widgets import canvas, config_form, pin, rate_choice, result_table
 from emtc_core.errors import ConfigError
 from storage.queries.run_search import RunFilter
@@ -76,6 +76,17 @@ _N_NEWEST: Final = 10
 """Number of runs in the chart of the page Home."""
 _PANEL_HEIGHT: Final = 260
 _COUNTS: Final = ("falls", "after")
+_TAB: Final = Choice("part", _PAGE)
+_QUANTITY: Final = Choice(QUANTITY.parameter, _PAGE)
+_CENTER: Final = Choice(CENTER.parameter, _PAGE)
+_BAND: Final = Choice(BAND.parameter, _PAGE)
+_PER_SEED: Final = Flag(PER_SEED.parameter, _PAGE)
+_INCLUDE_UNFINISHED: Final = Flag(INCLUDE_UNFINISHED.parameter, _PAGE)
+_SMOOTH: Final = Text(SMOOTH.parameter, _PAGE)
+_LOG_AXES: Final = Choices(LOG_AXES.parameter, _PAGE)
+_MU_W_STEPS: Final = Text(MU_W_STEPS.parameter, _PAGE)
+_REFERENCE: Final = Choice(REFERENCE.parameter, _PAGE)
+_HIDDEN_METHODS: Final = Choices(HIDDEN_METHODS.parameter, _PAGE, separator="")
 _RUN_COLUMNS: Final = (
     *("variant", "map", "seed", "status", "episodes"),
     *FINAL_NAMES.values(),
@@ -103,7 +114,7 @@ def show(run_ids: list[str]) -> None:
     choice.show_length_note(runs.join_finals(include_unfinished=options[INCLUDE_UNFINISHED], budget=budget))
     sections = list_sections(_PAGE)
     titles = [*_TABS, *(title for title in sections if title not in _TABS)]
-    tabs = st.tabs(titles, key="part", on_change="rerun", bind="query-params")
+    tabs = st.tabs(**_TAB.bind_tabs(titles))
     for title, tab in zip(titles, tabs, strict=True):
         if title in _LAZY_TABS and not tab.open:
             continue
@@ -132,7 +143,7 @@ def show_newest() -> None:
                 "../pages/compare.py",
                 label="Open in Compare",
                 icon=":material/stacked_line_chart:",
-                query_params=view.link({RUNS: ",".join(newest)}),
+                query_params=view.link({RUNS.name: ",".join(newest)}),
             )
             pin.show_export(chart, key="compare", stem="last-runs", sources=describe_runs(runs.rows.values()))
     canvas.show(chart, key="compare", panel_height=240)
@@ -145,37 +156,28 @@ def _choose_options(run_ids: list[str]) -> Options:
     if SUCCESS_RATE in keys and decided_by_return(run_ids):
         keys = [SUCCESS_RATE, *(key for key in keys if key != SUCCESS_RATE)]
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        quantity = st.selectbox(
-            QUANTITY.label, keys, format_func=_name_quantity, width=270, help=QUANTITY.help,
-            **in_url.key_of(_PAGE, QUANTITY.parameter, keys),
-        )  # fmt: skip
-        rate = rate_choice.choose_rate(_PAGE, more="Falls and published results are always of greedy episodes.")
+        quantity = st.selectbox(QUANTITY.label, **_QUANTITY.bind(keys, _name_quantity), width=270, help=QUANTITY.help)
+        rate = rate_choice.choose_rate(more="Falls and published results are always of greedy episodes.")
         # an interquartile mean of fewer than five seeds is their mean or their median
         largest = max(
             read_compared(run_ids, SELECTED_RATE).join_plotted(include_unfinished=True).seed_counts, default=0
         )
         centers = [name for name in CENTERS if name != "iqm" or largest >= MIN_IQM_SEEDS]
-        center = st.segmented_control(
-            CENTER.label, centers, required=True, format_func=CENTER.choices.__getitem__,
-            **in_url.key_of(_PAGE, CENTER.parameter, centers),
-        )  # fmt: skip
-        band = st.selectbox(
-            BAND.label, BANDS, format_func=BAND.choices.__getitem__, width=200,
-            **in_url.key_of(_PAGE, BAND.parameter, BANDS),
-        )  # fmt: skip
+        center = st.segmented_control(CENTER.label, **_CENTER.bind(centers, CENTER.choices.__getitem__), required=True)
+        band = st.selectbox(BAND.label, **_BAND.bind(BANDS, BAND.choices.__getitem__), width=200)
         with st.container(width="content", gap="xxsmall"):
-            per_seed, include_unfinished = _draw_toggle(PER_SEED), _draw_toggle(INCLUDE_UNFINISHED)
+            per_seed = _draw_toggle(PER_SEED, _PER_SEED)
+            include_unfinished = _draw_toggle(INCLUDE_UNFINISHED, _INCLUDE_UNFINISHED)
         with st.popover("Smoothing, axes", icon=":material/tune:", key="look"):
             smooth = config_form.integer_field(
                 SMOOTH.label,
-                key=SMOOTH.parameter,
-                page=_PAGE,
+                key=_SMOOTH,
                 default=0,
                 low=0,
                 high=10**9,
                 help_text=SMOOTH.help,
             )
-            log = st.pills(LOG_AXES.label, **in_url.several(_PAGE, LOG_AXES.parameter, AXES), selection_mode="multi")
+            log = st.pills(LOG_AXES.label, **_LOG_AXES.bind(AXES), selection_mode="multi")
     return make_options(
         {
             QUANTITY: str(quantity),
@@ -186,13 +188,13 @@ def _choose_options(run_ids: list[str]) -> Options:
             INCLUDE_UNFINISHED: include_unfinished,
             SMOOTH: smooth or 0,
             LOG_AXES: tuple(axis for axis in AXES if axis in log),
-            HIDDEN_METHODS: tuple(sorted(state.read_list(HIDDEN_METHODS.parameter, separator=""))),
+            HIDDEN_METHODS: tuple(sorted(_HIDDEN_METHODS.read())),
         }
     )
 
 
-def _draw_toggle(option: Option[bool]) -> bool:
-    return st.toggle(option.label, key=option.parameter, bind="query-params", help=option.help)
+def _draw_toggle(option: Option[bool], parameter: Flag) -> bool:
+    return st.toggle(option.label, **parameter.bind(), help=option.help)
 
 
 def _name_quantity(key: str) -> str:
@@ -216,7 +218,7 @@ def _show_curves(runs: ComparedRuns, options: Options) -> None:
     # a quantity such as the greedy win rate names its episodes itself
     values = {name: value for name, value in options.values.items() if name != RATE.name or uses_selected_rate(key)}
     figure_options = Options(values).select(kind.options)
-    chart, window = draw_chart(kind.name, runs, figure_options), state.read_window()
+    chart, window = draw_chart(kind.name, runs, figure_options), WINDOW.read()
     used = {seed.id: runs.rows[seed.id] for seed in comparison.seeds}
     with header:
         st.subheader(chart.title)
@@ -234,7 +236,7 @@ def _show_curves(runs: ComparedRuns, options: Options) -> None:
             canvas.show(
                 panel_chart, key=f"compare-{panel_chart.panels[0].title}", window=window,
                 panel_height=_PANEL_HEIGHT, legend=False, place=shared_place,
-                on_window=lambda selected: state.write_window(selected or None),
+                on_window=WINDOW.on_window,
             )  # fmt: skip
     st.caption(escape_markdown(chart.caption) + " Drag over a panel to zoom in all panels. Double-click to zoom out.")
     configs = runs.configs
@@ -246,7 +248,7 @@ def _show_curves(runs: ComparedRuns, options: Options) -> None:
 def _show_legend(comparison: Comparison, *, key: str) -> None:
     """Draw a button for each method. A click hides or shows its line; the pointer highlights it in every panel."""
     styles = style_comparison(comparison)
-    hidden = set(state.read_list(HIDDEN_METHODS.parameter, separator=""))
+    hidden = set(_HIDDEN_METHODS.read())
     items = [
         {
             "name": method,
@@ -263,7 +265,7 @@ def _show_legend(comparison: Comparison, *, key: str) -> None:
         event = st.session_state.get(key)
         name = event.get("toggle") if event else None
         if name:
-            state.write_list(HIDDEN_METHODS.parameter, sorted(hidden ^ {str(name)}), separator="")
+            _HIDDEN_METHODS.write(sorted(hidden ^ {str(name)}))
 
     _legend(key=key, data={"items": items}, on_toggle_change=toggle)
 
@@ -325,8 +327,7 @@ def _choose_mu_w_steps(runs: ComparedRuns, options: Options) -> Options:
     same = set(steps_by_task.values())
     default = ", ".join(map(str, same.pop())) if len(same) == 1 else "the steps of each map"
     text = st.text_input(
-        MU_W_STEPS.label, key=MU_W_STEPS.parameter, bind="query-params", help=MU_W_STEPS.help,
-        placeholder=default,
+        MU_W_STEPS.label, **_MU_W_STEPS.bind(), help=MU_W_STEPS.help, placeholder=default,
     )  # fmt: skip
     if not text:
         return options
@@ -345,9 +346,8 @@ def _choose_reference(runs: ComparedRuns, options: Options) -> Options:
     if len(methods) < 2:
         return options
     reference = st.selectbox(
-        REFERENCE.label, format_func=comparison.methods.__getitem__, width=350, help=REFERENCE.help,
-        **in_url.one(_PAGE, REFERENCE.parameter, methods),
-    )  # fmt: skip
+        REFERENCE.label, **_REFERENCE.bind(methods, comparison.methods.__getitem__), width=350, help=REFERENCE.help
+    )
     return Options({**options.values, REFERENCE.name: str(reference)})
 
 

@@ -19,13 +19,15 @@ from app.figures.named.findings import (
     select_lines,
 )
 from app.figures.registry import TABLES, draw_chart
-from app.ui import guide, in_url, messages, state, view
+from app.ui import guide, messages, view
 from app.ui.findings import studies
 from app.ui.findings.studies import Study
-from app.ui.sweeps.selection import SWEEP
+from app.ui.page_state import RUNS, SWEEP, Choice, Flag
 from app.ui.widgets import canvas, pin, result_table
 
 _PAGE: Final = "findings"
+_STUDY: Final = Choice("study", _PAGE)
+_MEASURES, _NUMBERS, _SETTINGS, _PLAN = (Flag(name, _PAGE) for name in ("measures", "numbers", "settings", "plan"))
 _PANEL_HEIGHT: Final = 280
 _MIN_LENGTH_TO_BREAK: Final = 12
 _VERDICT_STYLES: Final[dict[Verdict, tuple[str, str]]] = {
@@ -66,9 +68,7 @@ def _select_study(all_studies: list[Study]) -> Study:
     if len(all_studies) == 1:
         return all_studies[0]
     by_title = {study.plan.title: study for study in all_studies}
-    title = st.segmented_control(
-        "Study", list(by_title), required=True, **in_url.key_of(_PAGE, "study", list(by_title))
-    )
+    title = st.segmented_control("Study", **_STUDY.bind(list(by_title)), required=True)
     return by_title[str(title)]
 
 
@@ -106,7 +106,7 @@ def _show_chart(comparison: Comparison, study: Study) -> None:
             icon=":material/stacked_line_chart:",
             query_params=view.link(
                 {
-                    state.RUNS: ",".join(seed.id for seed in comparison.seeds),
+                    RUNS.name: ",".join(seed.id for seed in comparison.seeds),
                     "y": quantity,
                     "band": AGGREGATION.band,
                     "smooth": str(smooth),
@@ -188,10 +188,10 @@ def _show_missing_runs(missing: tuple[str, ...]) -> None:
 
 
 def _show_details(study: Study) -> None:
-    measures = st.expander("All measures", icon=":material/table_rows:", key="measures", bind="query-params")
-    numbers = st.expander("Measures of each run", icon=":material/numbers:", key="numbers", bind="query-params")
-    settings = st.expander("Settings that differ", icon=":material/difference:", key="settings", bind="query-params")
-    plan = st.expander("Study plan", icon=":material/assignment:", key="plan", bind="query-params")
+    measures = st.expander("All measures", icon=":material/table_rows:", **_MEASURES.bind())
+    numbers = st.expander("Measures of each run", icon=":material/numbers:", **_NUMBERS.bind())
+    settings = st.expander("Settings that differ", icon=":material/difference:", **_SETTINGS.bind())
+    plan = st.expander("Study plan", icon=":material/assignment:", **_PLAN.bind())
     if measures.open:
         with measures, messages.guarded():
             _show_table(TABLES["findings"].tabulate([studies.measure_claims(study)], NO_OPTIONS), key="findings")
@@ -222,14 +222,14 @@ def _show_links(study: Study) -> None:
         if evaluated:
             st.page_link(
                 "../pages/compare.py", label="Compare these runs", icon=":material/stacked_line_chart:",
-                query_params=view.link({state.RUNS: ",".join(evaluated)}),
+                query_params=view.link({RUNS.name: ",".join(evaluated)}),
             )  # fmt: skip
         for sweep_id, name in study.sweeps.items():
             st.page_link(
                 "../pages/sweeps.py", label=escape_markdown(name), icon=":material/grid_on:",
-                query_params=view.link({SWEEP: sweep_id}), help="Progress and runs of this sweep",
+                query_params=view.link({SWEEP.name: sweep_id}), help="Progress and runs of this sweep",
             )  # fmt: skip
         st.page_link(
             "../pages/guide.py", label="Findings in the guide", icon=":material/help:",
-            query_params=view.link({guide.PAGE: "findings"}),
+            query_params=view.link({guide.PAGE.name: "findings"}),
         )  # fmt: skip

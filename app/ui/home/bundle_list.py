@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import streamlit as st
 
-from app.analysis.format import escape_markdown, format_run_count, format_size
+from app.analysis.format import MISSING, escape_markdown, format_run_count, format_size
 from app.analysis.settings import name_algo
 from app.ui import data, messages, view
 from app.ui.home import import_bundle, run_columns, run_table
@@ -89,6 +89,7 @@ def _show_bundle(bundle: Bundle) -> None:
             height=36 * min(len(page.frame), 8) + 38,
             column_order=_COLUMNS,
             column_config=run_columns.column_config(),
+            placeholder=MISSING,
             alt=f"Runs of {bundle.name} with status, progress and last evaluation.",
         )
 
@@ -102,7 +103,7 @@ def _show_buttons(bundle: Bundle) -> None:
             "../pages/compare.py",
             label="Compare with mine",
             icon=":material/stacked_line_chart:",
-            query_params={view.WITH: bundle.key},
+            query_params={view.WITH.name: bundle.key},
         )
         import_bundle.show_button(bundle)
         _show_button(

@@ -1,25 +1,24 @@
 """The popover that opens a bundle from an upload or a path. Every row is checked before the bundle is shown."""
 
 import shutil
-import tempfile
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 import streamlit as st
+from streamlit.runtime.uploaded_file_manager import UploadedFile
 
 from app.analysis.format import escape_markdown, format_size
 from app.ui import data, messages
 from app.ui.home import bundle_list
 from emtc_core.errors import EmtcError, StorageError
 from storage.bundles.bundle_cache import cache_bundle, clean_name
-from storage.bundles.read import find_cache, read_manifest
+from storage.bundles.read import find_cache, make_temporary_folder, read_manifest
 from storage.engine import is_read_only
-from storage.private_files import make_private_folder
 
 SUFFIX: Final = ".emtc"
 _N_OPENED: Final = "bundles_opened"
+_REFUSED: Final = "bundle_refused"
+"""Key in the session of the id of the last refused upload and its error."""
 _HELP: Final = "A bundle contains data only; no code in it is run. It is unpacked into your cache folder, read-only."
 
 
@@ -41,8 +40,7 @@ def show() -> None:
             is_submitted = st.form_submit_button("Check and open", icon=":material/folder_open:")
         try:
             if upload is not None:
-                with _write_upload(upload, upload.name) as file:
-                    _check_and_open(file)
+                _check_and_open_upload(upload)
             elif is_submitted and path:
                 _check_and_open(_parse_path(path))
             else:
@@ -54,23 +52,29 @@ def show() -> None:
     st.rerun()
 
 
-@contextmanager
-def _write_upload(upload: BinaryIO, name: str) -> Generator[Path]:
-    """Write an upload to a temporary file with its own name, so that it can be read in parts.
+def _check_and_open_upload(upload: UploadedFile) -> None:
+    """Write an upload to a temporary file with its own name, so that it can be read in parts, and open it.
+
+    The upload stays in its field after an error. It is not checked again at each run of the page.
 
     Raises:
-        StorageError: If the cache folder cannot be written.
+        EmtcError: If the file is not a valid bundle, or the cache folder cannot be written.
     """
-    folder = find_cache()
+    refused_id, refusal = st.session_state.get(_REFUSED, ("", None))
+    if refusal is not None and refused_id == upload.file_id:
+        raise refusal
     try:
-        make_private_folder(folder)
-        with tempfile.TemporaryDirectory(prefix=".dropped-", dir=folder) as temporary:
-            path = Path(temporary) / clean_name(name)
-            with path.open("xb") as file:
-                shutil.copyfileobj(upload, file)
-            yield path
-    except OSError as error:
-        raise StorageError(f"Cannot write {folder}: {error.strerror}. Bundles are unpacked in this folder.") from error
+        with make_temporary_folder(find_cache()) as folder:
+            path = Path(folder) / clean_name(upload.name)
+            try:
+                with path.open("xb") as file:
+                    shutil.copyfileobj(upload, file)
+            except OSError as error:
+                raise StorageError(f"Cannot write {path}: {error.strerror}.") from error
+            _check_and_open(path)
+    except EmtcError as exc:
+        st.session_state[_REFUSED] = (upload.file_id, exc)
+        raise
 
 
 def _parse_path(text: str) -> Path:

@@ -12,8 +12,9 @@ import streamlit as st
 from app.analysis.format import escape_markdown, format_count, format_run_count
 from app.jobs import resume
 from app.jobs.resume import BulkResult, resume_runs, stop_runs
-from app.ui import data, messages, state, view
+from app.ui import data, messages, view
 from app.ui.home import selection
+from app.ui.page_state import RUNS
 from app.ui.widgets import run_picker
 from emtc_core.errors import EmtcError
 from storage.queries.run_search import RunFilter
@@ -108,7 +109,7 @@ def _show_buttons(rows: Sequence[dict[str, Any]]) -> None:
             "../pages/compare.py",
             label=f"Compare {len(ids)}",
             icon=":material/stacked_line_chart:",
-            query_params=view.link({state.RUNS: ",".join(ids)}),
+            query_params=view.link({RUNS.name: ",".join(ids)}),
         )
     with st.popover(f"Tag {len(ids):,}", icon=":material/sell:", disabled=not may_act, key="act-tag"):
         _show_tag_form(rows, ids)

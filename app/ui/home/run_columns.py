@@ -53,7 +53,7 @@ def column_config() -> dict[str, Any]:
         "gate": column.TextColumn(
             "Gate", width=80, help="Active if the gate removes incentive. Select the row for the reason."
         ),
-        "duration": column.TextColumn("Duration", width="small"),
+        "duration": column.TextColumn("Duration", width="small", help="From start to end, with pauses"),
     }
 
 

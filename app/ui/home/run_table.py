@@ -6,20 +6,22 @@ from typing import Final
 import pandas as pd
 import streamlit as st
 
-from app.analysis.format import format_count, format_duration, format_run_count
+from app.analysis.format import MISSING, format_count, format_duration, format_run_count
 from app.analysis.settings import name_algo_with_origin
 from app.figures.theme import ENDED_STATUSES
-from app.ui import data, in_url, messages, state, view
+from app.ui import data, messages, view
 from app.ui.home import run_actions, selection
 from app.ui.home.run_columns import COLUMN_ORDER, SORT_LABELS, column_config
+from app.ui.page_state import Choice, Flag, Integer
 from app.ui.widgets import run_filters
 from emtc_core.config.base import IMPORTED
 from storage.queries.run_search import RunFilter, RunPage
 from storage.runs.rows import PRUNED, shown_status
 
 ROWS: Final = 50
-PAGE: Final = "home"
-_PAGE_NUMBER: Final = "page"
+_SORT: Final = Choice("sort", "home")
+_DESCENDING: Final = Flag("down", "home", default=True)
+_PAGE_NUMBER: Final = Integer("page", "home", default=1, low=1, high=10**9)
 _STATUS_LABELS: Final = {
     "queued": "◷ queued",
     "running": "▶ running",
@@ -41,7 +43,7 @@ def show() -> None:
 
 
 def make_rows(frame: pd.DataFrame) -> pd.DataFrame:
-    """Make the rows of the table. The gate cell is empty if the gate has no verdict."""
+    """Make the rows of the table. The gate cell is – if the gate has no verdict."""
     rows = frame.copy()
     columns = (frame[name].tolist() for name in ("status", "device", "tags"))
     labels = [
@@ -61,7 +63,7 @@ def make_rows(frame: pd.DataFrame) -> pd.DataFrame:
     ended = frame["ended_at"].fillna(frame["heartbeat_at"])
     seconds = (ended - frame["started_at"]).dt.total_seconds()
     rows["duration"] = [format_duration(None if pd.isna(value) else float(value)) for value in seconds]
-    rows["gate"] = [_GATE_LABELS.get(gate, "") for gate in frame["gate"]]
+    rows["gate"] = [_GATE_LABELS.get(gate, MISSING) for gate in frame["gate"]]
     return rows
 
 
@@ -81,53 +83,43 @@ def _show_table() -> None:
 def _select_filter() -> tuple[RunFilter, str]:
     """Draw search, order and filters; return the filter and the sort key."""
     with st.container(horizontal=True, vertical_alignment="bottom"):
-        text = run_filters.search(PAGE, _go_to_first_page)
-        visibility = run_filters.visibility(PAGE, _go_to_first_page)
+        text = run_filters.search(_go_to_first_page)
+        visibility = run_filters.visibility(_go_to_first_page)
         column = st.selectbox(
             "Sort by",
-            **in_url.one(PAGE, "sort", list(SORT_LABELS), _go_to_first_page),
-            format_func=SORT_LABELS.__getitem__,
+            **_SORT.bind(list(SORT_LABELS), SORT_LABELS.__getitem__, on_change=_go_to_first_page),
             help="Sorts all matching runs. A click on a column header sorts only the rows of this page.",
         )
-        is_descending = st.toggle(
-            "Descending",
-            value=True,
-            key="down",
-            bind="query-params",
-            on_change=_go_to_first_page,
-            disabled=not column,
-        )
-    is_filtered = any(name in st.query_params for name in ("states", "envs", "maps", "algos", "presets", "tags"))
+        is_descending = st.toggle("Descending", **_DESCENDING.bind(_go_to_first_page), disabled=not column)
+    is_filtered = any(parameter.is_in_url for parameter in run_filters.LISTS)
     is_expanded = bool(st.session_state.setdefault("run_filters_open", is_filtered))  # as when the page was opened
     with st.expander("Filters", icon=":material/filter_list:", expanded=is_expanded):
-        statuses = run_filters.statuses(PAGE, data.run_choices(visibility).statuses, _go_to_first_page)
+        statuses = run_filters.statuses(data.run_choices(visibility).statuses, _go_to_first_page)
         run_filter = run_filters.lists(
-            PAGE, RunFilter(text=text, visibility=visibility, statuses=statuses), _go_to_first_page
+            RunFilter(text=text, visibility=visibility, statuses=statuses), _go_to_first_page
         )
     return run_filter, f"-{column}" if column and is_descending else column or ""
 
 
 def _go_to_first_page() -> None:
-    st.session_state[_PAGE_NUMBER] = 1
+    _PAGE_NUMBER.write(1)
 
 
 def _read_page(run_filter: RunFilter, sort: str) -> RunPage:
     """Read the selected page of the table; the last page if the number is too large."""
-    number = st.session_state.get(_PAGE_NUMBER) or state.read_int(_PAGE_NUMBER) or 1
-    number = max(1, min(number, 10**9))
+    number = _PAGE_NUMBER.read() or 1
     page = data.run_page(run_filter, sort=sort, limit=ROWS, offset=(number - 1) * ROWS)
     last = max(1, -(-page.total // ROWS))
     if number > last:
-        st.session_state[_PAGE_NUMBER] = last
-        state.write(_PAGE_NUMBER, last)
-        return data.run_page(run_filter, sort=sort, limit=ROWS, offset=(last - 1) * ROWS)
+        number = _PAGE_NUMBER.read_page(last)
+        return data.run_page(run_filter, sort=sort, limit=ROWS, offset=(number - 1) * ROWS)
     return page
 
 
 def _show_no_match(run_filter: RunFilter) -> None:
     if not run_filters.has_conditions(run_filter):
-        shown = run_filter.visibility if run_filter.visibility in ("archived", "hidden") else "listed"
-        st.info(f"No run is {shown}.")
+        adjective = run_filter.visibility if run_filter.visibility in ("archived", "hidden") else "listed"
+        st.info(f"No run is {adjective}.")
         return
     st.info("No run matches. Remove a filter, or select *Archived* under *Show*.")
 
@@ -138,7 +130,7 @@ def _keep_selected_rows(page: RunPage, run_filter: RunFilter, sort: str) -> tupl
     The selection stores row numbers. New runs appear on top of the refreshed table and would move the selection to
     other runs. A changed filter, order or page clears the selection, and so does the deletion of a listed run.
     """
-    view = repr((run_filter, sort, st.session_state.get(_PAGE_NUMBER, 1)))
+    view = repr((run_filter, sort, _PAGE_NUMBER.read()))
     if selection.get_selected_rows():
         ids = selection.get_listed_ids(view)
         frame = data.runs_by_id(ids)
@@ -161,6 +153,7 @@ def _draw_table(frame: pd.DataFrame) -> Sequence[int]:
         selection_mode="multi-row",
         column_order=COLUMN_ORDER,
         column_config=column_config(),
+        placeholder=MISSING,
         alt="Table of runs with status, progress and last evaluation. Select rows to act on runs.",
     )
     return table["selection"]["rows"]
@@ -171,7 +164,7 @@ def _show_page_numbers(total: int) -> None:
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
         number = 1
         if pages > 1:
-            number = st.pagination(pages, key=_PAGE_NUMBER, bind=state.bind_int(_PAGE_NUMBER), width=420)
+            number = st.pagination(**_PAGE_NUMBER.bind_pages(pages), width=420)
         first = (number - 1) * ROWS + 1
         rows = f"{format_count(first)}–{format_count(min(total, first + ROWS - 1))} of " if pages > 1 else ""
         st.caption(f"{rows}{format_run_count(total)}", width="content")

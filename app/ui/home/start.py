@@ -5,7 +5,8 @@ import secrets
 import streamlit as st
 
 from app.jobs.launch import EXAMPLE_STUDY, launch_demo
-from app.ui import data, messages, state, view
+from app.ui import data, messages, view
+from app.ui.page_state import RUN, TOUR
 from emtc_core.errors import EmtcError
 from storage.bundles.bundle_cache import cache_bundle
 from storage.engine import is_read_only
@@ -33,7 +34,7 @@ def show_demo_button(*, primary: bool) -> None:
         return
     st.session_state[_TOKEN] = secrets.token_hex(8)
     st.cache_data.clear()
-    st.switch_page("../pages/live.py", query_params={state.RUN: run_id, state.TOUR: "1"})
+    st.switch_page("../pages/live.py", query_params={RUN.name: run_id, TOUR.name: "1"})
 
 
 def show_example_button() -> None:

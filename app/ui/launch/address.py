@@ -12,36 +12,25 @@ import streamlit as st
 from app.analysis.format import escape_markdown
 from app.jobs import launch_request
 from app.jobs.launch_request import CHOICES
-from app.ui import state, view
-from app.ui.in_url import Bound
+from app.ui.page_state import Bound, Fields
 from emtc_core.config.resolve import suggest
 from emtc_core.errors import Fault
 
 _FORM = "launch_form"
 _PAGE_MARKER = "algo"
 """Key of a widget that the form always has. Streamlit deletes it when another page is shown."""
-_OTHER_PARAMETERS: Final = frozenset({state.RUN, view.FROM})
-"""URL parameters that do not belong to the form."""
+_FIELDS: Final = Fields("launch", launch_request.is_field)
 
 
 def read() -> dict[str, str]:
     """Read the texts from the URL if the page is opened with some, else from the session."""
-    url_texts = launch_request.read_texts({name: st.query_params[name] for name in st.query_params})
+    url_texts = launch_request.read_texts(_FIELDS.read())
     is_opened = _PAGE_MARKER not in st.session_state
     if _FORM not in st.session_state or (is_opened and url_texts):
         st.session_state[_FORM] = url_texts
     texts = dict(st.session_state[_FORM])
-    write(texts)
+    _FIELDS.write(texts)
     return texts
-
-
-def write(texts: dict[str, str]) -> None:
-    """Write the texts into the URL, and remove the fields of the form that have no text."""
-    for name in list(st.query_params):
-        if launch_request.is_field(name) and name not in texts:
-            st.query_params.pop(name, None)
-    for name, text in texts.items():
-        state.write(name, text)
 
 
 def put(name: str, text: str | None) -> None:
@@ -55,13 +44,12 @@ def keep_only(names: frozenset[str]) -> None:
     """Remove the texts of all other fields, and the URL parameters that the form does not have."""
     texts = st.session_state.get(_FORM, {})
     st.session_state[_FORM] = {name: text for name, text in texts.items() if name in names}
-    for name in list_unknown_parameters():
-        st.query_params.pop(name, None)
+    _FIELDS.remove_undeclared()
 
 
 def list_unknown_parameters() -> list[str]:
     """List the URL parameters that the form does not have."""
-    return [name for name in st.query_params if not launch_request.is_field(name) and name not in _OTHER_PARAMETERS]
+    return _FIELDS.list_undeclared()
 
 
 def describe_unknown_parameter(name: str) -> str:

@@ -9,19 +9,27 @@ from collections.abc import Callable, Mapping
 
 import streamlit as st
 
-from app.analysis.format import escape_markdown, format_count, format_duration, format_size
+from app.analysis.format import escape_markdown, format_duration, format_size
 from app.analysis.settings import name_algo
 from app.jobs import launch_request
-from app.jobs.launch import GUESS, check_startable, estimate, find_obs_warning, find_success_warning, launch_run
+from app.jobs.launch import (
+    TYPICAL_SPEED,
+    check_startable,
+    estimate,
+    find_obs_warning,
+    find_success_warning,
+    launch_run,
+)
 from app.jobs.launch_request import ALGO, ALSO, CHOICES, DEFAULTS, ENV, MAP, NAME, PRESET, SEEDS, STEPS, Request
 from app.jobs.sweeps.plan import Plan
-from app.ui import data, messages, state
-from app.ui.in_url import Bound
+from app.ui import data, messages
 from app.ui.launch import address, success_rule, sweep
+from app.ui.page_state import RUN, Bound
 from app.ui.widgets import config_form
 from emtc_core.config.plugin_settings import find_owner
 from emtc_core.config.resolve import FieldInfo, describe_fields, describe_presets
 from emtc_core.config.run import RunConfig, list_algos, split_algo
+from emtc_core.config.values import format_argument
 from emtc_core.envs.registry import ADAPTERS, IMPORTED_BY_MAP
 from emtc_core.envs.trust import VARIABLE
 from emtc_core.envs.zoo.examples import EXAMPLES, EXTRA
@@ -68,7 +76,7 @@ def show() -> None:
     obstacle = next((row.reason for row in rows if row.env == request.choices[ENV] and not row.available), "")
     config, rule_keys = (None, frozenset[str]()) if obstacle else success_rule.choose(texts, request, maps)
     faults, plan = dict(request.faults), None
-    if config is not None and request.other_algos and not faults:
+    if config is not None and (request.other_algos or len(request.seeds) > 1) and not faults:
         try:
             plan = sweep.make_plan(config, request, texts.get(NAME, ""))
         except EmtcError as exc:
@@ -87,7 +95,7 @@ def show() -> None:
         if plan is not None and not faults:
             _start_sweep(plan)
         else:
-            _start(config if not faults else None, request, texts.get(NAME, ""))
+            _start(config if not faults else None, texts.get(NAME, ""))
 
 
 def _choices(texts: Mapping[str, str], request: Request, maps: Mapping[str, list[str]]) -> None:
@@ -121,7 +129,7 @@ def _choices(texts: Mapping[str, str], request: Request, maps: Mapping[str, list
     left, _, _ = st.columns(3)
     with left:
         info = next(info for info in describe_fields() if info.key == "train.t_max")
-        default = launch_request.write_text(request.default_steps)
+        default = format_argument(request.default_steps)
         help_text = f"{config_form.help_of(info)}  \nFormat: 40000, 40k or 1.5M."
         _text("Training length [env steps]", STEPS, texts, default, request, help_text)
 
@@ -217,7 +225,7 @@ def _show_changes(texts: Mapping[str, str], keys_on_form: set[str], request: Req
         return
     changes = [
         f"`{key}` = {escape_markdown(texts[key] or 'not set')} "
-        f"({escape_markdown(launch_request.write_text(request.defaults[key]) or 'not set')})"
+        f"({escape_markdown(format_argument(request.defaults[key]) or 'not set')})"
         for key in changed
         if key in request.defaults
     ]
@@ -312,7 +320,7 @@ def _show_unknown_fields(texts: Mapping[str, str]) -> None:
 
 def _describe_speed(basis: str) -> str:
     """Write where the speed of an estimate comes from."""
-    return "Rough estimate: no finished run to measure from." if basis == GUESS else f"Assumed speed: {basis}."
+    return "Rough estimate: no finished run to measure from." if basis == TYPICAL_SPEED else f"Assumed speed: {basis}."
 
 
 def _start_sweep(plan: Plan) -> None:
@@ -328,9 +336,8 @@ def _start_sweep(plan: Plan) -> None:
         sweep.start(plan)
 
 
-def _start(config: RunConfig | None, request: Request, name: str) -> None:
-    """Draw the expected cost of the runs, and the button that starts them. Both stay in view."""
-    seeds = request.seeds
+def _start(config: RunConfig | None, name: str) -> None:
+    """Draw the expected cost of the run, and the button that starts it. Both stay in view."""
     note = ""
     with st.container(horizontal=True, vertical_alignment="center", gap="medium", key="launch_cost"):
         if config is not None:
@@ -338,34 +345,28 @@ def _start(config: RunConfig | None, request: Request, name: str) -> None:
             note = f"{_describe_speed(cost.basis)} {describe_place(data.database())}"
             disk_help = "With all snapshots of the memory"
             for label, value, help_text in (
-                ("Expected duration, each run", f"≈ {format_duration(cost.seconds)}", cost.basis),
-                ("Expected disk use, each run", f"≈ {format_size(cost.disk_bytes)}", disk_help),
-                ("Expected memory, each run", f"≤ {format_size(cost.memory_bytes)}", _MEMORY_HELP),
-                ("Runs", format_count(len(seeds)), "They start together and share this machine."),
+                ("Expected duration", f"≈ {format_duration(cost.seconds)}", cost.basis),
+                ("Expected disk use", f"≈ {format_size(cost.disk_bytes)}", disk_help),
+                ("Expected memory", f"≤ {format_size(cost.memory_bytes)}", _MEMORY_HELP),
             ):
                 st.metric(label, value, help=help_text, width="content")
-        label = "Start" if len(seeds) <= 1 or config is None else f"Start {len(seeds)} runs"
         is_disabled = config is None or not messages.may_act()
         is_pressed = st.button(
-            label, type="primary", icon=":material/rocket_launch:", key="start", disabled=is_disabled
+            "Start", type="primary", icon=":material/rocket_launch:", key="start", disabled=is_disabled
         )
     if note:
         st.caption(escape_markdown(note))
     if is_pressed and config is not None and messages.may_act():
-        _launch(config, seeds, name)
+        _launch(config, name)
 
 
-def _launch(config: RunConfig, seeds: tuple[int, ...], name: str) -> None:
+def _launch(config: RunConfig, name: str) -> None:
     token = st.session_state.setdefault(_TOKEN, secrets.token_hex(8))
-    run_ids: list[str] = []
     try:
-        for seed in seeds:
-            run_name = f"{name} (seed {seed})" if name and len(seeds) > 1 else name or None
-            seed_config = config.model_copy(update={"seed": seed})
-            run_ids.append(launch_run(data.database(), seed_config, name=run_name, launch_token=f"{token}-{seed}"))
+        run_id = launch_run(data.database(), config, name=name or None, launch_token=f"{token}-{config.seed}")
     except EmtcError as exc:
         messages.error(exc)
         return
     st.session_state[_TOKEN] = secrets.token_hex(8)
     st.cache_data.clear()
-    st.switch_page("../pages/live.py", query_params={state.RUN: run_ids[0]})
+    st.switch_page("../pages/live.py", query_params={RUN.name: run_id})

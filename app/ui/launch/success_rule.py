@@ -11,6 +11,7 @@ from app.jobs.launch import find_missing_success_rule
 from app.jobs.launch_request import Request
 from app.ui.launch import address
 from emtc_core.config.run import RunConfig
+from emtc_core.config.values import format_argument
 from emtc_core.errors import EmtcError
 
 SUCCESS, THRESHOLD = "memory.success", "memory.success_threshold"
@@ -67,7 +68,7 @@ def choose(
 
 def _choose_threshold(texts: Mapping[str, str], request: Request, config: RunConfig) -> str:
     preset_value = config.memory.success_threshold if config.memory.success == _BY_RETURN else None
-    default = launch_request.write_text(preset_value)
+    default = format_argument(preset_value)
     text = texts.get(THRESHOLD, default)
     st.text_input(
         "Success threshold [env return]", placeholder="Type a return",

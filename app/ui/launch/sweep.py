@@ -1,4 +1,4 @@
-"""The choice of further algorithms on Launch: all are trained with the same task, length, settings and seeds.
+"""Several runs started on Launch: several seeds, or further algorithms with the same task, length, settings and seeds.
 
 The runs are started as one sweep.
 """
@@ -12,6 +12,7 @@ from app.jobs.sweeps.control import check_plan, create_sweep, default_jobs, esti
 from app.jobs.sweeps.plan import Plan, plan_algorithms
 from app.ui import data, messages
 from app.ui.launch import address
+from app.ui.page_state import SWEEP
 from emtc_core.config.run import RunConfig, list_algos
 from emtc_core.errors import EmtcError
 
@@ -65,4 +66,4 @@ def start(plan: Plan) -> None:
         messages.error(exc)
         return
     st.cache_data.clear()
-    st.switch_page("../pages/sweeps.py", query_params={"sweep": plan.id})
+    st.switch_page("../pages/sweeps.py", query_params={SWEEP.name: plan.id})

@@ -15,7 +15,8 @@ from app.analysis.format import add_utc, escape_markdown, format_count, format_d
 from app.jobs.launch import kill_run
 from app.jobs.questions import describe
 from app.jobs.resume import ENOUGH_CHECKPOINTS, CheckpointStatus, restart_run, resume_run
-from app.ui import data, messages, run_data, state, view
+from app.ui import data, messages, run_data, view
+from app.ui.page_state import PLAY, RUN
 from app.ui.widgets import config_form
 from emtc_core.checkpoint_file import FIRST_STEP
 from emtc_core.control import Command, QuestionKind
@@ -28,8 +29,6 @@ from storage.runs.rows import RunRow, imported_label
 
 KILL_AFTER_S = 10.0
 """A command that is not acknowledged for longer than this makes the page offer to end the process [s]."""
-PLAY = "play"
-"""URL parameter of Replay that names a greedy episode."""
 _EVALUATE_HELP = "Runs as many greedy episodes as a regular evaluation, with the current policy."
 _RECORD_HELP = "Records one greedy episode with the current policy. You can play it on Replay."
 _NO_EFFECT_HELP = "The training does not change, and no curve gets a point."
@@ -38,7 +37,7 @@ _NO_EFFECT_HELP = "The training does not change, and no curve gets a point."
 def show_status(run: RunRow) -> None:
     """Draw at most four lines about resumes and checkpoints."""
     if run.parent_id:
-        st.caption(f"Restarted from step 0. The earlier run is [{run.parent_id}](/live?{state.RUN}={run.parent_id}).")
+        st.caption(f"Restarted from step 0. The earlier run is [{run.parent_id}](/live?{RUN.name}={run.parent_id}).")
     if text := describe_resumes(list_resumes(data.database(), run.id)):
         st.caption(escape_markdown(text))
     if (label := imported_label(run.config)) is not None:
@@ -145,7 +144,7 @@ def show_requests(run: RunRow) -> None:
         link = ""
         if request.answer is not None:
             play = f"{request.answer.env_step}-{request.answer.playback}"
-            link = f" · [Replay](replay?{urlencode(view.link({state.RUN: run.id, PLAY: play}))})"
+            link = f" · [Replay](replay?{urlencode(view.link({RUN.name: run.id, PLAY.name: play}))})"
         st.caption(f"{escape_markdown(describe(request))}{link}")
 
 
@@ -208,7 +207,7 @@ def _resume(run_id: str) -> None:
 
 
 def _start_again(run_id: str) -> None:
-    state.write(state.RUN, restart_run(data.database(), run_id))
+    RUN.write(restart_run(data.database(), run_id))
     st.cache_data.clear()
     st.rerun()
 

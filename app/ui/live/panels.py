@@ -7,7 +7,6 @@ output reruns the charts' fragment once. If there are none, no chart is sent to 
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Any, Final
 
 import pandas as pd
@@ -15,18 +14,19 @@ import streamlit as st
 from streamlit.components.v2 import component
 
 from app.analysis.finals import LAST_TENTH, compute_final_rate
-from app.analysis.format import add_utc, escape_markdown, format_count, format_duration, format_number, format_percent
+from app.analysis.format import escape_markdown, format_count, format_duration, format_number, format_percent
 from app.analysis.quantities import ROBUST, SUCCESS_RATE, get_success_threshold
 from app.analysis.series import SeedRun, split_curves
 from app.figures.assets import read_asset
-from app.figures.chart_choices import MAX_REFERENCE_RUNS, add_reference_runs, name_reference_run
 from app.figures.kinds.chart import Chart, Mark
 from app.figures.named.live import CLOSING, FIRST_METRICS, METRIC_NAMES, RunData, read_returns
 from app.figures.options import Options, make_options
+from app.figures.reference_runs import MAX_REFERENCE_RUNS, add_reference_runs, name_reference_run
 from app.figures.registry import draw_chart, find_figure, list_live_metrics, list_metric_charts, list_sections
 from app.figures.theme import ENDED_STATUSES
-from app.ui import data, in_url, messages, run_data, state
+from app.ui import data, messages, run_data
 from app.ui.live import controls
+from app.ui.page_state import WINDOW, Choices, Flag
 from app.ui.run_data import LiveCurves
 from app.ui.widgets import canvas, pin, run_picker
 from emtc_core.errors import ConfigError
@@ -35,7 +35,10 @@ from storage.queries.run_search import RunFilter
 from storage.runs.rows import RunRow, shown_status
 
 CHARTS = "live_charts"
-PAGE, REFERENCE = "live", "ref"
+REFERENCES = Choices("ref", "live")
+"""Ids of the overlaid runs."""
+CLOSING_CHOICE = Flag(CLOSING.parameter, "live")
+METRICS = Choices(METRIC_NAMES.parameter, "live", separator="")
 CHART_HEIGHT = 470
 """Gate and outcomes fit under the status on a screen of 1440×900 [pixels]."""
 STATUS_HEIGHT = 112
@@ -52,7 +55,7 @@ def show(run: RunRow) -> None:
     curves = _get_curves(run.id)
     if not st.session_state.get("live_paused"):
         curves.refresh()
-    curves.observe(run.env_steps)
+    curves.observe(run)
     st.session_state["live_drawn"] = curves.version  # the charts below are drawn in this script run
     st.session_state["live_waiting"] = 0
     st.fragment(_status, run_every=None if has_ended else TICK_S)(run.id)
@@ -109,10 +112,10 @@ def _numbers(run: RunRow, curves: LiveCurves) -> None:
     """Draw the progress and the main results, in one row if the window is wide enough."""
     speed = _compute_speed(run, curves)
     progress = min(1.0, max(0, run.env_steps) / max(1, run.target_steps))
-    if run.live_status in ENDED_STATUSES:
-        time_left = "ended"
+    if run.live_status in ENDED_STATUSES or run.live_status == "paused":
+        time_left = "paused" if run.live_status == "paused" else "ended"
     else:
-        time_left = format_duration((run.target_steps - run.env_steps) / speed) if speed else "–"
+        time_left = format_duration((run.target_steps - run.env_steps) / speed if speed else None)
     with st.container(key="live_figures", horizontal=True, vertical_alignment="center", gap="medium"):
         st.progress(
             progress,
@@ -127,7 +130,7 @@ def _numbers(run: RunRow, curves: LiveCurves) -> None:
                 ("Return", format_number(run.return_mean), "Last greedy evaluation, mean [env return]"),
                 ("Speed [steps/s]", format_number(speed), "Training env steps per second"),
                 ("Time left", time_left, "At the current speed"),
-                ("Elapsed", format_duration(_compute_elapsed_s(run)), "Since the trainer started"),
+                ("Elapsed", format_duration(data.training_s(run)), "Since the trainer started, without pauses"),
             ):
                 st.metric(label, value, help=help_text, width="content")
 
@@ -168,20 +171,15 @@ def _describe_evaluation(evaluations: pd.DataFrame) -> str:
 
 
 def _compute_speed(run: RunRow, curves: LiveCurves) -> float | None:
-    """Compute the current speed [env steps/s]; of an ended run, its average."""
+    """Compute the current speed [env steps/s], none of a paused run; of an ended run, its average."""
     if run.live_status in ENDED_STATUSES:
-        elapsed_s = _compute_elapsed_s(run)
+        elapsed_s = data.training_s(run)
         return run.env_steps / elapsed_s if elapsed_s else None
-    curves.observe(run.env_steps)
-    speed = curves.steps_per_second()
-    return curves.latest(_SPEED) if speed is None and len(curves.metrics) else speed
-
-
-def _compute_elapsed_s(run: RunRow) -> float | None:
-    if run.started_at is None:
+    curves.observe(run)
+    if run.live_status == "paused":
         return None
-    until = run.ended_at or (run.heartbeat_at if run.live_status == "lost" else None) or datetime.now(UTC)
-    return (add_utc(until) - add_utc(run.started_at)).total_seconds()
+    speed = curves.steps_per_second()
+    return curves.latest(_SPEED) if speed is None else speed
 
 
 def _problems(run: RunRow) -> None:
@@ -212,7 +210,7 @@ def _charts(run: RunRow) -> None:
     with messages.guarded(), data.use_one_snapshot():
         marks = tuple(Mark(step, "resumed") for step in curves.resume_steps())
         recorded = _get_run_data(run, curves, marks)
-        charts = [(title, _add_references(chart)) for title, chart in _draw(recorded)]
+        charts = [(title, _add_references(chart, run.id)) for title, chart in _draw(recorded)]
         place = canvas.place_together("live", [chart for _, chart in charts], height=CHART_HEIGHT)
         with st.container(key="live_charts_grid", horizontal=True, gap="medium"):
             for title, chart in charts:
@@ -222,7 +220,9 @@ def _charts(run: RunRow) -> None:
                 chart = draw_chart("metrics", recorded, make_options({METRIC_NAMES: names}))
                 if not chart.is_empty:
                     with st.container(gap="xsmall"):
-                        chart = replace(_add_references(chart, ("metrics", names)), title=f"{title} of {run.name}")
+                        chart = replace(
+                            _add_references(chart, run.id, ("metrics", names)), title=f"{title} of {run.name}"
+                        )
                         own_place = replace(place, height=None)
                         _chart(title, chart, run, own_place, {"metrics": names}, key=f"metrics-{title}")
             if len(curves.metrics):
@@ -238,9 +238,9 @@ def _get_run_data(run: RunRow, curves: LiveCurves, marks: tuple[Mark, ...]) -> R
 
 def _draw(recorded: RunData) -> list[tuple[str, Chart]]:
     """Draw the figures of this page that the run has data for, each with its title."""
-    is_closing = bool(st.session_state[in_url.flag(PAGE, CLOSING.parameter)["key"]])
+    is_closing = CLOSING_CHOICE.read()
     charts = []
-    for title, kinds in list_sections(PAGE).items():
+    for title, kinds in list_sections("live").items():
         for kind in kinds:
             options = make_options({CLOSING: is_closing} if CLOSING in kind.options else {})
             with suppress(ConfigError):  # the run has no gate
@@ -252,24 +252,22 @@ def _metric_charts(run: RunRow, curves: LiveCurves, recorded: RunData, place: ca
     available = curves.metric_list()
     names = st.multiselect(
         METRIC_NAMES.label,
-        available,
-        default=[name for name in FIRST_METRICS if name in available],
-        key="metrics",
-        bind="query-params",
+        **METRICS.bind(available, default=[name for name in FIRST_METRICS if name in available]),
         help=METRIC_NAMES.help,
     )
     curves.follow(names)
     if names:
         recorded = replace(recorded, metrics=curves.metrics)
         chart = draw_chart("metrics", recorded, make_options({METRIC_NAMES: tuple(names)}))
-        chart = _add_references(chart, ("metrics", tuple(names)))
+        chart = _add_references(chart, run.id, ("metrics", tuple(names)))
         _chart("", chart, run, replace(place, height=None), {"metrics": names})
 
 
-def _list_references() -> list[str]:
-    """List the runs that are overlaid; runs that were deleted are left out."""
-    run_ids: list[str] = st.session_state[in_url.several(PAGE, REFERENCE, state.read_list(REFERENCE))["key"]] or []
-    return [run_id for run_id in run_ids[:MAX_REFERENCE_RUNS] if run_id in data.existing_runs(run_ids)]
+def _list_references(run_id: str) -> list[str]:
+    """List the runs that are overlaid on a run; runs that were deleted, and the run itself, are left out."""
+    existing = data.existing_runs(REFERENCES.read())
+    references = [other_id for other_id in REFERENCES.read() if other_id in existing and other_id != run_id]
+    return references[:MAX_REFERENCE_RUNS]
 
 
 @data.cached(st.cache_resource, ttl=5)
@@ -289,26 +287,26 @@ def _draw_reference(
     return (name_reference_run(run), chart) if isinstance(chart, Chart) else None
 
 
-def _add_references(chart: Chart, *options: tuple[str, Any]) -> Chart:
-    closing = (("closing", True),) if chart.name == "gate-dynamics" and state.read_text(CLOSING.parameter) else ()
-    references = (_draw_reference(run_id, chart.name, (*options, *closing)) for run_id in _list_references())
+def _add_references(chart: Chart, run_id: str, *options: tuple[str, Any]) -> Chart:
+    closing = ((CLOSING.name, True),) if chart.name == "gate-dynamics" and CLOSING_CHOICE.read() else ()
+    references = (_draw_reference(other_id, chart.name, (*options, *closing)) for other_id in _list_references(run_id))
     return add_reference_runs(chart, dict(reference for reference in references if reference is not None))
 
 
-def _choose_references() -> None:
+def _choose_references(run: RunRow) -> None:
     help_text = "Adds the main lines of other runs, dotted"
     with st.popover("Overlay runs", icon=":material/stacked_line_chart:", help=help_text):
         names, _ = data.run_names(RunFilter())
-        names = names | data.names_of(_list_references())
+        names = names | data.names_of(_list_references(run.id))
+        names.pop(run.id, None)
         st.multiselect(
-            "Runs", **in_url.several(PAGE, REFERENCE, list(names)),
-            max_selections=MAX_REFERENCE_RUNS,
-            format_func=lambda run_id: f"{names.get(run_id, '')} · {run_id}", placeholder="none",
+            "Runs", **REFERENCES.bind(list(names), lambda run_id: f"{names.get(run_id, '')} · {run_id}"),
+            max_selections=MAX_REFERENCE_RUNS, placeholder="none",
         )  # fmt: skip
 
 
-def _choose_closing() -> None:
-    st.toggle(CLOSING.label, **in_url.flag(PAGE, CLOSING.parameter), help=CLOSING.help)
+def _choose_closing(run: RunRow) -> None:
+    st.toggle(CLOSING.label, **CLOSING_CHOICE.bind(), help=CLOSING.help)
 
 
 _DRAW_OPTIONS: Final = {"gate-dynamics": _choose_closing, "outcomes": _choose_references}
@@ -320,23 +318,22 @@ def _chart(
     run: RunRow,
     place: canvas.Place,
     facts: dict[str, Any] | None = None,
-    draw_options: Callable[[], None] | None = None,
+    draw_options: Callable[[RunRow], None] | None = None,
     *,
     key: str = "",
 ) -> None:
-    window, key = state.read_window(), f"live-{key or chart.name}"
+    window, key = WINDOW.read(), f"live-{key or chart.name}"
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
         st.markdown(f"#### {title}" if title else "", width="content")
         if draw_options is not None:
-            draw_options()
-        references = {"beside": run_ids} if (run_ids := _list_references()) else {}
+            draw_options(run)
+        references = {"beside": run_ids} if (run_ids := _list_references(run.id)) else {}
         pin.show_with_export(
             chart.keep_window(window), key=key, stem=run.id, page="live", run=run,
             facts={**(facts or {}), **references},
         )  # fmt: skip
     canvas.show(
-        chart, key=key, window=window, place=place,
-        on_window=lambda window: state.write_window(window or None),
+        chart, key=key, window=window, place=place, on_window=WINDOW.on_window,
     )  # fmt: skip
     st.caption(escape_markdown(chart.caption))
 

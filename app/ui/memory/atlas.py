@@ -16,8 +16,8 @@ from app.analysis.projections.linear import LabeledPoints
 from app.analysis.selection import NODE_QUANTITIES, NodeSelection
 from app.figures.assets import read_asset, read_script
 from app.figures.theme import BINARY_COLORS, RED_GREEN, VIRIDIS
-from app.ui import state
 from app.ui.memory.columns import Columns, publish
+from app.ui.page_state import TOUR
 
 MapEvent = Literal["pick", "select", "view"]
 """A point was selected; a region or range was selected; color, scale or camera changed."""
@@ -131,7 +131,7 @@ def show(
         "channel": identity.channel,
         "group": identity.group,
         "run": identity.run,
-        "tourStep": state.read_int(state.TOUR),  # if it changes, the map applies the view of the URL again
+        "tourStep": TOUR.read(),  # if it changes, the map applies the view of the URL again
         "view": {
             "color": view.color,
             "palette": view.palette,

@@ -9,15 +9,17 @@ import streamlit as st
 from app.analysis.collapse import USEFUL, USELESS, EmbeddingNumber
 from app.analysis.format import escape_markdown, format_count, format_number
 from app.ui import memory_data, messages
-from app.ui.memory.snapshot_map import MemoryMap
+from app.ui.memory.snapshot_map import FIRST, SECOND, MemoryMap
+from app.ui.page_state import Flag
+
+_OPEN = {side: Flag(f"{side.prefix}collapse", "memory") for side in (FIRST, SECOND)}
 
 
 @st.fragment
 def show(memory_map: MemoryMap) -> None:
     """Draw the numbers. They are computed only while the box is open."""
     box = st.expander(
-        "Has this embedding collapsed?", icon=":material/compress:", key=f"{memory_map.choice.side.prefix}collapse",
-        bind="query-params",
+        "Has this embedding collapsed?", icon=":material/compress:", **_OPEN[memory_map.choice.side].bind()
     )  # fmt: skip
     if not box.open:
         return

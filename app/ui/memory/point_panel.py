@@ -20,17 +20,19 @@ from app.analysis.selection import NODE_QUANTITIES
 from app.figures.named.trajectories import TITLE, Episode
 from app.figures.options import make_options
 from app.figures.registry import draw_chart
-from app.ui import memory_data, messages, state, view
+from app.ui import memory_data, messages, view
 from app.ui.memory import atlas, traces
-from app.ui.memory.snapshot_map import MemoryMap
+from app.ui.memory.snapshot_map import FIRST, SECOND, MemoryMap
+from app.ui.page_state import EPISODE, POINT, RUN, START, Choice, Flag
 from app.ui.widgets import canvas, pin
 from emtc_core.errors import DataRemovedError, EmtcError
 from storage.queries.episodes import Trajectory
 from storage.queries.memory import NodeDetail, Snapshot
 from storage.runs.rows import RunRow
 
-MAP = "map"
-"""URL parameter: prefix of the map in which the node was selected."""
+MAP = Choice("map", "memory")
+"""Prefix of the map in which the node was selected."""
+_NEIGHBORS = Flag("near", "memory")
 NEAREST = 10
 _NEIGHBORS_HELP = (
     "Lists the nodes with the nearest embeddings, in the space in which the memory compares them. The map marks them "
@@ -48,7 +50,8 @@ def show(maps: Sequence[MemoryMap]) -> None:
     Args:
         maps: The page's maps. The URL stores in which of them the node was selected.
     """
-    active = next((memory_map for memory_map in maps if memory_map.choice.side.prefix == state.read_text(MAP)), maps[0])
+    by_prefix = {memory_map.choice.side.prefix: memory_map for memory_map in maps}
+    active = by_prefix.get(MAP.select([FIRST.prefix, SECOND.prefix]), maps[0])
     bar = st.container(horizontal=True, vertical_alignment="bottom", gap="small")
     with bar:
         slot = _choose_slot()
@@ -105,22 +108,10 @@ def tabulate_nearest(memory_map: MemoryMap, rows: NDArray[np.int64], distance: N
 
 
 def _choose_slot() -> int | None:
-    url_slot = state.read_int(state.POINT)
-    if url_slot != st.session_state.get("point_seen"):
-        st.session_state["point_seen"] = url_slot
-        st.session_state["point_typed"] = url_slot
-
-    def on_typed() -> None:
-        st.session_state["point_seen"] = st.session_state["point_typed"]
-        state.write(state.POINT, st.session_state["point_typed"])
-
     return st.number_input(
         "Memory id",
-        min_value=0,
+        **POINT.bind(),
         step=1,
-        value=None,
-        key="point_typed",
-        on_change=on_typed,
         placeholder="Click or type",
         help="Slot of a node in the episodic memory. Use it to select a node without a mouse.",
         width=170,
@@ -130,15 +121,15 @@ def _choose_slot() -> int | None:
 def _select_outlier(memory_map: MemoryMap) -> None:
     outlier = memory_data.get_outlier(memory_map.snapshot.id, memory_map.choice.stamp)
     if outlier is not None:
-        state.write(MAP, memory_map.choice.side.prefix or None)
-        state.write(state.POINT, outlier.slot)
+        MAP.write(memory_map.choice.side.prefix or None)
+        POINT.write(outlier.slot)
 
 
 def _on_pick(prefix: str, event: dict[str, Any]) -> None:
     slot = event.get("slot")
     if isinstance(slot, int):
-        state.write(MAP, prefix or None)
-        state.write(state.POINT, slot)
+        MAP.write(prefix or None)
+        POINT.write(slot)
 
 
 def _show_marks(memory_map: MemoryMap, slot: int | None, episodes: _Episodes | None) -> None:
@@ -150,7 +141,7 @@ def _show_marks(memory_map: MemoryMap, slot: int | None, episodes: _Episodes | N
     trajectory, other = episodes
     paths = [] if trajectory is None else traces.make_paths(memory_map, trajectory, other)
     near: list[atlas.MapPoint] = []
-    if st.session_state.get("near"):
+    if _NEIGHBORS.read():
         points = [memory_map.coordinates[row].tolist() for row in _find_nearest(memory_map, slot)[0]]
         near = [point for point in points if all(map(isfinite, point))]
     row = memory_map.snapshot.row_of(slot)
@@ -182,7 +173,7 @@ def _show_node(memory_map: MemoryMap, slot: int | None, bar: DeltaGenerator) -> 
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.markdown(f"##### Memory {detail.slot}", width="stretch")
         other = traces.choose(run, memory_map, detail)
-        is_near_on = st.toggle("Neighbors", key="near", bind="query-params", help=_NEIGHBORS_HELP)
+        is_near_on = st.toggle("Neighbors", **_NEIGHBORS.bind(), help=_NEIGHBORS_HELP)
         with st.popover("Fields", icon=":material/list:", help="All values of this memory"):
             st.dataframe(make_fields(run, detail), hide_index=True, height="content")
     if other is not None:
@@ -201,8 +192,8 @@ def _show_links(run: RunRow, detail: NodeDetail) -> None:
             str(detail.idx_next),
             icon=":material/arrow_forward:",
             help="Selects the stored successor of this memory",
-            on_click=state.write,
-            args=(state.POINT, detail.idx_next),
+            on_click=POINT.write,
+            args=(detail.idx_next,),
         )
     st.page_link(
         "../pages/replay.py",
@@ -210,7 +201,7 @@ def _show_links(run: RunRow, detail: NodeDetail) -> None:
         icon=":material/smart_display:",
         help="Open this episode on Replay",
         width="content",
-        query_params=view.link({state.RUN: run.id, state.EPISODE: str(detail.episode), state.START: str(detail.t)}),
+        query_params=view.link({RUN.name: run.id, EPISODE.name: str(detail.episode), START.name: str(detail.t)}),
     )
 
 
@@ -246,7 +237,7 @@ def _show_nearest(memory_map: MemoryMap, slot: int) -> None:
     def on_select() -> None:
         rows = st.session_state[key]["selection"]["rows"]
         if rows and rows[0] < len(slots):
-            state.write(state.POINT, slots[rows[0]])
+            POINT.write(slots[rows[0]])
 
     st.dataframe(
         frame, hide_index=True, height="content", key=key, on_select=on_select, selection_mode="single-row",

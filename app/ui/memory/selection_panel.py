@@ -17,9 +17,11 @@ from app.figures.named.memory_map import SelectedNodes
 from app.figures.registry import draw_chart
 from app.ui.memory import atlas, snapshot_map, what_if_panel
 from app.ui.memory.snapshot_map import MemoryMap
+from app.ui.page_state import Flag
 from app.ui.widgets import canvas, pin
 from storage.runs.rows import RunRow
 
+_AGREEMENT = Flag("agreement", "memory")
 LISTED = 1000
 """Maximum number of nodes in the list on the page. The downloaded files contain all nodes."""
 
@@ -114,7 +116,7 @@ def _show_downloads(run: RunRow, memory_map: MemoryMap, rows: NDArray[np.int64])
 
 def _show_agreement(memory_map: MemoryMap, rows: NDArray[np.int64]) -> None:
     """Draw how well the map preserves neighbors in the selection. It is computed only while the box is open."""
-    box = st.expander("Can the map be trusted here?", key="agreement", bind="query-params", icon=":material/rule:")
+    box = st.expander("Can the map be trusted here?", **_AGREEMENT.bind(), icon=":material/rule:")
     if not box.open or not len(rows):
         return
     result = measure_neighbor_agreement(

@@ -1,6 +1,7 @@
 """The upper part of the Memory page: the choice of snapshot and projection, the map, and an optional second map."""
 
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,9 +25,10 @@ from app.figures.kinds.maps import Cloud
 from app.figures.named.memory_map import COLOR_SCALE, MapNodes
 from app.figures.registry import find_figure
 from app.figures.theme import ENDED_STATUSES
-from app.ui import data, in_url, memory_data, messages, state
+from app.ui import data, memory_data, messages
 from app.ui.memory import atlas, projection_job
 from app.ui.memory.columns import Columns, make_columns
+from app.ui.page_state import Choice, Flag, Integer, Text
 from app.ui.widgets.run_picker import LISTED
 from emtc_core.errors import ConfigError, EmtcError
 from storage.queries.memory import Snapshot
@@ -44,8 +46,16 @@ METHODS = {"axes": "Axes", "pca": "PCA", "tsne": "t-SNE", "umap": "UMAP"}
 SIZES = (2000, 5000, 10_000, 20_000, MAX_LANDMARKS)
 MAX_NODES_IN_FILE = 100_000
 """Maximum number of nodes in an exported or pinned map. The map on the page shows all nodes."""
-COLOR, PALETTE, CAMERA, LASSO, RANGES = "color", "scale", "camera", "lasso", "ranges"
 MAX_SELECTION_CHARACTERS = 8000
+_PAGES = ("memory", "replay")
+"""Replay shows the first map, too."""
+COLOR = Choice("color", *_PAGES, accepts_labels=True)
+PALETTE = Choice("scale", *_PAGES)
+CAMERA = Text("camera", *_PAGES, max_characters=64)
+LASSO = Text("lasso", *_PAGES, max_characters=MAX_SELECTION_CHARACTERS)
+RANGES = Text("ranges", *_PAGES, max_characters=MAX_SELECTION_CHARACTERS)
+_TWO_MAPS = Flag("two", "memory")
+_SECOND_RUN = Choice("b_run", "memory")
 _SLIDER_WIDTH = 180
 _TWO_MAPS_HELP = (
     "Shows a second snapshot, projection or run. The maps share color and filters. Maps of one run also share the "
@@ -55,13 +65,32 @@ _TWO_MAPS_HELP = (
 
 @dataclass(frozen=True)
 class Side:
-    """One of the page's two maps."""
+    """One of the page's two maps, with its parameters."""
 
     channel: str
-    prefix: str  # of its widget keys and URL parameters
+    prefix: str  # of the names of its parameters
+    snapshot: Choice
+    method: Choice
+    pair: Choice
+    points: Choice
+    seed: Integer
+    embedder: Choice
 
 
-FIRST, SECOND = Side("atlas", ""), Side("atlas-b", "b_")
+def _make_side(channel: str, prefix: str, *pages: str) -> Side:
+    return Side(
+        channel,
+        prefix,
+        snapshot=Choice(f"{prefix}snap", *pages, in_url_as_default=True),
+        method=Choice(f"{prefix}method", *pages, accepts_labels=True),
+        pair=Choice(f"{prefix}pair", *pages, accepts_labels=True),
+        points=Choice(f"{prefix}points", *pages, accepts_labels=True),
+        seed=Integer(f"{prefix}map_seed", *pages, default=0, low=0, high=2**31 - 1),
+        embedder=Choice(f"{prefix}embedder", *pages),
+    )
+
+
+FIRST, SECOND = _make_side("atlas", "", *_PAGES), _make_side("atlas-b", "b_", "memory")
 
 
 @dataclass(frozen=True)
@@ -132,9 +161,7 @@ class MemoryMap:
         """The values from which a notebook entry computes the same coordinates and the same selection."""
         method = "pca" if self.name.startswith("PCA") else self.choice.projection.method
         has_selection = bool(read_selection())
-        selection = {
-            name: state.read_long(name, MAX_SELECTION_CHARACTERS) if has_selection else "" for name in (LASSO, RANGES)
-        }
+        selection = {text.name: text.read() if has_selection else "" for text in (LASSO, RANGES)}
         turn = {"turn": memory_data.get_axis_signs(self.snapshot)} if method == "pca" else {}
         values = asdict(self.choice.projection)
         return values | {"snapshot": self.snapshot.id, "method": method, "fit": "all"} | turn | selection
@@ -166,17 +193,22 @@ def choose(run: RunRow, side: Side, other_snapshot: int | None = None) -> MapCho
 
 def is_second_map_on() -> bool:
     """Draw the switch for two maps; return its state."""
-    return bool(st.toggle("Two maps", key="two", bind="query-params", help=_TWO_MAPS_HELP))
+    return bool(st.toggle("Two maps", **_TWO_MAPS.bind(), help=_TWO_MAPS_HELP))
 
 
 def choose_second(run: RunRow, first: MapChoice) -> MapChoice | None:
     """Draw the choices of the second map in one bar; None if its run has no memory to draw."""
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
-        names = {run.id: run.name} | data.run_names(RunFilter(), LISTED)[0]
+        names = {run.id: run.name} | data.run_names(RunFilter(), LISTED)[0] | data.names_of(_SECOND_RUN.list_texts())
         run_id = st.selectbox(
-            "Run of the second map", **in_url.one("memory", "b_run", list(names)),
-            format_func=lambda run_id: f"{names[run_id]} · {run_id}", width=220,
-        )  # fmt: skip
+            "Run of the second map",
+            **_SECOND_RUN.bind(
+                list(names),
+                lambda run_id: f"{names[run_id]} · {run_id}",
+                on_change=partial(SECOND.snapshot.write, None),  # a snapshot of the former run
+            ),
+            width=220,
+        )
         try:
             second_run = data.get_run(str(run_id))
         except EmtcError:  # the run was deleted in the meantime
@@ -207,39 +239,41 @@ def show(choice: MapChoice, other: MapChoice | None = None) -> MemoryMap:
 
 
 def read_view() -> atlas.MapView:
-    """Read color, color scale, camera and selection from the URL; invalid values are ignored."""
-    color, palette = state.read_text(COLOR) or "", state.read_text(PALETTE) or ""
-    numbers = parse_numbers(state.read_text(CAMERA) or "", ",")
+    """Read color, color scale, camera and selection from the URL."""
+    numbers = parse_numbers(CAMERA.read(), ",")
     camera = (numbers[0], numbers[1], numbers[2]) if len(numbers) == 3 and numbers[2] > 0 else None
+    if camera is None and CAMERA.read():
+        CAMERA.reject("the whole map")
     return atlas.MapView(
-        color=next((key for key, quantity in NODE_QUANTITIES.items() if color in (key, quantity.name)), "h"),
-        palette=palette if palette in atlas.PALETTES else next(iter(atlas.PALETTES)),
+        color=COLOR.select(list(NODE_QUANTITIES), lambda key: NODE_QUANTITIES[key].name, default="h"),
+        palette=PALETTE.select(list(atlas.PALETTES)),
         camera=camera,
         selection=read_selection(),
     )
 
 
 def read_selection() -> NodeSelection:
-    """Read lasso and ranges from the URL; invalid values are ignored."""
+    """Read lasso and ranges from the URL."""
     try:
-        return NodeSelection.parse(
-            state.read_long(LASSO, MAX_SELECTION_CHARACTERS), state.read_long(RANGES, MAX_SELECTION_CHARACTERS)
-        )
+        return NodeSelection.parse(LASSO.read(), RANGES.read())
     except ConfigError:
+        for parameter in (LASSO, RANGES):
+            if parameter.is_in_url:
+                parameter.reject()
         return NodeSelection()
 
 
 def write_view(event: dict[str, Any]) -> None:
     """Write color, color scale and camera of a map into the URL."""
-    for name, key in ((COLOR, "color"), (PALETTE, "palette"), (CAMERA, "camera")):
+    for parameter, key in ((COLOR, "color"), (PALETTE, "palette"), (CAMERA, "camera")):
         value = event.get(key)
-        state.write(name, str(value)[:64] if value else None)
+        parameter.write(str(value)[:64] if value else None)
 
 
 def write_selection(event: dict[str, Any]) -> None:
     """Write lasso and ranges of a map into the URL."""
-    state.write(LASSO, str(event.get("polygon") or "")[:MAX_SELECTION_CHARACTERS] or None)
-    state.write(RANGES, str(event.get("filters") or "")[:MAX_SELECTION_CHARACTERS] or None)
+    LASSO.write(str(event.get("polygon") or "")[:MAX_SELECTION_CHARACTERS])
+    RANGES.write(str(event.get("filters") or "")[:MAX_SELECTION_CHARACTERS])
 
 
 def make_figure(memory_map: MemoryMap, is_selected: NDArray[np.bool_]) -> Cloud:
@@ -273,6 +307,12 @@ def _show_empty(run: RunRow) -> None:
             "Choose a run of an EMTC or EMU algorithm.",
         )
         return
+    if run.live_status == "finished":
+        messages.empty(
+            "This database has no memory snapshots of this finished run.",
+            "A thin bundle contains no snapshots, and a run with train.snapshots = 0 records none.",
+        )
+        return
     if run.live_status in ENDED_STATUSES:
         messages.empty(
             "This run ended before its first snapshot of the memory.",
@@ -292,59 +332,44 @@ def _show_empty(run: RunRow) -> None:
 def _choose_snapshot(snapshots: pd.DataFrame, side: Side, other_snapshot: int | None) -> dict[str, Any]:
     rows = {int(row["id"]): row for row in data.rows_of(snapshots)}
     ids = list(rows)
-    key, parameter = f"{side.prefix}snapshot", f"{side.prefix}{state.SNAPSHOT}"
-    url_id = state.read_int(parameter)
-    if st.session_state.get(key) not in ids or url_id not in (None, st.session_state.get(key)):
-        others = [snapshot_id for snapshot_id in ids if snapshot_id != other_snapshot] or ids
-        default = ids[-1] if other_snapshot is None else others[len(others) // 2]
-        st.session_state[key] = url_id if url_id in ids else default
+    others = [snapshot_id for snapshot_id in ids if snapshot_id != other_snapshot] or ids
+    default = ids[-1] if other_snapshot is None else others[len(others) // 2]
     if len(ids) > 1:
         snapshot_id = st.select_slider(
             "Snapshot at env step",
-            ids,
-            key=key,
-            format_func=lambda snapshot_id: format_count(rows[snapshot_id]["env_step"]) if snapshot_id in rows else "–",
-            on_change=lambda: state.write(parameter, st.session_state[key]),
+            **side.snapshot.bind(ids, lambda snapshot_id: format_count(rows[snapshot_id]["env_step"]), default=default),
             width=_SLIDER_WIDTH,
         )
     else:
-        snapshot_id = ids[0]
+        snapshot_id = side.snapshot.select(ids, lambda snapshot_id: format_count(rows[snapshot_id]["env_step"]))
         env_step = format_count(rows[snapshot_id]["env_step"])
         st.caption(f"One snapshot so far, at env step {env_step}.", width=_SLIDER_WIDTH)
-    state.write(parameter, snapshot_id)
     return rows[snapshot_id]
 
 
 def _choose_projection(side: Side, *, default: str) -> ProjectionChoice:
-    prefix = side.prefix
     method = st.segmented_control(
-        "Projection", list(METHODS), default=default, required=True, format_func=METHODS.__getitem__,
-        key=f"{prefix}method", bind="query-params",
+        "Projection", **side.method.bind(list(METHODS), METHODS.__getitem__, default=default), required=True,
         help="Axes and PCA are computed immediately, t-SNE and UMAP in the background.",
     )  # fmt: skip
     pair, n, seed = 0, SIZES[1], 0
     if method == "axes":
-        pair = st.selectbox(
-            "Axes", range(len(AXIS_PAIRS)), key=f"{prefix}pair", bind="query-params", width=130,
-            format_func=lambda i: "x{} · x{}".format(*(axis + 1 for axis in AXIS_PAIRS[i])),
-        )  # fmt: skip
+        pairs = ["x{} · x{}".format(*(axis + 1 for axis in pair)) for pair in AXIS_PAIRS]
+        pair = st.selectbox("Axes", **side.pair.bind(range(len(pairs)), pairs.__getitem__), width=130)
     embedder = OWN
     if side is SECOND:
         embedder = st.selectbox(
-            "Embedding", **in_url.one("memory", f"{prefix}embedder", list(EMBEDDINGS)),
-            format_func=EMBEDDINGS.__getitem__, width=140,
+            "Embedding", **side.embedder.bind(list(EMBEDDINGS), EMBEDDINGS.__getitem__), width=140,
             help="A new embedder is fitted to the states of this snapshot in the background.",
         )  # fmt: skip
     if method in BACKGROUND or embedder != OWN:
         n = st.selectbox(
-            "Landmarks", SIZES, index=1, key=f"{prefix}points", bind="query-params", width=110,
-            format_func=format_count,
+            "Landmarks", **side.points.bind(SIZES, format_count, default=SIZES[1]), width=110,
             help="Number of nodes in the layout, sampled evenly over return and time. The other nodes are placed "
             "between them.",
         )  # fmt: skip
         seed = st.number_input(
-            "Seed", min_value=0, max_value=2**31 - 1, value=0, step=1, width=100,
-            key=f"{prefix}map_seed", bind=state.bind_int(f"{prefix}map_seed"),
+            "Seed", **side.seed.bind(), step=1, width=100,
             help="Seed of the landmarks and of the method. The same seed gives the same map.",
         )  # fmt: skip
     return ProjectionChoice(str(method), int(pair or 0), int(n or SIZES[1]), int(seed or 0), str(embedder))

@@ -7,30 +7,28 @@ from app.analysis.format import escape_markdown, format_number
 from app.figures.kinds.maps import MAX_LABELED_ERRORS, largest_errors
 from app.figures.named.memories import find_contrast
 from app.figures.theme import DELTA_MEM, WIN_RATE
-from app.ui import data, state
+from app.ui import data
 from app.ui.memory import atlas
 from app.ui.memory.snapshot_map import MemoryMap
+from app.ui.page_state import Integer
 from emtc_core.errors import EmtcError
 from emtc_core.metrics import CLOSED_BELOW
 from storage.queries.episodes import Trajectory
 from storage.queries.memory import NodeDetail
 from storage.runs.rows import RunRow
 
-AGAINST = "against"
-"""URL parameter of the episode to compare with."""
+AGAINST = Integer("against", "memory", low=1)
+"""The episode to compare with."""
 EVERY = 10
 """Steps between two marks of a path."""
 
 
 def choose(run: RunRow, memory_map: MemoryMap, detail: NodeDetail) -> Trajectory | None:
     """Draw the choice of an episode to compare with the one that wrote a memory; the URL stores it."""
-    url_episode = state.read_int(AGAINST)
-    if st.session_state.get("against_seen") != url_episode:
-        st.session_state["against_seen"] = st.session_state["against_typed"] = url_episode
     with st.popover("Compare", icon=":material/compare_arrows:", help="Draw the path of a second episode on the map"):
         episode = st.number_input(
-            "Compare with episode", min_value=1, step=1, value=None, key="against_typed", on_change=_on_typed,
-            placeholder="none", help="Its path is drawn next to the path of the selected memory's episode.",
+            "Compare with episode", **AGAINST.bind(), step=1, placeholder="none",
+            help="Its path is drawn next to the path of the selected memory's episode.",
         )  # fmt: skip
         st.button(
             "Find opposite outcome", icon=":material/search:", key="find_opposite",
@@ -82,14 +80,9 @@ def show_gate_values(trajectory: Trajectory, other: Trajectory) -> None:
     st.caption(" · ".join(_describe_gate(episode) for episode in _sort_by_outcome(trajectory, other)))
 
 
-def _on_typed() -> None:
-    st.session_state["against_seen"] = st.session_state["against_typed"]
-    state.write(AGAINST, st.session_state["against_typed"])
-
-
 def _find_opposite(memory_map: MemoryMap, trajectory: Trajectory) -> None:
     try:
-        state.write(AGAINST, find_contrast(data.database(), memory_map.snapshot, trajectory))
+        AGAINST.write(find_contrast(data.database(), memory_map.snapshot, trajectory))
     except EmtcError as exc:
         st.session_state["against_told"] = str(exc)
 

@@ -24,7 +24,8 @@ from app.analysis.what_if import (
 from app.figures.figure import NO_OPTIONS
 from app.figures.named.what_if import RecomputedGate
 from app.figures.registry import draw_chart
-from app.ui import data, in_url, memory_data, messages
+from app.ui import data, memory_data, messages
+from app.ui.page_state import Choice, Flag
 from app.ui.widgets import canvas, pin, result_table
 from emtc_core.metrics import CLOSED_BELOW
 from storage.queries.memory import Snapshot
@@ -37,6 +38,10 @@ TAUS = [RECORDED, "0.1", "0.2", "0.3", "0.45", "0.6", "0.8", "1.2", "1.5", "2", 
 DELTA_FACTORS = [RECORDED, *(f"{float(f'{factor:.3g}'):g}" for factor in np.geomspace(1, 1e4, 17))]
 _LOOKUPS = {"nearest": "nearest node", "written": "node written by Algorithm 2"}
 _SUCCESSORS = {"nn": "node of the next state", "link": "stored link"}
+_OPEN = Flag("what_if", PAGE)
+_TAU_FIXED, _TAU_FACTOR, _DELTA_FACTOR, _LOOKUP, _SUCCESSOR = (
+    Choice(f"wi_{name}", PAGE) for name in ("tau_fixed", "tau", "delta", "lookup", "next")
+)
 _HELP = {
     "tau": "Multiplies every recorded τ, of the transitions and of the snapshot.",
     "fixed": "Replaces the schedule by one τ, as in the paper's study of τ.",
@@ -59,7 +64,7 @@ def show(
         rows: Rows of the snapshot; None for all.
         facts: Options that identify the selected rows; they are stored with a pinned figure.
     """
-    box = st.expander("What if", icon=":material/tune:", key="what_if", bind="query-params")
+    box = st.expander("What if", icon=":material/tune:", **_OPEN.bind())
     if not box.open:
         return
     with box, messages.guarded():
@@ -82,25 +87,24 @@ def _choose_settings(rules: GateRules) -> WhatIfSettings:
         return option if option == RECORDED else f"×{option}"
 
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
-        fixed_tau = str(
-            st.selectbox("τ [return]", **in_url.one(PAGE, "wi_tau_fixed", TAUS), help=_HELP["fixed"], width=120)
-        )
+        fixed_tau = str(st.selectbox("τ [return]", **_TAU_FIXED.bind(TAUS), help=_HELP["fixed"], width=120))
         tau_factor = st.select_slider(
-            "τ × recorded", **in_url.one(PAGE, "wi_tau", TAU_FACTORS, default="1"), format_func=format_factor,
+            "τ × recorded", **_TAU_FACTOR.bind(TAU_FACTORS, format_factor, default="1"),
             help=_HELP["tau"], disabled=fixed_tau != RECORDED, width=200,
         )  # fmt: skip
         delta_factor = st.select_slider(
-            f"δ × {rules.memory.delta:g}", **in_url.one(PAGE, "wi_delta", DELTA_FACTORS), format_func=format_factor,
+            f"δ × {rules.memory.delta:g}", **_DELTA_FACTOR.bind(DELTA_FACTORS, format_factor),
             help=_HELP["delta"], width=200,
         )  # fmt: skip
         is_merging = delta_factor != RECORDED
         lookup = st.selectbox(
-            "H(s) source", **in_url.one(PAGE, "wi_lookup", get_args(Lookup), default=rules.gate.lookup),
-            format_func=_LOOKUPS.__getitem__, help=_HELP["lookup"], disabled=not is_merging, width=175,
+            "H(s) source", **_LOOKUP.bind(get_args(Lookup), _LOOKUPS.__getitem__, default=rules.gate.lookup),
+            help=_HELP["lookup"], disabled=not is_merging, width=175,
         )  # fmt: skip
         successor = st.selectbox(
-            "H(s′) source", **in_url.one(PAGE, "wi_next", get_args(Successor), default=rules.gate.successor),
-            format_func=_SUCCESSORS.__getitem__, help=_HELP["successor"], disabled=not is_merging, width=175,
+            "H(s′) source",
+            **_SUCCESSOR.bind(get_args(Successor), _SUCCESSORS.__getitem__, default=rules.gate.successor),
+            help=_HELP["successor"], disabled=not is_merging, width=175,
         )  # fmt: skip
     return WhatIfSettings(
         tau_factor=float(tau_factor),

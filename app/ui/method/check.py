@@ -8,9 +8,17 @@ from app.analysis.format import escape_markdown, format_number, format_percent
 from app.analysis.propositions import SolvedTask, make_solved_task, run_proposition_1_check, run_proposition_2_check
 from app.figures.kinds.chart import Chart
 from app.figures.registry import draw_chart
+from app.ui.page_state import Integer, Number
 from app.ui.widgets import canvas, pin
 
-_URL: Final = "query-params"
+_SEED: Final = Integer("seed", "method", default=1, low=0, high=50)
+_GAMMA: Final = Number("gamma", "method", default=0.99, low=0.5, high=0.99)
+_SLIP: Final = Number("slip", "method", default=0.0, low=0.0, high=0.5)
+_NOISE: Final = Number("noise", "method", default=0.5, low=0.0, high=5.0)
+_DELTA: Final = Number("delta", "method", default=2.0, low=1.0, high=5.0)
+_MIX: Final = Number("mix", "method", default=1.0, low=0.0, high=1.0)
+_TAU: Final = Number("tau", "method", default=1.2, low=0.1, high=3.0)
+_TARGET_ERROR: Final = Number("target_error", "method", default=1.0, low=0.0, high=5.0)
 _INTRODUCTION: Final = r"""
 A grid of 10 × 10 cells with four moves, a random cost of at most 0.5 for entering a cell, and one goal with reward 10
 that ends the episode. $V^*$ is computed by value iteration, not estimated. $\Delta_{mem}$, $\beta$ and $r_p$ are
@@ -53,14 +61,12 @@ def show() -> None:
 def _select_task() -> SolvedTask:
     left, middle, right = st.columns(3)
     with left:
-        seed = st.slider(
-            "Seed", 0, 50, 1, key="seed", bind=_URL, help="Random seed of goal, costs, transitions and errors."
-        )
+        seed = st.slider("Seed", **_SEED.bind(), help="Random seed of goal, costs, transitions and errors.")
     with middle:
-        gamma = st.slider("Discount γ", 0.5, 0.99, 0.99, 0.01, key="gamma", bind=_URL, help="The method uses 0.99.")
+        gamma = st.slider("Discount γ", **_GAMMA.bind(), step=0.01, help="The method uses 0.99.")
     with right:
         slip = st.slider(
-            "Slip probability", 0.0, 0.5, 0.0, 0.05, key="slip", bind=_URL,
+            "Slip probability", **_SLIP.bind(), step=0.05,
             help="Share of moves in a random direction; 0 makes the task deterministic.",
         )  # fmt: skip
     return make_solved_task(gamma=gamma, seed=seed, slip=slip)
@@ -70,12 +76,12 @@ def _show_proposition_1(solved: SolvedTask) -> None:
     left, right = st.columns(2)
     with left:
         noise = st.slider(
-            "Error of the stored H [return]", 0.0, 5.0, 0.5, 0.1, key="noise", bind=_URL,
+            "Error of the stored H [return]", **_NOISE.bind(), step=0.1,
             help="Maximum of the uniform error of each stored H: ε_store.",
         )  # fmt: skip
     with right:
         delta = st.slider(
-            "Retrieval radius δ [cells]", 1.0, 5.0, 2.0, 0.25, key="delta", bind=_URL,
+            "Retrieval radius δ [cells]", **_DELTA.bind(), step=0.25,
             help="States within this distance share one node: ε_rep. At 1, each state has a separate node.",
         )  # fmt: skip
     check = run_proposition_1_check(solved, noise=noise, delta=delta)
@@ -97,16 +103,14 @@ def _show_proposition_2(solved: SolvedTask) -> None:
     left, middle, right = st.columns(3)
     with left:
         selected_mix = st.slider(
-            "Interpolation of H towards V*", 0.0, 1.0, 1.0, 0.025, key="mix", bind=_URL,
+            "Interpolation of H towards V*", **_MIX.bind(), step=0.025,
             help="0: H is the value of the random policy; 1: H = V*.",
         )  # fmt: skip
     with middle:
-        tau = st.slider(
-            "Temperature τ [return]", 0.1, 3.0, 1.2, 0.1, key="tau", bind=_URL, help="Temperature of the gate, Eq. 8."
-        )
+        tau = st.slider("Temperature τ [return]", **_TAU.bind(), step=0.1, help="Temperature of the gate, Eq. 8.")
     with right:
         error = st.slider(
-            "Error of the target network [return]", 0.0, 5.0, 1.0, 0.1, key="target_error", bind=_URL,
+            "Error of the target network [return]", **_TARGET_ERROR.bind(), step=0.1,
             help="Standard deviation of Q⁻ − Q*. The maximum over actions turns it into overestimation.",
         )  # fmt: skip
 

@@ -9,6 +9,7 @@ import streamlit as st
 from app.analysis.format import MISSING, escape_markdown
 from app.ui import data
 from app.ui.method import measured, published
+from app.ui.page_state import Choice, Choices, Flag, Text
 from app.ui.widgets.config_form import SECTION_TITLES
 from app.ui.widgets.result_table import write_table
 from emtc_core.config.resolve import (
@@ -28,6 +29,11 @@ from emtc_core.metrics import METRICS, OPEN_GROUPS
 _QUESTION_LABEL: Final = re.compile(r"\b[A-D]\d{1,2}\b")
 _DEFAULT_TASK: Final = ("skirmish", "corridor")
 _BASE: Final = "paper"
+_FIND: Final = Text("find", "method")
+_ONLY_LABELLED: Final = Flag("labelled", "method")
+_ALGO: Final = Choice("algo", "method")
+_TASK: Final = Choice("task", "method")
+_PRESETS: Final = Choices("presets", "method", separator="")
 _METRIC_GROUPS: Final = {
     "rollout": "Training episodes",
     "train": "Learner",
@@ -51,8 +57,8 @@ def show_settings() -> None:
         "the Launch page."
     )
     left, right = st.columns([3, 1], vertical_alignment="bottom")
-    search = left.text_input("Search", key="find", bind="query-params", placeholder="Key, label or word") or ""
-    only_labelled = right.toggle("Only labelled choices", key="labelled", bind="query-params")
+    search = left.text_input("Search", **_FIND.bind(), placeholder="Key, label or word") or ""
+    only_labelled = right.toggle("Only labelled choices", **_ONLY_LABELLED.bind())
     fields = [info for info in describe_fields() if _matches(info, search) and (labels_of(info) or not only_labelled)]
     if not fields:
         st.info(f"No setting contains “{escape_markdown(search)}”. Clear the search to see all settings.")
@@ -73,14 +79,14 @@ def show_presets() -> None:
     )
     tasks = list(dict.fromkeys((row.env, row.map) for row in data.env_list() if row.map))
     left, right = st.columns(2)
-    algo = left.selectbox("Algorithm", list_algos(), key="algo", bind="query-params")
-    default_task = tasks.index(_DEFAULT_TASK) if _DEFAULT_TASK in tasks else 0
-    task = right.selectbox("Task", tasks, index=default_task, format_func=" · ".join, key="task")
+    algo = left.selectbox("Algorithm", **_ALGO.bind(list_algos()))
+    by_name = {" · ".join(task): task for task in tasks}
+    default_task = " · ".join(_DEFAULT_TASK if _DEFAULT_TASK in tasks else tasks[0])
+    task = by_name[str(right.selectbox("Task", **_TASK.bind(list(by_name), default=default_task)))]
     presets = [name for name in PRESETS if name != _BASE]
     default_presets = [name for name in presets if name != "demo"]
     selected = st.pills(
-        f"Compare {_BASE} with", presets, selection_mode="multi", default=default_presets, key="presets",
-        bind="query-params",
+        f"Compare {_BASE} with", **_PRESETS.bind(presets, default=default_presets), selection_mode="multi"
     )  # fmt: skip
     try:
         _show_comparison(algo, *task, [name for name in presets if name in selected])

@@ -20,18 +20,20 @@ from app.figures.theme import Mode
 from app.notebook.export import MIME, NOTEBOOK_FORMATS, SUFFIX, NotebookFormat, export_entries
 from app.notebook.markdown import sanitize
 from app.notebook.view import Figure, PinnedView, describe_cited_run, get_note, read_view, thaw
-from app.ui import data, messages, state
+from app.ui import data, messages
 from app.ui.compared import get_bundle_run_names
 from app.ui.notebook import edit
+from app.ui.page_state import Choice, Integer, Text
 from app.ui.view import link
 from app.ui.widgets import canvas
 from emtc_core.errors import EmtcError
 from storage.notebook import DeletedEntry, EntryRow, delete_entry, get_entry, get_figure, list_entries, restore_entry
 
-ENTRY: Final = "entry"
-"""URL parameter of a single entry."""
-PAGE_NUMBER: Final = "sheet"
-"""URL parameter of the page number."""
+ENTRY: Final = Integer("entry", "notebook", low=1)
+"""Number of the entry that is shown alone."""
+_SEARCH: Final = Text("q", "notebook")
+_RUN: Final = Choice("about", "notebook", accepts_labels=True)
+_PAGE_NUMBER: Final = Integer("sheet", "notebook", default=1, low=1)
 PER_PAGE: Final = 8
 _ALL_RUNS: Final = "every"
 _DELETED: Final = "notebook_deleted"
@@ -45,7 +47,7 @@ _FORMAT_LABELS: Final[dict[NotebookFormat, str]] = {
 
 def show() -> None:
     """Draw the entry in the URL, or the list of entries."""
-    entry_id = state.read_int(ENTRY)
+    entry_id = ENTRY.read()
     if entry_id is not None:
         _show_single_entry(entry_id)
         return
@@ -161,7 +163,7 @@ def _show_single_entry(entry_id: int) -> None:
     except EmtcError as exc:
         messages.error(exc)
         row = None
-    st.button("Show all entries", icon=":material/arrow_back:", on_click=state.write, args=(ENTRY, None))
+    st.button("Show all entries", icon=":material/arrow_back:", on_click=ENTRY.write, args=(None,))
     show_undo()
     if row is not None:
         show_entry(row)
@@ -169,17 +171,14 @@ def _show_single_entry(entry_id: int) -> None:
 
 def _select_filter(entries: list[EntryRow]) -> tuple[str, str | None]:
     """Draw the search and the filter by run; return the text and the run id."""
-    text = st.text_input(
-        "Search", key="q", bind="query-params", type="search", placeholder="Words in title or text", width=320
-    )
+    text = st.text_input("Search", **_SEARCH.bind(), type="search", placeholder="Words in title or text", width=320)
     names = {
         str(run.get("id")): f"{run.get('name', '')} · {run.get('id')}"
         for row in reversed(entries)
         for run in row.cited_runs
     }
     run_id = st.selectbox(
-        "Run", [_ALL_RUNS, *names], key="about", bind="query-params", width=320,
-        format_func=lambda run_id: names.get(run_id, "All runs"),
+        "Run", **_RUN.bind([_ALL_RUNS, *names], lambda run_id: names.get(run_id, "All runs")), width=320,
     )  # fmt: skip
     return text or "", None if run_id in (None, _ALL_RUNS) else str(run_id)
 
@@ -189,9 +188,7 @@ def _show_entries(entries: list[EntryRow], total: int) -> None:
     pages = -(-len(entries) // PER_PAGE)
     st.caption(f"{count if total > 1 else '1 entry'}, newest first")
     place = st.container()
-    if st.session_state.get(PAGE_NUMBER, 1) > pages:  # the search has fewer results than before
-        st.session_state[PAGE_NUMBER] = pages
-    page = st.pagination(pages, key=PAGE_NUMBER, bind="query-params") if pages > 1 else 1
+    page = st.pagination(**_PAGE_NUMBER.bind_pages(pages)) if pages > 1 else 1
     with place:
         for row in entries[(page - 1) * PER_PAGE : page * PER_PAGE]:
             show_entry(row)
@@ -241,13 +238,13 @@ def _show_buttons(row: EntryRow, *, has_all_runs: bool) -> None:
             st.button(
                 "Delete entry", type="primary", key=f"entry-{row.id}-delete-now", on_click=_delete, args=(row.id,)
             )
-        if state.read_int(ENTRY) != row.id:
+        if ENTRY.read() != row.id:
             st.button(
                 "Link",
                 icon=":material/link:",
                 key=f"entry-{row.id}-alone",
-                on_click=state.write,
-                args=(ENTRY, row.id),
+                on_click=ENTRY.write,
+                args=(row.id,),
                 help="Show only this entry. The URL of the page is then a link to it.",
             )
 
@@ -270,8 +267,8 @@ def _delete(entry_id: int) -> None:
         st.session_state[_DELETED] = delete_entry(data.database(), entry_id)
     except EmtcError as exc:
         messages.error(exc)
-    if state.read_int(ENTRY) == entry_id:
-        state.write(ENTRY, None)
+    if ENTRY.read() == entry_id:
+        ENTRY.write(None)
 
 
 def _restore(deleted: DeletedEntry) -> None:

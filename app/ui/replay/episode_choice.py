@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import streamlit as st
@@ -10,28 +11,29 @@ from streamlit.delta_generator import DeltaGenerator
 from app.analysis.format import format_count, format_number
 from app.analysis.quantities import name_outcome
 from app.replay.replay import Replay, make_replay
-from app.ui import data, messages, state
+from app.ui import data, messages
+from app.ui.page_state import EPISODE, PLAY, START, Choice, Integer, Text
 from storage.queries.episode_search import EpisodePage
 from storage.queries.episodes import Order
 from storage.runs.rows import RunRow
 
 LISTED = 200
 """Episodes per page of the list."""
-PLAY = "play"
+_MAX_DIGITS = 18
 TRAINING, EVALUATION = "training", "evaluation"
 SOURCES = {TRAINING: "Training episodes", EVALUATION: "Evaluation episodes"}
 
 
 @dataclass(frozen=True)
 class ChoiceKeys:
-    """URL parameters and widget keys of the choice of one of the two episodes."""
+    """Parameters of the choice of one of the two episodes."""
 
-    episode: str  # URL parameter of a training episode
-    play: str  # URL parameter of an evaluation episode: env step-episode
-    find: str
-    source: str
-    page: str
-    order: str
+    episode: Choice  # number of a training episode
+    play: Choice  # env step-episode of an evaluation episode
+    find: Text
+    source: Choice
+    page: Integer
+    order: Choice
     is_second: bool = False
     """The choice of the second episode takes one row, and its default is written into the URL, too."""
 
@@ -42,11 +44,26 @@ class ChoiceKeys:
 
     def is_in_url(self) -> bool:
         """Whether the URL names an episode."""
-        return any(state.read_text(name) is not None for name in (self.episode, self.play))
+        return self.episode.is_in_url or self.play.is_in_url
 
 
-FIRST = ChoiceKeys(state.EPISODE, PLAY, "find", "source", "episodes_page", "episode_order")
-SECOND = ChoiceKeys("beside", "beside_play", "beside_find", "beside_source", "beside_page", "beside_order", True)
+FIRST = ChoiceKeys(
+    EPISODE,
+    PLAY,
+    find=Text("find", "replay"),
+    source=Choice("source", "replay"),
+    page=Integer("episodes_page", "replay", default=1, low=1),
+    order=Choice("episode_order", "replay"),
+)
+SECOND = ChoiceKeys(
+    Choice("beside", "replay", in_url_as_default=True),
+    Choice("beside_play", "replay", in_url_as_default=True),
+    find=Text("beside_find", "replay"),
+    source=Choice("beside_source", "replay"),
+    page=Integer("beside_page", "replay", default=1, low=1),
+    order=Choice("beside_order", "replay"),
+    is_second=True,
+)
 _ORDERS: dict[Order, str] = {
     "-episode": "newest first",
     "episode": "oldest first",
@@ -69,22 +86,20 @@ def choose(run: RunRow, bar: DeltaGenerator, footer: DeltaGenerator, keys: Choic
         footer: Container of the number of episodes and of the page numbers.
         keys: First or second episode.
     """
-    url_source = EVALUATION if state.read_text(keys.play) is not None else TRAINING
-    st.session_state.setdefault(keys.source, url_source)
 
     def on_source() -> None:
-        st.session_state[keys.page] = 1
-        if keys.is_second:
-            state.write(keys.episode, None)
-            state.write(keys.play, None)
+        selected = st.session_state[keys.source.key]
+        keys.page.write(None)
+        for parameter in (keys.episode, keys.play):
+            parameter.write(None)
+        START.write(None)
+        keys.source.write(selected)
 
+    default = EVALUATION if keys.play.is_in_url else TRAINING
     source = bar.segmented_control(
         "Second episode" if keys.is_second else "Episodes",
-        list(SOURCES),
+        **keys.source.bind(list(SOURCES), SOURCES.__getitem__, default=default, on_change=on_source),
         required=True,
-        format_func=SOURCES.__getitem__,
-        key=keys.source,
-        on_change=on_source,
         help="Training episodes have values of the gate. Evaluation episodes show the greedy policy.",
         label_visibility=keys.label_visibility,
     )
@@ -97,8 +112,8 @@ def _choose_training(run: RunRow, bar: DeltaGenerator, footer: DeltaGenerator, k
         order: Order = "-episode"
         if not keys.is_second:
             order = st.selectbox(
-                "Order", list(_ORDERS), format_func=_ORDERS.__getitem__, key=keys.order, width=200,
-                on_change=_restart, args=(keys, keys.episode),
+                "Order", width=200,
+                **keys.order.bind(list(_ORDERS), _ORDERS.__getitem__, on_change=partial(_restart, keys, keys.episode)),
             )  # fmt: skip
         text = _search(keys, keys.episode)
         page = _read_page(
@@ -115,9 +130,9 @@ def _choose_training(run: RunRow, bar: DeltaGenerator, footer: DeltaGenerator, k
             replayable = data.replayable_episodes(run.id)[:1]
             labels = {str(episode): f"episode {format_count(episode)}" for episode in replayable} | labels
         default = next((key for key in labels if int(key) in replayable), None)
-        url_episode = state.read_int(keys.episode)
-        if url_episode is not None and str(url_episode) not in labels:
-            labels = {str(url_episode): f"episode {format_count(url_episode)}"} | labels
+        url_episode = keys.episode.read() or ""
+        if url_episode not in labels and _is_number(url_episode):
+            labels = {url_episode: f"episode {format_count(int(url_episode))}"} | labels
         episode = _select("Episode", labels, keys, parameter=keys.episode, default=default)
     _show_count(
         footer, keys, page, "No training episode has been recorded yet.", "The first ones follow within seconds."
@@ -135,9 +150,9 @@ def _choose_evaluation(run: RunRow, bar: DeltaGenerator, footer: DeltaGenerator,
             )
             for row in data.rows_of(page.frame)
         }
-        url_play = state.read_text(keys.play) or ""
+        url_play = keys.play.read() or ""
         step, _, episode = url_play.partition("-")
-        if url_play not in labels and step.isdecimal() and episode.isdecimal():
+        if url_play not in labels and _is_number(step) and _is_number(episode):
             labels = {url_play: f"step {format_count(int(step))} · episode {episode}"} | labels
         play = _select("Episode", labels, keys, parameter=keys.play)
     _show_count(
@@ -149,39 +164,34 @@ def _choose_evaluation(run: RunRow, bar: DeltaGenerator, footer: DeltaGenerator,
     return make_replay(run, data.playback(run.id, int(step), int(episode)), training=False)
 
 
-def _search(keys: ChoiceKeys, parameter: str) -> str:
+def _search(keys: ChoiceKeys, parameter: Choice) -> str:
     text = st.text_input(
         "Find",
-        key=keys.find,
+        **keys.find.bind(partial(_restart, keys, parameter)),
         type="search",
-        bind="query-params",
         placeholder="won return>5",
         help=_FIND_HELP,
         width=170 if keys.is_second else 220,
         label_visibility=keys.label_visibility,
-        on_change=_restart,
-        args=(keys, parameter),
     )
     return text or ""
 
 
-def _restart(keys: ChoiceKeys, parameter: str) -> None:
+def _restart(keys: ChoiceKeys, parameter: Choice) -> None:
     """Select the first episode of the first page."""
-    st.session_state[keys.page] = 1
-    st.session_state.pop(f"choose-{parameter}", None)
-    state.write(parameter, None)
-    state.write(state.START, None)
+    keys.page.write(None)
+    parameter.write(None)
+    START.write(None)
 
 
 def _read_page(keys: ChoiceKeys, read: Callable[[int], EpisodePage]) -> EpisodePage:
     """Read the selected page, or the last one if there are fewer pages. `read` takes the offset."""
-    number = int(st.session_state.get(keys.page, 1))
+    number = keys.page.read() or 1
     page = read((number - 1) * LISTED)
     last = max(1, -(-page.total // LISTED))
     if number <= last:
         return page
-    st.session_state[keys.page] = last
-    return read((last - 1) * LISTED)
+    return read((keys.page.read_page(last) - 1) * LISTED)
 
 
 def _show_count(footer: DeltaGenerator, keys: ChoiceKeys, page: EpisodePage, message: str, next_step: str) -> None:
@@ -193,7 +203,7 @@ def _show_count(footer: DeltaGenerator, keys: ChoiceKeys, page: EpisodePage, mes
         return
     n_pages = max(1, -(-page.total // LISTED))
     with footer:
-        number = st.pagination(n_pages, key=keys.page, width=420) if n_pages > 1 else 1
+        number = st.pagination(**keys.page.bind_pages(n_pages), width=420) if n_pages > 1 else 1
         first = (number - 1) * LISTED + 1
         rows = f"{format_count(first)}–{format_count(first + len(page.frame) - 1)} of " if n_pages > 1 else ""
         count = (
@@ -205,34 +215,17 @@ def _show_count(footer: DeltaGenerator, keys: ChoiceKeys, page: EpisodePage, mes
 
 
 def _select(
-    label: str, labels: dict[str, str], keys: ChoiceKeys, *, parameter: str, default: str | None = None
+    label: str, labels: dict[str, str], keys: ChoiceKeys, *, parameter: Choice, default: str | None = None
 ) -> str | None:
     """Draw the selection of one episode. `default` is selected first; None selects the first one."""
     if not labels:
         return None
-    widget = f"choose-{parameter}"
-    url_key = state.read_text(parameter)
-    if url_key in labels:
-        st.session_state[widget] = url_key
-    elif st.session_state.get(widget) not in labels:
-        st.session_state[widget] = default or next(iter(labels))
-    if keys.is_second:
-        state.write(parameter, st.session_state[widget])
+    bound = parameter.bind(list(labels), labels.__getitem__, default=default, on_change=partial(START.write, None))
+    return str(st.selectbox(label, **bound, label_visibility=keys.label_visibility))
 
-    def changed() -> None:
-        state.write(parameter, st.session_state[widget])
-        state.write(state.START, None)
 
-    return str(
-        st.selectbox(
-            label,
-            list(labels),
-            format_func=lambda key: str(labels.get(key, key)),
-            key=widget,
-            on_change=changed,
-            label_visibility=keys.label_visibility,
-        )
-    )
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= _MAX_DIGITS
 
 
 def _describe_outcome(run: RunRow, row: dict[str, Any]) -> str:

@@ -16,10 +16,11 @@ from app.figures.theme import Mode
 from app.replay.drawing import MAX_FRAMES
 from app.replay.files import MIME, Format, make_file
 from app.replay.replay import Replay, add_run_names, join_values
-from app.ui import data, in_url, memory_data, messages, state, view
+from app.ui import data, memory_data, messages, view
 from app.ui.live import controls
 from app.ui.memory import atlas, snapshot_map, traces
-from app.ui.replay.episode_choice import FIRST, PLAY, SECOND, TRAINING, choose
+from app.ui.page_state import RUN, START, Choice, Flag
+from app.ui.replay.episode_choice import FIRST, SECOND, TRAINING, choose
 from app.ui.widgets import canvas, config_form, pin
 from emtc_core.errors import EmtcError
 from storage.queries.episode_search import Extremes
@@ -28,8 +29,10 @@ from storage.runs.rows import RunRow
 
 LISTED = 100
 """Runs in the choice of the second episode's run."""
-_PAGE, _MAP_ON = "replay", "atlas"
-_ON, _RUN, _NOTE = "beside_on", "choose-beside-run", "extremes_note"
+_MAP_ON = Flag("atlas", "replay")
+_SECOND_RUN = Choice("beside_run", "replay")
+"""Run of the second episode."""
+_ON, _NOTE = "beside_on", "extremes_note"
 _COMPARE_HELP = "Two episodes with one time cursor. The second may be of another run."
 _BEST_HELP = "Adds the training episode with the highest return, of those that can be replayed"
 _EXTREMES_HELP = (
@@ -58,7 +61,7 @@ def show(run: RunRow) -> None:
     has_map = False
     if first.is_training and len(memory_data.list_snapshots(run.id)):
         with footer:
-            has_map = st.toggle("Show on memory map", **in_url.flag(_PAGE, _MAP_ON), help=_MAP_HELP)
+            has_map = st.toggle("Show on memory map", **_MAP_ON.bind(), help=_MAP_HELP)
     if second is not None:
         _play_both(run, first, second, has_map=has_map)
     else:
@@ -79,7 +82,7 @@ def _show_if_none_stored(run: RunRow) -> bool:
         with st.container(horizontal=True, vertical_alignment="center", gap="small"):
             st.page_link(
                 "../pages/replay.py", label=escape_markdown(names[run_id]), icon=":material/smart_display:",
-                query_params=view.link({state.RUN: run_id}),
+                query_params=view.link({RUN.name: run_id}),
             )  # fmt: skip
     return True
 
@@ -111,36 +114,36 @@ def _choose_second(run: RunRow) -> Replay | None:
 def _choose_second_run(run: RunRow, bar: DeltaGenerator) -> RunRow:
     """Draw the choice of the second episode's run. The URL names it if it is not the page's run."""
     names, _ = data.run_names(RunFilter(), LISTED)
+    prefix = _SECOND_RUN.read()
     try:
-        second = data.get_run(state.read_text(state.BESIDE_RUN) or run.id)
+        second = data.get_run(prefix or run.id)
     except EmtcError as exc:
         messages.error(exc)
         second = run
     names = names | {row.id: row.name for row in (run, second) if row.id not in names}
-    st.session_state[_RUN] = second.id
-
-    def changed() -> None:
-        run_id = st.session_state[_RUN]
-        _clear_second()
-        state.write(state.BESIDE_RUN, run_id if run_id != run.id else None)
-
+    if prefix and prefix != second.id:
+        _SECOND_RUN.write(second.id)
     bar.selectbox(
         "Run of the second episode",
-        list(names),
-        format_func=lambda run_id: f"{names.get(run_id, '')} · {run_id}",
-        key=_RUN,
+        **_SECOND_RUN.bind(
+            list(names), lambda run_id: f"{names.get(run_id, '')} · {run_id}", default=run.id, on_change=_clear_episode
+        ),
         width=240,
         label_visibility=SECOND.label_visibility,
-        on_change=changed,
     )
     return second
 
 
+def _clear_episode() -> None:
+    """Remove the number of the second episode from the URL. The next one is the default of the list."""
+    for parameter in (SECOND.episode, SECOND.play):
+        parameter.write(None)
+
+
 def _clear_second() -> None:
-    """Remove the second episode from the URL. The next one is the default of the list."""
-    for name in (SECOND.episode, SECOND.play, state.BESIDE_RUN):
-        state.write(name, None)
-        st.session_state.pop(f"choose-{name}", None)
+    """Remove the second episode and its run from the URL."""
+    _clear_episode()
+    _SECOND_RUN.write(None)
 
 
 def _find_extremes(run: RunRow) -> Extremes | None:
@@ -159,22 +162,22 @@ def _compare_with_best(run: RunRow) -> None:
     if (extremes := _find_extremes(run)) is None:
         return
     _clear_second()
-    st.session_state[SECOND.source] = TRAINING
-    st.session_state[SECOND.find] = ""
-    state.write(SECOND.episode, extremes.best)
+    SECOND.source.write(TRAINING)
+    SECOND.find.write(None)
+    SECOND.episode.write(extremes.best)
 
 
 def _compare_extremes(run: RunRow) -> None:
     if (extremes := _find_extremes(run)) is None:
         return
     _clear_second()
-    state.write(PLAY, None)
-    state.write(state.START, None)
+    FIRST.play.write(None)
+    START.write(None)
     for keys in (FIRST, SECOND):
-        st.session_state[keys.source] = TRAINING
-        st.session_state[keys.find] = ""
-    state.write(FIRST.episode, extremes.best)
-    state.write(SECOND.episode, extremes.worst)
+        keys.source.write(TRAINING)
+        keys.find.write(None)
+    FIRST.episode.write(extremes.best)
+    SECOND.episode.write(extremes.worst)
     start = "both began in one node of the memory" if extremes.node is not None else "they began in different nodes"
     st.session_state[_NOTE] = (
         f"Episode {extremes.best} has the highest return, episode {extremes.worst} the lowest; {start}."
@@ -182,7 +185,7 @@ def _compare_extremes(run: RunRow) -> None:
 
 
 def _play(run: RunRow, replay: Replay, *, has_map: bool) -> None:
-    start = state.read_int(state.START) or 0
+    start = START.read() or 0
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
         st.markdown(f"**{escape_markdown(replay.title)}**, {replay.trajectory.length} steps")
         with st.container(horizontal=True, width="content", gap="small"):
@@ -216,7 +219,7 @@ def _show_repeat_button(run_id: str, episode: int) -> None:
 
 
 def _play_both(run: RunRow, first: Replay, second: Replay, *, has_map: bool) -> None:
-    start = state.read_int(state.START) or 0
+    start = START.read() or 0
     replays = add_run_names([first, second])
     chart = join_values([replay.side for replay in replays])
     canvas.show_sides([replay.side for replay in replays], key="replay-player", start=start)

@@ -4,7 +4,6 @@ At the end, the use of the machine over time: processor, memory and GPU.
 """
 
 from dataclasses import replace
-from datetime import UTC, datetime
 
 import pandas as pd
 import streamlit as st
@@ -12,7 +11,6 @@ import streamlit as st
 from app.analysis import settings as analysis_settings
 from app.analysis.format import (
     MISSING,
-    add_utc,
     escape_markdown,
     format_count,
     format_duration,
@@ -26,8 +24,9 @@ from app.figures.named.live import MACHINE_METRICS, METRIC_NAMES, read_run_data
 from app.figures.options import make_options
 from app.figures.registry import draw_chart
 from app.jobs.launch_request import make_texts, write_command
-from app.ui import data, messages, run_data, state, view
+from app.ui import data, messages, run_data, view
 from app.ui.live import controls
+from app.ui.page_state import RUN, SWEEP, WINDOW
 from app.ui.run import settings
 from app.ui.widgets import canvas, pin, run_picker
 from emtc_core.config.base import IMPORTED
@@ -160,19 +159,17 @@ def _show_facts(run: RunRow) -> None:
 def _describe_training_time(run: RunRow) -> str:
     if run.started_at is None:
         return "not yet" if imported_label(run.config) is None else "by another program"
-    until = run.ended_at or run.heartbeat_at or datetime.now(UTC)
-    duration_s = (add_utc(until) - add_utc(run.started_at)).total_seconds()
-    return f"from {format_time(run.started_at)}, for {format_duration(duration_s)}"
+    return f"from {format_time(run.started_at)}, for {format_duration(data.training_s(run))}"
 
 
 def _link_family(run: RunRow) -> str:
     """Write links to the run's sweep and to the run that it restarts; the links stay in this database."""
     links = []
     if run.sweep_id:
-        address = view.address_of("sweeps", {"sweep": run.sweep_id})
+        address = view.address_of("sweeps", {SWEEP.name: run.sweep_id})
         links.append(f"[{escape_markdown(f'sweep {run.sweep_id}')}]({address})")
     if run.parent_id:
-        address = view.address_of("run", {state.RUN: run.parent_id})
+        address = view.address_of("run", {RUN.name: run.parent_id})
         links.append(f"restarted from step 0 after [{escape_markdown(f'run {run.parent_id}')}]({address})")
     return ", ".join(links) or "no sweep, no earlier run"
 
@@ -227,7 +224,6 @@ def _show_machine(run: RunRow) -> None:
     with st.container(horizontal=True, horizontal_alignment="right"):
         pin.show_export(chart, key="run-machine", stem=run.id)
     canvas.show(
-        chart, key="run-machine-curves", window=state.read_window(), panel_height=_PANEL_HEIGHT,
-        on_window=lambda window: state.write_window(window or None),
+        chart, key="run-machine-curves", window=WINDOW.read(), panel_height=_PANEL_HEIGHT, on_window=WINDOW.on_window,
     )  # fmt: skip
     st.caption(escape_markdown(chart.caption))

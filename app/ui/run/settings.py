@@ -10,7 +10,8 @@ import streamlit as st
 
 from app.analysis.format import escape_markdown, format_count
 from app.jobs.launch_request import IDENTITY, resolve_defaults
-from app.ui import data, in_url, messages
+from app.ui import data, messages
+from app.ui.page_state import Choice, Text
 from emtc_core.config.plugin_settings import ORIGINS
 from emtc_core.config.resolve import Value, describe_fields, flatten_tree
 from emtc_core.config.values import format_argument
@@ -18,7 +19,9 @@ from emtc_core.errors import EmtcError
 from storage.queries.run_search import RunFilter
 from storage.runs.rows import RunRow
 
-PAGE = "run"
+_FIND = Text("find", "run")
+_OTHER_RUN = Choice("beside", "run")
+_LISTED = Choice("list", "run")
 ALL, NOT_PRESET, NOT_OTHER = "all", "preset", "other"
 _ABSENT = "–"
 
@@ -29,7 +32,7 @@ def show(run: RunRow) -> None:
     defaults = resolve_defaults(settings)
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         text = st.text_input(
-            "Find a setting", **in_url.text(PAGE, "find"), type="search", placeholder="tau",
+            "Find a setting", **_FIND.bind(), type="search", placeholder="tau",
             help="Words in a setting's key, value, unit or meaning. Only settings with all words are listed.",
         )  # fmt: skip
         other_run = _choose_other_run(run)
@@ -104,18 +107,29 @@ def _write(settings: Mapping[str, Value], key: str) -> str:
 def _choose_other_run(run: RunRow) -> RunRow | None:
     """Draw the choice of the run to compare with."""
     names, _ = data.run_names(RunFilter(visibility="all"), 200)
+    names = names | data.names_of(_OTHER_RUN.list_texts())
     names = {run_id: name for run_id, name in names.items() if run_id != run.id}
     if not names:
         return None
     other_id = st.selectbox(
-        "Compare with", **in_url.one(PAGE, "beside", ["", *names]),
-        format_func=lambda run_id: f"{names[run_id]} · {run_id}" if run_id else "no other run",
+        "Compare with",
+        **_OTHER_RUN.bind(
+            ["", *names],
+            lambda run_id: f"{names[run_id]} · {run_id}" if run_id else "no other run",
+            on_change=_list_all_if_different,
+        ),
         help="The settings of this run are shown in another column.",
     )  # fmt: skip
     try:
         return data.get_run(other_id) if other_id else None
     except EmtcError:
         return None
+
+
+def _list_all_if_different() -> None:
+    """List all settings instead of the differences from the former other run."""
+    if _LISTED.read() == NOT_OTHER:
+        _LISTED.write(None)
 
 
 def _choose_rows(rows: pd.DataFrame, other_run: RunRow | None) -> str:
@@ -127,7 +141,7 @@ def _choose_rows(rows: pd.DataFrame, other_run: RunRow | None) -> str:
     if other_run:
         labels[NOT_OTHER] = f"Different from {other_run.id}: {format_count(rows[NOT_OTHER].to_numpy().sum())}"
     column = st.segmented_control(
-        "List", **in_url.one(PAGE, "list", list(labels)), format_func=labels.__getitem__, label_visibility="collapsed"
+        "List", **_LISTED.bind(list(labels), labels.__getitem__), label_visibility="collapsed"
     )
     return "" if column in (None, ALL) else str(column)
 

@@ -6,7 +6,14 @@ from typing import Any, Final
 import pandas as pd
 import streamlit as st
 
-from app.analysis.format import escape_markdown, format_count, format_duration, format_percent, format_run_count
+from app.analysis.format import (
+    MISSING,
+    escape_markdown,
+    format_count,
+    format_duration,
+    format_percent,
+    format_run_count,
+)
 from app.figures.theme import STATUS_COLOR, STATUS_ICON
 from app.jobs.sweeps.control import continue_sweep, find_open_runs, stop_sweep_and_runs
 from app.ui import data, messages, view
@@ -56,7 +63,8 @@ def make_rows(runs: Sequence[RunRow]) -> pd.DataFrame:
 
 def _show_progress(sweep: Sweep) -> None:
     """Draw the state, the stop button, the progress bar and the number of runs of each status."""
-    time_left = "" if sweep.is_over else f" · time left {format_duration(sweep.seconds_left())}"
+    seconds = sweep.seconds_left()
+    time_left = "" if sweep.is_over or seconds is None else f" · time left {format_duration(seconds)}"
     with st.container(horizontal=True, vertical_alignment="center"):
         label = "waiting" if sweep.state == "lost" else sweep.state
         st.badge(label, icon=STATUS_ICON[sweep.state], color=STATUS_COLOR[sweep.state])  # type: ignore[arg-type]
@@ -168,6 +176,7 @@ def _show_table(runs: Sequence[RunRow]) -> None:
         on_select="rerun",
         selection_mode="single-row",
         column_config=columns,
+        placeholder=MISSING,
         alt="Runs of the sweep with their progress and machine. Select a row to open the run.",
     )
     rows = table["selection"]["rows"]

@@ -7,8 +7,7 @@ import pandas as pd
 import streamlit as st
 
 from app.analysis.format import format_duration
-from app.ui import state
-from app.ui.sweeps.selection import SWEEP, select_by_id
+from app.ui.page_state import SWEEP
 from app.ui.widgets import result_table
 from storage.runs.sweeps import Sweep
 
@@ -45,9 +44,8 @@ def show(sweeps: Sequence[Sweep]) -> Sweep:
     )
     by_id = {sweep.id: sweep for sweep in sweeps}
     names = {sweep.id: f"{sweep.name} · {sweep.id}" for sweep in sweeps}
-    selected = select_by_id("Sweep", names, parameter=SWEEP, help="The sweep that is shown below")
-    state.write(SWEEP, selected)  # also the default, so that a shared link does not open a newer sweep
-    return by_id[selected]
+    selected = st.selectbox("Sweep", **SWEEP.bind(list(names), names.__getitem__), help="The sweep that is shown below")
+    return by_id[str(selected)]
 
 
 def make_rows(sweeps: Sequence[Sweep]) -> pd.DataFrame:
@@ -69,7 +67,7 @@ def make_rows(sweeps: Sequence[Sweep]) -> pd.DataFrame:
 
 
 def _describe_time_left(sweep: Sweep) -> str:
-    if sweep.is_over:
-        return "ended"
+    if sweep.is_over or sweep.state == "paused":
+        return "ended" if sweep.is_over else "paused"
     seconds = sweep.seconds_left()
     return "–" if seconds is None else f"≈ {format_duration(seconds)}"

@@ -7,15 +7,17 @@ import streamlit as st
 
 from app.analysis.format import escape_markdown, format_count, format_duration, format_size
 from app.analysis.settings import name_algo
-from app.jobs.launch import GUESS
+from app.jobs.launch import TYPICAL_SPEED
 from app.jobs.sweeps.control import check_plan, create_sweep, default_jobs, estimate_cost, start_scheduler
 from app.jobs.sweeps.file import list_templates, parse_sweep, read_template
 from app.jobs.sweeps.plan import Plan, make_plan
-from app.ui import data, messages, state
-from app.ui.sweeps.selection import SWEEP, select_by_id
+from app.ui import data, messages
+from app.ui.page_state import SWEEP, Choice, Text
 from app.ui.widgets import config_form
 from emtc_core.errors import EmtcError, describe_error
 
+_TEMPLATE: Final = Choice("template", "sweeps")
+_JOBS: Final = Text("jobs", "sweeps")
 _CUSTOM: Final = "own"
 _CUSTOM_TEXT: Final = """name = "My sweep"
 map = "3m"
@@ -30,7 +32,7 @@ gate.tau_start = [0.6, 1.2]
 
 def show(*, expanded: bool) -> None:
     """Draw the form; the start button is enabled only if the plan is valid."""
-    with st.expander("Start a sweep", icon=":material/grid_on:", expanded=expanded or "template" in st.query_params):
+    with st.expander("Start a sweep", icon=":material/grid_on:", expanded=expanded or _TEMPLATE.is_in_url):
         text, jobs = _read_form()
         plan = _make_plan(text)
         if plan is None or jobs is None:
@@ -46,14 +48,15 @@ def _read_form() -> tuple[str, int | None]:
     left, middle, right = st.columns([3, 3, 1], vertical_alignment="top")
     with left:
         names = {name: file.name for name, file in templates.items()} | {_CUSTOM: "Custom sweep"}
-        template = select_by_id(
-            "Template", names, parameter="template", help="The paper's studies, and small versions of them for a laptop"
-        )
+        template = st.selectbox(
+            "Template", **_TEMPLATE.bind(list(names), names.__getitem__),
+            help="The paper's studies, and small versions of them for a laptop",
+        )  # fmt: skip
     with middle:
         upload = st.file_uploader("Sweep file", type="toml", key="sweep_upload", help="Replaces the template")
     with right:
         jobs = config_form.integer_field(
-            "Parallel runs", key="jobs", page="sweeps", default=default_jobs(), low=1, high=256,
+            "Parallel runs", key=_JOBS, default=default_jobs(), low=1, high=256,
             help_text="Number of trainer processes at a time. Each uses one thread.",
         )  # fmt: skip
     if upload is not None:
@@ -84,7 +87,8 @@ def _show_cost(plan: Plan, jobs: int) -> None:
     columns[1].metric("Seeds", format_count(len(plan.file.seeds)), help="Seeds of each combination")
     columns[2].metric("Expected duration", f"≈ {format_duration(seconds)}", help=f"All runs, {jobs} in parallel")
     columns[3].metric("Expected disk use", f"≈ {format_size(disk_bytes)}")
-    st.caption("Rough estimate: no finished run to measure from." if basis == GUESS else f"Assumed speed: {basis}.")
+    is_rough = basis == TYPICAL_SPEED
+    st.caption("Rough estimate: no finished run to measure from." if is_rough else f"Assumed speed: {basis}.")
     rows = [
         {
             "Map": run.cell.map,
@@ -117,6 +121,6 @@ def _show_start_button(plan: Plan, jobs: int) -> None:
     except EmtcError as exc:
         messages.error(exc)
         return
-    state.write(SWEEP, plan.id)
+    SWEEP.write(plan.id)
     st.cache_data.clear()
     st.rerun()

@@ -13,13 +13,12 @@ from app.figures.kinds import AnyFigure
 from app.figures.options import RATE, Options, make_options
 from app.figures.registry import TABLES, find_figure
 from app.ui import data, messages
-from app.ui.sweeps.selection import select_by_id
+from app.ui.page_state import Choice
 from app.ui.widgets import pin, rate_choice, result_table
 from storage.runs.rows import RunRow
 from storage.runs.sweeps import Sweep
 
-STUDY: Final = "study"
-"""URL parameter of the selected study."""
+_STUDY: Final = Choice("study", "sweeps")
 _DEFAULT: Final = "own"
 _NAMES: Final = {
     "lambda-heatmap": "Loss weights: heat map",
@@ -41,15 +40,16 @@ def show(sweep: Sweep) -> None:
     default = str(sweep_file.get("study", "learning-curves"))
     default = default if default in _NAMES else "learning-curves"
     names = {_DEFAULT: f"Study of this sweep: {_NAMES[default]}", **_NAMES}
-    selected = select_by_id(
-        "Figure", names, parameter=STUDY, help="A study reads the settings of the runs, so other studies may apply too."
-    )
-    study = default if selected == _DEFAULT else selected
+    selected = st.selectbox(
+        "Figure", **_STUDY.bind(list(names), names.__getitem__),
+        help="A study reads the settings of the runs, so other studies may apply too.",
+    )  # fmt: skip
+    study = default if selected == _DEFAULT else str(selected)
     runs = data.sweep_runs(sweep.id)
     if all(run.win_rate is None for run in runs):
         messages.empty("No run of this sweep has been evaluated yet.", "The figure appears after the first evaluation.")
         return
-    options = make_options({RATE: rate_choice.choose_rate("sweeps")})
+    options = make_options({RATE: rate_choice.choose_rate()})
     with messages.guarded():
         figure = find_figure(_FIGURES.get(study, study)).make(data.database(), runs, options)
         _show_figure(figure, sweep, runs, options)

@@ -10,8 +10,7 @@ from typing import Final
 import streamlit as st
 
 from app.analysis.format import escape_markdown
-from app.ui import in_url
-from app.ui.in_url import Bound
+from app.ui.page_state import Bound, BoundText, Text
 from emtc_core.config.resolve import Value
 from emtc_core.config.values import FieldInfo, format_argument, parse_count
 from emtc_core.errors import ConfigError, describe_fault
@@ -94,34 +93,33 @@ def help_of(info: FieldInfo) -> str:
 def integer_field(
     label: str,
     *,
-    key: str,
+    key: str | Text,
     default: int,
     low: int,
     high: int,
     help_text: str | None = None,
-    page: str = "",
     width: int | None = None,
 ) -> int | None:
     """Draw a text field for an integer; return the integer, or None if the text is invalid.
 
     Args:
         label: Label of the field.
-        key: Key of the widget. If `page` is given, it is the name of the URL parameter, too.
+        key: Key of the widget, or the parameter of the URL that stores the text.
         default: Value of an empty field.
         low: Smallest valid value.
         high: Largest valid value.
         help_text: Help text.
-        page: The page whose URL stores the text. If empty, the URL does not store it.
         width: Width of the field [pixels].
     """
-    bound = in_url.text(page, key) if page else in_url.Bound(key=key, on_change=lambda: None)
-    text = st.text_input(
-        label, **bound, placeholder=str(default), help=help_text, max_chars=_MAX_CHARACTERS, width=width or "stretch"
-    )
+    if isinstance(key, str):
+        name, bound = key, BoundText(key=key, on_change=lambda: None, max_chars=_MAX_CHARACTERS)
+    else:
+        name, bound = key.name, key.bind()
+    text = st.text_input(label, **bound, placeholder=str(default), help=help_text, width=width or "stretch")
     try:
-        return read(text or "", key=key, default=default, low=low, high=high)
+        return read(text or "", key=name, default=default, low=low, high=high)
     except ConfigError as exc:
-        with st.container(key=f"wrong-{key}"):
+        with st.container(key=f"wrong-{name}"):
             fault = describe_fault(exc.faults[0], with_key=False)
             st.markdown(f":red[:material/error: {escape_markdown(fault)}]")
         return None

@@ -22,9 +22,10 @@ from app.figures.registry import list_page_figures, write_command
 from app.figures.render.export import EXPORT_FORMATS, MIME, ExportFormat, export_figure
 from app.figures.render.plotly_view import to_plotly
 from app.figures.theme import Mode
-from app.notebook.view import RATED_PAGES, Figure, freeze, make_view
-from app.ui import data, in_url, messages, state, view
-from app.ui.widgets import canvas, rate_choice
+from app.notebook.view import Figure, freeze, make_view
+from app.ui import data, messages, page_state, view
+from app.ui.page_state import RUN, RUNS, Choice, Flag
+from app.ui.widgets import canvas
 from emtc_core.errors import ConfigError, EmtcError
 from storage.notebook import create_entry
 from storage.runs.rows import RunRow
@@ -37,6 +38,8 @@ _LABELS: dict[ExportFormat, str] = {
     "html": "HTML, interactive",
     "csv": "CSV, data",
 }
+_MORE_FIGURES = Flag("more_figures")
+_MORE_FIGURE = Choice("more_figure")
 _MAX_TITLE_LENGTH = 200
 _PANEL_HEIGHT = 190
 
@@ -119,14 +122,14 @@ def show_more(page: str, runs: Sequence[RunRow], *, rate: RateName = AUTO) -> No
     runs = [run for run in runs if not view.is_bundle_run(run.id)]
     if not kinds or not runs:
         return
-    box = st.expander("More figures", icon=":material/insights:", key="more_figures", bind="query-params")
+    box = st.expander("More figures", icon=":material/insights:", **_MORE_FIGURES.bind())
     if not box.open:
         return
     with box, messages.guarded():
         name = st.selectbox(
-            "Figure", **in_url.one(page, "more_figure", ["", *kinds]),
-            format_func=lambda name: kinds[name].question if name else "Select a figure",
-        )  # fmt: skip
+            "Figure",
+            **_MORE_FIGURE.bind(["", *kinds], lambda name: kinds[name].question if name else "Select a figure"),
+        )
         if name:
             _show_registered_figure(kinds[name], runs, page, rate)
 
@@ -173,19 +176,15 @@ def _save(figure: Figure, name: str, token: str, page: str, run: _Runs, facts: d
 
 def _make_query(page: str, runs: Sequence[RunRow]) -> dict[str, list[str]]:
     """Return the URL parameters with the runs added, so that later runs do not appear in the pinned view."""
-    query = ({rate_choice.PARAMETER: [AUTO]} if page in RATED_PAGES else {}) | _read_query()
+    query = page_state.read_pinned()
     if page == "compare":
-        return query | {state.RUNS: [",".join(run.id for run in runs)]}
-    return query | ({state.RUN: [runs[0].id]} if len(runs) == 1 else {})
+        return query | {RUNS.name: [",".join(run.id for run in runs)]}
+    return query | ({RUN.name: [runs[0].id]} if len(runs) == 1 else {})
 
 
 def _describe_view(figure: Figure) -> str:
     """Return a text that identifies this figure in this view."""
-    return repr((figure.name, figure.title, figure.caption, sorted(_read_query().items())))
-
-
-def _read_query() -> dict[str, list[str]]:
-    return {name: st.query_params.get_all(name) for name in st.query_params}
+    return repr((figure.name, figure.title, figure.caption, sorted(page_state.read_pinned().items())))
 
 
 def _show_entry_link(name: str, entry_id: int) -> None:

@@ -5,9 +5,9 @@ import streamlit as st
 from app.analysis.quantities import RATE_NAMES, RateName
 from app.analysis.rates import REASON_FOR_ROBUST
 from app.figures.options import RATE
-from app.ui import in_url
+from app.ui.page_state import Choice
 
-PARAMETER = RATE.parameter
+_RATE = Choice(RATE.parameter, "compare", "sweeps", pins_default=True)
 _HELP = (
     f"**Auto**: robust on skirmish, because {REASON_FOR_ROBUST}; greedy on tasks where a run has no robust evaluation. "
     "**Greedy**: SMAC's protocol. **Robust**: greedy episodes from shifted start positions. "
@@ -15,15 +15,13 @@ _HELP = (
 )
 
 
-def choose_rate(page: str, *, more: str = "") -> RateName:
+def choose_rate(*, more: str = "") -> RateName:
     """Draw the control and return the selected win rate.
 
     Args:
-        page: Path of the page, such as "compare".
         more: Text about this page that is appended to the tooltip.
     """
     selected = st.segmented_control(
-        RATE.label, RATE_NAMES, required=True, format_func=RATE.choices.__getitem__,
-        help=f"{_HELP} {more}".strip(), **in_url.key_of(page, PARAMETER, RATE_NAMES),
-    )  # fmt: skip
+        RATE.label, **_RATE.bind(RATE_NAMES, RATE.choices.__getitem__), required=True, help=f"{_HELP} {more}".strip()
+    )
     return next(name for name in RATE_NAMES if name == selected)

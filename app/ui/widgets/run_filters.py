@@ -1,4 +1,4 @@
-"""Widgets that search and filter runs, for the runs table and for Compare. The URL stores their values, by `page`."""
+"""Widgets that search and filter runs, for the runs table and for Compare. The URL stores their values."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -6,7 +6,8 @@ from dataclasses import replace
 import streamlit as st
 
 from app.analysis.settings import name_algo
-from app.ui import data, in_url
+from app.ui import data
+from app.ui.page_state import Choice, Choices, Text
 from storage.queries.run_search import RunFilter, Visibility
 
 VISIBILITIES: dict[Visibility, str] = {"open": "Not archived", "hidden": "Hidden", "archived": "Archived", "all": "All"}
@@ -16,14 +17,20 @@ HELP = (
     '"quotes" are one term. All conditions must be true.'
 )
 STATUSES = ("running", "paused", "queued", "finished", "stopped", "failed", "lost")
+_SEARCH = Text("q", "home", "compare")
+_VISIBILITY = Choice("shelf", "home", "compare")
+_STATUSES = Choices("states", "home", "compare")
+_FIELDS = {name: Choices(name, "home", "compare") for name in ("envs", "maps", "algos", "presets", "tags")}
+LISTS = (_STATUSES, *_FIELDS.values())
+"""The parameters of the lists."""
 
 
-def search(page: str, on_change: Callable[[], None] | None = None) -> str:
+def search(on_change: Callable[[], None] | None = None) -> str:
     """Draw the search field; return its text."""
     return (
         st.text_input(
             "Find",
-            **in_url.text(page, "q", on_change),
+            **_SEARCH.bind(on_change),
             type="search",
             placeholder="corridor win_rate>0.8",
             help=HELP,
@@ -32,36 +39,38 @@ def search(page: str, on_change: Callable[[], None] | None = None) -> str:
     )
 
 
-def visibility(page: str, on_change: Callable[[], None] | None = None) -> Visibility:
+def visibility(on_change: Callable[[], None] | None = None) -> Visibility:
     """Draw the choice between runs that are not archived, hidden, archived, and all."""
     value = st.selectbox(
         "Show",
-        **in_url.one(page, "shelf", list(VISIBILITIES), on_change),
-        format_func=VISIBILITIES.__getitem__,
+        **_VISIBILITY.bind(list(VISIBILITIES), VISIBILITIES.__getitem__, on_change=on_change),
         help="Hidden runs are not drawn in comparisons unless you select them. Archived runs are listed only here.",
     )
     return value or "open"
 
 
-def statuses(page: str, counts: dict[str, int], on_change: Callable[[], None] | None = None) -> tuple[str, ...]:
-    """Draw the statuses with their number of runs; return the selected ones."""
-    return tuple(
-        st.pills(
-            "Status",
-            **in_url.several(page, "states", [status for status in STATUSES if counts.get(status)], on_change),
-            selection_mode="multi",
-            format_func=lambda status: f"{status} {counts.get(status, 0):,}",
+def statuses(counts: dict[str, int] | None = None, on_change: Callable[[], None] | None = None) -> tuple[str, ...]:
+    """Draw the statuses; return the selected ones.
+
+    Args:
+        counts: Status → number of runs. Statuses without a run are not drawn. None: a list of all statuses.
+        on_change: Called when the selection changes.
+    """
+    if counts is None:
+        return tuple(
+            st.multiselect("Status", **_STATUSES.bind(STATUSES, on_change=on_change), placeholder="any", wrap=True)
         )
-    )
+    selected = _STATUSES.read()
+    options = [status for status in STATUSES if counts.get(status) or status in selected]
+    labels = {status: f"{status} {counts.get(status, 0):,}" for status in STATUSES}
+    bound = _STATUSES.bind(options, labels.__getitem__, on_change=on_change)
+    return tuple(st.pills("Status", **bound, selection_mode="multi"))
 
 
-def lists(
-    page: str, run_filter: RunFilter, on_change: Callable[[], None] | None = None, *, across: int = 5
-) -> RunFilter:
+def lists(run_filter: RunFilter, on_change: Callable[[], None] | None = None, *, across: int = 5) -> RunFilter:
     """Draw lists of environments, maps, algorithms, presets and tags; return the filter with the selected values.
 
     Args:
-        page: The page of the widgets.
         run_filter: The filter without these lists.
         on_change: Called when a selection changes.
         across: Number of columns.
@@ -77,11 +86,8 @@ def lists(
     values: dict[str, tuple[str, ...]] = {}
     columns = st.columns(across)
     for i, (label, key, options) in enumerate(fields):
-        bound = in_url.several(page, key, options, on_change)
-        format_option = name_algo if key == "algos" else str
-        values[key] = tuple(
-            columns[i % across].multiselect(label, **bound, format_func=format_option, placeholder="any", wrap=True)
-        )
+        bound = _FIELDS[key].bind(options, name_algo if key == "algos" else str, on_change=on_change)
+        values[key] = tuple(columns[i % across].multiselect(label, **bound, placeholder="any", wrap=True))
     envs, maps, algos, presets, tags = (values[key] for _, key, _ in fields)
     return replace(run_filter, envs=envs, maps=maps, algos=algos, presets=presets, tags=tags)
 

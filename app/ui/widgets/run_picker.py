@@ -8,7 +8,8 @@ import streamlit as st
 from app.analysis.format import escape_markdown, format_count
 from app.analysis.settings import name_algo_with_origin
 from app.figures.theme import GATE_COLOR, GATE_ICON, STATUS_COLOR, STATUS_ICON
-from app.ui import data, messages, state, view
+from app.ui import data, messages, page_state, view
+from app.ui.page_state import RUN
 from app.ui.widgets import run_filters, tour
 from emtc_core.errors import ConfigError, EmtcError
 from storage.queries.gate_state import GateState
@@ -26,7 +27,7 @@ _SEARCH = "run_search"
 def show(page: str) -> None:
     """Draw the picker in the sidebar and write the session's run into the URL. Pages of one run get a default run."""
     matches, total = _search()
-    prefix = state.read_text(state.RUN) or st.session_state.get(_SESSION_RUN)
+    prefix = RUN.read() or st.session_state.get(_SESSION_RUN)
     if prefix is None and page in RUN_PAGES:
         prefix = _find_default_run(page)
     run_id = None
@@ -37,7 +38,7 @@ def show(page: str) -> None:
             run_id = None
     if run_id:
         st.session_state[_SESSION_RUN] = run_id
-        state.write(state.RUN, run_id)
+        RUN.write(run_id)
     names = matches | (data.names_of([run_id]) if run_id and run_id not in matches else {})
     if not names:
         return
@@ -45,7 +46,7 @@ def show(page: str) -> None:
     st.sidebar.selectbox(
         "Run",
         list(names),
-        index=None,
+        index=None if run_id is None else 0,  # a box without a default could be cleared
         format_func=lambda run_id: f"{names.get(run_id, '')} · {run_id}",
         key=_KEY,
         on_change=_on_picked,
@@ -63,7 +64,7 @@ def show(page: str) -> None:
 
 def require_run() -> RunRow:
     """Return the run of the page. If there is none, draw what to do and end the page."""
-    prefix = state.read_text(state.RUN) or st.session_state.get(_SESSION_RUN)
+    prefix = RUN.read() or st.session_state.get(_SESSION_RUN)
     try:
         prefix = prefix or data.newest_run()
         if prefix is None:
@@ -115,7 +116,7 @@ def links(run_id: str, name: str) -> None:
 def name_link(run_id: str, name: str) -> None:
     """Draw the name of a run as the link to its page Run. Call this inside a horizontal container."""
     st.page_link(
-        "../pages/run.py", label=f"**{escape_markdown(name)}**", query_params=view.link({state.RUN: run_id}),
+        "../pages/run.py", label=f"**{escape_markdown(name)}**", query_params=view.link({RUN.name: run_id}),
         width="content", help="Settings, code and machine of this run, and a button that clones it",
     )  # fmt: skip
 
@@ -127,7 +128,7 @@ def page_links(run_id: str) -> None:
         ("memory", "Memory", ":material/bubble_chart:"),
         ("replay", "Replay", ":material/smart_display:"),
     ):
-        st.page_link(f"../pages/{page}.py", label=label, icon=icon, query_params=view.link({state.RUN: run_id}))
+        st.page_link(f"../pages/{page}.py", label=label, icon=icon, query_params=view.link({RUN.name: run_id}))
 
 
 def status_badge(status: str) -> None:
@@ -148,8 +149,8 @@ def forget(run_id: str) -> None:
     """Remove a deleted run from the session and the URL."""
     if st.session_state.get(_SESSION_RUN) == run_id:
         st.session_state.pop(_SESSION_RUN)
-    if state.read_text(state.RUN) == run_id:
-        state.write(state.RUN, None)
+    if RUN.read() == run_id:
+        RUN.write(None)
 
 
 def _find_default_run(page: str) -> str | None:
@@ -190,12 +191,14 @@ def _on_searched() -> None:
         return
     if total == 1:
         st.session_state[_SESSION_RUN] = next(iter(names))
-        state.write(state.RUN, next(iter(names)))
+        RUN.write(next(iter(names)))
 
 
 def _on_picked(page: str) -> None:
     run_id = st.session_state.get(_KEY)
+    if run_id is None:
+        return
     st.session_state[_SESSION_RUN] = run_id
     if page in RUN_PAGES:  # the other parameters describe a view of the former run
-        st.query_params.clear()
-    state.write(state.RUN, run_id)
+        page_state.clear()
+    RUN.write(run_id)

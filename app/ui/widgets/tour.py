@@ -12,7 +12,8 @@ import streamlit as st
 
 from app.analysis.format import escape_markdown, format_number
 from app.figures.theme import ENDED_STATUSES
-from app.ui import data, state
+from app.ui import data
+from app.ui.page_state import RUN, TOUR
 from storage.queries.run_search import RunFilter
 from storage.runs.rows import RunRow
 
@@ -41,8 +42,8 @@ class Step:
 
 def show(run: RunRow) -> None:
     """Draw the step that the URL names, if there is one."""
-    number = state.read_int(state.TOUR)
-    if number is None or not 1 <= number <= len(STEPS):
+    number = TOUR.read()
+    if number is None or number > len(STEPS):
         return
     step = STEPS[number - 1]
     with st.container(border=True, key="tour"):
@@ -54,7 +55,7 @@ def show(run: RunRow) -> None:
             if number < len(STEPS):
                 _show_step_button("Next", number + 1, run)
             label = "Close" if number < len(STEPS) else "Done"
-            st.button(label, key="tour_leave", on_click=state.write, args=(state.TOUR, None))
+            st.button(label, key="tour_leave", on_click=TOUR.write, args=(None,))
 
 
 def offer() -> None:
@@ -69,7 +70,7 @@ def offer() -> None:
     if run_id is None:
         st.info(NOTHING_TO_SHOW, icon=":material/explore:")
     else:
-        st.switch_page("../pages/live.py", query_params={state.RUN: run_id, state.TOUR: "1"})
+        st.switch_page("../pages/live.py", query_params={RUN.name: run_id, TOUR.name: "1"})
 
 
 def find_run_for_tour() -> str | None:
@@ -86,7 +87,7 @@ def _show_step_button(label: str, number: int, run: RunRow) -> None:
     if not st.button(label, key=f"tour_{label.lower()}", type="primary" if label == "Next" else "secondary"):
         return
     step = STEPS[number - 1]
-    parameters = {state.RUN: run.id, state.TOUR: str(number)} | step.get_parameters(run)
+    parameters = {RUN.name: run.id, TOUR.name: str(number)} | step.get_parameters(run)
     st.switch_page(f"../pages/{step.page}.py", query_params=parameters)
 
 

@@ -1,0 +1,68 @@
+"""Other runs in a figure of one run: their main lines, dotted, and the steps at which a run was resumed."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from app.figures.kinds.chart import Chart, Line, Mark
+from app.figures.options import Option
+from app.figures.theme import OKABE_ITO
+from storage.engine import Database
+from storage.queries.runs import list_resumes
+from storage.runs.rows import RunRow
+
+MAX_REFERENCE_RUNS = 3
+"""Largest number of other runs that a figure of one run can show for reference."""
+DOTTED = (2, 3)
+
+
+def read_reference_ids(value: Any) -> list[str]:
+    """Read the ids of reference runs from a text with commas or from a list.
+
+    Raises:
+        ValueError: If there are none, or too many.
+    """
+    ids = value.split(",") if isinstance(value, str) else [str(run_id) for run_id in value]
+    if not 0 < len(ids) <= MAX_REFERENCE_RUNS:
+        raise ValueError(ids)
+    return [run_id.strip() for run_id in ids]
+
+
+REFERENCE_RUNS: Final[Option[list[str]]] = Option(
+    "beside", read_reference_ids, f"the ids of up to {MAX_REFERENCE_RUNS} runs, separated by commas", []
+)
+"""Other runs, whose main lines are drawn dotted."""
+
+
+def add_reference_runs(chart: Chart, others: Mapping[str, Chart]) -> Chart:
+    """Add the main line of other runs to each panel, dotted and without a band. The main line is the widest one.
+
+    Args:
+        chart: The chart of one run.
+        others: The same chart of other runs, by the name for the legend.
+    """
+    panels = []
+    for panel in chart.panels:
+        lines = list(panel.lines)
+        for index, (name, other) in enumerate(others.items()):
+            same_panel = next(
+                (other_panel for other_panel in other.panels if other_panel.title == panel.title and other_panel.lines),
+                None,
+            )
+            if same_panel is not None:
+                main = max(same_panel.lines, key=lambda line: line.width)
+                color = OKABE_ITO[index % len(OKABE_ITO)]
+                lines.append(Line(name, color, main.x, main.y, dash=DOTTED, width=1.6))
+        panels.append(replace(panel, lines=tuple(lines)))
+    note = f" Dotted, for reference: {'; '.join(others)}." if others else ""
+    return replace(chart, panels=tuple(panels), caption=f"{chart.caption}{note}")
+
+
+def name_reference_run(run: RunRow) -> str:
+    """Return the name of a reference run in a legend."""
+    return f"{run.name} ({run.id})"
+
+
+def read_marks(db: Database, run: RunRow) -> tuple[Mark, ...]:
+    """Return a mark at each env step at which the run was resumed."""
+    return tuple(Mark(step, "resumed") for step in list_resumes(db, run.id)["env_step"])

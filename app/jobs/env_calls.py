@@ -1,0 +1,68 @@
+"""Which call of an environment a trainer waits for, so that a stop can end a call that does not return."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+from typing import ParamSpec, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from emtc_core.envs.base import EnvInfo, Observation, Scene, VectorEnv
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class EnvCall:
+    """One call of an environment."""
+
+    number: int
+    name: str
+    """For messages: `reset`, `step`, or `its start`."""
+
+
+class EnvCalls:
+    """Stores the running call of the environments of one trainer. Another thread may read it."""
+
+    def __init__(self) -> None:
+        self._numbers = count()
+        self.running: EnvCall | None = None
+
+    def run(self, name: str, function: Callable[P, R], *args: P.args, **named: P.kwargs) -> R:
+        """Call a function of an environment."""
+        self.running = EnvCall(next(self._numbers), name)
+        try:
+            return function(*args, **named)
+        finally:
+            self.running = None
+
+    def watch(self, env: VectorEnv) -> VectorEnv:
+        """Return the same environment, whose calls are stored here."""
+        return _WatchedEnv(env, self)
+
+
+class _WatchedEnv(VectorEnv):
+    def __init__(self, env: VectorEnv, calls: EnvCalls) -> None:
+        self._env, self._calls = env, calls
+
+    @property
+    def info(self) -> EnvInfo:
+        return self._env.info
+
+    @property
+    def n_envs(self) -> int:
+        return self._env.n_envs
+
+    def reset(self, seed: int | None = None) -> Observation:
+        return self._calls.run("reset", self._env.reset, seed)
+
+    def step(self, actions: NDArray[np.integer]) -> Observation:
+        return self._calls.run("step", self._env.step, actions)
+
+    def scene(self, states: NDArray[np.float32]) -> Scene:
+        return self._env.scene(states)
+
+    def close(self) -> None:
+        self._env.close()

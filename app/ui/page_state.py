@@ -1,0 +1,615 @@
+"""The state of a page: parameters of the URL, and the widgets that show and change them.
+
+A page declares each parameter once: its name in the URL, its type, its default, and whether a pinned view contains it.
+`read` returns the value, `write` writes it, and `bind` returns the arguments of a widget. The URL decides: at every
+rerun, a bound widget is set to the value in the URL, and a change of the widget is written into the URL. So a link, a
+pin and the browser's back button show the same view. A value equal to the default is not in the URL.
+
+A URL may contain anything. A value that cannot be read or does not exist is removed from the URL, and a line on top of
+the page states the value and what is shown instead.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import isfinite
+from time import monotonic
+from typing import Any, Final, Generic, NamedTuple, TypedDict, TypeVar
+
+import streamlit as st
+
+from app.analysis.format import escape_markdown
+
+T = TypeVar("T")
+_MAX_CHARACTERS: Final = 500
+_MAX_CHARACTERS_IN_LIST: Final = 256
+_MAX_VALUES_IN_LIST: Final = 500
+_MAX_DIGITS: Final = 18
+_MAX_CHARACTERS_IN_NOTICE: Final = 60
+_CONFIRMED_AFTER_S: Final = 2.0
+"""A change reaches the browser within this time [s]."""
+_PAGE: Final = "page_state_page"
+_PLACE: Final = "page_state_place"
+_NOTICES: Final = "page_state_notices"
+_CHANGES: Final = "page_state_changes"
+_DECLARED: Final[dict[tuple[str, str], "Parameter[Any]"]] = {}
+"""Page and name → parameter. The page is empty for a parameter of every page."""
+
+
+class Bound(TypedDict):
+    """Arguments that bind a widget."""
+
+    key: str
+    on_change: Callable[[], None]
+
+
+class BoundText(Bound):
+    """Arguments that bind a text field."""
+
+    max_chars: int
+
+
+class BoundNumber(Bound):
+    """Arguments that bind a number field or a slider."""
+
+    min_value: Any
+    max_value: Any
+
+
+class BoundPages(Bound):
+    """Arguments that bind a page number."""
+
+    num_pages: int
+
+
+class BoundTabs(Bound):
+    """Arguments that bind tabs."""
+
+    tabs: Sequence[str]
+
+
+class BoundChoice(Bound):
+    """Arguments that bind a widget with options."""
+
+    options: list[Any]
+    format_func: Callable[[Any], str]
+
+
+class _Change(NamedTuple):
+    """The texts of a parameter before and after a change, and the time until which `before` may still arrive [s]."""
+
+    before: list[str]
+    after: list[str]
+    until: float
+
+
+class Parameter(Generic[T]):
+    """A parameter of the URL.
+
+    Args:
+        name: Name in the URL.
+        pages: Names of the pages that have it; none: every page.
+        default: Value if the URL does not contain the parameter.
+        is_pinned: Whether a pinned view contains the value.
+        pins_default: Whether a pinned view contains the default, too, because later versions may change it.
+    """
+
+    def __init__(self, name: str, *pages: str, default: T, is_pinned: bool = True, pins_default: bool = False) -> None:
+        self.name = name
+        self.pages = pages
+        self.default = default
+        self.is_pinned = is_pinned
+        self.pins_default = pins_default
+        for page in pages or ("",):
+            other = _DECLARED.setdefault((page, name), self)
+            if type(other) is not type(self) or vars(other) != vars(self):  # a script of `pages` runs again and again
+                raise ValueError(f"the page {page!r} has two different parameters {name!r}")
+
+    @property
+    def key(self) -> str:
+        """Key of the bound widget on the current page."""
+        return f"{get_page() or next(iter(self.pages), '')}?{self.name}"
+
+    @property
+    def is_in_url(self) -> bool:
+        """Whether the URL contains the parameter."""
+        return bool(_read_texts(self.name))
+
+    def parse(self, texts: Sequence[str]) -> T:
+        """Parse the texts of the URL, at least one.
+
+        Raises:
+            ValueError: If they are not a value of this parameter.
+        """
+        raise NotImplementedError
+
+    def format(self, value: T) -> list[str]:
+        """Write a value as texts of the URL. An empty list removes the parameter."""
+        return [str(value)]
+
+    def read(self) -> T:
+        """Read the value. One that cannot be read is replaced by the default, which the page states."""
+        return self._read(self.parse, self.default)
+
+    def write(self, value: T | None) -> None:
+        """Write a value into the URL; the default and None remove the parameter."""
+        is_default = value is None or value == self.default
+        _write_texts(self.name, [] if is_default else self.format(value))  # type: ignore[arg-type]
+
+    def store(self, default: T | None = None) -> None:
+        """Write the value of a widget in a form into the URL. Call this when the form is submitted."""
+        value = st.session_state.get(self.key)
+        self.write(None if value == default else value)
+
+    def reject(self, shown: str = "") -> None:
+        """Remove the value from the URL, and state that it was not found and what is shown instead."""
+        text = ", ".join(_read_texts(self.name))
+        _write_texts(self.name, [])
+        _report(self.name, text, shown)
+
+    def read_pinned(self) -> dict[str, list[str]]:
+        """Return the texts for a pinned view: name → texts."""
+        texts = _read_texts(self.name)
+        if not texts and self.pins_default and st.session_state.get(self.key) is not None:
+            texts = self.format(st.session_state[self.key])
+        return {self.name: texts} if texts and self.is_pinned else {}
+
+    def _read(
+        self,
+        parse: Callable[[Sequence[str]], T],
+        default: T,
+        describe: Callable[[Any], str] = str,
+        *,
+        reads_blank: bool = False,
+    ) -> T:
+        texts = _read_texts(self.name)
+        if not texts or not (reads_blank or any(texts)):
+            return default
+        try:
+            return parse(texts)
+        except ValueError:
+            self.reject("" if default is None else describe(default))
+            return default
+
+    def _bind(self, value: T, default: T, on_change: Callable[[], None] | None) -> Bound:
+        """Set the widget to a value, and write its changes into the URL."""
+        key = self.key
+        if key not in st.session_state or st.session_state[key] != value:  # an assignment deletes text not sent yet
+            st.session_state[key] = value
+
+        def changed() -> None:
+            new_value = st.session_state[key]
+            is_default = new_value is None or new_value == default
+            _write_texts(self.name, [] if is_default else self.format(new_value))
+            if on_change is not None:
+                on_change()
+
+        return Bound(key=key, on_change=changed)
+
+
+class Text(Parameter[str]):
+    """A text. Default: empty.
+
+    Args:
+        max_characters: Longest text.
+    """
+
+    def __init__(
+        self, name: str, *pages: str, default: str = "", max_characters: int = _MAX_CHARACTERS, is_pinned: bool = True
+    ) -> None:
+        self.max_characters = max_characters
+        super().__init__(name, *pages, default=default, is_pinned=is_pinned)
+
+    def parse(self, texts: Sequence[str]) -> str:
+        """Parse a text of limited length."""
+        if len(texts[-1]) > self.max_characters:
+            raise ValueError("the text is too long")
+        return texts[-1]
+
+    def bind(self, on_change: Callable[[], None] | None = None) -> BoundText:
+        """Bind a text field."""
+        bound = self._bind(self.read(), self.default, on_change)
+        return BoundText(**bound, max_chars=self.max_characters)
+
+
+class Flag(Parameter[bool]):
+    """A switch, or an expander that is open or closed. Default: off."""
+
+    def __init__(self, name: str, *pages: str, default: bool = False, is_pinned: bool = True) -> None:
+        super().__init__(name, *pages, default=default, is_pinned=is_pinned)
+
+    def parse(self, texts: Sequence[str]) -> bool:
+        """Parse true or false."""
+        text = texts[-1].lower()
+        if text not in ("true", "false"):
+            raise ValueError("not a flag")
+        return text == "true"
+
+    def format(self, value: bool) -> list[str]:
+        """Write true or false."""
+        return ["true" if value else "false"]
+
+    def bind(self, on_change: Callable[[], None] | None = None) -> Bound:
+        """Bind a switch or an expander."""
+        return self._bind(self.read(), self.default, on_change)
+
+
+class Integer(Parameter[int | None]):
+    """An integer.
+
+    Args:
+        low: Smallest value; None: no limit.
+        high: Largest value; None: no limit.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *pages: str,
+        default: int | None = None,
+        low: int | None = None,
+        high: int | None = None,
+        is_pinned: bool = True,
+        pins_default: bool = False,
+    ) -> None:
+        self.low = low
+        self.high = high
+        super().__init__(name, *pages, default=default, is_pinned=is_pinned, pins_default=pins_default)
+
+    def parse(self, texts: Sequence[str]) -> int:
+        """Parse an integer between the limits."""
+        digits = texts[-1].removeprefix("-")
+        if not (digits.isascii() and digits.isdecimal() and len(digits) <= _MAX_DIGITS):
+            raise ValueError("not an integer")
+        return _check_limits(int(texts[-1]), self.low, self.high)
+
+    def bind(self, on_change: Callable[[], None] | None = None) -> BoundNumber:
+        """Bind a number field or a slider."""
+        bound = self._bind(self.read(), self.default, on_change)
+        return BoundNumber(**bound, min_value=self.low, max_value=self.high)
+
+    def read_page(self, n_pages: int) -> int:
+        """Read a page number; a number that is too large is replaced by that of the last page."""
+        number = self.read() or 1
+        if number > n_pages:
+            self.write(n_pages)
+        return min(number, n_pages)
+
+    def bind_pages(self, n_pages: int) -> BoundPages:
+        """Bind a page number."""
+        return BoundPages(**self._bind(self.read_page(n_pages), self.default, None), num_pages=n_pages)
+
+
+class Number(Parameter[float]):
+    """A number between two limits."""
+
+    def __init__(self, name: str, *pages: str, default: float, low: float, high: float) -> None:
+        self.low = low
+        self.high = high
+        super().__init__(name, *pages, default=default)
+
+    def parse(self, texts: Sequence[str]) -> float:
+        """Parse a number between the limits."""
+        return _check_limits(float(texts[-1]), self.low, self.high)
+
+    def bind(self, on_change: Callable[[], None] | None = None) -> BoundNumber:
+        """Bind a slider."""
+        bound = self._bind(self.read(), self.default, on_change)
+        return BoundNumber(**bound, min_value=self.low, max_value=self.high)
+
+
+class Choice(Parameter[Any]):
+    """One of several options, by its text. The default is the first option, unless `bind` gets another one.
+
+    Args:
+        in_url_as_default: Whether the URL contains the default, too, because later data change the default.
+        accepts_labels: Whether the URL may contain the label of an option, as URLs of earlier versions do.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *pages: str,
+        in_url_as_default: bool = False,
+        accepts_labels: bool = False,
+        is_pinned: bool = True,
+        pins_default: bool = False,
+    ) -> None:
+        self.in_url_as_default = in_url_as_default
+        self.accepts_labels = accepts_labels
+        super().__init__(name, *pages, default=None, is_pinned=is_pinned, pins_default=pins_default)
+
+    def list_texts(self) -> list[str]:
+        """Return the text in the URL as a list, which is empty if there is none."""
+        text = self.read()
+        return [text] if text else []
+
+    def parse(self, texts: Sequence[str]) -> str:
+        """Return the text; `bind` looks for its option."""
+        if len(texts[-1]) > _MAX_CHARACTERS_IN_LIST:
+            raise ValueError("the text is too long")
+        return texts[-1]
+
+    def select(self, options: Sequence[Any], format_func: Callable[[Any], str] = str, *, default: Any = None) -> Any:
+        """Return the option that the URL names, without a widget."""
+        default = options[0] if default is None else default
+
+        def parse(texts: Sequence[str]) -> Any:
+            return _find_option(texts[-1], options, format_func if self.accepts_labels else str)
+
+        value = self._read(parse, default, format_func, reads_blank="" in options)
+        if self.in_url_as_default:
+            _write_texts(self.name, self.format(value))
+        return value
+
+    def bind(
+        self,
+        options: Sequence[Any],
+        format_func: Callable[[Any], str] = str,
+        *,
+        default: Any = None,
+        on_change: Callable[[], None] | None = None,
+    ) -> BoundChoice:
+        """Bind a choice of one option.
+
+        Args:
+            options: The options, at least one. Their texts are the values in the URL.
+            format_func: Label of an option.
+            default: The default option. Default: the first one.
+            on_change: Called after a change.
+        """
+        default = options[0] if default is None else default
+        value = self.select(options, format_func, default=default)
+        bound = self._bind(value, None if self.in_url_as_default else default, on_change)
+        return BoundChoice(**bound, options=list(options), format_func=format_func)
+
+    def bind_tabs(self, titles: Sequence[str]) -> BoundTabs:
+        """Bind tabs."""
+        return BoundTabs(**self._bind(self.select(titles), titles[0], None), tabs=titles)
+
+
+class Choices(Parameter[list[Any]]):
+    """Several options, by their texts.
+
+    Args:
+        separator: Separates the texts in the URL. If empty, the parameter is repeated.
+    """
+
+    def __init__(self, name: str, *pages: str, separator: str = ",", is_pinned: bool = True) -> None:
+        self.separator = separator
+        super().__init__(name, *pages, default=[], is_pinned=is_pinned)
+
+    def parse(self, texts: Sequence[str]) -> list[str]:
+        """Parse "a,b", a repeated parameter, or both."""
+        parts = [part.strip() for text in texts for part in (text.split(self.separator) if self.separator else [text])]
+        parts = [part for part in parts if part and len(part) <= _MAX_CHARACTERS_IN_LIST]
+        return list(dict.fromkeys(parts))[:_MAX_VALUES_IN_LIST]
+
+    def format(self, value: Sequence[Any]) -> list[str]:
+        """Write the texts; a text that is empty means that no option is selected."""
+        texts = [str(item) for item in value]
+        return [self.separator.join(texts)] if self.separator or not texts else texts
+
+    def bind(
+        self,
+        options: Sequence[Any],
+        format_func: Callable[[Any], str] = str,
+        *,
+        default: Sequence[Any] = (),
+        on_change: Callable[[], None] | None = None,
+    ) -> BoundChoice:
+        """Bind a choice of several options. A selected value remains an option if `options` changes.
+
+        Args:
+            options: The options. Their texts are the values in the URL.
+            format_func: Label of an option.
+            default: The options that are selected if the URL does not contain the parameter.
+            on_change: Called after a change.
+        """
+        former_values = st.session_state.get(self.key) or ()
+        all_options = [*options, *(value for value in former_values if value not in options)]
+        values, unknown = list(default), list[str]()
+        if self.is_in_url:
+            values = []
+            for text in self.read():
+                try:
+                    values.append(_find_option(text, all_options, str))
+                except ValueError:
+                    unknown.append(text)
+        values = list(dict.fromkeys(values))
+        if unknown:
+            values = values or list(default)
+            _write_texts(self.name, [] if values == list(default) else self.format(values))
+            _report(self.name, ", ".join(unknown), ", ".join(map(format_func, values)))
+        bound = self._bind(values, list(default), on_change)
+        return BoundChoice(
+            **bound, options=[*options, *(value for value in values if value not in options)], format_func=format_func
+        )
+
+
+class Window(Parameter[tuple[float, float] | None]):
+    """A window of a chart's x axis, such as 0-150. Default: none."""
+
+    def __init__(self, name: str, *pages: str) -> None:
+        super().__init__(name, *pages, default=None)
+
+    def parse(self, texts: Sequence[str]) -> tuple[float, float]:
+        """Parse the two limits."""
+        low, _, high = texts[-1].partition("-")
+        window = float(low), float(high)
+        if not (all(map(isfinite, window)) and window[0] < window[1]):
+            raise ValueError("not a window")
+        return window
+
+    def format(self, value: tuple[float, float] | None) -> list[str]:
+        """Write the two limits; the sign of a negative one cannot be written, so that it removes the window."""
+        return [f"{value[0]:.0f}-{value[1]:.0f}"] if value and value[0] >= 0 else []
+
+    def on_window(self, window: Sequence[float] | None) -> None:
+        """Write the window that was selected on a chart; none removes it."""
+        self.write((window[0], window[1]) if window else None)
+
+
+class Fields(Parameter[dict[str, str]]):
+    """All parameters whose names are fields of a form, as texts.
+
+    Args:
+        is_field: Whether a name is a field of the form.
+    """
+
+    def __init__(self, page: str, is_field: Callable[[str], bool]) -> None:
+        self.is_field = is_field
+        super().__init__("*", page, default={})
+
+    def read(self) -> dict[str, str]:
+        """Read the texts of the fields in the URL."""
+        return {name: st.query_params[name] for name in st.query_params if self.is_field(name)}
+
+    def write(self, value: Mapping[str, str] | None) -> None:
+        """Write the texts of all fields. A field without text is removed from the URL."""
+        texts = value or {}
+        for name in self.read().keys() - texts.keys():
+            _write_texts(name, [])
+        for name, text in texts.items():
+            _write_texts(name, [text])
+
+    def read_pinned(self) -> dict[str, list[str]]:
+        """Return the texts for a pinned view."""
+        return {name: [text] for name, text in self.read().items()}
+
+    def list_undeclared(self) -> list[str]:
+        """List the names in the URL that are neither fields nor parameters of the page."""
+        declared = {parameter.name for parameter in list_parameters(self.pages[0])}
+        return [name for name in st.query_params if not self.is_field(name) and name not in declared]
+
+    def remove_undeclared(self) -> None:
+        """Remove the names that `list_undeclared` lists from the URL."""
+        for name in self.list_undeclared():
+            _write_texts(name, [])
+
+
+def open_page(page: str) -> None:
+    """Set the page that is drawn now. Call this once per run of the script, where notices belong on the page."""
+    st.session_state[_CHANGES] = {}
+    if get_page() != page:
+        st.session_state[_NOTICES] = []
+    st.session_state[_PAGE], st.session_state[_PLACE] = page, st.container()
+    for notice in st.session_state.setdefault(_NOTICES, []):  # of a run of the script that did not reach its end
+        _show_notice(notice)
+
+
+def finish_page() -> None:
+    """End the drawing of the page. Later notices, of fragments, are drawn where they occur."""
+    st.session_state[_NOTICES], st.session_state[_PLACE] = [], None
+
+
+def get_page() -> str:
+    """Return the name of the page that is drawn now; an empty text outside of the app."""
+    return st.session_state.get(_PAGE, "")
+
+
+def list_parameters(page: str) -> list[Parameter[Any]]:
+    """List the declared parameters of a page, including those of every page."""
+    return [parameter for (declared_page, _), parameter in _DECLARED.items() if declared_page in ("", page)]
+
+
+def read_pinned() -> dict[str, list[str]]:
+    """Return the parameters for a pinned view of the current page: name → texts."""
+    query: dict[str, list[str]] = {}
+    for parameter in list_parameters(get_page()):
+        if parameter.is_pinned:
+            query |= parameter.read_pinned()
+    return query
+
+
+def read_others(names: Iterable[str]) -> dict[str, str]:
+    """Return all parameters in the URL except these, for a link to the same page."""
+    excluded = set(names)
+    return {name: st.query_params[name] for name in st.query_params if name not in excluded}
+
+
+def in_form(bound: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a widget in a form, which has no `on_change`. Use `store` when the form is submitted."""
+    return {name: value for name, value in bound.items() if name != "on_change"}
+
+
+def clear() -> None:
+    """Remove all parameters from the URL."""
+    st.query_params.clear()
+
+
+def _read_texts(name: str) -> list[str]:
+    """Read the texts of a parameter.
+
+    A timer of a fragment may send a request before the browser has received a change that was made in the fragment.
+    Such a request contains the former URL, so the change counts.
+    """
+    texts = st.query_params.get_all(name)
+    change: _Change | None = st.session_state.get(_CHANGES, {}).get(name)
+    if change is not None and texts == change.before and monotonic() < change.until:
+        return change.after
+    return texts
+
+
+def _write_texts(name: str, texts: list[str]) -> None:
+    if texts == _read_texts(name):
+        return
+    before = st.query_params.get_all(name)
+    if texts:
+        st.query_params[name] = texts if len(texts) > 1 else texts[0]
+    else:
+        st.query_params.pop(name, None)
+    change = _Change(before, texts, monotonic() + _CONFIRMED_AFTER_S)
+    st.session_state.setdefault(_CHANGES, {})[name] = change
+
+
+def _report(name: str, text: str, shown: str) -> None:
+    """State on the page that a value was not found, and what is shown instead."""
+    if len(text) > _MAX_CHARACTERS_IN_NOTICE:
+        text = f"{text[:_MAX_CHARACTERS_IN_NOTICE]}…"
+    instead = f"Shown instead: {shown}." if shown else "It is ignored."
+    notice = escape_markdown(f'The address contains {name} = "{text}", which was not found. {instead}')
+    st.session_state.setdefault(_NOTICES, []).append(notice)
+    _show_notice(notice)
+
+
+def _show_notice(notice: str) -> None:
+    place = st.session_state.get(_PLACE)
+    (st if place is None else place).warning(notice, icon=":material/link_off:")
+
+
+def _find_option(text: str, options: Sequence[Any], format_func: Callable[[Any], str]) -> Any:
+    """Find an option by its text, or by its label.
+
+    Raises:
+        ValueError: If there is none.
+    """
+    for name in (str, format_func):
+        for option in options:
+            if name(option) == text:
+                return option
+    raise ValueError(f"no option {text!r}")
+
+
+def _check_limits(value: Any, low: Any, high: Any) -> Any:
+    if not isfinite(value) or (low is not None and value < low) or (high is not None and value > high):
+        raise ValueError("out of the limits")
+    return value
+
+
+RUN: Final = Text("run", max_characters=64)
+"""Id of the run that the page shows, or a prefix of it."""
+RUNS: Final = Choices("runs", "compare")
+"""Ids of the compared runs, or prefixes of them."""
+EPISODE: Final = Choice("episode", "replay", in_url_as_default=True)
+"""Number of the replayed training episode."""
+START: Final = Integer("t", "replay", low=0)
+"""Step of the episode at which the replay starts."""
+PLAY: Final = Choice("play", "replay", in_url_as_default=True)
+"""The replayed evaluation episode: env step-episode."""
+POINT: Final = Integer("point", "memory", low=0)
+"""Slot of the selected node."""
+SWEEP: Final = Choice("sweep", "sweeps", in_url_as_default=True)
+"""Id of the selected sweep."""
+WINDOW: Final = Window("x", "live", "compare", "run")
+"""Window of env steps of the charts."""
+TOUR: Final = Integer("tour", low=1, is_pinned=False)
+"""Step of the tour."""

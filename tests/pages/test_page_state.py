@@ -1,0 +1,197 @@
+"""The state of a page: parameters of the URL, their widgets, and the view that a pin stores."""
+
+import ast
+
+import pytest
+
+from app.navigation import PAGES
+from app.notebook.view import make_view, read_view
+from app.ui import page_state
+from storage.notebook import create_entry
+from storage.queries.memory import list_snapshots
+from tests.pages.seed import seed_run
+from tests.pages.test_pages import ROOT, open_page, said
+
+MODULE = "app/ui/page_state.py"
+VIEWS = {
+    "home": {"q": "Seeded", "sort": "name", "down": "false", "states": "finished", "shelf": "all"},
+    "launch": {"algo": "emtc-qmix", "map": "2s3z", "gate.tau_end": "0.3"},
+    "run": {"find": "tau", "list": "preset"},
+    "live": {"x": "0-150", "closing": "true", "metrics": "train/loss"},
+    "memory": {
+        "method": "axes",
+        "pair": "2",
+        "color": "beta",
+        "scale": "red-green",
+        "point": "3",
+        "near": "true",
+        "ranges": "t:5:40",
+        "what_if": "true",
+        "wi_tau": "10",
+        "two": "true",
+        "b_embedder": "tcse",
+        "collapse": "true",
+    },
+    "replay": {"episode": "2", "beside": "3", "t": "4", "find": "episode<9", "episode_order": "episode"},
+    "findings": {},
+    "compare": {
+        "y": "return",
+        "center": "median",
+        "band": "minmax",
+        "rate": "greedy",
+        "each": "true",
+        "smooth": "20k",
+        "log": "x",
+        "part": "Runs",
+        "final": "last",
+        "algos": "emtc-qplex",
+        "x": "0-150",
+        "more_figures": "true",
+    },
+    "sweeps": {"template": "tau-study-demo", "jobs": "3"},
+    "notebook": {"q": "Pinned", "about": "every"},
+    "sql": {"q": "select 1", "table": "metrics", "rows": "100"},
+    "disk": {},
+    "health": {"unread": "true"},
+    "method": {"part": "Presets", "algo": "qmix", "presets": "emu_code", "gamma": "0.9", "seed": "4", "find": "tau"},
+    "guide": {"page": "sweeps", "q": "seed"},
+}
+"""Page → parameters of a changed view, for each page of the navigation."""
+
+
+def read_address(app) -> dict[str, str]:
+    return {name: value[0] if isinstance(value, list) else value for name, value in app.query_params.items()}
+
+
+def read_widgets(app, page: str) -> dict[str, object]:
+    return {key: value for key, value in app.session_state.items() if str(key).startswith(f"{page}?")}
+
+
+def test_only_one_module_reads_and_writes_the_url() -> None:
+    found = []
+    for folder in ("app", "pages"):
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+                is_url = isinstance(node, ast.Attribute) and ast.unparse(node) == "st.query_params"
+                is_binding = (
+                    isinstance(node, ast.keyword) and node.arg == "bind" and not isinstance(node.value, ast.Name)
+                )
+                if is_url or is_binding:
+                    found.append(str(file.relative_to(ROOT)))
+    assert set(found) == {MODULE}
+
+
+def test_every_page_of_the_navigation_is_a_script() -> None:
+    scripts = {file.stem for file in (ROOT / "pages").glob("*.py")} - {"__init__"}
+    assert set(PAGES) == scripts == set(VIEWS)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_pin_of_a_changed_view_opens_the_same_view(seeded, monkeypatch, page):
+    db, run_id = seeded
+    pinned: list[dict[str, list[str]]] = []
+    finish = page_state.finish_page
+
+    def record() -> None:
+        pinned.append(page_state.read_pinned())
+        finish()
+
+    create_entry(db, title="Pinned", body="β")
+    monkeypatch.setattr(page_state, "finish_page", record)
+    app = open_page(page, run=run_id, **VIEWS[page])
+    assert not app.exception
+    assert not app.warning, [warning.value for warning in app.warning]
+    view = read_view(make_view(page=page, figure="", query=pinned[-1], runs=[], facts={}))
+    assert view is not None
+    assert {**view.query, "run": [run_id]}.items() >= {name: [text] for name, text in VIEWS[page].items()}.items()
+    again = open_page(page, **{name: texts[0] for name, texts in view.query.items()})
+    assert not again.exception
+    assert read_widgets(again, page) == read_widgets(app, page)
+    assert read_address(again) == read_address(app)
+
+
+@pytest.mark.parametrize(
+    ("page", "query", "shown"),
+    [
+        ("memory", {"snap": "5555"}, "snap"),
+        ("memory", {"method": "FOO"}, "Shown instead: PCA"),
+        ("memory", {"camera": "1,2,-3"}, "Shown instead: the whole map"),
+        ("live", {"x": "nan-inf"}, "It is ignored"),
+        ("live", {"ref": "gone"}, "ref"),
+        ("compare", {"y": "nothing"}, "Shown instead: win rate"),
+        ("compare", {"budget": "nothing"}, "Shown instead: longest common length"),
+        ("replay", {"t": "soon"}, "It is ignored"),
+        ("method", {"gamma": "7"}, "Shown instead: 0.99"),
+    ],
+)
+def test_a_value_that_is_not_found_is_named_in_one_line(seeded, page, query, shown):
+    app = open_page(page, run=seeded[1], **query)
+    assert not app.exception
+    (name, text), *_ = query.items()
+    (line,) = [str(warning.value).replace("\\", "") for warning in app.warning if "address" in str(warning.value)]
+    assert f'{name} = "{text}", which was not found' in line
+    assert shown in line
+    assert "\n" not in line
+    assert read_address(app).get(name) != text
+    app.run()
+    assert "which was not found" not in said(app)
+
+
+@pytest.mark.parametrize(
+    ("page", "query", "widget", "value"),
+    [
+        ("memory", {"method": "Axes", "pair": "x1 · x3"}, "memory?method", "axes"),
+        ("memory", {"method": "Axes", "pair": "x1 · x3"}, "memory?pair", 1),
+        ("memory", {"method": "UMAP", "points": "10,000"}, "memory?points", 10_000),
+        ("sql", {"table": "metrics: "}, "sql?table", "metrics"),
+    ],
+)
+def test_an_address_with_a_label_as_earlier_versions_wrote_still_opens(seeded, page, query, widget, value):
+    from storage.sql_console.glossary import describe_schema
+
+    meaning = next(table.meaning for table in describe_schema() if table.name == "metrics")
+    query = {name: f"{text}{meaning}" if name == "table" else text for name, text in query.items()}
+    app = open_page(page, run=seeded[1], **query)
+    assert not app.warning, [warning.value for warning in app.warning]
+    assert app.session_state[widget] == value
+
+
+def test_the_address_decides_again_when_it_changes(seeded):
+    app = open_page("memory", run=seeded[1], point="3")
+    app.number_input(key="memory?point").set_value(5).run()
+    assert read_address(app)["point"] == "5"
+    app.query_params["point"] = "3"  # as the back button does
+    app.run()
+    assert app.number_input(key="memory?point").value == 3
+
+
+def test_a_second_declaration_of_a_name_is_refused_unless_it_is_the_same():
+    page_state.Flag("twice", "a page of a test")
+    page_state.Flag("twice", "a page of a test")
+    with pytest.raises(ValueError, match="two different parameters"):
+        page_state.Text("twice", "a page of a test")
+
+
+def test_the_box_of_the_run_cannot_be_cleared(seeded):
+    db, older = seeded
+    seed_run(db, name="Newest")
+    app = open_page("live", run=older)
+    box = app.selectbox(key="run_picker")
+    assert box.value == older
+    assert box.proto.HasField("default"), "a box without a default has a button that clears it"
+
+
+def test_a_run_is_not_overlaid_on_itself(seeded):
+    db, run_id = seeded
+    other = seed_run(db, name="Other")
+    app = open_page("live", run=run_id, ref=f"{run_id},{other}")
+    box = app.multiselect(key="live?ref")
+    assert box.value == [other]
+    assert not any(run_id in option for option in box.options)
+
+
+def test_a_pinned_view_of_an_older_snapshot_is_kept(seeded):
+    db, run_id = seeded
+    first = int(list_snapshots(db, run_id)["id"].iloc[0])
+    app = open_page("memory", run=run_id, snap=str(first))
+    assert app.session_state["memory?snap"] == first
