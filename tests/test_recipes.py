@@ -63,7 +63,12 @@ RECIPES = [
     Recipe("A mixer with two settings", changes=2, adds=1, mentions=r"\bvdn\b"),
     Recipe("A gate law with inverse", changes=1, adds=0, mentions=r"\bgaussian\b(?! noise)"),
     Recipe("An environment with its test", changes=1, adds=1, mentions=r"\bsmax\b"),
-    Recipe("A complete example: a page with a pinned view", changes=1, adds=1, mentions=r'pages/replay\.py|NavigationPage\("replay"'),
+    Recipe(
+        "A complete example: a page with a pinned view",
+        changes=1,
+        adds=1,
+        mentions=r'pages/replay\.py|NavigationPage\("replay"',
+    ),
     Recipe("A metric with its own Live chart", changes=2, adds=0, mentions="memory/evicted"),
     Recipe("A statistic on Compare, in the CLI and in a figure", changes=0, adds=1, mentions="performance-profile"),
     Recipe("A column of runs, shown on Home and searchable", changes=1, adds=1),
