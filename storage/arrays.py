@@ -93,8 +93,8 @@ TRAJECTORY_ARRAYS: Final[Rules] = {
     "slots": ArrayRule("integer", ("T+1",), low=-1, high=MAX_SLOTS - 1, is_optional=True),
 }
 """Arrays of the column `trajectory`. T: transitions, S: state features, N: agents."""
-LAYOUT_ARRAYS: Final[Rules] = {"coordinates": ArrayRule("float", ("M", "2"))}
-"""Arrays of a projection to a map: two coordinates per node."""
+LAYOUT_ARRAYS: Final[Rules] = {"coordinates": ArrayRule("float", ("M", "2"), has_nan=True)}
+"""Arrays of a projection to a map: two coordinates per node. Projections of revision 1 have NaN for most nodes."""
 EMBEDDING_ARRAYS: Final[Rules] = {"coordinates": ArrayRule("float", ("M", "X"))}
 """Arrays of a projection that is the embedding of another embedder: X dimensions per node."""
 

@@ -373,7 +373,7 @@ def _serialize_json(value: Any) -> str:
 
 
 def _read_server_id(database: Database) -> str:
-    """Read what PostgreSQL tells about a database: the system identifier of its cluster and its own oid.
+    """Read what identifies a database in PostgreSQL: the system identifier of its cluster and its own oid.
 
     A copy by CREATE DATABASE … TEMPLATE, or by dump and restore, has another oid or another cluster. A renamed
     database keeps both. If the role may not read the identifier, the address of the server takes its place.

@@ -1,6 +1,6 @@
 """The identity of a process that trains a run, starts runs or computes a projection.
 
-Pids are reused, and a container has pids of its own under the host name of its machine. So a process is identified by
+Pids are reused, and a container can have the host name of its machine but other pids. So a process is identified by
 its pid, its host and a key: the boot of the machine, the pid namespace, and the start of the process in clock ticks
 since the boot. The key does not change if the system clock is corrected. The tables `runs`, `sweeps` and `jobs` store
 the identity in the columns `pid`, `host`, `pid_created_at` and `process_key`.
@@ -66,10 +66,12 @@ def observe_process(process_id: ProcessId) -> Presence:
     try:
         if psutil.Process(process_id.pid).status() == psutil.STATUS_ZOMBIE:
             return "ended"
-        found = _read_start(process_id.pid)
+        actual_start = _read_start(process_id.pid)
     except (psutil.NoSuchProcess, psutil.AccessDenied):  # it has just ended, or is hidden from this user
         return "unknown"
-    return "unknown" if found is None else "alive" if found == start else "ended"
+    if actual_start is None:
+        return "unknown"
+    return "alive" if actual_start == start else "ended"
 
 
 def process_columns(process_id: ProcessId | None) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from emtc_core.config.resolve import current_key, describe_fields
 from emtc_core.config.run import PRESETS, list_algos
 from emtc_core.metrics import METRICS
 from storage.api import OpenDatabase, RecordedRun, open_database
-from storage.bundles.read import FORMAT, VERSION
+from storage.bundles.manifest import FORMAT, VERSION
 from storage.models import Base
 
 NOTED = Path(__file__).parent / "assets" / "interface_1.json"

@@ -42,7 +42,6 @@ ALLOWED = {
     ("app/replay/replay.py", "hold"): "the name of an action in other environments",
     ("app/ui/live/panels.py", "beside"): "the name of an option of figures, in stored views",
     ("app/ui/replay/episode_choice.py", "beside"): "a URL parameter",
-    ("app/ui/replay/panel.py", "beside"): "a part of a widget key",
     ("app/ui/run/settings.py", "beside"): "a URL parameter",
     ("app/ui/findings/view.py", "tell"): 'the verdict "cannot tell", as in significance.py',
     ("emtc_core/envs/skirmish/combat.py", "stand"): "an order of the game",

@@ -26,7 +26,7 @@ from emtc_core.learner import factory
 from storage.models import SCHEMA_VERSION
 
 ROOT = Path(__file__).parent.parent
-EXTENDING = (ROOT / "app" / "guide" / "extending.md").read_text()
+EXTENDING = "\n".join((ROOT / "app" / "guide" / f"{page}.md").read_text() for page in ("extending", "extending_app"))
 SOURCE = ("app", "emtc_core", "pages", "storage")
 COPIED = (*SOURCE, "tests", "pyproject.toml")
 REFERS = (  # files that select from what exists, or compare it with published code
@@ -63,7 +63,12 @@ RECIPES = [
     Recipe("A mixer with two settings", changes=2, adds=1, mentions=r"\bvdn\b"),
     Recipe("A gate law with inverse", changes=1, adds=0, mentions=r"\bgaussian\b(?! noise)"),
     Recipe("An environment with its test", changes=1, adds=1, mentions=r"\bsmax\b"),
-    Recipe("A page with a pinned view", changes=1, adds=1, mentions=r'pages/replay\.py|NavigationPage\("replay"'),
+    Recipe(
+        "A complete example: a page with a pinned view",
+        changes=1,
+        adds=1,
+        mentions=r'pages/replay\.py|NavigationPage\("replay"',
+    ),
     Recipe("A metric with its own Live chart", changes=2, adds=0, mentions="memory/evicted"),
     Recipe("A statistic on Compare, in the CLI and in a figure", changes=0, adds=1, mentions="performance-profile"),
     Recipe("A column of runs, shown on Home and searchable", changes=1, adds=1),
@@ -72,7 +77,7 @@ RECIPES = [
 
 def get_section(heading: str) -> str:
     section = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", EXTENDING, re.MULTILINE | re.DOTALL)
-    assert section, f"extending.md has no section {heading!r}"
+    assert section, f"no page has a section {heading!r}"
     return section[1]
 
 

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
+from pandas.util import hash_pandas_object
 
 from app.analysis.aggregates import MAX_POINTS, Curve, compute_mu_w, compute_mu_w_curve
 from app.analysis.intervals import Values
@@ -266,7 +267,7 @@ def _digest_evaluations(frame: pd.DataFrame) -> dict[str, EvaluationDigest]:
     """
     if not set(_EVALUATION_COLUMNS) <= set(frame.columns):
         return {}
-    hashed = pd.util.hash_pandas_object(frame.loc[:, list(_EVALUATION_COLUMNS)], index=False)
+    hashed = hash_pandas_object(frame.loc[:, list(_EVALUATION_COLUMNS)], index=False)  # type: ignore[operator]  # missing in the stubs
     digests = {}
     for run_id, rows in frame.assign(hash=hashed).groupby("run_id", sort=False):
         if np.all(read_float_column(rows, "return_mean") % 1 == 0):

@@ -24,6 +24,7 @@ PAGES = (
     "environments",
     "plugins",
     "extending",
+    "extending_app",
     "sharing",
     "promises",
     "troubleshooting",

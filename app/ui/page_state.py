@@ -139,11 +139,11 @@ class Parameter(Generic[T]):
         value = st.session_state.get(self.key)
         self.write(None if value == default else value)
 
-    def reject(self, shown: str = "") -> None:
+    def reject(self, replacement: str = "") -> None:
         """Remove the value from the URL, and state that it was not found and what is shown instead."""
         text = ", ".join(_read_texts(self.name))
         _write_texts(self.name, [])
-        _report(self.name, text, shown)
+        _report(self.name, text, replacement)
 
     def read_pinned(self) -> dict[str, list[str]]:
         """Return the texts for a pinned view: name → texts."""
@@ -561,11 +561,11 @@ def _write_texts(name: str, texts: list[str]) -> None:
     st.session_state.setdefault(_CHANGES, {})[name] = change
 
 
-def _report(name: str, text: str, shown: str) -> None:
+def _report(name: str, text: str, replacement: str) -> None:
     """State on the page that a value was not found, and what is shown instead."""
     if len(text) > _MAX_CHARACTERS_IN_NOTICE:
         text = f"{text[:_MAX_CHARACTERS_IN_NOTICE]}…"
-    instead = f"Shown instead: {shown}." if shown else "It is ignored."
+    instead = f"Shown instead: {replacement}." if replacement else "It is ignored."
     notice = escape_markdown(f'The address contains {name} = "{text}", which was not found. {instead}')
     st.session_state.setdefault(_NOTICES, []).append(notice)
     _show_notice(notice)

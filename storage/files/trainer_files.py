@@ -118,7 +118,7 @@ def find_other_owner(db: Database, lease: bytes, *, is_local: bool) -> str | Non
     if db.path is None or not Path(owner).is_absolute():  # a database on a server is never renamed to another one
         return f"{shorten(name)} ({shorten(owner)})" if name else shorten(owner)
     is_here = is_local or host == socket.gethostname()
-    if is_here and not os.path.exists(owner):  # noqa: PTH110 - false for any text that is no path
+    if is_here and not os.path.exists(owner):  # noqa: PTH110 - false for a text that is not a path
         return None
     if is_local and files_root_of(Path(owner)) != files_root(db):  # the folder was copied together with its database
         return None

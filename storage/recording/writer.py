@@ -155,9 +155,8 @@ class DatabaseRecorder:
         """
         with self._changed:
             goal = self._n_to_sync = self._n_accepted
+            self._changed.notify_all()
             while self._n_synced < goal and self._failure is None:
-                self._is_urgent = True
-                self._changed.notify_all()
                 self._changed.wait(_WAIT_S)
             self._raise_failure()
 
@@ -256,11 +255,14 @@ class DatabaseRecorder:
             The records, and whether a call of `flush` waits for the disk after them.
         """
 
+        def must_hurry() -> bool:
+            return self._is_closing or self._n_to_sync > self._n_synced
+
         def is_due() -> bool:
-            return self._is_urgent or self._is_closing or self._waiting_steps >= self._batch_steps
+            return must_hurry() or self._is_urgent or self._waiting_steps >= self._batch_steps
 
         with self._changed:
-            self._changed.wait_for(lambda: self._queue or self._is_closing or self._n_to_sync > self._n_synced)
+            self._changed.wait_for(lambda: self._queue or must_hurry())
             self._changed.wait_for(is_due, self._linger_s)
             self._is_urgent = False
             records: list[Record] = []

@@ -80,7 +80,7 @@ POINTS = [(0, 0.0), (100, 1.0), (200, 0.0), (300, 1.0)]
 
 def test_smoothing_looks_back_over_env_steps_keeps_what_was_measured_faint_and_is_told():
     comparison = join_seeds([make_seed("a", POINTS, seed=1), make_seed("b", POINTS, seed=2)])
-    chart = draw_comparison(comparison, look=CurveStyle(smooth=150))
+    chart = draw_comparison(comparison, curve_style=CurveStyle(smooth=150))
     raw, line = chart.panels[0].lines
     assert (raw.faint, raw.group, raw.low) == (True, line.name, None)
     assert raw.y.tolist() == [0, 1, 0, 1]
@@ -88,18 +88,21 @@ def test_smoothing_looks_back_over_env_steps_keeps_what_was_measured_faint_and_i
     assert "over the 150 env steps up to each point" in chart.caption
     assert "smoothed over 150 env steps" in chart.subtitle
     earlier = join_seeds([make_seed(name, POINTS[:2], seed=seed) for seed, name in enumerate("ab", 1)])
-    assert draw_comparison(earlier, look=CurveStyle(smooth=150)).panels[0].lines[1].y.tolist() == line.y.tolist()[:2]
+    assert (
+        draw_comparison(earlier, curve_style=CurveStyle(smooth=150)).panels[0].lines[1].y.tolist()
+        == line.y.tolist()[:2]
+    )
 
 
 def test_with_each_seed_drawn_those_are_what_was_measured():
     comparison = join_seeds([make_seed("a", POINTS, seed=1), make_seed("b", POINTS[:3], seed=2)])
-    lines = draw_comparison(comparison, look=CurveStyle(smooth=150), per_seed=True).panels[0].lines
+    lines = draw_comparison(comparison, curve_style=CurveStyle(smooth=150), per_seed=True).panels[0].lines
     assert [line.faint for line in lines] == [True, True, False]
     assert lines[0].y.tolist() == [0, 1, 0, 1]
 
 
 def test_logarithmic_axes_leave_out_what_has_no_place_there_and_the_caption_says_so():
-    chart = draw_comparison(join_seeds([make_seed("a", POINTS)]), look=CurveStyle(log=("x", "y")))
+    chart = draw_comparison(join_seeds([make_seed("a", POINTS)]), curve_style=CurveStyle(log=("x", "y")))
     (line,) = chart.panels[0].lines
     assert (chart.x_log, chart.panels[0].log) == (True, True)
     assert line.x.tolist() == [100, 200, 300]

@@ -234,7 +234,8 @@ def find_lost(folder: Path) -> tuple[int, list[str]]:
     Returns:
         Their number, and one sentence for each that cannot resume.
     """
-    n, lost = 0, []
+    n = 0
+    lost: list[str] = []
     with opened_database(f"sqlite:///{folder / 'x.db'}") as db:
         for run_folder in {file.parent for file in _list_named_checkpoints(folder)}:
             n += 1

@@ -75,7 +75,8 @@ def recording(disk: Disk, library: Path, *, syncs: bool) -> Iterator[subprocess.
 
 def cut_power(tmp_path: Path, library: Path, *, syncs: bool) -> list[str]:
     """Cut the power after each of three checkpoints, with each end of the log; return what is lost."""
-    disk, rng, lost = Disk(tmp_path), random.Random(0), []
+    disk, rng = Disk(tmp_path), random.Random(0)
+    lost: list[str] = []
     with recording(disk, library, syncs=syncs) as process:
         assert process.stdin is not None
         assert process.stdout is not None

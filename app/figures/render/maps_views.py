@@ -57,13 +57,13 @@ def draw_points(ax: Axes, cloud: Cloud, color_scale: ScalarMappable, *, area: fl
     others are twice as large. A node without a value is not drawn.
     """
     colored, no_effect = cloud.has_color, cloud.quantity.no_effect
-    common = {"linewidths": 0, "alpha": alpha, "rasterized": True}
     if no_effect is not None:
         gray = cloud.value == no_effect
-        ax.scatter(cloud.x[gray], cloud.y[gray], color=NEUTRAL, s=area / 2, **common)
+        ax.scatter(cloud.x[gray], cloud.y[gray], color=NEUTRAL, s=area / 2, linewidths=0, alpha=alpha, rasterized=True)
     ax.scatter(
         cloud.x[colored], cloud.y[colored], c=cloud.value[colored], s=area if no_effect is None else 2 * area,
-        cmap=color_scale.cmap, norm=color_scale.norm, **common,
+        cmap=color_scale.cmap, norm=color_scale.norm,  # type: ignore[arg-type]  # the stubs know only a base class
+        linewidths=0, alpha=alpha, rasterized=True,
     )  # fmt: skip
 
 
