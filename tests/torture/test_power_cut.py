@@ -6,7 +6,7 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -62,7 +62,7 @@ def library() -> Iterator[Path]:
 
 
 @contextmanager
-def recording(disk: Disk, library: Path, *, syncs: bool) -> Iterator[subprocess.Popen[str]]:
+def recording(disk: Disk, library: Path, *, syncs: bool) -> Generator[subprocess.Popen[str]]:
     """Start a process that records and writes a checkpoint, three times, and waits for a line after each."""
     command = [sys.executable, "-c", RECORDS, str(disk.folder), str(syncs)]
     environment = os.environ | disk.environment(library)
