@@ -27,7 +27,7 @@ def draw_figure(db: Database, name: str, runs: Sequence[str], options: Mapping[s
     Args:
         db: An open database.
         name: Name of the figure.
-        runs: Ids of runs, or starts of ids; empty for all evaluated runs.
+        runs: Ids of runs, or prefixes of ids; empty for all evaluated runs.
         options: Options of the figure.
 
     Raises:
@@ -57,7 +57,7 @@ def _draw_in_new_process(url: str, name: str, runs: Sequence[str], options: Mapp
     command = [sys.executable, "-m", "storage.figures"]
     folder = _APP_FILE.parent.parent
     process = subprocess.run(command, cwd=folder, input=request, capture_output=True, text=True, check=False)
-    if process.returncode:
+    if process.returncode:  # the last line of a traceback is the message of the exception
         raise StorageError(f"{name} could not be drawn: {process.stderr.strip().rpartition(chr(10))[2]}")
     kind, _, content = process.stdout.partition("\n")
     if kind != "figure":

@@ -1,4 +1,4 @@
-"""Pattern of identifiers, and functions for messages about invalid values.
+"""Check of identifiers, texts for messages about invalid values, and removal of passwords from messages.
 
 A database from another person is not trusted, so its values are validated when they are read: columns in
 `storage.column_types`, blobs in `storage.blobs`, paths in `storage.private_files`. This module does not import
@@ -13,7 +13,7 @@ from emtc_core.errors import StorageError
 IDENTIFIER: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,11}")
 """Ids of runs and sweeps: 1 to 12 letters, digits, - and _. An id is always a single component of a path."""
 MAX_NAME_LENGTH: Final = 10_000
-"""Maximum length of the texts in a list of runs [characters]."""
+"""Maximum length of the name of a run, and of the other texts that a list of runs shows [characters]."""
 _MAX_SHOWN = 60
 """Maximum length of a value in a message [characters]."""
 _PASSWORD_IN_URL = re.compile(r"([a-zA-Z][\w+.-]*://[^\s:/@'\"]*:)[^\s'\"]*@")
@@ -21,7 +21,7 @@ _PASSWORD_IN_SETTING = re.compile(r"((?:password|passwd|pwd)\s*=\s*)('[^']*'|[^\
 
 
 def check_identifier(value: object, what: str = "The id of a run") -> str:
-    """Return a valid identifier unchanged; `what` names it in the message.
+    """Return a valid identifier unchanged; `what` is the description of the value in the message.
 
     Raises:
         StorageError: If it is not 1 to 12 letters, digits, - and _.
@@ -58,5 +58,5 @@ def make_damage_error(column: str, value: object, expected: str) -> StorageError
 
 
 def hide_passwords(text: str) -> str:
-    """Replace every password in a URL or a connection string of a text by ***."""
+    """Return a text with every password replaced by ***, in URLs and in settings such as `password=...`."""
     return _PASSWORD_IN_SETTING.sub(r"\1***", _PASSWORD_IN_URL.sub(r"\1***@", text))

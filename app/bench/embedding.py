@@ -1,13 +1,15 @@
-"""The effect of `embed.return_scale` on the embedding of the same recorded episodes (B15).
+"""The effect of `embed.return_scale` on the embedding of the same recorded episodes.
 
 A short run is recorded per task. For each value of `embed.return_scale`, its episodes are written in their order to a
-new memory, with refits as in a training. Every fifth episode is not written and is used for validation. The results are
+new memory. As in a training, the embedder is trained again (a refit) after every `embed.interval` steps. Every fifth
+episode is not written and is used for validation. H is the highest return that was recorded for a node. The results are
 
     purity              share of the variance of H explained by the mean H of the 10 nearest nodes of other episodes
                         (R²; 1 is perfect, 0 is as good as the overall mean)
-    merge_rate          share of merged states among those written after the first refit, with one delta for all
-    info_nce            loss on the validation episodes [nats]; log B by chance
-    info_nce_accuracy   accuracy on the validation episodes; 1 / B by chance
+    merge_rate          fraction of the states written after the first refit that merged into an existing node; all
+                        scales use the same delta
+    info_nce            loss on the validation episodes [nats]; a random guess has log(batch size)
+    info_nce_accuracy   accuracy on the validation episodes; a random guess has 1 / batch size
     return_r2           share of the variance of H that the decoder explains, over the nodes of the memory
 
 `app/bench/measured/embedding.json` is the output with `--json`. The Method page shows it.
@@ -42,11 +44,17 @@ from emtc_core.training.trainer import Trainer
 
 TASKS = (("skirmish", "3m"), ("skirmish", "2s3z"), ("grf", "academy_3_vs_1_with_keeper"))
 STEPS = 20_000
-SEED = 1  # of the recorded run and of the evaluation
-SEEDS = (1, 2)  # of the embedders; the results are averaged
-DELTA = 1.8e-2  # the largest of the paper's study; with smaller values almost nothing merges so early
+RUN_SEED = 1  # of the recorded run and of the evaluation
+EMBEDDER_SEEDS = (1, 2)  # of the embedders; the results are averaged
+DELTA = 1.8e-2
+"""The largest delta of the paper's ablation. With a smaller one, almost no states merge within `STEPS` steps."""
 VALIDATION_INTERVAL = 5  # every fifth episode
-NEIGHBORS, CANDIDATES, MAX_NODES = 10, 256, 4096
+NEIGHBORS = 10
+"""Number of nearest nodes of other episodes that predict H."""
+CANDIDATES = 256
+"""Number of nearest nodes that are searched for `NEIGHBORS` nodes of other episodes."""
+MAX_NODES = 4096
+"""Maximum number of nodes for which H is predicted."""
 OVERRIDES = {"eval.interval": 10**9, "record.snapshots": 0, "checkpoint.interval": 10**9}
 
 Scale = Literal["none", "std"]
@@ -59,14 +67,14 @@ def run(tasks: Sequence[tuple[str, str]] = TASKS, *, steps: int = STEPS) -> list
     configure_threads()
     results: list[BenchResult] = []
     for env, map in tasks:
-        config = resolve(env=env, map=map, steps=steps, seed=SEED, overrides=OVERRIDES)
+        config = resolve(env=env, map=map, steps=steps, seed=RUN_SEED, overrides=OVERRIDES)
         try:
             check_available(config.env)
         except EnvUnavailableError:
             continue
         episodes = record_episodes(config)
         for scale in SCALES:
-            values = [evaluate_embedding(config, episodes, scale, seed=seed) for seed in SEEDS]
+            values = [evaluate_embedding(config, episodes, scale, seed=seed) for seed in EMBEDDER_SEEDS]
             for quantity in values[0]:
                 mean = float(np.mean([values_of_seed[quantity] for values_of_seed in values]))
                 results.append(_make_result(quantity, map, scale, mean))
@@ -111,11 +119,11 @@ def evaluate_embedding(
     written = [episode for episode in episodes if episode.episode % VALIDATION_INTERVAL]
     validation = [episode for episode in episodes if episode.episode % VALIDATION_INTERVAL == 0]
     merge_rate = _fill_memory(memory, written, settings.interval, settings.min_entries)
-    nats, accuracy, batch_size = _evaluate_info_nce(embedder, validation)
+    loss, accuracy, batch_size = _evaluate_info_nce(embedder, validation)
     return {
         "purity": measure_purity(*_get_nodes(memory)),
         "merge_rate": merge_rate,
-        "info_nce": nats,
+        "info_nce": loss,
         "info_nce_accuracy": accuracy,
         "info_nce_chance": 1 / batch_size,
         "return_r2": _compute_return_r2(embedder, memory),
@@ -137,7 +145,7 @@ def _fill_memory(memory: EpisodicMemory, episodes: Sequence[EpisodeRecord], inte
         if memory.size >= min_entries and refit.start_if_due(steps):
             fit(memory.embedder, memory.sample(memory.embedder.config.samples))
             memory.reproject()
-            if memory.generation == 1:
+            if memory.generation == 1:  # number of refits: discard the counts up to the first one
                 memory.take_stats()
     stats = memory.take_stats()
     return stats.merged / stats.written
@@ -158,7 +166,7 @@ def measure_purity(z: NDArray[np.float64], h: NDArray[np.float64], episode: NDAr
         h: [M] returns.
         episode: [M] episode number of each node.
     """
-    sample = np.random.default_rng(SEED).permutation(len(h))[:MAX_NODES]
+    sample = np.random.default_rng(RUN_SEED).permutation(len(h))[:MAX_NODES]
     _, near = KDTree(z).query(z[sample], k=min(CANDIDATES, len(h)))
     is_other = episode[near] != episode[sample, None]
     is_used = is_other & (is_other.cumsum(axis=1) <= NEIGHBORS)
@@ -176,7 +184,7 @@ def _evaluate_info_nce(embedder: Embedder, episodes: Sequence[EpisodeRecord]) ->
     """Compute InfoNCE [nats] and its accuracy on the validation episodes. The last value is the batch size."""
     state_MS = torch.from_numpy(np.concatenate([episode.state for episode in episodes]))
     t_M = torch.cat([torch.arange(len(episode.state)) for episode in episodes])
-    generator = torch.Generator().manual_seed(SEED)
+    generator = torch.Generator().manual_seed(RUN_SEED)
     B = min(embedder.config.batch, len(t_M))
     batches = torch.randperm(len(t_M), generator=generator)[: len(t_M) // B * B].view(-1, B)
     values: list[list[float]] = []
@@ -185,8 +193,8 @@ def _evaluate_info_nce(embedder: Embedder, episodes: Sequence[EpisodeRecord]) ->
         anchor, candidate = embedder.embed(state_MS[rows_B], t_M[rows_B]), embedder.embed(view_BS, t_M[rows_B])
         loss_and_accuracy = info_nce(anchor, candidate, tau_cl=embedder.config.tau_cl)
         values.append([value.item() for value in loss_and_accuracy])
-    nats, accuracy = np.mean(values, axis=0).tolist()
-    return nats, accuracy, B
+    loss, accuracy = np.mean(values, axis=0).tolist()
+    return loss, accuracy, B
 
 
 def _compute_return_r2(embedder: Embedder, memory: EpisodicMemory) -> float:
@@ -198,5 +206,5 @@ def _compute_return_r2(embedder: Embedder, memory: EpisodicMemory) -> float:
 
 
 def _make_result(quantity: str, map: str, scale: Scale, value: float) -> BenchResult:
-    unit, reference = UNITS.get(quantity, "fraction"), f"mean of {len(SEEDS)} embedders"
+    unit, reference = UNITS.get(quantity, "fraction"), f"mean of {len(EMBEDDER_SEEDS)} embedders"
     return make_result(f"embedding.{quantity}.{map}.{scale}", value, unit, None, reference, digits=4)

@@ -63,7 +63,9 @@ class Samples:
 
 @dataclass(frozen=True)
 class EpisodeLayout:
-    """Row indices of E concatenated episodes with T_e transitions and T_e + 1 steps each; M is the sum of all steps.
+    """Row indices of E episodes that are concatenated along one axis of length M.
+
+    Episode e has T_e transitions and T_e + 1 steps, so it has T_e + 1 rows; M is the sum over the episodes.
 
     Source: implementation detail.
     """
@@ -123,6 +125,8 @@ class MappoLearner:
     def temporary_hidden_state(self) -> Generator[None]:
         """Save the stacked frames, so that other environments can be used inside the context; restore them at exit.
 
+        The name is that of the value learner's method. MAPPO has no recurrent network, so the frames are all its state.
+
         Call `start_episodes` first inside the context.
         """
         saved = self._stack
@@ -141,7 +145,7 @@ class MappoLearner:
         Args:
             obs: [B, N, O] [observation features].
             avail: [B, N, A] boolean, available actions.
-            epsilon: With 0, return the most probable action instead of a sample.
+            epsilon: MAPPO reads it only as a switch: if it is 0, return the most probable action, otherwise a sample.
             rng: Source of randomness; not used if epsilon is 0.
 
         Returns:
@@ -164,7 +168,9 @@ class MappoLearner:
     def q_start(
         self, obs: NDArray[np.float32], state: NDArray[np.float32], avail: NDArray[np.bool_]
     ) -> NDArray[np.float32]:
-        """Estimate the value of the first step of episodes, averaged over agents.
+        """Estimate the value V of the first step of episodes, averaged over agents.
+
+        The name is that of the value learner's method, which returns Q_tot.
 
         Source: the critic of marlbenchmark/on-policy.
 
@@ -190,7 +196,7 @@ class MappoLearner:
         Args:
             episodes: Finished episodes, all played with the current weights. Together they should have
                 `mappo.rollout_steps` transitions, as published.
-            env_step: Training env steps so far.
+            env_step: Not used.
 
         Returns:
             Means over all gradient steps by metric name.
@@ -204,11 +210,12 @@ class MappoLearner:
                 reports.append(self._step(samples if whole else samples.select(rows)))
         means = {name: torch.stack([r[name] for r in reports]).mean() for name in reports[0]}
         means["train/target"] = samples.returns.mean()
+        # The mean value V before the update. The metric has the same name as Q_tot of the value learner.
         means["train/q_taken"] = self._value_norm.denormalize(samples.old_value).mean()
         return LearnerStats(means)
 
     def on_episodes(self, episodes_total: int) -> bool:
-        """Do nothing and return False: MAPPO has no target networks."""
+        """Return False without an update of target networks, because MAPPO has none."""
         return False
 
     # ---- state ----
@@ -239,20 +246,20 @@ class MappoLearner:
         settings, clip = self._config.mappo, self._config.train.grad_clip
         log_probs_RA = masked_log_softmax(self._run(self.actor, samples.actor_in), samples.avail)
         log_prob = _log_prob(log_probs_RA, samples.action)
-        policy = policy_loss(log_prob, samples.old_log_prob, samples.advantage, samples.alive, clip=settings.clip)
+        policy_term = policy_loss(log_prob, samples.old_log_prob, samples.advantage, samples.alive, clip=settings.clip)
         entropy = mean_entropy(log_probs_RA, samples.alive)
         self._value_norm.update(samples.returns)
-        value = value_loss(
+        value_term = value_loss(
             self._run(self.critic, samples.critic_in).squeeze(-1),
             samples.old_value,
             self._value_norm.normalize(samples.returns),
             clip=settings.clip,
             delta=settings.huber_delta,
         )
-        norm = _take_gradient_step(self._actor_optimizer, self.actor, policy - settings.entropy * entropy, clip)
-        _take_gradient_step(self._critic_optimizer, self.critic, value, clip)
-        report = {"policy_loss": policy, "value_loss": value, "entropy": entropy, "grad_norm": norm}
-        report["loss"] = policy + value - settings.entropy * entropy
+        norm = _take_gradient_step(self._actor_optimizer, self.actor, policy_term - settings.entropy * entropy, clip)
+        _take_gradient_step(self._critic_optimizer, self.critic, value_term, clip)
+        report = {"policy_loss": policy_term, "value_loss": value_term, "entropy": entropy, "grad_norm": norm}
+        report["loss"] = policy_term + value_term - settings.entropy * entropy
         report["regularizer"] = -settings.entropy * entropy
         return {f"train/{name}": number.detach() for name, number in report.items()}
 
@@ -264,35 +271,35 @@ class MappoLearner:
         state_MKS = self._tensor(np.concatenate([_stack_frames(e.state, self._frames) for e in episodes]))
         avail = self._tensor(np.concatenate([e.avail[:-1] for e in episodes]))
         action = self._tensor(np.concatenate([e.action for e in episodes]))
-        real = self._tensor(layout.rows[layout.inside])
+        real_rows = self._tensor(layout.rows[layout.inside])  # [R], of M: the step before each transition
         critic_in = self._critic_in(obs_MKNO, state_MKS)
-        actor_in = self._with_id(obs_MKNO[real].transpose(1, 2).flatten(2))
+        actor_in = self._with_id(obs_MKNO[real_rows].transpose(1, 2).flatten(2))
         old_value = self._run(self.critic, critic_in).squeeze(-1)
         value = self._value_norm.denormalize(old_value)
         advantage = self._advantages(episodes, layout, value)
         alive = avail[..., 1:].any(-1).float()
         fields = {
             "actor_in": actor_in,
-            "critic_in": critic_in[real],
+            "critic_in": critic_in[real_rows],
             "avail": avail,
             "action": action,
             "alive": alive,
             "old_log_prob": _log_prob(masked_log_softmax(self._run(self.actor, actor_in), avail), action),
-            "old_value": old_value[real],
+            "old_value": old_value[real_rows],
             "advantage": normalize_advantages(advantage, alive),
-            "returns": advantage + value[real],
+            "returns": advantage + value[real_rows],
         }
         return Samples(**{name: values.flatten(0, 1) for name, values in fields.items()})
 
     def _advantages(self, episodes: Sequence[Episode], layout: EpisodeLayout, value_MN: Tensor) -> Tensor:
         """Estimate the advantages [R, N] of all transitions from the values of all steps."""
-        bootstraps = layout.inside.copy()
+        bootstraps_ET = layout.inside.copy()  # whether the value of the next step is added to the reward
         reward_ET = np.zeros(layout.inside.shape)
         for e, episode in enumerate(episodes):
             reward_ET[e, : episode.length] = episode.reward
-            at_end = self._config.train.bootstrap_on_timeout if episode.truncated else not episode.terminated
-            bootstraps[e, episode.length - 1] = at_end
-        rows, inside, bootstraps = (self._tensor(x) for x in (layout.rows, layout.inside, bootstraps))
+            bootstraps_at_end = self._config.train.bootstrap_on_timeout if episode.truncated else not episode.terminated
+            bootstraps_ET[e, episode.length - 1] = bootstraps_at_end
+        rows, inside, bootstraps = (self._tensor(x) for x in (layout.rows, layout.inside, bootstraps_ET))
         value_MN = value_MN.double()
         advantage_ETN = generalized_advantages(
             self._tensor(reward_ET),
@@ -301,13 +308,14 @@ class MappoLearner:
             gamma=self._config.train.gamma,
             gae_lambda=self._config.mappo.gae_lambda,
         )
-        real = self._tensor(np.flatnonzero(layout.inside))
-        return advantage_ETN.flatten(0, 1)[real].float()
+        real_cells = self._tensor(np.flatnonzero(layout.inside))  # [R], of the E · T cells
+        return advantage_ETN.flatten(0, 1)[real_cells].float()
 
-    def _critic_in(self, obs_TKNO: Tensor, state_TKS: Tensor) -> Tensor:
-        obs_TNI = obs_TKNO.transpose(1, 2).flatten(2)
-        state_TNI = state_TKS.flatten(1).unsqueeze(1).expand(-1, obs_TNI.shape[1], -1)
-        return self._with_id(torch.cat([state_TNI, obs_TNI], -1))
+    def _critic_in(self, obs_RKNO: Tensor, state_RKS: Tensor) -> Tensor:
+        """Make the critic's inputs. The first axis R is that of episodes or of steps."""
+        obs_RNI = obs_RKNO.transpose(1, 2).flatten(2)
+        state_RNI = state_RKS.flatten(1).unsqueeze(1).expand(-1, obs_RNI.shape[1], -1)
+        return self._with_id(torch.cat([state_RNI, obs_RNI], -1))
 
     def _with_id(self, x_BNI: Tensor) -> Tensor:
         ids = torch.eye(self._info.n_agents, device=x_BNI.device).expand(len(x_BNI), -1, -1)

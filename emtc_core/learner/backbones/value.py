@@ -27,7 +27,7 @@ def make_mixer(rule: str, config: RunConfig, info: EnvInfo) -> nn.Module:
     """Make the mixer of a backbone with scalar values (not distributions).
 
     Args:
-        rule: Name of a built-in or plug-in rule.
+        rule: Name of the mixing rule, which is that of a built-in or plug-in mixer.
         config: Configuration of the run.
         info: Sizes of the environment.
 
@@ -51,7 +51,7 @@ class ValueBackbone(Backbone):
 
         Args:
             agent: Network shared by all agents.
-            mixer: A `Mixer`.
+            mixer: Combines the agents' values into Q_tot. Its input is `MixInputs`, its output `Mixed`.
             l1: Weight of the mean absolute private value (CDS); used only with a `DiverseAgent`.
         """
         super().__init__()
@@ -68,8 +68,8 @@ class ValueBackbone(Backbone):
         """Mix the values of the actions that were taken."""
         q_taken = unrolled.q[:-1].gather(-1, seq.action.unsqueeze(-1)).squeeze(-1)
         mixed = self._mix(q_taken, unrolled.best[:-1], seq.action, seq.state[:-1], seq.obs[:-1], seq.real_transitions)
-        of_mixer = None if mixed.regularizer is None else mixed.regularizer.view(seq.reward.shape)
-        regularizers = [term for term in (of_mixer, self._private_l1(unrolled, seq)) if term is not None]
+        mixer_regularizer = None if mixed.regularizer is None else mixed.regularizer.view(seq.reward.shape)
+        regularizers = [term for term in (mixer_regularizer, self._private_l1(unrolled, seq)) if term is not None]
         regularizer = reduce(torch.add, regularizers) if regularizers else None
         return JointValues(q_tot=mixed.q_tot.view(seq.reward.shape), regularizer=regularizer)
 
@@ -123,7 +123,10 @@ class ValueBackbone(Backbone):
         return self.agent.values(hidden)
 
     def _values(self, hidden: Tensor, seq: SequenceBatch) -> Tensor:
-        """Compute the action values of all steps. On the CPU the padding may be skipped; its values are then 0."""
+        """Compute the action values of all steps. On the CPU the padding may be skipped; its values are then 0.
+
+        `seq.unpadded_states` has the indices of the real steps.
+        """
         if seq.unpadded_states is None:
             return self.agent.values(hidden)
         q = self.agent.values(hidden.flatten(0, 1).index_select(0, seq.unpadded_states))
@@ -137,16 +140,18 @@ class ValueBackbone(Backbone):
         action: Tensor,
         state: Tensor,
         obs: Tensor,
-        real: tuple[Tensor, Tensor] | None = None,
+        real_transitions: tuple[Tensor, Tensor] | None = None,
     ) -> Mixed:
-        """Mix all transitions, or only those with the indices `real`; the others are then 0."""
-        columns = (q, best, action, state, obs)
-        if real is None:
-            return self.mixer(MixInputs(*(column.flatten(0, 1) for column in columns)))
-        mixed = self.mixer(MixInputs(*(column[real] for column in columns)))
+        """Mix all transitions, or only those with the indices `real_transitions`; the others are then 0."""
+        inputs = (q, best, action, state, obs)
+        if real_transitions is None:
+            return self.mixer(MixInputs(*(tensor.flatten(0, 1) for tensor in inputs)))
+        mixed = self.mixer(MixInputs(*(tensor[real_transitions] for tensor in inputs)))
         zeros = mixed.q_tot.new_zeros(action.shape[:2])
-        regularizer = None if mixed.regularizer is None else zeros.index_put(real, mixed.regularizer).flatten()
-        return Mixed(zeros.index_put(real, mixed.q_tot).flatten(), regularizer)
+        regularizer = (
+            None if mixed.regularizer is None else zeros.index_put(real_transitions, mixed.regularizer).flatten()
+        )
+        return Mixed(zeros.index_put(real_transitions, mixed.q_tot).flatten(), regularizer)
 
     def _private_l1(self, unrolled: Unrolled, seq: SequenceBatch) -> Tensor | None:
         """Compute l1 times the mean absolute private value: [T, B], 0 in skipped padding; None if not used."""
@@ -162,7 +167,7 @@ class ValueBackbone(Backbone):
 
 
 def make_value_backbone(config: RunConfig, info: EnvInfo) -> ValueBackbone:
-    """Make the agents and the mixer for the mixing rule `config.backbone`."""
+    """Make VDN, QMIX, QPLEX or a plug-in, where the name of the backbone is also the name of its mixing rule."""
     return ValueBackbone(SharedAgent(*agent_sizes(config, info)), make_mixer(config.backbone, config, info))
 
 
@@ -170,7 +175,7 @@ def make_cds(config: RunConfig, info: EnvInfo) -> ValueBackbone:
     """Make CDS. Its agents differ by their private heads, so the input contains no agent id."""
     agent = DiverseAgent(*agent_sizes(config, info, agent_id=False), info.n_agents)
     backbone = ValueBackbone(agent, make_mixer(config.cds.mixer, config, info), l1=config.cds.l1)
-    backbone.agent_id = False
+    backbone.agent_id = False  # the controller then adds no one-hot id to the inputs
     return backbone
 
 
