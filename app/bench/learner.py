@@ -1,7 +1,8 @@
 """The duration of one update and the share of the memory in it: football, 3 against 1, 32 episodes of 150 steps.
 
-An update is sampling from the replay buffer, recalling from a memory of 100K entries, and the gradient step. With
-`embed.interval` at 1,000 env steps the memory is re-projected every seven episodes. After a re-projection, the node of
+An update is sampling from the replay buffer, recalling from a memory of 100K nodes, and the gradient step. With
+`embed.interval` at 1,000 env steps the embeddings of all nodes are computed again (a re-projection) every seven
+episodes. After a re-projection, the node of
 a sampled state must be searched again, unless the node stores this state. Therefore seven updates are timed after each
 re-projection.
 """
@@ -24,10 +25,11 @@ from emtc_core.rollout.episode import Episode
 from emtc_core.threads import configure_threads
 from emtc_core.training.episodic import EpisodicPart
 
-ENTRIES, LENGTH, BATCH = 100_000, 150, 32
-UPDATES_PER_REFIT = 7
+N_NODES, LENGTH, BATCH = 100_000, 150, 32
+UPDATES_PER_REPROJECTION = 7
 CYCLES = 3
 BUDGET_S, BUDGET_SHARE = 0.15, 0.05
+"""Maximum accepted duration of an update [s] and share of the memory in it, both only of emtc-qplex."""
 INFO = EnvInfo(
     "grf",
     "academy_3_vs_1_with_keeper",
@@ -43,7 +45,7 @@ ALGOS = (
 )  # fmt: skip
 TWO_THREAD_ALGOS = ("emtc-qplex", "emu-qplex", "emc", "emtc-cds", "cds")
 """Measured with two threads as well."""
-EMU_CODE = "EMU's public code 1.83 s at 7K entries; a bare QPLEX update 0.13 s"
+EMU_REFERENCE = "EMU's public code 1.83 s at 7K entries; a bare QPLEX update 0.13 s"
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class Timing:
     """Median duration [s]."""
     memory_share: float
     """Share of the recalls in the total duration."""
-    known_slots_share: float
+    settled_share: float
     """The same if the node of every sampled state is known, as between two re-projections."""
 
 
@@ -66,8 +68,12 @@ class FilledMemory:
     replay_buffer: ReplayBuffer
 
 
-def run(algos: tuple[str, ...] = ALGOS, entries: int = ENTRIES) -> list[BenchResult]:
-    """Measure `learner.update_seconds.<algo>` and `learner.memory_share`."""
+def run(algos: tuple[str, ...] = ALGOS, entries: int = N_NODES) -> list[BenchResult]:
+    """Measure the durations of updates, and for emtc-qplex the share of the memory in them.
+
+    The results are `learner.update_seconds.<algo>`, `learner.speedup_of_two_threads.<algo>` on a CPU,
+    `learner.memory_share` and `learner.memory_share.settled`.
+    """
     device = choose_device("auto")
     configure_threads()
     filled = _fill_memory(entries, device)
@@ -111,7 +117,11 @@ def _fill_memory(entries: int, device: torch.device) -> FilledMemory:
 
 
 def store_episode(memory: EpisodicPart, replay_buffer: ReplayBuffer, episode: Episode, number: int) -> None:
-    """Write an episode to a memory and add it to a replay buffer, as a trainer does."""
+    """Write an episode to a memory and add it to a replay buffer, as a trainer does.
+
+    The buffer stores the node of each transition (`incentive_slots`, `uids`), the number of re-projections at this time
+    (`generation`), which shows whether the node must be searched again, and the gate coefficient (`beta`).
+    """
     written = memory.write_and_gate(episode, number=number, tau=1.0)
     replay_buffer.add(
         episode,
@@ -148,7 +158,7 @@ def _time_updates(learner: Learner, config: RunConfig, filled: FilledMemory) -> 
     for cycle in range(CYCLES + 1):
         if config.uses_memory:
             filled.memory.memory.reproject()
-        for _ in range(UPDATES_PER_REFIT):
+        for _ in range(UPDATES_PER_REPROJECTION):
             started = time.perf_counter()
             batch = filled.replay_buffer.sample(BATCH, rng)
             sampled = time.perf_counter()
@@ -166,7 +176,7 @@ def _time_updates(learner: Learner, config: RunConfig, filled: FilledMemory) -> 
     return Timing(
         update_s=statistics.median(update_times),
         memory_share=sum(recall_times) / sum(update_times),
-        known_slots_share=known_slots_s / (learning_s + known_slots_s),
+        settled_share=known_slots_s / (learning_s + known_slots_s),
     )
 
 
@@ -175,7 +185,7 @@ def _time_recall_of_known_slots(filled: FilledMemory) -> float:
     batch = filled.replay_buffer.sample(BATCH, np.random.default_rng(1))
     filled.memory.recall(batch, filled.replay_buffer, tau=1.0)
     times = []
-    for _ in range(UPDATES_PER_REFIT):
+    for _ in range(UPDATES_PER_REPROJECTION):
         batch = filled.replay_buffer.take(batch.indices)
         started = time.perf_counter()
         filled.memory.recall(batch, filled.replay_buffer, tau=1.0)
@@ -202,7 +212,7 @@ def _synchronize() -> None:
 
 def _make_update_result(algo: str, seconds: float) -> BenchResult:
     budget = BUDGET_S if algo == "emtc-qplex" else None
-    reference = "one rollout of 3,200 transitions" if algo == "mappo" else EMU_CODE
+    reference = "one rollout of 3,200 transitions" if algo == "mappo" else EMU_REFERENCE
     return make_result(f"learner.update_seconds.{algo}", seconds, "s", budget, reference, digits=4)
 
 
@@ -214,7 +224,11 @@ def _make_speedup_result(algo: str, one_thread_s: float, two_threads_s: float) -
 
 def _make_share_results(timing: Timing) -> list[BenchResult]:
     rows = (
-        ("learner.memory_share", timing.memory_share, "with a re-projection every seven updates (t_emb = 1K)"),
-        ("learner.memory_share.settled", timing.known_slots_share, "between two re-projections"),
+        (
+            "learner.memory_share",
+            timing.memory_share,
+            "with a re-projection every seven updates (embed.interval 1,000)",
+        ),
+        ("learner.memory_share.settled", timing.settled_share, "between two re-projections"),
     )
     return [make_result(name, share, "fraction", BUDGET_SHARE, text, digits=4) for name, share, text in rows]

@@ -1,9 +1,10 @@
 """The state of a page: parameters of the URL, and the widgets that show and change them.
 
 A page declares each parameter once: its name in the URL, its type, its default, and whether a pinned view contains it.
-`read` returns the value, `write` writes it, and `bind` returns the arguments of a widget. The URL decides: at every
-rerun, a bound widget is set to the value in the URL, and a change of the widget is written into the URL. So a link, a
-pin and the browser's back button show the same view. A value equal to the default is not in the URL.
+A pinned view, or pin, is a view that is saved in the notebook. `read` returns the value, `write` writes it, and `bind`
+returns the arguments of a widget. The URL decides: at every rerun, a bound widget is set to the value in the URL, and a
+change of the widget is written into the URL. So a link, a pin and the browser's back button show the same view. A value
+equal to the default is not in the URL.
 
 A URL may contain anything. A value that cannot be read or does not exist is removed from the URL, and a line on top of
 the page states the value and what is shown instead.
@@ -25,9 +26,11 @@ _MAX_VALUES_IN_LIST: Final = 500
 _MAX_DIGITS: Final = 18
 _MAX_CHARACTERS_IN_NOTICE: Final = 60
 _CONFIRMED_AFTER_S: Final = 2.0
-"""A change reaches the browser within this time [s]."""
+"""After this time [s], the browser is assumed to have a change. `_read_texts` then uses the URL of the request."""
+# Keys of Streamlit's session state: the name of the page that is drawn, the container of its notices while it is drawn,
+# the notices, and the changes of the URL by parameter.
 _PAGE: Final = "page_state_page"
-_PLACE: Final = "page_state_place"
+_NOTICE_CONTAINER: Final = "page_state_place"
 _NOTICES: Final = "page_state_notices"
 _CHANGES: Final = "page_state_changes"
 _DECLARED: Final[dict[tuple[str, str], "Parameter[Any]"]] = {}
@@ -35,7 +38,7 @@ _DECLARED: Final[dict[tuple[str, str], "Parameter[Any]"]] = {}
 
 
 class Bound(TypedDict):
-    """Arguments that bind a widget."""
+    """Arguments of a widget that is bound to a parameter: it shows the value in the URL and changes it."""
 
     key: str
     on_change: Callable[[], None]
@@ -74,7 +77,10 @@ class BoundChoice(Bound):
 
 
 class _Change(NamedTuple):
-    """The texts of a parameter before and after a change, and the time until which `before` may still arrive [s]."""
+    """The texts of a parameter before and after a change.
+
+    Until the time `until` [s], a request may still contain the URL from before the change.
+    """
 
     before: list[str]
     after: list[str]
@@ -100,7 +106,8 @@ class Parameter(Generic[T]):
         self.pins_default = pins_default
         for page in pages or ("",):
             other = _DECLARED.setdefault((page, name), self)
-            if type(other) is not type(self) or vars(other) != vars(self):  # a script of `pages` runs again and again
+            # Streamlit executes the script of a page many times, so the same parameter is declared again.
+            if type(other) is not type(self) or vars(other) != vars(self):
                 raise ValueError(f"the page {page!r} has two different parameters {name!r}")
 
     @property
@@ -114,7 +121,7 @@ class Parameter(Generic[T]):
         return bool(_read_texts(self.name))
 
     def parse(self, texts: Sequence[str]) -> T:
-        """Parse the texts of the URL, at least one.
+        """Parse the values of the URL parameter, which are texts. There is at least one, more if it is repeated.
 
         Raises:
             ValueError: If they are not a value of this parameter.
@@ -126,7 +133,7 @@ class Parameter(Generic[T]):
         return [str(value)]
 
     def read(self) -> T:
-        """Read the value. One that cannot be read is replaced by the default, which the page states."""
+        """Read the value. If it is invalid, return the default and show a notice on the page."""
         return self._read(self.parse, self.default)
 
     def write(self, value: T | None) -> None:
@@ -135,7 +142,11 @@ class Parameter(Generic[T]):
         _write_texts(self.name, [] if is_default else self.format(value))  # type: ignore[arg-type]
 
     def store(self, default: T | None = None) -> None:
-        """Write the value of a widget in a form into the URL. Call this when the form is submitted."""
+        """Write the value of a widget in a form into the URL. Call this when the form is submitted.
+
+        Args:
+            default: A value that is not written, such as the default of a choice.
+        """
         value = st.session_state.get(self.key)
         self.write(None if value == default else value)
 
@@ -146,7 +157,7 @@ class Parameter(Generic[T]):
         _report(self.name, text, replacement)
 
     def read_pinned(self) -> dict[str, list[str]]:
-        """Return the texts for a pinned view: name → texts."""
+        """Return the texts of the current view, from which a pinned view is made: name → texts."""
         texts = _read_texts(self.name)
         if not texts and self.pins_default and st.session_state.get(self.key) is not None:
             texts = self.format(st.session_state[self.key])
@@ -158,10 +169,11 @@ class Parameter(Generic[T]):
         default: T,
         describe: Callable[[Any], str] = str,
         *,
-        reads_blank: bool = False,
+        accepts_empty_text: bool = False,
     ) -> T:
+        """Read the value with a function. An empty text is replaced by the default unless it is accepted as a value."""
         texts = _read_texts(self.name)
-        if not texts or not (reads_blank or any(texts)):
+        if not texts or not (accepts_empty_text or any(texts)):
             return default
         try:
             return parse(texts)
@@ -172,7 +184,8 @@ class Parameter(Generic[T]):
     def _bind(self, value: T, default: T, on_change: Callable[[], None] | None) -> Bound:
         """Set the widget to a value, and write its changes into the URL."""
         key = self.key
-        if key not in st.session_state or st.session_state[key] != value:  # an assignment deletes text not sent yet
+        # An assignment of an equal value would delete the text that the user is typing.
+        if key not in st.session_state or st.session_state[key] != value:
             st.session_state[key] = value
 
         def changed() -> None:
@@ -297,10 +310,13 @@ class Number(Parameter[float]):
 
 
 class Choice(Parameter[Any]):
-    """One of several options, by its text. The default is the first option, unless `bind` gets another one.
+    """One of several options; the URL contains `str(option)`.
+
+    The default is the first option, unless `bind` gets another one.
 
     Args:
-        in_url_as_default: Whether the URL contains the default, too, because later data change the default.
+        in_url_as_default: Whether the value is written into the URL even if it is the default, because the default
+            changes when there are more data.
         accepts_labels: Whether the URL may contain the label of an option, as URLs of earlier versions do.
     """
 
@@ -318,7 +334,7 @@ class Choice(Parameter[Any]):
         super().__init__(name, *pages, default=None, is_pinned=is_pinned, pins_default=pins_default)
 
     def list_texts(self) -> list[str]:
-        """Return the text in the URL as a list, which is empty if there is none."""
+        """Return the text in the URL as a list of one text; an empty list if the URL has none."""
         text = self.read()
         return [text] if text else []
 
@@ -329,13 +345,16 @@ class Choice(Parameter[Any]):
         return texts[-1]
 
     def select(self, options: Sequence[Any], format_func: Callable[[Any], str] = str, *, default: Any = None) -> Any:
-        """Return the option that the URL names, without a widget."""
+        """Return the option that the URL contains, without a widget.
+
+        With `in_url_as_default`, also write the option into the URL.
+        """
         default = options[0] if default is None else default
 
         def parse(texts: Sequence[str]) -> Any:
             return _find_option(texts[-1], options, format_func if self.accepts_labels else str)
 
-        value = self._read(parse, default, format_func, reads_blank="" in options)
+        value = self._read(parse, default, format_func, accepts_empty_text="" in options)
         if self.in_url_as_default:
             _write_texts(self.name, self.format(value))
         return value
@@ -367,7 +386,7 @@ class Choice(Parameter[Any]):
 
 
 class Choices(Parameter[list[Any]]):
-    """Several options, by their texts.
+    """Several options; the URL contains `str(option)` of each.
 
     Args:
         separator: Separates the texts in the URL. If empty, the parameter is repeated.
@@ -384,7 +403,10 @@ class Choices(Parameter[list[Any]]):
         return list(dict.fromkeys(parts))[:_MAX_VALUES_IN_LIST]
 
     def format(self, value: Sequence[Any]) -> list[str]:
-        """Write the texts; a text that is empty means that no option is selected."""
+        """Join the texts with the separator.
+
+        If nothing is selected, the URL has an empty value. No parameter in the URL means the default.
+        """
         texts = [str(item) for item in value]
         return [self.separator.join(texts)] if self.separator or not texts else texts
 
@@ -440,7 +462,7 @@ class Window(Parameter[tuple[float, float] | None]):
         return window
 
     def format(self, value: tuple[float, float] | None) -> list[str]:
-        """Write the two limits; the sign of a negative one cannot be written, so that it removes the window."""
+        """Write the two limits. "-" separates them, so a window with a negative limit is not written."""
         return [f"{value[0]:.0f}-{value[1]:.0f}"] if value and value[0] >= 0 else []
 
     def on_window(self, window: Sequence[float] | None) -> None:
@@ -449,7 +471,7 @@ class Window(Parameter[tuple[float, float] | None]):
 
 
 class Fields(Parameter[dict[str, str]]):
-    """All parameters whose names are fields of a form, as texts.
+    """Not one parameter, but every parameter in the URL whose name is a field of a page's form. Its own name is "*".
 
     Args:
         is_field: Whether a name is a field of the form.
@@ -464,7 +486,7 @@ class Fields(Parameter[dict[str, str]]):
         return {name: st.query_params[name] for name in st.query_params if self.is_field(name)}
 
     def write(self, value: Mapping[str, str] | None) -> None:
-        """Write the texts of all fields. A field without text is removed from the URL."""
+        """Write the texts of all fields. A field that is not in `value` is removed from the URL."""
         texts = value or {}
         for name in self.read().keys() - texts.keys():
             _write_texts(name, [])
@@ -472,7 +494,7 @@ class Fields(Parameter[dict[str, str]]):
             _write_texts(name, [text])
 
     def read_pinned(self) -> dict[str, list[str]]:
-        """Return the texts for a pinned view."""
+        """Return the texts of the fields, from which a pinned view is made: name → texts."""
         return {name: [text] for name, text in self.read().items()}
 
     def list_undeclared(self) -> list[str]:
@@ -487,18 +509,18 @@ class Fields(Parameter[dict[str, str]]):
 
 
 def open_page(page: str) -> None:
-    """Set the page that is drawn now. Call this once per run of the script, where notices belong on the page."""
+    """Set the page that is drawn now. Call this once per execution of the script, at the place of the notices."""
     st.session_state[_CHANGES] = {}
     if get_page() != page:
         st.session_state[_NOTICES] = []
-    st.session_state[_PAGE], st.session_state[_PLACE] = page, st.container()
-    for notice in st.session_state.setdefault(_NOTICES, []):  # of a run of the script that did not reach its end
+    st.session_state[_PAGE], st.session_state[_NOTICE_CONTAINER] = page, st.container()
+    for notice in st.session_state.setdefault(_NOTICES, []):  # of an execution of the script that was interrupted
         _show_notice(notice)
 
 
 def finish_page() -> None:
-    """End the drawing of the page. Later notices, of fragments, are drawn where they occur."""
-    st.session_state[_NOTICES], st.session_state[_PLACE] = [], None
+    """End the drawing of the page. After this, a fragment draws its notices at its own place."""
+    st.session_state[_NOTICES], st.session_state[_NOTICE_CONTAINER] = [], None
 
 
 def get_page() -> str:
@@ -512,7 +534,7 @@ def list_parameters(page: str) -> list[Parameter[Any]]:
 
 
 def read_pinned() -> dict[str, list[str]]:
-    """Return the parameters for a pinned view of the current page: name → texts."""
+    """Return all parameters of the current view of the page, from which a pinned view is made: name → texts."""
     query: dict[str, list[str]] = {}
     for parameter in list_parameters(get_page()):
         if parameter.is_pinned:
@@ -527,7 +549,10 @@ def read_others(names: Iterable[str]) -> dict[str, str]:
 
 
 def in_form(bound: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a widget in a form, which has no `on_change`. Use `store` when the form is submitted."""
+    """Return the arguments without `on_change`, which a widget in a form must not have.
+
+    Use `store` when the form is submitted.
+    """
     return {name: value for name, value in bound.items() if name != "on_change"}
 
 
@@ -540,7 +565,7 @@ def _read_texts(name: str) -> list[str]:
     """Read the texts of a parameter.
 
     A timer of a fragment may send a request before the browser has received a change that was made in the fragment.
-    Such a request contains the former URL, so the change counts.
+    Such a request contains the old URL. It is ignored, and the changed value is returned.
     """
     texts = st.query_params.get_all(name)
     change: _Change | None = st.session_state.get(_CHANGES, {}).get(name)
@@ -562,7 +587,7 @@ def _write_texts(name: str, texts: list[str]) -> None:
 
 
 def _report(name: str, text: str, replacement: str) -> None:
-    """State on the page that a value was not found, and what is shown instead."""
+    """State on the page that a value is invalid or does not exist, and what is shown instead."""
     if len(text) > _MAX_CHARACTERS_IN_NOTICE:
         text = f"{text[:_MAX_CHARACTERS_IN_NOTICE]}…"
     instead = f"Shown instead: {replacement}." if replacement else "It is ignored."
@@ -572,19 +597,19 @@ def _report(name: str, text: str, replacement: str) -> None:
 
 
 def _show_notice(notice: str) -> None:
-    place = st.session_state.get(_PLACE)
-    (st if place is None else place).warning(notice, icon=":material/link_off:")
+    container = st.session_state.get(_NOTICE_CONTAINER)
+    (st if container is None else container).warning(notice, icon=":material/link_off:")
 
 
 def _find_option(text: str, options: Sequence[Any], format_func: Callable[[Any], str]) -> Any:
-    """Find an option by its text, or by its label.
+    """Find an option by its text, or by its label. With `format_func=str`, labels are not accepted.
 
     Raises:
         ValueError: If there is none.
     """
-    for name in (str, format_func):
+    for to_text in (str, format_func):
         for option in options:
-            if name(option) == text:
+            if to_text(option) == text:
                 return option
     raise ValueError(f"no option {text!r}")
 
@@ -604,9 +629,9 @@ EPISODE: Final = Choice("episode", "replay", in_url_as_default=True)
 START: Final = Integer("t", "replay", low=0)
 """Step of the episode at which the replay starts."""
 PLAY: Final = Choice("play", "replay", in_url_as_default=True)
-"""The replayed evaluation episode: env step-episode."""
+"""The replayed evaluation episode, as the text "<env step>-<episode>"."""
 POINT: Final = Integer("point", "memory", low=0)
-"""Slot of the selected node."""
+"""The selected node of the memory: its slot, which is the index of the node."""
 SWEEP: Final = Choice("sweep", "sweeps", in_url_as_default=True)
 """Id of the selected sweep."""
 WINDOW: Final = Window("x", "live", "compare", "run")

@@ -3,8 +3,8 @@
 `copy_runs` writes the database of a bundle and also imports one. It checks every value that it has copied
 (`check_rows`). It does not copy:
 
-- columns of `runs` whose `ColumnUse` is not `is_bundled`: those of a process or a machine, and the hidden and archived
-  marks;
+- columns of `runs` whose `ColumnUse` is not `is_bundled`: columns about a process or a machine, and whether the run is
+  hidden or archived;
 - jobs, commands and checkpoints;
 - notebook entries, unless `Contents.entries` is true.
 
@@ -82,7 +82,9 @@ class Contents:
 
 
 THIN: Final = Contents(snapshots=False, playbacks=False, transitions=False)
+"""Only configuration, curves and outcomes."""
 WHOLE: Final = Contents(trajectories=True)
+"""All recorded data of a run, without the notebook entries."""
 
 
 def copy_runs(
@@ -150,7 +152,7 @@ def select_evenly_spaced(steps: Sequence[int], n: int) -> list[int]:
 
 
 def select_nodes(
-    snapshot: Mapping[Any, Any], max_nodes: int, first_episodes: frozenset[int] = frozenset()
+    snapshot: Mapping[Any, Any], max_nodes: int, preferred_episodes: frozenset[int] = frozenset()
 ) -> NDArray[np.int64]:
     """Select nodes of a snapshot for a sample: all nodes of as many episodes as fit.
 
@@ -159,7 +161,7 @@ def select_nodes(
     Args:
         snapshot: A row of `snapshots` with packed columns.
         max_nodes: Maximum number of nodes.
-        first_episodes: Episodes that are added first. The others follow in a random order with a fixed seed.
+        preferred_episodes: Episodes that are added first. The others follow in a random order with a fixed seed.
 
     Returns:
         Ascending row indices of the nodes in the snapshot, shape [n] with n <= max_nodes.
@@ -167,8 +169,8 @@ def select_nodes(
     episode = read_array(snapshot["episode"], SNAPSHOT_ARRAYS["episode"])
     episodes, counts = np.unique(episode, return_counts=True)
     shuffled = np.random.default_rng(_SAMPLE_SEED).permutation(len(episodes))
-    is_first = np.isin(episodes[shuffled], list(first_episodes))
-    order = np.concatenate([shuffled[is_first], shuffled[~is_first]])
+    is_preferred = np.isin(episodes[shuffled], list(preferred_episodes))
+    order = np.concatenate([shuffled[is_preferred], shuffled[~is_preferred]])
     fitting = order[np.cumsum(counts[order]) <= max_nodes]
     return np.flatnonzero(np.isin(episode, episodes[fitting]))
 
@@ -205,11 +207,15 @@ def _copy_sweeps(source: Connection, target: Connection, run_ids: Sequence[str])
         exists = target.execute(select(SweepRow.id).where(SweepRow.id == sweep_id)).first() is not None
         if row is not None and not exists:
             status = "stopped" if row["status"] == "running" else row["status"]
-            target.execute(insert(SweepRow), dict(row) | process_columns(None) | {"status": status})
+            no_process = process_columns(None)  # the copy belongs to no process
+            target.execute(insert(SweepRow), dict(row) | no_process | {"status": status})
 
 
 def _copy_episodes(source: Connection, target: Connection, run_id: str, contents: Contents) -> None:
-    """Copy the episodes of a run. Trajectories that are not part of the contents are marked as thinned."""
+    """Copy the episodes of a run.
+
+    A trajectory that is not part of the contents is replaced by an empty one, which readers show as removed.
+    """
     if contents.trajectories:
         _copy_rows(source, target, "episodes", run_id)
         return
@@ -229,8 +235,10 @@ def _copy_snapshots(source: Connection, target: Connection, run_id: str, *, renu
         snapshot = source.execute(select(snapshots).where(snapshots.c.id == snapshot_id)).mappings().one()
         values = {str(name): value for name, value in snapshot.items() if name not in omitted}
         new_id = target.execute(insert(snapshots).returning(snapshots.c.id), values).scalar_one()
-        of_snapshot = select(projections).where(ProjectionRow.snapshot_id == snapshot_id).order_by(ProjectionRow.id)
-        for projection in source.execute(of_snapshot).mappings().all():
+        projections_query = (
+            select(projections).where(ProjectionRow.snapshot_id == snapshot_id).order_by(ProjectionRow.id)
+        )
+        for projection in source.execute(projections_query).mappings().all():
             values = {str(name): value for name, value in projection.items() if name not in omitted}
             target.execute(insert(projections), values | {"snapshot_id": new_id})
 
@@ -238,16 +246,18 @@ def _copy_snapshots(source: Connection, target: Connection, run_id: str, *, renu
 def _copy_snapshot_samples(source: Connection, target: Connection, run_id: str, contents: Contents) -> None:
     """Copy samples of some snapshots of a run, with the embeddings that other embedders computed for them.
 
-    Layouts are not copied, because a layout depends on all nodes of its snapshot.
+    The table `projections` has two kinds of rows: the embedding of a newly fitted embedder, whose method starts with
+    `EMBEDDING_PREFIX`, and a layout, the 2D coordinates of PCA, t-SNE or UMAP. Layouts are not copied, because a layout
+    depends on all nodes of its snapshot.
     """
     snapshots, projections = Base.metadata.tables["snapshots"], Base.metadata.tables["projections"]
     keys = select(SnapshotRow.id, SnapshotRow.env_step).where(SnapshotRow.run_id == run_id)
     rows = source.execute(keys.order_by(SnapshotRow.env_step)).all()
-    first_episodes = contents.kept_episodes.get(run_id, frozenset[int]())
+    preferred_episodes = contents.kept_episodes.get(run_id, frozenset[int]())
     for index in select_evenly_spaced([row.env_step for row in rows], contents.sampled_snapshots[run_id]):
         snapshot_id = rows[index].id
         snapshot = source.execute(select(snapshots).where(SnapshotRow.id == snapshot_id)).mappings().one()
-        nodes = select_nodes(snapshot, contents.max_sample_nodes, first_episodes)
+        nodes = select_nodes(snapshot, contents.max_sample_nodes, preferred_episodes)
         sample = filter_snapshot(snapshot, nodes)
         target.execute(insert(snapshots), sample)
         embeddings = select(projections).where(

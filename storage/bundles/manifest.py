@@ -1,4 +1,4 @@
-"""The manifest of a bundle: `manifest.json`. `read` describes the bundle."""
+"""The manifest of a bundle: `manifest.json`. The file format is described in `storage.bundles.read`."""
 
 import json
 from collections.abc import Mapping
@@ -12,6 +12,7 @@ from emtc_core.install import get_upgrade_command
 FORMAT: Final = "emtc-bundle"
 VERSION: Final = 1
 STUDY: Final = "study.db"
+"""Name of the database in a bundle."""
 ABOUT: Final = (
     "Runs of EMTC Lab. View them with: emtc open FILE. Import them into your database with: "
     "emtc open FILE --import. study.db is a normal SQLite database."
@@ -101,16 +102,16 @@ def parse_manifest(content: bytes, name: str) -> BundleManifest:
         StorageError: If it is not the manifest of a bundle, or its version is not `VERSION`.
     """
     try:
-        facts = json.loads(content)
+        values = json.loads(content)
     except (ValueError, RecursionError):
-        facts = None
-    if not isinstance(facts, dict) or facts.get("format") != FORMAT or type(facts.get("version")) is not int:
+        values = None
+    if not isinstance(values, dict) or values.get("format") != FORMAT or type(values.get("version")) is not int:
         raise StorageError(
             f"{name} is not a bundle of EMTC Lab: its manifest has another format.",
             reason="not_a_manifest",
             subject=name,
         )
-    if (version := facts["version"]) != VERSION:
+    if (version := values["version"]) != VERSION:
         is_newer = version > VERSION
         raise StorageError(
             f"{name} is a bundle of version {version}, and this program reads version {VERSION}.",
@@ -119,13 +120,13 @@ def parse_manifest(content: bytes, name: str) -> BundleManifest:
             subject=version,
         )
     try:
-        return BundleManifest.model_validate(facts)
+        return BundleManifest.model_validate(values)
     except ValidationError as error:
         raise _explain(error.errors()[0], name) from error
 
 
 def _explain(fault: Mapping[str, Any], name: str) -> StorageError:
-    """Convert a fault that pydantic has found to one sentence."""
+    """Make the error for the first fault that pydantic has found."""
     field = str(fault["loc"][0])
     reason, what = {
         "members": ("no_size", f"no valid size and checksum of {STUDY}"),

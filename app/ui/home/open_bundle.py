@@ -18,7 +18,7 @@ from storage.engine import is_read_only
 SUFFIX: Final = ".emtc"
 _N_OPENED: Final = "bundles_opened"
 _REFUSED: Final = "bundle_refused"
-"""Key in the session of the id of the last refused upload and its error."""
+"""Key in the session. The value is the id of the last refused upload and its error."""
 _HELP: Final = "A bundle contains data only; no code in it is run. It is unpacked into your cache folder, read-only."
 
 
@@ -53,9 +53,10 @@ def show() -> None:
 
 
 def _check_and_open_upload(upload: UploadedFile) -> None:
-    """Write an upload to a temporary file with its own name, so that it can be read in parts, and open it.
+    """Write an upload into a temporary file that has the name of the upload, and open the file.
 
-    The upload stays in its field after an error. It is not checked again at each run of the page.
+    The file is read in parts, so that not all of it is in memory at once. The upload stays in its field after an error.
+    It is not checked again each time Streamlit executes the page.
 
     Raises:
         EmtcError: If the file is not a valid bundle, or the cache folder cannot be written.
@@ -99,5 +100,5 @@ def _check_and_open(path: Path) -> None:
     contents = f"According to its manifest: {runs}; {format_size(manifest.size)} unpacked"
     with st.spinner(f"{escape_markdown(contents)}. Checking every row …"):
         bundle = cache_bundle(path)
-    data.open_url.clear(bundle.url)
+    data.open_url.clear(bundle.url)  # close a connection to the file that the new one replaced
     bundle_list.mark_new(bundle)

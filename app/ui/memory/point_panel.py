@@ -1,6 +1,8 @@
 """One memory node: its values, the episode that wrote it, the replay from its state, and its nearest neighbors.
 
 Distances are those of the memory: of the embedding scaled per dimension, or unscaled if `memory.delta_space` is raw.
+A node is selected by its slot, which users see as "memory id" and which the URL contains as `point`. The widget that
+draws a map is `atlas`. Each map sends and receives messages under the name `channel`.
 """
 
 from collections.abc import Sequence
@@ -31,7 +33,7 @@ from storage.queries.memory import NodeDetail, Snapshot
 from storage.runs.rows import RunRow
 
 MAP = Choice("map", "memory")
-"""Prefix of the map in which the node was selected."""
+"""The map in which the node was selected: the prefix of the names of its URL parameters."""
 _NEIGHBORS = Flag("near", "memory")
 NEAREST = 10
 _NEIGHBORS_HELP = (
@@ -145,15 +147,19 @@ def _show_marks(memory_map: MemoryMap, slot: int | None, episodes: _Episodes | N
         points = [memory_map.coordinates[row].tolist() for row in _find_nearest(memory_map, slot)[0]]
         near = [point for point in points if all(map(isfinite, point))]
     row = memory_map.snapshot.row_of(slot)
-    at = None if row is None else memory_map.coordinates[row].tolist()
-    at = at if at and all(map(isfinite, at)) else None
-    atlas.show_marks(channel=channel, selected=slot, at=at, near=near, paths=paths, every=traces.EVERY)
+    position = None if row is None else memory_map.coordinates[row].tolist()
+    position = position if position and all(map(isfinite, position)) else None
+    atlas.show_marks(channel=channel, selected=slot, at=position, near=near, paths=paths, every=traces.EVERY)
 
 
 def _show_node(memory_map: MemoryMap, slot: int | None, bar: DeltaGenerator) -> _Episodes | None:
-    """Draw a node; return its episode and the episode to compare with, None without a node.
+    """Draw a node.
 
-    If the episode was thinned out, or is not part of a bundle, only the values of the memory are drawn.
+    If the episode was removed by thinning, or is not part of a bundle, only the values of the node are drawn.
+
+    Returns:
+        The episode that wrote the node and the episode to compare with; (None, None) if the episode was removed; None
+        if there is no node.
     """
     run = memory_map.run
     if slot is None:
@@ -255,8 +261,8 @@ def _find_nearest(memory_map: MemoryMap, slot: int) -> tuple[NDArray[np.int64], 
     row = memory_map.snapshot.row_of(slot)
     if row is None:
         return np.empty(0, np.int64), np.empty(0)
-    memory = memory_map.run.config.get("memory", {})
-    return memory_data.list_nearest(memory_map.embedded, memory_map.embedding, memory, row, NEAREST)
+    memory_config = memory_map.run.config.get("memory", {})
+    return memory_data.list_nearest(memory_map.embedded, memory_map.embedding, memory_config, row, NEAREST)
 
 
 def _show_replay(run: RunRow, detail: NodeDetail) -> None:

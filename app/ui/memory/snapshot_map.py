@@ -1,4 +1,8 @@
-"""The upper part of the Memory page: the choice of snapshot and projection, the map, and an optional second map."""
+"""The upper part of the Memory page: the choice of snapshot and projection, the map, and an optional second map.
+
+A map shows the nodes of a snapshot at two coordinates. t-SNE and UMAP compute them for some of the nodes, which are the
+landmarks, and place the other nodes between them.
+"""
 
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -30,6 +34,7 @@ from app.ui.memory import atlas, projection_job
 from app.ui.memory.columns import Columns, make_columns
 from app.ui.page_state import Choice, Flag, Integer, Text
 from app.ui.widgets.run_picker import LISTED
+from emtc_core.config.base import MEMORY_ALGO_PREFIXES
 from emtc_core.errors import ConfigError, EmtcError
 from storage.queries.memory import Snapshot
 from storage.queries.run_search import RunFilter
@@ -43,7 +48,7 @@ EMBEDDINGS = {
     "random": "random projection",
 }
 METHODS = {"axes": "Axes", "pca": "PCA", "tsne": "t-SNE", "umap": "UMAP"}
-SIZES = (2000, 5000, 10_000, 20_000, MAX_LANDMARKS)
+LANDMARK_COUNTS = (2000, 5000, 10_000, 20_000, MAX_LANDMARKS)
 MAX_NODES_IN_FILE = 100_000
 """Maximum number of nodes in an exported or pinned map. The map on the page shows all nodes."""
 MAX_SELECTION_CHARACTERS = 8000
@@ -65,14 +70,14 @@ _TWO_MAPS_HELP = (
 
 @dataclass(frozen=True)
 class Side:
-    """One of the page's two maps, with its parameters."""
+    """One of the page's two maps, with its parameters in the URL."""
 
-    channel: str
+    channel: str  # name of the map in the messages between browser and page
     prefix: str  # of the names of its parameters
     snapshot: Choice
     method: Choice
     pair: Choice
-    points: Choice
+    points: Choice  # number of landmarks
     seed: Integer
     embedder: Choice
 
@@ -127,7 +132,7 @@ class MemoryMap:
     choice: MapChoice
     points: LabeledPoints  # coordinates of every node of the snapshot; NaN if the projection does not contain the node
     name: str  # of the projection
-    embedded: Snapshot  # the snapshot with the projected embedding: the run's, or one of a newly fitted embedder
+    embedded: Snapshot  # the snapshot with the embedding that is drawn: the run's, or that of a newly fitted embedder
 
     @property
     def run(self) -> RunRow:
@@ -137,14 +142,15 @@ class MemoryMap:
     @property
     def plane(self) -> str:
         """A unique key of the coordinates."""
-        view = self.choice.projection
-        return f"{self.snapshot.id}-{self.choice.stamp}-{self.name}-{view.pair}-{view.n}-{view.seed}-{view.embedder}"
+        chosen = self.choice.projection
+        settings = f"{chosen.pair}-{chosen.n}-{chosen.seed}-{chosen.embedder}"
+        return f"{self.snapshot.id}-{self.choice.stamp}-{self.name}-{settings}"
 
     @property
     def embedding(self) -> str:
         """A unique key of the embedding, independent of the projection."""
-        view, nodes = self.choice.projection, f"{self.snapshot.id}-{self.choice.stamp}"
-        return nodes if self.embedded is self.snapshot else f"{nodes}-{view.embedder}-{view.seed}"
+        chosen, nodes = self.choice.projection, f"{self.snapshot.id}-{self.choice.stamp}"
+        return nodes if self.embedded is self.snapshot else f"{nodes}-{chosen.embedder}-{chosen.seed}"
 
     @property
     def snapshot(self) -> Snapshot:
@@ -159,12 +165,13 @@ class MemoryMap:
     @property
     def facts(self) -> dict[str, Any]:
         """The values from which a notebook entry computes the same coordinates and the same selection."""
+        # PCA is also drawn while another projection is not computed. "fit": the PCA is fitted to all nodes.
         method = "pca" if self.name.startswith("PCA") else self.choice.projection.method
         has_selection = bool(read_selection())
         selection = {text.name: text.read() if has_selection else "" for text in (LASSO, RANGES)}
-        turn = {"turn": memory_data.get_axis_signs(self.snapshot)} if method == "pca" else {}
+        axis_signs = {"turn": memory_data.get_axis_signs(self.snapshot)} if method == "pca" else {}
         values = asdict(self.choice.projection)
-        return values | {"snapshot": self.snapshot.id, "method": method, "fit": "all"} | turn | selection
+        return values | {"snapshot": self.snapshot.id, "method": method, "fit": "all"} | axis_signs | selection
 
 
 def choose(run: RunRow, side: Side, other_snapshot: int | None = None) -> MapChoice | None:
@@ -226,6 +233,8 @@ def show(choice: MapChoice, other: MapChoice | None = None) -> MemoryMap:
         for key in limits_of_maps[0]
     }
     snapshot, projection = choice.snapshot, choice.projection
+    # Maps with the same group share color, filters and selection. Maps with the same kind share the camera, because
+    # their coordinates can be compared.
     atlas.show(
         choice.columns, points, color_limits, view=read_view(), plane=memory_map.plane,
         identity=atlas.MapIdentity(
@@ -239,7 +248,7 @@ def show(choice: MapChoice, other: MapChoice | None = None) -> MemoryMap:
 
 
 def read_view() -> atlas.MapView:
-    """Read color, color scale, camera and selection from the URL."""
+    """Read color, palette, camera and selection from the URL."""
     numbers = parse_numbers(CAMERA.read(), ",")
     camera = (numbers[0], numbers[1], numbers[2]) if len(numbers) == 3 and numbers[2] > 0 else None
     if camera is None and CAMERA.read():
@@ -264,14 +273,14 @@ def read_selection() -> NodeSelection:
 
 
 def write_view(event: dict[str, Any]) -> None:
-    """Write color, color scale and camera of a map into the URL."""
+    """Write color, palette and camera of a map into the URL."""
     for parameter, key in ((COLOR, "color"), (PALETTE, "palette"), (CAMERA, "camera")):
         value = event.get(key)
-        parameter.write(str(value)[:64] if value else None)
+        parameter.write(str(value)[: CAMERA.max_characters] if value else None)
 
 
 def write_selection(event: dict[str, Any]) -> None:
-    """Write lasso and ranges of a map into the URL."""
+    """Write lasso ("polygon") and ranges ("filters") of a map into the URL."""
     LASSO.write(str(event.get("polygon") or "")[:MAX_SELECTION_CHARACTERS])
     RANGES.write(str(event.get("filters") or "")[:MAX_SELECTION_CHARACTERS])
 
@@ -301,16 +310,16 @@ def make_figure(memory_map: MemoryMap, is_selected: NDArray[np.bool_]) -> Cloud:
 
 
 def _show_empty(run: RunRow) -> None:
-    if not run.config.get("algo", "").startswith(("emtc", "emu", "emc")):
+    if not run.config.get("algo", "").startswith(MEMORY_ALGO_PREFIXES):
         messages.empty(
             f"{escape_markdown(name_algo(run.algo))} has no episodic memory.",
-            "Choose a run of an EMTC or EMU algorithm.",
+            "Choose a run of an EMTC, EMU or EMC algorithm.",
         )
         return
     if run.live_status == "finished":
         messages.empty(
             "This database has no memory snapshots of this finished run.",
-            "A thin bundle contains no snapshots, and a run with train.snapshots = 0 records none.",
+            "A thin bundle contains no snapshots, and a run with record.snapshots = 0 records none.",
         )
         return
     if run.live_status in ENDED_STATUSES:
@@ -352,7 +361,7 @@ def _choose_projection(side: Side, *, default: str) -> ProjectionChoice:
         "Projection", **side.method.bind(list(METHODS), METHODS.__getitem__, default=default), required=True,
         help="Axes and PCA are computed immediately, t-SNE and UMAP in the background.",
     )  # fmt: skip
-    pair, n, seed = 0, SIZES[1], 0
+    pair, n, seed = 0, LANDMARK_COUNTS[1], 0
     if method == "axes":
         pairs = ["x{} · x{}".format(*(axis + 1 for axis in pair)) for pair in AXIS_PAIRS]
         pair = st.selectbox("Axes", **side.pair.bind(range(len(pairs)), pairs.__getitem__), width=130)
@@ -364,7 +373,7 @@ def _choose_projection(side: Side, *, default: str) -> ProjectionChoice:
         )  # fmt: skip
     if method in BACKGROUND or embedder != OWN:
         n = st.selectbox(
-            "Landmarks", **side.points.bind(SIZES, format_count, default=SIZES[1]), width=110,
+            "Landmarks", **side.points.bind(LANDMARK_COUNTS, format_count, default=LANDMARK_COUNTS[1]), width=110,
             help="Number of nodes in the layout, sampled evenly over return and time. The other nodes are placed "
             "between them.",
         )  # fmt: skip
@@ -372,7 +381,7 @@ def _choose_projection(side: Side, *, default: str) -> ProjectionChoice:
             "Seed", **side.seed.bind(), step=1, width=100,
             help="Seed of the landmarks and of the method. The same seed gives the same map.",
         )  # fmt: skip
-    return ProjectionChoice(str(method), int(pair or 0), int(n or SIZES[1]), int(seed or 0), str(embedder))
+    return ProjectionChoice(str(method), int(pair or 0), int(n or LANDMARK_COUNTS[1]), int(seed or 0), str(embedder))
 
 
 def _project(choice: MapChoice) -> tuple[LabeledPoints, str, Snapshot]:
@@ -393,19 +402,19 @@ def _project(choice: MapChoice) -> tuple[LabeledPoints, str, Snapshot]:
         name = METHODS[projection.method]
         st.info(f"{name} needs at least {MIN_POINTS} nodes; this snapshot has {snapshot.size}. The map shows PCA.")
         return pca, "PCA", snapshot
-    stored = _find_stored(choice, projection.method)
-    return (*stored, snapshot) if stored is not None else (pca, "PCA, until it is computed", snapshot)
+    stored = _get_or_offer_projection(choice, projection.method)
+    return (*stored, snapshot) if stored is not None else (pca, "PCA, shown until the projection is computed", snapshot)
 
 
 def _project_new_embedding(choice: MapChoice) -> tuple[LabeledPoints, str, Snapshot]:
-    """Project the embedding of a newly fitted embedder; the run's embedding while it is not computed."""
+    """Project the embedding of a newly fitted embedder. Until it is computed, project the run's embedding by PCA."""
     snapshot, projection = choice.snapshot, choice.projection
     embedder_name = EMBEDDINGS[projection.embedder]
     embedding = memory_data.find_embedding(snapshot.id, projection.embedder, seed=projection.seed)
-    stored = _find_stored(choice, "pca" if projection.method == "axes" else projection.method)
+    stored = _get_or_offer_projection(choice, "pca" if projection.method == "axes" else projection.method)
     if embedding is None or stored is None:
         pca = memory_data.get_pca(snapshot.id, choice.stamp)
-        return pca, "PCA of the run's embedding, until it is computed", snapshot
+        return pca, "PCA of the run's embedding, shown until the projection is computed", snapshot
     new_snapshot = replace(snapshot, embedding=embedding.coordinates)
     if projection.method == "axes":
         points = select_axes(new_snapshot.embedding, AXIS_PAIRS[projection.pair])
@@ -413,8 +422,8 @@ def _project_new_embedding(choice: MapChoice) -> tuple[LabeledPoints, str, Snaps
     return stored[0], f"{stored[1]} of {embedder_name}", new_snapshot
 
 
-def _find_stored(choice: MapChoice, method: str) -> tuple[LabeledPoints, str] | None:
-    """Find a stored projection and its name. If it is not stored, draw the button that computes it."""
+def _get_or_offer_projection(choice: MapChoice, method: str) -> tuple[LabeledPoints, str] | None:
+    """Return the stored coordinates and their name. If there are none, draw the button that computes them."""
     snapshot, projection, name = choice.snapshot, choice.projection, METHODS[method]
     n, embedder = min(projection.n, snapshot.size), None if projection.embedder == OWN else projection.embedder
     params = make_projection_params(method, n=n, seed=projection.seed, embedder=embedder)

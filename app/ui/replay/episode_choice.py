@@ -26,16 +26,16 @@ SOURCES = {TRAINING: "Training episodes", EVALUATION: "Evaluation episodes"}
 
 @dataclass(frozen=True)
 class ChoiceKeys:
-    """Parameters of the choice of one of the two episodes."""
+    """URL parameters that select an episode. Replay shows one or two episodes, and each has these parameters."""
 
     episode: Choice  # number of a training episode
-    play: Choice  # env step-episode of an evaluation episode
+    play: Choice  # an evaluation episode, as the text "<env step>-<episode>"
     find: Text
     source: Choice
     page: Integer
     order: Choice
     is_second: bool = False
-    """The choice of the second episode takes one row, and its default is written into the URL, too."""
+    """Whether these select the second episode, whose widgets are in one row without labels."""
 
     @property
     def label_visibility(self) -> Literal["visible", "collapsed"]:
@@ -43,7 +43,7 @@ class ChoiceKeys:
         return "collapsed" if self.is_second else "visible"
 
     def is_in_url(self) -> bool:
-        """Whether the URL names an episode."""
+        """Return whether the URL contains an episode."""
         return self.episode.is_in_url or self.play.is_in_url
 
 
@@ -55,6 +55,7 @@ FIRST = ChoiceKeys(
     page=Integer("episodes_page", "replay", default=1, low=1),
     order=Choice("episode_order", "replay"),
 )
+# In the URL, the parameters of the second episode start with "beside".
 SECOND = ChoiceKeys(
     Choice("beside", "replay", in_url_as_default=True),
     Choice("beside_play", "replay", in_url_as_default=True),
@@ -93,6 +94,7 @@ def choose(run: RunRow, bar: DeltaGenerator, footer: DeltaGenerator, keys: Choic
         for parameter in (keys.episode, keys.play):
             parameter.write(None)
         START.write(None)
+        # The default depends on `play`, which was just removed. So write the source even if it was the default.
         keys.source.write(selected)
 
     default = EVALUATION if keys.play.is_in_url else TRAINING
@@ -113,11 +115,11 @@ def _choose_training(run: RunRow, bar: DeltaGenerator, footer: DeltaGenerator, k
         if not keys.is_second:
             selected = st.selectbox(
                 "Order", width=200,
-                **keys.order.bind(list(_ORDERS), _ORDERS.__getitem__, on_change=partial(_restart, keys, keys.episode)),
+                **keys.order.bind(list(_ORDERS), _ORDERS.__getitem__, on_change=partial(_reset, keys, keys.episode)),
             )  # fmt: skip
             order = next(name for name in _ORDERS if name == str(selected))
-        text = _search(keys, keys.episode)
-        page = _read_page(
+        text = _draw_search_field(keys, keys.episode)
+        page = _read_list_page(
             keys, lambda offset: data.episode_page(run.id, text, order_by=order, limit=LISTED, offset=offset)
         )
         rows = data.rows_of(page.frame)
@@ -143,8 +145,8 @@ def _choose_training(run: RunRow, bar: DeltaGenerator, footer: DeltaGenerator, k
 
 def _choose_evaluation(run: RunRow, bar: DeltaGenerator, footer: DeltaGenerator, keys: ChoiceKeys) -> Replay | None:
     with bar:
-        text = _search(keys, keys.play)
-        page = _read_page(keys, lambda offset: data.playback_page(run.id, text, limit=LISTED, offset=offset))
+        text = _draw_search_field(keys, keys.play)
+        page = _read_list_page(keys, lambda offset: data.playback_page(run.id, text, limit=LISTED, offset=offset))
         labels = {
             f"{row['env_step']}-{row['episode']}": (
                 f"step {format_count(row['env_step'])} · episode {row['episode']} · {_describe_outcome(run, row)}"
@@ -157,7 +159,11 @@ def _choose_evaluation(run: RunRow, bar: DeltaGenerator, footer: DeltaGenerator,
             labels = {url_play: f"step {format_count(int(step))} · episode {episode}"} | labels
         play = _select("Episode", labels, keys, parameter=keys.play)
     _show_count(
-        footer, keys, page, "No evaluation episode has been stored yet.", "One follows the first training round."
+        footer,
+        keys,
+        page,
+        "No evaluation episode has been stored yet.",
+        "The first one follows the first episodes.",
     )
     if not play:
         return None
@@ -165,10 +171,10 @@ def _choose_evaluation(run: RunRow, bar: DeltaGenerator, footer: DeltaGenerator,
     return make_replay(run, data.playback(run.id, int(step), int(episode)), training=False)
 
 
-def _search(keys: ChoiceKeys, parameter: Choice) -> str:
+def _draw_search_field(keys: ChoiceKeys, parameter: Choice) -> str:
     text = st.text_input(
         "Find",
-        **keys.find.bind(partial(_restart, keys, parameter)),
+        **keys.find.bind(partial(_reset, keys, parameter)),
         type="search",
         placeholder="won return>5",
         help=_FIND_HELP,
@@ -178,14 +184,14 @@ def _search(keys: ChoiceKeys, parameter: Choice) -> str:
     return text or ""
 
 
-def _restart(keys: ChoiceKeys, parameter: Choice) -> None:
+def _reset(keys: ChoiceKeys, parameter: Choice) -> None:
     """Select the first episode of the first page."""
     keys.page.write(None)
     parameter.write(None)
     START.write(None)
 
 
-def _read_page(keys: ChoiceKeys, read: Callable[[int], EpisodePage]) -> EpisodePage:
+def _read_list_page(keys: ChoiceKeys, read: Callable[[int], EpisodePage]) -> EpisodePage:
     """Read the selected page, or the last one if there are fewer pages. `read` takes the offset."""
     number = keys.page.read() or 1
     page = read((number - 1) * LISTED)
@@ -195,10 +201,10 @@ def _read_page(keys: ChoiceKeys, read: Callable[[int], EpisodePage]) -> EpisodeP
     return read((keys.page.read_page(last) - 1) * LISTED)
 
 
-def _show_count(footer: DeltaGenerator, keys: ChoiceKeys, page: EpisodePage, message: str, next_step: str) -> None:
-    """Draw the number of episodes and the page numbers; the message and the next step if there is no episode."""
+def _show_count(footer: DeltaGenerator, keys: ChoiceKeys, page: EpisodePage, message: str, advice: str) -> None:
+    """Draw the number of episodes and the page numbers. If there is no episode, draw the message and the advice."""
     if not page.recorded:
-        messages.empty(message, next_step, page="../pages/live.py", label="Watch the run on Live")
+        messages.empty(message, advice, page="../pages/live.py", label="Watch the run on Live")
         return
     if keys.is_second:
         return
@@ -218,7 +224,10 @@ def _show_count(footer: DeltaGenerator, keys: ChoiceKeys, page: EpisodePage, mes
 def _select(
     label: str, labels: dict[str, str], keys: ChoiceKeys, *, parameter: Choice, default: str | None = None
 ) -> str | None:
-    """Draw the selection of one episode. `default` is selected first; None selects the first one."""
+    """Draw the selection of one episode.
+
+    `default` is the key that is selected until the user selects another one; None is the first key.
+    """
     if not labels:
         return None
     bound = parameter.bind(list(labels), labels.__getitem__, default=default, on_change=partial(START.write, None))

@@ -17,12 +17,12 @@ STATE_LABELS: Final = {
     "finished": "✔ finished",
     "stopped": "■ stopped",
     "failed": "✖ some failed",
-    "lost": "⚠ waiting",
+    "lost": "⚠ waiting",  # runs are left, and no scheduler starts them; they wait for a worker or a resume
 }
 
 
 def is_active(sweeps: Sequence[Sweep]) -> bool:
-    """Return whether a run of a sweep is being trained or is queued for a worker, so that the page must refresh."""
+    """Return whether the page must refresh: a sweep is running or paused, or a worker may claim its queued runs."""
     return any(sweep.state in ("running", "paused") or (sweep.state == "lost" and sweep.has_worker) for sweep in sweeps)
 
 

@@ -1,4 +1,4 @@
-"""The form that starts a sweep from a template, an uploaded file or pasted text. Faults are shown before the start."""
+"""The form that starts a sweep from a template, an uploaded file or pasted text. It shows errors before the start."""
 
 from typing import Final
 
@@ -19,6 +19,7 @@ from emtc_core.errors import EmtcError, describe_error
 _TEMPLATE: Final = Choice("template", "sweeps")
 _JOBS: Final = Text("jobs", "sweeps")
 _CUSTOM: Final = "own"
+"""Value of the custom sweep in the URL."""
 _CUSTOM_TEXT: Final = """name = "My sweep"
 map = "3m"
 algo = "emtc-qplex"
@@ -43,7 +44,7 @@ def show(*, expanded: bool) -> None:
 
 
 def _read_form() -> tuple[str, int | None]:
-    """Draw the inputs; return the text of the sweep file and the number of trainers, None if it is invalid."""
+    """Draw the inputs; return the text of the sweep file and the number of parallel runs, None if it is invalid."""
     templates = list_templates()
     left, middle, right = st.columns([3, 3, 1], vertical_alignment="top")
     with left:
@@ -57,7 +58,7 @@ def _read_form() -> tuple[str, int | None]:
     with right:
         jobs = config_form.integer_field(
             "Parallel runs", key=_JOBS, default=default_jobs(), low=1, high=256,
-            help_text="Number of trainer processes at a time. Each uses one thread.",
+            help_text="Number of runs that are trained at a time. Each uses one thread.",
         )  # fmt: skip
     if upload is not None:
         return upload.getvalue().decode(errors="replace"), jobs
@@ -69,7 +70,7 @@ def _read_form() -> tuple[str, int | None]:
 
 
 def _make_plan(text: str) -> Plan | None:
-    """Make the plan of a sweep file; show the faults of an invalid file and return None."""
+    """Make the plan of a sweep file; show the errors of an invalid file and return None."""
     try:
         plan = make_plan(parse_sweep(text))
         check_plan(plan)
@@ -88,7 +89,7 @@ def _show_cost(plan: Plan, jobs: int) -> None:
     columns[1].metric("Seeds", format_count(len(plan.file.seeds)), help="Seeds of each combination")
     columns[2].metric("Expected duration", f"≈ {format_duration(seconds)}", help=f"All runs, {jobs} in parallel")
     columns[3].metric("Expected disk use", f"≈ {format_size(disk_bytes)}")
-    is_rough = basis == TYPICAL_SPEED
+    is_rough = basis == TYPICAL_SPEED  # otherwise the speed of finished runs was measured
     st.caption("Rough estimate: no finished run to measure from." if is_rough else f"Assumed speed: {basis}.")
     rows = [
         {
@@ -98,7 +99,7 @@ def _show_cost(plan: Plan, jobs: int) -> None:
             "Seed": run.seed,
             "Env steps": run.config.train.t_max,
         }
-        for run in plan.runs
+        for run in plan.runs  # `cell` is a combination of the grid
     ]
     with st.expander(f"Runs ({len(plan.runs)})"):
         st.dataframe(
