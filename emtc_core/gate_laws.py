@@ -48,7 +48,7 @@ def unknown_context(shape: tuple[int, ...]) -> GateContext:
 
 @dataclass(frozen=True)
 class GateLaw:
-    """A gate law, with `gate.delta_scale` if it is the law of a run.
+    """A gate law. For the law of a run, `delta_scale` is the setting `gate.delta_scale`; otherwise it is 1.
 
     Source: Eq. 8 for the Gaussian law; other laws are variants of it.
     """
@@ -111,7 +111,7 @@ def gate_coefficient(delta_mem: Any, *, tau: Any, scale: float = 1.0) -> Any:
     Args:
         delta_mem: Temporal-consistency error, any shape, >= 0 [return].
         tau: Gate temperature, > 0, a number or an array that broadcasts with `delta_mem` [return].
-        scale: Factor on `delta_mem` (`gate.delta_scale`).
+        scale: Factor on `delta_mem` (`gate.delta_scale`); 1 if `delta_mem` is already scaled, as in `GATE_LAWS`.
 
     Returns:
         beta, same shape, in [0, 1]; 1 where delta_mem is 0.

@@ -3,6 +3,7 @@
 Random tensors are drawn on the host and copied to the device, so that a run can be resumed on another device. A GPU's
 generator uses another algorithm with a state of 16 bytes, which a CPU generator cannot continue. So every generator
 whose state is saved is on the host. The tensors are small, and the copies run in the background.
+`make_device_generator` is for large tensors that are drawn from a generator whose state is not saved.
 """
 
 import hashlib
@@ -50,7 +51,10 @@ def permutation(n: int, *, generator: torch.Generator, device: torch.device) -> 
 
 
 def make_device_generator(generator: torch.Generator, device: torch.device) -> torch.Generator:
-    """Make a generator on a GPU, seeded by the host's generator. On the CPU, return the host's generator."""
+    """Make a generator on a GPU, seeded by the host's generator. On the CPU, return the host's generator.
+
+    The state of the GPU's generator is not saved, so make a new one for each use.
+    """
     if device.type == "cpu":
         return generator
     seed = int(torch.randint(2**62, (), generator=generator))
@@ -69,7 +73,7 @@ def restore_generator(generator: torch.Generator, state: Tensor) -> None:
 
     Args:
         generator: CPU generator that is changed.
-        state: Result of `get_state` of a generator, a vector of bytes of any shape.
+        state: Result of `get_state` of a generator, a vector of bytes of any length.
     """
     state = state.cpu()
     if state.shape == generator.get_state().shape:

@@ -9,8 +9,9 @@ A graph repeats operations at fixed addresses. So the step
     tensor, such as a counter that the step increments;
   * must not draw random numbers, read a GPU value on the host, or copy data from the host.
 
-The first repeats are launched operation by operation, on a separate stream as the capture needs it, because libraries
-load data at first use. If the capture fails, all repeats are launched operation by operation, with the same results.
+Libraries load data at their first call, which a capture does not allow. So the first `WARM_UP` repeats are launched
+operation by operation, on the stream that is captured later. If the capture fails, all repeats are launched operation
+by operation, with the same results.
 """
 
 import logging
@@ -36,7 +37,7 @@ class RepeatedStep:
             name: Name of the step in the log.
         """
         self._step, self._device, self._name = step, device, name
-        self._call: Callable[[], None] = step
+        self._call: Callable[[], None] = step  # on a GPU first `_warm_up`, then the replay of the graph
         self._warm_ups_left = WARM_UP
         self._stream: torch.cuda.Stream | None = None
         if device.type == "cuda":
@@ -53,7 +54,7 @@ class RepeatedStep:
             self._call = self._capture()
             self._call()
             return
-        assert self._stream is not None, "made on a GPU"
+        assert self._stream is not None, "_warm_up is called only on a GPU, where the stream exists"
         self._warm_ups_left -= 1
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):

@@ -1,4 +1,7 @@
-"""Settings of environments, collection, the value learner, evaluation, telemetry and checkpoints."""
+"""Settings of environments, collection, the value learner, evaluation, telemetry and checkpoints.
+
+C8 and C15 in the descriptions are numbers of ambiguities of the paper. The Method page lists them.
+"""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
@@ -18,7 +21,7 @@ class SkirmishConfig(ConfigSection):
     """The embedded simulator."""
 
     spawn_jitter: Annotated[float, Field(ge=0, le=0.5), FormerDefault(0.05, env="skirmish")] = 0.0
-    """Maximum random shift of each unit along each axis, at a start on the map's positions [cells]. 0, as in SMAC: units
+    """Maximum random shift of each unit along each axis if units start at the map's positions [cells]. 0, as in SMAC: units
     start at the same positions in every episode, and only the random weapon delay differs. Runs stored before this
     setting existed had 0.05."""
     random_start: RandomStart = "none"
@@ -37,7 +40,7 @@ class GrfConfig(ConfigSection):
     reward: Literal["paper", "emu"] = "paper"
     """paper: +1 goal, -1 conceded, 0 otherwise; emu: +100 goal, -1 at any other end."""
     trimmed: bool = True
-    """Counter-attack scenarios with the shorter line-ups of the CDS authors."""
+    """Use the counter-attack scenarios with fewer players that the CDS authors published."""
     control: Literal["engine", "attackers"] = "engine"
     """Player that agent i controls. engine: gfootball's choice, as in every published result; it may be the keeper, and
     it may change during an episode. attackers: always the player whose observation agent i receives."""
@@ -72,7 +75,7 @@ class EnvConfig(ConfigSection):
 
     @model_validator(mode="before")
     @classmethod
-    def _arguments(cls, values: Any) -> Any:
+    def _validate_arguments(cls, values: Any) -> Any:
         """Validate the arguments of an environment plug-in. If it is not installed, they are not changed."""
         if not isinstance(values, Mapping):
             return values
@@ -117,7 +120,7 @@ class TrainConfig(ConfigSection):
     grad_clip: Annotated[float, Field(gt=0)] = 10.0
     """Maximum global gradient norm."""
     target_interval: Annotated[int, Field(ge=1, le=LARGEST)] = 200
-    """Episodes (times updates_per_episode) between two copies to the target networks."""
+    """The target networks are copied when the number of episodes, multiplied by updates_per_episode, has grown by this."""
     double_q: bool = True
     """Select the next action with the online network, and compute its value with the target network."""
     bootstrap_on_timeout: bool = False
@@ -142,13 +145,14 @@ class TrainConfig(ConfigSection):
     the run. Another number of threads changes the order of sums, so the curve can differ as with another seed."""
     matmul_precision: Literal["highest", "high"] = "highest"
     """Precision of float32 matrix products and of cuDNN's GRU on a GPU. highest: float32; actor and learner differ only
-    by rounding. high: TF32 with 10 bits of mantissa; they differ by about 1e-3 of a value. No effect on a CPU."""
+    by rounding. high: TF32 with 10 bits of mantissa; their action
+    values differ by about 1e-3 of the value. No effect on a CPU."""
     deterministic: bool = False
     """On a GPU, use only deterministic algorithms, so that a repeated or resumed run on the same GPU model gives the same
     bits. Updates are slower. No effect on a CPU, where results are always deterministic."""
     mixed_precision: bool = False
-    """bfloat16 autocast in the forward pass of the learner and of MAPPO. The recurrent layer stays in float32. An update
-    is limited by the number of its kernels, so it is hardly faster. No effect on a CPU."""
+    """bfloat16 autocast in the forward pass of the learner and of MAPPO. The recurrent layer stays in float32. The time
+    of an update depends on its number of kernel launches, so it is only slightly shorter. No effect on a CPU."""
 
     @model_validator(mode="after")
     def _check_replay_device(self) -> "TrainConfig":
@@ -162,13 +166,13 @@ class EvalConfig(ConfigSection):
     """Greedy evaluation."""
 
     interval: Steps = 10_000
-    """Env steps between evaluations; the first one is after the first training round [env steps]."""
+    """Env steps between evaluations; the first one is after the first episodes [env steps]."""
     episodes: Annotated[int, Field(ge=1, le=10_000)] = 16
-    """Greedy episodes per evaluation. D2."""
+    """Greedy episodes per evaluation."""
     seeds: Annotated[int, Field(ge=1, le=1000)] = 5
     """Number of seeds that the protocol requires for a reported value. Tables show the number of seeds that exist."""
     report: Literal["mean_std", "median"] = "mean_std"
-    """How tables show a final value over seeds: mean ± standard deviation, or median and quartiles. D1."""
+    """How tables show a final value over seeds: mean ± standard deviation, or median and quartiles."""
     keep_playbacks: Annotated[int, Field(ge=0, le=1000)] = 2
     """Greedy episodes per evaluation that are stored for the replay page."""
     robust_jitter: Annotated[float, Field(ge=0, le=0.5), FormerDefault(0.0)] = 0.05

@@ -1,6 +1,7 @@
 """Conversion between values of settings and texts of the command line, of URLs and of form fields.
 
-`parse_value` is the only parser of such texts. Bounds and choices are checked by the models.
+`parse_value` is the only parser of such texts. Bounds and choices are validated later, by the Pydantic models of the
+configuration.
 """
 
 import re
@@ -46,7 +47,8 @@ def parse_value(info: FieldInfo, text: str) -> Value:
         text: For example "40k", "1e-3", "true" or "nearest".
 
     Returns:
-        The value in the type of the setting. A text that cannot be parsed is returned as it is; the models refuse it.
+        The value in the type of the setting. A text that cannot be parsed is returned as it is; Pydantic's
+        validation refuses it.
     """
     text = unquote(text)
     if info.optional and text.lower() in ("", "none", "null"):
@@ -90,7 +92,7 @@ def find_count(text: str) -> int | None:
 
 
 def parse_count(text: str, key: str = "") -> int:
-    """Parse a whole number with `find_count`; `key` is the key of the fault.
+    """Parse a whole number with `find_count`; `key` is the name of the setting in the error message.
 
     Raises:
         ConfigError: If the text is not a whole number.
@@ -102,7 +104,7 @@ def parse_count(text: str, key: str = "") -> int:
 
 
 def format_argument(value: Value) -> str:
-    """Return a value as a text that `parse_value` converts back: "1.8e-05", "true"; an empty text for None."""
+    """Return a value as a short text that `parse_value` converts back: "1.8e-05", "true"; an empty text for None."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -114,5 +116,5 @@ def format_argument(value: Value) -> str:
 
 
 def format_setting(value: Value) -> str:
-    """Return a value as text, with all digits of a number: "true", "0.0005"."""
+    """Return a value as Python writes it, but with lower-case booleans, for reading: "true", "0.0005", "None"."""
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,4 +1,4 @@
-"""PettingZoo parallel environments, also of the user: `--env pettingzoo --map module:factory`.
+"""Parallel environments of PettingZoo, and those that a user has written: `--env pettingzoo --map module:factory`.
 
 Description: a map is a wrapped game of `zoo.examples`, or `module:factory`: a callable without arguments that
     returns a `ParallelEnv`. Modules in the current folder are found too (`plugins.get_user_folder`). The agents are
@@ -14,10 +14,11 @@ Episode end: when no agent is left. It is terminated if the game terminated any 
     only action 0 is available to it. An episode is won if an agent's info has a true `won`, `is_success` or
     `battle_won`. If no info ever has one of them (`reports_success`), use `memory.success = return_threshold`.
 Arguments: `env.pettingzoo.*` of the configuration.
-Differences from the original: the reward bounds are unknown. A module can draw replays with a function
-    `make_scene(states) -> Scene`. It is imported for a replay only if the user lists it (`trust`), because the map of a
-    stored run may come from another user. Without that function the replay shows the state values. The module can
-    name them with `STATE_NAMES` (one per value), or declare `STATE_PICTURE = (height, width)` or `(height, width, 3)`.
+Differences from the original: the reward bounds are unknown.
+Replays: a module can draw replays with a function `make_scene(states) -> Scene`. The module is imported for a replay
+    only if the environment variable `EMTC_ENV_MODULES` lists it (`envs.trust`), because the map of a stored run may
+    come from another user. Without that function the replay shows the state values. The module can name them with
+    `STATE_NAMES` (one per value), or declare `STATE_PICTURE = (height, width)` or `(height, width, 3)`.
 """
 
 import math
@@ -65,7 +66,7 @@ def list_maps() -> list[str]:
 
 
 def find_unavailable_reason() -> str:
-    """Check that the package is installed."""
+    """Return why the environment is unavailable; an empty text if it is available."""
     return "" if find_spec("pettingzoo") else "the package pettingzoo is not installed."
 
 
@@ -73,7 +74,7 @@ def find_info(config: EnvConfig) -> EnvInfo | None:
     """Return the sizes of a wrapped game; None for a user's game, whose sizes are known after it has been made."""
     if config.map in EXAMPLES:
         return examples.make_info(config)
-    _parse_map(config.map)
+    _check_map(config.map)
     return None
 
 
@@ -123,7 +124,7 @@ def make_scene(map: str, states: NDArray[np.float32]) -> Scene:
     """
     if map in EXAMPLES:
         return examples.make_scene(map, states)
-    _parse_map(map)
+    _check_map(map)
     if not is_allowed(map):
         return empty_scene(map, states, describe_unlisted(map))
     return _make_module_scene(map, states)
@@ -136,7 +137,7 @@ class PettingZooEnv:
         envs: The environments, all made by the same factory.
         map: Name of the map, for messages and scenes.
         config: Settings of the adapter.
-        draw: Makes the scene; None: `map` selects how.
+        draw: Function that makes the scene. None: the function of the wrapped game or of the user's module is used.
     """
 
     def __init__(
@@ -171,12 +172,12 @@ class PettingZooEnv:
         self._t = 0
         self._over[:] = False
         self._last = blank_observation(self.info, self.n_envs)
-        for copy, env in enumerate(self._envs):
-            env_seed = None if seed is None else derive_seed(seed, "pettingzoo", copy)
+        for b, env in enumerate(self._envs):
+            env_seed = None if seed is None else derive_seed(seed, "pettingzoo", b)
             observations, infos = env.reset(seed=env_seed)
             self._check_agents(env, observations)
-            self._write_observations(copy, env, observations, infos)
-            self._has_success_info |= any(map(_reports_success, infos.values()))
+            self._write_observations(b, env, observations, infos)
+            self._has_success_info |= any(map(_has_outcome, infos.values()))
         return copy_observation(self._last)
 
     def step(self, actions: NDArray[np.integer]) -> Observation:
@@ -193,9 +194,9 @@ class PettingZooEnv:
         self._t += 1
         self._last.reward[:] = 0
         self._last.infos.clear()
-        for copy, env in enumerate(self._envs):
-            if not self._over[copy]:
-                self._step_copy(copy, env, actions[copy])
+        for b, env in enumerate(self._envs):
+            if not self._over[b]:
+                self._step_copy(b, env, actions[b])
         return copy_observation(self._last)
 
     def scene(self, states: NDArray[np.float32]) -> Scene:
@@ -216,25 +217,25 @@ class PettingZooEnv:
         for env in envs:
             env.close()
 
-    def _step_copy(self, copy: int, env: "ParallelEnv[Any, Any, Any]", actions: NDArray[np.integer]) -> None:
+    def _step_copy(self, b: int, env: "ParallelEnv[Any, Any, Any]", actions: NDArray[np.integer]) -> None:
         spaces, last = self._spaces, self._last
         agent_actions = {agent: spaces.to_action(agent, actions[spaces.index[agent]]) for agent in env.agents}
         observations, rewards, terminations, truncations, infos = env.step(agent_actions)
         self._check_agents(env, observations)
         total = sum(float(rewards.get(agent, 0.0)) for agent in spaces.agents)
-        last.reward[copy] = total / len(spaces.agents) if self._config.team_reward == "mean" else total
-        self._write_observations(copy, env, observations, infos)
+        last.reward[b] = total / len(spaces.agents) if self._config.team_reward == "mean" else total
+        self._write_observations(b, env, observations, infos)
         finished = not env.agents or all(
             terminations.get(agent, True) or truncations.get(agent, True) for agent in env.agents
         )
         terminated = finished and (any(terminations.values()) or not any(truncations.values()))
-        last.terminated[copy] = terminated
-        last.truncated[copy] = not terminated and (finished or self._t >= self.info.episode_limit)
-        self._over[copy] = last.terminated[copy] | last.truncated[copy]
+        last.terminated[b] = terminated
+        last.truncated[b] = not terminated and (finished or self._t >= self.info.episode_limit)
+        self._over[b] = last.terminated[b] | last.truncated[b]
         for name, value in _average_infos(infos).items():
-            last.infos.setdefault(name, np.full(self.n_envs, np.nan, np.float32))[copy] = value
-        self._has_success_info |= any(map(_reports_success, infos.values()))
-        last.won[copy] = self._over[copy] and any(map(_reports_win, infos.values()))
+            last.infos.setdefault(name, np.full(self.n_envs, np.nan, np.float32))[b] = value
+        self._has_success_info |= any(map(_has_outcome, infos.values()))
+        last.won[b] = self._over[b] and any(map(_is_won, infos.values()))
 
     def _check_agents(self, env: "ParallelEnv[Any, Any, Any]", observations: Mapping[Any, Any]) -> None:
         """Raise if an agent is not one of `possible_agents`, or an agent of the game has no observation."""
@@ -250,15 +251,15 @@ class PettingZooEnv:
                 )
 
     def _write_observations(
-        self, copy: int, env: "ParallelEnv[Any, Any, Any]", observations: Mapping[Any, Any], infos: Mapping[Any, Any]
+        self, b: int, env: "ParallelEnv[Any, Any, Any]", observations: Mapping[Any, Any], infos: Mapping[Any, Any]
     ) -> None:
         spaces, last = self._spaces, self._last
         for agent in spaces.agents:
             row = spaces.index[agent]
             is_active = agent in observations and agent in env.agents
-            last.avail[copy, row] = spaces.read_mask(agent, observations, infos) if is_active else spaces.idle
-            last.obs[copy, row] = spaces.flatten(agent, observations[agent]) if agent in observations else 0
-        last.state[copy] = spaces.read_state(env, last.obs[copy])
+            last.avail[b, row] = spaces.read_mask(agent, observations, infos) if is_active else spaces.idle
+            last.obs[b, row] = spaces.flatten(agent, observations[agent]) if agent in observations else 0
+        last.state[b] = spaces.read_state(env, last.obs[b])
 
 
 class _Spaces:
@@ -323,8 +324,17 @@ class _Spaces:
         return np.asarray(env.state(), np.float32).ravel() if self._has_state else obs.ravel()
 
 
+def _check_map(map: str) -> None:
+    """Check that a map is a wrapped game, or has the form `module:factory`.
+
+    Raises:
+        EnvUnavailableError: If it is neither.
+    """
+    _parse_map(map)
+
+
 def _parse_map(map: str) -> tuple[str, str]:
-    """Split a map into module and factory.
+    """Return module and factory of a map: those of a wrapped game, or the two parts of `module:factory`.
 
     Raises:
         EnvUnavailableError: If the map does not have the form `module:factory`.
@@ -392,11 +402,11 @@ def _has_mask(observation: Any) -> bool:
     return isinstance(observation, Mapping) and "action_mask" in observation and "observation" in observation
 
 
-def _reports_success(info: Any) -> bool:
+def _has_outcome(info: Any) -> bool:
     return isinstance(info, Mapping) and any(key in info for key in _WON_KEYS)
 
 
-def _reports_win(info: Any) -> bool:
+def _is_won(info: Any) -> bool:
     return isinstance(info, Mapping) and any(bool(info.get(key, False)) for key in _WON_KEYS)
 
 

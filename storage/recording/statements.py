@@ -1,4 +1,4 @@
-"""Write the rows of a flush through the database driver.
+"""Write the rows of a flush through the database driver. A flush writes all rows since the previous flush.
 
 This is about ten times faster than building the rows in SQLAlchemy. The statements run in a transaction of
 `engine.Database.transaction`, which commits them.
@@ -23,7 +23,7 @@ _INSERT_ONLY: Final = ("episodes", "transitions")
 _SUMMED: Final = {"transition_summary": {"delta_mem_max": "max", "beta_min": "min"}}
 """Tables in which a second row is added to the first, except in columns that are a maximum or a minimum."""
 _CONFLICT_KEYS: Final = {"snapshots": ("run_id", "env_step")}
-"""For tables in which the key that identifies a second row is not the primary key."""
+"""Columns that must be unique together, for tables in which these are not the primary key."""
 _TABLE_ORDER: Final = (
     *("episodes", "transitions", "transition_summary", "metrics", "evaluations", "asked_evaluations"),
     *("eval_episodes", "gate_stats", "snapshots"),
@@ -72,13 +72,13 @@ def write_batch(connection: Connection, run_id: str, batch: RecordBatch, *, toke
         rows = batch.transitions if table == "transitions" else batch.rows.get(table)
         if rows:
             _write_rows(connection, table, rows)
-    update_run_summary(connection, run_id, curves=batch.rows.keys())
+    update_run_summary(connection, run_id, curves=batch.rows.keys())  # names of the changed tables
 
 
 def is_written(connection: Connection, run_id: str, batch: RecordBatch) -> bool:
     """Whether an earlier attempt to write a batch was committed although its connection was lost before the answer.
 
-    A batch without transitions gives False, because its rows can be written again without harm.
+    A batch that does not change `env_steps` gives False, because its rows can be written again without harm.
 
     Args:
         connection: The connection.
@@ -97,7 +97,8 @@ def pack_columns(columns: ColumnarRows) -> bytes:
     """
     n = len(columns)
     blocks = [_view_bytes(np.full(n, len(columns.columns), ">i2"))]  # each block is [n, bytes]
-    masks: list[NDArray[np.bool_] | None] = [None]  # of each block: rows in which it is sent; None for all rows
+    # For each block, the rows whose bytes are sent, because NULL has none; None for all rows.
+    masks: list[NDArray[np.bool_] | None] = [None]
     for column in columns.columns:
         values = column.values
         if isinstance(values, str):

@@ -2,6 +2,8 @@
 
 In the trainer, one thread reads commands and writes acknowledgements and the status, and a second thread writes
 heartbeats, so the training never waits for the database here. If the database fails, both threads try again later.
+
+A request for an evaluation is a command, too; `emtc_core.control` calls it a `Question`, and its result is the answer.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ Stage = Literal["waiting", "playing", "answered", "unanswered"]
 
 
 def request_stop(db: Database, run_id: str, *, patience_s: float = ACKNOWLEDGE_S) -> str:
-    """Request a stop and wait until the trainer acknowledges it. A run that no process has claimed is stopped at once.
+    """Request a stop and wait until the trainer acknowledges it.
+
+    A queued run, which no process has claimed, is stopped at once.
 
     Args:
         db: An open database.
@@ -102,7 +106,8 @@ def wait_for_acknowledgement(
         patience_s: Maximum time to wait [s].
 
     Returns:
-        One sentence for the user, with the time until the acknowledgement.
+        One sentence for the user, with the time until the acknowledgement, or until the run ended without reading the
+        command.
 
     Raises:
         RunNotFoundError: If there is no such run.
@@ -249,6 +254,7 @@ class DatabaseControl:
         self._tick()
 
     def _tick(self) -> None:
+        """Write, then read. A failed write is repeated before further commands are read."""
         try:
             self._write()
             self._read()
@@ -264,11 +270,11 @@ class DatabaseControl:
         )
         with self._db.read() as connection:
             rows = connection.execute(columns.order_by(CommandRow.id)).all()
-        for command_id, word, episode in rows:  # send_command allows only valid words
-            if word in get_args(QuestionKind):
-                command = Question(cast("QuestionKind", word), command_id, repeats_episode=episode)
+        for command_id, name, episode in rows:  # send_command allows only valid names
+            if name in get_args(QuestionKind):
+                command = Question(cast("QuestionKind", name), command_id, repeats_episode=episode)
             else:
-                command = cast("Command", word)
+                command = cast("Command", name)
             self._commands.append((command_id, command))
             self._last_id = command_id
 
@@ -329,14 +335,14 @@ class Heartbeat:
 
 
 def _is_owned(run_id: str, token: str | None) -> tuple[ColumnElement[bool], ...]:
-    """Return the conditions that a run is in training and has this token, so that an earlier owner writes nothing."""
+    """Return SQL conditions: the run is in training and has this token. So an earlier owner writes nothing."""
     has_token = () if token is None else (Run.owner_token == token,)
     return (Run.id == run_id, Run.status.in_(("running", "paused")), *has_token)
 
 
 @dataclass(frozen=True)
 class RequestedEvaluation:
-    """Result of a requested evaluation; of a `play`, one episode."""
+    """Result of a requested evaluation. For the kind `play`, the evaluation has one episode."""
 
     env_step: int
     episodes: int
@@ -346,7 +352,7 @@ class RequestedEvaluation:
     repeated_episode: int | None
     """Training episode whose start state was repeated."""
     playback: int
-    """Number of the first of the episodes among the playbacks of `env_step`."""
+    """Index of the first episode of this evaluation among the stored playbacks at `env_step`."""
 
 
 @dataclass(frozen=True)
@@ -363,7 +369,7 @@ class EvaluationRequest:
 
 
 def list_evaluation_requests(db: Database, run: RunRow, limit: int = 3) -> list[EvaluationRequest]:
-    """Which evaluations were requested from this run? Newest first; the index ix_commands_run_id contains the answer.
+    """Which evaluations were requested from this run? Newest first. The index ix_commands_run_id makes this query fast.
 
     Args:
         db: An open database.
@@ -380,7 +386,7 @@ def find_evaluation_request(db: Database, run: RunRow, command_id: int) -> Evalu
     Args:
         db: An open database.
         run: The run.
-        command_id: Number of the request.
+        command_id: Id of the command.
     """
     requests = _list_requests(db, run, (CommandRow.run_id == run.id, CommandRow.id == command_id), 1)
     return requests[0] if requests else None

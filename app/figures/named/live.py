@@ -1,7 +1,7 @@
 """Curves of one run: gate, outcomes, learning and speed.
 
-The page Live passes the rows that it has read so far. The other callers read the rows from the database. A figure with
-a section of Live is always shown there, in the order of `FIGURES`.
+The page Live passes the rows that it has read so far. The other callers read the rows from the database. A figure whose
+`section` is on the page Live is shown on that page, in the order of `FIGURES`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -44,13 +44,14 @@ from storage.runs.rows import RunRow, find_run
 X_LABEL = "training env steps"
 TRAINING_RATES = ("rollout/win_rate", "rollout/success_rate")
 """Rates of the exploring policy: the win rate, and the success rate of a task where the return defines success."""
-_EVALUATION = ("env_step", "episodes", "wins", "win_rate", "return_mean", "distinct", "robust_win_rate")
-_INCENTIVE = ("gate/incentive_removed", "gate/closed_fraction", "incentive/rho")
-_MEMORY = ("memory/merge_rate", "memory/hit_rate")
+_EVALUATION_COLUMNS = ("env_step", "episodes", "wins", "win_rate", "return_mean", "distinct", "robust_win_rate")
+_INCENTIVE_METRICS = ("gate/incentive_removed", "gate/closed_fraction", "incentive/rho")
+"""The last one is the mean of rho = N_xi / N_call of the successors. Without any success it is 0."""
+_MEMORY_METRICS = ("memory/merge_rate", "memory/hit_rate")
 _OVERESTIMATION = "eval/overestimation"
 GATE_METRICS = (
     *(f"gate/{name}_new{part}" for name in ("delta_mem", "beta") for part in ("", "_p10", "_p90")),
-    *(*_INCENTIVE, *_MEMORY, _OVERESTIMATION),
+    *(*_INCENTIVE_METRICS, *_MEMORY_METRICS, _OVERESTIMATION),
 )
 """Metrics of the two gate charts. The statistics over the links in memory come from `storage.queries.gate`."""
 _ACCURACY = "embedder/info_nce_accuracy"
@@ -67,8 +68,8 @@ _NARROW_RANGE = 0.2
 """If β̄ of an ended run varies by less than this, the y axis is fitted to the values."""
 _DASHED = (6, 4)
 _CLOSING_NOTE = (
-    " The logarithmic axis shows 1 − β̄, which is how far the gate is closed. There is no point where the gate is fully "
-    "open. A band that reaches 0 ends at the smallest value of the panel."
+    " The logarithmic axis shows 1 − β̄, which is how far the gate is closed. It has no 0, so there is no point where "
+    "the gate is fully open (β̄ = 1), and a band that reaches 0 ends at the smallest value of the panel."
 )
 
 
@@ -131,8 +132,8 @@ def draw_gate_dynamics(
 
     Args:
         stats: Statistics of the links in memory from `storage.queries.gate.gate_stats`.
-        metrics: `GATE_METRICS` of the run from `storage.queries.curves.metric`. Without them, as for runs of earlier
-            versions, there are no lines for new transitions.
+        metrics: `GATE_METRICS` of the run from `storage.queries.curves.metric_points`. Without them, as for runs of
+            earlier versions, there are no lines for new transitions.
         run: Name of the run, for the title.
         marks: The steps at which the run was resumed.
         closing: Draw 1 − β̄ on a logarithmic axis. Otherwise a gate that closes by 0.001 looks like a flat line.
@@ -144,7 +145,7 @@ def draw_gate_dynamics(
         mean, low, high = (read_float_column(stats, f"{name}_{part}") for part in ("mean", "q05", "q95"))
         legend, label = "links in memory: mean, band 5–95 %", "links in memory"
         links = Line(legend, LOSS, x, mean, low, high, dash=_DASHED, label=label)
-        return (*_draw_new_transitions(metrics, f"gate/{name}_new", color), links)
+        return (*_make_new_transition_lines(metrics, f"gate/{name}_new", color), links)
 
     beta_lines = make_lines("beta", BETA)
     low, high = _find_extent(beta_lines)
@@ -160,15 +161,16 @@ def draw_gate_dynamics(
         ),
     )
     caption = (
-        "Consistency error Δ_mem and gate β, mean and band. New transitions: collected since the last report, with the "
-        "values at collection, 10–90 %. Links in memory: all stored links from a node to its successor, 5–95 %. A mean "
-        "outside its band results from a few extreme values. τ is the temperature of the gate."
+        "Consistency error Δ_mem and gate β, mean and band. New transitions: collected since the last row of metrics, "
+        "with the values at the time of collection, 10–90 %. Links in memory: all stored links from a node to its "
+        "successor, 5–95 %. A mean outside its band results from a few extreme values. τ is the temperature of the "
+        "gate."
         f"{_CLOSING_NOTE if closing else ''}"
         f"{f' The axis of β̄ shows {low:.4g} to {high:.4g} only.' if is_fitted else ''}"
     )
     values = "; ".join(f"{panel.title}: {_format_last_values(panel)}" for panel in panels)
     description = f"Three aligned panels over training env steps. Latest values of {values}."
-    subtitle = "one run; means over the transitions since the last report and over all stored links"
+    subtitle = "one run; means over the transitions since the last row of metrics and over all stored links"
     title = f"Gate dynamics of {run}"
     return Chart("gate-dynamics", title, X_LABEL, panels, caption, description, marks, subtitle=subtitle)
 
@@ -176,15 +178,15 @@ def draw_gate_dynamics(
 def draw_gate_effect(metrics: pd.DataFrame, *, run: str, marks: tuple[Mark, ...] = ()) -> Chart:
     """Draw how much incentive the gate removes, the merge and hit rates of the memory, and the overestimation of Q."""
     panels = [
-        Panel("incentive", "fraction", _draw_incentive(metrics), range=_FRACTION_RANGE),
-        Panel("memory", "fraction", _draw_memory_rates(metrics), range=_FRACTION_RANGE),
-        Panel("overestimation", "return", _draw_overestimation(metrics)),
+        Panel("incentive", "fraction", _make_incentive_lines(metrics), range=_FRACTION_RANGE),
+        Panel("memory", "fraction", _make_memory_lines(metrics), range=_FRACTION_RANGE),
+        Panel("overestimation", "return", _make_overestimation_lines(metrics)),
     ]
     caption = (
-        "Fraction of Σ|r_p| of the sampled transitions that the gate passed and removed (not drawn while there is no "
-        f"incentive), and fraction of these transitions with a closed gate (β below {CLOSED_BELOW:g}). Fraction of "
-        "written states that merged into a node, and of successors with a node within δ. Greedy Q_tot(s₀) minus the "
-        "return of the same episode: above 0, the network overestimates the return."
+        "Fraction of the incentive (Σ|r_p| of the sampled transitions) that the gate passed and removed (not drawn "
+        "while there is no incentive), and fraction of these transitions with a closed gate (β below "
+        f"{CLOSED_BELOW:g}). Fraction of written states that merged into a node, and of successors with a node within "
+        "δ. Greedy Q_tot(s₀) minus the return of the same episode: above 0, the network overestimates the return."
     )
     panels_with_lines = tuple(panel for panel in panels if panel.lines)
     values = "; ".join(f"{panel.title}: {_format_last_values(panel)}" for panel in panels_with_lines)
@@ -217,14 +219,17 @@ def draw_outcomes(
         run: Name of the run, for the title.
         marks: The steps at which the run was resumed.
         threshold: Smallest return of a success, if the return defines success. Then the success rate is drawn.
-        metrics: `TRAINING_RATES` from `storage.queries.curves.metric`. With a threshold also `SUCCESS_RATE`.
+        metrics: `TRAINING_RATES` from `storage.queries.curves.metric_points`. With a threshold also `SUCCESS_RATE`.
     """
     if threshold is not None and metrics is not None:
         evaluations = _replace_wins_by_successes(evaluations, metrics)
-    evaluations = evaluations.reindex(columns=[*_EVALUATION])
+    evaluations = evaluations.reindex(columns=[*_EVALUATION_COLUMNS])
     x = read_float_column(evaluations, "env_step")
     title, verb = ("win rate", "were won") if threshold is None else (name_success(threshold), "reached this return")
-    rates = (_draw_greedy_rate(evaluations), *_draw_other_rates(evaluations, metrics, by_return=threshold is not None))
+    rates = (
+        _make_greedy_line(evaluations),
+        *_make_other_lines(evaluations, metrics, by_return=threshold is not None),
+    )
     return_lines = [Line("greedy evaluation", RETURN, x, read_float_column(evaluations, "return_mean"))]
     if len(returns.frame):
         steps, means, counts = (
@@ -320,7 +325,7 @@ def _find_extent(lines: Sequence[Line]) -> tuple[float, float]:
     return (float(finite.min()), float(finite.max())) if len(finite) else (np.nan, np.nan)
 
 
-def _draw_new_transitions(metrics: pd.DataFrame | None, name: str, color: str) -> tuple[Line, ...]:
+def _make_new_transition_lines(metrics: pd.DataFrame | None, name: str, color: str) -> tuple[Line, ...]:
     x, mean = _get_curve(metrics, name)
     if not len(x):
         return ()
@@ -328,8 +333,8 @@ def _draw_new_transitions(metrics: pd.DataFrame | None, name: str, color: str) -
     return (Line("new transitions: mean, band 10–90 %", color, x, mean, low, high, label="new transitions"),)
 
 
-def _draw_incentive(metrics: pd.DataFrame) -> tuple[Line, ...]:
-    (x, removed), (x_closed, closed), (x_rho, rho) = (_get_curve(metrics, name) for name in _INCENTIVE)
+def _make_incentive_lines(metrics: pd.DataFrame) -> tuple[Line, ...]:
+    (x, removed), (x_closed, closed), (x_rho, rho) = (_get_curve(metrics, name) for name in _INCENTIVE_METRICS)
     if not len(x):
         return ()
     rho_at_x = _interpolate(x, x_rho, rho)
@@ -341,8 +346,8 @@ def _draw_incentive(metrics: pd.DataFrame) -> tuple[Line, ...]:
     )
 
 
-def _draw_memory_rates(metrics: pd.DataFrame) -> tuple[Line, ...]:
-    (x_merge, merge_rate), (x_hit, hit_rate) = (_get_curve(metrics, name) for name in _MEMORY)
+def _make_memory_lines(metrics: pd.DataFrame) -> tuple[Line, ...]:
+    (x_merge, merge_rate), (x_hit, hit_rate) = (_get_curve(metrics, name) for name in _MEMORY_METRICS)
     lines = (
         Line("merge rate", H_VALUE, x_merge, merge_rate),
         Line("hit rate", SPEED_COLOR, x_hit, hit_rate, dash=_DASHED),
@@ -350,11 +355,11 @@ def _draw_memory_rates(metrics: pd.DataFrame) -> tuple[Line, ...]:
     return tuple(line for line in lines if len(line.x))
 
 
-def _draw_overestimation(metrics: pd.DataFrame) -> tuple[Line, ...]:
+def _make_overestimation_lines(metrics: pd.DataFrame) -> tuple[Line, ...]:
     x, difference = _get_curve(metrics, _OVERESTIMATION)
     if not len(x):
         return ()
-    zero = Line("none", LOSS, x, np.zeros(len(x)), dash=_DASHED, width=1.0)
+    zero = Line("no overestimation", LOSS, x, np.zeros(len(x)), dash=_DASHED, width=1.0)
     return Line("greedy Q − return", RETURN, x, difference), zero
 
 
@@ -386,8 +391,8 @@ def _describe_distinct_episodes(evaluations: pd.DataFrame) -> str:
     return f" in actions or outcome (of the last evaluation's {last['episodes']:.0f}: {last['distinct']:.0f})"
 
 
-def _draw_greedy_rate(evaluations: pd.DataFrame) -> Line:
-    """Draw the greedy win rate. For the interval, episodes that are copies of each other count once."""
+def _make_greedy_line(evaluations: pd.DataFrame) -> Line:
+    """Make the line of the greedy win rate. For the interval, episodes that are equal to each other count once."""
     rate, episodes, distinct = (read_float_column(evaluations, name) for name in ("win_rate", "episodes", "distinct"))
     n = np.where(np.isfinite(distinct), distinct, episodes)
     band = compute_wilson_interval(rate * n, n)
@@ -396,7 +401,7 @@ def _draw_greedy_rate(evaluations: pd.DataFrame) -> Line:
     )
 
 
-def _draw_other_rates(evaluations: pd.DataFrame, metrics: pd.DataFrame | None, *, by_return: bool) -> Iterator[Line]:
+def _make_other_lines(evaluations: pd.DataFrame, metrics: pd.DataFrame | None, *, by_return: bool) -> Iterator[Line]:
     robust = read_float_column(evaluations, "robust_win_rate")
     if np.isfinite(robust).any() and not by_return:
         yield Line(
@@ -406,7 +411,8 @@ def _draw_other_rates(evaluations: pd.DataFrame, metrics: pd.DataFrame | None, *
             robust,
             dash=_DASHED,
         )
-    x, training_rate = _get_curve(metrics, TRAINING_RATES[by_return])
+    win_rate, success_rate = TRAINING_RATES
+    x, training_rate = _get_curve(metrics, success_rate if by_return else win_rate)
     if len(x):
         yield Line("training, exploring", SPEED_COLOR, x, training_rate, width=1.5)
 
@@ -443,7 +449,12 @@ def read_run_data(db: Database, run: RunRow, metrics: Sequence[str]) -> RunData:
 
 
 def _make_reader(figure: str, metrics: Sequence[str]) -> Callable[[Database, Sequence[RunRow], Options], RunData]:
-    """Make the function that reads the run of a figure, and the runs for reference."""
+    """Make the function that reads the run of a figure, and the runs for reference.
+
+    Args:
+        figure: Name of the figure.
+        metrics: The metrics that the figure needs; if empty, those that the option `METRIC_NAMES` selects.
+    """
 
     def read(db: Database, rows: Sequence[RunRow], options: Options) -> RunData:
         names = metrics or options[METRIC_NAMES]

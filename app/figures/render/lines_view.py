@@ -38,7 +38,7 @@ _SHAPES: dict[Marker, str] = {
 
 
 def draw_chart(chart: Chart, width: float) -> Figure:
-    """Draw a chart. With one column, the panels are stacked over one x axis. Otherwise they are side by side.
+    """Draw a chart. With one column, the panels are stacked above a common x axis. Otherwise they are side by side.
 
     Args:
         chart: The chart.
@@ -52,15 +52,15 @@ def draw_chart(chart: Chart, width: float) -> Figure:
 
 
 def set_title(figure: Figure, title: str, subtitle: str = "") -> None:
-    """Write title and subtitle at the top left, in as many rows as they need."""
+    """Write title and subtitle at the top left, each in as many lines of text as it needs."""
     width, height = figure.get_size_inches()
     top_margin = 0.04
     for text, size, weight in ((title, 9, "bold"), (subtitle, 8, "normal")):
         if text:
-            rows = fill(text, int(width / (0.56 * size * _POINT)))
+            wrapped = fill(text, int(width / (0.56 * size * _POINT)))
             x, y = 0.05 / width, 1 - top_margin / height
-            figure.text(x, y, format_mathtext(rows), ha="left", va="top", fontsize=size, fontweight=weight)
-            top_margin += 1.3 * size * _POINT * (rows.count("\n") + 1)
+            figure.text(x, y, format_mathtext(wrapped), ha="left", va="top", fontsize=size, fontweight=weight)
+            top_margin += 1.3 * size * _POINT * (wrapped.count("\n") + 1)
     engine = figure.get_layout_engine()
     if isinstance(engine, ConstrainedLayoutEngine):
         engine.set(rect=(0, 0, 1, 1 - top_margin / height))
@@ -97,7 +97,7 @@ def _remove_huge_values(line: Line) -> Line:
 
 
 def _draw_stack(chart: Chart, width: float) -> Figure:
-    """Draw panels below each other over one x axis, each with a legend."""
+    """Draw panels below each other, above a common x axis, each with a legend."""
     panel_heights = []
     for panel in chart.panels:
         names = [line.name for line in panel.lines if not line.faint]
@@ -112,7 +112,7 @@ def _draw_stack(chart: Chart, width: float) -> Figure:
         if len(names) > 1:
             options = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2, "frameon": False}
             ax.legend(handles, _wrap_names(names, width), ncols=_count_legend_columns(names, width - 0.8), **options)
-        _draw_marks(ax, chart, with_labels=ax is axes[0])
+        _draw_events(ax, chart, with_labels=ax is axes[0])
     axes[-1].set_xlabel(format_mathtext(chart.x_label))
     _format_step_axis(axes[-1], chart)
     set_title(figure, chart.title, chart.subtitle)
@@ -120,7 +120,7 @@ def _draw_stack(chart: Chart, width: float) -> Figure:
 
 
 def _draw_grid(chart: Chart, width: float, columns: int) -> Figure:
-    """Draw panels side by side, each with an x axis, over one legend."""
+    """Draw panels side by side, each with an x axis, above a common legend."""
     rows = -(-len(chart.panels) // columns)
     names = list(dict.fromkeys(line.name for _, line in chart.lines if not line.faint))
     legend_columns, legend_height = _count_legend_columns(names, width), 0.0
@@ -136,7 +136,7 @@ def _draw_grid(chart: Chart, width: float, columns: int) -> Figure:
         if len(chart.panels) > 1:
             ax.set_title(format_mathtext(panel.title), loc="left", fontsize=_LABEL_SIZE, fontweight="bold")
             ax.set_ylabel(format_mathtext(f"{panel.axis or panel.title}\n[{panel.unit}]"))
-        _draw_marks(ax, chart, with_labels=True)
+        _draw_events(ax, chart, with_labels=True)
         ax.set_xlabel(format_mathtext(chart.x_label))
         if not chart.x_log:
             ax.xaxis.set_major_locator(MaxNLocator(4 if columns > 1 or width < 4 else 8))
@@ -153,7 +153,8 @@ def _draw_grid(chart: Chart, width: float, columns: int) -> Figure:
     return figure
 
 
-def _draw_marks(ax: Axes, chart: Chart, *, with_labels: bool) -> None:
+def _draw_events(ax: Axes, chart: Chart, *, with_labels: bool) -> None:
+    """Draw a vertical line at each of the chart's marks, for example at the steps at which a run was resumed."""
     for mark in chart.marks:
         ax.axvline(mark.x, linestyle=":", linewidth=0.8, color="0.5")
         if with_labels:
@@ -163,15 +164,15 @@ def _draw_marks(ax: Axes, chart: Chart, *, with_labels: bool) -> None:
 
 def _count_legend_columns(names: Sequence[str], width: float) -> int:
     """Count how many legend entries fit side by side, at most 4."""
-    longest = max((len(row) for text in _wrap_names(names, width) for row in text.split("\n")), default=1)
+    longest = max((len(part) for text in _wrap_names(names, width) for part in text.split("\n")), default=1)
     return max(1, min(len(names) or 1, 4, int(width / ((0.58 * longest + 5.5) * _LEGEND_SIZE * _POINT))))
 
 
 def _wrap_names(names: Sequence[str], width: float) -> list[str]:
-    """Wrap names that are longer than the width of the figure. "n = 3" stays in one row."""
-    row_length = max(20, int(width / (0.58 * _LEGEND_SIZE * _POINT)) - 8)
+    """Wrap names that are longer than the width of the figure. "n = 3" is not divided."""
+    max_characters = max(20, int(width / (0.58 * _LEGEND_SIZE * _POINT)) - 8)
     unbroken_names = [name.replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}") for name in names]
-    return [fill(name, row_length).replace("\N{NO-BREAK SPACE}", " ") for name in unbroken_names]
+    return [fill(name, max_characters).replace("\N{NO-BREAK SPACE}", " ") for name in unbroken_names]
 
 
 def _format_step_axis(ax: Axes, chart: Chart) -> None:
@@ -200,7 +201,7 @@ def _draw_line(ax: Axes, line: Line, *, band_opacity: float, index: int) -> None
     shape = _SHAPES.get(line.marker, "o" if line.markers or has_few_points else "")
     interval = 1 if line.markers or (has_few_points and not line.marker) else max(2, len(line.x) // 8)
     first = 0 if interval == 1 else index % interval  # different for each line, so that markers do not overlap
-    width = (0.6 if line.faint else 1.4) if line.width else 0.0
+    width = (0.6 if line.faint else 1.4) if line.width else 0.0  # only the page draws other widths
     ax.plot(
         line.x,
         line.y,

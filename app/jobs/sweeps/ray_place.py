@@ -1,7 +1,7 @@
 """The task that Ray runs on a node: it starts one `emtc worker` and waits until the sweep has no run left for it.
 
-The worker is not a child process of Ray's task. Ray kills its children when the driver or the node manager ends, but
-the worker then continues until its runs have ended. This module imports only what Ray's own process has loaded already.
+If the driver or the node manager ends, Ray kills the child processes of the task. The worker is not one of them, so it
+continues until its runs have ended. This module imports only small modules, because Ray's process imports it as well.
 """
 
 import os
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from emtc_core.plugins import FOLDER_VARIABLE, get_user_folder
-from emtc_core.plugins import VARIABLE as PLUGINS
+from emtc_core.plugins import VARIABLE as PLUGINS_VARIABLE
 
 ROOT = Path(__file__).resolve().parents[3]
 _POLL_S = 0.2
@@ -36,8 +36,11 @@ class WorkerExit:
 
 
 def list_passed_variables() -> dict[str, str]:
-    """List the environment variables that the driver passes to workers: the plug-ins and the place of the files."""
-    files = {name: os.environ[name] for name in ("EMTC_FILES", PLUGINS) if name in os.environ}
+    """List the environment variables that the driver passes to workers.
+
+    They are the list of plug-ins, the user's folder and the folder of the stored files.
+    """
+    files = {name: os.environ[name] for name in ("EMTC_FILES", PLUGINS_VARIABLE) if name in os.environ}
     return {FOLDER_VARIABLE: str(get_user_folder()), **files}
 
 
@@ -52,7 +55,7 @@ def run_worker(url: str, sweep_id: str, *, at_most: int, gpus: float, variables:
         variables: Environment variables of the driver. Variables that the node sets itself take precedence.
 
     Raises:
-        KeyboardInterrupt: If Ray cancels the task. The worker has given its run back then.
+        KeyboardInterrupt: If Ray cancels the task. Before, the worker has put its run back into the queue.
     """
     command = [sys.executable, "-m", "app.cli.main", "worker", "--once", "--sweep", sweep_id, "--at-most", str(at_most)]
     with tempfile.TemporaryFile() as log:
@@ -81,7 +84,7 @@ def _make_environment(url: str, gpus: float, variables: Mapping[str, str]) -> di
 
 
 def _wait(shell: "subprocess.Popen[bytes]") -> None:
-    """Wait in short sleeps, because Python handles the cancellation of a task only between two instructions."""
+    """Wait in short sleeps. Ray cancels a task by a KeyboardInterrupt, which cannot interrupt a blocking `wait()`."""
     assert shell.stdout is not None
     worker = int(shell.stdout.readline())
     try:

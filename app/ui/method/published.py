@@ -1,4 +1,7 @@
-"""The differences between a baseline's preset `paper` and the configuration that its authors published."""
+"""The differences between a baseline's preset `paper` and the configuration that its authors published.
+
+The preset `paper` has the settings of the EMTC paper; the published configuration is that in the authors' code.
+"""
 
 import json
 from dataclasses import dataclass
@@ -42,7 +45,9 @@ def find_comparison(algo: str, env: str, map: str) -> ComparisonWithPublished | 
         if (case["algo"], case["game"], case["map"]) == (algo, game, map):
             rows = tuple(
                 (f"`{key}`", f"`{ours}`", f"`{published}`", escape_markdown(source), escape_markdown(reason))
-                for key, ours, published, source, reason in (data["differences"][i] for i in case["differences"])
+                for key, ours, published, source, reason in (
+                    data["differences"][index] for index in case["differences"]
+                )
             )
             return ComparisonWithPublished(case["summary"], rows)
     return None

@@ -1,11 +1,12 @@
-"""Live index: a hash grid over the scaled positions of nodes.
+"""Index that is updated while an episode is written: a hash grid over the scaled positions of nodes.
 
 Cells are four radii wide in the first four coordinates. A ball of one radius overlaps at most two cells per
 coordinate, five cells on average. Each node is in the chain of its cell's hash bucket, so nodes are added, moved and
 removed in O(1), and a query reads only a few nodes. If two cells share a bucket, the query takes longer, but its
-result is correct: it computes the distance of every candidate. Algorithm 2 calls these kernels for each state, so a
-lookup uses the nodes that later states of the same episode have written. Library indexes cannot add single nodes:
-SciPy's tree needs 0.84 s to be built over a million nodes; this index writes an episode of 150 steps in 1.6 ms.
+result is correct: it computes the distance of every candidate. Algorithm 2 calls these kernels for each state, from the
+last state of an episode to its first, so a lookup finds nodes that the same episode has just written. Library indexes
+cannot add single nodes: SciPy's tree needs 0.84 s to be built over a million nodes; this index writes an episode of 150
+steps in 1.6 ms.
 """
 
 from typing import Any, NamedTuple
@@ -24,13 +25,13 @@ BLOCK = 256  # rows
 
 
 class Cells(NamedTuple):
-    """Arrays and sizes of a grid, for the kernels. Source: a chained hash grid."""
+    """The grid as arrays and sizes, for the kernels. Source: a chained hash grid."""
 
     buckets: NDArray[Any]  # [B], B buckets: slot index of the first node of each hash bucket; -1: none
     chain: NDArray[Any]  # [M, 2] slot indices of the previous and the next node in the bucket; -1: none
     z: NDArray[Any]  # [M, X] positions of the nodes [normalized embedding]
     radius: float  # search radius
-    cell_radius: float  # a quarter of the cell width; may be smaller than `radius`
+    cell_radius: float  # radius for which the grid was built: a quarter of the cell width; may be smaller than `radius`
     is_linf: bool
 
 
@@ -76,7 +77,7 @@ class GridIndex:
         return _query_rows(self.cells(reach), q)
 
     def reserve(self, z: Points, size: int) -> None:
-        """Use the array of a table that may have grown.
+        """Read the positions from this array of the table, and index it again if it is longer than before.
 
         Source: implementation detail.
 
@@ -214,15 +215,15 @@ def nearest(cells: Cells, q: NDArray[Any]) -> tuple[Int, float]:  # pragma: no c
     Returns:
         Slot index and distance; (-1, inf) if there is no node within the radius.
     """
-    dim, size = len(q), cells.cell_radius
-    reach = cells.radius * SLACK
+    dim, built_radius = len(q), cells.cell_radius
+    half = cells.radius * SLACK  # half the width of the box that contains the ball
     best, best_distance = np.int64(NONE), np.inf
-    for a in range(_cell(q[0] - reach, size), _cell(q[0] + reach, size) + 1):
-        b0, b1 = (_cell(q[1] - reach, size), _cell(q[1] + reach, size)) if dim > 1 else (0, 0)
+    for a in range(_cell(q[0] - half, built_radius), _cell(q[0] + half, built_radius) + 1):
+        b0, b1 = (_cell(q[1] - half, built_radius), _cell(q[1] + half, built_radius)) if dim > 1 else (0, 0)
         for b in range(b0, b1 + 1):
-            c0, c1 = (_cell(q[2] - reach, size), _cell(q[2] + reach, size)) if dim > 2 else (0, 0)
+            c0, c1 = (_cell(q[2] - half, built_radius), _cell(q[2] + half, built_radius)) if dim > 2 else (0, 0)
             for c in range(c0, c1 + 1):
-                d0, d1 = (_cell(q[3] - reach, size), _cell(q[3] + reach, size)) if dim > 3 else (0, 0)
+                d0, d1 = (_cell(q[3] - half, built_radius), _cell(q[3] + half, built_radius)) if dim > 3 else (0, 0)
                 for d in range(d0, d1 + 1):
                     first = cells.buckets[_hash(a, b, c, d, len(cells.buckets))]
                     best, best_distance = _scan(cells, first, q, best, best_distance)
