@@ -73,7 +73,7 @@ def restore_generator(generator: torch.Generator, state: Tensor) -> None:
 
     Args:
         generator: CPU generator that is changed.
-        state: Result of `get_state` of a generator, a vector of bytes of any length.
+        state: Result of `get_state` of a generator, a vector of bytes, shape [n] with any n.
     """
     state = state.cpu()
     if state.shape == generator.get_state().shape:

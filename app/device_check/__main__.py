@@ -20,11 +20,12 @@ def main() -> int:
     arguments = parser.parse_args()
 
     def on_result(report: DeviceReport) -> None:
+        # The signature is the id of this process, by which the page sees whether the checks still run.
         write_report(arguments.report, sign_report(report))
         sys.stdout.write(f"{report.checks[-1].describe()}\n")
 
-    target = Target(torch.device(arguments.device))
-    return 0 if run_checks(target, quick=arguments.quick, on_result=on_result).passed else 1
+    device_under_test = Target(torch.device(arguments.device))
+    return 0 if run_checks(device_under_test, quick=arguments.quick, on_result=on_result).passed else 1
 
 
 if __name__ == "__main__":
