@@ -1,10 +1,9 @@
 """The duration of one update and the share of the memory in it: football, 3 against 1, 32 episodes of 150 steps.
 
 An update is sampling from the replay buffer, recalling from a memory of 100K nodes, and the gradient step. With
-`embed.interval` at 1,000 env steps the embeddings of all nodes are computed again (a re-projection) every seven
-episodes. After a re-projection, the node of
-a sampled state must be searched again, unless the node stores this state. Therefore seven updates are timed after each
-re-projection.
+`embed.interval` at 1,000 env steps, the embeddings of all nodes are computed again (a re-projection) every seven
+episodes. After a re-projection, the node of a sampled state must be searched again, unless the node stores this state.
+Therefore seven updates are timed after each re-projection.
 """
 
 import statistics

@@ -271,7 +271,7 @@ class MappoLearner:
         state_MKS = self._tensor(np.concatenate([_stack_frames(e.state, self._frames) for e in episodes]))
         avail = self._tensor(np.concatenate([e.avail[:-1] for e in episodes]))
         action = self._tensor(np.concatenate([e.action for e in episodes]))
-        real_rows = self._tensor(layout.rows[layout.inside])  # [R], of M: the step before each transition
+        real_rows = self._tensor(layout.rows[layout.inside])  # indices in M of the steps before the transitions
         critic_in = self._critic_in(obs_MKNO, state_MKS)
         actor_in = self._with_id(obs_MKNO[real_rows].transpose(1, 2).flatten(2))
         old_value = self._run(self.critic, critic_in).squeeze(-1)
@@ -308,11 +308,11 @@ class MappoLearner:
             gamma=self._config.train.gamma,
             gae_lambda=self._config.mappo.gae_lambda,
         )
-        real_cells = self._tensor(np.flatnonzero(layout.inside))  # [R], of the E · T cells
+        real_cells = self._tensor(np.flatnonzero(layout.inside))  # indices of the transitions in [E · T]
         return advantage_ETN.flatten(0, 1)[real_cells].float()
 
     def _critic_in(self, obs_RKNO: Tensor, state_RKS: Tensor) -> Tensor:
-        """Make the critic's inputs. The first axis R is that of episodes or of steps."""
+        """Make the critic's inputs. R is the number of episodes or of steps."""
         obs_RNI = obs_RKNO.transpose(1, 2).flatten(2)
         state_RNI = state_RKS.flatten(1).unsqueeze(1).expand(-1, obs_RNI.shape[1], -1)
         return self._with_id(torch.cat([state_RNI, obs_RNI], -1))
