@@ -118,8 +118,8 @@ def _fill_memory(entries: int, device: torch.device) -> FilledMemory:
 def store_episode(memory: EpisodicPart, replay_buffer: ReplayBuffer, episode: Episode, number: int) -> None:
     """Write an episode to a memory and add it to a replay buffer, as a trainer does.
 
-    The buffer stores the node of each transition (`incentive_slots`, `uids`), the number of re-projections at this time
-    (`generation`), which shows whether the node must be searched again, and the gate coefficient (`beta`).
+    The buffer stores the node of each transition (`incentive_slots`, `uids`), the `generation` of the memory, which
+    a re-projection increments, so that the node must be searched again, and the gate coefficient (`beta`).
     """
     written = memory.write_and_gate(episode, number=number, tau=1.0)
     replay_buffer.add(

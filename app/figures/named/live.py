@@ -242,8 +242,8 @@ def draw_outcomes(
         Panel("episode return", "env return", tuple(return_lines)),
     )
     caption = (
-        f"Share of greedy evaluation episodes that {verb}, with the Wilson 95 % interval for the number of episodes "
-        f"that differ{_describe_distinct_episodes(evaluations)}. The same share for episodes from shifted starts "
+        f"Share of greedy evaluation episodes that {verb}, with the Wilson 95 % interval. Its n is the number of "
+        f"episodes that differ{_describe_distinct_episodes(evaluations)}. The same share for episodes from shifted starts "
         "(robust) and for training episodes, which explore. Mean undiscounted return of evaluation and of training "
         f"(running mean over the last {100 * N_SMOOTHED_INTERVALS / N_INTERVALS:g} % of the run's whole length)."
     )
