@@ -243,9 +243,10 @@ def draw_outcomes(
     )
     caption = (
         f"Share of greedy evaluation episodes that {verb}, with the Wilson 95 % interval. Its n is the number of "
-        f"episodes that differ{_describe_distinct_episodes(evaluations)}. The same share for episodes from shifted starts "
-        "(robust) and for training episodes, which explore. Mean undiscounted return of evaluation and of training "
-        f"(running mean over the last {100 * N_SMOOTHED_INTERVALS / N_INTERVALS:g} % of the run's whole length)."
+        f"episodes that differ{_describe_distinct_episodes(evaluations)}. The same share for episodes from shifted "
+        "starts (robust) and for training episodes, which explore. Mean undiscounted return of evaluation and of "
+        f"training (running mean over the last {100 * N_SMOOTHED_INTERVALS / N_INTERVALS:g} % of the run's whole "
+        "length)."
     )
     description = f"{title[0].upper()}{title[1:]} and return over training env steps. "
     if len(evaluations):
