@@ -60,9 +60,11 @@ class ManifestContents(_Part):
 
     snapshots: Flag = False
     playbacks: Flag = False
+    """Recorded episodes of evaluations."""
     transitions: Flag = False
     trajectories: Flag = False
     sample_nodes: Annotated[int | None, BeforeValidator(lambda value: value if type(value) is int else None)] = None
+    """Maximum number of nodes that were kept of a snapshot."""
 
 
 class BundleManifest(_Part):
@@ -101,16 +103,16 @@ def parse_manifest(content: bytes, name: str) -> BundleManifest:
         StorageError: If it is not the manifest of a bundle, or its version is not `VERSION`.
     """
     try:
-        facts = json.loads(content)
+        parsed = json.loads(content)
     except (ValueError, RecursionError):
-        facts = None
-    if not isinstance(facts, dict) or facts.get("format") != FORMAT or type(facts.get("version")) is not int:
+        parsed = None
+    if not isinstance(parsed, dict) or parsed.get("format") != FORMAT or type(parsed.get("version")) is not int:
         raise StorageError(
             f"{name} is not a bundle of EMTC Lab: its manifest has another format.",
             reason="not_a_manifest",
             subject=name,
         )
-    if (version := facts["version"]) != VERSION:
+    if (version := parsed["version"]) != VERSION:
         is_newer = version > VERSION
         raise StorageError(
             f"{name} is a bundle of version {version}, and this program reads version {VERSION}.",
@@ -119,13 +121,13 @@ def parse_manifest(content: bytes, name: str) -> BundleManifest:
             subject=version,
         )
     try:
-        return BundleManifest.model_validate(facts)
+        return BundleManifest.model_validate(parsed)
     except ValidationError as error:
-        raise _explain(error.errors()[0], name) from error
+        raise _make_error(error.errors()[0], name) from error
 
 
-def _explain(fault: Mapping[str, Any], name: str) -> StorageError:
-    """Convert a fault that pydantic has found to one sentence."""
+def _make_error(fault: Mapping[str, Any], name: str) -> StorageError:
+    """Convert a fault that pydantic has found to an error with one sentence."""
     field = str(fault["loc"][0])
     reason, what = {
         "members": ("no_size", f"no valid size and checksum of {STUDY}"),

@@ -2,8 +2,8 @@
 
 Kernels read `floats[b, i, X]` instead of a field of a NumPy structured array, because with arrays of one dtype the
 kernels are small and fast to compile. `floats` [B, U, *] and `ints` [B, U, *] change during a battle, `spec` [U, *]
-does not. Distances are in cells of the map (map units), times in game loops. Units 0..n-1 are the agents in agent order, the
-other units are the enemies in slot order.
+does not. Distances are in cells of the map (map units), times in game loops. Units 0..n-1 are the agents in agent
+order, the other units are the enemies in slot order.
 
 The names without a prefix are columns of `floats` and `ints`, the names with S_ are columns of `spec`. [unit varies]
 means that each column has another physical unit.
