@@ -255,7 +255,7 @@ def _write_study(member: IO[bytes], study: Path, manifest: BundleManifest, name:
             size += len(chunk)
             if size > manifest.size:
                 raise StorageError(
-                    f"{name}: {STUDY} is larger than {manifest.size:,} bytes, its size in the manifest. Do not trust it.",
+                    f"{name}: {STUDY} has more than the {manifest.size:,} bytes in its manifest. Do not trust it.",
                     reason="larger_than_manifest",
                     subject=name,
                 )
