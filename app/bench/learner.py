@@ -1,8 +1,8 @@
-"""The duration of one update and the share of the memory in it: football, 3 against 1, 32 episodes of 150 steps.
+"""Duration of one update and the fraction that is spent in the memory: football, 3 against 1, 32 episodes, 150 steps.
 
-An update is sampling from the replay buffer, recalling from a memory of 100K entries, and the gradient step. With
-`embed.interval` at 1,000 env steps the memory is re-projected every seven episodes. After a re-projection, the node of
-a sampled state must be searched again, unless the node stores this state. Therefore seven updates are timed after each
+An update is sampling from the replay buffer, recalling from a memory of 100K nodes, and the gradient step. With
+`embed.interval` at 1,000 env steps the memory is re-projected every seven episodes. After a re-projection, a state that
+was merged into the node of another state must be searched again. Therefore seven updates are timed after each
 re-projection.
 """
 
@@ -24,8 +24,8 @@ from emtc_core.rollout.episode import Episode
 from emtc_core.threads import configure_threads
 from emtc_core.training.episodic import EpisodicPart
 
-ENTRIES, LENGTH, BATCH = 100_000, 150, 32
-UPDATES_PER_REFIT = 7
+NODES, LENGTH, BATCH = 100_000, 150, 32
+UPDATES_PER_REPROJECTION = 7
 CYCLES = 3
 BUDGET_S, BUDGET_SHARE = 0.15, 0.05
 INFO = EnvInfo(
@@ -43,19 +43,19 @@ ALGOS = (
 )  # fmt: skip
 TWO_THREAD_ALGOS = ("emtc-qplex", "emu-qplex", "emc", "emtc-cds", "cds")
 """Measured with two threads as well."""
-EMU_CODE = "EMU's public code 1.83 s at 7K entries; a bare QPLEX update 0.13 s"
+EMU_TIMES = "EMU's public code 1.83 s at 7K entries; a bare QPLEX update 0.13 s"
 
 
 @dataclass(frozen=True)
 class Timing:
-    """Duration of one update and the share of the memory in it."""
+    """Duration of one update, and the fraction of it that is spent in the memory."""
 
     update_s: float
     """Median duration [s]."""
     memory_share: float
     """Share of the recalls in the total duration."""
-    known_slots_share: float
-    """The same if the node of every sampled state is known, as between two re-projections."""
+    known_nodes_share: float
+    """The same if no node must be searched, as between two re-projections."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class FilledMemory:
     replay_buffer: ReplayBuffer
 
 
-def run(algos: tuple[str, ...] = ALGOS, entries: int = ENTRIES) -> list[BenchResult]:
+def run(algos: tuple[str, ...] = ALGOS, entries: int = NODES) -> list[BenchResult]:
     """Measure `learner.update_seconds.<algo>` and `learner.memory_share`."""
     device = choose_device("auto")
     configure_threads()
@@ -111,7 +111,7 @@ def _fill_memory(entries: int, device: torch.device) -> FilledMemory:
 
 
 def store_episode(memory: EpisodicPart, replay_buffer: ReplayBuffer, episode: Episode, number: int) -> None:
-    """Write an episode to a memory and add it to a replay buffer, as a trainer does."""
+    """Write an episode to a memory and add it to a replay buffer, as a trainer does. The gate's temperature is 1."""
     written = memory.write_and_gate(episode, number=number, tau=1.0)
     replay_buffer.add(
         episode,
@@ -148,7 +148,7 @@ def _time_updates(learner: Learner, config: RunConfig, filled: FilledMemory) -> 
     for cycle in range(CYCLES + 1):
         if config.uses_memory:
             filled.memory.memory.reproject()
-        for _ in range(UPDATES_PER_REFIT):
+        for _ in range(UPDATES_PER_REPROJECTION):
             started = time.perf_counter()
             batch = filled.replay_buffer.sample(BATCH, rng)
             sampled = time.perf_counter()
@@ -161,21 +161,21 @@ def _time_updates(learner: Learner, config: RunConfig, filled: FilledMemory) -> 
             if cycle:  # the first cycle is not measured
                 recall_times.append(recalled - sampled)
                 update_times.append(time.perf_counter() - started)
-    known_slots_s = _time_recall_of_known_slots(filled) if config.uses_memory else 0.0
+    known_nodes_s = _time_recall_of_known_nodes(filled) if config.uses_memory else 0.0
     learning_s = statistics.median(update_times) - statistics.median(recall_times)
     return Timing(
         update_s=statistics.median(update_times),
         memory_share=sum(recall_times) / sum(update_times),
-        known_slots_share=known_slots_s / (learning_s + known_slots_s),
+        known_nodes_share=known_nodes_s / (learning_s + known_nodes_s),
     )
 
 
-def _time_recall_of_known_slots(filled: FilledMemory) -> float:
+def _time_recall_of_known_nodes(filled: FilledMemory) -> float:
     """Return the median duration [s] of a recall of episodes whose nodes are known, so that no node is searched."""
     batch = filled.replay_buffer.sample(BATCH, np.random.default_rng(1))
     filled.memory.recall(batch, filled.replay_buffer, tau=1.0)
     times = []
-    for _ in range(UPDATES_PER_REFIT):
+    for _ in range(UPDATES_PER_REPROJECTION):
         batch = filled.replay_buffer.take(batch.indices)
         started = time.perf_counter()
         filled.memory.recall(batch, filled.replay_buffer, tau=1.0)
@@ -202,7 +202,7 @@ def _synchronize() -> None:
 
 def _make_update_result(algo: str, seconds: float) -> BenchResult:
     budget = BUDGET_S if algo == "emtc-qplex" else None
-    reference = "one rollout of 3,200 transitions" if algo == "mappo" else EMU_CODE
+    reference = "one rollout of 3,200 transitions" if algo == "mappo" else EMU_TIMES
     return make_result(f"learner.update_seconds.{algo}", seconds, "s", budget, reference, digits=4)
 
 
@@ -214,7 +214,11 @@ def _make_speedup_result(algo: str, one_thread_s: float, two_threads_s: float) -
 
 def _make_share_results(timing: Timing) -> list[BenchResult]:
     rows = (
-        ("learner.memory_share", timing.memory_share, "with a re-projection every seven updates (t_emb = 1K)"),
-        ("learner.memory_share.settled", timing.known_slots_share, "between two re-projections"),
+        (
+            "learner.memory_share",
+            timing.memory_share,
+            "with a re-projection every seven updates (embed.interval = 1,000)",
+        ),
+        ("learner.memory_share.settled", timing.known_nodes_share, "between two re-projections"),
     )
     return [make_result(name, share, "fraction", BUDGET_SHARE, text, digits=4) for name, share, text in rows]

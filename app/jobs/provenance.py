@@ -8,8 +8,9 @@
     emtc_lab, python, …   versions of this program, Python and the libraries, one key each (`library_versions`)
     resumed               for each resume, the entries that differ from those of the start
 
-From the environment variables, only names of modules are read. Without git, the entries of the checkout
-are omitted. After any other error, nothing is recorded. The training continues in both cases. `app.analysis.settings` describes how the entries are shown.
+From the environment variables, only names of modules are read. Without git, the entries of the checkout are
+omitted. After any other error, nothing is recorded. The training continues in both cases. `app.analysis.settings`
+describes how the entries are shown.
 """
 
 import logging
