@@ -104,8 +104,8 @@ def explain_unusable_place(recorded: str) -> str | None:
         is_normal = False
     if not is_normal:
         return (
-            f"In the database, the files of this run are at {shorten(hide_passwords(recorded))}. EMTC Lab never "
-            "records such a place: nothing there is read, written or deleted. See: emtc db check"
+            f"In the database, the files of this run are at {shorten(hide_passwords(recorded))}. This is "
+            "not a value that EMTC Lab writes, so nothing there is read, written or deleted. See: emtc db check"
         )
     state = f"{FILES_VARIABLE} is {setting}" if setting else f"{FILES_VARIABLE} is not set"
     return (

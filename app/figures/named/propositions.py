@@ -64,7 +64,8 @@ def draw_proposition_1(check: Proposition1Check, options: Options = NO_OPTIONS) 
 def draw_proposition_2(check: Proposition2Check, options: Options = NO_OPTIONS) -> Chart:
     """Draw the distance between the gated and the oracle's gradient, and the mean gate, over the distance of H from V*.
 
-    The oracle knows V*. A mark shows max |H − V*| of the selected memory, the last value of the arrays.
+    The oracle's gradient uses V* instead of H. A mark shows max |H − V*| of the selected memory, the last value of the
+    arrays.
     """
     unclamped, clamped, random_actions = check.unclamped, check.clamped, check.random_actions
     gradients = (

@@ -223,16 +223,16 @@ def _average_steps(steps: Sequence[Mapping[str, Any]], overrides: SourceOverride
         }
         for column, values in values_by_column.items():
             if values:
-                curves.setdefault(column, []).append((env_step, _compute(fmean, values, where)))
+                curves.setdefault(column, []).append((env_step, _compute_statistic(fmean, values, where)))
         n_episodes = max((len(values) for values in values_by_column.values()), default=0)
         if n_episodes > 1:  # a single value may be a mean of any number of episodes
             curves.setdefault("episodes", []).append((env_step, n_episodes))
         if len(returns := values_by_column.get("return_mean", [])) > 1:
-            curves.setdefault("return_std", []).append((env_step, _compute(stdev, returns, where)))
+            curves.setdefault("return_std", []).append((env_step, _compute_statistic(stdev, returns, where)))
     return curves
 
 
-def _compute(statistic: Callable[[Sequence[float]], float], values: Sequence[float], where: str) -> float:
+def _compute_statistic(statistic: Callable[[Sequence[float]], float], values: Sequence[float], where: str) -> float:
     """Compute the mean or standard deviation. An overflow becomes a ConfigError."""
     try:
         return statistic(values)

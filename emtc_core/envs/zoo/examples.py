@@ -77,14 +77,14 @@ EXAMPLES: Mapping[str, Example] = MappingProxyType(
         ),
         "butterfly:cooperative_pong": Example(
             "cooperative_pong",
-            "two paddles keep a ball in play; gray picture, 20 × 20 pixels per value; "
+            "two paddles keep a ball in play; gray picture, each value is the mean of 20 × 20 pixels; "
             "the game reports no win, so set a return threshold",
             ("pygame",), (2, 3, 336, 336, 500), ("stop", "up", "down"), (14, 24),
         ),
         "butterfly:pistonball": Example(
             "pistonball",
             "twenty pistons, three actions each, roll a ball to the left to win; "
-            "gray picture, 20 × 20 pixels per value",
+            "gray picture, each value is the mean of 20 × 20 pixels",
             ("pygame", "pymunk"), (20, 3, 132, 1232, 125), ("down", "stop", "up"), (28, 44),
         ),
         "butterfly:knights_archers_zombies": Example(
@@ -206,7 +206,7 @@ def _fill_missing_positions(position: Floats, alive: NDArray[np.bool_], *, n_age
 
     The first `n_agents` units are agents; a dead agent keeps its last position. Any other unit is outside the field.
     In the last frame before it appears, it is already at its first position, so that an animation does not show a move
-    from outside the field.
+    across the field.
 
     Args:
         position: [T, U, 2], field units.
