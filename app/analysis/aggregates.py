@@ -29,7 +29,7 @@ BAND_NAMES: dict[Band, str] = {
     "none": "no band",
 }
 DEFAULT_BANDS: dict[Center, Band] = {"mean": "std", "median": "iqr", "iqm": "ci"}
-"""The band that is usually printed with a center."""
+"""Center → the band that papers usually show with it."""
 MIN_IQM_SEEDS = 5
 """Smallest number of seeds whose interquartile mean is neither their mean nor their median."""
 MAX_POINTS = 500
@@ -82,7 +82,7 @@ class Aggregation:
 
         Args:
             values: [seeds, ...].
-            scale: Binomial scale of the values; None if they are not fractions.
+            scale: Scale and number of episodes of the values, for a binomial interval; None if they are not fractions.
         """
         center = compute_center(values, self.center)
         if self.band == "none" or len(values) < 2:
@@ -97,7 +97,7 @@ def select_finite(values: Iterable[float]) -> Values:
 
 
 def explain_small_samples(aggregation: Aggregation | None, counts: Iterable[int]) -> str:
-    """Explain what an interquartile mean of fewer than five seeds is; empty if no such number is shown.
+    """Return a note if an interquartile mean is computed from fewer than five seeds; else an empty text.
 
     Args:
         aggregation: Aggregation over seeds; None if there are no interquartile means.
@@ -133,7 +133,7 @@ def trailing_mean(x: Values, y: Values, window: float, n: Values | None = None) 
         x: [T] ascending.
         y: [T].
         window: Length of the window, in the unit of x.
-        n: Weights [T], for y that are means over n; default: equal weights.
+        n: Weights [T], for instance the number of samples behind each y; default: equal weights.
     """
     n = np.ones(len(y)) if n is None else n
     first = np.searchsorted(x, x - window, side="right")
@@ -176,9 +176,9 @@ def compute_mu_w(curve: Curve, at: Values | None = None) -> Values:
     if not len(steps):
         return np.full(len(t), np.nan)
     areas = np.concatenate([[0.0], np.cumsum(np.diff(steps) * (values[1:] + values[:-1]) / 2)])
-    before = np.clip(np.searchsorted(steps, t, side="right") - 1, 0, len(steps) - 1)
+    last_index = np.clip(np.searchsorted(steps, t, side="right") - 1, 0, len(steps) - 1)
     value_at_t = np.interp(t, steps, values)
-    area = areas[before] + (t - steps[before]) * (values[before] + value_at_t) / 2
+    area = areas[last_index] + (t - steps[last_index]) * (values[last_index] + value_at_t) / 2
     elapsed = t - steps[0]
     mean = np.divide(area, elapsed, out=value_at_t.copy(), where=elapsed > 0)
     return np.where((t < steps[0]) | (t > steps[-1]), np.nan, mean)

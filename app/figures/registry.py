@@ -1,7 +1,7 @@
 """Registry of all named figures and tables in `app.figures.named`, and `draw_named` for scripts and notebooks.
 
-`storage.figures` calls `draw_named`. In a notebook, a figure is interactive where Plotly is available, and a PNG image
-in viewers that run no scripts.
+`storage.figures` calls `draw_named` for scripts, which import only `storage`. In a notebook, a figure is interactive
+where Plotly is available, and a PNG image in viewers that run no scripts.
 """
 
 import base64
@@ -51,12 +51,12 @@ class NotebookFigure(go.Figure):
         return bundle
 
 
-for _method in ("_ipython_display_", "_repr_html_"):  # a kernel prefers these methods, and they give no PNG
+for _method in ("_ipython_display_", "_repr_html_"):  # Jupyter would call these methods of Plotly, which give no PNG
     setattr(NotebookFigure, _method, None)
 
 
 def find_figure(name: str) -> FigureKind[Any]:
-    """Get a figure by its name.
+    """Get the definition of a figure by its name.
 
     Raises:
         ConfigError: If no figure has this name.
@@ -71,7 +71,7 @@ def draw_chart(name: str, runs: Any, options: Options = NO_OPTIONS) -> Chart:
 
     Args:
         name: Name of the figure.
-        runs: Data that the figure reads, as its `draw` takes them.
+        runs: Data of the figure: the first argument of its `FigureKind.draw`.
         options: Options of the figure.
 
     Raises:
@@ -109,8 +109,9 @@ def list_metric_charts() -> dict[str, tuple[str, ...]]:
 
 def list_live_metrics() -> tuple[str, ...]:
     """List the metrics that the figures and charts of the page Live draw."""
-    kinds = [kind for kinds in list_sections("live").values() for kind in kinds if isinstance(kind, FigureKind)]
-    names = [name for kind in (find_figure("metrics"), *kinds) for name in kind.metrics]
+    sections = list_sections("live").values()
+    figures = [kind for kinds in sections for kind in kinds if isinstance(kind, FigureKind)]
+    names = [name for kind in (find_figure("metrics"), *figures) for name in kind.metrics]
     return tuple(dict.fromkeys([*names, *(name for chart in list_metric_charts().values() for name in chart)]))
 
 
@@ -132,8 +133,8 @@ def _write_value(value: object) -> str:
     """Write the value of an option as text that `Option.read` reads."""
     if isinstance(value, str):
         return value
-    is_letters = isinstance(value, tuple) and all(isinstance(part, str) and len(part) == 1 for part in value)
-    return "".join(value) if is_letters else json.dumps(value)  # type: ignore[arg-type]
+    is_tuple_of_letters = isinstance(value, tuple) and all(isinstance(part, str) and len(part) == 1 for part in value)
+    return "".join(value) if is_tuple_of_letters else json.dumps(value)  # type: ignore[arg-type]
 
 
 def draw_named(db: Database, name: str, runs: Sequence[str], options: Mapping[str, Any]) -> NotebookFigure:

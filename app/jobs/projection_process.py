@@ -20,7 +20,10 @@ def main() -> None:
 
 
 def embed(db: Database, snapshot_id: int, *, kind: str, seed: int, progress: Progress) -> None:
-    """Fit an embedder. Torch is imported here, because most jobs do not need it."""
+    """Fit an embedder on a snapshot and embed the snapshot.
+
+    Torch is imported here, because most jobs do not need it.
+    """
     from app.analysis.projections.embedders import embed_snapshot
 
     embed_snapshot(db, snapshot_id, kind=kind, seed=seed, progress=progress)

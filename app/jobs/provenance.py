@@ -1,13 +1,16 @@
-"""Record the code that trains a run: the trainer observes itself at its start, when all modules are loaded.
+"""Record the code that trains a run. The trainer reads its own modules at its start, when all modules are loaded.
 
     commit, dirty, diff   of the git checkout, if there is one; the diff is a file of the run
     source                digest of the modules of `emtc_core`, in a checkout and in an installed wheel
     modules               digest of each user module: environments, plug-ins, and the modules that they import
     patched               functions or classes of `emtc_core` that a user module has replaced
-    hardware              processor, cores, memory, GPU; also the versions of installed packages
+    hardware              processor, cores, memory, GPU
+    emtc_lab, python, …   versions of this program, Python and the libraries, one key each (`library_versions`)
+    resumed               for each resume, the entries that differ from those of the start
 
-From the environment variables, only names of modules are read. A part that cannot be observed is omitted, and the
-training continues. `app.analysis.settings` describes how the entries are shown.
+From the environment variables, only names of modules are read. Without git, the entries of the checkout are
+omitted. After any other error, nothing is recorded. The training continues in both cases. `app.analysis.settings`
+describes how the entries are shown.
 """
 
 import logging
@@ -85,10 +88,12 @@ def observe(env: EnvConfig, *, device: torch.device) -> tuple[dict[str, Any], by
 
 
 def merge(stored: Mapping[str, Any], observed: Mapping[str, Any], *, env_step: int) -> dict[str, Any]:
-    """Merge stored and observed entries. The entries of the start stay, and differences at a resume are listed.
+    """Merge stored and observed entries.
+
+    The entries from the start of the run do not change. Each resume with differences adds one line to "resumed".
 
     Args:
-        stored: Entries in the row of the run. At the start of the run, "source" is not among them.
+        stored: Entries in the row of the run. If they do not contain "source", the run starts for the first time.
         observed: Entries of this process.
         env_step: Env step from which the run resumes.
     """
@@ -107,7 +112,8 @@ def merge(stored: Mapping[str, Any], observed: Mapping[str, Any], *, env_step: i
 def read_checkout(root: Path) -> tuple[dict[str, Any], bytes]:
     """Read the commit and the diff of a checkout.
 
-    Both are empty for an installed wheel: its folder may be in a repository of another project.
+    Both are empty if `root` has no .git folder, as in an installed wheel. Otherwise git would use the repository of
+    another project that contains this folder.
     """
     if not (root / ".git").exists() or (commit := _git(root, "rev-parse", "HEAD")) is None:
         return {}, b""
@@ -144,8 +150,8 @@ def _git(root: Path, *arguments: str) -> bytes | None:
 def _find_user_modules(env: EnvConfig) -> dict[str, ModuleType]:
     """Find the loaded top-level modules that the user has written or listed.
 
-    These are modules outside this program, Python and the installed packages, and the plug-ins and environments that
-    the user has named, also if they are installed.
+    - Modules that are not part of this program, of Python or of an installed package.
+    - Plug-ins and environments that the user has named, even if they are installed packages.
     """
     entries = [entry for name in _MODULE_VARIABLES for entry in os.environ.get(name, "").replace(",", " ").split()]
     listed = {entry.partition(":")[0].partition(".")[0] for entry in entries}
@@ -238,7 +244,7 @@ def _read_processor_name() -> str:
 
 
 def _write_diff(db: Database, run_id: str, name: str, diff: bytes) -> None:
-    """Write a diff to the run's folder and, if the run has a file storage, also there; an existing diff is kept."""
+    """Write a diff to the run's folder, and to the URL of its files if there is one. An existing diff is kept."""
     file_storage, path = get_run_place(db, run_id).files_of(run_id), run_folder(db, run_id) / name
     make_private_folder(path.parent)
     if not path.exists():

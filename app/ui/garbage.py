@@ -1,8 +1,8 @@
 """Keeps full garbage collections short. Streamlit collects after every run of a page and every fragment update.
 
 A full collection visits every object. With the imported modules of a few pages these are 270,000 objects, and all
-threads stop for 150 to 250 ms. A fragment update on Live took that much longer, and a click on another page during this
-time could be lost.
+threads stop for 150 to 250 ms. A fragment update on the page Live took that much longer, and a click on another page
+during this time could be lost.
 """
 
 import gc
@@ -15,7 +15,7 @@ from streamlit.runtime import Runtime, exists, get_instance
 
 @st.cache_resource(show_spinner=False)
 def freeze_imported_modules() -> None:
-    """Exclude the objects of imported modules from further full collections; repeat when modules were imported.
+    """Exclude the objects of imported modules from full collections, again after each later import.
 
     Reference counting still frees frozen objects; only unreachable cycles among them stay in memory. Does nothing
     without a Streamlit server, as in tests.

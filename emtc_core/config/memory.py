@@ -30,7 +30,7 @@ class MemoryConfig(ConfigSection):
     delta_metric: Literal["l2", "linf"] = "l2"
     """Distance that is compared with delta. l2: Euclidean (paper); linf: the largest difference of a coordinate (EMU's code). A10."""
     index: Literal["live", "stale_target_update"] = "live"
-    """Nodes that a lookup searches. live: the current ones; stale_target_update: those at the last copy to the target networks (EMU's code). A13."""
+    """Nodes that a lookup searches. live: the current ones; stale_target_update: those that existed when the target networks were last updated (EMU's code). A13."""
     norm_interval: Literal["rebuild", "200_steps"] = "rebuild"
     """When mean and standard deviation for delta_space = normalized are recomputed. rebuild: when the index is rebuilt; 200_steps: also every 200 env steps (EMU's code). A15."""
     store_terminal: bool = True
@@ -44,7 +44,7 @@ class MemoryConfig(ConfigSection):
     backprop_desirability: bool = False
     """If a state merges into a node with xi = 1, earlier states of the same episode get xi = 1 too (EMU's code). A4."""
     init_desirability: bool = True
-    """A new node of a successful episode starts with N_xi = 1, else with 0; "emu_table" uses the value of EMU's code for the task. A5."""
+    """On: a new node of a successful episode starts with N_xi = 1. Off: every new node starts with N_xi = 0. The text "emu_table" is replaced by the value of EMU's code for the task. A5."""
     reset_counts_on_shift: bool = False
     """Set N_call and N_xi to 1 when a node with xi = 0 gets the state of a successful episode. A7."""
     shift_keep_max: bool = False
@@ -56,7 +56,7 @@ class MemoryConfig(ConfigSection):
     lru_touch_on_read: bool = True
     """With evict = lru, a read by the learner also counts as a use of the node. A17."""
     replay_refresh: Literal["none", "one_episode", "full"] = "none"
-    """Episodes of the replay buffer that are written to the memory again after each refit. none (paper); one_episode: one at random (EMU's code as it runs); full: all. A19."""
+    """Episodes of the replay buffer that are written to the memory again after each refit. none (paper); one_episode: one at random (as EMU's code does); full: all. A19."""
 
     def is_success(self, *, won: bool, episode_return: float) -> bool:
         """Whether an episode is a success; `episode_return` is undiscounted, in the environment's unit."""
@@ -79,7 +79,7 @@ class EmbedConfig(ConfigSection):
     interval: Annotated[int, Field(ge=1, le=LARGEST)] = 1000
     """t_emb: env steps between two refits [env steps]. B9."""
     overlap: Literal["off", "on"] = "off"
-    """off: training waits for a refit (Algorithm 1). on: a copy of the embedder is trained on a second core while training continues. Its weights are used from the next refit step on, so the memory is embedded with weights that are one interval older. Not in the paper; B9."""
+    """off: training waits for a refit (Algorithm 1). on: a copy of the embedder is trained on a second core while training continues. Its weights are used from the next refit step on, so the memory is embedded with weights from one interval earlier. Not in the paper; B9."""
     samples: Annotated[int, Field(ge=1, le=LARGEST)] = 102_400
     """N: maximum number of nodes sampled per refit, used in one pass [nodes]."""
     batch: Annotated[int, Field(ge=2, le=LARGEST)] = 1024
@@ -87,7 +87,7 @@ class EmbedConfig(ConfigSection):
     min_entries: Annotated[int, Field(ge=2, le=LARGEST)] = 1024
     """Number of nodes from which refits start, unless min_episodes were written before [nodes]. B10."""
     min_episodes: Annotated[int, Field(ge=0, le=LARGEST), FormerDefault(0, algos=MEMORY_ALGO_PREFIXES)] = 32
-    """After this many written episodes, refit with fewer nodes too: if all states merge, only a refit can separate them. 0: only the number of nodes counts (EMU's code) [episodes]. B15."""
+    """After this many written episodes, refits start even with fewer than min_entries nodes. If states merge into a few nodes, only a refit can separate them. 0: only the number of nodes counts (EMU's code) [episodes]. B15."""
     reduction: Literal["mean", "sum"] = "mean"
     """How the reconstruction losses of a batch are reduced to one number: mean (Algorithm 1) or sum (EMU's code). B6."""
     return_scale: Annotated[Literal["none", "std"], FormerDefault("none", algos=MEMORY_ALGO_PREFIXES)] = "std"
@@ -113,7 +113,7 @@ class EmbedConfig(ConfigSection):
     reset_each_update: bool = False
     """Initialize the networks again at every refit, as in Algorithm 1. B2."""
     time_norm: Literal["T_lim", "write_T_lim+1"] = "T_lim"
-    """Time input of the encoder, where T_lim is the episode limit. T_lim: t / T_lim; write_T_lim+1: t / (T_lim + 1) when a state is written (EMU's code). A14."""
+    """Time input of the encoder, where T_lim is the episode limit. T_lim: t / T_lim; write_T_lim+1: t / (T_lim + 1) when a state is written, else t / T_lim (EMU's code). A14."""
 
     @model_validator(mode="after")
     def _check_overlap(self) -> "EmbedConfig":
@@ -129,7 +129,7 @@ class GateConfig(ConfigSection):
     model_config = ConfigDict(extra="allow")
 
     enabled: bool = True
-    """Multiply the incentive by beta; off means beta = 1 (No-TCGM)."""
+    """Multiply the incentive by beta; off means beta = 1 (the paper's ablation No-TCGM, without the gate)."""
     type: PluginName = "gaussian"
     """beta as a function of delta_mem and tau. gaussian: exp(-delta_mem² / (2 tau²)) (Eq. 8); or the name of a plug-in, which may also read the transition."""
     mode: Literal["stored", "recompute"] = "stored"
@@ -202,7 +202,7 @@ class IncentiveConfig(ConfigSection):
     enabled: bool = True
     """Add the incentive to the TD target; off trains the backbone without it."""
     type: Literal["ratio", "flag"] = "ratio"
-    """rho. ratio: N_xi / N_call; flag: the node's success flag (EMU's optimality type 2)."""
+    """rho. ratio: N_xi / N_call; flag: the node's success flag (optimality_type = 2 in EMU's code)."""
     clamp: Literal["none", "positive"] = "none"
     """none: r_p may be negative (Eq. 2, Proposition 2); positive: max(H - Q, 0) (EMU's code). C9."""
     ratio_eps: Annotated[float, Field(ge=0, le=1)] = 0.0

@@ -69,7 +69,7 @@ def resolve(
         steps: Training length [env steps]; None uses the preset's value for the task.
         seed: Seed of the run, >= 0.
         preset: One of `PRESETS`.
-        file: TOML file; its sections have the names of the models.
+        file: TOML file; its tables are the sections of RunConfig, such as [train].
         overrides: Settings by dotted key, as a mapping or as "key=value" texts. They win over all other sources.
 
     Raises:
@@ -86,7 +86,7 @@ def resolve(
     if steps is not None:
         flat["train.t_max"] = steps
     flat |= explicit
-    if flat.get(_INIT_DESIRABILITY) == "emu_table":
+    if flat.get(_INIT_DESIRABILITY) == "emu_table":  # use the value of the preset emu_code for this task
         flat[_INIT_DESIRABILITY] = _preset_values("emu_code", env=env, map=map, algo=algo)[_INIT_DESIRABILITY]
     _refuse_unknown_keys(flat)
     config = _validate(flat)
@@ -121,6 +121,9 @@ def flatten(config: RunConfig) -> dict[str, Value]:
 def flatten_tree(tree: Mapping[str, Any]) -> dict[str, Value]:
     """Convert a stored configuration of any version to values by dotted key, with the keys of this version.
 
+    If it has the algorithm and the environment of a run that was trained by this program, settings that are newer than
+    the run are added with the value that the program used at that time, and removed settings are left out.
+
     Raises:
         ConfigError: If it is nested too deeply.
     """
@@ -128,12 +131,12 @@ def flatten_tree(tree: Mapping[str, Any]) -> dict[str, Value]:
         flat = dict(_flatten(tree, ""))
     except RecursionError as exc:
         raise ConfigError("is nested too deeply", key="configuration") from exc
-    is_own_run = {"algo", "env.name"} <= flat.keys() and flat.get("preset") != IMPORTED
-    return _complete_stored(flat) if is_own_run else flat
+    was_trained_here = {"algo", "env.name"} <= flat.keys() and flat.get("preset") != IMPORTED
+    return _complete_stored(flat) if was_trained_here else flat
 
 
 def find_former_default(key: str) -> FormerDefault | None:
-    """Return the value of a setting in stored runs without the setting; None if all runs store the setting."""
+    """Return the value that runs used before a setting existed; None if it equals the present default."""
     return _list_former_defaults().get(current_key(key))
 
 
@@ -166,7 +169,7 @@ def _rename_keys(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _complete_stored(flat: dict[str, Value]) -> dict[str, Value]:
-    """Add settings that did not exist when the run was stored, with their value at that time. Drop removed settings."""
+    """Add settings that are newer than the run, with the value that was used at that time. Leave out removed settings."""
     env, algo = flat["env.name"], str(flat["algo"])
     before = {
         key: note.value
@@ -177,7 +180,9 @@ def _complete_stored(flat: dict[str, Value]) -> dict[str, Value]:
 
 
 def config_from_stored(stored: Mapping[str, Any]) -> RunConfig:
-    """Rebuild the configuration of a stored run. Settings that did not exist then get their value at that time.
+    """Rebuild the configuration of a stored run.
+
+    A setting that is newer than the run gets the value that the program used at that time.
 
     Raises:
         ConfigError: If the stored settings are not valid in this version.
@@ -379,7 +384,8 @@ def _make_field_info(key: str, field: Any) -> FieldInfo:
 def _unwrap(annotation: Any, metadata: list[Any]) -> tuple[Any, list[Any], bool, tuple[str, ...]]:
     """Split an annotation into its plain type, its metadata, whether it is optional, and texts that it also accepts.
 
-    `Optional` and `Annotated` are removed. Pydantic stores the outermost metadata in the field: the argument `metadata`.
+    `Optional` and `Annotated` are removed. The argument `metadata` is the metadata of the outermost `Annotated`, which
+    pydantic stores in the field.
     """
     optional, words = False, ()
     if get_origin(annotation) in (Union, UnionType):

@@ -52,11 +52,11 @@ class ExportedEnv(ParallelEnv[str, dict[str, NDArray[Any]], int]):
         self._avail = np.ones((info.n_agents, info.n_actions), bool)
 
     def observation_space(self, agent: str) -> spaces.Space[Any]:
-        """Return an agent's space. PettingZoo requires the same object at every call."""
+        """Return an agent's observation space. PettingZoo requires the same object at every call."""
         return self._observation_spaces[agent]
 
     def action_space(self, agent: str) -> spaces.Space[Any]:
-        """Return an agent's space. PettingZoo requires the same object at every call."""
+        """Return an agent's action space. PettingZoo requires the same object at every call."""
         return self._action_spaces[agent]
 
     def reset(
@@ -74,7 +74,7 @@ class ExportedEnv(ParallelEnv[str, dict[str, NDArray[Any]], int]):
         """
         observation = self._env.reset(seed)
         self.agents = list(self.possible_agents)
-        return self._split_by_agent(observation), {agent: {"won": False} for agent in self.agents}
+        return self._store_and_split(observation), {agent: {"won": False} for agent in self.agents}
 
     def step(self, actions: dict[str, int]) -> tuple[Any, Any, Any, Any, Any]:
         """Step with one action per agent.
@@ -90,7 +90,7 @@ class ExportedEnv(ParallelEnv[str, dict[str, NDArray[Any]], int]):
         if terminated or truncated:
             self.agents = []
         return (
-            self._split_by_agent(observation),
+            self._store_and_split(observation),
             dict.fromkeys(agents, float(observation.reward[0])),
             dict.fromkeys(agents, terminated),
             dict.fromkeys(agents, truncated),
@@ -111,7 +111,8 @@ class ExportedEnv(ParallelEnv[str, dict[str, NDArray[Any]], int]):
         """Release the environment."""
         self._env.close()
 
-    def _split_by_agent(self, observation: Observation) -> dict[str, dict[str, NDArray[Any]]]:
+    def _store_and_split(self, observation: Observation) -> dict[str, dict[str, NDArray[Any]]]:
+        """Store the state and the available actions; return the observations by agent."""
         self._state, self._avail = observation.state[0], observation.avail[0]
         return {
             agent: {"observation": observation.obs[0, row], "action_mask": observation.avail[0, row].astype(np.int8)}

@@ -2,9 +2,9 @@
 
     r_i = [b1 log q(o'_i | z_i, i) - log p(o'_i | z_i)] + b2 KL(softmax(b1 Q_i) || P_i),  z_i = [h_{t-1}; o_t; a_t]
 
-P_i is a mean of softmax(Q), without the factor b1. log q and log p are the negative squared errors of two predictors of
-the next observation (diversity_predictors.py). The reward uses their target copies. The TD target contains cds.beta
-times the mean of r_i over agents. Source: lich14/CDS.
+P_i is the mean of softmax(Q), without the factor b1, over agents, heads or histories (cds.policy_mixture). log q and
+log p are the negative squared errors of two predictors of the next observation (diversity_predictors.py). The reward
+uses their target copies. The TD target contains cds.beta times the mean of r_i over agents. Source: lich14/CDS.
 """
 
 import copy
@@ -26,7 +26,7 @@ PERIOD_EPISODES = 16
 PERIOD_EPOCHS = 25
 """The periodic schedule trains for `PERIOD_EPOCHS` passes every `PERIOD_EPISODES` episodes."""
 ANNEAL_FROM = 1_000_000
-"""Env steps after which the weight of the reward decreases."""
+"""Env steps after which the weight of the reward decreases. It decreases by cds.anneal in the same number of steps."""
 
 
 class Diversity:
@@ -121,7 +121,7 @@ class Diversity:
         self._episodes, self._last_training = state["episodes"], state["last_training"]
 
     def _rows(self, seq: SequenceBatch, online: Unrolled, real: Tensor) -> PredictorRows:
-        """Make the samples of the transitions `real` [R / N], one row per pair of transition and agent."""
+        """Make the samples of the transitions with flat indices `real`, one row per pair of transition and agent."""
         obs, action = seq.obs[:-1].flatten(0, 1)[real], seq.action.flatten(0, 1)[real]
         n_batch, n_agents = seq.mask.shape[1], self._info.n_agents
         hidden = online.hidden.detach().flatten(0, 1)
@@ -133,16 +133,16 @@ class Diversity:
         return PredictorRows(z_id.flatten(0, 1), seq.obs[1:].flatten(0, 1)[real].flatten(0, 1))
 
     def _policy_divergence(self, online: Unrolled, real: Tensor) -> Tensor:
-        """Compute KL(softmax(b1 Q_i) || P_i) [nats]: [R, N]. All terms are logarithms, so nothing underflows."""
+        """Compute KL(softmax(b1 Q_i) || P_i) [nats]: [R, N], R transitions. Logarithms prevent an underflow."""
         mixture = self._config.policy_mixture
         q_RNA = online.q[:-1].flatten(0, 1)[real]
         policy_RNA = torch.log_softmax(self._config.b1 * q_RNA, -1)
         if mixture == "agents":
             mean = _log_mean(torch.log_softmax(q_RNA, -1), 1).unsqueeze(1)
         else:
-            # [R, history, identity, A]; "heads" averages over identities, the other mixture over histories.
-            by_identity = torch.log_softmax(self._agent.values_by_head(online.hidden[:-1].flatten(0, 1)[real]), -1)
-            mean = _log_mean(by_identity, 2 if mixture == "heads" else 1)
+            # [R, N, N, A]. Axis 1: agent of the hidden state. Axis 2: agent whose output head is used.
+            by_head = torch.log_softmax(self._agent.values_by_head(online.hidden[:-1].flatten(0, 1)[real]), -1)
+            mean = _log_mean(by_head, 2 if mixture == "heads" else 1)
         return (policy_RNA.exp() * (policy_RNA - mean)).sum(-1)
 
     def _fit(self, seq: SequenceBatch, online: Unrolled, epochs: int, generator: torch.Generator) -> None:

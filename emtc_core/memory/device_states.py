@@ -1,8 +1,8 @@
 """A copy of all nodes' states on a GPU. A re-projection sends only the states that changed since the last one.
 
-At 1M nodes of 3s_vs_5z the states have 272 MB, and about 1,000 rows change between two refits. If the table has grown,
-the buffers are allocated again and all rows are sent. The old buffers are freed first, so the GPU memory is never more
-than one copy of the table. Stage before: write; after: the embedder, which reads the states on the GPU.
+At 1M nodes of 3s_vs_5z the states have 272 MB, and about 1,000 rows change between two re-projections. If the table has
+grown, the buffers are allocated again and all rows are sent. The old buffers are freed first, so the GPU never has more
+than one copy of the table. A write to the memory marks the changed rows. The embedder reads the states on the GPU.
 """
 
 import numpy as np
@@ -36,7 +36,7 @@ class DeviceStates:
         self.invalidate()
 
     def invalidate(self) -> None:
-        """Send every row at the next update."""
+        """Delete the copy, so that the next update sends every row."""
         self._state: Tensor | None = None
         self._t: Tensor | None = None
         self._changed: NDArray[np.bool_] = np.zeros(0, np.bool_)

@@ -3,14 +3,15 @@
 This needs no embedder and no torch, so a slider of a page can run it. Differences from a new run:
 
   * Nodes are processed in the order in which Algorithm 2 wrote their states: episode by episode, each backwards. A node
-    merges into the nearest remaining node within delta; else it remains. For a memory without earlier merges the result
-    equals a write of its episodes with the wider delta (there is a test).
+    merges into the nearest remaining node within delta; else it remains. If the run merged no states, the result equals
+    a write of all its episodes with the wider delta (there is a test).
   * All visits of a node are added at once: N_call and N_xi are summed. H, success flag, state and link of the node
-    follow the options of `MemoryConfig`, as in `write`. `backprop_desirability` is not applied again, and neither is
-    the rule of `init_desirability = false` for the first visit.
+    follow the options of `MemoryConfig`, as in `write`. `backprop_desirability` is not applied again. The rule of
+    `init_desirability = false`, which starts N_xi of a new node at 0, is not applied again either.
   * States that merged before cannot be separated, so delta can only grow.
-  * delta is tested in the scaling of all nodes of the snapshot. The run measured its scaling a little earlier.
-  * No node is evicted, and the index is live even if the run's index was stale.
+  * With `delta_space = normalized`, distances are divided by the standard deviation of the snapshot's nodes. The run
+    measured its standard deviation a little earlier.
+  * No node is evicted. Each lookup sees all earlier merges, also if the run used `index = stale_target_update`.
 
 A larger delta can give more nodes: when a node disappears, states near it may remain as separate nodes (there is a
 test).
@@ -30,9 +31,9 @@ from emtc_core.memory.index.base import CKDTreeIndex, Points
 from emtc_core.memory.scaling import identity_scaling, measure_scaling
 
 Rows = NDArray[np.int64]
-NONE = -1
+NO_ROW = -1
 CELL_SHARE = 0.35
-"""Cell size relative to the live index, whose cells would contain many nodes at a wide delta: a slow search."""
+"""Cell size as a fraction of the size in a run. With a wide delta, cells of that size would contain too many nodes."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def remerge(nodes: StoredNodes, *, delta: float, config: MemoryConfig, at_any_di
     Args:
         nodes: The stored memory.
         delta: Merge radius, > 0, in the space of `config.delta_space`.
-        config: NodePositions, metric and options of Algorithm 2; its delta is not read.
+        config: Space and metric of the distance, and options of Algorithm 2; its delta is not read.
         at_any_distance: If no node is within delta, a lookup returns the nearest node (`on_miss = "nearest"`).
 
     Raises:
@@ -91,26 +92,33 @@ def remerge(nodes: StoredNodes, *, delta: float, config: MemoryConfig, at_any_di
     if not np.isfinite(nodes.embedding).all():
         raise ValueError("embeddings must be finite")
     if not len(nodes.h):
-        none = np.zeros(0, np.int64)
-        return MergedNodes(none, none, nodes.h, nodes.xi, nodes.n_call, nodes.n_xi, none)
-    order = np.lexsort((-nodes.t.astype(np.int64), nodes.episode))
-    rank = np.empty_like(order)
-    rank[order] = np.arange(len(order))
+        empty = np.zeros(0, np.int64)
+        return MergedNodes(empty, empty, nodes.h, nodes.xi, nodes.n_call, nodes.n_xi, empty)
+    write_order = np.lexsort((-nodes.t.astype(np.int64), nodes.episode))
+    position_in_order = np.empty_like(write_order)
+    position_in_order[write_order] = np.arange(len(write_order))
     scaling = identity_scaling(nodes.embedding.shape[1])
     if config.delta_space != "raw":
         scaling = measure_scaling(nodes.embedding)
-    z = np.ascontiguousarray(scaling.apply(nodes.embedding))[order]
+    z = np.ascontiguousarray(scaling.apply(nodes.embedding))[write_order]
     index = grid.GridIndex(CELL_SHARE * delta, config.delta_metric)
     index.build(z.copy(), size=0)
-    h, xi, n_call, n_xi = nodes.h[order], nodes.xi[order], nodes.n_call[order], nodes.n_xi[order]
-    link = np.where(nodes.next >= 0, rank[nodes.next], NONE)[order]
+    h, xi = nodes.h[write_order], nodes.xi[write_order]
+    n_call, n_xi = nodes.n_call[write_order], nodes.n_xi[write_order]
+    link = np.where(nodes.next >= 0, position_in_order[nodes.next], NO_ROW)[write_order]
     rules = config.shift_keep_max, config.reset_counts_on_shift, config.link_update == "on_improve"
     node = _merge_rows(index.cells(delta), rules, z, h, xi, n_call, n_xi, link)
-    link = np.where(link >= 0, node[link], NONE)
+    link = np.where(link >= 0, node[link], NO_ROW)
     nearest = _find_nearest(index, z, node, delta=delta, at_any_distance=at_any_distance)
-    rows = np.append(order, NONE)  # so that rows[-1] is NONE
+    original_row = np.append(write_order, NO_ROW)  # so that original_row[-1] is NO_ROW
     return MergedNodes(
-        rows[node][rank], rows[nearest][rank], h[rank], xi[rank], n_call[rank], n_xi[rank], rows[link][rank]
+        node=original_row[node][position_in_order],
+        nearest=original_row[nearest][position_in_order],
+        h=h[position_in_order],
+        xi=xi[position_in_order],
+        n_call=n_call[position_in_order],
+        n_xi=n_xi[position_in_order],
+        next=original_row[link][position_in_order],
     )
 
 
@@ -142,7 +150,7 @@ def _merge_rows(
     n_xi: NDArray[Any],
     link: NDArray[Any],
 ) -> NDArray[Any]:  # pragma: no cover  # compiled
-    """Merge rows in place, in their order of writing; return the row [M] of the node that each row merged into."""
+    """Merge rows in place, in the order in which they were written; return [M], the row of each row's node."""
     keep_max, reset_counts, link_on_improve = rules
     node = np.empty(len(h), np.int64)
     for row in range(len(h)):

@@ -1,4 +1,6 @@
-"""Check a bundle from any source and unpack it. Nothing in a bundle is executed, imported or used as a path.
+"""Check a bundle from any source and unpack it.
+
+No code from a bundle is executed, and no text in it is used as the path of a file or the name of a module.
 
 A bundle is a zip file of `manifest.json` and `study.db`. `study.db` is a normal database of EMTC Lab. The manifest
 (`manifest.BundleManifest`) has these keys:
@@ -11,10 +13,16 @@ A bundle is a zip file of `manifest.json` and `study.db`. `study.db` is a normal
 - `runs`, `sweeps`: the runs with some of their columns, and the ids of their sweeps.
 - `members`: name → size [bytes] and sha256 of each other file in the bundle, uncompressed.
 
-Only these two names are read from the zip file. While `study.db` is unpacked, its bytes are counted and compared with
-the size and the checksum in the manifest. Then every row is checked (`maintenance.check_database`, `check_study`)
-before the database is written to or shown. The arrays of a bundle may unpack to a certain multiple of its size. If a
-check fails, the unpacked files are deleted.
+Only `manifest.json` and `study.db` are read from the zip file. The unpacked database is checked in this order:
+
+1. While `study.db` is unpacked, its bytes are counted and compared with the size and the checksum in the manifest.
+2. `check_database` checks the tables and their rows. It also limits the size of the unpacked arrays
+   (`check_database._MAX_EXPANSION`).
+3. The indexes are created and the schema is upgraded.
+4. `check_study` checks the values of the rows in the current schema.
+
+Nothing is shown before all checks have passed. Steps 2 and 4 are left out for a bundle that is part of this program. If
+a check fails, the unpacked files are deleted.
 """
 
 import hashlib
@@ -58,8 +66,8 @@ _ZIP64_DIRECTORY_END: Final = struct.Struct("<4sQ2H2L4Q")
 """The "ZIP64 end of central directory" record."""
 _READ_ONLY_MODE: Final = 0o400
 _TEMPORARY: Final = ".opening-"
-_LEFT_AFTER_S: Final = 86_400.0
-"""Age of a temporary folder that no process uses any more [s]."""
+_STALE_AFTER_S: Final = 86_400.0
+"""A temporary folder that is older was left by a killed process, and is deleted [s]."""
 
 
 def find_cache() -> Path:
@@ -98,7 +106,7 @@ def open_bundle(place: Path, *, cache: Path | None = None, is_trusted: bool = Fa
         cached = _cached_path(folder, manifest)
         if cached.is_file() and find_schema(sqlite_address(cached))[0] == upgrade.SCHEMA_VERSION:
             return cached, manifest
-    with unpack_temporarily(place, cache=folder, is_ours=is_trusted) as (study, manifest):
+    with unpack_temporarily(place, cache=folder, is_trusted=is_trusted) as (study, manifest):
         study.chmod(_READ_ONLY_MODE)
         cached = _cached_path(folder, manifest)
         study.replace(cached)
@@ -107,14 +115,16 @@ def open_bundle(place: Path, *, cache: Path | None = None, is_trusted: bool = Fa
 
 @contextmanager
 def unpack_temporarily(
-    place: Path, *, cache: Path | None = None, is_ours: bool = False
+    place: Path, *, cache: Path | None = None, is_trusted: bool = False
 ) -> Generator[tuple[Path, BundleManifest]]:
-    """Check a bundle and unpack it to a database with the current schema, which is deleted at the end of the context.
+    """Check a bundle and unpack it to a temporary database with the current schema.
+
+    The database is deleted at the end of the context, unless the caller has moved it.
 
     Args:
         place: Path of the bundle.
         cache: Folder for the temporary database; the user's cache folder if None.
-        is_ours: See `open_bundle`.
+        is_trusted: See `open_bundle`.
 
     Raises:
         StorageError: If the bundle is invalid, or the folder cannot be written.
@@ -126,7 +136,7 @@ def unpack_temporarily(
             _check_free_space(manifest, study.parent, place.name)
             with archive.open(STUDY) as member:
                 _write_study(member, study, manifest, place.name)
-        _prepare_database(study, place, is_ours=is_ours)
+        _prepare_database(study, place, is_trusted=is_trusted)
         yield study, manifest
 
 
@@ -139,7 +149,7 @@ def make_temporary_folder(cache: Path) -> tempfile.TemporaryDirectory[str]:
     try:
         make_private_folder(cache)
         for folder in cache.glob(f"{_TEMPORARY}*"):
-            if time.time() - folder.lstat().st_mtime > _LEFT_AFTER_S:
+            if time.time() - folder.lstat().st_mtime > _STALE_AFTER_S:
                 shutil.rmtree(folder, ignore_errors=True)
         return tempfile.TemporaryDirectory(prefix=_TEMPORARY, dir=cache)
     except OSError as error:
@@ -152,7 +162,7 @@ def _cached_path(folder: Path, manifest: BundleManifest) -> Path:
 
 @contextmanager
 def _open_archive(place: Path) -> Generator[zipfile.ZipFile]:
-    """Open the zip file, check the names of its members, and convert errors of the context's body to StorageError."""
+    """Open the zip file and check the names of its members. Errors in the `with` block become a StorageError."""
     name = place.name
     if not place.is_file():
         raise StorageError(f"There is no bundle at {place}.", reason="not_found", subject=place)
@@ -209,9 +219,11 @@ def _check_directory_size(file: IO[bytes], name: str) -> None:
             reason="not_a_bundle",
             subject=name,
         )
-    directory_bytes = _DIRECTORY_END.unpack(tail[-_DIRECTORY_END.size :])[5]
+    directory_bytes = _DIRECTORY_END.unpack(tail[-_DIRECTORY_END.size :])[5]  # field 5: size of the directory
     if tail.startswith(b"PK\6\7") and len(tail) == _DIRECTORY_END.size + _ZIP64_LOCATOR.size:
-        file.seek(min(size, _ZIP64_LOCATOR.unpack(tail[: _ZIP64_LOCATOR.size])[2]))
+        zip64_offset = _ZIP64_LOCATOR.unpack(tail[: _ZIP64_LOCATOR.size])[2]  # field 2: offset of the ZIP64 record
+        file.seek(min(size, zip64_offset))
+        # field 8: size of the directory
         zip64_bytes = _ZIP64_DIRECTORY_END.unpack(file.read(_ZIP64_DIRECTORY_END.size))[8]
         # 0xFFFFFFFF means: see the ZIP64 record
         directory_bytes = max(directory_bytes if directory_bytes < 0xFFFFFFFF else 0, zip64_bytes)
@@ -243,7 +255,7 @@ def _write_study(member: IO[bytes], study: Path, manifest: BundleManifest, name:
             size += len(chunk)
             if size > manifest.size:
                 raise StorageError(
-                    f"{name} unpacks to more than the {manifest.size:,} bytes in its manifest. Do not trust this file.",
+                    f"{name}: {STUDY} has more than the {manifest.size:,} bytes in its manifest. Do not trust it.",
                     reason="larger_than_manifest",
                     subject=name,
                 )
@@ -257,20 +269,20 @@ def _write_study(member: IO[bytes], study: Path, manifest: BundleManifest, name:
         )
 
 
-def _prepare_database(study: Path, place: Path, *, is_ours: bool) -> None:
+def _prepare_database(study: Path, place: Path, *, is_trusted: bool) -> None:
     """Check the rows of a database unless it is trusted; create its indexes and upgrade it to the current schema."""
     name = place.name
     try:
         url = sqlite_address(study)
-        if not is_ours:
+        if not is_trusted:
             _check_structure(url, place)
         schema, _ = find_schema(url)
         if schema is None:
-            raise StorageError("it has no tables", reason="no_tables")
+            raise StorageError("it has no tables", reason="no_tables")  # the sentence is completed below
         _create_indexes(study, schema)
         db = open_database(url)
         try:
-            if not is_ours:
+            if not is_trusted:
                 check_study(db)
         finally:
             db.dispose()
@@ -293,7 +305,11 @@ def _prepare_database(study: Path, place: Path, *, is_ours: bool) -> None:
 
 
 def _check_structure(url: str, place: Path) -> None:
-    """Raise if `check_database` finds errors. Map names that refer to a module are kept as text and not imported."""
+    """Raise if `check_database` finds errors.
+
+    A map's name can be the import path of a module. All names are allowed here, because no module is imported.
+    `check_database` does not check each value (`checks_contents`): `check_study` does this after the upgrade.
+    """
     name, packed_bytes = place.name, place.stat().st_size
     report = check_database(url, is_allowed=lambda map: True, packed_bytes=packed_bytes, checks_contents=False)
     if report.schema is not None and report.schema > upgrade.SCHEMA_VERSION:
@@ -319,5 +335,5 @@ def _create_indexes(study: Path, schema: str) -> None:
             connection.execute(f'DROP INDEX "{quoted}"')
         for statement in upgrade.describe_indexes(schema).values():
             connection.execute(statement)
-        connection.execute("REINDEX")  # also indexes of primary keys: fails if two rows have the same key
+        connection.execute("REINDEX")  # also checks primary keys: fails if two rows have the same key
         connection.execute("COMMIT")

@@ -6,10 +6,11 @@ The default place is the folder next to the database. The variable EMTC_FILES se
     EMTC_FILES=s3://bucket/emtc    a URL that fsspec supports: trainers write next to the database and copy to the URL
 
 The place is recorded with the run when it starts. A recorded place is used only if EMTC_FILES on this machine names the
-same place, because a database can come from another person. So no row can cause a read, write, delete or network
-access in another place. Files at a URL are read and written in `remote`.
+same place, because a database can come from another person. So a manipulated database cannot make this
+program access other folders or hosts. Files at a URL are read and written in `remote`.
 """
 
+import math
 import os
 import re
 import shlex
@@ -35,7 +36,7 @@ _URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _INVALID_CHARACTERS: Final = re.compile(r"[\x00-\x20\x7f-\x9f\ud800-\udfff]")
 _SCHEMES_WITH_USER: Final = frozenset({"sftp", "ssh", "ftp", "smb"})
 _CHECK_TTL_S: Final = {True: 60.0, False: 10.0}
-"""How long the result of a write test is cached, by success."""
+"""How long the result of a write test is cached [s], by whether the test succeeded."""
 _check_results: dict[str, tuple[float, StorageError | None]] = {}
 """Setting → time of its last write test on the monotonic clock, and the error, if any."""
 
@@ -103,8 +104,8 @@ def explain_unusable_place(recorded: str) -> str | None:
         is_normal = False
     if not is_normal:
         return (
-            f"In the database, the files of this run are at {shorten(hide_passwords(recorded))}. EMTC Lab never "
-            "records such a place: nothing there is read, written or deleted. See: emtc db check"
+            f"In the database, the files of this run are at {shorten(hide_passwords(recorded))}. This is "
+            "not a value that EMTC Lab writes, so nothing there is read, written or deleted. See: emtc db check"
         )
     state = f"{FILES_VARIABLE} is {setting}" if setting else f"{FILES_VARIABLE} is not set"
     return (
@@ -178,10 +179,10 @@ def check_place() -> None:
     setting = get_configured_place()
     if setting is None or is_read_only():
         return
-    checked = _check_results.get(setting)
-    if checked is None or time.monotonic() - checked[0] > _CHECK_TTL_S[checked[1] is None]:
-        checked = _check_results[setting] = (time.monotonic(), _test_writing(setting))
-    if (error := checked[1]) is not None:
+    tested_at, error = _check_results.get(setting, (-math.inf, None))
+    if time.monotonic() - tested_at > _CHECK_TTL_S[error is None]:
+        tested_at, error = _check_results[setting] = (time.monotonic(), _test_writing(setting))
+    if error is not None:  # a new error, because the traceback of a raised one would be kept in the cache
         raise StorageError(error.message, hint=error.hint, reason=error.reason, subject=error.subject)
 
 
@@ -277,7 +278,7 @@ def _test_writing(setting: str) -> StorageError | None:
             return None
         with tempfile.TemporaryFile(dir=_find_folder(setting)) as file:
             file.write(b"emtc")
-    except StorageError as error:  # without its traceback, because the result is kept
+    except StorageError as error:  # a new error without a traceback, because the result is cached
         return StorageError(error.message, hint=error.hint, reason=error.reason, subject=error.subject)
     except OSError as error:
         cause = (error.strerror or str(error)).lower()

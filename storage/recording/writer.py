@@ -4,7 +4,8 @@ The trainer only puts a record into a queue. The thread packs and compresses all
 transaction, which also updates `runs.env_steps`. So the stored transitions are 1…env_steps at any time, also after a
 crash. If the disk is full, the database is locked or its file was moved, the same transaction is retried until it
 succeeds. Meanwhile the queue fills up and the trainer waits. `blocked` and the file `recorder.state` of the run contain
-the reason. `flush` also waits for the disk: no power failure loses the rows before a checkpoint that is written later.
+the reason. `flush` also waits for the disk. The trainer calls it before it writes a checkpoint, so
+that a power failure cannot remove rows that the checkpoint needs.
 """
 
 import logging
@@ -38,7 +39,10 @@ _log = logging.getLogger(__name__)
 
 
 class DatabaseRecorder:
-    """A `emtc_core.recorder.Recorder` that writes to a database. Arrays of a record must not change after the call."""
+    """A `emtc_core.recorder.Recorder` that writes to a database.
+
+    The arrays of a record must not change after the record was passed to a method.
+    """
 
     def __init__(
         self,
@@ -56,9 +60,9 @@ class DatabaseRecorder:
             db: An open database. The recorder does not close it.
             run_id: An existing run.
             queue_bytes: Size of the queue above which the trainer waits [bytes].
-            batch_steps: Number of queued transitions that starts a flush at once.
+            batch_steps: Number of queued transitions that starts a write at once.
             linger_s: Time that the first queued record waits for further records [s].
-            token: Owner token of the caller. A flush fails after another process has taken over the run.
+            token: Owner token of the caller. A write fails after another process has taken over the run.
 
         Raises:
             RunNotFoundError: If there is no such run.
@@ -70,8 +74,11 @@ class DatabaseRecorder:
         self._queue: deque[Record] = deque()
         self._waiting_bytes = self._waiting_steps = 0
         self._n_accepted = self._n_written = self._n_synced = 0
-        self._n_to_sync = 0  # number of records that a call of `flush` waits for
-        self._is_urgent = self._is_closing = self._is_closed = self._is_abandoned = False
+        self._n_to_sync = 0  # number of accepted records, since the start, that the last `flush` waits for
+        self._is_queue_full = False  # the trainer waits for space in the queue
+        self._is_closed = False  # `close` or `abandon` was called: no record is accepted
+        self._is_closing = False  # the thread ends when the queue is empty
+        self._is_abandoned = False  # the thread ends at once and discards the queue
         self._blocked: str | None = None
         self._failure: Exception | None = None
         self._changed = threading.Condition()
@@ -144,7 +151,7 @@ class DatabaseRecorder:
         self._put(record)
 
     def record_snapshot(self, record: SnapshotRecord) -> None:
-        """Queue a snapshot."""
+        """Queue a snapshot of the episodic memory."""
         self._put(record)
 
     def flush(self) -> None:
@@ -200,7 +207,7 @@ class DatabaseRecorder:
         with self._changed:
             while self._waiting_bytes and self._waiting_bytes + size > self._queue_bytes:
                 self._raise_failure()
-                self._is_urgent = True
+                self._is_queue_full = True
                 self._changed.notify_all()
                 self._changed.wait(_WAIT_S)
             self._raise_failure()
@@ -249,22 +256,23 @@ class DatabaseRecorder:
                 return
 
     def _take_records(self) -> tuple[list[Record], bool]:
-        """Wait for a record, then up to `linger_s` for further ones; no record if the recorder closes or only syncs.
+        """Wait for a record, then up to `linger_s` for further ones.
 
         Returns:
-            The records, and whether a call of `flush` waits for the disk after them.
+            The records, and whether a call of `flush` waits for the disk after them. The list is empty if the recorder
+            closes, or if only the disk must be synced.
         """
 
-        def must_hurry() -> bool:
+        def must_write_now() -> bool:
             return self._is_closing or self._n_to_sync > self._n_synced
 
-        def is_due() -> bool:
-            return must_hurry() or self._is_urgent or self._waiting_steps >= self._batch_steps
+        def is_batch_due() -> bool:
+            return must_write_now() or self._is_queue_full or self._waiting_steps >= self._batch_steps
 
         with self._changed:
-            self._changed.wait_for(lambda: self._queue or must_hurry())
-            self._changed.wait_for(is_due, self._linger_s)
-            self._is_urgent = False
+            self._changed.wait_for(lambda: self._queue or must_write_now())
+            self._changed.wait_for(is_batch_due, self._linger_s)
+            self._is_queue_full = False
             records: list[Record] = []
             steps = 0
             while self._queue and steps < self._batch_steps:

@@ -1,8 +1,8 @@
 """How long a run has trained: from its start to its end or last heartbeat, without its pauses.
 
 A pause begins when the trainer acknowledges `pause`, and ends when it acknowledges `resume`. The time between an
-acknowledged `stop` and the resume from a checkpoint is left out too. The time in which a trainer was killed or its
-machine slept is not recorded.
+acknowledged `stop` and the resume from a checkpoint is left out too. The time after a trainer
+was killed and the time in which its machine slept are not recorded, so both count as training.
 """
 
 from collections.abc import Sequence

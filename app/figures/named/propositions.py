@@ -1,4 +1,7 @@
-"""Figures of the check of both propositions on a grid task. The page Method draws them for the selected settings."""
+"""Figures of the numerical check of the paper's Propositions 1 and 2 on a grid task.
+
+The page Method draws them for the selected settings.
+"""
 
 from collections.abc import Sequence
 
@@ -22,7 +25,11 @@ from storage.runs.rows import RunRow
 
 
 def draw_proposition_1(check: Proposition1Check, options: Options = NO_OPTIONS) -> Chart:
-    """Draw each transition at (Δ_opt, Δ_mem) with the diagonal and its ±α band."""
+    """Draw each transition at (Δ_opt, Δ_mem) with the diagonal and its ±α band.
+
+    ε_rep: largest difference of V* between a state and the state of its recalled node. ε_store: largest error of a
+    stored return H.
+    """
     result = check.result
     order = np.argsort(result.delta_opt, kind="stable")
     x = result.delta_opt[order]
@@ -55,9 +62,10 @@ def draw_proposition_1(check: Proposition1Check, options: Options = NO_OPTIONS) 
 
 
 def draw_proposition_2(check: Proposition2Check, options: Options = NO_OPTIONS) -> Chart:
-    """Draw the distance of the two gradients, and the mean gate, over the distance of H from V*.
+    """Draw the distance between the gated and the oracle's gradient, and the mean gate, over the distance of H from V*.
 
-    A mark shows the distance of the selected memory, the last point.
+    The oracle's gradient uses V* instead of H. A mark shows max |H − V*| of the selected memory, the last value of the
+    arrays.
     """
     unclamped, clamped, random_actions = check.unclamped, check.clamped, check.random_actions
     gradients = (

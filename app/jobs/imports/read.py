@@ -5,7 +5,7 @@ sacred        config.json, run.json, and metrics.json or info.json. PyMARL write
               KEY and KEY_T. EPyMARL writes them to metrics.json, as {steps, values}.
 csv           A table with one row per evaluation. Columns: algo, map, seed, step, and win_rate or return.
               Optional columns: env, return_std, length, episodes.
-marl-eval     The JSON of marl-eval, which BenchMARL writes, too.
+marl-eval     The JSON format of marl-eval. BenchMARL also writes it.
 """
 
 import csv
@@ -86,17 +86,17 @@ def read_foreign(place: Path, format: str, overrides: SourceOverrides) -> list[F
         raise ConfigError(f"{place} contains more than {MAX_RUNS:,} runs", hint="Import a part of it.")
     if overrides.seed is not None and len(runs) > 1:
         raise ConfigError(
-            f"--seed is the seed of one run, and {place} contains {len(runs)}", hint="Import them one by one."
+            f"--seed cannot be used, because {place} contains {len(runs)} runs", hint="Import them one by one."
         )
     return [check_run(run, overrides, valid_format) for run in runs]
 
 
 def list_remarks(runs: list[ForeignRun]) -> Iterator[str]:
-    """Yield remarks on imported runs: missing environments, missing seeds, and different settings in one average."""
+    """Yield remarks on imported runs: missing environments and seeds, and different settings that a figure averages."""
     if any(run.env == UNKNOWN_ENV for run in runs):
-        yield f'The source does not name the environment; it is called "{UNKNOWN_ENV}". Set it with --env smac.'
+        yield f'The source does not name the environment. It is stored as "{UNKNOWN_ENV}". Set it with --env smac.'
     if any(run.seed < 0 for run in runs):
-        yield "The source does not contain seeds. A seed below 0 is the number of a run."
+        yield "The source does not contain all seeds. Runs without a seed are numbered -1, -2, …"
     groups: dict[tuple[str, str, str], list[ForeignRun]] = {}
     for run in runs:
         groups.setdefault((run.env, run.map, run.algo), []).append(run)
@@ -167,7 +167,7 @@ def _find_first(names: Sequence[str], container: Collection[str]) -> str | None:
 def read_marl_eval(place: Path, overrides: SourceOverrides) -> Iterator[ParsedRun]:
     """Read the runs of one JSON file of marl-eval, or of all in a folder: environment → task → algorithm → run → step.
 
-    A run named "seed_3" or "3" has that seed. Run number n with another name has the seed -n.
+    A run named "seed_3" or "3" has that seed. If the name of run number n contains no seed, the run gets the seed -n.
 
     Raises:
         ConfigError: If a file has another structure.
@@ -193,12 +193,14 @@ def _list_run_groups(tree: Mapping[str, Any], name: str) -> Iterator[tuple[tuple
 
 def _list_children(tree: Any, where: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
     if not isinstance(tree, Mapping) or not all(isinstance(child, Mapping) for child in tree.values()):
-        raise ConfigError(f"{where[:200]}: marl-eval's JSON is environment → task → algorithm → run → step")
+        raise ConfigError(
+            f"{where[:200]}: a JSON file of marl-eval must have the levels environment → task → algorithm → run → step"
+        )
     yield from tree.items()
 
 
 def _sort_steps(steps: Mapping[str, Any], where: str) -> list[Mapping[str, Any]]:
-    """Sort the steps of a run by env step, without the absolute metrics."""
+    """Sort the steps of a run by env step, without the entry "absolute_metrics", the final evaluation of marl-eval."""
     numbered_steps = [step for name, step in steps.items() if name != "absolute_metrics" and isinstance(step, Mapping)]
     if any(read_float(step.get("step_count")) is None for step in numbered_steps):
         raise ConfigError(f"{where}: a step has no step_count")
@@ -207,30 +209,31 @@ def _sort_steps(steps: Mapping[str, Any], where: str) -> list[Mapping[str, Any]]
 
 def _average_steps(steps: Sequence[Mapping[str, Any]], overrides: SourceOverrides, where: str) -> Mapping[str, Curve]:
     """Average the values of each step: one value, or one for each evaluation episode."""
-    keys = {
+    names_by_column = {
         "win_rate": (overrides.win_rate,) if overrides.win_rate else WIN_RATES,
         "return_mean": (overrides.return_name,) if overrides.return_name else RETURNS,
     }
     curves: dict[str, list[tuple[object, object]]] = {}
     for step in steps:
         env_step = step["step_count"]
-        values_of = {
+        values_by_column = {
             column: _read_values(step, key, where)
-            for column, names in keys.items()
+            for column, names in names_by_column.items()
             if (key := _find_first(names, step))
         }
-        for column, values in values_of.items():
+        for column, values in values_by_column.items():
             if values:
-                curves.setdefault(column, []).append((env_step, _compute(fmean, values, where)))
-        n_episodes = max((len(values) for values in values_of.values()), default=0)
+                curves.setdefault(column, []).append((env_step, _compute_statistic(fmean, values, where)))
+        n_episodes = max((len(values) for values in values_by_column.values()), default=0)
         if n_episodes > 1:  # a single value may be a mean of any number of episodes
             curves.setdefault("episodes", []).append((env_step, n_episodes))
-        if len(returns := values_of.get("return_mean", [])) > 1:
-            curves.setdefault("return_std", []).append((env_step, _compute(stdev, returns, where)))
+        if len(returns := values_by_column.get("return_mean", [])) > 1:
+            curves.setdefault("return_std", []).append((env_step, _compute_statistic(stdev, returns, where)))
     return curves
 
 
-def _compute(statistic: Callable[[Sequence[float]], float], values: Sequence[float], where: str) -> float:
+def _compute_statistic(statistic: Callable[[Sequence[float]], float], values: Sequence[float], where: str) -> float:
+    """Compute the mean or standard deviation. An overflow becomes a ConfigError."""
     try:
         return statistic(values)
     except OverflowError as error:
@@ -316,15 +319,18 @@ def _find_sacred_curve(
 
 
 def _get_sacred_task(config: Mapping[str, Any]) -> tuple[object, object]:
-    """Get environment and map under this program's names: "smac" and "3m" for sc2, "skirmish" for its own export."""
+    """Translate environment and map to the names of this program, for instance sc2 to smac.
+
+    An environment that this program has exported for EPyMARL gets its name in this program again.
+    """
     env, args = str(config.get("env", "")), config.get("env_args")
     args = args if isinstance(args, Mapping) else {}
-    key = str(args.get("key", ""))
-    if key.startswith(_EXPORTED_ENV_PREFIX):
-        name, _, map_name = key.removeprefix(_EXPORTED_ENV_PREFIX).removesuffix("-v0").partition("-")
+    gym_id = str(args.get("key", ""))
+    if gym_id.startswith(_EXPORTED_ENV_PREFIX):
+        name, _, map_name = gym_id.removeprefix(_EXPORTED_ENV_PREFIX).removesuffix("-v0").partition("-")
         return name, map_name
-    if key:
-        package, _, name = key.rpartition(":")
+    if gym_id:
+        package, _, name = gym_id.rpartition(":")
         return package or env, name
     if env.startswith("academy_"):
         return "grf", env

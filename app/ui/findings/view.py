@@ -27,7 +27,7 @@ from app.ui.widgets import canvas, pin, result_table
 
 _PAGE: Final = "findings"
 _STUDY: Final = Choice("study", _PAGE)
-_MEASURES, _NUMBERS, _SETTINGS, _PLAN = (Flag(name, _PAGE) for name in ("measures", "numbers", "settings", "plan"))
+_MEASURES, _RUN_MEASURES, _SETTINGS, _PLAN = (Flag(name, _PAGE) for name in ("measures", "numbers", "settings", "plan"))
 _PANEL_HEIGHT: Final = 280
 _MIN_LENGTH_TO_BREAK: Final = 12
 _VERDICT_STYLES: Final[dict[Verdict, tuple[str, str]]] = {
@@ -85,18 +85,18 @@ def _show_charts(comparisons: list[Comparison], study: Study) -> None:
 
 
 def _show_chart(comparison: Comparison, study: Study) -> None:
-    lines = select_lines(comparison)
+    lines = select_lines(comparison)  # in_chart: curves that are drawn; others: curves that are left out
     chart = draw_chart("study-win-rates", [lines])
     smooth, quantity = compute_smoothing_window(lines.in_chart), comparison.quantity.key
     by_id = {row.id: row for row in study.rows}
-    runs = [by_id[seed.id] for seed in lines.in_chart.seeds]
+    runs = [by_id[curve.id] for curve in lines.in_chart.seeds]
     key = f"findings-{comparison.tasks[0]}"
-    facts = {"quantity": quantity, "center": AGGREGATION.center, "band": AGGREGATION.band, "smooth": smooth}
+    figure_settings = {"quantity": quantity, "center": AGGREGATION.center, "band": AGGREGATION.band, "smooth": smooth}
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
         st.markdown(f"#### {escape_markdown(comparison.tasks[0])}", width="content")
         with st.container(horizontal=True, width="content", gap="small"):
             pin.show_export(chart, key=key, stem=runs[0].map, sources=describe_runs(runs))
-            pin.show(chart, key=key, page=_PAGE, run=runs, facts=facts)
+            pin.show(chart, key=key, page=_PAGE, run=runs, facts=figure_settings)
     canvas.show(chart, key=key, panel_height=_PANEL_HEIGHT)
     st.caption(escape_markdown(chart.caption))
     if lines.others:
@@ -106,7 +106,7 @@ def _show_chart(comparison: Comparison, study: Study) -> None:
             icon=":material/stacked_line_chart:",
             query_params=view.link(
                 {
-                    RUNS.name: ",".join(seed.id for seed in comparison.seeds),
+                    RUNS.name: ",".join(curve.id for curve in comparison.seeds),
                     "y": quantity,
                     "band": AGGREGATION.band,
                     "smooth": str(smooth),
@@ -117,31 +117,34 @@ def _show_chart(comparison: Comparison, study: Study) -> None:
 
 def _show_claims(study: Study) -> None:
     with st.spinner("Comparing the variants seed by seed …"):
-        findings = studies.measure_claims(study)
-    table = TABLES["claims"].tabulate([findings], NO_OPTIONS)
+        results = studies.measure_claims(study)
+    table = TABLES["claims"].tabulate([results], NO_OPTIONS)
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
         st.subheader("Claims", width="content")
         result_table.download(table, key="claims", stem="claims")
     if len(table):
         with st.container(key="findings_claims"):
             st.markdown(_write_claims(table))
-        verdicts = {finding.verdict for finding in findings.findings}
+        verdicts = {finding.verdict for finding in results.findings}
         with st.container(horizontal=True, gap="small", vertical_alignment="center"):
-            st.caption("Rules", width="content")
+            st.caption("Meaning of the verdicts", width="content")
             for verdict, rule in VERDICTS.items():
                 if verdict in verdicts:
                     icon, color = _VERDICT_STYLES[verdict]
                     st.badge(verdict, icon=f":material/{icon}:", color=color, help=rule)  # type: ignore[arg-type]
     else:
         messages.empty("No claim has been measured yet.", "A claim needs a finished run of each of its variants.")
-    _show_missing_runs(findings.missing)
+    _show_missing_runs(results.missing)
     with st.expander("Measures, tests, verdicts", icon=":material/function:"):
         st.caption(escape_markdown(table.caption))
         st.caption("\n".join(f"- **{verdict}**: {escape_markdown(rule)}" for verdict, rule in VERDICTS.items()))
 
 
 def _write_claims(table: Table) -> str:
-    """Write the claims as Markdown, with fewer columns than in files, so that the verdict fits on the screen."""
+    """Write the claims as Markdown, with fewer columns than in files, so that the verdict fits on the screen.
+
+    The column "detectable" is the smallest difference that a test with this number of seeds detects.
+    """
     frame = table.frame
     pairs = [escape_markdown(pair).replace(r"\-", "\u2011") for pair in frame["compared"]]  # no line break in "No-TCGM"
     claims = zip(frame["claim"], pairs, frame["measure"], strict=True)
@@ -169,7 +172,7 @@ def _break_long_name(task: str) -> str:
 
 
 def _write_verdict(text: str) -> str:
-    """Write a verdict as a coloured badge with an icon."""
+    """Write a verdict, with the text that may follow it, as a coloured badge with an icon."""
     icon, color = next(style for verdict, style in _VERDICT_STYLES.items() if text.startswith(verdict))
     return f":{color}-badge[:material/{icon}: {escape_markdown(text)}]"
 
@@ -188,8 +191,8 @@ def _show_missing_runs(missing: tuple[str, ...]) -> None:
 
 
 def _show_details(study: Study) -> None:
-    measures = st.expander("All measures", icon=":material/table_rows:", **_MEASURES.bind())
-    numbers = st.expander("Measures of each run", icon=":material/numbers:", **_NUMBERS.bind())
+    measures = st.expander("Results of all claims", icon=":material/table_rows:", **_MEASURES.bind())
+    numbers = st.expander("Measures of each run", icon=":material/numbers:", **_RUN_MEASURES.bind())
     settings = st.expander("Settings that differ", icon=":material/difference:", **_SETTINGS.bind())
     plan = st.expander("Study plan", icon=":material/assignment:", **_PLAN.bind())
     if measures.open:
@@ -206,7 +209,7 @@ def _show_details(study: Study) -> None:
     if plan.open:
         with plan:
             text = files("app.jobs.sweeps").joinpath("templates", study.plan.guide).read_text(encoding="utf-8")
-            st.markdown(text.partition("\n")[2])
+            st.markdown(text.partition("\n")[2])  # without the first line, the title
 
 
 def _show_table(table: Table, *, key: str) -> None:

@@ -64,7 +64,7 @@ def show_status(run: RunRow) -> None:
 
 
 def describe_resumes(resumes: pd.DataFrame) -> str:
-    """Write how often a run was resumed and how many steps that replaced; an empty text if it never was."""
+    """Return a text that states how often a run was resumed and how many steps that replaced; empty if it never was."""
     rows = data.rows_of(resumes)
     if not rows:
         return ""
@@ -84,7 +84,7 @@ def describe_resumes(resumes: pd.DataFrame) -> str:
 
 
 def describe_checkpoints(status: CheckpointStatus, *, first_at: int | None) -> str:
-    """Write which checkpoints are usable, and the risk if there are fewer than two."""
+    """Return a text that lists the usable checkpoints, and states the risk if there are fewer than two."""
     steps = [checkpoint.env_step for checkpoint in status.checkpoints if checkpoint.fault is None]
     if not steps:
         first = (
@@ -116,7 +116,7 @@ def show(run: RunRow) -> None:
         _show_request_button(run, "evaluate", "Evaluate now", ":material/exercise:", _EVALUATE_HELP)
         _show_request_button(run, "play", "Record an episode", ":material/smart_display:", _RECORD_HELP)
         if get_disabled_reason(run) is None and run.env_steps:
-            help_text = "Replay a training episode with the current policy"
+            help_text = "Play a new episode with the current policy, from the start of a training episode"
             with st.popover("Replay a training episode", icon=":material/replay:", help=help_text):
                 episode = config_form.integer_field("Training episode", key="ask-episode", default=1, low=1, high=10**9)
                 if episode is not None:
@@ -149,7 +149,7 @@ def show_requests(run: RunRow) -> None:
 
 
 def get_disabled_reason(run: RunRow) -> str | None:
-    """Write why a run cannot process requests; None if it can."""
+    """Return the reason why a run cannot process requests; None if it can."""
     if run.state in ANSWERING_STATES:
         return None
     return f"No trainer is running: the run is {run.state.value}."
@@ -172,7 +172,7 @@ def show_log(run: RunRow) -> None:
 
 
 def describe_command(command: str, requested_at: datetime, acknowledged_at: datetime | None) -> str:
-    """Write in one line when a command was requested and when the trainer acknowledged it."""
+    """Return one line of text: when a command was requested and when the trainer acknowledged it."""
     request = f"{command}: requested {add_utc(requested_at):%H:%M:%S} UTC"
     if acknowledged_at is None or pd.isna(acknowledged_at):
         return f"{request}, not acknowledged yet"
@@ -182,7 +182,7 @@ def describe_command(command: str, requested_at: datetime, acknowledged_at: date
 
 
 def _show_resume_button(run: RunRow) -> None:
-    """Offer to resume from a checkpoint, or else to restart as a new run; write what happens to the recorded rows."""
+    """Offer to resume from a checkpoint, or else to restart as a new run. A text states which rows are replaced."""
     status = run_data.checkpoint_status(run)
     if not status.can_resume:
         button_type = "secondary" if status.refusal else "primary"  # after a refusal, a resume may be possible later

@@ -1,4 +1,8 @@
-"""One sweep: its progress, its best run, the runs that are queued or missing, and the table of its runs."""
+"""One sweep: its progress, its best run, the runs that must still train, and the table of its runs.
+
+A run is queued if it waits for a scheduler or a worker. A run is missing if it was never created, or if it stopped,
+failed or was lost before its end.
+"""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -24,7 +28,7 @@ from storage.runs.sweeps import Sweep
 
 _STATUSES: Final = ("finished", "running", "queued", "stopped", "failed", "lost")
 _SEARCH_STATUSES: Final = ("finished", "pruned", "running", "queued", "stopped", "failed", "lost")
-_MESSAGE: Final = "sweep_said"
+_MESSAGE_KEY: Final = "sweep_message"
 _MAX_NAMED: Final = 6
 
 
@@ -37,9 +41,9 @@ def show(sweep: Sweep) -> None:
     _show_progress(sweep)
     runs = data.sweep_runs(sweep.id)
     _show_best_run(runs)
-    if message := st.session_state.pop(_MESSAGE, None):
+    if message := st.session_state.pop(_MESSAGE_KEY, None):
         st.info(escape_markdown(message), icon=":material/info:")
-    _show_open_runs(sweep, runs)
+    _show_runs_to_start(sweep, runs)
     with st.expander(f"Runs ({len(runs)})", icon=":material/list:"):
         _show_table(runs)
 
@@ -66,17 +70,18 @@ def _show_progress(sweep: Sweep) -> None:
     seconds = sweep.seconds_left()
     time_left = "" if sweep.is_over or seconds is None else f" · time left {format_duration(seconds)}"
     with st.container(horizontal=True, vertical_alignment="center"):
+        # Without a scheduler the state is "lost", but a worker or a new scheduler can still train the runs.
         label = "waiting" if sweep.state == "lost" else sweep.state
         st.badge(label, icon=STATUS_ICON[sweep.state], color=STATUS_COLOR[sweep.state])  # type: ignore[arg-type]
         if sweep.state in ("running", "paused", "lost"):
-            # A callback runs even if this run of the page calls st.rerun before it reaches the button.
+            # Streamlit calls the callback even if the script is rerun before it draws the button.
             st.button(
                 "Stop the sweep", icon=":material/stop:", key="sweep_stop", help="Each trainer saves a checkpoint.",
                 on_click=_stop, args=(sweep.id,), disabled=not messages.may_act(),
             )  # fmt: skip
     done = format_percent(sweep.progress)
     st.progress(sweep.progress, text=f"{done} of all env steps · {sweep.jobs} in parallel{time_left}")
-    statuses = _SEARCH_STATUSES if sweep.trials else _STATUSES
+    statuses = _SEARCH_STATUSES if sweep.trials else _STATUSES  # a sweep with trials is a hyperparameter search
     for column, status in zip(st.columns(len(statuses)), statuses, strict=True):
         column.metric(status.capitalize(), format_count(sweep.counts[status]))
     if sweep.counts["pruned"]:
@@ -90,12 +95,12 @@ def _stop(sweep_id: str) -> None:
         message = f"Removed {format_run_count(n_queued)} from the queue. Requested {trainers} to stop."
     except EmtcError as exc:
         message = str(exc)
-    st.session_state[_MESSAGE] = message
+    st.session_state[_MESSAGE_KEY] = message
     st.cache_data.clear()
 
 
 def _show_best_run(runs: Sequence[RunRow]) -> None:
-    """Draw links to the run with the highest last win rate; equal runs are ordered by μ̄_w."""
+    """Draw links to the run with the highest last win rate. If several have it, mu_w decides."""
     evaluated = [run for run in runs if run.win_rate is not None]
     if not evaluated:
         return
@@ -105,7 +110,7 @@ def _show_best_run(runs: Sequence[RunRow]) -> None:
         run_picker.links(best.id, best.name)
 
 
-def _show_open_runs(sweep: Sweep, runs: Sequence[RunRow]) -> None:
+def _show_runs_to_start(sweep: Sweep, runs: Sequence[RunRow]) -> None:
     """List the queued and missing runs, with a button that starts the runs that no scheduler or worker will train."""
     try:
         open_runs = find_open_runs(sweep, runs, data.imported_keys(sweep, runs))
@@ -127,7 +132,12 @@ def _show_open_runs(sweep: Sweep, runs: Sequence[RunRow]) -> None:
                 f"**{len(queued)} of {planned} runs are queued**, and no scheduler or worker is training runs of this "
                 f"sweep. {_list_first(queued)}"
             )
-        kind = "queued" if not missing else "missing" if len(to_launch) == len(missing) else "remaining"
+        if not missing:
+            kind = "queued"
+        elif len(to_launch) == len(missing):
+            kind = "missing"
+        else:  # both
+            kind = "remaining"
         label = f"Launch the {len(to_launch)} {kind} runs" if len(to_launch) > 1 else f"Launch the {kind} run"
         is_for_workers = sweep.has_worker and not sweep.has_scheduler
         help = (

@@ -1,4 +1,4 @@
-"""A tour of one run in six steps: its gate, its memory, an outlier, that episode, What if, and its replays.
+"""A tour of one run in six steps: its gate, its memory, an outlier, the outlier's episode, What if, and replays.
 
 The URL stores the step (`tour=3`), so a link opens it.
 """
@@ -27,7 +27,7 @@ _NO_SNAPSHOT = " There is no snapshot of the memory yet: wait on Live for the fi
 _MAX_RUNS = 50
 """Number of the newest runs that are examined."""
 _VIEW_WIDTH = 0.03
-"""Width of the view around a point, as a fraction of the map."""
+"""Width of the view around a point, as a fraction of the width of the plot of embeddings."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,10 @@ def offer() -> None:
 
 
 def find_run_for_tour() -> str | None:
-    """Find the newest run with a measured gate and a stored memory. A run with an active gate is preferred."""
+    """Find the newest run with a measured gate and a stored memory. A run with an active gate is preferred.
+
+    An idle gate is measured too, but removes less than `ACTIVE_SHARE` of the incentive.
+    """
     rows = data.rows_of(data.run_page(RunFilter(), sort="-created", limit=_MAX_RUNS).frame)
     gated_rows = [row for row in rows if row["gate"] in ("active", "idle")]
     for row in sorted(gated_rows, key=lambda row: row["gate"] == "idle"):
@@ -92,7 +95,7 @@ def _show_step_button(label: str, number: int, run: RunRow) -> None:
 
 
 def _describe_gate(run: RunRow) -> str:
-    # This text is not redrawn while a run trains, so before the first report the settings decide.
+    # This text is not redrawn while a run trains. Before the first gate statistics, gate.enabled decides.
     will_have_gate = run.live_status not in ENDED_STATUSES and run.config.get("gate", {}).get("enabled")
     if not will_have_gate and data.gate_state(run) is None:
         return (
@@ -123,7 +126,7 @@ def _describe_outlier(run: RunRow) -> str:
 
 def _describe_episode(run: RunRow) -> str:
     return (
-        "The panel shows the values of this memory and the episode that wrote it. Press *▶ Play* to follow the episode "
+        "The panel shows the values of this node and the episode that wrote it. Press *▶ Play* to follow the episode "
         "on the map; the line is wide where the gate is open. *Compare* adds an episode with the opposite outcome from "
         "the same region."
     )
@@ -138,13 +141,13 @@ def _describe_what_if(run: RunRow) -> str:
 
 def _describe_replay(run: RunRow) -> str:
     return (
-        "Here you can search and play all episodes, two of them with one time cursor. *Pin* stores the figure, the "
-        "view and your note in the notebook."
+        "Here you can search and play all episodes, or two at the same time with one time cursor. *Pin* stores the "
+        "figure, the view and your note in the notebook."
     )
 
 
 def _import_memory_data() -> ModuleType:
-    """Import the reads of memories. They import scipy, which must not delay the first page."""
+    """Import the module that reads snapshots of the memory. It imports scipy, which must not delay the first page."""
     from app.ui import memory_data
 
     return memory_data
@@ -161,8 +164,8 @@ def _get_outlier_view(run: RunRow) -> dict[str, str]:
     outlier, snapshots = _find_outlier(run), _import_memory_data().list_snapshots(run.id)
     if outlier is None:
         return {}
-    snapshot_id, stamp = int(snapshots["id"].iloc[-1]), str(snapshots["created_at"].iloc[-1])
-    coordinates = _import_memory_data().get_pca(snapshot_id, stamp).coordinates
+    snapshot_id, created_at = int(snapshots["id"].iloc[-1]), str(snapshots["created_at"].iloc[-1])
+    coordinates = _import_memory_data().get_pca(snapshot_id, created_at).coordinates
     x, y = coordinates[outlier.row].tolist()
     width = _VIEW_WIDTH * float(coordinates[:, 0].max() - coordinates[:, 0].min())
     return {"snap": str(snapshot_id), "color": "h", "camera": f"{x:.6g},{y:.6g},{width:.6g}"}

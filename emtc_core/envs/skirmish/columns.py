@@ -1,9 +1,12 @@
 """Names of the columns of a battle's arrays, and the table of constants per unit.
 
-Kernels read `floats[b, i, X]` instead of records, because with arrays of one dtype the kernels are small and fast to
-compile. `floats` [B, U, *] and `ints` [B, U, *] change during a battle, `spec` [U, *] does not. Distances are in cells
-of the map (map units), times in game loops. Units 0..n-1 are the agents in agent order, the other units are the enemies
-in slot order.
+Kernels read `floats[b, i, X]` instead of a field of a NumPy structured array, because with arrays of one dtype the
+kernels are small and fast to compile. `floats` [B, U, *] and `ints` [B, U, *] change during a battle, `spec` [U, *]
+does not. Distances are in cells of the map (map units), times in game loops. Units 0..n-1 are the agents in agent
+order, the other units are the enemies in slot order.
+
+The names without a prefix are columns of `floats` and `ints`, the names with S_ are columns of `spec`. [unit varies]
+means that each column has another physical unit.
 
 In all kernels, `w` is the `World`, `b` the index of a battle, and `i` and `j` are indices of units.
 """
@@ -36,7 +39,7 @@ ORDER_X, ORDER_Y = 13, 14
 PREVIOUS_TOTAL = 15
 """Health plus shield at the end of the previous step; 0 if the unit was dead."""
 BLOCKED = 16
-"""Number of loops in which the walking unit made too little progress; see `movement.HEADWAY`."""
+"""Counter of a walking unit: +1 in a loop with too little progress (`movement.HEADWAY`), else -1, but at least 0."""
 OLD_X, OLD_Y = 17, 18
 """Position at the start of the loop."""
 PLANNED_X, PLANNED_Y = 19, 20
@@ -53,11 +56,11 @@ WINDING = 3
 PENDING_TARGET = 4
 """Target of the missile, or of the second hit of a zealot; -1: none."""
 ENGAGED = 5
-"""Last target that the unit fired at, if it has not walked since; -1: none."""
+"""Index of the last target that the unit fired at; -1: none, or the unit has walked or changed its target since."""
 ATTACKER = 6
 """Unit that caused the last damage; -1: none."""
 SIDE = 7
-"""Side on which the unit walks around an obstacle: -1 or 1; 0 if the way is free."""
+"""The unit walks around an obstacle: the obstacle's direction turned by +90° (1) or -90° (-1). 0: the way is free."""
 MOBILITY = 8
 """State of motion in this loop: PLANTED, IDLE or WALKING."""
 LAST_ACTION = 9
@@ -73,10 +76,12 @@ PLANTED, IDLE, WALKING = 0, 1, 2
 S_HEALTH, S_SHIELD, S_ARMOR = 0, 1, 2
 S_SPEED, S_ACCELERATION = 3, 4
 S_RADIUS, S_SEPARATION = 5, 6
+"""S_RADIUS: radius from which weapon ranges are measured. S_SEPARATION: radius for collisions."""
 S_DAMAGE, S_BONUS, S_BONUS_AGAINST, S_ATTRIBUTE = 7, 8, 9, 10
 S_REACH, S_SCAN = 11, 12
+"""S_REACH: weapon range from edge to edge. S_SCAN: range in which an enemy unit searches for targets."""
 S_PERIOD, S_WIND_UP, S_SHOWN = 13, 14, 15
-"""S_SHOWN: divisor of the cooldown in the state (`UnitType.shown_cooldown`)."""
+"""S_SHOWN: the state contains the cooldown divided by this constant (`UnitType.shown_cooldown`)."""
 S_DELIVERY, S_MISSILE_SPEED = 16, 17
 S_LAYER, S_HITS_AIR = 18, 19
 S_BIOLOGICAL, S_ZERG = 20, 21
@@ -93,6 +98,7 @@ _LAYER = {"ground": GROUND, "giant": GIANT, "air": AIR}
 _ATTRIBUTE = {"none": 0, "light": 1, "armored": 2}
 
 Outputs = NDArray[np.float32]
+"""Array that a kernel fills: observations, states or rewards."""
 Flags = NDArray[np.bool_]
 
 
@@ -105,10 +111,10 @@ class World(NamedTuple):
     floats: NDArray[np.float64]  # [B, U, N_FLOATS] [unit varies], one column per quantity
     ints: NDArray[np.int64]  # [B, U, N_INTS] indices and states
     spec: NDArray[np.float64]  # [U, N_SPEC] [unit varies], from `make_spec`
-    ground: NDArray[np.int8]  # [X, Y] from `maps.make_ground`, dimensionless
-    choke: NDArray[np.float64]  # [3] y, first x, end x of the passage between two rooms [map units]
+    ground: NDArray[np.int8]  # [X, Y] 0 blocked, 1 next to a blocked cell, 2 free around; dimensionless
+    choke: NDArray[np.float64]  # [3] passage between two rooms: its y, and its lowest and highest x [map units]
     goals: NDArray[np.float64]  # [B, 2] target point of the enemies' attack-move [map units]
-    rng: NDArray[np.uint64]  # [B] generator states, from `kernels.make_words`, dimensionless
+    rng: NDArray[np.uint64]  # [B] states of the random generators (`kernels.make_words`), dimensionless
     clock: NDArray[np.int64]  # [B] game loops since the start of the battle, dimensionless
     running: NDArray[np.bool_]  # [B] boolean, whether the battle has not ended
     n_allies: int

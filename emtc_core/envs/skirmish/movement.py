@@ -18,15 +18,15 @@ from emtc_core.envs.skirmish.units import TURN_DEGREES
 LOOK_AHEAD = 0.8
 """Gap to a standing unit at which a walking unit begins to walk around it [cells] (inferred)."""
 GRAZE = 0.9
-"""A standing unit is an obstacle if it is closer to the path than this fraction of the sum of the radii (inferred)."""
+"""A standing unit is an obstacle if it is closer to the path than this fraction of the S_SEPARATION sum (inferred)."""
 SQUEEZE = 0.6
-"""Minimum distance between the centers of friends, as a fraction of the sum of their radii (inferred)."""
+"""Minimum distance between the centers of friends, as a fraction of their S_SEPARATION sum (inferred)."""
 JAMMED = 3.0
-"""Blocked loops after which a walking unit is treated as a standing one (inferred)."""
+"""Value of BLOCKED from which a walking unit is treated as a standing one (inferred)."""
 HEADWAY = 0.35
 """A loop counts as blocked if the unit moves less than this fraction of its full speed (inferred)."""
 TURN_BACK = 24.0
-"""Blocked loops after which a unit tries to pass on the other side (inferred)."""
+"""Value of BLOCKED at which a unit tries to pass on the other side (inferred)."""
 PASSES = 2
 """Number of passes over all pairs of units when overlapping units are pushed apart."""
 _COS_TURN = float(np.cos(np.radians(TURN_DEGREES)))
@@ -70,7 +70,7 @@ def is_point_on_ground(ground: NDArray[np.int8], x: float, y: float) -> bool:
     """
     if x < 0.0 or y < 0.0 or x >= ground.shape[0] or y >= ground.shape[1]:
         return False
-    grade = ground[int(x), int(y)]
+    grade = ground[int(x), int(y)]  # 0 blocked, 1 next to a blocked cell, 2 free around
     if grade != 1:
         return grade == 2
     west, east, south, north = int(x - CLEARANCE), int(x + CLEARANCE), int(y - CLEARANCE), int(y + CLEARANCE)
@@ -88,7 +88,7 @@ def _steer_around(w: c.World, b: int, i: int, target: int, dx: float, dy: float,
 
     The path has the length `length`. `target` is the unit that i walks to; it is not an obstacle. -1: none.
     """
-    nearest, gap, cross = -1, LOOK_AHEAD, 0.0
+    nearest, gap, side_offset = -1, LOOK_AHEAD, 0.0
     x, y, size, layer = w.floats[b, i, c.X], w.floats[b, i, c.Y], w.spec[i, c.S_SEPARATION], w.spec[i, c.S_LAYER]
     for j in range(w.ints.shape[1]):
         is_standing = w.ints[b, j, c.MOBILITY] != c.WALKING or w.floats[b, j, c.BLOCKED] >= JAMMED
@@ -104,17 +104,17 @@ def _steer_around(w: c.World, b: int, i: int, target: int, dx: float, dy: float,
         if friend:
             room *= SQUEEZE
         ahead, side = rx * dx + ry * dy, dx * ry - dy * rx
-        beyond = ahead - min(ahead, length)
-        if ahead <= 0.0 or beyond * beyond + side * side >= room * room:
+        past_goal = ahead - min(ahead, length)
+        if ahead <= 0.0 or past_goal * past_goal + side * side >= room * room:
             continue
         edge = ahead - np.sqrt(room * room - side * side) if abs(side) < room else ahead
         if edge < gap:
-            nearest, gap, cross = j, edge, side
+            nearest, gap, side_offset = j, edge, side
     if nearest < 0:
         w.ints[b, i, c.SIDE] = 0
         return dx, dy
     if w.ints[b, i, c.SIDE] == 0:
-        w.ints[b, i, c.SIDE] = -1 if cross > 0.0 else 1
+        w.ints[b, i, c.SIDE] = -1 if side_offset > 0.0 else 1
     rx, ry = w.floats[b, nearest, c.X] - x, w.floats[b, nearest, c.Y] - y
     turn = float(w.ints[b, i, c.SIDE]) / max(np.sqrt(rx * rx + ry * ry), 1e-9)
     return -ry * turn, rx * turn
@@ -122,7 +122,7 @@ def _steer_around(w: c.World, b: int, i: int, target: int, dx: float, dy: float,
 
 @inlined
 def stand(w: c.World, b: int, i: int, mobility: int) -> None:
-    """Let a unit stand in this loop. Flying units slow down.
+    """Let a unit stop in this loop. A flying unit does not stop at once: `move_all` limits its change of velocity.
 
     Args:
         w: The battles.
@@ -150,12 +150,13 @@ def walk(w: c.World, b: int, i: int, target: int, goal_x: float, goal_y: float, 
         halt: Distance from the point at which the unit stops [cells].
     """
     x, y = w.floats[b, i, c.X], w.floats[b, i, c.Y]
-    line = w.choke[0]
-    if (y < line) != (goal_y < line) and is_point_on_ground(w.ground, goal_x, goal_y):
-        cross = x + (goal_x - x) * (line - y) / (goal_y - y)
-        if cross < w.choke[1] + CLEARANCE or cross > w.choke[2] - CLEARANCE:
-            goal_x = min(max(cross, w.choke[1] + 2.0 * CLEARANCE), w.choke[2] - 2.0 * CLEARANCE)
-            goal_y = line + (0.2 if goal_y >= line else -0.2)
+    choke_y = w.choke[0]
+    if (y < choke_y) != (goal_y < choke_y) and is_point_on_ground(w.ground, goal_x, goal_y):
+        crossing_x = x + (goal_x - x) * (choke_y - y) / (goal_y - y)
+        if crossing_x < w.choke[1] + CLEARANCE or crossing_x > w.choke[2] - CLEARANCE:
+            # The straight way hits a wall: first walk to a point in the passage, just behind its middle line.
+            goal_x = min(max(crossing_x, w.choke[1] + 2.0 * CLEARANCE), w.choke[2] - 2.0 * CLEARANCE)
+            goal_y = choke_y + (0.2 if goal_y >= choke_y else -0.2)
     dx, dy = goal_x - x, goal_y - y
     distance = np.sqrt(dx * dx + dy * dy)
     if distance < 1e-6:
@@ -186,7 +187,13 @@ def _keep_on_ground(w: c.World, b: int, i: int) -> None:
 
 @inlined
 def _push_share(w: c.World, b: int, i: int, j: int) -> float:
-    """Return the share of their overlap by which unit i is pushed away from unit j."""
+    """Return the share of their overlap by which unit i is pushed away from unit j.
+
+    unit i     j WALKING            j IDLE                j PLANTED
+    WALKING    0.5                  friend 0.5, enemy 1   1
+    IDLE       friend 0.5, enemy 0  0.5                   friend 1, enemy 0
+    PLANTED    0                    0                     0
+    """
     mine, other = w.ints[b, i, c.MOBILITY], w.ints[b, j, c.MOBILITY]
     if mine == other:
         return 0.0 if mine == c.PLANTED else 0.5
@@ -249,12 +256,12 @@ def move_all(w: c.World, b: int) -> None:
         for i in range(n_units):
             _keep_on_ground(w, b, i)
     for i in range(n_units):
-        _update_blocked(w, b, i)
+        _finish_loop(w, b, i)
 
 
 @inlined
-def _update_blocked(w: c.World, b: int, i: int) -> None:
-    """Store the displacement of unit i in this loop, and count the loops in which it walks but is blocked."""
+def _finish_loop(w: c.World, b: int, i: int) -> None:
+    """Store the displacement of unit i in this loop and update BLOCKED. Change SIDE if the unit is blocked for long."""
     dx, dy = w.floats[b, i, c.X] - w.floats[b, i, c.OLD_X], w.floats[b, i, c.Y] - w.floats[b, i, c.OLD_Y]
     w.floats[b, i, c.VX], w.floats[b, i, c.VY] = dx, dy
     if w.ints[b, i, c.MOBILITY] != c.WALKING:

@@ -1,7 +1,7 @@
 """PettingZoo games with ready-made wrappers, selected by name: `--env pettingzoo --map mpe2:simple_spread`.
 
 Contents: the games, the packages that each needs, its sizes, and its scenes. Nothing here loads a game; the wrappers
-are in `wrapped.py`. A map that is not in `EXAMPLES` is an import path.
+are in `wrapped.py`. The setting `map` is a name from `EXAMPLES` or an import path.
 
 A scene shows units if the state contains positions, a picture if the state is one, and else the state values over time.
 """
@@ -28,6 +28,7 @@ _MPE_ACTIONS = ("stop", "left", "right", "down", "up")
 _MPE_SCALE = 6.0
 """Scene units per MPE unit. MPE's agents have a radius of 0.15 on a field of about 2 by 2 MPE units."""
 # Knights archers zombies (KAZ): action names, field size, and per kind the number of rows in the state, team, radius.
+# Teams as in `Scene.team`: 0 agents, 1 opponents, 2 neutral.
 _KAZ_ACTIONS = ("forward", "backward", "turn left", "turn right", "use weapon", "stop")
 _KAZ_FIELD = (32.0, 18.0)
 _KAZ_ROWS = {"archer": 2, "knight": 2, "mace": 2, "arrow": 10, "zombie": 10}
@@ -39,7 +40,7 @@ _HIDDEN = -5.0
 
 @dataclass(frozen=True)
 class Example:
-    """One wrapped game."""
+    """One wrapped game, which the user selects by its name."""
 
     factory: str
     """Name of the function in `wrapped.py` that makes the game."""
@@ -76,14 +77,14 @@ EXAMPLES: Mapping[str, Example] = MappingProxyType(
         ),
         "butterfly:cooperative_pong": Example(
             "cooperative_pong",
-            "two paddles keep a ball in play; gray picture, 20 × 20 pixels per value; "
+            "two paddles keep a ball in play; gray picture, each value is the mean of 20 × 20 pixels; "
             "the game reports no win, so set a return threshold",
             ("pygame",), (2, 3, 336, 336, 500), ("stop", "up", "down"), (14, 24),
         ),
         "butterfly:pistonball": Example(
             "pistonball",
             "twenty pistons, three actions each, roll a ball to the left to win; "
-            "gray picture, 20 × 20 pixels per value",
+            "gray picture, each value is the mean of 20 × 20 pixels",
             ("pygame", "pymunk"), (20, 3, 132, 1232, 125), ("down", "stop", "up"), (28, 44),
         ),
         "butterfly:knights_archers_zombies": Example(
@@ -204,7 +205,8 @@ def _fill_missing_positions(position: Floats, alive: NDArray[np.bool_], *, n_age
     """Give units that do not exist in a frame a position.
 
     The first `n_agents` units are agents; a dead agent keeps its last position. Any other unit is outside the field.
-    In the last frame before it appears, it is already at its first position: it must not move across the field.
+    In the last frame before it appears, it is already at its first position, so that an animation does not show a move
+    across the field.
 
     Args:
         position: [T, U, 2], field units.

@@ -1,4 +1,8 @@
-"""VDN, QMIX and DMIX: monotonic mixing rules. Q_tot does not decrease when any Q_i increases."""
+"""VDN, QMIX and DMIX: monotonic mixing rules. Q_tot does not decrease when any Q_i increases.
+
+Shapes: R rows (transitions), N agents, W quantile samples, S state size. `DmixMixer` mixes quantile samples instead of
+values, so it is not in `MIXERS`; `backbones/dmix.py` creates it.
+"""
 
 import torch
 from torch import Tensor, nn

@@ -47,7 +47,7 @@ def check_faiss(device: str) -> dict[str, Any]:
 
 
 def _finds_nearest(metric: Metric, device: str) -> bool:
-    """Compare faiss with the exact search. A tenth of the nodes are at one position."""
+    """Compare faiss with the exact search. A tenth of the nodes are at one position, to test equal distances."""
     rng = np.random.default_rng(0)
     z = rng.normal(size=(NODES, 4))
     z[: NODES // 10] = z[0]
