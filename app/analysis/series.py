@@ -270,7 +270,8 @@ def _digest_evaluations(frame: pd.DataFrame) -> dict[str, EvaluationDigest]:
     hashed = hash_pandas_object(frame.loc[:, list(_EVALUATION_COLUMNS)], index=False)  # type: ignore[operator]  # missing in the stubs
     digests = {}
     for run_id, rows in frame.assign(hash=hashed).groupby("run_id", sort=False):
-        if np.all(read_float_column(rows, "return_mean") % 1 == 0):
+        returns = read_float_column(rows, "return_mean")
+        if np.all(np.isinf(returns) | (returns == np.round(returns))):
             continue
         has_win = bool((rows[["win_rate", "robust_win_rate"]].to_numpy(np.float64, na_value=0.0) > 0).any())
         digests[str(run_id)] = EvaluationDigest(hash(tuple(rows["hash"])), has_win)

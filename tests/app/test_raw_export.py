@@ -144,7 +144,7 @@ def test_a_thinned_run_leaves_no_half_a_file(two, tmp_path: Path, capsys) -> Non
     out = tmp_path / "t.csv"
     out.write_text("as it was")
     assert run(["export", *ids, "--table", "transitions", "--out", str(out), "--db", db.url]) == 2
-    assert f"The transitions of run {ids[1]} are not in this database" in capsys.readouterr().err
+    assert f"The transitions of run {ids[1]} were deleted by thinning" in capsys.readouterr().err
     assert out.read_text() == "as it was"
     assert not list(tmp_path.glob(".t.csv*"))
 

@@ -100,14 +100,15 @@ def test_a_pin_of_a_changed_view_opens_the_same_view(seeded, monkeypatch, page):
     monkeypatch.setattr(page_state, "finish_page", record)
     app = open_page(page, run=run_id, **VIEWS[page])
     assert not app.exception
-    assert not app.warning, [warning.value for warning in app.warning]
+    assert not [warning.value for warning in app.warning if "was not found" in warning.value]
     view = read_view(make_view(page=page, figure="", query=pinned[-1], runs=[], facts={}))
     assert view is not None
     assert {**view.query, "run": [run_id]}.items() >= {name: [text] for name, text in VIEWS[page].items()}.items()
     again = open_page(page, **{name: texts[0] for name, texts in view.query.items()})
     assert not again.exception
     assert read_widgets(again, page) == read_widgets(app, page)
-    assert read_address(again) == read_address(app)
+    # the address of a pinned view also contains defaults that a later version may change
+    assert read_address(again).items() >= read_address(app).items()
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def draw_win_rates(lines_by_task: Sequence[TaskLines], options: Options = NO_OPT
     Raises:
         ConfigError: If no run of the study was evaluated.
     """
-    charts = [_draw_task(lines) for lines in lines_by_task]
+    charts = [_draw_task(lines) for lines in lines_by_task if lines.in_chart.tasks]
     if not charts:
         raise ConfigError("study-win-rates needs an evaluated run", hint="Wait for the first evaluation of a run.")
     if len(charts) == 1:
