@@ -46,7 +46,7 @@ def test_a_list_of_runs_waits_for_no_frame_and_no_setting(tmp_path: Path) -> Non
 
 
 def test_a_plan_of_a_sweep_waits_for_no_learner(tmp_path: Path) -> None:
-    arguments = ["sweep", "tau-study", "--dry-run", "--db", f"sqlite:///{tmp_path / 'x.db'}"]
+    arguments = ["sweep", "tau-study-demo", "--dry-run", "--db", f"sqlite:///{tmp_path / 'x.db'}"]
     assert not imported(f"from app.cli.main import run\nassert run({arguments}) == 0") & (HEAVY | {"torch"})
 
 

@@ -143,7 +143,7 @@ def test_a_run_without_a_seed_is_numbered_and_never_pretends_to_have_one(db, tmp
     rows = [find_run(db, each) for each in done["runs"]]
     assert [row.seed for row in rows] == [-1, -2]
     assert "seed unknown" in rows[0].name
-    assert "does not contain seeds" in done["remarks"][0]
+    assert "does not contain all seeds" in done["remarks"][0]
     assert join_seeds(read_seeds(db, rows)).groups[0].n == 2
 
 
