@@ -4,21 +4,22 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.require import require
+from tests.torture.c_library import compile_library
 
 SOURCE = Path(__file__).with_name("no_locks.c")
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def library() -> Iterator[Path]:
     require("cc", sys.platform == "linux" and bool(shutil.which("cc")), "this is not Linux, or has no cc")
-    path = tmp_path_factory.mktemp("locks") / "no_locks.so"
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", str(path), str(SOURCE), "-ldl"], check=True)
-    return path
+    with compile_library(SOURCE, "Tests of file locks") as path:
+        yield path
 
 
 def run_without_locks(library: Path, *arguments: str) -> str:

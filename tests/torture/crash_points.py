@@ -10,16 +10,13 @@ the interrupted action is completed, and every row is checked.
 
 import argparse
 import ctypes
-import multiprocessing
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import traceback
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import cycle
 from multiprocessing.context import ForkServerContext
@@ -29,10 +26,10 @@ from typing import Final
 import numpy as np
 
 from app.bench import BenchResult, make_result
-from emtc_core.errors import ConfigError, EmtcError
+from emtc_core.errors import EmtcError
 from tests.report import add_json_option, limited, run_and_report
+from tests.torture.c_library import compile_library, open_context
 from tests.torture.crash_actions import ACTIONS, Action, train_reference
-from tests.torture.fleet import PRELOADED_MODULES
 
 POINTS: Final = 24
 FAULTS: Final = {"kill": 1, "tear": 2, "input/output error": 3, "no space": 4, "delay": 5}
@@ -64,7 +61,7 @@ def run(*, points: int = POINTS) -> list[BenchResult]:
     Raises:
         ConfigError: If this is not Linux, or there is no C compiler.
     """
-    with compile_crash_library() as library:
+    with compile_library(SOURCE, "Crash points") as library:
         outcomes = {name: try_action(name, library, points=points) for name in ACTIONS}
     return [result for name, outcome in outcomes.items() for result in _make_results(name, outcome)]
 
@@ -77,26 +74,14 @@ def _make_results(name: str, outcome: ActionOutcome) -> Iterator[BenchResult]:
     yield make_result(f"crash_points.{name}.wrong", len(outcome.wrong), "points", 0, wrong)
 
 
-@contextmanager
-def compile_crash_library() -> Generator[Path]:
-    """Compile the library that injects faults.
-
-    Raises:
-        ConfigError: If this is not Linux, or there is no C compiler.
-    """
-    compiler = shutil.which("cc")
-    if sys.platform != "linux" or compiler is None:
-        raise ConfigError("Crash points need Linux and a C compiler, cc", hint="Install one, e.g. the package gcc.")
-    with tempfile.TemporaryDirectory(prefix="emtc-crash-") as folder:
-        library = Path(folder) / "crash_point.so"
-        subprocess.run([compiler, "-shared", "-fPIC", "-O2", "-o", library, SOURCE, "-ldl"], check=True)
-        yield library
-
-
 def try_action(name: str, library: Path, *, points: int) -> ActionOutcome:
     """Run one action once per crash point, each time in a new copy of the prepared folder."""
     action = ACTIONS[name]
-    with tempfile.TemporaryDirectory(prefix="emtc-crash-") as parent, _open_context(library) as context:
+    libraries = " ".join(filter(None, [str(library), os.environ.get("LD_PRELOAD")]))
+    with (
+        tempfile.TemporaryDirectory(prefix="emtc-crash-") as parent,
+        open_context({"LD_PRELOAD": libraries}) as context,
+    ):
         template, folder = Path(parent) / "template", Path(parent) / "here"
         folder.mkdir()
         for prepare in (train_reference, action.prepare):
@@ -134,22 +119,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_json_option(parser)
     options = parser.parse_args(arguments)
     return run_and_report("crash_points", run, json=options.json, points=options.points)
-
-
-@contextmanager
-def _open_context(library: Path) -> Generator[ForkServerContext]:
-    """Yield a context whose processes have loaded the learner's libraries and the library that injects faults."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED_MODULES)
-    before = os.environ.get("LD_PRELOAD")
-    os.environ["LD_PRELOAD"] = " ".join([str(library), *([before] if before else [])])
-    try:
-        yield context
-    finally:
-        if before is None:
-            del os.environ["LD_PRELOAD"]
-        else:
-            os.environ["LD_PRELOAD"] = before
 
 
 def _count_calls(context: ForkServerContext, action: Action, template: Path, folder: Path) -> int:
@@ -191,7 +160,7 @@ def _run_in_process(
     """Run a function in a new process.
 
     Args:
-        context: The context of `_open_context`.
+        context: The context of `open_context`.
         step: The function.
         folder: Its argument. System calls are counted in this folder.
         fault: Number of the system call that gets a fault, and the fault's number.

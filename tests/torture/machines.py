@@ -9,7 +9,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -25,6 +24,7 @@ from storage.engine import Database
 from storage.files.places import run_folder
 from storage.runs.lifecycle import OTHER_OWNER
 from storage.runs.sweeps import PlannedRun, get_sweep, save_sweep
+from tests.torture.c_library import compile_library
 from tests.torture.fleet import STOP_TIMEOUT_S, storm_config
 from tests.torture.growth import Gauge
 
@@ -32,7 +32,7 @@ SKEWS_S = {"storm-fast": 600, "storm-slow": -600}
 SWEEP = "5708a000"
 RUNS_PER_MINUTE = 6
 """More runs than two workers can finish."""
-_SOURCE = Path(__file__).with_name("clock_skew.c")
+SOURCE = Path(__file__).with_name("clock_skew.c")
 
 
 @dataclass
@@ -119,25 +119,16 @@ def open_machines(db: Database, workers: int, minutes: float) -> Generator[Machi
     Raises:
         ConfigError: If this is not Linux, or if a C compiler or `unshare` is missing.
     """
-    compiler = shutil.which("cc")
-    if sys.platform != "linux" or compiler is None or shutil.which("unshare") is None:
+    if sys.platform != "linux" or shutil.which("cc") is None or shutil.which("unshare") is None:
         raise ConfigError("Workers with a wrong clock need Linux, a C compiler and unshare", hint="Or use --workers 0.")
     queue_runs(db, int(RUNS_PER_MINUTE * minutes) + len(SKEWS_S))
     worker = [sys.executable, "-m", "app.cli.main", "worker", "--db", db.url]
-    with tempfile.TemporaryDirectory(prefix="emtc-skew-") as folder:
-        library = compile_skew(compiler, Path(folder))
+    with compile_library(SOURCE, "Workers with a wrong clock") as library:
         machines = Machines(db, [Machine(host, worker, library) for host in list(SKEWS_S)[:workers]])
         try:
             yield machines
         finally:
             machines.stop()
-
-
-def compile_skew(compiler: str, folder: Path) -> Path:
-    """Compile the library that changes the clock."""
-    library = folder / "clock_skew.so"
-    subprocess.run([compiler, "-shared", "-fPIC", "-O2", "-o", library, _SOURCE, "-ldl"], check=True)
-    return library
 
 
 def queue_runs(db: Database, n: int) -> None:

@@ -17,11 +17,8 @@ commits do not wait for its log.
 """
 
 import argparse
-import multiprocessing
-import os
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -41,12 +38,12 @@ from sqlalchemy.pool import Pool
 from app.bench import BenchResult, make_result
 from app.bench.records import opened_database
 from app.jobs.resume import examine_checkpoints
-from emtc_core.errors import ConfigError, EmtcError, RunNotFoundError
+from emtc_core.errors import EmtcError, RunNotFoundError
 from storage.engine import Database
 from storage.runs.rows import find_run
 from tests.report import add_json_option, limited, run_and_report
+from tests.torture.c_library import compile_library, open_context
 from tests.torture.crash_actions import ACTIONS, train_reference
-from tests.torture.fleet import PRELOADED_MODULES
 
 CUTS: Final = 20
 ENDS: Final = ("none", "border", "middle", "all")
@@ -138,7 +135,7 @@ def run(*, cuts: int = CUTS, seed: int = 0) -> list[BenchResult]:
     Raises:
         ConfigError: If this is not Linux, or there is no C compiler.
     """
-    with compile_disk_library() as library:
+    with compile_library(SOURCE, "Power cuts") as library:
         outcome = cut_trainings(library, cuts=cuts, seed=seed)
     ends = ", ".join(f"{n} × {end}" for end, n in outcome.ends.items())
     done = f"bytes of the log after its last sync: {ends}; {outcome.resumed} with a checkpoint"
@@ -150,27 +147,11 @@ def run(*, cuts: int = CUTS, seed: int = 0) -> list[BenchResult]:
     ]
 
 
-@contextmanager
-def compile_disk_library() -> Generator[Path]:
-    """Compile the library that records syncs.
-
-    Raises:
-        ConfigError: If this is not Linux, or there is no C compiler.
-    """
-    compiler = shutil.which("cc")
-    if sys.platform != "linux" or compiler is None:
-        raise ConfigError("Power cuts need Linux and a C compiler, cc", hint="Install one, e.g. the package gcc.")
-    with tempfile.TemporaryDirectory(prefix="emtc-power-") as folder:
-        library = Path(folder) / "power_cut.so"
-        subprocess.run([compiler, "-shared", "-fPIC", "-O2", "-o", library, SOURCE, "-ldl"], check=True)
-        yield library
-
-
 def cut_trainings(library: Path, *, cuts: int, syncs: bool = True, seed: int = 0) -> CutOutcome:
     """Train until there were `cuts` power cuts, and resume after each.
 
     Args:
-        library: The library of `compile_disk_library`.
+        library: The compiled `power_cut.c`.
         cuts: Number of power cuts.
         syncs: False plants a fault: the recorder does not sync.
         seed: As in `run`.
@@ -178,7 +159,7 @@ def cut_trainings(library: Path, *, cuts: int, syncs: bool = True, seed: int = 0
     outcome, rng = CutOutcome(), random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="emtc-power-") as parent:
         disk, template = Disk(Path(parent)), Path(parent) / "template"
-        with _open_context(disk.environment(library)) as context:
+        with open_context(disk.environment(library)) as context:
             template.mkdir()
             _run_to_end(context, train_reference, template)
             while outcome.ends.total() < cuts:
@@ -263,20 +244,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add_json_option(parser)
     options = parser.parse_args(arguments)
     return run_and_report("power_cut", run, json=options.json, cuts=options.cuts, seed=options.seed)
-
-
-@contextmanager
-def _open_context(environment: dict[str, str]) -> Generator[ForkServerContext]:
-    """Yield a context whose processes have loaded the learner's libraries and the library that records syncs."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED_MODULES)
-    before = dict(os.environ)
-    os.environ.update(environment)
-    try:
-        yield context
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 def _train(folder: Path, autocheckpoint: int, syncs: bool) -> None:

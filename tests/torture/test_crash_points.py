@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.require import require
+from tests.torture.c_library import compile_library
 from tests.torture.crash_actions import ACTIONS
-from tests.torture.crash_points import FAULTS, choose_points, compile_crash_library, try_action
+from tests.torture.crash_points import FAULTS, SOURCE, choose_points, try_action
 
 TWO_WRITES = """
 import ctypes, os, sys
@@ -29,7 +30,7 @@ print(library.crash_seen())
 @pytest.fixture(scope="module")
 def library() -> Iterator[Path]:
     require("cc", sys.platform == "linux" and bool(shutil.which("cc")), "this is not Linux, or has no cc")
-    with compile_crash_library() as path:
+    with compile_library(SOURCE, "Crash points") as path:
         yield path
 
 

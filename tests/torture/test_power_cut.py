@@ -27,7 +27,8 @@ from storage.runs.changes import create_run
 from storage.runs.rows import find_run
 from tests.require import require
 from tests.storage.records import CONFIG, record_episodes
-from tests.torture.power_cut import ENDS, Disk, compile_disk_library, find_lost, suspended
+from tests.torture.c_library import compile_library
+from tests.torture.power_cut import ENDS, SOURCE, Disk, find_lost, suspended
 
 RECORDS = """
 import sys
@@ -57,7 +58,7 @@ for n in range(3):
 @pytest.fixture(scope="module")
 def library() -> Iterator[Path]:
     require("cc", sys.platform == "linux" and bool(shutil.which("cc")), "this is not Linux, or has no cc")
-    with compile_disk_library() as path:
+    with compile_library(SOURCE, "Power cuts") as path:
         yield path
 
 

@@ -36,9 +36,10 @@ from tests.errors import raises
 from tests.hostile import tamper
 from tests.require import require
 from tests.storage.records import CONFIG, record_everything
+from tests.torture.c_library import compile_library
 from tests.torture.fleet import full_disk, lock_database, storm_config
 from tests.torture.growth import Gauge
-from tests.torture.machines import SWEEP, Machine, Machines, compile_skew, queue_runs
+from tests.torture.machines import SOURCE, SWEEP, Machine, Machines, queue_runs
 from tests.torture.storm import RowWatch, count_rows, find_wrong, main, run, run_storm
 
 GROW = "open({!r}, 'ab', 0).write(bytes(200_000))"
@@ -161,9 +162,10 @@ def test_only_a_private_server_can_have_an_outage() -> None:
 
 
 def test_a_machine_has_its_own_host_name_and_clock_and_a_kill_ends_its_trainers(tmp_path: Path) -> None:
-    compiler = shutil.which("cc")
-    require("cc", compiler is not None and shutil.which("unshare") is not None, "no C compiler, or no unshare")
-    library = compile_skew(str(compiler), tmp_path)
+    has_tools = shutil.which("cc") is not None and shutil.which("unshare") is not None
+    require("cc", has_tools, "no C compiler, or no unshare")
+    with compile_library(SOURCE, "Machines with a wrong clock") as compiled:
+        library = Path(shutil.copy(compiled, tmp_path))
     child = "import socket, sys, time; print(socket.gethostname(), time.time(), flush=True); time.sleep(60)"
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
     before = time.time()
