@@ -104,7 +104,7 @@ def connect(path: Path, *, wait_s: float, writes: bool, mode: Literal["ro", "rw"
     try:
         connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").close()
     except sqlite3.Error as error:  # the next statement raises an error that is not handled here again
-        name, log = getattr(error, "sqlite_errorname", ""), path.with_name(f"{path.name}-wal")
+        name, log = getattr(error, "sqlite_errorname", ""), get_log_path(path)
         if name.startswith("SQLITE_BUSY") or name.endswith("LOCK"):
             _check_file_locks(path)
         is_read_only = name == "SQLITE_CANTOPEN" and not writes and not os.access(path.parent, os.W_OK)
@@ -241,7 +241,7 @@ def remove_created(created: list[Path]) -> None:
         with suppress(OSError):  # the folder is not empty, or was deleted
             if place.is_dir():
                 place.rmdir()
-            elif place.stat().st_size == 0 and not place.with_name(f"{place.name}-wal").exists():
+            elif place.stat().st_size == 0 and not get_log_path(place).exists():
                 for suffix in _FILE_SUFFIXES:
                     place.with_name(place.name + suffix).unlink(missing_ok=True)
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from app.analysis.format import format_size
+from app.analysis.format import format_run_count, format_size
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, print_json, print_message
 from app.cli.serve import become_app
 from app.figures.named.memories import best_and_worst
@@ -72,10 +72,9 @@ def bundle(
     if json:
         print_json(asdict(made) | {"place": str(made.place)})
         return
-    n = f"{made.runs} run{'s' if made.runs != 1 else ''}"
     print_message(
-        f"Wrote {out}: {n} in {format_size(made.size_bytes)} ({format_size(made.study_bytes)} unpacked). Show it in "
-        f"the app: emtc open {out}"
+        f"Wrote {out}: {format_run_count(made.runs)} in {format_size(made.size_bytes)} "
+        f"({format_size(made.study_bytes)} unpacked). Show it in the app: emtc open {out}"
     )
 
 
@@ -116,8 +115,8 @@ def _import(file: Path, url: str, *, json: bool) -> None:
     if json:
         print_json({"database": database.safe_url, "runs": list(new), "existing": list(existing)})
         return
-    n, listed = f"{len(new)} run{'s' if len(new) != 1 else ''}", f": {', '.join(new)}" if new else ""
-    print_message(f"Imported {n} into {database.safe_url}{listed}.")
+    listed = f": {', '.join(new)}" if new else ""
+    print_message(f"Imported {format_run_count(len(new))} into {database.safe_url}{listed}.")
     if existing:
         print_message(f"Already in the database and not changed: {', '.join(existing)}.")
 

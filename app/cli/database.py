@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from app.analysis.format import format_size
+from app.analysis.format import format_run_count, format_size
 from app.analysis.tables import NO_PARQUET, can_write_parquet, export_table, make_plain_table
 from app.cli.output import (
     DEFAULT_DATABASE,
@@ -111,7 +111,7 @@ def thin(
         _print_removed(removed, done=False)
         return
     total = sum(removed.values(), RemovedData())
-    n_runs = f"{len(removed)} run{'s' if len(removed) != 1 else ''}"
+    n_runs = format_run_count(len(removed))
     for run_id, data in removed.items():
         print_message(f"Run {run_id}: {data}.")
     print_message(f"To be removed permanently from {n_runs}: {total}.")

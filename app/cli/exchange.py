@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from app.analysis.format import format_run_count
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, print_json, print_message
 from app.cli.runs import find_runs
 from app.jobs.imports.curves import SourceOverrides
@@ -88,7 +89,7 @@ def import_foreign(
         print_json({"runs": list(new), "here": list(existing), "remarks": remarks})
         return
     ids = f": {', '.join(new)}" if new else ""
-    print_message(f"Imported {len(new)} run{'s' if len(new) != 1 else ''} into {database.safe_url}{ids}.")
+    print_message(f"Imported {format_run_count(len(new))} into {database.safe_url}{ids}.")
     if existing:
         verb = "was" if len(existing) == 1 else "were"
         print_message(f"{len(existing)} {verb} imported before: {', '.join(existing)}.")

@@ -10,6 +10,7 @@ from typing import Annotated, Any, get_args
 
 import typer
 
+from app.analysis.format import format_run_count
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, print_json, print_message, print_table
 from emtc_core.control import QuestionKind
 from emtc_core.errors import ConfigError, StorageError
@@ -52,7 +53,7 @@ def tag(
     database = open_database(db, create=False)
     ids = find_runs(database, runs)
     changed = tag_runs(database, ids, add=add or (), remove=remove or ())
-    print_message(f"Changed the tags of {changed} of {_count(ids)}.")
+    print_message(f"Changed the tags of {changed} of {format_run_count(len(ids))}.")
 
 
 def note(
@@ -228,11 +229,7 @@ def _set_visibility(db: str, runs: list[str], act: VisibilityAction) -> None:
     database = open_database(db, create=False)
     ids = find_runs(database, runs)
     verb = {"archive": "Archived", "restore": "Restored", "hide": "Hid", "show": "Unhid"}[act]
-    print_message(f"{verb} {set_visibility(database, ids, act)} of {_count(ids)}.")
-
-
-def _count(ids: list[str]) -> str:
-    return "1 run" if len(ids) == 1 else f"{len(ids):,} runs"
+    print_message(f"{verb} {set_visibility(database, ids, act)} of {format_run_count(len(ids))}.")
 
 
 def _describe_plugins(plugins: Any) -> str:

@@ -537,8 +537,7 @@ def read_pinned() -> dict[str, list[str]]:
     """Return all parameters of the current view of the page, from which a pinned view is made: name → texts."""
     query: dict[str, list[str]] = {}
     for parameter in list_parameters(get_page()):
-        if parameter.is_pinned:
-            query |= parameter.read_pinned()
+        query |= parameter.read_pinned()
     return query
 
 

@@ -16,6 +16,7 @@ from sqlalchemy import ColumnElement, Connection, LargeBinary, exists, func, sel
 from sqlalchemy.orm import InstrumentedAttribute
 
 from emtc_core.errors import StorageError
+from storage.address import get_log_path
 from storage.column_types import get_inner_type
 from storage.engine import Database, files_root
 from storage.files.places import get_place
@@ -147,7 +148,7 @@ def file_sizes(connection: Connection, db: Database) -> tuple[int, int]:
         connection.exec_driver_sql(f"PRAGMA {name}").scalar_one()
         for name in ("page_count", "freelist_count", "page_size")
     )
-    log = db.path.with_name(f"{db.path.name}-wal")
+    log = get_log_path(db.path)
     return pages * page_bytes + (log.stat().st_size if log.is_file() else 0), free_pages * page_bytes
 
 
