@@ -76,12 +76,12 @@ def get_sizes() -> EnvInfo:
 
 
 def count_update(algo: str) -> Count:
-    """Count the fifth update of a learner: the first ones prepare and capture what later ones repeat."""
+    """Count a later update of a learner: the first ones prepare and capture what later ones repeat."""
     info = get_sizes()
     config = make_config(algo, **SETTINGS.get(algo, {}))
     learner = make_learner(config, info, device=GPU, seed=1)
     assert not isinstance(learner, MappoLearner)
-    length = info.episode_limit if algo == "cds" else 5
+    length, n_before = (info.episode_limit, 2) if algo == "cds" else (5, WARM_UP + 1)
     buffer = ReplayBuffer(BATCH, info, device=GPU)
     for i in range(BATCH):
         buffer.add(make_episode(info, length, i))
@@ -92,7 +92,7 @@ def count_update(algo: str) -> Count:
     def update() -> None:
         learner.update(batch, recalled if config.uses_memory else None, env_step=0)
 
-    for _ in range(WARM_UP + 1):
+    for _ in range(n_before):
         update()
     return measure(f"update, {algo}", update)
 
