@@ -259,10 +259,13 @@ class ValueLearner:
 
     def get_state(self) -> dict[str, Any]:
         """Return a copy of networks, optimizer, generator and counters as tensors and plain values."""
+        optimizer = copy_state(self._optimizer.state_dict())
+        for group in optimizer["param_groups"]:
+            group["capturable"] = False  # a checkpoint does not depend on the device
         return {
             "online": copy_state(self.online.state_dict()),
             "target": copy_state(self.target.state_dict()),
-            "optimizer": copy_state(self._optimizer.state_dict()),
+            "optimizer": optimizer,
             "generator": self._generator.get_state(),
             "last_copy": self._last_copy,
             "intrinsic": [copy_state(reward.get_state()) for reward in self._intrinsic],
