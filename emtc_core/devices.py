@@ -14,6 +14,8 @@ from emtc_core.errors import make_cuda_error
 
 CUBLAS_WORKSPACE = ":16:8"
 """The one of two workspace sizes for deterministic cuBLAS that cuDNN's recurrent layers also support."""
+CUBLASLT_WORKSPACE = "128"
+"""The same size [KiB] for cuBLASLt, which shares the workspace; PyTorch warns about its larger default."""
 
 
 def choose_device(setting: Literal["auto", "cpu", "cuda"]) -> torch.device:
@@ -46,7 +48,8 @@ def set_determinism(enabled: bool) -> None:
     RuntimeError; this project uses no such operation.
     """
     if enabled:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", CUBLAS_WORKSPACE)
+        if os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", CUBLAS_WORKSPACE) == CUBLAS_WORKSPACE:
+            os.environ.setdefault("CUBLASLT_WORKSPACE_SIZE", CUBLASLT_WORKSPACE)
         deterministic: Any = torch.utils.deterministic
         deterministic.fill_uninitialized_memory = False  # every buffer here is written before it is read
     if enabled != torch.are_deterministic_algorithms_enabled():  # the call loads the compiler

@@ -15,11 +15,15 @@ by operation, with the same results.
 """
 
 import logging
+import threading
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
 _LOG = logging.getLogger(__name__)
+_CAPTURE_LOCK = threading.Lock()
+"""PyTorch allows one capture at a time in a process, and a refit may run in a second thread."""
 
 WARM_UP = 3
 """Number of repeats before the capture."""
@@ -28,20 +32,31 @@ WARM_UP = 3
 class RepeatedStep:
     """Runs a step many times: as a CUDA graph on a GPU, as function calls on the CPU."""
 
-    def __init__(self, step: Callable[[], None], device: torch.device, *, name: str) -> None:
+    def __init__(
+        self,
+        step: Callable[[], None],
+        device: torch.device,
+        *,
+        name: str,
+        shared: "RepeatedStep | None" = None,
+    ) -> None:
         """Prepare the step.
 
         Args:
             step: The function; see the module for its requirements.
             device: Device of its tensors.
             name: Name of the step in the log.
+            shared: Another step, whose stream and graph memory this one uses. A run of one step may overwrite the
+                tensors that a graph of the other has allocated, so these must be copied before.
         """
         self._step, self._device, self._name = step, device, name
         self._call: Callable[[], None] = step  # on a GPU first `_warm_up`, then the replay of the graph
         self._warm_ups_left = WARM_UP
         self._stream: torch.cuda.Stream | None = None
+        self._pool: Any = None
         if device.type == "cuda":
-            self._stream = torch.cuda.Stream(device)
+            self._stream = torch.cuda.Stream(device) if shared is None else shared._stream
+            self._pool = torch.cuda.graph_pool_handle() if shared is None else shared._pool
             self._call = self._warm_up
 
     def run(self, times: int) -> None:
@@ -66,7 +81,10 @@ class RepeatedStep:
         graph = torch.cuda.CUDAGraph()
         try:
             # Threads that write a checkpoint or train the networks meanwhile may allocate memory.
-            with torch.cuda.graph(graph, stream=self._stream, capture_error_mode="thread_local"):
+            with (
+                _CAPTURE_LOCK,
+                torch.cuda.graph(graph, self._pool, self._stream, capture_error_mode="thread_local"),
+            ):
                 self._step()
         except RuntimeError as exc:
             _LOG.warning(

@@ -2,6 +2,7 @@
 
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +32,7 @@ from emtc_core.devices import set_matmul_precision
 from emtc_core.learner.learner import Learner
 from emtc_core.learner.mappo import MappoLearner
 from emtc_core.learner.networks import SharedAgent
+from emtc_core.repeated_step import WARM_UP
 from emtc_core.replay_buffer.buffer import ReplayBuffer
 from emtc_core.training.episodic import make_episodic_system
 
@@ -175,7 +177,8 @@ def check_synchronization(target: Target, sizes: CheckSizes) -> CheckResult:
         case = make_case(algo, batch=sizes.batch, length=sizes.length)
         learner = start_learner(case, target.device)
         update = _prepare_update(learner, case, target)
-        update()  # the first call allocates tensors and resolves the slots of the memory
+        for _ in range(WARM_UP + 1 if target.is_gpu else 1):  # the first calls allocate tensors and record graphs
+            update()
         waits += [f"{algo}: {reason}" for reason in _find_waits(update, target)]
     note = (
         f"sample, recall and update of {len(algos)} algorithms under torch.cuda.set_sync_debug_mode"
@@ -225,7 +228,9 @@ def _find_waits(act: Callable[[], object], target: Target) -> list[str]:
 @contextmanager
 def _raise_on_wait() -> Generator[None]:
     torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Synchronization debug mode is a prototype feature")
+        torch.cuda.set_sync_debug_mode("error")
     try:
         yield
     finally:

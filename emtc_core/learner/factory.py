@@ -117,9 +117,17 @@ def make_intrinsic(
     return parts
 
 
-def make_optimizer(config: TrainConfig, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-    """Make RMSprop with the settings of PyMARL, or Adam with those of DMIX."""
+def make_optimizer(
+    config: TrainConfig, parameters: Iterable[nn.Parameter], *, capturable: bool = False
+) -> torch.optim.Optimizer:
+    """Make RMSprop with the settings of PyMARL, or Adam with those of DMIX.
+
+    Args:
+        config: Settings of the training.
+        parameters: Parameters to train.
+        capturable: Whether its steps are part of a CUDA graph.
+    """
     parameters = list(parameters)
     if config.optimizer == "adam":
-        return torch.optim.Adam(parameters, lr=config.lr, eps=1e-5)
-    return torch.optim.RMSprop(parameters, lr=config.lr, alpha=0.99, eps=1e-5)
+        return torch.optim.Adam(parameters, lr=config.lr, eps=1e-5, capturable=capturable)
+    return torch.optim.RMSprop(parameters, lr=config.lr, alpha=0.99, eps=1e-5, capturable=capturable)

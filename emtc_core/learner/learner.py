@@ -9,6 +9,8 @@ MAPPO is the other learner with the same interface (mappo.py).
 
 With `threads` > 1 on a CPU, the episodes of a batch are split between the threads of a `WorkerPool` (batch_parts.py).
 Each thread computes the forward pass and the gradient of its part. The gradients are summed in the order of the parts.
+
+On a GPU, an update with a built-in mixing rule and without an intrinsic reward is a CUDA graph (captured_update.py).
 """
 
 import contextlib
@@ -25,7 +27,9 @@ from emtc_core.config.run import RunConfig
 from emtc_core.devices import autocast, copy_state, send, set_determinism, set_matmul_precision
 from emtc_core.envs.base import EnvInfo
 from emtc_core.learner.backbones.base import JointValues, Unrolled
+from emtc_core.learner.backbones.value import MIXERS
 from emtc_core.learner.batch_parts import BatchPart, ForwardPass, join, join_unrolled, split
+from emtc_core.learner.captured_update import CapturedUpdates
 from emtc_core.learner.controller import Controller
 from emtc_core.learner.factory import IntrinsicReward, make_backbone, make_intrinsic, make_optimizer, make_target
 from emtc_core.learner.mappo import MappoLearner
@@ -79,7 +83,13 @@ class ValueLearner:
         self._agent_id = self.online.agent_id
         self.target = make_target(self.online)
         self._parameters = list(self.online.parameters())
-        self._optimizer = make_optimizer(config.train, self._parameters)
+        is_captured = self._device.type == "cuda" and config.backbone in MIXERS and not self._intrinsic
+        self._optimizer = make_optimizer(config.train, self._parameters, capturable=is_captured)
+        self._captured = (
+            CapturedUpdates(self._update_as_one, self._parameters, episode_limit=info.episode_limit)
+            if is_captured
+            else None
+        )
         self._background = Background(self._device)
         self._workers = WorkerPool(threads if self._device.type == "cpu" else 1)
         for reward in self._intrinsic:
@@ -151,8 +161,14 @@ class ValueLearner:
         Returns:
             Losses and means of the update by metric name.
         """
+        if self._captured is not None:
+            return self._captured.run(batch, recalled)
         if 1 < self._workers.threads <= len(batch.length):
             return self._update_in_parts(batch, recalled, env_step)
+        return self._update_as_one(batch, recalled, env_step)
+
+    def _update_as_one(self, batch: Batch, recalled: IncentiveInputs | None, env_step: int = 0) -> LearnerStats:
+        """Update on the whole batch. Only intrinsic rewards, which no CUDA graph contains, read `env_step`."""
         with autocast(self._device, enabled=self._config.train.mixed_precision):
             seq = make_sequence_batch(batch, agent_id=self._agent_id)
             preparations = [self._background.submit(reward.prepare, seq) for reward in self._intrinsic]
@@ -184,7 +200,7 @@ class ValueLearner:
         return self._make_stats(seq.mask, seq.beta, taken.q_tot.detach(), losses, incentive, recalled)
 
     def _update_in_parts(self, batch: Batch, recalled: IncentiveInputs | None, env_step: int) -> LearnerStats:
-        """Do the same as `update`, with one thread for each part of the batch."""
+        """Do the same as `_update_as_one`, with one thread for each part of the batch."""
         run, parts = self._workers.run, split(batch, recalled, self._workers.threads)
         seq = make_sequence_batch(batch, agent_id=self._agent_id) if self._intrinsic else None
         preparations = [self._background.submit(reward.prepare, seq) for reward in self._intrinsic if seq is not None]
@@ -243,10 +259,13 @@ class ValueLearner:
 
     def get_state(self) -> dict[str, Any]:
         """Return a copy of networks, optimizer, generator and counters as tensors and plain values."""
+        optimizer = copy_state(self._optimizer.state_dict())
+        for group in optimizer["param_groups"]:
+            group["capturable"] = False  # a checkpoint does not depend on the device
         return {
             "online": copy_state(self.online.state_dict()),
             "target": copy_state(self.target.state_dict()),
-            "optimizer": copy_state(self._optimizer.state_dict()),
+            "optimizer": optimizer,
             "generator": self._generator.get_state(),
             "last_copy": self._last_copy,
             "intrinsic": [copy_state(reward.get_state()) for reward in self._intrinsic],
@@ -256,7 +275,11 @@ class ValueLearner:
         """Restore what `get_state` returned; later updates equal those of the saved learner."""
         self.online.load_state_dict(state["online"])
         self.target.load_state_dict(state["target"])
-        self._optimizer.load_state_dict(state["optimizer"])
+        is_captured = self._captured is not None  # the state may have been saved on another device
+        groups = [group | {"capturable": is_captured} for group in state["optimizer"]["param_groups"]]
+        self._optimizer.load_state_dict(state["optimizer"] | {"param_groups": groups})
+        if self._captured is not None:
+            self._captured.discard_graphs()
         restore_generator(self._generator, state["generator"])
         self._last_copy = state["last_copy"]
         for reward, saved in zip(self._intrinsic, state["intrinsic"], strict=True):

@@ -2,7 +2,7 @@
 
 The sizes are upper bounds from the configuration: a full replay buffer with episodes of maximum length, and a full
 episodic memory. A run with shorter episodes needs less. Temporary data of an update (activations, gradients of inputs)
-are not included.
+are not included; on a GPU, CUDA graphs keep their memory.
 """
 
 from collections.abc import Mapping, Sequence
@@ -87,7 +87,8 @@ def plan_memory(
     replay_sizes, network_sizes = {"replay": replay}, {"networks": networks}
     on_device: dict[str, int] = {}
     if device.type != "cpu":
-        batch = {"batch": train.batch * (info.episode_limit + 1) * row_bytes(info)}
+        # the sampled batch, and its copy that the CUDA graphs of an update read
+        batch = {"batch": 2 * train.batch * (info.episode_limit + 1) * row_bytes(info)}
         search = _count_search_bytes(config, info, nodes, device)
         on_device = (replay_sizes if replay_device == device else {}) | batch | network_sizes | search
         if config.backbone == "cds" and config.cds.beta > 0:

@@ -13,12 +13,14 @@ import tempfile
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_map
 
 from emtc_core.config.memory import EmbedConfig, MemoryConfig
 from emtc_core.config.run import RunConfig, list_algos
@@ -39,7 +41,7 @@ from emtc_core.replay_buffer.buffer import ReplayBuffer
 from emtc_core.threads import configure_threads
 from tests.core.flat_by_hand import FlatByHand
 from tests.core.imitated_gpu import ACTIVITY, GPU, imitate, refusing_waits
-from tests.core.learner_cases import BLOCKS, hard_episodes, make_config, make_memory
+from tests.core.learner_cases import BLOCKS, hard_episodes, make_config, make_episode, make_memory
 from tests.core.test_episodic import filled
 from tests.core.test_trainer import make_trainer, short_config
 
@@ -53,6 +55,16 @@ SECTIONS: dict[str, dict[str, Any]] = {
     "emtc-cds": {"cds": {"beta": 0.1, "policy_mixture": "heads", "replay": "episode_per"}},
     "emu-cds": {"cds": {"beta": 0.1, "policy_mixture": "histories"}, **CURIOUS},
     "dmix": {"train": {"optimizer": "adam", "double_q": False}},
+}
+LENGTHS = [*[20, 60, 70] * WARM_UP, 20, 60, 70, 9, 33, 65]
+"""Lengths of batches: the last six updates are replays, and the last three batches are shorter than those before."""
+CAPTURED: dict[str, dict[str, Any]] = {
+    "vdn": {},
+    "qmix": {},
+    "qplex": {},
+    "qplex, adam": {"train": {"optimizer": "adam"}},
+    "emc": {"ec": {"enabled": True}, "incentive": {"enabled": False}, "curiosity": {"scale": 0.0}},
+    "emu-qplex": {},
 }
 METRICS: tuple[Metric, ...] = ("l2", "linf")
 
@@ -104,6 +116,89 @@ def compare_updates(config: RunConfig, *, resumed: bool = False, home: str | Non
         assert abs(on_gpu[name] - wanted) <= tolerance * abs(wanted) + tolerance, (name, wanted, on_gpu[name])
     if not loose:
         compare_weights(*states)
+
+
+LONG = replace(BLOCKS, episode_limit=70)
+"""Sizes of a game whose batches have three padded lengths: 32, 64 and 70."""
+
+
+def make_updates(learner: Learner, config: RunConfig, lengths: list[int], *, first: int = 0) -> list[dict[str, float]]:
+    """Make one update for each length, on three episodes of which the longest has this length."""
+    assert not isinstance(learner, MappoLearner)
+    device, told = learner._device, []
+    for number, length in enumerate(lengths, start=first):
+        buffer, rng = ReplayBuffer(3, LONG, device=device), np.random.default_rng(number)
+        for i, steps in enumerate((length, 1 + length // 2, 1)):
+            ended = "truncated" if i == 0 else "terminated"
+            buffer.add(make_episode(LONG, steps, 3 * number + i, ended=ended), beta=rng.random(steps))
+        batch = buffer.sample(3, rng)
+        shape = batch.ends.shape
+        recalled = make_incentive_inputs(*rng.normal(size=(2, *shape)), rng.random(shape) < 0.8, device=device)
+        with refusing_waits():
+            stats = learner.update(batch, recalled if config.uses_memory else None, env_step=0)
+        assert stats.episode_error is not None
+        numbers = {"error": stats.episode_error, **{n: torch.stack(pair) for n, pair in stats.ratios.items()}}
+        lists = {f"{name} {i}": x for name, xs in numbers.items() for i, x in enumerate(xs.tolist())}
+        told.append(stats.read() | lists)
+    return told
+
+
+def capture_updates(config: RunConfig, lengths: list[int], *, replays: int) -> None:
+    """Make updates past the capture; results, weights and gradients must be those of the CPU."""
+    results, states, gradients = [], [], []
+    for device in ("cpu", GPU):
+        learner = make_learner(config, LONG, device=device, seed=1)
+        assert not isinstance(learner, MappoLearner)
+        ACTIVITY.clear()
+        results.append(make_updates(learner, config, lengths))
+        states.append({name: learner.get_state()[name] for name in ("online", "target")})
+        gradients.append([x.grad for x in learner.online.parameters() if x.grad is not None])
+    assert ACTIVITY.launches["replay"] == replays, ACTIVITY.launches
+    for wanted, found in zip(*results, strict=True):
+        assert list(wanted) == list(found)
+        np.testing.assert_allclose([*found.values()], [*wanted.values()], rtol=1e-3, atol=1e-4)
+    compare_weights(*gradients)
+    compare_weights(*states)
+
+
+def restore_captured_updates() -> None:
+    """Restore an earlier state after a capture, and a state of the CPU; later updates repeat the earlier ones."""
+    config, lengths = make_config("emtc-qplex"), [5] * (WARM_UP + 3)
+    learner = make_learner(config, LONG, device=GPU, seed=1)
+    make_updates(learner, config, lengths)
+    saved = learner.get_state()
+    wanted = make_updates(learner, config, lengths, first=20)
+    after = learner.get_state()
+    learner.set_state(saved)
+    ACTIVITY.clear()
+    assert make_updates(learner, config, lengths, first=20) == wanted
+    assert ACTIVITY.launches["replay"] == 3
+    compare_weights(after, learner.get_state())
+    on_cpu = make_learner(config, LONG, device="cpu", seed=2)
+    on_cpu.set_state(tree_map(lambda x: x.cpu() if isinstance(x, torch.Tensor) else x, saved))
+    make_updates(on_cpu, config, lengths[:1])
+    learner.set_state(on_cpu.get_state())
+    for each in (learner, on_cpu):
+        make_updates(each, config, lengths)
+    compare_weights(on_cpu.get_state()["online"], learner.get_state()["online"])
+
+
+def update_without_capture() -> None:
+    """Make updates that cannot be captured: they have the results of the CPU, and the log has one line."""
+    config, lines, states = make_config("emtc-qplex"), logging.handlers.BufferingHandler(100), []
+    logger = logging.getLogger("emtc_core.repeated_step")
+    logger.addHandler(lines)
+    for device in ("cpu", GPU):
+        learner = make_learner(config, LONG, device=device, seed=1)
+        assert not isinstance(learner, MappoLearner)
+        learner._optimizer.param_groups[0]["capturable"] = False
+        ACTIVITY.clear()
+        make_updates(learner, config, [5] * (WARM_UP + 3))
+        states.append(learner.get_state()["online"])
+    logger.removeHandler(lines)
+    assert not ACTIVITY.launches["replay"]
+    assert len(lines.buffer) == 1
+    compare_weights(*states)
 
 
 def compare_weights(one: Any, other: Any) -> None:
@@ -367,14 +462,16 @@ def check_precision(wanted: Literal["highest", "high"]) -> None:
 
 def check_determinism() -> None:
     """Make learners on the GPU; each must leave the process as deterministic as its run asks."""
-    os.environ.pop("CUBLAS_WORKSPACE_CONFIG", None)
+    for name in ("CUBLAS_WORKSPACE_CONFIG", "CUBLASLT_WORKSPACE_SIZE"):
+        os.environ.pop(name, None)
     for wanted in (False, True, False):
         torch.backends.cudnn.benchmark = True
         make_learner(make_config("qplex", train={"deterministic": wanted}), BLOCKS, device=GPU, seed=1)
         found = (torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.deterministic)
         assert found == (wanted, wanted)
         assert torch.backends.cudnn.benchmark is False
-        assert not wanted or os.environ["CUBLAS_WORKSPACE_CONFIG"] in (":16:8", ":4096:8")
+        assert not wanted or os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
+        assert not wanted or os.environ["CUBLASLT_WORKSPACE_SIZE"] == "128", "16 KiB * 8, or PyTorch warns"
 
 
 def list_cases() -> dict[str, Callable[[], None]]:
@@ -383,6 +480,12 @@ def list_cases() -> dict[str, Callable[[], None]]:
     cases |= {"changed nodes": send_nodes, "all nodes": keep_states}
     cases |= {"predictors": train_predictors, "repeated step": repeat_step}
     cases |= {"repeated step that cannot be captured": repeat_what_cannot_be_captured}
+    three_lengths = partial(capture_updates, make_config("emtc-qplex"), LENGTHS, replays=6)
+    cases |= {"captured updates, three lengths": three_lengths, "captured updates, restored": restore_captured_updates}
+    cases["updates that cannot be captured"] = update_without_capture
+    for name, sections in CAPTURED.items():
+        config = make_config(name.partition(",")[0], **sections)
+        cases[f"captured updates, {name}"] = partial(capture_updates, config, [5] * (WARM_UP + 2), replays=2)
     cases |= {f"{precision} precision": partial(check_precision, precision) for precision in ("highest", "high")}
     cases |= {f"acting, {algo}": partial(act, algo) for algo in ACTING}
     cases |= {f"embedding, {kind}": partial(embed, kind) for kind in ("tcse", "random")}

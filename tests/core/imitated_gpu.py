@@ -196,6 +196,18 @@ class Graph:
         self._launches += _is_launch(func)
         return out
 
+    def record_whole(self, compute: Callable[[], list[Tensor]]) -> list[Tensor]:
+        """Keep several operations on tensors of the host as one."""
+        out = compute()
+
+        def repeat() -> None:
+            for kept, new in zip(out, compute(), strict=True):
+                kept.copy_(new)
+
+        self._operations.append(repeat)
+        self._launches += 1
+        return out
+
     def _save(self, argument: Any, value: Any) -> None:
         if argument.alias_info is not None and argument.alias_info.is_write:
             tensors = [x.host for x in tree_leaves(value) if isinstance(x, GpuTensor)]
@@ -216,7 +228,7 @@ class Graph:
 
 
 @contextmanager
-def _capture(graph: Graph, stream: Any = None, capture_error_mode: str = "global") -> Generator[None]:
+def _capture(graph: Graph, pool: Any = None, stream: Any = None, capture_error_mode: str = "global") -> Generator[None]:
     Graph.recording = graph
     try:
         yield
@@ -267,6 +279,7 @@ def _replace_driver() -> None:
     cuda.get_device_name = lambda device=None: "imitated GPU"
     cuda.Event, cuda.Stream, cuda.CUDAGraph, cuda.graph = Event, Stream, Graph, _capture
     cuda.current_stream = lambda device=None: Stream()
+    cuda.graph_pool_handle = lambda: (0, 0)
     cuda.stream = lambda stream: nullcontext()
     torch.inference_mode.__enter__ = lambda self: torch._C._set_grad_enabled(False)  # nothing here is left without a
     torch.inference_mode.__exit__ = lambda self, *_: torch._C._set_grad_enabled(True)  # counter of its changes
@@ -413,23 +426,26 @@ class CudnnGru(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, hx: Tensor, *weights: Tensor) -> Tensor:
         ctx.save_for_backward(x, hx, *weights)
-        with _one_launch("_cudnn_rnn"):
-            return _unroll_gru(x, hx, *weights)
+        inputs = [each.host for each in (x, hx, *weights)]
+        return _run_whole("_cudnn_rnn", lambda: [_unroll_gru(*inputs)])[0]
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]  # one output
-        with _one_launch("_cudnn_rnn_backward"), torch.enable_grad():
-            inputs = [x.host.detach().requires_grad_() for x in ctx.saved_tensors]
-            gradients = torch.autograd.grad(_unroll_gru(*inputs), inputs, grad.host)
-        return tuple(GpuTensor(x) for x in gradients)
+        inputs = [x.host.detach().requires_grad_() for x in ctx.saved_tensors]
+
+        def compute() -> list[Tensor]:
+            with torch.enable_grad():
+                return list(torch.autograd.grad(_unroll_gru(*inputs), inputs, grad.host))
+
+        return tuple(_run_whole("_cudnn_rnn_backward", compute))
 
 
-@contextmanager
-def _one_launch(name: str) -> Generator[None]:
-    """Count everything inside as one operation."""
+def _run_whole(name: str, compute: Callable[[], list[Tensor]]) -> list[Tensor]:
+    """Compute tensors of the GPU from those of the host, as one operation."""
+    if Graph.recording is not None:
+        return [GpuTensor(x) for x in Graph.recording.record_whole(compute)]
     ACTIVITY.launches[name] += 1
-    with _hide_launches():
-        yield
+    return [GpuTensor(x) for x in compute()]
 
 
 @contextmanager

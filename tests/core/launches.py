@@ -28,6 +28,7 @@ from emtc_core.learner.learner import make_learner
 from emtc_core.learner.mappo import MappoLearner
 from emtc_core.learner.targets import make_incentive_inputs
 from emtc_core.memory.memory import EpisodicMemory, NodeSample
+from emtc_core.repeated_step import WARM_UP
 from emtc_core.replay_buffer.buffer import ReplayBuffer
 from emtc_core.threads import configure_threads
 from tests.core.imitated_gpu import ACTIVITY, GPU, imitate
@@ -75,12 +76,12 @@ def get_sizes() -> EnvInfo:
 
 
 def count_update(algo: str) -> Count:
-    """Count the third update of a learner: the first ones prepare what later ones repeat."""
+    """Count a later update of a learner: the first ones prepare and capture what later ones repeat."""
     info = get_sizes()
     config = make_config(algo, **SETTINGS.get(algo, {}))
     learner = make_learner(config, info, device=GPU, seed=1)
     assert not isinstance(learner, MappoLearner)
-    length = info.episode_limit if algo == "cds" else 5
+    length, n_before = (info.episode_limit, 2) if algo == "cds" else (5, WARM_UP + 1)
     buffer = ReplayBuffer(BATCH, info, device=GPU)
     for i in range(BATCH):
         buffer.add(make_episode(info, length, i))
@@ -91,7 +92,7 @@ def count_update(algo: str) -> Count:
     def update() -> None:
         learner.update(batch, recalled if config.uses_memory else None, env_step=0)
 
-    for _ in range(2):
+    for _ in range(n_before):
         update()
     return measure(f"update, {algo}", update)
 
@@ -130,7 +131,7 @@ def count_reprojections() -> list[Count]:
 def count_all() -> list[Count]:
     """Count every stage."""
     with imitate():
-        updates = [count_update(algo) for algo in ("emtc-qplex", "emc", "cds")]
+        updates = [count_update(algo) for algo in ("emtc-qplex", "qmix", "emc", "cds")]
         return [*updates, count_refit(), *count_reprojections()]
 
 

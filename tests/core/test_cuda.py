@@ -12,10 +12,11 @@ import torch
 
 from emtc_core.learner import learner as learner_module
 from emtc_core.learner import mappo, networks
-from emtc_core.learner.learner import Background, IncentiveInputs, make_learner
+from emtc_core.learner.learner import Background, IncentiveInputs, ValueLearner, make_learner
 from emtc_core.learner.mappo import MappoLearner
 from emtc_core.learner.recurrence import run_torch_layers
-from tests.core.fake_cuda import SECTIONS, list_cases, list_faults, list_permitted
+from emtc_core.repeated_step import WARM_UP
+from tests.core.fake_cuda import LONG, SECTIONS, list_cases, list_faults, list_permitted, make_updates
 from tests.core.learner_cases import BLOCKS, hard_episodes, make_batch, make_config, make_inputs, make_memory
 from tests.require import require
 
@@ -74,6 +75,25 @@ def test_a_gpu_computes_the_gradient_that_the_cpu_computes(algo):
     for name, wanted in on_cpu.items():
         difference = torch.linalg.vector_norm(on_gpu[name].cpu() - wanted)
         assert difference <= 1e-4 * torch.linalg.vector_norm(wanted) + 1e-7, name
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("algo", ["vdn", "qmix", "emtc-qplex"])
+def test_captured_updates_equal_updates_launched_one_by_one_on_a_gpu(algo, caplog):
+    require("gpu", torch.cuda.is_available(), "torch sees no CUDA device here")
+    lengths = [20, 60, 70] * (WARM_UP + 2)
+    config, weights, results = make_config(algo), [], []
+    for is_captured in (True, False):
+        learner = make_learner(config, LONG, device="cuda", seed=1)
+        assert isinstance(learner, ValueLearner)
+        if not is_captured:
+            learner._captured = None
+        results.append(make_updates(learner, config, lengths))
+        weights.append(torch.cat([x.detach().flatten() for x in learner.online.parameters()]))
+    assert caplog.records == [], "a capture failed"
+    captured, plain = results
+    np.testing.assert_allclose([[*x.values()] for x in captured], [[*x.values()] for x in plain], rtol=1e-3, atol=1e-5)
+    assert torch.linalg.vector_norm(weights[0] - weights[1]) <= 1e-4 * torch.linalg.vector_norm(weights[1])
 
 
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,8 +36,15 @@ def test_an_update_of_cds_launches_one_graph_per_chunk_of_rows(counts):
     assert 300 < update["launches"] <= 600
 
 
-def test_updates_without_predictors_launch_no_more_than_today(counts):
-    assert 100 < counts["update, emtc-qplex"]["launches"] <= 280
+@pytest.mark.parametrize("algo", ["emtc-qplex", "qmix"])
+def test_an_update_without_intrinsic_reward_launches_one_graph_and_little_else(counts, algo):
+    update = counts[f"update, {algo}"]
+    assert update["replays"] == 1
+    assert update["launches"] <= 20
+    assert update["replayed"] > 100
+
+
+def test_an_update_with_curiosity_launches_no_more_than_today(counts):
     assert 100 < counts["update, emc"]["launches"] <= 420
 
 
