@@ -91,6 +91,8 @@ def test_fewer_than_two_good_checkpoints_are_told():
     assert told[1].startswith("No usable checkpoint here. If")
     assert told[2].startswith("Only one good checkpoint, at step 400")
     assert told[3] == "Good checkpoints at steps 400 and 400."
+    ended = describe_checkpoints(CheckpointStatus(900, (), "folder", None), first_at=400, has_ended=True)
+    assert "If the trainer ends now" not in ended
 
 
 def test_a_run_started_again_leaves_its_parent_as_it_was(empty):
