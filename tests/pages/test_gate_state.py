@@ -4,6 +4,7 @@ import json
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+import streamlit as st
 from sqlalchemy import update
 
 from app.cli.main import run
@@ -185,3 +186,17 @@ def test_after_a_stop_a_missing_incentive_has_one_reason(gates):
     app.run()
     assert "the run ended before its first win" in said(app)
     assert "it starts with the first win" not in said(app)
+
+
+def test_the_default_metrics_follow_what_the_run_has_logged_so_far(empty):
+    run_id = seed_run(empty, status="running", gate="old")
+    with empty.transaction() as connection:
+        connection.execute(MetricRow.__table__.delete().where(MetricRow.name.like("train/%")))
+    app = open_page("live", run=run_id)
+    assert app.multiselect(key="live?metrics").value == ["time/env_steps_per_second"]
+    recorder = DatabaseRecorder(empty, run_id)
+    recorder.record_metrics(find_run(empty, run_id).env_steps, {"train/loss": 0.1})
+    recorder.close()
+    st.cache_data.clear()
+    app.run()
+    assert app.multiselect(key="live?metrics").value == ["train/loss", "time/env_steps_per_second"]

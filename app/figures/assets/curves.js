@@ -14,7 +14,7 @@ const RIGHT = 14
 const TOP = 34
 const BOTTOM = 44
 const SUBTITLE = 18
-const MIN_PANEL_HEIGHT = 84
+const MIN_PANEL_HEIGHT = 160
 const CORNER = 26 // width of the button at the top right
 const LINKED = "emtc-lab-linked" // event: the window or the cursor of a linked chart has changed
 const STRONG = "emtc-lab-strong" // event: a legend of the page highlights a line
@@ -162,7 +162,7 @@ function draw(self, root, canvas) {
 
 // Draw the text `alt` of a chart without lines, with the same height as a chart.
 function drawEmpty(self, canvas, theme) {
-  const height = self.data.height || 2 * MIN_PANEL_HEIGHT
+  const height = self.data.height || MIN_PANEL_HEIGHT
   const fit = fitCanvas(canvas, height)
   self.boxes = []
   self.hits = []

@@ -437,9 +437,8 @@ def _make_greedy_line(evaluations: pd.DataFrame) -> Line:
     rate, episodes, distinct = (read_float_column(evaluations, name) for name in ("win_rate", "episodes", "distinct"))
     n = np.where(np.isfinite(distinct), distinct, episodes)
     band = compute_wilson_interval(rate * n, n)
-    return Line(
-        "greedy evaluation, 95 % Wilson interval", WIN_RATE, read_float_column(evaluations, "env_step"), rate, *band
-    )
+    x = read_float_column(evaluations, "env_step")
+    return Line("greedy evaluation, 95 % Wilson interval", WIN_RATE, x, rate, *band, label="greedy evaluation")
 
 
 def _make_other_lines(evaluations: pd.DataFrame, metrics: pd.DataFrame | None, *, by_return: bool) -> Iterator[Line]:
@@ -451,11 +450,12 @@ def _make_other_lines(evaluations: pd.DataFrame, metrics: pd.DataFrame | None, *
             read_float_column(evaluations, "env_step"),
             robust,
             dash=_DASHED,
+            label="shifted starts",
         )
     win_rate, success_rate = TRAINING_RATES
     x, training_rate = _get_curve(metrics, success_rate if by_return else win_rate)
     if len(x):
-        yield Line("training, exploring", SPEED_COLOR, x, training_rate, width=1.5)
+        yield Line("training, exploring", SPEED_COLOR, x, training_rate, width=1.5, label="training")
 
 
 def _replace_wins_by_successes(evaluations: pd.DataFrame, metrics: pd.DataFrame) -> pd.DataFrame:

@@ -47,7 +47,7 @@ REFERENCES = Choices("ref", "live")
 METRICS = Choices(METRIC_NAMES.parameter, "live", separator="")
 FIRST_PANELS: Final = (ACTIVITY_PANEL, BETA_PANEL, CLOSING_PANEL, POSITIVE_PANEL)
 """The panels that follow the win rate. With it, the first three are visible without scrolling."""
-CHART_HEIGHT = 252
+CHART_HEIGHT = 260
 """Two rows of charts fit below the header on a screen of 1440×900 [pixels]."""
 PANEL_HEIGHT = 170
 """Height of a panel in a chart of several metrics [pixels]."""
@@ -269,7 +269,8 @@ def _show_cell(
     facts = {option.name: value for option, value in cell.options.items()}
     references = {"beside": run_ids} if (run_ids := _list_references(run.id)) else {}
     with st.container(key=f"{cell.key}-bar", horizontal=True, vertical_alignment="center", gap="xsmall"):
-        heading = escape_markdown(cell.title[:1].upper() + cell.title[1:])
+        is_latin = cell.title[:1].isascii()  # not β
+        heading = escape_markdown(cell.title[:1].upper() + cell.title[1:] if is_latin else cell.title)
         st.markdown(f"#### {heading}", help=escape_markdown(chart.caption), width="stretch")
         if has_references:
             _choose_references(run)

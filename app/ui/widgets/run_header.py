@@ -10,7 +10,7 @@ import pandas as pd
 import streamlit as st
 
 from app.analysis.finals import LAST_TENTH, compute_final_rate
-from app.analysis.format import escape_markdown, format_count, format_duration, format_number, format_percent
+from app.analysis.format import MISSING, escape_markdown, format_count, format_duration, format_number, format_percent
 from app.analysis.quantities import ROBUST, SUCCESS_RATE, get_success_threshold
 from app.analysis.series import SeedRun, split_curves
 from app.analysis.settings import is_gate_off, name_algo_with_origin
@@ -106,25 +106,25 @@ def _show_gate(run: RunRow) -> None:
     if is_gate_off(run.config):
         st.badge("gate off", icon=":material/filter_alt_off:", color="gray", help="This run has no gate: β is 1.")
     elif (gate := data.gate_state(run)) is not None:
-        run_picker.gate_badge(gate, has_sentence=False)
+        run_picker.gate_badge(gate)
 
 
 def _describe_times(run: RunRow, curves: LiveCurves) -> list[tuple[str, str, str]]:
     """Return label, value and help of the speed, the time left and the time since the start."""
     elapsed_s = data.training_s(run)
-    elapsed = ("Elapsed", format_duration(elapsed_s), "Since the trainer started, without pauses")
+    elapsed_help = "Since the trainer started, without pauses"
+    elapsed = ("Elapsed", format_duration(elapsed_s), elapsed_help)
     if run.live_status in ENDED_STATUSES:
         speed = run.env_steps / elapsed_s if elapsed_s else None
         return [("Speed [steps/s]", format_number(speed), "Training env steps per second, on average"), elapsed]
     curves.observe(run)
-    speed, time_left = None, "paused"
-    if run.live_status != "paused":
-        speed = curves.steps_per_second() or curves.latest(_SPEED)
-        time_left = format_duration((run.target_steps - run.env_steps) / speed if speed else None)
+    if run.live_status == "paused":
+        return [("Speed [steps/s]", MISSING, "The run is paused"), ("Time left", "paused", "The run is paused"), elapsed]
+    speed = curves.steps_per_second() or curves.latest(_SPEED)
+    time_left = format_duration((run.target_steps - run.env_steps) / speed if speed else None)
     return [
         ("Speed [steps/s]", format_number(speed), "Training env steps per second"),
-        ("Time left", time_left, "At the current speed"),
-        elapsed,
+        ("Time left", time_left, f"At the current speed. Elapsed: {format_duration(elapsed_s)}. {elapsed_help}"),
     ]
 
 

@@ -107,23 +107,21 @@ def status_badge(status: str) -> None:
     st.badge(status, icon=STATUS_ICON.get(status), color=STATUS_COLOR.get(status, "gray"))  # type: ignore[arg-type]
 
 
-def gate_badge(state: GateState | None, *, has_sentence: bool = True) -> None:
-    """Draw the state of a gate, its reason, and what to try. Nothing is drawn for a run without a gate.
-
-    Args:
-        state: The state of the gate.
-        has_sentence: Whether the reason is drawn next to the badge. False: it is only the tooltip of the badge.
-    """
+def show_gate(state: GateState | None) -> None:
+    """Draw the state of a gate, its reason, and what to try. Nothing is drawn for a run without a gate."""
     if state is None:
         return
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        sentence = escape_markdown(state.sentence)
-        st.badge(
-            f"gate {state.state}", icon=GATE_ICON[state.state], color=GATE_COLOR[state.state],
-            help=None if has_sentence else sentence,
-        )  # fmt: skip
-        if has_sentence:
-            st.caption(sentence, width="content")
+        gate_badge(state)
+        st.caption(escape_markdown(state.sentence), width="content")
+
+
+def gate_badge(state: GateState) -> None:
+    """Draw the state of a gate, with its reason as the tooltip."""
+    st.badge(
+        f"gate {state.state}", icon=GATE_ICON[state.state], color=GATE_COLOR[state.state],
+        help=escape_markdown(state.sentence),
+    )  # fmt: skip
 
 
 def forget(run_id: str) -> None:
