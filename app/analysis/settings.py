@@ -117,11 +117,11 @@ def is_gate_off(config: Mapping[str, Any]) -> bool:
 
     The settings of imported runs are not stored. For them, the answer is False.
     """
-    settings = flatten_tree(config)
-    algo = settings.get("algo")
+    algo = config.get("algo")
     if imported_label(config) is not None or not isinstance(algo, str):
         return False
-    is_off = False in (settings.get("incentive.enabled"), settings.get("gate.enabled"))
+    sections = (config.get(name) for name in ("incentive", "gate"))
+    is_off = any(isinstance(section, Mapping) and section.get("enabled") is False for section in sections)
     return is_off or not algo.startswith(MEMORY_ALGO_PREFIXES)
 
 

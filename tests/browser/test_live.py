@@ -3,8 +3,9 @@
 from itertools import pairwise
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import text, update
 
+from storage.models import Run
 from tests.browser.server import wait_until
 from tests.pages.seed import seed_run
 
@@ -145,3 +146,20 @@ def test_escape_in_the_box_of_the_run_keeps_the_run(page, seeded):
     assert f"run={run_id}" in page.url
     assert run_id in box.inner_text() + (box.locator("input").input_value() or "")
     assert box.locator("[aria-label*='lear'], [title*='lear']").count() == 0, "a button that clears the box"
+
+
+@pytest.mark.parametrize("width", [1024, 768])
+def test_the_facts_of_a_run_are_not_wider_than_their_column(page, seeded, width):
+    url, _, database = seeded
+    run_id = seed_run(database, name="With a commit")
+    with database.transaction() as connection:
+        versions = {"emtc_lab": "1.0.0", "commit": "a6c7858265a339b4870c74a23586ac2d78fba9fd", "torch": "2.13.0"}
+        connection.execute(update(Run).where(Run.id == run_id).values(versions=versions))
+    page.set_viewport_size({"width": width, "height": 768})
+    page.goto(f"{url}/run?run={run_id}")
+    page.get_by_text("Versions:").wait_for()
+    table = page.locator(".st-key-run_facts table").bounding_box()
+    versions = page.get_by_text("Versions:").bounding_box()
+    is_beside = versions["x"] >= table["x"] + table["width"]
+    assert is_beside or versions["y"] >= table["y"] + table["height"]
+    assert page.evaluate(WIDER) <= 0

@@ -10,6 +10,8 @@ from tests.pages.test_pages import open_page, said
 
 
 def press_pin(app, figure: str, *, title: str = "", note: str = ""):
+    app.session_state[f"{figure}-pin"] = True  # opened, as by a press
+    app.run()
     token = app.session_state[f"{figure}-pin-token"]
     if title:
         app.text_input(key=f"{figure}-pin-title-{token}").set_value(title)

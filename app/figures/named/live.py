@@ -78,8 +78,8 @@ _SOURCES = (
 )
 _TAU_TEXT = "τ is the temperature of the gate."
 _CLOSING_NOTE = (
-    "The logarithmic axis shows 1 − β̄, which is how far the gate is closed. It has no 0, so there is no point where "
-    "the gate is fully open (β̄ = 1), and a band that reaches 0 ends at the smallest value of the panel."
+    "The logarithmic axis shows the mean of 1 − β, which is how far the gate is closed. It has no 0, so there is no point "
+    "where the gate is fully open (β̄ = 1)."
 )
 
 
@@ -183,7 +183,8 @@ def draw_gate_dynamics(
     beta = Panel(BETA_PANEL, "fraction", beta_lines, range=None if is_fitted else _FRACTION_RANGE)
     if closing:
         beta_text = _CLOSING_NOTE
-        beta = with_log_y_axis(replace(beta, title=CLOSING_PANEL, lines=tuple(map(complement, beta.lines))))
+        lines = (replace(complement(line), name=f"{line.label}: mean", low=None, high=None) for line in beta.lines)
+        beta = with_log_y_axis(replace(beta, title=CLOSING_PANEL, lines=tuple(lines)))
     elif is_fitted:
         beta_text += f" The axis of β̄ shows {low:.4g} to {high:.4g} only."
     panels = (

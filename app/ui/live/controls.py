@@ -30,6 +30,8 @@ from storage.runs.rows import RunRow, imported_label
 
 KILL_AFTER_S = 10.0
 """A command that is not acknowledged for longer than this makes the page offer to end the process [s]."""
+EVENTS = "live_events"
+"""Key of the popover *Events*."""
 _EVALUATE_HELP = "Runs as many greedy episodes as a regular evaluation, with the current policy."
 _RECORD_HELP = "Records one greedy episode with the current policy. You can play it on Replay."
 _NO_EFFECT_HELP = "The training does not change, and no curve gets a point."
@@ -37,7 +39,11 @@ _NO_EFFECT_HELP = "The training does not change, and no curve gets a point."
 
 def show_events(run: RunRow) -> None:
     """Draw the button *Events*, with the times, commands, requests, checkpoints and resumes of a run."""
-    with st.popover("Events", icon=":material/history:", help="Commands, requests, checkpoints and times"):
+    help_text = "Commands, requests, checkpoints and times"
+    box = st.popover("Events", icon=":material/history:", help=help_text, key=EVENTS, on_change="rerun")
+    if not box.open:  # so that a timer does not read them
+        return
+    with box:
         started = "not started" if run.started_at is None else f"started {format_time(run.started_at)}"
         st.caption(escape_markdown(f"Created {format_time(run.created_at)}, {started}."))
         if run.parent_id:

@@ -212,8 +212,11 @@ def _metric_charts(run: RunRow, curves: LiveCurves, recorded: RunData, place: ca
 
 def _list_references(run_id: str) -> list[str]:
     """List the runs that are overlaid on a run; runs that were deleted, and the run itself, are left out."""
-    existing = data.existing_runs(REFERENCES.read())
-    references = [other_id for other_id in REFERENCES.read() if other_id in existing and other_id != run_id]
+    selected = REFERENCES.read()
+    if not selected:
+        return []
+    existing = data.existing_runs(selected)
+    references = [other_id for other_id in selected if other_id in existing and other_id != run_id]
     return references[:MAX_REFERENCE_RUNS]
 
 
@@ -276,7 +279,7 @@ def _show_cell(
             _choose_references(run)
         pin.show_with_export(
             chart.keep_window(window), key=cell.key, stem=run.id, page="live", run=run,
-            facts={**facts, **references},
+            facts={**facts, **references}, is_lazy=True,
         )  # fmt: skip
     canvas.show(
         _shorten_texts(chart), key=cell.key, window=window, panel_height=PANEL_HEIGHT, titles=is_titled, place=place,

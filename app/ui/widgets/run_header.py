@@ -119,7 +119,11 @@ def _describe_times(run: RunRow, curves: LiveCurves) -> list[tuple[str, str, str
         return [("Speed [steps/s]", format_number(speed), "Training env steps per second, on average"), elapsed]
     curves.observe(run)
     if run.live_status == "paused":
-        return [("Speed [steps/s]", MISSING, "The run is paused"), ("Time left", "paused", "The run is paused"), elapsed]
+        return [
+            ("Speed [steps/s]", MISSING, "The run is paused"),
+            ("Time left", "paused", "The run is paused"),
+            elapsed,
+        ]
     speed = curves.steps_per_second() or curves.latest(_SPEED)
     time_left = format_duration((run.target_steps - run.env_steps) / speed if speed else None)
     return [
