@@ -78,8 +78,8 @@ _SOURCES = (
 )
 _TAU_TEXT = "τ is the temperature of the gate."
 _CLOSING_NOTE = (
-    "The logarithmic axis shows the mean of 1 − β, which is how far the gate is closed. It has no 0, so there is no point "
-    "where the gate is fully open (β̄ = 1)."
+    "The logarithmic axis shows the mean of 1 − β, which is how far the gate is closed. It has no 0, so there is no "
+    "point where the gate is fully open (β̄ = 1)."
 )
 
 
