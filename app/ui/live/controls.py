@@ -74,7 +74,7 @@ def _has_checkpoints(run: RunRow) -> bool:
 
 
 def _describe_files(run: RunRow) -> str:
-    """Describe the checkpoints of a run that is not finished; say of an imported run that it has none."""
+    """Describe the checkpoints of a run that is not finished, or that an imported run has none."""
     if (label := imported_label(run.config)) is not None:
         return f"Imported ({label}): trained by another program. It has no checkpoint."
     if not _has_checkpoints(run) or (status := run_data.checkpoint_status(run)).refusal:

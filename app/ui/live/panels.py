@@ -240,8 +240,8 @@ def _draw_reference(
 def _add_references_to(cell: _Cell, run_id: str) -> _Cell:
     options = tuple(make_options(cell.options).values.items())
     references = (_draw_reference(other_id, cell.chart.name, options) for other_id in _list_references(run_id))
-    found = dict(reference for reference in references if reference is not None)
-    return replace(cell, chart=add_reference_runs(cell.chart, found))
+    others = dict(reference for reference in references if reference is not None)
+    return replace(cell, chart=add_reference_runs(cell.chart, others))
 
 
 def _choose_references(run: RunRow) -> None:
