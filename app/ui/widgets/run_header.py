@@ -135,7 +135,7 @@ def _describe_times(run: RunRow, curves: LiveCurves) -> list[tuple[str, str, str
 def _describe_result(run: RunRow, curves: LiveCurves) -> tuple[str, str, str]:
     """Return label, value and help of the win rate, or of the success rate if a success is defined by the return.
 
-    A run whose episodes nobody wins or loses has the return instead.
+    A run without a win rate has the return instead.
     """
     threshold = get_success_threshold(run.config)
     mean_return = f"mean return {format_number(run.return_mean)} [env return]"
