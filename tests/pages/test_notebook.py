@@ -42,8 +42,8 @@ def test_a_chart_pinned_on_live_is_listed_in_the_notebook(seeded):
 @pytest.mark.parametrize(
     ("page", "query", "key", "figure"),
     [
-        ("live", {}, "live-outcomes", "outcomes"),
-        ("live", {}, "live-metrics", "metrics"),
+        ("live", {}, "live-outcomes-win rate", "outcomes"),
+        ("live", {}, "live-metrics-Selected metrics", "metrics"),
         ("memory", {}, "atlas", "memory-atlas"),
         ("memory", {"point": "3"}, "point-trajectory", "trajectory"),
         ("replay", {"episode": "2"}, "replay", "trajectory"),
