@@ -20,7 +20,7 @@ NAVIGATION: Final[dict[str, tuple[NavigationPage, ...]]] = {
     "": (NavigationPage("home", "Home", ":material/home:"),),
     "Runs": (
         NavigationPage("launch", "Launch", ":material/rocket_launch:"),
-        NavigationPage("run", "Run", ":material/description:"),
+        NavigationPage("run", "Overview", ":material/description:"),
         NavigationPage("live", "Live", ":material/monitoring:"),
         NavigationPage("memory", "Memory", ":material/bubble_chart:"),
         NavigationPage("replay", "Replay", ":material/smart_display:"),

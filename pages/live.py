@@ -2,9 +2,9 @@
 
 from app.ui import messages
 from app.ui.live import panels
-from app.ui.widgets import pin, run_picker
+from app.ui.widgets import pin, run_header
 
-run = run_picker.open_page("Live", gate=False)  # the status line of `panels` shows the gate and refreshes
+run = run_header.open_page("Live", has_numbers=False)  # `panels` draws the numbers together with its messages
 with messages.guarded():
     panels.show(run)
     pin.show_more("live", [run])

@@ -5,7 +5,7 @@ import streamlit as st
 from app.ui import messages
 from app.ui.memory import collapse_panel, point_panel, selection_panel, snapshot_map
 from app.ui.memory.snapshot_map import FIRST, MapChoice, MemoryMap
-from app.ui.widgets import pin, run_picker
+from app.ui.widgets import pin, run_header
 from storage.runs.rows import RunRow
 
 
@@ -45,6 +45,6 @@ def draw_two(run: RunRow, first: MapChoice) -> list[MemoryMap]:
     return maps
 
 
-run = run_picker.open_page("Memory")
+run = run_header.open_page("Memory")
 with messages.guarded():
     draw(run)

@@ -2,8 +2,8 @@
 
 from app.ui import messages
 from app.ui.replay import panel
-from app.ui.widgets import run_picker
+from app.ui.widgets import run_header
 
-run = run_picker.open_page("Replay")
+run = run_header.open_page("Replay")
 with messages.guarded():
     panel.show(run)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
-from emtc_core.config.base import IMPORTED
+from emtc_core.config.base import IMPORTED, MEMORY_ALGO_PREFIXES
 from emtc_core.config.plugin_settings import ORIGINS, PLUGIN_SETTINGS, argument_fields, find_owner
 from emtc_core.config.resolve import Value, flatten_tree, resolve
 from emtc_core.config.run import list_algos
@@ -110,6 +110,19 @@ def list_libraries(versions: Mapping[str, Any]) -> str:
     return " · ".join(
         f"{name} {text}" for name, text in versions.items() if isinstance(text, str) and name not in skipped
     )
+
+
+def is_gate_off(config: Mapping[str, Any]) -> bool:
+    """Return whether the stored configuration of a run leaves out the gate: no memory, no incentive, or no gate.
+
+    The settings of imported runs are not stored. For them, the answer is False.
+    """
+    algo = config.get("algo")
+    if imported_label(config) is not None or not isinstance(algo, str):
+        return False
+    sections = (config.get(name) for name in ("incentive", "gate"))
+    is_off = any(isinstance(section, Mapping) and section.get("enabled") is False for section in sections)
+    return is_off or not algo.startswith(MEMORY_ALGO_PREFIXES)
 
 
 def is_irrelevant_for_learning(key: str) -> bool:

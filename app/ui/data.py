@@ -227,32 +227,32 @@ def get_run(run_id: str) -> RunRow:
     return find_run(database(), run_id)
 
 
-class _GateStates:
-    """Gate states of ended runs, each evaluated once, by id and env steps.
+class _GateVerdicts:
+    """Verdicts about the gates of ended runs, each evaluated once, by id and env steps.
 
     The key contains the env steps, so that the gate of a resumed run is evaluated again. The value is None for a run
-    without a gate. `add` replaces the dictionary, so that other sessions can read the old one at the same time.
+    that was deleted. `add` replaces the dictionary, so that other sessions can read the old one at the same time.
     """
 
     def __init__(self) -> None:
-        self.by_key: Mapping[tuple[str, int], GateState | None] = {}
+        self.by_key: Mapping[tuple[str, int], gates.GateVerdict | None] = {}
 
-    def add(self, states: Mapping[tuple[str, int], GateState | None]) -> None:
-        self.by_key = {**self.by_key, **states}
+    def add(self, verdicts: Mapping[tuple[str, int], gates.GateVerdict | None]) -> None:
+        self.by_key = {**self.by_key, **verdicts}
 
 
 @st.cache_resource(show_spinner=False)
-def _ended_gate_states(url: str) -> _GateStates:
-    return _GateStates()
+def _ended_gate_verdicts(url: str) -> _GateVerdicts:
+    return _GateVerdicts()
 
 
 @cached(st.cache_data, ttl=5)
-def _gate_verdicts(url: str, run_ids: tuple[str, ...]) -> dict[str, gates.GateVerdict]:
+def _running_gate_verdicts(url: str, run_ids: tuple[str, ...]) -> dict[str, gates.GateVerdict]:
     return gates.list_gate_verdicts(_get_database(url), run_ids)
 
 
-def gate_states(rows: Sequence[tuple[str, str, int]]) -> dict[str, GateState]:
-    """Evaluate the gates of runs, by id; at most five seconds old.
+def _gate_verdicts(rows: Sequence[tuple[str, str, int]]) -> dict[str, gates.GateVerdict]:
+    """Evaluate the gates and incentives of runs, by id; at most five seconds old.
 
     The gate of an ended run is evaluated once. One call evaluates at most `MAX_GATES_PER_CALL` of them; the next call
     evaluates further ones.
@@ -261,14 +261,22 @@ def gate_states(rows: Sequence[tuple[str, str, int]]) -> dict[str, GateState]:
         rows: Id, live status and env steps of each run.
     """
     url = database_url()
-    evaluated = _ended_gate_states(url)
+    evaluated = _ended_gate_verdicts(url)
     ended = [(run_id, env_steps) for run_id, status, env_steps in rows if status in ENDED_STATUSES]
     missing = [key for key in ended if key not in evaluated.by_key][:MAX_GATES_PER_CALL]
-    new_states = gates.gate_states(_get_database(url), [run_id for run_id, _ in missing])
-    evaluated.add({key: new_states.get(key[0]) for key in missing})
-    verdicts = _gate_verdicts(tuple(run_id for run_id, status, _ in rows if status not in ENDED_STATUSES))
-    running = {run_id: verdict.gate for run_id, verdict in verdicts.items() if verdict.gate is not None}
-    return running | {key[0]: state for key in ended if (state := evaluated.by_key.get(key)) is not None}
+    new_verdicts = gates.list_gate_verdicts(_get_database(url), [run_id for run_id, _ in missing])
+    evaluated.add({key: new_verdicts.get(key[0]) for key in missing})
+    running = _running_gate_verdicts(tuple(run_id for run_id, status, _ in rows if status not in ENDED_STATUSES))
+    return running | {key[0]: verdict for key in ended if (verdict := evaluated.by_key.get(key)) is not None}
+
+
+def gate_states(rows: Sequence[tuple[str, str, int]]) -> dict[str, GateState]:
+    """Evaluate the gates of runs that have one, by id; at most five seconds old.
+
+    Args:
+        rows: Id, live status and env steps of each run.
+    """
+    return {run_id: verdict.gate for run_id, verdict in _gate_verdicts(rows).items() if verdict.gate is not None}
 
 
 def training_s(run: RunRow) -> float | None:
@@ -282,9 +290,9 @@ def gate_state(run: RunRow) -> GateState | None:
     return gate_states([(run.id, run.live_status, run.env_steps)]).get(run.id)
 
 
-def idle_incentive(run_id: str) -> str | None:
+def idle_incentive(run: RunRow) -> str | None:
     """Return why a run has no incentive, if it has had no success yet; at most five seconds old."""
-    verdict = _gate_verdicts((run_id,)).get(run_id)
+    verdict = _gate_verdicts([(run.id, run.live_status, run.env_steps)]).get(run.id)
     return verdict.no_incentive_reason if verdict else None
 
 

@@ -176,6 +176,20 @@ class LiveCurves:
         return _last_step(self.metrics.loc[self.metrics["name"].isin(names), :]) if len(self.metrics) else 0
 
 
+def get_session_curves(run_id: str, metric_names: Sequence[str], *, key: str) -> LiveCurves:
+    """Return the curves of a run that this session has read so far.
+
+    Args:
+        run_id: The run.
+        metric_names: The metrics that are read.
+        key: Key of the session state, in which the curves of one run are stored.
+    """
+    curves = st.session_state.get(key)
+    if curves is None or curves.run_id != run_id:
+        curves = st.session_state[key] = LiveCurves(run_id, tuple(metric_names))
+    return curves
+
+
 @st.cache_data(ttl=REMOTE_TTL_S, max_entries=32, show_spinner=False)
 def _examine_remote_checkpoints(url: str, run_id: str, state: str, _run: RunRow) -> CheckpointStatus:
     return examine_checkpoints(data.database(), _run)

@@ -373,7 +373,10 @@ class EpisodicPart(EpisodicSystem):
         self._n_recalled = self._n_hits = 0
         if self._config.uses_gate and beta:
             error = np.concatenate(delta_mem)
+            positive = error[error > 0]  # a miss is NaN and does not count
             values |= _summarize("gate/delta_mem_new", error[np.isfinite(error)])
+            values["gate/delta_mem_positive_fraction"] = len(positive) / len(error)
+            values |= _summarize("gate/delta_mem_positive", positive)
             values |= _summarize("gate/beta_new", np.concatenate(beta))
         return values | {
             "memory/size": self.memory.size,

@@ -112,20 +112,41 @@ def test_beta_of_an_ended_run_has_an_axis_of_its_values_where_they_are_close_tog
         assert "only" not in other.caption
 
 
-def test_gate_effect_splits_the_incentive_and_draws_none_while_none_flows():
+def test_gate_effect_shows_when_the_gate_acts_and_draws_no_removed_incentive_while_there_is_none():
     frame = logged(
-        gate__incentive_removed=0.1, gate__closed_fraction=0.05, memory__merge_rate=0.2, memory__hit_rate=0.4
-    )
+        gate__delta_mem_positive_fraction=0.02, gate__delta_mem_positive_p50=0.5, gate__delta_mem_positive_p10=0.25,
+        gate__delta_mem_positive_p90=2.0, gate__tau=1.0, gate__incentive_removed=0.1, gate__closed_fraction=0.05,
+        memory__merge_rate=0.2, memory__hit_rate=0.4,
+    )  # fmt: skip
     chart = draw_gate_effect(frame, run="r")
-    assert [panel.title for panel in chart.panels] == ["incentive", "memory"]
-    passed, removed, closed = chart.panels[0].lines
-    assert passed.y.tolist() == [0.9, 0.8]
-    assert removed.y.tolist() == [0.1, 0.2]
+    assert [panel.title for panel in chart.panels] == ["gate activity", "Δ_mem where it is above 0", "memory"]
+    positive, closed, removed = chart.panels[0].lines
+    assert positive.y.tolist() == [0.02, 0.04]
     assert closed.y.tolist() == [0.05, 0.1]
+    assert removed.y.tolist() == [0.1, 0.2]
+    assert (chart.panels[0].range, chart.panels[0].from_zero) == (None, True), "0.5 % is visible"
+    median, tau = chart.panels[1].lines
+    assert (median.low.tolist(), median.y.tolist(), median.high.tolist()) == ([0.25, 0.5], [0.5, 1], [2, 4])
+    assert (tau.y.tolist(), chart.panels[1].log) == ([1, 2], True)
     dry = pd.concat([frame, pd.DataFrame({"env_step": [100, 200], "name": "incentive/rho", "value": [0.0, 0.1]})])
-    passed, removed, closed = draw_gate_effect(dry, run="r").panels[0].lines
-    assert np.isnan([passed.y[0], removed.y[0]]).all()
-    assert (passed.y[1], removed.y[1], closed.y[0]) == (0.8, 0.2, 0.05)
+    _, closed, removed = draw_gate_effect(dry, run="r").panels[0].lines
+    assert np.isnan(removed.y[0])
+    assert (removed.y[1], closed.y[0]) == (0.2, 0.05)
+
+
+def test_without_a_gate_the_effect_is_that_of_the_memory():
+    frame = logged(gate__closed_fraction=0.0, memory__merge_rate=0.2)
+    assert [panel.title for panel in draw_gate_effect(frame, run="r", has_gate=False).panels] == ["memory"]
+
+
+def test_a_panel_alone_has_its_own_caption_and_last_values(stats):
+    chart = draw_gate_dynamics(stats, run="r")
+    alone = chart.keep_panel("τ")
+    assert [panel.title for panel in alone.panels] == ["τ"]
+    assert alone.caption == "τ is the temperature of the gate."
+    assert alone.description == "τ over training env steps. Latest values: temperature 1."
+    with pytest.raises(KeyError):
+        chart.keep_panel("σ")
 
 
 def test_gate_effect_draws_the_gap_against_none_and_nothing_of_an_old_run():

@@ -77,7 +77,7 @@ def test_from_the_demo_button_to_the_replay_of_a_clicked_memory(page, tmp_path: 
             while not len(list_snapshots(db, list_runs(db)["id"].iloc[0])):
                 time.sleep(0.3)
             send_and_wait(db, list_runs(db)["id"].iloc[0], "pause")  # it would train beside this test and the next
-            page.get_by_role("link", name="Memory").click()
+            page.get_by_role("link", name="Memory").first.click()
             slot = click_a_point(page)
             page.get_by_role("heading", name=f"Memory {slot}").wait_for()
             page.locator(".playback .field").wait_for()
@@ -90,7 +90,7 @@ def test_from_the_demo_button_to_the_replay_of_a_clicked_memory(page, tmp_path: 
 
 
 def _see_a_death_and_resume(page, db) -> None:
-    page.get_by_role("link", name="Live").click()
+    page.get_by_role("link", name="Live").first.click()
     page.locator(".curves canvas").first.wait_for()
     run = find_run(db, list_runs(db)["id"].iloc[0])
     assert run.live_status == "paused", "the demo run ended before it could be killed"
@@ -325,7 +325,7 @@ def test_idle_tick_redraws_nothing_and_new_rows_keep_the_view(page, tmp_path: Pa
         page.goto(f"{url}/live?run={run_id}")
         page.locator(".curves canvas").first.wait_for()
         page.wait_for_timeout(3000)
-        chart = page.locator(".curves[aria-label^='Win rate and return']")
+        chart = page.locator(".curves[aria-label^='win rate']")
         count = (
             "node => { const d = node.state.draw; node.drawn = 0; node.state.draw = () => { node.drawn += 1; d() } }"
         )

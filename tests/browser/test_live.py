@@ -1,10 +1,11 @@
-"""Live in a real browser: gate and outcomes in one screen under one window, whatever the window's width."""
+"""Live in a real browser: win rate and gate in one screen under one window, whatever the window's width."""
 
 from itertools import pairwise
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import text, update
 
+from storage.models import Run
 from tests.browser.server import wait_until
 from tests.pages.seed import seed_run
 
@@ -12,6 +13,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
 WINDOWS = "nodes => nodes.map(n => JSON.stringify(n.state.window))"
 BOXES = """nodes => nodes.map(n => n.getBoundingClientRect()).map(b => [b.left, b.top, b.right, b.bottom])"""
+PANELS = "nodes => nodes.map(n => n.state.boxes.map(({ box }) => [box.width, box.height]))"
 WIDER = (
     "() => { const main = document.querySelector('[data-testid=stMain]'); return main.scrollWidth - main.clientWidth }"
 )
@@ -31,22 +33,47 @@ def live(page, seeded):
     return show
 
 
-def test_gate_and_outcomes_fit_one_screen_and_move_together(live):
+def test_four_charts_fit_one_screen_and_all_move_together(live):
     page = live(1440, 900)
-    gate, outcomes = page.locator(".curves").evaluate_all(BOXES)[:2]
-    assert gate[1] == outcomes[1], "side by side"
-    assert gate[2] < outcomes[0]
-    assert max(gate[3], outcomes[3]) <= 900
-    x, y = gate[0] + 150, gate[1] + 100
+    boxes = page.locator(".curves").evaluate_all(BOXES)
+    assert sum(top >= 0 and bottom <= 900 for _, top, _, bottom in boxes) == 4
+    assert boxes[0][1] == boxes[1][1], "side by side"
+    assert boxes[0][2] < boxes[1][0]
+    panels = page.locator(".curves").evaluate_all(PANELS)
+    assert min(height for sizes in panels for _, height in sizes) >= 160
+    assert len({width for sizes in panels for width, _ in sizes}) == 1, "one width under the shared cursor"
+    x, y = boxes[0][0] + 150, boxes[0][1] + 100
     page.mouse.move(x, y)
     page.mouse.down()
     page.mouse.move(x + 120, y, steps=4)
     page.mouse.up()
     windows = page.locator(".curves").evaluate_all(WINDOWS)
-    assert len(windows) == 4
-    assert windows == [windows[0]] * 4
+    assert len(windows) > 4
+    assert windows == [windows[0]] * len(windows)
     assert windows[0] != "null"
     page.wait_for_function("() => document.location.search.includes('x=')")
+
+
+def test_the_header_is_one_row_and_its_tabs_keep_the_run(live, seeded):
+    page = live(1440, 900)
+    box = page.locator(".st-key-run_numbers").bounding_box()
+    assert box["height"] <= 60
+    tabs = page.locator(".st-key-run_tabs")
+    for name, path in (("Overview", "run"), ("Memory", "memory"), ("Replay", "replay"), ("Live", "live")):
+        tabs.get_by_role("link", name=name).click()
+        page.wait_for_url(f"**/{path}?*")
+        tabs.get_by_role("heading", name=name).wait_for()
+        assert f"run={seeded[1]}" in page.url
+
+
+def test_one_press_shows_a_chart_on_the_whole_screen(live):
+    page = live(1440, 900)
+    chart = page.locator(".curves").first
+    chart.locator(".enlarge").click()
+    wait_until(page, lambda: chart.evaluate("node => node.matches(':fullscreen')"), "the full screen")
+    wait_until(page, lambda: chart.evaluate("node => node.state.boxes[0].box.height") > 500, "the larger panel")
+    chart.locator(".enlarge").click()
+    wait_until(page, lambda: not chart.evaluate("node => node.matches(':fullscreen')"), "the page")
 
 
 def test_a_clicked_chart_lets_the_page_scroll_and_zooms_with_ctrl(live):
@@ -65,14 +92,11 @@ def test_a_clicked_chart_lets_the_page_scroll_and_zooms_with_ctrl(live):
     assert low < high
 
 
-def test_how_far_the_gate_is_closed_is_drawn_on_a_logarithmic_axis_and_stands_in_the_address(live):
-    page = live(1440, 900)
-    page.get_by_text("1 − β̄, log axis").click()
-    page.wait_for_function("() => document.location.search.includes('closing=true')")
-    gate = page.locator(".curves").first
-    wait_until(page, lambda: gate.evaluate("node => node.state.data.panels[1].log"), "the logarithmic axis")
+def test_how_far_the_gate_is_closed_is_drawn_on_a_logarithmic_axis(live):
+    gate = live(1440, 900).locator(".curves[aria-label^='1 − β̄']")
+    assert gate.evaluate("node => node.state.data.panels[0].log")
     ticks = gate.evaluate(
-        "node => { const { sy, low, high, box } = node.state.boxes[1]; return [sy(high), sy(low), sy(Math.sqrt(low * high)), box.y, box.height] }"  # noqa: E501
+        "node => { const { sy, low, high, box } = node.state.boxes[0]; return [sy(high), sy(low), sy(Math.sqrt(low * high)), box.y, box.height] }"  # noqa: E501
     )
     assert ticks[:2] == pytest.approx([ticks[3], ticks[3] + ticks[4]])
     assert ticks[2] == pytest.approx(ticks[3] + ticks[4] / 2), (
@@ -89,7 +113,7 @@ def test_a_metric_whose_first_row_is_younger_than_what_was_read_has_no_point_yet
             {"run": run_id},
         )
     page.goto(f"{url}/live?run={run_id}&metrics=train/grad_norm")
-    chart = page.locator(".curves").nth(3)
+    chart = page.locator(".curves").last
     chart.locator("canvas").wait_for()
     wait_until(page, lambda: chart.get_attribute("aria-label") == "No point yet.", "the chart of no point")
     box = chart.locator("canvas").bounding_box()
@@ -105,6 +129,7 @@ def test_a_metric_whose_first_row_is_younger_than_what_was_read_has_no_point_yet
 def test_a_narrow_window_stacks_the_charts_and_is_never_too_narrow(live, width):
     page = live(width, 900)
     boxes = page.locator(".curves").evaluate_all(BOXES)
+    assert len(boxes) > 4
     assert all(upper[3] < lower[1] for upper, lower in pairwise(boxes))
     assert page.evaluate(WIDER) <= 0
 
@@ -121,3 +146,20 @@ def test_escape_in_the_box_of_the_run_keeps_the_run(page, seeded):
     assert f"run={run_id}" in page.url
     assert run_id in box.inner_text() + (box.locator("input").input_value() or "")
     assert box.locator("[aria-label*='lear'], [title*='lear']").count() == 0, "a button that clears the box"
+
+
+@pytest.mark.parametrize("width", [1024, 768])
+def test_the_facts_of_a_run_are_not_wider_than_their_column(page, seeded, width):
+    url, _, database = seeded
+    run_id = seed_run(database, name="With a commit")
+    with database.transaction() as connection:
+        versions = {"emtc_lab": "1.0.0", "commit": "a6c7858265a339b4870c74a23586ac2d78fba9fd", "torch": "2.13.0"}
+        connection.execute(update(Run).where(Run.id == run_id).values(versions=versions))
+    page.set_viewport_size({"width": width, "height": 768})
+    page.goto(f"{url}/run?run={run_id}")
+    page.get_by_text("Versions:").wait_for()
+    table = page.locator(".st-key-run_facts table").bounding_box()
+    versions = page.get_by_text("Versions:").bounding_box()
+    is_beside = versions["x"] >= table["x"] + table["width"]
+    assert is_beside or versions["y"] >= table["y"] + table["height"]
+    assert page.evaluate(WIDER) <= 0

@@ -184,7 +184,7 @@ def look_into_its_memory(at: Walk, db: Database, run_id: str) -> None:
         page.wait_for_timeout(1000)
     address = page.url
     with at.task("replay it beside the best episode"):
-        at.press(page.locator("[data-testid=stMain]").get_by_role("link", name="Replay"))
+        at.press(page.locator("[data-testid=stMain]").get_by_role("link", name="Replay").last)  # the first is the tab
         page.locator(".playback .field").wait_for()
         at.button("Compare with best")
         page.locator(".playback.pair .field").nth(1).wait_for()

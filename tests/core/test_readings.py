@@ -133,7 +133,10 @@ def test_new_transitions_are_reported_as_they_were_judged(stream: list[Episode])
     values = part.metrics()
     assert values["gate/beta_new"] == pytest.approx(beta.mean())
     assert values["gate/beta_new_p10"] == pytest.approx(np.quantile(beta, 0.1))
-    assert values["gate/delta_mem_new"] == pytest.approx(np.concatenate([v.delta_mem for v in verdicts]).mean())
+    error = np.concatenate([v.delta_mem for v in verdicts])
+    assert values["gate/delta_mem_new"] == pytest.approx(error.mean())
+    assert values["gate/delta_mem_positive_fraction"] == np.mean(error > 0)
+    assert values["gate/delta_mem_positive_p10"] == pytest.approx(np.quantile(error[error > 0], 0.1))
     assert "gate/beta_new" not in part.metrics()  # nothing new since
 
 

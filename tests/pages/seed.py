@@ -157,6 +157,9 @@ def _gate_metrics(record: EpisodeRecord, gate: Gate) -> dict[str, float]:
     for name, judged in (("delta_mem", record.delta_mem), ("beta", record.beta)):
         values[f"gate/{name}_new"] = float(judged.mean())
         values |= {f"gate/{name}_new_p{q}": float(np.quantile(judged, q / 100)) for q in (10, 50, 90)}
+    values["gate/delta_mem_positive_fraction"] = float(np.mean(record.delta_mem > 0))
+    for q in (10, 50, 90):
+        values[f"gate/delta_mem_positive_p{q}"] = float(np.quantile(record.delta_mem[record.delta_mem > 0], q / 100))
     return values
 
 

@@ -4,6 +4,7 @@ import json
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+import streamlit as st
 from sqlalchemy import update
 
 from app.cli.main import run
@@ -13,10 +14,11 @@ from emtc_core.config.run import PRESETS
 from storage.engine import open_database
 from storage.models import MetricRow
 from storage.recording.writer import DatabaseRecorder
+from storage.runs.changes import finish_run
 from storage.runs.rows import find_run
 from tests.pages.conftest import copy_database
 from tests.pages.seed import seed_run
-from tests.pages.test_pages import open_page, said
+from tests.pages.test_pages import explained, open_page, said
 
 KINDS = ("active", "idle", "none", "old")
 SENTENCES = {
@@ -50,7 +52,16 @@ def test_a_runs_page_says_once_whether_its_gate_acts_and_why(gates, page, kind):
     app = open_page(page, run=gates[1][kind])
     assert not app.exception
     assert badges(app) == ([kind] if kind in SENTENCES else [])
-    assert [each for each, text in SENTENCES.items() if text in said(app)] == badges(app)
+    assert [each for each, text in SENTENCES.items() if text in explained(app)] == badges(app)
+    assert (sum(text in said(app) for text in SENTENCES.values()) == 1) == (page == "live" and bool(badges(app)))
+
+
+def test_a_run_without_a_gate_says_so_once_and_draws_no_gate(gates):
+    app = open_page("live", run=gates[1]["none"])
+    assert ["gate off]" in str(part.value) for part in app.markdown].count(True) == 1
+    headings = [str(part.value) for part in app.markdown if str(part.value).startswith("####")]
+    assert "#### Episode return" in headings
+    assert not {"#### β̄", "#### 1 − β̄", "#### τ", "#### Gate activity"} & set(headings)
 
 
 def test_home_says_it_of_every_run_that_measured_it(gates):
@@ -89,10 +100,12 @@ def test_many_unjudged_runs_are_judged_bit_by_bit(gates, monkeypatch):
     assert [len(data.gate_states(rows)) for _ in range(4)] == [1, 1, 2, 2]
 
 
-def test_live_draws_both_charts_of_a_gate_and_one_of_an_old_run(gates):
+def test_live_draws_win_rate_and_gate_first_and_also_opens_a_run_without_a_gate(gates):
     app = open_page("live", run=gates[1]["active"])
-    assert "Gate effect" in said(app)
-    assert "that the gate passed and removed" in said(app)
+    headings = [str(part.value) for part in app.markdown if str(part.value).startswith("####")]
+    first = ("Win rate", "Gate activity", "β̄", "1 − β̄", "Δ\\_mem where it is above 0")
+    assert headings[:5] == [f"#### {title}" for title in first]
+    assert "the gate removed" in explained(app)
     assert app.multiselect(key="live?metrics").value == [
         *("train/loss", "train/q_taken", "embedder/info_nce_accuracy", "time/env_steps_per_second")
     ]
@@ -159,3 +172,31 @@ def test_launch_lists_every_preset_with_its_sentence(empty):
         assert not app.exception
         assert not app.error
     assert "shows the whole method moving" in said(app)
+
+
+def test_after_a_stop_a_missing_incentive_has_one_reason(gates):
+    db, _ = gates
+    run_id = seed_run(db, status="running", gate="idle")
+    with db.transaction() as connection:
+        rho = MetricRow.name == "incentive/rho"
+        connection.execute(update(MetricRow).where(MetricRow.run_id == run_id, rho).values(value=0.0))
+    app = open_page("live", run=run_id)
+    assert "it starts with the first win" in said(app)
+    finish_run(db, run_id, "stopped")
+    app.run()
+    assert "the run ended before its first win" in said(app)
+    assert "it starts with the first win" not in said(app)
+
+
+def test_the_default_metrics_follow_what_the_run_has_logged_so_far(empty):
+    run_id = seed_run(empty, status="running", gate="old")
+    with empty.transaction() as connection:
+        connection.execute(MetricRow.__table__.delete().where(MetricRow.name.like("train/%")))
+    app = open_page("live", run=run_id)
+    assert app.multiselect(key="live?metrics").value == ["time/env_steps_per_second"]
+    recorder = DatabaseRecorder(empty, run_id)
+    recorder.record_metrics(find_run(empty, run_id).env_steps, {"train/loss": 0.1})
+    recorder.close()
+    st.cache_data.clear()
+    app.run()
+    assert app.multiselect(key="live?metrics").value == ["train/loss", "time/env_steps_per_second"]

@@ -10,6 +10,9 @@ from tests.pages.test_pages import open_page, said
 
 
 def press_pin(app, figure: str, *, title: str = "", note: str = ""):
+    if figure.startswith("live-"):  # opened, as by a press: Live draws the form only then
+        app.session_state[f"{figure}-pin"] = True
+        app.run()
     token = app.session_state[f"{figure}-pin-token"]
     if title:
         app.text_input(key=f"{figure}-pin-title-{token}").set_value(title)
@@ -20,7 +23,9 @@ def press_pin(app, figure: str, *, title: str = "", note: str = ""):
 
 def test_a_chart_pinned_on_live_is_listed_in_the_notebook(seeded):
     db, run_id = seeded
-    app = press_pin(open_page("live", run=run_id, x="0-200"), "live-gate-dynamics", title="β dips", note="See *here*.")
+    app = press_pin(
+        open_page("live", run=run_id, x="0-200"), "live-gate-dynamics-Δ̄_mem", title="β dips", note="See *here*."
+    )
     assert not app.exception
     row = list_entries(db)[0]
     assert (row.title, row.body, row.run_id) == ("β dips", "See *here*.", run_id)
@@ -37,8 +42,8 @@ def test_a_chart_pinned_on_live_is_listed_in_the_notebook(seeded):
 @pytest.mark.parametrize(
     ("page", "query", "key", "figure"),
     [
-        ("live", {}, "live-outcomes", "outcomes"),
-        ("live", {}, "live-metrics", "metrics"),
+        ("live", {}, "live-outcomes-win rate", "outcomes"),
+        ("live", {}, "live-metrics-Selected metrics", "metrics"),
         ("memory", {}, "atlas", "memory-atlas"),
         ("memory", {"point": "3"}, "point-trajectory", "trajectory"),
         ("replay", {"episode": "2"}, "replay", "trajectory"),
@@ -69,12 +74,12 @@ def test_a_pinned_comparison_names_its_runs_so_that_later_ones_do_not_join(seede
 
 def test_the_form_is_hidden_after_a_pin_until_the_user_pins_again(seeded):
     db, run_id = seeded
-    app = press_pin(open_page("live", run=run_id), "live-gate-dynamics", title="One")
-    token = app.session_state["live-gate-dynamics-pin-token"]
-    assert f"live-gate-dynamics-pin-save-{token}" not in [button.key for button in app.button]
+    app = press_pin(open_page("live", run=run_id), "live-gate-dynamics-Δ̄_mem", title="One")
+    token = app.session_state["live-gate-dynamics-Δ̄_mem-pin-token"]
+    assert f"live-gate-dynamics-Δ̄_mem-pin-save-{token}" not in [button.key for button in app.button]
     assert len(list_entries(db)) == 1
-    app.button(key="live-gate-dynamics-pin-more").click().run()
-    press_pin(app, "live-gate-dynamics", title="Two")
+    app.button(key="live-gate-dynamics-Δ̄_mem-pin-more").click().run()
+    press_pin(app, "live-gate-dynamics-Δ̄_mem", title="Two")
     assert [row.title for row in list_entries(db)] == ["Two", "One"]
 
 
@@ -147,7 +152,7 @@ def test_the_url_can_select_one_entry(empty):
 
 def test_a_deleted_run_is_reported_and_its_figure_stays(seeded):
     db, run_id = seeded
-    press_pin(open_page("live", run=run_id), "live-gate-dynamics", title="Kept")
+    press_pin(open_page("live", run=run_id), "live-gate-dynamics-Δ̄_mem", title="Kept")
     delete_run(db, run_id)
     app = open_page("notebook")
     assert not app.exception

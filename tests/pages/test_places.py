@@ -6,6 +6,7 @@ import pytest
 import streamlit as st
 from sqlalchemy import update
 
+from app.ui.live.controls import EVENTS
 from emtc_core.checkpoint_file import name_checkpoint, write_checkpoint
 from storage.engine import Database
 from storage.files.remote import Remote, RunFiles
@@ -39,8 +40,9 @@ def test_live_shows_the_checkpoints_and_the_log_of_another_machine(far):
     app = open_page("live", run=far.run_id)
     assert not app.exception
     assert "Resume from the last checkpoint" in [button.label for button in app.button]
-    assert f"Folder of the checkpoints: {far.url}." in said(app).replace("\\", "")
     assert "a word from elsewhere" in " ".join(code.value for code in app.code)
+    app.session_state[EVENTS] = True
+    assert f"Folder of the checkpoints: {far.url}." in said(app.run()).replace("\\", "")
 
 
 def test_storage_counts_what_lies_there(far):

@@ -150,7 +150,7 @@ def test_a_run_in_any_state_has_its_page(empty, status):
     assert not app.exception
     if status == "failed":
         assert "could not be started" in said(app)
-        assert "\\<b\\>run" in str(app.get("page_link")[0].proto.label)
+        assert any("\\<b\\>run" in str(part.value) for part in app.markdown)
 
 
 def test_names_on_home_lead_to_the_run(seeded):

@@ -8,7 +8,7 @@ from sqlalchemy import insert, update
 
 from app.jobs.resume import CheckpointStatus, examine_checkpoints
 from app.ui import run_data
-from app.ui.live.controls import describe_checkpoints, describe_resumes
+from app.ui.live.controls import EVENTS, describe_checkpoints, describe_resumes
 from app.ui.run_data import LiveCurves
 from emtc_core.checkpoint_file import CheckpointCheck, name_checkpoint, write_checkpoint
 from storage.engine import Database
@@ -57,7 +57,8 @@ def test_a_lost_run_with_a_checkpoint_says_what_a_resume_supersedes(empty):
     assert not app.exception
     assert "Resume from the last checkpoint" in [button.label for button in app.button]
     assert "steps recorded after it are superseded" in said(app)
-    assert "Only one good checkpoint" in said(app)
+    app.session_state[EVENTS] = True
+    assert "Only one good checkpoint" in said(app.run())
 
 
 def test_checkpoints_that_cannot_be_used_say_why(empty):
@@ -91,6 +92,8 @@ def test_fewer_than_two_good_checkpoints_are_told():
     assert told[1].startswith("No usable checkpoint here. If")
     assert told[2].startswith("Only one good checkpoint, at step 400")
     assert told[3] == "Good checkpoints at steps 400 and 400."
+    ended = describe_checkpoints(CheckpointStatus(900, (), "folder", None), first_at=400, has_ended=True)
+    assert "If the trainer ends now" not in ended
 
 
 def test_a_run_started_again_leaves_its_parent_as_it_was(empty):

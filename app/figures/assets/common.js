@@ -272,10 +272,11 @@ function outlineMarker(ctx, x, y, corners, turn, radius) {
 const LEGEND_ROW = 20
 
 // Compute the positions of the legend entries: in the row of the title as long as they fit, then in new rows.
+// The title of a panel with `isTitled` = false is on the page, so that only its unit is drawn.
 function layOutLegend(ctx, panel, theme, width) {
   ctx.save()
   ctx.font = `600 13px ${theme.font}`
-  let at = ctx.measureText(panel.title).width + 6
+  let at = panel.isTitled === false ? 0 : ctx.measureText(panel.title).width + 6
   ctx.font = `12px ${theme.font}`
   if (panel.unit) at += ctx.measureText(`[${panel.unit}]`).width
   at += 18
@@ -304,8 +305,9 @@ function drawPanelTitle(ctx, box, panel, theme, hidden, legendLayout = layOutLeg
   ctx.textAlign = "left"
   ctx.font = `600 13px ${theme.font}`
   ctx.fillStyle = theme.text
-  ctx.fillText(panel.title, box.x, top)
-  const wide = ctx.measureText(panel.title).width + 6
+  const title = panel.isTitled === false ? "" : panel.title
+  ctx.fillText(title, box.x, top)
+  const wide = title ? ctx.measureText(title).width + 6 : 0
   ctx.font = `12px ${theme.font}`
   ctx.fillStyle = theme.soft
   if (panel.unit) ctx.fillText(`[${panel.unit}]`, box.x + wide, top)

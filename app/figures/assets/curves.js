@@ -2,18 +2,20 @@
 // A click on a name hides its line. Hovering over a name highlights its line.
 // Dragging selects a window. The wheel with Ctrl or Shift zooms (without a key it scrolls the page). Shift and dragging
 // pans. A double click or Escape resets the zoom.
-// Charts with the same `link` have the same window and cursor.
+// Charts with the same `link` have the same window and cursor. Their lines are named only in the legend, so
+// that their plots have one width. The button in the corner shows the chart on the whole screen.
 //
 // Why not uPlot (1.6.32: 51 kB minified): it needs one x array for all lines of a chart, but each line here has its own
 // steps, and it has no names at the ends of lines, marker shapes, hidden names or drawn legends. These would be plugins,
-// which are about half of the 680 lines (26 kB) of this file and common.js.
+// which are about half of the 700 lines (27 kB) of this file and common.js.
 
 const LEFT = 62
 const RIGHT = 14
 const TOP = 34
 const BOTTOM = 44
 const SUBTITLE = 18
-const MIN_PANEL_HEIGHT = 84
+const MIN_PANEL_HEIGHT = 160
+const CORNER = 26 // width of the button at the top right
 const LINKED = "emtc-lab-linked" // event: the window or the cursor of a linked chart has changed
 const STRONG = "emtc-lab-strong" // event: a legend of the page highlights a line
 
@@ -42,6 +44,7 @@ export default function curves({ data, parentElement, setTriggerValue }) {
 
 function create(root) {
   const canvas = root.querySelector("canvas")
+  const enlarge = root.querySelector(".enlarge")
   const tip = root.querySelector(".tip")
   const self = { window: null, hidden: new Set(), strong: null, hover: null, drag: null, boxes: [], hits: [] }
   self.draw = () => draw(self, root, canvas)
@@ -49,7 +52,18 @@ function create(root) {
   self.onHighlight = ({ detail }) => highlight(self, detail)
   self.onLinkedChange = ({ detail }) => follow(self, detail)
   listen(self, root, canvas, tip)
+  if (enlarge) enlarge.addEventListener("click", () => toggleFullscreen(root))
+  root.addEventListener("fullscreenchange", () => self.data && self.draw())
   return self
+}
+
+function isFullscreen(root) {
+  return root.matches(":fullscreen")
+}
+
+function toggleFullscreen(root) {
+  if (isFullscreen(root)) document.exitFullscreen()
+  else root.requestFullscreen()
 }
 
 function highlight(self, name) {
@@ -102,16 +116,17 @@ function draw(self, root, canvas) {
   const measure = canvas.getContext("2d")
   if (!data.panels.length) return drawEmpty(self, canvas, theme)
   const plot = Math.floor(canvas.clientWidth) - LEFT - RIGHT
+  const wanted = isFullscreen(root) ? root.clientHeight - 2 * SUBTITLE : data.height || 0
   const titles = data.panels.map((panel) => {
-    const named = data.legend === false ? { ...panel, lines: [] } : panel
-    return { named, legendLayout: layOutLegend(measure, named, theme, plot) }
+    const named = { ...panel, lines: data.legend === false ? [] : panel.lines, isTitled: data.titles !== false }
+    return { named, legendLayout: layOutLegend(measure, named, theme, plot + RIGHT - CORNER) }
   })
   const tops = titles.map(({ legendLayout }) => TOP + (legendLayout.rows - 1) * LEGEND_ROW)
   const around = tops.reduce((sum, top) => sum + top, BOTTOM + (data.subtitle ? SUBTITLE : 0))
-  const share = Math.floor(((data.height || 0) - around) / Math.max(1, tops.length))
-  const panelHeight = data.height ? Math.max(MIN_PANEL_HEIGHT, share) : data.panelHeight || 150
+  const share = Math.floor((wanted - around) / Math.max(1, tops.length))
+  const panelHeight = wanted ? Math.max(MIN_PANEL_HEIGHT, share) : data.panelHeight || 150
   const height = around + panelHeight * tops.length
-  const margin = marginForLabels(measure, data, theme, canvas.clientWidth, self.hidden, panelHeight)
+  const margin = data.link ? 0 : marginForLabels(measure, data, theme, canvas.clientWidth, self.hidden, panelHeight)
   const fit = fitCanvas(canvas, height)
   if (!fit) return
   const view = getView(self)
@@ -147,7 +162,7 @@ function draw(self, root, canvas) {
 
 // Draw the text `alt` of a chart without lines, with the same height as a chart.
 function drawEmpty(self, canvas, theme) {
-  const height = self.data.height || 2 * MIN_PANEL_HEIGHT
+  const height = self.data.height || MIN_PANEL_HEIGHT
   const fit = fitCanvas(canvas, height)
   self.boxes = []
   self.hits = []

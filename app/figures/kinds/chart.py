@@ -60,11 +60,18 @@ class Panel:
     """Label of the y axis where the title is written above the panel; the title if empty."""
     log: bool = False
     """Whether the y axis is logarithmic. Set it with `with_log_y_axis`, which also removes values <= 0."""
+    caption: str = ""
+    """What the panel shows, if it is drawn without the other panels of its chart."""
 
     @property
     def band_opacity(self) -> float:
         """Opacity of each band. Many bands get a low opacity, so that overlapping bands stay lighter than the lines."""
         return min(MAX_BAND_OPACITY, 0.6 / max(1, sum(line.low is not None for line in self.lines)))
+
+    def format_last_values(self) -> str:
+        """Write the last finite value of each line."""
+        values = [(line.label or line.name, line.y[np.isfinite(line.y)]) for line in self.lines]
+        return ", ".join(f"{name} {y[-1]:.3g}" if len(y) else f"{name} none yet" for name, y in values)
 
 
 @dataclass(frozen=True)
@@ -115,6 +122,18 @@ class Chart:
             for panel in self.panels
         )
         return replace(self, panels=panels)
+
+    def keep_panel(self, title: str) -> "Chart":
+        """Keep only the panel with a title, with the caption and the last values of this panel.
+
+        Raises:
+            KeyError: If there is no such panel.
+        """
+        panel = next((panel for panel in self.panels if panel.title == title), None)
+        if panel is None:
+            raise KeyError(title)
+        description = f"{panel.title} over {self.x_label}. Latest values: {panel.format_last_values()}."
+        return replace(self, panels=(panel,), caption=panel.caption or self.caption, description=description)
 
     def split(self) -> list["Chart"]:
         """Make one chart of each panel, so that each has its own x axis."""

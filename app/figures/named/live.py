@@ -17,6 +17,7 @@ from app.analysis.aggregates import trailing_mean
 from app.analysis.intervals import compute_wilson_interval
 from app.analysis.quantities import SUCCESS_RATE, get_success_threshold, name_success
 from app.analysis.series import read_float_column
+from app.analysis.settings import is_gate_off
 from app.figures.curve_style import clip_spikes, complement, with_log_y_axis
 from app.figures.figure import FigureKind, PageSection, get_single_run
 from app.figures.kinds.chart import Chart, Line, Mark, Panel, Values
@@ -45,13 +46,16 @@ X_LABEL = "training env steps"
 TRAINING_RATES = ("rollout/win_rate", "rollout/success_rate")
 """Rates of the exploring policy: the win rate, and the success rate of a task where the return defines success."""
 _EVALUATION_COLUMNS = ("env_step", "episodes", "wins", "win_rate", "return_mean", "distinct", "robust_win_rate")
-_INCENTIVE_METRICS = ("gate/incentive_removed", "gate/closed_fraction", "incentive/rho")
-"""The last one is the mean of rho = N_xi / N_call of the successors. Without any success it is 0."""
+_POSITIVE = "gate/delta_mem_positive"
+"""Mean of Δ_mem where it is above 0. With `_POSITIVE_PARTS`: the fraction of such transitions, and quantiles."""
+_POSITIVE_PARTS = ("_fraction", "_p10", "_p50", "_p90")
+_TAU = "gate/tau"
 _MEMORY_METRICS = ("memory/merge_rate", "memory/hit_rate")
 _OVERESTIMATION = "eval/overestimation"
 GATE_METRICS = (
     *(f"gate/{name}_new{part}" for name in ("delta_mem", "beta") for part in ("", "_p10", "_p90")),
-    *(*_INCENTIVE_METRICS, *_MEMORY_METRICS, _OVERESTIMATION),
+    *(f"{_POSITIVE}{part}" for part in _POSITIVE_PARTS),
+    *("gate/incentive_removed", "gate/closed_fraction", "incentive/rho", _TAU, *_MEMORY_METRICS, _OVERESTIMATION),
 )
 """Metrics of the two gate charts. The statistics over the links in memory come from `storage.queries.gate`."""
 _ACCURACY = "embedder/info_nce_accuracy"
@@ -67,9 +71,15 @@ _FRACTION_RANGE = (-0.03, 1.03)
 _NARROW_RANGE = 0.2
 """If β̄ of an ended run varies by less than this, the y axis is fitted to the values."""
 _DASHED = (6, 4)
+_SOURCES = (
+    "New transitions: collected since the last row of metrics, with the values at the time of collection, 10–90 %. "
+    "Links in memory: all stored links from a node to its successor, 5–95 %. A mean outside its band results from a "
+    "few extreme values."
+)
+_TAU_TEXT = "τ is the temperature of the gate."
 _CLOSING_NOTE = (
-    " The logarithmic axis shows 1 − β̄, which is how far the gate is closed. It has no 0, so there is no point where "
-    "the gate is fully open (β̄ = 1), and a band that reaches 0 ends at the smallest value of the panel."
+    "The logarithmic axis shows the mean of 1 − β, which is how far the gate is closed. It has no 0, so there is no "
+    "point where the gate is fully open (β̄ = 1)."
 )
 
 
@@ -82,12 +92,31 @@ def _read_metric_names(value: Any) -> tuple[str, ...]:
 
 CLOSING: Final[Option[bool]] = Option(
     "closing", read_flag, "true or false: 1 − β̄ on a logarithmic axis instead of β̄", False,
-    label="1 − β̄, log axis", help="Shows 1 − β̄ instead of β̄",
+    help="Shows 1 − β̄ instead of β̄",
 )  # fmt: skip
 METRIC_NAMES: Final[Option[tuple[str, ...]]] = Option(
     "metrics", _read_metric_names, "names of metrics, separated by commas", FIRST_METRICS,
     label="Learning, memory and speed", help="All metrics that this run logs. The Method page explains each.",
 )  # fmt: skip
+PANEL: Final[Option[str]] = Option("panel", str, "the title of a panel of the figure", "")
+"""The only panel that is drawn. Default: all panels."""
+ACTIVITY_PANEL: Final = "gate activity"
+POSITIVE_PANEL: Final = "Δ_mem where it is above 0"
+BETA_PANEL: Final = "β̄"
+CLOSING_PANEL: Final = "1 − β̄"
+_ACTIVITY_TEXT: Final = (
+    "When the gate acts. Fraction of the new transitions with Δ_mem above 0, fraction of the sampled transitions with "
+    f"a closed gate (β below {CLOSED_BELOW:g}), and fraction of the incentive (Σ|r_p| of the sampled transitions) that "
+    "the gate removed (not drawn while there is no incentive)."
+)
+_POSITIVE_TEXT: Final = (
+    "Quantiles of Δ_mem over the new transitions with Δ_mem above 0, and the temperature τ. The gate closes where "
+    "Δ_mem is near τ or above it."
+)
+_MEMORY_TEXT: Final = "Fraction of written states that merged into a node, and of successors with a node within δ."
+_OVERESTIMATION_TEXT: Final = (
+    "Greedy Q_tot(s₀) minus the return of the same episode: above 0, the network overestimates the return."
+)
 _OUTCOME_METRICS: Final = (*TRAINING_RATES, SUCCESS_RATE)
 
 
@@ -150,54 +179,59 @@ def draw_gate_dynamics(
     beta_lines = make_lines("beta", BETA)
     low, high = _find_extent(beta_lines)
     is_fitted = ended and not closing and 0 < high - low < _NARROW_RANGE
-    beta = Panel("β̄", "fraction", beta_lines, range=None if is_fitted else _FRACTION_RANGE)
+    error_text, beta_text = "Consistency error Δ_mem, mean and band.", "Gate β, mean and band: 1 is open, 0 is closed."
+    beta = Panel(BETA_PANEL, "fraction", beta_lines, range=None if is_fitted else _FRACTION_RANGE)
     if closing:
-        beta = with_log_y_axis(replace(beta, title="1 − β̄", lines=tuple(map(complement, beta.lines))))
+        beta_text = _CLOSING_NOTE
+        lines = (replace(complement(line), name=f"{line.label}: mean", low=None, high=None) for line in beta.lines)
+        beta = with_log_y_axis(replace(beta, title=CLOSING_PANEL, lines=tuple(lines)))
+    elif is_fitted:
+        beta_text += f" The axis of β̄ shows {low:.4g} to {high:.4g} only."
     panels = (
-        Panel("Δ̄_mem", "return", make_lines("delta_mem", DELTA_MEM), from_zero=True),
-        beta,
         Panel(
-            "τ", "return", (Line("temperature", TAU, x, read_float_column(stats, "tau"), dash=_DASHED),), from_zero=True
+            "Δ̄_mem", "return", make_lines("delta_mem", DELTA_MEM), from_zero=True, caption=f"{error_text} {_SOURCES}"
         ),
-    )
-    caption = (
-        "Consistency error Δ_mem and gate β, mean and band. New transitions: collected since the last row of metrics, "
-        "with the values at the time of collection, 10–90 %. Links in memory: all stored links from a node to its "
-        "successor, 5–95 %. A mean outside its band results from a few extreme values. τ is the temperature of the "
-        "gate."
-        f"{_CLOSING_NOTE if closing else ''}"
-        f"{f' The axis of β̄ shows {low:.4g} to {high:.4g} only.' if is_fitted else ''}"
-    )
-    values = "; ".join(f"{panel.title}: {_format_last_values(panel)}" for panel in panels)
+        replace(beta, caption=f"{beta_text} {_SOURCES}"),
+        Panel(
+            "τ", "return", (Line("temperature", TAU, x, read_float_column(stats, "tau"), dash=_DASHED),),
+            from_zero=True, caption=_TAU_TEXT,
+        ),
+    )  # fmt: skip
+    caption = f"{error_text} {beta_text} {_SOURCES} {_TAU_TEXT}"
+    values = "; ".join(f"{panel.title}: {panel.format_last_values()}" for panel in panels)
     description = f"Three aligned panels over training env steps. Latest values of {values}."
     subtitle = "one run; means over the transitions since the last row of metrics and over all stored links"
     title = f"Gate dynamics of {run}"
     return Chart("gate-dynamics", title, X_LABEL, panels, caption, description, marks, subtitle=subtitle)
 
 
-def draw_gate_effect(metrics: pd.DataFrame, *, run: str, marks: tuple[Mark, ...] = ()) -> Chart:
-    """Draw how much incentive the gate removes, the merge and hit rates of the memory, and the overestimation of Q."""
-    panels = [
-        Panel("incentive", "fraction", _make_incentive_lines(metrics), range=_FRACTION_RANGE),
-        Panel("memory", "fraction", _make_memory_lines(metrics), range=_FRACTION_RANGE),
-        Panel("overestimation", "return", _make_overestimation_lines(metrics)),
-    ]
-    caption = (
-        "Fraction of the incentive (Σ|r_p| of the sampled transitions) that the gate passed and removed (not drawn "
-        "while there is no incentive), and fraction of these transitions with a closed gate (β below "
-        f"{CLOSED_BELOW:g}). Fraction of written states that merged into a node, and of successors with a node within "
-        "δ. Greedy Q_tot(s₀) minus the return of the same episode: above 0, the network overestimates the return."
+def draw_gate_effect(metrics: pd.DataFrame, *, run: str, marks: tuple[Mark, ...] = (), has_gate: bool = True) -> Chart:
+    """Draw when the gate acts, Δ_mem where it is above 0, the rates of the memory, and the overestimation of Q.
+
+    Args:
+        metrics: `GATE_METRICS` of the run from `storage.queries.curves.metric_points`.
+        run: Name of the run, for the title.
+        marks: The steps at which the run was resumed.
+        has_gate: Whether to draw the panels of the gate.
+    """
+    gate_panels = (
+        Panel(ACTIVITY_PANEL, "fraction", _make_activity_lines(metrics), from_zero=True, caption=_ACTIVITY_TEXT),
+        with_log_y_axis(Panel(POSITIVE_PANEL, "return", _make_positive_lines(metrics), caption=_POSITIVE_TEXT)),
     )
-    panels_with_lines = tuple(panel for panel in panels if panel.lines)
-    values = "; ".join(f"{panel.title}: {_format_last_values(panel)}" for panel in panels_with_lines)
-    description = f"Aligned panels over training env steps. Latest values of {values}."
+    panels = (
+        *(gate_panels if has_gate else ()),
+        Panel("memory", "fraction", _make_memory_lines(metrics), range=_FRACTION_RANGE, caption=_MEMORY_TEXT),
+        Panel("overestimation", "return", _make_overestimation_lines(metrics), caption=_OVERESTIMATION_TEXT),
+    )
+    panels = tuple(panel for panel in panels if panel.lines)
+    values = "; ".join(f"{panel.title}: {panel.format_last_values()}" for panel in panels)
     return Chart(
         "gate-effect",
         f"Effect of the gate of {run}",
         X_LABEL,
-        panels_with_lines,
-        caption,
-        description if panels_with_lines else "No point yet.",
+        panels,
+        " ".join(panel.caption for panel in panels),
+        f"Aligned panels over training env steps. Latest values of {values}." if panels else "No point yet.",
         marks,
     )
 
@@ -237,16 +271,19 @@ def draw_outcomes(
         )
         smoothed = trailing_mean(steps, means, returns.window, counts)
         return_lines.append(Line("training", SPEED_COLOR, steps, smoothed, width=1.5))
-    panels = (
-        Panel(title, "fraction", rates, range=_FRACTION_RANGE),
-        Panel("episode return", "env return", tuple(return_lines)),
-    )
-    caption = (
+    rate_text = (
         f"Share of greedy evaluation episodes that {verb}, with the Wilson 95 % interval. Its n is the number of "
         f"episodes that differ{_describe_distinct_episodes(evaluations)}. The same share for episodes from shifted "
-        "starts (robust) and for training episodes, which explore. Mean undiscounted return of evaluation and of "
+        "starts (robust) and for training episodes, which explore."
+    )
+    return_text = (
+        "Mean undiscounted return of evaluation and of "
         f"training (running mean over the last {100 * N_SMOOTHED_INTERVALS / N_INTERVALS:g} % of the run's whole "
         "length)."
+    )
+    panels = (
+        Panel(title, "fraction", rates, range=_FRACTION_RANGE, caption=rate_text),
+        Panel("episode return", "env return", tuple(return_lines), caption=return_text),
     )
     description = f"{title[0].upper()}{title[1:]} and return over training env steps. "
     if len(evaluations):
@@ -262,7 +299,7 @@ def draw_outcomes(
         f"Learning curve of {run}",
         X_LABEL,
         panels,
-        caption,
+        f"{rate_text} {return_text}",
         description,
         marks,
         subtitle="one run; mean over the greedy episodes of each evaluation, band: 95 % (Wilson)",
@@ -334,16 +371,26 @@ def _make_new_transition_lines(metrics: pd.DataFrame | None, name: str, color: s
     return (Line("new transitions: mean, band 10–90 %", color, x, mean, low, high, label="new transitions"),)
 
 
-def _make_incentive_lines(metrics: pd.DataFrame) -> tuple[Line, ...]:
-    (x, removed), (x_closed, closed), (x_rho, rho) = (_get_curve(metrics, name) for name in _INCENTIVE_METRICS)
+def _make_activity_lines(metrics: pd.DataFrame) -> tuple[Line, ...]:
+    x_removed, removed = _get_curve(metrics, "gate/incentive_removed")
+    rho = _interpolate(x_removed, *_get_curve(metrics, "incentive/rho"))
+    removed = removed if rho is None else np.where(rho > 0, removed, np.nan)
+    lines = (
+        Line("Δ_mem above 0", DELTA_MEM, *_get_curve(metrics, f"{_POSITIVE}_fraction"), width=1.5),
+        Line(f"closed (β < {CLOSED_BELOW:g})", BETA, *_get_curve(metrics, "gate/closed_fraction"), dash=_DASHED),
+        Line("incentive removed", H_VALUE, x_removed, removed, width=2.5),
+    )
+    return tuple(line for line in lines if len(line.x))
+
+
+def _make_positive_lines(metrics: pd.DataFrame) -> tuple[Line, ...]:
+    x, median = _get_curve(metrics, f"{_POSITIVE}_p50")
     if not len(x):
         return ()
-    rho_at_x = _interpolate(x, x_rho, rho)
-    removed = removed if rho_at_x is None else np.where(rho_at_x > 0, removed, np.nan)
+    low, high = (_interpolate(x, *_get_curve(metrics, f"{_POSITIVE}_{part}")) for part in ("p10", "p90"))
     return (
-        Line("passed", WIN_RATE, x, 1 - removed),
-        Line("removed", DELTA_MEM, x, removed, width=2.5),
-        Line("transitions closed", BETA, x_closed, closed, dash=_DASHED),
+        Line("median, band 10–90 %", DELTA_MEM, x, median, low, high),
+        Line("τ", TAU, *_get_curve(metrics, _TAU), dash=_DASHED, width=1.5),
     )
 
 
@@ -377,12 +424,6 @@ def _interpolate(x: Values, curve_x: Values, curve_y: Values) -> Values | None:
     return np.interp(x, curve_x, curve_y) if len(curve_x) else None
 
 
-def _format_last_values(panel: Panel) -> str:
-    """Write the last finite value of each line."""
-    values = [(line.label or line.name, line.y[np.isfinite(line.y)]) for line in panel.lines]
-    return ", ".join(f"{name} {y[-1]:.3g}" if len(y) else f"{name} none yet" for name, y in values)
-
-
 def _describe_distinct_episodes(evaluations: pd.DataFrame) -> str:
     """Write how many episodes of the last evaluation differ from each other; empty if this was not counted."""
     counted = evaluations.loc[evaluations["distinct"].notna(), :]
@@ -397,9 +438,8 @@ def _make_greedy_line(evaluations: pd.DataFrame) -> Line:
     rate, episodes, distinct = (read_float_column(evaluations, name) for name in ("win_rate", "episodes", "distinct"))
     n = np.where(np.isfinite(distinct), distinct, episodes)
     band = compute_wilson_interval(rate * n, n)
-    return Line(
-        "greedy evaluation, 95 % Wilson interval", WIN_RATE, read_float_column(evaluations, "env_step"), rate, *band
-    )
+    x = read_float_column(evaluations, "env_step")
+    return Line("greedy evaluation, 95 % Wilson interval", WIN_RATE, x, rate, *band, label="greedy evaluation")
 
 
 def _make_other_lines(evaluations: pd.DataFrame, metrics: pd.DataFrame | None, *, by_return: bool) -> Iterator[Line]:
@@ -411,11 +451,12 @@ def _make_other_lines(evaluations: pd.DataFrame, metrics: pd.DataFrame | None, *
             read_float_column(evaluations, "env_step"),
             robust,
             dash=_DASHED,
+            label="shifted starts",
         )
     win_rate, success_rate = TRAINING_RATES
     x, training_rate = _get_curve(metrics, success_rate if by_return else win_rate)
     if len(x):
-        yield Line("training, exploring", SPEED_COLOR, x, training_rate, width=1.5)
+        yield Line("training, exploring", SPEED_COLOR, x, training_rate, width=1.5, label="training")
 
 
 def _replace_wins_by_successes(evaluations: pd.DataFrame, metrics: pd.DataFrame) -> pd.DataFrame:
@@ -474,16 +515,18 @@ def _with_references(draw: Callable[[RunData, Options], Chart]) -> Callable[[Run
         for name, other in data.references.items():
             with suppress(ConfigError):
                 others[name] = draw(other, options)
-        return add_reference_runs(draw(data, options), others)
+        chart = draw(data, options)
+        titles = [panel.title for panel in chart.panels]
+        if options[PANEL] and options[PANEL] not in titles:
+            raise ConfigError(f"must be one of {', '.join(titles)}", key=PANEL.name, value=options[PANEL])
+        return add_reference_runs(chart.keep_panel(options[PANEL]) if options[PANEL] else chart, others)
 
     return draw_with_references
 
 
 def _gate_dynamics(data: RunData, options: Options) -> Chart:
-    if data.gate.empty:
-        raise ConfigError(
-            f"Run {data.run.id} ({data.run.algo}) has no gate statistics", hint="Choose a run of an EMTC algorithm."
-        )
+    if data.gate.empty or is_gate_off(data.run.config):
+        raise ConfigError(f"Run {data.run.id} ({data.run.algo}) has no gate", hint="Choose a run of an EMTC algorithm.")
     return draw_gate_dynamics(
         data.gate,
         data.metrics,
@@ -495,7 +538,9 @@ def _gate_dynamics(data: RunData, options: Options) -> Chart:
 
 
 def _gate_effect(data: RunData, options: Options) -> Chart:
-    chart = draw_gate_effect(data.metrics, run=data.run.name, marks=data.marks)
+    chart = draw_gate_effect(
+        data.metrics, run=data.run.name, marks=data.marks, has_gate=not is_gate_off(data.run.config)
+    )
     if chart.is_empty:
         raise ConfigError(f"Run {data.run.id} ({data.run.algo}) has no gate metrics", hint="Select another run.")
     return chart
@@ -519,19 +564,19 @@ def _metrics(data: RunData, options: Options) -> Chart:
 
 FIGURES = (
     FigureKind(
-        "gate-dynamics", _with_references(_gate_dynamics), _make_reader("gate-dynamics", GATE_METRICS),
-        (WINDOW, REFERENCE_RUNS, CLOSING), needs_runs=True, metrics=GATE_METRICS,
-        question="How does the gate change during training?", section=PageSection("live", "Gate"),
-    ),
-    FigureKind(
         "outcomes", _with_references(_outcomes), _make_reader("outcomes", _OUTCOME_METRICS),
-        (WINDOW, REFERENCE_RUNS), needs_runs=True, metrics=_OUTCOME_METRICS,
+        (WINDOW, REFERENCE_RUNS, PANEL), needs_runs=True, metrics=_OUTCOME_METRICS,
         question="Which win rates and returns did one run reach?", section=PageSection("live", "Outcomes"),
     ),
     FigureKind(
         "gate-effect", _with_references(_gate_effect), _make_reader("gate-effect", GATE_METRICS),
-        (WINDOW, REFERENCE_RUNS), needs_runs=True, metrics=GATE_METRICS,
+        (WINDOW, REFERENCE_RUNS, PANEL), needs_runs=True, metrics=GATE_METRICS,
         question="How do gate and memory change the incentive?", section=PageSection("live", "Gate effect"),
+    ),
+    FigureKind(
+        "gate-dynamics", _with_references(_gate_dynamics), _make_reader("gate-dynamics", GATE_METRICS),
+        (WINDOW, REFERENCE_RUNS, PANEL, CLOSING), needs_runs=True, metrics=GATE_METRICS,
+        question="How does the gate change during training?", section=PageSection("live", "Gate"),
     ),
     FigureKind(
         "metrics", _with_references(_metrics), _make_reader("metrics", ()),

@@ -90,7 +90,7 @@ def _show_run(run: dict[str, Any]) -> None:
     run_id = str(run["id"])
     with st.container(horizontal=True, vertical_alignment="center"):
         run_picker.links(run_id, str(run["name"]))
-    run_picker.gate_badge(data.gate_states([(run_id, str(run["status"]), int(run["env_steps"]))]).get(run_id))
+    run_picker.show_gate(data.gate_states([(run_id, str(run["status"]), int(run["env_steps"]))]).get(run_id))
     if run["status"] in ("failed", "lost") and run["error"]:
         st.error(escape_markdown(str(run["error"])))
     if run["status"] == "lost":

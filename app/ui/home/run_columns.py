@@ -47,7 +47,7 @@ def column_config() -> dict[str, Any]:
             HOME_COLUMNS["name"].label,
             width="medium",
             display_text=view.CALLED_PATTERN,
-            help="Opens the page Run in a new tab",
+            help="Opens the run in a new tab",
         ),
         "progress": column.ProgressColumn("Progress", format=PERCENT, min_value=0, max_value=100, width=90),
         "gate": column.TextColumn(

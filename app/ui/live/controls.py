@@ -1,17 +1,18 @@
-"""Buttons that stop, pause, resume or query a run, and the text about its commands, checkpoints and resumes.
+"""Buttons that stop, pause, resume or query a run, and its events: commands, requests, checkpoints and resumes.
 
 A running trainer can also evaluate its policy or record an episode on request. This does not change the training.
 """
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import get_args
+from typing import Any, get_args
 from urllib.parse import urlencode
 
 import pandas as pd
 import streamlit as st
 
-from app.analysis.format import add_utc, escape_markdown, format_count, format_duration
+from app.analysis.format import add_utc, escape_markdown, format_count, format_duration, format_time
+from app.figures.theme import ENDED_STATUSES
 from app.jobs.launch import kill_run
 from app.jobs.questions import describe
 from app.jobs.resume import ENOUGH_CHECKPOINTS, CheckpointStatus, restart_run, resume_run
@@ -29,21 +30,36 @@ from storage.runs.rows import RunRow, imported_label
 
 KILL_AFTER_S = 10.0
 """A command that is not acknowledged for longer than this makes the page offer to end the process [s]."""
+EVENTS = "live_events"
+"""Key of the popover *Events*."""
 _EVALUATE_HELP = "Runs as many greedy episodes as a regular evaluation, with the current policy."
 _RECORD_HELP = "Records one greedy episode with the current policy. You can play it on Replay."
 _NO_EFFECT_HELP = "The training does not change, and no curve gets a point."
 
 
-def show_status(run: RunRow) -> None:
-    """Draw at most four lines about resumes and checkpoints."""
-    if run.parent_id:
-        st.caption(f"Restarted from step 0. The earlier run is [{run.parent_id}](/live?{RUN.name}={run.parent_id}).")
-    if text := describe_resumes(list_resumes(data.database(), run.id)):
-        st.caption(escape_markdown(text))
-    if (label := imported_label(run.config)) is not None:
-        st.caption(escape_markdown(f"Imported ({label}): trained by another program. It has no checkpoint."))
+def show_events(run: RunRow) -> None:
+    """Draw the button *Events*, with the times, commands, requests, checkpoints and resumes of a run."""
+    help_text = "Commands, requests, checkpoints and times"
+    box = st.popover("Events", icon=":material/history:", help=help_text, key=EVENTS, on_change="rerun")
+    if not box.open:  # so that a timer does not read them
         return
-    if run.state == State.FINISHED or run.env_steps == 0:
+    with box:
+        started = "not started" if run.started_at is None else f"started {format_time(run.started_at)}"
+        st.caption(escape_markdown(f"Created {format_time(run.created_at)}, {started}."))
+        if run.parent_id:
+            earlier_run = view.address_of("live", {RUN.name: run.parent_id})
+            st.caption(f"Restarted from step 0. The earlier run is [{run.parent_id}]({earlier_run}).")
+        for text in (describe_resumes(list_resumes(data.database(), run.id)), _describe_files(run)):
+            if text:
+                st.caption(escape_markdown(text))
+        show_requests(run)
+        for row in reversed(_list_commands(run)):
+            st.caption(describe_command(row["command"], row["requested_at"], row["acknowledged_at"]))
+
+
+def show_warnings(run: RunRow) -> None:
+    """Draw a warning if the checkpoints of a run cannot be read, and one for each damaged checkpoint."""
+    if not _has_checkpoints(run):
         return
     status = run_data.checkpoint_status(run)
     if status.refusal:
@@ -51,8 +67,24 @@ def show_status(run: RunRow) -> None:
         return
     for fault in status.faults:
         st.warning(escape_markdown(fault), icon=":material/broken_image:")
+
+
+def _has_checkpoints(run: RunRow) -> bool:
+    return imported_label(run.config) is None and run.state != State.FINISHED and run.env_steps > 0
+
+
+def _describe_files(run: RunRow) -> str:
+    """Describe the checkpoints of a run that is not finished, or that an imported run has none."""
+    if (label := imported_label(run.config)) is not None:
+        return f"Imported ({label}): trained by another program. It has no checkpoint."
+    if not _has_checkpoints(run) or (status := run_data.checkpoint_status(run)).refusal:
+        return ""
     interval = run.config.get("checkpoint", {}).get("interval")
-    text = describe_checkpoints(status, first_at=min(interval, FIRST_STEP) if isinstance(interval, int) else None)
+    text = describe_checkpoints(
+        status,
+        first_at=min(interval, FIRST_STEP) if isinstance(interval, int) else None,
+        has_ended=run.live_status in ENDED_STATUSES,
+    )
     best_step = next((policy.env_step for policy in status.best if policy.fault is None), None)
     if best_step is not None:
         text += f" The policy of the best evaluation is stored too (step {format_count(best_step)})."
@@ -60,7 +92,7 @@ def show_status(run: RunRow) -> None:
         n = status.n_not_uploaded
         pending = f" {format_count(n)} of them {'are' if n > 1 else 'is'} not uploaded yet." if n else ""
         text += f" Folder of the checkpoints: {status.folder}.{pending}"
-    st.caption(escape_markdown(text))
+    return text
 
 
 def describe_resumes(resumes: pd.DataFrame) -> str:
@@ -83,9 +115,17 @@ def describe_resumes(resumes: pd.DataFrame) -> str:
     return " ".join(sentences)
 
 
-def describe_checkpoints(status: CheckpointStatus, *, first_at: int | None) -> str:
-    """Return a text that lists the usable checkpoints, and states the risk if there are fewer than two."""
+def describe_checkpoints(status: CheckpointStatus, *, first_at: int | None, has_ended: bool = False) -> str:
+    """Return a text that lists the usable checkpoints, and states the risk if there are fewer than two.
+
+    Args:
+        status: The checkpoints.
+        first_at: Env step of the first checkpoint; None if it is not known.
+        has_ended: Whether the trainer has ended, so that no checkpoint follows.
+    """
     steps = [checkpoint.env_step for checkpoint in status.checkpoints if checkpoint.fault is None]
+    if not steps and has_ended:
+        return "No usable checkpoint here. The run can only start again from step 0."
     if not steps:
         first = (
             f" The first one is due at step {format_count(first_at)}." if first_at and not status.checkpoints else ""
@@ -97,11 +137,16 @@ def describe_checkpoints(status: CheckpointStatus, *, first_at: int | None) -> s
     return f"Good checkpoints at steps {step_list}."
 
 
-def show(run: RunRow) -> None:
-    """Draw the buttons that fit the run's state."""
+def show(run: RunRow) -> str:
+    """Draw the buttons that pause, stop or resume a run.
+
+    Returns:
+        What happens to the rows of the run if it is resumed or starts again; empty if it can do neither now.
+    """
+    explanation = ""
     with st.container(horizontal=True, width="content", gap="xsmall"):
         if not messages.may_act():
-            return
+            return explanation
         if run.state == State.RUNNING:
             _show_command_button(run, "pause", "Pause", ":material/pause:")
         elif run.state == State.PAUSED:
@@ -112,15 +157,22 @@ def show(run: RunRow) -> None:
         elif lifecycle.allows(run.state, Event.REQUEST_STOP) and run.state != State.STOPPING:
             _show_command_button(run, "stop", "Stop", ":material/stop:")
         elif lifecycle.allows(run.state, Event.CLAIM) and imported_label(run.config) is None:
-            _show_resume_button(run)
-        _show_request_button(run, "evaluate", "Evaluate now", ":material/exercise:", _EVALUATE_HELP)
-        _show_request_button(run, "play", "Record an episode", ":material/smart_display:", _RECORD_HELP)
-        if get_disabled_reason(run) is None and run.env_steps:
-            help_text = "Play a new episode with the current policy, from the start of a training episode"
-            with st.popover("Replay a training episode", icon=":material/replay:", help=help_text):
-                episode = config_form.integer_field("Training episode", key="ask-episode", default=1, low=1, high=10**9)
-                if episode is not None:
-                    show_repeat_button(run, episode)
+            explanation = _show_resume_button(run)
+    return explanation
+
+
+def show_request_buttons(run: RunRow) -> None:
+    """Draw the buttons that request an evaluation or an episode of the current policy."""
+    if not messages.may_act():
+        return
+    _show_request_button(run, "evaluate", "Evaluate now", ":material/exercise:", _EVALUATE_HELP)
+    _show_request_button(run, "play", "Record an episode", ":material/smart_display:", _RECORD_HELP)
+    if get_disabled_reason(run) is None and run.env_steps:
+        help_text = "Play a new episode with the current policy, from the start of a training episode"
+        with st.popover("Replay a training episode", icon=":material/replay:", help=help_text):
+            episode = config_form.integer_field("Training episode", key="ask-episode", default=1, low=1, high=10**9)
+            if episode is not None:
+                show_repeat_button(run, episode)
 
 
 def show_repeat_button(run: RunRow, episode: int) -> None:
@@ -134,13 +186,13 @@ def show_repeat_button(run: RunRow, episode: int) -> None:
     )
 
 
-def show_requests(run: RunRow) -> None:
-    """Draw the results of the last two requests, each with a link to its recorded episode.
+def show_requests(run: RunRow, *, limit: int = 5) -> None:
+    """Draw the results of the last requests, each with a link to its recorded episode.
 
     The link is Markdown, because a page link in a fragment loses its query parameters at the next automatic rerun. It
     is relative, because the app may be served below a path.
     """
-    for request in data.evaluation_requests(run, limit=2):
+    for request in data.evaluation_requests(run, limit=limit):
         link = ""
         if request.answer is not None:
             play = f"{request.answer.env_step}-{request.answer.playback}"
@@ -155,20 +207,24 @@ def get_disabled_reason(run: RunRow) -> str | None:
     return f"No trainer is running: the run is {run.state.value}."
 
 
-def show_log(run: RunRow) -> None:
-    """Draw the last three commands; offer to end the process if one is not acknowledged for `KILL_AFTER_S`."""
-    log = command_log(data.database(), run.id)
-    rows = data.rows_of(log.loc[log["command"].isin(get_args(Command))].tail(3))
-    for row in reversed(rows):
-        st.caption(describe_command(row["command"], row["requested_at"], row["acknowledged_at"]))
+def offer_kill(run: RunRow) -> None:
+    """Offer to end the process if a command is not acknowledged for `KILL_AFTER_S`."""
+    rows = _list_commands(run)
     pending = [row["requested_at"] for row in rows if pd.isna(row["acknowledged_at"])]
     if not pending or run.live_status not in ("running", "paused") or not messages.may_act():
         return
     waited_s = (datetime.now(UTC) - add_utc(pending[0])).total_seconds()
-    if waited_s > KILL_AFTER_S and st.button(
-        "Kill the process", icon=":material/dangerous:", help="Loses the steps after the last checkpoint."
-    ):
+    if waited_s <= KILL_AFTER_S:
+        return
+    st.warning(f"The trainer has not acknowledged a command for {format_duration(waited_s)}.")
+    if st.button("Kill the process", icon=":material/dangerous:", help="Loses the steps after the last checkpoint."):
         _try(lambda: kill_run(data.database(), run.id))
+
+
+def _list_commands(run: RunRow) -> list[dict[str, Any]]:
+    """List the last three commands, oldest first."""
+    log = command_log(data.database(), run.id)
+    return data.rows_of(log.loc[log["command"].isin(get_args(Command))].tail(3))
 
 
 def describe_command(command: str, requested_at: datetime, acknowledged_at: datetime | None) -> str:
@@ -181,24 +237,24 @@ def describe_command(command: str, requested_at: datetime, acknowledged_at: date
     return f"{request} → acknowledged {add_utc(acknowledged_at):%H:%M:%S}, after {duration}"
 
 
-def _show_resume_button(run: RunRow) -> None:
-    """Offer to resume from a checkpoint, or else to restart as a new run. A text states which rows are replaced."""
+def _show_resume_button(run: RunRow) -> str:
+    """Offer to resume from a checkpoint, or else to restart as a new run. Return which rows are replaced."""
     status = run_data.checkpoint_status(run)
     if not status.can_resume:
         button_type = "secondary" if status.refusal else "primary"  # after a refusal, a resume may be possible later
         if st.button("Start again from step 0", icon=":material/restart_alt:", type=button_type, key="start-again"):
             _try(lambda: _start_again(run.id))
-        reason = "" if status.refusal else status.reason  # `show_status` writes the refusal
-        st.caption(escape_markdown(f"Creates a new run; this one keeps its rows. {reason}"))
-        return
+        reason = "" if status.refusal else status.reason  # `show_warnings` writes the refusal
+        return f"Creates a new run; this one keeps its rows. {reason}"
     label = "Resume from the last checkpoint"
     if st.button(label, icon=":material/replay:", type="primary", key="resume-ended"):
         _try(lambda: _resume(run.id))
-    if status.usable and status.superseded_steps:
-        st.caption(
-            f"From step {format_count(status.usable.env_step)}; the {format_count(status.superseded_steps)} "
-            "steps recorded after it are superseded when the trainer has loaded the checkpoint."
-        )
+    if not (status.usable and status.superseded_steps):
+        return ""
+    return (
+        f"Resume from step {format_count(status.usable.env_step)}; the {format_count(status.superseded_steps)} "
+        "steps recorded after it are superseded when the trainer has loaded the checkpoint."
+    )
 
 
 def _resume(run_id: str) -> None:

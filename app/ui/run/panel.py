@@ -1,4 +1,4 @@
-"""The Run page: what was trained, with which settings, code and machine, how to repeat it, and the user's note.
+"""The page Overview: what was trained, with which settings, code and machine, how to repeat it, and the user's note.
 
 At the end, the use of the machine over time: processor, memory and GPU.
 """
@@ -28,12 +28,12 @@ from app.ui import data, messages, run_data, view
 from app.ui.live import controls
 from app.ui.page_state import RUN, SWEEP, WINDOW
 from app.ui.run import settings
-from app.ui.widgets import canvas, pin, run_picker
+from app.ui.widgets import canvas, pin
 from emtc_core.config.base import IMPORTED
 from emtc_core.errors import EmtcError
 from storage.queries.runs import list_resumes
 from storage.runs.labels import LONGEST_NOTE, edit_run, tag_runs
-from storage.runs.rows import RunRow, imported_label, shown_status
+from storage.runs.rows import RunRow, imported_label
 
 _SAVE_RESULT = "run_said"
 _NO_CLONE = "An imported run contains only curves. Its settings are not stored, so it cannot be repeated here."
@@ -42,14 +42,14 @@ _PANEL_HEIGHT = 110
 
 def show(run: RunRow) -> None:
     """Draw the whole body of the page."""
-    _show_links(run)
+    _show_actions(run)
     if run.error:
         st.error(escape_markdown(run.error), icon=":material/error:")
-    left, right = st.columns(2, gap="large")
-    with left:
-        _show_facts(run)
-    with right:
-        _show_code(run)
+    with st.container(key="run_facts", horizontal=True, gap="large"):
+        with st.container():
+            _show_facts(run)
+        with st.container():
+            _show_code(run)
     _show_policies(run)
     st.subheader("Settings")
     with messages.guarded():
@@ -90,11 +90,9 @@ def describe_code(run: RunRow) -> str:
     return f"EMTC Lab {version}" if version else "not stored"
 
 
-def _show_links(run: RunRow) -> None:
-    """Draw the links to the other pages of the run, the button that clones it, and the form for name, tags and note."""
+def _show_actions(run: RunRow) -> None:
+    """Draw the button that clones the run, and the form for its name, tags and note."""
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        run_picker.status_badge(shown_status(run.state.value, run.tags))
-        run_picker.page_links(run.id)
         is_imported = imported_label(run.config) is not None
         if st.button(
             "Clone in Launch", type="primary", icon=":material/content_copy:", key="clone_run", disabled=is_imported,

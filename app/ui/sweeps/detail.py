@@ -170,7 +170,7 @@ def _list_first(names: Sequence[str]) -> str:
 
 def _show_table(runs: Sequence[RunRow]) -> None:
     columns: dict[str, Any] = {
-        "Run": st.column_config.LinkColumn(display_text=view.CALLED_PATTERN, help="Opens the page Run in a new tab"),
+        "Run": st.column_config.LinkColumn(display_text=view.CALLED_PATTERN, help="Opens the run in a new tab"),
         "Progress": st.column_config.ProgressColumn(
             format=result_table.PERCENT, min_value=0, max_value=100, width="small"
         ),

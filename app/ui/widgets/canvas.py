@@ -19,7 +19,10 @@ from emtc_core.envs.scene import Scene
 
 _curves = component(
     "emtc_lab_curves",
-    html='<div class="curves" tabindex="0" role="img"><canvas></canvas><div class="tip" hidden></div></div>',
+    html='<div class="curves" tabindex="0" role="img"><canvas></canvas><div class="tip" hidden></div>'
+    '<button class="enlarge" type="button" title="Full screen" aria-label="Full screen">'
+    '<svg viewBox="0 0 16 16" width="14" height="14" fill="none" stroke="currentColor" stroke-width="1.6">'
+    '<path d="M2 6V2h4M10 2h4v4M14 10v4h-4M6 14H2v-4"/></svg></button></div>',
     css=read_asset("curves.css"),
     js=read_script("ends.js", "curves.js"),
 )
@@ -64,6 +67,7 @@ def show(
     on_window: Callable[[list[float]], None] | None = None,
     x_name: str = "env step",
     legend: bool = True,
+    titles: bool = True,
     place: Place | None = None,
 ) -> None:
     """Draw a line chart.
@@ -76,6 +80,7 @@ def show(
         on_window: Called with the x range that the user selects, an empty list for all.
         x_name: Name of the x axis.
         legend: Whether to draw the legend. False for charts that share a legend; the tooltip always names the lines.
+        titles: Whether to draw the titles of the panels. False if the page has the title.
         place: What the chart shares with other charts.
     """
 
@@ -90,6 +95,7 @@ def show(
         "panelHeight": panel_height,
         "xName": x_name,
         "legend": legend,
+        "titles": titles,
         "link": place.link if place else None,
         "height": place.height if place else None,
         "extent": list(place.extent) if place and place.extent else None,

@@ -44,7 +44,7 @@ _MAX_TITLE_LENGTH = 200
 _PANEL_HEIGHT = 190
 
 
-def show_export(figure: AnyFigure, *, key: str, stem: str, sources: Sequence[str] = ()) -> None:
+def show_export(figure: AnyFigure, *, key: str, stem: str, sources: Sequence[str] = (), is_lazy: bool = False) -> None:
     """Draw a download button for each format; a file is made when its button is pressed.
 
     Args:
@@ -52,8 +52,13 @@ def show_export(figure: AnyFigure, *, key: str, stem: str, sources: Sequence[str
         key: Unique among the figures of the page.
         stem: Part of the file name.
         sources: Descriptions of the runs, stored in the file.
+        is_lazy: Whether the content is drawn only after a press, for pages with many figures.
     """
-    with st.popover("Export", icon=":material/download:", key=f"{key}-export"):
+    on_change = "rerun" if is_lazy else "ignore"
+    box = st.popover("Export", icon=":material/download:", key=f"{key}-export", on_change=on_change)
+    if is_lazy and not box.open:
+        return
+    with box:
         st.caption("Files are rendered on the server. Use light colours for papers.")
         mode: Mode = "dark" if st.toggle("Dark background", key=f"{key}-export-dark") else "light"
         for format in EXPORT_FORMATS:
@@ -68,7 +73,15 @@ def show_export(figure: AnyFigure, *, key: str, stem: str, sources: Sequence[str
             )
 
 
-def show(figure: Figure, *, key: str, page: str, run: _Runs = None, facts: Mapping[str, Any] | None = None) -> None:
+def show(
+    figure: Figure,
+    *,
+    key: str,
+    page: str,
+    run: _Runs = None,
+    facts: Mapping[str, Any] | None = None,
+    is_lazy: bool = False,
+) -> None:
     """Draw the button *Pin*, which stores the figure as it is drawn now.
 
     Args:
@@ -77,9 +90,14 @@ def show(figure: Figure, *, key: str, page: str, run: _Runs = None, facts: Mappi
         page: Path of the page, such as "live".
         run: The run or runs in the figure.
         facts: JSON values that an exported notebook needs in addition to the runs to make the figure again.
+        is_lazy: Whether the content is drawn only after a press, for pages with many figures.
     """
     name = f"{key}-pin"
-    with st.popover("Pin", icon=":material/keep:", key=name, help="Save this figure and view in the notebook"):
+    help_text, on_change = "Save this figure and view in the notebook", "rerun" if is_lazy else "ignore"
+    box = st.popover("Pin", icon=":material/keep:", key=name, help=help_text, on_change=on_change)
+    if is_lazy and not box.open:
+        return
+    with box:
         pinned: tuple[int, str] | None = st.session_state.get(f"{name}-made")
         if pinned is not None and st.session_state.pop(f"{name}-fresh", False):  # also if the view has changed since
             st.toast(f"Pinned as entry {pinned[0]} of the notebook.", icon=":material/keep:")
@@ -90,12 +108,19 @@ def show(figure: Figure, *, key: str, page: str, run: _Runs = None, facts: Mappi
 
 
 def show_with_export(
-    figure: Figure, *, key: str, stem: str, page: str, run: _Runs = None, facts: Mapping[str, Any] | None = None
+    figure: Figure,
+    *,
+    key: str,
+    stem: str,
+    page: str,
+    run: _Runs = None,
+    facts: Mapping[str, Any] | None = None,
+    is_lazy: bool = False,
 ) -> None:
     """Draw the buttons *Export* and *Pin* next to each other."""
     with st.container(horizontal=True, width="content", gap="small"):
-        show_export(figure, key=key, stem=stem)
-        show(figure, key=key, page=page, run=run, facts=facts)
+        show_export(figure, key=key, stem=stem, is_lazy=is_lazy)
+        show(figure, key=key, page=page, run=run, facts=facts, is_lazy=is_lazy)
 
 
 def show_figure(figure: AnyFigure, *, key: str, x_name: str = "", panel_height: int = _PANEL_HEIGHT) -> None:

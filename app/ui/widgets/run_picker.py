@@ -1,4 +1,4 @@
-"""The run that the pages show: the picker in the sidebar, the header of a page, and links and badges of a run.
+"""The run that the pages show: the picker in the sidebar, and links and badges of a run.
 
 The URL parameter `run` names the run; the picker writes it.
 """
@@ -6,15 +6,14 @@ The URL parameter `run` names the run; the picker writes it.
 import streamlit as st
 
 from app.analysis.format import escape_markdown, format_count
-from app.analysis.settings import name_algo_with_origin
 from app.figures.theme import GATE_COLOR, GATE_ICON, STATUS_COLOR, STATUS_ICON
 from app.ui import data, messages, page_state, view
 from app.ui.page_state import RUN
-from app.ui.widgets import run_filters, tour
+from app.ui.widgets import run_filters
 from emtc_core.errors import ConfigError, EmtcError
 from storage.queries.gate_state import GateState
 from storage.queries.run_search import RunFilter
-from storage.runs.rows import RunRow, format_seed, imported_label
+from storage.runs.rows import RunRow
 
 LISTED = 100
 """Maximum number of runs in the picker: the newest of those that match."""
@@ -62,49 +61,21 @@ def show(page: str) -> None:
         )
 
 
-def require_run() -> RunRow:
-    """Return the run of the page. If there is none, draw what to do and end the page."""
+def require_run(title: str) -> RunRow:
+    """Return the run of the page. If there is none, draw the title of the page and what to do, and end the page."""
     prefix = RUN.read() or st.session_state.get(_SESSION_RUN)
     try:
         prefix = prefix or data.newest_run()
         if prefix is None:
+            st.title(title)
             messages.empty(messages.NO_RUNS, messages.START_DEMO_HINT, page="../pages/home.py", label="Go to Home")
             st.stop()
         return data.get_run(prefix)
     except EmtcError as exc:
+        st.title(title)
         messages.error(exc)
         st.page_link("../pages/home.py", label="Show all runs", icon=":material/arrow_forward:")
         st.stop()
-
-
-def open_page(title: str, *, gate: bool = True) -> RunRow:
-    """Draw the title and the run of a page in one bar; return the run. If there is no run, end the page.
-
-    Args:
-        title: Title of the page.
-        gate: Whether to draw the state of the gate. False if the page draws it and updates it.
-    """
-    bar = st.container(key="page_bar", horizontal=True, vertical_alignment="center", gap="medium")
-    bar.title(title, width="content")
-    run = require_run()
-    with bar:
-        header(run, gate=gate)
-    tour.show(run)
-    return run
-
-
-def header(run: RunRow, *, gate: bool = True) -> None:
-    """Draw the name, algorithm, map and seed of a run, and the state of its gate."""
-    algo = name_algo_with_origin(run.algo, run.config.get("plugins"))
-    label = imported_label(run.config)
-    imported = "" if label is None else f" · imported ({label})"
-    info = f"`{run.id}` · {algo} on {run.env} {run.map} · {format_seed(run.seed)}{imported}"
-    with st.container(gap="xsmall"):
-        with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-            name_link(run.id, run.name)
-            st.caption(escape_markdown(info).replace("\\`", "`"), width="content")
-        if gate:
-            gate_badge(data.gate_state(run))
 
 
 def links(run_id: str, name: str) -> None:
@@ -114,7 +85,7 @@ def links(run_id: str, name: str) -> None:
 
 
 def name_link(run_id: str, name: str) -> None:
-    """Draw the name of a run as the link to its page Run. Call this inside a horizontal container."""
+    """Draw the name of a run as the link to its overview. Call this inside a horizontal container."""
     st.page_link(
         "../pages/run.py", label=f"**{escape_markdown(name)}**", query_params=view.link({RUN.name: run_id}),
         width="content", help="Settings, code and machine of this run, and a button that clones it",
@@ -136,13 +107,21 @@ def status_badge(status: str) -> None:
     st.badge(status, icon=STATUS_ICON.get(status), color=STATUS_COLOR.get(status, "gray"))  # type: ignore[arg-type]
 
 
-def gate_badge(state: GateState | None) -> None:
+def show_gate(state: GateState | None) -> None:
     """Draw the state of a gate, its reason, and what to try. Nothing is drawn for a run without a gate."""
     if state is None:
         return
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        st.badge(f"gate {state.state}", icon=GATE_ICON[state.state], color=GATE_COLOR[state.state])
+        gate_badge(state)
         st.caption(escape_markdown(state.sentence), width="content")
+
+
+def gate_badge(state: GateState) -> None:
+    """Draw the state of a gate, with its reason as the tooltip."""
+    st.badge(
+        f"gate {state.state}", icon=GATE_ICON[state.state], color=GATE_COLOR[state.state],
+        help=escape_markdown(state.sentence),
+    )  # fmt: skip
 
 
 def forget(run_id: str) -> None:

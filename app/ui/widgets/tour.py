@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import streamlit as st
 
 from app.analysis.format import escape_markdown, format_number
+from app.analysis.settings import is_gate_off
 from app.figures.theme import ENDED_STATUSES
 from app.ui import data
 from app.ui.page_state import RUN, TOUR
@@ -95,16 +96,16 @@ def _show_step_button(label: str, number: int, run: RunRow) -> None:
 
 
 def _describe_gate(run: RunRow) -> str:
-    # This text is not redrawn while a run trains. Before the first gate statistics, gate.enabled decides.
-    will_have_gate = run.live_status not in ENDED_STATUSES and run.config.get("gate", {}).get("enabled")
+    # This text is not redrawn while a run trains. Before the first gate statistics, the settings decide.
+    will_have_gate = run.live_status not in ENDED_STATUSES and not is_gate_off(run.config)
     if not will_have_gate and data.gate_state(run) is None:
         return (
             "This run has no gate, or it ended before the gate was measured. *Take the tour* on Home finds a run with "
             "a gate."
         )
     return (
-        "*Gate* shows Δ̄_mem, the mean inconsistency of the memory between consecutive steps, and β̄, how open the gate "
-        "is: at 1 the memory is trusted, at 0 it is ignored. Continue when the first curve is drawn."
+        "*gate activity* shows when the gate acts, and β̄ how open the gate is: at 1 the memory is trusted, at 0 it is "
+        "ignored. Continue when the first curve is drawn."
     )
 
 

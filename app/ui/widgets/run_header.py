@@ -1,0 +1,173 @@
+"""The header of the pages of one run: the tabs, and one row with status, gate, progress, results and controls.
+
+Overview, Live, Memory and Replay draw it. While a run is trained, a timer updates the row. Live updates it together
+with its messages, so that one page has one timer.
+"""
+
+from typing import Final
+
+import pandas as pd
+import streamlit as st
+
+from app.analysis.finals import LAST_TENTH, compute_final_rate
+from app.analysis.format import MISSING, escape_markdown, format_count, format_duration, format_number, format_percent
+from app.analysis.quantities import ROBUST, SUCCESS_RATE, get_success_threshold
+from app.analysis.series import SeedRun, split_curves
+from app.analysis.settings import is_gate_off, name_algo_with_origin
+from app.figures.theme import ENDED_STATUSES
+from app.ui import data, messages, run_data, view
+from app.ui.live import controls
+from app.ui.page_state import RUN
+from app.ui.run_data import LiveCurves
+from app.ui.widgets import run_picker, tour
+from storage.runs.rows import RunRow, format_seed, imported_label, shown_status
+
+TABS: Final = {
+    "run": ("Overview", ":material/description:"),
+    "live": ("Live", ":material/monitoring:"),
+    "memory": ("Memory", ":material/bubble_chart:"),
+    "replay": ("Replay", ":material/smart_display:"),
+}
+"""Page → title and icon."""
+UPDATE_S = 5.0
+"""Interval of the updates on the pages other than Live [s]."""
+_SPEED = "time/env_steps_per_second"
+_STATUS = "run_header_status"
+
+
+def open_page(title: str, *, has_numbers: bool = True) -> RunRow:
+    """Draw the header of a page; return the run. If there is no run, end the page.
+
+    Args:
+        title: Title of the page: that of a tab, or of a further page of one run.
+        has_numbers: Whether to draw the row below the tabs. False if the page draws and updates it.
+    """
+    run = run_picker.require_run(title)
+    st.session_state[_STATUS] = {run.id: run.live_status}
+    _show_tabs(run, title)
+    tour.show(run)
+    if has_numbers:
+        st.fragment(_update, run_every=None if run.live_status in ENDED_STATUSES else UPDATE_S)(run.id)
+    return run
+
+
+def rerun_if_status_changed(run: RunRow) -> None:
+    """Rerun the page if the status is no longer the one with which it was drawn: its timers depend on the status."""
+    drawn_status = st.session_state.get(_STATUS, {}).get(run.id)
+    if drawn_status is not None and drawn_status != run.live_status:
+        st.rerun()
+
+
+def show_numbers(run: RunRow, curves: LiveCurves) -> None:
+    """Draw the row with name, status, gate, progress, results and controls."""
+    with st.container(key="run_numbers", horizontal=True, vertical_alignment="center", gap="small"):
+        st.markdown(f"**{escape_markdown(run.name)}**", width="content")
+        run_picker.status_badge(shown_status(run.state.value, run.tags))
+        _show_gate(run)
+        progress = min(1.0, max(0, run.env_steps) / max(1, run.target_steps))
+        steps = f"{format_count(run.env_steps)} / {format_count(run.target_steps)} steps"
+        st.progress(progress, text=f"{steps} · {format_percent(progress)}")
+        for label, value, help_text in (_describe_result(run, curves), *_describe_times(run, curves)):
+            st.metric(label, value, help=help_text, width="content")
+        explanation = controls.show(run)
+    if explanation:
+        st.caption(escape_markdown(explanation))
+
+
+def _show_tabs(run: RunRow, title: str) -> None:
+    """Draw the links to the pages of the run. The title of this page is the current tab."""
+    algo = name_algo_with_origin(run.algo, run.config.get("plugins"))
+    label = imported_label(run.config)
+    imported = "" if label is None else f" · imported ({label})"
+    info = f"`{run.id}` · {algo} on {run.env} {run.map} · {format_seed(run.seed)}{imported}"
+    with st.container(key="run_tabs", horizontal=True, vertical_alignment="center", gap="small"):
+        for page, (name, icon) in TABS.items():
+            if name == title:
+                st.title(name, anchor=False, width="content")
+            else:
+                parameters = view.link({RUN.name: run.id})
+                st.page_link(f"../pages/{page}.py", label=name, icon=icon, query_params=parameters)
+        if all(name != title for name, _ in TABS.values()):
+            st.title(title, anchor=False, width="content")
+        st.caption(escape_markdown(info).replace("\\`", "`"), width="content")
+
+
+def _update(run_id: str) -> None:
+    with messages.guarded(), data.use_one_snapshot():
+        run = data.get_run(run_id)
+        rerun_if_status_changed(run)
+        curves = run_data.get_session_curves(run_id, (SUCCESS_RATE, _SPEED), key="header_curves")
+        curves.refresh()
+        show_numbers(run, curves)
+
+
+def _show_gate(run: RunRow) -> None:
+    """Draw whether the gate is active, idle or off; nothing if this is not known yet."""
+    if is_gate_off(run.config):
+        st.badge("gate off", icon=":material/filter_alt_off:", color="gray", help="This run has no gate: β is 1.")
+    elif (gate := data.gate_state(run)) is not None:
+        run_picker.gate_badge(gate)
+
+
+def _describe_times(run: RunRow, curves: LiveCurves) -> list[tuple[str, str, str]]:
+    """Return label, value and help of the speed, the time left and the time since the start."""
+    elapsed_s = data.training_s(run)
+    elapsed_help = "Since the trainer started, without pauses"
+    elapsed = ("Elapsed", format_duration(elapsed_s), elapsed_help)
+    if run.live_status in ENDED_STATUSES:
+        speed = run.env_steps / elapsed_s if elapsed_s else None
+        return [("Speed [steps/s]", format_number(speed), "Training env steps per second, on average"), elapsed]
+    curves.observe(run)
+    if run.live_status == "paused":
+        return [
+            ("Speed [steps/s]", MISSING, "The run is paused"),
+            ("Time left", "paused", "The run is paused"),
+            elapsed,
+        ]
+    speed = curves.steps_per_second() or curves.latest(_SPEED)
+    time_left = format_duration((run.target_steps - run.env_steps) / speed if speed else None)
+    return [
+        ("Speed [steps/s]", format_number(speed), "Training env steps per second"),
+        ("Time left", time_left, f"At the current speed. Elapsed: {format_duration(elapsed_s)}. {elapsed_help}"),
+    ]
+
+
+def _describe_result(run: RunRow, curves: LiveCurves) -> tuple[str, str, str]:
+    """Return label, value and help of the win rate, or of the success rate if a success is defined by the return.
+
+    A run without a win rate has the return instead.
+    """
+    threshold = get_success_threshold(run.config)
+    mean_return = f"mean return {format_number(run.return_mean)} [env return]"
+    if threshold is not None:
+        help_text = f"Last greedy evaluation: share of episodes with a return of {threshold:g} or more; {mean_return}"
+        return "Success", format_percent(curves.latest(SUCCESS_RATE)), help_text
+    if run.win_rate is None and run.return_mean is not None:
+        return "Return", format_number(run.return_mean), "Last greedy evaluation, mean [env return]"
+    robust_rate = _compute_final_robust_rate(run, curves.evaluations)
+    if robust_rate is None:
+        return "Win rate", format_percent(run.win_rate), f"{_describe_evaluation(curves.evaluations)}; {mean_return}"
+    help_text = (
+        "Mean over the evaluations in the last tenth of the budget, episodes from shifted starts. "
+        f"Last greedy evaluation: {format_percent(run.win_rate)}; {mean_return}"
+    )
+    return "Robust win rate, last tenth", format_percent(robust_rate), help_text
+
+
+def _compute_final_robust_rate(run: RunRow, evaluations: pd.DataFrame) -> float | None:
+    """Compute the robust win rate at the end of a finished run; None of other runs, or without robust evaluations."""
+    if run.status != "finished" or not len(evaluations):
+        return None
+    curve = split_curves(evaluations.assign(run_id=run.id), ROBUST).get(run.id)
+    if curve is None:
+        return None
+    return compute_final_rate(SeedRun(run.id, {}, curve, target_steps=run.target_steps), LAST_TENTH)
+
+
+def _describe_evaluation(evaluations: pd.DataFrame) -> str:
+    """Write how many episodes of the last evaluation differ, and its robust win rate."""
+    if not len(evaluations) or pd.isna((last := evaluations.iloc[-1])["distinct"]):
+        return "Last greedy evaluation"
+    text = f"Last greedy evaluation: {last['distinct']:.0f} of its {last['episodes']:.0f} episodes differ"
+    robust_rate = last["robust_win_rate"]
+    return text if pd.isna(robust_rate) else f"{text}; {format_percent(robust_rate)} won from shifted starts"
