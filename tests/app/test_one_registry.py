@@ -151,6 +151,11 @@ def test_the_command_of_a_figure_has_the_options_that_are_set(seeded, tmp_path: 
     assert run([*words, out, "--db", seeded[0].url]) == 0
 
 
+def test_the_command_of_a_figure_names_a_database_that_is_not_the_default() -> None:
+    command = write_command(find_figure("learning-curves"), ["r"], make_options({}), db=Path("/a b/x.db"))
+    assert command == "emtc export r --figure learning-curves --db '/a b/x.db' --out learning-curves.pdf"
+
+
 def test_every_figure_asks_something_and_its_name_is_that_of_the_registry() -> None:
     assert [name for name, kind in FIGURES.items() if not kind.question.endswith("?") or name != kind.name] == []
 
