@@ -6,6 +6,7 @@ import typer
 
 from app.analysis.format import format_count
 from app.analysis.series import read_seeds
+from app.analysis.settings import write_value
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, print_json, print_message, print_table
 from emtc_core.config.resolve import flatten_file, flatten_stored
 from emtc_core.errors import ConfigError
@@ -13,6 +14,8 @@ from storage.engine import open_database
 from storage.runs.rows import RunRow, find_run
 
 _RESULTS: Final = ("status", "env_steps", "win_rate", "mu_w", "return_mean", "gate_removed")
+_TOLERANCE: Final = 0.01
+"""Relative difference of the lengths up to which they count as equal, because a run ends with its last episode."""
 _PARTS: Final = {"settings": "setting", "versions": "version", "results": "result"}
 
 
@@ -36,14 +39,14 @@ def diff(
         print_json({"runs": ids, **differences, "identical_evaluations": are_identical})
         return
     table = [
-        {"part": name, "key": key, **dict(zip(ids, values, strict=True))}
+        {"part": name, "key": key, **dict(zip(ids, map(_write, values), strict=True))}
         for part, name in _PARTS.items()
         for key, values in differences[part].items()
     ]
     print_table(table, title=f"Runs {ids[0]} and {ids[1]}", empty="These runs do not differ.")
     if are_identical:
         print_message("All evaluations of the two runs are identical.")
-    elif rows[0].env_steps != rows[1].env_steps:
+    elif abs(rows[0].env_steps - rows[1].env_steps) > _TOLERANCE * max(row.env_steps for row in rows):
         steps = " and ".join(format_count(row.env_steps) for row in rows)
         print_message(
             f"The results are those at the end of each run, after {steps} env steps. Compare them at equal env steps "
@@ -58,6 +61,10 @@ def _describe(row: RunRow) -> dict[str, dict[str, Any]]:
         "versions": {**flatten_file(row.versions), "device": row.device},
         "results": {name: getattr(row, name) for name in _RESULTS} | {"status": row.live_status},
     }
+
+
+def _write(value: Any) -> str | None:
+    return None if value is None else write_value(value)
 
 
 def _find_differences(first: dict[str, Any], second: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
