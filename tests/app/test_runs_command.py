@@ -171,11 +171,11 @@ def test_a_question_is_evaluate_or_play(db: Database, capfdbinary):
 
 
 def test_conditions_select_runs_for_every_command_that_takes_several(db: Database, capfdbinary):
-    gate_is_off = ["--where", "gate.enabled=false"]
-    assert run(["tag", *gate_is_off, "ablation"]) == 0
+    gate_is_off = ["--where", "gate.enabled=false", "--where", "algo=emtc-qplex"]
+    assert run(["tag", *gate_is_off, "no-gate"]) == 0
     capfdbinary.readouterr()
-    assert ids(ask(capfdbinary, "--tag", "ablation")) == ["a0000", "a0001"]
-    assert run(["tag", *gate_is_off, "--remove", "ablation"]) == 0
+    assert ids(ask(capfdbinary, "--tag", "no-gate")) == ["a0000", "a0001"]
+    assert run(["tag", *gate_is_off, "--remove", "no-gate"]) == 0
     assert run(["archive", "a0001", "r0001", *gate_is_off]) == 0, "conditions narrow the named runs"
     capfdbinary.readouterr()
     assert ids(ask(capfdbinary, "--archived")) == ["a0001"]
