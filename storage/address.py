@@ -48,8 +48,12 @@ def sqlite_address(path: str | Path) -> str:
 
 
 def as_address(text: str) -> str:
-    """Return the address of a database file that is given as a path. A URL is returned unchanged."""
-    return text if not text or _URL.match(text) else sqlite_address(text)
+    """Return the address of a SQLite file that is given as a path. Any other text is returned unchanged.
+
+    A word without a slash or a dot is not a path, so that a typing error creates no database.
+    """
+    is_path = ("/" in text or "." in text) and not _URL.match(text)
+    return sqlite_address(text) if is_path else text
 
 
 def make_absolute(address: str) -> str:

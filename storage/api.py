@@ -58,7 +58,7 @@ def open_database(place: str | Path, *, read_only: bool = True) -> "OpenDatabase
         StorageError: If there is no database, or, read-only, if it has an older version.
         NewerDatabaseError: If a newer version of EMTC Lab wrote it.
     """
-    url = sqlite_address(place) if isinstance(place, Path) else place
+    url = sqlite_address(place) if isinstance(place, Path) or "://" not in place else place
     database = engine.open_database(url, read_only=read_only, create=not read_only)
     return OpenDatabase(**{attribute.name: getattr(database, attribute.name) for attribute in fields(database)})
 

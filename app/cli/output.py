@@ -19,7 +19,7 @@ from rich.table import Table
 
 from emtc_core.errors import ConfigError
 from storage.address import DEFAULT_DATABASE as DEFAULT_DATABASE
-from storage.address import as_address
+from storage.address import as_address, sqlite_address
 from storage.guards import hide_passwords
 
 Choice = TypeVar("Choice", bound=str)
@@ -108,7 +108,9 @@ def print_rows(rows: Sequence[Mapping[str, Any]], *, title: str, empty: str, jso
 
 def database_url(file: str | None, db: str) -> str:
     """Return the URL of a file or URL argument, or that of --db if there is none."""
-    return db if file is None else as_address(file)
+    if file is None:
+        return db
+    return file if "://" in file else sqlite_address(file)
 
 
 def print_message(text: str) -> None:

@@ -119,10 +119,10 @@ def choose_runs(
             raise ConfigError("Name at least one run, or --where KEY=VALUE", hint="List the runs with: emtc runs")
         return list(ids)
     run_filter = RunFilter(where=tuple(where), visibility="all" if ids else visibility, ids=ids or None)
-    matching = set(found := matching_ids(database, run_filter))
+    matching = matching_ids(database, run_filter)
     if not matching:
         raise ConfigError(f"No run matches {' and '.join(where)}", hint="List the runs with: emtc runs")
-    return [run_id for run_id in ids if run_id in matching] if ids else found
+    return [run_id for run_id in ids if run_id in matching] if ids else matching
 
 
 def runs(

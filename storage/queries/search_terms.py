@@ -295,7 +295,7 @@ def make_condition(term: Term, context: SearchContext) -> Sql:
     if search_key.kind == "text":
         text = (_replace_paper_name(term.value) if term.key == "algo" else term.value).lower()
         others = (search_key.make_other_sql(context),) if search_key.make_other_sql else ()
-        return func.coalesce(or_(*(_lower(each) == text for each in (value, *others))), literal(False))
+        return func.coalesce(or_(*(_lower(stored) == text for stored in (value, *others))), literal(False))
     return compare_number(value, term)
 
 

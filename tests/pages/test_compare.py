@@ -440,8 +440,8 @@ def test_smoothing_and_axes_stand_in_the_address_and_on_the_command_line(several
     assert "Smoothed" not in said(app)
 
 
-def test_every_quantity_has_its_command_with_the_database(several, monkeypatch, tmp_path):
-    for quantity in ("return", "robust_win_rate", "chosen_mu_w"):
+def test_every_quantity_has_its_command_with_the_database(several, tmp_path):
+    for quantity in ("return", "win_rate", "chosen_mu_w"):
         app = open_page("compare", y=quantity, smooth="20k")
         assert not app.exception
         (command,) = (each.value for each in app.code if "--figure learning-curves" in each.value)
