@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 DEFAULT_DATABASE: Final = "sqlite:///runs/emtc.db"
 """The database that is used if neither `--db` nor EMTC_DB is set."""
 _SQLITE: Final = re.compile(r"sqlite(?:\+\w+)?:///")
+_URL: Final = re.compile(r"[a-z]+(?:\+\w+)?://|(?:sqlite|postgres\w*)(?:\+\w+)?:")
 _NETWORK_FILESYSTEMS: Final = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "lustre", "fuse.sshfs", "beegfs"}
 )
@@ -46,19 +47,30 @@ def sqlite_address(path: str | Path) -> str:
     return f"sqlite:///{path}"
 
 
+def as_address(text: str) -> str:
+    """Return the address of a SQLite file that is given as a path. Any other text is returned unchanged.
+
+    A word without a slash or a dot is not a path, so that a typing error creates no database.
+    """
+    is_path = ("/" in text or "." in text) and not _URL.match(text)
+    return sqlite_address(text) if is_path else text
+
+
 def make_absolute(address: str) -> str:
     """Return an address whose path is absolute if it is a SQLite file, for processes with another working directory."""
-    text = _find_path(address)
+    text = _find_path(as_address(address))
     return address if not text or _is_in_memory(text) else sqlite_address(Path(text).expanduser().absolute())
 
 
 def parse_address(address: str) -> "Path | URL":
     """Parse an address into the absolute path of a SQLite file or the URL of a PostgreSQL server.
 
+    A path is the address of a SQLite file.
+
     Raises:
         StorageError: If the address is invalid, or its path cannot be a database file.
     """
-    text = _find_path(address)
+    text = _find_path(as_address(address))
     if text is not None:
         if not text or _is_in_memory(text):
             raise StorageError(_NOT_A_FILE, reason="not_a_database", subject=address)
@@ -71,7 +83,9 @@ def parse_address(address: str) -> "Path | URL":
         backend = parsed.get_backend_name()
     except (ArgumentError, NoSuchModuleError, ValueError) as error:
         text = shorten(hide_passwords(address))
-        raise StorageError(f"{text} is not a database URL. Write sqlite:///file.db or postgresql://…") from error
+        raise StorageError(
+            f"{text} is not a database URL. Write a path such as runs/emtc.db, or postgresql://…"
+        ) from error
     if backend == "sqlite":
         raise StorageError(_NOT_A_FILE, reason="not_a_database", subject=address)
     if backend != "postgresql":

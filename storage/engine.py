@@ -185,8 +185,8 @@ def open_database(url: str, *, read_only: bool = False, create: bool = True) -> 
     """Open a database. A missing SQLite file is created and an older database is upgraded.
 
     Args:
-        url: `sqlite:///folder/file.db`, whose path is not decoded, or `postgresql://…`. A relative path starts at the
-            working directory.
+        url: A path, `sqlite:///folder/file.db`, whose path is not decoded, or `postgresql://…`. A relative path starts
+            at the working directory.
         read_only: Open without write access. The database must exist and have the current version. EMTC_READ_ONLY=1
             in the environment sets this for all databases.
         create: Create a missing SQLite file. If False, a missing file is an error.

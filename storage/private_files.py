@@ -106,12 +106,15 @@ def open_private_append(path: Path) -> BinaryIO:
 
 @contextmanager
 def open_output(path: Path) -> Generator[BinaryIO]:
-    """Open a file that is replaced at the end of the block, as `replace_atomically` does.
+    """Open a file that is replaced at the end of the block, as `replace_atomically` does. Its folder is created.
 
     Raises:
         StorageError: If the file cannot be written.
     """
+    missing_folders: list[Path] = []
     try:
+        missing_folders += [folder for folder in path.parents if not folder.exists()]
+        path.parent.mkdir(parents=True, exist_ok=True)
         with replace_atomically(path) as file:
             yield file
     except OSError as error:
@@ -120,6 +123,10 @@ def open_output(path: Path) -> Generator[BinaryIO]:
             reason="not_writable",
             subject=path,
         ) from error
+    finally:
+        for folder in missing_folders:
+            with suppress(OSError):  # the folder contains the file
+                folder.rmdir()
 
 
 def read_tail(path: Path, most_bytes: int) -> bytes:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from emtc_core.config.base import IMPORTED, MEMORY_ALGO_PREFIXES
 from emtc_core.config.plugin_settings import ORIGINS, PLUGIN_SETTINGS, argument_fields, find_owner
-from emtc_core.config.resolve import Value, flatten_tree, resolve
+from emtc_core.config.resolve import Value, flatten, resolve
 from emtc_core.config.run import list_algos
 from emtc_core.errors import ConfigError
 from storage.runs.rows import imported_label
@@ -184,7 +184,7 @@ def _resolve_defaults(env: str, map: str, algo: str, steps: int | None, preset: 
         config = resolve(env=env, map=map, algo=algo, steps=steps, preset=preset)
     except ConfigError:
         return {}
-    return flatten_tree(config.model_dump(mode="json"))
+    return flatten(config)
 
 
 def write_value(value: Value) -> str:

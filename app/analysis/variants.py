@@ -20,7 +20,7 @@ from app.analysis.settings import (
     read_origins,
     write_value,
 )
-from emtc_core.config.resolve import Value, flatten_tree
+from emtc_core.config.resolve import Value, flatten_stored
 from emtc_core.config.run import list_algos
 
 
@@ -59,7 +59,7 @@ def group_variants(configs: Mapping[str, Mapping[str, Any]]) -> list[Variant]:
         configs: Stored configurations by run id, nested or flat. The training length is part of a name only if runs
             with otherwise equal settings have different lengths.
     """
-    flat = {run_id: flatten_tree(config) for run_id, config in configs.items()}
+    flat = {run_id: flatten_stored(config) for run_id, config in configs.items()}
     changes = {run_id: find_changes(settings) for run_id, settings in flat.items()}
     presets = {str(run_changes.get("preset", "")) for run_changes in changes.values()}
     groups: dict[tuple[str, str], list[str]] = {}
@@ -81,14 +81,14 @@ def group_variants(configs: Mapping[str, Mapping[str, Any]]) -> list[Variant]:
 
 def list_run_code_warnings(configs: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
     """Return a warning per variant whose seeds were trained by different code; see `settings.list_code_warnings`."""
-    flat = {run_id: flatten_tree(config) for run_id, config in configs.items()}
+    flat = {run_id: flatten_stored(config) for run_id, config in configs.items()}
     variants = group_variants(configs)
     return list_code_warnings({variant.label: [flat[run_id] for run_id in variant.run_ids] for variant in variants})
 
 
 def list_differences(configs: Mapping[str, Mapping[str, Any]], variants: Sequence[Variant]) -> pd.DataFrame:
     """Tabulate the settings that differ between runs: setting × variant; a cell has the values of all seeds."""
-    flat = {run_id: flatten_tree(configs[run_id]) for variant in variants for run_id in variant.run_ids}
+    flat = {run_id: flatten_stored(configs[run_id]) for variant in variants for run_id in variant.run_ids}
     keys = sorted({key for values in flat.values() for key in values})
     differing = [key for key in keys if len({write_value(values.get(key)) for values in flat.values()}) > 1]
     columns = {

@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from app.analysis.format import format_run_count, format_size
-from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, print_json, print_message
+from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, Runs, Where, print_json, print_message
+from app.cli.runs import choose_runs
 from app.cli.serve import become_app
 from app.figures.named.memories import best_and_worst
 from emtc_core import __version__
@@ -27,7 +28,8 @@ BundleFile = Annotated[Path, typer.Argument(metavar="FILE", help="Bundle, for ex
 
 def bundle(
     out: Annotated[Path, typer.Option(metavar="FILE", help="File to write, for example study.emtc")],
-    runs: Annotated[list[str] | None, typer.Argument(metavar="RUN…", help="Run ids or beginnings of them")] = None,
+    runs: Runs = None,
+    where: Where = None,
     sweep: Annotated[
         list[str] | None, typer.Option(metavar="SWEEP", help="All runs of a sweep, instead of RUN; may be repeated")
     ] = None,
@@ -50,13 +52,13 @@ def bundle(
     """
     if thin + whole + example > 1:
         raise typer.BadParameter("Give one of --thin, --whole and --example.")
-    if bool(runs) == bool(sweep):
-        raise typer.BadParameter("Give run ids, or a sweep with --sweep. List runs with: emtc runs")
+    if bool(runs or where) == bool(sweep):
+        raise typer.BadParameter("Give run ids or --where, or a sweep with --sweep. List runs with: emtc runs")
     database = open_database(db, read_only=True)
     if sweep:
         rows = [row for name in dict.fromkeys(sweep) for row in sweep_runs(database, get_sweep(database, name).id)]
     else:
-        rows = list({row.id: row for row in (find_run(database, name) for name in runs or ())}.values())
+        rows = [find_run(database, run_id) for run_id in choose_runs(database, runs, where)]
     rows = [row for row in rows if row.env_steps] if example else rows
     contents = THIN if thin else WHOLE if whole else _choose_example(database, rows) if example else Contents()
     episodes = {

@@ -19,6 +19,8 @@ from app.cli.output import (
     AsJson,
     DatabaseFile,
     DatabaseUrl,
+    Runs,
+    Where,
     database_url,
     print_json,
     print_message,
@@ -26,6 +28,7 @@ from app.cli.output import (
     print_table,
     write_file,
 )
+from app.cli.runs import choose_runs
 from emtc_core.envs.trust import is_allowed
 from emtc_core.errors import ConfigError, Fault
 from storage.engine import Database, check_not_read_only, find_schema, open_database
@@ -45,7 +48,6 @@ from storage.sql_console.query import DEFAULT_ROWS, DEFAULT_SECONDS, MAX_ROWS, M
 MAX_FINDINGS = 200
 """Maximum number of printed findings of `emtc db check`; --json prints all."""
 
-Runs = Annotated[list[str] | None, typer.Argument(metavar="[RUN]...", help="Runs to thin; --all: every ended run")]
 Schema = Annotated[bool, typer.Option("--schema", help="List the tables and columns with their meaning instead")]
 
 app = typer.Typer(help="Maintain a database, also one from another person.", no_args_is_help=True)
@@ -80,7 +82,8 @@ def stats(file: DatabaseFile = None, db: DatabaseUrl = DEFAULT_DATABASE, json: A
 @app.command()
 def thin(
     runs: Runs = None,
-    every: Annotated[bool, typer.Option("--all", help="Every run that has ended")] = False,
+    where: Where = None,
+    every: Annotated[bool, typer.Option("--all", help="Every run that has ended, instead of RUN")] = False,
     trajectories: Annotated[
         bool, typer.Option("--trajectories", help="States and actions of training episodes")
     ] = False,
@@ -101,11 +104,11 @@ def thin(
         raise typer.BadParameter(
             "Give the data to remove: --trajectories, --transitions, --checkpoints or --snapshots N."
         )
-    if bool(runs) == every:
-        raise typer.BadParameter("Give run ids, or --all.")
+    if bool(runs or where) == every:
+        raise typer.BadParameter("Give run ids or --where, or --all.")
     database = open_database(db, create=False)
     check_not_read_only("thin a run")
-    run_ids = _list_ended(database) if every else [find_run(database, run).id for run in dict.fromkeys(runs or ())]
+    run_ids = _list_ended(database) if every else choose_runs(database, runs, where)
     removed = {run_id: count_thinning(database, run_id, what) for run_id in run_ids}
     if json and not yes:
         _print_removed(removed, done=False)

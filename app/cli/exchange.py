@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from app.analysis.format import format_run_count
-from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, print_json, print_message
-from app.cli.runs import find_runs
+from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, Where, print_json, print_message
+from app.cli.runs import choose_runs
 from app.jobs.imports.curves import SourceOverrides
 from app.jobs.imports.read import FORMATS, list_remarks, read_foreign
 from app.jobs.mirror.mirror import TARGETS, make_mirror, mirror_continuously
@@ -22,6 +22,7 @@ _FOLLOW = "Repeat until all of RUN… have ended, or until Ctrl+C; --once: write
 def mirror(
     to: Annotated[str, typer.Option("--to", help=f"Program: {', '.join(TARGETS)}")],
     runs: Annotated[list[str] | None, typer.Argument(metavar="RUN…", help="Run ids; default: every run")] = None,
+    where: Where = None,
     out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder; default: mirror/PROGRAM")] = None,
     keep: Annotated[bool, typer.Option("--follow/--once", help=_FOLLOW)] = True,
     every: Annotated[float, typer.Option(min=0.2, max=3600, help="Time between two updates [s]")] = 5.0,
@@ -34,7 +35,7 @@ def mirror(
     written again. W&B is written offline and MLflow to a SQLite file; no data are sent to a server.
     """
     database = open_database(db, read_only=True)
-    ids = find_runs(database, runs) if runs else None
+    ids = choose_runs(database, runs, where) if runs or where else None
     place = out or Path("mirror") / to
     made = make_mirror(to, place)
     written = 0
@@ -92,4 +93,5 @@ def import_foreign(
     print_message(f"Imported {format_run_count(len(new))} into {database.safe_url}{ids}.")
     if existing:
         verb = "was" if len(existing) == 1 else "were"
-        print_message(f"{len(existing)} {verb} imported before: {', '.join(existing)}.")
+        unchanged = " Their names are not changed." if name else ""
+        print_message(f"{len(existing)} {verb} imported before: {', '.join(existing)}.{unchanged}")

@@ -20,7 +20,17 @@ from app.analysis.tables import TABLE_FORMATS, Table, TableFormat, export_table,
 from app.analysis.variants import list_run_code_warnings
 from app.cli.evaluate import CheckpointName, read_checkpoint
 from app.cli.export_raw import MARL_EVAL, export_marl_eval, export_raw, find_raw
-from app.cli.output import DEFAULT_DATABASE, DatabaseUrl, choose, print_message, printable, write_file
+from app.cli.output import (
+    DEFAULT_DATABASE,
+    DatabaseUrl,
+    Runs,
+    Where,
+    choose,
+    print_message,
+    print_table,
+    printable,
+    write_file,
+)
 from app.cli.progress import show_shares
 from app.figures.figure import FigureKind
 from app.figures.options import BUDGET, FLAG_OPTIONS, INCLUDE_UNFINISHED, REFIT_EVERY, Option, Options
@@ -28,6 +38,7 @@ from app.figures.registry import FIGURES, TABLES
 from app.figures.render.export import EXPORT_FORMATS, WIDTHS, export_figure
 from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database
+from storage.queries.run_search import RunFilter, matching_ids
 from storage.queries.tables import TABLE_NAMES, TableName
 from storage.runs.rows import RunRow
 from storage.runs.sweeps import get_sweep, sweep_runs
@@ -70,7 +81,8 @@ def _with_flags(options: Sequence[Option[Any]]) -> Callable[[Callable[..., None]
 
 @_with_flags(FLAG_OPTIONS)
 def export(
-    runs: Annotated[list[str] | None, typer.Argument(metavar="RUN…", help="Run ids or prefixes of them")] = None,
+    runs: Runs = None,
+    where: Where = None,
     figure: Annotated[str | None, typer.Option(help="Name of a figure")] = None,
     table: Annotated[str | None, typer.Option(help=f"Name of a table; raw: {', '.join(TABLE_NAMES)}")] = None,
     sweep: Annotated[str, typer.Option(metavar="SWEEP", help="The runs of a sweep, instead of RUN")] = "",
@@ -94,13 +106,18 @@ def export(
     beside: Annotated[str, typer.Option(help="A second episode for --replay, of the second RUN if two are given")] = "",
     t: Annotated[int, typer.Option(min=0, help="Step of --replay that an svg shows, or where an html starts")] = 0,
     db: DatabaseUrl = DEFAULT_DATABASE,
+    list_: Annotated[bool, typer.Option("--list", help="List all figures and tables with their options")] = False,
     *,
     values: Mapping[str, Any],
 ) -> None:
     """Write one figure or one table of some runs, the replay of an episode, or the policy of a run.
 
-    Figures and tables that compare runs use all evaluated runs if no RUN is given. --map and --algo filter the runs.
+    Figures and tables that compare runs use all evaluated runs if no RUN is given. --where, --map and --algo filter the
+    runs.
     """
+    if list_:
+        _print_list()
+        return
     if policy is not None or checkpoint != "last":
         _write_policy(db, runs or [], policy, checkpoint)
         return
@@ -110,10 +127,12 @@ def export(
         return
     raw = find_raw(table, format)
     if (figure is None) == (table is None and raw is None):
-        raise typer.BadParameter("Give either --figure or --table, or --replay EPISODE.")
+        raise typer.BadParameter(
+            "Give either --figure or --table, or --replay EPISODE. List all names with: emtc export --list"
+        )
     if width and figure is None:
         raise typer.BadParameter("--width has an effect on images only, not on tables.")
-    request = _Request(db, _list_sweep_runs(db, sweep, runs) if sweep else runs, map, algo)
+    request = _Request(db, _list_sweep_runs(db, sweep, runs) if sweep else runs, where, map, algo)
     all_values = dict(values) | _parse_assignments(set or [])
     if raw is not None:
         _write_raw(request, raw, format, all_values, out)
@@ -126,19 +145,47 @@ def export(
         _write(_make_figure(kind, request, format or out.suffix.removeprefix("."), width, all_values), out)
 
 
+def _print_list() -> None:
+    """Print all figures and tables with their options."""
+    figures = [
+        {"figure": kind.name, "question": kind.question, "options": _write_options(kind.options)}
+        for kind in FIGURES.values()
+    ]
+    tables = [
+        {
+            "table": kind.name,
+            "needs": kind.required_runs if kind.selects_runs else "–",
+            "options": _write_options(kind.options),
+        }
+        for kind in TABLES.values()
+    ]
+    print_table(figures, title="Figures: emtc export RUN… --figure NAME --out FILE", empty="")
+    print_table(tables, title="Tables: emtc export RUN… --table NAME", empty="")
+    print_message(
+        f"Raw tables: {', '.join(TABLE_NAMES)}. The table {ENCODER_TIMING} measures this machine. "
+        "--set is followed by OPTION=VALUE."
+    )
+
+
+def _write_options(options: Sequence[Option[Any]]) -> str:
+    flags = [option.flag if option.has_flag else f"--set {option.name}" for option in options]
+    return ", ".join(sorted(flags)) or "–"
+
+
 @dataclass(frozen=True)
 class _Request:
     """The database and the selection of runs. Without a selection, all evaluated runs are used."""
 
     url: str
     runs: Sequence[str] | None
+    where: Sequence[str] | None
     maps: Sequence[str] | None
     algos: Sequence[str] | None
 
     @property
     def has_selection(self) -> bool:
-        """Whether runs, maps or algorithms are given."""
-        return bool(self.runs or self.maps or self.algos)
+        """Whether the runs are selected by any option."""
+        return bool(self.runs or self.where or self.maps or self.algos)
 
     def select(self, db: Database) -> list[RunRow]:
         """Select the runs.
@@ -147,6 +194,10 @@ class _Request:
             ConfigError: If no run matches.
         """
         rows = select_runs(db, self.runs, maps=self.maps, algos=self.algos)
+        if self.where:
+            run_filter = RunFilter(where=tuple(self.where), visibility="all", ids=tuple(row.id for row in rows))
+            matching = set(matching_ids(db, run_filter))
+            rows = [row for row in rows if row.id in matching]
         if not rows:
             raise ConfigError("No evaluated run is selected", hint="List all runs with: emtc runs")
         return rows
@@ -157,7 +208,7 @@ def _make_figure(kind: FigureKind[Any], request: _Request, format: str, width: s
     columns = choose("width", width or "two", WIDTHS)
     if width and image_format in ("html", "csv"):
         raise typer.BadParameter(f"--width has an effect on svg, pdf and png only, not on {image_format}.")
-    if kind.needs_runs and not request.runs:
+    if kind.needs_runs and not (request.runs or request.where):
         raise typer.BadParameter("Name at least one run; list them with: emtc runs")
     kind.read_options(values)  # before the database is opened
     database = open_database(request.url, create=False)
@@ -228,7 +279,9 @@ def _write_raw(request: _Request, table: TableName, format: str, values: Mapping
     if unused := [name for name in values if name not in supported]:
         raise typer.BadParameter(f"--{unused[0].replace('_', '-')} would change nothing in a raw table.")
     if not (request.has_selection or format == MARL_EVAL):
-        raise typer.BadParameter("Name at least one run, or --sweep, --map or --algo; list runs with: emtc runs")
+        raise typer.BadParameter(
+            "Name at least one run, or --sweep, --where, --map or --algo; list runs with: emtc runs"
+        )
     options = Options({name: supported[name].parse(value) for name, value in values.items()})
     database = open_database(request.url, read_only=True)
     rows = request.select(database)
@@ -249,7 +302,7 @@ def _make_table(request: _Request, table: str, format: str, values: Mapping[str,
     kind = TABLES[name]
     options = kind.read_options(values)
     if request.has_selection and not kind.selects_runs:
-        raise typer.BadParameter(f"--table {name} contains all runs. It takes no RUN, --map and --algo.")
+        raise typer.BadParameter(f"--table {name} contains all runs. It takes no RUN, --where, --map and --algo.")
     database = open_database(request.url, read_only=True)
     rows = request.select(database) if request.has_selection else select_runs(database) if kind.selects_runs else []
     result = kind.make(database, rows, options)

@@ -10,11 +10,12 @@ import os
 import sys
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from app.cli.output import print_message
+from emtc_core import __version__
 from emtc_core.control import StopRequested
 from emtc_core.errors import CommandTimeoutError, EmtcError
 
@@ -55,17 +56,18 @@ COMMANDS = {
     "train-worker": Command("train:train_worker", "Train a run that another process has created.", hidden=True),
     "runs": Command("runs:runs", "List runs: search, filter, sort."),
     "show": Command("runs:show", "Show one run: status, progress, configuration, versions."),
-    "stop": Command("runs:stop", "Stop a run. It writes a checkpoint."),
-    "pause": Command("runs:pause", "Pause a run between two of its environment steps."),
+    "diff": Command("diff:diff", "Compare two runs: settings, versions and results that differ."),
+    "stop": Command("runs:stop", "Stop runs, each with a checkpoint."),
+    "pause": Command("runs:pause", "Pause runs between two of their environment steps."),
     "ask": Command("runs:ask_run", "Evaluate or play the present policy of an active run."),
     "evaluate": Command("evaluate:evaluate", "Play greedy episodes with a stored policy, without its trainer."),
-    "resume": Command("train:resume", "Resume a run that is paused, stopped, failed or lost."),
-    "delete": Command("runs:delete", "Delete a run with its recorded data and its folder."),
+    "resume": Command("train:resume", "Resume runs that are paused, stopped, failed or lost."),
+    "delete": Command("runs:delete", "Delete runs with their recorded data and their folders."),
     "tag": Command("runs:tag", "Add tags to runs, or remove tags."),
     "note": Command("runs:note", "Write the note of a run."),
     "archive": Command("runs:archive", "Archive runs, or restore them; nothing is deleted."),
     "hide": Command("runs:hide", "Hide runs in figures, or show them again."),
-    "sweep": Command("sweep:sweep", "Train every run of a sweep file, or continue it."),
+    "sweep": Command("sweep:sweep", "Train every run of a sweep file, or continue or stop it."),
     "sweep-worker": Command("sweep:sweep_worker", "Start the runs of a saved sweep.", hidden=True),
     "worker": Command("sweep:worker", "Train queued runs of a database, on any machine that can connect to it."),
     "project": Command("project:project", "Project the memory of a run to two dimensions."),
@@ -96,6 +98,7 @@ def make_app(requested: str | None) -> typer.Typer:
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
     )
+    app.callback()(_main_options)
     for name, command in COMMANDS.items():
         loaded = command.load() if name == requested else lambda: None
         if isinstance(loaded, typer.Typer):
@@ -103,6 +106,21 @@ def make_app(requested: str | None) -> typer.Typer:
         else:
             app.command(name, help=None if name == requested else command.summary, hidden=command.hidden)(loaded)
     return app
+
+
+def _print_version(is_requested: bool) -> None:
+    if is_requested:
+        sys.stdout.write(f"emtc-lab {__version__}\n")
+        raise typer.Exit
+
+
+def _main_options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version"),
+    ] = False,
+) -> None:
+    """Options of `emtc` itself."""
 
 
 def main() -> None:

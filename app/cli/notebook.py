@@ -5,7 +5,16 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, choose, print_json, print_message, print_table
+from app.cli.output import (
+    DEFAULT_DATABASE,
+    AsJson,
+    DatabaseUrl,
+    choose,
+    print_json,
+    print_message,
+    print_table,
+    write_file,
+)
 from app.notebook.export import NOTEBOOK_FORMATS, export_entries, to_files
 from app.notebook.view import read_entries
 from emtc_core.errors import ConfigError
@@ -57,10 +66,10 @@ def export(
     if chosen_format == "md" and out.suffix == ".md":
         text, files = to_files(read_entries(database, ids), address=address)
         for name, content in files.items():
-            _write(out.parent / name, content)
-        _write(out, text.encode())
+            write_file(out.parent / name, content)
+        write_file(out, text.encode())
     else:
-        _write(out, export_entries(database, ids, chosen_format, address=address))
+        write_file(out, export_entries(database, ids, chosen_format, address=address))
     print_message(f"Wrote {out}: {len(ids)} {'entry' if len(ids) == 1 else 'entries'}.")
 
 
@@ -80,11 +89,3 @@ def _database_of(context: typer.Context, db: str) -> str:
     """Use --db before `export` if it is not given after it."""
     parent, source = context.parent, context.get_parameter_source("db")
     return parent.params["db"] if parent and source and source.name == "DEFAULT" else db
-
-
-def _write(path: Path, content: bytes) -> None:
-    try:
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(content)
-    except OSError as exc:
-        raise ConfigError(f"{path} cannot be written: {exc.strerror}", hint="Choose another --out.") from exc

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from emtc_core.errors import ConfigError
 from storage.address import DEFAULT_DATABASE as DEFAULT_DATABASE
-from storage.address import sqlite_address
+from storage.address import as_address, sqlite_address
 from storage.guards import hide_passwords
 
 Choice = TypeVar("Choice", bound=str)
@@ -28,12 +28,46 @@ _CONTROL_CHARACTERS = re.compile(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 
+
+def parse_step_count(text: str) -> int:
+    """Parse the value of `--steps`: 20000, 20k, 1e6 or 0.8M.
+
+    Raises:
+        ConfigError: If it is not a whole number.
+    """
+    from emtc_core.config.values import parse_count  # imports pydantic
+
+    return parse_count(text, "--steps")
+
+
 DatabaseUrl = Annotated[
-    str, typer.Option("--db", envvar="EMTC_DB", help="Database URL. Set a URL with a password as EMTC_DB instead")
+    str,
+    typer.Option(
+        "--db",
+        envvar="EMTC_DB",
+        callback=as_address,
+        help="SQLite file or database URL. Set a URL with a password as EMTC_DB instead",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON value on stdout")]
 DatabaseFile = Annotated[
     str | None, typer.Argument(metavar="[FILE]", help="SQLite file or database URL, instead of --db")
+]
+Runs = Annotated[list[str] | None, typer.Argument(metavar="RUN…", help="Run ids or unambiguous beginnings of them")]
+Where = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--where",
+        metavar="KEY=VALUE",
+        help="Only runs with this setting (gate.enabled=false) or column (win_rate>0.8); signs: = != < <= > >=; may be "
+        "repeated, all must be true",
+    ),
+]
+Steps = Annotated[
+    int | None,
+    typer.Option(
+        "--steps", metavar="STEPS", parser=parse_step_count, help="Training length [env steps], such as 20k or 1e6"
+    ),
 ]
 RunPrefix = Annotated[str, typer.Argument(metavar="RUN", help="Run id or an unambiguous beginning of one")]
 
@@ -98,12 +132,13 @@ def choose(option: str, given: str, allowed: Iterable[Choice]) -> Choice:
 
 
 def write_file(out: Path, content: bytes) -> None:
-    """Write a result to a file.
+    """Write a result to a file. Its folder is created.
 
     Raises:
         ConfigError: If the file cannot be written.
     """
     try:
+        out.parent.mkdir(parents=True, exist_ok=True)
         out.write_bytes(content)
     except OSError as exc:
         raise ConfigError(f"{out} cannot be written: {exc.strerror}", hint="Choose another file.") from exc

@@ -4,54 +4,66 @@ They call the same functions as the pages.
 """
 
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any, get_args
 
 import typer
 
 from app.analysis.format import format_run_count
-from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, print_json, print_message, print_table
+from app.cli.output import (
+    DEFAULT_DATABASE,
+    AsJson,
+    DatabaseUrl,
+    RunPrefix,
+    Runs,
+    Where,
+    print_json,
+    print_message,
+    print_table,
+)
 from emtc_core.control import QuestionKind
-from emtc_core.errors import ConfigError, StorageError
+from emtc_core.errors import CommandTimeoutError, ConfigError, EmtcError, StorageError
 from storage.engine import Database, open_database
 from storage.files.places import get_run_place
 from storage.queries.gate_state import GateState, gate_state, idle_incentives
-from storage.queries.run_search import SORTS, TABLE_COLUMNS, RunFilter, run_rows
+from storage.queries.run_search import SORTS, TABLE_COLUMNS, RunFilter, Visibility, matching_ids, run_rows
 from storage.queries.runs import list_resumes
 from storage.runs import lifecycle
 from storage.runs.control import request_stop, send_and_wait
 from storage.runs.labels import VisibilityAction, edit_run, note_runs, set_visibility, tag_runs
 from storage.runs.lifecycle import Event, LiveStatus
-from storage.runs.rows import find_run, get_state
+from storage.runs.rows import find_run, get_state, imported_label
 
 PAGE, MAX_ROWS, MAX_EPISODE = 200, 1_000_000, 10**15
 STATUSES = get_args(LiveStatus)
-_WHERE = "Setting (gate.enabled=false) or column (win_rate>0.8), with = != < <= > >=; may be repeated, all must be true"
 _KIND = "evaluate: play the episodes of an evaluation; play: play one episode"
 _EPISODE = "play: repeat the start of this training episode"
 _WAIT = "Maximum time to wait for the answer after the trainer has read the question [s]"
 
-Runs = Annotated[list[str], typer.Argument(metavar="RUN…", help="Run ids or unambiguous beginnings of them")]
 Undo = Annotated[bool, typer.Option("--undo", help="Undo it for these runs")]
 
 
 def tag(
     runs: Annotated[
-        list[str], typer.Argument(metavar="RUN… [NAME]", help="Runs, then a tag if neither --add nor --remove is given")
-    ],
+        list[str] | None,
+        typer.Argument(metavar="RUN… [NAME]", help="Runs, then a tag if neither --add nor --remove is given"),
+    ] = None,
+    where: Where = None,
     add: Annotated[list[str] | None, typer.Option("--add", help="Tag to add; may be repeated")] = None,
     remove: Annotated[list[str] | None, typer.Option("--remove", help="Tag to remove; may be repeated")] = None,
     db: DatabaseUrl = DEFAULT_DATABASE,
 ) -> None:
     """Add or remove tags: emtc tag RUN… NAME, or emtc tag RUN… --add NAME --remove NAME."""
+    runs = list(runs or ())
     if not add and not remove:
-        if len(runs) < 2:
+        if not runs or (len(runs) < 2 and not where):
             raise ConfigError("A tag is missing", hint="Use: emtc tag RUN… NAME, or emtc tag RUN… --remove NAME")
-        *runs, name = runs
-        add = [name]
+        add = [runs.pop()]
     database = open_database(db, create=False)
-    ids = find_runs(database, runs)
+    ids = choose_runs(database, runs, where)
     changed = tag_runs(database, ids, add=add or (), remove=remove or ())
     print_message(f"Changed the tags of {changed} of {format_run_count(len(ids))}.")
 
@@ -72,27 +84,49 @@ def note(
     print_message(f"Wrote the note of run {run_id}.")
 
 
-def archive(runs: Runs, undo: Undo = False, db: DatabaseUrl = DEFAULT_DATABASE) -> None:
+def archive(runs: Runs = None, where: Where = None, undo: Undo = False, db: DatabaseUrl = DEFAULT_DATABASE) -> None:
     """Archive runs: lists and figures omit them, and nothing is deleted. List them with: emtc runs --archived."""
-    _set_visibility(db, runs, "restore" if undo else "archive")
+    _set_visibility(db, runs, where, "restore" if undo else "archive")
 
 
-def hide(runs: Runs, undo: Undo = False, db: DatabaseUrl = DEFAULT_DATABASE) -> None:
+def hide(runs: Runs = None, where: Where = None, undo: Undo = False, db: DatabaseUrl = DEFAULT_DATABASE) -> None:
     """Hide runs in figures, unless they are selected there. Lists still show them."""
-    _set_visibility(db, runs, "show" if undo else "hide")
+    _set_visibility(db, runs, where, "show" if undo else "hide")
 
 
-def find_runs(database: Database, prefixes: list[str]) -> list[str]:
-    """Return the ids of runs by the beginnings of their ids, without duplicates.
+def choose_runs(
+    database: Database,
+    prefixes: Sequence[str] | None,
+    where: Sequence[str] | None,
+    *,
+    visibility: Visibility = "open",
+) -> list[str]:
+    """Return the ids of the runs that a command was given, without duplicates.
+
+    Args:
+        database: An open database.
+        prefixes: Beginnings of ids. None or empty: all runs of this visibility for which `where` is true.
+        where: Conditions that each run must meet.
+        visibility: The runs that `where` searches if no id is given.
 
     Raises:
         RunNotFoundError: If no run, or more than one run, matches a prefix.
+        ConfigError: If neither ids nor conditions are given, a condition is invalid, or no run meets them.
     """
-    return list(dict.fromkeys(find_run(database, prefix).id for prefix in prefixes))
+    ids = tuple(dict.fromkeys(find_run(database, prefix).id for prefix in prefixes or ()))
+    if not where:
+        if not ids:
+            raise ConfigError("Name at least one run, or --where KEY=VALUE", hint="List the runs with: emtc runs")
+        return list(ids)
+    run_filter = RunFilter(where=tuple(where), visibility="all" if ids else visibility, ids=ids or None)
+    matching = matching_ids(database, run_filter)
+    if not matching:
+        raise ConfigError(f"No run matches {' and '.join(where)}", hint="List the runs with: emtc runs")
+    return [run_id for run_id in ids if run_id in matching] if ids else matching
 
 
 def runs(
-    where: Annotated[list[str] | None, typer.Option("--where", metavar="KEY=VALUE", help=_WHERE)] = None,
+    where: Where = None,
     tag: Annotated[list[str] | None, typer.Option("--tag", help="Only runs with one of these tags")] = None,
     status: Annotated[
         list[str] | None, typer.Option("--status", help=f"Only runs with this status: {', '.join(STATUSES)}")
@@ -154,9 +188,12 @@ def show(run: RunPrefix, db: DatabaseUrl = DEFAULT_DATABASE, json: AsJson = Fals
     facts["best"] = [asdict(checkpoint) for checkpoint in status.best]
     facts["resumes"] = list_resumes(database, row.id).astype(object).to_dict("records")
     facts["superseded_steps"] = sum(row["reached_env_step"] - row["env_step"] for row in facts["resumes"])
+    label = imported_label(row.config)
     facts["steps_note"] = (
         f"Transitions are numbered 1 to {row.env_steps} without gaps. The training length is {row.target_steps}; "
         "the run ends with the episode that reaches it."
+        if label is None
+        else f"The run was imported ({label}): it has evaluations, and no episodes or transitions."
     )
     if json:
         print_json(facts)
@@ -166,17 +203,41 @@ def show(run: RunPrefix, db: DatabaseUrl = DEFAULT_DATABASE, json: AsJson = Fals
     print_table([{"section": k, "values": v} for k, v in config.items()], title="Configuration", empty="")
 
 
-def stop(run: RunPrefix, db: DatabaseUrl = DEFAULT_DATABASE) -> None:
-    """Stop a run. It writes a checkpoint. The exit code is 1 if the trainer does not respond."""
-    print_message(request_stop(open_database(db, create=False), run))
-
-
-def pause(run: RunPrefix, db: DatabaseUrl = DEFAULT_DATABASE) -> None:
-    """Pause a run between two environment steps. The exit code is 1 if the trainer does not respond."""
+def stop(runs: Runs = None, where: Where = None, db: DatabaseUrl = DEFAULT_DATABASE) -> int:
+    """Stop runs. Each writes a checkpoint. The exit code is 1 if a trainer does not respond."""
     database = open_database(db, create=False)
-    row = find_run(database, run)
-    lifecycle.check_allowed(row.id, row.state, Event.PAUSE)
-    print_message(send_and_wait(database, row.id, "pause"))
+    return apply_to_runs(choose_runs(database, runs, where), partial(request_stop, database))
+
+
+def pause(runs: Runs = None, where: Where = None, db: DatabaseUrl = DEFAULT_DATABASE) -> int:
+    """Pause runs between two environment steps. The exit code is 1 if a trainer does not respond."""
+    database = open_database(db, create=False)
+
+    def pause_run(run_id: str) -> str:
+        lifecycle.check_allowed(run_id, find_run(database, run_id).state, Event.PAUSE)
+        return send_and_wait(database, run_id, "pause")
+
+    return apply_to_runs(choose_runs(database, runs, where), pause_run)
+
+
+def apply_to_runs(run_ids: Sequence[str], command: Callable[[str], str]) -> int:
+    """Apply a command to each run, also if it fails for another one, and print each result.
+
+    Args:
+        run_ids: The runs.
+        command: Applies the command to the run with this id, and returns the message to print.
+
+    Returns:
+        The exit code: 1 if a trainer does not respond, 2 if a run does not allow the command, otherwise 0.
+    """
+    codes = {0}
+    for run_id in run_ids:
+        try:
+            print_message(command(run_id))
+        except EmtcError as exc:
+            print_message(str(exc))
+            codes.add(1 if isinstance(exc, CommandTimeoutError) else 2)
+    return 1 if 1 in codes else max(codes)
 
 
 def ask_run(
@@ -204,30 +265,42 @@ def ask_run(
 
 
 def delete(
-    run: RunPrefix,
+    runs: Runs = None,
+    where: Where = None,
     db: DatabaseUrl = DEFAULT_DATABASE,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation; only a terminal is asked")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do not ask. A terminal is asked; elsewhere --where needs it")
+    ] = False,
     leave_files: Annotated[
         bool,
         typer.Option("--leave-files", help="Do not delete checkpoints and logs that are not in the database's folder"),
     ] = False,
 ) -> None:
-    """Delete a run with its recorded data, its log and its checkpoints."""
+    """Delete runs with their recorded data, their logs and their checkpoints."""
     from storage.runs.removal import count_run_contents, remove_run
 
     database = open_database(db, create=False)
-    row = find_run(database, run)
-    lifecycle.check_allowed(row.id, get_state(row), Event.DELETE)
-    contents = count_run_contents(database, row.id, leave_files=leave_files)
+    run_ids = choose_runs(database, runs, where)
+    for run_id in run_ids:
+        lifecycle.check_allowed(run_id, get_state(find_run(database, run_id)), Event.DELETE)
+    contents = {run_id: count_run_contents(database, run_id, leave_files=leave_files) for run_id in run_ids}
     if not yes and sys.stdin.isatty():
-        typer.confirm(f"Permanently delete run {row.id}: {contents}?", abort=True)
-    remove_run(database, row.id, leave_files=leave_files)
-    print_message(f"Deleted run {row.id}: {contents}.")
+        if len(run_ids) > 1:
+            for run_id, content in contents.items():
+                print_message(f"Run {run_id}: {content}.")
+        what = f"run {run_ids[0]}: {contents[run_ids[0]]}" if len(run_ids) == 1 else f"these {len(run_ids)} runs"
+        typer.confirm(f"Permanently delete {what}?", abort=True)
+    elif where and not yes:
+        print_message(f"Nothing was deleted. To delete {format_run_count(len(run_ids))}, add: --yes")
+        return
+    for run_id, content in contents.items():
+        remove_run(database, run_id, leave_files=leave_files)
+        print_message(f"Deleted run {run_id}: {content}.")
 
 
-def _set_visibility(db: str, runs: list[str], act: VisibilityAction) -> None:
+def _set_visibility(db: str, runs: Sequence[str] | None, where: Sequence[str] | None, act: VisibilityAction) -> None:
     database = open_database(db, create=False)
-    ids = find_runs(database, runs)
+    ids = choose_runs(database, runs, where, visibility="archived" if act == "restore" else "open")
     verb = {"archive": "Archived", "restore": "Restored", "hide": "Hid", "show": "Unhid"}[act]
     print_message(f"{verb} {set_visibility(database, ids, act)} of {format_run_count(len(ids))}.")
 

@@ -1,7 +1,7 @@
 """`emtc sweep`: plan, run, continue and stop sweeps. `emtc worker`: train queued runs on any machine."""
 
 import os
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, replace
 from functools import partial
@@ -12,9 +12,18 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from app.analysis.format import format_duration, format_number, format_percent, format_size
-from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, print_json, print_message, print_rows, print_table
+from app.cli.output import (
+    DEFAULT_DATABASE,
+    AsJson,
+    DatabaseUrl,
+    Steps,
+    print_json,
+    print_message,
+    print_rows,
+    print_table,
+)
 from app.jobs.sweeps import control
-from app.jobs.sweeps.file import find_sweep_file, list_templates
+from app.jobs.sweeps.file import change_settings, find_sweep_file, is_sweep_file, list_templates
 from app.jobs.sweeps.plan import Plan, make_plan, parse_seeds
 from app.jobs.sweeps.ray_engine import Cluster, connect, count_slots, make_cluster, run_sweep_on_ray
 from app.jobs.sweeps.scheduler import run_sweep
@@ -47,13 +56,21 @@ GpusPerRun = Annotated[
 
 
 def sweep(
-    file: Annotated[str | None, typer.Argument(metavar="FILE", help="Sweep file, or the name of a template")] = None,
+    file: Annotated[
+        str | None,
+        typer.Argument(metavar="FILE", help="Sweep file, or the name of a template; --stop takes an id, too"),
+    ] = None,
     engine: Engine = "local",
     jobs: Jobs = None,
     address: Address = None,
     cpus_per_run: CpusPerRun = None,
     gpus_per_run: GpusPerRun = None,
     seeds: Annotated[str | None, typer.Option(help="Queue only these seeds of the file, for example 1-3,5")] = None,
+    steps: Steps = None,
+    set: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="A setting for all runs, as in the table [set] of the file; repeatable"),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the runs and their expected cost; create nothing")
     ] = False,
@@ -77,18 +94,14 @@ def sweep(
         return _print_sweeps(open_database(db, read_only=True), json=json)
     if file is None:
         raise typer.BadParameter("Give a sweep file or a template. List templates with: emtc sweep --list-templates")
-    plan = make_plan(find_sweep_file(file))
+    if stop:
+        return _stop(open_database(db, create=False), file, set or (), steps)
+    plan = make_plan(change_settings(find_sweep_file(file), set or (), steps=steps))
     selected_seeds = None if seeds is None else parse_seeds(seeds, plan)
     cluster = _choose_cluster(plan, engine, address, cpus_per_run, gpus_per_run)
     at_once = jobs or control.default_jobs()
     if dry_run:
         return _print_plan(db, plan, at_once, selected_seeds, json=json)
-    if stop:
-        n_queued, n_commands = control.stop_sweep_and_runs(open_database(db, create=False), plan.id)
-        print_message(
-            f"Stopped sweep {plan.id}: {n_queued} run(s) removed from the queue, {n_commands} stop command(s) sent."
-        )
-        return 0
     cluster = None if queue else cluster
     if plan.file.optuna:
         check_storage(db)
@@ -105,11 +118,22 @@ def sweep(
         if message := describe_place(database):
             print_message(message)
         if detach or only_queue:
-            return _start_in_background(
-                database, plan, file, queued, at_once, cluster=cluster, detach=detach, json=json
-            )
+            return _start_in_background(database, plan, queued, at_once, cluster=cluster, detach=detach, json=json)
         print_message(_describe_start(plan, queued, at_once, queue=queue))
-        return _run(database, plan.id, file, at_once, ray=ray, cluster=cluster, trains=not queue, json=json)
+        return _run(database, plan.id, at_once, ray=ray, cluster=cluster, trains=not queue, json=json)
+
+
+def _stop(database: Database, name: str, settings: Sequence[str], steps: int | None) -> int:
+    """Stop the sweep of a sweep file or a template, or the one whose id starts with `name`."""
+    if is_sweep_file(name):
+        sweep_id = make_plan(change_settings(find_sweep_file(name), settings, steps=steps)).id
+    else:
+        sweep_id = get_sweep(database, name).id
+    n_queued, n_commands = control.stop_sweep_and_runs(database, sweep_id)
+    print_message(
+        f"Stopped sweep {sweep_id}: {n_queued} run(s) removed from the queue, {n_commands} stop command(s) sent."
+    )
+    return 0
 
 
 def _describe_start(plan: Plan, queued: int, jobs: int, *, queue: bool) -> str:
@@ -174,7 +198,6 @@ def _choose_cluster(
 def _start_in_background(
     database: Database,
     plan: Plan,
-    file: str,
     queued: int,
     jobs: int,
     *,
@@ -188,7 +211,7 @@ def _start_in_background(
         print_message(f"{summary}, {jobs} at the same time.")
         control.start_scheduler(database, plan.id, jobs=jobs, options=cluster.as_options() if cluster else ())
         print_message(
-            f"It runs in the background. Watch it with: emtc sweep --list; stop it with: emtc sweep {file} --stop"
+            f"It runs in the background. Watch it with: emtc sweep --list; stop it with: emtc sweep {plan.id} --stop"
         )
     else:
         print_message(f"{summary}. Train them, on this machine or others, with: emtc worker")
@@ -200,7 +223,6 @@ def _start_in_background(
 def _run(
     database: Database,
     sweep_id: str,
-    file: str,
     jobs: int,
     *,
     ray: Any,
@@ -221,7 +243,7 @@ def _run(
         return 1
     except KeyboardInterrupt:
         print_message(
-            f"Interrupted: no further run starts. {_describe_active(database, sweep_id, file)} "
+            f"Interrupted: no further run starts. {_describe_active(database, sweep_id)} "
             "Continue with the same command."
         )
         return 1
@@ -238,11 +260,11 @@ def _run(
     return 1 if any(row.live_status in ("failed", "lost") for row in rows) else 0
 
 
-def _describe_active(database: Database, sweep_id: str, file: str) -> str:
+def _describe_active(database: Database, sweep_id: str) -> str:
     n_running = get_sweep(database, sweep_id).counts["running"]
     if not n_running:
         return "No trainer is running."
-    return f"{n_running} trainer(s) are still running; stop them with: emtc sweep {file} --stop."
+    return f"{n_running} trainer(s) are still running; stop them with: emtc sweep {sweep_id} --stop."
 
 
 def _summary(sweep: Sweep) -> str:

@@ -10,8 +10,19 @@ import typer
 
 from app.analysis.provenance import library_versions
 from app.analysis.quantities import get_success_threshold, name_success
-from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, print_json, print_message, print_table
+from app.cli.output import (
+    DEFAULT_DATABASE,
+    AsJson,
+    DatabaseUrl,
+    Runs,
+    Steps,
+    Where,
+    print_json,
+    print_message,
+    print_table,
+)
 from app.cli.progress import show_progress
+from app.cli.runs import apply_to_runs, choose_runs
 from app.jobs.launch import check_startable, find_obs_warning, find_success_warning, launch_run
 from app.jobs.resume import (
     CheckpointStatus,
@@ -40,14 +51,16 @@ from storage.runs.rows import find_run
 
 
 def train(
-    env: Annotated[str, typer.Option(help="Environment: see emtc envs")] = "skirmish",
+    env: Annotated[str | None, typer.Option(help="Environment: see emtc envs; default: skirmish")] = None,
     map: Annotated[
-        str | None, typer.Option(help="Map or scenario; default: 3m, or the first one of another environment")
+        str | None, typer.Option(help="Map or scenario; default: 3m, or the first one of a plug-in environment")
     ] = None,
-    algo: Annotated[str, typer.Option(help="Method and backbone, for example emtc-qplex")] = "emtc-qplex",
-    steps: Annotated[int | None, typer.Option(help="Training length [env steps]; default: that of the task")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of every random number")] = 1,
-    config: Annotated[Path | None, typer.Option(help="TOML file with sections of settings")] = None,
+    algo: Annotated[str | None, typer.Option(help="Method and backbone; default: emtc-qplex")] = None,
+    steps: Steps = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of every random number; default: 1")] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="TOML file with sections of settings; options win over it")
+    ] = None,
     set: Annotated[list[str] | None, typer.Option(help="dotted.key=value, repeatable")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the run in lists")] = None,
     detach: Annotated[bool, typer.Option("--detach", help="Train in a background process and return")] = False,
@@ -60,8 +73,16 @@ def train(
         settings = [{"key": f.key, "default": f.default, "description": f.description} for f in describe_fields()]
         print_table(settings, title="Settings", empty="")
         return 0
-    map = map or get_default_map(env)
-    run_config = resolve(env=env, map=map, algo=algo, steps=steps, seed=seed, file=config, overrides=list(set or []))
+    run_config = resolve(
+        env=env,
+        map=map,
+        algo=algo,
+        steps=steps,
+        seed=seed,
+        file=config,
+        overrides=list(set or []),
+        find_default_map=get_default_map,
+    )
     _allow_typed(run_config, map, set or ())
     check_startable(run_config)
     for warning in filter(None, (find_success_warning(run_config), find_obs_warning(run_config))):
@@ -88,7 +109,7 @@ def train(
         return _train_in_foreground(database, run_id, owner.token, signals, resume=False, json=json)
 
 
-def _allow_typed(config: RunConfig, map: str, overrides: Sequence[str]) -> None:
+def _allow_typed(config: RunConfig, map: str | None, overrides: Sequence[str]) -> None:
     """Allow the import of a map's module if the user has typed the map. In a file it needs the machine's permission."""
     typed = {map, parse_overrides(overrides).get("env.map")}
     if config.env.name in IMPORTED_BY_MAP and config.env.map in typed:
@@ -96,7 +117,8 @@ def _allow_typed(config: RunConfig, map: str, overrides: Sequence[str]) -> None:
 
 
 def resume(
-    run: RunPrefix,
+    runs: Runs = None,
+    where: Where = None,
     start_again: Annotated[
         bool, typer.Option("--start-again", help="Start from step 0 as a new run, with this one as its parent")
     ] = False,
@@ -104,9 +126,12 @@ def resume(
     db: DatabaseUrl = DEFAULT_DATABASE,
     json: AsJson = False,
 ) -> int:
-    """Resume a paused run, or a stopped, failed or lost one from its newest usable checkpoint."""
+    """Resume paused runs, and stopped, failed or lost ones from their newest usable checkpoints."""
     database = open_database(db, create=False)
-    row = find_run(database, run)
+    run_ids = choose_runs(database, runs, where)
+    if len(run_ids) > 1:
+        return _resume_several(database, run_ids, start_again=start_again, detach=detach)
+    row = find_run(database, run_ids[0])
     if start_again:
         return _start_again(database, row.id, detach=detach, json=json)
     if row.state == State.PAUSED:
@@ -120,6 +145,23 @@ def resume(
     with stop_signals() as signals:
         owner = claim_to_resume(database, row.id)
         return _train_in_foreground(database, row.id, owner.token, signals, resume=True, json=json)
+
+
+def _resume_several(database: Database, run_ids: Sequence[str], *, start_again: bool, detach: bool) -> int:
+    is_paused = {run_id: find_run(database, run_id).state == State.PAUSED for run_id in run_ids}
+    if not detach and (start_again or not all(is_paused.values())):
+        raise typer.BadParameter("Only one run can be trained in the foreground. Resume several with --detach.")
+
+    def resume_one(run_id: str) -> str:
+        if start_again:
+            child = restart_run(database, run_id)
+            return f"Run {child} starts from step 0 in the background. Run {run_id} is not changed."
+        if is_paused[run_id]:
+            return send_and_wait(database, run_id, "resume")
+        resume_run(database, run_id)
+        return f"Run {run_id} resumes in the background."
+
+    return apply_to_runs(run_ids, resume_one)
 
 
 def _start_again(database: Database, run_id: str, *, detach: bool, json: bool) -> int:

@@ -137,7 +137,8 @@ def _read_options(
 ) -> Options:
     by_name = {option.name: option for option in (*FLAG_OPTIONS, *supported)}
     if unknown := [key for key in values if key not in by_name]:
-        raise ConfigError(f"is not an option of the {noun} {name}, which takes {', '.join(by_name)}", key=unknown[0])
+        names = ", ".join(sorted(option.name for option in supported)) or "no option"
+        raise ConfigError(f"is not an option of the {noun} {name}, which takes {names}", key=unknown[0])
     return Options({key: by_name[key].parse(value) for key, value in values.items()}, on_progress)
 
 

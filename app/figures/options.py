@@ -15,6 +15,7 @@ from app.analysis.finals import FINAL_RULES, LAST_TENTH, FinalRule
 from app.analysis.intervals import CENTER_NAMES, CENTERS, Center
 from app.analysis.quantities import AUTO, RATE_MEANING, RATE_NAMES, RateName
 from app.analysis.selection import NODE_QUANTITIES
+from emtc_core.config.values import find_count
 from emtc_core.errors import ConfigError
 
 V = TypeVar("V")
@@ -145,8 +146,20 @@ def _read_episodes(value: Any) -> tuple[int, ...]:
     return first, second
 
 
+def read_step_count(value: Any) -> int:
+    """Read a number of env steps, at least 0, such as 20000 or "20k".
+
+    Raises:
+        ValueError: If it is not such a number.
+    """
+    steps = find_count(str(value))
+    if steps is None or steps < 0:
+        raise ValueError(value)
+    return steps
+
+
 def _read_interval(value: Any) -> int:
-    steps = int(value)
+    steps = read_step_count(value)
     if steps < 1:
         raise ValueError(value)
     return steps

@@ -9,6 +9,7 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from importlib import import_module
+from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any
 
@@ -115,8 +116,15 @@ def list_live_metrics() -> tuple[str, ...]:
     return tuple(dict.fromkeys([*names, *(name for chart in list_metric_charts().values() for name in chart)]))
 
 
-def write_command(kind: FigureKind[Any], run_ids: Sequence[str], options: Options) -> str:
-    """Write the `emtc export` command that draws a figure of runs with these options."""
+def write_command(kind: FigureKind[Any], run_ids: Sequence[str], options: Options, *, db: Path | None = None) -> str:
+    """Write the `emtc export` command that draws a figure of runs with these options.
+
+    Args:
+        kind: The figure.
+        run_ids: The runs.
+        options: Options of the figure.
+        db: Path of the database; None if the command needs no --db.
+    """
     words = ["emtc export", *run_ids, f"--figure {kind.name}"]
     for option in kind.options:
         if option not in options:
@@ -126,6 +134,7 @@ def write_command(kind: FigureKind[Any], run_ids: Sequence[str], options: Option
             words.append(option.flag if value is True else f"{option.flag} {value}")
         else:
             words.append(f"--set {shlex.quote(f'{option.name}={_write_value(value)}')}")
+    words += [f"--db {shlex.quote(str(db))}"] if db else []
     return " ".join([*words, f"--out {kind.name}.pdf"])
 
 

@@ -16,7 +16,7 @@ from emtc_core.config.resolve import (
     current_key,
     describe_fields,
     flatten,
-    flatten_tree,
+    flatten_stored,
     resolve,
     suggest,
 )
@@ -172,7 +172,7 @@ def make_texts(stored: Mapping[str, object], *, name: str = "") -> dict[str, str
 
     A setting that this version does not know is included, so that the form reports it.
     """
-    settings = flatten_tree(stored)
+    settings = flatten_stored(stored)
     texts = {
         PRESET: str(settings.get("preset", "paper")),
         ALGO: str(settings.get("algo", "")),

@@ -10,6 +10,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from functools import wraps
 from importlib import invalidate_caches
+from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pandas as pd
@@ -21,7 +22,7 @@ from app.jobs.sweeps.control import find_imported
 from app.ui import view
 from emtc_core.envs.registry import EnvRow, list_envs
 from emtc_core.install import read_install_times
-from storage.address import DEFAULT_DATABASE
+from storage.address import DEFAULT_DATABASE, as_address
 from storage.bundles.bundle_cache import is_cached
 from storage.engine import Database, open_database
 from storage.maintenance.sizes import Sizes, measure_sizes
@@ -57,7 +58,7 @@ _snapshot: ContextVar[tuple[str, Database] | None] = ContextVar("snapshot", defa
 
 def app_url() -> str:
     """Return the URL of the app's database."""
-    return os.environ.get("EMTC_DB", DEFAULT_DATABASE)
+    return as_address(os.environ.get("EMTC_DB", DEFAULT_DATABASE))
 
 
 def database_url() -> str:
@@ -73,6 +74,11 @@ def database() -> Database:
         StorageError: If it cannot be opened.
     """
     return _get_database(database_url())
+
+
+def path_for_commands() -> Path | None:
+    """Return the path that commands need as --db; None for the default database and for a server, which has a URL."""
+    return None if database_url() == DEFAULT_DATABASE else database().path
 
 
 def _get_database(url: str) -> Database:

@@ -6,7 +6,7 @@ An error lists all faults. The models and their bounds are in the other modules 
 
 import difflib
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from functools import cache
@@ -37,6 +37,8 @@ from emtc_core.plugins import make_missing_fault
 _MAX_FAULTS = 10
 _MAX_KEY_CHARS = 80
 _INIT_DESIRABILITY = "memory.init_desirability"
+_DEFAULT_MAP = "3m"
+_START_VALUES = {"algo": "emtc-qplex", "seed": 1, "preset": "paper", "env.name": "skirmish"}
 _REMOVED_KEYS = {"gate.reward"}  # settings of earlier versions that had only one choice
 
 
@@ -51,41 +53,44 @@ class AppliedRule:
 
 def resolve(
     *,
-    env: str = "skirmish",
-    map: str = "3m",
-    algo: str = "emtc-qplex",
+    env: str | None = None,
+    map: str | None = None,
+    algo: str | None = None,
     steps: int | None = None,
-    seed: int = 1,
-    preset: str = "paper",
+    seed: int | None = None,
+    preset: str | None = None,
     file: Path | None = None,
     overrides: Mapping[str, Value] | Sequence[str] = (),
+    find_default_map: Callable[[str], str] = lambda env: _DEFAULT_MAP,
 ) -> RunConfig:
     """Resolve the full configuration of one run.
 
+    An argument that is None has the value of the file, otherwise its default.
+
     Args:
-        env: Environment name.
-        map: Map or scenario.
-        algo: One of `list_algos()`.
-        steps: Training length [env steps]; None uses the preset's value for the task.
-        seed: Seed of the run, >= 0.
-        preset: One of `PRESETS`.
-        file: TOML file; its tables are the sections of RunConfig, such as [train].
+        env: Environment name; default: skirmish.
+        map: Map or scenario; default: that of `find_default_map`.
+        algo: One of `list_algos()`; default: emtc-qplex.
+        steps: Training length [env steps]; default: the preset's value for the task.
+        seed: Seed of the run, >= 0; default: 1.
+        preset: One of `PRESETS`; default: paper.
+        file: TOML file; its tables are the sections of RunConfig, such as [train]. A setting that it does not have gets
+            the default of this version.
         overrides: Settings by dotted key, as a mapping or as "key=value" texts. They win over all other sources.
+        find_default_map: Returns the default map of an environment.
 
     Raises:
         ConfigError: With all faults.
     """
-    explicit = parse_overrides(overrides)
-    from_file = _rename_keys(flatten_tree(parse_toml(read_text(file), str(file)))) if file else {}
-    preset = str(explicit.get("preset", from_file.get("preset", preset)))
-    algo = str(explicit.get("algo", from_file.get("algo", algo)))
-    env = str(explicit.get("env.name", from_file.get("env.name", env)))
-    map = str(explicit.get("env.map", from_file.get("env.map", map)))
-    flat: dict[str, Any] = {"algo": algo, "seed": seed, "preset": preset, "env.name": env, "env.map": map}
-    flat |= _preset_values(preset, env=env, map=map, algo=algo) | from_file
-    if steps is not None:
-        flat["train.t_max"] = steps
-    flat |= explicit
+    arguments = {
+        "algo": algo, "seed": seed, "preset": preset, "env.name": env, "env.map": map, "train.t_max": steps,
+    }  # fmt: skip
+    given = {key: value for key, value in arguments.items() if value is not None} | parse_overrides(overrides)
+    from_file = _rename_keys(flatten_file(parse_toml(read_text(file), str(file)))) if file else {}
+    start: dict[str, Any] = {**_START_VALUES, **from_file, **given}
+    preset, algo, env = str(start["preset"]), str(start["algo"]), str(start["env.name"])
+    map = str(start["env.map"]) if "env.map" in start else find_default_map(env)
+    flat = start | {"env.map": map} | _preset_values(preset, env=env, map=map, algo=algo) | from_file | given
     if flat.get(_INIT_DESIRABILITY) == "emu_table":  # use the value of the preset emu_code for this task
         flat[_INIT_DESIRABILITY] = _preset_values("emu_code", env=env, map=map, algo=algo)[_INIT_DESIRABILITY]
     _refuse_unknown_keys(flat)
@@ -115,24 +120,35 @@ def describe_fields() -> list[FieldInfo]:
 
 def flatten(config: RunConfig) -> dict[str, Value]:
     """Convert a configuration to values by dotted key."""
-    return flatten_tree(config.model_dump(mode="json"))
+    return dict(_flatten(config.model_dump(mode="json"), ""))
 
 
-def flatten_tree(tree: Mapping[str, Any]) -> dict[str, Value]:
-    """Convert a stored configuration of any version to values by dotted key, with the keys of this version.
-
-    If it has the algorithm and the environment of a run that was trained by this program, settings that are newer than
-    the run are added with the value that the program used at that time, and removed settings are left out.
+def flatten_file(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert the tables of a file that a user wrote to values by dotted key. Nothing is added.
 
     Raises:
         ConfigError: If it is nested too deeply.
     """
     try:
-        flat = dict(_flatten(tree, ""))
+        return dict(_flatten(tree, ""))
     except RecursionError as exc:
         raise ConfigError("is nested too deeply", key="configuration") from exc
-    was_trained_here = {"algo", "env.name"} <= flat.keys() and flat.get("preset") != IMPORTED
-    return _complete_stored(flat) if was_trained_here else flat
+
+
+def flatten_stored(tree: Mapping[str, Any]) -> dict[str, Value]:
+    """Convert the stored configuration of a run to values by dotted key, with the keys of this version.
+
+    Settings that are newer than the run are added with the value that the program used at that time, and removed
+    settings are left out. A run that was imported from another program is not changed.
+
+    Args:
+        tree: Configuration from the database or a checkpoint, written by any version. It may be flat already.
+
+    Raises:
+        ConfigError: If it is nested too deeply.
+    """
+    flat = flatten_file(tree)
+    return flat if flat.get("preset") == IMPORTED else _complete_stored(flat)
 
 
 def find_former_default(key: str) -> FormerDefault | None:
@@ -170,7 +186,7 @@ def _rename_keys(flat: Mapping[str, Any]) -> dict[str, Any]:
 
 def _complete_stored(flat: dict[str, Value]) -> dict[str, Value]:
     """Add settings that are newer than the run, with the value that was used at that time. Leave out removed settings."""
-    env, algo = flat["env.name"], str(flat["algo"])
+    env, algo = flat.get("env.name"), str(flat.get("algo"))
     before = {
         key: note.value
         for key, note in _list_former_defaults().items()
@@ -187,7 +203,7 @@ def config_from_stored(stored: Mapping[str, Any]) -> RunConfig:
     Raises:
         ConfigError: If the stored settings are not valid in this version.
     """
-    return _validate(flatten_tree(stored))
+    return _validate(flatten_stored(stored))
 
 
 def apply_overrides(config: RunConfig, overrides: Sequence[str]) -> RunConfig:

@@ -115,7 +115,9 @@ def parse_manifest(content: bytes, name: str) -> BundleManifest:
         is_newer = version > VERSION
         raise StorageError(
             f"{name} is a bundle of version {version}, and this program reads version {VERSION}.",
-            hint=f"Upgrade with: {get_upgrade_command()}" if is_newer else "Request the file again.",
+            hint=f"Upgrade with: {get_upgrade_command()}"
+            if is_newer
+            else "Write it again with this version: emtc bundle RUN… --out FILE",
             reason="newer_version" if is_newer else "unknown_version",
             subject=version,
         )

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, text
 
-from emtc_core.config.resolve import describe_fields, flatten_tree
+from emtc_core.config.resolve import describe_fields, flatten_stored
 from emtc_core.config.values import FieldInfo
 from emtc_core.errors import StorageError
 from storage.arrays import MAX_SLOTS, SNAPSHOT_ARRAYS, read_array, read_arrays
@@ -74,7 +74,7 @@ def _list_config_errors(connection: Connection) -> Iterator[ContentError]:
         if wrong_sections:
             continue
         identity = {"env.name": row.env, "env.map": row.map, "algo": row.algo, "seed": row.seed}
-        values = cast(dict[str, Any], flatten_tree(config))  # not validated: values of any type
+        values = cast(dict[str, Any], flatten_stored(config))  # not validated: values of any type
         for key, value in identity.items():
             if values.get(key) != value:
                 stored = shorten(values.get(key))

@@ -137,6 +137,8 @@ class SearchKey:
 
     kind: Literal["text", "number", "tag"]
     make_sql: Callable[[SearchContext], Sql]
+    make_other_sql: Callable[[SearchContext], Sql] | None = None
+    """A second text that `=` may match."""
 
 
 def _column(column: Any) -> Callable[[SearchContext], Sql]:
@@ -151,7 +153,11 @@ SEARCH_KEYS: Final[dict[str, SearchKey]] = {
         if get_use(column).search
     },
     "preset": SearchKey("text", lambda context: func.coalesce(context.text_of("preset"), "")),
-    "imported": SearchKey("text", lambda context: func.coalesce(context.text_of("imported.label"), "")),
+    "imported": SearchKey(
+        "text",
+        lambda context: func.coalesce(context.text_of("imported.label"), ""),
+        lambda context: func.coalesce(context.text_of("imported.format"), ""),
+    ),
     "status": SearchKey("text", lambda context: context.status),
     "gate": SearchKey(
         "text",
@@ -287,8 +293,9 @@ def make_condition(term: Term, context: SearchContext) -> Sql:
         return select(tags).where(_lower(tags.c.value) == term.value.lower()).exists()
     value = search_key.make_sql(context)
     if search_key.kind == "text":
-        text = _replace_paper_name(term.value) if term.key == "algo" else term.value
-        return func.coalesce(_lower(value) == text.lower(), literal(False))
+        text = (_replace_paper_name(term.value) if term.key == "algo" else term.value).lower()
+        others = (search_key.make_other_sql(context),) if search_key.make_other_sql else ()
+        return func.coalesce(or_(*(_lower(stored) == text for stored in (value, *others))), literal(False))
     return compare_number(value, term)
 
 

@@ -120,8 +120,10 @@ def wait_for_acknowledgement(
         row = find_run(db, run_id)
         with db.read() as connection:
             acknowledged_at = connection.execute(acknowledged).scalar_one_or_none()
-        if acknowledged_at is not None or row.state in (State.STOPPED, State.FINISHED, State.FAILED):
+        if acknowledged_at is not None:
             return f"Run {row.id} acknowledged {command} after {waited:.1f} s."
+        if row.state in (State.STOPPED, State.FINISHED, State.FAILED):
+            return f"Run {row.id} is {row.state.value}: it ended before it acknowledged {command}."
         if row.state == State.LOST:
             raise _make_lost_error(row.id)
         time.sleep(POLL_S)

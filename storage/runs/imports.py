@@ -117,17 +117,18 @@ def save_imports(db: Database, runs: Sequence[ForeignRun]) -> ImportResult:
 
 
 def _find_stored(connection: Connection, run: ForeignRun) -> str | None:
-    """Find the run that an earlier import created from the same evaluations."""
+    """Find the run that an earlier import created from the same evaluations, under any label."""
     same = (Run.env == run.env, Run.map == run.map, Run.algo == run.algo, Run.seed == run.seed)
-    for row in connection.execute(select(Run.id, Run.config, Run.versions).where(*same)):
-        if imported_label(row.config) != run.label:
-            continue
+    rows = connection.execute(select(Run.id, Run.config, Run.versions).where(*same)).all()
+    for row in rows:
         mark = row.versions.get(IMPORTED)
         if isinstance(mark, Mapping) and mark.get("digest") == run.digest:
             return row.id
+    other = next((row for row in rows if imported_label(row.config) == run.label), None)
+    if other is not None:
         raise RunStateError(
-            f"{run.describe()} was imported before with other evaluations, as run {row.id}. Delete it with "
-            f"emtc delete {row.id}, or give this import another --name."
+            f"{run.describe()} was imported before with other evaluations, as run {other.id}. Delete it with "
+            f"emtc delete {other.id}, or give this import another --name."
         )
     return None
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from sqlalchemy import insert, select, update
 
-from emtc_core.config.resolve import flatten_tree
+from emtc_core.config.resolve import flatten_stored
 from emtc_core.errors import StorageError
 from storage import clock
 from storage.engine import Database
@@ -145,10 +145,10 @@ def match_imported(planned: Iterable[PlannedRun], runs: Iterable[Any]) -> frozen
     Returns:
         Keys of the planned runs that have a finished run.
     """
-    imported = [flatten_tree(run.config) for run in runs if run.launch_token is None and run.status == "finished"]
+    imported = [flatten_stored(run.config) for run in runs if run.launch_token is None and run.status == "finished"]
     done: set[str] = set()
     for run in planned if imported else ():
-        config = flatten_tree(run.config)
+        config = flatten_stored(run.config)
         match = next((other for other in imported if _is_equal(config, other, run.settings)), None)
         if match is not None:
             imported.remove(match)

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from app.cli.main import COMMANDS
+from app.cli.main import COMMANDS, run
+from emtc_core import __version__
 from storage.engine import open_database
 
 HEAVY = {"matplotlib", "openTSNE", "plotly", "sklearn", "streamlit", "umap"}
@@ -43,6 +44,11 @@ def test_a_list_of_runs_waits_for_no_frame_and_no_setting(tmp_path: Path) -> Non
         "numpy",
         "pandas",
     }
+
+
+def test_the_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--version"]) == 0
+    assert capsys.readouterr().out == f"emtc-lab {__version__}\n"
 
 
 def test_a_plan_of_a_sweep_waits_for_no_learner(tmp_path: Path) -> None:

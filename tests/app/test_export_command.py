@@ -7,7 +7,9 @@ import pandas as pd
 import pytest
 
 from app.cli.main import run
+from app.figures.registry import FIGURES, TABLES
 from storage.engine import open_database
+from storage.private_files import open_output
 from storage.queries.episode_search import find_playbacks
 from tests.pages.seed import seed_run
 
@@ -149,3 +151,45 @@ def test_an_unusable_replay_writes_nothing(seeded, tmp_path: Path, capsys, monke
     assert run(["export", run_id, *arguments, "--db", url]) == 2
     assert fragment in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_is_written_into_a_new_folder(seeded, tmp_path: Path) -> None:
+    url, run_id = seeded
+    for words in (["--figure", "gate-dynamics"], ["--table", "runs"], ["--table", "episodes"]):
+        out = tmp_path / words[1] / "deep" / "x.csv"
+        names = [] if words[1] == "runs" else [run_id]
+        assert run(["export", *names, *words, "--out", str(out), "--db", url]) == 0
+        assert out.is_file()
+
+
+def test_a_failed_export_leaves_no_new_folder(seeded, tmp_path: Path) -> None:
+    url, run_id = seeded
+    out = tmp_path / "new" / "x.emtc"
+    assert run(["bundle", run_id, run_id[:-1] + "?", "--out", str(out), "--db", url]) == 2
+    with pytest.raises(ZeroDivisionError), open_output(out):
+        raise ZeroDivisionError
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_all_figures_and_tables_are_listed_with_their_options(capsys) -> None:
+    assert run(["export", "--list"]) == 0
+    listed = capsys.readouterr().out
+    assert all(name in listed for name in (*FIGURES, *TABLES))
+    assert "--set smooth" in listed
+
+
+def test_a_condition_selects_the_runs_of_a_table(seeded, tmp_path: Path, capsysbinary) -> None:
+    url, run_id = seeded
+    command = ["export", "--table", "episodes", "--db", url, "--where"]
+    assert run([*command, f"id={run_id}"]) == 0
+    assert capsysbinary.readouterr().out.count(b"\n") > 1
+    assert run([*command, "seed=99"]) == 2
+
+
+def test_an_unknown_option_names_only_those_of_this_figure(seeded, tmp_path: Path, capsys) -> None:
+    url, run_id = seeded
+    command = ["export", run_id, "--figure", "gate-dynamics", "--out", str(tmp_path / "x.csv"), "--db", url]
+    assert run([*command, "--set", "hue=1"]) == 2
+    err = capsys.readouterr().err
+    assert "hue" in err
+    assert "refit_every" not in err

@@ -32,7 +32,7 @@ from app.figures.registry import TABLES
 from app.jobs.launch import EXAMPLE_STUDY
 from app.jobs.sweeps.file import find_sweep_file, list_templates
 from app.jobs.sweeps.plan import make_plan
-from emtc_core.config.resolve import flatten_tree, resolve
+from emtc_core.config.resolve import flatten, flatten_stored, resolve
 from storage.bundles.bundle_cache import Bundle, cache_bundle
 from storage.engine import Database, open_database
 from storage.models import SUMMARY_STEPS, EpisodeRow, Run, SweepRow
@@ -216,7 +216,7 @@ def test_every_variant_of_the_confirmatory_plan_is_part_of_its_sweeps() -> None:
     runs = [
         run for file in list_templates().values() if file.name in CONFIRMATORY.sweeps for run in make_plan(file).runs
     ]
-    seeds = [SeedRun(run.key, flatten_tree(run.config.model_dump(mode="json"))) for run in runs]
+    seeds = [SeedRun(run.key, flatten(run.config)) for run in runs]
     arms = [arm for claim in CONFIRMATORY.claims for pair in (*claim.pairs, *claim.other_pairs) for arm in pair if arm]
     arms = list({arm.name: arm for arm in arms}.values())
     matches = {seed.id: [arm.name for arm in arms if arm.matches(seed)] for seed in seeds}
@@ -353,13 +353,13 @@ def test_an_independent_script_computes_the_same_claims_of_the_shipped_study(che
 def test_the_shipped_runs_are_those_of_the_plan(checked: Bundle) -> None:
     db = open_database(checked.url, read_only=True)
     wanted = [
-        flatten_tree(run.config.model_dump(mode="json"))
+        flatten(run.config)
         for name in list_templates()
         if name.startswith(("first-study-", "confirmatory-"))
         for run in make_plan(find_sweep_file(name)).runs
     ]  # fmt: skip
     for row in select_runs(db):
-        there = flatten_tree(row.config)
+        there = flatten_stored(row.config)
         assert any(all(there[key] == each[key] for key in there.keys() & each.keys()) for each in wanted), row.name
         assert row.env_steps >= row.target_steps == there["train.t_max"]
     db.dispose()

@@ -15,6 +15,8 @@ from app.analysis.provenance import describe_runs
 from app.analysis.series import join_seeds, read_seeds
 from app.analysis.settings import list_code_warnings
 from app.cli.main import run
+from app.jobs.imports.curves import SourceOverrides
+from app.jobs.imports.read import list_remarks, read_foreign
 from storage.bundles.contents import THIN
 from storage.bundles.write import import_bundle, write_bundle
 from storage.engine import Database, open_database
@@ -96,6 +98,36 @@ def test_a_folder_is_recognised_when_it_is_imported_again(db, tmp_path, capsys) 
     assert (again["runs"], again["here"]) == ([], first)
     with db.read() as connection:
         assert connection.execute(select(func.count()).select_from(Evaluation)).scalar_one() == 6
+
+
+def test_another_name_does_not_import_the_same_runs_twice(db, tmp_path, capsys) -> None:
+    place = write(tmp_path / "r.csv", CSV)
+    first = take(db, place, "csv", capsys)["runs"]
+    again = take(db, place, "csv", capsys, "--name", "authors")
+    assert (again["runs"], again["here"]) == ([], first)
+
+
+def test_a_search_finds_imported_runs_by_their_format_and_by_their_name(db, tmp_path, capsys) -> None:
+    ids = take(db, write(tmp_path / "r.csv", CSV), "csv", capsys, "--name", "authors")["runs"]
+    for condition in ("imported=csv", "imported=authors", "imported!=sacred", "imported!="):
+        assert set(matching_ids(db, RunFilter(where=(condition,)))) == set(ids), condition
+    assert matching_ids(db, RunFilter(where=("imported!=csv",))) == []
+
+
+def test_an_imported_run_is_not_described_by_its_transitions(db, tmp_path, capsys) -> None:
+    run_id = take(db, write(tmp_path / "r.csv", CSV), "csv", capsys)["runs"][0]
+    assert run(["show", run_id, "--json", "--db", db.url]) == 0
+    assert "without gaps" not in json.loads(capsys.readouterr().out)["steps_note"]
+
+
+def test_seeds_of_pymarls_environment_are_no_difference_of_the_runs(tmp_path) -> None:
+    for seed in (1, 2):
+        folder = tmp_path / "sacred" / str(seed)
+        folder.mkdir(parents=True)
+        config = {"name": "qmix", "seed": seed, "env": "sc2", "env_args": {"map_name": "3m", "seed": seed}}
+        write(folder / "config.json", json.dumps(config))
+        write(folder / "info.json", json.dumps({"test_battle_won_mean": [0.5], "test_battle_won_mean_T": [10]}))
+    assert list(list_remarks(read_foreign(tmp_path / "sacred", "sacred", SourceOverrides()))) == []
 
 
 def test_other_numbers_of_the_same_run_are_refused_unless_they_get_a_name(db, tmp_path, capsys) -> None:

@@ -21,11 +21,13 @@ from app.figures.options import CENTER, Option, Options, make_options
 from app.figures.registry import FIGURES, TABLES, find_figure, write_command
 from app.notebook.export import export_entries
 from app.notebook.view import freeze, make_view
+from emtc_core.errors import ConfigError
 from emtc_core.metrics import METRICS
 from storage import open_database as open_door
 from storage.engine import Database, open_database
 from storage.notebook import create_entry
 from storage.runs.rows import find_run
+from tests.errors import raises
 from tests.pages.seed import seed_run
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -149,6 +151,18 @@ def test_the_command_of_a_figure_has_the_options_that_are_set(seeded, tmp_path: 
     out = str(tmp_path / "x.csv")
     words = shlex.split(command)[1:-1]
     assert run([*words, out, "--db", seeded[0].url]) == 0
+
+
+def test_smoothing_is_read_as_people_write_it() -> None:
+    assert [SMOOTH.parse(value) for value in ("20k", "1e3", 500, 500.0, 0)] == [20_000, 1000, 500, 500, 0]
+    for value in ("-5", "1.5", "k", None, True):
+        with raises(ConfigError, key="smooth"):
+            SMOOTH.parse(value)
+
+
+def test_the_command_of_a_figure_names_a_database_that_is_not_the_default() -> None:
+    command = write_command(find_figure("learning-curves"), ["r"], make_options({}), db=Path("/a b/x.db"))
+    assert command == "emtc export r --figure learning-curves --db '/a b/x.db' --out learning-curves.pdf"
 
 
 def test_every_figure_asks_something_and_its_name_is_that_of_the_registry() -> None:

@@ -168,3 +168,77 @@ def test_a_run_that_nobody_trains_cannot_be_asked(db: Database, capfdbinary):
 def test_a_question_is_evaluate_or_play(db: Database, capfdbinary):
     assert run(["ask", "r0000", "dance"]) == 2
     assert b"dance" in capfdbinary.readouterr().err
+
+
+def test_conditions_select_runs_for_every_command_that_takes_several(db: Database, capfdbinary):
+    gate_is_off = ["--where", "gate.enabled=false", "--where", "algo=emtc-qplex"]
+    assert run(["tag", *gate_is_off, "no-gate"]) == 0
+    capfdbinary.readouterr()
+    assert ids(ask(capfdbinary, "--tag", "no-gate")) == ["a0000", "a0001"]
+    assert run(["tag", *gate_is_off, "--remove", "no-gate"]) == 0
+    assert run(["archive", "a0001", "r0001", *gate_is_off]) == 0, "conditions narrow the named runs"
+    capfdbinary.readouterr()
+    assert ids(ask(capfdbinary, "--archived")) == ["a0001"]
+    assert run(["archive", "--undo", "--where", "seed=2"]) == 0, "archived runs are found to be restored"
+    capfdbinary.readouterr()
+    assert ask(capfdbinary, "--archived") == []
+
+
+@pytest.mark.parametrize("command", ["stop", "pause", "resume", "delete", "archive", "hide", "tag"])
+def test_a_command_for_runs_needs_runs_or_a_condition_that_one_of_them_meets(db: Database, capfdbinary, command):
+    before = list_runs(db).astype(str).to_dict()
+    for arguments in ([], ["--where", "map=nowhere"], ["--where", "no.setting=1"]):
+        assert run([command, *arguments, *(["--add", "x"] if command == "tag" else [])]) == 2
+        out, err = capfdbinary.readouterr()
+        assert (out, err.count(b"\n")) == (b"", 1)
+    assert list_runs(db).astype(str).to_dict() == before
+
+
+def test_several_runs_are_deleted_by_a_condition_only_with_yes(db: Database, capfdbinary):
+    assert run(["delete", "--where", "map=corridor"]) == 0
+    assert b"Nothing was deleted. To delete 4 runs, add: --yes" in capfdbinary.readouterr().err
+    assert run_page(db).total == 10
+    assert run(["delete", "--where", "map=corridor", "--yes"]) == 0
+    assert run(["delete", "a0000", "a0001"]) == 0
+    capfdbinary.readouterr()
+    assert {(row["map"], row["id"][0]) for row in ask(capfdbinary)} == {("3m", "r")}
+
+
+def test_a_run_that_is_active_prevents_the_deletion_of_the_others(db: Database, capfdbinary):
+    active = create_run(db, CONFIG, target_steps=10, versions={})
+    start_run(db, active, **ME)
+    assert run(["delete", "r0000", active]) == 2
+    assert find_run(db, "r0000")
+
+
+def test_several_queued_runs_are_stopped_although_one_has_ended(db: Database, capfdbinary):
+    queued = [create_run(db, CONFIG, target_steps=10, versions={}) for _ in range(2)]
+    assert run(["stop", queued[0], "r0000", queued[1]]) == 2
+    assert capfdbinary.readouterr().err.count(b"\n") == 3
+    assert [find_run(db, run_id).status for run_id in queued] == ["stopped", "stopped"]
+
+
+def test_several_runs_are_trained_only_in_the_background(db: Database, capfdbinary):
+    assert run(["resume", "r0000", "r0001"]) == 2
+    assert b"--detach" in capfdbinary.readouterr().err
+
+
+def test_a_path_is_accepted_where_a_url_is(db: Database, capfdbinary, monkeypatch):
+    path, expected = str(db.path), ids(ask(capfdbinary))
+    monkeypatch.delenv("EMTC_DB")
+    assert ids(ask(capfdbinary, "--db", path)) == expected
+    monkeypatch.setenv("EMTC_DB", path)
+    assert ids(ask(capfdbinary)) == expected
+    assert run(["db", "stats", "--db", path]) == 0
+    assert run(["sql", "SELECT 1 AS one", "--json"]) == 0
+
+
+def test_the_differences_of_two_runs_are_their_settings_versions_and_results(db: Database, capfdbinary):
+    assert run(["diff", "r0000", "a0001", "--json"]) == 0
+    found = orjson.loads(capfdbinary.readouterr().out)
+    assert found["runs"] == ["r0000", "a0001"]
+    assert found["settings"] == {"gate.enabled": [True, False], "seed": [1, 2]}
+    assert set(found) == {"runs", "settings", "versions", "results", "identical_evaluations"}
+    assert run(["diff", "r0000", "r0004"]) == 0
+    assert b"algo" in capfdbinary.readouterr().out
+    assert run(["diff", "r0000", "r0000"]) == 2

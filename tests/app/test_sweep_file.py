@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from app.cli.main import run as run_command
 from app.jobs.sweeps.control import create_sweep, estimate_cost
-from app.jobs.sweeps.file import find_sweep_file, list_templates, parse_sweep
+from app.jobs.sweeps.file import change_settings, find_sweep_file, list_templates, parse_sweep
 from app.jobs.sweeps.plan import _list_cells, as_setting, count_runs, make_plan, parse_seeds
 from emtc_core.errors import ConfigError
 from storage.engine import open_database
@@ -149,6 +150,41 @@ def test_a_sweep_file_may_name_a_setting_by_its_former_key():
     assert sorted({run.config.train.updates_per_episode for run in swept.runs}) == [1, 2]
     assert swept.id == "50724fd6"
     assert swept.runs[0].key == "50724fd6-2f6bf7114e-1"
+
+
+def test_a_table_with_algorithm_and_environment_is_not_completed_with_former_defaults():
+    with raises(ConfigError, key="algo"):
+        plan('[grid]\nalgo = ["qmix", "vdn"]\nenv.name = ["skirmish", "grf"]')
+
+
+def test_settings_of_the_command_line_replace_those_of_the_file():
+    file = parse_sweep(HEAD + "[set]\ntrain.lr = 0.1\ntrain.num_circle = 2\n[grid]\nmemory.delta = [0.1, 0.2]")
+    settings = ["train.lr=0.2", "algo=vdn", "preset=demo", "train.updates_per_episode=3", "train.batch=9"]
+    changed = make_plan(change_settings(file, settings, steps=20_000))
+    assert (changed.file.steps, changed.file.algo, changed.file.preset) == (20_000, ("vdn",), "demo")
+    for train in (run.config.train for run in changed.runs):
+        assert (train.lr, train.updates_per_episode, train.batch) == (0.2, 3, 9)
+    assert change_settings(file) == file
+    assert changed.id != make_plan(file).id
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"), [("memory.delta=0.3", "memory.delta"), ("seed=3", "seed"), ("x.y=1", "x.y")]
+)
+def test_the_command_line_cannot_change_what_varies(settings, key):
+    file = parse_sweep(HEAD + "[grid]\nmemory.delta = [0.1, 0.2]")
+    with raises(ConfigError, key=key):
+        make_plan(change_settings(file, [settings]))
+
+
+def test_a_sweep_is_stopped_by_its_id(tmp_path, capsys):
+    db = open_database(f"sqlite:///{tmp_path / 'x.db'}")
+    made = plan("")
+    create_sweep(db, made, jobs=1)
+    assert run_command(["sweep", made.id[:5], "--stop", "--db", db.url]) == 0
+    assert get_sweep(db, made.id).status == "stopped"
+    assert run_command(["sweep", "zzz", "--stop", "--db", db.url]) == 2
+    db.dispose()
 
 
 def test_every_template_is_valid_and_asks_a_question():

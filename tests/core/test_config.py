@@ -10,7 +10,7 @@ from emtc_core.config.resolve import (
     describe_fields,
     describe_presets,
     flatten,
-    flatten_tree,
+    flatten_stored,
     resolve,
 )
 from emtc_core.config.run import PRESETS, list_algos, split_algo
@@ -238,6 +238,21 @@ def test_the_command_line_wins_over_the_file(tmp_path: Path) -> None:
     assert (config.train.batch, config.train.lr) == (9, 0.1)
 
 
+def test_an_argument_wins_over_the_file_only_if_it_is_given(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text('algo = "qmix"\nseed = 4\n[env]\nmap = "8m"\n[train]\nt_max = 7000\n')
+    as_in_file = resolve(file=file)
+    assert (as_in_file.algo, as_in_file.seed, as_in_file.env.map, as_in_file.train.t_max) == ("qmix", 4, "8m", 7000)
+    given = resolve(file=file, algo="vdn", seed=1, map="3m", steps=900)
+    assert (given.algo, given.seed, given.env.map, given.train.t_max) == ("vdn", 1, "3m", 900)
+
+
+def test_a_users_file_is_completed_with_the_defaults_of_this_version(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text('algo = "emtc-qplex"\n[env]\nname = "skirmish"\nmap = "3m"\n[train]\nlr = 0.1\n')
+    assert resolve(file=file) == resolve(algo="emtc-qplex", map="3m", overrides=["train.lr=0.1"])
+
+
 @given(st.sampled_from([f for f in describe_fields() if f.type == "float" and not f.optional]), st.floats())
 def test_no_number_outside_its_bounds_is_accepted(field, value: float) -> None:
     inside = (field.minimum is None or value >= field.minimum) and (field.maximum is None or value <= field.maximum)
@@ -274,7 +289,7 @@ def test_the_former_key_of_a_setting_is_read_wherever_a_key_is_read(tmp_path: Pa
     ]
     assert [config.train.updates_per_episode for config in read] == [3] * 4
     assert all("train.num_circle" not in flatten(config) for config in read)
-    assert flatten_tree(stored)["train.updates_per_episode"] == 3
+    assert flatten_stored(stored)["train.updates_per_episode"] == 3
 
 
 def test_every_preset_says_in_one_sentence_what_it_is() -> None:

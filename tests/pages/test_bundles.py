@@ -170,6 +170,7 @@ def test_a_bundle_can_be_opened_and_left(own, opened):
     assert "5 runs" in said(app)
     app.switch_page("../pages/compare.py").run()
     assert "Evaluated runs that match: 5" in said(app), "the session keeps the bundle"
+    assert any(f"--db {opened.study} " in code.value for code in app.code)
     press(app, "Back to my own runs")
     assert "Evaluated runs that match: 4" in said(app)
     assert "from" not in app.query_params
@@ -188,6 +189,7 @@ def test_runs_of_a_bundle_are_compared_as_separate_lines(own, opened):
     assert not app.exception
     assert not app.error
     text = said(app).replace("\\", "")
+    assert "emtc open FILE --import" in text, "a command reads one database"
     assert "Evaluated runs that match: 4. Each table lists the runs that it leaves out. Runs of study.emtc: 5." in text
     rows = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("| ")]
     assert rows[1:6] == [

@@ -1,10 +1,13 @@
 """The Compare page: what it says about no run, one run and several; and that its URL is the whole view."""
 
+import shlex
+
 import pandas as pd
 import pytest
 from sqlalchemy import delete, event, insert, select, update
 from streamlit.testing.v1 import AppTest
 
+from app.cli.main import run
 from storage.models import Evaluation, Run
 from tests.pages.several import seed_runs
 from tests.pages.test_pages import open_page, said
@@ -435,6 +438,16 @@ def test_smoothing_and_axes_stand_in_the_address_and_on_the_command_line(several
     app.text_input(key="compare?smooth").set_value("").run()
     assert "smooth" not in app.query_params
     assert "Smoothed" not in said(app)
+
+
+def test_every_quantity_has_its_command_with_the_database(several, tmp_path):
+    for quantity in ("return", "win_rate", "chosen_mu_w"):
+        app = open_page("compare", y=quantity, smooth="20k")
+        assert not app.exception
+        (command,) = (each.value for each in app.code if "--figure learning-curves" in each.value)
+        assert f"--set quantity={quantity} --set smooth=20000 --db " in command
+        out = str(tmp_path / f"{quantity}.csv")
+        assert run([*shlex.split(command)[1:-1], out]) == 0
 
 
 def test_seeds_that_other_code_trained_are_doubted_and_a_patched_run_is_a_line_of_its_own(several):

@@ -15,7 +15,14 @@ from emtc_core.errors import CommandTimeoutError, RunStateError
 from storage.engine import Database, open_database
 from storage.retry import Outage
 from storage.runs.changes import claim_start, create_run, finish_run, start_run
-from storage.runs.control import DatabaseControl, Heartbeat, command_log, request_stop, send_command
+from storage.runs.control import (
+    DatabaseControl,
+    Heartbeat,
+    command_log,
+    request_stop,
+    send_command,
+    wait_for_acknowledgement,
+)
 from storage.runs.lifecycle import State, make_owner
 from storage.runs.rows import find_run
 from tests.errors import raises
@@ -152,6 +159,15 @@ def ask_stop_while(control: DatabaseControl, db: Database, run_id: str) -> str:
     told = request_stop(db, run_id, patience_s=30)
     listening.join()
     return told
+
+
+def test_a_run_that_ends_first_has_not_acknowledged_the_command(db: Database, run_id: str) -> None:
+    start_run(db, run_id, **ME)
+    command_id = send_command(db, run_id, "pause")
+    finish_run(db, run_id, "finished")
+    message = wait_for_acknowledgement(db, run_id, command_id, "pause", patience_s=30)
+    assert "acknowledged pause after" not in message
+    assert "finished" in message
 
 
 def test_nobody_hears_for_a_lost_run(db: Database, run_id: str) -> None:

@@ -69,6 +69,8 @@ def test_an_exception_undoes_the_whole_transaction(db: Database) -> None:
         "sqlite:////dev/null/x.db",
         "mysql://h/x",
         "nonsense",
+        "nonsense://x",
+        "sqlite:x.db",
         "sqlite://",
         "sqlite:///:memory:",
     ],

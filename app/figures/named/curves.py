@@ -61,6 +61,7 @@ from app.figures.options import (
     Option,
     Options,
     read_flag,
+    read_step_count,
 )
 from app.figures.theme import Style, make_styles
 from emtc_core.errors import ConfigError
@@ -79,13 +80,6 @@ def _read_quantity(key: Any) -> str:
     if key not in EVALUATION_QUANTITIES and not uses_selected_rate(str(key)) and not is_known(str(key)):
         raise ValueError(key)
     return str(key)
-
-
-def _read_smoothing(value: Any) -> int:
-    steps = int(value)
-    if steps < 0:
-        raise ValueError(value)
-    return steps
 
 
 def _read_axes(value: Any) -> tuple[str, ...]:
@@ -121,7 +115,7 @@ PER_SEED: Final[Option[bool]] = Option(
     label="Seeds", help="Also draw a thin line for each run",
 )  # fmt: skip
 SMOOTH: Final[Option[int]] = Option(
-    "smooth", _read_smoothing, "a number of env steps: each point is the mean over this window before it", 0,
+    "smooth", read_step_count, "a number of env steps such as 20k: each point is the mean over the steps before it", 0,
     label="Smoothing [env steps]",
     help="Each point becomes the mean of its seed over this number of env steps before it, for example 20k. Empty: no "
     "smoothing. The measured values stay as faint lines.",

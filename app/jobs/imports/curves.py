@@ -29,7 +29,7 @@ _EVALUATION_COLUMNS: Final = Base.metadata.tables["evaluations"].columns
 _MAX_CHARACTERS: Final = 100
 _MAX_SETTINGS: Final = 300
 _MAX_DEPTH: Final = 8
-_OMITTED_SETTINGS: Final = frozenset({"seed"})
+_OMITTED_SETTINGS: Final = frozenset({"seed", "env_args.seed"})
 
 Curve = Sequence[tuple[object, object]]
 """Env steps and values as a file contains them, not checked yet."""

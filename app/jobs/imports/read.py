@@ -108,7 +108,7 @@ def list_remarks(runs: list[ForeignRun]) -> Iterator[str]:
             yield (
                 f"The {len(group)} runs of {algo} on {map_name} differ in "
                 f"{', '.join(different[:_MAX_LISTED_SETTINGS])}{more}, but figures average them. To separate them, "
-                "import them with different --name."
+                "delete them and import each part with another --name."
             )
 
 

@@ -6,7 +6,7 @@ and small sweeps for a laptop.
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -16,7 +16,7 @@ from pydantic import BeforeValidator, Field, ValidationError, field_validator, m
 from pydantic_core import ErrorDetails
 
 from emtc_core.config.base import LARGEST, ConfigSection, SettingError, format_rule, parse_toml, read_text
-from emtc_core.config.resolve import flatten_tree, suggest
+from emtc_core.config.resolve import current_key, flatten_file, parse_overrides, suggest
 from emtc_core.config.run import PresetName
 from emtc_core.envs.registry import get_default_map
 from emtc_core.errors import ConfigError, Fault
@@ -37,6 +37,8 @@ _TOP_LEVEL_KEYS = {
     "preset": 'preset = "…"',
 }
 """Settings that have a key at the top of a sweep file, with an example."""
+_FILE_KEYS = {"algo": "algo", "env.name": "env", "env.map": "map", "train.t_max": "steps", "preset": "preset"}
+"""Setting → key at the top of a sweep file, for settings that have one value for all runs."""
 _LISTS = {
     "seeds": f"a list of whole numbers, or how many (1 to {MOST_SEEDS})",
     "map": "one map or a list of maps",
@@ -44,7 +46,7 @@ _LISTS = {
     "grid": "tables of lists that are not empty",
 }
 Texts = Annotated[tuple[str, ...], Field(min_length=1)]
-_FLAT = BeforeValidator(lambda value: flatten_tree(value) if isinstance(value, Mapping) else value)
+_FLAT = BeforeValidator(lambda value: flatten_file(value) if isinstance(value, Mapping) else value)
 """Turns nested tables into dotted keys."""
 _FLAT_RANGES = BeforeValidator(lambda value: _flatten_ranges(value) if isinstance(value, Mapping) else value)
 """Turns nested tables into dotted keys, and keeps the tables of ranges."""
@@ -226,7 +228,40 @@ def parse_sweep(text: str) -> SweepFile:
     Raises:
         ConfigError: With all faults of the text.
     """
-    tree = parse_toml(text, _WHAT)
+    return _validate(parse_toml(text, _WHAT))
+
+
+def change_settings(file: SweepFile, settings: Sequence[str] = (), *, steps: int | None = None) -> SweepFile:
+    """Return a sweep file with other settings for all of its runs.
+
+    Args:
+        file: The sweep file.
+        settings: Texts "key=value", as `emtc train --set` takes them.
+        steps: Training length of each run [env steps].
+
+    Raises:
+        ConfigError: If a setting is invalid, or varies between the runs of the file.
+    """
+    changes = parse_overrides(settings) | ({"train.t_max": steps} if steps is not None else {})
+    if not changes:
+        return file
+    searched = {**(file.random.ranges if file.random else {}), **(file.optuna.space if file.optuna else {})}
+    varied = {current_key(key) for key in [*file.grid, *searched, *(key for v in file.variant for key in v.changes)]}
+    if varied & changes.keys():
+        raise ConfigError(
+            *(Fault(key, rule="varies between the runs of the sweep file") for key in sorted(varied & changes.keys()))
+        )
+    content = file.model_dump(by_alias=True, exclude_unset=True)
+    content["set"] = {current_key(key): value for key, value in file.common.items()}
+    for key, value in changes.items():
+        if key in _FILE_KEYS:
+            content[_FILE_KEYS[key]] = value
+        else:
+            content["set"][key] = value
+    return _validate(content)
+
+
+def _validate(tree: Mapping[str, Any]) -> SweepFile:
     try:
         return SweepFile.model_validate(tree)
     except ValidationError as exc:
@@ -314,12 +349,17 @@ def read_template(name: str) -> str:
     return _FOLDER.joinpath(f"{name}.toml").read_text(encoding="utf-8")
 
 
+def is_sweep_file(name: str) -> bool:
+    """Return whether a name is that of a template, or the path of a file."""
+    return Path(name).is_file() or f"{name}.toml" in {template.name for template in _FOLDER.iterdir()}
+
+
 def find_sweep_file(file: str) -> SweepFile:
     """Read a sweep file by its path, or a template by its name. A file with the name of a template takes precedence.
 
     Raises:
         ConfigError: If the file cannot be read, or with all of its faults.
     """
-    if f"{file}.toml" in {template.name for template in _FOLDER.iterdir()} and not Path(file).is_file():
+    if is_sweep_file(file) and not Path(file).is_file():
         return parse_sweep(read_template(file))
     return read_sweep_file(Path(file))

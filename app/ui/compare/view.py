@@ -35,9 +35,7 @@ from app.analysis.quantities import (
     SUCCESS_RATE,
     WIN_RATE,
     find_quantity,
-    find_rate,
     get_success_threshold,
-    is_mu_w,
     uses_selected_rate,
 )
 from app.analysis.series import Comparison, SeedRun, join_seeds
@@ -58,6 +56,7 @@ from app.figures.named.curves import (
     style_comparison,
 )
 from app.figures.options import BAND, BUDGET, CENTER, FINAL, INCLUDE_UNFINISHED, RATE, Option, Options, make_options
+from app.figures.options import WINDOW as X_WINDOW
 from app.figures.registry import draw_chart, find_figure, list_sections, write_command
 from app.ui import data, messages, view
 from app.ui.compare import choice
@@ -242,7 +241,8 @@ def _show_curves(runs: ComparedRuns, options: Options) -> None:
     configs = runs.configs
     for warning in list_run_code_warnings({run_id: configs[run_id] for run_id in used}):
         st.warning(escape_markdown(warning), icon=":material/difference:")
-    _show_command(list(used), figure_options)
+    command_values = {**figure_options.values, **({X_WINDOW.name: window} if window else {})}
+    _show_command(list(used), Options(command_values))
 
 
 def _show_legend(comparison: Comparison, *, key: str) -> None:
@@ -271,16 +271,13 @@ def _show_legend(comparison: Comparison, *, key: str) -> None:
 
 
 def _show_command(run_ids: list[str], options: Options) -> None:
-    """Show the command that draws the same figure; nothing for logged metrics and for runs of several databases."""
-    key = options[QUANTITY]
-    if find_rate(key, options[RATE]) is None or any(map(view.is_bundle_run, run_ids)):
-        return
-    kind = find_figure("mu-w" if is_mu_w(key) else "learning-curves")
-    rate = find_rate(key, options[RATE])
-    values = {name: value for name, value in options.values.items() if name != QUANTITY.name} | {RATE.name: rate}
-    command_options = make_options({option: values[option.name] for option in kind.options if option.name in values})
+    """Show the command that draws the same figure."""
     with st.expander("The same figure on the command line", icon=":material/terminal:"):
-        st.code(write_command(kind, run_ids, command_options), language=None, wrap_lines=True)
+        if any(map(view.is_bundle_run, run_ids)):
+            st.markdown("A command reads one database. First import the runs of the bundle: `emtc open FILE --import`.")
+            return
+        command = write_command(find_figure("learning-curves"), run_ids, options, db=data.path_for_commands())
+        st.code(command, language=None, wrap_lines=True)
 
 
 def _show_section(

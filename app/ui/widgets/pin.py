@@ -239,4 +239,8 @@ def _show_registered_figure(kind: FigureKind[Any], runs: Sequence[RunRow], page:
             show_export(figure, key=key, stem=page, sources=describe_runs(runs))
             show(figure, key=key, page=page, run=runs, facts={"rate": rate} if has_rate else {})
     show_figure(figure, key=key)
-    st.code(write_command(kind, [run.id for run in runs], options), language=None, wrap_lines=True)
+    st.code(
+        write_command(kind, [run.id for run in runs], options, db=data.path_for_commands()),
+        language=None,
+        wrap_lines=True,
+    )

@@ -1,0 +1,73 @@
+"""`emtc diff`: the settings, versions and results in which two runs differ."""
+
+from typing import Annotated, Any, Final
+
+import typer
+
+from app.analysis.format import format_count
+from app.analysis.series import read_seeds
+from app.analysis.settings import write_value
+from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, print_json, print_message, print_table
+from emtc_core.config.resolve import flatten_file, flatten_stored
+from emtc_core.errors import ConfigError
+from storage.engine import open_database
+from storage.runs.rows import RunRow, find_run
+
+_RESULTS: Final = ("status", "env_steps", "win_rate", "mu_w", "return_mean", "gate_removed")
+_TOLERANCE: Final = 0.01
+"""Relative difference of the lengths up to which they count as equal, because a run ends with its last episode."""
+_PARTS: Final = {"settings": "setting", "versions": "version", "results": "result"}
+
+
+def diff(
+    run: RunPrefix,
+    other: Annotated[str, typer.Argument(metavar="RUN", help="The second run")],
+    db: DatabaseUrl = DEFAULT_DATABASE,
+    json: AsJson = False,
+) -> None:
+    """Compare two runs: algorithm, settings, versions and results that differ."""
+    database = open_database(db, read_only=True)
+    rows = [find_run(database, name) for name in (run, other)]
+    ids = [row.id for row in rows]
+    if ids[0] == ids[1]:
+        raise ConfigError("must be two different runs", key="emtc diff", value=ids[0])
+    first, second = (_describe(row) for row in rows)
+    differences = {part: _find_differences(first[part], second[part]) for part in _PARTS}
+    digests = [seed.evaluations for seed in read_seeds(database, rows)]
+    are_identical = digests[0] is not None and digests[0] == digests[1]
+    if json:
+        print_json({"runs": ids, **differences, "identical_evaluations": are_identical})
+        return
+    table = [
+        {"part": name, "key": key, **dict(zip(ids, map(_write, values), strict=True))}
+        for part, name in _PARTS.items()
+        for key, values in differences[part].items()
+    ]
+    print_table(table, title=f"Runs {ids[0]} and {ids[1]}", empty="These runs do not differ.")
+    if are_identical:
+        print_message("All evaluations of the two runs are identical.")
+    elif abs(rows[0].env_steps - rows[1].env_steps) > _TOLERANCE * max(row.env_steps for row in rows):
+        steps = " and ".join(format_count(row.env_steps) for row in rows)
+        print_message(
+            f"The results are those at the end of each run, after {steps} env steps. Compare them at equal env steps "
+            f"with: emtc export {ids[0]} {ids[1]} --table win-rates"
+        )
+
+
+def _describe(row: RunRow) -> dict[str, dict[str, Any]]:
+    """Return the settings, versions and results of a run, each by key."""
+    return {
+        "settings": flatten_stored(row.config),
+        "versions": {**flatten_file(row.versions), "device": row.device},
+        "results": {name: getattr(row, name) for name in _RESULTS} | {"status": row.live_status},
+    }
+
+
+def _write(value: Any) -> str | None:
+    return None if value is None else write_value(value)
+
+
+def _find_differences(first: dict[str, Any], second: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return key → both values, for the keys whose values differ; a missing value is None. The algorithm is first."""
+    keys = sorted(first.keys() | second.keys(), key=lambda key: (key != "algo", key))
+    return {key: (first.get(key), second.get(key)) for key in keys if first.get(key) != second.get(key)}
