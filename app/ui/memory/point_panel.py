@@ -195,9 +195,10 @@ def _show_links(run: RunRow, detail: NodeDetail) -> None:
     """Draw the buttons to the stored successor and to the replay of the episode."""
     if detail.idx_next is not None:
         st.button(
-            str(detail.idx_next),
+            "Next",
             icon=":material/arrow_forward:",
-            help="Selects the stored successor of this memory",
+            key="successor",
+            help=f"Selects the stored successor of this memory, memory {detail.idx_next}",
             on_click=POINT.write,
             args=(detail.idx_next,),
         )

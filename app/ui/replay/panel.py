@@ -45,27 +45,40 @@ _NO_EXTREMES = "This run has no two episodes with different returns that can be 
 
 
 def show(run: RunRow) -> None:
-    """Draw the choice of episodes and the player."""
+    """Draw the choice of episodes and the player.
+
+    A single episode is chosen in a list at the left. Two episodes, or one with the map, are chosen in rows above, so
+    that they have the whole width of the page.
+    """
     if view.bundle() is not None and _show_if_none_stored(run):
         return
-    bar = st.container(horizontal=True, vertical_alignment="bottom")
-    footer = st.container(horizontal=True, vertical_alignment="center")
-    try:
-        first = choose(run, bar, footer, FIRST)
-        second = _choose_second(run) if first is not None and _is_second_on(run, footer) else None
-    except EmtcError as exc:
-        messages.error(exc)
-        return
-    if first is None:
-        return
-    has_map = False
-    if first.is_training and len(memory_data.list_snapshots(run.id)):
-        with footer:
-            has_map = st.toggle("Show on memory map", **_MAP_ON.bind(), help=_MAP_HELP)
-    if second is not None:
-        _play_both(run, first, second, has_map=has_map)
+    if SECOND.is_in_url():
+        st.session_state[_ON] = True
+    tools = st.container(key="replay_tools", horizontal=True, vertical_alignment="center", gap="small")
+    if st.session_state.get(_ON) or _MAP_ON.read():
+        bar, stage = st.container(horizontal=True, vertical_alignment="bottom"), st.container(gap="xsmall")
+        is_list = False
     else:
-        _play(run, first, has_map=has_map)
+        with st.container(key="replay_columns", horizontal=True, gap="medium"):
+            bar, stage = st.container(key="replay_list", gap="small"), st.container(gap="xsmall")
+        is_list = True
+    with stage:
+        try:
+            first = choose(run, bar, FIRST, is_list=is_list)
+            second = _choose_second(run) if first is not None and _is_second_on(run, tools) else None
+        except EmtcError as exc:
+            messages.error(exc)
+            return
+        if first is None:
+            return
+        has_map = False
+        if first.is_training and len(memory_data.list_snapshots(run.id)):
+            with tools:
+                has_map = st.toggle("Show on memory map", **_MAP_ON.bind(), help=_MAP_HELP)
+        if second is not None:
+            _play_both(run, first, second, tools, has_map=has_map)
+        else:
+            _play(run, first, tools, has_map=has_map)
 
 
 def _show_if_none_stored(run: RunRow) -> bool:
@@ -87,16 +100,14 @@ def _show_if_none_stored(run: RunRow) -> bool:
     return True
 
 
-def _is_second_on(run: RunRow, footer: DeltaGenerator) -> bool:
+def _is_second_on(run: RunRow, tools: DeltaGenerator) -> bool:
     """Draw the switch and the buttons for a second episode; return whether there is one."""
-    if SECOND.is_in_url():
-        st.session_state[_ON] = True
 
     def toggled() -> None:
         if not st.session_state[_ON]:
             _clear_second()
 
-    with footer:
+    with tools:
         is_on = st.toggle("Compare", key=_ON, on_change=toggled, help=_COMPARE_HELP)
         st.button("Compare with best", key="beside_best", on_click=_compare_with_best, args=(run,), help=_BEST_HELP)
         st.button("Best vs worst", key="extremes", on_click=_compare_extremes, args=(run,), help=_EXTREMES_HELP)
@@ -108,7 +119,7 @@ def _is_second_on(run: RunRow, footer: DeltaGenerator) -> bool:
 def _choose_second(run: RunRow) -> Replay | None:
     """Draw the choice of the second episode and read it."""
     bar = st.container(horizontal=True, vertical_alignment="center")
-    return choose(_choose_second_run(run, bar), bar, st.container(), SECOND)
+    return choose(_choose_second_run(run, bar), bar, SECOND)
 
 
 def _choose_second_run(run: RunRow, bar: DeltaGenerator) -> RunRow:
@@ -184,15 +195,14 @@ def _compare_extremes(run: RunRow) -> None:
     )
 
 
-def _play(run: RunRow, replay: Replay, *, has_map: bool) -> None:
+def _play(run: RunRow, replay: Replay, tools: DeltaGenerator, *, has_map: bool) -> None:
     start = START.read() or 0
-    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
-        st.markdown(f"**{escape_markdown(replay.title)}**, {replay.trajectory.length} steps")
-        with st.container(horizontal=True, width="content", gap="small"):
-            _show_save([replay], start=start)
-            pin.show_with_export(
-                replay.side.chart, key="replay", stem=replay.file_stem, page="replay", run=run, facts=replay.facts
-            )
+    with tools:
+        _show_save([replay], start=start)
+        pin.show_with_export(
+            replay.side.chart, key="replay", stem=replay.file_stem, page="replay", run=run, facts=replay.facts
+        )
+    st.markdown(f"**{escape_markdown(replay.title)}**, {replay.trajectory.length} steps")
     with st.container(key="replay_grid", horizontal=True, gap="medium"):
         with st.container(gap="xsmall"):
             canvas.show_sides([replay.side], key="replay-player", start=start)
@@ -200,7 +210,7 @@ def _play(run: RunRow, replay: Replay, *, has_map: bool) -> None:
             with st.container(gap="xsmall"):
                 _show_map(run, replay)
     if replay.is_training:
-        st.caption(escape_markdown(replay.side.chart.caption))
+        st.caption(escape_markdown(replay.side.chart.caption or "Gate off: this run has no β."))
         if controls.get_disabled_reason(run) is None:
             st.fragment(_show_repeat_button, run_every=1.0)(run.id, replay.trajectory.episode)
     else:
@@ -218,20 +228,20 @@ def _show_repeat_button(run_id: str, episode: int) -> None:
         controls.show_requests(run)
 
 
-def _play_both(run: RunRow, first: Replay, second: Replay, *, has_map: bool) -> None:
+def _play_both(run: RunRow, first: Replay, second: Replay, tools: DeltaGenerator, *, has_map: bool) -> None:
     start = START.read() or 0
     replays = add_run_names([first, second])
     chart = join_values([replay.side for replay in replays])
     canvas.show_sides([replay.side for replay in replays], key="replay-player", start=start)
+    st.caption(escape_markdown(chart.caption))
     if has_map:
         _show_map(run, first, second)
-    with st.container(horizontal=True, vertical_alignment="center"):
+    with tools:
         _show_save(replays, start=start)
         runs = list({replay.run.id: replay.run for replay in replays}.values())
         facts = {"pair": [{"run": replay.run.id, **replay.facts} for replay in (first, second)]}
         stem = f"{first.file_stem}-{second.file_stem}"
         pin.show_with_export(chart, key="replay-both", stem=stem, page="replay", run=runs, facts=facts)
-        st.caption(escape_markdown(chart.caption), width="stretch")
 
 
 def _show_map(run: RunRow, replay: Replay, second: Replay | None = None) -> None:
