@@ -175,6 +175,7 @@ function drawOverlay(self, { ctx, width, height }) {
   drawNames(self, ctx, theme)
   drawScale(self, ctx, theme)
   drawRing(self, ctx, theme, self.mark.at, 3)
+  drawRing(self, ctx, { ...theme, text: theme.primary }, self.mark.hint, 3, 15)
   if (self.echo >= 0) drawRing(self, ctx, theme, [self.x[self.echo], self.y[self.echo]], 1.5)
   if (self.hover >= 0) drawRing(self, ctx, theme, [self.x[self.hover], self.y[self.hover]], 1.5)
 }
@@ -225,7 +226,7 @@ function selectPoint(self, i) {
     if (t >= 0) window.dispatchEvent(new CustomEvent("emtc-seek", { detail: { t } }))
     return
   }
-  self.mark = { ...self.mark, selected: self.columns.slot[i], at: [self.x[i], self.y[i]], traces: [] }
+  self.mark = { ...self.mark, selected: self.columns.slot[i], at: [self.x[i], self.y[i]], hint: null, traces: [] }
   self.drawOver()
   dispatch(self, "pick", { slot: self.columns.slot[i] })
 }

@@ -173,6 +173,7 @@ def show_marks(
     channel: str,
     selected: int | None,
     at: MapPoint | None = None,
+    hint: MapPoint | None = None,
     near: Sequence[MapPoint] = (),
     paths: Sequence[EpisodePath] = (),
     every: int = 10,
@@ -184,13 +185,14 @@ def show_marks(
         channel: The map.
         selected: Slot of the selected node.
         at: Point of the selected node.
+        hint: Point of a node that the reader is asked to select.
         near: Points of its neighbors.
         paths: Episodes.
         every: Number of steps between two marks on a path.
         seek: A click on the first path moves the cursor of the player instead of selecting a node.
     """
     data = {
-        "channel": channel, "selected": selected, "at": at, "near": list(near), "traces": list(paths), "every": every,
-        "seek": seek,
+        "channel": channel, "selected": selected, "at": at, "hint": hint, "near": list(near), "traces": list(paths),
+        "every": every, "seek": seek,
     }  # fmt: skip
     _marker(key=f"{channel}-marker", data=data)

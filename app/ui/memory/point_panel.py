@@ -25,7 +25,7 @@ from app.figures.registry import draw_chart
 from app.ui import memory_data, messages, view
 from app.ui.memory import atlas, traces
 from app.ui.memory.snapshot_map import FIRST, SECOND, MemoryMap
-from app.ui.page_state import EPISODE, POINT, RUN, START, Choice, Flag
+from app.ui.page_state import EPISODE, MARK, POINT, RUN, START, Choice, Flag
 from app.ui.widgets import canvas, pin
 from emtc_core.errors import DataRemovedError, EmtcError
 from storage.queries.episodes import Trajectory
@@ -138,7 +138,9 @@ def _show_marks(memory_map: MemoryMap, slot: int | None, episodes: _Episodes | N
     """Mark the node, its neighbors and the paths on a map, if the map shows the same memory."""
     channel = memory_map.choice.side.channel
     if slot is None or episodes is None:
-        atlas.show_marks(channel=channel, selected=None)
+        mark = MARK.read()
+        hint = None if mark is None else _find_point(memory_map, mark)
+        atlas.show_marks(channel=channel, selected=None, hint=hint)
         return
     trajectory, other = episodes
     paths = [] if trajectory is None else traces.make_paths(memory_map, trajectory, other)
@@ -146,10 +148,15 @@ def _show_marks(memory_map: MemoryMap, slot: int | None, episodes: _Episodes | N
     if _NEIGHBORS.read():
         points = [memory_map.coordinates[row].tolist() for row in _find_nearest(memory_map, slot)[0]]
         near = [point for point in points if all(map(isfinite, point))]
-    row = memory_map.snapshot.row_of(slot)
-    position = None if row is None else memory_map.coordinates[row].tolist()
-    position = position if position and all(map(isfinite, position)) else None
+    position = _find_point(memory_map, slot)
     atlas.show_marks(channel=channel, selected=slot, at=position, near=near, paths=paths, every=traces.EVERY)
+
+
+def _find_point(memory_map: MemoryMap, slot: int) -> atlas.MapPoint | None:
+    """Find the point of a node; None if it is not in the snapshot or has no coordinates."""
+    row = memory_map.snapshot.row_of(slot)
+    position = [] if row is None else memory_map.coordinates[row].tolist()
+    return position if position and all(map(isfinite, position)) else None
 
 
 def _show_node(memory_map: MemoryMap, slot: int | None, bar: DeltaGenerator) -> _Episodes | None:

@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from functools import partial
 
 import streamlit as st
+from streamlit.components.v2 import component
 from streamlit.delta_generator import DeltaGenerator
 
 from app.analysis.format import escape_markdown
+from app.figures.assets import read_asset
 from app.figures.theme import Mode
 from app.replay.drawing import MAX_FRAMES
 from app.replay.files import MIME, Format, make_file
@@ -32,6 +34,7 @@ LISTED = 100
 _MAP_ON = Flag("atlas", "replay")
 _SECOND_RUN = Choice("beside_run", "replay")
 """Run of the second episode."""
+_frame = component("emtc_lab_frame", js=read_asset("frame.js"))
 _ON, _NOTE = "beside_on", "extremes_note"
 _COMPARE_HELP = "Two episodes with one time cursor. The second may be of another run."
 _BEST_HELP = "Adds the training episode with the highest return, of those that can be replayed"
@@ -261,18 +264,23 @@ def _show_map(run: RunRow, replay: Replay, second: Replay | None = None) -> None
             st.caption("No state of this episode is in the memory of this snapshot. Choose another snapshot.")
 
 
+@st.fragment
 def _show_save(replays: Sequence[Replay], *, start: int) -> None:
-    """Offer the replay as files. A file is made when its button is clicked."""
+    """Offer the replay as files. A file is made when its button is clicked.
+
+    The browser reports the step that the player shows when the menu opens. The frame of this step is saved.
+    """
     last = max(0, max(replay.side.frames for replay in replays) - 1)
     stem = "-".join(replay.file_stem for replay in replays)
     with st.popover("Save replay", icon=":material/movie:", key="save-replay"):
+        shown = _frame(key=f"save-replay-frame-{stem}", on_t_change=lambda: None).t
         _show_download(
             replays, "Replay as HTML", "html", stem, help="One file that plays in any browser without a network."
         )
         mode: Mode = "dark" if st.toggle("Dark background", key="save-replay-dark") else "light"
         gif_help = f"At most {MAX_FRAMES} frames. Drawing takes some seconds."
         _show_download(replays, "GIF", "gif", stem, mode=mode, help=gif_help)
-        default = min(max(0, start), last)
+        default = min(max(0, start if shown is None else int(shown)), last)
         t = config_form.integer_field(
             "Step of the frame", key=f"save-replay-t-{stem}-{default}", default=default, low=0, high=last
         )
