@@ -125,12 +125,18 @@ async function recolor(self, key) {
 // Compute the color of each point and draw the map.
 function recolorPoints(self) {
   self.quantity = findColumn(self.meta, self.color)
-  const { binary } = self.quantity
-  self.lut = binary && self.palette === self.meta.defaultPalette ? self.meta.binaryColors : self.meta.palettes[self.palette].lut
-  self.packed = packColors(self.lut)
+  chooseColors(self)
   self.inks = computeInks(self.grid, self.columns[self.color], self.quantity)
   self.draw()
   updateStatus(self)
+}
+
+// Choose the color scale for the quantity and the theme.
+function chooseColors(self) {
+  const { lut, darkLut } = self.meta.palettes[self.palette]
+  self.dark = isDark(self.root)
+  self.lut = self.quantity.binary && self.palette === self.meta.defaultPalette ? self.meta.binaryColors : self.dark ? darkLut : lut
+  self.packed = packColors(self.lut)
 }
 
 // Compute which points pass the filters and are inside the lasso. `linked` are slots from another map of the group.
@@ -154,6 +160,10 @@ function drawAll(self) {
   const moved = self.width !== over.width || self.height !== height
   Object.assign(self, { width: over.width, height })
   self.scales = makeScales(self, over.width, height)
+  if (self.dark !== isDark(self.root)) { // the theme has changed
+    chooseColors(self)
+    self.stale = true
+  }
   if (self.stale || moved) {
     const dense = self.dense
     drawPicture(self, fitCanvas(self.canvas, height))

@@ -15,7 +15,7 @@ from streamlit.components.v2 import component
 from app.analysis.projections.linear import LabeledPoints
 from app.analysis.selection import NODE_QUANTITIES, NodeSelection
 from app.figures.assets import read_asset, read_script
-from app.figures.theme import BINARY_COLORS, RED_GREEN, VIRIDIS
+from app.figures.theme import BINARY_COLORS, RED_GREEN, VIRIDIS, VIRIDIS_ON_DARK
 from app.ui.memory.columns import Columns, publish
 from app.ui.page_state import TOUR
 
@@ -36,9 +36,14 @@ class Palette:
 
     name: str
     colors: tuple[str, ...]
+    dark_colors: tuple[str, ...]
+    """The colors on a dark background."""
 
 
-PALETTES: Final = {"viridis": Palette("viridis", VIRIDIS), "red-green": Palette("red–green", RED_GREEN)}
+PALETTES: Final = {
+    "viridis": Palette("viridis", VIRIDIS, VIRIDIS_ON_DARK),
+    "red-green": Palette("red–green", RED_GREEN, RED_GREEN),
+}
 
 
 @dataclass(frozen=True)
@@ -123,7 +128,10 @@ def show(
         "xLabel": points.x_label,
         "yLabel": points.y_label,
         "columns": column_data,
-        "palettes": {key: {"name": palette.name, "lut": list(palette.colors)} for key, palette in PALETTES.items()},
+        "palettes": {
+            key: {"name": palette.name, "lut": list(palette.colors), "darkLut": list(palette.dark_colors)}
+            for key, palette in PALETTES.items()
+        },
         "defaultPalette": next(iter(PALETTES)),
         "binaryColors": list(BINARY_COLORS),
         "equalAspect": not points.x_label.startswith("embedding"),

@@ -21,7 +21,7 @@ LISTED = 200
 """Episodes per page of the list."""
 _MAX_DIGITS = 18
 TRAINING, EVALUATION = "training", "evaluation"
-SOURCES = {TRAINING: "Training episodes", EVALUATION: "Evaluation episodes"}
+SOURCES = {TRAINING: "Training", EVALUATION: "Evaluation"}
 
 
 @dataclass(frozen=True)

@@ -219,7 +219,7 @@ def _play(run: RunRow, replay: Replay, tools: DeltaGenerator, *, has_map: bool) 
     else:
         st.caption(
             "Evaluation episodes are greedy and are not written to the memory, so they have no values of the gate. "
-            "Choose *Training episodes* to see Δ\\_mem and β."
+            "Choose *Training* to see Δ\\_mem and β."
         )
 
 
