@@ -116,7 +116,7 @@ def _choose_slot() -> int | None:
         step=1,
         placeholder="Click or type",
         help="Slot of a node in the episodic memory. Use it to select a node without a mouse.",
-        width=170,
+        width=140,
     )
 
 
@@ -187,7 +187,7 @@ def _show_node(memory_map: MemoryMap, slot: int | None, bar: DeltaGenerator) -> 
         st.markdown(f"##### Memory {detail.slot}", width="stretch")
         other = traces.choose(run, memory_map, detail)
         is_near_on = st.toggle("Neighbors", **_NEIGHBORS.bind(), help=_NEIGHBORS_HELP)
-        with st.popover("Fields", icon=":material/list:", help="All values of this memory"):
+        with st.popover("Fields", help="All values of this memory"):
             st.dataframe(make_fields(run, detail), hide_index=True, height="content")
     if other is not None:
         traces.show_gate_values(detail.trajectory, other)

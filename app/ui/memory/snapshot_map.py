@@ -200,12 +200,13 @@ def choose(run: RunRow, side: Side, other_snapshot: int | None = None) -> MapCho
 
 def is_second_map_on() -> bool:
     """Draw the switch for two maps; return its state."""
-    return bool(st.toggle("Two maps", **_TWO_MAPS.bind(), help=_TWO_MAPS_HELP))
+    with st.container(key="two_maps", width="content"):
+        return bool(st.toggle("Two maps", **_TWO_MAPS.bind(), help=_TWO_MAPS_HELP))
 
 
 def choose_second(run: RunRow, first: MapChoice) -> MapChoice | None:
     """Draw the choices of the second map in one bar; None if its run has no memory to draw."""
-    with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
+    with st.container(horizontal=True, vertical_alignment="top", gap="small"):
         names = {run.id: run.name} | data.run_names(RunFilter(), LISTED)[0] | data.names_of(_SECOND_RUN.list_texts())
         run_id = st.selectbox(
             "Run of the second map",

@@ -250,7 +250,7 @@ def _play_both(run: RunRow, first: Replay, second: Replay, tools: DeltaGenerator
 def _show_map(run: RunRow, replay: Replay, second: Replay | None = None) -> None:
     """Draw the map with the path of the episode, and of the second one if it is a training episode of the same run."""
     with messages.guarded():
-        with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
+        with st.container(horizontal=True, vertical_alignment="top", gap="small"):
             choice = snapshot_map.choose(run, snapshot_map.FIRST)
         if choice is None:
             return
