@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
@@ -35,12 +35,7 @@ class ChoiceKeys:
     page: Integer
     order: Choice
     is_second: bool = False
-    """Whether these select the second episode, whose widgets are in one row without labels."""
-
-    @property
-    def label_visibility(self) -> Literal["visible", "collapsed"]:
-        """Whether the labels of the widgets are visible."""
-        return "collapsed" if self.is_second else "visible"
+    """Whether these select the second episode."""
 
     def is_in_url(self) -> bool:
         """Return whether the URL contains an episode."""
@@ -103,7 +98,7 @@ def choose(run: RunRow, bar: DeltaGenerator, keys: ChoiceKeys, *, is_list: bool 
         **keys.source.bind(list(SOURCES), SOURCES.__getitem__, default=default, on_change=on_source),
         required=True,
         help="Training episodes have values of the gate. Evaluation episodes show the greedy policy.",
-        label_visibility="collapsed" if is_list else keys.label_visibility,
+        label_visibility="collapsed",
         width="stretch" if is_list else "content",
     )
     choose_in_source = _choose_training if source == TRAINING else _choose_evaluation
@@ -116,7 +111,7 @@ def _choose_training(run: RunRow, keys: ChoiceKeys, is_list: bool) -> Replay | N
     order: Order = "-episode"
     if not keys.is_second:
         selected = st.selectbox(
-            "Order", width="stretch" if is_list else 200, label_visibility="collapsed" if is_list else "visible",
+            "Order", width="stretch" if is_list else 200, label_visibility="collapsed",
             **keys.order.bind(list(_ORDERS), _ORDERS.__getitem__, on_change=partial(_reset, keys, keys.episode)),
         )  # fmt: skip
         order = next(name for name in _ORDERS if name == str(selected))
@@ -175,7 +170,7 @@ def _draw_search_field(keys: ChoiceKeys, parameter: Choice, is_list: bool) -> st
         placeholder="won return>5",
         help=_FIND_HELP,
         width="stretch" if is_list else 170 if keys.is_second else 220,
-        label_visibility=keys.label_visibility,
+        label_visibility="visible" if is_list else "collapsed",
     )
     return text or ""
 
@@ -230,7 +225,7 @@ def _select(
         return None
     bound = parameter.bind(list(labels), labels.__getitem__, default=default, on_change=partial(START.write, None))
     if not is_list:
-        return str(st.selectbox("Episode", **bound, label_visibility=keys.label_visibility))
+        return str(st.selectbox("Episode", **bound, label_visibility="collapsed"))
     with st.container(key="replay_episodes"):
         return str(st.radio("Episode", **bound, label_visibility="collapsed"))
 

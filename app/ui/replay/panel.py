@@ -59,7 +59,7 @@ def show(run: RunRow) -> None:
         st.session_state[_ON] = True
     tools = st.container(key="replay_tools", horizontal=True, vertical_alignment="center", gap="small")
     if st.session_state.get(_ON) or _MAP_ON.read():
-        bar, stage = st.container(horizontal=True, vertical_alignment="bottom"), st.container(gap="xsmall")
+        bar, stage = st.container(horizontal=True, vertical_alignment="center"), st.container(gap="xsmall")
         is_list = False
     else:
         with st.container(key="replay_columns", horizontal=True, gap="medium"):

@@ -56,7 +56,7 @@ def show(run: RunRow) -> None:
     if number is None or number > len(STEPS):
         return
     step = STEPS[number - 1]
-    with st.container(border=True, key="tour"):
+    with st.container(border=True, key="tour", gap=None):
         text, buttons = st.columns([8, 3], vertical_alignment="center")
         text.markdown(f"**{step.title}** {step.describe(run)}")
         with buttons.container(horizontal=True, horizontal_alignment="right", vertical_alignment="center", gap="small"):
@@ -212,5 +212,5 @@ STEPS = (
     Step("memory", "An outlier.", _MAP, _describe_outlier, _get_outlier_view),
     Step("memory", "Its episode.", ".st-key-point-replay", _describe_episode, _get_outlier_point),
     Step("memory", "What if?", ".st-key-what_if_box", _describe_what_if, _get_what_if),
-    Step("replay", "Two strategies.", ".st-key-replay-player", _describe_replay, _get_two_episodes),
+    Step("replay", "Replay.", ".st-key-replay-player", _describe_replay, _get_two_episodes),
 )
