@@ -282,6 +282,9 @@ def _make_labels(labels: Sequence[str]) -> list[Path]:
     font = FontProperties(weight="bold")
     paths: list[Path] = []
     for label in labels:
+        if not label:  # a TextPath of an empty text raises an error
+            paths.append(Path(np.empty((0, 2))))
+            continue
         path = TextPath((0, 0), label, size=_LABEL_POINTS, prop=font)
         if len(path.vertices):
             box = path.get_extents()

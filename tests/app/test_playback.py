@@ -174,7 +174,7 @@ def test_football_knows_who_has_the_ball_and_crops_the_pitch():
     scene = draw_scene("grf", "academy_3_vs_1_with_keeper", states)
     assert scene.carrier.tolist() == [0, 0, -1, 1]
     x0, y0, x1, y1 = crop_field(scene)
-    assert x1 - x0 < 0.6 * (scene.bounds[2] - scene.bounds[0])
+    assert x1 - x0 < 0.7 * (scene.bounds[2] - scene.bounds[0])
     places = scene.position.reshape(-1, 2)
     assert (places > (x0, y0)).all()
     assert (places < (x1, y1)).all()

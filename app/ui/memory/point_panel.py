@@ -58,7 +58,7 @@ def show(maps: Sequence[MemoryMap]) -> None:
     with bar:
         slot = _choose_slot()
         st.button(
-            "Largest outlier", icon=":material/flare:", key="oddest", on_click=_select_outlier, args=(active,),
+            "Largest outlier", key="oddest", on_click=_select_outlier, args=(active,),
             help=_OUTLIER_HELP,
         )  # fmt: skip
     episodes = _show_node(active, slot, bar)
