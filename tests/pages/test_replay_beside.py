@@ -11,7 +11,7 @@ from tests.pages.test_pages import open_page, said
 
 def player(app) -> dict:
     """Read what the player was given."""
-    data = next(each.proto.bytes for each in app.get("bidi_component"))
+    data = next(each.proto.bytes for each in app.get("bidi_component") if each.proto.bytes)
     return json.loads(data[4 : 4 + int.from_bytes(data[:4], "little")])["meta"]
 
 

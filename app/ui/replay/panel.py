@@ -143,7 +143,7 @@ def _choose_second_run(run: RunRow, bar: DeltaGenerator) -> RunRow:
             list(names), lambda run_id: f"{names.get(run_id, '')} · {run_id}", default=run.id, on_change=_clear_episode
         ),
         width=240,
-        label_visibility=SECOND.label_visibility,
+        label_visibility="collapsed",
     )
     return second
 
