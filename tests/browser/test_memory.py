@@ -68,7 +68,7 @@ def test_map_and_panel_fit_on_one_screen(page, seeded) -> None:
 def test_low_values_are_visible_in_the_dark_theme(page, seeded) -> None:
     page.emulate_media(color_scheme="dark")
     atlas = open_map(page, seeded)
-    assert atlas.evaluate("node => node.state.lut[0]") == VIRIDIS_ON_DARK[0].lower()
+    assert atlas.evaluate("node => node.state.lut[0]") == VIRIDIS_ON_DARK[0]
     page.emulate_media(color_scheme="light")
 
 

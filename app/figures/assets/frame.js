@@ -1,7 +1,7 @@
-// Reports the step that the player shows, once each time this element is drawn.
-export default function frame({ parentElement, setStateValue }) {
-  const t = window.emtcCursor ?? null
-  if (t === null || parentElement.reported !== undefined) return
+// Reports the step that the player shows when this element is drawn, once, if the server knows another step.
+export default function frame({ data, parentElement, setStateValue }) {
+  const t = window.emtcCursor ?? data.t
+  if (t === data.t || parentElement.reported !== undefined) return
   parentElement.reported = t
   setStateValue("t", t)
 }

@@ -273,14 +273,17 @@ def _show_save(replays: Sequence[Replay], *, start: int) -> None:
     last = max(0, max(replay.side.frames for replay in replays) - 1)
     stem = "-".join(replay.file_stem for replay in replays)
     with st.popover("Save replay", icon=":material/movie:", key="save-replay"):
-        shown = _frame(key=f"save-replay-frame-{stem}", on_t_change=lambda: None).t
+        key = f"save-replay-frame-{stem}"
+        reported = getattr(st.session_state.get(key), "t", None)
+        shown = start if reported is None else int(reported)
+        _frame(key=key, data={"t": shown}, on_t_change=lambda: None)
         _show_download(
             replays, "Replay as HTML", "html", stem, help="One file that plays in any browser without a network."
         )
         mode: Mode = "dark" if st.toggle("Dark background", key="save-replay-dark") else "light"
         gif_help = f"At most {MAX_FRAMES} frames. Drawing takes some seconds."
         _show_download(replays, "GIF", "gif", stem, mode=mode, help=gif_help)
-        default = min(max(0, start if shown is None else int(shown)), last)
+        default = min(max(0, shown), last)
         t = config_form.integer_field(
             "Step of the frame", key=f"save-replay-t-{stem}-{default}", default=default, low=0, high=last
         )
