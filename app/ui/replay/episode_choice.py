@@ -102,11 +102,12 @@ def choose(run: RunRow, bar: DeltaGenerator, keys: ChoiceKeys, *, is_list: bool 
         width="stretch" if is_list else "content",
     )
     choose_in_source = _choose_training if source == TRAINING else _choose_evaluation
+    message = st.container()  # outside the list, which is narrow
     with bar:
-        return choose_in_source(run, keys, is_list)
+        return choose_in_source(run, keys, message, is_list)
 
 
-def _choose_training(run: RunRow, keys: ChoiceKeys, is_list: bool) -> Replay | None:
+def _choose_training(run: RunRow, keys: ChoiceKeys, message: DeltaGenerator, is_list: bool) -> Replay | None:
     text = _draw_search_field(keys, keys.episode, is_list)
     order: Order = "-episode"
     if not keys.is_second:
@@ -133,13 +134,14 @@ def _choose_training(run: RunRow, keys: ChoiceKeys, is_list: bool) -> Replay | N
     if url_episode not in labels and _is_number(url_episode):
         labels = {url_episode: format_count(int(url_episode))} | labels
     episode = _select(labels, keys, is_list, parameter=keys.episode, default=default)
-    _show_count(
-        keys, page, is_list, "No training episode has been recorded yet.", "The first ones follow within seconds."
-    )
+    if not page.recorded:
+        _show_empty(message, "No training episode has been recorded yet.", "The first ones follow within seconds.")
+    elif is_list:
+        _show_count(keys, page)
     return make_replay(run, data.trajectory(run.id, int(episode)), training=True) if episode else None
 
 
-def _choose_evaluation(run: RunRow, keys: ChoiceKeys, is_list: bool) -> Replay | None:
+def _choose_evaluation(run: RunRow, keys: ChoiceKeys, message: DeltaGenerator, is_list: bool) -> Replay | None:
     text = _draw_search_field(keys, keys.play, is_list)
     page = _read_list_page(keys, lambda offset: data.playback_page(run.id, text, limit=LISTED, offset=offset))
     labels = {
@@ -153,9 +155,10 @@ def _choose_evaluation(run: RunRow, keys: ChoiceKeys, is_list: bool) -> Replay |
     if url_play not in labels and _is_number(step) and _is_number(episode):
         labels = {url_play: f"step {format_count(int(step))}, {episode}"} | labels
     play = _select(labels, keys, is_list, parameter=keys.play)
-    _show_count(
-        keys, page, is_list, "No evaluation episode has been stored yet.", "The first one follows the first episodes."
-    )
+    if not page.recorded:
+        _show_empty(message, "No evaluation episode has been stored yet.", "The first one follows the first episodes.")
+    elif is_list:
+        _show_count(keys, page)
     if not play:
         return None
     step, _, episode = play.partition("-")
@@ -192,16 +195,13 @@ def _read_list_page(keys: ChoiceKeys, read: Callable[[int], EpisodePage]) -> Epi
     return read((keys.page.read_page(last) - 1) * LISTED)
 
 
-def _show_count(keys: ChoiceKeys, page: EpisodePage, is_list: bool, message: str, advice: str) -> None:
-    """Draw the number of episodes and the page numbers of a list.
+def _show_empty(message: DeltaGenerator, text: str, advice: str) -> None:
+    with message:
+        messages.empty(text, advice, page="../pages/live.py", label="Watch the run on Live")
 
-    If there is no episode, draw the message and the advice.
-    """
-    if not page.recorded:
-        messages.empty(message, advice, page="../pages/live.py", label="Watch the run on Live")
-        return
-    if not is_list:
-        return
+
+def _show_count(keys: ChoiceKeys, page: EpisodePage) -> None:
+    """Draw the number of episodes and the page numbers of a list."""
     n_pages = max(1, -(-page.total // LISTED))
     number = st.pagination(**keys.page.bind_pages(n_pages), max_visible_pages=3) if n_pages > 1 else 1
     first = (number - 1) * LISTED + 1
