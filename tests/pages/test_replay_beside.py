@@ -3,7 +3,9 @@
 import json
 
 import pytest
+from sqlalchemy import update
 
+from storage.models import Transition
 from storage.queries.episodes import list_episodes
 from tests.pages.seed import seed_run, seed_zoo_run
 from tests.pages.test_pages import open_page, said
@@ -83,7 +85,11 @@ def test_best_against_worst_shows_the_highest_and_the_lowest_return(seeded):
 
 
 def test_a_run_without_a_gate_has_no_empty_panels_and_says_once_that_the_gate_is_off(seeded):
-    bare = seed_run(seeded[0], gate="none")
+    db = seeded[0]
+    bare = seed_run(db, gate="none")
+    with db.transaction() as connection:
+        values = {"delta_mem": None, "beta": None}
+        connection.execute(update(Transition).where(Transition.run_id == bare).values(values))
     app = open_page("replay", run=bare, episode="1")
     assert not app.exception
     assert "β" not in [panel["title"] for panel in player(app)["panels"]]

@@ -20,6 +20,7 @@ from storage.runs.rows import RunRow
 LISTED = 200
 """Episodes per page of the list."""
 _MAX_DIGITS = 18
+_WAS_LIST = "replay_was_list"
 TRAINING, EVALUATION = "training", "evaluation"
 SOURCES = {TRAINING: "Training", EVALUATION: "Evaluation"}
 
@@ -92,6 +93,12 @@ def choose(run: RunRow, bar: DeltaGenerator, keys: ChoiceKeys, *, is_list: bool 
         # The default depends on `play`, which was just removed. So write the source even if it was the default.
         keys.source.write(selected)
 
+    if st.session_state.get(_WAS_LIST, is_list) != is_list and not keys.is_second:
+        # Widgets of another kind do not keep the values of the former ones, so the values of the URL are set again.
+        for parameter in (keys.source, keys.find, keys.order, keys.episode, keys.play, keys.page):
+            st.session_state.pop(parameter.key, None)
+    if not keys.is_second:
+        st.session_state[_WAS_LIST] = is_list
     default = EVALUATION if keys.play.is_in_url else TRAINING
     source = bar.segmented_control(
         "Second episode" if keys.is_second else "Episodes",
