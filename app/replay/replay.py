@@ -159,9 +159,9 @@ def style_actions(names: tuple[str, ...], count: int) -> list[ActionStyle]:
     colors = [color for color in OKABE_ITO if color not in fixed_colors]
     other_groups = dict.fromkeys(group for group in groups if group not in _GROUP_COLORS)
     if len(other_groups) > len(colors):
-        kept = list(other_groups)[: len(colors) - 1]
-        groups = [group if group in _GROUP_COLORS or group in kept else "other" for group in groups]
-        other_groups = dict.fromkeys([*kept, "other"])
+        first_groups = list(other_groups)[: len(colors) - 1]
+        groups = [group if group in _GROUP_COLORS or group in first_groups else "other" for group in groups]
+        other_groups = dict.fromkeys([*first_groups, "other"])
     group_colors = _GROUP_COLORS | dict(zip(other_groups, colors, strict=False))
     return [
         ActionStyle(name, group, group_colors[group], mark)

@@ -396,13 +396,13 @@ function paintLevels(side, ramp) {
 
 // The nearest unit at the pointer, or -1.
 function findUnit(side, frame, mouse) {
-  let [found, least] = [-1, HOVER_RADIUS]
+  let [nearest, least] = [-1, HOVER_RADIUS]
   for (let u = 0; u < side.units && side.view; u += 1) {
     const { place } = momentOf(side, u, frame)
     const far = Math.hypot(side.view.sx(place[0]) - mouse[0], side.view.sy(place[1]) - mouse[1])
-    if (far < least) [found, least] = [u, far]
+    if (far < least) [nearest, least] = [u, far]
   }
-  return found
+  return nearest
 }
 
 // The text of the tooltip: the hovered unit with its action, or an entry of the state.

@@ -275,15 +275,15 @@ def _show_save(replays: Sequence[Replay], *, start: int) -> None:
     with st.popover("Save replay", icon=":material/movie:", key="save-replay"):
         key = f"save-replay-frame-{stem}"
         reported = getattr(st.session_state.get(key), "t", None)
-        shown = start if reported is None else int(reported)
-        _frame(key=key, data={"t": shown}, on_t_change=lambda: None)
+        frame = start if reported is None else int(reported)
+        _frame(key=key, data={"t": frame}, on_t_change=lambda: None)
         _show_download(
             replays, "Replay as HTML", "html", stem, help="One file that plays in any browser without a network."
         )
         mode: Mode = "dark" if st.toggle("Dark background", key="save-replay-dark") else "light"
         gif_help = f"At most {MAX_FRAMES} frames. Drawing takes some seconds."
         _show_download(replays, "GIF", "gif", stem, mode=mode, help=gif_help)
-        default = min(max(0, shown), last)
+        default = min(max(0, frame), last)
         t = config_form.integer_field(
             "Step of the frame", key=f"save-replay-t-{stem}-{default}", default=default, low=0, high=last
         )
