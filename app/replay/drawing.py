@@ -248,8 +248,10 @@ class _InchGrid:
         color: str | None = None,
     ) -> Text:  # fmt: skip
         position = left / self._width, 1 - top / self._height
-        style = {} if color is None else {"color": color}
-        return self._figure.text(*position, text, fontsize=size, ha=align, va="baseline", fontweight=weight, **style)
+        written = self._figure.text(*position, text, fontsize=size, ha=align, va="baseline", fontweight=weight)
+        if color is not None:
+            written.set_color(color)
+        return written
 
 
 class _Picture:
