@@ -10,7 +10,7 @@ from storage.runs.rows import RunRow
 
 
 def draw(run: RunRow) -> None:
-    with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
+    with st.container(horizontal=True, vertical_alignment="top", gap="small"):
         choice = snapshot_map.choose(run, FIRST)
         has_two_maps = choice is not None and snapshot_map.is_second_map_on()
     if choice is None:

@@ -66,6 +66,10 @@ def find_fault(scene: Scene, frames: int) -> str | None:
             return f"{name} has shape {actual} instead of {shape}"
     if scene.target is not None and scene.target.shape != (frames, units):
         return f"target has shape {scene.target.shape} instead of {(frames, units)}"
+    if scene.reach is not None and scene.reach.shape != (units,):
+        return f"reach has shape {scene.reach.shape} instead of {(units,)}"
+    if scene.carrier is not None and (scene.carrier.shape != (frames,) or (scene.carrier >= units).any()):
+        return f"carrier must have shape {(frames,)} and indices of units"
     if scene.picture and (scene.values is None or not is_picture(scene.picture, scene.values)):
         return f"its values do not contain a picture of {scene.picture}"
     if not all(np.isfinite(values).all() for values in (scene.position, scene.health, scene.shield, scene.radius)):

@@ -164,6 +164,8 @@ VIRIDIS: Final = (
     "#440154", "#481a6c", "#472f7d", "#414487", "#39568c", "#31688e", "#2a788e", "#23888e",
     "#1f988b", "#22a884", "#35b779", "#54c568", "#7ad151", "#a5db36", "#d2e21b", "#fde725",
 )  # fmt: skip
+VIRIDIS_ON_DARK: Final = tuple(set_luminance(color, 0.12 + 0.88 * luminance(color)) for color in VIRIDIS)
+"""Viridis with lighter low values: each color has a contrast of 3:1 on the dark background."""
 BINARY_COLORS: Final = ("#B8BEC6", "#009E73")
 """Colors for the values no and yes."""
 RED_GREEN: Final = (

@@ -5,6 +5,7 @@ the fixed artists are drawn once, and only the moving artists are drawn for each
 """
 
 import io
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
@@ -15,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap, to_rgba
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 from matplotlib.text import Text
 from numpy.typing import NDArray
 from PIL import Image
@@ -25,7 +27,7 @@ from app.figures.render.matplotlib_view import make_style
 from app.figures.theme import VIRIDIS, Mode, format_mathtext, replace_unprintable
 from app.replay.field import FieldArtist, sample_moments
 from app.replay.layout import lay_out_fields
-from app.replay.payload import name_entries
+from app.replay.payload import describe_field, list_teams, name_entries
 from app.replay.replay import (
     MISSING,
     EpisodeView,
@@ -35,6 +37,7 @@ from app.replay.replay import (
     quantize_values,
     style_actions,
 )
+from emtc_core.envs.scene import Scene
 
 MAX_FRAMES = 200
 """Maximum number of frames of an animation."""
@@ -52,6 +55,7 @@ _MAX_FIELD_HEIGHT = {1: 3.6, 2: 2.8}
 _MAX_PANEL_COLUMNS = {1: 2, 2: 3}
 _MARGIN, _FIELD_GAP, _HEADER_HEIGHT = 0.15, 0.25, 0.6
 _STRIP_HEIGHT = 2.4
+_LEGEND_HEIGHT, _LEGEND_CHARACTERS = 0.48, 110
 _PANEL_HEIGHT, _PANEL_TITLE_HEIGHT, _FOOTER_HEIGHT = 0.75, 0.34, 0.45
 _PANEL_LEFT, _PANEL_RIGHT = 0.62, 0.1
 _MAX_ENTRY_NAMES, _MAX_ENTRY_LENGTH = 16, 14
@@ -92,7 +96,9 @@ class EpisodeFigure:
             for side, (_, (x0, y0, x1, y1)) in zip(sides, fields, strict=True)
         )
         panel_area = rows * (_PANEL_HEIGHT + _PANEL_TITLE_HEIGHT) + _FOOTER_HEIGHT if n_panels else _MARGIN
-        height = _HEADER_HEIGHT + field_height + panel_area
+        has_units = any(side.has_units for side in sides)
+        legend_height = _LEGEND_HEIGHT if has_units else 0
+        height = _HEADER_HEIGHT + field_height + legend_height + panel_area
         self.figure = Figure(figsize=(width, height))
         self._grid = _InchGrid(self.figure, width, height)
         self._parts: list[_Part] = []
@@ -105,17 +111,36 @@ class EpisodeFigure:
                 size_px = (field_width * _PX_PER_INCH, field_height * _PX_PER_INCH)
                 scene, bounds = fields[number]
                 self._parts.append(FieldArtist(ax, scene, bounds, size_px, has_rings=bool(has_damage)))
+                self._write_legend(side, scene, left, _HEADER_HEIGHT + field_height, has_rings=bool(has_damage))
             elif side.scene.picture and side.scene.values is not None:
                 self._parts.append(_Picture(ax, side.scene.values, side.scene.picture))
             else:
                 self._parts.append(_Strip(ax, side))
         self._clock = self._grid.write(width - _MARGIN, 0.2, "", align="right")
         self._add_panels(
-            chart, sides, columns=columns, top=_HEADER_HEIGHT + field_height, width=width, has_actions=has_actions
+            chart,
+            sides,
+            columns=columns,
+            top=_HEADER_HEIGHT + field_height + legend_height,
+            width=width,
+            has_actions=has_actions,
         )
         self.moving: list[Artist] = [artist for part in self._parts for artist in part.moving] + [self._clock]
         for artist in self.moving:
             artist.set_animated(animated)
+
+    def _write_legend(self, side: EpisodeView, scene: Scene, left: float, top: float, *, has_rings: bool) -> None:
+        """Write the teams and the meaning of the marks below a field whose left lower corner is at `left`, `top`."""
+        used = set(scene.team.tolist())
+        x = left
+        for number, (name, color) in enumerate(list_teams([side])):
+            if number in used:
+                mark = "■" if number == 1 else "●"
+                self._grid.write(x, top + 0.16, mark, size=7, color=color, weight="normal")
+                self._grid.write(x + 0.12, top + 0.16, name, size=7, weight="normal")
+                x += 0.3 + 0.055 * len(name)
+        for row, text in enumerate(textwrap.wrap(describe_field(scene, has_rings=has_rings), _LEGEND_CHARACTERS)[:2]):
+            self._grid.write(left, top + 0.31 + 0.13 * row, replace_unprintable(text), size=6, weight="normal")
 
     def _add_panels(
         self, chart: Chart, sides: Sequence[EpisodeView], *, columns: int, top: float, width: float, has_actions: bool
@@ -218,9 +243,15 @@ class _InchGrid:
         box = (left / self._width, bottom / self._height, width / self._width, height / self._height)
         return self._figure.add_axes(box)
 
-    def write(self, left: float, top: float, text: str, *, align: str = "left") -> Text:
+    def write(
+        self, left: float, top: float, text: str, *, align: str = "left", size: float = 8.5, weight: str = "bold",
+        color: str | None = None,
+    ) -> Text:  # fmt: skip
         position = left / self._width, 1 - top / self._height
-        return self._figure.text(*position, text, fontsize=8.5, ha=align, va="baseline", fontweight="bold")
+        written = self._figure.text(*position, text, fontsize=size, ha=align, va="baseline", fontweight=weight)
+        if color is not None:
+            written.set_color(color)
+        return written
 
 
 class _Picture:
@@ -328,6 +359,21 @@ def _draw_actions(ax: Axes, sides: Sequence[EpisodeView]) -> None:
     has_labels = len(names) <= _MAX_AGENT_LABELS
     ax.set_yticks(range(len(names)) if has_labels else [], names if has_labels else [], fontsize=6)
     ax.text(0, 1.06, "actions", transform=ax.transAxes, fontsize=8, va="bottom")
+    _draw_action_legend(ax, sides)
+
+
+def _draw_action_legend(ax: Axes, sides: Sequence[EpisodeView]) -> None:
+    """Draw one entry per color of the used actions, to the right of the title."""
+    groups: dict[str, str] = {}
+    for side in sides:
+        used = set() if side.actions is None else {int(action) for action in np.unique(side.actions)}
+        styles = style_actions(side.action_names, count_actions(side))
+        groups |= {style.group: style.color for k, style in enumerate(styles) if style.color and k in used}
+    handles = [Patch(color=color, label=group) for group, color in groups.items()]
+    ax.legend(
+        handles=handles, loc="lower right", bbox_to_anchor=(1.0, 0.98), ncols=4, fontsize=5.5, frameon=False,
+        handlelength=0.9, handleheight=0.9, handletextpad=0.4, columnspacing=0.8, borderpad=0, labelspacing=0.1,
+    )  # fmt: skip
 
 
 def _draw_frames(

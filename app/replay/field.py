@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from app.figures.theme import SPEED_COLOR
 from app.replay.layout import MIN_RADIUS_PX
 from app.replay.payload import TEAMS, label_units
-from emtc_core.envs.scene import Scene
+from emtc_core.envs.scene import Scene, find_passes
 
 Floats = NDArray[np.float64]
 Color = tuple[float, float, float, float]
@@ -29,7 +29,7 @@ Color = tuple[float, float, float, float]
 _CORNERS = 28
 _LABEL_POINTS = 6.5
 _RING_POINTS = 33
-_HEALTH_OFFSET_PX, _SHIELD_OFFSET_PX = 2.5, 5.5
+_HEALTH_OFFSET_PX, _SHIELD_OFFSET_PX, _CARRIER_OFFSET_PX = 2.5, 5.5, 4.0
 _MIN_BALL_RADIUS_PX = 4.0
 _TRAIL_STEPS = 8
 _HIT_COLOR = "#ffb000"
@@ -45,6 +45,7 @@ class Moment:
     presence: Floats  # [U] 1 alive, 0 dead, in between while it dies
     target: NDArray[np.int64]  # [U] index of the target; -1 without a target
     hit: Floats  # [U] 1 at the start of a step in which the unit loses health or shield, falling to 0 at its end
+    death: Floats  # [U] 1 at the start of the step in which the unit dies, falling to 0 in two steps
     trail: Floats  # [U, K + 1, 2] the last K positions and the present one; NaN before the first step
 
 
@@ -68,6 +69,7 @@ def interpolate_scene(scene: Scene, frame: float) -> Moment:
     position = scene.position[t] * (1 - weight) + scene.position[t_next] * weight
     target = np.full(scene.health.shape[1], -1) if scene.target is None else scene.target[t].astype(np.int64)
     loss = (scene.health[t] - scene.health[t_next]) + (scene.shield[t] - scene.shield[t_next])
+    dies, died = scene.alive[t] & ~scene.alive[t_next], ~scene.alive[t] & scene.alive[max(t - 1, 0)]
     past = np.full((_TRAIL_STEPS, *position.shape), np.nan)
     steps = scene.position[max(0, t - _TRAIL_STEPS + 1) : t + 1]
     past[_TRAIL_STEPS - len(steps) :] = steps
@@ -78,6 +80,7 @@ def interpolate_scene(scene: Scene, frame: float) -> Moment:
         presence=interpolate(scene.alive),
         target=np.where(scene.alive[t], target, -1),
         hit=np.where((loss > 1e-6) & scene.alive[t], 1 - fraction, 0.0),
+        death=np.where(dies, 1 - fraction / 2, np.where(died, (1 - fraction) / 2, 0.0)),
         trail=np.moveaxis(np.concatenate([past, position[None]]), 0, 1),
     )
 
@@ -140,9 +143,14 @@ class FieldArtist:
         self._trails = LineCollection([], linewidths=1.6)
         self._rings = LineCollection([], linewidths=2.2)
         self._neutral = PolyCollection([], linewidths=0.8)  # for example a ball
+        self._pass_lines = LineCollection([], linewidths=1.8)
+        self._pass_heads = PolyCollection([], linewidths=0)
+        self._carrier = LineCollection([], linewidths=2.2, colors=[tuple(self._text_color)])
+        self._deaths = LineCollection([], linewidths=2.2)
+        self._passes = find_passes(scene)
         artists = (
-            self._trails, self._aim_lines, self._arrow_heads, self._crosses, self._bodies, self._rings, self._labels,
-            self._neutral,
+            self._trails, self._pass_lines, self._pass_heads, self._aim_lines, self._arrow_heads, self._crosses,
+            self._bodies, self._rings, self._carrier, self._deaths, self._labels, self._neutral,
         )  # fmt: skip
         for collection in artists:
             ax.add_collection(collection, autolim=False)
@@ -169,6 +177,9 @@ class FieldArtist:
         self._labels.set_offsets(moment.position)
         self._labels.set_facecolor(_fade(white, presence))
         self._draw_trails(moment)
+        self._draw_passes(frame)
+        self._draw_carrier(frame, moment)
+        self._draw_deaths(moment)
         if self._has_rings:
             self._draw_rings(moment)
 
@@ -180,6 +191,39 @@ class FieldArtist:
         self._trails.set_segments(list(segments.reshape(-1, 2, 2)))
         self._trails.set_color(_fade(self._colors.repeat(steps, axis=0), strength.ravel()))
 
+    def _draw_passes(self, frame: float) -> None:
+        """Draw the passes of the last steps, and a pass in flight, from the passing to the receiving player."""
+        first, last, unit, receiver = self._passes.T
+        is_visible = (frame >= first) & (frame <= last + _TRAIL_STEPS)
+        first, last, unit, receiver = self._passes[is_visible].T
+        position = self._scene.position.astype(np.float64)
+        start, end = position[first, unit], position[last, receiver]
+        strength = 0.9 * (1 - np.maximum(0, frame - last) / (_TRAIL_STEPS + 1))
+        is_drawn, lines, heads = _make_arrows(
+            start, end, clearance=self._radius[receiver] + 3 * self._pixel, pixel=self._pixel
+        )
+        colors = _fade(self._colors[unit[is_drawn]], strength[is_drawn])
+        self._pass_lines.set_segments(list(lines))
+        self._pass_lines.set_color(colors)
+        self._pass_heads.set_verts(list(heads))
+        self._pass_heads.set_facecolor(colors)
+
+    def _draw_carrier(self, frame: float, moment: Moment) -> None:
+        """Draw a ring around the player who has the ball."""
+        if self._scene.carrier is None:
+            return
+        unit = int(self._scene.carrier[min(int(frame), len(self._scene.carrier) - 1)])
+        units = np.array([unit] if unit >= 0 else [], int)
+        radius = self._radius[units] + _CARRIER_OFFSET_PX * self._pixel
+        self._carrier.set_segments(list(_make_arcs(moment.position[units], radius)))
+
+    def _draw_deaths(self, moment: Moment) -> None:
+        """Draw a ring that grows and fades around each unit that dies."""
+        units = np.flatnonzero((moment.death > 0) & (self._scene.team != 2))
+        death = moment.death[units]
+        self._deaths.set_segments(list(_make_arcs(moment.position[units], self._radius[units] * (2.4 - 1.2 * death))))
+        self._deaths.set_color(_fade(np.tile(to_rgba(_HIT_COLOR), (len(units), 1)), death))
+
     def _draw_rings(self, moment: Moment) -> None:
         """Draw health as an arc around each unit, clockwise from the top, and shield as an arc around it."""
         visibility = moment.presence * (self._scene.team != 2)
@@ -189,12 +233,9 @@ class FieldArtist:
             (moment.health, _HEALTH_OFFSET_PX, self._text_color),
             (moment.shield, _SHIELD_OFFSET_PX, shield_color),
         )
-        part = np.linspace(0, 1, _RING_POINTS)
-        arcs: list[Floats] = []
-        for fraction, offset, _ in rings:
-            angle = np.pi / 2 - 2 * np.pi * np.clip(fraction, 0, 1)[:, None] * part  # [U, points]
-            circle = np.stack([np.cos(angle), np.sin(angle)], axis=2)
-            arcs.append(moment.position[:, None] + (self._radius + offset * self._pixel)[:, None, None] * circle)
+        arcs = [
+            _make_arcs(moment.position, self._radius + offset * self._pixel, fraction) for fraction, offset, _ in rings
+        ]
         self._rings.set_segments(list(np.concatenate(arcs)))
         colors = np.concatenate([np.tile(color, (len(visibility), 1)) for *_, color in rings])
         self._rings.set_color(_fade(colors, np.tile(visibility, len(rings))))
@@ -203,16 +244,13 @@ class FieldArtist:
         """Draw an arrow from each unit to its target. It ends at the edge of the target."""
         units = np.flatnonzero((moment.target >= 0) & (moment.target < len(moment.target)))
         targets = moment.target[units]
-        offset = moment.position[targets] - moment.position[units]
-        distance = np.hypot(*offset.T)
         clearance = self._radius[targets] + 3 * self._pixel
-        is_visible = distance > clearance
-        units, offset = units[is_visible], offset[is_visible]
-        distance, clearance = distance[is_visible], clearance[is_visible]
-        direction = offset / distance[:, None]
-        tip = moment.position[units] + direction * (distance - clearance)[:, None]
-        self._aim_lines.set_segments(list(np.stack([moment.position[units], tip], axis=1)))
-        self._arrow_heads.set_verts(list(_make_arrow_heads(tip, direction, self._pixel)))
+        is_drawn, lines, heads = _make_arrows(
+            moment.position[units], moment.position[targets], clearance=clearance, pixel=self._pixel
+        )
+        units = units[is_drawn]
+        self._aim_lines.set_segments(list(lines))
+        self._arrow_heads.set_verts(list(heads))
         colors = _fade(self._colors[units], 0.7 * moment.presence[units])
         self._aim_lines.set_color(colors)
         self._arrow_heads.set_facecolor(colors)
@@ -244,6 +282,9 @@ def _make_labels(labels: Sequence[str]) -> list[Path]:
     font = FontProperties(weight="bold")
     paths: list[Path] = []
     for label in labels:
+        if not label:  # a TextPath of an empty text raises an error
+            paths.append(Path(np.empty((0, 2))))
+            continue
         path = TextPath((0, 0), label, size=_LABEL_POINTS, prop=font)
         if len(path.vertices):
             box = path.get_extents()
@@ -258,8 +299,40 @@ def _fade(colors: Floats, factor: Floats) -> list[Color]:
     return [(r, g, b, a) for (r, g, b), a in zip(colors[:, :3].tolist(), opacity.tolist(), strict=True)]
 
 
-def _make_arrow_heads(tip: Floats, direction: Floats, pixel: float) -> Floats:
-    """Make triangles [N, 3, 2] around each tip."""
+def _make_arcs(center: Floats, radius: Floats, fraction: Floats | None = None) -> Floats:
+    """Make arcs [N, points, 2], clockwise from the top.
+
+    Args:
+        center: Centers [N, 2].
+        radius: Radii [N].
+        fraction: Lengths as fractions of the circle [N]; None: whole circles.
+    """
+    length = np.ones(len(radius)) if fraction is None else np.clip(fraction, 0, 1)
+    angle = np.pi / 2 - 2 * np.pi * length[:, None] * np.linspace(0, 1, _RING_POINTS)
+    return center[:, None] + radius[:, None, None] * np.stack([np.cos(angle), np.sin(angle)], axis=2)
+
+
+def _make_arrows(
+    start: Floats, target: Floats, *, clearance: Floats, pixel: float
+) -> tuple[NDArray[np.bool_], Floats, Floats]:
+    """Make arrows that end before their targets.
+
+    Args:
+        start: Starts [N, 2].
+        target: Targets [N, 2].
+        clearance: Distance from the tip to the target [N].
+        pixel: Size of a pixel [field units].
+
+    Returns:
+        Which arrows are drawn [N], because a target may be nearer than the clearance; and of the drawn ones, the lines
+        [n, 2, 2] and the heads [n, 3, 2].
+    """
+    distance = np.hypot(*(target - start).T)
+    is_drawn = distance > clearance
+    start, target, distance, clearance = start[is_drawn], target[is_drawn], distance[is_drawn], clearance[is_drawn]
+    direction = (target - start) / distance[:, None]
+    tip = start + direction * (distance - clearance)[:, None]
     normal = np.stack([-direction[:, 1], direction[:, 0]], axis=1)
     base = tip - 6 * pixel * direction
-    return np.stack([tip + 3 * pixel * direction, base + 4 * pixel * normal, base - 4 * pixel * normal], axis=1)
+    heads = np.stack([tip + 3 * pixel * direction, base + 4 * pixel * normal, base - 4 * pixel * normal], axis=1)
+    return is_drawn, np.stack([start, tip], axis=1), heads

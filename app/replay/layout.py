@@ -9,11 +9,11 @@ from numpy.typing import NDArray
 from app.replay.replay import EpisodeView
 from emtc_core.envs.scene import Scene
 
-MARGIN = 2.5
-"""Margin around the outermost unit [field units]."""
-MIN_HALF_SIZE = np.array([7.0, 4.0])
-"""Minimum half width and half height of the visible part of a field [field units]."""
-MIN_ASPECT, MAX_ASPECT = 1.5, 2.2
+MARGIN = 0.08
+"""Margin around the outermost unit, as a fraction of the width of the field."""
+MIN_HALF_SIZE = np.array([0.22, 0.125])
+"""Minimum half width and half height of the visible part of a field, as fractions of the width of the field."""
+MIN_ASPECT, MAX_ASPECT = 1.8, 2.2
 """Limits of width / height of the visible part of a field."""
 MIN_RADIUS_PX = 8.0
 """Smallest radius of a drawn unit [px]."""
@@ -115,7 +115,8 @@ def _crop(positions: NDArray[np.float32], bounds: tuple[float, float, float, flo
     low, high = np.array(bounds[:2], float), np.array(bounds[2:], float)
     first, last = positions.min(axis=0), positions.max(axis=0)
     center = (first + last) / 2
-    half_size = np.maximum((last - first) / 2 + MARGIN, MIN_HALF_SIZE)
+    width = high[0] - low[0]
+    half_size = np.maximum((last - first) / 2 + MARGIN * width, MIN_HALF_SIZE * width)
     half_size[0] = max(half_size[0], half_size[1] * MIN_ASPECT)
     half_size[1] = max(half_size[1], half_size[0] / MAX_ASPECT)
     start, end = center - half_size, center + half_size

@@ -13,7 +13,7 @@ from app.figures.named.trajectories import NAMES
 from app.figures.theme import AGENTS, NEUTRAL, OPPONENTS, VIRIDIS
 from app.replay.layout import lay_out_fields
 from app.replay.replay import EpisodeView, count_actions, join_values, quantize_picture, quantize_values, style_actions
-from emtc_core.envs.scene import Scene
+from emtc_core.envs.scene import Scene, find_passes
 
 TEAMS = (("agents", AGENTS), ("opponents", OPPONENTS), ("neutral", NEUTRAL))
 """Name and color of each team."""
@@ -67,7 +67,7 @@ def make_payload(sides: Sequence[EpisodeView], *, start: int = 0) -> bytes:
         "frames": frames,
         "start": max(0, min(start, frames - 1)),
         "sides": [
-            _pack_side(side, scene, number, arrays, bounds) | {"rings": has_damage}
+            _pack_side(side, scene, number, arrays, bounds, has_rings=has_damage) | {"rings": has_damage}
             for number, (side, (scene, bounds)) in enumerate(zip(sides, lay_out_fields(sides), strict=True))
         ],
         "teams": [{"name": name, "color": color} for name, color in list_teams(sides)],
@@ -116,6 +116,16 @@ def label_units(scene: Scene) -> list[str]:
     return labels
 
 
+def describe_field(scene: Scene, *, has_rings: bool) -> str:
+    """Describe the marks of the units, followed by the note of the scene. Only the note for a scene without units."""
+    marks: list[str] = []
+    if has_rings and scene.position.size:
+        marks.append("Ring: health, outer ring: shield, orange: hit, growing ring: death.")
+    if scene.carrier is not None:
+        marks.append("Ring: player with the ball. Arrow: pass.")
+    return " ".join([*marks, scene.note]).strip()
+
+
 def _abbreviate(kinds: Iterable[str]) -> dict[str, str]:
     """Map each kind to its first letter, or to its first two letters if another kind has the same first letter."""
     names = list(dict.fromkeys(kinds))
@@ -125,7 +135,9 @@ def _abbreviate(kinds: Iterable[str]) -> dict[str, str]:
     return {name: name[: 1 + (first.count(name[:1]) > 1)] for name in names}
 
 
-def _pack_side(side: EpisodeView, scene: Scene, number: int, arrays: Arrays, bounds: list[float]) -> dict[str, object]:
+def _pack_side(
+    side: EpisodeView, scene: Scene, number: int, arrays: Arrays, bounds: list[float], *, has_rings: bool
+) -> dict[str, object]:
     """Add the arrays of an episode to `arrays`, named by its number; return its metadata.
 
     Args:
@@ -134,6 +146,7 @@ def _pack_side(side: EpisodeView, scene: Scene, number: int, arrays: Arrays, bou
         number: Number of the episode, 0 or 1.
         arrays: Gets the arrays.
         bounds: Visible part of the field, x0, y0, x1, y1 [field units].
+        has_rings: Whether rings of health and shield are drawn.
     """
     side_arrays: Arrays = {
         "position": scene.position,
@@ -144,6 +157,11 @@ def _pack_side(side: EpisodeView, scene: Scene, number: int, arrays: Arrays, bou
     }
     if scene.target is not None:
         side_arrays["target"] = scene.target.astype(np.int32)
+    if scene.reach is not None:
+        side_arrays["reach"] = scene.reach
+    if scene.carrier is not None:
+        side_arrays["carrier"] = scene.carrier.astype(np.int32)
+        side_arrays["passes"] = find_passes(scene)
     if scene.walkable is not None:
         side_arrays["walkable"] = scene.walkable
     if scene.markings is not None:
@@ -159,6 +177,7 @@ def _pack_side(side: EpisodeView, scene: Scene, number: int, arrays: Arrays, bou
     arrays |= {f"{number}-{name}": array for name, array in side_arrays.items()}
     return {
         "title": side.title,
+        "rings": has_rings,
         "frames": side.frames,
         "units": scene.health.shape[1],
         "bounds": bounds,
@@ -166,7 +185,7 @@ def _pack_side(side: EpisodeView, scene: Scene, number: int, arrays: Arrays, bou
         "kind": list(scene.kind),
         "labels": label_units(scene),
         "cells": list(scene.walkable.shape) if scene.walkable is not None else None,
-        "note": scene.note,
+        "note": describe_field(scene, has_rings=has_rings),
         "picture": list(scene.picture) if "pixels" in side_arrays else None,
         "entries": [] if values is None else name_entries(scene),
         "actions": [vars(style) for style in style_actions(side.action_names, count_actions(side))],
@@ -176,13 +195,13 @@ def _pack_side(side: EpisodeView, scene: Scene, number: int, arrays: Arrays, bou
 
 def _pack_panels(chart: Chart, sides: Sequence[EpisodeView], arrays: Arrays) -> list[dict[str, object]]:
     """Add the lines of all panels to `arrays`; return the metadata of the panels."""
-    panels = [_pack_panel(panel, number, arrays, is_pair=len(sides) > 1) for number, panel in enumerate(chart.panels)]
+    panels = [_pack_panel(panel, number, arrays) for number, panel in enumerate(chart.panels)]
     if any(count_actions(side) for side in sides):
         panels.append({"title": "actions", "unit": "", "kind": "actions", "lines": []})
     return panels
 
 
-def _pack_panel(panel: Panel, number: int, arrays: Arrays, *, is_pair: bool) -> dict[str, object]:
+def _pack_panel(panel: Panel, number: int, arrays: Arrays) -> dict[str, object]:
     lines: list[dict[str, object]] = []
     for i, line in enumerate(panel.lines):
         name = f"line-{number}-{i}"
@@ -190,7 +209,7 @@ def _pack_panel(panel: Panel, number: int, arrays: Arrays, *, is_pair: bool) -> 
         lines.append(
             {
                 "name": line.name,
-                "label": panel.title if is_pair else "",  # the titles above serve as the legend
+                "label": panel.title,  # no legend: the titles and the teams above have the same dashes and colors
                 "color": line.color,
                 "dash": list(line.dash) if line.dash else None,
                 "side": NAMES.index(line.group) if line.group in NAMES else 0,

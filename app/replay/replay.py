@@ -35,7 +35,7 @@ class ActionStyle:
 
     name: str
     group: str
-    """no-op, stop, move, attack, or the name itself."""
+    """no-op, stop, move, attack, pass, release, or the name itself; "other" if there are more groups than colors."""
     color: str | None
     """Color of the group; None if nothing is drawn."""
     mark: str = ""
@@ -143,22 +143,30 @@ def add_run_names(replays: Sequence[Replay]) -> list[Replay]:
 
 
 def style_actions(names: tuple[str, ...], count: int) -> list[ActionStyle]:
-    """Choose color and mark of each action. If the names are not known, the actions are numbered.
+    """Choose color and mark of each action: one color per group. If the names are not known, the actions are numbered.
 
     Args:
         names: Names of the actions; ignored if their number is not `count`.
         count: Number of actions.
     """
     if len(names) != count:
-        return [ActionStyle(f"action {k}", f"action {k}", OKABE_ITO[k % len(OKABE_ITO)], str(k)) for k in range(count)]
+        names = tuple(f"action {k}" for k in range(count))
+        marks = [str(k) for k in range(count)]
+    else:
+        marks = [name.removeprefix("attack ") if name.startswith("attack ") else "" for name in names]
     groups = [_group_action(name) for name in names]
-    own_groups = [name for name, group in zip(names, groups, strict=True) if group == name]
-    styles: list[ActionStyle] = []
-    for name, group in zip(names, groups, strict=True):
-        own_color = OKABE_ITO[own_groups.index(name) % len(OKABE_ITO)] if group == name else None
-        color = _GROUP_COLORS.get(group, own_color)
-        styles.append(ActionStyle(name, group, color, name.removeprefix("attack ") if group == "attack" else ""))
-    return styles
+    fixed_colors = {_GROUP_COLORS.get(group) for group in groups}
+    colors = [color for color in OKABE_ITO if color not in fixed_colors]
+    other_groups = dict.fromkeys(group for group in groups if group not in _GROUP_COLORS)
+    if len(other_groups) > len(colors):
+        first_groups = list(other_groups)[: len(colors) - 1]
+        groups = [group if group in _GROUP_COLORS or group in first_groups else "other" for group in groups]
+        other_groups = dict.fromkeys([*first_groups, "other"])
+    group_colors = _GROUP_COLORS | dict(zip(other_groups, colors, strict=False))
+    return [
+        ActionStyle(name, group, group_colors[group], mark)
+        for name, group, mark in zip(names, groups, marks, strict=True)
+    ]
 
 
 def count_actions(side: EpisodeView) -> int:
@@ -211,7 +219,7 @@ def quantize_picture(values: NDArray[np.float32], size: tuple[int, ...]) -> NDAr
 
 
 def _group_action(name: str) -> str:
-    """Return the group of an action: no-op, stop, move or attack; any other action is its own group."""
+    """Return the group of an action: no-op, stop, move, attack, pass or release; any other action is its own group."""
     words = name.split()
     if name == "no-op":
         return "no-op"
@@ -219,4 +227,6 @@ def _group_action(name: str) -> str:
         return "stop"
     if words and set(words) <= _MOVE_WORDS:
         return "move"
-    return "attack" if words and words[0] == "attack" else name
+    if words and words[0] in ("attack", "release"):
+        return words[0]
+    return "pass" if words and words[-1] == "pass" else name

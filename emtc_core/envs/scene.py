@@ -38,6 +38,8 @@ class Scene:
     values: NDArray[np.float32] | None = None  # [T, S] the states, if the environment cannot draw them [state features]
     value_names: tuple[str, ...] = ()  # S names of the state entries; empty if unknown
     picture: tuple[int, ...] = ()  # height, width[, 3] if `values` begins with a picture, row by row
+    reach: NDArray[np.float32] | None = None  # [U] weapon range from the center of the unit, 0: no weapon [map units]
+    carrier: NDArray[np.int16] | None = None  # [T] index of the unit that has the ball; -1: none
 
 
 def find_targets(scene: Scene, actions: NDArray[np.integer], action_names: tuple[str, ...]) -> NDArray[np.int16] | None:
@@ -65,6 +67,27 @@ def find_targets(scene: Scene, actions: NDArray[np.integer], action_names: tuple
     target = np.full((frames, units), -1, np.int16)
     target[:-1, :n_agents] = np.where((slot_TN >= 0) & (slot_TN < count_N), slot_TN + first_N, -1)
     return target
+
+
+def find_passes(scene: Scene) -> NDArray[np.int32]:
+    """Find the passes of an episode: the ball goes from one unit to another unit of its team.
+
+    Source: `Scene.carrier`.
+
+    Args:
+        scene: T frames of U units.
+
+    Returns:
+        [P, 4], one row per pass: last frame of the passing unit, first frame of the receiving unit, and the indices of
+        both units. No rows if the scene has no ball.
+    """
+    if scene.carrier is None:
+        return np.zeros((0, 4), np.int32)
+    frames = np.flatnonzero(scene.carrier >= 0)
+    units = scene.carrier[frames].astype(np.int64)
+    first, second = units[:-1], units[1:]
+    is_pass = (first != second) & (scene.team[first] == scene.team[second])
+    return np.stack([frames[:-1], frames[1:], first, second], axis=1)[is_pass].astype(np.int32)
 
 
 def empty_scene(

@@ -44,6 +44,8 @@ MOVES = ("north", "east", "south", "west", "stop")
 KINDS = ("marine", "marauder", "stalker", "zealot", "zergling", "hydralisk")
 RADII = np.array([0.375, 0.5625, 0.625, 0.5, 0.375, 0.625], np.float32)
 """Unit radius per kind, in field units."""
+REACH = np.array([5, 6, 6, 2, 2, 5], np.float32)
+"""Attack range per kind, between the centers of two units, in field units."""
 SIZE = 32.0
 """Side length of the square field."""
 
@@ -127,6 +129,7 @@ def make_scene(map: str, states: NDArray[np.float32]) -> Scene:
         alive=alive,
         team=np.repeat(np.array([0, 1], np.int8), ARMIES[map]),
         radius=RADII[types],
+        reach=REACH[types],
         kind=tuple(KINDS[kind] for kind in types),
         bounds=(0.0, 0.0, SIZE, SIZE),
         title=f"smax {map}",

@@ -21,7 +21,7 @@ from app.figures.named.trajectories import draw_trajectory
 from app.replay.drawing import MAX_FRAMES, to_gif, to_svg
 from app.replay.field import FieldArtist, interpolate_scene, sample_moments
 from app.replay.files import make_page, read_replays
-from app.replay.layout import MOVED_APART, crop_fields, lay_out_fields, separate_units
+from app.replay.layout import MOVED_APART, crop_field, crop_fields, lay_out_fields, separate_units
 from app.replay.payload import label_units, list_teams, make_payload
 from app.replay.replay import (
     MISSING,
@@ -32,7 +32,8 @@ from app.replay.replay import (
     quantize_values,
     style_actions,
 )
-from emtc_core.envs.scene import Scene
+from emtc_core.envs.grf.scenarios import ACTION_NAMES
+from emtc_core.envs.scene import Scene, find_passes
 from emtc_core.errors import ConfigError
 from tests.errors import raises
 
@@ -73,7 +74,7 @@ def read_header(payload: bytes) -> dict:
 def test_health_is_a_ring_around_a_unit_and_hides_no_number():
     field = FieldArtist(FileFigure().subplots(), make_scene(health=0.5), (0, 0, 32, 32), (320, 320), has_rings=True)
     field.move(0)
-    rings = [artist for artist in field.moving if isinstance(artist, LineCollection)][-1]
+    rings = [artist for artist in field.moving if isinstance(artist, LineCollection)][-3]
     segments = rings.get_segments()
     center, health = np.array((0, 0)), segments[3]  # three gray circles, then the health of each unit
     radius = np.hypot(*(health - center).T)
@@ -130,6 +131,60 @@ def test_a_unit_that_is_hit_flashes_during_the_step():
     trail = interpolate_scene(scene, 1.5).trail
     assert np.isnan(trail[0, :-3]).all()
     np.testing.assert_allclose(trail[0, -3:], [(0, 0), (2, 0), (3, 0)])
+
+
+def test_a_death_is_a_ring_that_grows_for_two_steps():
+    scene = make_scene()
+    deaths = [interpolate_scene(scene, frame).death[1] for frame in (0.5, 1, 1.5, 2, 2.5, 3)]
+    assert deaths == [0, 1, 0.75, 0.5, 0.25, 0]
+    field = FieldArtist(FileFigure().subplots(), scene, (0, 0, 32, 32), (320, 320), has_rings=True)
+    radii = []
+    for frame in (1, 1.5, 2):
+        field.move(frame)
+        (ring,) = [artist for artist in field.moving if isinstance(artist, LineCollection)][-1].get_segments()
+        radii.append(np.hypot(*(ring - scene.position[2, 1]).T).max())
+    assert radii == sorted(radii)
+
+
+def test_the_carrier_of_the_ball_and_its_passes_are_found():
+    carrier = np.array(
+        [0, 0, -1, 1, 1, 2, 1], np.int16
+    )  # a pass from 0 to 1; then the opponent 2 gets it, and loses it
+    scene = replace(make_scene(7), carrier=carrier)
+    assert find_passes(scene).tolist() == [[1, 3, 0, 1]]
+    assert find_passes(make_scene()).shape == (0, 4)
+    field = FieldArtist(FileFigure().subplots(), scene, (0, 0, 32, 32), (320, 320), has_rings=False)
+    pass_lines, carrier_ring = field.moving[1], field.moving[-4]
+    for frame, n_passes, n_rings in ((0.5, 0, 1), (2, 1, 0), (4, 1, 1)):
+        field.move(frame)
+        assert (len(pass_lines.get_segments()), len(carrier_ring.get_segments())) == (n_passes, n_rings)
+    (line,) = pass_lines.get_segments()
+    np.testing.assert_allclose(line[0], scene.position[1, 0])
+    meta = read_header(make_payload([replace(make_episode(7), scene=scene)]))["meta"]
+    assert "player with the ball" in meta["sides"][0]["note"]
+
+
+def test_football_knows_who_has_the_ball_and_crops_the_pitch():
+    states = np.zeros((4, 26), np.float32)
+    states[:, :6] = [0.6, 0, 0.7, 0.2, 0.7, -0.2]  # agents
+    states[:, 12:16] = [0.9, 0, 0.8, 0]  # opponents
+    states[:2, 20:22] = (0.61, 0)
+    states[2, 20:22] = (0.65, 0.1)
+    states[3, 20:22] = (0.7, 0.19)
+    scene = draw_scene("grf", "academy_3_vs_1_with_keeper", states)
+    assert scene.carrier.tolist() == [0, 0, -1, 1]
+    x0, y0, x1, y1 = crop_field(scene)
+    assert x1 - x0 < 0.7 * (scene.bounds[2] - scene.bounds[0])
+    places = scene.position.reshape(-1, 2)
+    assert (places > (x0, y0)).all()
+    assert (places < (x1, y1)).all()
+
+
+@pytest.mark.parametrize("names", [ACTION_NAMES, tuple(f"act{k}" for k in range(14)), ()])
+def test_each_color_of_the_actions_is_one_entry_of_the_legend(names):
+    styles = style_actions(names, len(names) or 14)
+    pairs = {(style.group, style.color) for style in styles if style.color}
+    assert len(pairs) == len({group for group, _ in pairs}) == len({color for _, color in pairs})
 
 
 def test_a_unit_is_between_its_places_between_two_steps():
@@ -331,7 +386,7 @@ def test_a_frame_is_vectors_and_text_that_says_what_it_is():
     image = to_svg([side, make_episode(9)], frame=99, sources=["run abc"])
     assert image == to_svg([side, make_episode(9)], frame=99, sources=["run abc"])
     text = "".join(ElementTree.fromstring(image).itertext())
-    for said in ("t = 8", "A <b>$5</b>", "run abc", "actions"):
+    for said in ("t = 8", "A <b>$5</b>", "run abc", "actions", "attack", "opponents", "growing ring: death"):
         assert said in text
     assert b"<b>" not in image
 

@@ -5,7 +5,16 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from app.figures.theme import METHOD_STYLES, NEUTRAL, Style, get_theme_colors, luminance, make_styles, set_luminance
+from app.figures.theme import (
+    METHOD_STYLES,
+    NEUTRAL,
+    VIRIDIS_ON_DARK,
+    Style,
+    get_theme_colors,
+    luminance,
+    make_styles,
+    set_luminance,
+)
 from emtc_core.config.run import list_algos
 
 # Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB
@@ -140,3 +149,10 @@ def test_the_lines_of_the_papers_comparison_have_distinct_hues() -> None:
     styles = make_styles({name: ("emtc-qplex", changed) for name, changed in changes.items()})
     styles |= {algo: METHOD_STYLES[algo] for algo in ("emu-qplex", "qplex")}
     assert min(distance(a.color, b.color) for a, b in combinations(styles.values(), 2)) > 0.12
+
+
+def test_every_value_of_the_map_is_visible_on_the_dark_background():
+    background = luminance(get_theme_colors("dark")[1])
+    levels = [luminance(color) for color in VIRIDIS_ON_DARK]
+    assert levels == sorted(levels)
+    assert (levels[0] + 0.05) / (background + 0.05) >= 3

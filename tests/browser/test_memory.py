@@ -2,6 +2,7 @@
 
 import pytest
 
+from app.figures.theme import VIRIDIS_ON_DARK
 from storage.queries.memory import get_snapshot, list_snapshots
 from tests.browser.server import wait_until
 
@@ -52,6 +53,33 @@ def test_growth_is_drawn_while_it_counts_and_a_second_press_ends_it(page, seeded
     button.click()
     wait_until(page, lambda: not atlas.evaluate("node => Boolean(node.state.growing)"), "the end of the growth")
     assert "t:0:1000" in page.url.replace("%3A", ":"), "a second press clears no choice"
+
+
+def test_map_and_panel_fit_on_one_screen(page, seeded) -> None:
+    atlas = open_map(page, seeded, point="7")
+    player = page.locator(".playback")
+    player.locator(".field").wait_for()
+    wait_until(page, lambda: player.locator(".lines").bounding_box()["height"] > 100, "the values of the episode")
+    for part in (atlas, player.locator(".field"), player.locator(".controls")):
+        box = part.bounding_box()
+        assert box["y"] + box["height"] <= 900
+
+
+def test_low_values_are_visible_in_the_dark_theme(page, seeded) -> None:
+    page.emulate_media(color_scheme="dark")
+    atlas = open_map(page, seeded)
+    assert atlas.evaluate("node => node.state.lut[0]") == VIRIDIS_ON_DARK[0]
+    page.emulate_media(color_scheme="light")
+
+
+def test_the_tour_marks_the_outlier_and_scrolls_to_what_if(page, seeded) -> None:
+    atlas = open_map(page, seeded, tour="3", mark="7")
+    wait_until(page, lambda: atlas.evaluate("node => node.state.mark.hint") is not None, "the ring of the outlier")
+    page.locator(".st-key-atlas[data-tour-target]").wait_for(state="attached")
+    open_map(page, seeded, tour="5", point="7", what_if="true")
+    target = page.locator("[data-tour-target]")
+    target.wait_for()
+    wait_until(page, lambda: 0 < target.bounding_box()["y"] < 850, "What if on the screen")
 
 
 def test_a_found_episode_is_large_and_fills_the_frame(page, seeded) -> None:

@@ -77,6 +77,45 @@ def test_a_units_number_is_drawn_above_the_rings_of_health(page, seeded):
     assert "arc" not in drawn[drawn.index("number") :]
 
 
+def test_the_range_of_a_unit_is_drawn_while_the_pointer_is_on_it(page, seeded):
+    url, run_id, _ = seeded
+    page.goto(f"{url}/replay?run={run_id}&episode=1")
+    field = page.locator(".playback .field")
+    field.wait_for()
+    place = "({state}) => { const { view, arrays } = state.sides[0]; return [view.sx(arrays.position[0]), view.sy(arrays.position[1])] }"  # noqa: E501  # the first unit
+    wait_until(page, lambda: page.locator(".playback").evaluate("node => Boolean(node.state.sides[0].view)"), "a field")
+    before = field.evaluate("node => node.toDataURL()")
+    x, y = page.locator(".playback").evaluate(place)
+    field.hover(position={"x": x, "y": y})
+    assert page.locator(".playback").evaluate("node => node.state.sides[0].hovered") == 0
+    assert field.evaluate("node => node.toDataURL()") != before
+    page.mouse.move(0, 0)
+    assert field.evaluate("node => node.toDataURL()") == before
+
+
+def test_scene_time_line_and_values_fit_on_one_screen(page, seeded):
+    url, run_id, _ = seeded
+    page.set_viewport_size({"width": 1440, "height": 900})
+    for query in ("episode=1", "episode=1&beside=2"):
+        page.goto(f"{url}/replay?run={run_id}&{query}")
+        page.locator(".playback .field").first.wait_for()
+        wait_until(page, lambda: page.locator(".playback .field").first.bounding_box()["height"] > 150, "a drawn field")
+        for part in (".field", ".controls", ".lines"):
+            box = page.locator(f".playback {part}").first.bounding_box()
+            assert box["y"] + box["height"] <= 900, (query, part)
+
+
+def test_the_frame_that_is_shown_is_saved(page, seeded):
+    url, run_id, _ = seeded
+    page.goto(f"{url}/replay?run={run_id}&episode=1")
+    page.locator(".playback .field").wait_for()
+    page.locator(".playback").focus()
+    for _ in range(5):
+        page.keyboard.press("ArrowRight")
+    page.get_by_role("button", name="Save replay").click()
+    page.locator('input[aria-label="Step of the frame"][placeholder="5"]').wait_for()
+
+
 def test_map_scene_and_curves_follow_one_cursor(page, seeded):
     url, run_id, _ = seeded
     page.set_viewport_size({"width": 1440, "height": 900})
@@ -221,6 +260,7 @@ def test_browser_and_files_put_every_unit_at_the_same_place(page):
             np.testing.assert_allclose(unit["place"], expected.position[u], atol=1e-5)
             assert unit["presence"] == pytest.approx(expected.presence[u])
             assert unit["health"] == pytest.approx(expected.health[u], abs=1e-6)
+            assert unit["death"] == pytest.approx(expected.death[u])
 
 
 def a_side(db, run_id: str, number: int) -> EpisodeView:

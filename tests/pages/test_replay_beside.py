@@ -3,7 +3,9 @@
 import json
 
 import pytest
+from sqlalchemy import update
 
+from storage.models import Transition
 from storage.queries.episodes import list_episodes
 from tests.pages.seed import seed_run, seed_zoo_run
 from tests.pages.test_pages import open_page, said
@@ -11,7 +13,7 @@ from tests.pages.test_pages import open_page, said
 
 def player(app) -> dict:
     """Read what the player was given."""
-    data = next(each.proto.bytes for each in app.get("bidi_component"))
+    data = next(each.proto.bytes for each in app.get("bidi_component") if each.proto.bytes)
     return json.loads(data[4 : 4 + int.from_bytes(data[:4], "little")])["meta"]
 
 
@@ -45,7 +47,7 @@ def test_a_link_opens_both_and_an_evaluation_may_stand_beside_training(seeded):
     assert [title.split(",")[0] for title in titles(app)] == ["Training episode 2", "Training episode 7"]
     assert player(app)["start"] == 4
     step = open_page("replay", run=seeded[1]).segmented_control(key="replay?source").set_value("evaluation").run()
-    chosen = step.selectbox(key="replay?play").value
+    chosen = step.radio(key="replay?play").value
     app = open_page("replay", run=seeded[1], episode="2", beside_play=chosen)
     assert not app.exception
     assert titles(app)[1].startswith("Evaluation at step")
@@ -80,6 +82,19 @@ def test_best_against_worst_shows_the_highest_and_the_lowest_return(seeded):
     assert titles(app)[0].startswith(f"Training episode {best}")
     assert app.text_input(key="replay?find").value == ""
     assert "the highest return" in app.toast[0].value
+
+
+def test_a_run_without_a_gate_has_no_empty_panels_and_says_once_that_the_gate_is_off(seeded):
+    db = seeded[0]
+    bare = seed_run(db, gate="none")
+    with db.transaction() as connection:
+        values = {"delta_mem": None, "beta": None}
+        connection.execute(update(Transition).where(Transition.run_id == bare).values(values))
+    app = open_page("replay", run=bare, episode="1")
+    assert not app.exception
+    assert "β" not in [panel["title"] for panel in player(app)["panels"]]
+    assert said(app).count("Gate off") == 1
+    assert "β" in [panel["title"] for panel in player(open_page("replay", run=seeded[1], episode="1"))["panels"]]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from tests.pages.test_pages import open_page, said
 
 
 def options(app) -> list[str]:
-    return app.selectbox(key="replay?episode").options
+    return app.radio(key="replay?episode").options
 
 
 def test_every_episode_is_found_by_number_outcome_and_return(seeded):
@@ -24,7 +24,7 @@ def test_every_episode_is_found_by_number_outcome_and_return(seeded):
     assert f"{int(every['won'].sum())} of {len(every)} episodes match." in said(app)
     step = int(every["first_env_step"].iloc[4])
     app.text_input(key="replay?find").set_value(f"{step} length>0").run()
-    assert any(option.startswith("episode 5 ·") for option in options(app))
+    assert any(option.startswith("5 ·") for option in options(app))
     best = every["episode_return"].max()
     app.text_input(key="replay?find").set_value(f"return>={best - 1e-9}").run()
     assert len(options(app)) == int((every["episode_return"] >= best - 1e-9).sum())
@@ -62,8 +62,8 @@ def test_the_page_begins_with_an_episode_whose_states_are_kept(seeded):
     app = open_page("replay", run=run_id)
     assert not app.exception
     assert not app.error
-    assert app.selectbox(key="replay?episode").value == "5"
-    labels = app.selectbox(key="replay?episode").options
+    assert app.radio(key="replay?episode").value == "5"
+    labels = app.radio(key="replay?episode").options
     assert sum("states not stored" in label for label in labels) == len(labels) - 2
     linked = open_page("replay", run=run_id, episode="4")
     assert not linked.error, "left out on purpose is no fault"
@@ -77,4 +77,4 @@ def test_an_episode_beyond_the_first_page_is_found_to_begin_with(seeded, monkeyp
     app = open_page("replay", run=run_id)
     assert not app.exception
     assert not app.error
-    assert app.selectbox(key="replay?episode").value == "1"
+    assert app.radio(key="replay?episode").value == "1"

@@ -125,12 +125,18 @@ async function recolor(self, key) {
 // Compute the color of each point and draw the map.
 function recolorPoints(self) {
   self.quantity = findColumn(self.meta, self.color)
-  const { binary } = self.quantity
-  self.lut = binary && self.palette === self.meta.defaultPalette ? self.meta.binaryColors : self.meta.palettes[self.palette].lut
-  self.packed = packColors(self.lut)
+  chooseColors(self)
   self.inks = computeInks(self.grid, self.columns[self.color], self.quantity)
   self.draw()
   updateStatus(self)
+}
+
+// Choose the color scale for the quantity and the theme.
+function chooseColors(self) {
+  const { lut, darkLut } = self.meta.palettes[self.palette]
+  self.dark = isDark(self.root)
+  self.lut = self.quantity.binary && self.palette === self.meta.defaultPalette ? self.meta.binaryColors : self.dark ? darkLut : lut
+  self.packed = packColors(self.lut)
 }
 
 // Compute which points pass the filters and are inside the lasso. `linked` are slots from another map of the group.
@@ -154,6 +160,10 @@ function drawAll(self) {
   const moved = self.width !== over.width || self.height !== height
   Object.assign(self, { width: over.width, height })
   self.scales = makeScales(self, over.width, height)
+  if (self.dark !== isDark(self.root)) { // the theme has changed
+    chooseColors(self)
+    self.stale = true
+  }
   if (self.stale || moved) {
     const dense = self.dense
     drawPicture(self, fitCanvas(self.canvas, height))
@@ -175,6 +185,7 @@ function drawOverlay(self, { ctx, width, height }) {
   drawNames(self, ctx, theme)
   drawScale(self, ctx, theme)
   drawRing(self, ctx, theme, self.mark.at, 3)
+  drawRing(self, ctx, { ...theme, text: theme.primary }, self.mark.hint, 3, 15)
   if (self.echo >= 0) drawRing(self, ctx, theme, [self.x[self.echo], self.y[self.echo]], 1.5)
   if (self.hover >= 0) drawRing(self, ctx, theme, [self.x[self.hover], self.y[self.hover]], 1.5)
 }
@@ -225,7 +236,7 @@ function selectPoint(self, i) {
     if (t >= 0) window.dispatchEvent(new CustomEvent("emtc-seek", { detail: { t } }))
     return
   }
-  self.mark = { ...self.mark, selected: self.columns.slot[i], at: [self.x[i], self.y[i]], traces: [] }
+  self.mark = { ...self.mark, selected: self.columns.slot[i], at: [self.x[i], self.y[i]], hint: null, traces: [] }
   self.drawOver()
   dispatch(self, "pick", { slot: self.columns.slot[i] })
 }

@@ -18,6 +18,11 @@ function readTheme(element) {
   }
 }
 
+// Whether the element is drawn in the dark theme.
+function isDark(element) {
+  return getComputedStyle(element).colorScheme.includes("dark")
+}
+
 // Set up a canvas with one unit per CSS pixel and full screen resolution. Returns null while it has no width.
 function fitCanvas(canvas, height) {
   const width = Math.floor(canvas.clientWidth)

@@ -1,11 +1,12 @@
 // The field of one side of the player: the units, interpolated between steps; or the state as a strip, if there is no
 // drawing for the environment. app/replay/field.py and drawing.py do the same for files.
 
-const FIELD_MAX = { wide: 460, pair: 250, narrow: 170 }
+const FIELD_MAX = { wide: 380, pair: 280, narrow: 250 } // largest height of a field [px]
 const STRIP_HEIGHT = 250
 const PICTURE_HEIGHT = 330
 const TRAIL_STEPS = 8
 const HIT_COLOR = "#ffb000"
+const HOVER_RADIUS = 14 // pixels
 
 // The frame of a side. A shorter episode stays at its last frame.
 function clampFrame(side, frame) {
@@ -14,6 +15,7 @@ function clampFrame(side, frame) {
 
 // The position, health, shield and opacity (`presence`) of unit u at a moment. A unit that dies fades without moving.
 // `hit` is 1 at the start of a step in which the unit loses health or shield, and falls to 0 at its end.
+// `death` is 1 at the start of the step in which it dies, and falls to 0 in two steps.
 function momentOf(side, u, frame) {
   const { position, alive, health, shield } = side.arrays
   const t = Math.floor(frame)
@@ -24,9 +26,11 @@ function momentOf(side, u, frame) {
   const mix = (values, by) => values[here] * (1 - by) + values[there] * by
   const at = (axis) => position[here * 2 + axis] * (1 - move) + position[there * 2 + axis] * move
   const loss = health[here] - health[there] + shield[here] - shield[there]
+  const before = Math.max(t - 1, 0) * side.units + u
+  const sinceDeath = !alive[there] && alive[here] ? part : !alive[here] && alive[before] ? 1 + part : 2 // in steps
   return {
     place: [at(0), at(1)], health: mix(health, part), shield: mix(shield, part), presence: mix(alive, part),
-    hit: loss > 1e-6 && alive[here] ? 1 - part : 0,
+    hit: loss > 1e-6 && alive[here] ? 1 - part : 0, death: 1 - sinceDeath / 2,
   }
 }
 
@@ -61,10 +65,14 @@ function drawSide(side, frame, theme, most, teams, ramp) {
   ctx.clip()
   const units = Array.from({ length: side.units }, (_, u) => momentOf(side, u, frame))
   units.forEach((unit, u) => drawTrail(side, ctx, view, u, unit, frame, teams))
+  drawPasses(side, ctx, view, frame, teams)
   drawTargets(side, ctx, view, units, frame, teams)
   const isNeutral = (u) => side.team[u] === 2
   units.forEach((unit, u) => isNeutral(u) || drawUnit(side, ctx, view, theme, u, unit, teams))
   if (side.rings) units.forEach((unit, u) => drawRings(side, ctx, view, theme, u, unit))
+  drawCarrier(side, ctx, view, theme, units, frame)
+  units.forEach((unit, u) => drawDeath(side, ctx, view, u, unit))
+  drawReach(side, ctx, view, theme, units)
   units.forEach((unit, u) => drawNumber(side, ctx, view, theme, u, unit, teams))
   units.forEach((unit, u) => isNeutral(u) && drawUnit(side, ctx, view, theme, u, unit, teams)) // the ball is above the players
 }
@@ -136,6 +144,81 @@ function drawMarkings(side, ctx, view, theme) {
   ctx.stroke()
 }
 
+// Draw the ring of the player who has the ball.
+function drawCarrier(side, ctx, view, theme, units, frame) {
+  const u = side.arrays.carrier?.[Math.floor(frame)] ?? -1
+  if (u < 0) return
+  ctx.strokeStyle = theme.text
+  ctx.lineWidth = 3
+  strokeCircle(ctx, view, units[u].place, getRadius(side, view, u) + 4)
+}
+
+// Draw the passes of the last steps as arrows from the passing to the receiving player. A pass in flight is drawn too.
+function drawPasses(side, ctx, view, frame, teams) {
+  const { passes, position } = side.arrays
+  for (let i = 0; i < (passes?.length || 0); i += 4) {
+    const [first, last, from, to] = passes.slice(i, i + 4)
+    if (frame < first || frame > last + TRAIL_STEPS) continue
+    const [start, end] = [(first * side.units + from) * 2, (last * side.units + to) * 2]
+    const place = (at) => [view.sx(position[at]), view.sy(position[at + 1])]
+    ctx.globalAlpha = 0.9 * (1 - Math.max(0, frame - last) / (TRAIL_STEPS + 1))
+    ctx.strokeStyle = ctx.fillStyle = teams[side.team[from]].color
+    ctx.lineWidth = 2.5
+    drawArrow(ctx, place(start), place(end), getRadius(side, view, to) + 3)
+    ctx.globalAlpha = 1
+  }
+}
+
+// Draw a ring that grows and fades when a unit dies.
+function drawDeath(side, ctx, view, u, { place, death }) {
+  if (!(death > 0) || side.team[u] === 2) return
+  ctx.globalAlpha = death
+  ctx.strokeStyle = HIT_COLOR
+  ctx.lineWidth = 3
+  strokeCircle(ctx, view, place, getRadius(side, view, u) * (2.4 - 1.2 * death))
+  ctx.globalAlpha = 1
+}
+
+// Draw the weapon range of the unit under the pointer.
+function drawReach(side, ctx, view, theme, units) {
+  const u = side.hovered
+  const reach = side.arrays.reach?.[u]
+  if (!(reach > 0) || !(units[u].presence > 0)) return
+  ctx.strokeStyle = theme.text
+  ctx.lineWidth = 1.5
+  ctx.setLineDash([6, 4])
+  strokeCircle(ctx, view, units[u].place, reach * view.scale)
+  ctx.setLineDash([])
+}
+
+function strokeCircle(ctx, view, [x, y], radius) {
+  ctx.beginPath()
+  ctx.arc(view.sx(x), view.sy(y), radius, 0, 7)
+  ctx.stroke()
+}
+
+// Draw an arrow that ends `clear` pixels before its target. Nothing is drawn if the target is nearer.
+function drawArrow(ctx, [x, y], [targetX, targetY], clear, dash = []) {
+  let [dx, dy] = [targetX - x, targetY - y]
+  const far = Math.hypot(dx, dy)
+  if (far <= clear) return
+  dx /= far
+  dy /= far
+  const [tx, ty] = [x + dx * (far - clear), y + dy * (far - clear)]
+  ctx.setLineDash(dash)
+  ctx.beginPath()
+  ctx.moveTo(x, y)
+  ctx.lineTo(tx, ty)
+  ctx.stroke()
+  ctx.setLineDash([])
+  ctx.beginPath()
+  ctx.moveTo(tx + dx * 3, ty + dy * 3)
+  ctx.lineTo(tx - dx * 6 - dy * 4, ty - dy * 6 + dx * 4)
+  ctx.lineTo(tx - dx * 6 + dy * 4, ty - dy * 6 - dx * 4)
+  ctx.closePath()
+  ctx.fill()
+}
+
 // Draw a dashed arrow from each unit to the target of its action.
 function drawTargets(side, ctx, view, units, frame, teams) {
   const { target, alive } = side.arrays
@@ -144,29 +227,11 @@ function drawTargets(side, ctx, view, units, frame, teams) {
   for (let u = 0; u < side.units; u += 1) {
     const aim = target[t * side.units + u]
     if (aim < 0 || aim >= side.units || !alive[t * side.units + u]) continue
-    const [x, y] = [view.sx(units[u].place[0]), view.sy(units[u].place[1])]
-    let [dx, dy] = [view.sx(units[aim].place[0]) - x, view.sy(units[aim].place[1]) - y]
-    const far = Math.hypot(dx, dy)
-    const clear = getRadius(side, view, aim) + 3
-    if (far <= clear) continue
-    dx /= far
-    dy /= far
-    const [tx, ty] = [x + dx * (far - clear), y + dy * (far - clear)]
+    const place = (unit) => [view.sx(units[unit].place[0]), view.sy(units[unit].place[1])]
     ctx.strokeStyle = ctx.fillStyle = teams[side.team[u]].color
     ctx.globalAlpha = 0.7 * units[u].presence
     ctx.lineWidth = 1.6
-    ctx.setLineDash([5, 4])
-    ctx.beginPath()
-    ctx.moveTo(x, y)
-    ctx.lineTo(tx, ty)
-    ctx.stroke()
-    ctx.setLineDash([])
-    ctx.beginPath()
-    ctx.moveTo(tx + dx * 3, ty + dy * 3)
-    ctx.lineTo(tx - dx * 6 - dy * 4, ty - dy * 6 + dx * 4)
-    ctx.lineTo(tx - dx * 6 + dy * 4, ty - dy * 6 - dx * 4)
-    ctx.closePath()
-    ctx.fill()
+    drawArrow(ctx, place(u), place(aim), getRadius(side, view, aim) + 3, [5, 4])
     ctx.globalAlpha = 1
   }
 }
@@ -329,15 +394,21 @@ function paintLevels(side, ramp) {
   return image
 }
 
-// The text of the tooltip: a unit with its action, or an entry of the state.
+// The nearest unit at the pointer, or -1.
+function findUnit(side, frame, mouse) {
+  let [nearest, least] = [-1, HOVER_RADIUS]
+  for (let u = 0; u < side.units && side.view; u += 1) {
+    const { place } = momentOf(side, u, frame)
+    const far = Math.hypot(side.view.sx(place[0]) - mouse[0], side.view.sy(place[1]) - mouse[1])
+    if (far < least) [nearest, least] = [u, far]
+  }
+  return nearest
+}
+
+// The text of the tooltip: the hovered unit with its action, or an entry of the state.
 function describeAt(side, frame, mouse, teams) {
   if (!side.units) return describeEntry(side, mouse)
-  if (!side.view) return null
-  let hovered = -1
-  for (let u = 0; u < side.units; u += 1) {
-    const { place } = momentOf(side, u, frame)
-    if (Math.hypot(side.view.sx(place[0]) - mouse[0], side.view.sy(place[1]) - mouse[1]) < 14) hovered = u
-  }
+  const { hovered } = side
   if (hovered < 0) return null
   const t = Math.floor(frame)
   const i = t * side.units + hovered
@@ -399,8 +470,8 @@ function drawActions(ctx, box, sides, names, view, theme) {
   ctx.restore()
 }
 
-// Draw the legend of the action groups to the right of the panel title. Groups that do not fit are left out.
-function drawActionKey(ctx, box, sides, theme) {
+// List the used groups of actions with their colors, one entry per color.
+function listActionGroups(sides) {
   const groups = new Map()
   for (const side of sides) {
     const used = new Set(side.arrays.action || [])
@@ -408,19 +479,5 @@ function drawActionKey(ctx, box, sides, theme) {
       if (action.color && used.has(number)) groups.set(action.group, action.color)
     })
   }
-  ctx.save()
-  ctx.font = `12px ${theme.font}`
-  ctx.textAlign = "left"
-  ctx.textBaseline = "alphabetic"
-  let x = box.x + 62
-  for (const [group, color] of groups) {
-    const wide = ctx.measureText(group).width + 26
-    if (x + wide > box.x + box.width) break
-    ctx.fillStyle = color
-    ctx.fillRect(x, box.y - 22, 11, 11)
-    ctx.fillStyle = theme.soft
-    ctx.fillText(group, x + 15, box.y - 12)
-    x += wide
-  }
-  ctx.restore()
+  return [...groups]
 }

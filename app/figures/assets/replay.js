@@ -1,12 +1,11 @@
 // Player for one or two episodes on their fields, with charts of their values and a common time cursor. The data are
 // sent once. Moving the cursor does not need the server.
 
-const LINES = { left: 62, right: 14, top: 34, bottom: 40, panelHeight: 92 }
-const SMALL_LINES = { ...LINES, top: 25, bottom: 36, panelHeight: 30 } // for a narrow page
-const PAIR_LINES = { left: 52, right: 12, top: 28, bottom: 36, panelHeight: 64 }
-const MANY_LINES = { ...LINES, top: 28, panelHeight: 62 } // for many panels next to a field
+const LINES = { left: 52, right: 12, top: 28, bottom: 36, panelHeight: 64 }
+const SMALL_LINES = { ...LINES, top: 25, panelHeight: 34 } // for a narrow page
 const NARROW = 700
-const COLUMN = 330
+const COLUMN = { wide: 260, narrow: 210 } // smallest width of a panel [px]
+const MAX_COLUMNS = 3
 
 export default function playback({ data, parentElement }) {
   const root = parentElement.querySelector(".playback")
@@ -18,7 +17,7 @@ export default function playback({ data, parentElement }) {
     self.playing = false
     self.linesLook = null
     self.meta = meta
-    self.sides = meta.sides.map((side, number) => ({ ...side, arrays: ownArrays(arrays, number) }))
+    self.sides = meta.sides.map((side, number) => ({ ...side, hovered: -1, arrays: ownArrays(arrays, number) }))
     self.panels = meta.panels.map((panel) => ({
       ...panel,
       lines: panel.lines.map((line) => ({ ...line, x: arrays.t, y: arrays[line.array] })),
@@ -47,7 +46,7 @@ function create(root) {
   const find = (name) => root.querySelector(name)
   const self = {
     frame: 0, playing: false, speed: 8, hidden: new Set(), drawn: 0,
-    stages: find(".stages"), lines: find(".lines"), cursor: find(".cursor"), slider: find(".scrub"),
+    stages: find(".stages"), actionKey: find(".actions"), lines: find(".lines"), cursor: find(".cursor"), slider: find(".scrub"),
     clock: find(".clock"), play: find(".play"), root,
   }
   self.show = () => show(self)
@@ -97,24 +96,32 @@ function buildSides(self) {
     const under = make("div", "under", box)
     legend(self, side, make("span", "key", under))
     const note = make("span", "note", under)
-    const marks = side.rings && side.units ? "Ring: health, outer ring: shield, orange: hit. " : ""
-    note.textContent = note.title = side.units || side.picture ? marks + side.note : "" // without a field, the page shows the reason above the player
+    note.textContent = note.title = side.units || side.picture ? side.note : "" // without a field, the page shows the reason above the player
     side.field.addEventListener("pointermove", (event) => hover(self, side, event))
-    side.field.addEventListener("pointerleave", () => { side.tip.hidden = true })
+    side.field.addEventListener("pointerleave", () => {
+      side.tip.hidden = true
+      side.hovered = -1
+      self.show()
+    })
   })
+  self.actionKey.replaceChildren(...listActionGroups(self.sides).map(([group, color]) => makeKeyItem("mark square", color, group)))
 }
 
 function legend(self, side, key) {
   const used = new Set(side.team)
   self.meta.teams.forEach((team, number) => {
     if (!used.has(number)) return
-    const item = document.createElement("span")
-    const mark = document.createElement("span")
-    mark.className = number === 1 ? "mark square" : "mark"
-    mark.style.background = team.color
-    item.append(mark, team.name)
-    key.append(item)
+    key.append(makeKeyItem(number === 1 ? "mark square" : "mark", team.color, team.name))
   })
+}
+
+function makeKeyItem(className, color, text) {
+  const item = document.createElement("span")
+  const mark = document.createElement("span")
+  mark.className = className
+  mark.style.background = color
+  item.append(mark, text)
+  return item
 }
 
 function advance(self, now) {
@@ -201,13 +208,9 @@ function show(self) {
 
 // Choose the sizes of the panels and the number of columns.
 function layOutPanels(self) {
-  const width = self.lines.clientWidth
   const small = self.root.clientWidth < NARROW
-  if (self.sides.length > 1) {
-    const columns = Math.max(1, Math.min(3, Math.floor(width / COLUMN)))
-    return { columns, size: small && columns === 1 ? { ...PAIR_LINES, panelHeight: 54 } : PAIR_LINES }
-  }
-  return { columns: 1, size: small ? SMALL_LINES : self.panels.length > 4 ? MANY_LINES : LINES }
+  const columns = Math.floor(self.lines.clientWidth / COLUMN[small ? "narrow" : "wide"])
+  return { columns: Math.max(1, Math.min(MAX_COLUMNS, self.panels.length, columns)), size: small ? SMALL_LINES : LINES }
 }
 
 function drawLines(self, theme) {
@@ -240,7 +243,6 @@ function paintLines(self, { ctx, width }, theme, columns, rows, { left, right, t
     if (panel.kind !== "actions") return { box, panel, ...drawPanel(ctx, box, drawn, view, theme, self.hidden, { xTicks: last }) }
     const scales = drawTimeAxis(ctx, box, view, theme, last)
     drawActions(ctx, box, self.sides, self.meta.names, view, theme)
-    drawActionKey(ctx, box, self.sides, theme)
     return { box, panel, ...scales }
   })
   ctx.font = `12px ${theme.font}`
@@ -291,19 +293,22 @@ function drawCursor(self, ctx, theme) {
 }
 
 function writeValues(self, ctx, theme, box, texts) {
-  const t = Math.min(Math.floor(self.frame), self.meta.frames - 2)
   const valueTexts = texts.map((values, number) => `${self.meta.names[number]} ${values.join(", ") || "–"}`.trim())
   ctx.font = `600 12px ${theme.font}`
   ctx.fillStyle = theme.text
   ctx.textAlign = "right"
   ctx.textBaseline = "alphabetic"
-  const text = self.sides.length > 1 ? valueTexts.join("   ") : `at t = ${t}: ${valueTexts[0]}`
-  ctx.fillText(text, box.x + box.width, box.y - 12)
+  ctx.fillText(valueTexts.join("   "), box.x + box.width, box.y - 12)
 }
 
 function hover(self, side, event) {
   const frame = side.field.getBoundingClientRect()
   const mouse = [event.clientX - frame.left, event.clientY - frame.top]
+  const hovered = side.units ? findUnit(side, clampFrame(side, self.frame), mouse) : -1
+  if (hovered !== side.hovered) {
+    side.hovered = hovered
+    if (!self.playing) self.show() // a playing replay is drawn anyway
+  }
   const text = describeAt(side, clampFrame(side, self.frame), mouse, self.meta.teams)
   side.tip.hidden = !text
   if (!text) return

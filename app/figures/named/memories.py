@@ -152,7 +152,9 @@ def _make_trace(
 ) -> Trace:
     """Make the path of an episode on a map. `coordinates` are those of all nodes of the snapshot, shape [M, 2]."""
     if episode.slots is None or episode.delta_mem is None:
-        raise ConfigError(f"Episode {episode.episode} has no memory", hint="Choose a run of an EMTC or EMU algorithm.")
+        raise ConfigError(
+            f"Episode {episode.episode} has no memory", hint="Choose a run of an EMTC, EMU or EMC algorithm."
+        )
     length = min(episode.length, MAX_PATH_STEPS)
     t = np.arange(0, length, max(1, min(MAX_PATH_INTERVAL, length // MIN_PATH_POINTS)))
     rows = snapshot.rows_of(episode.slots[t])

@@ -157,7 +157,9 @@ def get_last_snapshot(db: Database, run: RunRow) -> Snapshot:
     """
     snapshots = list_snapshots(db, run.id)
     if snapshots.empty:
-        raise ConfigError(f"Run {run.id} has no snapshot of a memory", hint="Choose a run of an EMTC or EMU algorithm.")
+        raise ConfigError(
+            f"Run {run.id} has no snapshot of a memory", hint="Choose a run of an EMTC, EMU or EMC algorithm."
+        )
     return get_snapshot(db, int(snapshots["id"].iloc[-1]))
 
 

@@ -48,7 +48,7 @@ class EpisodePair(NamedTuple):
 def draw_trajectory(
     *, title: str, reward: Series, h: Series = None, delta_mem: Series = None, beta: Series = None
 ) -> Chart:
-    """Draw the values of each transition of an episode, shape [T]. There is no panel for a value that is None."""
+    """Draw the values of each transition of an episode, shape [T]. A quantity without any value has no panel."""
     quantities = (
         (delta_mem, DELTA_MEM, Panel("Δ_mem", "return", (), from_zero=True)),
         (beta, BETA, Panel("β", "fraction", (), range=_FRACTION_RANGE)),
@@ -57,12 +57,15 @@ def draw_trajectory(
     )
     panels, n_steps = [], 0
     for values, color, panel in quantities:
-        if values is not None:
-            y = np.asarray(values, dtype=np.float64)
+        if values is None:
+            continue
+        y = np.asarray(values, dtype=np.float64)
+        n_steps = n_steps or len(y)
+        if np.isfinite(y).any():
             line = Line(panel.title, color, np.arange(len(y), dtype=np.float64), y)
             panels.append(replace(panel, lines=(line,)))
-            n_steps = n_steps or len(y)
-    caption = "" if delta_mem is None else _DELTA_MEM_NOTE
+    has_gate = any(panel.title == "β" for panel in panels)
+    caption = _DELTA_MEM_NOTE if has_gate else ""
     description = f"{title}. Panels: {', '.join(panel.title for panel in panels)}, over {n_steps} steps."
     return Chart("trajectory", title, X_LABEL, tuple(panels), caption, description)
 

@@ -15,7 +15,7 @@ from streamlit.components.v2 import component
 from app.analysis.projections.linear import LabeledPoints
 from app.analysis.selection import NODE_QUANTITIES, NodeSelection
 from app.figures.assets import read_asset, read_script
-from app.figures.theme import BINARY_COLORS, RED_GREEN, VIRIDIS
+from app.figures.theme import BINARY_COLORS, RED_GREEN, VIRIDIS, VIRIDIS_ON_DARK
 from app.ui.memory.columns import Columns, publish
 from app.ui.page_state import TOUR
 
@@ -36,9 +36,14 @@ class Palette:
 
     name: str
     colors: tuple[str, ...]
+    dark_colors: tuple[str, ...]
+    """The colors on a dark background."""
 
 
-PALETTES: Final = {"viridis": Palette("viridis", VIRIDIS), "red-green": Palette("red–green", RED_GREEN)}
+PALETTES: Final = {
+    "viridis": Palette("viridis", VIRIDIS, VIRIDIS_ON_DARK),
+    "red-green": Palette("red–green", RED_GREEN, RED_GREEN),
+}
 
 
 @dataclass(frozen=True)
@@ -123,7 +128,10 @@ def show(
         "xLabel": points.x_label,
         "yLabel": points.y_label,
         "columns": column_data,
-        "palettes": {key: {"name": palette.name, "lut": list(palette.colors)} for key, palette in PALETTES.items()},
+        "palettes": {
+            key: {"name": palette.name, "lut": list(palette.colors), "darkLut": list(palette.dark_colors)}
+            for key, palette in PALETTES.items()
+        },
         "defaultPalette": next(iter(PALETTES)),
         "binaryColors": list(BINARY_COLORS),
         "equalAspect": not points.x_label.startswith("embedding"),
@@ -173,6 +181,7 @@ def show_marks(
     channel: str,
     selected: int | None,
     at: MapPoint | None = None,
+    hint: MapPoint | None = None,
     near: Sequence[MapPoint] = (),
     paths: Sequence[EpisodePath] = (),
     every: int = 10,
@@ -184,13 +193,14 @@ def show_marks(
         channel: The map.
         selected: Slot of the selected node.
         at: Point of the selected node.
+        hint: Point of a node that the reader is asked to select.
         near: Points of its neighbors.
         paths: Episodes.
         every: Number of steps between two marks on a path.
         seek: A click on the first path moves the cursor of the player instead of selecting a node.
     """
     data = {
-        "channel": channel, "selected": selected, "at": at, "near": list(near), "traces": list(paths), "every": every,
-        "seek": seek,
+        "channel": channel, "selected": selected, "at": at, "hint": hint, "near": list(near), "traces": list(paths),
+        "every": every, "seek": seek,
     }  # fmt: skip
     _marker(key=f"{channel}-marker", data=data)

@@ -25,7 +25,7 @@ from app.figures.registry import draw_chart
 from app.ui import memory_data, messages, view
 from app.ui.memory import atlas, traces
 from app.ui.memory.snapshot_map import FIRST, SECOND, MemoryMap
-from app.ui.page_state import EPISODE, POINT, RUN, START, Choice, Flag
+from app.ui.page_state import EPISODE, MARK, POINT, RUN, START, Choice, Flag
 from app.ui.widgets import canvas, pin
 from emtc_core.errors import DataRemovedError, EmtcError
 from storage.queries.episodes import Trajectory
@@ -58,7 +58,7 @@ def show(maps: Sequence[MemoryMap]) -> None:
     with bar:
         slot = _choose_slot()
         st.button(
-            "Largest outlier", icon=":material/flare:", key="oddest", on_click=_select_outlier, args=(active,),
+            "Largest outlier", key="oddest", on_click=_select_outlier, args=(active,),
             help=_OUTLIER_HELP,
         )  # fmt: skip
     episodes = _show_node(active, slot, bar)
@@ -116,7 +116,7 @@ def _choose_slot() -> int | None:
         step=1,
         placeholder="Click or type",
         help="Slot of a node in the episodic memory. Use it to select a node without a mouse.",
-        width=170,
+        width=140,
     )
 
 
@@ -138,7 +138,9 @@ def _show_marks(memory_map: MemoryMap, slot: int | None, episodes: _Episodes | N
     """Mark the node, its neighbors and the paths on a map, if the map shows the same memory."""
     channel = memory_map.choice.side.channel
     if slot is None or episodes is None:
-        atlas.show_marks(channel=channel, selected=None)
+        mark = MARK.read()
+        hint = None if mark is None else _find_point(memory_map, mark)
+        atlas.show_marks(channel=channel, selected=None, hint=hint)
         return
     trajectory, other = episodes
     paths = [] if trajectory is None else traces.make_paths(memory_map, trajectory, other)
@@ -146,10 +148,15 @@ def _show_marks(memory_map: MemoryMap, slot: int | None, episodes: _Episodes | N
     if _NEIGHBORS.read():
         points = [memory_map.coordinates[row].tolist() for row in _find_nearest(memory_map, slot)[0]]
         near = [point for point in points if all(map(isfinite, point))]
-    row = memory_map.snapshot.row_of(slot)
-    position = None if row is None else memory_map.coordinates[row].tolist()
-    position = position if position and all(map(isfinite, position)) else None
+    position = _find_point(memory_map, slot)
     atlas.show_marks(channel=channel, selected=slot, at=position, near=near, paths=paths, every=traces.EVERY)
+
+
+def _find_point(memory_map: MemoryMap, slot: int) -> atlas.MapPoint | None:
+    """Find the point of a node; None if it is not in the snapshot or has no coordinates."""
+    row = memory_map.snapshot.row_of(slot)
+    position = [] if row is None else memory_map.coordinates[row].tolist()
+    return position if position and all(map(isfinite, position)) else None
 
 
 def _show_node(memory_map: MemoryMap, slot: int | None, bar: DeltaGenerator) -> _Episodes | None:
@@ -180,7 +187,7 @@ def _show_node(memory_map: MemoryMap, slot: int | None, bar: DeltaGenerator) -> 
         st.markdown(f"##### Memory {detail.slot}", width="stretch")
         other = traces.choose(run, memory_map, detail)
         is_near_on = st.toggle("Neighbors", **_NEIGHBORS.bind(), help=_NEIGHBORS_HELP)
-        with st.popover("Fields", icon=":material/list:", help="All values of this memory"):
+        with st.popover("Fields", help="All values of this memory"):
             st.dataframe(make_fields(run, detail), hide_index=True, height="content")
     if other is not None:
         traces.show_gate_values(detail.trajectory, other)
@@ -195,9 +202,10 @@ def _show_links(run: RunRow, detail: NodeDetail) -> None:
     """Draw the buttons to the stored successor and to the replay of the episode."""
     if detail.idx_next is not None:
         st.button(
-            str(detail.idx_next),
+            "Next",
             icon=":material/arrow_forward:",
-            help="Selects the stored successor of this memory",
+            key="successor",
+            help=f"Selects the stored successor of this memory, memory {detail.idx_next}",
             on_click=POINT.write,
             args=(detail.idx_next,),
         )

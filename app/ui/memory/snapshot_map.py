@@ -131,6 +131,7 @@ class MemoryMap:
 
     choice: MapChoice
     points: LabeledPoints  # coordinates of every node of the snapshot; NaN if the projection does not contain the node
+    method: str  # key of the projection that is drawn: PCA while another one is not computed
     name: str  # of the projection
     embedded: Snapshot  # the snapshot with the embedding that is drawn: the run's, or that of a newly fitted embedder
 
@@ -165,13 +166,12 @@ class MemoryMap:
     @property
     def facts(self) -> dict[str, Any]:
         """The values from which a notebook entry computes the same coordinates and the same selection."""
-        # PCA is also drawn while another projection is not computed. "fit": the PCA is fitted to all nodes.
-        method = "pca" if self.name.startswith("PCA") else self.choice.projection.method
         has_selection = bool(read_selection())
         selection = {text.name: text.read() if has_selection else "" for text in (LASSO, RANGES)}
-        axis_signs = {"turn": memory_data.get_axis_signs(self.snapshot)} if method == "pca" else {}
+        axis_signs = {"turn": memory_data.get_axis_signs(self.snapshot)} if self.method == "pca" else {}
         values = asdict(self.choice.projection)
-        return values | {"snapshot": self.snapshot.id, "method": method, "fit": "all"} | axis_signs | selection
+        # "fit": a PCA is fitted to all nodes
+        return values | {"snapshot": self.snapshot.id, "method": self.method, "fit": "all"} | axis_signs | selection
 
 
 def choose(run: RunRow, side: Side, other_snapshot: int | None = None) -> MapChoice | None:
@@ -200,12 +200,13 @@ def choose(run: RunRow, side: Side, other_snapshot: int | None = None) -> MapCho
 
 def is_second_map_on() -> bool:
     """Draw the switch for two maps; return its state."""
-    return bool(st.toggle("Two maps", **_TWO_MAPS.bind(), help=_TWO_MAPS_HELP))
+    with st.container(key="two_maps", width="content"):
+        return bool(st.toggle("Two maps", **_TWO_MAPS.bind(), help=_TWO_MAPS_HELP))
 
 
 def choose_second(run: RunRow, first: MapChoice) -> MapChoice | None:
     """Draw the choices of the second map in one bar; None if its run has no memory to draw."""
-    with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
+    with st.container(horizontal=True, vertical_alignment="top", gap="small"):
         names = {run.id: run.name} | data.run_names(RunFilter(), LISTED)[0] | data.names_of(_SECOND_RUN.list_texts())
         run_id = st.selectbox(
             "Run of the second map",
@@ -225,8 +226,8 @@ def choose_second(run: RunRow, first: MapChoice) -> MapChoice | None:
 
 def show(choice: MapChoice, other: MapChoice | None = None) -> MemoryMap:
     """Draw a map. With an `other` map, both use the same color limits and share view and selection."""
-    points, name, embedded = _project(choice)
-    memory_map = MemoryMap(choice, points, name, embedded)
+    memory_map = _project(choice)
+    points, name = memory_map.points, memory_map.name
     limits_of_maps = [map_choice.columns.color_limits for map_choice in (choice, other) if map_choice]
     color_limits = {
         key: (min(limits[key][0] for limits in limits_of_maps), max(limits[key][1] for limits in limits_of_maps))
@@ -384,29 +385,28 @@ def _choose_projection(side: Side, *, default: str) -> ProjectionChoice:
     return ProjectionChoice(str(method), int(pair or 0), int(n or LANDMARK_COUNTS[1]), int(seed or 0), str(embedder))
 
 
-def _project(choice: MapChoice) -> tuple[LabeledPoints, str, Snapshot]:
-    """Compute axes or PCA; read other projections from the database, and use PCA while they are not computed.
-
-    Returns:
-        The coordinates, the name of the projection, and the snapshot with the projected embedding.
-    """
+def _project(choice: MapChoice) -> MemoryMap:
+    """Compute axes or PCA; read other projections from the database, and use PCA while they are not computed."""
     snapshot, projection = choice.snapshot, choice.projection
     if projection.embedder != OWN:
         return _project_new_embedding(choice)
     if projection.method == "axes":
-        return select_axes(snapshot.embedding, AXIS_PAIRS[projection.pair]), "embedding axes", snapshot
+        points = select_axes(snapshot.embedding, AXIS_PAIRS[projection.pair])
+        return MemoryMap(choice, points, "axes", "embedding axes", snapshot)
     pca = memory_data.get_pca(snapshot.id, choice.stamp)
     if projection.method not in BACKGROUND:
-        return pca, "PCA", snapshot
+        return MemoryMap(choice, pca, "pca", "PCA", snapshot)
     if snapshot.size < MIN_POINTS:
         name = METHODS[projection.method]
         st.info(f"{name} needs at least {MIN_POINTS} nodes; this snapshot has {snapshot.size}. The map shows PCA.")
-        return pca, "PCA", snapshot
+        return MemoryMap(choice, pca, "pca", "PCA", snapshot)
     stored = _get_or_offer_projection(choice, projection.method)
-    return (*stored, snapshot) if stored is not None else (pca, "PCA, shown until the projection is computed", snapshot)
+    if stored is None:
+        return MemoryMap(choice, pca, "pca", "PCA, shown until the projection is computed", snapshot)
+    return MemoryMap(choice, stored[0], projection.method, stored[1], snapshot)
 
 
-def _project_new_embedding(choice: MapChoice) -> tuple[LabeledPoints, str, Snapshot]:
+def _project_new_embedding(choice: MapChoice) -> MemoryMap:
     """Project the embedding of a newly fitted embedder. Until it is computed, project the run's embedding by PCA."""
     snapshot, projection = choice.snapshot, choice.projection
     embedder_name = EMBEDDINGS[projection.embedder]
@@ -414,12 +414,13 @@ def _project_new_embedding(choice: MapChoice) -> tuple[LabeledPoints, str, Snaps
     stored = _get_or_offer_projection(choice, "pca" if projection.method == "axes" else projection.method)
     if embedding is None or stored is None:
         pca = memory_data.get_pca(snapshot.id, choice.stamp)
-        return pca, "PCA of the run's embedding, shown until the projection is computed", snapshot
+        name = "PCA of the run's embedding, shown until the projection is computed"
+        return MemoryMap(choice, pca, "pca", name, snapshot)
     new_snapshot = replace(snapshot, embedding=embedding.coordinates)
     if projection.method == "axes":
         points = select_axes(new_snapshot.embedding, AXIS_PAIRS[projection.pair])
-        return points, f"embedding axes of {embedder_name}", new_snapshot
-    return stored[0], f"{stored[1]} of {embedder_name}", new_snapshot
+        return MemoryMap(choice, points, "axes", f"embedding axes of {embedder_name}", new_snapshot)
+    return MemoryMap(choice, stored[0], projection.method, f"{stored[1]} of {embedder_name}", new_snapshot)
 
 
 def _get_or_offer_projection(choice: MapChoice, method: str) -> tuple[LabeledPoints, str] | None:

@@ -25,7 +25,7 @@ EVERY = 10
 
 def choose(run: RunRow, memory_map: MemoryMap, detail: NodeDetail) -> Trajectory | None:
     """Draw the choice of an episode to compare with the one that wrote a memory; the URL stores it."""
-    with st.popover("Compare", icon=":material/compare_arrows:", help="Draw the path of a second episode on the map"):
+    with st.popover("Compare", help="Draw the path of a second episode on the map"):
         episode = st.number_input(
             "Compare with episode", **AGAINST.bind(), step=1, placeholder="none",
             help="Its path is drawn next to the path of the selected memory's episode.",

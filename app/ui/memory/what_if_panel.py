@@ -64,7 +64,8 @@ def show(
         rows: Rows of the snapshot; None for all.
         facts: Options that identify the selected rows; they are stored with a pinned figure.
     """
-    box = st.expander("What if", icon=":material/tune:", **_OPEN.bind())
+    with st.container(key="what_if_box"):
+        box = st.expander("What if", icon=":material/tune:", **_OPEN.bind())
     if not box.open:
         return
     with box, messages.guarded():

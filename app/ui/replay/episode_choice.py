@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import streamlit as st
 from streamlit.delta_generator import DeltaGenerator
@@ -20,8 +20,9 @@ from storage.runs.rows import RunRow
 LISTED = 200
 """Episodes per page of the list."""
 _MAX_DIGITS = 18
+_WAS_LIST = "replay_was_list"
 TRAINING, EVALUATION = "training", "evaluation"
-SOURCES = {TRAINING: "Training episodes", EVALUATION: "Evaluation episodes"}
+SOURCES = {TRAINING: "Training", EVALUATION: "Evaluation"}
 
 
 @dataclass(frozen=True)
@@ -35,12 +36,7 @@ class ChoiceKeys:
     page: Integer
     order: Choice
     is_second: bool = False
-    """Whether these select the second episode, whose widgets are in one row without labels."""
-
-    @property
-    def label_visibility(self) -> Literal["visible", "collapsed"]:
-        """Whether the labels of the widgets are visible."""
-        return "collapsed" if self.is_second else "visible"
+    """Whether these select the second episode."""
 
     def is_in_url(self) -> bool:
         """Return whether the URL contains an episode."""
@@ -78,14 +74,14 @@ _FIND_HELP = (
 )
 
 
-def choose(run: RunRow, bar: DeltaGenerator, footer: DeltaGenerator, keys: ChoiceKeys) -> Replay | None:
+def choose(run: RunRow, bar: DeltaGenerator, keys: ChoiceKeys, *, is_list: bool = False) -> Replay | None:
     """Draw the choice of an episode and read the episode.
 
     Args:
         run: The run.
         bar: Container of the widgets.
-        footer: Container of the number of episodes and of the page numbers.
         keys: First or second episode.
+        is_list: Whether the episodes are a list below the widgets, with page numbers, instead of a select box.
     """
 
     def on_source() -> None:
@@ -97,89 +93,94 @@ def choose(run: RunRow, bar: DeltaGenerator, footer: DeltaGenerator, keys: Choic
         # The default depends on `play`, which was just removed. So write the source even if it was the default.
         keys.source.write(selected)
 
+    if st.session_state.get(_WAS_LIST, is_list) != is_list and not keys.is_second:
+        # Widgets of another kind do not keep the values of the former ones, so the values of the URL are set again.
+        for parameter in (keys.source, keys.find, keys.order, keys.episode, keys.play, keys.page):
+            st.session_state.pop(parameter.key, None)
+    if not keys.is_second:
+        st.session_state[_WAS_LIST] = is_list
     default = EVALUATION if keys.play.is_in_url else TRAINING
     source = bar.segmented_control(
         "Second episode" if keys.is_second else "Episodes",
         **keys.source.bind(list(SOURCES), SOURCES.__getitem__, default=default, on_change=on_source),
         required=True,
         help="Training episodes have values of the gate. Evaluation episodes show the greedy policy.",
-        label_visibility=keys.label_visibility,
+        label_visibility="collapsed",
+        width="stretch" if is_list else "content",
     )
     choose_in_source = _choose_training if source == TRAINING else _choose_evaluation
-    return choose_in_source(run, bar, footer, keys)
-
-
-def _choose_training(run: RunRow, bar: DeltaGenerator, footer: DeltaGenerator, keys: ChoiceKeys) -> Replay | None:
+    message = st.container()  # outside the list, which is narrow
     with bar:
-        order: Order = "-episode"
-        if not keys.is_second:
-            selected = st.selectbox(
-                "Order", width=200,
-                **keys.order.bind(list(_ORDERS), _ORDERS.__getitem__, on_change=partial(_reset, keys, keys.episode)),
-            )  # fmt: skip
-            order = next(name for name in _ORDERS if name == str(selected))
-        text = _draw_search_field(keys, keys.episode)
-        page = _read_list_page(
-            keys, lambda offset: data.episode_page(run.id, text, order_by=order, limit=LISTED, offset=offset)
-        )
-        rows = data.rows_of(page.frame)
-        replayable = data.replayable_episodes(run.id, tuple(int(row["episode"]) for row in rows))
-        labels = {
-            str(row["episode"]): f"episode {format_count(row['episode'])} · {_describe_outcome(run, row)}"
-            f"{'' if int(row['episode']) in replayable else ' · states not stored'}"
-            for row in rows
-        }
-        if rows and not replayable and not text:  # none on this page: add the newest one that can be replayed
-            replayable = data.replayable_episodes(run.id)[:1]
-            labels = {str(episode): f"episode {format_count(episode)}" for episode in replayable} | labels
-        default = next((key for key in labels if int(key) in replayable), None)
-        url_episode = keys.episode.read() or ""
-        if url_episode not in labels and _is_number(url_episode):
-            labels = {url_episode: f"episode {format_count(int(url_episode))}"} | labels
-        episode = _select("Episode", labels, keys, parameter=keys.episode, default=default)
-    _show_count(
-        footer, keys, page, "No training episode has been recorded yet.", "The first ones follow within seconds."
+        return choose_in_source(run, keys, message, is_list)
+
+
+def _choose_training(run: RunRow, keys: ChoiceKeys, message: DeltaGenerator, is_list: bool) -> Replay | None:
+    text = _draw_search_field(keys, keys.episode, is_list)
+    order: Order = "-episode"
+    if not keys.is_second:
+        selected = st.selectbox(
+            "Order", width="stretch" if is_list else 200, label_visibility="collapsed",
+            **keys.order.bind(list(_ORDERS), _ORDERS.__getitem__, on_change=partial(_reset, keys, keys.episode)),
+        )  # fmt: skip
+        order = next(name for name in _ORDERS if name == str(selected))
+    page = _read_list_page(
+        keys, lambda offset: data.episode_page(run.id, text, order_by=order, limit=LISTED, offset=offset)
     )
+    rows = data.rows_of(page.frame)
+    replayable = data.replayable_episodes(run.id, tuple(int(row["episode"]) for row in rows))
+    labels = {
+        str(row["episode"]): f"{format_count(row['episode'])} · {_describe_outcome(run, row)}"
+        f"{'' if int(row['episode']) in replayable else ' · states not stored'}"
+        for row in rows
+    }
+    if rows and not replayable and not text:  # none on this page: add the newest one that can be replayed
+        replayable = data.replayable_episodes(run.id)[:1]
+        labels = {str(episode): format_count(episode) for episode in replayable} | labels
+    default = next((key for key in labels if int(key) in replayable), None)
+    url_episode = keys.episode.read() or ""
+    if url_episode not in labels and _is_number(url_episode):
+        labels = {url_episode: format_count(int(url_episode))} | labels
+    episode = _select(labels, keys, is_list, parameter=keys.episode, default=default)
+    if not page.recorded:
+        _show_empty(message, "No training episode has been recorded yet.", "The first ones follow within seconds.")
+    elif is_list:
+        _show_count(keys, page)
     return make_replay(run, data.trajectory(run.id, int(episode)), training=True) if episode else None
 
 
-def _choose_evaluation(run: RunRow, bar: DeltaGenerator, footer: DeltaGenerator, keys: ChoiceKeys) -> Replay | None:
-    with bar:
-        text = _draw_search_field(keys, keys.play)
-        page = _read_list_page(keys, lambda offset: data.playback_page(run.id, text, limit=LISTED, offset=offset))
-        labels = {
-            f"{row['env_step']}-{row['episode']}": (
-                f"step {format_count(row['env_step'])} · episode {row['episode']} · {_describe_outcome(run, row)}"
-            )
-            for row in data.rows_of(page.frame)
-        }
-        url_play = keys.play.read() or ""
-        step, _, episode = url_play.partition("-")
-        if url_play not in labels and _is_number(step) and _is_number(episode):
-            labels = {url_play: f"step {format_count(int(step))} · episode {episode}"} | labels
-        play = _select("Episode", labels, keys, parameter=keys.play)
-    _show_count(
-        footer,
-        keys,
-        page,
-        "No evaluation episode has been stored yet.",
-        "The first one follows the first episodes.",
-    )
+def _choose_evaluation(run: RunRow, keys: ChoiceKeys, message: DeltaGenerator, is_list: bool) -> Replay | None:
+    text = _draw_search_field(keys, keys.play, is_list)
+    page = _read_list_page(keys, lambda offset: data.playback_page(run.id, text, limit=LISTED, offset=offset))
+    labels = {
+        f"{row['env_step']}-{row['episode']}": (
+            f"step {format_count(row['env_step'])}, {row['episode']} · {_describe_outcome(run, row)}"
+        )
+        for row in data.rows_of(page.frame)
+    }
+    url_play = keys.play.read() or ""
+    step, _, episode = url_play.partition("-")
+    if url_play not in labels and _is_number(step) and _is_number(episode):
+        labels = {url_play: f"step {format_count(int(step))}, {episode}"} | labels
+    play = _select(labels, keys, is_list, parameter=keys.play)
+    if not page.recorded:
+        _show_empty(message, "No evaluation episode has been stored yet.", "The first one follows the first episodes.")
+    elif is_list:
+        _show_count(keys, page)
     if not play:
         return None
     step, _, episode = play.partition("-")
     return make_replay(run, data.playback(run.id, int(step), int(episode)), training=False)
 
 
-def _draw_search_field(keys: ChoiceKeys, parameter: Choice) -> str:
+def _draw_search_field(keys: ChoiceKeys, parameter: Choice, is_list: bool) -> str:
     text = st.text_input(
         "Find",
         **keys.find.bind(partial(_reset, keys, parameter)),
         type="search",
         placeholder="won return>5",
         help=_FIND_HELP,
-        width=170 if keys.is_second else 220,
-        label_visibility=keys.label_visibility,
+        width="stretch" if is_list else 170 if keys.is_second else 220,
+        label_visibility="visible" if is_list else "collapsed",
     )
     return text or ""
 
@@ -201,28 +202,27 @@ def _read_list_page(keys: ChoiceKeys, read: Callable[[int], EpisodePage]) -> Epi
     return read((keys.page.read_page(last) - 1) * LISTED)
 
 
-def _show_count(footer: DeltaGenerator, keys: ChoiceKeys, page: EpisodePage, message: str, advice: str) -> None:
-    """Draw the number of episodes and the page numbers. If there is no episode, draw the message and the advice."""
-    if not page.recorded:
-        messages.empty(message, advice, page="../pages/live.py", label="Watch the run on Live")
-        return
-    if keys.is_second:
-        return
+def _show_empty(message: DeltaGenerator, text: str, advice: str) -> None:
+    with message:
+        messages.empty(text, advice, page="../pages/live.py", label="Watch the run on Live")
+
+
+def _show_count(keys: ChoiceKeys, page: EpisodePage) -> None:
+    """Draw the number of episodes and the page numbers of a list."""
     n_pages = max(1, -(-page.total // LISTED))
-    with footer:
-        number = st.pagination(**keys.page.bind_pages(n_pages), width=420) if n_pages > 1 else 1
-        first = (number - 1) * LISTED + 1
-        rows = f"{format_count(first)}–{format_count(first + len(page.frame) - 1)} of " if n_pages > 1 else ""
-        count = (
-            f"{format_count(page.total)} of {format_count(page.recorded)} episodes match"
-            if page.total < page.recorded
-            else f"{format_count(page.recorded)} episodes"
-        )
-        st.caption(f"{rows}{count}.", width="content")
+    number = st.pagination(**keys.page.bind_pages(n_pages), max_visible_pages=3) if n_pages > 1 else 1
+    first = (number - 1) * LISTED + 1
+    rows = f"{format_count(first)}–{format_count(first + len(page.frame) - 1)} of " if n_pages > 1 else ""
+    count = (
+        f"{format_count(page.total)} of {format_count(page.recorded)} episodes match"
+        if page.total < page.recorded
+        else f"{format_count(page.recorded)} episodes"
+    )
+    st.caption(f"{rows}{count}.")
 
 
 def _select(
-    label: str, labels: dict[str, str], keys: ChoiceKeys, *, parameter: Choice, default: str | None = None
+    labels: dict[str, str], keys: ChoiceKeys, is_list: bool, *, parameter: Choice, default: str | None = None
 ) -> str | None:
     """Draw the selection of one episode.
 
@@ -231,7 +231,10 @@ def _select(
     if not labels:
         return None
     bound = parameter.bind(list(labels), labels.__getitem__, default=default, on_change=partial(START.write, None))
-    return str(st.selectbox(label, **bound, label_visibility=keys.label_visibility))
+    if not is_list:
+        return str(st.selectbox("Episode", **bound, label_visibility="collapsed"))
+    with st.container(key="replay_episodes"):
+        return str(st.radio("Episode", **bound, label_visibility="collapsed"))
 
 
 def _is_number(text: str) -> bool:

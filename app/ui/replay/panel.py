@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from functools import partial
 
 import streamlit as st
+from streamlit.components.v2 import component
 from streamlit.delta_generator import DeltaGenerator
 
 from app.analysis.format import escape_markdown
+from app.figures.assets import read_asset
 from app.figures.theme import Mode
 from app.replay.drawing import MAX_FRAMES
 from app.replay.files import MIME, Format, make_file
@@ -32,6 +34,7 @@ LISTED = 100
 _MAP_ON = Flag("atlas", "replay")
 _SECOND_RUN = Choice("beside_run", "replay")
 """Run of the second episode."""
+_frame = component("emtc_lab_frame", js=read_asset("frame.js"))
 _ON, _NOTE = "beside_on", "extremes_note"
 _COMPARE_HELP = "Two episodes with one time cursor. The second may be of another run."
 _BEST_HELP = "Adds the training episode with the highest return, of those that can be replayed"
@@ -45,27 +48,40 @@ _NO_EXTREMES = "This run has no two episodes with different returns that can be 
 
 
 def show(run: RunRow) -> None:
-    """Draw the choice of episodes and the player."""
+    """Draw the choice of episodes and the player.
+
+    A single episode is chosen in a list at the left. Two episodes, or one with the map, are chosen in rows above, so
+    that they have the whole width of the page.
+    """
     if view.bundle() is not None and _show_if_none_stored(run):
         return
-    bar = st.container(horizontal=True, vertical_alignment="bottom")
-    footer = st.container(horizontal=True, vertical_alignment="center")
-    try:
-        first = choose(run, bar, footer, FIRST)
-        second = _choose_second(run) if first is not None and _is_second_on(run, footer) else None
-    except EmtcError as exc:
-        messages.error(exc)
-        return
-    if first is None:
-        return
-    has_map = False
-    if first.is_training and len(memory_data.list_snapshots(run.id)):
-        with footer:
-            has_map = st.toggle("Show on memory map", **_MAP_ON.bind(), help=_MAP_HELP)
-    if second is not None:
-        _play_both(run, first, second, has_map=has_map)
+    if SECOND.is_in_url():
+        st.session_state[_ON] = True
+    tools = st.container(key="replay_tools", horizontal=True, vertical_alignment="center", gap="small")
+    if st.session_state.get(_ON) or _MAP_ON.read():
+        bar, stage = st.container(horizontal=True, vertical_alignment="center"), st.container(gap="xsmall")
+        is_list = False
     else:
-        _play(run, first, has_map=has_map)
+        with st.container(key="replay_columns", horizontal=True, gap="medium"):
+            bar, stage = st.container(key="replay_list", gap="small"), st.container(gap="xsmall")
+        is_list = True
+    with stage:
+        try:
+            first = choose(run, bar, FIRST, is_list=is_list)
+            second = _choose_second(run) if first is not None and _is_second_on(run, tools) else None
+        except EmtcError as exc:
+            messages.error(exc)
+            return
+        if first is None:
+            return
+        has_map = False
+        if first.is_training and len(memory_data.list_snapshots(run.id)):
+            with tools:
+                has_map = st.toggle("Show on memory map", **_MAP_ON.bind(), help=_MAP_HELP)
+        if second is not None:
+            _play_both(run, first, second, tools, has_map=has_map)
+        else:
+            _play(run, first, tools, has_map=has_map)
 
 
 def _show_if_none_stored(run: RunRow) -> bool:
@@ -87,16 +103,14 @@ def _show_if_none_stored(run: RunRow) -> bool:
     return True
 
 
-def _is_second_on(run: RunRow, footer: DeltaGenerator) -> bool:
+def _is_second_on(run: RunRow, tools: DeltaGenerator) -> bool:
     """Draw the switch and the buttons for a second episode; return whether there is one."""
-    if SECOND.is_in_url():
-        st.session_state[_ON] = True
 
     def toggled() -> None:
         if not st.session_state[_ON]:
             _clear_second()
 
-    with footer:
+    with tools:
         is_on = st.toggle("Compare", key=_ON, on_change=toggled, help=_COMPARE_HELP)
         st.button("Compare with best", key="beside_best", on_click=_compare_with_best, args=(run,), help=_BEST_HELP)
         st.button("Best vs worst", key="extremes", on_click=_compare_extremes, args=(run,), help=_EXTREMES_HELP)
@@ -108,7 +122,7 @@ def _is_second_on(run: RunRow, footer: DeltaGenerator) -> bool:
 def _choose_second(run: RunRow) -> Replay | None:
     """Draw the choice of the second episode and read it."""
     bar = st.container(horizontal=True, vertical_alignment="center")
-    return choose(_choose_second_run(run, bar), bar, st.container(), SECOND)
+    return choose(_choose_second_run(run, bar), bar, SECOND)
 
 
 def _choose_second_run(run: RunRow, bar: DeltaGenerator) -> RunRow:
@@ -129,7 +143,7 @@ def _choose_second_run(run: RunRow, bar: DeltaGenerator) -> RunRow:
             list(names), lambda run_id: f"{names.get(run_id, '')} · {run_id}", default=run.id, on_change=_clear_episode
         ),
         width=240,
-        label_visibility=SECOND.label_visibility,
+        label_visibility="collapsed",
     )
     return second
 
@@ -184,15 +198,14 @@ def _compare_extremes(run: RunRow) -> None:
     )
 
 
-def _play(run: RunRow, replay: Replay, *, has_map: bool) -> None:
+def _play(run: RunRow, replay: Replay, tools: DeltaGenerator, *, has_map: bool) -> None:
     start = START.read() or 0
-    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
-        st.markdown(f"**{escape_markdown(replay.title)}**, {replay.trajectory.length} steps")
-        with st.container(horizontal=True, width="content", gap="small"):
-            _show_save([replay], start=start)
-            pin.show_with_export(
-                replay.side.chart, key="replay", stem=replay.file_stem, page="replay", run=run, facts=replay.facts
-            )
+    with tools:
+        _show_save([replay], start=start)
+        pin.show_with_export(
+            replay.side.chart, key="replay", stem=replay.file_stem, page="replay", run=run, facts=replay.facts
+        )
+    st.markdown(f"**{escape_markdown(replay.title)}**, {replay.trajectory.length} steps")
     with st.container(key="replay_grid", horizontal=True, gap="medium"):
         with st.container(gap="xsmall"):
             canvas.show_sides([replay.side], key="replay-player", start=start)
@@ -200,13 +213,13 @@ def _play(run: RunRow, replay: Replay, *, has_map: bool) -> None:
             with st.container(gap="xsmall"):
                 _show_map(run, replay)
     if replay.is_training:
-        st.caption(escape_markdown(replay.side.chart.caption))
+        st.caption(escape_markdown(replay.side.chart.caption or "Gate off: this run has no β."))
         if controls.get_disabled_reason(run) is None:
             st.fragment(_show_repeat_button, run_every=1.0)(run.id, replay.trajectory.episode)
     else:
         st.caption(
             "Evaluation episodes are greedy and are not written to the memory, so they have no values of the gate. "
-            "Choose *Training episodes* to see Δ\\_mem and β."
+            "Choose *Training* to see Δ\\_mem and β."
         )
 
 
@@ -218,26 +231,26 @@ def _show_repeat_button(run_id: str, episode: int) -> None:
         controls.show_requests(run)
 
 
-def _play_both(run: RunRow, first: Replay, second: Replay, *, has_map: bool) -> None:
+def _play_both(run: RunRow, first: Replay, second: Replay, tools: DeltaGenerator, *, has_map: bool) -> None:
     start = START.read() or 0
     replays = add_run_names([first, second])
     chart = join_values([replay.side for replay in replays])
     canvas.show_sides([replay.side for replay in replays], key="replay-player", start=start)
+    st.caption(escape_markdown(chart.caption))
     if has_map:
         _show_map(run, first, second)
-    with st.container(horizontal=True, vertical_alignment="center"):
+    with tools:
         _show_save(replays, start=start)
         runs = list({replay.run.id: replay.run for replay in replays}.values())
         facts = {"pair": [{"run": replay.run.id, **replay.facts} for replay in (first, second)]}
         stem = f"{first.file_stem}-{second.file_stem}"
         pin.show_with_export(chart, key="replay-both", stem=stem, page="replay", run=runs, facts=facts)
-        st.caption(escape_markdown(chart.caption), width="stretch")
 
 
 def _show_map(run: RunRow, replay: Replay, second: Replay | None = None) -> None:
     """Draw the map with the path of the episode, and of the second one if it is a training episode of the same run."""
     with messages.guarded():
-        with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
+        with st.container(horizontal=True, vertical_alignment="top", gap="small"):
             choice = snapshot_map.choose(run, snapshot_map.FIRST)
         if choice is None:
             return
@@ -251,18 +264,26 @@ def _show_map(run: RunRow, replay: Replay, second: Replay | None = None) -> None
             st.caption("No state of this episode is in the memory of this snapshot. Choose another snapshot.")
 
 
+@st.fragment
 def _show_save(replays: Sequence[Replay], *, start: int) -> None:
-    """Offer the replay as files. A file is made when its button is clicked."""
+    """Offer the replay as files. A file is made when its button is clicked.
+
+    The browser reports the step that the player shows when the menu opens. The frame of this step is saved.
+    """
     last = max(0, max(replay.side.frames for replay in replays) - 1)
     stem = "-".join(replay.file_stem for replay in replays)
     with st.popover("Save replay", icon=":material/movie:", key="save-replay"):
+        key = f"save-replay-frame-{stem}"
+        reported = getattr(st.session_state.get(key), "t", None)
+        frame = start if reported is None else int(reported)
+        _frame(key=key, data={"t": frame}, on_t_change=lambda: None)
         _show_download(
             replays, "Replay as HTML", "html", stem, help="One file that plays in any browser without a network."
         )
         mode: Mode = "dark" if st.toggle("Dark background", key="save-replay-dark") else "light"
         gif_help = f"At most {MAX_FRAMES} frames. Drawing takes some seconds."
         _show_download(replays, "GIF", "gif", stem, mode=mode, help=gif_help)
-        default = min(max(0, start), last)
+        default = min(max(0, frame), last)
         t = config_form.integer_field(
             "Step of the frame", key=f"save-replay-t-{stem}-{default}", default=default, low=0, high=last
         )

@@ -1,6 +1,6 @@
 """A tour of one run in six steps: its gate, its memory, an outlier, the outlier's episode, What if, and replays.
 
-The URL stores the step (`tour=3`), so a link opens it.
+The URL stores the step (`tour=3`), so a link opens it. Each step highlights a part of its page and scrolls to it.
 """
 
 from collections.abc import Callable
@@ -9,12 +9,16 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 import streamlit as st
+from streamlit.components.v2 import component
 
 from app.analysis.format import escape_markdown, format_number
 from app.analysis.settings import is_gate_off
+from app.figures.assets import read_asset
 from app.figures.theme import ENDED_STATUSES
 from app.ui import data
-from app.ui.page_state import RUN, TOUR
+from app.ui.page_state import MARK, RUN, TOUR
+from emtc_core.errors import EmtcError
+from storage.queries.episode_search import Extremes
 from storage.queries.run_search import RunFilter
 from storage.runs.rows import RunRow
 
@@ -25,6 +29,7 @@ NOTHING_TO_SHOW = (
     "No run has both a gate and a snapshot of its memory yet. Start the demo run: it has both within a minute."
 )
 _NO_SNAPSHOT = " There is no snapshot of the memory yet: wait on Live for the first one, or start the demo run on Home."
+_MAP = ".st-key-atlas"
 _MAX_RUNS = 50
 """Number of the newest runs that are examined."""
 _VIEW_WIDTH = 0.03
@@ -33,12 +38,17 @@ _VIEW_WIDTH = 0.03
 
 @dataclass(frozen=True)
 class Step:
-    """One step of the tour: its page, its text, and the URL parameters of that page."""
+    """One step of the tour: its page, its text, the highlighted part, and the URL parameters of that page."""
 
     page: str
     title: str
+    target: str
+    """CSS selector of the part of the page that is highlighted."""
     describe: Callable[[RunRow], str]
     get_parameters: Callable[[RunRow], dict[str, str]] = lambda run: {}
+
+
+_highlight = component("emtc_lab_tour", js=read_asset("tour.js"))
 
 
 def show(run: RunRow) -> None:
@@ -47,16 +57,19 @@ def show(run: RunRow) -> None:
     if number is None or number > len(STEPS):
         return
     step = STEPS[number - 1]
-    with st.container(border=True, key="tour"):
+    with st.container(border=True, key="tour", gap=None):
         text, buttons = st.columns([8, 3], vertical_alignment="center")
-        text.markdown(f"**{number} of {len(STEPS)} · {step.title}** {step.describe(run)}")
-        with buttons.container(horizontal=True, horizontal_alignment="right", gap="small"):
+        text.markdown(f"**{step.title}** {step.describe(run)}")
+        with buttons.container(horizontal=True, horizontal_alignment="right", vertical_alignment="center", gap="small"):
+            dots = "".join("●" if index < number else "○" for index in range(len(STEPS)))
+            st.caption(f"{dots}  {number} of {len(STEPS)}", width="content")
             if number > 1:
                 _show_step_button("Back", number - 1, run)
             if number < len(STEPS):
                 _show_step_button("Next", number + 1, run)
             label = "Close" if number < len(STEPS) else "Done"
             st.button(label, key="tour_leave", on_click=TOUR.write, args=(None,))
+        _highlight(key="tour_highlight", data={"target": step.target, "step": number})
 
 
 def offer() -> None:
@@ -120,30 +133,30 @@ def _describe_outlier(run: RunRow) -> str:
         return "The memory is too small to find an outlier." + _NO_SNAPSHOT
     return escape_markdown(
         f"Memory {outlier.slot} is the largest outlier: H = {format_number(outlier.h)}, but "
-        f"{format_number(outlier.neighbors_h)} on average at its ten nearest neighbors. It is in the middle of the "
-        "map. Click it."
+        f"{format_number(outlier.neighbors_h)} on average at its ten nearest neighbors. Click the point with the ring."
     )
 
 
 def _describe_episode(run: RunRow) -> str:
     return (
-        "The panel shows the values of this node and the episode that wrote it. Press *▶ Play* to follow the episode "
-        "on the map; the line is wide where the gate is open. *Compare* adds an episode with the opposite outcome from "
-        "the same region."
+        "This is the episode that wrote the node: press *▶ Play* to follow it on the map. The line is wide where the "
+        "gate is open."
     )
 
 
 def _describe_what_if(run: RunRow) -> str:
     return (
-        "What would the gate do at another temperature? Open *What if* under the map and move τ. It shows which share "
-        "of the incentive the gate would remove."
+        "What would the gate do at another temperature? Move τ to see which share of the incentive the gate would "
+        "remove."
     )
 
 
 def _describe_replay(run: RunRow) -> str:
+    if _find_extremes(run) is None:
+        return "Choose an episode in the list and press *▶ Play*. *Pin* stores the figure and the view in the notebook."
     return (
-        "Here you can search and play all episodes, or two at the same time with one time cursor. *Pin* stores the "
-        "figure, the view and your note in the notebook."
+        "Two strategies with one time cursor: the episodes with the highest and the lowest return. Press *▶ Play* to "
+        "see where they diverge."
     )
 
 
@@ -169,7 +182,8 @@ def _get_outlier_view(run: RunRow) -> dict[str, str]:
     coordinates = _import_memory_data().get_pca(snapshot_id, created_at).coordinates
     x, y = coordinates[outlier.row].tolist()
     width = _VIEW_WIDTH * float(coordinates[:, 0].max() - coordinates[:, 0].min())
-    return {"snap": str(snapshot_id), "color": "h", "camera": f"{x:.6g},{y:.6g},{width:.6g}"}
+    view = {"snap": str(snapshot_id), "color": "h", "camera": f"{x:.6g},{y:.6g},{width:.6g}"}
+    return view | {MARK.name: str(outlier.slot)}
 
 
 def _get_outlier_point(run: RunRow) -> dict[str, str]:
@@ -177,11 +191,27 @@ def _get_outlier_point(run: RunRow) -> dict[str, str]:
     return {} if outlier is None else {"point": str(outlier.slot), "color": "h"}
 
 
+def _get_what_if(run: RunRow) -> dict[str, str]:
+    return _get_outlier_point(run) | {"what_if": "true"}
+
+
+def _find_extremes(run: RunRow) -> Extremes | None:
+    try:
+        return data.extremes(run.id)
+    except EmtcError:
+        return None
+
+
+def _get_two_episodes(run: RunRow) -> dict[str, str]:
+    extremes = _find_extremes(run)
+    return {} if extremes is None else {"episode": str(extremes.best), "beside": str(extremes.worst)}
+
+
 STEPS = (
-    Step("live", "The gate.", _describe_gate),
-    Step("memory", "The memory grows.", _describe_growth),
-    Step("memory", "An outlier.", _describe_outlier, _get_outlier_view),
-    Step("memory", "Its episode.", _describe_episode, _get_outlier_point),
-    Step("memory", "What if?", _describe_what_if, _get_outlier_point),
-    Step("replay", "Replay.", _describe_replay),
+    Step("live", "The gate.", "[class*=st-key-live-gate]", _describe_gate),
+    Step("memory", "The memory grows.", _MAP, _describe_growth),
+    Step("memory", "An outlier.", _MAP, _describe_outlier, _get_outlier_view),
+    Step("memory", "Its episode.", ".st-key-point-replay", _describe_episode, _get_outlier_point),
+    Step("memory", "What if?", ".st-key-what_if_box", _describe_what_if, _get_what_if),
+    Step("replay", "Replay.", ".st-key-replay-player", _describe_replay, _get_two_episodes),
 )

@@ -55,6 +55,7 @@ _BOX_HALF_WIDTH, _BOX_DEPTH = 0.24, 0.3  # penalty area
 _CIRCLE_RADIUS = 0.17
 _PLAYER_RADIUS = 0.018  # about 1 m
 _BALL_RADIUS = 0.009
+_CONTROL_DISTANCE = 0.03  # a player nearer to the ball has it, about 1.6 m
 
 
 @dataclass(frozen=True)
@@ -280,6 +281,8 @@ def make_scene(map: str, states: NDArray[np.float32]) -> Scene:
     opponents = states[:, layout.opponents_at : layout.opponents_at + 2 * m].reshape(length, m, 2)
     ball = states[:, layout.ball_at : layout.ball_at + 2].reshape(length, 1, 2)
     position = np.concatenate([agents, opponents, ball], axis=1) * np.array([1.0, -1.0], np.float32)
+    distance = np.hypot(*np.moveaxis(position[:, :-1] - position[:, -1:], 2, 0))
+    carrier = np.where(distance.min(axis=1) < _CONTROL_DISTANCE, distance.argmin(axis=1), -1)
     units = n + m + 1
     return Scene(
         position=position.astype(np.float32),
@@ -293,6 +296,7 @@ def make_scene(map: str, states: NDArray[np.float32]) -> Scene:
         markings=_make_markings(),
         title=map,
         note="Google Research Football. Only the agents, the observed opponents and the ball are recorded.",
+        carrier=carrier.astype(np.int16),
     )
 
 

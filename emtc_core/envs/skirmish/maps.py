@@ -304,14 +304,15 @@ def make_scene(spec: MapSpec, states: NDArray[np.float32]) -> Scene:
         *_decode_kinds(ally_TNR, spec.type_bits, spec.allies[0].name),
         *_decode_kinds(enemy_TER, spec.enemy_type_bits, spec.enemies("sorted")[0].name),
     )
-    radii = {unit.name: unit.radius for unit in (*spec.allies, *spec.enemies("sorted"))}
+    units = {unit.name: unit for unit in (*spec.allies, *spec.enemies("sorted"))}
     return Scene(
         position=keep_last_position(position, alive),
         health=health,
         shield=shield,
         alive=alive,
         team=np.repeat(np.array([0, 1], dtype=np.int8), [n, e]),
-        radius=np.array([radii[kind] for kind in kinds], dtype=np.float32),
+        radius=np.array([units[kind].radius for kind in kinds], dtype=np.float32),
+        reach=np.array([units[kind].radius + units[kind].reach for kind in kinds], dtype=np.float32),
         kind=kinds,
         bounds=(0.0, 0.0, float(SIZE), float(SIZE)),
         walkable=make_walkable(spec.terrain),
