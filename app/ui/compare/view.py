@@ -146,7 +146,11 @@ def show_newest() -> None:
                 query_params=view.link({RUNS.name: ",".join(newest)}),
             )
             pin.show_export(chart, key="compare", stem="last-runs", sources=describe_runs(runs.rows.values()))
-    canvas.show(chart, key="compare", panel_height=240)
+    panels = chart.split()
+    columns = st.columns(max(2, min(3, len(panels))))
+    for i, panel in enumerate(panels):
+        with columns[i % len(columns)]:
+            canvas.show(panel, key=f"newest-{panel.panels[0].title}", panel_height=200)
     st.caption(escape_markdown(chart.caption))
 
 

@@ -64,6 +64,7 @@ def make_rows(frame: pd.DataFrame) -> pd.DataFrame:
     seconds = (ended - frame["started_at"]).dt.total_seconds()
     rows["duration"] = [format_duration(None if pd.isna(value) else float(value)) for value in seconds]
     rows["gate"] = [_GATE_LABELS.get(gate, MISSING) for gate in frame["gate"]]
+    rows["age"] = frame["created_at"]
     return rows
 
 
@@ -144,8 +145,9 @@ def _keep_selected_rows(page: RunPage, run_filter: RunFilter, sort: str) -> tupl
 
 def _draw_table(frame: pd.DataFrame) -> Sequence[int]:
     """Draw the table and return the selected row numbers."""
+    curves = data.win_rate_sparklines(tuple(frame["id"]))
     table = st.dataframe(
-        make_rows(frame),
+        make_rows(frame).assign(curve=[curves.get(run_id) for run_id in frame["id"]]),
         key=selection.table_key(),
         hide_index=True,
         height=36 * min(len(frame), 15) + 38,
