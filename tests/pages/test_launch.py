@@ -225,7 +225,7 @@ def test_an_environment_that_is_not_installed_looks_so_and_the_reason_is_next_to
 
 def test_a_search_shows_the_matching_settings_and_a_changed_one_shows_its_default(empty):
     app = open_page("launch", **{"gate.tau_end": "0.3"})
-    assert app.text_input(key="set-gate.tau_end").label == ":primary[●] tau end τ_end [return] :gray[· default 0.6]"
+    assert app.text_input(key="set-gate.tau_end").label == ":primary[●] tau end τ_end [return] :gray[· default 0\\.6]"
     app.text_input(key="launch_search").set_value("temperature start").run()
     assert [field.key for field in app.text_input if str(field.key).startswith("set-")] == ["set-gate.tau_start"]
     app.text_input(key="launch_search").set_value("nothing like it").run()

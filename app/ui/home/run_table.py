@@ -19,6 +19,8 @@ from storage.queries.run_search import RunFilter, RunPage
 from storage.runs.rows import PRUNED, shown_status
 
 ROWS: Final = 50
+_MAX_VISIBLE_ROWS: Final = 10
+"""Rows of the table that are visible without scrolling in it, so that the curves below begin on the same screen."""
 _SORT: Final = Choice("sort", "home")
 _DESCENDING: Final = Flag("down", "home", default=True)
 _PAGE_NUMBER: Final = Integer("page", "home", default=1, low=1, high=10**9)
@@ -150,7 +152,7 @@ def _draw_table(frame: pd.DataFrame) -> Sequence[int]:
         make_rows(frame).assign(curve=[curves.get(run_id) for run_id in frame["id"]]),
         key=selection.table_key(),
         hide_index=True,
-        height=36 * min(len(frame), 15) + 38,
+        height=36 * min(len(frame), _MAX_VISIBLE_ROWS) + 38,
         on_select="rerun",
         selection_mode="multi-row",
         column_order=COLUMN_ORDER,

@@ -157,7 +157,7 @@ def _presets(request: Request) -> None:
     presets = describe_presets()
     value = None if PRESET in request.faults else request.choices[PRESET]
     st.radio(
-        "Preset", list(presets), index=None if value is None else 0, horizontal=True,
+        "Preset", list(presets), index=None if value is None else 0, horizontal=True, width="stretch",
         captions=[escape_markdown(_take_first_sentence(text)) for text in presets.values()],
         help="Gives the default of every setting below. *Method* compares the presets.",
         **address.bind(PRESET, "preset", value, default=DEFAULTS[PRESET]),
