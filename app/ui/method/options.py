@@ -59,7 +59,11 @@ def show_settings() -> None:
     left, right = st.columns([3, 1], vertical_alignment="bottom")
     search = left.text_input("Search", **_FIND.bind(), placeholder="Key, label or word") or ""
     only_labelled = right.toggle("Only labelled choices", **_ONLY_LABELLED.bind())
-    fields = [info for info in describe_fields() if _matches(info, search) and (labels_of(info) or not only_labelled)]
+    fields = [
+        info
+        for info in describe_fields()
+        if config_form.matches(info, search) and (labels_of(info) or not only_labelled)
+    ]
     if not fields:
         st.info(f"No setting contains “{escape_markdown(search)}”. Clear the search to see all settings.")
     for section in dict.fromkeys(_get_section(info) for info in fields):
@@ -150,11 +154,6 @@ def explain_preset(preset: str, algo: str, env: str, map: str) -> list[tuple[str
 def labels_of(info: FieldInfo) -> str:
     """Return the labels of the open questions that a setting answers, such as "B13, B14"."""
     return ", ".join(_QUESTION_LABEL.findall(info.description))
-
-
-def _matches(info: FieldInfo, search: str) -> bool:
-    text = f"{info.key} {info.description} {' '.join(info.choices)}".casefold()
-    return all(word in text for word in search.casefold().split())
 
 
 def _get_section(info: FieldInfo) -> str:

@@ -99,8 +99,8 @@ def label_of(info: FieldInfo) -> str:
 
 
 def matches(info: FieldInfo, search: str) -> bool:
-    """Whether a setting's key, label or meaning contains all words of a search."""
-    text = f"{info.key} {label_of(info)} {info.description}".casefold()
+    """Whether a setting's key, label, meaning and choices contain all words of a search."""
+    text = f"{info.key} {label_of(info)} {info.description} {' '.join(info.choices)}".casefold()
     return all(word in text for word in search.casefold().split())
 
 
