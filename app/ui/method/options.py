@@ -10,7 +10,7 @@ from app.analysis.format import MISSING, escape_markdown
 from app.ui import data
 from app.ui.method import measured, published
 from app.ui.page_state import Choice, Choices, Flag, Text
-from app.ui.widgets.config_form import SECTION_TITLES
+from app.ui.widgets.config_form import SECTION_TITLES, matches
 from app.ui.widgets.result_table import write_table
 from emtc_core.config.resolve import (
     FieldInfo,
@@ -62,7 +62,7 @@ def show_settings() -> None:
     fields = [
         info
         for info in describe_fields()
-        if config_form.matches(info, search) and (labels_of(info) or not only_labelled)
+        if matches(info, search) and (labels_of(info) or not only_labelled)
     ]
     if not fields:
         st.info(f"No setting contains “{escape_markdown(search)}”. Clear the search to see all settings.")
