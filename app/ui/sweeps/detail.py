@@ -43,7 +43,11 @@ def show(sweep: Sweep) -> None:
     _show_best_run(runs)
     if message := st.session_state.pop(_MESSAGE_KEY, None):
         st.info(escape_markdown(message), icon=":material/info:")
-    _show_runs_to_start(sweep, runs)
+    if view.bundle() is None:
+        _show_runs_to_start(sweep, runs)
+    else:  # its runs are read-only, and the file may contain only some of them
+        planned = len(sweep.plan.get("runs", ()))
+        st.caption(f"This bundle contains {len(runs)} of the {planned} planned runs.")
     with st.expander(f"Runs ({len(runs)})", icon=":material/list:"):
         _show_table(runs)
 
@@ -118,10 +122,6 @@ def _show_runs_to_start(sweep: Sweep, runs: Sequence[RunRow]) -> None:
         st.warning(escape_markdown(f"Imported runs cannot be matched to the plan: {exc}"))
         return
     missing, queued, planned = open_runs.missing, open_runs.queued, len(sweep.plan.get("runs", ()))
-    if view.bundle() is not None:  # its runs are read-only, and the file may contain only some of them
-        if n_absent := len(missing) + len(queued):
-            st.caption(f"This bundle contains {planned - n_absent} of the {planned} planned runs.")
-        return
     if queued and sweep.has_worker:
         trained_by = "The scheduler of the sweep" if sweep.has_scheduler else "A worker (emtc worker)"
         st.caption(escape_markdown(f"{len(queued)} of {planned} runs are queued. {trained_by} starts them."))
