@@ -31,10 +31,10 @@ with messages.guarded():
     bundle_list.show(new=True)
     if has_runs:
         run_table.show()
-        bundle_list.show(new=False)
         from app.ui.compare.view import show_newest  # imports SciPy and the charts; an empty Home does not need them
 
         show_newest()
+        bundle_list.show(new=False)
     else:
         messages.empty(
             messages.NO_RUNS,

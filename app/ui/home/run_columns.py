@@ -56,7 +56,7 @@ def column_config() -> dict[str, Any]:
             "Gate", width=80, help="Active if the gate removes incentive. Select the row for the reason."
         ),
         "curve": column.LineChartColumn(
-            "Win rate over steps",
+            "Win rate curve",
             width=110,
             y_min=0,
             y_max=1,
