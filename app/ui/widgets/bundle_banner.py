@@ -37,7 +37,7 @@ def show() -> None:
     if n_nodes is not None:
         note = f"Contains memory snapshots as samples of at most {format_count(n_nodes)} nodes."
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="bundle_banner"):
-        st.markdown(f":material/lock: **Read-only: {escape_markdown(bundle.name)}**", width="content", help=note)
+        st.markdown(f":material/lock: **Read-only: {escape_markdown(bundle.name)}.**", width="content", help=note)
         st.button(
             "Back to my own runs", icon=":material/undo:", type="tertiary", key="leave_bundle", on_click=view.enter,
             args=(None,),
