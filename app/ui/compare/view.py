@@ -134,10 +134,10 @@ def show(run_ids: list[str]) -> None:
 def show_newest() -> None:
     """Draw the curves of the newest runs on Home in a grid, if at least one run was evaluated."""
     newest = list(data.run_names(RunFilter(visibility="drawn", evaluated=True), _N_NEWEST)[0])
-    drawn = _draw_newest(data.database_url(), tuple(newest))
-    if drawn is None:
+    result = _draw_newest(data.database_url(), tuple(newest))
+    if result is None:
         return
-    chart, sources = drawn
+    chart, sources = result
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
         st.subheader("The last runs compared")
         with st.container(horizontal=True, width="content", gap="small", vertical_alignment="center"):

@@ -57,7 +57,7 @@ SYMBOLS: Final = {
     "embed.tau_cl": "τ_cl",
     "embed.sigma": "σ",
 }
-"""Symbols of the paper, drawn beside the names of their settings."""
+"""Symbols of the paper, drawn after the names of their settings."""
 Bind = Callable[[FieldInfo, object, str, Callable[[object], str]], Bound]
 """Setting, the widget's value, the default as text, and a function that writes the widget's value as text."""
 _MAX_CHARACTERS = 40
