@@ -59,11 +59,7 @@ def show_settings() -> None:
     left, right = st.columns([3, 1], vertical_alignment="bottom")
     search = left.text_input("Search", **_FIND.bind(), placeholder="Key, label or word") or ""
     only_labelled = right.toggle("Only labelled choices", **_ONLY_LABELLED.bind())
-    fields = [
-        info
-        for info in describe_fields()
-        if matches(info, search) and (labels_of(info) or not only_labelled)
-    ]
+    fields = [info for info in describe_fields() if matches(info, search) and (labels_of(info) or not only_labelled)]
     if not fields:
         st.info(f"No setting contains “{escape_markdown(search)}”. Clear the search to see all settings.")
     for section in dict.fromkeys(_get_section(info) for info in fields):
