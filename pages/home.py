@@ -6,28 +6,35 @@ from app.ui import data, messages
 from app.ui.home import bundle_list, open_bundle, run_table, start
 from app.ui.widgets import tour
 
-st.title("EMTC Lab")
-st.markdown(
+ABOUT = (
     "Train and inspect *Episodic Memory Temporal Consistency* (EMTC) for cooperative multi-agent reinforcement "
     "learning: learning curves, the gate, the episodic memory, and replays. Each run trains in a separate process "
     "and continues when you close this page."
 )
+
 with messages.guarded():
     has_runs = data.has_runs()
-    with st.container(horizontal=True, gap="small"):
-        start.show_demo_button(primary=not has_runs)
-        start.show_example_button()
+    with st.container(key="page_bar", horizontal=True, vertical_alignment="center", gap="small"):
+        st.title("EMTC Lab", width="content", help=ABOUT if has_runs else None)
         if has_runs:
+            start.show_new_run_button()
+            start.show_demo_button(primary=False)
+            start.show_example_button(small=True)
             tour.offer()
-        open_bundle.show()
+            open_bundle.show()
+    if not has_runs:
+        st.markdown(ABOUT)
+        with st.container(horizontal=True, gap="small"):
+            start.show_demo_button(primary=True)
+            start.show_example_button(small=False)
+            open_bundle.show()
     bundle_list.show(new=True)
     if has_runs:
-        st.subheader("Runs")
         run_table.show()
-        bundle_list.show(new=False)
         from app.ui.compare.view import show_newest  # imports SciPy and the charts; an empty Home does not need them
 
         show_newest()
+        bundle_list.show(new=False)
     else:
         messages.empty(
             messages.NO_RUNS,

@@ -39,7 +39,21 @@ STAGNANT_AFTER: Final = 20
 NEARLY_ALL: Final = 0.99
 """Win rate from which a run cannot stagnate."""
 GATE_AFTER: Final = 0.25
-"""Fraction of the training length before which an idle gate or a run without a success causes no alert."""
+"""Fraction of the training length before which an idle gate causes no alert."""
+SUCCESS_AFTER: Final = 0.5
+"""Fraction of the training length before which a run without a success causes no alert: the first success is often
+late."""
+REASONS: Final[dict[Kind, str]] = {
+    "finished": "finished",
+    "failed": "failed",
+    "lost": "trainer ended",
+    "nan": "loss is not finite",
+    "stagnation": "no progress",
+    "gate-idle": "gate is idle",
+    "no-success": "no success yet",
+    "disk-low": "disk almost full",
+}
+"""The reason of each kind of alert in a few words."""
 SCARCE_BYTES: Final = 2_000_000_000
 MAX_AGE: Final = timedelta(days=7)
 NOTIFY_VARIABLE = "EMTC_NOTIFY"
@@ -171,18 +185,18 @@ def _find_stagnation(run: RunFacts) -> Iterator[Alert]:
 
 
 def _find_idle_gate(run: RunFacts) -> Iterator[Alert]:
-    if run.gate_idle and not run.no_success and run.heartbeat_at and _is_due(run):
+    if run.gate_idle and not run.no_success and run.heartbeat_at and _has_trained(run, GATE_AFTER):
         yield _make_alert("gate-idle", run, run.heartbeat_at, run.gate_idle, event="once")
 
 
 def _find_no_success(run: RunFacts) -> Iterator[Alert]:
-    if run.no_success and run.heartbeat_at and _is_due(run):
+    if run.no_success and run.heartbeat_at and _has_trained(run, SUCCESS_AFTER):
         yield _make_alert("no-success", run, run.heartbeat_at, run.no_success, event="once")
 
 
-def _is_due(run: RunFacts) -> bool:
-    """Whether a running run has trained for GATE_AFTER of its length."""
-    return run.status == "running" and run.env_steps >= GATE_AFTER * run.target_steps
+def _has_trained(run: RunFacts, fraction: float) -> bool:
+    """Whether a running run has trained for this fraction of its length."""
+    return run.status == "running" and run.env_steps >= fraction * run.target_steps
 
 
 _RULES: Final[tuple[Callable[[RunFacts], Iterator[Alert]], ...]] = (

@@ -46,8 +46,17 @@ TRAINER_NICENESS: Final = 10
 
 TYPICAL_SPEED: Final = "a typical speed, because no run of this environment and algorithm has finished here yet"
 _TYPICAL_STEPS_PER_S: Final = {"skirmish": 350.0, "grf": 200.0}
-"""Typical speeds of a training on two cores [env steps/s]."""
+"""Typical speeds of a training on two cores [env steps/s]. That of skirmish includes its evaluations."""
 _TYPICAL_STEPS_PER_S_OF_OTHERS = 200.0
+_TYPICAL_EPISODE_S: Final = {"skirmish": 0.0, "grf": 1.25}
+"""Typical durations of an evaluation episode on two cores [s].
+
+Measured with football, 6,000 steps of the preset demo: 202 s, of which 30 s are the steps at 200 steps/s, 10 s the
+start, and the others 4 evaluations of 32 episodes.
+"""
+_TYPICAL_EPISODE_S_OF_OTHERS = 1.25
+_TYPICAL_START_S = 10.0
+"""Typical time from the start of a trainer to its first env step on two cores [s]; of the same measurement."""
 _DISK_BYTES_PER_STEP = 150
 _SNAPSHOT_BYTES_PER_NODE = 60
 _TRAINER_BYTES = 600e6
@@ -168,7 +177,7 @@ def kill_run(db: Database, run_id: str) -> None:
 
 def estimate(db: Database | None, config: RunConfig) -> Estimate:
     """Estimate the duration, disk space and memory of a run, from finished runs of this machine if there are any."""
-    speed, basis = _estimate_speed(db, config)
+    seconds, basis = _estimate_duration(db, config)
     steps = config.train.t_max
     info = get_env_info(config.env)
     state_dim = info.state_dim if info else 100
@@ -177,7 +186,7 @@ def estimate(db: Database | None, config: RunConfig) -> Estimate:
         nodes * _SNAPSHOT_BYTES_PER_NODE / 2 + 0.5 * 2 * state_dim * min(nodes, 20_000)
     )
     disk = steps * (_DISK_BYTES_PER_STEP + 1.5 * state_dim) + snapshots
-    return Estimate(steps / speed, disk, basis, _estimate_memory(config, info))
+    return Estimate(seconds, disk, basis, _estimate_memory(config, info))
 
 
 def has_local_trainer(run_id: str) -> bool:
@@ -306,17 +315,23 @@ def _estimate_memory(config: RunConfig, info: EnvInfo | None) -> float:
     return _TRAINER_BYTES + rows * row_bytes + nodes * node_bytes
 
 
-def _estimate_speed(db: Database | None, config: RunConfig) -> tuple[float, str]:
-    """Return the median speed of comparable finished runs, or a typical speed [env steps/s], and the source."""
-    env, speeds = config.env, list[tuple[str, float]]()
+def _estimate_duration(db: Database | None, config: RunConfig) -> tuple[float, str]:
+    """Estimate the duration [s] from comparable finished runs, or from typical values; return also the source.
+
+    The speed of a finished run includes its start and its evaluations.
+    """
+    steps, env, speeds = config.train.t_max, config.env, list[tuple[str, float]]()
     with suppress(EmtcError):
         if db is not None:
             speeds = list_speeds(db, env=env.name, map=env.map, algo=config.algo, host=socket.gethostname())
     of_map = [speed for map, speed in speeds if map == env.map]
     comparable = of_map or [speed for _, speed in speeds]
     if not comparable:
-        return _TYPICAL_STEPS_PER_S.get(env.name, _TYPICAL_STEPS_PER_S_OF_OTHERS), TYPICAL_SPEED
+        speed = _TYPICAL_STEPS_PER_S.get(env.name, _TYPICAL_STEPS_PER_S_OF_OTHERS)
+        episode_s = _TYPICAL_EPISODE_S.get(env.name, _TYPICAL_EPISODE_S_OF_OTHERS)
+        n_episodes = (1 + steps // config.eval.interval) * config.eval.episodes
+        return _TYPICAL_START_S + steps / speed + n_episodes * episode_s, TYPICAL_SPEED
     median = "the speed" if len(comparable) == 1 else "the median speed"
     kind = "map and algorithm" if of_map else "environment and algorithm, on other maps,"
     source = f"{median} of {format_run_count(len(comparable))} of this {kind} that finished here"
-    return float(np.median(comparable)), source
+    return steps / float(np.median(comparable)), source

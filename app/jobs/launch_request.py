@@ -39,6 +39,15 @@ IDENTITY: Final = frozenset({"algo", "seed", "preset", "env.name", "env.map", "t
 _FIELD_OF_SETTING: Final = {"seed": SEEDS, "env.name": ENV, "env.map": MAP, "train.t_max": STEPS}
 _SETTING_OF_FIELD: Final = {name: key for key, name in _FIELD_OF_SETTING.items()}
 
+_UNUSED_IF: Final = (
+    ("gate.enabled", "false", "gate."),
+    ("gate.schedule", "linear", "gate.tau_quantile"),
+    ("gate.schedule", "adaptive", "gate.tau_decay_steps"),
+    ("incentive.enabled", "false", "incentive."),
+    ("memory.success", "flag", "memory.success_threshold"),
+)
+"""A setting, a value of it, and the start of the keys of the settings that have no effect then."""
+
 Texts = Mapping[str, str]
 T = TypeVar("T")
 
@@ -165,6 +174,29 @@ def parse_seeds(text: str) -> list[int]:
     if len(distinct) > MOST_SEEDS:
         raise ConfigError(f"must be at most {MOST_SEEDS} seeds", key="seed", value=text)
     return distinct
+
+
+def find_unused_settings(texts: Texts, request: Request) -> frozenset[str]:
+    """Find the settings without effect because of the value of another one, such as those of a gate that is off.
+
+    Args:
+        texts: Field → text.
+        request: The checked request.
+    """
+
+    def is_set(key: str, value: str) -> bool:
+        return texts.get(key, format_argument(request.defaults.get(key))) == value
+
+    unused = {
+        name
+        for key, value, prefix in _UNUSED_IF
+        if is_set(key, value)
+        for name in request.defaults
+        if name.startswith(prefix) and name != key
+    }
+    if is_set("gate.schedule", "linear") and is_set("gate.tau_unit", "return"):
+        unused.add("gate.tau_window")
+    return frozenset(unused)
 
 
 def make_texts(stored: Mapping[str, object], *, name: str = "") -> dict[str, str]:

@@ -353,6 +353,12 @@ def evaluations(url: str, run_id: str) -> pd.DataFrame:
 
 
 @cached(st.cache_data, ttl=5)
+def win_rate_sparklines(url: str, run_ids: tuple[str, ...]) -> dict[str, list[float]]:
+    """Read the win rates of runs as a few points each, by id; at most five seconds old."""
+    return curves.win_rate_sparklines(_get_database(url), run_ids)
+
+
+@cached(st.cache_data, ttl=5)
 def policy_evaluations(url: str, run_id: str) -> pd.DataFrame:
     """Read the evaluations of a run's stored policies; at most five seconds old."""
     return curves.policy_evaluations(_get_database(url), [run_id])

@@ -11,7 +11,7 @@ import pandas as pd
 import streamlit as st
 
 from app.analysis.format import escape_markdown, format_count, format_time
-from app.jobs.alerts import Alert, Severity
+from app.jobs.alerts import REASONS, Alert, Severity
 from app.jobs.device_check import (
     LOG_NAME,
     REPORT_NAME,
@@ -64,7 +64,7 @@ def show() -> None:
 
 def _show_alert(alert: Alert, *, is_unread: bool) -> None:
     with st.container(border=is_unread, horizontal=True, vertical_alignment="center"):
-        st.badge(alert.kind, icon=_ICON[alert.severity], color=_COLOR[alert.severity])  # type: ignore[arg-type]
+        st.badge(REASONS[alert.kind], icon=_ICON[alert.severity], color=_COLOR[alert.severity])  # type: ignore[arg-type]
         name = f"**{escape_markdown(alert.run_name)}** " if alert.run_id else ""
         st.markdown(f"{name}{escape_markdown(alert.message)}", width="stretch")
         st.caption(format_time(alert.at), width="content")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from sqlalchemy import ColumnElement, exists, func, or_, select
+from sqlalchemy import ColumnElement, case, exists, func, or_, select
 
 from emtc_core.metrics import METRICS, OPEN_GROUPS, sort_metrics
 from storage.engine import Database
 from storage.frames import Statement, empty_frame, in_parts, join_frames, read_frame
-from storage.models import EpisodeRow, Evaluation, MetricRow, PolicyEvaluation
+from storage.models import EpisodeRow, Evaluation, MetricRow, PolicyEvaluation, Run
 
 if TYPE_CHECKING:  # trainers import this module for the names of metrics and do not need pandas
     import pandas as pd
@@ -156,6 +156,35 @@ def evaluation_curves(db: Database, run_ids: Sequence[str]) -> pd.DataFrame:
         return rows.order_by(Evaluation.run_id, Evaluation.env_step)
 
     return _read_in_parts(db, run_ids, select_rows)
+
+
+def win_rate_sparklines(db: Database, run_ids: Sequence[str], points: int = 40) -> dict[str, list[float]]:
+    """How did the win rates of these runs develop, in a few points each?
+
+    Source: table `evaluations`.
+
+    Args:
+        db: An open database.
+        run_ids: The runs.
+        points: Each run's training length is split into this many intervals. A point is the mean over an interval.
+
+    Returns:
+        Run id → win rates (fraction) in the order of env steps, without runs that have none.
+    """
+    interval = Evaluation.env_step * points // case((Run.target_steps > 0, Run.target_steps), else_=1)
+    lines: dict[str, list[float]] = {}
+    with db.read() as connection:
+        for part in in_parts(run_ids):
+            means = (
+                select(Evaluation.run_id, func.avg(Evaluation.win_rate))
+                .join(Run, Run.id == Evaluation.run_id)
+                .where(Evaluation.run_id.in_(part), Evaluation.win_rate.is_not(None))
+                .group_by(Evaluation.run_id, interval)
+                .order_by(Evaluation.run_id, func.min(Evaluation.env_step))
+            )
+            for run_id, win_rate in connection.execute(means):
+                lines.setdefault(run_id, []).append(float(win_rate))
+    return lines
 
 
 def policy_evaluations(db: Database, run_ids: Sequence[str]) -> pd.DataFrame:

@@ -92,7 +92,7 @@ def test_each_event_is_one_alert(changes, kind, fragment):
         {"scores": scores(1.0, *[0.9] * STAGNANT_AFTER)},
         {"scores": scores(0.5, *[0.4] * STAGNANT_AFTER), "status": "paused"},
         {"gate_idle": "Nothing merged.", "env_steps": 100},
-        {"no_success": "Nobody won.", "env_steps": 100},
+        {"no_success": "Nobody won.", "env_steps": 300},
         {"status": "finished", "ended_at": NOW - timedelta(days=8)},
         {"status": "stopped", "ended_at": EARLIER},
     ],

@@ -92,6 +92,14 @@ def test_estimate_learns_from_finished_runs(seeded, db):
     assert known.disk_bytes > 1e6
 
 
+def test_an_estimate_without_finished_runs_counts_the_start_and_the_evaluations(db):
+    short = {"env": "grf", "map": "academy_3_vs_1_with_keeper", "preset": "demo", "steps": 6000}
+    duration = estimate(db, resolve(**short)).seconds
+    assert 150 < duration < 250, "202 s were measured"
+    rare = estimate(db, resolve(**short, overrides=["eval.interval=100000"])).seconds
+    assert rare < duration / 2
+
+
 def test_projection_is_stored_once_and_found_again(seeded):
     db, run_id = seeded
     snapshot_id = int(list_snapshots(db, run_id)["id"].iloc[-1])

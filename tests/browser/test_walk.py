@@ -146,7 +146,7 @@ def clone_start_and_watch(at: Walk, db: Database, source: str) -> str:
     with at.task("clone it with another τ"):
         at.button("Clone in Launch")
         at.press(page.locator("summary", has_text="Temporal-consistency gate"))
-        at.write("tau end [return]", "0.3")
+        at.write("tau end", "0.3")
         page.wait_for_function("() => document.location.search.includes('gate.tau_end=0.3')")
     with at.task("start"):
         start = page.get_by_role("button", name="Start", exact=True)

@@ -41,14 +41,18 @@ def test_an_alert_is_unread_until_it_is_marked_as_read(seeded):
     assert "Inbox: 0 unread" in said(open_page("health"))
 
 
-def test_warnings_are_counted_in_the_sidebar_and_no_page_raises_a_toast(seeded):
+def test_warnings_are_listed_in_the_sidebar_and_no_page_raises_a_toast(seeded):
     app = open_page("home")
     assert "in Health" not in said(app)  # a finished run is not a warning
     seed_failed_run(seeded[0])
     st.cache_data.clear()
     app.run()
     assert not app.toast
-    assert ":orange[●] 1 warning in Health" in [link.proto.label for link in app.sidebar.get("page_link")]
+    links = {link.proto.label: link.proto for link in app.sidebar.get("page_link")}
+    assert "Open in Health" in links
+    (alert,) = [label for label in links if label.startswith(":orange[●]")]
+    assert alert.endswith(": failed"), "an alert names its run and its reason"
+    assert links[alert].page == "live", "and links to the run"
     app = open_page("health", unread="true")
     assert "Inbox: 2 unread" in said(app)
     app.button(key="read_all").click().run()

@@ -198,3 +198,35 @@ def test_what_is_installed_while_the_app_runs_is_offered_without_a_restart(tmp_p
         (tmp_path / package).mkdir()
         (tmp_path / package / "__init__.py").touch()
     assert is_offered() == {True}
+
+
+def test_settings_of_a_gate_that_is_off_are_disabled(empty):
+    app = open_page("launch", **{"gate.enabled": "false"})
+    fields = [*app.text_input, *app.selectbox, *app.toggle]
+    gate = {field.key: field.disabled for field in fields if str(field.key).startswith("set-gate.")}
+    assert not gate.pop("set-gate.enabled")
+    assert len(gate) > 10
+    assert all(gate.values())
+    app.toggle(key="set-gate.enabled").set_value(True).run()
+    assert not app.text_input(key="set-gate.tau_start").disabled
+    assert app.text_input(key="set-gate.tau_quantile").disabled, "the schedule is not adaptive"
+
+
+def test_an_environment_that_is_not_installed_looks_so_and_the_reason_is_next_to_start(empty, monkeypatch):
+    monkeypatch.setattr(smax, "find_unavailable_reason", lambda: "jaxmarl is missing.")
+    data._env_list.clear()
+    app = open_page("launch", env="smax")
+    data._env_list.clear()
+    assert "smax · not installed" in app.selectbox(key="env").options
+    assert app.button(key="start").disabled
+    text = plain(app)
+    assert text.index("jaxmarl is missing.") > text.index("All settings"), "in the bar of Start, which stays in view"
+
+
+def test_a_search_shows_the_matching_settings_and_a_changed_one_shows_its_default(empty):
+    app = open_page("launch", **{"gate.tau_end": "0.3"})
+    assert app.text_input(key="set-gate.tau_end").label == ":primary[●] tau end τ_end [return] :gray[· default 0\\.6]"
+    app.text_input(key="launch_search").set_value("temperature start").run()
+    assert [field.key for field in app.text_input if str(field.key).startswith("set-")] == ["set-gate.tau_start"]
+    app.text_input(key="launch_search").set_value("nothing like it").run()
+    assert "No setting matches." in plain(app)

@@ -321,7 +321,7 @@ def test_the_app_says_that_its_database_file_was_moved(seeded, is_replaced):
 
 def test_launch_form_refuses_a_wrong_value_before_anything_starts(empty):
     app = open_page("launch")
-    box = next(box for box in app.text_input if box.label == "tau end [return]")
+    box = next(box for box in app.text_input if box.key == "set-gate.tau_end")
     box.set_value("9").run()
     assert not app.exception
     assert any("tau\\_end must be" in error.value for error in app.error)
@@ -330,7 +330,7 @@ def test_launch_form_refuses_a_wrong_value_before_anything_starts(empty):
 
 def test_launch_form_explains_each_setting_with_its_key(empty):
     app = open_page("launch")
-    box = next(box for box in app.text_input if box.label == "tau start [return]")
+    box = next(box for box in app.text_input if box.key == "set-gate.tau_start")
     assert "--set gate.tau_start=" in box.help
 
 

@@ -118,7 +118,9 @@ def test_a_clone_carries_every_setting_into_launch(seeded):
     assert not app.button(key="start").disabled
     assert app.text_input(key="set-gate.tau_start").value == "1"
     texts = {name: text for name, text in address(app).items() if name != "run"}
-    assert check_request(texts, MAPS).config == config_from_stored(find_run(db, run_id).config)
+    run = find_run(db, run_id)
+    assert check_request(texts, MAPS).config == config_from_stored(run.config)
+    assert texts["name"] == f"Clone of {run.name}", "a clone names its origin"
 
 
 def test_name_tags_and_note_are_kept(seeded):

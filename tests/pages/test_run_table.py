@@ -255,3 +255,15 @@ def test_a_queued_run_is_stopped_and_a_finished_run_is_not(several):
     assert not app.exception
     assert find_run(db, queued).status == "stopped"
     assert find_run(db, ids[0]).status == "finished"
+
+
+def test_home_offers_a_new_run_first_and_shows_the_curve_and_age_of_each_run(seeded):
+    app = open_home()
+    assert not app.exception
+    kinds = {button.key: button.proto.type for button in app.button}
+    assert (kinds["new_run"], kinds["start_demo"]) == ("primary", "tertiary")
+    row = app.dataframe[0].value.iloc[0]
+    assert len(row["curve"]) >= 1
+    assert row["age"] == row["created_at"]
+    app.button(key="new_run").click().run()
+    assert app.title[0].value == "Launch"

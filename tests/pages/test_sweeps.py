@@ -15,6 +15,7 @@ from app.jobs.sweeps.control import _describe_basis, create_sweep, find_imported
 from app.jobs.sweeps.file import parse_sweep
 from app.jobs.sweeps.plan import make_plan
 from app.ui import data
+from storage.bundles.bundle_cache import cache_bundle
 from storage.bundles.contents import THIN, copy_runs
 from storage.engine import open_database
 from storage.models import Evaluation, Run
@@ -189,6 +190,14 @@ def test_imported_runs_of_the_shipped_study_are_not_missing(shipped, use_databas
     assert {name.rpartition(", ")[2] for name in found.missing} == {"seed 2", "seed 3"}
     create_sweep(db, remake_plan(sweep), jobs=1)
     assert sum(run.status == "queued" for run in sweep_runs(db, sweep.id)) == 16
+
+
+def test_a_bundle_with_some_of_the_planned_runs_misses_none(empty):
+    bundle = cache_bundle(EXAMPLE_STUDY, is_trusted=True)
+    app = open_page("sweeps", sweep="101980e0", **{"from": bundle.key})
+    assert not app.exception
+    assert "This bundle contains 8 of the 24 planned runs." in said(app)
+    assert "missing" not in said(app)
 
 
 def test_imported_runs_match_the_plan_when_a_preset_has_changed_since(shipped, use_database, tmp_path):

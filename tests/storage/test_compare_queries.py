@@ -76,3 +76,11 @@ def test_a_figure_of_many_runs_is_one_statement(db: Database, two_runs: list[str
 def test_rows_come_in_the_order_of_their_ids_and_strangers_are_left_out(db: Database, two_runs: list[str]) -> None:
     rows = runs.get_rows(db, [two_runs[1], "stranger", two_runs[0]])
     assert [(row.id, row.seed) for row in rows] == [(two_runs[1], 2), (two_runs[0], 1)]
+
+
+def test_a_sparkline_has_few_points_and_all_runs_come_in_one_statement(db: Database, two_runs: list[str]) -> None:
+    said: list[str] = []
+    event.listen(db.reader, "before_cursor_execute", lambda *call: said.append(call[2]))
+    lines = curves.win_rate_sparklines(db, [*two_runs, "none"], points=40)
+    assert lines == {two_runs[0]: [0.25], two_runs[1]: [0.5, 0.5]}, "the mean of each fortieth of the training length"
+    assert len([statement for statement in said if statement.startswith("SELECT")]) == 1

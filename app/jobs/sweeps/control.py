@@ -237,9 +237,11 @@ def estimate_cost(db: Database | None, plan: Plan, *, jobs: int) -> tuple[float,
     estimates = {}
     seconds = disk_bytes = 0.0
     for run in plan.runs:
-        key = (run.cell.map, run.cell.algo, run.config.train.t_max, run.config.record.snapshots)
+        config = run.config
+        evaluation = (config.eval.interval, config.eval.episodes)
+        key = (run.cell.map, run.cell.algo, config.train.t_max, config.record.snapshots, evaluation)
         if key not in estimates:
-            estimates[key] = estimate(db, run.config)
+            estimates[key] = estimate(db, config)
         seconds += estimates[key].seconds
         disk_bytes += estimates[key].disk_bytes
     bases = [cost.basis for cost in estimates.values()]

@@ -43,6 +43,7 @@ from app.analysis.variants import group_variants, list_differences, list_run_cod
 from app.figures.assets import read_asset, read_script
 from app.figures.curve_style import AXES
 from app.figures.figure import FigureKind, TableKind
+from app.figures.kinds.chart import Chart
 from app.figures.named.comparisons import REFERENCE, find_reference
 from app.figures.named.curves import (
     HIDDEN_METHODS,
@@ -73,6 +74,8 @@ _LAZY_TABS: Final = ("Statistics",)
 """Tabs whose content is computed only while they are open, because it needs thousands of resamples."""
 _N_NEWEST: Final = 10
 """Number of runs in the chart of the page Home."""
+_NEWEST_TTL_S: Final = 30
+"""Maximum age of that chart [s]: Home draws it once, when it opens, and must open quickly next to a training run."""
 _PANEL_HEIGHT: Final = 260
 _COUNTS: Final = ("falls", "after")
 _TAB: Final = Choice("part", _PAGE)
@@ -128,13 +131,12 @@ def show(run_ids: list[str]) -> None:
 
 
 def show_newest() -> None:
-    """Draw the curves of the newest runs on Home, if at least one run was evaluated."""
+    """Draw the curves of the newest runs on Home in a grid, if at least one run was evaluated."""
     newest = list(data.run_names(RunFilter(visibility="drawn", evaluated=True), _N_NEWEST)[0])
-    runs = read_compared(newest, SELECTED_RATE)
-    if not runs.join_plotted(include_unfinished=False).groups:
+    result = _draw_newest(data.database_url(), tuple(newest))
+    if result is None:
         return
-    curves = draw_chart("learning-curves", runs, make_options({PER_SEED: True}))
-    chart = replace(curves, name="win-rates", title="Win rate of the last runs")
+    chart, sources = result
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
         st.subheader("The last runs compared")
         with st.container(horizontal=True, width="content", gap="small", vertical_alignment="center"):
@@ -144,9 +146,24 @@ def show_newest() -> None:
                 icon=":material/stacked_line_chart:",
                 query_params=view.link({RUNS.name: ",".join(newest)}),
             )
-            pin.show_export(chart, key="compare", stem="last-runs", sources=describe_runs(runs.rows.values()))
-    canvas.show(chart, key="compare", panel_height=240)
+            pin.show_export(chart, key="compare", stem="last-runs", sources=sources)
+    panels = chart.split()
+    columns = st.columns(max(2, min(3, len(panels))))
+    for i, panel in enumerate(panels):
+        with columns[i % len(columns)]:
+            canvas.show(panel, key=f"newest-{panel.panels[0].title}", panel_height=200)
     st.caption(escape_markdown(chart.caption))
+
+
+@st.cache_resource(ttl=_NEWEST_TTL_S, max_entries=data.MAX_ENTRIES, show_spinner=False)
+def _draw_newest(url: str, run_ids: tuple[str, ...]) -> tuple[Chart, tuple[str, ...]] | None:
+    """Draw the curves of runs of this session's database `url`; return the chart and its sources."""
+    runs = read_compared(run_ids, SELECTED_RATE)
+    if not runs.join_plotted(include_unfinished=False).groups:
+        return None
+    curves = draw_chart("learning-curves", runs, make_options({PER_SEED: True}))
+    chart = replace(curves, name="win-rates", title="Win rate of the last runs")
+    return chart, describe_runs(runs.rows.values())
 
 
 def _choose_options(run_ids: list[str]) -> Options:

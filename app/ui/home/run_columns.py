@@ -1,7 +1,7 @@
 """The columns of the table of runs: their order, labels and formats.
 
 Columns of the database are declared in `storage.models.Run`, with `on_home` in their `ColumnUse`. The columns progress,
-gate and duration are computed.
+curve, gate, age and duration are computed.
 """
 
 from typing import Any, Final
@@ -12,7 +12,9 @@ from app.ui import view
 from app.ui.widgets.result_table import PERCENT
 from storage.queries.run_search import HOME_COLUMNS, SORTS
 
-_FIRST: Final = ("status", "name", "algo", "map", "seed", "progress", "win_rate", "mu_w", "return_mean", "gate")
+_FIRST: Final = (
+    *("status", "name", "algo", "map", "seed", "progress", "win_rate", "curve", "gate", "age", "mu_w", "return_mean"),
+)
 _LAST: Final = ("tags", "notes", "duration", "id", "created_at")
 _FIRST_SORTS: Final = ("created", "win_rate", "mu_w", "return", "gate", "progress", "duration", "status")
 _WIDTHS: Final = {
@@ -53,6 +55,14 @@ def column_config() -> dict[str, Any]:
         "gate": column.TextColumn(
             "Gate", width=80, help="Active if the gate removes incentive. Select the row for the reason."
         ),
+        "curve": column.LineChartColumn(
+            "Win rate curve",
+            width=110,
+            y_min=0,
+            y_max=1,
+            help="Greedy win rate from the start to the last evaluation",
+        ),
+        "age": column.DatetimeColumn("Age", width=100, format="distance", help="Time since the run was created"),
         "duration": column.TextColumn("Duration", width="small", help="From start to end, with pauses"),
     }
 

@@ -19,6 +19,8 @@ from storage.queries.run_search import RunFilter, RunPage
 from storage.runs.rows import PRUNED, shown_status
 
 ROWS: Final = 50
+_MAX_VISIBLE_ROWS: Final = 10
+"""Rows of the table that are visible without scrolling in it, so that the curves below begin on the same screen."""
 _SORT: Final = Choice("sort", "home")
 _DESCENDING: Final = Flag("down", "home", default=True)
 _PAGE_NUMBER: Final = Integer("page", "home", default=1, low=1, high=10**9)
@@ -64,6 +66,7 @@ def make_rows(frame: pd.DataFrame) -> pd.DataFrame:
     seconds = (ended - frame["started_at"]).dt.total_seconds()
     rows["duration"] = [format_duration(None if pd.isna(value) else float(value)) for value in seconds]
     rows["gate"] = [_GATE_LABELS.get(gate, MISSING) for gate in frame["gate"]]
+    rows["age"] = frame["created_at"]
     return rows
 
 
@@ -144,11 +147,12 @@ def _keep_selected_rows(page: RunPage, run_filter: RunFilter, sort: str) -> tupl
 
 def _draw_table(frame: pd.DataFrame) -> Sequence[int]:
     """Draw the table and return the selected row numbers."""
+    curves = data.win_rate_sparklines(tuple(frame["id"]))
     table = st.dataframe(
-        make_rows(frame),
+        make_rows(frame).assign(curve=[curves.get(run_id) for run_id in frame["id"]]),
         key=selection.table_key(),
         hide_index=True,
-        height=36 * min(len(frame), 15) + 38,
+        height=36 * min(len(frame), _MAX_VISIBLE_ROWS) + 38,
         on_select="rerun",
         selection_mode="multi-row",
         column_order=COLUMN_ORDER,

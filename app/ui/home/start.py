@@ -1,4 +1,4 @@
-"""The buttons on top of Home: one starts the demo run and opens Live, one opens the example study read-only."""
+"""The buttons on top of Home: a new run on Launch, the demo run, and the example study, which is read-only."""
 
 import secrets
 
@@ -14,13 +14,19 @@ from storage.engine import is_read_only
 _TOKEN = "demo_token"
 
 
+def show_new_run_button() -> None:
+    """Draw the button that opens Launch."""
+    if st.button("New run", icon=":material/add:", type="primary", key="new_run", help="Opens the form of Launch"):
+        st.switch_page("../pages/launch.py", query_params=view.link({}))
+
+
 def show_demo_button(*, primary: bool) -> None:
-    """Draw the button that starts the demo run; a double click starts only one run."""
+    """Draw the button that starts the demo run, small once there are runs; a double click starts only one run."""
     token = st.session_state.setdefault(_TOKEN, secrets.token_hex(8))
     is_pressed = st.button(
         "Start the demo run",
         icon=":material/play_arrow:",
-        type="primary" if primary else "secondary",
+        type="primary" if primary else "tertiary",
         key="start_demo",
         disabled=not messages.may_act(),
         help="EMTC(QPLEX) on the map 3m of the embedded simulator. Takes about two minutes on two CPU cores.",
@@ -37,7 +43,7 @@ def show_demo_button(*, primary: bool) -> None:
     st.switch_page("../pages/live.py", query_params={RUN.name: run_id, TOUR.name: "1"})
 
 
-def show_example_button() -> None:
+def show_example_button(*, small: bool) -> None:
     """Draw the button that opens the example study; a read-only server does not open bundles."""
     if is_read_only() or not EXAMPLE_STUDY.is_file():
         return
@@ -45,6 +51,7 @@ def show_example_button() -> None:
         "Open the example study",
         icon=":material/science:",
         key="open_example",
+        type="tertiary" if small else "secondary",
         help="A study that is part of EMTC Lab: its question, learning curves, claims and some episodes.",
     )
     if not is_pressed:

@@ -22,7 +22,7 @@ from app.jobs.launch import (
 )
 from app.jobs.launch_request import ALGO, ALSO, CHOICES, DEFAULTS, ENV, MAP, NAME, PRESET, SEEDS, STEPS, Request
 from app.jobs.sweeps.plan import Plan
-from app.ui import data, messages
+from app.ui import data, messages, view
 from app.ui.launch import address, success_rule, sweep
 from app.ui.page_state import RUN, Bound
 from app.ui.widgets import config_form
@@ -70,10 +70,11 @@ def show() -> None:
     maps: dict[str, list[str]] = {}
     for row in rows:
         maps.setdefault(row.env, []).append(row.map)
+    obstacles = {row.env: row.reason for row in rows if not row.available}
     request = launch_request.check_request(texts, maps)
     _show_unknown_fields(texts)
-    _choices(texts, request, maps)
-    obstacle = next((row.reason for row in rows if row.env == request.choices[ENV] and not row.available), "")
+    _choices(texts, request, maps, obstacles)
+    obstacle = obstacles.get(request.choices[ENV], "")
     config, rule_keys = (None, frozenset[str]()) if obstacle else success_rule.choose(texts, request, maps)
     faults, plan = dict(request.faults), None
     if config is not None and (request.other_algos or len(request.seeds) > 1) and not faults:
@@ -86,8 +87,6 @@ def show() -> None:
     elif not faults and not request.choices[MAP]:
         st.info(TYPE_A_MAP, icon=":material/edit:")
     _settings(texts, request, faults, excluded=rule_keys)
-    if obstacle:
-        st.warning(escape_markdown(obstacle[0].upper() + obstacle[1:]), icon=":material/block:")
     if config is not None and not faults:
         _show_warnings(config)
     with st.container(key="launch_bar"):
@@ -95,43 +94,79 @@ def show() -> None:
         if plan is not None and not faults:
             _start_sweep(plan)
         else:
-            _start(config if not faults else None, texts.get(NAME, ""))
+            reason = _explain_disabled_start(request, config, faults, obstacle)
+            _start(config if not faults else None, texts.get(NAME, ""), reason)
 
 
-def _choices(texts: Mapping[str, str], request: Request, maps: Mapping[str, list[str]]) -> None:
-    left, middle, right = st.columns(3)
+def _explain_disabled_start(
+    request: Request, config: RunConfig | None, faults: Mapping[str, Fault], obstacle: str
+) -> str:
+    """Write why *Start* is disabled; empty if it is enabled, and if the faults above it are the reason."""
+    if not messages.may_act():
+        return messages.READ_ONLY if view.bundle() is None else "The runs of a bundle are read-only."
+    if obstacle:
+        return f"{request.choices[ENV]} is not available here: {obstacle}"
+    if config is not None or faults:
+        return ""
+    if not request.choices[MAP]:
+        return "Type a map."
+    return "Type the return that counts as a success."
+
+
+def _choices(
+    texts: Mapping[str, str], request: Request, maps: Mapping[str, list[str]], obstacles: Mapping[str, str]
+) -> None:
+    """Draw one row each for task, algorithm and budget, then the presets."""
+    left, right = st.columns(2)
     with left:
-        presets = describe_presets()
-        items = "\n".join(f"- **{escape_markdown(name)}**: {escape_markdown(text)}" for name, text in presets.items())
-        help_text = f"Gives the default of every setting below.\n{items}"
-        _select("Preset", PRESET, list(presets), request, key="preset", help_text=help_text)
-        if PRESET not in request.faults:
-            st.caption(escape_markdown(presets[request.choices[PRESET]]))
+        _select(
+            "Environment", ENV, list(maps), request, key="env", help_text="Simulator or game",
+            on_text=lambda env: address.put(MAP, None),  # a map belongs to its environment
+            format_option=lambda env: f"{env} · not installed" if env in obstacles else env,
+        )  # fmt: skip
+    with right:
+        _map(texts, request, maps)
+        address.mark(request.faults, MAP)
+    left, right = st.columns(2)
+    with left:
         _select(
             "Algorithm", ALGO, list_algos(), request, key="algo", format_option=name_algo,
             help_text="Method and value system. The paper's algorithm is EMTC(QPLEX); its name in commands is "
             "emtc-qplex.",
         )  # fmt: skip
-        sweep.choose_algos(request)
-    with middle:
-        _select(
-            "Environment", ENV, list(maps), request, key="env", help_text="Simulator or game",
-            on_text=lambda env: address.put(MAP, None),  # a map belongs to its environment
-        )  # fmt: skip
-        _map(texts, request, maps)
-        address.mark(request.faults, MAP)
     with right:
-        _text(
-            "Seeds", SEEDS, texts, DEFAULTS[SEEDS], request,
-            "One run for each seed: 1, or 1,2,5, or 1-5. A seed determines all random numbers of its run.",
-        )  # fmt: skip
-        _text("Name", NAME, texts, "", request, "Shown in lists.", placeholder="Auto-generated if empty")
-    left, _, _ = st.columns(3)
+        sweep.choose_algos(request)
+    left, middle, right = st.columns([1, 1, 2])
     with left:
         info = next(info for info in describe_fields() if info.key == "train.t_max")
         default = format_argument(request.default_steps)
         help_text = f"{config_form.help_of(info)}  \nFormat: 40000, 40k or 1.5M."
         _text("Training length [env steps]", STEPS, texts, default, request, help_text)
+    with middle:
+        _text(
+            "Seeds", SEEDS, texts, DEFAULTS[SEEDS], request,
+            "One run for each seed: 1, or 1,2,5, or 1-5. A seed determines all random numbers of its run.",
+        )  # fmt: skip
+    with right:
+        _text("Name", NAME, texts, "", request, "Shown in lists.", placeholder="Auto-generated if empty")
+    _presets(request)
+
+
+def _presets(request: Request) -> None:
+    """Draw the presets as cards with one sentence each; the page's style sheet draws the cards."""
+    presets = describe_presets()
+    value = None if PRESET in request.faults else request.choices[PRESET]
+    st.radio(
+        "Preset", list(presets), index=None if value is None else 0, horizontal=True, width="stretch",
+        captions=[escape_markdown(_take_first_sentence(text)) for text in presets.values()],
+        help="Gives the default of every setting below. *Method* compares the presets.",
+        **address.bind(PRESET, "preset", value, default=DEFAULTS[PRESET]),
+    )  # fmt: skip
+    address.mark(request.faults, PRESET)
+
+
+def _take_first_sentence(text: str) -> str:
+    return text.split(". ")[0].rstrip(".") + "."
 
 
 def _select(
@@ -199,17 +234,29 @@ def _settings(
     fields = [info for info in describe_fields() if info.key not in launch_request.IDENTITY | excluded]
     gate = texts.get("gate.type") or str(request.defaults.get("gate.type"))
     fields = [info for info in fields if _has_effect(info.key, request, gate)]
-    st.markdown("##### All settings")
+    unused = launch_request.find_unused_settings(texts, request)
+    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
+        st.markdown("##### All settings", width="content")
+        search = st.text_input(
+            "Search settings", type="search", key="launch_search", placeholder="Search settings: tau, buffer, seed",
+            label_visibility="collapsed", width=340,
+        )  # fmt: skip
     _show_changes(texts, {info.key for info in fields} | excluded, request)
+    if search:
+        fields = [info for info in fields if config_form.matches(info, search)]
+        if not fields:
+            st.caption("No setting matches.")
     for section in dict.fromkeys(info.key.partition(".")[0] for info in fields):
         section_fields = [info for info in fields if info.key.partition(".")[0] == section]
         has_fault = any(info.key in faults for info in section_fields)
         is_changed = any(info.key in texts for info in section_fields)
         title = config_form.SECTION_TITLES.get(section, section.upper())
         icon = ":material/error:" if has_fault else ":material/tune:" if is_changed else None
-        with st.expander(title, expanded=has_fault, icon=icon):
+        # The key opens the section when a search starts.
+        key = f"section-{section}-{'found' if search else 'all'}"
+        with st.expander(title, expanded=has_fault or bool(search), icon=icon, key=key):
             config_form.show_section(
-                section_fields, request.defaults, texts, _bind, lambda key: address.mark(dict(faults), key)
+                section_fields, request.defaults, texts, _bind, lambda key: address.mark(dict(faults), key), unused
             )
 
 
@@ -336,8 +383,8 @@ def _start_sweep(plan: Plan) -> None:
         sweep.start(plan)
 
 
-def _start(config: RunConfig | None, name: str) -> None:
-    """Draw the expected cost of the run, and the button that starts it. Both stay in view."""
+def _start(config: RunConfig | None, name: str, reason: str) -> None:
+    """Draw the expected cost of the run, or why it cannot start, and the button that starts it. Both stay in view."""
     note = ""
     with st.container(horizontal=True, vertical_alignment="center", gap="medium", key="launch_cost"):
         if config is not None:
@@ -350,6 +397,8 @@ def _start(config: RunConfig | None, name: str) -> None:
                 ("Expected memory", f"≤ {format_size(cost.memory_bytes)}", _MEMORY_HELP),
             ):
                 st.metric(label, value, help=help_text, width="content")
+        if reason:
+            st.markdown(f":red[:material/block: {escape_markdown(reason)}]", width="stretch")
         is_disabled = config is None or not messages.may_act()
         is_pressed = st.button(
             "Start", type="primary", icon=":material/rocket_launch:", key="start", disabled=is_disabled

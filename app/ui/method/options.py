@@ -10,7 +10,7 @@ from app.analysis.format import MISSING, escape_markdown
 from app.ui import data
 from app.ui.method import measured, published
 from app.ui.page_state import Choice, Choices, Flag, Text
-from app.ui.widgets.config_form import SECTION_TITLES
+from app.ui.widgets.config_form import SECTION_TITLES, matches
 from app.ui.widgets.result_table import write_table
 from emtc_core.config.resolve import (
     FieldInfo,
@@ -59,7 +59,7 @@ def show_settings() -> None:
     left, right = st.columns([3, 1], vertical_alignment="bottom")
     search = left.text_input("Search", **_FIND.bind(), placeholder="Key, label or word") or ""
     only_labelled = right.toggle("Only labelled choices", **_ONLY_LABELLED.bind())
-    fields = [info for info in describe_fields() if _matches(info, search) and (labels_of(info) or not only_labelled)]
+    fields = [info for info in describe_fields() if matches(info, search) and (labels_of(info) or not only_labelled)]
     if not fields:
         st.info(f"No setting contains “{escape_markdown(search)}”. Clear the search to see all settings.")
     for section in dict.fromkeys(_get_section(info) for info in fields):
@@ -150,11 +150,6 @@ def explain_preset(preset: str, algo: str, env: str, map: str) -> list[tuple[str
 def labels_of(info: FieldInfo) -> str:
     """Return the labels of the open questions that a setting answers, such as "B13, B14"."""
     return ", ".join(_QUESTION_LABEL.findall(info.description))
-
-
-def _matches(info: FieldInfo, search: str) -> bool:
-    text = f"{info.key} {info.description} {' '.join(info.choices)}".casefold()
-    return all(word in text for word in search.casefold().split())
 
 
 def _get_section(info: FieldInfo) -> str:

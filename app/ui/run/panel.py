@@ -99,7 +99,8 @@ def _show_actions(run: RunRow) -> None:
             help=_NO_CLONE if is_imported else
             "Opens the Launch form with all settings of this run. You can change them before you start.",
         ):  # fmt: skip
-            st.switch_page("../pages/launch.py", query_params=make_texts(run.config))
+            name = f"Clone of {run.name.removeprefix('Clone of ')}"
+            st.switch_page("../pages/launch.py", query_params=make_texts(run.config, name=name))
         with st.popover("Name, tags and note", icon=":material/edit_note:", key="run-words-box"):
             _show_labels_form(run)
     result = st.session_state.pop(_SAVE_RESULT, None)

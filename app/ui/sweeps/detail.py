@@ -43,7 +43,11 @@ def show(sweep: Sweep) -> None:
     _show_best_run(runs)
     if message := st.session_state.pop(_MESSAGE_KEY, None):
         st.info(escape_markdown(message), icon=":material/info:")
-    _show_runs_to_start(sweep, runs)
+    if view.bundle() is None:
+        _show_runs_to_start(sweep, runs)
+    else:  # its runs are read-only, and the file may contain only some of them
+        planned = len(sweep.plan.get("runs", ()))
+        st.caption(f"This bundle contains {len(runs)} of the {planned} planned runs.")
     with st.expander(f"Runs ({len(runs)})", icon=":material/list:"):
         _show_table(runs)
 

@@ -1,16 +1,19 @@
-"""Parts of every page: the banner of an opened bundle, and the number of unread warnings in the sidebar."""
+"""Parts of every page: the banner of an opened bundle, and the unread alerts in the sidebar."""
 
 from collections.abc import Collection, Sequence
 
 import streamlit as st
 
 from app.analysis.format import escape_markdown, format_count
-from app.jobs.alerts import Alert
+from app.jobs.alerts import REASONS, Alert
 from app.ui import data, view
+from app.ui.page_state import RUN
 from emtc_core.errors import EmtcError
 from storage.alerts import read_keys
 
 REFRESH_S = 15
+_MAX_ALERTS = 3
+"""Number of alerts in the sidebar. *Health* lists all."""
 
 
 def select_bundle() -> None:
@@ -30,21 +33,22 @@ def show() -> None:
     if bundle is None:
         return
     n_nodes = bundle.sample_nodes
-    note = (
-        f" Contains memory snapshots as samples of at most {format_count(n_nodes)} nodes."
-        if n_nodes is not None
-        else ""
-    )
-    with st.container(border=True, horizontal=True, vertical_alignment="center", key="bundle_banner"):
-        st.markdown(f":material/lock: **Read-only: {escape_markdown(bundle.name)}.**{note}", width="stretch")
-        st.button("Back to my own runs", icon=":material/undo:", key="leave_bundle", on_click=view.enter, args=(None,))
+    note = None
+    if n_nodes is not None:
+        note = f"Contains memory snapshots as samples of at most {format_count(n_nodes)} nodes."
+    with st.container(horizontal=True, vertical_alignment="center", gap="small", key="bundle_banner"):
+        st.markdown(f":material/lock: **Read-only: {escape_markdown(bundle.name)}.**", width="content", help=note)
+        st.button(
+            "Back to my own runs", icon=":material/undo:", type="tertiary", key="leave_bundle", on_click=view.enter,
+            args=(None,),
+        )  # fmt: skip
 
 
 def show_alerts() -> None:
-    """Show the number of unread warnings in the sidebar, updated every 15 s; a bundle has no alerts."""
+    """Show the newest unread warnings in the sidebar, updated every 15 s; a bundle has no alerts."""
     if view.bundle() is None:
         with st.sidebar:
-            st.fragment(_show_unread_count, run_every=REFRESH_S)()
+            st.fragment(_show_unread, run_every=REFRESH_S)()
 
 
 def list_unread_warnings(alerts: Sequence[Alert], read: Collection[str]) -> list[Alert]:
@@ -52,16 +56,18 @@ def list_unread_warnings(alerts: Sequence[Alert], read: Collection[str]) -> list
     return [alert for alert in alerts if alert.severity != "info" and alert.key not in read]
 
 
-def _show_unread_count() -> None:
+def _show_unread() -> None:
     try:
         unread = list_unread_warnings(data.alerts(), read_keys(data.database()))
     except EmtcError:  # the page itself shows the error of the database
         return
-    if unread:
-        noun = "warning" if len(unread) == 1 else "warnings"
-        first = unread[0]
+    for alert in unread[:_MAX_ALERTS]:
+        name = f"{escape_markdown(alert.run_name)}: " if alert.run_id else ""
         st.page_link(
-            "../pages/health.py", label=f":orange[●] {format_count(len(unread))} {noun} in Health",
-            query_params={"unread": "true"},
-            help=escape_markdown(f"{first.run_name}: {first.message}" if first.run_id else first.message),
+            f"../pages/{'live' if alert.run_id else 'health'}.py", label=f":orange[●] {name}{REASONS[alert.kind]}",
+            query_params={RUN.name: alert.run_id} if alert.run_id else {}, help=escape_markdown(alert.message),
         )  # fmt: skip
+    if unread:
+        n_more = len(unread) - _MAX_ALERTS
+        label = f"{format_count(n_more)} more in Health" if n_more > 0 else "Open in Health"
+        st.page_link("../pages/health.py", label=label, query_params={"unread": "true"})

@@ -4,7 +4,7 @@ Numbers are text fields. Streamlit's number field does not send a value that is 
 show a fault and a button next to the field would use the value before.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 import streamlit as st
@@ -44,6 +44,20 @@ LABELS: Final = {
     "incentive.on_miss": "No neighbor within δ",
 }
 """Labels of the settings whose name alone does not describe them."""
+SYMBOLS: Final = {
+    "gate.tau_start": "τ_start",
+    "gate.tau_end": "τ_end",
+    "gate.delta_scale": "scale of Δ_mem",
+    "train.gamma": "γ",
+    "embed.interval": "t_emb",
+    "embed.samples": "N",
+    "embed.batch": "B",
+    "embed.lambda_rcon": "λ_rcon",
+    "embed.lambda_cl": "λ_cl",
+    "embed.tau_cl": "τ_cl",
+    "embed.sigma": "σ",
+}
+"""Symbols of the paper, drawn after the names of their settings."""
 Bind = Callable[[FieldInfo, object, str, Callable[[object], str]], Bound]
 """Setting, the widget's value, the default as text, and a function that writes the widget's value as text."""
 _MAX_CHARACTERS = 40
@@ -55,6 +69,7 @@ def show_section(
     texts: Mapping[str, str],
     bind: Bind,
     show_fault: Callable[[str], None],
+    unused: Collection[str] = (),
 ) -> None:
     """Draw one widget for each setting.
 
@@ -64,19 +79,29 @@ def show_section(
         texts: Key → text of a changed setting.
         bind: Binds a widget to its setting.
         show_fault: Draws the fault of a setting under its widget.
+        unused: Keys of settings without effect, because of the value of another one. Their widgets are disabled.
     """
     for start in range(0, len(fields), PER_ROW):
         columns = st.columns(PER_ROW, vertical_alignment="top")
         for cell, info in zip(columns, fields[start : start + PER_ROW], strict=False):
             with cell:
-                _show_setting(info, format_argument(defaults.get(info.key, info.default)), texts.get(info.key), bind)
+                default = format_argument(defaults.get(info.key, info.default))
+                _show_setting(info, default, texts.get(info.key), bind, is_disabled=info.key in unused)
                 show_fault(info.key)
 
 
 def label_of(info: FieldInfo) -> str:
-    """Return a setting's label, with its unit."""
+    """Return a setting's label, with its symbol and its unit."""
     name = LABELS.get(info.key) or info.key.rpartition(".")[2].replace("_", " ")
+    if symbol := SYMBOLS.get(info.key):
+        name = f"{name} {symbol}"
     return f"{name} [{info.unit}]" if info.unit else name
+
+
+def matches(info: FieldInfo, search: str) -> bool:
+    """Whether a setting's key, label, meaning and choices contain all words of a search."""
+    text = f"{info.key} {label_of(info)} {info.description} {' '.join(info.choices)}".casefold()
+    return all(word in text for word in search.casefold().split())
 
 
 def help_of(info: FieldInfo) -> str:
@@ -137,15 +162,18 @@ def read(text: str, *, key: str, default: int, low: int, high: int) -> int:
     return number
 
 
-def _show_setting(info: FieldInfo, default: str, text: str | None, bind: Bind) -> None:
+def _show_setting(info: FieldInfo, default: str, text: str | None, bind: Bind, *, is_disabled: bool) -> None:
     label, help_text = label_of(info), help_of(info)
+    if text is not None and text != default:
+        label = f":primary[●] {label} :gray[· default {escape_markdown(default or 'not set')}]"
     text = default if text is None else text
     if info.type == "bool":
         bound = bind(info, text.lower() == "true", default, lambda value: str(value).lower())
-        st.toggle(label, **bound, help=help_text)
+        st.toggle(label, **bound, help=help_text, disabled=is_disabled)
     elif info.type == "choice":
         is_valid = text in info.choices
         bound = bind(info, text if is_valid else None, default, str)
-        st.selectbox(label, info.choices, index=0 if is_valid else None, **bound, help=help_text)
+        st.selectbox(label, info.choices, index=0 if is_valid else None, **bound, help=help_text, disabled=is_disabled)
     else:
-        st.text_input(label, **bind(info, text, default, str), help=help_text, placeholder=default or "not set")
+        bound = bind(info, text, default, str)
+        st.text_input(label, **bound, help=help_text, placeholder=default or "not set", disabled=is_disabled)
