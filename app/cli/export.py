@@ -23,9 +23,10 @@ from app.cli.export_raw import MARL_EVAL, export_marl_eval, export_raw, find_raw
 from app.cli.output import DEFAULT_DATABASE, DatabaseUrl, choose, print_message, printable, write_file
 from app.cli.progress import show_shares
 from app.figures.figure import FigureKind
+from app.figures.image_options import IMAGE_OPTIONS, LABELS, read_image_options
 from app.figures.options import BUDGET, FLAG_OPTIONS, INCLUDE_UNFINISHED, REFIT_EVERY, Option, Options
 from app.figures.registry import FIGURES, TABLES
-from app.figures.render.export import EXPORT_FORMATS, WIDTHS, export_figure
+from app.figures.render.export import EXPORT_FORMATS, export_figure
 from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database
 from storage.queries.tables import TABLE_NAMES, TableName
@@ -53,12 +54,15 @@ def _with_flags(options: Sequence[Option[Any]]) -> Callable[[Callable[..., None]
         for option in options:
             is_switch = isinstance(option.default, bool)
             declaration = typer.Option(option.flag, help=option.help, metavar=option.metavar or None)
+            type_, default = (
+                (bool, False) if is_switch else (list[str] | None, None) if option.is_repeated else (str, "")
+            )
             parameters.append(
                 inspect.Parameter(
                     option.name,
                     inspect.Parameter.KEYWORD_ONLY,
-                    default=False if is_switch else "",
-                    annotation=Annotated[bool if is_switch else str, declaration],
+                    default=default,
+                    annotation=Annotated[type_, declaration],
                 )
             )
         keyword_only = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
@@ -68,7 +72,7 @@ def _with_flags(options: Sequence[Option[Any]]) -> Callable[[Callable[..., None]
     return add_flags
 
 
-@_with_flags(FLAG_OPTIONS)
+@_with_flags((*FLAG_OPTIONS, *IMAGE_OPTIONS))
 def export(
     runs: Annotated[list[str] | None, typer.Argument(metavar="RUN…", help="Run ids or prefixes of them")] = None,
     figure: Annotated[str | None, typer.Option(help="Name of a figure")] = None,
@@ -78,7 +82,6 @@ def export(
     out: Annotated[Path | None, typer.Option(help="File to write. Default for a table: stdout")] = None,
     map: Annotated[list[str] | None, typer.Option(help="Only runs on this map; may be repeated")] = None,
     algo: Annotated[list[str] | None, typer.Option(help="Only runs of this algorithm; may be repeated")] = None,
-    width: Annotated[str, typer.Option(help="Width of an image in columns of the paper: one or two")] = "",
     set: Annotated[
         list[str] | None,
         typer.Option(metavar="OPTION=VALUE", help="An option of this figure or table alone; may be repeated"),
@@ -101,6 +104,10 @@ def export(
 
     Figures and tables that compare runs use all evaluated runs if no RUN is given. --map and --algo filter the runs.
     """
+    image_options, figure_values = read_image_options(values)
+    if image_options.values and figure is None:
+        name = next(iter(image_options.values)).replace("_", "-")
+        raise typer.BadParameter(f"--{name} has an effect on images only. Give --figure NAME.")
     if policy is not None or checkpoint != "last":
         _write_policy(db, runs or [], policy, checkpoint)
         return
@@ -111,10 +118,8 @@ def export(
     raw = find_raw(table, format)
     if (figure is None) == (table is None and raw is None):
         raise typer.BadParameter("Give either --figure or --table, or --replay EPISODE.")
-    if width and figure is None:
-        raise typer.BadParameter("--width has an effect on images only, not on tables.")
     request = _Request(db, _list_sweep_runs(db, sweep, runs) if sweep else runs, map, algo)
-    all_values = dict(values) | _parse_assignments(set or [])
+    all_values = figure_values | _parse_assignments(set or [])
     if raw is not None:
         _write_raw(request, raw, format, all_values, out)
     elif table is not None:
@@ -123,7 +128,7 @@ def export(
         raise typer.BadParameter("--figure needs --out FILE.")
     else:
         kind = FIGURES[choose("figure", figure or "", FIGURES)]
-        _write(_make_figure(kind, request, format or out.suffix.removeprefix("."), width, all_values), out)
+        _write(_make_figure(kind, request, format or out.suffix.removeprefix("."), image_options, all_values), out)
 
 
 @dataclass(frozen=True)
@@ -152,11 +157,13 @@ class _Request:
         return rows
 
 
-def _make_figure(kind: FigureKind[Any], request: _Request, format: str, width: str, values: Mapping[str, Any]) -> bytes:
+def _make_figure(
+    kind: FigureKind[Any], request: _Request, format: str, image_options: Options, values: Mapping[str, Any]
+) -> bytes:
     image_format = choose("format", format, EXPORT_FORMATS)
-    columns = choose("width", width or "two", WIDTHS)
-    if width and image_format in ("html", "csv"):
-        raise typer.BadParameter(f"--width has an effect on svg, pdf and png only, not on {image_format}.")
+    for option in IMAGE_OPTIONS:
+        if option is not LABELS and option in image_options and image_format in ("html", "csv"):
+            raise typer.BadParameter(f"{option.flag} has an effect on svg, pdf and png only, not on {image_format}.")
     if kind.needs_runs and not request.runs:
         raise typer.BadParameter("Name at least one run; list them with: emtc runs")
     kind.read_options(values)  # before the database is opened
@@ -169,7 +176,7 @@ def _make_figure(kind: FigureKind[Any], request: _Request, format: str, width: s
         print_message(figure.caption)
     for warning in list_run_code_warnings({row.id: with_code(row.config, row.versions) for row in rows}):
         print_message(warning)
-    return export_figure(figure, image_format, sources=describe_runs(rows), columns=columns)
+    return export_figure(figure, image_format, sources=describe_runs(rows), options=image_options)
 
 
 def _write_policy(url: str, runs: Sequence[str], out: Path | None, checkpoint: str) -> None:

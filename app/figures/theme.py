@@ -92,38 +92,45 @@ METHOD_STYLES: Final[dict[str, Style]] = {
 Each color has a contrast of 3:1 on both backgrounds. Colors with the same dash stay distinct for readers without red,
 green or blue cones. tests/app/test_theme.py measures both.
 """
-_ABLATION_TURNS: Final = {"gate.enabled = false": 110, "embed.type = dcae": 290}
+VARIANT_STYLES: Final[dict[tuple[str, str], Style]] = {
+    ("emtc-qplex", "gate.enabled = false"): Style("#1B8F3A", _SOLID, "square"),
+    ("emtc-qplex", "embed.type = dcae"): Style("#D04FB0", _SOLID, "triangle-up"),
+}
+"""Style of the ablations of the paper, by algorithm and change. They have these markers in every figure."""
+_RESERVED_MARKERS: Final = tuple(style.marker for style in VARIANT_STYLES.values())
 _VARIANT_TURNS: Final = (60, 110, 155, 290)
-"""By how many degrees the hue of a variant is turned from its algorithm's hue. EMTC(QPLEX) is orange, so that its
-variants are olive, green, teal and magenta: none is the blue of QPLEX or the violet of EMU(QPLEX)."""
+"""By how many degrees the hue of another variant is turned from its algorithm's hue. EMTC(QPLEX) is orange, so that
+its variants are olive, green, teal and magenta: none is the blue of QPLEX or the violet of EMU(QPLEX)."""
 _MIN_LUMINANCE, _MAX_LUMINANCE = 0.126, 0.295
 """Luminances of variants: at least a contrast of 3:1 on the dark and on the light background."""
 
 
 def make_styles(methods: Mapping[str, tuple[str, str]]) -> dict[str, Style]:
-    """Choose a style for each line. Color and dash do not depend on the other lines of the figure.
+    """Choose a style for each line. It does not depend on the other lines, unless two lines would look equal.
 
     Args:
         methods: Key of a line → its algorithm, and the changed settings, for example "gate.enabled = false", or "".
 
     Returns:
-        Key → style. An algorithm that is not in `METHOD_STYLES` is gray. A variant has another hue than its
-        algorithm: the ablations of the paper always the same, others one selected by the hash of their changes. Its
-        marker is selected by the hash of its key; if the figure uses that marker, the next free one is taken.
+        Key → style. An algorithm that is not in `METHOD_STYLES` is gray. A variant has the style in `VARIANT_STYLES`,
+        or another hue than its algorithm and a marker, both selected by the hash of its changes. If a line with the
+        same color has this marker already, the next free one is taken.
     """
     styles: dict[str, Style] = {}
-    for key in sorted(methods, key=lambda key: (methods[key][1], key)):
+    for key in sorted(methods, key=lambda key: (methods[key] not in VARIANT_STYLES, methods[key][1], key)):
         algo, changes = methods[key]
         color, dash, _ = METHOD_STYLES.get(algo, Style(NEUTRAL, _DASHES.get(algo.partition("-")[0], _DOTTED)))
         if changes:
-            index = zlib.crc32(f"hue {changes}".encode()) % len(_VARIANT_TURNS)
-            color = _turn_hue(color, _ABLATION_TURNS.get(changes, _VARIANT_TURNS[index]))
-        first = zlib.crc32(key.encode()) % len(MARKERS)
-        candidates = [] if changes else [Style(color, dash)]
-        candidates += [Style(color, dash, marker) for marker in (*MARKERS[first:], *MARKERS[:first])]
-        used_styles = [style for other, style in styles.items() if methods[other][0] == algo]
-        used_markers = [style.marker for style in used_styles]
-        styles[key] = min(candidates, key=lambda style: (used_styles.count(style), used_markers.count(style.marker)))
+            turn = _VARIANT_TURNS[zlib.crc32(f"hue {changes}".encode()) % len(_VARIANT_TURNS)]
+            color = _turn_hue(color, turn)
+        markers = [marker for marker in MARKERS if marker not in _RESERVED_MARKERS]
+        first = zlib.crc32((changes or key).encode()) % len(markers)
+        candidates = [Style(color, dash, marker) for marker in (*markers[first:], *markers[:first], *_RESERVED_MARKERS)]
+        if not changes:
+            candidates.insert(0, Style(color, dash))
+        elif (algo, changes) in VARIANT_STYLES:
+            candidates.insert(0, VARIANT_STYLES[algo, changes])
+        styles[key] = min(candidates, key=list(styles.values()).count)
     return styles
 
 

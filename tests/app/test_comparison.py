@@ -13,6 +13,7 @@ from app.analysis.intervals import INTERVAL_LABELS
 from app.analysis.provenance import describe_runs, hash_config
 from app.analysis.quantities import EVALUATION_QUANTITIES, MU_W, WIN_RATE, find_quantity
 from app.analysis.series import Comparison, SeedRun, join_seeds, split_curves
+from app.figures.image_options import read_image_options
 from app.figures.named.curves import draw_comparison
 from app.figures.render.export import export_figure
 from app.figures.render.lines_view import draw_chart
@@ -112,11 +113,12 @@ def test_any_logged_number_can_be_drawn_and_a_stranger_is_the_win_rate() -> None
     assert find_quantity("return") is EVALUATION_QUANTITIES["return"]
 
 
-@pytest.mark.parametrize("columns", ["one", "two"])
+@pytest.mark.parametrize("width", ["one", "6.75in"])
 @pytest.mark.parametrize("format", ["svg", "pdf", "png", "html"])
-def test_facets_export_in_every_format_and_width(comparison, format, columns) -> None:
+def test_facets_export_in_every_format_and_width(comparison, format, width) -> None:
     chart = draw_comparison(comparison, per_seed=True)
-    assert len(export_figure(chart, format, mode="dark", sources=("run a",), columns=columns)) > 1000
+    options, _ = read_image_options({"width": width})
+    assert len(export_figure(chart, format, mode="dark", sources=("run a",), options=options)) > 1000
 
 
 def test_nothing_to_compare_is_an_empty_chart() -> None:

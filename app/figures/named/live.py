@@ -66,6 +66,8 @@ N_SMOOTHED_INTERVALS = 10
 _FRACTION_RANGE = (-0.03, 1.03)
 _NARROW_RANGE = 0.2
 """If β̄ of an ended run varies by less than this, the y axis is fitted to the values."""
+_MIN_BAND_HEIGHT, _MIN_VISIBLE_SHARE = 0.01, 0.02
+"""A band is drawn if at 2 % of the points or more it is higher than 1 % of the range of the lines."""
 _DASHED = (6, 4)
 _CLOSING_NOTE = (
     " The logarithmic axis shows 1 − β̄, which is how far the gate is closed. It has no 0, so there is no point where "
@@ -147,14 +149,15 @@ def draw_gate_dynamics(
         links = Line(legend, LOSS, x, mean, low, high, dash=_DASHED, label=label)
         return (*_make_new_transition_lines(metrics, f"gate/{name}_new", color), links)
 
-    beta_lines = make_lines("beta", BETA)
+    delta_lines, delta_notes = _hide_flat_bands("Δ_mem", make_lines("delta_mem", DELTA_MEM))
+    beta_lines, beta_notes = _hide_flat_bands("β", make_lines("beta", BETA))
     low, high = _find_extent(beta_lines)
     is_fitted = ended and not closing and 0 < high - low < _NARROW_RANGE
     beta = Panel("β̄", "fraction", beta_lines, range=None if is_fitted else _FRACTION_RANGE)
     if closing:
         beta = with_log_y_axis(replace(beta, title="1 − β̄", lines=tuple(map(complement, beta.lines))))
     panels = (
-        Panel("Δ̄_mem", "return", make_lines("delta_mem", DELTA_MEM), from_zero=True),
+        Panel("Δ̄_mem", "return", delta_lines, from_zero=True),
         beta,
         Panel(
             "τ", "return", (Line("temperature", TAU, x, read_float_column(stats, "tau"), dash=_DASHED),), from_zero=True
@@ -165,6 +168,7 @@ def draw_gate_dynamics(
         "with the values at the time of collection, 10–90 %. Links in memory: all stored links from a node to its "
         "successor, 5–95 %. A mean outside its band results from a few extreme values. τ is the temperature of the "
         "gate."
+        f"{_describe_flat_bands([*delta_notes, *beta_notes])}"
         f"{_CLOSING_NOTE if closing else ''}"
         f"{f' The axis of β̄ shows {low:.4g} to {high:.4g} only.' if is_fitted else ''}"
     )
@@ -324,6 +328,31 @@ def _find_extent(lines: Sequence[Line]) -> tuple[float, float]:
     arrays = [array for line in lines for array in (line.y, line.low, line.high) if array is not None]
     finite = np.concatenate([array[np.isfinite(array)] for array in arrays])
     return (float(finite.min()), float(finite.max())) if len(finite) else (np.nan, np.nan)
+
+
+def _hide_flat_bands(quantity: str, lines: Sequence[Line]) -> tuple[tuple[Line, ...], list[str]]:
+    """Remove bands that are invisible, because their two edges are equal at almost all points.
+
+    Returns:
+        The lines, and a name for each removed band.
+    """
+    low, high = _find_extent([replace(line, low=None, high=None) for line in lines])
+    result, names = [], []
+    for line in lines:
+        if line.low is not None and line.high is not None and np.isfinite(line.y).any():
+            is_visible = line.high - line.low > _MIN_BAND_HEIGHT * (high - low)
+            if is_visible.mean() < _MIN_VISIBLE_SHARE:
+                names.append(f"{quantity} of {line.label}")
+                line = replace(line, name=line.name.partition(", band")[0], low=None, high=None)
+        result.append(line)
+    return tuple(result), names
+
+
+def _describe_flat_bands(names: Sequence[str]) -> str:
+    """Make the sentence about removed bands for a caption; empty if there are none."""
+    if not names:
+        return ""
+    return f" No band of {', '.join(names)}: its two quantiles are equal, because the gate acts on few transitions."
 
 
 def _make_new_transition_lines(metrics: pd.DataFrame | None, name: str, color: str) -> tuple[Line, ...]:
