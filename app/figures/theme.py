@@ -71,30 +71,31 @@ _DASHES: Final[dict[str, Dash]] = {"emtc": _SOLID, "emu": _DASHED}
 METHOD_STYLES: Final[dict[str, Style]] = {
     "emtc-qplex": Style("#D55E00", _SOLID),
     "emtc-cds": Style("#0072B2", _SOLID),
-    "emtc-qmix": Style("#DA5AF3", _SOLID),
-    "emtc-vdn": Style("#1BA67B", _SOLID),
-    "emtc-dmix": Style("#B82175", _SOLID),
+    "emtc-qmix": Style("#B82175", _SOLID),
+    "emtc-vdn": Style("#4EA077", _SOLID),
+    "emtc-dmix": Style("#F047F2", _SOLID),
     "emu-qplex": Style("#7B3FDC", _DASHED),
-    "emu-cds": Style("#9F9635", _DASHED),
-    "emu-qmix": Style("#8B5B18", _DASHED),
-    "emu-vdn": Style("#F3169E", _DASHED),
-    "emu-dmix": Style("#2D93FE", _DASHED),
+    "emu-cds": Style("#0A735F", _DASHED),
+    "emu-qmix": Style("#A24611", _DASHED),
+    "emu-vdn": Style("#F3009D", _DASHED),
+    "emu-dmix": Style("#907FEA", _DASHED),
     "qplex": Style("#1A5EFF", _DOTTED),
-    "cds": Style("#D80007", _DOTTED),
-    "qmix": Style("#9F82CD", _DOTTED),
-    "vdn": Style("#715B82", _DOTTED),
-    "dmix": Style("#BA04C6", _DOTTED),
-    "mappo": Style("#13763C", _LONG),
-    "emc": Style("#E96A7F", _SHORT),
+    "cds": Style("#E6244D", _DOTTED),
+    "qmix": Style("#BA04C6", _DOTTED),
+    "vdn": Style("#96618C", _DOTTED),
+    "dmix": Style("#009ECB", _DOTTED),
+    "mappo": Style("#AA914A", _LONG),
+    "emc": Style("#D475A6", _SHORT),
 }
 """Color and dash of every algorithm. Solid: EMTC. Dashed: EMU. Dotted: only a backbone. Long dashes: MAPPO. Short: EMC.
 
 Each color has a contrast of 3:1 on both backgrounds. Colors with the same dash stay distinct for readers without red,
-green or blue cones. tests/app/test_theme.py measures both.
+green or blue cones. EMTC, its ablations, EMU(QPLEX), QPLEX, EMC, CDS, DMIX and MAPPO have distinct hues, and those with
+the same dash differ in lightness. tests/app/test_theme.py measures all of this.
 """
 VARIANT_STYLES: Final[dict[tuple[str, str], Style]] = {
-    ("emtc-qplex", "gate.enabled = false"): Style("#1B8F3A", _SOLID, "square"),
-    ("emtc-qplex", "embed.type = dcae"): Style("#D04FB0", _SOLID, "triangle-up"),
+    ("emtc-qplex", "gate.enabled = false"): Style("#248965", _SOLID, "square"),
+    ("emtc-qplex", "embed.type = dcae"): Style("#CA6BF5", _SOLID, "triangle-up"),
 }
 """Style of the ablations of the paper, by algorithm and change. They have these markers in every figure."""
 _RESERVED_MARKERS: Final = tuple(style.marker for style in VARIANT_STYLES.values())
