@@ -36,7 +36,7 @@ from storage.runs.sweeps import get_sweep, sweep_runs
 ENCODER_TIMING = "encoder-timing"
 _FORMATS = (
     "Figures: svg, pdf, png, html, csv; tables: csv, latex, markdown, parquet; raw: csv, parquet, arrow, marl-eval; "
-    "replays: html, gif, svg"
+    "replays: html, gif, mp4, svg"
 )
 
 
@@ -213,7 +213,7 @@ def _write_replay(
         raise typer.BadParameter("--replay takes one RUN, or two with --beside; list them with: emtc runs")
     database = open_database(url, read_only=True)
     replays = read_replays(database, list(zip([*runs, runs[0]], episodes, strict=False)))
-    if file_format == "gif":
+    if file_format in ("gif", "mp4"):
         print_message("Drawing the frames …")
     _write(make_file(replays, file_format, t=t), out)
 
