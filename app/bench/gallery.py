@@ -22,6 +22,7 @@ from app.bench.pictures import FOLDER as PICTURES
 from app.bench.pictures import MAX_TOTAL_KB, reduce_colors
 from app.figures.figure import FigureKind, TableKind
 from app.figures.image_options import read_image_options
+from app.figures.options import REFIT_EVERY
 from app.figures.registry import FIGURES, TABLES
 from app.figures.render.export import export_figure
 from app.figures.render.matplotlib_view import make_style
@@ -44,10 +45,10 @@ _INTRODUCTION = """# Gallery of figures and tables
 
 All figures and tables that `emtc export` writes, drawn from the example study by `emtc bench gallery`.
 
-For example, the first picture is made by
+For example, the picture of `learning-curves` is made by
 
 ```bash
-emtc export --figure {first} --map {map} --set smooth=50000 --width {width} --no-title --out {first}.pdf
+emtc export --figure learning-curves --map {map} --set smooth=50000 --width {width} --no-title --out curves.pdf
 ```
 
 `--font serif`, `--line-names legend` and `--label "EMTC(QPLEX)=Ours"` adapt a figure to a paper. The button *Export* of
@@ -99,6 +100,9 @@ def draw_pictures(db: Database) -> Iterator[Picture]:
     run_of_memory = next(row for row in study if _has_gate(row) and find_replayable_episodes(db, row.id))
     examples = _make_examples(db, study, run_of_memory)
     for kind in FIGURES.values():
+        if REFIT_EVERY in kind.options:
+            yield Picture("Figures", kind.name, kind.question, b"", "recomputes a run, which takes minutes.")
+            continue
         default = [run_of_memory] if kind.needs_runs else study
         yield _draw_figure(db, kind, examples.get(kind.name, Example(default, {})))
     for table in TABLES.values():
@@ -107,8 +111,7 @@ def draw_pictures(db: Database) -> Iterator[Picture]:
 
 def write_page(pictures: Sequence[Picture], map_name: str) -> str:
     """Write the page: a section each for figures and tables, and the list of those without a picture."""
-    first = pictures[0].name
-    parts = [_INTRODUCTION.format(first=first, map=map_name, width=WIDTH)]
+    parts = [_INTRODUCTION.format(map=map_name, width=WIDTH)]
     for section in ("Figures", "Tables"):
         parts.append(f"## {section}\n")
         for picture in pictures:

@@ -177,13 +177,14 @@ def make_trace(episode: Trajectory, snapshot: Snapshot, coordinates: NDArray[np.
     Raises:
         ConfigError: If the episode has no memory.
     """
-    if episode.slots is None or episode.delta_mem is None:
+    if episode.slots is None:
         raise ConfigError(f"Episode {episode.episode} has no memory", hint="Choose a run of an EMTC or EMU algorithm.")
     length = min(episode.length, MAX_PATH_STEPS)
     t = np.arange(0, length, max(1, min(MAX_PATH_INTERVAL, length // MIN_PATH_POINTS)))
     rows = snapshot.rows_of(episode.slots[t])
     x, y = np.where(rows[:, None] >= 0, coordinates[rows], np.nan).astype(np.float32).T
-    return Trace(name_path(episode), color, t, x, y, episode.delta_mem[t])
+    errors = np.full(len(t), np.nan) if episode.delta_mem is None else episode.delta_mem[t]
+    return Trace(name_path(episode), color, t, x, y, errors)
 
 
 def get_last_snapshot(db: Database, run: RunRow) -> Snapshot:

@@ -144,7 +144,7 @@ def _draw_stack(chart: Chart, width: float, *, has_title: bool, has_labels: bool
             ax.legend(handles, _wrap_names(names, width), ncols=_count_legend_columns(names, width - 0.8), **options)
         _draw_events(ax, chart, with_labels=ax is axes[0])
     axes[-1].set_xlabel(format_mathtext(chart.x_label))
-    _format_step_axis(axes[-1], chart, 4 if width < 4 else 8)
+    _format_step_axis(axes[-1], chart, 5 if width < 4 else 8)
     return figure
 
 
@@ -168,7 +168,7 @@ def _draw_grid(chart: Chart, width: float, columns: int, *, has_title: bool, has
             ax.set_ylabel(format_mathtext(f"{panel.axis or panel.title}\n[{panel.unit}]"))
         _draw_events(ax, chart, with_labels=True)
         ax.set_xlabel(format_mathtext(chart.x_label))
-        _format_step_axis(ax, chart, 4 if columns > 1 or width < 4 else 8)
+        _format_step_axis(ax, chart, 4 if columns > 1 else 5 if width < 4 else 8)
         handles |= dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
     for ax in axes[len(chart.panels) :]:
         ax.set_axis_off()
