@@ -37,7 +37,7 @@ from storage.runs.rows import RunRow
 FOLDER = PICTURES / "gallery"
 PAGE = PICTURES.parent / "gallery.md"
 WIDTH = "3.25in"
-_SIZE = 0.5
+_SIZE = 0.42
 """Pixels of a picture per pixel of the exported image, which has 300 dpi."""
 _N_ROWS, _MAX_CHARACTERS, _MAX_CELL = 5, 88, 24
 """Rows of a table in its picture, characters of a row, and characters of a cell."""
@@ -166,7 +166,7 @@ def _draw_figure(db: Database, kind: FigureKind[Any], example: Example) -> Pictu
         figure = kind.make(db, example.rows, kind.read_options(example.options))
         png = export_figure(figure, "png", options=image_options)
     except EmtcError as error:
-        return Picture("Figures", kind.name, kind.question, b"", _shorten(str(error)))
+        return Picture("Figures", kind.name, kind.question, b"", _shorten(str(error).partition(". ")[0]) + ".")
     return Picture("Figures", kind.name, kind.question, _reduce(png))
 
 

@@ -163,8 +163,13 @@ def name_path(episode: Trajectory) -> str:
 def make_traces(
     episodes: Sequence[Trajectory], snapshot: Snapshot, coordinates: NDArray[np.float32]
 ) -> tuple[Trace, ...]:
-    """Make the paths of one or two episodes on a map. The path of the better one is green, the other one is orange."""
+    """Make the paths of one or two episodes on a map. The path of the better one is green, the other one is orange.
+
+    The path of a single lost episode is orange.
+    """
     best = max(episodes, key=lambda episode: (episode.won, episode.episode_return), default=None)
+    if best is not None and not best.won and len(episodes) == 1:
+        best = None
     return tuple(
         make_trace(episode, snapshot, coordinates, color=WIN_RATE if episode is best else DELTA_MEM)
         for episode in episodes
