@@ -143,7 +143,7 @@ def _make_examples(db: Database, study: Sequence[RunRow], run: RunRow) -> dict[s
     """Make the examples of the figures that need more than the default runs."""
     episodes = find_replayable_episodes(db, run.id)
     emu = next(row for row in study if row.algo.startswith("emu-") and row.seed == run.seed)
-    two = ",".join(map(str, episodes[:2]))
+    two = ",".join(map(str, reversed(episodes[:2])))
     pair = [{"episode": episode} for episode in episodes[:2]]
     smooth = {"smooth": 50_000}
     return {

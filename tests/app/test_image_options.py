@@ -122,3 +122,14 @@ def test_ticks_are_round_numbers(width, end) -> None:
     for axis in (figure.axes[0].xaxis, figure.axes[0].yaxis):
         step = np.diff(axis.get_major_locator()())[0]
         assert round(step / 10 ** np.floor(np.log10(step)), 6) in (1, 2, 5)
+
+
+def test_a_narrow_image_wraps_long_names_without_cutting_formulas() -> None:
+    lines = tuple(
+        Line(f"Δ_mem = Δ_opt, band ±α, number {k} of the transitions (n = 3)", "#D55E00", X, X) for k in (1, 2)
+    )
+    chart = Chart("c", "t", "share of the transitions, least consistent first [%]", (Panel("p", "", lines),), "", "")
+    figure = draw_chart(chart, 3.25)
+    texts = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert all(part.count("$") % 2 == 0 for text in texts for part in text.split("\n"))
+    assert figure.axes[0].get_xlabel().count("\n") == 1

@@ -143,7 +143,7 @@ def _draw_stack(chart: Chart, width: float, *, has_title: bool, has_labels: bool
             options = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2, "frameon": False}
             ax.legend(handles, _wrap_names(names, width), ncols=_count_legend_columns(names, width - 0.8), **options)
         _draw_events(ax, chart, with_labels=ax is axes[0])
-    axes[-1].set_xlabel(format_mathtext(chart.x_label))
+    axes[-1].set_xlabel(_wrap_axis_label(chart.x_label, width - 0.8))
     _format_step_axis(axes[-1], chart, 5 if width < 4 else 8)
     return figure
 
@@ -167,7 +167,7 @@ def _draw_grid(chart: Chart, width: float, columns: int, *, has_title: bool, has
             ax.set_title(format_mathtext(panel.title), loc="left", fontsize=_LABEL_SIZE, fontweight="bold")
             ax.set_ylabel(format_mathtext(f"{panel.axis or panel.title}\n[{panel.unit}]"))
         _draw_events(ax, chart, with_labels=True)
-        ax.set_xlabel(format_mathtext(chart.x_label))
+        ax.set_xlabel(_wrap_axis_label(chart.x_label, width / columns - 0.8))
         _format_step_axis(ax, chart, 4 if columns > 1 else 5 if width < 4 else 8)
         handles |= dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
     for ax in axes[len(chart.panels) :]:
@@ -200,7 +200,13 @@ def _wrap_names(names: Sequence[str], width: float) -> list[str]:
     """Wrap names that are longer than the width of the figure. "n = 3" is not divided."""
     max_characters = max(20, int(width / (0.58 * _LEGEND_SIZE * _POINT)) - 8)
     unbroken_names = [name.replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}") for name in names]
-    return [fill(name, max_characters).replace("\N{NO-BREAK SPACE}", " ") for name in unbroken_names]
+    wrapped = [fill(name, max_characters, break_long_words=False, break_on_hyphens=False) for name in unbroken_names]
+    return [name.replace("\N{NO-BREAK SPACE}", " ") for name in wrapped]
+
+
+def _wrap_axis_label(label: str, width: float) -> str:
+    """Wrap the label of an axis of this width [inch] before its symbols become mathtext."""
+    return format_mathtext(fill(label, max(12, int(width / (0.5 * 9 * _POINT))), break_long_words=False))
 
 
 def _format_step_axis(ax: Axes, chart: Chart, n_ticks: int) -> None:
