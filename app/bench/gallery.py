@@ -186,10 +186,10 @@ def draw_table(table: Table) -> bytes:
     for column in columns:
         starts.append(position)
         position += max(map(len, column)) + 2
-    shown = [i for i, start in enumerate(starts) if start + max(map(len, columns[i])) <= _MAX_CHARACTERS]
+    visible = [i for i, start in enumerate(starts) if start + max(map(len, columns[i])) <= _MAX_CHARACTERS]
     with mpl.rc_context(make_style("light")):
         figure = Figure(figsize=(6.75, 0.17 * (len(texts) + 2)))
-        for i in shown:
+        for i in visible:
             for line, text in enumerate(columns[i]):
                 y = 1 - (line + 0.8) / (len(texts) + 2)
                 weight = "bold" if line == 0 or (line - 1, titles[i]) in table.best else "normal"
@@ -197,7 +197,7 @@ def draw_table(table: Table) -> bytes:
                     0.01 + starts[i] / _MAX_CHARACTERS, y, format_mathtext(text), size=7, weight=weight, va="center"
                 )
         rest = [f"{n} more {noun}" for n, noun in
-                ((len(table) - len(texts), "rows"), (len(titles) - len(shown), "columns")) if n > 0]  # fmt: skip
+                ((len(table) - len(texts), "rows"), (len(titles) - len(visible), "columns")) if n > 0]  # fmt: skip
         figure.text(0.01, 0.5 / (len(texts) + 2), ", ".join(rest), size=7, color="0.45", va="center")
         file = BytesIO()
         figure.savefig(file, format="png", dpi=300)

@@ -51,12 +51,12 @@ class BundleSelection:
             Ids of the runs, and the number of copies that are left out.
         """
         compared = view.split(compared_ids)
-        own, runs, n_copies = set(compared.get("", ())), [], 0
+        database_ids, runs, n_copies = set(compared.get("", ())), [], 0
         for address in self.evaluated:
             ((key, (run_id,)),) = view.split([address]).items()
             if key in compared:
                 continue
-            if run_id in own:
+            if run_id in database_ids:
                 n_copies += 1
             else:
                 runs.append(address)
