@@ -124,7 +124,7 @@ def make_styles(methods: Mapping[str, tuple[str, str]]) -> dict[str, Style]:
         if changes:
             turn = _VARIANT_TURNS[zlib.crc32(f"hue {changes}".encode()) % len(_VARIANT_TURNS)]
             color = _turn_hue(color, turn)
-        markers = [marker for marker in MARKERS if marker not in _RESERVED_MARKERS]
+        markers: list[Marker] = [marker for marker in MARKERS if marker not in _RESERVED_MARKERS]
         first = zlib.crc32((changes or key).encode()) % len(markers)
         candidates = [Style(color, dash, marker) for marker in (*markers[first:], *markers[:first], *_RESERVED_MARKERS)]
         if not changes:

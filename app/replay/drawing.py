@@ -217,13 +217,13 @@ def to_mp4(sides: Sequence[EpisodeView], *, mode: Mode = "light", on_progress: P
         ConfigError: If the package imageio-ffmpeg is not installed.
     """
     try:
-        from imageio_ffmpeg import write_frames
+        from imageio_ffmpeg import write_frames  # pyright: ignore[reportMissingImports]  # an optional extra
     except ModuleNotFoundError as error:
         hint = f"Install it with: {get_install_command('video')}"
         raise ConfigError("needs the package imageio-ffmpeg", key="mp4", hint=hint) from error
     moments, frame_ms = _choose_moments(sides)
     images = (_crop_to_even_size(image) for image in _draw_frames(sides, moments, mode, on_progress))
-    first = next(images)
+    image = first = next(images)
     with TemporaryDirectory(prefix="emtc-video-") as folder:
         path = Path(folder) / "replay.mp4"
         writer = write_frames(str(path), first.size, fps=1000 / frame_ms, macro_block_size=2, quality=8)

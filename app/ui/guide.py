@@ -125,7 +125,7 @@ def show() -> None:
 
 
 def _show_text(text: str) -> None:
-    """Draw Markdown, and each picture that has a line of its own."""
+    """Draw Markdown, and each picture, which has a separate line."""
     first, *parts = _PICTURE.split(_replace_links(text))  # text, then path and text for each picture
     st.markdown(first)
     for path, rest in zip(parts[::2], parts[1::2], strict=True):
