@@ -42,7 +42,7 @@ def read_width(value: Any) -> float:
     """Read a width [inch] from "3.25in", "8cm", 6.75, or "one" or "two" columns of a paper.
 
     Raises:
-        ValueError: If it is no width from 2 to 20 inches.
+        ValueError: If it is not a width from 2 to 20 inches.
     """
     match = re.fullmatch(r"\s*([\d.]+)\s*([a-z]*)\s*", str(value))
     if match is None:

@@ -180,7 +180,7 @@ def draw_traces(ax: Axes, traces: Sequence[Trace]) -> None:
     ends: list[tuple[Trace, int, str]] = []
     for trace in traces:
         on_map = np.isfinite(trace.x)
-        line = {"color": trace.color, "linewidth": 1.2, "marker": "o", "markersize": 3}
+        line: dict[str, Any] = {"color": trace.color, "linewidth": 1.2, "marker": "o", "markersize": 3}
         ax.plot(trace.x[on_map], trace.y[on_map], label=format_mathtext(trace.label), **line)
         labels = {int(i): f"t {trace.t[i]}, Δ_mem {trace.delta_mem[i]:.2g}" for i in trace.find_largest_errors()}
         if on_map.any():
