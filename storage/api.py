@@ -123,7 +123,8 @@ class OpenDatabase(Database):
         Args:
             name: Name of the figure, as for `emtc export --figure`.
             runs: Ids, or starts of ids.
-            options: center, band, color, method, episodes, include_unfinished, rate.
+            options: center, band, color, method, episodes, include_unfinished, rate; for the PNG image also width,
+                no_title, font, line_names, label.
 
         Returns:
             A Plotly figure.

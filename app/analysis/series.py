@@ -163,6 +163,8 @@ class Comparison:
     """Sentence for captions: at which env steps the runs are compared (`app.analysis.comparable`)."""
     mixed_length_tasks: frozenset[str] = frozenset()
     """Tasks whose runs have different lengths and are compared at their own ends."""
+    hidden: tuple[Variant, ...] = ()
+    """Variants that were removed with `without`. They still count when the styles of lines are chosen."""
 
     @property
     def budget_if_unequal(self) -> str:
@@ -206,8 +208,10 @@ class Comparison:
 
     def without(self, methods: Iterable[str]) -> "Comparison":
         """Remove methods."""
-        hidden = set(methods)
-        return replace(self, groups=tuple(group for group in self.groups if group.variant.method not in hidden))
+        names = set(methods)
+        hidden = tuple(group.variant for group in self.groups if group.variant.method in names)
+        groups = tuple(group for group in self.groups if group.variant.method not in names)
+        return replace(self, groups=groups, hidden=(*self.hidden, *hidden))
 
 
 def read_seeds(db: Database, rows: Sequence[RunRow], quantity: Quantity = WIN_RATE) -> list[SeedRun]:

@@ -18,7 +18,7 @@ BENCHMARKS = (
     "learner", "memory", "embedder", "skirmish", "grf", "telemetry", "queries", "live", "projection", "atlas",
     "end_to_end",
 )  # fmt: skip
-EXTRA = ("embedding", "pictures", "what_if")
+EXTRA = ("embedding", "gallery", "pictures", "what_if")
 MOVED = {
     "storm": "tests.torture.storm",
     "crash_points": "tests.torture.crash_points",

@@ -33,9 +33,10 @@ from app.cli.output import (
 )
 from app.cli.progress import show_shares
 from app.figures.figure import FigureKind
+from app.figures.image_options import IMAGE_OPTIONS, LABELS, read_image_options
 from app.figures.options import BUDGET, FLAG_OPTIONS, INCLUDE_UNFINISHED, REFIT_EVERY, Option, Options
 from app.figures.registry import FIGURES, TABLES
-from app.figures.render.export import EXPORT_FORMATS, WIDTHS, export_figure
+from app.figures.render.export import EXPORT_FORMATS, export_figure
 from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database
 from storage.queries.run_search import RunFilter, matching_ids
@@ -46,7 +47,7 @@ from storage.runs.sweeps import get_sweep, sweep_runs
 ENCODER_TIMING = "encoder-timing"
 _FORMATS = (
     "Figures: svg, pdf, png, html, csv; tables: csv, latex, markdown, parquet; raw: csv, parquet, arrow, marl-eval; "
-    "replays: html, gif, svg"
+    "replays: html, gif, mp4, svg"
 )
 
 
@@ -64,12 +65,15 @@ def _with_flags(options: Sequence[Option[Any]]) -> Callable[[Callable[..., None]
         for option in options:
             is_switch = isinstance(option.default, bool)
             declaration = typer.Option(option.flag, help=option.help, metavar=option.metavar or None)
+            type_, default = (
+                (bool, False) if is_switch else (list[str] | None, None) if option.is_repeated else (str, "")
+            )
             parameters.append(
                 inspect.Parameter(
                     option.name,
                     inspect.Parameter.KEYWORD_ONLY,
-                    default=False if is_switch else "",
-                    annotation=Annotated[bool if is_switch else str, declaration],
+                    default=default,
+                    annotation=Annotated[type_, declaration],
                 )
             )
         keyword_only = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in parameters]
@@ -79,7 +83,7 @@ def _with_flags(options: Sequence[Option[Any]]) -> Callable[[Callable[..., None]
     return add_flags
 
 
-@_with_flags(FLAG_OPTIONS)
+@_with_flags((*FLAG_OPTIONS, *IMAGE_OPTIONS))
 def export(
     runs: Runs = None,
     where: Where = None,
@@ -90,7 +94,6 @@ def export(
     out: Annotated[Path | None, typer.Option(help="File to write. Default for a table: stdout")] = None,
     map: Annotated[list[str] | None, typer.Option(help="Only runs on this map; may be repeated")] = None,
     algo: Annotated[list[str] | None, typer.Option(help="Only runs of this algorithm; may be repeated")] = None,
-    width: Annotated[str, typer.Option(help="Width of an image in columns of the paper: one or two")] = "",
     set: Annotated[
         list[str] | None,
         typer.Option(metavar="OPTION=VALUE", help="An option of this figure or table alone; may be repeated"),
@@ -118,6 +121,10 @@ def export(
     if list_:
         _print_list()
         return
+    image_options, figure_values = read_image_options(values)
+    if image_options.values and figure is None:
+        name = next(iter(image_options.values)).replace("_", "-")
+        raise typer.BadParameter(f"--{name} has an effect on images only. Give --figure NAME.")
     if policy is not None or checkpoint != "last":
         _write_policy(db, runs or [], policy, checkpoint)
         return
@@ -130,10 +137,8 @@ def export(
         raise typer.BadParameter(
             "Give either --figure or --table, or --replay EPISODE. List all names with: emtc export --list"
         )
-    if width and figure is None:
-        raise typer.BadParameter("--width has an effect on images only, not on tables.")
     request = _Request(db, _list_sweep_runs(db, sweep, runs) if sweep else runs, where, map, algo)
-    all_values = dict(values) | _parse_assignments(set or [])
+    all_values = figure_values | _parse_assignments(set or [])
     if raw is not None:
         _write_raw(request, raw, format, all_values, out)
     elif table is not None:
@@ -142,7 +147,7 @@ def export(
         raise typer.BadParameter("--figure needs --out FILE.")
     else:
         kind = FIGURES[choose("figure", figure or "", FIGURES)]
-        _write(_make_figure(kind, request, format or out.suffix.removeprefix("."), width, all_values), out)
+        _write(_make_figure(kind, request, format or out.suffix.removeprefix("."), image_options, all_values), out)
 
 
 def _print_list() -> None:
@@ -203,11 +208,13 @@ class _Request:
         return rows
 
 
-def _make_figure(kind: FigureKind[Any], request: _Request, format: str, width: str, values: Mapping[str, Any]) -> bytes:
+def _make_figure(
+    kind: FigureKind[Any], request: _Request, format: str, image_options: Options, values: Mapping[str, Any]
+) -> bytes:
     image_format = choose("format", format, EXPORT_FORMATS)
-    columns = choose("width", width or "two", WIDTHS)
-    if width and image_format in ("html", "csv"):
-        raise typer.BadParameter(f"--width has an effect on svg, pdf and png only, not on {image_format}.")
+    for option in IMAGE_OPTIONS:
+        if option is not LABELS and option in image_options and image_format in ("html", "csv"):
+            raise typer.BadParameter(f"{option.flag} has an effect on svg, pdf and png only, not on {image_format}.")
     if kind.needs_runs and not (request.runs or request.where):
         raise typer.BadParameter("Name at least one run; list them with: emtc runs")
     kind.read_options(values)  # before the database is opened
@@ -220,7 +227,7 @@ def _make_figure(kind: FigureKind[Any], request: _Request, format: str, width: s
         print_message(figure.caption)
     for warning in list_run_code_warnings({row.id: with_code(row.config, row.versions) for row in rows}):
         print_message(warning)
-    return export_figure(figure, image_format, sources=describe_runs(rows), columns=columns)
+    return export_figure(figure, image_format, sources=describe_runs(rows), options=image_options)
 
 
 def _write_policy(url: str, runs: Sequence[str], out: Path | None, checkpoint: str) -> None:
@@ -257,7 +264,7 @@ def _write_replay(
         raise typer.BadParameter("--replay takes one RUN, or two with --beside; list them with: emtc runs")
     database = open_database(url, read_only=True)
     replays = read_replays(database, list(zip([*runs, runs[0]], episodes, strict=False)))
-    if file_format == "gif":
+    if file_format in ("gif", "mp4"):
         print_message("Drawing the frames …")
     _write(make_file(replays, file_format, t=t), out)
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from app.analysis.aggregates import Curve, trailing_mean
 from app.analysis.series import Comparison
-from app.figures.kinds.chart import Chart, Line, Panel, keep_points
+from app.figures.kinds.chart import UNSMOOTHED_NOTE, Chart, Line, Panel, keep_points
 
 AXES = ("x", "y")
 SPIKE_FACTOR = 3.0
@@ -29,7 +29,7 @@ class CurveStyle:
         if self.smooth:
             sentences.append(
                 f"Smoothed: each seed's mean over the {self.smooth:,} env steps up to each point, before seeds are "
-                "averaged. The faint lines are not smoothed."
+                f"averaged. {UNSMOOTHED_NOTE}"
             )
         if self.log:
             axes = " and ".join(self.log)

@@ -49,6 +49,8 @@ class Option(Generic[V]):
     """Whether `emtc export` has a flag of this name. Otherwise it takes --set NAME=VALUE."""
     metavar: str = ""
     """Placeholder of the value in the help of the flag."""
+    is_repeated: bool = False
+    """Whether the flag may be given several times. `read` then gets a list."""
 
     @property
     def flag(self) -> str:

@@ -18,6 +18,7 @@ import plotly.graph_objects as go
 from app.analysis.comparable import select_runs
 from app.figures import named
 from app.figures.figure import NO_OPTIONS, AnyFigure, FigureKind, TableKind
+from app.figures.image_options import LABELS, read_image_options, replace_labels
 from app.figures.kinds.chart import Chart
 from app.figures.options import Options
 from app.figures.render.export import export_figure
@@ -39,16 +40,17 @@ class NotebookFigure(go.Figure):
     The PNG is left out if the caller changes the Plotly figure, because it would not show the change.
     """
 
-    def __init__(self, figure: AnyFigure) -> None:
+    def __init__(self, figure: AnyFigure, image_options: Options = NO_OPTIONS) -> None:
         """Draw the figure with Plotly."""
         super().__init__(to_plotly(figure))
-        self._source, self._original_json = figure, str(self.to_json())
+        self._source, self._image_options, self._original_json = figure, image_options, str(self.to_json())
 
     def _repr_mimebundle_(self, *_: Any, **__: Any) -> dict[str, Any]:
         current_json = str(self.to_json())
         bundle: dict[str, Any] = {"application/vnd.plotly.v1+json": json.loads(current_json)}
         if current_json == self._original_json:
-            bundle["image/png"] = base64.b64encode(export_figure(self._source, "png")).decode()
+            png = export_figure(self._source, "png", options=self._image_options)
+            bundle["image/png"] = base64.b64encode(png).decode()
         return bundle
 
 
@@ -149,14 +151,19 @@ def _write_value(value: object) -> str:
 def draw_named(db: Database, name: str, runs: Sequence[str], options: Mapping[str, Any]) -> NotebookFigure:
     """Draw a named figure of the given runs, or of all evaluated runs, as `emtc export --figure` does.
 
+    Options of images (`app.figures.image_options`) have an effect on the PNG; `label` also on the Plotly figure.
+
     Raises:
         ConfigError: If the figure or an option does not exist, or if these runs cannot be drawn.
     """
     kind = find_figure(name)
-    parsed_options = kind.read_options(options)
+    image_options, figure_values = read_image_options(options)
+    parsed_options = kind.read_options(figure_values)
     if kind.needs_runs and not runs:
         raise ConfigError("shows one run", key=name, hint="Give its run id.")
     rows = select_runs(db, runs or None)
     if not rows:
         raise ConfigError("No evaluated run is selected", hint="List all runs with: emtc runs")
-    return NotebookFigure(kind.make(db, rows, parsed_options))
+    figure = replace_labels(kind.make(db, rows, parsed_options), image_options[LABELS])
+    other_options = {name: value for name, value in image_options.values.items() if name != LABELS.name}
+    return NotebookFigure(figure, Options(other_options))

@@ -71,59 +71,67 @@ _DASHES: Final[dict[str, Dash]] = {"emtc": _SOLID, "emu": _DASHED}
 METHOD_STYLES: Final[dict[str, Style]] = {
     "emtc-qplex": Style("#D55E00", _SOLID),
     "emtc-cds": Style("#0072B2", _SOLID),
-    "emtc-qmix": Style("#DA5AF3", _SOLID),
-    "emtc-vdn": Style("#1BA67B", _SOLID),
-    "emtc-dmix": Style("#B82175", _SOLID),
+    "emtc-qmix": Style("#B82175", _SOLID),
+    "emtc-vdn": Style("#4EA077", _SOLID),
+    "emtc-dmix": Style("#F047F2", _SOLID),
     "emu-qplex": Style("#7B3FDC", _DASHED),
-    "emu-cds": Style("#9F9635", _DASHED),
-    "emu-qmix": Style("#8B5B18", _DASHED),
-    "emu-vdn": Style("#F3169E", _DASHED),
-    "emu-dmix": Style("#2D93FE", _DASHED),
+    "emu-cds": Style("#0A735F", _DASHED),
+    "emu-qmix": Style("#A24611", _DASHED),
+    "emu-vdn": Style("#F3009D", _DASHED),
+    "emu-dmix": Style("#907FEA", _DASHED),
     "qplex": Style("#1A5EFF", _DOTTED),
-    "cds": Style("#D80007", _DOTTED),
-    "qmix": Style("#9F82CD", _DOTTED),
-    "vdn": Style("#715B82", _DOTTED),
-    "dmix": Style("#BA04C6", _DOTTED),
-    "mappo": Style("#13763C", _LONG),
-    "emc": Style("#E96A7F", _SHORT),
+    "cds": Style("#E6244D", _DOTTED),
+    "qmix": Style("#BA04C6", _DOTTED),
+    "vdn": Style("#96618C", _DOTTED),
+    "dmix": Style("#009ECB", _DOTTED),
+    "mappo": Style("#AA914A", _LONG),
+    "emc": Style("#D475A6", _SHORT),
 }
 """Color and dash of every algorithm. Solid: EMTC. Dashed: EMU. Dotted: only a backbone. Long dashes: MAPPO. Short: EMC.
 
 Each color has a contrast of 3:1 on both backgrounds. Colors with the same dash stay distinct for readers without red,
-green or blue cones. tests/app/test_theme.py measures both.
+green or blue cones. EMTC, its ablations, EMU(QPLEX), QPLEX, EMC, CDS, DMIX and MAPPO have distinct hues, and those with
+the same dash differ in lightness. tests/app/test_theme.py measures all of this.
 """
-_ABLATION_TURNS: Final = {"gate.enabled = false": 110, "embed.type = dcae": 290}
+VARIANT_STYLES: Final[dict[tuple[str, str], Style]] = {
+    ("emtc-qplex", "gate.enabled = false"): Style("#248965", _SOLID, "square"),
+    ("emtc-qplex", "embed.type = dcae"): Style("#CA6BF5", _SOLID, "triangle-up"),
+}
+"""Style of the ablations of the paper, by algorithm and change. They have these markers in every figure."""
+_RESERVED_MARKERS: Final = tuple(style.marker for style in VARIANT_STYLES.values())
 _VARIANT_TURNS: Final = (60, 110, 155, 290)
-"""By how many degrees the hue of a variant is turned from its algorithm's hue. EMTC(QPLEX) is orange, so that its
-variants are olive, green, teal and magenta: none is the blue of QPLEX or the violet of EMU(QPLEX)."""
+"""By how many degrees the hue of another variant is turned from its algorithm's hue. EMTC(QPLEX) is orange, so that
+its variants are olive, green, teal and magenta: none is the blue of QPLEX or the violet of EMU(QPLEX)."""
 _MIN_LUMINANCE, _MAX_LUMINANCE = 0.126, 0.295
 """Luminances of variants: at least a contrast of 3:1 on the dark and on the light background."""
 
 
 def make_styles(methods: Mapping[str, tuple[str, str]]) -> dict[str, Style]:
-    """Choose a style for each line. Color and dash do not depend on the other lines of the figure.
+    """Choose a style for each line. It does not depend on the other lines, unless two lines would look equal.
 
     Args:
         methods: Key of a line → its algorithm, and the changed settings, for example "gate.enabled = false", or "".
 
     Returns:
-        Key → style. An algorithm that is not in `METHOD_STYLES` is gray. A variant has another hue than its
-        algorithm: the ablations of the paper always the same, others one selected by the hash of their changes. Its
-        marker is selected by the hash of its key; if the figure uses that marker, the next free one is taken.
+        Key → style. An algorithm that is not in `METHOD_STYLES` is gray. A variant has the style in `VARIANT_STYLES`,
+        or another hue than its algorithm and a marker, both selected by the hash of its changes. If a line with the
+        same color has this marker already, the next free one is taken.
     """
     styles: dict[str, Style] = {}
-    for key in sorted(methods, key=lambda key: (methods[key][1], key)):
+    for key in sorted(methods, key=lambda key: (methods[key] not in VARIANT_STYLES, methods[key][1], key)):
         algo, changes = methods[key]
         color, dash, _ = METHOD_STYLES.get(algo, Style(NEUTRAL, _DASHES.get(algo.partition("-")[0], _DOTTED)))
         if changes:
-            index = zlib.crc32(f"hue {changes}".encode()) % len(_VARIANT_TURNS)
-            color = _turn_hue(color, _ABLATION_TURNS.get(changes, _VARIANT_TURNS[index]))
-        first = zlib.crc32(key.encode()) % len(MARKERS)
-        candidates = [] if changes else [Style(color, dash)]
-        candidates += [Style(color, dash, marker) for marker in (*MARKERS[first:], *MARKERS[:first])]
-        used_styles = [style for other, style in styles.items() if methods[other][0] == algo]
-        used_markers = [style.marker for style in used_styles]
-        styles[key] = min(candidates, key=lambda style: (used_styles.count(style), used_markers.count(style.marker)))
+            turn = _VARIANT_TURNS[zlib.crc32(f"hue {changes}".encode()) % len(_VARIANT_TURNS)]
+            color = _turn_hue(color, turn)
+        markers: list[Marker] = [marker for marker in MARKERS if marker not in _RESERVED_MARKERS]
+        first = zlib.crc32((changes or key).encode()) % len(markers)
+        candidates = [Style(color, dash, marker) for marker in (*markers[first:], *markers[:first], *_RESERVED_MARKERS)]
+        if not changes:
+            candidates.insert(0, Style(color, dash))
+        elif (algo, changes) in VARIANT_STYLES:
+            candidates.insert(0, VARIANT_STYLES[algo, changes])
+        styles[key] = min(candidates, key=list(styles.values()).count)
     return styles
 
 

@@ -1,4 +1,4 @@
-"""Draw one or two episodes as an animated GIF, or one frame of them as SVG, with Matplotlib and without a browser.
+"""Draw one or two episodes as an animated GIF or a video, or one frame of them as SVG, without a browser.
 
 `EpisodeFigure` arranges the figure (fields or strips above, values below) and moves it to any moment. For an animation,
 the fixed artists are drawn once, and only the moving artists are drawn for each frame.
@@ -7,6 +7,9 @@ the fixed artists are drawn once, and only the moving artists are drawn for each
 import io
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Protocol
 
 import matplotlib as mpl
@@ -38,6 +41,8 @@ from app.replay.replay import (
     style_actions,
 )
 from emtc_core.envs.scene import Scene
+from emtc_core.errors import ConfigError
+from emtc_core.install import get_install_command
 
 MAX_FRAMES = 200
 """Maximum number of frames of an animation."""
@@ -214,10 +219,8 @@ def to_gif(sides: Sequence[EpisodeView], *, mode: Mode = "light", on_progress: P
         mode: Light or dark.
         on_progress: Called after each frame.
     """
-    frames = max(side.frames for side in sides)
-    moments, per_step = sample_moments(frames, MAX_FRAMES, max_per_step=_MAX_FRAMES_PER_STEP)
-    frame_ms = int(np.clip(round(100 / (STEPS_PER_SECOND * per_step)) * 10, _MIN_FRAME_MS, _MAX_FRAME_MS))
-    images = _draw_frames(sides, moments.tolist(), mode, on_progress)
+    moments, frame_ms = _choose_moments(sides)
+    images = _reduce_colors(_draw_frames(sides, moments, mode, on_progress))
     first = next(images)
     file = io.BytesIO()
     first.save(
@@ -230,6 +233,45 @@ def to_gif(sides: Sequence[EpisodeView], *, mode: Mode = "light", on_progress: P
         disposal=1,
     )
     return file.getvalue()
+
+
+def to_mp4(sides: Sequence[EpisodeView], *, mode: Mode = "light", on_progress: Progress | None = None) -> bytes:
+    """Draw whole episodes as a video (H.264) with the frames of `to_gif`, in all colors.
+
+    Raises:
+        ConfigError: If the package imageio-ffmpeg is not installed.
+    """
+    try:
+        from imageio_ffmpeg import write_frames  # pyright: ignore[reportMissingImports]  # an optional extra
+    except ModuleNotFoundError as error:
+        hint = f"Install it with: {get_install_command('video')}"
+        raise ConfigError("needs the package imageio-ffmpeg", key="mp4", hint=hint) from error
+    moments, frame_ms = _choose_moments(sides)
+    images = (_crop_to_even_size(image) for image in _draw_frames(sides, moments, mode, on_progress))
+    image = first = next(images)
+    with TemporaryDirectory(prefix="emtc-video-") as folder:
+        path = Path(folder) / "replay.mp4"
+        writer = write_frames(str(path), first.size, fps=1000 / frame_ms, macro_block_size=2, quality=8)
+        writer.send(None)
+        for image in (first, *images):
+            writer.send(image.tobytes())
+        for _ in range(_LAST_FRAME_MS // frame_ms):
+            writer.send(image.tobytes())
+        writer.close()
+        return path.read_bytes()
+
+
+def _choose_moments(sides: Sequence[EpisodeView]) -> tuple[list[float], int]:
+    """Choose the moments of the frames [steps], and the duration of a frame [ms]."""
+    frames = max(side.frames for side in sides)
+    moments, per_step = sample_moments(frames, MAX_FRAMES, max_per_step=_MAX_FRAMES_PER_STEP)
+    frame_ms = int(np.clip(round(100 / (STEPS_PER_SECOND * per_step)) * 10, _MIN_FRAME_MS, _MAX_FRAME_MS))
+    return moments.tolist(), frame_ms
+
+
+def _crop_to_even_size(image: Image.Image) -> Image.Image:
+    """Remove the last column and row of pixels if their number is odd, because H.264 needs even numbers."""
+    return image.crop((0, 0, image.width // 2 * 2, image.height // 2 * 2))
 
 
 class _InchGrid:
@@ -379,23 +421,27 @@ def _draw_action_legend(ax: Axes, sides: Sequence[EpisodeView]) -> None:
 def _draw_frames(
     sides: Sequence[EpisodeView], moments: Sequence[float], mode: Mode, on_progress: Progress | None
 ) -> Iterator[Image.Image]:
-    """Draw the moving artists of each frame on the same background. All frames use the colors of the first frame."""
+    """Draw the moving artists of each frame on the same background."""
     with mpl.rc_context(make_style(mode)):
         board = EpisodeFigure(sides, animated=True)
         board.figure.set_dpi(GIF_DPI)
         canvas = FigureCanvasAgg(board.figure)
         canvas.draw()
         background = canvas.copy_from_bbox(board.figure.bbox)
-    palette: Image.Image | None = None
     for number, moment in enumerate(moments, 1):
         canvas.restore_region(background)
         with mpl.rc_context(make_style(mode)):
             board.move(moment)
             for artist in board.moving:
                 board.figure.draw_artist(artist)
-        image = Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3].copy())
-        if palette is None:
-            palette = image.quantize(COLORS, dither=Image.Dither.NONE)
-        yield image.quantize(palette=palette, dither=Image.Dither.NONE)
+        yield Image.fromarray(np.asarray(canvas.buffer_rgba())[..., :3].copy())
         if on_progress:
             on_progress(number, len(moments))
+
+
+def _reduce_colors(images: Iterator[Image.Image]) -> Iterator[Image.Image]:
+    """Reduce each image to the colors of the first one."""
+    first = next(images)
+    palette = first.quantize(COLORS, dither=Image.Dither.NONE)
+    for image in chain([first], images):
+        yield image.quantize(palette=palette, dither=Image.Dither.NONE)

@@ -1,4 +1,4 @@
-"""Export one or two episodes as an HTML, GIF or SVG file, for `emtc export --replay` and the buttons of the page.
+"""Export one or two episodes as an HTML, GIF, MP4 or SVG file, for `emtc export --replay` and the buttons of the page.
 
 The HTML file plays in any browser without a server or network. It contains the scripts of the app's player, and the
 same payload as the app, encoded as base64. Text in the markup is escaped, and a content security policy forbids the
@@ -13,7 +13,7 @@ from typing import Literal, get_args
 from app.analysis.provenance import describe_runs
 from app.figures.assets import read_asset, read_script
 from app.figures.theme import Mode, get_theme_colors, replace_unprintable
-from app.replay.drawing import to_gif, to_svg
+from app.replay.drawing import to_gif, to_mp4, to_svg
 from app.replay.payload import make_payload
 from app.replay.replay import EpisodeView, Replay, add_run_names, make_replay
 from emtc_core.errors import ConfigError
@@ -21,9 +21,9 @@ from storage.engine import Database
 from storage.queries.episodes import get_playback, get_trajectory
 from storage.runs.rows import find_run
 
-Format = Literal["html", "gif", "svg"]
+Format = Literal["html", "gif", "mp4", "svg"]
 FORMATS: tuple[Format, ...] = get_args(Format)
-MIME: dict[Format, str] = {"html": "text/html", "gif": "image/gif", "svg": "image/svg+xml"}
+MIME: dict[Format, str] = {"html": "text/html", "gif": "image/gif", "mp4": "video/mp4", "svg": "image/svg+xml"}
 
 _MAX_FIELD_HEIGHT_PX = 400
 """Maximum height of the fields in the HTML file, which has no other content above and below them."""
@@ -113,15 +113,20 @@ def make_file(replays: Sequence[Replay], format: Format, *, t: int = 0, mode: Mo
 
     Args:
         replays: The episodes.
-        format: An HTML page that plays offline, an animated GIF, or one frame as SVG.
+        format: An HTML page that plays offline, an animated GIF, a video, or one frame as SVG.
         t: First frame of the HTML page, or the frame of the SVG.
         mode: Light or dark. The HTML page follows the theme of the reader's system instead.
+
+    Raises:
+        ConfigError: If the format is mp4 and the package imageio-ffmpeg is not installed.
     """
     sides = [replay.side for replay in replays]
     sources = describe_runs({replay.run.id: replay.run for replay in replays}.values())
     if format == "html":
         return make_page(sides, start=t, sources=sources)
-    return to_gif(sides, mode=mode) if format == "gif" else to_svg(sides, frame=t, mode=mode, sources=sources)
+    if format == "svg":
+        return to_svg(sides, frame=t, mode=mode, sources=sources)
+    return to_gif(sides, mode=mode) if format == "gif" else to_mp4(sides, mode=mode)
 
 
 def _make_style() -> str:

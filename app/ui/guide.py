@@ -30,6 +30,7 @@ PAGES = (
     "troubleshooting",
     "measured",
     "findings",
+    "gallery",
     GLOSSARY,
 )
 PAGE, SEARCH = Choice("page", "guide"), Text("q", "guide")
@@ -41,6 +42,7 @@ _MARKDOWN_TO_TEXT = (
     (re.compile(r"^\| ", re.MULTILINE), ""),
     (re.compile(r"(?: \|)+ "), " · "),
     (re.compile(r"^- ", re.MULTILINE), "• "),
+    (re.compile(r"!\[[^\]]*\]\([^)\s]+\)"), ""),
     (re.compile(r"\[([^\]]+)\]\([^)\s]+\)"), r"\1"),
     (re.compile(r"`([^`]+)`"), r"\1"),
     (re.compile(r"(?<!\w)(\*{1,2})(?=\S)([^*]+)(?<=\S)\1(?!\w)"), r"\2"),
@@ -48,6 +50,7 @@ _MARKDOWN_TO_TEXT = (
     (re.compile(r"\s+"), " "),
 )
 """Replacements that turn Markdown into plain text, applied in this order."""
+_PICTURE = re.compile(r"^!\[.+\]\((pictures/[\w/-]+\.png)\)$", re.MULTILINE)
 _PAGE_LINK = re.compile(r"\]\((\w+)\.md(?:#[\w-]*)?\)")
 
 
@@ -118,7 +121,16 @@ def show() -> None:
             _show_results(words)
         else:
             st.header(pages[name].title, anchor=False)
-            st.markdown(_replace_links(pages[name].text))
+            _show_text(pages[name].text)
+
+
+def _show_text(text: str) -> None:
+    """Draw Markdown, and each picture, which has a separate line."""
+    first, *parts = _PICTURE.split(_replace_links(text))  # text, then path and text for each picture
+    st.markdown(first)
+    for path, rest in zip(parts[::2], parts[1::2], strict=True):
+        st.image(FOLDER / path)
+        st.markdown(rest)
 
 
 def _show_results(words: Sequence[str]) -> None:

@@ -13,7 +13,8 @@ from app.analysis.intervals import INTERVAL_LABELS
 from app.analysis.provenance import describe_runs, hash_config
 from app.analysis.quantities import EVALUATION_QUANTITIES, MU_W, WIN_RATE, find_quantity
 from app.analysis.series import Comparison, SeedRun, join_seeds, split_curves
-from app.figures.named.curves import draw_comparison
+from app.figures.image_options import read_image_options
+from app.figures.named.curves import draw_comparison, style_comparison
 from app.figures.render.export import export_figure
 from app.figures.render.lines_view import draw_chart
 from tests.app.seed_cases import make_seed, stored
@@ -85,6 +86,26 @@ def test_seeds_can_be_seen_as_faint_lines_outside_the_legend(comparison) -> None
     assert [line.color for line in lines] == [lines[0].color] * 3
 
 
+def test_a_band_of_fractions_ends_at_0_and_1() -> None:
+    seeds = [make_seed(f"{seed}", [(0, 0.0), (10, rate)], seed=seed) for seed, rate in ((1, 0.0), (2, 1.0), (3, 1.0))]
+    chart = draw_comparison(join_seeds(seeds))
+    line = chart.panels[0].lines[0]
+    assert line.high is not None
+    assert line.high.tolist() == [0.0, 1.0], "mean + standard deviation is 1.24"
+    assert "Bands end at 0 and at 1." in chart.caption
+
+
+def test_a_hidden_line_does_not_change_the_styles_of_the_others() -> None:
+    changes = [f"memory.delta={k}e-5" for k in range(1, 9)]
+    seeds = [make_seed(f"{k}", [(0, 0.0), (10, 0.5)], change, seed=k) for k, change in enumerate(changes)]
+    comparison = join_seeds(seeds)
+    styles = style_comparison(comparison)
+    for method in comparison.methods:
+        others = {name: style for name, style in styles.items() if name != method}
+        part = comparison.without([method])
+        assert {name: style_comparison(part)[name] for name in part.methods} == others
+
+
 def frame_of(*rows: tuple[str, int, float]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=pd.Index(["run_id", "env_step", "win_rate"]))
 
@@ -112,11 +133,12 @@ def test_any_logged_number_can_be_drawn_and_a_stranger_is_the_win_rate() -> None
     assert find_quantity("return") is EVALUATION_QUANTITIES["return"]
 
 
-@pytest.mark.parametrize("columns", ["one", "two"])
+@pytest.mark.parametrize("width", ["one", "6.75in"])
 @pytest.mark.parametrize("format", ["svg", "pdf", "png", "html"])
-def test_facets_export_in_every_format_and_width(comparison, format, columns) -> None:
+def test_facets_export_in_every_format_and_width(comparison, format, width) -> None:
     chart = draw_comparison(comparison, per_seed=True)
-    assert len(export_figure(chart, format, mode="dark", sources=("run a",), columns=columns)) > 1000
+    options, _ = read_image_options({"width": width})
+    assert len(export_figure(chart, format, mode="dark", sources=("run a",), options=options)) > 1000
 
 
 def test_nothing_to_compare_is_an_empty_chart() -> None:

@@ -138,7 +138,7 @@ def test_a_playback_stands_beside_an_episode_of_another_run(seeded, tmp_path: Pa
     ("arguments", "fragment"),
     [
         (["--replay", "2"], "--out"),
-        (["--replay", "2", "--out", "x.png"], "must be one of html, gif, svg"),
+        (["--replay", "2", "--out", "x.png"], "must be one of html, gif, mp4, svg"),
         (["--replay", "two", "--out", "x.svg"], "episode must be the number of an episode"),
         (["--replay", "999", "--out", "x.svg"], "no episode 999"),
         (["--replay", "2", "--table", "runs"], "either"),

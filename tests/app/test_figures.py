@@ -97,6 +97,18 @@ def test_gate_dynamics_shows_new_transitions_beside_the_links_and_says_what_each
     assert chart.to_component()["panels"][0]["lines"][0]["label"] == "new transitions"
 
 
+def test_a_band_whose_edges_are_equal_is_not_announced(stats):
+    """The gate acts on less than a tenth of the transitions: the 10 % and the 90 % quantile of their errors are 0."""
+    rows = [(step, f"gate/delta_mem_new{part}", value) for step in (100, 200) for part, value in
+            (("", step / 1000), ("_p10", 0.0), ("_p90", 0.0))]  # fmt: skip
+    new = pd.DataFrame(rows, columns=["env_step", "name", "value"])
+    chart = draw_gate_dynamics(stats, new, run="r")
+    fresh, stored = chart.panels[0].lines
+    assert (fresh.name, fresh.low, fresh.high) == ("new transitions: mean", None, None)
+    assert stored.name == "links in memory: mean, band 5–95 %"
+    assert "No band of Δ_mem of new transitions: its two quantiles are equal" in chart.caption
+
+
 def test_beta_of_an_ended_run_has_an_axis_of_its_values_where_they_are_close_together(stats):
     near_one = {f"beta_{part}": np.linspace(0.97, 1.0, 3) for part in ("mean", "q05", "q95")}
     open_gate = stats.assign(**near_one)

@@ -19,6 +19,7 @@ from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.named.curves import HIDDEN_METHODS, LOG_AXES, PER_SEED, SMOOTH, read_comparison
 from app.figures.options import CENTER, Option, Options, make_options
 from app.figures.registry import FIGURES, TABLES, find_figure, write_command
+from app.figures.render.export import export_figure
 from app.notebook.export import export_entries
 from app.notebook.view import freeze, make_view
 from emtc_core.errors import ConfigError
@@ -26,6 +27,7 @@ from emtc_core.metrics import METRICS
 from storage import open_database as open_door
 from storage.engine import Database, open_database
 from storage.notebook import create_entry
+from storage.queries.episodes import list_episodes
 from storage.runs.rows import find_run
 from tests.errors import raises
 from tests.pages.seed import seed_run
@@ -184,3 +186,25 @@ def test_what_live_and_memory_draw_can_be_exported(seeded, tmp_path: Path, figur
     given = ["--set", "tau_factor=0.5"] if figure == "what-if" else []
     assert run(["export", run_id, "--figure", figure, *given, "--out", str(out), "--db", db.url]) == 0
     assert len(pd.read_csv(out)) > 0
+
+
+def test_what_if_without_a_change_names_the_options(seeded, tmp_path: Path, capsys) -> None:
+    db, run_id = seeded
+    out = tmp_path / "x.csv"
+    assert run(["export", run_id, "--figure", "what-if", "--out", str(out), "--db", db.url]) == 2
+    assert "needs a change of the gate: tau_factor, tau_fixed, delta_factor" in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_a_memory_map_can_show_the_paths_of_episodes(seeded) -> None:
+    db, run_id = seeded
+    rows, kind = [find_run(db, run_id)], FIGURES["memory-atlas"]
+    first, *_, last = (int(number) for number in list_episodes(db, run_id, "episode", limit=1000)["episode"])
+    figure = kind.make(db, rows, kind.read_options({"paths": f"{first},{last}"}))
+    assert [trace.label.partition(",")[0] for trace in figure.traces] == [f"episode {first}", f"episode {last}"]
+    assert len({trace.color for trace in figure.traces}) == 2
+    assert f"Paths: the nodes that the episode retrieved in its first 200 steps (episode {first}" in figure.caption
+    assert set(figure.to_frame()["path"].dropna()) == {trace.label for trace in figure.traces}
+    assert f">episode {first}" in export_figure(figure, "svg").decode()
+    assert f"episode {last}" in export_figure(figure, "html").decode()
+    assert not kind.make(db, rows).traces

@@ -87,8 +87,8 @@ def test_a_page_that_never_stops_changing_ends_with_an_error(monkeypatch):
 
 def test_the_pictures_are_all_there_and_small_together():
     files = [FOLDER / f"{name}-{scheme}.png" for name in ("live", "memory", "compare") for scheme in SCHEMES]
-    assert sorted(FOLDER.iterdir()) == sorted(files)
-    assert sum(file.stat().st_size for file in files) <= 1000 * MAX_TOTAL_KB
+    assert sorted(FOLDER.glob("*.png")) == sorted(files)
+    assert sum(file.stat().st_size for file in FOLDER.rglob("*.png")) <= 1000 * MAX_TOTAL_KB
     for file in files:
         pixels = pixels_of(file.read_bytes())
         assert pixels.shape == (900, 1440, 3)

@@ -241,6 +241,15 @@ def test_an_import_is_summarised_first_and_tagged_with_its_bundle(own, opened):
     assert "Already in your database and not changed: " in said(app)
 
 
+def test_a_run_that_was_imported_from_a_bundle_is_drawn_once(own, opened):
+    press(press(open_page("home"), "Import …"), "Import 5 runs")
+    app = open_page("compare", **{"with": opened.key})
+    assert not app.exception
+    text = said(app).replace("\\", "")
+    assert "5 runs of the selected bundles are also in this database and are drawn once." in text
+    assert ", from study.emtc" not in text
+
+
 def test_a_bundle_is_removed(own, opened, file):
     app = press(open_page("home"), "Remove")
     assert not app.exception

@@ -470,3 +470,11 @@ def test_seeds_that_other_code_trained_are_doubted_and_a_patched_run_is_a_line_o
     ]
     assert "EMTC(QPLEX), patched by her_mixer" in [row[0] for row in table(app, "variant")]
     assert any("code.source" in each.value.to_string() for each in app.dataframe if "setting" in each.value)
+
+
+def test_the_tables_have_the_win_rate_that_is_drawn(shifted):
+    app = open_page("compare", maps="3m", y="win_rate")
+    assert table(app, "variant")[1][1] == "85.0 ± 7.1 (2 seeds)"
+    app = open_page("compare", maps="3m", y="robust_win_rate", rate="greedy")
+    assert not app.exception
+    assert table(app, "variant")[1][1] == "25.0 ± 0.0 (2 seeds)"

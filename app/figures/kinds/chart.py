@@ -16,6 +16,8 @@ from app.figures.theme import Marker
 
 Values = NDArray[np.float64]
 MAX_BAND_OPACITY = 0.2
+UNSMOOTHED_NOTE = "The faint lines are not smoothed."
+"""Sentence of a caption about the lines of measured values below smoothed lines."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,8 @@ class Line:
     label: str = ""
     group: str = ""
     """The name of the main line to which a faint line belongs."""
+    unsmoothed: bool = False
+    """Whether it shows the measured values below a smoothed line. Pages draw it, images do not."""
     statistic: str = ""
     """The statistic over seeds and the meaning of the band; empty if the line does not summarize seeds."""
     n: int | NDArray[np.int64] | None = None
@@ -134,6 +138,13 @@ class Chart:
             raise KeyError(title)
         description = f"{panel.title} over {self.x_label}. Latest values: {panel.format_last_values()}."
         return replace(self, panels=(panel,), caption=panel.caption or self.caption, description=description)
+
+    def without_unsmoothed_lines(self) -> "Chart":
+        """Remove the lines of measured values below smoothed lines, and the sentence about them in the caption."""
+        panels = tuple(
+            replace(panel, lines=tuple(line for line in panel.lines if not line.unsmoothed)) for panel in self.panels
+        )
+        return replace(self, panels=panels, caption=self.caption.replace(f" {UNSMOOTHED_NOTE}", ""))
 
     def split(self) -> list["Chart"]:
         """Make one chart of each panel, so that each has its own x axis."""

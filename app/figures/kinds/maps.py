@@ -54,6 +54,8 @@ class Cloud:
     fields: tuple[tuple[str, NDArray[np.float32]], ...] = ()
     """All other quantities of the points as (key, values); empty for large clouds."""
     scale: tuple[str, ...] = VIRIDIS
+    traces: "tuple[Trace, ...]" = ()
+    """Paths of episodes over the nodes."""
 
     @property
     def value_label(self) -> str:
@@ -92,9 +94,13 @@ class Cloud:
         return f"{self.title}: {len(self.slot)} points colored by {self.scale_label}. {self.caption}"
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row per point: slot, x, y and the quantities, the colored one first."""
+        """Return one row per point: slot, x, y, quantities (the colored one first). Then one per step of a path."""
         coordinates = {"slot": self.slot, "x": self.x, "y": self.y}
-        return pd.DataFrame({**coordinates, self.quantity.key: self.value, **dict(self.fields)})
+        nodes = pd.DataFrame({**coordinates, self.quantity.key: self.value, **dict(self.fields)})
+        if not self.traces:
+            return nodes
+        paths = [trace.to_frame().assign(path=trace.label) for trace in self.traces]
+        return pd.concat([nodes, *paths], ignore_index=True)
 
 
 def largest_errors(delta_mem: NDArray[np.floating], limit: int) -> NDArray[np.int64]:
@@ -113,6 +119,10 @@ class Trace:
     x: NDArray[np.float32]  # [K]; NaN if the node is not on the map
     y: NDArray[np.float32]  # [K]; NaN if the node is not on the map
     delta_mem: NDArray[np.float64]  # [K] error of the transition that starts at step t; NaN: unknown
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per step of the path: t, x, y, delta_mem."""
+        return pd.DataFrame({"t": self.t, "x": self.x, "y": self.y, "delta_mem": self.delta_mem})
 
     def find_largest_errors(self, limit: int = MAX_LABELED_ERRORS) -> NDArray[np.int64]:
         """Return the indices of the points on the map with the largest errors above 0, at most `limit`, ascending."""
@@ -155,8 +165,7 @@ class Maps:
             points = panel.to_frame().rename(columns={panel.quantity.key: "value"})
             parts.append(points.assign(panel=panel.title, kind="memory"))
             if (trace := self.find_trace(index)) is not None:
-                path = {"t": trace.t, "x": trace.x, "y": trace.y, "delta_mem": trace.delta_mem}
-                parts.append(pd.DataFrame(path).assign(panel=panel.title, kind="path"))
+                parts.append(trace.to_frame().assign(panel=panel.title, kind="path"))
         columns = ["panel", "kind", "slot", "t", "x", "y", "value", "delta_mem"]
         return pd.concat(parts, ignore_index=True).reindex(columns=columns)
 

@@ -46,7 +46,7 @@ from app.analysis.variants import Variant
 from app.analysis.win_rates import tabulate_falls, tabulate_mu_w, tabulate_win_rates
 from app.figures.curve_style import AS_MEASURED, AXES, CurveStyle
 from app.figures.figure import FigureKind, PageSection, StoredRuns, TableKind
-from app.figures.kinds.chart import Chart, Line, Panel
+from app.figures.kinds.chart import Chart, Line, Panel, Values
 from app.figures.options import (
     BAND,
     BUDGET,
@@ -182,7 +182,8 @@ def draw_comparison(
             if curve_style.smooth and not (per_seed and group.n > 1):
                 raw_name = f"{line_name}, as measured"
                 raw_line = draw_line(raw_name, raw_group.seeds, aggregation, style, quantity=task_quantity)
-                lines.append(replace(raw_line, low=None, high=None, width=1.0, faint=True, marker="", group=line_name))
+                unstyled = replace(raw_line, low=None, high=None, width=1.0, marker="")
+                lines.append(replace(unstyled, faint=True, unsmoothed=True, group=line_name))
             label = f"{end_labels[method]}{group.mark}"
             lines.append(draw_line(line_name, group.seeds, aggregation, style, quantity=task_quantity, label=label))
         panel_title = f"{task_quantity.title}, {task}"
@@ -207,10 +208,9 @@ def draw_comparison(
 
 
 def style_comparison(comparison: Comparison) -> dict[str, Style]:
-    """Return the style of each method. A method has the same color and dash on every page."""
-    return make_styles(
-        {group.variant.method: (group.variant.algo, group.variant.changed) for group in comparison.groups}
-    )
+    """Return the style of each method. It is the same on every page, and does not change if other lines are hidden."""
+    variants = (*(group.variant for group in comparison.groups), *comparison.hidden)
+    return make_styles({variant.method: (variant.algo, variant.changed) for variant in variants})
 
 
 def make_subtitle(aggregation: Aggregation, *, share: bool) -> str:
@@ -229,6 +229,8 @@ def describe_aggregation(comparison: Comparison, aggregation: Aggregation) -> st
     band = "" if aggregation.band == "none" else " A single seed has no band."
     if aggregation.band == "bootstrap":
         band = f" Whole seeds are resampled. {BOOTSTRAP_COVERAGE}{band}"
+    if aggregation.is_symmetric and quantity.is_share:
+        band += " Bands end at 0 and at 1."
     statistic = aggregation.describe(is_fraction=quantity.is_share)
     return f"{meaning}; {per_seed}, then the line is the {statistic} ({n} seeds, in the legend).{band}"
 
@@ -245,11 +247,17 @@ def draw_line(
     """Draw a quantity of some seeds as one line. The line ends at the last env step that all seeds reached."""
     steps, values = interpolate_to_common_grid([seed.curve for seed in seeds])
     summary = aggregation.summarize(values, make_curve_scale(quantity, seeds, steps))
+    low, high = (clip_fractions(edge) if quantity.is_share else edge for edge in (summary.low, summary.high))
     return Line(
-        name, style.color, steps, summary.center, summary.low, summary.high,
+        name, style.color, steps, summary.center, low, high,
         dash=style.dash, marker=style.marker, label=label,
         statistic=aggregation.describe(is_fraction=quantity.is_share), n=len(seeds),
     )  # fmt: skip
+
+
+def clip_fractions(edge: Values | None) -> Values | None:
+    """Limit the edge of a band of fractions to [0, 1]. None if there is no band."""
+    return None if edge is None else np.clip(edge, 0.0, 1.0)
 
 
 def make_end_labels(variants: Sequence[Variant]) -> dict[str, str]:

@@ -82,7 +82,8 @@ def select_lines(comparison: Comparison) -> TaskLines:
     groups = sorted(comparison.groups, key=rank)[:MAX_LINES]
     methods = {group.variant.method for group in groups}
     others = tuple(group for group in comparison.groups if group.variant.method not in methods)
-    return TaskLines(replace(comparison, groups=tuple(groups)), others)
+    in_chart = comparison.without(group.variant.method for group in others)
+    return TaskLines(replace(in_chart, groups=tuple(groups)), others)
 
 
 def compute_smoothing_window(comparison: Comparison) -> int:

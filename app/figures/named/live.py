@@ -70,6 +70,8 @@ N_SMOOTHED_INTERVALS = 10
 _FRACTION_RANGE = (-0.03, 1.03)
 _NARROW_RANGE = 0.2
 """If β̄ of an ended run varies by less than this, the y axis is fitted to the values."""
+_MIN_BAND_HEIGHT, _MIN_VISIBLE_SHARE = 0.01, 0.02
+"""A band is drawn if at 2 % of the points or more it is higher than 1 % of the range of the lines."""
 _DASHED = (6, 4)
 _SOURCES = (
     "New transitions: collected since the last row of metrics, with the values at the time of collection, 10–90 %. "
@@ -176,7 +178,8 @@ def draw_gate_dynamics(
         links = Line(legend, LOSS, x, mean, low, high, dash=_DASHED, label=label)
         return (*_make_new_transition_lines(metrics, f"gate/{name}_new", color), links)
 
-    beta_lines = make_lines("beta", BETA)
+    delta_lines, delta_notes = _hide_flat_bands("Δ_mem", make_lines("delta_mem", DELTA_MEM))
+    beta_lines, beta_notes = _hide_flat_bands("β", make_lines("beta", BETA))
     low, high = _find_extent(beta_lines)
     is_fitted = ended and not closing and 0 < high - low < _NARROW_RANGE
     error_text, beta_text = "Consistency error Δ_mem, mean and band.", "Gate β, mean and band: 1 is open, 0 is closed."
@@ -187,17 +190,16 @@ def draw_gate_dynamics(
         beta = with_log_y_axis(replace(beta, title=CLOSING_PANEL, lines=tuple(lines)))
     elif is_fitted:
         beta_text += f" The axis of β̄ shows {low:.4g} to {high:.4g} only."
+    delta_text = f"{error_text} {_SOURCES}{_describe_flat_bands(delta_notes)}"
     panels = (
-        Panel(
-            "Δ̄_mem", "return", make_lines("delta_mem", DELTA_MEM), from_zero=True, caption=f"{error_text} {_SOURCES}"
-        ),
-        replace(beta, caption=f"{beta_text} {_SOURCES}"),
+        Panel("Δ̄_mem", "return", delta_lines, from_zero=True, caption=delta_text),
+        replace(beta, caption=f"{beta_text} {_SOURCES}{_describe_flat_bands(beta_notes)}"),
         Panel(
             "τ", "return", (Line("temperature", TAU, x, read_float_column(stats, "tau"), dash=_DASHED),),
             from_zero=True, caption=_TAU_TEXT,
         ),
     )  # fmt: skip
-    caption = f"{error_text} {beta_text} {_SOURCES} {_TAU_TEXT}"
+    caption = f"{error_text} {beta_text} {_SOURCES} {_TAU_TEXT}{_describe_flat_bands([*delta_notes, *beta_notes])}"
     values = "; ".join(f"{panel.title}: {panel.format_last_values()}" for panel in panels)
     description = f"Three aligned panels over training env steps. Latest values of {values}."
     subtitle = "one run; means over the transitions since the last row of metrics and over all stored links"
@@ -361,6 +363,31 @@ def _find_extent(lines: Sequence[Line]) -> tuple[float, float]:
     arrays = [array for line in lines for array in (line.y, line.low, line.high) if array is not None]
     finite = np.concatenate([array[np.isfinite(array)] for array in arrays])
     return (float(finite.min()), float(finite.max())) if len(finite) else (np.nan, np.nan)
+
+
+def _hide_flat_bands(quantity: str, lines: Sequence[Line]) -> tuple[tuple[Line, ...], list[str]]:
+    """Remove bands that are invisible, because their two edges are equal at almost all points.
+
+    Returns:
+        The lines, and a name for each removed band.
+    """
+    low, high = _find_extent([replace(line, low=None, high=None) for line in lines])
+    result, names = [], []
+    for line in lines:
+        if line.low is not None and line.high is not None and np.isfinite(line.y).any():
+            is_visible = line.high - line.low > _MIN_BAND_HEIGHT * (high - low)
+            if is_visible.mean() < _MIN_VISIBLE_SHARE:
+                names.append(f"{quantity} of {line.label}")
+                line = replace(line, name=line.name.partition(", band")[0], low=None, high=None)
+        result.append(line)
+    return tuple(result), names
+
+
+def _describe_flat_bands(names: Sequence[str]) -> str:
+    """Make the sentence about removed bands for a caption; empty if there are none."""
+    if not names:
+        return ""
+    return f" No band of {', '.join(names)}: its two quantiles are equal, because the gate acts on few transitions."
 
 
 def _make_new_transition_lines(metrics: pd.DataFrame | None, name: str, color: str) -> tuple[Line, ...]:

@@ -5,8 +5,8 @@ from numpy.typing import NDArray
 
 from app.analysis.projections.snapshots import project_snapshot, sample_rows
 from app.figures.figure import NO_OPTIONS, FigureKind, StoredRuns
-from app.figures.kinds.maps import Cloud, Maps, Trace
-from app.figures.named.memory_map import draw_memory, get_last_snapshot
+from app.figures.kinds.maps import Cloud, Maps
+from app.figures.named.memory_map import MAX_PATH_STEPS, draw_memory, get_last_snapshot, make_trace, name_path
 from app.figures.options import EPISODES, METHOD, Options
 from app.figures.theme import DELTA_MEM, WIN_RATE
 from emtc_core.errors import ConfigError
@@ -23,8 +23,6 @@ N_EPISODES = 500
 """The best and the worst episode are selected among this many episodes before the snapshot."""
 REGION_NODES = 200
 """Smallest number of nodes in the region around the start of an episode."""
-MAX_PATH_STEPS, MAX_PATH_INTERVAL, MIN_PATH_POINTS = 200, 10, 12
-"""Limits of a path [steps]. A path has a point every 10 steps, or more often if it would have fewer than 12 points."""
 
 
 def make_embedding_comparison(runs: StoredRuns, options: Options = NO_OPTIONS) -> Maps:
@@ -82,10 +80,9 @@ def make_strategy_divergence(runs: StoredRuns, options: Options = NO_OPTIONS) ->
     coordinates = project_snapshot(db, snapshot.id, method=method, n=MAX_POINTS).coordinates
     panels, traces = [], []
     for episode, color in ((good, WIN_RATE), (bad, DELTA_MEM)):  # green and orange
-        outcome = "won" if episode.won else "lost"
-        label = f"episode {episode.episode}, {outcome}, return {episode.episode_return:.1f}"
+        label = name_path(episode)
         panels.append(_draw_panel(snapshot, sample, coordinates[sample], method, label))
-        traces.append(_make_trace(episode, snapshot, coordinates, label=label, color=color))
+        traces.append(make_trace(episode, snapshot, coordinates, color=color))
     interval = traces[0].t[1] - traces[0].t[0] if len(traces[0].t) > 1 else 1
     caption = (
         f"Memory of {rows[0].name} at step {snapshot.env_step}, colored by H ({len(sample)} of {snapshot.size} nodes, "
@@ -145,21 +142,6 @@ def _draw_panel(
 ) -> Cloud:
     x, y = f"{method} 1", f"{method} 2"
     return draw_memory(snapshot, rows, coordinates, x_label=x, y_label=y, quantity="h", title=title, caption="")
-
-
-def _make_trace(
-    episode: Trajectory, snapshot: Snapshot, coordinates: NDArray[np.float32], *, label: str, color: str
-) -> Trace:
-    """Make the path of an episode on a map. `coordinates` are those of all nodes of the snapshot, shape [M, 2]."""
-    if episode.slots is None or episode.delta_mem is None:
-        raise ConfigError(
-            f"Episode {episode.episode} has no memory", hint="Choose a run of an EMTC, EMU or EMC algorithm."
-        )
-    length = min(episode.length, MAX_PATH_STEPS)
-    t = np.arange(0, length, max(1, min(MAX_PATH_INTERVAL, length // MIN_PATH_POINTS)))
-    rows = snapshot.rows_of(episode.slots[t])
-    xy = np.where(rows[:, None] >= 0, coordinates[rows], np.nan)
-    return Trace(label, color, t, xy[:, 0].astype(np.float32), xy[:, 1].astype(np.float32), episode.delta_mem[t])
 
 
 def _find_best_and_worst(db: Database, snapshot: Snapshot) -> tuple[int, int]:

@@ -5,7 +5,7 @@ selection.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -16,11 +16,12 @@ from app.analysis.projections.snapshots import project_snapshot, sample_rows
 from app.analysis.selection import NODE_QUANTITIES, NodeSelection, compute_node_values, has_place
 from app.figures.figure import FigureKind, get_single_run
 from app.figures.kinds.chart import Chart, Line, Panel
-from app.figures.kinds.maps import Cloud
+from app.figures.kinds.maps import Cloud, Trace
 from app.figures.options import COLOR, METHOD, Option, Options
-from app.figures.theme import BETA, NEUTRAL, VIRIDIS
+from app.figures.theme import BETA, DELTA_MEM, NEUTRAL, VIRIDIS, WIN_RATE
 from emtc_core.errors import ConfigError
 from storage.engine import Database
+from storage.queries.episodes import Trajectory, get_trajectory
 from storage.queries.memory import Snapshot, get_snapshot, list_snapshots
 from storage.runs.rows import RunRow
 
@@ -30,6 +31,8 @@ MAX_POINTS_WITH_FIELDS = 100_000
 """Largest number of points with all quantities. For more points, the columns would be larger than the image."""
 SELECTION_QUANTITIES = ("h", "delta_mem", "beta", "t")
 """Quantities in the figure of a selection."""
+MAX_PATH_STEPS, MAX_PATH_INTERVAL, MIN_PATH_POINTS = 200, 10, 12
+"""Limits of a path [steps]. A path has a point every 10 steps, or more often if it would have fewer than 12 points."""
 _METHOD_NAMES = {"tsne": "t-SNE", "umap": "UMAP", "pca": "PCA"}
 _QUANTILE_LEVELS = np.linspace(0.0, 1.0, 101)
 
@@ -47,6 +50,8 @@ class MapNodes:
     caption: str
     all_quantities: bool = False
     """Whether the figure contains all quantities of the nodes, for the data in exported files."""
+    traces: tuple[Trace, ...] = ()
+    """Paths of episodes."""
 
 
 class SelectedNodes(NamedTuple):
@@ -149,6 +154,46 @@ def draw_selection(
     return Chart("memory-selection", title, "share of nodes [%]", tuple(panels), caption, caption, columns=2)
 
 
+def name_path(episode: Trajectory) -> str:
+    """Name the path of an episode: "episode 12, won, return 18.3"."""
+    outcome = "won" if episode.won else "lost"
+    return f"episode {episode.episode}, {outcome}, return {episode.episode_return:.1f}"
+
+
+def make_traces(
+    episodes: Sequence[Trajectory], snapshot: Snapshot, coordinates: NDArray[np.float32]
+) -> tuple[Trace, ...]:
+    """Make the paths of one or two episodes on a map. The path of the better one is green, the other one is orange.
+
+    The path of a single lost episode is orange.
+    """
+    best = max(episodes, key=lambda episode: (episode.won, episode.episode_return), default=None)
+    if best is not None and not best.won and len(episodes) == 1:
+        best = None
+    return tuple(
+        make_trace(episode, snapshot, coordinates, color=WIN_RATE if episode is best else DELTA_MEM)
+        for episode in episodes
+    )
+
+
+def make_trace(episode: Trajectory, snapshot: Snapshot, coordinates: NDArray[np.float32], *, color: str) -> Trace:
+    """Make the path of an episode on a map. `coordinates` are those of all nodes of the snapshot, shape [M, 2].
+
+    Raises:
+        ConfigError: If the episode has no memory.
+    """
+    if episode.slots is None:
+        raise ConfigError(
+            f"Episode {episode.episode} has no memory", hint="Choose a run of an EMTC, EMU or EMC algorithm."
+        )
+    length = min(episode.length, MAX_PATH_STEPS)
+    t = np.arange(0, length, max(1, min(MAX_PATH_INTERVAL, length // MIN_PATH_POINTS)))
+    rows = snapshot.rows_of(episode.slots[t])
+    x, y = np.where(rows[:, None] >= 0, coordinates[rows], np.nan).astype(np.float32).T
+    errors = np.full(len(t), np.nan) if episode.delta_mem is None else episode.delta_mem[t]
+    return Trace(name_path(episode), color, t, x, y, errors)
+
+
 def get_last_snapshot(db: Database, run: RunRow) -> Snapshot:
     """Read the newest memory snapshot of a run.
 
@@ -200,6 +245,22 @@ def read_selection(options: Options) -> NodeSelection:
 
 def _read_atlas(db: Database, rows: Sequence[RunRow], options: Options) -> MapNodes:
     run = get_single_run("memory-atlas", rows)
+    nodes = _read_nodes(db, run, options)
+    episodes = [get_trajectory(db, run.id, number) for number in options[PATHS]]
+    traces = make_traces(episodes, nodes.snapshot, nodes.points.coordinates)
+    caption = f"{nodes.caption}{describe_paths(traces)}"
+    return replace(nodes, traces=traces, caption=caption)
+
+
+def describe_paths(traces: Sequence[Trace]) -> str:
+    """Make the sentence about paths for a caption; empty without paths."""
+    if not traces:
+        return ""
+    names = "; ".join(trace.label for trace in traces)
+    return f" Paths: the nodes that the episode retrieved in its first {MAX_PATH_STEPS} steps ({names})."
+
+
+def _read_nodes(db: Database, run: RunRow, options: Options) -> MapNodes:
     snapshot = get_selected_snapshot(db, run, options)
     title = f"Memory of {run.name} at step {snapshot.env_step}"
     if N_LANDMARKS not in options:  # the stored projection for the default landmarks; if it is missing, it is computed
@@ -221,7 +282,7 @@ def _read_atlas(db: Database, rows: Sequence[RunRow], options: Options) -> MapNo
 
 
 def _draw_atlas(nodes: MapNodes, options: Options) -> Cloud:
-    return draw_memory(
+    cloud = draw_memory(
         nodes.snapshot,
         nodes.rows,
         nodes.points.coordinates[nodes.rows],
@@ -233,6 +294,7 @@ def _draw_atlas(nodes: MapNodes, options: Options) -> Cloud:
         all_quantities=nodes.all_quantities,
         colors=options[COLOR_SCALE],
     )
+    return replace(cloud, traces=nodes.traces)
 
 
 def _read_selected(db: Database, rows: Sequence[RunRow], options: Options) -> SelectedNodes:
@@ -259,6 +321,13 @@ def _read_signs(value: Any) -> tuple[int, int]:
     return first, second
 
 
+def _read_paths(value: Any) -> tuple[int, ...]:
+    numbers = tuple(map(int, str(value).split(",") if isinstance(value, str | int) else value))
+    if not 1 <= len(numbers) <= 2 or min(numbers) < 0:
+        raise ValueError(value)
+    return numbers
+
+
 def _read_colors(value: Any) -> tuple[str, ...]:
     return tuple(str(color) for color in value)
 
@@ -280,11 +349,15 @@ MAP_OPTIONS: Final[tuple[Option[Any], ...]] = (SNAPSHOT, N_LANDMARKS, SEED, AXIS
 TITLE: Final[Option[str]] = Option("title", str, "a text", "")
 CAPTION: Final[Option[str]] = Option("caption", str, "a text", "")
 N_DRAWN: Final[Option[int | None]] = Option("drawn", int, "a number of nodes", None)
+PATHS: Final[Option[tuple[int, ...]]] = Option(
+    "paths", _read_paths, "the numbers of one or two episodes, for example 120 or 120,87", ()
+)
+"""Episodes whose paths are drawn over the nodes."""
 COLOR_SCALE: Final[Option[tuple[str, ...]]] = Option("scale", _read_colors, "colors from low to high", VIRIDIS)
 FIGURES = (
     FigureKind(
         "memory-atlas", _draw_atlas, _read_atlas,
-        (COLOR, METHOD, *MAP_OPTIONS, N_DRAWN, COLOR_SCALE, TITLE, CAPTION), needs_runs=True,
+        (COLOR, METHOD, *MAP_OPTIONS, N_DRAWN, COLOR_SCALE, TITLE, CAPTION, PATHS), needs_runs=True,
         question="Which states are in the memory of a run?",
     ),
     FigureKind(

@@ -4,7 +4,7 @@ The settings of a run are read from its configuration, not from its name. Runs t
 rejected. A cell without a usable run is empty; a line without a usable run is not drawn.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -38,11 +38,12 @@ from app.analysis.quantities import UNIT_RANGE, average_over_time
 from app.analysis.series import DAGGER, Comparison, SeedRun
 from app.analysis.settings import EMBEDDERS, format_value, name_algo, name_task
 from app.analysis.tables import Cell, Column, Table, make_table
+from app.analysis.variants import describe_changes
 from app.analysis.win_rates import find_best, format_aggregate
 from app.figures.figure import FigureKind, StoredRuns, TableKind
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.kinds.maps import Grid, Heatmap
-from app.figures.named.curves import X_LABEL, draw_line, make_subtitle
+from app.figures.named.curves import X_LABEL, clip_fractions, draw_line, make_subtitle
 from app.figures.options import (
     BAND,
     BUDGET,
@@ -82,7 +83,7 @@ def _tau_study(runs: StoredRuns, options: Options) -> Chart:
     seeds, aggregation, quantity = comparison.seeds, options.aggregation or Aggregation(), comparison.quantity
     check_one_study("tau-study", seeds, TAUS)
     seeds_by_tau = group_seeds(seeds, *TAUS)
-    styles = _make_styles(seeds, {_name_schedule(taus): taus for taus in seeds_by_tau}, TAUS)
+    styles = _style_variants({_name_schedule(taus): group[0] for taus, group in seeds_by_tau.items()})
     panels = []
     for task in comparison.tasks:
         lines = []
@@ -204,7 +205,7 @@ def _draw_over_delta(
 
     A line has a band only if each of its points has at least two seeds.
     """
-    styles = _make_styles(seeds, {name: (embedder,) for embedder, name in EMBEDDERS.items()}, (EMBEDDER,))
+    styles = _style_embedders(seeds)
     lines = []
     for embedder, name in EMBEDDERS.items():
         groups = group_seeds((seed for seed in seeds if seed.settings.get(EMBEDDER) == embedder), DELTA)
@@ -228,8 +229,8 @@ def _draw_over_delta(
                 style.color,
                 np.array(x),
                 np.concatenate([summary.center for summary in summaries]),
-                np.concatenate(low) if has_band else None,
-                np.concatenate(high) if has_band else None,
+                clip_fractions(np.concatenate(low)) if has_band else None,
+                clip_fractions(np.concatenate(high)) if has_band else None,
                 style.dash,
                 markers=True,
                 marker=style.marker or "circle",
@@ -241,16 +242,19 @@ def _draw_over_delta(
     return tuple(lines)
 
 
-def _make_styles(
-    seeds: Sequence[SeedRun], values: dict[str, tuple[Value, ...]], keys: Sequence[str]
-) -> dict[str, Style]:
-    """Make the style of each line of a study. `values` are the settings `keys` of the line, by the name of the line."""
+def _style_variants(runs: Mapping[str, SeedRun]) -> dict[str, Style]:
+    """Return the style of each line, which is the style of its variant on Compare. `runs`: a run by name of a line."""
+    return make_styles(
+        {name: (str(seed.settings.get("algo")), describe_changes(seed.settings)) for name, seed in runs.items()}
+    )
+
+
+def _style_embedders(seeds: Sequence[SeedRun]) -> dict[str, Style]:
+    """Return the style of each embedder: TCSE as the unchanged algorithm, the others as its variants."""
     algo = str(seeds[0].settings.get("algo")) if seeds else ""
-    changes = {
-        name: ", ".join(f"{key} = {value}" for key, value in zip(keys, line_values, strict=True))
-        for name, line_values in values.items()
-    }
-    return make_styles({name: (algo, change) for name, change in changes.items()})
+    return make_styles(
+        {name: (algo, "" if key == "tcse" else f"{EMBEDDER} = {key}") for key, name in EMBEDDERS.items()}
+    )
 
 
 def _name_schedule(taus: tuple[Value, ...]) -> str:

@@ -30,6 +30,7 @@ from app.figures.kinds.chart import Chart, Line, Panel, Values
 from app.figures.named.memory_map import MAP_OPTIONS, compute_coordinates, get_selected_snapshot, read_selection
 from app.figures.options import METHOD, Option, Options, read_choice
 from app.figures.theme import BETA, DELTA_MEM
+from emtc_core.errors import ConfigError
 from emtc_core.metrics import CLOSED_BELOW
 from storage.engine import Database
 from storage.queries.memory import get_snapshot, list_snapshots
@@ -158,6 +159,10 @@ def _read_what_if(db: Database, rows: Sequence[RunRow], options: Options) -> Rec
     run = get_single_run("what-if", rows)
     snapshot = get_selected_snapshot(db, run, options)
     rules = read_gate_rules(run.config)
+    if not any(option in options for option in _QUESTION_OPTIONS):
+        hint = "Set one of them, for example with --set tau_factor=0.5."
+        rule = f"needs a change of the gate: {', '.join(option.name for option in _QUESTION_OPTIONS[1:])}"
+        raise ConfigError(rule, key="what-if", hint=hint)
     question = options[QUESTION] or read_question(options.values)
     stream = read_stream(db, run.id, rules, until=snapshot.env_step)
     factor = question.delta_factor

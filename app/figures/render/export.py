@@ -3,7 +3,10 @@
 from collections.abc import Sequence
 from typing import Literal, get_args
 
+from app.figures.figure import NO_OPTIONS
+from app.figures.image_options import LABELS, replace_labels
 from app.figures.kinds import AnyFigure
+from app.figures.options import Options
 from app.figures.theme import Mode
 
 ExportFormat = Literal["svg", "png", "pdf", "html", "csv"]
@@ -17,17 +20,13 @@ MIME: dict[ExportFormat, str] = {
 }
 
 
-Width = Literal["one", "two"]
-WIDTHS: tuple[Width, ...] = get_args(Width)
-
-
 def export_figure(
     figure: AnyFigure,
     format: ExportFormat,
     *,
     mode: Mode = "light",
     sources: Sequence[str] = (),
-    columns: Width = "two",
+    options: Options = NO_OPTIONS,
 ) -> bytes:
     """Export a figure. Plotly and Matplotlib are imported here, because pages load faster without them.
 
@@ -36,11 +35,13 @@ def export_figure(
         format: One of `EXPORT_FORMATS`.
         mode: Colors for a light or dark background. Papers use light.
         sources: The runs of the figure. Images and HTML pages contain them in their metadata, with the caption.
-        columns: Width of an image in columns of a paper.
+        options: Options of `app.figures.image_options`. Only the texts have an effect on CSV and HTML.
 
     Raises:
+        ConfigError: If a text to replace is not in the figure, or the font is not installed.
         ValueError: If the format is unknown.
     """
+    figure = replace_labels(figure, options[LABELS])
     if format == "csv":
         return figure.to_frame().to_csv(index=False).encode()
     if format == "html":
@@ -51,4 +52,4 @@ def export_figure(
         raise ValueError(f"format must be one of {', '.join(EXPORT_FORMATS)}, got {format!r}")
     from app.figures.render.matplotlib_view import to_image
 
-    return to_image(figure, format, mode=mode, sources=sources, columns=columns)
+    return to_image(figure, format, mode=mode, sources=sources, options=options)

@@ -1,5 +1,6 @@
 """Draw a Chart with Matplotlib: panels, legends outside the plot area, and names at the ends of lines."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
@@ -8,10 +9,12 @@ from textwrap import fill
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
+from app.figures.image_options import LineNames
 from app.figures.kinds.chart import Chart, Line, Panel, Values
 from app.figures.theme import Marker, format_mathtext
 
@@ -21,6 +24,10 @@ _LEGEND_SIZE, _LABEL_SIZE = 8, 8
 """Font sizes [points]."""
 _MAX_END_LABELS = 8
 _MAX_LABEL_LENGTH = 34
+_MAX_LABEL_SHARE = 0.35
+"""Largest width of a name at the end of a line, as a fraction of the width of the figure."""
+_N_SEEDS = re.compile(r" \((n = [^)]*)\)$")
+"""The number of seeds at the end of the name of a line."""
 _MAX_VALUE = 1e150
 """Larger values are not drawn, because the axes of Matplotlib overflow."""
 _SHAPES: dict[Marker, str] = {
@@ -37,18 +44,35 @@ _SHAPES: dict[Marker, str] = {
 }
 
 
-def draw_chart(chart: Chart, width: float) -> Figure:
+def draw_chart(chart: Chart, width: float, *, has_title: bool = True, line_names: LineNames = "auto") -> Figure:
     """Draw a chart. With one column, the panels are stacked above a common x axis. Otherwise they are side by side.
 
     Args:
         chart: The chart.
         width: Width of the figure [inch].
+        has_title: Whether title and subtitle are drawn.
+        line_names: Whether a legend names the lines, or labels at their ends if these fit.
     """
     panels = tuple(replace(panel, lines=tuple(map(_remove_huge_values, panel.lines))) for panel in chart.panels)
     chart = replace(chart, panels=panels)
     if len(chart.panels) > 1 and chart.columns == 1:
-        return _draw_stack(chart, width)
-    return _draw_grid(chart, width, columns=min(chart.columns, max(1, int(width // 2))))
+        figure = _draw_stack(chart, width, has_title=has_title, has_labels=line_names == "labels")
+    else:
+        columns = min(chart.columns, max(1, int(width // 2)))
+        has_labels = line_names == "labels" or (line_names == "auto" and columns == 1 and width > 4)
+        figure = _draw_grid(chart, width, columns, has_title=has_title, has_labels=has_labels)
+    if has_title:
+        has_legend = bool(figure.legends) or any(ax.get_legend() for ax in figure.axes)
+        subtitles = [chart.subtitle, "" if has_legend else _find_common_count(chart)]
+        set_title(figure, chart.title, "; ".join(filter(None, subtitles)))
+    return figure
+
+
+def _find_common_count(chart: Chart) -> str:
+    """Return "n = 3" if the names of all lines contain this number of seeds, otherwise an empty text."""
+    matches = [_N_SEEDS.search(line.name) for _, line in chart.lines if not line.faint]
+    counts = {match[1] if match else "" for match in matches}
+    return counts.pop() if len(counts) == 1 else ""
 
 
 def set_title(figure: Figure, title: str, subtitle: str = "") -> None:
@@ -96,38 +120,44 @@ def _remove_huge_values(line: Line) -> Line:
     return replace(line, y=remove(line.y), low=low, high=high)
 
 
-def _draw_stack(chart: Chart, width: float) -> Figure:
-    """Draw panels below each other, above a common x axis, each with a legend."""
+def set_round_ticks(axis: Axis, n: int) -> None:
+    """Set at most `n` intervals between round numbers (1, 2 or 5 times a power of 10) on a linear axis."""
+    if axis.get_scale() == "linear":
+        axis.set_major_locator(MaxNLocator(n, steps=[1, 2, 5, 10]))
+
+
+def _draw_stack(chart: Chart, width: float, *, has_title: bool, has_labels: bool) -> Figure:
+    """Draw panels below each other, above a common x axis, each with labels at its lines or a legend."""
     panel_heights = []
     for panel in chart.panels:
         names = [line.name for line in panel.lines if not line.faint]
         legend_rows = -(-len(names) // _count_legend_columns(names, width - 0.8)) if len(names) > 1 else 0
         panel_heights.append(1.35 + 0.17 * legend_rows)
-    figure = Figure(figsize=(width, 0.9 + sum(panel_heights)), layout="constrained")
+    figure = Figure(figsize=(width, (0.9 if has_title else 0.5) + sum(panel_heights)), layout="constrained")
     axes = figure.subplots(len(chart.panels), 1, sharex=True, squeeze=False)[:, 0]
     for ax, panel in zip(axes, chart.panels, strict=True):
         ax.set_xscale("log" if chart.x_log else "linear")
         _draw_panel(ax, panel)
         handles, names = ax.get_legend_handles_labels()
-        if len(names) > 1:
+        if len(names) > 1 and not (has_labels and _draw_end_labels(ax, panel, 1.35, width)):
             options = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2, "frameon": False}
             ax.legend(handles, _wrap_names(names, width), ncols=_count_legend_columns(names, width - 0.8), **options)
         _draw_events(ax, chart, with_labels=ax is axes[0])
-    axes[-1].set_xlabel(format_mathtext(chart.x_label))
-    _format_step_axis(axes[-1], chart)
-    set_title(figure, chart.title, chart.subtitle)
+    axes[-1].set_xlabel(_wrap_axis_label(chart.x_label, width - 0.8))
+    _format_step_axis(axes[-1], chart, 5 if width < 4 else 8)
     return figure
 
 
-def _draw_grid(chart: Chart, width: float, columns: int) -> Figure:
-    """Draw panels side by side, each with an x axis, above a common legend."""
+def _draw_grid(chart: Chart, width: float, columns: int, *, has_title: bool, has_labels: bool) -> Figure:
+    """Draw panels side by side, each with an x axis, above a common legend. A single panel may have labels instead."""
     rows = -(-len(chart.panels) // columns)
     names = list(dict.fromkeys(line.name for _, line in chart.lines if not line.faint))
     legend_columns, legend_height = _count_legend_columns(names, width), 0.0
     if len(names) > 1:
         legend_height = 0.18 * sum(text.count("\n") + 1 for text in _wrap_names(names, width)) / legend_columns + 0.1
     panel_height = min(2.6, 0.62 * width) if columns == 1 else 2.0
-    figure = Figure(figsize=(width, 0.7 + panel_height * rows + legend_height), layout="constrained")
+    title_height = 0.7 if has_title else 0.3
+    figure = Figure(figsize=(width, title_height + panel_height * rows + legend_height), layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     handles: dict[str, Artist] = {}
     for ax, panel in zip(axes, chart.panels, strict=False):
@@ -137,19 +167,17 @@ def _draw_grid(chart: Chart, width: float, columns: int) -> Figure:
             ax.set_title(format_mathtext(panel.title), loc="left", fontsize=_LABEL_SIZE, fontweight="bold")
             ax.set_ylabel(format_mathtext(f"{panel.axis or panel.title}\n[{panel.unit}]"))
         _draw_events(ax, chart, with_labels=True)
-        ax.set_xlabel(format_mathtext(chart.x_label))
-        if not chart.x_log:
-            ax.xaxis.set_major_locator(MaxNLocator(4 if columns > 1 or width < 4 else 8))
-        _format_step_axis(ax, chart)
+        ax.set_xlabel(_wrap_axis_label(chart.x_label, width / columns - 0.8))
+        _format_step_axis(ax, chart, 4 if columns > 1 else 5 if width < 4 else 8)
         handles |= dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
     for ax in axes[len(chart.panels) :]:
         ax.set_axis_off()
-    if len(chart.panels) == 1 and width > 4:
-        _draw_end_labels(axes[0], chart.panels[0], panel_height)
-    if len(names) > 1:
+    has_labels = (
+        has_labels and len(chart.panels) == 1 and _draw_end_labels(axes[0], chart.panels[0], panel_height, width)
+    )
+    if len(names) > 1 and not has_labels:
         texts = _wrap_names(list(handles), width)
         figure.legend(list(handles.values()), texts, loc="outside lower center", ncols=legend_columns, frameon=False)
-    set_title(figure, chart.title, chart.subtitle)
     return figure
 
 
@@ -172,11 +200,18 @@ def _wrap_names(names: Sequence[str], width: float) -> list[str]:
     """Wrap names that are longer than the width of the figure. "n = 3" is not divided."""
     max_characters = max(20, int(width / (0.58 * _LEGEND_SIZE * _POINT)) - 8)
     unbroken_names = [name.replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}") for name in names]
-    return [fill(name, max_characters).replace("\N{NO-BREAK SPACE}", " ") for name in unbroken_names]
+    wrapped = [fill(name, max_characters, break_long_words=False, break_on_hyphens=False) for name in unbroken_names]
+    return [name.replace("\N{NO-BREAK SPACE}", " ") for name in wrapped]
 
 
-def _format_step_axis(ax: Axes, chart: Chart) -> None:
-    """Write numbers such as 50k and 2M if x is a number of env steps."""
+def _wrap_axis_label(label: str, width: float) -> str:
+    """Wrap the label of an axis of this width [inch] before its symbols become mathtext."""
+    return format_mathtext(fill(label, max(12, int(width / (0.5 * 9 * _POINT))), break_long_words=False))
+
+
+def _format_step_axis(ax: Axes, chart: Chart, n_ticks: int) -> None:
+    """Set round ticks on x. Write numbers such as 50k and 2M if x is a number of env steps."""
+    set_round_ticks(ax.xaxis, n_ticks)
     if chart.x_label.endswith("env steps"):
         ax.xaxis.set_major_formatter(EngFormatter(sep=""))
 
@@ -193,6 +228,7 @@ def _draw_panel(ax: Axes, panel: Panel) -> None:
     elif panel.from_zero:
         has_negative_values = any(np.nanmin(line.y, initial=0) < 0 for line in panel.lines)
         ax.set_ylim(bottom=min(0, ax.get_ylim()[0]) if has_negative_values else 0)
+    set_round_ticks(ax.yaxis, 6)
 
 
 def _draw_line(ax: Axes, line: Line, *, band_opacity: float, index: int) -> None:
@@ -221,34 +257,46 @@ def _draw_line(ax: Axes, line: Line, *, band_opacity: float, index: int) -> None
         ax.fill_between(line.x, line.low, line.high, color=line.color, alpha=band_opacity, linewidth=0)
 
 
-def _draw_end_labels(ax: Axes, panel: Panel, height: float) -> None:
-    """Write the label of each line in the right margin, if all labels fit. Dots connect a short line with its label.
+def _draw_end_labels(ax: Axes, panel: Panel, height: float, width: float) -> bool:
+    """Write the name of each line in the right margin, if all names fit. Dots connect a short line with its name.
+
+    The number of seeds is part of the names if it differs between the lines.
 
     Args:
         ax: The axes with the lines.
         panel: The panel.
         height: Height of the panel [inch].
+        width: Width of the figure [inch].
+
+    Returns:
+        Whether all lines have a name in the margin.
     """
+    main_lines = [line for line in panel.lines if not line.faint]
+    counts = [_N_SEEDS.search(line.name) for line in main_lines]
+    differ = len({count and count[0] for count in counts}) > 1
     ends = []
-    for line in panel.lines:
+    for line, count in zip(main_lines, counts, strict=True):
         finite = np.flatnonzero(np.isfinite(line.y))
+        text = f"{line.label}{count[0] if count and differ else ''}"
         if line.label and len(finite):
-            ends.append((line, float(line.x[finite[-1]]), float(line.y[finite[-1]])))
-    if not 1 < len(ends) <= _MAX_END_LABELS or max(len(line.label) for line, _, _ in ends) > _MAX_LABEL_LENGTH:
-        return
+            ends.append((line, text, float(line.x[finite[-1]]), float(line.y[finite[-1]])))
+    longest = max((len(text) for _, text, _, _ in ends), default=0)
+    max_length = min(_MAX_LABEL_LENGTH, _MAX_LABEL_SHARE * width / (0.56 * _LABEL_SIZE * _POINT))
+    if not 1 < len(main_lines) == len(ends) <= _MAX_END_LABELS or longest > max_length:
+        return False
     left, right = ax.get_xlim()
     gap = 1.25 * _LABEL_SIZE * _POINT / (0.8 * height)
     to_axes_fraction = ax.transScale + ax.transLimits
-    fractions = [to_axes_fraction.transform((x, y)) for _, x, y in ends]
+    fractions = [to_axes_fraction.transform((x, y)) for _, _, x, y in ends]
     label_positions = spread([float(y) for _, y in fractions], gap)
     if label_positions is None:
-        return
-    for (line, x, y), (x_fraction, _), label_y in zip(ends, fractions, label_positions, strict=True):
+        return False
+    for (line, text, x, y), (x_fraction, _), label_y in zip(ends, fractions, label_positions, strict=True):
         if x_fraction < 0.94:
             ax.plot((x, right), (y, y), ":", color=line.color, linewidth=0.6, alpha=0.6, label="_", clip_on=False)
             x = right
         ax.annotate(
-            format_mathtext(line.label), (x, y), (1.02, label_y), "data", "axes fraction", va="center",
+            format_mathtext(text), (x, y), (1.02, label_y), "data", "axes fraction", va="center",
             size=_LABEL_SIZE,
             color=line.color, annotation_clip=False,
             arrowprops={
@@ -256,3 +304,4 @@ def _draw_end_labels(ax: Axes, panel: Panel, height: float) -> None:
             },
         )  # fmt: skip
     ax.set_xlim(left, right)
+    return True

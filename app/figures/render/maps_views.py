@@ -3,6 +3,7 @@
 A heat map shows the number in each cell and a star in the best cell. Cells without a value are empty.
 """
 
+from collections.abc import Sequence
 from textwrap import fill
 from typing import Any
 
@@ -15,15 +16,16 @@ from matplotlib.figure import Figure
 from plotly.subplots import make_subplots
 
 from app.figures.kinds.maps import Cloud, Grid, Heatmap, Maps, Trace
-from app.figures.render.lines_view import set_title, spread
+from app.figures.render.lines_view import set_round_ticks, set_title, spread
 from app.figures.theme import NEUTRAL, format_mathtext
 
-_CELL_INCHES = 0.62
+_CELL_INCHES, _LABEL_INCHES = 0.62, 0.5
+"""Size of a cell of a heat map, and width of the labels of its y axis."""
 _LABEL_GAP = 0.09
 """Smallest distance of two labels, as a fraction of the height of the map."""
 
 
-def draw_maps(maps: Maps, width: float) -> Figure:
+def draw_maps(maps: Maps, width: float, *, has_title: bool = True) -> Figure:
     """Draw the panels with one color bar, side by side if the figure is wider than 4 inches."""
     columns = len(maps.panels) if width > 4 else 1
     rows = -(-len(maps.panels) // columns)
@@ -38,10 +40,17 @@ def draw_maps(maps: Maps, width: float) -> Figure:
         ax.set(xlabel=format_mathtext(panel.x_label), ylabel=format_mathtext(panel.y_label))
         ax.set_title(fill(panel.title, 44), loc="left", fontsize=8)
         if trace is not None:
-            _draw_trace(ax, trace)
-    figure.colorbar(color_scale, ax=list(axes), label=format_mathtext(first.scale_label))
-    set_title(figure, maps.title)
+            draw_traces(ax, [trace])
+    add_color_bar(figure, color_scale, axes, first)
+    if has_title:
+        set_title(figure, maps.title)
     return figure
+
+
+def add_color_bar(figure: Figure, color_scale: ScalarMappable, axes: Sequence[Axes], cloud: Cloud) -> None:
+    """Draw the color bar of the quantity of a cloud at the right of the axes."""
+    bar = figure.colorbar(color_scale, ax=list(axes), label=format_mathtext(cloud.scale_label))
+    set_round_ticks(bar.ax.yaxis, 6)
 
 
 def make_color_scale(cloud: Cloud, low: float, high: float) -> ScalarMappable:
@@ -77,25 +86,33 @@ def plot_maps(maps: Maps) -> go.Figure:
         for points in plot_points(panel, maps.low, maps.high, has_scale=index == 0, opacity=opacity):
             figure.add_trace(points, row=1, col=column)
         if trace is not None:
-            path = go.Scatter(
-                x=trace.x,
-                y=trace.y,
-                mode="lines+markers",
-                line={"color": trace.color, "width": 2},
-                customdata=np.stack([trace.t, trace.delta_mem], axis=1),
-                hovertemplate="step %{customdata[0]}<br>Δ_mem %{customdata[1]:.3g}<extra></extra>",
-            )
-            figure.add_trace(path, row=1, col=column)
+            figure.add_trace(plot_trace(trace), row=1, col=column)
         figure.update_xaxes(title_text=panel.x_label, row=1, col=column)
         figure.update_yaxes(title_text=panel.y_label, row=1, col=column)
     figure.update_layout(height=620, width=120 + 520 * len(maps.panels), showlegend=False)
     return figure
 
 
-def draw_heatmap(heatmap: Heatmap, width: float) -> Figure:
-    """Draw all grids in one row."""
-    figure = Figure(figsize=(width, 1.5 + _CELL_INCHES * len(heatmap.y)), layout="constrained")
-    axes = figure.subplots(1, max(1, len(heatmap.grids)), squeeze=False)[0]
+def plot_trace(trace: Trace) -> go.Scatter:
+    """Return a path as a line with points."""
+    return go.Scatter(
+        x=trace.x,
+        y=trace.y,
+        name=plain(trace.label),
+        mode="lines+markers",
+        line={"color": trace.color, "width": 2},
+        customdata=np.stack([trace.t, trace.delta_mem], axis=1),
+        hovertemplate="step %{customdata[0]}<br>Δ_mem %{customdata[1]:.3g}<extra></extra>",
+    )
+
+
+def draw_heatmap(heatmap: Heatmap, width: float, *, has_title: bool = True) -> Figure:
+    """Draw the grids side by side, as many in a row as the width allows."""
+    columns = max(1, min(len(heatmap.grids), int(width // (_LABEL_INCHES + _CELL_INCHES * len(heatmap.x)))))
+    rows = max(1, -(-len(heatmap.grids) // columns))
+    height = (0.4 if has_title else 0.1) + rows * (0.8 + _CELL_INCHES * len(heatmap.y))
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     low, high = heatmap.bounds
     color_scale = ScalarMappable(Normalize(low, high), LinearSegmentedColormap.from_list("scale", heatmap.colors))
     for ax, grid in zip(axes, heatmap.grids, strict=False):
@@ -110,8 +127,12 @@ def draw_heatmap(heatmap: Heatmap, width: float) -> Figure:
             ax.text(x, y, f"{value:.3f}", fontweight=weight, ha="center", va="center", color=color)
             if best:  # a marker, because a font may not have the character ★
                 ax.plot(x, y + 0.3, "*", color=color, markersize=7)
-    axes[0].set_ylabel(format_mathtext(heatmap.y_label))
-    set_title(figure, heatmap.title)
+    for ax in axes[::columns]:
+        ax.set_ylabel(format_mathtext(heatmap.y_label))
+    for ax in axes[max(1, len(heatmap.grids)) :]:
+        ax.set_axis_off()
+    if has_title:
+        set_title(figure, heatmap.title)
     figure.colorbar(color_scale, ax=list(axes), label=format_mathtext(heatmap.value_label), shrink=0.9)
     return figure
 
@@ -151,24 +172,27 @@ def plain(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def _draw_trace(ax: Axes, trace: Trace) -> None:
-    """Draw a path. Its start, its end and its largest Δ_mem have labels in the right margin.
+def draw_traces(ax: Axes, traces: Sequence[Trace]) -> None:
+    """Draw paths. The start, the end and the largest Δ_mem of each have labels in the right margin.
 
     The labels do not overlap, and a line connects each label with its point. A point has one label.
     """
-    on_map = np.isfinite(trace.x)
-    ax.plot(trace.x[on_map], trace.y[on_map], color=trace.color, linewidth=1.2, marker="o", markersize=3)
-    labels = {int(i): f"t {trace.t[i]}, Δ_mem {trace.delta_mem[i]:.2g}" for i in trace.find_largest_errors()}
-    if on_map.any():
-        for i, name in zip(np.flatnonzero(on_map)[[0, -1]], ("start", "end"), strict=True):
-            labels[int(i)] = f"{name}, {labels[int(i)]}" if int(i) in labels else name
-    order = sorted(labels, key=lambda i: trace.y[i])
+    ends: list[tuple[Trace, int, str]] = []
+    for trace in traces:
+        on_map = np.isfinite(trace.x)
+        line: dict[str, Any] = {"color": trace.color, "linewidth": 1.2, "marker": "o", "markersize": 3}
+        ax.plot(trace.x[on_map], trace.y[on_map], label=format_mathtext(trace.label), **line)
+        labels = {int(i): f"t {trace.t[i]}, Δ_mem {trace.delta_mem[i]:.2g}" for i in trace.find_largest_errors()}
+        if on_map.any():
+            for i, name in zip(np.flatnonzero(on_map)[[0, -1]], ("start", "end"), strict=True):
+                labels[int(i)] = f"{name}, {labels[int(i)]}" if int(i) in labels else name
+        ends += [(trace, i, text) for i, text in labels.items()]
     low, high = ax.get_ylim()
-    point_heights = [(float(trace.y[i]) - low) / ((high - low) or 1) for i in order]
-    label_heights = spread(point_heights, _LABEL_GAP) or point_heights
-    for i, y in zip(order, label_heights, strict=True):
+    point_heights = [(float(trace.y[i]) - low) / ((high - low) or 1) for trace, i, _ in ends]
+    label_heights = spread(point_heights, _LABEL_GAP) or spread(point_heights, 1 / len(ends)) or point_heights
+    for (trace, i, text), y in zip(ends, label_heights, strict=True):
         ax.annotate(
-            format_mathtext(labels[i]), (trace.x[i], trace.y[i]), (1.03, y), "data",
+            format_mathtext(text), (trace.x[i], trace.y[i]), (1.03, y), "data",
             "axes fraction", fontsize=8, va="center", annotation_clip=False,
             arrowprops={"arrowstyle": "-", "color": trace.color, "linewidth": 0.5, "shrinkA": 0, "shrinkB": 2},
         )  # fmt: skip

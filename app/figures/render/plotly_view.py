@@ -119,7 +119,10 @@ def _draw_line(drawing: go.Figure, row: int, col: int, line: Line, *, in_legend:
 
 
 def _draw_cloud(cloud: Cloud) -> go.Figure:
-    drawing = go.Figure(maps_views.plot_points(cloud, cloud.low, cloud.high, has_scale=True, opacity=1.0))
+    opacity = 0.35 if cloud.traces else 1.0
+    drawing = go.Figure(maps_views.plot_points(cloud, cloud.low, cloud.high, has_scale=True, opacity=opacity))
+    for trace in cloud.traces:
+        drawing.add_trace(maps_views.plot_trace(trace))
     drawing.update_xaxes(title_text=plain(cloud.x_label))
     drawing.update_yaxes(title_text=plain(cloud.y_label))
     drawing.update_layout(height=720, width=900, showlegend=False)

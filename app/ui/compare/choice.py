@@ -12,7 +12,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from app.analysis.comparable import COMMON, OWN_END, Budget, parse_budget
 from app.analysis.finals import FINAL_RULES, FinalRule
-from app.analysis.format import escape_markdown
+from app.analysis.format import escape_markdown, format_run_count
 from app.analysis.series import Comparison
 from app.figures.options import BUDGET, FINAL
 from app.ui import data, messages, view
@@ -41,10 +41,26 @@ class BundleSelection:
     note: str = ""
     """Sentence with the number of these runs; empty if no bundle is selected."""
 
-    def list_other_bundles(self, selected_ids: Sequence[str]) -> list[str]:
-        """List the evaluated runs of the bundles in which no single run is selected."""
-        keys = view.split(selected_ids).keys()
-        return [run_id for run_id in self.evaluated if not view.split([run_id]).keys() & keys]
+    def list_other_runs(self, compared_ids: Sequence[str]) -> tuple[list[str], int]:
+        """List the evaluated runs of the bundles in which no single run is selected, without copies of compared runs.
+
+        Args:
+            compared_ids: The runs that are compared already, for example imported copies of runs of a bundle.
+
+        Returns:
+            Ids of the runs, and the number of copies that are left out.
+        """
+        compared = view.split(compared_ids)
+        database_ids, runs, n_copies = set(compared.get("", ())), [], 0
+        for address in self.evaluated:
+            ((key, (run_id,)),) = view.split([address]).items()
+            if key in compared:
+                continue
+            if run_id in database_ids:
+                n_copies += 1
+            else:
+                runs.append(address)
+        return runs, n_copies
 
 
 def choose_runs(bar: DeltaGenerator) -> list[str]:
@@ -65,9 +81,12 @@ def choose_runs(bar: DeltaGenerator) -> list[str]:
         selected_ids, n_unknown = _select_runs(names | bundles.names, n_matching)
     if n_unknown:
         st.warning(f"{n_unknown} of the runs in this link are not in the database.", icon=":material/link_off:")
-    if selected_ids:
-        return [*selected_ids, *bundles.list_other_bundles(selected_ids)]
-    return [*_list_matching_runs(run_filter, n_matching, bundles.note), *bundles.evaluated]
+    own_ids = selected_ids or _list_matching_runs(run_filter, n_matching, bundles.note)
+    others, n_copies = bundles.list_other_runs(own_ids)
+    if n_copies:
+        text = f"{format_run_count(n_copies)} of the selected bundles are also in this database and are drawn once."
+        st.caption(text)
+    return [*own_ids, *others]
 
 
 def select_only(run_ids: list[str]) -> None:

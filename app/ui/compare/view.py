@@ -35,6 +35,7 @@ from app.analysis.quantities import (
     SUCCESS_RATE,
     WIN_RATE,
     find_quantity,
+    find_rate,
     get_success_threshold,
     uses_selected_rate,
 )
@@ -109,7 +110,8 @@ _legend = component(
 def show(run_ids: list[str]) -> None:
     """Draw everything about these runs."""
     options = _choose_options(run_ids)
-    runs = read_compared(run_ids, options[QUANTITY], options[RATE])
+    rate = find_rate(options[QUANTITY], options[RATE]) or options[RATE]  # the tables have the win rate of the curves
+    runs = read_compared(run_ids, options[QUANTITY], rate)
     _show_curves(runs, options)
     final, budget = choice.choose_final(runs.list_lengths(include_unfinished=options[INCLUDE_UNFINISHED]))
     options = Options({**options.values, FINAL.name: final, BUDGET.name: budget})
@@ -127,7 +129,7 @@ def show(run_ids: list[str]) -> None:
                 show_runs(runs)
             else:
                 _show_section(title, sections[title], runs, options)
-    pin.show_more(_PAGE, list(runs.rows.values()), rate=options[RATE])
+    pin.show_more(_PAGE, list(runs.rows.values()), rate=rate)
 
 
 def show_newest() -> None:
@@ -173,7 +175,10 @@ def _choose_options(run_ids: list[str]) -> Options:
         keys = [SUCCESS_RATE, *(key for key in keys if key != SUCCESS_RATE)]
     with st.container(horizontal=True, vertical_alignment="bottom"):
         quantity = st.selectbox(QUANTITY.label, **_QUANTITY.bind(keys, _name_quantity), width=270, help=QUANTITY.help)
-        rate = rate_choice.choose_rate(more="Falls and published results are always of greedy episodes.")
+        rate = rate_choice.choose_rate(
+            more="A quantity that names its episodes, for example the robust win rate, has priority. Falls and "
+            "published results are always of greedy episodes."
+        )
         # an interquartile mean of fewer than five seeds is their mean or their median
         largest = max(
             read_compared(run_ids, SELECTED_RATE).join_plotted(include_unfinished=True).seed_counts, default=0

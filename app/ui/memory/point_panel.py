@@ -23,7 +23,7 @@ from app.figures.named.trajectories import TITLE, Episode
 from app.figures.options import make_options
 from app.figures.registry import draw_chart
 from app.ui import memory_data, messages, view
-from app.ui.memory import atlas, traces
+from app.ui.memory import atlas, snapshot_map, traces
 from app.ui.memory.snapshot_map import FIRST, SECOND, MemoryMap
 from app.ui.page_state import EPISODE, MARK, POINT, RUN, START, Choice, Flag
 from app.ui.widgets import canvas, pin
@@ -194,7 +194,7 @@ def _show_node(memory_map: MemoryMap, slot: int | None, bar: DeltaGenerator) -> 
     _show_values(memory_map.snapshot, detail.slot)
     if is_near_on:
         _show_nearest(memory_map, detail.slot)
-    _show_replay(run, detail)
+    _show_replay(memory_map, detail, other)
     return detail.trajectory, other
 
 
@@ -273,8 +273,8 @@ def _find_nearest(memory_map: MemoryMap, slot: int) -> tuple[NDArray[np.int64], 
     return memory_data.list_nearest(memory_map.embedded, memory_map.embedding, memory_config, row, NEAREST)
 
 
-def _show_replay(run: RunRow, detail: NodeDetail) -> None:
-    trajectory = detail.trajectory
+def _show_replay(memory_map: MemoryMap, detail: NodeDetail, other: Trajectory | None) -> None:
+    run, trajectory = memory_map.run, detail.trajectory
     outcome = "won" if trajectory.won else "not won"
     title = f"Episode {detail.episode}, {outcome}, return {format_number(trajectory.episode_return)}"
     chart = draw_chart("trajectory", Episode(trajectory, title), make_options({TITLE: title}))
@@ -284,4 +284,10 @@ def _show_replay(run: RunRow, detail: NodeDetail) -> None:
         st.caption(f"**{escape_markdown(title)}**. It wrote this memory at t = {detail.t}. The map shows its path.")
         stem, facts = f"{run.id}-episode-{detail.episode}", {"episode": detail.episode}
         pin.show_with_export(chart, key="point-trajectory", stem=stem, page="memory", run=run, facts=facts)
+        episodes = [trajectory, *([] if other is None else [other])]
+        pin.show_lazy_export(
+            partial(snapshot_map.make_selected_figure, memory_map, episodes),
+            label="Map with path", key="point-map", stem=f"{run.id}-{memory_map.snapshot.env_step}",
+            help="Export the map with the path of this episode, and of the episode that it is compared with",
+        )  # fmt: skip
     st.caption(escape_markdown(chart.caption))

@@ -4,6 +4,7 @@ A map shows the nodes of a snapshot at two coordinates. t-SNE and UMAP compute t
 landmarks, and place the other nodes between them.
 """
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
@@ -26,7 +27,7 @@ from app.analysis.selection import NODE_QUANTITIES, NodeSelection, parse_numbers
 from app.analysis.settings import name_algo
 from app.figures import options as figure_options
 from app.figures.kinds.maps import Cloud
-from app.figures.named.memory_map import COLOR_SCALE, MapNodes
+from app.figures.named.memory_map import COLOR_SCALE, MapNodes, describe_paths, make_traces
 from app.figures.registry import find_figure
 from app.figures.theme import ENDED_STATUSES
 from app.ui import data, memory_data, messages
@@ -36,6 +37,7 @@ from app.ui.page_state import Choice, Flag, Integer, Text
 from app.ui.widgets.run_picker import LISTED
 from emtc_core.config.base import MEMORY_ALGO_PREFIXES
 from emtc_core.errors import ConfigError, EmtcError
+from storage.queries.episodes import Trajectory
 from storage.queries.memory import Snapshot
 from storage.queries.run_search import RunFilter
 from storage.runs.rows import RunRow
@@ -286,8 +288,14 @@ def write_selection(event: dict[str, Any]) -> None:
     RANGES.write(str(event.get("filters") or "")[:MAX_SELECTION_CHARACTERS])
 
 
-def make_figure(memory_map: MemoryMap, is_selected: NDArray[np.bool_]) -> Cloud:
-    """Draw the selected nodes [M] as a figure for files, at most `MAX_NODES_IN_FILE`, in the colors of the map."""
+def make_figure(memory_map: MemoryMap, is_selected: NDArray[np.bool_], episodes: Sequence[Trajectory] = ()) -> Cloud:
+    """Draw the selected nodes [M] as a figure for files, at most `MAX_NODES_IN_FILE`, in the colors of the map.
+
+    Args:
+        memory_map: The map.
+        is_selected: Mask of the nodes.
+        episodes: Episodes whose paths are drawn over the nodes.
+    """
     snapshot, view, seed = memory_map.snapshot, read_view(), memory_map.choice.projection.seed
     rows = memory_data.get_sample(snapshot.id, memory_map.choice.stamp, n=MAX_NODES_IN_FILE, seed=seed)
     rows = rows[is_selected[rows]]
@@ -297,17 +305,25 @@ def make_figure(memory_map: MemoryMap, is_selected: NDArray[np.bool_]) -> Cloud:
         f"Showing {format_count(len(rows))} of {format_count(snapshot.size)} nodes, {sample}{selection} · "
         f"{memory_map.name} · snapshot at env step {format_count(snapshot.env_step)}"
     )
+    paths = make_traces(episodes, snapshot, memory_map.coordinates)
     nodes = MapNodes(
         snapshot,
         rows,
         memory_map.points,
         title=f"Episodic memory of {memory_map.run.name} at step {snapshot.env_step}",
-        caption=f"{caption}. Color: {NODE_QUANTITIES[view.color].meaning}.",
+        caption=f"{caption}. Color: {NODE_QUANTITIES[view.color].meaning}.{describe_paths(paths)}",
         all_quantities=True,
+        traces=paths,
     )
     colors = atlas.PALETTES[view.palette].colors
     options = figure_options.make_options({figure_options.COLOR: view.color, COLOR_SCALE: colors})
     return find_figure("memory-atlas").draw(nodes, options)  # type: ignore[return-value]  # this figure is a Cloud
+
+
+def make_selected_figure(memory_map: MemoryMap, episodes: Sequence[Trajectory]) -> Cloud:
+    """Draw the nodes that the URL selects, with the paths of episodes, as a figure for files."""
+    selected = read_selection().mask(memory_map.snapshot, memory_map.coordinates)
+    return make_figure(memory_map, selected, episodes)
 
 
 def _show_empty(run: RunRow) -> None:

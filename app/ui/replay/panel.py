@@ -7,6 +7,7 @@ works offline, as an animation, or as one frame in vector format.
 
 from collections.abc import Sequence
 from functools import partial
+from importlib.util import find_spec
 
 import streamlit as st
 from streamlit.components.v2 import component
@@ -25,6 +26,7 @@ from app.ui.page_state import RUN, START, Choice, Flag
 from app.ui.replay.episode_choice import FIRST, SECOND, TRAINING, choose
 from app.ui.widgets import canvas, config_form, pin
 from emtc_core.errors import EmtcError
+from emtc_core.install import get_install_command
 from storage.queries.episode_search import Extremes
 from storage.queries.run_search import RunFilter
 from storage.runs.rows import RunRow
@@ -283,6 +285,9 @@ def _show_save(replays: Sequence[Replay], *, start: int) -> None:
         mode: Mode = "dark" if st.toggle("Dark background", key="save-replay-dark") else "light"
         gif_help = f"At most {MAX_FRAMES} frames. Drawing takes some seconds."
         _show_download(replays, "GIF", "gif", stem, mode=mode, help=gif_help)
+        has_video = find_spec("imageio_ffmpeg") is not None
+        video_help = "H.264, the same frames" if has_video else f"Install it with: {get_install_command('video')}"
+        _show_download(replays, "MP4", "mp4", stem, mode=mode, help=video_help, disabled=not has_video)
         default = min(max(0, frame), last)
         t = config_form.integer_field(
             "Step of the frame", key=f"save-replay-t-{stem}-{default}", default=default, low=0, high=last
@@ -300,9 +305,11 @@ def _show_download(
     t: int = 0,
     mode: Mode = "light",
     help: str | None = None,
+    disabled: bool = False,
 ) -> None:
     st.download_button(
         label,
+        disabled=disabled,
         data=partial(make_file, replays, format, t=t, mode=mode),
         file_name=f"replay-{stem}{f'-t{t}' if format == 'svg' else ''}.{format}",
         mime=MIME[format],

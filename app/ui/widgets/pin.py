@@ -4,7 +4,7 @@
 interactive page, and the data as CSV.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 from uuid import uuid4
@@ -14,10 +14,11 @@ import streamlit as st
 from app.analysis.format import escape_markdown
 from app.analysis.provenance import describe_runs
 from app.analysis.quantities import AUTO, RateName
-from app.figures.figure import FigureKind
+from app.figures.figure import NO_OPTIONS, FigureKind
+from app.figures.image_options import FONT, LABELS, LINE_NAMES, NO_TITLE, WIDTH, replace_labels
 from app.figures.kinds import AnyFigure
 from app.figures.kinds.chart import Chart
-from app.figures.options import RATE, make_options
+from app.figures.options import RATE, Option, Options, make_options
 from app.figures.registry import list_page_figures, write_command
 from app.figures.render.export import EXPORT_FORMATS, MIME, ExportFormat, export_figure
 from app.figures.render.plotly_view import to_plotly
@@ -59,18 +60,72 @@ def show_export(figure: AnyFigure, *, key: str, stem: str, sources: Sequence[str
     if is_lazy and not box.open:
         return
     with box:
-        st.caption("Files are rendered on the server. Use light colours for papers.")
-        mode: Mode = "dark" if st.toggle("Dark background", key=f"{key}-export-dark") else "light"
-        for format in EXPORT_FORMATS:
-            st.download_button(
-                _LABELS[format],
-                data=partial(export_figure, figure, format, mode=mode, sources=sources),
-                file_name=f"{figure.name}-{stem}.{format}",
-                mime=MIME[format],
-                key=f"{key}-export-{format}",
-                on_click="ignore",
-                width="stretch",
-            )
+        _show_downloads(figure, key, stem, sources)
+
+
+def show_lazy_export(make_figure: Callable[[], AnyFigure], *, label: str, key: str, stem: str, help: str) -> None:
+    """Draw an export button whose figure is made when the button is pressed."""
+    box = st.popover(label, icon=":material/download:", key=f"{key}-export", on_change="rerun", help=help)
+    if box.open:
+        with box, messages.guarded():
+            _show_downloads(make_figure(), key, stem)
+
+
+def _show_downloads(figure: AnyFigure, key: str, stem: str, sources: Sequence[str] = ()) -> None:
+    st.caption("Files are rendered on the server. Use light colours for papers.")
+    mode: Mode = "dark" if st.toggle("Dark background", key=f"{key}-export-dark") else "light"
+    options = _choose_image_options(figure, f"{key}-export")
+    for format in EXPORT_FORMATS:
+        st.download_button(
+            _LABELS[format],
+            data=partial(export_figure, figure, format, mode=mode, sources=sources, options=options),
+            file_name=f"{figure.name}-{stem}.{format}",
+            mime=MIME[format],
+            key=f"{key}-export-{format}",
+            on_click="ignore",
+            width="stretch",
+        )
+
+
+def _choose_image_options(figure: AnyFigure, key: str) -> Options:
+    """Draw the widgets for width, font and names of an image. If their expander is closed, the last choice counts."""
+    box = st.expander("Width, font, names", key=f"{key}-image", on_change="rerun")
+    store = f"{key}-image-options"
+    chosen: Options = st.session_state.get(store, NO_OPTIONS)
+    if not box.open:
+        return _drop_unknown_labels(figure, chosen)
+    with box:
+        values: dict[Option[Any], Any] = {}
+        options: tuple[Option[Any], ...] = (WIDTH, FONT, LINE_NAMES)
+        for option in options:
+            texts = {option.parse(text): text for text in option.choices}
+            st.session_state.setdefault(f"{key}-{option.name}", texts[chosen[option]])
+            text = st.selectbox(
+                option.label, list(option.choices), format_func=option.choices.__getitem__,
+                key=f"{key}-{option.name}", help=option.help,
+            )  # fmt: skip
+            values[option] = option.parse(text)
+        st.session_state.setdefault(f"{key}-{NO_TITLE.name}", chosen[NO_TITLE])
+        values[NO_TITLE] = st.toggle(NO_TITLE.label, key=f"{key}-{NO_TITLE.name}", help=NO_TITLE.help)
+        st.session_state.setdefault(f"{key}-{LABELS.name}", "\n".join(map("=".join, chosen[LABELS])))
+        text = st.text_area(LABELS.label, key=f"{key}-{LABELS.name}", placeholder="A=B", height=80, help=LABELS.help)
+        try:
+            labels = LABELS.parse(text)
+            replace_labels(figure, labels)
+            values[LABELS] = labels
+        except ConfigError as exc:
+            st.error(escape_markdown(str(exc)), icon=":material/error:")
+    chosen = st.session_state[store] = make_options(values)
+    return chosen
+
+
+def _drop_unknown_labels(figure: AnyFigure, options: Options) -> Options:
+    """Leave out the texts that were chosen for another figure in the same place."""
+    try:
+        replace_labels(figure, options[LABELS])
+    except ConfigError:
+        return Options({name: value for name, value in options.values.items() if name != LABELS.name})
+    return options
 
 
 def show(

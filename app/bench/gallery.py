@@ -1,0 +1,218 @@
+"""The guide's gallery: a small picture of each figure and table, drawn from the example study, and the page with them.
+
+Figures are as wide as one column of a paper. A table shows its first rows and columns. Figures and tables that need
+other runs are listed with the reason.
+"""
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from io import BytesIO
+from pathlib import Path
+from textwrap import shorten
+from typing import Any, NamedTuple
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+from PIL import Image
+
+from app.analysis.comparable import select_runs
+from app.analysis.tables import Table
+from app.bench import BenchResult, make_result
+from app.bench.pictures import FOLDER as PICTURES
+from app.bench.pictures import MAX_TOTAL_KB, reduce_colors
+from app.figures.figure import FigureKind, TableKind
+from app.figures.image_options import read_image_options
+from app.figures.options import REFIT_EVERY
+from app.figures.registry import FIGURES, TABLES
+from app.figures.render.export import export_figure
+from app.figures.render.matplotlib_view import make_style
+from app.figures.theme import format_mathtext
+from app.jobs.launch import EXAMPLE_STUDY
+from emtc_core.errors import EmtcError
+from storage.bundles.bundle_cache import cache_bundle
+from storage.engine import Database, open_database
+from storage.queries.episode_search import find_replayable_episodes
+from storage.runs.rows import RunRow
+
+FOLDER = PICTURES / "gallery"
+PAGE = PICTURES.parent / "gallery.md"
+WIDTH = "3.25in"
+_SIZE = 0.42
+"""Pixels of a picture per pixel of the exported image, which has 300 dpi."""
+_N_ROWS, _MAX_CHARACTERS, _MAX_CELL = 5, 88, 24
+"""Rows of a table in its picture, characters of a row, and characters of a cell."""
+_INTRODUCTION = """# Gallery of figures and tables
+
+All figures and tables that `emtc export` writes, drawn from the example study by `emtc bench gallery`.
+
+For example, the picture of `learning-curves` is made by
+
+```bash
+emtc export --figure learning-curves --map {map} --set smooth=50000 --width {width} --no-title --out curves.pdf
+```
+
+`--font serif`, `--line-names legend` and `--label "EMTC(QPLEX)=Ours"` adapt a figure to a paper. The button *Export* of
+the pages has the same options. A figure of one run needs its id, as in
+`emtc export RUN --figure gate-dynamics --out gate.pdf`.
+"""
+
+
+class Example(NamedTuple):
+    """The runs of a figure or table in the gallery, and its options."""
+
+    rows: Sequence[RunRow]
+    options: Mapping[str, Any]
+
+
+class Picture(NamedTuple):
+    """A figure or table in the gallery: its section on the page, its text, and its picture or the reason for none."""
+
+    section: str
+    name: str
+    text: str
+    png: bytes
+    reason: str = ""
+
+
+def run() -> list[BenchResult]:
+    """Write the pictures and the page into the guide, and report the sizes."""
+    with tempfile.TemporaryDirectory(prefix="emtc-gallery-") as folder:
+        db = open_database(cache_bundle(EXAMPLE_STUDY, cache=Path(folder), is_trusted=True).url, read_only=True)
+        map_name, pictures = _find_study(db)[0].map, list(draw_pictures(db))
+        db.dispose()
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for path in FOLDER.glob("*.png"):
+        path.unlink()
+    results = []
+    for picture in pictures:
+        if picture.png:
+            stem = f"{picture.section.lower()}-{picture.name}"
+            (FOLDER / f"{stem}.png").write_bytes(picture.png)
+            results.append(make_result(f"gallery.{stem}", len(picture.png) / 1000, "kB"))
+    PAGE.write_text(write_page(pictures, map_name), encoding="utf-8")
+    total = sum(path.stat().st_size for path in PICTURES.rglob("*.png")) / 1000
+    return [*results, make_result("gallery.all", total, "kB", MAX_TOTAL_KB, "all pictures of the guide")]
+
+
+def draw_pictures(db: Database) -> Iterator[Picture]:
+    """Draw all figures and tables of the registry."""
+    study, all_rows = _find_study(db), select_runs(db)
+    run_of_memory = next(row for row in study if _has_gate(row) and find_replayable_episodes(db, row.id))
+    examples = _make_examples(db, study, run_of_memory)
+    for kind in FIGURES.values():
+        if REFIT_EVERY in kind.options:
+            yield Picture("Figures", kind.name, kind.question, b"", "recomputes a run, which takes minutes.")
+            continue
+        default = [run_of_memory] if kind.needs_runs else study
+        yield _draw_figure(db, kind, examples.get(kind.name, Example(default, {})))
+    for table in TABLES.values():
+        yield _draw_table_of(db, table, all_rows)
+
+
+def write_page(pictures: Sequence[Picture], map_name: str) -> str:
+    """Write the page: a section each for figures and tables, and the list of those without a picture."""
+    parts = [_INTRODUCTION.format(map=map_name, width=WIDTH)]
+    for section in ("Figures", "Tables"):
+        parts.append(f"## {section}\n")
+        for picture in pictures:
+            if picture.section == section and picture.png:
+                text = f"{picture.text}\n\n" if picture.text else ""
+                link = f"![{picture.name}](pictures/gallery/{section.lower()}-{picture.name}.png)"
+                parts.append(f"### {picture.name}\n\n{text}{link}\n")
+    missing = [
+        f"- `{picture.name}` ({picture.section.lower()}): {picture.reason}" for picture in pictures if not picture.png
+    ]
+    if missing:
+        parts.append("## Not in the example study\n\n" + "\n".join(missing) + "\n")
+    return "\n".join(parts)
+
+
+def _find_study(db: Database) -> list[RunRow]:
+    """Find the runs on the map of the example study with the most seeds."""
+    rows = select_runs(db)
+    seeds = {map_name: {row.seed for row in rows if row.map == map_name} for map_name in {row.map for row in rows}}
+    largest = max(sorted(seeds), key=lambda map_name: len(seeds[map_name]))
+    return [row for row in rows if row.map == largest]
+
+
+def _has_gate(row: RunRow) -> bool:
+    return row.algo.startswith("emtc-") and bool(row.config.get("gate", {}).get("enabled"))
+
+
+def _make_examples(db: Database, study: Sequence[RunRow], run: RunRow) -> dict[str, Example]:
+    """Make the examples of the figures that need more than the default runs."""
+    episodes = find_replayable_episodes(db, run.id)
+    emu = next(row for row in study if row.algo.startswith("emu-") and row.seed == run.seed)
+    two = ",".join(map(str, reversed(episodes[:2])))
+    pair = [{"episode": episode} for episode in episodes[:2]]
+    smooth = {"smooth": 50_000}
+    return {
+        "learning-curves": Example(study, smooth),
+        "mu-w": Example(study, smooth),
+        "baselines": Example(select_runs(db), {}),
+        "embedding-comparison": Example([run, emu], {"method": "pca"}),
+        "strategy-divergence": Example([run], {"episodes": two}),
+        "memory-atlas": Example([run], {"paths": episodes[0]}),
+        "memory-selection": Example([run], {"ranges": "h:5:30"}),
+        "what-if": Example([run], {"delta_factor": 20}),
+        "trajectory": Example([run], {"episode": episodes[0]}),
+        "trajectories": Example([run], {"pair": pair}),
+    }
+
+
+def _draw_figure(db: Database, kind: FigureKind[Any], example: Example) -> Picture:
+    image_options, _ = read_image_options({"width": WIDTH, "no_title": True})
+    try:
+        figure = kind.make(db, example.rows, kind.read_options(example.options))
+        png = export_figure(figure, "png", options=image_options)
+    except EmtcError as error:
+        return Picture("Figures", kind.name, kind.question, b"", _shorten(str(error).partition(". ")[0]) + ".")
+    return Picture("Figures", kind.name, kind.question, _reduce(png))
+
+
+def _draw_table_of(db: Database, kind: TableKind[Any], rows: Sequence[RunRow]) -> Picture:
+    table = kind.make(db, rows)
+    if not len(table):
+        return Picture("Tables", kind.name, "", b"", f"needs {kind.required_runs}.")
+    return Picture("Tables", kind.name, "", _reduce(draw_table(table)))
+
+
+def draw_table(table: Table) -> bytes:
+    """Draw the first rows and columns of a table as a PNG."""
+    titles = [str(title) for title in table.frame.columns]
+    texts = [[str(value) for value in row] for row in table.frame.head(_N_ROWS).itertuples(index=False, name=None)]
+    columns = [[_shorten(text, _MAX_CELL) for text in column] for column in zip(titles, *texts, strict=True)]
+    starts, position = [], 0
+    for column in columns:
+        starts.append(position)
+        position += max(map(len, column)) + 2
+    visible = [i for i, start in enumerate(starts) if start + max(map(len, columns[i])) <= _MAX_CHARACTERS]
+    with mpl.rc_context(make_style("light")):
+        figure = Figure(figsize=(6.75, 0.17 * (len(texts) + 2)))
+        for i in visible:
+            for line, text in enumerate(columns[i]):
+                y = 1 - (line + 0.8) / (len(texts) + 2)
+                weight = "bold" if line == 0 or (line - 1, titles[i]) in table.best else "normal"
+                figure.text(
+                    0.01 + starts[i] / _MAX_CHARACTERS, y, format_mathtext(text), size=7, weight=weight, va="center"
+                )
+        rest = [f"{n} more {noun}" for n, noun in
+                ((len(table) - len(texts), "rows"), (len(titles) - len(visible), "columns")) if n > 0]  # fmt: skip
+        figure.text(0.01, 0.5 / (len(texts) + 2), ", ".join(rest), size=7, color="0.45", va="center")
+        file = BytesIO()
+        figure.savefig(file, format="png", dpi=300)
+    return file.getvalue()
+
+
+def _reduce(png: bytes) -> bytes:
+    """Make a picture smaller, with 256 colors."""
+    with Image.open(BytesIO(png)) as image:
+        size = (round(image.width * _SIZE), round(image.height * _SIZE))
+        small = image.convert("RGB").resize(size, Image.Resampling.LANCZOS)
+    file = BytesIO()
+    small.save(file, "PNG")
+    return reduce_colors(file.getvalue())
+
+
+def _shorten(text: str, width: int = 150) -> str:
+    return shorten(text, width, placeholder=" …") if len(text) > width else text

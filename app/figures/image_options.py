@@ -1,0 +1,174 @@
+"""Options of image files, which every figure has: width, title, font, names of lines, and other texts for names.
+
+They are declared once: `emtc export` makes flags of them, the button *Export* of the pages makes widgets, and a figure
+in a script or notebook takes them as arguments.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, Literal, TypeVar
+
+from app.figures.kinds import AnyFigure
+from app.figures.kinds.chart import Chart, Line, Mark, Panel
+from app.figures.kinds.maps import Cloud, Grid, Heatmap, Maps, Trace
+from app.figures.options import Option, Options, read_choice, read_flag
+from emtc_core.errors import ConfigError
+
+Labels = tuple[tuple[str, str], ...]
+LineNames = Literal["auto", "legend", "labels"]
+T = TypeVar("T")
+COLUMN_WIDTHS: Final = {"one": 3.25, "two": 6.75}
+"""Width of one and of two columns of the NeurIPS and ICML templates [inch]."""
+_INCHES_PER_UNIT: Final = {"": 1.0, "in": 1.0, "cm": 1 / 2.54, "mm": 1 / 25.4}
+_MIN_WIDTH, _MAX_WIDTH = 2.0, 20.0
+_SHOWN_TEXTS: Final[dict[type, tuple[str, ...]]] = {
+    Chart: ("title", "x_label"),
+    Panel: ("title", "axis"),
+    Line: ("name", "label", "group"),
+    Mark: ("label",),
+    Cloud: ("title", "x_label", "y_label"),
+    Maps: ("title",),
+    Trace: ("label",),
+    Heatmap: ("title", "x_label", "y_label", "value_label"),
+    Grid: ("title",),
+}
+"""Fields with texts that a reader sees. All of them can be replaced with `--label`."""
+_PARTS: Final = ("panels", "lines", "marks", "traces", "grids")
+
+
+def read_width(value: Any) -> float:
+    """Read a width [inch] from "3.25in", "8cm", 6.75, or "one" or "two" columns of a paper.
+
+    Raises:
+        ValueError: If it is not a width from 2 to 20 inches.
+    """
+    match = re.fullmatch(r"\s*([\d.]+)\s*([a-z]*)\s*", str(value))
+    if match is None:
+        return COLUMN_WIDTHS[str(value)]
+    width = float(match[1]) * _INCHES_PER_UNIT[match[2]]
+    if not _MIN_WIDTH <= width <= _MAX_WIDTH:
+        raise ValueError(value)
+    return width
+
+
+def read_labels(value: Any) -> Labels:
+    """Read replacements of texts from "A=B", one per line, from a list of such texts, or from a mapping A → B.
+
+    "=" between spaces is part of a text, as in "τ = 0.6".
+
+    Raises:
+        ValueError: If a text contains no "=" or nothing before it.
+    """
+    if isinstance(value, Mapping):
+        return tuple((str(old), str(new)) for old, new in value.items())
+    labels = []
+    for text in value.splitlines() if isinstance(value, str) else value:
+        if not text.strip():
+            continue
+        old, new = re.split(r"(?<!\s)=(?!\s)", text.strip(), maxsplit=1)
+        if not old:
+            raise ValueError(text)
+        labels.append((old, new))
+    return tuple(labels)
+
+
+WIDTH: Final[Option[float]] = Option(
+    "width",
+    read_width,
+    "a width from 2in to 20in such as 3.25in or 8cm, or one or two (columns of a paper)",
+    COLUMN_WIDTHS["two"],
+    label="Width",
+    help="Width of an image, for example 3.25in (one column of NeurIPS and ICML) or 6.75in (two). Default: 6.75in",
+    choices={"6.75in": "6.75 in", "3.25in": "3.25 in"},
+    has_flag=True,
+    metavar="WIDTH",
+)
+NO_TITLE: Final[Option[bool]] = Option(
+    "no_title", read_flag, "true or false", False,
+    label="No title", help="Leave out title and subtitle of an image, which a paper states in its caption",
+    has_flag=True,
+)  # fmt: skip
+FONT: Final[Option[str]] = Option(
+    "font",
+    str,
+    "sans, serif or the name of an installed font",
+    "sans",
+    label="Font",
+    help="Font of an image: sans (as Arial), serif (as Times, the font of NeurIPS and ICML), or the name of an "
+    "installed font. Default: sans",
+    choices={"sans": "Sans (Arial)", "serif": "Serif (Times)"},
+    has_flag=True,
+    metavar="FONT",
+)
+LINE_NAMES: Final[Option[LineNames]] = Option(
+    "line_names",
+    read_choice(("auto", "legend", "labels")),
+    "auto, legend or labels",
+    "auto",
+    label="Names of lines",
+    help="Where an image names its lines: legend, or labels at the ends of the lines if they fit. Default: auto, "
+    "labels in a wide image of one panel",
+    choices={"auto": "Automatic", "legend": "Legend", "labels": "Labels at the lines"},
+    has_flag=True,
+    metavar="PLACE",
+)
+LABELS: Final[Option[Labels]] = Option(
+    "label",
+    read_labels,
+    "A=B: the text A of the figure is written as B",
+    (),
+    label="Other texts",
+    help="Write the text A of a figure as B, for example EMTC(QPLEX)=Ours. A is the name of a line, the title of an "
+    "axis or panel, or a part of it between commas",
+    has_flag=True,
+    metavar="A=B",
+    is_repeated=True,
+)
+IMAGE_OPTIONS: Final[tuple[Option[Any], ...]] = (WIDTH, NO_TITLE, FONT, LINE_NAMES, LABELS)
+
+
+def read_image_options(values: Mapping[str, Any]) -> tuple[Options, dict[str, Any]]:
+    """Validate the options of images among `values`.
+
+    Returns:
+        The options of images, and all other values.
+
+    Raises:
+        ConfigError: If a value is not valid.
+    """
+    by_name = {option.name: option for option in IMAGE_OPTIONS}
+    image_values = {name: by_name[name].parse(value) for name, value in values.items() if name in by_name}
+    return Options(image_values), {name: value for name, value in values.items() if name not in by_name}
+
+
+def replace_labels(figure: AnyFigure, labels: Labels) -> AnyFigure:
+    """Replace texts of a figure. The number of seeds after a name stays.
+
+    Raises:
+        ConfigError: If a text is not in the figure.
+    """
+    for old, new in labels:
+        pattern = re.compile(rf"(?:^|(?<=, )){re.escape(old)}(?=$|, |†| \(n = )")
+        texts: list[str] = []
+        figure = _map_texts(figure, partial(_replace, pattern, new, texts))
+        if not any(map(pattern.search, texts)):
+            hint = f"Its texts are: {'; '.join(dict.fromkeys(filter(None, texts)))}."
+            raise ConfigError("is not a text of this figure", key=LABELS.name, value=old, hint=hint)
+    return figure
+
+
+def _replace(pattern: re.Pattern[str], new: str, texts: list[str], text: str) -> str:
+    """Replace the pattern in a text, and add the text to `texts`."""
+    texts.append(text)
+    return pattern.sub(lambda _: new, text)
+
+
+def _map_texts(part: T, convert: Callable[[str], str]) -> T:
+    """Convert the shown texts of a figure and of its parts."""
+    changes: dict[str, Any] = {name: convert(getattr(part, name)) for name in _SHOWN_TEXTS[type(part)]}
+    for name in _PARTS:
+        if (children := getattr(part, name, None)) and isinstance(children, tuple):
+            changes[name] = tuple(child and _map_texts(child, convert) for child in children)
+    return replace(part, **changes)  # type: ignore[type-var]

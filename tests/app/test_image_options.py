@@ -1,0 +1,135 @@
+"""Options of images: what a value may be, and what each option changes in a file."""
+
+import numpy as np
+import pytest
+
+from app.figures.image_options import (
+    LABELS,
+    WIDTH,
+    read_image_options,
+    read_labels,
+    read_width,
+    replace_labels,
+)
+from app.figures.kinds.chart import UNSMOOTHED_NOTE, Chart, Line, Panel
+from app.figures.render.export import export_figure
+from app.figures.render.lines_view import draw_chart
+from emtc_core.errors import ConfigError
+from tests.errors import raises
+
+X = np.linspace(0, 3e6, 100)
+
+
+def make_chart(*, n: tuple[int, int] = (3, 3), columns: int = 1) -> Chart:
+    lines = (
+        Line(f"EMTC(QPLEX) (n = {n[0]})", "#D55E00", X, X / 3e6, label="EMTC(QPLEX)"),
+        Line("raw", "#D55E00", X, X / 3e6, faint=True, unsmoothed=True),
+        Line(f"EMTC(QPLEX), No-TCGM (n = {n[1]})", "#0072B2", X, X / 6e6, label="No-TCGM"),
+    )
+    panel = Panel("win rate, 3m", "fraction", lines, range=(-0.03, 1.03))
+    caption = f"Smoothed. {UNSMOOTHED_NOTE}"
+    return Chart("c", "Title", "training env steps", (panel,), caption, "", subtitle="mean", columns=columns)
+
+
+def write_svg(chart: Chart, **values: object) -> str:
+    return export_figure(chart, "svg", options=read_image_options(values)[0]).decode()
+
+
+@pytest.mark.parametrize(
+    ("text", "inches"), [("3.25in", 3.25), ("6.75", 6.75), (5, 5.0), ("8.128cm", 3.2), ("one", 3.25), ("two", 6.75)]
+)
+def test_a_width_has_a_unit_or_is_a_number_of_columns(text, inches) -> None:
+    assert read_width(text) == pytest.approx(inches)
+
+
+@pytest.mark.parametrize("text", ["three", "1in", "100cm", "3.25pt", "-4in", ""])
+def test_a_width_outside_of_2_to_20_inches_is_refused(text) -> None:
+    with raises(ConfigError, key="width"):
+        WIDTH.parse(text)
+
+
+def test_the_file_has_the_width() -> None:
+    assert 'width="234pt"' in write_svg(make_chart(), width="3.25in")
+    assert 'width="486pt"' in write_svg(make_chart())
+
+
+def test_an_equals_sign_between_spaces_is_a_part_of_a_text() -> None:
+    assert read_labels(["τ = 0.6=low", "A=B = C"]) == (("τ = 0.6", "low"), ("A", "B = C"))
+    assert read_labels("A=B\n\nC=D") == read_labels({"A": "B", "C": "D"})
+    for text in ("A", "=B"):
+        with raises(ConfigError, key="label"):
+            LABELS.parse([text])
+
+
+def test_a_text_is_replaced_in_names_titles_and_axes_and_keeps_the_number_of_seeds() -> None:
+    labels = read_labels(["EMTC(QPLEX)=Ours", "3m=easy", "training env steps=steps"])
+    chart = replace_labels(make_chart(), labels)
+    assert isinstance(chart, Chart)
+    assert [line.name for line in chart.panels[0].lines] == ["Ours (n = 3)", "raw", "Ours, No-TCGM (n = 3)"]
+    assert (chart.panels[0].title, chart.x_label) == ("win rate, easy", "steps")
+
+
+def test_a_text_that_is_not_in_the_figure_is_an_error_that_lists_the_texts() -> None:
+    with pytest.raises(ConfigError, match="No-TCGM") as error:
+        export_figure(make_chart(), "csv", options=read_image_options({"label": ["Emtc=Ours"]})[0])
+    assert [fault.key for fault in error.value.faults] == ["label"]
+
+
+def test_a_paper_needs_no_title() -> None:
+    for no_title in (False, True):
+        svg = write_svg(make_chart(), no_title=no_title)
+        assert (">Title</text>" in svg, ">mean; n = 3</text>" in svg) == (not no_title, not no_title)
+
+
+@pytest.mark.parametrize(("font", "family"), [("serif", "STIXGeneral"), ("DejaVu Serif", "DejaVu Serif")])
+def test_a_font_is_used_for_all_texts(font, family) -> None:
+    assert family in write_svg(make_chart(), font=font)
+
+
+def test_a_font_that_is_not_installed_is_refused() -> None:
+    with raises(ConfigError, key="font"):
+        write_svg(make_chart(), font="Comic Papyrus")
+
+
+@pytest.mark.parametrize("place", ["legend", "labels", "auto"])
+@pytest.mark.parametrize("width", ["3.25in", "6.75in"])
+def test_each_line_is_named_once(place, width) -> None:
+    figure = draw_chart(make_chart(), read_width(width), line_names=place)
+    has_labels = any("No-TCGM" in text.get_text() for text in figure.axes[0].texts)
+    assert has_labels != bool(figure.legends)
+    assert has_labels == (place == "labels" or (place == "auto" and width == "6.75in"))
+
+
+def test_labels_at_lines_contain_the_number_of_seeds_only_if_it_differs() -> None:
+    assert "mean; n = 3" in write_svg(make_chart(), line_names="labels")
+    svg = write_svg(make_chart(n=(3, 5)), line_names="labels")
+    assert "No-TCGM (n = 5)" in svg
+    assert "mean; n" not in svg
+
+
+def test_an_image_has_no_unsmoothed_lines_and_its_caption_does_not_mention_them() -> None:
+    chart = make_chart()
+    assert UNSMOOTHED_NOTE not in write_svg(chart)
+    assert len(chart.without_unsmoothed_lines().panels[0].lines) == 2
+    assert "raw" in export_figure(chart, "csv").decode()
+
+
+@pytest.mark.parametrize("width", [3.25, 6.75])
+@pytest.mark.parametrize("end", [2.2e5, 1e6, 3e6, 7.7e6])
+def test_ticks_are_round_numbers(width, end) -> None:
+    panel = Panel("p", "", (Line("a", "#D55E00", X * end / 3e6, X * 1.7),))
+    figure = draw_chart(Chart("c", "t", "env steps", (panel,), "", ""), width)
+    for axis in (figure.axes[0].xaxis, figure.axes[0].yaxis):
+        step = np.diff(axis.get_major_locator()())[0]
+        assert round(step / 10 ** np.floor(np.log10(step)), 6) in (1, 2, 5)
+
+
+def test_a_narrow_image_wraps_long_names_without_cutting_formulas() -> None:
+    lines = tuple(
+        Line(f"Δ_mem = Δ_opt, band ±α, number {k} of the transitions (n = 3)", "#D55E00", X, X) for k in (1, 2)
+    )
+    chart = Chart("c", "t", "share of the transitions, least consistent first [%]", (Panel("p", "", lines),), "", "")
+    figure = draw_chart(chart, 3.25)
+    texts = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert all(part.count("$") % 2 == 0 for text in texts for part in text.split("\n"))
+    assert figure.axes[0].get_xlabel().count("\n") == 1
