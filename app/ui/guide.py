@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from textwrap import dedent
 from typing import NamedTuple
 from urllib.parse import urlencode
 
@@ -16,6 +17,7 @@ from app.ui.page_state import Choice, Text
 FOLDER = Path(__file__).resolve().parents[1] / "guide"
 GLOSSARY = "glossary"
 PAGES = (
+    "five_minutes",
     "runs",
     "gpu",
     "sweeps",
@@ -49,6 +51,7 @@ _MARKDOWN_TO_TEXT = (
 )
 """Replacements that turn Markdown into plain text, applied in this order."""
 _PAGE_LINK = re.compile(r"\]\((\w+)\.md(?:#[\w-]*)?\)")
+_CODE_BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 
 
 class Section(NamedTuple):
@@ -118,7 +121,7 @@ def show() -> None:
             _show_results(words)
         else:
             st.header(pages[name].title, anchor=False)
-            st.markdown(_replace_links(pages[name].text))
+            _show_text(pages[name].text)
 
 
 def _show_results(words: Sequence[str]) -> None:
@@ -133,6 +136,15 @@ def _show_results(words: Sequence[str]) -> None:
                 key=f"guide-open-{number}", type="tertiary", on_click=_open_page, args=(section.page,),
             )  # fmt: skip
             st.markdown(mark_words(_make_excerpt(section.text, words), words))
+
+
+def _show_text(text: str) -> None:
+    """Draw the Markdown of a page. Long lines of its code blocks wrap, so that no command is cut off."""
+    before, *parts = _CODE_BLOCK.split(text)
+    st.markdown(_replace_links(before))
+    for language, code, after in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+        st.code(dedent(code).rstrip("\n"), language=language or None, wrap_lines=True)
+        st.markdown(_replace_links(after))
 
 
 def _open_page(name: str) -> None:
