@@ -457,3 +457,21 @@ def test_seeds_that_other_code_trained_are_doubted_and_a_patched_run_is_a_line_o
     ]
     assert "EMTC(QPLEX), patched by her_mixer" in [row[0] for row in table(app, "variant")]
     assert any("code.source" in each.value.to_string() for each in app.dataframe if "setting" in each.value)
+
+
+def test_statistics_show_greedy_and_robust_differences_next_to_each_other(shifted):
+    db, _ = shifted
+    with db.transaction() as connection:
+        qmix = select(Run.id).where(Run.map == "3m", Run.algo == "qmix")
+        connection.execute(update(Evaluation).where(Evaluation.run_id.in_(qmix)).values(robust_win_rate=0.75))
+    app = open_page("compare", part="Statistics")
+    assert not app.exception
+    assert not app.error
+    tables = [str(part.value).replace("\\", "") for part in app.markdown if str(part.value).startswith("| task")]
+    (both,) = [text for text in tables if "robust · difference [%]" in text]
+    rows = [line.strip("| ").split(" | ") for line in both.replace("\u00a0", " ").splitlines()]
+    (row,) = [row for row in (dict(zip(rows[0], cells, strict=True)) for cells in rows[2:]) if row["against"] == "QMIX"]
+    assert row["task"] == "3m"
+    assert row["robust · difference [%]"].startswith("-50.0")
+    assert row["greedy · difference [%]"] == "+0.0"
+    assert len([box for box in app.selectbox if box.label == "Reference variant"]) == 1
