@@ -37,6 +37,8 @@ _NAMES: Final = {
 _FIGURES: Final = {"delta-embedder": "mu-w-by-delta"}
 """Study → name of its figure, if the names differ."""
 _TABLES: Final = {"augmentation": "augmentation", "delta-embedder": "mu-w-embedders"}
+_TEST_TITLES: Final = ("task", "against", "n", "difference [%]", "p (Holm)", "verdict")
+"""Columns of the table of comparisons on the page; the select box names the reference variant."""
 _X_NAMES: Final = {"mu-w-by-delta": "log₁₀ δ"}
 
 
@@ -64,7 +66,7 @@ def _show_result(sweep: Sweep, runs: ComparedRuns, options: Options) -> None:
     options = reference_choice.choose_reference(comparison, options)
     tests = TABLES["comparisons"].tabulate(runs, options)
     if len(tests):
-        result_table.show(tests, key="sweep-comparisons", stem=f"comparisons-{sweep.id}")
+        result_table.show(tests, key="sweep-comparisons", stem=f"comparisons-{sweep.id}", titles=_TEST_TITLES)
 
 
 def _show_study(sweep: Sweep, runs: Sequence[RunRow], compared: ComparedRuns, options: Options) -> None:
@@ -80,7 +82,10 @@ def _show_study(sweep: Sweep, runs: Sequence[RunRow], compared: ComparedRuns, op
         study = default if str(selected) == _DEFAULT else str(selected)
         kind = find_figure(_FIGURES.get(study, study))
         facts = {RATE.name: options[RATE]}
-        if study == _SETTING_EFFECT and (settings := list_varied_settings(join_finals(compared, options).seeds)):
+        settings = list_varied_settings(join_finals(compared, options).seeds) if study == _SETTING_EFFECT else []
+        if settings:
+            swept = {*sweep_file.get("grid", {}), *((sweep_file.get("random") or {}).get("ranges", {}))}
+            settings.sort(key=lambda key: key not in swept)  # a stable sort: the settings of the grid first
             facts[SETTING.name] = str(st.selectbox(SETTING.label, **_SETTING.bind(settings), help=SETTING.help))
     with messages.guarded():
         figure = kind.make(data.database(), runs, Options(facts).select(kind.options))
