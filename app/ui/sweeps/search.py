@@ -70,7 +70,7 @@ def show(sweep: Sweep) -> None:
     st.caption(escape_markdown(describe(study, n_complete, states.count("PRUNED"), sweep.trials)))
     if n_complete:
         with messages.guarded():
-            _show_more_seeds(sweep, study)
+            _show_more_seeds(sweep, study, n_ended=n_complete + states.count("PRUNED"))
     if trials:
         _show_trials(sweep, study, trials)
     for kind, title in KINDS.items():
@@ -140,12 +140,19 @@ def make_rows(trials: Sequence[Any], *, is_maximized: bool) -> pd.DataFrame:
 
 def _show_trials(sweep: Sweep, study: Any, trials: Sequence[Any]) -> None:
     metric = sweep.plan["file"]["optuna"].get("metric", "value")
+    rows = make_rows(trials, is_maximized=study.direction.name == "MAXIMIZE")
+    formats: dict[str, Any] = {
+        str(name): st.column_config.NumberColumn(format="%.4g")
+        for name in rows.columns
+        if pd.api.types.is_float_dtype(rows[name])
+    }
     with st.expander(f"Trials ({len(trials)})", icon=":material/list:", expanded=True):
         st.dataframe(
-            make_rows(trials, is_maximized=study.direction.name == "MAXIMIZE"),
+            rows,
             hide_index=True,
             key="search_trials",
-            column_config={
+            column_config=formats
+            | {
                 "Value": st.column_config.NumberColumn(
                     f"Value ({metric})", format="%.4g", help="Complete trial: the last value. Pruned: the last so far"
                 ),
@@ -158,7 +165,7 @@ def _show_trials(sweep: Sweep, study: Any, trials: Sequence[Any]) -> None:
         )
 
 
-def _show_more_seeds(sweep: Sweep, study: Any) -> None:
+def _show_more_seeds(sweep: Sweep, study: Any, *, n_ended: int) -> None:
     """Draw the button that trains the settings of the best trial with several seeds, and their sweep file."""
     best = find_best_trial(study)
     if best is None:
@@ -166,7 +173,7 @@ def _show_more_seeds(sweep: Sweep, study: Any) -> None:
     search = remake_plan(sweep)
     with st.container(border=True):
         st.markdown(
-            f"**Trial {best.number} is the best of {format_count(sweep.trials)}, with one seed.** A part of its lead "
+            f"**Trial {best.number} is the best of {format_count(n_ended)}, with one seed.** A part of its lead "
             "is chance. Train its settings with seeds that the search has not used."
         )
         with st.container(horizontal=True, vertical_alignment="bottom"):

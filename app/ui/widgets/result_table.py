@@ -31,8 +31,9 @@ def show(table: Table, *, key: str, stem: str, titles: Sequence[str] = ()) -> No
         stem: Name of the files.
         titles: Titles of the columns on the page. Default: all columns. Files have all columns.
     """
-    with st.container(horizontal=True, vertical_alignment="bottom"):
-        st.caption(escape_markdown(table.caption), width="stretch")
+    caption, files = st.columns([5, 1], vertical_alignment="bottom")
+    caption.caption(escape_markdown(table.caption))
+    with files.container(horizontal=True, horizontal_alignment="right"):
         download(table, key=key, stem=stem)
     st.markdown(to_markdown(table, titles=titles))
     show_excluded(table)
