@@ -163,7 +163,8 @@ def _show_chart(frame: pd.DataFrame) -> None:
             kind = st.segmented_control(
                 "Kind", list(_CHARTS), default=next(iter(_CHARTS)), required=True, key="chart_kind"
             )
-            x = st.selectbox("x", columns, key=f"chart_x-{suffix}", width=220)
+            first = columns.index(numeric[0]) if len(numeric) > 1 else 0
+            x = st.selectbox("x", columns, index=first, key=f"chart_x-{suffix}", width=220)
             y = st.selectbox("y", numeric, index=len(numeric) - 1, key=f"chart_y-{suffix}", width=220)
             groups = [name for name in columns if frame[name].nunique() <= _MAX_GROUPS]
             color = st.selectbox(
