@@ -331,7 +331,8 @@ def test_a_sweep_has_a_result_with_intervals_verdicts_and_its_file(empty):
     app = open_page("sweeps", sweep=sweep_id)
     assert not app.exception
     assert not app.error
-    tables = [str(part.value).replace("\\", "") for part in app.markdown if str(part.value).startswith("| ")]
+    tables = [str(part.value) for part in app.markdown if str(part.value).startswith("| ")]
+    tables = [text.replace("\\", "").replace("\u00a0", " ") for text in tables]
     (rates,) = [text for text in tables if text.startswith("| variant | 3m |")]
     assert rates.count("2 seeds") == 6
     assert "[" in rates, "95 % intervals"
