@@ -73,15 +73,15 @@ def _show_alerts(alerts: Sequence[Alert], unread: Sequence[Alert], events: Seque
             "Kind", label_visibility="collapsed", selection_mode="multi",
             **_KINDS.bind(list(by_kind), lambda kind: f"{kind} · {format_count(len(by_kind.get(kind, ())))}"),
         )  # fmt: skip
-    shown = {
+    filtered = {
         kind: [alert for alert in group if alert in unread] if only_unread else group
         for kind, group in by_kind.items()
         if not kinds or kind in kinds
     }
-    for kind, group in shown.items():
+    for kind, group in filtered.items():
         if group:
             _show_kind(kind, group, unread)
-    if not any(shown.values()):
+    if not any(filtered.values()):
         st.caption("No alert of this kind." if unread and kinds else "All alerts are read.")
 
 

@@ -168,7 +168,7 @@ def tabulate_tests_by_rate(
         final: Definition of the final win rate.
         reference: Name or key of the reference variant; see `find_reference`.
     """
-    tables = {rate: tabulate_tests(each, final, reference=reference) for rate, each in comparisons.items()}
+    tables = {rate: tabulate_tests(comparison, final, reference=reference) for rate, comparison in comparisons.items()}
     rows: dict[tuple[object, ...], dict[str, list[object]]] = {}
     for rate, table in tables.items():
         differences = table.cells.get(_DIFFERENCE.title, [None] * len(table))
