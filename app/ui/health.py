@@ -5,6 +5,7 @@ read marks of alerts. The check of the machine is that of `emtc doctor`. If the 
 starts `emtc check gpu` in the background.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
@@ -12,7 +13,7 @@ import pandas as pd
 import streamlit as st
 
 from app.analysis.format import escape_markdown, format_count, format_time
-from app.jobs.alerts import MEANINGS, SEVERITY, Alert, Kind, Severity
+from app.jobs.alerts import MEANINGS, SEVERITY, Alert, Severity
 from app.jobs.device_check import (
     LOG_NAME,
     REPORT_NAME,
@@ -62,7 +63,8 @@ def show() -> None:
 
 
 def _show_alerts(alerts: Sequence[Alert], unread: Sequence[Alert], events: Sequence[Alert]) -> None:
-    by_kind: dict[Kind, list[Alert]] = {}
+    by_kind: dict[str, list[Alert]] = {}
+    counts = Counter(alert.kind for alert in alerts)
     for alert in sorted(alerts, key=lambda alert: list(SEVERITY).index(alert.kind)):
         by_kind.setdefault(alert.kind, []).append(alert)
     with st.container(horizontal=True, vertical_alignment="center"):
@@ -71,23 +73,23 @@ def _show_alerts(alerts: Sequence[Alert], unread: Sequence[Alert], events: Seque
         only_unread = st.toggle("Only unread", **_ONLY_UNREAD.bind())
         kinds = st.pills(
             "Kind", label_visibility="collapsed", selection_mode="multi",
-            **_KINDS.bind(list(by_kind), lambda kind: f"{kind} · {format_count(len(by_kind.get(kind, ())))}"),
+            **_KINDS.bind(list(by_kind), lambda kind: f"{kind} · {format_count(counts[kind])}"),
         )  # fmt: skip
     filtered = {
         kind: [alert for alert in group if alert in unread] if only_unread else group
         for kind, group in by_kind.items()
         if not kinds or kind in kinds
     }
-    for kind, group in filtered.items():
+    for group in filtered.values():
         if group:
-            _show_kind(kind, group, unread)
+            _show_kind(group, unread)
     if not any(filtered.values()):
         st.caption("No alert of this kind." if unread and kinds else "All alerts are read.")
 
 
-def _show_kind(kind: Kind, alerts: Sequence[Alert], unread: Sequence[Alert]) -> None:
+def _show_kind(alerts: Sequence[Alert], unread: Sequence[Alert]) -> None:
     """Draw the alerts of one kind, newest first."""
-    severity = alerts[0].severity
+    kind, severity = alerts[0].kind, alerts[0].severity
     with st.container(border=True, gap="xsmall"):
         with st.container(horizontal=True, vertical_alignment="center"):
             st.badge(f"{kind} · {format_count(len(alerts))}", icon=_ICON[severity], color=_COLOR[severity])  # type: ignore[arg-type]

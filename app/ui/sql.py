@@ -166,7 +166,7 @@ def _show_chart(frame: pd.DataFrame) -> None:
             first = columns.index(numeric[0]) if len(numeric) > 1 else 0
             x = st.selectbox("x", columns, index=first, key=f"chart_x-{suffix}", width=220)
             y = st.selectbox("y", numeric, index=len(numeric) - 1, key=f"chart_y-{suffix}", width=220)
-            groups = [name for name in columns if frame[name].nunique() <= _MAX_GROUPS]
+            groups = [name for name in columns if len(set(map(str, frame[name].tolist()))) <= _MAX_GROUPS]
             color = st.selectbox(
                 "Color", groups, index=None, placeholder="none", key=f"chart_color-{suffix}", width=220
             )

@@ -53,8 +53,9 @@ def list_varied_settings(seeds: Sequence[SeedRun]) -> list[str]:
 def _find_number(seed: SeedRun, key: str) -> float | None:
     """Return the value of a setting; None if it is not a number, or the algorithm does not read it."""
     value = seed.settings.get(key)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and is_read(key, str(seed.settings.get("algo"))) else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if is_read(key, str(seed.settings.get("algo"))) else None
 
 
 def _draw(runs: ComparedRuns, options: Options) -> Chart:
