@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from app.analysis.comparable import COMMON, Budget, cut_to_budget, list_budgets
 from app.analysis.quantities import (
@@ -51,6 +51,13 @@ class ComparedRuns:
     def join_finals(self, *, include_unfinished: bool, budget: Budget = COMMON) -> Comparison:
         """Group the win rates by which runs are compared by variant, for final numbers at one budget."""
         return cut_to_budget(join_seeds(*self.rated, include_unfinished=include_unfinished, final=True), budget)
+
+    def join_finals_of(
+        self, rate: Literal["greedy", "robust"], *, include_unfinished: bool, budget: Budget = COMMON
+    ) -> Comparison:
+        """Group the greedy or the robust win rates by variant, for final numbers at one budget."""
+        rated = apply_rate(self.greedy, rate)
+        return cut_to_budget(join_seeds(*rated, include_unfinished=include_unfinished, final=True), budget)
 
     def join_greedy_finals(self, *, include_unfinished: bool, budget: Budget = COMMON) -> Comparison:
         """Group the greedy win rates by variant, for final numbers at one budget."""

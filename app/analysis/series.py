@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from pandas.util import hash_pandas_object
 
 from app.analysis.aggregates import MAX_POINTS, Curve, compute_mu_w, compute_mu_w_curve
 from app.analysis.intervals import Values
@@ -271,14 +270,18 @@ def _digest_evaluations(frame: pd.DataFrame) -> dict[str, EvaluationDigest]:
     """
     if not set(_EVALUATION_COLUMNS) <= set(frame.columns):
         return {}
-    hashed = hash_pandas_object(frame.loc[:, list(_EVALUATION_COLUMNS)], index=False)  # type: ignore[operator]  # missing in the stubs
+    values = np.column_stack([read_float_column(frame, name) for name in _EVALUATION_COLUMNS]) + 0.0  # -0.0 becomes 0.0
+    codes, run_ids = pd.factorize(frame["run_id"].to_numpy())
+    order = np.argsort(codes, kind="stable")
+    ends = np.searchsorted(codes[order], np.arange(1, len(run_ids)))
+    win_rates = [_EVALUATION_COLUMNS.index(name) for name in ("win_rate", "robust_win_rate")]
     digests = {}
-    for run_id, rows in frame.assign(hash=hashed).groupby("run_id", sort=False):
-        returns = read_float_column(rows, "return_mean")
+    for run_id, rows in zip(run_ids, np.split(values[order], ends), strict=False):
+        returns = rows[:, _EVALUATION_COLUMNS.index("return_mean")]
         if np.all(np.isinf(returns) | (returns == np.round(returns))):
             continue
-        has_win = bool((rows[["win_rate", "robust_win_rate"]].to_numpy(np.float64, na_value=0.0) > 0).any())
-        digests[str(run_id)] = EvaluationDigest(hash(tuple(rows["hash"])), has_win)
+        has_win = bool(np.any(rows[:, win_rates] > 0))
+        digests[str(run_id)] = EvaluationDigest(hash(rows.tobytes()), has_win)
     return digests
 
 

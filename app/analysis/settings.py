@@ -9,9 +9,9 @@ from functools import lru_cache
 from typing import Any, Final
 
 from emtc_core.config.base import IMPORTED, MEMORY_ALGO_PREFIXES
-from emtc_core.config.plugin_settings import ORIGINS, PLUGIN_SETTINGS, argument_fields, find_owner
+from emtc_core.config.plugin_settings import MIXER, ORIGINS, PLUGIN_SETTINGS, argument_fields, find_owner
 from emtc_core.config.resolve import Value, flatten, resolve
-from emtc_core.config.run import list_algos
+from emtc_core.config.run import RunConfig, list_algos, split_algo
 from emtc_core.errors import ConfigError
 from storage.runs.rows import imported_label
 
@@ -35,6 +35,8 @@ SYMBOLS = {
     "gate.tau_end": "τ_end",
 }
 EMBEDDERS = {"random": "random projection", "dcae": "dCAE", "tcse": "TCSE"}
+_SECTIONS = frozenset(RunConfig.model_fields) - {"algo", "seed", "preset", "env", "plugins"}
+"""Sections of which `list_sections` states whether an algorithm reads them."""
 _IDENTITY = frozenset({"algo", "seed", "train.t_max"}) | TASK
 _HARMLESS = ("record.", "checkpoint.", "eval.", "train.device", "train.replay_device", "train.threads", f"{CODE}.")
 """Prefixes of settings that do not affect learning."""
@@ -128,6 +130,34 @@ def is_gate_off(config: Mapping[str, Any]) -> bool:
 def is_irrelevant_for_learning(key: str) -> bool:
     """Return whether a setting does not affect learning."""
     return key.startswith(_HARMLESS) and key != PATCHED_CODE
+
+
+def list_sections(algo: str) -> set[str]:
+    """List the sections of settings that an algorithm reads, except `env`.
+
+    Raises:
+        SettingError: If the algorithm is not installed.
+    """
+    method, backbone = split_algo(algo)
+    sections = {"train", "eval", "record", "checkpoint", backbone}
+    if method != "none":
+        sections |= {"memory", "embed", "gate", "incentive"}
+    if method == "emc":
+        sections |= {"curiosity", "ec"}
+    if backbone in ("cds", "dmix"):
+        sections |= {"qplex", "qmix"}
+    return sections
+
+
+@lru_cache(maxsize=8192)
+def is_read(key: str, algo: str) -> bool:
+    """Return whether an algorithm reads a setting; True for an algorithm that is not installed."""
+    section, _, rest = key.partition(".")
+    if not rest or section not in _SECTIONS or algo not in list_algos():
+        return True
+    if section == MIXER:
+        return rest.partition(".")[0] == split_algo(algo)[1]
+    return section in list_sections(algo)
 
 
 def learning_settings(settings: Settings) -> dict[str, Value]:

@@ -4,7 +4,7 @@ A variant is an algorithm on a map with all settings that differ from its preset
 an ablation is never shown under the plain name of the algorithm.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +13,7 @@ import pandas as pd
 from app.analysis.settings import (
     Settings,
     find_changes,
+    is_read,
     list_code_warnings,
     name_budget,
     name_method,
@@ -87,13 +88,19 @@ def list_run_code_warnings(configs: Mapping[str, Mapping[str, Any]]) -> tuple[st
 
 
 def list_differences(configs: Mapping[str, Mapping[str, Any]], variants: Sequence[Variant]) -> pd.DataFrame:
-    """Tabulate the settings that differ between runs: setting × variant; a cell has the values of all seeds."""
+    """Tabulate the settings that differ between runs: setting × variant; a cell has the values of all seeds.
+
+    Only runs whose algorithm reads a setting are compared; the cell of the others is "–".
+    """
     flat = {run_id: flatten_stored(configs[run_id]) for variant in variants for run_id in variant.run_ids}
     keys = sorted({key for values in flat.values() for key in values})
-    differing = [key for key in keys if len({write_value(values.get(key)) for values in flat.values()}) > 1]
+
+    def list_read(key: str, run_ids: Iterable[str]) -> list[Value]:
+        return [flat[run_id].get(key) for run_id in run_ids if is_read(key, str(flat[run_id].get("algo")))]
+
+    differing = [key for key in keys if len(set(map(write_value, list_read(key, flat)))) > 1]
     columns = {
-        variant.label: [_join_values([flat[run_id].get(key) for run_id in variant.run_ids]) for key in differing]
-        for variant in variants
+        variant.label: [_join_values(list_read(key, variant.run_ids)) for key in differing] for variant in variants
     }
     return pd.DataFrame({"setting": differing, **columns}, dtype="object")
 
@@ -133,4 +140,4 @@ def _budget_suffix(values: Settings) -> str:
 
 
 def _join_values(values: Sequence[Value]) -> str:
-    return ", ".join(dict.fromkeys("–" if value is None else write_value(value) for value in values))
+    return ", ".join(dict.fromkeys("–" if value is None else write_value(value) for value in values)) or "–"

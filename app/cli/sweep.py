@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from app.analysis.format import format_duration, format_number, format_percent, format_size
+from app.analysis.settings import write_value
 from app.cli.output import (
     DEFAULT_DATABASE,
     AsJson,
@@ -27,7 +28,7 @@ from app.jobs.sweeps.file import change_settings, find_sweep_file, is_sweep_file
 from app.jobs.sweeps.plan import Plan, make_plan, parse_seeds
 from app.jobs.sweeps.ray_engine import Cluster, connect, count_slots, make_cluster, run_sweep_on_ray
 from app.jobs.sweeps.scheduler import run_sweep
-from app.jobs.sweeps.study import check_storage
+from app.jobs.sweeps.study import RUN, check_storage, find_best_trial, find_study
 from app.jobs.sweeps.worker import WorkerLoop, handle_leave_signals, summarize
 from emtc_core.errors import ClusterError, StorageError
 from storage.engine import Database, check_not_read_only, open_database
@@ -248,6 +249,16 @@ def _run(
         )
         return 1
     print_message(_summary(ended))
+    best = _find_best_trial(database, ended)
+    if best is not None:
+        settings = " ".join(
+            f"--set {key}={write_value(value) if isinstance(value, bool) else value}"
+            for key, value in best["settings"].items()
+        )
+        print_message(
+            f"Best trial: {best['trial']}, run {best['run']}, value {best['value']:.4g}, with {settings}. It has one "
+            "seed. Train it over more seeds on the page Sweeps."
+        )
     rows = sweep_runs(database, sweep_id)
     if json:
         columns = ("id", "name", "map", "algo", "seed", "env_steps", "win_rate", "return_mean", "error")
@@ -255,9 +266,18 @@ def _run(
             {name: getattr(row, name) for name in columns} | {"status": shown_status(row.live_status, row.tags)}
             for row in rows
         ]
-        saved = {"steps_saved": round(ended.steps_saved, 4)} if ended.trials else {}
+        saved = {"steps_saved": round(ended.steps_saved, 4), "best": best} if ended.trials else {}
         print_json({"sweep_id": ended.id, "name": ended.name, "status": ended.state, **saved, "runs": runs})
     return 1 if any(row.live_status in ("failed", "lost") for row in rows) else 0
+
+
+def _find_best_trial(database: Database, sweep: Sweep) -> dict[str, Any] | None:
+    """Find the best trial of a search: its number, run, value and settings; None for another sweep."""
+    study = find_study(database, sweep.id) if sweep.trials else None
+    best = None if study is None else find_best_trial(study)
+    if best is None:
+        return None
+    return {"trial": best.number, "run": best.user_attrs.get(RUN), "value": best.value, "settings": dict(best.params)}
 
 
 def _describe_active(database: Database, sweep_id: str) -> str:

@@ -36,6 +36,17 @@ SEVERITY: Final[dict[Kind, Severity]] = {
 }
 STAGNANT_AFTER: Final = 20
 """Number of consecutive evaluations without a better win rate, or the same win rate with a better return."""
+MEANINGS: Final[dict[Kind, str]] = {
+    "finished": "The run has finished.",
+    "failed": "The trainer has ended with an error.",
+    "lost": "The trainer has ended without an error message.",
+    "nan": "A loss or another number is not finite.",
+    "stagnation": f"No better result for at least {STAGNANT_AFTER} evaluations.",
+    "gate-idle": "The gate removes no incentive.",
+    "no-success": "The run has had no success yet, so the memory pays no incentive.",
+    "disk-low": "The disk of the database is almost full.",
+}
+"""Kind → what it means."""
 NEARLY_ALL: Final = 0.99
 """Win rate from which a run cannot stagnate."""
 GATE_AFTER: Final = 0.25

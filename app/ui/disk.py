@@ -51,13 +51,18 @@ def show(sizes: Sizes) -> None:
         st.warning("The disk is almost full. Thin runs below and vacuum the database, or free disk space.")
     may_act = messages.may_act()
     with st.container(horizontal=True, vertical_alignment="center"):
-        if st.button("Back up", icon=":material/content_copy:", key="backup", disabled=not may_act):
+        is_file = data.database().path is not None  # the server of PostgreSQL copies its databases itself
+        if is_file and st.button("Back up", icon=":material/content_copy:", key="backup", disabled=not may_act):
             _act(_back_up, "Copying the database …")
         if st.button("Vacuum", icon=":material/compress:", key="vacuum", disabled=not may_act):
             _act(lambda: f"Vacuumed: {vacuum(data.database())}.", "Rewriting the database …")
+        backup = (
+            "A backup is a copy of the database in the same folder, without logs and checkpoints."
+            if is_file
+            else "Back up this database with `pg_dump --format=custom`."
+        )
         st.caption(
-            "A backup is a copy of the database in the same folder, without logs and checkpoints. A vacuum returns "
-            "the space of removed data to the disk. It requires that no run is active."
+            f"{backup} A vacuum returns the space of removed data to the disk. It requires that no run is active."
         )
     if message := st.session_state.pop(_DONE, None):
         st.success(escape_markdown(str(message)), icon=":material/check:")
@@ -68,7 +73,7 @@ def show_sizes(sizes: Sizes) -> list[RunSize]:
     st.subheader("Runs")
     column = st.column_config
     named: dict[str, Any] = {
-        "name": column.TextColumn("Run", width="medium"),
+        "name": column.TextColumn("Run", width="large"),
         "id": column.TextColumn("Id", width="small"),
         "status": column.TextColumn("Status", width="small", help="The status last written by the trainer"),
         "total": column.NumberColumn("Total", format=_MEGABYTES, width="small"),

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from textwrap import dedent
 from typing import NamedTuple
 from urllib.parse import urlencode
 
@@ -16,6 +17,7 @@ from app.ui.page_state import Choice, Text
 FOLDER = Path(__file__).resolve().parents[1] / "guide"
 GLOSSARY = "glossary"
 PAGES = (
+    "five_minutes",
     "runs",
     "gpu",
     "sweeps",
@@ -52,6 +54,7 @@ _MARKDOWN_TO_TEXT = (
 """Replacements that turn Markdown into plain text, applied in this order."""
 _PICTURE = re.compile(r"^!\[.+\]\((pictures/[\w/-]+\.png)\)$", re.MULTILINE)
 _PAGE_LINK = re.compile(r"\]\((\w+)\.md(?:#[\w-]*)?\)")
+_CODE_BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 
 
 class Section(NamedTuple):
@@ -124,15 +127,6 @@ def show() -> None:
             _show_text(pages[name].text)
 
 
-def _show_text(text: str) -> None:
-    """Draw Markdown, and each picture, which has a separate line."""
-    first, *parts = _PICTURE.split(_replace_links(text))  # text, then path and text for each picture
-    st.markdown(first)
-    for path, rest in zip(parts[::2], parts[1::2], strict=True):
-        st.image(FOLDER / path)
-        st.markdown(rest)
-
-
 def _show_results(words: Sequence[str]) -> None:
     sections = find_sections(words)
     if not sections:
@@ -145,6 +139,24 @@ def _show_results(words: Sequence[str]) -> None:
                 key=f"guide-open-{number}", type="tertiary", on_click=_open_page, args=(section.page,),
             )  # fmt: skip
             st.markdown(mark_words(_make_excerpt(section.text, words), words))
+
+
+def _show_text(text: str) -> None:
+    """Draw the Markdown of a page. Long lines of its code blocks wrap, so that no command is cut off."""
+    before, *parts = _CODE_BLOCK.split(text)
+    _show_text_and_pictures(before)
+    for language, code, after in zip(parts[::3], parts[1::3], parts[2::3], strict=True):
+        st.code(dedent(code).rstrip("\n"), language=language or None, wrap_lines=True)
+        _show_text_and_pictures(after)
+
+
+def _show_text_and_pictures(text: str) -> None:
+    """Draw Markdown without code blocks, and each picture, which has a separate line."""
+    first, *parts = _PICTURE.split(_replace_links(text))  # text, then path and text for each picture
+    st.markdown(first)
+    for path, rest in zip(parts[::2], parts[1::2], strict=True):
+        st.image(FOLDER / path)
+        st.markdown(rest)
 
 
 def _open_page(name: str) -> None:

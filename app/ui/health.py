@@ -1,9 +1,11 @@
-"""The Health page: alerts of the last seven days, the check of this machine, and the check of its GPU.
+"""The Health page: alerts of the last seven days by kind, finished runs, the check of this machine, and of its GPU.
 
-All users of a database share the read marks of alerts. The check of the machine is that of `emtc doctor`. If the
-machine has an NVIDIA GPU, a button starts `emtc check gpu` in the background.
+A finished run is not an alert: it is listed below the alerts and is never unread. All users of a database share the
+read marks of alerts. The check of the machine is that of `emtc doctor`. If the machine has an NVIDIA GPU, a button
+starts `emtc check gpu` in the background.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
@@ -11,7 +13,7 @@ import pandas as pd
 import streamlit as st
 
 from app.analysis.format import escape_markdown, format_count, format_time
-from app.jobs.alerts import REASONS, Alert, Severity
+from app.jobs.alerts import MEANINGS, REASONS, SEVERITY, Alert, Severity
 from app.jobs.device_check import (
     LOG_NAME,
     REPORT_NAME,
@@ -23,7 +25,7 @@ from app.jobs.device_check import (
 )
 from app.jobs.doctor import Check, run_checks
 from app.ui import data, messages
-from app.ui.page_state import RUN, Flag
+from app.ui.page_state import RUN, Choices, Flag
 from emtc_core.errors import EmtcError
 from storage.alerts import mark_read, read_keys
 
@@ -33,39 +35,86 @@ _ICON: Final[dict[Severity, str]] = {
     "error": ":material/error:",
 }
 _COLOR: Final = {"info": "green", "warning": "orange", "error": "red"}
-_MAX_ALERTS: Final = 100
+_MAX_PER_KIND: Final = 5
+"""A kind with more alerts folds the older ones."""
+_MAX_FINISHED: Final = 100
+_KINDS: Final = Choices("kind", "health")
 _ONLY_UNREAD: Final = Flag("unread", "health")
 _IS_CHECKED: Final = "machine_checked"
 _PROGRESS_EVERY_S: Final = 1.0
 
 
 def show() -> None:
-    """Draw the alerts of the last seven days."""
-    alerts = data.alerts()
+    """Draw the alerts of the last seven days, grouped by kind, then the runs that have finished."""
+    events = data.alerts()
+    alerts = [event for event in events if event.severity != "info"]
     read = read_keys(data.database())
     unread = [alert for alert in alerts if alert.key not in read]
     st.subheader(f"Inbox: {format_count(len(unread))} unread")
-    if not alerts:
+    if alerts:
+        _show_alerts(alerts, unread, events)
+    else:
         messages.empty(
             "No alerts in the last seven days.",
-            "This list shows runs that finish, fail, are lost, make no progress or compute NaN. `emtc watch` sends "
-            "these alerts.",
+            "This list shows runs that fail, are lost, make no progress or compute NaN. `emtc watch` sends these "
+            "alerts, and a message for each finished run.",
         )
-        return
+    _show_finished([event for event in events if event.severity == "info"])
+
+
+def _show_alerts(alerts: Sequence[Alert], unread: Sequence[Alert], events: Sequence[Alert]) -> None:
+    by_kind: dict[str, list[Alert]] = {}
+    counts = Counter(alert.kind for alert in alerts)
+    for alert in sorted(alerts, key=lambda alert: list(SEVERITY).index(alert.kind)):
+        by_kind.setdefault(alert.kind, []).append(alert)
     with st.container(horizontal=True, vertical_alignment="center"):
         if st.button("Mark all as read", key="read_all", disabled=not (unread and messages.may_act())):
-            _mark_read(unread, alerts)
+            _mark_read(unread, events)
         only_unread = st.toggle("Only unread", **_ONLY_UNREAD.bind())
-    for alert in (unread if only_unread else alerts)[:_MAX_ALERTS]:
-        _show_alert(alert, is_unread=alert in unread)
-    if only_unread and not unread:
-        st.caption("All alerts are read.")
+        kinds = st.pills(
+            "Kind", label_visibility="collapsed", selection_mode="multi",
+            **_KINDS.bind(list(by_kind), lambda kind: f"{kind} · {format_count(counts[kind])}"),
+        )  # fmt: skip
+    filtered = {
+        kind: [alert for alert in group if alert in unread] if only_unread else group
+        for kind, group in by_kind.items()
+        if not kinds or kind in kinds
+    }
+    for group in filtered.values():
+        if group:
+            _show_kind(group, unread)
+    if not any(filtered.values()):
+        st.caption("No alert of this kind." if unread and kinds else "All alerts are read.")
+
+
+def _show_kind(alerts: Sequence[Alert], unread: Sequence[Alert]) -> None:
+    """Draw the alerts of one kind, newest first."""
+    kind, severity = alerts[0].kind, alerts[0].severity
+    with st.container(border=True, gap="xsmall"):
+        with st.container(horizontal=True, vertical_alignment="center"):
+            st.badge(f"{REASONS[kind]} · {format_count(len(alerts))}", icon=_ICON[severity], color=_COLOR[severity])  # type: ignore[arg-type]
+            st.caption(MEANINGS[kind], width="stretch")
+        for alert in alerts[:_MAX_PER_KIND]:
+            _show_alert(alert, is_unread=alert in unread)
+        if older := alerts[_MAX_PER_KIND:]:
+            with st.expander(f"{format_count(len(older))} more"):
+                for alert in older:
+                    _show_alert(alert, is_unread=alert in unread)
+
+
+def _show_finished(events: Sequence[Alert]) -> None:
+    """Draw the runs that have finished, folded."""
+    if not events:
+        return
+    with st.expander(f"Finished runs ({format_count(len(events))})", icon=_ICON["info"]):
+        for event in events[:_MAX_FINISHED]:
+            _show_alert(event, is_unread=False)
 
 
 def _show_alert(alert: Alert, *, is_unread: bool) -> None:
-    with st.container(border=is_unread, horizontal=True, vertical_alignment="center"):
-        st.badge(REASONS[alert.kind], icon=_ICON[alert.severity], color=_COLOR[alert.severity])  # type: ignore[arg-type]
-        name = f"**{escape_markdown(alert.run_name)}** " if alert.run_id else ""
+    with st.container(horizontal=True, vertical_alignment="center"):
+        mark = ":orange[●] " if is_unread else ""
+        name = f"{mark}**{escape_markdown(alert.run_name)}** " if alert.run_id else mark
         st.markdown(f"{name}{escape_markdown(alert.message)}", width="stretch")
         st.caption(format_time(alert.at), width="content")
         if alert.run_id:

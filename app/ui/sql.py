@@ -1,8 +1,9 @@
 """The SQL page: the query form with examples, the description of the tables, and the result with its downloads."""
 
 import threading
+from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import pandas as pd
 import streamlit as st
@@ -17,8 +18,8 @@ from app.analysis.tables import (
     export_table,
     make_plain_table,
 )
-from app.ui import data, messages
-from app.ui.page_state import Choice, Text, in_form
+from app.ui import data, messages, view
+from app.ui.page_state import Choice, Flag, Text, in_form
 from emtc_core.errors import EmtcError, StorageError
 from storage.sql_console.glossary import EXAMPLES, describe_schema
 from storage.sql_console.query import MAX_QUERY_LENGTH, QueryResult, run_query
@@ -26,8 +27,21 @@ from storage.sql_console.query import MAX_QUERY_LENGTH, QueryResult, run_query
 _QUERY: Final = Text("q", "sql", max_characters=MAX_QUERY_LENGTH)
 _TABLE: Final = Choice("table", "sql", accepts_labels=True)
 _ROWS: Final = Choice("rows", "sql")
+_SHOWS_CHART: Final = Flag("chart", "sql")
 _RESULT: Final = "answer"
 _FORMATS: Final[dict[TableFormat, str]] = {"csv": "CSV", "parquet": "Parquet"}
+_RUN_ID_COLUMNS: Final = ("id", "run_id", "run")
+_MAX_LINKED: Final = 1000
+"""Ids of runs are links in results with at most this number of rows."""
+_CHARTS: Final[dict[str, Callable[..., Any]]] = {
+    "Line": st.line_chart,
+    "Points": st.scatter_chart,
+    "Bars": st.bar_chart,
+}
+_MAX_GROUPS: Final = 12
+"""A column with more values cannot be the color of a chart."""
+_CHART_HEIGHT: Final = 320
+_MAX_CHARTED: Final = 5000
 _ROW_LIMITS: Final = (100, 1000, 10_000, 100_000)
 _DEFAULT_ROW_LIMIT: Final = 1000
 _TIMEOUT_S: Final = 10.0
@@ -108,9 +122,57 @@ def show_result() -> None:
                 help=None if can_write else NO_PARQUET,
             )
     if result.rows:
-        st.dataframe(result.frame(), hide_index=True, key="answer_table", alt="The rows of the result.")
+        _show_rows(result.frame())
+        _show_chart(result.frame())
     else:
         st.markdown("The query returned no rows. Check the column names, or relax the condition.")
+
+
+def _show_rows(frame: pd.DataFrame) -> None:
+    """Draw the table of the result. The ids of runs are links to the page Run."""
+    names = [name for name in frame.columns if name in _RUN_ID_COLUMNS]
+    ids = tuple({str(value) for name in names for value in frame[name].head(_MAX_LINKED)})
+    runs = data.existing_runs(ids) if ids else frozenset[str]()
+    linked = [name for name in names if len(frame) <= _MAX_LINKED and set(map(str, frame[name])) <= runs]
+    st.dataframe(
+        frame.assign(**{name: [view.link_run(str(value), str(value)) for value in frame[name]] for name in linked}),
+        hide_index=True,
+        key="answer_table",
+        column_config={
+            name: st.column_config.LinkColumn(
+                display_text=view.CALLED_PATTERN, help="Opens the page Run in a new tab", width="small"
+            )
+            for name in linked
+        },
+        alt="The rows of the result.",
+    )
+
+
+def _show_chart(frame: pd.DataFrame) -> None:
+    """Draw the choice of a chart of the result, and the chart."""
+    numeric = [str(name) for name in frame.columns if pd.api.types.is_numeric_dtype(frame[name])]
+    if not numeric or len(frame) < 2:
+        return
+    columns = [str(name) for name in frame.columns]
+    suffix = ",".join(columns)  # the choices of another result would not be columns of this one
+    box = st.expander("Chart", icon=":material/show_chart:", **_SHOWS_CHART.bind())
+    if not box.open:
+        return
+    with box:
+        with st.container(horizontal=True, vertical_alignment="bottom"):
+            kind = st.segmented_control(
+                "Kind", list(_CHARTS), default=next(iter(_CHARTS)), required=True, key="chart_kind"
+            )
+            first = columns.index(numeric[0]) if len(numeric) > 1 else 0
+            x = st.selectbox("x", columns, index=first, key=f"chart_x-{suffix}", width=220)
+            y = st.selectbox("y", numeric, index=len(numeric) - 1, key=f"chart_y-{suffix}", width=220)
+            groups = [name for name in columns if len(set(map(str, frame[name].tolist()))) <= _MAX_GROUPS]
+            color = st.selectbox(
+                "Color", groups, index=None, placeholder="none", key=f"chart_color-{suffix}", width=220
+            )
+        _CHARTS[kind](frame.head(_MAX_CHARTED), x=x, y=y, color=color, height=_CHART_HEIGHT)
+        if len(frame) > _MAX_CHARTED:
+            st.caption(f"The chart shows the first {format_count(_MAX_CHARTED)} rows.")
 
 
 def _insert_example() -> None:

@@ -200,3 +200,21 @@ def test_published_numbers_name_their_game_and_only_the_four_published_cells():
     football = find_published("learning-curves", "grf")
     assert football is not None
     assert "Football" in football.source
+
+
+def test_the_win_rate_by_setting_names_the_settings_that_also_differ(studies):
+    db, ids = studies
+    kind = FIGURES["setting-effect"]
+    rows = sweep_runs(db, ids["lambda-heatmap"])
+    chart = kind.make(db, rows, kind.read_options({"setting": "embed.lambda_rcon"}))
+    points, line = chart.panels[0].lines
+    assert len(points.x) == 12
+    np.testing.assert_allclose(line.x, [0.05, 0.1])
+    finals = np.arange(12).reshape(2, 2, 3) / 16  # seed × lambda_rcon × lambda_cl
+    np.testing.assert_allclose(line.y, finals.mean(axis=(0, 2)))
+    assert line.low is None
+    assert "The runs also differ in embed.lambda_cl" in chart.caption
+    with raises(ConfigError, key="setting"):
+        kind.make(db, rows, kind.read_options({"setting": "memory.delta"}))
+    with raises(ConfigError, key="setting-effect"):
+        kind.make(db, rows[:1])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from app.cli.main import run as run_command
 from app.jobs.sweeps.control import create_sweep, estimate_cost
-from app.jobs.sweeps.file import change_settings, find_sweep_file, list_templates, parse_sweep
+from app.jobs.sweeps.file import change_settings, find_sweep_file, list_templates, parse_sweep, write_sweep_file
 from app.jobs.sweeps.plan import _list_cells, as_setting, count_runs, make_plan, parse_seeds
 from emtc_core.errors import ConfigError
 from storage.engine import open_database
@@ -286,3 +286,29 @@ def test_whole_numbers_of_a_search_stay_whole():
     assert as_setting("train.batch", 8.0) == 8
     assert isinstance(as_setting("train.batch", 8.0), int)
     assert isinstance(as_setting("train.lr", 1.0), float)
+
+
+RANDOM = """
+name = "Random \\"samples\\""
+map = ["3m", "8m"]
+seeds = [3, 5]
+[set]
+gate.enabled = false
+[[variant]]
+name = "a"
+algo = "emu-qplex"
+[[variant]]
+name = "b"
+set = { embed.type = "dcae", memory.delta = 1e-05 }
+[random]
+samples = 3
+[random.ranges]
+train.lr = { low = 1e-5, high = 1e-2, log = true }
+train.batch = [8, 16]
+"""
+
+
+@pytest.mark.parametrize("name", [*list_templates(), "random"])
+def test_a_written_sweep_file_is_read_as_the_same_file(name):
+    file = parse_sweep(RANDOM) if name == "random" else list_templates()[name]
+    assert parse_sweep(write_sweep_file(file)) == file

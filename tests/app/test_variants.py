@@ -132,6 +132,19 @@ def test_only_settings_that_differ_are_listed_and_seeds_share_a_cell() -> None:
     assert table["EMTC(QPLEX) on 3m, τ_end = 0.5"].tolist() == ["0.5", "1"]
 
 
+def test_settings_that_an_algorithm_does_not_read_are_not_listed() -> None:
+    configs = {
+        "a": stored(),
+        "b": stored("gate.tau_end=0.5", seed=2),
+        "c": stored("memory.delta=0.02", "train.lr=0.01", algo="qmix"),
+    }
+    table = list_differences(configs, group_variants(configs)).set_index("setting")
+    assert "memory.delta" not in table.index, "only EMTC reads it"
+    assert {"algo", "gate.tau_end", "train.lr"} <= set(table.index)
+    (qmix,) = [name for name in table.columns if name.startswith("QMIX")]
+    assert (table.loc["gate.tau_end", qmix], table.loc["train.lr", qmix]) == ("–", "0.01")
+
+
 def test_numbers_are_written_as_the_paper_writes_them() -> None:
     assert [format_value(value) for value in (1.8e-7, 1.8e-2, 0.05, 0.1, "tcse", False)] == [
         "1.8e-7", "1.8e-2", "0.05", "0.1", "tcse", "false",

@@ -478,3 +478,21 @@ def test_the_tables_have_the_win_rate_that_is_drawn(shifted):
     app = open_page("compare", maps="3m", y="robust_win_rate", rate="greedy")
     assert not app.exception
     assert table(app, "variant")[1][1] == "25.0 ± 0.0 (2 seeds)"
+
+
+def test_statistics_show_greedy_and_robust_differences_next_to_each_other(shifted):
+    db, _ = shifted
+    with db.transaction() as connection:
+        qmix = select(Run.id).where(Run.map == "3m", Run.algo == "qmix")
+        connection.execute(update(Evaluation).where(Evaluation.run_id.in_(qmix)).values(robust_win_rate=0.75))
+    app = open_page("compare", part="Statistics")
+    assert not app.exception
+    assert not app.error
+    tables = [str(part.value).replace("\\", "") for part in app.markdown if str(part.value).startswith("| task")]
+    (both,) = [text for text in tables if "robust · difference [%]" in text]
+    rows = [line.strip("| ").split(" | ") for line in both.replace("\u00a0", " ").splitlines()]
+    found = [dict(zip(rows[0], cells, strict=True)) for cells in rows[2:]]
+    (row,) = [row for row in found if (row["task"], row["against"]) == ("3m", "QMIX")]
+    assert row["robust · difference [%]"].startswith("-50.0")
+    assert row["greedy · difference [%]"].startswith("+0.0")
+    assert len([box for box in app.selectbox if box.label == "Reference variant"]) == 1

@@ -1,5 +1,7 @@
 """Storage: sizes of runs; thinning, vacuum and backup report what they did."""
 
+from dataclasses import replace
+
 from app.ui.disk import table_key
 from storage.maintenance.sizes import measure_sizes
 from storage.queries.episodes import list_episodes
@@ -71,3 +73,11 @@ def test_backup_and_vacuum_report_what_they_did(seeded):
     assert len(list(seeded[0].path.parent.glob("seeded.backup-*.db"))) == 1
     app.button(key="vacuum").click().run()
     assert "Vacuumed" in app.success[0].value
+
+
+def test_a_database_on_a_server_offers_no_backup_button_but_names_the_command(seeded, monkeypatch):
+    monkeypatch.setattr("app.ui.data.database", lambda: replace(seeded[0], path=None))
+    app = open_page("disk")
+    assert not app.exception
+    assert [button.key for button in app.button if button.key in ("backup", "vacuum")] == ["vacuum"]
+    assert "pg_dump" in said(app)

@@ -91,3 +91,12 @@ def test_sections_are_plain_text():
     assert not re.search(r"```|(?<!\w)\*\*[^*]+\S\*\*|\]\(|\|--|\| \|", text)  # code may contain "**"
     assert "The settings are those of the preset paper, with one exception" in text
     assert "emtc worker" in text
+
+
+def test_the_guide_opens_on_the_first_steps_and_its_commands_wrap(empty):
+    app = open_page("guide")
+    assert page_title(app) == "Five minutes"
+    [code] = app.code
+    assert code.value.splitlines()[0] == "source .venv/bin/activate"
+    assert code.proto.wrap_lines
+    assert "```" not in said(app)

@@ -30,7 +30,7 @@ def test_an_empty_inbox_explains_which_alerts_it_lists(empty):
 def test_an_alert_is_unread_until_it_is_marked_as_read(seeded):
     seed_failed_run(seeded[0])
     app = open_page("health")
-    assert "Inbox: 2 unread" in said(app)
+    assert "Inbox: 1 unread" in said(app)
     assert "could not be started" in said(app)
     assert "<b>" not in said(app).replace("\\<b\\>", "")
     app.button(key="read_all").click().run()
@@ -54,9 +54,29 @@ def test_warnings_are_listed_in_the_sidebar_and_no_page_raises_a_toast(seeded):
     assert alert.endswith(": failed"), "an alert names its run and its reason"
     assert links[alert].page == "live", "and links to the run"
     app = open_page("health", unread="true")
-    assert "Inbox: 2 unread" in said(app)
+    assert "Inbox: 1 unread" in said(app)
     app.button(key="read_all").click().run()
     assert "in Health" not in said(open_page("home"))
+
+
+def test_alerts_are_grouped_by_kind_and_a_finished_run_is_no_alert(seeded):
+    db, _ = seeded
+    app = open_page("health")
+    assert "Inbox: 0 unread" in said(app)
+    assert "No alerts in the last seven days" in said(app)
+    assert [box.label for box in app.expander] == ["Finished runs (1)"]
+    for _ in range(7):
+        seed_failed_run(db)
+    st.cache_data.clear()
+    app = open_page("health")
+    assert "Inbox: 7 unread" in said(app)
+    assert [box.label for box in app.expander] == ["2 more", "Finished runs (1)"]
+    assert "failed · 7" in said(app)
+    (kinds,) = app.get("button_group")
+    assert [option.content for option in kinds.proto.options] == ["failed · 7"]
+    app = open_page("health", kind="lost")
+    assert not app.exception
+    assert "failed · 7" in said(app), "no run is lost, so the filter of the address is ignored"
 
 
 @pytest.fixture

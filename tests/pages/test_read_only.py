@@ -26,7 +26,6 @@ ACTING = {
     "launch": ("start",),
     "run": ("run-keep",),
     "sweeps": ("sweep_start",),
-    "health": ("read_all",),
     "disk": ("backup", "vacuum"),
 }
 

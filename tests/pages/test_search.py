@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from app.cli.sweep import _find_best_trial
 from app.jobs.sweeps.control import create_sweep
 from app.jobs.sweeps.file import parse_sweep
 from app.jobs.sweeps.plan import make_plan
@@ -13,7 +14,7 @@ from app.ui.sweeps.search import KINDS, export
 from storage.engine import Database
 from storage.runs.changes import finish_run
 from storage.runs.labels import tag_runs
-from storage.runs.sweeps import PlannedRun, get_sweep, queue_run
+from storage.runs.sweeps import PlannedRun, get_sweep, queue_run, sweep_runs
 from tests.pages.test_pages import open_page, said
 from tests.require import require
 
@@ -89,3 +90,34 @@ def test_a_search_without_its_study_is_reported(empty: Database, tmp_path: Path)
     assert not app.exception
     assert "There is no study of this search here" in said(app)
     assert not list(tmp_path.glob("*.optuna.db")), "opening the page creates no study"
+
+
+def test_the_trials_are_listed_and_the_best_is_trained_over_other_seeds(
+    searched: tuple[Database, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str] = []
+    monkeypatch.setattr("app.ui.sweeps.search.start_scheduler", lambda db, sweep_id, *, jobs: started.append(sweep_id))
+    db, sweep_id = searched
+    app = open_page("sweeps", sweep=sweep_id)
+    (trials,) = [each.value for each in app.dataframe if "Trial" in each.value]
+    assert trials["Trial"].tolist() == [4, 3, 2, 1, 0], "the best first"
+    assert trials["train.batch"].tolist() == [12, 11, 10, 9, 8]
+    assert "Importance from 5 complete trials of 2 settings is uncertain" in said(app)
+    app.text_input(key="best_trial_seeds").set_value("3").run()
+    app.button(key="best_trial_train").click().run()
+    assert not app.exception
+    (new,) = started
+    runs = sweep_runs(db, new)
+    assert [run.seed for run in runs] == [2, 3, 4], "without the seed of the search"
+    assert {run.config["train"]["batch"] for run in runs} == {12}
+    assert app.query_params["sweep"] == new
+    app = open_page("sweeps", sweep=sweep_id)
+    app.text_input(key="best_trial_seeds").set_value("3").run()
+    assert app.button(key="best_trial_train").label == "Open its sweep"
+
+
+def test_the_command_line_names_the_best_trial(searched: tuple[Database, str]) -> None:
+    db, sweep_id = searched
+    best = _find_best_trial(db, get_sweep(db, sweep_id))
+    assert best is not None
+    assert (best["trial"], best["value"], best["settings"]["train.batch"]) == (4, 1.0, 12)

@@ -79,3 +79,28 @@ def test_a_read_only_server_runs_queries(seeded, monkeypatch, use_database):
     monkeypatch.setenv("EMTC_READ_ONLY", "1")
     use_database(seeded[0].path)
     assert not run_query(open_page("sql"), "select name from runs").error
+
+
+def test_the_id_of_a_run_is_a_link_and_another_id_is_not(seeded):
+    run_id = seeded[1]
+    app = run_query(open_page("sql"), "select id, name from runs")
+    (link,) = app.dataframe[1].value["id"]
+    assert link.startswith("run?")
+    assert link.endswith(f"run={run_id}")
+    app = run_query(open_page("sql"), "select run_id, id from snapshots")
+    assert app.dataframe[1].value["run_id"].str.endswith(f"run={run_id}").all()
+    assert app.dataframe[1].value["id"].tolist() == [1, 2]
+
+
+def test_a_result_with_numbers_has_a_chart(seeded):
+    app = run_query(
+        open_page("sql", chart="true"),
+        "select env_step, name, value from metrics where name in ('train/loss', 'train/q_taken')",
+    )
+    assert not app.exception
+    assert [box.value for box in app.selectbox if str(box.key).startswith("chart_")] == ["env_step", "value", None]
+    assert len(app.get("vega_lite_chart")) == 1
+    app.selectbox(key="chart_color-env_step,name,value").set_value("name").run()
+    assert not app.exception
+    app = run_query(open_page("sql", chart="true"), "select name from runs")
+    assert not app.get("vega_lite_chart")

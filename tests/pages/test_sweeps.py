@@ -333,3 +333,42 @@ def test_tables_and_figures_of_a_sweep_read_one_state_of_the_database(empty, mon
     assert all(each == drawn[0] for each in drawn)
     app.run()
     assert drawn[-1] != drawn[0], "the next run of the page reads the new state"
+
+
+def test_a_sweep_has_a_result_with_intervals_verdicts_and_its_file(empty):
+    sweep_id = seed_sweep(empty, LAMBDA)
+    app = open_page("sweeps", sweep=sweep_id)
+    assert not app.exception
+    assert not app.error
+    tables = [str(part.value) for part in app.markdown if str(part.value).startswith("| ")]
+    tables = [text.replace("\\", "").replace("\u00a0", " ") for text in tables]
+    (rates,) = [text for text in tables if text.startswith("| variant | 3m |")]
+    assert rates.count("2 seeds") == 6
+    assert "[" in rates, "95 % intervals"
+    (tests,) = [text for text in tables if text.startswith("| task | against | n ")]
+    assert len(tests.splitlines()) == 2 + 5
+    assert "too few seeds" in tests
+    app.selectbox(key="sweeps?reference").select_index(2).run()
+    assert "reference" in app.query_params
+    assert not app.exception
+    assert "Open in Compare" in said(app)
+    (text,) = [code.value for code in app.code if "[grid]" in code.value]
+    assert parse_sweep(text) == parse_sweep(LAMBDA)
+
+
+def test_the_runs_of_a_sweep_are_listed_by_what_varies_and_by_seed(empty):
+    app = open_page("sweeps", sweep=seed_sweep(empty, TAU))
+    (table,) = [each.value for each in app.dataframe if "Machine" in each.value]
+    assert list(table["Seed"]) == [1, 1, 2, 2]
+    assert all("called=fixed&" in link for link in table["Run"][::2])
+
+
+def test_an_ordinary_sweep_shows_the_win_rate_by_setting(empty):
+    app = open_page("sweeps", sweep=seed_sweep(empty, LAMBDA), study="setting-effect")
+    assert not app.exception
+    assert not app.error
+    box = app.selectbox(key="sweeps?setting")
+    assert box.options == ["embed.lambda_cl", "embed.lambda_rcon"]
+    box.set_value("embed.lambda_rcon").run()
+    assert "#### Win rate by embed.lambda_rcon" in said(app).replace("\\", "")
+    assert "The runs also differ in embed.lambda_cl, so the line has no interval." in said(app).replace("\\", "")

@@ -1,14 +1,15 @@
 """Comparison of variants: tests, probabilities of improvement, performance profiles."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import numpy as np
 
 from app.analysis.comparable import describe_excluded
 from app.analysis.compared import ComparedRuns
 from app.analysis.finals import (
+    FINAL_NAMES,
     LAST_TENTH,
     FinalRule,
     caption_final,
@@ -48,11 +49,15 @@ REFERENCE: Final[Option[str]] = Option(
     help="The variant that all others are compared with. Default: the full method, EMTC",
 )  # fmt: skip
 _SECTION = PageSection("compare", "Statistics")
+_TEST_NAMES = ("task", "variant", "against")
+_DIFFERENCE = Column("difference", unit="%")
+_RESULTS = ("p (Holm)", "verdict")
 _COLUMNS = (
-    *("task", "variant", "against", "n", Column("difference", unit="%"), "P(improvement)", "p", "p (Holm)"),
+    *(*_TEST_NAMES, "n", _DIFFERENCE, "P(improvement)", "p", "p (Holm)"),
     *("p (randomization)", "verdict"),
 )
 _NOT_COMPARED = "no verdict: runs of different lengths"
+_RATES: Final[tuple[Literal["robust", "greedy"], ...]] = ("robust", "greedy")
 _FULL_METHODS = (EMTC, EMTC_CDS)
 """Variants that are the default reference, in this order."""
 _VERDICT_WORDS = {"supported": "higher", "contradicted": "lower", "equal": "equal in every pair of seeds"}
@@ -151,6 +156,38 @@ def tabulate_tests(comparison: Comparison, final: FinalRule = LAST_TENTH, *, ref
         comparison.seeds, final, explanation, missing, quantity=comparison.quantity, comparison=comparison
     )
     return make_table(_COLUMNS, rows, caption=caption, notes=[*notes, missing], excluded=comparison.excluded_runs)
+
+
+def tabulate_tests_by_rate(
+    comparisons: Mapping[str, Comparison], final: FinalRule = LAST_TENTH, *, reference: str = ""
+) -> Table:
+    """Compare the reference variant with each other variant, by several win rates next to each other.
+
+    Args:
+        comparisons: The variants, by the name of the win rate.
+        final: Definition of the final win rate.
+        reference: Name or key of the reference variant; see `find_reference`.
+    """
+    tables = {rate: tabulate_tests(comparison, final, reference=reference) for rate, comparison in comparisons.items()}
+    rows: dict[tuple[object, ...], dict[str, list[object]]] = {}
+    for rate, table in tables.items():
+        differences = table.cells.get(_DIFFERENCE.title, [None] * len(table))
+        for cell, row in zip(differences, table.frame.to_dict("records"), strict=True):
+            key = tuple(row[name] for name in _TEST_NAMES)
+            rows.setdefault(key, {})[rate] = [row["n"], cell or row[_DIFFERENCE.title], row["p (Holm)"], row["verdict"]]
+    columns = [
+        replace(column, group=rate) for rate in tables for column in (Column("n"), _DIFFERENCE, *map(Column, _RESULTS))
+    ]
+    return make_table(
+        [*_TEST_NAMES, *columns],
+        [
+            [*key, *(value for rate in tables for value in cells.get(rate, [MISSING] * 4))]
+            for key, cells in rows.items()
+        ],
+        caption=f"Differences of the {FINAL_NAMES[final]} by the episodes of the evaluation. {EXPLANATION}",
+        notes=[note for table in tables.values() for note in table.notes],
+        excluded=dict.fromkeys(run for table in tables.values() for run in table.excluded),
+    )
 
 
 def draw_profiles(comparison: Comparison, final: FinalRule = LAST_TENTH) -> Chart:
@@ -323,6 +360,15 @@ def _make_tests_table(runs: ComparedRuns, options: Options) -> Table:
     return tabulate_tests(join_finals(runs, options), options[FINAL], reference=options[REFERENCE])
 
 
+def _make_rates_table(runs: ComparedRuns, options: Options) -> Table:
+    comparisons = {
+        rate: runs.join_finals_of(rate, include_unfinished=options[INCLUDE_UNFINISHED], budget=options[BUDGET])
+        for rate in _RATES
+    }
+    has_both = all(comparison.groups for comparison in comparisons.values())
+    return tabulate_tests_by_rate(comparisons if has_both else {}, options[FINAL], reference=options[REFERENCE])
+
+
 def _make_profiles_chart(runs: ComparedRuns, options: Options) -> Chart:
     return draw_profiles(join_finals(runs, options), options[FINAL])
 
@@ -340,6 +386,14 @@ TABLES = (
         read_comparison,
         (*_OPTIONS, REFERENCE),
         required_runs=_TABLE_NEEDS,
+        section=_SECTION,
+    ),
+    TableKind(
+        "comparisons-by-rate",
+        _make_rates_table,
+        read_comparison,
+        (INCLUDE_UNFINISHED, BUDGET, FINAL, REFERENCE),
+        required_runs=f"{_TABLE_NEEDS}, with greedy and robust evaluations",
         section=_SECTION,
     ),
 )

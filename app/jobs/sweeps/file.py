@@ -4,7 +4,9 @@ All faults of a file are reported together. `plan` turns a sweep file into runs.
 and small sweeps for a laptop.
 """
 
+import json
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -271,6 +273,39 @@ def _validate(tree: Mapping[str, Any]) -> SweepFile:
         raise ConfigError(*faults) from exc
     except RecursionError as exc:
         raise ConfigError("is nested too deeply", key=_WHAT) from exc
+
+
+def write_sweep_file(file: SweepFile) -> str:
+    """Write a sweep file as TOML. `parse_sweep` of the text gives an equal file."""
+    content = {key: value for key, value in file.model_dump(mode="json").items() if value not in (None, "", [], {})}
+    tables = {key: content.pop(key) for key in ("set", "grid", "random", "optuna") if key in content}
+    variants = content.pop("variant", [])
+    for name in ("random", "optuna"):
+        for key in ("ranges", "space"):  # the ranges of settings have a separate table
+            if key in tables.get(name, {}):
+                tables[f"{name}.{key}"] = tables[name].pop(key)
+    lines = _write_pairs(content)
+    for name, table in tables.items():
+        lines += ["", f"[{name}]", *_write_pairs(table)]
+    for variant in variants:
+        lines += ["", "[[variant]]", *_write_pairs({key: value for key, value in variant.items() if value})]
+    return "\n".join(lines) + "\n"
+
+
+def _write_pairs(table: Mapping[str, Any]) -> list[str]:
+    return [f"{_write_key(key)} = {_write_toml(value)}" for key, value in table.items()]
+
+
+def _write_key(key: str) -> str:
+    return key if re.fullmatch(r"[\w.-]+", key, re.ASCII) else json.dumps(key)
+
+
+def _write_toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"{{ {', '.join(_write_pairs(value))} }}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_write_toml, value))}]"
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _read_faults(exc: ValidationError) -> list[Fault]:

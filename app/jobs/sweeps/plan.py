@@ -182,6 +182,30 @@ def plan_algorithms(config: RunConfig, algos: Sequence[str], seeds: Sequence[int
         raise ConfigError(*convert_errors(exc)) from exc
 
 
+def plan_more_seeds(plan: Plan, number: int, settings: Mapping[str, Leaf], n_seeds: int) -> Plan:
+    """Plan a sweep that trains the settings of a trial with seeds that the search has not used.
+
+    The search selected the trial for its result with the seed of the search, so this seed would favor it.
+
+    Args:
+        plan: Plan of the search.
+        number: Number of the trial.
+        settings: Settings of the trial.
+        n_seeds: Number of seeds.
+
+    Raises:
+        ConfigError: If the settings are not a valid configuration.
+    """
+    content = plan.file.model_dump(mode="json", exclude={"optuna"})
+    content |= {
+        "name": f"{plan.file.name[:60]}, trial {number}",
+        "about": f"Trial {number} of the search {plan.id} with other seeds than that of the search.",
+        "seeds": [seed for seed in range(1, n_seeds + 2) if seed not in plan.file.seeds][:n_seeds],
+        "set": {**plan.file.common, **settings},
+    }
+    return make_plan(SweepFile.model_validate(content))
+
+
 def make_trial(plan: Plan, number: int, settings: Mapping[str, Leaf]) -> SweepRun:
     """Make the run of one trial of a search.
 

@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final
 
+from app.analysis.settings import write_value
 from app.jobs.sweeps.file import Leaf, OptunaSearch, Range
 from app.jobs.sweeps.plan import is_integer_setting
 from emtc_core.errors import ConfigError, Fault
@@ -91,6 +92,19 @@ def find_study(db: Database, sweep_id: str) -> Study | None:
         return optuna.load_study(study_name=study_name(sweep_id), storage=url)
     except (ConfigError, KeyError):
         return None
+
+
+def find_best_trial(study: Study) -> Trial | None:
+    """Find the trial with the best value; None if no trial is complete."""
+    try:
+        return study.best_trial
+    except ValueError:
+        return None
+
+
+def describe_settings(trial: Trial) -> str:
+    """Write the settings that Optuna chose for a trial: "train.lr = 0.001, train.batch = 12"."""
+    return ", ".join(f"{key} = {write_value(value)}" for key, value in trial.params.items())
 
 
 def list_reported_runs(db: Database, sweep_id: str) -> set[str]:

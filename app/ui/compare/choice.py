@@ -78,6 +78,7 @@ def choose_runs(bar: DeltaGenerator) -> list[str]:
         run_filter = _choose_filter()
         bundles = _choose_bundles(run_filter)
         names, n_matching = data.run_names(run_filter, MAX_LISTED)
+    with bar if len(RUNS.read()) < 2 else st.container():  # the names of several runs need the whole width
         selected_ids, n_unknown = _select_runs(names | bundles.names, n_matching)
     if n_unknown:
         st.warning(f"{n_unknown} of the runs in this link are not in the database.", icon=":material/link_off:")
@@ -169,6 +170,7 @@ def _select_runs(listed_names: dict[str, str], n_matching: int) -> tuple[list[st
         format_func=lambda run_id: f"{names.get(run_id, '')} · {run_id}",
         on_change=lambda: RUNS.write(st.session_state[RUNS.key]),
         placeholder="All that match",
+        wrap=True,
         help="All evaluated runs that match, or the runs that you select. Runs that differ only in their seed are one "
         f"line.{note if n_matching > MAX_LISTED else ''}",
     )

@@ -45,7 +45,7 @@ from app.figures.assets import read_asset, read_script
 from app.figures.curve_style import AXES
 from app.figures.figure import FigureKind, TableKind
 from app.figures.kinds.chart import Chart
-from app.figures.named.comparisons import REFERENCE, find_reference
+from app.figures.named.comparisons import REFERENCE
 from app.figures.named.curves import (
     HIDDEN_METHODS,
     LOG_AXES,
@@ -64,7 +64,7 @@ from app.ui import data, messages, view
 from app.ui.compare import choice
 from app.ui.compared import decided_by_return, read_compared, shared_metrics
 from app.ui.page_state import RUNS, WINDOW, Choice, Choices, Flag, Text
-from app.ui.widgets import canvas, config_form, pin, rate_choice, result_table
+from app.ui.widgets import canvas, config_form, pin, rate_choice, reference_choice, result_table
 from emtc_core.errors import ConfigError
 from storage.queries.run_search import RunFilter
 
@@ -88,7 +88,6 @@ _INCLUDE_UNFINISHED: Final = Flag(INCLUDE_UNFINISHED.parameter, _PAGE)
 _SMOOTH: Final = Text(SMOOTH.parameter, _PAGE)
 _LOG_AXES: Final = Choices(LOG_AXES.parameter, _PAGE)
 _MU_W_STEPS: Final = Text(MU_W_STEPS.parameter, _PAGE)
-_REFERENCE: Final = Choice(REFERENCE.parameter, _PAGE)
 _HIDDEN_METHODS: Final = Choices(HIDDEN_METHODS.parameter, _PAGE, separator="")
 _RUN_COLUMNS: Final = (
     *("variant", "map", "seed", "status", "episodes"),
@@ -310,13 +309,13 @@ def _show_section(
         st.caption(_SUCCESS_NOTE)
     if title == "Published results":
         st.warning(PUBLISHED_WARNING, icon=":material/info:")
+    if any(REFERENCE in kind.options for kind in kinds):
+        options = reference_choice.choose_reference(join_finals(runs, options), options)
     for kind in kinds:
         with messages.guarded():
             kind_options = options
             if MU_W_STEPS in kind.options:
                 kind_options = _choose_mu_w_steps(runs, options)
-            elif REFERENCE in kind.options:
-                kind_options = _choose_reference(runs, options)
             if isinstance(kind, TableKind):
                 table = kind.tabulate(runs, kind_options)
                 if len(table):
@@ -357,26 +356,13 @@ def _choose_mu_w_steps(runs: ComparedRuns, options: Options) -> Options:
         return options
 
 
-def _choose_reference(runs: ComparedRuns, options: Options) -> Options:
-    """Draw the choice of the variant that all others are compared with."""
-    comparison = join_finals(runs, options)
-    default = find_reference(comparison)
-    methods = [default, *(method for method in comparison.methods if method != default)]
-    if len(methods) < 2:
-        return options
-    reference = st.selectbox(
-        REFERENCE.label, **_REFERENCE.bind(methods, comparison.methods.__getitem__), width=350, help=REFERENCE.help
-    )
-    return Options({**options.values, REFERENCE.name: str(reference)})
-
-
 def _show_differences(runs: ComparedRuns) -> None:
     variants = group_variants(runs.configs)
     frame = list_differences(runs.configs, variants)
     if frame.empty:
         st.info("These runs have the same configuration, including the seed.")
         return
-    st.caption("Settings and code that differ. – means that the run has no such setting, or did not set it.")
+    st.caption("Settings and code that differ. –: the run has no such setting, or its algorithm does not read it.")
     st.dataframe(frame, hide_index=True, alt="Settings that differ between the compared variants.")
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 import streamlit as st
 
 from app.analysis.format import escape_markdown, format_duration, format_size
-from app.analysis.settings import name_algo
+from app.analysis.settings import list_sections, name_algo
 from app.jobs import launch_request
 from app.jobs.launch import (
     TYPICAL_SPEED,
@@ -295,7 +295,7 @@ def _has_effect(key: str, request: Request, gate: str) -> bool:
     """Whether this algorithm, with this environment and gate, reads a setting."""
     section, _, rest = key.partition(".")
     owner = find_owner(key)
-    sections = _list_sections(request.choices[ALGO])
+    sections = list_sections(request.choices[ALGO])
     if owner and section != "env":
         selected_plugin = {"gate": gate, "mixer": split_algo(request.choices[ALGO])[1]}[section]
         return owner[1] == selected_plugin and (section == "mixer" or section in sections)
@@ -303,19 +303,6 @@ def _has_effect(key: str, request: Request, gate: str) -> bool:
         env = request.choices[ENV]
         return rest.partition(".")[0] in ((env,) if env in ADAPTERS else (env, "pettingzoo"))
     return section in sections
-
-
-def _list_sections(algo: str) -> set[str]:
-    """List the sections of settings that an algorithm reads."""
-    method, backbone = split_algo(algo)
-    sections = {"train", "eval", "record", "checkpoint", backbone}
-    if method != "none":
-        sections |= {"memory", "embed", "gate", "incentive"}
-    if method == "emc":
-        sections |= {"curiosity", "ec"}
-    if backbone in ("cds", "dmix"):
-        sections |= {"qplex", "qmix"}
-    return sections
 
 
 def _find_start_faults(config: RunConfig) -> dict[str, Fault]:

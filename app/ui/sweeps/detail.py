@@ -4,11 +4,12 @@ A run is queued if it waits for a scheduler or a worker. A run is missing if it 
 failed or was lost before its end.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import pandas as pd
 import streamlit as st
+from pydantic import ValidationError
 
 from app.analysis.format import (
     MISSING,
@@ -20,7 +21,9 @@ from app.analysis.format import (
 )
 from app.figures.theme import STATUS_COLOR, STATUS_ICON
 from app.jobs.sweeps.control import continue_sweep, find_open_runs, stop_sweep_and_runs
+from app.jobs.sweeps.file import SweepFile, write_sweep_file
 from app.ui import data, messages, view
+from app.ui.page_state import RUNS
 from app.ui.widgets import result_table, run_picker
 from emtc_core.errors import ConfigError, EmtcError
 from storage.runs.rows import RunRow, shown_status
@@ -30,16 +33,22 @@ _STATUSES: Final = ("finished", "running", "queued", "stopped", "failed", "lost"
 _SEARCH_STATUSES: Final = ("finished", "pruned", "running", "queued", "stopped", "failed", "lost")
 _MESSAGE_KEY: Final = "sweep_message"
 _MAX_NAMED: Final = 6
+_MAX_COMPARED: Final = 200
+"""Maximum number of runs in the link to Compare: the first of the plan."""
 
 
 def show(sweep: Sweep) -> None:
     """Draw the sweep."""
-    st.markdown(f"### {escape_markdown(sweep.name)}")
+    runs = data.sweep_runs(sweep.id)
+    with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
+        st.markdown(f"### {escape_markdown(sweep.name)}", width="content")
+        with st.container(horizontal=True, width="content", gap="small", vertical_alignment="center"):
+            _show_compare_link(runs)
+            _show_file(sweep)
     about = str(sweep.plan.get("file", {}).get("about", ""))
     if about:
         st.caption(escape_markdown(about))
     _show_progress(sweep)
-    runs = data.sweep_runs(sweep.id)
     _show_best_run(runs)
     if message := st.session_state.pop(_MESSAGE_KEY, None):
         st.info(escape_markdown(message), icon=":material/info:")
@@ -49,15 +58,21 @@ def show(sweep: Sweep) -> None:
         planned = len(sweep.plan.get("runs", ()))
         st.caption(f"This bundle contains {len(runs)} of the {planned} planned runs.")
     with st.expander(f"Runs ({len(runs)})", icon=":material/list:"):
-        _show_table(runs)
+        _show_table(sweep, runs)
 
 
-def make_rows(runs: Sequence[RunRow]) -> pd.DataFrame:
-    """Make the rows of the table of runs."""
+def make_rows(runs: Sequence[RunRow], labels: Mapping[str, str]) -> pd.DataFrame:
+    """Make the rows of the table of runs.
+
+    Args:
+        runs: The runs.
+        labels: Key of a planned run → what it varies, without the seed.
+    """
     rows = [
         {
             "Status": shown_status(run.live_status, run.tags),
-            "Run": view.link_run(run.id, run.name),
+            "Run": view.link_run(run.id, labels.get(str(run.launch_token)) or run.name),
+            "Seed": run.seed,
             "Progress": min(100.0, 100 * run.env_steps / max(1, run.target_steps)),
             "Machine": run.host or "–",
             "Last win rate": None if run.win_rate is None else 100 * run.win_rate,
@@ -67,6 +82,32 @@ def make_rows(runs: Sequence[RunRow]) -> pd.DataFrame:
         for run in runs
     ]
     return pd.DataFrame(rows)
+
+
+def _show_compare_link(runs: Sequence[RunRow]) -> None:
+    evaluated = [run.id for run in runs if run.win_rate is not None][:_MAX_COMPARED]
+    if evaluated:
+        st.page_link(
+            "../pages/compare.py",
+            label="Open in Compare",
+            icon=":material/stacked_line_chart:",
+            query_params=view.link({RUNS.name: ",".join(evaluated)}),
+        )
+
+
+def _show_file(sweep: Sweep) -> None:
+    """Draw the sweep file and its download."""
+    try:
+        text = write_sweep_file(SweepFile.model_validate(sweep.plan.get("file")))
+    except ValidationError:  # a setting of another version
+        return
+    with st.popover("Sweep file", icon=":material/description:", key="sweep_file"):
+        st.caption("Train it again with `emtc sweep FILE`. More seeds extend the sweep.")
+        st.code(text, language="toml")
+        st.download_button(
+            "TOML", text, file_name=f"sweep-{sweep.id}.toml", mime="application/toml", icon=":material/download:",
+            key="sweep_file_toml", on_click="ignore",
+        )  # fmt: skip
 
 
 def _show_progress(sweep: Sweep) -> None:
@@ -172,9 +213,14 @@ def _list_first(names: Sequence[str]) -> str:
     return escape_markdown("; ".join(names[:_MAX_NAMED]) + more)
 
 
-def _show_table(runs: Sequence[RunRow]) -> None:
+def _show_table(sweep: Sweep, runs: Sequence[RunRow]) -> None:
+    planned = () if sweep.trials else sweep.plan.get("runs", ())  # the settings of a trial are in the name of its run
+    labels = {str(run["key"]): str(run.get("label", "")) for run in planned}
     columns: dict[str, Any] = {
-        "Run": st.column_config.LinkColumn(display_text=view.CALLED_PATTERN, help="Opens the run in a new tab"),
+        "Run": st.column_config.LinkColumn(
+            display_text=view.CALLED_PATTERN, help="Opens the run in a new tab", width="large"
+        ),
+        "Seed": st.column_config.NumberColumn(format="%d", width="small"),
         "Progress": st.column_config.ProgressColumn(
             format=result_table.PERCENT, min_value=0, max_value=100, width="small"
         ),
@@ -184,7 +230,7 @@ def _show_table(runs: Sequence[RunRow]) -> None:
         ),
     }
     table = st.dataframe(
-        make_rows(runs),
+        make_rows(runs, labels),
         hide_index=True,
         key="sweep_run_table",
         on_select="rerun",

@@ -1,8 +1,11 @@
-"""The state of a search with Optuna: its best trial, and Optuna's figures of history, importance and parameters."""
+"""The state of a search with Optuna: its best trial, the table of its trials, and Optuna's figures of them.
+
+The figures are the history, the importance of the settings, and the value of the trials by setting.
+"""
 
 import io
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, Literal, get_args
 
@@ -10,21 +13,37 @@ import pandas as pd
 import plotly.io
 import streamlit as st
 
+from app.analysis.format import MISSING as NO_VALUE
 from app.analysis.format import escape_markdown, format_count
 from app.analysis.settings import write_value
-from app.jobs.sweeps.study import MISSING, find_study
-from app.ui import data, messages
+from app.jobs.sweeps.control import create_sweep, remake_plan, start_scheduler
+from app.jobs.sweeps.file import write_sweep_file
+from app.jobs.sweeps.plan import Plan, plan_more_seeds
+from app.jobs.sweeps.study import MISSING, RUN, describe_settings, find_best_trial, find_study
+from app.ui import data, messages, view
+from app.ui.page_state import SWEEP
+from app.ui.widgets import config_form
+from emtc_core.errors import EmtcError
 from storage.engine import Database
 from storage.runs.sweeps import Sweep
 
-Kind = Literal["optimization_history", "param_importances", "parallel_coordinate"]
+Kind = Literal["optimization_history", "param_importances", "slice", "parallel_coordinate"]
 Format = Literal["html", "svg", "pdf", "png", "csv"]
 KINDS: Final[dict[Kind, str]] = {
     "optimization_history": "History: the value of each trial, and the best value so far",
     "param_importances": "Importance: share of the variance of the value by setting (fANOVA)",
+    "slice": "Values: the value of each trial by setting",
     "parallel_coordinate": "Parallel coordinates: one line per trial",
 }
-_MIN_TRIALS: Final[dict[Kind, int]] = {"optimization_history": 1, "param_importances": 2, "parallel_coordinate": 1}
+_MIN_TRIALS: Final[dict[Kind, int]] = {
+    "optimization_history": 1,
+    "param_importances": 2,
+    "slice": 1,
+    "parallel_coordinate": 1,
+}
+_TRIALS_PER_SETTING: Final = 20
+"""With fewer complete trials per setting, a caution is shown with the importance of the settings."""
+_MORE_SEEDS: Final = 5
 _MIME: Final[dict[Format, str]] = {
     "html": "text/html",
     "svg": "image/svg+xml",
@@ -33,6 +52,7 @@ _MIME: Final[dict[Format, str]] = {
     "csv": "text/csv",
 }
 _DPI: Final = 300
+_ERROR: Final = "best_trial_error"
 
 
 def show(sweep: Sweep) -> None:
@@ -44,12 +64,20 @@ def show(sweep: Sweep) -> None:
     if study is None:
         messages.empty("There is no study of this search here.", f"The first trial creates it. {MISSING}")
         return
-    states = [trial.state.name for trial in study.get_trials(deepcopy=False)]
+    trials = study.get_trials(deepcopy=False)
+    states = [trial.state.name for trial in trials]
     n_complete = states.count("COMPLETE")
     st.caption(escape_markdown(describe(study, n_complete, states.count("PRUNED"), sweep.trials)))
+    if n_complete:
+        with messages.guarded():
+            _show_more_seeds(sweep, study, n_ended=n_complete + states.count("PRUNED"))
+    if trials:
+        _show_trials(sweep, study, trials)
     for kind, title in KINDS.items():
         if n_complete >= _MIN_TRIALS[kind]:
             _show_figure(sweep.id, kind, title, stamp=len(states) * 10_000 + n_complete)
+        if kind == "param_importances" and n_complete >= _MIN_TRIALS[kind]:
+            _show_caution(n_complete, len(study.best_trial.params))
 
 
 def describe(study: Any, n_complete: int, n_pruned: int, n_trials: int) -> str:
@@ -64,14 +92,10 @@ def describe(study: Any, n_complete: int, n_pruned: int, n_trials: int) -> str:
     progress = (
         f"{format_count(n_complete)} of {format_count(n_trials)} trials are complete, {format_count(n_pruned)} pruned."
     )
-    if not n_complete:
+    best = find_best_trial(study)
+    if best is None:
         return progress
-    best = study.best_trial
-    settings = ", ".join(f"{key} = {write_value(value)}" for key, value in best.params.items())
-    return (
-        f"{progress} Best trial: {best.number}, value {best.value:.4g}, with {settings}. Each trial has one seed; "
-        "train the best settings with more seeds."
-    )
+    return f"{progress} Best trial: {best.number}, value {best.value:.4g}, with {describe_settings(best)}."
 
 
 def export(db: Database, sweep_id: str, kind: Kind, format: Format) -> bytes:
@@ -83,6 +107,117 @@ def export(db: Database, sweep_id: str, kind: Kind, format: Format) -> bytes:
     if format == "html":
         return str(_get_plot(kind)(study).to_html()).encode()
     return _write_image(study, kind, format)
+
+
+def make_rows(trials: Sequence[Any], *, is_maximized: bool) -> pd.DataFrame:
+    """Make the rows of the table of trials, the best first.
+
+    The value of a pruned or running trial is its last one, so these trials are listed after the complete ones.
+    """
+
+    def get_last_value(trial: Any) -> float:
+        values = trial.intermediate_values
+        return values[max(values)] if values else float("nan")
+
+    def link_run(trial: Any) -> str:
+        run_id = str(trial.user_attrs.get(RUN, ""))
+        return view.link_run(run_id, run_id) if run_id else ""
+
+    rows = [
+        {
+            "Trial": trial.number,
+            "Run": link_run(trial),
+            "State": trial.state.name.lower(),
+            "Value": get_last_value(trial) if trial.value is None else trial.value,
+            **{key: write_value(value) if isinstance(value, bool) else value for key, value in trial.params.items()},
+            "is_open": trial.state.name != "COMPLETE",
+        }
+        for trial in trials
+    ]
+    frame = pd.DataFrame(rows).sort_values(["is_open", "Value"], ascending=[True, not is_maximized], kind="stable")
+    return frame.drop(columns="is_open")
+
+
+def _show_trials(sweep: Sweep, study: Any, trials: Sequence[Any]) -> None:
+    metric = sweep.plan["file"]["optuna"].get("metric", "value")
+    rows = make_rows(trials, is_maximized=study.direction.name == "MAXIMIZE")
+    formats: dict[str, Any] = {
+        str(name): st.column_config.NumberColumn(format="%.4g")
+        for name in rows.columns
+        if pd.api.types.is_float_dtype(rows[name])
+    }
+    with st.expander(f"Trials ({len(trials)})", icon=":material/list:", expanded=True):
+        st.dataframe(
+            rows,
+            hide_index=True,
+            key="search_trials",
+            column_config=formats
+            | {
+                "Value": st.column_config.NumberColumn(
+                    f"Value ({metric})", format="%.4g", help="Complete trial: the last value. Pruned: the last so far"
+                ),
+                "Run": st.column_config.LinkColumn(
+                    display_text=view.CALLED_PATTERN, help="Opens the page Run in a new tab"
+                ),
+            },
+            placeholder=NO_VALUE,
+            alt="Trials of the search with their state, value and settings, the best first.",
+        )
+
+
+def _show_more_seeds(sweep: Sweep, study: Any, *, n_ended: int) -> None:
+    """Draw the button that trains the settings of the best trial with several seeds, and their sweep file."""
+    best = find_best_trial(study)
+    if best is None:
+        return
+    search = remake_plan(sweep)
+    with st.container(border=True):
+        st.markdown(
+            f"**Trial {best.number} is the best of {format_count(n_ended)}, with one seed.** A part of its lead "
+            "is chance. Train its settings with seeds that the search has not used."
+        )
+        with st.container(horizontal=True, vertical_alignment="bottom"):
+            n_seeds = config_form.integer_field(
+                "Seeds", key="best_trial_seeds", default=_MORE_SEEDS, low=1, high=99, width=100
+            )
+            plan = plan_more_seeds(search, best.number, best.params, n_seeds or _MORE_SEEDS)
+            is_existing = plan.id in {other.id for other in data.sweep_list()}
+            st.button(
+                "Open its sweep" if is_existing else "Train it over more seeds",
+                icon=":material/arrow_forward:" if is_existing else ":material/play_arrow:",
+                key="best_trial_train",
+                disabled=n_seeds is None or not (is_existing or messages.may_act()),
+                on_click=_open_or_start,
+                args=(plan, sweep.jobs, is_existing),
+            )
+            with st.popover("Sweep file", icon=":material/description:"):
+                st.code(write_sweep_file(plan.file), language="toml")
+        if error := st.session_state.pop(_ERROR, None):
+            messages.error(error)
+
+
+def _open_or_start(plan: Plan, jobs: int, is_existing: bool) -> None:
+    """Start the sweep of a plan unless it exists, and select it."""
+    try:
+        if not is_existing:
+            create_sweep(data.database(), plan, jobs=jobs)
+            start_scheduler(data.database(), plan.id, jobs=jobs)
+    except EmtcError as exc:
+        st.session_state[_ERROR] = exc
+        return
+    SWEEP.write(plan.id)
+    st.cache_data.clear()
+
+
+def _show_caution(n_complete: int, n_settings: int) -> None:
+    needed = _TRIALS_PER_SETTING * n_settings
+    if n_complete < needed:
+        st.warning(
+            f"Importance from {format_count(n_complete)} complete trials of {n_settings} settings is uncertain, also "
+            f"its order. Below about {_TRIALS_PER_SETTING} trials per setting ({needed}), do not report it. Pruned "
+            "trials are not counted.",
+            icon=":material/warning:",
+        )
 
 
 def _show_figure(sweep_id: str, kind: Kind, title: str, *, stamp: int) -> None:

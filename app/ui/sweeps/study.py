@@ -1,4 +1,4 @@
-"""The figure and table of a sweep's study, with the paper's published numbers."""
+"""The result of a sweep: its tables with intervals and verdicts, and the figure of its study with published numbers."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -6,20 +6,25 @@ from typing import Final
 import pandas as pd
 import streamlit as st
 
+from app.analysis.compared import ComparedRuns
 from app.analysis.format import escape_markdown
 from app.analysis.published import PublishedStudy, find_published
 from app.analysis.tables import Table
 from app.figures.kinds import AnyFigure
-from app.figures.options import RATE, Options, make_options
+from app.figures.named.curves import join_finals, read_comparison
+from app.figures.named.setting_effect import SETTING, list_varied_settings
+from app.figures.options import BAND, RATE, Options, make_options
 from app.figures.registry import TABLES, find_figure
 from app.ui import data, messages
 from app.ui.page_state import Choice
-from app.ui.widgets import pin, rate_choice, result_table
+from app.ui.widgets import pin, rate_choice, reference_choice, result_table
 from storage.runs.rows import RunRow
 from storage.runs.sweeps import Sweep
 
 _STUDY: Final = Choice("study", "sweeps")
+_SETTING: Final = Choice(SETTING.parameter, "sweeps")
 _DEFAULT: Final = "own"
+_SETTING_EFFECT: Final = "setting-effect"
 _NAMES: Final = {
     "lambda-heatmap": "Loss weights: heat map",
     "tau-study": "Gate temperature",
@@ -27,45 +32,75 @@ _NAMES: Final = {
     "delta-embedder": "Merge radius by embedder",
     "ablation": "Ablation",
     "learning-curves": "Learning curves",
+    _SETTING_EFFECT: "Win rate by setting",
 }
 _FIGURES: Final = {"delta-embedder": "mu-w-by-delta"}
 """Study → name of its figure, if the names differ."""
 _TABLES: Final = {"augmentation": "augmentation", "delta-embedder": "mu-w-embedders"}
+_TEST_TITLES: Final = ("task", "against", "n", "difference [%]", "p (Holm)", "verdict")
+"""Columns of the table of comparisons on the page; the select box names the reference variant."""
 _X_NAMES: Final = {"mu-w-by-delta": "log₁₀ δ"}
 
 
 def show(sweep: Sweep) -> None:
-    """Draw the figure and table of the study that the sweep file names, or of another selected study."""
+    """Draw the result, and the figure and table of the study that the sweep file names, or of another study."""
+    runs = data.sweep_runs(sweep.id)
+    if all(run.win_rate is None for run in runs):
+        messages.empty("No run of this sweep has been evaluated yet.", "The result appears after the first evaluation.")
+        return
+    options = make_options({RATE: rate_choice.choose_rate()})
+    compared = read_comparison(data.database(), runs, options)
+    if not sweep.trials:  # each trial of a search has one seed
+        with messages.guarded():
+            _show_result(sweep, compared, options)
+    _show_study(sweep, runs, compared, options)
+    pin.show_more("sweeps", runs, rate=options[RATE])
+
+
+def _show_result(sweep: Sweep, runs: ComparedRuns, options: Options) -> None:
+    """Draw the final win rates with intervals, and the differences to a reference variant with verdicts."""
+    st.markdown("#### Result")
+    options = Options({**options.values, BAND.name: "ci"})
+    result_table.show(TABLES["win-rates"].tabulate(runs, options), key="sweep-win-rates", stem=f"win-rates-{sweep.id}")
+    comparison = join_finals(runs, options)
+    options = reference_choice.choose_reference(comparison, options)
+    tests = TABLES["comparisons"].tabulate(runs, options)
+    if len(tests):
+        result_table.show(tests, key="sweep-comparisons", stem=f"comparisons-{sweep.id}", titles=_TEST_TITLES)
+
+
+def _show_study(sweep: Sweep, runs: Sequence[RunRow], compared: ComparedRuns, options: Options) -> None:
     sweep_file = sweep.plan.get("file", {})
     default = str(sweep_file.get("study", "learning-curves"))
     default = default if default in _NAMES else "learning-curves"
     names = {_DEFAULT: f"Study of this sweep: {_NAMES[default]}", **_NAMES}
-    selected = st.selectbox(
-        "Figure", **_STUDY.bind(list(names), names.__getitem__),
-        help="A study reads the settings of the runs, so other studies may apply too.",
-    )  # fmt: skip
-    study = default if str(selected) == _DEFAULT else str(selected)
-    runs = data.sweep_runs(sweep.id)
-    if all(run.win_rate is None for run in runs):
-        messages.empty("No run of this sweep has been evaluated yet.", "The figure appears after the first evaluation.")
-        return
-    options = make_options({RATE: rate_choice.choose_rate()})
+    with st.container(horizontal=True):
+        selected = st.selectbox(
+            "Figure", **_STUDY.bind(list(names), names.__getitem__),
+            help="A study reads the settings of the runs, so other studies may apply too.",
+        )  # fmt: skip
+        study = default if str(selected) == _DEFAULT else str(selected)
+        kind = find_figure(_FIGURES.get(study, study))
+        facts = {RATE.name: options[RATE]}
+        settings = list_varied_settings(join_finals(compared, options).seeds) if study == _SETTING_EFFECT else []
+        if settings:
+            swept = {*sweep_file.get("grid", {}), *((sweep_file.get("random") or {}).get("ranges", {}))}
+            settings.sort(key=lambda key: key not in swept)  # a stable sort: the settings of the grid first
+            facts[SETTING.name] = str(st.selectbox(SETTING.label, **_SETTING.bind(settings), help=SETTING.help))
     with messages.guarded():
-        figure = find_figure(_FIGURES.get(study, study)).make(data.database(), runs, options)
-        _show_figure(figure, sweep, runs, options)
+        figure = kind.make(data.database(), runs, Options(facts).select(kind.options))
+        _show_figure(figure, sweep, runs, facts)
         if study in _TABLES:
             _show_table(TABLES[_TABLES[study]].make(data.database(), runs, options), key=f"sweep-{study}")
     published = find_published(study, str(sweep_file.get("env", "")))
     if published is not None:
         _show_published(published, env=str(sweep_file.get("env", "skirmish")))
-    pin.show_more("sweeps", runs, rate=options[RATE])
 
 
-def _show_figure(figure: AnyFigure, sweep: Sweep, runs: Sequence[RunRow], options: Options) -> None:
+def _show_figure(figure: AnyFigure, sweep: Sweep, runs: Sequence[RunRow], facts: dict[str, str]) -> None:
     key = f"sweep-{figure.name}-{sweep.id}"
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="bottom"):
         st.markdown(f"#### {escape_markdown(figure.title)}")
-        facts = {RATE.name: options[RATE]}
         pin.show_with_export(figure, key=key, stem=sweep.id, page="sweeps", run=runs, facts=facts)
     pin.show_figure(figure, key=key, x_name=_X_NAMES.get(figure.name, ""))
 

@@ -22,13 +22,20 @@ _LABELS: dict[TableFormat, str] = {
 }
 
 
-def show(table: Table, *, key: str, stem: str) -> None:
-    """Draw the table with its caption, downloads and excluded runs."""
-    caption, files = st.columns([7, 1], vertical_alignment="bottom")
+def show(table: Table, *, key: str, stem: str, titles: Sequence[str] = ()) -> None:
+    """Draw the table with its caption, downloads and excluded runs.
+
+    Args:
+        table: The table.
+        key: Unique among the tables of the page.
+        stem: Name of the files.
+        titles: Titles of the columns on the page. Default: all columns. Files have all columns.
+    """
+    caption, files = st.columns([5, 1], vertical_alignment="bottom")
     caption.caption(escape_markdown(table.caption))
     with files.container(horizontal=True, horizontal_alignment="right"):
         download(table, key=key, stem=stem)
-    st.markdown(to_markdown(table))
+    st.markdown(to_markdown(table, titles=titles))
     show_excluded(table)
 
 

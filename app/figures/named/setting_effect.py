@@ -1,0 +1,146 @@
+"""The effect of one setting: the final win rate of each run over the values of a setting that differs between the runs.
+
+The runs may also differ in other settings, as those of a grid or a random search do. Then a point of the line is the
+mean over these settings, too; it has no interval, and the caption names the settings.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from app.analysis.aggregates import Aggregation
+from app.analysis.comparable import describe_excluded, group_seeds
+from app.analysis.compared import ComparedRuns
+from app.analysis.finals import FinalRule, caption_final, compute_final_rates, get_final_title, make_final_scale
+from app.analysis.intervals import CENTER_NAMES
+from app.analysis.quantities import UNIT_RANGE, Quantity
+from app.analysis.series import SeedRun
+from app.analysis.settings import TASK, is_read, learning_settings, name_algo
+from app.figures.figure import FigureKind
+from app.figures.kinds.chart import Chart, Line, Panel
+from app.figures.named.curves import join_finals, make_subtitle, read_comparison
+from app.figures.options import BAND, FINAL, FINAL_OPTIONS, Option, Options
+from app.figures.theme import Style, make_styles
+from emtc_core.errors import ConfigError
+
+SETTING: Final[Option[str]] = Option(
+    "setting", str, "a setting with different numbers in these runs, for example memory.delta", "",
+    label="Setting",
+    help="A setting with numbers that differ between the runs. Default: the one with the most values",
+)  # fmt: skip
+_NAME: Final = "setting-effect"
+_OPTIONS: Final = (*(option for option in FINAL_OPTIONS if option is not BAND), SETTING)
+_LOG_RATIO: Final = 20.0
+"""The axis is logarithmic if the largest value is at least this multiple of the smallest one."""
+_IDENTITY: Final = frozenset({"algo", "preset", "train.t_max"}) | TASK
+
+
+def list_varied_settings(seeds: Sequence[SeedRun]) -> list[str]:
+    """List the settings with at least two different numbers in these runs, those with the most values first.
+
+    Only runs whose algorithm reads a setting count.
+    """
+    numbers: dict[str, set[float]] = {}
+    for seed in seeds:
+        for key in learning_settings(seed.settings):
+            if key not in _IDENTITY and (number := _find_number(seed, key)) is not None:
+                numbers.setdefault(key, set()).add(number)
+    varied = [key for key, values in numbers.items() if len(values) > 1]
+    return sorted(varied, key=lambda key: (-len(numbers[key]), key))
+
+
+def _find_number(seed: SeedRun, key: str) -> float | None:
+    """Return the value of a setting; None if it is not a number, or the algorithm does not read it."""
+    value = seed.settings.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if is_read(key, str(seed.settings.get("algo"))) else None
+
+
+def _draw(runs: ComparedRuns, options: Options) -> Chart:
+    comparison = join_finals(runs, options)
+    varied = list_varied_settings(comparison.seeds)
+    if not varied:
+        raise ConfigError("needs finished runs that differ in a setting with numbers", key=_NAME)
+    setting = options[SETTING] or varied[0]
+    if setting not in varied:
+        raise ConfigError(f"must be one of {', '.join(varied)}", key=SETTING.name, value=setting)
+    others = [key for key in varied if key != setting]
+    aggregation = Aggregation((options.aggregation or Aggregation()).center, "none" if others else "ci")
+    rule, quantity = options[FINAL], comparison.quantity
+    seeds = [seed for seed in comparison.seeds if _find_number(seed, setting) is not None]
+    values = [number for seed in seeds if (number := _find_number(seed, setting)) is not None]
+    is_log = min(values) > 0 and max(values) >= _LOG_RATIO * min(values)
+    styles = make_styles({algo: (algo, "") for algo in dict.fromkeys(str(seed.settings.get("algo")) for seed in seeds)})
+    panels = []
+    for task in dict.fromkeys(seed.task for seed in seeds):
+        lines: list[Line] = []
+        for algo, style in styles.items():
+            group = [seed for seed in seeds if seed.task == task and seed.settings.get("algo") == algo]
+            lines += _draw_algo(group, setting, style, aggregation, rule, quantity.at(task)) if group else []
+        title = get_final_title(rule, quantity.at(task))
+        panels.append(Panel(f"{title}, {task}", "fraction", tuple(lines), range=UNIT_RANGE, axis=title))
+    sentences = (
+        f"A point is a run; the line is the {CENTER_NAMES[aggregation.center]} of the runs with the same value.",
+        f"The runs also differ in {', '.join(others)}, so the line has no interval." if others else "",
+    )
+    caption, _ = caption_final(seeds, rule, *sentences, quantity=quantity, comparison=comparison)
+    names = ", ".join(map(name_algo, styles))
+    description = f"Final win rate of {len(seeds)} runs over {setting}: {names}."
+    return Chart(
+        _NAME, f"Win rate by {setting}", setting, tuple(panels),
+        caption + describe_excluded(comparison.excluded_runs), description,
+        columns=min(3, len(panels)), subtitle=make_subtitle(aggregation, share=True), x_log=is_log,
+    )  # fmt: skip
+
+
+def _draw_algo(
+    seeds: Sequence[SeedRun],
+    setting: str,
+    style: Style,
+    aggregation: Aggregation,
+    rule: FinalRule,
+    quantity: Quantity,
+) -> list[Line]:
+    """Draw the runs of one algorithm as points, and the center of the runs with the same value as a line.
+
+    If all runs have different values, there is no line.
+    """
+    name = f"{name_algo(str(seeds[0].settings.get('algo')))} (n = {len(seeds)})"
+    x = np.array([_find_number(seed, setting) for seed in seeds], np.float64)
+    order = np.argsort(x, kind="stable")
+    finals = compute_final_rates(seeds, rule)
+    marker = style.marker or "circle"
+    groups = {float(str(value)): group for (value,), group in group_seeds(seeds, setting).items()}
+    is_line = len(groups) < len(seeds)
+    points = Line(
+        f"{name}, runs" if is_line else name, style.color, x[order], finals[order],
+        markers=True, marker=marker, width=0.0, faint=is_line, group=name if is_line else "",
+    )  # fmt: skip
+    if not is_line:
+        return [points]
+    summaries = [
+        aggregation.summarize(
+            compute_final_rates(group, rule)[:, None], make_final_scale(group, rule, quantity=quantity)
+        )
+        for group in groups.values()
+    ]
+    has_band = all(summary.low is not None for summary in summaries)
+    line = Line(
+        name, style.color, np.array(list(groups)),
+        np.concatenate([summary.center for summary in summaries]),
+        np.concatenate([summary.low for summary in summaries if summary.low is not None]) if has_band else None,
+        np.concatenate([summary.high for summary in summaries if summary.high is not None]) if has_band else None,
+        dash=style.dash, markers=True, marker=marker,
+        statistic=aggregation.describe(is_fraction=True), n=np.array([len(group) for group in groups.values()]),
+    )  # fmt: skip
+    return [points, line]
+
+
+FIGURES = (
+    FigureKind(
+        _NAME, _draw, read_comparison, _OPTIONS,
+        question="How does the win rate depend on a setting?", pages=("compare",),
+    ),
+)  # fmt: skip
