@@ -146,7 +146,9 @@ with open_database("runs/emtc.db") as db:
     try:
         db.figure("no-such-figure")
     except ConfigError as error:
-        assert "figure must be one of" in str(error)
+        (fault,) = error.faults
+        assert (fault.key, fault.value, fault.related) == ("figure", "no-such-figure", ())
+        assert fault.rule.startswith("must be one of")
     else:
         raise AssertionError("a figure of no name was drawn")
 import app
