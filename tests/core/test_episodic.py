@@ -102,9 +102,9 @@ def find_by_hand(part: EpisodicPart, state: np.ndarray, t: int) -> int:
 
 @pytest.mark.parametrize("rule", ["miss", "search"])
 def test_an_update_finds_another_node_for_an_evicted_one_only_if_it_searches(rule: str) -> None:
-    few = ("memory.capacity=150", "memory.delta_space=raw", "memory.delta=0.3", "embed.type=random")
+    few = ("memory.capacity=60", "memory.delta_space=raw", "memory.delta=0.6", "embed.type=random")
     part, buffer = stored(*few, f"memory.on_evicted={rule}")
-    batch = buffer.sample(4, np.random.default_rng(0))
+    batch = buffer.sample(16, np.random.default_rng(0))
     nodes = part.memory.columns()
     h = np.zeros(batch.reward.shape)
     hit, is_replaced = np.zeros(h.shape, bool), np.zeros(h.shape, bool)
