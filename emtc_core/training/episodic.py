@@ -258,7 +258,7 @@ class EpisodicPart(EpisodicSystem):
         return replace(batch, slots=slots_BT, uids=uids_BT)
 
     def _replace_evicted(self, batch: Batch, buffer: ReplayBuffer) -> Batch:
-        """Search the states whose node was evicted since its slot was stored, and store the nodes that are found.
+        """Search the states whose node was evicted since its slot was stored, and store the nodes of the search.
 
         A state without a node within delta keeps its slot, so the next update that reads it searches again.
         """
@@ -267,11 +267,11 @@ class EpisodicPart(EpisodicSystem):
         if not len(rows):
             return batch
         state = _select_states(batch.state, rows, steps)
-        found = self.memory.find(state, steps, nearest=self._config.incentive.on_miss == "nearest")
-        hit = found >= 0
-        rows, steps, found = rows[hit], steps[hit], found[hit]
+        new_slots = self.memory.find(state, steps, nearest=self._config.incentive.on_miss == "nearest")
+        hit = new_slots >= 0
+        rows, steps, new_slots = rows[hit], steps[hit], new_slots[hit]
         slots_BT, uids_BT = batch.slots.copy(), batch.uids.copy()
-        slots_BT[rows, steps], uids_BT[rows, steps] = found, self.memory.uids(found)
+        slots_BT[rows, steps], uids_BT[rows, steps] = new_slots, self.memory.uids(new_slots)
         changed = np.unique(rows)
         buffer.set_slots(batch.indices[changed], slots_BT[changed], uids_BT[changed], self.memory.generation)
         return replace(batch, slots=slots_BT, uids=uids_BT)
