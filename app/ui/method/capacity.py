@@ -64,6 +64,5 @@ RULES: Final = (
 
 def show() -> None:
     """Draw the rules."""
-    st.markdown(
-        "##### A full memory\n" + write_table(("Topic", "Rule"), [(f"**{topic}**", rule) for topic, rule in RULES])
-    )
+    st.markdown("##### A full memory")
+    st.markdown(write_table(("Topic", "Rule"), RULES))
