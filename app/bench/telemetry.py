@@ -1,7 +1,11 @@
 """The cost of recording: transitions per second, the slowdown of a training loop, and locks of a shared SQLite file.
 
-The training loop is synthetic. Each episode costs the NumPy work of a trainer that is faster than real ones, so the
-ratio is an upper bound of the slowdown of a run.
+The training loop is synthetic. Each episode costs the work of a trainer that is faster than real ones, so the
+slowdown is larger than that of a run. Like a trainer, the loop computes with one thread. With two BLAS threads on two
+cores, each pause of one thread for the recorder is a pause of both: the ratio was 1.05 to 1.09 on some machines.
+
+The ratio of wall times varies by several percent from run to run on a virtual machine. The CPU time of the recorder
+does not, and it is an upper bound of the slowdown where all threads share one core.
 
 The lock test runs four recorders and three readers with the queries of Live on one SQLite file. It counts "database is
 locked" errors and warnings.
@@ -13,14 +17,15 @@ import time
 from dataclasses import dataclass, field, replace
 from multiprocessing.queues import Queue
 
-import numpy as np
+import torch
 
 from app.bench import BenchResult, make_result
 from app.bench.live import query_live
 from app.bench.postgres import is_server_available, open_server, temporary_postgres_database
 from app.bench.records import CONFIG, LENGTH, make_records, opened_database, temporary_database
 from emtc_core.errors import StorageError
-from emtc_core.recorder import NullRecorder, Recorder
+from emtc_core.recorder import EpisodeRecord, NullRecorder, Recorder
+from emtc_core.threads import configure_threads
 from storage.engine import Database, open_database
 from storage.queries.runs import list_runs
 from storage.recording.writer import DatabaseRecorder
@@ -34,7 +39,9 @@ _BUDGET_PER_SECOND = 150_000
 _EPISODES = 3000
 _LOOP_EPISODES = 10
 _LOOP_SECONDS_PER_EPISODE = 0.15  # 1,000 env steps per second, five times as fast as EMTC(QPLEX) on a CPU
-_REPEATS = 7
+_REPEATS = 10
+_PACED_SECONDS = 10.0
+_CPU_TIME_BUDGET = 0.03
 
 
 @dataclass
@@ -51,12 +58,15 @@ def run() -> list[BenchResult]:
     """Measure `telemetry.transitions_per_second`, the same on PostgreSQL, `telemetry.slowdown` and locks."""
     with temporary_database() as db:
         rate = measure_rate(db)
+    configure_threads()  # as in a trainer
     slowdown = measure_slowdown()
+    cpu_time = measure_cpu_time()
     alternatives = "raw sqlite3 359K rows/s; SQLAlchemy inserts 65K; TensorBoard 14K scalars/s"
     loop = "the same loop of 1,000 env steps/s without a recorder"
     return [
         make_result("telemetry.transitions_per_second", rate, "transitions/s", _BUDGET_PER_SECOND, alternatives),
         make_result("telemetry.slowdown", slowdown, "ratio of wall times", 1.03, loop),
+        make_result("telemetry.cpu_time", cpu_time, "CPU s per s", _CPU_TIME_BUDGET, "at 1,000 env steps/s"),
         *([_measure_postgres_rate()] if is_server_available() else []),
         *_measure_contention(),
     ]
@@ -102,8 +112,31 @@ def measure_slowdown() -> float:
     return min(with_recorder) / min(without_recorder)
 
 
+def measure_cpu_time() -> float:
+    """Return the CPU time of recording per second of a training with STEPS_PER_SECOND, in all threads."""
+    episodes = round(_PACED_SECONDS * STEPS_PER_SECOND / LENGTH)
+    return (_time_paced_loop(episodes, record=True) - _time_paced_loop(episodes, record=False)) / _PACED_SECONDS
+
+
+def _time_paced_loop(episodes: int, *, record: bool) -> float:
+    """Record episodes at STEPS_PER_SECOND and sleep between them. Return the CPU time of this process [s]."""
+    records = make_records(episodes)
+    with temporary_database() as db:
+        recorder: Recorder = NullRecorder()
+        if record:
+            recorder = DatabaseRecorder(db, create_run(db, CONFIG, target_steps=1, versions={}))
+        started, used = time.monotonic(), time.process_time()
+        for number, item in enumerate(records, start=1):
+            _record(recorder, item)
+            time.sleep(max(0.0, started + number * LENGTH / STEPS_PER_SECOND - time.monotonic()))
+        used = time.process_time() - used
+        recorder.close()
+    return used
+
+
 def calibrate_work(seconds: float) -> int:
     """Return the number of rounds of `_work` that take `seconds`."""
+    _work(20)  # the first calls are slower
     started = time.perf_counter()
     _work(20)
     return max(1, round(20 * seconds / (time.perf_counter() - started)))
@@ -114,17 +147,21 @@ def _time_loop(recorder: Recorder, rounds: int) -> float:
     started = time.perf_counter()
     for record in records:
         _work(rounds)
-        recorder.record_episode(record)
-        recorder.record_metrics(record.first_env_step, {"train/loss": 1.0, "train/grad_norm": 1.0})
+        _record(recorder, record)
     return time.perf_counter() - started
 
 
+def _record(recorder: Recorder, record: EpisodeRecord) -> None:
+    """Record an episode and its metrics."""
+    recorder.record_episode(record)
+    recorder.record_metrics(record.first_env_step, {"train/loss": 1.0, "train/grad_norm": 1.0})
+
+
 def _work(rounds: int) -> None:
-    """Multiply matrices of a learner's size between Python statements, as training does."""
-    weights = np.ones((128, 128), np.float32)
-    batch = np.ones((256, 128), np.float32)
+    """Multiply matrices of a learner's size between Python statements, as a training does."""
+    weights, batch = torch.ones(128, 128), torch.ones(256, 128)
     for _ in range(rounds):
-        batch = np.tanh(batch @ weights * 0.01)
+        batch = torch.tanh(batch @ weights * 0.01)
 
 
 def _measure_contention() -> list[BenchResult]:
