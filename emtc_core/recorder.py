@@ -107,7 +107,10 @@ class AnswerRecord:
 
 @dataclass(frozen=True)
 class GateStatsRecord:
-    """Distribution of delta_mem and beta over the whole episodic memory at one env step; quantiles at `QUANTILES`."""
+    """Distribution of delta_mem and beta over the whole episodic memory at one env step; quantiles at `QUANTILES`.
+
+    Without a gate the values of beta are NaN.
+    """
 
     env_step: int
     delta_mem_mean: float
@@ -138,7 +141,7 @@ class SnapshotRecord:
     idx_next: Slots  # [M] slot index of the successor; -1 without one
     episode: NDArray[np.int64]  # [M] episode of the node's state, dimensionless
     delta_mem: Floats  # [M] [return], between the node and its successor; NaN without one
-    beta: Floats  # [M] dimensionless; NaN without a successor
+    beta: Floats  # [M] dimensionless; NaN without a successor, and without a gate
     state_rows: NDArray[np.int64] = field(
         default_factory=lambda: np.zeros(0, np.int64)
     )  # [K] row indices of the nodes of `state`

@@ -13,7 +13,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from emtc_core.errors import ConfigError, EmtcError, Fault, StorageError
+from emtc_core import errors
+from emtc_core.errors import NO_VALUE, ConfigError, EmtcError, Fault, StorageError
 from emtc_core.install import FROM_CHECKOUT
 from storage.engine import Database, open_database
 
@@ -61,21 +62,40 @@ def _draw_in_new_process(url: str, name: str, runs: Sequence[str], options: Mapp
         raise StorageError(f"{name} could not be drawn: {process.stderr.strip().rpartition(chr(10))[2]}")
     kind, _, content = process.stdout.partition("\n")
     if kind != "figure":
-        raise ConfigError(Fault(hint=content.strip())) if kind == "config" else StorageError(content.strip())
+        raise _read_error(kind, json.loads(content))
     return io.from_json(content)
+
+
+def _write_error(error: EmtcError) -> tuple[str, dict[str, Any]]:
+    """Return the name of the class of an error in `emtc_core.errors`, and its data as JSON values."""
+    kind = next(base.__name__ for base in type(error).__mro__ if getattr(errors, base.__name__, None) is base)
+    if isinstance(error, ConfigError):
+        given = [
+            {name: value for name, value in vars(fault).items() if value is not NO_VALUE} for fault in error.faults
+        ]
+        return kind, {"faults": given}
+    return kind, {name: getattr(error, name) for name in ("message", "hint", "reason", "subject")}
+
+
+def _read_error(kind: str, data: dict[str, Any]) -> EmtcError:
+    """Make the error that `_write_error` described."""
+    error_class = getattr(errors, kind)
+    if "faults" in data:
+        return error_class(*(Fault(**fault | {"related": tuple(fault["related"])}) for fault in data["faults"]))
+    return error_class(data.pop("message"), **data)
 
 
 def main() -> None:
     """Read the arguments of `draw_figure` from stdin as JSON, and write the result to stdout.
 
-    The first line is `figure`, `config` or `storage`. Then follows the figure as JSON, or the message of a ConfigError
-    or a StorageError.
+    The first line is `figure` or the class of an error. Then follow the figure or the data of the error as JSON.
     """
     url, name, runs, options = json.load(sys.stdin)
     try:
         figure = draw_figure(open_database(url, read_only=True), name, runs, options)
     except EmtcError as error:
-        sys.stdout.write(f"{'config' if isinstance(error, ConfigError) else 'storage'}\n{error}\n")
+        kind, data = _write_error(error)
+        sys.stdout.write(f"{kind}\n{json.dumps(data, default=str)}\n")
         return
     sys.stdout.write(f"figure\n{figure.to_json()}\n")
 

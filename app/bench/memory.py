@@ -16,12 +16,13 @@ from emtc_core.memory.memory import EpisodicMemory
 SIZES = (10_000, 100_000, 1_000_000)
 STATE_DIM, LENGTH = 26, 150  # football, 3 against 1 with keeper
 BATCH = 32
+EVICTED = 0.1  # fraction of replayed states whose node was evicted
 EPISODES = 100
 REPEATS = 7
 
 
 def run(sizes: tuple[int, ...] = SIZES) -> list[BenchResult]:
-    """Measure `memory.write_episode_ms`, `fill_episode_ms`, `lookup_per_second` and `recall_ms` for each size."""
+    """Measure writes, lookups, recalls and the search of evicted nodes for each size."""
     return [result for size in sizes for result in _measure(size)]
 
 
@@ -34,14 +35,18 @@ def _measure(size: int) -> list[BenchResult]:
     slots = rng.integers(0, memory.size, (BATCH, LENGTH))
     find_s = median_seconds(lambda: memory.find(state, t))
     recall_s = median_seconds(lambda: memory.recall(slots))
+    evicted = rng.choice(len(state), int(EVICTED * len(state)), replace=False)
+    search_s = median_seconds(lambda: memory.find(state[evicted], t[evicted]))
     emu_write = "EMU's public code: 84 ms at 7K entries"
     recall_load = f"successors of {BATCH} episodes, one update"
+    search_load = f"{100 * EVICTED:.0f} % of these states, one update with memory.on_evicted = search"
     emu_find = "one k-d tree query at a time: 5K per second"
     return [
         make_sized_result("memory.write_episode_ms", size, 1e3 * statistics.fmean(writes), "ms", 20.0, emu_write),
         make_sized_result("memory.fill_episode_ms", size, filling_ms, "ms", 20.0, "mean from empty to full"),
         make_sized_result("memory.lookup_per_second", size, len(state) / find_s, "states/s", 200_000.0, emu_find),
         make_sized_result("memory.recall_ms", size, 1e3 * recall_s, "ms", 7.5, recall_load),
+        make_sized_result("memory.search_evicted_ms", size, 1e3 * search_s, "ms", 7.5, search_load),
     ]
 
 

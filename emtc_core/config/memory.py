@@ -26,13 +26,13 @@ class MemoryConfig(ConfigSection):
     delta: Annotated[float, Field(gt=0, le=10)] = 1.8e-5
     """Merge radius: a state merges into the nearest node if it is within this distance. The presets set it per task. A11."""
     delta_space: Literal["normalized", "raw"] = "normalized"
-    """Embeddings between which the distance is measured. normalized: minus their mean and divided by their standard deviation over all nodes, per dimension (EMU's code); raw: not scaled (paper). A10."""
+    """Embeddings between which the distance is measured. normalized: minus their mean and divided by their standard deviation over all nodes, per dimension (EMU's code); raw: not scaled (paper). Of several nodes at the same distance, a lookup returns the one with the lowest slot. A10."""
     delta_metric: Literal["l2", "linf"] = "l2"
     """Distance that is compared with delta. l2: Euclidean (paper); linf: the largest difference of a coordinate (EMU's code). A10."""
     index: Literal["live", "stale_target_update"] = "live"
     """Nodes that a lookup searches. live: the current ones; stale_target_update: those that existed when the target networks were last updated (EMU's code). A13."""
     norm_interval: Literal["rebuild", "200_steps"] = "rebuild"
-    """When mean and standard deviation for delta_space = normalized are recomputed. rebuild: when the index is rebuilt; 200_steps: also every 200 env steps (EMU's code). A15."""
+    """When mean and standard deviation for delta_space = normalized are recomputed. rebuild: when the index is rebuilt, that is at the first write, after each refit, and before a write if the nodes created since then, evicted ones included, are at least a quarter of the nodes at that time; 200_steps: also before a write after every 200 env steps (EMU's code). A15."""
     store_terminal: bool = True
     """Store the terminal state of an episode as a node with H = 0. A2."""
     terminal_xi: Literal["trajectory", "zero"] = "trajectory"
@@ -45,16 +45,20 @@ class MemoryConfig(ConfigSection):
     """If a state merges into a node with xi = 1, earlier states of the same episode get xi = 1 too (EMU's code). A4."""
     init_desirability: bool = True
     """On: a new node of a successful episode starts with N_xi = 1. Off: every new node starts with N_xi = 0. The text "emu_table" is replaced by the value of EMU's code for the task. A5."""
+    shift_on_success: bool = True
+    """When a node with xi = 0 gets the state of a successful episode, move the node there: its state, time step and position are replaced, and H is overwritten (Algorithm 2). Off: the node stays, and H only rises (EMC's code). A8."""
     reset_counts_on_shift: bool = False
     """Set N_call and N_xi to 1 when a node with xi = 0 gets the state of a successful episode. A7."""
     shift_keep_max: bool = False
     """When a node with xi = 0 gets the state of a successful episode, keep the larger of H and the new return; off: overwrite H (paper). A8."""
     link_update: Literal["always", "on_improve"] = "always"
-    """When the link of a node to its successor (idx_next) is replaced. always: at each merge (paper); on_improve: only when H rises. A9."""
+    """When the link of a node to its successor (idx_next) is replaced. always: at each merge (paper); on_improve: only when H rises, and when the node is moved to a state of a successful episode, even if H falls. A9."""
     evict: Literal["lru", "fifo"] = "lru"
-    """Node that a full memory evicts. lru: the least recently used; fifo: the oldest. A17."""
+    """Node that a full memory evicts. lru: the least recently used; a node is used when it is created, when a state merges into it, and when it is read (lru_touch_on_read). fifo: the one that was created first; a merge does not make a node younger, even if it moves the node. A17."""
     lru_touch_on_read: bool = True
-    """With evict = lru, a read by the learner also counts as a use of the node. A17."""
+    """With evict = lru, a read also counts as a use of the node. Two steps read nodes: the gate's lookup of the states of each collected episode, also with gate.enabled = false, and the read of successor states at each update. So it affects which nodes are evicted, and with them the results. Statistics and snapshots are not reads. A17."""
+    on_evicted: Literal["miss", "search"] = "miss"
+    """What an update does if the node that a replayed state was stored in was evicted. miss: the state has no incentive until the next refit finds it another node, and with embed.type = random for good; search: find the nearest node within delta at each update. A search costs little time; the default is miss, so that results remain comparable with those of earlier runs. A17."""
     replay_refresh: Literal["none", "one_episode", "full"] = "none"
     """Episodes of the replay buffer that are written to the memory again after each refit. none (paper); one_episode: one at random (as EMU's code does); full: all. A19."""
 
@@ -129,7 +133,7 @@ class GateConfig(ConfigSection):
     model_config = ConfigDict(extra="allow")
 
     enabled: bool = True
-    """Multiply the incentive by beta; off means beta = 1 (the paper's ablation No-TCGM, without the gate)."""
+    """Multiply the incentive by beta. Off: the incentive is not multiplied (the paper's ablation No-TCGM), and no beta is recorded for transitions, links and snapshots."""
     type: PluginName = "gaussian"
     """beta as a function of delta_mem and tau. gaussian: exp(-delta_mem² / (2 tau²)) (Eq. 8); or the name of a plug-in, which may also read the transition."""
     mode: Literal["stored", "recompute"] = "stored"
@@ -141,7 +145,7 @@ class GateConfig(ConfigSection):
     timing: Literal["after_write", "before_write"] = "after_write"
     """Compute the gate of an episode after it is written to the memory (Algorithm 3), or before. C19."""
     on_miss: Literal["block", "pass", "nearest"] = "block"
-    """If no node is within delta. block: beta = 0; pass: beta = 1; nearest: use the nearest node at any distance. C2."""
+    """If no node is within delta. block: beta = 0; pass: beta = 1; nearest: use the nearest node at any distance. With memory.index = stale_target_update this node may have been evicted since the index was built; then beta = 0. C2."""
     on_empty: Annotated[Literal["pass", "block"], FormerDefault("block", algos=MEMORY_ALGO_PREFIXES)] = "pass"
     """If the index has no nodes (first episode, or index not built yet). pass: beta = 1, because an empty memory has no inconsistency; block: beta = 0. C2."""
     terminal_value: Literal["zero", "lookup"] = "zero"
@@ -208,6 +212,6 @@ class IncentiveConfig(ConfigSection):
     ratio_eps: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Added to N_call in rho: 0 (paper) or 0.001 (EMU's code). A6."""
     on_miss: Literal["zero", "nearest"] = "zero"
-    """If no node is within delta. zero: r_p = 0; nearest: use the nearest node. C2."""
+    """If no node is within delta. zero: r_p = 0; nearest: use the nearest node. With memory.index = stale_target_update this node may have been evicted since the index was built; then r_p = 0. C2."""
     mask_terminal: bool = True
     """r_p = 0 on terminating transitions. C13."""

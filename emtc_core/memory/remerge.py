@@ -106,7 +106,12 @@ def remerge(nodes: StoredNodes, *, delta: float, config: MemoryConfig, at_any_di
     h, xi = nodes.h[write_order], nodes.xi[write_order]
     n_call, n_xi = nodes.n_call[write_order], nodes.n_xi[write_order]
     link = np.where(nodes.next >= 0, position_in_order[nodes.next], NO_ROW)[write_order]
-    rules = config.shift_keep_max, config.reset_counts_on_shift, config.link_update == "on_improve"
+    rules = (
+        config.shift_on_success,
+        config.shift_keep_max,
+        config.reset_counts_on_shift,
+        config.link_update == "on_improve",
+    )
     node = _merge_rows(index.cells(delta), rules, z, h, xi, n_call, n_xi, link)
     link = np.where(link >= 0, node[link], NO_ROW)
     nearest = _find_nearest(index, z, node, delta=delta, at_any_distance=at_any_distance)
@@ -142,7 +147,7 @@ def _find_nearest(index: grid.GridIndex, z: Points, node: Rows, *, delta: float,
 @njit(cache=True, nogil=True)
 def _merge_rows(
     cells: grid.Cells,
-    rules: tuple[bool, bool, bool],
+    rules: tuple[bool, bool, bool, bool],
     z: NDArray[Any],
     h: NDArray[Any],
     xi: NDArray[Any],
@@ -151,7 +156,7 @@ def _merge_rows(
     link: NDArray[Any],
 ) -> NDArray[Any]:  # pragma: no cover  # compiled
     """Merge rows in place, in the order in which they were written; return [M], the row of each row's node."""
-    keep_max, reset_counts, link_on_improve = rules
+    can_shift, keep_max, reset_counts, link_on_improve = rules
     node = np.empty(len(h), np.int64)
     for row in range(len(h)):
         into, _ = grid.nearest(cells, z[row])
@@ -162,12 +167,12 @@ def _merge_rows(
         node[row] = into
         n_call[into] += n_call[row]
         n_xi[into] += n_xi[row]
-        shifts = xi[row] and not xi[into]
+        shifts = xi[row] and not xi[into] and can_shift
         improves = shifts or h[into] < h[row]
         if improves:
             h[into] = max(h[into], h[row]) if shifts and keep_max else h[row]
+        xi[into] |= xi[row]
         if shifts:
-            xi[into] = True
             if reset_counts:
                 n_call[into], n_xi[into] = n_call[row], n_xi[row]
             grid.remove(cells, into)

@@ -62,6 +62,7 @@ class WriteOptions(NamedTuple):
     gamma: float
     backprop_desirability: bool
     init_desirability: bool
+    shift_on_success: bool
     reset_counts_on_shift: bool
     shift_keep_max: bool
     link_on_improve: bool
@@ -74,6 +75,7 @@ def make_write_options(config: MemoryConfig, gamma: float) -> WriteOptions:
         gamma=float(gamma),
         backprop_desirability=config.backprop_desirability,
         init_desirability=config.init_desirability,
+        shift_on_success=config.shift_on_success,
         reset_counts_on_shift=config.reset_counts_on_shift,
         shift_keep_max=config.shift_keep_max,
         link_on_improve=config.link_update == "on_improve",
@@ -162,10 +164,10 @@ def _merge(
     node = table.nodes[slot]
     node.n_call += 1
     node.n_xi += xi
-    shifts = xi and not node.xi
+    shifts = xi and not node.xi and options.shift_on_success
     improves = shifts or node.h < value
+    node.xi |= xi
     if shifts:
-        node.xi = True
         node.h = max(node.h, value) if options.shift_keep_max else value
         if options.reset_counts_on_shift:
             node.n_call, node.n_xi = 1, 1

@@ -2,7 +2,8 @@
 
 `EpisodicPart` is used by EMTC, EMU and EMC. Other algorithms use its base class `EpisodicSystem`, which stores
 nothing. The gate searches the memory once per episode, when the episode is written (`gate.lookup`). The incentive
-reads the slots that Algorithm 2 assigned, so an update does no search between two re-projections. Stage before:
+reads the slots that Algorithm 2 assigned, so an update does no search between two re-projections, unless
+`memory.on_evicted` asks for one. Stage before:
 rollout; after: replay buffer.
 """
 
@@ -174,10 +175,13 @@ class EpisodicPart(EpisodicSystem):
         return self.memory.resolve(slots, state, nearest=self._config.incentive.on_miss == "nearest")
 
     def recall(self, batch: Batch, buffer: ReplayBuffer, *, tau: float) -> tuple[Batch, IncentiveInputs | None]:
-        """Read the current H and rho of every successor state. Search only if a re-projection changed the slots.
+        """Read the current H and rho of every successor state.
+
+        States are searched again if a re-projection changed the slots, and with `memory.on_evicted = "search"` if their
+        node was evicted.
 
         The values are gathered on the host and copied to the device, so this method does not wait for the device. Two
-        cases wait: the embedding of episodes that must be searched again, and `gate.mode = "recompute"`.
+        cases wait: the embedding of states that must be searched again, and `gate.mode = "recompute"`.
 
         Args:
             batch: The sampled batch.
@@ -185,6 +189,8 @@ class EpisodicPart(EpisodicSystem):
             tau: Current temperature [return].
         """
         batch = self._refresh_slots(batch, buffer)
+        if self._config.memory.on_evicted == "search":
+            batch = self._replace_evicted(batch, buffer)
         successors = self.memory.recall(batch.slots[:, 1:], batch.uids[:, 1:])
         self._n_recalled += int(batch.length.sum())
         self._n_hits += int(successors.hit.sum())  # padding is never a hit
@@ -251,6 +257,25 @@ class EpisodicPart(EpisodicSystem):
         slots_BT[stale], uids_BT[stale] = slots, uids
         return replace(batch, slots=slots_BT, uids=uids_BT)
 
+    def _replace_evicted(self, batch: Batch, buffer: ReplayBuffer) -> Batch:
+        """Search the states whose node was evicted since its slot was stored, and store the nodes of the search.
+
+        A state without a node within delta keeps its slot, so the next update that reads it searches again.
+        """
+        is_evicted = (batch.slots >= 0) & (self.memory.uids(batch.slots) != batch.uids)
+        rows, steps = np.nonzero(is_evicted)
+        if not len(rows):
+            return batch
+        state = _select_states(batch.state, rows, steps)
+        new_slots = self.memory.find(state, steps, nearest=self._config.incentive.on_miss == "nearest")
+        hit = new_slots >= 0
+        rows, steps, new_slots = rows[hit], steps[hit], new_slots[hit]
+        slots_BT, uids_BT = batch.slots.copy(), batch.uids.copy()
+        slots_BT[rows, steps], uids_BT[rows, steps] = new_slots, self.memory.uids(new_slots)
+        changed = np.unique(rows)
+        buffer.set_slots(batch.indices[changed], slots_BT[changed], uids_BT[changed], self.memory.generation)
+        return replace(batch, slots=slots_BT, uids=uids_BT)
+
     def refit(self, buffer: ReplayBuffer) -> dict[str, float]:
         """Train the embedder on a sample of the memory, then embed all nodes again (Algorithm 1)."""
         if not self._can_refit:
@@ -305,7 +330,10 @@ class EpisodicPart(EpisodicSystem):
         self.memory.on_target_update()
 
     def gate_stats(self, env_step: int, *, tau: float) -> GateStatsRecord | None:
-        """Summarise delta_mem and beta over all nodes with a successor link; None if there are none."""
+        """Summarise delta_mem and beta over all nodes with a successor link; None if there are none.
+
+        Without a gate the values of beta are NaN.
+        """
         error = self.memory.delta_mem()
         has_link = np.isfinite(error)
         if not has_link.any():
@@ -353,8 +381,10 @@ class EpisodicPart(EpisodicSystem):
         )
 
     def _compute_link_beta(self, error: Floats, tau: float) -> Floats:
-        """Compute beta [M] of every node's link from delta_mem [M]; NaN for a node without a link."""
+        """Compute beta [M] of every node's link from delta_mem [M]; NaN without a link, and without a gate."""
         has_link, beta = np.isfinite(error), np.full_like(error, np.nan)
+        if not self._config.uses_gate:
+            return beta
         context = GateContext(*self.memory.read_links(), self._gamma).select(has_link)
         beta[has_link] = make_gate_law(self._config.gate).weigh(error[has_link], tau, context)
         return beta

@@ -151,6 +151,18 @@ def test_reset_counts_on_shift_starts_both_counts_at_one() -> None:
         assert _columns_at(memory, slots[0])[2:] == counts
 
 
+def test_without_a_shift_on_success_a_node_stays_and_its_h_only_rises() -> None:
+    for shifts, h in ((True, 2.0), (False, 7.0)):
+        memory = make_memory(shift_on_success=shifts, delta=1e-2)
+        slot = write(memory, [0, 1], [7.0])[0]
+        place = memory.columns().embedding[slot]
+        write(memory, [NEAR, 1], [2.0], won=True)
+        assert _columns_at(memory, slot) == (h, True, 2, 1)
+        assert np.array_equal(memory.columns().embedding[slot], place) != shifts
+        write(memory, [NEAR, 1], [9.0], won=True)
+        assert memory.columns().h[slot] == 9.0
+
+
 def test_shift_keep_max_keeps_the_larger_return() -> None:
     for option, h in ((False, 2.0), (True, 7.0)):
         memory = make_memory(shift_keep_max=option)

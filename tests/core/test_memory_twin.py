@@ -26,6 +26,7 @@ CONFIGS = st.builds(
     success_threshold=st.just(1.0),
     backprop_desirability=st.booleans(),
     init_desirability=st.booleans(),
+    shift_on_success=st.booleans(),
     reset_counts_on_shift=st.booleans(),
     shift_keep_max=st.booleans(),
     link_update=st.sampled_from(["always", "on_improve"]),

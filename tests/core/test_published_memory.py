@@ -137,6 +137,7 @@ def test_the_stream_meets_every_rule_of_the_write():
         {"init_desirability": True},
         {"reset_counts_on_shift": True},
         {"shift_keep_max": True},
+        {"shift_on_success": False},
         {"index": "live"},
         {"lru_touch_on_read": False},
         {"evict": "fifo"},

@@ -16,6 +16,7 @@ CONFIGS = st.builds(
     MemoryConfig,
     delta_space=st.sampled_from(["normalized", "raw"]),
     delta_metric=st.sampled_from(["l2", "linf"]),
+    shift_on_success=st.booleans(),
     reset_counts_on_shift=st.booleans(),
     shift_keep_max=st.booleans(),
     link_update=st.sampled_from(["always", "on_improve"]),

@@ -9,6 +9,7 @@ from streamlit.testing.v1 import AppTest
 from app.analysis.format import escape_markdown, format_number
 from app.bench.embedding import TASKS
 from app.ui.method import intervals
+from app.ui.method.capacity import RULES
 from app.ui.method.differences import DIFFERENCES
 from app.ui.method.equations import BACKGROUND, BEYOND, EMBEDDER, GATE
 from app.ui.method.measured import read_embedding_results
@@ -62,6 +63,11 @@ def test_page_lists_every_difference_from_published_code(method):
     assert "padding" in DIFFERENCES[0].published
     assert "200·k + 1" in DIFFERENCES[1].published
     assert "`incentive.mask_terminal`" in DIFFERENCES[2].here
+
+
+def test_page_lists_every_rule_of_a_full_memory(method):
+    text = said(method)
+    assert all(f"| {topic} | {rule} |" in text for topic, rule in RULES)
 
 
 def test_settings_list_the_open_questions_they_answer():

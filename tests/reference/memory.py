@@ -138,8 +138,9 @@ class LoopedMemory:
         if xi:
             node.n_xi += 1
         rewrote = False
-        if xi and not node.xi:
-            node.xi = True
+        shifts = xi and not node.xi and c.shift_on_success
+        node.xi = node.xi or xi
+        if shifts:
             node.x, node.state, node.t, node.episode = x, state, t, episode
             node.h = max(node.h, R) if c.shift_keep_max else R
             if c.reset_counts_on_shift:

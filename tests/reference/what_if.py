@@ -52,8 +52,10 @@ def looped_remerge(
         old.n_call += new.n_call
         old.n_xi += new.n_xi
         rewrote = False
-        if new.xi and not old.xi:
-            old.xi, old.z = True, new.z
+        shifts = new.xi and not old.xi and config.shift_on_success
+        old.xi = old.xi or new.xi
+        if shifts:
+            old.z = new.z
             old.h = max(old.h, new.h) if config.shift_keep_max else new.h
             if config.reset_counts_on_shift:
                 old.n_call, old.n_xi = new.n_call, new.n_xi

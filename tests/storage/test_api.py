@@ -1,6 +1,7 @@
 """The Python door: frames with the tables' columns, without the app, torch or Streamlit; its examples run."""
 
 import doctest
+import json
 import os
 import re
 import subprocess
@@ -14,8 +15,8 @@ import pytest
 from sqlalchemy import select, update
 
 import storage
-from emtc_core.errors import ConfigError, RunNotFoundError, StorageError
-from storage import api, open_database
+from emtc_core.errors import ConfigError, EmtcError, Fault, RunNotFoundError, StorageError
+from storage import api, figures, open_database
 from storage.engine import Database
 from storage.maintenance.thin import Thinning, thin_run
 from storage.models import Run, Transition
@@ -146,7 +147,9 @@ with open_database("runs/emtc.db") as db:
     try:
         db.figure("no-such-figure")
     except ConfigError as error:
-        assert "figure must be one of" in str(error)
+        (fault,) = error.faults
+        assert (fault.key, fault.value, fault.related) == ("figure", "no-such-figure", ())
+        assert fault.rule.startswith("must be one of")
     else:
         raise AssertionError("a figure of no name was drawn")
 import app
@@ -172,6 +175,21 @@ def test_a_script_called_app_beside_the_notebook_hides_no_figure_and_stays_itsel
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout == "drawn\n"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RunNotFoundError("No run starts with ab.", hint="List runs with: emtc runs", reason="unknown", subject="ab"),
+        ConfigError(Fault("gate.tau_end", 1.5, "must be <= 1.2", "Lower it.", ("gate.tau_start",)), Fault(rule="no")),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_of_the_process_that_draws_keeps_its_class_and_its_data(error: EmtcError) -> None:
+    kind, data = figures._write_error(error)
+    read = figures._read_error(kind, json.loads(json.dumps(data)))
+    assert type(read) is type(error)
+    assert vars(read) == vars(error)
 
 
 def test_strange_names_of_the_package_are_no_names() -> None:

@@ -15,6 +15,10 @@ L1), and **EMU**'s incentive within a complete update and its curiosity module, 
 QMIX, VDN and the incentive agree to 1e-15. **EMU**'s memory is compared on a stream of episodes: after each step every
 node has the published H (to float32, the published precision), success flag, counters and embedding, and every state
 enters the same node.
+
+**DMIX**, **MAPPO** and **EMC** were compared once with their published code, outside these tests, in the same way: with
+the same weights and batches they agree to 1e-13, except for the differences below. The tests compare DMIX and MAPPO
+with slow versions of their equations.
 """
 
 
@@ -77,6 +81,58 @@ DIFFERENCES: Final = (
         "first tree) and its current position.",
         "Search and test use one scaling (A12). With `memory.index = stale_target_update` both the scaling and the "
         "positions are those of the last target update.",
+    ),
+    Difference(
+        "EMC's memory",
+        "A state merges into a node if `np.allclose` is true: no coordinate differs by more than 1e-8 plus 1e-5 times "
+        "its absolute value. Padding after the end of an episode is stored as states with H = 0.",
+        "The limit is absolute: `memory.delta` = 1e-5. Padding is not stored.",
+    ),
+    Difference(
+        "EMC",
+        "The episodic target of a transition that ends an episode is r + γH(s′), if the memory has a node for s′. This "
+        "H is 0, unless an episode also passed through the state earlier.",
+        "It is r: H(s′) of such a transition counts as 0.",
+    ),
+    Difference(
+        "EMC, EMU: curiosity",
+        "The VDN network, its target and its slow copy start with the weights of the learner's agent network.",
+        "They start with other random weights than the agent network.",
+    ),
+    Difference(
+        "EMC's and EMU's memory",
+        "If several nodes are equally near, the k-d tree decides which one is found.",
+        "The one with the lowest slot is found.",
+    ),
+    Difference(
+        "EMU on football",
+        "The success flag of an episode is true for every goal, also for one of the opponents.",
+        "Only a goal of the own team is a success.",
+    ),
+    Difference(
+        "DMIX",
+        "Greedy actions in tests are chosen from the mean over random quantile fractions, so they are not "
+        "reproducible.",
+        "In tests the fractions are equally spaced (the midpoints of `dmix.n_act_quantiles` intervals). In training "
+        "they are random, as published.",
+    ),
+    Difference(
+        "MAPPO",
+        "Each of eight environments plays 400 steps per update. An episode may continue in the next update; its last "
+        "value is then the bootstrap.",
+        "Whole episodes are collected until they have at least 3,200 transitions together (`mappo.rollout_steps`), so "
+        "no episode is cut. Episodes that were played in the same round and are not needed, at most seven, are part of "
+        "the next update, which computes their action probabilities with its own weights.",
+    ),
+    Difference(
+        "MAPPO",
+        "Minibatches have equal sizes; the rows that remain after the division are not used in this pass.",
+        "The rows that remain are used: the last minibatch is smaller.",
+    ),
+    Difference(
+        "MAPPO",
+        "The environment appends the agent's one-hot id to each observation and state, so stacked frames repeat it.",
+        "The id is appended once, after the stacked frames.",
     ),
     Difference(
         "EMTC's paper, EMU",

@@ -8,7 +8,7 @@ import streamlit as st
 
 from app.analysis.format import MISSING, escape_markdown
 from app.ui import data
-from app.ui.method import measured, published
+from app.ui.method import capacity, measured, published
 from app.ui.page_state import Choice, Choices, Flag, Text
 from app.ui.widgets.config_form import SECTION_TITLES, matches
 from app.ui.widgets.result_table import write_table
@@ -66,6 +66,8 @@ def show_settings() -> None:
         st.markdown(f"##### {SECTION_TITLES.get(section, 'Run')}")
         rows = [_make_setting_row(info) for info in fields if _get_section(info) == section]
         st.markdown(write_table(("Key", "Default", "Allowed", "Unit", "Question", "Meaning"), rows))
+        if section == "memory":
+            capacity.show()
         if section == "embed":
             measured.show_return_scale()
 
