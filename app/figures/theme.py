@@ -98,7 +98,7 @@ VARIANT_STYLES: Final[dict[tuple[str, str], Style]] = {
     ("emtc-qplex", "embed.type = dcae"): Style("#CA6BF5", _SOLID, "triangle-up"),
 }
 """Style of the ablations of the paper, by algorithm and change. They have these markers in every figure."""
-_RESERVED_MARKERS: Final = tuple(style.marker for style in VARIANT_STYLES.values())
+_RESERVED_MARKERS: Final[tuple[Marker, ...]] = tuple(style.marker for style in VARIANT_STYLES.values())
 _VARIANT_TURNS: Final = (60, 110, 155, 290)
 """By how many degrees the hue of another variant is turned from its algorithm's hue. EMTC(QPLEX) is orange, so that
 its variants are olive, green, teal and magenta: none is the blue of QPLEX or the violet of EMU(QPLEX)."""
@@ -126,7 +126,8 @@ def make_styles(methods: Mapping[str, tuple[str, str]]) -> dict[str, Style]:
             color = _turn_hue(color, turn)
         markers: list[Marker] = [marker for marker in MARKERS if marker not in _RESERVED_MARKERS]
         first = zlib.crc32((changes or key).encode()) % len(markers)
-        candidates = [Style(color, dash, marker) for marker in (*markers[first:], *markers[:first], *_RESERVED_MARKERS)]
+        ordered: list[Marker] = [*markers[first:], *markers[:first], *_RESERVED_MARKERS]
+        candidates = [Style(color, dash, marker) for marker in ordered]
         if not changes:
             candidates.insert(0, Style(color, dash))
         elif (algo, changes) in VARIANT_STYLES:

@@ -96,7 +96,7 @@ def _choose_image_options(figure: AnyFigure, key: str) -> Options:
         return _drop_unknown_labels(figure, chosen)
     with box:
         values: dict[Option[Any], Any] = {}
-        options: tuple[Option[Any], ...] = (WIDTH, FONT, LINE_NAMES)
+        options: list[Option[Any]] = [WIDTH, FONT, LINE_NAMES]
         for option in options:
             texts = {option.parse(text): text for text in option.choices}
             st.session_state.setdefault(f"{key}-{option.name}", texts[chosen[option]])
