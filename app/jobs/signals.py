@@ -33,6 +33,7 @@ _PARENT_POLL_S = 1.0
 ENV_PATIENCE_S = 2.0
 """Maximum duration of a call of an environment after a stop signal. After twice this time the process ends."""
 _WATCH_POLL_S = 0.1
+_JOIN_TIMEOUT_S = 5.0
 _END_OF_SIGNALS = 0
 _STOPPING = "Stopping: the trainer writes a checkpoint. Press Ctrl-C again to end at once without one."
 
@@ -155,12 +156,20 @@ def stop_signals(*, worker: int | None = None) -> Generator[StopSignals]:
     signals = StopSignals(requeue=worker is not None)
     numbers = _SIGNALS if worker is None else (*_SIGNALS, signal.SIGUSR1)
     can_watch = os.name == "posix"  # Windows cannot wait for a pipe
-    with handle_signals(numbers, signals.on_signal), _signal_numbers() if can_watch else nullcontext() as received:
-        if received is not None:
-            threading.Thread(target=signals.watch_env_calls, args=(received,), daemon=True, name="env-watch").start()
-        if worker is not None:
-            threading.Thread(target=_watch_worker, args=(worker,), daemon=True, name="worker-watch").start()
-        yield signals
+    watcher: threading.Thread | None = None
+    try:
+        with handle_signals(numbers, signals.on_signal), _signal_numbers() if can_watch else nullcontext() as received:
+            if received is not None:
+                watcher = threading.Thread(
+                    target=signals.watch_env_calls, args=(received,), daemon=True, name="env-watch"
+                )
+                watcher.start()
+            if worker is not None:
+                threading.Thread(target=_watch_worker, args=(worker,), daemon=True, name="worker-watch").start()
+            yield signals
+    finally:
+        if watcher is not None:
+            watcher.join(_JOIN_TIMEOUT_S)  # `on_stuck` keeps the database open
 
 
 @contextmanager

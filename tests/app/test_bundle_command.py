@@ -121,8 +121,8 @@ def test_the_app_is_started_on_it_and_may_only_read(seeded, tmp_path: Path, monk
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["bundle", "--out", "s.emtc"], "Give run ids, or a sweep"),
-        (["bundle", "RUN", "--sweep", "s", "--out", "s.emtc"], "Give run ids, or a sweep"),
+        (["bundle", "--out", "s.emtc"], "Give run ids or --where, or a sweep"),
+        (["bundle", "RUN", "--sweep", "s", "--out", "s.emtc"], "Give run ids or --where, or a sweep"),
         (["bundle", "RUN", "--thin", "--whole", "--out", "s.emtc"], "one of --thin, --whole and --example"),
         (["bundle", "zzzz", "--out", "s.emtc"], "not found"),
         (["bundle", "--sweep", "zz", "--out", "s.emtc"], "No sweep starts with"),

@@ -48,7 +48,7 @@ def test_the_memory_atlas_names_what_its_colors_mean(seeded, tmp_path: Path) -> 
         (["--figure", "gate-dynamic", "--out", "x.svg"], "must be one of performance-profile, learning-curves"),
         (["--figure", "gate-dynamics"], "--out"),
         (["--figure", "gate-dynamics", "--out", "x.bmp"], "bmp"),
-        (["--table", "losses"], "must be one of comparisons, runs, win-rates"),
+        (["--table", "losses"], "must be one of comparisons, comparisons-by-rate, runs, win-rates"),
         (["--figure", "learning-curves", "--center", "average", "--out", "x.svg"], "must be one of mean, median, iqm"),
         (["--table", "win-rates", "--band", "wide"], "must be one of std, se, ci"),
         (["--table", "win-rates", "--final", "best"], "must be one of last-tenth, last (got 'best')"),

@@ -329,12 +329,12 @@ def scene() -> Scene:
 
 def test_replay_is_cropped_to_where_the_episode_takes_place(scene):
     x0, y0, x1, y1 = crop_field(scene)
-    assert (x0, x1) == (3.0, 17.0)
+    assert (x0, x1) == (5.5, 14.5)
     assert 0 <= y0 < 10 < y1 <= 20
     corner = replace(scene, position=np.zeros_like(scene.position))
     x0, y0, x1, y1 = crop_field(corner)
     assert (x0, y0) == (0.0, 0.0)
-    assert x1 > 13
+    assert x1 > 8
 
 
 def test_replay_starts_inside_the_episode_and_numbers_each_team(scene):

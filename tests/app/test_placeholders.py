@@ -8,6 +8,7 @@ import pytest
 
 import app
 from app.analysis.settings import parse_steps
+from app.figures.image_options import LABELS
 from storage.engine import open_database
 from storage.queries.episode_search import find_episodes, find_playbacks
 from storage.queries.search_terms import parse_text, split_search
@@ -18,7 +19,12 @@ PROSE = frozenset(
     {
         *("Select an example", "–", "none", "any", "not set", "Select a run", "All that match", "Select a tag"),
         *("Select or type a tag", "Words in title or text", "Key, label or word", "Click or type"),
-        *("Auto-generated if empty", "Type a return", "Markdown, formulas as $β = 1$"),
+        *(
+            "Auto-generated if empty",
+            "Search settings: tau, buffer, seed",
+            "Type a return",
+            "Markdown, formulas as $β = 1$",
+        ),
     }
 )
 """Descriptions of the input, not examples."""
@@ -48,6 +54,7 @@ PARSERS: dict[str, Callable] = {
     "select name, win_rate from runs": lambda db, text: run_query(db, text),
     "50000, 100000": lambda db, text: parse_steps(text) or pytest.fail(text),
     "tau": lambda db, text: text,
+    "A=B": lambda db, text: LABELS.parse(text),
 }
 
 

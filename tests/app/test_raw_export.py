@@ -122,7 +122,7 @@ def test_a_sweep_names_its_runs_and_csv_goes_to_stdout(two, capsysbinary) -> Non
         (["RUN", "--sweep", "s", "--table", "gate", "--out", "t.csv"], "Give either RUN or --sweep"),
         (["--sweep", "none", "--table", "gate", "--out", "t.csv"], "No sweep starts with"),
         (["zzzz", "--table", "gate", "--out", "t.csv"], "not found"),
-        (["RUN", "--table", "gate", "--out", "no/such/folder/t.csv"], "cannot be written"),
+        (["RUN", "--table", "gate", "--out", "/dev/null/t.csv"], "cannot be written"),
         ([], "Give either --figure or --table"),
     ],
 )

@@ -58,7 +58,7 @@ def test_the_schema_needs_no_database(capsys: pytest.CaptureFixture[str]) -> Non
         (["select 1", "--limit", "0"], "Rows must be"),
         (["select 1", "--seconds", "nan"], "Seconds must be"),
         (["select 1", "--csv", "--json"], "at most one"),
-        (["select 1", "--parquet", "/nowhere/x.parquet"], "cannot be written"),
+        (["select 1", "--parquet", "/dev/null/x.parquet"], "cannot be written"),
     ],
 )
 def test_unusable_arguments_are_one_sentence(

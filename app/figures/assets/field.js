@@ -1,7 +1,7 @@
 // The field of one side of the player: the units, interpolated between steps; or the state as a strip, if there is no
 // drawing for the environment. app/replay/field.py and drawing.py do the same for files.
 
-const FIELD_MAX = { wide: 380, pair: 280, narrow: 250 } // largest height of a field [px]
+const FIELD_MAX = { wide: 330, pair: 235, narrow: 230 } // largest height of a field [px]
 const STRIP_HEIGHT = 250
 const PICTURE_HEIGHT = 330
 const TRAIL_STEPS = 8
