@@ -55,10 +55,10 @@ class Action:
 
 def train_reference(folder: Path) -> None:
     """Record the reference run without interruption."""
-    train_anew(_make_url(folder))
+    train_new_run(_make_url(folder))
 
 
-def train_anew(url: str) -> None:
+def train_new_run(url: str) -> None:
     """Record a run without interruption."""
     db = open_database(url)
     owner = make_owner()

@@ -44,7 +44,7 @@ from storage.engine import Database
 from storage.runs.rows import find_run
 from tests.report import add_json_option, limited, run_and_report
 from tests.torture.c_library import compile_library, open_context
-from tests.torture.crash_actions import continue_training, find_wrong_training, train_anew
+from tests.torture.crash_actions import continue_training, find_wrong_training, train_new_run
 from tests.torture.power_disk import ENDS, suspended
 from tests.torture.power_machines import FILES, FILES_VARIABLE, Engine, Machine, make_machine
 
@@ -112,7 +112,7 @@ def cut_trainings(
         machine = make_machine(engine, Path(parent), library, syncs=syncs)
         with open_context(machine.environment) as context:
             with machine.opened(machine.template) as url:
-                _run_to_end(context, train_anew, url, machine.template / FILES)
+                _run_to_end(context, train_new_run, url, machine.template / FILES)
             while outcome.ends.total() < cuts:
                 taken = _train_and_cut(machine, context, Path(parent), outcome, cuts=cuts, syncs=syncs, rng=rng)
                 for folder in taken:  # without the trainer, because a run with a trainer cannot be resumed
@@ -211,7 +211,7 @@ def _train(url: str, files: Path, autocheckpoint: int, syncs: bool) -> None:
         if isinstance(connection, sqlite3.Connection):
             connection.execute(f"PRAGMA wal_autocheckpoint={autocheckpoint}").close()
 
-    _run_with_files(train_anew, url, files)
+    _run_with_files(train_new_run, url, files)
 
 
 def _run_with_files(step: Callable[[str], None], url: str, files: Path) -> None:

@@ -23,7 +23,7 @@ _PAGE: Final = 8192  # bytes, of PostgreSQL's log and data files
 _SEGMENT: Final = re.compile(r"pg_wal/[0-9A-F]{24}")
 _PAGES: Final = re.compile(r"(base/\d+|global)/(\d+(_\w+)?(\.\d+)?|pg_control)|pg_(xact|multixact|subtrans)/.*")
 _LOST: Final = re.compile(r".*-shm|postmaster\.pid")
-"""Files of running processes. SQLite makes the index of its log anew."""
+"""Files of running processes. SQLite makes a new index of its log."""
 
 
 class Disk:
