@@ -3,17 +3,20 @@
 A template, the machine and each copy of it have a folder `files` for the trainer. `files` contains the SQLite database.
 With PostgreSQL there is also a folder `server`, which contains the server's data folder, socket and log. The server
 syncs its log with `fdatasync` (`wal_sync_method` on Linux), and everything else with `fsync`. Segments of 1 MB make the
-copies at each sync small. Buffers of 1 MB make the server write pages of the data files between its checkpoints.
+copies at each sync small. Buffers of 1 MB make the server write pages of the data files between its checkpoints,
+which follow each other within a second for half of the servers.
 """
 
 import os
 import random
+import threading
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Final, Literal, Protocol
 
 import pytest
+from sqlalchemy import NullPool, create_engine, text
 
 from app.bench.postgres import find_server_binaries, give_to_server, make_cluster, running_server
 from emtc_core.errors import ConfigError
@@ -23,13 +26,15 @@ Engine = Literal["sqlite", "postgresql"]
 FILES, SERVER = "files", "server"
 FILES_VARIABLE: Final = "XDG_DATA_HOME"
 """The environment variable with the folder for the files of databases on a server."""
-SETTINGS: Final = {"shared_buffers": "1MB", "fsync": "on", "wal_sync_method": "fdatasync"}
-FREQUENT_CHECKPOINTS: Final = {
+SETTINGS: Final = {
+    "shared_buffers": "1MB",
     "max_wal_size": "2MB",
     "min_wal_size": "2MB",
-    "checkpoint_timeout": "30s",
-    "checkpoint_completion_target": "0.1",
+    "fsync": "on",
+    "wal_sync_method": "fdatasync",
 }
+_LONGEST_PAUSE_S: Final = 1.0
+"""Longest time between two checkpoints of a server."""
 NOT_WAITING: Final = {"synchronous_commit": "off", "wal_writer_delay": "10000"}
 """Settings of a server whose commits do not wait for the disk, and whose log stays in memory for ten seconds."""
 
@@ -101,7 +106,8 @@ class PostgresMachine:
         Args:
             parent: An existing folder.
             library: The compiled `power_cut.c`.
-            waits: Whether commits wait for the disk. None draws it at each start.
+            waits: Whether commits wait for the disk. None draws at each start whether they wait, and whether the server
+                writes its log to the data files repeatedly. This also syncs the log.
 
         Raises:
             ConfigError: If no server is installed.
@@ -126,9 +132,12 @@ class PostgresMachine:
         folder = self._server.folder.parent
         give_to_server(folder)
         waits = rng.choice([False, True]) if self._waits is None else self._waits
-        checkpoints = rng.choice([{}, FREQUENT_CHECKPOINTS])
-        settings = SETTINGS | checkpoints | ({} if waits else NOT_WAITING)
-        with running_server(folder, settings, environment={**os.environ, **self._server_environment}) as url:
+        has_checkpoints = self._waits is None and rng.choice([False, True])
+        settings = SETTINGS | ({} if waits else NOT_WAITING)
+        with (
+            running_server(folder, settings, environment={**os.environ, **self._server_environment}) as url,
+            _server_checkpoints(url, random.Random(rng.random())) if has_checkpoints else nullcontext(),
+        ):
             yield url
 
     def list_servers(self) -> list[int]:
@@ -157,6 +166,26 @@ def make_machine(engine: Engine, parent: Path, library: Path, *, syncs: bool) ->
     if engine == "sqlite":
         return SqliteMachine(parent, library)
     return PostgresMachine(parent, library, waits=None if syncs else False)
+
+
+@contextmanager
+def _server_checkpoints(url: str, rng: random.Random) -> Generator[None]:
+    """Let a server write its log to the data files at random times during the block."""
+    ended = threading.Event()
+
+    def repeat() -> None:
+        engine = create_engine(url, isolation_level="AUTOCOMMIT", poolclass=NullPool)
+        with engine.connect() as connection:
+            while not ended.wait(rng.uniform(0, _LONGEST_PAUSE_S)):
+                connection.execute(text("CHECKPOINT"))
+
+    thread = threading.Thread(target=repeat)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def _make_url(files: Path) -> str:
