@@ -3,8 +3,8 @@
 A template, the machine and each copy of it have a folder `files` for the trainer. `files` contains the SQLite database.
 With PostgreSQL there is also a folder `server`, which contains the server's data folder, socket and log. The server
 syncs its log with `fdatasync` (`wal_sync_method` on Linux), and everything else with `fsync`. Segments of 1 MB make the
-copies at each sync small. Buffers of 1 MB make the server write pages of the data files between its checkpoints,
-which follow each other within a second for half of the servers.
+copies at each sync small. Small buffers make the server write its log before it syncs it, and pages of the data files
+between its checkpoints. Half of the servers have a checkpoint each second or more often.
 """
 
 import os
@@ -28,6 +28,7 @@ FILES_VARIABLE: Final = "XDG_DATA_HOME"
 """The environment variable with the folder for the files of databases on a server."""
 SETTINGS: Final = {
     "shared_buffers": "1MB",
+    "wal_buffers": "32kB",
     "max_wal_size": "2MB",
     "min_wal_size": "2MB",
     "fsync": "on",
