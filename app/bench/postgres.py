@@ -12,10 +12,11 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import SimpleQueue
+from typing import Literal
 
 from sqlalchemy import NullPool, create_engine, make_url, text
 
@@ -49,21 +50,59 @@ def open_server(*, fsync: bool) -> Generator[str]:
     if given_url:
         yield given_url
         return
-    binaries = find_server_binaries()
-    if binaries is None:
+    if find_server_binaries() is None:
         raise FileNotFoundError(f"no PostgreSQL server is installed and {SERVER_VARIABLE} is unset")
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    try:
+        make_cluster(folder)
+        with running_server(folder, {"fsync": "on" if fsync else "off"}) as url:
+            yield url
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def make_cluster(folder: Path, *options: str) -> None:
+    """Make the data folder of a private server, `data` in `folder`.
+
+    Args:
+        folder: An existing folder.
+        options: Further options of `initdb`.
+    """
+    give_to_server(folder)
+    command = ("initdb", "-D", folder / "data", "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync")
+    _call(folder, *command, *options)
+
+
+def give_to_server(folder: Path) -> None:
+    """Give a folder and its files to the user `postgres`, if this process is root. A server cannot run as root."""
     if os.geteuid() == 0:
-        shutil.chown(folder, "postgres", "postgres")
-    data = folder / "data"
-    _call(folder, binaries / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8", "--no-sync")
-    options = f"-k {folder} -c listen_addresses='' -c fsync={'on' if fsync else 'off'} -c max_connections=40"
-    _start(folder, binaries, options)
+        for path in (folder, *folder.rglob("*")):
+            shutil.chown(path, "postgres", "postgres")
+
+
+@contextmanager
+def running_server(
+    folder: Path,
+    settings: Mapping[str, str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    stop: Literal["immediate", "fast"] = "immediate",
+) -> Generator[str]:
+    """Start the server of `make_cluster`, and yield the URL of its database `postgres`.
+
+    Args:
+        folder: The folder of `make_cluster`, or a copy. The server's socket and log are in it.
+        settings: Settings of the server.
+        environment: The server's environment variables; None for those of this process.
+        stop: `immediate`, as in a crash, or `fast`, which completes the files first.
+    """
+    named = {"listen_addresses": "", "max_connections": "40", **settings}
+    options = ["-k", str(folder), *(part for name, value in named.items() for part in ("-c", f"{name}={value}"))]
+    _start(folder, shlex.join(options), environment)
     try:
         yield f"postgresql+psycopg://postgres@/postgres?host={folder}"
     finally:
-        _stop(folder, binaries)
-        shutil.rmtree(folder, ignore_errors=True)
+        _stop(folder, stop)
 
 
 @contextmanager
@@ -103,15 +142,15 @@ def outage(url: str) -> Generator[None]:
     Raises:
         ValueError: If `open_server` did not start the server.
     """
-    binaries, folder = find_server_binaries(), _get_folder(url)
-    if binaries is None or not is_private(url):
+    folder = _get_folder(url)
+    if not is_private(url):
         raise ValueError(f"only a private server can be stopped, not {url}")
     options = shlex.split((folder / "data" / "postmaster.opts").read_text())[3:]  # without the program and its -D
-    _stop(folder, binaries)
+    _stop(folder)
     try:
         yield
     finally:
-        _start(folder, binaries, shlex.join(options))
+        _start(folder, shlex.join(options))
 
 
 def _forward_connections(listener: socket.socket, target: str, delay_s: float) -> None:
@@ -148,15 +187,17 @@ def _get_folder(url: str) -> Path:
     return Path(host if isinstance(host, str) else host[0])
 
 
-def _start(folder: Path, binaries: Path, options: str) -> None:
-    _call(folder, binaries / "pg_ctl", "-D", folder / "data", "-w", "-o", options, "-l", folder / "log", "start")
+def _start(folder: Path, options: str, environment: Mapping[str, str] | None = None) -> None:
+    command = ("pg_ctl", "-D", folder / "data", "-w", "-o", options, "-l", folder / "log", "start")
+    _call(folder, *command, environment=environment)
 
 
-def _stop(folder: Path, binaries: Path) -> None:
-    _call(folder, binaries / "pg_ctl", "-D", folder / "data", "-w", "-m", "immediate", "stop")
+def _stop(folder: Path, mode: str = "immediate") -> None:
+    _call(folder, "pg_ctl", "-D", folder / "data", "-w", "-m", mode, "stop")
 
 
-def _call(folder: Path, *command: str | Path) -> None:
-    """Run a command of PostgreSQL, as the user `postgres` if this process is root."""
+def _call(folder: Path, program: str, *options: str | Path, environment: Mapping[str, str] | None = None) -> None:
+    """Run a program of PostgreSQL, as the user `postgres` if this process is root."""
     as_user = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
-    subprocess.run([*as_user, *map(str, command)], check=True, stdout=subprocess.DEVNULL, cwd=folder)
+    command = [*as_user, str((find_server_binaries() or Path()) / program), *map(str, options)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=folder, env=environment)

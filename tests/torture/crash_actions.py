@@ -55,7 +55,12 @@ class Action:
 
 def train_reference(folder: Path) -> None:
     """Record the reference run without interruption."""
-    db = _open(folder)
+    train_new_run(_make_url(folder))
+
+
+def train_new_run(url: str) -> None:
+    """Record a run without interruption."""
+    db = open_database(url)
     owner = make_owner()
     run_id = create_run(
         db, CONFIG.model_dump(mode="json"), target_steps=CONFIG.train.t_max, versions=library_versions(), owner=owner
@@ -63,12 +68,12 @@ def train_reference(folder: Path) -> None:
     _train(db, run_id, owner.token, resume=False)
 
 
-def _open(folder: Path) -> Database:
-    return open_database(f"sqlite:///{folder / 'x.db'}")
+def _make_url(folder: Path) -> str:
+    return f"sqlite:///{folder / 'x.db'}"
 
 
 def _opened(folder: Path) -> AbstractContextManager[Database]:
-    return opened_database(f"sqlite:///{folder / 'x.db'}")
+    return opened_database(_make_url(folder))
 
 
 def _list_run_ids(db: Database) -> list[str]:
@@ -91,8 +96,9 @@ def _train(db: Database, run_id: str, token: str, *, resume: bool) -> None:
         raise EmtcError(f"Run {run_id} failed.")
 
 
-def _continue_training(folder: Path) -> None:
-    db = _open(folder)
+def continue_training(url: str) -> None:
+    """Resume each run that is not finished. Start a run again that cannot resume."""
+    db = open_database(url)
     unfinished = [row for run_id in _list_run_ids(db) if (row := find_run(db, run_id)).state != State.FINISHED]
     for row in unfinished:
         if examine_checkpoints(db, row).can_resume:
@@ -103,12 +109,21 @@ def _continue_training(folder: Path) -> None:
             _train(db, child, owner.token, resume=False)
 
 
-def _find_wrong_training(folder: Path) -> list[str]:
-    with _opened(folder) as db:
+def _continue_training(folder: Path) -> None:
+    continue_training(_make_url(folder))
+
+
+def find_wrong_training(url: str) -> list[str]:
+    """Compare all runs of a database. Return one sentence per violation."""
+    with opened_database(url) as db:
         rows = [find_run(db, run_id) for run_id in _list_run_ids(db)]
         parents = {row.parent_id for row in rows}
         unfinished = [f"{row.id} is {row.state}" for row in rows if row.state != "finished" and row.id not in parents]
         return unfinished + find_wrong(db, CONFIG)
+
+
+def _find_wrong_training(folder: Path) -> list[str]:
+    return find_wrong_training(_make_url(folder))
 
 
 def _back_up(folder: Path) -> None:
@@ -156,7 +171,7 @@ def _list_columns(connection: sqlite3.Connection, schema: str, table: str) -> se
 
 
 def _upgrade(folder: Path) -> None:
-    _open(folder).dispose()
+    open_database(_make_url(folder)).dispose()
 
 
 def _move_to_bundle(folder: Path) -> None:

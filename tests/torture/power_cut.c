@@ -52,7 +52,7 @@ static int sync_inside(int fd) {
   if (n < 0) return 1;
   path[n] = 0;
   if (!is_inside(path) || fstat(fd, &status)) return 1;
-  return S_ISREG(status.st_mode) ? store(link, status.st_ino) : 0;
+  return S_ISREG(status.st_mode) && status.st_nlink ? store(link, status.st_ino) : 0;  /* a deleted file has no links */
 }
 
 int fsync(int fd) {

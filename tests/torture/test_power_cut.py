@@ -6,7 +6,8 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Generator, Iterator
+import tempfile
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -28,27 +29,37 @@ from storage.runs.rows import find_run
 from tests.require import require
 from tests.storage.records import CONFIG, record_episodes
 from tests.torture.c_library import compile_library
-from tests.torture.power_cut import ENDS, SOURCE, Disk, find_lost, suspended
+from tests.torture.power_cut import SOURCE, find_lost
+from tests.torture.power_disk import ENDS, suspended
+from tests.torture.power_machines import (
+    FILES,
+    FILES_VARIABLE,
+    NOT_WAITING,
+    Machine,
+    PostgresMachine,
+    SqliteMachine,
+)
 
 RECORDS = """
 import sys
 from pathlib import Path
 from emtc_core.checkpoint_file import name_checkpoint, write_checkpoint
 from storage.engine import Database, open_database
+from storage.files.places import run_folder
 from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run
 from tests.storage.records import CONFIG, record_episodes
 
-folder, syncs = Path(sys.argv[1]), sys.argv[2] == "True"
+url, syncs = sys.argv[1], sys.argv[2] == "True"
 if not syncs:
     Database.sync = lambda self: None
-db = open_database(f"sqlite:///{folder / 'x.db'}")
+db = open_database(url)
 run_id = create_run(db, CONFIG, target_steps=1000, versions={})
 recorder = DatabaseRecorder(db, run_id, linger_s=0.0)
 for n in range(3):
     record_episodes(recorder, 5, start=5 * n + 1)
     recorder.flush()
-    path = folder / "x.files" / run_id / name_checkpoint(50 * (n + 1))
+    path = run_folder(db, run_id) / name_checkpoint(50 * (n + 1))
     write_checkpoint(path, run_id=run_id, env_step=50 * (n + 1), parts=[])
     print(n, flush=True)
     sys.stdin.readline()
@@ -63,10 +74,10 @@ def library() -> Iterator[Path]:
 
 
 @contextmanager
-def recording(disk: Disk, library: Path, *, syncs: bool) -> Generator[subprocess.Popen[str]]:
+def recording(machine: Machine, url: str, *, syncs: bool) -> Generator[subprocess.Popen[str]]:
     """Start a process that records and writes a checkpoint, three times, and waits for a line after each."""
-    command = [sys.executable, "-c", RECORDS, str(disk.folder), str(syncs)]
-    environment = os.environ | disk.environment(library)
+    command = [sys.executable, "-c", RECORDS, url, str(syncs)]
+    environment = os.environ | machine.environment | {FILES_VARIABLE: str(machine.files)}
     with subprocess.Popen(
         command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -74,20 +85,21 @@ def recording(disk: Disk, library: Path, *, syncs: bool) -> Generator[subprocess
         process.kill()
 
 
-def cut_power(tmp_path: Path, library: Path, *, syncs: bool) -> list[str]:
+def cut_power(machine: Machine, parent: Path, *, syncs: bool, ends: Sequence[str] = ENDS) -> list[str]:
     """Cut the power after each of three checkpoints, with each end of the log; return what is lost."""
-    disk, rng = Disk(tmp_path), random.Random(0)
+    rng = random.Random(0)
     lost: list[str] = []
-    with recording(disk, library, syncs=syncs) as process:
+    with machine.started(rng) as started, recording(machine, started, syncs=syncs) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         for number in range(3):
             assert process.stdout.readline() == f"{number}\n"
-            for end in ENDS:
-                after = tmp_path / f"{number}-{end}"
-                with suspended(process.pid):
-                    disk.take(after, end, rng)
-                n, sentences = find_lost(after)
+            for end in ends:
+                after = parent / f"{number}-{end}"
+                with suspended(*machine.list_servers(), process.pid):
+                    machine.take(after, end, rng)
+                with machine.opened(after) as url:
+                    n, sentences = find_lost(url, after / FILES)
                 assert n == 1
                 lost += sentences
             process.stdin.write("\n")
@@ -96,11 +108,24 @@ def cut_power(tmp_path: Path, library: Path, *, syncs: bool) -> list[str]:
 
 
 def test_every_row_before_a_checkpoint_survives_a_power_cut(tmp_path: Path, library: Path) -> None:
-    assert cut_power(tmp_path, library, syncs=True) == []
+    assert cut_power(SqliteMachine(tmp_path, library), tmp_path, syncs=True) == []
 
 
 def test_the_same_cuts_find_a_recorder_that_does_not_sync(tmp_path: Path, library: Path) -> None:
-    assert len(cut_power(tmp_path, library, syncs=False)) >= 3
+    assert len(cut_power(SqliteMachine(tmp_path, library), tmp_path, syncs=False)) >= 3
+
+
+@pytest.mark.ci
+@pytest.mark.postgres
+def test_cuts_of_a_server_find_a_recorder_that_does_not_sync(library: Path) -> None:
+    require("postgres", find_server_binaries() is not None, "no PostgreSQL server is installed")
+    lost: dict[bool, list[str]] = {}
+    for syncs in (True, False):
+        with tempfile.TemporaryDirectory() as folder:  # which the user postgres can read
+            machine = PostgresMachine(Path(folder), library, waits=False)
+            lost[syncs] = cut_power(machine, Path(folder), syncs=syncs, ends=["none"])
+    assert lost[True] == []
+    assert lost[False]
 
 
 @pytest.mark.ci
@@ -127,8 +152,8 @@ def _turn_off_waiting(url: str) -> None:
     """Let commits of this server wait for nothing, and its log stay in memory for ten seconds."""
     engine = create_engine(url, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
-        for setting in ("synchronous_commit = off", "wal_writer_delay = 10000"):
-            connection.execute(text(f"ALTER SYSTEM SET {setting}"))
+        for name, value in NOT_WAITING.items():
+            connection.execute(text(f"ALTER SYSTEM SET {name} = {value}"))
         connection.execute(text("SELECT pg_reload_conf()"))
     engine.dispose()
 
