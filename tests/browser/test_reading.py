@@ -42,6 +42,8 @@ PALE = r"""() => {
         const text = words.currentNode.textContent.trim(), node = words.currentNode.parentElement
         if (!text || node.closest("style, script, noscript, :disabled, [aria-disabled=true], .katex-mathml")) continue
         if (node.closest("label")?.querySelector(":disabled")) continue
+        const field = node.closest("[data-testid=stWidgetLabel]")?.closest("[data-testid=stElementContainer]")
+        if (field?.querySelector(":disabled")) continue
         const style = getComputedStyle(node), box = node.getBoundingClientRect(), opacity = veil(node)
         if (!box.width || !box.height || opacity < 0.05 || style.fontFamily.includes("Material")) continue
         const size = parseFloat(style.fontSize), large = size >= 24 || (size >= 18.66 && style.fontWeight >= 700)

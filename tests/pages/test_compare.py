@@ -228,7 +228,7 @@ def test_more_figures_are_made_of_the_win_rate_that_is_chosen(shifted):
     for rate, option in (("auto", ""), ("greedy", " --rate greedy")):
         app = open_page("compare", maps="3m", rate=rate, more_figures="true", more_figure="ablation")
         assert not app.exception
-        assert any(f"--figure ablation{option} --out" in each.value for each in app.code)
+        assert any(f"--figure ablation{option} --db" in each.value for each in app.code)
 
 
 def test_falls_stand_below_the_win_rates_and_beside_every_run(swinging):
