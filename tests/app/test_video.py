@@ -9,6 +9,7 @@ from app.replay.drawing import to_mp4
 from emtc_core.errors import ConfigError
 from tests.app.test_playback import make_episode
 from tests.errors import raises
+from tests.require import require_package
 
 
 def test_without_its_package_the_message_names_the_install_command(monkeypatch) -> None:
@@ -20,7 +21,7 @@ def test_without_its_package_the_message_names_the_install_command(monkeypatch) 
 
 
 def test_a_video_has_all_frames_and_an_even_size(tmp_path: Path) -> None:
-    ffmpeg = pytest.importorskip("imageio_ffmpeg")
+    ffmpeg = require_package("imageio_ffmpeg")
     path, drawn = tmp_path / "x.mp4", []
     path.write_bytes(to_mp4([make_episode(2)], on_progress=lambda *at: drawn.append(at)))
     n_frames, _ = ffmpeg.count_frames_and_secs(str(path))
