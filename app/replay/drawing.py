@@ -251,7 +251,7 @@ def to_mp4(sides: Sequence[EpisodeView], *, mode: Mode = "light", on_progress: P
     image = first = next(images)
     with TemporaryDirectory(prefix="emtc-video-") as folder:
         path = Path(folder) / "replay.mp4"
-        writer = write_frames(str(path), first.size, fps=1000 / frame_ms, macro_block_size=2, quality=8)
+        writer = write_frames(str(path), first.size, fps=round(1000 / frame_ms), macro_block_size=2, quality=8)
         writer.send(None)
         for image in (first, *images):
             writer.send(image.tobytes())

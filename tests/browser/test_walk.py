@@ -161,7 +161,7 @@ def clone_start_and_watch(at: Walk, db: Database, source: str) -> str:
         page.locator(".curves canvas").nth(1).wait_for()
     with at.task("evaluate now"):
         at.button("Evaluate now")
-        page.get_by_text("won", exact=False).first.wait_for()
+        page.get_by_text(re.compile(r"win rate \d+/\d+")).first.wait_for()
         wait_until(page, lambda: answered(db, run.id), "the answer")
     wait_until(page, lambda: len(list_snapshots(db, run.id)) > 0, "the first snapshot of the memory")
     return run.id

@@ -52,5 +52,5 @@ def test_the_lines_work_as_they_are_written(tmp_path: Path) -> None:
     env = clean | {"PYTHONPATH": str(ROOT), "XDG_CACHE_HOME": str(tmp_path / "cache")}
     done = subprocess.run(["bash", "-c", script], cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert len(typed) + len(quoted()) >= 8
+    assert len(typed) + len(quoted()) >= 6
     assert (tmp_path / "curves.pdf").stat().st_size > 1000

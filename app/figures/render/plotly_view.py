@@ -59,7 +59,7 @@ def _draw(figure: AnyFigure) -> go.Figure:
 
 
 def _draw_chart(chart: Chart) -> go.Figure:
-    rows = -(-len(chart.panels) // chart.columns)
+    rows = max(1, -(-len(chart.panels) // chart.columns))  # a run without these metrics has no panel
     titles = [f"<b>{plain(panel.title)}</b>" for panel in chart.panels] if chart.columns > 1 else None
     gap_without_titles = min(0.06 if rows < 8 else 0.01, 1 / rows)  # fraction of the height
     row_gap = gap_without_titles if titles is None else 0.24 / rows
