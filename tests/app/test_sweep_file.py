@@ -312,3 +312,8 @@ train.batch = [8, 16]
 def test_a_written_sweep_file_is_read_as_the_same_file(name):
     file = parse_sweep(RANDOM) if name == "random" else list_templates()[name]
     assert parse_sweep(write_sweep_file(file)) == file
+
+
+def test_a_name_that_is_too_long_for_a_file_is_one_sentence(capsys) -> None:
+    assert run_command(["sweep", "--dry-run", "9" * 5000]) == 2
+    assert "Internal error" not in capsys.readouterr().err

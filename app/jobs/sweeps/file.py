@@ -386,7 +386,14 @@ def read_template(name: str) -> str:
 
 def is_sweep_file(name: str) -> bool:
     """Return whether a name is that of a template, or the path of a file."""
-    return Path(name).is_file() or f"{name}.toml" in {template.name for template in _FOLDER.iterdir()}
+    return _is_file(name) or f"{name}.toml" in {template.name for template in _FOLDER.iterdir()}
+
+
+def _is_file(name: str) -> bool:
+    try:
+        return Path(name).is_file()
+    except OSError:  # the name is too long
+        return False
 
 
 def find_sweep_file(file: str) -> SweepFile:
@@ -395,6 +402,6 @@ def find_sweep_file(file: str) -> SweepFile:
     Raises:
         ConfigError: If the file cannot be read, or with all of its faults.
     """
-    if is_sweep_file(file) and not Path(file).is_file():
+    if is_sweep_file(file) and not _is_file(file):
         return parse_sweep(read_template(file))
     return read_sweep_file(Path(file))
