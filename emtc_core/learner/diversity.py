@@ -18,6 +18,7 @@ from emtc_core.envs.base import EnvInfo
 from emtc_core.learner.backbones.base import Unrolled
 from emtc_core.learner.diversity_predictors import CHUNK, DevicePass, PredictorRows, Predictors
 from emtc_core.learner.networks import DiverseAgent, SequenceBatch
+from emtc_core.learner.optimizer_state import get_optimizer_state, set_optimizer_state
 from emtc_core.learner.workers import WorkerPool
 from emtc_core.random_tensors import permutation
 from emtc_core.replay_buffer.buffer import StateDict
@@ -105,7 +106,7 @@ class Diversity:
         return {
             "online": self._online.state_dict(),
             "target": self._target.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
+            "optimizer": get_optimizer_state(self._optimizer),
             "episodes": self._episodes,
             "last_training": self._last_training,
         }
@@ -114,9 +115,8 @@ class Diversity:
         """Restore what `get_state` returned."""
         self._online.load_state_dict(state["online"])
         self._target.load_state_dict(state["target"])
-        self._optimizer.load_state_dict(state["optimizer"])
-        for group in self._optimizer.param_groups:  # the state may have been saved on another device
-            group["capturable"] = next(self._online.parameters()).is_cuda
+        on_gpu = next(self._online.parameters()).is_cuda
+        set_optimizer_state(self._optimizer, state["optimizer"], capturable=on_gpu)
         self._pass = None  # a captured graph refers to the old tensors of the optimizer state
         self._episodes, self._last_training = state["episodes"], state["last_training"]
 

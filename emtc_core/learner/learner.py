@@ -34,6 +34,7 @@ from emtc_core.learner.controller import Controller
 from emtc_core.learner.factory import IntrinsicReward, make_backbone, make_intrinsic, make_optimizer, make_target
 from emtc_core.learner.mappo import MappoLearner
 from emtc_core.learner.networks import SequenceBatch, agent_inputs, make_sequence_batch
+from emtc_core.learner.optimizer_state import get_optimizer_state, set_optimizer_state
 from emtc_core.learner.targets import (
     Incentive,
     IncentiveInputs,
@@ -259,13 +260,10 @@ class ValueLearner:
 
     def get_state(self) -> dict[str, Any]:
         """Return a copy of networks, optimizer, generator and counters as tensors and plain values."""
-        optimizer = copy_state(self._optimizer.state_dict())
-        for group in optimizer["param_groups"]:
-            group["capturable"] = False  # a checkpoint does not depend on the device
         return {
             "online": copy_state(self.online.state_dict()),
             "target": copy_state(self.target.state_dict()),
-            "optimizer": optimizer,
+            "optimizer": copy_state(get_optimizer_state(self._optimizer)),
             "generator": self._generator.get_state(),
             "last_copy": self._last_copy,
             "intrinsic": [copy_state(reward.get_state()) for reward in self._intrinsic],
@@ -275,9 +273,7 @@ class ValueLearner:
         """Restore what `get_state` returned; later updates equal those of the saved learner."""
         self.online.load_state_dict(state["online"])
         self.target.load_state_dict(state["target"])
-        is_captured = self._captured is not None  # the state may have been saved on another device
-        groups = [group | {"capturable": is_captured} for group in state["optimizer"]["param_groups"]]
-        self._optimizer.load_state_dict(state["optimizer"] | {"param_groups": groups})
+        set_optimizer_state(self._optimizer, state["optimizer"], capturable=self._captured is not None)
         if self._captured is not None:
             self._captured.discard_graphs()
         restore_generator(self._generator, state["generator"])

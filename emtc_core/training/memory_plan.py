@@ -2,7 +2,7 @@
 
 The sizes are upper bounds from the configuration: a full replay buffer with episodes of maximum length, and a full
 episodic memory. A run with shorter episodes needs less. Temporary data of an update (activations, gradients of inputs)
-are not included; on a GPU, CUDA graphs keep their memory.
+are not included. On a GPU, CUDA graphs keep the memory of this data between updates.
 """
 
 from collections.abc import Mapping, Sequence
