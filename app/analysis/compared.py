@@ -48,20 +48,18 @@ class ComparedRuns:
         """List the different lengths of the runs that count [env steps], ascending."""
         return list_budgets(join_seeds(*self.rated, include_unfinished=include_unfinished, final=True))
 
-    def join_finals(self, *, include_unfinished: bool, budget: Budget = COMMON) -> Comparison:
-        """Group the win rates by which runs are compared by variant, for final numbers at one budget."""
-        return cut_to_budget(join_seeds(*self.rated, include_unfinished=include_unfinished, final=True), budget)
-
-    def join_finals_of(
-        self, rate: Literal["greedy", "robust"], *, include_unfinished: bool, budget: Budget = COMMON
+    def join_finals(
+        self, *, include_unfinished: bool, budget: Budget = COMMON, rate: Literal["greedy", "robust"] | None = None
     ) -> Comparison:
-        """Group the greedy or the robust win rates by variant, for final numbers at one budget."""
-        rated = apply_rate(self.greedy, rate)
-        return cut_to_budget(join_seeds(*rated, include_unfinished=include_unfinished, final=True), budget)
+        """Group win rates by variant, for final numbers at one budget.
 
-    def join_greedy_finals(self, *, include_unfinished: bool, budget: Budget = COMMON) -> Comparison:
-        """Group the greedy win rates by variant, for final numbers at one budget."""
-        return cut_to_budget(join_seeds(self.greedy, include_unfinished=include_unfinished, final=True), budget)
+        Args:
+            include_unfinished: Include runs that have not finished.
+            budget: The budget; see `cut_to_budget`.
+            rate: The win rate. Default: the one by which the runs are compared.
+        """
+        rated = apply_rate(self.greedy, rate) if rate else self.rated
+        return cut_to_budget(join_seeds(*rated, include_unfinished=include_unfinished, final=True), budget)
 
 
 def combine_curves(

@@ -6,6 +6,7 @@ are set, by name. Options that only one figure has are declared in the module of
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from math import isfinite
 from typing import Any, Final, Generic, TypeVar
 
@@ -141,11 +142,16 @@ def read_window(value: Any) -> tuple[float, float]:
     return window
 
 
-def _read_episodes(value: Any) -> tuple[int, ...]:
-    first, second = map(int, value.split(",") if isinstance(value, str) else value)
-    if min(first, second) < 0:
+def read_episodes(value: Any, *, min_count: int) -> tuple[int, ...]:
+    """Read the numbers of at most two episodes from a text such as "120,87", from a number, or from a list.
+
+    Raises:
+        ValueError: If there are fewer than `min_count` or more than two numbers, or if a number is negative.
+    """
+    numbers = tuple(map(int, str(value).split(",") if isinstance(value, str | int) else value))
+    if not min_count <= len(numbers) <= 2 or min(numbers) < 0:
         raise ValueError(value)
-    return first, second
+    return numbers
 
 
 def read_step_count(value: Any) -> int:
@@ -252,7 +258,7 @@ METHOD: Final[Option[str]] = Option(
 )
 EPISODES: Final[Option[tuple[int, ...]]] = Option(
     "episodes",
-    _read_episodes,
+    partial(read_episodes, min_count=2),
     "two numbers of episodes, for example 120,87",
     (),
     help="Two episodes of strategy-divergence, for example 120,87",

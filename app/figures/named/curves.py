@@ -7,7 +7,7 @@ page Compare passes the runs of all databases that it shows. The other callers r
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -182,8 +182,8 @@ def draw_comparison(
             if curve_style.smooth and not (per_seed and group.n > 1):
                 raw_name = f"{line_name}, as measured"
                 raw_line = draw_line(raw_name, raw_group.seeds, aggregation, style, quantity=task_quantity)
-                unstyled = replace(raw_line, low=None, high=None, width=1.0, marker="")
-                lines.append(replace(unstyled, faint=True, unsmoothed=True, group=line_name))
+                thin_line = replace(raw_line, low=None, high=None, width=1.0, marker="")
+                lines.append(replace(thin_line, faint=True, unsmoothed=True, group=line_name))
             label = f"{end_labels[method]}{group.mark}"
             lines.append(draw_line(line_name, group.seeds, aggregation, style, quantity=task_quantity, label=label))
         panel_title = f"{task_quantity.title}, {task}"
@@ -326,13 +326,9 @@ def read_comparison(db: Database, rows: Sequence[RunRow], options: Options) -> C
     return read_compared_runs(db, rows, quantity=options[QUANTITY], rate=options[RATE])
 
 
-def join_finals(runs: ComparedRuns, options: Options) -> Comparison:
-    """Group the runs by variant for final numbers, at the budget of the options."""
-    return runs.join_finals(include_unfinished=options[INCLUDE_UNFINISHED], budget=options[BUDGET])
-
-
-def _join_greedy_finals(runs: ComparedRuns, options: Options) -> Comparison:
-    return runs.join_greedy_finals(include_unfinished=options[INCLUDE_UNFINISHED], budget=options[BUDGET])
+def join_finals(runs: ComparedRuns, options: Options, rate: Literal["greedy", "robust"] | None = None) -> Comparison:
+    """Group win rates by variant for final numbers, at the budget of the options; see `ComparedRuns.join_finals`."""
+    return runs.join_finals(include_unfinished=options[INCLUDE_UNFINISHED], budget=options[BUDGET], rate=rate)
 
 
 def _join_plotted(runs: ComparedRuns, options: Options) -> Comparison:
@@ -403,7 +399,7 @@ def _win_rates(runs: ComparedRuns, options: Options) -> Table:
 
 
 def _falls(runs: ComparedRuns, options: Options) -> Table:
-    return tabulate_falls(_join_greedy_finals(runs, options), options.aggregation)
+    return tabulate_falls(join_finals(runs, options, "greedy"), options.aggregation)
 
 
 def _mu_w_table(runs: ComparedRuns, options: Options) -> Table:
@@ -425,7 +421,7 @@ def list_mu_w_steps(runs: ComparedRuns, options: Options) -> dict[str, tuple[int
 
 
 def _published(runs: ComparedRuns, options: Options) -> Table:
-    return tabulate_with_published(_join_greedy_finals(runs, options), options.aggregation, options[FINAL])
+    return tabulate_with_published(join_finals(runs, options, "greedy"), options.aggregation, options[FINAL])
 
 
 def _runs(runs: StoredRuns, options: Options) -> Table:

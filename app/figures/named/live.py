@@ -178,8 +178,8 @@ def draw_gate_dynamics(
         links = Line(legend, LOSS, x, mean, low, high, dash=_DASHED, label=label)
         return (*_make_new_transition_lines(metrics, f"gate/{name}_new", color), links)
 
-    delta_lines, delta_notes = _hide_flat_bands("Δ_mem", make_lines("delta_mem", DELTA_MEM))
-    beta_lines, beta_notes = _hide_flat_bands("β", make_lines("beta", BETA))
+    delta_lines, flat_deltas = _hide_flat_bands("Δ_mem", make_lines("delta_mem", DELTA_MEM))
+    beta_lines, flat_betas = _hide_flat_bands("β", make_lines("beta", BETA))
     low, high = _find_extent(beta_lines)
     is_fitted = ended and not closing and 0 < high - low < _NARROW_RANGE
     error_text, beta_text = "Consistency error Δ_mem, mean and band.", "Gate β, mean and band: 1 is open, 0 is closed."
@@ -190,16 +190,16 @@ def draw_gate_dynamics(
         beta = with_log_y_axis(replace(beta, title=CLOSING_PANEL, lines=tuple(lines)))
     elif is_fitted:
         beta_text += f" The axis of β̄ shows {low:.4g} to {high:.4g} only."
-    delta_text = f"{error_text} {_SOURCES}{_describe_flat_bands(delta_notes)}"
+    delta_text = f"{error_text} {_SOURCES}{_describe_flat_bands(flat_deltas)}"
     panels = (
         Panel("Δ̄_mem", "return", delta_lines, from_zero=True, caption=delta_text),
-        replace(beta, caption=f"{beta_text} {_SOURCES}{_describe_flat_bands(beta_notes)}"),
+        replace(beta, caption=f"{beta_text} {_SOURCES}{_describe_flat_bands(flat_betas)}"),
         Panel(
             "τ", "return", (Line("temperature", TAU, x, read_float_column(stats, "tau"), dash=_DASHED),),
             from_zero=True, caption=_TAU_TEXT,
         ),
     )  # fmt: skip
-    caption = f"{error_text} {beta_text} {_SOURCES} {_TAU_TEXT}{_describe_flat_bands([*delta_notes, *beta_notes])}"
+    caption = f"{error_text} {beta_text} {_SOURCES} {_TAU_TEXT}{_describe_flat_bands([*flat_deltas, *flat_betas])}"
     values = "; ".join(f"{panel.title}: {panel.format_last_values()}" for panel in panels)
     description = f"Three aligned panels over training env steps. Latest values of {values}."
     subtitle = "one run; means over the transitions since the last row of metrics and over all stored links"
