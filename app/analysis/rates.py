@@ -22,9 +22,6 @@ from app.analysis.quantities import (
     RateName,
     average_over_time,
     explain_robust,
-    find_quantity,
-    find_rate,
-    is_mu_w,
 )
 from app.analysis.series import NO_CURVE, SeedRun, read_seeds
 from storage.engine import Database
@@ -154,20 +151,3 @@ def read_rates(db: Database, rows: Sequence[RunRow], rate: RateName = AUTO) -> R
     if rate == "training":
         return RatedSeeds(read_seeds(db, rows, TRAINING_WIN_RATE), TRAINING_WIN_RATE)
     return apply_rate(read_seeds(db, rows), rate)
-
-
-def read_curves(db: Database, rows: Sequence[RunRow], key: str, rate: RateName = AUTO) -> RatedSeeds:
-    """Read the curves of a quantity by its key.
-
-    Args:
-        db: An open database.
-        rows: The runs.
-        key: Key of a win rate, of its time average, of another evaluated quantity or of a logged metric.
-        rate: The win rate to use if the key does not name one.
-    """
-    key_rate = find_rate(key, rate)
-    if key_rate is None:
-        quantity = find_quantity(key)
-        return RatedSeeds(read_seeds(db, rows, quantity), quantity)
-    rated = read_rates(db, rows, key_rate)
-    return average_curves(rated) if is_mu_w(key) else rated

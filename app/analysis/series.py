@@ -55,7 +55,7 @@ class SeedRun:
     robust: Curve = NO_CURVE
     """Its robust win rate, whichever quantity `curve` has; empty without robust evaluations (`app.analysis.rates`)."""
     evaluations: EvaluationDigest | None = None
-    """Digest of all its evaluations, to find identical runs; None if it proves nothing (`_digest_evaluations`)."""
+    """Digest of all its evaluations, to find identical runs; None if it cannot identify them: `_digest_evaluations`."""
 
     @property
     def budget(self) -> int:
@@ -167,7 +167,7 @@ class Comparison:
 
     @property
     def budget_if_unequal(self) -> str:
-        """The sentence `budget` if the runs differ in length, otherwise empty; for CSV files, which have no caption."""
+        """`budget_note` if the runs differ in length, otherwise empty; for CSV files, which have no caption."""
         return self.budget_note if self.mixed_length_tasks or any(seed.comparison_budget for seed in self.seeds) else ""
 
     @cached_property

@@ -1,7 +1,7 @@
 """Draw the units of a scene on their field at any moment, for the GIF and SVG files of a replay.
 
 `assets/field.js` draws the same in the browser, and a test compares both. Units are drawn as a few Matplotlib
-collections whose arrays change, because single shapes (some hundred for forty units) would be slow to draw.
+collections whose arrays change, because single shapes (several hundred for forty units) would be slow to draw.
 """
 
 from collections.abc import Sequence

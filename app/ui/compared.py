@@ -32,7 +32,7 @@ def read_compared(run_ids: Sequence[str], quantity: str, rate: RateName = AUTO) 
 
     Args:
         run_ids: Runs of this database and of opened bundles.
-        quantity: Key of the drawn quantity, as in `app.analysis.rates.read_curves`.
+        quantity: Key of the drawn quantity: a win rate, its time average, another evaluated quantity, or a metric.
         rate: The win rate by which runs are compared.
     """
     parts = [_read_evaluations(*source) for source in _list_sources(run_ids)]
@@ -78,14 +78,16 @@ def _mark_seeds(seeds: list[SeedRun], key: str, name: str) -> list[SeedRun]:
     """Add the key of the bundle to the ids and its name to the settings; the user's own runs have an empty key."""
     if not key:
         return seeds
-    return [replace(seed, id=view.address(seed.id, key), settings={**seed.settings, ORIGIN: name}) for seed in seeds]
+    return [
+        replace(seed, id=view.name_bundle_run(seed.id, key), settings={**seed.settings, ORIGIN: name}) for seed in seeds
+    ]
 
 
 def _mark_row(row: RunRow, key: str, name: str) -> RunRow:
     if not key:
         return row
     config = {**row.config, ORIGIN: name}
-    return replace(row, id=view.address(row.id, key), name=f"{row.name} · {name}", config=config)
+    return replace(row, id=view.name_bundle_run(row.id, key), name=f"{row.name} · {name}", config=config)
 
 
 def shared_metrics(run_ids: Sequence[str]) -> list[str]:
@@ -118,7 +120,7 @@ def get_bundle_run_names(run_ids: Sequence[str]) -> dict[str, str]:
         if bundle is not None:
             names = data.names_in(url, ids)
             result |= {
-                view.address(run_id, bundle.key): _add_bundle_name(names[run_id], bundle)
+                view.name_bundle_run(run_id, bundle.key): _add_bundle_name(names[run_id], bundle)
                 for run_id in ids
                 if run_id in names
             }
@@ -128,7 +130,7 @@ def get_bundle_run_names(run_ids: Sequence[str]) -> dict[str, str]:
 def list_bundle_runs(bundle: Bundle, run_filter: RunFilter) -> dict[str, str]:
     """Return the names of the matching runs of a bundle, newest first: `id@key` → name."""
     names, _ = run_search.run_names(data.open_url(bundle.url), run_filter, limit=None)
-    return {view.address(run_id, bundle.key): _add_bundle_name(name, bundle) for run_id, name in names.items()}
+    return {view.name_bundle_run(run_id, bundle.key): _add_bundle_name(name, bundle) for run_id, name in names.items()}
 
 
 def _add_bundle_name(name: str, bundle: Bundle) -> str:
@@ -136,7 +138,7 @@ def _add_bundle_name(name: str, bundle: Bundle) -> str:
 
 
 def _list_sources(run_ids: Sequence[str]) -> list[tuple[str, tuple[str, ...], str, str]]:
-    """List URL, run ids, bundle key and bundle name of each database; key and name are empty for the own one."""
+    """List URL, run ids, bundle key and bundle name of each database; key and name are empty for the app's database."""
     return [
         (url, tuple(ids), bundle.key if bundle else "", bundle.name if bundle else "")
         for url, bundle, ids in _split_by_database(run_ids)
@@ -145,7 +147,7 @@ def _list_sources(run_ids: Sequence[str]) -> list[tuple[str, tuple[str, ...], st
 
 def _split_by_database(run_ids: Sequence[str]) -> Iterator[tuple[str, Bundle | None, list[str]]]:
     """Yield URL, bundle and run ids of each database; skip runs of bundles that are not open."""
-    parts = view.split(run_ids)
+    parts = view.group_by_bundle(run_ids)
     yield data.database_url(), None, parts.pop("", [])
     for key, ids in parts.items():
         if (bundle := view.find(key)) is not None:

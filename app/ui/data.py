@@ -346,12 +346,6 @@ def env_list() -> list[EnvRow]:
     return _env_list(read_install_times())
 
 
-@cached(st.cache_data, ttl=2)
-def evaluations(url: str, run_id: str) -> pd.DataFrame:
-    """Read all evaluations of a run; at most two seconds old."""
-    return curves.evaluations(_get_database(url), run_id)
-
-
 @cached(st.cache_data, ttl=5)
 def win_rate_sparklines(url: str, run_ids: tuple[str, ...]) -> dict[str, list[float]]:
     """Read the win rates of runs as a few points each, by id; at most five seconds old."""

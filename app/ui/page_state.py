@@ -636,6 +636,6 @@ SWEEP: Final = Choice("sweep", "sweeps", in_url_as_default=True)
 WINDOW: Final = Window("x", "live", "compare", "run")
 """Window of env steps of the charts."""
 TOUR: Final = Integer("tour", low=1, is_pinned=False)
+"""Step of the tour."""
 MARK: Final = Integer("mark", "memory", low=0, is_pinned=False)
 """A node that the map marks, but that is not selected."""
-"""Step of the tour."""

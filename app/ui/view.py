@@ -25,7 +25,7 @@ _BUNDLE = "bundle_viewed"
 _SEPARATOR = "@"
 
 
-def decide() -> str | None:
+def select_bundle() -> str | None:
     """Select the bundle that the URL names, else the one of the session. Call this once per rerun, before any read.
 
     Returns:
@@ -49,7 +49,7 @@ def bundle() -> Bundle | None:
     return current if isinstance(current, Bundle) else None
 
 
-def enter(new_bundle: Bundle | None) -> None:
+def switch_to_bundle(new_bundle: Bundle | None) -> None:
     """Show the runs of a bundle, or the app's runs for None. All page state is deleted, because it is of other runs."""
     st.session_state.clear()
     clear()
@@ -84,12 +84,12 @@ def find(key: str) -> Bundle | None:
     return None if is_read_only() else find_bundle(key)
 
 
-def address(run_id: str, key: str) -> str:
+def name_bundle_run(run_id: str, key: str) -> str:
     """Write the name of a bundle's run on Compare: `id@key`."""
     return f"{run_id}{_SEPARATOR}{key}"
 
 
-def split(names: Sequence[str]) -> dict[str, list[str]]:
+def group_by_bundle(names: Sequence[str]) -> dict[str, list[str]]:
     """Group run names by bundle.
 
     Args:

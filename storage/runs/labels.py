@@ -120,26 +120,18 @@ def set_visibility(db: Database, run_ids: Sequence[str], act: VisibilityAction) 
     return len(ids)
 
 
-def edit_run(
-    db: Database,
-    run_id: str,
-    *,
-    name: str | None = None,
-    tags: Sequence[str] | None = None,
-    notes: str | None = None,
-) -> None:
-    """Change the name, the tags or the notes of a run.
+def edit_run(db: Database, run_id: str, *, name: str | None = None, notes: str | None = None) -> None:
+    """Change the name or the notes of a run.
 
     Args:
         db: An open database.
         run_id: The run.
         name: New name; None: no change.
-        tags: New tags; None: no change.
         notes: New notes; None: no change.
 
     Raises:
         RunNotFoundError: If there is no such run.
-        RunStateError: If a tag is invalid, the name is empty, or a text is too long.
+        RunStateError: If the name is empty, or a text is too long.
     """
     values: dict[str, Any] = {}
     if name is not None:
@@ -150,8 +142,6 @@ def edit_run(
                 f"The name of a run can have at most {MAX_NAME_LENGTH:,} characters (got {len(name):,})."
             )
         values["name"] = name
-    if tags is not None:
-        values["tags"] = check_tags(tags)
     if notes is not None:
         values["notes"] = _check_note(notes)
     with db.transaction() as connection:

@@ -12,7 +12,7 @@ from storage.engine import open_database
 from storage.queries.run_search import RunFilter, matching_ids, run_page
 from storage.queries.runs import list_runs
 from storage.runs.changes import create_run
-from storage.runs.labels import edit_run
+from storage.runs.labels import tag_runs
 from storage.runs.rows import find_run
 from tests.pages.conftest import copy_database
 from tests.pages.several import seed_runs
@@ -134,7 +134,7 @@ def test_invalid_values_in_the_url_are_ignored(several, query):
 
 def test_only_selected_runs_are_tagged(several):
     db, ids = several
-    edit_run(db, ids[0], tags=["old"])
+    tag_runs(db, ids[:1], add=["old"])
     app = select(open_home(), ids[0], ids[1])
     assert "2 runs selected" in said(app)
     app.multiselect(key="tag-add").set_value(["paper"])

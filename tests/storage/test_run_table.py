@@ -22,7 +22,7 @@ from storage.queries.run_search import SORTS, RunFilter, list_filter_options, ma
 from storage.queries.search_terms import MAX_TERMS
 from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import claim_start, create_run, finish_run, start_run
-from storage.runs.labels import check_tags, edit_run, note_runs, set_visibility, tag_runs
+from storage.runs.labels import check_tags, note_runs, set_visibility, tag_runs
 from storage.runs.lifecycle import make_owner
 from storage.runs.removal import rewind_run
 from storage.runs.rows import find_run
@@ -257,7 +257,7 @@ def test_runs_are_read_in_the_order_asked_for(db: Database) -> None:
 
 def test_tags_are_added_and_taken_away_from_all_or_none(db: Database) -> None:
     first, second = (create_run(db, CONFIG, target_steps=10, versions={}) for _ in range(2))
-    edit_run(db, first, tags=["old", "kept"])
+    tag_runs(db, [first], add=["old", "kept"])
     assert tag_runs(db, [first, second], add=["new"], remove=["old"]) == 2
     assert [find_run(db, run_id).tags for run_id in (first, second)] == [["kept", "new"], ["new"]]
     assert tag_runs(db, [first, second], add=["new"]) == 0
@@ -270,8 +270,6 @@ def test_tags_are_added_and_taken_away_from_all_or_none(db: Database) -> None:
 def test_what_is_no_tag_is_refused(db: Database, run_id: str, tag: str) -> None:
     with raises(RunStateError, reason="not_a_tag", subject=tag):
         tag_runs(db, [run_id], add=[tag])
-    with pytest.raises(RunStateError):
-        edit_run(db, run_id, tags=[tag])
     assert check_tags(["b", "a", "b"]) == ["a", "b"]
 
 

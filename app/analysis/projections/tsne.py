@@ -34,7 +34,7 @@ SETTLED = 0.08
 def compute_tsne(
     embedding: Coordinates, *, seed: int, n_jobs: int, progress: Progress, init: Coordinates | None = None
 ) -> Coordinates:
-    """Project [n, 4] → [n, 2]; see `snapshots.compute`."""
+    """Project [n, 4] → [n, 2]; see `snapshots.compute_projection`."""
     n = len(embedding)
     perplexity = min(PERPLEXITY, (n - 1) / 3)
     k = min(n - 1, int(3 * perplexity))

@@ -36,7 +36,7 @@ _MAX_INT32 = 2**31 - 1
 def compute_umap(
     embedding: Coordinates, *, seed: int, progress: Progress, init: Coordinates | None = None
 ) -> Coordinates:
-    """Project [n, 4] → [n, 2]; see `snapshots.compute`."""
+    """Project [n, 4] → [n, 2]; see `snapshots.compute_projection`."""
     _enable_kernel_cache()
     epochs = 200 if len(embedding) > 10_000 else 500
     graph = make_graph(embedding, n_neighbors=min(N_NEIGHBORS, len(embedding) - 1), seed=seed).tocoo()

@@ -17,7 +17,7 @@ export default function playback({ data, parentElement }) {
     self.playing = false
     self.linesLook = null
     self.meta = meta
-    self.sides = meta.sides.map((side, number) => ({ ...side, hovered: -1, arrays: ownArrays(arrays, number) }))
+    self.sides = meta.sides.map((side, number) => ({ ...side, hovered: -1, arrays: selectArrays(arrays, number) }))
     self.panels = meta.panels.map((panel) => ({
       ...panel,
       lines: panel.lines.map((line) => ({ ...line, x: arrays.t, y: arrays[line.array] })),
@@ -34,7 +34,7 @@ export default function playback({ data, parentElement }) {
   }
 }
 
-function ownArrays(arrays, number) {
+function selectArrays(arrays, number) {
   const own = {}
   for (const [name, values] of Object.entries(arrays)) {
     if (name.startsWith(`${number}-`)) own[name.slice(2)] = values

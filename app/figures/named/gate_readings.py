@@ -196,7 +196,7 @@ def _average_ends(values: Values) -> tuple[float, float]:
 def _draw_delta(reading: GateReading) -> Panel:
     x = reading.series(lambda p: p.env_step)
     lines = (
-        _draw_with_band(reading, "new transitions", DELTA_MEM, x, lambda p: p.delta_new),
+        _draw_new_transitions(reading, DELTA_MEM, x, lambda p: p.delta_new),
         Line("memory links", DELTA_MEM, x, reading.series(lambda p: p.delta_links), dash=LINKS_DASH, width=1.5),
         Line("τ", TAU, x, reading.series(lambda p: p.tau), dash=(8, 3), width=1.2),
     )
@@ -206,21 +206,17 @@ def _draw_delta(reading: GateReading) -> Panel:
 def _draw_beta(reading: GateReading) -> Panel:
     x = reading.series(lambda p: p.env_step)
     lines = (
-        _draw_with_band(reading, "new transitions", BETA, x, lambda p: p.beta_new),
+        _draw_new_transitions(reading, BETA, x, lambda p: p.beta_new),
         Line("memory links", BETA, x, reading.series(lambda p: p.beta_links), dash=LINKS_DASH, width=1.5),
     )
     return Panel(f"β̄, {reading.name}", "fraction", lines, range=(-0.03, 1.03))
 
 
-def _draw_with_band(
-    reading: GateReading,
-    name: str,
-    color: str,
-    x: Values,
-    get_mean_and_band: Callable[[ReadingPoint], tuple[float, float, float]],
+def _draw_new_transitions(
+    reading: GateReading, color: str, x: Values, get_mean_and_band: Callable[[ReadingPoint], tuple[float, float, float]]
 ) -> Line:
     mean, low, high = (reading.series(lambda p, i=i: get_mean_and_band(p)[i]) for i in range(3))
-    return Line(name, color, x, mean, low, high)
+    return Line("new transitions", color, x, mean, low, high)
 
 
 def _gate_readings(runs: StoredRuns, options: Options) -> Chart:

@@ -50,10 +50,10 @@ class BundleSelection:
         Returns:
             Ids of the runs, and the number of copies that are left out.
         """
-        compared = view.split(compared_ids)
+        compared = view.group_by_bundle(compared_ids)
         database_ids, runs, n_copies = set(compared.get("", ())), [], 0
         for address in self.evaluated:
-            ((key, (run_id,)),) = view.split([address]).items()
+            ((key, (run_id,)),) = view.group_by_bundle([address]).items()
             if key in compared:
                 continue
             if run_id in database_ids:

@@ -97,7 +97,7 @@ def _show_bundle(bundle: Bundle) -> None:
 def _show_buttons(bundle: Bundle) -> None:
     viewed = view.bundle()
     if viewed is None or viewed.key != bundle.key:
-        _show_button(bundle, "Open", ":material/visibility:", view.enter)
+        _show_button(bundle, "Open", ":material/visibility:", view.switch_to_bundle)
     if viewed is None:
         st.page_link(
             "../pages/compare.py",

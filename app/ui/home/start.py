@@ -63,5 +63,5 @@ def show_example_button(*, small: bool) -> None:
         messages.error(exc)
         return
     data.open_url.clear(bundle.url)
-    view.enter(bundle)
+    view.switch_to_bundle(bundle)
     st.switch_page("../pages/findings.py", query_params=view.link({}))

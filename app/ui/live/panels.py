@@ -222,7 +222,7 @@ def _list_references(run_id: str) -> list[str]:
 
 @data.cached(st.cache_resource, ttl=5)
 def _draw_reference(
-    url: str, run_id: str, figure: str, options: tuple[tuple[str, Any], ...] = ()
+    url: str, run_id: str, figure: str, options: tuple[tuple[str, Any], ...]
 ) -> tuple[str, Chart] | None:
     """Draw a figure of an overlaid run; None if the run has no such figure; at most five seconds old.
 

@@ -18,7 +18,7 @@ _MAX_ALERTS = 3
 
 def select_bundle() -> None:
     """Select the bundle that the link names, before any data is read; warn if that bundle is not open."""
-    missing = view.decide()
+    missing = view.select_bundle()
     if missing is not None:
         st.warning(
             f"The link refers to a bundle that is not open here ({escape_markdown(missing)}). This page shows your own "
@@ -39,8 +39,8 @@ def show() -> None:
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="bundle_banner"):
         st.markdown(f":material/lock: **Read-only: {escape_markdown(bundle.name)}.**", width="content", help=note)
         st.button(
-            "Back to my own runs", icon=":material/undo:", type="tertiary", key="leave_bundle", on_click=view.enter,
-            args=(None,),
+            "Back to my own runs", icon=":material/undo:", type="tertiary", key="leave_bundle",
+            on_click=view.switch_to_bundle, args=(None,),
         )  # fmt: skip
 
 
