@@ -202,8 +202,7 @@ def back_up_before_upgrade(path: Path, version: str | None) -> Path:
     """
     place = _find_free_path(path, f"schema-{version or 'none'}")
     try:
-        with parent_folder(place):
-            _copy(path, place)
+        _copy(path, place)
     except (OSError, sqlite3.Error) as error:
         raise StorageError(
             f"{path} was not upgraded: its backup {place.name} cannot be written ({error}). Free disk space first.",
@@ -235,7 +234,8 @@ def copy_database(path: Path, place: Path | None = None) -> Path:
             subject=place,
         )
     try:
-        _copy(path, place)
+        with parent_folder(place):
+            _copy(path, place)
     except (OSError, sqlite3.Error) as error:
         reason = getattr(error, "strerror", None) or error
         raise StorageError(
