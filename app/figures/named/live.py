@@ -18,10 +18,11 @@ from app.analysis.intervals import compute_wilson_interval
 from app.analysis.quantities import SUCCESS_RATE, get_success_threshold, name_success
 from app.analysis.series import read_float_column
 from app.analysis.settings import is_gate_off
+from app.analysis.x_axes import ENV_STEPS, X_AXES, XAxisName, XValues, read_x_values
 from app.figures.curve_style import clip_spikes, complement, with_log_y_axis
 from app.figures.figure import FigureKind, PageSection, get_single_run
 from app.figures.kinds.chart import Chart, Line, Mark, Panel, Values
-from app.figures.options import WINDOW, Option, Options, read_flag
+from app.figures.options import WINDOW, X_AXIS, Option, Options, read_flag
 from app.figures.reference_runs import REFERENCE_RUNS, add_reference_runs, name_reference_run, read_marks
 from app.figures.theme import (
     BETA,
@@ -42,7 +43,7 @@ from storage.queries.curves import evaluations, metric_points, training_returns
 from storage.queries.gate import gate_stats
 from storage.runs.rows import RunRow, find_run
 
-X_LABEL = "training env steps"
+X_LABEL = X_AXES["env_steps"].label
 TRAINING_RATES = ("rollout/win_rate", "rollout/success_rate")
 """Rates of the exploring policy: the win rate, and the success rate of a task where the return defines success."""
 _EVALUATION_COLUMNS = ("env_step", "episodes", "wins", "win_rate", "return_mean", "distinct", "robust_win_rate")
@@ -146,6 +147,8 @@ class RunData:
     """Reads the training returns, which only one figure needs."""
     marks: tuple[Mark, ...] = ()
     """The steps at which the run was resumed."""
+    x: XValues = ENV_STEPS
+    """The x axis of the figures."""
     references: Mapping[str, "RunData"] = field(default_factory=dict[str, "RunData"])
     """Other runs for reference, by the name for the legend."""
 
@@ -505,7 +508,7 @@ def _get_short_name(name: str) -> str:
     return name.partition("/")[2].replace("_", " ")
 
 
-def read_run_data(db: Database, run: RunRow, metrics: Sequence[str]) -> RunData:
+def read_run_data(db: Database, run: RunRow, metrics: Sequence[str], x_axis: XAxisName = "env_steps") -> RunData:
     """Read the curves of one run, with these metrics."""
     return RunData(
         run,
@@ -514,6 +517,30 @@ def read_run_data(db: Database, run: RunRow, metrics: Sequence[str]) -> RunData:
         metric_points(db, run.id, metrics),
         partial(read_returns, db, run),
         read_marks(db, run),
+        read_x_values(db, [run], x_axis),
+    )
+
+
+def place_on_axis(chart: Chart, run_id: str, x: XValues) -> Chart:
+    """Return the chart of a run with its env steps converted to another x axis.
+
+    Raises:
+        ConfigError: If the run has no values on this axis.
+    """
+    if x.curves is None:
+        return chart
+    panels = tuple(
+        replace(panel, lines=tuple(replace(line, x=x.convert(run_id, line.x)) for line in panel.lines))
+        for panel in chart.panels
+    )
+    marks = tuple(replace(mark, x=float(x.convert(run_id, np.array([mark.x]))[0])) for mark in chart.marks)
+    return replace(
+        chart,
+        x_label=x.axis.label,
+        panels=panels,
+        marks=marks,
+        caption=f"{chart.caption} {x.axis.meaning}",
+        description=chart.description.replace(X_LABEL, x.axis.label),
     )
 
 
@@ -528,14 +555,18 @@ def _make_reader(figure: str, metrics: Sequence[str]) -> Callable[[Database, Seq
     def read(db: Database, rows: Sequence[RunRow], options: Options) -> RunData:
         names = metrics or options[METRIC_NAMES]
         references = [find_run(db, run_id) for run_id in options[REFERENCE_RUNS]]
-        data = read_run_data(db, get_single_run(figure, rows), names)
-        return replace(data, references={name_reference_run(run): read_run_data(db, run, names) for run in references})
+        data = read_run_data(db, get_single_run(figure, rows), names, options[X_AXIS])
+        others = {name_reference_run(run): read_run_data(db, run, names, options[X_AXIS]) for run in references}
+        return replace(data, references=others)
 
     return read
 
 
-def _with_references(draw: Callable[[RunData, Options], Chart]) -> Callable[[RunData, Options], Chart]:
-    """Add the main lines of the reference runs to a chart. Runs that cannot be drawn are left out."""
+def _with_references(draw_over_steps: Callable[[RunData, Options], Chart]) -> Callable[[RunData, Options], Chart]:
+    """Convert the x axis of a chart, and add the main lines of the runs for reference that can be drawn."""
+
+    def draw(data: RunData, options: Options) -> Chart:
+        return place_on_axis(draw_over_steps(data, options), data.run.id, data.x)
 
     def draw_with_references(data: RunData, options: Options) -> Chart:
         others: dict[str, Chart] = {}
@@ -592,22 +623,22 @@ def _metrics(data: RunData, options: Options) -> Chart:
 FIGURES = (
     FigureKind(
         "outcomes", _with_references(_outcomes), _make_reader("outcomes", _OUTCOME_METRICS),
-        (WINDOW, REFERENCE_RUNS, PANEL), needs_runs=True, metrics=_OUTCOME_METRICS,
+        (WINDOW, X_AXIS, REFERENCE_RUNS, PANEL), needs_runs=True, metrics=_OUTCOME_METRICS,
         question="Which win rates and returns did one run reach?", section=PageSection("live", "Outcomes"),
     ),
     FigureKind(
         "gate-effect", _with_references(_gate_effect), _make_reader("gate-effect", GATE_METRICS),
-        (WINDOW, REFERENCE_RUNS, PANEL), needs_runs=True, metrics=GATE_METRICS,
+        (WINDOW, X_AXIS, REFERENCE_RUNS, PANEL), needs_runs=True, metrics=GATE_METRICS,
         question="How do gate and memory change the incentive?", section=PageSection("live", "Gate effect"),
     ),
     FigureKind(
         "gate-dynamics", _with_references(_gate_dynamics), _make_reader("gate-dynamics", GATE_METRICS),
-        (WINDOW, REFERENCE_RUNS, PANEL, CLOSING), needs_runs=True, metrics=GATE_METRICS,
+        (WINDOW, X_AXIS, REFERENCE_RUNS, PANEL, CLOSING), needs_runs=True, metrics=GATE_METRICS,
         question="How does the gate change during training?", section=PageSection("live", "Gate"),
     ),
     FigureKind(
         "metrics", _with_references(_metrics), _make_reader("metrics", ()),
-        (WINDOW, REFERENCE_RUNS, METRIC_NAMES), needs_runs=True, metrics=FIRST_METRICS,
+        (WINDOW, X_AXIS, REFERENCE_RUNS, METRIC_NAMES), needs_runs=True, metrics=FIRST_METRICS,
         question="How do the metrics of one run develop?",
     ),
 )  # fmt: skip
