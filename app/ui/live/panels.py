@@ -14,6 +14,7 @@ from streamlit.components.v2 import component
 from app.analysis.format import escape_markdown
 from app.analysis.settings import is_gate_off
 from app.figures.assets import read_asset
+from app.figures.curve_style import smooth_chart
 from app.figures.kinds.chart import Chart, Mark
 from app.figures.named.live import (
     ACTIVITY_PANEL,
@@ -21,9 +22,11 @@ from app.figures.named.live import (
     CLOSING,
     CLOSING_PANEL,
     FIRST_METRICS,
+    MAX_SMOOTHING,
     METRIC_NAMES,
     PANEL,
     POSITIVE_PANEL,
+    SMOOTHING,
     RunData,
     read_returns,
 )
@@ -33,7 +36,7 @@ from app.figures.registry import draw_chart, find_figure, list_live_metrics, lis
 from app.figures.theme import ENDED_STATUSES
 from app.ui import data, messages, run_data
 from app.ui.live import controls
-from app.ui.page_state import WINDOW, Choices
+from app.ui.page_state import WINDOW, Choices, Number
 from app.ui.run_data import LiveCurves
 from app.ui.widgets import canvas, pin, run_header
 from emtc_core.errors import ConfigError
@@ -44,6 +47,8 @@ from storage.runs.rows import RunRow
 CHARTS = "live_charts"
 REFERENCES = Choices("ref", "live")
 """Ids of the overlaid runs."""
+WEIGHT = Number(SMOOTHING.parameter, "live", default=SMOOTHING.default, low=0, high=MAX_SMOOTHING)
+"""Weight of the moving average."""
 METRICS = Choices(METRIC_NAMES.parameter, "live", separator="")
 FIRST_PANELS: Final = (ACTIVITY_PANEL, BETA_PANEL, CLOSING_PANEL, POSITIVE_PANEL)
 """The panels that follow the win rate. With it, the first three are visible without scrolling."""
@@ -52,6 +57,8 @@ CHART_HEIGHT = 260
 PANEL_HEIGHT = 170
 """Height of a panel in a chart of several metrics [pixels]."""
 TICK_S = 2.0
+_LINK: Final = "live"
+"""The charts of the page have one window, cursor and smoothing."""
 _pulse = component("emtc_lab_pulse", js=read_asset("pulse.js"))
 
 
@@ -97,6 +104,10 @@ def _status(run_id: str) -> None:
             _show_messages(run)
             with st.container(key="live_bar", horizontal=True, vertical_alignment="center", gap="small"):
                 _update_charts(curves)
+                canvas.show_smoothing(
+                    key="live_smoothing", link=_LINK, weight=WEIGHT.read(), highest=MAX_SMOOTHING, help=SMOOTHING.help,
+                    on_weight=WEIGHT.write,
+                )  # fmt: skip
                 controls.show_request_buttons(run)
                 controls.show_events(run)
             controls.show_requests(run, limit=1)
@@ -155,7 +166,8 @@ def _charts(run: RunRow) -> None:
         marks = tuple(Mark(step, "resumed") for step in curves.resume_steps())
         recorded = _get_run_data(run, curves, marks)
         cells = [_add_references_to(cell, run.id) for cell in _draw_cells(recorded)]
-        place = canvas.place_together("live", [cell.chart for cell in cells], height=CHART_HEIGHT)
+        charts = [cell.chart for cell in cells]
+        place = canvas.place_together(_LINK, charts, height=CHART_HEIGHT, smoothing=WEIGHT.read())
         with st.container(key="live_charts_grid", horizontal=True, gap="medium"):
             for index, cell in enumerate(cells):
                 with st.container(gap=None):
@@ -268,8 +280,9 @@ def _show_cell(
         has_references: Whether to draw the choice of runs that are overlaid on all charts.
         is_titled: Whether each panel has its title on the canvas.
     """
-    window, chart = WINDOW.read(), cell.chart
-    facts = {option.name: value for option, value in cell.options.items()}
+    window, weight, chart = WINDOW.read(), WEIGHT.read(), cell.chart
+    options = cell.options | ({SMOOTHING: weight} if weight else {})
+    facts = {option.name: value for option, value in options.items()}
     references = {"beside": run_ids} if (run_ids := _list_references(run.id)) else {}
     with st.container(key=f"{cell.key}-bar", horizontal=True, vertical_alignment="center", gap="xsmall"):
         is_latin = cell.title[:1].isascii()  # not β
@@ -278,7 +291,7 @@ def _show_cell(
         if has_references:
             _choose_references(run)
         pin.show_with_export(
-            chart.keep_window(window), key=cell.key, stem=run.id, page="live", run=run,
+            smooth_chart(chart, weight).keep_window(window), key=cell.key, stem=run.id, page="live", run=run,
             facts={**facts, **references}, is_lazy=True,
         )  # fmt: skip
     canvas.show(
