@@ -116,3 +116,8 @@ def test_a_smoothed_line_has_the_values_of_an_export_and_names_both(chart):
     assert smoothed.endswith(f"{y[100]:.4g} measured")
     assert " smoothed, " in smoothed
     assert "smoothed" not in tau
+
+
+def test_an_axis_of_values_that_differ_by_rounding_has_ticks(chart):
+    assert len(chart.evaluate("() => niceTicks(1 - 2e-16, 1 + 2e-16, 5)")) < 20
+    assert chart.evaluate("() => niceTicks(-0.3, 1, 4)") == [0, 0.5, 1]

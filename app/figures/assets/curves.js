@@ -109,12 +109,12 @@ function smoothPanels(panels, weight) {
 
 function smoothLine(line, weight) {
   if (line.faint || !line.smoothable) return [line]
-  let [sum, total] = [0, 0]
+  let [average, total] = [0, 0]
   const y = line.y.map((value) => {
     if (!finite(value)) return value
-    sum = weight * sum + value
-    total = weight * total + 1 // (1 − wᵗ) / (1 − w): removes the bias towards the initial 0
-    return sum / total
+    total = weight * total + 1 // (1 − wᵗ) / (1 − w)
+    average += (value - average) / total // a constant line stays exactly constant
+    return average
   })
   return [{ ...line, faint: true, lo: null, hi: null, width: 1, marker: null }, { ...line, y, measured: line.y }]
 }
