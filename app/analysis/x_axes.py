@@ -21,7 +21,7 @@ from storage.runs.rows import RunRow
 XAxisName = Literal["env_steps", "episodes", "minutes", "hours"]
 _WALL_TIME: Final = (
     "Wall time is the time in which the trainer was active, from the recorded speed. Pauses, the time between a stop "
-    "and a resume, and env steps that a resume replaced are not counted. It depends on the machine and on its other work."
+    "and a resume, and env steps that a resume replaced are not counted. It depends on the machine and its other work."
 )
 
 

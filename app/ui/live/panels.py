@@ -15,6 +15,7 @@ from app.analysis.format import escape_markdown
 from app.analysis.settings import is_gate_off
 from app.analysis.x_axes import ENV_STEPS, X_AXES, XAxisName, XValues, read_x_values
 from app.figures.assets import read_asset
+from app.figures.curve_style import smooth_chart
 from app.figures.kinds.chart import Chart, Mark
 from app.figures.named.live import (
     ACTIVITY_PANEL,
@@ -22,9 +23,11 @@ from app.figures.named.live import (
     CLOSING,
     CLOSING_PANEL,
     FIRST_METRICS,
+    MAX_SMOOTHING,
     METRIC_NAMES,
     PANEL,
     POSITIVE_PANEL,
+    SMOOTHING,
     RunData,
     read_returns,
 )
@@ -34,7 +37,7 @@ from app.figures.registry import draw_chart, find_figure, list_live_metrics, lis
 from app.figures.theme import ENDED_STATUSES
 from app.ui import data, messages, run_data
 from app.ui.live import controls
-from app.ui.page_state import WINDOW, Choice, Choices
+from app.ui.page_state import WINDOW, Choice, Choices, Number
 from app.ui.run_data import LiveCurves
 from app.ui.widgets import canvas, pin, run_header
 from emtc_core.errors import ConfigError
@@ -46,6 +49,8 @@ CHARTS = "live_charts"
 REFERENCES = Choices("ref", "live")
 """Ids of the overlaid runs."""
 _X_AXIS = Choice(X_AXIS.parameter, "live")
+WEIGHT = Number(SMOOTHING.parameter, "live", default=SMOOTHING.default, low=0, high=MAX_SMOOTHING)
+"""Weight of the moving average."""
 METRICS = Choices(METRIC_NAMES.parameter, "live", separator="")
 FIRST_PANELS: Final = (ACTIVITY_PANEL, BETA_PANEL, CLOSING_PANEL, POSITIVE_PANEL)
 """The panels that follow the win rate. With it, the first three are visible without scrolling."""
@@ -54,6 +59,8 @@ CHART_HEIGHT = 260
 PANEL_HEIGHT = 170
 """Height of a panel in a chart of several metrics [pixels]."""
 TICK_S = 2.0
+_LINK: Final = "live"
+"""The charts of the page have one window, cursor and smoothing."""
 _pulse = component("emtc_lab_pulse", js=read_asset("pulse.js"))
 
 
@@ -99,6 +106,10 @@ def _status(run_id: str) -> None:
             _show_messages(run)
             with st.container(key="live_bar", horizontal=True, vertical_alignment="center", gap="small"):
                 _update_charts(curves)
+                canvas.show_smoothing(
+                    key="live_smoothing", link=_LINK, weight=WEIGHT.read(), highest=MAX_SMOOTHING, help=SMOOTHING.help,
+                    on_weight=WEIGHT.write,
+                )  # fmt: skip
                 controls.show_request_buttons(run)
                 controls.show_events(run)
             controls.show_requests(run, limit=1)
@@ -159,7 +170,8 @@ def _charts(run: RunRow) -> None:
         options: dict[Option[Any], Any] = {X_AXIS: name} if x is not ENV_STEPS else {}
         recorded = replace(_get_run_data(run, curves, marks), x=x)
         cells = [_add_references_to(cell, run.id) for cell in _draw_cells(recorded, options)]
-        place = canvas.place_together("live", [cell.chart for cell in cells], height=CHART_HEIGHT)
+        charts = [cell.chart for cell in cells]
+        place = canvas.place_together(_LINK, charts, height=CHART_HEIGHT, smoothing=WEIGHT.read())
         with st.container(key="live_charts_grid", horizontal=True, gap="medium"):
             for index, cell in enumerate(cells):
                 with st.container(gap=None):
@@ -291,8 +303,9 @@ def _show_cell(
         has_references: Whether to draw the choice of runs that are overlaid on all charts.
         is_titled: Whether each panel has its title on the canvas.
     """
-    window, chart = WINDOW.read(), cell.chart
-    facts = {option.name: value for option, value in cell.options.items()}
+    window, weight, chart = WINDOW.read(), WEIGHT.read(), cell.chart
+    options = cell.options | ({SMOOTHING: weight} if weight else {})
+    facts = {option.name: value for option, value in options.items()}
     references = {"beside": run_ids} if (run_ids := _list_references(run.id)) else {}
     with st.container(key=f"{cell.key}-bar", horizontal=True, vertical_alignment="center", gap="xsmall"):
         is_latin = cell.title[:1].isascii()  # not β
@@ -301,7 +314,7 @@ def _show_cell(
         if has_references:
             _choose_references_and_axis(run)
         pin.show_with_export(
-            chart.keep_window(window), key=cell.key, stem=run.id, page="live", run=run,
+            smooth_chart(chart, weight).keep_window(window), key=cell.key, stem=run.id, page="live", run=run,
             facts={**facts, **references}, is_lazy=True,
         )  # fmt: skip
     canvas.show(
