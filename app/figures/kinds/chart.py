@@ -45,6 +45,8 @@ class Line:
     """The name of the main line to which a faint line belongs."""
     unsmoothed: bool = False
     """Whether it shows the measured values below a smoothed line. Pages draw it, images do not."""
+    smoothable: bool = True
+    """Whether smoothing applies to it. False for settings, constant levels and running means."""
     statistic: str = ""
     """The statistic over seeds and the meaning of the band; empty if the line does not summarize seeds."""
     n: int | NDArray[np.int64] | None = None
@@ -226,6 +228,7 @@ def _to_component(line: Line) -> dict[str, Any]:
         "faint": line.faint,
         "marker": line.marker or None,
         "group": line.group or None,
+        "smoothable": line.smoothable,
     }
 
 

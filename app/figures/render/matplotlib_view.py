@@ -64,6 +64,8 @@ def to_image(
     """
     if isinstance(figure, Chart):
         figure = figure.without_unsmoothed_lines()
+    if mode == "dark" and isinstance(figure, Cloud | Maps):
+        figure = figure.on_dark_background()
     with mpl.rc_context(make_style(mode, font=options[FONT])):
         drawing = _draw(figure, options)
         file = io.BytesIO()

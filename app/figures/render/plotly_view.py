@@ -17,6 +17,8 @@ from app.figures.theme import Mode, get_theme_colors
 
 def to_plotly(figure: AnyFigure, *, mode: Mode = "light") -> go.Figure:
     """Draw the figure. Texts are escaped, so that Plotly does not read them as markup."""
+    if mode == "dark" and isinstance(figure, Cloud | Maps):
+        figure = figure.on_dark_background()
     drawing = _draw(figure)
     text, background, grid = get_theme_colors(mode)
     axis: dict[str, Any] = {"gridcolor": grid, "zerolinecolor": grid, "linecolor": grid}
