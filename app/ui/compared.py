@@ -76,7 +76,7 @@ def _read_evaluations(url: str, run_ids: tuple[str, ...], key: str, name: str) -
 def _read_x_curves(url: str, run_ids: tuple[str, ...], key: str, name: str, x_axis: XAxisName) -> dict[str, Curve]:
     rows = _read_evaluations(url, run_ids, key, name).stored
     curves = read_x_values(data.open_url(url), rows, x_axis).curves or {}
-    return {view.address(run_id, key) if key else run_id: curve for run_id, curve in curves.items()}
+    return {view.name_bundle_run(run_id, key) if key else run_id: curve for run_id, curve in curves.items()}
 
 
 def _read_curves(run_ids: Sequence[str], quantity: Quantity) -> RatedSeeds:
