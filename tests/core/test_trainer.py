@@ -247,26 +247,30 @@ def test_pausing_anywhere_changes_nothing(tmp_path: Path) -> None:
     assert_same_records(recorder, unasked)
 
 
+KINDS: tuple[QuestionKind, ...] = ("evaluate", "play")
+
+
 class AsksAt(NoControl):
-    """Asks, at those moments and each of them once, and stays paused there until the answer has come."""
+    """Asks at those moments, at each once for every kind, and stays paused there until the answer has come."""
 
     trainer: Trainer
     recorder: ListRecorder
 
-    def __init__(self, moments: Mapping[str, Callable[[Trainer], bool]], kind: QuestionKind, *, pause: bool) -> None:
-        self.left, self.kind, self.pause = dict(moments), kind, pause
-        self.number, self.says, self.paused = 0, list[Command | Question](), False
+    def __init__(self, moments: Mapping[str, Callable[[Trainer], bool]], *, pause: bool) -> None:
+        self.left = {(name, kind): moment for name, moment in moments.items() for kind in KINDS}
+        self.pause, self.paused = pause, False
+        self.asked, self.says = list[QuestionKind](), list[Command | Question]()
 
     def poll(self) -> Command | Question | None:
         if self.says:
             return self.says.pop(0)
-        if len(self.recorder.answers) < self.number:
+        if len(self.recorder.answers) < len(self.asked):
             return None
-        for name, moment in self.left.items():
+        for (name, kind), moment in self.left.items():
             if moment(self.trainer):
-                del self.left[name]
-                self.number += 1
-                question = Question(self.kind, self.number)
+                del self.left[name, kind]
+                self.asked.append(kind)
+                question = Question(kind, len(self.asked))
                 self.says = [question]
                 return "pause" if self.pause else self.says.pop()
         return "resume" if self.paused else None
@@ -299,11 +303,8 @@ def undisturbed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     return config, whole.get_state(), recorder
 
 
-@pytest.mark.parametrize("kind", ["evaluate", "play"])
 @pytest.mark.parametrize("pause", [False, True])
-def test_a_question_changes_nothing(
-    tmp_path: Path, undisturbed, pause: bool, kind: QuestionKind, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_question_changes_nothing(tmp_path: Path, undisturbed, pause: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("emtc_core.control.PAUSE_POLL_S", 0.0)
     config, whole, unasked = undisturbed
     moments = {
@@ -311,12 +312,13 @@ def test_a_question_changes_nothing(
     }
     if pause:
         del moments["while evaluating"]  # its environments would answer: a paused run keeps such a question
-    control = AsksAt(moments, kind, pause=pause)
+    control = AsksAt(moments, pause=pause)
     asked, recorder = make_trainer(config, tmp_path / "asked", control)
     control.trainer, control.recorder = asked, recorder
     asked.run()
-    assert len(recorder.answers) == len(moments)
-    assert all(len(answer.evaluation.won) == (4 if kind == "evaluate" else 1) for answer in recorder.answers)
+    assert len(recorder.answers) == len(control.asked) == len(KINDS) * len(moments)
+    for kind, answer in zip(control.asked, recorder.answers, strict=True):
+        assert len(answer.evaluation.won) == (4 if kind == "evaluate" else 1)
     assert all(answer.evaluation.playbacks for answer in recorder.answers)
     assert_same_state(whole, asked.get_state())
     assert_same_records(recorder, unasked)
