@@ -1,7 +1,7 @@
 """Commands and questions for a running trainer.
 
 `storage.runs.control.DatabaseControl` implements the protocol `Control`. `NoControl` never returns a command.
-`CommandHandler` is the trainer's side: it polls a control and carries commands out. A command (stop, pause, resume)
+`CommandHandler` is the trainer's side: it polls a control and executes the commands. A command (stop, pause, resume)
 controls the training. A question asks for episodes of the current policy and does not change the training.
 """
 
@@ -48,7 +48,7 @@ class StopRequested(Exception):  # noqa: N818  (not an error: it ends the traine
 
 
 class CommandHandler:
-    """Carries out commands inside a round too, so that a command does not wait for the end of the round."""
+    """Executes commands inside a round too, so that a command does not wait for the end of the round."""
 
     def __init__(
         self, control: Control, *, before_pause: Callable[[], None], answer: Callable[[Question], None]
@@ -67,7 +67,7 @@ class CommandHandler:
         self._questions: deque[Question] = deque()
 
     def handle(self) -> None:
-        """Carry out new commands and answer new questions. While paused, wait and continue to answer questions.
+        """Execute new commands and answer new questions. While paused, wait and continue to answer questions.
 
         Raises:
             StopRequested: On a stop command.
@@ -81,7 +81,7 @@ class CommandHandler:
             self.poll()
 
     def handle_without_questions(self) -> None:
-        """Carry out new commands, but keep questions for the next `handle`: an evaluation uses the environments.
+        """Execute new commands, but keep questions for the next `handle`: an evaluation uses the environments.
 
         Raises:
             StopRequested: On a stop command.

@@ -74,7 +74,7 @@ def find_info(config: EnvConfig) -> EnvInfo | None:
     """Return the sizes of a wrapped game; None for a user's game, whose sizes are known after it has been made."""
     if config.map in EXAMPLES:
         return examples.make_info(config)
-    _check_map(config.map)
+    _parse_map(config.map)  # raises if it is neither a wrapped game nor `module:factory`
     return None
 
 
@@ -124,7 +124,7 @@ def make_scene(map: str, states: NDArray[np.float32]) -> Scene:
     """
     if map in EXAMPLES:
         return examples.make_scene(map, states)
-    _check_map(map)
+    _parse_map(map)  # raises if it is neither a wrapped game nor `module:factory`
     if not is_allowed(map):
         return empty_scene(map, states, describe_unlisted(map))
     return _make_module_scene(map, states)
@@ -322,15 +322,6 @@ class _Spaces:
     def read_state(self, env: "ParallelEnv[Any, Any, Any]", obs: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the state [S]: the environment's, or the observations `obs` [N, O] one after the other."""
         return np.asarray(env.state(), np.float32).ravel() if self._has_state else obs.ravel()
-
-
-def _check_map(map: str) -> None:
-    """Check that a map is a wrapped game, or has the form `module:factory`.
-
-    Raises:
-        EnvUnavailableError: If it is neither.
-    """
-    _parse_map(map)
 
 
 def _parse_map(map: str) -> tuple[str, str]:

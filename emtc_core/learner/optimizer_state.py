@@ -9,7 +9,7 @@ import torch
 
 
 def get_optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Return the state of an optimizer, which has the same values on every device."""
+    """Return the state of an optimizer. The setting `capturable` is that of a CPU on every device."""
     state = optimizer.state_dict()
     for group in state["param_groups"]:  # copies of the optimizer's groups
         group["capturable"] = False

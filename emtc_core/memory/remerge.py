@@ -68,11 +68,6 @@ class MergedNodes:
     n_xi: NDArray[np.int64]  # [M] [visits] in successful trajectories
     next: Rows  # [M] row index of the successor of each remaining node; -1 without one
 
-    @property
-    def is_remaining(self) -> NDArray[np.bool_]:
-        """Whether each row is a remaining node, [M] boolean. Source: implementation detail."""
-        return self.node == np.arange(len(self.node))
-
 
 def remerge(nodes: StoredNodes, *, delta: float, config: MemoryConfig, at_any_distance: bool = False) -> MergedNodes:
     """Merge stored nodes as if they were written with another delta.

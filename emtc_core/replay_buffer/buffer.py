@@ -117,10 +117,6 @@ class ReplayBuffer:
     def __len__(self) -> int:
         return self._size
 
-    def can_sample(self, batch: int) -> bool:
-        """Whether the buffer has at least `batch` episodes."""
-        return self._size >= batch
-
     def add(
         self,
         episode: Episode,
@@ -169,7 +165,7 @@ class ReplayBuffer:
         Raises:
             ValueError: If the buffer has fewer episodes.
         """
-        if not self.can_sample(batch):
+        if self._size < batch:
             raise ValueError(f"The replay buffer must have {batch} episodes before sampling, it has {self._size}.")
         if self._alpha is None:
             return self.take(rng.choice(self._size, batch, replace=False))

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from emtc_core.config.run import RunConfig
-from emtc_core.gate.gate import GateValues, evaluate_gate
-from emtc_core.gate.gate import ReadableMemory as ReadableMemory
+from emtc_core.gate.gate import GateValues, ReadableMemory, evaluate_gate
 from emtc_core.memory.memory import EpisodicMemory
 from emtc_core.recorder import EpisodeRecord
 from emtc_core.rollout.episode import Episode
@@ -60,11 +59,11 @@ class EpisodeGate:
             episode,
             slots,
             self._readable,
-            self._config.gate,
+            gate,
             gamma=self._config.train.gamma,
             tau=tau,
             bootstrap_on_timeout=self._config.train.bootstrap_on_timeout,
-            is_empty=self._memory.is_index_empty,
+            is_empty=memory.is_index_empty,
         )
 
 

@@ -2,9 +2,8 @@
 
 `EpisodicPart` is used by EMTC, EMU and EMC. Other algorithms use its base class `EpisodicSystem`, which stores
 nothing. The gate searches the memory once per episode, when the episode is written (`gate.lookup`). The incentive
-reads the slots that Algorithm 2 assigned, so an update does no search between two re-projections, unless
-`memory.on_evicted` asks for one. Stage before:
-rollout; after: replay buffer.
+reads the slots that Algorithm 2 assigned, so an update does no search between two re-projections, except with
+`memory.on_evicted = "search"`. Stage before: rollout; after: replay buffer.
 """
 
 import logging

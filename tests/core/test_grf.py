@@ -159,7 +159,9 @@ class TestWithTheEngine:
             engine.reset(3, state)
             for _ in range(60):
                 _, ended = engine.step(rng.integers(0, 19, scenario.n_agents).tolist(), state)
-                assert engine.controlled_players() == list(range(1, scenario.n_agents + 1))
+                controllers = engine._game.get_info().left_controllers  # assigned in the first step after a reset
+                players = [controllers[i].controlled_player for i in range(scenario.n_agents)]
+                assert players == list(range(1, scenario.n_agents + 1))
                 if ended:
                     break
             engine.close()

@@ -28,7 +28,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from types import CodeType, FrameType, SimpleNamespace
+from types import CodeType, SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,7 +55,15 @@ from tests.reference.published_memory_run import (
     run_memory,
     stack_recalls,
 )
-from tests.reference.published_run import flatten, list_weights, load_settings, make_theirs, round_weights
+from tests.reference.published_run import (
+    Watch,
+    flatten,
+    in_double,
+    list_weights,
+    load_settings,
+    make_theirs,
+    round_weights,
+)
 
 SOURCES = {
     "qplex": "pymarl-master/src",
@@ -141,33 +149,6 @@ PREDICTORS_LEARN_AFTER = 1
 """The update after which CDS's football code trains its predictors, for once, on the batch of that update."""
 T_ENV, T_ENV_STEP = 900_000, 50_000
 """Env steps of the first update and from one to the next: CDS's annealing sets in after the third."""
-
-
-class Watch:
-    """Keeps some local variables of a routine as they are when it returns."""
-
-    def __init__(self, code: CodeType, names: tuple[str, ...]) -> None:
-        self._code, self._names = code, names
-        self.seen: list[Arrays] = []
-
-    def __call__(self, frame: FrameType, event: str, _: object) -> None:
-        if event == "return" and frame.f_code is self._code:
-            found = {name: frame.f_locals[name] for name in self._names if name in frame.f_locals}
-            self.seen.append({k: torch.as_tensor(v).detach().numpy().copy() for k, v in found.items()})
-
-
-@contextmanager
-def in_double() -> Iterator[None]:
-    """Let published learners compute in float64 on the CPU."""
-    to_float, to_cuda = torch.Tensor.float, torch.Tensor.cuda
-    torch.Tensor.float = torch.Tensor.double  # type: ignore[method-assign]
-    torch.Tensor.cuda = lambda self, *_, **__: self  # type: ignore[method-assign]
-    torch.set_default_dtype(torch.float64)
-    try:
-        yield
-    finally:
-        torch.Tensor.float, torch.Tensor.cuda = to_float, to_cuda  # type: ignore[method-assign]
-        torch.set_default_dtype(torch.float32)
 
 
 @contextmanager

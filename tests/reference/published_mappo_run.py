@@ -1,8 +1,7 @@
 """Run the published MAPPO; part of make_published_fixtures.py.
 
-Their runner's order: the policy acts for all steps of all environments, the buffer computes the returns, the trainer
-makes its passes. Inputs contain the agent's id behind the observation, as ours do; who acts, in which order episodes
-follow one another in an environment, and which agents are dead is made up.
+As in their runner, the policy acts in all steps of all environments, then the buffer computes the returns, then the
+trainer makes its passes. The episodes are made up. As in ours, the inputs end with the agent's one-hot id.
 """
 
 import sys
@@ -14,7 +13,7 @@ import numpy as np
 import torch
 
 from tests.reference.published_inputs import T_LIM, A, Arrays, Episode, N, O, S, make_episode, store_batches
-from tests.reference.published_run import flatten, list_weights, round_weights
+from tests.reference.published_run import Watch, flatten, in_double, list_weights, round_weights
 
 LENGTHS = (7, 7, 5, 4, 5)
 ENVS = ((0, 1), (2, 3, 4))
@@ -111,21 +110,19 @@ def play(trainer: Any, buffer: Any, rows: dict[str, np.ndarray], *, deterministi
     buffer.obs[0], buffer.share_obs[0] = rows["obs"][0], rows["share"][0]
     buffer.available_actions[0], buffer.active_masks[0] = rows["avail"][0], alive[0]
     buffer.masks[0] = 1.0
-    split = lambda x: x.detach().numpy().reshape(len(ENVS), N, *x.shape[1:])  # noqa: E731
     for t in range(STEPS):
         read = (buffer.share_obs, buffer.obs, buffer.rnn_states, buffer.rnn_states_critic, buffer.masks)
         inputs = [np.concatenate(x[t]) for x in (*read, buffer.available_actions)]
-        value, action, log_prob, hidden, hidden_critic = trainer.policy.get_actions(
-            *inputs, deterministic=deterministic
-        )
+        chosen = trainer.policy.get_actions(*inputs, deterministic=deterministic)
+        value, action, log_prob, hidden, hidden_critic = (x.numpy().reshape(len(ENVS), N, *x.shape[1:]) for x in chosen)
         buffer.insert(
             rows["share"][t + 1],
             rows["obs"][t + 1],
-            split(hidden),
-            split(hidden_critic),
-            split(action),
-            split(log_prob),
-            split(value),
+            hidden,
+            hidden_critic,
+            action,
+            log_prob,
+            value,
             column["reward"][t],
             column["mask"][t + 1],
             active_masks=alive[t + 1],
@@ -145,8 +142,6 @@ def cut(actions: np.ndarray, episodes: list[Episode]) -> list[np.ndarray]:
 
 def run_mappo(checkout: Path) -> Arrays:
     """Collect and train three times; the actions that their policy took become part of the inputs."""
-    from tests.reference.make_published_fixtures import Watch, in_double
-
     rng = np.random.default_rng(7)
     theirs = import_theirs(checkout)
     rollouts, reports = [], []

@@ -1,18 +1,19 @@
-"""What running published code takes: their settings with small sizes, their batches, rounded weights.
+"""What running published code takes: settings with small sizes, batches, rounded weights, float64, local variables.
 
 Everything here finds their modules on the import path, where make_published_fixtures.py puts a checkout.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
+from types import CodeType, FrameType, SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 import yaml
 
-from tests.reference.published_inputs import BLOCK, T_LIM, A, Episode, N, O, S
+from tests.reference.published_inputs import BLOCK, T_LIM, A, Arrays, Episode, N, O, S
 
 SIZES = {
     "n_agents": N,
@@ -27,6 +28,33 @@ SIZES = {
     "adv_hypernet_embed": 5,
 }
 PLAIN = {"use_cuda": False, "device": "cpu", "env": "sc2"}
+
+
+class Watch:
+    """Keeps some local variables of a routine as they are when it returns."""
+
+    def __init__(self, code: CodeType, names: tuple[str, ...]) -> None:
+        self._code, self._names = code, names
+        self.seen: list[Arrays] = []
+
+    def __call__(self, frame: FrameType, event: str, _: object) -> None:
+        if event == "return" and frame.f_code is self._code:
+            found = {name: frame.f_locals[name] for name in self._names if name in frame.f_locals}
+            self.seen.append({k: torch.as_tensor(v).detach().numpy().copy() for k, v in found.items()})
+
+
+@contextmanager
+def in_double() -> Iterator[None]:
+    """Let published learners compute in float64 on the CPU."""
+    to_float, to_cuda = torch.Tensor.float, torch.Tensor.cuda
+    torch.Tensor.float = torch.Tensor.double  # type: ignore[method-assign]
+    torch.Tensor.cuda = lambda self, *_, **__: self  # type: ignore[method-assign]
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.Tensor.float, torch.Tensor.cuda = to_float, to_cuda  # type: ignore[method-assign]
+        torch.set_default_dtype(torch.float32)
 
 
 def load_settings(source: Path, algorithm: str, settings: Mapping[str, Any]) -> SimpleNamespace:

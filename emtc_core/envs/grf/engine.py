@@ -106,11 +106,6 @@ class Engine:
         self._write_state(info, state)
         return info.left_goals - info.right_goals, self._check_end(info)
 
-    def controlled_players(self) -> list[int]:
-        """List the left player that each agent controls. The engine assigns them in the first step after a reset."""
-        controllers = self._game.get_info().left_controllers
-        return [controllers[i].controlled_player for i in range(self._squad.n_agents)]
-
     def close(self) -> None:
         """Add the engine to the idle engines, so that this process can reuse it."""
         if self._game is not None:

@@ -39,7 +39,7 @@ ORDER_X, ORDER_Y = 13, 14
 PREVIOUS_TOTAL = 15
 """Health plus shield at the end of the previous step; 0 if the unit was dead."""
 BLOCKED = 16
-"""Counter of a walking unit: +1 in a loop with too little progress (`movement.HEADWAY`), else -1, but at least 0."""
+"""Counter of a walking unit, at least 0: +1 in a loop with less progress than `movement.MIN_PROGRESS`, else -1."""
 OLD_X, OLD_Y = 17, 18
 """Position at the start of the loop."""
 PLANNED_X, PLANNED_Y = 19, 20

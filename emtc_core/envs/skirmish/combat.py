@@ -19,7 +19,7 @@ from emtc_core.envs.skirmish.units import (
     HEAL_COST,
     HEAL_RATE,
     MIN_DAMAGE,
-    RANGE_SLOP,
+    RANGE_TOLERANCE,
     SECOND_BLADE,
     SHIELD_DELAY,
     SHIELD_RATE,
@@ -143,7 +143,7 @@ def _attack(w: c.World, b: int, i: int, target: int) -> bool:
     if w.ints[b, i, c.ENGAGED] != target:
         w.ints[b, i, c.ENGAGED] = -1
     engaged = w.ints[b, i, c.WINDING] == 1 or w.ints[b, i, c.ENGAGED] == target
-    if edge > w.spec[i, c.S_REACH] + (RANGE_SLOP if engaged and w.spec[i, c.S_DELIVERY] != c.LINE else 0.0):
+    if edge > w.spec[i, c.S_REACH] + (RANGE_TOLERANCE if engaged and w.spec[i, c.S_DELIVERY] != c.LINE else 0.0):
         w.ints[b, i, c.WINDING], w.ints[b, i, c.ENGAGED] = 0, -1
         return False
     faced = turn_to(w, b, i, dx / length, dy / length)

@@ -17,15 +17,15 @@ from emtc_core.envs.skirmish.units import TURN_DEGREES
 # "Inferred": chosen so that the behavior resembles the game's, because the value is not published.
 LOOK_AHEAD = 0.8
 """Gap to a standing unit at which a walking unit begins to walk around it [cells] (inferred)."""
-GRAZE = 0.9
+OBSTACLE_FRACTION = 0.9
 """A standing unit is an obstacle if it is closer to the path than this fraction of the S_SEPARATION sum (inferred)."""
-SQUEEZE = 0.6
+MIN_FRIEND_FRACTION = 0.6
 """Minimum distance between the centers of friends, as a fraction of their S_SEPARATION sum (inferred)."""
-JAMMED = 3.0
+STUCK_FROM = 3.0
 """Value of BLOCKED from which a walking unit is treated as a standing one (inferred)."""
-HEADWAY = 0.35
+MIN_PROGRESS = 0.35
 """A loop counts as blocked if the unit moves less than this fraction of its full speed (inferred)."""
-TURN_BACK = 24.0
+CHANGE_SIDE_AT = 24.0
 """Value of BLOCKED at which a unit tries to pass on the other side (inferred)."""
 PASSES = 2
 """Number of passes over all pairs of units when overlapping units are pushed apart."""
@@ -91,7 +91,7 @@ def _steer_around(w: c.World, b: int, i: int, target: int, dx: float, dy: float,
     nearest, gap, side_offset = -1, LOOK_AHEAD, 0.0
     x, y, size, layer = w.floats[b, i, c.X], w.floats[b, i, c.Y], w.spec[i, c.S_SEPARATION], w.spec[i, c.S_LAYER]
     for j in range(w.ints.shape[1]):
-        is_standing = w.ints[b, j, c.MOBILITY] != c.WALKING or w.floats[b, j, c.BLOCKED] >= JAMMED
+        is_standing = w.ints[b, j, c.MOBILITY] != c.WALKING or w.floats[b, j, c.BLOCKED] >= STUCK_FROM
         if j == i or w.ints[b, j, c.ALIVE] == 0 or not is_standing:
             continue
         friend = (i < w.n_allies) == (j < w.n_allies)
@@ -100,9 +100,9 @@ def _steer_around(w: c.World, b: int, i: int, target: int, dx: float, dy: float,
         if friend and w.ints[b, j, c.MOBILITY] == c.IDLE:
             continue
         rx, ry = w.floats[b, j, c.X] - x, w.floats[b, j, c.Y] - y
-        room = GRAZE * (size + w.spec[j, c.S_SEPARATION])
+        room = OBSTACLE_FRACTION * (size + w.spec[j, c.S_SEPARATION])
         if friend:
-            room *= SQUEEZE
+            room *= MIN_FRIEND_FRACTION
         ahead, side = rx * dx + ry * dy, dx * ry - dy * rx
         past_goal = ahead - min(ahead, length)
         if ahead <= 0.0 or past_goal * past_goal + side * side >= room * room:
@@ -219,7 +219,7 @@ def _push_apart(w: c.World, b: int) -> None:
             dx, dy = w.floats[b, j, c.X] - x, w.floats[b, j, c.Y] - y
             room = size + w.spec[j, c.S_SEPARATION]
             if (i < w.n_allies) == (j < w.n_allies):
-                room *= SQUEEZE
+                room *= MIN_FRIEND_FRACTION
             square = dx * dx + dy * dy
             if square >= room * room or layer != w.spec[j, c.S_LAYER]:
                 continue
@@ -266,11 +266,11 @@ def _finish_loop(w: c.World, b: int, i: int) -> None:
     w.floats[b, i, c.VX], w.floats[b, i, c.VY] = dx, dy
     if w.ints[b, i, c.MOBILITY] != c.WALKING:
         return
-    min_distance = HEADWAY * w.spec[i, c.S_SPEED]
+    min_distance = MIN_PROGRESS * w.spec[i, c.S_SPEED]
     if dx * dx + dy * dy >= min_distance * min_distance:
         w.floats[b, i, c.BLOCKED] = max(w.floats[b, i, c.BLOCKED] - 1.0, 0.0)
         return
     w.floats[b, i, c.BLOCKED] += 1.0
-    if w.floats[b, i, c.BLOCKED] >= TURN_BACK:
+    if w.floats[b, i, c.BLOCKED] >= CHANGE_SIDE_AT:
         w.floats[b, i, c.BLOCKED] = 0.0
         w.ints[b, i, c.SIDE] = -w.ints[b, i, c.SIDE]

@@ -20,7 +20,7 @@ from emtc_core.envs.skirmish.orders import N_MOVES
 
 SIGHT, SHOOT_RANGE = 9.0, 6.0
 """Range of an agent's observation, and range in which targets are available [cells]."""
-LOOK = 1.0
+MOVE_CHECK_DISTANCE = 1.0
 """A move is available if the point at this distance is walkable [cells]."""
 CENTER, WIDTH = 16.0, 32.0
 """Center and width of the map [cells]."""
@@ -45,10 +45,10 @@ def _write_avail(w: c.World, walkable: c.Flags, avail: c.Flags, b: int, i: int) 
         return
     x, y = w.floats[b, i, c.X], w.floats[b, i, c.Y]
     avail[b, i, 1] = True
-    avail[b, i, 2] = _is_walkable(walkable, x, y + LOOK)
-    avail[b, i, 3] = _is_walkable(walkable, x, y - LOOK)
-    avail[b, i, 4] = _is_walkable(walkable, x + LOOK, y)
-    avail[b, i, 5] = _is_walkable(walkable, x - LOOK, y)
+    avail[b, i, 2] = _is_walkable(walkable, x, y + MOVE_CHECK_DISTANCE)
+    avail[b, i, 3] = _is_walkable(walkable, x, y - MOVE_CHECK_DISTANCE)
+    avail[b, i, 4] = _is_walkable(walkable, x + MOVE_CHECK_DISTANCE, y)
+    avail[b, i, 5] = _is_walkable(walkable, x - MOVE_CHECK_DISTANCE, y)
     heals = w.spec[i, c.S_DELIVERY] == c.HEALING
     for k in range(min(n_targets, n_agents) if heals else n_targets):
         j = k if heals else n_agents + k

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from emtc_core.envs.skirmish import columns as c
 from emtc_core.envs.skirmish.kernels import inlined, kernel
-from emtc_core.envs.skirmish.movement import JAMMED
-from emtc_core.envs.skirmish.units import HEAL_SEARCH, HEAL_START_ENERGY, RANGE_SLOP
+from emtc_core.envs.skirmish.movement import STUCK_FROM
+from emtc_core.envs.skirmish.units import HEAL_SEARCH, HEAL_START_ENERGY, RANGE_TOLERANCE
 
 MOVE_AMOUNT = 2.0
 """Distance of a move action [cells]."""
@@ -23,16 +23,16 @@ HELP_RADIUS = 4.0
 """Distance within which an enemy unit helps a friend under attack [cells]."""
 HELP_LOOPS = 32.0
 """A unit counts as under attack for this number of loops after damage."""
-LEASH = 10.0
+MAX_FOLLOW_GAP = 10.0
 """Gap at which an enemy gives up a target that moves away [cells] (inferred)."""
 ACQUIRE_LOOPS = 16
 """An enemy without a target searches for one every ACQUIRE_LOOPS loops, the enemies in turn (inferred)."""
-FIRST_LOOK = 4
-"""The first search is FIRST_LOOK loops earlier (inferred).
+FIRST_SEARCH_LOOPS = 4
+"""The first search is FIRST_SEARCH_LOOPS loops earlier (inferred).
 
 With this value, the win rates agree with the real game's, with and without shifted starts.
 """
-CROWD = 0.8
+GAP_PER_ATTACKER = 0.8
 """For a melee unit, each attacker at a target makes it appear this much farther away [cells] (inferred)."""
 RESCAN_LOOPS = 4
 """An enemy that walks to its target checks for a better one every RESCAN_LOOPS loops (inferred)."""
@@ -134,7 +134,7 @@ def _find_nearest(w: c.World, b: int, i: int, max_gap: float) -> int:
             if gap > max_gap:
                 continue
             if w.spec[i, c.S_REACH] < 1.0:
-                gap += CROWD * _count_attackers(w, b, j)
+                gap += GAP_PER_ATTACKER * _count_attackers(w, b, j)
             if gap < best_gap:
                 best, best_gap = j, gap
     return best
@@ -191,17 +191,17 @@ def choose_target(w: c.World, b: int, i: int, clock: int) -> int:
         return _find_wounded(w, b, i)
     if target >= 0 and w.ints[b, target, c.ALIVE] == 1:
         edge = edge_distance(w, b, i, target)
-        if w.ints[b, i, c.WINDING] == 1 or edge <= w.spec[i, c.S_REACH] + RANGE_SLOP:
+        if w.ints[b, i, c.WINDING] == 1 or edge <= w.spec[i, c.S_REACH] + RANGE_TOLERANCE:
             return target
-        if (clock + i - w.n_allies) % RESCAN_LOOPS != 0 and edge <= LEASH:
+        if (clock + i - w.n_allies) % RESCAN_LOOPS != 0 and edge <= MAX_FOLLOW_GAP:
             return target
-        is_blocked = w.floats[b, i, c.BLOCKED] >= JAMMED
+        is_blocked = w.floats[b, i, c.BLOCKED] >= STUCK_FROM
         other = _find_nearest(w, b, i, w.spec[i, c.S_SCAN] if is_blocked else w.spec[i, c.S_REACH])
         if other >= 0:
             return other
-        if edge <= LEASH:
+        if edge <= MAX_FOLLOW_GAP:
             return target
-    if (clock + i - w.n_allies + FIRST_LOOK) % ACQUIRE_LOOPS != 0:
+    if (clock + i - w.n_allies + FIRST_SEARCH_LOOPS) % ACQUIRE_LOOPS != 0:
         return -1
     other = _find_nearest(w, b, i, w.spec[i, c.S_SCAN])
     if other >= 0:

@@ -32,7 +32,7 @@ SECOND_BLADE = 4.5
 """Loops between the two hits of a zealot's attack."""
 MIN_DAMAGE = 0.5
 """Damage of a hit on health, if armor would reduce it below this value."""
-RANGE_SLOP = 1.0
+RANGE_TOLERANCE = 1.0
 """A target can move this far out of range before the attacker follows it [cells]."""
 TURN_DEGREES = 62.5
 """Turn per loop."""
