@@ -68,11 +68,12 @@ def stats(file: DatabaseFile = None, db: DatabaseUrl = DEFAULT_DATABASE, json: A
         for run in sizes.runs
     ]
     print_table(rows, title=sizes.url, empty=f"{sizes.url} contains no runs.")
-    free = "" if sizes.disk_free is None else f" Its disk has {format_size(sizes.disk_free)} of free space."
-    print_message(
-        f"The database takes {format_size(sizes.database)}. A vacuum would free {format_size(sizes.reusable)} of it."
-        f"{free}"
-    )
+    sentences = [f"The database takes {format_size(sizes.database)}."]
+    if sizes.reusable is not None:
+        sentences.append(f"A vacuum would free {format_size(sizes.reusable)} of it.")
+    if sizes.disk_free is not None:
+        sentences.append(f"Its disk has {format_size(sizes.disk_free)} of free space.")
+    print_message(" ".join(sentences))
     if sizes.unmeasured:
         print_message(sizes.unmeasured)
     if sizes.left_behind:

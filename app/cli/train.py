@@ -129,54 +129,37 @@ def resume(
     """Resume paused runs, and stopped, failed or lost ones from their newest usable checkpoints."""
     database = open_database(db, create=False)
     run_ids = choose_runs(database, runs, where)
-    if len(run_ids) > 1:
-        return _resume_several(database, run_ids, start_again=start_again, detach=detach)
-    row = find_run(database, run_ids[0])
-    if start_again:
-        return _start_again(database, row.id, detach=detach, json=json)
-    if row.state == State.PAUSED:
-        print_message(send_and_wait(database, row.id, "resume"))
-        return 0
-    _print_resume_point(examine_checkpoints(database, row))
-    if detach:
-        resume_run(database, row.id)
-        print_message(f"Run {row.id} resumes in the background.")
-        return 0
-    with stop_signals() as signals:
-        owner = claim_to_resume(database, row.id)
-        return _train_in_foreground(database, row.id, owner.token, signals, resume=True, json=json)
-
-
-def _resume_several(database: Database, run_ids: Sequence[str], *, start_again: bool, detach: bool) -> int:
     is_paused = {run_id: find_run(database, run_id).state == State.PAUSED for run_id in run_ids}
-    if not detach and (start_again or not all(is_paused.values())):
-        raise typer.BadParameter("Only one run can be trained in the foreground. Resume several with --detach.")
 
-    def resume_one(run_id: str) -> str:
+    def resume_in_background(run_id: str) -> str:
         if start_again:
             child = restart_run(database, run_id)
+            if json and len(run_ids) == 1:
+                print_json({"run_id": child, "parent_id": run_id, "status": "queued"})
             return f"Run {child} starts from step 0 in the background. Run {run_id} is not changed."
         if is_paused[run_id]:
             return send_and_wait(database, run_id, "resume")
+        _print_resume_point(examine_checkpoints(database, find_run(database, run_id)))
         resume_run(database, run_id)
         return f"Run {run_id} resumes in the background."
 
-    return apply_to_runs(run_ids, resume_one)
-
-
-def _start_again(database: Database, run_id: str, *, detach: bool, json: bool) -> int:
-    if detach:
-        child = restart_run(database, run_id)
-        print_message(f"Run {child} starts from step 0 in the background. Run {run_id} is not changed.")
-        if json:
-            print_json({"run_id": child, "parent_id": run_id, "status": "queued"})
-        return 0
-    check_can_restart(find_run(database, run_id))
+    if detach or (all(is_paused.values()) and not start_again):
+        return apply_to_runs(run_ids, resume_in_background)
+    if len(run_ids) > 1:
+        raise typer.BadParameter("Only one run can be trained in the foreground. Resume several with --detach.")
+    (run_id,) = run_ids
+    if start_again:
+        check_can_restart(find_run(database, run_id))
+    else:
+        _print_resume_point(examine_checkpoints(database, find_run(database, run_id)))
     with stop_signals() as signals:
-        owner = make_owner()
-        child = make_again(database, run_id, versions=library_versions(), owner=owner)
-        print_message(f"Run {child} starts from step 0. Run {run_id} is not changed.")
-        return _train_in_foreground(database, child, owner.token, signals, resume=False, json=json)
+        if start_again:
+            owner = make_owner()
+            parent_id, run_id = run_id, make_again(database, run_id, versions=library_versions(), owner=owner)
+            print_message(f"Run {run_id} starts from step 0. Run {parent_id} is not changed.")
+        else:
+            owner = claim_to_resume(database, run_id)
+        return _train_in_foreground(database, run_id, owner.token, signals, resume=not start_again, json=json)
 
 
 def _print_resume_point(status: CheckpointStatus) -> None:

@@ -7,7 +7,7 @@ import logging
 import os
 import traceback
 from collections.abc import Callable, Generator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -75,33 +75,23 @@ def train_run(
         EmtcError: If the run failed. The run is marked failed with the same message.
         StopRequested: If a signal arrived before the first step. The run is marked stopped.
     """
-    if signals is None:
-        with stop_signals() as handler:
-            return train_run(
-                database,
-                run_id,
+    with stop_signals() if signals is None else nullcontext(signals) as handler:
+        if token is None:
+            owner = make_owner()
+            retry_transient(database, lambda: claim_start(database, run_id, owner))
+            token = owner.token
+        with _record_failures(database, run_id, token, handler), log_compilation(announce), ACTIVE_CLOCK.watch():
+            config, device = _mark_started(database, run_id, token)
+            summary = _train(
+                *(database, run_id, config, device),
                 resume=resume,
                 token=token,
                 signals=handler,
                 on_progress=on_progress,
                 announce=announce,
             )
-    if token is None:
-        owner = make_owner()
-        retry_transient(database, lambda: claim_start(database, run_id, owner))
-        token = owner.token
-    with _record_failures(database, run_id, token, signals), log_compilation(announce), ACTIVE_CLOCK.watch():
-        config, device = _mark_started(database, run_id, token)
-        summary = _train(
-            *(database, run_id, config, device),
-            resume=resume,
-            token=token,
-            signals=signals,
-            on_progress=on_progress,
-            announce=announce,
-        )
-    _record_end(database, run_id, summary.status, token, signals)
-    return summary
+        _record_end(database, run_id, summary.status, token, handler)
+        return summary
 
 
 def _record_end(

@@ -35,9 +35,8 @@ def show(sizes: Sizes) -> None:
     st.caption(escape_markdown(sizes.url))
     with st.container(horizontal=True):
         st.metric("Database", format_size(sizes.database), border=True)
-        st.metric("Freed by a vacuum", format_size(sizes.reusable), border=True)
-        free = MISSING if sizes.disk_free is None else format_size(sizes.disk_free)
-        st.metric("Free on its disk", free, border=True)
+        for label, size in (("Freed by a vacuum", sizes.reusable), ("Free on its disk", sizes.disk_free)):
+            st.metric(label, MISSING if size is None else format_size(size), border=True)
         st.metric(
             "Checkpoints and logs",
             format_size(sum(run.checkpoints + run.other_files for run in sizes.runs)),

@@ -87,8 +87,8 @@ class Sizes:
     """URL of the database without its password."""
     database: int
     """Size of the file with its write-ahead log, or the size that the server reports."""
-    reusable: int
-    """Free pages inside the file, which a vacuum returns to the disk; 0 on a server."""
+    reusable: int | None
+    """Free pages inside the file, which a vacuum returns to the disk; None on a server, which does not report them."""
     disk_free: int | None
     """Free space on the disk of the database file; None on a server."""
     runs: tuple[RunSize, ...]
@@ -136,14 +136,14 @@ def _is_left_behind(db: Database, folder: Path) -> bool:
     return is_own(db, lease) if db.path is None else find_other_owner(db, lease, is_local=True) is None
 
 
-def file_sizes(connection: Connection, db: Database) -> tuple[int, int]:
+def file_sizes(connection: Connection, db: Database) -> tuple[int, int | None]:
     """Measure a database.
 
     Returns:
-        The size of the database with its write-ahead log, and the size of its free pages (0 on a server) [bytes].
+        The size of the database with its write-ahead log, and the size of its free pages (None on a server) [bytes].
     """
     if db.path is None:
-        return connection.exec_driver_sql("SELECT pg_database_size(current_database())").scalar_one(), 0
+        return connection.exec_driver_sql("SELECT pg_database_size(current_database())").scalar_one(), None
     pages, free_pages, page_bytes = (
         connection.exec_driver_sql(f"PRAGMA {name}").scalar_one()
         for name in ("page_count", "freelist_count", "page_size")

@@ -251,10 +251,10 @@ def cumulative_progress(db: Database, run_ids: Sequence[str], name: str, stretch
     Returns:
         One row per interval, by run and env step: run_id, env_step [env steps], total [seconds or episodes].
     """
-    by_step = {"partition_by": MetricRow.run_id, "order_by": MetricRow.env_step}
 
     def select_rows(ids: Sequence[str]) -> Statement:
-        new_steps = MetricRow.env_step - func.lag(MetricRow.env_step, 1, 0).over(**by_step)
+        earlier_step = func.lag(MetricRow.env_step, 1, 0)
+        new_steps = MetricRow.env_step - earlier_step.over(partition_by=MetricRow.run_id, order_by=MetricRow.env_step)
         reports = select(MetricRow.run_id, MetricRow.env_step, (new_steps / MetricRow.value).label("added")).where(
             MetricRow.run_id.in_(ids), MetricRow.name == name, MetricRow.value > 0
         )

@@ -2,7 +2,12 @@
 
 from dataclasses import replace
 
+import pytest
+
+from app.analysis.format import MISSING
+from app.bench.postgres import temporary_postgres_database
 from app.ui.disk import table_key
+from storage.engine import open_database
 from storage.maintenance.sizes import measure_sizes
 from storage.queries.episodes import list_episodes
 from storage.queries.memory import list_snapshots
@@ -23,6 +28,27 @@ def test_an_empty_database_has_a_size_and_names_the_next_step(empty):
     assert not app.error
     assert "There is no run yet" in said(app)
     assert app.metric[0].label == "Database"
+
+
+@pytest.mark.postgres
+def test_a_database_on_a_server_offers_no_backup_and_no_folders_of_another_database(
+    postgres_server, use_database, tmp_path, monkeypatch
+):
+    use_database(tmp_path / "unused.db").dispose()
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    folder = tmp_path / "emtc-lab" / "gone1234"
+    folder.mkdir(parents=True)
+    (folder / "checkpoint-000000000001.pt").write_bytes(b"x" * 77)
+    with temporary_postgres_database(postgres_server) as url:
+        open_database(url).dispose()
+        monkeypatch.setenv("EMTC_DB", url)
+        app = open_page("disk")
+        assert not app.exception
+        assert not app.error
+        assert "backup" not in [button.key for button in app.button]
+        assert "pg_dump" in said(app)
+        assert "Folders of deleted runs" not in said(app)
+        assert {metric.label: metric.value for metric in app.metric}["Freed by a vacuum"] == MISSING
 
 
 def test_each_run_is_listed_with_its_size(seeded):

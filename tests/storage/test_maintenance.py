@@ -80,6 +80,7 @@ def test_sizes_name_each_run_and_kind(db: Database, ended: str) -> None:
     )
     assert empty.total == 0
     assert sizes.database > 0
+    assert (sizes.reusable is None) == (sizes.disk_free is None) == (db.path is None), "a server reports neither"
 
 
 def test_the_parts_come_close_to_the_whole(ready_sqlite_url: str) -> None:
