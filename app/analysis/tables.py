@@ -18,7 +18,7 @@ from typing import Final, Literal, get_args
 import numpy as np
 import pandas as pd
 
-from app.analysis.latex import escape_text, write_tabular
+from app.analysis.latex import write_tabular
 
 TableFormat = Literal["csv", "latex", "markdown", "parquet"]
 TABLE_FORMATS: tuple[TableFormat, ...] = get_args(TableFormat)
@@ -244,11 +244,10 @@ def _write_markdown(table: Table) -> str:
 
 def _write_latex(table: Table) -> str:
     """Write the tabular environment. The caption and the excluded runs are comments."""
-    rows = []
-    for i, row in enumerate(_list_texts(table)):
-        cells = [(escape_text(text), (i, title) in table.best) for text, title in zip(row, table.frame, strict=True)]
-        rows.append([rf"\textbf{{{text}}}" if is_best else text for text, is_best in cells])
+    titles = list(table.frame.columns)
     headers = [(column.group, replace(column, group="").title) for column in table.columns]
+    best = {(row, titles.index(title)) for row, title in table.best}
     caption = [f"% {line}" for line in table.caption.splitlines()]
     remarks = [f"% {_join_lines(line)}" for line in table.excluded_lines]
-    return "\n".join([*caption, write_tabular(headers, rows), *remarks]) + "\n"
+    tabular = write_tabular(headers, _list_texts(table), best=best, comments=caption)
+    return "\n".join([tabular, *remarks]) + "\n"

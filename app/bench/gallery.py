@@ -39,7 +39,7 @@ PAGE = PICTURES.parent / "gallery.md"
 WIDTH = "3.25in"
 _SIZE = 0.42
 """Pixels of a picture per pixel of the exported image, which has 300 dpi."""
-_N_ROWS, _MAX_CHARACTERS, _MAX_CELL = 5, 88, 24
+_N_ROWS, _MAX_CHARACTERS, _MAX_CELL = 5, 120, 32
 """Rows of a table in its picture, characters of a row, and characters of a cell."""
 _INTRODUCTION = """# Gallery of figures and tables
 
@@ -149,6 +149,7 @@ def _make_inputs(db: Database, study: Sequence[RunRow], run: RunRow) -> dict[str
     """Choose runs and options for the figures that need more than the default runs."""
     episodes = find_replayable_episodes(db, run.id)
     emu = next(row for row in study if row.algo.startswith("emu-") and row.seed == run.seed)
+    last_run = max(filter(_has_gate, study), key=lambda row: row.seed)  # some of its links have a small β
     two = ",".join(map(str, reversed(episodes[:2])))
     pair = [{"episode": episode} for episode in episodes[:2]]
     smooth = {"smooth": 50_000}

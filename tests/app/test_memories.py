@@ -41,7 +41,8 @@ def test_memories_are_drawn_under_one_colour_scale(seeded) -> None:
     maps = make_embedding_comparison(
         StoredRuns(db, [find_run(db, run_id) for run_id in ids]), make_options({METHOD: "pca"})
     )
-    assert [panel.title for panel in maps.panels] == [f"tcse, 3m ({run_id})" for run_id in ids]
+    assert [panel.title for panel in maps.panels] == [f"TCSE, 3m ({run_id})" for run_id in ids]
+    assert {(panel.x_label, panel.y_label) for panel in maps.panels} == {("PCA 1", "PCA 2")}
     assert maps.low == min(panel.low for panel in maps.panels)
     assert maps.high == max(panel.high for panel in maps.panels)
     assert "local spread" in maps.caption

@@ -4,9 +4,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.analysis.projections.snapshots import project_snapshot, sample_rows
+from app.analysis.settings import EMBEDDERS
 from app.figures.figure import NO_OPTIONS, FigureKind, StoredRuns
 from app.figures.kinds.maps import Cloud, Maps
-from app.figures.named.memory_map import MAX_PATH_STEPS, draw_memory, get_last_snapshot, make_trace, name_path
+from app.figures.named.memory_map import (
+    MAX_PATH_STEPS,
+    METHOD_NAMES,
+    draw_memory,
+    get_last_snapshot,
+    make_trace,
+    name_path,
+)
 from app.figures.options import EPISODES, METHOD, Options
 from app.figures.theme import DELTA_MEM, WIN_RATE
 from emtc_core.errors import ConfigError
@@ -36,7 +44,8 @@ def make_embedding_comparison(runs: StoredRuns, options: Options = NO_OPTIONS) -
     for row in rows:
         snapshot = get_last_snapshot(db, row)
         sample = sample_rows(snapshot, n=MAX_POINTS, seed=0)
-        name = f"{row.config.get('embed', {}).get('type', 'unknown embedder')}, {row.map} ({row.id})"
+        embedder = row.config.get("embed", {}).get("type", "unknown embedder")
+        name = f"{EMBEDDERS.get(embedder, embedder)}, {row.map} ({row.id})"
         spread = compute_local_spread(snapshot, sample)
         descriptions.append(f"{name}: {len(sample)} of {snapshot.size} nodes, local spread {spread:.2f}")
         coordinates = project_snapshot(db, snapshot.id, method=method, n=MAX_POINTS).coordinates[sample]
@@ -140,7 +149,7 @@ def find_contrast(db: Database, snapshot: Snapshot, episode: Trajectory) -> int:
 def _draw_panel(
     snapshot: Snapshot, rows: NDArray[np.int64], coordinates: NDArray[np.float32], method: str, title: str
 ) -> Cloud:
-    x, y = f"{method} 1", f"{method} 2"
+    x, y = (f"{METHOD_NAMES.get(method, method)} {axis}" for axis in (1, 2))
     return draw_memory(snapshot, rows, coordinates, x_label=x, y_label=y, quantity="h", title=title, caption="")
 
 

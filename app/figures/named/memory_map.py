@@ -34,7 +34,7 @@ SELECTION_QUANTITIES = ("h", "delta_mem", "beta", "t")
 """Quantities in the figure of a selection."""
 MAX_PATH_STEPS, MAX_PATH_INTERVAL, MIN_PATH_POINTS = 200, 10, 12
 """Limits of a path [steps]. A path has a point every 10 steps, or more often if it would have fewer than 12 points."""
-_METHOD_NAMES = {"tsne": "t-SNE", "umap": "UMAP", "pca": "PCA"}
+METHOD_NAMES = {"tsne": "t-SNE", "umap": "UMAP", "pca": "PCA"}
 _QUANTILE_LEVELS = np.linspace(0.0, 1.0, 101)
 
 
@@ -234,7 +234,7 @@ def compute_coordinates(db: Database, snapshot: Snapshot, options: Options) -> L
     if method == "pca":
         fit_rows = None if options[FIT] == "all" else sample_rows(snapshot, n=n, seed=seed)
         return compute_pca(snapshot.embedding, fit_on=fit_rows, signs=options[SIGNS])
-    name = _METHOD_NAMES.get(method, method)
+    name = METHOD_NAMES.get(method, method)
     projection = project_snapshot(db, snapshot.id, method=method, n=n, seed=seed)
     return LabeledPoints(projection.coordinates, f"{name} 1 [1]", f"{name} 2 [1]")
 
