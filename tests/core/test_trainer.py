@@ -18,10 +18,11 @@ from emtc_core.envs.registry import make_env
 from emtc_core.errors import CheckpointError, NonFiniteLossError
 from emtc_core.metrics import MACHINE_PREFIXES, METRICS
 from emtc_core.recorder import ListRecorder
-from emtc_core.replay_buffer.buffer import Batch
+from emtc_core.replay_buffer.buffer import Batch, ReplayBuffer
 from emtc_core.schedules import linear_decay
 from emtc_core.training import checkpoint as checkpoint_module
 from emtc_core.training.checkpoint import CheckpointStore, load
+from emtc_core.training.episodic import EpisodicPart
 from emtc_core.training.trainer import Trainer
 from tests.core.small_files import small_files
 from tests.errors import raises
@@ -201,6 +202,30 @@ def test_stopping_and_resuming_equals_never_having_stopped(tmp_path: Path, algo:
     parts, records = run_in_parts(config, tmp_path / "parts", [StopWhen(moment, polls=2) for moment in moments])
     assert_same_state(whole.get_state(), parts.get_state())
     assert_same_records(records, recorder)  # metrics rows as well: the open window is part of the checkpoint
+
+
+def test_a_resumed_run_finds_the_same_nodes_for_evicted_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slots of a search are part of the replay buffer, and a checkpoint restores them."""
+    searches = []
+    replace_evicted = EpisodicPart._replace_evicted
+
+    def note(self: EpisodicPart, batch: Batch, buffer: ReplayBuffer) -> Batch:
+        found = replace_evicted(self, batch, buffer)
+        searches.append(int((found.uids != batch.uids).sum()))
+        return found
+
+    monkeypatch.setattr(EpisodicPart, "_replace_evicted", note)
+    few = ("memory.capacity=100", "memory.delta=0.5", "embed.type=random", "memory.on_evicted=search")
+    config = short_config(*few, "train.updates_per_episode=2", "checkpoint.interval=150", steps=250)
+    whole, recorder = make_trainer(config, tmp_path / "whole")
+    whole.run()
+    unbroken, searches[:] = list(searches), []
+    stops = [StopWhen(MOMENTS["between two updates"], polls=polls) for polls in (3, 2)]
+    parts, records = run_in_parts(config, tmp_path / "parts", stops)
+    assert_same_state(whole.get_state(), parts.get_state())
+    assert_same_records(records, recorder)
+    assert searches == unbroken
+    assert sum(n > 0 for n in unbroken) > 3, "nodes were found in several updates"
 
 
 def test_a_stop_is_obeyed_at_once(tmp_path: Path) -> None:
