@@ -133,8 +133,9 @@ def test_any_logged_number_can_be_drawn_and_a_stranger_is_the_win_rate() -> None
     assert find_quantity("return") is EVALUATION_QUANTITIES["return"]
 
 
-@pytest.mark.parametrize("width", ["one", "6.75in"])
-@pytest.mark.parametrize("format", ["svg", "pdf", "png", "html"])
+@pytest.mark.parametrize(
+    ("format", "width"), [("svg", "one"), ("svg", "6.75in"), ("pdf", "one"), ("png", "6.75in"), ("html", "one")]
+)
 def test_facets_export_in_every_format_and_width(comparison, format, width) -> None:
     chart = draw_comparison(comparison, per_seed=True)
     options, _ = read_image_options({"width": width})

@@ -255,8 +255,9 @@ def test_window_cuts_every_line_with_its_band(stats):
     assert len(cut.panels[0].lines[0].low) == 1
 
 
-@pytest.mark.parametrize("format", EXPORT_FORMATS)
-@pytest.mark.parametrize("mode", ["light", "dark"])
+@pytest.mark.parametrize(
+    ("mode", "format"), [*(("light", format) for format in EXPORT_FORMATS), ("dark", "svg"), ("dark", "html")]
+)
 def test_every_figure_exports_in_every_format(stats, cloud, format, mode):
     start = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF", "html": b"<!doctype html>", "csv": b""}[format]
     for figure in (draw_gate_dynamics(stats, run="r"), cloud):

@@ -265,6 +265,15 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return cache_bundle(EXAMPLE_STUDY, cache=tmp_path_factory.mktemp("checked"))
 
 
+@pytest.fixture(scope="module")
+def shipped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    """The shipped study, opened as the app opens it; `-m ci` looks it through."""
+    bundle = cache_bundle(EXAMPLE_STUDY, cache=tmp_path_factory.mktemp("shipped"), is_trusted=True)
+    db = open_database(bundle.url, read_only=True)
+    yield db
+    db.dispose()
+
+
 @pytest.mark.ci
 def test_the_guide_quotes_what_the_shipped_study_holds(checked: Bundle, tmp_path: Path) -> None:
     ours = cache_bundle(EXAMPLE_STUDY, cache=tmp_path, is_trusted=True)
@@ -344,22 +353,18 @@ def compare_with_reference(db: Database, plan: str, *, adjusted: bool) -> int:
     return compared
 
 
-def test_an_independent_script_computes_the_same_claims_of_the_shipped_study(checked: Bundle) -> None:
-    db = open_database(checked.url, read_only=True)
-    assert compare_with_reference(db, "first", adjusted=False) > 40
-    db.dispose()
+def test_an_independent_script_computes_the_same_claims_of_the_shipped_study(shipped: Database) -> None:
+    assert compare_with_reference(shipped, "first", adjusted=False) > 40
 
 
-def test_the_shipped_runs_are_those_of_the_plan(checked: Bundle) -> None:
-    db = open_database(checked.url, read_only=True)
+def test_the_shipped_runs_are_those_of_the_plan(shipped: Database) -> None:
     wanted = [
         flatten(run.config)
         for name in list_templates()
         if name.startswith(("first-study-", "confirmatory-"))
         for run in make_plan(find_sweep_file(name)).runs
     ]  # fmt: skip
-    for row in select_runs(db):
+    for row in select_runs(shipped):
         there = flatten_stored(row.config)
         assert any(all(there[key] == each[key] for key in there.keys() & each.keys()) for each in wanted), row.name
         assert row.env_steps >= row.target_steps == there["train.t_max"]
-    db.dispose()

@@ -99,7 +99,9 @@ def test_the_largest_errors_are_named_in_the_order_of_the_path() -> None:
     assert trace.find_largest_errors(limit=1).tolist() == [3]
 
 
-@pytest.mark.parametrize("format", ["svg", "pdf", "png", "html", "csv"])
+@pytest.mark.parametrize(
+    "format", ["svg", "csv", *(pytest.param(format, marks=pytest.mark.ci) for format in ("pdf", "png", "html"))]
+)
 def test_both_figures_are_written_in_every_format(seeded, tmp_path: Path, format: str) -> None:
     url, _, ids = seeded
     for figure, runs in (("strategy-divergence", ids[:1]), ("embedding-comparison", ids)):

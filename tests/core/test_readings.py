@@ -63,8 +63,9 @@ def _write_all(config: RunConfig, stream: list[Episode]) -> tuple[list[float], l
 )  # nothing is written when that reading looks
 def test_every_gate_equals_the_independent_reading(preset: str, lookup: str, stream: list[Episode]) -> None:
     overrides = [f"gate.lookup={lookup}", "embed.min_episodes=4", "embed.batch=64"]
-    ours, theirs, _ = _write_all(resolve(map="3m", preset=preset, overrides=overrides), stream)
-    assert len(ours) == sum(episode.length for episode in stream)
+    some = stream[:16]  # two refits and three updates of the target
+    ours, theirs, _ = _write_all(resolve(map="3m", preset=preset, overrides=overrides), some)
+    assert len(ours) == sum(episode.length for episode in some)
     np.testing.assert_allclose(ours, theirs, atol=1e-6)
 
 
