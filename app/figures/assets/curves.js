@@ -17,6 +17,7 @@ const BOTTOM = 44
 const SUBTITLE = 18
 const MIN_PANEL_HEIGHT = 160
 const CORNER = 26 // width of the button at the top right
+const WHOLE_NUMBERS_FROM = 20 // from this width, the limits of a window are whole numbers, as in page_state.py
 const LINKED = "emtc-lab-linked" // event: the window or the cursor of a linked chart has changed
 const SMOOTHING = "emtc-lab-smoothing" // event: the slider of the page has changed (smoothing.js)
 const STRONG = "emtc-lab-strong" // event: a legend of the page highlights a line
@@ -300,7 +301,8 @@ function zoomTo(self, window) {
   notifyLinkedCharts(self)
   clearTimeout(self.timer)
   self.timer = setTimeout(() => {
-    const rounded = self.window && [Math.max(0, Math.round(self.window[0])), Math.round(self.window[1])]
+    const parts = self.window && self.window[1] - self.window[0] < WHOLE_NUMBERS_FROM ? 100 : 1
+    const rounded = self.window && self.window.map((x) => Math.max(0, Math.round(x * parts) / parts))
     if (JSON.stringify(rounded) === self.sent) return
     self.sent = JSON.stringify(rounded)
     self.send("window", rounded || [])

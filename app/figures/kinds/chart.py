@@ -133,7 +133,7 @@ class Chart:
         """Keep only the panel with a title, with the caption and the last values of this panel.
 
         Raises:
-            KeyError: If there is no such panel.
+            KeyError: If no panel has this title.
         """
         panel = next((panel for panel in self.panels if panel.title == title), None)
         if panel is None:

@@ -121,7 +121,7 @@ def _draw_line(drawing: go.Figure, row: int, col: int, line: Line, *, in_legend:
 
 
 def _draw_cloud(cloud: Cloud) -> go.Figure:
-    opacity = 0.35 if cloud.traces else 1.0
+    opacity = maps_views.OPACITY_UNDER_TRACES if cloud.traces else 1.0
     drawing = go.Figure(maps_views.plot_points(cloud, cloud.low, cloud.high, has_scale=True, opacity=opacity))
     for trace in cloud.traces:
         drawing.add_trace(maps_views.plot_trace(trace))

@@ -11,6 +11,7 @@ import streamlit as st
 from streamlit.components.v2 import component
 
 from app.analysis.format import escape_markdown
+from app.analysis.x_axes import X_AXES
 from app.figures.assets import read_asset, read_script
 from app.figures.kinds.chart import Chart
 from app.replay.payload import make_payload
@@ -26,6 +27,7 @@ _curves = component(
     css=read_asset("curves.css"),
     js=read_script("ends.js", "curves.js"),
 )
+_SHORT_NAMES = {axis.label: axis.short_name for axis in X_AXES.values()}
 _smoothing = component(
     "emtc_lab_smoothing",
     html='<div class="smoothing"><label>Smoothing <input type="range" min="0" step="0.01"></label><output></output>'
@@ -98,7 +100,7 @@ def show(
     window: tuple[float, float] | None = None,
     panel_height: int = 130,
     on_window: Callable[[list[float]], None] | None = None,
-    x_name: str = "env step",
+    x_name: str = "",
     legend: bool = True,
     titles: bool = True,
     place: Place | None = None,
@@ -111,7 +113,7 @@ def show(
         window: The visible x range; None for all.
         panel_height: Height of a panel [pixels].
         on_window: Called with the x range that the user selects, an empty list for all.
-        x_name: Name of the x axis.
+        x_name: Name of the x axis in the tooltip. Default: that of the axis, as in `app.analysis.x_axes`.
         legend: Whether to draw the legend. False for charts that share a legend; the tooltip always names the lines.
         titles: Whether to draw the titles of the panels. False if the page has the title.
         place: What the chart shares with other charts.
@@ -126,7 +128,7 @@ def show(
     data = chart.to_component() | {
         "window": list(window) if window else None,
         "panelHeight": panel_height,
-        "xName": x_name,
+        "xName": x_name or _SHORT_NAMES.get(chart.x_label, "env step"),
         "legend": legend,
         "titles": titles,
         "link": place.link if place else None,
