@@ -18,7 +18,7 @@ UI = Path(app.__file__).parent / "ui"
 PROSE = frozenset(
     {
         *("Select an example", "–", "none", "any", "not set", "Select a run", "All that match", "Select a tag"),
-        *("Select or type a tag", "Words in title or text", "Key, label or word", "Click or type"),
+        *("Select or type a tag", "Words in title or text", "Key, label or word"),
         *(
             "Auto-generated if empty",
             "Search settings: tau, buffer, seed",

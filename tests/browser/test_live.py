@@ -1,11 +1,13 @@
 """Live in a real browser: win rate and gate in one screen under one window, whatever the window's width."""
 
+from contextlib import closing
 from itertools import pairwise
 
 import pytest
 from sqlalchemy import text, update
 
 from storage.models import Run
+from storage.runs.control import Heartbeat
 from tests.browser.server import wait_until
 from tests.pages.seed import seed_run
 
@@ -52,6 +54,20 @@ def test_four_charts_fit_one_screen_and_all_move_together(live):
     assert windows == [windows[0]] * len(windows)
     assert windows[0] != "null"
     page.wait_for_function("() => document.location.search.includes('x=')")
+
+
+def test_the_buttons_of_a_running_run_leave_room_for_four_charts(page, seeded):
+    url, _, database = seeded
+    run_id = seed_run(database, status="running")
+    page.set_viewport_size({"width": 1440, "height": 900})
+    charts = page.locator(".curves")
+    fits = "nodes => nodes.filter((node) => node.getBoundingClientRect().bottom <= 900).length"
+    with closing(Heartbeat(database, run_id)):
+        page.goto(f"{url}/live?run={run_id}")
+        page.get_by_role("button", name="Replay a training episode").wait_for()
+        charts.locator("canvas").nth(3).wait_for()
+        wait_until(page, lambda: charts.evaluate_all(fits) == 4, "four charts on one screen")
+        assert page.locator(".st-key-live_bar").bounding_box()["height"] < 50, "one row"
 
 
 def test_the_header_is_one_row_and_its_tabs_keep_the_run(live, seeded):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from app.figures.assets import read_asset
 from app.figures.theme import VIRIDIS_ON_DARK
 from storage.queries.memory import get_snapshot, list_snapshots
 from tests.browser.server import wait_until
@@ -63,6 +64,32 @@ def test_map_and_panel_fit_on_one_screen(page, seeded) -> None:
     for part in (atlas, player.locator(".field"), player.locator(".controls")):
         box = part.bounding_box()
         assert box["y"] + box["height"] <= 900
+
+
+def test_a_dense_map_draws_disks_only_for_few_colored_points(page) -> None:
+    page.goto("about:blank")
+    page.add_script_tag(
+        content="const NO_INK = 255, N_INKS = 255" + read_asset("common.js") + read_asset("atlas_picture.js")
+    )
+    n_drawn = page.evaluate(
+        """() => {
+            const n = 70000, canvas = document.createElement("canvas")
+            const [x, y] = [0, 1].map(() => Float32Array.from({ length: n }, Math.random))
+            const draw = (nColored) => {
+                let drawn = 0
+                window.stampPoint = () => { drawn += 1 }
+                const inks = Uint8Array.from({ length: n }, (_, k) => (k < nColored ? 100 : NO_INK))
+                const scales = { kx: 100, ky: 100, sx: (v) => v, sy: (v) => v }
+                const quantity = { noEffect: 0 }
+                const map = { grid: { x, y }, chosen: new Uint8Array(n).fill(1), inks, scales, quantity, canvas,
+                    view: { x: 0, y: 0 }, packed: new Uint32Array(255) }
+                drawDensity(map, { ctx: canvas.getContext("2d"), width: 300, height: 300, ratio: 1 }, [[0, n]])
+                return drawn
+            }
+            return [draw(50), draw(n)]
+        }"""
+    )
+    assert n_drawn == [50, 0]
 
 
 def test_low_values_are_visible_in_the_dark_theme(page, seeded) -> None:

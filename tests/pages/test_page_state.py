@@ -17,7 +17,7 @@ VIEWS = {
     "home": {"q": "Seeded", "sort": "name", "down": "false", "states": "finished", "shelf": "all"},
     "launch": {"algo": "emtc-qmix", "map": "2s3z", "gate.tau_end": "0.3"},
     "run": {"find": "tau", "list": "preset"},
-    "live": {"x": "0-150", "metrics": "train/loss"},
+    "live": {"x": "0-150", "metrics": "train/loss", "smoothing": "0.6"},
     "memory": {
         "method": "axes",
         "pair": "2",

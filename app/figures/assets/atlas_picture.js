@@ -3,6 +3,7 @@
 // "Ink" is an index into the color scale, 0 … 254.
 
 const DENSITY_FROM = 60000 // points in view
+const MAX_DISKS = 20000 // colored points that are drawn as disks above a density image
 const PAD = 26
 const GREY = [140, 146, 154]
 
@@ -39,7 +40,8 @@ function drawPicture(self, fit) {
 
 // Draw the number of points per pixel as opacity and the mean of their values as color. Points that are not selected
 // are gray. One cell is one CSS pixel, so that the image is not thinner on screens with a high resolution. If the
-// quantity has a value without effect, the few other points are drawn as disks above the image.
+// quantity has a value without effect and the other points are few, they are drawn as disks above the image. Many
+// disks would take longer than a frame, and the image already shows them.
 function drawDensity(self, fit, rows) {
   const { grid, inks, chosen, view, scales } = self
   const width = Math.floor(fit.width)
@@ -52,6 +54,7 @@ function drawDensity(self, fit, rows) {
   const [kx, ky] = [scales.kx, scales.ky]
   const [ox, oy] = [width / 2 - view.x * kx, height / 2 + view.y * ky]
   const { x, y } = grid
+  let nColored = 0
   for (const [from, to] of rows) {
     for (let k = from; k < to; k += 1) {
       const px = (x[k] * kx + ox) | 0
@@ -59,6 +62,7 @@ function drawDensity(self, fit, rows) {
       if (px < 0 || py < 0 || px >= width || py >= height) continue
       const at = py * width + px
       if (chosen[k] && inks[k] !== NO_INK) {
+        nColored += 1
         if (counts[at] < 65535) {
           counts[at] += 1
           sums[at] += inks[k]
@@ -78,7 +82,7 @@ function drawDensity(self, fit, rows) {
   self.stage.getContext("2d").putImageData(image, 0, 0)
   fit.ctx.imageSmoothingEnabled = false
   fit.ctx.drawImage(self.stage, 0, 0, fit.width, fit.height)
-  if (self.quantity.noEffect === null) return
+  if (self.quantity.noEffect === null || nColored > MAX_DISKS) return
   const disks = fit.ctx.getImageData(0, 0, self.canvas.width, self.canvas.height)
   stampColored(self, disks, fit.ratio, rows, makeStamp(1.6 * fit.ratio))
   fit.ctx.putImageData(disks, 0, 0)

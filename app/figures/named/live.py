@@ -211,7 +211,7 @@ def draw_gate_dynamics(
         lines = (replace(complement(line), name=f"{line.label}: mean", low=None, high=None) for line in beta.lines)
         beta = with_log_y_axis(replace(beta, title=CLOSING_PANEL, lines=tuple(lines)))
     elif is_fitted:
-        beta_text += f" The axis of β̄ shows {low:.4g} to {high:.4g} only."
+        beta_text += " The axis of β̄ is fitted to the values and does not start at 0."
     delta_text = f"{error_text} {_SOURCES} {_BANDS}{_describe_flat_bands(flat_deltas)}"
     tau = Line("temperature", TAU, x, read_float_column(stats, "tau"), dash=_DASHED, smoothable=False)
     panels = (

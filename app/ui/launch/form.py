@@ -136,7 +136,7 @@ def _choices(
         )  # fmt: skip
     with right:
         sweep.choose_algos(request)
-    left, middle, right = st.columns([1, 1, 2])
+    left, middle, right = st.columns([6, 3, 7])
     with left:
         info = next(info for info in describe_fields() if info.key == "train.t_max")
         default = format_argument(request.default_steps)

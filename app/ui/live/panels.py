@@ -104,7 +104,7 @@ def _status(run_id: str) -> None:
         with st.container(gap="xsmall"):
             run_header.show_numbers(run, curves)
             _show_messages(run)
-            with st.container(key="live_bar", horizontal=True, vertical_alignment="center", gap="small"):
+            with st.container(key="live_bar", horizontal=True, vertical_alignment="center", gap="xsmall"):
                 _update_charts(curves)
                 canvas.show_smoothing(
                     key="live_smoothing", link=_LINK, weight=WEIGHT.read(), highest=MAX_SMOOTHING, help=SMOOTHING.help,
@@ -132,7 +132,8 @@ def _update_charts(curves: LiveCurves) -> None:
     is_frozen = st.toggle("Freeze charts", key="live_paused", help="The charts are not updated. The run continues.")
     n_new = curves.refresh()
     n_waiting = st.session_state["live_waiting"] = st.session_state.get("live_waiting", 0) + n_new
-    st.badge(f"{n_waiting} new points" if n_waiting else "up to date", color="blue" if n_waiting else "gray")
+    if is_frozen:
+        st.badge(f"{n_waiting} new points" if n_waiting else "up to date", color="blue" if n_waiting else "gray")
     drawn_version = str(st.session_state.get("live_drawn", ""))
     version = drawn_version if is_frozen else curves.version
     data_versions = {"version": version, "drawn": drawn_version}

@@ -114,7 +114,7 @@ def _choose_slot() -> int | None:
         "Memory id",
         **POINT.bind(),
         step=1,
-        placeholder="Click or type",
+        placeholder="none",
         help="Slot of a node in the episodic memory. Use it to select a node without a mouse.",
         width=140,
     )
