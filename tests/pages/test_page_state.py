@@ -187,7 +187,7 @@ def test_the_list_of_runs_marks_the_current_run_and_opens_another(seeded):
     assert box.options[0].endswith(" Newest")
     box.set_value(newest).run()
     assert not app.exception
-    assert app.query_params["run"] == [newest]
+    assert app.query_params["run"] == newest
     assert not app.session_state["run_picker_open"]
 
 

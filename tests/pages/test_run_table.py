@@ -83,7 +83,7 @@ def test_thousands_of_runs_are_counted_paged_and_found(thousands):
     )
     app.text_input(key="run_search").set_value("r00007").run()
     assert not app.exception
-    assert app.query_params["run"] == ["r00007"], "the only matching run is selected"
+    assert app.query_params["run"] == "r00007", "the only matching run is selected"
     assert not app.session_state["run_picker_open"]
 
 
