@@ -111,11 +111,8 @@ def open_output(path: Path) -> Generator[BinaryIO]:
     Raises:
         StorageError: If the file cannot be written.
     """
-    missing_folders: list[Path] = []
     try:
-        missing_folders += [folder for folder in path.parents if not folder.exists()]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with replace_atomically(path) as file:
+        with parent_folder(path), replace_atomically(path) as file:
             yield file
     except OSError as error:
         raise StorageError(
@@ -123,6 +120,20 @@ def open_output(path: Path) -> Generator[BinaryIO]:
             reason="not_writable",
             subject=path,
         ) from error
+
+
+@contextmanager
+def parent_folder(path: Path) -> Generator[None]:
+    """Create the folder of a file. If the block leaves the folder empty, it is removed again.
+
+    Raises:
+        OSError: If the folder cannot be created.
+    """
+    missing_folders: list[Path] = []
+    try:
+        missing_folders += [folder for folder in path.parents if not folder.exists()]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield
     finally:
         for folder in missing_folders:
             with suppress(OSError):  # the folder contains the file

@@ -7,6 +7,8 @@ are nobody else's, and ports are asked of the system. So nothing here depends on
 import gc
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +27,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.pop("COLUMNS", None)
 os.environ.setdefault("EMTC_WARM_UP", "0")  # an app that compiles in the background does so beside the next tests
 
+ROOT = Path(__file__).resolve().parents[1]
 MEMORY = Path("/dev/shm")
 ROOM = 4 * 2**30
 if MEMORY.is_dir() and shutil.disk_usage(MEMORY).free > ROOM:
@@ -42,6 +45,16 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if config.getoption("markexpr") != "gpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Compile the kernels before all tests of a new checkout: else each process compiles them for itself."""
+    is_worker, source = hasattr(session.config, "workerinput"), session.config.args_source
+    if is_worker or source is not pytest.Config.ArgsSource.TESTPATHS or "NUMBA_CACHE_DIR" in os.environ:
+        return
+    if not any((ROOT / "emtc_core").rglob("*.nbi")):
+        subprocess.run([sys.executable, "-m", "app.warmup", "--all"], cwd=ROOT, check=False)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -90,6 +90,17 @@ class Aggregation:
         return Summary(center, *compute_band(values, self, scale))
 
 
+def join_summaries(summaries: Sequence[Summary]) -> Summary:
+    """Join the summaries of several points into that of a line. It has a band if each point has one."""
+
+    def join(parts: Iterable[Values | None]) -> Values | None:
+        arrays = [part for part in parts if part is not None]
+        return np.concatenate(arrays) if len(arrays) == len(summaries) else None
+
+    centers, lows, highs = zip(*summaries, strict=True)
+    return Summary(np.concatenate(centers), join(lows), join(highs))
+
+
 def select_finite(values: Iterable[float]) -> Values:
     """Select the finite values."""
     numbers = np.asarray(list(values), np.float64)

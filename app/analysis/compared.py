@@ -1,7 +1,7 @@
 """Runs that are compared: the curves behind the page Compare, and behind the figures and tables of final numbers."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from app.analysis.comparable import COMMON, Budget, cut_to_budget, list_budgets
@@ -18,6 +18,7 @@ from app.analysis.quantities import (
 from app.analysis.rates import RatedSeeds, apply_rate, average_curves
 from app.analysis.series import Comparison, SeedRun, join_seeds, read_seeds
 from app.analysis.settings import with_code
+from app.analysis.x_axes import ENV_STEPS, XAxisName, XValues, read_x_values
 from storage.engine import Database
 from storage.runs.rows import RunRow
 
@@ -33,7 +34,9 @@ class ComparedRuns:
     rated: RatedSeeds
     """The runs with the win rates by which they are compared."""
     plotted: RatedSeeds
-    """The runs with the quantity that is drawn over env steps."""
+    """The runs with the quantity that is drawn, over env steps."""
+    x: XValues = ENV_STEPS
+    """The x axis of the drawn curves."""
 
     @property
     def configs(self) -> dict[str, dict[str, Any]]:
@@ -48,20 +51,18 @@ class ComparedRuns:
         """List the different lengths of the runs that count [env steps], ascending."""
         return list_budgets(join_seeds(*self.rated, include_unfinished=include_unfinished, final=True))
 
-    def join_finals(self, *, include_unfinished: bool, budget: Budget = COMMON) -> Comparison:
-        """Group the win rates by which runs are compared by variant, for final numbers at one budget."""
-        return cut_to_budget(join_seeds(*self.rated, include_unfinished=include_unfinished, final=True), budget)
-
-    def join_finals_of(
-        self, rate: Literal["greedy", "robust"], *, include_unfinished: bool, budget: Budget = COMMON
+    def join_finals(
+        self, *, include_unfinished: bool, budget: Budget = COMMON, rate: Literal["greedy", "robust"] | None = None
     ) -> Comparison:
-        """Group the greedy or the robust win rates by variant, for final numbers at one budget."""
-        rated = apply_rate(self.greedy, rate)
-        return cut_to_budget(join_seeds(*rated, include_unfinished=include_unfinished, final=True), budget)
+        """Group win rates by variant, for final numbers at one budget.
 
-    def join_greedy_finals(self, *, include_unfinished: bool, budget: Budget = COMMON) -> Comparison:
-        """Group the greedy win rates by variant, for final numbers at one budget."""
-        return cut_to_budget(join_seeds(self.greedy, include_unfinished=include_unfinished, final=True), budget)
+        Args:
+            include_unfinished: Include runs that have not finished.
+            budget: The budget; see `cut_to_budget`.
+            rate: The win rate. Default: the one by which the runs are compared.
+        """
+        rated = apply_rate(self.greedy, rate) if rate else self.rated
+        return cut_to_budget(join_seeds(*rated, include_unfinished=include_unfinished, final=True), budget)
 
 
 def combine_curves(
@@ -93,7 +94,12 @@ def combine_curves(
 
 
 def read_compared_runs(
-    db: Database, rows: Sequence[RunRow], *, quantity: str = SELECTED_RATE, rate: RateName = AUTO
+    db: Database,
+    rows: Sequence[RunRow],
+    *,
+    quantity: str = SELECTED_RATE,
+    rate: RateName = AUTO,
+    x_axis: XAxisName = "env_steps",
 ) -> ComparedRuns:
     """Read the curves of runs of one database; see `combine_curves`."""
 
@@ -101,4 +107,5 @@ def read_compared_runs(
         return RatedSeeds(read_seeds(db, rows, quantity), quantity)
 
     by_id = {row.id: row for row in rows}
-    return combine_curves(by_id, read_seeds(db, rows), read_curves, quantity=quantity, rate=rate)
+    runs = combine_curves(by_id, read_seeds(db, rows), read_curves, quantity=quantity, rate=rate)
+    return replace(runs, x=read_x_values(db, rows, x_axis))

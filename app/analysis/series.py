@@ -242,16 +242,20 @@ def make_seeds(rows: Sequence[RunRow], frame: pd.DataFrame, quantity: Quantity =
 
 def split_curves(frame: pd.DataFrame, quantity: Quantity = WIN_RATE) -> dict[str, Curve]:
     """Split a frame with run_id, env_step and the quantity's column into curves by run; missing values are skipped."""
-    values = read_float_column(frame, quantity.column)
-    is_finite = np.isfinite(values)
-    codes, run_ids = pd.factorize(frame["run_id"].to_numpy()[is_finite])
-    order = np.argsort(codes, kind="stable")
-    ends = np.searchsorted(codes[order], np.arange(1, len(run_ids)))
-    parts = (np.split(part[is_finite][order], ends) for part in (read_float_column(frame, "env_step"), values))
-    curves = {str(run_id): Curve(*curve) for run_id, *curve in zip(run_ids, *parts, strict=False)}
+    frame = frame.loc[np.isfinite(read_float_column(frame, quantity.column)), :]
+    curves = {run_id: Curve(*part) for run_id, part in _split_by_run(frame, ("env_step", quantity.column)).items()}
     if quantity.is_time_average:
         return {run_id: compute_mu_w_curve(curve) for run_id, curve in curves.items()}
     return curves
+
+
+def _split_by_run(frame: pd.DataFrame, columns: Sequence[str]) -> dict[str, Values]:
+    """Return the values of columns for each run, [columns, rows of the run], in the order of the frame."""
+    values = np.stack([read_float_column(frame, name) for name in columns])
+    codes, run_ids = pd.factorize(frame["run_id"].to_numpy())
+    order = np.argsort(codes, kind="stable")
+    ends = np.searchsorted(codes[order], np.arange(1, len(run_ids)))
+    return dict(zip(map(str, run_ids), np.split(values[:, order], ends, axis=1), strict=False))
 
 
 def _split_distinct(frame: pd.DataFrame, quantity: Quantity) -> dict[str, Values]:
@@ -259,7 +263,7 @@ def _split_distinct(frame: pd.DataFrame, quantity: Quantity) -> dict[str, Values
     if quantity.key != WIN_RATE.key or "distinct" not in frame:
         return {}
     counted = frame.loc[frame["distinct"].notna(), :]
-    return {str(run_id): read_float_column(part, "distinct") for run_id, part in counted.groupby("run_id", sort=False)}
+    return {run_id: counts for run_id, (counts,) in _split_by_run(counted, ("distinct",)).items()}
 
 
 def _digest_evaluations(frame: pd.DataFrame) -> dict[str, EvaluationDigest]:
@@ -270,18 +274,14 @@ def _digest_evaluations(frame: pd.DataFrame) -> dict[str, EvaluationDigest]:
     """
     if not set(_EVALUATION_COLUMNS) <= set(frame.columns):
         return {}
-    values = np.column_stack([read_float_column(frame, name) for name in _EVALUATION_COLUMNS]) + 0.0  # -0.0 becomes 0.0
-    codes, run_ids = pd.factorize(frame["run_id"].to_numpy())
-    order = np.argsort(codes, kind="stable")
-    ends = np.searchsorted(codes[order], np.arange(1, len(run_ids)))
     win_rates = [_EVALUATION_COLUMNS.index(name) for name in ("win_rate", "robust_win_rate")]
     digests = {}
-    for run_id, rows in zip(run_ids, np.split(values[order], ends), strict=False):
-        returns = rows[:, _EVALUATION_COLUMNS.index("return_mean")]
+    for run_id, values in _split_by_run(frame, _EVALUATION_COLUMNS).items():
+        returns = values[_EVALUATION_COLUMNS.index("return_mean")]
         if np.all(np.isinf(returns) | (returns == np.round(returns))):
             continue
-        has_win = bool(np.any(rows[:, win_rates] > 0))
-        digests[str(run_id)] = EvaluationDigest(hash(rows.tobytes()), has_win)
+        has_win = bool(np.any(values[win_rates] > 0))
+        digests[run_id] = EvaluationDigest(hash((values + 0.0).tobytes()), has_win)  # + 0.0: -0.0 becomes 0.0
     return digests
 
 

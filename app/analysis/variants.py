@@ -126,11 +126,6 @@ def write_method(algo: str, changes: Settings) -> str:
     return f"{algo} ({text})" if text else algo
 
 
-def describe_changes(settings: Settings) -> str:
-    """Write the settings of a run that differ from its preset, as `Variant.changed`."""
-    return _write_changes({key: value for key, value in find_changes(settings).items() if key != "preset"})
-
-
 def _write_changes(changes: Settings) -> str:
     return ", ".join(f"{key} = {write_value(value)}" for key, value in sorted(changes.items()))
 

@@ -57,71 +57,77 @@ the pages has the same options. A figure of one run needs its id, as in
 """
 
 
-class Example(NamedTuple):
-    """The runs of a figure or table in the gallery, and its options."""
+class FigureInput(NamedTuple):
+    """The runs of a figure in the gallery, and its options."""
 
     rows: Sequence[RunRow]
     options: Mapping[str, Any]
 
 
-class Picture(NamedTuple):
-    """A figure or table in the gallery: its section on the page, its text, and its picture or the reason for none."""
+class GalleryItem(NamedTuple):
+    """A figure or table in the gallery."""
 
     section: str
+    """Its section on the page: "Figures" or "Tables"."""
     name: str
     text: str
     png: bytes
+    """Its picture; empty if it needs other runs than those of the example study."""
     reason: str = ""
+    """Why it has no picture."""
+
+    @property
+    def stem(self) -> str:
+        """Name of the picture's file without its ending."""
+        return f"{self.section.lower()}-{self.name}"
 
 
 def run() -> list[BenchResult]:
     """Write the pictures and the page into the guide, and report the sizes."""
     with tempfile.TemporaryDirectory(prefix="emtc-gallery-") as folder:
         db = open_database(cache_bundle(EXAMPLE_STUDY, cache=Path(folder), is_trusted=True).url, read_only=True)
-        map_name, pictures = _find_study(db)[0].map, list(draw_pictures(db))
+        study = _find_study(db)
+        map_name, items = study[0].map, list(draw_items(db, study))
         db.dispose()
     FOLDER.mkdir(parents=True, exist_ok=True)
     for path in FOLDER.glob("*.png"):
         path.unlink()
     results = []
-    for picture in pictures:
-        if picture.png:
-            stem = f"{picture.section.lower()}-{picture.name}"
-            (FOLDER / f"{stem}.png").write_bytes(picture.png)
-            results.append(make_result(f"gallery.{stem}", len(picture.png) / 1000, "kB"))
-    PAGE.write_text(write_page(pictures, map_name), encoding="utf-8")
+    for item in items:
+        if item.png:
+            (FOLDER / f"{item.stem}.png").write_bytes(item.png)
+            results.append(make_result(f"gallery.{item.stem}", len(item.png) / 1000, "kB"))
+    PAGE.write_text(write_page(items, map_name), encoding="utf-8")
     total = sum(path.stat().st_size for path in PICTURES.rglob("*.png")) / 1000
     return [*results, make_result("gallery.all", total, "kB", MAX_TOTAL_KB, "all pictures of the guide")]
 
 
-def draw_pictures(db: Database) -> Iterator[Picture]:
-    """Draw all figures and tables of the registry."""
-    study, all_rows = _find_study(db), select_runs(db)
+def draw_items(db: Database, study: Sequence[RunRow]) -> Iterator[GalleryItem]:
+    """Draw all figures and tables of the registry. `study` has the runs of the figures, tables have all runs."""
+    all_rows = select_runs(db)
     run_of_memory = next(row for row in study if _has_gate(row) and find_replayable_episodes(db, row.id))
-    examples = _make_examples(db, study, run_of_memory)
+    inputs = _make_inputs(db, study, run_of_memory)
     for kind in FIGURES.values():
         if REFIT_EVERY in kind.options:
-            yield Picture("Figures", kind.name, kind.question, b"", "recomputes a run, which takes minutes.")
+            yield GalleryItem("Figures", kind.name, kind.question, b"", "recomputes a run, which takes minutes.")
             continue
         default = [run_of_memory] if kind.needs_runs else study
-        yield _draw_figure(db, kind, examples.get(kind.name, Example(default, {})))
+        yield _make_figure_item(db, kind, inputs.get(kind.name, FigureInput(default, {})))
     for table in TABLES.values():
-        yield _draw_table_of(db, table, all_rows)
+        yield _make_table_item(db, table, all_rows)
 
 
-def write_page(pictures: Sequence[Picture], map_name: str) -> str:
+def write_page(items: Sequence[GalleryItem], map_name: str) -> str:
     """Write the page: a section each for figures and tables, and the list of those without a picture."""
     parts = [_INTRODUCTION.format(map=map_name, width=WIDTH)]
     for section in ("Figures", "Tables"):
         parts.append(f"## {section}\n")
-        for picture in pictures:
-            if picture.section == section and picture.png:
-                text = f"{picture.text}\n\n" if picture.text else ""
-                link = f"![{picture.name}](pictures/gallery/{section.lower()}-{picture.name}.png)"
-                parts.append(f"### {picture.name}\n\n{text}{link}\n")
-    missing = [
-        f"- `{picture.name}` ({picture.section.lower()}): {picture.reason}" for picture in pictures if not picture.png
-    ]
+        for item in items:
+            if item.section == section and item.png:
+                text = f"{item.text}\n\n" if item.text else ""
+                link = f"![{item.name}](pictures/gallery/{item.stem}.png)"
+                parts.append(f"### {item.name}\n\n{text}{link}\n")
+    missing = [f"- `{item.name}` ({item.section.lower()}): {item.reason}" for item in items if not item.png]
     if missing:
         parts.append("## Not in the example study\n\n" + "\n".join(missing) + "\n")
     return "\n".join(parts)
@@ -139,42 +145,42 @@ def _has_gate(row: RunRow) -> bool:
     return row.algo.startswith("emtc-") and bool(row.config.get("gate", {}).get("enabled"))
 
 
-def _make_examples(db: Database, study: Sequence[RunRow], run: RunRow) -> dict[str, Example]:
-    """Make the examples of the figures that need more than the default runs."""
+def _make_inputs(db: Database, study: Sequence[RunRow], run: RunRow) -> dict[str, FigureInput]:
+    """Choose runs and options for the figures that need more than the default runs."""
     episodes = find_replayable_episodes(db, run.id)
     emu = next(row for row in study if row.algo.startswith("emu-") and row.seed == run.seed)
     two = ",".join(map(str, reversed(episodes[:2])))
     pair = [{"episode": episode} for episode in episodes[:2]]
     smooth = {"smooth": 50_000}
     return {
-        "learning-curves": Example(study, smooth),
-        "mu-w": Example(study, smooth),
-        "baselines": Example(select_runs(db), {}),
-        "embedding-comparison": Example([run, emu], {"method": "pca"}),
-        "strategy-divergence": Example([run], {"episodes": two}),
-        "memory-atlas": Example([run], {"paths": episodes[0]}),
-        "memory-selection": Example([run], {"ranges": "h:5:30"}),
-        "what-if": Example([run], {"delta_factor": 20}),
-        "trajectory": Example([run], {"episode": episodes[0]}),
-        "trajectories": Example([run], {"pair": pair}),
+        "learning-curves": FigureInput(study, smooth),
+        "mu-w": FigureInput(study, smooth),
+        "baselines": FigureInput(select_runs(db), {}),
+        "embedding-comparison": FigureInput([run, emu], {"method": "pca"}),
+        "strategy-divergence": FigureInput([run], {"episodes": two}),
+        "memory-atlas": FigureInput([run], {"paths": episodes[0]}),
+        "memory-selection": FigureInput([run], {"ranges": "h:5:30"}),
+        "what-if": FigureInput([run], {"delta_factor": 20}),
+        "trajectory": FigureInput([run], {"episode": episodes[0]}),
+        "trajectories": FigureInput([run], {"pair": pair}),
     }
 
 
-def _draw_figure(db: Database, kind: FigureKind[Any], example: Example) -> Picture:
+def _make_figure_item(db: Database, kind: FigureKind[Any], input: FigureInput) -> GalleryItem:
     image_options, _ = read_image_options({"width": WIDTH, "no_title": True})
     try:
-        figure = kind.make(db, example.rows, kind.read_options(example.options))
+        figure = kind.make(db, input.rows, kind.read_options(input.options))
         png = export_figure(figure, "png", options=image_options)
     except EmtcError as error:
-        return Picture("Figures", kind.name, kind.question, b"", _shorten(str(error).partition(". ")[0]) + ".")
-    return Picture("Figures", kind.name, kind.question, _reduce(png))
+        return GalleryItem("Figures", kind.name, kind.question, b"", _shorten(str(error).partition(". ")[0]) + ".")
+    return GalleryItem("Figures", kind.name, kind.question, _reduce(png))
 
 
-def _draw_table_of(db: Database, kind: TableKind[Any], rows: Sequence[RunRow]) -> Picture:
+def _make_table_item(db: Database, kind: TableKind[Any], rows: Sequence[RunRow]) -> GalleryItem:
     table = kind.make(db, rows)
     if not len(table):
-        return Picture("Tables", kind.name, "", b"", f"needs {kind.required_runs}.")
-    return Picture("Tables", kind.name, "", _reduce(draw_table(table)))
+        return GalleryItem("Tables", kind.name, "", b"", f"needs {kind.required_runs}.")
+    return GalleryItem("Tables", kind.name, "", _reduce(draw_table(table)))
 
 
 def draw_table(table: Table) -> bytes:

@@ -1,8 +1,8 @@
 """The cost of recording: transitions per second, the slowdown of a training loop, and locks of a shared SQLite file.
 
-The training loop is synthetic. Each episode costs the work of a trainer that is faster than real ones, so the
-slowdown is larger than that of a run. Like a trainer, the loop computes with one thread. With two BLAS threads on two
-cores, each pause of one thread for the recorder is a pause of both: the ratio was 1.05 to 1.09 on some machines.
+The training loop is synthetic. It computes less per episode than a real trainer, so the measured slowdown is larger
+than that of a run. Like a trainer, the loop computes with one thread. With two BLAS threads on two cores, both threads
+wait while the recorder uses one of the cores: the ratio was 1.05 to 1.09 on some machines.
 
 The ratio of wall times varies by several percent from run to run on a virtual machine. The CPU time of the recorder
 does not, and it is an upper bound of the slowdown where all threads share one core.

@@ -7,9 +7,9 @@ import typer
 from app.analysis.format import format_count
 from app.analysis.series import read_seeds
 from app.analysis.settings import write_value
-from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, print_json, print_message, print_table
+from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, Where, print_json, print_message, print_table
+from app.cli.runs import check_run_count, choose_runs
 from emtc_core.config.resolve import flatten_file, flatten_stored
-from emtc_core.errors import ConfigError
 from storage.engine import open_database
 from storage.runs.rows import RunRow, find_run
 
@@ -20,17 +20,18 @@ _PARTS: Final = {"settings": "setting", "versions": "version", "results": "resul
 
 
 def diff(
-    run: RunPrefix,
-    other: Annotated[str, typer.Argument(metavar="RUN", help="The second run")],
+    runs: Annotated[
+        list[str] | None, typer.Argument(metavar="RUN RUN", help="Run ids or unambiguous beginnings of them")
+    ] = None,
+    where: Where = None,
     db: DatabaseUrl = DEFAULT_DATABASE,
     json: AsJson = False,
 ) -> None:
     """Compare two runs: algorithm, settings, versions and results that differ."""
     database = open_database(db, read_only=True)
-    rows = [find_run(database, name) for name in (run, other)]
-    ids = [row.id for row in rows]
-    if ids[0] == ids[1]:
-        raise ConfigError("must be two different runs", key="emtc diff", value=ids[0])
+    ids = choose_runs(database, runs, where)
+    check_run_count(ids, where, 2)
+    rows = [find_run(database, run_id) for run_id in ids]
     first, second = (_describe(row) for row in rows)
     differences = {part: _find_differences(first[part], second[part]) for part in _PARTS}
     digests = [seed.evaluations for seed in read_seeds(database, rows)]

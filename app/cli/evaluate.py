@@ -7,7 +7,8 @@ import typer
 
 from app.analysis.format import format_percent
 from app.analysis.intervals import compute_score_interval
-from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, print_json, print_message
+from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, Where, print_json, print_message
+from app.cli.runs import choose_run
 from emtc_core.config.resolve import parse_overrides
 from emtc_core.envs.trust import allow
 from storage.engine import check_not_read_only, open_database
@@ -24,7 +25,8 @@ CheckpointName = Annotated[
 
 
 def evaluate(
-    run: RunPrefix,
+    run: RunPrefix = None,
+    where: Where = None,
     episodes: Annotated[int, typer.Option(min=1, max=MOST_EPISODES, help=_EPISODES)] = 100,
     checkpoint: CheckpointName = "last",
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of the episodes; default: the seed of the run")] = None,
@@ -39,6 +41,7 @@ def evaluate(
     choice = read_checkpoint(checkpoint)
     check_not_read_only("evaluate a policy")
     database = open_database(db, create=False)
+    run_id = choose_run(database, run, where).id
     map_name = parse_overrides(set or ()).get("env.map")
     if isinstance(map_name, str) and ":" in map_name:  # the user has typed module:factory, so it may be imported
         allow(map_name)
@@ -46,7 +49,7 @@ def evaluate(
 
     evaluation = evaluate_policy(
         database,
-        run,
+        run_id,
         checkpoint=choice,
         episodes=episodes,
         seed=seed,

@@ -32,6 +32,7 @@ from app.cli.output import (
     write_file,
 )
 from app.cli.progress import show_shares
+from app.cli.runs import check_run_count, choose_runs
 from app.figures.figure import FigureKind
 from app.figures.image_options import IMAGE_OPTIONS, LABELS, read_image_options
 from app.figures.options import BUDGET, FLAG_OPTIONS, INCLUDE_UNFINISHED, REFIT_EVERY, Option, Options
@@ -126,11 +127,13 @@ def export(
         name = next(iter(image_options.values)).replace("_", "-")
         raise typer.BadParameter(f"--{name} has an effect on images only. Give --figure NAME.")
     if policy is not None or checkpoint != "last":
-        _write_policy(db, runs or [], policy, checkpoint)
+        _check_selection(map, algo, sweep)
+        _write_policy(db, runs, where, policy, checkpoint)
         return
     if replay is not None or beside or t:
         episodes = _list_replayed_episodes(replay, beside, is_other_result=bool(figure or table or sweep))
-        _write_replay(db, runs or [], episodes, format, out, t)
+        _check_selection(map, algo, sweep)
+        _write_replay(db, runs, where, episodes, format, out, t)
         return
     raw = find_raw(table, format)
     if (figure is None) == (table is None and raw is None):
@@ -230,16 +233,24 @@ def _make_figure(
     return export_figure(figure, image_format, sources=describe_runs(rows), options=image_options)
 
 
-def _write_policy(url: str, runs: Sequence[str], out: Path | None, checkpoint: str) -> None:
+def _check_selection(maps: Sequence[str] | None, algos: Sequence[str] | None, sweep: str) -> None:
+    """Check that a result of one run is selected by RUN or --where only."""
+    if maps or algos or sweep:
+        raise typer.BadParameter("--map, --algo and --sweep select runs of figures and tables. Give RUN or --where.")
+
+
+def _write_policy(
+    url: str, runs: Sequence[str] | None, where: Sequence[str] | None, out: Path | None, checkpoint: str
+) -> None:
     if out is None:
         raise typer.BadParameter("--checkpoint needs --policy FILE.")
-    if len(runs) != 1:
-        raise typer.BadParameter("--policy takes one RUN; list them with: emtc runs")
     checkpoint_to_export = read_checkpoint(checkpoint)
     database = open_database(url, read_only=True)
+    run_ids = choose_runs(database, runs, where)
+    check_run_count(run_ids, where, 1)
     from app.jobs.policies import export_policy
 
-    exported = export_policy(database, runs[0], out, checkpoint=checkpoint_to_export)
+    exported = export_policy(database, run_ids[0], out, checkpoint=checkpoint_to_export)
     size = out.stat().st_size
     print_message(f"Wrote {out} ({size:,} bytes) of {exported.description}. It acts as the stored policy does.")
 
@@ -253,17 +264,24 @@ def _list_replayed_episodes(replay: str | None, beside: str, *, is_other_result:
 
 
 def _write_replay(
-    url: str, runs: Sequence[str], episodes: Sequence[str], format: str, out: Path | None, t: int
+    url: str,
+    runs: Sequence[str] | None,
+    where: Sequence[str] | None,
+    episodes: Sequence[str],
+    format: str,
+    out: Path | None,
+    t: int,
 ) -> None:
     from app.replay.files import FORMATS, make_file, read_replays
 
     if out is None:
         raise typer.BadParameter("--replay needs --out FILE.")
     file_format = choose("format", format or out.suffix.removeprefix("."), FORMATS)
-    if not runs or len(runs) > len(episodes):
-        raise typer.BadParameter("--replay takes one RUN, or two with --beside; list them with: emtc runs")
     database = open_database(url, read_only=True)
-    replays = read_replays(database, list(zip([*runs, runs[0]], episodes, strict=False)))
+    run_ids = choose_runs(database, runs, where)
+    if len(run_ids) != len(episodes):
+        check_run_count(run_ids, where, 1)  # two episodes may be of one run
+    replays = read_replays(database, list(zip([*run_ids, run_ids[0]], episodes, strict=False)))
     if file_format in ("gif", "mp4"):
         print_message("Drawing the frames …")
     _write(make_file(replays, file_format, t=t), out)

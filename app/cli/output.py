@@ -69,7 +69,10 @@ Steps = Annotated[
         "--steps", metavar="STEPS", parser=parse_step_count, help="Training length [env steps], such as 20k or 1e6"
     ),
 ]
-RunPrefix = Annotated[str, typer.Argument(metavar="RUN", help="Run id or an unambiguous beginning of one")]
+RunPrefix = Annotated[
+    str | None,
+    typer.Argument(metavar="RUN", help="Run id or an unambiguous beginning of one, or --where with one matching run"),
+]
 
 
 def print_json(value: Any) -> None:

@@ -14,18 +14,19 @@ from app.analysis.projections.snapshots import (
     project_snapshot,
     read_initial_projection,
 )
-from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, choose, print_json, print_message
+from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, Where, choose, print_json, print_message
+from app.cli.runs import choose_run
 from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database
 from storage.queries.memory import list_snapshots
 from storage.queries.projections import Projection
-from storage.runs.rows import find_run
 
 _RUN_EMBEDDER: Final = "own"
 
 
 def project(
-    run: RunPrefix,
+    run: RunPrefix = None,
+    where: Where = None,
     snapshot: Annotated[str, typer.Option(help="latest, or the env step of a snapshot")] = "latest",
     method: Annotated[str, typer.Option(help="tsne, umap or pca")] = "tsne",
     points: Annotated[
@@ -45,7 +46,7 @@ def project(
     choose("method", method, METHODS)
     choose("embedder", embedder, (_RUN_EMBEDDER, *EMBEDDERS))
     database = open_database(db, create=False)
-    snapshot_id = _find_snapshot(database, find_run(database, run).id, snapshot)
+    snapshot_id = _find_snapshot(database, choose_run(database, run, where).id, snapshot)
     fitted_kind = embedder if embedder != _RUN_EMBEDDER else None
     with Progress(console=Console(stderr=True)) as bar:
         if fitted_kind:

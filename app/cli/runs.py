@@ -20,6 +20,7 @@ from app.cli.output import (
     RunPrefix,
     Runs,
     Where,
+    choose,
     print_json,
     print_message,
     print_table,
@@ -35,7 +36,7 @@ from storage.runs import lifecycle
 from storage.runs.control import request_stop, send_and_wait
 from storage.runs.labels import VisibilityAction, edit_run, note_runs, set_visibility, tag_runs
 from storage.runs.lifecycle import Event, LiveStatus
-from storage.runs.rows import find_run, get_state, imported_label
+from storage.runs.rows import RunRow, find_run, get_state, imported_label
 
 PAGE, MAX_ROWS, MAX_EPISODE = 200, 1_000_000, 10**15
 STATUSES = get_args(LiveStatus)
@@ -69,14 +70,19 @@ def tag(
 
 
 def note(
-    run: RunPrefix,
-    text: Annotated[str, typer.Argument(help="The note; an empty text removes it")],
+    words: Annotated[
+        list[str], typer.Argument(metavar="[RUN] TEXT", help="Run, unless --where selects it, and the note")
+    ],
+    where: Where = None,
     append: Annotated[bool, typer.Option("--append", help="Add a line to the present note")] = False,
     db: DatabaseUrl = DEFAULT_DATABASE,
 ) -> None:
-    """Write the note of a run."""
+    """Write the note of a run. An empty text removes it."""
+    *run, text = words
+    if len(run) > 1 or not (run or where):
+        raise ConfigError("A note needs a run and a text", hint='Use: emtc note RUN "TEXT"')
     database = open_database(db, create=False)
-    run_id = find_run(database, run).id
+    run_id = choose_run(database, run[0] if run else None, where).id
     if append:
         note_runs(database, [run_id], text)
     else:
@@ -125,6 +131,42 @@ def choose_runs(
     return [run_id for run_id in ids if run_id in matching] if ids else matching
 
 
+def choose_run(database: Database, prefix: str | None, where: Sequence[str] | None) -> RunRow:
+    """Return the only run that a command was given.
+
+    Args:
+        database: An open database.
+        prefix: Beginning of its id, or None if `where` selects it.
+        where: Conditions that the run must meet.
+
+    Raises:
+        RunNotFoundError: If no run, or more than one run, matches the prefix.
+        ConfigError: If neither is given, a condition is invalid, or not exactly one run meets them.
+    """
+    if prefix is None and not where:
+        raise ConfigError("Name a run, or --where KEY=VALUE", hint="List the runs with: emtc runs")
+    ids = choose_runs(database, prefix and [prefix], where)
+    check_run_count(ids, where, 1)
+    return find_run(database, ids[0])
+
+
+def check_run_count(run_ids: Sequence[str], where: Sequence[str] | None, count: int) -> None:
+    """Check that a command which takes exactly this number of runs was given as many.
+
+    Raises:
+        ConfigError: If it was not.
+    """
+    if len(run_ids) == count:
+        return
+    listed = ", ".join(run_ids[:3]) + (f" and {len(run_ids) - 3} more" if len(run_ids) > 3 else "")
+    given = format_run_count(len(run_ids))
+    reason = f"{' and '.join(where)} selects {given}" if where else f"got {given}"
+    raise ConfigError(
+        f"This command takes {format_run_count(count)}, but {reason}: {listed}",
+        hint="List the runs with: emtc runs",
+    )
+
+
 def runs(
     where: Where = None,
     tag: Annotated[list[str] | None, typer.Option("--tag", help="Only runs with one of these tags")] = None,
@@ -171,13 +213,13 @@ def runs(
     print_table(table, title="Runs", empty=empty)
 
 
-def show(run: RunPrefix, db: DatabaseUrl = DEFAULT_DATABASE, json: AsJson = False) -> None:
+def show(run: RunPrefix = None, where: Where = None, db: DatabaseUrl = DEFAULT_DATABASE, json: AsJson = False) -> None:
     """Show one run: status, progress, configuration and versions."""
     from app.analysis.quantities import read_last_success_rate
     from app.jobs.resume import examine_checkpoints
 
     database = open_database(db, read_only=True)
-    row = find_run(database, run)
+    row = choose_run(database, run, where)
     facts: dict[str, Any] = {**asdict(row), "folder": _folder(database, row.id)}
     del facts["owner_token"]
     facts["gate"] = _gate_facts(gate_state(database, row.id))
@@ -241,8 +283,10 @@ def apply_to_runs(run_ids: Sequence[str], command: Callable[[str], str]) -> int:
 
 
 def ask_run(
-    run: RunPrefix,
-    kind: Annotated[QuestionKind, typer.Argument(help=_KIND)],
+    words: Annotated[
+        list[str], typer.Argument(metavar="[RUN] KIND", help=f"Run, unless --where selects it, and the kind. {_KIND}")
+    ],
+    where: Where = None,
     episode: Annotated[int | None, typer.Option("--episode", min=1, max=MAX_EPISODE, help=_EPISODE)] = None,
     wait: Annotated[float, typer.Option("--wait", min=0, max=86_400, help=_WAIT)] = 600.0,
     db: DatabaseUrl = DEFAULT_DATABASE,
@@ -251,8 +295,12 @@ def ask_run(
     """Evaluate or play the present policy of an active run. The results of its training do not change."""
     from app.jobs.questions import ask_and_wait, describe
 
+    *run, text = words
+    kind = choose("kind", text, get_args(QuestionKind))
+    if len(run) > 1 or not (run or where):
+        raise ConfigError("The run is missing", hint=f"Use: emtc ask RUN {kind}")
     database = open_database(db, create=False)
-    row = find_run(database, run)
+    row = choose_run(database, run[0] if run else None, where)
     request = ask_and_wait(database, row.id, kind, episode=episode, answer_within_s=wait)
     if json:
         print_json(asdict(request))

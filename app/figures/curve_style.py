@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pandas as pd
 
 from app.analysis.aggregates import Curve, trailing_mean
 from app.analysis.series import Comparison
@@ -62,6 +63,42 @@ class CurveStyle:
 
 
 AS_MEASURED = CurveStyle()
+
+
+def smooth_chart(chart: Chart, weight: float) -> Chart:
+    """Smooth the measured lines with an exponential moving average. `curves.js` computes the same values.
+
+    The average is the one of W&B with this name: s_t = weight s_(t-1) + (1 - weight) y_t with s_0 = 0, divided by
+    1 - weight^t. Missing values are skipped. The measured values stay as faint lines. Bands are not smoothed.
+
+    Args:
+        chart: The chart.
+        weight: Weight of the earlier points, in [0, 1). 0: the chart is not changed.
+    """
+    if not weight:
+        return chart
+    panels = []
+    for panel in chart.panels:
+        lines: list[Line] = []
+        for line in panel.lines:
+            if line.faint or not line.smoothable:
+                lines.append(line)
+                continue
+            y = pd.Series(line.y)
+            smoothed = y.ewm(alpha=1 - weight, ignore_na=True).mean().where(y.notna()).to_numpy()
+            measured = replace(
+                line, name=f"{line.name}, as measured", label="", low=None, high=None, width=1.0, marker="",
+                faint=True, unsmoothed=True, group=line.name,
+            )  # fmt: skip
+            lines += [measured, replace(line, y=smoothed)]
+        panels.append(replace(panel, lines=tuple(lines)))
+    average = f"exponential moving average, weight {weight:g}"
+    return replace(
+        chart,
+        panels=tuple(panels),
+        caption=f"{chart.caption} Smoothed: {average}. Bands are not smoothed. {UNSMOOTHED_NOTE}",
+        subtitle="; ".join(filter(None, (chart.subtitle, f"smoothed: {average}"))),
+    )
 
 
 def with_log_x_axis(chart: Chart) -> Chart:

@@ -6,6 +6,7 @@ are set, by name. Options that only one figure has are declared in the module of
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from math import isfinite
 from typing import Any, Final, Generic, TypeVar
 
@@ -15,6 +16,7 @@ from app.analysis.finals import FINAL_RULES, LAST_TENTH, FinalRule
 from app.analysis.intervals import CENTER_NAMES, CENTERS, Center
 from app.analysis.quantities import AUTO, RATE_MEANING, RATE_NAMES, RateName
 from app.analysis.selection import NODE_QUANTITIES
+from app.analysis.x_axes import X_AXES, XAxisName
 from emtc_core.config.values import find_count
 from emtc_core.errors import ConfigError
 
@@ -141,11 +143,16 @@ def read_window(value: Any) -> tuple[float, float]:
     return window
 
 
-def _read_episodes(value: Any) -> tuple[int, ...]:
-    first, second = map(int, value.split(",") if isinstance(value, str) else value)
-    if min(first, second) < 0:
+def read_episodes(value: Any, *, min_count: int) -> tuple[int, ...]:
+    """Read the numbers of at most two episodes from a text such as "120,87", from a number, or from a list.
+
+    Raises:
+        ValueError: If there are fewer than `min_count` or more than two numbers, or if a number is negative.
+    """
+    numbers = tuple(map(int, str(value).split(",") if isinstance(value, str | int) else value))
+    if not min_count <= len(numbers) <= 2 or min(numbers) < 0:
         raise ValueError(value)
-    return first, second
+    return numbers
 
 
 def read_step_count(value: Any) -> int:
@@ -252,7 +259,7 @@ METHOD: Final[Option[str]] = Option(
 )
 EPISODES: Final[Option[tuple[int, ...]]] = Option(
     "episodes",
-    _read_episodes,
+    partial(read_episodes, min_count=2),
     "two numbers of episodes, for example 120,87",
     (),
     help="Two episodes of strategy-divergence, for example 120,87",
@@ -267,8 +274,21 @@ REFIT_EVERY: Final[Option[int | None]] = Option(
     has_flag=True,
     metavar="STEPS",
 )
+X_AXIS: Final[Option[XAxisName]] = Option(
+    "x_axis",
+    read_choice(X_AXES),
+    _list_choices(X_AXES),
+    "env_steps",
+    label="x axis",
+    help=f"x axis of learning curves: {', '.join(X_AXES)}. Minutes and hours are wall time in which the trainer was "
+    "active, without pauses, the time between a stop and a resume, and env steps that a resume replaced. "
+    "Default: env_steps",
+    choices={name: axis.choice for name, axis in X_AXES.items()},
+    url_parameter="axis",
+    has_flag=True,
+)
 FLAG_OPTIONS: Final[tuple[Option[Any], ...]] = (
-    *(CENTER, BAND, COLOR, METHOD, EPISODES, REFIT_EVERY, INCLUDE_UNFINISHED, BUDGET, FINAL, RATE),
+    *(CENTER, BAND, COLOR, METHOD, EPISODES, REFIT_EVERY, INCLUDE_UNFINISHED, BUDGET, FINAL, RATE, X_AXIS),
 )
 """Options with a flag of `emtc export`."""
 SEED_OPTIONS: Final[tuple[Option[Any], ...]] = (CENTER, BAND, INCLUDE_UNFINISHED)
@@ -277,8 +297,10 @@ BUDGET_OPTIONS: Final[tuple[Option[Any], ...]] = (*SEED_OPTIONS, BUDGET)
 """Options of a figure or table that reads all runs at the same number of env steps."""
 RATE_OPTIONS: Final[tuple[Option[Any], ...]] = (*SEED_OPTIONS, RATE)
 """Options of a figure or table of win rates over env steps."""
+CURVE_OPTIONS: Final[tuple[Option[Any], ...]] = (*RATE_OPTIONS, X_AXIS)
+"""Options of a figure of win rates whose x axis can be chosen."""
 FINAL_OPTIONS: Final[tuple[Option[Any], ...]] = (*BUDGET_OPTIONS, FINAL, RATE)
 """Options of a figure or table of final win rates."""
 WINDOW: Final[Option[tuple[float, float] | None]] = Option(
-    "x", read_window, "a window of env steps, for example 0-150", None
+    "x", read_window, "a window of the x axis, for example 0-150", None
 )

@@ -52,7 +52,7 @@ def add_reference_runs(chart: Chart, others: Mapping[str, Chart]) -> Chart:
             if same_panel is not None:
                 main = max(same_panel.lines, key=lambda line: line.width)
                 color = OKABE_ITO[index % len(OKABE_ITO)]
-                lines.append(Line(name, color, main.x, main.y, dash=DOTTED, width=1.6))
+                lines.append(Line(name, color, main.x, main.y, dash=DOTTED, width=1.6, smoothable=main.smoothable))
         panels.append(replace(panel, lines=tuple(lines)))
     note = f" Dotted, for reference: {'; '.join(others)}." if others else ""
     return replace(chart, panels=tuple(panels), caption=f"{chart.caption}{note}")

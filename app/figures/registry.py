@@ -42,7 +42,7 @@ class NotebookFigure(go.Figure):
 
     def __init__(self, figure: AnyFigure, image_options: Options = NO_OPTIONS) -> None:
         """Draw the figure with Plotly."""
-        super().__init__(to_plotly(figure))
+        super().__init__(to_plotly(replace_labels(figure, image_options[LABELS])))
         self._source, self._image_options, self._original_json = figure, image_options, str(self.to_json())
 
     def _repr_mimebundle_(self, *_: Any, **__: Any) -> dict[str, Any]:
@@ -164,6 +164,4 @@ def draw_named(db: Database, name: str, runs: Sequence[str], options: Mapping[st
     rows = select_runs(db, runs or None)
     if not rows:
         raise ConfigError("No evaluated run is selected", hint="List all runs with: emtc runs")
-    figure = replace_labels(kind.make(db, rows, parsed_options), image_options[LABELS])
-    other_options = {name: value for name, value in image_options.values.items() if name != LABELS.name}
-    return NotebookFigure(figure, Options(other_options))
+    return NotebookFigure(kind.make(db, rows, parsed_options), image_options)

@@ -253,7 +253,7 @@ def to_mp4(sides: Sequence[EpisodeView], *, mode: Mode = "light", on_progress: P
         path = Path(folder) / "replay.mp4"
         writer = write_frames(str(path), first.size, fps=round(1000 / frame_ms), macro_block_size=2, quality=8)
         writer.send(None)
-        for image in (first, *images):
+        for image in chain([first], images):
             writer.send(image.tobytes())
         for _ in range(_LAST_FRAME_MS // frame_ms):
             writer.send(image.tobytes())
@@ -289,11 +289,8 @@ class _InchGrid:
         self, left: float, top: float, text: str, *, align: str = "left", size: float = 8.5, weight: str = "bold",
         color: str | None = None,
     ) -> Text:  # fmt: skip
-        position = left / self._width, 1 - top / self._height
-        written = self._figure.text(*position, text, fontsize=size, ha=align, va="baseline", fontweight=weight)
-        if color is not None:
-            written.set_color(color)
-        return written
+        x, y = left / self._width, 1 - top / self._height
+        return self._figure.text(x, y, text, fontsize=size, ha=align, va="baseline", fontweight=weight, color=color)
 
 
 class _Picture:
@@ -382,8 +379,9 @@ def _draw_panel(ax: Axes, panel: Panel) -> None:
 
 
 def _draw_actions(ax: Axes, sides: Sequence[EpisodeView]) -> None:
-    """Draw one row per agent and one cell per step, in the same colors as on the page."""
+    """Draw one row per agent and one cell per step, in the same colors as on the page, and a legend of the colors."""
     names: list[str] = []
+    groups: dict[str, str] = {}
     for number, side in enumerate(sides):
         if side.actions is None:
             continue
@@ -396,21 +394,13 @@ def _draw_actions(ax: Axes, sides: Sequence[EpisodeView]) -> None:
         cells = np.where(is_valid[..., None], colors[np.where(is_valid, side.actions, 0)], 0.0)
         extent = (0, steps, top + agents - 0.5, top - 0.5)
         ax.imshow(cells.transpose(1, 0, 2), aspect="auto", extent=extent, interpolation="nearest")
+        used = set(side.actions[is_valid].tolist())
+        groups |= {style.group: style.color for k, style in enumerate(styles) if style.color and k in used}
     ax.set_ylim(len(names) - 0.5, -0.5)
     ax.set_xlim(0, max(1, max(side.frames for side in sides) - 1))
     has_labels = len(names) <= _MAX_AGENT_LABELS
     ax.set_yticks(range(len(names)) if has_labels else [], names if has_labels else [], fontsize=6)
     ax.text(0, 1.06, "actions", transform=ax.transAxes, fontsize=8, va="bottom")
-    _draw_action_legend(ax, sides)
-
-
-def _draw_action_legend(ax: Axes, sides: Sequence[EpisodeView]) -> None:
-    """Draw one entry per color of the used actions, to the right of the title."""
-    groups: dict[str, str] = {}
-    for side in sides:
-        used = set() if side.actions is None else {int(action) for action in np.unique(side.actions)}
-        styles = style_actions(side.action_names, count_actions(side))
-        groups |= {style.group: style.color for k, style in enumerate(styles) if style.color and k in used}
     handles = [Patch(color=color, label=group) for group, color in groups.items()]
     ax.legend(
         handles=handles, loc="lower right", bbox_to_anchor=(1.0, 0.98), ncols=4, fontsize=5.5, frameon=False,

@@ -67,7 +67,7 @@ def make_payload(sides: Sequence[EpisodeView], *, start: int = 0) -> bytes:
         "frames": frames,
         "start": max(0, min(start, frames - 1)),
         "sides": [
-            _pack_side(side, scene, number, arrays, bounds, has_rings=has_damage) | {"rings": has_damage}
+            _pack_side(side, scene, number, arrays, bounds, has_rings=has_damage)
             for number, (side, (scene, bounds)) in enumerate(zip(sides, lay_out_fields(sides), strict=True))
         ],
         "teams": [{"name": name, "color": color} for name, color in list_teams(sides)],

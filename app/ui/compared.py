@@ -11,11 +11,13 @@ from functools import partial
 import pandas as pd
 import streamlit as st
 
+from app.analysis.aggregates import Curve
 from app.analysis.compared import ComparedRuns, combine_curves
 from app.analysis.quantities import AUTO, Quantity, RateName, find_quantity, get_success_threshold
 from app.analysis.rates import RatedSeeds
 from app.analysis.series import SeedRun, make_seeds, read_seeds
 from app.analysis.settings import ORIGIN
+from app.analysis.x_axes import X_AXES, XAxisName, XValues, read_x_values
 from app.ui import data, view
 from emtc_core.metrics import sort_metrics
 from storage.bundles.bundle_cache import Bundle
@@ -25,7 +27,9 @@ from storage.queries.run_search import RunFilter
 from storage.runs.rows import RunRow
 
 
-def read_compared(run_ids: Sequence[str], quantity: str, rate: RateName = AUTO) -> ComparedRuns:
+def read_compared(
+    run_ids: Sequence[str], quantity: str, rate: RateName = AUTO, x_axis: XAxisName = "env_steps"
+) -> ComparedRuns:
     """Read the curves of several runs, cached for 5 s, with one SQL statement per database and curve table.
 
     The automatic win rate of a task depends on its runs in all databases.
@@ -34,11 +38,18 @@ def read_compared(run_ids: Sequence[str], quantity: str, rate: RateName = AUTO) 
         run_ids: Runs of this database and of opened bundles.
         quantity: Key of the drawn quantity, as in `app.analysis.rates.read_curves`.
         rate: The win rate by which runs are compared.
+        x_axis: The x axis of the drawn curves.
     """
     parts = [_read_evaluations(*source) for source in _list_sources(run_ids)]
     rows = {run_id: row for part in parts for run_id, row in part.rows.items()}
     greedy = [seed for part in parts for seed in part.greedy]
-    return combine_curves(rows, greedy, partial(_read_curves, run_ids), quantity=quantity, rate=rate)
+    compared = combine_curves(rows, greedy, partial(_read_curves, run_ids), quantity=quantity, rate=rate)
+    if x_axis == "env_steps":
+        return compared
+    x_curves: dict[str, Curve] = {}
+    for source in _list_sources(run_ids):
+        x_curves |= _read_x_curves(*source, x_axis)
+    return replace(compared, x=XValues(X_AXES[x_axis], x_curves))
 
 
 @dataclass(frozen=True)
@@ -59,6 +70,13 @@ def _read_evaluations(url: str, run_ids: tuple[str, ...], key: str, name: str) -
     marked_rows = [_mark_row(row, key, name) for row in rows]
     greedy = _mark_seeds(make_seeds(rows, frame), key, name)
     return _Part(rows, frame, {row.id: row for row in marked_rows}, greedy)
+
+
+@st.cache_resource(ttl=5, max_entries=32, show_spinner=False)
+def _read_x_curves(url: str, run_ids: tuple[str, ...], key: str, name: str, x_axis: XAxisName) -> dict[str, Curve]:
+    rows = _read_evaluations(url, run_ids, key, name).stored
+    curves = read_x_values(data.open_url(url), rows, x_axis).curves or {}
+    return {view.address(run_id, key) if key else run_id: curve for run_id, curve in curves.items()}
 
 
 def _read_curves(run_ids: Sequence[str], quantity: Quantity) -> RatedSeeds:

@@ -25,6 +25,8 @@ _MAX_CHARACTERS_IN_LIST: Final = 256
 _MAX_VALUES_IN_LIST: Final = 500
 _MAX_DIGITS: Final = 18
 _MAX_CHARACTERS_IN_NOTICE: Final = 60
+_WHOLE_NUMBERS_FROM: Final = 20
+"""From this width, a window of an x axis is written with whole numbers."""
 _CONFIRMED_AFTER_S: Final = 2.0
 """After this time [s], the browser is assumed to have a change. `_read_texts` then uses the URL of the request."""
 # Keys of Streamlit's session state: the name of the page that is drawn, the container of its notices while it is drawn,
@@ -462,8 +464,14 @@ class Window(Parameter[tuple[float, float] | None]):
         return window
 
     def format(self, value: tuple[float, float] | None) -> list[str]:
-        """Write the two limits. "-" separates them, so a window with a negative limit is not written."""
-        return [f"{value[0]:.0f}-{value[1]:.0f}"] if value and value[0] >= 0 else []
+        """Write the two limits, in a short window with two digits after the point.
+
+        "-" separates the limits, so a window with a negative limit is not written.
+        """
+        if value is None or value[0] < 0:
+            return []
+        digits = 0 if value[1] - value[0] >= _WHOLE_NUMBERS_FROM else 2
+        return [f"{value[0]:.{digits}f}-{value[1]:.{digits}f}"]
 
     def on_window(self, window: Sequence[float] | None) -> None:
         """Write the window that was selected on a chart; none removes it."""

@@ -213,6 +213,8 @@ class _Battles:
     def _reset_one(self, key: Any) -> Any:
         key, reset_key = self._jax.random.split(key)
         obs, state = self._game.reset(reset_key)
+        # SMAX starts with entries of weak type, with which JAX would compile the first step and then the others.
+        state = self._jax.tree.map(lambda x: self._jax.numpy.asarray(x, x.dtype), state)
         arrays = self._make_arrays(obs, state, 0.0)
         return (key, state, arrays), arrays
 

@@ -191,15 +191,18 @@ class MappoLearner:
     # ---- learning ----
 
     def update_rollout(self, episodes: Sequence[Episode], *, env_step: int = 0) -> LearnerStats:
-        """Train for `mappo.epochs` passes over the episodes of a rollout.
+        """Train for `mappo.epochs` passes over the episodes of a rollout, each in `mappo.minibatches` gradient steps.
 
         Args:
-            episodes: Finished episodes, all played with the current weights. Together they should have
-                `mappo.rollout_steps` transitions, as published.
+            episodes: Finished episodes. The trainer passes the first ones that have at least `mappo.rollout_steps`
+                transitions together. At most `train.n_envs` - 1 of them ended in the round of the previous update and
+                were played with the weights before it. The old action probabilities of all are computed here, with the
+                current weights.
             env_step: Not used.
 
         Returns:
-            Means over all gradient steps by metric name.
+            Means by metric name: over all gradient steps, and of `train/target` and `train/q_taken` over the
+            transitions and agents, before the first step.
         """
         samples = self._samples(episodes)
         settings, reports = self._config.mappo, []

@@ -24,7 +24,7 @@ from emtc_core.errors import NewerDatabaseError, StorageError
 from emtc_core.install import get_upgrade_command
 from storage import address
 from storage.models import SCHEMA_VERSION, Base
-from storage.private_files import FILE_MODE
+from storage.private_files import FILE_MODE, parent_folder
 from storage.process_id import ProcessId, get_process_id, observe_process
 
 Layout = dict[str, frozenset[tuple[str, int, int]]]
@@ -217,7 +217,8 @@ def copy_database(path: Path, place: Path | None = None) -> Path:
 
     Args:
         path: The SQLite file.
-        place: Path of the copy, which must not exist. By default it is in the same folder, named by the time.
+        place: Path of the copy, which must not exist; its folder is created. By default it is in the same folder, named
+            by the time.
 
     Returns:
         The path of the copy.
@@ -233,7 +234,8 @@ def copy_database(path: Path, place: Path | None = None) -> Path:
             subject=place,
         )
     try:
-        _copy(path, place)
+        with parent_folder(place):
+            _copy(path, place)
     except (OSError, sqlite3.Error) as error:
         reason = getattr(error, "strerror", None) or error
         raise StorageError(

@@ -233,6 +233,41 @@ def metric_curves(db: Database, run_ids: Sequence[str], name: str, stretch: int 
     return _read_in_parts(db, run_ids, select_rows)
 
 
+def cumulative_progress(db: Database, run_ids: Sequence[str], name: str, stretch: int = 1) -> pd.DataFrame:
+    """How many seconds or training episodes did these runs need up to each env step?
+
+    Each report of the metric covers the env steps since the report before it, or since env step 0. It adds these env
+    steps divided by its value: seconds if the metric counts env steps per second, episodes if it counts env steps per
+    episode. The env steps of a report without a positive value are added to the next report.
+
+    Source: table `metrics`.
+
+    Args:
+        db: An open database.
+        run_ids: The runs.
+        name: Name of a metric in env steps per second, or in env steps per episode.
+        stretch: Width of an interval [env steps]. Only the last report of each interval is returned.
+
+    Returns:
+        One row per interval, by run and env step: run_id, env_step [env steps], total [seconds or episodes].
+    """
+    by_step = {"partition_by": MetricRow.run_id, "order_by": MetricRow.env_step}
+
+    def select_rows(ids: Sequence[str]) -> Statement:
+        new_steps = MetricRow.env_step - func.lag(MetricRow.env_step, 1, 0).over(**by_step)
+        reports = select(MetricRow.run_id, MetricRow.env_step, (new_steps / MetricRow.value).label("added")).where(
+            MetricRow.run_id.in_(ids), MetricRow.name == name, MetricRow.value > 0
+        )
+        part = reports.subquery()
+        total = func.sum(part.c.added).over(partition_by=part.c.run_id, order_by=part.c.env_step).label("total")
+        sums = select(part.c.run_id, part.c.env_step, total).subquery()
+        last = func.max(sums.c.env_step).label("env_step")
+        rows = select(sums.c.run_id, last, func.max(sums.c.total).label("total"))
+        return rows.group_by(sums.c.run_id, sums.c.env_step // max(1, stretch)).order_by(sums.c.run_id, last)
+
+    return _read_in_parts(db, run_ids, select_rows)
+
+
 def list_logged_metrics(db: Database, run_ids: Sequence[str]) -> list[str]:
     """Which metrics did at least one of these runs log? In the order of the registry.
 

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from app.analysis.series import join_seeds
-from app.figures.curve_style import CurveStyle, clip_spikes, complement, with_log_y_axis
+from app.figures.curve_style import CurveStyle, clip_spikes, complement, smooth_chart, with_log_y_axis
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.named.curves import draw_comparison
 from app.figures.named.live import draw_gate_dynamics, draw_metrics
@@ -39,7 +39,37 @@ def test_a_gate_that_closes_by_a_thousandth_is_drawn_on_a_logarithmic_axis_when_
     assert line.y.tolist() == pytest.approx([0.001, 0.1, np.nan], nan_ok=True)
     assert (line.low, line.high) == (None, None), "an edge of 0 has no place on this axis"
     assert "logarithmic axis" in chart.caption
+    assert "without bands" in panel.caption
+    assert "%" not in panel.caption, "the quantiles of bands that are not drawn"
     assert "1 − β̄" in chart.description
+
+
+def test_a_smoothed_chart_has_the_moving_average_of_measured_lines_only():
+    y = np.array([1.0, np.nan, 0.0, 4.0])
+    x, band = np.arange(4.0), (np.zeros(4), np.ones(4))
+    tau = Line("τ", "#000000", x, y, smoothable=False)
+    panel = Panel("loss", "return²", (Line("measured", "#123456", x, y, *band), tau))
+    chart = Chart("c", "t", "training env steps", (panel,), "Loss.", "", subtitle="one run")
+    assert smooth_chart(chart, 0.0) is chart
+    smoothed_chart = smooth_chart(chart, 0.5)
+    faint, smoothed, same_tau = smoothed_chart.panels[0].lines
+    assert same_tau is tau
+    assert smoothed.y.tolist() == pytest.approx([1, np.nan, (0.5 * 1) / 1.5, (0.25 * 1 + 4) / 1.75], nan_ok=True)
+    assert (smoothed.low, smoothed.high) == band, "bands are not smoothed"
+    assert (faint.faint, faint.unsmoothed, faint.low) == (True, True, None)
+    assert faint.y.tolist() == pytest.approx(y.tolist(), nan_ok=True)
+    assert "weight 0.5" in smoothed_chart.caption
+    assert smoothed_chart.subtitle == "one run; smoothed: exponential moving average, weight 0.5"
+
+
+def test_the_figures_of_live_are_exported_with_smoothing(tmp_path):
+    db = open_database(f"sqlite:///{tmp_path}/emtc.db")
+    run = find_run(db, seed_run(db))
+    kind = find_figure("gate-dynamics")
+    measured, smoothed = (kind.make(db, [run], kind.read_options(v)) for v in ({}, {"smoothing": "0.9"}))
+    assert len(smoothed.panels[0].lines) == 2 * len(measured.panels[0].lines)
+    with pytest.raises(ConfigError, match="smoothing"):
+        kind.read_options({"smoothing": 1})
 
 
 def test_a_complement_turns_its_band_over():

@@ -425,6 +425,7 @@ VALUES: dict[str, Any] = {
     "method": "pca",
     "episodes": (1, 2),
     "refit_every": 10_000,
+    "x_axis": "hours",
     "include_unfinished": True,
     "budget": 1000,
     "final": "last",

@@ -1,5 +1,7 @@
 """What is asked for when runs are launched: every fault by its field, and a stored run asked for once more."""
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +14,7 @@ from app.jobs.launch_request import (
     read_texts,
     write_command,
 )
-from emtc_core.config.resolve import describe_fields, flatten, resolve
+from emtc_core.config.resolve import FieldInfo, describe_fields, flatten, resolve
 from emtc_core.config.run import PRESETS, list_algos
 from emtc_core.errors import NO_VALUE, ConfigError, Fault, StorageError
 
@@ -70,15 +72,22 @@ def test_a_fault_that_stands_at_another_setting_names_its_own():
     assert describe_field_fault("steps", Fault("train.t_max", -5, "must be >= 1")) == "Must be >= 1 (got -5)."
 
 
-@pytest.mark.parametrize("info", NUMBERS, ids=lambda info: info.key)
-def test_every_numeric_field_refuses_words_and_what_is_out_of_bounds(info):
-    name = {"train.t_max": "steps", "seed": "seeds"}.get(info.key, info.key)
-    wrong = ["word", "nan", "inf"] + ([f"{info.minimum - 1:g}"] if info.minimum is not None else [])
-    wrong += [f"{info.maximum * 2 + 1:.0f}"] if info.maximum is not None else []
-    for text in wrong:
-        asked = check_request({name: text}, MAPS)
-        assert asked.config is None, text
-        assert name in asked.faults, text
+WRONG: dict[str, Callable[[FieldInfo], str | None]] = {
+    **{text: lambda info, text=text: text for text in ("word", "nan", "inf")},
+    "too small": lambda info: None if info.minimum is None else f"{info.minimum - 1:g}",
+    "too large": lambda info: None if info.maximum is None else f"{info.maximum * 2 + 1:.0f}",
+}
+
+
+@pytest.mark.parametrize("kind", WRONG)
+def test_every_numeric_field_refuses_words_and_what_is_out_of_bounds(kind):
+    names = {"train.t_max": "steps", "seed": "seeds"}
+    texts = {names.get(info.key, info.key): text for info in NUMBERS if (text := WRONG[kind](info)) is not None}
+    asked = check_request(texts, MAPS)
+    assert asked.config is None
+    assert len(texts) > 20
+    assert texts.keys() - asked.faults.keys() == set()
+    assert [name for name in texts if names.get(asked.faults[name].key, asked.faults[name].key) != name] == []
 
 
 def test_a_map_alone_finds_its_environment():

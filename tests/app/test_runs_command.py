@@ -184,6 +184,38 @@ def test_conditions_select_runs_for_every_command_that_takes_several(db: Databas
     assert ask(capfdbinary, "--archived") == []
 
 
+ONE_RUN = ["--where", "algo=emtc-qplex", "--where", "gate.enabled=false", "--where", "seed=2"]
+COMMANDS_OF_ONE_RUN = ["show", "note text", "ask evaluate", "evaluate", "project", "export --replay 1 --out x.svg"]
+
+
+@pytest.mark.parametrize("command", [*COMMANDS_OF_ONE_RUN, "export --policy x.pt"])
+def test_a_command_of_one_run_refuses_conditions_that_select_several_or_none(db: Database, capfdbinary, command):
+    for conditions, fragment in (
+        (["--where", "map=corridor"], "This command takes 1 run, but map=corridor selects 4 runs: "),
+        (["--where", "map=nowhere"], "No run matches map=nowhere"),
+        ([], "run"),
+    ):
+        assert run([*command.split(), *conditions]) == 2
+        out, err = capfdbinary.readouterr()
+        assert (out, err.count(b"\n"), fragment in err.decode()) == (b"", 1, True), err
+
+
+def test_conditions_select_the_run_of_a_command_that_takes_one(db: Database, capfdbinary):
+    assert run(["show", *ONE_RUN, "--json"]) == 0
+    assert orjson.loads(capfdbinary.readouterr().out)["id"] == "a0001"
+    assert run(["note", "collapsed", *ONE_RUN]) == 0
+    assert find_run(db, "a0001").notes == "collapsed"
+    assert run(["show", "r0000", *ONE_RUN]) == 2, "conditions narrow the named run"
+    capfdbinary.readouterr()
+    for words in COMMANDS_OF_ONE_RUN[2:]:
+        assert run([*words.split(), *ONE_RUN]) == 2
+        assert b"a0001" in capfdbinary.readouterr().err
+    assert run(["diff", *ONE_RUN[:4], "--json"]) == 0
+    assert sorted(orjson.loads(capfdbinary.readouterr().out)["runs"]) == ["a0000", "a0001"]
+    assert run(["diff", "--where", "map=corridor"]) == 2
+    assert b"This command takes 2 runs, but map=corridor selects 4 runs" in capfdbinary.readouterr().err
+
+
 @pytest.mark.parametrize("command", ["stop", "pause", "resume", "delete", "archive", "hide", "tag"])
 def test_a_command_for_runs_needs_runs_or_a_condition_that_one_of_them_meets(db: Database, capfdbinary, command):
     before = list_runs(db).astype(str).to_dict()

@@ -2,6 +2,7 @@
 
 import math
 import statistics
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,12 +13,13 @@ from sqlalchemy import text
 
 from app.analysis.projections.linear import compute_pca
 from app.analysis.selection import NODE_QUANTITIES, NodeSelection, list_nodes, tabulate_selection
-from app.figures.kinds.maps import Cloud, compute_color_limits
+from app.figures.kinds.maps import Cloud, Maps, compute_color_limits
 from app.figures.named.memories import REGION_NODES, find_contrast
 from app.figures.named.memory_map import draw_selection
 from app.figures.render.maps_views import draw_points, make_color_scale
 from app.figures.render.matplotlib_view import to_image
 from app.figures.render.plotly_view import to_plotly
+from app.figures.theme import BINARY_COLORS, RED_GREEN, VIRIDIS, VIRIDIS_ON_DARK
 from emtc_core.errors import ConfigError
 from storage.engine import open_database
 from storage.queries.episodes import get_trajectory, list_episodes
@@ -189,6 +191,19 @@ def test_nodes_without_effect_of_the_gate_are_gray_and_below_in_every_format() -
     assert axes.collections[0].get_sizes() < axes.collections[1].get_sizes()
     assert "gray: 0" in cloud.description
     assert to_image(cloud, "svg")
+
+
+def test_a_dark_map_has_the_color_scale_of_the_dark_page() -> None:
+    place = np.arange(3, dtype=np.float32)
+    cloud = Cloud("map", "Map", "x", "y", place, place, np.arange(3), place, NODE_QUANTITIES["h"], "")
+    for mode, lowest in (("light", VIRIDIS[0]), ("dark", VIRIDIS_ON_DARK[0])):
+        for figure in (cloud, Maps("maps", "Maps", (cloud,), "")):
+            assert to_plotly(figure, mode=mode).data[0].marker.colorscale[0][1] == lowest
+    dark_image = to_image(replace(cloud, scale=VIRIDIS_ON_DARK), "png", mode="dark")
+    assert to_image(cloud, "png", mode="dark") == dark_image
+    assert replace(cloud, scale=RED_GREEN).on_dark_background().colors == RED_GREEN
+    binary = replace(cloud, quantity=NODE_QUANTITIES["xi"])
+    assert binary.on_dark_background().colors == BINARY_COLORS
 
 
 @pytest.mark.parametrize("key", ["delta_mem", "beta"])

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from storage.engine import open_database
-from tests.browser.server import open_page, running_app
+from tests.browser.server import open_page, running_app, wait_until
 from tests.pages.several import seed_runs
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
@@ -15,6 +15,17 @@ STRONG = "nodes => nodes.map(n => n.state.strong)"
 INK = """canvas => canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data
     .reduce((sum, value, i) => i % 4 === 3 ? sum + value : sum, 0)"""
 LINES = "nodes => nodes.map(n => n.state.data.panels[0].lines.map(l => l.name))"
+
+
+def test_the_first_figure_fits_on_one_screen(page, seeded):
+    url, run_id, _ = seeded
+    page.set_viewport_size({"width": 1440, "height": 900})
+    page.goto(f"{url}/compare?runs={run_id}")
+    chart = page.locator(".curves").first
+    chart.locator("canvas").wait_for()
+    wait_until(page, lambda: chart.bounding_box()["height"] > 150, "a drawn chart")
+    box = chart.bounding_box()
+    assert box["y"] + box["height"] <= 900
 
 
 @pytest.mark.slow

@@ -2,9 +2,12 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from app.figures.assets import read_asset
+from app.figures.curve_style import smooth_chart
+from app.figures.kinds.chart import Chart, Line, Panel
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
@@ -83,3 +86,38 @@ def test_a_zoomed_line_stays_between_the_axes(chart):
         }"""
     )
     assert not shown, "nothing is drawn to the right of the axes"
+
+
+def test_a_smoothed_line_has_the_values_of_an_export_and_names_both(chart):
+    rng = np.random.default_rng(1)
+    x, y = np.arange(0.0, 20_001, 100), rng.normal(size=201).cumsum()
+    y[[0, 50]] = np.nan
+    lines = (Line("loss", "#0072B2", x, y), Line("τ", "#D55E00", x, y, smoothable=False))
+    plain = Chart("metrics", "", "env steps", (Panel("loss", "", lines),), "", "loss")
+    data = {**plain.to_component(), "link": "live", "height": 300, "smoothing": 0}
+    shown = chart.evaluate(
+        """data => {
+            const root = document.querySelector('.curves')
+            curves({ data, parentElement: document.getElementById('parent'), setTriggerValue: () => {} })
+            document.dispatchEvent(new CustomEvent('emtc-lab-smoothing', { detail: { link: 'other', weight: 0.5 } }))
+            const before = root.state.panels[0].lines.length
+            document.dispatchEvent(new CustomEvent('emtc-lab-smoothing', { detail: { link: 'live', weight: 0.9 } }))
+            return [before, root.state.panels[0].lines.map((line) => [line.faint, line.y])]
+        }""",
+        data,
+    )
+    before, drawn = shown
+    assert before == 2, "the slider of other charts"
+    expected = smooth_chart(plain, 0.9).panels[0].lines
+    assert [faint for faint, _ in drawn] == [line.faint for line in expected] == [True, False, False]
+    for (_, values), line in zip(drawn, expected, strict=True):
+        assert np.array(values, float) == pytest.approx(line.y, rel=1e-4, abs=1e-4, nan_ok=True)
+    _, smoothed, tau = read_tip(chart, 10_000)
+    assert smoothed.endswith(f"{y[100]:.4g} measured")
+    assert " smoothed, " in smoothed
+    assert "smoothed" not in tau
+
+
+def test_an_axis_of_values_that_differ_by_rounding_has_ticks(chart):
+    assert len(chart.evaluate("() => niceTicks(1 - 2e-16, 1 + 2e-16, 5)")) < 20
+    assert chart.evaluate("() => niceTicks(-0.3, 1, 4)") == [0, 0.5, 1]

@@ -76,6 +76,31 @@ def test_one_press_shows_a_chart_on_the_whole_screen(live):
     wait_until(page, lambda: not chart.evaluate("node => node.matches(':fullscreen')"), "the page")
 
 
+def test_the_slider_smooths_all_charts_in_the_browser_and_the_address_keeps_it(page, live):
+    frames: list[bytes | str] = []
+    page.once("websocket", lambda socket: socket.on("framereceived", lambda frame: frames.append(frame)))
+    live(1440, 900)
+    assert any(b"xLabel" in frame for frame in frames), "the charts are sent in these frames"
+    frames.clear()
+    slider = page.get_by_label("Smoothing")
+    slider.fill("0.6")
+    weights = "nodes => nodes.map(n => n.state.smoothing)"
+    assert set(page.locator(".curves").evaluate_all(weights)) == {0.6}
+    gate = page.locator(".curves[aria-label^='β̄']")
+    lines = "node => node.state.boxes[0].panel.lines.map((line) => [line.faint, Boolean(line.measured)])"
+    assert gate.evaluate(lines) == 2 * [[True, False], [False, True]]
+    page.wait_for_function("() => document.location.search.includes('smoothing=0.6')")
+    page.wait_for_timeout(1000)
+    assert frames, "the server has answered"
+    assert not any(b"xLabel" in frame for frame in frames), "no chart was sent again"
+    page.reload()
+    page.locator(".curves canvas").nth(3).wait_for()
+    wait_until(
+        page, lambda: set(page.locator(".curves").evaluate_all(weights)) == {0.6}, "the smoothing of the address"
+    )
+    assert page.get_by_label("Smoothing").input_value() == "0.6"
+
+
 def test_a_clicked_chart_lets_the_page_scroll_and_zooms_with_ctrl(live):
     page = live(1440, 900)
     box = page.locator(".curves canvas").first.bounding_box()

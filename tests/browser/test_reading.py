@@ -94,3 +94,14 @@ def test_every_text_can_be_read_and_no_title_stands_under_the_header(page, seede
         page.set_viewport_size({"width": width, "height": 900})
         settle(page)
         assert page.evaluate(COVERED) == [], width
+
+
+@pytest.mark.parametrize("width", [1440, 1024])
+def test_the_tables_of_presets_are_not_wider_than_the_page(page, seeded, width):
+    open_page(page, seeded, "method?part=Presets")
+    page.set_viewport_size({"width": width, "height": 900})
+    tables = page.locator(".st-key-method_presets table")
+    tables.first.wait_for()
+    settle(page)
+    too_wide = "nodes => nodes.filter(n => n.scrollWidth > n.parentElement.clientWidth).map(n => n.rows[0].innerText)"
+    assert tables.evaluate_all(too_wide) == []

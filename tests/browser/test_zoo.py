@@ -15,7 +15,7 @@ from tests.require import require
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
-STEPS = {"mpe2:simple_spread": 1000, "butterfly:knights_archers_zombies": 600, "butterfly:cooperative_pong": 400}
+STEPS = {"mpe2:simple_spread": 400, "butterfly:knights_archers_zombies": 600, "butterfly:cooperative_pong": 400}
 
 
 def wait_for_the_end(db) -> str:

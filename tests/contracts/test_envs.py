@@ -166,6 +166,14 @@ class TestSmax(EnvContract):
     config = EnvConfig(name="smax", map="3m")
     component = "smax"
 
+    def test_standing_still_loses_and_all_steps_are_compiled_once(self, env: VectorEnv):
+        seen = env.reset(0)
+        for _ in range(env.info.episode_limit):
+            seen = env.step(np.full((N_ENVS, 3), 4))
+        assert (seen.terminated | seen.truncated).all()
+        assert not seen.won.any()
+        assert env._battles.step._cache_size() == 1
+
 
 class Breaker:
     """A correct environment of two steps whose answers a test can spoil."""

@@ -10,9 +10,14 @@ Fixtures: tests/reference/make_published_fixtures.py. Where published code and o
 * CDS's L1 term is averaged there, on SMAC, over every step that was unrolled, the last one and padding too. It is held
   against the published private values on its own, and widened to all steps where whole updates are compared.
 * The incentive is not masked on terminating transitions there, `incentive.mask_terminal = false` here.
+* EMC recalls H(s') where an episode ends, too; in the fixture it is 0 there. Its curiosity does not decay in it.
+* DMIX and MAPPO draw random numbers: the fractions of DMIX and the actions of MAPPO's policy are part of the fixtures.
+  To act greedily the published DMIX was given the fractions that ours uses. MAPPO's inputs end with the agent's id,
+  all environments have the same number of steps, and each pass is one minibatch.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,13 +26,16 @@ import torch
 from emtc_core.config.run import RunConfig
 from emtc_core.envs.base import EnvInfo
 from emtc_core.gate.incentive import compute_incentive_inputs
+from emtc_core.learner.backbones import dmix
 from emtc_core.learner.backbones.value import ValueBackbone
 from emtc_core.learner.curiosity import Curiosity
 from emtc_core.learner.diversity import Diversity
 from emtc_core.learner.learner import IncentiveInputs, ValueLearner, make_learner
+from emtc_core.learner.mappo import MappoLearner
 from emtc_core.learner.networks import make_sequence_batch
 from emtc_core.memory.nodes import Recall
 from emtc_core.replay_buffer.buffer import Batch
+from tests.core.test_published_memory import make_emc_memory
 from tests.reference import published
 from tests.reference.published import INFO, T_ENV, T_ENV_STEP, Arrays, make_settings
 
@@ -56,6 +64,19 @@ FOOTBALL_CDS = {
 }
 PREDICTORS_LEARN_AFTER = 1
 CURIOUS = make_settings("qplex", qplex=NO_PADDED_TERM, curiosity={"scale": 0.5, "decay_cycle": 10**9})
+EMC = make_settings(
+    "emc",
+    curiosity={"scale": 0.5, "decay_cycle": 10**9},
+    ec={"enabled": True, "lambda": 0.1},
+    incentive={"enabled": False},
+    gate={"enabled": False},
+)
+QUANTILES = {"n_quantiles": 3, "n_target_quantiles": 4, "n_act_quantiles": 6, "n_cos": 5}
+DMIX = {
+    name: make_settings("dmix", train={"optimizer": "adam", "double_q": double_q}, dmix=QUANTILES)
+    for name, double_q in {"dmix": False, "dmix_double": True}.items()
+}
+MAPPO = make_settings("mappo", train={"lr": 5e-3}, mappo={"epochs": 3})
 EMU = make_settings(
     "emu-qplex",
     target_interval=100,
@@ -83,13 +104,14 @@ def check_updates(
         batch = batches[k % len(batches)]
         if k + 1 == len(fixture["loss"]):
             check_values(learner, batch, fixture["q_last"])
-        recalled = None if "eta" not in fixture else recall(fixture, k, config)
+        recalled = recall(fixture, k, config) if "recalled/h" in fixture else None
         check_q_tot(learner, batch, fixture["q_tot"][k])
         stats = learner.update(batch, recalled, env_step=T_ENV + k * T_ENV_STEP)
         check("loss", stats["train/loss"], loss)
         check("gradient norm", stats["train/grad_norm"], fixture["grad_norm"][k])
-        target = (fixture["target"][k] * batch.filled.numpy()).sum() / batch.length.sum()
-        check("mean target", stats["train/target"], target)
+        if "target" in fixture:
+            target = (fixture["target"][k] * batch.filled.numpy()).sum() / batch.length.sum()
+            check("mean target", stats["train/target"], target)
         if "priority" in fixture:
             check("priority", stats.episode_error, fixture["priority"][k])
         learner.on_episodes(k)
@@ -123,7 +145,10 @@ def check_q_tot(learner, batch, wanted: np.ndarray) -> None:
 
 
 def recall(fixture: Arrays, k: int, config: RunConfig) -> IncentiveInputs:
-    """Weigh what EMU's memory recalled at update k by our rules."""
+    """Weigh what the published memory recalled at update k by our rules; EMC's has H alone."""
+    if "recalled/rho" not in fixture:
+        h, hit = fixture["recalled/h"][k], fixture["recalled/hit"][k] > 0
+        return IncentiveInputs(torch.from_numpy(h), torch.zeros(h.shape), torch.from_numpy(hit))
     read = {name: fixture[f"recalled/{name}"][k] for name in ("h", "n_call", "n_xi", "xi", "hit")}
     found = Recall(read["h"], read["n_call"], read["n_xi"], read["xi"] > 0, read["hit"] > 0)
     terminated = published.read_batches(fixture)[k % len(fixture["length"])].ends
@@ -145,10 +170,10 @@ def test_the_fixtures_hold_two_target_copies_and_a_clipped_gradient():
     assert published.read("qplex_padded")["length"].min() == 1
 
 
-@pytest.mark.parametrize("name", ["qplex", "cds"])
+@pytest.mark.parametrize("name", ["qplex", "cds", "emc", "dmix_double"])
 def test_greedy_actions_equal_the_published_ones(name):
     fixture = published.read(name)
-    config = CASES.get(name, CDS)
+    config = (CASES | DMIX | {"cds": CDS, "emc": EMC})[name]
     learner = make_learner(config, INFO, device="cpu", seed=0)
     assert isinstance(learner, ValueLearner)
     learner.online.load_state_dict(published.translate(published.unpack(fixture, "after")))
@@ -248,10 +273,15 @@ def test_another_mixture_of_policies_is_noticed(mixture):
 
 
 def test_updates_with_curiosity_equal_the_published_ones():
-    learner = check_updates(published.read("emu_curiosity"), CURIOUS)
+    fixture = published.read("emu_curiosity")
+    check_curiosity(check_updates(fixture, CURIOUS), fixture)
+
+
+def check_curiosity(learner: ValueLearner, fixture: Arrays) -> None:
+    """Compare the weights of curiosity's four networks."""
     (part,) = learner._intrinsic
     assert isinstance(part, Curiosity)
-    after, copied = (published.unpack(published.read("emu_curiosity"), which) for which in ("after", "copied"))
+    after, copied = (published.unpack(fixture, which) for which in ("after", "copied"))
     wanted = {"vdn": (part._online, after), "predictor": (part._predictor, after)}
     for which, (network, weights) in wanted.items():
         check_weights(which, network, published.translate_agent(weights, which))
@@ -272,6 +302,125 @@ def test_rewards_of_curiosity_equal_the_published_ones():
         check(f"reward at update {k}", (reward * seq.mask).T, wanted)
         learner.update(batch, None, env_step=0)
         learner.on_episodes(k)
+
+
+# ---- EMC ----
+
+
+def test_updates_of_emc_equal_the_published_ones():
+    learner = check_updates(published.read("emc"), EMC)
+    check_curiosity(learner, published.read("emc"))
+
+
+def test_a_memory_of_emc_recalls_what_the_published_one_recalled():
+    fixture = published.read("emc")
+    memory = make_emc_memory(capacity=1000)
+    for again in range(2):
+        for k in range(len(fixture["length"])):
+            for b in range(2):
+                episode = published.read_episode(fixture, k, b)
+                reward = (1 + again) * episode.reward
+                memory.write(state=episode.state, reward=reward, won=False, episode=0, episode_return=0.0)
+        memory.on_target_update()
+    for k, wanted in enumerate(fixture["recalled/h"]):
+        for b, state in enumerate(fixture["state"][k % len(fixture["length"])].astype(np.float32)):
+            found = memory.recall(memory.find(state[1:], np.arange(1, len(state))))
+            check("H", np.nan_to_num(found.h), wanted[b])
+            np.testing.assert_array_equal(found.hit, fixture["recalled/hit"][k, b] > 0)
+
+
+# ---- DMIX ----
+
+
+def check_dmix(monkeypatch: pytest.MonkeyPatch, name: str, fixture: Arrays) -> None:
+    """Make the updates with the published fractions; the two networks use different numbers of them."""
+    at = [0]
+
+    def rand(shape: tuple[int, ...], **_: object) -> torch.Tensor:
+        which = {3: "online", 4: "target"}[shape[-1]]
+        fractions = torch.from_numpy(fixture[f"fractions/{which}"][at[0]].astype(np.float64))
+        return fractions[: shape[0]]
+
+    def check_next(learner: ValueLearner, batch: Batch, k: int) -> None:
+        at[0] = min(k + 1, len(fixture["loss"]) - 1)
+
+    monkeypatch.setattr(dmix, "rand", rand)
+    check_updates(fixture, DMIX[name], after_update=check_next)
+
+
+@pytest.mark.parametrize("name", DMIX)
+def test_updates_of_dmix_equal_the_published_ones(name, monkeypatch):
+    check_dmix(monkeypatch, name, published.read(name))
+
+
+def test_quantiles_of_dmix_equal_the_published_ones(monkeypatch):
+    fixture = published.read("dmix")
+    learner, batch = published.load_learner(fixture, DMIX["dmix"]), published.read_batches(fixture)[0]
+    fractions = torch.from_numpy(fixture["fractions/online"][0].astype(np.float64))
+    monkeypatch.setattr(dmix, "rand", lambda shape, **_: fractions)
+    seq = make_sequence_batch(batch, agent_id=True)
+    with torch.no_grad():
+        z_tot = learner.online.evaluate_taken(learner.online.unroll(seq, torch.Generator()), seq).quantiles
+    assert z_tot is not None
+    real = batch.filled.numpy()
+    check("Z_tot", z_tot.transpose(0, 1).numpy()[real], fixture["z_tot"][0][real])
+
+
+def test_another_fraction_of_dmix_is_noticed(monkeypatch):
+    fixture = published.read("dmix")
+    fixture["fractions/target"][2, 3, 0, 1] += np.float16(1 / 64)
+    with pytest.raises(AssertionError):
+        check_dmix(monkeypatch, "dmix", fixture)
+
+
+# ---- MAPPO ----
+
+
+def check_mappo(monkeypatch: pytest.MonkeyPatch, fixture: Arrays) -> MappoLearner:
+    """Train on the published rollouts; every report, weight and running moment must be the published one."""
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+    learner = published.load_mappo_learner(fixture, MAPPO)
+    names = {"train/value_loss": "value_loss", "train/policy_loss": "policy_loss", "train/entropy": "dist_entropy"}
+    names |= {"train/grad_norm": "actor_grad_norm", "train/target": "return"}
+    for k, length in enumerate(fixture["length"]):
+        episodes = [published.read_episode(fixture, k, b) for b in range(len(length))]
+        doubles = [replace(e, obs=e.obs.astype(float), state=e.state.astype(float)) for e in episodes]
+        stats = learner.update_rollout(doubles)
+        for ours, theirs in names.items():
+            check(theirs, stats[ours], fixture[f"report/{theirs}"][k])
+    after = published.unpack(fixture, "after")
+    for which, network in {"actor": learner.actor, "critic": learner.critic}.items():
+        check_weights(which, network, published.translate_mappo(after, which))
+    check("moments", list(learner._value_norm.get_state().values()), fixture["norm"])
+    return learner
+
+
+def test_updates_of_mappo_equal_the_published_ones(monkeypatch):
+    fixture = published.read("mappo")
+    learner = check_mappo(monkeypatch, fixture)
+    learner.actor.to(torch.float32)  # as it acts
+    rng = np.random.default_rng(0)
+    for b, n in enumerate(fixture["length"][-1]):
+        learner.start_episodes(1)
+        for t in range(n):
+            obs, avail = fixture["obs"][-1, b, t].astype(np.float32), fixture["avail"][-1, b, t]
+            action = learner.act(obs[None], avail[None], epsilon=0.0, rng=rng)
+            np.testing.assert_array_equal(action[0], fixture["greedy"][b, t])
+
+
+def test_the_rollouts_of_mappo_meet_the_rules_of_the_update():
+    fixture = published.read("mappo")
+    assert np.abs(fixture["ratio"] - 1.0).max() > MAPPO.mappo.clip, "some ratios are clipped"
+    assert not fixture["avail"][..., 1:].any(-1)[:, :, 2:].all(), "some agents are dead"
+    assert (~fixture["terminated"]).sum(1).tolist() == [1, 1, 1], "one episode of each is bootstrapped past its end"
+
+
+@pytest.mark.parametrize("which", ["after", "norm", "report/policy_loss", "report/return"])
+def test_one_changed_published_value_of_mappo_is_noticed(which, monkeypatch):
+    fixture = published.read("mappo")
+    fixture[which][-1] *= 1.0 + 1e-6
+    with pytest.raises(AssertionError):
+        check_mappo(monkeypatch, fixture)
 
 
 # ---- EMU's incentive ----

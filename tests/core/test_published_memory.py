@@ -1,7 +1,10 @@
-"""Our episodic memory against EMU's published one: the same weights of the encoder, the same stream of episodes.
+"""Our episodic memory against those of EMU and EMC: the same weights of the encoder, the same stream of episodes.
 
-Fixtures: tests/reference/make_published_fixtures.py. Theirs adds returns up in float32, ours in
+Fixtures: tests/reference/make_published_fixtures.py. EMU's adds returns up in float32, EMC's and ours in
 float64, hence the tolerances. The node that a state enters, xi and all counters are equal.
+
+EMC's tolerance depends on the size of a coordinate, ours does not. It also stores the padding behind an episode, which
+the fixture does not have.
 
 Where `emu_code` imitates and does not copy, the stream of the fixture stands clear of it (see `make_stream`):
 
@@ -47,6 +50,21 @@ def make_memory(fixture: Arrays, **options: object) -> EpisodicMemory:
         {f"{new}.{kind}": theirs[f"encoder.{old}.{kind}"] for old, new in names.items() for kind in published.KINDS}
     )
     config = MemoryConfig.model_validate(EMU_CODE | options)
+    return EpisodicMemory(config, state_dim=S, gamma=0.99, embedder=embedder)
+
+
+EMC = {
+    "delta": 1e-5,
+    "delta_space": "raw",
+    "delta_metric": "linf",
+    "index": "stale_target_update",
+    "shift_on_success": False,
+}
+
+
+def make_emc_memory(**options: object) -> EpisodicMemory:
+    embedder = Embedder(EmbedConfig(type="random"), state_dim=S, episode_limit=T_LIM, device="cpu", seed=0)
+    config = MemoryConfig.model_validate(EMC | options)
     return EpisodicMemory(config, state_dim=S, gamma=0.99, embedder=embedder)
 
 
@@ -104,6 +122,48 @@ def check_read(memory: EpisodicMemory, slots: np.ndarray, fixture: Arrays, rows:
         np.testing.assert_array_equal(getattr(found, name), wanted[name])
     rho = success_ratio(found.n_xi.astype(float), found.n_call.astype(float), eps=1e-3)
     np.testing.assert_allclose(rho, wanted["rho"], rtol=1e-12)
+
+
+def check_emc_stream(fixture: Arrays, **options: object) -> EpisodicMemory:
+    """The same for EMC: it knows no success, so its nodes have a place, a return and nothing else."""
+    memory = make_emc_memory(capacity=40, **options)
+    read = 0
+    for at, step in enumerate(map(str, fixture["steps"])):
+        slots = do(memory, step, fixture)
+        if step.startswith("read"):
+            rows = slice(read, read + len(slots))
+            np.testing.assert_array_equal(slots, fixture["read/slot"][rows])
+            np.testing.assert_allclose(np.nan_to_num(memory.recall(slots).h), fixture["read/h"][rows], rtol=1e-12)
+            read += len(slots)
+        elif step.startswith("write"):
+            np.testing.assert_array_equal(slots, fixture["slots"][at, : len(slots)], err_msg=f"slots of {step}")
+        nodes, n = memory.columns(), int(fixture["size"][at])
+        assert memory.size == n
+        np.testing.assert_allclose(nodes.h, fixture["node/h"][at, :n], rtol=1e-12, err_msg=f"H after {step}")
+        np.testing.assert_allclose(nodes.embedding, fixture["node/x"][at, :n], err_msg="x", **FLOAT32)
+    assert read == len(fixture["read/h"])
+    return memory
+
+
+def test_the_memory_of_emc_holds_what_the_published_one_holds_after_every_step():
+    assert check_emc_stream(published.read("emc_memory")).list_faults() == []
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"shift_on_success": True},
+        {"index": "live"},
+        {"delta": 1e-3},
+        {"lru_touch_on_read": False},
+        {"evict": "fifo"},
+        {"store_terminal": False},
+    ],
+    ids=lambda option: next(iter(option)),
+)
+def test_every_other_option_of_the_memory_of_emc_is_noticed(option):
+    with pytest.raises((AssertionError, ValueError)):
+        check_emc_stream(published.read("emc_memory"), **option)
 
 
 @pytest.mark.parametrize("name", FIXTURES)

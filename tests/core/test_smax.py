@@ -57,25 +57,18 @@ def test_a_missing_package_is_explained(monkeypatch):
 @pytest.mark.usefixtures("package")
 class TestWithThePackage:
     @pytest.mark.parametrize("map", ["2s3z", "3s5z_vs_3s6z"])
-    def test_sizes_are_those_of_a_running_battle(self, map: str):
+    def test_sizes_are_those_of_a_battle(self, map: str):
+        import jax
+
         env = make_env(EnvConfig(name="smax", map=map), n_envs=2)
-        seen, info = env.reset(0), env.info
-        assert seen.obs.shape == (2, info.n_agents, info.obs_dim)
-        assert seen.state.shape == (2, info.state_dim)
-        assert seen.avail.shape == (2, info.n_agents, info.n_actions)
-        env.close()
+        _, seen = jax.eval_shape(env._battles.reset, 0)  # compiles nothing
+        info = env.info
+        assert seen["obs"].shape == (2, info.n_agents, info.obs_dim)
+        assert seen["state"].shape == (2, info.state_dim)
+        assert seen["avail"].shape == (2, info.n_agents, info.n_actions)
 
     def test_armies_are_the_packages(self):
         from jaxmarl.environments.smax.smax_env import MAP_NAME_TO_SCENARIO
 
         theirs = {name: (s.num_allies, s.num_enemies) for name, s in MAP_NAME_TO_SCENARIO.items()}
         assert theirs == ARMIES
-
-    def test_standing_still_loses(self):
-        env = make_env(EnvConfig(name="smax", map="3m"), n_envs=2)
-        seen = env.reset(0)
-        for _ in range(env.info.episode_limit):
-            seen = env.step(np.full((2, 3), 4))
-        assert (seen.terminated | seen.truncated).all()
-        assert not seen.won.any()
-        env.close()

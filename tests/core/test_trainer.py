@@ -18,10 +18,11 @@ from emtc_core.envs.registry import make_env
 from emtc_core.errors import CheckpointError, NonFiniteLossError
 from emtc_core.metrics import MACHINE_PREFIXES, METRICS
 from emtc_core.recorder import ListRecorder
-from emtc_core.replay_buffer.buffer import Batch
+from emtc_core.replay_buffer.buffer import Batch, ReplayBuffer
 from emtc_core.schedules import linear_decay
 from emtc_core.training import checkpoint as checkpoint_module
 from emtc_core.training.checkpoint import CheckpointStore, load
+from emtc_core.training.episodic import EpisodicPart
 from emtc_core.training.trainer import Trainer
 from tests.core.small_files import small_files
 from tests.errors import raises
@@ -203,6 +204,30 @@ def test_stopping_and_resuming_equals_never_having_stopped(tmp_path: Path, algo:
     assert_same_records(records, recorder)  # metrics rows as well: the open window is part of the checkpoint
 
 
+def test_a_resumed_run_finds_the_same_nodes_for_evicted_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slots of a search are part of the replay buffer, and a checkpoint restores them."""
+    searches = []
+    replace_evicted = EpisodicPart._replace_evicted
+
+    def note(self: EpisodicPart, batch: Batch, buffer: ReplayBuffer) -> Batch:
+        found = replace_evicted(self, batch, buffer)
+        searches.append(int((found.uids != batch.uids).sum()))
+        return found
+
+    monkeypatch.setattr(EpisodicPart, "_replace_evicted", note)
+    few = ("memory.capacity=100", "memory.delta=0.5", "embed.type=random", "memory.on_evicted=search")
+    config = short_config(*few, "train.updates_per_episode=2", "checkpoint.interval=150", steps=250)
+    whole, recorder = make_trainer(config, tmp_path / "whole")
+    whole.run()
+    unbroken, searches[:] = list(searches), []
+    stops = [StopWhen(MOMENTS["between two updates"], polls=polls) for polls in (3, 2)]
+    parts, records = run_in_parts(config, tmp_path / "parts", stops)
+    assert_same_state(whole.get_state(), parts.get_state())
+    assert_same_records(records, recorder)
+    assert searches == unbroken
+    assert sum(n > 0 for n in unbroken) > 3, "nodes were found in several updates"
+
+
 def test_a_stop_is_obeyed_at_once(tmp_path: Path) -> None:
     for polls in (1, 2, 5, 9):
         control = StopWhen(lambda trainer: True, polls=polls)
@@ -222,26 +247,30 @@ def test_pausing_anywhere_changes_nothing(tmp_path: Path) -> None:
     assert_same_records(recorder, unasked)
 
 
+KINDS: tuple[QuestionKind, ...] = ("evaluate", "play")
+
+
 class AsksAt(NoControl):
-    """Asks, at those moments and each of them once, and stays paused there until the answer has come."""
+    """Asks at those moments, at each once for every kind, and stays paused there until the answer has come."""
 
     trainer: Trainer
     recorder: ListRecorder
 
-    def __init__(self, moments: Mapping[str, Callable[[Trainer], bool]], kind: QuestionKind, *, pause: bool) -> None:
-        self.left, self.kind, self.pause = dict(moments), kind, pause
-        self.number, self.says, self.paused = 0, list[Command | Question](), False
+    def __init__(self, moments: Mapping[str, Callable[[Trainer], bool]], *, pause: bool) -> None:
+        self.left = {(name, kind): moment for name, moment in moments.items() for kind in KINDS}
+        self.pause, self.paused = pause, False
+        self.asked, self.says = list[QuestionKind](), list[Command | Question]()
 
     def poll(self) -> Command | Question | None:
         if self.says:
             return self.says.pop(0)
-        if len(self.recorder.answers) < self.number:
+        if len(self.recorder.answers) < len(self.asked):
             return None
-        for name, moment in self.left.items():
+        for (name, kind), moment in self.left.items():
             if moment(self.trainer):
-                del self.left[name]
-                self.number += 1
-                question = Question(self.kind, self.number)
+                del self.left[name, kind]
+                self.asked.append(kind)
+                question = Question(kind, len(self.asked))
                 self.says = [question]
                 return "pause" if self.pause else self.says.pop()
         return "resume" if self.paused else None
@@ -274,11 +303,8 @@ def undisturbed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     return config, whole.get_state(), recorder
 
 
-@pytest.mark.parametrize("kind", ["evaluate", "play"])
 @pytest.mark.parametrize("pause", [False, True])
-def test_a_question_changes_nothing(
-    tmp_path: Path, undisturbed, pause: bool, kind: QuestionKind, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_question_changes_nothing(tmp_path: Path, undisturbed, pause: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("emtc_core.control.PAUSE_POLL_S", 0.0)
     config, whole, unasked = undisturbed
     moments = {
@@ -286,12 +312,13 @@ def test_a_question_changes_nothing(
     }
     if pause:
         del moments["while evaluating"]  # its environments would answer: a paused run keeps such a question
-    control = AsksAt(moments, kind, pause=pause)
+    control = AsksAt(moments, pause=pause)
     asked, recorder = make_trainer(config, tmp_path / "asked", control)
     control.trainer, control.recorder = asked, recorder
     asked.run()
-    assert len(recorder.answers) == len(moments)
-    assert all(len(answer.evaluation.won) == (4 if kind == "evaluate" else 1) for answer in recorder.answers)
+    assert len(recorder.answers) == len(control.asked) == len(KINDS) * len(moments)
+    for kind, answer in zip(control.asked, recorder.answers, strict=True):
+        assert len(answer.evaluation.won) == (4 if kind == "evaluate" else 1)
     assert all(answer.evaluation.playbacks for answer in recorder.answers)
     assert_same_state(whole, asked.get_state())
     assert_same_records(recorder, unasked)

@@ -8,7 +8,7 @@ from sqlalchemy import delete, event, insert, select, update
 from streamlit.testing.v1 import AppTest
 
 from app.cli.main import run
-from storage.models import Evaluation, Run
+from storage.models import Evaluation, MetricRow, Run
 from tests.pages.several import seed_runs
 from tests.pages.test_pages import open_page, said
 
@@ -496,3 +496,28 @@ def test_statistics_show_greedy_and_robust_differences_next_to_each_other(shifte
     assert row["robust · difference [%]"].startswith("-50.0")
     assert row["greedy · difference [%]"].startswith("+0.0")
     assert len([box for box in app.selectbox if box.label == "Reference variant"]) == 1
+
+
+def test_the_curves_have_the_x_axis_of_the_address_and_so_does_the_command(several):
+    db, ids = several
+    with db.transaction() as connection:
+        reports = [
+            {"run_id": run_id, "env_step": step, "name": "rollout/length", "value": 50.0}
+            for run_id in ids[:2]
+            for step in (20_000, 40_000)
+        ]
+        connection.execute(insert(MetricRow), reports)
+    app = open_page("compare", runs=",".join(ids[:2]), axis="episodes")
+    assert not app.exception
+    assert "Training episodes are those that have ended" in said(app)
+    assert any("--x-axis episodes" in code.value for code in app.code)
+    app = open_page("compare", runs=",".join(ids[:2]), axis="hours")
+    assert not app.exception
+    assert "has no wall time, because its speed was not recorded" in said(app)
+    assert "EMTC" in said(app), "the tables are drawn"
+
+
+def test_a_new_x_axis_removes_the_window_of_the_former_one(several):
+    app = open_page("compare", runs=",".join(several[1][:2]), x="100-20000")
+    app.selectbox(key="compare?axis").set_value("episodes").run()
+    assert "x" not in app.query_params

@@ -93,7 +93,7 @@ def test_a_search_without_a_result_is_reported(method):
 
 def test_presets_differ_where_they_should(method):
     rows = {row[0]: row[1:] for row in compare_presets("emtc-qplex", "skirmish", "corridor", ["emu_code"])}
-    assert rows["`incentive.clamp`"] == ("`none`", "**`positive`**", "C9", rows["`incentive.clamp`"][3])
+    assert rows["`incentive.clamp`"] == ("`none`", "`positive` (emu\\_code)", "C9", rows["`incentive.clamp`"][3])
     assert "negative" in rows["`incentive.clamp`"][3]
     assert "`preset`" not in rows
 
@@ -115,8 +115,8 @@ def test_a_preset_shows_its_values_and_reasons(method):
     assert not method.exception
     text = said(method)
     table = next(str(e.value) for e in method.markdown if str(e.value).startswith("| Key | paper |"))
-    assert table.splitlines()[0] == "| Key | paper | prewrite | Question | Meaning |"
-    assert "| `gate.timing` | `after_write` | **`before_write`** | C19 |" in table
+    assert table.splitlines()[0] == "| Key | paper | Other values (presets) | Question | Meaning |"
+    assert "| `gate.timing` | `after_write` | `before_write` (prewrite) | C19 |" in table
     assert "`gate.timing = before_write`, `gate.on_miss = nearest`" in text
     assert "the gate reads only other episodes" in text
     assert "##### emu_index" not in text

@@ -8,6 +8,7 @@ from sqlalchemy import update
 
 from app.ui.live.controls import EVENTS
 from emtc_core.checkpoint_file import name_checkpoint, write_checkpoint
+from emtc_core.faiss_probe import FaissProbe
 from storage.engine import Database
 from storage.files.remote import Remote, RunFiles
 from storage.models import Run
@@ -88,6 +89,8 @@ def test_launch_says_where_checkpoints_go_and_refuses_a_place_that_is_none(empty
 
 def test_the_check_of_this_machine_names_the_place(empty, tmp_path, monkeypatch):
     monkeypatch.setattr("app.jobs.doctor._find_gpu", lambda: "")
+    monkeypatch.setattr("app.jobs.doctor.probe_faiss", lambda: FaissProbe("not installed"))
+    monkeypatch.setattr("app.jobs.doctor.list_doctor_rows", list)
     for value, state in ((str(tmp_path), "✔ usable"), ("s3://key:secret@bucket", "✖ missing")):
         monkeypatch.setenv("EMTC_FILES", value)
         st.cache_data.clear()

@@ -3,6 +3,7 @@
 import pytest
 
 from storage.queries.runs import list_runs
+from tests.pages.seed import seed_failed_run
 from tests.pages.test_pages import open_page, said
 
 PAGES = (
@@ -51,6 +52,13 @@ def test_a_page_that_may_not_act_shows_and_offers_nothing_to_press(shown, name):
         "Stop", "Pause", "Resume", "Resume from the last checkpoint", "Edit", "Delete for good", "Pin to notebook"
     }  # fmt: skip
     assert list_runs(db).to_dict("records") == before
+
+
+def test_alerts_cannot_be_marked_as_read(use_database, tmp_path, monkeypatch):
+    seed_failed_run(use_database(tmp_path / "failed.db"))
+    assert not open_page("health").button(key="read_all").disabled
+    monkeypatch.setenv("EMTC_READ_ONLY", "1")
+    assert open_page("health").button(key="read_all").disabled
 
 
 def test_the_first_page_says_so(shown):

@@ -66,9 +66,10 @@ def test_all_leaves_runs_at_work_alone(place: tuple[str, str], capsys: pytest.Ca
 
 
 def test_a_backup_says_where_it_is(place: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["db", "backup", place[0], "--out", str(tmp_path / "copy.db"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["backup"] == str(tmp_path / "copy.db")
-    assert (tmp_path / "copy.db").is_file()
+    out = str(tmp_path / "new" / "folder" / "copy.db")
+    assert run(["db", "backup", place[0], "--out", out, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["backup"] == out
+    assert Path(out).is_file()
 
 
 def test_a_vacuum_says_how_much(place: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,7 +89,7 @@ def test_a_vacuum_says_how_much(place: tuple[str, str], capsys: pytest.CaptureFi
         (["thin", "nobody", "--trajectories"], "not found"),
         (["thin", "--all", "--snapshots", "0"], "--snapshots"),
         (["vacuum"], "must wait until no run is active"),
-        (["backup", "--out", "/nowhere/x.db"], "cannot be written"),
+        (["backup", "--out", "{path}/new/x.db"], "cannot be written"),
         (["backup", "--out", "{path}"], "does not replace files"),
     ],
 )

@@ -33,7 +33,7 @@ LOCK_TWICE = "mutex, c = ctypes.create_string_buffer(64), ctypes.CDLL(None); c.p
 HANGS = {"in Python": "while True: time.sleep(3600)", "in C": f"{LOCK_TWICE}; c.pthread_mutex_lock(mutex)"}
 
 
-@pytest.mark.parametrize("hang", HANGS)
+@pytest.mark.parametrize("hang", ["in C", pytest.param("in Python", marks=pytest.mark.ci)])
 def test_a_reset_that_does_not_return_is_ended_by_sigterm(tmp_path: Path, hang: str) -> None:
     (tmp_path / "stuck_env.py").write_text(MODULE.format(hang=HANGS[hang]))
     env, path, reached = environment(), tmp_path / "lab.db", tmp_path / "reached"

@@ -1,6 +1,6 @@
 """Run published code on small made-up episodes and store what went in and what came out.
 
-    python -m tests.reference.make_published_fixtures NAME CHECKOUT     NAME: qplex, pymarl, cds, football or emu
+    python -m tests.reference.make_published_fixtures NAME CHECKOUT     NAME: see the table
 
 CHECKOUT is a working copy of the repository; what is stored was made from
 
@@ -9,6 +9,9 @@ CHECKOUT is a working copy of the repository; what is stored was made from
     cds      github.com/lich14/CDS       ad8b32ea5dc19ed858902a2701a5b7721c08f48d (its SMAC tree)
     football github.com/lich14/CDS       the same commit (its football tree)
     emu      github.com/HyunghoNa/EMU    107ff7103415cc49a9972e6ebd75b20c6396529b
+    emc      github.com/kikojay/EMC      ff0b6d0b3247eea8853b28ce692b0d82c9b5fdb6
+    dfac     github.com/j3soon/dfac      4ab58e41ff9fd645459dd66dd1ab7c7f658527f6 (its DMIX)
+    mappo    github.com/marlbenchmark/on-policy    de66d7a4b23fac2513f56f96f73b3f5cb96695ac
 
 One name a process, since they have modules of the same names. Nothing of theirs is here or is changed: learners,
 controllers, mixers and memories are imported and called in the order in which their `run.py` calls them, with their
@@ -30,6 +33,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from tests.reference.published_inputs import (
     FULL,
@@ -43,7 +47,14 @@ from tests.reference.published_inputs import (
     share_states,
     store_batches,
 )
-from tests.reference.published_memory_run import fill_memory, run_memory, stack_recalls
+from tests.reference.published_mappo_run import run_mappo
+from tests.reference.published_memory_run import (
+    fill_emc_memory,
+    fill_memory,
+    run_emc_memory,
+    run_memory,
+    stack_recalls,
+)
 from tests.reference.published_run import flatten, list_weights, load_settings, make_theirs, round_weights
 
 SOURCES = {
@@ -52,6 +63,9 @@ SOURCES = {
     "cds": "CDS_SMAC/QPLEX-master-SC2/pymarl-master/src",
     "football": "CDS_GRF",
     "emu": "EMU_release_pymarl/src",
+    "emc": "pymarl/src",
+    "dfac": "pymarl/src",
+    "mappo": ".",
 }
 OUT = Path(__file__).parents[1] / "assets" / "published"
 
@@ -67,6 +81,7 @@ class Case(NamedTuple):
 
 
 COPIES = {"target_update_interval": 3}
+QUANTILES = {"n_quantiles": 3, "n_target_quantiles": 4, "n_approx_quantiles": 6, "quantile_embed_dim": 5}
 CASES = {
     "qplex": [
         Case("qplex", "qplex_qatten_sc2", 10, settings=COPIES),
@@ -109,6 +124,18 @@ CASES = {
             | {"use_emdqn": False, "optimality_incentive": False},
         ),
     ],
+    "emc": [
+        Case(
+            "emc",
+            "EMC_sc2",
+            8,
+            settings=COPIES | {"curiosity_scale": 0.5, "curiosity_decay": False, "emdqn_buffer_size": 1000},
+        )
+    ],
+    "dfac": [
+        Case("dmix", "dmix", 8, PADDED, COPIES | QUANTILES),
+        Case("dmix_double", "dmix", 2, settings=COPIES | QUANTILES | {"double_q": True}),
+    ],
 }
 PREDICTORS_LEARN_AFTER = 1
 """The update after which CDS's football code trains its predictors, for once, on the batch of that update."""
@@ -141,6 +168,24 @@ def in_double() -> Iterator[None]:
     finally:
         torch.Tensor.float, torch.Tensor.cuda = to_float, to_cuda  # type: ignore[method-assign]
         torch.set_default_dtype(torch.float32)
+
+
+@contextmanager
+def rounded_fractions() -> Iterator[list[Tensor]]:
+    """Record the random numbers that DMIX draws, rounded; to act it gets equally spaced ones."""
+    draw, drawn = torch.rand, []
+
+    def rand(*shape: int) -> Tensor:
+        if shape[-1] == QUANTILES["n_approx_quantiles"]:
+            return ((torch.arange(shape[-1]) + 0.5) / shape[-1]).expand(shape)
+        drawn.append(draw(shape).half().double())
+        return drawn[-1]
+
+    torch.rand = rand  # type: ignore[assignment]
+    try:
+        yield drawn
+    finally:
+        torch.rand = draw
 
 
 def modules_of(learner: Any) -> dict[str, torch.nn.Module]:
@@ -198,6 +243,7 @@ def play_greedily(learner: Any, episodes: list[Episode]) -> np.ndarray:
     return np.stack(chosen)
 
 
+FRACTIONS = ("fractions/online", "fractions/target")
 READ = (
     "loss",
     "grad_norm",
@@ -219,15 +265,19 @@ def run_learner(name: str, source: Path, case: Case) -> Arrays:
     if case.name == "emu":
         episodes = [share_states(batch) for batch in episodes]
     out = store_batches(episodes)
-    with in_double():
+    with in_double(), rounded_fractions() as drawn:
         theirs = [make_theirs(batch, reals=torch.float64, steps=T_LIM + 1) for batch in episodes]
         learner, code = make_learner(args, theirs[0].scheme)
         out["names"] = list_weights(modules_of(learner))
         out["before"] = flatten(modules_of(learner)).astype(np.float16)
         memory = {}
-        if name == "emu" and args.use_emdqn:
-            memory["ec_buffer"], recalls = fill_memory(args, theirs)
+        if name in ("emc", "emu") and args.use_emdqn:
+            fill = fill_memory if name == "emu" else fill_emc_memory
+            memory["ec_buffer"], recalls = fill(args, theirs)
         watch = Watch(code, READ)
+        mixed: list[Tensor] = []
+        if name == "dfac":
+            learner.mixer.register_forward_hook(lambda module, inputs, z_tot: mixed.append(z_tot.detach()))
         sys.setprofile(watch)
         for k in range(case.updates):
             learner.train(theirs[k % len(theirs)], T_ENV + k * T_ENV_STEP, k, **memory)
@@ -241,7 +291,21 @@ def run_learner(name: str, source: Path, case: Case) -> Arrays:
             out["greedy"] = play_greedily(learner, episodes[0])
         if memory:
             out |= stack_recalls(recalls, watch.seen)
+        if name == "dfac":
+            out |= stack_quantiles(drawn, mixed, watch.seen)
     return out | stack_updates(watch.seen)
+
+
+def stack_quantiles(drawn: list[Tensor], mixed: list[Tensor], seen: list[Arrays]) -> Arrays:
+    """Lay out Z_tot [K, B, T, W] and the fractions [K, T+1, B, W] of each update; Q_i and Q_tot are means over W."""
+    steps = T_LIM + 1  # each update draws for every step of the online network, then for every step of the target
+    draws = [drawn[i : i + steps] for i in range(0, len(drawn), steps)][: 2 * len(seen)]
+    out = {name: np.stack([torch.stack(d)[:, :, 0] for d in draws[i::2]]) for i, name in enumerate(FRACTIONS)}
+    for update, z_tot in zip(seen, mixed, strict=True):
+        update["chosen_action_qvals"] = z_tot.mean(-1).numpy()
+        update["mac_out"] = update["mac_out"].mean(-1)
+    z_tot = np.stack([update["mask"] * z[:, :, 0].numpy() for update, z in zip(seen, mixed, strict=True)])
+    return {name: values.astype(np.float16) for name, values in out.items()} | {"z_tot": z_tot}
 
 
 def stack_updates(seen: list[Arrays]) -> Arrays:
@@ -249,7 +313,8 @@ def stack_updates(seen: list[Arrays]) -> Arrays:
     real = [update["mask"][..., 0] for update in seen]
     out = {name: np.array([float(update[name]) for update in seen]) for name in ("loss", "grad_norm")}
     for name, theirs in {"q_tot": "chosen_action_qvals", "target": "targets"}.items():
-        out[name] = np.stack([m * update[theirs][..., 0] for m, update in zip(real, seen, strict=True)])
+        if theirs in seen[0]:
+            out[name] = np.stack([m * update[theirs][..., 0] for m, update in zip(real, seen, strict=True)])
     out["q_first"], out["q_last"] = seen[0]["mac_out"], seen[-1]["mac_out"]
     if "local_qs" in seen[0]:
         out["private"] = seen[0]["local_qs"]
@@ -273,7 +338,13 @@ def main() -> None:
     warnings.simplefilter("ignore")  # that their code is older than torch and NumPy here
     torch.set_num_threads(1)
     given.out.mkdir(parents=True, exist_ok=True)
-    made = {case.name: run_learner(given.name, source, case) for case in CASES[given.name]}
+    if given.name == "mappo":
+        made = {"mappo": run_mappo(given.checkout)}
+    else:
+        made = {case.name: run_learner(given.name, source, case) for case in CASES[given.name]}
+    if given.name == "emc":
+        args = load_settings(source, "EMC_sc2", {"emdqn_buffer_size": 40})
+        made["emc_memory"] = run_emc_memory(args)
     if given.name == "emu":
         both = {"flag_init_desirability": True, "flag_memory_cnt_reset": True}
         options = {"emu_memory": {}, "emu_memory_counts": both}

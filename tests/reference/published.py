@@ -13,9 +13,11 @@ from torch import Tensor
 
 from emtc_core.config.run import RunConfig
 from emtc_core.envs.base import EnvInfo
+from emtc_core.learner.backbones.dmix import QuantileAgent
 from emtc_core.learner.curiosity import Curiosity
 from emtc_core.learner.diversity import Diversity
 from emtc_core.learner.learner import ValueLearner, make_learner
+from emtc_core.learner.mappo import MappoLearner
 from emtc_core.replay_buffer.buffer import Batch
 from emtc_core.rollout.episode import Episode
 from tests.core.learner_cases import make_batch, to_double
@@ -40,8 +42,9 @@ def read(name: str) -> Arrays:
 
 def make_settings(algo: str, *, target_interval: int = TARGET_INTERVAL, **sections: Any) -> RunConfig:
     """Configure an algorithm with the fixtures' sizes and the published optimiser."""
+    train = {"hidden": 8, "target_interval": target_interval, "bootstrap_on_timeout": True}
     values = {
-        "train": {"hidden": 8, "target_interval": target_interval, "bootstrap_on_timeout": True},
+        "train": train | sections.pop("train", {}),
         "qmix": {"mixing_embed": 6, "hypernet_embed": 7},
         "qplex": SIZES | sections.pop("qplex", {}),
     }
@@ -51,12 +54,13 @@ def make_settings(algo: str, *, target_interval: int = TARGET_INTERVAL, **sectio
 def read_batches(fixture: Arrays) -> list[Batch]:
     """Pass the stored episodes through a real replay buffer, in float64 behind it."""
     return [
-        to_double(make_batch([_episode(fixture, k, b) for b in range(n)], INFO, bootstrap_on_timeout=True))
+        to_double(make_batch([read_episode(fixture, k, b) for b in range(n)], INFO, bootstrap_on_timeout=True))
         for k, n in enumerate(map(len, fixture["length"]))
     ]
 
 
-def _episode(fixture: Arrays, k: int, b: int) -> Episode:
+def read_episode(fixture: Arrays, k: int, b: int) -> Episode:
+    """Read one episode of batch k."""
     n = fixture["length"][k, b]
     obs, state, avail = (fixture[name][k, b, : n + 1] for name in ("obs", "state", "avail"))
     return Episode(
@@ -91,6 +95,8 @@ def load_learner(fixture: Arrays, config: RunConfig, info: EnvInfo = INFO) -> Va
     before = unpack(fixture, "before")
     for network in (learner.online, learner.target):
         network.double().load_state_dict(translate(before))
+        if isinstance(network.agent, QuantileAgent):  # made in float32
+            network.agent.frequency = torch.pi * torch.arange(len(network.agent.get_buffer("frequency"))).double()
     for part in learner._intrinsic:
         if isinstance(part, Diversity):
             for predictors in (part._online, part._target):
@@ -102,6 +108,26 @@ def load_learner(fixture: Arrays, config: RunConfig, info: EnvInfo = INFO) -> Va
     return learner
 
 
+def load_mappo_learner(fixture: Arrays, config: RunConfig) -> MappoLearner:
+    """Make our MAPPO in float64 with the published weights before the first update."""
+    learner = make_learner(config, INFO, device="cpu", seed=0)
+    assert isinstance(learner, MappoLearner)
+    before = unpack(fixture, "before")
+    for which, network in {"actor": learner.actor, "critic": learner.critic}.items():
+        network.double().load_state_dict(translate_mappo(before, which))
+    norm = learner._value_norm
+    norm.set_state({name: value.double() for name, value in norm.get_state().items()})
+    return learner
+
+
+def translate_mappo(theirs: Weights, which: str) -> Weights:
+    """Rename the weights of MAPPO's actor or critic: ours is one sequence of layers."""
+    head = {"actor": "act.action_out.linear", "critic": "v_out"}[which]
+    layers = {0: "base.feature_norm", 1: "base.mlp.fc1.0", 3: "base.mlp.fc1.2"}
+    layers |= {4: "base.mlp.fc2.0.0", 6: "base.mlp.fc2.0.2", 7: head}
+    return {f"{i}.{kind}": theirs[f"{which}.{name}.{kind}"] for i, name in layers.items() for kind in KINDS}
+
+
 def translate(theirs: Weights) -> Weights:
     """Rename and regroup the weights of an agent and its mixer: from published names to those of our backbones."""
     ours = {f"agent.{name}": value for name, value in translate_agent(theirs, "agent").items()}
@@ -111,6 +137,9 @@ def translate(theirs: Weights) -> Weights:
         for old, new in {"hyper_w_1": "w1", "hyper_w_final": "w2", "V": "b2"}.items():
             ours |= _renamed(theirs, f"mixer.{old}.", f"mixer.hyper_{new}.")
         ours |= _renamed(theirs, "mixer.hyper_b_1.", "mixer.hyper_b1.")
+    if "agent.phi.weight" in theirs:
+        ours = {name.replace("mixer.", "mixer.mean_mixer."): value for name, value in ours.items()}
+        ours |= _renamed(theirs, "agent.phi.", "agent.phi.")
     if "mixer.attention_weight.V.0.weight" in theirs:
         ours |= _attention(theirs)
     elif "mixer.si_weight.key_extractors.0.0.weight" in theirs:

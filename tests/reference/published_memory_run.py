@@ -1,4 +1,7 @@
-"""Drive EMU's published episodic memory; part of make_published_fixtures.py, which puts their code on the path."""
+"""Drive the published episodic memories of EMU and EMC.
+
+Part of make_published_fixtures.py, which puts their code on the path.
+"""
 
 from types import SimpleNamespace
 from typing import Any
@@ -8,6 +11,8 @@ import torch
 
 from tests.reference.published_inputs import T_LIM, Arrays, S, make_stream, store_stream
 from tests.reference.published_run import flatten, list_weights, make_theirs, round_weights
+
+READ_COLUMNS = ("slot", "h", "n_call", "n_xi", "xi", "rho")
 
 
 class Ledger:
@@ -32,6 +37,32 @@ class Ledger:
 
     def add(self, *args: Any) -> None:
         self._add(*args)
+        self.slots.append(self._newest())
+
+    def _newest(self) -> int:
+        return int(np.argmax(self._nodes.lru[: self._nodes.curr_capacity]))
+
+
+class EmcLedger:
+    """The same for EMC's memory: a read gives the slot and H."""
+
+    def __init__(self, nodes: Any) -> None:
+        self._nodes, self._peek, self._add = nodes, nodes.peek, nodes.add
+        self.slots: list[int] = []
+        self.reads: list[tuple[float, float]] = []
+        nodes.peek, nodes.add = self.peek, self.add
+
+    def peek(self, key: Any, value: Any, modify: bool) -> Any:
+        found = self._peek(key, value, modify)
+        slot = -1 if found is None else self._newest()
+        if not modify:
+            self.reads.append((slot, 0.0 if found is None else float(found)))
+        elif slot >= 0:
+            self.slots.append(slot)
+        return found
+
+    def add(self, key: Any, value: Any) -> None:
+        self._add(key, value)
         self.slots.append(self._newest())
 
     def _newest(self) -> int:
@@ -71,14 +102,36 @@ def fill_memory(args: SimpleNamespace, batches: list[Any]) -> tuple[Any, Ledger]
     return memory, Ledger(memory.ec_buffer)
 
 
-def stack_recalls(ledger: Ledger, seen: list[Arrays]) -> Arrays:
-    """Lay the reads of each update out as [K, B, T]: H, N_call, N_xi, xi and rho; 0 at a miss, hit tells which."""
+def make_emc_memory(args: SimpleNamespace) -> tuple[Any, EmcLedger]:
+    from components.episodic_memory_buffer import Episodic_memory_buffer
+
+    memory = Episodic_memory_buffer(args, {"state": {"vshape": S}})
+    return memory, EmcLedger(memory.ec_buffer)
+
+
+def fill_emc_memory(args: SimpleNamespace, batches: list[Any]) -> tuple[Any, EmcLedger]:
+    """Remember the first two episodes of each batch, then again with twice the reward."""
+    memory, ledger = make_emc_memory(args)
+    for again in range(2):
+        for batch in batches:
+            for i in range(2):
+                episode = batch[i : i + 1]
+                reward = episode["reward"].clone()
+                episode["reward"].mul_(1 + again)
+                memory.update_ec(episode)
+                episode["reward"].copy_(reward)
+        memory.update_kdtree()
+    return memory, ledger
+
+
+def stack_recalls(ledger: Ledger | EmcLedger, seen: list[Arrays]) -> Arrays:
+    """Lay the reads of each update out as [K, B, T] by column: 0 at a miss, which `hit` marks. EMC has H alone."""
     real = np.stack([update["mask"][..., 0] for update in seen]) > 0  # theirs ask for real transitions alone, in order
-    columns = np.zeros((6, *real.shape))
+    columns = np.zeros((len(ledger.reads[0]), *real.shape))
     columns[:, real] = np.array(ledger.reads).T
-    slot, h, n_call, n_xi, xi, rho = columns
-    counts = {"recalled/n_call": n_call, "recalled/n_xi": n_xi, "recalled/xi": xi, "recalled/hit": real & (slot >= 0)}
-    return {k: v.astype(np.int16) for k, v in counts.items()} | {"recalled/h": h, "recalled/rho": rho}
+    out = {f"recalled/{name}": column for name, column in zip(READ_COLUMNS, columns, strict=False)}
+    out["recalled/hit"] = real & (out.pop("recalled/slot") >= 0)
+    return {k: v if k in ("recalled/h", "recalled/rho") else v.astype(np.int16) for k, v in out.items()}
 
 
 def run_memory(args: SimpleNamespace) -> Arrays:
@@ -115,5 +168,34 @@ def run_memory(args: SimpleNamespace) -> Arrays:
         slots.append(ledger.slots[::-1])
         ledger.slots = []
     out["slots"] = np.array([row + [-1] * (T_LIM + 1 - len(row)) for row in slots], np.int16)
-    columns = dict(zip(("slot", "h", "n_call", "n_xi", "xi", "rho"), np.array(ledger.reads).T, strict=True))
-    return out | {f"read/{name}": column for name, column in columns.items()}
+    columns = zip(READ_COLUMNS, np.array(ledger.reads).T, strict=True)
+    return out | {f"read/{name}": column for name, column in columns}
+
+
+def run_emc_memory(args: SimpleNamespace) -> Arrays:
+    """Drive EMC's memory through the same stream. It stores float32 embeddings and float64 returns."""
+    memory, ledger = make_emc_memory(args)
+    nodes = memory.ec_buffer
+    episodes, steps = make_stream()
+    out = store_stream(episodes) | {"steps": np.array(steps), "size": np.zeros(len(steps), np.int16)}
+    out["won"] = np.arange(len(episodes)) >= 4  # EMC does not read it: ours may not depend on it
+    out["node/h"] = np.zeros((len(steps), nodes.capacity))
+    out["node/x"] = np.zeros((len(steps), *nodes.states.shape), "f4")
+    slots = np.full((len(steps), T_LIM + 1), -1, np.int16)
+    for at, step in enumerate(steps):
+        what, _, which = step.partition(" ")
+        if what == "write":
+            episode = episodes[int(which)]
+            # Without padding, which EMC stores as states with H = 0.
+            memory.update_ec(make_theirs([episode], reals=torch.float64, steps=len(episode.state)))
+        elif what == "read":
+            for state in episodes[int(which)].state:
+                memory.peek(np.dot(memory.random_projection, state), None, modify=False)
+        else:
+            memory.update_kdtree()
+        n = out["size"][at] = nodes.curr_capacity
+        out["node/h"][at, :n], out["node/x"][at, :n] = nodes.q_values_decay[:n], nodes.states[:n]
+        slots[at, : len(ledger.slots)] = ledger.slots[::-1]
+        ledger.slots = []
+    columns = zip(READ_COLUMNS, np.array(ledger.reads).T, strict=False)
+    return out | {"slots": slots} | {f"read/{name}": column for name, column in columns}

@@ -84,3 +84,23 @@ def test_a_sparkline_has_few_points_and_all_runs_come_in_one_statement(db: Datab
     lines = curves.win_rate_sparklines(db, [*two_runs, "none"], points=40)
     assert lines == {two_runs[0]: [0.25], two_runs[1]: [0.5, 0.5]}, "the mean of each fortieth of the training length"
     assert len([statement for statement in said if statement.startswith("SELECT")]) == 1
+
+
+def test_progress_adds_the_steps_of_each_report_divided_by_its_value(db: Database) -> None:
+    reports = {100: 50.0, 250: 10.0, 300: 0.0, 400: 30.0, 1000: 200.0}
+    run_id, other = (create_run(db, CONFIG, target_steps=1000, versions={}) for _ in range(2))
+    recorder = DatabaseRecorder(db, run_id)
+    for step, value in reports.items():
+        recorder.record_metrics(step, {"time/env_steps_per_second": value, "train/loss": 1.0})
+    recorder.close()
+    expected, before, total = {}, 0, 0.0
+    for step, value in reports.items():
+        if value > 0:
+            total, before = total + (step - before) / value, step
+            expected[step] = total
+    frame = curves.cumulative_progress(db, [run_id, other], "time/env_steps_per_second")
+    assert set(frame["run_id"]) == {run_id}
+    assert dict(zip(frame["env_step"], frame["total"], strict=True)) == pytest.approx(expected)
+    thinned = curves.cumulative_progress(db, [run_id], "time/env_steps_per_second", stretch=300)
+    kept = {step: expected[step] for step in (250, 400, 1000)}
+    assert dict(zip(thinned["env_step"], thinned["total"], strict=True)) == pytest.approx(kept)

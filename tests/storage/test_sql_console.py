@@ -5,6 +5,7 @@ import json
 import math
 import os
 import secrets
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import psycopg
 import pytest
 from sqlalchemy import func, select
 
+from app.bench.postgres import temporary_postgres_database
 from emtc_core.errors import StorageError
 from storage.engine import Database, open_database
 from storage.migrations.upgrade import upgrade_to_head
@@ -26,6 +28,7 @@ from storage.sql_console import worker
 from storage.sql_console.glossary import EXAMPLES, describe_schema
 from storage.sql_console.query import QueryResult, create_reader, run_query
 from tests.errors import raises
+from tests.storage.conftest import BACKENDS
 from tests.storage.records import CONFIG, record_everything
 
 WRITES = [
@@ -107,12 +110,53 @@ BOMBS = [
 HUGE = ["select randomblob(1000000000)", "select zeroblob(900000000)"]
 
 
-@pytest.fixture
-def asked(db: Database, request: pytest.FixtureRequest) -> Database:
+def record(url: str) -> Database:
+    db = open_database(url)
     record_everything(db, create_run(db, CONFIG, target_steps=100, versions={}))
-    if db.dialect == "postgresql":
-        request.getfixturevalue("reader")(db)
     return db
+
+
+@pytest.fixture(scope="module")
+def recorded_file(sqlite_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
+    """One for all queries, of which none changes anything."""
+    db = record(f"sqlite:///{shutil.copy(sqlite_template, tmp_path_factory.mktemp('recorded'))}")
+    yield db
+    db.dispose()
+
+
+@pytest.fixture(scope="module")
+def recorded_server(
+    postgres_server: str, postgres_template: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Database, str]]:
+    """The same on a server, with the URL of a role for reading."""
+    with pytest.MonkeyPatch.context() as patch, temporary_postgres_database(postgres_server, postgres_template) as url:
+        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
+        db, name = record(url), make_name()
+        yield db, create_reader(db, name=name)
+        drop_role(db, name)
+        db.dispose()
+
+
+@pytest.fixture
+def asked_server(recorded_server: tuple[Database, str], monkeypatch: pytest.MonkeyPatch) -> Database:
+    db, reader_url = recorded_server
+    monkeypatch.setenv("EMTC_DB_READER", reader_url)
+    return db
+
+
+@pytest.fixture(params=BACKENDS)
+def asked(request: pytest.FixtureRequest) -> Database:
+    return request.getfixturevalue({"sqlite": "recorded_file", "postgres": "asked_server"}[request.param])
+
+
+def make_name() -> str:
+    return f"reader_{secrets.token_hex(6)}"
+
+
+def drop_role(db: Database, name: str) -> None:
+    with db.transaction() as connection:
+        connection.exec_driver_sql(f"DROP OWNED BY {name}")
+        connection.exec_driver_sql(f"DROP ROLE {name}")
 
 
 @pytest.fixture
@@ -121,16 +165,14 @@ def reader(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Database], str
     made: list[tuple[Database, str]] = []
 
     def make(db: Database) -> str:
-        name = f"reader_{secrets.token_hex(6)}"
+        name = make_name()
         monkeypatch.setenv("EMTC_DB_READER", create_reader(db, name=name))
         made.append((db, name))
         return name
 
     yield make
     for db, name in made:
-        with db.transaction() as connection:
-            connection.exec_driver_sql(f"DROP OWNED BY {name}")
-            connection.exec_driver_sql(f"DROP ROLE {name}")
+        drop_role(db, name)
 
 
 def refuse(db: Database, query: str, *, seconds: float = 5) -> str:
@@ -161,21 +203,15 @@ def test_what_writes_is_refused(asked: Database, query: str) -> None:
 
 
 @pytest.mark.parametrize("attack", SQLITE_ATTACKS)
-def test_a_file_reaches_no_other(ready_sqlite_url: str, tmp_path: Path, attack: str) -> None:
-    db = open_database(ready_sqlite_url)
-    create_run(db, CONFIG, target_steps=100, versions={})
-    refuse(db, attack.format(folder=tmp_path))
+def test_a_file_reaches_no_other(recorded_file: Database, tmp_path: Path, attack: str) -> None:
+    refuse(recorded_file, attack.format(folder=tmp_path))
     assert not (tmp_path / "other.db").exists()
-    db.dispose()
 
 
 @pytest.mark.postgres
 @pytest.mark.parametrize("attack", POSTGRES_ATTACKS)
-def test_a_server_does_nothing_else(ready_postgres_url: str, tmp_path: Path, attack: str, reader) -> None:
-    db = open_database(ready_postgres_url)
-    create_run(db, CONFIG, target_steps=100, versions={})
-    reader(db)
-    refuse(db, attack.format(folder=tmp_path))
+def test_a_server_does_nothing_else(asked_server: Database, tmp_path: Path, attack: str) -> None:
+    refuse(asked_server, attack.format(folder=tmp_path))
     assert not (tmp_path / "other.db").exists()
 
 

@@ -66,9 +66,9 @@ function niceTicks(low, high, count) {
   const raw = span / Math.max(1, count)
   const power = 10 ** Math.floor(Math.log10(raw))
   const step = [1, 2, 2.5, 5, 10].map((m) => m * power).find((s) => s >= raw) || 10 * power
-  const ticks = []
-  for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i += 1) ticks.push(+(i * step).toPrecision(12))
-  return ticks
+  const first = Math.ceil(low / step - 1e-9)
+  const n = Math.floor(high / step + 1e-9) - first + 1 // not a loop up to `high`: i + 1 = i above 2⁵³
+  return Array.from({ length: Math.max(0, n) }, (_, i) => +((first + i) * step).toPrecision(12))
 }
 
 // Ticks at powers of ten. If there are few, also at 2 and 5 times these powers. If there is still only one: even steps.

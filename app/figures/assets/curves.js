@@ -4,6 +4,7 @@
 // pans. A double click or Escape resets the zoom.
 // Charts with the same `link` have the same window and cursor. Their lines are named only in the legend, so
 // that their plots have one width. The button in the corner shows the chart on the whole screen.
+// A slider of the page (smoothing.js) smooths their lines. The measured values stay below as faint lines.
 //
 // Why not uPlot (1.6.32: 51 kB minified): it needs one x array for all lines of a chart, but each line here has its own
 // steps, and it has no names at the ends of lines, marker shapes, hidden names or drawn legends. These would be plugins,
@@ -16,7 +17,9 @@ const BOTTOM = 44
 const SUBTITLE = 18
 const MIN_PANEL_HEIGHT = 160
 const CORNER = 26 // width of the button at the top right
+const WHOLE_NUMBERS_FROM = 20 // from this width, the limits of a window are whole numbers, as in page_state.py
 const LINKED = "emtc-lab-linked" // event: the window or the cursor of a linked chart has changed
+const SMOOTHING = "emtc-lab-smoothing" // event: the slider of the page has changed (smoothing.js)
 const STRONG = "emtc-lab-strong" // event: a legend of the page highlights a line
 
 export default function curves({ data, parentElement, setTriggerValue }) {
@@ -26,19 +29,23 @@ export default function curves({ data, parentElement, setTriggerValue }) {
   self.observer.observe(root)
   document.addEventListener(STRONG, self.onHighlight)
   document.addEventListener(LINKED, self.onLinkedChange)
+  document.addEventListener(SMOOTHING, self.onSmoothing)
   const given = JSON.stringify(data.window || null)
   if (given !== self.given) {
     self.given = given
     self.window = data.window || null
     self.sent = given
   }
+  if (data.smoothing !== self.givenSmoothing) self.smoothing = self.givenSmoothing = data.smoothing
   self.data = data
+  self.panels = smoothPanels(data.panels, self.smoothing)
   root.setAttribute("aria-label", data.alt)
   self.draw()
   return () => {
     self.observer.disconnect()
     document.removeEventListener(STRONG, self.onHighlight)
     document.removeEventListener(LINKED, self.onLinkedChange)
+    document.removeEventListener(SMOOTHING, self.onSmoothing)
   }
 }
 
@@ -46,11 +53,12 @@ function create(root) {
   const canvas = root.querySelector("canvas")
   const enlarge = root.querySelector(".enlarge")
   const tip = root.querySelector(".tip")
-  const self = { window: null, hidden: new Set(), strong: null, hover: null, drag: null, boxes: [], hits: [] }
+  const self = { window: null, hidden: new Set(), panels: [], strong: null, hover: null, drag: null, boxes: [], hits: [] }
   self.draw = () => draw(self, root, canvas)
   self.observer = new ResizeObserver(() => self.data && self.draw())
   self.onHighlight = ({ detail }) => highlight(self, detail)
   self.onLinkedChange = ({ detail }) => follow(self, detail)
+  self.onSmoothing = ({ detail }) => setSmoothing(self, detail)
   listen(self, root, canvas, tip)
   if (enlarge) enlarge.addEventListener("click", () => toggleFullscreen(root))
   root.addEventListener("fullscreenchange", () => self.data && self.draw())
@@ -87,6 +95,31 @@ function follow(self, { from, link, window, hover }) {
   self.draw()
 }
 
+function setSmoothing(self, { link, weight }) {
+  if (!self.data || self.data.link !== link) return
+  self.smoothing = weight
+  self.panels = smoothPanels(self.data.panels, weight)
+  self.draw()
+}
+
+// Add the exponential moving average of each line, as `smooth_chart` in app/figures/curve_style.py does.
+function smoothPanels(panels, weight) {
+  if (!weight) return panels
+  return panels.map((panel) => ({ ...panel, lines: panel.lines.flatMap((line) => smoothLine(line, weight)) }))
+}
+
+function smoothLine(line, weight) {
+  if (line.faint || !line.smoothable) return [line]
+  let [average, total] = [0, 0]
+  const y = line.y.map((value) => {
+    if (!finite(value)) return value
+    total = weight * total + 1 // (1 − wᵗ) / (1 − w)
+    average += (value - average) / total // a constant line stays exactly constant
+    return average
+  })
+  return [{ ...line, faint: true, lo: null, hi: null, width: 1, marker: null }, { ...line, y, measured: line.y }]
+}
+
 function fullWindow(data) {
   if (data.extent) return data.extent
   let low = Infinity
@@ -118,7 +151,7 @@ function draw(self, root, canvas) {
   const plot = Math.floor(canvas.clientWidth) - LEFT - RIGHT
   const wanted = isFullscreen(root) ? root.clientHeight - 2 * SUBTITLE : data.height || 0
   const hasLegend = data.legend !== false && !isNamedAtEnds(self, measure, theme, canvas.clientWidth)
-  const titles = data.panels.map((panel) => {
+  const titles = self.panels.map((panel) => {
     const named = { ...panel, lines: hasLegend ? panel.lines : [], isTitled: data.titles !== false }
     return { named, legendLayout: layOutLegend(measure, named, theme, plot + RIGHT - CORNER) }
   })
@@ -141,13 +174,13 @@ function draw(self, root, canvas) {
     fit.ctx.textAlign = "left"
     fit.ctx.fillText(data.subtitle, LEFT, 13, plot)
   }
-  data.panels.forEach((panel, row) => {
+  self.panels.forEach((panel, row) => {
     above += tops[row]
     const box = { x: LEFT, y: above, width: plot - margin, height: panelHeight }
     above += panelHeight
     const { named, legendLayout } = titles[row]
     self.hits.push(...drawPanelTitle(fit.ctx, box, named, theme, self.hidden, legendLayout))
-    const options = { xTicks: row === data.panels.length - 1, strong: self.strong, xLog: data.xLog, isZoomed: Boolean(self.window) }
+    const options = { xTicks: row === self.panels.length - 1, strong: self.strong, xLog: data.xLog, isZoomed: Boolean(self.window) }
     const scales = drawPanel(fit.ctx, box, panel, view, theme, self.hidden, options)
     if (margin) drawEndLabels(fit.ctx, box, panel, scales, view, theme, self)
     self.boxes.push({ box, panel, ...scales })
@@ -256,10 +289,11 @@ function textElement(className, text, tag = "div") {
   return element
 }
 
-function describePoint({ x, y, lo, hi }, i, hover, sx) {
+function describePoint({ x, y, lo, hi, measured }, i, hover, sx) {
   const band = lo && finite(lo[i]) ? ` (${formatNumber(lo[i])} – ${formatNumber(hi[i])})` : ""
   const at = Math.abs(sx(x[i]) - sx(hover)) > TIP_REACH ? ` at ${whole(x[i])}` : ""
-  return `${formatNumber(y[i])}${band}${at}`
+  const value = measured ? `${formatNumber(y[i])} smoothed, ${formatNumber(measured[i])} measured` : formatNumber(y[i])
+  return `${value}${band}${at}`
 }
 
 // Steps are integers. A small number with a fraction is not a step and is written with its digits.
@@ -275,7 +309,8 @@ function zoomTo(self, window) {
   notifyLinkedCharts(self)
   clearTimeout(self.timer)
   self.timer = setTimeout(() => {
-    const rounded = self.window && [Math.max(0, Math.round(self.window[0])), Math.round(self.window[1])]
+    const parts = self.window && self.window[1] - self.window[0] < WHOLE_NUMBERS_FROM ? 100 : 1
+    const rounded = self.window && self.window.map((x) => Math.max(0, Math.round(x * parts) / parts))
     if (JSON.stringify(rounded) === self.sent) return
     self.sent = JSON.stringify(rounded)
     self.send("window", rounded || [])

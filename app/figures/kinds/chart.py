@@ -45,6 +45,8 @@ class Line:
     """The name of the main line to which a faint line belongs."""
     unsmoothed: bool = False
     """Whether it shows the measured values below a smoothed line. Pages draw it, images do not."""
+    smoothable: bool = True
+    """Whether smoothing applies to it. False for settings, constant levels and running means."""
     statistic: str = ""
     """The statistic over seeds and the meaning of the band; empty if the line does not summarize seeds."""
     n: int | NDArray[np.int64] | None = None
@@ -131,7 +133,7 @@ class Chart:
         """Keep only the panel with a title, with the caption and the last values of this panel.
 
         Raises:
-            KeyError: If there is no such panel.
+            KeyError: If no panel has this title.
         """
         panel = next((panel for panel in self.panels if panel.title == title), None)
         if panel is None:
@@ -226,6 +228,7 @@ def _to_component(line: Line) -> dict[str, Any]:
         "faint": line.faint,
         "marker": line.marker or None,
         "group": line.group or None,
+        "smoothable": line.smoothable,
     }
 
 

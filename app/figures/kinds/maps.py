@@ -5,14 +5,14 @@ the path of an episode through the nodes. A heat map has one value for each comb
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from app.analysis.selection import NodeQuantity
-from app.figures.theme import BINARY_COLORS, VIRIDIS
+from app.figures.theme import BINARY_COLORS, VIRIDIS, VIRIDIS_ON_DARK
 
 MAX_LABELED_ERRORS = 3
 """Largest number of errors that are labeled on a path."""
@@ -66,6 +66,10 @@ class Cloud:
     def colors(self) -> tuple[str, ...]:
         """The color scale, low to high."""
         return BINARY_COLORS if self.quantity.is_binary and self.scale == VIRIDIS else self.scale
+
+    def on_dark_background(self) -> "Cloud":
+        """Replace viridis by the scale that the page Memory uses in the dark theme."""
+        return replace(self, scale=VIRIDIS_ON_DARK) if self.colors == VIRIDIS else self
 
     @property
     def low(self) -> float:
@@ -138,6 +142,10 @@ class Maps:
     panels: tuple[Cloud, ...]
     caption: str
     traces: tuple[Trace | None, ...] = ()
+
+    def on_dark_background(self) -> "Maps":
+        """Replace viridis by the scale that the page Memory uses in the dark theme."""
+        return replace(self, panels=tuple(panel.on_dark_background() for panel in self.panels))
 
     @property
     def low(self) -> float:

@@ -361,10 +361,7 @@ def _make_tests_table(runs: ComparedRuns, options: Options) -> Table:
 
 
 def _make_rates_table(runs: ComparedRuns, options: Options) -> Table:
-    comparisons = {
-        rate: runs.join_finals_of(rate, include_unfinished=options[INCLUDE_UNFINISHED], budget=options[BUDGET])
-        for rate in _RATES
-    }
+    comparisons = {rate: join_finals(runs, options, rate) for rate in _RATES}
     has_both = all(comparison.groups for comparison in comparisons.values())
     return tabulate_tests_by_rate(comparisons if has_both else {}, options[FINAL], reference=options[REFERENCE])
 

@@ -7,7 +7,7 @@ page Compare passes the runs of all databases that it shows. The other callers r
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 
@@ -44,6 +44,7 @@ from app.analysis.settings import name_algo, name_change, parse_steps
 from app.analysis.tables import Table, make_plain_table
 from app.analysis.variants import Variant
 from app.analysis.win_rates import tabulate_falls, tabulate_mu_w, tabulate_win_rates
+from app.analysis.x_axes import ENV_STEPS, X_AXES, XValues
 from app.figures.curve_style import AS_MEASURED, AXES, CurveStyle
 from app.figures.figure import FigureKind, PageSection, StoredRuns, TableKind
 from app.figures.kinds.chart import Chart, Line, Panel, Values
@@ -52,12 +53,14 @@ from app.figures.options import (
     BUDGET,
     BUDGET_OPTIONS,
     CENTER,
+    CURVE_OPTIONS,
     FINAL,
     FINAL_OPTIONS,
     INCLUDE_UNFINISHED,
     RATE,
     RATE_OPTIONS,
     WINDOW,
+    X_AXIS,
     Option,
     Options,
     read_flag,
@@ -72,7 +75,7 @@ from storage.queries.runs import list_runs
 from storage.runs.rows import RunRow
 
 BASELINES = ("emtc-qplex", "emtc-cds", "dmix", "mappo")
-X_LABEL = "training env steps"
+X_LABEL = X_AXES["env_steps"].label
 _ABLATION_NOTE = "No-TCGM: β = 1 everywhere. No-TCSE: the autoencoder without the contrastive loss."
 
 
@@ -148,6 +151,7 @@ def draw_comparison(
     *,
     per_seed: bool = False,
     curve_style: CurveStyle = AS_MEASURED,
+    x: XValues = ENV_STEPS,
     name: str = "learning-curves",
     title: str = "",
     note: str = "",
@@ -159,14 +163,16 @@ def draw_comparison(
         aggregation: Center and band. Default: mean ± standard deviation.
         per_seed: Also draw each seed as a faint line, without smoothing.
         curve_style: Smoothing and logarithmic axes.
+        x: The x axis. Curves are smoothed over env steps on every axis.
         name: Name of the chart and of exported files.
         title: Title of the figure. Default: made from the quantity.
         note: An additional sentence for the caption.
     """
     aggregation, quantity = aggregation or Aggregation(), comparison.quantity
     styles = style_comparison(comparison)
-    raw_groups = {(group.variant.task, group.variant.method): group for group in comparison.groups}
-    comparison = curve_style.smoothed(comparison)
+    raw = x.convert_comparison(comparison)
+    raw_groups = {(group.variant.task, group.variant.method): group for group in raw.groups}
+    comparison = x.convert_comparison(curve_style.smoothed(comparison))
     panels = []
     for task in comparison.tasks:
         lines: list[Line] = []
@@ -182,20 +188,21 @@ def draw_comparison(
             if curve_style.smooth and not (per_seed and group.n > 1):
                 raw_name = f"{line_name}, as measured"
                 raw_line = draw_line(raw_name, raw_group.seeds, aggregation, style, quantity=task_quantity)
-                unstyled = replace(raw_line, low=None, high=None, width=1.0, marker="")
-                lines.append(replace(unstyled, faint=True, unsmoothed=True, group=line_name))
+                thin_line = replace(raw_line, low=None, high=None, width=1.0, marker="")
+                lines.append(replace(thin_line, faint=True, unsmoothed=True, group=line_name))
             label = f"{end_labels[method]}{group.mark}"
             lines.append(draw_line(line_name, group.seeds, aggregation, style, quantity=task_quantity, label=label))
         panel_title = f"{task_quantity.title}, {task}"
         panels.append(Panel(panel_title, quantity.unit, tuple(lines), range=quantity.range, axis=task_quantity.title))
-    description = f"{quantity.title} over {X_LABEL}, one panel for each of {', '.join(comparison.tasks)}: " + ", ".join(
-        f"{group.variant.label} (n = {group.n})" for group in comparison.groups
+    description = (
+        f"{quantity.title} over {x.axis.label}, one panel for each of {', '.join(comparison.tasks)}: "
+        + ", ".join(f"{group.variant.label} (n = {group.n})" for group in comparison.groups)
     )
     is_default = quantity.key in (WIN_RATE.key, SELECTED_RATE)
     title = title or ("Learning curves" if is_default else f"{quantity.title} over training")
     few_seeds = explain_small_samples(aggregation, comparison.seed_counts)
     sentences = (
-        *(describe_aggregation(comparison, aggregation), few_seeds, curve_style.caption, note),
+        *(describe_aggregation(comparison, aggregation), few_seeds, curve_style.caption, x.describe(comparison), note),
         *_list_notes(comparison),
     )
     caption = " ".join(filter(None, sentences)) + describe_excluded(comparison.excluded_runs)
@@ -203,7 +210,7 @@ def draw_comparison(
     subtitle += f"; smoothed over {curve_style.smooth:,} env steps" if curve_style.smooth else ""
     all_panels = tuple(panels) or (Panel(quantity.title, quantity.unit, ()),)
     columns = min(3, len(comparison.tasks)) or 1
-    chart = Chart(name, title, X_LABEL, all_panels, caption, f"{description}.", columns=columns, subtitle=subtitle)
+    chart = Chart(name, title, x.axis.label, all_panels, caption, f"{description}.", columns=columns, subtitle=subtitle)
     return curve_style.on_axes(chart)
 
 
@@ -244,7 +251,7 @@ def draw_line(
     quantity: Quantity = WIN_RATE,
     label: str = "",
 ) -> Line:
-    """Draw a quantity of some seeds as one line. The line ends at the last env step that all seeds reached."""
+    """Draw a quantity of some seeds as one line. The line ends at the last x that all seeds reached."""
     steps, values = interpolate_to_common_grid([seed.curve for seed in seeds])
     summary = aggregation.summarize(values, make_curve_scale(quantity, seeds, steps))
     low, high = (clip_fractions(edge) if quantity.is_share else edge for edge in (summary.low, summary.high))
@@ -323,16 +330,12 @@ def _describe_distinct_episodes(seeds: Sequence[SeedRun]) -> str:
 
 def read_comparison(db: Database, rows: Sequence[RunRow], options: Options) -> ComparedRuns:
     """Read the curves of the runs. The quantity that is drawn is the option `QUANTITY`."""
-    return read_compared_runs(db, rows, quantity=options[QUANTITY], rate=options[RATE])
+    return read_compared_runs(db, rows, quantity=options[QUANTITY], rate=options[RATE], x_axis=options[X_AXIS])
 
 
-def join_finals(runs: ComparedRuns, options: Options) -> Comparison:
-    """Group the runs by variant for final numbers, at the budget of the options."""
-    return runs.join_finals(include_unfinished=options[INCLUDE_UNFINISHED], budget=options[BUDGET])
-
-
-def _join_greedy_finals(runs: ComparedRuns, options: Options) -> Comparison:
-    return runs.join_greedy_finals(include_unfinished=options[INCLUDE_UNFINISHED], budget=options[BUDGET])
+def join_finals(runs: ComparedRuns, options: Options, rate: Literal["greedy", "robust"] | None = None) -> Comparison:
+    """Group win rates by variant for final numbers, at the budget of the options; see `ComparedRuns.join_finals`."""
+    return runs.join_finals(include_unfinished=options[INCLUDE_UNFINISHED], budget=options[BUDGET], rate=rate)
 
 
 def _join_plotted(runs: ComparedRuns, options: Options) -> Comparison:
@@ -354,7 +357,7 @@ def _draw(
 ) -> Chart:
     return draw_comparison(
         _join_plotted(runs, options), options.aggregation, per_seed=per_seed,
-        curve_style=CurveStyle(options[SMOOTH], options[LOG_AXES]), name=name, title=title, note=note,
+        curve_style=CurveStyle(options[SMOOTH], options[LOG_AXES]), x=runs.x, name=name, title=title, note=note,
     )  # fmt: skip
 
 
@@ -391,11 +394,11 @@ def _baselines(data: BaselineRuns, options: Options) -> Chart:
     title = " against ".join(" and ".join(names) for names in (emtc, others) if names)
     missing = [name_algo(algo) for algo in BASELINES if algo not in drawn_algos]
     note = f"No curve: {', '.join(missing)}." if missing else ""
-    return draw_comparison(comparison, options.aggregation, name="baselines", title=title, note=note)
+    return draw_comparison(comparison, options.aggregation, x=data.runs.x, name="baselines", title=title, note=note)
 
 
 def _read_mu_w(db: Database, rows: Sequence[RunRow], options: Options) -> ComparedRuns:
-    return read_compared_runs(db, rows, quantity=SELECTED_MU_W, rate=options[RATE])
+    return read_compared_runs(db, rows, quantity=SELECTED_MU_W, rate=options[RATE], x_axis=options[X_AXIS])
 
 
 def _win_rates(runs: ComparedRuns, options: Options) -> Table:
@@ -403,7 +406,7 @@ def _win_rates(runs: ComparedRuns, options: Options) -> Table:
 
 
 def _falls(runs: ComparedRuns, options: Options) -> Table:
-    return tabulate_falls(_join_greedy_finals(runs, options), options.aggregation)
+    return tabulate_falls(join_finals(runs, options, "greedy"), options.aggregation)
 
 
 def _mu_w_table(runs: ComparedRuns, options: Options) -> Table:
@@ -425,7 +428,7 @@ def list_mu_w_steps(runs: ComparedRuns, options: Options) -> dict[str, tuple[int
 
 
 def _published(runs: ComparedRuns, options: Options) -> Table:
-    return tabulate_with_published(_join_greedy_finals(runs, options), options.aggregation, options[FINAL])
+    return tabulate_with_published(join_finals(runs, options, "greedy"), options.aggregation, options[FINAL])
 
 
 def _runs(runs: StoredRuns, options: Options) -> Table:
@@ -436,20 +439,20 @@ def _runs(runs: StoredRuns, options: Options) -> Table:
 FIGURES = (
     FigureKind(
         "learning-curves", _learning_curves, read_comparison,
-        options=(*RATE_OPTIONS, WINDOW, QUANTITY, PER_SEED, *_STYLE_OPTIONS, HIDDEN_METHODS),
+        options=(*CURVE_OPTIONS, WINDOW, QUANTITY, PER_SEED, *_STYLE_OPTIONS, HIDDEN_METHODS),
         question="How do variants learn, over seeds?",
     ),
     FigureKind(
-        "baselines", _baselines, _read_baselines, RATE_OPTIONS,
+        "baselines", _baselines, _read_baselines, CURVE_OPTIONS,
         question="How does EMTC compare with DMIX and MAPPO?", pages=("compare",),
     ),
     FigureKind(
-        "mu-w", partial(_draw, name="mu-w"), _read_mu_w, (*RATE_OPTIONS, *_STYLE_OPTIONS),
+        "mu-w", partial(_draw, name="mu-w"), _read_mu_w, (*CURVE_OPTIONS, *_STYLE_OPTIONS),
         question="How does the area under the curve grow?", pages=("compare",),
     ),
     FigureKind(
         "ablation", partial(_draw, name="ablation", title="Ablation", note=_ABLATION_NOTE), read_comparison,
-        RATE_OPTIONS, question="What does each part of EMTC contribute?", pages=("compare",),
+        CURVE_OPTIONS, question="What does each part of EMTC contribute?", pages=("compare",),
     ),
 )  # fmt: skip
 TABLES = (

@@ -18,10 +18,11 @@ from app.analysis.intervals import compute_wilson_interval
 from app.analysis.quantities import SUCCESS_RATE, get_success_threshold, name_success
 from app.analysis.series import read_float_column
 from app.analysis.settings import is_gate_off
-from app.figures.curve_style import clip_spikes, complement, with_log_y_axis
+from app.analysis.x_axes import ENV_STEPS, X_AXES, XAxisName, XValues, read_x_values
+from app.figures.curve_style import clip_spikes, complement, smooth_chart, with_log_y_axis
 from app.figures.figure import FigureKind, PageSection, get_single_run
 from app.figures.kinds.chart import Chart, Line, Mark, Panel, Values
-from app.figures.options import WINDOW, Option, Options, read_flag
+from app.figures.options import WINDOW, X_AXIS, Option, Options, read_flag
 from app.figures.reference_runs import REFERENCE_RUNS, add_reference_runs, name_reference_run, read_marks
 from app.figures.theme import (
     BETA,
@@ -42,7 +43,9 @@ from storage.queries.curves import evaluations, metric_points, training_returns
 from storage.queries.gate import gate_stats
 from storage.runs.rows import RunRow, find_run
 
-X_LABEL = "training env steps"
+X_LABEL = X_AXES["env_steps"].label
+MAX_SMOOTHING: Final = 0.99
+"""Largest weight of the moving average."""
 TRAINING_RATES = ("rollout/win_rate", "rollout/success_rate")
 """Rates of the exploring policy: the win rate, and the success rate of a task where the return defines success."""
 _EVALUATION_COLUMNS = ("env_step", "episodes", "wins", "win_rate", "return_mean", "distinct", "robust_win_rate")
@@ -74,15 +77,25 @@ _MIN_BAND_HEIGHT, _MIN_VISIBLE_SHARE = 0.01, 0.02
 """A band is drawn if at 2 % of the points or more it is higher than 1 % of the range of the lines."""
 _DASHED = (6, 4)
 _SOURCES = (
-    "New transitions: collected since the last row of metrics, with the values at the time of collection, 10–90 %. "
-    "Links in memory: all stored links from a node to its successor, 5–95 %. A mean outside its band results from a "
-    "few extreme values."
+    "New transitions: collected since the last row of metrics, with the values at the time of collection. "
+    "Links in memory: all stored links from a node to its successor."
+)
+_BANDS = (
+    "Bands: 10–90 % of the new transitions, 5–95 % of the links. A mean outside its band results from a few extreme "
+    "values."
 )
 _TAU_TEXT = "τ is the temperature of the gate."
 _CLOSING_NOTE = (
-    "The logarithmic axis shows the mean of 1 − β, which is how far the gate is closed. It has no 0, so there is no "
+    "Mean of 1 − β, which is how far the gate is closed, without bands. The logarithmic axis has no 0, so there is no "
     "point where the gate is fully open (β̄ = 1)."
 )
+
+
+def _read_weight(value: Any) -> float:
+    weight = float(value)
+    if not 0 <= weight <= MAX_SMOOTHING:
+        raise ValueError(weight)
+    return weight
 
 
 def _read_metric_names(value: Any) -> tuple[str, ...]:
@@ -99,6 +112,12 @@ CLOSING: Final[Option[bool]] = Option(
 METRIC_NAMES: Final[Option[tuple[str, ...]]] = Option(
     "metrics", _read_metric_names, "names of metrics, separated by commas", FIRST_METRICS,
     label="Learning, memory and speed", help="All metrics that this run logs. The Method page explains each.",
+)  # fmt: skip
+SMOOTHING: Final[Option[float]] = Option(
+    "smoothing", _read_weight, f"a number from 0 to {MAX_SMOOTHING:g}: 0 for none", 0.0,
+    label="Smoothing",
+    help="Weight w of an exponential moving average as on W&B: s_t = w s_(t−1) + (1 − w) y_t, divided by 1 − w^t, with "
+    "s_0 = 0. The measured values are pale. Bands, τ, constant levels and running means are not smoothed.",
 )  # fmt: skip
 PANEL: Final[Option[str]] = Option("panel", str, "the title of a panel of the figure", "")
 """The only panel that is drawn. Default: all panels."""
@@ -146,6 +165,8 @@ class RunData:
     """Reads the training returns, which only one figure needs."""
     marks: tuple[Mark, ...] = ()
     """The steps at which the run was resumed."""
+    x: XValues = ENV_STEPS
+    """The x axis of the figures."""
     references: Mapping[str, "RunData"] = field(default_factory=dict[str, "RunData"])
     """Other runs for reference, by the name for the legend."""
 
@@ -178,28 +199,28 @@ def draw_gate_dynamics(
         links = Line(legend, LOSS, x, mean, low, high, dash=_DASHED, label=label)
         return (*_make_new_transition_lines(metrics, f"gate/{name}_new", color), links)
 
-    delta_lines, delta_notes = _hide_flat_bands("Δ_mem", make_lines("delta_mem", DELTA_MEM))
-    beta_lines, beta_notes = _hide_flat_bands("β", make_lines("beta", BETA))
+    delta_lines, flat_deltas = _hide_flat_bands("Δ_mem", make_lines("delta_mem", DELTA_MEM))
+    beta_lines, flat_betas = _hide_flat_bands("β", make_lines("beta", BETA))
     low, high = _find_extent(beta_lines)
     is_fitted = ended and not closing and 0 < high - low < _NARROW_RANGE
     error_text, beta_text = "Consistency error Δ_mem, mean and band.", "Gate β, mean and band: 1 is open, 0 is closed."
     beta = Panel(BETA_PANEL, "fraction", beta_lines, range=None if is_fitted else _FRACTION_RANGE)
+    beta_bands = f" {_BANDS}{_describe_flat_bands(flat_betas)}"
     if closing:
-        beta_text = _CLOSING_NOTE
+        beta_text, beta_bands, flat_betas = _CLOSING_NOTE, "", []
         lines = (replace(complement(line), name=f"{line.label}: mean", low=None, high=None) for line in beta.lines)
         beta = with_log_y_axis(replace(beta, title=CLOSING_PANEL, lines=tuple(lines)))
     elif is_fitted:
         beta_text += f" The axis of β̄ shows {low:.4g} to {high:.4g} only."
-    delta_text = f"{error_text} {_SOURCES}{_describe_flat_bands(delta_notes)}"
+    delta_text = f"{error_text} {_SOURCES} {_BANDS}{_describe_flat_bands(flat_deltas)}"
+    tau = Line("temperature", TAU, x, read_float_column(stats, "tau"), dash=_DASHED, smoothable=False)
     panels = (
         Panel("Δ̄_mem", "return", delta_lines, from_zero=True, caption=delta_text),
-        replace(beta, caption=f"{beta_text} {_SOURCES}{_describe_flat_bands(beta_notes)}"),
-        Panel(
-            "τ", "return", (Line("temperature", TAU, x, read_float_column(stats, "tau"), dash=_DASHED),),
-            from_zero=True, caption=_TAU_TEXT,
-        ),
-    )  # fmt: skip
-    caption = f"{error_text} {beta_text} {_SOURCES} {_TAU_TEXT}{_describe_flat_bands([*delta_notes, *beta_notes])}"
+        replace(beta, caption=f"{beta_text} {_SOURCES}{beta_bands}"),
+        Panel("τ", "return", (tau,), from_zero=True, caption=_TAU_TEXT),
+    )
+    flat_bands = _describe_flat_bands([*flat_deltas, *flat_betas])
+    caption = f"{error_text} {beta_text} {_SOURCES} {_BANDS} {_TAU_TEXT}{flat_bands}"
     values = "; ".join(f"{panel.title}: {panel.format_last_values()}" for panel in panels)
     description = f"Three aligned panels over training env steps. Latest values of {values}."
     subtitle = "one run; means over the transitions since the last row of metrics and over all stored links"
@@ -272,7 +293,7 @@ def draw_outcomes(
             read_float_column(returns.frame, name) for name in ("first_env_step", "episode_return", "episodes")
         )
         smoothed = trailing_mean(steps, means, returns.window, counts)
-        return_lines.append(Line("training", SPEED_COLOR, steps, smoothed, width=1.5))
+        return_lines.append(Line("training", SPEED_COLOR, steps, smoothed, width=1.5, smoothable=False))
     rate_text = (
         f"Share of greedy evaluation episodes that {verb}, with the Wilson 95 % interval. Its n is the number of "
         f"episodes that differ{_describe_distinct_episodes(evaluations)}. The same share for episodes from shifted "
@@ -325,7 +346,7 @@ def draw_metrics(
         lines = [Line(_get_short_name(name), _get_metric_color(name), x, y)]
         if name == _ACCURACY and chance is not None:
             level = np.full(len(x), chance)
-            lines.append(Line(f"chance, 1/{1 / chance:.0f}", OKABE_ITO[1], x, level, dash=_DASHED))
+            lines.append(Line(f"chance, 1/{1 / chance:.0f}", OKABE_ITO[1], x, level, dash=_DASHED, smoothable=False))
         unit, from_zero = describe_metric(name).unit, len(lines) > 1 or name in MACHINE_METRICS
         panel = Panel(_get_short_name(name), unit, tuple(lines), from_zero=from_zero)
         if name.startswith("time/"):
@@ -417,7 +438,7 @@ def _make_positive_lines(metrics: pd.DataFrame) -> tuple[Line, ...]:
     low, high = (_interpolate(x, *_get_curve(metrics, f"{_POSITIVE}_{part}")) for part in ("p10", "p90"))
     return (
         Line("median, band 10–90 %", DELTA_MEM, x, median, low, high),
-        Line("τ", TAU, *_get_curve(metrics, _TAU), dash=_DASHED, width=1.5),
+        Line("τ", TAU, *_get_curve(metrics, _TAU), dash=_DASHED, width=1.5, smoothable=False),
     )
 
 
@@ -434,7 +455,7 @@ def _make_overestimation_lines(metrics: pd.DataFrame) -> tuple[Line, ...]:
     x, difference = _get_curve(metrics, _OVERESTIMATION)
     if not len(x):
         return ()
-    zero = Line("no overestimation", LOSS, x, np.zeros(len(x)), dash=_DASHED, width=1.0)
+    zero = Line("no overestimation", LOSS, x, np.zeros(len(x)), dash=_DASHED, width=1.0, smoothable=False)
     return Line("greedy Q − return", RETURN, x, difference), zero
 
 
@@ -505,7 +526,7 @@ def _get_short_name(name: str) -> str:
     return name.partition("/")[2].replace("_", " ")
 
 
-def read_run_data(db: Database, run: RunRow, metrics: Sequence[str]) -> RunData:
+def read_run_data(db: Database, run: RunRow, metrics: Sequence[str], x_axis: XAxisName = "env_steps") -> RunData:
     """Read the curves of one run, with these metrics."""
     return RunData(
         run,
@@ -514,6 +535,30 @@ def read_run_data(db: Database, run: RunRow, metrics: Sequence[str]) -> RunData:
         metric_points(db, run.id, metrics),
         partial(read_returns, db, run),
         read_marks(db, run),
+        read_x_values(db, [run], x_axis),
+    )
+
+
+def place_on_axis(chart: Chart, run_id: str, x: XValues) -> Chart:
+    """Return the chart of a run with its env steps converted to another x axis.
+
+    Raises:
+        ConfigError: If the run has no values on this axis.
+    """
+    if x.curves is None:
+        return chart
+    panels = tuple(
+        replace(panel, lines=tuple(replace(line, x=x.convert(run_id, line.x)) for line in panel.lines))
+        for panel in chart.panels
+    )
+    marks = tuple(replace(mark, x=float(x.convert(run_id, np.array([mark.x]))[0])) for mark in chart.marks)
+    return replace(
+        chart,
+        x_label=x.axis.label,
+        panels=panels,
+        marks=marks,
+        caption=f"{chart.caption} {x.axis.meaning}",
+        description=chart.description.replace(X_LABEL, x.axis.label),
     )
 
 
@@ -528,14 +573,18 @@ def _make_reader(figure: str, metrics: Sequence[str]) -> Callable[[Database, Seq
     def read(db: Database, rows: Sequence[RunRow], options: Options) -> RunData:
         names = metrics or options[METRIC_NAMES]
         references = [find_run(db, run_id) for run_id in options[REFERENCE_RUNS]]
-        data = read_run_data(db, get_single_run(figure, rows), names)
-        return replace(data, references={name_reference_run(run): read_run_data(db, run, names) for run in references})
+        data = read_run_data(db, get_single_run(figure, rows), names, options[X_AXIS])
+        others = {name_reference_run(run): read_run_data(db, run, names, options[X_AXIS]) for run in references}
+        return replace(data, references=others)
 
     return read
 
 
-def _with_references(draw: Callable[[RunData, Options], Chart]) -> Callable[[RunData, Options], Chart]:
-    """Add the main lines of the reference runs to a chart. Runs that cannot be drawn are left out."""
+def _with_references(draw_over_steps: Callable[[RunData, Options], Chart]) -> Callable[[RunData, Options], Chart]:
+    """Convert the x axis of a chart, and add the main lines of the runs for reference that can be drawn."""
+
+    def draw(data: RunData, options: Options) -> Chart:
+        return place_on_axis(draw_over_steps(data, options), data.run.id, data.x)
 
     def draw_with_references(data: RunData, options: Options) -> Chart:
         others: dict[str, Chart] = {}
@@ -546,7 +595,8 @@ def _with_references(draw: Callable[[RunData, Options], Chart]) -> Callable[[Run
         titles = [panel.title for panel in chart.panels]
         if options[PANEL] and options[PANEL] not in titles:
             raise ConfigError(f"must be one of {', '.join(titles)}", key=PANEL.name, value=options[PANEL])
-        return add_reference_runs(chart.keep_panel(options[PANEL]) if options[PANEL] else chart, others)
+        chart = add_reference_runs(chart.keep_panel(options[PANEL]) if options[PANEL] else chart, others)
+        return smooth_chart(chart, options[SMOOTHING])
 
     return draw_with_references
 
@@ -592,22 +642,22 @@ def _metrics(data: RunData, options: Options) -> Chart:
 FIGURES = (
     FigureKind(
         "outcomes", _with_references(_outcomes), _make_reader("outcomes", _OUTCOME_METRICS),
-        (WINDOW, REFERENCE_RUNS, PANEL), needs_runs=True, metrics=_OUTCOME_METRICS,
+        (WINDOW, X_AXIS, REFERENCE_RUNS, PANEL, SMOOTHING), needs_runs=True, metrics=_OUTCOME_METRICS,
         question="Which win rates and returns did one run reach?", section=PageSection("live", "Outcomes"),
     ),
     FigureKind(
         "gate-effect", _with_references(_gate_effect), _make_reader("gate-effect", GATE_METRICS),
-        (WINDOW, REFERENCE_RUNS, PANEL), needs_runs=True, metrics=GATE_METRICS,
+        (WINDOW, X_AXIS, REFERENCE_RUNS, PANEL, SMOOTHING), needs_runs=True, metrics=GATE_METRICS,
         question="How do gate and memory change the incentive?", section=PageSection("live", "Gate effect"),
     ),
     FigureKind(
         "gate-dynamics", _with_references(_gate_dynamics), _make_reader("gate-dynamics", GATE_METRICS),
-        (WINDOW, REFERENCE_RUNS, PANEL, CLOSING), needs_runs=True, metrics=GATE_METRICS,
+        (WINDOW, X_AXIS, REFERENCE_RUNS, PANEL, SMOOTHING, CLOSING), needs_runs=True, metrics=GATE_METRICS,
         question="How does the gate change during training?", section=PageSection("live", "Gate"),
     ),
     FigureKind(
         "metrics", _with_references(_metrics), _make_reader("metrics", ()),
-        (WINDOW, REFERENCE_RUNS, METRIC_NAMES), needs_runs=True, metrics=FIRST_METRICS,
+        (WINDOW, X_AXIS, REFERENCE_RUNS, METRIC_NAMES, SMOOTHING), needs_runs=True, metrics=FIRST_METRICS,
         question="How do the metrics of one run develop?",
     ),
 )  # fmt: skip

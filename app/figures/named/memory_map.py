@@ -6,6 +6,7 @@ selection.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -17,7 +18,7 @@ from app.analysis.selection import NODE_QUANTITIES, NodeSelection, compute_node_
 from app.figures.figure import FigureKind, get_single_run
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.kinds.maps import Cloud, Trace
-from app.figures.options import COLOR, METHOD, Option, Options
+from app.figures.options import COLOR, METHOD, Option, Options, read_episodes
 from app.figures.theme import BETA, DELTA_MEM, NEUTRAL, VIRIDIS, WIN_RATE
 from emtc_core.errors import ConfigError
 from storage.engine import Database
@@ -321,13 +322,6 @@ def _read_signs(value: Any) -> tuple[int, int]:
     return first, second
 
 
-def _read_paths(value: Any) -> tuple[int, ...]:
-    numbers = tuple(map(int, str(value).split(",") if isinstance(value, str | int) else value))
-    if not 1 <= len(numbers) <= 2 or min(numbers) < 0:
-        raise ValueError(value)
-    return numbers
-
-
 def _read_colors(value: Any) -> tuple[str, ...]:
     return tuple(str(color) for color in value)
 
@@ -350,7 +344,7 @@ TITLE: Final[Option[str]] = Option("title", str, "a text", "")
 CAPTION: Final[Option[str]] = Option("caption", str, "a text", "")
 N_DRAWN: Final[Option[int | None]] = Option("drawn", int, "a number of nodes", None)
 PATHS: Final[Option[tuple[int, ...]]] = Option(
-    "paths", _read_paths, "the numbers of one or two episodes, for example 120 or 120,87", ()
+    "paths", partial(read_episodes, min_count=1), "the numbers of one or two episodes, for example 120 or 120,87", ()
 )
 """Episodes whose paths are drawn over the nodes."""
 COLOR_SCALE: Final[Option[tuple[str, ...]]] = Option("scale", _read_colors, "colors from low to high", VIRIDIS)

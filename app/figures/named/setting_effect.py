@@ -1,7 +1,7 @@
 """The effect of one setting: the final win rate of each run over the values of a setting that differs between the runs.
 
-The runs may also differ in other settings, as those of a grid or a random search do. Then a point of the line is the
-mean over these settings, too; it has no interval, and the caption names the settings.
+The runs of a grid or of a random search also differ in other settings. Then a point of the line is the mean over runs
+with different values of the other settings. The line has no interval, and the caption lists the other settings.
 """
 
 from collections.abc import Sequence
@@ -9,18 +9,18 @@ from typing import Final
 
 import numpy as np
 
-from app.analysis.aggregates import Aggregation
-from app.analysis.comparable import describe_excluded, group_seeds
+from app.analysis.aggregates import Aggregation, join_summaries
+from app.analysis.comparable import BUDGET, describe_excluded, group_seeds
 from app.analysis.compared import ComparedRuns
 from app.analysis.finals import FinalRule, caption_final, compute_final_rates, get_final_title, make_final_scale
 from app.analysis.intervals import CENTER_NAMES
 from app.analysis.quantities import UNIT_RANGE, Quantity
 from app.analysis.series import SeedRun
-from app.analysis.settings import TASK, is_read, learning_settings, name_algo
+from app.analysis.settings import is_read, learning_settings, name_algo
 from app.figures.figure import FigureKind
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.named.curves import join_finals, make_subtitle, read_comparison
-from app.figures.options import BAND, FINAL, FINAL_OPTIONS, Option, Options
+from app.figures.options import BAND, CENTER, FINAL, FINAL_OPTIONS, Option, Options
 from app.figures.theme import Style, make_styles
 from emtc_core.errors import ConfigError
 
@@ -33,7 +33,6 @@ _NAME: Final = "setting-effect"
 _OPTIONS: Final = (*(option for option in FINAL_OPTIONS if option is not BAND), SETTING)
 _LOG_RATIO: Final = 20.0
 """The axis is logarithmic if the largest value is at least this multiple of the smallest one."""
-_IDENTITY: Final = frozenset({"algo", "preset", "train.t_max"}) | TASK
 
 
 def list_varied_settings(seeds: Sequence[SeedRun]) -> list[str]:
@@ -44,7 +43,7 @@ def list_varied_settings(seeds: Sequence[SeedRun]) -> list[str]:
     numbers: dict[str, set[float]] = {}
     for seed in seeds:
         for key in learning_settings(seed.settings):
-            if key not in _IDENTITY and (number := _find_number(seed, key)) is not None:
+            if key != BUDGET and (number := _find_number(seed, key)) is not None:
                 numbers.setdefault(key, set()).add(number)
     varied = [key for key, values in numbers.items() if len(values) > 1]
     return sorted(varied, key=lambda key: (-len(numbers[key]), key))
@@ -67,11 +66,12 @@ def _draw(runs: ComparedRuns, options: Options) -> Chart:
     if setting not in varied:
         raise ConfigError(f"must be one of {', '.join(varied)}", key=SETTING.name, value=setting)
     others = [key for key in varied if key != setting]
-    aggregation = Aggregation((options.aggregation or Aggregation()).center, "none" if others else "ci")
+    aggregation = Aggregation(options[CENTER] or "mean", "none" if others else "ci")
     rule, quantity = options[FINAL], comparison.quantity
-    seeds = [seed for seed in comparison.seeds if _find_number(seed, setting) is not None]
-    values = [number for seed in seeds if (number := _find_number(seed, setting)) is not None]
-    is_log = min(values) > 0 and max(values) >= _LOG_RATIO * min(values)
+    numbers = {seed.id: number for seed in comparison.seeds if (number := _find_number(seed, setting)) is not None}
+    seeds = [seed for seed in comparison.seeds if seed.id in numbers]
+    smallest, largest = min(numbers.values()), max(numbers.values())
+    is_log = smallest > 0 and largest >= _LOG_RATIO * smallest
     styles = make_styles({algo: (algo, "") for algo in dict.fromkeys(str(seed.settings.get("algo")) for seed in seeds)})
     panels = []
     for task in dict.fromkeys(seed.task for seed in seeds):
@@ -126,12 +126,8 @@ def _draw_algo(
         )
         for group in groups.values()
     ]
-    has_band = all(summary.low is not None for summary in summaries)
     line = Line(
-        name, style.color, np.array(list(groups)),
-        np.concatenate([summary.center for summary in summaries]),
-        np.concatenate([summary.low for summary in summaries if summary.low is not None]) if has_band else None,
-        np.concatenate([summary.high for summary in summaries if summary.high is not None]) if has_band else None,
+        name, style.color, np.array(list(groups)), *join_summaries(summaries),
         dash=style.dash, markers=True, marker=marker,
         statistic=aggregation.describe(is_fraction=True), n=np.array([len(group) for group in groups.values()]),
     )  # fmt: skip

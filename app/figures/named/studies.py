@@ -4,12 +4,12 @@ The settings of a run are read from its configuration, not from its name. Runs t
 rejected. A cell without a usable run is empty; a line without a usable run is not drawn.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
 
-from app.analysis.aggregates import Aggregation, explain_small_samples, select_finite
+from app.analysis.aggregates import Aggregation, explain_small_samples, join_summaries, select_finite
 from app.analysis.comparable import (
     AUGMENTATION,
     DELTA,
@@ -38,7 +38,6 @@ from app.analysis.quantities import UNIT_RANGE, average_over_time
 from app.analysis.series import DAGGER, Comparison, SeedRun
 from app.analysis.settings import EMBEDDERS, format_value, name_algo, name_task
 from app.analysis.tables import Cell, Column, Table, make_table
-from app.analysis.variants import describe_changes
 from app.analysis.win_rates import find_best, format_aggregate
 from app.figures.figure import FigureKind, StoredRuns, TableKind
 from app.figures.kinds.chart import Chart, Line, Panel
@@ -83,7 +82,9 @@ def _tau_study(runs: StoredRuns, options: Options) -> Chart:
     seeds, aggregation, quantity = comparison.seeds, options.aggregation or Aggregation(), comparison.quantity
     check_one_study("tau-study", seeds, TAUS)
     seeds_by_tau = group_seeds(seeds, *TAUS)
-    styles = _style_variants({_name_schedule(taus): group[0] for taus, group in seeds_by_tau.items()})
+    variants = {seed.id: group.variant for group in comparison.groups for seed in group.seeds}
+    first = {_name_schedule(taus): variants[group[0].id] for taus, group in seeds_by_tau.items()}
+    styles = make_styles({name: (variant.algo, variant.changed) for name, variant in first.items()})
     panels = []
     for task in comparison.tasks:
         lines = []
@@ -218,9 +219,7 @@ def _draw_over_delta(
                 n_seeds.append(len(numbers))
         if not x:
             continue
-        low = [summary.low for summary in summaries if summary.low is not None]
-        high = [summary.high for summary in summaries if summary.high is not None]
-        has_band = len(low) == len(high) == len(x)
+        summary = join_summaries(summaries)
         n = f"{min(n_seeds)}" if min(n_seeds) == max(n_seeds) else f"{min(n_seeds)} to {max(n_seeds)}"
         style = styles[name]
         lines.append(
@@ -228,9 +227,9 @@ def _draw_over_delta(
                 f"{name} (n = {n})",
                 style.color,
                 np.array(x),
-                np.concatenate([summary.center for summary in summaries]),
-                clip_fractions(np.concatenate(low)) if has_band else None,
-                clip_fractions(np.concatenate(high)) if has_band else None,
+                summary.center,
+                clip_fractions(summary.low),
+                clip_fractions(summary.high),
                 style.dash,
                 markers=True,
                 marker=style.marker or "circle",
@@ -240,13 +239,6 @@ def _draw_over_delta(
             )
         )
     return tuple(lines)
-
-
-def _style_variants(runs: Mapping[str, SeedRun]) -> dict[str, Style]:
-    """Return the style of each line, which is the style of its variant on Compare. `runs`: a run by name of a line."""
-    return make_styles(
-        {name: (str(seed.settings.get("algo")), describe_changes(seed.settings)) for name, seed in runs.items()}
-    )
 
 
 def _style_embedders(seeds: Sequence[SeedRun]) -> dict[str, Style]:

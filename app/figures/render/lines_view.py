@@ -210,9 +210,9 @@ def _wrap_axis_label(label: str, width: float) -> str:
 
 
 def _format_step_axis(ax: Axes, chart: Chart, n_ticks: int) -> None:
-    """Set round ticks on x. Write numbers such as 50k and 2M if x is a number of env steps."""
+    """Set round ticks on x. Write numbers such as 50k and 2M if x is a number of env steps or episodes."""
     set_round_ticks(ax.xaxis, n_ticks)
-    if chart.x_label.endswith("env steps"):
+    if chart.x_label.endswith(("env steps", "episodes")):
         ax.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 

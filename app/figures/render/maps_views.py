@@ -21,6 +21,8 @@ from app.figures.theme import NEUTRAL, format_mathtext
 
 _CELL_INCHES, _LABEL_INCHES = 0.62, 0.5
 """Size of a cell of a heat map, and width of the labels of its y axis."""
+OPACITY_UNDER_TRACES = 0.35
+"""Opacity of the nodes if the paths of episodes are drawn over them."""
 _LABEL_GAP = 0.09
 """Smallest distance of two labels, as a fraction of the height of the map."""
 
@@ -36,7 +38,7 @@ def draw_maps(maps: Maps, width: float, *, has_title: bool = True) -> Figure:
     for index, (ax, panel) in enumerate(zip(axes, maps.panels, strict=True)):
         trace = maps.find_trace(index)
         area = 3 if len(panel.x) < 20_000 else 1
-        draw_points(ax, panel, color_scale, area=area, alpha=1.0 if trace is None else 0.35)
+        draw_points(ax, panel, color_scale, area=area, alpha=1.0 if trace is None else OPACITY_UNDER_TRACES)
         ax.set(xlabel=format_mathtext(panel.x_label), ylabel=format_mathtext(panel.y_label))
         ax.set_title(fill(panel.title, 44), loc="left", fontsize=8)
         if trace is not None:
@@ -82,7 +84,7 @@ def plot_maps(maps: Maps) -> go.Figure:
     figure = make_subplots(rows=1, cols=len(maps.panels), subplot_titles=titles)
     for index, panel in enumerate(maps.panels):
         trace, column = maps.find_trace(index), index + 1
-        opacity = 1.0 if trace is None else 0.35
+        opacity = 1.0 if trace is None else OPACITY_UNDER_TRACES
         for points in plot_points(panel, maps.low, maps.high, has_scale=index == 0, opacity=opacity):
             figure.add_trace(points, row=1, col=column)
         if trace is not None:

@@ -64,6 +64,8 @@ def to_image(
     """
     if isinstance(figure, Chart):
         figure = figure.without_unsmoothed_lines()
+    if mode == "dark" and isinstance(figure, Cloud | Maps):
+        figure = figure.on_dark_background()
     with mpl.rc_context(make_style(mode, font=options[FONT])):
         drawing = _draw(figure, options)
         file = io.BytesIO()
@@ -129,7 +131,7 @@ def _draw_cloud(cloud: Cloud, width: float, *, has_title: bool) -> Figure:
     drawing = Figure(figsize=(width, 0.78 * width), layout="constrained")
     ax = drawing.subplots()
     color_scale = maps_views.make_color_scale(cloud, cloud.low, cloud.high)
-    alpha = 0.35 if cloud.traces else 1.0
+    alpha = maps_views.OPACITY_UNDER_TRACES if cloud.traces else 1.0
     maps_views.draw_points(ax, cloud, color_scale, area=4 if len(cloud.x) < 20_000 else 1, alpha=alpha)
     ax.set_xlabel(format_mathtext(cloud.x_label))
     ax.set_ylabel(format_mathtext(cloud.y_label))

@@ -17,6 +17,8 @@ from app.figures.theme import Mode, get_theme_colors
 
 def to_plotly(figure: AnyFigure, *, mode: Mode = "light") -> go.Figure:
     """Draw the figure. Texts are escaped, so that Plotly does not read them as markup."""
+    if mode == "dark" and isinstance(figure, Cloud | Maps):
+        figure = figure.on_dark_background()
     drawing = _draw(figure)
     text, background, grid = get_theme_colors(mode)
     axis: dict[str, Any] = {"gridcolor": grid, "zerolinecolor": grid, "linecolor": grid}
@@ -119,7 +121,7 @@ def _draw_line(drawing: go.Figure, row: int, col: int, line: Line, *, in_legend:
 
 
 def _draw_cloud(cloud: Cloud) -> go.Figure:
-    opacity = 0.35 if cloud.traces else 1.0
+    opacity = maps_views.OPACITY_UNDER_TRACES if cloud.traces else 1.0
     drawing = go.Figure(maps_views.plot_points(cloud, cloud.low, cloud.high, has_scale=True, opacity=opacity))
     for trace in cloud.traces:
         drawing.add_trace(maps_views.plot_trace(trace))

@@ -41,6 +41,7 @@ from app.analysis.quantities import (
 )
 from app.analysis.series import Comparison, SeedRun, join_seeds
 from app.analysis.variants import group_variants, list_differences, list_run_code_warnings
+from app.analysis.x_axes import X_AXES
 from app.figures.assets import read_asset, read_script
 from app.figures.curve_style import AXES
 from app.figures.figure import FigureKind, TableKind
@@ -57,7 +58,18 @@ from app.figures.named.curves import (
     list_mu_w_steps,
     style_comparison,
 )
-from app.figures.options import BAND, BUDGET, CENTER, FINAL, INCLUDE_UNFINISHED, RATE, Option, Options, make_options
+from app.figures.options import (
+    BAND,
+    BUDGET,
+    CENTER,
+    FINAL,
+    INCLUDE_UNFINISHED,
+    RATE,
+    X_AXIS,
+    Option,
+    Options,
+    make_options,
+)
 from app.figures.options import WINDOW as X_WINDOW
 from app.figures.registry import draw_chart, find_figure, list_sections, write_command
 from app.ui import data, messages, view
@@ -86,6 +98,7 @@ _BAND: Final = Choice(BAND.parameter, _PAGE)
 _PER_SEED: Final = Flag(PER_SEED.parameter, _PAGE)
 _INCLUDE_UNFINISHED: Final = Flag(INCLUDE_UNFINISHED.parameter, _PAGE)
 _SMOOTH: Final = Text(SMOOTH.parameter, _PAGE)
+_X_AXIS: Final = Choice(X_AXIS.parameter, _PAGE)
 _LOG_AXES: Final = Choices(LOG_AXES.parameter, _PAGE)
 _MU_W_STEPS: Final = Text(MU_W_STEPS.parameter, _PAGE)
 _HIDDEN_METHODS: Final = Choices(HIDDEN_METHODS.parameter, _PAGE, separator="")
@@ -110,7 +123,7 @@ def show(run_ids: list[str]) -> None:
     """Draw everything about these runs."""
     options = _choose_options(run_ids)
     rate = find_rate(options[QUANTITY], options[RATE]) or options[RATE]  # the tables have the win rate of the curves
-    runs = read_compared(run_ids, options[QUANTITY], rate)
+    runs = read_compared(run_ids, options[QUANTITY], rate, options[X_AXIS])
     _show_curves(runs, options)
     final, budget = choice.choose_final(runs.list_lengths(include_unfinished=options[INCLUDE_UNFINISHED]))
     options = Options({**options.values, FINAL.name: final, BUDGET.name: budget})
@@ -189,6 +202,11 @@ def _choose_options(run_ids: list[str]) -> Options:
             per_seed = _draw_toggle(PER_SEED, _PER_SEED)
             include_unfinished = _draw_toggle(INCLUDE_UNFINISHED, _INCLUDE_UNFINISHED)
         with st.popover("Smoothing, axes", icon=":material/tune:", key="look"):
+            x_axis = st.selectbox(
+                X_AXIS.label,
+                **_X_AXIS.bind(list(X_AXIS.choices), X_AXIS.choices.__getitem__, on_change=lambda: WINDOW.write(None)),
+                help=X_AXES["hours"].meaning,
+            )
             smooth = config_form.integer_field(
                 SMOOTH.label,
                 key=_SMOOTH,
@@ -206,6 +224,7 @@ def _choose_options(run_ids: list[str]) -> Options:
             BAND: band,
             PER_SEED: per_seed,
             INCLUDE_UNFINISHED: include_unfinished,
+            X_AXIS: x_axis,
             SMOOTH: smooth or 0,
             LOG_AXES: tuple(axis for axis in AXES if axis in log),
             HIDDEN_METHODS: tuple(sorted(_HIDDEN_METHODS.read())),
@@ -238,7 +257,12 @@ def _show_curves(runs: ComparedRuns, options: Options) -> None:
     # a quantity such as the greedy win rate names its episodes itself
     values = {name: value for name, value in options.values.items() if name != RATE.name or uses_selected_rate(key)}
     figure_options = Options(values).select(kind.options)
-    chart, window = draw_chart(kind.name, runs, figure_options), WINDOW.read()
+    window = WINDOW.read()
+    try:
+        chart = draw_chart(kind.name, runs, figure_options)
+    except ConfigError as exc:  # no run has values on this x axis
+        st.info(escape_markdown(str(exc)), icon=":material/info:")
+        return
     used = {seed.id: runs.rows[seed.id] for seed in comparison.seeds}
     with header:
         st.subheader(chart.title)

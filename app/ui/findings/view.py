@@ -38,7 +38,7 @@ _VERDICT_STYLES: Final[dict[Verdict, tuple[str, str]]] = {
     "too few seeds": ("hourglass_empty", "gray"),
     "equal": ("equal", "blue"),
 }
-"""Verdict → icon and colour."""
+"""Verdict → icon and color."""
 
 
 def show() -> None:
@@ -172,7 +172,7 @@ def _break_long_name(task: str) -> str:
 
 
 def _write_verdict(text: str) -> str:
-    """Write a verdict, with the text that may follow it, as a coloured badge with an icon."""
+    """Write a verdict, with the text that may follow it, as a colored badge with an icon."""
     icon, color = next(style for verdict, style in _VERDICT_STYLES.items() if text.startswith(verdict))
     return f":{color}-badge[:material/{icon}: {escape_markdown(text)}]"
 

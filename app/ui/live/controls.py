@@ -217,7 +217,8 @@ def offer_kill(run: RunRow) -> None:
     if waited_s <= KILL_AFTER_S:
         return
     st.warning(f"The trainer has not acknowledged a command for {format_duration(waited_s)}.")
-    if st.button("Kill the process", icon=":material/dangerous:", help="Loses the steps after the last checkpoint."):
+    help_text = "Loses the steps after the last checkpoint."
+    if st.button("Kill the process", icon=":material/dangerous:", key="kill", help=help_text):
         _try(lambda: kill_run(data.database(), run.id))
 
 

@@ -13,7 +13,9 @@ from streamlit.components.v2 import component
 
 from app.analysis.format import escape_markdown
 from app.analysis.settings import is_gate_off
+from app.analysis.x_axes import ENV_STEPS, X_AXES, XAxisName, XValues, read_x_values
 from app.figures.assets import read_asset
+from app.figures.curve_style import smooth_chart
 from app.figures.kinds.chart import Chart, Mark
 from app.figures.named.live import (
     ACTIVITY_PANEL,
@@ -21,19 +23,21 @@ from app.figures.named.live import (
     CLOSING,
     CLOSING_PANEL,
     FIRST_METRICS,
+    MAX_SMOOTHING,
     METRIC_NAMES,
     PANEL,
     POSITIVE_PANEL,
+    SMOOTHING,
     RunData,
     read_returns,
 )
-from app.figures.options import Option, Options, make_options
+from app.figures.options import X_AXIS, Option, Options, make_options
 from app.figures.reference_runs import MAX_REFERENCE_RUNS, add_reference_runs, name_reference_run
 from app.figures.registry import draw_chart, find_figure, list_live_metrics, list_metric_charts, list_sections
 from app.figures.theme import ENDED_STATUSES
 from app.ui import data, messages, run_data
 from app.ui.live import controls
-from app.ui.page_state import WINDOW, Choices
+from app.ui.page_state import WINDOW, Choice, Choices, Number
 from app.ui.run_data import LiveCurves
 from app.ui.widgets import canvas, pin, run_header
 from emtc_core.errors import ConfigError
@@ -44,6 +48,9 @@ from storage.runs.rows import RunRow
 CHARTS = "live_charts"
 REFERENCES = Choices("ref", "live")
 """Ids of the overlaid runs."""
+_X_AXIS = Choice(X_AXIS.parameter, "live")
+WEIGHT = Number(SMOOTHING.parameter, "live", default=SMOOTHING.default, low=0, high=MAX_SMOOTHING)
+"""Weight of the moving average."""
 METRICS = Choices(METRIC_NAMES.parameter, "live", separator="")
 FIRST_PANELS: Final = (ACTIVITY_PANEL, BETA_PANEL, CLOSING_PANEL, POSITIVE_PANEL)
 """The panels that follow the win rate. With it, the first three are visible without scrolling."""
@@ -52,6 +59,8 @@ CHART_HEIGHT = 260
 PANEL_HEIGHT = 170
 """Height of a panel in a chart of several metrics [pixels]."""
 TICK_S = 2.0
+_LINK: Final = "live"
+"""The charts of the page have one window, cursor and smoothing."""
 _pulse = component("emtc_lab_pulse", js=read_asset("pulse.js"))
 
 
@@ -97,6 +106,10 @@ def _status(run_id: str) -> None:
             _show_messages(run)
             with st.container(key="live_bar", horizontal=True, vertical_alignment="center", gap="small"):
                 _update_charts(curves)
+                canvas.show_smoothing(
+                    key="live_smoothing", link=_LINK, weight=WEIGHT.read(), highest=MAX_SMOOTHING, help=SMOOTHING.help,
+                    on_weight=WEIGHT.write,
+                )  # fmt: skip
                 controls.show_request_buttons(run)
                 controls.show_events(run)
             controls.show_requests(run, limit=1)
@@ -153,9 +166,12 @@ def _charts(run: RunRow) -> None:
         return
     with messages.guarded(), data.use_one_snapshot():
         marks = tuple(Mark(step, "resumed") for step in curves.resume_steps())
-        recorded = _get_run_data(run, curves, marks)
-        cells = [_add_references_to(cell, run.id) for cell in _draw_cells(recorded)]
-        place = canvas.place_together("live", [cell.chart for cell in cells], height=CHART_HEIGHT)
+        name, x = _read_x_axis(run)
+        options: dict[Option[Any], Any] = {X_AXIS: name} if x is not ENV_STEPS else {}
+        recorded = replace(_get_run_data(run, curves, marks), x=x)
+        cells = [_add_references_to(cell, run.id) for cell in _draw_cells(recorded, options)]
+        charts = [cell.chart for cell in cells]
+        place = canvas.place_together(_LINK, charts, height=CHART_HEIGHT, smoothing=WEIGHT.read())
         with st.container(key="live_charts_grid", horizontal=True, gap="medium"):
             for index, cell in enumerate(cells):
                 with st.container(gap=None):
@@ -164,11 +180,13 @@ def _charts(run: RunRow) -> None:
                 chart = draw_chart("metrics", recorded, make_options({METRIC_NAMES: names}))
                 if not chart.is_empty:
                     with st.container(gap=None):
-                        cell = _Cell(title, replace(chart, title=f"{title} of {run.name}"), {METRIC_NAMES: names})
+                        cell = _Cell(
+                            title, replace(chart, title=f"{title} of {run.name}"), {METRIC_NAMES: names, **options}
+                        )
                         _show_cell(_add_references_to(cell, run.id), run, replace(place, height=None), is_titled=True)
             if len(curves.metrics):
                 with st.container(gap="xsmall"):
-                    _metric_charts(run, curves, recorded, place)
+                    _metric_charts(run, curves, recorded, place, options)
 
 
 def _get_run_data(run: RunRow, curves: LiveCurves, marks: tuple[Mark, ...]) -> RunData:
@@ -177,7 +195,17 @@ def _get_run_data(run: RunRow, curves: LiveCurves, marks: tuple[Mark, ...]) -> R
     return RunData(run, curves.gate, curves.evaluations, curves.metrics, lambda: read_returns(database, run), marks)
 
 
-def _draw_cells(recorded: RunData) -> list[_Cell]:
+def _read_x_axis(run: RunRow) -> tuple[XAxisName, XValues]:
+    """Read the selected x axis; env steps, with a message, if the run has no values on it."""
+    name = X_AXIS.parse(_X_AXIS.select(list(X_AXES)))
+    x = read_x_values(data.database(), [run], name)
+    if x.curves is None or run.id in x.curves:
+        return name, x
+    st.caption(escape_markdown(f"The x axis is env steps: this run has {x.axis.missing}."))
+    return "env_steps", ENV_STEPS
+
+
+def _draw_cells(recorded: RunData, options: dict[Option[Any], Any]) -> list[_Cell]:
     """Draw each panel of the figures of this page that the run has data for. β̄ is drawn as 1 − β̄, too."""
     cells: dict[str, _Cell] = {}
     for kind in (kind for kinds in list_sections("live").values() for kind in kinds):
@@ -185,7 +213,7 @@ def _draw_cells(recorded: RunData) -> list[_Cell]:
             with suppress(ConfigError):  # the run has no gate
                 chart = draw_chart(kind.name, recorded, make_options(values))
                 for panel in chart.panels:  # Δ̄_mem and τ are in both variants
-                    cell = _Cell(panel.title, chart.keep_panel(panel.title), {**values, PANEL: panel.title})
+                    cell = _Cell(panel.title, chart.keep_panel(panel.title), {**values, PANEL: panel.title, **options})
                     cells.setdefault(cell.key, cell)
     win_rate, *others = cells.values()
     return [win_rate, *sorted(others, key=_rank)]
@@ -195,7 +223,9 @@ def _rank(cell: _Cell) -> int:
     return FIRST_PANELS.index(cell.title) if cell.title in FIRST_PANELS else len(FIRST_PANELS)
 
 
-def _metric_charts(run: RunRow, curves: LiveCurves, recorded: RunData, place: canvas.Place) -> None:
+def _metric_charts(
+    run: RunRow, curves: LiveCurves, recorded: RunData, place: canvas.Place, options: dict[Option[Any], Any]
+) -> None:
     available = curves.metric_list()
     names = st.multiselect(
         METRIC_NAMES.label,
@@ -206,7 +236,7 @@ def _metric_charts(run: RunRow, curves: LiveCurves, recorded: RunData, place: ca
     if names:
         recorded = replace(recorded, metrics=curves.metrics)
         chart = draw_chart("metrics", recorded, make_options({METRIC_NAMES: tuple(names)}))
-        cell = _Cell("Selected metrics", chart, {METRIC_NAMES: tuple(names)})
+        cell = _Cell("Selected metrics", chart, {METRIC_NAMES: tuple(names), **options})
         _show_cell(_add_references_to(cell, run.id), run, replace(place, height=None), is_titled=True)
 
 
@@ -244,9 +274,9 @@ def _add_references_to(cell: _Cell, run_id: str) -> _Cell:
     return replace(cell, chart=add_reference_runs(cell.chart, others))
 
 
-def _choose_references(run: RunRow) -> None:
-    help_text = "Adds the main lines of other runs to all charts, dotted"
-    with st.popover("Overlay runs", type="tertiary", icon=":material/stacked_line_chart:", help=help_text):
+def _choose_references_and_axis(run: RunRow) -> None:
+    help_text = "Adds the main lines of other runs to all charts, dotted. Sets the x axis of all charts"
+    with st.popover("Overlay runs, x axis", type="tertiary", icon=":material/stacked_line_chart:", help=help_text):
         names, _ = data.run_names(RunFilter())
         names = names | data.names_of(_list_references(run.id))
         names.pop(run.id, None)
@@ -254,6 +284,11 @@ def _choose_references(run: RunRow) -> None:
             "Runs", **REFERENCES.bind(list(names), lambda run_id: f"{names.get(run_id, '')} · {run_id}"),
             max_selections=MAX_REFERENCE_RUNS, placeholder="none",
         )  # fmt: skip
+        st.selectbox(
+            X_AXIS.label,
+            **_X_AXIS.bind(list(X_AXES), X_AXIS.choices.__getitem__, on_change=lambda: WINDOW.write(None)),
+            help=X_AXES["hours"].meaning,
+        )
 
 
 def _show_cell(
@@ -268,17 +303,18 @@ def _show_cell(
         has_references: Whether to draw the choice of runs that are overlaid on all charts.
         is_titled: Whether each panel has its title on the canvas.
     """
-    window, chart = WINDOW.read(), cell.chart
-    facts = {option.name: value for option, value in cell.options.items()}
+    window, weight, chart = WINDOW.read(), WEIGHT.read(), cell.chart
+    options = cell.options | ({SMOOTHING: weight} if weight else {})
+    facts = {option.name: value for option, value in options.items()}
     references = {"beside": run_ids} if (run_ids := _list_references(run.id)) else {}
     with st.container(key=f"{cell.key}-bar", horizontal=True, vertical_alignment="center", gap="xsmall"):
         is_latin = cell.title[:1].isascii()  # not β
         heading = escape_markdown(cell.title[:1].upper() + cell.title[1:] if is_latin else cell.title)
         st.markdown(f"#### {heading}", help=escape_markdown(chart.caption), width="stretch")
         if has_references:
-            _choose_references(run)
+            _choose_references_and_axis(run)
         pin.show_with_export(
-            chart.keep_window(window), key=cell.key, stem=run.id, page="live", run=run,
+            smooth_chart(chart, weight).keep_window(window), key=cell.key, stem=run.id, page="live", run=run,
             facts={**facts, **references}, is_lazy=True,
         )  # fmt: skip
     canvas.show(

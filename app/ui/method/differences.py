@@ -11,14 +11,14 @@ _COMPARED: Final = """
 Tests load the initial weights of published code, use the same batches in float64, and compare the results: losses,
 gradient norms, Q values, targets, weights and target copies after several updates, and greedy actions. **QPLEX**
 (plain, padded, weighted heads, nonlinear, `dmaq`), **QMIX**, **VDN**, **CDS** (SMAC and football: rewards, predictors,
-L1), and **EMU**'s incentive within a complete update and its curiosity module, which is EMC's, agree to 1e-11; QPLEX,
-QMIX, VDN and the incentive agree to 1e-15. **EMU**'s memory is compared on a stream of episodes: after each step every
-node has the published H (to float32, the published precision), success flag, counters and embedding, and every state
-enters the same node.
+L1), **EMC** (a complete update with episodic control and curiosity), **EMU**'s incentive within a complete update and
+its curiosity module, **DMIX** (the same quantile fractions, with and without double Q-learning) and **MAPPO** (the same
+rollouts: several passes with clipped ratios, dead agents, an episode that is cut, value normalization) agree to 1e-11;
+QPLEX, QMIX, VDN and the incentive agree to 1e-15.
 
-**DMIX**, **MAPPO** and **EMC** were compared once with their published code, outside these tests, in the same way: with
-the same weights and batches they agree to 1e-13, except for the differences below. The tests compare DMIX and MAPPO
-with slow versions of their equations.
+The memories of **EMU** and **EMC** are compared on a stream of episodes: after each step every node has the published H
+(EMU's to float32, the published precision; EMC's to 1e-12) and embedding, EMU's also its success flag and counters, and
+every state enters the same node.
 """
 
 
@@ -93,6 +93,12 @@ DIFFERENCES: Final = (
         "The episodic target of a transition that ends an episode is r + γH(s′), if the memory has a node for s′. This "
         "H is 0, unless an episode also passed through the state earlier.",
         "It is r: H(s′) of such a transition counts as 0.",
+    ),
+    Difference(
+        "EMC, EMU: curiosity",
+        "The scale is multiplied by the decay rate after the first update that is at least one cycle later than the "
+        "previous reduction, so each cycle is up to one episode too long.",
+        "Cycle k ends at env step k times `curiosity.decay_cycle`.",
     ),
     Difference(
         "EMC, EMU: curiosity",

@@ -90,12 +90,13 @@ def show_presets() -> None:
     selected = st.pills(
         f"Compare {_BASE} with", **_PRESETS.bind(presets, default=default_presets), selection_mode="multi"
     )  # fmt: skip
-    try:
-        _show_comparison(algo, *task, [name for name in presets if name in selected])
-        published.show(algo, *task)
-    except ConfigError as exc:
-        st.info(escape_markdown(str(exc)))
-    measured.show_gate_variants()
+    with st.container(key="method_presets"):
+        try:
+            _show_comparison(algo, *task, [name for name in presets if name in selected])
+            published.show(algo, *task)
+        except ConfigError as exc:
+            st.info(escape_markdown(str(exc)))
+        measured.show_gate_variants()
 
 
 def show_metrics() -> None:
@@ -113,7 +114,9 @@ def show_metrics() -> None:
 
 
 def compare_presets(algo: str, env: str, map: str, presets: Sequence[str]) -> list[tuple[str, ...]]:
-    """List the settings in which a preset differs from `paper`: key, paper, each preset, question, meaning.
+    """List the settings in which a preset differs from `paper`: key, paper, other values, question, meaning.
+
+    The other values name their presets, because a column for each preset would be too wide for a page.
 
     Args:
         algo: Algorithm.
@@ -129,12 +132,13 @@ def compare_presets(algo: str, env: str, map: str, presets: Sequence[str]) -> li
     for info in describe_fields():
         key = info.key
         if key != "preset" and any(other[key] != base[key] for other in others):
-            values = [
-                _write_value(other[key]) if other[key] == base[key] else f"**{_write_value(other[key])}**"
-                for other in others
-            ]
+            names_by_value: dict[str, list[str]] = {}
+            for name, other in zip(presets, others, strict=True):
+                if other[key] != base[key]:
+                    names_by_value.setdefault(_write_value(other[key]), []).append(escape_markdown(name))
+            values = "; ".join(f"{value} ({', '.join(names)})" for value, names in names_by_value.items())
             meaning = escape_markdown(info.description)
-            rows.append((f"`{key}`", _write_value(base[key]), *values, labels_of(info) or MISSING, meaning))
+            rows.append((f"`{key}`", _write_value(base[key]), values, labels_of(info) or MISSING, meaning))
     return rows
 
 
@@ -194,8 +198,8 @@ def _show_comparison(algo: str, env: str, map: str, presets: Sequence[str]) -> N
     descriptions = describe_presets()
     differing = [name for name in presets if compare_presets(algo, env, map, [name])]
     rows = compare_presets(algo, env, map, differing)
-    st.markdown(write_table(("Key", _BASE, *differing, "Question", "Meaning"), rows))
-    st.caption(f"{len(rows)} of {len(describe_fields())} settings differ. Values that differ from {_BASE} are bold.")
+    st.markdown(write_table(("Key", _BASE, "Other values (presets)", "Question", "Meaning"), rows))
+    st.caption(f"{len(rows)} of {len(describe_fields())} settings differ.")
     for name in presets:
         st.markdown(f"##### {name}\n{escape_markdown(descriptions[name])}")
         if name in differing:

@@ -11,6 +11,7 @@ import streamlit as st
 from streamlit.components.v2 import component
 
 from app.analysis.format import escape_markdown
+from app.analysis.x_axes import X_AXES
 from app.figures.assets import read_asset, read_script
 from app.figures.kinds.chart import Chart
 from app.replay.payload import make_payload
@@ -25,6 +26,15 @@ _curves = component(
     '<path d="M2 6V2h4M10 2h4v4M14 10v4h-4M6 14H2v-4"/></svg></button></div>',
     css=read_asset("curves.css"),
     js=read_script("ends.js", "curves.js"),
+)
+_SHORT_NAMES = {axis.label: axis.short_name for axis in X_AXES.values()}
+_smoothing = component(
+    "emtc_lab_smoothing",
+    html='<div class="smoothing"><label>Smoothing <input type="range" min="0" step="0.01"></label><output></output>'
+    '<svg viewBox="0 0 16 16" width="18" height="18" fill="none" stroke="currentColor"><circle cx="8" cy="8" r="6.5"/>'
+    '<path d="M6.2 6.4a1.8 1.8 0 1 1 2.6 1.6c-.6.3-.8.6-.8 1.3M8 11v1"/></svg></div>',
+    css=read_asset("smoothing.css"),
+    js=read_asset("smoothing.js"),
 )
 _playback = component(
     "emtc_lab_playback",
@@ -44,10 +54,12 @@ class Place:
     """Height of all panels with titles and axis [pixels]. A chart with many panels is higher."""
     extent: tuple[float, float] | None = None
     """The x range if no window is selected."""
+    smoothing: float = 0.0
+    """Weight of the moving average until the slider of `show_smoothing` changes it."""
 
 
-def place_together(link: str, charts: Iterable[Chart], *, height: int) -> Place:
-    """Make the shared x window, cursor and height of charts that are drawn next to each other."""
+def place_together(link: str, charts: Iterable[Chart], *, height: int, smoothing: float = 0.0) -> Place:
+    """Make the shared x window, cursor, height and smoothing of charts that are drawn next to each other."""
     ends = [
         float(x)
         for chart in charts
@@ -55,7 +67,30 @@ def place_together(link: str, charts: Iterable[Chart], *, height: int) -> Place:
         for line in panel.lines
         for x in (*line.x[:1], *line.x[-1:])
     ]
-    return Place(link, height, (min(ends), max(ends)) if ends and min(ends) < max(ends) else None)
+    return Place(link, height, (min(ends), max(ends)) if ends and min(ends) < max(ends) else None, smoothing)
+
+
+def show_smoothing(
+    *, key: str, link: str, weight: float, highest: float, help: str, on_weight: Callable[[float], None]
+) -> None:
+    """Draw the slider that smooths the charts with this link. The browser smooths them, without a rerun.
+
+    Args:
+        key: Key of the component.
+        link: The link of the charts.
+        weight: Weight of the moving average.
+        highest: Largest weight.
+        help: Tooltip of the slider.
+        on_weight: Called with the new weight when the slider rests.
+    """
+
+    def changed() -> None:
+        state = st.session_state.get(key)
+        if state and (new_weight := state.get("weight")) is not None:
+            on_weight(float(new_weight))
+
+    data = {"link": link, "weight": weight, "max": highest, "help": help}
+    _smoothing(key=key, data=data, on_weight_change=changed, width="content")
 
 
 def show(
@@ -65,7 +100,7 @@ def show(
     window: tuple[float, float] | None = None,
     panel_height: int = 130,
     on_window: Callable[[list[float]], None] | None = None,
-    x_name: str = "env step",
+    x_name: str = "",
     legend: bool = True,
     titles: bool = True,
     place: Place | None = None,
@@ -78,7 +113,7 @@ def show(
         window: The visible x range; None for all.
         panel_height: Height of a panel [pixels].
         on_window: Called with the x range that the user selects, an empty list for all.
-        x_name: Name of the x axis.
+        x_name: Name of the x axis in the tooltip. Default: that of the axis, as in `app.analysis.x_axes`.
         legend: Whether to draw the legend. False for charts that share a legend; the tooltip always names the lines.
         titles: Whether to draw the titles of the panels. False if the page has the title.
         place: What the chart shares with other charts.
@@ -93,11 +128,12 @@ def show(
     data = chart.to_component() | {
         "window": list(window) if window else None,
         "panelHeight": panel_height,
-        "xName": x_name,
+        "xName": x_name or _SHORT_NAMES.get(chart.x_label, "env step"),
         "legend": legend,
         "titles": titles,
         "link": place.link if place else None,
         "height": place.height if place else None,
+        "smoothing": place.smoothing if place else 0,
         "extent": list(place.extent) if place and place.extent else None,
     }
     _curves(key=key, data=data, on_window_change=changed)

@@ -72,7 +72,7 @@ def show_lazy_export(make_figure: Callable[[], AnyFigure], *, label: str, key: s
 
 
 def _show_downloads(figure: AnyFigure, key: str, stem: str, sources: Sequence[str] = ()) -> None:
-    st.caption("Files are rendered on the server. Use light colours for papers.")
+    st.caption("Files are rendered on the server. Use light colors for papers.")
     mode: Mode = "dark" if st.toggle("Dark background", key=f"{key}-export-dark") else "light"
     options = _choose_image_options(figure, f"{key}-export")
     for format in EXPORT_FORMATS:

@@ -76,7 +76,7 @@ def to_markdown(
     Args:
         table: The table.
         titles: Titles of the columns. Default: all columns.
-        markdown_cells: Column title → cells that are already Markdown, with icons or colours. They are not escaped.
+        markdown_cells: Column title → cells that are already Markdown, with icons or colors. They are not escaped.
     """
     frame = table.frame
 

@@ -52,7 +52,7 @@ def open_page(title: str, *, has_numbers: bool = True) -> RunRow:
 
 
 def rerun_if_status_changed(run: RunRow) -> None:
-    """Rerun the page if the status is no longer the one with which it was drawn: its timers depend on the status."""
+    """Rerun the page if the status of the run has changed since it was drawn: its timers depend on the status."""
     drawn_status = st.session_state.get(_STATUS, {}).get(run.id)
     if drawn_status is not None and drawn_status != run.live_status:
         st.rerun()
@@ -102,7 +102,7 @@ def _update(run_id: str) -> None:
 
 
 def _show_gate(run: RunRow) -> None:
-    """Draw whether the gate is active, idle or off; nothing if this is not known yet."""
+    """Draw whether the gate is active, idle or off; nothing before the first gate statistics."""
     if is_gate_off(run.config):
         st.badge("gate off", icon=":material/filter_alt_off:", color="gray", help="This run has no gate: β is 1.")
     elif (gate := data.gate_state(run)) is not None:
@@ -155,7 +155,7 @@ def _describe_result(run: RunRow, curves: LiveCurves) -> tuple[str, str, str]:
 
 
 def _compute_final_robust_rate(run: RunRow, evaluations: pd.DataFrame) -> float | None:
-    """Compute the robust win rate at the end of a finished run; None of other runs, or without robust evaluations."""
+    """Compute the final robust win rate; None if the run has not finished or has no robust evaluations."""
     if run.status != "finished" or not len(evaluations):
         return None
     curve = split_curves(evaluations.assign(run_id=run.id), ROBUST).get(run.id)
@@ -165,7 +165,7 @@ def _compute_final_robust_rate(run: RunRow, evaluations: pd.DataFrame) -> float 
 
 
 def _describe_evaluation(evaluations: pd.DataFrame) -> str:
-    """Write how many episodes of the last evaluation differ, and its robust win rate."""
+    """Write the number of different episodes of the last evaluation, and its robust win rate."""
     if not len(evaluations) or pd.isna((last := evaluations.iloc[-1])["distinct"]):
         return "Last greedy evaluation"
     text = f"Last greedy evaluation: {last['distinct']:.0f} of its {last['episodes']:.0f} episodes differ"

@@ -117,8 +117,8 @@ def _describe_gate(run: RunRow) -> str:
             "a gate."
         )
     return (
-        "*gate activity* shows when the gate acts, and β̄ how open the gate is: at 1 the memory is trusted, at 0 it is "
-        "ignored. Continue when the first curve is drawn."
+        "*gate activity* shows when the gate acts, and β̄ how open the gate is: at 1 the incentive is used in full, at "
+        "0 it is removed. Continue when the first curve is drawn."
     )
 
 
@@ -139,24 +139,21 @@ def _describe_outlier(run: RunRow) -> str:
 
 def _describe_episode(run: RunRow) -> str:
     return (
-        "This is the episode that wrote the node: press *▶ Play* to follow it on the map. The line is wide where the "
-        "gate is open."
+        "This is the episode that wrote the node. Press *▶ Play* to show its path on the map. The line is wide where "
+        "the gate is open."
     )
 
 
 def _describe_what_if(run: RunRow) -> str:
-    return (
-        "What would the gate do at another temperature? Move τ to see which share of the incentive the gate would "
-        "remove."
-    )
+    return "Change τ to see which share of the incentive the gate removes at another temperature."
 
 
 def _describe_replay(run: RunRow) -> str:
     if _find_extremes(run) is None:
         return "Choose an episode in the list and press *▶ Play*. *Pin* stores the figure and the view in the notebook."
     return (
-        "Two strategies with one time cursor: the episodes with the highest and the lowest return. Press *▶ Play* to "
-        "see where they diverge."
+        "The episodes with the highest and the lowest return, with the same time cursor. Press *▶ Play* to see where "
+        "they differ."
     )
 
 
