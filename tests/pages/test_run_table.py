@@ -87,6 +87,17 @@ def test_thousands_of_runs_are_counted_paged_and_found(thousands):
     assert not app.session_state["run_picker_open"]
 
 
+def test_closed_filters_are_not_drawn_unless_one_is_set(seeded):
+    app = open_home()
+    assert not app.multiselect
+    app.session_state["run_filters"] = True
+    assert [box.label for box in app.run().multiselect] == ["Environment", "Map", "Algorithm", "Preset", "Tag"]
+    db, _ = seeded
+    app = open_home(maps=str(run_page(db).frame["map"].iloc[0]))
+    app.session_state["run_filters"] = False
+    assert len(app.run().multiselect) == 5, "the filters of the address stay"
+
+
 @pytest.mark.parametrize("page", ["live", "memory", "replay", "compare"])
 def test_the_other_pages_open_beside_thousands_of_runs(thousands, page):
     app = open_page(page, q="second seed=2")
