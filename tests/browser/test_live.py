@@ -164,7 +164,7 @@ def test_escape_in_the_list_of_runs_keeps_the_run(page, seeded):
     page.goto(f"{url}/live?run={run_id}")
     page.locator(".curves canvas").first.wait_for()
     page.locator(".st-key-run_picker_open button").click()
-    search = page.get_by_label("Search runs")
+    search = page.get_by_role("searchbox", name="Search runs")
     search.click()
     page.keyboard.press("Escape")
     page.keyboard.press("Escape")

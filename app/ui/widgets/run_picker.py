@@ -19,8 +19,8 @@ from storage.queries.gate_state import GateState
 from storage.queries.run_search import RunFilter
 from storage.runs.rows import RunRow, shown_status
 
-LISTED = 100
-"""Maximum number of runs in the picker: the newest of those that match."""
+LISTED = 50
+"""Maximum number of runs in the list: the newest of those that match. The browser needs about 10 ms for each."""
 RUN_PAGES = frozenset({"run", "live", "memory", "replay"})
 _KEY = "run_picker"
 _SESSION_RUN = "run_kept"
