@@ -178,13 +178,14 @@ def test_a_second_declaration_of_a_name_is_refused_unless_it_is_the_same():
 def test_the_list_of_runs_marks_the_current_run_and_opens_another(seeded):
     db, older = seeded
     newest = seed_run(db, name="Newest")
+    seed_run(db, name="Newest")  # another run with the same name, first in the list
     app = open_page("live", run=older)
     assert not app.sidebar.radio, "the list is drawn only while it is open"
     app.session_state["run_picker_open"] = True
     app.run()
     (box,) = app.sidebar.radio
     assert box.value == older
-    assert box.options[0].endswith(" Newest")
+    assert box.options[1].endswith(f" Newest :gray[{newest}]")
     box.set_value(newest).run()
     assert not app.exception
     assert app.query_params["run"] == newest
@@ -201,7 +202,7 @@ def test_the_list_of_runs_is_grouped_by_sweep(seeded):
     assert not app.exception
     assert [box.label for box in app.sidebar.radio] == ["Two seeds", "Single runs"]
     assert [box.value for box in app.sidebar.radio] == [None, run_id]
-    assert app.sidebar.radio[0].options[0].endswith("] EMTC · seed 1")
+    assert app.sidebar.radio[0].options[0].partition(":gray")[0].endswith("] EMTC · seed 1 ")
 
 
 def test_a_run_is_not_overlaid_on_itself(seeded):

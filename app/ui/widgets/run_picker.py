@@ -97,15 +97,16 @@ def _show_group(page: str, title: str, key: str, rows: Sequence[Mapping[str, Any
     def name(run_id: str) -> str:
         row = by_id[run_id]
         short_name = str(row["name"]).removeprefix(f"{title} · ")
-        return _name_with_status(short_name, shown_status(str(row["status"]), row["tags"]))
+        status = _name_with_status(short_name, shown_status(str(row["status"]), row["tags"]))
+        return f"{status} :gray[{run_id}]"  # labels must differ, because the browser sends the label
 
     st.radio(
         escape_markdown(title),
         list(by_id),
         format_func=name,
         captions=[
-            escape_markdown(f"{_describe_progress(row['map'], row['env_steps'], row['target_steps'])} · {run_id}")
-            for run_id, row in by_id.items()
+            escape_markdown(_describe_progress(row["map"], row["env_steps"], row["target_steps"]))
+            for row in by_id.values()
         ],
         key=key,
         index=None,
