@@ -202,7 +202,7 @@ def test_the_list_of_runs_is_grouped_by_sweep(seeded):
     assert not app.exception
     assert [box.label for box in app.sidebar.radio] == ["Two seeds", "Single runs"]
     assert [box.value for box in app.sidebar.radio] == [None, run_id]
-    assert app.sidebar.radio[0].options[0].partition(":gray")[0].endswith("] EMTC · seed 1 ")
+    assert app.sidebar.radio[0].options[0].rpartition(":gray")[0].endswith("] EMTC · seed 1 ")
 
 
 def test_a_run_is_not_overlaid_on_itself(seeded):

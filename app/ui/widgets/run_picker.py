@@ -74,11 +74,11 @@ def _show_list(page: str, current_id: str | None) -> None:
         on_change=_on_searched,
         args=(page,),
     )
-    found = data.run_page(RunFilter(text=text or ""), sort="-created", limit=LISTED)
-    if text or found.total > len(found.frame):
-        count = f"{format_count(len(found.frame))} of " if found.total > len(found.frame) else ""
-        st.caption(f"{count}{format_count(found.total)} {'match' if text else 'runs are listed, the newest'}.")
-    rows = data.rows_of(found.frame)
+    matching = data.run_page(RunFilter(text=text or ""), sort="-created", limit=LISTED)
+    if text or matching.total > len(matching.frame):
+        count = f"{format_count(len(matching.frame))} of " if matching.total > len(matching.frame) else ""
+        st.caption(f"{count}{format_count(matching.total)} {'match' if text else 'runs are listed, the newest'}.")
+    rows = data.rows_of(matching.frame)
     sweep_names = data.sweep_names(tuple(sorted({str(row["sweep_id"]) for row in rows if row["sweep_id"]})))
     groups: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
