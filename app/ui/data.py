@@ -313,6 +313,12 @@ def sweep_list() -> list[sweeps.Sweep]:
     return sweeps.list_sweeps(database())
 
 
+@cached(st.cache_data, ttl=5)
+def sweep_names(url: str, sweep_ids: tuple[str, ...]) -> dict[str, str]:
+    """Read the names of sweeps, by id; at most five seconds old."""
+    return sweeps.find_sweep_names(_get_database(url), sweep_ids)
+
+
 def sweep_runs(sweep_id: str) -> list[RunRow]:
     """List the runs of a sweep, not cached."""
     return sweeps.sweep_runs(database(), sweep_id)

@@ -382,6 +382,13 @@ def get_sweep(db: Database, sweep_id: str) -> Sweep:
     return _with_progress(db, rows)[0]
 
 
+def find_sweep_names(db: Database, sweep_ids: Sequence[str]) -> dict[str, str]:
+    """What are the names of these sweeps? Id → name; unknown ids are left out."""
+    with db.read() as connection:
+        names = select(SweepRow.id, SweepRow.name).where(SweepRow.id.in_(sweep_ids))
+        return {row.id: row.name for row in connection.execute(names)}
+
+
 def sweep_runs(db: Database, sweep_id: str) -> list[RunRow]:
     """Which runs does a sweep have? In the order of its plan."""
     columns = select(*RUN_COLUMNS).where(Run.sweep_id == sweep_id).order_by(Run.created_at, Run.id)

@@ -52,6 +52,15 @@ def test_each_map_is_a_panel_and_a_chart_of_its_own_on_the_page(comparison) -> N
     assert chart.columns == 2
 
 
+def test_the_x_axis_of_each_map_ends_at_its_longest_run() -> None:
+    points = {"3m": 6_000, "2s3z": 200_000}
+    chart = draw_comparison(
+        join_seeds([make_seed(map, [(0, 0.0), (end, 0.5)], map=map) for map, end in points.items()])
+    )
+    ends = {part.panels[0].title: part.panels[0].lines[0].x[-1] for part in chart.split()}
+    assert ends == {f"win rate, {map}": end for map, end in points.items()}
+
+
 def test_a_run_without_a_point_makes_no_line_and_is_told(comparison) -> None:
     assert [group.variant.algo for group in comparison.groups] == ["emtc-qplex", "emtc-qplex"]
     (lost,) = comparison.excluded_runs

@@ -9,6 +9,8 @@ from app.notebook.view import make_view, read_view
 from app.ui import page_state
 from storage.notebook import create_entry
 from storage.queries.memory import list_snapshots
+from storage.runs.rows import find_run
+from storage.runs.sweeps import PlannedRun, save_sweep
 from tests.pages.seed import seed_run
 from tests.pages.test_pages import ROOT, open_page, said
 
@@ -173,13 +175,34 @@ def test_a_second_declaration_of_a_name_is_refused_unless_it_is_the_same():
         page_state.Text("twice", "a page of a test")
 
 
-def test_the_box_of_the_run_cannot_be_cleared(seeded):
+def test_the_list_of_runs_marks_the_current_run_and_opens_another(seeded):
     db, older = seeded
-    seed_run(db, name="Newest")
+    newest = seed_run(db, name="Newest")
+    seed_run(db, name="Newest")  # another run with the same name, first in the list
     app = open_page("live", run=older)
-    box = app.selectbox(key="run_picker")
+    assert not app.sidebar.radio, "the list is drawn only while it is open"
+    app.session_state["run_picker_open"] = True
+    app.run()
+    (box,) = app.sidebar.radio
     assert box.value == older
-    assert box.proto.HasField("default"), "a box without a default has a button that clears it"
+    assert box.options[1].endswith(f" Newest :gray[{newest}]")
+    box.set_value(newest).run()
+    assert not app.exception
+    assert app.query_params["run"] == newest
+    assert not app.session_state["run_picker_open"]
+
+
+def test_the_list_of_runs_is_grouped_by_sweep(seeded):
+    db, run_id = seeded
+    run = PlannedRun("key", "Two seeds · EMTC · seed 1", find_run(db, run_id).config, target_steps=100)
+    save_sweep(db, "aaaa0000", name="Two seeds", plan={"runs": []}, runs=[run], versions={}, jobs=1)
+    app = open_page("live", run=run_id)
+    app.session_state["run_picker_open"] = True
+    app.run()
+    assert not app.exception
+    assert [box.label for box in app.sidebar.radio] == ["Two seeds", "Single runs"]
+    assert [box.value for box in app.sidebar.radio] == [None, run_id]
+    assert app.sidebar.radio[0].options[0].rpartition(":gray")[0].endswith("] EMTC · seed 1 ")
 
 
 def test_a_run_is_not_overlaid_on_itself(seeded):

@@ -72,23 +72,36 @@ def test_thousands_of_runs_are_counted_paged_and_found(thousands):
     assert not app.exception
     assert "1–50 of 5,000 runs" in said(app)
     assert len(listed(app)) == 50
-    assert f"{run_picker.LISTED} of 5,000 runs are listed, the newest" in "\n".join(
-        caption.value for caption in app.sidebar.caption
-    )
     app.text_input(key="home?q").set_value("second seed=2").run()
     expected = matching_ids(thousands, RunFilter(text="second seed=2"))
     assert f"{len(expected)} runs" in said(app)
     assert listed(app) == expected[:50]
+    app.session_state["run_picker_open"] = True
+    app.run()
+    assert f"{run_picker.LISTED} of 5,000 runs are listed, the newest" in "\n".join(
+        caption.value for caption in app.sidebar.caption
+    )
     app.text_input(key="run_search").set_value("r00007").run()
     assert not app.exception
-    assert app.sidebar.selectbox(key="run_picker").value == "r00007", "the only matching run is selected"
+    assert app.query_params["run"] == "r00007", "the only matching run is selected"
+    assert not app.session_state["run_picker_open"]
+
+
+def test_closed_filters_are_not_drawn_unless_one_is_set(seeded):
+    app = open_home()
+    assert not app.multiselect
+    app.session_state["run_filters"] = True
+    assert [box.label for box in app.run().multiselect] == ["Environment", "Map", "Algorithm", "Preset", "Tag"]
+    db, _ = seeded
+    app = open_home(maps=str(run_page(db).frame["map"].iloc[0]))
+    app.session_state["run_filters"] = False
+    assert len(app.run().multiselect) == 5, "the filters of the address stay"
 
 
 @pytest.mark.parametrize("page", ["live", "memory", "replay", "compare"])
 def test_the_other_pages_open_beside_thousands_of_runs(thousands, page):
     app = open_page(page, q="second seed=2")
     assert not app.exception
-    assert f"{run_picker.LISTED} of 5,000 runs are listed" in "\n".join(each.value for each in app.sidebar.caption)
     evaluated = run_page(thousands, RunFilter(text="second seed=2", evaluated=True)).total
     assert page != "compare" or f"Evaluated runs that match: {evaluated}." in said(app)
 

@@ -150,8 +150,9 @@ function draw(self, root, canvas) {
   if (!data.panels.length) return drawEmpty(self, canvas, theme)
   const plot = Math.floor(canvas.clientWidth) - LEFT - RIGHT
   const wanted = isFullscreen(root) ? root.clientHeight - 2 * SUBTITLE : data.height || 0
+  const hasLegend = data.legend !== false && !isNamedAtEnds(self, measure, theme, canvas.clientWidth)
   const titles = self.panels.map((panel) => {
-    const named = { ...panel, lines: data.legend === false ? [] : panel.lines, isTitled: data.titles !== false }
+    const named = { ...panel, lines: hasLegend ? panel.lines : [], isTitled: data.titles !== false }
     return { named, legendLayout: layOutLegend(measure, named, theme, plot + RIGHT - CORNER) }
   })
   const tops = titles.map(({ legendLayout }) => TOP + (legendLayout.rows - 1) * LEGEND_ROW)
@@ -191,6 +192,13 @@ function draw(self, root, canvas) {
   fit.ctx.fillText(data.xLabel, last.x + last.width / 2, last.y + last.height + 36)
   drawMarks(self, fit.ctx, theme, last)
   drawOverlay(self, fit.ctx, theme, last)
+}
+
+// Whether labels at the ends name all lines, so that no legend is needed. A hidden line can be shown only in a legend.
+function isNamedAtEnds({ data, hidden }, ctx, theme, width) {
+  const lines = data.panels.flatMap((panel) => panel.lines.filter((line) => !line.faint))
+  const isComplete = !data.link && !hidden.size && lines.every((line) => line.label && line.y.some(finite))
+  return isComplete && marginForLabels(ctx, data, theme, width, hidden, data.panelHeight || 150) > 0
 }
 
 // Draw the text `alt` of a chart without lines, with the same height as a chart.

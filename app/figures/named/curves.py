@@ -239,7 +239,7 @@ def describe_aggregation(comparison: Comparison, aggregation: Aggregation) -> st
     if aggregation.is_symmetric and quantity.is_share:
         band += " Bands end at 0 and at 1."
     statistic = aggregation.describe(is_fraction=quantity.is_share)
-    return f"{meaning}; {per_seed}, then the line is the {statistic} ({n} seeds, in the legend).{band}"
+    return f"{meaning}; {per_seed}, then the line is the {statistic} ({n} seeds).{band}"
 
 
 def draw_line(

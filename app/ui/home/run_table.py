@@ -1,6 +1,7 @@
 """The paged table of all runs. The database searches, filters and sorts; all choices are in the URL."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import pandas as pd
@@ -23,6 +24,7 @@ _MAX_VISIBLE_ROWS: Final = 10
 """Rows of the table that are visible without scrolling in it, so that the curves below begin on the same screen."""
 _SORT: Final = Choice("sort", "home")
 _DESCENDING: Final = Flag("down", "home", default=True)
+_FILTERS: Final = "run_filters"
 _PAGE_NUMBER: Final = Integer("page", "home", default=1, low=1, high=10**9)
 _STATUS_LABELS: Final = {
     "queued": "◷ queued",
@@ -94,13 +96,14 @@ def _select_filter() -> tuple[RunFilter, str]:
             help="Sorts all matching runs. A click on a column header sorts only the rows of this page.",
         )
         is_descending = st.toggle("Descending", **_DESCENDING.bind(_go_to_first_page), disabled=not column)
+    run_filter = RunFilter(text=text, visibility=visibility)
     is_filtered = any(parameter.is_in_url for parameter in run_filters.LISTS)
-    is_expanded = bool(st.session_state.setdefault("run_filters_open", is_filtered))  # as when the page was opened
-    with st.expander("Filters", icon=":material/filter_list:", expanded=is_expanded):
-        statuses = run_filters.statuses(data.run_choices(visibility).statuses, _go_to_first_page)
-        run_filter = run_filters.lists(
-            RunFilter(text=text, visibility=visibility, statuses=statuses), _go_to_first_page
-        )
+    st.session_state.setdefault(_FILTERS, is_filtered)
+    box = st.expander("Filters", icon=":material/filter_list:", key=_FILTERS, on_change="rerun")
+    if box.open or is_filtered:  # its six lists are slow to draw, so a closed expander is empty
+        with box:
+            statuses = run_filters.statuses(data.run_choices(visibility).statuses, _go_to_first_page)
+            run_filter = run_filters.lists(replace(run_filter, statuses=statuses), _go_to_first_page)
     return run_filter, f"-{column}" if column and is_descending else column or ""
 
 

@@ -34,7 +34,6 @@ from app.ui import data, memory_data, messages
 from app.ui.memory import atlas, projection_job
 from app.ui.memory.columns import Columns, make_columns
 from app.ui.page_state import Choice, Flag, Integer, Text
-from app.ui.widgets.run_picker import LISTED
 from emtc_core.config.base import MEMORY_ALGO_PREFIXES
 from emtc_core.errors import ConfigError, EmtcError
 from storage.queries.episodes import Trajectory
@@ -209,7 +208,7 @@ def is_second_map_on() -> bool:
 def choose_second(run: RunRow, first: MapChoice) -> MapChoice | None:
     """Draw the choices of the second map in one bar; None if its run has no memory to draw."""
     with st.container(horizontal=True, vertical_alignment="top", gap="small"):
-        names = {run.id: run.name} | data.run_names(RunFilter(), LISTED)[0] | data.names_of(_SECOND_RUN.list_texts())
+        names = {run.id: run.name} | data.run_names(RunFilter())[0] | data.names_of(_SECOND_RUN.list_texts())
         run_id = st.selectbox(
             "Run of the second map",
             **_SECOND_RUN.bind(

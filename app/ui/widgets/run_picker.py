@@ -3,62 +3,125 @@
 The URL parameter `run` names the run; the picker writes it.
 """
 
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
 import streamlit as st
 
-from app.analysis.format import escape_markdown, format_count
+from app.analysis.format import escape_markdown, format_count, format_percent
 from app.figures.theme import GATE_COLOR, GATE_ICON, STATUS_COLOR, STATUS_ICON
 from app.ui import data, messages, page_state, view
 from app.ui.page_state import RUN
 from app.ui.widgets import run_filters
-from emtc_core.errors import ConfigError, EmtcError
+from emtc_core.errors import EmtcError
 from storage.queries.gate_state import GateState
 from storage.queries.run_search import RunFilter
-from storage.runs.rows import RunRow
+from storage.runs.rows import RunRow, shown_status
 
-LISTED = 100
-"""Maximum number of runs in the picker: the newest of those that match."""
+LISTED = 50
+"""Maximum number of runs in the list: the newest of those that match. The browser needs about 10 ms for each."""
 RUN_PAGES = frozenset({"run", "live", "memory", "replay"})
 _KEY = "run_picker"
 _SESSION_RUN = "run_kept"
 _SEARCH = "run_search"
+_OPEN = "run_picker_open"
+_HAS_PICKED = "run_picker_has_picked"
 
 
 def show(page: str) -> None:
     """Draw the picker in the sidebar and write the session's run into the URL. Pages of one run get a default run."""
-    matches, total = _search()
+    if not data.has_runs():
+        return
     prefix = RUN.read() or st.session_state.get(_SESSION_RUN)
     if prefix is None and page in RUN_PAGES:
         prefix = _find_default_run(page)
-    run_id = None
+    run = None
     if prefix:
-        try:
-            run_id = data.get_run(prefix).id
-        except EmtcError:
-            run_id = None
-    if run_id:
-        st.session_state[_SESSION_RUN] = run_id
-        RUN.write(run_id)
-    names = matches | (data.names_of([run_id]) if run_id and run_id not in matches else {})
-    if not names:
-        return
-    st.session_state[_KEY] = run_id
-    st.sidebar.selectbox(
-        "Run",
-        list(names),
-        index=None if run_id is None else 0,  # a box without a default could be cleared
-        format_func=lambda run_id: f"{names.get(run_id, '')} · {run_id}",
-        key=_KEY,
-        on_change=_on_picked,
+        with suppress(EmtcError):
+            run = data.get_run(prefix)
+    if run is not None:
+        st.session_state[_SESSION_RUN] = run.id
+        RUN.write(run.id)
+    with st.sidebar:
+        st.fragment(_show_picker)(page, run)
+
+
+def _show_picker(page: str, run: RunRow | None) -> None:
+    """Draw the button that names the run, and the list of runs while it is open. A fragment, so that it opens fast."""
+    if st.session_state.pop(_HAS_PICKED, False):
+        st.rerun()
+    with st.container(key="run_picker_bar", gap="xxsmall"):
+        label = "Find a run"
+        if run is not None:
+            label = _name_with_status(run.name, shown_status(run.live_status, run.tags))
+        box = st.popover(label, key=_OPEN, on_change="rerun", width="stretch", wrap=True)
+        if run is not None:
+            st.caption(escape_markdown(f"{_describe_progress(run.map, run.env_steps, run.target_steps)} · {run.id}"))
+    if box.open:
+        with box, messages.guarded():
+            _show_list(page, run.id if run else None)
+
+
+def _show_list(page: str, current_id: str | None) -> None:
+    """Draw the search and the newest matching runs, grouped by sweep."""
+    text = st.text_input(
+        "Search runs",
+        key=_SEARCH,
+        type="search",
+        placeholder="corridor tag=paper",
+        help=run_filters.HELP,
+        on_change=_on_searched,
         args=(page,),
-        placeholder="Select a run",
-        help="The run that the pages show. The URL contains its id, so you can share the link.",
     )
-    is_searching = bool(st.session_state.get(_SEARCH))
-    if is_searching or total > len(matches):
-        count = f"{format_count(len(matches))} of " if total > len(matches) else ""
-        st.sidebar.caption(
-            f"{count}{format_count(total)} {'match' if is_searching else 'runs are listed, the newest'}."
-        )
+    matching = data.run_page(RunFilter(text=text or ""), sort="-created", limit=LISTED)
+    if text or matching.total > len(matching.frame):
+        count = f"{format_count(len(matching.frame))} of " if matching.total > len(matching.frame) else ""
+        st.caption(f"{count}{format_count(matching.total)} {'match' if text else 'runs are listed, the newest'}.")
+    rows = data.rows_of(matching.frame)
+    sweep_names = data.sweep_names(tuple(sorted({str(row["sweep_id"]) for row in rows if row["sweep_id"]})))
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(str(row["sweep_id"] or ""), []).append(row)
+    with st.container(key="run_picker_list", gap="small"):
+        for sweep_id, group in groups.items():
+            title = sweep_names.get(sweep_id, sweep_id) or "Single runs"
+            _show_group(page, title, f"{_KEY}-{sweep_id}", group, current_id)
+
+
+def _show_group(page: str, title: str, key: str, rows: Sequence[Mapping[str, Any]], current_id: str | None) -> None:
+    """Draw the runs of a sweep; the current run is marked."""
+    by_id = {str(row["id"]): row for row in rows}
+    st.session_state[key] = current_id if current_id in by_id else None
+
+    def name(run_id: str) -> str:
+        row = by_id[run_id]
+        short_name = str(row["name"]).removeprefix(f"{title} · ")
+        status = _name_with_status(short_name, shown_status(str(row["status"]), row["tags"]))
+        return f"{status} :gray[{run_id}]"  # labels must differ, because the browser sends the label
+
+    st.radio(
+        escape_markdown(title),
+        list(by_id),
+        format_func=name,
+        captions=[
+            escape_markdown(_describe_progress(row["map"], row["env_steps"], row["target_steps"]))
+            for row in by_id.values()
+        ],
+        key=key,
+        index=None,
+        on_change=_on_picked,
+        args=(page, key),
+    )
+
+
+def _name_with_status(name: str, status: str) -> str:
+    icon, color = STATUS_ICON.get(status, ":material/help:"), STATUS_COLOR.get(status, "gray")
+    return f":{color}[{icon}] {escape_markdown(name)}"
+
+
+def _describe_progress(map_name: str, env_steps: int, target_steps: int) -> str:
+    return f"{map_name} · {format_percent(min(1.0, env_steps / max(1, target_steps)))}"
 
 
 def require_run(title: str) -> RunRow:
@@ -143,41 +206,27 @@ def _find_default_run(page: str) -> str | None:
     return replayable_runs[0] if replayable_runs else data.newest_run()
 
 
-def _search() -> tuple[dict[str, str], int]:
-    """Draw the search above the picker; return the names of the newest matching runs, and the number of matches."""
-    if not data.has_runs():
-        return {}, 0
-    text = st.sidebar.text_input(
-        "Find a run",
-        key=_SEARCH,
-        type="search",
-        placeholder="corridor tag=paper",
-        help=run_filters.HELP,
-        on_change=_on_searched,
-    )
-    try:
-        return data.run_names(RunFilter(text=text or ""), LISTED)
-    except ConfigError as exc:
-        st.sidebar.caption(escape_markdown(str(exc)))
-        return {}, 0
-
-
-def _on_searched() -> None:
+def _on_searched(page: str) -> None:
     """Select the run if only one matches."""
     try:
         names, total = data.run_names(RunFilter(text=st.session_state.get(_SEARCH) or ""), LISTED)
     except EmtcError:
         return
     if total == 1:
-        st.session_state[_SESSION_RUN] = next(iter(names))
-        RUN.write(next(iter(names)))
+        _pick(page, next(iter(names)))
 
 
-def _on_picked(page: str) -> None:
-    run_id = st.session_state.get(_KEY)
-    if run_id is None:
-        return
+def _on_picked(page: str, key: str) -> None:
+    run_id = st.session_state.get(key)
+    if run_id is not None:
+        _pick(page, run_id)
+
+
+def _pick(page: str, run_id: str) -> None:
+    """Show a run on all pages, and close the list."""
     st.session_state[_SESSION_RUN] = run_id
     if page in RUN_PAGES:  # the other parameters describe a view of the former run
         page_state.clear()
     RUN.write(run_id)
+    st.session_state[_OPEN] = False
+    st.session_state[_HAS_PICKED] = True
