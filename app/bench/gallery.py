@@ -149,7 +149,6 @@ def _make_inputs(db: Database, study: Sequence[RunRow], run: RunRow) -> dict[str
     """Choose runs and options for the figures that need more than the default runs."""
     episodes = find_replayable_episodes(db, run.id)
     emu = next(row for row in study if row.algo.startswith("emu-") and row.seed == run.seed)
-    last_run = max(filter(_has_gate, study), key=lambda row: row.seed)  # some of its links have a small β
     two = ",".join(map(str, reversed(episodes[:2])))
     pair = [{"episode": episode} for episode in episodes[:2]]
     smooth = {"smooth": 50_000}
