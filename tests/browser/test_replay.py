@@ -243,13 +243,13 @@ def test_browser_and_files_put_every_unit_at_the_same_place(page):
     chart = draw_trajectory(title="e", reward=np.ones(4))
     side = EpisodeView(make_scene(5, health=0.8), chart)
     page.goto("about:blank")
-    expose = "window.unpack = unpack; window.momentOf = momentOf; window.ownArrays = ownArrays"
+    expose = "window.unpack = unpack; window.momentOf = momentOf; window.selectArrays = selectArrays"
     page.add_script_tag(content=f"{read_script('field.js', 'replay.js')}\n{expose}", type="module")
     frames = [0, 0.25, 1, 1.5, 1.9, 2, 3.75, 4]
     found = page.evaluate(
         """([bytes, frames]) => {
             const { meta, arrays } = unpack(Uint8Array.from(bytes))
-            const side = { ...meta.sides[0], arrays: ownArrays(arrays, 0) }
+            const side = { ...meta.sides[0], arrays: selectArrays(arrays, 0) }
             return JSON.stringify(frames.map((frame) => [0, 1, 2].map((u) => momentOf(side, u, frame))))
         }""",
         [list(make_payload([side])), frames],

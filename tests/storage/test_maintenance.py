@@ -256,8 +256,8 @@ def test_a_backup_replaces_nothing(ready_sqlite_url: str, tmp_path: Path) -> Non
     kept.write_text("mine")
     with raises(StorageError, reason="exists", subject=kept):
         back_up_database(db, kept)
-    with raises(StorageError, reason="not_writable", subject=tmp_path / "nowhere" / "x.db"):
-        back_up_database(db, tmp_path / "nowhere" / "x.db")
+    with raises(StorageError, reason="not_writable", subject=kept / "x.db"):
+        back_up_database(db, kept / "x.db")
     assert kept.read_text() == "mine"
     db.dispose()
 
