@@ -243,13 +243,13 @@ def make_seeds(rows: Sequence[RunRow], frame: pd.DataFrame, quantity: Quantity =
 def split_curves(frame: pd.DataFrame, quantity: Quantity = WIN_RATE) -> dict[str, Curve]:
     """Split a frame with run_id, env_step and the quantity's column into curves by run; missing values are skipped."""
     frame = frame.loc[np.isfinite(read_float_column(frame, quantity.column)), :]
-    curves = {run_id: Curve(*part) for run_id, part in _split_by_run(frame, ("env_step", quantity.column)).items()}
+    curves = {run_id: Curve(*part) for run_id, part in split_by_run(frame, ("env_step", quantity.column)).items()}
     if quantity.is_time_average:
         return {run_id: compute_mu_w_curve(curve) for run_id, curve in curves.items()}
     return curves
 
 
-def _split_by_run(frame: pd.DataFrame, columns: Sequence[str]) -> dict[str, Values]:
+def split_by_run(frame: pd.DataFrame, columns: Sequence[str]) -> dict[str, Values]:
     """Return the values of columns for each run, [columns, rows of the run], in the order of the frame."""
     values = np.stack([read_float_column(frame, name) for name in columns])
     codes, run_ids = pd.factorize(frame["run_id"].to_numpy())
@@ -263,7 +263,7 @@ def _split_distinct(frame: pd.DataFrame, quantity: Quantity) -> dict[str, Values
     if quantity.key != WIN_RATE.key or "distinct" not in frame:
         return {}
     counted = frame.loc[frame["distinct"].notna(), :]
-    return {run_id: counts for run_id, (counts,) in _split_by_run(counted, ("distinct",)).items()}
+    return {run_id: counts for run_id, (counts,) in split_by_run(counted, ("distinct",)).items()}
 
 
 def _digest_evaluations(frame: pd.DataFrame) -> dict[str, EvaluationDigest]:
@@ -276,7 +276,7 @@ def _digest_evaluations(frame: pd.DataFrame) -> dict[str, EvaluationDigest]:
         return {}
     win_rates = [_EVALUATION_COLUMNS.index(name) for name in ("win_rate", "robust_win_rate")]
     digests = {}
-    for run_id, values in _split_by_run(frame, _EVALUATION_COLUMNS).items():
+    for run_id, values in split_by_run(frame, _EVALUATION_COLUMNS).items():
         returns = values[_EVALUATION_COLUMNS.index("return_mean")]
         if np.all(np.isinf(returns) | (returns == np.round(returns))):
             continue

@@ -12,7 +12,7 @@ import numpy as np
 
 from app.analysis.aggregates import MAX_POINTS, Curve
 from app.analysis.intervals import Values
-from app.analysis.series import Comparison, ExcludedRun, Group, SeedRun, read_float_column
+from app.analysis.series import Comparison, ExcludedRun, Group, SeedRun, split_by_run
 from emtc_core.errors import ConfigError
 from storage.engine import Database
 from storage.queries.curves import cumulative_progress
@@ -96,7 +96,7 @@ class XValues:
             return comparison
         drawn_ids = {seed.id for seed in comparison.seeds if seed.id in self.curves}
         groups, excluded = [], []
-        for group in comparison.groups:
+        for group in comparison.groups:  # if no seed has values, the conversion of the first one raises
             seeds = tuple(self._convert_seed(seed) for seed in group.seeds if seed.id in drawn_ids or not drawn_ids)
             excluded += [
                 ExcludedRun(seed.id, f"{group.variant.label}; seed {seed.seed_text}", self.axis.missing)
@@ -134,12 +134,9 @@ def read_x_values(db: Database, rows: Sequence[RunRow], name: XAxisName) -> XVal
     longest = max((row.env_steps for row in rows), default=0)
     stretch = max(1, longest // MAX_POINTS)
     frame = cumulative_progress(db, [row.id for row in rows], axis.metric, stretch=stretch)
-    steps, totals = (read_float_column(frame, column) for column in ("env_step", "total"))
-    run_ids = frame["run_id"].to_numpy()
-    curves = {}
-    for row in rows:
-        is_run = run_ids == row.id
-        run_steps, x = steps[is_run], totals[is_run] / axis.per_unit
-        if len(run_steps) and run_steps[-1] > 0:
-            curves[row.id] = Curve(*(np.concatenate([[0.0], part]) for part in (run_steps, x)))
+    curves = {
+        run_id: Curve(*(np.concatenate([[0.0], part]) for part in (steps, totals / axis.per_unit)))
+        for run_id, (steps, totals) in split_by_run(frame, ("env_step", "total")).items()
+        if steps[-1] > 0
+    }
     return XValues(axis, curves)

@@ -166,10 +166,10 @@ def _make_inputs(db: Database, study: Sequence[RunRow], run: RunRow) -> dict[str
     }
 
 
-def _make_figure_item(db: Database, kind: FigureKind[Any], input: FigureInput) -> GalleryItem:
+def _make_figure_item(db: Database, kind: FigureKind[Any], figure_input: FigureInput) -> GalleryItem:
     image_options, _ = read_image_options({"width": WIDTH, "no_title": True})
     try:
-        figure = kind.make(db, input.rows, kind.read_options(input.options))
+        figure = kind.make(db, figure_input.rows, kind.read_options(figure_input.options))
         png = export_figure(figure, "png", options=image_options)
     except EmtcError as error:
         return GalleryItem("Figures", kind.name, kind.question, b"", _shorten(str(error).partition(". ")[0]) + ".")

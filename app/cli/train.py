@@ -129,7 +129,7 @@ def resume(
     """Resume paused runs, and stopped, failed or lost ones from their newest usable checkpoints."""
     database = open_database(db, create=False)
     run_ids = choose_runs(database, runs, where)
-    is_paused = {run_id: find_run(database, run_id).state == State.PAUSED for run_id in run_ids}
+    rows = {run_id: find_run(database, run_id) for run_id in run_ids}
 
     def resume_in_background(run_id: str) -> str:
         if start_again:
@@ -137,21 +137,21 @@ def resume(
             if json and len(run_ids) == 1:
                 print_json({"run_id": child, "parent_id": run_id, "status": "queued"})
             return f"Run {child} starts from step 0 in the background. Run {run_id} is not changed."
-        if is_paused[run_id]:
+        if rows[run_id].state == State.PAUSED:
             return send_and_wait(database, run_id, "resume")
-        _print_resume_point(examine_checkpoints(database, find_run(database, run_id)))
+        _print_resume_point(examine_checkpoints(database, rows[run_id]))
         resume_run(database, run_id)
         return f"Run {run_id} resumes in the background."
 
-    if detach or (all(is_paused.values()) and not start_again):
+    if detach or (all(row.state == State.PAUSED for row in rows.values()) and not start_again):
         return apply_to_runs(run_ids, resume_in_background)
     if len(run_ids) > 1:
         raise typer.BadParameter("Only one run can be trained in the foreground. Resume several with --detach.")
     (run_id,) = run_ids
     if start_again:
-        check_can_restart(find_run(database, run_id))
+        check_can_restart(rows[run_id])
     else:
-        _print_resume_point(examine_checkpoints(database, find_run(database, run_id)))
+        _print_resume_point(examine_checkpoints(database, rows[run_id]))
     with stop_signals() as signals:
         if start_again:
             owner = make_owner()

@@ -1,7 +1,7 @@
 """Prepare a stored episode for drawing: its scene, its values and its actions.
 
-`payload` (for the player in the browser) and `files` use these classes. Neither Streamlit nor a database is
-needed.
+`payload` (for the player in the browser) and `files` use these classes. They need neither Streamlit nor a
+database.
 """
 
 import math

@@ -40,14 +40,15 @@ def read_compared(
         rate: The win rate by which runs are compared.
         x_axis: The x axis of the drawn curves.
     """
-    parts = [_read_evaluations(*source) for source in _list_sources(run_ids)]
+    sources = _list_sources(run_ids)
+    parts = [_read_evaluations(*source) for source in sources]
     rows = {run_id: row for part in parts for run_id, row in part.rows.items()}
     greedy = [seed for part in parts for seed in part.greedy]
     compared = combine_curves(rows, greedy, partial(_read_curves, run_ids), quantity=quantity, rate=rate)
     if x_axis == "env_steps":
         return compared
     x_curves: dict[str, Curve] = {}
-    for source in _list_sources(run_ids):
+    for source in sources:
         x_curves |= _read_x_curves(*source, x_axis)
     return replace(compared, x=XValues(X_AXES[x_axis], x_curves))
 

@@ -267,7 +267,7 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 @pytest.fixture(scope="module")
 def shipped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    """The shipped study, opened as the app opens it; `-m ci` looks it through."""
+    """The shipped study, opened as the app opens it: without the checks of a foreign bundle, which `-m ci` makes."""
     bundle = cache_bundle(EXAMPLE_STUDY, cache=tmp_path_factory.mktemp("shipped"), is_trusted=True)
     db = open_database(bundle.url, read_only=True)
     yield db

@@ -138,7 +138,7 @@ def compile_tables(tables: Sequence[Table], folder: Path) -> list[str]:
 
 
 def list_numbers(text: str) -> list[str]:
-    """List the numbers with their signs. Powers of ten are written as 5e-7, and dashes between numbers are no signs."""
+    """List the numbers with their signs. Powers of ten are written as 5e-7, and dashes between numbers are no minus."""
     text = re.sub(r"[–—]", " ", text.replace("−", "-"))
     text = re.sub(r"\s*×\s*10\s*(-?\d+)", r"e\1", unicodedata.normalize("NFKC", text))
     return [re.sub(r"e([+-]?)0*", r"e\1", number).replace("e+", "e")

@@ -16,13 +16,31 @@ READ_COLUMNS = ("slot", "h", "n_call", "n_xi", "xi", "rho")
 
 
 class Ledger:
-    """Notes which node each call of their memory touched, by the recency stamp that the call left behind."""
+    """Notes which node each call of a published memory touched, by the recency stamp that the call left behind."""
 
-    def __init__(self, nodes: Any) -> None:
-        self._nodes, self._peek, self._add = nodes, nodes.peek_modified_EC, nodes.add_modified_EC
+    def __init__(self, nodes: Any, peek: str, add: str) -> None:
+        self._nodes, self._peek, self._add = nodes, getattr(nodes, peek), getattr(nodes, add)
         self.slots: list[int] = []
         self.reads: list[tuple[float, ...]] = []
-        nodes.peek_modified_EC, nodes.add_modified_EC = self.peek, self.add
+        setattr(nodes, peek, self.peek)
+        setattr(nodes, add, self.add)
+
+    def peek(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError
+
+    def add(self, *args: Any) -> None:
+        self._add(*args)
+        self.slots.append(self._newest())
+
+    def _newest(self) -> int:
+        return int(np.argmax(self._nodes.lru[: self._nodes.curr_capacity]))
+
+
+class EmuLedger(Ledger):
+    """The nodes of EMU's memory: a read gives the slot, H, counts, success and ρ."""
+
+    def __init__(self, nodes: Any) -> None:
+        super().__init__(nodes, "peek_modified_EC", "add_modified_EC")
 
     def peek(self, key: Any, value: Any, xi: Any, modify: bool, state: Any, t: int) -> tuple[Any, ...]:
         found = self._peek(key, value, xi, modify, state, t)
@@ -35,22 +53,12 @@ class Ledger:
             self.reads.append((slot, 0.0 if found[0] is None else float(found[0]), *map(float, counts)))
         return found
 
-    def add(self, *args: Any) -> None:
-        self._add(*args)
-        self.slots.append(self._newest())
 
-    def _newest(self) -> int:
-        return int(np.argmax(self._nodes.lru[: self._nodes.curr_capacity]))
-
-
-class EmcLedger:
-    """The same for EMC's memory: a read gives the slot and H."""
+class EmcLedger(Ledger):
+    """The nodes of EMC's memory: a read gives the slot and H."""
 
     def __init__(self, nodes: Any) -> None:
-        self._nodes, self._peek, self._add = nodes, nodes.peek, nodes.add
-        self.slots: list[int] = []
-        self.reads: list[tuple[float, float]] = []
-        nodes.peek, nodes.add = self.peek, self.add
+        super().__init__(nodes, "peek", "add")
 
     def peek(self, key: Any, value: Any, modify: bool) -> Any:
         found = self._peek(key, value, modify)
@@ -60,13 +68,6 @@ class EmcLedger:
         elif slot >= 0:
             self.slots.append(slot)
         return found
-
-    def add(self, key: Any, value: Any) -> None:
-        self._add(key, value)
-        self.slots.append(self._newest())
-
-    def _newest(self) -> int:
-        return int(np.argmax(self._nodes.lru[: self._nodes.curr_capacity]))
 
 
 def make_memory(args: SimpleNamespace) -> Any:
@@ -86,7 +87,7 @@ def settle(memory: Any) -> None:
     memory.update_ec_buffer_stats()
 
 
-def fill_memory(args: SimpleNamespace, batches: list[Any]) -> tuple[Any, Ledger]:
+def fill_memory(args: SimpleNamespace, batches: list[Any]) -> tuple[Any, EmuLedger]:
     """Remember the first two episodes of each batch, each twice with a tree in between, and each once as won."""
     args.emdqn_buffer_size, args.flag_init_desirability = 1000, True
     memory = make_memory(args)
@@ -99,7 +100,7 @@ def fill_memory(args: SimpleNamespace, batches: list[Any]) -> tuple[Any, Ledger]
         memory.update_kdtree()
         memory.update_ec_buffer_stats()
     settle(memory)
-    return memory, Ledger(memory.ec_buffer)
+    return memory, EmuLedger(memory.ec_buffer)
 
 
 def make_emc_memory(args: SimpleNamespace) -> tuple[Any, EmcLedger]:
@@ -124,7 +125,7 @@ def fill_emc_memory(args: SimpleNamespace, batches: list[Any]) -> tuple[Any, Emc
     return memory, ledger
 
 
-def stack_recalls(ledger: Ledger | EmcLedger, seen: list[Arrays]) -> Arrays:
+def stack_recalls(ledger: Ledger, seen: list[Arrays]) -> Arrays:
     """Lay the reads of each update out as [K, B, T] by column: 0 at a miss, which `hit` marks. EMC has H alone."""
     real = np.stack([update["mask"][..., 0] for update in seen]) > 0  # theirs ask for real transitions alone, in order
     columns = np.zeros((len(ledger.reads[0]), *real.shape))
@@ -138,7 +139,7 @@ def run_memory(args: SimpleNamespace) -> Arrays:
     """Drive their memory through the stream, in float32 as published."""
     memory = make_memory(args)
     nodes = memory.ec_buffer
-    ledger = Ledger(nodes)
+    ledger = EmuLedger(nodes)
     episodes, steps = make_stream()
     out = store_stream(episodes) | {"steps": np.array(steps)}
     out["names"] = list_weights({"encoder": memory.state_embed_net})
