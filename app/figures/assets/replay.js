@@ -206,11 +206,12 @@ function show(self) {
   }
 }
 
-// Choose the sizes of the panels and the number of columns.
+// Choose the sizes of the panels and the number of columns. All rows have the same number of panels where that is possible.
 function layOutPanels(self) {
   const small = self.root.clientWidth < NARROW
   const columns = Math.floor(self.lines.clientWidth / COLUMN[small ? "narrow" : "wide"])
-  return { columns: Math.max(1, Math.min(MAX_COLUMNS, self.panels.length, columns)), size: small ? SMALL_LINES : LINES }
+  const rows = Math.ceil(self.panels.length / Math.max(1, Math.min(MAX_COLUMNS, columns)))
+  return { columns: Math.ceil(self.panels.length / rows), size: small ? SMALL_LINES : LINES }
 }
 
 function drawLines(self, theme) {
