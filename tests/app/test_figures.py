@@ -34,7 +34,7 @@ from app.replay.layout import crop_field
 from app.replay.payload import make_payload, pack_payload
 from app.replay.replay import EpisodeView
 from emtc_core.envs.scene import Scene
-from emtc_core.metrics import METRICS
+from emtc_core.metrics import METRICS, describe_metric
 
 EMPTY_EVALUATIONS = pd.DataFrame(columns=["env_step", "episodes", "wins", "win_rate", "return_mean"], dtype=float)
 
@@ -174,11 +174,21 @@ def test_gate_metrics_are_registered():
     assert set(GATE_METRICS) <= set(METRICS)
 
 
+def test_labels_of_metrics_are_words_and_unique():
+    assert len({metric.label for metric in METRICS.values()}) == len(METRICS)
+    assert METRICS["train/q_taken"].label == "Q of the actions taken"
+    assert METRICS["memory/write_ms"].label == "memory write time"
+    assert METRICS["gate/delta_mem_new_p10"].label == "Δ_mem new (10 % quantile)"
+    assert describe_metric("user/info_nce").label == "info nce"
+    assert draw_metrics(logged(train__td_loss=1.0), ["train/td_loss"], run="r").panels[0].title == "TD loss"
+
+
 def test_info_nce_accuracy_stands_beside_chance():
     frame = logged(embedder__info_nce_accuracy=0.05)
     chance = compute_chance_accuracy({"embed": {"batch": 1024}})
     accuracy, level = draw_metrics(frame, ["embedder/info_nce_accuracy"], run="r", chance=chance).panels[0].lines
     assert accuracy.y.tolist() == [0.05, 0.1]
+    assert accuracy.name == "InfoNCE accuracy"
     assert level.name == "chance, 1/1024"
     assert level.y.tolist() == [1 / 1024, 1 / 1024]
     assert compute_chance_accuracy({}) is None
