@@ -258,6 +258,11 @@ def test_trajectory_leaves_out_what_is_unknown():
     assert chart.to_component()["panels"][0]["lines"][0]["y"] == [1.0, None, 2.0, 3.0]
 
 
+def test_an_episode_without_values_of_the_memory_is_drawn_with_the_reason():
+    assert draw_trajectory(title="e", reward=np.ones(3)).caption == "Δ_mem, β and H are not stored for this episode."
+    assert draw_trajectory(title="e", reward=np.ones(3), h=np.ones(3)).caption == ""
+
+
 def test_window_cuts_every_line_with_its_band(stats):
     cut = draw_gate_dynamics(stats, run="r").keep_window((150, 250))
     assert all(line.x.tolist() == [200.0] for _, line in cut.lines)
