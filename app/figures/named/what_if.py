@@ -113,7 +113,8 @@ def draw_what_if(result: WhatIfResult, *, run: str, env_step: int) -> Chart:
         for data in result.sets
         for name in ("delta_mem", "beta")
     )
-    subtitle = "" if has_effect or not result.sets else f"recomputed = recorded for all {' and '.join(data.name for data in result.sets)}"
+    names = " and ".join(data.name for data in result.sets)
+    subtitle = f"recomputed = recorded for all {names}" if names and not has_effect else ""
     description = f"Sorted Δ_mem and β of {run}, recorded and recomputed, over the share of transitions and links."
     title = f"What if: the gate of {run} recomputed"
     return Chart("what-if", title, X_LABEL, tuple(panels), caption, description, subtitle=subtitle)
