@@ -343,19 +343,19 @@ def draw_metrics(
         x, y = _get_curve(metrics, name)
         if not len(x):
             continue
-        lines = [Line(_get_short_name(name), _get_metric_color(name), x, y)]
+        lines = [Line(_get_label(name), _get_metric_color(name), x, y)]
         if name == _ACCURACY and chance is not None:
             level = np.full(len(x), chance)
             lines.append(Line(f"chance, 1/{1 / chance:.0f}", OKABE_ITO[1], x, level, dash=_DASHED, smoothable=False))
         unit, from_zero = describe_metric(name).unit, len(lines) > 1 or name in MACHINE_METRICS
-        panel = Panel(_get_short_name(name), unit, tuple(lines), from_zero=from_zero)
+        panel = Panel(_get_label(name), unit, tuple(lines), from_zero=from_zero)
         if name.startswith("time/"):
             panel, note = clip_spikes(panel)
             spike_notes += [f" {note}"] if note else []
         panels.append(panel)
     known_names = filter(is_known, names)
-    meanings = "; ".join(f"{_get_short_name(name)}: {describe_metric(name).meaning}" for name in known_names)
-    description = f"One panel each for {', '.join(map(_get_short_name, names))} over training env steps."
+    meanings = "; ".join(f"{_get_label(name)}: {describe_metric(name).meaning}" for name in known_names)
+    description = f"One panel each for {', '.join(map(_get_label, names))} over training env steps."
     return Chart(
         "metrics",
         f"Learning and speed of {run}",
@@ -522,8 +522,8 @@ def _get_metric_color(name: str) -> str:
     return LOSS if name.startswith("train/") else OKABE_ITO[0]
 
 
-def _get_short_name(name: str) -> str:
-    return name.partition("/")[2].replace("_", " ")
+def _get_label(name: str) -> str:
+    return describe_metric(name).label if is_known(name) else name.partition("/")[2].replace("_", " ")
 
 
 def read_run_data(db: Database, run: RunRow, metrics: Sequence[str], x_axis: XAxisName = "env_steps") -> RunData:
