@@ -1,5 +1,6 @@
 """Home's table of all runs: pages, search, filters and order from the URL, and actions on selected rows."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -268,6 +269,13 @@ def test_a_queued_run_is_stopped_and_a_finished_run_is_not(several):
     assert not app.exception
     assert find_run(db, queued).status == "stopped"
     assert find_run(db, ids[0]).status == "finished"
+
+
+@pytest.mark.parametrize("page", ["home", "disk"])
+def test_the_column_of_names_is_wide_enough_for_the_seed_at_their_end(seeded, page):
+    table = open_page(page).dataframe[0]
+    width = json.loads(table.proto.columns)["name"]["width"]
+    assert {"medium": 200, "large": 400}.get(width, width) >= 5.6 * len("First study A: 3s_vs_5z · No-TCGM · seed 3")
 
 
 def test_home_offers_a_new_run_first_and_shows_the_curve_and_age_of_each_run(seeded):
