@@ -53,11 +53,11 @@ def column_config() -> dict[str, Any]:
         ),
         "progress": column.ProgressColumn("Progress", format=PERCENT, min_value=0, max_value=100, width=90),
         "gate": column.TextColumn(
-            "Gate", width=80, help="Active if the gate removes incentive. Select the row for the reason."
+            "Gate", width=74, help="Active if the gate removes incentive. Select the row for the reason."
         ),
         "curve": column.LineChartColumn(
             "Win rate curve",
-            width=90,
+            width=96,
             y_min=0,
             y_max=1,
             help="Greedy win rate from the start to the last evaluation",
