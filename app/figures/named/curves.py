@@ -441,7 +441,7 @@ FIGURES = (
     ),
     FigureKind(
         "baselines", _baselines, _read_baselines, CURVE_OPTIONS,
-        question="How does EMTC compare with DMIX and MAPPO?", pages=("compare",),
+        question="How does EMTC compare with the baselines?", pages=("compare",),
     ),
     FigureKind(
         "mu-w", partial(_draw, name="mu-w"), _read_mu_w, (*CURVE_OPTIONS, *_STYLE_OPTIONS),
