@@ -33,8 +33,6 @@ PAPER = r"""\documentclass[twocolumn]{article}
 \input{comparisons.tex}
 \end{table*}
 The parts of the method are compared on 3m.
-\newpage
-The tables are above.
 \end{document}
 """
 EXECUTE = """
