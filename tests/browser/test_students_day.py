@@ -92,7 +92,9 @@ def test_a_day_from_the_example_study_to_a_paper(page, tmp_path: Path) -> None:
         result = json.loads(sweep)
         assert [run["status"] for run in result["runs"]] == ["finished"] * 8
 
-        page.get_by_role("button", name="Back to my own runs").click()
+        back = page.get_by_role("button", name="Back to my own runs")
+        back.click()
+        back.wait_for(state="detached")
         page.get_by_role("link", name="Sweeps", exact=True).click()
         for other in ("EMTC(QPLEX), No-TCGM", "EMTC(QPLEX), No-TCSE", "EMU(QPLEX)"):
             page.get_by_role("row", name=other).filter(has_text="2 pairs").filter(has_text=VERDICT).wait_for()
