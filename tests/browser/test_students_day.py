@@ -14,7 +14,7 @@ from tests.browser.server import running_app
 from tests.process.trainers import EMTC, emtc, environment
 from tests.require import require
 
-pytestmark = [pytest.mark.browser, pytest.mark.ci, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.browser, pytest.mark.ci, pytest.mark.timeout(600)]
 
 SHORT = ("train.burn_in=8", "train.batch=8", "train.eps_steps=100", "eval.interval=250", "eval.episodes=4")
 INTERVAL = re.compile(r"\[[−-]?\d[\d.]*,\s")
@@ -36,19 +36,18 @@ The parts of the method are compared on 3m.
 \end{document}
 """
 EXECUTE = """
-import json, sys
+import ast, json, sys
 names = {"__name__": "__main__"}
 for cell in json.load(open(sys.argv[1]))["cells"]:
-    source = "".join(cell["source"]).rstrip()
     if cell["cell_type"] == "code":
-        *lines, last = source.split("\\n")
-        if last.startswith("show("):
-            exec("\\n".join(lines), names)
-            assert eval(last, names).data
+        tree = ast.parse("".join(cell["source"]))
+        shown = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+        exec(compile(tree, "cell", "exec"), names)
+        if shown:
+            assert eval(compile(ast.Expression(shown.value), "cell", "eval"), names).data
             print("shown")
-        else:
-            exec(source, names)
 """
+"""Runs the cells of a notebook as Jupyter does: the value of an expression at the end of a cell is shown."""
 
 
 def run(folder: Path, *command: str, **env: str) -> str:
