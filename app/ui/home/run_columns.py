@@ -17,7 +17,7 @@ _FIRST: Final = (
 )
 _LAST: Final = ("tags", "notes", "duration", "id", "created_at")
 _FIRST_SORTS: Final = ("created", "win_rate", "mu_w", "return", "gate", "progress", "duration", "status")
-# At 1024 pixels the columns up to the curve are visible.
+# At 1440 pixels all columns up to the age are visible.
 _WIDTHS: Final = {
     "status": 90,
     "algo": 105,
