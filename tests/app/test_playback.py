@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure as FileFigure
-from PIL import Image
+from PIL import Image, ImageColor
 
 from app.analysis import episodes
 from app.analysis.episodes import draw_scene, find_fault
 from app.figures.named.trajectories import draw_trajectory
+from app.figures.theme import NEUTRAL
 from app.replay.drawing import MAX_FRAMES, to_gif, to_svg
 from app.replay.field import FieldArtist, interpolate_scene, sample_moments
 from app.replay.files import make_page, read_replays
@@ -144,6 +145,17 @@ def test_a_death_is_a_ring_that_grows_for_two_steps():
         (ring,) = [artist for artist in field.moving if isinstance(artist, LineCollection)][-1].get_segments()
         radii.append(np.hypot(*(ring - scene.position[2, 1]).T).max())
     assert radii == sorted(radii)
+
+
+def test_the_ball_is_drawn_above_a_player_at_the_same_position():
+    scene = make_scene()
+    scene = replace(scene, position=np.full_like(scene.position, 16), team=np.array([0, 1, 2], np.int8))
+    figure = FileFigure((2, 2), dpi=100)
+    field = FieldArtist(figure.add_axes((0, 0, 1, 1)), scene, (0, 0, 32, 32), (200, 200), has_rings=True)
+    field.move(0)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png")
+    assert Image.open(picture).convert("RGB").getpixel((100, 100)) == ImageColor.getrgb(NEUTRAL)
 
 
 def test_the_carrier_of_the_ball_and_its_passes_are_found():

@@ -64,6 +64,15 @@ def test_map_and_panel_fit_on_one_screen(page, seeded) -> None:
     for part in (atlas, player.locator(".field"), player.locator(".controls")):
         box = part.bounding_box()
         assert box["y"] + box["height"] <= 900
+    heading = page.locator("h5", has_text="Memory 7")
+    heading.evaluate("node => { node.textContent = 'Memory 123456' }")
+    row = [
+        page.locator("h5", has_text="Memory 123456"),
+        page.get_by_role("button", name="Fields"),
+        page.get_by_text("Neighbors", exact=True),
+    ]
+    middles = [box["y"] + box["height"] / 2 for box in (part.bounding_box() for part in row)]
+    assert max(middles) - min(middles) < 15, "a long id does not wrap the buttons next to it"
 
 
 def test_a_dense_map_draws_disks_only_for_few_colored_points(page) -> None:

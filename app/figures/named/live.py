@@ -487,7 +487,7 @@ def _make_greedy_line(evaluations: pd.DataFrame) -> Line:
     n = np.where(np.isfinite(distinct), distinct, episodes)
     band = compute_wilson_interval(rate * n, n)
     x = read_float_column(evaluations, "env_step")
-    return Line("greedy evaluation, 95 % Wilson interval", WIN_RATE, x, rate, *band, label="greedy evaluation")
+    return Line("greedy evaluation, 95 % Wilson interval", WIN_RATE, x, rate, *band, label="greedy, 95 % interval")
 
 
 def _make_other_lines(evaluations: pd.DataFrame, metrics: pd.DataFrame | None, *, by_return: bool) -> Iterator[Line]:
@@ -499,7 +499,7 @@ def _make_other_lines(evaluations: pd.DataFrame, metrics: pd.DataFrame | None, *
             read_float_column(evaluations, "env_step"),
             robust,
             dash=_DASHED,
-            label="shifted starts",
+            label="robust (shifted starts)",
         )
     win_rate, success_rate = TRAINING_RATES
     x, training_rate = _get_curve(metrics, success_rate if by_return else win_rate)

@@ -19,7 +19,7 @@ _LAST: Final = ("tags", "notes", "duration", "id", "created_at")
 _FIRST_SORTS: Final = ("created", "win_rate", "mu_w", "return", "gate", "progress", "duration", "status")
 _WIDTHS: Final = {
     "status": 90,
-    "algo": 115,
+    "algo": 105,
     "map": 80,
     "seed": 60,
     "win_rate": 95,
@@ -47,17 +47,17 @@ def column_config() -> dict[str, Any]:
         **{name: _make_config(name) for name in HOME_COLUMNS},
         "name": column.LinkColumn(
             HOME_COLUMNS["name"].label,
-            width="medium",
+            width=250,  # a name such as "First study A: 3s_vs_5z · No-TCGM · seed 3"
             display_text=view.CALLED_PATTERN,
             help="Opens the run in a new tab",
         ),
         "progress": column.ProgressColumn("Progress", format=PERCENT, min_value=0, max_value=100, width=90),
         "gate": column.TextColumn(
-            "Gate", width=80, help="Active if the gate removes incentive. Select the row for the reason."
+            "Gate", width=74, help="Active if the gate removes incentive. Select the row for the reason."
         ),
         "curve": column.LineChartColumn(
             "Win rate curve",
-            width=110,
+            width=96,
             y_min=0,
             y_max=1,
             help="Greedy win rate from the start to the last evaluation",

@@ -45,30 +45,33 @@ _MAX_TITLE_LENGTH = 200
 _PANEL_HEIGHT = 190
 
 
-def show_export(figure: AnyFigure, *, key: str, stem: str, sources: Sequence[str] = (), is_lazy: bool = False) -> None:
+def show_export(
+    figure: AnyFigure | Callable[[], AnyFigure],
+    *,
+    key: str,
+    stem: str,
+    sources: Sequence[str] = (),
+    label: str = "Export",
+    help: str | None = None,
+) -> None:
     """Draw a download button for each format; a file is made when its button is pressed.
 
     Args:
-        figure: The figure.
+        figure: The figure, or a function that makes it and is called only while the box is open.
         key: Unique among the figures of the page.
         stem: Part of the file name.
         sources: Descriptions of the runs, stored in the file.
-        is_lazy: Whether the content is drawn only after a press, for pages with many figures.
+        label: Text of the button that opens the box.
+        help: Tooltip of this button.
     """
-    on_change = "rerun" if is_lazy else "ignore"
-    box = st.popover("Export", icon=":material/download:", key=f"{key}-export", on_change=on_change)
+    is_lazy = callable(figure)
+    box = st.popover(
+        label, icon=":material/download:", key=f"{key}-export", on_change="rerun" if is_lazy else "ignore", help=help
+    )
     if is_lazy and not box.open:
         return
-    with box:
-        _show_downloads(figure, key, stem, sources)
-
-
-def show_lazy_export(make_figure: Callable[[], AnyFigure], *, label: str, key: str, stem: str, help: str) -> None:
-    """Draw an export button whose figure is made when the button is pressed."""
-    box = st.popover(label, icon=":material/download:", key=f"{key}-export", on_change="rerun", help=help)
-    if box.open:
-        with box, messages.guarded():
-            _show_downloads(make_figure(), key, stem)
+    with box, messages.guarded():
+        _show_downloads(figure() if callable(figure) else figure, key, stem, sources)
 
 
 def _show_downloads(figure: AnyFigure, key: str, stem: str, sources: Sequence[str] = ()) -> None:
@@ -129,53 +132,51 @@ def _drop_unknown_labels(figure: AnyFigure, options: Options) -> Options:
 
 
 def show(
-    figure: Figure,
+    figure: Figure | Callable[[], Figure],
     *,
     key: str,
     page: str,
     run: _Runs = None,
     facts: Mapping[str, Any] | None = None,
-    is_lazy: bool = False,
 ) -> None:
     """Draw the button *Pin*, which stores the figure as it is drawn now.
 
     Args:
-        figure: The figure on the page.
+        figure: The figure on the page, or a function that makes it and is called only while the box is open.
         key: Unique among the figures of the page.
         page: Path of the page, such as "live".
         run: The run or runs in the figure.
         facts: JSON values that an exported notebook needs in addition to the runs to make the figure again.
-        is_lazy: Whether the content is drawn only after a press, for pages with many figures.
     """
-    name = f"{key}-pin"
+    name, is_lazy = f"{key}-pin", callable(figure)
     help_text, on_change = "Save this figure and view in the notebook", "rerun" if is_lazy else "ignore"
     box = st.popover("Pin", icon=":material/keep:", key=name, help=help_text, on_change=on_change)
     if is_lazy and not box.open:
         return
+    drawn = figure() if callable(figure) else figure
     with box:
         pinned: tuple[int, str] | None = st.session_state.get(f"{name}-made")
         if pinned is not None and st.session_state.pop(f"{name}-fresh", False):  # also if the view has changed since
             st.toast(f"Pinned as entry {pinned[0]} of the notebook.", icon=":material/keep:")
-        if pinned is not None and pinned[1] == _describe_view(figure):
+        if pinned is not None and pinned[1] == _describe_view(drawn):
             _show_entry_link(name, pinned[0])  # replaces the form, so that a double click does not pin twice
         else:
-            _show_form(figure, name, page, run, dict(facts or {}))
+            _show_form(drawn, name, page, run, dict(facts or {}))
 
 
 def show_with_export(
-    figure: Figure,
+    figure: Figure | Callable[[], Figure],
     *,
     key: str,
     stem: str,
     page: str,
     run: _Runs = None,
     facts: Mapping[str, Any] | None = None,
-    is_lazy: bool = False,
 ) -> None:
-    """Draw the buttons *Export* and *Pin* next to each other."""
+    """Draw the buttons *Export* and *Pin* next to each other; see `show_export` for a figure that is a function."""
     with st.container(horizontal=True, width="content", gap="small"):
-        show_export(figure, key=key, stem=stem, is_lazy=is_lazy)
-        show(figure, key=key, page=page, run=run, facts=facts, is_lazy=is_lazy)
+        show_export(figure, key=key, stem=stem)
+        show(figure, key=key, page=page, run=run, facts=facts)
 
 
 def show_figure(figure: AnyFigure, *, key: str, x_name: str = "", panel_height: int = _PANEL_HEIGHT) -> None:
