@@ -88,7 +88,7 @@ def _draw_chart(chart: Chart) -> go.Figure:
     for mark in chart.marks:
         for row in range(1, rows + 1):
             place: dict[str, Any] = {"row": row, "col": "all"}
-            label = {"annotation_text": plain(mark.label)} if row == 1 else {}
+            label: dict[str, Any] = {"annotation_text": plain(mark.label)} if row == 1 else {}
             drawing.add_vline(x=mark.x, line_dash="dot", **place, **label)
     has_low_panels = chart.columns == 1 and rows > 1
     drawing.update_layout(height=140 + (220 if has_low_panels else 300) * rows)
