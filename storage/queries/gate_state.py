@@ -121,8 +121,8 @@ def _make_gate_state(values: Mapping[str, float], config: Mapping[str, Any], *, 
     if name_gate(removed) != "active":
         return GateState("idle", _explain_idle_gate(values, config, closed, ended=ended), dict(values))
     sentence = (
-        f"The gate removed {100 * removed:.1f} % of the incentive so far: "
-        f"{100 * closed:.1f} % of the sampled transitions had β below {CLOSED_BELOW:g}."
+        f"The gate removed {100 * removed:.1f} % of the incentive{'' if ended else ' so far'}. β was below "
+        f"{CLOSED_BELOW:g} for {100 * closed:.1f} % of the sampled transitions."
     )
     return GateState("active", sentence, dict(values))
 

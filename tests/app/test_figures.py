@@ -34,7 +34,7 @@ from app.replay.layout import crop_field
 from app.replay.payload import make_payload, pack_payload
 from app.replay.replay import EpisodeView
 from emtc_core.envs.scene import Scene
-from emtc_core.metrics import METRICS
+from emtc_core.metrics import METRICS, describe_metric
 
 EMPTY_EVALUATIONS = pd.DataFrame(columns=["env_step", "episodes", "wins", "win_rate", "return_mean"], dtype=float)
 
@@ -174,11 +174,21 @@ def test_gate_metrics_are_registered():
     assert set(GATE_METRICS) <= set(METRICS)
 
 
+def test_labels_of_metrics_are_words_and_unique():
+    assert len({metric.label for metric in METRICS.values()}) == len(METRICS)
+    assert METRICS["train/q_taken"].label == "Q of the actions taken"
+    assert METRICS["memory/write_ms"].label == "memory write time"
+    assert METRICS["gate/delta_mem_new_p10"].label == "Δ_mem new (10 % quantile)"
+    assert describe_metric("user/info_nce").label == "info nce"
+    assert draw_metrics(logged(train__td_loss=1.0), ["train/td_loss"], run="r").panels[0].title == "TD loss"
+
+
 def test_info_nce_accuracy_stands_beside_chance():
     frame = logged(embedder__info_nce_accuracy=0.05)
     chance = compute_chance_accuracy({"embed": {"batch": 1024}})
     accuracy, level = draw_metrics(frame, ["embedder/info_nce_accuracy"], run="r", chance=chance).panels[0].lines
     assert accuracy.y.tolist() == [0.05, 0.1]
+    assert accuracy.name == "InfoNCE accuracy"
     assert level.name == "chance, 1/1024"
     assert level.y.tolist() == [1 / 1024, 1 / 1024]
     assert compute_chance_accuracy({}) is None
@@ -246,6 +256,11 @@ def test_trajectory_leaves_out_what_is_unknown():
     chart = draw_trajectory(title="e", reward=np.ones(4), delta_mem=np.array([1, np.nan, 2, 3.0]))
     assert [panel.title for panel in chart.panels] == ["Δ_mem", "reward"]
     assert chart.to_component()["panels"][0]["lines"][0]["y"] == [1.0, None, 2.0, 3.0]
+
+
+def test_an_episode_without_values_of_the_memory_is_drawn_with_the_reason():
+    assert draw_trajectory(title="e", reward=np.ones(3)).caption == "Δ_mem, β and H are not stored for this episode."
+    assert draw_trajectory(title="e", reward=np.ones(3), h=np.ones(3)).caption == ""
 
 
 def test_window_cuts_every_line_with_its_band(stats):

@@ -255,7 +255,10 @@ def test_health_has_a_panel_only_where_anybody_lost_some():
     unhurt = replace(unhurt, scene=replace(unhurt.scene, health=np.ones((5, 3), np.float32)))
     assert "health" not in [panel.title for panel in join_values([unhurt]).panels]
     assert "health" not in [panel.title for panel in join_values([replace(make_episode(), hides_health=True)]).panels]
-    lines = join_values([unhurt, make_episode()]).panels[-1].lines
+    joined = join_values([unhurt, make_episode()])
+    assert joined.title.startswith("A: ")
+    assert "; B: " in joined.title
+    lines = joined.panels[-1].lines
     assert [line.name for line in lines] == ["agents A", "opponents A", "agents B", "opponents B"]
     np.testing.assert_allclose(lines[2].y, [1, 1, 0.5, 0.5])
 

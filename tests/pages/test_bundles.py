@@ -306,7 +306,7 @@ def test_replay_of_a_run_without_states_says_which_runs_of_the_bundle_have_some(
     app = open_page("replay", **{"from": opened.key}, run="t0000")
     assert not app.exception
     assert not app.error
-    assert "not their states" in said(app)
+    assert "contains no episodes of this run" in said(app)
     shown = open_page("replay", **{"from": opened.key})
     assert not shown.error
     assert shown.query_params["run"] in (file[1], [file[1]])

@@ -24,7 +24,7 @@ from tests.pages.test_pages import explained, open_page, said
 
 KINDS = ("active", "idle", "none", "old")
 SENTENCES = {
-    "active": "The gate removed 20\\.0 % of the incentive so far",
+    "active": "The gate removed 20\\.0 % of the incentive\\. β was below 0\\.5",
     "idle": "almost every state is a separate node, so β is 1 everywhere\\. Try \\-\\-set preset=wide",
 }
 

@@ -20,7 +20,9 @@ export default function playback({ data, parentElement }) {
     self.sides = meta.sides.map((side, number) => ({ ...side, hovered: -1, arrays: selectArrays(arrays, number) }))
     self.panels = meta.panels.map((panel) => ({
       ...panel,
-      lines: panel.lines.map((line) => ({ ...line, x: arrays.t, y: arrays[line.array] })),
+      lines: panel.kind === "actions"
+        ? listActionGroups(self.sides).map(([name, color]) => ({ name, color })) // only for the legend
+        : panel.lines.map((line) => ({ ...line, x: arrays.t, y: arrays[line.array] })),
     }))
     buildSides(self)
   }
@@ -206,11 +208,12 @@ function show(self) {
   }
 }
 
-// Choose the sizes of the panels and the number of columns.
+// Choose the sizes of the panels and the number of columns. All rows have the same number of panels where that is possible.
 function layOutPanels(self) {
   const small = self.root.clientWidth < NARROW
   const columns = Math.floor(self.lines.clientWidth / COLUMN[small ? "narrow" : "wide"])
-  return { columns: Math.max(1, Math.min(MAX_COLUMNS, self.panels.length, columns)), size: small ? SMALL_LINES : LINES }
+  const rows = Math.ceil(self.panels.length / Math.max(1, Math.min(MAX_COLUMNS, columns)))
+  return { columns: Math.ceil(self.panels.length / rows), size: small ? SMALL_LINES : LINES }
 }
 
 function drawLines(self, theme) {
@@ -238,7 +241,10 @@ function paintLines(self, { ctx, width }, theme, columns, rows, { left, right, t
     const [row, column] = [Math.floor(place / columns), place % columns]
     const box = { x: column * wide + left, y: top + row * (panelHeight + top), width: wide - left - right, height: panelHeight }
     const last = place + columns >= self.panels.length
-    drawPanelTitle(ctx, box, panel, theme, self.hidden)
+    const legendLayout = layOutLegend(ctx, panel, theme, box.width)
+    const fits = legendLayout.rows === 1
+    drawPanelTitle(ctx, box, panel, theme, self.hidden, fits || panel.kind !== "actions" ? legendLayout : { items: [], rows: 1 })
+    if (panel.kind === "actions") self.actionKey.hidden = fits // the legend is below the panels if the title row is too narrow
     const drawn = panel.kind === "actions" ? { ...panel, range: [0, 1] } : panel
     if (panel.kind !== "actions") return { box, panel, ...drawPanel(ctx, box, drawn, view, theme, self.hidden, { xTicks: last }) }
     const scales = drawTimeAxis(ctx, box, view, theme, last)
