@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from app.analysis.aggregates import trailing_mean
 from app.analysis.selection import NODE_QUANTITIES
-from app.figures.kinds.chart import Chart, Line, Panel
+from app.figures.kinds.chart import Chart, Line, Mark, Panel
 from app.figures.kinds.maps import Cloud
 from app.figures.named.live import (
     GATE_METRICS,
@@ -30,6 +30,7 @@ from app.figures.render.export import EXPORT_FORMATS, export_figure
 from app.figures.render.lines_view import _wrap_names
 from app.figures.render.matplotlib_view import to_image
 from app.figures.render.plotly_view import to_plotly
+from app.figures.theme import get_theme_colors
 from app.replay.layout import crop_field
 from app.replay.payload import make_payload, pack_payload
 from app.replay.replay import EpisodeView
@@ -309,6 +310,17 @@ def test_plotly_twin_has_a_titled_axis_for_each_panel(stats):
     layout = to_plotly(draw_gate_dynamics(stats, run="r")).layout
     assert (layout.yaxis.title.text, layout.yaxis3.title.text) == ("Δ̄_mem [return]", "τ [return]")
     assert layout.xaxis3.title.text == "training env steps"
+
+
+def test_the_name_of_an_axis_fits_beside_a_single_panel_and_a_mark_is_named_once():
+    line = Line("a", "#0072B2", np.arange(3.0), np.arange(3.0))
+    panels = tuple(Panel("robust win rate, 3s_vs_5z", "fraction", (line,)) for _ in range(2))
+    single, both = (Chart("c", "c", "x", panels[:n], "", "", (Mark(1.0, "resumed"),)) for n in (1, 2))
+    assert to_plotly(single).layout.height > to_plotly(both).layout.height / 2 + 60
+    assert [text.text for text in to_plotly(both).layout.annotations] == ["resumed"]
+    assert len(to_plotly(both).layout.shapes) == 2
+    background = get_theme_colors("dark")[1]
+    assert f'<body style="background: {background}">' in export_figure(both, "html", mode="dark").decode()
 
 
 def test_packed_payload_reads_back():

@@ -172,8 +172,11 @@ def _draw_grid(chart: Chart, width: float, columns: int, *, has_title: bool, has
         handles |= dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
     for ax in axes[len(chart.panels) :]:
         ax.set_axis_off()
-    has_labels = has_labels and len(chart.panels) == 1
-    has_labels = has_labels and _draw_end_labels(axes[0], chart.panels[0], panel_height, width, has_title=has_title)
+    has_labels = (
+        has_labels
+        and len(chart.panels) == 1
+        and _draw_end_labels(axes[0], chart.panels[0], panel_height, width, has_title=has_title)
+    )
     if len(names) > 1 and not has_labels:
         texts = _wrap_names(list(handles), width)
         figure.legend(list(handles.values()), texts, loc="outside lower center", ncols=legend_columns, frameon=False)
