@@ -153,15 +153,15 @@ def show(
     box = st.popover("Pin", icon=":material/keep:", key=name, help=help_text, on_change=on_change)
     if is_lazy and not box.open:
         return
-    drawn = figure() if callable(figure) else figure
+    content = figure() if callable(figure) else figure
     with box:
         pinned: tuple[int, str] | None = st.session_state.get(f"{name}-made")
         if pinned is not None and st.session_state.pop(f"{name}-fresh", False):  # also if the view has changed since
             st.toast(f"Pinned as entry {pinned[0]} of the notebook.", icon=":material/keep:")
-        if pinned is not None and pinned[1] == _describe_view(drawn):
+        if pinned is not None and pinned[1] == _describe_view(content):
             _show_entry_link(name, pinned[0])  # replaces the form, so that a double click does not pin twice
         else:
-            _show_form(drawn, name, page, run, dict(facts or {}))
+            _show_form(content, name, page, run, dict(facts or {}))
 
 
 def show_with_export(
