@@ -15,6 +15,7 @@ if str(ROOT) not in sys.path[:2]:
     sys.path.insert(1, str(ROOT))  # after Streamlit's own entry, the folder of this file
 
 ICON = str(ROOT / "app" / "figures" / "assets" / "icon.png")  # a font icon would be loaded from another host
+SIDEBAR_WIDTH = 240  # [pixels] until the user changes it. Not a docstring: Streamlit would draw the text of this file
 
 
 def show_page() -> None:
@@ -25,7 +26,7 @@ def show_page() -> None:
     from app.ui.widgets import bundle_banner, run_picker
     from emtc_core.errors import EmtcError
 
-    st.set_page_config(page_title="EMTC Lab", page_icon=ICON, layout="wide")
+    st.set_page_config(page_title="EMTC Lab", page_icon=ICON, layout="wide", initial_sidebar_state=SIDEBAR_WIDTH)
     st.html(f"<style>{read_asset('page.css')}</style>")
     login.require()
     page = st.navigation(

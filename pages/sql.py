@@ -9,7 +9,7 @@ st.markdown(
     "Query all recorded data. Queries are read-only, and the number of rows and the time of a query are limited."
 )
 with messages.guarded():
-    left, right = st.columns(2, gap="large")
+    left, right = st.columns(2, gap="medium")
     with right:
         sql.show_schema()
     with left:

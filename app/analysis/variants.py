@@ -45,8 +45,10 @@ class Variant:
 
     @property
     def changed(self) -> str:
-        """Settings that differ from the preset, "gate.enabled = false"; empty for the plain algorithm."""
-        return _write_changes({key: value for key, value in self.changes.items() if key != "preset"})
+        """Settings in the name, without the preset: "gate.enabled = false"; empty for the plain algorithm."""
+        return _write_changes(
+            {key: value for key, value in self.changes.items() if key != "preset" and key not in self.shared}
+        )
 
     @property
     def label(self) -> str:
@@ -64,7 +66,7 @@ def group_variants(configs: Mapping[str, Mapping[str, Any]]) -> list[Variant]:
     """
     flat = {run_id: flatten_stored(config) for run_id, config in configs.items()}
     changes = {run_id: find_changes(settings) for run_id, settings in flat.items()}
-    shared = _find_shared(flat, changes)
+    shared = _find_shared(changes)
     groups: dict[tuple[str, str], list[str]] = {}
     for run_id, key in _make_keys(flat, changes).items():
         groups.setdefault(key, []).append(run_id)
@@ -113,16 +115,12 @@ def list_differences(configs: Mapping[str, Mapping[str, Any]], variants: Sequenc
     return pd.DataFrame({"setting": differing, **columns}, dtype="object")
 
 
-def _find_shared(flat: Mapping[str, Settings], changes: Mapping[str, Settings]) -> dict[str, Value]:
-    """Find the changes that all runs share and that describe the training, not the method.
-
-    A setting of `train` is shared only between two or more methods: the name of a single one contains its changes.
-    """
-    has_methods = len({write_method(str(flat[run_id].get("algo")), changes[run_id]) for run_id in flat}) > 1
+def _find_shared(changes: Mapping[str, Settings]) -> dict[str, Value]:
+    """Find the changes that all runs share and that belong to the training, not to the method."""
     return {
         key: value
         for key, value in next(iter(changes.values()), {}).items()
-        if (key == "preset" or (has_methods and key.startswith("train.")))
+        if (key == "preset" or key.startswith("train."))
         and all(key in other and other[key] == value for other in changes.values())
     }
 

@@ -72,7 +72,7 @@ def show_sizes(sizes: Sizes) -> list[RunSize]:
     st.subheader("Runs")
     column = st.column_config
     named: dict[str, Any] = {
-        "name": column.TextColumn("Run", width="large"),
+        "name": column.TextColumn("Run", width=260),
         "id": column.TextColumn("Id", width="small"),
         "status": column.TextColumn("Status", width="small", help="The status last written by the trainer"),
         "total": column.NumberColumn("Total", format=_MEGABYTES, width="small"),

@@ -115,7 +115,8 @@ def mark_words(text: str, words: Sequence[str]) -> str:
 def show() -> None:
     """Draw the search and the list of pages, then the search results or the selected page."""
     pages = read_pages()
-    left, right = st.columns([1, 4], gap="large")
+    with st.container(key="guide_columns", horizontal=True, gap="medium"):
+        left, right = st.container(), st.container()
     with left:
         words = (st.text_input("Search", **SEARCH.bind(), type="search") or "").split()
         name = st.radio("Page", **PAGE.bind(list(pages), lambda name: pages[name].title)) or PAGES[0]

@@ -92,7 +92,7 @@ def show_schema() -> None:
         hide_index=True,
         height=390,
         key="columns",
-        column_config={name: st.column_config.TextColumn(width="small") for name in ("Column", "Type")},
+        column_config={"Column": st.column_config.TextColumn(width=115), "Type": st.column_config.TextColumn(width=60)},
         alt=f"Columns of the table {table.name} with their types and meanings.",
     )
     if data.database().dialect == "sqlite":

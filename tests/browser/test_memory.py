@@ -64,6 +64,18 @@ def test_map_and_panel_fit_on_one_screen(page, seeded) -> None:
     for part in (atlas, player.locator(".field"), player.locator(".controls")):
         box = part.bounding_box()
         assert box["y"] + box["height"] <= 900
+    page.set_viewport_size({"width": 1024, "height": 768})
+    main = page.get_by_test_id("stMain")
+    wait_until(page, lambda: player.bounding_box()["width"] < 420, "a narrow panel")
+    next_box = main.get_by_role("button", name="Next").bounding_box()
+    link_box = main.get_by_role("link", name="Replay").last.bounding_box()  # the first one is the tab
+    assert abs(link_box["y"] - next_box["y"]) < 1
+    assert abs(link_box["height"] - next_box["height"]) < 1
+    cut = "nodes => nodes.filter(node => node.scrollWidth > node.clientWidth).map(node => node.textContent)"
+    assert player.locator(".under, .key, .controls").evaluate_all(cut) == []
+    note = player.locator(".note").first
+    assert note.evaluate("node => node.clientWidth / node.closest('.under').clientWidth") > 0.9, "the note has its row"
+    page.set_viewport_size({"width": 1440, "height": 900})
     heading = page.locator("h5", has_text="Memory 7")
     heading.evaluate("node => { node.textContent = 'Memory 123456' }")
     row = [

@@ -111,6 +111,12 @@ def test_scene_time_line_and_values_fit_on_one_screen(page, seeded):
         for part in (".field", ".controls", ".lines"):
             box = page.locator(f".playback {part}").first.bounding_box()
             assert box["y"] + box["height"] <= 900, (query, part)
+    page.goto(f"{url}/replay?run={run_id}&episode=1")
+    page.set_viewport_size({"width": 1024, "height": 768})
+    player = page.locator(".playback")
+    wait_until(page, lambda: 0 < player.bounding_box()["width"] < 520, "a narrow player")
+    tops = [player.locator(part).bounding_box()["y"] for part in (".play", ".last", ".speed")]
+    assert max(tops) - min(tops) < 2, "buttons and speed in one row"
 
 
 def test_the_frame_that_is_shown_is_saved(page, seeded):

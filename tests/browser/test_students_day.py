@@ -11,14 +11,14 @@ import pytest
 
 from storage.engine import open_database
 from tests.browser.server import running_app
-from tests.process.trainers import EMTC, environment
+from tests.process.trainers import EMTC, emtc, environment
 from tests.require import require
 
 pytestmark = [pytest.mark.browser, pytest.mark.ci, pytest.mark.timeout(420)]
 
 SHORT = ("train.burn_in=8", "train.batch=8", "train.eps_steps=100", "eval.interval=250", "eval.episodes=4")
 INTERVAL = re.compile(r"\[[−-]?\d[\d.]*,\s")
-VERDICT = re.compile("identical runs|too few seeds|equal in every pair of seeds")
+VERDICT = re.compile("identical runs|too few seeds|equal in every")
 PAPER = r"""\documentclass[twocolumn]{article}
 \usepackage[margin=0.75in]{geometry}
 \usepackage{booktabs,graphicx,siunitx}
@@ -33,8 +33,6 @@ PAPER = r"""\documentclass[twocolumn]{article}
 \input{comparisons.tex}
 \end{table*}
 The parts of the method are compared on 3m.
-\newpage
-The tables are above.
 \end{document}
 """
 EXECUTE = """
@@ -62,10 +60,14 @@ def run(folder: Path, *command: str, **env: str) -> str:
 
 def write_paper(folder: Path, database: str, sweep_id: str) -> str:
     """Export a figure of one column and two tables, and compile the paper; return the text of the PDF."""
-    export = [*EMTC, "export", "--sweep", sweep_id, "--db", database]
-    run(folder, *export, "--figure", "learning-curves", "--width", "3.25in", "--no-title", "--out", "curves.pdf")
+
+    def export(file: str, *options: str) -> None:
+        done = emtc("export", "--sweep", sweep_id, "--db", database, *options, "--out", str(folder / file))
+        assert done.returncode == 0, done.stderr
+
+    export("curves.pdf", "--figure", "learning-curves", "--width", "3.25in", "--no-title")
     for table in ("win-rates", "comparisons"):
-        run(folder, *export, "--table", table, "--format", "latex", "--out", f"{table}.tex")
+        export(f"{table}.tex", "--table", table, "--format", "latex")
     (folder / "paper.tex").write_text(PAPER)
     log = run(folder, "pdflatex", "-no-shell-escape", "-interaction=nonstopmode", "-halt-on-error", "paper.tex")
     assert "Overfull" not in log, "the figure fits into a column and the tables into the width of the text"
@@ -105,5 +107,7 @@ def test_a_day_from_the_example_study_to_a_paper(page, tmp_path: Path) -> None:
     assert text.count("\f") == 2
     for expected in ("verdict", "EMTC(QPLEX), No-TCGM", "EMU(QPLEX)", "env steps", "(2 seeds)", "2 pairs"):
         assert expected in text, expected
-    run(tmp_path, *EMTC, "notebook", "export", "--out", "day.ipynb", "--db", database)
-    assert run(tmp_path, sys.executable, "-c", EXECUTE, "day.ipynb", EMTC_DB=database).splitlines() == ["shown"]
+    notebook = tmp_path / "day.ipynb"
+    exported = emtc("notebook", "export", "--out", str(notebook), "--db", database)
+    assert exported.returncode == 0, exported.stderr
+    assert run(tmp_path, sys.executable, "-c", EXECUTE, notebook.name, EMTC_DB=database).splitlines() == ["shown"]

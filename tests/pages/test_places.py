@@ -40,7 +40,7 @@ def far(empty, tmp_path: Path, monkeypatch) -> RunFiles:
 def test_live_shows_the_checkpoints_and_the_log_of_another_machine(far):
     app = open_page("live", run=far.run_id)
     assert not app.exception
-    assert "Resume from the last checkpoint" in [button.label for button in app.button]
+    assert "resume-ended" in [button.key for button in app.button]
     assert "a word from elsewhere" in " ".join(code.value for code in app.code)
     app.session_state[EVENTS] = True
     assert f"Folder of the checkpoints: {far.url}." in said(app.run()).replace("\\", "")
@@ -71,7 +71,7 @@ def test_a_place_that_only_a_row_names_is_refused_in_words_and_not_opened(empty,
             words = " ".join(warning.value for warning in app.warning).replace("\\", "")
             assert f"Set EMTC_FILES={scheme}{victim}" in words
         if page == "live":
-            assert "Resume from the last checkpoint" not in [button.label for button in app.button]
+            assert "resume-ended" not in [button.key for button in app.button]
     assert len(list(folder.iterdir())) == 2
 
 

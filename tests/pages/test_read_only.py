@@ -49,7 +49,7 @@ def test_a_page_that_may_not_act_shows_and_offers_nothing_to_press(shown, name):
     assert len(acting) == len(ACTING.get(name, ()))
     assert all(button.disabled for button in acting)
     assert not {button.label for button in app.button if not button.disabled} & {
-        "Stop", "Pause", "Resume", "Resume from the last checkpoint", "Edit", "Delete for good", "Pin to notebook"
+        "Stop", "Pause", "Resume", "Edit", "Delete for good", "Pin to notebook"
     }  # fmt: skip
     assert list_runs(db).to_dict("records") == before
 

@@ -20,9 +20,7 @@ export default function playback({ data, parentElement }) {
     self.sides = meta.sides.map((side, number) => ({ ...side, hovered: -1, arrays: selectArrays(arrays, number) }))
     self.panels = meta.panels.map((panel) => ({
       ...panel,
-      lines: panel.kind === "actions"
-        ? listActionGroups(self.sides).map(([name, color]) => ({ name, color })) // only for the legend
-        : panel.lines.map((line) => ({ ...line, x: arrays.t, y: arrays[line.array] })),
+      lines: panel.lines.map((line) => ({ ...line, x: arrays.t, y: arrays[line.array] })),
     }))
     buildSides(self)
   }
@@ -241,10 +239,7 @@ function paintLines(self, { ctx, width }, theme, columns, rows, { left, right, t
     const [row, column] = [Math.floor(place / columns), place % columns]
     const box = { x: column * wide + left, y: top + row * (panelHeight + top), width: wide - left - right, height: panelHeight }
     const last = place + columns >= self.panels.length
-    const legendLayout = layOutLegend(ctx, panel, theme, box.width)
-    const fits = legendLayout.rows === 1
-    drawPanelTitle(ctx, box, panel, theme, self.hidden, fits || panel.kind !== "actions" ? legendLayout : { items: [], rows: 1 })
-    if (panel.kind === "actions") self.actionKey.hidden = fits // the legend is below the panels if the title row is too narrow
+    drawPanelTitle(ctx, box, panel, theme, self.hidden)
     const drawn = panel.kind === "actions" ? { ...panel, range: [0, 1] } : panel
     if (panel.kind !== "actions") return { box, panel, ...drawPanel(ctx, box, drawn, view, theme, self.hidden, { xTicks: last }) }
     const scales = drawTimeAxis(ctx, box, view, theme, last)
@@ -255,8 +250,28 @@ function paintLines(self, { ctx, width }, theme, columns, rows, { left, right, t
   ctx.fillStyle = theme.soft
   ctx.textAlign = "center"
   ctx.textBaseline = "alphabetic"
-  for (const { box } of boxes.slice(-columns)) ctx.fillText("t, step of the episode", box.x + box.width / 2, box.y + box.height + 33)
+  self.actionKey.hidden = columns > 1
+  for (const { box, panel } of boxes.slice(-columns)) {
+    if (columns > 1 && panel.kind === "actions") drawActionKey(self, ctx, box, theme) // the next panel names the x axis
+    else ctx.fillText("t, step of the episode", box.x + box.width / 2, box.y + box.height + 33)
+  }
   return boxes
+}
+
+// Draw the colors of the actions in the row of the x axis' name, from the right edge to the left.
+function drawActionKey(self, ctx, box, theme) {
+  ctx.save()
+  ctx.textAlign = "right"
+  let right = box.x + box.width
+  for (const [group, color] of listActionGroups(self.sides).reverse()) {
+    ctx.fillStyle = theme.soft
+    ctx.fillText(group, right, box.y + box.height + 33)
+    right -= ctx.measureText(group).width + 14
+    ctx.fillStyle = color
+    ctx.fillRect(right, box.y + box.height + 24, 10, 10)
+    right -= 12
+  }
+  ctx.restore()
 }
 
 // Draw only the time axis, for the panel of actions, which has no numeric y axis.

@@ -122,7 +122,7 @@ def show_length_note(comparison: Comparison) -> None:
 def _choose_filter() -> RunFilter:
     text = run_filters.search()
     with st.popover("Filters", icon=":material/filter_list:", key="compare_filters"):
-        run_filter = run_filters.lists(RunFilter(), across=1)
+        run_filter = run_filters.lists(RunFilter())
         statuses = run_filters.statuses()
     return replace(run_filter, text=text, statuses=statuses)
 

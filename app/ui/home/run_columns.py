@@ -13,16 +13,17 @@ from app.ui.widgets.result_table import PERCENT
 from storage.queries.run_search import HOME_COLUMNS, SORTS
 
 _FIRST: Final = (
-    *("status", "name", "algo", "map", "seed", "progress", "win_rate", "curve", "gate", "age", "mu_w", "return_mean"),
+    *("status", "name", "algo", "map", "seed", "win_rate", "curve", "progress", "gate", "age", "mu_w", "return_mean"),
 )
 _LAST: Final = ("tags", "notes", "duration", "id", "created_at")
 _FIRST_SORTS: Final = ("created", "win_rate", "mu_w", "return", "gate", "progress", "duration", "status")
+# At 1440 pixels all columns up to the age are visible.
 _WIDTHS: Final = {
     "status": 90,
     "algo": 105,
-    "map": 80,
-    "seed": 60,
-    "win_rate": 95,
+    "map": 75,
+    "seed": 50,
+    "win_rate": 92,
     "mu_w": 100,
     "return_mean": 80,
     "tags": 130,
@@ -57,7 +58,7 @@ def column_config() -> dict[str, Any]:
         ),
         "curve": column.LineChartColumn(
             "Win rate curve",
-            width=96,
+            width=94,
             y_min=0,
             y_max=1,
             help="Greedy win rate from the start to the last evaluation",

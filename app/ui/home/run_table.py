@@ -96,11 +96,11 @@ def _select_filter() -> tuple[RunFilter, str]:
             help="Sorts all matching runs. A click on a column header sorts only the rows of this page.",
         )
         is_descending = st.toggle("Descending", **_DESCENDING.bind(_go_to_first_page), disabled=not column)
+        n_filters = sum(parameter.is_in_url for parameter in run_filters.LISTS)
+        label = f"Filters: {n_filters}" if n_filters else "Filters"
+        box = st.popover(label, icon=":material/filter_list:", key=_FILTERS, on_change="rerun")
     run_filter = RunFilter(text=text, visibility=visibility)
-    is_filtered = any(parameter.is_in_url for parameter in run_filters.LISTS)
-    st.session_state.setdefault(_FILTERS, is_filtered)
-    box = st.expander("Filters", icon=":material/filter_list:", key=_FILTERS, on_change="rerun")
-    if box.open or is_filtered:  # its six lists are slow to draw, so a closed expander is empty
+    if box.open or n_filters:  # its six lists are slow to draw, so a closed popover without a filter is empty
         with box:
             statuses = run_filters.statuses(data.run_choices(visibility).statuses, _go_to_first_page)
             run_filter = run_filters.lists(replace(run_filter, statuses=statuses), _go_to_first_page)

@@ -247,8 +247,8 @@ def _show_resume_button(run: RunRow) -> str:
             _try(lambda: _start_again(run.id))
         reason = "" if status.refusal else status.reason  # `show_warnings` writes the refusal
         return f"Creates a new run; this one keeps its rows. {reason}"
-    label = "Resume from the last checkpoint"
-    if st.button(label, icon=":material/replay:", type="primary", key="resume-ended"):
+    help_text = "Continues the training from the last checkpoint"
+    if st.button("Resume", icon=":material/replay:", type="primary", key="resume-ended", help=help_text):
         _try(lambda: _resume(run.id))
     if not (status.usable and status.superseded_steps):
         return ""

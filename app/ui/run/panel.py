@@ -95,7 +95,7 @@ def _show_actions(run: RunRow) -> None:
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         is_imported = imported_label(run.config) is not None
         if st.button(
-            "Clone in Launch", type="primary", icon=":material/content_copy:", key="clone_run", disabled=is_imported,
+            "Clone in Launch", icon=":material/content_copy:", key="clone_run", disabled=is_imported,
             help=_NO_CLONE if is_imported else
             "Opens the Launch form with all settings of this run. You can change them before you start.",
         ):  # fmt: skip

@@ -67,13 +67,12 @@ def statuses(counts: dict[str, int] | None = None, on_change: Callable[[], None]
     return tuple(st.pills("Status", **bound, selection_mode="multi"))
 
 
-def lists(run_filter: RunFilter, on_change: Callable[[], None] | None = None, *, across: int = 5) -> RunFilter:
+def lists(run_filter: RunFilter, on_change: Callable[[], None] | None = None) -> RunFilter:
     """Draw lists of environments, maps, algorithms, presets and tags; return the filter with the selected values.
 
     Args:
         run_filter: The filter without these lists.
         on_change: Called when a selection changes.
-        across: Number of columns.
     """
     options_of_runs = data.run_choices(run_filter.visibility)
     fields: tuple[tuple[str, str, Sequence[str]], ...] = (
@@ -84,10 +83,9 @@ def lists(run_filter: RunFilter, on_change: Callable[[], None] | None = None, *,
         ("Tag", "tags", options_of_runs.tags),
     )
     values: dict[str, tuple[str, ...]] = {}
-    columns = st.columns(across)
-    for i, (label, key, options) in enumerate(fields):
+    for label, key, options in fields:
         bound = _FIELDS[key].bind(options, name_algo if key == "algos" else str, on_change=on_change)
-        values[key] = tuple(columns[i % across].multiselect(label, **bound, placeholder="any", wrap=True))
+        values[key] = tuple(st.multiselect(label, **bound, placeholder="any", wrap=True))
     envs, maps, algos, presets, tags = (values[key] for _, key, _ in fields)
     return replace(run_filter, envs=envs, maps=maps, algos=algos, presets=presets, tags=tags)
 
