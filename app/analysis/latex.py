@@ -84,6 +84,8 @@ _COLUMN_SPACE, _NARROW_COLUMN_SPACE = 1.2, 0.7
 """Space between two columns in narrow and in wide tables [em]."""
 _SHORTEST_LINE, _LONGEST_LINE = 6.0, 30.0
 """Widths of the lines of a wrapped text [em]."""
+_WIDE_FONT: Final = 1.12
+"""Width of Computer Modern, relative to Times, at 7 pt. Each word of a wrapped text fits in both."""
 _MAX_HEADER_LINES: Final = 4
 _MAX_LINES: Final = 60
 """Lines of text in one tabular environment, which cannot break across pages."""
@@ -165,7 +167,7 @@ def write_tabular(
     if layout.size:
         packages.append("graphicx")
         start = (
-            r"\noindent\resizebox{\ifdim\width>\textwidth \textwidth\else \width\fi}{!}{% at most as wide as the text"
+            r"\noindent\resizebox{\ifdim\width>\linewidth \linewidth\else \width\fi}{!}{% at most as wide as the text"
         )
         lines = [rf"{{{layout.size}\setlength{{\tabcolsep}}{{{_NARROW_COLUMN_SPACE / 2:g}em}}%"]
         for i, environment in enumerate(environments):
@@ -195,7 +197,8 @@ def find_layout(headers: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]
             if layout.measure(layout.panels[0]) <= capacity:
                 return layout
     min_widths = [
-        max([low, *map(_measure_longest_word, column)]) for low, column in zip(min_headers, columns, strict=True)
+        max([low, *(_WIDE_FONT * _measure_longest_word(text) for text in column)])
+        for low, column in zip(min_headers, columns, strict=True)
     ]
     texts = [i for i in layout.panels[0] if not _find_number_format(columns[i])]
     texts_without_intervals = [i for i in texts if not any("[" in text for text in columns[i])]
@@ -314,7 +317,7 @@ def _write_environment(
 def _write_column(number_format: str, column: int, layout: TabularLayout) -> str:
     if column in layout.wrapped:
         share = layout.widths[column] / _CAPACITY
-        return rf">{{\raggedright\arraybackslash}}p{{{share:.3f}\textwidth}}"
+        return rf">{{\raggedright\arraybackslash}}p{{{share:.3f}\linewidth}}"
     return number_format or "l"
 
 

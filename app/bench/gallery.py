@@ -43,6 +43,8 @@ _SIZE = 0.42
 """Pixels of a picture per pixel of the exported image, which has 300 dpi."""
 _N_ROWS, _MAX_CHARACTERS, _MAX_CELL = 5, 120, 32
 """Rows of a table in its picture, characters of a row, and characters of a cell."""
+_BOLD_WIDTH = 1.15
+"""Width of bold text relative to normal text."""
 _INTRODUCTION = """# Gallery of figures and tables
 
 All figures and tables that `emtc export` writes, drawn from the example study by `emtc bench gallery`.
@@ -196,7 +198,9 @@ def draw_table(table: Table) -> bytes:
     for column in columns:
         starts.append(position)
         position += max(map(len, column)) + 2
-    visible = [i for i, start in enumerate(starts) if start + max(map(len, columns[i])) <= _MAX_CHARACTERS]
+    visible = [
+        i for i, start in enumerate(starts) if start + _BOLD_WIDTH * max(map(len, columns[i])) <= _MAX_CHARACTERS
+    ]
     with mpl.rc_context(make_style("light")):
         figure = Figure(figsize=(6.75, 0.17 * (len(texts) + 2)))
         for i in visible:
@@ -206,8 +210,8 @@ def draw_table(table: Table) -> bytes:
                 figure.text(
                     0.01 + starts[i] / _MAX_CHARACTERS, y, format_mathtext(text), size=7, weight=weight, va="center"
                 )
-        rest = [f"{n} more {noun}" for n, noun in
-                ((len(table) - len(texts), "rows"), (len(titles) - len(visible), "columns")) if n > 0]  # fmt: skip
+        rest = [f"{n} more {noun}{'s' if n > 1 else ''}" for n, noun in
+                ((len(table) - len(texts), "row"), (len(titles) - len(visible), "column")) if n > 0]  # fmt: skip
         figure.text(0.01, 0.5 / (len(texts) + 2), ", ".join(rest), size=7, color="0.45", va="center")
         file = BytesIO()
         figure.savefig(file, format="png", dpi=300)
