@@ -10,6 +10,7 @@ from typing import Any
 from uuid import uuid4
 
 import streamlit as st
+from streamlit.elements.lib.mutable_popover_container import PopoverContainer
 
 from app.analysis.format import escape_markdown
 from app.analysis.provenance import describe_runs
@@ -69,6 +70,23 @@ def show_lazy_export(make_figure: Callable[[], AnyFigure], *, label: str, key: s
     if box.open:
         with box, messages.guarded():
             _show_downloads(make_figure(), key, stem)
+
+
+def _show_pin_button(key: str, *, is_lazy: bool) -> PopoverContainer:
+    help_text, on_change = "Save this figure and view in the notebook", "rerun" if is_lazy else "ignore"
+    return st.popover("Pin", icon=":material/keep:", key=f"{key}-pin", help=help_text, on_change=on_change)
+
+
+def _show_pin(figure: Figure, key: str, page: str, run: _Runs, facts: Mapping[str, Any] | None) -> None:
+    """Draw the form that pins the figure, or the link to its entry."""
+    name = f"{key}-pin"
+    pinned: tuple[int, str] | None = st.session_state.get(f"{name}-made")
+    if pinned is not None and st.session_state.pop(f"{name}-fresh", False):  # also if the view has changed since
+        st.toast(f"Pinned as entry {pinned[0]} of the notebook.", icon=":material/keep:")
+    if pinned is not None and pinned[1] == _describe_view(figure):
+        _show_entry_link(name, pinned[0])  # replaces the form, so that a double click does not pin twice
+    else:
+        _show_form(figure, name, page, run, dict(facts or {}))
 
 
 def _show_downloads(figure: AnyFigure, key: str, stem: str, sources: Sequence[str] = ()) -> None:
@@ -147,19 +165,11 @@ def show(
         facts: JSON values that an exported notebook needs in addition to the runs to make the figure again.
         is_lazy: Whether the content is drawn only after a press, for pages with many figures.
     """
-    name = f"{key}-pin"
-    help_text, on_change = "Save this figure and view in the notebook", "rerun" if is_lazy else "ignore"
-    box = st.popover("Pin", icon=":material/keep:", key=name, help=help_text, on_change=on_change)
+    box = _show_pin_button(key, is_lazy=is_lazy)
     if is_lazy and not box.open:
         return
     with box:
-        pinned: tuple[int, str] | None = st.session_state.get(f"{name}-made")
-        if pinned is not None and st.session_state.pop(f"{name}-fresh", False):  # also if the view has changed since
-            st.toast(f"Pinned as entry {pinned[0]} of the notebook.", icon=":material/keep:")
-        if pinned is not None and pinned[1] == _describe_view(figure):
-            _show_entry_link(name, pinned[0])  # replaces the form, so that a double click does not pin twice
-        else:
-            _show_form(figure, name, page, run, dict(facts or {}))
+        _show_pin(figure, key, page, run, facts)
 
 
 def show_with_export(
@@ -176,6 +186,24 @@ def show_with_export(
     with st.container(horizontal=True, width="content", gap="small"):
         show_export(figure, key=key, stem=stem, is_lazy=is_lazy)
         show(figure, key=key, page=page, run=run, facts=facts, is_lazy=is_lazy)
+
+
+def show_lazy_with_export(
+    make_figure: Callable[[], tuple[Figure, Mapping[str, Any]]], *, key: str, stem: str, page: str, run: _Runs = None
+) -> None:
+    """Draw *Export* and *Pin* of a figure that is made, with its facts, when one of the buttons is pressed."""
+    with st.container(horizontal=True, width="content", gap="small"):
+        export = st.popover("Export", icon=":material/download:", key=f"{key}-export", on_change="rerun")
+        pin = _show_pin_button(key, is_lazy=True)
+    if not (export.open or pin.open):
+        return
+    figure, facts = make_figure()
+    if export.open:
+        with export:
+            _show_downloads(figure, key, stem)
+    if pin.open:
+        with pin:
+            _show_pin(figure, key, page, run, facts)
 
 
 def show_figure(figure: AnyFigure, *, key: str, x_name: str = "", panel_height: int = _PANEL_HEIGHT) -> None:
