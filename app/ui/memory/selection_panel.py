@@ -62,8 +62,8 @@ def _show_export(run: RunRow, memory_map: MemoryMap, is_selected: NDArray[np.boo
 
     def make_figure() -> tuple[Figure, dict[str, Any]]:
         figure = snapshot_map.make_figure(memory_map, is_selected)
-        shown = {"color": figure.quantity.key, "scale": list(figure.scale), "drawn": snapshot_map.MAX_NODES_IN_FILE}
-        return figure, memory_map.facts | shown
+        drawn = {"color": figure.quantity.key, "scale": list(figure.scale), "drawn": snapshot_map.MAX_NODES_IN_FILE}
+        return figure, memory_map.facts | drawn
 
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.caption(escape_markdown(snapshot_map.sample_for_file(memory_map, is_selected)[1]))
