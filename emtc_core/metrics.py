@@ -21,12 +21,45 @@ class Metric:
     chart: str = ""
     """Title of the chart of the page Live that always shows the metric. Metrics with the same title share a chart."""
 
+    @property
+    def label(self) -> str:
+        """Title of the metric in figures: "InfoNCE accuracy" for "embedder/info_nce_accuracy"."""
+        group, _, short_name = self.name.partition("/")
+        label = short_name.replace("_", " ")
+        if group in OPEN_GROUPS:
+            return label
+        for words, text in _LABEL_WORDS.items():
+            label = re.sub(rf"\b{words}\b", text, label)
+        prefix = _LABEL_PREFIXES.get(group, "")
+        return label if label.startswith("InfoNCE") else f"{prefix}{label}"
+
 
 def _registry(*rows: tuple[str, ...]) -> dict[str, Metric]:
     """Make the registry of rows with the fields of `Metric`; the title of the chart may be missing."""
     return {row[0]: Metric(*row) for row in rows}
 
 
+_LABEL_WORDS = {
+    "info nce": "InfoNCE",
+    "td error abs": "absolute TD error",
+    "td": "TD",
+    "q taken": "Q of the actions taken",
+    "q start": "Q at the first step",
+    "grad": "gradient",
+    "r p": "r_p",
+    "delta mem": "Δ_mem",
+    "beta": "β",
+    "rho": "ρ",
+    "tau": "τ",
+    "epsilon": "ε",
+    "p([159]0)": r"(\1 % quantile)",
+    "cpu": "CPU",
+    "gpu": "GPU",
+    "ms": "time",
+}
+"""Words of a metric's name → words of its label, in the order of replacement. Units are next to the label."""
+_LABEL_PREFIXES = {"rollout": "training ", "memory": "memory ", "embedder": "embedder "}
+"""Group → start of the labels of its metrics, except InfoNCE."""
 CLOSED_BELOW = 0.5
 """The gate counts as closed on a transition with a smaller beta."""
 MACHINE_PREFIXES = (

@@ -15,7 +15,7 @@ import pandas as pd
 from app.analysis.aggregates import MAX_POINTS, Curve, compute_mu_w, compute_mu_w_curve
 from app.analysis.intervals import Values
 from app.analysis.quantities import REASONS_WITHOUT_VALUE, ROBUST, WIN_RATE, Quantity, add_success_rule
-from app.analysis.settings import Settings, name_task, with_code
+from app.analysis.settings import Settings, name_task, with_code, write_value
 from app.analysis.variants import Variant, group_variants
 from emtc_core.config.resolve import flatten_stored
 from storage.engine import Database
@@ -191,11 +191,11 @@ class Comparison:
         return [seed for group in self.groups for seed in group.seeds]
 
     @property
-    def preset(self) -> str:
-        """The preset that all runs share and their names omit; empty for the preset "paper"."""
-        presets = {str(group.variant.changes.get("preset", "")) for group in self.groups}
-        is_in_names = any(", preset = " in group.variant.name for group in self.groups)
-        return presets.pop() if len(presets) == 1 and not is_in_names else ""
+    def shared_note(self) -> str:
+        """Note with the changed settings that all runs share and their names omit: "All with preset = demo."."""
+        shared = self.groups[0].variant.shared if self.groups else {}
+        text = ", ".join(f"{key} = {write_value(value)}" for key, value in sorted(shared.items()))
+        return f"All with {text}." if text else ""
 
     def name_line(self, method: str) -> str:
         """Name a method with its number of seeds, equal in all panels: "QMIX (n = 5)", "QMIX (n = 3 to 5)"."""

@@ -32,7 +32,7 @@ class Variant:
     method: str
     """Key: algorithm and changed settings, "emtc-qplex (gate.enabled = false)". Equal on all maps and in all links."""
     name: str
-    """Name in the paper: "EMTC(QPLEX), No-TCGM". A preset that all runs share is stated in the caption instead."""
+    """Name in the paper: "EMTC(QPLEX), No-TCGM". It omits `shared`."""
     task: str
     """Map, with the environment unless it is the embedded one: "3m", "3m [smac]"."""
     algo: str
@@ -40,11 +40,15 @@ class Variant:
     env: str
     run_ids: tuple[str, ...]
     changes: Mapping[str, Value] = field(default_factory=dict)
+    shared: Mapping[str, Value] = field(default_factory=dict)
+    """The preset and the changed settings of `train` that all compared runs share. Captions contain them instead."""
 
     @property
     def changed(self) -> str:
-        """Settings that differ from the preset, "gate.enabled = false"; empty for the plain algorithm."""
-        return _write_changes({key: value for key, value in self.changes.items() if key != "preset"})
+        """Settings in the name, without the preset: "gate.enabled = false"; empty for the plain algorithm."""
+        return _write_changes(
+            {key: value for key, value in self.changes.items() if key != "preset" and key not in self.shared}
+        )
 
     @property
     def label(self) -> str:
@@ -62,7 +66,7 @@ def group_variants(configs: Mapping[str, Mapping[str, Any]]) -> list[Variant]:
     """
     flat = {run_id: flatten_stored(config) for run_id, config in configs.items()}
     changes = {run_id: find_changes(settings) for run_id, settings in flat.items()}
-    presets = {str(run_changes.get("preset", "")) for run_changes in changes.values()}
+    shared = _find_shared(changes)
     groups: dict[tuple[str, str], list[str]] = {}
     for run_id, key in _make_keys(flat, changes).items():
         groups.setdefault(key, []).append(run_id)
@@ -71,13 +75,19 @@ def group_variants(configs: Mapping[str, Mapping[str, Any]]) -> list[Variant]:
         first = run_ids[0]
         values = flat[first]
         algo, map, env = (str(values.get(key)) for key in ("algo", "env.map", "env.name"))
-        named_changes = {key: value for key, value in changes[first].items() if key != "preset" or len(presets) > 1}
+        named_changes = {key: value for key, value in changes[first].items() if key not in shared}
         budget = _budget_suffix(values)
         by_seed = sorted(run_ids, key=lambda run_id: (str(flat[run_id].get("seed")).zfill(10), run_id))
         name = name_method(algo, named_changes, read_origins(values)) + (budget if method.endswith(budget) else "")
-        variants.append(Variant(method, name, task, algo, map, env, tuple(by_seed), changes[first]))
+        variants.append(Variant(method, name, task, algo, map, env, tuple(by_seed), changes[first], shared))
     order = {algo: position for position, algo in enumerate(list_algos())}
-    return sorted(variants, key=lambda variant: (variant.task, order.get(variant.algo, len(order)), variant.method))
+
+    def sort_key(variant: Variant) -> tuple[str, int, str, str]:
+        differing = {key: value for key, value in variant.changes.items() if key not in shared}
+        position = order.get(variant.algo, len(order))
+        return variant.task, position, write_method(variant.algo, differing), variant.method
+
+    return sorted(variants, key=sort_key)
 
 
 def list_run_code_warnings(configs: Mapping[str, Mapping[str, Any]]) -> tuple[str, ...]:
@@ -103,6 +113,16 @@ def list_differences(configs: Mapping[str, Mapping[str, Any]], variants: Sequenc
         variant.label: [_join_values(list_read(key, variant.run_ids)) for key in differing] for variant in variants
     }
     return pd.DataFrame({"setting": differing, **columns}, dtype="object")
+
+
+def _find_shared(changes: Mapping[str, Settings]) -> dict[str, Value]:
+    """Find the changes that all runs share and that belong to the training, not to the method."""
+    return {
+        key: value
+        for key, value in next(iter(changes.values()), {}).items()
+        if (key == "preset" or key.startswith("train."))
+        and all(key in other and other[key] == value for other in changes.values())
+    }
 
 
 def _make_keys(flat: Mapping[str, Settings], changes: Mapping[str, Settings]) -> dict[str, tuple[str, str]]:

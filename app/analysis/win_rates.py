@@ -240,16 +240,19 @@ def _tabulate(
     if any(cell and cell.includes_unfinished for column_cells in cells for cell in column_cells):
         caption = f"{caption} {_UNFINISHED_NOTE}"
     identical = describe_identical_runs(comparison)
-    caption = " ".join(filter(None, (caption, identical)))
-    if comparison.preset:
-        caption = f"{caption} All with preset = {comparison.preset}."
+    caption = " ".join(filter(None, (caption, identical, comparison.shared_note)))
     rows = [
         [name, *(column_cells[row] or MISSING for column_cells in cells)]
         for row, name in enumerate(comparison.methods.values())
     ]
     excluded = comparison.excluded_runs if excluded is None else excluded
     return make_table(
-        ["variant", *columns], rows, caption=caption, notes=[*notes, identical], excluded=excluded, best=best
+        ["variant", *columns],
+        rows,
+        caption=caption,
+        notes=[*notes, identical, comparison.shared_note],
+        excluded=excluded,
+        best=best,
     )
 
 

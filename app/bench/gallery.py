@@ -12,6 +12,7 @@ from textwrap import shorten
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.figure import Figure
 from PIL import Image
 
@@ -22,6 +23,7 @@ from app.bench.pictures import FOLDER as PICTURES
 from app.bench.pictures import MAX_TOTAL_KB, reduce_colors
 from app.figures.figure import FigureKind, TableKind
 from app.figures.image_options import read_image_options
+from app.figures.kinds.chart import Chart
 from app.figures.options import REFIT_EVERY
 from app.figures.registry import FIGURES, TABLES
 from app.figures.render.export import export_figure
@@ -173,6 +175,8 @@ def _make_figure_item(db: Database, kind: FigureKind[Any], figure_input: FigureI
         png = export_figure(figure, "png", options=image_options)
     except EmtcError as error:
         return GalleryItem("Figures", kind.name, kind.question, b"", _shorten(str(error).partition(". ")[0]) + ".")
+    if isinstance(figure, Chart) and all(np.ptp(line.y[np.isfinite(line.y)]) == 0 for _, line in figure.lines):
+        return GalleryItem("Figures", kind.name, kind.question, b"", "each line is constant for the example run.")
     return GalleryItem("Figures", kind.name, kind.question, _reduce(png))
 
 

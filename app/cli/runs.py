@@ -78,11 +78,9 @@ def note(
     db: DatabaseUrl = DEFAULT_DATABASE,
 ) -> None:
     """Write the note of a run. An empty text removes it."""
-    *run, text = words
-    if len(run) > 1 or not (run or where):
-        raise ConfigError("A note needs a run and a text", hint='Use: emtc note RUN "TEXT"')
+    run, text = _split_words(words, where, usage='note RUN "TEXT"')
     database = open_database(db, create=False)
-    run_id = choose_run(database, run[0] if run else None, where).id
+    run_id = choose_run(database, run, where).id
     if append:
         note_runs(database, [run_id], text)
     else:
@@ -148,6 +146,18 @@ def choose_run(database: Database, prefix: str | None, where: Sequence[str] | No
     ids = choose_runs(database, prefix and [prefix], where)
     check_run_count(ids, where, 1)
     return find_run(database, ids[0])
+
+
+def _split_words(words: Sequence[str], where: Sequence[str] | None, *, usage: str) -> tuple[str | None, str]:
+    """Split the arguments [RUN] LAST of a command. The run is None if only --where selects it.
+
+    Raises:
+        ConfigError: If there is no run, or more than one.
+    """
+    *runs, last = words
+    if len(runs) > 1 or not (runs or where):
+        raise ConfigError("Too many arguments" if runs else "The run is missing", hint=f"Use: emtc {usage}")
+    return (runs[0] if runs else None), last
 
 
 def check_run_count(run_ids: Sequence[str], where: Sequence[str] | None, count: int) -> None:
@@ -295,12 +305,10 @@ def ask_run(
     """Evaluate or play the present policy of an active run. The results of its training do not change."""
     from app.jobs.questions import ask_and_wait, describe
 
-    *run, text = words
-    kind = choose("kind", text, get_args(QuestionKind))
-    if len(run) > 1 or not (run or where):
-        raise ConfigError("The run is missing", hint=f"Use: emtc ask RUN {kind}")
+    run, last = _split_words(words, where, usage="ask RUN KIND")
+    kind = choose("kind", last, get_args(QuestionKind))
     database = open_database(db, create=False)
-    row = choose_run(database, run[0] if run else None, where)
+    row = choose_run(database, run, where)
     request = ask_and_wait(database, row.id, kind, episode=episode, answer_within_s=wait)
     if json:
         print_json(asdict(request))

@@ -52,7 +52,7 @@ _GREEK = {
 }
 _BAR = "\u0304"
 _UNPRINTABLE = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
-_LATIN = r"(?<![\w.])(?:[NQpr](?=_)|[VH](?=\*)|H(?!\w))"
+_LATIN = rf"(?:(?<![\w.])|(?<=[{''.join(_GREEK)}]))(?:[NQpr](?=_)|[VH](?=\*)|H(?!\w))"
 _SYMBOL = re.compile(
     rf"(?P<base>[{''.join(_GREEK)}]|{_LATIN})(?P<bar>{_BAR})?(?:_(?P<index>[A-Za-z]+|ξ))?(?P<star>\*)?(?P<prime>′)?"
 )

@@ -89,8 +89,8 @@ class EpisodeFigure:
         chart = join_values(list(sides))
         has_actions = any(count_actions(side) for side in sides)
         n_panels = len(chart.panels) + has_actions
-        columns = min(_MAX_PANEL_COLUMNS[len(sides)], max(1, n_panels))
-        rows = -(-n_panels // columns)
+        rows = -(-n_panels // _MAX_PANEL_COLUMNS[len(sides)])
+        columns = max(1, -(-n_panels // max(1, rows)))  # as in the player: no row is shorter than needed
         width = _FIGURE_WIDTH[len(sides)]
         field_width = (width - 2 * _MARGIN - (len(sides) - 1) * _FIELD_GAP) / len(sides)
         has_damage = any((side.scene.health < 1).any() for side in sides)

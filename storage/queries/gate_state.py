@@ -121,8 +121,8 @@ def _make_gate_state(values: Mapping[str, float], config: Mapping[str, Any], *, 
     if name_gate(removed) != "active":
         return GateState("idle", _explain_idle_gate(values, config, closed, ended=ended), dict(values))
     sentence = (
-        f"The gate removed {100 * removed:.1f} % of the incentive so far: "
-        f"{100 * closed:.1f} % of the sampled transitions had β below {CLOSED_BELOW:g}."
+        f"The gate removed {100 * removed:.1f} % of the incentive{'' if ended else ' so far'}. β was below "
+        f"{CLOSED_BELOW:g} for {100 * closed:.1f} % of the sampled transitions."
     )
     return GateState("active", sentence, dict(values))
 
@@ -131,6 +131,10 @@ def _explain_idle_gate(values: Mapping[str, float], config: Mapping[str, Any], c
     memory = config.get("memory", {})
     delta, merged = memory.get("delta", float("nan")), values.get("memory/merge_rate", 0.0)
     if "gate/closed_fraction" not in values:
+        train = config.get("train", {})
+        n_episodes = max(train.get("burn_in", 1), train.get("batch", 1))
+        if ended:
+            return f"The run ended before its first update, which needs {n_episodes} episodes (train.burn_in)."
         return "No update has been made yet. The gate acts on the incentive from the first update on."
     if merged > _MAX_MERGE_RATE:
         return (

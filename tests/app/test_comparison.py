@@ -234,6 +234,6 @@ def test_a_shared_preset_stands_in_the_caption_and_another_one_in_the_name() -> 
     demo = make_seed("a", RAMP, preset="demo")
     alone = join_seeds([demo])
     assert list(alone.methods.values()) == ["EMTC(QPLEX)"]
-    assert "All lines: preset = demo." in draw_comparison(alone).caption
+    assert "All with preset = demo." in draw_comparison(alone).caption
     mixed = join_seeds([demo, make_seed("b", RAMP)])
     assert sorted(mixed.methods.values()) == ["EMTC(QPLEX)", "EMTC(QPLEX), preset = demo"]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from app.analysis.aggregates import trailing_mean
 from app.analysis.selection import NODE_QUANTITIES
-from app.figures.kinds.chart import Chart, Line, Panel
+from app.figures.kinds.chart import Chart, Line, Mark, Panel
 from app.figures.kinds.maps import Cloud
 from app.figures.named.live import (
     GATE_METRICS,
@@ -30,11 +30,12 @@ from app.figures.render.export import EXPORT_FORMATS, export_figure
 from app.figures.render.lines_view import _wrap_names
 from app.figures.render.matplotlib_view import to_image
 from app.figures.render.plotly_view import to_plotly
+from app.figures.theme import get_theme_colors
 from app.replay.layout import crop_field
 from app.replay.payload import make_payload, pack_payload
 from app.replay.replay import EpisodeView
 from emtc_core.envs.scene import Scene
-from emtc_core.metrics import METRICS
+from emtc_core.metrics import METRICS, describe_metric
 
 EMPTY_EVALUATIONS = pd.DataFrame(columns=["env_step", "episodes", "wins", "win_rate", "return_mean"], dtype=float)
 
@@ -174,11 +175,21 @@ def test_gate_metrics_are_registered():
     assert set(GATE_METRICS) <= set(METRICS)
 
 
+def test_labels_of_metrics_are_words_and_unique():
+    assert len({metric.label for metric in METRICS.values()}) == len(METRICS)
+    assert METRICS["train/q_taken"].label == "Q of the actions taken"
+    assert METRICS["memory/write_ms"].label == "memory write time"
+    assert METRICS["gate/delta_mem_new_p10"].label == "Δ_mem new (10 % quantile)"
+    assert describe_metric("user/info_nce").label == "info nce"
+    assert draw_metrics(logged(train__td_loss=1.0), ["train/td_loss"], run="r").panels[0].title == "TD loss"
+
+
 def test_info_nce_accuracy_stands_beside_chance():
     frame = logged(embedder__info_nce_accuracy=0.05)
     chance = compute_chance_accuracy({"embed": {"batch": 1024}})
     accuracy, level = draw_metrics(frame, ["embedder/info_nce_accuracy"], run="r", chance=chance).panels[0].lines
     assert accuracy.y.tolist() == [0.05, 0.1]
+    assert accuracy.name == "InfoNCE accuracy"
     assert level.name == "chance, 1/1024"
     assert level.y.tolist() == [1 / 1024, 1 / 1024]
     assert compute_chance_accuracy({}) is None
@@ -248,6 +259,11 @@ def test_trajectory_leaves_out_what_is_unknown():
     assert chart.to_component()["panels"][0]["lines"][0]["y"] == [1.0, None, 2.0, 3.0]
 
 
+def test_an_episode_without_values_of_the_memory_is_drawn_with_the_reason():
+    assert draw_trajectory(title="e", reward=np.ones(3)).caption == "Δ_mem, β and H are not stored for this episode."
+    assert draw_trajectory(title="e", reward=np.ones(3), h=np.ones(3)).caption == ""
+
+
 def test_window_cuts_every_line_with_its_band(stats):
     cut = draw_gate_dynamics(stats, run="r").keep_window((150, 250))
     assert all(line.x.tolist() == [200.0] for _, line in cut.lines)
@@ -294,6 +310,17 @@ def test_plotly_twin_has_a_titled_axis_for_each_panel(stats):
     layout = to_plotly(draw_gate_dynamics(stats, run="r")).layout
     assert (layout.yaxis.title.text, layout.yaxis3.title.text) == ("Δ̄_mem [return]", "τ [return]")
     assert layout.xaxis3.title.text == "training env steps"
+
+
+def test_the_name_of_an_axis_fits_beside_a_single_panel_and_a_mark_is_named_once():
+    line = Line("a", "#0072B2", np.arange(3.0), np.arange(3.0))
+    panels = tuple(Panel("robust win rate, 3s_vs_5z", "fraction", (line,)) for _ in range(2))
+    single, both = (Chart("c", "c", "x", panels[:n], "", "", (Mark(1.0, "resumed"),)) for n in (1, 2))
+    assert to_plotly(single).layout.height > to_plotly(both).layout.height / 2 + 60
+    assert [text.text for text in to_plotly(both).layout.annotations] == ["resumed"]
+    assert len(to_plotly(both).layout.shapes) == 2
+    background = get_theme_colors("dark")[1]
+    assert f'<body style="background: {background}">' in export_figure(both, "html", mode="dark").decode()
 
 
 def test_packed_payload_reads_back():

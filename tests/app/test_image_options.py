@@ -100,6 +100,10 @@ def test_each_line_is_named_once(place, width) -> None:
     assert has_labels == (place == "labels" or (place == "auto" and width == "6.75in"))
 
 
+def test_labels_at_lines_contain_the_number_of_seeds_if_no_subtitle_does() -> None:
+    assert "No-TCGM (n = 3)" in write_svg(make_chart(), line_names="labels", no_title=True)
+
+
 def test_labels_at_lines_contain_the_number_of_seeds_only_if_it_differs() -> None:
     assert "mean; n = 3" in write_svg(make_chart(), line_names="labels")
     svg = write_svg(make_chart(n=(3, 5)), line_names="labels")

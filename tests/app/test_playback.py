@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure as FileFigure
-from PIL import Image
+from PIL import Image, ImageColor
 
 from app.analysis import episodes
 from app.analysis.episodes import draw_scene, find_fault
 from app.figures.named.trajectories import draw_trajectory
+from app.figures.theme import NEUTRAL
 from app.replay.drawing import MAX_FRAMES, to_gif, to_svg
 from app.replay.field import FieldArtist, interpolate_scene, sample_moments
 from app.replay.files import make_page, read_replays
@@ -146,6 +147,17 @@ def test_a_death_is_a_ring_that_grows_for_two_steps():
     assert radii == sorted(radii)
 
 
+def test_the_ball_is_drawn_above_a_player_at_the_same_position():
+    scene = make_scene()
+    scene = replace(scene, position=np.full_like(scene.position, 16), team=np.array([0, 1, 2], np.int8))
+    figure = FileFigure((2, 2), dpi=100)
+    field = FieldArtist(figure.add_axes((0, 0, 1, 1)), scene, (0, 0, 32, 32), (200, 200), has_rings=True)
+    field.move(0)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png")
+    assert Image.open(picture).convert("RGB").getpixel((100, 100)) == ImageColor.getrgb(NEUTRAL)
+
+
 def test_the_carrier_of_the_ball_and_its_passes_are_found():
     carrier = np.array(
         [0, 0, -1, 1, 1, 2, 1], np.int16
@@ -243,7 +255,10 @@ def test_health_has_a_panel_only_where_anybody_lost_some():
     unhurt = replace(unhurt, scene=replace(unhurt.scene, health=np.ones((5, 3), np.float32)))
     assert "health" not in [panel.title for panel in join_values([unhurt]).panels]
     assert "health" not in [panel.title for panel in join_values([replace(make_episode(), hides_health=True)]).panels]
-    lines = join_values([unhurt, make_episode()]).panels[-1].lines
+    joined = join_values([unhurt, make_episode()])
+    assert joined.title.startswith("A: ")
+    assert "; B: " in joined.title
+    lines = joined.panels[-1].lines
     assert [line.name for line in lines] == ["agents A", "opponents A", "agents B", "opponents B"]
     np.testing.assert_allclose(lines[2].y, [1, 1, 0.5, 0.5])
 

@@ -165,6 +165,16 @@ def test_a_run_that_nobody_trains_cannot_be_asked(db: Database, capfdbinary):
         assert (out, b"has no trainer that can" in err, err.count(b"\n")) == (b"", True, 1)
 
 
+@pytest.mark.parametrize("command", [["note", "text"], ["ask", "evaluate"]])
+def test_the_last_word_follows_at_most_one_run(db: Database, capfdbinary, command):
+    name, last = command
+    for runs, reason in (([], b"The run is missing"), (["r0000", "r0001"], b"Too many arguments")):
+        assert run([name, *runs, last]) == 2
+        err = capfdbinary.readouterr().err
+        assert reason in err
+        assert f"Use: emtc {name} RUN".encode() in err
+
+
 def test_a_question_is_evaluate_or_play(db: Database, capfdbinary):
     assert run(["ask", "r0000", "dance"]) == 2
     assert b"dance" in capfdbinary.readouterr().err

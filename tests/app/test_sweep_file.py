@@ -1,5 +1,6 @@
 """Sweep files: what they may say, the sentences about what they may not, and the runs that follow."""
 
+import json
 import re
 import tracemalloc
 from pathlib import Path
@@ -175,6 +176,15 @@ def test_the_command_line_cannot_change_what_varies(settings, key):
     file = parse_sweep(HEAD + "[grid]\nmemory.delta = [0.1, 0.2]")
     with raises(ConfigError, key=key):
         make_plan(change_settings(file, [settings]))
+
+
+@pytest.mark.parametrize("text", ["20k", "0.02M", "2e4"])
+def test_the_number_of_steps_is_read_as_people_write_it(tmp_path, capsys, text):
+    db = ["--db", f"sqlite:///{tmp_path / 'x.db'}"]
+    assert run_command(["sweep", "tau-study-demo", "--steps", text, "--dry-run", "--json", *db]) == 0
+    assert {each["steps"] for each in json.loads(capsys.readouterr().out)["runs"]} == {20_000}
+    assert run_command(["train", "--steps", text, "--seed", "-1", *db]) == 2
+    assert "steps" not in capsys.readouterr().err, "only the seed is wrong"
 
 
 def test_a_sweep_is_stopped_by_its_id(tmp_path, capsys):

@@ -90,8 +90,12 @@ def test_runs_that_have_not_finished_are_no_results_and_are_listed_in_every_form
 
 def test_a_cell_with_the_sign_of_a_comment_is_read_back_whole() -> None:
     table = make_table(["name", "win rate [%]"], [["lr #1", 0.5], ["lr 2", 0.25]], notes=["a note, with a comma"])
-    read = pd.read_csv(io.BytesIO(export_table(table, "csv")), comment="#")
+    content = export_table(table, "csv")
+    read = pd.read_csv(io.BytesIO(content), comment="#")
     assert read.to_numpy().tolist() == [["lr #1", 0.5], ["lr 2", 0.25]]
+    assert content.startswith(b'# a note, with a comma\n"name",'), (
+        "comments are the first lines, not rows after the last"
+    )
 
 
 def test_an_unfinished_run_that_is_asked_for_has_a_dagger_and_is_never_bold(seeds) -> None:

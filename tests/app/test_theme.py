@@ -10,6 +10,7 @@ from app.figures.theme import (
     NEUTRAL,
     VIRIDIS_ON_DARK,
     Style,
+    format_mathtext,
     get_theme_colors,
     luminance,
     make_styles,
@@ -196,3 +197,8 @@ def test_a_variant_changes_its_style_only_if_another_line_has_the_same_one() -> 
     together = make_styles(variants)
     assert len(set(alone.values())) == 4
     assert together == alone
+
+
+def test_a_symbol_after_a_greek_letter_is_a_formula_as_it_is_elsewhere() -> None:
+    assert format_mathtext("|r + γV*(s′) − V*(s)|") == r"|r + $\gamma$$V^{*}$(s′) − $V^{*}$(s)|"
+    assert format_mathtext("SHARK H*") == r"SHARK $H^{*}$"

@@ -53,6 +53,25 @@ def test_two_runs_with_other_learning_rates_are_never_one_line() -> None:
     ]
 
 
+def test_settings_of_the_training_that_all_runs_share_are_not_in_their_names() -> None:
+    shared = ("train.eps_steps=8000", "train.batch=8")
+    configs = {"a": stored(*shared), "b": stored(*shared, "gate.enabled=false")}
+    variants = group_variants(configs)
+    assert [variant.name for variant in variants] == ["EMTC(QPLEX)", "EMTC(QPLEX), No-TCGM"]
+    assert [variant.changed for variant in variants] == ["", "gate.enabled = false"], (
+        "the colors are those of the names"
+    )
+    assert variants[0].shared == {"train.batch": 8, "train.eps_steps": 8000}
+    assert variants[0].method == "emtc-qplex (train.batch = 8, train.eps_steps = 8000)"
+    with_plain = {variant.name for variant in group_variants({**configs, "c": stored()})}
+    assert {"EMTC(QPLEX)", "EMTC(QPLEX), train.batch = 8, train.eps_steps = 8000"} < with_plain
+
+
+def test_a_setting_of_the_method_that_all_runs_share_is_in_their_names() -> None:
+    variants = group_variants({algo: stored("memory.delta=0.1", algo=algo) for algo in ("emtc-qplex", "emu-qplex")})
+    assert [variant.name for variant in variants] == ["EMTC(QPLEX), δ = 0.1", "EMU(QPLEX), δ = 0.1"]
+
+
 def test_the_key_of_a_variant_is_the_one_that_old_links_hide() -> None:
     (variant,) = group_variants({"a": stored("gate.enabled=false")})
     assert variant.method == "emtc-qplex (gate.enabled = false)"

@@ -448,6 +448,7 @@ def test_the_table_subtracts_and_the_figure_sorts() -> None:
     assert passed + removed == pytest.approx(100, abs=0.02)
     chart = draw_what_if(found, run="a run", env_step=30)
     assert [panel.title for panel in chart.panels] == ["β of transitions", "β of links", "Δ_mem of links"]
+    assert chart.subtitle == ""
     for panel, line in chart.lines:
         assert line.name in ("recorded", "recomputed")
         order = np.diff(line.y)
@@ -460,6 +461,7 @@ def test_without_transitions_the_links_are_drawn_alone() -> None:
     chart = draw_what_if(evaluate_what_if(_snapshot(2), NONE, _rules(), WhatIfSettings()), run="a run", env_step=30)
     assert [panel.title for panel in chart.panels] == ["β of links"]
     assert not chart.is_empty
+    assert chart.subtitle == "recomputed = recorded for all links"
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,16 @@ def test_map_and_panel_fit_on_one_screen(page, seeded) -> None:
     assert player.locator(".under, .key, .controls").evaluate_all(cut) == []
     note = player.locator(".note").first
     assert note.evaluate("node => node.clientWidth / node.closest('.under').clientWidth") > 0.9, "the note has its row"
+    page.set_viewport_size({"width": 1440, "height": 900})
+    heading = page.locator("h5", has_text="Memory 7")
+    heading.evaluate("node => { node.textContent = 'Memory 123456' }")
+    row = [
+        page.locator("h5", has_text="Memory 123456"),
+        page.get_by_role("button", name="Fields"),
+        page.get_by_text("Neighbors", exact=True),
+    ]
+    middles = [box["y"] + box["height"] / 2 for box in (part.bounding_box() for part in row)]
+    assert max(middles) - min(middles) < 15, "a long id does not wrap the buttons next to it"
 
 
 def test_a_dense_map_draws_disks_only_for_few_colored_points(page) -> None:

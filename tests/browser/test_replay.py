@@ -6,9 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import ImageColor
 
 from app.figures.assets import read_script
 from app.figures.named.trajectories import draw_trajectory
+from app.figures.theme import NEUTRAL
 from app.replay.field import interpolate_scene
 from app.replay.files import make_page
 from app.replay.payload import make_payload
@@ -24,6 +26,12 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 IS_BLANK = """node => {
     const pixels = node.getContext('2d').getImageData(0, 0, node.width, node.height).data
     return new Set(new Uint32Array(pixels.buffer)).size < 8
+}"""
+COUNT_PIXELS = """(node, color) => {
+    const pixels = node.getContext('2d').getImageData(0, 0, node.width, node.height).data
+    let count = 0
+    for (let i = 0; i < pixels.length; i += 4) count += color.every((value, k) => pixels[i + k] === value)
+    return count
 }"""
 PLACES = "node => node.state.sides.map(side => side.field.toDataURL().length + side.field.toDataURL().slice(-4000))"
 
@@ -231,6 +239,8 @@ def test_football_and_smax_are_played_too(page, tmp_path: Path):
         states = rng.random((6, dim or smax_dim()), np.float32)
         if env == "smax":
             states[:, -6:] = 0
+        else:
+            states[:, 20:22] = states[:, 2:4]  # the ball is where a player is
         actions = rng.integers(0, 5, (5, 3))
         chart = draw_trajectory(title=env, reward=np.ones(5))
         sides.append(make_side(env, map, states=states, actions=actions, chart=chart, title=env))
@@ -242,6 +252,8 @@ def test_football_and_smax_are_played_too(page, tmp_path: Path):
         field = page.locator(".playback .field").nth(number)
         field.wait_for()
         wait_until(page, lambda field=field: not field.evaluate(IS_BLANK), "a field with its units")
+    ball = page.locator(".playback .field").first.evaluate(COUNT_PIXELS, list(ImageColor.getrgb(NEUTRAL)))
+    assert ball > 10, "the ball is above the player"
 
 
 def test_browser_and_files_put_every_unit_at_the_same_place(page):

@@ -1,12 +1,14 @@
 """Bundles: opened on Home, shown on every page, compared with the user's own runs, imported and removed."""
 
 import os
+import shlex
 from pathlib import Path
 
 import pytest
 from sqlalchemy import update
 from streamlit.testing.v1 import AppTest
 
+from app.cli.main import run
 from app.notebook.export import export_entries
 from app.ui.home import open_bundle
 from storage.bundles.bundle_cache import Bundle, cache_bundle, list_bundles
@@ -211,6 +213,15 @@ def test_a_bundle_without_robust_evaluations_makes_a_shared_task_greedy(own, ope
     assert "Greedy win rates on 3m, because runs" in said(beside).replace("\\", "")
 
 
+def test_the_command_of_a_figure_of_a_bundle_names_its_database(own, opened, tmp_path):
+    app = open_page("compare", **{"from": opened.key})
+    assert not app.exception
+    (command,) = (each.value for each in app.code if "--figure learning-curves" in each.value)
+    out = tmp_path / "curves.csv"
+    assert run([*shlex.split(command)[1:-1], str(out)]) == 0
+    assert out.stat().st_size > 0
+
+
 def test_a_comparison_contains_no_bundle_by_default(own, opened):
     app = open_page("compare")
     assert "Evaluated runs that match: 4" in said(app)
@@ -295,7 +306,7 @@ def test_replay_of_a_run_without_states_says_which_runs_of_the_bundle_have_some(
     app = open_page("replay", **{"from": opened.key}, run="t0000")
     assert not app.exception
     assert not app.error
-    assert "not their states" in said(app)
+    assert "contains no episodes of this run" in said(app)
     shown = open_page("replay", **{"from": opened.key})
     assert not shown.error
     assert shown.query_params["run"] in (file[1], [file[1]])

@@ -71,7 +71,7 @@ def test_data_is_counted_before_it_is_removed(seeded):
     assert "Removed 8 trajectories, 1 snapshot" in " ".join(each.value for each in app.success).replace("\\", "")
     assert len(list_snapshots(db, run_id)) == 1
     assert len(list_episodes(db, run_id)) == 8
-    assert "was deleted by thinning" in said(open_page("replay", run=run_id))
+    assert "was deleted by thinning" in said(open_page("replay", run=run_id, episode="1"))
     assert not open_page("live", run=run_id).error
 
 

@@ -5,7 +5,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import streamlit as st
-from sqlalchemy import update
+from sqlalchemy import delete, update
+from streamlit.testing.v1.element_tree import Block
 
 from app.cli.main import run
 from app.ui import data
@@ -13,6 +14,7 @@ from app.ui.run_data import LiveCurves
 from emtc_core.config.run import PRESETS
 from storage.engine import open_database
 from storage.models import MetricRow
+from storage.queries.gate_state import gate_state
 from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import finish_run
 from storage.runs.rows import find_run
@@ -22,7 +24,7 @@ from tests.pages.test_pages import explained, open_page, said
 
 KINDS = ("active", "idle", "none", "old")
 SENTENCES = {
-    "active": "The gate removed 20\\.0 % of the incentive so far",
+    "active": "The gate removed 20\\.0 % of the incentive\\. β was below 0\\.5",
     "idle": "almost every state is a separate node, so β is 1 everywhere\\. Try \\-\\-set preset=wide",
 }
 
@@ -40,6 +42,13 @@ def gate_files(tmp_path_factory):
 def gates(use_database, gate_files, tmp_path):
     source, runs = gate_files
     return use_database(copy_database(source, tmp_path / "gates.db")), runs
+
+
+def list_blocks(block):
+    for child in getattr(block, "children", {}).values():
+        if isinstance(child, Block) and child.type == "flex_container":
+            yield child
+        yield from list_blocks(child)
 
 
 def badges(app) -> list[str]:
@@ -182,10 +191,22 @@ def test_after_a_stop_a_missing_incentive_has_one_reason(gates):
         connection.execute(update(MetricRow).where(MetricRow.run_id == run_id, rho).values(value=0.0))
     app = open_page("live", run=run_id)
     assert "it starts with the first win" in said(app)
+    assert not any(each.proto.height_config.pixel_height for each in list_blocks(app.main)), "no message is cut"
     finish_run(db, run_id, "stopped")
     app.run()
     assert "the run ended before its first win" in said(app)
     assert "it starts with the first win" not in said(app)
+
+
+def test_a_run_that_ended_before_its_first_update_is_not_told_to_wait_for_it(empty):
+    run_id = seed_run(empty, status="running", gate="idle")
+    with empty.transaction() as connection:
+        connection.execute(delete(MetricRow).where(MetricRow.name.in_(("gate/closed_fraction", "incentive/rho"))))
+    assert gate_state(empty, run_id).sentence.startswith("No update has been made yet.")
+    finish_run(empty, run_id, "finished")
+    assert gate_state(empty, run_id).sentence == (
+        "The run ended before its first update, which needs 32 episodes (train.burn_in)."
+    )
 
 
 def test_the_default_metrics_follow_what_the_run_has_logged_so_far(empty):

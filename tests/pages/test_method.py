@@ -63,11 +63,26 @@ def test_page_lists_every_difference_from_published_code(method):
     assert "padding" in DIFFERENCES[0].published
     assert "200·k + 1" in DIFFERENCES[1].published
     assert "`incentive.mask_terminal`" in DIFFERENCES[2].here
+    for code, words in (
+        ("EMC", "ends an episode is r + γH(s′)"),
+        ("EMC, EMU: curiosity", "VDN network, its target and its slow copy"),
+        ("EMC's and EMU's memory", "lowest slot"),
+        ("MAPPO", "Each of eight environments plays 400 steps"),
+        ("MAPPO", "rows that remain after the division"),
+        ("MAPPO", "one-hot id"),
+        ("EMU on football", "also for one of the opponents"),
+        ("DMIX", "equally spaced"),
+    ):
+        assert any(d.code == code and words in d.published + d.here for d in DIFFERENCES), words
 
 
 def test_page_lists_every_rule_of_a_full_memory(method):
     text = said(method)
     assert all(f"| {topic} | {rule} |" in text for topic, rule in RULES)
+    assert {topic for topic, _ in RULES} == {
+        *("Use of a node", "Age of a node", "Links of a moved node", "Normalization", "Ties", "Stale index"),
+        *("Evicted nodes in the replay buffer", "Runs without a gate"),
+    }
 
 
 def test_settings_list_the_open_questions_they_answer():

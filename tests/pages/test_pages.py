@@ -161,6 +161,18 @@ def test_live_offers_every_number_that_the_run_logged_and_says_what_it_means(see
     assert "the beta from the current memory" in explained(app)
 
 
+def test_live_smooths_a_chart_for_files_only_while_export_is_open(seeded, monkeypatch):
+    smoothed = []
+    monkeypatch.setattr("app.ui.live.panels.smooth_chart", lambda chart, weight: smoothed.append(weight) or chart)
+    app = open_page("live", run=seeded[1], smoothing="0.9")
+    assert not app.exception
+    assert smoothed == [], "the browser smooths what is shown"
+    app.session_state["live-outcomes-win rate-export"] = True
+    app.run()
+    assert not app.exception
+    assert smoothed == [0.9]
+
+
 def test_live_without_a_run_in_the_address_shows_the_newest(seeded):
     app = open_page("live")
     assert "Seeded run" in said(app)

@@ -1,11 +1,12 @@
 """Replay's list of episodes: all of them can be found, and the list says how many there are."""
 
 import pytest
-from sqlalchemy import update
+from sqlalchemy import delete, update
 
 from app.ui.replay import episode_choice
-from storage.models import EpisodeRow
+from storage.models import EpisodeRow, EvalEpisode
 from storage.queries.episodes import EMPTY_TRAJECTORY, list_episodes
+from tests.pages.seed import seed_run
 from tests.pages.test_pages import open_page, said
 
 
@@ -68,6 +69,28 @@ def test_the_page_begins_with_an_episode_whose_states_are_kept(seeded):
     linked = open_page("replay", run=run_id, episode="4")
     assert not linked.error, "left out on purpose is no fault"
     assert "deleted by thinning (emtc db thin), or is not part of this bundle" in linked.info[0].value.replace("\\", "")
+
+
+def test_the_page_begins_with_evaluation_episodes_if_no_other_states_are_kept(seeded):
+    db, run_id = seeded
+    thin_out(db, keep=[])
+    app = open_page("replay", run=run_id)
+    assert not app.exception
+    assert not app.info
+    assert app.radio(key="replay?play").value
+    assert app.segmented_control(key="replay?source").value == "evaluation"
+
+
+def test_a_run_of_which_only_outcomes_are_kept_links_the_runs_that_can_be_replayed(seeded):
+    db, run_id = seeded
+    thin_out(db, keep=[])
+    with db.transaction() as connection:
+        connection.execute(delete(EvalEpisode).where(EvalEpisode.run_id == run_id))
+    seed_run(db, name="With states")
+    app = open_page("replay", run=run_id)
+    assert not app.exception
+    assert "contains only the outcomes" in said(app).replace("\\", "")
+    assert [link.label for link in app.get("page_link") if link.label == "With states"]
 
 
 def test_an_episode_beyond_the_first_page_is_found_to_begin_with(seeded, monkeypatch):

@@ -1,11 +1,13 @@
 """Home's table of all runs: pages, search, filters and order from the URL, and actions on selected rows."""
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
 from streamlit.testing.v1 import AppTest
 
+from app.analysis.format import MISSING
 from app.bench.queries import fill_table
 from app.ui.widgets import run_picker
 from storage.engine import open_database
@@ -270,11 +272,28 @@ def test_a_queued_run_is_stopped_and_a_finished_run_is_not(several):
     assert find_run(db, ids[0]).status == "finished"
 
 
+@pytest.mark.parametrize("page", ["home", "disk"])
+def test_the_column_of_names_is_wide_enough_for_the_seed_at_their_end(seeded, page):
+    table = open_page(page).dataframe[0]
+    width = json.loads(table.proto.columns)["name"]["width"]
+    assert {"medium": 200, "large": 400}.get(width, width) >= 5.6 * len("First study A: 3s_vs_5z · No-TCGM · seed 3")
+
+
+def test_the_curves_of_home_have_one_chart_for_each_map(empty):
+    """A map with 6,000 steps is not drawn on the axis of one with 40,000."""
+    seed_runs(empty, maps=("3m", "corridor"))
+    app = open_home()
+    assert not app.exception
+    charts = [each.proto.id for each in app.get("bidi_component") if "newest-" in each.proto.id]
+    assert [name.rpartition("newest-")[2] for name in charts] == ["win rate, 3m", "win rate, corridor"]
+
+
 def test_home_offers_a_new_run_first_and_shows_the_curve_and_age_of_each_run(seeded):
     app = open_home()
     assert not app.exception
     kinds = {button.key: button.proto.type for button in app.button}
     assert (kinds["new_run"], kinds["start_demo"]) == ("primary", "tertiary")
+    assert app.dataframe[0].proto.placeholder == MISSING
     row = app.dataframe[0].value.iloc[0]
     assert len(row["curve"]) >= 1
     assert row["age"] == row["created_at"]

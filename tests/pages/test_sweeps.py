@@ -356,6 +356,17 @@ def test_a_sweep_has_a_result_with_intervals_verdicts_and_its_file(empty):
     assert parse_sweep(text) == parse_sweep(LAMBDA)
 
 
+def test_identical_runs_of_a_sweep_have_the_reason_instead_of_a_verdict(empty):
+    sweep_id = seed_sweep(empty, ABLATION)
+    with empty.transaction() as connection:
+        connection.execute(update(Evaluation).values(wins=0, win_rate=0.0, return_mean=0.5, return_std=0.0))
+    app = open_page("sweeps", sweep=sweep_id)
+    assert not app.exception
+    (tests,) = [str(part.value) for part in app.markdown if str(part.value).startswith("| task | against | n ")]
+    assert "identical runs \\(no win yet, so the memory pays no incentive\\)" in tests
+    assert "too few seeds" not in tests
+
+
 def test_the_runs_of_a_sweep_are_listed_by_what_varies_and_by_seed(empty):
     app = open_page("sweeps", sweep=seed_sweep(empty, TAU))
     (table,) = [each.value for each in app.dataframe if "Machine" in each.value]

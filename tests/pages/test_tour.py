@@ -10,6 +10,7 @@ from storage.queries.memory import get_snapshot, list_snapshots
 from storage.runs.changes import create_run
 from tests.pages.seed import seed_failed_run, seed_run
 from tests.pages.test_pages import open_page, said
+from tests.pages.test_replay_beside import player
 
 
 def newest_snapshot(db, run_id):
@@ -47,6 +48,14 @@ def test_the_point_that_stands_out_is_named_with_its_numbers(seeded):
     assert not app.exception
     assert f"Memory {odd.slot} is the largest outlier" in said(app)
     assert "camera" in app.query_params
+
+
+def test_the_last_stop_opens_the_two_episodes_that_its_text_announces(seeded):
+    app = open_page("memory", run=seeded[1], tour="5")
+    app.button(key="tour_next").click().run()
+    assert not app.exception
+    assert "The episodes with the highest and the lowest return" in said(app)
+    assert len(player(app)["sides"]) == 2
 
 
 def test_a_tour_can_be_left_and_taken_again(seeded):

@@ -127,6 +127,7 @@ function recolorPoints(self) {
   self.quantity = findColumn(self.meta, self.color)
   chooseColors(self)
   self.inks = computeInks(self.grid, self.columns[self.color], self.quantity)
+  self.nColored = self.quantity.noEffect === null ? null : countColored(self.inks)
   self.draw()
   updateStatus(self)
 }

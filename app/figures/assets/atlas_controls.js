@@ -61,9 +61,10 @@ function updateStatus(self) {
   const drawing = self.dense ? "density; zoom in for single points" : "all points"
   const { binary, name, noEffect } = self.quantity
   const missing = binary ? "" : noEffect === null ? ", gray: no value" : `, gray: ${name} = ${noEffect} or no value`
+  const colored = self.nColored === null ? "" : `, ${self.nColored.toLocaleString("en-US")} colored`
   const unplaced = meta.n - grid.n ? `, ${(meta.n - grid.n).toLocaleString("en-US")} without coordinates` : ""
   self.root.querySelector(".status").textContent = all
-    ? `${total} nodes${unplaced} · ${drawing}${missing}`
+    ? `${total} nodes${unplaced}${colored} · ${drawing}${missing}`
     : `${count} of ${total} selected, the others gray · ${drawing}`
   self.root.querySelector(".clear").disabled = all // not hidden, so that the other buttons do not move
   self.root.querySelector(".filter").textContent = active ? `Filter (${active})` : "Filter"

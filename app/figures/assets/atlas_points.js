@@ -112,6 +112,12 @@ function computeInks(grid, values, { low, high, noEffect, log }) {
   return inks
 }
 
+function countColored(inks) {
+  let count = 0
+  for (let k = 0; k < inks.length; k += 1) if (inks[k] !== NO_INK) count += 1
+  return count
+}
+
 // Mask of the points that pass all filters and are inside the lasso. A point without a value does not pass a filter.
 function computeMask(grid, columns, filters, polygon) {
   const chosen = new Uint8Array(grid.n).fill(1)

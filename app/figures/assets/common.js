@@ -276,6 +276,10 @@ function outlineMarker(ctx, x, y, corners, turn, radius) {
 
 const LEGEND_ROW = 20
 
+function nameScale(panel) {
+  return panel.log ? `${panel.unit}, log scale` : panel.unit
+}
+
 // Compute the positions of the legend entries: in the row of the title as long as they fit, then in new rows.
 // The title of a panel with `isTitled` = false is on the page, so that only its unit is drawn.
 function layOutLegend(ctx, panel, theme, width) {
@@ -283,7 +287,7 @@ function layOutLegend(ctx, panel, theme, width) {
   ctx.font = `600 13px ${theme.font}`
   let at = panel.isTitled === false ? 0 : ctx.measureText(panel.title).width + 6
   ctx.font = `12px ${theme.font}`
-  if (panel.unit) at += ctx.measureText(`[${panel.unit}]`).width
+  if (panel.unit) at += ctx.measureText(`[${nameScale(panel)}]`).width
   at += 18
   let row = 0
   const items = []
@@ -315,7 +319,7 @@ function drawPanelTitle(ctx, box, panel, theme, hidden, legendLayout = layOutLeg
   const wide = title ? ctx.measureText(title).width + 6 : 0
   ctx.font = `12px ${theme.font}`
   ctx.fillStyle = theme.soft
-  if (panel.unit) ctx.fillText(`[${panel.unit}]`, box.x + wide, top)
+  if (panel.unit) ctx.fillText(`[${nameScale(panel)}]`, box.x + wide, top)
   const hits = []
   for (const { line, at, row, width } of legendLayout.items) {
     const x = box.x + at

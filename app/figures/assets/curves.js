@@ -215,6 +215,7 @@ function drawEmpty(self, canvas, theme) {
 }
 
 function drawMarks(self, ctx, theme, last) {
+  let labelEnd = -Infinity // a label that would cover the one before is left out
   for (const mark of self.data.marks || []) {
     if (mark.x < self.view[0] || mark.x > self.view[1]) continue
     const at = self.boxes[0].sx(mark.x)
@@ -229,7 +230,9 @@ function drawMarks(self, ctx, theme, last) {
     ctx.fillStyle = theme.soft
     ctx.textAlign = "left"
     ctx.font = `11px ${theme.font}`
+    if (at < labelEnd) continue
     ctx.fillText(mark.label, at + 4, TOP + 11)
+    labelEnd = at + 4 + ctx.measureText(mark.label).width
   }
 }
 

@@ -206,11 +206,12 @@ function show(self) {
   }
 }
 
-// Choose the sizes of the panels and the number of columns.
+// Choose the sizes of the panels and the number of columns. All rows have the same number of panels where that is possible.
 function layOutPanels(self) {
   const small = self.root.clientWidth < NARROW
   const columns = Math.floor(self.lines.clientWidth / COLUMN[small ? "narrow" : "wide"])
-  return { columns: Math.max(1, Math.min(MAX_COLUMNS, self.panels.length, columns)), size: small ? SMALL_LINES : LINES }
+  const rows = Math.ceil(self.panels.length / Math.max(1, Math.min(MAX_COLUMNS, columns)))
+  return { columns: Math.ceil(self.panels.length / rows), size: small ? SMALL_LINES : LINES }
 }
 
 function drawLines(self, theme) {
@@ -249,8 +250,28 @@ function paintLines(self, { ctx, width }, theme, columns, rows, { left, right, t
   ctx.fillStyle = theme.soft
   ctx.textAlign = "center"
   ctx.textBaseline = "alphabetic"
-  for (const { box } of boxes.slice(-columns)) ctx.fillText("t, step of the episode", box.x + box.width / 2, box.y + box.height + 33)
+  self.actionKey.hidden = columns > 1
+  for (const { box, panel } of boxes.slice(-columns)) {
+    if (columns > 1 && panel.kind === "actions") drawActionKey(self, ctx, box, theme) // the next panel names the x axis
+    else ctx.fillText("t, step of the episode", box.x + box.width / 2, box.y + box.height + 33)
+  }
   return boxes
+}
+
+// Draw the colors of the actions in the row of the x axis' name, from the right edge to the left.
+function drawActionKey(self, ctx, box, theme) {
+  ctx.save()
+  ctx.textAlign = "right"
+  let right = box.x + box.width
+  for (const [group, color] of listActionGroups(self.sides).reverse()) {
+    ctx.fillStyle = theme.soft
+    ctx.fillText(group, right, box.y + box.height + 33)
+    right -= ctx.measureText(group).width + 14
+    ctx.fillStyle = color
+    ctx.fillRect(right, box.y + box.height + 24, 10, 10)
+    right -= 12
+  }
+  ctx.restore()
 }
 
 // Draw only the time axis, for the panel of actions, which has no numeric y axis.

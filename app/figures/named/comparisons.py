@@ -153,9 +153,11 @@ def tabulate_tests(comparison: Comparison, final: FinalRule = LAST_TENTH, *, ref
         "Student's t)."
     )
     caption, notes = caption_final(
-        comparison.seeds, final, explanation, missing, quantity=comparison.quantity, comparison=comparison
-    )
-    return make_table(_COLUMNS, rows, caption=caption, notes=[*notes, missing], excluded=comparison.excluded_runs)
+        comparison.seeds, final, explanation, missing, comparison.shared_note,
+        quantity=comparison.quantity, comparison=comparison,
+    )  # fmt: skip
+    notes += [missing, comparison.shared_note]
+    return make_table(_COLUMNS, rows, caption=caption, notes=notes, excluded=comparison.excluded_runs)
 
 
 def tabulate_tests_by_rate(

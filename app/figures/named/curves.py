@@ -301,12 +301,9 @@ def _draw_seeds(group: Group, name: str, style: Style) -> list[Line]:
 
 
 def _list_notes(comparison: Comparison) -> list[str]:
-    """List the notes for the caption: preset, win rate, equal episodes, identical runs, unfinished runs."""
-    notes = [f"All lines: preset = {comparison.preset}."] if comparison.preset else []
-    notes += filter(
-        None,
-        (comparison.quantity.note, _describe_distinct_episodes(comparison.seeds), describe_identical_runs(comparison)),
-    )
+    """List the notes for the caption: shared settings, win rate, equal episodes, identical runs, unfinished runs."""
+    distinct, identical = _describe_distinct_episodes(comparison.seeds), describe_identical_runs(comparison)
+    notes = list(filter(None, (comparison.shared_note, comparison.quantity.note, distinct, identical)))
     unfinished = [seed for group in comparison.groups for seed in group.unfinished]
     if unfinished:
         runs = "; ".join(f"run {seed.id} {seed.progress}" for seed in unfinished[:5])
@@ -444,7 +441,7 @@ FIGURES = (
     ),
     FigureKind(
         "baselines", _baselines, _read_baselines, CURVE_OPTIONS,
-        question="How does EMTC compare with DMIX and MAPPO?", pages=("compare",),
+        question="How does EMTC compare with the baselines?", pages=("compare",),
     ),
     FigureKind(
         "mu-w", partial(_draw, name="mu-w"), _read_mu_w, (*CURVE_OPTIONS, *_STYLE_OPTIONS),

@@ -58,7 +58,7 @@ VERDICTS: Final[dict[Verdict, str]] = {
 
 _CLAIM_COLUMNS = ("claim", "task", "compared", "measure", "estimate", "n", "p (Holm)", "verdict")
 _FINDING_COLUMNS = (
-    *("study", "claim", "task", "compared", "measure", "n", "estimate", "p", "p (Holm)", "p (randomization)"),
+    *("study", "claim", "compared", "task", "measure", "n", "estimate", "p", "p (Holm)", "p (randomization)"),
     *("detectable", "P(improvement)", "verdict"),
 )
 _FORMATS: Final = {"detectable": ".2g", "P(improvement)": ".2f"}
@@ -237,8 +237,8 @@ def _make_finding_row(study: StudyFindings, finding: Finding) -> list[Cell | str
     return [
         study.plan.title,
         f"{finding.claim.number}. {finding.claim.text}",
-        finding.task,
         f"{finding.first} − {finding.second}" if finding.second else finding.first,
+        finding.task,
         finding.measure.title,
         count_seeds(difference),
         format_difference(difference, f"{finding.measure.title}, {kind} over seeds"),

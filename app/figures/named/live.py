@@ -343,19 +343,19 @@ def draw_metrics(
         x, y = _get_curve(metrics, name)
         if not len(x):
             continue
-        lines = [Line(_get_short_name(name), _get_metric_color(name), x, y)]
+        lines = [Line(_get_label(name), _get_metric_color(name), x, y)]
         if name == _ACCURACY and chance is not None:
             level = np.full(len(x), chance)
             lines.append(Line(f"chance, 1/{1 / chance:.0f}", OKABE_ITO[1], x, level, dash=_DASHED, smoothable=False))
         unit, from_zero = describe_metric(name).unit, len(lines) > 1 or name in MACHINE_METRICS
-        panel = Panel(_get_short_name(name), unit, tuple(lines), from_zero=from_zero)
+        panel = Panel(_get_label(name), unit, tuple(lines), from_zero=from_zero)
         if name.startswith("time/"):
             panel, note = clip_spikes(panel)
             spike_notes += [f" {note}"] if note else []
         panels.append(panel)
     known_names = filter(is_known, names)
-    meanings = "; ".join(f"{_get_short_name(name)}: {describe_metric(name).meaning}" for name in known_names)
-    description = f"One panel each for {', '.join(map(_get_short_name, names))} over training env steps."
+    meanings = "; ".join(f"{_get_label(name)}: {describe_metric(name).meaning}" for name in known_names)
+    description = f"One panel each for {', '.join(map(_get_label, names))} over training env steps."
     return Chart(
         "metrics",
         f"Learning and speed of {run}",
@@ -487,7 +487,7 @@ def _make_greedy_line(evaluations: pd.DataFrame) -> Line:
     n = np.where(np.isfinite(distinct), distinct, episodes)
     band = compute_wilson_interval(rate * n, n)
     x = read_float_column(evaluations, "env_step")
-    return Line("greedy evaluation, 95 % Wilson interval", WIN_RATE, x, rate, *band, label="greedy evaluation")
+    return Line("greedy evaluation, 95 % Wilson interval", WIN_RATE, x, rate, *band, label="greedy, 95 % interval")
 
 
 def _make_other_lines(evaluations: pd.DataFrame, metrics: pd.DataFrame | None, *, by_return: bool) -> Iterator[Line]:
@@ -499,7 +499,7 @@ def _make_other_lines(evaluations: pd.DataFrame, metrics: pd.DataFrame | None, *
             read_float_column(evaluations, "env_step"),
             robust,
             dash=_DASHED,
-            label="shifted starts",
+            label="robust (shifted starts)",
         )
     win_rate, success_rate = TRAINING_RATES
     x, training_rate = _get_curve(metrics, success_rate if by_return else win_rate)
@@ -522,8 +522,8 @@ def _get_metric_color(name: str) -> str:
     return LOSS if name.startswith("train/") else OKABE_ITO[0]
 
 
-def _get_short_name(name: str) -> str:
-    return name.partition("/")[2].replace("_", " ")
+def _get_label(name: str) -> str:
+    return describe_metric(name).label if is_known(name) else name.partition("/")[2].replace("_", " ")
 
 
 def read_run_data(db: Database, run: RunRow, metrics: Sequence[str], x_axis: XAxisName = "env_steps") -> RunData:

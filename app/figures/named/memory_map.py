@@ -157,7 +157,7 @@ def draw_selection(
 
 def name_path(episode: Trajectory) -> str:
     """Name the path of an episode: "episode 12, won, return 18.3"."""
-    outcome = "won" if episode.won else "lost"
+    outcome = "won" if episode.won else "not won"
     return f"episode {episode.episode}, {outcome}, return {episode.episode_return:.1f}"
 
 
@@ -166,7 +166,7 @@ def make_traces(
 ) -> tuple[Trace, ...]:
     """Make the paths of one or two episodes on a map. The path of the better one is green, the other one is orange.
 
-    The path of a single lost episode is orange.
+    The path of a single episode that was not won is orange.
     """
     best = max(episodes, key=lambda episode: (episode.won, episode.episode_return), default=None)
     if best is not None and not best.won and len(episodes) == 1:
@@ -266,9 +266,11 @@ def _read_nodes(db: Database, run: RunRow, options: Options) -> MapNodes:
     title = f"Memory of {run.name} at step {snapshot.env_step}"
     if N_LANDMARKS not in options:  # the stored projection for the default landmarks; if it is missing, it is computed
         method = options[METHOD] or "pca"
-        points = LabeledPoints(
-            project_snapshot(db, snapshot.id, method=method).coordinates, f"{method} 1", f"{method} 2"
+        coordinates, name = (
+            project_snapshot(db, snapshot.id, method=method).coordinates,
+            METHOD_NAMES.get(method, method),
         )
+        points = LabeledPoints(coordinates, f"{name} 1", f"{name} 2")
         drawn_rows = sample_rows(snapshot, n=MAX_POINTS, seed=0)
         caption = f"Showing {len(drawn_rows)} of {snapshot.size} nodes, stratified by return and time, seed 0."
         return MapNodes(snapshot, drawn_rows, points, title, caption)

@@ -24,6 +24,7 @@ NAMES = ("A", "B")
 """Names of the two episodes in a comparison."""
 DASH = (6, 4)
 """Dash of the lines of episode B. Both episodes have the color of the quantity."""
+_NOTHING_STORED = "Δ_mem, β and H are not stored for this episode."
 _FRACTION_RANGE = (-0.03, 1.03)
 _DELTA_MEM_NOTE = (
     "Δ_mem = |r + γ·H(s′) − H(s)| when the episode was written, and the gate β for its incentive. "
@@ -64,8 +65,8 @@ def draw_trajectory(
         if np.isfinite(y).any():
             line = Line(panel.title, color, np.arange(len(y), dtype=np.float64), y)
             panels.append(replace(panel, lines=(line,)))
-    has_gate = any(panel.title == "β" for panel in panels)
-    caption = _DELTA_MEM_NOTE if has_gate else ""
+    titles = {panel.title for panel in panels}
+    caption = _DELTA_MEM_NOTE if "β" in titles else "" if titles - {"reward"} else _NOTHING_STORED
     description = f"{title}. Panels: {', '.join(panel.title for panel in panels)}, over {n_steps} steps."
     return Chart("trajectory", title, X_LABEL, tuple(panels), caption, description)
 
@@ -91,7 +92,7 @@ def join_values(charts: Sequence[Chart], scenes: Sequence[Scene | None]) -> Char
         return charts[0]
     titles = list(dict.fromkeys(panel.title for chart in charts for panel in chart.panels))
     panels = tuple(_join_panels(charts, title) for title in titles)
-    title = " and ".join(chart.title for chart in charts)
+    title = "; ".join(f"{name}: {chart.title}" for name, chart in zip(NAMES, charts, strict=True))
     note = next((chart.caption for chart in charts if chart.caption), "")
     caption = f"{NAMES[0]} is solid, {NAMES[1]} dashed. {note}".rstrip()
     description = f"{title}. Panels: {', '.join(titles)}."

@@ -108,8 +108,16 @@ def draw_what_if(result: WhatIfResult, *, run: str, env_step: int) -> Chart:
         f"Snapshot at env step {env_step:,}: {result.nodes:,} nodes, {result.nodes_after:,} recomputed. "
         f"{explain_tau(result)}"
     ).rstrip()
+    has_effect = any(
+        not np.allclose(getattr(data.recorded, name), getattr(data.recomputed, name), rtol=1e-6, equal_nan=True)
+        for data in result.sets
+        for name in ("delta_mem", "beta")
+    )
+    names = " and ".join(data.name for data in result.sets)
+    subtitle = f"recomputed = recorded for all {names}" if names and not has_effect else ""
     description = f"Sorted Δ_mem and β of {run}, recorded and recomputed, over the share of transitions and links."
-    return Chart("what-if", f"What if: the gate of {run} recomputed", X_LABEL, tuple(panels), caption, description)
+    title = f"What if: the gate of {run} recomputed"
+    return Chart("what-if", title, X_LABEL, tuple(panels), caption, description, subtitle=subtitle)
 
 
 def describe_change(result: WhatIfResult) -> str:

@@ -139,7 +139,7 @@ def _draw_stack(chart: Chart, width: float, *, has_title: bool, has_labels: bool
         ax.set_xscale("log" if chart.x_log else "linear")
         _draw_panel(ax, panel)
         handles, names = ax.get_legend_handles_labels()
-        if len(names) > 1 and not (has_labels and _draw_end_labels(ax, panel, 1.35, width)):
+        if len(names) > 1 and not (has_labels and _draw_end_labels(ax, panel, 1.35, width, has_title=has_title)):
             options = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2, "frameon": False}
             ax.legend(handles, _wrap_names(names, width), ncols=_count_legend_columns(names, width - 0.8), **options)
         _draw_events(ax, chart, with_labels=ax is axes[0])
@@ -173,7 +173,9 @@ def _draw_grid(chart: Chart, width: float, columns: int, *, has_title: bool, has
     for ax in axes[len(chart.panels) :]:
         ax.set_axis_off()
     has_labels = (
-        has_labels and len(chart.panels) == 1 and _draw_end_labels(axes[0], chart.panels[0], panel_height, width)
+        has_labels
+        and len(chart.panels) == 1
+        and _draw_end_labels(axes[0], chart.panels[0], panel_height, width, has_title=has_title)
     )
     if len(names) > 1 and not has_labels:
         texts = _wrap_names(list(handles), width)
@@ -251,33 +253,38 @@ def _draw_line(ax: Axes, line: Line, *, band_opacity: float, index: int) -> None
         zorder=2.1 if line.dash else 2,  # a line below a dashed line stays visible
         markeredgecolor=ax.get_facecolor(),
         markeredgewidth=0.4 if line.marker else 0.0,
-        markersize=4.5 if line.marker and line.marker != "circle" else 2.5,
+        markersize=4.5
+        if line.marker and line.marker != "circle"
+        else 3.5
+        if has_few_points or len(line.x) < 3
+        else 2.5,
     )
     if line.low is not None and line.high is not None:
         ax.fill_between(line.x, line.low, line.high, color=line.color, alpha=band_opacity, linewidth=0)
 
 
-def _draw_end_labels(ax: Axes, panel: Panel, height: float, width: float) -> bool:
+def _draw_end_labels(ax: Axes, panel: Panel, height: float, width: float, *, has_title: bool) -> bool:
     """Write the name of each line in the right margin, if all names fit. Dots connect a short line with its name.
 
-    The number of seeds is part of the names if it differs between the lines.
+    The number of seeds is part of the names if it differs between the lines, or if the figure has no subtitle.
 
     Args:
         ax: The axes with the lines.
         panel: The panel.
         height: Height of the panel [inch].
         width: Width of the figure [inch].
+        has_title: Whether the figure has a title and a subtitle.
 
     Returns:
         Whether all lines have a name in the margin.
     """
     main_lines = [line for line in panel.lines if not line.faint]
     counts = [_N_SEEDS.search(line.name) for line in main_lines]
-    differ = len({count and count[0] for count in counts}) > 1
+    has_counts = not has_title or len({count and count[0] for count in counts}) > 1
     ends = []
     for line, count in zip(main_lines, counts, strict=True):
         finite = np.flatnonzero(np.isfinite(line.y))
-        text = f"{line.label}{count[0] if count and differ else ''}"
+        text = f"{line.label}{count[0] if count and has_counts else ''}"
         if line.label and len(finite):
             ends.append((line, text, float(line.x[finite[-1]]), float(line.y[finite[-1]])))
     longest = max((len(text) for _, text, _, _ in ends), default=0)

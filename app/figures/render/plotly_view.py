@@ -43,6 +43,7 @@ def to_html(figure: AnyFigure, *, mode: Mode = "light", sources: Sequence[str] =
     page = to_plotly(figure, mode=mode).to_html(include_plotlyjs=True, full_html=True)
     metadata = {"description": figure.caption, "keywords": "; ".join(sources)}
     meta_tags = "".join(f'<meta name="{name}" content="{escape(text)}">' for name, text in metadata.items())
+    page = page.replace("<body>", f'<body style="background: {get_theme_colors(mode)[1]}">', 1)
     return page.replace("<head>", f"<head>{meta_tags}<title>{escape(figure.title)}</title>", 1).encode()
 
 
@@ -85,8 +86,12 @@ def _draw_chart(chart: Chart) -> go.Figure:
     if chart.x_log:
         drawing.update_xaxes(type="log")
     for mark in chart.marks:
-        drawing.add_vline(x=mark.x, line_dash="dot", annotation_text=plain(mark.label))
-    drawing.update_layout(height=140 + (220 if chart.columns == 1 else 300) * rows)
+        for row in range(1, rows + 1):
+            place: dict[str, Any] = {"row": row, "col": "all"}
+            label: dict[str, Any] = {"annotation_text": plain(mark.label)} if row == 1 else {}
+            drawing.add_vline(x=mark.x, line_dash="dot", **place, **label)
+    has_low_panels = chart.columns == 1 and rows > 1
+    drawing.update_layout(height=140 + (220 if has_low_panels else 300) * rows)
     return drawing
 
 

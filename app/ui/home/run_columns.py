@@ -17,7 +17,7 @@ _FIRST: Final = (
 )
 _LAST: Final = ("tags", "notes", "duration", "id", "created_at")
 _FIRST_SORTS: Final = ("created", "win_rate", "mu_w", "return", "gate", "progress", "duration", "status")
-# At 1024 pixels the columns up to the curve are visible.
+# At 1440 pixels all columns up to the age are visible.
 _WIDTHS: Final = {
     "status": 90,
     "algo": 105,
@@ -48,13 +48,13 @@ def column_config() -> dict[str, Any]:
         **{name: _make_config(name) for name in HOME_COLUMNS},
         "name": column.LinkColumn(
             HOME_COLUMNS["name"].label,
-            width=180,
+            width=250,  # a name such as "First study A: 3s_vs_5z · No-TCGM · seed 3"
             display_text=view.CALLED_PATTERN,
             help="Opens the run in a new tab",
         ),
         "progress": column.ProgressColumn("Progress", format=PERCENT, min_value=0, max_value=100, width=90),
         "gate": column.TextColumn(
-            "Gate", width=80, help="Active if the gate removes incentive. Select the row for the reason."
+            "Gate", width=74, help="Active if the gate removes incentive. Select the row for the reason."
         ),
         "curve": column.LineChartColumn(
             "Win rate curve",

@@ -315,8 +315,8 @@ def _show_cell(
         if has_references:
             _choose_references_and_axis(run)
         pin.show_with_export(
-            smooth_chart(chart, weight).keep_window(window), key=cell.key, stem=run.id, page="live", run=run,
-            facts={**facts, **references}, is_lazy=True,
+            lambda: smooth_chart(chart, weight).keep_window(window), key=cell.key, stem=run.id, page="live", run=run,
+            facts={**facts, **references},
         )  # fmt: skip
     canvas.show(
         _shorten_texts(chart), key=cell.key, window=window, panel_height=PANEL_HEIGHT, titles=is_titled, place=place,

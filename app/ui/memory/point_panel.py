@@ -285,7 +285,7 @@ def _show_replay(memory_map: MemoryMap, detail: NodeDetail, other: Trajectory | 
         stem, facts = f"{run.id}-episode-{detail.episode}", {"episode": detail.episode}
         pin.show_with_export(chart, key="point-trajectory", stem=stem, page="memory", run=run, facts=facts)
         episodes = [trajectory, *([] if other is None else [other])]
-        pin.show_lazy_export(
+        pin.show_export(
             partial(snapshot_map.make_selected_figure, memory_map, episodes),
             label="Map with path", key="point-map", stem=f"{run.id}-{memory_map.snapshot.env_step}",
             help="Export the map with the path of this episode, and of the episode that it is compared with",

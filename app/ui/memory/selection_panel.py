@@ -1,6 +1,7 @@
 """The selection on the map: its size, its comparison with the other nodes, its list, and its export."""
 
 import os
+from functools import partial
 from io import BytesIO
 from typing import Any
 
@@ -14,9 +15,9 @@ from app.analysis.format import escape_markdown, format_count, format_number, fo
 from app.analysis.neighborhoods import measure_neighbor_agreement
 from app.analysis.selection import NodeSelection, has_place, list_nodes, tabulate_selection
 from app.figures.figure import NO_OPTIONS
+from app.figures.kinds.maps import Cloud
 from app.figures.named.memory_map import SelectedNodes
 from app.figures.registry import draw_chart
-from app.notebook.view import Figure
 from app.ui.memory import atlas, snapshot_map, what_if_panel
 from app.ui.memory.snapshot_map import MemoryMap
 from app.ui.page_state import Flag
@@ -60,15 +61,15 @@ def show(memory_map: MemoryMap, side_panel: DeltaGenerator | None = None) -> Non
 def _show_export(run: RunRow, memory_map: MemoryMap, is_selected: NDArray[np.bool_]) -> None:
     """Offer the map as a file and as an entry of the notebook. The figure is made when it is needed."""
 
-    def make_figure() -> tuple[Figure, dict[str, Any]]:
-        figure = snapshot_map.make_figure(memory_map, is_selected)
+    def read_facts(figure: Cloud) -> dict[str, Any]:
         drawn = {"color": figure.quantity.key, "scale": list(figure.scale), "drawn": snapshot_map.MAX_NODES_IN_FILE}
-        return figure, memory_map.facts | drawn
+        return memory_map.facts | drawn
 
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.caption(escape_markdown(snapshot_map.sample_for_file(memory_map, is_selected)[1]))
         stem = f"{run.id}-{memory_map.snapshot.env_step}"
-        pin.show_lazy_with_export(make_figure, key="atlas", stem=stem, page="memory", run=run)
+        make_figure = partial(snapshot_map.make_figure, memory_map, is_selected)
+        pin.show_with_export(make_figure, key="atlas", stem=stem, page="memory", run=run, facts=read_facts)
 
 
 def _show_selection(
@@ -88,7 +89,7 @@ def _show_selection(
     with st.container(horizontal=True, gap="small"):
         _show_downloads(run, memory_map, rows)
         pin.show_with_export(
-            chart, key="selection", stem=run.id, page="memory", run=run, facts=memory_map.facts, is_lazy=True
+            lambda: chart, key="selection", stem=run.id, page="memory", run=run, facts=memory_map.facts
         )
     canvas.show(chart, key="selection-curves", panel_height=84, x_name="share of nodes")
     _show_agreement(memory_map, rows)

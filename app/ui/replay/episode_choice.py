@@ -10,6 +10,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from app.analysis.format import format_count, format_number
 from app.analysis.quantities import name_outcome
+from app.figures.theme import ENDED_STATUSES
 from app.replay.replay import Replay, make_replay
 from app.ui import data, messages
 from app.ui.page_state import EPISODE, PLAY, START, Choice, Integer, Text
@@ -99,7 +100,8 @@ def choose(run: RunRow, bar: DeltaGenerator, keys: ChoiceKeys, *, is_list: bool 
             st.session_state.pop(parameter.key, None)
     if not keys.is_second:
         st.session_state[_WAS_LIST] = is_list
-    default = EVALUATION if keys.play.is_in_url else TRAINING
+    is_evaluation = keys.play.is_in_url or (not keys.episode.is_in_url and _has_only_evaluations(run))
+    default = EVALUATION if is_evaluation else TRAINING
     source = bar.segmented_control(
         "Second episode" if keys.is_second else "Episodes",
         **keys.source.bind(list(SOURCES), SOURCES.__getitem__, default=default, on_change=on_source),
@@ -112,6 +114,13 @@ def choose(run: RunRow, bar: DeltaGenerator, keys: ChoiceKeys, *, is_list: bool 
     message = st.container()  # outside the list, which is narrow
     with bar:
         return choose_in_source(run, keys, message, is_list)
+
+
+def _has_only_evaluations(run: RunRow) -> bool:
+    """Return whether an ended run can be replayed by its evaluation episodes only, e.g. after thinning."""
+    if run.live_status not in ENDED_STATUSES or data.replayable_episodes(run.id):
+        return False
+    return data.playback_page(run.id, "", limit=1).recorded > 0
 
 
 def _choose_training(run: RunRow, keys: ChoiceKeys, message: DeltaGenerator, is_list: bool) -> Replay | None:
@@ -162,7 +171,13 @@ def _choose_evaluation(run: RunRow, keys: ChoiceKeys, message: DeltaGenerator, i
     if url_play not in labels and _is_number(step) and _is_number(episode):
         labels = {url_play: f"step {format_count(int(step))}, {episode}"} | labels
     play = _select(labels, keys, is_list, parameter=keys.play)
-    if not page.recorded:
+    if not page.recorded and run.live_status in ENDED_STATUSES:
+        with message:
+            messages.empty(
+                "This database has no evaluation episodes of this run.",
+                "A thin bundle contains no evaluation episodes.",
+            )
+    elif not page.recorded:
         _show_empty(message, "No evaluation episode has been stored yet.", "The first one follows the first episodes.")
     elif is_list:
         _show_count(keys, page)

@@ -15,7 +15,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from app.analysis.format import escape_markdown
 from app.figures.assets import read_asset
-from app.figures.theme import Mode
+from app.figures.theme import ENDED_STATUSES, Mode
 from app.replay.drawing import MAX_FRAMES
 from app.replay.files import MIME, Format, make_file
 from app.replay.replay import Replay, add_run_names, join_values
@@ -55,7 +55,8 @@ def show(run: RunRow) -> None:
     A single episode is chosen in a list at the left. Two episodes, or one with the map, are chosen in rows above, so
     that they have the whole width of the page.
     """
-    if view.bundle() is not None and _show_if_none_stored(run):
+    is_default = run.live_status in ENDED_STATUSES and not FIRST.is_in_url()
+    if (is_default or view.bundle() is not None) and _show_if_none_stored(run):
         return
     if SECOND.is_in_url():
         st.session_state[_ON] = True
@@ -87,16 +88,20 @@ def show(run: RunRow) -> None:
 
 
 def _show_if_none_stored(run: RunRow) -> bool:
-    """Draw which runs of the bundle can be replayed if this one cannot; return whether this was drawn."""
-    run_ids = data.runs_with_states()
-    if run.id in run_ids or data.playback_page(run.id, "", limit=1).recorded:
+    """Draw which other runs can be replayed if this one cannot; return whether this was drawn."""
+    if data.replayable_episodes(run.id) or data.playback_page(run.id, "", limit=1).recorded:
         return False
+    run_ids = data.runs_with_states()[:10]
+    place = "bundle" if view.bundle() is not None else "database"
+    has_outcomes = data.episode_page(run.id, "", order_by="-episode", limit=1).recorded
     messages.empty(
-        "This bundle contains only the outcomes of this run's episodes, not their states.",
-        "Runs of the bundle with episodes to replay:" if run_ids else "The same is true of its other runs.",
+        f"This {place} contains only the outcomes of this run's episodes, not their states."
+        if has_outcomes
+        else f"This {place} contains no episodes of this run.",
+        f"Runs of the {place} with episodes to replay:" if run_ids else "The same is true of its other runs.",
     )
-    names = data.names_of(run_ids[:10])
-    for run_id in run_ids[:10]:
+    names = data.names_of(run_ids)
+    for run_id in run_ids:
         with st.container(horizontal=True, vertical_alignment="center", gap="small"):
             st.page_link(
                 "../pages/replay.py", label=escape_markdown(names[run_id]), icon=":material/smart_display:",

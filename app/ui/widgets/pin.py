@@ -10,7 +10,6 @@ from typing import Any
 from uuid import uuid4
 
 import streamlit as st
-from streamlit.elements.lib.mutable_popover_container import PopoverContainer
 
 from app.analysis.format import escape_markdown
 from app.analysis.provenance import describe_runs
@@ -46,47 +45,33 @@ _MAX_TITLE_LENGTH = 200
 _PANEL_HEIGHT = 190
 
 
-def show_export(figure: AnyFigure, *, key: str, stem: str, sources: Sequence[str] = (), is_lazy: bool = False) -> None:
+def show_export(
+    figure: AnyFigure | Callable[[], AnyFigure],
+    *,
+    key: str,
+    stem: str,
+    sources: Sequence[str] = (),
+    label: str = "Export",
+    help: str | None = None,
+) -> None:
     """Draw a download button for each format; a file is made when its button is pressed.
 
     Args:
-        figure: The figure.
+        figure: The figure, or a function that makes it and is called only while the box is open.
         key: Unique among the figures of the page.
         stem: Part of the file name.
         sources: Descriptions of the runs, stored in the file.
-        is_lazy: Whether the content is drawn only after a press, for pages with many figures.
+        label: Text of the button that opens the box.
+        help: Tooltip of this button.
     """
-    on_change = "rerun" if is_lazy else "ignore"
-    box = st.popover("Export", icon=":material/download:", key=f"{key}-export", on_change=on_change)
+    is_lazy = callable(figure)
+    box = st.popover(
+        label, icon=":material/download:", key=f"{key}-export", on_change="rerun" if is_lazy else "ignore", help=help
+    )
     if is_lazy and not box.open:
         return
-    with box:
-        _show_downloads(figure, key, stem, sources)
-
-
-def show_lazy_export(make_figure: Callable[[], AnyFigure], *, label: str, key: str, stem: str, help: str) -> None:
-    """Draw an export button whose figure is made when the button is pressed."""
-    box = st.popover(label, icon=":material/download:", key=f"{key}-export", on_change="rerun", help=help)
-    if box.open:
-        with box, messages.guarded():
-            _show_downloads(make_figure(), key, stem)
-
-
-def _show_pin_button(key: str, *, is_lazy: bool) -> PopoverContainer:
-    help_text, on_change = "Save this figure and view in the notebook", "rerun" if is_lazy else "ignore"
-    return st.popover("Pin", icon=":material/keep:", key=f"{key}-pin", help=help_text, on_change=on_change)
-
-
-def _show_pin(figure: Figure, key: str, page: str, run: _Runs, facts: Mapping[str, Any] | None) -> None:
-    """Draw the form that pins the figure, or the link to its entry."""
-    name = f"{key}-pin"
-    pinned: tuple[int, str] | None = st.session_state.get(f"{name}-made")
-    if pinned is not None and st.session_state.pop(f"{name}-fresh", False):  # also if the view has changed since
-        st.toast(f"Pinned as entry {pinned[0]} of the notebook.", icon=":material/keep:")
-    if pinned is not None and pinned[1] == _describe_view(figure):
-        _show_entry_link(name, pinned[0])  # replaces the form, so that a double click does not pin twice
-    else:
-        _show_form(figure, name, page, run, dict(facts or {}))
+    with box, messages.guarded():
+        _show_downloads(figure() if callable(figure) else figure, key, stem, sources)
 
 
 def _show_downloads(figure: AnyFigure, key: str, stem: str, sources: Sequence[str] = ()) -> None:
@@ -147,63 +132,52 @@ def _drop_unknown_labels(figure: AnyFigure, options: Options) -> Options:
 
 
 def show(
-    figure: Figure,
+    figure: Figure | Callable[[], Figure],
     *,
     key: str,
     page: str,
     run: _Runs = None,
-    facts: Mapping[str, Any] | None = None,
-    is_lazy: bool = False,
+    facts: Mapping[str, Any] | Callable[[Any], Mapping[str, Any]] | None = None,
 ) -> None:
     """Draw the button *Pin*, which stores the figure as it is drawn now.
 
     Args:
-        figure: The figure on the page.
+        figure: The figure on the page, or a function that makes it and is called only while the box is open.
         key: Unique among the figures of the page.
         page: Path of the page, such as "live".
         run: The run or runs in the figure.
-        facts: JSON values that an exported notebook needs in addition to the runs to make the figure again.
-        is_lazy: Whether the content is drawn only after a press, for pages with many figures.
+        facts: JSON values that an exported notebook needs in addition to the runs to make the figure again, or a function
+            that reads them from the figure.
     """
-    box = _show_pin_button(key, is_lazy=is_lazy)
+    name, is_lazy = f"{key}-pin", callable(figure)
+    help_text, on_change = "Save this figure and view in the notebook", "rerun" if is_lazy else "ignore"
+    box = st.popover("Pin", icon=":material/keep:", key=name, help=help_text, on_change=on_change)
     if is_lazy and not box.open:
         return
+    drawn = figure() if callable(figure) else figure
     with box:
-        _show_pin(figure, key, page, run, facts)
+        pinned: tuple[int, str] | None = st.session_state.get(f"{name}-made")
+        if pinned is not None and st.session_state.pop(f"{name}-fresh", False):  # also if the view has changed since
+            st.toast(f"Pinned as entry {pinned[0]} of the notebook.", icon=":material/keep:")
+        if pinned is not None and pinned[1] == _describe_view(drawn):
+            _show_entry_link(name, pinned[0])  # replaces the form, so that a double click does not pin twice
+        else:
+            _show_form(drawn, name, page, run, dict((facts(drawn) if callable(facts) else facts) or {}))
 
 
 def show_with_export(
-    figure: Figure,
+    figure: Figure | Callable[[], Figure],
     *,
     key: str,
     stem: str,
     page: str,
     run: _Runs = None,
-    facts: Mapping[str, Any] | None = None,
-    is_lazy: bool = False,
+    facts: Mapping[str, Any] | Callable[[Any], Mapping[str, Any]] | None = None,
 ) -> None:
-    """Draw the buttons *Export* and *Pin* next to each other."""
+    """Draw the buttons *Export* and *Pin* next to each other; see `show_export` for a figure that is a function."""
     with st.container(horizontal=True, width="content", gap="small"):
-        show_export(figure, key=key, stem=stem, is_lazy=is_lazy)
-        show(figure, key=key, page=page, run=run, facts=facts, is_lazy=is_lazy)
-
-
-def show_lazy_with_export(
-    make_figure: Callable[[], tuple[Figure, Mapping[str, Any]]], *, key: str, stem: str, page: str, run: _Runs = None
-) -> None:
-    """Draw *Export* and *Pin* of a figure that is made, with its facts, when one of the buttons is pressed."""
-    with st.container(horizontal=True, width="content", gap="small"):
-        export = st.popover("Export", icon=":material/download:", key=f"{key}-export", on_change="rerun")
-        pin = _show_pin_button(key, is_lazy=True)
-    if not (export.open or pin.open):
-        return
-    figure, facts = make_figure()
-    if export.open:
-        with export:
-            _show_downloads(figure, key, stem)
-    if pin.open:
-        with pin:
-            _show_pin(figure, key, page, run, facts)
+        show_export(figure, key=key, stem=stem)
+        show(figure, key=key, page=page, run=run, facts=facts)
 
 
 def show_figure(figure: AnyFigure, *, key: str, x_name: str = "", panel_height: int = _PANEL_HEIGHT) -> None:
