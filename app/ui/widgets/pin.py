@@ -146,8 +146,8 @@ def show(
         key: Unique among the figures of the page.
         page: Path of the page, such as "live".
         run: The run or runs in the figure.
-        facts: JSON values that an exported notebook needs in addition to the runs to make the figure again, or a function
-            that reads them from the figure.
+        facts: JSON values that an exported notebook needs in addition to the runs to make the figure again, or a
+            function that reads them from the figure.
     """
     name, is_lazy = f"{key}-pin", callable(figure)
     help_text, on_change = "Save this figure and view in the notebook", "rerun" if is_lazy else "ignore"
