@@ -62,8 +62,12 @@ def _show_export(run: RunRow, memory_map: MemoryMap, is_selected: NDArray[np.boo
     """Offer the map as a file and as an entry of the notebook. The figure is made when it is needed."""
 
     def read_facts(figure: Cloud) -> dict[str, Any]:
-        drawn = {"color": figure.quantity.key, "scale": list(figure.scale), "drawn": snapshot_map.MAX_NODES_IN_FILE}
-        return memory_map.facts | drawn
+        figure_facts = {
+            "color": figure.quantity.key,
+            "scale": list(figure.scale),
+            "drawn": snapshot_map.MAX_NODES_IN_FILE,
+        }
+        return memory_map.facts | figure_facts
 
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.caption(escape_markdown(snapshot_map.sample_for_file(memory_map, is_selected)[1]))
