@@ -139,7 +139,7 @@ def show(
     run: _Runs = None,
     facts: Mapping[str, Any] | Callable[[Any], Mapping[str, Any]] | None = None,
 ) -> None:
-    """Draw the button *Pin*, which stores the figure as it is drawn now.
+    """Draw the button *Pin*, which stores the figure as it is content now.
 
     Args:
         figure: The figure on the page, or a function that makes it and is called only while the box is open.
@@ -154,15 +154,15 @@ def show(
     box = st.popover("Pin", icon=":material/keep:", key=name, help=help_text, on_change=on_change)
     if is_lazy and not box.open:
         return
-    drawn = figure() if callable(figure) else figure
+    content = figure() if callable(figure) else figure
     with box:
         pinned: tuple[int, str] | None = st.session_state.get(f"{name}-made")
         if pinned is not None and st.session_state.pop(f"{name}-fresh", False):  # also if the view has changed since
             st.toast(f"Pinned as entry {pinned[0]} of the notebook.", icon=":material/keep:")
-        if pinned is not None and pinned[1] == _describe_view(drawn):
+        if pinned is not None and pinned[1] == _describe_view(content):
             _show_entry_link(name, pinned[0])  # replaces the form, so that a double click does not pin twice
         else:
-            _show_form(drawn, name, page, run, dict((facts(drawn) if callable(facts) else facts) or {}))
+            _show_form(content, name, page, run, dict((facts(content) if callable(facts) else facts) or {}))
 
 
 def show_with_export(
