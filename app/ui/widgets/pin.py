@@ -139,7 +139,7 @@ def show(
     run: _Runs = None,
     facts: Mapping[str, Any] | Callable[[Any], Mapping[str, Any]] | None = None,
 ) -> None:
-    """Draw the button *Pin*, which stores the figure as it is content now.
+    """Draw the button *Pin*, which stores the figure as it is drawn now.
 
     Args:
         figure: The figure on the page, or a function that makes it and is called only while the box is open.
