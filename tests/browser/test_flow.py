@@ -95,7 +95,7 @@ def _see_a_death_and_resume(page, db) -> None:
     run = find_run(db, list_runs(db)["id"].iloc[0])
     assert run.live_status == "paused", "the demo run ended before it could be killed"
     os.kill(run.pid, signal.SIGKILL)
-    page.locator(".st-key-resume-ended button").click()
+    page.locator(".st-key-resume-ended button:visible").click()
     page.get_by_role("button", name="Pause", exact=False).first.wait_for()
 
 

@@ -86,7 +86,7 @@ def test_page_opens_on_a_failed_run_and_tells_why_or_what_to_do(failed, page):
     if page == "memory":
         assert "ended before its first snapshot" in said(app)
     if page == "replay":
-        assert "yet" in said(app)
+        assert "contains no episodes of this run" in said(app)
     if page == "live":
         assert "could not be started" in said(app)
 
@@ -157,7 +157,7 @@ def test_live_offers_every_number_that_the_run_logged_and_says_what_it_means(see
     assert "gate/beta_drift" not in chooser.value
     chooser.select("gate/beta_drift").run()
     assert not app.exception
-    assert "beta drift" in explained(app)
+    assert "β drift" in explained(app)
     assert "the beta from the current memory" in explained(app)
 
 

@@ -174,6 +174,6 @@ def test_what_the_trainer_took_of_its_machine_is_drawn_over_time(seeded):
         connection.execute(insert(MetricRow), rows)
     app = open_page("run", run=run_id)
     assert not app.exception
-    assert "cpu percent\\: CPU time of the trainer" in said(app)
-    assert "GPU" not in said(app).partition("Machine over time")[0].partition("cpu percent")[2]
+    assert "CPU percent\\: CPU time of the trainer" in said(app)
+    assert "GPU" not in said(app).partition("Machine over time")[0].partition("CPU percent")[2]
     assert "No data: the trainer" not in said(app)
