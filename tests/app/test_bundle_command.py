@@ -56,6 +56,7 @@ def figures(url: str, run_id: str, folder: Path, names: tuple[str, ...] = FIGURE
     return {place.name: place.read_bytes() for place in folder.iterdir()}
 
 
+@pytest.mark.ci
 def test_the_figures_are_the_same_bit_by_bit(seeded, tmp_path: Path, capsys, monkeypatch) -> None:
     db, run_id = seeded
     assert run(["bundle", run_id[:5], "--out", str(tmp_path / "s.emtc"), "--db", db.url]) == 0
@@ -71,6 +72,7 @@ def test_the_figures_are_the_same_bit_by_bit(seeded, tmp_path: Path, capsys, mon
     assert curves == {name: content for name, content in before.items() if name in curves}
 
 
+@pytest.mark.ci
 def test_every_figure_of_a_whole_bundle_is_frozen_to_the_same_json(seeded, tmp_path: Path) -> None:
     db, run_id = seeded
     assert run(["bundle", run_id, "--whole", "--out", str(tmp_path / "s.emtc"), "--db", db.url]) == 0

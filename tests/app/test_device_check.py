@@ -177,6 +177,7 @@ def test_not_a_number_in_one_algorithm_makes_the_update_fail_and_is_named():
     assert "loss in vdn" in result.note
 
 
+@pytest.mark.ci
 def test_rounding_of_other_kernels_is_within_the_tolerances_of_an_update():
     layers = {
         "run_linear_gru": lambda kept: lambda first, rnn, inputs, lengths=None: run_torch_layers(first, rnn, inputs)

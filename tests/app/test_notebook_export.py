@@ -408,6 +408,7 @@ def run_cells(content: bytes, monkeypatch: pytest.MonkeyPatch, url: str) -> list
     return shown
 
 
+@pytest.mark.ci
 def test_the_cells_rebuild_every_figure_from_the_database(seeded, monkeypatch, capsys) -> None:
     db, run_id = seeded
     figures = pinned_figures(db, run_id)

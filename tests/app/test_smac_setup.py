@@ -200,6 +200,7 @@ class TestTheCommand:
         assert run(["setup", "smac", "--from", str(home / "none")]) == 2
         assert "--from must be a folder" in capsys.readouterr().err
 
+    @pytest.mark.ci
     def test_it_brings_everything_once_and_names_what_only_the_user_can(self, home, capfd):
         brought = home.parent / "brought"
         write_wheels(brought)

@@ -32,7 +32,7 @@ def wait_for_the_end(db) -> str:
 @pytest.mark.parametrize(
     "game",
     [
-        "mpe2:simple_spread",
+        pytest.param("mpe2:simple_spread", marks=pytest.mark.ci),
         pytest.param("butterfly:knights_archers_zombies", marks=pytest.mark.slow),
         pytest.param("butterfly:cooperative_pong", marks=pytest.mark.slow),
     ],

@@ -162,6 +162,7 @@ class TestPettingZoo(EnvContract):
     ends_early = True
 
 
+@pytest.mark.ci
 class TestSmax(EnvContract):
     config = EnvConfig(name="smax", map="3m")
     component = "smax"

@@ -34,11 +34,13 @@ def answers() -> dict[str, str]:
     return json.loads(done.stdout)
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", [*list_cases(), *list_permitted()])
 def test_it_runs_on_a_gpu_as_on_the_cpu(answers, name):
     assert answers[name] == ""
 
 
+@pytest.mark.ci
 @pytest.mark.parametrize("name", list_faults())
 def test_what_a_gpu_refuses_or_waits_for_would_be_noticed(answers, name):
     assert answers[name]

@@ -24,6 +24,7 @@ def counts() -> dict[str, dict[str, Any]]:
     return {count["stage"]: count for count in json.loads(done.stdout)}
 
 
+@pytest.mark.ci
 def test_a_refit_launches_one_graph_per_mini_batch_and_little_else(counts):
     refit = counts["refit"]
     assert refit["replays"] == MINI_BATCHES

@@ -83,6 +83,7 @@ def end_many(folder: Path, times: int) -> None:
             db.dispose()
 
 
+@pytest.mark.ci
 def test_a_few_early_deaths(tmp_path: Path) -> None:
     end_many(tmp_path, 2)
 

@@ -142,7 +142,8 @@ def test_the_sound_one_is_taken_and_drawn(study: Study, own: Path) -> None:
     check_harmless(own, "the sound one")
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.ci)])
+@pytest.mark.ci
+@pytest.mark.parametrize("seed", [0, 1])
 def test_a_mutated_bundle_is_refused_or_harmless(study: Study, own: Path, seed: int) -> None:
     assert check_mutants(study, own, seed, times=10, figures=FEW)["refused"]
 

@@ -67,6 +67,7 @@ def test_every_command_stays_in_the_folder_where_it_was_typed(recorded, tmp_path
     assert sorted(tmp_path.iterdir()) == folders, "something was made beside"
 
 
+@pytest.mark.ci
 def test_a_run_trains_in_a_folder_of_odd_name_and_the_app_shows_it(tmp_path, monkeypatch):
     here = tmp_path / "100%20 of? #1 [é]&'s \\ +"
     here.mkdir()

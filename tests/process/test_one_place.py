@@ -70,7 +70,9 @@ def kill_after_a_checkpoint(machine: Machine, db: Database, place: Path) -> tupl
     return run_id, said.decode()
 
 
-@pytest.mark.parametrize("kind", ["folder", pytest.param("url", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("folder", marks=pytest.mark.ci), pytest.param("url", marks=pytest.mark.slow)]
+)
 def test_a_killed_run_goes_on_on_another_machine(db: Database, tmp_path: Path, kind: str) -> None:
     place = tmp_path / "shared"
     place.mkdir()
@@ -98,6 +100,7 @@ def test_a_killed_run_goes_on_on_another_machine(db: Database, tmp_path: Path, k
     assert list(place.rglob("*")) == []
 
 
+@pytest.mark.ci
 def test_a_server_without_a_place_says_so_and_keeps_the_rows(db: Database, tmp_path: Path) -> None:
     first, second = Machine(tmp_path / "first", db), Machine(tmp_path / "second", db)
     run_id, said = kill_after_a_checkpoint(first, db, first.home)

@@ -312,6 +312,7 @@ def test_a_run_whose_plugins_are_gone_is_still_shown_and_says_what_to_install(
     assert check_rows(trained["id"], bare) == "[]\n"  # a colleague without the gate may take the run in
 
 
+@pytest.mark.ci
 def test_a_failing_plugin_ends_its_run_with_its_own_traceback(bare: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "lab_gates.py").write_text(LISTED.replace("return (1 -", "return (1 / 0 -"))
     own = {**bare, "EMTC_PLUGINS": "lab_gates", "EMTC_DB": f"sqlite:///{tmp_path / 'f.db'}"}
@@ -333,6 +334,7 @@ def test_a_failing_plugin_ends_its_run_with_its_own_traceback(bare: dict[str, st
     assert "import of lab_gates failed (ModuleNotFoundError" in done.stderr
 
 
+@pytest.mark.ci
 def test_the_inverse_of_the_guides_linear_gate_is_checked(bare: dict[str, str], tmp_path: Path) -> None:
     own = {**bare, "EMTC_PLUGINS": "inverse_gates"}
     right = "return delta / (2 * (1 - beta))"

@@ -57,6 +57,7 @@ def has_checkpoint(db: Database, run_id: str) -> bool:
     return any(run_folder(db, run_id).rglob("checkpoint-*.pt"))
 
 
+@pytest.mark.ci
 def test_a_killed_trainer_on_a_local_ray_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     file, url, path = write_sweep(tmp_path, steps=1500)
     db = open_database(url)

@@ -61,6 +61,7 @@ def test_without_a_checkpoint_a_run_keeps_its_rows_and_a_new_one_names_it(tmp_pa
     assert breaches(path) == []
 
 
+@pytest.mark.ci
 def test_a_damaged_newest_checkpoint_gives_way_to_the_older_and_all_is_told(killed, tmp_path: Path) -> None:
     url, path, run_id, files = copy_of(killed, tmp_path)
     assert len(files) == 2

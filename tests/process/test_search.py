@@ -80,6 +80,7 @@ def assert_whole(path: Path, n: int) -> None:
         )
 
 
+@pytest.mark.ci
 def test_a_search_killed_twice_goes_on_without_a_trial_twice_or_lost(tmp_path: Path) -> None:
     file, url, path = write_search(tmp_path, trials=3)
     for least in (1, 2):
