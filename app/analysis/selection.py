@@ -192,9 +192,8 @@ def tabulate_selection(snapshot: Snapshot, selected: NDArray[np.bool_], on_map: 
     add("success, ΣN_ξ ÷ ΣN_call", "fraction", {part: _success_rate(snapshot, m) for part, m in parts.items()})
     for key in DESCRIBED:
         quantity, values = NODE_QUANTITIES[key], compute_node_values(snapshot, key)
-        quantiles = {part: _compute_quantiles(values[m]) for part, m in parts.items()}
-        for label in _QUANTILES:
-            numbers = {part: quantiles[part][label] for part in parts}
+        for label, q in _QUANTILES.items():
+            numbers = {part: _quantile(values[m], q) for part, m in parts.items()}
             add(f"{quantity.name}, {label}", quantity.unit, numbers)
     return pd.DataFrame(rows)
 
@@ -214,8 +213,6 @@ def _success_rate(snapshot: Snapshot, mask: NDArray[np.bool_]) -> float:
     return float(snapshot.n_xi[mask].sum() / visits) if visits else float("nan")
 
 
-def _compute_quantiles(values: NDArray[np.float32]) -> dict[str, float]:
+def _quantile(values: NDArray[np.float32], q: float) -> float:
     finite_values = values[np.isfinite(values)].astype(np.float64)
-    if not len(finite_values):
-        return dict.fromkeys(_QUANTILES, float("nan"))
-    return dict(zip(_QUANTILES, np.quantile(finite_values, list(_QUANTILES.values())).tolist(), strict=True))
+    return float(np.quantile(finite_values, q)) if len(finite_values) else float("nan")

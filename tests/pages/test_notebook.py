@@ -10,7 +10,7 @@ from tests.pages.test_pages import open_page, said
 
 
 def press_pin(app, figure: str, *, title: str = "", note: str = ""):
-    if figure.startswith("live-") or figure == "atlas":  # opened, as by a press: the form is drawn only then
+    if figure.startswith("live-"):  # opened, as by a press: Live draws the form only then
         app.session_state[f"{figure}-pin"] = True
         app.run()
     token = app.session_state[f"{figure}-pin-token"]

@@ -1,9 +1,7 @@
 """The selection on the map: its size, its comparison with the other nodes, its list, and its export."""
 
 import os
-from functools import partial
 from io import BytesIO
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,7 +13,6 @@ from app.analysis.format import escape_markdown, format_count, format_number, fo
 from app.analysis.neighborhoods import measure_neighbor_agreement
 from app.analysis.selection import NodeSelection, has_place, list_nodes, tabulate_selection
 from app.figures.figure import NO_OPTIONS
-from app.figures.kinds.maps import Cloud
 from app.figures.named.memory_map import SelectedNodes
 from app.figures.registry import draw_chart
 from app.ui.memory import atlas, snapshot_map, what_if_panel
@@ -59,21 +56,15 @@ def show(memory_map: MemoryMap, side_panel: DeltaGenerator | None = None) -> Non
 
 
 def _show_export(run: RunRow, memory_map: MemoryMap, is_selected: NDArray[np.bool_]) -> None:
-    """Offer the map as a file and as an entry of the notebook. The figure is made when it is needed."""
-
-    def read_facts(figure: Cloud) -> dict[str, Any]:
-        figure_facts = {
-            "color": figure.quantity.key,
-            "scale": list(figure.scale),
-            "drawn": snapshot_map.MAX_NODES_IN_FILE,
-        }
-        return memory_map.facts | figure_facts
-
+    """Offer the map as a file and as an entry of the notebook."""
+    figure = snapshot_map.make_figure(memory_map, is_selected)
+    facts = memory_map.facts | {
+        "color": figure.quantity.key, "scale": list(figure.scale), "drawn": snapshot_map.MAX_NODES_IN_FILE
+    }  # fmt: skip
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        st.caption(escape_markdown(snapshot_map.sample_for_file(memory_map, is_selected)[1]))
+        st.caption(escape_markdown(figure.caption.split(". ")[0]))
         stem = f"{run.id}-{memory_map.snapshot.env_step}"
-        make_figure = partial(snapshot_map.make_figure, memory_map, is_selected)
-        pin.show_with_export(make_figure, key="atlas", stem=stem, page="memory", run=run, facts=read_facts)
+        pin.show_with_export(figure, key="atlas", stem=stem, page="memory", run=run, facts=facts)
 
 
 def _show_selection(
@@ -92,9 +83,7 @@ def _show_selection(
     st.dataframe(table, hide_index=True, height="content")
     with st.container(horizontal=True, gap="small"):
         _show_downloads(run, memory_map, rows)
-        pin.show_with_export(
-            lambda: chart, key="selection", stem=run.id, page="memory", run=run, facts=memory_map.facts
-        )
+        pin.show_with_export(chart, key="selection", stem=run.id, page="memory", run=run, facts=memory_map.facts)
     canvas.show(chart, key="selection-curves", panel_height=84, x_name="share of nodes")
     _show_agreement(memory_map, rows)
 
@@ -109,11 +98,10 @@ def _show_downloads(run: RunRow, memory_map: MemoryMap, rows: NDArray[np.int64])
         return file.getvalue()
 
     with st.container(horizontal=True, gap="small"):
-        box = st.popover("List", icon=":material/table_rows:", key="selection-list", on_change="rerun")
-        if box.open:
+        with st.popover("List", icon=":material/table_rows:"):
             note = f". The first {format_count(LISTED)} are listed; the files contain all" if len(rows) > LISTED else ""
-            box.caption(f"{format_count(len(rows))} nodes{note}.")
-            box.dataframe(list_nodes(memory_map.snapshot, memory_map.coordinates, rows[:LISTED]), hide_index=True)
+            st.caption(f"{format_count(len(rows))} nodes{note}.")
+            st.dataframe(list_nodes(memory_map.snapshot, memory_map.coordinates, rows[:LISTED]), hide_index=True)
         stem = f"selection-{run.id}-{memory_map.snapshot.env_step}"
         st.download_button(
             "CSV", lambda: list_selected().to_csv(index=False).encode(),

@@ -295,8 +295,15 @@ def make_figure(memory_map: MemoryMap, is_selected: NDArray[np.bool_], episodes:
         is_selected: Mask of the nodes.
         episodes: Episodes whose paths are drawn over the nodes.
     """
-    snapshot, view = memory_map.snapshot, read_view()
-    rows, caption = sample_for_file(memory_map, is_selected)
+    snapshot, view, seed = memory_map.snapshot, read_view(), memory_map.choice.projection.seed
+    rows = memory_data.get_sample(snapshot.id, memory_map.choice.stamp, n=MAX_NODES_IN_FILE, seed=seed)
+    rows = rows[is_selected[rows]]
+    sample = "all nodes" if snapshot.size <= MAX_NODES_IN_FILE else f"sampled by return × time, seed {seed}"
+    selection = f", selection: {view.selection.description}" if view.selection else ""
+    caption = (
+        f"Showing {format_count(len(rows))} of {format_count(snapshot.size)} nodes, {sample}{selection} · "
+        f"{memory_map.name} · snapshot at env step {format_count(snapshot.env_step)}"
+    )
     paths = make_traces(episodes, snapshot, memory_map.coordinates)
     nodes = MapNodes(
         snapshot,
@@ -310,19 +317,6 @@ def make_figure(memory_map: MemoryMap, is_selected: NDArray[np.bool_], episodes:
     colors = atlas.PALETTES[view.palette].colors
     options = figure_options.make_options({figure_options.COLOR: view.color, COLOR_SCALE: colors})
     return find_figure("memory-atlas").draw(nodes, options)  # type: ignore[return-value]  # this figure is a Cloud
-
-
-def sample_for_file(memory_map: MemoryMap, is_selected: NDArray[np.bool_]) -> tuple[NDArray[np.int64], str]:
-    """Select the rows of the snapshot that a file of the map contains; return them and a description of the sample."""
-    snapshot, selection, seed = memory_map.snapshot, read_selection(), memory_map.choice.projection.seed
-    rows = memory_data.get_sample(snapshot.id, memory_map.choice.stamp, n=MAX_NODES_IN_FILE, seed=seed)
-    rows = rows[is_selected[rows]]
-    sample = "all nodes" if snapshot.size <= MAX_NODES_IN_FILE else f"sampled by return × time, seed {seed}"
-    selected = f", selection: {selection.description}" if selection else ""
-    return rows, (
-        f"Showing {format_count(len(rows))} of {format_count(snapshot.size)} nodes, {sample}{selected} · "
-        f"{memory_map.name} · snapshot at env step {format_count(snapshot.env_step)}"
-    )
 
 
 def make_selected_figure(memory_map: MemoryMap, episodes: Sequence[Trajectory]) -> Cloud:

@@ -137,7 +137,7 @@ def show(
     key: str,
     page: str,
     run: _Runs = None,
-    facts: Mapping[str, Any] | Callable[[Any], Mapping[str, Any]] | None = None,
+    facts: Mapping[str, Any] | None = None,
 ) -> None:
     """Draw the button *Pin*, which stores the figure as it is drawn now.
 
@@ -146,8 +146,7 @@ def show(
         key: Unique among the figures of the page.
         page: Path of the page, such as "live".
         run: The run or runs in the figure.
-        facts: JSON values that an exported notebook needs in addition to the runs to make the figure again, or a
-            function that reads them from the figure.
+        facts: JSON values that an exported notebook needs in addition to the runs to make the figure again.
     """
     name, is_lazy = f"{key}-pin", callable(figure)
     help_text, on_change = "Save this figure and view in the notebook", "rerun" if is_lazy else "ignore"
@@ -162,7 +161,7 @@ def show(
         if pinned is not None and pinned[1] == _describe_view(content):
             _show_entry_link(name, pinned[0])  # replaces the form, so that a double click does not pin twice
         else:
-            _show_form(content, name, page, run, dict((facts(content) if callable(facts) else facts) or {}))
+            _show_form(content, name, page, run, dict(facts or {}))
 
 
 def show_with_export(
@@ -172,7 +171,7 @@ def show_with_export(
     stem: str,
     page: str,
     run: _Runs = None,
-    facts: Mapping[str, Any] | Callable[[Any], Mapping[str, Any]] | None = None,
+    facts: Mapping[str, Any] | None = None,
 ) -> None:
     """Draw the buttons *Export* and *Pin* next to each other; see `show_export` for a figure that is a function."""
     with st.container(horizontal=True, width="content", gap="small"):
