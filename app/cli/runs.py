@@ -152,7 +152,7 @@ def _split_words(words: Sequence[str], where: Sequence[str] | None, *, usage: st
     """Split the arguments [RUN] LAST of a command. The run is None if only --where selects it.
 
     Raises:
-        ConfigError: If there is no run, or more than one.
+        ConfigError: If the arguments contain no run and --where is not given, or if they contain several runs.
     """
     *runs, last = words
     if len(runs) > 1 or not (runs or where):

@@ -182,7 +182,7 @@ def test_the_command_line_cannot_change_what_varies(settings, key):
 def test_the_number_of_steps_is_read_as_people_write_it(tmp_path, capsys, text):
     db = ["--db", f"sqlite:///{tmp_path / 'x.db'}"]
     assert run_command(["sweep", "tau-study-demo", "--steps", text, "--dry-run", "--json", *db]) == 0
-    assert {each["steps"] for each in json.loads(capsys.readouterr().out)["runs"]} == {20_000}
+    assert {run["steps"] for run in json.loads(capsys.readouterr().out)["runs"]} == {20_000}
     assert run_command(["train", "--steps", text, "--seed", "-1", *db]) == 2
     assert "steps" not in capsys.readouterr().err, "only the seed is wrong"
 

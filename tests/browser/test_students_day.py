@@ -41,10 +41,10 @@ names = {"__name__": "__main__"}
 for cell in json.load(open(sys.argv[1]))["cells"]:
     if cell["cell_type"] == "code":
         tree = ast.parse("".join(cell["source"]))
-        shown = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+        expression = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
         exec(compile(tree, "cell", "exec"), names)
-        if shown:
-            assert eval(compile(ast.Expression(shown.value), "cell", "eval"), names).data
+        if expression:
+            assert eval(compile(ast.Expression(expression.value), "cell", "eval"), names).data
             print("shown")
 """
 """Runs the cells of a notebook as Jupyter does: the value of an expression at the end of a cell is shown."""

@@ -216,7 +216,7 @@ def test_a_bundle_without_robust_evaluations_makes_a_shared_task_greedy(own, ope
 def test_the_command_of_a_figure_of_a_bundle_names_its_database(own, opened, tmp_path):
     app = open_page("compare", **{"from": opened.key})
     assert not app.exception
-    (command,) = (each.value for each in app.code if "--figure learning-curves" in each.value)
+    (command,) = (block.value for block in app.code if "--figure learning-curves" in block.value)
     out = tmp_path / "curves.csv"
     assert run([*shlex.split(command)[1:-1], str(out)]) == 0
     assert out.stat().st_size > 0

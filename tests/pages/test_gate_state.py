@@ -191,7 +191,7 @@ def test_after_a_stop_a_missing_incentive_has_one_reason(gates):
         connection.execute(update(MetricRow).where(MetricRow.run_id == run_id, rho).values(value=0.0))
     app = open_page("live", run=run_id)
     assert "it starts with the first win" in said(app)
-    assert not any(each.proto.height_config.pixel_height for each in list_blocks(app.main)), "no message is cut"
+    assert not any(block.proto.height_config.pixel_height for block in list_blocks(app.main)), "no message is cut"
     finish_run(db, run_id, "stopped")
     app.run()
     assert "the run ended before its first win" in said(app)

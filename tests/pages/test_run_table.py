@@ -284,7 +284,7 @@ def test_the_curves_of_home_have_one_chart_for_each_map(empty):
     seed_runs(empty, maps=("3m", "corridor"))
     app = open_home()
     assert not app.exception
-    charts = [each.proto.id for each in app.get("bidi_component") if "newest-" in each.proto.id]
+    charts = [component.proto.id for component in app.get("bidi_component") if "newest-" in component.proto.id]
     assert [name.rpartition("newest-")[2] for name in charts] == ["win rate, 3m", "win rate, corridor"]
 
 

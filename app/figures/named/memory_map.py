@@ -266,10 +266,8 @@ def _read_nodes(db: Database, run: RunRow, options: Options) -> MapNodes:
     title = f"Memory of {run.name} at step {snapshot.env_step}"
     if N_LANDMARKS not in options:  # the stored projection for the default landmarks; if it is missing, it is computed
         method = options[METHOD] or "pca"
-        coordinates, name = (
-            project_snapshot(db, snapshot.id, method=method).coordinates,
-            METHOD_NAMES.get(method, method),
-        )
+        coordinates = project_snapshot(db, snapshot.id, method=method).coordinates
+        name = METHOD_NAMES.get(method, method)
         points = LabeledPoints(coordinates, f"{name} 1", f"{name} 2")
         drawn_rows = sample_rows(snapshot, n=MAX_POINTS, seed=0)
         caption = f"Showing {len(drawn_rows)} of {snapshot.size} nodes, stratified by return and time, seed 0."

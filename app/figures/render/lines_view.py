@@ -240,6 +240,9 @@ def _draw_line(ax: Axes, line: Line, *, band_opacity: float, index: int) -> None
     interval = 1 if line.markers or (has_few_points and not line.marker) else max(2, len(line.x) // 8)
     first = 0 if interval == 1 else index % interval  # different for each line, so that markers do not overlap
     width = (0.6 if line.faint else 1.4) if line.width else 0.0  # only the page draws other widths
+    marker_size = 3.5 if has_few_points or len(line.x) < 3 else 2.5
+    if line.marker and line.marker != "circle":
+        marker_size = 4.5
     ax.plot(
         line.x,
         line.y,
@@ -253,11 +256,7 @@ def _draw_line(ax: Axes, line: Line, *, band_opacity: float, index: int) -> None
         zorder=2.1 if line.dash else 2,  # a line below a dashed line stays visible
         markeredgecolor=ax.get_facecolor(),
         markeredgewidth=0.4 if line.marker else 0.0,
-        markersize=4.5
-        if line.marker and line.marker != "circle"
-        else 3.5
-        if has_few_points or len(line.x) < 3
-        else 2.5,
+        markersize=marker_size,
     )
     if line.low is not None and line.high is not None:
         ax.fill_between(line.x, line.low, line.high, color=line.color, alpha=band_opacity, linewidth=0)
