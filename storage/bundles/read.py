@@ -35,6 +35,7 @@ import zipfile
 import zlib
 from collections.abc import Generator
 from contextlib import closing, contextmanager
+from lzma import LZMAError
 from pathlib import Path
 from typing import IO, Final
 
@@ -184,7 +185,15 @@ def _open_archive(place: Path) -> Generator[zipfile.ZipFile]:
                         subject=unexpected or "",
                     )
                 yield archive
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, struct.error) as error:
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        LZMAError,
+        EOFError,
+        NotImplementedError,
+        RuntimeError,
+        struct.error,
+    ) as error:
         raise StorageError(
             f"{name} is damaged or incomplete: {error}. Request the file again.", reason="damaged", subject=name
         ) from error
