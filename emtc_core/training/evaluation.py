@@ -23,8 +23,8 @@ from emtc_core.rollout.collector import Actor, Collector
 from emtc_core.rollout.episode import Episode, discounted_returns
 
 _ROUNDING = 1e-5
-"""Difference of two returns that is rounding, relative to the return and at least absolute. On skirmish, the same events
-in another order change a return by about 1e-7; one point of damage changes it by 0.01 or more."""
+"""Difference of two returns that is rounding, relative to the return and at least absolute. On skirmish, the same
+events in another order change a return by about 1e-7; one point of damage changes it by 0.01 or more."""
 
 
 @dataclass(frozen=True)
