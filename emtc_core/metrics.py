@@ -106,7 +106,7 @@ METRICS = _registry(
     ("gate/delta_mem_batch_p10", "return", "10 % quantile of delta_mem of the last sampled batch"),
     ("gate/delta_mem_batch_p50", "return", "median of delta_mem of the last sampled batch"),
     ("gate/delta_mem_batch_p90", "return", "90 % quantile of delta_mem of the last sampled batch"),
-    ("gate/beta_batch", "fraction", "mean beta of the last sampled batch, as used in the update"),
+    ("gate/beta_batch", "fraction", "mean beta of the batches sampled since the last report, as used in the updates"),
     ("gate/beta_batch_p10", "fraction", "10 % quantile of beta of the last sampled batch"),
     ("gate/beta_batch_p50", "fraction", "median of beta of the last sampled batch"),
     ("gate/beta_batch_p90", "fraction", "90 % quantile of beta of the last sampled batch"),
@@ -146,7 +146,12 @@ METRICS = _registry(
     ("gate/tau", "return", "gate temperature"),
     ("memory/size", "nodes", "stored nodes"),
     ("memory/merge_rate", "fraction", "fraction of written states that merged into an existing node"),
-    ("memory/hit_rate", "fraction", "fraction of successor lookups that found a node within delta"),
+    (
+        "memory/hit_rate",
+        "fraction",
+        "fraction of successor lookups that found a node: within delta, or at any distance with "
+        "incentive.on_miss = nearest",
+    ),
     ("memory/desirable_fraction", "fraction", "fraction of nodes with xi = 1"),
     ("memory/evicted", "nodes", "nodes evicted so far"),
     ("memory/write_ms", "ms", "time of Algorithm 2 per episode"),

@@ -58,7 +58,7 @@ class MemoryConfig(ConfigSection):
     lru_touch_on_read: bool = True
     """With evict = lru, a read also counts as a use of the node. Two steps read nodes: the gate's lookup of the states of each collected episode, also with gate.enabled = false, and the read of successor states at each update. So it affects which nodes are evicted, and with them the results. Statistics and snapshots are not reads. A17."""
     on_evicted: Literal["miss", "search"] = "miss"
-    """What an update does if the node that a replayed state was stored in was evicted. miss: the state has no incentive until the next refit finds it another node, and with embed.type = random for good; search: find the nearest node within delta at each update. A search costs little time; the default is miss, so that results remain comparable with those of earlier runs. A17."""
+    """What an update does if the node that a replayed state was stored in was evicted. miss: the state has no incentive until the next refit finds it another node, and with embed.type = random for good; search: find the nearest node within delta at each update. With memory.index = stale_target_update the search finds nothing, because it returns the evicted node again until the next target update. A search costs little time; the default is miss, so that results remain comparable with those of earlier runs. A17."""
     replay_refresh: Literal["none", "one_episode", "full"] = "none"
     """Episodes of the replay buffer that are written to the memory again after each refit. none (paper); one_episode: one at random (as EMU's code does); full: all. A19."""
 

@@ -201,15 +201,18 @@ class EpisodicPart(EpisodicSystem):
         return batch, inputs
 
     def measure_gate(self, batch: Batch, *, tau: float) -> dict[str, float]:
-        """Summarise delta_mem and beta of a batch of `recall`, and compare beta with its current value (C6)."""
+        """Summarise delta_mem and beta of a batch of `recall`, and compare beta with its current value (C6).
+
+        The mean of beta is not included: the learner reports it for each update.
+        """
         if not self._config.uses_gate:
             return {}
         real = np.arange(batch.slots.shape[1] - 1) < batch.length[:, None]
         error, current_beta = (values[real] for values in self._evaluate_gate(batch, tau=tau))
         beta = batch.beta.cpu().numpy()[real]
         values = {"gate/beta_drift": float(np.abs(current_beta - beta).mean())}
-        values |= _summarize("gate/beta_batch", beta) | _summarize("gate/delta_mem_batch", error[np.isfinite(error)])
-        return values
+        values |= _compute_quantiles("gate/beta_batch", beta)
+        return values | _summarize("gate/delta_mem_batch", error[np.isfinite(error)])
 
     def _evaluate_gate(self, batch: Batch, *, tau: float) -> tuple[Floats, Floats]:
         """Compute delta_mem and beta [B, T] of a batch from the current memory."""
@@ -459,10 +462,13 @@ def _select_states(state: torch.Tensor, rows: Slots, steps: Slots) -> torch.Tens
 
 def _summarize(name: str, values: NDArray[np.floating]) -> dict[str, float]:
     """Compute mean, 10 % quantile, median and 90 % quantile, as metrics; empty without values."""
-    if not len(values):
-        return {}
+    return {name: float(values.mean()), **_compute_quantiles(name, values)} if len(values) else {}
+
+
+def _compute_quantiles(name: str, values: NDArray[np.floating]) -> dict[str, float]:
+    """Compute 10 % quantile, median and 90 % quantile, as metrics."""
     low, median, high = np.quantile(values, (0.1, 0.5, 0.9)).tolist()
-    return {name: float(values.mean()), f"{name}_p10": low, f"{name}_p50": median, f"{name}_p90": high}
+    return {f"{name}_p10": low, f"{name}_p50": median, f"{name}_p90": high}
 
 
 def _sample_stratified(h: Floats, t: NDArray[np.int32], n: int, rng: np.random.Generator) -> Slots:

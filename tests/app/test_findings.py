@@ -167,6 +167,16 @@ def test_the_table_of_claims_has_the_primary_measures_of_each_study(db: Database
     assert (gate["n"], gate["verdict"]) == ("5 pairs", "equal")
 
 
+def test_a_detectable_difference_of_rates_above_1_is_not_printed(db: Database) -> None:
+    rows = [add_run(db, seed, wins) for seed, wins in ((1, 4), (2, 0))]
+    rows += [add_run(db, seed, wins, "gate.enabled=false") for seed, wins in ((1, 0), (2, 4))]
+    (study,) = compute_findings(db, rows)
+    gate = next(finding for finding in study.findings if finding.measure is MU_W and finding.second)
+    assert gate.difference.detectable > 1
+    table = TABLES["findings"].make(db, rows).frame
+    assert table.loc[table["measure"] == MU_W.title, "detectable"].iloc[0] == "> 1"
+
+
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.title)
 def test_the_question_of_a_plan_is_the_one_in_its_file(plan) -> None:
     text = (ROOT / "app" / "jobs" / "sweeps" / "templates" / plan.guide).read_text(encoding="utf-8")

@@ -9,6 +9,7 @@ import torch
 from emtc_core.config.resolve import resolve
 from emtc_core.envs.registry import make_env
 from emtc_core.learner.learner import make_learner
+from emtc_core.metrics import METRICS
 from emtc_core.replay_buffer.buffer import ReplayBuffer
 from emtc_core.rollout.collector import Collector
 from emtc_core.training.episodic import EpisodicPart
@@ -129,6 +130,18 @@ def test_an_update_finds_another_node_for_an_evicted_one_only_if_it_searches(rul
     np.testing.assert_array_equal(again.uids, fresh.uids)
     kept = part.memory.uids(again.slots[:, 1:]) == again.uids[:, 1:]
     np.testing.assert_array_equal(kept & (again.slots[:, 1:] >= 0), hit)
+
+
+def test_with_nearest_a_node_at_any_distance_is_a_hit() -> None:
+    few = ("memory.capacity=60", "memory.delta=0.000001", "embed.type=random", "memory.on_evicted=search")
+    rates = []
+    for rule in ("zero", "nearest"):
+        part, buffer = stored(*few, f"incentive.on_miss={rule}")
+        part.recall(buffer.sample(16, np.random.default_rng(0)), buffer, tau=1.0)
+        rates.append(part.metrics()["memory/hit_rate"])
+    assert rates[0] < 0.5
+    assert rates[1] == 1
+    assert "at any distance with incentive.on_miss = nearest" in METRICS["memory/hit_rate"].meaning
 
 
 def test_without_a_gate_no_beta_is_recorded() -> None:

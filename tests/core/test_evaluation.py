@@ -5,10 +5,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from app.analysis.intervals import compute_score_interval
 from emtc_core.config.resolve import config_from_stored, resolve
 from emtc_core.envs.registry import make_env
 from emtc_core.rollout.episode import Episode
-from emtc_core.training.evaluation import count_distinct, make_robust_env_config
+from emtc_core.training.evaluation import count_distinct, make_record, make_robust_env_config
 from tests.core.test_trainer import make_trainer, short_config
 
 
@@ -27,6 +28,15 @@ def test_episodes_differ_by_actions_or_by_outcome() -> None:
     others = [episode(1, 1), episode(1, 2, won=True), episode(1, 2, episode_return=0.5), episode(1)]
     assert count_distinct([*copies, *others]) == 5
     assert count_distinct([]) == 0
+
+
+def test_episodes_whose_returns_differ_by_rounding_are_not_distinct() -> None:
+    different = [episode(1, n, won=True, episode_return=20.0) for n in range(8)]
+    copies = [episode(1, n, won=True, episode_return=20.0 + 1e-7) for n in range(3)]
+    record = make_record([*different, *copies], env_step=0)
+    assert record.distinct == 8
+    low, high = compute_score_interval(np.array(record.win_rate), record.distinct)
+    assert (float(low), float(high)) == pytest.approx((0.676, 1.0), abs=5e-4)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The main loop on the real simulator, without a database."""
 
 import errno
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from io import BytesIO
@@ -466,6 +467,24 @@ def test_what_a_batch_is_judged_by_is_what_the_memory_says(tmp_path: Path, mode:
     assert 0 <= values["gate/delta_mem_batch_p10"] <= values["gate/delta_mem_batch_p90"]
     # A gate computed at the update is what the memory says, up to what was written between update and report.
     assert values["gate/beta_drift"] < 0.05 if mode == "recompute" else values["gate/beta_drift"] > 0
+
+
+def test_the_mean_beta_of_sampled_batches_is_that_of_the_updates_since_the_last_report(tmp_path: Path) -> None:
+    trainer, recorder = make_trainer(short_config("record.metrics_interval=200", steps=900), tmp_path)
+    update = trainer._learner.update
+    means: dict[int, list[float]] = defaultdict(list)
+
+    def note(*arguments: Any, **options: Any) -> Any:
+        stats = update(*arguments, **options)
+        means[len(recorder.metrics)].append(float(stats["gate/beta_batch"]))
+        return stats
+
+    trainer._learner.update = note
+    trainer.run()
+    assert max(map(len, means.values())) > 1
+    reported = [recorder.metrics[report][1]["gate/beta_batch"] for report in means]
+    assert reported == pytest.approx([np.mean(betas) for betas in means.values()])
+    assert "since the last report" in METRICS["gate/beta_batch"].meaning
 
 
 def test_a_full_disk_costs_checkpoints_but_no_step_and_no_earlier_checkpoint(

@@ -245,10 +245,16 @@ def _make_finding_row(study: StudyFindings, finding: Finding) -> list[Cell | str
         format_p(difference.p),
         format_p(finding.adjusted_p),
         format_p(difference.randomization_p),
-        difference.detectable,
+        _write_detectable(finding),
         finding.improvement,
         (verdict or MISSING) + (" (different commits)" if verdict and len(finding.commits) > 1 else ""),
     ]
+
+
+def _write_detectable(finding: Finding) -> float | str:
+    """Return the detectable difference; "> 1" if no difference of two rates is that large."""
+    value = finding.difference.detectable
+    return "> 1" if finding.measure.is_rate and value > 1 else value
 
 
 def _read_findings(db: Database, rows: Sequence[RunRow], options: Options) -> Sequence[StudyFindings]:

@@ -134,7 +134,7 @@ _POSITIVE_TEXT: Final = (
     "Quantiles of Δ_mem over the new transitions with Δ_mem above 0, and the temperature τ. The gate closes where "
     "Δ_mem is near τ or above it."
 )
-_MEMORY_TEXT: Final = "Fraction of written states that merged into a node, and of successors with a node within δ."
+_MEMORY_TEXT: Final = "Fraction of written states that merged into a node, and of successor lookups that found a node."
 _OVERESTIMATION_TEXT: Final = (
     "Greedy Q_tot(s₀) minus the return of the same episode: above 0, the network overestimates the return."
 )
