@@ -403,7 +403,7 @@ def _win_rates(runs: ComparedRuns, options: Options) -> Table:
 
 
 def _falls(runs: ComparedRuns, options: Options) -> Table:
-    return tabulate_falls(join_finals(runs, options, "greedy"), options.aggregation)
+    return tabulate_falls(join_finals(runs, options), options.aggregation)
 
 
 def _mu_w_table(runs: ComparedRuns, options: Options) -> Table:
@@ -455,7 +455,7 @@ FIGURES = (
 TABLES = (
     TableKind("runs", _runs, selects_runs=False),
     TableKind("win-rates", _win_rates, read_comparison, FINAL_OPTIONS, section=PageSection("compare", "Win rates")),
-    TableKind("falls", _falls, read_comparison, BUDGET_OPTIONS, section=PageSection("compare", "Win rates")),
+    TableKind("falls", _falls, read_comparison, (*BUDGET_OPTIONS, RATE), section=PageSection("compare", "Win rates")),
     TableKind("mu-w", _mu_w_table, read_comparison, (*RATE_OPTIONS, MU_W_STEPS), section=PageSection("compare", "μ̄_w")),
     TableKind(
         "published", _published, read_comparison, (CENTER, BAND, INCLUDE_UNFINISHED, BUDGET, FINAL),
