@@ -1,9 +1,10 @@
 """The common budget at which runs are compared, and the selection of runs for comparisons and studies.
 
 A win rate after 4,000 env steps and one after 40,000 env steps are not comparable. The runs of a task are therefore
-compared at one common budget, by default the largest one that all of them reached. Evaluations of longer runs after
-the budget are ignored, and each caption states this. The runs of a study differ in a few varied settings only;
-`check_one_study` checks this. `app.analysis.series` decides which runs count as results.
+compared at one budget. By default only runs of the most common budget of the task are compared, and each run of another
+budget is listed with this reason. If a budget is given, evaluations of longer runs after it are ignored, and each
+caption states this. The runs of a study differ in a few varied settings only; `check_one_study` checks this.
+`app.analysis.series` decides which runs count as results.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -22,7 +23,7 @@ from storage.queries.runs import get_rows
 from storage.runs.rows import RunRow, find_run
 
 Budget = int | Literal["common", "own"]
-"""Env steps; "common": the largest number that all runs of a task reached; "own": the end of each run."""
+"""Env steps; "common": the most common one of a task's runs; "own": the end of each run."""
 COMMON: Final = "common"
 OWN_END: Final = "own"
 LAMBDAS = ("embed.lambda_rcon", "embed.lambda_cl")
@@ -67,11 +68,15 @@ def cut_to_budget(comparison: Comparison, budget: Budget = COMMON) -> Comparison
 
     Args:
         comparison: Runs that count as results.
-        budget: The budget. Shorter runs than a given number of env steps are left out. With "own" no curve is cut;
-            tasks with runs of different lengths are then marked in `Comparison.mixed`.
+        budget: The budget. Shorter runs than a given number of env steps are left out. With "common" runs of another
+            budget are left out; if unfinished runs are included, the curves are cut to the largest number that all
+            reached. With "own" no curve is cut; tasks with runs of different lengths are then marked in
+            `Comparison.mixed_length_tasks`.
     """
     if budget == OWN_END:
         return _compare_at_own_ends(comparison)
+    if budget == COMMON:
+        comparison = select_common_budget(comparison)
 
     def check_length(seed: SeedRun) -> str | None:
         if not isinstance(budget, int) or get_run_length(seed) * _TOLERANCE >= budget:
@@ -101,20 +106,22 @@ def cut_to_budget(comparison: Comparison, budget: Budget = COMMON) -> Comparison
     return replace(result, budget_note=" ".join(filter(None, sentences)), mixed_length_tasks=frozenset())
 
 
-def select_usual_length(comparison: Comparison) -> Comparison:
-    """Leave out the runs whose length is not the most frequent one of their task.
+def select_common_budget(comparison: Comparison) -> Comparison:
+    """Leave out the runs whose budget is not the most frequent one of their task, or the greatest one of these."""
 
-    Used for numbers of whole runs, which cannot be cut to a budget. Among equally frequent lengths the greatest counts.
-    """
+    def get_planned_length(seed: SeedRun) -> int:
+        return get_run_length(seed) if seed.is_result else seed.target_steps
 
-    def find_usual(lengths: Sequence[int]) -> int:
+    def find_common(lengths: Sequence[int]) -> int:
         counts = {steps: sum(steps <= length <= steps * _TOLERANCE for length in lengths) for steps in lengths}
         return max(lengths, key=lambda steps: (counts[steps], steps))
 
-    usual = {task: find_usual(list(map(get_run_length, seeds))) for task, seeds in _by_task(comparison.groups).items()}
+    common = {
+        task: find_common(list(map(get_planned_length, seeds))) for task, seeds in _by_task(comparison.groups).items()
+    }
 
     def check_length(seed: SeedRun) -> str | None:
-        steps, length = usual[seed.task], get_run_length(seed)
+        steps, length = common[seed.task], get_planned_length(seed)
         if length <= steps * _TOLERANCE and steps <= length * _TOLERANCE:
             return None
         return f"has {length:,} env steps; most runs of its map have {steps:,}"

@@ -36,7 +36,10 @@ _MAX_LISTED = 5
 
 
 class Falls(NamedTuple):
-    """Number of falls after a run's first evaluation of at least `HIGH_WIN_RATE`."""
+    """Number of falls after a run's first evaluation of at least `HIGH_WIN_RATE`.
+
+    The evaluations are those of the win rate by which the runs are compared (`app.analysis.rates`).
+    """
 
     falls: int
     """Evaluations below `LOW_WIN_RATE`."""
@@ -81,6 +84,13 @@ def count_falls(curve: Curve) -> Falls | None:
         return None
     after = curve.values[high[0] + 1 :]
     return Falls(int((after < LOW_WIN_RATE).sum()), len(after))
+
+
+def define_falls(quantity: Quantity) -> str:
+    """Define falls: "evaluations with a robust win rate below 0.5 after the first one of at least 0.9"."""
+    points = "evaluations" if quantity.is_evaluation else "reports"
+    rate = f"greedy {quantity.title}" if quantity.key == WIN_RATE.key else quantity.title
+    return f"{points} with a {rate} below {LOW_WIN_RATE:g} after the first one of at least {HIGH_WIN_RATE:g}"
 
 
 def get_final_title(rule: FinalRule, quantity: Quantity = WIN_RATE) -> str:

@@ -14,7 +14,7 @@ import pandas as pd
 
 from app.analysis import collapse
 from app.analysis.aggregates import compute_mu_w
-from app.analysis.comparable import select_usual_length
+from app.analysis.comparable import select_common_budget
 from app.analysis.finals import LAST_TENTH, compute_final_rate, count_falls, make_final_scale, make_mu_w_scale
 from app.analysis.intervals import BinomialScale
 from app.analysis.quantities import ROBUST, WIN_RATE, find_quantity
@@ -272,7 +272,7 @@ def compute_return_r2(db: Database, row: RunRow) -> Numbers:
 
 def _read_study(db: Database, plan: StudyPlan, rows: Sequence[RunRow], planned: Sequence[str]) -> StudyRuns:
     """Select the runs of one plan; `planned` are the names of its planned runs."""
-    comparison = select_usual_length(join_seeds(read_seeds(db, rows), final=True))
+    comparison = select_common_budget(join_seeds(read_seeds(db, rows), final=True))
     ids = {seed.id for seed in comparison.seeds}
     included = [row for row in rows if row.id in ids]
     names = {row.name for row in included}

@@ -97,7 +97,9 @@ MU_W_GREEDY: Final = Measure("mu_w_greedy", "greedy μ̄_w", "μ̄_w of the gree
 FINAL_GREEDY: Final = Measure(
     "final_greedy", "final greedy win rate", "final greedy win rate on all environments", True
 )
-FALLS: Final = Measure("falls", "falls", "evaluations below .5 after the first evaluation of at least .9")
+FALLS: Final = Measure(
+    "falls", "falls", "evaluations below .5 after the first evaluation of at least .9; robust or greedy as μ̄_w"
+)
 Q_ERROR: Final = Measure(
     "q_error",
     "error of Q [return]",

@@ -10,11 +10,11 @@ from app.analysis.comparable import get_run_length
 from app.analysis.finals import (
     HIGH_WIN_RATE,
     LAST_TENTH,
-    LOW_WIN_RATE,
     FinalRule,
     caption_final,
     compute_final_rates,
     count_falls,
+    define_falls,
     make_final_scale,
     make_mu_w_scale,
     name_final,
@@ -74,21 +74,22 @@ def tabulate_falls(comparison: Comparison, aggregation: Aggregation | None = Non
     """Tabulate the falls of each variant on each task: evaluations with a low win rate after a high one.
 
     Args:
-        comparison: Greedy win rates, joined for final numbers.
+        comparison: Win rates of any kind, joined for final numbers.
         aggregation: Aggregation over seeds. Counts have no confidence interval, because it would contain negative ones.
     """
     aggregation = aggregation or Aggregation()
     rows = [
-        _make_falls_row(group, aggregation)
+        _make_falls_row(group, aggregation, comparison.quantity)
         for task in comparison.tasks
         for group in comparison.groups
         if group.variant.task == task
     ]
-    caption = (
-        f"{comparison.budget_note} Falls: evaluations with a greedy win rate below {LOW_WIN_RATE:g} after the first "
-        f"evaluation of at least {HIGH_WIN_RATE:g}. Falls and later evaluations are counted per seed; a cell is the "
-        f"{aggregation}. n is the number of seeds; only those that reached {HIGH_WIN_RATE:g} are averaged."
+    definition, note = f"Falls: {define_falls(comparison.quantity)}.", comparison.quantity.note
+    rule = (
+        f"Falls and later evaluations are counted per seed; a cell is the {aggregation}. n is the number of seeds; "
+        f"only those that reached {HIGH_WIN_RATE:g} are averaged."
     )
+    caption = " ".join(filter(None, (comparison.budget_note, definition, note, rule)))
     if aggregation.band == "ci":
         caption += f" Only falls [%] has an interval: {aggregation.name_band(is_fraction=True)}."
     if any(group.unfinished for group in comparison.groups):
@@ -96,8 +97,8 @@ def tabulate_falls(comparison: Comparison, aggregation: Aggregation | None = Non
     return make_table(
         _FALLS_COLUMNS,
         rows,
-        caption=caption.strip(),
-        notes=[comparison.budget_if_unequal],
+        caption=caption,
+        notes=[definition, note, comparison.budget_if_unequal],
         excluded=comparison.excluded_runs,
     )
 
@@ -174,7 +175,7 @@ def format_aggregate(
     return Cell(text, float(center), float(low), float(high), len(values), statistic, interval, digits)
 
 
-def _make_falls_row(group: Group, aggregation: Aggregation) -> list[Cell | str | int]:
+def _make_falls_row(group: Group, aggregation: Aggregation, quantity: Quantity) -> list[Cell | str | int]:
     """Make the row of one variant on one task, with the columns `_FALLS_COLUMNS`."""
     by_seed = [(seed.seed_text, count_falls(seed.curve)) for seed in group.seeds]
     counts = [falls for _, falls in by_seed if falls is not None]
@@ -190,7 +191,8 @@ def _make_falls_row(group: Group, aggregation: Aggregation) -> list[Cell | str |
         f"seed {number}: {f'{falls.falls} of {falls.after}' if falls else f'never {HIGH_WIN_RATE:g}'}"
         for number, falls in by_seed
     )
-    return [group.variant.task, f"{group.variant.name}{group.mark}", group.n, len(counts), *cells, seeds]
+    task = _name_task(quantity, group.variant.task)
+    return [task, f"{group.variant.name}{group.mark}", group.n, len(counts), *cells, seeds]
 
 
 def _name_task(quantity: Quantity, task: str) -> str:

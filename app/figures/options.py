@@ -216,8 +216,8 @@ BUDGET: Final[Option[Budget]] = Option(
     "common, own or a number of env steps such as 20000 or 0.8M",
     COMMON,
     label="Compare at",
-    help="Env steps at which runs of different lengths are compared, for example 20000 or 0.8M. Default: the largest "
-    "number that all runs reached. own: each run at its own end, marked",
+    help="Env steps at which runs of different lengths are compared, for example 20000 or 0.8M. Default: the "
+    "length that most runs of a map have; the others are left out. own: each run at its own end, marked",
     has_flag=True,
     metavar="STEPS",
 )

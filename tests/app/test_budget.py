@@ -1,10 +1,12 @@
 """Runs of 4,000, 20,000 and 40,000 env steps in one table: read at one budget, or marked so that nobody is misled."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from app.analysis.aggregates import Aggregation
-from app.analysis.comparable import COMMON, OWN_END, cut_to_budget, list_budgets, parse_budget, select_usual_length
+from app.analysis.comparable import COMMON, OWN_END, cut_to_budget, list_budgets, parse_budget
 from app.analysis.finals import LAST_TENTH, compute_final_rate
 from app.analysis.series import Comparison, SeedRun, join_seeds
 from app.analysis.tables import export_table
@@ -13,12 +15,14 @@ from app.figures.named.comparisons import tabulate_tests
 from tests.app.seed_cases import make_seed
 
 
-def ramp(run_id: str, length: int, *, algo: str, seed: int = 1, slope: float = 1 / 40_000, over: int = 7) -> SeedRun:
+def ramp(
+    run_id: str, length: int, *, algo: str, seed: int = 1, slope: float = 1 / 40_000, over: int = 7, map: str = "3m"
+) -> SeedRun:
     """A run whose win rate climbs by `slope` a step, evaluated about every 1,000 and at its very end."""
     steps = [k * 1000 + over for k in range(length // 1000 + 1)]
     return make_seed(
         run_id, [(step, min(1.0, slope * step)) for step in steps], f"train.t_max={length}",
-        algo=algo, seed=seed, env_steps=length + over, target_steps=length,
+        algo=algo, map=map, seed=seed, env_steps=length + over, target_steps=length,
     )  # fmt: skip
 
 
@@ -36,12 +40,33 @@ def ends(seeds: list[SeedRun]) -> Comparison:
     return join_seeds(seeds, final=True)
 
 
-def test_unequal_runs_are_compared_at_the_most_that_all_of_them_reached(unequal) -> None:
-    table = tabulate_win_rates(cut_to_budget(ends(unequal)), Aggregation())
+def test_a_short_run_changes_no_number_of_the_others_and_is_left_out_with_its_reason() -> None:
+    usual = [ramp(f"v{k}", 40_000, algo="vdn", seed=k) for k in (1, 2)]
+    short, long = ramp("short", 2000, algo="qmix"), ramp("long", 80_000, algo="qplex")
+    alone, table = (tabulate_win_rates(cut_to_budget(ends(seeds))) for seeds in (usual, [*usual, short, long]))
+    assert table.frame.equals(alone.frame)
+    assert table.frame["3m"].tolist() == ["95.0 ± 0.0 (2 seeds)"]
+    excluded = "\n".join(table.excluded_lines)
+    assert "run short (QMIX on 3m; seed 1): has 2,000 env steps; most runs of its map have 40,000" in excluded
+    assert "run long (QPLEX on 3m; seed 1): has 80,000 env steps" in excluded
+
+
+def test_unfinished_runs_of_one_budget_are_compared_at_the_most_that_all_of_them_reached() -> None:
+    finished = [ramp(f"v{k}", 40_000, algo="vdn", seed=k) for k in (1, 2)]
+    half = replace(ramp("half", 40_000, algo="qmix"), status="running", env_steps=20_007)
+    joined = join_seeds([*finished, half, ramp("short", 2000, algo="qplex")], final=True, include_unfinished=True)
+    table = tabulate_win_rates(cut_to_budget(joined), Aggregation())
+    assert table.frame["variant"].tolist() == ["QMIX", "VDN"]
+    assert (
+        "Compared at 20,007 env steps, the largest number that all runs reached (shortest: run half)" in table.caption
+    )
+    assert "2 runs are longer: later evaluations are ignored" in table.caption
+
+
+def test_a_given_budget_stands_in_every_export(unequal) -> None:
+    table = tabulate_win_rates(cut_to_budget(ends(unequal), 4000), Aggregation())
     assert table.frame["3m"].tolist() == ["10.0 (1 seed)", "10.0 ± 0.0 (2 seeds)", "10.0 ± 0.0 (2 seeds)"]
-    caption = table.caption
-    assert "Compared at 4,000 env steps, the largest number that all runs reached (shortest: runs q1, q2)." in caption
-    assert "3 runs are longer: later evaluations are ignored" in caption
+    assert "Compared at 4,000 env steps, the requested budget. 3 runs are longer" in table.caption
     assert "# Compared at 4,000 env steps" in export_table(table, "csv").decode()
     assert "% " in (tex := export_table(table, "latex").decode())
     assert "Compared at 4,000 env steps" in tex
@@ -49,11 +74,11 @@ def test_unequal_runs_are_compared_at_the_most_that_all_of_them_reached(unequal)
 
 def test_a_longer_run_is_never_read_later_than_the_shorter_ones_ended(unequal) -> None:
     late = ramp("late", 40_000, algo="cds", over=99)
-    cut = {seed.id: seed for seed in cut_to_budget(ends([*unequal, late])).seeds}
+    cut = {seed.id: seed for seed in cut_to_budget(ends([*unequal, late]), 4000).seeds}
     assert [cut[name].curve.steps[-1] for name in ("q2", "m1", "v1")] == [4005, 4002, 4007]
     assert cut["late"].curve.steps[-1] == 3099, "at 4,099 it had trained for longer than any run of 4,000"
     assert compute_final_rate(cut["late"], LAST_TENTH) == pytest.approx(3099 / 40_000)
-    caption = tabulate_win_rates(cut_to_budget(ends([*unequal, late])), Aggregation()).caption
+    caption = tabulate_win_rates(cut_to_budget(ends([*unequal, late]), 4000), Aggregation()).caption
     assert (
         "Runs without an evaluation in the last tenth (their last evaluation is used): run late, at 3,099 of 4,000"
         in caption
@@ -92,16 +117,13 @@ def test_each_at_its_own_end_is_marked_in_every_cell_and_nothing_is_bold(unequal
 
 
 def test_a_map_has_a_budget_of_its_own(unequal) -> None:
-    other = [make_seed(f"c{k}", [(0, 0.0), (9000, 0.5)], map="8m", seed=k, env_steps=9000) for k in (1, 2)]
+    other = [ramp(f"c{k}", 9000, algo="qmix", seed=k, map="8m") for k in (1, 2)]
     comparison = cut_to_budget(ends([*unequal, *other]), COMMON)
-    assert "Compared at 3m 4,000; 8m 1,000 env steps" in comparison.budget_note
-    assert list_budgets(comparison) == [1000, 4000, 20_000, 40_000]
-
-
-def test_numbers_of_whole_runs_are_of_runs_as_long_as_most(unequal) -> None:
-    kept = select_usual_length(ends(unequal))
-    assert [seed.id for seed in kept.seeds] == ["v1", "v2"], "of two lengths that are as frequent the greater"
-    assert "has 4,000 env steps; most runs of its map have 40,000" in "\n".join(map(str, kept.excluded_runs))
+    assert [seed.id for seed in comparison.seeds] == ["v1", "v2", "c1", "c2"], (
+        "of equally frequent budgets the greatest"
+    )
+    assert "3m 40,000; 8m 9,000" in comparison.budget_note
+    assert list_budgets(ends([*unequal, *other])) == [4000, 9000, 20_000, 40_000]
 
 
 def test_bold_needs_two_cells_of_two_seeds() -> None:

@@ -214,7 +214,7 @@ def test_the_table_of_falls_averages_the_seeds_that_made_it_and_shows_each() -> 
         ],
         ["3m", "QMIX", 1, 0, "–", "–", "–", "seed 1: never 0.9"],
     ]
-    assert "below 0.5 after the first evaluation of at least 0.9" in table.caption
+    assert "greedy win rate below 0.5 after the first one of at least 0.9" in table.caption
     assert "mean ± standard deviation over seeds" in table.caption
 
 

@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import insert, update
 
 from app.analysis.comparable import select_runs
+from app.analysis.compared import read_compared_runs
 from app.analysis.findings import ALL_TASKS, compute_findings, measure_runs
 from app.analysis.series import SeedRun, read_seeds
 from app.analysis.significance import adjust_p_values, compare_seeds
@@ -19,6 +20,7 @@ from app.analysis.study_plans import (
     CONFIRMATORY,
     DELTA_RATIO,
     EMTC,
+    FALLS,
     MU_W,
     NO_TCGM,
     OVERESTIMATION,
@@ -32,6 +34,7 @@ from app.figures.registry import TABLES
 from app.jobs.launch import EXAMPLE_STUDY
 from app.jobs.sweeps.file import find_sweep_file, list_templates
 from app.jobs.sweeps.plan import make_plan
+from app.ui.compare.view import list_runs
 from emtc_core.config.resolve import flatten, flatten_stored, resolve
 from storage.bundles.bundle_cache import Bundle, cache_bundle
 from storage.engine import Database, open_database
@@ -282,6 +285,17 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
     db = open_database(bundle.url, read_only=True)
     yield db
     db.dispose()
+
+
+def test_findings_compare_and_its_runs_count_the_same_falls(shipped: Database) -> None:
+    rows = [row for row in select_runs(shipped) if row.env == "skirmish"]
+    found = measure_runs(shipped, rows, read_seeds(shipped, rows), [FALLS])[FALLS.key]
+    compared = TABLES["falls"].make(shipped, rows).frame
+    counts = [int(count) for cell in compared["each seed"] for count in re.findall(r": (\d+) of", cell)]
+    frame = list_runs(read_compared_runs(shipped, rows)).set_index("id")
+    assert set(frame["episodes"]) == {"robust"}
+    assert sorted(counts) == sorted(found.values())
+    assert frame["falls"].dropna().to_dict() == found
 
 
 @pytest.mark.ci

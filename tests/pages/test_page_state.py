@@ -122,7 +122,7 @@ def test_a_pin_of_a_changed_view_opens_the_same_view(seeded, monkeypatch, page):
         ("live", {"x": "nan-inf"}, "It is ignored"),
         ("live", {"ref": "gone"}, "ref"),
         ("compare", {"y": "nothing"}, "Shown instead: win rate"),
-        ("compare", {"budget": "nothing"}, "Shown instead: longest common length"),
+        ("compare", {"budget": "nothing"}, "Shown instead: most common length"),
         ("replay", {"t": "soon"}, "It is ignored"),
         ("method", {"gamma": "7"}, "Shown instead: 0.99"),
     ],

@@ -13,7 +13,7 @@ import numpy as np
 
 from app.analysis.aggregates import Aggregation, explain_small_samples, interpolate_to_common_grid
 from app.analysis.bootstrap import BOOTSTRAP_COVERAGE
-from app.analysis.comparable import describe_excluded
+from app.analysis.comparable import describe_excluded, select_common_budget
 from app.analysis.compared import ComparedRuns, read_compared_runs
 from app.analysis.finals import get_eval_episodes, make_curve_scale
 from app.analysis.identical_runs import describe_identical_runs
@@ -403,7 +403,7 @@ def _win_rates(runs: ComparedRuns, options: Options) -> Table:
 
 
 def _falls(runs: ComparedRuns, options: Options) -> Table:
-    return tabulate_falls(join_finals(runs, options, "greedy"), options.aggregation)
+    return tabulate_falls(join_finals(runs, options), options.aggregation)
 
 
 def _mu_w_table(runs: ComparedRuns, options: Options) -> Table:
@@ -416,10 +416,11 @@ def _mu_w_table(runs: ComparedRuns, options: Options) -> Table:
 def list_mu_w_steps(runs: ComparedRuns, options: Options) -> dict[str, tuple[int, ...]]:
     """List the env steps of the table of mu_w for each task, if the option `MU_W_STEPS` is not set.
 
-    Runs that have not finished count on a task without results, or if they are included.
+    They are those of the runs with the most common budget of the task. Runs that have not finished count on a task
+    without results, or if they are included.
     """
     all_runs = join_seeds(*runs.rated, include_unfinished=True)
-    results = all_runs if options[INCLUDE_UNFINISHED] else join_seeds(*runs.rated, final=True)
+    results = select_common_budget(all_runs if options[INCLUDE_UNFINISHED] else join_seeds(*runs.rated, final=True))
     unfinished = [group for group in all_runs.groups if group.variant.task not in results.tasks]
     return choose_mu_w_steps([*results.groups, *unfinished])
 
@@ -455,7 +456,7 @@ FIGURES = (
 TABLES = (
     TableKind("runs", _runs, selects_runs=False),
     TableKind("win-rates", _win_rates, read_comparison, FINAL_OPTIONS, section=PageSection("compare", "Win rates")),
-    TableKind("falls", _falls, read_comparison, BUDGET_OPTIONS, section=PageSection("compare", "Win rates")),
+    TableKind("falls", _falls, read_comparison, (*BUDGET_OPTIONS, RATE), section=PageSection("compare", "Win rates")),
     TableKind("mu-w", _mu_w_table, read_comparison, (*RATE_OPTIONS, MU_W_STEPS), section=PageSection("compare", "μ̄_w")),
     TableKind(
         "published", _published, read_comparison, (CENTER, BAND, INCLUDE_UNFINISHED, BUDGET, FINAL),

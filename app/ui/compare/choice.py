@@ -203,7 +203,7 @@ def _list_matching_runs(run_filter: RunFilter, n_matching: int, bundle_note: str
 
 def _choose_budget(lengths: Sequence[int]) -> Budget:
     """Draw the choice of the env steps at which runs are compared. The URL may contain any number."""
-    labels = {COMMON: "longest common length", OWN_END: "each run's own end (marked)"}
+    labels = {COMMON: "most common length", OWN_END: "each run's own end (marked)"}
     text = _BUDGET.read()
     try:
         url_budget = parse_budget(text or COMMON)
@@ -214,12 +214,13 @@ def _choose_budget(lengths: Sequence[int]) -> Budget:
         _BUDGET.reject(labels[COMMON])
     if len(lengths) < 2:
         return url_budget
-    options: list[str] = [COMMON, *map(str, lengths[1:]), OWN_END]
+    options: list[str] = [COMMON, *map(str, lengths), OWN_END]
     options += [str(url_budget)] if str(url_budget) not in options else []
     chosen = st.selectbox(
         BUDGET.label, width=260,
         **_BUDGET.bind(options, lambda option: labels.get(option) or f"{int(option):,} env steps"),
         help="These runs have different lengths. A win rate after 4,000 env steps is not comparable with one after "
-        "40,000 env steps, so all runs are compared at the same number of env steps.",
+        "40,000 env steps. Only runs of the most common length of their map are compared, or all runs at the number of "
+        "env steps that you select. Shorter runs are listed below the tables.",
     )  # fmt: skip
     return parse_budget(chosen)

@@ -188,8 +188,8 @@ def _choose_options(run_ids: list[str]) -> Options:
     with st.container(horizontal=True, vertical_alignment="bottom"):
         quantity = st.selectbox(QUANTITY.label, **_QUANTITY.bind(keys, _name_quantity), width=270, help=QUANTITY.help)
         rate = rate_choice.choose_rate(
-            more="A quantity that names its episodes, for example the robust win rate, has priority. Falls and "
-            "published results are always of greedy episodes."
+            more="A quantity that names its episodes, for example the robust win rate, has priority. "
+            "Published results are always of greedy episodes."
         )
         # an interquartile mean of fewer than five seeds is their mean or their median
         largest = max(
@@ -413,8 +413,8 @@ def show_runs(runs: ComparedRuns) -> None:
             "falls": st.column_config.NumberColumn(
                 format="localized",
                 help=(
-                    f"Greedy evaluations below {LOW_WIN_RATE:g} after the first one of at least {HIGH_WIN_RATE:g}. "
-                    f"Empty: no such evaluation"
+                    f"Evaluations with this win rate below {LOW_WIN_RATE:g} after the first one of at least "
+                    f"{HIGH_WIN_RATE:g}. Empty: no such evaluation"
                 ),
             ),
             "after": st.column_config.NumberColumn(format="localized", help="Number of evaluations after that one"),
@@ -446,15 +446,15 @@ def list_runs(runs: ComparedRuns) -> pd.DataFrame:
             rows.append(
                 {"variant": group.variant.name, "map": group.variant.task, "seed": row.seed, "status": row.live_status}
                 | _list_results(rated.get(seed.id), episodes)
-                | dict(zip(_COUNTS, count_falls(seed.curve) or (None, None), strict=True))
                 | {"last evaluation": int(seed.curve.steps[-1]), "run": row.name, "id": seed.id}
             )
     return pd.DataFrame(rows, columns=pd.Index(_RUN_COLUMNS)).astype(dict.fromkeys(_COUNTS, "Int64"))
 
 
-def _list_results(seed: SeedRun | None, episodes: str) -> dict[str, str | float]:
-    """List the win rates of a run by column; empty if it has no win rate of these episodes."""
+def _list_results(seed: SeedRun | None, episodes: str) -> dict[str, str | float | None]:
+    """List the win rates and falls of a run by column; empty if it has no win rate of these episodes."""
     if seed is None or not len(seed.curve.steps):
         return {}
     finals = {FINAL_NAMES[rule]: 100 * compute_final_rate(seed, rule) for rule in FINAL_RULES}
-    return {"episodes": episodes, **finals, MU_W.title: float(compute_mu_w(seed.curve)[-1])}
+    falls = dict(zip(_COUNTS, count_falls(seed.curve) or (None, None), strict=True))
+    return {"episodes": episodes, **finals, MU_W.title: float(compute_mu_w(seed.curve)[-1]), **falls}
