@@ -94,7 +94,7 @@ TRAJECTORY_ARRAYS: Final[Rules] = {
 }
 """Arrays of the column `trajectory`. T: transitions, S: state features, N: agents."""
 LAYOUT_ARRAYS: Final[Rules] = {"coordinates": ArrayRule("float", ("M", "2"), has_nan=True)}
-"""Arrays of a projection to a map: two coordinates per node. Projections of revision 1 have NaN for most nodes."""
+"""Arrays of a projection to a map: two coordinates per node. Those of revisions 1 and 2 can have NaN."""
 EMBEDDING_ARRAYS: Final[Rules] = {"coordinates": ArrayRule("float", ("M", "X"))}
 """Arrays of a projection that is the embedding of another embedder: X dimensions per node."""
 

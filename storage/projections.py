@@ -61,8 +61,15 @@ def save_projection(
         The id of the projection.
 
     Raises:
-        StorageError: If there is no such snapshot, or the shape of the coordinates does not match.
+        StorageError: If there is no such snapshot, the shape of the coordinates does not match, or one of them is NaN
+            or infinite.
     """
+    if not np.isfinite(coordinates).all():
+        raise StorageError(
+            f"The {method} of snapshot {snapshot_id} has coordinates that are NaN or infinite. It is not stored.",
+            reason="not_finite",
+            subject=snapshot_id,
+        )
     values = {
         "snapshot_id": snapshot_id,
         "method": method,

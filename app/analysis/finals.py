@@ -123,7 +123,7 @@ def caption_final(
     unit: str = "",
     quantity: Quantity = WIN_RATE,
     comparison: Comparison,
-) -> tuple[str, list[str]]:
+) -> str:
     """Write the caption of a table or figure of final numbers.
 
     Args:
@@ -133,18 +133,11 @@ def caption_final(
         unit: Unit of the number.
         quantity: The win rate.
         comparison: The comparison, with the budget at which the runs are compared.
-
-    Returns:
-        The caption, and the sentences of it that a CSV file needs, because its columns do not contain them.
     """
     without, note = list_runs_without_last_tenth(seeds, rule, quantity), comparison.quantity.note
     definition = define_final(seeds, rule, unit=unit, quantity=quantity)
     first = f"{definition[:1].upper()}{definition[1:]}."
-    return " ".join(filter(None, (first, note, comparison.budget_note, *sentences, without))), [
-        note,
-        comparison.budget_if_unequal,
-        without,
-    ]
+    return " ".join(filter(None, (first, note, comparison.budget_note, *sentences, without)))
 
 
 def list_runs_without_last_tenth(seeds: Sequence[SeedRun], rule: FinalRule, quantity: Quantity = WIN_RATE) -> str:

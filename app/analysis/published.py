@@ -122,9 +122,9 @@ def tabulate_with_published(
         f"Ours: always greedy episodes, as in the paper; {aggregation.describe(is_fraction=True)}. "
         f"Paper: mean ± standard deviation over five seeds. {PUBLISHED_WARNING}"
     )
-    caption, notes = caption_final(seeds, final, sources, unit="%", comparison=comparison)
+    caption = caption_final(seeds, final, sources, unit="%", comparison=comparison)
     excluded = comparison.excluded_runs
-    return make_table(["variant", *columns], rows, caption=caption, notes=notes, excluded=excluded)
+    return make_table(["variant", *columns], rows, caption=caption, excluded=excluded)
 
 
 def _make_published_cell(rate: PublishedRate) -> Cell:

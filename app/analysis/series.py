@@ -167,7 +167,7 @@ class Comparison:
 
     @property
     def budget_if_unequal(self) -> str:
-        """`budget_note` if the runs differ in length, otherwise empty; for CSV files, which have no caption."""
+        """`budget_note` if the runs differ in length, otherwise empty."""
         return self.budget_note if self.mixed_length_tasks or any(seed.comparison_budget for seed in self.seeds) else ""
 
     @cached_property

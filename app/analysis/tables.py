@@ -1,14 +1,13 @@
 """Tables of results, and their export as CSV, LaTeX, Markdown or Parquet.
 
-CSV files start with comment lines: the notes of the table and the runs that are left out. Read them with
-`pandas.read_csv(file, comment="#")`.
+CSV and Parquet files contain only the rows. The caption and the runs that are left out are `Table.notes`, which
+`emtc export` writes to a text file next to them.
 
-CSV and Parquet files contain the numbers of formatted cells in separate columns after the text: "3m" is followed by
+They contain the numbers of formatted cells in separate columns after the text: "3m" is followed by
 "3m value", "3m low", "3m high", "3m n", "3m statistic" and "3m interval". In LaTeX, the column "3m · 0.8M" gets the
 header "0.8M" below the header "3m".
 """
 
-import csv
 import importlib.util
 import io
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,6 +22,8 @@ from app.analysis.latex import write_tabular
 TableFormat = Literal["csv", "latex", "markdown", "parquet"]
 TABLE_FORMATS: tuple[TableFormat, ...] = get_args(TableFormat)
 TABLE_SUFFIX: dict[TableFormat, str] = {"csv": "csv", "latex": "tex", "markdown": "md", "parquet": "parquet"}
+ROWS_ONLY: tuple[TableFormat, ...] = ("csv", "parquet")
+"""Formats of files without caption."""
 TABLE_MIME: dict[TableFormat, str] = {
     "csv": "text/csv",
     "latex": "application/x-tex",
@@ -86,14 +87,12 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """A table: columns, rows as a data frame of texts or numbers, caption and notes."""
+    """A table: columns, rows as a data frame of texts or numbers, and caption."""
 
     columns: tuple[Column, ...]
     frame: pd.DataFrame
     """The rows. Its columns have the titles of `columns`."""
     caption: str = ""
-    notes: tuple[str, ...] = ()
-    """Sentences of the caption that are also written above the rows of a CSV file, which has no caption."""
     excluded: tuple[str, ...] = ()
     """Selected runs that are not in the table, each with the reason."""
     best: frozenset[tuple[int, str]] = frozenset()
@@ -114,6 +113,11 @@ class Table:
         """Lines below the table that list the excluded runs; empty if there are none."""
         n = len(self.excluded)
         return [f"Left out: {n} selected run{'s' if n > 1 else ''}.", *self.excluded] if n else []
+
+    @property
+    def notes(self) -> str:
+        """The caption and the excluded runs, one per line, for files that have only the rows."""
+        return "\n".join(filter(None, [self.caption, *self.excluded_lines]))
 
     def to_wide_frame(self) -> pd.DataFrame:
         """Return the frame with the numbers of formatted cells as separate columns after each formatted column."""
@@ -136,7 +140,6 @@ def make_table(
     rows: Iterable[Sequence[object]],
     *,
     caption: str = "",
-    notes: Iterable[str] = (),
     excluded: Iterable[object] = (),
     best: Iterable[tuple[int, str]] = (),
 ) -> Table:
@@ -146,7 +149,6 @@ def make_table(
         columns: The columns; a text is a column without unit and format.
         rows: The values of each row, in the order of the columns: a `Cell`, a text, a number or None.
         caption: The caption.
-        notes: Sentences for the comment lines of a CSV file. Empty ones are ignored.
         excluded: Selected runs that are not in the table, each with the reason.
         best: Cells in bold, as (row, title of the column).
     """
@@ -163,7 +165,6 @@ def make_table(
         declared,
         pd.DataFrame(texts, columns=pd.Index([column.title for column in declared])),
         caption,
-        tuple(filter(None, notes)),
         tuple(map(str, excluded)),
         frozenset(best),
         cells,
@@ -187,13 +188,7 @@ def export_table(table: Table, format: TableFormat) -> bytes:
         ValueError: If the format is unknown.
     """
     if format == "csv":
-        comments = [*table.notes, *table.excluded_lines]
-        frame = table.to_wide_frame()
-        texts = [*frame.columns, *frame.select_dtypes("object").to_numpy().ravel()]
-        has_sign = bool(comments) and any("#" in text for text in texts if isinstance(text, str))
-        quoting = csv.QUOTE_NONNUMERIC if has_sign else csv.QUOTE_MINIMAL  # a quoted # starts no comment
-        rows = frame.to_csv(index=False, quoting=quoting)
-        return ("".join(f"# {_join_lines(line)}\n" for line in comments) + rows).encode()
+        return table.to_wide_frame().to_csv(index=False).encode()
     if format == "markdown":
         return _write_markdown(table).encode()
     if format == "latex":

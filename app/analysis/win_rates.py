@@ -63,11 +63,11 @@ def tabulate_win_rates(
     meaning = f"A cell is the {aggregation.describe(is_fraction=True) if aggregation else default}."
     best = "" if comparison.mixed_length_tasks else BEST_NOTE
     few_seeds = explain_small_samples(aggregation, comparison.seed_counts)
-    caption, notes = caption_final(
+    caption = caption_final(
         comparison.seeds, final, meaning, few_seeds, best, unit="%", quantity=quantity, comparison=comparison
     )
     never_best = frozenset(_name_task(quantity, task) for task in comparison.mixed_length_tasks)
-    return _tabulate(comparison, columns, cells_by_method, caption, notes=[*notes, few_seeds], never_best=never_best)
+    return _tabulate(comparison, columns, cells_by_method, caption, never_best=never_best)
 
 
 def tabulate_falls(comparison: Comparison, aggregation: Aggregation | None = None) -> Table:
@@ -98,7 +98,6 @@ def tabulate_falls(comparison: Comparison, aggregation: Aggregation | None = Non
         _FALLS_COLUMNS,
         rows,
         caption=caption,
-        notes=[definition, note, comparison.budget_if_unequal],
         excluded=comparison.excluded_runs,
     )
 
@@ -150,7 +149,7 @@ def tabulate_mu_w(
         if seed.curve.steps[-1] < max(steps_by_task.get(group.variant.task, ()), default=0)
     ]
     excluded = [*comparison.excluded_runs, *too_short]
-    return _tabulate(comparison, columns, cells_by_method, caption, excluded, notes=[quantity.note, few_seeds])
+    return _tabulate(comparison, columns, cells_by_method, caption, excluded)
 
 
 def format_aggregate(
@@ -218,7 +217,6 @@ def _tabulate(
     caption: str,
     excluded: Sequence[ExcludedRun] | None = None,
     *,
-    notes: Sequence[str] = (),
     never_best: Collection[str] = (),
 ) -> Table:
     """Make a table of variants × columns with the best cells of each column in bold.
@@ -229,7 +227,6 @@ def _tabulate(
         cells_by_method: The cells of each column, by the method of the variant.
         caption: The caption.
         excluded: Runs that are not in the table. Default: those of the comparison.
-        notes: Sentences for the comment lines of a CSV file.
         never_best: Titles of columns without a best cell.
     """
     cells = [[by_method.get(method) for method in comparison.methods] for by_method in cells_by_method]
@@ -252,7 +249,6 @@ def _tabulate(
         ["variant", *columns],
         rows,
         caption=caption,
-        notes=[*notes, identical, comparison.shared_note],
         excluded=excluded,
         best=best,
     )

@@ -26,7 +26,7 @@ from app.cli.output import (
     print_message,
     print_rows,
     print_table,
-    write_file,
+    write_result,
 )
 from app.cli.runs import choose_runs
 from emtc_core.envs.trust import is_allowed
@@ -247,9 +247,7 @@ def sql(
         raise ConfigError(Fault(hint=NO_PARQUET))
     result = run_query(open_database(db, read_only=True), query, max_rows=limit, seconds=seconds)
     if parquet is not None:
-        content = export_table(make_plain_table(result.frame()), "parquet")
-        write_file(parquet, content)
-        print_message(f"Wrote {parquet} ({len(content):,} bytes).")
+        write_result(export_table(make_plain_table(result.frame()), "parquet"), parquet)
     elif csv:
         sys.stdout.buffer.write(export_table(make_plain_table(result.frame()), "csv"))
     else:

@@ -2,9 +2,8 @@
 
 import inspect
 import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
@@ -16,7 +15,7 @@ from app.analysis.comparable import select_runs
 from app.analysis.format import format_run_count
 from app.analysis.provenance import describe_runs
 from app.analysis.settings import with_code
-from app.analysis.tables import TABLE_FORMATS, Table, TableFormat, export_table, make_plain_table
+from app.analysis.tables import ROWS_ONLY, TABLE_FORMATS, Table, TableFormat, export_table, make_plain_table
 from app.analysis.variants import list_run_code_warnings
 from app.cli.evaluate import CheckpointName, read_checkpoint
 from app.cli.export_raw import MARL_EVAL, export_marl_eval, export_raw, find_raw
@@ -28,8 +27,7 @@ from app.cli.output import (
     choose,
     print_message,
     print_table,
-    printable,
-    write_file,
+    write_result,
 )
 from app.cli.progress import show_shares
 from app.cli.runs import check_run_count, choose_runs
@@ -37,7 +35,7 @@ from app.figures.figure import FigureKind
 from app.figures.image_options import IMAGE_OPTIONS, LABELS, read_image_options
 from app.figures.options import BUDGET, FLAG_OPTIONS, INCLUDE_UNFINISHED, REFIT_EVERY, Option, Options
 from app.figures.registry import FIGURES, TABLES
-from app.figures.render.export import EXPORT_FORMATS, export_figure
+from app.figures.render.export import EXPORT_FORMATS, describe_figure, export_figure
 from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database
 from storage.queries.run_search import RunFilter, matching_ids
@@ -145,12 +143,12 @@ def export(
     if raw is not None:
         _write_raw(request, raw, format, all_values, out)
     elif table is not None:
-        _write(_make_table(request, table, format, all_values), out)
+        _write_table(request, table, format, all_values, out)
     elif out is None:
         raise typer.BadParameter("--figure needs --out FILE.")
     else:
         kind = FIGURES[choose("figure", figure or "", FIGURES)]
-        _write(_make_figure(kind, request, format or out.suffix.removeprefix("."), image_options, all_values), out)
+        _write_figure(kind, request, format, image_options, all_values, out)
 
 
 def _print_list() -> None:
@@ -211,10 +209,15 @@ class _Request:
         return rows
 
 
-def _make_figure(
-    kind: FigureKind[Any], request: _Request, format: str, image_options: Options, values: Mapping[str, Any]
-) -> bytes:
-    image_format = choose("format", format, EXPORT_FORMATS)
+def _write_figure(
+    kind: FigureKind[Any],
+    request: _Request,
+    format: str,
+    image_options: Options,
+    values: Mapping[str, Any],
+    out: Path,
+) -> None:
+    image_format = choose("format", format or out.suffix.removeprefix("."), EXPORT_FORMATS)
     for option in IMAGE_OPTIONS:
         if option is not LABELS and option in image_options and image_format in ("html", "csv"):
             raise typer.BadParameter(f"{option.flag} has an effect on svg, pdf and png only, not on {image_format}.")
@@ -230,7 +233,10 @@ def _make_figure(
         print_message(figure.caption)
     for warning in list_run_code_warnings({row.id: with_code(row.config, row.versions) for row in rows}):
         print_message(warning)
-    return export_figure(figure, image_format, sources=describe_runs(rows), options=image_options)
+    sources = describe_runs(rows)
+    content = export_figure(figure, image_format, sources=sources, options=image_options)
+    notes = describe_figure(figure, sources=sources, options=image_options) if image_format == "csv" else ""
+    write_result(content, out, notes=notes)
 
 
 def _check_selection(maps: Sequence[str] | None, algos: Sequence[str] | None, sweep: str) -> None:
@@ -284,7 +290,7 @@ def _write_replay(
     replays = read_replays(database, list(zip([*run_ids, run_ids[0]], episodes, strict=False)))
     if file_format in ("gif", "mp4"):
         print_message("Drawing the frames …")
-    _write(make_file(replays, file_format, t=t), out)
+    write_result(make_file(replays, file_format, t=t), out)
 
 
 def _list_sweep_runs(url: str, sweep: str, runs: Sequence[str] | None) -> list[str]:
@@ -317,13 +323,14 @@ def _write_raw(request: _Request, table: TableName, format: str, values: Mapping
         export_raw(database, rows, table, format, out)
 
 
-def _make_table(request: _Request, table: str, format: str, values: Mapping[str, Any]) -> bytes:
+def _write_table(request: _Request, table: str, format: str, values: Mapping[str, Any], out: Path | None) -> None:
     name = choose("table", table, (*TABLES, ENCODER_TIMING))
     table_format: TableFormat = choose("format", format or "csv", TABLE_FORMATS)
     if name == ENCODER_TIMING:
         if request.has_selection or values:
             raise typer.BadParameter(f"--table {name} measures this machine. It takes no runs and no options.")
-        return export_table(_measure_encoders(), table_format)
+        write_result(export_table(_measure_encoders(), table_format), out)
+        return
     kind = TABLES[name]
     options = kind.read_options(values)
     if request.has_selection and not kind.selects_runs:
@@ -337,7 +344,8 @@ def _make_table(request: _Request, table: str, format: str, values: Mapping[str,
         reason = f" Left out: {excluded[0]}{more}." if excluded else ""
         runs = format_run_count(len(rows))
         raise ConfigError(f"None of {runs} belongs in {name}: it needs {kind.required_runs}.{reason}")
-    return export_table(result, table_format)
+    notes = result.notes if table_format in ROWS_ONLY else ""
+    write_result(export_table(result, table_format), out, notes=notes)
 
 
 def _measure_encoders() -> Table:
@@ -360,14 +368,3 @@ def _parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
         except ValueError:
             values[name.strip()] = text
     return values
-
-
-def _write(content: bytes, out: Path | None) -> None:
-    """Write a file, or write to stdout. Text on stdout is made safe for a terminal."""
-    if out is not None:
-        write_file(out, content)
-        print_message(f"Wrote {out} ({len(content):,} bytes).")
-        return
-    with suppress(UnicodeDecodeError):  # the bytes of a format such as Parquet
-        content = printable(content.decode()).encode()
-    sys.stdout.buffer.write(content)

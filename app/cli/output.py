@@ -9,6 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -132,6 +133,33 @@ def choose(option: str, given: str, allowed: Iterable[Choice]) -> Choice:
         if given == choice:
             return choice
     raise typer.BadParameter(f"--{option} must be one of {', '.join(choices)}, got {given!r}.")
+
+
+def write_result(content: bytes, out: Path | None, *, notes: str = "") -> None:
+    """Write a result to a file, or to stdout. Text on stdout is made safe for a terminal.
+
+    Args:
+        content: The result.
+        out: The file; None for stdout.
+        notes: What a reader of the result must know and the result does not contain. It is written to FILE.notes.txt,
+            or to stderr if the result goes to stdout.
+
+    Raises:
+        ConfigError: If a file cannot be written.
+    """
+    if out is None:
+        with suppress(UnicodeDecodeError):  # the bytes of a format such as Parquet
+            content = printable(content.decode()).encode()
+        sys.stdout.buffer.write(content)
+    else:
+        write_file(out, content)
+        print_message(f"Wrote {out} ({len(content):,} bytes).")
+    if notes and out is not None and out.is_file():
+        notes_file = out.with_name(f"{out.name}.notes.txt")
+        write_file(notes_file, f"{notes}\n".encode())
+        print_message(f"Wrote {notes_file}.")
+    elif notes:
+        print_message(notes)
 
 
 def write_file(out: Path, content: bytes) -> None:

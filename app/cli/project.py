@@ -2,7 +2,9 @@
 
 from typing import Annotated, Final
 
+import numpy as np
 import typer
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import Progress
 
@@ -10,6 +12,7 @@ from app.analysis.projections.snapshots import (
     EMBEDDERS,
     LANDMARKS,
     METHODS,
+    describe_equal_embeddings,
     get_phase,
     project_snapshot,
     read_initial_projection,
@@ -18,7 +21,7 @@ from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, Whe
 from app.cli.runs import choose_run
 from emtc_core.errors import ConfigError
 from storage.engine import Database, open_database
-from storage.queries.memory import list_snapshots
+from storage.queries.memory import get_snapshot, list_snapshots
 from storage.queries.projections import Projection
 
 _RUN_EMBEDDER: Final = "own"
@@ -50,7 +53,9 @@ def project(
     fitted_kind = embedder if embedder != _RUN_EMBEDDER else None
     with Progress(console=Console(stderr=True)) as bar:
         if fitted_kind:
-            _fit(database, snapshot_id, fitted_kind, seed, bar)
+            embedding = _fit(database, snapshot_id, fitted_kind, seed, bar)
+        else:
+            embedding = get_snapshot(database, snapshot_id).embedding
         task = bar.add_task(method, total=1.0)
         projection = project_snapshot(
             database,
@@ -66,14 +71,20 @@ def project(
         print_json(facts | {"nodes": len(projection.coordinates), "params": projection.params})
     else:
         print_message(_describe(projection))
+    if equal := describe_equal_embeddings(embedding):
+        print_message(equal)
 
 
-def _fit(database: Database, snapshot_id: int, kind: str, seed: int, bar: Progress) -> None:
+def _fit(database: Database, snapshot_id: int, kind: str, seed: int, bar: Progress) -> NDArray[np.float32]:
+    """Return the embedding of a snapshot's nodes by a newly fitted embedder."""
     from app.analysis.projections.embedders import embed_snapshot  # imports torch
 
     task = bar.add_task(f"fit {kind}", total=1.0)
-    embed_snapshot(database, snapshot_id, kind=kind, seed=seed, progress=lambda part: bar.update(task, completed=part))
+    embedding = embed_snapshot(
+        database, snapshot_id, kind=kind, seed=seed, progress=lambda part: bar.update(task, completed=part)
+    )
     bar.update(task, completed=1.0)
+    return embedding.coordinates
 
 
 def _describe(projection: Projection) -> str:

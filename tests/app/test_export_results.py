@@ -108,9 +108,9 @@ NUMBERS = tuple(f" {part}" for part in ("value", "low", "high", "n", "statistic"
 
 def tabulate(runs: Runs, table: str, capsysbinary, *arguments: str) -> tuple[pd.DataFrame, str]:
     assert runs.export("--table", table, *arguments) == 0
-    written = capsysbinary.readouterr().out
-    read = pd.read_csv(io.BytesIO(written), comment="#")
-    return read.drop(columns=[name for name in read if name.endswith(NUMBERS)]), written.decode()
+    written = capsysbinary.readouterr()
+    read = pd.read_csv(io.BytesIO(written.out))
+    return read.drop(columns=[name for name in read if name.endswith(NUMBERS)]), written.err.decode()
 
 
 @pytest.mark.parametrize("figure", ["ablation", "learning-curves"])
@@ -160,7 +160,7 @@ def test_ci_and_bootstrap_are_two_bands_and_each_says_its_name(runs, capsysbinar
     names = {}
     for band in ("ci", "bootstrap"):
         assert runs.export("--table", "win-rates", "--band", band) == 0
-        names[band] = pd.read_csv(io.BytesIO(capsysbinary.readouterr().out), comment="#")["3m interval"].iloc[0]
+        names[band] = pd.read_csv(io.BytesIO(capsysbinary.readouterr().out))["3m interval"].iloc[0]
         assert runs.export("--table", "win-rates", "--band", band, "--format", "latex") == 0
         assert names[band].replace("%", "").split()[0] in capsysbinary.readouterr().out.decode()
     assert names["ci"].startswith("95 % interval (Wilson's score")
@@ -202,10 +202,9 @@ def test_tables_of_final_numbers_take_either_and_csv_says_which(runs, capsysbina
     for noise in ("0.05", "0.1"):
         swing(runs, f"embed.sigma={noise}")
     for rule, cell, name in (("last-tenth", mean, "final win rate"), ("last", last, "last win rate")):
-        frame, text = tabulate(runs, table, capsysbinary, "--final", rule)
+        frame, notes = tabulate(runs, table, capsysbinary, "--final", rule)
         assert frame[column or f"{name} [%]"].tolist()[0] == cell
-        assert name_final(rule).partition("(")[2] in text
-        assert "#" not in text
+        assert name_final(rule).partition("(")[2].rstrip(")") in notes
 
 
 def test_falls_are_a_table_of_their_own(runs, capsysbinary) -> None:
@@ -242,7 +241,7 @@ def test_the_table_of_win_rates_is_made_of_the_rate_that_was_asked_for_and_says_
     runs.add(robust=0.25, trained=0.75)
     text, statistic = RATED[rate]
     assert runs.export("--table", "win-rates", "--rate", rate) == 0
-    row = pd.read_csv(io.BytesIO(capsysbinary.readouterr().out), comment="#").iloc[0]
+    row = pd.read_csv(io.BytesIO(capsysbinary.readouterr().out)).iloc[0]
     assert (row["3m"], row["3m statistic"]) == (f"{text} (1 seed)", statistic)
     assert runs.export("--table", "win-rates", "--rate", rate, "--format", "markdown") == 0
     caption = capsysbinary.readouterr().out.decode()
@@ -264,10 +263,9 @@ def test_a_run_without_the_rate_that_was_asked_for_is_left_out_and_listed_with_t
 ) -> None:
     runs.add(robust=0.25, trained=0.75)
     without = runs.add(algo="qmix")
-    assert runs.export("--table", "win-rates", "--rate", rate) == 0
-    text = capsysbinary.readouterr().out.decode()
-    assert pd.read_csv(io.StringIO(text), comment="#")["variant"].tolist() == ["EMTC(QPLEX)"]
-    assert f"# run {without} (QMIX on 3m; seed 1): {reason}; finished at 1,000 of 1,000 env steps\n" in text
+    frame, notes = tabulate(runs, "win-rates", capsysbinary, "--rate", rate)
+    assert frame["variant"].tolist() == ["EMTC(QPLEX)"]
+    assert f"\nrun {without} (QMIX on 3m; seed 1): {reason}; finished at 1,000 of 1,000 env steps\n" in notes
 
 
 def test_tests_of_variants_take_the_same_rate(runs, capsysbinary) -> None:
@@ -277,7 +275,7 @@ def test_tests_of_variants_take_the_same_rate(runs, capsysbinary) -> None:
     differences = []
     for rate in ("greedy", "robust"):
         assert runs.export("--table", "comparisons", "--rate", rate) == 0
-        row = pd.read_csv(io.BytesIO(capsysbinary.readouterr().out), comment="#").iloc[0]
+        row = pd.read_csv(io.BytesIO(capsysbinary.readouterr().out)).iloc[0]
         differences.append(row["difference [%] value"])
         assert f"final {'robust ' if rate == 'robust' else ''}win rate [%]" in row["difference [%] statistic"]
     assert differences == [0.0, -50.0]
@@ -380,7 +378,7 @@ def test_runs_of_different_lengths_are_read_at_one_budget_in_every_file(runs, tm
             "train.t_max=4000", seed=seed, algo="qmix", env_steps=4000, points=[(0, 0.0), (1000, 0.5), (4000, 1.0)]
         )
     _, text = tabulate(runs, "win-rates", capsysbinary, "--budget", "1000")
-    assert "# Compared at 1,000 env steps" in text
+    assert "Compared at 1,000 env steps" in text
     for rule, cells in ((), ["100.0"]), (("--budget", "1000"), ["100.0", "50.0"]), (("--budget", "own"), ["100.0"] * 2):
         frame, _ = tabulate(runs, "win-rates", capsysbinary, *rule)
         assert [cell.partition(" ")[0] for cell in frame["3m"]] == cells
@@ -460,6 +458,29 @@ def test_a_refused_option_exits_with_2_and_writes_nothing(runs, tmp_path, capsys
     assert not out.exists()
 
 
+def test_files_of_rows_have_only_rows_and_their_notes_are_next_to_them(runs, tmp_path, capsysbinary) -> None:
+    runs.add()
+    lost = runs.add(seed=2, status="stopped", env_steps=300)
+    for format, read in (("csv", pd.read_csv), ("parquet", pd.read_parquet)):
+        out = tmp_path / f"rates.{format}"
+        assert runs.export("--table", "win-rates", "--band", "ci", "--format", format, "--out", str(out)) == 0
+        assert read(out).columns[:2].tolist() == ["variant", "3m"]
+        notes = (tmp_path / f"rates.{format}.notes.txt").read_text()
+        for text in ("95 % interval", "over seeds", "[%]", f"run {lost} (EMTC(QPLEX) on 3m; seed 2): stopped"):
+            assert text in notes
+    capsysbinary.readouterr()
+    assert runs.export("--table", "win-rates", "--band", "ci") == 0
+    written = capsysbinary.readouterr()
+    assert written.out == (tmp_path / "rates.csv").read_bytes()
+    assert written.err.decode() == (tmp_path / "rates.csv.notes.txt").read_text()
+    out = tmp_path / "curves.csv"
+    assert runs.export("--figure", "learning-curves", "--out", str(out)) == 0
+    assert pd.read_csv(out).columns[0] == "panel"
+    assert "over seeds" in (tmp_path / "curves.csv.notes.txt").read_text()
+    assert runs.export("--figure", "learning-curves", "--out", str(tmp_path / "curves.svg")) == 0
+    assert not (tmp_path / "curves.svg.notes.txt").exists()
+
+
 def test_one_demo_run_that_was_lost_is_no_result_and_is_never_bold(runs, capsysbinary) -> None:
     """Two finished seeds at 0.5, and a run that played perfectly until it was lost after 300 of 1000 steps."""
     for seed in (1, 2):
@@ -468,12 +489,12 @@ def test_one_demo_run_that_was_lost_is_no_result_and_is_never_bold(runs, capsysb
     frame, text = tabulate(runs, "win-rates", capsysbinary)
     assert frame.to_numpy().tolist() == [["QMIX", "50.0 ± 0.0 (2 seeds)"]]
     reason = f"run {lost} (EMTC(QPLEX) on 3m; seed 1): stopped at 300 of 1,000 env steps"
-    assert f"# Left out: 1 selected run.\n# {reason}\nvariant," in text
+    assert f"\nLeft out: 1 selected run.\n{reason}\n" in text
     assert runs.export("--table", "win-rates", "--format", "latex") == 0
     assert f"% {reason}" in capsysbinary.readouterr().out.decode()
     frame, text = tabulate(runs, "win-rates", capsysbinary, "--include-unfinished")
     assert frame.to_numpy().tolist() == [["EMTC(QPLEX)", "100.0† (1 seed)"], ["QMIX", "0.0 ± 0.0 (2 seeds)"]]
-    assert "# Compared at 300 env steps, the largest number that all runs reached (shortest: run" in text
+    assert "Compared at 300 env steps, the largest number that all runs reached (shortest: run" in text
     assert runs.export("--table", "win-rates", "--include-unfinished", "--format", "markdown") == 0
     assert "**" not in capsysbinary.readouterr().out.decode()
 
@@ -488,7 +509,7 @@ def test_an_unfinished_run_counts_at_the_steps_that_it_reached(runs, capsysbinar
         "0.250 ± 0.000 (2 seeds)",
         "0.500 (1 seed)",
     ]
-    assert "# run r002 (EMTC(QPLEX) on 3m; seed 2): last evaluated at 600; stopped at 600 of 1,000 env steps" in text
+    assert "\nrun r002 (EMTC(QPLEX) on 3m; seed 2): last evaluated at 600; stopped at 600 of 1,000 env steps" in text
 
 
 def test_seeds_of_unequal_length_are_drawn_over_what_all_reached_and_the_rest_is_told(runs, tmp_path) -> None:

@@ -110,8 +110,7 @@ def test_a_run_without_an_evaluation_there_has_its_last_one_and_every_table_name
     made = [tabulate_win_rates(comparison), tabulate_tests(comparison), tabulate_with_published(comparison)]
     for table in made:
         assert told in table.caption
-        assert told in export_table(table, "csv").decode()
-        assert f"{told}" in export_table(table, "latex").decode()
+        assert told in export_table(table, "latex").decode()
     assert told in draw_profiles(comparison).caption
     assert list_runs_without_last_tenth(seeds, "last") == ""
 
@@ -148,7 +147,7 @@ def test_a_table_says_in_every_format_which_number_it_shows(rule, cell) -> None:
     for format in ("latex", "markdown"):
         assert defined in export_table(table, format).decode()
     for written in (
-        pd.read_csv(io.BytesIO(export_table(table, "csv")), comment="#"),
+        pd.read_csv(io.BytesIO(export_table(table, "csv"))),
         pd.read_parquet(io.BytesIO(export_table(table, "parquet"))),
     ):
         assert written["3m statistic"].tolist() == [f"{name_final(rule, unit='%')}, mean over seeds"]
@@ -160,7 +159,7 @@ def test_the_interval_of_a_final_rate_counts_the_episodes_of_every_evaluation_th
     lows = []
     for rule in FINAL_RULES:
         table = tabulate_win_rates(join_seeds(seeds, final=True), Aggregation("mean", "ci"), rule)
-        lows.append(pd.read_csv(io.BytesIO(export_table(table, "csv")), comment="#")["3m low"].iloc[0])
+        lows.append(pd.read_csv(io.BytesIO(export_table(table, "csv")))["3m low"].iloc[0])
     assert lows == [pytest.approx(100 * n / (n + 12.706**2), abs=0.01) for n in (12, 4)]
     short = make_seed("b", [(850, 1.0)])
     assert make_final_scale([seeds[0], short], "last-tenth").episodes == 2
@@ -172,7 +171,7 @@ def test_only_the_share_of_falls_has_an_interval_and_it_stays_between_0_and_100(
         run_of((0.0, 0.9, 1.0, 0.5, 1.0), 20_000, 20_000, run_id="b", seed=2),
     ]
     table = tabulate_falls(join_seeds(seeds, final=True), Aggregation("mean", "ci"))
-    row = pd.read_csv(io.BytesIO(export_table(table, "csv")), comment="#").iloc[0]
+    row = pd.read_csv(io.BytesIO(export_table(table, "csv"))).iloc[0]
     assert row["falls value"] == 1.5
     assert row[["falls low", "falls high", "falls interval", "evaluations after low"]].isna().all()
     assert row["falls [%] statistic"] == "falls [%], mean over seeds"

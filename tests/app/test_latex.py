@@ -192,7 +192,7 @@ def list_csv_numbers(table: Table) -> list[list[str]]:
     """
     titles = [str(title) for title in table.frame]
     code = export_table(table, "csv").decode()
-    rows = csv.DictReader(line for line in io.StringIO(code, newline="") if not line.startswith("# "))
+    rows = csv.DictReader(io.StringIO(code, newline=""))
     texts = [[row[title] for title in titles] for row in rows]
     layout = find_layout([("", column.name) for column in table.columns], texts, n_keys=table.n_keys)
     panels = []

@@ -67,6 +67,17 @@ def test_repeated_points_are_no_obstacle(method):
     assert np.isfinite(compute_projection(method, points, seed=0)).all()
 
 
+@pytest.mark.parametrize("method", ["pca", "tsne", "umap"])
+@pytest.mark.parametrize("n_distinct", [1, 2, 5, 20])
+def test_a_map_has_as_many_points_as_there_are_different_embeddings(method, n_distinct):
+    distinct = np.random.default_rng(0).normal(size=(n_distinct, 4)).astype(np.float32)
+    drawn = compute_projection(method, distinct[np.arange(774) % n_distinct], seed=0)
+    assert len(np.unique(drawn, axis=0)) == n_distinct
+    assert np.isfinite(drawn).all()
+    if n_distinct > 1:
+        assert np.ptp(drawn, axis=0).max() > 1, "the points are apart"
+
+
 def test_too_few_points_are_refused():
     with pytest.raises(ValueError, match=r"\bumap\b.*\b12\b.*\b5\b"):
         compute_projection("umap", np.zeros((5, 4), np.float32), seed=0)

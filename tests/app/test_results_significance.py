@@ -270,7 +270,7 @@ def test_the_table_names_both_variants_their_seeds_and_the_verdict() -> None:
     assert {type(each) for each in rows["P(improvement)"]} == {str}
     assert len(pickle.loads(pickle.dumps(table))) == len(table)
     files = (
-        pd.read_csv(io.BytesIO(export_table(table, "csv")), comment="#"),
+        pd.read_csv(io.BytesIO(export_table(table, "csv"))),
         pd.read_parquet(io.BytesIO(export_table(table, "parquet"))),
     )
     for read in files:
@@ -365,7 +365,7 @@ def test_copies_of_the_same_runs_have_no_interval_and_no_verdict_but_the_reason(
     assert row[["difference [%]", "p", "p (randomization)", "verdict"]].tolist() == ["+0.0", "–", "–", IDENTICAL]
     told = "Identical runs on 3m: EMTC(QPLEX); EMTC(QPLEX), No-TCGM (no win yet, so the memory pays no incentive)."
     assert told in tabulate_win_rates(comparison).caption
-    assert f"# {told}\n" in export_table(tabulate_win_rates(comparison), "csv").decode()
+    assert told in tabulate_win_rates(comparison).notes
     assert told in draw_comparison(comparison).caption
 
 

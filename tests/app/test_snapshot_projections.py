@@ -1,6 +1,7 @@
 """Projections of stored snapshots: every node has a place, and one snapshot's layout sets out from the last one's."""
 
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,14 +17,19 @@ from app.analysis.projections.snapshots import (
     read_initial_projection,
     sample_rows,
 )
+from app.cli.main import run
+from app.figures.named.memory_map import N_LANDMARKS, SNAPSHOT
+from app.figures.options import METHOD, make_options
+from app.figures.registry import find_figure
 from emtc_core.errors import ConfigError, StorageError
 from emtc_core.recorder import SnapshotRecord
 from storage.engine import Database, open_database
 from storage.projections import save_projection
 from storage.queries.memory import get_snapshot, list_snapshots
-from storage.queries.projections import find_earlier_projection, find_projection, get_projection
+from storage.queries.projections import find_earlier_projection, find_projection
 from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run
+from storage.runs.rows import find_run
 from tests.errors import raises
 
 N = 150
@@ -103,6 +109,32 @@ def test_a_layout_sets_out_from_the_nearest_earlier_one_and_says_so(db, snapshot
     third = read_initial_projection(project_snapshot(db, snapshots[2], method=method, n=N).params)
     assert third is not None
     assert third.projection == second.id
+
+
+@pytest.mark.parametrize("method", ["tsne", "umap"])
+def test_a_collapsed_memory_is_one_point_and_the_command_says_so(db, capsys, method) -> None:
+    slots = np.arange(400)
+    record = _record(slots, 10, turn=0)
+    collapsed = replace(record, embedding=np.full_like(record.embedding, 0.3))
+    first, second = _seed(db, collapsed, _record(slots, 20, turn=0))
+    run_id = get_snapshot(db, first).run_id
+    assert run(["project", run_id, "--snapshot", "10", "--method", method, "--db", f"sqlite:///{db.path}"]) == 0
+    assert "All nodes have the same embedding." in capsys.readouterr().err
+    stored = find_projection(db, first, method, make_projection_params(method, n=400, seed=0))
+    assert stored is not None
+    assert len(np.unique(stored.coordinates, axis=0)) == 1
+    later = project_snapshot(db, second, method=method, n=N)
+    assert read_initial_projection(later.params) is None, "a layout cannot start with one point"
+    assert len(np.unique(later.coordinates, axis=0)) == 400
+    options = make_options({METHOD: method, SNAPSHOT: first, N_LANDMARKS: 400})
+    cloud = find_figure("memory-atlas").make(db, [find_run(db, run_id)], options)
+    assert cloud.caption.endswith("All nodes have the same embedding.")
+
+
+def test_coordinates_that_are_not_finite_are_not_stored(db, snapshots) -> None:
+    coordinates = np.full((400, 2), np.nan, np.float32)
+    with raises(StorageError, reason="not_finite", subject=snapshots[0]):
+        save_projection(db, snapshots[0], method="tsne", params={}, coordinates=coordinates, seconds=0)
 
 
 ARRANGEMENTS = ([0, 1, 2, 3], [0, 2, 1, 3], [0, 1, 3, 2])
@@ -197,17 +229,6 @@ def test_only_the_same_parameters_of_an_earlier_snapshot_are_a_start(db, snapsho
     found = find_earlier_projection(db, snapshots[1], "pca", params)
     assert found is not None
     assert (found.id, found.params["n"]) == (whole.id, 400), "a smaller memory has fewer landmarks"
-
-
-def test_a_projection_of_an_older_version_is_still_read(db, snapshots) -> None:
-    params = {"n": N, "seed": 0, "sample": "return x time", "revision": 1, "versions": {"numpy": "2.0"}}
-    old = np.full((400, 2), np.nan, np.float32)
-    old[:N] = 1
-    kept = save_projection(db, snapshots[0], method="pca", params=params, coordinates=old, seconds=1)
-    assert find_projection(db, snapshots[0], "pca", params) is not None
-    assert np.isnan(get_projection(db, kept).coordinates).any()
-    assert read_initial_projection(params) is None
-    assert read_initial_projection(project_snapshot(db, snapshots[1], method="pca", n=N).params) is None
 
 
 def test_too_few_shared_nodes_begin_anew(db) -> None:

@@ -1,5 +1,6 @@
 """Every page on an empty, a seeded and a failed database, reached as a user reaches it: through Home.py."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,9 @@ from emtc_core.config.resolve import resolve
 from storage.models import EpisodeRow, Evaluation, Run, SnapshotRow
 from storage.queries.episodes import EMPTY_TRAJECTORY, get_trajectory
 from storage.queries.memory import get_snapshot, list_snapshots
+from storage.recording.writer import DatabaseRecorder
 from tests.pages.seed import seed_run
+from tests.storage.records import make_snapshot
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = ("home", "launch", "run", "live", "memory", "replay")
@@ -70,6 +73,21 @@ def test_page_opens_on_a_seeded_database(seeded, page):
     assert not app.exception
     assert not app.error
     assert app.title[0].value
+
+
+def test_memory_names_a_collapsed_embedding_under_every_projection(seeded):
+    db, run_id = seeded
+    recorder = DatabaseRecorder(db, run_id)
+    snapshot = make_snapshot(10, 40)
+    recorder.record_snapshot(replace(snapshot, embedding=np.full_like(snapshot.embedding, 0.3)))
+    recorder.close()
+    snapshots = list_snapshots(db, run_id)
+    chosen = str(snapshots.loc[snapshots["env_step"] == 10, "id"].item())
+    for method in ("axes", "pca", "tsne", "umap"):
+        app = open_page("memory", run=run_id, method=method, snap=chosen, collapse="true")
+        assert not app.exception
+        assert not app.error
+        assert "All nodes have the same embedding." in said(app)
 
 
 def test_memory_says_that_a_finished_run_came_without_its_snapshots(seeded):

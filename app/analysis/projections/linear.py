@@ -87,6 +87,17 @@ def _flip_and_scale(coordinates: NDArray[np.float64], like: Coordinates) -> NDAr
     return coordinates * signs * (size_before / size_now if size_now and size_before else 1.0)
 
 
+def find_distinct_points(points: NDArray[np.floating]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Find the different points, in the order of their first rows.
+
+    Returns:
+        The first row [k] of each different point, and for each row [n] the index of its point.
+    """
+    _, first_rows, index = np.unique(points, axis=0, return_index=True, return_inverse=True)
+    order = np.argsort(first_rows)
+    return first_rows[order], np.argsort(order)[index.ravel()]
+
+
 def find_neighbors(
     points: NDArray[np.floating], k: int, *, n_jobs: int = 1
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

@@ -19,7 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.analysis.projections.alignment import MIN_SHARED_NODES, make_initial_layout, map_coordinates, move_rigidly
-from app.analysis.projections.linear import Coordinates, Progress, compute_pca, ignore_progress, sample_stratified_rows
+from app.analysis.projections.linear import (
+    Coordinates,
+    Progress,
+    compute_pca,
+    find_distinct_points,
+    ignore_progress,
+    sample_stratified_rows,
+)
 from emtc_core.errors import ConfigError
 from storage.engine import Database
 from storage.projections import save_projection
@@ -35,7 +42,7 @@ from storage.queries.projections import (
 BACKGROUND: frozenset[str] = frozenset({"tsne", "umap"})
 """Methods that need a background process."""
 MIN_POINTS = 12
-"""Minimum number of points for a neighbor graph."""
+"""Minimum number of different points for a neighbor graph. Fewer points, as in a collapsed embedding, get a PCA."""
 METHODS = ("pca", *sorted(BACKGROUND))
 EMBEDDERS = ("tcse", "dcae", "random")
 LANDMARKS = 20_000
@@ -53,7 +60,7 @@ _LIBRARIES = {
     "tsne": ("openTSNE", *_PLACING_LIBRARIES),
     "umap": ("umap-learn", *_PLACING_LIBRARIES),
 }
-_REVISION = 2
+_REVISION = 3
 """Increased if a change in this package changes projections."""
 
 
@@ -84,7 +91,7 @@ def compute_projection(
     progress: Progress = ignore_progress,
     init: Coordinates | None = None,
 ) -> Coordinates:
-    """Compute a projection [n, 4] → [n, 2]. Points can have equal coordinates.
+    """Compute a projection [n, 4] → [n, 2]. Equal points have equal coordinates.
 
     Args:
         method: "pca", "tsne" or "umap".
@@ -103,13 +110,31 @@ def compute_projection(
         raise ValueError(f"method must be pca, tsne or umap, got {method!r}")
     if len(embedding) < MIN_POINTS:
         raise ValueError(f"{method} needs at least {MIN_POINTS} points, got {len(embedding)}")
+    rows, point_of_row = find_distinct_points(embedding)
+    points, init = embedding[rows], None if init is None else init[rows]
+    if len(points) < MIN_POINTS:
+        return compute_pca(points).coordinates[point_of_row]
     if method == "tsne":
         from app.analysis.projections.tsne import compute_tsne
 
-        return compute_tsne(embedding, seed=seed, n_jobs=n_jobs, progress=progress, init=init)
+        return compute_tsne(points, seed=seed, n_jobs=n_jobs, progress=progress, init=init)[point_of_row]
     from app.analysis.projections.umap import compute_umap
 
-    return compute_umap(embedding, seed=seed, progress=progress, init=init)
+    return compute_umap(points, seed=seed, progress=progress, init=init)[point_of_row]
+
+
+def count_distinct_embeddings(embedding: Coordinates) -> int:
+    """Count the different embeddings of nodes; any number from `MIN_POINTS` on means that there are enough."""
+    n = len(np.unique(embedding[:1000], axis=0))  # usually enough, and fast for a million nodes
+    return n if n >= MIN_POINTS else len(np.unique(embedding, axis=0))
+
+
+def describe_equal_embeddings(embedding: Coordinates) -> str:
+    """Write a sentence if nodes have equal embeddings and fewer than `MIN_POINTS` are different; otherwise empty."""
+    n = count_distinct_embeddings(embedding)
+    if n >= min(MIN_POINTS, len(embedding)):
+        return ""
+    return "All nodes have the same embedding." if n == 1 else f"The nodes have only {n} different embeddings."
 
 
 def make_projection_params(method: str, *, n: int, seed: int, embedder: str | None = None) -> dict[str, Any]:
@@ -235,10 +260,14 @@ def _check_size(snapshot: Snapshot, method: str, n: int) -> None:
 def _map_initial(
     db: Database, snapshot: Snapshot, initial: Projection
 ) -> tuple[Coordinates | None, InitialProjection | None]:
-    """Return the coordinates of the nodes in the initial projection; None if too few nodes are in both snapshots."""
+    """Return the coordinates of the nodes in the initial projection.
+
+    None if too few nodes are in both snapshots, or if the initial projection has too few different points.
+    """
     earlier = get_snapshot(db, initial.snapshot_id)
     mapped = map_coordinates(earlier, initial.coordinates, snapshot)
-    if np.isfinite(mapped).all(axis=1).sum() < MIN_SHARED_NODES:
+    shared = mapped[np.isfinite(mapped).all(axis=1)]
+    if len(shared) < MIN_SHARED_NODES or len(np.unique(shared, axis=0)) < MIN_POINTS:
         return None, None
     digest = hashlib.sha256(np.ascontiguousarray(initial.coordinates, "<f4").tobytes()).hexdigest()[:16]
     return mapped, InitialProjection(initial.id, initial.snapshot_id, earlier.env_step, digest)
@@ -248,6 +277,8 @@ def _compute_coordinates(
     snapshot: Snapshot, method: str, params: Mapping[str, Any], mapped: Coordinates | None, progress: Progress
 ) -> Coordinates:
     rows = sample_rows(snapshot, n=params["n"], seed=params["seed"])
+    if method != "pca" and count_distinct_embeddings(snapshot.embedding) < MIN_POINTS:
+        rows = np.arange(snapshot.size)  # a landmark for each of the few points
     if method == "pca":
         return compute_pca(snapshot.embedding, fit_on=rows, earlier=mapped).coordinates
     n_jobs = os.cpu_count() or 1

@@ -17,6 +17,8 @@ PERPLEXITY = 30.0
 EARLY_ITERATIONS = 125
 ITERATIONS = 375
 EXAGGERATION = 12
+POINTS_PER_EXAGGERATION = 12
+"""Fewer than 144 points have a smaller exaggeration: with 12, a layout of 20 points shrinks to one place."""
 WARM_EARLY_ITERATIONS, WARM_ITERATIONS, WARM_EXAGGERATION = 50, 325, 4
 """Schedule for a given initial layout, with less early exaggeration, so that nodes move less.
 
@@ -58,6 +60,7 @@ def compute_tsne(
         early, late, exaggeration = EARLY_ITERATIONS, ITERATIONS, EXAGGERATION
     else:
         early, late, exaggeration = WARM_EARLY_ITERATIONS, WARM_ITERATIONS, WARM_EXAGGERATION
+    exaggeration = min(exaggeration, n / POINTS_PER_EXAGGERATION)
     common: dict[str, Any] = {
         "inplace": True,
         "propagate_exception": True,

@@ -16,6 +16,7 @@ from app.analysis.finals import (
     compute_final_rate,
     compute_final_rates,
     get_final_title,
+    list_runs_without_last_tenth,
     make_final_scale,
     name_final,
 )
@@ -144,20 +145,17 @@ def tabulate_tests(comparison: Comparison, final: FinalRule = LAST_TENTH, *, ref
     adjusted = adjust_p_values([test.difference.p for test in tests], [test.task for test in tests])
     rows = [_make_row(comparison, test, p, final) for test, p in zip(tests, adjusted, strict=True)]
     name = comparison.methods.get(reference, "")
-    without = [task for task in comparison.tasks if not _find_group(comparison, reference, task)]
-    missing = f"Not compared, because {name} has no result there: {', '.join(without)}." if without else ""
     explanation = (
         f"The reference variant {name} is compared with each other variant of its task. {EXPLANATION} p (Holm) is "
         "adjusted over the rows of the same task. P(improvement): share of pairs of runs in which the reference is the "
         "better one, a tie counts half, with the 95 % interval of the Mann-Whitney statistic (Newcombe 2006, with "
         "Student's t)."
     )
-    caption, notes = caption_final(
-        comparison.seeds, final, explanation, missing, comparison.shared_note,
+    caption = caption_final(
+        comparison.seeds, final, explanation, _list_missing(comparison, reference), comparison.shared_note,
         quantity=comparison.quantity, comparison=comparison,
     )  # fmt: skip
-    notes += [missing, comparison.shared_note]
-    return make_table(_COLUMNS, rows, caption=caption, notes=notes, excluded=comparison.excluded_runs)
+    return make_table(_COLUMNS, rows, caption=caption, excluded=comparison.excluded_runs)
 
 
 def tabulate_tests_by_rate(
@@ -180,14 +178,25 @@ def tabulate_tests_by_rate(
     columns = [
         replace(column, group=rate) for rate in tables for column in (Column("n"), _DIFFERENCE, *map(Column, _RESULTS))
     ]
+    notes = [
+        sentence
+        for comparison in comparisons.values()
+        for sentence in (
+            comparison.quantity.note,
+            comparison.budget_note,
+            list_runs_without_last_tenth(comparison.seeds, final, comparison.quantity),
+            _list_missing(comparison, find_reference(comparison, reference)),
+            comparison.shared_note,
+        )
+    ]
+    definition = f"Differences of the {FINAL_NAMES[final]} by the episodes of the evaluation."
     return make_table(
         [*_TEST_NAMES, *columns],
         [
             [*key, *(value for rate in tables for value in cells.get(rate, [MISSING] * 4))]
             for key, cells in rows.items()
         ],
-        caption=f"Differences of the {FINAL_NAMES[final]} by the episodes of the evaluation. {EXPLANATION}",
-        notes=[note for table in tables.values() for note in table.notes],
+        caption=" ".join(dict.fromkeys(filter(None, (definition, EXPLANATION, *notes)))),
         excluded=dict.fromkeys(run for table in tables.values() for run in table.excluded),
     )
 
@@ -245,7 +254,7 @@ def draw_profiles(comparison: Comparison, final: FinalRule = LAST_TENTH) -> Char
         f"{warning}{describe_excluded([*not_shared, *comparison.excluded_runs])}"
     )
     seeds = [seed for seed in comparison.seeds if seed.task in tasks]
-    caption, _ = caption_final(seeds, final, explanation, quantity=comparison.quantity, comparison=comparison)
+    caption = caption_final(seeds, final, explanation, quantity=comparison.quantity, comparison=comparison)
     return Chart(
         "performance-profile",
         f"Performance profiles, {', '.join(tasks)}",
@@ -298,6 +307,13 @@ def format_difference(difference: MeanDifference, statistic: str, *, scale: floa
 def format_p(p: float) -> str:
     """Format a p value: "0.034", "< 0.001"."""
     return MISSING if not np.isfinite(p) else "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def _list_missing(comparison: Comparison, reference: str) -> str:
+    """List the tasks without a result of the reference variant in a sentence; empty if there are none."""
+    without = [task for task in comparison.tasks if not _find_group(comparison, reference, task)]
+    name = comparison.methods.get(reference, "")
+    return f"Not compared, because {name} has no result there: {', '.join(without)}." if without else ""
 
 
 def _find_group(comparison: Comparison, method: str, task: str) -> Group | None:

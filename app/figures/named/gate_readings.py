@@ -136,11 +136,11 @@ def _gate_table(runs: StoredRuns, options: Options) -> Table:
         explanation += " The effect of the gate and the overestimation are measured over whole runs."
     if aggregation.band == "ci":
         explanation += f" The band of the overestimation is a {INTERVAL_LABELS[aggregation.center, False]}."
-    caption, notes = caption_final(
+    caption = caption_final(
         comparison.seeds, final_rule, explanation, unit="%", quantity=quantity, comparison=comparison
     )
     columns = ["task", "variant", "n", final_column, mu_w_title, *_GATE_COLUMNS.values(), _OVERESTIMATION_COLUMN]
-    return make_table(columns, table, caption=caption, notes=notes, excluded=comparison.excluded_runs, best=best)
+    return make_table(columns, table, caption=caption, excluded=comparison.excluded_runs, best=best)
 
 
 def _format_outcome(

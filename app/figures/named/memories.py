@@ -3,13 +3,14 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from app.analysis.projections.snapshots import project_snapshot, sample_rows
+from app.analysis.projections.snapshots import describe_equal_embeddings, project_snapshot, sample_rows
 from app.analysis.settings import EMBEDDERS
 from app.figures.figure import NO_OPTIONS, FigureKind, StoredRuns
 from app.figures.kinds.maps import Cloud, Maps
 from app.figures.named.memory_map import (
     MAX_PATH_STEPS,
     METHOD_NAMES,
+    describe_collapse,
     draw_memory,
     get_last_snapshot,
     make_trace,
@@ -47,7 +48,9 @@ def make_embedding_comparison(runs: StoredRuns, options: Options = NO_OPTIONS) -
         embedder = row.config.get("embed", {}).get("type", "unknown embedder")
         name = f"{EMBEDDERS.get(embedder, embedder)}, {row.map} ({row.id})"
         spread = compute_local_spread(snapshot, sample)
-        descriptions.append(f"{name}: {len(sample)} of {snapshot.size} nodes, local spread {spread:.2f}")
+        equal = describe_equal_embeddings(snapshot.embedding)
+        description = f"{name}: {len(sample)} of {snapshot.size} nodes, local spread {spread:.2f}"
+        descriptions.append(f"{description} ({equal.rstrip('.')})" if equal else description)
         coordinates = project_snapshot(db, snapshot.id, method=method, n=MAX_POINTS).coordinates[sample]
         panels.append(_draw_panel(snapshot, sample, coordinates, method, name))
     caption = (
@@ -97,7 +100,7 @@ def make_strategy_divergence(runs: StoredRuns, options: Options = NO_OPTIONS) ->
         f"Memory of {rows[0].name} at step {snapshot.env_step}, colored by H ({len(sample)} of {snapshot.size} nodes, "
         f"seed 0). The paths connect the nodes that each episode retrieved, every {interval} step(s) of its first "
         f"{MAX_PATH_STEPS}. Numbers: the largest Δ_mem [return] of the path. Nodes that are no longer in the snapshot "
-        "are left out."
+        f"are left out.{describe_collapse(snapshot)}"
     )
     return Maps("strategy-divergence", "Where strategies diverge", tuple(panels), caption, tuple(traces))
 

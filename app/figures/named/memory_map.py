@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.analysis.projections.linear import AXIS_PAIRS, DEFAULT_SIGNS, LabeledPoints, compute_pca, select_axes
-from app.analysis.projections.snapshots import project_snapshot, sample_rows
+from app.analysis.projections.snapshots import describe_equal_embeddings, project_snapshot, sample_rows
 from app.analysis.selection import NODE_QUANTITIES, NodeSelection, compute_node_values, has_place
 from app.figures.figure import FigureKind, get_single_run
 from app.figures.kinds.chart import Chart, Line, Panel
@@ -261,6 +261,12 @@ def describe_paths(traces: Sequence[Trace]) -> str:
     return f" Paths: the nodes that the episode retrieved in its first {MAX_PATH_STEPS} steps ({names})."
 
 
+def describe_collapse(snapshot: Snapshot) -> str:
+    """Make the sentence about equal embeddings for a caption; empty if enough nodes have different embeddings."""
+    sentence = describe_equal_embeddings(snapshot.embedding)
+    return f" {sentence}" if sentence else ""
+
+
 def _read_nodes(db: Database, run: RunRow, options: Options) -> MapNodes:
     snapshot = get_selected_snapshot(db, run, options)
     title = f"Memory of {run.name} at step {snapshot.env_step}"
@@ -271,14 +277,14 @@ def _read_nodes(db: Database, run: RunRow, options: Options) -> MapNodes:
         points = LabeledPoints(coordinates, f"{name} 1", f"{name} 2")
         drawn_rows = sample_rows(snapshot, n=MAX_POINTS, seed=0)
         caption = f"Showing {len(drawn_rows)} of {snapshot.size} nodes, stratified by return and time, seed 0."
-        return MapNodes(snapshot, drawn_rows, points, title, caption)
+        return MapNodes(snapshot, drawn_rows, points, title, f"{caption}{describe_collapse(snapshot)}")
     points, selection = compute_coordinates(db, snapshot, options), read_selection(options)
     max_points = options[N_DRAWN] or options[N_LANDMARKS] or snapshot.size
     drawn_rows = sample_rows(snapshot, n=max_points, seed=options[SEED])
     if N_DRAWN in options:
         drawn_rows = drawn_rows[selection.mask(snapshot, points.coordinates)[drawn_rows]]
     selection_text = f", selected: {selection.description}" if selection else ""
-    caption = f"Showing {len(drawn_rows)} of {snapshot.size} nodes{selection_text}."
+    caption = f"Showing {len(drawn_rows)} of {snapshot.size} nodes{selection_text}.{describe_collapse(snapshot)}"
     return MapNodes(snapshot, drawn_rows, points, title, caption)
 
 

@@ -85,7 +85,7 @@ def _draw(runs: ComparedRuns, options: Options) -> Chart:
         f"A point is a run; the line is the {CENTER_NAMES[aggregation.center]} of the runs with the same value.",
         f"The runs also differ in {', '.join(others)}, so the line has no interval." if others else "",
     )
-    caption, _ = caption_final(seeds, rule, *sentences, quantity=quantity, comparison=comparison)
+    caption = caption_final(seeds, rule, *sentences, quantity=quantity, comparison=comparison)
     names = ", ".join(map(name_algo, styles))
     description = f"Final win rate of {len(seeds)} runs over {setting}: {names}."
     return Chart(

@@ -137,7 +137,7 @@ def _mu_w_by_delta(runs: StoredRuns, options: Options) -> Chart:
         f"μ̄_w is the time average of the {quantity.title} over the whole run (area under its curve, trapezoid rule); "
         f"each seed first, then {_describe_aggregation(aggregation)}. Gate {gate}. The axis shows the logarithm of δ."
     )
-    caption, _ = caption_final(seeds, rule, explanation, quantity=quantity, comparison=comparison)
+    caption = caption_final(seeds, rule, explanation, quantity=quantity, comparison=comparison)
     return _make_chart("mu-w-by-delta", "Merge radius", "log₁₀ δ", panels, caption, comparison, aggregation)
 
 
@@ -189,7 +189,7 @@ def _draw_heatmap(
     notes = (explain_small_samples(aggregation, comparison.seed_counts), describe_identical_runs(comparison))
     explanation = " ".join(filter(None, (explanation, *notes))) + describe_excluded(comparison.excluded_runs)
     quantity = comparison.quantity
-    caption, _ = caption_final(comparison.seeds, rule, explanation, quantity=quantity, comparison=comparison)
+    caption = caption_final(comparison.seeds, rule, explanation, quantity=quantity, comparison=comparison)
     x_texts, y_texts = (tuple(map(format_value, values)) for values in (xs, ys))
     statistic = f"{name_final(rule, quantity=quantity)}, {CENTER_NAMES[aggregation.center]} over seeds"
     value_label = f"{get_final_title(rule, quantity)} [fraction]"
@@ -327,7 +327,7 @@ def _embedders(runs: StoredRuns, options: Options) -> Table:
     few_seeds = explain_small_samples(aggregation, comparison.seed_counts)
     caption = " ".join(filter(None, (caption, few_seeds, note, comparison.budget_note)))
     columns = ["task", "δ", *(column for group in columns_by_fraction.values() for column in group)]
-    return _make_table(table, columns, caption, best, comparison, [note, comparison.budget_if_unequal])
+    return _make_table(table, columns, caption, best, comparison)
 
 
 def _augmentation_table(runs: StoredRuns, options: Options) -> Table:
@@ -355,8 +355,8 @@ def _augmentation_table(runs: StoredRuns, options: Options) -> Table:
     best = [(i, task) for task in tasks for i in find_best(cells_by_task[task])]
     explanation = f"A cell is the {aggregation.describe(is_fraction=True)}; combinations without a run are not listed."
     few_seeds = explain_small_samples(aggregation, comparison.seed_counts)
-    caption, notes = caption_final(seeds, final, explanation, few_seeds, quantity=quantity, comparison=comparison)
-    return _make_table(table, ["p_mask", "σ", *tasks], caption, best, comparison, notes)
+    caption = caption_final(seeds, final, explanation, few_seeds, quantity=quantity, comparison=comparison)
+    return _make_table(table, ["p_mask", "σ", *tasks], caption, best, comparison)
 
 
 def _format_number(
@@ -378,7 +378,6 @@ def _make_table(
     caption: str,
     best: Sequence[tuple[int, str]],
     comparison: Comparison,
-    notes: Sequence[str] = (),
 ) -> Table:
     """Make a table of a study. If runs have different lengths, no cell is marked as the best."""
     if any(group.unfinished for group in comparison.groups):
@@ -386,9 +385,7 @@ def _make_table(
     identical = describe_identical_runs(comparison)
     caption = " ".join(filter(None, (caption, identical)))
     best = [] if comparison.mixed_length_tasks else best
-    return make_table(
-        columns, rows, caption=caption, notes=[*notes, identical], excluded=comparison.excluded_runs, best=best
-    )
+    return make_table(columns, rows, caption=caption, excluded=comparison.excluded_runs, best=best)
 
 
 FIGURES = (

@@ -6,6 +6,7 @@ from typing import Literal, get_args
 from app.figures.figure import NO_OPTIONS
 from app.figures.image_options import LABELS, replace_labels
 from app.figures.kinds import AnyFigure
+from app.figures.kinds.chart import Chart
 from app.figures.options import Options
 from app.figures.theme import Mode
 
@@ -18,6 +19,19 @@ MIME: dict[ExportFormat, str] = {
     "html": "text/html",
     "csv": "text/csv",
 }
+
+
+def describe_figure(figure: AnyFigure, *, sources: Sequence[str] = (), options: Options = NO_OPTIONS) -> str:
+    """Write the texts that are missing in the CSV data of a figure: title, statistic and band, caption, runs.
+
+    Args:
+        figure: The figure.
+        sources: The runs of the figure, one per line.
+        options: Options of `app.figures.image_options`. Only the texts have an effect.
+    """
+    figure = replace_labels(figure, options[LABELS])
+    subtitle = figure.subtitle if isinstance(figure, Chart) else ""
+    return "\n".join(filter(None, (figure.title, subtitle, figure.caption, *sources)))
 
 
 def export_figure(
@@ -34,7 +48,8 @@ def export_figure(
         figure: The figure.
         format: One of `EXPORT_FORMATS`.
         mode: Colors for a light or dark background. Papers use light.
-        sources: The runs of the figure. Images and HTML pages contain them in their metadata, with the caption.
+        sources: The runs of the figure. Images and HTML pages contain them in their metadata, with the caption; for
+            CSV see `describe_figure`.
         options: Options of `app.figures.image_options`. Only the texts have an effect on CSV and HTML.
 
     Raises:

@@ -1,7 +1,7 @@
 """The selection on the map: its size, its comparison with the other nodes, its list, and its export."""
 
 import os
-from io import BytesIO
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -12,6 +12,7 @@ from streamlit.delta_generator import DeltaGenerator
 from app.analysis.format import escape_markdown, format_count, format_number, format_percent
 from app.analysis.neighborhoods import measure_neighbor_agreement
 from app.analysis.selection import NodeSelection, has_place, list_nodes, tabulate_selection
+from app.analysis.tables import TableFormat, export_table, make_plain_table
 from app.figures.figure import NO_OPTIONS
 from app.figures.named.memory_map import SelectedNodes
 from app.figures.registry import draw_chart
@@ -89,13 +90,9 @@ def _show_selection(
 
 
 def _show_downloads(run: RunRow, memory_map: MemoryMap, rows: NDArray[np.int64]) -> None:
-    def list_selected() -> pd.DataFrame:
-        return list_nodes(memory_map.snapshot, memory_map.coordinates, rows)
-
-    def write_parquet() -> bytes:
-        file = BytesIO()
-        list_selected().to_parquet(file, index=False)
-        return file.getvalue()
+    def write(format: TableFormat) -> bytes:
+        nodes = list_nodes(memory_map.snapshot, memory_map.coordinates, rows)
+        return export_table(make_plain_table(nodes), format)
 
     with st.container(horizontal=True, gap="small"):
         with st.popover("List", icon=":material/table_rows:"):
@@ -104,12 +101,12 @@ def _show_downloads(run: RunRow, memory_map: MemoryMap, rows: NDArray[np.int64])
             st.dataframe(list_nodes(memory_map.snapshot, memory_map.coordinates, rows[:LISTED]), hide_index=True)
         stem = f"selection-{run.id}-{memory_map.snapshot.env_step}"
         st.download_button(
-            "CSV", lambda: list_selected().to_csv(index=False).encode(),
+            "CSV", partial(write, "csv"),
             file_name=f"{stem}.csv", mime="text/csv", key="selection-csv", on_click="ignore",
             icon=":material/download:",
         )  # fmt: skip
         st.download_button(
-            "Parquet", write_parquet, file_name=f"{stem}.parquet", mime="application/vnd.apache.parquet",
+            "Parquet", partial(write, "parquet"), file_name=f"{stem}.parquet", mime="application/vnd.apache.parquet",
             key="selection-parquet", on_click="ignore", icon=":material/download:",
         )  # fmt: skip
 

@@ -20,6 +20,8 @@ from app.analysis.projections.snapshots import (
     BACKGROUND,
     MAX_LANDMARKS,
     MIN_POINTS,
+    count_distinct_embeddings,
+    describe_equal_embeddings,
     make_projection_params,
     read_initial_projection,
 )
@@ -27,7 +29,7 @@ from app.analysis.selection import NODE_QUANTITIES, NodeSelection, parse_numbers
 from app.analysis.settings import name_algo
 from app.figures import options as figure_options
 from app.figures.kinds.maps import Cloud
-from app.figures.named.memory_map import COLOR_SCALE, MapNodes, describe_paths, make_traces
+from app.figures.named.memory_map import COLOR_SCALE, MapNodes, describe_collapse, describe_paths, make_traces
 from app.figures.registry import find_figure
 from app.figures.theme import ENDED_STATUSES
 from app.ui import data, memory_data, messages
@@ -228,6 +230,8 @@ def choose_second(run: RunRow, first: MapChoice) -> MapChoice | None:
 def show(choice: MapChoice, other: MapChoice | None = None) -> MemoryMap:
     """Draw a map. With an `other` map, both use the same color limits and share view and selection."""
     memory_map = _project(choice)
+    if equal := describe_equal_embeddings(memory_map.embedded.embedding):
+        st.warning(equal, icon=":material/compress:")
     points, name = memory_map.points, memory_map.name
     limits_of_maps = [map_choice.columns.color_limits for map_choice in (choice, other) if map_choice]
     color_limits = {
@@ -310,7 +314,8 @@ def make_figure(memory_map: MemoryMap, is_selected: NDArray[np.bool_], episodes:
         rows,
         memory_map.points,
         title=f"Episodic memory of {memory_map.run.name} at step {snapshot.env_step}",
-        caption=f"{caption}. Color: {NODE_QUANTITIES[view.color].meaning}.{describe_paths(paths)}",
+        caption=f"{caption}. Color: {NODE_QUANTITIES[view.color].meaning}."
+        f"{describe_collapse(memory_map.embedded)}{describe_paths(paths)}",
         all_quantities=True,
         traces=paths,
     )
@@ -411,9 +416,9 @@ def _project(choice: MapChoice) -> MemoryMap:
     pca = memory_data.get_pca(snapshot.id, choice.stamp)
     if projection.method not in BACKGROUND:
         return MemoryMap(choice, pca, "pca", "PCA", snapshot)
-    if snapshot.size < MIN_POINTS:
+    if count_distinct_embeddings(snapshot.embedding) < MIN_POINTS:
         name = METHODS[projection.method]
-        st.info(f"{name} needs at least {MIN_POINTS} nodes; this snapshot has {snapshot.size}. The map shows PCA.")
+        st.info(f"{name} needs at least {MIN_POINTS} nodes with different embeddings. The map shows PCA.")
         return MemoryMap(choice, pca, "pca", "PCA", snapshot)
     stored = _get_or_offer_projection(choice, projection.method)
     if stored is None:

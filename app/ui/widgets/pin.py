@@ -20,13 +20,14 @@ from app.figures.kinds import AnyFigure
 from app.figures.kinds.chart import Chart
 from app.figures.options import RATE, Option, Options, make_options
 from app.figures.registry import list_page_figures, write_command
-from app.figures.render.export import EXPORT_FORMATS, MIME, ExportFormat, export_figure
+from app.figures.render.export import EXPORT_FORMATS, MIME, ExportFormat, describe_figure, export_figure
 from app.figures.render.plotly_view import to_plotly
 from app.figures.theme import Mode
 from app.notebook.view import Figure, freeze, make_view
 from app.ui import data, messages, page_state, view
 from app.ui.page_state import RUN, RUNS, Choice, Flag
 from app.ui.widgets import canvas
+from app.ui.widgets.result_table import show_notes
 from emtc_core.errors import ConfigError, EmtcError
 from storage.notebook import create_entry
 from storage.runs.rows import RunRow
@@ -88,6 +89,7 @@ def _show_downloads(figure: AnyFigure, key: str, stem: str, sources: Sequence[st
             on_click="ignore",
             width="stretch",
         )
+    show_notes(describe_figure(figure, sources=sources, options=options), formats="CSV")
 
 
 def _choose_image_options(figure: AnyFigure, key: str) -> Options:

@@ -6,7 +6,7 @@ from functools import partial
 import streamlit as st
 
 from app.analysis.format import escape_markdown
-from app.analysis.tables import TABLE_FORMATS, TABLE_MIME, TABLE_SUFFIX, Table, TableFormat, export_table
+from app.analysis.tables import ROWS_ONLY, TABLE_FORMATS, TABLE_MIME, TABLE_SUFFIX, Table, TableFormat, export_table
 
 MAX_UNFOLDED = 5
 """A list with more lines is folded."""
@@ -66,6 +66,13 @@ def download(table: Table, *, key: str, stem: str) -> None:
                 on_click="ignore",
                 width="stretch",
             )
+        show_notes(table.notes, formats=" and ".join(_LABELS[format] for format in ROWS_ONLY))
+
+
+def show_notes(notes: str, *, formats: str) -> None:
+    """Draw under download buttons what the files of some formats do not contain, as text that can be copied."""
+    st.caption(f"{formats} files contain only the rows. Their notes:")
+    st.code(notes, language=None, wrap_lines=True)
 
 
 def to_markdown(
