@@ -7,7 +7,7 @@ import pandas as pd
 
 from app.analysis.aggregates import Curve, trailing_mean
 from app.analysis.series import Comparison
-from app.figures.kinds.chart import UNSMOOTHED_NOTE, Chart, Line, Panel, keep_points
+from app.figures.kinds.chart import UNSMOOTHED_NOTE, Chart, Line, Panel, Values, keep_points
 
 AXES = ("x", "y")
 SPIKE_FACTOR = 3.0
@@ -66,10 +66,11 @@ AS_MEASURED = CurveStyle()
 
 
 def smooth_chart(chart: Chart, weight: float) -> Chart:
-    """Smooth the measured lines with an exponential moving average. `curves.js` computes the same values.
+    """Smooth the measured lines and their bands with an exponential moving average.
 
     The average is the one of W&B with this name: s_t = weight s_(t-1) + (1 - weight) y_t with s_0 = 0, divided by
-    1 - weight^t. Missing values are skipped. The measured values stay as faint lines. Bands are not smoothed.
+    1 - weight^t. `curves.js` computes the same values. Points where the line is missing are skipped. The measured
+    values stay as faint lines.
 
     Args:
         chart: The chart.
@@ -84,21 +85,28 @@ def smooth_chart(chart: Chart, weight: float) -> Chart:
             if line.faint or not line.smoothable:
                 lines.append(line)
                 continue
-            y = pd.Series(line.y)
-            smoothed = y.ewm(alpha=1 - weight, ignore_na=True).mean().where(y.notna()).to_numpy()
+            y, low, high = (_average(values, line, weight) for values in (line.y, line.low, line.high))
             measured = replace(
                 line, name=f"{line.name}, as measured", label="", low=None, high=None, width=1.0, marker="",
                 faint=True, unsmoothed=True, group=line.name,
             )  # fmt: skip
-            lines += [measured, replace(line, y=smoothed)]
+            lines += [measured, replace(line, y=y, low=low, high=high)]
         panels.append(replace(panel, lines=tuple(lines)))
     average = f"exponential moving average, weight {weight:g}"
     return replace(
         chart,
         panels=tuple(panels),
-        caption=f"{chart.caption} Smoothed: {average}. Bands are not smoothed. {UNSMOOTHED_NOTE}",
+        caption=f"{chart.caption} Smoothed: {average}, lines and bands alike. {UNSMOOTHED_NOTE}",
         subtitle="; ".join(filter(None, (chart.subtitle, f"smoothed: {average}"))),
     )
+
+
+def _average(values: Values | None, line: Line, weight: float) -> Values | None:
+    """Average the values or an edge of a line over the points where the line has a value."""
+    if values is None:
+        return None
+    series = pd.Series(values).where(~np.isnan(line.y))
+    return series.ewm(alpha=1 - weight, ignore_na=True).mean().where(series.notna()).to_numpy()
 
 
 def with_log_x_axis(chart: Chart) -> Chart:

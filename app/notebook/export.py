@@ -101,7 +101,14 @@ def show(recipe, frozen, image):
 """First code cell of a Jupyter notebook."""
 
 
-def export_entries(db: Database, ids: Sequence[int], format: NotebookFormat, *, address: str | None = None) -> bytes:
+def export_entries(
+    db: Database,
+    ids: Sequence[int],
+    format: NotebookFormat,
+    *,
+    address: str | None = None,
+    link_parameters: Mapping[str, str] | None = None,
+) -> bytes:
     """Export entries in the given order.
 
     Args:
@@ -109,12 +116,13 @@ def export_entries(db: Database, ids: Sequence[int], format: NotebookFormat, *, 
         ids: The entries.
         format: "md" (a zip file), "html" or "ipynb".
         address: URL of the app, for links to the views.
+        link_parameters: URL parameters that are added to each link, for example the opened bundle.
 
     Raises:
         EntryNotFoundError: If an entry does not exist.
         ValueError: If the format is unknown.
     """
-    entries = read_entries(db, ids)
+    entries = read_entries(db, ids, link_parameters=link_parameters)
     if format == "md":
         return to_zip(entries, address=address)
     if format == "html":
@@ -138,6 +146,8 @@ def to_files(entries: Sequence[NotebookEntry], *, address: str | None) -> tuple[
             parts.append(f"{escape_markdown(entry.caption)} Data: [{stem}.csv]({FOLDER}/{stem}.csv)")
             files[f"{FOLDER}/{stem}.svg"] = export_figure(entry.figure, "svg")
             files[f"{FOLDER}/{stem}.csv"] = export_figure(entry.figure, "csv")
+        if entry.figure_error:
+            parts.append(f"**{escape_markdown(entry.figure_error)}**")
         if entry.origins:
             parts.append("\n".join(f"- Run {escape_markdown(line)}" for line in entry.origins))
         if entry.view is not None:
@@ -243,6 +253,8 @@ def _make_entry_cells(entry: NotebookEntry, address: str | None) -> list[Cell]:
     if entry.figure is not None and entry.frozen is not None:
         cells += _make_figure_cells(entry.row.id, entry.figure, entry.frozen, entry.view)
         cells.append(_make_text_cell(f"caption-{entry.row.id}", escape_markdown(entry.caption)))
+    if entry.figure_error:
+        cells.append(_make_text_cell(f"figure-{entry.row.id}", f"**{escape_markdown(entry.figure_error)}**"))
     return cells
 
 
@@ -290,6 +302,8 @@ def _make_article(entry: NotebookEntry, address: str | None) -> str:
             f'<figure><img src="data:image/svg+xml;base64,{image}" alt="{alt}">'
             f"<figcaption>{caption}</figcaption></figure>"
         )
+    if entry.figure_error:
+        parts.append(f"<p><strong>{escape(entry.figure_error)}</strong></p>")
     parts += [f'<p class="small">Run {escape(line)}</p>' for line in entry.origins]
     if entry.view is not None:
         link, label = view_link(entry.view, address), escape(entry.view.address)

@@ -80,6 +80,8 @@ class NotebookEntry:
     figure: Figure | None
     """None without a figure, or if this version cannot read it."""
     view: PinnedView | None
+    figure_error: str = ""
+    """Why this version cannot read the figure; empty if it can."""
 
     @property
     def title(self) -> str:
@@ -176,8 +178,15 @@ def describe_cited_run(run: Mapping[str, Any]) -> str:
     return f"{text}, code {code}" if code else text
 
 
-def read_entries(db: Database, ids: Sequence[int]) -> list[NotebookEntry]:
+def read_entries(
+    db: Database, ids: Sequence[int], *, link_parameters: Mapping[str, str] | None = None
+) -> list[NotebookEntry]:
     """Read entries with their figures and views, in the given order.
+
+    Args:
+        db: An open database.
+        ids: The entries.
+        link_parameters: URL parameters that are added to each view, for example the opened bundle.
 
     Raises:
         EntryNotFoundError: If an entry does not exist.
@@ -186,11 +195,16 @@ def read_entries(db: Database, ids: Sequence[int]) -> list[NotebookEntry]:
     for entry_id in ids:
         row = get_entry(db, entry_id)
         frozen = get_figure(db, entry_id)
+        figure, figure_error = None, ""
         try:
             figure = thaw(frozen) if frozen else None
-        except EmtcError:  # the entry is exported without its figure
-            figure = None
-        entries.append(NotebookEntry(row, frozen, figure, read_view(row.view)))
+        except EmtcError as exc:
+            figure_error = str(exc)
+        view = read_view(row.view)
+        if view is not None:
+            query = view.query | {name: [value] for name, value in (link_parameters or {}).items()}
+            view = replace(view, query=query)
+        entries.append(NotebookEntry(row, frozen, figure, view, figure_error))
     return entries
 
 

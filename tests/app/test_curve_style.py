@@ -3,6 +3,8 @@
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from app.analysis.series import join_seeds
 from app.figures.curve_style import CurveStyle, clip_spikes, complement, smooth_chart, with_log_y_axis
@@ -46,7 +48,7 @@ def test_a_gate_that_closes_by_a_thousandth_is_drawn_on_a_logarithmic_axis_when_
 
 def test_a_smoothed_chart_has_the_moving_average_of_measured_lines_only():
     y = np.array([1.0, np.nan, 0.0, 4.0])
-    x, band = np.arange(4.0), (np.zeros(4), np.ones(4))
+    x, band = np.arange(4.0), (np.array([0.0, 9.0, np.nan, 3.0]), np.array([2.0, 0.0, 1.0, 5.0]))
     tau = Line("τ", "#000000", x, y, smoothable=False)
     panel = Panel("loss", "return²", (Line("measured", "#123456", x, y, *band), tau))
     chart = Chart("c", "t", "training env steps", (panel,), "Loss.", "", subtitle="one run")
@@ -55,11 +57,23 @@ def test_a_smoothed_chart_has_the_moving_average_of_measured_lines_only():
     faint, smoothed, same_tau = smoothed_chart.panels[0].lines
     assert same_tau is tau
     assert smoothed.y.tolist() == pytest.approx([1, np.nan, (0.5 * 1) / 1.5, (0.25 * 1 + 4) / 1.75], nan_ok=True)
-    assert (smoothed.low, smoothed.high) == band, "bands are not smoothed"
+    assert smoothed.low.tolist() == pytest.approx([0, np.nan, np.nan, (0.5 * 0 + 3) / 1.5], nan_ok=True)
+    assert smoothed.high.tolist() == pytest.approx([2, np.nan, 2 / 1.5, (0.25 * 2 + 0.5 * 1 + 5) / 1.75], nan_ok=True)
     assert (faint.faint, faint.unsmoothed, faint.low) == (True, True, None)
     assert faint.y.tolist() == pytest.approx(y.tolist(), nan_ok=True)
     assert "weight 0.5" in smoothed_chart.caption
     assert smoothed_chart.subtitle == "one run; smoothed: exponential moving average, weight 0.5"
+
+
+@given(
+    st.lists(st.tuples(st.floats(0, 1), st.floats(0, 1), st.floats(0, 1)), min_size=2, max_size=20), st.floats(0, 0.99)
+)
+def test_a_smoothed_line_stays_inside_its_band(points, weight):
+    low, center, high = np.sort(points, axis=1).T
+    panel = Panel("win rate", "fraction", (Line("win rate", "#000000", np.arange(len(low)), center, low, high),))
+    line = smooth_chart(Chart("c", "", "env steps", (panel,), "", ""), weight).panels[0].lines[-1]
+    assert np.all(line.low <= line.y + 1e-12)
+    assert np.all(line.y <= line.high + 1e-12)
 
 
 def test_the_figures_of_live_are_exported_with_smoothing(tmp_path):

@@ -5,11 +5,13 @@ import json
 from dataclasses import replace
 from xml.etree import ElementTree
 
+import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from app.analysis.aggregates import trailing_mean
 from app.analysis.selection import NODE_QUANTITIES
@@ -27,8 +29,8 @@ from app.figures.named.live import (
 )
 from app.figures.named.trajectories import draw_trajectory
 from app.figures.render.export import EXPORT_FORMATS, export_figure
-from app.figures.render.lines_view import _wrap_names
-from app.figures.render.matplotlib_view import to_image
+from app.figures.render.lines_view import draw_chart, wrap_text
+from app.figures.render.matplotlib_view import make_style, to_image
 from app.figures.render.plotly_view import to_plotly
 from app.figures.theme import get_theme_colors
 from app.replay.layout import crop_field
@@ -393,9 +395,27 @@ def test_numbers_beyond_what_axes_can_hold_are_left_out() -> None:
     assert to_image(Chart("c", "t", "x", (Panel("p", "", (line,)),), "", ""), "png")
 
 
+@pytest.mark.parametrize("width", [3.25, 6.75])
+@pytest.mark.parametrize(("n_panels", "columns"), [(1, 1), (3, 1), (3, 3)])
+def test_a_name_without_spaces_that_is_wider_than_the_picture_is_broken(n_panels, columns, width):
+    """46 characters were cut at both sides; the name of a panel at the top and at the bottom."""
+    names = ("my_algorithm_with_forty_six_characters_in_name", "M" * 46)
+    lines = tuple(Line(name, "#336699", np.arange(3.0), np.arange(3.0)) for name in names)
+    panels = tuple(Panel(f"{k} win rate, a.module:with_a_long_name_of_a_map", "", lines) for k in range(n_panels))
+    with mpl.rc_context(make_style("light")):
+        picture = draw_chart(Chart("c", "t", "env steps", panels, "", "", columns=columns), width)
+        FigureCanvasAgg(picture).draw()
+        legends = picture.legends or [ax.get_legend() for ax in picture.axes]
+        texts = [text for legend in legends for text in legend.get_texts()]
+        titles = [text for ax in picture.axes for text in (ax.title, ax.yaxis.label)]
+        boxes = [text.get_window_extent() for text in (*texts, *titles)]
+    assert {text.get_text().replace("\n", "") for text in texts} == set(names)
+    assert all(box.x0 >= 0 and box.x1 <= picture.bbox.x1 and box.y0 >= 0 and box.y1 <= picture.bbox.y1 for box in boxes)
+
+
 def test_a_long_name_breaks_between_its_settings_and_not_within_one():
     name = "EMTC(QPLEX), gate.timing = before_write, gate.on_miss = nearest (n = 3)"
-    (wrapped,) = _wrap_names([name], 3.2)
+    wrapped = wrap_text(name, 2.6, 8)
     assert wrapped.replace("\n", " ") == name
     assert "\n" in wrapped
     assert not any(line.startswith("= ") or line.endswith(" =") for line in wrapped.split("\n"))

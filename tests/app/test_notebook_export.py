@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import zipfile
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -41,7 +42,7 @@ from app.figures.named.what_if import draw_what_if
 from app.figures.registry import FIGURES, NotebookFigure
 from app.figures.render.plotly_view import to_plotly
 from app.figures.theme import RED_GREEN
-from app.notebook.export import export_entries, make_recipe
+from app.notebook.export import NOTEBOOK_FORMATS, export_entries, make_recipe
 from app.notebook.markdown import sanitize, to_html
 from app.notebook.view import (
     MAX_POINTS,
@@ -255,6 +256,18 @@ def test_the_markdown_zip_has_fixed_names_only(seeded) -> None:
     assert "<script" not in text
     assert archive.read(names[0]).startswith(b"<?xml")
     assert export_entries(db, [made], "md") == export_entries(db, [made], "md")
+
+
+@pytest.mark.parametrize("format", NOTEBOOK_FORMATS)
+def test_every_export_reports_a_figure_that_cannot_be_drawn_and_links_to_the_opened_bundle(seeded, format) -> None:
+    db, run_id = seeded
+    view = make_view(page="live", figure="outcomes", query={"run": [run_id]}, runs=[], facts={})
+    made = create_entry(db, title="Old", figure={"figure": {"type": "Hologram"}}, view=view)
+    address = {"address": "http://localhost:8501", "link_parameters": {"from": "0123456789abcdef"}}
+    content = export_entries(db, [made], format, **address)
+    text = zipfile.ZipFile(io.BytesIO(content)).read("notebook.md").decode() if format == "md" else content.decode()
+    assert re.search("frozen by another version of EMTC Lab and cannot be drawn", text)
+    assert f"http://localhost:8501/live?run={run_id}&from=0123456789abcdef" in unescape(text)
 
 
 def pinned_figures(db: Database, run_id: str) -> list[tuple[Chart | Cloud, int]]:

@@ -92,7 +92,7 @@ def test_a_smoothed_line_has_the_values_of_an_export_and_names_both(chart):
     rng = np.random.default_rng(1)
     x, y = np.arange(0.0, 20_001, 100), rng.normal(size=201).cumsum()
     y[[0, 50]] = np.nan
-    lines = (Line("loss", "#0072B2", x, y), Line("τ", "#D55E00", x, y, smoothable=False))
+    lines = (Line("loss", "#0072B2", x, y, y - 1, y + 2), Line("τ", "#D55E00", x, y, smoothable=False))
     plain = Chart("metrics", "", "env steps", (Panel("loss", "", lines),), "", "loss")
     data = {**plain.to_component(), "link": "live", "height": 300, "smoothing": 0}
     shown = chart.evaluate(
@@ -102,19 +102,23 @@ def test_a_smoothed_line_has_the_values_of_an_export_and_names_both(chart):
             document.dispatchEvent(new CustomEvent('emtc-lab-smoothing', { detail: { link: 'other', weight: 0.5 } }))
             const before = root.state.panels[0].lines.length
             document.dispatchEvent(new CustomEvent('emtc-lab-smoothing', { detail: { link: 'live', weight: 0.9 } }))
-            return [before, root.state.panels[0].lines.map((line) => [line.faint, line.y])]
+            return [before, root.state.panels[0].lines.map((line) => [line.faint, line.y, line.lo, line.hi])]
         }""",
         data,
     )
     before, drawn = shown
     assert before == 2, "the slider of other charts"
     expected = smooth_chart(plain, 0.9).panels[0].lines
-    assert [faint for faint, _ in drawn] == [line.faint for line in expected] == [True, False, False]
-    for (_, values), line in zip(drawn, expected, strict=True):
-        assert np.array(values, float) == pytest.approx(line.y, rel=1e-4, abs=1e-4, nan_ok=True)
+    assert [faint for faint, *_ in drawn] == [line.faint for line in expected] == [True, False, False]
+    for (_, *edges), line in zip(drawn, expected, strict=True):
+        for values, exported in zip(edges, (line.y, line.low, line.high), strict=True):
+            if exported is None:
+                assert values is None
+            else:
+                assert np.array(values, float) == pytest.approx(exported, rel=1e-4, abs=1e-4, nan_ok=True)
     _, smoothed, tau = read_tip(chart, 10_000)
     assert smoothed.endswith(f"{y[100]:.4g} measured")
-    assert " smoothed, " in smoothed
+    assert ") smoothed, " in smoothed, "the band is that of the smoothed line"
     assert "smoothed" not in tau
 
 

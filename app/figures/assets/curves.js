@@ -102,7 +102,7 @@ function setSmoothing(self, { link, weight }) {
   self.draw()
 }
 
-// Add the exponential moving average of each line, as `smooth_chart` in app/figures/curve_style.py does.
+// Add the exponential moving average of each line and its band, as `smooth_chart` in app/figures/curve_style.py does.
 function smoothPanels(panels, weight) {
   if (!weight) return panels
   return panels.map((panel) => ({ ...panel, lines: panel.lines.flatMap((line) => smoothLine(line, weight)) }))
@@ -110,14 +110,19 @@ function smoothPanels(panels, weight) {
 
 function smoothLine(line, weight) {
   if (line.faint || !line.smoothable) return [line]
+  const smooth = (values) => values && averageValues(values.map((value, i) => (finite(line.y[i]) ? value : null)), weight)
+  const smoothed = { ...line, y: smooth(line.y), lo: smooth(line.lo), hi: smooth(line.hi), measured: line.y }
+  return [{ ...line, faint: true, lo: null, hi: null, width: 1, marker: null }, smoothed]
+}
+
+function averageValues(values, weight) {
   let [average, total] = [0, 0]
-  const y = line.y.map((value) => {
+  return values.map((value) => {
     if (!finite(value)) return value
     total = weight * total + 1 // (1 − wᵗ) / (1 − w)
     average += (value - average) / total // a constant line stays exactly constant
     return average
   })
-  return [{ ...line, faint: true, lo: null, hi: null, width: 1, marker: null }, { ...line, y, measured: line.y }]
 }
 
 function fullWindow(data) {
@@ -295,8 +300,8 @@ function textElement(className, text, tag = "div") {
 function describePoint({ x, y, lo, hi, measured }, i, hover, sx) {
   const band = lo && finite(lo[i]) ? ` (${formatNumber(lo[i])} – ${formatNumber(hi[i])})` : ""
   const at = Math.abs(sx(x[i]) - sx(hover)) > TIP_REACH ? ` at ${whole(x[i])}` : ""
-  const value = measured ? `${formatNumber(y[i])} smoothed, ${formatNumber(measured[i])} measured` : formatNumber(y[i])
-  return `${value}${band}${at}`
+  const smoothed = measured ? ` smoothed, ${formatNumber(measured[i])} measured` : ""
+  return `${formatNumber(y[i])}${band}${smoothed}${at}`
 }
 
 // Steps are integers. A small number with a fraction is not a step and is written with its digits.

@@ -117,7 +117,7 @@ SMOOTHING: Final[Option[float]] = Option(
     "smoothing", _read_weight, f"a number from 0 to {MAX_SMOOTHING:g}: 0 for none", 0.0,
     label="Smoothing",
     help="Weight w of an exponential moving average as on W&B: s_t = w s_(t−1) + (1 − w) y_t, divided by 1 − w^t, with "
-    "s_0 = 0. The measured values are pale. Bands, τ, constant levels and running means are not smoothed.",
+    "s_0 = 0, of lines and bands. The measured values are pale. τ, constant levels and running means are not smoothed.",
 )  # fmt: skip
 PANEL: Final[Option[str]] = Option("panel", str, "the title of a panel of the figure", "")
 """The only panel that is drawn. Default: all panels."""

@@ -3,25 +3,32 @@
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from statistics import fmean
-from textwrap import fill
+from textwrap import wrap
 
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.textpath import text_to_path
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from app.figures.image_options import LineNames
 from app.figures.kinds.chart import Chart, Line, Panel, Values
-from app.figures.theme import Marker, format_mathtext
+from app.figures.theme import Marker, format_mathtext, replace_unprintable
 
 _POINT = 1 / 72
 """One typographic point in inches."""
-_LEGEND_SIZE, _LABEL_SIZE = 8, 8
+_LEGEND_SIZE, _LABEL_SIZE, _AXIS_SIZE = 8, 8, 9
 """Font sizes [points]."""
+_LEGEND_KEY_WIDTH = 5.5 * _LEGEND_SIZE * _POINT
+"""Width of the sample of a line in a legend, with the spaces around it [inch]."""
+_AXES_MARGIN = 0.9
+"""Width of the labels at the left of the axes [inch]."""
 _MAX_END_LABELS = 8
 _MAX_LABEL_LENGTH = 34
 _MAX_LABEL_SHARE = 0.35
@@ -81,13 +88,40 @@ def set_title(figure: Figure, title: str, subtitle: str = "") -> None:
     top_margin = 0.04
     for text, size, weight in ((title, 9, "bold"), (subtitle, 8, "normal")):
         if text:
-            wrapped = fill(text, int(width / (0.56 * size * _POINT)))
+            wrapped = wrap_text(text, width - 0.1, size, weight=weight)
             x, y = 0.05 / width, 1 - top_margin / height
             figure.text(x, y, format_mathtext(wrapped), ha="left", va="top", fontsize=size, fontweight=weight)
             top_margin += 1.3 * size * _POINT * (wrapped.count("\n") + 1)
     engine = figure.get_layout_engine()
     if isinstance(engine, ConstrainedLayoutEngine):
         engine.set(rect=(0, 0, 1, 1 - top_margin / height))
+
+
+def wrap_text(text: str, width: float, size: float, *, weight: str = "normal") -> str:
+    """Wrap a text so that each line fits into a width [inch]. "n = 3" is not divided; a word that is too long is.
+
+    Args:
+        text: The text, before its symbols become mathtext.
+        width: The width.
+        size: Font size [points].
+        weight: Font weight.
+    """
+    unbroken = text.replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}")
+    for n in range(min(len(text), int(width / (0.3 * size * _POINT))), 0, -1):
+        lines = wrap(unbroken, n, break_on_hyphens=False)
+        if all(_measure(line, size, weight) <= width for line in lines):
+            return "\n".join(lines).replace("\N{NO-BREAK SPACE}", " ")
+    return text
+
+
+def _measure(text: str, size: float, weight: str = "normal") -> float:
+    """Measure the width of a line of text [inch]."""
+    return _measure_text(replace_unprintable(text), FontProperties(size=size, weight=weight))
+
+
+@cache
+def _measure_text(text: str, font: FontProperties) -> float:
+    return text_to_path.get_text_width_height_descent(text, font, ismath=False)[0] * _POINT
 
 
 def spread(positions: Sequence[float], gap: float) -> list[float] | None:
@@ -131,19 +165,18 @@ def _draw_stack(chart: Chart, width: float, *, has_title: bool, has_labels: bool
     panel_heights = []
     for panel in chart.panels:
         names = [line.name for line in panel.lines if not line.faint]
-        legend_rows = -(-len(names) // _count_legend_columns(names, width - 0.8)) if len(names) > 1 else 0
-        panel_heights.append(1.35 + 0.17 * legend_rows)
+        panel_heights.append(1.35 + _compute_legend_height(names, width - _AXES_MARGIN))
     figure = Figure(figsize=(width, (0.9 if has_title else 0.5) + sum(panel_heights)), layout="constrained")
     axes = figure.subplots(len(chart.panels), 1, sharex=True, squeeze=False)[:, 0]
     for ax, panel in zip(axes, chart.panels, strict=True):
         ax.set_xscale("log" if chart.x_log else "linear")
-        _draw_panel(ax, panel)
-        handles, names = ax.get_legend_handles_labels()
-        if len(names) > 1 and not (has_labels and _draw_end_labels(ax, panel, 1.35, width, has_title=has_title)):
+        handles = _draw_panel(ax, panel, 1.35)
+        if len(handles) > 1 and not (has_labels and _draw_end_labels(ax, panel, 1.35, width, has_title=has_title)):
             options = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2, "frameon": False}
-            ax.legend(handles, _wrap_names(names, width), ncols=_count_legend_columns(names, width - 0.8), **options)
+            texts, columns = _lay_out_legend(list(handles), width - _AXES_MARGIN)
+            ax.legend(list(handles.values()), texts, ncols=columns, **options)
         _draw_events(ax, chart, with_labels=ax is axes[0])
-    axes[-1].set_xlabel(_wrap_axis_label(chart.x_label, width - 0.8))
+    axes[-1].set_xlabel(format_mathtext(wrap_text(chart.x_label, width - _AXES_MARGIN, _AXIS_SIZE)))
     _format_step_axis(axes[-1], chart, 5 if width < 4 else 8)
     return figure
 
@@ -152,9 +185,7 @@ def _draw_grid(chart: Chart, width: float, columns: int, *, has_title: bool, has
     """Draw panels side by side, each with an x axis, above a common legend. A single panel may have labels instead."""
     rows = -(-len(chart.panels) // columns)
     names = list(dict.fromkeys(line.name for _, line in chart.lines if not line.faint))
-    legend_columns, legend_height = _count_legend_columns(names, width), 0.0
-    if len(names) > 1:
-        legend_height = 0.18 * sum(text.count("\n") + 1 for text in _wrap_names(names, width)) / legend_columns + 0.1
+    legend_height = _compute_legend_height(names, width) + 0.1 if len(names) > 1 else 0.0
     panel_height = min(2.6, 0.62 * width) if columns == 1 else 2.0
     title_height = 0.7 if has_title else 0.3
     figure = Figure(figsize=(width, title_height + panel_height * rows + legend_height), layout="constrained")
@@ -162,14 +193,14 @@ def _draw_grid(chart: Chart, width: float, columns: int, *, has_title: bool, has
     handles: dict[str, Artist] = {}
     for ax, panel in zip(axes, chart.panels, strict=False):
         ax.set_xscale("log" if chart.x_log else "linear")
-        _draw_panel(ax, panel)
         if len(chart.panels) > 1:
-            ax.set_title(format_mathtext(panel.title), loc="left", fontsize=_LABEL_SIZE, fontweight="bold")
-            ax.set_ylabel(format_mathtext(f"{panel.axis or panel.title}\n[{panel.unit}]"))
+            title = wrap_text(panel.title, 0.7 * width / columns, _LABEL_SIZE, weight="bold")
+            ax.set_title(format_mathtext(title), loc="left", fontsize=_LABEL_SIZE, fontweight="bold")
+            panel = replace(panel, title=panel.axis or panel.title)
+        handles |= _draw_panel(ax, panel, panel_height)
         _draw_events(ax, chart, with_labels=True)
-        ax.set_xlabel(_wrap_axis_label(chart.x_label, width / columns - 0.8))
+        ax.set_xlabel(format_mathtext(wrap_text(chart.x_label, width / columns - _AXES_MARGIN, _AXIS_SIZE)))
         _format_step_axis(ax, chart, 4 if columns > 1 else 5 if width < 4 else 8)
-        handles |= dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
     for ax in axes[len(chart.panels) :]:
         ax.set_axis_off()
     has_labels = (
@@ -178,7 +209,7 @@ def _draw_grid(chart: Chart, width: float, columns: int, *, has_title: bool, has
         and _draw_end_labels(axes[0], chart.panels[0], panel_height, width, has_title=has_title)
     )
     if len(names) > 1 and not has_labels:
-        texts = _wrap_names(list(handles), width)
+        texts, legend_columns = _lay_out_legend(names, width)
         figure.legend(list(handles.values()), texts, loc="outside lower center", ncols=legend_columns, frameon=False)
     return figure
 
@@ -192,23 +223,22 @@ def _draw_events(ax: Axes, chart: Chart, *, with_labels: bool) -> None:
             ax.annotate(format_mathtext(mark.label), *position, va="top", size=_LABEL_SIZE)
 
 
-def _count_legend_columns(names: Sequence[str], width: float) -> int:
-    """Count how many legend entries fit side by side, at most 4."""
-    longest = max((len(part) for text in _wrap_names(names, width) for part in text.split("\n")), default=1)
-    return max(1, min(len(names) or 1, 4, int(width / ((0.58 * longest + 5.5) * _LEGEND_SIZE * _POINT))))
+def _lay_out_legend(names: Sequence[str], width: float) -> tuple[list[str], int]:
+    """Wrap the names of a legend of this width [inch], and count how many entries fit side by side, at most 4."""
+    wrapped = [wrap_text(name, width - _LEGEND_KEY_WIDTH, _LEGEND_SIZE) for name in names]
+    longest = max((_measure(line, _LEGEND_SIZE) for text in wrapped for line in text.split("\n")), default=0.0)
+    columns = max(1, min(len(names) or 1, 4, int(width / (longest + _LEGEND_KEY_WIDTH))))
+    return list(map(format_mathtext, wrapped)), columns
 
 
-def _wrap_names(names: Sequence[str], width: float) -> list[str]:
-    """Wrap names that are longer than the width of the figure. "n = 3" is not divided."""
-    max_characters = max(20, int(width / (0.58 * _LEGEND_SIZE * _POINT)) - 8)
-    unbroken_names = [name.replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}") for name in names]
-    wrapped = [fill(name, max_characters, break_long_words=False, break_on_hyphens=False) for name in unbroken_names]
-    return [name.replace("\N{NO-BREAK SPACE}", " ") for name in wrapped]
-
-
-def _wrap_axis_label(label: str, width: float) -> str:
-    """Wrap the label of an axis of this width [inch] before its symbols become mathtext."""
-    return format_mathtext(fill(label, max(12, int(width / (0.5 * 9 * _POINT))), break_long_words=False))
+def _compute_legend_height(names: Sequence[str], width: float) -> float:
+    """Compute the height of a legend of this width [inch]; 0 if there is only one name."""
+    if len(names) < 2:
+        return 0.0
+    texts, columns = _lay_out_legend(names, width)
+    n_rows = -(-len(texts) // columns)
+    columns_of_texts = [texts[i : i + n_rows] for i in range(0, len(texts), n_rows)]
+    return 0.18 * max(sum(text.count("\n") + 1 for text in column) for column in columns_of_texts)
 
 
 def _format_step_axis(ax: Axes, chart: Chart, n_ticks: int) -> None:
@@ -218,11 +248,16 @@ def _format_step_axis(ax: Axes, chart: Chart, n_ticks: int) -> None:
         ax.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
-def _draw_panel(ax: Axes, panel: Panel) -> None:
+def _draw_panel(ax: Axes, panel: Panel, height: float) -> dict[str, Artist]:
+    """Draw a panel of this height [inch]. Return the lines that a legend contains, by name."""
     ax.set_yscale("log" if panel.log else "linear")
+    handles: dict[str, Artist] = {}
     for index, line in enumerate(panel.lines):
-        _draw_line(ax, line, band_opacity=panel.band_opacity, index=index)
-    ax.set_ylabel(format_mathtext(f"{panel.title}\n[{panel.unit}]" if panel.unit else panel.title))
+        artist = _draw_line(ax, line, band_opacity=panel.band_opacity, index=index)
+        if not line.faint:
+            handles[line.name] = artist
+    title = wrap_text(panel.title, height, _AXIS_SIZE)
+    ax.set_ylabel(format_mathtext(f"{title}\n[{panel.unit}]" if panel.unit else title))
     ax.grid(visible=True, linewidth=0.5)
     ax.set_axisbelow(True)
     if panel.range:
@@ -231,9 +266,10 @@ def _draw_panel(ax: Axes, panel: Panel) -> None:
         has_negative_values = any(np.nanmin(line.y, initial=0) < 0 for line in panel.lines)
         ax.set_ylim(bottom=min(0, ax.get_ylim()[0]) if has_negative_values else 0)
     set_round_ticks(ax.yaxis, 6)
+    return handles
 
 
-def _draw_line(ax: Axes, line: Line, *, band_opacity: float, index: int) -> None:
+def _draw_line(ax: Axes, line: Line, *, band_opacity: float, index: int) -> Artist:
     style = (0, (line.dash[0] / 2, line.dash[1] / 2)) if line.dash else "-"
     has_few_points = len(line.x) < 40 and not line.faint
     shape = _SHAPES.get(line.marker, "o" if line.markers or has_few_points else "")
@@ -243,12 +279,11 @@ def _draw_line(ax: Axes, line: Line, *, band_opacity: float, index: int) -> None
     marker_size = 3.5 if has_few_points or len(line.x) < 3 else 2.5
     if line.marker and line.marker != "circle":
         marker_size = 4.5
-    ax.plot(
+    (artist,) = ax.plot(
         line.x,
         line.y,
         linestyle=style,
         color=line.color,
-        label="_" if line.faint else format_mathtext(line.name),  # a label that starts with "_" is not in the legend
         linewidth=width,
         alpha=0.4 if line.faint else 1.0,
         marker=shape,
@@ -260,6 +295,7 @@ def _draw_line(ax: Axes, line: Line, *, band_opacity: float, index: int) -> None
     )
     if line.low is not None and line.high is not None:
         ax.fill_between(line.x, line.low, line.high, color=line.color, alpha=band_opacity, linewidth=0)
+    return artist
 
 
 def _draw_end_labels(ax: Axes, panel: Panel, height: float, width: float, *, has_title: bool) -> bool:
@@ -299,7 +335,7 @@ def _draw_end_labels(ax: Axes, panel: Panel, height: float, width: float, *, has
         return False
     for (line, text, x, y), (x_fraction, _), label_y in zip(ends, fractions, label_positions, strict=True):
         if x_fraction < 0.94:
-            ax.plot((x, right), (y, y), ":", color=line.color, linewidth=0.6, alpha=0.6, label="_", clip_on=False)
+            ax.plot((x, right), (y, y), ":", color=line.color, linewidth=0.6, alpha=0.6, clip_on=False)
             x = right
         ax.annotate(
             format_mathtext(text), (x, y), (1.02, label_y), "data", "axes fraction", va="center",

@@ -4,7 +4,6 @@ A heat map shows the number in each cell and a star in the best cell. Cells with
 """
 
 from collections.abc import Sequence
-from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from matplotlib.figure import Figure
 from plotly.subplots import make_subplots
 
 from app.figures.kinds.maps import Cloud, Grid, Heatmap, Maps, Trace
-from app.figures.render.lines_view import set_round_ticks, set_title, spread
+from app.figures.render.lines_view import set_round_ticks, set_title, spread, wrap_text
 from app.figures.theme import NEUTRAL, format_mathtext
 
 _CELL_INCHES, _LABEL_INCHES = 0.62, 0.5
@@ -40,7 +39,7 @@ def draw_maps(maps: Maps, width: float, *, has_title: bool = True) -> Figure:
         area = 3 if len(panel.x) < 20_000 else 1
         draw_points(ax, panel, color_scale, area=area, alpha=1.0 if trace is None else OPACITY_UNDER_TRACES)
         ax.set(xlabel=format_mathtext(panel.x_label), ylabel=format_mathtext(panel.y_label))
-        ax.set_title(fill(panel.title, 44), loc="left", fontsize=8)
+        ax.set_title(format_mathtext(wrap_text(panel.title, 0.8 * width / columns, 8)), loc="left", fontsize=8)
         if trace is not None:
             draw_traces(ax, [trace])
     add_color_bar(figure, color_scale, axes, first)

@@ -139,7 +139,9 @@ def show_download(ids: Sequence[int], *, key: str, all_ids: Sequence[int] = ()) 
         for format in NOTEBOOK_FORMATS:
             st.download_button(
                 _FORMAT_LABELS[format],
-                data=partial(export_entries, data.database(), tuple(selected), format, address=address),
+                data=partial(
+                    export_entries, data.database(), tuple(selected), format, address=address, link_parameters=link({})
+                ),
                 file_name=f"{stem}.{SUFFIX[format]}",
                 mime=MIME[format],
                 key=f"{key}-export-{format}",
