@@ -75,17 +75,20 @@ def pytest_collection() -> Iterator[None]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Fail a run that skipped another number of tests than EMTC_SKIPS: a component appeared or disappeared.
+    """Write the ids of the skipped tests to the file EMTC_SKIPPED_IDS, one per line: `pytest @FILE` runs them.
 
+    Fail a run that skipped another number of tests than EMTC_SKIPS: a component appeared or disappeared.
     Each worker of pytest-xdist has its own session; only the process that collects their reports counts.
     """
-    expected = os.environ.get("EMTC_SKIPS")
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    if expected is None or reporter is None or hasattr(session.config, "workerinput"):
+    if reporter is None or hasattr(session.config, "workerinput"):
         return
-    skipped = len(reporter.stats.get("skipped", []))
-    if skipped != int(expected):
-        reporter.write_line(f"EMTC_SKIPS={expected}, but {skipped} tests were skipped (reasons below).", red=True)
+    skipped = [report.nodeid for report in reporter.stats.get("skipped", [])]
+    if file := os.environ.get("EMTC_SKIPPED_IDS"):
+        Path(file).write_text("".join(f"{test}\n" for test in skipped))
+    expected = os.environ.get("EMTC_SKIPS")
+    if expected is not None and len(skipped) != int(expected):
+        reporter.write_line(f"EMTC_SKIPS={expected}, but {len(skipped)} tests were skipped (reasons below).", red=True)
         session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
 

@@ -26,7 +26,7 @@ from storage.runs.rows import find_run
 from tests.app.sweep_cases import AUGMENTATION, DELTA, seed_sweep
 from tests.app.test_tables import NASTY
 from tests.pages.seed import seed_run
-from tests.require import require
+from tests.require import require_latex
 
 ROOT = Path(__file__).parents[2]
 HOSTILE = f"{NASTY} −5 Ω 100 % [2] x² µ φ ≠ é"
@@ -164,8 +164,6 @@ def make_tables(db: Database) -> dict[str, Table]:
 
 def compile_tables(tables: Sequence[Table], folder: Path) -> list[str]:
     """Return the text of the PDF's page of each table."""
-    for program in ("pdflatex", "pdftotext"):
-        require("latex", shutil.which(program) is not None, f"{program} is not installed (see .ci/packages)")
     pages = "\\clearpage\n".join(f"\\mbox{{}}\n{export_table(table, 'latex').decode()}" for table in tables)
     (folder / "tables.tex").write_text(DOCUMENT % pages, encoding="utf-8")
     command = ["pdflatex", "-no-shell-escape", "-interaction=nonstopmode", "-halt-on-error", "tables.tex"]
@@ -238,6 +236,7 @@ def compile_in_text_width(tables: Mapping[str, Table], folder: Path) -> dict[str
     "study", ["confirmatory-study", pytest.param("first-study", marks=pytest.mark.ci)]
 )  # the first study has more runs and takes 20 s
 def test_the_pdf_of_every_table_has_the_numbers_of_its_csv_file(study: str, made_up: Database, tmp_path: Path) -> None:
+    require_latex()
     bundle = cache_bundle(ROOT / "app" / "guide" / f"{study}.emtc", cache=tmp_path / "study")
     db = open_database(bundle.url, read_only=True)
     tables = make_tables(db)

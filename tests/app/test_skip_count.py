@@ -1,24 +1,54 @@
-"""EMTC_SKIPS: CI fails when another number of tests is skipped than it expects."""
+"""What CI does with skipped tests: it checks their number (EMTC_SKIPS) and can run them alone (EMTC_SKIPPED_IDS)."""
 
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from app.jobs.launch import ROOT
 
-TESTS = "import pytest\ndef test_one(): pytest.skip('a')\ndef test_two(): pytest.skip('b')\ndef test_three(): ...\n"
+TESTS = """
+import os
+import pytest
+
+def test_one():
+    pytest.skip("a")
+
+@pytest.mark.parametrize("text", ["a b", "x[1]::y", "é"])
+def test_two(text):
+    if "COMPONENT" not in os.environ:
+        pytest.skip("b")
+
+def test_three():
+    pass
+"""
+
+pytestmark = [pytest.mark.ci, pytest.mark.parametrize("workers", ["0", "2"])]
 
 
-@pytest.mark.ci
-@pytest.mark.parametrize("workers", ["0", "2"])
-@pytest.mark.parametrize(("expected", "code"), [("2", 0), ("1", 1), ("3", 1)])
-def test_a_run_passes_only_with_the_expected_number_of_skips(tmp_path, workers: str, expected: str, code: int) -> None:
-    (tmp_path / "test_it.py").write_text(TESTS)
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    command = [sys.executable, "-m", "pytest", "-n", workers, "-p", "tests.conftest", str(tmp_path)]
-    env = os.environ | {"EMTC_SKIPS": expected, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == code, done.stdout
-    assert ("tests were skipped" in done.stdout) == bool(code)
+def run_tests(folder: Path, workers: str, *arguments: str, **variables: str) -> tuple[int, str]:
+    """Return the exit code and the output."""
+    (folder / "test_it.py").write_text(TESTS)
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    command = [sys.executable, "-m", "pytest", "-n", workers, "-p", "tests.conftest", *arguments]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), **variables}
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout
+
+
+@pytest.mark.parametrize(("expected", "code"), [("4", 0), ("3", 1), ("5", 1)])
+def test_a_run_passes_only_with_the_expected_number_of_skips(
+    tmp_path: Path, workers: str, expected: str, code: int
+) -> None:
+    returned, output = run_tests(tmp_path, workers, EMTC_SKIPS=expected)
+    assert returned == code, output
+    assert ("tests were skipped" in output) == bool(code)
+
+
+def test_the_tests_that_a_run_skipped_can_be_run_alone(tmp_path: Path, workers: str) -> None:
+    run_tests(tmp_path, workers, EMTC_SKIPPED_IDS=str(tmp_path / "ids"))
+    returned, output = run_tests(tmp_path, workers, f"@{tmp_path / 'ids'}", EMTC_SKIPS="1", COMPONENT="installed")
+    assert returned == 0, output
+    assert "3 passed, 1 skipped" in output

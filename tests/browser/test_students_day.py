@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 from storage.engine import open_database
 from tests.browser.server import running_app
 from tests.process.trainers import EMTC, emtc, environment
-from tests.require import require
+from tests.require import require_latex
 
 pytestmark = [pytest.mark.browser, pytest.mark.ci, pytest.mark.timeout(600)]
 
@@ -74,8 +73,7 @@ def write_paper(folder: Path, database: str, sweep_id: str) -> str:
 
 
 def test_a_day_from_the_example_study_to_a_paper(page, tmp_path: Path) -> None:
-    for program in ("pdflatex", "pdftotext"):
-        require("latex", shutil.which(program) is not None, f"{program} is not installed (see .ci/packages)")
+    require_latex()
     path = tmp_path / "own.db"
     database = f"sqlite:///{path}"
     open_database(database).dispose()

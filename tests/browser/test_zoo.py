@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from emtc_core.envs.zoo.examples import EXAMPLES, list_missing_packages
+from emtc_core.envs.zoo.examples import EXAMPLES
 from storage.engine import open_database
 from storage.queries.curves import metric_points
 from storage.queries.runs import list_runs
 from storage.runs.rows import find_run
 from tests.browser.server import running_app
-from tests.require import require
+from tests.require import require_game
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
@@ -38,8 +38,7 @@ def wait_for_the_end(db) -> str:
     ],
 )
 def test_from_the_form_to_the_replay(page, tmp_path: Path, game: str):
-    lacks = list_missing_packages(game)
-    require("zoo", not lacks, f"the extra `zoo` is not installed: {', '.join(lacks)}")
+    require_game(game)
     path = tmp_path / "emtc.db"
     db = open_database(f"sqlite:///{path}")
     with running_app(path) as url:

@@ -12,9 +12,9 @@ import pytest
 from emtc_core.config.train import EnvConfig, GrfConfig, SkirmishConfig
 from emtc_core.envs.base import EnvInfo, Observation, ResetNeededError, VectorEnv
 from emtc_core.envs.checker import check_env, random_actions
-from emtc_core.envs.registry import get_adapter, get_env_info, make_env, make_scene
+from emtc_core.envs.registry import get_env_info, make_env, make_scene
 from emtc_core.envs.scene import Scene
-from tests.require import require
+from tests.require import require_env
 
 N_ENVS = 3
 
@@ -29,9 +29,7 @@ def play(env: VectorEnv, seed: int, *, limit: int = 10_000) -> list[Observation]
 
 
 def make(case: "type[EnvContract]") -> VectorEnv:
-    if case.component:
-        obstacle = get_adapter(case.config.name).find_unavailable_reason()
-        require(case.component, not obstacle, obstacle)
+    require_env(case.config.name)
     return make_env(case.config, n_envs=N_ENVS)
 
 
@@ -55,8 +53,6 @@ class EnvContract:
 
     config = EnvConfig()
     steps = 200
-    component = ""
-    """Name in EMTC_REQUIRE of what must be installed; empty when nothing must."""
     ends_early = False
     """Whether the game itself cuts episodes before `info.episode_limit`."""
 
@@ -147,13 +143,11 @@ class TestSkirmishSparse(EnvContract):
 @pytest.mark.grf
 class TestFootball(EnvContract):
     config = EnvConfig(name="grf", map="academy_3_vs_1_with_keeper")
-    component = "grf"
 
 
 @pytest.mark.grf
 class TestFootballWithEmuRewards(EnvContract):
     config = EnvConfig(name="grf", map="academy_counterattack_hard", grf=GrfConfig(reward="emu", workers=2))
-    component = "grf"
     steps = 100
 
 
@@ -165,7 +159,6 @@ class TestPettingZoo(EnvContract):
 @pytest.mark.ci
 class TestSmax(EnvContract):
     config = EnvConfig(name="smax", map="3m")
-    component = "smax"
 
     def test_standing_still_loses_and_all_steps_are_compiled_once(self, env: VectorEnv):
         seen = env.reset(0)

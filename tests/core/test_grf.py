@@ -14,12 +14,12 @@ import pytest
 from emtc_core.config.train import EnvConfig, GrfConfig
 from emtc_core.envs.grf.engine import Engine, Squad
 from emtc_core.envs.grf.engine_group import count_workers
-from emtc_core.envs.grf.env import GrfEnv, engine_seed, find_unavailable_reason
+from emtc_core.envs.grf.env import GrfEnv, engine_seed
 from emtc_core.envs.grf.scenarios import EPISODE_LIMIT, SCENARIOS, ObservationMap, StateLayout, in_own_half, make_scene
 from emtc_core.envs.registry import get_env_info, make_env
 from emtc_core.errors import EnvUnavailableError, ShapeError
 from tests.errors import raises
-from tests.require import require
+from tests.require import require_env
 
 SIZES = {"academy_3_vs_1_with_keeper": 26, "academy_counterattack_easy": 30, "academy_counterattack_hard": 34}
 ROOT = Path(__file__).parents[2]
@@ -28,8 +28,7 @@ SHOT, RIGHT = 12, 5
 
 @pytest.fixture
 def engine_needed():
-    obstacle = find_unavailable_reason()
-    require("grf", not obstacle, obstacle)
+    require_env("grf")
 
 
 @pytest.mark.parametrize(("map", "dim"), SIZES.items())

@@ -6,15 +6,15 @@ import pytest
 from emtc_core.config.train import EnvConfig
 from emtc_core.envs import smax
 from emtc_core.envs.registry import get_env_info, make_env, make_scene
-from emtc_core.envs.smax import ARMIES, find_unavailable_reason
+from emtc_core.envs.smax import ARMIES
 from emtc_core.errors import EnvUnavailableError, ShapeError
 from tests.errors import raises
-from tests.require import require
+from tests.require import require_env
 
 
 @pytest.fixture
 def package():
-    require("smax", not find_unavailable_reason(), find_unavailable_reason())
+    require_env("smax")
 
 
 def test_sizes_follow_from_the_armies():

@@ -15,15 +15,14 @@ from emtc_core.envs.zoo.examples import EXAMPLES
 from emtc_core.envs.zoo.wrapped import DiscreteActions, RecreateAtReset, SmallPictures, WonAtEnd, shrink
 from emtc_core.errors import EnvUnavailableError
 from tests.errors import raises
-from tests.require import require
+from tests.require import require_game
 
 WON = ("butterfly:pistonball", "sisl:pursuit")
 PICTURES = [map for map, example in EXAMPLES.items() if example.picture]
 
 
 def load(map: str) -> VectorEnv:
-    lacks = examples.list_missing_packages(map)
-    require("zoo", not lacks, f"the extra `zoo` is not installed: {', '.join(lacks)}")
+    require_game(map)
     return make_env(EnvConfig(name="pettingzoo", map=map), n_envs=1)
 
 
@@ -102,10 +101,11 @@ def test_a_mistyped_game_is_answered_with_the_closest():
         check_trusted(EnvConfig(name="pettingzoo", map="mpe:simple_spread"))
 
 
-def test_installed_games_are_listed_with_their_sizes():
+def test_installed_games_are_listed_with_their_sizes(monkeypatch):
+    monkeypatch.setattr(examples, "find_spec", lambda name: object())
     rows = {row.map: row for row in list_envs() if row.env == "pettingzoo"}
-    for map in examples.list_installed():
-        assert (rows[map].n_agents, rows[map].n_actions) == EXAMPLES[map].sizes[:2]
+    for map, example in EXAMPLES.items():
+        assert (rows[map].n_agents, rows[map].n_actions) == example.sizes[:2]
 
 
 def test_shrinking_averages_grey_blocks():

@@ -5,10 +5,9 @@ import re
 import pytest
 
 from app.jobs import env_probe
-from emtc_core.envs.zoo.examples import list_missing_packages
 from storage.queries.runs import list_runs
 from tests.pages.test_pages import open_page, said
-from tests.require import require
+from tests.require import require_game
 
 ZOO = "tests.core.zoo_example"
 
@@ -97,8 +96,7 @@ def test_images_are_refused_before_the_start(form, monkeypatch):
 
 def test_a_wrapped_game_is_chosen_by_name_and_its_rule_is_ready(form):
     map = "butterfly:knights_archers_zombies"
-    lacks = list_missing_packages(map)
-    require("zoo", not lacks, f"the extra `zoo` is not installed: {', '.join(lacks)}")
+    require_game(map)
     form = form.selectbox(key="game-pettingzoo").set_value(map).run()
     assert not form.exception
     assert not form.error

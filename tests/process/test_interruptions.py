@@ -16,7 +16,6 @@ from app.jobs.train_process import train_detached
 from app.jobs.training import train_run
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import list_algos
-from emtc_core.envs.grf.env import find_unavailable_reason
 from emtc_core.errors import StorageError
 from storage.engine import Database, open_database
 from storage.files.places import run_folder
@@ -25,7 +24,7 @@ from storage.runs.changes import create_run
 from storage.runs.rows import find_run
 from tests.process.test_determinism import TABLES, rows
 from tests.process.trainers import FAST, breaches
-from tests.require import require
+from tests.require import require_env, require_game
 
 SHORT, LONG = (220, 520, 700, 900), (900, 2100, 2800, 3600)
 """Env steps of three stops and of the end: rounds of short and of long episodes, with a checkpoint in each."""
@@ -74,9 +73,9 @@ def test_every_algorithm_goes_on_as_if_nothing_had_been(tmp_path: Path, algo: st
     ],
 )
 def test_so_does_every_environment(tmp_path: Path, env: str, map: str, steps: tuple[int, ...]) -> None:
-    if env == "grf":
-        obstacle = find_unavailable_reason()
-        require("grf", not obstacle, obstacle)
+    require_env(env)
+    if env == "pettingzoo":
+        require_game(map)
     check_that_interruptions_change_nothing(tmp_path, env, map, "emtc-qplex", steps)
 
 

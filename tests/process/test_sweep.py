@@ -129,7 +129,7 @@ def test_a_killed_sweep_goes_on_where_it_was(tmp_path: Path) -> None:
         scheduler.send_signal(signal.SIGKILL)
         scheduler.wait()
     pid = read(path, "select pid from runs where status = 'running'")[0][0]
-    subprocess.run(["kill", "-9", str(pid)], check=True)
+    os.kill(pid, signal.SIGKILL)
     time.sleep(0.5)
     assert statuses(path) == ["running", "queued"]
     done = emtc("sweep", file, "--db", url, "--jobs", "1", "--json")
