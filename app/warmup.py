@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 
 from emtc_core.config.resolve import resolve
+from emtc_core.errors import ConfigError
+from emtc_core.kernel_cache import check_kernel_cache
 
 NICENESS = 10
 STEPS = 200
@@ -154,6 +156,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.part:
         PARTS[options.part]()
         return
+    try:
+        check_kernel_cache("emtc_core", "umap")
+    except ConfigError as exc:
+        sys.exit(str(exc))
     if hasattr(os, "nice"):
         os.nice(NICENESS)
     compile_in_processes()

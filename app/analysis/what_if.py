@@ -27,6 +27,7 @@ from emtc_core.gate.gate import delta_mem, get_miss_beta
 from emtc_core.gate.incentive import compute_incentive_inputs, incentive
 from emtc_core.gate.laws import make_gate_law
 from emtc_core.gate_laws import INVERTIBLE, unknown_context
+from emtc_core.kernel_cache import check_kernel_cache
 from emtc_core.metrics import CLOSED_BELOW
 from storage.engine import Database
 from storage.queries.gate import newest_transitions
@@ -228,8 +229,10 @@ def merge_nodes(snapshot: Snapshot, rules: GateRules, factor: float) -> "MergedN
     """Merge the nodes of a snapshot at `factor` times the delta of the run.
 
     Raises:
-        ConfigError: If the factor is below 1 or the embedding contains NaN or infinite values.
+        ConfigError: If the factor is below 1, the embedding contains NaN or infinite values, or compiled kernels cannot
+            be stored.
     """
+    check_kernel_cache()
     from emtc_core.memory.remerge import StoredNodes, remerge  # imported here because it loads compiled code
 
     if factor < 1:

@@ -11,6 +11,7 @@ from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, Whe
 from app.cli.runs import choose_run
 from emtc_core.config.resolve import parse_overrides
 from emtc_core.envs.trust import allow
+from emtc_core.kernel_cache import check_kernel_cache
 from storage.engine import check_not_read_only, open_database
 
 if TYPE_CHECKING:  # imports torch
@@ -40,6 +41,7 @@ def evaluate(
     """Play greedy episodes with a stored policy. The result is stored with the run and is not part of its curves."""
     choice = read_checkpoint(checkpoint)
     check_not_read_only("evaluate a policy")
+    check_kernel_cache()
     database = open_database(db, create=False)
     run_id = choose_run(database, run, where).id
     map_name = parse_overrides(set or ()).get("env.map")

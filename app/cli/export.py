@@ -37,6 +37,7 @@ from app.figures.options import BUDGET, FLAG_OPTIONS, INCLUDE_UNFINISHED, REFIT_
 from app.figures.registry import FIGURES, TABLES
 from app.figures.render.export import EXPORT_FORMATS, describe_figure, export_figure
 from emtc_core.errors import ConfigError
+from emtc_core.kernel_cache import check_kernel_cache
 from storage.engine import Database, open_database
 from storage.queries.run_search import RunFilter, matching_ids
 from storage.queries.tables import TABLE_NAMES, TableName
@@ -254,6 +255,7 @@ def _write_policy(
     database = open_database(url, read_only=True)
     run_ids = choose_runs(database, runs, where)
     check_run_count(run_ids, where, 1)
+    check_kernel_cache()
     from app.jobs.policies import export_policy
 
     exported = export_policy(database, run_ids[0], out, checkpoint=checkpoint_to_export)

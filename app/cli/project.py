@@ -20,6 +20,7 @@ from app.analysis.projections.snapshots import (
 from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, RunPrefix, Where, choose, print_json, print_message
 from app.cli.runs import choose_run
 from emtc_core.errors import ConfigError
+from emtc_core.kernel_cache import check_kernel_cache
 from storage.engine import Database, open_database
 from storage.queries.memory import get_snapshot, list_snapshots
 from storage.queries.projections import Projection
@@ -48,6 +49,7 @@ def project(
     """Project the memory of a run to two dimensions and store the coordinates."""
     choose("method", method, METHODS)
     choose("embedder", embedder, (_RUN_EMBEDDER, *EMBEDDERS))
+    check_kernel_cache("emtc_core", "umap")
     database = open_database(db, create=False)
     snapshot_id = _find_snapshot(database, choose_run(database, run, where).id, snapshot)
     fitted_kind = embedder if embedder != _RUN_EMBEDDER else None

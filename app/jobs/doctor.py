@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from emtc_core.envs.registry import list_doctor_rows
-from emtc_core.errors import StorageError
+from emtc_core.errors import ConfigError, StorageError
 from emtc_core.faiss_probe import probe_faiss
 from emtc_core.install import FROM_CHECKOUT, get_install_command
+from emtc_core.kernel_cache import check_kernel_cache
 from storage.files.places import FILES_VARIABLE, check_place, get_configured_place
 from storage.guards import hide_passwords
 
@@ -44,6 +45,7 @@ def run_checks() -> list[Check]:
     gpu = _find_gpu()
     return [
         *_check_libraries(),
+        _check_kernel_cache(),
         _check_device(gpu),
         _check_faiss(gpu),
         _check_chrome(),
@@ -70,6 +72,16 @@ def _check_libraries() -> list[Check]:
         except importlib.metadata.PackageNotFoundError:
             checks.append(_make_check(package, False, "not installed", advice=FROM_CHECKOUT, needed=True))
     return checks
+
+
+def _check_kernel_cache() -> Check:
+    """Check whether numba can store compiled kernels, those of umap-learn included."""
+    try:
+        check_kernel_cache("emtc_core", "umap")
+    except ConfigError as exc:
+        detail = "no folder for compiled kernels is writable"
+        return Check("kernel-cache", usable=False, needed=True, detail=detail, advice=str(exc))
+    return _make_check("kernel-cache", True, "compiled kernels can be stored", needed=True)
 
 
 def _check_device(gpu: str) -> Check:

@@ -26,6 +26,7 @@ from emtc_core.config.run import RunConfig
 from emtc_core.envs.base import EnvInfo
 from emtc_core.envs.registry import check_available, check_trusted, get_env_info, needs_trial
 from emtc_core.errors import EmtcError, RunStateError, StorageError, make_cuda_error
+from emtc_core.kernel_cache import check_kernel_cache
 from emtc_core.plugins import FOLDER_VARIABLE, get_user_folder
 from storage.engine import Database, check_not_read_only, is_read_only
 from storage.files.places import check_place, run_folder
@@ -83,9 +84,11 @@ def check_startable(config: RunConfig) -> None:
         EnvUnavailableError: If the environment is missing, its module is not on the user's list of trusted modules, or
             its trial fails.
         StorageError: If the place in EMTC_FILES is not writable.
-        ConfigError: If CUDA is required and not available, or the replay buffer does not fit into memory.
+        ConfigError: If CUDA is required and not available, the replay buffer does not fit into memory, or compiled
+            kernels cannot be stored.
     """
     check_place()
+    check_kernel_cache()
     check_available(config.env)
     check_trusted(config.env)
     if needs_trial(config.env):

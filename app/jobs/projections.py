@@ -15,6 +15,7 @@ from app.analysis.projections.linear import Progress
 from app.analysis.projections.snapshots import EMBED_PROGRESS, make_projection_params, project_snapshot
 from app.jobs.launch import spawn
 from emtc_core.errors import ConfigError
+from emtc_core.kernel_cache import check_kernel_cache
 from storage.engine import Database
 from storage.files.places import local_folder
 from storage.process_id import get_process_id
@@ -46,7 +47,11 @@ def start_job(
         n: Number of landmarks; at most the number of nodes.
         seed: Random seed of the landmarks and the layout.
         embedder: Type of an embedder that is fitted first and then projected. None: the run's own embedder.
+
+    Raises:
+        ConfigError: If compiled kernels cannot be stored.
     """
+    check_kernel_cache("emtc_core", "umap")
     n = min(n, snapshot.size)
     job = create_job(
         db, snapshot.id, method=method, params=make_projection_params(method, n=n, seed=seed, embedder=embedder)
