@@ -3,6 +3,7 @@
 import pytest
 
 from app.notebook.view import freeze
+from app.ui.page_state import OPENED_BOX
 from storage.notebook import create_entry, edit_entry, get_entry, get_figure, list_entries
 from storage.runs.removal import delete_run
 from tests.app.test_notebook_export import make_chart, make_cloud
@@ -11,7 +12,7 @@ from tests.pages.test_pages import open_page, said
 
 def press_pin(app, figure: str, *, title: str = "", note: str = ""):
     if figure.startswith("live-"):  # opened, as by a press: Live draws the form only then
-        app.session_state[f"{figure}-pin"] = True
+        app.session_state[OPENED_BOX] = f"{figure}-pin"
         app.run()
     token = app.session_state[f"{figure}-pin-token"]
     if title:

@@ -26,7 +26,7 @@ from app.figures.theme import Mode
 from app.notebook.view import Figure, freeze, make_view
 from app.ui import data, messages, page_state, view
 from app.ui.page_state import RUN, RUNS, Choice, Flag
-from app.ui.widgets import canvas
+from app.ui.widgets import box, canvas
 from emtc_core.errors import ConfigError, EmtcError
 from storage.notebook import create_entry
 from storage.runs.rows import RunRow
@@ -64,14 +64,16 @@ def show_export(
         label: Text of the button that opens the box.
         help: Tooltip of this button.
     """
-    is_lazy = callable(figure)
-    box = st.popover(
-        label, icon=":material/download:", key=f"{key}-export", on_change="rerun" if is_lazy else "ignore", help=help
-    )
-    if is_lazy and not box.open:
+    export = _show_box(label, figure, icon=":material/download:", key=f"{key}-export", help=help)
+    if not export.is_opened:
         return
-    with box, messages.guarded():
+    with export.container, messages.guarded():
         _show_downloads(figure() if callable(figure) else figure, key, stem, sources)
+
+
+def _show_box(label: str, figure: Figure | Callable[[], Figure], **options: Any) -> box.Box:
+    """Draw a box. If the figure is a function, the content is drawn only after the box was opened."""
+    return box.show(label, **options) if callable(figure) else box.Box(st.popover(label, **options), is_opened=True)
 
 
 def _show_downloads(figure: AnyFigure, key: str, stem: str, sources: Sequence[str] = ()) -> None:
@@ -92,12 +94,12 @@ def _show_downloads(figure: AnyFigure, key: str, stem: str, sources: Sequence[st
 
 def _choose_image_options(figure: AnyFigure, key: str) -> Options:
     """Draw the widgets for width, font and names of an image. If their expander is closed, the last choice counts."""
-    box = st.expander("Width, font, names", key=f"{key}-image", on_change="rerun")
+    expander = st.expander("Width, font, names", key=f"{key}-image", on_change="rerun")
     store = f"{key}-image-options"
     chosen: Options = st.session_state.get(store, NO_OPTIONS)
-    if not box.open:
+    if not expander.open:
         return _drop_unknown_labels(figure, chosen)
-    with box:
+    with expander:
         values: dict[Option[Any], Any] = {}
         options: list[Option[Any]] = [WIDTH, FONT, LINE_NAMES]
         for option in options:
@@ -148,13 +150,12 @@ def show(
         run: The run or runs in the figure.
         facts: JSON values that an exported notebook needs in addition to the runs to make the figure again.
     """
-    name, is_lazy = f"{key}-pin", callable(figure)
-    help_text, on_change = "Save this figure and view in the notebook", "rerun" if is_lazy else "ignore"
-    box = st.popover("Pin", icon=":material/keep:", key=name, help=help_text, on_change=on_change)
-    if is_lazy and not box.open:
+    name = f"{key}-pin"
+    form = _show_box("Pin", figure, icon=":material/keep:", key=name, help="Save this figure and view in the notebook")
+    if not form.is_opened:
         return
     content = figure() if callable(figure) else figure
-    with box:
+    with form.container:
         pinned: tuple[int, str] | None = st.session_state.get(f"{name}-made")
         if pinned is not None and st.session_state.pop(f"{name}-fresh", False):  # also if the view has changed since
             st.toast(f"Pinned as entry {pinned[0]} of the notebook.", icon=":material/keep:")
@@ -203,10 +204,10 @@ def show_more(page: str, runs: Sequence[RunRow], *, rate: RateName = AUTO) -> No
     runs = [run for run in runs if not view.is_bundle_run(run.id)]
     if not kinds or not runs:
         return
-    box = st.expander("More figures", icon=":material/insights:", **_MORE_FIGURES.bind())
-    if not box.open:
+    expander = st.expander("More figures", icon=":material/insights:", **_MORE_FIGURES.bind())
+    if not expander.open:
         return
-    with box, messages.guarded():
+    with expander, messages.guarded():
         name = st.selectbox(
             "Figure",
             **_MORE_FIGURE.bind(["", *kinds], lambda name: kinds[name].question if name else "Select a figure"),
