@@ -566,6 +566,19 @@ def in_form(bound: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in bound.items() if name != "on_change"}
 
 
+def set_to_stored(values: Mapping[str, Any]) -> None:
+    """Set the fields of a form to stored values. What a user has typed but not saved stays until these values change.
+
+    Args:
+        values: Key of a widget with `persist_state="session"` → stored value.
+    """
+    key = f"stored-{next(iter(values))}"
+    if st.session_state.get(key) != values:
+        st.session_state[key] = dict(values)
+        for widget_key, value in values.items():
+            st.session_state[widget_key] = value
+
+
 def clear() -> None:
     """Remove all parameters from the URL."""
     st.query_params.clear()

@@ -105,6 +105,26 @@ def test_a_first_entry_is_written_without_a_figure(empty):
     assert len(list_entries(empty)) == 1
 
 
+def test_text_that_is_not_saved_stays_while_another_page_is_open(empty):
+    made = create_entry(empty, title="Draft", body="old")
+    app = open_page("notebook")
+    token = app.session_state["notebook_new"]
+    app.text_input(key=f"new-title-{token}").set_value("An idea")
+    app.text_area(key=f"new-body-{token}").set_value("new words")
+    app.button(key=f"entry-{made}-edit").click().run()
+    app.text_area(key=f"edit-body-{made}").set_value("other words").run()
+    app.switch_page("../pages/sweeps.py").run()
+    app.text_area(key="sweep_text-ablation-demo").set_value("steps = 1").run()
+    app.switch_page("../pages/notebook.py").run()
+    app.switch_page("../pages/guide.py").run()
+    app.switch_page("../pages/notebook.py").run()
+    assert app.text_input(key=f"new-title-{token}").value == "An idea"
+    assert app.text_area(key=f"new-body-{token}").value == "new words"
+    assert app.text_area(key=f"edit-body-{made}").value == "other words"
+    app.switch_page("../pages/sweeps.py").run()
+    assert app.text_area(key="sweep_text-ablation-demo").value == "steps = 1"
+
+
 def test_markup_in_an_entry_is_escaped(empty):
     create_entry(empty, title="# <b>Big</b> [x](javascript:a)", body="<script>x</script> ![i](http://t.example/i.png)")
     text = said(open_page("notebook"))

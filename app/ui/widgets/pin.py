@@ -156,13 +156,18 @@ def show(
         return
     content = figure() if callable(figure) else figure
     with form.container:
-        pinned: tuple[int, str] | None = st.session_state.get(f"{name}-made")
-        if pinned is not None and st.session_state.pop(f"{name}-fresh", False):  # also if the view has changed since
-            st.toast(f"Pinned as entry {pinned[0]} of the notebook.", icon=":material/keep:")
-        if pinned is not None and pinned[1] == _describe_view(content):
-            _show_entry_link(name, pinned[0])  # replaces the form, so that a double click does not pin twice
-        else:
-            _show_form(content, name, page, run, dict(facts or {}))
+        st.fragment(_show_pin)(content, name, page, run, dict(facts or {}))
+
+
+def _show_pin(figure: Figure, name: str, page: str, run: _Runs, facts: dict[str, Any]) -> None:
+    """Draw the form, or the link to the entry. A fragment, so that a text that was typed does not redraw the page."""
+    pinned: tuple[int, str] | None = st.session_state.get(f"{name}-made")
+    if pinned is not None and st.session_state.pop(f"{name}-fresh", False):  # also if the view has changed since
+        st.toast(f"Pinned as entry {pinned[0]} of the notebook.", icon=":material/keep:")
+    if pinned is not None and pinned[1] == _describe_view(figure):
+        _show_entry_link(name, pinned[0])  # replaces the form, so that a double click does not pin twice
+    else:
+        _show_form(figure, name, page, run, facts)
 
 
 def show_with_export(
@@ -218,17 +223,22 @@ def show_more(page: str, runs: Sequence[RunRow], *, rate: RateName = AUTO) -> No
 
 def _show_form(figure: Figure, name: str, page: str, run: _Runs, facts: dict[str, Any]) -> None:
     token = str(st.session_state.setdefault(f"{name}-token", uuid4().hex))
-    with st.form(f"{name}-form-{token}", border=False):
-        st.text_input("Title", max_chars=_MAX_TITLE_LENGTH, placeholder=figure.title, key=f"{name}-title-{token}")
-        st.text_area("Note", placeholder="Markdown, formulas as $β = 1$", height=120, key=f"{name}-note-{token}")
-        st.form_submit_button(
-            "Pin to notebook",
-            type="primary",
-            disabled=not messages.may_act(),
-            key=f"{name}-save-{token}",
-            on_click=_save,
-            args=(figure, name, token, page, run, facts),
-        )
+    st.text_input(
+        "Title", max_chars=_MAX_TITLE_LENGTH, placeholder=figure.title, key=f"{name}-title-{token}",
+        persist_state="session",
+    )  # fmt: skip
+    st.text_area(
+        "Note", placeholder="Markdown, formulas as $β = 1$", height=120, key=f"{name}-note-{token}",
+        persist_state="session",
+    )  # fmt: skip
+    st.button(
+        "Pin to notebook",
+        type="primary",
+        disabled=not messages.may_act(),
+        key=f"{name}-save-{token}",
+        on_click=_save,
+        args=(figure, name, token, page, run, facts),
+    )
     if (error := st.session_state.get(f"{name}-error")) is not None:
         st.error(escape_markdown(str(error)), icon=":material/error:")
 
