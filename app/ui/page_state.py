@@ -35,6 +35,8 @@ _PAGE: Final = "page_state_page"
 _NOTICE_CONTAINER: Final = "page_state_place"
 _NOTICES: Final = "page_state_notices"
 _CHANGES: Final = "page_state_changes"
+OPENED_BOX: Final = "opened_box"
+"""Key of Streamlit's session state: the key of the box (`app.ui.widgets.box`) that was opened last on this page."""
 _DECLARED: Final[dict[tuple[str, str], "Parameter[Any]"]] = {}
 """Page and name → parameter. The page is empty for a parameter of every page."""
 
@@ -521,6 +523,7 @@ def open_page(page: str) -> None:
     st.session_state[_CHANGES] = {}
     if get_page() != page:
         st.session_state[_NOTICES] = []
+        st.session_state.pop(OPENED_BOX, None)
     st.session_state[_PAGE], st.session_state[_NOTICE_CONTAINER] = page, st.container()
     for notice in st.session_state.setdefault(_NOTICES, []):  # of an execution of the script that was interrupted
         _show_notice(notice)
@@ -561,6 +564,19 @@ def in_form(bound: Mapping[str, Any]) -> dict[str, Any]:
     Use `store` when the form is submitted.
     """
     return {name: value for name, value in bound.items() if name != "on_change"}
+
+
+def set_to_stored(values: Mapping[str, Any]) -> None:
+    """Set the fields of a form to stored values. What a user has typed but not saved stays until these values change.
+
+    Args:
+        values: Key of a widget with `persist_state="session"` → stored value.
+    """
+    key = f"stored-{next(iter(values))}"
+    if st.session_state.get(key) != values:
+        st.session_state[key] = dict(values)
+        for widget_key, value in values.items():
+            st.session_state[widget_key] = value
 
 
 def clear() -> None:

@@ -179,7 +179,7 @@ def test_escape_in_the_list_of_runs_keeps_the_run(page, seeded):
     url, run_id, _ = seeded  # the newest run is another one
     page.goto(f"{url}/live?run={run_id}")
     page.locator(".curves canvas").first.wait_for()
-    page.locator(".st-key-run_picker_open button").click()
+    page.locator(".st-key-run_picker_bar button").click()
     search = page.get_by_role("searchbox", name="Search runs")
     search.click()
     page.keyboard.press("Escape")

@@ -3,6 +3,7 @@
 import pytest
 
 from app.notebook.view import freeze
+from app.ui.page_state import OPENED_BOX
 from storage.notebook import create_entry, edit_entry, get_entry, get_figure, list_entries
 from storage.runs.removal import delete_run
 from tests.app.test_notebook_export import make_chart, make_cloud
@@ -11,7 +12,7 @@ from tests.pages.test_pages import open_page, said
 
 def press_pin(app, figure: str, *, title: str = "", note: str = ""):
     if figure.startswith("live-"):  # opened, as by a press: Live draws the form only then
-        app.session_state[f"{figure}-pin"] = True
+        app.session_state[OPENED_BOX] = f"{figure}-pin"
         app.run()
     token = app.session_state[f"{figure}-pin-token"]
     if title:
@@ -102,6 +103,26 @@ def test_a_first_entry_is_written_without_a_figure(empty):
     assert not app.error
     assert "#### An idea" in said(app)
     assert len(list_entries(empty)) == 1
+
+
+def test_text_that_is_not_saved_stays_while_another_page_is_open(empty):
+    made = create_entry(empty, title="Draft", body="old")
+    app = open_page("notebook")
+    token = app.session_state["notebook_new"]
+    app.text_input(key=f"new-title-{token}").set_value("An idea")
+    app.text_area(key=f"new-body-{token}").set_value("new words")
+    app.button(key=f"entry-{made}-edit").click().run()
+    app.text_area(key=f"edit-body-{made}").set_value("other words").run()
+    app.switch_page("../pages/sweeps.py").run()
+    app.text_area(key="sweep_text-ablation-demo").set_value("steps = 1").run()
+    app.switch_page("../pages/notebook.py").run()
+    app.switch_page("../pages/guide.py").run()
+    app.switch_page("../pages/notebook.py").run()
+    assert app.text_input(key=f"new-title-{token}").value == "An idea"
+    assert app.text_area(key=f"new-body-{token}").value == "new words"
+    assert app.text_area(key=f"edit-body-{made}").value == "other words"
+    app.switch_page("../pages/sweeps.py").run()
+    assert app.text_area(key="sweep_text-ablation-demo").value == "steps = 1"
 
 
 def test_markup_in_an_entry_is_escaped(empty):

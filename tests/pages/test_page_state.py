@@ -181,7 +181,7 @@ def test_the_list_of_runs_marks_the_current_run_and_opens_another(seeded):
     seed_run(db, name="Newest")  # another run with the same name, first in the list
     app = open_page("live", run=older)
     assert not app.sidebar.radio, "the list is drawn only while it is open"
-    app.session_state["run_picker_open"] = True
+    app.session_state[page_state.OPENED_BOX] = "run_picker_box-0"
     app.run()
     (box,) = app.sidebar.radio
     assert box.value == older
@@ -189,7 +189,7 @@ def test_the_list_of_runs_marks_the_current_run_and_opens_another(seeded):
     box.set_value(newest).run()
     assert not app.exception
     assert app.query_params["run"] == newest
-    assert not app.session_state["run_picker_open"]
+    assert not app.sidebar.radio, "the list is closed"
 
 
 def test_the_list_of_runs_is_grouped_by_sweep(seeded):
@@ -197,7 +197,7 @@ def test_the_list_of_runs_is_grouped_by_sweep(seeded):
     run = PlannedRun("key", "Two seeds · EMTC · seed 1", find_run(db, run_id).config, target_steps=100)
     save_sweep(db, "aaaa0000", name="Two seeds", plan={"runs": []}, runs=[run], versions={}, jobs=1)
     app = open_page("live", run=run_id)
-    app.session_state["run_picker_open"] = True
+    app.session_state[page_state.OPENED_BOX] = "run_picker_box-0"
     app.run()
     assert not app.exception
     assert [box.label for box in app.sidebar.radio] == ["Two seeds", "Single runs"]

@@ -12,6 +12,7 @@ from app.analysis.collapse import measure_collapse
 from app.analysis.format import format_number, format_percent
 from app.analysis.neighborhoods import measure_neighbor_agreement
 from app.analysis.projections.linear import compute_pca
+from app.ui.page_state import OPENED_BOX
 from emtc_core.config.resolve import resolve
 from storage.models import EpisodeRow, Evaluation, Run, SnapshotRow
 from storage.queries.episodes import EMPTY_TRAJECTORY, get_trajectory
@@ -185,7 +186,7 @@ def test_live_smooths_a_chart_for_files_only_while_export_is_open(seeded, monkey
     app = open_page("live", run=seeded[1], smoothing="0.9")
     assert not app.exception
     assert smoothed == [], "the browser smooths what is shown"
-    app.session_state["live-outcomes-win rate-export"] = True
+    app.session_state[OPENED_BOX] = "live-outcomes-win rate-export"
     app.run()
     assert not app.exception
     assert smoothed == [0.9]

@@ -7,6 +7,7 @@ import streamlit as st
 from sqlalchemy import update
 
 from app.ui.live.controls import EVENTS
+from app.ui.page_state import OPENED_BOX
 from emtc_core.checkpoint_file import name_checkpoint, write_checkpoint
 from emtc_core.faiss_probe import FaissProbe
 from storage.engine import Database
@@ -42,7 +43,7 @@ def test_live_shows_the_checkpoints_and_the_log_of_another_machine(far):
     assert not app.exception
     assert "resume-ended" in [button.key for button in app.button]
     assert "a word from elsewhere" in " ".join(code.value for code in app.code)
-    app.session_state[EVENTS] = True
+    app.session_state[OPENED_BOX] = EVENTS
     assert f"Folder of the checkpoints: {far.url}." in said(app.run()).replace("\\", "")
 
 

@@ -14,6 +14,7 @@ from emtc_core.config.resolve import config_from_stored, flatten, resolve
 from storage.files.places import run_folder
 from storage.models import MetricRow, Run
 from storage.runs.changes import add_policy_evaluation
+from storage.runs.labels import edit_run
 from storage.runs.rows import find_run
 from tests.pages.seed import seed_failed_run, seed_run
 from tests.pages.test_launch import address
@@ -133,6 +134,17 @@ def test_name_tags_and_note_are_kept(seeded):
     run = find_run(db, run_id)
     assert (run.name, run.tags, run.notes) == ("Better", ["paper"], "It *works*.")
     assert "It \\*works\\*\\." in said(app)
+
+
+def test_a_note_that_is_not_saved_stays_until_the_stored_note_changes(seeded):
+    db, run_id = seeded
+    app = open_page("run", run=run_id)
+    app.text_area(key=f"run-note-{run_id}").set_value("not saved").run()
+    app.switch_page("../pages/guide.py").run()
+    app.switch_page("../pages/run.py").run()
+    assert app.text_area(key=f"run-note-{run_id}").value == "not saved"
+    edit_run(db, run_id, name="Seeded run", notes="of another user")
+    assert app.run().text_area(key=f"run-note-{run_id}").value == "of another user"
 
 
 def test_a_run_of_another_version_shows_what_this_one_does_not_know():

@@ -9,6 +9,7 @@ from streamlit.testing.v1 import AppTest
 
 from app.analysis.format import MISSING
 from app.bench.queries import fill_table
+from app.ui.page_state import OPENED_BOX
 from app.ui.widgets import run_picker
 from storage.engine import open_database
 from storage.queries.run_search import RunFilter, matching_ids, run_page
@@ -78,7 +79,7 @@ def test_thousands_of_runs_are_counted_paged_and_found(thousands):
     expected = matching_ids(thousands, RunFilter(text="second seed=2"))
     assert f"{len(expected)} runs" in said(app)
     assert listed(app) == expected[:50]
-    app.session_state["run_picker_open"] = True
+    app.session_state[OPENED_BOX] = "run_picker_box-0"
     app.run()
     assert f"{run_picker.LISTED} of 5,000 runs are listed, the newest" in "\n".join(
         caption.value for caption in app.sidebar.caption
@@ -86,17 +87,16 @@ def test_thousands_of_runs_are_counted_paged_and_found(thousands):
     app.text_input(key="run_search").set_value("r00007").run()
     assert not app.exception
     assert app.query_params["run"] == "r00007", "the only matching run is selected"
-    assert not app.session_state["run_picker_open"]
+    assert not app.sidebar.radio, "the list is closed"
 
 
 def test_closed_filters_are_not_drawn_unless_one_is_set(seeded):
     app = open_home()
     assert not app.multiselect
-    app.session_state["run_filters"] = True
+    app.session_state[OPENED_BOX] = "run_filters"
     assert [box.label for box in app.run().multiselect] == ["Environment", "Map", "Algorithm", "Preset", "Tag"]
     db, _ = seeded
     app = open_home(maps=str(run_page(db).frame["map"].iloc[0]))
-    app.session_state["run_filters"] = False
     assert len(app.run().multiselect) == 5, "the filters of the address stay"
 
 

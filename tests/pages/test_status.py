@@ -9,6 +9,7 @@ from sqlalchemy import insert, update
 from app.jobs.resume import CheckpointStatus, examine_checkpoints
 from app.ui import run_data
 from app.ui.live.controls import EVENTS, describe_checkpoints, describe_resumes
+from app.ui.page_state import OPENED_BOX
 from app.ui.run_data import LiveCurves
 from emtc_core.checkpoint_file import CheckpointCheck, name_checkpoint, write_checkpoint
 from storage.engine import Database
@@ -57,7 +58,7 @@ def test_a_lost_run_with_a_checkpoint_says_what_a_resume_supersedes(empty):
     assert not app.exception
     assert "resume-ended" in [button.key for button in app.button]
     assert "steps recorded after it are superseded" in said(app)
-    app.session_state[EVENTS] = True
+    app.session_state[OPENED_BOX] = EVENTS
     assert "Only one good checkpoint" in said(app.run())
 
 

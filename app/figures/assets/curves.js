@@ -55,6 +55,7 @@ function create(root) {
   const tip = root.querySelector(".tip")
   const self = { window: null, hidden: new Set(), panels: [], strong: null, hover: null, drag: null, boxes: [], hits: [] }
   self.draw = () => draw(self, root, canvas)
+  self.isShown = () => root.isConnected // false when another page was opened
   self.observer = new ResizeObserver(() => self.data && self.draw())
   self.onHighlight = ({ detail }) => highlight(self, detail)
   self.onLinkedChange = ({ detail }) => follow(self, detail)
@@ -319,7 +320,7 @@ function zoomTo(self, window) {
   self.timer = setTimeout(() => {
     const parts = self.window && self.window[1] - self.window[0] < WHOLE_NUMBERS_FROM ? 100 : 1
     const rounded = self.window && self.window.map((x) => Math.max(0, Math.round(x * parts) / parts))
-    if (JSON.stringify(rounded) === self.sent) return
+    if (JSON.stringify(rounded) === self.sent || !self.isShown()) return
     self.sent = JSON.stringify(rounded)
     self.send("window", rounded || [])
   }, 400)

@@ -16,6 +16,6 @@ export default function smoothing({ data, parentElement, setTriggerValue }) {
     const weight = Number(input.value)
     document.dispatchEvent(new CustomEvent("emtc-lab-smoothing", { detail: { link: data.link, weight } }))
     clearTimeout(input.timer)
-    input.timer = setTimeout(() => setTriggerValue("weight", weight), 400)
+    input.timer = setTimeout(() => input.isConnected && setTriggerValue("weight", weight), 400)
   }
 }

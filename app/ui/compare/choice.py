@@ -160,15 +160,16 @@ def _select_runs(listed_names: dict[str, str], n_matching: int) -> tuple[list[st
     names = data.names_of(prefixes) | get_bundle_run_names(prefixes)
     selected_ids = list(dict.fromkeys(run_id for prefix in prefixes for run_id in names if run_id.startswith(prefix)))
     n_unknown = sum(not any(run_id.startswith(prefix) for run_id in names) for prefix in prefixes)
-    st.session_state[RUNS.key] = selected_ids
+    key = RUNS.key
+    st.session_state[key] = selected_ids
     names = names | listed_names
     note = f" The list has the newest {MAX_LISTED} of {n_matching:,} matching runs. Use the search for others."
     st.multiselect(
         "Runs",
         list(dict.fromkeys([*selected_ids, *listed_names])),
-        key=RUNS.key,
+        key=key,
         format_func=lambda run_id: f"{names.get(run_id, '')} · {run_id}",
-        on_change=lambda: RUNS.write(st.session_state[RUNS.key]),
+        on_change=lambda: RUNS.write(st.session_state[key]),
         placeholder="All that match",
         wrap=True,
         help="All evaluated runs that match, or the runs that you select. Runs that differ only in their seed are one "

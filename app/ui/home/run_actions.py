@@ -14,7 +14,7 @@ from app.jobs import resume
 from app.jobs.resume import BulkResult, resume_runs, stop_runs
 from app.ui import data, messages, view
 from app.ui.home import selection
-from app.ui.page_state import RUNS
+from app.ui.page_state import RUNS, set_to_stored
 from app.ui.widgets import run_picker
 from emtc_core.errors import EmtcError
 from storage.queries.run_search import RunFilter
@@ -206,7 +206,10 @@ def _show_tag_form(rows: Sequence[dict[str, Any]], ids: Sequence[str]) -> None:
         all_tags = data.run_choices("all").tags
         st.multiselect("Add", all_tags, key="tag-add", accept_new_options=True, placeholder="Select or type a tag")
         st.multiselect("Remove", tags_of_runs, key="tag-remove", placeholder="Select a tag")
-        _show_submit_button(f"Tag {format_run_count(len(ids))}", lambda: _write_tags(ids))
+        st.form_submit_button(
+            f"Tag {format_run_count(len(ids))}", type="primary", disabled=not messages.may_act(),
+            on_click=_act, args=(lambda: _write_tags(ids),),
+        )  # fmt: skip
 
 
 def _write_tags(ids: Sequence[str]) -> str:
@@ -217,25 +220,25 @@ def _write_tags(ids: Sequence[str]) -> str:
 def _show_note_form(rows: Sequence[dict[str, Any]], ids: Sequence[str]) -> None:
     run = rows[0] if len(rows) == 1 else None
     suffix = ids[0] if run else "many"
-    with st.form("note-form", border=False, clear_on_submit=run is None):
-        if run:
-            st.text_input("Name", str(run["name"]), key=f"name-{suffix}", max_chars=200)
-        label = "Note" if run else "Line to append to each note"
-        st.text_area(label, str(run["notes"]) if run else "", key=f"note-{suffix}", max_chars=LONGEST_NOTE)
-        _show_submit_button(f"Save for {format_run_count(len(ids))}", lambda: _write_note(ids, suffix))
+    if run:
+        set_to_stored({f"name-{suffix}": str(run["name"]), f"note-{suffix}": str(run["notes"])})
+        st.text_input("Name", key=f"name-{suffix}", max_chars=200, persist_state="session")
+    label = "Note" if run else "Line to append to each note"
+    st.text_area(label, key=f"note-{suffix}", max_chars=LONGEST_NOTE, persist_state="session")
+    st.button(
+        f"Save for {format_run_count(len(ids))}", type="primary", disabled=not messages.may_act(),
+        on_click=_act, args=(lambda: _write_note(ids, suffix),),
+    )  # fmt: skip
 
 
 def _write_note(ids: Sequence[str], suffix: str) -> str:
     text = str(st.session_state[f"note-{suffix}"] or "")
     if suffix == "many":
         note_runs(data.database(), ids, text.strip())
+        st.session_state["note-many"] = ""
     else:
         edit_run(data.database(), ids[0], name=str(st.session_state[f"name-{suffix}"] or ""), notes=text)
     return f"Saved the note of {format_run_count(len(ids))}."
-
-
-def _show_submit_button(label: str, action: Callable[[], str]) -> None:
-    st.form_submit_button(label, type="primary", disabled=not messages.may_act(), on_click=_act, args=(action,))
 
 
 def _set_runs_to_delete(run_ids: Sequence[str]) -> None:

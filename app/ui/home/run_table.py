@@ -14,7 +14,7 @@ from app.ui import data, messages, view
 from app.ui.home import run_actions, selection
 from app.ui.home.run_columns import COLUMN_ORDER, SORT_LABELS, column_config
 from app.ui.page_state import Choice, Flag, Integer
-from app.ui.widgets import run_filters
+from app.ui.widgets import box, run_filters
 from emtc_core.config.base import IMPORTED
 from storage.queries.run_search import RunFilter, RunPage
 from storage.runs.rows import PRUNED, shown_status
@@ -98,10 +98,10 @@ def _select_filter() -> tuple[RunFilter, str]:
         is_descending = st.toggle("Descending", **_DESCENDING.bind(_go_to_first_page), disabled=not column)
         n_filters = sum(parameter.is_in_url for parameter in run_filters.LISTS)
         label = f"Filters: {n_filters}" if n_filters else "Filters"
-        box = st.popover(label, icon=":material/filter_list:", key=_FILTERS, on_change="rerun")
+        filters = box.show(label, icon=":material/filter_list:", key=_FILTERS)
     run_filter = RunFilter(text=text, visibility=visibility)
-    if box.open or n_filters:  # its six lists are slow to draw, so a closed popover without a filter is empty
-        with box:
+    if filters.is_opened or n_filters:  # its six lists are slow to draw, so a closed box without a filter is empty
+        with filters.container:
             statuses = run_filters.statuses(data.run_choices(visibility).statuses, _go_to_first_page)
             run_filter = run_filters.lists(replace(run_filter, statuses=statuses), _go_to_first_page)
     return run_filter, f"-{column}" if column and is_descending else column or ""

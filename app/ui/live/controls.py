@@ -18,7 +18,7 @@ from app.jobs.questions import describe
 from app.jobs.resume import ENOUGH_CHECKPOINTS, CheckpointStatus, restart_run, resume_run
 from app.ui import data, messages, run_data, view
 from app.ui.page_state import PLAY, RUN
-from app.ui.widgets import config_form
+from app.ui.widgets import box, config_form
 from emtc_core.checkpoint_file import FIRST_STEP
 from emtc_core.control import Command, QuestionKind
 from emtc_core.errors import EmtcError
@@ -31,7 +31,7 @@ from storage.runs.rows import RunRow, imported_label
 KILL_AFTER_S = 10.0
 """A command that is not acknowledged for longer than this makes the page offer to end the process [s]."""
 EVENTS = "live_events"
-"""Key of the popover *Events*."""
+"""Key of the box *Events*."""
 _EVALUATE_HELP = "Runs as many greedy episodes as a regular evaluation, with the current policy."
 _RECORD_HELP = "Records one greedy episode with the current policy. You can play it on Replay."
 _NO_EFFECT_HELP = "The training does not change, and no curve gets a point."
@@ -40,10 +40,10 @@ _NO_EFFECT_HELP = "The training does not change, and no curve gets a point."
 def show_events(run: RunRow) -> None:
     """Draw the button *Events*, with the times, commands, requests, checkpoints and resumes of a run."""
     help_text = "Commands, requests, checkpoints and times"
-    box = st.popover("Events", icon=":material/history:", help=help_text, key=EVENTS, on_change="rerun")
-    if not box.open:  # so that a timer does not read them
+    events = box.show("Events", icon=":material/history:", help=help_text, key=EVENTS)
+    if not events.is_opened:  # so that a timer does not read them
         return
-    with box:
+    with events.container:
         started = "not started" if run.started_at is None else f"started {format_time(run.started_at)}"
         st.caption(escape_markdown(f"Created {format_time(run.created_at)}, {started}."))
         if run.parent_id:

@@ -1,4 +1,8 @@
-"""The form for a new entry and the editor of an entry. Saving fails if another user has changed the entry meanwhile."""
+"""The form for a new entry and the editor of an entry. Saving fails if another user has changed the entry meanwhile.
+
+Texts that are not saved yet stay in the session while the user opens other pages. The fields are not in an `st.form`,
+because the browser sends the texts of such a form only when it is submitted.
+"""
 
 import time
 from typing import Final
@@ -28,11 +32,9 @@ def show_new() -> None:
     token = str(st.session_state.setdefault(_NEW_TOKEN, uuid4().hex))
     is_disabled = not messages.may_act()
     with st.popover("New entry", icon=":material/add:", key="notebook_new_entry", disabled=is_disabled):
-        with st.form(f"new-{token}", border=False):
-            st.text_input("Title", max_chars=_MAX_TITLE_LENGTH, key=f"new-title-{token}")
-            st.text_area("Text", height=200, key=f"new-body-{token}", placeholder=_PLACEHOLDER)
-            key = f"new-save-{token}"
-            st.form_submit_button("Create entry", type="primary", key=key, on_click=_create, args=(token,))
+        st.text_input("Title", max_chars=_MAX_TITLE_LENGTH, key=f"new-title-{token}", persist_state="session")
+        st.text_area("Text", height=200, key=f"new-body-{token}", placeholder=_PLACEHOLDER, persist_state="session")
+        st.button("Create entry", type="primary", key=f"new-save-{token}", on_click=_create, args=(token,))
         _show_error(_NEW_ERROR)
 
 
@@ -50,10 +52,12 @@ def begin(row: EntryRow) -> None:
 
 def show(row: EntryRow) -> None:
     """Draw the editor with its preview."""
-    st.text_input("Title", max_chars=_MAX_TITLE_LENGTH, key=f"edit-title-{row.id}")
+    st.text_input("Title", max_chars=_MAX_TITLE_LENGTH, key=f"edit-title-{row.id}", persist_state="session")
     left, right = st.columns(2, gap="medium")
     with left:
-        body = st.text_area("Text", height=260, key=f"edit-body-{row.id}", placeholder=_PLACEHOLDER)
+        body = st.text_area(
+            "Text", height=260, key=f"edit-body-{row.id}", placeholder=_PLACEHOLDER, persist_state="session"
+        )
     with right:
         st.caption("Preview, updated when you leave the text field")
         st.markdown(sanitize(body or "") or "*No text*")

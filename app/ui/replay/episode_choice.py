@@ -84,9 +84,10 @@ def choose(run: RunRow, bar: DeltaGenerator, keys: ChoiceKeys, *, is_list: bool 
         keys: First or second episode.
         is_list: Whether the episodes are a list below the widgets, with page numbers, instead of a select box.
     """
+    source_key = keys.source.key
 
     def on_source() -> None:
-        selected = st.session_state[keys.source.key]
+        selected = st.session_state[source_key]
         keys.page.write(None)
         for parameter in (keys.episode, keys.play):
             parameter.write(None)

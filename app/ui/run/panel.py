@@ -26,7 +26,7 @@ from app.figures.registry import draw_chart
 from app.jobs.launch_request import make_texts, write_command
 from app.ui import data, messages, run_data, view
 from app.ui.live import controls
-from app.ui.page_state import RUN, SWEEP, WINDOW
+from app.ui.page_state import RUN, SWEEP, WINDOW, set_to_stored
 from app.ui.run import settings
 from app.ui.widgets import canvas, pin
 from emtc_core.config.base import IMPORTED
@@ -112,17 +112,15 @@ def _show_actions(run: RunRow) -> None:
 
 def _show_labels_form(run: RunRow) -> None:
     is_disabled = not messages.may_act()
-    with st.form("run-words", border=False):
-        st.text_input("Name", run.name, key=f"run-name-{run.id}", max_chars=200, disabled=is_disabled)
-        tags = sorted({*data.run_choices("all").tags, *run.tags})
-        st.multiselect(
-            "Tags", tags, default=list(run.tags), key=f"run-tags-{run.id}", accept_new_options=True,
-            placeholder="Select or type a tag", disabled=is_disabled,
-        )  # fmt: skip
-        st.text_area(
-            "Note", run.notes, key=f"run-note-{run.id}", max_chars=LONGEST_NOTE, height=110, disabled=is_disabled
-        )
-        st.form_submit_button("Save", disabled=is_disabled, key="run-keep", on_click=_save_labels, args=(run,))
+    name, tags, note = f"run-name-{run.id}", f"run-tags-{run.id}", f"run-note-{run.id}"
+    set_to_stored({name: run.name, tags: list(run.tags), note: run.notes})
+    st.text_input("Name", key=name, max_chars=200, disabled=is_disabled, persist_state="session")
+    st.multiselect(
+        "Tags", sorted({*data.run_choices("all").tags, *run.tags}), key=tags, accept_new_options=True,
+        placeholder="Select or type a tag", disabled=is_disabled, persist_state="session",
+    )  # fmt: skip
+    st.text_area("Note", key=note, max_chars=LONGEST_NOTE, height=110, disabled=is_disabled, persist_state="session")
+    st.button("Save", disabled=is_disabled, key="run-keep", on_click=_save_labels, args=(run,))
 
 
 def _save_labels(run: RunRow) -> None:

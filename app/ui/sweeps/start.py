@@ -66,7 +66,10 @@ def _read_form() -> tuple[str, int | None]:
     if template in templates and templates[template].about:
         st.caption(escape_markdown(templates[template].about))
     text = read_template(template) if template in templates else _CUSTOM_TEXT
-    return st.text_area("Sweep file (TOML), editable", text, height=260, key=f"sweep_text-{template}"), jobs
+    text = st.text_area(
+        "Sweep file (TOML), editable", text, height=260, key=f"sweep_text-{template}", persist_state="session"
+    )
+    return text, jobs
 
 
 def _make_plan(text: str) -> Plan | None:

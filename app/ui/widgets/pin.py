@@ -26,7 +26,7 @@ from app.figures.theme import Mode
 from app.notebook.view import Figure, freeze, make_view
 from app.ui import data, messages, page_state, view
 from app.ui.page_state import RUN, RUNS, Choice, Flag
-from app.ui.widgets import canvas
+from app.ui.widgets import box, canvas
 from app.ui.widgets.result_table import show_notes
 from emtc_core.errors import ConfigError, EmtcError
 from storage.notebook import create_entry
@@ -65,14 +65,16 @@ def show_export(
         label: Text of the button that opens the box.
         help: Tooltip of this button.
     """
-    is_lazy = callable(figure)
-    box = st.popover(
-        label, icon=":material/download:", key=f"{key}-export", on_change="rerun" if is_lazy else "ignore", help=help
-    )
-    if is_lazy and not box.open:
+    export = _show_box(label, figure, icon=":material/download:", key=f"{key}-export", help=help)
+    if not export.is_opened:
         return
-    with box, messages.guarded():
+    with export.container, messages.guarded():
         _show_downloads(figure() if callable(figure) else figure, key, stem, sources)
+
+
+def _show_box(label: str, figure: Figure | Callable[[], Figure], **options: Any) -> box.Box:
+    """Draw a box. If the figure is a function, the content is drawn only after the box was opened."""
+    return box.show(label, **options) if callable(figure) else box.Box(st.popover(label, **options), is_opened=True)
 
 
 def _show_downloads(figure: AnyFigure, key: str, stem: str, sources: Sequence[str] = ()) -> None:
@@ -94,12 +96,12 @@ def _show_downloads(figure: AnyFigure, key: str, stem: str, sources: Sequence[st
 
 def _choose_image_options(figure: AnyFigure, key: str) -> Options:
     """Draw the widgets for width, font and names of an image. If their expander is closed, the last choice counts."""
-    box = st.expander("Width, font, names", key=f"{key}-image", on_change="rerun")
+    expander = st.expander("Width, font, names", key=f"{key}-image", on_change="rerun")
     store = f"{key}-image-options"
     chosen: Options = st.session_state.get(store, NO_OPTIONS)
-    if not box.open:
+    if not expander.open:
         return _drop_unknown_labels(figure, chosen)
-    with box:
+    with expander:
         values: dict[Option[Any], Any] = {}
         options: list[Option[Any]] = [WIDTH, FONT, LINE_NAMES]
         for option in options:
@@ -150,20 +152,24 @@ def show(
         run: The run or runs in the figure.
         facts: JSON values that an exported notebook needs in addition to the runs to make the figure again.
     """
-    name, is_lazy = f"{key}-pin", callable(figure)
-    help_text, on_change = "Save this figure and view in the notebook", "rerun" if is_lazy else "ignore"
-    box = st.popover("Pin", icon=":material/keep:", key=name, help=help_text, on_change=on_change)
-    if is_lazy and not box.open:
+    name = f"{key}-pin"
+    form = _show_box("Pin", figure, icon=":material/keep:", key=name, help="Save this figure and view in the notebook")
+    if not form.is_opened:
         return
     content = figure() if callable(figure) else figure
-    with box:
-        pinned: tuple[int, str] | None = st.session_state.get(f"{name}-made")
-        if pinned is not None and st.session_state.pop(f"{name}-fresh", False):  # also if the view has changed since
-            st.toast(f"Pinned as entry {pinned[0]} of the notebook.", icon=":material/keep:")
-        if pinned is not None and pinned[1] == _describe_view(content):
-            _show_entry_link(name, pinned[0])  # replaces the form, so that a double click does not pin twice
-        else:
-            _show_form(content, name, page, run, dict(facts or {}))
+    with form.container:
+        st.fragment(_show_pin)(content, name, page, run, dict(facts or {}))
+
+
+def _show_pin(figure: Figure, name: str, page: str, run: _Runs, facts: dict[str, Any]) -> None:
+    """Draw the form, or the link to the entry. A fragment, so that a text that was typed does not redraw the page."""
+    pinned: tuple[int, str] | None = st.session_state.get(f"{name}-made")
+    if pinned is not None and st.session_state.pop(f"{name}-fresh", False):  # also if the view has changed since
+        st.toast(f"Pinned as entry {pinned[0]} of the notebook.", icon=":material/keep:")
+    if pinned is not None and pinned[1] == _describe_view(figure):
+        _show_entry_link(name, pinned[0])  # replaces the form, so that a double click does not pin twice
+    else:
+        _show_form(figure, name, page, run, facts)
 
 
 def show_with_export(
@@ -205,10 +211,10 @@ def show_more(page: str, runs: Sequence[RunRow], *, rate: RateName = AUTO) -> No
     runs = [run for run in runs if not view.is_bundle_run(run.id)]
     if not kinds or not runs:
         return
-    box = st.expander("More figures", icon=":material/insights:", **_MORE_FIGURES.bind())
-    if not box.open:
+    expander = st.expander("More figures", icon=":material/insights:", **_MORE_FIGURES.bind())
+    if not expander.open:
         return
-    with box, messages.guarded():
+    with expander, messages.guarded():
         name = st.selectbox(
             "Figure",
             **_MORE_FIGURE.bind(["", *kinds], lambda name: kinds[name].question if name else "Select a figure"),
@@ -219,17 +225,22 @@ def show_more(page: str, runs: Sequence[RunRow], *, rate: RateName = AUTO) -> No
 
 def _show_form(figure: Figure, name: str, page: str, run: _Runs, facts: dict[str, Any]) -> None:
     token = str(st.session_state.setdefault(f"{name}-token", uuid4().hex))
-    with st.form(f"{name}-form-{token}", border=False):
-        st.text_input("Title", max_chars=_MAX_TITLE_LENGTH, placeholder=figure.title, key=f"{name}-title-{token}")
-        st.text_area("Note", placeholder="Markdown, formulas as $β = 1$", height=120, key=f"{name}-note-{token}")
-        st.form_submit_button(
-            "Pin to notebook",
-            type="primary",
-            disabled=not messages.may_act(),
-            key=f"{name}-save-{token}",
-            on_click=_save,
-            args=(figure, name, token, page, run, facts),
-        )
+    st.text_input(
+        "Title", max_chars=_MAX_TITLE_LENGTH, placeholder=figure.title, key=f"{name}-title-{token}",
+        persist_state="session",
+    )  # fmt: skip
+    st.text_area(
+        "Note", placeholder="Markdown, formulas as $β = 1$", height=120, key=f"{name}-note-{token}",
+        persist_state="session",
+    )  # fmt: skip
+    st.button(
+        "Pin to notebook",
+        type="primary",
+        disabled=not messages.may_act(),
+        key=f"{name}-save-{token}",
+        on_click=_save,
+        args=(figure, name, token, page, run, facts),
+    )
     if (error := st.session_state.get(f"{name}-error")) is not None:
         st.error(escape_markdown(str(error)), icon=":material/error:")
 

@@ -13,7 +13,7 @@ from app.analysis.format import escape_markdown, format_count, format_percent
 from app.figures.theme import GATE_COLOR, GATE_ICON, STATUS_COLOR, STATUS_ICON
 from app.ui import data, messages, page_state, view
 from app.ui.page_state import RUN
-from app.ui.widgets import run_filters
+from app.ui.widgets import box, run_filters
 from emtc_core.errors import EmtcError
 from storage.queries.gate_state import GateState
 from storage.queries.run_search import RunFilter
@@ -25,7 +25,8 @@ RUN_PAGES = frozenset({"run", "live", "memory", "replay"})
 _KEY = "run_picker"
 _SESSION_RUN = "run_kept"
 _SEARCH = "run_search"
-_OPEN = "run_picker_open"
+_BOX = "run_picker_box"
+_N_PICKED = "runs_picked"
 _HAS_PICKED = "run_picker_has_picked"
 
 
@@ -55,11 +56,12 @@ def _show_picker(page: str, run: RunRow | None) -> None:
         label = "Find a run"
         if run is not None:
             label = _name_with_status(run.name, shown_status(run.live_status, run.tags))
-        box = st.popover(label, key=_OPEN, on_change="rerun", width="stretch", wrap=True)
+        key = f"{_BOX}-{st.session_state.get(_N_PICKED, 0)}"  # a new key closes the box
+        runs = box.show(label, key=key, width="stretch", wrap=True)
         if run is not None:
             st.caption(escape_markdown(f"{_describe_progress(run.map, run.env_steps, run.target_steps)} · {run.id}"))
-    if box.open:
-        with box, messages.guarded():
+    if runs.is_opened:
+        with runs.container, messages.guarded():
             _show_list(page, run.id if run else None)
 
 
@@ -228,5 +230,5 @@ def _pick(page: str, run_id: str) -> None:
     if page in RUN_PAGES:  # the other parameters describe a view of the former run
         page_state.clear()
     RUN.write(run_id)
-    st.session_state[_OPEN] = False
+    st.session_state[_N_PICKED] = st.session_state.get(_N_PICKED, 0) + 1
     st.session_state[_HAS_PICKED] = True

@@ -1,0 +1,111 @@
+"""Another page is opened while a box is open: the page is drawn, whatever the box and the page are."""
+
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from itertools import cycle
+
+import pytest
+
+from app.navigation import HOME, PAGES, get_path
+from app.ui.widgets.run_header import TABS
+from storage.notebook import create_entry
+from storage.runs.control import Heartbeat
+from tests.app.sweep_cases import seed_sweep
+from tests.pages.seed import seed_run
+
+pytestmark = [pytest.mark.browser, pytest.mark.ci, pytest.mark.timeout(1800)]
+
+SWEEP = 'name = "A sweep"\npreset = "demo"\nseeds = 1\n[[variant]]\nname = "cooling"\n'
+BOXES = "[data-testid=stPopoverButton]:visible, [data-testid=stExpander] details:not([open]) > summary:visible"
+CONTENT = "[data-testid=stPopoverBody]:visible, [data-testid=stExpanderDetails]:visible"
+FAULTS = "[data-testid=stException], [data-testid=stPopoverBody]:visible, [role=dialog]:visible"
+IDLE = "() => document.querySelector('.stApp').dataset.testScriptState === 'notRunning'"
+IS_COVERED = """node => {
+    const { x, y, width, height } = node.getBoundingClientRect()
+    return !node.contains(document.elementFromPoint(x + width / 2, y + height / 2))
+}"""
+
+
+@pytest.mark.parametrize("status", ["finished", "running"])
+def test_another_page_opens_while_a_box_is_open(page, seeded, status):
+    url, _, db = seeded
+    run_id = seed_run(db, status=status, name=f"Boxes, {status}")
+    create_entry(db, title="An entry", body="Text", token=f"boxes-{status}")
+    if status == "finished":
+        seed_sweep(db, SWEEP)
+    page.set_viewport_size({"width": 1440, "height": 1400})
+    with ExitStack() as stack:
+        if status == "running":
+            stack.enter_context(closing(Heartbeat(db, run_id)))
+        page.goto(f"{url}/?run={run_id}")
+        check_page(page, url, HOME)
+        n_boxes = 0
+        for current, label, target in walk(page):
+            press_link(page, current, target)
+            try:
+                check_page(page, url, target)
+            except Exception as exc:
+                raise AssertionError(f"{target} was not drawn: on {current}, the box {label!r} was open") from exc
+            if target == "memory":  # further boxes
+                page.goto(f"{url}/memory?run={run_id}&point=3")
+                check_page(page, url, target)
+            n_boxes += label != ""
+    assert n_boxes > 40
+
+
+def walk(page) -> Iterator[tuple[str, str, str]]:
+    """Open one box after the other until each box of each page was open.
+
+    Yields:
+        The current page, the label of the box that is open there, and the page to open next.
+    """
+    current, unfinished, targets = HOME, set(PAGES), cycle(PAGES)
+    opened: dict[str, set[str]] = {name: set() for name in PAGES}
+    while True:
+        label = open_next_box(page, opened[current])
+        if not label:
+            unfinished.discard(current)
+        if not unfinished:
+            return
+        target = next(name for name in targets if name != current and (name in unfinished or unfinished == {current}))
+        yield current, label, target
+        current = target
+
+
+def open_next_box(page, opened: set[str]) -> str:
+    """Open the first box of the page that is not in `opened`, and wait for its content. Return its label."""
+    for button in page.locator(BOXES).all():
+        label = " ".join(button.inner_text().split())
+        if label not in opened and button.is_enabled():
+            opened.add(label)
+            n_texts = len(list(filter(None, page.locator(CONTENT).all_inner_texts())))
+            button.click()
+            page.locator(CONTENT).filter(has_text=re.compile(r"\S")).nth(n_texts).wait_for()
+            page.wait_for_function(IDLE)
+            return label
+    return ""
+
+
+def press_link(page, current: str, target: str) -> None:
+    """Press the tab of a page, or its link in the sidebar. If the box covers the link, use the keyboard."""
+    title = re.compile(rf"{PAGES[target].title}$")
+    if current in TABS and target in TABS:
+        link = page.locator(".st-key-run_tabs").get_by_role("link", name=title)
+    else:
+        link = page.get_by_test_id("stSidebarNavLink").filter(has_text=title)
+    if link.evaluate(IS_COVERED):
+        link.press("Enter")
+    else:
+        link.click()
+
+
+def check_page(page, url: str, name: str) -> None:
+    page.wait_for_url(re.compile(rf"{re.escape(url)}/{get_path(name)}(\?|$)"), timeout=20_000)
+    page.wait_for_function(IDLE, timeout=20_000)
+    page.wait_for_timeout(400)  # a late answer to an event of the former page would have arrived
+    page.wait_for_function(IDLE, timeout=20_000)
+    title = "EMTC Lab" if name == HOME else PAGES[name].title
+    page.get_by_role("heading", level=1, name=title, exact=True).wait_for(timeout=20_000)
+    assert page.locator(FAULTS).count() == 0
+    assert page.get_by_text("Connection error").count() == 0
