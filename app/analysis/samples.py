@@ -31,11 +31,16 @@ def describe_sample(snapshot: Snapshot) -> str:
     return f"a sample from {format_count(n_episodes)} of {format_count(snapshot.whole.n_episodes)} episodes"
 
 
+def describe_nodes(n: int, snapshot: Snapshot) -> str:
+    """Write a number of nodes and what they are a sample of: "5,989 of 970,657 nodes, a sample from …"."""
+    return ", ".join(filter(None, (count_nodes(n, snapshot), describe_sample(snapshot))))
+
+
 def explain_sample(snapshot: Snapshot) -> str:
     """Write the sentence about the sample for a caption; empty for a whole snapshot."""
     if snapshot.whole is None:
         return ""
-    return f"The snapshot contains {count_nodes(snapshot.size, snapshot)}, {describe_sample(snapshot)}."
+    return f"The snapshot contains {describe_nodes(snapshot.size, snapshot)}."
 
 
 def describe_whole(snapshot: Snapshot) -> str:

@@ -335,12 +335,10 @@ def tabulate_what_if(result: WhatIfResult) -> Table:
             _row(f"{compared.name}: incentive removed [%]", 100 * before.removed, 100 * after.removed, 2),
         ]
     sizes = ", ".join(f"{len(compared.recorded.beta):,} {compared.name}" for compared in result.sets)
-    caption = (
-        f"Recorded and recomputed values of {sizes}; δ = {result.delta_after:.3g}. The incentive is computed with "
-        "Q(s′) = 0."
-    )
+    incentive_note = "The incentive is computed with Q(s′) = 0."
     if result.sample:
-        caption = f"{caption} {result.sample} The incentive is not computed: it needs the nodes of all successors."
+        incentive_note = f"{result.sample} The incentive is not computed: it needs the nodes of all successors."
+    caption = f"Recorded and recomputed values of {sizes}; δ = {result.delta_after:.3g}. {incentive_note}"
     return make_table(["quantity", "recorded", "recomputed", "difference"], rows, caption=caption)
 
 

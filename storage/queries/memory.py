@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from sqlalchemy import Connection, case, select
+from sqlalchemy import Connection, case, exists, select
 
 from emtc_core.errors import StorageError
 from storage.arrays import SNAPSHOT_ARRAYS, read_arrays
 from storage.engine import Database
 from storage.frames import read_frame
-from storage.models import EpisodeRow, GateStats, SnapshotRow
+from storage.models import EpisodeRow, GateStats, Run, SnapshotRow
 from storage.queries.episodes import Trajectory, get_trajectory
 
 
@@ -142,7 +142,7 @@ def list_snapshots(db: Database, run_id: str) -> pd.DataFrame:
 
     Returns:
         One row per snapshot, oldest first: id, env_step [env steps], size [nodes], memory_size [nodes], created_at
-        [UTC]. `memory_size` is the size of the whole memory, which is larger than `size` in a sample; see `WholeMemory`.
+        [UTC]. `memory_size` is the size of the whole memory, larger than `size` in a sample; see `WholeMemory`.
     """
     of_memory = (GateStats.run_id == SnapshotRow.run_id, GateStats.env_step <= SnapshotRow.env_step)
     newest = select(GateStats.memory_size).where(*of_memory).order_by(GateStats.env_step.desc()).limit(1)
@@ -152,6 +152,14 @@ def list_snapshots(db: Database, run_id: str) -> pd.DataFrame:
     statement = select(*columns).where(SnapshotRow.run_id == run_id).order_by(SnapshotRow.env_step)
     with db.read() as connection:
         return read_frame(connection, statement)
+
+
+def list_runs_with_snapshots(db: Database) -> list[str]:
+    """Which runs have at least one snapshot of their memory? Newest first."""
+    has_snapshot = exists().where(SnapshotRow.run_id == Run.id)
+    with db.read() as connection:
+        run_ids = connection.execute(select(Run.id).where(has_snapshot).order_by(Run.created_at.desc())).scalars()
+        return [str(run_id) for run_id in run_ids]
 
 
 def get_snapshot(db: Database, snapshot_id: int) -> Snapshot:
