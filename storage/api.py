@@ -285,7 +285,8 @@ class RecordedRun:
         Source: table `snapshots`.
 
         Returns:
-            One row per snapshot, oldest first: id, env_step [env steps], size [nodes], created_at [UTC].
+            One row per snapshot, oldest first: id, env_step [env steps], size [nodes], memory_size [nodes], created_at
+            [UTC]. In a sample, the whole memory has at least `memory_size` nodes, which are more than `size`.
         """
         return list_snapshots(self.db, self.id)
 
@@ -304,7 +305,7 @@ class RecordedRun:
         Returns:
             slot, embedding (array [X]), H [return], xi, n_call [visits], n_xi [visits], t [steps], reward [reward],
             idx_next, episode, delta_mem [return], beta, and state: an array [S] for the sampled nodes whose state is
-            stored, else None. `attrs` contains id, run_id and env_step of the snapshot.
+            stored, else None. `attrs` contains id, run_id, env_step and memory_size of the snapshot (`snapshots`).
 
         Raises:
             StorageError: If there is no such snapshot.
@@ -326,7 +327,10 @@ class RecordedRun:
         for row, state in zip(snapshot.state_rows, snapshot.state, strict=True):
             states[row] = state
         frame["state"] = states
-        frame.attrs = {"id": snapshot.id, "run_id": self.id, "env_step": snapshot.env_step}
+        memory_size = snapshot.size if snapshot.whole is None else snapshot.whole.size
+        frame.attrs = {
+            "id": snapshot.id, "run_id": self.id, "env_step": snapshot.env_step, "memory_size": memory_size
+        }  # fmt: skip
         return frame
 
     def trajectory(self, episode: int, *, env_step: int | None = None) -> pd.DataFrame:

@@ -475,7 +475,7 @@ class SnapshotRow(Base):
     id: Mapped[int] = make_id_column()
     run_id: Mapped[str] = run_column()
     env_step: Mapped[int] = column(info=COUNT)
-    size: Mapped[int] = column(doc="number of nodes", info=COUNT)
+    size: Mapped[int] = column(doc="number of nodes in the snapshot, which may be a sample", info=COUNT)
     created_at: Mapped[datetime]
     slot: Mapped[bytes] = column(doc="slot of each node")
     embedding: Mapped[bytes] = column(doc="embedding of each node (4 coordinates)")

@@ -6,6 +6,9 @@ embedding, because consecutive states are similar. Only neighbors from other epi
 The intervals are 95 % percentile bootstraps that resample whole episodes, because the nodes of an episode are not
 independent. Neighbors are searched among all nodes. The query nodes of large memories are a sample, stratified by
 return and time, and each number contains its sample size.
+
+If the snapshot is a sample of the memory, its nodes are farther apart than those of the memory. The numbers within
+delta are then not computed, and there is no verdict.
 """
 
 from collections.abc import Callable
@@ -26,6 +29,7 @@ from app.analysis.neighborhoods import (
     find_neighbors_in_other_episodes,
 )
 from app.analysis.projections.linear import sample_stratified_rows
+from app.analysis.samples import explain_sample
 from storage.queries.memory import Snapshot
 
 COLUMNS = ("name", "value", "low", "high", "n", "unit")
@@ -55,12 +59,15 @@ class CollapseResult:
     """All numbers of one snapshot with one embedding."""
 
     numbers: tuple[EmbeddingNumber, ...]
+    sample: str = ""
+    """Sentence about the sample; empty for a whole snapshot."""
 
     @property
     def verdict(self) -> str:
         """Whether the embedding has collapsed, with the numbers of the decision.
 
-        It has collapsed if the whole interval of R² is below `USELESS`, and it has not if it is above `USEFUL`.
+        It has collapsed if the whole interval of R² is below `USELESS`, and it has not if it is above `USEFUL`. For a
+        sample only the numbers are given.
         """
         r2, chance = self["h_r2_knn"], self["h_r2_by_chance"]
         if not np.isfinite(r2.value):
@@ -73,6 +80,8 @@ class CollapseResult:
                 f" {_format_interval(purity)} of a node's neighbors have the same ξ "
                 f"({_format(chance.value)} expected by chance)."
             )
+        if self.sample:
+            return f"In this sample, neighbors predict H with {numbers}.{desirability}"
         if r2.high < USELESS:
             return f"Yes: neighbors do not predict H, {numbers}.{desirability}"
         if r2.low > USEFUL:
@@ -141,7 +150,7 @@ def measure_collapse(
     if layout is not None:
         embedded = snapshot if embedding is None else replace(snapshot, embedding=embedding)
         numbers += measure_layout(embedded, layout, seed=seed)
-    return CollapseResult(tuple(numbers))
+    return CollapseResult(tuple(numbers), explain_sample(snapshot))
 
 
 def compute_return_r2(
@@ -223,6 +232,8 @@ def _center(h: NDArray[np.float32]) -> Floats:
 def _make_return_statistics(
     snapshot: Snapshot, rows: Rows, index: Rows, distance: Floats, *, delta: float, threshold: float
 ) -> list[_Statistic]:
+    if snapshot.whole is not None:
+        return [_make_knn_statistic(snapshot, rows, index)]
     h, is_within = _center(snapshot.h), distance <= delta
     differs = (np.abs(h[index] - h[rows][:, None]) > threshold) & is_within
     return [

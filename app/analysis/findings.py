@@ -16,6 +16,7 @@ from app.analysis import collapse
 from app.analysis.aggregates import compute_mu_w
 from app.analysis.comparable import select_common_budget
 from app.analysis.finals import LAST_TENTH, compute_final_rate, count_falls, make_final_scale, make_mu_w_scale
+from app.analysis.format import format_run_count
 from app.analysis.intervals import BinomialScale
 from app.analysis.quantities import ROBUST, WIN_RATE, find_quantity
 from app.analysis.series import Comparison, SeedRun, get_seed, join_seeds, read_seeds
@@ -131,6 +132,8 @@ class StudyFindings(StudyRuns):
     """All findings of one plan."""
 
     findings: tuple[Finding, ...]
+    samples: str = ""
+    """Sentence about the samples from which R² of H is computed; empty if it is computed from whole snapshots."""
 
 
 def compute_findings(db: Database, rows: Sequence[RunRow]) -> list[StudyFindings]:
@@ -180,7 +183,9 @@ def measure_study(db: Database, study: StudyRuns) -> StudyFindings:
                 has_intervals = all(np.isfinite(finding.difference.low) for finding in by_task)
                 if measure.is_pooled and len(by_task) > 1 and has_intervals:
                     findings.append(_pool(by_task))
-    return StudyFindings(**vars(study), findings=tuple(_adjust(findings)))
+    has_r2 = any(finding.measure in _EMBEDDING_MEASURES for finding in findings)
+    samples = describe_samples(db, study) if has_r2 else ""
+    return StudyFindings(**vars(study), findings=tuple(_adjust(findings)), samples=samples)
 
 
 def read_win_rates(db: Database, study: StudyRuns) -> list[Comparison]:
@@ -268,6 +273,21 @@ def compute_return_r2(db: Database, row: RunRow) -> Numbers:
         if fitted := find_embedding(db, snapshot.id, kind, seed=0):
             r2[kind] = collapse.compute_return_r2(snapshot, delta_space=space, embedding=fitted.coordinates)
     return r2
+
+
+def describe_samples(db: Database, study: StudyRuns) -> str:
+    """Write of which part of the memories R² of H is computed; empty if all last snapshots are whole."""
+    included = {seed.id for seed in study.comparison.seeds}
+    snapshots = [list_snapshots(db, run_id).tail(1) for run_id in sorted(included)]
+    last = pd.concat(snapshots) if snapshots else pd.DataFrame({"size": [], "memory_size": []})
+    samples = last[last["size"] < last["memory_size"]]
+    if samples.empty:
+        return ""
+    nodes, memories = (
+        f"{values.min():,} to {values.max():,}" if len(values) > 1 else f"{values.min():,}"
+        for values in (samples["size"], samples["memory_size"])
+    )
+    return f"R² of H is computed from samples of {nodes} of {memories} nodes ({format_run_count(len(samples))})."
 
 
 def _read_study(db: Database, plan: StudyPlan, rows: Sequence[RunRow], planned: Sequence[str]) -> StudyRuns:

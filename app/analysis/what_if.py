@@ -9,6 +9,9 @@ Two sets of transitions are evaluated again with the functions of `emtc_core`:
 
 The incentive is r_p with H and N_xi/N_call of the nodes. Its removed fraction is `gate/incentive_removed` over all
 recorded transitions. Q(s') of the learner is not recorded per transition; 0 is used.
+
+If the snapshot is a sample of the memory, some successors are missing. The recorded delta_mem and beta of all links and
+another tau do not need them. The incentive is NaN and nodes cannot be merged: both need a whole snapshot.
 """
 
 from collections.abc import Mapping
@@ -19,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
+from app.analysis.samples import NEEDS_WHOLE, explain_sample
 from app.analysis.tables import MISSING, Table, make_table
 from emtc_core.config.base import ConfigSection, convert_errors
 from emtc_core.config.memory import GateConfig, IncentiveConfig, MemoryConfig
@@ -97,7 +101,7 @@ class WhatIfValues:
 
     delta_mem: Floats  # [N] [return]; NaN if a lookup found nothing
     beta: Floats  # [N] in [0, 1]; NaN without a gate
-    r_p: Floats  # [N] [return], before the gate
+    r_p: Floats  # [N] [return], before the gate; NaN if the snapshot is a sample
 
 
 @dataclass(frozen=True)
@@ -109,7 +113,7 @@ class GateMeans:
     delta_mem: float  # mean [return]
     beta: float  # mean
     closed: float  # fraction with beta < CLOSED_BELOW
-    removed: float  # sum |(1 - beta) r_p| over sum |r_p|; 0 if every r_p is 0
+    removed: float  # sum |(1 - beta) r_p| over sum |r_p|; 0 if every r_p is 0; NaN if r_p is unknown
 
 
 @dataclass(frozen=True)
@@ -133,6 +137,7 @@ class WhatIfResult:
     delta: float  # recorded
     delta_after: float
     law_without_inverse: str | None = None  # label of a gate law whose tau cannot be computed from beta
+    sample: str = ""  # sentence about the sample; empty for a whole snapshot
 
 
 def read_gate_rules(config: Mapping[str, Any]) -> GateRules:
@@ -222,6 +227,7 @@ def evaluate_what_if(
         delta=rules.memory.delta,
         delta_after=rules.memory.delta * (factor or 1.0),
         law_without_inverse=None if law.is_invertible else law.label,
+        sample=explain_sample(snapshot),
     )
 
 
@@ -229,12 +235,14 @@ def merge_nodes(snapshot: Snapshot, rules: GateRules, factor: float) -> "MergedN
     """Merge the nodes of a snapshot at `factor` times the delta of the run.
 
     Raises:
-        ConfigError: If the factor is below 1, the embedding contains NaN or infinite values, or compiled kernels cannot
-            be stored.
+        ConfigError: If the factor is below 1, the snapshot is a sample, its embedding contains NaN or infinite values,
+            or compiled kernels cannot be stored.
     """
     check_kernel_cache()
     from emtc_core.memory.remerge import StoredNodes, remerge  # imported here because it loads compiled code
 
+    if snapshot.whole is not None:
+        raise ConfigError(f"needs {NEEDS_WHOLE}", key="delta_factor", value=factor)
     if factor < 1:
         rule = f"can only be increased, because nodes that were merged at {rules.memory.delta:g} cannot be split"
         raise ConfigError(rule, key="memory.delta", value=rules.memory.delta * factor)
@@ -316,7 +324,7 @@ def tabulate_what_if(result: WhatIfResult) -> Table:
     """Tabulate recorded, recomputed and difference, one row per quantity."""
     rows = [
         _row("τ at the snapshot [return]", result.tau, result.tau_after, 4),
-        _row("nodes", result.nodes, result.nodes_after, 0),
+        _row("nodes of the sample" if result.sample else "nodes", result.nodes, result.nodes_after, 0),
     ]
     for compared in result.sets:
         before, after = compute_gate_means(compared.recorded), compute_gate_means(compared.recomputed)
@@ -329,10 +337,10 @@ def tabulate_what_if(result: WhatIfResult) -> Table:
             _row(f"{compared.name}: incentive removed [%]", 100 * before.removed, 100 * after.removed, 2),
         ]
     sizes = ", ".join(f"{len(compared.recorded.beta):,} {compared.name}" for compared in result.sets)
-    caption = (
-        f"Recorded and recomputed values of {sizes}; δ = {result.delta_after:.3g}. The incentive is computed with "
-        "Q(s′) = 0."
-    )
+    incentive_note = "The incentive is computed with Q(s′) = 0."
+    if result.sample:
+        incentive_note = f"{result.sample} The incentive is not computed: it needs the nodes of all successors."
+    caption = f"Recorded and recomputed values of {sizes}; δ = {result.delta_after:.3g}. {incentive_note}"
     return make_table(["quantity", "recorded", "recomputed", "difference"], rows, caption=caption)
 
 
@@ -364,7 +372,12 @@ class _Recalled:
 
 
 def _compute_incentive(nodes: "Snapshot | MergedNodes", rows: Rows, ends: Flags, rules: GateRules) -> Floats:
-    """Compute r_p of transitions with Q(s') = 0; `rows` are the rows of their successors in `nodes`."""
+    """Compute r_p of transitions with Q(s') = 0; `rows` are the rows of their successors in `nodes`.
+
+    r_p is NaN for a sample of the memory, because it has not all successors.
+    """
+    if isinstance(nodes, Snapshot) and nodes.whole is not None:
+        return np.full(rows.shape, np.nan)
     hit, hit_rows = rows >= 0, np.maximum(rows, 0)
     recalled = _Recalled(
         h=np.where(hit, nodes.h[hit_rows].astype(np.float64), np.nan),
@@ -402,8 +415,8 @@ def _compare_links(
     rows: Rows | None,
 ) -> ComparedSet:
     sources = np.arange(snapshot.size) if rows is None else rows
-    targets = snapshot.rows_of(snapshot.idx_next[sources])
-    sources, targets = sources[targets >= 0], targets[targets >= 0]
+    sources = sources[snapshot.idx_next[sources] >= 0]
+    targets = snapshot.rows_of(snapshot.idx_next[sources])  # -1: not in the sample
     ends = (snapshot.idx_next[targets] < 0) & (snapshot.h[targets] == 0)
     recorded = WhatIfValues(
         snapshot.delta_mem[sources].astype(np.float64),

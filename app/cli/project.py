@@ -51,7 +51,7 @@ def project(
     choose("embedder", embedder, (_RUN_EMBEDDER, *EMBEDDERS))
     check_kernel_cache("emtc_core", "umap")
     database = open_database(db, create=False)
-    snapshot_id = _find_snapshot(database, choose_run(database, run, where).id, snapshot)
+    snapshot_id, memory_size = _find_snapshot(database, choose_run(database, run, where).id, snapshot)
     fitted_kind = embedder if embedder != _RUN_EMBEDDER else None
     with Progress(console=Console(stderr=True)) as bar:
         if fitted_kind:
@@ -70,9 +70,10 @@ def project(
         )
     if json:
         facts = {"projection": projection.id, "snapshot": snapshot_id, "method": method, "seconds": projection.seconds}
-        print_json(facts | {"nodes": len(projection.coordinates), "params": projection.params})
+        sizes = {"nodes": len(projection.coordinates), "memory_size": memory_size}
+        print_json(facts | sizes | {"params": projection.params})
     else:
-        print_message(_describe(projection))
+        print_message(_describe(projection, memory_size))
     if equal := describe_equal_embeddings(embedding):
         print_message(equal)
 
@@ -89,30 +90,30 @@ def _fit(database: Database, snapshot_id: int, kind: str, seed: int, bar: Progre
     return embedding.coordinates
 
 
-def _describe(projection: Projection) -> str:
+def _describe(projection: Projection, memory_size: int) -> str:
     nodes, landmarks = len(projection.coordinates), projection.params["n"]
+    part = f" (a sample of a memory of {memory_size:,})" if memory_size > nodes else ""
     initial = read_initial_projection(projection.params)
     origin = f"the layout at env step {initial.env_step:,}" if initial else "PCA"
     details = "" if projection.method == "pca" else f", {landmarks:,} landmarks initialised with {origin}"
     return (
         f"Stored projection {projection.id} of snapshot {projection.snapshot_id}: {projection.method} of {nodes:,} "
-        f"nodes{details}, in {projection.seconds:.1f} s."
+        f"nodes{part}{details}, in {projection.seconds:.1f} s."
     )
 
 
-def _find_snapshot(database: Database, run_id: str, env_step: str) -> int:
-    """Return the id of the snapshot at an env step, or of the last one for `latest`."""
+def _find_snapshot(database: Database, run_id: str, env_step: str) -> tuple[int, int]:
+    """Return id and size of the whole memory of the snapshot at an env step, or of the last one for `latest`."""
     snapshots = list_snapshots(database, run_id)
     if snapshots.empty:
         raise ConfigError(
             f"Run {run_id} has no snapshot of its memory yet", hint="Wait for the first one, or choose another run."
         )
-    if env_step == "latest":
-        return int(snapshots["id"].iloc[-1])
-    match = snapshots.loc[snapshots["env_step"].astype(str) == env_step, "id"]
+    is_chosen = snapshots["env_step"].astype(str) == env_step
+    match = snapshots.iloc[-1:] if env_step == "latest" else snapshots[is_chosen]
     if match.empty:
         steps = ", ".join(str(step) for step in snapshots["env_step"].tolist()[-8:])
         raise ConfigError(
             f"Run {run_id} has no snapshot at step {env_step}", hint=f"The last snapshots are at {steps}."
         )
-    return int(match.iloc[0])
+    return int(match["id"].iloc[0]), int(match["memory_size"].iloc[0])

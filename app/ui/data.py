@@ -32,6 +32,7 @@ from storage.queries import gate_state as gates
 from storage.queries.episode_search import (
     EpisodePage,
     Extremes,
+    count_replayable_episodes,
     find_episodes,
     find_extremes,
     find_playbacks,
@@ -404,19 +405,30 @@ def playback_page(url: str, run_id: str, text: str, *, limit: int, offset: int =
 
 
 @cached(st.cache_data, ttl=2)
-def episode_page(url: str, run_id: str, text: str, *, order_by: Order, limit: int, offset: int = 0) -> EpisodePage:
+def episode_page(
+    url: str, run_id: str, text: str, *, order_by: Order, limit: int, offset: int = 0, replayable_first: bool = False
+) -> EpisodePage:
     """List one page of the training episodes that match a search; at most two seconds old.
 
     Raises:
         ConfigError: If the search is invalid.
     """
-    return find_episodes(_get_database(url), run_id, text, order_by=order_by, limit=limit, offset=offset)
+    return find_episodes(
+        _get_database(url), run_id, text, order_by=order_by, replayable_first=replayable_first, limit=limit,
+        offset=offset,
+    )  # fmt: skip
 
 
 @cached(st.cache_data, ttl=10)
 def replayable_episodes(url: str, run_id: str, among: tuple[int, ...] | None = None) -> list[int]:
     """List the training episodes that can be replayed, newest first; at most ten seconds old."""
     return find_replayable_episodes(_get_database(url), run_id, among)
+
+
+@cached(st.cache_data, ttl=60)
+def count_replayable(url: str, run_id: str) -> int:
+    """Count the training episodes that can be replayed; at most a minute old."""
+    return count_replayable_episodes(_get_database(url), run_id)
 
 
 @cached(st.cache_data, ttl=60)

@@ -32,6 +32,12 @@ def list_snapshots(url: str, run_id: str) -> pd.DataFrame:
     return memory.list_snapshots(open_url(url), run_id)
 
 
+@cached(st.cache_data, ttl=60)
+def runs_with_snapshots(url: str) -> list[str]:
+    """List the runs with a snapshot of their memory, newest first; at most a minute old."""
+    return memory.list_runs_with_snapshots(open_url(url))
+
+
 @cached(st.cache_resource, max_entries=6, show_spinner="Reading the snapshot …")
 def get_snapshot(url: str, snapshot_id: int, stamp: str) -> Snapshot:
     """Read a snapshot's columns. `stamp` is its creation time, which distinguishes snapshots with a reused id."""

@@ -23,7 +23,7 @@ from storage.queries.episodes import EMPTY_TRAJECTORY, OUTLINE, Order
 from storage.queries.search_terms import Sql, Term, compare_number, is_whole, split_search
 
 MIN_RETURN_SPREAD = 0.5
-"""Minimum difference of the returns of two episodes from one node, as a fraction of the run's range of returns."""
+"""Minimum difference of the returns of two episodes from one node, as a fraction of the range of returns."""
 _MAX_REPLAYABLE = 200
 _OUTCOMES = {"won": True, "lost": False}
 _HAS_TRAJECTORY = func.length(EpisodeRow.trajectory) > len(EMPTY_TRAJECTORY)
@@ -40,19 +40,27 @@ class _Outcome(NamedTuple):
 
 @dataclass(frozen=True)
 class Extremes:
-    """The training episodes with the highest and the lowest return; `node` is where both began, if it is the same."""
+    """Two training episodes with different returns, of those that can be replayed."""
 
     best: int
+    """Number of the episode with the higher return."""
     worst: int
+    best_return: float
+    worst_return: float
     node: int | None
+    """Memory node in which both began; None if these are the highest and the lowest return of all."""
+    highest: int
+    """Number of the episode with the highest return."""
+    n_replayable: int
+    n_recorded: int
 
 
 def find_extremes(db: Database, run_id: str) -> Extremes | None:
     """Which replayable training episodes have the highest and the lowest return, from the same start if possible?
 
     Two episodes that began in the same memory node are preferred if their returns differ by at least
-    MIN_RETURN_SPREAD times the run's range of returns. Among equal returns the newest episode is used. Returns None if
-    all episodes have the same return. Answered from the primary keys of episodes and transitions.
+    MIN_RETURN_SPREAD times the range of returns. Among equal returns the newest episode is used. Returns None if all
+    episodes have the same return. Answered from the primary keys of episodes and transitions.
     """
     first = and_(Transition.run_id == EpisodeRow.run_id, Transition.env_step == EpisodeRow.first_env_step)
     statement = (
@@ -63,6 +71,7 @@ def find_extremes(db: Database, run_id: str) -> Extremes | None:
     )
     with db.read() as connection:
         rows: Sequence[Any] = connection.execute(statement).all()
+        n_recorded = connection.execute(select(func.count()).where(EpisodeRow.run_id == run_id)).scalar_one()
     outcomes: list[_Outcome] = []
     by_node: dict[int, list[_Outcome]] = {}
     for episode, episode_return, node in rows:
@@ -80,9 +89,19 @@ def find_extremes(db: Database, run_id: str) -> Extremes | None:
         return None
     pairs = [_find_best_and_worst(group) for group in by_node.values()]
     high, low = max(pairs, key=lambda pair: pair[0].episode_return - pair[1].episode_return, default=(best, best))
-    if high.episode_return - low.episode_return >= MIN_RETURN_SPREAD * spread:
-        return Extremes(high.episode, low.episode, high.first_node)
-    return Extremes(best.episode, worst.episode, None)
+    is_one_node = high.episode_return - low.episode_return >= MIN_RETURN_SPREAD * spread
+    if not is_one_node:
+        high, low = best, worst
+    return Extremes(
+        best=high.episode,
+        worst=low.episode,
+        best_return=high.episode_return,
+        worst_return=low.episode_return,
+        node=high.first_node if is_one_node else None,
+        highest=best.episode,
+        n_replayable=len(rows),
+        n_recorded=n_recorded,
+    )
 
 
 def _find_best_and_worst(outcomes: list[_Outcome]) -> tuple[_Outcome, _Outcome]:
@@ -104,7 +123,14 @@ class EpisodePage:
 
 
 def find_episodes(
-    db: Database, run_id: str, text: str = "", *, order_by: Order = "-episode", limit: int = 200, offset: int = 0
+    db: Database,
+    run_id: str,
+    text: str = "",
+    *,
+    order_by: Order = "-episode",
+    replayable_first: bool = False,
+    limit: int = 200,
+    offset: int = 0,
 ) -> EpisodePage:
     """Which training episodes match a search? Answered from the index ix_episodes_outline.
 
@@ -113,6 +139,8 @@ def find_episodes(
         run_id: The run.
         text: The search; see the top of this module.
         order_by: Sort column; a leading minus sorts in descending order.
+        replayable_first: List the episodes that can be replayed before the others. This reads all rows of the run
+            instead of the index.
         limit: Maximum number of rows.
         offset: Number of rows on earlier pages.
 
@@ -138,14 +166,18 @@ def find_episodes(
     sort_key = order_by.removeprefix("-")
     column = columns["return" if sort_key == "episode_return" else sort_key]
     order = (column.desc() if order_by.startswith("-") else column, EpisodeRow.episode)
+    if replayable_first:
+        order = (_HAS_TRAJECTORY.desc(), *order)
     conditions = [_make_condition(term, columns, EpisodeRow.won, match_number) for term in split_search(text)]
     return _read_page(
         db, EpisodeRow.run_id == run_id, OUTLINE, conditions=conditions, order=order, limit=limit, offset=offset
     )
 
 
-def find_replayable_episodes(db: Database, run_id: str, among: Sequence[int] | None = None) -> list[int]:
-    """Which training episodes can be replayed? The newest 200, newest first.
+def find_replayable_episodes(
+    db: Database, run_id: str, among: Sequence[int] | None = None, *, limit: int | None = _MAX_REPLAYABLE
+) -> list[int]:
+    """Which training episodes can be replayed? Newest first.
 
     The trajectories of the others were deleted by thinning or are not part of the bundle.
 
@@ -153,13 +185,21 @@ def find_replayable_episodes(db: Database, run_id: str, among: Sequence[int] | N
         db: An open database.
         run_id: The run.
         among: Numbers of the episodes to choose from; None: all episodes.
+        limit: Maximum number of episodes; None: all.
     """
     conditions = [EpisodeRow.run_id == run_id, _HAS_TRAJECTORY]
     if among is not None:
         conditions.append(EpisodeRow.episode.in_(list(among)))
-    newest = select(EpisodeRow.episode).where(*conditions).order_by(EpisodeRow.episode.desc()).limit(_MAX_REPLAYABLE)
+    newest = select(EpisodeRow.episode).where(*conditions).order_by(EpisodeRow.episode.desc()).limit(limit)
     with db.read() as connection:
         return [int(episode) for episode in connection.execute(newest).scalars()]
+
+
+def count_replayable_episodes(db: Database, run_id: str) -> int:
+    """How many training episodes of a run can be replayed? Reads all rows of the run."""
+    count = select(func.count()).where(EpisodeRow.run_id == run_id, _HAS_TRAJECTORY)
+    with db.read() as connection:
+        return int(connection.execute(count).scalar_one())
 
 
 def list_replayable_runs(db: Database) -> list[str]:

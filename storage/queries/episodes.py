@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 
 from emtc_core.errors import DataRemovedError, StorageError
 from storage.arrays import MAX_TRAJECTORY_BYTES, TRAJECTORY_ARRAYS, read_arrays
@@ -93,14 +93,8 @@ def get_trajectory(db: Database, run_id: str, episode: int) -> Trajectory:
         in_episode = Transition.env_step.between(row.first_env_step, row.first_env_step + row.length - 1)
         statement = gate_values.where(Transition.run_id == run_id, in_episode).order_by(Transition.env_step)
         steps = connection.execute(statement).all()
-    if row.trajectory == EMPTY_TRAJECTORY:
-        raise DataRemovedError(
-            f"The trajectory of episode {episode} of run {run_id} was deleted by thinning (emtc db thin), or is not "
-            "part of this bundle. Its outcome and the run's curves are still stored. Look at an evaluation episode "
-            "instead.",
-            reason="removed",
-            subject=episode,
-        )
+        if row.trajectory == EMPTY_TRAJECTORY:
+            raise _make_removed_error(connection, run_id, episode)
     arrays = unpack_trajectory(row.trajectory)
     outcome = (run_id, episode, row.first_env_step, row.won, row.episode_return)
     if not steps and row.length == len(arrays["reward"]):  # thinning has deleted the transitions
@@ -119,6 +113,17 @@ def get_trajectory(db: Database, run_id: str, episode: int) -> Trajectory:
         delta_mem=delta_mem,
         beta=beta,
         tau=float(stored_tau[0]) if len(stored_tau) else None,
+    )
+
+
+def _make_removed_error(connection: Connection, run_id: str, episode: int) -> DataRemovedError:
+    playback = select(EvalEpisode.run_id).where(EvalEpisode.run_id == run_id).limit(1)
+    advice = " Look at an evaluation episode instead." if connection.execute(playback).first() else ""
+    return DataRemovedError(
+        f"The trajectory of episode {episode} of run {run_id} was deleted by thinning (emtc db thin), or is not part "
+        f"of this bundle. Its outcome and the run's curves are still stored.{advice}",
+        reason="removed",
+        subject=episode,
     )
 
 

@@ -8,19 +8,37 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from sqlalchemy import select
+from sqlalchemy import Connection, case, exists, select
 
 from emtc_core.errors import StorageError
 from storage.arrays import SNAPSHOT_ARRAYS, read_arrays
 from storage.engine import Database
 from storage.frames import read_frame
-from storage.models import EpisodeRow, SnapshotRow
+from storage.models import EpisodeRow, GateStats, Run, SnapshotRow
 from storage.queries.episodes import Trajectory, get_trajectory
+
+
+@dataclass(frozen=True)
+class WholeMemory:
+    """The memory of which a snapshot contains only a sample, by the newest gate statistics up to the snapshot.
+
+    Source: tables `gate_stats` and `episodes`.
+    """
+
+    env_step: int  # of the statistics [env steps]; equal to or before that of the snapshot
+    size: int  # [nodes]; a memory never shrinks, so this is a lower bound if `env_step` is before the snapshot
+    desirable_fraction: float | None  # dimensionless
+    delta_mem_mean: float | None  # [return]
+    beta_mean: float | None  # dimensionless; None without a gate
+    n_episodes: int  # training episodes of the run up to the snapshot
 
 
 @dataclass(frozen=True)
 class Snapshot:
     """The episodic memory at one env step. Arrays have one row per node [M], sorted by slot.
+
+    A bundle may contain only a sample of the nodes (`storage.bundles.contents`). A snapshot is a sample if it has fewer
+    nodes than the gate statistics counted in the memory at its env step or before.
 
     Source: table `snapshots`, which contains the nodes of Algorithm 2.
     """
@@ -43,6 +61,7 @@ class Snapshot:
     state_rows: NDArray[np.int64]  # [K] row indices of the nodes whose state is in the snapshot
     state: NDArray[np.float16]  # [K, S] [state features]
     age: NDArray[np.float32]  # [M] time since the stored state was visited [env steps]; NaN if unknown
+    whole: WholeMemory | None = None  # the memory of which these nodes are a sample; None if they are all nodes
 
     @property
     def size(self) -> int:
@@ -122,12 +141,25 @@ def list_snapshots(db: Database, run_id: str) -> pd.DataFrame:
     Source: table `snapshots`.
 
     Returns:
-        One row per snapshot, oldest first: id, env_step [env steps], size [nodes], created_at [UTC].
+        One row per snapshot, oldest first: id, env_step [env steps], size [nodes], memory_size [nodes], created_at
+        [UTC]. `memory_size` is the size of the whole memory, larger than `size` in a sample; see `WholeMemory`.
     """
-    columns = (SnapshotRow.id, SnapshotRow.env_step, SnapshotRow.size, SnapshotRow.created_at)
+    of_memory = (GateStats.run_id == SnapshotRow.run_id, GateStats.env_step <= SnapshotRow.env_step)
+    newest = select(GateStats.memory_size).where(*of_memory).order_by(GateStats.env_step.desc()).limit(1)
+    counted = newest.correlate(SnapshotRow).scalar_subquery()
+    memory_size = case((counted > SnapshotRow.size, counted), else_=SnapshotRow.size).label("memory_size")
+    columns = (SnapshotRow.id, SnapshotRow.env_step, SnapshotRow.size, memory_size, SnapshotRow.created_at)
     statement = select(*columns).where(SnapshotRow.run_id == run_id).order_by(SnapshotRow.env_step)
     with db.read() as connection:
         return read_frame(connection, statement)
+
+
+def list_runs_with_snapshots(db: Database) -> list[str]:
+    """Which runs have at least one snapshot of their memory? Newest first."""
+    has_snapshot = exists().where(SnapshotRow.run_id == Run.id)
+    with db.read() as connection:
+        run_ids = connection.execute(select(Run.id).where(has_snapshot).order_by(Run.created_at.desc())).scalars()
+        return [str(run_id) for run_id in run_ids]
 
 
 def get_snapshot(db: Database, snapshot_id: int) -> Snapshot:
@@ -143,6 +175,7 @@ def get_snapshot(db: Database, snapshot_id: int) -> Snapshot:
         episodes = connection.execute(
             select(EpisodeRow.episode, EpisodeRow.first_env_step).where(EpisodeRow.run_id == row.run_id)
         ).all()
+        memory = _find_memory(connection, row.run_id, row.env_step)
     columns = _read_columns(row, tuple(SNAPSHOT_ARRAYS), size=row.size)
     if (columns["state_rows"] >= row.size).any():
         raise StorageError(f"Snapshot {snapshot_id} is damaged: it has the state of a node that it does not have.")
@@ -150,7 +183,10 @@ def get_snapshot(db: Database, snapshot_id: int) -> Snapshot:
     # Tuples, because NumPy converts the rows of SQLAlchemy slowly: it looks for attributes that they do not have.
     first_steps = np.array([tuple(episode) for episode in episodes], np.int64).reshape(-1, 2)
     age = _compute_age(row.env_step, columns["episode"], columns["t"], first_steps)
-    return Snapshot(row.id, row.run_id, row.env_step, **columns, age=age)
+    whole = None
+    if memory is not None and memory.memory_size > row.size:
+        whole = WholeMemory(*memory, n_episodes=int((first_steps[:, 1] <= row.env_step).sum()))
+    return Snapshot(row.id, row.run_id, row.env_step, **columns, age=age, whole=whole)
 
 
 def get_nodes(db: Database, snapshot_id: int) -> Nodes:
@@ -166,6 +202,14 @@ def get_nodes(db: Database, snapshot_id: int) -> Nodes:
     if row is None:
         raise StorageError(f"There is no snapshot {snapshot_id}.", reason="not_found", subject=snapshot_id)
     return Nodes(snapshot_id, **_read_columns(row, names, size=row.size))
+
+
+def _find_memory(connection: Connection, run_id: str, env_step: int) -> Any:
+    """Read the newest gate statistics up to an env step; None if there are none."""
+    columns = (GateStats.env_step, GateStats.memory_size, GateStats.desirable_fraction)
+    means = (GateStats.delta_mem_mean, GateStats.beta_mean)
+    statement = select(*columns, *means).where(GateStats.run_id == run_id, GateStats.env_step <= env_step)
+    return connection.execute(statement.order_by(GateStats.env_step.desc()).limit(1)).one_or_none()
 
 
 def _read_columns(row: Any, names: Sequence[str], *, size: int) -> dict[str, NDArray[Any]]:
@@ -220,7 +264,10 @@ def get_node(db: Database, snapshot: Snapshot, slot: int) -> NodeDetail:
     """
     row = snapshot.row_of(slot)
     if row is None:
-        raise StorageError(f"Snapshot {snapshot.id} has no node in slot {slot}.", reason="not_found", subject=slot)
+        part = "" if snapshot.whole is None else ", which is a sample of the memory,"
+        raise StorageError(
+            f"Snapshot {snapshot.id}{part} has no node in slot {slot}.", reason="not_found", subject=slot
+        )
     t, episode, successor = int(snapshot.t[row]), int(snapshot.episode[row]), int(snapshot.idx_next[row])
     trajectory = get_trajectory(db, snapshot.run_id, episode)
     if not 0 <= t < len(trajectory.state):

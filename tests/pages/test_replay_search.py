@@ -3,6 +3,7 @@
 import pytest
 from sqlalchemy import delete, update
 
+from app.analysis.format import format_number
 from app.ui.replay import episode_choice
 from storage.models import EpisodeRow, EvalEpisode
 from storage.queries.episodes import EMPTY_TRAJECTORY, list_episodes
@@ -65,10 +66,24 @@ def test_the_page_begins_with_an_episode_whose_states_are_kept(seeded):
     assert not app.error
     assert app.radio(key="replay?episode").value == "5"
     labels = app.radio(key="replay?episode").options
+    assert [label.split(" ")[0] for label in labels] == ["5", "2", "8", "7", "6", "4", "3", "1"]
     assert sum("states not stored" in label for label in labels) == len(labels) - 2
+    assert "2 of the run's 8 episodes can be played and are listed first" in said(app).replace("\\", "")
     linked = open_page("replay", run=run_id, episode="4")
     assert not linked.error, "left out on purpose is no fault"
     assert "deleted by thinning (emtc db thin), or is not part of this bundle" in linked.info[0].value.replace("\\", "")
+
+
+def test_the_best_and_the_worst_are_those_of_the_episodes_that_can_be_replayed(seeded):
+    db, run_id = seeded
+    thin_out(db, keep=[2, 5])
+    app = open_page("replay", run=run_id)
+    app.button(key="extremes").click().run()
+    returns = list_episodes(db, run_id).set_index("episode")["episode_return"]
+    assert not app.exception
+    assert app.toast[0].value.startswith("Of the 2 of 8 episodes that can be replayed, ")
+    for episode in (2, 5):
+        assert f"{episode} (return {format_number(returns[episode])})" in app.toast[0].value
 
 
 def test_the_page_begins_with_evaluation_episodes_if_no_other_states_are_kept(seeded):
@@ -91,6 +106,16 @@ def test_a_run_of_which_only_outcomes_are_kept_links_the_runs_that_can_be_replay
     assert not app.exception
     assert "contains only the outcomes" in said(app).replace("\\", "")
     assert [link.label for link in app.get("page_link") if link.label == "With states"]
+
+
+def test_an_episode_without_states_is_not_sent_to_evaluation_episodes_that_are_not_stored(seeded):
+    db, run_id = seeded
+    thin_out(db, keep=[2])
+    with db.transaction() as connection:
+        connection.execute(delete(EvalEpisode).where(EvalEpisode.run_id == run_id))
+    app = open_page("replay", run=run_id, episode="4")
+    assert "deleted by thinning" in app.info[0].value
+    assert "Look at an evaluation episode" not in app.info[0].value
 
 
 def test_an_episode_beyond_the_first_page_is_found_to_begin_with(seeded, monkeypatch):

@@ -1,10 +1,13 @@
 """What if, on the Memory page: nothing is computed before it is opened, a slider answers, a link reproduces it."""
 
+import numpy as np
 import pandas as pd
 import pytest
+from sqlalchemy import update
 
 from app.analysis.tables import MISSING
 from emtc_core import plugins
+from storage.models import GateStats
 from tests.pages.test_pages import open_page, said
 
 
@@ -44,6 +47,19 @@ def test_opened_it_shows_the_record_beside_itself(seeded):
         assert (recorded, difference) == (recomputed, 0.0), quantity
     assert "a smaller δ cannot split" in said(app)
     assert "is set to 0 in the incentive" in said(app).replace("\\", "")
+
+
+def test_a_sample_of_the_memory_offers_only_tau(seeded):
+    db, run_id = seeded
+    with db.transaction() as connection:
+        connection.execute(update(GateStats).values(memory_size=10 * GateStats.memory_size))
+    app = open_page("memory", run=run_id, what_if="true", wi_delta="2")
+    assert not app.exception
+    assert not app.error
+    assert [slider.label for slider in app.select_slider if slider.label.startswith("δ")] == []
+    assert list(_table(app).loc["links: incentive removed [%]"]) == [MISSING] * 3
+    assert all(np.isfinite(_numbers(app, "links: Δ̄_mem [return]")))
+    assert "needs a whole snapshot" in said(app).replace("\\", "")
 
 
 def test_another_tau_opens_or_closes_the_gates_and_stands_in_the_url(seeded):

@@ -2,11 +2,13 @@
 
 import pandas as pd
 import pytest
+from sqlalchemy import update
 
 from emtc_core.errors import ConfigError
 from storage.engine import Database
-from storage.queries.episode_search import find_episodes, find_playbacks
-from storage.queries.episodes import list_episodes
+from storage.models import EpisodeRow
+from storage.queries.episode_search import count_replayable_episodes, find_episodes, find_playbacks
+from storage.queries.episodes import EMPTY_TRAJECTORY, list_episodes
 from storage.recording.writer import DatabaseRecorder
 from tests.storage.records import make_episode, make_evaluation, record_episodes
 
@@ -55,6 +57,17 @@ def test_the_order_is_that_of_the_list(recorded) -> None:
         found = find_episodes(db, run_id, "won", order_by=order)
         listed = list_episodes(db, run_id, order)
         assert found.frame["episode"].tolist() == listed.loc[listed["won"], "episode"].tolist()
+
+
+def test_episodes_that_can_be_replayed_are_first_on_all_pages(recorded) -> None:
+    db, run_id, _ = recorded
+    with db.transaction() as connection:
+        removed = update(EpisodeRow).where(EpisodeRow.episode.not_in([3, 20, 31]))
+        connection.execute(removed.values(trajectory=EMPTY_TRAJECTORY))
+    pages = [find_episodes(db, run_id, limit=7, offset=start, replayable_first=True) for start in range(0, 31, 7)]
+    others = [episode for episode in range(31, 0, -1) if episode not in (3, 20, 31)]
+    assert [episode for page in pages for episode in page.frame["episode"]] == [31, 20, 3, *others]
+    assert count_replayable_episodes(db, run_id) == 3
 
 
 def test_playbacks_are_found_too(recorded) -> None:

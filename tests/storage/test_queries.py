@@ -221,6 +221,23 @@ def test_a_snapshot_is_read_sorted_by_slot_and_complete(db: Database, run_id: st
     assert snapshot.row_of(99) is None
 
 
+def test_a_snapshot_with_fewer_nodes_than_were_counted_is_a_sample(db: Database, run_id: str) -> None:
+    recorder = DatabaseRecorder(db, run_id)
+    record_episodes(recorder, 6)
+    for step, size in ((20, 20), (50, 90), (60, 99)):
+        recorder.record_gate_stats(replace(make_gate_stats(step), memory_size=size))
+    for step, n in ((20, 2), (55, 3)):
+        recorder.record_snapshot(make_snapshot(step, n))
+    recorder.close()
+    listed = memory.list_snapshots(db, run_id)
+    assert listed["memory_size"].tolist() == [listed["size"].iloc[0], 90]
+    whole, sample = (memory.get_snapshot(db, int(snapshot_id)) for snapshot_id in listed["id"])
+    assert whole.whole is None
+    assert sample.whole is not None
+    assert (sample.whole.env_step, sample.whole.size, sample.whole.n_episodes) == (50, 90, 6)
+    assert sample.whole.desirable_fraction == 0.5
+
+
 def test_a_point_is_told_with_its_episode(db: Database, run_id: str) -> None:
     recorder = DatabaseRecorder(db, run_id)
     record_episodes(recorder, 3)

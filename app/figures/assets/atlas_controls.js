@@ -64,8 +64,8 @@ function updateStatus(self) {
   const colored = self.nColored === null ? "" : `, ${self.nColored.toLocaleString("en-US")} colored`
   const unplaced = meta.n - grid.n ? `, ${(meta.n - grid.n).toLocaleString("en-US")} without coordinates` : ""
   self.root.querySelector(".status").textContent = all
-    ? `${total} nodes${unplaced}${colored} · ${drawing}${missing}`
-    : `${count} of ${total} selected, the others gray · ${drawing}`
+    ? `${total} nodes${meta.isSample ? " of a sample" : ""}${unplaced}${colored} · ${drawing}${missing}`
+    : `${count} of ${total}${meta.isSample ? " nodes of a sample" : ""} selected, the others gray · ${drawing}`
   self.root.querySelector(".clear").disabled = all // not hidden, so that the other buttons do not move
   self.root.querySelector(".filter").textContent = active ? `Filter (${active})` : "Filter"
   self.root.querySelector(".grow").textContent = self.growing ? "■ Growth" : "▶ Growth"

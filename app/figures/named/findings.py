@@ -14,6 +14,7 @@ from app.analysis.findings import (
     StudyFindings,
     StudyRuns,
     compute_findings,
+    describe_samples,
     measure_runs,
     read_studies,
     read_win_rates,
@@ -184,13 +185,15 @@ def describe_study(study: StudyFindings) -> str:
         {f"claim {finding.claim.number} on {finding.task}" for finding in study.findings if len(finding.commits) > 1}
     )
     warning = f" WARNING: runs of different commits are compared in {'; '.join(mixed)}." if mixed else ""
-    return f"{study.plan.title}: {describe_study_runs(study)}{warning}"
+    samples = f" {study.samples}" if study.samples else ""
+    return f"{study.plan.title}: {describe_study_runs(study)}{samples}{warning}"
 
 
 def tabulate_measures(runs: StoredRuns, options: Options = NO_OPTIONS) -> Table:
     """Make a table of the measures that the findings use: one row for each run, one column for each measure."""
-    lines = []
+    lines, samples = [], []
     for study in read_studies(*runs):
+        samples.append(describe_samples(runs.db, study))
         numbers = measure_runs(runs.db, study.rows, study.comparison.seeds)
         for group in study.comparison.groups:
             for seed in group.seeds:
@@ -203,7 +206,8 @@ def tabulate_measures(runs: StoredRuns, options: Options = NO_OPTIONS) -> Table:
                     [study.plan.title, group.variant.task, group.variant.name, get_seed(seed), seed.id, *cells]
                 )
     columns = ["study", "task", "variant", "seed", "run", *(measure.title for measure in MEASURES)]
-    return make_table(columns, lines, caption=" ".join(f"{measure.title}: {measure.meaning}." for measure in MEASURES))
+    meanings = [f"{measure.title}: {measure.meaning}." for measure in MEASURES]
+    return make_table(columns, lines, caption=" ".join(filter(None, [*meanings, *samples])))
 
 
 def tabulate_settings(runs: StoredRuns, options: Options = NO_OPTIONS) -> Table:

@@ -1,9 +1,12 @@
 """Figures with two or three memory maps: different embedders, or the paths of a good and a bad episode."""
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
 from app.analysis.projections.snapshots import describe_equal_embeddings, project_snapshot, sample_rows
+from app.analysis.samples import describe_nodes
 from app.analysis.settings import EMBEDDERS
 from app.figures.figure import NO_OPTIONS, FigureKind, StoredRuns
 from app.figures.kinds.maps import Cloud, Maps
@@ -20,6 +23,7 @@ from app.figures.options import EPISODES, METHOD, Options
 from app.figures.theme import DELTA_MEM, WIN_RATE
 from emtc_core.errors import ConfigError
 from storage.engine import Database
+from storage.queries.episode_search import find_replayable_episodes
 from storage.queries.episodes import Trajectory, get_trajectory, list_episodes
 from storage.queries.memory import Snapshot
 from storage.runs.rows import RunRow
@@ -49,7 +53,7 @@ def make_embedding_comparison(runs: StoredRuns, options: Options = NO_OPTIONS) -
         name = f"{EMBEDDERS.get(embedder, embedder)}, {row.map} ({row.id})"
         spread = compute_local_spread(snapshot, sample)
         equal = describe_equal_embeddings(snapshot.embedding)
-        description = f"{name}: {len(sample)} of {snapshot.size} nodes, local spread {spread:.2f}"
+        description = f"{name}: {describe_nodes(len(sample), snapshot)}, local spread {spread:.2f}"
         descriptions.append(f"{description} ({equal.rstrip('.')})" if equal else description)
         coordinates = project_snapshot(db, snapshot.id, method=method, n=MAX_POINTS).coordinates[sample]
         panels.append(_draw_panel(snapshot, sample, coordinates, method, name))
@@ -81,13 +85,17 @@ def make_strategy_divergence(runs: StoredRuns, options: Options = NO_OPTIONS) ->
     """Draw the paths of a good and a bad episode through the last memory of a run.
 
     The option `episodes` selects the two episodes. Default: the best and the worst of the `N_EPISODES` episodes before
-    the snapshot.
+    the snapshot that can be replayed.
     """
     (db, rows), method = runs, options[METHOD] or "pca"
     if len(rows) != 1:
         raise ConfigError(f"shows one run, got {len(rows)}", key="strategy-divergence")
     snapshot = get_last_snapshot(db, rows[0])
-    good, bad = (get_trajectory(db, rows[0].id, n) for n in options[EPISODES] or _find_best_and_worst(db, snapshot))
+    numbers, selection = options[EPISODES], ""
+    if not numbers:
+        extremes = _find_best_and_worst(db, snapshot)
+        numbers, selection = (extremes.best, extremes.worst), extremes.explain()
+    good, bad = (get_trajectory(db, rows[0].id, number) for number in numbers)
     sample = sample_rows(snapshot, n=MAX_POINTS, seed=0)
     coordinates = project_snapshot(db, snapshot.id, method=method, n=MAX_POINTS).coordinates
     panels, traces = [], []
@@ -97,10 +105,10 @@ def make_strategy_divergence(runs: StoredRuns, options: Options = NO_OPTIONS) ->
         traces.append(make_trace(episode, snapshot, coordinates, color=color))
     interval = traces[0].t[1] - traces[0].t[0] if len(traces[0].t) > 1 else 1
     caption = (
-        f"Memory of {rows[0].name} at step {snapshot.env_step}, colored by H ({len(sample)} of {snapshot.size} nodes, "
-        f"seed 0). The paths connect the nodes that each episode retrieved, every {interval} step(s) of its first "
-        f"{MAX_PATH_STEPS}. Numbers: the largest Δ_mem [return] of the path. Nodes that are no longer in the snapshot "
-        f"are left out.{describe_collapse(snapshot)}"
+        f"Memory of {rows[0].name} at step {snapshot.env_step}, colored by H "
+        f"({describe_nodes(len(sample), snapshot)}, seed 0). The paths connect the nodes that each episode retrieved, "
+        f"every {interval} step(s) of its first {MAX_PATH_STEPS}. Numbers: the largest Δ_mem [return] of the path. "
+        f"Nodes that are not in the snapshot are left out.{selection}{describe_collapse(snapshot)}"
     )
     return Maps("strategy-divergence", "Where strategies diverge", tuple(panels), caption, tuple(traces))
 
@@ -109,16 +117,17 @@ def best_and_worst(db: Database, row: RunRow) -> tuple[int, int]:
     """Return the default episodes of the figure `strategy-divergence`: the best and the worst.
 
     Raises:
-        ConfigError: If the run has no snapshot, or fewer than two episodes before it.
+        ConfigError: If the run has no snapshot, or fewer than two episodes before it can be replayed.
     """
-    return _find_best_and_worst(db, get_last_snapshot(db, row))
+    extremes = _find_best_and_worst(db, get_last_snapshot(db, row))
+    return extremes.best, extremes.worst
 
 
 def find_contrast(db: Database, snapshot: Snapshot, episode: Trajectory) -> int:
     """Among the episodes that wrote nodes near the start of this one, find the one with the most different result.
 
-    "Near" means the nodes nearest to the first node of this episode: 1 % of the memory, but at least `REGION_NODES`.
-    The outcome is compared first, then the return.
+    "Near" means the nodes nearest to the first node of this episode: 1 % of the snapshot, but at least `REGION_NODES`.
+    Only episodes that can be replayed are compared. The outcome is compared first, then the return.
 
     Raises:
         ConfigError: If no other episode wrote there, or if all of them have the same result.
@@ -126,19 +135,19 @@ def find_contrast(db: Database, snapshot: Snapshot, episode: Trajectory) -> int:
     first_row = None if episode.slots is None else snapshot.row_of(int(episode.slots[0]))
     if first_row is None:
         raise ConfigError(
-            f"The first node of episode {episode.episode} is no longer in the memory", hint="Name an episode."
+            f"The first node of episode {episode.episode} is not in this snapshot", hint="Name an episode."
         )
     distances = ((snapshot.embedding - snapshot.embedding[first_row]) ** 2).sum(axis=1)
     nearest_rows = np.argsort(distances, kind="stable")[: max(REGION_NODES, snapshot.size // 100)]
-    others = {int(number) for number in snapshot.episode[nearest_rows]} - {episode.episode}
+    nearby = {int(number) for number in snapshot.episode[nearest_rows]} - {episode.episode}
+    others = find_replayable_episodes(db, snapshot.run_id, sorted(nearby), limit=None)
     if not others:
         raise ConfigError(
-            f"No other episode wrote nodes near the start of episode {episode.episode}", hint="Name an episode."
+            f"No other episode that can be replayed wrote nodes near the start of episode {episode.episode}",
+            hint="Name an episode.",
         )
     frame = list_episodes(db, snapshot.run_id, "-episode", limit=1_000_000)
-    ranked = frame.loc[frame["episode"].isin(sorted(others))].sort_values(
-        ["won", "episode_return", "episode"], kind="stable"
-    )
+    ranked = frame.loc[frame["episode"].isin(others)].sort_values(["won", "episode_return", "episode"], kind="stable")
     worst, best = ranked.iloc[0], ranked.iloc[-1]
     worst_difference, best_difference = (
         (bool(other["won"]) != episode.won, abs(other["episode_return"] - episode.episode_return))
@@ -156,16 +165,40 @@ def _draw_panel(
     return draw_memory(snapshot, rows, coordinates, x_label=x, y_label=y, quantity="h", title=title, caption="")
 
 
-def _find_best_and_worst(db: Database, snapshot: Snapshot) -> tuple[int, int]:
-    """Find the best and the worst of the last `N_EPISODES` episodes before the snapshot: by outcome, then by return."""
-    frame = list_episodes(db, snapshot.run_id, "-episode", limit=1_000_000)
-    frame = frame.loc[frame["first_env_step"] + frame["length"] - 1 <= snapshot.env_step].head(N_EPISODES)
-    if len(frame) < 2:
-        raise ConfigError(
-            f"Run {snapshot.run_id} has fewer than two episodes before its snapshot", hint="Continue training."
+class _Extremes(NamedTuple):
+    """The best and the worst episode, and of how many they are selected."""
+
+    best: int
+    worst: int
+    n_replayable: int
+    n_recorded: int
+
+    def explain(self) -> str:
+        """Write of which episodes these are the best and the worst; empty if all can be replayed."""
+        if self.n_replayable == self.n_recorded:
+            return ""
+        return (
+            f" The episodes are the best and the worst of the newest {min(N_EPISODES, self.n_replayable):,} that can "
+            f"be replayed, of {self.n_recorded:,} before the snapshot."
         )
-    ranked = frame.sort_values(["won", "episode_return", "episode"], kind="stable")["episode"].tolist()
-    return int(ranked[-1]), int(ranked[0])
+
+
+def _find_best_and_worst(db: Database, snapshot: Snapshot) -> _Extremes:
+    """Find the best and the worst of the last `N_EPISODES` episodes before the snapshot: by outcome, then by return.
+
+    Only episodes that can be replayed are compared.
+    """
+    frame = list_episodes(db, snapshot.run_id, "-episode", limit=1_000_000)
+    frame = frame.loc[frame["first_env_step"] + frame["length"] - 1 <= snapshot.env_step]
+    replayable = frame.loc[frame["episode"].isin(find_replayable_episodes(db, snapshot.run_id, limit=None))]
+    if len(replayable) < 2:
+        raise ConfigError(
+            f"Run {snapshot.run_id} has fewer than two episodes before its snapshot that can be replayed",
+            hint="Continue training, or choose another run.",
+        )
+    ranked = replayable.head(N_EPISODES).sort_values(["won", "episode_return", "episode"], kind="stable")
+    episodes = ranked["episode"].tolist()
+    return _Extremes(int(episodes[-1]), int(episodes[0]), len(replayable), len(frame))
 
 
 FIGURES = (

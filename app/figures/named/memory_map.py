@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from app.analysis.projections.linear import AXIS_PAIRS, DEFAULT_SIGNS, LabeledPoints, compute_pca, select_axes
 from app.analysis.projections.snapshots import describe_equal_embeddings, project_snapshot, sample_rows
+from app.analysis.samples import describe_nodes, explain_sample
 from app.analysis.selection import NODE_QUANTITIES, NodeSelection, compute_node_values, has_place
 from app.figures.figure import FigureKind, get_single_run
 from app.figures.kinds.chart import Chart, Line, Panel
@@ -149,10 +150,17 @@ def draw_selection(
     n, total = int(groups[0][2].sum()), int(on_map.sum())
     caption = (
         f"{n:,} of {total:,} nodes selected on the map of {run} at env step {snapshot.env_step:,}: {description}. "
-        "Quantiles: x % of the nodes have at most the value y. Nodes without a value are left out."
-    )
+        "Quantiles: x % of the nodes have at most the value y. Nodes without a value are left out. "
+        f"{explain_sample(snapshot)}"
+    ).rstrip()
     title = f"Selected memories of {run}"
     return Chart("memory-selection", title, "share of nodes [%]", tuple(panels), caption, caption, columns=2)
+
+
+def name_memory(snapshot: Snapshot, run: str) -> str:
+    """Make the title of a map: "Episodic memory of 3m EMTC at step 2000"; a sample is named."""
+    memory = "Episodic memory" if snapshot.whole is None else "Sample of the episodic memory"
+    return f"{memory} of {run} at step {snapshot.env_step}"
 
 
 def name_path(episode: Trajectory) -> str:
@@ -269,14 +277,15 @@ def describe_collapse(snapshot: Snapshot) -> str:
 
 def _read_nodes(db: Database, run: RunRow, options: Options) -> MapNodes:
     snapshot = get_selected_snapshot(db, run, options)
-    title = f"Memory of {run.name} at step {snapshot.env_step}"
+    title = name_memory(snapshot, run.name)
     if N_LANDMARKS not in options:  # the stored projection for the default landmarks; if it is missing, it is computed
         method = options[METHOD] or "pca"
         coordinates = project_snapshot(db, snapshot.id, method=method).coordinates
         name = METHOD_NAMES.get(method, method)
         points = LabeledPoints(coordinates, f"{name} 1", f"{name} 2")
         drawn_rows = sample_rows(snapshot, n=MAX_POINTS, seed=0)
-        caption = f"Showing {len(drawn_rows)} of {snapshot.size} nodes, stratified by return and time, seed 0."
+        caption = f"Showing {describe_nodes(len(drawn_rows), snapshot)}"
+        caption += ", stratified by return and time, seed 0." if len(drawn_rows) < snapshot.size else "."
         return MapNodes(snapshot, drawn_rows, points, title, f"{caption}{describe_collapse(snapshot)}")
     points, selection = compute_coordinates(db, snapshot, options), read_selection(options)
     max_points = options[N_DRAWN] or options[N_LANDMARKS] or snapshot.size
@@ -284,7 +293,8 @@ def _read_nodes(db: Database, run: RunRow, options: Options) -> MapNodes:
     if N_DRAWN in options:
         drawn_rows = drawn_rows[selection.mask(snapshot, points.coordinates)[drawn_rows]]
     selection_text = f", selected: {selection.description}" if selection else ""
-    caption = f"Showing {len(drawn_rows)} of {snapshot.size} nodes{selection_text}.{describe_collapse(snapshot)}"
+    nodes = describe_nodes(len(drawn_rows), snapshot)
+    caption = f"Showing {nodes}{selection_text}.{describe_collapse(snapshot)}"
     return MapNodes(snapshot, drawn_rows, points, title, caption)
 
 

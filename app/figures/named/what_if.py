@@ -106,7 +106,7 @@ def draw_what_if(result: WhatIfResult, *, run: str, env_step: int) -> Chart:
         f"functions. Each curve is sorted separately. Beyond {100 * x_max:.3g} %, Δ_mem is at most "
         f"{100 * _NEGLIGIBLE:.0f} % of its maximum and β is within {100 * _NEGLIGIBLE:.0f} % of 1. "
         f"Snapshot at env step {env_step:,}: {result.nodes:,} nodes, {result.nodes_after:,} recomputed. "
-        f"{explain_tau(result)}"
+        f"{result.sample} {explain_tau(result)}"
     ).rstrip()
     has_effect = any(
         not np.allclose(getattr(data.recorded, name), getattr(data.recomputed, name), rtol=1e-6, equal_nan=True)

@@ -68,7 +68,7 @@ class MapIdentity:
 
 
 class EpisodePath(TypedDict):
-    """An episode on the map: one point for each step, None if its node is no longer in the memory."""
+    """An episode on the map: one point for each step, None if its node is not in the snapshot."""
 
     label: str
     color: NotRequired[str]
@@ -97,6 +97,7 @@ def show(
     plane: str,
     view: MapView,
     alt: str,
+    is_sample: bool,
 ) -> None:
     """Draw a map.
 
@@ -108,6 +109,7 @@ def show(
         plane: Key of the coordinates.
         view: The first view.
         alt: Text alternative of the picture.
+        is_sample: Whether the nodes are a sample of the memory.
     """
     coordinates = points.coordinates[columns.order]
     slot = {"key": "slot", "name": "memory", "unit": "id", "meaning": "slot in the memory", "colored": False}
@@ -123,6 +125,7 @@ def show(
     camera = None if view.camera is None else dict(zip(("x", "y", "span"), view.camera, strict=True))
     meta = {
         "n": len(coordinates),
+        "isSample": is_sample,
         "x": publish(f"x-{plane}", coordinates[:, 0]),
         "y": publish(f"y-{plane}", coordinates[:, 1]),
         "xLabel": points.x_label,

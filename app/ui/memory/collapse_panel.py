@@ -30,9 +30,17 @@ def show(memory_map: MemoryMap) -> None:
         st.markdown(f"**{escape_markdown(result.verdict)}**")
         layout = memory_data.get_layout_quality(memory_map.embedded, memory_map.coordinates, memory_map.plane)
         st.dataframe(tabulate_collapse([*result.numbers, *layout]), hide_index=True, height="content")
+        rule = f"Yes: the whole interval of R² is below {USELESS:g}. No: above {USEFUL:g}."
+        if result.sample:
+            rule = (
+                f"{result.sample} Its nodes are farther apart than those of the memory. Whether the embedding has "
+                "collapsed, and the numbers within δ, need a whole snapshot."
+            )
         st.caption(
-            f"Yes: the whole interval of R² is below {USELESS:g}. No: above {USEFUL:g}. 95 % percentile bootstrap over "
-            "whole episodes, 1000 resamples. The first rows describe the embedding, the last rows this map."
+            escape_markdown(
+                f"{rule} 95 % percentile bootstrap over whole episodes, 1000 resamples. The first rows describe the "
+                "embedding, the last rows this map."
+            )
         )
 
 

@@ -40,7 +40,7 @@ _NEIGHBORS_HELP = (
     "Lists the nodes with the nearest embeddings, in the space in which the memory compares them. The map marks them "
     "with rings."
 )
-_OUTLIER_HELP = "Selects the node whose H differs most from the H of its neighbors in the embedding"
+_OUTLIER_HELP = "Selects the node on this map whose H differs most from the H of its neighbors in the embedding"
 _Episodes = tuple[Trajectory | None, Trajectory | None]
 """The episode that wrote the node, and the episode to compare with."""
 
@@ -182,7 +182,7 @@ def _show_node(memory_map: MemoryMap, slot: int | None, bar: DeltaGenerator) -> 
         messages.error(exc)
         return None
     with bar:
-        _show_links(run, detail)
+        _show_links(run, memory_map.snapshot, detail)
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.markdown(f"##### Memory {detail.slot}", width="stretch")
         other = traces.choose(run, memory_map, detail)
@@ -198,14 +198,17 @@ def _show_node(memory_map: MemoryMap, slot: int | None, bar: DeltaGenerator) -> 
     return detail.trajectory, other
 
 
-def _show_links(run: RunRow, detail: NodeDetail) -> None:
+def _show_links(run: RunRow, snapshot: Snapshot, detail: NodeDetail) -> None:
     """Draw the buttons to the stored successor and to the replay of the episode."""
     if detail.idx_next is not None:
+        is_in_snapshot = snapshot.row_of(detail.idx_next) is not None
+        reason = "" if is_in_snapshot else ", which is not in this sample of the memory"
         st.button(
             "Next",
             icon=":material/arrow_forward:",
             key="successor",
-            help=f"Selects the stored successor of this memory, memory {detail.idx_next}",
+            disabled=not is_in_snapshot,
+            help=f"Selects the stored successor of this memory, memory {detail.idx_next}{reason}",
             on_click=POINT.write,
             args=(detail.idx_next,),
         )
@@ -262,7 +265,10 @@ def _show_nearest(memory_map: MemoryMap, slot: int) -> None:
         f" States within δ = {delta:g} are merged into one node." if delta and isinstance(delta, int | float) else ""
     )
     n_episodes = frame["episode"].nunique()
-    st.caption(f"{n_episodes} episodes wrote these {len(frame)} nodes.{merging} Click a row to select its node.")
+    sample = "" if memory_map.snapshot.whole is None else " They are the nearest nodes of this sample of the memory."
+    st.caption(
+        f"{n_episodes} episodes wrote these {len(frame)} nodes.{sample}{merging} Click a row to select its node."
+    )
 
 
 def _find_nearest(memory_map: MemoryMap, slot: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

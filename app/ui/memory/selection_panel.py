@@ -11,6 +11,7 @@ from streamlit.delta_generator import DeltaGenerator
 
 from app.analysis.format import escape_markdown, format_count, format_number, format_percent
 from app.analysis.neighborhoods import measure_neighbor_agreement
+from app.analysis.samples import describe_whole
 from app.analysis.selection import NodeSelection, has_place, list_nodes, tabulate_selection
 from app.analysis.tables import TableFormat, export_table, make_plain_table
 from app.figures.figure import NO_OPTIONS
@@ -42,6 +43,8 @@ def show(memory_map: MemoryMap, side_panel: DeltaGenerator | None = None) -> Non
     selection = snapshot_map.read_selection()
     run, is_selected = memory_map.run, selection.mask(memory_map.snapshot, memory_map.coordinates)
     _show_export(run, memory_map, is_selected)
+    if text := describe_whole(memory_map.snapshot):
+        st.caption(escape_markdown(text))
     if not selection:
         if side_panel is not None:
             side_panel.empty()
@@ -72,7 +75,8 @@ def _show_selection(
     run: RunRow, memory_map: MemoryMap, selection: NodeSelection, is_selected: NDArray[np.bool_]
 ) -> None:
     snapshot, is_placed, rows = memory_map.snapshot, has_place(memory_map.coordinates), np.flatnonzero(is_selected)
-    st.markdown(f"##### {format_count(len(rows))} of {format_count(int(is_placed.sum()))} nodes selected")
+    nodes = "nodes" if snapshot.whole is None else "nodes of the sample"
+    st.markdown(f"##### {format_count(len(rows))} of {format_count(int(is_placed.sum()))} {nodes} selected")
     st.caption(
         escape_markdown(f"{selection.description}. The URL stores the selection; a pin stores it in the notebook.")
     )

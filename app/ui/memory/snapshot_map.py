@@ -25,17 +25,26 @@ from app.analysis.projections.snapshots import (
     make_projection_params,
     read_initial_projection,
 )
+from app.analysis.samples import count_nodes, describe_sample
 from app.analysis.selection import NODE_QUANTITIES, NodeSelection, parse_numbers
 from app.analysis.settings import name_algo
 from app.figures import options as figure_options
 from app.figures.kinds.maps import Cloud
-from app.figures.named.memory_map import COLOR_SCALE, MapNodes, describe_collapse, describe_paths, make_traces
+from app.figures.named.memory_map import (
+    COLOR_SCALE,
+    MapNodes,
+    describe_collapse,
+    describe_paths,
+    make_traces,
+    name_memory,
+)
 from app.figures.registry import find_figure
 from app.figures.theme import ENDED_STATUSES
 from app.ui import data, memory_data, messages
 from app.ui.memory import atlas, projection_job
 from app.ui.memory.columns import Columns, make_columns
 from app.ui.page_state import Choice, Flag, Integer, Text
+from app.ui.widgets import run_picker
 from emtc_core.config.base import MEMORY_ALGO_PREFIXES
 from emtc_core.errors import ConfigError, EmtcError
 from storage.queries.episodes import Trajectory
@@ -55,6 +64,8 @@ LANDMARK_COUNTS = (2000, 5000, 10_000, 20_000, MAX_LANDMARKS)
 MAX_NODES_IN_FILE = 100_000
 """Maximum number of nodes in an exported or pinned map. The map on the page shows all nodes."""
 MAX_SELECTION_CHARACTERS = 8000
+MAX_LINKS = 10
+"""Maximum number of links to runs with snapshots."""
 _PAGES = ("memory", "replay")
 """Replay shows the first map, too."""
 COLOR = Choice("color", *_PAGES, accepts_labels=True)
@@ -211,6 +222,8 @@ def choose_second(run: RunRow, first: MapChoice) -> MapChoice | None:
     """Draw the choices of the second map in one bar; None if its run has no memory to draw."""
     with st.container(horizontal=True, vertical_alignment="top", gap="small"):
         names = {run.id: run.name} | data.run_names(RunFilter())[0] | data.names_of(_SECOND_RUN.list_texts())
+        with_map = memory_data.runs_with_snapshots()
+        names = dict(sorted(names.items(), key=lambda item: (item[0] != run.id, item[0] not in with_map)))
         run_id = st.selectbox(
             "Run of the second map",
             **_SECOND_RUN.bind(
@@ -248,7 +261,7 @@ def show(choice: MapChoice, other: MapChoice | None = None) -> MemoryMap:
             nodes=f"{snapshot.id}-{choice.stamp}",
             kind=f"{projection.method}-{projection.pair}-{projection.embedder}",
         ),
-        alt=f"Episodic memory of {choice.run.name} at step {snapshot.env_step}, {name}.",
+        alt=f"{name_memory(snapshot, choice.run.name)}, {name}.", is_sample=snapshot.whole is not None,
     )  # fmt: skip
     return memory_map
 
@@ -302,10 +315,13 @@ def make_figure(memory_map: MemoryMap, is_selected: NDArray[np.bool_], episodes:
     snapshot, view, seed = memory_map.snapshot, read_view(), memory_map.choice.projection.seed
     rows = memory_data.get_sample(snapshot.id, memory_map.choice.stamp, n=MAX_NODES_IN_FILE, seed=seed)
     rows = rows[is_selected[rows]]
-    sample = "all nodes" if snapshot.size <= MAX_NODES_IN_FILE else f"sampled by return × time, seed {seed}"
+    if snapshot.whole is not None:
+        sample = describe_sample(snapshot)
+    else:
+        sample = "all nodes" if snapshot.size <= MAX_NODES_IN_FILE else f"sampled by return × time, seed {seed}"
     selection = f", selection: {view.selection.description}" if view.selection else ""
     caption = (
-        f"Showing {format_count(len(rows))} of {format_count(snapshot.size)} nodes, {sample}{selection} · "
+        f"Showing {count_nodes(len(rows), snapshot)}, {sample}{selection} · "
         f"{memory_map.name} · snapshot at env step {format_count(snapshot.env_step)}"
     )
     paths = make_traces(episodes, snapshot, memory_map.coordinates)
@@ -313,7 +329,7 @@ def make_figure(memory_map: MemoryMap, is_selected: NDArray[np.bool_], episodes:
         snapshot,
         rows,
         memory_map.points,
-        title=f"Episodic memory of {memory_map.run.name} at step {snapshot.env_step}",
+        title=name_memory(snapshot, memory_map.run.name),
         caption=f"{caption}. Color: {NODE_QUANTITIES[view.color].meaning}."
         f"{describe_collapse(memory_map.embedded)}{describe_paths(paths)}",
         all_quantities=True,
@@ -331,6 +347,14 @@ def make_selected_figure(memory_map: MemoryMap, episodes: Sequence[Trajectory]) 
 
 
 def _show_empty(run: RunRow) -> None:
+    """Draw why there is no map, and the runs that have one if this one gets none any more."""
+    _explain_missing_snapshots(run)
+    if run.live_status in ENDED_STATUSES and (run_ids := memory_data.runs_with_snapshots()[:MAX_LINKS]):
+        st.caption("Runs with a snapshot of their memory:")
+        run_picker.show_run_links("memory", run_ids)
+
+
+def _explain_missing_snapshots(run: RunRow) -> None:
     if not run.config.get("algo", "").startswith(MEMORY_ALGO_PREFIXES):
         messages.empty(
             f"{escape_markdown(name_algo(run.algo))} has no episodic memory.",

@@ -57,7 +57,7 @@ def make_paths(memory_map: MemoryMap, trajectory: Trajectory, other: Trajectory 
 
 
 def make_path(memory_map: MemoryMap, trajectory: Trajectory, *, color: str | None = None) -> atlas.EpisodePath:
-    """Find the point of every step of an episode on the map; None if its node is no longer in the memory."""
+    """Find the point of every step of an episode on the map; None if its node is not in the snapshot."""
     places: list[atlas.MapPoint | None] = []
     if trajectory.slots is not None:
         rows = memory_map.snapshot.rows_of(trajectory.slots)

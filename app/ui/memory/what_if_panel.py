@@ -9,6 +9,7 @@ import streamlit as st
 from numpy.typing import NDArray
 
 from app.analysis.format import escape_markdown, format_count, format_number, format_percent
+from app.analysis.samples import NEEDS_WHOLE
 from app.analysis.what_if import (
     GateRules,
     Lookup,
@@ -70,7 +71,7 @@ def show(
         return
     with box, messages.guarded():
         rules = read_gate_rules(run.config)
-        settings = _choose_settings(rules)
+        settings = _choose_settings(rules, is_sample=snapshot.whole is not None)
         stream = memory_data.get_stream(snapshot, rules)
         factor = settings.delta_factor
         merged = None if factor is None else memory_data.get_merged_nodes(snapshot, rules, factor)
@@ -81,8 +82,8 @@ def show(
         st.caption(_explain_limits(run, stream, rules, result))
 
 
-def _choose_settings(rules: GateRules) -> WhatIfSettings:
-    """Draw the settings in one bar. The defaults are the settings of the run."""
+def _choose_settings(rules: GateRules, *, is_sample: bool) -> WhatIfSettings:
+    """Draw the settings in one bar. The defaults are the settings of the run. A sample offers only those of τ."""
 
     def format_factor(option: str) -> str:
         return option if option == RECORDED else f"×{option}"
@@ -93,6 +94,10 @@ def _choose_settings(rules: GateRules) -> WhatIfSettings:
             "τ × recorded", **_TAU_FACTOR.bind(TAU_FACTORS, format_factor, default="1"),
             help=_HELP["tau"], disabled=fixed_tau != RECORDED, width=200,
         )  # fmt: skip
+        tau = {"tau_factor": float(tau_factor), "tau_fixed": None if fixed_tau == RECORDED else float(fixed_tau)}
+        if is_sample:
+            st.caption(f"Another δ or source of H needs {NEEDS_WHOLE}.")
+            return WhatIfSettings(**tau)
         delta_factor = st.select_slider(
             f"δ × {rules.memory.delta:g}", **_DELTA_FACTOR.bind(DELTA_FACTORS, format_factor),
             help=_HELP["delta"], width=200,
@@ -108,8 +113,7 @@ def _choose_settings(rules: GateRules) -> WhatIfSettings:
             help=_HELP["successor"], disabled=not is_merging, width=175,
         )  # fmt: skip
     return WhatIfSettings(
-        tau_factor=float(tau_factor),
-        tau_fixed=None if fixed_tau == RECORDED else float(fixed_tau),
+        **tau,
         delta_factor=float(delta_factor) if is_merging else None,
         lookup="written" if str(lookup) == "written" else "nearest",
         successor="link" if str(successor) == "link" else "nn",
@@ -140,23 +144,30 @@ def _explain_limits(run: RunRow, stream: Stream, rules: GateRules, result: WhatI
     gate = data.gate_state(run)
     removed = gate.values.get("gate/incentive_removed") if gate else None
     n_transitions = len(stream.beta)
-    sentences = [
-        "The snapshot contains nodes that were merged at the recorded δ; the states of merged nodes are not stored. "
-        "So a smaller δ cannot split nodes, and the slider starts at ×1.",
-        f"Transitions are the newest {format_count(n_transitions)} up to the snapshot. δ and the sources of H change "
-        "only the links between nodes, because the memory at the time of each transition is not stored."
-        if n_transitions
-        else "No transition up to this snapshot is stored, so only the links between nodes are evaluated.",
-        "For the same reason, gate.timing, gate.on_miss and a stale index cannot be changed here. δ is applied in the "
-        "scaling of this snapshot's nodes.",
-        f"τ at the snapshot was {format_number(result.tau)}." if isfinite(result.tau) else "",
-        "Q(s′) is not recorded for each transition and is set to 0 in the incentive. So β̄ and "
-        f"β < {CLOSED_BELOW:g} are those of the training, but the share of removed incentive is computed from H only.",
+    run_removed = (
         f"The run removed {format_percent(removed, 1)} of its incentive on average, computed with the learner's Q."
         if removed is not None
-        else "",
-        "The memory was full, so slots of removed nodes are used by other nodes."
-        if result.nodes >= rules.memory.capacity
-        else "",
+        else ""
+    )
+    sentences = [
+        f"Transitions are the newest {format_count(n_transitions)} up to the snapshot."
+        if n_transitions
+        else "No transition up to this snapshot is stored, so only the links between nodes are evaluated.",
+        f"τ at the snapshot was {format_number(result.tau)}." if isfinite(result.tau) else "",
     ]
+    if not result.sample:
+        sentences += [
+            "δ and the sources of H change only the links, because the memory at the time of each transition is not "
+            "stored. For the same reason, gate.timing, gate.on_miss and a stale index cannot be changed here.",
+            "The snapshot contains nodes that were merged at the recorded δ; the states of merged nodes are not "
+            "stored. So a smaller δ cannot split nodes, and the slider starts at ×1. δ is applied in the scaling of "
+            "this snapshot's nodes.",
+            "Q(s′) is not recorded for each transition and is set to 0 in the incentive. So β̄ and "
+            f"β < {CLOSED_BELOW:g} are those of the training, but the share of removed incentive is computed from H "
+            "only.",
+            "The memory was full, so slots of removed nodes are used by other nodes."
+            if result.nodes >= rules.memory.capacity
+            else "",
+        ]
+    sentences.append(run_removed)
     return escape_markdown(" ".join(sentence for sentence in sentences if sentence))

@@ -133,9 +133,8 @@ def _choose_training(run: RunRow, keys: ChoiceKeys, message: DeltaGenerator, is_
             **keys.order.bind(list(_ORDERS), _ORDERS.__getitem__, on_change=partial(_reset, keys, keys.episode)),
         )  # fmt: skip
         order = next(name for name in _ORDERS if name == str(selected))
-    page = _read_list_page(
-        keys, lambda offset: data.episode_page(run.id, text, order_by=order, limit=LISTED, offset=offset)
-    )
+    n_replayable = data.count_replayable(run.id) if run.live_status in ENDED_STATUSES else None
+    page = _read_list_page(keys, lambda offset: _read_training_page(run, text, order, offset, n_replayable))
     rows = data.rows_of(page.frame)
     replayable = data.replayable_episodes(run.id, tuple(int(row["episode"]) for row in rows))
     labels = {
@@ -143,9 +142,6 @@ def _choose_training(run: RunRow, keys: ChoiceKeys, message: DeltaGenerator, is_
         f"{'' if int(row['episode']) in replayable else ' · states not stored'}"
         for row in rows
     }
-    if rows and not replayable and not text:  # none on this page: add the newest one that can be replayed
-        replayable = data.replayable_episodes(run.id)[:1]
-        labels = {str(episode): format_count(episode) for episode in replayable} | labels
     default = next((key for key in labels if int(key) in replayable), None)
     url_episode = keys.episode.read() or ""
     if url_episode not in labels and _is_number(url_episode):
@@ -155,7 +151,20 @@ def _choose_training(run: RunRow, keys: ChoiceKeys, message: DeltaGenerator, is_
         _show_empty(message, "No training episode has been recorded yet.", "The first ones follow within seconds.")
     elif is_list:
         _show_count(keys, page)
+        if n_replayable is not None and n_replayable < page.recorded:
+            st.caption(
+                f"{format_count(n_replayable)} of the run's {format_count(page.recorded)} episodes can be played and "
+                "are listed first. Only the outcomes of the others are stored."
+            )
     return make_replay(run, data.trajectory(run.id, int(episode)), training=True) if episode else None
+
+
+def _read_training_page(run: RunRow, text: str, order: Order, offset: int, n_replayable: int | None) -> EpisodePage:
+    """Read one page of the list. If only some episodes can be replayed, they are first."""
+    page = data.episode_page(run.id, text, order_by=order, limit=LISTED, offset=offset)
+    if n_replayable is None or n_replayable >= page.recorded:
+        return page
+    return data.episode_page(run.id, text, order_by=order, limit=LISTED, offset=offset, replayable_first=True)
 
 
 def _choose_evaluation(run: RunRow, keys: ChoiceKeys, message: DeltaGenerator, is_list: bool) -> Replay | None:

@@ -13,7 +13,7 @@ import streamlit as st
 from streamlit.components.v2 import component
 from streamlit.delta_generator import DeltaGenerator
 
-from app.analysis.format import escape_markdown
+from app.analysis.format import escape_markdown, format_count, format_number
 from app.figures.assets import read_asset
 from app.figures.theme import ENDED_STATUSES, Mode
 from app.replay.drawing import MAX_FRAMES
@@ -22,9 +22,9 @@ from app.replay.replay import Replay, add_run_names, join_values
 from app.ui import data, memory_data, messages, view
 from app.ui.live import controls
 from app.ui.memory import atlas, snapshot_map, traces
-from app.ui.page_state import RUN, START, Choice, Flag
+from app.ui.page_state import START, Choice, Flag
 from app.ui.replay.episode_choice import FIRST, SECOND, TRAINING, choose
-from app.ui.widgets import canvas, config_form, pin
+from app.ui.widgets import canvas, config_form, pin, run_picker
 from emtc_core.errors import EmtcError
 from emtc_core.install import get_install_command
 from storage.queries.episode_search import Extremes
@@ -41,9 +41,9 @@ _ON, _NOTE = "beside_on", "extremes_note"
 _COMPARE_HELP = "Two episodes with one time cursor. The second may be of another run."
 _BEST_HELP = "Adds the training episode with the highest return, of those that can be replayed"
 _EXTREMES_HELP = (
-    "The two training episodes with the highest and the lowest return. Two that began in the same node of the memory "
-    "are preferred if their returns differ by at least half of the difference over all episodes. Among equal returns, "
-    "the newest episode is used."
+    "The two training episodes with the highest and the lowest return, of those that can be replayed. Two that began "
+    "in the same node of the memory are preferred if their returns differ by at least half of that difference. Among "
+    "equal returns, the newest episode is used."
 )
 _MAP_HELP = "The path of the episode on the map of the memory, with the same cursor. Click the path to go to a step"
 _NO_EXTREMES = "This run has no two episodes with different returns that can be replayed."
@@ -100,13 +100,7 @@ def _show_if_none_stored(run: RunRow) -> bool:
         else f"This {place} contains no episodes of this run.",
         f"Runs of the {place} with episodes to replay:" if run_ids else "The same is true of its other runs.",
     )
-    names = data.names_of(run_ids)
-    for run_id in run_ids:
-        with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-            st.page_link(
-                "../pages/replay.py", label=escape_markdown(names[run_id]), icon=":material/smart_display:",
-                query_params=view.link({RUN.name: run_id}),
-            )  # fmt: skip
+    run_picker.show_run_links("replay", run_ids)
     return True
 
 
@@ -135,6 +129,8 @@ def _choose_second(run: RunRow) -> Replay | None:
 def _choose_second_run(run: RunRow, bar: DeltaGenerator) -> RunRow:
     """Draw the choice of the second episode's run. The URL names it if it is not the page's run."""
     names, _ = data.run_names(RunFilter(), LISTED)
+    replayable_runs = data.runs_with_states()
+    names = dict(sorted(names.items(), key=lambda item: item[0] not in replayable_runs))
     prefix = _SECOND_RUN.read()
     try:
         second = data.get_run(prefix or run.id)
@@ -185,7 +181,7 @@ def _compare_with_best(run: RunRow) -> None:
     _clear_second()
     SECOND.source.write(TRAINING)
     SECOND.find.write(None)
-    SECOND.episode.write(extremes.best)
+    SECOND.episode.write(extremes.highest)
 
 
 def _compare_extremes(run: RunRow) -> None:
@@ -199,10 +195,22 @@ def _compare_extremes(run: RunRow) -> None:
         keys.find.write(None)
     FIRST.episode.write(extremes.best)
     SECOND.episode.write(extremes.worst)
-    start = "both began in one node of the memory" if extremes.node is not None else "they began in different nodes"
-    st.session_state[_NOTE] = (
-        f"Episode {extremes.best} has the highest return, episode {extremes.worst} the lowest; {start}."
-    )
+    st.session_state[_NOTE] = _describe_extremes(extremes)
+
+
+def _describe_extremes(extremes: Extremes) -> str:
+    best = f"{format_count(extremes.best)} (return {format_number(extremes.best_return)})"
+    worst = f"{format_count(extremes.worst)} (return {format_number(extremes.worst_return)})"
+    if extremes.n_replayable < extremes.n_recorded:
+        n = f"{format_count(extremes.n_replayable)} of {format_count(extremes.n_recorded)}"
+        group = f"Of the {n} episodes that can be replayed, "
+    else:
+        group = ""
+    if extremes.node is not None:
+        text = f"episodes {best} and {worst} differ most in return among those that began in one node of the memory."
+    else:
+        text = f"episode {best} has the highest return, episode {worst} the lowest."
+    return group + text if group else f"{text[0].upper()}{text[1:]}"
 
 
 def _play(run: RunRow, replay: Replay, tools: DeltaGenerator, *, has_map: bool) -> None:
@@ -268,7 +276,8 @@ def _show_map(run: RunRow, replay: Replay, second: Replay | None = None) -> None
         )
         atlas.show_marks(channel=snapshot_map.FIRST.channel, selected=None, paths=paths, every=traces.EVERY, seek=True)
         if not any(place for path in paths for place in path["places"]):
-            st.caption("No state of this episode is in the memory of this snapshot. Choose another snapshot.")
+            place = "this snapshot" if memory_map.snapshot.whole is None else "this sample of the memory"
+            st.caption(f"No state of this episode is in {place}. Choose another snapshot.")
 
 
 @st.fragment

@@ -22,6 +22,11 @@ from storage.runs.rows import RunRow, shown_status
 LISTED = 50
 """Maximum number of runs in the list: the newest of those that match. The browser needs about 10 ms for each."""
 RUN_PAGES = frozenset({"run", "live", "memory", "replay"})
+_PAGE_LINKS = (
+    ("live", "Live", ":material/monitoring:"),
+    ("memory", "Memory", ":material/bubble_chart:"),
+    ("replay", "Replay", ":material/smart_display:"),
+)
 _KEY = "run_picker"
 _SESSION_RUN = "run_kept"
 _SEARCH = "run_search"
@@ -159,12 +164,19 @@ def name_link(run_id: str, name: str) -> None:
 
 def page_links(run_id: str) -> None:
     """Draw the links to Live, Memory and Replay of a run. Call this inside a horizontal container."""
-    for page, label, icon in (
-        ("live", "Live", ":material/monitoring:"),
-        ("memory", "Memory", ":material/bubble_chart:"),
-        ("replay", "Replay", ":material/smart_display:"),
-    ):
+    for page, label, icon in _PAGE_LINKS:
         st.page_link(f"../pages/{page}.py", label=label, icon=icon, query_params=view.link({RUN.name: run_id}))
+
+
+def show_run_links(page: str, run_ids: Sequence[str]) -> None:
+    """Draw links to a page of some runs, below each other."""
+    icons = {name: icon for name, _, icon in _PAGE_LINKS}
+    names = data.names_of(run_ids)
+    for run_id in run_ids:
+        st.page_link(
+            f"../pages/{page}.py", label=escape_markdown(names[run_id]), icon=icons[page],
+            query_params=view.link({RUN.name: run_id}),
+        )  # fmt: skip
 
 
 def status_badge(status: str) -> None:

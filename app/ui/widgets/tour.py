@@ -149,11 +149,13 @@ def _describe_what_if(run: RunRow) -> str:
 
 
 def _describe_replay(run: RunRow) -> str:
-    if _find_extremes(run) is None:
+    extremes = _find_extremes(run)
+    if extremes is None:
         return "Choose an episode in the list and press *▶ Play*. *Pin* stores the figure and the view in the notebook."
+    part = " of those that can be replayed" if extremes.n_replayable < extremes.n_recorded else ""
     return (
-        "The episodes with the highest and the lowest return, with the same time cursor. Press *▶ Play* to see where "
-        "they differ."
+        f"The episodes with the highest and the lowest return{part}, with the same time cursor. Press *▶ Play* to see "
+        "where they differ."
     )
 
 
