@@ -1,7 +1,7 @@
 """Text of numbers, times and sizes for the screen, with units."""
 
 from datetime import UTC, datetime
-from math import isfinite
+from math import floor, isfinite, log10
 
 MISSING = "–"
 
@@ -18,6 +18,22 @@ def format_number(value: float | None, digits: int = 3) -> str:
     if value == 0:
         return "0"
     return f"{value:.{digits}g}" if size >= 1e-4 else f"{value:.1e}"
+
+
+def count_decimals(value: float, digits: int) -> int:
+    """Return `digits`, or more if a number with `digits` digits after the point would be written as 0.
+
+    It then has two significant digits. A number below 1e-9 is a rounding error of a sum and is written as 0.
+    """
+    if not 1e-9 < abs(value) < 0.5 * 10**-digits:
+        return digits
+    return 1 - floor(log10(abs(value)))
+
+
+def format_decimals(value: float, digits: int, *, sign: str = "") -> str:
+    """Write a number with the digits after the point of `count_decimals`. `sign` is "+" or empty."""
+    text = f"{value:{sign}.{count_decimals(value, digits)}f}"
+    return text if float(text) or not text.startswith("-") else f"{0.0:{sign}.{digits}f}"
 
 
 def format_count(value: float | None) -> str:
@@ -37,7 +53,7 @@ def format_seed_count(number: int) -> str:
 
 def format_percent(value: float | None, digits: int = 0) -> str:
     """Write a fraction as a percentage."""
-    return MISSING if value is None or not isfinite(value) else f"{100 * value:.{digits}f} %"
+    return MISSING if value is None or not isfinite(value) else f"{format_decimals(100 * value, digits)} %"
 
 
 def format_duration(seconds: float | None) -> str:

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
+from app.analysis.format import format_decimals
 from app.analysis.samples import NEEDS_WHOLE, explain_sample
 from app.analysis.tables import MISSING, Table, make_table
 from emtc_core.config.base import ConfigSection, convert_errors
@@ -346,9 +347,9 @@ def tabulate_what_if(result: WhatIfResult) -> Table:
 
 def _row(name: str, before: float, after: float, digits: int) -> tuple[str, str, str, str]:
     def write(value: float, sign: str = "") -> str:
-        return f"{value + 0.0:{sign},.{digits}f}" if np.isfinite(value) else MISSING
+        return format_decimals(value, digits, sign=sign) if np.isfinite(value) else MISSING
 
-    return name, write(before), write(after), write(round(after - before, digits), "+")
+    return name, write(before), write(after), write(round(after - before, digits + 2), "+")
 
 
 def _read_section(kind: type[S], config: Mapping[str, Any], name: str) -> S:

@@ -19,7 +19,7 @@ from app.analysis.finals import (
     make_mu_w_scale,
     name_final,
 )
-from app.analysis.format import format_seed_count
+from app.analysis.format import count_decimals, format_seed_count
 from app.analysis.identical_runs import describe_identical_runs
 from app.analysis.intervals import CENTER_NAMES, BinomialScale, Values
 from app.analysis.quantities import Quantity, average_over_time
@@ -166,6 +166,7 @@ def format_aggregate(
     """
     center, low, high = aggregation.summarize(values, scale)
     statistic = ", ".join(filter(None, (name, f"{CENTER_NAMES[aggregation.center]} over seeds")))
+    digits = count_decimals(float(center), digits)
     text = f"{center:.{digits}f}"
     if low is None or high is None:
         return Cell(text, float(center), n=len(values), statistic=statistic, digits=digits)

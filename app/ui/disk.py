@@ -15,7 +15,7 @@ from storage.maintenance.backup import back_up_database, vacuum
 from storage.maintenance.sizes import KINDS, RunSize, Sizes
 from storage.maintenance.thin import RemovedData, Thinning, count_thinning, thin_run
 
-_MEGABYTES: Final = "%.1f MB"
+_MEGABYTES: Final = "%.3g MB"
 _KIND_HELP: Final = {
     "transitions": "Rows of single env steps",
     "trajectories": "States and actions of training episodes, for Replay; estimated from 200 episodes",

@@ -245,7 +245,7 @@ def make_check_rows(report: DeviceReport) -> pd.DataFrame:
             "Check": [check.name for check in report.checks],
             "State": ["✔ ok" if check.passed else "✖ failed" for check in report.checks],
             "Measurements": [check.details for check in report.checks],
-            "Duration [s]": [round(check.seconds, 1) for check in report.checks],
+            "Duration [s]": [check.seconds for check in report.checks],
         }
     )
 

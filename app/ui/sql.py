@@ -20,6 +20,7 @@ from app.analysis.tables import (
 )
 from app.ui import data, messages, view
 from app.ui.page_state import Choice, Flag, Text, in_form
+from app.ui.widgets.result_table import number_columns
 from emtc_core.errors import EmtcError, StorageError
 from storage.sql_console.glossary import EXAMPLES, describe_schema
 from storage.sql_console.query import MAX_QUERY_LENGTH, QueryResult, run_query
@@ -138,7 +139,8 @@ def _show_rows(frame: pd.DataFrame) -> None:
         frame.assign(**{name: [view.link_run(str(value), str(value)) for value in frame[name]] for name in linked}),
         hide_index=True,
         key="answer_table",
-        column_config={
+        column_config=number_columns(frame)
+        | {
             name: st.column_config.LinkColumn(
                 display_text=view.CALLED_PATTERN, help="Opens the page Run in a new tab", width="small"
             )

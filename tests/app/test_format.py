@@ -8,7 +8,15 @@ from pathlib import Path
 import pytest
 
 import app
-from app.analysis.format import add_utc, escape_markdown, format_duration, format_number, format_percent, format_size
+from app.analysis.format import (
+    add_utc,
+    escape_markdown,
+    format_decimals,
+    format_duration,
+    format_number,
+    format_percent,
+    format_size,
+)
 
 
 @pytest.mark.parametrize(
@@ -17,6 +25,15 @@ from app.analysis.format import add_utc, escape_markdown, format_duration, forma
 )
 def test_number_keeps_three_digits(value, text):
     assert format_number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "digits", "text"),
+    [(97.54, 1, "97.5"), (0.04, 1, "0.040"), (0.000123, 3, "0.00012"), (-1.8e-5, 3, "-0.000018"), (0, 3, "0.000"),
+     (-1e-17, 1, "0.0")],
+)  # fmt: skip
+def test_a_small_number_is_not_written_as_0(value, digits, text):
+    assert format_decimals(value, digits) == text
 
 
 @pytest.mark.parametrize("value", [None, float("nan"), float("inf")])

@@ -164,6 +164,11 @@ def test_a_win_rate_is_quoted_with_an_interval_that_stays_between_0_and_100() ->
     assert quoted.text == "100.0 [56.5–100.0]"
 
 
+def test_a_small_number_over_seeds_is_not_written_as_0() -> None:
+    cell = format_aggregate(np.array([0.0003, 0.0005]), Aggregation(), digits=3)
+    assert cell.text == "0.00040 ± 0.00014"
+
+
 def test_csv_and_parquet_say_value_edges_seeds_statistic_and_interval_of_every_cell(seeds) -> None:
     table = tabulate_win_rates(join_seeds(seeds, final=True), Aggregation("mean", "ci"))
     for read in (

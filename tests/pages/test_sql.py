@@ -1,5 +1,7 @@
 """SQL: queries are read-only, the tables are described, and a failed query shows one error."""
 
+import json
+
 import pytest
 from streamlit.delta_generator import DeltaGenerator
 
@@ -28,6 +30,18 @@ def test_a_result_is_shown_with_its_number_of_rows_until_the_next_query(seeded):
     app.selectbox(key="sql?table").set_value("metrics").run()
     assert app.dataframe[0].value["Column"].tolist() == ["run_id", "env_step", "name", "value"]
     assert len(app.dataframe) == 2
+
+
+def test_small_numbers_keep_their_significant_digits(seeded):
+    """Streamlit shows numbers without a format with four digits after the point, 1.8e-05 as 0.00002."""
+    app = run_query(open_page("sql"), "select 1.8e-05 as a, 1.23e-7 as b, 7 as n, null as missing, 'x' as text")
+    columns = json.loads(app.dataframe[1].proto.columns)
+    formats = {name: columns[name]["type_config"]["format"] for name in ("a", "b")}
+    assert {f"{value:{format[1:]}}" for value, format in zip((1.8e-05, 1.23e-7), formats.values(), strict=True)} == {
+        "1.8e-05",
+        "1.23e-07",
+    }
+    assert not {"n", "missing", "text"} & columns.keys()
 
 
 def test_a_result_beyond_the_row_limit_is_marked_as_truncated(seeded):

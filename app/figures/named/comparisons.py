@@ -20,6 +20,7 @@ from app.analysis.finals import (
     make_final_scale,
     name_final,
 )
+from app.analysis.format import count_decimals
 from app.analysis.identical_runs import are_identical, label_identical
 from app.analysis.intervals import BinomialScale
 from app.analysis.quantities import UNIT_RANGE, Quantity
@@ -297,7 +298,7 @@ def count_seeds(difference: MeanDifference) -> str:
 def format_difference(difference: MeanDifference, statistic: str, *, scale: float = 1.0) -> Cell:
     """Format a difference with its interval: "+0.14 [-0.23, +0.51]". `scale` = 100 gives percent."""
     value, low, high = (scale * number for number in (difference.estimate, difference.low, difference.high))
-    n, number_format = count_seeds(difference), "+.1f" if scale == 100 else "+.3g"
+    n, number_format = count_seeds(difference), f"+.{count_decimals(value, 1)}f" if scale == 100 else "+.3g"
     if not np.isfinite(low):
         return Cell(f"{value:{number_format}}", value, n=n, statistic=statistic)
     text = f"{value:{number_format}} [{low:{number_format}}, {high:{number_format}}]"

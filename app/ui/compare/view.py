@@ -395,7 +395,7 @@ def show_runs(runs: ComparedRuns) -> None:
     frame = list_runs(runs)
     percentages = {
         FINAL_NAMES[rule]: st.column_config.NumberColumn(
-            format=result_table.PERCENT, help=FINAL_MEANINGS[rule].capitalize()
+            format=result_table.RATE, help=FINAL_MEANINGS[rule].capitalize()
         )
         for rule in FINAL_RULES
     }
@@ -419,7 +419,7 @@ def show_runs(runs: ComparedRuns) -> None:
             ),
             "after": st.column_config.NumberColumn(format="localized", help="Number of evaluations after that one"),
             MU_W.title: st.column_config.NumberColumn(
-                format="%.3f", help="Of these episodes, up to the last evaluation. Home and SQL show the greedy one"
+                format="%.3g", help="Of these episodes, up to the last evaluation. Home and SQL show the greedy one"
             ),
             "last evaluation": st.column_config.NumberColumn(format="localized", help="Env step"),
         },

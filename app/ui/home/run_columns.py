@@ -9,7 +9,7 @@ from typing import Any, Final
 import streamlit as st
 
 from app.ui import view
-from app.ui.widgets.result_table import PERCENT
+from app.ui.widgets.result_table import PERCENT, RATE
 from storage.queries.run_search import HOME_COLUMNS, SORTS
 
 _FIRST: Final = (
@@ -30,7 +30,7 @@ _WIDTHS: Final = {
     "notes": "small",
     "id": "small",
 }
-_FORMATS: Final = {"win_rate": PERCENT, "mu_w": "%.3f", "return_mean": "%.2f"}
+_FORMATS: Final = {"win_rate": RATE, "mu_w": "%.3g", "return_mean": "%.5g"}
 
 COLUMN_ORDER: Final = [*_FIRST, *(name for name in HOME_COLUMNS if name not in (*_FIRST, *_LAST)), *_LAST]
 """The columns from left to right. Those that neither _FIRST nor _LAST names are in between."""

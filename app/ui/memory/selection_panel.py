@@ -21,6 +21,7 @@ from app.ui.memory import atlas, snapshot_map, what_if_panel
 from app.ui.memory.snapshot_map import MemoryMap
 from app.ui.page_state import Flag
 from app.ui.widgets import canvas, pin
+from app.ui.widgets.result_table import number_columns
 from storage.runs.rows import RunRow
 
 _AGREEMENT = Flag("agreement", "memory")
@@ -102,7 +103,8 @@ def _show_downloads(run: RunRow, memory_map: MemoryMap, rows: NDArray[np.int64])
         with st.popover("List", icon=":material/table_rows:"):
             note = f". The first {format_count(LISTED)} are listed; the files contain all" if len(rows) > LISTED else ""
             st.caption(f"{format_count(len(rows))} nodes{note}.")
-            st.dataframe(list_nodes(memory_map.snapshot, memory_map.coordinates, rows[:LISTED]), hide_index=True)
+            nodes = list_nodes(memory_map.snapshot, memory_map.coordinates, rows[:LISTED])
+            st.dataframe(nodes, hide_index=True, column_config=number_columns(nodes))
         stem = f"selection-{run.id}-{memory_map.snapshot.env_step}"
         st.download_button(
             "CSV", partial(write, "csv"),

@@ -226,7 +226,7 @@ def _show_table(sweep: Sweep, runs: Sequence[RunRow]) -> None:
         ),
         "Machine": st.column_config.TextColumn(help="The machine or cluster node of the current or last trainer"),
         "Last win rate": st.column_config.NumberColumn(
-            format=result_table.PERCENT, help="Win rate of the last greedy evaluation"
+            format=result_table.RATE, help="Win rate of the last greedy evaluation"
         ),
     }
     table = st.dataframe(

@@ -23,6 +23,7 @@ from app.jobs.sweeps.study import MISSING, RUN, describe_settings, find_best_tri
 from app.ui import data, messages, view
 from app.ui.page_state import SWEEP
 from app.ui.widgets import config_form
+from app.ui.widgets.result_table import number_columns
 from emtc_core.errors import EmtcError
 from storage.engine import Database
 from storage.runs.sweeps import Sweep
@@ -141,20 +142,15 @@ def make_rows(trials: Sequence[Any], *, is_maximized: bool) -> pd.DataFrame:
 def _show_trials(sweep: Sweep, study: Any, trials: Sequence[Any]) -> None:
     metric = sweep.plan["file"]["optuna"].get("metric", "value")
     rows = make_rows(trials, is_maximized=study.direction.name == "MAXIMIZE")
-    formats: dict[str, Any] = {
-        str(name): st.column_config.NumberColumn(format="%.4g")
-        for name in rows.columns
-        if pd.api.types.is_float_dtype(rows[name])
-    }
     with st.expander(f"Trials ({len(trials)})", icon=":material/list:", expanded=True):
         st.dataframe(
             rows,
             hide_index=True,
             key="search_trials",
-            column_config=formats
+            column_config=number_columns(rows)
             | {
                 "Value": st.column_config.NumberColumn(
-                    f"Value ({metric})", format="%.4g", help="Complete trial: the last value. Pruned: the last so far"
+                    f"Value ({metric})", format="%.7g", help="Complete trial: the last value. Pruned: the last so far"
                 ),
                 "Run": st.column_config.LinkColumn(
                     display_text=view.CALLED_PATTERN, help="Opens the page Run in a new tab"

@@ -2,8 +2,12 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
+from typing import Any
 
+import numpy as np
+import pandas as pd
 import streamlit as st
+from pandas.api.types import infer_dtype
 
 from app.analysis.format import escape_markdown
 from app.analysis.tables import ROWS_ONLY, TABLE_FORMATS, TABLE_MIME, TABLE_SUFFIX, Table, TableFormat, export_table
@@ -11,7 +15,9 @@ from app.analysis.tables import ROWS_ONLY, TABLE_FORMATS, TABLE_MIME, TABLE_SUFF
 MAX_UNFOLDED = 5
 """A list with more lines is folded."""
 PERCENT = "%.0f %%"
-"""Column format of percentages, equal to `app.analysis.format.format_percent`; Streamlit's own has no space."""
+"""Column format of a progress, equal to `app.analysis.format.format_percent`; Streamlit's own has no space."""
+RATE = "%.3g %%"
+"""Column format of a rate as a percentage, with three significant digits."""
 _NO_BREAK = (" ± ", " = ", " of ", " and ", " pair", " seed")
 """Texts whose spaces become non-breaking, so that a value, its spread and its count stay on one line."""
 _LABELS: dict[TableFormat, str] = {
@@ -20,6 +26,19 @@ _LABELS: dict[TableFormat, str] = {
     "markdown": "Markdown",
     "parquet": "Parquet",
 }
+
+
+def number_columns(frame: pd.DataFrame) -> dict[str, Any]:
+    """Make the configuration of columns with numbers so that they keep their significant digits.
+
+    Without it, Streamlit shows four digits after the point, and one significant digit of smaller numbers.
+    """
+    formats = {}
+    for name, values in frame.items():
+        if infer_dtype(values) in ("floating", "mixed-integer-float", "decimal"):
+            digits = 7 if values.dtype == np.float32 else 10
+            formats[str(name)] = st.column_config.NumberColumn(format=f"%.{digits}g")
+    return formats
 
 
 def show(table: Table, *, key: str, stem: str, titles: Sequence[str] = ()) -> None:
