@@ -255,6 +255,12 @@ def name_algo_with_origin(algo: str, plugins: object, *, is_imported: bool = Fal
     return f"{_name_own_algo(algo)} ({origin})" if origin else name_algo(algo)
 
 
+def name_run_algo(settings: Settings) -> str:
+    """Return the name of the algorithm of a run, from its flat settings: "QMIX", or "qmix, imported (sacred)"."""
+    algo = str(settings.get("algo"))
+    return name_method(algo, {IMPORTED: settings[LABEL]}) if LABEL in settings else name_algo(algo)
+
+
 def _name_own_algo(algo: str) -> str:
     method, _, backbone = algo.rpartition("-")
     return f"{method.upper()}({backbone.upper()})" if method in ("emtc", "emu") else algo.upper()

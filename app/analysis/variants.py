@@ -23,6 +23,7 @@ from app.analysis.settings import (
     read_origins,
     write_value,
 )
+from emtc_core.config.base import IMPORTED
 from emtc_core.config.resolve import Value, flatten_stored
 from emtc_core.config.run import list_algos
 
@@ -55,6 +56,13 @@ class Variant:
         return _write_changes(
             {key: value for key, value in self.changes.items() if key != "preset" and key not in self.shared}
         )
+
+    @property
+    def style_key(self) -> tuple[str, str]:
+        """Algorithm and changes by which the style of its line is chosen. The algorithms of imports are not ours."""
+        if IMPORTED in self.changes:
+            return write_method(self.algo, self.changes), IMPORTED
+        return self.algo, self.changed
 
     @property
     def label(self) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from sqlalchemy import func, select, text
+from sqlalchemy import func, select, text, update
 
 from app.analysis.comparable import cut_to_budget
 from app.analysis.provenance import describe_runs
@@ -24,6 +24,8 @@ from storage.maintenance.check_run import check_run
 from storage.models import Evaluation, Run
 from storage.queries.curves import evaluations
 from storage.queries.run_search import RunFilter, matching_ids
+from storage.recording.writer import DatabaseRecorder
+from storage.runs.changes import create_run
 from storage.runs.rows import RunRow, find_run
 from tests.app.foreign_files import (
     marl_eval,
@@ -34,7 +36,9 @@ from tests.app.foreign_files import (
     write_two_seeds,
     write_wandb,
 )
+from tests.app.seed_cases import stored
 from tests.require import require
+from tests.storage.records import make_evaluation
 
 CSV = "algo,map,seed,step,win_rate\nvdn,3m,4,0,0\nvdn,3m,4,1000,0.5\nvdn,3m,5,0,0.25\nvdn,3m,5,1000,1\n"
 
@@ -522,3 +526,55 @@ def test_a_table_of_wandb_with_iterations_of_benchmarl_is_refused(db, tmp_path, 
 )
 def test_algorithm_map_and_seed_are_found_in_the_name_of_a_run(name: str, algo: str, map: str, seed: int) -> None:
     assert parse_run_name(name, SourceOverrides()) == (algo, map, seed)
+
+
+def test_names_of_other_programs_are_not_changed(db, tmp_path, capsys) -> None:
+    algos = ("ours", "Ours", "Ours (τ<1)", "qmix")
+    rows = [f"{algo},3m,1,{step},0.5" for algo in algos for step in (0, 1000)]
+    take(db, write(tmp_path / "r.csv", "\n".join(["algo,map,seed,step,win_rate", *rows]) + "\n"), "csv", capsys)
+    assert run(["export", "--figure", "learning-curves", "--out", str(tmp_path / "c.csv"), "--db", db.url]) == 0
+    curves = pd.read_csv(tmp_path / "c.csv", comment="#")
+    assert set(curves["series"]) == {f"{algo}, imported (csv) (n = 1)" for algo in algos}
+
+
+def test_imports_of_four_programs_and_our_runs_are_one_chart(db, tmp_path, capsys) -> None:
+    own = [
+        create_run(db, stored(seed=seed, map="3m", steps=50_000), target_steps=50_000, versions={}) for seed in (1, 2)
+    ]
+    for run_id in own:
+        recorder = DatabaseRecorder(db, run_id)
+        for step in range(0, 50_001, 10_000):
+            recorder.record_evaluation(make_evaluation(step, wins=step // 10_000))
+        recorder.close()
+        with db.transaction() as connection:
+            connection.execute(update(Run).where(Run.id == run_id).values(status="finished"))
+    pymarl, benchmarl, mappo = tmp_path / "pymarl", tmp_path / "benchmarl", tmp_path / "mappo"
+    benchmarl.mkdir()
+    wandb: dict[str, list[tuple[int, float]]] = {}
+    for seed in (1, 2, 3):
+        returns = [
+            [(step + 7 * seed, slope * step / 5000 + seed) for step in range(0, 50_001, 10_000)]
+            for slope in (0.6, 0.9, 1.2, 1.5)
+        ]
+        write_sacred(pymarl, {**PYMARL, "seed": seed}, {"test_return_mean": returns[0]}, end="os._exit")
+        run_steps = steps({step: [value] for step, value in returns[1]})
+        write(benchmarl / f"{seed}.json", json.dumps({"smac": {"3m": {"Mappo": {f"seed_{seed}": run_steps}}}}))
+        write_mappo(mappo, seed, {"eval_average_episode_rewards": returns[2]})
+        wandb[f"Ours_3m_seed{seed}"] = returns[3]
+    table = write_wandb(tmp_path / "wandb.csv", wandb, "test_return_mean")
+    for place, format in ((pymarl, "sacred"), (benchmarl, "marl-eval"), (mappo, "tensorboard"), (table, "csv")):
+        assert len(take(db, place, format, capsys, "--env", "skirmish")["runs"]) == 3
+    for suffix in ("csv", "png"):
+        out = str(tmp_path / f"c.{suffix}")
+        options = ("--figure", "learning-curves", "--set", "quantity=return")
+        assert run(["export", *options, "--out", out, "--db", db.url]) == 0
+    curves = pd.read_csv(tmp_path / "c.csv", comment="#")
+    assert curves["panel"].unique().tolist() == ["episode return, 3m"]
+    assert curves.groupby("series")["n"].unique().map(list).to_dict() == {
+        "EMTC(QPLEX) (n = 2)": [2],
+        "Mappo, imported (marl-eval) (n = 3)": [3],
+        "Ours, imported (csv) (n = 3)": [3],
+        "qmix, imported (sacred) (n = 3)": [3],
+        "rmappo, imported (tensorboard) (n = 3)": [3],
+    }
+    assert curves.groupby("series")["x"].max().tolist() == [50_000, *[50_007] * 4]
