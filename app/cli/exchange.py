@@ -88,13 +88,13 @@ def import_foreign(
     source = read_foreign(path, format, SourceOverrides(env, map, algo, seed, name, win_rate, score, steps))
     database = open_database(db)  # after reading, so that an invalid source creates no database
     written = save_imports(database, source.runs)
-    source = replace(source, left_out=[*source.left_out, *written.left_out])
+    source = replace(source, skip_reasons=[*source.skip_reasons, *written.skip_reasons])
     remarks = list(list_remarks(source))
     for remark in remarks:
         print_message(remark)
     new, existing = written.new, written.existing
     if json:
-        print_json({"runs": list(new), "here": list(existing), "left_out": source.left_out, "remarks": remarks})
+        print_json({"runs": list(new), "here": list(existing), "skipped": source.skip_reasons, "remarks": remarks})
         return
     ids = f": {', '.join(new)}" if new else ""
     print_message(f"Imported {format_run_count(len(new))} into {database.safe_url}{ids}.")

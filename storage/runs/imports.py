@@ -100,7 +100,7 @@ class ImportResult:
     """Ids of the runs that were created."""
     existing: tuple[str, ...]
     """Ids of the runs that an earlier import of the same evaluations had created."""
-    left_out: tuple[str, ...]
+    skip_reasons: tuple[str, ...]
     """One sentence for each run that an earlier import had created with other evaluations."""
 
 
@@ -118,21 +118,21 @@ def save_imports(db: Database, runs: Sequence[ForeignRun]) -> ImportResult:
     check_not_read_only("import runs")
     new: list[str] = []
     existing: list[str] = []
-    left_out: list[str] = []
+    skip_reasons: list[str] = []
     with db.transaction() as connection:
         for run in runs:
             try:
                 stored_id = _find_stored(connection, run)
             except RunStateError as error:
-                left_out.append(str(error))
+                skip_reasons.append(str(error))
                 continue
             if stored_id is None:
                 new.append(_insert(connection, run))
             else:
                 existing.append(stored_id)
-    if left_out and not new and not existing:
-        raise RunStateError(left_out[0])
-    return ImportResult(tuple(new), tuple(existing), tuple(left_out))
+    if skip_reasons and not new and not existing:
+        raise RunStateError(skip_reasons[0])
+    return ImportResult(tuple(new), tuple(existing), tuple(skip_reasons))
 
 
 def _find_stored(connection: Connection, run: ForeignRun) -> str | None:

@@ -238,7 +238,7 @@ def test_tensorboard_events_are_read_by_its_own_reader(db, tmp_path, capsys) -> 
 def test_a_run_with_a_wrong_value_is_named_and_the_others_are_imported(db, tmp_path, capsys, text: str, why: str):
     done = take(db, write(tmp_path / "r.csv", text), "csv", capsys)
     assert 4 in [find_run(db, run_id).seed for run_id in done["runs"]]
-    (reason,) = done["left_out"]
+    (reason,) = done["skipped"]
     assert why in reason
     assert f"Not imported: {reason}" in done["remarks"]
 
@@ -369,8 +369,8 @@ def test_a_budget_replaces_the_last_steps_and_names_the_runs_that_stopped_before
         (5, "finished", 1005),
         (6, "stopped", 1005),
     ]
-    assert "seed 7" in done["left_out"][0]
-    assert "--budget" in done["left_out"][0]
+    assert "seed 7" in done["skipped"][0]
+    assert "--budget" in done["skipped"][0]
 
 
 PYMARL: dict[str, Any] = {
@@ -422,8 +422,8 @@ def test_a_crashed_run_and_a_run_with_nan_are_named_and_the_others_are_imported(
     write_pymarl(place / "5", {**PYMARL, "seed": 1}, {"test_battle_won_mean": [0.1], "test_battle_won_mean_T": [70]})
     done = take(db, place, "sacred", capsys)
     assert [row.seed for row in read_rows(db, done["runs"])] == [1]
-    assert len(done["left_out"]) == 4
-    reasons = " ".join(done["left_out"])
+    assert len(done["skipped"]) == 4
+    reasons = " ".join(done["skipped"])
     assert "sacred/2 has neither" in reasons
     assert "sacred/3, win_rate at step 50,000" in reasons
     assert "info.json is not JSON" in reasons
@@ -498,6 +498,12 @@ def test_the_csv_export_of_wandb_is_read(db, tmp_path, capsys) -> None:
     ]
 
 
+def test_runs_of_wandb_with_one_name_are_several_runs(db, tmp_path, capsys) -> None:
+    text = "Step,qmix - win_rate,qmix - win_rate\n0,0,\n10,0.5,0.25\n"
+    rows = read_rows(db, take(db, write(tmp_path / "w.csv", text), "csv", capsys, "--map", "3m")["runs"])
+    assert [(row.algo, row.seed, row.win_rate) for row in rows] == [("qmix", -1, 0.5), ("qmix", -2, 0.25)]
+
+
 def test_a_table_of_wandb_without_a_win_rate_is_refused_with_the_columns_to_keep(db, tmp_path, capsys) -> None:
     place = write_wandb(tmp_path / "w.csv", {"qmix_3m_seed1": [(0, 0.5)]}, "loss")
     message = refusal(db, place, "csv", capsys)
@@ -521,6 +527,8 @@ def test_a_table_of_wandb_with_iterations_of_benchmarl_is_refused(db, tmp_path, 
         ("seed3 ours (τ<1) MMM2", "ours (τ<1)", "MMM2", 3),
         ("qmix_seed1_3m_2023-01-01 10:00:00.123", "qmix", "3m", 1),
         ("qmix__2021-01-01_10-00-00", "qmix", None, None),
+        ("3m/qmix/seed_1/logs", "qmix", "3m", 1),
+        ("3m/qmix/run2", "qmix", "3m", None),
         ("mappo_check_seed2", "mappo_check", None, 2),
     ],
 )

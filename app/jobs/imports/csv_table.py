@@ -83,7 +83,7 @@ def _read_wandb(
     """Read the export of a chart of W&B. Algorithm, map and seed are in the names of the runs, or options."""
     names = overrides.name_columns(WIN_RATES, RETURNS)
     columns = {metric: column for column, metrics in names.items() for metric in metrics}
-    curves: dict[str, dict[str, pd.Series]] = {}
+    curves: dict[tuple[str, int], dict[str, pd.Series]] = {}
     metrics: list[str] = []
     for position, text in enumerate(header):
         match = _WANDB_COLUMN.fullmatch(text)
@@ -92,7 +92,8 @@ def _read_wandb(
         metrics.append(match["metric"])
         if (column := columns.get(match["metric"])) is not None:
             points = (point for point in zip(cells[0], cells[position], strict=True) if point[1])
-            curves.setdefault(match["run"], {})[column] = make_series(points)
+            n_before = header[:position].count(text)  # several runs may have one name
+            curves.setdefault((match["run"], n_before), {})[column] = make_series(points)
     if not curves:
         raise ConfigError(
             f"{name} has no column of a win rate or return, but {', '.join(sorted(set(metrics)))}. Keep the first "
@@ -104,8 +105,8 @@ def _read_wandb(
             f"{name} counts iterations of BenchMARL, not env steps. Set the x axis of the chart to "
             f"{BENCHMARL_STEPS[0]} and export it again, or import the JSON files of BenchMARL with --format marl-eval."
         )
-    for number, (run_name, run_curves) in enumerate(curves.items(), start=1):
-        where = f"{name} ({run_name})"
+    for number, ((run_name, n_before), run_curves) in enumerate(curves.items(), start=1):
+        where = f"{name} ({run_name})" if n_before == 0 else f"{name} ({run_name}, column {n_before + 1})"
         if run_name.startswith("Group: "):
             yield ConfigError(f"{where} is the mean of a group of runs. Export the chart without grouping.")
             continue

@@ -1,6 +1,6 @@
 """A run as the files of another program describe it, and what the formats share: options, names, checks of values.
 
-A reader yields a `ParsedRun` for each run, or a ConfigError that says why this run cannot be read.
+A reader yields a `ParsedRun` for each run, or a ConfigError with the reason why this run cannot be read.
 """
 
 import json
@@ -40,7 +40,9 @@ _MAX_STEP: Final = 10**15
 _MAX_CHARACTERS: Final = 100
 _DATE: Final = re.compile(r"[ _]*\d{4}-\d\d-\d\d.*$")
 _SEED: Final = re.compile(r"(?:(?<=[^a-z])|^)seed[ _=-]?(\d{1,18})(?!\d)", re.IGNORECASE)
-_SEPARATORS: Final = " _-"
+_SEPARATORS: Final = " _/-"
+_NO_NAMES: Final = re.compile(r"(?:run[_-]?\d+|logs|tb|tb_logs|tensorboard|summaries)", re.IGNORECASE)
+"""Names of folders that do not describe a run."""
 
 
 @dataclass(frozen=True)
@@ -99,11 +101,13 @@ class RunName(NamedTuple):
 
 
 def parse_run_name(name: str, overrides: SourceOverrides) -> RunName:
-    """Find seed, map and algorithm in a name such as "qmix_3m_seed1"; the algorithm is what remains.
+    """Find seed, map and algorithm in a name or path such as "qmix_3m_seed1" or "3m/qmix/seed_1/logs".
 
-    A map is found if it is the user's, or a map of SMAC or SMACv2, or a scenario of football.
+    The algorithm is what remains. A map is found if it is the user's, a map of SMAC or SMACv2, or a scenario of
+    football.
     """
-    rest = _DATE.sub("", name)
+    parts = [part for part in name.split("/") if not _NO_NAMES.fullmatch(part)]
+    rest = _DATE.sub("", "/".join(parts))
     seed_match = _SEED.search(rest)
     rest = _SEED.sub("", rest, count=1)
     maps = [overrides.map] if overrides.map else _MAPS

@@ -15,6 +15,7 @@ from app.analysis.variants import is_one_budget, join_budgets
 from app.jobs.imports.csv_table import read_csv
 from app.jobs.imports.marl_eval import read_marl_eval
 from app.jobs.imports.parsed_run import (
+    ENVS,
     ParsedRun,
     SourceOverrides,
     check_seed,
@@ -48,7 +49,7 @@ class ForeignSource:
     """The runs of a source, and why others are left out."""
 
     runs: list[ForeignRun]
-    left_out: list[str]
+    skip_reasons: list[str]
     """One sentence for each run that cannot be imported."""
 
 
@@ -76,25 +77,25 @@ def read_foreign(place: Path, format: str, overrides: SourceOverrides) -> Foreig
             f"--seed cannot be used, because {place} contains {len(results)} runs", hint="Import them one by one."
         )
     runs: list[ForeignRun] = []
-    left_out: list[str] = []
+    skip_reasons: list[str] = []
     for result in results:
         try:
             if isinstance(result, ConfigError):
                 raise result
             runs.append(_check_run(result, overrides, valid_format))
         except ConfigError as error:
-            left_out.append(str(error))
+            skip_reasons.append(str(error))
     if not runs:
-        if len(left_out) == 1:
-            raise ConfigError(left_out[0])
-        reason = f"The first reason: {left_out[0]}" if left_out else ""
-        raise ConfigError(f"None of the {len(left_out)} runs of {place} can be imported", hint=reason)
-    return _keep_one_per_seed(_set_common_budgets(runs), left_out)
+        if len(skip_reasons) == 1:
+            raise ConfigError(skip_reasons[0])
+        reason = f"The first reason: {skip_reasons[0]}" if skip_reasons else ""
+        raise ConfigError(f"None of the {len(skip_reasons)} runs of {place} can be imported", hint=reason)
+    return _keep_one_per_seed(_set_common_budgets(runs), skip_reasons)
 
 
 def list_remarks(source: ForeignSource) -> Iterator[str]:
     """Yield remarks on imported runs: left-out and stopped runs, missing facts, and settings that separate lines."""
-    yield from (f"Not imported: {reason}" for reason in source.left_out)
+    yield from (f"Not imported: {reason}" for reason in source.skip_reasons)
     stopped = [run for run in source.runs if not run.is_complete]
     if stopped:
         texts = (f"{run.source} (at {run.env_steps:,} of {run.target_steps:,} env steps)" for run in stopped)
@@ -120,6 +121,7 @@ def list_remarks(source: ForeignSource) -> Iterator[str]:
 def _check_run(run: ParsedRun, overrides: SourceOverrides, format: Format) -> ForeignRun:
     """Check a run and complete it with the values of the user. Its training length may still be its last env step."""
     frame = join_curves(run)
+    env = check_text("env", overrides.env or run.env or UNKNOWN_ENV, run.where)
     last_step = int(frame.index[-1])
     named_budget = read_number(overrides.budget or run.budget)
     budget = int(named_budget) if np.isfinite(named_budget) and named_budget > 0 else 0
@@ -128,7 +130,7 @@ def _check_run(run: ParsedRun, overrides: SourceOverrides, format: Format) -> Fo
     if overrides.budget and last_step > budget and not is_at_end:
         raise ConfigError(f"{run.where} has evaluations up to {last_step:,} env steps, but --budget is {budget:,}")
     return ForeignRun(
-        env=check_text("env", overrides.env or run.env or UNKNOWN_ENV, run.where),
+        env=overrides.env or ENVS.get(env, env),
         map=check_text("map", overrides.map or run.map, run.where),
         algo=check_text("algo", overrides.algo or run.algo, run.where),
         seed=check_seed(run.seed if overrides.seed is None else overrides.seed, run.where),
@@ -144,9 +146,9 @@ def _check_run(run: ParsedRun, overrides: SourceOverrides, format: Format) -> Fo
 
 
 def _make_point(step: int, values: dict[Any, float]) -> Point:
-    known = {str(name): value for name, value in values.items() if np.isfinite(value)}
-    episodes = known.pop("episodes", None)
-    return Point(int(step), **known, episodes=None if episodes is None else int(episodes))
+    numbers = {str(name): value for name, value in values.items() if np.isfinite(value)}
+    episodes = numbers.pop("episodes", None)
+    return Point(int(step), **numbers, episodes=None if episodes is None else int(episodes))
 
 
 def _find_interval(run: ParsedRun, frame: pd.DataFrame) -> int:
@@ -169,14 +171,14 @@ def _set_common_budgets(runs: list[ForeignRun]) -> list[ForeignRun]:
     return [replace(run, target_steps=joined[id(run)]) for run in runs]
 
 
-def _keep_one_per_seed(runs: Sequence[ForeignRun], left_out: Sequence[str]) -> ForeignSource:
+def _keep_one_per_seed(runs: Sequence[ForeignRun], skip_reasons: Sequence[str]) -> ForeignSource:
     """Keep one of several runs with the same algorithm, task, seed and settings: a whole one, or the longest."""
-    kept: dict[Hashable, ForeignRun] = {}
-    reasons = list(left_out)
+    runs_by_identity: dict[Hashable, ForeignRun] = {}
+    reasons = list(skip_reasons)
     for run in sorted(runs, key=lambda run: (not run.is_complete, -run.points[-1].env_step)):
-        if (other := kept.setdefault(run.identity, run)) is not run:
+        if (other := runs_by_identity.setdefault(run.identity, run)) is not run:
             reasons.append(
                 f"{run.source} is a second run of {run.describe()}. {other.source} is imported, because it is not "
                 "shorter. Import the other one with a different --name."
             )
-    return ForeignSource([run for run in runs if kept[run.identity] is run], reasons)
+    return ForeignSource([run for run in runs if runs_by_identity[run.identity] is run], reasons)

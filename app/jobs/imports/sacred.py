@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pandas as pd
 
-from app.jobs.imports.parsed_run import ENVS, ParsedRun, SourceOverrides, make_series, read_json
+from app.jobs.imports.parsed_run import ParsedRun, SourceOverrides, make_series, read_json
 from emtc_core.errors import ConfigError
 
 WIN_RATES: Final = ("test_battle_won_mean", "test_win_rate_mean", "test_win_rate")
@@ -88,10 +88,9 @@ def _find_curve(metrics: Mapping[str, Any], info: Mapping[str, Any], keys: Seque
 
 
 def _read_task(config: Mapping[str, Any]) -> tuple[str, object]:
-    """Translate environment and map to the names of this program, for instance sc2 to smac.
+    """Return environment and map. On SMACv2 the numbers of units are part of the map: terran_5_vs_5.
 
-    An environment that this program has exported for EPyMARL gets its name in this program again. On SMACv2 the numbers
-    of units are part of the map: terran_5_vs_5.
+    An environment that this program has exported for EPyMARL gets its name in this program again.
     """
     env, args = str(config.get("env", "")), config.get("env_args") or {}
     if gym_id := str(args.get("key", "")):
@@ -105,8 +104,8 @@ def _read_task(config: Mapping[str, Any]) -> tuple[str, object]:
     map_name = args.get("map_name") or args.get("scenario_name") or args.get("scenario")
     if teams := args.get("capability_config"):
         race = str(map_name).removeprefix("10gen_")
-        return ENVS.get(env, env), f"{race}_{teams.get('n_units')}_vs_{teams.get('n_enemies')}"
-    return ENVS.get(env, env), map_name
+        return env, f"{race}_{teams.get('n_units')}_vs_{teams.get('n_enemies')}"
+    return env, map_name
 
 
 def _make_plain(value: object) -> object:

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import pandas as pd
 
-from app.jobs.imports.parsed_run import ENVS, ParsedRun, SourceOverrides, find_first, make_series, parse_run_name
+from app.jobs.imports.parsed_run import ParsedRun, SourceOverrides, find_first, find_seed, make_series, parse_run_name
 from emtc_core.errors import ConfigError, Fault
 
 BENCHMARL_RETURNS: Final = ("eval/reward/episode_reward_mean", "eval_reward_episode_reward_mean")
@@ -52,7 +52,7 @@ def read_tensorboard(place: Path, overrides: SourceOverrides) -> Iterator[Parsed
             yield ConfigError(f"{folder} cannot be read by TensorBoard: {error}")
             continue
         tags = events.Tags()
-        run_folder = _find_run_folder(folder, tags["scalars"])
+        run_folder = _find_run_folder(folder, place, tags["scalars"])
         for tag in tags["scalars"]:
             points = ((event.step, event.value) for event in events.Scalars(tag))
             runs.setdefault(run_folder, {})[tag] = make_series(points)
@@ -62,17 +62,17 @@ def read_tensorboard(place: Path, overrides: SourceOverrides) -> Iterator[Parsed
     if not runs:
         raise ConfigError(f"{place} contains event files, but neither a win rate nor a return")
     for number, (folder, scalars) in enumerate(runs.items(), start=1):
-        name = folder.relative_to(place).as_posix() if folder != place else folder.name
-        where = f"{place.name}/{name}" if folder != place else name
         try:
-            yield _make_run(folder, where, scalars, settings.get(folder, {}), overrides, number)
+            yield _make_run(folder, place, scalars, settings.get(folder, {}), overrides, number)
         except ConfigError as error:
             yield error
 
 
 def _make_run(
-    folder: Path, where: str, scalars: Scalars, settings: Mapping[str, str], overrides: SourceOverrides, number: int
+    folder: Path, place: Path, scalars: Scalars, settings: Mapping[str, str], overrides: SourceOverrides, number: int
 ) -> ParsedRun:
+    name = folder.relative_to(place).as_posix() if folder != place else folder.name
+    where = f"{place.name}/{name}" if folder != place else name
     names = overrides.name_columns(EVENT_WIN_RATES, EVENT_RETURNS) | {"length_mean": _LENGTHS}
     curves = {column: scalars[tag] for column, tags in names.items() if (tag := find_first(tags, scalars))}
     if any(map(_BENCHMARL_TAG.match, scalars)) or any(tag in scalars for tag in BENCHMARL_RETURNS):
@@ -84,12 +84,10 @@ def _make_run(
         )  # fmt: skip
     if match := _MAPPO_FOLDER.search(folder.as_posix()):
         env, map_name, algo, experiment, run_number = match.groups()
-        experiment_name = {"experiment_name": experiment}
-        return ParsedRun(
-            where, curves, ENVS.get(env, env), map_name, algo, -int(run_number), settings=experiment_name
-        )  # fmt: skip
-    facts = parse_run_name(folder.name, overrides)
-    seed = facts.seed if facts.seed is not None else parse_run_name(where, overrides).seed
+        settings = {"experiment_name": experiment}
+        return ParsedRun(where, curves, env, map_name, algo, -int(run_number), settings=settings)
+    facts = parse_run_name(name, overrides)
+    seed = find_seed(where) if facts.seed is None else facts.seed
     return ParsedRun(where, curves, map=facts.map, algo=facts.algo, seed=-number if seed is None else seed)
 
 
@@ -110,13 +108,14 @@ def _convert_iterations(curves: Scalars, scalars: Scalars, folder: Path, where: 
     }
 
 
-def _find_run_folder(folder: Path, tags: list[str]) -> Path:
+def _find_run_folder(folder: Path, place: Path, tags: list[str]) -> Path:
     """Return the folder of the writer: `folder`, or the one above the folder that `add_scalars` made for its tag."""
     if len(tags) == 1:
         name = tags[0].replace("/", "_")
         for suffix in (f"/{tags[0]}/{tags[0]}", f"/{name}_{name}"):  # tensorboardX, torch
-            if folder.as_posix().endswith(suffix):
-                return Path(folder.as_posix().removesuffix(suffix))
+            writer_folder = Path(folder.as_posix().removesuffix(suffix))
+            if writer_folder != folder and writer_folder.is_relative_to(place):
+                return writer_folder
     return folder
 
 
