@@ -24,6 +24,8 @@ ORIGIN = "from"
 """Bundle of a run that is compared with the user's own runs. Not a setting, but part of the variant."""
 LABEL = f"{IMPORTED}.label"
 """Label of an imported run; only imported runs have this setting."""
+THEIRS = "theirs."
+"""Beginning of the settings of an imported run, which have the keys of the other program."""
 TASK = frozenset({"env.name", "env.map"})
 SYMBOLS = {
     "memory.delta": "δ",
@@ -231,21 +233,37 @@ def format_value(value: Value) -> str:
 
 
 def name_algo(algo: str) -> str:
-    """Return the name of an algorithm in the paper: "emtc-qplex" is EMTC(QPLEX), "cds" is CDS."""
-    method, _, backbone = algo.rpartition("-")
-    return f"{method.upper()}({backbone.upper()})" if method in ("emtc", "emu") else algo.upper()
+    """Return the name of an algorithm in the paper: "emtc-qplex" is EMTC(QPLEX), "cds" is CDS.
+
+    An algorithm that this program does not have is one of another program. Its name is not changed.
+    """
+    return _name_own_algo(algo) if algo in list_algos() else algo
 
 
-def name_algo_with_origin(algo: str, plugins: object) -> str:
+def name_algo_with_origin(algo: str, plugins: object, *, is_imported: bool = False) -> str:
     """Return the name of an algorithm, with the origin of a plug-in mixer: "EMTC(MYMIXER) (my-package 0.1)".
 
     Args:
         algo: The stored key of the algorithm.
         plugins: Stored origins by kind and name; a stored row may contain anything.
+        is_imported: Whether another program trained the run. The name is then that of the other program.
     """
+    if is_imported:
+        return algo
     mixers = plugins.get("mixer") if isinstance(plugins, Mapping) else None
     origin = mixers.get(algo.rpartition("-")[2]) if isinstance(mixers, Mapping) else None
-    return f"{name_algo(algo)} ({origin})" if origin else name_algo(algo)
+    return f"{_name_own_algo(algo)} ({origin})" if origin else name_algo(algo)
+
+
+def name_run_algo(settings: Settings) -> str:
+    """Return the name of the algorithm of a run, from its flat settings: "QMIX", or "qmix, imported (sacred)"."""
+    algo = str(settings.get("algo"))
+    return name_method(algo, {IMPORTED: settings[LABEL]}) if LABEL in settings else name_algo(algo)
+
+
+def _name_own_algo(algo: str) -> str:
+    method, _, backbone = algo.rpartition("-")
+    return f"{method.upper()}({backbone.upper()})" if method in ("emtc", "emu") else algo.upper()
 
 
 def read_origins(settings: Settings) -> dict[str, dict[str, str]]:
@@ -274,6 +292,8 @@ def name_change(algo: str, key: str, value: Value) -> str:
         return f"from {value}"
     if key == IMPORTED:
         return f"imported ({value})"
+    if key.startswith(THEIRS):
+        return f"{key.removeprefix(THEIRS)} = {format_value(value)}"
     if key == PATCHED_CODE:
         return f"patched by {value}"
     if algo.startswith("emtc-") and (key, value) in _ABLATIONS:
@@ -290,7 +310,7 @@ def name_method(algo: str, changes: Mapping[str, Value], origins: Mapping[str, M
         origins: Origins of plug-ins by kind and name.
     """
     remaining = mark_changes(changes, origins or {})
-    parts = [name_algo_with_origin(algo, origins)]
+    parts = [name_algo_with_origin(algo, origins, is_imported=IMPORTED in changes)]
     if (tau := remaining.get("gate.tau_start")) is not None and tau == remaining.get("gate.tau_end"):
         parts.append(f"τ = {format_value(tau)}")
         del remaining["gate.tau_start"], remaining["gate.tau_end"]

@@ -4,13 +4,15 @@ A variant is an algorithm on a map with all settings that differ from its preset
 an ablation is never shown under the plain name of the algorithm.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final, TypeVar
 
 import pandas as pd
 
 from app.analysis.settings import (
+    LABEL,
+    THEIRS,
     Settings,
     find_changes,
     is_read,
@@ -21,8 +23,13 @@ from app.analysis.settings import (
     read_origins,
     write_value,
 )
+from emtc_core.config.base import IMPORTED
 from emtc_core.config.resolve import Value, flatten_stored
 from emtc_core.config.run import list_algos
+
+Key = TypeVar("Key", bound=Hashable)
+SAME_LENGTH: Final = 0.01
+"""Lengths of imported runs that differ by at most this fraction are one budget."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,13 @@ class Variant:
         )
 
     @property
+    def style_key(self) -> tuple[str, str]:
+        """Algorithm and changes by which the style of its line is chosen. The algorithms of imports are not ours."""
+        if IMPORTED in self.changes:
+            return write_method(self.algo, self.changes), IMPORTED
+        return self.algo, self.changed
+
+    @property
     def label(self) -> str:
         """Name with the map: "EMTC(QPLEX) on 3m, No-TCGM"."""
         algo, comma, rest = self.name.partition(", ")
@@ -65,10 +79,11 @@ def group_variants(configs: Mapping[str, Mapping[str, Any]]) -> list[Variant]:
             with otherwise equal settings have different lengths.
     """
     flat = {run_id: flatten_stored(config) for run_id, config in configs.items()}
-    changes = {run_id: find_changes(settings) for run_id, settings in flat.items()}
+    changes = _add_imported_differences(flat, {run_id: find_changes(settings) for run_id, settings in flat.items()})
     shared = _find_shared(changes)
+    budgets = _find_budgets(flat)
     groups: dict[tuple[str, str], list[str]] = {}
-    for run_id, key in _make_keys(flat, changes).items():
+    for run_id, key in _make_keys(flat, changes, budgets).items():
         groups.setdefault(key, []).append(run_id)
     variants = []
     for (method, task), run_ids in groups.items():
@@ -76,7 +91,7 @@ def group_variants(configs: Mapping[str, Mapping[str, Any]]) -> list[Variant]:
         values = flat[first]
         algo, map, env = (str(values.get(key)) for key in ("algo", "env.map", "env.name"))
         named_changes = {key: value for key, value in changes[first].items() if key not in shared}
-        budget = _budget_suffix(values)
+        budget = _budget_suffix(budgets[first])
         by_seed = sorted(run_ids, key=lambda run_id: (str(flat[run_id].get("seed")).zfill(10), run_id))
         name = name_method(algo, named_changes, read_origins(values)) + (budget if method.endswith(budget) else "")
         variants.append(Variant(method, name, task, algo, map, env, tuple(by_seed), changes[first], shared))
@@ -125,19 +140,82 @@ def _find_shared(changes: Mapping[str, Settings]) -> dict[str, Value]:
     }
 
 
-def _make_keys(flat: Mapping[str, Settings], changes: Mapping[str, Settings]) -> dict[str, tuple[str, str]]:
+def _make_keys(
+    flat: Mapping[str, Settings], changes: Mapping[str, Settings], budgets: Mapping[str, Value]
+) -> dict[str, tuple[str, str]]:
     """Make the key (method, task) of each run, with the training length if otherwise equal runs differ in it."""
     keys = {
         run_id: (write_method(str(values.get("algo")), changes[run_id]), name_task(values))
         for run_id, values in flat.items()
     }
-    budgets: dict[tuple[str, str], set[Value]] = {}
+    budgets_by_key: dict[tuple[str, str], set[Value]] = {}
     for run_id, key in keys.items():
-        budgets.setdefault(key, set()).add(flat[run_id].get("train.t_max"))
-    return {
-        run_id: (method, task) if len(budgets[method, task]) == 1 else (f"{method}{_budget_suffix(flat[run_id])}", task)
-        for run_id, (method, task) in keys.items()
-    }
+        budgets_by_key.setdefault(key, set()).add(budgets[run_id])
+    for run_id, (method, task) in keys.items():
+        if len(budgets_by_key[method, task]) > 1:
+            keys[run_id] = f"{method}{_budget_suffix(budgets[run_id])}", task
+    return keys
+
+
+def _find_budgets(flat: Mapping[str, Settings]) -> dict[str, Value]:
+    """Return the training length of each run. Lengths of imported runs of a task are joined if they differ little."""
+    budgets = {run_id: settings.get("train.t_max") for run_id, settings in flat.items()}
+    imports: dict[str, dict[str, tuple[int, int]]] = {}
+    for run_id, settings in flat.items():
+        steps, interval = budgets[run_id], settings.get("eval.interval")
+        if LABEL in settings and isinstance(steps, int):
+            interval = interval if isinstance(interval, int) else 0
+            imports.setdefault(name_task(settings), {})[run_id] = steps, interval
+    for lengths in imports.values():
+        budgets |= join_budgets(lengths)
+    return budgets
+
+
+def is_one_budget(steps: int, other: int, eval_interval: int) -> bool:
+    """Return whether two lengths of imported runs [env steps] are one budget: the last evaluation is not the end.
+
+    Args:
+        steps: Last env step of a run.
+        other: Last env step of another run, or its budget.
+        eval_interval: Env steps between two evaluations; 0 if unknown.
+    """
+    difference = abs(steps - other)
+    return difference <= SAME_LENGTH * max(steps, other) or difference < 2 * eval_interval
+
+
+def join_budgets(lengths: Mapping[Key, tuple[int, int]]) -> dict[Key, int]:
+    """Join the lengths of imported runs that are one budget.
+
+    Args:
+        lengths: Last env step, and env steps between two evaluations (0 if unknown), by run.
+
+    Returns:
+        Budget by run: the largest of the joined lengths.
+    """
+    groups: list[list[Key]] = []
+    for key in sorted(lengths, key=lambda key: lengths[key], reverse=True):
+        steps, interval = lengths[key]
+        if groups and is_one_budget(steps, lengths[groups[-1][0]][0], interval):
+            groups[-1].append(key)
+        else:
+            groups.append([key])
+    return {key: lengths[group[0]][0] for group in groups for key in group}
+
+
+def _add_imported_differences(flat: Mapping[str, Settings], changes: Mapping[str, Settings]) -> dict[str, Settings]:
+    """Add the settings of the other program in which imported runs differ that would otherwise be one variant."""
+    groups: dict[tuple[str, str, str], list[str]] = {}
+    for run_id, settings in flat.items():
+        if LABEL in settings:
+            key = (str(settings.get("algo")), name_task(settings), write_method("", changes[run_id]))
+            groups.setdefault(key, []).append(run_id)
+    result = dict(changes)
+    for run_ids in groups.values():
+        keys = sorted({key for run_id in run_ids for key in flat[run_id] if key.startswith(THEIRS)})
+        differing = [key for key in keys if len({repr(flat[run_id].get(key)) for run_id in run_ids}) > 1]
+        for run_id in run_ids:
+            result[run_id] = {key: flat[run_id].get(key) for key in differing} | dict(changes[run_id])
+    return result
 
 
 def write_method(algo: str, changes: Settings) -> str:
@@ -150,8 +228,8 @@ def _write_changes(changes: Settings) -> str:
     return ", ".join(f"{key} = {write_value(value)}" for key, value in sorted(changes.items()))
 
 
-def _budget_suffix(values: Settings) -> str:
-    return f", {name_budget(values.get('train.t_max'))}"
+def _budget_suffix(budget: Value) -> str:
+    return f", {name_budget(budget)}"
 
 
 def _join_values(values: Sequence[Value]) -> str:

@@ -1,15 +1,16 @@
 """`emtc import`: import curves from another program. `emtc mirror`: copy runs to TensorBoard, W&B or MLflow."""
 
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from app.analysis.format import format_run_count
-from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, Where, print_json, print_message
+from app.cli.output import DEFAULT_DATABASE, AsJson, DatabaseUrl, Where, parse_step_count, print_json, print_message
 from app.cli.runs import choose_runs
-from app.jobs.imports.curves import SourceOverrides
+from app.jobs.imports.parsed_run import SourceOverrides
 from app.jobs.imports.read import FORMATS, list_remarks, read_foreign
 from app.jobs.mirror.mirror import TARGETS, make_mirror, mirror_continuously
 from emtc_core.errors import StorageError
@@ -70,28 +71,34 @@ def import_foreign(
     score: Annotated[
         str | None, typer.Option("--return", metavar="NAME", help="Name of the return in the source")
     ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(metavar="STEPS", help="Training length of the runs, for example 2M; default: from the source"),
+    ] = None,
     db: DatabaseUrl = DEFAULT_DATABASE,
     json: AsJson = False,
 ) -> None:
-    """Import the curves of runs that PyMARL, EPyMARL, BenchMARL or another program trained.
+    """Import the curves of runs that PyMARL, EPyMARL, MAPPO, BenchMARL or another program trained.
 
     Only evaluations are imported: win rates, returns and lengths over env steps. The runs are marked as imported; they
-    have no memory and no checkpoints. Either all runs of PATH are imported or none. Runs that were imported before are
-    not imported again.
+    have no memory and no checkpoints. Runs that cannot be read are named with the reason, and the others are imported.
+    Runs that were imported before are not imported again.
     """
-    runs = read_foreign(path, format, SourceOverrides(env, map, algo, seed, name, win_rate, score))
+    steps = None if budget is None else parse_step_count(budget, "--budget")
+    source = read_foreign(path, format, SourceOverrides(env, map, algo, seed, name, win_rate, score, steps))
     database = open_database(db)  # after reading, so that an invalid source creates no database
-    written = save_imports(database, runs)
-    remarks = list(list_remarks(runs))
+    written = save_imports(database, source.runs)
+    source = replace(source, skip_reasons=[*source.skip_reasons, *written.skip_reasons])
+    remarks = list(list_remarks(source))
     for remark in remarks:
         print_message(remark)
     new, existing = written.new, written.existing
     if json:
-        print_json({"runs": list(new), "here": list(existing), "remarks": remarks})
+        print_json({"runs": list(new), "here": list(existing), "skipped": source.skip_reasons, "remarks": remarks})
         return
     ids = f": {', '.join(new)}" if new else ""
     print_message(f"Imported {format_run_count(len(new))} into {database.safe_url}{ids}.")
     if existing:
         verb = "was" if len(existing) == 1 else "were"
-        unchanged = " Their names are not changed." if name else ""
+        unchanged = " Their names and budgets are not changed." if name or budget else ""
         print_message(f"{len(existing)} {verb} imported before: {', '.join(existing)}.{unchanged}")

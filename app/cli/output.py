@@ -30,15 +30,15 @@ _CONTROL_CHARACTERS = re.compile(
 )
 
 
-def parse_step_count(text: str) -> int:
-    """Parse the value of `--steps`: 20000, 20k, 1e6 or 0.8M.
+def parse_step_count(text: str, option: str = "--steps") -> int:
+    """Parse a number of env steps: 20000, 20k, 1e6 or 0.8M.
 
     Raises:
         ConfigError: If it is not a whole number.
     """
     from emtc_core.config.values import parse_count  # imports pydantic
 
-    return parse_count(text, "--steps")
+    return parse_count(text, option)
 
 
 DatabaseUrl = Annotated[

@@ -34,7 +34,7 @@ Marker = Literal[
     "", "circle", "square", "triangle-up", "diamond", "x", "triangle-down", "cross", "star", "pentagon", "hexagon"
 ]
 MARKERS: Final[tuple[Marker, ...]] = get_args(Marker)[2:]
-"""The shapes for the variants of one algorithm: all except "" and "circle", which are for the unchanged algorithm."""
+"""The shapes of variants and imported algorithms: all except "" and "circle", which are for an unchanged algorithm."""
 
 _GREEK = {
     "Δ": r"\Delta",
@@ -98,6 +98,14 @@ VARIANT_STYLES: Final[dict[tuple[str, str], Style]] = {
     ("emtc-qplex", "embed.type = dcae"): Style("#CA6BF5", _SOLID, "triangle-up"),
 }
 """Style of the ablations of the paper, by algorithm and change. They have these markers in every figure."""
+OTHER_COLORS: Final = (
+    "#306C84", "#7890C0", "#6C60CC", "#9C00FC", "#C06CFC", "#C0249C",
+    "#FC48B4", "#CC7878", "#9C5454", "#D80000", "#606C00", "#24A818",
+)  # fmt: skip
+"""Colors of algorithms that are not in `METHOD_STYLES`: those of other programs and of plug-ins, in the order of their
+hues. Each has a contrast of 3:1 on both backgrounds; tests/app/test_theme.py measures their distances."""
+_OTHER_DASHES: Final = (_DOTTED, _LONG, _SHORT, _DASHED)
+"""Dashes of `OTHER_COLORS`, in turn, so that colors with similar hues have different dashes."""
 _RESERVED_MARKERS: Final[tuple[Marker, ...]] = tuple(style.marker for style in VARIANT_STYLES.values())
 _VARIANT_TURNS: Final = (60, 110, 155, 290)
 """By how many degrees the hue of another variant is turned from its algorithm's hue. EMTC(QPLEX) is orange, so that
@@ -113,27 +121,59 @@ def make_styles(methods: Mapping[str, tuple[str, str]]) -> dict[str, Style]:
         methods: Key of a line → its algorithm, and the changed settings, for example "gate.enabled = false", or "".
 
     Returns:
-        Key → style. An algorithm that is not in `METHOD_STYLES` is gray. A variant has the style in `VARIANT_STYLES`,
-        or another hue than its algorithm and a marker, both selected by the hash of its changes. If a line with the
-        same color has this marker already, the next free one is taken.
+        Key → style. A variant has the style in `VARIANT_STYLES`, or another hue than its algorithm and a marker, both
+        selected by the hash of its changes. If a line with the same color has this marker already, the next free one
+        is taken. An algorithm that is not in `METHOD_STYLES` has one of `OTHER_COLORS`, selected by the hash of its
+        name and its changes, and a marker if there are changes. If a line has this color already, the next free color
+        is taken.
     """
     styles: dict[str, Style] = {}
     for key in sorted(methods, key=lambda key: (methods[key] not in VARIANT_STYLES, methods[key][1], key)):
         algo, changes = methods[key]
-        color, dash, _ = METHOD_STYLES.get(algo, Style(NEUTRAL, _DASHES.get(algo.partition("-")[0], _DOTTED)))
-        if changes:
-            turn = _VARIANT_TURNS[zlib.crc32(f"hue {changes}".encode()) % len(_VARIANT_TURNS)]
-            color = _turn_hue(color, turn)
-        markers: list[Marker] = [marker for marker in MARKERS if marker not in _RESERVED_MARKERS]
-        first = zlib.crc32((changes or key).encode()) % len(markers)
-        ordered: list[Marker] = [*markers[first:], *markers[:first], *_RESERVED_MARKERS]
-        candidates = [Style(color, dash, marker) for marker in ordered]
-        if not changes:
-            candidates.insert(0, Style(color, dash))
-        elif (algo, changes) in VARIANT_STYLES:
-            candidates.insert(0, VARIANT_STYLES[algo, changes])
-        styles[key] = min(candidates, key=list(styles.values()).count)
+        if algo in METHOD_STYLES:
+            candidates = _list_own_styles(algo, changes, key)
+            styles[key] = min(candidates, key=list(styles.values()).count)
+            continue
+        colors = [style.color for style in styles.values()]
+        markers = [style.marker for style in styles.values()]
+        candidates = _list_other_styles(algo, changes)
+        styles[key] = min(candidates, key=lambda style: (colors.count(style.color), markers.count(style.marker)))
     return styles
+
+
+def _list_own_styles(algo: str, changes: str, key: str) -> list[Style]:
+    """List the styles that a variant of a known algorithm can have, the preferred one first."""
+    color, dash, _ = METHOD_STYLES[algo]
+    if changes:
+        turn = _VARIANT_TURNS[zlib.crc32(f"hue {changes}".encode()) % len(_VARIANT_TURNS)]
+        color = _turn_hue(color, turn)
+    candidates = [Style(color, dash, marker) for marker in _order_markers(changes or key)]
+    if not changes:
+        candidates.insert(0, Style(color, dash))
+    elif (algo, changes) in VARIANT_STYLES:
+        candidates.insert(0, VARIANT_STYLES[algo, changes])
+    return candidates
+
+
+def _list_other_styles(algo: str, changes: str) -> list[Style]:
+    """List the styles that another algorithm can have: each color, with the preferred one first, and each marker."""
+    name = f"{algo} {changes}"
+    first = zlib.crc32(name.encode())
+    family = algo.partition("-")[0]
+    markers: list[Marker] = _order_markers(name) if changes else [""]
+    candidates = []
+    for position in range(first, first + len(OTHER_COLORS)):
+        index = position % len(OTHER_COLORS)
+        dash = _DASHES[family] if family in _DASHES else _OTHER_DASHES[index % len(_OTHER_DASHES)]
+        candidates += [Style(OTHER_COLORS[index], dash, marker) for marker in markers]
+    return candidates
+
+
+def _order_markers(text: str) -> list[Marker]:
+    """Order the markers by the hash of a text. Those of the paper's ablations are last."""
+    markers: list[Marker] = [marker for marker in MARKERS if marker not in _RESERVED_MARKERS]
+    first = zlib.crc32(text.encode()) % len(markers)
+    return [*markers[first:], *markers[:first], *_RESERVED_MARKERS]
 
 
 def _turn_hue(color: str, degrees: float) -> str:

@@ -1,11 +1,11 @@
 """Store runs that another program trained, with their learning curves. They are marked as imported.
 
-One transaction writes all runs of an import or none. `app.jobs.imports` parses the formats of other programs.
+`app.jobs.imports` reads the formats of other programs. One transaction writes the runs.
 """
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,9 +49,11 @@ class ForeignRun:
     points: tuple[Point, ...]
     target_steps: int
     is_complete: bool = True
-    """Whether the run reached its last env step."""
+    """Whether the training reached its end. Its last evaluation may be a little before it."""
+    eval_interval: int = 0
+    """Usual number of env steps between evaluations if `target_steps` is only the last one of them; otherwise 0."""
     settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """Its settings, by the keys of the other program."""
+    """Its settings that affect learning, by the keys of the other program."""
 
     @property
     def digest(self) -> str:
@@ -60,9 +62,15 @@ class ForeignRun:
         return hashlib.sha256(json.dumps(numbers).encode()).hexdigest()[:16]
 
     @property
-    def identity(self) -> tuple[str, str, str, int, str]:
+    def env_steps(self) -> int:
+        """The env steps that were trained."""
+        last_step = self.points[-1].env_step
+        return max(last_step, self.target_steps) if self.is_complete else last_step
+
+    @property
+    def identity(self) -> Hashable:
         """The values that identify a run in an import."""
-        return self.env, self.map, self.algo, self.seed, self.label
+        return self.env, self.map, self.algo, self.seed, self.label, json.dumps(self.settings, sort_keys=True)
 
     def describe(self) -> str:
         """Return a description for messages, for example "qmix on 3m, seed 1"."""
@@ -71,13 +79,14 @@ class ForeignRun:
     def config(self) -> dict[str, Any]:
         """Return the stored configuration. Of this program's settings it contains only those of the identity."""
         episodes = next((point.episodes for point in reversed(self.points) if point.episodes), None)
+        evaluation = {"episodes": episodes, "interval": self.eval_interval}
         return {
             "preset": IMPORTED,
             "algo": self.algo,
             "seed": self.seed,
             "env": {"name": self.env, "map": self.map},
             "train": {"t_max": self.target_steps},
-            **({"eval": {"episodes": episodes}} if episodes else {}),
+            "eval": {key: value for key, value in evaluation.items() if value},
             IMPORTED: {"format": self.format, "label": self.label},
             **({"theirs": dict(self.settings)} if self.settings else {}),
         }
@@ -91,45 +100,60 @@ class ImportResult:
     """Ids of the runs that were created."""
     existing: tuple[str, ...]
     """Ids of the runs that an earlier import of the same evaluations had created."""
+    skip_reasons: tuple[str, ...]
+    """One sentence for each run that an earlier import had created with other evaluations."""
 
 
 def save_imports(db: Database, runs: Sequence[ForeignRun]) -> ImportResult:
-    """Store runs with their curves, all or none. Runs that are stored already are not changed.
+    """Store runs with their curves in one transaction. Runs that are stored already are not changed.
+
+    Args:
+        db: An open database.
+        runs: The runs, each with another `identity`.
 
     Raises:
-        StorageError: If EMTC_READ_ONLY=1 is set.
-        RunStateError: If a run is stored already with other evaluations, or two of the runs have the same identity.
-        StorageError: If a value is not valid in its column.
+        StorageError: If EMTC_READ_ONLY=1 is set, or a value is not valid in its column.
+        RunStateError: If all runs are stored already with other evaluations.
     """
     check_not_read_only("import runs")
-    sources: dict[tuple[str, str, str, int, str], str] = {}
-    for run in runs:
-        if (other := sources.get(run.identity)) is not None:
-            raise RunStateError(
-                f"{run.describe()} is in two sources, {other} and {run.source}. "
-                "Import one of them, or import each with a different --name."
-            )
-        sources[run.identity] = run.source
+    new: list[str] = []
+    existing: list[str] = []
+    skip_reasons: list[str] = []
     with db.transaction() as connection:
-        stored = {run.identity: run_id for run in runs if (run_id := _find_stored(connection, run)) is not None}
-        new = [_insert(connection, run) for run in runs if run.identity not in stored]
-    return ImportResult(tuple(new), tuple(stored.values()))
+        for run in runs:
+            try:
+                stored_id = _find_stored(connection, run)
+            except RunStateError as error:
+                skip_reasons.append(str(error))
+                continue
+            if stored_id is None:
+                new.append(_insert(connection, run))
+            else:
+                existing.append(stored_id)
+    if skip_reasons and not new and not existing:
+        raise RunStateError(skip_reasons[0])
+    return ImportResult(tuple(new), tuple(existing), tuple(skip_reasons))
 
 
 def _find_stored(connection: Connection, run: ForeignRun) -> str | None:
-    """Find the run that an earlier import created from the same evaluations, under any label."""
+    """Find the run that an earlier import created from the same evaluations, under any label.
+
+    Raises:
+        RunStateError: If an earlier import created it from other evaluations.
+    """
     same = (Run.env == run.env, Run.map == run.map, Run.algo == run.algo, Run.seed == run.seed)
     rows = connection.execute(select(Run.id, Run.config, Run.versions).where(*same)).all()
+    rows = [row for row in rows if row.config.get("theirs", {}) == run.settings]
     for row in rows:
         mark = row.versions.get(IMPORTED)
         if isinstance(mark, Mapping) and mark.get("digest") == run.digest:
             return row.id
-    other = next((row for row in rows if imported_label(row.config) == run.label), None)
-    if other is not None:
-        raise RunStateError(
-            f"{run.describe()} was imported before with other evaluations, as run {other.id}. Delete it with "
-            f"emtc delete {other.id}, or give this import another --name."
-        )
+    for row in rows:
+        if imported_label(row.config) == run.label:
+            raise RunStateError(
+                f"{run.describe()} was imported before with other evaluations, as run {row.id}. Delete it with "
+                f"emtc delete {row.id}, or give this import another --name."
+            )
     return None
 
 
@@ -141,7 +165,7 @@ def _insert(connection: Connection, run: ForeignRun) -> str:
     returns = [point.return_mean for point in run.points if point.return_mean is not None]
     row |= {
         "status": "finished" if run.is_complete else "stopped",
-        "env_steps": run.points[-1].env_step,
+        "env_steps": run.env_steps,
         "target_steps": run.target_steps,
         "win_rate": wins[-1] if wins else None,
         "return_mean": returns[-1] if returns else None,

@@ -1,4 +1,4 @@
-"""Results as other programs leave them, written by those programs' own packages."""
+"""Results as other programs write them: by sacred and TensorBoard's writer, or in the format of BenchMARL and W&B."""
 
 import importlib.util
 import json
@@ -10,7 +10,7 @@ from typing import Any
 from tests.require import require
 
 SACRED = """
-import importlib.util, json, sys, types
+import importlib.util, json, os, sys, types
 if importlib.util.find_spec("pkg_resources") is None:  # sacred 0.8.7 asks it for a file of its own and for versions
     shim = types.ModuleType("pkg_resources")
     place = importlib.util.find_spec("sacred").submodule_search_locations[0]
@@ -22,7 +22,7 @@ import numpy as np
 from sacred import SETTINGS, Experiment
 from sacred.observers import FileStorageObserver
 SETTINGS.CAPTURE_MODE = "no"
-folder, epymarl = sys.argv[1], sys.argv[2] == "epymarl"
+folder, epymarl, ends_as_pymarl = sys.argv[1], sys.argv[2] == "epymarl", sys.argv[5] == "os._exit"
 config, curves = json.loads(sys.argv[3]), json.loads(sys.argv[4])
 experiment = Experiment("pymarl", save_git_info=False, interactive=True)
 experiment.add_config(config)
@@ -36,6 +36,9 @@ def main(_run):
             else:
                 _run.info.setdefault(name + "_T", []).append(step)
                 _run.info.setdefault(name, []).append(np.float64(value))
+    if ends_as_pymarl:  # the last line of PyMARL's run.py; sacred has written the values before, every ten seconds
+        _run._emit_heartbeat()
+        os._exit(os.EX_OK)
 experiment.run()
 """
 TWO_SEEDS = {
@@ -50,11 +53,27 @@ TWO_SEEDS = {
 }
 
 
-def write_sacred(folder: Path, config: dict[str, Any], curves: dict[str, Any], *, epymarl: bool = False) -> None:
-    """Let sacred itself write one run, as PyMARL (info.json) or EPyMARL (metrics.json) has it do."""
+def write_sacred(
+    folder: Path, config: dict[str, Any], curves: dict[str, Any], *, epymarl: bool = False, end: str = "return"
+) -> None:
+    """Let sacred itself write one run, as PyMARL (info.json) or EPyMARL (metrics.json) has it do.
+
+    With `end` = "os._exit" the process ends as PyMARL's does, so that sacred does not write the end of the run.
+    """
     require("sacred", importlib.util.find_spec("sacred") is not None, "sacred is not installed")
     kind = "epymarl" if epymarl else "pymarl"
-    words = [sys.executable, "-W", "ignore", "-c", SACRED, str(folder), kind, json.dumps(config), json.dumps(curves)]
+    words = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-c",
+        SACRED,
+        str(folder),
+        kind,
+        json.dumps(config),
+        json.dumps(curves),
+        end,
+    ]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, cwd=folder.parent)
     assert done.returncode == 0, done.stderr
 
@@ -77,3 +96,49 @@ def steps(values: dict[int, list[float]], key: str = "return") -> dict[str, Any]
     best = max(value for each in values.values() for value in each)
     told = {f"step_{n}": {"step_count": at, key: each} for n, (at, each) in enumerate(values.items())}
     return {"absolute_metrics": {key: [best]}, **told}
+
+
+def write_tensorboard(folder: Path, curves: dict[str, list[tuple[int, float]]], text: str = "") -> Path:
+    """Let TensorBoard's writer write one run; `text` is what TorchRL logs as hyperparameters."""
+    require("tensorboard", importlib.util.find_spec("tensorboard") is not None, "tensorboard is not installed")
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(folder)) as writer:
+        for tag, points in curves.items():
+            for step, value in points:
+                writer.add_scalar(tag, value, step)
+        if text:
+            writer.add_text("hparams", text)
+    return folder
+
+
+def write_mappo(folder: Path, number: int, curves: dict[str, list[tuple[int, float]]], *, torch: bool = False) -> Path:
+    """Write run `number` of on-policy's rmappo on 3m: one folder per tag, as `add_scalars` of tensorboardX does it.
+
+    With `torch`, the names of the folders are those of PyTorch's `add_scalars`.
+    """
+    logs = folder / "StarCraft2" / "3m" / "rmappo" / "check" / f"run{number}" / "logs"
+    if not torch:
+        write_tensorboard(logs, {})
+        for tag, points in curves.items():
+            write_tensorboard(logs / tag / tag, {tag: points})
+        return folder
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(logs)) as writer:
+        for tag, points in curves.items():
+            for step, value in points:
+                writer.add_scalars(tag, {tag: value}, step)
+    return folder
+
+
+def write_wandb(file: Path, curves: dict[str, list[tuple[int, float]]], metric: str, x_axis: str = "Step") -> Path:
+    """Write the CSV export of a chart of W&B: the x axis, and three columns per run, empty where a run has no value."""
+    steps = sorted({step for points in curves.values() for step, _ in points})
+    columns = [f"{run} - {metric}{edge}" for run in curves for edge in ("", "__MIN", "__MAX")]
+    lines = [",".join(f'"{name}"' for name in (x_axis, *columns))]
+    for step in steps:
+        values = [dict(points).get(step, "") for points in curves.values()]
+        lines.append(",".join([f'"{step}"', *(f'"{value}"' for value in values for _ in range(3))]))
+    file.write_text("\n".join(lines) + "\n")
+    return file

@@ -14,6 +14,7 @@ from app.figures.image_options import (
 from app.figures.kinds.chart import UNSMOOTHED_NOTE, Chart, Line, Panel
 from app.figures.render.export import export_figure
 from app.figures.render.lines_view import draw_chart
+from app.figures.render.plotly_view import to_plotly
 from emtc_core.errors import ConfigError
 from tests.errors import raises
 
@@ -137,3 +138,12 @@ def test_a_narrow_image_wraps_long_names_without_cutting_formulas() -> None:
     texts = [text.get_text() for text in figure.legends[0].get_texts()]
     assert all(part.count("$") % 2 == 0 for text in texts for part in text.split("\n"))
     assert figure.axes[0].get_xlabel().count("\n") == 1
+
+
+def test_two_lines_with_one_name_keep_their_legend_entries() -> None:
+    lines = (Line("Ours (n = 3)", "#D55E00", X, X), Line("Ours (n = 3)", "#0072B2", X, X))
+    chart = Chart("c", "t", "env steps", (Panel("a", "", lines), Panel("b", "", lines)), "", "", columns=2)
+    (legend,) = draw_chart(chart, 6.75).legends
+    assert [artist.get_color() for artist in legend.legend_handles] == ["#D55E00", "#0072B2"]
+    shown = [trace for trace in to_plotly(chart).data if trace.showlegend]
+    assert [trace.line.color for trace in shown] == ["#D55E00", "#0072B2"]

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from app.figures.theme import (
+    MARKERS,
     METHOD_STYLES,
-    NEUTRAL,
+    OTHER_COLORS,
     VIRIDIS_ON_DARK,
-    Style,
     format_mathtext,
     get_theme_colors,
     luminance,
@@ -62,7 +62,7 @@ def contrast(color: str, background: str) -> float:
 
 def test_seventeen_algorithms_have_a_color_and_no_two_share_one() -> None:
     assert set(METHOD_STYLES) <= set(list_algos()), (
-        "a mixer that is added later is gray until METHOD_STYLES contains it"
+        "a mixer that is added later has one of OTHER_COLORS until METHOD_STYLES contains it"
     )
     assert len(METHOD_STYLES) == 17
     assert len({style.color for style in METHOD_STYLES.values()}) == 17
@@ -72,8 +72,8 @@ def test_seventeen_algorithms_have_a_color_and_no_two_share_one() -> None:
 def test_every_color_and_every_shade_has_a_contrast_of_three_to_one(mode) -> None:
     background = get_theme_colors(mode)[1]
     variants = {f"{algo} {k}": (algo, f"memory.delta = {k}") for algo in METHOD_STYLES for k in range(9)}
-    for style in [*METHOD_STYLES.values(), *make_styles(variants).values()]:
-        assert contrast(style.color, background) >= 3
+    for color in [*OTHER_COLORS, *(style.color for style in (METHOD_STYLES | make_styles(variants)).values())]:
+        assert contrast(color, background) >= 3
 
 
 def test_any_two_colors_are_far_apart() -> None:
@@ -99,10 +99,40 @@ def test_the_dash_says_the_method() -> None:
     assert {dashes[algo] for algo in ("qplex", "cds", "qmix", "vdn", "dmix")} == {(2, 3)}
 
 
-def test_an_algorithm_without_a_color_is_grey_with_the_dash_of_its_method() -> None:
-    styles = make_styles({name: (name, "") for name in ("emtc-softmix", "emu-softmix", "softmix")})
-    assert {style.color for style in styles.values()} == {NEUTRAL}
-    assert [styles[name].dash for name in ("emtc-softmix", "emu-softmix", "softmix")] == [None, (7, 4), (2, 3)]
+def test_another_algorithm_has_the_dash_of_its_method() -> None:
+    styles = make_styles({name: (name, "") for name in ("emtc-softmix", "emu-softmix")})
+    assert [style.dash for style in styles.values()] == [None, (7, 4)]
+    assert all(style.color in OTHER_COLORS and not style.marker for style in styles.values())
+
+
+IMPORTS = {f"algorithm {k}": (f"algorithm {k} (imported = paper)", "imported") for k in range(12)}
+
+
+def test_twelve_imported_algorithms_have_their_own_colors_and_hardly_repeat_a_marker() -> None:
+    styles = list(make_styles(IMPORTS | {"ours": ("emtc-qplex", ""), "qmix": ("qmix", "")}).values())
+    imported = [style for style in styles if style.color in OTHER_COLORS]
+    assert len({style.color for style in imported}) == 12
+    assert len({style.dash for style in imported}) == 4
+    assert len({style.marker for style in imported}) == len(MARKERS) == 9
+
+
+def test_the_style_of_an_imported_algorithm_belongs_to_its_name() -> None:
+    styles = make_styles(IMPORTS)
+    assert make_styles(dict(reversed(IMPORTS.items()))) == styles
+    alone = {name: make_styles({name: key})[name] for name, key in IMPORTS.items()}
+    assert len(set(alone.values())) > 6
+    pair = ["algorithm 1", "algorithm 2"]
+    assert make_styles({name: IMPORTS[name] for name in pair}) == {name: alone[name] for name in pair}
+
+
+def test_colors_of_other_algorithms_are_far_apart_also_from_ours() -> None:
+    assert min(distance(a, b) for a, b in combinations(OTHER_COLORS, 2)) > 0.13
+    assert min(distance(a, style.color) for a in OTHER_COLORS for style in METHOD_STYLES.values()) > 0.06
+
+
+@pytest.mark.parametrize("eye", list(EYES))
+def test_colors_of_other_algorithms_are_told_apart_without_one_kind_of_cones(eye) -> None:
+    assert min(distance(a, b, eye) for a, b in combinations(OTHER_COLORS, 2)) > 0.06
 
 
 ABLATION = ("emtc-qplex", "gate.enabled = false")
@@ -133,10 +163,6 @@ def test_many_ablations_are_all_told_apart_in_any_order() -> None:
     names = {f"k{k}": ("emtc-qplex", f"memory.delta = {k}") for k in range(20)}
     assert len(set(make_styles(names).values())) == 20
     assert make_styles(names) == make_styles(dict(reversed(names.items())))
-
-
-def test_an_algorithm_of_a_stranger_is_grey() -> None:
-    assert make_styles({"new": ("new", "")})["new"] == Style("#9AA1A9", (2, 3))
 
 
 def test_shades_change_the_light_and_keep_the_hue() -> None:

@@ -37,3 +37,4 @@ def test_every_page_opens_with_an_imported_run(imported: str, name: str) -> None
         assert "imported (csv)" in said(page).replace("\\", "")
     if name == "home":
         assert "⇣ imported" in page.dataframe[0].value["status"].tolist()
+        assert page.dataframe[0].value["algo"].tolist() == ["vdn"]

@@ -6,7 +6,7 @@ Chart, so that page, export and notebook show the same values.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -18,6 +18,15 @@ Values = NDArray[np.float64]
 MAX_BAND_OPACITY = 0.2
 UNSMOOTHED_NOTE = "The faint lines are not smoothed."
 """Sentence of a caption about the lines of measured values below smoothed lines."""
+
+
+class LegendKey(NamedTuple):
+    """What identifies an entry of a legend. Lines of several panels with the same name and look have one entry."""
+
+    name: str
+    color: str
+    dash: tuple[int, int] | None
+    marker: Marker
 
 
 @dataclass(frozen=True)
@@ -51,6 +60,11 @@ class Line:
     """The statistic over seeds and the meaning of the band; empty if the line does not summarize seeds."""
     n: int | NDArray[np.int64] | None = None
     """Number of seeds per point: one number for all points, or one for each point."""
+
+    @property
+    def legend_key(self) -> LegendKey:
+        """The entry of the line in a legend."""
+        return LegendKey(self.name, self.color, self.dash, self.marker)
 
 
 @dataclass(frozen=True)

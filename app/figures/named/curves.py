@@ -40,7 +40,7 @@ from app.analysis.series import (
     choose_mu_w_steps,
     join_seeds,
 )
-from app.analysis.settings import name_algo, name_change, parse_steps
+from app.analysis.settings import name_algo, name_change, name_run_algo, parse_steps
 from app.analysis.tables import Table, make_plain_table
 from app.analysis.variants import Variant
 from app.analysis.win_rates import tabulate_falls, tabulate_mu_w, tabulate_win_rates
@@ -67,12 +67,13 @@ from app.figures.options import (
     read_step_count,
 )
 from app.figures.theme import Style, make_styles
+from emtc_core.config.resolve import flatten_stored
 from emtc_core.errors import ConfigError
 from emtc_core.metrics import is_known
 from storage.engine import Database
 from storage.queries.run_search import TABLE_COLUMNS
 from storage.queries.runs import list_runs
-from storage.runs.rows import RunRow
+from storage.runs.rows import RunRow, format_seed
 
 BASELINES = ("emtc-qplex", "emtc-cds", "dmix", "mappo")
 X_LABEL = X_AXES["env_steps"].label
@@ -217,7 +218,7 @@ def draw_comparison(
 def style_comparison(comparison: Comparison) -> dict[str, Style]:
     """Return the style of each method. It is the same on every page, and does not change if other lines are hidden."""
     variants = (*(group.variant for group in comparison.groups), *comparison.hidden)
-    return make_styles({variant.method: (variant.algo, variant.changed) for variant in variants})
+    return make_styles({variant.method: variant.style_key for variant in variants})
 
 
 def make_subtitle(aggregation: Aggregation, *, share: bool) -> str:
@@ -372,7 +373,9 @@ def _read_baselines(db: Database, rows: Sequence[RunRow], options: Options) -> B
         raise ConfigError(f"baselines compares {', '.join(BASELINES)}. No selected run has one of these algorithms")
     others = [
         ExcludedRun(
-            row.id, f"{name_algo(row.algo)} on {row.map}; seed {row.seed}", "its algorithm is not in this figure"
+            row.id,
+            f"{name_run_algo(flatten_stored(row.config))} on {row.map}; {format_seed(row.seed)}",
+            "its algorithm is not in this figure",
         )
         for row in rows
         if row.algo not in BASELINES

@@ -16,12 +16,13 @@ from app.analysis.finals import FinalRule, caption_final, compute_final_rates, g
 from app.analysis.intervals import CENTER_NAMES
 from app.analysis.quantities import UNIT_RANGE, Quantity
 from app.analysis.series import SeedRun
-from app.analysis.settings import is_read, learning_settings, name_algo
+from app.analysis.settings import LABEL, is_read, learning_settings, name_run_algo
 from app.figures.figure import FigureKind
 from app.figures.kinds.chart import Chart, Line, Panel
 from app.figures.named.curves import join_finals, make_subtitle, read_comparison
 from app.figures.options import BAND, CENTER, FINAL, FINAL_OPTIONS, Option, Options
 from app.figures.theme import Style, make_styles
+from emtc_core.config.base import IMPORTED
 from emtc_core.errors import ConfigError
 
 SETTING: Final[Option[str]] = Option(
@@ -72,13 +73,17 @@ def _draw(runs: ComparedRuns, options: Options) -> Chart:
     seeds = [seed for seed in comparison.seeds if seed.id in numbers]
     smallest, largest = min(numbers.values()), max(numbers.values())
     is_log = smallest > 0 and largest >= _LOG_RATIO * smallest
-    styles = make_styles({algo: (algo, "") for algo in dict.fromkeys(str(seed.settings.get("algo")) for seed in seeds)})
+    seeds_by_name: dict[str, list[SeedRun]] = {}
+    for seed in seeds:
+        seeds_by_name.setdefault(name_run_algo(seed.settings), []).append(seed)
+    styles = make_styles({name: _get_style_key(name, group[0]) for name, group in seeds_by_name.items()})
     panels = []
     for task in dict.fromkeys(seed.task for seed in seeds):
         lines: list[Line] = []
-        for algo, style in styles.items():
-            group = [seed for seed in seeds if seed.task == task and seed.settings.get("algo") == algo]
-            lines += _draw_algo(group, setting, style, aggregation, rule, quantity.at(task)) if group else []
+        for name, group in seeds_by_name.items():
+            task_group = [seed for seed in group if seed.task == task]
+            if task_group:
+                lines += _draw_algo(name, task_group, setting, styles[name], aggregation, rule, quantity.at(task))
         title = get_final_title(rule, quantity.at(task))
         panels.append(Panel(f"{title}, {task}", "fraction", tuple(lines), range=UNIT_RANGE, axis=title))
     sentences = (
@@ -86,7 +91,7 @@ def _draw(runs: ComparedRuns, options: Options) -> Chart:
         f"The runs also differ in {', '.join(others)}, so the line has no interval." if others else "",
     )
     caption = caption_final(seeds, rule, *sentences, quantity=quantity, comparison=comparison)
-    names = ", ".join(map(name_algo, styles))
+    names = ", ".join(seeds_by_name)
     description = f"Final win rate of {len(seeds)} runs over {setting}: {names}."
     return Chart(
         _NAME, f"Win rate by {setting}", setting, tuple(panels),
@@ -95,7 +100,13 @@ def _draw(runs: ComparedRuns, options: Options) -> Chart:
     )  # fmt: skip
 
 
+def _get_style_key(name: str, seed: SeedRun) -> tuple[str, str]:
+    """Return the key of the style: the algorithm, or the name of an imported one, which is not one of ours."""
+    return (name, IMPORTED) if LABEL in seed.settings else (str(seed.settings.get("algo")), "")
+
+
 def _draw_algo(
+    algo: str,
     seeds: Sequence[SeedRun],
     setting: str,
     style: Style,
@@ -107,7 +118,7 @@ def _draw_algo(
 
     If all runs have different values, there is no line.
     """
-    name = f"{name_algo(str(seeds[0].settings.get('algo')))} (n = {len(seeds)})"
+    name = f"{algo} (n = {len(seeds)})"
     x = np.array([_find_number(seed, setting) for seed in seeds], np.float64)
     order = np.argsort(x, kind="stable")
     finals = compute_final_rates(seeds, rule)

@@ -36,7 +36,7 @@ from app.analysis.identical_runs import describe_identical_runs
 from app.analysis.intervals import CENTER_NAMES, BinomialScale, compute_center
 from app.analysis.quantities import UNIT_RANGE, average_over_time
 from app.analysis.series import DAGGER, Comparison, SeedRun
-from app.analysis.settings import EMBEDDERS, format_value, name_algo, name_task
+from app.analysis.settings import EMBEDDERS, format_value, name_run_algo, name_task
 from app.analysis.tables import Cell, Column, Table, make_table
 from app.analysis.win_rates import find_best, format_aggregate
 from app.figures.figure import FigureKind, StoredRuns, TableKind
@@ -84,7 +84,7 @@ def _tau_study(runs: StoredRuns, options: Options) -> Chart:
     seeds_by_tau = group_seeds(seeds, *TAUS)
     variants = {seed.id: group.variant for group in comparison.groups for seed in group.seeds}
     first = {_name_schedule(taus): variants[group[0].id] for taus, group in seeds_by_tau.items()}
-    styles = make_styles({name: (variant.algo, variant.changed) for name, variant in first.items()})
+    styles = make_styles({name: variant.style_key for name, variant in first.items()})
     panels = []
     for task in comparison.tasks:
         lines = []
@@ -277,7 +277,7 @@ def _make_chart(
     aggregation: Aggregation,
 ) -> Chart:
     """Make a chart of a study. The caption starts with the algorithms and ends with the runs that are left out."""
-    algos = dict.fromkeys(name_algo(str(seed.settings.get("algo"))) for seed in comparison.seeds)
+    algos = dict.fromkeys(name_run_algo(seed.settings) for seed in comparison.seeds)
     lines = dict.fromkeys(line.name for panel in panels for line in panel.lines)
     titles = ", ".join(panel.title for panel in panels)
     description = f"{title} in {len(panels)} panels ({titles}): {', '.join(lines)}."

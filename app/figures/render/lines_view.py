@@ -18,7 +18,7 @@ from matplotlib.textpath import text_to_path
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from app.figures.image_options import LineNames
-from app.figures.kinds.chart import Chart, Line, Panel, Values
+from app.figures.kinds.chart import Chart, LegendKey, Line, Panel, Values
 from app.figures.theme import Marker, format_mathtext, replace_unprintable
 
 _POINT = 1 / 72
@@ -173,7 +173,7 @@ def _draw_stack(chart: Chart, width: float, *, has_title: bool, has_labels: bool
         handles = _draw_panel(ax, panel, 1.35)
         if len(handles) > 1 and not (has_labels and _draw_end_labels(ax, panel, 1.35, width, has_title=has_title)):
             options = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2, "frameon": False}
-            texts, columns = _lay_out_legend(list(handles), width - _AXES_MARGIN)
+            texts, columns = _lay_out_legend([key.name for key in handles], width - _AXES_MARGIN)
             ax.legend(list(handles.values()), texts, ncols=columns, **options)
         _draw_events(ax, chart, with_labels=ax is axes[0])
     axes[-1].set_xlabel(format_mathtext(wrap_text(chart.x_label, width - _AXES_MARGIN, _AXIS_SIZE)))
@@ -184,13 +184,13 @@ def _draw_stack(chart: Chart, width: float, *, has_title: bool, has_labels: bool
 def _draw_grid(chart: Chart, width: float, columns: int, *, has_title: bool, has_labels: bool) -> Figure:
     """Draw panels side by side, each with an x axis, above a common legend. A single panel may have labels instead."""
     rows = -(-len(chart.panels) // columns)
-    names = list(dict.fromkeys(line.name for _, line in chart.lines if not line.faint))
+    names = [key.name for key in dict.fromkeys(line.legend_key for _, line in chart.lines if not line.faint)]
     legend_height = _compute_legend_height(names, width) + 0.1 if len(names) > 1 else 0.0
     panel_height = min(2.6, 0.62 * width) if columns == 1 else 2.0
     title_height = 0.7 if has_title else 0.3
     figure = Figure(figsize=(width, title_height + panel_height * rows + legend_height), layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
-    handles: dict[str, Artist] = {}
+    handles: dict[LegendKey, Artist] = {}
     for ax, panel in zip(axes, chart.panels, strict=False):
         ax.set_xscale("log" if chart.x_log else "linear")
         if len(chart.panels) > 1:
@@ -248,14 +248,14 @@ def _format_step_axis(ax: Axes, chart: Chart, n_ticks: int) -> None:
         ax.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
-def _draw_panel(ax: Axes, panel: Panel, height: float) -> dict[str, Artist]:
-    """Draw a panel of this height [inch]. Return the lines that a legend contains, by name."""
+def _draw_panel(ax: Axes, panel: Panel, height: float) -> dict[LegendKey, Artist]:
+    """Draw a panel of this height [inch]. Return the lines that a legend contains."""
     ax.set_yscale("log" if panel.log else "linear")
-    handles: dict[str, Artist] = {}
+    handles: dict[LegendKey, Artist] = {}
     for index, line in enumerate(panel.lines):
         artist = _draw_line(ax, line, band_opacity=panel.band_opacity, index=index)
         if not line.faint:
-            handles[line.name] = artist
+            handles[line.legend_key] = artist
     title = wrap_text(panel.title, height, _AXIS_SIZE)
     ax.set_ylabel(format_mathtext(f"{title}\n[{panel.unit}]" if panel.unit else title))
     ax.grid(visible=True, linewidth=0.5)

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from app.figures.kinds import AnyFigure
-from app.figures.kinds.chart import Chart, Line, Panel
+from app.figures.kinds.chart import Chart, LegendKey, Line, Panel
 from app.figures.kinds.maps import Cloud, Heatmap, Maps
 from app.figures.render import maps_views
 from app.figures.render.maps_views import plain
@@ -70,13 +70,13 @@ def _draw_chart(chart: Chart) -> go.Figure:
         rows=rows, cols=chart.columns, shared_xaxes=chart.columns == 1, vertical_spacing=row_gap, subplot_titles=titles
     )
     drawing.update_annotations(font_size=13)  # the titles of the panels
-    legend_names: set[str] = set()
+    legend_keys: set[LegendKey] = set()
     for index, panel in enumerate(chart.panels):
         row, col = index // chart.columns + 1, index % chart.columns + 1
         for line in panel.lines:
-            in_legend = chart.columns == 1 or line.name not in legend_names
+            in_legend = chart.columns == 1 or line.legend_key not in legend_keys
             _draw_line(drawing, row, col, line, in_legend=in_legend, band_opacity=panel.band_opacity)
-            legend_names.add(line.name)
+            legend_keys.add(line.legend_key)
         drawing.update_yaxes(
             title_text=plain(_make_axis_title(panel, has_panel_title=titles is not None)), row=row, col=col,
             range=panel.range, type="log" if panel.log else None,
@@ -118,7 +118,7 @@ def _draw_line(drawing: go.Figure, row: int, col: int, line: Line, *, in_legend:
             opacity=0.4 if line.faint else 1.0,
             showlegend=in_legend and not line.faint,
             hoverinfo="skip" if line.faint else None,
-            legendgroup=plain(line.name),
+            legendgroup=plain(str(line.legend_key)),
         ),
         row=row,
         col=col,

@@ -1,1 +1,1 @@
-"""Import curves of other programs: `read` reads the formats, `curves` checks the values."""
+"""Import curves of other programs. `read` reads a source, one module per format; `parsed_run` has what they share."""

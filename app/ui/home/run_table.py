@@ -55,8 +55,10 @@ def make_rows(frame: pd.DataFrame) -> pd.DataFrame:
         for status, device, tags in zip(*columns, strict=True)
     ]
     rows["status"] = [_STATUS_LABELS.get(status, status) for status in labels]
+    columns = (frame[name].tolist() for name in ("algo", "plugins", "device"))
     rows["algo"] = [
-        name_algo_with_origin(algo, plugins) for algo, plugins in zip(frame["algo"], frame["plugins"], strict=True)
+        name_algo_with_origin(algo, plugins, is_imported=device == IMPORTED)
+        for algo, plugins, device in zip(*columns, strict=True)
     ]
     rows["name"] = [
         view.link_run(run_id, f"{name} (hidden)" if is_hidden else name)

@@ -27,7 +27,7 @@ from app.analysis.projections.snapshots import (
 )
 from app.analysis.samples import count_nodes, describe_sample
 from app.analysis.selection import NODE_QUANTITIES, NodeSelection, parse_numbers
-from app.analysis.settings import name_algo
+from app.analysis.settings import name_run_algo
 from app.figures import options as figure_options
 from app.figures.kinds.maps import Cloud
 from app.figures.named.memory_map import (
@@ -46,6 +46,7 @@ from app.ui.memory.columns import Columns, make_columns
 from app.ui.page_state import Choice, Flag, Integer, Text
 from app.ui.widgets import run_picker
 from emtc_core.config.base import MEMORY_ALGO_PREFIXES
+from emtc_core.config.resolve import flatten_stored
 from emtc_core.errors import ConfigError, EmtcError
 from storage.queries.episodes import Trajectory
 from storage.queries.memory import Snapshot
@@ -357,7 +358,7 @@ def _show_empty(run: RunRow) -> None:
 def _explain_missing_snapshots(run: RunRow) -> None:
     if not run.config.get("algo", "").startswith(MEMORY_ALGO_PREFIXES):
         messages.empty(
-            f"{escape_markdown(name_algo(run.algo))} has no episodic memory.",
+            f"{escape_markdown(name_run_algo(flatten_stored(run.config)))} has no episodic memory.",
             "Choose a run of an EMTC, EMU or EMC algorithm.",
         )
         return

@@ -76,8 +76,8 @@ def show_numbers(run: RunRow, curves: LiveCurves) -> None:
 
 def _show_tabs(run: RunRow, title: str) -> None:
     """Draw the links to the pages of the run. The title of this page is the current tab."""
-    algo = name_algo_with_origin(run.algo, run.config.get("plugins"))
     label = imported_label(run.config)
+    algo = name_algo_with_origin(run.algo, run.config.get("plugins"), is_imported=label is not None)
     imported = "" if label is None else f" · imported ({label})"
     info = f"`{run.id}` · {algo} on {run.env} {run.map} · {format_seed(run.seed)}{imported}"
     with st.container(key="run_tabs", horizontal=True, vertical_alignment="center", gap="small"):

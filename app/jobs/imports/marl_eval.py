@@ -1,0 +1,98 @@
+"""The JSON format of marl-eval, which BenchMARL also writes: environment → task → algorithm → run → step."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+
+from app.jobs.imports.parsed_run import (
+    ParsedRun,
+    SourceOverrides,
+    find_first,
+    find_seed,
+    make_series,
+    read_json,
+    read_number,
+)
+from emtc_core.errors import ConfigError
+
+WIN_RATES: Final = ("win_rate", "battle_won", "test_battle_won_mean")
+RETURNS: Final = ("return", "return_mean", "mean_episode_return", "episode_return")
+_ABSOLUTE: Final = "absolute_metrics"
+"""The final evaluation of marl-eval, or BenchMARL's maxima. It is not a step of the curve."""
+
+
+def read_marl_eval(place: Path, overrides: SourceOverrides) -> Iterator[ParsedRun | ConfigError]:
+    """Read the runs of one file, or of all files in a folder.
+
+    A run named "seed_3" or "3" has that seed. If the name of run number n contains no seed, the run gets the seed -n.
+
+    Raises:
+        ConfigError: If there is no file.
+    """
+    files = sorted(place.rglob("*.json")) if place.is_dir() else [place]
+    if not files:
+        raise ConfigError(f"{place} contains no JSON file")
+    for file in files:
+        try:
+            groups = list(_list_groups(read_json(file), file.name))
+        except ConfigError as error:
+            yield error
+            continue
+        for (env, task, algo), runs in groups:
+            for number, (name, steps) in enumerate(runs.items(), start=1):
+                where = f"{file.name} ({algo}, {task}, {name})"
+                seed = find_seed(name)
+                try:
+                    curves = _read_curves(steps, overrides, where)
+                except ConfigError as error:
+                    yield error
+                    continue
+                yield ParsedRun(where, curves, env, task, algo, -number if seed is None else seed)
+
+
+def _list_groups(tree: Mapping[str, Any], name: str) -> Iterator[tuple[tuple[str, str, str], Mapping[str, Any]]]:
+    """List the runs of each environment, task and algorithm."""
+    for env, tasks in _list_children(tree, name):
+        for task, algos in _list_children(tasks, name):
+            for algo, runs in _list_children(algos, name):
+                yield (env, task, algo), dict(_list_children(runs, name))
+
+
+def _list_children(tree: Any, name: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    if not isinstance(tree, Mapping) or not all(isinstance(child, Mapping) for child in tree.values()):
+        raise ConfigError(
+            f"{name}: a JSON file of marl-eval must have the levels environment → task → algorithm → run → step"
+        )
+    yield from tree.items()
+
+
+def _read_curves(steps: Mapping[str, Any], overrides: SourceOverrides, where: str) -> dict[str, pd.Series]:
+    """Average the values of each step: one value, or one for each evaluation episode."""
+    values_at: dict[str, list[tuple[object, Any]]] = {}
+    for name, step in steps.items():
+        if name == _ABSOLUTE or not isinstance(step, Mapping):
+            continue
+        if "step_count" not in step:
+            raise ConfigError(f"{where}: {name} has no step_count")
+        n_episodes = 0
+        for column, names in overrides.name_columns(WIN_RATES, RETURNS).items():
+            key = find_first(names, step)
+            values = _read_values(step[key]) if key else np.empty(0)
+            if not len(values):
+                continue
+            values_at.setdefault(column, []).append((step["step_count"], float(values.mean())))
+            n_episodes = max(n_episodes, len(values))
+            if column == "return_mean" and len(values) > 1:
+                values_at.setdefault("return_std", []).append((step["step_count"], float(values.std(ddof=1))))
+        if n_episodes > 1:  # a single value may be a mean of any number of episodes
+            values_at.setdefault("episodes", []).append((step["step_count"], n_episodes))
+    return {column: make_series(points) for column, points in values_at.items()}
+
+
+def _read_values(raw: object) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Read the values of a step; a value that is not a number becomes NaN."""
+    values: Sequence[object] = raw if isinstance(raw, list) else [raw]
+    return np.array([read_number(value) for value in values], np.float64)
