@@ -110,7 +110,7 @@ def _find_snapshot(database: Database, run_id: str, env_step: str) -> tuple[int,
             f"Run {run_id} has no snapshot of its memory yet", hint="Wait for the first one, or choose another run."
         )
     is_chosen = snapshots["env_step"].astype(str) == env_step
-    match = snapshots.iloc[-1:] if env_step == "latest" else snapshots[is_chosen]
+    match = snapshots.tail(1) if env_step == "latest" else snapshots.loc[is_chosen]
     if match.empty:
         steps = ", ".join(str(step) for step in snapshots["env_step"].tolist()[-8:])
         raise ConfigError(

@@ -1,6 +1,7 @@
 """*What if*: the gate of a snapshot and of the newest transitions, recomputed with another τ, δ or source of H."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import isfinite
 from typing import Any, get_args
 
@@ -94,10 +95,12 @@ def _choose_settings(rules: GateRules, *, is_sample: bool) -> WhatIfSettings:
             "τ × recorded", **_TAU_FACTOR.bind(TAU_FACTORS, format_factor, default="1"),
             help=_HELP["tau"], disabled=fixed_tau != RECORDED, width=200,
         )  # fmt: skip
-        tau = {"tau_factor": float(tau_factor), "tau_fixed": None if fixed_tau == RECORDED else float(fixed_tau)}
+        only_tau = WhatIfSettings(
+            tau_factor=float(tau_factor), tau_fixed=None if fixed_tau == RECORDED else float(fixed_tau)
+        )
         if is_sample:
             st.caption(f"Another δ or source of H needs {NEEDS_WHOLE}.")
-            return WhatIfSettings(**tau)
+            return only_tau
         delta_factor = st.select_slider(
             f"δ × {rules.memory.delta:g}", **_DELTA_FACTOR.bind(DELTA_FACTORS, format_factor),
             help=_HELP["delta"], width=200,
@@ -112,8 +115,8 @@ def _choose_settings(rules: GateRules, *, is_sample: bool) -> WhatIfSettings:
             **_SUCCESSOR.bind(get_args(Successor), _SUCCESSORS.__getitem__, default=rules.gate.successor),
             help=_HELP["successor"], disabled=not is_merging, width=175,
         )  # fmt: skip
-    return WhatIfSettings(
-        **tau,
+    return replace(
+        only_tau,
         delta_factor=float(delta_factor) if is_merging else None,
         lookup="written" if str(lookup) == "written" else "nearest",
         successor="link" if str(successor) == "link" else "nn",
