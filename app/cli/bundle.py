@@ -1,8 +1,6 @@
 """`emtc bundle`: write runs to one file. `emtc open`: check such a file, show it in the app, or import its runs."""
 
-from collections.abc import Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -35,9 +33,6 @@ def bundle(
     ] = None,
     thin: Annotated[bool, typer.Option("--thin", help="Only curves and configurations: a few MB at most")] = False,
     whole: Annotated[bool, typer.Option("--whole", help="Also the states and actions of every episode")] = False,
-    example: Annotated[
-        bool, typer.Option("--example", help="Thin, with samples of memory and episodes for one run per variant")
-    ] = False,
     episode: Annotated[
         list[int] | None, typer.Option("--episode", help="Training episode to include; may be repeated")
     ] = None,
@@ -50,8 +45,8 @@ def bundle(
     --thin it also contains all transitions, the snapshots of the memory, the episodes of the evaluations and the two
     episodes of the figure strategy-divergence.
     """
-    if thin + whole + example > 1:
-        raise typer.BadParameter("Give one of --thin, --whole and --example.")
+    if thin and whole:
+        raise typer.BadParameter("Give one of --thin and --whole.")
     if bool(runs or where) == bool(sweep):
         raise typer.BadParameter("Give run ids or --where, or a sweep with --sweep. List runs with: emtc runs")
     database = open_database(db, read_only=True)
@@ -59,18 +54,10 @@ def bundle(
         rows = [row for name in dict.fromkeys(sweep) for row in sweep_runs(database, get_sweep(database, name).id)]
     else:
         rows = [find_run(database, run_id) for run_id in choose_runs(database, runs, where)]
-    rows = [row for row in rows if row.env_steps] if example else rows
-    contents = THIN if thin else WHOLE if whole else _choose_example(database, rows) if example else Contents()
-    episodes = {
-        row.id: frozenset(episode or ())
-        | _list_figure_episodes(database, row, contents)
-        | contents.kept_episodes.get(row.id, set())
-        for row in rows
-    }
+    contents = THIN if thin else WHOLE if whole else Contents()
+    episodes = {row.id: frozenset(episode or ()) | _list_figure_episodes(database, row, contents) for row in rows}
     contents = replace(contents, kept_episodes={run_id: numbers for run_id, numbers in episodes.items() if numbers})
-    ids = [row.id for row in rows]
-    add = partial(_write_example_notebook, order=[*contents.sampled_snapshots, *ids]) if example else None
-    made = write_bundle(database, ids, out, contents, made_by=f"emtc-lab {__version__}", add=add)
+    made = write_bundle(database, [row.id for row in rows], out, contents, made_by=f"emtc-lab {__version__}")
     if json:
         print_json(asdict(made) | {"place": str(made.place)})
         return
@@ -121,20 +108,6 @@ def _import(file: Path, url: str, *, json: bool) -> None:
     print_message(f"Imported {format_run_count(len(new))} into {database.safe_url}{listed}.")
     if existing:
         print_message(f"Already in the database and not changed: {', '.join(existing)}.")
-
-
-def _choose_example(db: Database, rows: Sequence[RunRow]) -> Contents:
-    from app.notebook.example_study import choose_contents  # imports the figures
-
-    return choose_contents(db, rows)
-
-
-def _write_example_notebook(db: Database, order: list[str]) -> None:
-    """Write the notebook entries of the example study to its database. They show the first run of `order`."""
-    from app.notebook.example_study import write_story
-
-    rows = {row.id: row for row in (find_run(db, run_id) for run_id in dict.fromkeys(order))}
-    write_story(db, list(rows.values()))
 
 
 def _list_figure_episodes(db: Database, row: RunRow, contents: Contents) -> frozenset[int]:

@@ -86,6 +86,8 @@ def cache_bundle(place: Path, *, name: str = "", cache: Path | None = None, is_t
     """
     study, manifest = open_bundle(place, cache=cache, is_trusted=is_trusted)
     labels = [label for key, label in _CONTENT_LABELS.items() if getattr(manifest.contents, key)]
+    if n := len(manifest.contents.whole):
+        labels.append(f"everything of {n} run{'s' if n > 1 else ''}")
     if manifest.contents.sample_nodes is not None:
         labels.append(f"memory snapshots as samples of at most {manifest.contents.sample_nodes:,} nodes")
     note = {

@@ -67,6 +67,8 @@ class Contents:
     """Maximum number of nodes in a sampled snapshot."""
     entries: bool = False
     """Notebook entries about these runs."""
+    whole_runs: frozenset[str] = frozenset()
+    """Runs of which all recorded data are copied, whatever the other fields are."""
 
     def describe(self) -> dict[str, Any]:
         """Return the contents as the JSON object that the manifest stores."""
@@ -76,9 +78,9 @@ class Contents:
             if self.sampled_snapshots
             else {}
         )
-        return (
-            flags | sampled | {"episodes": {run_id: sorted(numbers) for run_id, numbers in self.kept_episodes.items()}}
-        )
+        whole = {"whole": sorted(self.whole_runs)} if self.whole_runs else {}
+        episodes = {run_id: sorted(numbers) for run_id, numbers in self.kept_episodes.items()}
+        return flags | sampled | whole | {"episodes": episodes}
 
 
 THIN: Final = Contents(snapshots=False, playbacks=False, transitions=False)
@@ -111,6 +113,7 @@ def copy_runs(
     """
     _copy_sweeps(source, target, run_ids)
     for run_id in run_ids:
+        run_contents = WHOLE if run_id in contents.whole_runs else contents
         run: dict[str, Any] = dict(source.execute(select(Run.__table__).where(Run.id == run_id)).mappings().one())
         if run["status"] in _UNFINISHED:
             run |= {"status": "stopped", "ended_at": run["ended_at"] or run["heartbeat_at"] or datetime.now(UTC)}
@@ -120,15 +123,15 @@ def copy_runs(
         target.execute(insert(Run), run | _CLEARED_RUN_COLUMNS)
         for table_name in _ALWAYS_COPIED_TABLES:
             _copy_rows(source, target, table_name, run_id, omit="id")
-        _copy_episodes(source, target, run_id, contents)
-        if contents.transitions:
+        _copy_episodes(source, target, run_id, run_contents)
+        if run_contents.transitions:
             _copy_rows(source, target, "transitions", run_id)
-        if contents.playbacks:
+        if run_contents.playbacks:
             _copy_rows(source, target, "eval_episodes", run_id)
-        if contents.snapshots:
+        if run_contents.snapshots:
             _copy_snapshots(source, target, run_id, renumber=renumber)
-        elif run_id in contents.sampled_snapshots:
-            _copy_snapshot_samples(source, target, run_id, contents)
+        elif run_id in run_contents.sampled_snapshots:
+            _copy_snapshot_samples(source, target, run_id, run_contents)
         if contents.entries:
             _copy_rows(source, target, "entries", run_id)
     check_rows(target, run_ids)

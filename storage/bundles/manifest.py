@@ -63,6 +63,8 @@ class ManifestContents(_Part):
     playbacks: Flag = False
     transitions: Flag = False
     trajectories: Flag = False
+    whole: Annotated[list[Any], BeforeValidator(lambda value: value if isinstance(value, list) else [])] = []
+    """Ids of the runs of which everything was copied."""
     sample_nodes: Annotated[int | None, BeforeValidator(lambda value: value if type(value) is int else None)] = None
 
 

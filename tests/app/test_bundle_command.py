@@ -11,19 +11,13 @@ import pytest
 from app.cli.main import run
 from app.figures import registry
 from app.figures.render.plotly_view import to_plotly
-from app.notebook import example_study
-from app.notebook.example_study import SNAPSHOTS, choose_episodes
-from app.notebook.view import freeze, read_entries, read_view
-from emtc_core.errors import EmtcError, StorageError
+from app.notebook.view import freeze
+from emtc_core.errors import EmtcError
 from storage.address import sqlite_address
 from storage.bundles.bundle_cache import cache_bundle
 from storage.bundles.read import open_bundle
 from storage.engine import Database, find_schema, open_database
 from storage.migrations.upgrade import SCHEMA_VERSION
-from storage.notebook import list_entries
-from storage.queries.episodes import get_trajectory, list_episodes
-from storage.queries.gate import has_transitions
-from storage.queries.memory import list_snapshots
 from storage.runs.rows import find_run
 from tests.pages.seed import seed_run
 
@@ -125,7 +119,7 @@ def test_the_app_is_started_on_it_and_may_only_read(seeded, tmp_path: Path, monk
     [
         (["bundle", "--out", "s.emtc"], "Give run ids or --where, or a sweep"),
         (["bundle", "RUN", "--sweep", "s", "--out", "s.emtc"], "Give run ids or --where, or a sweep"),
-        (["bundle", "RUN", "--thin", "--whole", "--out", "s.emtc"], "one of --thin, --whole and --example"),
+        (["bundle", "RUN", "--thin", "--whole", "--out", "s.emtc"], "one of --thin and --whole"),
         (["bundle", "zzzz", "--out", "s.emtc"], "not found"),
         (["bundle", "--sweep", "zz", "--out", "s.emtc"], "No sweep starts with"),
         (["bundle", "RUN"], "--out"),
@@ -144,58 +138,6 @@ def test_unusable_arguments_write_nothing(seeded, tmp_path: Path, capsys, monkey
     assert list((tmp_path / "here").iterdir()) == []
 
 
-def test_an_example_holds_samples_and_the_episodes_of_one_run_per_variant(
-    seeded, tmp_path: Path, capsys, monkeypatch
-) -> None:
-    monkeypatch.setattr(example_study, "EPISODES", 3)
-    db, run_id = seeded
-    out = tmp_path / "example.emtc"
-    assert run(["bundle", run_id, "--example", "--out", str(out), "--db", db.url]) == 0
-    there = open_database(unpack(out, capsys), read_only=True)
-    won = list_episodes(db, run_id, "episode", limit=1000).query("won")["episode"]
-    kept = [number for number in chosen_by(db, run_id) if trajectory_is_kept(there, run_id, number)]
-    assert kept == chosen_by(db, run_id)
-    assert kept[0] == won.iloc[0]
-    assert 1 <= len(list_snapshots(there, run_id)) <= SNAPSHOTS
-    thinned = set(list_episodes(db, run_id, limit=1000)["episode"]) - set(kept)
-    assert thinned
-    assert not any(trajectory_is_kept(there, run_id, number) for number in thinned)
-
-
-def test_the_example_tells_its_story_in_pinned_views_that_open(seeded, tmp_path: Path, capsys, monkeypatch) -> None:
-    monkeypatch.setattr(example_study, "EPISODES", 3)
-    db, run_id = seeded
-    before = len(list_entries(db))
-    out = tmp_path / "example.emtc"
-    assert run(["bundle", run_id, "--example", "--out", str(out), "--db", db.url]) == 0
-    there = open_database(unpack(out, capsys), read_only=True)
-    entries = list_entries(there)
-    assert [entry.title.partition(".")[0] for entry in entries] == ["1", "2", "3", "4"], (
-        "the first chapter stands first"
-    )
-    views = [read_view(entry.view) for entry in entries]
-    assert [view.page for view in views if view] == ["compare", "live", "memory", "replay"]
-    assert views[0]
-    assert (views[0].query["rate"], views[0].facts["rate"]) == (["auto"], "auto")
-    for entry in read_entries(there, [entry.id for entry in entries]):
-        assert entry.figure is not None
-    assert not has_verdicts(there, run_id)
-    assert "not in this file" in entries[3].body, "what is not there is not promised"
-    shown = views[3].query["episode"][0] if views[3] else ""
-    assert trajectory_is_kept(there, run_id, int(shown))
-    assert len(list_entries(db)) == before, "the study's own notebook is left alone"
-
-
-def test_the_story_of_the_gate_is_told_of_a_run_that_has_one(seeded, tmp_path: Path, capsys, monkeypatch) -> None:
-    db, gated = seeded
-    bare = seed_run(db, name="Bare", gate="none")
-    out = tmp_path / "example.emtc"
-    assert run(["bundle", bare, gated, "--example", "--out", str(out), "--db", db.url]) == 0
-    there = open_database(unpack(out, capsys), read_only=True)
-    views = [read_view(entry.view) for entry in list_entries(there)]
-    assert {view.query["run"][0] for view in views[1:] if view} == {gated}
-
-
 def test_the_shipped_study_is_unpacked_once(seeded, tmp_path: Path, monkeypatch) -> None:
     db, run_id = seeded
     ours = tmp_path / "ours.emtc"
@@ -208,19 +150,3 @@ def test_the_shipped_study_is_unpacked_once(seeded, tmp_path: Path, monkeypatch)
         older.execute("UPDATE alembic_version SET version_num = '0008'")
     open_bundle(ours, cache=tmp_path / "once", is_trusted=True)
     assert find_schema(sqlite_address(first))[0] == SCHEMA_VERSION, "an older version's is unpacked anew"
-
-
-def chosen_by(db: Database, run_id: str) -> list[int]:
-    return choose_episodes(db, run_id, 3)
-
-
-def has_verdicts(db: Database, run_id: str) -> bool:
-    with db.read() as connection:
-        return has_transitions(connection, run_id)
-
-
-def trajectory_is_kept(db: Database, run_id: str, episode: int) -> bool:
-    try:
-        return len(get_trajectory(db, run_id, episode).state) > 0
-    except StorageError:
-        return False

@@ -10,6 +10,7 @@ import struct
 import zipfile
 from collections.abc import Callable
 from contextlib import closing, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from sqlalchemy import func, insert, select, text, update
 
 from emtc_core.errors import DataRemovedError, StorageError
 from storage.blobs import pack
+from storage.bundles.bundle_cache import cache_bundle
 from storage.bundles.contents import THIN, WHOLE, Contents
 from storage.bundles.read import MANIFEST, STUDY, open_bundle
 from storage.bundles.write import import_bundle, write_bundle
@@ -150,6 +152,21 @@ def test_chosen_episodes_come_with_their_states(source, tmp_path: Path) -> None:
     snapshot = get_snapshot(there, int(rows(there, "snapshots", run_id)[0]["id"]))
     slot = int(snapshot.slot[snapshot.episode == 2][0])
     assert get_node(there, get_snapshot(there, snapshot.id), slot).trajectory.episode == 2
+
+
+def test_a_thin_bundle_has_everything_of_chosen_runs_and_says_so(source, tmp_path: Path) -> None:
+    db, (thin, whole, *_) = source
+    contents = replace(THIN, whole_runs=frozenset({whole}))
+    write_bundle(db, [thin, whole], tmp_path / "s.emtc", contents, made_by=MADE_BY)
+    bundle = cache_bundle(tmp_path / "s.emtc", cache=tmp_path / "cache")
+    there = open_database(bundle.url, read_only=True)
+    for name in ("transitions", "snapshots", "eval_episodes"):
+        assert rows(there, name, whole) == rows(db, name, whole) != []
+        assert rows(there, name, thin) == []
+    assert (get_trajectory(there, whole, 1).state == get_trajectory(db, whole, 1).state).all()
+    with raises(DataRemovedError, reason="removed", subject=1):
+        get_trajectory(there, thin, 1)
+    assert bundle.contents == ("everything of 1 run",)
 
 
 def test_what_belongs_to_a_machine_stays_behind(source, tmp_path: Path) -> None:

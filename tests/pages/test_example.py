@@ -1,0 +1,87 @@
+"""The example study that is part of the program: its notebook and the tour, on the pages."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from app.figures.kinds.chart import Chart
+from app.figures.registry import find_figure
+from app.jobs.launch import EXAMPLE_STUDY, ROOT
+from app.notebook.view import read_entries
+from app.ui.widgets.tour import STEPS
+from storage.bundles.bundle_cache import Bundle, cache_bundle
+from storage.engine import Database, open_database
+from storage.notebook import list_entries
+from storage.runs.rows import find_run
+from tests.pages.test_pages import open_page, said
+
+SHIPPED = (EXAMPLE_STUDY, ROOT / "app" / "guide" / "confirmatory-study.emtc")
+MAX_BYTES = 20_000_000
+"""Limit of both bundles together, so that a clone stays small."""
+
+
+@pytest.fixture
+def example(empty: Database) -> Bundle:
+    return cache_bundle(EXAMPLE_STUDY, is_trusted=True)
+
+
+@pytest.fixture
+def study(example: Bundle) -> Iterator[Database]:
+    db = open_database(example.url, read_only=True)
+    yield db
+    db.dispose()
+
+
+def test_the_shipped_bundles_are_small() -> None:
+    assert sum(path.stat().st_size for path in SHIPPED) < MAX_BYTES
+
+
+def test_every_entry_can_be_drawn_and_its_view_opens(example: Bundle, study: Database) -> None:
+    app = open_page("notebook", **{"from": example.key})
+    assert not app.exception
+    assert not app.error
+    assert "cannot be drawn" not in said(app)
+    entries = read_entries(study, [row.id for row in list_entries(study)])
+    assert len(entries) > 3
+    for entry in entries:
+        assert entry.figure is not None, entry.figure_error
+        assert entry.view is not None
+        query = {name: values[0] for name, values in entry.view.query.items()}
+        shown = open_page(entry.view.page, **query, **{"from": example.key})
+        assert not shown.exception, entry.title
+        assert not shown.error, entry.title
+
+
+def test_the_frozen_curves_have_the_rates_colors_and_bands_of_the_pages(study: Database) -> None:
+    entries = read_entries(study, [row.id for row in list_entries(study)])
+    curves = [entry for entry in entries if entry.view and entry.view.figure == "learning-curves"]
+    assert len(curves) == 2
+    kind = find_figure("learning-curves")
+    for entry in curves:
+        assert entry.view
+        rows = [find_run(study, run_id) for run_id in entry.view.run_ids]
+        drawn, frozen = kind.make(study, rows, kind.read_options({})), entry.figure
+        assert isinstance(drawn, Chart)
+        assert isinstance(frozen, Chart)
+        assert (frozen.title, frozen.caption) == (drawn.title, drawn.caption)
+        assert "robust" in frozen.title
+        for (_, old), (_, new) in zip(frozen.lines, drawn.lines, strict=True):
+            assert (old.name, old.color, old.dash, old.marker) == (new.name, new.color, new.dash, new.marker)
+            assert old.low is None or old.high is None or (old.low.min() >= 0 and old.high.max() <= 1)
+
+
+def test_the_tour_takes_the_run_of_which_everything_is_in_the_bundle(example: Bundle, study: Database) -> None:
+    app = open_page("home", **{"from": example.key})
+    app.button(key="take_tour").click().run()
+    for number in range(1, len(STEPS) + 1):
+        assert not app.exception
+        assert not app.error
+        text = said(app)
+        assert f"{number} of {len(STEPS)}" in text
+        assert "no snapshot of the memory" not in text
+        assert "sample" not in text
+        if number < len(STEPS):
+            app.button(key="tour_next").click().run()
+    assert "The episodes with the highest and the lowest return" in text
+    run_id = app.query_params["run"]
+    assert find_run(study, run_id if isinstance(run_id, str) else run_id[0]).sweep_id is None
