@@ -15,6 +15,7 @@ from scipy.spatial import KDTree
 
 from app.analysis.projections.linear import find_neighbors
 from app.analysis.projections.snapshots import sample_rows
+from app.analysis.samples import count_nodes
 from storage.queries.memory import Snapshot
 
 Floats = NDArray[np.float64]
@@ -40,6 +41,7 @@ class Outlier:
     slot: int
     h: float
     neighbors_h: float  # mean H of its nearest neighbors
+    searched: str  # "20,000 of 970,657 nodes", if node and neighbors were searched in a part of the memory; else empty
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,9 @@ def find_outlier(snapshot: Snapshot) -> Outlier | None:
     h = snapshot.h[rows].astype(np.float64)
     h_around = h[neighbors].mean(axis=1)
     i = int(np.argmax(h - h_around))
-    return Outlier(int(rows[i]), int(snapshot.slot[rows[i]]), float(h[i]), float(h_around[i]))
+    is_part = len(rows) < snapshot.size or snapshot.whole is not None
+    searched = count_nodes(len(rows), snapshot) if is_part else ""
+    return Outlier(int(rows[i]), int(snapshot.slot[rows[i]]), float(h[i]), float(h_around[i]), searched)
 
 
 def find_nearest(points: NDArray[np.floating], row: int, k: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

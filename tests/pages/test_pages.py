@@ -98,6 +98,16 @@ def test_memory_says_that_a_finished_run_came_without_its_snapshots(seeded):
     assert "no memory snapshots of this finished run" in said(open_page("memory", run=run_id))
 
 
+def test_memory_links_the_runs_with_snapshots_if_a_run_has_none(seeded):
+    db, run_id = seeded
+    with db.transaction() as connection:
+        connection.exec_driver_sql("DELETE FROM snapshots")
+    seed_run(db, name="With snapshots")
+    app = open_page("memory", run=run_id)
+    assert not app.exception
+    assert [link.label for link in app.get("page_link") if link.label == "With snapshots"]
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_page_opens_on_a_failed_run_and_tells_why_or_what_to_do(failed, page):
     app = open_page(page, run=failed[1])

@@ -65,8 +65,6 @@ LANDMARK_COUNTS = (2000, 5000, 10_000, 20_000, MAX_LANDMARKS)
 MAX_NODES_IN_FILE = 100_000
 """Maximum number of nodes in an exported or pinned map. The map on the page shows all nodes."""
 MAX_SELECTION_CHARACTERS = 8000
-MAX_LINKS = 10
-"""Maximum number of links to runs with snapshots."""
 _PAGES = ("memory", "replay")
 """Replay shows the first map, too."""
 COLOR = Choice("color", *_PAGES, accepts_labels=True)
@@ -350,7 +348,7 @@ def make_selected_figure(memory_map: MemoryMap, episodes: Sequence[Trajectory]) 
 def _show_empty(run: RunRow) -> None:
     """Draw why there is no map, and the runs that have one if this one gets none any more."""
     _explain_missing_snapshots(run)
-    if run.live_status in ENDED_STATUSES and (run_ids := memory_data.runs_with_snapshots()[:MAX_LINKS]):
+    if run.live_status in ENDED_STATUSES and (run_ids := memory_data.runs_with_snapshots()):
         st.caption("Runs with a snapshot of their memory:")
         run_picker.show_run_links("memory", run_ids)
 

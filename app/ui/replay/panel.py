@@ -91,7 +91,7 @@ def _show_if_none_stored(run: RunRow) -> bool:
     """Draw which other runs can be replayed if this one cannot; return whether this was drawn."""
     if data.replayable_episodes(run.id) or data.playback_page(run.id, "", limit=1).recorded:
         return False
-    run_ids = data.runs_with_states()[:10]
+    run_ids = data.runs_with_states()
     place = "bundle" if view.bundle() is not None else "database"
     has_outcomes = data.episode_page(run.id, "", order_by="-episode", limit=1).recorded
     messages.empty(

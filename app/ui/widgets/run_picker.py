@@ -9,7 +9,7 @@ from typing import Any
 
 import streamlit as st
 
-from app.analysis.format import escape_markdown, format_count, format_percent
+from app.analysis.format import escape_markdown, format_count, format_percent, format_run_count
 from app.figures.theme import GATE_COLOR, GATE_ICON, STATUS_COLOR, STATUS_ICON
 from app.ui import data, messages, page_state, view
 from app.ui.page_state import RUN
@@ -21,6 +21,8 @@ from storage.runs.rows import RunRow, shown_status
 
 LISTED = 50
 """Maximum number of runs in the list: the newest of those that match. The browser needs about 10 ms for each."""
+MAX_LINKS = 10
+"""Maximum number of links to runs below each other."""
 RUN_PAGES = frozenset({"run", "live", "memory", "replay"})
 _PAGE_LINKS = (
     ("live", "Live", ":material/monitoring:"),
@@ -169,14 +171,17 @@ def page_links(run_id: str) -> None:
 
 
 def show_run_links(page: str, run_ids: Sequence[str]) -> None:
-    """Draw links to a page of some runs, below each other."""
+    """Draw links to a page of the first of these runs, and the number of the others."""
     icons = {name: icon for name, _, icon in _PAGE_LINKS}
-    names = data.names_of(run_ids)
-    for run_id in run_ids:
+    linked = run_ids[:MAX_LINKS]
+    names = data.names_of(linked)
+    for run_id in linked:
         st.page_link(
-            f"../pages/{page}.py", label=escape_markdown(names[run_id]), icon=icons[page],
+            f"../pages/{page}.py", label=escape_markdown(names.get(run_id, run_id)), icon=icons[page],
             query_params=view.link({RUN.name: run_id}),
         )  # fmt: skip
+    if n_more := len(run_ids) - len(linked):
+        st.caption(f"{format_run_count(n_more)} more. Find them in the list of runs in the sidebar.")
 
 
 def status_badge(status: str) -> None:

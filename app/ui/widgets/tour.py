@@ -131,8 +131,9 @@ def _describe_outlier(run: RunRow) -> str:
     outlier = _find_outlier(run)
     if outlier is None:
         return "The memory is too small to find an outlier." + _NO_SNAPSHOT
+    part = f" among {outlier.searched}" if outlier.searched else ""
     return escape_markdown(
-        f"Memory {outlier.slot} is the largest outlier: H = {format_number(outlier.h)}, but "
+        f"Memory {outlier.slot} is the largest outlier{part}: H = {format_number(outlier.h)}, but "
         f"{format_number(outlier.neighbors_h)} on average at its ten nearest neighbors. Click the point with the ring."
     )
 
