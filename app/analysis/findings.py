@@ -247,9 +247,9 @@ def measure_runs(
     ):
         delta_ends = _read_pairs(frame, "delta_mem", "part", (0, PARTS - 1))
         beta_ends = _read_pairs(frame, "beta", "part", (0, PARTS - 1))
-        numbers[ratio.key] = _select_finite(
-            {run_id: np.log(last / first) for run_id, (first, last) in delta_ends.items()}
-        )
+        numbers[ratio.key] = {
+            run_id: float(np.log(last / first)) for run_id, (first, last) in delta_ends.items() if first > 0 < last
+        }
         numbers[rise.key] = _select_finite({run_id: last - first for run_id, (first, last) in beta_ends.items()})
     steps = count_closed_by_outcome(db, ids)
     closed = _read_pairs(steps.assign(fraction=steps["closed"] / steps["steps"]), "fraction", "won", (False, True))
