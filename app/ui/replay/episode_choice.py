@@ -146,16 +146,16 @@ def _choose_training(run: RunRow, keys: ChoiceKeys, message: DeltaGenerator, is_
     url_episode = keys.episode.read() or ""
     if url_episode not in labels and _is_number(url_episode):
         labels = {url_episode: format_count(int(url_episode))} | labels
+    if is_list and n_replayable is not None and n_replayable < page.recorded:
+        st.caption(
+            f"{format_count(n_replayable)} of the run's {format_count(page.recorded)} episodes can be played and are "
+            "listed first. Only the outcomes of the others are stored."
+        )
     episode = _select(labels, keys, is_list, parameter=keys.episode, default=default)
     if not page.recorded:
         _show_empty(message, "No training episode has been recorded yet.", "The first ones follow within seconds.")
     elif is_list:
         _show_count(keys, page)
-        if n_replayable is not None and n_replayable < page.recorded:
-            st.caption(
-                f"{format_count(n_replayable)} of the run's {format_count(page.recorded)} episodes can be played and "
-                "are listed first. Only the outcomes of the others are stored."
-            )
     return make_replay(run, data.trajectory(run.id, int(episode)), training=True) if episode else None
 
 
