@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import func, select, text, update
 
 from app.analysis.comparable import cut_to_budget
+from app.analysis.identical_runs import describe_identical_runs
 from app.analysis.provenance import describe_runs
 from app.analysis.series import join_seeds, read_seeds
 from app.analysis.settings import list_code_warnings
@@ -543,6 +544,13 @@ def test_names_of_other_programs_are_not_changed(db, tmp_path, capsys) -> None:
     assert run(["export", "--figure", "learning-curves", "--out", str(tmp_path / "c.csv"), "--db", db.url]) == 0
     curves = pd.read_csv(tmp_path / "c.csv", comment="#")
     assert set(curves["series"]) == {f"{algo}, imported (csv) (n = 1)" for algo in algos}
+
+
+def test_imported_win_rates_that_are_all_zero_are_not_identical_runs(db, tmp_path, capsys) -> None:
+    rows = [f"{algo},3m,1,{step},0" for algo in ("qmix", "vdn") for step in (0, 1000)]
+    place = write(tmp_path / "r.csv", "\n".join(["algo,map,seed,step,win_rate", *rows]) + "\n")
+    seeds = read_seeds(db, read_rows(db, take(db, place, "csv", capsys)["runs"]))
+    assert describe_identical_runs(join_seeds(seeds)) == ""
 
 
 def test_imports_of_four_programs_and_our_runs_are_one_chart(db, tmp_path, capsys) -> None:

@@ -126,8 +126,8 @@ def _check_run(run: ParsedRun, overrides: SourceOverrides, format: Format) -> Fo
     named_budget = read_number(overrides.budget or run.budget)
     budget = int(named_budget) if np.isfinite(named_budget) and named_budget > 0 else 0
     interval = _find_interval(run, frame)
-    is_at_end = bool(budget) and is_one_budget(last_step, budget, interval)
-    if overrides.budget and last_step > budget and not is_at_end:
+    is_at_budget = bool(budget) and is_one_budget(last_step, budget, interval)
+    if overrides.budget and last_step > budget and not is_at_budget:
         raise ConfigError(f"{run.where} has evaluations up to {last_step:,} env steps, but --budget is {budget:,}")
     return ForeignRun(
         env=overrides.env or ENVS.get(env, env),
@@ -139,7 +139,7 @@ def _check_run(run: ParsedRun, overrides: SourceOverrides, format: Format) -> Fo
         source=run.where[:100],
         points=tuple(map(_make_point, frame.index, frame.to_dict("records"))),
         target_steps=budget or last_step,
-        is_complete=is_at_end or last_step > budget or (run.is_finished and not overrides.budget),
+        is_complete=is_at_budget or last_step > budget > 0 or (run.is_finished and not overrides.budget),
         eval_interval=0 if budget else interval,
         settings=run.settings,
     )
