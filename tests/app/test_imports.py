@@ -194,7 +194,7 @@ def test_a_run_without_a_seed_is_numbered_and_never_pretends_to_have_one(db, tmp
 
 def test_our_own_marl_eval_json_comes_back(db, tmp_path, capsys) -> None:
     text = "env,algo,map,seed,step,win_rate,return\n" + "".join(
-        f"smac,vdn,3m,1,{at},{at / 40},{at}\n" for at in (10, 20)
+        f"smac,vdn,MMM2,1,{at},{at / 40},{at}\n" for at in (10, 20)
     )
     take(db, write(tmp_path / "r.csv", text), "csv", capsys)
     out = tmp_path / "out.json"
@@ -203,6 +203,7 @@ def test_our_own_marl_eval_json_comes_back(db, tmp_path, capsys) -> None:
     other = open_database(f"sqlite:///{tmp_path / 'other.db'}")
     (run_id,) = take(other, out, "marl-eval", capsys)["runs"]
     assert evaluations(other, run_id)["win_rate"].tolist() == [0.25, 0.5]
+    assert find_run(other, run_id).map == "MMM2"
 
 
 def test_tensorboard_events_are_read_by_its_own_reader(db, tmp_path, capsys) -> None:
@@ -528,6 +529,7 @@ def test_a_table_of_wandb_with_iterations_of_benchmarl_is_refused(db, tmp_path, 
         ("seed3 ours (τ<1) MMM2", "ours (τ<1)", "MMM2", 3),
         ("qmix_seed1_3m_2023-01-01 10:00:00.123", "qmix", "3m", 1),
         ("qmix__2021-01-01_10-00-00", "qmix", None, None),
+        ("qmix_3s5z_vs_3s6z_seed1", "qmix", "3s5z_vs_3s6z", 1),
         ("3m/qmix/seed_1/logs", "qmix", "3m", 1),
         ("3m/qmix/run2", "qmix", "3m", None),
         ("mappo_check_seed2", "mappo_check", None, 2),
