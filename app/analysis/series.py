@@ -269,8 +269,8 @@ def _split_distinct(frame: pd.DataFrame, quantity: Quantity) -> dict[str, Values
 def _digest_evaluations(frame: pd.DataFrame) -> dict[str, EvaluationDigest]:
     """Digest the evaluations of each run; empty for a frame of a logged metric.
 
-    Runs whose returns are whole numbers have no digest: two different runs of a task with sparse rewards may both have
-    a return of 0 in every evaluation.
+    Runs whose returns are whole numbers or missing have no digest: two different runs of a task with sparse rewards may
+    both have a return of 0 in every evaluation, and two imported runs may both have a win rate of 0.
     """
     if not set(_EVALUATION_COLUMNS) <= set(frame.columns):
         return {}
@@ -278,7 +278,7 @@ def _digest_evaluations(frame: pd.DataFrame) -> dict[str, EvaluationDigest]:
     digests = {}
     for run_id, values in split_by_run(frame, _EVALUATION_COLUMNS).items():
         returns = values[_EVALUATION_COLUMNS.index("return_mean")]
-        if np.all(np.isinf(returns) | (returns == np.round(returns))):
+        if np.all(~np.isfinite(returns) | (returns == np.round(returns))):
             continue
         has_win = bool(np.any(values[win_rates] > 0))
         digests[run_id] = EvaluationDigest(hash((values + 0.0).tobytes()), has_win)  # + 0.0: -0.0 becomes 0.0

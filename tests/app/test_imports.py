@@ -11,6 +11,7 @@ import pytest
 from sqlalchemy import func, select, text, update
 
 from app.analysis.comparable import cut_to_budget
+from app.analysis.identical_runs import describe_identical_runs
 from app.analysis.provenance import describe_runs
 from app.analysis.series import join_seeds, read_seeds
 from app.analysis.settings import list_code_warnings
@@ -193,7 +194,7 @@ def test_a_run_without_a_seed_is_numbered_and_never_pretends_to_have_one(db, tmp
 
 def test_our_own_marl_eval_json_comes_back(db, tmp_path, capsys) -> None:
     text = "env,algo,map,seed,step,win_rate,return\n" + "".join(
-        f"smac,vdn,3m,1,{at},{at / 40},{at}\n" for at in (10, 20)
+        f"smac,vdn,MMM2,1,{at},{at / 40},{at}\n" for at in (10, 20)
     )
     take(db, write(tmp_path / "r.csv", text), "csv", capsys)
     out = tmp_path / "out.json"
@@ -202,6 +203,7 @@ def test_our_own_marl_eval_json_comes_back(db, tmp_path, capsys) -> None:
     other = open_database(f"sqlite:///{tmp_path / 'other.db'}")
     (run_id,) = take(other, out, "marl-eval", capsys)["runs"]
     assert evaluations(other, run_id)["win_rate"].tolist() == [0.25, 0.5]
+    assert find_run(other, run_id).map == "MMM2"
 
 
 def test_tensorboard_events_are_read_by_its_own_reader(db, tmp_path, capsys) -> None:
@@ -527,6 +529,7 @@ def test_a_table_of_wandb_with_iterations_of_benchmarl_is_refused(db, tmp_path, 
         ("seed3 ours (τ<1) MMM2", "ours (τ<1)", "MMM2", 3),
         ("qmix_seed1_3m_2023-01-01 10:00:00.123", "qmix", "3m", 1),
         ("qmix__2021-01-01_10-00-00", "qmix", None, None),
+        ("qmix_3s5z_vs_3s6z_seed1", "qmix", "3s5z_vs_3s6z", 1),
         ("3m/qmix/seed_1/logs", "qmix", "3m", 1),
         ("3m/qmix/run2", "qmix", "3m", None),
         ("mappo_check_seed2", "mappo_check", None, 2),
@@ -543,6 +546,13 @@ def test_names_of_other_programs_are_not_changed(db, tmp_path, capsys) -> None:
     assert run(["export", "--figure", "learning-curves", "--out", str(tmp_path / "c.csv"), "--db", db.url]) == 0
     curves = pd.read_csv(tmp_path / "c.csv", comment="#")
     assert set(curves["series"]) == {f"{algo}, imported (csv) (n = 1)" for algo in algos}
+
+
+def test_imported_win_rates_that_are_all_zero_are_not_identical_runs(db, tmp_path, capsys) -> None:
+    rows = [f"{algo},3m,1,{step},0" for algo in ("qmix", "vdn") for step in (0, 1000)]
+    place = write(tmp_path / "r.csv", "\n".join(["algo,map,seed,step,win_rate", *rows]) + "\n")
+    seeds = read_seeds(db, read_rows(db, take(db, place, "csv", capsys)["runs"]))
+    assert describe_identical_runs(join_seeds(seeds)) == ""
 
 
 def test_imports_of_four_programs_and_our_runs_are_one_chart(db, tmp_path, capsys) -> None:

@@ -34,7 +34,9 @@ ENVS: Final = {
 }
 """Environment in another program → environment in this program."""
 _MAPS: Final = sorted((*SMAC_MAPS, *SMACV2_MAPS), key=len, reverse=True)
-"""Maps that are found in names of runs. A longer name is found first: 2c_vs_64zg, not 2c."""
+"""Maps that are found in names of runs. A longer name is found first: 3s5z_vs_3s6z, not 3s5z."""
+MAPS: Final = {name.lower(): name for name in _MAPS}
+"""Map in files whose names are all in lower case → map, for example mmm2 → MMM2."""
 _EVALUATION_COLUMNS: Final = Base.metadata.tables["evaluations"].columns
 _MAX_STEP: Final = 10**15
 _MAX_CHARACTERS: Final = 100

@@ -16,6 +16,7 @@ from app.jobs.imports.csv_table import read_csv
 from app.jobs.imports.marl_eval import read_marl_eval
 from app.jobs.imports.parsed_run import (
     ENVS,
+    MAPS,
     ParsedRun,
     SourceOverrides,
     check_seed,
@@ -121,17 +122,18 @@ def list_remarks(source: ForeignSource) -> Iterator[str]:
 def _check_run(run: ParsedRun, overrides: SourceOverrides, format: Format) -> ForeignRun:
     """Check a run and complete it with the values of the user. Its training length may still be its last env step."""
     frame = join_curves(run)
+    map_name = check_text("map", overrides.map or run.map, run.where)
     env = check_text("env", overrides.env or run.env or UNKNOWN_ENV, run.where)
     last_step = int(frame.index[-1])
     named_budget = read_number(overrides.budget or run.budget)
     budget = int(named_budget) if np.isfinite(named_budget) and named_budget > 0 else 0
     interval = _find_interval(run, frame)
-    is_at_end = bool(budget) and is_one_budget(last_step, budget, interval)
-    if overrides.budget and last_step > budget and not is_at_end:
+    is_at_budget = bool(budget) and is_one_budget(last_step, budget, interval)
+    if overrides.budget and last_step > budget and not is_at_budget:
         raise ConfigError(f"{run.where} has evaluations up to {last_step:,} env steps, but --budget is {budget:,}")
     return ForeignRun(
         env=overrides.env or ENVS.get(env, env),
-        map=check_text("map", overrides.map or run.map, run.where),
+        map=overrides.map or MAPS.get(map_name, map_name),
         algo=check_text("algo", overrides.algo or run.algo, run.where),
         seed=check_seed(run.seed if overrides.seed is None else overrides.seed, run.where),
         label=check_text("name", overrides.label or format, run.where),
@@ -139,7 +141,7 @@ def _check_run(run: ParsedRun, overrides: SourceOverrides, format: Format) -> Fo
         source=run.where[:100],
         points=tuple(map(_make_point, frame.index, frame.to_dict("records"))),
         target_steps=budget or last_step,
-        is_complete=is_at_end or last_step > budget or (run.is_finished and not overrides.budget),
+        is_complete=is_at_budget or last_step > budget > 0 or (run.is_finished and not overrides.budget),
         eval_interval=0 if budget else interval,
         settings=run.settings,
     )
