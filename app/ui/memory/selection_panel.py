@@ -18,7 +18,7 @@ from app.figures.registry import draw_chart
 from app.ui.memory import atlas, snapshot_map, what_if_panel
 from app.ui.memory.snapshot_map import MemoryMap
 from app.ui.page_state import Flag
-from app.ui.widgets import canvas, pin
+from app.ui.widgets import canvas, files, pin
 from storage.runs.rows import RunRow
 
 _AGREEMENT = Flag("agreement", "memory")
@@ -103,14 +103,13 @@ def _show_downloads(run: RunRow, memory_map: MemoryMap, rows: NDArray[np.int64])
             st.caption(f"{format_count(len(rows))} nodes{note}.")
             st.dataframe(list_nodes(memory_map.snapshot, memory_map.coordinates, rows[:LISTED]), hide_index=True)
         stem = f"selection-{run.id}-{memory_map.snapshot.env_step}"
-        st.download_button(
-            "CSV", lambda: list_selected().to_csv(index=False).encode(),
-            file_name=f"{stem}.csv", mime="text/csv", key="selection-csv", on_click="ignore",
-            icon=":material/download:",
+        files.button(
+            "CSV", lambda: list_selected().to_csv(index=False), file_name=f"{stem}.csv", mime="text/csv",
+            key="selection-csv", icon=":material/download:",
         )  # fmt: skip
-        st.download_button(
+        files.button(
             "Parquet", write_parquet, file_name=f"{stem}.parquet", mime="application/vnd.apache.parquet",
-            key="selection-parquet", on_click="ignore", icon=":material/download:",
+            key="selection-parquet", icon=":material/download:",
         )  # fmt: skip
 
 
