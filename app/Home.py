@@ -23,7 +23,7 @@ def show_page() -> None:
     from app.figures.assets import read_asset
     from app.navigation import HOME, NAVIGATION, find_name, get_path
     from app.ui import data, garbage, login, messages, page_state, run_data
-    from app.ui.widgets import bundle_banner, run_picker
+    from app.ui.widgets import bundle_banner, files, run_picker
     from emtc_core.errors import EmtcError
 
     st.set_page_config(page_title="EMTC Lab", page_icon=ICON, layout="wide", initial_sidebar_state=SIDEBAR_WIDTH)
@@ -61,6 +61,7 @@ def show_page() -> None:
     messages.show_read_only_notice()
     bundle_banner.show()
     bundle_banner.show_alerts()
+    files.show()
     page.run()
     page_state.finish_page()
 

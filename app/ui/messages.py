@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Generator
 from contextlib import contextmanager
+from functools import partial
 
 import streamlit as st
 
@@ -18,16 +19,22 @@ START_DEMO_HINT = "Press *Start the demo run*. It needs no network and shows its
 _log = logging.getLogger(__name__)
 
 
-def error(exc: BaseException) -> None:
-    """Draw the message of an `EmtcError`. Of any other exception, draw the type and write the traceback to the log."""
-    if isinstance(exc, DataRemovedError):
+def error(exc: BaseException, *, as_toast: bool = False) -> None:
+    """Draw the message of an `EmtcError`. Of any other exception, draw the type and write the traceback to the log.
+
+    Args:
+        exc: The exception.
+        as_toast: Whether to draw the message in the corner of the window instead of in the page.
+    """
+    draw = partial(st.toast, duration="long") if as_toast else st.error
+    if isinstance(exc, DataRemovedError) and not as_toast:
         st.info(escape_markdown(str(exc)), icon=":material/content_cut:")
         return
     if isinstance(exc, EmtcError):
-        st.error(escape_markdown(hide_passwords(str(exc))), icon=":material/error:")
+        draw(escape_markdown(hide_passwords(str(exc))), icon=":material/error:")
         return
     _log.exception("a page failed", exc_info=exc)
-    st.error(
+    draw(
         f"Unexpected error ({type(exc).__name__}). The app's log has the details. Reload the page to try again.",
         icon=":material/error:",
     )

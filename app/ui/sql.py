@@ -20,6 +20,7 @@ from app.analysis.tables import (
 )
 from app.ui import data, messages, view
 from app.ui.page_state import Choice, Flag, Text, in_form
+from app.ui.widgets import files
 from app.ui.widgets.result_table import number_columns
 from emtc_core.errors import EmtcError, StorageError
 from storage.sql_console.glossary import EXAMPLES, describe_schema
@@ -111,14 +112,13 @@ def show_result() -> None:
         st.caption(escape_markdown(f"{count} {result.seconds:.1f} s"), width="stretch")
         for format, label in _FORMATS.items():
             can_write = format != "parquet" or can_write_parquet()
-            st.download_button(
+            files.button(
                 label,
-                data=partial(export_table, make_plain_table(result.frame()), format) if can_write else b"",
+                partial(export_table, make_plain_table(result.frame()), format),
                 file_name=f"result.{TABLE_SUFFIX[format]}",
                 mime=TABLE_MIME[format],
                 icon=":material/download:",
                 key=f"answer-{format}",
-                on_click="ignore",
                 disabled=not can_write,
                 help=None if can_write else NO_PARQUET,
             )

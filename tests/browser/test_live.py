@@ -1,14 +1,19 @@
 """Live in a real browser: win rate and gate in one screen under one window, whatever the window's width."""
 
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from itertools import pairwise
+from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 from sqlalchemy import text, update
 
+from storage.engine import Database
 from storage.models import Run
+from storage.recording.writer import DatabaseRecorder
 from storage.runs.control import Heartbeat
-from tests.browser.server import wait_until
+from tests.browser.server import open_page, wait_until
 from tests.pages.seed import seed_run
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
@@ -16,6 +21,14 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 WINDOWS = "nodes => nodes.map(n => JSON.stringify(n.state.window))"
 BOXES = """nodes => nodes.map(n => n.getBoundingClientRect()).map(b => [b.left, b.top, b.right, b.bottom])"""
 PANELS = "nodes => nodes.map(n => n.state.boxes.map(({ box }) => [box.width, box.height]))"
+SLOW_CONNECTION = """
+    class SlowSocket extends WebSocket {
+        addEventListener(type, listener) {
+            super.addEventListener(type, type === "message" ? e => setTimeout(() => listener(e), 800) : listener)
+        }
+        set onmessage(listener) { this.addEventListener("message", listener) }
+    }
+    window.WebSocket = SlowSocket"""
 WIDER = (
     "() => { const main = document.querySelector('[data-testid=stMain]'); return main.scrollWidth - main.clientWidth }"
 )
@@ -205,3 +218,40 @@ def test_the_facts_of_a_run_are_not_wider_than_their_column(page, seeded, width)
     is_beside = versions["x"] >= table["x"] + table["width"]
     assert is_beside or versions["y"] >= table["y"] + table["height"]
     assert page.evaluate(WIDER) <= 0
+
+
+@contextmanager
+def training(database: Database, run_id: str) -> Iterator[None]:
+    """Record a metric several times a second, so that Live redraws its charts at each tick of its timer."""
+    recorder, is_over = DatabaseRecorder(database, run_id), Event()
+
+    def record() -> None:
+        env_step = 10_000
+        while not is_over.wait(0.2):
+            env_step += 10
+            recorder.record_metrics(env_step, {"train/loss": 0.1})
+
+    thread = Thread(target=record)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+        recorder.close()
+
+
+def test_each_press_of_an_export_gives_its_file_while_the_run_trains(browser, seeded):
+    url, _, database = seeded
+    run_id = seed_run(database, status="running")
+    page = open_page(browser)
+    page.add_init_script(SLOW_CONNECTION)  # so that most presses refer to charts that the server has redrawn since
+    with closing(Heartbeat(database, run_id)), training(database, run_id):
+        page.goto(f"{url}/live?run={run_id}")
+        page.get_by_role("button", name="Export").first.click()
+        for n in range(8):
+            label, start = (("CSV, data", b"panel,unit"), ("SVG, vector", b"<?xml"))[n % 2]
+            with page.expect_download() as download:
+                page.get_by_role("button", name=label).click()
+            assert Path(download.value.path()).read_bytes().startswith(start)
+    page.context.close()

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from storage.engine import Database
-from storage.notebook import list_entries
+from storage.notebook import create_entry, delete_entry, list_entries
 from tests.browser.server import PATIENCE_MS
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
@@ -50,3 +50,28 @@ def test_a_pinned_figure_stands_in_the_notebook_and_leads_back(page, seeded):
     assert f"run={run_id}" in page.url
     assert "x=0-150" in page.url
     assert page.title() != "owned"
+
+
+def test_a_file_that_cannot_be_made_gives_a_message(page, seeded):
+    url, _, db = seeded
+    entry_id = create_entry(db, title="Deleted meanwhile", body="Text")
+    page.goto(f"{url}/notebook?entry={entry_id}")
+    page.get_by_role("button", name="Export").click()
+    delete_entry(db, entry_id)
+    page.get_by_role("button", name="HTML").click()
+    page.get_by_test_id("stToast").filter(has_text=f"{entry_id}").last.wait_for()
+
+
+def test_a_new_entry_stays_typed_while_another_page_is_open(page, seeded):
+    url, _, _ = seeded
+    page.goto(f"{url}/notebook")
+    page.get_by_role("button", name="New entry").click()
+    page.get_by_label("Title").fill("An idea")
+    page.get_by_label("Text").fill("not saved")
+    page.get_by_test_id("stSidebarNavLink").filter(has_text="SQL").click(delay=80)  # as long as a person presses
+    page.get_by_role("heading", name="SQL", level=1).wait_for()
+    page.get_by_test_id("stSidebarNavLink").filter(has_text="Notebook").click()
+    page.get_by_role("heading", name="Notebook", level=1).wait_for()
+    page.get_by_role("button", name="New entry").click()
+    assert page.get_by_label("Title").input_value() == "An idea"
+    assert page.get_by_label("Text").input_value() == "not saved"

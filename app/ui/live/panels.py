@@ -39,7 +39,7 @@ from app.ui import data, messages, run_data
 from app.ui.live import controls
 from app.ui.page_state import WINDOW, Choice, Choices, Number
 from app.ui.run_data import LiveCurves
-from app.ui.widgets import canvas, pin, run_header
+from app.ui.widgets import canvas, files, pin, run_header
 from emtc_core.errors import ConfigError
 from storage.files.trainer_files import read_stall_reason
 from storage.queries.run_search import RunFilter
@@ -137,7 +137,8 @@ def _update_charts(curves: LiveCurves) -> None:
     drawn_version = str(st.session_state.get("live_drawn", ""))
     version = drawn_version if is_frozen else curves.version
     data_versions = {"version": version, "drawn": drawn_version}
-    _pulse(key="live_pulse", data=data_versions, on_news_change=lambda: st.rerun(CHARTS))
+    # This rerun cancels requested runs of other fragments, so a requested file is made in it, too.
+    _pulse(key="live_pulse", data=data_versions, on_news_change=lambda: st.rerun([CHARTS, files.FRAGMENT]))
 
 
 def _problems(run: RunRow) -> None:

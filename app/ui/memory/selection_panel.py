@@ -20,7 +20,7 @@ from app.figures.registry import draw_chart
 from app.ui.memory import atlas, snapshot_map, what_if_panel
 from app.ui.memory.snapshot_map import MemoryMap
 from app.ui.page_state import Flag
-from app.ui.widgets import canvas, pin
+from app.ui.widgets import canvas, files, pin
 from app.ui.widgets.result_table import number_columns
 from storage.runs.rows import RunRow
 
@@ -106,14 +106,13 @@ def _show_downloads(run: RunRow, memory_map: MemoryMap, rows: NDArray[np.int64])
             nodes = list_nodes(memory_map.snapshot, memory_map.coordinates, rows[:LISTED])
             st.dataframe(nodes, hide_index=True, column_config=number_columns(nodes))
         stem = f"selection-{run.id}-{memory_map.snapshot.env_step}"
-        st.download_button(
-            "CSV", partial(write, "csv"),
-            file_name=f"{stem}.csv", mime="text/csv", key="selection-csv", on_click="ignore",
+        files.button(
+            "CSV", partial(write, "csv"), file_name=f"{stem}.csv", mime="text/csv", key="selection-csv",
             icon=":material/download:",
         )  # fmt: skip
-        st.download_button(
+        files.button(
             "Parquet", partial(write, "parquet"), file_name=f"{stem}.parquet", mime="application/vnd.apache.parquet",
-            key="selection-parquet", on_click="ignore", icon=":material/download:",
+            key="selection-parquet", icon=":material/download:",
         )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from app.ui.compared import get_bundle_run_names
 from app.ui.notebook import edit
 from app.ui.page_state import Choice, Integer, Text
 from app.ui.view import link
-from app.ui.widgets import canvas
+from app.ui.widgets import canvas, files
 from emtc_core.errors import EmtcError
 from storage.notebook import DeletedEntry, EntryRow, delete_entry, get_entry, get_figure, list_entries, restore_entry
 
@@ -137,15 +137,14 @@ def show_download(ids: Sequence[int], *, key: str, all_ids: Sequence[int] = ()) 
         stem = f"notebook-entry-{selected[0]}" if len(selected) == 1 else "notebook"
         address = app_address(st.context.url)
         for format in NOTEBOOK_FORMATS:
-            st.download_button(
+            files.button(
                 _FORMAT_LABELS[format],
-                data=partial(
+                partial(
                     export_entries, data.database(), tuple(selected), format, address=address, link_parameters=link({})
                 ),
                 file_name=f"{stem}.{SUFFIX[format]}",
                 mime=MIME[format],
                 key=f"{key}-export-{format}",
-                on_click="ignore",
                 width="stretch",
                 disabled=not selected,
             )

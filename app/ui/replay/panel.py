@@ -24,7 +24,7 @@ from app.ui.live import controls
 from app.ui.memory import atlas, snapshot_map, traces
 from app.ui.page_state import START, Choice, Flag
 from app.ui.replay.episode_choice import FIRST, SECOND, TRAINING, choose
-from app.ui.widgets import canvas, config_form, pin, run_picker
+from app.ui.widgets import canvas, config_form, files, pin, run_picker
 from emtc_core.errors import EmtcError
 from emtc_core.install import get_install_command
 from storage.queries.episode_search import Extremes
@@ -321,14 +321,13 @@ def _show_download(
     help: str | None = None,
     disabled: bool = False,
 ) -> None:
-    st.download_button(
+    files.button(
         label,
-        disabled=disabled,
-        data=partial(make_file, replays, format, t=t, mode=mode),
+        partial(make_file, replays, format, t=t, mode=mode),
         file_name=f"replay-{stem}{f'-t{t}' if format == 'svg' else ''}.{format}",
         mime=MIME[format],
         key=f"save-replay-{format}",
-        on_click="ignore",
         width="stretch",
         help=help,
+        disabled=disabled,
     )

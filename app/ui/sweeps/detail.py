@@ -24,7 +24,7 @@ from app.jobs.sweeps.control import continue_sweep, find_open_runs, stop_sweep_a
 from app.jobs.sweeps.file import SweepFile, write_sweep_file
 from app.ui import data, messages, view
 from app.ui.page_state import RUNS
-from app.ui.widgets import result_table, run_picker
+from app.ui.widgets import files, result_table, run_picker
 from emtc_core.errors import ConfigError, EmtcError
 from storage.runs.rows import RunRow, shown_status
 from storage.runs.sweeps import Sweep
@@ -104,9 +104,9 @@ def _show_file(sweep: Sweep) -> None:
     with st.popover("Sweep file", icon=":material/description:", key="sweep_file"):
         st.caption("Train it again with `emtc sweep FILE`. More seeds extend the sweep.")
         st.code(text, language="toml")
-        st.download_button(
-            "TOML", text, file_name=f"sweep-{sweep.id}.toml", mime="application/toml", icon=":material/download:",
-            key="sweep_file_toml", on_click="ignore",
+        files.button(
+            "TOML", lambda: text, file_name=f"sweep-{sweep.id}.toml", mime="application/toml",
+            icon=":material/download:", key="sweep_file_toml",
         )  # fmt: skip
 
 

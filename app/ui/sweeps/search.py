@@ -22,7 +22,7 @@ from app.jobs.sweeps.plan import Plan, plan_more_seeds
 from app.jobs.sweeps.study import MISSING, RUN, describe_settings, find_best_trial, find_study
 from app.ui import data, messages, view
 from app.ui.page_state import SWEEP
-from app.ui.widgets import config_form
+from app.ui.widgets import config_form, files
 from app.ui.widgets.result_table import number_columns
 from emtc_core.errors import EmtcError
 from storage.engine import Database
@@ -221,10 +221,10 @@ def _show_figure(sweep_id: str, kind: Kind, title: str, *, stamp: int) -> None:
         st.caption(title)
         with st.popover("Export", icon=":material/download:", key=f"search-{kind}-files"):
             for format in get_args(Format):
-                st.download_button(
-                    format.upper(), data=partial(export, data.database(), sweep_id, kind, format),
+                files.button(
+                    format.upper(), partial(export, data.database(), sweep_id, kind, format),
                     file_name=f"search-{sweep_id}-{kind}.{format}", mime=_MIME[format],
-                    key=f"search-{kind}-{format}", on_click="ignore", width="stretch",
+                    key=f"search-{kind}-{format}", width="stretch",
                 )  # fmt: skip
     with messages.guarded():
         plot = plotly.io.from_json(_make_plot(data.database().url, sweep_id, kind, stamp), skip_invalid=True)

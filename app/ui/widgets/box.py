@@ -2,7 +2,7 @@
 
 `st.popover(on_change=…)` cannot be used for this. If another page is opened while such a popover is open, the browser
 first sends the page change and then the closing of the popover, with the values of the former page. The new page then
-stays empty. Here the browser sends only the opening.
+stays empty. Here only the opening is sent.
 """
 
 from functools import partial

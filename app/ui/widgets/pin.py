@@ -26,7 +26,7 @@ from app.figures.theme import Mode
 from app.notebook.view import Figure, freeze, make_view
 from app.ui import data, messages, page_state, view
 from app.ui.page_state import RUN, RUNS, Choice, Flag
-from app.ui.widgets import box, canvas
+from app.ui.widgets import box, canvas, files
 from app.ui.widgets.result_table import show_notes
 from emtc_core.errors import ConfigError, EmtcError
 from storage.notebook import create_entry
@@ -82,13 +82,12 @@ def _show_downloads(figure: AnyFigure, key: str, stem: str, sources: Sequence[st
     mode: Mode = "dark" if st.toggle("Dark background", key=f"{key}-export-dark") else "light"
     options = _choose_image_options(figure, f"{key}-export")
     for format in EXPORT_FORMATS:
-        st.download_button(
+        files.button(
             _LABELS[format],
-            data=partial(export_figure, figure, format, mode=mode, sources=sources, options=options),
+            partial(export_figure, figure, format, mode=mode, sources=sources, options=options),
             file_name=f"{figure.name}-{stem}.{format}",
             mime=MIME[format],
             key=f"{key}-export-{format}",
-            on_click="ignore",
             width="stretch",
         )
     show_notes(describe_figure(figure, sources=sources, options=options), formats="CSV")

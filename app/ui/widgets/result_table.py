@@ -11,6 +11,7 @@ from pandas.api.types import infer_dtype
 
 from app.analysis.format import escape_markdown
 from app.analysis.tables import ROWS_ONLY, TABLE_FORMATS, TABLE_MIME, TABLE_SUFFIX, Table, TableFormat, export_table
+from app.ui.widgets import files
 
 MAX_UNFOLDED = 5
 """A list with more lines is folded."""
@@ -50,9 +51,9 @@ def show(table: Table, *, key: str, stem: str, titles: Sequence[str] = ()) -> No
         stem: Name of the files.
         titles: Titles of the columns on the page. Default: all columns. Files have all columns.
     """
-    caption, files = st.columns([5, 1], vertical_alignment="bottom")
+    caption, downloads = st.columns([5, 1], vertical_alignment="bottom")
     caption.caption(escape_markdown(table.caption))
-    with files.container(horizontal=True, horizontal_alignment="right"):
+    with downloads.container(horizontal=True, horizontal_alignment="right"):
         download(table, key=key, stem=stem)
     st.markdown(to_markdown(table, titles=titles))
     show_excluded(table)
@@ -76,13 +77,12 @@ def download(table: Table, *, key: str, stem: str) -> None:
     """Draw a download button for each format; a file is made when its button is pressed."""
     with st.popover("Table", icon=":material/download:", key=f"{key}-files"):
         for format in TABLE_FORMATS:
-            st.download_button(
+            files.button(
                 _LABELS[format],
-                data=partial(export_table, table, format),
+                partial(export_table, table, format),
                 file_name=f"{stem}.{TABLE_SUFFIX[format]}",
                 mime=TABLE_MIME[format],
                 key=f"{key}-{format}",
-                on_click="ignore",
                 width="stretch",
             )
         show_notes(table.notes, formats=" and ".join(_LABELS[format] for format in ROWS_ONLY))
