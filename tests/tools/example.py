@@ -35,7 +35,7 @@ from storage.notebook import create_entry
 from storage.queries.episode_search import find_replayable_episodes
 from storage.queries.memory import list_snapshots
 from storage.queries.runs import get_rows, list_runs
-from storage.runs.labels import note_runs
+from storage.runs.labels import note_runs, set_visibility
 from storage.runs.removal import delete_run
 from storage.runs.rows import RunRow
 
@@ -88,7 +88,7 @@ def make_example(bundle: Path = EXAMPLE_STUDY, out: Path = EXAMPLE_STUDY) -> Wri
         row_ids = [row.id for row in (*study_rows, run)]
         made = write_bundle(
             db, row_ids, out, contents, made_by=f"emtc-lab {__version__}",
-            add=lambda target: write_notebook(target, study_rows, run),
+            add=lambda target: complete(target, study_rows, run),
         )  # fmt: skip
         before = make_tables(open_database(f"sqlite:///{study}", read_only=True), study_rows)
         written = cache_bundle(out, cache=Path(folder) / "written", is_trusted=True)
@@ -126,6 +126,12 @@ def choose_contents(db: Database, study_rows: Sequence[RunRow], run: RunRow) -> 
 def make_tables(db: Database, rows: Sequence[RunRow]) -> dict[str, bytes]:
     """Make the tables of the study's runs, by name, as CSV."""
     return {name: export_table(TABLES[name].make(db, rows), "csv") for name in TABLES_OF_STUDY}
+
+
+def complete(db: Database, study_rows: Sequence[RunRow], run: RunRow) -> None:
+    """Write the notebook of the bundle, and hide the run in figures and tables, because it is not part of the study."""
+    write_notebook(db, study_rows, run)
+    set_visibility(db, [run.id], "hide")
 
 
 def write_notebook(db: Database, study_rows: Sequence[RunRow], run: RunRow) -> None:
