@@ -76,4 +76,8 @@ def _make_and_send() -> None:
         header = json.dumps({"number": number, "name": request.name, "type": request.type})
         files[number] = header.encode() + b"\n" + (content.encode() if isinstance(content, str) else content)
     for number, data in files.items():
-        _save(data=data, key=f"file-{number}", on_saved_change=partial(files.pop, number, None))
+        _save(data=data, key=f"file-{number}", on_saved_change=partial(_on_saved, number))
+
+
+def _on_saved(number: int) -> None:
+    st.session_state[_FILES].pop(number, None)
