@@ -12,6 +12,7 @@ from app.ui.widgets.tour import STEPS
 from storage.bundles.bundle_cache import Bundle, cache_bundle
 from storage.engine import Database, open_database
 from storage.notebook import list_entries
+from storage.queries.runs import list_runs
 from storage.runs.rows import find_run
 from tests.pages.test_pages import open_page, said
 
@@ -85,3 +86,13 @@ def test_the_tour_takes_the_run_of_which_everything_is_in_the_bundle(example: Bu
     assert "The episodes with the highest and the lowest return" in text
     run_id = app.query_params["run"]
     assert find_run(study, run_id if isinstance(run_id, str) else run_id[0]).sweep_id is None
+
+
+@pytest.mark.parametrize("method", ["tsne", "umap"])
+def test_the_stored_layouts_are_those_that_memory_shows_by_default(
+    example: Bundle, study: Database, method: str
+) -> None:
+    (run_id,) = [run_id for run_id in list_runs(study, limit=None)["id"] if find_run(study, run_id).sweep_id is None]
+    app = open_page("memory", **{"from": example.key}, run=run_id, method=method)
+    assert not app.exception
+    assert "not computed yet" not in said(app)

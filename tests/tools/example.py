@@ -47,6 +47,8 @@ TRAINING: Final = (
 NOTE: Final = "Not part of the study. A short run of which the bundle contains everything that was recorded."
 METHODS: Final = ("tsne", "umap")
 """Layouts of the last memory that are stored: a bundle is read-only, so no page can compute them."""
+LANDMARKS: Final = 5000
+"""Landmarks of these layouts: the default of the page *Memory*."""
 TABLES_OF_STUDY: Final = ("findings", "study-measures", "win-rates", "falls", "mu-w", "gate-readings", "comparisons")
 """Tables of the study's runs that must not change."""
 
@@ -104,7 +106,7 @@ def train_run(db: Database) -> RunRow:
     _run_command("train", *TRAINING, "--db", db.url)
     (run,) = [row for row in get_rows(db, list(list_runs(db, limit=None)["id"])) if row.sweep_id is None]
     for method in METHODS:
-        _run_command("project", run.id, "--method", method, "--db", db.url)
+        _run_command("project", run.id, "--method", method, "--points", str(LANDMARKS), "--db", db.url)
     note_runs(db, [run.id], NOTE)
     return get_rows(db, [run.id])[0]
 
