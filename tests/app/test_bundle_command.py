@@ -53,7 +53,7 @@ def figures(url: str, run_id: str, folder: Path, names: tuple[str, ...] = FIGURE
 @pytest.mark.ci
 def test_the_figures_are_the_same_bit_by_bit(seeded, tmp_path: Path, capsys, monkeypatch) -> None:
     db, run_id = seeded
-    assert run(["bundle", run_id[:5], "--out", str(tmp_path / "s.emtc"), "--db", db.url]) == 0
+    assert run(["bundle", run_id[:5], "--whole", "--out", str(tmp_path / "s.emtc"), "--db", db.url]) == 0
     there = unpack(tmp_path / "s.emtc", capsys)
     before = figures(db.url, run_id, tmp_path / "before")
     monkeypatch.setenv("EMTC_READ_ONLY", "1")
