@@ -282,15 +282,6 @@ def checked(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     return cache_bundle(EXAMPLE_STUDY, cache=tmp_path_factory.mktemp("checked"))
 
 
-@pytest.fixture(scope="module")
-def shipped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    """The shipped study, opened as the app opens it: without the checks of a foreign bundle, which `-m ci` makes."""
-    bundle = cache_bundle(EXAMPLE_STUDY, cache=tmp_path_factory.mktemp("shipped"), is_trusted=True)
-    db = open_database(bundle.url, read_only=True)
-    yield db
-    db.dispose()
-
-
 def test_findings_compare_and_its_runs_count_the_same_falls(shipped: Database) -> None:
     rows = [row for row in select_runs(shipped) if row.env == "skirmish"]
     found = measure_runs(shipped, rows, read_seeds(shipped, rows), [FALLS])[FALLS.key]

@@ -332,11 +332,11 @@ def test_seeds_that_end_at_slightly_different_steps_are_one_variant(db, tmp_path
     text = "algo,map,seed,step,win_rate\nqmix,3m,1,0,0\nqmix,3m,1,200050,1\nqmix,3m,2,0,0\nqmix,3m,2,200100,1\n"
     take(db, write(tmp_path / "r.csv", text), "csv", capsys)
     assert run(["export", "--table", "win-rates", "--out", str(tmp_path / "t.csv"), "--db", db.url]) == 0
-    table = pd.read_csv(tmp_path / "t.csv", comment="#")
+    table = pd.read_csv(tmp_path / "t.csv")
     assert table["variant"].tolist() == ["qmix, imported (csv)"]
     assert table["3m [other] n"].tolist() == [2]
     assert run(["export", "--figure", "learning-curves", "--out", str(tmp_path / "c.csv"), "--db", db.url]) == 0
-    curve = pd.read_csv(tmp_path / "c.csv", comment="#")
+    curve = pd.read_csv(tmp_path / "c.csv")
     assert curve["n"].tolist() == [2, 2]
     assert curve["x"].tolist() == [0, 200_050]
     assert curve["value"].tolist() == pytest.approx([0, 1], abs=1e-3)
@@ -544,7 +544,7 @@ def test_names_of_other_programs_are_not_changed(db, tmp_path, capsys) -> None:
     rows = [f"{algo},3m,1,{step},0.5" for algo in algos for step in (0, 1000)]
     take(db, write(tmp_path / "r.csv", "\n".join(["algo,map,seed,step,win_rate", *rows]) + "\n"), "csv", capsys)
     assert run(["export", "--figure", "learning-curves", "--out", str(tmp_path / "c.csv"), "--db", db.url]) == 0
-    curves = pd.read_csv(tmp_path / "c.csv", comment="#")
+    curves = pd.read_csv(tmp_path / "c.csv")
     assert set(curves["series"]) == {f"{algo}, imported (csv) (n = 1)" for algo in algos}
 
 
@@ -586,7 +586,7 @@ def test_imports_of_four_programs_and_our_runs_are_one_chart(db, tmp_path, capsy
         out = str(tmp_path / f"c.{suffix}")
         options = ("--figure", "learning-curves", "--set", "quantity=return")
         assert run(["export", *options, "--out", out, "--db", db.url]) == 0
-    curves = pd.read_csv(tmp_path / "c.csv", comment="#")
+    curves = pd.read_csv(tmp_path / "c.csv")
     assert curves["panel"].unique().tolist() == ["episode return, 3m"]
     assert curves.groupby("series")["n"].unique().map(list).to_dict() == {
         "EMTC(QPLEX) (n = 2)": [2],

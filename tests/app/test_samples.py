@@ -3,7 +3,6 @@
 The expected numbers were read from the stored arrays and from `gate_stats` by SQL.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -27,23 +26,13 @@ from app.figures.figure import StoredRuns
 from app.figures.named.memories import make_strategy_divergence
 from app.figures.options import COLOR, METHOD, make_options
 from app.figures.registry import find_figure
-from app.jobs.launch import EXAMPLE_STUDY
 from emtc_core.errors import ConfigError
-from storage.bundles.bundle_cache import cache_bundle
-from storage.engine import Database, open_database
+from storage.engine import Database
 from storage.queries.memory import Snapshot, get_snapshot, list_snapshots
 from storage.runs.rows import find_run
 
 RUN = "f6v55eh5"
 SAMPLE = "5,989 of 970,657 nodes, a sample from 37 of 8,612 episodes"
-
-
-@pytest.fixture(scope="module")
-def shipped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    bundle = cache_bundle(EXAMPLE_STUDY, cache=tmp_path_factory.mktemp("shipped"), is_trusted=True)
-    db = open_database(bundle.url, read_only=True)
-    yield db
-    db.dispose()
 
 
 @pytest.fixture(scope="module")

@@ -59,7 +59,9 @@ def test_a_file_that_cannot_be_made_gives_a_message(page, seeded):
     page.get_by_role("button", name="Export").click()
     delete_entry(db, entry_id)
     page.get_by_role("button", name="HTML").click()
-    page.get_by_test_id("stToast").filter(has_text=f"{entry_id}").last.wait_for()
+    message = page.get_by_test_id("stToast").filter(has_text=f"There is no notebook entry {entry_id}.")
+    message.wait_for()
+    assert message.count() == 1
 
 
 def test_a_new_entry_stays_typed_while_another_page_is_open(page, seeded):
