@@ -15,6 +15,7 @@ from app.analysis.quantities import AUTO, RateName
 from app.analysis.rates import read_rates
 from app.analysis.series import Comparison, ExcludedRun, Group, SeedRun, join_seeds
 from app.analysis.settings import LABEL, TASK, Settings, is_irrelevant_for_learning, learning_settings, parse_steps
+from app.analysis.variants import SAME_LENGTH
 from emtc_core.config.resolve import Value
 from emtc_core.errors import ConfigError
 from storage.engine import Database
@@ -31,8 +32,8 @@ AUGMENTATION = ("embed.p_mask", "embed.sigma")
 TAUS = ("gate.tau_start", "gate.tau_end")
 DELTA, EMBEDDER = "memory.delta", "embed.type"
 BUDGET = "train.t_max"
-_TOLERANCE: Final = 1.01
-"""Lengths count as equal if they differ by less than this factor, because a run ends with its last full round."""
+_TOLERANCE: Final = 1 + SAME_LENGTH
+"""Lengths count as equal if they differ by at most this factor, because a run ends with its last full round."""
 _MAX_LISTED = 5
 _IGNORED_DIFFERENCES = frozenset({"seed", "preset"}) | TASK
 """Settings that may always differ between the runs of a study. The values of a preset are compared one by one."""

@@ -248,7 +248,9 @@ def measure_runs(
         delta_ends = _read_pairs(frame, "delta_mem", "part", (0, PARTS - 1))
         beta_ends = _read_pairs(frame, "beta", "part", (0, PARTS - 1))
         numbers[ratio.key] = {
-            run_id: float(np.log(last / first)) for run_id, (first, last) in delta_ends.items() if first > 0 < last
+            run_id: float(np.log(last / first))
+            for run_id, (first, last) in delta_ends.items()
+            if first > 0 and last > 0
         }
         numbers[rise.key] = _select_finite({run_id: last - first for run_id, (first, last) in beta_ends.items()})
     steps = count_closed_by_outcome(db, ids)

@@ -29,7 +29,7 @@ from emtc_core.config.run import list_algos
 
 Key = TypeVar("Key", bound=Hashable)
 SAME_LENGTH: Final = 0.01
-"""Lengths of imported runs that differ by at most this fraction are one budget."""
+"""Lengths of runs that differ by at most this fraction are one budget."""
 
 
 @dataclass(frozen=True)

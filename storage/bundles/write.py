@@ -118,12 +118,11 @@ def write_bundle(
             "members": {STUDY: {"size": size, "sha256": sha256}},
         }
         manifest = BundleManifest.model_validate(facts)
+        # LZMA makes thin bundles half as large as DEFLATE does. It is ten times slower, too slow for transitions.
+        compression = zipfile.ZIP_DEFLATED if contents.transitions else zipfile.ZIP_LZMA
         with (
             open_output(place) as file,
-            # LZMA makes thin bundles half as large as DEFLATE does. It is ten times slower, too slow for whole runs.
-            zipfile.ZipFile(
-                file, "w", zipfile.ZIP_DEFLATED if contents.transitions else zipfile.ZIP_LZMA, compresslevel=9
-            ) as archive,
+            zipfile.ZipFile(file, "w", compression, compresslevel=9) as archive,
         ):
             archive.writestr(MANIFEST, manifest.model_dump_json(by_alias=True, indent=1))
             archive.write(study, STUDY)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cache
+from functools import lru_cache
 from statistics import fmean
 from textwrap import wrap
 
@@ -119,7 +119,7 @@ def _measure(text: str, size: float, weight: str = "normal") -> float:
     return _measure_text(replace_unprintable(text), FontProperties(size=size, weight=weight))
 
 
-@cache
+@lru_cache(maxsize=10_000)
 def _measure_text(text: str, font: FontProperties) -> float:
     return text_to_path.get_text_width_height_descent(text, font, ismath=False)[0] * _POINT
 

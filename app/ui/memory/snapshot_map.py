@@ -346,7 +346,7 @@ def make_selected_figure(memory_map: MemoryMap, episodes: Sequence[Trajectory]) 
 
 
 def _show_empty(run: RunRow) -> None:
-    """Draw why there is no map, and the runs that have one if this one gets none any more."""
+    """Explain why there is no map. If the run has ended, link the runs that have a snapshot."""
     _explain_missing_snapshots(run)
     if run.live_status in ENDED_STATUSES and (run_ids := memory_data.runs_with_snapshots()):
         st.caption("Runs with a snapshot of their memory:")
