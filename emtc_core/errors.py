@@ -15,8 +15,7 @@
         │   └── CommandTimeoutError  a trainer did not acknowledge a command in time
         ├── EntryNotFoundError  no notebook entry has this id
         ├── EntryChangedError   another user changed the notebook entry in the meantime
-        ├── DataRemovedError    the data were removed by thinning, or are not part of the bundle
-        └── NewerDatabaseError  the database was written by a newer version
+        └── DataRemovedError    the data were removed by thinning, or are not part of the bundle
 
 An error contains data. `ConfigError.faults` lists the faults of settings; every other error has a `reason` and a
 `subject`. `describe_fault` and `describe_error` make the text where it is shown. No code parses the text.
@@ -199,7 +198,3 @@ class EntryChangedError(StorageError):
 
 class DataRemovedError(StorageError):
     """The data were removed by thinning, or are not part of the bundle. The database is not damaged."""
-
-
-class NewerDatabaseError(StorageError):
-    """The database was written by a newer version of EMTC Lab."""

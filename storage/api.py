@@ -25,7 +25,7 @@ from emtc_core.errors import ConfigError, StorageError
 from emtc_core.metrics import METRICS
 from storage import engine
 from storage.address import sqlite_address
-from storage.column_types import get_inner_type, get_use
+from storage.column_types import get_use
 from storage.engine import Database
 from storage.figures import draw_figure
 from storage.frames import FrameField, make_frame
@@ -52,11 +52,10 @@ def open_database(place: str | Path, *, read_only: bool = True) -> "OpenDatabase
 
     Args:
         place: A SQLite file, or `sqlite:///file.db` or `postgresql://…`.
-        read_only: If False, the database can be written; a missing one is created and an older one is upgraded.
+        read_only: If False, the database can be written; a missing one is created.
 
     Raises:
-        StorageError: If there is no database, or, read-only, if it has an older version.
-        NewerDatabaseError: If a newer version of EMTC Lab wrote it.
+        StorageError: If there is no database, or it has another schema.
     """
     url = sqlite_address(place) if isinstance(place, Path) or "://" not in place else place
     database = engine.open_database(url, read_only=read_only, create=not read_only)
@@ -454,7 +453,7 @@ class RecordedRun:
 
 
 def _make_run_frame(rows: Sequence[RunRow]) -> pd.DataFrame:
-    columns = [FrameField(column.name, get_inner_type(column.type), bool(column.nullable)) for column in _RUN_COLUMNS]
+    columns = [FrameField(column.name, column.type, bool(column.nullable)) for column in _RUN_COLUMNS]
     frame = make_frame(columns, [[getattr(row, column.name) for column in columns] for row in rows])
     frame["live_status"] = pd.Series([row.live_status for row in rows], dtype="object")
     return frame

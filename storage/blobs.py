@@ -16,25 +16,21 @@ It puts similar bytes next to each other:
     shuffle   byte 0 of all elements, then byte 1 of all elements…
     columns   the array is [rows, columns]: transposed first, then shuffled
 
-Unpacking never executes code from the data (no pickle). Before an array is unpacked, its size in the header is compared
-with a limit and with the sizes in its frames. Afterwards it is compared with the unpacked bytes.
+Unpacking never executes code from the data (no pickle). The sizes in the header are compared with `MAX_BYTES` and with
+the sizes in the frames before memory is allocated.
 """
 
 import json
-import math
 import struct
 import threading
-from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import accumulate
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from emtc_core.errors import StorageError
+from storage.guards import make_unreadable_error
 
 _PREFIX = struct.Struct("<4sBI")
 
@@ -49,8 +45,8 @@ MAX_BYTES = 1 << 30
 _COMPRESSION_LEVEL = 1
 _MAX_COLUMNS = 4096
 """Arrays with more columns are not transposed, because it does not compress better."""
-_MAX_HEADER_BYTES = 1 << 20
-_MAX_DIMENSIONS = 8
+_DTYPE_KINDS = "biuf"
+"""Kinds of the NumPy types that a blob can contain: boolean, integer and floating. Objects would need pickle."""
 _DAMAGE_ERRORS = (
     *(zstandard.ZstdError, ValueError, KeyError, IndexError, TypeError, OverflowError, MemoryError),
     *(RecursionError, struct.error),
@@ -73,7 +69,7 @@ def pack(arrays: Mapping[str, NDArray[Any]]) -> bytes:
     entries: list[dict[str, Any]] = []
     bodies: list[bytes] = []
     for name, array in arrays.items():
-        if array.dtype.kind not in "biuf":
+        if array.dtype.kind not in _DTYPE_KINDS:
             raise ValueError(f"{name} must be boolean, integer or floating (got {array.dtype})")
         array = array.astype(array.dtype.newbyteorder("<"), copy=False)
         filter_name, rows = _choose_filter(array), max(1, len(array)) if array.ndim else 1
@@ -86,155 +82,75 @@ def pack(arrays: Mapping[str, NDArray[Any]]) -> bytes:
     return b"".join([_PREFIX.pack(MAGIC, VERSION, len(header)), header, *bodies])
 
 
-def unpack(blob: bytes, *, max_bytes: int = MAX_BYTES) -> dict[str, NDArray[Any]]:
-    """Unpack all arrays of a blob. `storage.arrays` unpacks blobs whose arrays must follow rules.
+def unpack(blob: bytes) -> dict[str, NDArray[Any]]:
+    """Unpack all arrays of a blob.
 
     Source: the format at the top of this module.
 
     Args:
         blob: A blob made by `pack`.
-        max_bytes: Maximum size of all arrays after unpacking [bytes].
 
     Returns:
         The arrays by name, with the shapes that were packed [unit varies].
 
     Raises:
-        StorageError: If the blob is damaged, has another format, or its arrays have more than `max_bytes`.
+        StorageError: If the blob cannot be read, or its arrays have more than `MAX_BYTES`.
     """
-    return {packed.name: packed.read() for packed in list_arrays(blob, max_bytes=max_bytes)}
+    try:
+        return _unpack(blob)
+    except _DAMAGE_ERRORS as error:
+        raise make_unreadable_error(error) from error
 
 
-def list_arrays(blob: bytes, *, max_bytes: int = MAX_BYTES) -> "list[PackedArray]":
-    """List the arrays of a blob without unpacking them.
+def unpack_array(blob: bytes) -> NDArray[Any]:
+    """Unpack a blob that contains one array.
+
+    Source: the format at the top of this module.
 
     Args:
-        blob: A blob made by `pack`.
-        max_bytes: Maximum size of all arrays after unpacking [bytes].
+        blob: A blob made by `pack` from one array.
+
+    Returns:
+        The array, with the shape that was packed [unit varies].
 
     Raises:
-        StorageError: If the header is damaged, the blob has another format, or its arrays have more than `max_bytes`.
+        StorageError: If the blob cannot be read, or contains another number of arrays.
     """
-    with _report_damage():
-        return list(_open(blob, max_bytes))
+    arrays = list(unpack(blob).values())
+    if len(arrays) != 1:
+        raise make_unreadable_error(f"a blob of one array contains {len(arrays)}")
+    return arrays[0]
 
 
-def measure(blob: bytes, *, max_bytes: int = MAX_BYTES) -> int:
-    """Return the size of a blob's arrays [bytes], without unpacking them.
-
-    Raises:
-        StorageError: If the header or the sizes in the frames are invalid, or the arrays have more than `max_bytes`.
-    """
-    if blob == EMPTY:  # a thinned database has hundreds of thousands of these
-        return 0
-    with _report_damage():
-        arrays = list(_open(blob, max_bytes))
-        for array in arrays:
-            for i in range(len(array.starts)):
-                array.get_frame(i)  # raises if the size of the frame is wrong
-        return sum(array.size_bytes for array in arrays)
-
-
-@dataclass(frozen=True)
-class PackedArray:
-    """One array inside a blob, before it is unpacked. The fields are those of the header."""
-
-    name: str
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-    filter: str
-    rows: int
-    starts: list[int]  # offsets of the chunks in the blob
-    sizes: list[int]
-    blob: memoryview
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of the unpacked array [bytes]."""
-        return math.prod(self.shape) * self.dtype.itemsize
-
-    def read(self) -> NDArray[Any]:
-        """Unpack the array.
-
-        Source: the format at the top of this module.
-
-        Returns:
-            The array, with the shape of the header [unit varies].
-
-        Raises:
-            StorageError: If the array is damaged.
-        """
-        with _report_damage():
-            chunks = [
-                _restore(_decompressor().decompress(self.get_frame(i)), self.dtype, self._chunk_shape(i), self.filter)
-                for i in range(len(self.starts))
-            ]
-            return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
-
-    def get_frame(self, i: int) -> memoryview:
-        """Return the frame of a chunk.
-
-        Raises:
-            ValueError: If the frame does not unpack to the size of the chunk.
-        """
-        frame = self.blob[self.starts[i] : self.starts[i] + self.sizes[i]]
-        if zstandard.frame_content_size(frame) != math.prod(self._chunk_shape(i)) * self.dtype.itemsize:
-            raise ValueError("the size of a frame differs from the header")
-        return frame
-
-    def _chunk_shape(self, i: int) -> tuple[int, ...]:
-        if not self.shape:
-            return ()
-        return (min(self.rows, self.shape[0] - i * self.rows), *self.shape[1:])
+def _unpack(blob: bytes) -> dict[str, NDArray[Any]]:
+    magic, version, header_bytes = _PREFIX.unpack_from(blob)
+    if (magic, version) != (MAGIC, VERSION):
+        raise ValueError("it is not a blob of this version of EMTC Lab")
+    start = _PREFIX.size + header_bytes
+    entries = json.loads(blob[_PREFIX.size : start])
+    frames: dict[str, list[bytes]] = {}
+    size_bytes = 0
+    for entry in entries:
+        frames[entry["name"]] = []
+        for frame_bytes in entry["sizes"]:
+            frame = blob[start : start + frame_bytes]
+            frames[entry["name"]].append(frame)
+            size_bytes += zstandard.frame_content_size(frame)
+            start += frame_bytes
+    if size_bytes > MAX_BYTES:
+        raise ValueError(f"its arrays have {size_bytes:,} bytes, and at most {MAX_BYTES:,} are allowed")
+    return {entry["name"]: _unpack_array(entry, frames[entry["name"]]) for entry in entries}
 
 
-def _open(blob: bytes, max_bytes: int) -> Iterator[PackedArray]:
-    """Parse the header of a blob and yield its arrays."""
-    magic, version, header_size = _PREFIX.unpack_from(blob)
-    if magic != MAGIC:
-        raise ValueError("not a blob of EMTC Lab")
-    if version != VERSION:
-        raise StorageError(
-            f"A stored array has format {version}, and this program reads format {VERSION}.",
-            reason="newer_format" if version > VERSION else "unknown_format",
-            subject=version,
-        )
-    start = _PREFIX.size + header_size
-    if header_size > _MAX_HEADER_BYTES or start > len(blob):
-        raise ValueError("the header is too long")
-    unpacked = 0
-    for entry in json.loads(blob[_PREFIX.size : start]):
-        packed = _parse_entry(entry, start, memoryview(blob))
-        unpacked += packed.size_bytes
-        if unpacked > max_bytes:
-            raise StorageError(
-                f"A stored blob of {len(blob):,} bytes must unpack to at most {max_bytes:,} bytes "
-                f"(got {unpacked:,} or more).",
-                reason="too_large",
-                subject=max_bytes,
-            )
-        start += sum(packed.sizes)
-        yield packed
-
-
-def _parse_entry(entry: Mapping[str, Any], start: int, blob: memoryview) -> PackedArray:
-    """Parse and validate one entry of a header."""
-    dtype, shape, rows, sizes = np.dtype(str(entry["dtype"])), tuple(entry["shape"]), entry["rows"], entry["sizes"]
-    are_counts = all(type(number) is int and number >= 0 for number in (*shape, *sizes, rows))
-    if not are_counts or dtype.kind not in "biuf" or rows < 1 or len(shape) > _MAX_DIMENSIONS:
-        raise ValueError("an entry of the header is not an array")
-    if len(sizes) != (max(1, -(-shape[0] // rows)) if shape else 1) or start + sum(sizes) > len(blob):
-        raise ValueError("the chunks do not match the array")
-    starts = list(accumulate(sizes, initial=start))[:-1]
-    return PackedArray(str(entry["name"]), dtype, shape, str(entry["filter"]), rows, starts, sizes, blob)
-
-
-@contextmanager
-def _report_damage() -> Generator[None]:
-    """Convert the exceptions of a damaged blob to StorageError."""
-    try:
-        yield
-    except _DAMAGE_ERRORS as error:
-        raise StorageError("A stored array is damaged and cannot be read.", reason="damaged") from error
+def _unpack_array(entry: Mapping[str, Any], frames: Sequence[bytes]) -> NDArray[Any]:
+    dtype, shape, rows = np.dtype(entry["dtype"]), entry["shape"], entry["rows"]
+    if dtype.kind not in _DTYPE_KINDS:
+        raise ValueError(f"it contains an array of type {dtype}")
+    chunks: list[NDArray[Any]] = []
+    for i, frame in enumerate(frames):
+        chunk_shape = (min(rows, shape[0] - i * rows), *shape[1:]) if shape else ()
+        chunks.append(_restore(_decompressor().decompress(frame), dtype, chunk_shape, entry["filter"]))
+    return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
 
 
 def _split(array: NDArray[Any], rows: int) -> Iterator[NDArray[Any]]:
@@ -261,8 +177,6 @@ def _arrange(array: NDArray[Any], filter_name: str) -> bytes:
 
 def _restore(body: bytes, dtype: np.dtype[Any], shape: tuple[int, ...], filter_name: str) -> NDArray[Any]:
     """Return the array from its bytes in the order of a filter."""
-    if len(body) != math.prod(shape) * dtype.itemsize:
-        raise ValueError("wrong length")
     if filter_name == "plain":
         return np.frombuffer(body, dtype).reshape(shape).copy()
     rows = np.frombuffer(body, np.uint8).reshape(dtype.itemsize, -1)

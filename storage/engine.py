@@ -1,8 +1,8 @@
-"""Open, create and upgrade a database; read connections and write transactions.
+"""Open and create a database; read connections and write transactions.
 
 `open_database` is the only public way to open a database that is trusted. A read connection cannot write. A write
-transaction is committed as a whole or rolled back. The tables are in `models`. `migrations` upgrades an older database
-and makes a backup of it before. `guards` and `column_types` check the values of a database.
+transaction is committed as a whole or rolled back. The tables are in `models`; `schema` creates them. A stored value
+that cannot be read raises a StorageError "This data cannot be read: …".
 """
 
 import json
@@ -25,10 +25,9 @@ from emtc_core.atomic_file import sync_to_disk
 from emtc_core.errors import StorageError
 from emtc_core.install import get_install_command
 from storage import address, clock
-from storage.guards import check_identifier, hide_passwords
-from storage.migrations import upgrade
-from storage.migrations.upgrade import back_up_before_upgrade
+from storage.guards import check_identifier, hide_passwords, make_unreadable_error, shorten
 from storage.private_files import find_folder
+from storage.schema import create_tables, has_tables
 
 READ_ONLY_VARIABLE = "EMTC_READ_ONLY"
 FILE_CHANGED: Final = frozenset({"file_missing", "file_replaced"})
@@ -40,10 +39,8 @@ PAGE_BYTES = 8192
 _OPEN_CONNECTIONS = 2
 """Number of connections of an engine that stay open without a use."""
 _OPENING_S = 20.0
-"""Maximum time to retry while another process creates or upgrades the file."""
+"""Maximum time to retry while another process creates the file."""
 _RETRY_S = 0.05
-_UPGRADE_TIMEOUT_S = 300.0
-"""Maximum time to wait for a lock during an upgrade. Another process may copy and upgrade a large database."""
 _DISK_FULL_ERRORS = address.SHARED_MEMORY_ERRORS | {"SQLITE_IOERR_WRITE", "SQLITE_IOERR_FSYNC"}
 
 
@@ -60,8 +57,6 @@ class Database:
     """None if the database was opened read-only."""
     server_id: str | None = None
     """Identity of a database on a server, see `_read_server_id`; None for a SQLite file."""
-    backup: Path | None = None
-    """The backup of an older database, if opening it has just upgraded it."""
     shared_connection: Connection | None = field(default=None, repr=False)
     """The connection that all reads share, see `read_snapshot`; None opens one per read."""
     file_id: tuple[int, int] | None = None
@@ -182,21 +177,21 @@ class Database:
 
 
 def open_database(url: str, *, read_only: bool = False, create: bool = True) -> Database:
-    """Open a database. A missing SQLite file is created and an older database is upgraded.
+    """Open a database. A missing SQLite file is created, and an empty database gets its tables.
 
     Args:
         url: A path, `sqlite:///folder/file.db`, whose path is not decoded, or `postgresql://…`. A relative path starts
             at the working directory.
-        read_only: Open without write access. The database must exist and have the current version. EMTC_READ_ONLY=1
-            in the environment sets this for all databases.
+        read_only: Open without write access. The database must exist and have tables. EMTC_READ_ONLY=1 in the
+            environment sets this for all databases.
         create: Create a missing SQLite file. If False, a missing file is an error.
 
     Returns:
         The open database.
 
     Raises:
-        StorageError: If the URL is invalid, or the file cannot be opened or written. Then nothing is created.
-        NewerDatabaseError: If a newer version of EMTC Lab wrote it.
+        StorageError: If the URL is invalid, the file cannot be opened or written, or the database has another schema.
+            Then nothing is created.
     """
     parsed = address.parse_address(url)
     read_only = read_only or is_read_only()
@@ -207,7 +202,8 @@ def open_database(url: str, *, read_only: bool = False, create: bool = True) -> 
     reader = engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
     database = Database(full_url, None, reader, None if read_only else engine)
     try:
-        return replace(_upgrade(database), server_id=_read_server_id(database))
+        _prepare_tables(database)
+        return replace(database, server_id=_read_server_id(database))
     except BaseException:
         database.dispose()
         raise
@@ -262,7 +258,8 @@ def _open_sqlite(path: Path, *, read_only: bool, create: bool) -> Database:
         writer = None if read_only else _sqlite_engine(path, writes=True)
         database = Database(address.sqlite_address(path), path, reader, writer)
         try:
-            return replace(_upgrade(database), file_id=address.read_file_id(path))
+            _prepare_tables(database)
+            return replace(database, file_id=address.read_file_id(path))
         except BaseException as error:
             database.dispose()
             if read_only or time.monotonic() > deadline or not _is_busy(error):
@@ -272,7 +269,7 @@ def _open_sqlite(path: Path, *, read_only: bool, create: bool) -> Database:
 
 
 def _is_busy(error: BaseException) -> bool:
-    """Return whether another process may be creating or upgrading the SQLite file.
+    """Return whether another process may be creating the SQLite file.
 
     SQLite does not wait for a lock while another process changes the journal mode, so the busy timeout is not enough.
     """
@@ -297,26 +294,12 @@ def open_untrusted(url: str) -> tuple[Engine, Path | None]:
     return _sqlite_engine(parsed, writes=False), parsed
 
 
-def find_schema(url: str) -> tuple[str | None, bool]:
-    """Return the schema version of a database (None if it has no tables), and whether it is a SQLite file.
-
-    Raises:
-        StorageError: If there is no database, or another program created its tables.
-    """
-    engine, path = open_untrusted(url)
-    try:
-        with read_safely(engine) as connection:
-            return upgrade.read_version(connection, hide_passwords(url)), path is not None
-    finally:
-        engine.dispose()
-
-
-def _sqlite_engine(path: Path, *, writes: bool, is_upgrade: bool = False) -> Engine:
-    wait_s = _UPGRADE_TIMEOUT_S if is_upgrade else BUSY_TIMEOUT_S
+def _sqlite_engine(path: Path, *, writes: bool) -> Engine:
     engine = create_engine(
         URL.create("sqlite", database=str(path)),
-        creator=partial(address.connect, path, wait_s=wait_s, writes=writes),
+        creator=partial(address.connect, path, wait_s=BUSY_TIMEOUT_S, writes=writes),
         json_serializer=_serialize_json,
+        json_deserializer=_parse_json,
         # each open connection has a page cache of up to 32 MiB, so that idle ones are closed and the last one is used
         pool_size=_OPEN_CONNECTIONS,
         max_overflow=15 - _OPEN_CONNECTIONS,
@@ -326,7 +309,7 @@ def _sqlite_engine(path: Path, *, writes: bool, is_upgrade: bool = False) -> Eng
     @event.listens_for(engine, "connect")
     def _configure(connection: sqlite3.Connection, _record: object) -> None:
         connection.isolation_level = None  # `_begin` starts transactions, not the driver
-        pragmas = [f"busy_timeout={int(wait_s * 1000)}", f"foreign_keys={not is_upgrade:d}", "cache_size=-32768"]
+        pragmas = [f"busy_timeout={int(BUSY_TIMEOUT_S * 1000)}", "foreign_keys=ON", "cache_size=-32768"]
         pragmas.append("trusted_schema=OFF")  # foreign views and checks must not call functions with effects
         if writes:
             pragmas += [f"page_size={PAGE_BYTES}", "journal_mode=WAL", "synchronous=NORMAL"]
@@ -372,6 +355,13 @@ def _serialize_json(value: Any) -> str:
         ) from error
 
 
+def _parse_json(stored: Any) -> Any:
+    try:
+        return json.loads(stored)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise make_unreadable_error(f"{shorten(stored)} is not JSON") from error
+
+
 def _read_server_id(database: Database) -> str:
     """Read what identifies a database in PostgreSQL: the system identifier of its cluster and its own oid.
 
@@ -391,32 +381,22 @@ def _read_server_id(database: Database) -> str:
     return f"postgresql/{cluster}/{oid}"
 
 
-def _upgrade(database: Database) -> Database:
+def _prepare_tables(database: Database) -> None:
+    """Create the tables of an empty database, and refuse a database with another schema."""
     with database.read() as connection:
-        if upgrade.is_current(connection, database.safe_url):
-            return database
-        version = upgrade.read_version(connection, database.safe_url)
+        if has_tables(connection, database.safe_url):
+            return
     if database.writer is None:
         raise StorageError(
-            _explain_unreadable(database, version),
-            reason="older_version" if version else "empty",
+            f"{database.safe_url} is empty: it has no tables yet.",
+            hint="Start a run in it first, without read-only access: emtc train",
+            reason="empty",
             subject=database.safe_url,
         )
-    migrator, backup = database, None
-    if database.path is not None:  # SQLite alters a table by a copy; dropping the original must not cascade
-        engine = _sqlite_engine(database.path, writes=True, is_upgrade=True)
-        migrator = replace(database, writer=engine)
-    try:
-        with migrator.transaction() as connection:
-            if database.path is not None and upgrade.read_version(connection, database.safe_url) is not None:
-                backup = back_up_before_upgrade(database.path, version)
-            upgrade.upgrade_to_head(connection, database.safe_url)
-        if database.path is not None and migrator.writer is not None:
-            _move_log_to_file(migrator.writer)
-    finally:
-        if migrator.writer is not database.writer and migrator.writer is not None:
-            migrator.writer.dispose()
-    return replace(database, backup=backup)
+    with database.transaction() as connection:
+        create_tables(connection, database.safe_url)
+    if database.path is not None:
+        _move_log_to_file(database.writer)
 
 
 def _move_log_to_file(engine: Engine) -> None:
@@ -427,17 +407,6 @@ def _move_log_to_file(engine: Engine) -> None:
             connection.cursor().execute("PRAGMA wal_checkpoint(PASSIVE)").close()
     finally:
         connection.close()
-
-
-def _explain_unreadable(database: Database, version: str | None) -> str:
-    """Return why a read-only database cannot be used, and the command that fixes it."""
-    place = database.path or (database.url if database.url == database.safe_url else "--db URL")
-    if version is None:
-        return f"{database.safe_url} is empty: it has no tables yet. Create them with: emtc db upgrade {place}"
-    return (
-        f"{database.safe_url} is of an older version: it has schema {version}, and this program needs "
-        f"{upgrade.SCHEMA_VERSION}. Upgrade it (a backup is made first): emtc db upgrade {place}"
-    )
 
 
 @contextmanager

@@ -10,9 +10,8 @@ from sqlalchemy import Connection
 from sqlalchemy.sql import Select
 from sqlalchemy.types import Boolean, Double, Integer, TypeEngine
 
-from emtc_core.errors import StorageError
-from storage.column_types import UtcDateTime, get_inner_type
-from storage.guards import shorten
+from storage.column_types import UtcDateTime
+from storage.guards import make_unreadable_error
 
 if TYPE_CHECKING:  # pandas is imported with the first frame, because many commands need none
     import pandas as pd
@@ -64,7 +63,7 @@ def empty_frame(statement: Statement) -> pd.DataFrame:
 
 
 def _fields_of(statement: Statement) -> list[FrameField]:
-    return [FrameField(column.name, get_inner_type(column.type)) for column in statement.selected_columns]
+    return [FrameField(column.name, column.type) for column in statement.selected_columns]
 
 
 def make_frame(fields: Sequence[FrameField], rows: Sequence[Sequence[Any]]) -> pd.DataFrame:
@@ -111,17 +110,6 @@ def in_parts(ids: Sequence[str], size: int = 500) -> Iterator[Sequence[str]]:
     return (ids[first : first + size] for first in range(0, max(1, len(ids)), size))
 
 
-def make_type_error(name: str, values: Sequence[Any]) -> StorageError:
-    """Make the error for a column with a value of a wrong type."""
-    wrong = next((value for value in values if isinstance(value, str | bytes)), "something")
-    return StorageError(
-        f"The database has {shorten(wrong)} in the column {name}, which must contain numbers or times. "
-        "Check the whole database with: emtc db check",
-        reason="damaged",
-        subject=name,
-    )
-
-
 def _make_series(field: FrameField, values: list[Any]) -> pd.Series:
     import pandas as pd
 
@@ -137,4 +125,4 @@ def _make_series(field: FrameField, values: list[Any]) -> pd.Series:
             return pd.Series(pd.to_datetime(values, utc=True), dtype="datetime64[us, UTC]")
         return pd.Series(values, dtype=dtype)
     except (ValueError, TypeError, OverflowError) as error:
-        raise make_type_error(field.name, values) from error
+        raise make_unreadable_error(f"the column {field.name} contains a value of another type") from error

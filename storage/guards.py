@@ -1,8 +1,6 @@
-"""Check of identifiers, texts for messages about invalid values, and removal of passwords from messages.
+"""Check identifiers, make texts for messages about stored values, and remove passwords from messages.
 
-A database from another person is not trusted, so its values are validated when they are read: columns in
-`storage.column_types`, blobs in `storage.blobs`, paths in `storage.private_files`. This module does not import
-SQLAlchemy, because every command needs it before its first output.
+This module does not import SQLAlchemy, because every command needs it before its first output.
 """
 
 import re
@@ -41,19 +39,16 @@ def shorten(value: object) -> str:
     return text if len(str(value)) <= _MAX_SHOWN else f"{text} …"
 
 
-def make_damage_error(column: str, value: object, expected: str) -> StorageError:
-    """Make the error for a stored value that is invalid in its column.
+def make_unreadable_error(cause: object) -> StorageError:
+    """Make the error for stored data that cannot be read, for example a time that is not a time.
 
     Args:
-        column: Name of the column.
-        value: The stored value.
-        expected: Description of a valid value, for the message.
+        cause: The cause: a clause, or the exception that reading has raised.
     """
     return StorageError(
-        f"The database has {shorten(value)} in {column}, which must be {expected}.",
-        hint="Check the whole database with: emtc db check",
+        f"This data cannot be read: {str(cause).rstrip('.')}.",
+        hint="Check the database with: emtc db check",
         reason="damaged",
-        subject=column,
     )
 
 

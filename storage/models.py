@@ -7,34 +7,28 @@ time end in `_at` and are UTC.
 """
 
 from datetime import datetime
-from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Final, Literal, get_args
 
-from sqlalchemy import Boolean, ForeignKey, Index, Integer, String, Text
+from sqlalchemy import (
+    Boolean,
+    CheckConstraint,
+    ForeignKey,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    LargeBinary,
+    String,
+    Text,
+)
 from sqlalchemy.orm import Mapped
 from sqlalchemy.orm import mapped_column as column
 from sqlalchemy.types import JSON
 
 from emtc_core.metrics import CLOSED_BELOW
-from storage.column_types import (
-    COUNT,
-    FRACTION,
-    FROM_ONE,
-    LIMITS,
-    POSITIVE,
-    ROW_RULES,
-    USE,
-    Base,
-    ColumnUse,
-    Limits,
-    guard_columns,
-    make_id_column,
-    run_column,
-    run_key,
-)
+from storage.column_types import USE, Base, ColumnUse, make_id_column, run_column, run_key
 
-SCHEMA_VERSION = "0013"
-"""The newest Alembic revision; a test keeps it equal to the head of storage/migrations."""
+SCHEMA_VERSION: Final = 1
+"""Number of this schema, which every database stores. Increase it with every change of a table."""
 
 Status = Literal["queued", "running", "paused", "finished", "stopped", "failed"]
 """The stored status of a run."""
@@ -55,16 +49,6 @@ _UNIQUE_IDS = {"sqlite_autoincrement": True}
 """The id of a deleted row is not used again, because pages cache by id."""
 _CLUSTERED = {"sqlite_with_rowid": False}
 """The rows are stored in the order of the primary key, so SQLite needs one B-tree instead of two."""
-_STEP_IN_RUN = "env_step <= (SELECT env_steps FROM runs WHERE runs.id = run_id)"
-_DELTA_MEM = {LIMITS: Limits(0, has_infinity=True)}
-_QUANTILES = ("q05", "q25", "q50", "q75", "q95")
-_OUTCOME_RULES = ("wins <= episodes", "abs(win_rate * episodes - wins) < 0.501", '"distinct" <= episodes')
-"""Rules for the result of an evaluation."""
-
-
-def _row_rules(*rules: str) -> dict[str, Any]:
-    """Return the table argument that declares rules for the rows of a table, see `column_types.ROW_RULES`."""
-    return {"info": {ROW_RULES: rules}}
 
 
 class Run(Base):
@@ -78,7 +62,7 @@ class Run(Base):
     __table_args__ = (
         Index("ix_runs_created_at", "created_at"),
         Index("ix_runs_sweep_id", "sweep_id"),
-        _row_rules("json_array_length(tags) <= 60"),
+        CheckConstraint(f"status IN {get_args(Status)}", name="status_is_known"),
     )
 
     id: Mapped[str] = column(
@@ -115,11 +99,11 @@ class Run(Base):
     env_steps: Mapped[int] = column(
         default=0,
         doc="env steps recorded",
-        info=COUNT | {USE: ColumnUse("Env steps", search="env_steps", sort="env_steps")},
+        info={USE: ColumnUse("Env steps", search="env_steps", sort="env_steps")},
     )
     target_steps: Mapped[int] = column(
         doc="env steps to train",
-        info=COUNT | {USE: ColumnUse("Target steps", search="target_steps", sort="target_steps")},
+        info={USE: ColumnUse("Target steps", search="target_steps", sort="target_steps")},
     )
     created_at: Mapped[datetime] = column(info={USE: ColumnUse("Created (UTC)", sort="created", on_home=True)})
     started_at: Mapped[datetime | None] = column(doc="start of the training (UTC)")
@@ -147,7 +131,7 @@ class Run(Base):
     )
     win_rate: Mapped[float | None] = column(
         doc="fraction of greedy test episodes won in the last evaluation",
-        info=FRACTION | {USE: ColumnUse("Last win rate", search="win_rate", sort="win_rate", on_home=True)},
+        info={USE: ColumnUse("Last win rate", search="win_rate", sort="win_rate", on_home=True)},
     )
     return_mean: Mapped[float | None] = column(
         doc="mean return of the last evaluation [env return]",
@@ -182,11 +166,11 @@ class Run(Base):
     )
     mu_w: Mapped[float | None] = column(
         doc="μ̄_w: area under the greedy win-rate curve so far, per env step",
-        info=FRACTION | {USE: ColumnUse("μ̄_w (greedy)", search="mu_w", sort="mu_w", on_home=True)},
+        info={USE: ColumnUse("μ̄_w (greedy)", search="mu_w", sort="mu_w", on_home=True)},
     )
     gate_removed: Mapped[float | None] = column(
         doc="fraction of the incentive removed by the gate; NULL without a gate",
-        info=FRACTION | {USE: ColumnUse(is_listed=False)},  # lists contain the state of the gate
+        info={USE: ColumnUse(is_listed=False)},  # lists contain the state of the gate
     )
     hidden_at: Mapped[datetime | None] = column(
         doc="when it was hidden: plots show it only if it is selected (UTC)", info={USE: ColumnUse(is_bundled=False)}
@@ -210,7 +194,7 @@ class SweepRow(Base):
     name: Mapped[str] = column(Text)
     status: Mapped[str] = column(_WORD)
     created_at: Mapped[datetime]
-    jobs: Mapped[int] = column(Integer, doc="maximum number of runs trained at the same time", info=COUNT)
+    jobs: Mapped[int] = column(Integer, doc="maximum number of runs trained at the same time")
     pid: Mapped[int | None]  # of the scheduler that was attached last
     pid_created_at: Mapped[float | None]
     process_key: Mapped[str | None] = column(Text)
@@ -222,14 +206,14 @@ class Resume(Base):
     """One resume of a run from the checkpoint at `env_step`. The rows recorded after that step were deleted."""
 
     __tablename__ = "resumes"
-    __table_args__ = (Index("ix_resumes_run_id", "run_id"), _UNIQUE_IDS | _row_rules("env_step <= reached_env_step"))
+    __table_args__ = (Index("ix_resumes_run_id", "run_id"), _UNIQUE_IDS)
 
     id: Mapped[int] = make_id_column()
     run_id: Mapped[str] = run_column()
-    env_step: Mapped[int] = column(doc="env step from which training continued", info=COUNT)
-    reached_env_step: Mapped[int] = column(doc="env steps recorded before the resume", info=COUNT)
+    env_step: Mapped[int] = column(doc="env step from which training continued")
+    reached_env_step: Mapped[int] = column(doc="env steps recorded before the resume")
     resumed_at: Mapped[datetime] = column(doc="time of the resume (UTC)")
-    episodes: Mapped[int | None] = column(doc="number of deleted episodes", info=COUNT)
+    episodes: Mapped[int | None] = column(doc="number of deleted episodes")
     checkpoint: Mapped[str | None] = column(Text, doc="checkpoint file that was loaded")
     passed_over: Mapped[str | None] = column(Text, doc="why newer checkpoint files were not loaded")
 
@@ -245,7 +229,7 @@ class CommandRow(Base):
     command: Mapped[str] = column(_WORD, doc="stop, pause, resume; evaluate and play request greedy episodes")
     requested_at: Mapped[datetime] = column(doc="time of the request (UTC)")
     acknowledged_at: Mapped[datetime | None] = column(doc="when the trainer read it (UTC)")
-    episode: Mapped[int | None] = column(doc="training episode whose start state a play repeats", info=COUNT)
+    episode: Mapped[int | None] = column(doc="training episode whose start state a play repeats")
 
 
 class EpisodeRow(Base):
@@ -257,19 +241,16 @@ class EpisodeRow(Base):
             "ix_episodes_outline",
             *("run_id", "episode", "first_env_step", "length", "episode_return", "won", "epsilon", "closed"),
         ),
-        _row_rules("closed <= length"),
     )
 
     run_id: Mapped[str] = run_key()
-    episode: Mapped[int] = column(primary_key=True, info=FROM_ONE)
-    first_env_step: Mapped[int] = column(doc="env step of its first transition", info=FROM_ONE)
-    length: Mapped[int] = column(info=FROM_ONE)
+    episode: Mapped[int] = column(primary_key=True)
+    first_env_step: Mapped[int] = column(doc="env step of its first transition")
+    length: Mapped[int]
     episode_return: Mapped[float]
     won: Mapped[bool] = column(Boolean)
-    epsilon: Mapped[float] = column(doc="fraction of random actions", info=FRACTION)
-    closed: Mapped[int | None] = column(
-        doc=f"number of its transitions with β < {CLOSED_BELOW:g}; NULL without a gate", info=COUNT
-    )
+    epsilon: Mapped[float] = column(doc="fraction of random actions")
+    closed: Mapped[int | None] = column(doc=f"number of its transitions with β < {CLOSED_BELOW:g}; NULL without a gate")
     trajectory: Mapped[bytes]
 
 
@@ -280,12 +261,10 @@ class EvalEpisode(Base):
     """
 
     __tablename__ = "eval_episodes"
-    __table_args__ = _row_rules(_STEP_IN_RUN)
-
     run_id: Mapped[str] = run_key()
-    env_step: Mapped[int] = column(primary_key=True, doc="env step of the evaluation", info=COUNT)
-    episode: Mapped[int] = column(primary_key=True, info=COUNT)
-    length: Mapped[int] = column(info=FROM_ONE)
+    env_step: Mapped[int] = column(primary_key=True, doc="env step of the evaluation")
+    episode: Mapped[int] = column(primary_key=True)
+    length: Mapped[int]
     episode_return: Mapped[float]
     won: Mapped[bool] = column(Boolean)
     trajectory: Mapped[bytes]
@@ -294,75 +273,72 @@ class EvalEpisode(Base):
 class Transition(Base):
     """One training transition with the gate's values; NULL if the lookup found nothing or there is no gate.
 
-    On PostgreSQL two triggers check `run_id` instead of a foreign key, which would run one query per row (schema 0011).
+    PostgreSQL has no foreign key here, because it would run one query per row. Every insertion is in a transaction that
+    has locked the row of the run, and `runs.removal` deletes the transitions together with that row.
     """
 
     __tablename__ = "transitions"
-    __table_args__ = _CLUSTERED
+    __table_args__ = (
+        ForeignKeyConstraint(["run_id"], ["runs.id"], ondelete="CASCADE").ddl_if(dialect="sqlite"),
+        _CLUSTERED,
+    )
 
-    run_id: Mapped[str] = run_key()
-    env_step: Mapped[int] = column(primary_key=True, doc="1, 2, 3 … without a gap", info=FROM_ONE)
-    episode: Mapped[int] = column(info=FROM_ONE)
-    t: Mapped[int] = column(Integer, info=COUNT)
+    run_id: Mapped[str] = column(_ID, primary_key=True)
+    env_step: Mapped[int] = column(primary_key=True, doc="1, 2, 3 … without a gap")
+    episode: Mapped[int]
+    t: Mapped[int] = column(Integer)
     reward: Mapped[float] = column(doc="extrinsic reward in the learner's unit")
     h: Mapped[float | None] = column(doc="recalled return at s [return]")
     h_next: Mapped[float | None] = column(doc="recalled return at s′; 0 at a terminal step [return]")
-    delta_mem: Mapped[float | None] = column(
-        doc="|r + γ h_next − h|; NULL if the lookup found nothing [return]", info=COUNT
-    )
-    beta: Mapped[float | None] = column(
-        doc="gate: exp(−(scale Δ_mem)² / 2τ²), or the law of gate.type; 0 to 1", info=FRACTION
-    )
-    tau: Mapped[float | None] = column(info=POSITIVE)
-    slot: Mapped[int | None] = column(doc="slot of the memory node of s", info=COUNT)
-    next_slot: Mapped[int | None] = column(doc="slot of the memory node of s′", info=COUNT)
+    delta_mem: Mapped[float | None] = column(doc="|r + γ h_next − h|; NULL if the lookup found nothing [return]")
+    beta: Mapped[float | None] = column(doc="gate: exp(−(scale Δ_mem)² / 2τ²), or the law of gate.type; 0 to 1")
+    tau: Mapped[float | None]
+    slot: Mapped[int | None] = column(doc="slot of the memory node of s")
+    next_slot: Mapped[int | None] = column(doc="slot of the memory node of s′")
 
 
 class TransitionSummary(Base):
     """Sums over SUMMARY_STEPS transitions, written by the recorder so that gate charts of long runs are fast."""
 
     __tablename__ = "transition_summary"
-    __table_args__ = _CLUSTERED | _row_rules("delta_mem_n <= n", "beta_n <= n", "tau_n <= n")
+    __table_args__ = _CLUSTERED
 
     run_id: Mapped[str] = run_key()
-    bucket: Mapped[int] = column(primary_key=True, doc="(env_step − 1) // 1000", info=COUNT)
-    n: Mapped[int] = column(doc="number of transitions", info={LIMITS: Limits(1, SUMMARY_STEPS)})
-    delta_mem_n: Mapped[int] = column(doc="number of transitions with a Δ_mem", info=COUNT)
-    delta_mem_sum: Mapped[float] = column(doc="sum of Δ_mem [return]", info=COUNT)
-    delta_mem_max: Mapped[float | None] = column(doc="largest Δ_mem [return]", info=COUNT)
-    beta_n: Mapped[int] = column(doc="number of transitions with a β", info=COUNT)
-    beta_sum: Mapped[float] = column(doc="sum of β", info=COUNT)
-    beta_min: Mapped[float | None] = column(doc="smallest β", info=FRACTION)
-    tau_n: Mapped[int] = column(doc="number of transitions with a τ", info=COUNT)
-    tau_sum: Mapped[float] = column(doc="sum of τ [return]", info=COUNT)
+    bucket: Mapped[int] = column(primary_key=True, doc="(env_step − 1) // 1000")
+    n: Mapped[int] = column(doc="number of transitions")
+    delta_mem_n: Mapped[int] = column(doc="number of transitions with a Δ_mem")
+    delta_mem_sum: Mapped[float] = column(doc="sum of Δ_mem [return]")
+    delta_mem_max: Mapped[float | None] = column(doc="largest Δ_mem [return]")
+    beta_n: Mapped[int] = column(doc="number of transitions with a β")
+    beta_sum: Mapped[float] = column(doc="sum of β")
+    beta_min: Mapped[float | None] = column(doc="smallest β")
+    tau_n: Mapped[int] = column(doc="number of transitions with a τ")
+    tau_sum: Mapped[float] = column(doc="sum of τ [return]")
 
 
 class GateStats(Base):
     """Distribution of delta_mem and beta over the whole episodic memory."""
 
     __tablename__ = "gate_stats"
-    __table_args__ = _CLUSTERED | _row_rules(
-        *(f"{name}_{low} <= {name}_{high}" for name in ("delta_mem", "beta") for low, high in pairwise(_QUANTILES)),
-        _STEP_IN_RUN,
-    )
+    __table_args__ = _CLUSTERED
 
     run_id: Mapped[str] = run_key()
-    env_step: Mapped[int] = column(primary_key=True, info=COUNT)
-    delta_mem_mean: Mapped[float | None] = column(info=_DELTA_MEM)
-    delta_mem_q05: Mapped[float | None] = column(info=_DELTA_MEM)
-    delta_mem_q25: Mapped[float | None] = column(info=_DELTA_MEM)
-    delta_mem_q50: Mapped[float | None] = column(info=_DELTA_MEM)
-    delta_mem_q75: Mapped[float | None] = column(info=_DELTA_MEM)
-    delta_mem_q95: Mapped[float | None] = column(info=_DELTA_MEM)
-    beta_mean: Mapped[float | None] = column(info=FRACTION)
-    beta_q05: Mapped[float | None] = column(info=FRACTION)
-    beta_q25: Mapped[float | None] = column(info=FRACTION)
-    beta_q50: Mapped[float | None] = column(info=FRACTION)
-    beta_q75: Mapped[float | None] = column(info=FRACTION)
-    beta_q95: Mapped[float | None] = column(info=FRACTION)
-    tau: Mapped[float] = column(info=POSITIVE)
-    memory_size: Mapped[int] = column(doc="number of nodes in the memory", info=COUNT)
-    desirable_fraction: Mapped[float | None] = column(doc="fraction of nodes with ξ = 1", info=FRACTION)
+    env_step: Mapped[int] = column(primary_key=True)
+    delta_mem_mean: Mapped[float | None]
+    delta_mem_q05: Mapped[float | None]
+    delta_mem_q25: Mapped[float | None]
+    delta_mem_q50: Mapped[float | None]
+    delta_mem_q75: Mapped[float | None]
+    delta_mem_q95: Mapped[float | None]
+    beta_mean: Mapped[float | None]
+    beta_q05: Mapped[float | None]
+    beta_q25: Mapped[float | None]
+    beta_q50: Mapped[float | None]
+    beta_q75: Mapped[float | None]
+    beta_q95: Mapped[float | None]
+    tau: Mapped[float]
+    memory_size: Mapped[int] = column(doc="number of nodes in the memory")
+    desirable_fraction: Mapped[float | None] = column(doc="fraction of nodes with ξ = 1")
 
 
 class MetricRow(Base):
@@ -371,13 +347,13 @@ class MetricRow(Base):
     __tablename__ = "metrics"
     __table_args__ = (
         Index("ix_metrics_curve", "run_id", "name", "env_step", "value"),
-        _CLUSTERED | _row_rules(_STEP_IN_RUN),
+        _CLUSTERED,
     )
 
     run_id: Mapped[str] = run_key()
-    env_step: Mapped[int] = column(primary_key=True, info=COUNT)
+    env_step: Mapped[int] = column(primary_key=True)
     name: Mapped[str] = column(_METRIC_NAME, primary_key=True, doc="group/name; the Method page lists all")
-    value: Mapped[float | None] = column(doc="value of the metric", info={LIMITS: Limits(has_infinity=True)})
+    value: Mapped[float | None] = column(doc="value of the metric")
 
 
 class Evaluation(Base):
@@ -387,32 +363,26 @@ class Evaluation(Base):
     """
 
     __tablename__ = "evaluations"
-    __table_args__ = _CLUSTERED | _row_rules(*_OUTCOME_RULES, "robust_distinct <= episodes", _STEP_IN_RUN)
+    __table_args__ = _CLUSTERED
 
     run_id: Mapped[str] = run_key()
-    env_step: Mapped[int] = column(primary_key=True, info=COUNT)
-    episodes: Mapped[int | None] = column(
-        Integer, doc="number of greedy episodes; NULL if unknown (imports)", info=FROM_ONE
-    )
-    wins: Mapped[int | None] = column(Integer, doc="number of episodes won", info=COUNT)
-    win_rate: Mapped[float | None] = column(info=FRACTION)
+    env_step: Mapped[int] = column(primary_key=True)
+    episodes: Mapped[int | None] = column(Integer, doc="number of greedy episodes; NULL if unknown (imports)")
+    wins: Mapped[int | None] = column(Integer, doc="number of episodes won")
+    win_rate: Mapped[float | None]
     return_mean: Mapped[float | None]
-    return_std: Mapped[float | None] = column(doc="standard deviation over the episodes [env return]", info=COUNT)
-    length_mean: Mapped[float | None] = column(doc="mean length [steps]", info=POSITIVE)
-    distinct: Mapped[int | None] = column(Integer, doc=_DISTINCT, info=COUNT)
-    robust_win_rate: Mapped[float | None] = column(
-        doc="fraction won of as many greedy episodes from shifted starts", info=FRACTION
-    )
-    robust_distinct: Mapped[int | None] = column(
-        Integer, doc="number of them that differ in actions or outcome", info=COUNT
-    )
+    return_std: Mapped[float | None] = column(doc="standard deviation over the episodes [env return]")
+    length_mean: Mapped[float | None] = column(doc="mean length [steps]")
+    distinct: Mapped[int | None] = column(Integer, doc=_DISTINCT)
+    robust_win_rate: Mapped[float | None] = column(doc="fraction won of as many greedy episodes from shifted starts")
+    robust_distinct: Mapped[int | None] = column(Integer, doc="number of them that differ in actions or outcome")
 
 
 class RequestedEvaluationRow(Base):
     """One evaluation that a user requested. It is not in `evaluations`, so that it adds no point to learning curves."""
 
     __tablename__ = "asked_evaluations"
-    __table_args__ = (Index("ix_asked_evaluations_run_id", "run_id", "env_step"), _row_rules(*_OUTCOME_RULES))
+    __table_args__ = (Index("ix_asked_evaluations_run_id", "run_id", "env_step"),)
 
     command_id: Mapped[int] = column(
         Integer,
@@ -422,17 +392,15 @@ class RequestedEvaluationRow(Base):
         doc="the request: commands.id",
     )
     run_id: Mapped[str] = run_column()
-    env_step: Mapped[int] = column(info=COUNT)
-    episodes: Mapped[int] = column(
-        Integer, doc="greedy episodes; eval_episodes numbers them from 1000 × command_id", info=FROM_ONE
-    )
-    wins: Mapped[int] = column(Integer, doc="number of episodes won", info=COUNT)
-    win_rate: Mapped[float] = column(info=FRACTION)
+    env_step: Mapped[int]
+    episodes: Mapped[int] = column(Integer, doc="greedy episodes; eval_episodes numbers them from 1000 × command_id")
+    wins: Mapped[int] = column(Integer, doc="number of episodes won")
+    win_rate: Mapped[float]
     return_mean: Mapped[float]
-    return_std: Mapped[float] = column(doc="standard deviation over the episodes [env return]", info=COUNT)
-    length_mean: Mapped[float] = column(doc="mean length [steps]", info=POSITIVE)
-    distinct: Mapped[int | None] = column(Integer, doc=_DISTINCT, info=COUNT)
-    again_of: Mapped[int | None] = column(doc="training episode whose start state was repeated", info=COUNT)
+    return_std: Mapped[float] = column(doc="standard deviation over the episodes [env return]")
+    length_mean: Mapped[float] = column(doc="mean length [steps]")
+    distinct: Mapped[int | None] = column(Integer, doc=_DISTINCT)
+    again_of: Mapped[int | None] = column(doc="training episode whose start state was repeated")
 
 
 class PolicyEvaluation(Base):
@@ -441,21 +409,21 @@ class PolicyEvaluation(Base):
     __tablename__ = "policy_evaluations"
     __table_args__ = (
         Index("ix_policy_evaluations_run_id", "run_id", "env_step"),
-        _UNIQUE_IDS | _row_rules(*_OUTCOME_RULES, _STEP_IN_RUN),
+        _UNIQUE_IDS,
     )
 
     id: Mapped[int] = make_id_column()
     run_id: Mapped[str] = run_column()
-    env_step: Mapped[int] = column(doc="env step of the checkpoint", info=COUNT)
+    env_step: Mapped[int] = column(doc="env step of the checkpoint")
     created_at: Mapped[datetime]
-    episodes: Mapped[int] = column(Integer, doc="number of greedy episodes", info=FROM_ONE)
-    wins: Mapped[int] = column(Integer, doc="number of episodes won", info=COUNT)
-    win_rate: Mapped[float] = column(info=FRACTION)
+    episodes: Mapped[int] = column(Integer, doc="number of greedy episodes")
+    wins: Mapped[int] = column(Integer, doc="number of episodes won")
+    win_rate: Mapped[float]
     return_mean: Mapped[float]
-    return_std: Mapped[float] = column(doc="standard deviation over the episodes [env return]", info=COUNT)
-    length_mean: Mapped[float] = column(doc="mean length [steps]", info=POSITIVE)
-    distinct: Mapped[int] = column(Integer, doc=_DISTINCT, info=FROM_ONE)
-    seed: Mapped[int] = column(doc="seed of the episodes", info=COUNT)
+    return_std: Mapped[float] = column(doc="standard deviation over the episodes [env return]")
+    length_mean: Mapped[float] = column(doc="mean length [steps]")
+    distinct: Mapped[int] = column(Integer, doc=_DISTINCT)
+    seed: Mapped[int] = column(doc="seed of the episodes")
     settings: Mapped[dict[str, Any]] = column(doc="settings that differ from the training (JSON)")
 
 
@@ -469,13 +437,13 @@ class SnapshotRow(Base):
     __tablename__ = "snapshots"
     __table_args__ = (
         Index("ix_snapshots_run_step", "run_id", "env_step", unique=True),
-        _UNIQUE_IDS | _row_rules(_STEP_IN_RUN),
+        _UNIQUE_IDS,
     )
 
     id: Mapped[int] = make_id_column()
     run_id: Mapped[str] = run_column()
-    env_step: Mapped[int] = column(info=COUNT)
-    size: Mapped[int] = column(doc="number of nodes in the snapshot, which may be a sample", info=COUNT)
+    env_step: Mapped[int]
+    size: Mapped[int] = column(doc="number of nodes in the snapshot, which may be a sample")
     created_at: Mapped[datetime]
     slot: Mapped[bytes] = column(doc="slot of each node")
     embedding: Mapped[bytes] = column(doc="embedding of each node (4 coordinates)")
@@ -502,7 +470,7 @@ class ProjectionRow(Base):
     snapshot_id: Mapped[int] = column(Integer, ForeignKey("snapshots.id", ondelete="CASCADE"))
     method: Mapped[str] = column(_WORD)
     params: Mapped[dict[str, Any]]
-    seconds: Mapped[float] = column(doc="computing time [s]", info=COUNT)
+    seconds: Mapped[float] = column(doc="computing time [s]")
     created_at: Mapped[datetime]
     coordinates: Mapped[bytes] = column(doc="x and y of each node; for embed-… the embedding of each node")
 
@@ -518,7 +486,7 @@ class Job(Base):
     method: Mapped[str] = column(_WORD)
     params: Mapped[dict[str, Any]]
     status: Mapped[str] = column(_WORD)
-    progress: Mapped[float] = column(default=0.0, doc="0 to 1", info=FRACTION)
+    progress: Mapped[float] = column(default=0.0, doc="0 to 1")
     pid: Mapped[int | None]
     pid_created_at: Mapped[float | None]
     process_key: Mapped[str | None] = column(Text)
@@ -549,7 +517,9 @@ def get_first_playback(command_id: int) -> int:
     return MAX_PLAYBACKS * command_id
 
 
-guard_columns(Base.metadata)
-
 RUN_TABLE_COLUMNS = Base.metadata.tables["runs"].columns
 """The columns of `runs`."""
+SNAPSHOT_ARRAYS: Final = tuple(
+    column.name for column in Base.metadata.tables["snapshots"].columns if isinstance(column.type, LargeBinary)
+)
+"""The packed columns of `snapshots`."""

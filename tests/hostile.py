@@ -69,9 +69,13 @@ ACTS: dict[str, tuple[str | tuple[str, tuple], ...]] = {
     "a pid too long": ("update runs set status = 'running', pid = 99999999999999, pid_created_at = 1",),
     "a name that commands the terminal": ("update runs set name = char(27) || '[2J' || char(155) || '31mred'",),
     "a name that is a page": ("update runs set name = '<script>alert(1)</script>', notes = '![x](http://e/x)'",),
-    "two schemas": ("insert into alembic_version values ('0001x')",),
-    "a schema of nobody": ("update alembic_version set version_num = '0000zzz'",),
-    "a schema that is a blob": ("update alembic_version set version_num = x'00'",),
+    "two schemas": ("insert into schema_version values (2)",),
+    "a schema of nobody": ("update schema_version set version = 9999",),
+    "a schema that is a blob": (
+        "drop table schema_version",
+        "create table schema_version (version blob)",
+        "insert into schema_version values (x'00')",
+    ),
     "a trigger": ("create trigger t after update on runs begin delete from episodes; end",),
     "a view for a table": (
         "alter table metrics rename to m2",

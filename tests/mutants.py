@@ -147,8 +147,7 @@ def change_schema(study: Study, rng: random.Random) -> Mutant:
         f"CREATE TABLE t AS SELECT * FROM {table}; DROP TABLE {table}; ALTER TABLE t RENAME TO {table}",
         "PRAGMA writable_schema=ON; UPDATE sqlite_master SET sql = sql || ' -- '",
         "PRAGMA user_version=7", "PRAGMA application_id=7", "PRAGMA journal_mode=WAL", "PRAGMA auto_vacuum=2; VACUUM",
-        "UPDATE alembic_version SET version_num = '0001'", "DELETE FROM alembic_version",
-        "INSERT INTO alembic_version VALUES ('0001')",
+        "UPDATE schema_version SET version = 2", "DELETE FROM schema_version", "INSERT INTO schema_version VALUES (2)",
     ))  # fmt: skip
     return Mutant(act, study.changed(*act.split("; ")))
 

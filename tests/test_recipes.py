@@ -23,7 +23,6 @@ from app.figures.registry import FIGURES, TABLES
 from app.navigation import PAGES
 from emtc_core.config.run import BACKBONES, ON_POLICY, PRESETS
 from emtc_core.learner import factory
-from storage.models import SCHEMA_VERSION
 
 ROOT = Path(__file__).parent.parent
 EXTENDING = "\n".join((ROOT / "app" / "guide" / f"{page}.md").read_text() for page in ("extending", "extending_app"))
@@ -71,7 +70,7 @@ RECIPES = [
     ),
     Recipe("A metric with its own Live chart", changes=2, adds=0, mentions="memory/evicted"),
     Recipe("A statistic on Compare, in the CLI and in a figure", changes=0, adds=1, mentions="performance-profile"),
-    Recipe("A column of runs, shown on Home and searchable", changes=1, adds=1),
+    Recipe("A column of runs, shown on Home and searchable", changes=1, adds=0),
 ]
 
 
@@ -82,11 +81,8 @@ def get_section(heading: str) -> str:
 
 
 def list_blocks(heading: str) -> list[Block]:
-    """List the examples of a section. Its two database versions become the present one and the next one."""
+    """List the examples of a section."""
     text = get_section(heading)
-    if revisions := re.findall(r'SCHEMA_VERSION = "(\d+)"', text):
-        versions = dict(zip(revisions, (SCHEMA_VERSION, f"{int(SCHEMA_VERSION) + 1:04}"), strict=True))
-        text = re.sub("|".join(versions), lambda match: versions[match[0]], text)
     return [Block(*parts) for parts in re.findall(r"^```(\w+)\n# (\S+)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)]
 
 

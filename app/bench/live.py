@@ -18,10 +18,16 @@ import psutil
 from app.bench import BenchResult, make_result
 from app.bench.browser import open_page, serve_app
 from app.bench.postgres import add_latency, is_server_available, open_server, temporary_postgres_database
-from app.bench.records import CONFIG, fill_transitions, median_ms, opened_database, temporary_database
+from app.bench.records import (
+    CONFIG,
+    fill_transitions,
+    insert_curves,
+    median_ms,
+    opened_database,
+    temporary_database,
+)
 from app.figures.named.live import read_returns
 from app.jobs.launch import kill_run
-from emtc_core.metrics import METRICS
 from storage.engine import Database
 from storage.queries.curves import evaluations, metric_points
 from storage.queries.gate import gate_stats
@@ -144,7 +150,8 @@ def fill(db: Database) -> str:
         raise ValueError("this benchmark needs a SQLite file")
     with closing(sqlite3.connect(db.path)) as connection, connection:
         connection.execute("PRAGMA synchronous=OFF")
-        _insert_curves(connection, runs[0])
+        insert_curves(connection, runs[0], TRANSITIONS)
+        _insert_episodes(connection, runs[0])
         for run_id in runs[1:]:
             for table in ("transitions", "episodes", "metrics", "gate_stats", "evaluations"):
                 _copy_rows(connection, table, runs[0], run_id)
@@ -152,26 +159,13 @@ def fill(db: Database) -> str:
     return runs[RUNS // 2]
 
 
-def _insert_curves(connection: sqlite3.Connection, run_id: str) -> None:
-    """Write all metrics every 1,000 env steps and an episode every 50, as in a real run of this length."""
-    steps = range(1000, TRANSITIONS + 1, 1000)
-    metrics = ((run_id, step, name, step / 7) for step in steps for name in METRICS)
-    connection.executemany("INSERT INTO metrics (run_id, env_step, name, value) VALUES (?, ?, ?, ?)", metrics)
+def _insert_episodes(connection: sqlite3.Connection, run_id: str) -> None:
+    """Write an episode every 50 env steps."""
     connection.executemany(
         "INSERT INTO episodes "
         "(run_id, episode, first_env_step, length, episode_return, won, epsilon, closed, trajectory) "
         "VALUES (?, ?, ?, 50, 1.0, 1, 0.1, 2, zeroblob(1000))",
         ((run_id, i + 1, 50 * i + 1) for i in range(TRANSITIONS // 50)),
-    )
-    n_columns = len(connection.execute("SELECT * FROM gate_stats").description)
-    connection.executemany(
-        f"INSERT INTO gate_stats VALUES ({', '.join('?' * n_columns)})",
-        ((run_id, step, *[1.0] * (n_columns - 2)) for step in steps[::5]),
-    )
-    connection.executemany(
-        "INSERT INTO evaluations (run_id, env_step, episodes, wins, win_rate, return_mean, return_std, length_mean) "
-        "VALUES (?, ?, 16, 8, 0.5, 1.0, 0.1, 50.0)",
-        ((run_id, step) for step in steps[::10]),
     )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from sqlalchemy import insert, update
 
+from emtc_core.metrics import METRICS
 from emtc_core.recorder import EpisodeRecord
 from storage.engine import Database, open_database
 from storage.models import Run, TransitionSummary
@@ -76,6 +77,23 @@ def fill_transitions(db: Database, run_id: str, count: int) -> None:
         with db.transaction() as connection:
             connection.execute(insert(TransitionSummary), sums)
             connection.execute(update(Run).where(Run.id == run_id).values(env_steps=start + n))
+
+
+def insert_curves(connection: sqlite3.Connection, run_id: str, env_steps: int) -> None:
+    """Write all metrics every 1,000 env steps, the gate's statistics every 5,000, and an evaluation every 10,000."""
+    steps = range(1000, env_steps + 1, 1000)
+    metrics = ((run_id, step, name, step / 7) for step in steps for name in METRICS)
+    connection.executemany("INSERT INTO metrics (run_id, env_step, name, value) VALUES (?, ?, ?, ?)", metrics)
+    n_columns = len(connection.execute("SELECT * FROM gate_stats").description)
+    connection.executemany(
+        f"INSERT INTO gate_stats VALUES ({', '.join('?' * n_columns)})",
+        ((run_id, step, *[1.0] * (n_columns - 2)) for step in steps[::5]),
+    )
+    connection.executemany(
+        "INSERT INTO evaluations (run_id, env_step, episodes, wins, win_rate, return_mean, return_std, length_mean) "
+        "VALUES (?, ?, 16, 8, 0.5, 1.0, 0.1, 50.0)",
+        ((run_id, step) for step in steps[::10]),
+    )
 
 
 def _make_record(rng: np.random.Generator) -> EpisodeRecord:

@@ -1,4 +1,4 @@
-"""`emtc db stats | thin | vacuum | backup | check | upgrade | reader`: maintain a database. `emtc sql`: query it.
+"""`emtc db stats | thin | vacuum | backup | check | reader`: maintain a database. `emtc sql`: query it.
 
 `thin` counts the data and asks before it removes them; active runs are not changed. `check` validates a database of
 unknown origin. `sql` runs read-only statements, with a maximum number of rows and a maximum duration.
@@ -31,7 +31,7 @@ from app.cli.output import (
 from app.cli.runs import choose_runs
 from emtc_core.envs.trust import is_allowed
 from emtc_core.errors import ConfigError, Fault
-from storage.engine import Database, check_not_read_only, find_schema, open_database
+from storage.engine import Database, check_not_read_only, open_database
 from storage.maintenance.backup import back_up_database
 from storage.maintenance.backup import vacuum as vacuum_database
 from storage.maintenance.check_database import check_database
@@ -198,31 +198,6 @@ def reader(
     )
     print_message("Then set this variable for the app and `emtc sql`. It contains the role's password; keep it secret:")
     sys.stdout.write(f"{'-- ' if statements else ''}export {query.READER_VARIABLE}='{url}'\n")
-
-
-@app.command()
-def upgrade(
-    file: DatabaseFile = None,
-    db: DatabaseUrl = DEFAULT_DATABASE,
-    no_backup: Annotated[
-        bool, typer.Option("--no-backup", help="Upgrade a database on a server; make a backup first")
-    ] = False,
-    json: AsJson = False,
-) -> None:
-    """Upgrade a database to the schema of this version. A SQLite file is first copied in its folder."""
-    url = database_url(file, db)
-    schema, is_file = find_schema(url)  # raises if the file is missing, so that none is created
-    if schema is not None and not is_file and not no_backup:
-        raise ConfigError(
-            "A database on a server cannot be copied by emtc", hint="After pg_dump, use: emtc db upgrade --no-backup"
-        )
-    database = open_database(url)
-    database.dispose()
-    if json:
-        print_json({"database": database.safe_url, "backup": database.backup and str(database.backup)})
-        return
-    copy = f" Copy of the previous version: {database.backup}" if database.backup else ""
-    print_message(f"{database.safe_url} has the schema of this version.{copy}")
 
 
 def sql(

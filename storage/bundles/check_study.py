@@ -1,6 +1,6 @@
 """Check that the rows of a bundle's database are rows that this program could have written.
 
-1. `maintenance.check_contents` checks each value: rows, settings and arrays.
+1. `maintenance.check_contents` checks references and settings.
 2. `maintenance.check_run` checks the invariants of each run: order, counts and equations.
 """
 

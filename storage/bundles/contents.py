@@ -1,7 +1,6 @@
 """The contents of a bundle, and copying of runs between two databases.
 
-`copy_runs` writes the database of a bundle and also imports one. It checks every value that it has copied
-(`check_rows`). It does not copy:
+`copy_runs` writes the database of a bundle and also imports one. It does not copy:
 
 - columns of `runs` whose `ColumnUse` is not `is_bundled`: columns about a process or a machine, and whether the run is
   hidden or archived;
@@ -25,11 +24,9 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, case, insert, literal, select
 from sqlalchemy.types import LargeBinary
 
-from storage.arrays import EMBEDDING_ARRAYS, SNAPSHOT_ARRAYS, read_array, read_arrays
-from storage.blobs import pack
-from storage.check_rows import check_rows
-from storage.column_types import get_inner_type, get_use
-from storage.models import RUN_TABLE_COLUMNS, Base, ProjectionRow, Run, SnapshotRow, SweepRow
+from storage.blobs import pack, unpack, unpack_array
+from storage.column_types import get_use
+from storage.models import RUN_TABLE_COLUMNS, SNAPSHOT_ARRAYS, Base, ProjectionRow, Run, SnapshotRow, SweepRow
 from storage.process_id import process_columns
 from storage.queries.episodes import EMPTY_TRAJECTORY
 from storage.queries.projections import EMBEDDING_PREFIX
@@ -107,9 +104,6 @@ def copy_runs(
         contents: What is copied of each run.
         renumber: Let the target assign new ids to snapshots and projections, because it may already use the old ones.
         tag: Tag that is added to each run, unless the run already has the maximum number of tags.
-
-    Raises:
-        StorageError: If a value is not valid in its column.
     """
     _copy_sweeps(source, target, run_ids)
     for run_id in run_ids:
@@ -134,7 +128,6 @@ def copy_runs(
             _copy_snapshot_samples(source, target, run_id, run_contents)
         if contents.entries:
             _copy_rows(source, target, "entries", run_id)
-    check_rows(target, run_ids)
 
 
 def list_existing_runs(connection: Connection, run_ids: Sequence[str]) -> list[str]:
@@ -169,7 +162,7 @@ def select_nodes(
     Returns:
         Ascending row indices of the nodes in the snapshot, shape [n] with n <= max_nodes.
     """
-    episode = read_array(snapshot["episode"], SNAPSHOT_ARRAYS["episode"])
+    episode = unpack_array(snapshot["episode"])
     episodes, counts = np.unique(episode, return_counts=True)
     shuffled = np.random.default_rng(_SAMPLE_SEED).permutation(len(episodes))
     is_preferred = np.isin(episodes[shuffled], list(preferred_episodes))
@@ -190,13 +183,11 @@ def filter_snapshot(snapshot: Mapping[Any, Any], nodes: NDArray[np.int64]) -> di
     Returns:
         The row with packed columns. It has the id of the original row.
     """
-    states = read_arrays(snapshot["state"], SNAPSHOT_ARRAYS["state"])
+    states = unpack(snapshot["state"])
     is_kept = np.isin(states["state_rows"], nodes)
     state_rows = np.searchsorted(nodes, states["state_rows"][is_kept])
     columns: dict[str, Any] = {
-        name: pack({name: read_array(snapshot[name], rules)[nodes]})
-        for name, rules in SNAPSHOT_ARRAYS.items()
-        if name != "state"
+        name: pack({name: unpack_array(snapshot[name])[nodes]}) for name in SNAPSHOT_ARRAYS if name != "state"
     }
     columns["state"] = pack({"state_rows": state_rows, "state": states["state"][is_kept]})
     return {**snapshot, **columns, "size": len(nodes)}
@@ -267,7 +258,7 @@ def _copy_snapshot_samples(source: Connection, target: Connection, run_id: str, 
             projections.c.snapshot_id == snapshot_id, projections.c.method.startswith(EMBEDDING_PREFIX)
         )
         for projection in source.execute(embeddings.order_by(projections.c.id)).mappings().all():
-            coordinates = read_array(projection["coordinates"], EMBEDDING_ARRAYS)[nodes]
+            coordinates = unpack_array(projection["coordinates"])[nodes]
             embedding = {**projection, "coordinates": pack({"coordinates": coordinates})}
             target.execute(insert(projections), embedding)
 
@@ -293,7 +284,7 @@ def _copy_rows(
     """
     table = Base.metadata.tables[table_name]
     selected = columns or [column for column in table.columns if column.name != omit]
-    has_blob = any(isinstance(get_inner_type(column.type), LargeBinary) for column in table.columns)
+    has_blob = any(isinstance(column.type, LargeBinary) for column in table.columns)
     batch_rows = _BLOB_BATCH_ROWS if has_blob else _BATCH_ROWS
     statement = select(*selected).where(table.c.run_id == run_id).order_by(*table.primary_key.columns)
     for batch in source.execution_options(yield_per=batch_rows).execute(statement).mappings().partitions():

@@ -16,10 +16,9 @@ A bundle is a zip file of `manifest.json` and `study.db`. `study.db` is a normal
 Only `manifest.json` and `study.db` are read from the zip file. The unpacked database is checked in this order:
 
 1. While `study.db` is unpacked, its bytes are counted and compared with the size and the checksum in the manifest.
-2. `check_database` checks the tables and their rows. It also limits the size of the unpacked arrays
-   (`check_database._MAX_EXPANSION`).
-3. The indexes are created and the schema is upgraded.
-4. `check_study` checks the values of the rows in the current schema.
+2. `check_database` checks the schema and the pages of the file.
+3. The indexes are created.
+4. `check_study` checks the settings and the invariants of the runs.
 
 Nothing is shown before all checks have passed. Steps 2 and 4 are left out for a bundle that is part of this program. If
 a check fails, the unpacked files are deleted.
@@ -40,16 +39,17 @@ from pathlib import Path
 from typing import IO, Final
 
 from platformdirs import user_cache_path
+from sqlalchemy import URL, create_engine, text
+from sqlalchemy.exc import SQLAlchemyError
 
-from emtc_core.errors import EmtcError, NewerDatabaseError, StorageError
-from emtc_core.install import get_upgrade_command
+from emtc_core.errors import EmtcError, StorageError
 from storage.address import sqlite_address
 from storage.bundles.check_study import check_study
 from storage.bundles.manifest import STUDY, BundleManifest, parse_manifest
-from storage.engine import find_schema, open_database
+from storage.engine import open_database
 from storage.guards import shorten
 from storage.maintenance.check_database import check_database
-from storage.migrations import upgrade
+from storage.models import Base
 from storage.private_files import make_private_folder
 
 MANIFEST: Final = "manifest.json"
@@ -93,7 +93,7 @@ def open_bundle(place: Path, *, cache: Path | None = None, is_trusted: bool = Fa
         place: Path of the bundle.
         cache: The cache folder; the user's cache folder if None.
         is_trusted: The bundle is part of this program and is trusted like its code. Its checksum is compared, but its
-            rows are not checked. It is not unpacked again if the cache has it with the current schema.
+            rows are not checked. It is not unpacked again if the cache has it.
 
     Returns:
         The path of the database, and the manifest.
@@ -105,7 +105,7 @@ def open_bundle(place: Path, *, cache: Path | None = None, is_trusted: bool = Fa
     if is_trusted:
         manifest = read_manifest(place)
         cached = _cached_path(folder, manifest)
-        if cached.is_file() and find_schema(sqlite_address(cached))[0] == upgrade.SCHEMA_VERSION:
+        if cached.is_file():
             return cached, manifest
     with unpack_temporarily(place, cache=folder, is_trusted=is_trusted) as (study, manifest):
         study.chmod(_READ_ONLY_MODE)
@@ -284,11 +284,8 @@ def _prepare_database(study: Path, place: Path, *, is_trusted: bool) -> None:
     try:
         url = sqlite_address(study)
         if not is_trusted:
-            _check_structure(url, place)
-        schema, _ = find_schema(url)
-        if schema is None:
-            raise StorageError("it has no tables", reason="no_tables")  # the sentence is completed below
-        _create_indexes(study, schema)
+            _check_structure(url)
+        _create_indexes(study)
         db = open_database(url)
         try:
             if not is_trusted:
@@ -297,32 +294,23 @@ def _prepare_database(study: Path, place: Path, *, is_trusted: bool) -> None:
             db.dispose()
         with closing(sqlite3.connect(study, isolation_level=None)) as connection:
             connection.execute("PRAGMA journal_mode=DELETE")
-    except NewerDatabaseError as error:
-        raise StorageError(
-            f"{name} comes from a newer version. Upgrade with: {get_upgrade_command()}",
-            reason="newer_version",
-            subject=name,
-        ) from error
     except (EmtcError, sqlite3.Error) as error:
-        text = str(error).replace(str(study), STUDY)
+        message = str(error).replace(str(study), STUDY)
         reason, subject = (error.reason, error.subject) if isinstance(error, EmtcError) else ("", "")
         raise StorageError(
-            f"{name} is refused: {text.rstrip('.')}. The unpacked files were deleted.",
+            f"{name} is refused: {message.rstrip('.')}. The unpacked files were deleted.",
             reason=reason or "unsound",
             subject=subject,
         ) from error
 
 
-def _check_structure(url: str, place: Path) -> None:
+def _check_structure(url: str) -> None:
     """Raise if `check_database` finds errors.
 
     A map's name can be the import path of a module. All names are allowed here, because no module is imported.
-    `check_database` does not check each value (`checks_contents`): `check_study` does this after the upgrade.
+    `check_database` does not check the settings (`checks_contents`): `check_study` does this.
     """
-    name, packed_bytes = place.name, place.stat().st_size
-    report = check_database(url, is_allowed=lambda map: True, packed_bytes=packed_bytes, checks_contents=False)
-    if report.schema is not None and report.schema > upgrade.SCHEMA_VERSION:
-        raise NewerDatabaseError(f"{name} has schema {report.schema}.", reason="newer_version", subject=report.schema)
+    report = check_database(url, is_allowed=lambda map: True, checks_contents=False)
     errors = [finding for finding in report.findings if finding.kind != "notice"]
     if errors:
         more = f" (and {len(errors) - 1:,} more)" if len(errors) > 1 else ""
@@ -333,16 +321,21 @@ def _check_structure(url: str, place: Path) -> None:
         raise StorageError("it contains no runs", reason="no_runs")
 
 
-def _create_indexes(study: Path, schema: str) -> None:
+def _create_indexes(study: Path) -> None:
     """Replace all indexes by those of this schema. Their SQL comes from this program, never from the bundle."""
-    with closing(sqlite3.connect(study, isolation_level=None)) as connection:
-        connection.execute("PRAGMA trusted_schema=OFF")
-        connection.execute("BEGIN")
-        indexes = "SELECT name FROM sqlite_master WHERE type = 'index' AND sql NOT NULL"
-        for (index,) in connection.execute(indexes).fetchall():
-            quoted = index.replace('"', '""')
-            connection.execute(f'DROP INDEX "{quoted}"')
-        for statement in upgrade.describe_indexes(schema).values():
-            connection.execute(statement)
-        connection.execute("REINDEX")  # also checks primary keys: fails if two rows have the same key
-        connection.execute("COMMIT")
+    engine = create_engine(URL.create("sqlite", database=str(study)))
+    try:
+        with engine.begin() as connection:
+            connection.execute(text("PRAGMA trusted_schema=OFF"))
+            indexes = text("SELECT name FROM sqlite_master WHERE type = 'index' AND sql NOT NULL")
+            for name in connection.execute(indexes).scalars().all():
+                quoted = name.replace('"', '""')
+                connection.exec_driver_sql(f'DROP INDEX "{quoted}"')
+            for table in Base.metadata.sorted_tables:
+                for index in table.indexes:
+                    index.create(connection)
+            connection.execute(text("REINDEX"))  # also checks primary keys: fails if two rows have the same key
+    except SQLAlchemyError as error:
+        raise StorageError(f"its indexes cannot be created: {error}") from error
+    finally:
+        engine.dispose()

@@ -111,7 +111,7 @@ def write_bundle(
             "version": 1,
             "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
             "made_by": made_by,
-            "schema": SCHEMA_VERSION,
+            "schema": str(SCHEMA_VERSION),
             "contents": contents.describe(),
             "runs": runs,
             "sweeps": sorted({run["sweep_id"] for run in runs if run["sweep_id"]}),

@@ -1,19 +1,23 @@
 """Copy a whole database while other processes write, and vacuum it."""
 
+import os
 import shutil
 import sqlite3
 from contextlib import closing
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 from sqlalchemy import select
 
+from emtc_core.atomic_file import replace_atomically
 from emtc_core.errors import RunStateError, StorageError
+from storage.address import connect
 from storage.engine import BUSY_TIMEOUT_S, Database, check_not_read_only, read_safely
 from storage.maintenance.sizes import file_sizes
-from storage.migrations.upgrade import copy_database
 from storage.models import Run
+from storage.private_files import parent_folder
 from storage.runs.lifecycle import Event, allows
 from storage.runs.rows import RUN_COLUMNS, get_state
 
@@ -32,11 +36,12 @@ class VacuumResult:
 
 
 def back_up_database(db: Database, place: Path | None = None) -> Path:
-    """Copy a SQLite database while other processes write to it.
+    """Copy a SQLite database while other processes write to it. The folders of its runs are not copied.
 
     Args:
         db: The database.
-        place: Path of the copy, which must not exist. By default the copy is in the folder of the database.
+        place: Path of the copy, which must not exist; its folder is created. By default the copy is in the folder of
+            the database, named by the time.
 
     Returns:
         The path of the copy.
@@ -49,7 +54,24 @@ def back_up_database(db: Database, place: Path | None = None) -> Path:
         raise StorageError(
             "Only SQLite databases can be copied. For PostgreSQL use: pg_dump --format=custom", reason="server"
         )
-    return copy_database(db.path, place)
+    place = place or db.path.with_name(f"{db.path.stem}.backup-{datetime.now(UTC):%Y%m%d-%H%M%S}.db")
+    if os.path.lexists(place):
+        raise StorageError(
+            f"{place} already exists, and a backup does not replace files. Choose another name.",
+            reason="exists",
+            subject=place,
+        )
+    try:
+        with parent_folder(place), replace_atomically(place, durable=True, private=True) as file:
+            _copy_pages(db.path, Path(file.name))
+    except (OSError, sqlite3.Error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise StorageError(
+            f"The backup {place} cannot be written: {reason}. Choose another path.",
+            reason="not_writable",
+            subject=place,
+        ) from error
+    return place
 
 
 def vacuum(db: Database) -> VacuumResult:
@@ -105,3 +127,13 @@ def list_active_runs(db: Database) -> list[str]:
     with db.read() as connection:
         rows = connection.execute(unfinished.order_by(Run.id)).all()
     return [row.id for row in rows if not allows(get_state(row), Event.DELETE)]
+
+
+def _copy_pages(path: Path, target_path: Path) -> None:
+    """Copy one state of a database by SQLite's online backup, so that other processes can write meanwhile."""
+    with (
+        closing(connect(path, wait_s=BUSY_TIMEOUT_S, writes=False)) as source,
+        closing(sqlite3.connect(target_path)) as target,
+    ):
+        source.backup(target)
+        target.execute("PRAGMA journal_mode=DELETE")  # one file without a write-ahead log

@@ -1,30 +1,19 @@
-"""Check the values in a database from any source: rows, settings and arrays. Nothing is changed.
-
-Rows are checked by the declarations in `models`, arrays by those in `arrays`. The number of nodes of a snapshot is
-compared with the run before a snapshot is unpacked: a memory has at most `memory.capacity` nodes, and at most one for
-each state that the run has visited.
-"""
+"""Check references and settings in a database from any source. Nothing is changed."""
 
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-import numpy as np
-from numpy.typing import NDArray
 from sqlalchemy import Connection, text
 
 from emtc_core.config.resolve import describe_fields, flatten_stored
 from emtc_core.config.values import FieldInfo
-from emtc_core.errors import StorageError
-from storage.arrays import MAX_SLOTS, SNAPSHOT_ARRAYS, read_array, read_arrays
-from storage.check_rows import list_row_errors
 from storage.guards import shorten
-from storage.queries.episodes import EMPTY_TRAJECTORY, unpack_trajectory
-from storage.queries.projections import get_projection_rules
 from storage.runs.rows import imported_label
 
-_BATCH: Final[dict[str, Any]] = {"yield_per": 64}
+_MAX_SLOTS: Final = 50_000_000
+"""Upper bound of `memory.capacity`."""
 _CONFIG_TYPES: Final = {"int": (int, float), "float": (int, float), "bool": bool}
 
 
@@ -41,10 +30,10 @@ class ContentError:
 def list_content_errors(connection: Connection) -> Iterator[ContentError]:
     """List the invalid values of a database whose tables have the columns of a known schema.
 
-    Settings are only checked if all rows are valid, and arrays only if all settings are valid.
+    Settings are only checked if all rows are valid.
     """
     is_valid = True
-    for check in (_list_row_errors, _list_config_errors, _list_size_errors, _list_array_errors):
+    for check in (_list_row_errors, _list_config_errors, _list_size_errors):
         for error in check(connection) if is_valid else ():
             is_valid = False
             yield error
@@ -54,8 +43,6 @@ def _list_row_errors(connection: Connection) -> Iterator[ContentError]:
     if connection.dialect.name == "sqlite":
         for table, _, parent, _ in connection.execute(text("PRAGMA foreign_key_check")):
             yield ContentError(table, f"a row of {table} refers to a row of {parent} that does not exist")
-    for error in list_row_errors(connection):
-        yield ContentError(f"{error.table} {error.key}", str(error))
 
 
 def _list_config_errors(connection: Connection) -> Iterator[ContentError]:
@@ -124,84 +111,6 @@ def _list_size_errors(connection: Connection) -> Iterator[ContentError]:
             yield ContentError(f"snapshots {row.id}", what)
 
 
-def _list_array_errors(connection: Connection) -> Iterator[ContentError]:
-    """Unpack all arrays, one row at a time, and list those that break a rule."""
-    for run_id, stored in connection.execute(text("SELECT id, config FROM runs ORDER BY id")).all():
-        capacity = _get_capacity(_get_memory(_parse_json(stored)))
-        yield from _list_trajectory_errors(connection, run_id, capacity)
-        outline = text("SELECT episode, length FROM episodes WHERE run_id = :run ORDER BY episode")
-        episodes = [tuple(row) for row in connection.execute(outline, {"run": run_id})]
-        lengths = np.array(episodes, np.int64).reshape(-1, 2)
-        snapshots = text("SELECT * FROM snapshots WHERE run_id = :run ORDER BY id")
-        for row in connection.execute(snapshots, {"run": run_id}, execution_options={"yield_per": 1}).mappings():
-            if error := _check_snapshot(row, lengths, capacity):
-                yield ContentError(f"snapshots {row['id']}", f"snapshot {row['id']}: {error}")
-    projections = text(
-        "SELECT projections.id, method, coordinates, size FROM projections "
-        "JOIN snapshots ON snapshots.id = snapshot_id ORDER BY projections.id"
-    )
-    for row in connection.execute(projections, execution_options=_BATCH):
-        try:
-            read_array(bytes(row.coordinates), get_projection_rules(row.method), M=row.size)
-        except StorageError as error:
-            yield ContentError(f"projections {row.id}", f"projection {row.id}: {error.message}")
-
-
-def _list_trajectory_errors(connection: Connection, run_id: str, capacity: int) -> Iterator[ContentError]:
-    """Unpack the trajectories of a run. All have the same number of state features and of agents."""
-    sizes: dict[str, int] = {}
-    for table in ("episodes", "eval_episodes"):
-        statement = text(f"SELECT episode, length, trajectory FROM {table} WHERE run_id = :run")
-        for row in connection.execute(statement, {"run": run_id}, execution_options=_BATCH):
-            blob, where = bytes(row.trajectory), f"{table} {run_id}/{row.episode}"
-            if table == "episodes" and blob == EMPTY_TRAJECTORY:
-                continue
-            try:
-                arrays = unpack_trajectory(blob, T=row.length, **sizes)
-            except StorageError as error:
-                yield ContentError(where, f"run {run_id}: the trajectory of episode {row.episode}: {error.message}")
-                continue
-            sizes = {"S": arrays["state"].shape[1], "N": arrays["action"].shape[1]}
-            if "slots" in arrays and arrays["slots"].max() >= capacity:
-                yield ContentError(
-                    where, f"run {run_id}: episode {row.episode} has a slot that the memory does not have"
-                )
-
-
-def _check_snapshot(row: Mapping[Any, Any], lengths: NDArray[np.int64], capacity: int) -> str:
-    """Unpack a snapshot and check it.
-
-    Args:
-        row: The row of `snapshots`.
-        lengths: Number and length of the run's episodes [E, 2], ascending, [steps].
-        capacity: Maximum number of nodes of the memory.
-
-    Returns:
-        The first error; empty if the snapshot is valid.
-    """
-    arrays: dict[str, NDArray[Any]] = {}
-    for column, rules in SNAPSHOT_ARRAYS.items():
-        try:
-            arrays |= read_arrays(bytes(row[column]), rules, M=row["size"])
-        except StorageError as error:
-            return error.message
-    episode, t = arrays["episode"], arrays["t"]
-    index = np.searchsorted(lengths[:, 0], episode)
-    is_known = index < len(lengths)
-    is_known[is_known] = lengths[index[is_known], 0] == episode[is_known]
-    if not is_known.all():
-        return "a node refers to an episode that does not exist"
-    if (t > lengths[index, 1]).any():
-        return "a node refers to a step that its episode does not have"
-    if (arrays["state_rows"] >= row["size"]).any():
-        return "it has the state of a node that it does not have"
-    if (arrays["n_xi"] > arrays["n_call"]).any():
-        return "a node has more successful visits than visits"
-    if max(arrays["slot"].max(initial=-1), arrays["idx_next"].max(initial=-1)) >= capacity:
-        return "a node has or refers to a slot that the memory does not have"
-    return ""
-
-
 def _parse_json(stored: Any) -> Any:
     """Parse a JSON value, which SQLite stores as text; None if it is nested too deeply."""
     try:
@@ -219,4 +128,4 @@ def _get_memory(config: Any) -> Mapping[str, Any]:
 def _get_capacity(memory: Mapping[str, Any]) -> int:
     """Return the largest number of nodes of a memory."""
     capacity = memory.get("capacity")
-    return int(max(0, min(capacity, MAX_SLOTS))) if isinstance(capacity, int | float) else MAX_SLOTS
+    return int(max(0, min(capacity, _MAX_SLOTS))) if isinstance(capacity, int | float) else _MAX_SLOTS

@@ -17,7 +17,6 @@ from sqlalchemy.orm import InstrumentedAttribute
 
 from emtc_core.errors import StorageError
 from storage.address import get_log_path
-from storage.column_types import get_inner_type
 from storage.engine import Database, files_root
 from storage.files.places import get_place
 from storage.files.trainer_files import find_other_owner, is_own, read_local_lease
@@ -155,9 +154,7 @@ def file_sizes(connection: Connection, db: Database) -> tuple[int, int | None]:
 def snapshot_size(connection: Connection) -> ColumnElement[int]:
     """Return an SQL expression for the size of all blobs of a snapshot [bytes]."""
     columns = SnapshotRow.__table__.columns
-    sizes = [
-        blob_size(connection, column) for column in columns if isinstance(get_inner_type(column.type), LargeBinary)
-    ]
+    sizes = [blob_size(connection, column) for column in columns if isinstance(column.type, LargeBinary)]
     return sum(sizes[1:], sizes[0])
 
 

@@ -14,11 +14,9 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, select
 
 from emtc_core.errors import DataRemovedError, StorageError
-from storage.arrays import MAX_TRAJECTORY_BYTES, TRAJECTORY_ARRAYS, read_arrays
-from storage.blobs import EMPTY
+from storage.blobs import EMPTY, unpack
 from storage.engine import Database
 from storage.frames import read_frame
-from storage.guards import make_damage_error
 from storage.models import EpisodeRow, EvalEpisode, Transition
 
 Floats = NDArray[np.float64]
@@ -79,7 +77,7 @@ def get_trajectory(db: Database, run_id: str, episode: int) -> Trajectory:
 
     Raises:
         DataRemovedError: If its trajectory was deleted by thinning or is not part of the bundle.
-        StorageError: If the run has no such episode, or the stored episode is damaged.
+        StorageError: If the run has no such episode, or it cannot be read.
     """
     outline = select(*OUTLINE, EpisodeRow.trajectory)
     key = (EpisodeRow.run_id == run_id, EpisodeRow.episode == episode)
@@ -88,8 +86,6 @@ def get_trajectory(db: Database, run_id: str, episode: int) -> Trajectory:
         row = connection.execute(outline.where(*key)).one_or_none()
         if row is None:
             raise StorageError(f"Run {run_id} has no episode {episode}.", reason="not_found", subject=episode)
-        if not isinstance(row.first_env_step, int) or not isinstance(row.length, int):
-            raise make_damage_error("episodes", (row.first_env_step, row.length), "two whole numbers")
         in_episode = Transition.env_step.between(row.first_env_step, row.first_env_step + row.length - 1)
         statement = gate_values.where(Transition.run_id == run_id, in_episode).order_by(Transition.env_step)
         steps = connection.execute(statement).all()
@@ -97,12 +93,8 @@ def get_trajectory(db: Database, run_id: str, episode: int) -> Trajectory:
             raise _make_removed_error(connection, run_id, episode)
     arrays = unpack_trajectory(row.trajectory)
     outcome = (run_id, episode, row.first_env_step, row.won, row.episode_return)
-    if not steps and row.length == len(arrays["reward"]):  # thinning has deleted the transitions
+    if not steps:  # thinning has deleted the transitions
         return Trajectory(*outcome, **arrays)
-    if not len(steps) == row.length == len(arrays["reward"]):
-        raise StorageError(
-            f"Episode {episode} of run {run_id} is damaged: its transitions and its trajectory differ in length."
-        )
     h, h_next, delta_mem, beta, tau = np.array([tuple(step) for step in steps], np.float64).reshape(-1, 5).T
     stored_tau = tau[~np.isnan(tau)]
     return Trajectory(
@@ -228,16 +220,16 @@ def list_episodes(db: Database, run_id: str, order_by: Order = "-episode", limit
         return read_frame(connection, statement.order_by(order, EpisodeRow.episode).limit(limit))
 
 
-def unpack_trajectory(blob: bytes, **sizes: int) -> dict[str, Any]:
-    """Unpack a trajectory of T transitions. `sizes` may give T, see `arrays.read_arrays`.
+def unpack_trajectory(blob: bytes) -> dict[str, Any]:
+    """Unpack a trajectory of T transitions.
 
     Returns:
         state [T+1, S] float32, action [T, N] int64, reward [T] float32, and slots [T+1] int64 if they are stored.
 
     Raises:
-        StorageError: If the blob is damaged, or an array breaks its rule.
+        StorageError: If the blob cannot be read.
     """
-    arrays = read_arrays(blob, TRAJECTORY_ARRAYS, max_bytes=MAX_TRAJECTORY_BYTES, **sizes)
+    arrays = unpack(blob)
     for name in ("action", "slots"):
         if name in arrays:
             arrays[name] = arrays[name].astype(np.int64)

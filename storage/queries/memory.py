@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, case, exists, select
 
 from emtc_core.errors import StorageError
-from storage.arrays import SNAPSHOT_ARRAYS, read_arrays
+from storage.blobs import unpack
 from storage.engine import Database
 from storage.frames import read_frame
-from storage.models import EpisodeRow, GateStats, Run, SnapshotRow
+from storage.models import SNAPSHOT_ARRAYS, EpisodeRow, GateStats, Run, SnapshotRow
 from storage.queries.episodes import Trajectory, get_trajectory
 
 
@@ -166,7 +166,7 @@ def get_snapshot(db: Database, snapshot_id: int) -> Snapshot:
     """What did the memory contain at this snapshot?
 
     Raises:
-        StorageError: If there is no such snapshot, or it is damaged.
+        StorageError: If there is no such snapshot, or it cannot be read.
     """
     with db.read() as connection:
         row = connection.execute(select(SnapshotRow.__table__).where(SnapshotRow.id == snapshot_id)).one_or_none()
@@ -176,9 +176,7 @@ def get_snapshot(db: Database, snapshot_id: int) -> Snapshot:
             select(EpisodeRow.episode, EpisodeRow.first_env_step).where(EpisodeRow.run_id == row.run_id)
         ).all()
         memory = _find_memory(connection, row.run_id, row.env_step)
-    columns = _read_columns(row, tuple(SNAPSHOT_ARRAYS), size=row.size)
-    if (columns["state_rows"] >= row.size).any():
-        raise StorageError(f"Snapshot {snapshot_id} is damaged: it has the state of a node that it does not have.")
+    columns = _read_columns(row, SNAPSHOT_ARRAYS)
     columns["h"] = columns.pop("H")
     # Tuples, because NumPy converts the rows of SQLAlchemy slowly: it looks for attributes that they do not have.
     first_steps = np.array([tuple(episode) for episode in episodes], np.int64).reshape(-1, 2)
@@ -193,15 +191,15 @@ def get_nodes(db: Database, snapshot_id: int) -> Nodes:
     """Which nodes does a snapshot have, and where are they in the embedding? Reads only four columns.
 
     Raises:
-        StorageError: If there is no such snapshot, or it is damaged.
+        StorageError: If there is no such snapshot, or it cannot be read.
     """
     names = ("slot", "episode", "t", "embedding")
     with db.read() as connection:
-        columns = (SnapshotRow.id, SnapshotRow.size, *(getattr(SnapshotRow, name) for name in names))
+        columns = [getattr(SnapshotRow, name) for name in names]
         row = connection.execute(select(*columns).where(SnapshotRow.id == snapshot_id)).one_or_none()
     if row is None:
         raise StorageError(f"There is no snapshot {snapshot_id}.", reason="not_found", subject=snapshot_id)
-    return Nodes(snapshot_id, **_read_columns(row, names, size=row.size))
+    return Nodes(snapshot_id, **_read_columns(row, names))
 
 
 def _find_memory(connection: Connection, run_id: str, env_step: int) -> Any:
@@ -212,20 +210,11 @@ def _find_memory(connection: Connection, run_id: str, env_step: int) -> Any:
     return connection.execute(statement.order_by(GateStats.env_step.desc()).limit(1)).one_or_none()
 
 
-def _read_columns(row: Any, names: Sequence[str], *, size: int) -> dict[str, NDArray[Any]]:
-    """Unpack columns of a snapshot with `size` nodes.
-
-    Raises:
-        StorageError: If an array breaks its rule.
-    """
+def _read_columns(row: Any, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """Unpack columns of a snapshot."""
     arrays: dict[str, NDArray[Any]] = {}
     for name in names:
-        try:
-            arrays |= read_arrays(row._mapping[name], SNAPSHOT_ARRAYS[name], M=size)
-        except StorageError as error:
-            raise StorageError(
-                f"Snapshot {row.id} is damaged. {error.message}", reason=error.reason, subject=error.subject
-            ) from error
+        arrays |= unpack(row._mapping[name])
     return arrays
 
 
@@ -270,8 +259,6 @@ def get_node(db: Database, snapshot: Snapshot, slot: int) -> NodeDetail:
         )
     t, episode, successor = int(snapshot.t[row]), int(snapshot.episode[row]), int(snapshot.idx_next[row])
     trajectory = get_trajectory(db, snapshot.run_id, episode)
-    if not 0 <= t < len(trajectory.state):
-        raise StorageError(f"Slot {slot} of snapshot {snapshot.id} has a step that its episode does not have.")
     return NodeDetail(
         snapshot_id=snapshot.id,
         run_id=snapshot.run_id,

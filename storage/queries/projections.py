@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from sqlalchemy import Connection, Row, select
 
 from emtc_core.errors import StorageError
-from storage.arrays import EMBEDDING_ARRAYS, LAYOUT_ARRAYS, Rules, read_array
+from storage.blobs import unpack_array
 from storage.engine import Database
 from storage.frames import Statement
 from storage.models import ProjectionRow, SnapshotRow
@@ -119,10 +119,5 @@ def _get_projection(connection: Connection, projection_id: int) -> Projection:
     row = connection.execute(select(ProjectionRow.__table__).where(ProjectionRow.id == projection_id)).one_or_none()
     if row is None:
         raise StorageError(f"There is no projection {projection_id}.", reason="not_found", subject=projection_id)
-    coordinates = read_array(row.coordinates, get_projection_rules(row.method))
+    coordinates = unpack_array(row.coordinates)
     return Projection(row.id, row.snapshot_id, row.method, row.params, row.seconds, coordinates)
-
-
-def get_projection_rules(method: str) -> Rules:
-    """Return the rules for the arrays of a projection by this method."""
-    return EMBEDDING_ARRAYS if method.startswith(EMBEDDING_PREFIX) else LAYOUT_ARRAYS

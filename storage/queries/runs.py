@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sqlalchemy import Connection, String, or_, select
 
-from storage.column_types import get_inner_type, get_use
+from storage.column_types import get_use
 from storage.engine import Database
 from storage.frames import FrameField, Statement, in_parts, make_frame, read_frame
 from storage.models import RUN_TABLE_COLUMNS, Resume, Run
@@ -85,7 +85,7 @@ def make_listed_frame(statement: Statement, rows: Sequence[dict[str, Any]]) -> p
         One row per run; units as in `models.py` [unit varies].
     """
     columns = [column for column in statement.selected_columns if column.name not in _NOT_RETURNED]
-    fields = [FrameField(column.name, get_inner_type(column.type)) for column in columns]
+    fields = [FrameField(column.name, column.type) for column in columns]
     return make_frame(
         [*fields, *(FrameField(name, String()) for name in _DERIVED)], [tuple(row.values()) for row in rows]
     )

@@ -14,9 +14,9 @@ from sqlalchemy import Column, Table, func, select, true, tuple_
 from sqlalchemy.types import Boolean, Double, Integer, LargeBinary
 
 from emtc_core.errors import ConfigError, StorageError
-from storage.column_types import get_inner_type
 from storage.engine import Database
-from storage.frames import FrameField, make_frame, make_type_error
+from storage.frames import FrameField, make_frame
+from storage.guards import make_unreadable_error
 from storage.models import Base, EpisodeRow, Evaluation, GateStats, MetricRow, Run, Transition
 from storage.queries.gate import has_transitions
 
@@ -75,7 +75,7 @@ class TablePart:
             try:
                 arrays.append(arrow.array(values, field.type))
             except (arrow.ArrowException, OverflowError, TypeError) as error:
-                raise make_type_error(field.name, values) from error
+                raise make_unreadable_error(f"the column {field.name} contains a value of another type") from error
         return arrow.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -87,13 +87,13 @@ def select_fields(table: TableName, columns: Sequence[str] | None = None) -> tup
     """
     by_name = {column.name: column for column in _get_table(table).columns}
     if columns is None:
-        selected = [column for column in by_name.values() if not isinstance(get_inner_type(column.type), LargeBinary)]
+        selected = [column for column in by_name.values() if not isinstance(column.type, LargeBinary)]
     else:
         unknown = next((name for name in columns if name not in by_name), None)
         if unknown is not None or not columns:
             raise ConfigError(f"is not a column of {table}, which has {', '.join(by_name)}", key=unknown or "columns")
         selected = [by_name[name] for name in dict.fromkeys(columns)]
-    return tuple(FrameField(column.name, get_inner_type(column.type), bool(column.nullable)) for column in selected)
+    return tuple(FrameField(column.name, column.type, bool(column.nullable)) for column in selected)
 
 
 def read_parts(

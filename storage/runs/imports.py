@@ -13,7 +13,6 @@ from sqlalchemy import Connection, insert, select
 
 from emtc_core.config.base import IMPORTED
 from emtc_core.errors import RunStateError
-from storage.check_rows import check_rows
 from storage.engine import Database, check_not_read_only
 from storage.models import Evaluation, Run
 from storage.runs.changes import new_run_values
@@ -112,7 +111,7 @@ def save_imports(db: Database, runs: Sequence[ForeignRun]) -> ImportResult:
         runs: The runs, each with another `identity`.
 
     Raises:
-        StorageError: If EMTC_READ_ONLY=1 is set, or a value is not valid in its column.
+        StorageError: If EMTC_READ_ONLY=1 is set.
         RunStateError: If all runs are stored already with other evaluations.
     """
     check_not_read_only("import runs")
@@ -178,5 +177,4 @@ def _insert(connection: Connection, run: ForeignRun) -> str:
     rows = [{"run_id": row["id"], **{name: getattr(point, name) for name in names}} for point in run.points]
     connection.execute(insert(Evaluation), rows)
     update_run_summary(connection, row["id"])
-    check_rows(connection, [row["id"]])
     return row["id"]

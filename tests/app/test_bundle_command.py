@@ -1,9 +1,7 @@
 """`emtc bundle | open`: a file for a colleague shows the same figures, bit by bit, and cannot be written."""
 
 import json
-import sqlite3
 import sys
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -13,11 +11,9 @@ from app.figures import registry
 from app.figures.render.plotly_view import to_plotly
 from app.notebook.view import freeze
 from emtc_core.errors import EmtcError
-from storage.address import sqlite_address
 from storage.bundles.bundle_cache import cache_bundle
 from storage.bundles.read import open_bundle
-from storage.engine import Database, find_schema, open_database
-from storage.migrations.upgrade import SCHEMA_VERSION
+from storage.engine import Database, open_database
 from storage.runs.rows import find_run
 from tests.pages.seed import seed_run
 
@@ -146,7 +142,3 @@ def test_the_shipped_study_is_unpacked_once(seeded, tmp_path: Path, monkeypatch)
     written = first.stat().st_mtime_ns
     assert open_bundle(ours, cache=tmp_path / "once", is_trusted=True)[0] == first
     assert first.stat().st_mtime_ns == written, "what is unpacked serves again"
-    with closing(sqlite3.connect(first)) as older, older:
-        older.execute("UPDATE alembic_version SET version_num = '0008'")
-    open_bundle(ours, cache=tmp_path / "once", is_trusted=True)
-    assert find_schema(sqlite_address(first))[0] == SCHEMA_VERSION, "an older version's is unpacked anew"

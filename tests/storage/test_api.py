@@ -119,7 +119,7 @@ except Exception as reason:
 
 
 _UNNEEDED = (
-    "torch streamlit app pages plotly alembic array_api_compat markdown_it matplotlib numba openTSNE orjson rich scipy "
+    "torch streamlit app pages plotly array_api_compat markdown_it matplotlib numba openTSNE orjson rich scipy "
     "sklearn typer umap pyarrow"
 )
 """All but numpy, pandas, platformdirs, psutil, pydantic, sqlalchemy and zstandard, which a kernel needs to read."""

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 
 from emtc_core.errors import StorageError
 from storage import blobs
-from storage.blobs import list_arrays, measure, pack, unpack
+from storage.blobs import pack, unpack
 from tests.errors import raises
 
 dtypes = st.one_of(
@@ -68,13 +68,10 @@ def test_a_damaged_blob_is_noticed(cut: int) -> None:
         unpack(blob[:cut])
 
 
-def test_a_newer_format_is_named() -> None:
+def test_another_format_is_refused() -> None:
     blob = bytearray(pack({"a": np.arange(3)}))
     blob[4] = 9
-    with raises(StorageError, reason="newer_format", subject=9):
-        unpack(bytes(blob))
-    blob[4] = 0
-    with raises(StorageError, reason="unknown_format", subject=0):
+    with raises(StorageError, reason="damaged"):
         unpack(bytes(blob))
 
 
@@ -111,32 +108,16 @@ def test_a_small_blob_that_unpacks_to_gigabytes_is_refused_before_it_is_unpacked
     assert len(blob) < 300_000
 
     def read_it() -> None:
-        for read in (unpack, list_arrays, measure):
-            with raises(StorageError, reason="too_large", subject=1 << 30):
-                read(blob)
-
-    assert most_held(read_it) < 1 << 22
-
-
-def test_a_frame_that_holds_more_than_the_header_says_is_not_unpacked() -> None:
-    n_bytes = 1 << 26
-    entry = {"name": "a", "dtype": "|b1", "shape": [8], "filter": "plain", "rows": 8}
-    frame = zstandard.ZstdCompressor(level=1).compress(bytes(n_bytes))
-    header = json.dumps([entry | {"sizes": [len(frame)]}]).encode()
-    blob = blobs._PREFIX.pack(b"EMTC", 1, len(header)) + header + frame
-
-    def read_it() -> None:
-        with raises(StorageError, reason="damaged"):
+        with pytest.raises(StorageError, match=r"^This data cannot be read: .*bytes"):
             unpack(blob)
 
-    assert most_held(read_it) < n_bytes // 16
+    assert most_held(read_it) < 1 << 22
 
 
 @pytest.mark.parametrize(
     "lies",
     [
         {"shape": [-1]},
-        {"shape": [10, -10]},
         {"shape": [2.5]},
         {"shape": ["9"]},
         {"shape": [True]},
@@ -173,11 +154,10 @@ def test_a_blob_with_changed_bytes_is_read_or_refused_and_nothing_else(data) -> 
     blob = bytearray(pack({"a": np.arange(60.0).reshape(20, 3), "b": np.arange(5)}))
     for _ in range(data.draw(st.integers(1, 6))):
         blob[data.draw(st.integers(0, len(blob) - 1))] = data.draw(st.integers(0, 255))
-    for read in (unpack, measure):
-        with contextlib.suppress(StorageError):
-            read(bytes(blob))
+    with contextlib.suppress(StorageError):
+        unpack(bytes(blob))
 
 
 def test_a_blob_without_arrays_is_always_the_same() -> None:
     assert blobs.pack({}) == blobs.EMPTY
-    assert blobs.measure(blobs.EMPTY) == 0
+    assert blobs.unpack(blobs.EMPTY) == {}

@@ -1,4 +1,4 @@
-"""Opening a database: pragmas, refusals that leave nothing behind, migrations."""
+"""Opening a database: pragmas, refusals that leave nothing behind, the version of the schema."""
 
 import contextlib
 import shutil
@@ -8,18 +8,12 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from alembic.autogenerate import compare_metadata
-from alembic.config import Config
-from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import text
 
-import storage.migrations
-from emtc_core.errors import NewerDatabaseError, StorageError
+from emtc_core.errors import StorageError
 from storage import engine
 from storage.engine import Database, open_database
 from storage.files.places import run_folder
-from storage.models import SCHEMA_VERSION, Base
 from storage.runs.changes import create_run
 from storage.runs.rows import find_run
 from tests.errors import raises
@@ -124,30 +118,53 @@ def test_a_foreign_database_is_refused(tmp_path: Path) -> None:
         open_database(f"sqlite:///{tmp_path / 'x.db'}")
 
 
-def test_a_newer_database_is_refused_and_unchanged(url: str) -> None:
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ("UPDATE schema_version SET version = 9999",),
+        ("UPDATE schema_version SET version = 0",),
+        ("DELETE FROM schema_version",),
+        ("INSERT INTO schema_version VALUES (2)",),
+        ("DROP TABLE schema_version", "CREATE TABLE alembic_version (version_num VARCHAR(32))"),
+    ],
+)
+def test_a_database_of_another_version_is_refused_in_one_sentence(url: str, statements: tuple[str, ...]) -> None:
     database = open_database(url)
     with database.transaction() as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+        for statement in statements:
+            connection.execute(text(statement))
     database.dispose()
-    with raises(NewerDatabaseError, subject="9999"):
-        open_database(url)
+    for read_only in (True, False):
+        with raises(StorageError, reason="other_schema") as refusal:
+            open_database(url, read_only=read_only)
+        assert "this version reads 1). Use that version, or start a new database" in str(refusal.value)
 
 
-def test_the_migrations_build_exactly_the_models(db: Database) -> None:
-    with db.transaction() as connection:
-        context = MigrationContext.configure(connection, opts={"compare_type": False})
-        differences = compare_metadata(context, Base.metadata)
-    if db.dialect == "postgresql":  # asks for each statement instead (test_keys.py)
-        ((kind, key),) = differences
-        assert (kind, key.table.name, key.elements[0].target_fullname) == ("add_fk", "transitions", "runs.id")
-    else:
-        assert differences == []
+@pytest.mark.parametrize(
+    ("column", "value", "read"),
+    [
+        ("config", "{", find_run),
+        ("config", 7, find_run),
+        ("created_at", "yesterday", find_run),
+        ("tags", "[", find_run),
+    ],
+)
+def test_a_stored_value_that_cannot_be_read_gives_one_sentence(sqlite_url: str, column: str, value, read) -> None:
+    database = open_database(sqlite_url)
+    run_id = create_run(database, CONFIG, target_steps=1, versions={})
+    with database.transaction() as connection:
+        connection.execute(text(f"UPDATE runs SET {column} = :value"), {"value": value})
+    with raises(StorageError, reason="damaged") as refusal:
+        read(database, run_id)
+    assert str(refusal.value).startswith("This data cannot be read: ")
+    assert "\n" not in str(refusal.value)
+    database.dispose()
 
 
-def test_the_schema_version_is_the_newest_migration() -> None:
-    config = Config()
-    config.set_main_option("script_location", str(Path(storage.migrations.__file__).parent))
-    assert ScriptDirectory.from_config(config).get_current_head() == SCHEMA_VERSION
+def test_the_status_of_a_run_is_one_of_six_words(db: Database) -> None:
+    create_run(db, CONFIG, target_steps=1, versions={})
+    with pytest.raises(StorageError, match="status_is_known"), db.transaction() as connection:
+        connection.execute(text("UPDATE runs SET status = 'lost'"))
 
 
 def test_several_processes_may_open_a_new_database_at_once(url: str) -> None:
@@ -171,13 +188,13 @@ def test_who_cannot_open_a_new_database_does_not_remove_it_under_another(tmp_pat
     path = tmp_path / "x.db"
     monkeypatch.setattr(engine, "_OPENING_S", 0.0)
 
-    def fails_after_another_has_begun(database: Database) -> Database:
+    def fails_after_another_has_begun(database: Database) -> None:
         with sqlite3.connect(path) as other:
             other.execute("CREATE TABLE runs (id TEXT)")
         other.close()
         raise StorageError("The database failed: database is locked.")
 
-    monkeypatch.setattr(engine, "_upgrade", fails_after_another_has_begun)
+    monkeypatch.setattr(engine, "_prepare_tables", fails_after_another_has_begun)
     with pytest.raises(StorageError, match="locked"):
         open_database(f"sqlite:///{path}")
     assert sqlite3.connect(path).execute("SELECT count(*) FROM runs").fetchall() == [(0,)]
@@ -185,17 +202,17 @@ def test_who_cannot_open_a_new_database_does_not_remove_it_under_another(tmp_pat
 
 def test_a_file_that_somebody_is_making_is_opened_once_it_is_made(tmp_path: Path, monkeypatch) -> None:
     tries: list[Database] = []
-    upgrade_it = engine._upgrade
+    prepare = engine._prepare_tables
 
-    def fails_at_first(database: Database) -> Database:
+    def fails_at_first(database: Database) -> None:
         tries.append(database)
         if len(tries) < 3:
             cause = sqlite3.OperationalError("disk I/O error")
             cause.sqlite_errorname = "SQLITE_IOERR_READ"
             raise StorageError("The database failed: disk I/O error.") from cause
-        return upgrade_it(database)
+        prepare(database)
 
-    monkeypatch.setattr(engine, "_upgrade", fails_at_first)
+    monkeypatch.setattr(engine, "_prepare_tables", fails_at_first)
     open_database(f"sqlite:///{tmp_path / 'x.db'}").dispose()
     assert len(tries) == 3
 

@@ -1,31 +1,30 @@
-"""Rows that name a run: refused without it, gone with it, and it stays while they are being written.
+"""Transitions of a run: they go with it, and they are not written while it is deleted.
 
-On PostgreSQL triggers of ours do for `transitions` what a foreign key does elsewhere.
+On PostgreSQL `transitions` has no foreign key: the lock of the row of the run does this.
 """
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, create_engine, insert, text
-from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy import Connection, create_engine, text
+from sqlalchemy.exc import OperationalError
 
-from emtc_core.errors import StorageError
+from emtc_core.errors import RunNotFoundError
 from storage.engine import Database, open_database
-from storage.models import EpisodeRow, Transition
+from storage.recording.batch import make_batch
+from storage.recording.statements import write_batch
 from storage.runs.changes import create_run
-from tests.storage.records import CONFIG
+from storage.runs.removal import delete_run
+from tests.storage.records import CONFIG, make_episode
+
+DELETE = text("DELETE FROM runs WHERE id = :run")
 
 
-def write_transitions(connection: Connection, *run_ids: str, steps: range = range(1, 4)) -> None:
-    rows = [
-        {"run_id": run_id, "env_step": step, "episode": 1, "t": step, "reward": 0.0}
-        for run_id in run_ids
-        for step in steps
-    ]
-    connection.execute(insert(Transition), rows)
+def write_episode(connection: Connection, run_id: str) -> None:
+    write_batch(connection, run_id, make_batch(run_id, [make_episode(1, 1)]))
 
 
 def count_transitions(db: Database, run_id: str) -> int:
@@ -38,23 +37,22 @@ def make_run(db: Database) -> str:
     return create_run(db, CONFIG, target_steps=1000, versions={})
 
 
-def test_transitions_of_a_run_that_is_not_there_are_refused_with_all_beside_them(db: Database, run_id: str):
-    def write() -> None:
-        with db.transaction() as connection:
-            write_transitions(connection, run_id)
-            write_transitions(connection, run_id, "nowhere", steps=range(4, 6))
-
-    with pytest.raises(StorageError, match=r"(?i)foreign key|not there: nowhere"):
-        write()
-    assert count_transitions(db, run_id) == 0
+def test_transitions_of_a_run_that_does_not_exist_are_refused_with_the_whole_batch(db: Database):
+    with pytest.raises(RunNotFoundError), db.transaction() as connection:
+        write_episode(connection, "nowhere")
+    assert count_transitions(db, "nowhere") == 0
 
 
-def test_transitions_go_with_their_run_and_no_others(db: Database, run_id: str):
-    other = make_run(db)
+def test_transitions_go_with_their_run_and_no_others(db: Database):
+    run_id, other = make_run(db), make_run(db)
     with db.transaction() as connection:
-        write_transitions(connection, run_id, other)
-        connection.execute(text("DELETE FROM runs WHERE id = :run"), {"run": run_id})
-    assert (count_transitions(db, run_id), count_transitions(db, other)) == (0, 3)
+        write_episode(connection, run_id)
+        write_episode(connection, other)
+        connection.execute(text("UPDATE runs SET status = 'finished'"))
+    n = count_transitions(db, other)
+    delete_run(db, run_id)
+    assert (count_transitions(db, run_id), count_transitions(db, other)) == (0, n)
+    assert n > 0
 
 
 @pytest.fixture
@@ -65,43 +63,32 @@ def server_db(ready_postgres_url: str, tmp_path: Path, monkeypatch: pytest.Monke
     database.dispose()
 
 
-def write_episode(connection: Connection, run_id: str) -> None:
-    """Write a row of a table that the server's own foreign key guards."""
-    row = {"run_id": run_id, "episode": 1, "first_env_step": 1, "length": 1, "episode_return": 0.0, "won": False}
-    connection.execute(insert(EpisodeRow), row | {"epsilon": 0.0, "trajectory": b""})
-
-
 @pytest.mark.postgres
-@pytest.mark.parametrize("write", [write_transitions, write_episode])
-def test_a_run_is_not_deleted_while_its_rows_are_being_written(server_db: Database, write: Callable[..., None]):
+def test_a_run_is_not_deleted_while_its_rows_are_written(server_db: Database):
     run_id, impatient = make_run(server_db), create_engine(server_db.url)
     with server_db.transaction() as writing:
-        write(writing, run_id)
+        write_episode(writing, run_id)
         with impatient.connect() as deleting:
             deleting.execute(text("SET lock_timeout = '200ms'"))
             with pytest.raises(OperationalError, match="lock timeout"):
-                deleting.execute(text("DELETE FROM runs WHERE id = :run"), {"run": run_id})
-    with server_db.transaction() as deleting:
-        deleting.execute(text("DELETE FROM runs WHERE id = :run"), {"run": run_id})
-    assert count_transitions(server_db, run_id) == 0
+                deleting.execute(DELETE, {"run": run_id})
+    impatient.dispose()
 
 
 @pytest.mark.postgres
-@pytest.mark.parametrize("write", [write_transitions, write_episode])
-def test_rows_of_a_run_that_is_being_deleted_wait_and_are_refused(server_db: Database, write: Callable[..., None]):
+def test_rows_of_a_run_that_is_being_deleted_wait_and_are_refused(server_db: Database):
     run_id = make_run(server_db)
-    asked = threading.Event()
+    is_writing = threading.Event()
 
-    def write_meanwhile() -> str:
-        asked.set()
-        with create_engine(server_db.url).begin() as writing, pytest.raises(IntegrityError) as refused:
-            write(writing, run_id)
-        return str(refused.value)
+    def write_meanwhile() -> None:
+        is_writing.set()
+        with pytest.raises(RunNotFoundError), server_db.transaction() as writing:
+            write_episode(writing, run_id)
 
     with ThreadPoolExecutor(1) as pool:
         with server_db.transaction() as deleting:
-            deleting.execute(text("DELETE FROM runs WHERE id = :run"), {"run": run_id})
+            deleting.execute(DELETE, {"run": run_id})
             refusal = pool.submit(write_meanwhile)
-            asked.wait()
-        assert "is not present in table" in (said := refusal.result(timeout=60)) or f"not there: {run_id}" in said
+            is_writing.wait()
+        refusal.result(timeout=60)
     assert count_transitions(server_db, run_id) == 0

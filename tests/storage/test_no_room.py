@@ -11,10 +11,10 @@ from emtc_core.errors import StorageError
 from storage.engine import Database, files_root, open_database
 from storage.files.places import run_folder
 from storage.files.trainer_files import RESERVE, RESERVE_BYTES, keep_reserve
+from storage.maintenance.backup import back_up_database
 from storage.maintenance.check_run import check_run
 from storage.maintenance.sizes import measure_sizes
 from storage.maintenance.thin import Thinning, thin_run
-from storage.migrations.upgrade import copy_database
 from storage.queries.runs import list_runs
 from storage.runs.changes import create_run, finish_run, start_run
 from storage.runs.labels import note_runs
@@ -67,7 +67,7 @@ def fill(disk: Path) -> None:
 def test_a_backup_leaves_a_full_disk_for_another_one(full: tuple[Database, str], tmp_path: Path) -> None:
     db, run_id = full
     assert db.path is not None
-    copy = open_database(f"sqlite:///{copy_database(db.path, tmp_path / 'copy.db')}")
+    copy = open_database(f"sqlite:///{back_up_database(db, tmp_path / 'copy.db')}")
     assert list_runs(copy)["id"].tolist() == [run_id]
     assert check_run(copy, run_id) == []
     for each in (db, copy):

@@ -61,7 +61,6 @@ def test_an_empty_answer_has_the_types_of_a_full_one(db: Database, run_id: str) 
         curves.evaluations(db, run_id),
         curves.metric_points(db, run_id, ["train/loss"]),
         gate.gate_stats(db, run_id),
-        gate.gate_chart(db, run_id),
         find_playbacks(db, run_id).frame,
         episodes.list_episodes(db, run_id),
         memory.list_snapshots(db, run_id),
@@ -77,7 +76,6 @@ def test_an_empty_answer_has_the_types_of_a_full_one(db: Database, run_id: str) 
         curves.evaluations(db, run_id),
         curves.metric_points(db, run_id, ["train/loss"]),
         gate.gate_stats(db, run_id),
-        gate.gate_chart(db, run_id),
         find_playbacks(db, run_id).frame,
         episodes.list_episodes(db, run_id),
         memory.list_snapshots(db, run_id),
@@ -157,33 +155,6 @@ def test_many_episodes_are_listed_in_the_order_asked_for(db: Database, run_id: s
         connection.execute(insert(EpisodeRow), rows)
     assert episodes.list_episodes(db, run_id, "episode_return", 3)["episode"].tolist() == [1000, 999, 998]
     assert episodes.list_episodes(db, run_id, "-episode", 2)["first_env_step"].tolist() == [10_000, 9990]
-
-
-def test_the_gate_chart_of_a_short_range_is_exact(db: Database, run_id: str) -> None:
-    write_transitions(db, run_id, 3500)
-    frame = gate.gate_chart(db, run_id, start=1, end=20, points=2)
-    assert frame["env_step"].tolist() == [10, 20]
-    assert frame["n"].tolist() == [10, 10]
-    assert frame["delta_mem_mean"].tolist() == [5.0, 15.0]
-    assert frame["delta_mem_max"].tolist() == [9.0, 19.0]
-    assert frame["beta_min"].tolist() == [0.0, 0.0]
-    assert frame["beta_mean"].iloc[0] == pytest.approx(sum(1 / k for k in range(1, 10)) / 10)
-    assert frame["tau"].tolist() == [2.0, 2.0]
-    assert len(gate.gate_chart(db, run_id, points=100)) <= 100
-
-
-def test_sums_and_transitions_draw_the_same_chart(db: Database, run_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_transitions(db, run_id, 4500)
-    for points in (1, 5):
-        exact = gate.gate_chart(db, run_id, start=1, end=4500 if points == 1 else 5000, points=points)
-        monkeypatch.setattr(gate, "_EXACT_STEPS", 0)
-        summed = gate.gate_chart(db, run_id, points=points)
-        monkeypatch.undo()
-        assert summed["n"].sum() == 4500
-        assert summed["env_step"].iloc[-1] == exact["env_step"].iloc[-1] == 4500
-        if points == 1:
-            for column in exact:
-                assert summed[column].iloc[0] == pytest.approx(exact[column].iloc[0]), column
 
 
 def test_the_recorder_keeps_the_sums_over_many_flushes(db: Database, run_id: str) -> None:

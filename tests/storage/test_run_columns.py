@@ -1,4 +1,4 @@
-"""One declaration in `storage.models.Run` and one migration add a column to lists, searches, Home and bundles.
+"""One declaration in `storage.models.Run` adds a column to lists, searches, Home and bundles.
 
 The test adds a column to a copy of `storage` and uses the copy in another process.
 """
@@ -18,24 +18,11 @@ from storage.queries.run_search import HOME_COLUMNS, SORTS
 from storage.queries.search_terms import SEARCH_KEYS
 
 ROOT = Path(__file__).resolve().parents[2]
-NEXT_VERSION = f"{int(SCHEMA_VERSION) + 1:04}"
 DECLARATION = """    priority: Mapped[int | None] = column(
         doc="runs with a larger number matter more",
         info={USE: ColumnUse("Priority", search="priority", sort="priority", on_home=True)},
     )
 """
-MIGRATION = f'''"""Add the priority of a run."""
-
-import sqlalchemy as sa
-from alembic import op
-
-revision, down_revision, branch_labels, depends_on = "{NEXT_VERSION}", "{SCHEMA_VERSION}", None, None
-
-
-def upgrade() -> None:
-    """Add a column that may be NULL."""
-    op.add_column("runs", sa.Column("priority", sa.BigInteger(), nullable=True))
-'''
 USE_OF_THE_COLUMN = """
 import json, os, sys
 from pathlib import Path
@@ -93,9 +80,10 @@ def use(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     folder = tmp_path_factory.mktemp("tree")
     shutil.copytree(ROOT / "storage", folder / "storage", ignore=shutil.ignore_patterns("__pycache__"))
     models = folder / "storage" / "models.py"
-    text = models.read_text().replace(f'SCHEMA_VERSION = "{SCHEMA_VERSION}"', f'SCHEMA_VERSION = "{NEXT_VERSION}"')
+    text = models.read_text().replace(
+        f"SCHEMA_VERSION: Final = {SCHEMA_VERSION}", f"SCHEMA_VERSION: Final = {SCHEMA_VERSION + 1}"
+    )
     models.write_text(re.sub(r"(?=\n\n\nclass SweepRow)", f"\n{DECLARATION}".rstrip(), text, count=1))
-    (folder / "storage" / "migrations" / "versions" / f"{NEXT_VERSION}_priority.py").write_text(MIGRATION)
     done = subprocess.run(
         [sys.executable, "-c", USE_OF_THE_COLUMN, str(folder), str(ROOT)],
         env={**os.environ, "EMTC_WARM_UP": "0", "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}"},

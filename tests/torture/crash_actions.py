@@ -4,10 +4,9 @@ Each action works in a folder that is prepared once and copied for each crash po
 one finished run, the reference. An interrupted run that is continued must have the same rows as the reference.
 """
 
-import sqlite3
 import sys
 from collections.abc import Callable
-from contextlib import AbstractContextManager, closing, suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -21,11 +20,9 @@ from emtc_core.errors import EmtcError
 from storage.bundles.contents import WHOLE
 from storage.bundles.write import import_bundle, write_bundle
 from storage.engine import Database, open_database
-from storage.maintenance.backup import vacuum
+from storage.maintenance.backup import back_up_database, vacuum
 from storage.maintenance.check_run import check_run
 from storage.maintenance.thin import Thinning, thin_run
-from storage.migrations import upgrade
-from storage.migrations.upgrade import copy_database
 from storage.queries.runs import list_runs
 from storage.runs.changes import create_run, start_again
 from storage.runs.lifecycle import State, make_owner
@@ -35,7 +32,6 @@ from tests.torture.fleet import storm_config
 from tests.torture.storm import find_wrong
 
 STEPS: Final = 900
-OLDER_SCHEMA: Final = "0010"
 CONFIG: Final[RunConfig] = storm_config(STEPS)
 _EVERYTHING: Final = Thinning(trajectories=True, transitions=True, checkpoints=True, snapshots_every=1000)
 
@@ -127,7 +123,8 @@ def _find_wrong_training(folder: Path) -> list[str]:
 
 
 def _back_up(folder: Path) -> None:
-    copy_database(folder / "x.db", folder / "copy.db")
+    with _opened(folder) as db:
+        back_up_database(db, folder / "copy.db")
 
 
 def _complete_backup(folder: Path) -> None:
@@ -146,32 +143,6 @@ def _find_wrong_database(folder: Path, name: str = "x.db", *, runs: int = 1) -> 
         ids = _list_run_ids(db)
         missing = [] if len(ids) == runs else [f"{name} has {len(ids)} runs, not {runs}"]
         return missing + [fault for run_id in ids for fault in check_run(db, run_id)]
-
-
-def _downgrade(folder: Path) -> None:
-    """Replace the database by one of an older schema, with all values that the older schema has a column for."""
-    new, path = folder / "new.db", folder / "x.db"
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA journal_mode=DELETE")  # one file, without a write-ahead log
-    path.rename(new)
-    upgrade.make_older(path, OLDER_SCHEMA)
-    with closing(sqlite3.connect(path)) as old:
-        old.execute("ATTACH ? AS new", [str(new)])
-        for (name,) in old.execute("SELECT name FROM main.sqlite_master WHERE type = 'table'").fetchall():
-            if name != "alembic_version":
-                common = _list_columns(old, "main", name) & _list_columns(old, "new", name)
-                columns = ", ".join(f'"{column}"' for column in common)
-                old.execute(f'INSERT INTO main."{name}" ({columns}) SELECT {columns} FROM new."{name}"')
-        old.commit()
-    new.unlink()
-
-
-def _list_columns(connection: sqlite3.Connection, schema: str, table: str) -> set[str]:
-    return {str(row[1]) for row in connection.execute(f'PRAGMA {schema}.table_info("{table}")')}
-
-
-def _upgrade(folder: Path) -> None:
-    open_database(_make_url(folder)).dispose()
 
 
 def _move_to_bundle(folder: Path) -> None:
@@ -213,7 +184,6 @@ def _vacuum(folder: Path) -> None:
 ACTIONS: Final = {
     "train": Action(_do_nothing, train_reference, _continue_training, _find_wrong_training),
     "backup": Action(_do_nothing, _back_up, _complete_backup, _find_wrong_backup),
-    "upgrade": Action(_downgrade, _upgrade, _upgrade, _find_wrong_database),
     "import": Action(_move_to_bundle, _import, _complete_import, _find_wrong_database),
     "thin": Action(_do_nothing, _thin, _thin, _find_wrong_thinning),
     "vacuum": Action(_thin, _vacuum, _vacuum, _find_wrong_database),

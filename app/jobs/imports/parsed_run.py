@@ -15,9 +15,7 @@ import pandas as pd
 
 from emtc_core.envs.smac.maps import SMAC_MAPS, SMACV2_MAPS
 from emtc_core.errors import ConfigError
-from storage.column_types import get_limits
 from storage.guards import shorten
-from storage.models import Base
 
 ENVS: Final = {
     "sc2": "smac",
@@ -37,7 +35,6 @@ _MAPS: Final = sorted((*SMAC_MAPS, *SMACV2_MAPS), key=len, reverse=True)
 """Maps that are found in names of runs. A longer name is found first: 3s5z_vs_3s6z, not 3s5z."""
 MAPS: Final = {name.lower(): name for name in _MAPS}
 """Map in files whose names are all in lower case → map, for example mmm2 → MMM2."""
-_EVALUATION_COLUMNS: Final = Base.metadata.tables["evaluations"].columns
 _MAX_STEP: Final = 10**15
 _MAX_CHARACTERS: Final = 100
 _DATE: Final = re.compile(r"[ _]*\d{4}-\d\d-\d\d.*$")
@@ -217,15 +214,16 @@ def _check_curve(name: str, curve: pd.Series, where: str) -> pd.Series:
     if not is_step.all():
         raw = curve.index[int(np.argmin(is_step))]
         raise ConfigError(f"{where}: an env step of {name} must be a whole number >= 0, got {shorten(raw)}")
-    limits = get_limits(_EVALUATION_COLUMNS[name])
-    is_valid = np.array([np.isfinite(value) and limits.allows(value) for value in values])
-    if not is_valid.all():
-        first = int(np.argmin(is_valid))
+    is_finite = np.isfinite(values)
+    if not is_finite.all():
+        first = int(np.argmin(is_finite))
         place = f"{where}, {name} at step {int(steps[first]):,},"
-        if not np.isfinite(values[first]):
-            raise ConfigError(f"{place} must be a finite number, got {shorten(curve.iloc[first])}")
-        hint = "Is it in percent?" if name == "win_rate" else ""
-        raise ConfigError(f"{place} must be a number with {limits.describe(name)}, got {values[first]:g}", hint=hint)
+        raise ConfigError(f"{place} must be a finite number, got {shorten(curve.iloc[first])}")
+    is_fraction = (values >= 0) & (values <= 1)
+    if name == "win_rate" and not is_fraction.all():
+        first = int(np.argmin(is_fraction))
+        place = f"{where}, win_rate at step {int(steps[first]):,},"
+        raise ConfigError(f"{place} must be from 0 to 1, got {values[first]:g}", hint="Is it in percent?")
     checked = pd.Series(values, index=pd.Index(steps.astype(np.int64)), name=name).sort_index()
     if checked.index.has_duplicates:
         step = checked.index[checked.index.duplicated()][0]
