@@ -431,7 +431,7 @@ def _convert_errors(engine: Engine) -> Generator[None]:
     except StatementError as error:
         if isinstance(error.orig, StorageError):
             raise error.orig from None
-        raise
+        raise StorageError(f"A value cannot be stored: {_first_line(error.orig)}.", reason="wrong_type") from error
     except driver.Error as error:
         raise _make_failure(error) from error
     except UnicodeError as error:  # for example half of a surrogate pair

@@ -7,7 +7,7 @@ Each measure is one number per run. `app.analysis.significance.compare_seeds` co
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 import pandas as pd
@@ -311,10 +311,9 @@ def _read_study(db: Database, plan: StudyPlan, rows: Sequence[RunRow], planned: 
     return StudyRuns(plan, tuple(rows), comparison, tuple(missing), len(planned), commits)
 
 
-def _list_planned_names(plan: Mapping[str, object]) -> list[str]:
-    """List the names of the runs of a stored sweep; a database of another origin may contain anything."""
-    runs = plan.get("runs")
-    return [str(run.get("name")) for run in runs if isinstance(run, Mapping)] if isinstance(runs, list) else []
+def _list_planned_names(plan: Mapping[str, Any]) -> list[str]:
+    """List the names of the runs of a stored sweep."""
+    return [str(run["name"]) for run in plan.get("runs", ())]
 
 
 def _get_commit(row: RunRow) -> str:

@@ -54,10 +54,9 @@ def describe_runs(runs: Iterable[RunRow]) -> tuple[str, ...]:
     """Write one line per run: its id, algorithm, map, seed, the hash of its settings and its code version."""
     lines = []
     for run in runs:
-        config, env = run.config, run.config.get("env")
-        map_name = env.get("map") if isinstance(env, Mapping) else None  # a damaged database may contain anything
+        config = run.config
         parts = [
-            f"run {run.id}: {config.get('algo')} on {map_name}",
+            f"run {run.id}: {config.get('algo')} on {run.map}",
             format_seed(config.get("seed")),
             f"config {hash_config(config)}",
             *(f"{name} {run.versions[name]}" for name in ("emtc_lab", "commit") if run.versions.get(name)),

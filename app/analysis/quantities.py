@@ -162,9 +162,7 @@ def find_quantity(key: str) -> Quantity:
 
 def get_success_threshold(config: Mapping[str, Any]) -> float | None:
     """Return the minimum return [env return] of a successful episode; None if `won` decides."""
-    memory: object = config.get("memory") if config else None
-    if not isinstance(memory, Mapping):  # a stored row may contain anything
-        return None
+    memory = config.get("memory", {})
     return _threshold(memory.get("success"), memory.get("success_threshold"))
 
 

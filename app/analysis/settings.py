@@ -240,18 +240,20 @@ def name_algo(algo: str) -> str:
     return _name_own_algo(algo) if algo in list_algos() else algo
 
 
-def name_algo_with_origin(algo: str, plugins: object, *, is_imported: bool = False) -> str:
+def name_algo_with_origin(
+    algo: str, plugins: Mapping[str, Mapping[str, str]] | None, *, is_imported: bool = False
+) -> str:
     """Return the name of an algorithm, with the origin of a plug-in mixer: "EMTC(MYMIXER) (my-package 0.1)".
 
     Args:
         algo: The stored key of the algorithm.
-        plugins: Stored origins by kind and name; a stored row may contain anything.
+        plugins: Stored origins by kind and name; None if the run has no plug-ins.
         is_imported: Whether another program trained the run. The name is then that of the other program.
     """
     if is_imported:
         return algo
-    mixers = plugins.get("mixer") if isinstance(plugins, Mapping) else None
-    origin = mixers.get(algo.rpartition("-")[2]) if isinstance(mixers, Mapping) else None
+    mixers = plugins.get("mixer", {}) if plugins else {}
+    origin = mixers.get(algo.rpartition("-")[2])
     return f"{_name_own_algo(algo)} ({origin})" if origin else name_algo(algo)
 
 

@@ -4,7 +4,7 @@ They call the same functions as the pages.
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from functools import partial
@@ -361,10 +361,10 @@ def _set_visibility(db: str, runs: Sequence[str] | None, where: Sequence[str] | 
     print_message(f"{verb} {set_visibility(database, ids, act)} of {format_run_count(len(ids))}.")
 
 
-def _describe_plugins(plugins: Any) -> str:
-    """List the plug-ins of a run with their origins. A damaged row can contain any JSON value."""
-    kinds = plugins.values() if isinstance(plugins, dict) else ()
-    return ", ".join(f"{name} ({origin})" for kind in kinds if isinstance(kind, dict) for name, origin in kind.items())
+def _describe_plugins(plugins: Mapping[str, Mapping[str, str]] | None) -> str:
+    """List the plug-ins of a run with their origins."""
+    kinds = plugins.values() if plugins else ()
+    return ", ".join(f"{name} ({origin})" for kind in kinds for name, origin in kind.items())
 
 
 def _print_page_number(n_rows: int, total: int, page: int, page_size: int | None) -> None:

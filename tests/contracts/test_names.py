@@ -81,7 +81,7 @@ BENCHMARKS = {
     "embedder": "cycle_seconds",
     "skirmish": "steps_per_second",
     "telemetry": "transitions_per_second slowdown",
-    "queries": "point_detail_ms run_list_ms",
+    "queries": "live_read_ms point_detail_ms run_list_ms",
     "projection": "tsne_seconds umap_seconds",
     "end_to_end": "steps_per_second",
     "atlas": "first_picture_seconds click_entry_seconds click_player_seconds recolour_seconds pan_frames_per_second "

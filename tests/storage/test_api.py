@@ -4,9 +4,11 @@ import doctest
 import json
 import os
 import re
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -291,7 +293,7 @@ def test_a_thinned_run_says_so(here: api.OpenDatabase) -> None:
 def test_a_foreign_value_in_a_column_is_one_sentence() -> None:
     part = TablePart(select_fields("transitions", ["delta_mem"]), [("evil",)])
     for read in (part.to_frame, part.to_arrow):
-        with raises(StorageError, reason="damaged", subject="delta_mem"):
+        with pytest.raises(StorageError, match=r"^This data cannot be read: .*delta_mem"):
             read()
 
 
@@ -301,13 +303,15 @@ def test_a_missing_database_is_not_made(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_older_database_is_refused_and_left_alone(tmp_path: Path) -> None:
-    old = tmp_path / "old.db"
-    old.write_bytes((ROOT / "tests" / "assets" / "schema_0010.db").read_bytes())
-    before = old.read_bytes()
-    with raises(StorageError, reason="older_version"):
-        open_database(old)
-    assert old.read_bytes() == before
+def test_a_database_of_another_version_is_refused_and_left_alone(tmp_path: Path) -> None:
+    other = tmp_path / "other.db"
+    with closing(sqlite3.connect(other)) as connection, connection:
+        connection.execute("CREATE TABLE schema_version (version INTEGER)")
+        connection.execute("INSERT INTO schema_version VALUES (2)")
+    before = other.read_bytes()
+    with raises(StorageError, reason="other_schema"):
+        open_database(other)
+    assert other.read_bytes() == before
 
 
 @pytest.mark.parametrize(

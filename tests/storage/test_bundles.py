@@ -421,9 +421,9 @@ def test_a_text_in_a_column_of_numbers_is_not_imported(sound: Path, tmp_path: Pa
     study = tampered(study_of(sound), tmp_path, "UPDATE evaluations SET win_rate = '<script>'")
     make_bundle(tmp_path / "s.emtc", study)
     own = open_database(f"sqlite:///{tmp_path / 'own.db'}")
-    with raises(StorageError, reason="unsound") as told:
+    with pytest.raises(StorageError) as refusal:
         import_bundle(own, tmp_path / "s.emtc", cache=tmp_path / "cache")
-    assert "evaluations.win_rate" in str(told.value)
+    assert "\n" not in str(refusal.value)
     with own.read() as connection:
         assert connection.execute(select(func.count()).select_from(Run)).scalar_one() == 0
 
