@@ -24,7 +24,6 @@ def show_page() -> None:
     from app.navigation import HOME, NAVIGATION, find_name, get_path
     from app.ui import data, garbage, login, messages, page_state, run_data
     from app.ui.widgets import bundle_banner, files, run_picker
-    from emtc_core.errors import EmtcError
 
     st.set_page_config(page_title="EMTC Lab", page_icon=ICON, layout="wide", initial_sidebar_state=SIDEBAR_WIDTH)
     st.html(f"<style>{read_asset('page.css')}</style>")
@@ -51,7 +50,7 @@ def show_page() -> None:
         bundle_banner.select_bundle()
         data.database().check_file()  # raises also if the database cannot be opened
         run_picker.show(page_name)
-    except EmtcError as exc:
+    except Exception as exc:  # top-level exception handler, also for data that cannot be read
         messages.error(exc)
         st.markdown("Set the environment variable `EMTC_DB` to another database and restart the app.")
         st.stop()
@@ -62,7 +61,8 @@ def show_page() -> None:
     bundle_banner.show()
     bundle_banner.show_alerts()
     files.show()
-    page.run()
+    with messages.guarded():
+        page.run()
     page_state.finish_page()
 
 

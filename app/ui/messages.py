@@ -35,7 +35,8 @@ def error(exc: BaseException, *, as_toast: bool = False) -> None:
         return
     _log.exception("a page failed", exc_info=exc)
     draw(
-        f"Unexpected error ({type(exc).__name__}). The app's log has the details. Reload the page to try again.",
+        f"The data cannot be read, or the program has an error ({type(exc).__name__}). The app's log has the details. "
+        "Reload the page to try again.",
         icon=":material/error:",
     )
 

@@ -6,7 +6,7 @@ import streamlit as st
 
 from app.analysis.format import escape_markdown, format_count
 from app.jobs.alerts import REASONS, Alert
-from app.ui import data, view
+from app.ui import data, messages, view
 from app.ui.page_state import RUN
 from emtc_core.errors import EmtcError
 from storage.alerts import read_keys
@@ -56,6 +56,7 @@ def list_unread_warnings(alerts: Sequence[Alert], read: Collection[str]) -> list
     return [alert for alert in alerts if alert.severity != "info" and alert.key not in read]
 
 
+@messages.guarded()
 def _show_unread() -> None:
     try:
         unread = list_unread_warnings(data.alerts(), read_keys(data.database()))

@@ -59,7 +59,7 @@ def _show_picker(page: str, run: RunRow | None) -> None:
     """Draw the button that names the run, and the list of runs while it is open. A fragment, so that it opens fast."""
     if st.session_state.pop(_HAS_PICKED, False):
         st.rerun()
-    with st.container(key="run_picker_bar", gap="xxsmall"):
+    with messages.guarded(), st.container(key="run_picker_bar", gap="xxsmall"):
         label = "Find a run"
         if run is not None:
             label = _name_with_status(run.name, shown_status(run.live_status, run.tags))
@@ -67,9 +67,9 @@ def _show_picker(page: str, run: RunRow | None) -> None:
         runs = box.show(label, key=key, width="stretch", wrap=True)
         if run is not None:
             st.caption(escape_markdown(f"{_describe_progress(run.map, run.env_steps, run.target_steps)} · {run.id}"))
-    if runs.is_opened:
-        with runs.container, messages.guarded():
-            _show_list(page, run.id if run else None)
+        if runs.is_opened:
+            with runs.container:
+                _show_list(page, run.id if run else None)
 
 
 def _show_list(page: str, current_id: str | None) -> None:
