@@ -139,7 +139,7 @@ def compile_in_processes() -> None:
         jobs: dict[Future[Any], str] = {
             pool.submit(subprocess.run, [*command, part], check=True): part for part in PARTS
         }
-        jobs[pool.submit(open_bundle, EXAMPLE_STUDY, is_trusted=True)] = "example study"
+        jobs[pool.submit(open_bundle, EXAMPLE_STUDY)] = "example study"
         for done, job in enumerate(as_completed(jobs), 1):
             job.result()
             report(done, jobs[job])

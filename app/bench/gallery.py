@@ -89,7 +89,7 @@ class GalleryItem(NamedTuple):
 def run() -> list[BenchResult]:
     """Write the pictures and the page into the guide, and report the sizes."""
     with tempfile.TemporaryDirectory(prefix="emtc-gallery-") as folder:
-        db = open_database(cache_bundle(EXAMPLE_STUDY, cache=Path(folder), is_trusted=True).url, read_only=True)
+        db = open_database(cache_bundle(EXAMPLE_STUDY, cache=Path(folder)).url, read_only=True)
         study = _find_study(db)
         map_name, items = study[0].map, list(draw_items(db, study))
         db.dispose()

@@ -15,7 +15,8 @@ from emtc_core import __version__
 from emtc_core.errors import ConfigError
 from storage.bundles.bundle_cache import cache_bundle
 from storage.bundles.contents import THIN, WHOLE, Contents
-from storage.bundles.write import import_bundle, write_bundle
+from storage.bundles.import_bundle import import_bundle
+from storage.bundles.write import write_bundle
 from storage.engine import READ_ONLY_VARIABLE, Database, open_database
 from storage.queries.run_search import RunFilter, matching_ids
 from storage.runs.rows import RunRow, find_run

@@ -1,1 +1,1 @@
-"""Bundles: runs in one file. `write` exports and imports runs, `read` checks and unpacks, `bundle_cache` lists them."""
+"""Bundles: runs in one file. `write` makes one, `read` checks and opens it, `bundle_cache` lists the opened ones."""

@@ -4,14 +4,12 @@
 
 - columns of `runs` whose `ColumnUse` is not `is_bundled`: columns about a process or a machine, and whether the run is
   hidden or archived;
-- jobs, commands and checkpoints;
-- notebook entries, unless `Contents.entries` is true.
+- jobs, commands, checkpoints and notebook entries.
 
 A run that is queued, running or paused becomes a stopped run in the copy.
 
-A snapshot can be copied as a sample of whole episodes, so that a bundle of a large memory stays small. The manifest
-stores the maximum number of nodes per sampled snapshot. The sampled nodes keep their recorded links, Δ_mem and β, also
-where a link refers to a node that is not in the sample.
+A snapshot can be copied as a sample of whole episodes, so that a bundle of a large memory stays small. The sampled
+nodes keep their recorded links, Δ_mem and β, also where a link refers to a node that is not in the sample.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,11 +20,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import Connection, case, insert, literal, select
-from sqlalchemy.types import LargeBinary
 
-from storage.blobs import pack, unpack, unpack_array
+from storage.blobs import pack, unpack
 from storage.column_types import get_use
-from storage.models import RUN_TABLE_COLUMNS, SNAPSHOT_ARRAYS, Base, ProjectionRow, Run, SnapshotRow, SweepRow
+from storage.models import RUN_TABLE_COLUMNS, SNAPSHOT_ARRAYS, Base, Run, SweepRow
 from storage.process_id import process_columns
 from storage.queries.episodes import EMPTY_TRAJECTORY
 from storage.queries.projections import EMBEDDING_PREFIX
@@ -39,14 +36,25 @@ _UNFINISHED: Final = frozenset({"queued", "running", "paused"})
 _ALWAYS_COPIED_TABLES: Final = (
     *("resumes", "evaluations", "policy_evaluations", "metrics", "gate_stats", "transition_summary"),
 )
+_NODE_COLUMNS: Final = tuple(name for name in SNAPSHOT_ARRAYS if name != "state")
+"""Columns of `snapshots` with one array, which has a row per node."""
 _BATCH_ROWS: Final = 5_000
-_BLOB_BATCH_ROWS: Final = 64
+_TRAJECTORY_BATCH_ROWS: Final = 64
 _SAMPLE_SEED: Final = 0
+_LABELS: Final = {
+    "transitions": "every transition",
+    "snapshots": "memory snapshots",
+    "playbacks": "evaluation episodes",
+    "trajectories": "states of all training episodes",
+}
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What is copied of each run, in addition to its configuration, its curves and the outcomes of its episodes."""
+    """What is copied of each run, in addition to its configuration, its curves and the outcomes of its episodes.
+
+    The manifest of a bundle stores these fields.
+    """
 
     snapshots: bool = True
     """Snapshots of the memory, with their projections."""
@@ -62,28 +70,23 @@ class Contents:
     """Run id → number of snapshots that are copied as samples although `snapshots` is false."""
     max_sample_nodes: int = 6_000
     """Maximum number of nodes in a sampled snapshot."""
-    entries: bool = False
-    """Notebook entries about these runs."""
     whole_runs: frozenset[str] = frozenset()
     """Runs of which all recorded data are copied, whatever the other fields are."""
 
-    def describe(self) -> dict[str, Any]:
-        """Return the contents as the JSON object that the manifest stores."""
-        flags = {name: value for name, value in vars(self).items() if isinstance(value, bool)}
-        sampled = (
-            {"sampled": dict(self.sampled_snapshots), "sample_nodes": self.max_sample_nodes}
-            if self.sampled_snapshots
-            else {}
-        )
-        whole = {"whole": sorted(self.whole_runs)} if self.whole_runs else {}
-        episodes = {run_id: sorted(numbers) for run_id, numbers in self.kept_episodes.items()}
-        return flags | sampled | whole | {"episodes": episodes}
+    def describe(self) -> list[str]:
+        """List the contents for people."""
+        labels = ["curves and outcomes", *(label for name, label in _LABELS.items() if getattr(self, name))]
+        if n := len(self.whole_runs):
+            labels.append(f"everything of {n} run{'s' if n > 1 else ''}")
+        if self.sampled_snapshots:
+            labels.append(f"memory snapshots as samples of at most {self.max_sample_nodes:,} nodes")
+        return labels
 
 
 THIN: Final = Contents(snapshots=False, playbacks=False, transitions=False)
 """Only configuration, curves and outcomes."""
 WHOLE: Final = Contents(trajectories=True)
-"""All recorded data of a run, without the notebook entries."""
+"""All recorded data of a run."""
 
 
 def copy_runs(
@@ -108,13 +111,7 @@ def copy_runs(
     _copy_sweeps(source, target, run_ids)
     for run_id in run_ids:
         run_contents = WHOLE if run_id in contents.whole_runs else contents
-        run: dict[str, Any] = dict(source.execute(select(Run.__table__).where(Run.id == run_id)).mappings().one())
-        if run["status"] in _UNFINISHED:
-            run |= {"status": "stopped", "ended_at": run["ended_at"] or run["heartbeat_at"] or datetime.now(UTC)}
-        tags = run["tags"] if isinstance(run["tags"], list) else []
-        if tag and len(tags) < MOST_TAGS:
-            run["tags"] = sorted({*tags, tag})
-        target.execute(insert(Run), run | _CLEARED_RUN_COLUMNS)
+        _copy_run(source, target, run_id, tag=tag)
         for table_name in _ALWAYS_COPIED_TABLES:
             _copy_rows(source, target, table_name, run_id, omit="id")
         _copy_episodes(source, target, run_id, run_contents)
@@ -122,12 +119,8 @@ def copy_runs(
             _copy_rows(source, target, "transitions", run_id)
         if run_contents.playbacks:
             _copy_rows(source, target, "eval_episodes", run_id)
-        if run_contents.snapshots:
-            _copy_snapshots(source, target, run_id, renumber=renumber)
-        elif run_id in run_contents.sampled_snapshots:
-            _copy_snapshot_samples(source, target, run_id, run_contents)
-        if contents.entries:
-            _copy_rows(source, target, "entries", run_id)
+        if run_contents.snapshots or run_id in run_contents.sampled_snapshots:
+            _copy_snapshots(source, target, run_id, run_contents, renumber=renumber)
 
 
 def list_existing_runs(connection: Connection, run_ids: Sequence[str]) -> list[str]:
@@ -162,7 +155,7 @@ def select_nodes(
     Returns:
         Ascending row indices of the nodes in the snapshot, shape [n] with n <= max_nodes.
     """
-    episode = unpack_array(snapshot["episode"])
+    episode = unpack(snapshot["episode"])["episode"]
     episodes, counts = np.unique(episode, return_counts=True)
     shuffled = np.random.default_rng(_SAMPLE_SEED).permutation(len(episodes))
     is_preferred = np.isin(episodes[shuffled], list(preferred_episodes))
@@ -183,14 +176,17 @@ def filter_snapshot(snapshot: Mapping[Any, Any], nodes: NDArray[np.int64]) -> di
     Returns:
         The row with packed columns. It has the id of the original row.
     """
+    columns = {name: _filter_nodes(snapshot[name], nodes) for name in _NODE_COLUMNS}
     states = unpack(snapshot["state"])
     is_kept = np.isin(states["state_rows"], nodes)
     state_rows = np.searchsorted(nodes, states["state_rows"][is_kept])
-    columns: dict[str, Any] = {
-        name: pack({name: unpack_array(snapshot[name])[nodes]}) for name in SNAPSHOT_ARRAYS if name != "state"
-    }
     columns["state"] = pack({"state_rows": state_rows, "state": states["state"][is_kept]})
     return {**snapshot, **columns, "size": len(nodes)}
+
+
+def _filter_nodes(blob: bytes, nodes: NDArray[np.int64]) -> bytes:
+    """Keep only these rows of the arrays of a blob."""
+    return pack({name: array[nodes] for name, array in unpack(blob).items()})
 
 
 def _copy_sweeps(source: Connection, target: Connection, run_ids: Sequence[str]) -> None:
@@ -203,6 +199,15 @@ def _copy_sweeps(source: Connection, target: Connection, run_ids: Sequence[str])
             status = "stopped" if row["status"] == "running" else row["status"]
             no_process = process_columns(None)  # the copy belongs to no process
             target.execute(insert(SweepRow), dict(row) | no_process | {"status": status})
+
+
+def _copy_run(source: Connection, target: Connection, run_id: str, *, tag: str) -> None:
+    run: dict[str, Any] = dict(source.execute(select(Run.__table__).where(Run.id == run_id)).mappings().one())
+    if run["status"] in _UNFINISHED:
+        run |= {"status": "stopped", "ended_at": run["ended_at"] or run["heartbeat_at"] or datetime.now(UTC)}
+    if tag and len(run["tags"]) < MOST_TAGS:
+        run["tags"] = sorted({*run["tags"], tag})
+    target.execute(insert(Run), run | _CLEARED_RUN_COLUMNS)
 
 
 def _copy_episodes(source: Connection, target: Connection, run_id: str, contents: Contents) -> None:
@@ -220,47 +225,36 @@ def _copy_episodes(source: Connection, target: Connection, run_id: str, contents
     _copy_rows(source, target, "episodes", run_id, columns=columns)
 
 
-def _copy_snapshots(source: Connection, target: Connection, run_id: str, *, renumber: bool) -> None:
-    """Copy the whole snapshots of a run with their projections, one at a time."""
-    snapshots, projections = Base.metadata.tables["snapshots"], Base.metadata.tables["projections"]
-    omitted = {"id"} if renumber else set[str]()
-    ids = source.execute(select(SnapshotRow.id).where(SnapshotRow.run_id == run_id).order_by(SnapshotRow.env_step))
-    for snapshot_id in ids.scalars().all():
-        snapshot = source.execute(select(snapshots).where(snapshots.c.id == snapshot_id)).mappings().one()
-        values = {str(name): value for name, value in snapshot.items() if name not in omitted}
-        new_id = target.execute(insert(snapshots).returning(snapshots.c.id), values).scalar_one()
-        projections_query = (
-            select(projections).where(ProjectionRow.snapshot_id == snapshot_id).order_by(ProjectionRow.id)
-        )
-        for projection in source.execute(projections_query).mappings().all():
-            values = {str(name): value for name, value in projection.items() if name not in omitted}
-            target.execute(insert(projections), values | {"snapshot_id": new_id})
-
-
-def _copy_snapshot_samples(source: Connection, target: Connection, run_id: str, contents: Contents) -> None:
-    """Copy samples of some snapshots of a run, with the embeddings that other embedders computed for them.
+def _copy_snapshots(source: Connection, target: Connection, run_id: str, contents: Contents, *, renumber: bool) -> None:
+    """Copy snapshots of a run with their projections, one at a time: all of them whole, or samples of some.
 
     The table `projections` has two kinds of rows: the embedding of a newly fitted embedder, whose method starts with
-    `EMBEDDING_PREFIX`, and a layout, the 2D coordinates of PCA, t-SNE or UMAP. Layouts are not copied, because a layout
-    depends on all nodes of its snapshot.
+    `EMBEDDING_PREFIX`, and a layout, the 2D coordinates of PCA, t-SNE or UMAP. Layouts of a sampled snapshot are not
+    copied, because a layout depends on all nodes of its snapshot.
     """
     snapshots, projections = Base.metadata.tables["snapshots"], Base.metadata.tables["projections"]
-    keys = select(SnapshotRow.id, SnapshotRow.env_step).where(SnapshotRow.run_id == run_id)
-    rows = source.execute(keys.order_by(SnapshotRow.env_step)).all()
-    preferred_episodes = contents.kept_episodes.get(run_id, frozenset[int]())
-    for index in select_evenly_spaced([row.env_step for row in rows], contents.sampled_snapshots[run_id]):
-        snapshot_id = rows[index].id
-        snapshot = source.execute(select(snapshots).where(SnapshotRow.id == snapshot_id)).mappings().one()
-        nodes = select_nodes(snapshot, contents.max_sample_nodes, preferred_episodes)
-        sample = filter_snapshot(snapshot, nodes)
-        target.execute(insert(snapshots), sample)
-        embeddings = select(projections).where(
-            projections.c.snapshot_id == snapshot_id, projections.c.method.startswith(EMBEDDING_PREFIX)
-        )
-        for projection in source.execute(embeddings.order_by(projections.c.id)).mappings().all():
-            coordinates = unpack_array(projection["coordinates"])[nodes]
-            embedding = {**projection, "coordinates": pack({"coordinates": coordinates})}
-            target.execute(insert(projections), embedding)
+    keys = select(snapshots.c.id, snapshots.c.env_step).where(snapshots.c.run_id == run_id)
+    rows = source.execute(keys.order_by(snapshots.c.env_step)).all()
+    if not contents.snapshots:
+        n = contents.sampled_snapshots[run_id]
+        rows = [rows[index] for index in select_evenly_spaced([row.env_step for row in rows], n)]
+    for row in rows:
+        snapshot = dict(source.execute(select(snapshots).where(snapshots.c.id == row.id)).mappings().one())
+        statement = select(projections).where(projections.c.snapshot_id == row.id).order_by(projections.c.id)
+        copies = [dict(projection) for projection in source.execute(statement).mappings()]
+        if not contents.snapshots:
+            preferred_episodes = contents.kept_episodes.get(run_id, frozenset[int]())
+            nodes = select_nodes(snapshot, contents.max_sample_nodes, preferred_episodes)
+            snapshot = filter_snapshot(snapshot, nodes)
+            copies = [copy for copy in copies if copy["method"].startswith(EMBEDDING_PREFIX)]
+            for copy in copies:
+                copy["coordinates"] = _filter_nodes(copy["coordinates"], nodes)
+        if renumber:
+            for values in (snapshot, *copies):
+                del values["id"]
+        new_id = target.execute(insert(snapshots).returning(snapshots.c.id), snapshot).scalar_one()
+        for copy in copies:
+            target.execute(insert(projections), copy | {"snapshot_id": new_id})
 
 
 def _copy_rows(
@@ -284,8 +278,8 @@ def _copy_rows(
     """
     table = Base.metadata.tables[table_name]
     selected = columns or [column for column in table.columns if column.name != omit]
-    has_blob = any(isinstance(column.type, LargeBinary) for column in table.columns)
-    batch_rows = _BLOB_BATCH_ROWS if has_blob else _BATCH_ROWS
+    batch_rows = _TRAJECTORY_BATCH_ROWS if "trajectory" in table.columns else _BATCH_ROWS
     statement = select(*selected).where(table.c.run_id == run_id).order_by(*table.primary_key.columns)
-    for batch in source.execution_options(yield_per=batch_rows).execute(statement).mappings().partitions():
-        target.execute(insert(table), [dict(row) for row in batch])
+    names = [column.name for column in selected]
+    for batch in source.execution_options(yield_per=batch_rows).execute(statement).partitions():
+        target.execute(insert(table), [dict(zip(names, row, strict=True)) for row in batch])

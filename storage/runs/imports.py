@@ -111,7 +111,7 @@ def save_imports(db: Database, runs: Sequence[ForeignRun]) -> ImportResult:
         runs: The runs, each with another `identity`.
 
     Raises:
-        StorageError: If EMTC_READ_ONLY=1 is set.
+        StorageError: If EMTC_READ_ONLY=1 is set, or the database cannot be written.
         RunStateError: If all runs are stored already with other evaluations.
     """
     check_not_read_only("import runs")

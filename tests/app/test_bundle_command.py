@@ -12,7 +12,6 @@ from app.figures.render.plotly_view import to_plotly
 from app.notebook.view import freeze
 from emtc_core.errors import EmtcError
 from storage.bundles.bundle_cache import cache_bundle
-from storage.bundles.read import open_bundle
 from storage.engine import Database, open_database
 from storage.runs.rows import find_run
 from tests.pages.seed import seed_run
@@ -132,13 +131,3 @@ def test_unusable_arguments_write_nothing(seeded, tmp_path: Path, capsys, monkey
     assert run([*given, "--db", db.url]) == 2
     assert words in capsys.readouterr().err
     assert list((tmp_path / "here").iterdir()) == []
-
-
-def test_the_shipped_study_is_unpacked_once(seeded, tmp_path: Path, monkeypatch) -> None:
-    db, run_id = seeded
-    ours = tmp_path / "ours.emtc"
-    assert run(["bundle", run_id, "--thin", "--out", str(ours), "--db", db.url]) == 0
-    first, _ = open_bundle(ours, cache=tmp_path / "once", is_trusted=True)
-    written = first.stat().st_mtime_ns
-    assert open_bundle(ours, cache=tmp_path / "once", is_trusted=True)[0] == first
-    assert first.stat().st_mtime_ns == written, "what is unpacked serves again"

@@ -295,7 +295,7 @@ def test_findings_compare_and_its_runs_count_the_same_falls(shipped: Database) -
 
 @pytest.mark.ci
 def test_the_guide_quotes_what_the_shipped_study_holds(checked: Bundle, tmp_path: Path) -> None:
-    ours = cache_bundle(EXAMPLE_STUDY, cache=tmp_path, is_trusted=True)
+    ours = cache_bundle(EXAMPLE_STUDY, cache=tmp_path)
     assert ours.study.read_bytes() == checked.study.read_bytes()
     db = open_database(checked.url, read_only=True)
     table = TABLES["findings"].make(db, select_runs(db))

@@ -19,7 +19,8 @@ from app.cli.main import run
 from app.jobs.imports.parsed_run import SourceOverrides, parse_run_name
 from app.jobs.imports.read import list_remarks, read_foreign
 from storage.bundles.contents import THIN
-from storage.bundles.write import import_bundle, write_bundle
+from storage.bundles.import_bundle import import_bundle
+from storage.bundles.write import write_bundle
 from storage.engine import Database, open_database
 from storage.maintenance.check_run import check_run
 from storage.models import Evaluation, Run

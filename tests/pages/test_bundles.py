@@ -13,15 +13,17 @@ from app.notebook.export import export_entries
 from app.ui.home import open_bundle
 from storage.bundles.bundle_cache import Bundle, cache_bundle, list_bundles
 from storage.bundles.contents import WHOLE
-from storage.bundles.read import find_cache, read_manifest
+from storage.bundles.read import find_cache
 from storage.bundles.write import write_bundle
 from storage.engine import open_database
 from storage.models import Evaluation
 from storage.notebook import list_entries
 from storage.queries.runs import list_runs
+from tests.hostile import make_bomb, tamper
 from tests.pages.seed import seed_run
 from tests.pages.several import seed_runs
 from tests.pages.test_pages import open_page, said
+from tests.storage.test_bundles import make_bundle, study_of
 
 ABOUT_RUNS = ("live", "memory", "replay", "compare")
 EVERY_PAGE = ("home", *ABOUT_RUNS, "findings", "launch", "sweeps", "notebook", "sql", "disk", "health", "method")
@@ -114,7 +116,7 @@ def test_two_uploads_of_one_name_are_two_bundles_and_one_upload_twice_is_one(own
 @pytest.mark.parametrize("damage", [lambda whole: whole[: len(whole) // 2], lambda whole: b"", lambda whole: b"x" * 99])
 def test_a_damaged_upload_is_refused_once_and_checked_once(own, file, monkeypatch, damage):
     checks: list[Path] = []
-    monkeypatch.setattr(open_bundle, "read_manifest", lambda path: checks.append(path) or read_manifest(path))
+    monkeypatch.setattr(open_bundle, "cache_bundle", lambda path: checks.append(path) or cache_bundle(path))
     app = upload(open_page("home"), "cut.emtc", damage(file[0].read_bytes()))
     for _ in range(2):
         assert not app.exception
@@ -294,6 +296,26 @@ def test_one_click_opens_the_example_study(own, file, monkeypatch) -> None:
     assert bundle.name == "study.emtc"
     assert bundle.key in app.query_params["from"]
     assert app.title[0].value == "Findings"
+
+
+@pytest.mark.parametrize(
+    ("page", "statement", "value"),
+    [
+        ("live", "UPDATE evaluations SET win_rate = ?", "high"),
+        ("live", "UPDATE runs SET config = ?", "[1]"),
+        ("memory", "UPDATE snapshots SET embedding = ?", "text"),
+        ("memory", "UPDATE snapshots SET embedding = ?", make_bomb()),
+    ],
+    ids=["a text in a column of numbers", "another JSON value", "a text in a column of arrays", "a huge array"],
+)
+def test_a_page_that_cannot_read_a_value_shows_one_sentence(own, file, tmp_path, page, statement, value):
+    path = tmp_path / "changed.db"
+    path.write_bytes(study_of(file[0]))
+    tamper(path, (statement, (value,)))
+    make_bundle(tmp_path / "study.emtc", path.read_bytes())
+    app = open_page(page, **{"from": cache_bundle(tmp_path / "study.emtc").key}, run=file[1])
+    assert not app.exception
+    assert len(app.error) == 1
 
 
 def test_replay_of_a_run_without_states_says_which_runs_of_the_bundle_have_some(own, opened, file):

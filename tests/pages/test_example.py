@@ -23,7 +23,7 @@ MAX_BYTES = 20_000_000
 
 @pytest.fixture
 def example(empty: Database) -> Bundle:
-    return cache_bundle(EXAMPLE_STUDY, is_trusted=True)
+    return cache_bundle(EXAMPLE_STUDY)
 
 
 @pytest.fixture

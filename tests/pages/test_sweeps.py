@@ -193,7 +193,7 @@ def test_imported_runs_of_the_shipped_study_are_not_missing(shipped, use_databas
 
 
 def test_a_bundle_with_some_of_the_planned_runs_misses_none(empty):
-    bundle = cache_bundle(EXAMPLE_STUDY, is_trusted=True)
+    bundle = cache_bundle(EXAMPLE_STUDY)
     app = open_page("sweeps", sweep="101980e0", **{"from": bundle.key})
     assert not app.exception
     assert "This bundle contains 8 of the 24 planned runs." in said(app)

@@ -33,7 +33,8 @@ from streamlit.testing.v1 import AppTest
 from app.ui.home.run_columns import SORT_LABELS, column_config
 from storage import api
 from storage.bundles.contents import THIN
-from storage.bundles.write import import_bundle, write_bundle
+from storage.bundles.import_bundle import import_bundle
+from storage.bundles.write import write_bundle
 from storage.engine import open_database
 from storage.models import Run
 from storage.queries.run_search import RunFilter, run_page

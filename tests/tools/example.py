@@ -78,7 +78,7 @@ def make_example(bundle: Path = EXAMPLE_STUDY, out: Path = EXAMPLE_STUDY) -> Wri
         RuntimeError: If a table of the study has changed.
     """
     with tempfile.TemporaryDirectory(prefix="emtc-example-") as folder:
-        study = cache_bundle(bundle, cache=Path(folder) / "present", is_trusted=True).study
+        study = cache_bundle(bundle, cache=Path(folder) / "present").study
         db = open_database(f"sqlite:///{shutil.copy(study, Path(folder) / 'example.db')}")
         rows = get_rows(db, list(list_runs(db, limit=None)["id"]))
         for row in rows:
@@ -93,7 +93,7 @@ def make_example(bundle: Path = EXAMPLE_STUDY, out: Path = EXAMPLE_STUDY) -> Wri
             add=lambda target: complete(target, study_rows, run),
         )  # fmt: skip
         before = make_tables(open_database(f"sqlite:///{study}", read_only=True), study_rows)
-        written = cache_bundle(out, cache=Path(folder) / "written", is_trusted=True)
+        written = cache_bundle(out, cache=Path(folder) / "written")
         after = make_tables(open_database(written.url, read_only=True), study_rows)
         db.dispose()
     if changed := [name for name in before if before[name] != after[name]]:

@@ -18,7 +18,8 @@ from app.jobs.train_process import train_detached
 from emtc_core.config.run import RunConfig
 from emtc_core.errors import EmtcError
 from storage.bundles.contents import WHOLE
-from storage.bundles.write import import_bundle, write_bundle
+from storage.bundles.import_bundle import import_bundle
+from storage.bundles.write import write_bundle
 from storage.engine import Database, open_database
 from storage.maintenance.backup import back_up_database, vacuum
 from storage.maintenance.check_run import check_run

@@ -43,25 +43,24 @@ def mark_new(bundle: Bundle) -> None:
     st.session_state[_NEW] = bundle.key
 
 
-def describe_runs(rows: Sequence[Mapping[str, Any]], *, total: int | None = None) -> str:
+def describe_runs(rows: Sequence[Mapping[str, Any]], *, total: int) -> str:
     """Describe runs in one line: their number, algorithms, maps and seeds.
 
     Args:
-        rows: The runs.
-        total: Number of runs, if `rows` are only the first of them.
+        rows: The first runs.
+        total: Number of all runs.
     """
-    number = len(rows) if total is None else total
     algos = _join(name_algo(str(row.get("algo", "?"))) for row in rows)
     seeds = sorted({str(row.get("seed", "?")) for row in rows}, key=lambda seed: (len(seed), seed))
     maps = _join(str(row.get("map", "?")) for row in rows)
-    return f"{format_run_count(number)}: {algos} on {maps}, seed{'' if len(seeds) == 1 else 's'} {_join(seeds)}"
+    return f"{format_run_count(total)}: {algos} on {maps}, seed{'' if len(seeds) == 1 else 's'} {_join(seeds)}"
 
 
 def describe_file(bundle: Bundle) -> str:
     """Describe the contents, the size, the version and the date of a bundle."""
     created = f"made by {bundle.made_by or 'an unknown version'}"
     date = f" on {bundle.made_at[:10]}" if bundle.made_at else ""
-    contents = ", ".join(["curves and outcomes", *bundle.contents])
+    contents = ", ".join(bundle.contents.describe())
     size = f"{format_size(bundle.packed_bytes)}, {format_size(bundle.study_bytes)} unpacked"
     return f"Contains {contents} · {size} · {created}{date}"
 

@@ -8,7 +8,7 @@ from app.analysis.format import escape_markdown, format_run_count
 from app.ui import data, messages
 from emtc_core.errors import EmtcError
 from storage.bundles.bundle_cache import Bundle
-from storage.bundles.write import ImportPlan, import_runs, plan_import
+from storage.bundles.import_bundle import import_runs, plan_import
 
 _TO_IMPORT: Final = "bundle_to_import"
 _OUTCOME: Final = "bundle_said"
@@ -39,7 +39,7 @@ def show_confirmation(bundle: Bundle) -> None:
         with st.container(horizontal=True):
             st.button(
                 f"Import {format_run_count(len(plan.new))}", type="primary", key="import-now", disabled=not plan.new,
-                on_click=_import, args=(bundle, plan),
+                on_click=_import, args=(bundle,),
             )  # fmt: skip
             st.button("Cancel", key="import-not", on_click=_set_bundle_to_import, args=(None,))
 
@@ -62,12 +62,12 @@ def _set_bundle_to_import(key: str | None) -> None:
     st.session_state[_TO_IMPORT] = key
 
 
-def _import(bundle: Bundle, plan: ImportPlan) -> None:
+def _import(bundle: Bundle) -> None:
     _set_bundle_to_import(None)
     try:
-        imported = import_runs(data.database(), bundle, plan.new)
+        imported = import_runs(data.database(), bundle.study, bundle.name)
     except EmtcError as exc:
         set_outcome(exc)
         return
-    set_outcome(f"Imported {format_run_count(len(imported))} from {bundle.name}.")
+    set_outcome(f"Imported {format_run_count(len(imported.new))} from {bundle.name}.")
     st.cache_data.clear()

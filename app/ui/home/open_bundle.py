@@ -1,4 +1,4 @@
-"""The popover that opens a bundle from an upload or a path. Every row is checked before the bundle is shown."""
+"""The popover that opens a bundle from an upload or a path."""
 
 import shutil
 from pathlib import Path
@@ -7,12 +7,11 @@ from typing import Final
 import streamlit as st
 from streamlit.runtime.uploaded_file_manager import UploadedFile
 
-from app.analysis.format import escape_markdown, format_size
 from app.ui import data, messages
 from app.ui.home import bundle_list
 from emtc_core.errors import EmtcError, StorageError
 from storage.bundles.bundle_cache import cache_bundle, clean_name
-from storage.bundles.read import find_cache, make_temporary_folder, read_manifest
+from storage.bundles.read import find_cache, make_temporary_folder
 from storage.engine import is_read_only
 
 SUFFIX: Final = ".emtc"
@@ -94,11 +93,7 @@ def _parse_path(text: str) -> Path:
 
 
 def _check_and_open(path: Path) -> None:
-    """Show the runs that the manifest lists, then check every row and unpack the bundle."""
-    manifest = read_manifest(path)
-    runs = bundle_list.describe_runs(manifest.runs)
-    contents = f"According to its manifest: {runs}; {format_size(manifest.size)} unpacked"
-    with st.spinner(f"{escape_markdown(contents)}. Checking every row …"):
+    with st.spinner("Unpacking and checking the bundle …"):
         bundle = cache_bundle(path)
     data.open_url.clear(bundle.url)  # close a connection to the file that the new one replaced
     bundle_list.mark_new(bundle)

@@ -58,7 +58,7 @@ def show_example_button(*, small: bool) -> None:
         return
     try:
         with st.spinner("Unpacking the study …"):
-            bundle = cache_bundle(EXAMPLE_STUDY, is_trusted=True)
+            bundle = cache_bundle(EXAMPLE_STUDY)
     except EmtcError as exc:
         messages.error(exc)
         return

@@ -32,10 +32,10 @@ def show() -> None:
     bundle = view.bundle()
     if bundle is None:
         return
-    n_nodes = bundle.sample_nodes
     note = None
-    if n_nodes is not None:
-        note = f"Contains memory snapshots as samples of at most {format_count(n_nodes)} nodes."
+    if bundle.contents.sampled_snapshots:
+        n_nodes = format_count(bundle.contents.max_sample_nodes)
+        note = f"Contains memory snapshots as samples of at most {n_nodes} nodes."
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="bundle_banner"):
         st.markdown(f":material/lock: **Read-only: {escape_markdown(bundle.name)}.**", width="content", help=note)
         st.button(

@@ -1,0 +1,178 @@
+"""Copy runs of an earlier schema into a bundle of the present schema.
+
+    python -m tests.tools.convert_study SOURCE OUT
+
+SOURCE is a bundle of format version 1, or a database. Its schema is 0010 to 0013. Each table is copied with the columns
+that both schemas have. A bundle is copied completely. Of a database all recorded data of all runs are copied, as by
+`emtc bundle --whole`. The program prints the number of rows per table in the source and in OUT, and a hash of each
+column with arrays in both.
+
+Whoever removes a setting of `emtc_core.config` adds it to `REMOVED_SETTINGS`. Whoever changes a column so that its
+values have another meaning extends `copy_tables`.
+"""
+
+import argparse
+import hashlib
+import json
+import sqlite3
+import sys
+import tempfile
+import zipfile
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Final
+
+from app.cli.output import print_message
+from emtc_core import __version__
+from emtc_core.config.base import IMPORTED
+from emtc_core.config.resolve import flatten_file, list_keys
+from storage.address import sqlite_address
+from storage.bundles.contents import WHOLE, Contents
+from storage.bundles.write import pack_study, write_bundle
+from storage.engine import open_database
+
+REMOVED_SETTINGS: Final[dict[str, Any]] = {}
+"""Removed setting, for example "memory.evict" → the value that is now a constant. A run with another value is not
+converted."""
+OMITTED_TABLES: Final = ("alembic_version", "schema_version")
+MADE_BY: Final = f"emtc-lab {__version__}"
+
+
+def convert(source: Path, out: Path) -> list[str]:
+    """Convert a bundle or a database.
+
+    Args:
+        source: A bundle of format version 1, or a database.
+        out: The new bundle.
+
+    Returns:
+        The report: a line per table, and a line per column with arrays.
+
+    Raises:
+        ValueError: If a run has a setting that neither exists nor has the value that is now a constant, or if the
+            copied rows differ.
+    """
+    with tempfile.TemporaryDirectory(prefix="emtc-convert-") as folder:
+        old, new, contents = source, Path(folder) / "new.db", None
+        if zipfile.is_zipfile(source):
+            with zipfile.ZipFile(source) as archive:
+                old = Path(archive.extract("study.db", folder))
+                contents = read_contents(json.loads(archive.read("manifest.json"))["contents"])
+        database = open_database(sqlite_address(new))
+        database.dispose()
+        old_url = f"{old.resolve().as_uri()}?mode=ro"
+        with closing(sqlite3.connect(old_url, uri=True)) as reader, closing(sqlite3.connect(new)) as writer:
+            copy_tables(reader, writer)
+            report = compare(reader, writer)
+            run_ids = [run_id for (run_id,) in writer.execute("SELECT id FROM runs ORDER BY created_at, id")]
+        if contents is None:
+            database = open_database(sqlite_address(new))
+            write_bundle(database, run_ids, out, WHOLE, made_by=MADE_BY)
+            database.dispose()
+        else:
+            pack_study(new, out, contents, made_by=MADE_BY)
+    return report
+
+
+def copy_tables(reader: sqlite3.Connection, writer: sqlite3.Connection) -> None:
+    """Copy all rows with the columns that both databases have, and drop removed settings."""
+    for table, columns in list_common_columns(reader, writer).items():
+        names = ", ".join(f'"{name}"' for name in columns)
+        rows = reader.execute(f"SELECT {names} FROM {table}")
+        writer.executemany(f"INSERT INTO {table} ({names}) VALUES ({', '.join('?' * len(columns))})", rows)
+    for run_id, config in writer.execute("SELECT id, config FROM runs").fetchall():
+        kept = json.dumps(remove_settings(run_id, json.loads(config)))
+        if json.loads(kept) != json.loads(config):
+            writer.execute("UPDATE runs SET config = ? WHERE id = ?", (kept, run_id))
+    if orphan := writer.execute("PRAGMA foreign_key_check").fetchone():
+        raise ValueError(f"A row of {orphan[0]} refers to a row of {orphan[2]} that does not exist.")
+    writer.commit()
+
+
+def remove_settings(run_id: str, config: dict[str, Any]) -> dict[str, Any]:
+    """Return a configuration without the removed settings. That of a run of another program is not changed."""
+    if config.get("preset") == IMPORTED:
+        return config
+    for key, value in flatten_file(config).items():
+        if key in list_keys():
+            continue
+        if key not in REMOVED_SETTINGS or value != REMOVED_SETTINGS[key]:
+            raise ValueError(f"Run {run_id} cannot be converted: the setting {key} = {value!r} no longer exists.")
+        *path, name = key.split(".")
+        section = config
+        for part in path:
+            section = section[part]
+        del section[name]
+    return config
+
+
+def compare(reader: sqlite3.Connection, writer: sqlite3.Connection) -> list[str]:
+    """Compare the copied rows; return a line per table, and a line per column with arrays."""
+    lines, is_equal = [], True
+    common = list_common_columns(reader, writer)
+    for table in sorted({*list_tables(reader), *list_tables(writer)}):
+        counts = [
+            connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] if table in list_tables(connection) else 0
+            for connection in (reader, writer)
+        ]
+        lines.append(f"{table}: {counts[0]:,} rows, {counts[1]:,} converted")
+        is_equal &= counts[0] == counts[1] or table not in common
+        for name, kind in list_columns(writer, table).items():
+            if kind == "BLOB" and table in common:
+                hashes = [hash_column(connection, table, name) for connection in (reader, writer)]
+                lines.append(f"{table}.{name}: {hashes[0]}, {hashes[1]} converted")
+                is_equal &= hashes[0] == hashes[1]
+    if not is_equal:
+        raise ValueError("The converted rows differ:\n" + "\n".join(lines))
+    return lines
+
+
+def hash_column(connection: sqlite3.Connection, table: str, name: str) -> str:
+    """Return the first 16 hexadecimal digits of the SHA-256 of a column's values, sorted by the primary key."""
+    digest = hashlib.sha256()
+    keys = connection.execute("SELECT name FROM pragma_table_info(?) WHERE pk > 0 ORDER BY pk", (table,)).fetchall()
+    for (value,) in connection.execute(f"SELECT {name} FROM {table} ORDER BY {', '.join(key for (key,) in keys)}"):
+        digest.update(len(value).to_bytes(8, "big") + value)
+    return digest.hexdigest()[:16]
+
+
+def list_common_columns(reader: sqlite3.Connection, writer: sqlite3.Connection) -> dict[str, list[str]]:
+    """List the columns that a table has in both databases, by table."""
+    tables = [table for table in list_tables(reader) if table in list_tables(writer) and table not in OMITTED_TABLES]
+    return {
+        table: [name for name in list_columns(reader, table) if name in list_columns(writer, table)] for table in tables
+    }
+
+
+def list_tables(connection: sqlite3.Connection) -> list[str]:
+    """List the tables, without those of SQLite."""
+    names = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite!_%' ESCAPE '!'"
+    return [name for (name,) in connection.execute(names)]
+
+
+def list_columns(connection: sqlite3.Connection, table: str) -> dict[str, str]:
+    """Return the type of each column of a table."""
+    return dict(connection.execute("SELECT name, type FROM pragma_table_info(?)", (table,)).fetchall())
+
+
+def read_contents(values: dict[str, Any]) -> Contents:
+    """Convert the contents in a manifest of format version 1."""
+    return Contents(
+        **{name: values[name] for name in ("snapshots", "playbacks", "transitions", "trajectories")},
+        kept_episodes={run_id: frozenset(episodes) for run_id, episodes in values["episodes"].items()},
+        sampled_snapshots=values.get("sampled", {}),
+        max_sample_nodes=values.get("sample_nodes") or Contents.max_sample_nodes,
+        whole_runs=frozenset(values.get("whole", ())),
+    )
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("source", type=Path, metavar="SOURCE")
+    parser.add_argument("out", type=Path, metavar="OUT")
+    arguments = parser.parse_args()
+    try:
+        for line in convert(arguments.source, arguments.out):
+            print_message(line)
+    except ValueError as error:
+        sys.exit(str(error))
