@@ -33,7 +33,7 @@ from storage.column_types import (
     run_key,
 )
 
-SCHEMA_VERSION = "0013"
+SCHEMA_VERSION = "0014"
 """The newest Alembic revision; a test keeps it equal to the head of storage/migrations."""
 
 Status = Literal["queued", "running", "paused", "finished", "stopped", "failed"]
@@ -193,11 +193,6 @@ class Run(Base):
     )
     archived_at: Mapped[datetime | None] = column(
         doc="when it was archived: lists leave it out (UTC)", info={USE: ColumnUse(is_bundled=False)}
-    )
-    files: Mapped[str | None] = column(
-        Text,
-        doc="folder or URL of checkpoints and logs; NULL: next to the database",
-        info={USE: ColumnUse(is_listed=False, is_bundled=False)},
     )
 
 

@@ -31,7 +31,7 @@ from emtc_core.errors import ConfigError
 from emtc_core.rollout.episode import Episode
 from emtc_core.training.readings import ReadingPoint, group_by_memory, replay_readings
 from storage.engine import Database, is_read_only, open_database
-from storage.files.places import local_folder
+from storage.files import run_folder
 from storage.queries.episodes import iter_trajectories, list_episodes
 from storage.runs.rows import RunRow
 
@@ -66,7 +66,7 @@ class ReadingCache:
     """Cached readings of one run at one env step."""
 
     def __init__(self, db: Database, run_id: str, *, env_steps: int, episodes: int) -> None:
-        self._folder = local_folder(db, run_id)
+        self._folder = run_folder(db, run_id)
         self._key = [run_id, env_steps, episodes]
 
     def find(self, config: RunConfig, points: int) -> list[ReadingPoint] | None:

@@ -1,8 +1,7 @@
 """Check a database from any source before other code opens it: `emtc db check`.
 
 First every row is read as plain values and checked by the same rules as a normal read: guarded columns (`guards`),
-sizes of blobs (`blobs`) and the folders of runs (`files`). If nothing is wrong, `check_contents` checks all values.
-Nothing is imported or changed, and no link is followed.
+and sizes of blobs (`blobs`). If nothing is wrong, `check_contents` checks all values. Nothing is imported or changed.
 Whether the rows of a run are consistent with each other is checked in `check_run`.
 """
 
@@ -20,13 +19,11 @@ from storage.address import sqlite_address
 from storage.arrays import MAX_TRAJECTORY_BYTES
 from storage.blobs import MAX_BYTES, measure
 from storage.column_types import get_inner_type, is_guarded, is_identifier
-from storage.engine import files_root_of, open_untrusted, read_safely
-from storage.files.places import explain_unusable_place
-from storage.guards import IDENTIFIER, hide_passwords, shorten
+from storage.engine import open_untrusted, read_safely
+from storage.guards import hide_passwords, shorten
 from storage.maintenance.check_contents import list_content_errors
 from storage.migrations import upgrade
 from storage.models import Base
-from storage.private_files import find_special_files
 
 Kind = Literal["danger", "damage", "notice"]
 
@@ -124,15 +121,10 @@ def check_database(
                     DatabaseProblem("damage", error.where, f"{error.what}.")
                     for error in list_content_errors(connection)
                 ]
-            run_ids = _list_runs(connection)
+            n_runs = _count_runs(connection)
     finally:
         engine.dispose()
-    root = files_root_of(path)
-    for run_id in run_ids:
-        for special_file in find_special_files(root, root / run_id):
-            what = "is a link or a special file. The folder of its run is not used."
-            findings.append(DatabaseProblem("danger", str(special_file), what))
-    return Report(safe_url, schema, len(run_ids), tuple(findings))
+    return Report(safe_url, schema, n_runs, tuple(findings))
 
 
 def list_problems(
@@ -176,7 +168,7 @@ def _check_schema_version(version: str | None) -> Iterator[DatabaseProblem]:
 
 
 def _check_values(connection: Connection, is_allowed: Callable[[str], bool]) -> Iterator[DatabaseProblem]:
-    """Check the guarded columns that are not blobs, the names of modules, and the places of files."""
+    """Check the guarded columns that are not blobs, and the names of modules."""
     for table in _list_tables(connection):
         existing = {column["name"] for column in inspect(connection).get_columns(table.name)}
         readers = {
@@ -196,11 +188,6 @@ def _check_values(connection: Connection, is_allowed: Callable[[str], bool]) -> 
                 if not is_allowed(map):
                     what = f"its map {shorten(map)} is a module to import, which this machine does not allow."
                     yield DatabaseProblem("danger", where, what)
-            place = row.get("files") if table.name == "runs" else None
-            if isinstance(place, str) and (
-                reason := explain_unusable_place(place)
-            ):  # checked again whenever it is used
-                yield DatabaseProblem("notice", where, reason)
 
 
 def _check_row(
@@ -268,12 +255,11 @@ def _check_blobs(connection: Connection, packed_bytes: int | None) -> Iterator[D
         yield DatabaseProblem("danger", "file", what)
 
 
-def _list_runs(connection: Connection) -> list[str]:
-    """List the valid run ids."""
+def _count_runs(connection: Connection) -> int:
+    """Count the runs; 0 if there are no tables."""
     if "runs" not in inspect(connection).get_table_names():
-        return []
-    run_ids = connection.execute(text("SELECT id FROM runs ORDER BY id")).scalars()
-    return [run_id for run_id in run_ids if isinstance(run_id, str) and IDENTIFIER.fullmatch(run_id)]
+        return 0
+    return int(connection.execute(text("SELECT count(*) FROM runs")).scalar_one())
 
 
 def _list_tables(connection: Connection) -> list[Table]:

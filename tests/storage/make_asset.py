@@ -9,7 +9,7 @@ import sys
 from contextlib import closing
 
 from storage.engine import open_database
-from storage.files.places import run_folder
+from storage.files import run_folder
 from storage.projections import save_projection
 from storage.queries.memory import get_snapshot, list_snapshots
 from storage.recording.writer import DatabaseRecorder
