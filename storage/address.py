@@ -103,6 +103,7 @@ def connect(path: Path, *, wait_s: float, writes: bool, mode: Literal["ro", "rw"
 
     Raises:
         sqlite3.Error: If the file cannot be opened.
+        StorageError: If the folder is read-only and the last records are not in the file yet.
     """
     connect_uri = partial(sqlite3.connect, timeout=wait_s, check_same_thread=False, uri=True)
     connection = connect_uri(f"{path.as_uri()}?mode={mode}")
@@ -114,9 +115,11 @@ def connect(path: Path, *, wait_s: float, writes: bool, mode: Literal["ro", "rw"
             connection.close()
             log = get_log_path(path)
             if log.exists() and log.stat().st_size:
-                raise sqlite3.OperationalError(
-                    f"the folder {path.parent} is read-only, and the last records are still in {log.name}. Make the "
-                    "folder writable, or copy both files to another one"
+                raise StorageError(
+                    f"The folder {path.parent} is read-only, and the last records are still in {log.name}. Make the "
+                    "folder writable, or copy both files to another one.",
+                    reason="read_only_folder",
+                    subject=path,
                 ) from error
             return connect_uri(f"{path.as_uri()}?immutable=1", factory=ImmutableConnection)
     return connection

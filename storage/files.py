@@ -37,7 +37,7 @@ def get_configured_folder() -> Path | None:
         return None
     if "://" in text:
         raise StorageError(
-            f"{FILES_VARIABLE} must be a folder, not a URL. Mount the URL and set {FILES_VARIABLE} to the mounted folder.",
+            f"{FILES_VARIABLE} must be a folder, not a URL. Mount it, and set {FILES_VARIABLE} to the mounted folder.",
             reason="is_a_url",
             subject=FILES_VARIABLE,
         )
