@@ -86,8 +86,9 @@ def write_checkpoint(
 ) -> None:
     """Write a checkpoint under a temporary name, sync it to the disk, and give it its name.
 
-    So a file with the name of a checkpoint is complete, also after a power failure. The caller makes the recorded rows
-    durable before. If the process is killed, a temporary file remains; the next call deletes it.
+    So a file with the name of a checkpoint is complete, also after a power failure. Before the call, the trainer waits
+    until the rows of the checkpoint are on the disk (`Recorder.flush`). If the process is killed, a temporary file
+    remains; the next call deletes it.
 
     Args:
         path: Final path of the checkpoint.

@@ -32,6 +32,7 @@ from emtc_core.rollout.episode import Episode
 from emtc_core.training.readings import ReadingPoint, group_by_memory, replay_readings
 from storage.engine import Database, is_read_only, open_database
 from storage.files import run_folder
+from storage.private_files import make_private_folder
 from storage.queries.episodes import iter_trajectories, list_episodes
 from storage.runs.rows import RunRow
 
@@ -81,8 +82,8 @@ class ReadingCache:
         if is_read_only():
             return
         with contextlib.suppress(OSError):  # without a cache the reading is evaluated again
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with replace_atomically(self._file(config, points)) as file:
+            make_private_folder(self._folder)
+            with replace_atomically(self._file(config, points), private=True) as file:
                 file.write(json.dumps([asdict(point) for point in result]).encode())
 
     def _file(self, config: RunConfig, points: int) -> Path:

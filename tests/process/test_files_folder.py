@@ -18,7 +18,6 @@ from storage.engine import Database, open_database
 from storage.maintenance.check_run import check_run
 from tests.process.trainers import emtc, environment, train_command, wait_until
 
-pytestmark = pytest.mark.postgres
 STEPS = 1500
 
 
@@ -70,6 +69,7 @@ def kill_after_a_checkpoint(machine: Machine, db: Database, place: Path) -> tupl
     return run_id, said.decode()
 
 
+@pytest.mark.postgres
 @pytest.mark.ci
 def test_a_killed_run_goes_on_on_another_machine(db: Database, tmp_path: Path) -> None:
     place = tmp_path / "shared"
@@ -96,6 +96,7 @@ def test_a_killed_run_goes_on_on_another_machine(db: Database, tmp_path: Path) -
     assert list(place.rglob("*")) == []
 
 
+@pytest.mark.postgres
 @pytest.mark.ci
 def test_a_server_without_a_place_says_so_and_keeps_the_rows(db: Database, tmp_path: Path) -> None:
     first, second = Machine(tmp_path / "first", db), Machine(tmp_path / "second", db)
@@ -108,6 +109,7 @@ def test_a_server_without_a_place_says_so_and_keeps_the_rows(db: Database, tmp_p
     assert asked(db, "select count(*) from transitions") == before
 
 
+@pytest.mark.postgres
 @pytest.mark.parametrize(
     ("files", "sentence"),
     [
@@ -127,3 +129,16 @@ def test_an_unusable_setting_is_refused_before_anything_is_made(
         assert "secret" not in done.stderr
     assert asked(db, "select count(*) from runs") == [(0,)]
     assert not os.path.lexists(tmp_path / "home")
+
+
+def test_a_training_writes_one_folder_that_only_its_user_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "shared"
+    place.mkdir(mode=0o700)
+    monkeypatch.setenv("EMTC_FILES", str(place))
+    done = emtc("train", "--map", "3m", "--steps", "120", "--db", str(tmp_path / "x.db"), "--json")
+    assert done.returncode == 0, done.stderr
+    (folder,) = place.iterdir()
+    assert folder.name == json.loads(done.stdout.splitlines()[-1])["run_id"]
+    assert list(folder.glob("checkpoint-*.pt"))
+    assert [path.name for path in (place, *place.rglob("*"), tmp_path / "x.db") if path.stat().st_mode & 0o077] == []
+    assert not (tmp_path / "x.files").exists()
