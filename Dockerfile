@@ -22,13 +22,13 @@ FROM base AS cpu
 # Torch first, in the range of pyproject.toml: a newer one would be replaced by pip's own, which brings CUDA 13. A lab's mirror or folder of wheels is named by --build-arg.
 ARG TORCH="--index-url https://download.pytorch.org/whl/cpu"
 RUN pip install --no-cache-dir $TORCH "torch>=2.11,<2.14" \
-    && pip install --no-cache-dir "$(echo /wheels/*.whl)[alerts,files,login,postgres]"
+    && pip install --no-cache-dir "$(echo /wheels/*.whl)[alerts,login,postgres]"
 
 FROM base AS gpu
 # CUDA 12 for torch and faiss. Blackwell needs --build-arg TORCH="--index-url https://download.pytorch.org/whl/cu128 torch==2.11.*".
 ARG TORCH="--index-url https://download.pytorch.org/whl/cu126"
 RUN pip install --no-cache-dir $TORCH "torch>=2.11,<2.14" \
-    && pip install --no-cache-dir "$(echo /wheels/*.whl)[alerts,files,gpu,login,postgres]"
+    && pip install --no-cache-dir "$(echo /wheels/*.whl)[alerts,gpu,login,postgres]"
 
 FROM ${DEVICE}
 USER emtc

@@ -1,4 +1,4 @@
-"""File format of a checkpoint: run id, env step, and a checksum of every byte.
+"""The files of checkpoints: how one is written and gets its name, and how its checksums are checked.
 
     magic | part | part | … | manifest (JSON) | digest of the manifest | length of the manifest | magic
 
@@ -9,29 +9,23 @@ to count the usable checkpoints of a run.
 
 import json
 import os
-import zipfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from hashlib import blake2b, sha256
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol
 
 from emtc_core.atomic_file import TEMPORARY_SUFFIX, replace_atomically
 from emtc_core.errors import CheckpointError
 
-SCHEMA: Final = 3
-BLAKE_SCHEMA: Final = 2
-"""The previous schema, with BLAKE2b digests: they take twice as long on a processor with SHA-256 instructions."""
-ZIP_SCHEMA: Final = 1
-"""The first schema: a zip archive with CRC32 checksums and without a run id."""
+SCHEMA: Final = 4
 
 FIRST_STEP: Final = 1000
 """Env step of a run's first checkpoint, even if the interval is longer, so that a run that fails early can resume."""
 
 _MAGIC: Final = b"EMTCckpt"
-_SHA_PREFIX: Final = "sha256:"
-_DIGEST_BYTES: Final = 16
+_DIGEST_BYTES: Final = 32
 _LENGTH_BYTES: Final = 8
 _TAIL_BYTES: Final = _DIGEST_BYTES + _LENGTH_BYTES + len(_MAGIC)
 _CHUNK_BYTES: Final = 2**20
@@ -52,16 +46,15 @@ class CheckpointPart:
     name: str
     start: int  # offset from the start of the file [bytes]
     size: int  # [bytes]
-    digest: str  # "sha256:" and hexadecimal digits; a BLAKE2b digest has no prefix
+    digest: str  # SHA-256, hexadecimal
 
 
 @dataclass(frozen=True)
 class CheckpointManifest:
     """Contents of a checkpoint, as listed in the file itself."""
 
-    run_id: str | None  # None for ZIP_SCHEMA
+    run_id: str
     env_step: int
-    schema: int
     parts: tuple[CheckpointPart, ...]
 
 
@@ -82,7 +75,7 @@ class _DigestingSink:
 
     @property
     def digest(self) -> str:
-        return f"{_SHA_PREFIX}{self._digest.hexdigest()}"
+        return self._digest.hexdigest()
 
     def flush(self) -> None:
         """Do nothing: there is no buffer here."""
@@ -91,9 +84,11 @@ class _DigestingSink:
 def write_checkpoint(
     path: Path, *, run_id: str, env_step: int, parts: Iterable[tuple[str, Callable[[Sink], None]]]
 ) -> None:
-    """Write a checkpoint durably, in one step.
+    """Write a checkpoint under a temporary name, sync it to the disk, and give it its name.
 
-    If the process is killed, a temporary file remains; the next call deletes it.
+    So a file with the name of a checkpoint is complete, also after a power failure. Before the call, the trainer waits
+    until the rows of the checkpoint are on the disk (`Recorder.flush`). If the process is killed, a temporary file
+    remains; the next call deletes it.
 
     Args:
         path: Final path of the checkpoint.
@@ -104,7 +99,7 @@ def write_checkpoint(
     Raises:
         OSError: If the disk is full or not writable. No temporary file remains then.
     """
-    with replace_atomically(path, durable=True) as file:
+    with replace_atomically(path, durable=True, private=True) as file:  # renames the file at the end of the block
         file.write(_MAGIC)
         entries: list[dict[str, Any]] = []
         for name, write in parts:
@@ -123,14 +118,11 @@ def read_manifest(path: Path) -> CheckpointManifest:
     """Read and check the manifest of a checkpoint. The bytes of the parts are not checked.
 
     Raises:
-        CheckpointError: If the file is truncated, damaged, not a checkpoint, or of a newer schema.
+        CheckpointError: If the file is truncated, damaged, not a checkpoint, or of another schema.
     """
     try:
         with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if file.read(2) == b"PK":
-                return CheckpointManifest(None, _parse_step(path), ZIP_SCHEMA, ())
-            return _read_manifest(path, file, size)
+            return _read_manifest(path, file, os.fstat(file.fileno()).st_size)
     except OSError as exc:
         raise CheckpointError(
             f"{path.name} cannot be read: {exc.strerror}.", reason="not_readable", subject=path.name
@@ -200,24 +192,6 @@ def check_best(folder: Path, run_id: str) -> list[CheckpointCheck]:
     return [_check_file(path, run_id) for path in reversed(list_best(folder))]
 
 
-def check_open_checkpoint(name: str, file: BinaryIO, size: int, run_id: str) -> CheckpointCheck:
-    """Check the manifest of an open checkpoint in another storage. The caller checks the parts after the download.
-
-    Args:
-        name: File name of the checkpoint.
-        file: The open file.
-        size: Size of the file [bytes].
-        run_id: The run that it must belong to.
-    """
-    path = Path(name)
-    try:
-        manifest = _read_manifest(path, file, size)
-        check_owner(path, manifest, run_id)
-    except CheckpointError as exc:
-        return CheckpointCheck(name, _parse_step(path), str(exc))
-    return CheckpointCheck(name, manifest.env_step, None)
-
-
 def rename_newer(folder: Path, env_step: int) -> None:
     """Rename the files of later steps to `.aside`, after the run went back to `env_step`."""
     for path in [*list_checkpoints(folder), *list_best(folder)]:
@@ -240,13 +214,13 @@ def check_owner(path: Path, manifest: CheckpointManifest, run_id: str) -> None:
 
     Args:
         path: The checkpoint, for the message.
-        manifest: Its manifest; a manifest without a run id is accepted.
+        manifest: Its manifest.
         run_id: The run that it must belong to.
 
     Raises:
         CheckpointError: If the run ids differ.
     """
-    if manifest.run_id not in (None, run_id):
+    if manifest.run_id != run_id:
         raise CheckpointError(
             f"{path.name} belongs to run {manifest.run_id}, not to {run_id}.", reason="other_run", subject=path.name
         )
@@ -265,7 +239,7 @@ def verify(path: Path) -> CheckpointManifest:
     """Check every byte of a checkpoint. The result is cached until the file's size or modification time changes.
 
     Raises:
-        CheckpointError: If the file is truncated, damaged, not a checkpoint, or of a newer schema.
+        CheckpointError: If the file is truncated, damaged, not a checkpoint, or of another schema.
     """
     try:
         stat = path.stat()
@@ -279,31 +253,10 @@ def verify(path: Path) -> CheckpointManifest:
     return result
 
 
-def check_archive(path: Path) -> None:
-    """Check the CRC32 checksums of a checkpoint of the first schema (ZIP_SCHEMA).
-
-    Raises:
-        CheckpointError: If a checksum is wrong or the archive cannot be read.
-    """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            broken = archive.testzip()
-    except (OSError, zipfile.BadZipFile, NotImplementedError, RuntimeError, ValueError, EOFError) as exc:
-        raise CheckpointError(
-            f"{path.name} is not a readable checkpoint: {exc}.", reason="damaged", subject=path.name
-        ) from exc
-    if broken is not None:
-        raise CheckpointError(
-            f"{path.name} is damaged: the checksum of {broken} is wrong.", reason="checksum", subject=path.name
-        )
-
-
 @lru_cache(maxsize=256)
 def _verify(path: Path, size: int, changed_ns: int) -> CheckpointManifest | CheckpointError:
     try:
         manifest = read_manifest(path)
-        if manifest.schema == ZIP_SCHEMA:
-            check_archive(path)
         for part in manifest.parts:
             with path.open("rb") as file:
                 file.seek(part.start)
@@ -315,12 +268,10 @@ def _verify(path: Path, size: int, changed_ns: int) -> CheckpointManifest | Chec
 
 
 def _check_part(path: Path, part: CheckpointPart, chunks: Iterable[bytes]) -> None:
-    digest, name = (
-        (sha256(), _SHA_PREFIX) if part.digest.startswith(_SHA_PREFIX) else (blake2b(digest_size=_DIGEST_BYTES), "")
-    )
+    digest = sha256()
     for chunk in chunks:
         digest.update(chunk)
-    if f"{name}{digest.hexdigest()}" != part.digest:
+    if digest.hexdigest() != part.digest:
         raise CheckpointError(
             f"{path.name} is damaged: the checksum of its part {part.name!r} is wrong.",
             reason="checksum",
@@ -357,10 +308,10 @@ def _read_manifest(path: Path, file: BinaryIO, size: int) -> CheckpointManifest:
 
 
 def _parse_manifest(path: Path, content: Mapping[str, Any], *, parts_end: int) -> CheckpointManifest:
-    if content["schema"] not in (BLAKE_SCHEMA, SCHEMA):
+    if content["schema"] != SCHEMA:
         raise CheckpointError(
-            f"{path.name} has schema {content['schema']}, this version reads up to {SCHEMA}.",
-            reason="newer_schema",
+            f"{path.name} has schema {content['schema']}, this version reads schema {SCHEMA}.",
+            reason="other_schema",
             subject=path.name,
         )
     parts = tuple(CheckpointPart(**part) for part in content["parts"])
@@ -377,7 +328,7 @@ def _parse_manifest(path: Path, content: Mapping[str, Any], *, parts_end: int) -
         raise CheckpointError(
             f"{path.name} is damaged: its parts do not fill the file.", reason="damaged", subject=path.name
         )
-    return CheckpointManifest(str(content["run_id"]), int(content["env_step"]), int(content["schema"]), parts)
+    return CheckpointManifest(str(content["run_id"]), int(content["env_step"]), parts)
 
 
 def _parse_step(path: Path) -> int:
@@ -385,5 +336,5 @@ def _parse_step(path: Path) -> int:
     return int(digits) if digits.isdecimal() else 0
 
 
-def _digest(data: bytes) -> Any:
-    return blake2b(data, digest_size=_DIGEST_BYTES).digest()
+def _digest(data: bytes) -> bytes:
+    return sha256(data).digest()

@@ -10,7 +10,6 @@ import os
 import re
 import sqlite3
 import stat
-import tempfile
 from contextlib import suppress
 from errno import EACCES, EROFS
 from functools import partial
@@ -33,11 +32,7 @@ _URL: Final = re.compile(r"[a-z]+(?:\+\w+)?://|(?:sqlite|postgres\w*)(?:\+\w+)?:
 _NETWORK_FILESYSTEMS: Final = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "lustre", "fuse.sshfs", "beegfs"}
 )
-SHARED_MEMORY_ERRORS: Final = frozenset({"SQLITE_IOERR_SHMSIZE", "SQLITE_IOERR_SHMMAP", "SQLITE_FULL"})
-"""Errors of SQLite if the disk is too full for the shared-memory file of the connections."""
 _NOT_A_FILE: Final = "A SQLite database must be a file, because trainer and app share it. Write sqlite:///file.db"
-_FIRST_WAIT_S: Final = 0.5
-"""Maximum time to wait for a lock before the file locks are tested [s]."""
 _FILE_SUFFIXES: Final = ("", "-wal", "-shm", "-journal")
 """Suffixes of a SQLite file and of the files that SQLite creates next to it."""
 
@@ -93,15 +88,12 @@ def parse_address(address: str) -> "Path | URL":
     return parsed if "+" in parsed.drivername else parsed.set(drivername="postgresql+psycopg")
 
 
-class ExclusiveConnection(sqlite3.Connection):
-    """A connection without shared memory, because the disk is too full for its file."""
+class ImmutableConnection(sqlite3.Connection):
+    """A connection to a file in a read-only folder. It does not see the writes of other processes."""
 
 
 def connect(path: Path, *, wait_s: float, writes: bool, mode: Literal["ro", "rw"] = "rw") -> sqlite3.Connection:
-    """Open an existing SQLite file, also on a full disk, and for reading on a read-only disk.
-
-    There the connection is an `ExclusiveConnection`. A reader opens the file as immutable. On a full disk a writer, or
-    a reader of a file with a write-ahead log, locks the file for all others. Such a connection must be closed soon.
+    """Open an existing SQLite file. In a read-only folder, a reader gets an `ImmutableConnection`.
 
     Args:
         path: The file.
@@ -111,29 +103,25 @@ def connect(path: Path, *, wait_s: float, writes: bool, mode: Literal["ro", "rw"
 
     Raises:
         sqlite3.Error: If the file cannot be opened.
-        StorageError: If its file system has no file locks.
+        StorageError: If the folder is read-only and the last records are not in the file yet.
     """
     connect_uri = partial(sqlite3.connect, timeout=wait_s, check_same_thread=False, uri=True)
-    connection = connect_uri(f"{path.as_uri()}?mode={mode}", timeout=min(wait_s, _FIRST_WAIT_S))
+    connection = connect_uri(f"{path.as_uri()}?mode={mode}")
     try:
         connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").close()
     except sqlite3.Error as error:  # the next statement raises an error that is not handled here again
-        name, log = getattr(error, "sqlite_errorname", ""), get_log_path(path)
-        if name.startswith("SQLITE_BUSY") or name.endswith("LOCK"):
-            _check_file_locks(path)
-        is_read_only = name == "SQLITE_CANTOPEN" and not writes and not os.access(path.parent, os.W_OK)
-        if name in SHARED_MEMORY_ERRORS or is_read_only:
+        name = getattr(error, "sqlite_errorname", "")
+        if name == "SQLITE_CANTOPEN" and not writes and not os.access(path.parent, os.W_OK):
             connection.close()
-            if not writes and not (log.exists() and log.stat().st_size):  # no other process can be writing
-                return connect_uri(f"{path.as_uri()}?immutable=1", factory=ExclusiveConnection)
-            if is_read_only:
-                raise sqlite3.OperationalError(
-                    f"the folder {path.parent} is read-only, and the last records are still in {log.name}. Make the "
-                    "folder writable, or copy both files to another one"
+            log = get_log_path(path)
+            if log.exists() and log.stat().st_size:
+                raise StorageError(
+                    f"The folder {path.parent} is read-only, and the last records are still in {log.name}. Make the "
+                    "folder writable, or copy both files to another one.",
+                    reason="read_only_folder",
+                    subject=path,
                 ) from error
-            connection = connect_uri(f"{path.as_uri()}?mode={mode}", factory=ExclusiveConnection)
-            connection.execute("PRAGMA locking_mode=EXCLUSIVE").close()
-    connection.execute(f"PRAGMA busy_timeout={int(1000 * wait_s)}").close()
+            return connect_uri(f"{path.as_uri()}?immutable=1", factory=ImmutableConnection)
     return connection
 
 
@@ -163,15 +151,6 @@ def get_log_path(path: Path) -> Path:
     return file.with_name(f"{file.name}-wal")
 
 
-def read_file_id(path: Path) -> tuple[int, int] | None:
-    """Return the device and the inode of a file; None if there is no file at this path."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
-
-
 def create_file(path: Path) -> list[Path]:
     """Create the folders and the empty file of a SQLite database, if they do not exist.
 
@@ -179,12 +158,11 @@ def create_file(path: Path) -> list[Path]:
         The created file and folders, innermost first, for `remove`.
 
     Raises:
-        StorageError: If the file cannot be written, or there is a log without its database. Then nothing is created.
+        StorageError: If the file cannot be written. Then nothing is created.
     """
     created: list[Path] = []
     try:
         _refuse_network_filesystem(path)
-        _refuse_log_without_database(path)
         for folder in reversed([parent for parent in path.parents if not parent.exists()]):
             make_private_folder(folder)
             created.insert(0, folder)
@@ -220,33 +198,6 @@ def _create_file(path: Path) -> bool:
             raise OSError(code, os.strerror(code)) from None
         return False
     return True
-
-
-def _check_file_locks(path: Path) -> None:
-    """Raise if the file system of a SQLite file has no file locks. SQLite reports "database is locked" then.
-
-    A new file is locked for the test, because no other process can have a lock on it. The database itself is not
-    opened, see `_create_file`.
-
-    Raises:
-        StorageError: If the new file cannot be locked.
-    """
-    try:
-        import fcntl
-    except ModuleNotFoundError:  # Windows, whose file systems have locks
-        return
-    with suppress(OSError), tempfile.TemporaryFile(dir=path.parent) as file:  # a read-only folder cannot be tested
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            raise StorageError(
-                f"The file system of {path.parent} has no file locks ({reason}). SQLite needs them. Move the database "
-                "to a local disk and open it with --db sqlite:///…, use a PostgreSQL server (--db postgresql://…), "
-                "or mount the file system with locks.",
-                reason="no_file_locks",
-                subject=path.parent,
-            ) from None
 
 
 def remove_created(created: list[Path]) -> None:
@@ -288,19 +239,6 @@ def _resolve_path(text: str) -> Path:
             subject=text,
         ) from error
     return path
-
-
-def _refuse_log_without_database(path: Path) -> None:
-    """Raise if there is no database, but its write-ahead log. SQLite would delete the log, which may be in use."""
-    log = get_log_path(path)
-    if not path.exists() and log.exists():
-        raise StorageError(
-            f"There is no database at {path}, but its write-ahead log {log.name} is there: the database was moved or "
-            "deleted while a program used it.",
-            hint=f"Move it back. If it was deleted, end the program that used it, and delete {log.name}.",
-            reason="log_without_database",
-            subject=path,
-        )
 
 
 def _refuse_network_filesystem(path: Path) -> None:

@@ -21,16 +21,14 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import DBAPIError, StatementError
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from emtc_core.atomic_file import sync_to_disk
 from emtc_core.errors import StorageError
 from emtc_core.install import get_install_command
 from storage import address, clock
 from storage.guards import check_identifier, hide_passwords, make_unreadable_error, shorten
-from storage.private_files import find_folder
 from storage.schema import create_tables, has_tables
 
 READ_ONLY_VARIABLE = "EMTC_READ_ONLY"
-FILE_CHANGED: Final = frozenset({"file_missing", "file_replaced"})
+FILE_MISSING: Final = "file_missing"
 """The `reason` of an error if the file of an open SQLite database is no longer at its path."""
 BUSY_TIMEOUT_S = 10.0
 """Maximum time that SQLite waits for a lock."""
@@ -41,7 +39,9 @@ _OPEN_CONNECTIONS = 2
 _OPENING_S = 20.0
 """Maximum time to retry while another process creates the file."""
 _RETRY_S = 0.05
-_DISK_FULL_ERRORS = address.SHARED_MEMORY_ERRORS | {"SQLITE_IOERR_WRITE", "SQLITE_IOERR_FSYNC"}
+_DISK_FULL_ERRORS: Final = frozenset(
+    {"SQLITE_FULL", "SQLITE_IOERR_WRITE", "SQLITE_IOERR_FSYNC", "SQLITE_IOERR_SHMSIZE", "SQLITE_IOERR_SHMMAP"}
+)
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,8 @@ class Database:
     reader: Engine
     writer: Engine | None
     """None if the database was opened read-only."""
-    server_id: str | None = None
-    """Identity of a database on a server, see `_read_server_id`; None for a SQLite file."""
     shared_connection: Connection | None = field(default=None, repr=False)
     """The connection that all reads share, see `read_snapshot`; None opens one per read."""
-    file_id: tuple[int, int] | None = None
-    """Device and inode of the SQLite file; None for a server."""
 
     @property
     def safe_url(self) -> str:
@@ -98,8 +94,13 @@ class Database:
             yield replace(self, shared_connection=connection)
 
     @contextmanager
-    def transaction(self) -> Generator[Connection]:
+    def transaction(self, *, durable: bool = False) -> Generator[Connection]:
         """Open a write transaction. It is committed at the end, and rolled back on an exception.
+
+        Args:
+            durable: The commit waits for the disk. Then this transaction and all transactions before it, also those of
+                other processes, survive a power failure, because the log of a database is written in order. The
+                transaction must change at least one row: an empty one is not written to the log.
 
         Raises:
             StorageError: If the database was opened read-only or cannot be written.
@@ -110,64 +111,25 @@ class Database:
                 f"{self.safe_url} was opened read-only.{reason}", reason="opened_read_only", subject=self.safe_url
             )
         self.check_file()
-        with _convert_errors(self.writer), self.writer.begin() as connection:
-            yield connection
+        with _convert_errors(self.writer), self.writer.connect() as connection:
+            connection.execution_options(durable=durable)  # SQLite: read by `_begin`
+            with connection.begin():
+                if durable and self.path is None:
+                    connection.execute(text("SET LOCAL synchronous_commit = on"))
+                yield connection
 
     def check_file(self) -> None:
-        """Raise if the SQLite file was moved, deleted or replaced. A connection would still use the first file.
+        """Raise if the SQLite file was moved or deleted. An open connection would still write to it.
 
         Raises:
-            StorageError: If another file, or none, is at the path. The reason is in FILE_CHANGED.
+            StorageError: If no file is at the path. The reason is FILE_MISSING.
         """
-        if self.file_id is None or self.path is None or (file_id := address.read_file_id(self.path)) == self.file_id:
-            return
-        if file_id is None:
+        if self.path is not None and not self.path.exists():
             raise StorageError(
                 f"The database file {self.path} was moved or deleted while it was in use. Move it back.",
-                reason="file_missing",
+                reason=FILE_MISSING,
                 subject=self.path,
             )
-        raise StorageError(
-            f"The database file {self.path} was replaced by another one while it was in use. Move the first one back, "
-            "or restart this program to use the other one.",
-            reason="file_replaced",
-            subject=self.path,
-        )
-
-    def sync(self) -> None:
-        """Wait until every committed transaction is on the disk, so that a power failure loses none of them.
-
-        SQLite writes a transaction to the write-ahead log and does not wait for the disk (`synchronous=NORMAL`). Before
-        it overwrites the log, it writes all of it to the database file and waits for both. So one sync of the log is
-        enough, for the transactions of all processes. No lock is needed. A server waits for the disk by itself, unless
-        `synchronous_commit` is off. Then one transaction that waits is enough, because the log is written in order.
-
-        Raises:
-            StorageError: If the disk or the server reports an error, or the SQLite file was moved.
-        """
-        if self.path is None:
-            self._sync_server()
-            return
-        self.check_file()
-        log = address.get_log_path(self.path)
-        try:
-            sync_to_disk(log)
-            sync_to_disk(log.parent)  # the log may be new
-        except FileNotFoundError:  # no connection is open, so SQLite has written all of it to the database file
-            return
-        except OSError as error:
-            raise StorageError(
-                f"The disk did not store {log}: {(error.strerror or str(error)).lower()}.",
-                reason="not_synced",
-                subject=log,
-            ) from error
-
-    def _sync_server(self) -> None:
-        with self.transaction() as connection:
-            if connection.execute(text("SHOW synchronous_commit")).scalar_one() == "off":
-                connection.execute(text("SET LOCAL synchronous_commit = on"))
-                message = text("SELECT pg_logical_emit_message(true, 'emtc-lab', '')")
-                connection.execute(message)  # a commit waits only if its transaction has written something
 
     def dispose(self) -> None:
         """Close every pooled connection."""
@@ -203,7 +165,7 @@ def open_database(url: str, *, read_only: bool = False, create: bool = True) -> 
     database = Database(full_url, None, reader, None if read_only else engine)
     try:
         _prepare_tables(database)
-        return replace(database, server_id=_read_server_id(database))
+        return database
     except BaseException:
         database.dispose()
         raise
@@ -230,21 +192,16 @@ def sweep_folder(database: Database, sweep_id: str) -> Path:
     """Return the folder for the log of a sweep's scheduler, without creating it.
 
     Raises:
-        StorageError: If the id is invalid, or the folder is or contains a link or a special file.
+        StorageError: If the id is invalid.
     """
-    return find_folder(files_root(database), f"sweep-{check_identifier(sweep_id, 'The id of a sweep')}")
+    return files_root(database) / f"sweep-{check_identifier(sweep_id, 'The id of a sweep')}"
 
 
 def files_root(database: Database) -> Path:
     """Return the folder for a database's files: next to a SQLite file, or in the user's data folder for a server."""
-    return files_root_of(database.path)
-
-
-def files_root_of(path: Path | None) -> Path:
-    """Return the folder for the files of the SQLite database at `path` (links are resolved), or of a server (None)."""
-    if path is None:
+    if database.path is None:
         return user_data_path("emtc-lab")
-    file = path.resolve()
+    file = database.path.resolve()
     return file.with_name(f"{file.stem}.files")
 
 
@@ -259,7 +216,7 @@ def _open_sqlite(path: Path, *, read_only: bool, create: bool) -> Database:
         database = Database(address.sqlite_address(path), path, reader, writer)
         try:
             _prepare_tables(database)
-            return replace(database, file_id=address.read_file_id(path))
+            return database
         except BaseException as error:
             database.dispose()
             if read_only or time.monotonic() > deadline or not _is_busy(error):
@@ -312,19 +269,22 @@ def _sqlite_engine(path: Path, *, writes: bool) -> Engine:
         pragmas = [f"busy_timeout={int(BUSY_TIMEOUT_S * 1000)}", "foreign_keys=ON", "cache_size=-32768"]
         pragmas.append("trusted_schema=OFF")  # foreign views and checks must not call functions with effects
         if writes:
-            pragmas += [f"page_size={PAGE_BYTES}", "journal_mode=WAL", "synchronous=NORMAL"]
+            pragmas += [f"page_size={PAGE_BYTES}", "journal_mode=WAL"]
         else:
             pragmas += ["query_only=ON"]
         for pragma in pragmas:
             connection.execute(f"PRAGMA {pragma}").close()
 
     @event.listens_for(engine, "checkin")
-    def _close_exclusive(connection: sqlite3.Connection | None, record: ConnectionPoolEntry) -> None:
-        if isinstance(connection, address.ExclusiveConnection):
-            record.invalidate()  # it locks out other processes, or does not see their writes
+    def _close_immutable(connection: sqlite3.Connection | None, record: ConnectionPoolEntry) -> None:
+        if isinstance(connection, address.ImmutableConnection):
+            record.invalidate()  # it does not see the writes of other processes
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
+        if writes:  # before BEGIN, because it cannot be changed inside a transaction
+            is_durable = connection.get_execution_options().get("durable", False)
+            connection.exec_driver_sql(f"PRAGMA synchronous={'FULL' if is_durable else 'NORMAL'}")
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     return engine
@@ -360,25 +320,6 @@ def _parse_json(stored: Any) -> Any:
         return json.loads(stored)
     except (ValueError, TypeError, RecursionError) as error:
         raise make_unreadable_error(f"{shorten(stored)} is not JSON") from error
-
-
-def _read_server_id(database: Database) -> str:
-    """Read what identifies a database in PostgreSQL: the system identifier of its cluster and its own oid.
-
-    A copy by CREATE DATABASE … TEMPLATE, or by dump and restore, has another oid or another cluster. A renamed
-    database keeps both. If the role may not read the identifier, the address of the server takes its place.
-    """
-    with database.read() as connection:
-        oid, may_ask = connection.execute(
-            text(
-                "SELECT oid, has_function_privilege('pg_control_system()', 'EXECUTE') FROM pg_database "
-                "WHERE datname = current_database()"
-            )
-        ).one()
-        cluster = f"{database.reader.url.host}:{database.reader.url.port}"
-        if may_ask:
-            cluster = connection.execute(text("SELECT system_identifier FROM pg_control_system()")).scalar_one()
-    return f"postgresql/{cluster}/{oid}"
 
 
 def _prepare_tables(database: Database) -> None:
@@ -442,11 +383,6 @@ def _convert_errors(engine: Engine) -> Generator[None]:
         raise StorageError("A number must be below 2^63 to be stored in the database.") from error
 
 
-def is_disk_full(error: StorageError) -> bool:
-    """Return whether a database failed because its disk is full."""
-    return _is_full(error.__cause__)
-
-
 def _is_full(error: BaseException | None) -> bool:
     return getattr(error, "sqlite_errorname", "") in _DISK_FULL_ERRORS
 
@@ -460,7 +396,7 @@ def _first_line(error: BaseException | None) -> str:
     lines = hide_passwords(str(error)).strip().splitlines()
     message = lines[0].rstrip(".") if lines else type(error).__name__
     if _is_full(error):
-        return f"{message}. The disk is full: delete files on it, or thin runs with: emtc db thin"
+        return f"{message}. The disk is full: delete files on it, or checkpoints with: emtc db thin RUN --checkpoints"
     if "readonly database" in message:
         return f"{message}. The file, its folder or its disk has become read-only: make it writable"
     return message

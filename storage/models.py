@@ -178,11 +178,6 @@ class Run(Base):
     archived_at: Mapped[datetime | None] = column(
         doc="when it was archived: lists leave it out (UTC)", info={USE: ColumnUse(is_bundled=False)}
     )
-    files: Mapped[str | None] = column(
-        Text,
-        doc="folder or URL of checkpoints and logs; NULL: next to the database",
-        info={USE: ColumnUse(is_listed=False, is_bundled=False)},
-    )
 
 
 class SweepRow(Base):

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from emtc_core.errors import StorageError
-from storage.engine import FILE_CHANGED, Database, open_database
+from storage.engine import FILE_MISSING, Database, open_database
 
 REMIND_S = 60.0
 """Interval between two warnings about the same outage."""
@@ -42,7 +42,7 @@ Result = TypeVar("Result")
 
 def is_transient(db: Database, error: StorageError) -> bool:
     """Return whether an error is transient: a full disk, a lock, a moved file or an unreachable server."""
-    if error.reason in FILE_CHANGED:
+    if error.reason == FILE_MISSING:
         return True
     cause = error.__cause__
     if not isinstance(cause, db.reader.dialect.loaded_dbapi.OperationalError):

@@ -47,8 +47,6 @@ ACTS: dict[str, tuple[str | tuple[str, tuple], ...]] = {
     "a bomb in a snapshot": (("update snapshots set embedding = ?", (make_bomb(),)),),
     "a blob that is text": ("update snapshots set slot = 'text'", "update episodes set trajectory = 'text'"),
     "a blob of other arrays": (("update snapshots set H = slot, state = slot"),),
-    "files in a folder of mine": ("update runs set files = '/etc', started_at = created_at",),
-    "files at a stranger's address": ("update runs set files = 's3://him:pass@evil/x', started_at = created_at",),
     "a module in the columns": ("update runs set env = 'pettingzoo', map = 'this_is_run:make'",),
     "a module in the configuration": (f"{CONFIG}'$.env.name', 'pettingzoo', '$.env.map', 'os:getcwd')",),
     "an unknown environment": ("update runs set env = 'chess', map = '\x1b[31m'",),

@@ -31,7 +31,8 @@ from emtc_core.errors import ConfigError
 from emtc_core.rollout.episode import Episode
 from emtc_core.training.readings import ReadingPoint, group_by_memory, replay_readings
 from storage.engine import Database, is_read_only, open_database
-from storage.files.places import local_folder
+from storage.files import run_folder
+from storage.private_files import make_private_folder
 from storage.queries.episodes import iter_trajectories, list_episodes
 from storage.runs.rows import RunRow
 
@@ -66,7 +67,7 @@ class ReadingCache:
     """Cached readings of one run at one env step."""
 
     def __init__(self, db: Database, run_id: str, *, env_steps: int, episodes: int) -> None:
-        self._folder = local_folder(db, run_id)
+        self._folder = run_folder(db, run_id)
         self._key = [run_id, env_steps, episodes]
 
     def find(self, config: RunConfig, points: int) -> list[ReadingPoint] | None:
@@ -81,8 +82,8 @@ class ReadingCache:
         if is_read_only():
             return
         with contextlib.suppress(OSError):  # without a cache the reading is evaluated again
-            self._folder.mkdir(parents=True, exist_ok=True)
-            with replace_atomically(self._file(config, points)) as file:
+            make_private_folder(self._folder)
+            with replace_atomically(self._file(config, points), private=True) as file:
                 file.write(json.dumps([asdict(point) for point in result]).encode())
 
     def _file(self, config: RunConfig, points: int) -> Path:

@@ -13,7 +13,7 @@ from app.bench.browser import open_page, serve_app
 from app.bench.records import CONFIG, LENGTH, make_records, temporary_database
 from emtc_core.recorder import EpisodeRecord, SnapshotRecord
 from storage.engine import Database
-from storage.files.places import run_folder
+from storage.files import run_folder
 from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run
 

@@ -30,7 +30,7 @@ from emtc_core.training.checkpoint import CheckpointStore
 from emtc_core.training.episodic import EpisodicPart
 from emtc_core.training.trainer import Trainer
 from storage.engine import Database
-from storage.files.places import run_folder
+from storage.files import run_folder
 from storage.runs.changes import create_run
 
 FILLING_ENVS = 64

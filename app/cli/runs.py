@@ -28,7 +28,7 @@ from app.cli.output import (
 from emtc_core.control import QuestionKind
 from emtc_core.errors import CommandTimeoutError, ConfigError, EmtcError, StorageError
 from storage.engine import Database, open_database
-from storage.files.places import get_run_place
+from storage.files import run_folder
 from storage.queries.gate_state import GateState, gate_state, idle_incentives
 from storage.queries.run_search import SORTS, TABLE_COLUMNS, RunFilter, Visibility, matching_ids, run_rows
 from storage.queries.runs import list_resumes
@@ -327,10 +327,6 @@ def delete(
     yes: Annotated[
         bool, typer.Option("--yes", help="Do not ask. A terminal is asked; elsewhere --where needs it")
     ] = False,
-    leave_files: Annotated[
-        bool,
-        typer.Option("--leave-files", help="Do not delete checkpoints and logs that are not in the database's folder"),
-    ] = False,
 ) -> None:
     """Delete runs with their recorded data, their logs and their checkpoints."""
     from storage.runs.removal import count_run_contents, remove_run
@@ -339,7 +335,7 @@ def delete(
     run_ids = choose_runs(database, runs, where)
     for run_id in run_ids:
         lifecycle.check_allowed(run_id, get_state(find_run(database, run_id)), Event.DELETE)
-    contents = {run_id: count_run_contents(database, run_id, leave_files=leave_files) for run_id in run_ids}
+    contents = {run_id: count_run_contents(database, run_id) for run_id in run_ids}
     if not yes and sys.stdin.isatty():
         if len(run_ids) > 1:
             for run_id, content in contents.items():
@@ -350,7 +346,7 @@ def delete(
         print_message(f"Nothing was deleted. To delete {format_run_count(len(run_ids))}, add: --yes")
         return
     for run_id, content in contents.items():
-        remove_run(database, run_id, leave_files=leave_files)
+        remove_run(database, run_id)
         print_message(f"Deleted run {run_id}: {content}.")
 
 
@@ -380,9 +376,9 @@ def _print_page_number(n_rows: int, total: int, page: int, page_size: int | None
 
 
 def _folder(db: Database, run_id: str) -> str:
-    """Return the place of a run's files, or why it cannot be used on this machine."""
+    """Return the folder of a run's files, or why EMTC_FILES cannot be used."""
     try:
-        return get_run_place(db, run_id).show(run_id)
+        return str(run_folder(db, run_id))
     except StorageError as exc:
         return str(exc)
 

@@ -32,7 +32,7 @@ from app.jobs.sweeps.study import RUN, check_storage, find_best_trial, find_stud
 from app.jobs.sweeps.worker import WorkerLoop, handle_leave_signals, summarize
 from emtc_core.errors import ClusterError, StorageError
 from storage.engine import Database, check_not_read_only, open_database
-from storage.files.places import check_place, describe_place
+from storage.files import check_files_folder, describe_files_folder
 from storage.retry import open_with_retry
 from storage.runs.claims import NO_LIMIT, ClaimedRun, claim_next_run, claim_run
 from storage.runs.rows import shown_status
@@ -116,7 +116,7 @@ def sweep(
             database, plan, jobs=at_once, remote=True, for_workers=only_queue, seeds=selected_seeds
         )
         queued += control.retry(database, plan.id) if retry else 0
-        if message := describe_place(database):
+        if message := describe_files_folder(database):
             print_message(message)
         if detach or only_queue:
             return _start_in_background(database, plan, queued, at_once, cluster=cluster, detach=detach, json=json)
@@ -392,9 +392,9 @@ def worker(
         raise typer.BadParameter("--at-most counts the runs of one sweep. Give it with --sweep")
     with handle_leave_signals() as leave:
         check_not_read_only("train runs")
-        check_place()
+        check_files_folder()
         database = open_with_retry(db, report=print_message, is_cancelled=lambda: leave.is_requested)
-        if message := describe_place(database):
+        if message := describe_files_folder(database):
             print_message(message)
         if gpu is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = str(gpu)  # the trainers inherit it

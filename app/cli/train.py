@@ -42,7 +42,7 @@ from emtc_core.envs.trust import allow
 from emtc_core.errors import EmtcError
 from emtc_core.plugins import describe_failure
 from storage.engine import Database, open_database
-from storage.files.places import describe_place
+from storage.files import describe_files_folder
 from storage.runs.changes import create_run
 from storage.runs.changes import start_again as make_again
 from storage.runs.control import send_and_wait
@@ -88,7 +88,7 @@ def train(
     for warning in filter(None, (find_success_warning(run_config), find_obs_warning(run_config))):
         print_message(f"Warning: {warning}")
     database = open_database(db)
-    if message := describe_place(database):
+    if message := describe_files_folder(database):
         print_message(message)
     if detach:
         run_id = launch_run(database, run_config, name=name)

@@ -25,7 +25,7 @@ from emtc_core.training.checkpoint import CheckpointStore, load_part
 from emtc_core.training.trainer import Trainer
 from storage import open_database
 from storage.engine import Database
-from storage.files.places import run_folder
+from storage.files import run_folder
 from storage.runs.changes import create_run
 
 SHORT = {

@@ -5,7 +5,6 @@ Torch and faiss are loaded in other processes, because the app never loads them 
 
 import importlib.metadata
 import importlib.util
-import os
 import shutil
 import subprocess
 import sys
@@ -17,8 +16,7 @@ from emtc_core.errors import ConfigError, StorageError
 from emtc_core.faiss_probe import probe_faiss
 from emtc_core.install import FROM_CHECKOUT, get_install_command
 from emtc_core.kernel_cache import check_kernel_cache
-from storage.files.places import FILES_VARIABLE, check_place, get_configured_place
-from storage.guards import hide_passwords
+from storage.files import FILES_VARIABLE, check_files_folder, get_configured_folder
 
 CHROME_NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 NEEDED = ("torch", "numba", "streamlit", "sqlalchemy", "umap-learn", "openTSNE")
@@ -133,14 +131,14 @@ def _check_apprise() -> Check:
 
 
 def _check_files() -> Check:
-    """Check whether the place for the files of new runs is writable."""
+    """Check whether the folder for the files of new runs is writable."""
     try:
-        place = get_configured_place()
-        check_place()
+        folder = get_configured_folder()
+        check_files_folder()
     except StorageError as exc:
-        return _make_check("files", False, hide_passwords(os.environ.get(FILES_VARIABLE, "")), advice=str(exc))
+        return _make_check("files", False, f"{FILES_VARIABLE} cannot be used", advice=str(exc))
     default = f"next to the database; set {FILES_VARIABLE} to share them between machines"
-    return _make_check("files", True, place or default)
+    return _make_check("files", True, str(folder or default))
 
 
 def _check_environments() -> list[Check]:

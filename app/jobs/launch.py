@@ -29,7 +29,7 @@ from emtc_core.errors import EmtcError, RunStateError, StorageError, make_cuda_e
 from emtc_core.kernel_cache import check_kernel_cache
 from emtc_core.plugins import FOLDER_VARIABLE, get_user_folder
 from storage.engine import Database, check_not_read_only, is_read_only
-from storage.files.places import check_place, run_folder
+from storage.files import check_files_folder, run_folder
 from storage.private_files import make_private_folder, open_private_append
 from storage.process_id import get_process_id, observe_process, read_process_id
 from storage.queries.runs import list_speeds
@@ -83,11 +83,11 @@ def check_startable(config: RunConfig) -> None:
     Raises:
         EnvUnavailableError: If the environment is missing, its module is not on the user's list of trusted modules, or
             its trial fails.
-        StorageError: If the place in EMTC_FILES is not writable.
+        StorageError: If EMTC_FILES is not a folder that can be written.
         ConfigError: If CUDA is required and not available, the replay buffer does not fit into memory, or compiled
             kernels cannot be stored.
     """
-    check_place()
+    check_files_folder()
     check_kernel_cache()
     check_available(config.env)
     check_trusted(config.env)

@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final, Literal
 
 import numpy as np
@@ -32,8 +31,7 @@ from emtc_core.training.evaluation import make_record, play_greedily
 from storage.address import DEFAULT_DATABASE
 from storage.api import open_database
 from storage.engine import Database
-from storage.files.places import get_run_place, run_folder
-from storage.files.trainer_files import is_own_lease
+from storage.files import run_folder
 from storage.private_files import open_output
 from storage.queries.curves import evaluations
 from storage.runs.changes import add_policy_evaluation
@@ -251,14 +249,8 @@ def _load(
 
 
 def _read_weights(db: Database, run_id: str, chosen: ChosenCheckpoint) -> dict[str, object]:
-    """Read the learner's weights from the local checkpoint, or download the checkpoint from the URL of the run."""
-    path, files = run_folder(db, run_id) / chosen.name, get_run_place(db, run_id).files_of(run_id)
-    if files is None or (path.is_file() and is_own_lease(files, path.parent)):
-        return load_part(path, "learner", run_id=run_id)[1]
-    with TemporaryDirectory() as folder:
-        copy = Path(folder) / chosen.name
-        files.download(chosen.name, copy)
-        return load_part(copy, "learner", run_id=run_id)[1]
+    """Read the learner's weights from a checkpoint."""
+    return load_part(run_folder(db, run_id) / chosen.name, "learner", run_id=run_id)[1]
 
 
 def _get_env_info(config: EnvConfig) -> EnvInfo:

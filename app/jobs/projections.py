@@ -17,7 +17,7 @@ from app.jobs.launch import spawn
 from emtc_core.errors import ConfigError
 from emtc_core.kernel_cache import check_kernel_cache
 from storage.engine import Database
-from storage.files.places import local_folder
+from storage.files import run_folder
 from storage.process_id import get_process_id
 from storage.projections import JobRow, create_job, get_job, update_job
 from storage.queries.memory import Snapshot
@@ -57,7 +57,7 @@ def start_job(
         db, snapshot.id, method=method, params=make_projection_params(method, n=n, seed=seed, embedder=embedder)
     )
     if job.status == "queued" and job.pid is None:
-        log = local_folder(db, snapshot.run_id) / "projections.txt"
+        log = run_folder(db, snapshot.run_id) / "projections.txt"
         process = spawn(["app.jobs.projection_process", "--job", str(job.id)], log, db=db)
         with suppress(psutil.NoSuchProcess):  # it has already ended
             update_job(db, job.id, process=get_process_id(process.pid))

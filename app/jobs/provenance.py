@@ -35,7 +35,7 @@ from emtc_core.envs.registry import IMPORTED_BY_MAP
 from emtc_core.errors import StorageError
 from emtc_core.plugins import list_loaded
 from storage.engine import Database
-from storage.files.places import get_run_place, run_folder
+from storage.files import run_folder
 from storage.private_files import make_private_folder, open_private_append
 from storage.runs.changes import update_versions
 from storage.runs.rows import find_run
@@ -244,11 +244,9 @@ def _read_processor_name() -> str:
 
 
 def _write_diff(db: Database, run_id: str, name: str, diff: bytes) -> None:
-    """Write a diff to the run's folder, and to the URL of its files if there is one. An existing diff is kept."""
-    file_storage, path = get_run_place(db, run_id).files_of(run_id), run_folder(db, run_id) / name
+    """Write a diff to the run's folder. An existing diff is kept."""
+    path = run_folder(db, run_id) / name
     make_private_folder(path.parent)
     if not path.exists():
         with open_private_append(path) as file:
             file.write(diff)
-        if file_storage is not None:
-            file_storage.write(name, diff)

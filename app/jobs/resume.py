@@ -8,11 +8,10 @@ it, and returns the reasons. This module does not load torch.
 import socket
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from app.analysis.provenance import library_versions
 from app.jobs.launch import check_startable, start_trainer
-from emtc_core.checkpoint_file import CheckpointCheck, check_best, check_checkpoints, check_open_checkpoint
+from emtc_core.checkpoint_file import CheckpointCheck, check_best, check_checkpoints
 from emtc_core.config.resolve import config_from_stored
 from emtc_core.errors import (
     ConfigError,
@@ -24,10 +23,7 @@ from emtc_core.errors import (
     describe_error,
 )
 from storage.engine import Database
-from storage.files.places import FilesPlace, explain_missing, get_run_place, run_folder
-from storage.files.remote import RemoteFile, RunFiles
-from storage.files.trainer_files import check_lease, is_own_lease
-from storage.retry import is_transient
+from storage.files import explain_missing_files, run_folder
 from storage.runs import lifecycle
 from storage.runs.changes import claim_start, finish_run, start_again
 from storage.runs.claims import start_heartbeat_watch, wait_for_heartbeat
@@ -37,8 +33,6 @@ from storage.runs.removal import find_resume_error, remove_run
 from storage.runs.rows import RunRow, check_not_imported, find_run, get_state
 
 ENOUGH_CHECKPOINTS = 2
-_MAX_CACHED = 1000
-_CACHE: dict[tuple[RunFiles, RemoteFile], CheckpointCheck] = {}
 
 
 @dataclass(frozen=True)
@@ -51,11 +45,9 @@ class CheckpointStatus:
     other_host: str | None
     """The machine that trained the run, if it is not this machine."""
     refusal: str | None = None
-    """Why this machine must not or cannot read the place of the checkpoints."""
+    """Why this machine cannot read the folder of the checkpoints."""
     missing: str = ""
-    """Where the checkpoints may be, if there is none here."""
-    n_not_uploaded: int = 0
-    """Number of the newest checkpoints that are not uploaded to the URL yet."""
+    """Why the checkpoints may be in another folder, if there is none here."""
     best: tuple[CheckpointCheck, ...] = ()
     """Policies of the best evaluations, newest first. A run cannot resume from them."""
 
@@ -91,34 +83,26 @@ class CheckpointStatus:
 
 
 def examine_checkpoints(db: Database, row: RunRow) -> CheckpointStatus:
-    """Examine the checkpoints of a run. Results are cached while the files do not change; nothing is downloaded.
+    """Examine the checkpoints of a run. Results are cached while the files do not change.
 
     Raises:
         StorageError: If the database does not answer at the moment.
     """
     other_host = row.host if row.host not in (None, socket.gethostname()) else None
     try:
-        place = get_run_place(db, row.id)
-        check_lease(db, place, row.id)
         folder = run_folder(db, row.id)
-        local, remote = _examine_checkpoints(place, row.id, folder)
-        checkpoints, best = (*local, *remote), _examine_best(place, row.id, folder)
-    except StorageError as exc:
-        if is_transient(db, exc):
-            raise
-        return CheckpointStatus(row.env_steps, (), row.files or "", other_host, str(exc))
+    except StorageError as exc:  # EMTC_FILES cannot be used
+        return CheckpointStatus(row.env_steps, (), "", other_host, str(exc))
+    checkpoints, best = check_checkpoints(folder, row.id), check_best(folder, row.id)
     if lifecycle.allows(row.state, Event.CLAIM):  # a running trainer is still adding rows
-        checkpoints = tuple(_compare_with_rows(db, row.id, checkpoint) for checkpoint in checkpoints)
-    missing = explain_missing(db, row.id) if not (checkpoints or place.recorded or other_host) else ""
-    not_uploaded = len(local) if place.remote else 0
+        checkpoints = [_compare_with_rows(db, row.id, checkpoint) for checkpoint in checkpoints]
     return CheckpointStatus(
         row.env_steps,
-        checkpoints,
-        place.show(row.id),
+        tuple(checkpoints),
+        str(folder),
         other_host,
-        missing=missing,
-        n_not_uploaded=not_uploaded,
-        best=best,
+        missing="" if checkpoints else explain_missing_files(db),
+        best=tuple(best),
     )
 
 
@@ -218,46 +202,6 @@ def delete_runs(db: Database, run_ids: Sequence[str]) -> BulkResult:
 
     start_heartbeat_watch(db, run_ids)
     return _apply_to_each(run_ids, delete)
-
-
-def _examine_checkpoints(
-    place: FilesPlace, run_id: str, folder: Path
-) -> tuple[list[CheckpointCheck], list[CheckpointCheck]]:
-    """Examine checkpoints, newest first.
-
-    Returns:
-        The checkpoints in the local folder (for a run with a URL: only those newer than the uploaded ones), and the
-        checkpoints at the URL.
-    """
-    files = place.files_of(run_id)
-    if files is None:
-        return check_checkpoints(folder, run_id), []
-    remote = [_examine_remote(files, file) for file in reversed(files.list_checkpoints())]
-    newest = remote[0].name if remote else ""
-    local = check_checkpoints(folder, run_id) if is_own_lease(files, folder) else []
-    return [checkpoint for checkpoint in local if checkpoint.name > newest], remote
-
-
-def _examine_best(place: FilesPlace, run_id: str, folder: Path) -> tuple[CheckpointCheck, ...]:
-    files = place.files_of(run_id)
-    if files is None:
-        return tuple(check_best(folder, run_id))
-    remote = [_examine_remote(files, file) for file in reversed(files.list_best())]
-    local = check_best(folder, run_id) if is_own_lease(files, folder) else []
-    remote_names = {policy.name for policy in remote}
-    return (*(policy for policy in local if policy.name not in remote_names), *remote)
-
-
-def _examine_remote(files: RunFiles, file: RemoteFile) -> CheckpointCheck:
-    """Examine a checkpoint at a URL; the result is cached while the file does not change."""
-    key = (files, file)
-    if key not in _CACHE:
-        if len(_CACHE) >= _MAX_CACHED:
-            _CACHE.clear()
-        _CACHE[key] = files.read_blocks(
-            file, lambda stream: check_open_checkpoint(file.name, stream, file.size, files.run_id)
-        )
-    return _CACHE[key]
 
 
 def _compare_with_rows(db: Database, run_id: str, checkpoint: CheckpointCheck) -> CheckpointCheck:

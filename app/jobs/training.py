@@ -14,7 +14,6 @@ from typing import Literal
 
 import torch
 
-from app.jobs.checkpoint_stores import open_checkpoint_store
 from app.jobs.compilation import log_compilation
 from app.jobs.env_calls import EnvCalls
 from app.jobs.launch import LOG_NAME
@@ -35,7 +34,7 @@ from emtc_core.training.checkpoint import CheckpointStore, LoadedCheckpoint
 from emtc_core.training.evaluation import make_robust_env_config
 from emtc_core.training.trainer import RunSummary, Trainer
 from storage.engine import Database
-from storage.files.places import get_run_place, run_folder
+from storage.files import run_folder
 from storage.guards import hide_passwords
 from storage.private_files import make_private_folder, open_private_append
 from storage.process_id import get_process_id
@@ -161,8 +160,7 @@ def _mark_started(database: Database, run_id: str, token: str) -> tuple[RunConfi
     _load_plugins(run_id, config)
     device = choose_device(config.train.device)
     configure_threads()
-    files = retry_transient(database, lambda: get_run_place(database, run_id)).recorded
-    start = partial(start_run, database, run_id, get_process_id(), token=token, files=files, config=stored)
+    start = partial(start_run, database, run_id, get_process_id(), token=token, config=stored)
     retry_transient(database, lambda: start(device=str(device)))
     return config, device
 
@@ -179,10 +177,10 @@ def _train(
     on_progress: Callable[[int], None],
     announce: Callable[[str], None],
 ) -> RunSummary:
+    store = CheckpointStore(run_folder(database, run_id), keep=config.checkpoint.keep, run_id=run_id)
     with (
         closing(Heartbeat(database, run_id, token=token)),
         closing(DatabaseControl(database, run_id, token=token)) as control,
-        open_checkpoint_store(database, run_id, config.checkpoint.keep) as store,
         _open_recorder(database, run_id, token) as recorder,
     ):
         checkpoint = retry_transient(database, lambda: _load_checkpoint(database, run_id, store)) if resume else None

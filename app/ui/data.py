@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Generator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
 from functools import wraps
 from importlib import invalidate_caches
 from pathlib import Path
@@ -121,10 +120,7 @@ def open_url(url: str) -> Database:
     Raises:
         StorageError: If the database cannot be opened.
     """
-    if is_cached(url):
-        bundle = open_database(url, read_only=True)
-        return replace(bundle, file_id=None)  # opening the bundle again replaces the file by an equal one
-    return open_database(url)
+    return open_database(url, read_only=is_cached(url))
 
 
 def cached(

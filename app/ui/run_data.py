@@ -1,11 +1,8 @@
 """Reads of one run that are not in `data`: its files, and the curves that one session has read.
 
-Files on this machine are read at each call. Files on a network, and the error of a place that does not respond, are
-cached for `REMOTE_TTL_S`, so that a page does not wait for the network at each update. `LiveCurves` is mutable and
-belongs to one session.
+`LiveCurves` is mutable and belongs to one session.
 """
 
-import socket
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -22,14 +19,12 @@ from app.jobs.resume import CheckpointStatus, examine_checkpoints
 from app.ui import data
 from emtc_core.errors import StorageError
 from emtc_core.metrics import sort_metrics
-from storage.files.places import get_run_place, run_folder
-from storage.files.remote import Remote
+from storage.files import run_folder
 from storage.guards import hide_passwords
 from storage.private_files import read_tail
 from storage.queries import curves, gate, runs
-from storage.runs.rows import RunRow, find_run
+from storage.runs.rows import RunRow
 
-REMOTE_TTL_S = 10
 LOG_TAIL_BYTES = 20_000
 SPEED_WINDOW_S = 60.0
 _LONGEST_GAP_S = 10.0
@@ -55,8 +50,6 @@ def compile_ahead(url: str) -> bool:
 
 def checkpoint_status(run: RunRow) -> CheckpointStatus:
     """Examine a run's checkpoints."""
-    if run.files and "://" in run.files:
-        return _examine_remote_checkpoints(data.database_url(), run.id, run.state.value, run)
     return examine_checkpoints(data.database(), run)
 
 
@@ -73,16 +66,11 @@ def code_changes(run: RunRow) -> str:
 
 def log_tail(run_id: str) -> str:
     """Read the end of a run's log; empty if there is no log, and the error if it cannot be read."""
-    db = data.database()
     try:
-        place, run = get_run_place(db, run_id), find_run(db, run_id)
-        if place.remote is not None and run.started_at is not None and run.host != socket.gethostname():
-            tail = _read_remote_log(place.remote.url, run_id)
-        else:
-            tail = read_tail(run_folder(db, run_id) / LOG_NAME, LOG_TAIL_BYTES)
+        tail = read_tail(run_folder(data.database(), run_id) / LOG_NAME, LOG_TAIL_BYTES)
     except StorageError as exc:
         return str(exc)
-    text = hide_passwords(tail if isinstance(tail, str) else tail.decode(errors="replace"))
+    text = hide_passwords(tail.decode(errors="replace"))
     return "\n".join(line.rsplit("\r", 1)[-1] for line in text.splitlines()[-60:])
 
 
@@ -188,19 +176,6 @@ def get_session_curves(run_id: str, metric_names: Sequence[str], *, key: str) ->
     if curves is None or curves.run_id != run_id:
         curves = st.session_state[key] = LiveCurves(run_id, tuple(metric_names))
     return curves
-
-
-@st.cache_data(ttl=REMOTE_TTL_S, max_entries=32, show_spinner=False)
-def _examine_remote_checkpoints(url: str, run_id: str, state: str, _run: RunRow) -> CheckpointStatus:
-    return examine_checkpoints(data.database(), _run)
-
-
-@st.cache_data(ttl=REMOTE_TTL_S, max_entries=32, show_spinner=False)
-def _read_remote_log(url: str, run_id: str) -> bytes | str:
-    try:
-        return Remote(url).files_of(run_id).read_tail(LOG_NAME, LOG_TAIL_BYTES)
-    except StorageError as exc:
-        return str(exc)
 
 
 def _split_by_source(names: Sequence[str]) -> list[tuple[str, ...]]:

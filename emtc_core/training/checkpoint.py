@@ -19,9 +19,7 @@ import torch
 from torch.serialization import get_crc32_options, set_crc32_options
 
 from emtc_core.checkpoint_file import (
-    ZIP_SCHEMA,
     Sink,
-    check_archive,
     check_owner,
     list_best,
     list_checkpoints,
@@ -146,7 +144,7 @@ class CheckpointStore:
         Raises:
             OSError: If it cannot be written. Earlier checkpoints are not deleted then.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self.folder / name_checkpoint(env_step)
         parts = [(name, partial(_write_tensors, value)) for name, value in state.items()]
         write_checkpoint(path, run_id=self._run_id, env_step=env_step, parts=parts)
@@ -167,7 +165,7 @@ class CheckpointStore:
         self._finish_running_save()
         path = self.folder / name_best(env_step)
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             parts = [("learner", partial(_write_tensors, learner))]
             write_checkpoint(path, run_id=self._run_id, env_step=env_step, parts=parts)
         except (OSError, RuntimeError) as exc:
@@ -253,8 +251,6 @@ def load(path: Path, *, run_id: str = "") -> tuple[int, dict[str, Any]]:
     """
     manifest = read_manifest(path)
     check_owner(path, manifest, run_id)
-    if manifest.schema == ZIP_SCHEMA:
-        return _load_zip(path)
     return manifest.env_step, {part.name: _load_tensors(path, read_part(path, part)) for part in manifest.parts}
 
 
@@ -274,10 +270,6 @@ def load_part(path: Path, name: str, *, run_id: str = "") -> tuple[int, Any]:
     """
     manifest = read_manifest(path)
     check_owner(path, manifest, run_id)
-    if manifest.schema == ZIP_SCHEMA:
-        env_step, state = _load_zip(path)
-        if name in state:
-            return env_step, state[name]
     for part in manifest.parts:
         if part.name == name:
             return manifest.env_step, _load_tensors(path, read_part(path, part))
@@ -301,16 +293,6 @@ def _write_tensors(value: Any, sink: Sink) -> None:
         torch.save(value, sink)  # type: ignore[arg-type]  # torch.save calls only `write`
     finally:
         set_crc32_options(before)
-
-
-def _load_zip(path: Path) -> tuple[int, dict[str, Any]]:
-    """Load a checkpoint of the first schema: one zip archive without a run id."""
-    check_archive(path)
-    content = _load_tensors(path, path.read_bytes())
-    try:
-        return int(content["env_step"]), content["state"]
-    except (KeyError, TypeError, ValueError) as exc:
-        raise CheckpointError(f"{path.name} is not a checkpoint: {exc}.") from exc
 
 
 def _load_tensors(path: Path, data: bytes) -> Any:

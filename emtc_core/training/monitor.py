@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from emtc_core.active_clock import ACTIVE_CLOCK
+from emtc_core.atomic_file import replace_atomically
 from emtc_core.config.plugin_settings import split_names
 from emtc_core.config.run import RunConfig
 from emtc_core.devices import AsyncCopy, fetch
@@ -93,9 +94,10 @@ class LossWatch:
         while self._pending and (wait or self._pending[0].loss.has_arrived()):
             pending = self._pending.popleft()
             if not math.isfinite(loss := pending.loss.wait().item()):
-                self._folder.mkdir(parents=True, exist_ok=True)
+                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
                 path = self._folder / f"non-finite-update-{pending.update:09d}.npz"
-                np.savez_compressed(path, allow_pickle=False, **_list_arrays(pending.inputs))
+                with replace_atomically(path, private=True) as file:
+                    np.savez_compressed(file, allow_pickle=False, **_list_arrays(pending.inputs))
                 raise NonFiniteLossError(
                     f"The training loss became {loss} at update {pending.update}. Lower train.lr or "
                     f"train.reward_scale. The batch is saved in {path}",

@@ -9,7 +9,6 @@ import shutil
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Final
 
 from sqlalchemy import ColumnElement, Connection, LargeBinary, exists, func, select
@@ -18,8 +17,7 @@ from sqlalchemy.orm import InstrumentedAttribute
 from emtc_core.errors import StorageError
 from storage.address import get_log_path
 from storage.engine import Database, files_root
-from storage.files.places import get_place
-from storage.files.trainer_files import find_other_owner, is_own, read_local_lease
+from storage.files import get_runs_root, measure_folder
 from storage.models import (
     EpisodeRow,
     EvalEpisode,
@@ -34,7 +32,6 @@ from storage.models import (
     Transition,
     TransitionSummary,
 )
-from storage.private_files import find_folder, is_checkpoint, measure_folder
 
 TRANSITION_BYTES: Final = 70
 _EPISODE_BYTES: Final = 110
@@ -47,7 +44,6 @@ _ROW_BYTES: Final = {
 }
 _MAX_BYTES: Final = 1 << 50
 """Upper limit of an estimate, because a damaged database can contain any number of steps."""
-_MAX_REASONS: Final = 3
 _SAMPLED_EPISODES: Final = 200
 """Number of episodes per run whose trajectories are measured."""
 
@@ -93,27 +89,28 @@ class Sizes:
     runs: tuple[RunSize, ...]
     """Largest run first."""
     left_behind: int
-    """Size of folders of this database whose runs no longer exist."""
+    """Size of folders next to a SQLite file whose runs no longer exist."""
     unmeasured: str = ""
-    """Why the files of some runs are not counted; empty if all are counted."""
+    """Why the files of the runs are not counted; empty if they are counted."""
 
 
 def measure_sizes(db: Database) -> Sizes:
-    """Measure a database and the files of its runs, in the folder of the database and in the place of EMTC_FILES."""
-    folder_sizes: dict[str, tuple[int, int]] = {}
-    root = files_root(db)
-    if root.is_dir() and not root.is_symlink():
-        folders = [path for path in root.iterdir() if path.is_dir() and not path.is_symlink()]
-        folder_sizes = {folder.name: measure_folder(folder) for folder in folders}
+    """Measure a database and the files of its runs."""
+    unmeasured, folder_sizes = "", dict[str, tuple[int, int]]()
+    try:
+        root = get_runs_root(db)
+        folder_sizes = {folder.name: measure_folder(folder) for folder in root.glob("*/")}
+    except StorageError as error:  # EMTC_FILES cannot be used
+        root, unmeasured = None, f"The files of the runs are not counted. {error}"
     with db.read() as connection:
-        placed_sizes, unmeasured = _measure_placed_files(db, connection)
-        runs = _measure_runs(connection, folder_sizes, placed_sizes)
+        runs = _measure_runs(connection, folder_sizes)
         database, reusable = file_sizes(connection, db)
     run_ids = {run.run_id for run in runs}
+    is_only_ours = db.path is not None and root == files_root(db)  # other folders have runs of several databases
     left_behind = sum(
         checkpoints + others
         for name, (checkpoints, others) in folder_sizes.items()
-        if name not in run_ids and not name.startswith("sweep-") and _is_left_behind(db, root / name)
+        if is_only_ours and name not in run_ids and not name.startswith("sweep-")
     )
     return Sizes(
         url=db.safe_url,
@@ -124,15 +121,6 @@ def measure_sizes(db: Database) -> Sizes:
         left_behind=left_behind,
         unmeasured=unmeasured,
     )
-
-
-def _is_left_behind(db: Database, folder: Path) -> bool:
-    """Return whether a folder without a run was made for this database.
-
-    All databases on servers use the same folder, so a folder without a lease may have a run of another one.
-    """
-    lease = read_local_lease(folder)
-    return is_own(db, lease) if db.path is None else find_other_owner(db, lease, is_local=True) is None
 
 
 def file_sizes(connection: Connection, db: Database) -> tuple[int, int | None]:
@@ -163,42 +151,12 @@ def blob_size(connection: Connection, blob: ColumnElement[bytes] | InstrumentedA
     return (func.length if connection.dialect.name == "sqlite" else func.octet_length)(blob)
 
 
-def _measure_placed_files(db: Database, connection: Connection) -> tuple[dict[str, tuple[int, int]], str]:
-    """Measure the files of runs that are not in the folder of the database but in a recorded place.
-
-    Returns:
-        Run id → size of its checkpoints and of its other files [bytes]; and why some are not measured.
-    """
-    sizes: dict[str, tuple[int, int]] = {}
-    reasons: list[str] = []
-    rows = connection.execute(select(Run.files, Run.id).where(Run.files.is_not(None)).order_by(Run.files, Run.id)).all()
-    for recorded in dict.fromkeys(row.files for row in rows):
-        run_ids = [row.id for row in rows if row.files == recorded]
-        try:
-            place = get_place(db, recorded)
-            if place.remote is None:
-                sizes |= {run_id: measure_folder(find_folder(place.root, run_id)) for run_id in run_ids}
-                continue
-            remote_files = place.remote.list_runs()
-            for run_id in run_ids:
-                files = remote_files.get(run_id, [])
-                checkpoints = sum(file.size for file in files if is_checkpoint(file.name))
-                sizes[run_id] = (checkpoints, sum(file.size for file in files) - checkpoints)
-        except StorageError as error:
-            plural = "s" if len(run_ids) != 1 else ""
-            reasons.append(f"The files of {len(run_ids):,} run{plural} are not counted. {error}")
-    return sizes, " ".join(reasons[:_MAX_REASONS])
-
-
-def _measure_runs(
-    connection: Connection, folder_sizes: Mapping[str, tuple[int, int]], placed_sizes: Mapping[str, tuple[int, int]]
-) -> list[RunSize]:
+def _measure_runs(connection: Connection, folder_sizes: Mapping[str, tuple[int, int]]) -> list[RunSize]:
     """Measure every run.
 
     Args:
         connection: Connection for reading.
-        folder_sizes: Run id → size of its checkpoints and other files in the folder of the database [bytes].
-        placed_sizes: The same for its files in a recorded place.
+        folder_sizes: Name of a folder → size of its checkpoints and other files [bytes].
     """
     curves = _measure_curves(connection)
     trajectories = _estimate_trajectories(connection)
@@ -212,7 +170,6 @@ def _measure_runs(
     runs: list[RunSize] = []
     for row in rows:
         checkpoints, other_files = folder_sizes.get(row.id, (0, 0))
-        placed_checkpoints, placed_other_files = placed_sizes.get(row.id, (0, 0))
         runs.append(
             RunSize(
                 run_id=row.id,
@@ -224,8 +181,8 @@ def _measure_runs(
                 curves=curves.get(row.id, 0),
                 playbacks=playbacks.get(row.id, 0),
                 snapshots=snapshots.get(row.id, 0),
-                checkpoints=checkpoints + placed_checkpoints,
-                other_files=other_files + placed_other_files,
+                checkpoints=checkpoints,
+                other_files=other_files,
             )
         )
     return runs

@@ -3,19 +3,16 @@
 The data are counted first. They are removed in transactions of limited size, and never while the run is active.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from pathlib import Path
 from typing import Final
 
 from sqlalchemy import Connection, delete, func, select, update
 
 from storage.engine import Database
-from storage.files.places import get_run_place, run_folder
-from storage.files.trainer_files import check_lease, with_reserve
+from storage.files import is_checkpoint, run_folder
 from storage.maintenance.sizes import TRANSITION_BYTES, blob_size, snapshot_size
 from storage.models import EpisodeRow, ProjectionRow, SnapshotRow, Transition
-from storage.private_files import is_checkpoint, list_trainer_files
 from storage.queries.episodes import EMPTY_TRAJECTORY
 from storage.runs import lifecycle
 from storage.runs.claims import wait_for_heartbeat
@@ -100,7 +97,7 @@ def count_thinning(db: Database, run_id: str, what: Thinning) -> RemovedData:
             n_bytes = sum(int(connection.execute(size).scalar() or 0) for size in sizes)
             total += RemovedData(snapshots=1, size_bytes=n_bytes)
     if what.checkpoints:
-        sizes = [size for size, _ in _list_checkpoints(db, run_id)]
+        sizes = [path.stat().st_size for path in _list_checkpoints(db, run_id)]
         total += RemovedData(checkpoints=len(sizes), size_bytes=sum(sizes))
     return total
 
@@ -125,12 +122,11 @@ def thin_run(db: Database, run_id: str, what: Thinning) -> RemovedData:
     wait_for_heartbeat(db, run_id)
     removed = count_thinning(db, run_id, what)
     if what.checkpoints:  # first, because the transactions below need free space even on a full disk
-        checkpoints = _list_checkpoints(db, run_id)
         with db.transaction() as connection:  # locks the run while its files are deleted
             _check_may_thin(connection, run_id)
-            for _, delete_file in checkpoints:
-                delete_file()
-    with_reserve(db, lambda: _delete_rows(db, run_id, what))
+            for path in _list_checkpoints(db, run_id):
+                path.unlink(missing_ok=True)
+    _delete_rows(db, run_id, what)
     return removed
 
 
@@ -161,17 +157,9 @@ def _delete_rows(db: Database, run_id: str, what: Thinning) -> None:
             connection.execute(delete(Transition).where(Transition.run_id == run_id, is_in_batch))
 
 
-def _list_checkpoints(db: Database, run_id: str) -> list[tuple[int, Callable[[], None]]]:
-    """List a run's checkpoints in its folder and at its URL: the size of each, and a function that deletes it."""
-    place = get_run_place(db, run_id)
-    check_lease(db, place, run_id)
-    remote = place.files_of(run_id)
-    local_files = [path for path in list_trainer_files(run_folder(db, run_id)) if is_checkpoint(path.name)]
-    remote_files = [file for file in remote.list_files() if is_checkpoint(file.name)] if remote else []
-    return [
-        *((path.lstat().st_size, partial(path.unlink, missing_ok=True)) for path in local_files),
-        *((file.size, partial(remote.remove, file.name)) for file in remote_files if remote),
-    ]
+def _list_checkpoints(db: Database, run_id: str) -> list[Path]:
+    """List the checkpoints and best policies in a run's folder."""
+    return [path for path in run_folder(db, run_id).glob("*") if is_checkpoint(path)]
 
 
 def _check_may_thin(connection: Connection, run_id: str) -> None:

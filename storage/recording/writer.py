@@ -4,7 +4,7 @@ The trainer only puts a record into a queue. The thread packs and compresses all
 transaction, which also updates `runs.env_steps`. So the stored transitions are 1…env_steps at any time, also after a
 crash. If the disk is full, the database is locked or its file was moved, the same transaction is retried until it
 succeeds. Meanwhile the queue fills up and the trainer waits. `blocked` and the file `recorder.state` of the run contain
-the reason. `flush` also waits for the disk. The trainer calls it before it writes a checkpoint, so
+the reason. `flush` also waits until the rows are on the disk. The trainer calls it before it writes a checkpoint, so
 that a power failure cannot remove rows that the checkpoint needs.
 """
 
@@ -16,14 +16,19 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from emtc_core.errors import EmtcError, StorageError
+from sqlalchemy import update
+
+from emtc_core.errors import EmtcError, RunNotFoundError, StorageError
 from emtc_core.metrics import is_known
 from emtc_core.recorder import AnswerRecord, EpisodeRecord, EvaluationRecord, GateStatsRecord, SnapshotRecord
-from storage.engine import FILE_CHANGED, Database
-from storage.files.trainer_files import StateFile
+from storage import clock
+from storage.engine import FILE_MISSING, Database
+from storage.files import StateFile
+from storage.models import Run
 from storage.recording.batch import Record, RecordBatch, estimate_bytes, make_batch
 from storage.recording.statements import is_written, write_batch
 from storage.retry import MISSING_FILE_PATIENCE_S, Outage, is_transient, retry_transient
+from storage.runs.lifecycle import check_owned
 from storage.runs.removal import rewind_run
 from storage.runs.rows import find_run
 
@@ -243,7 +248,7 @@ class DatabaseRecorder:
                         self._waiting_bytes -= sum(estimate_bytes(record) for record in records)
                         self._changed.notify_all()
                 if must_sync:
-                    if not self._retry(lambda _: self._db.sync()):
+                    if not self._retry(lambda _: self._commit_durably()):
                         return
                     with self._changed:
                         self._n_synced = self._n_written
@@ -287,6 +292,19 @@ class DatabaseRecorder:
             if not (is_retry and is_written(connection, self._run_id, batch)):
                 write_batch(connection, self._run_id, batch, token=self._token)
 
+    def _commit_durably(self) -> None:
+        """Commit a heartbeat and wait for the disk. All rows that were committed before are then on the disk too."""
+        with self._db.transaction(durable=True) as connection:
+            if self._token is not None:
+                check_owned(connection, self._run_id, self._token)
+            heartbeat = update(Run).where(Run.id == self._run_id).values(heartbeat_at=clock.now())
+            if connection.execute(heartbeat).rowcount != 1:
+                raise RunNotFoundError(
+                    f"Run {self._run_id} was deleted while it was being recorded.",
+                    reason="deleted",
+                    subject=self._run_id,
+                )
+
     def _retry(self, act: Callable[[bool], None]) -> bool:
         """Call a function, and again while the error is temporary. False if the recorder was abandoned.
 
@@ -299,7 +317,7 @@ class DatabaseRecorder:
                 act(is_retry)
             except StorageError as error:
                 is_overdue = time.monotonic() - started > MISSING_FILE_PATIENCE_S
-                if not is_transient(self._db, error) or (is_overdue and error.reason in FILE_CHANGED):
+                if not is_transient(self._db, error) or (is_overdue and error.reason == FILE_MISSING):
                     raise
                 is_retry = True
                 self._outage.failed(str(error))

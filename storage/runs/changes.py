@@ -122,7 +122,6 @@ def start_run(
     *,
     device: str | None,
     token: str | None = None,
-    files: str | None = None,
     config: Mapping[str, Any] | None = None,
 ) -> None:
     """Set a run to running, in the process that trains it. If two processes try, one succeeds.
@@ -133,7 +132,6 @@ def start_run(
         process: This process.
         device: `cpu` or `cuda`; None keeps the stored device.
         token: The token of `claim_start`. None claims the run in the same transaction.
-        files: Place of the run's files. It is stored only at the first start.
         config: The resolved configuration, if settings depend on this machine; None keeps the stored configuration.
 
     Raises:
@@ -153,8 +151,6 @@ def start_run(
         values |= {"device": device or row.device, "owner_token": token, "claimed_at": row.claimed_at or now}
         values |= {"started_at": row.started_at or now, "ended_at": None, "heartbeat_at": now, "error": None}
         values["archived_at"] = None  # a run in training is always listed
-        if row.started_at is None:
-            values["files"] = files
         if config is not None:
             values["config"] = dict(config)
         connection.execute(update(Run).where(Run.id == run_id).values(**values))

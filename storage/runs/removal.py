@@ -11,11 +11,9 @@ from typing import Any
 from sqlalchemy import Connection, Integer, delete, func, insert, select, update
 from sqlalchemy.orm import InstrumentedAttribute
 
-from emtc_core.errors import RunStateError, StorageError
+from emtc_core.errors import RunStateError
 from storage.engine import Database
-from storage.files.places import FilesPlace, get_place, get_run_place, local_folder, run_folder
-from storage.files.remote import Remote, RemoteFile
-from storage.files.trainer_files import check_lease, find_other_owner, read_local_lease, with_reserve
+from storage.files import list_file_sizes, remove_run_folder, run_folder
 from storage.frames import in_parts
 from storage.models import (
     SUMMARY_STEPS,
@@ -33,7 +31,6 @@ from storage.models import (
     Transition,
     TransitionSummary,
 )
-from storage.private_files import list_trainer_files, remove_folder, remove_own_files
 from storage.runs import lifecycle
 from storage.runs.claims import wait_for_heartbeat
 from storage.runs.lifecycle import Event, check_token
@@ -66,7 +63,7 @@ class RunContents:
     def __str__(self) -> str:
         size = f"{self.size_bytes / 1e6:,.1f} MB"
         folder = f"the folder {self.folder} with {_count(self.files, 'file')} ({size}: log and checkpoints)"
-        return f"{_describe_rows(self)}, and {folder if self.files else 'no files'}"
+        return f"{_describe_rows(self)}, and {folder if self.files else f'no files in {self.folder}'}"
 
 
 @dataclass(frozen=True)
@@ -80,14 +77,11 @@ class TotalContents:
     snapshots: int
     files: int
     size_bytes: int
-    reasons: tuple[str, ...] = ()
-    """Why the files of some runs cannot be counted. These files will not be deleted."""
 
     def __str__(self) -> str:
         size = f"{self.size_bytes / 1e6:,.1f} MB"
         files = f"{_count(self.files, 'file')} of logs and checkpoints ({size})" if self.files else "no files"
-        contents = f"{_describe_rows(self)}, and {files}"
-        return f"{contents}. Some files will not be deleted. {' '.join(self.reasons)}" if self.reasons else contents
+        return f"{_describe_rows(self)}, and {files}"
 
 
 def _describe_rows(contents: RunContents | TotalContents) -> str:
@@ -214,7 +208,11 @@ def find_resume_error(db: Database, run_id: str, env_step: int) -> str | None:
 
 
 def count_contents_of_runs(db: Database, run_ids: Sequence[str]) -> TotalContents:
-    """Count the rows and files that deleting these runs would delete. One transition per env step is counted."""
+    """Count the rows and files that deleting these runs would delete. One transition per env step is counted.
+
+    Raises:
+        StorageError: If EMTC_FILES cannot be used.
+    """
     runs = transitions = episodes = evaluations = snapshots = 0
     with db.read() as connection:
         for part in in_parts(run_ids):
@@ -228,69 +226,18 @@ def count_contents_of_runs(db: Database, run_ids: Sequence[str]) -> TotalContent
             episodes += count(EpisodeRow.run_id)
             evaluations += count(Evaluation.run_id)
             snapshots += count(SnapshotRow.run_id)
-    sizes, why_not = _all_file_sizes(db, run_ids)
-    return TotalContents(runs, transitions, episodes, evaluations, snapshots, len(sizes), sum(sizes), why_not)
+    sizes = [size for run_id in run_ids for size in list_file_sizes(run_folder(db, run_id))]
+    return TotalContents(runs, transitions, episodes, evaluations, snapshots, len(sizes), sum(sizes))
 
 
-def _all_file_sizes(db: Database, run_ids: Sequence[str]) -> tuple[list[int], tuple[str, ...]]:
-    """List the sizes of the files of several runs [bytes], and the reasons why some cannot be read.
-
-    Each remote store is listed only once.
-    """
-    sizes: list[int] = []
-    reasons: dict[str, None] = {}
-    listings: dict[Remote, dict[str, list[RemoteFile]] | StorageError] = {}
-
-    def list_at(remote: Remote) -> dict[str, list[RemoteFile]]:
-        if remote not in listings:
-            try:
-                listings[remote] = remote.list_runs()
-            except StorageError as error:
-                listings[remote] = error
-        listing = listings[remote]
-        if isinstance(listing, StorageError):
-            raise listing
-        return listing
-
-    for run_id in run_ids:
-        try:
-            place = get_run_place(db, run_id)
-            remote_files = list_at(place.remote).get(run_id, []) if place.remote else None
-            sizes += _file_sizes(db, run_id, place, remote_files)
-        except StorageError as error:
-            reasons[str(error)] = None
-    return sizes, tuple(reasons)
-
-
-def _file_sizes(
-    db: Database, run_id: str, place: FilesPlace, remote_files: Sequence[RemoteFile] | None = None
-) -> list[int]:
-    """List the sizes of a run's files [bytes], next to the database and at its recorded place.
-
-    `remote_files` are the files at a remote place, if they are already listed.
-    """
-    local = local_folder(db, run_id).rglob("*") if _may_remove_local(db, run_id) else ()
-    sizes = [path.lstat().st_size for path in local if path.is_symlink() or path.is_file()]
-    if remote := place.files_of(run_id):
-        sizes += [file.size for file in (remote.list_files() if remote_files is None else remote_files)]
-    elif place.recorded is not None:
-        sizes += [path.lstat().st_size for path in list_trainer_files(run_folder(db, run_id))]
-    return sizes
-
-
-def count_run_contents(db: Database, run_id: str, *, leave_files: bool = False) -> RunContents:
+def count_run_contents(db: Database, run_id: str) -> RunContents:
     """Count the rows and files that `remove_run` would delete.
 
-    Args:
-        db: An open database.
-        run_id: The run.
-        leave_files: Do not count the files at the place of the run; count those next to the database.
-
     Raises:
-        StorageError: If this machine must not read the place of the run's files, or cannot reach it.
+        StorageError: If EMTC_FILES cannot be used.
     """
-    place = get_place(db, None) if leave_files else _place_to_clear(db, run_id)
-    sizes = _file_sizes(db, run_id, place)
+    folder = run_folder(db, run_id)
+    sizes = list_file_sizes(folder)
     with db.read() as connection:
 
         def count(key: InstrumentedAttribute[Any]) -> int:
@@ -303,77 +250,29 @@ def count_run_contents(db: Database, run_id: str, *, leave_files: bool = False) 
             snapshots=count(SnapshotRow.run_id),
             entries=count(Entry.run_id),
             children=count(Run.parent_id),
-            folder=place.show(run_id),
+            folder=str(folder),
             files=len(sizes),
             size_bytes=sum(sizes),
         )
 
 
-def remove_run(db: Database, run_id: str, *, leave_files: bool = False) -> None:
-    """Delete a run: its rows, then its log and checkpoints at their recorded place.
+def remove_run(db: Database, run_id: str) -> None:
+    """Delete a run: its folder with log and checkpoints, and all its rows.
 
-    Args:
-        db: An open database.
-        run_id: The run.
-        leave_files: Delete only the rows and the files next to the database, not files at another place or of another
-            database.
+    The rows are deleted from the last env step backwards, in several transactions. After each of them the run is a
+    shorter but valid run. The folder is deleted first, because the transactions need free space even on a full disk.
 
     Raises:
         RunNotFoundError: If there is no such run.
         RunStateError: If the run has a trainer. Nothing is deleted then.
-        StorageError: If the folder contains a link, or this machine must not read the place of the files or cannot
-            reach it. Nothing is deleted then.
+        StorageError: If EMTC_FILES cannot be used. Nothing is deleted then.
     """
     wait_for_heartbeat(db, run_id)
-    # All places are checked before the first row is deleted.
-    local = local_folder(db, run_id) if _may_remove_local(db, run_id) else None
-    place = None if leave_files else _place_to_clear(db, run_id)
-    remote = place.files_of(run_id) if place else None
-    own_folder = run_folder(db, run_id) if place and place.recorded and remote is None else None
-    if remote is not None:
-        remote.list_files()
-    with_reserve(db, lambda: delete_run(db, run_id))
-    if local is not None:
-        remove_folder(local)
-    if own_folder is not None:
-        remove_own_files(own_folder)
-    if remote is not None:
-        remote.remove_all()
-
-
-def _may_remove_local(db: Database, run_id: str) -> bool:
-    """Return whether a run's folder next to the database, or in the user's data folder, is not of another database."""
-    return find_other_owner(db, read_local_lease(local_folder(db, run_id)), is_local=True) is None
-
-
-def _place_to_clear(db: Database, run_id: str) -> FilesPlace:
-    try:
-        place = get_run_place(db, run_id)
-        check_lease(db, place, run_id)
-        return place
-    except StorageError as error:
-        if error.reason == "link":
-            raise
-        raise StorageError(
-            f"{error} To delete only its rows: emtc delete {run_id} --leave-files",
-            reason=error.reason,
-            subject=error.subject,
-        ) from error
-
-
-def delete_run(db: Database, run_id: str) -> None:
-    """Delete all rows of a run, from its last env step backwards, in several transactions.
-
-    After each transaction the run is a shorter but valid run. Files are not deleted; see `remove_run`.
-
-    Raises:
-        RunNotFoundError: If there is no such run.
-        RunStateError: If the run has a trainer.
-    """
     while True:
         with db.transaction() as connection:
             row = get_locked_row(connection, run_id)
             lifecycle.check_allowed(run_id, get_state(row), Event.DELETE)
+            remove_run_folder(db, run_id)
             end = _find_episode_end(connection, run_id, row.env_steps - _DELETE_STEPS)
             _rewind(connection, run_id, end, reached=row.env_steps)
             if end == 0:

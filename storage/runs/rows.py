@@ -18,7 +18,7 @@ from sqlalchemy import ColumnElement, Connection, case, func, insert, literal, s
 from emtc_core.errors import RunNotFoundError, RunStateError
 from storage import clock
 from storage.engine import Database
-from storage.files.trainer_files import read_stall_reason
+from storage.files import read_stall_reason
 from storage.models import (
     RUN_TABLE_COLUMNS,
     SUMMARY_STEPS,

@@ -10,7 +10,7 @@ from app.jobs.training import train_run
 from emtc_core.config.resolve import resolve
 from emtc_core.training.checkpoint import CheckpointStore
 from storage.engine import open_database
-from storage.files.places import run_folder
+from storage.files import run_folder
 from storage.runs.changes import create_run
 from storage.runs.rows import find_run
 

@@ -14,7 +14,7 @@ from app.jobs.resume import resume_run
 from emtc_core.config.resolve import resolve
 from emtc_core.errors import ConfigError, EnvUnavailableError, RunStateError
 from storage.engine import open_database
-from storage.files.places import run_folder
+from storage.files import run_folder
 from storage.projections import create_job, get_job
 from storage.queries.memory import get_snapshot, list_snapshots
 from storage.queries.projections import find_projection

@@ -64,7 +64,7 @@ from storage.queries.episode_search import find_playbacks
 from storage.queries.episodes import get_playback, get_trajectory
 from storage.queries.gate import gate_stats
 from storage.queries.memory import get_snapshot, list_snapshots
-from storage.runs.removal import delete_run
+from storage.runs.removal import remove_run
 from storage.runs.rows import find_run
 from tests.pages.seed import seed_run
 
@@ -439,7 +439,7 @@ def test_the_cells_fall_back_to_the_frozen_figures(tmp_path: Path, monkeypatch, 
     db = open_database(f"sqlite:///{tmp_path / 'y.db'}")
     run_id = seed_run(db)
     figures = pinned_figures(db, run_id)
-    delete_run(db, run_id)
+    remove_run(db, run_id)
     content = export_entries(db, [made for _, made in figures], "ipynb")
     run_cells(content, monkeypatch, db.url)
     assert capsys.readouterr().out.count("As it was frozen") == len(figures)

@@ -5,7 +5,7 @@ import pytest
 from app.bench import atlas, live
 from app.bench.browser import serve_app
 from app.bench.records import temporary_database
-from storage.files.places import run_folder
+from storage.files import run_folder
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 

@@ -2,7 +2,6 @@
 
 import pytest
 
-from storage.engine import files_root
 from tests.hostile import ACTS, tamper
 from tests.pages.test_pages import open_page, said
 
@@ -70,15 +69,3 @@ def test_a_replay_of_a_module_that_nobody_allowed_says_so_and_draws_the_rest(hos
     assert not app.exception
     assert not app.error
     assert "EMTC_ENV_MODULES" in said(app).replace("\\", "")
-
-
-def test_a_log_that_leads_elsewhere_is_not_shown(seeded, tmp_path):
-    db, run_id = seeded
-    secret = tmp_path / "secret"
-    secret.write_text("the secret of this machine")
-    folder = files_root(db) / run_id
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "log.txt").symlink_to(secret)
-    app = open_page("live", run=run_id)
-    assert not app.exception
-    assert "the secret of this machine" not in said(app) + " ".join(code.value for code in app.code)

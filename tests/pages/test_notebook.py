@@ -5,7 +5,7 @@ import pytest
 from app.notebook.view import freeze
 from app.ui.page_state import OPENED_BOX
 from storage.notebook import create_entry, edit_entry, get_entry, get_figure, list_entries
-from storage.runs.removal import delete_run
+from storage.runs.removal import remove_run
 from tests.app.test_notebook_export import make_chart, make_cloud
 from tests.pages.test_pages import open_page, said
 
@@ -174,7 +174,7 @@ def test_the_url_can_select_one_entry(empty):
 def test_a_deleted_run_is_reported_and_its_figure_stays(seeded):
     db, run_id = seeded
     press_pin(open_page("live", run=run_id), "live-gate-dynamics-Δ̄_mem", title="Kept")
-    delete_run(db, run_id)
+    remove_run(db, run_id)
     app = open_page("notebook")
     assert not app.exception
     assert not app.error

@@ -11,7 +11,7 @@ from app.analysis.intervals import compute_score_interval
 from app.jobs.launch_request import check_request
 from app.ui.run.settings import find_rows, make_rows
 from emtc_core.config.resolve import config_from_stored, flatten, resolve
-from storage.files.places import run_folder
+from storage.files import run_folder
 from storage.models import MetricRow, Run
 from storage.runs.changes import add_policy_evaluation
 from storage.runs.labels import edit_run

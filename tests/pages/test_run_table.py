@@ -239,11 +239,11 @@ def test_selected_rows_stay_when_a_new_run_appears(several):
 
 
 def test_the_deletion_of_a_listed_run_clears_the_selection(several):
-    from storage.runs.removal import delete_run
+    from storage.runs.removal import remove_run
 
     db, ids = several
     app = select(open_home(), ids[0], ids[1])
-    delete_run(db, ids[0])
+    remove_run(db, ids[0])
     app.run()
     assert not app.exception
     assert labels(app) == {}

@@ -13,7 +13,7 @@ from app.ui.page_state import OPENED_BOX
 from app.ui.run_data import LiveCurves
 from emtc_core.checkpoint_file import CheckpointCheck, name_checkpoint, write_checkpoint
 from storage.engine import Database
-from storage.files.places import run_folder
+from storage.files import run_folder
 from storage.models import CommandRow, Run
 from storage.queries.runs import list_resumes, list_runs
 from storage.runs.changes import start_again

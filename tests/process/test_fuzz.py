@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from storage.engine import files_root_of, open_database
+from storage.engine import open_database
 from storage.runs.changes import create_run
 from tests.hostile import ACTS, tamper
 from tests.process import trainers
@@ -167,7 +167,7 @@ def test_every_command_answers_a_hostile_database_in_words(
     path, run_id = Path(shutil.copy(original[0], tmp_path / "emtc.db")), original[1]
     victim = tmp_path / "victim"
     victim.mkdir()
-    files_root_of(path).mkdir()
+    path.with_suffix(".files").mkdir()
     tamper(path, *ACTS[act])
     db = ("--db", f"sqlite:///{path}")
     out = ("--out", str(tmp_path / "out.svg"))

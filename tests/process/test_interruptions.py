@@ -18,7 +18,7 @@ from emtc_core.config.resolve import resolve
 from emtc_core.config.run import list_algos
 from emtc_core.errors import StorageError
 from storage.engine import Database, open_database
-from storage.files.places import run_folder
+from storage.files import run_folder
 from storage.retry import retry_transient
 from storage.runs.changes import create_run
 from storage.runs.rows import find_run
@@ -115,8 +115,8 @@ def test_every_question_of_a_trainer_to_its_database_may_be_refused_once(
     said: list[str] = []
     asked: set[tuple[str, str, int]] = set()
 
-    def refused_once(ask: Callable[[Database], Any]) -> Callable[[Database], Any]:
-        def first_refused(db: Database) -> Any:
+    def refused_once(ask: Callable[..., Any]) -> Callable[..., Any]:
+        def first_refused(db: Database, **options: Any) -> Any:
             caller = sys._getframe(1)
             place = (threading.current_thread().name, caller.f_code.co_name, caller.f_lineno)
             if place not in asked:
@@ -124,7 +124,7 @@ def test_every_question_of_a_trainer_to_its_database_may_be_refused_once(
                 lock = sqlite3.OperationalError("database is locked")
                 lock.sqlite_errorname = "SQLITE_BUSY"  # as SQLite says of one
                 raise StorageError("The database failed.") from lock
-            return ask(db)
+            return ask(db, **options)
 
         return first_refused
 
@@ -137,6 +137,6 @@ def test_every_question_of_a_trainer_to_its_database_may_be_refused_once(
         assert train_detached(db.url, run_id, announce=said.append, token=owner.token, resume=True) == 0, said
         run = retry_transient(db, lambda: find_run(db, run_id))
     assert run.status == "finished", run.error
-    assert {"find_run", "get_run_place", "start_run", "rewind_run", "finish_run"} <= {name for _, name, _ in asked}
+    assert {"find_run", "start_run", "rewind_run", "finish_run"} <= {name for _, name, _ in asked}
     assert db.path is not None
     assert breaches(db.path) == []

@@ -5,11 +5,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from sqlalchemy import update
 
 from app.cli.main import run
 from storage.engine import open_database
-from storage.models import Run
 from storage.queries.episodes import list_episodes
 from storage.runs.changes import create_run, finish_run, start_run
 from tests.storage.records import CONFIG, ME, record_everything
@@ -117,27 +115,3 @@ def test_a_server_that_only_shows_is_not_cared_for(
         assert run(["db", *arguments, "--db", place[0]]) == 2
         assert "EMTC_READ_ONLY=1" in capsys.readouterr().err
     assert run(["db", "stats", "--db", place[0]]) == 0
-
-
-def test_files_that_only_a_row_names_are_told_and_left(
-    place: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    url, run_id = place
-    folder = tmp_path / "victim" / run_id
-    folder.mkdir(parents=True)
-    (folder / "checkpoint-000000000100.pt").write_bytes(b"x")
-    db = open_database(url)
-    with db.transaction() as connection:
-        connection.execute(update(Run).where(Run.id == run_id).values(status="stopped", files=str(folder.parent)))
-    db.dispose()
-    wanted = f"Set EMTC_FILES={folder.parent}"
-    for command in (["delete", run_id, "--yes"], ["resume", run_id], ["db", "thin", run_id, "--checkpoints", "--yes"]):
-        assert run([*command, "--db", url]) == 2
-        told = capsys.readouterr()
-        assert (told.out, wanted in told.err, len(told.err.splitlines())) == ("", True, 1), command
-    for command in (["show", run_id], ["db", "stats"], ["db", "check"]):
-        assert run([*command, "--db", url]) == 0, command
-        told = capsys.readouterr()
-        assert wanted in (told.out + told.err).replace("\n", ""), command
-    assert run(["delete", run_id, "--leave-files", "--db", url]) == 0
-    assert len(list(folder.iterdir())) == 1

@@ -17,7 +17,7 @@ import pytest
 
 from app.bench.postgres import SERVER_VARIABLE, is_server_available, open_server, temporary_postgres_database
 from storage.engine import Database, open_database
-from storage.files.places import run_folder
+from storage.files import run_folder
 from tests.process.ray_cluster import QUIET, ROOT, Cluster, cluster, free_port, require_ray, trainers_under
 from tests.process.test_sweep import TINY, breaches, read, statuses, write_sweep
 from tests.process.test_worker import Ask, asking, gaps

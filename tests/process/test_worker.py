@@ -16,7 +16,7 @@ from sqlalchemy import text
 
 from app.bench.postgres import SERVER_VARIABLE, is_server_available, open_server, temporary_postgres_database
 from storage.engine import Database, open_database
-from storage.files.places import run_folder
+from storage.files import run_folder
 from storage.runs.lifecycle import State
 from storage.runs.rows import find_run
 from storage.runs.sweeps import list_sweeps

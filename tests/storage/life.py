@@ -1,21 +1,19 @@
 """A model of the life of runs beside the real storage code: two machines with workers, a sweeper, a person, bad clocks.
 
 A worker may live in a container that has the host name of its machine, the clock by which psutil tells the start of a
-process may be corrected, and somebody may act in a copy of the database. Every act is storage's own code on a real
+process may be corrected. Every act is storage's own code on a real
 database. The model knows who lives, who beat when and who wrote what, and holds after every act: no run is taken from
 a trainer that gave a sign of life a moment ago; only the owner of a run does anything for it; its steps are those its
-owner recorded, each once; no copy takes its checkpoints. `all_are_taken` holds what must hold in the end. Which orders
+owner recorded, each once. `all_are_taken` holds what must hold in the end. Which orders
 of acts are tried is the business of `test_life_of_a_run`.
 """
 
-import tempfile
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal
 
@@ -25,8 +23,6 @@ from sqlalchemy import JSON, TextClause, text
 from emtc_core.errors import RunStateError, StorageError
 from storage import clock, process_id
 from storage.engine import Database
-from storage.files.places import FilesPlace
-from storage.files.trainer_files import check_lease, make_lease, write_lease
 from storage.maintenance.check_run import check_run
 from storage.models import Base
 from storage.process_id import ProcessId
@@ -120,12 +116,7 @@ class Life:
         """
         self.db, self.skews = db, (*skews, 0.0) if db.dialect == "sqlite" else (0.0, 0.0, 0.0)
         self.time, self.pids, self.correction = 0.0, 1000, 0.0
-        self.place = FilesPlace("a folder", db.path.parent if db.path else Path(tempfile.mkdtemp(prefix="emtc-life-")))
-        other = {"path": db.path.with_name("copy.db")} if db.path else {"server_id": f"{db.server_id}0"}
         self.shown_processes = SimpleNamespace(**{**vars(psutil), "Process": self._show})
-        self.copy = replace(db, **other)
-        if db.path:
-            db.path.with_name("copy.db").touch()
         self.trainers: list[Trainer] = []
         self.checkpoints: dict[str, int] = {}
         self.watches = {host: claims._SilenceTimer() for host in HOSTS}
@@ -255,15 +246,6 @@ class Life:
         """Write a checkpoint, which is no row."""
         if find_run(self.db, trainer.run_id).owner_token == trainer.token:
             self.checkpoints[trainer.run_id] = trainer.step
-            write_lease(self.place.root / trainer.run_id, make_lease(self.db))
-
-    def delete_in_copy(self, run_id: str) -> None:
-        """Let somebody delete a run in a copy of the database, which must not take the checkpoints with it."""
-        try:
-            check_lease(self.copy, self.place, run_id)
-        except StorageError:
-            return
-        assert run_id not in self.checkpoints, f"a copy of the database deleted the checkpoints of {run_id}"
 
     def correct_clock(self) -> None:
         """Correct the clock by 3 s, which moves the time of the boot and the start of every process in Unix time."""

@@ -13,9 +13,8 @@ from sqlalchemy import text
 from emtc_core.errors import StorageError
 from storage import engine
 from storage.engine import Database, open_database
-from storage.files.places import run_folder
+from storage.files import run_folder
 from storage.runs.changes import create_run
-from storage.runs.rows import find_run
 from tests.errors import raises
 from tests.storage.records import CONFIG
 
@@ -240,14 +239,10 @@ def test_the_file_of_a_new_database_has_the_tables_without_its_log(sqlite_url: s
     database.dispose()
 
 
-def test_no_database_is_created_next_to_the_log_of_a_moved_one(sqlite_url: str) -> None:
-    database = open_database(sqlite_url)
-    run_id = create_run(database, CONFIG, target_steps=1, versions={})
-    assert database.path is not None
-    away = database.path.rename(database.path.with_suffix(".away"))
-    with raises(StorageError, reason="log_without_database", subject=database.path):
-        open_database(sqlite_url)
-    assert not database.path.exists()
-    away.rename(database.path)
-    assert find_run(database, run_id).id == run_id
+def test_only_a_durable_commit_waits_for_the_disk(sqlite_url: str) -> None:
+    database, levels = open_database(sqlite_url), list[int]()
+    for durable in (True, False):
+        with database.transaction(durable=durable) as connection:
+            levels.append(connection.execute(text("PRAGMA synchronous")).scalar_one())
+    assert levels == [2, 1], "FULL, then NORMAL"
     database.dispose()

@@ -138,12 +138,11 @@ def between(life: Life) -> None:
 
 
 def unseen(life: Life) -> None:
-    """The trainer lives in a container and has a checkpoint; the clock was corrected and the database copied since."""
+    """The trainer lives in a container and has a checkpoint; the clock was corrected since."""
     life.claim(0, is_in_container=True)
     life.record(life.trainers[0])
     life.save_checkpoint(life.trainers[0])
     life.correct_clock()
-    life.delete_in_copy(life.runs[0])
 
 
 BEGINNINGS = (unseen, taken_over, between, claimed_again, silent, trained, fresh)
@@ -218,7 +217,6 @@ def fuller_acts(life: Life) -> list[Act]:
     able = [each for each in life.living() if each.begun and not each.is_frozen]
     return [
         ("the clock is corrected", life.correct_clock),
-        *((f"a copy of the database deletes {run_id}", partial(life.delete_in_copy, run_id)) for run_id in life.runs),
         *(
             (f"a worker in a container of {host} claims", partial(life.claim, machine, is_in_container=True))
             for machine, host in enumerate(HOSTS[:2])
@@ -340,20 +338,23 @@ FAULTS: dict[str, Fault] = {
     "a process that is known by its start in Unix time": (
         "right", "last beat", {"storage.process_id.observe_process": known_by_unix_time}
     ),
-    "checkpoints that name no database": (
-        "right", "a copy of the database", {"tests.storage.life.make_lease": lambda db: b"{}"}
-    ),
     "a claim without a token": (
         "right",
         "after another had taken it",
         {
             "storage.recording.statements.check_owned": nobody_asks,
+            "storage.recording.writer.check_owned": nobody_asks,
             "storage.runs.removal.check_token": nobody_asks,
             "storage.runs.changes.check_token": nobody_asks,
         },
     ),
     "rows written without a token": (
-        "slow", "after another had taken it", {"storage.recording.statements.check_owned": nobody_asks}
+        "slow",
+        "after another had taken it",
+        {
+            "storage.recording.statements.check_owned": nobody_asks,
+            "storage.recording.writer.check_owned": nobody_asks,
+        },
     ),
     "a way back without a token": (
         "fast", "after another had taken it", {"storage.runs.removal.check_token": nobody_asks}

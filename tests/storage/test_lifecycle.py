@@ -28,7 +28,7 @@ from storage.runs.changes import claim_start, create_run, finish_run, start_agai
 from storage.runs.claims import ClaimedRun, return_to_queue
 from storage.runs.control import DatabaseControl, request_stop, send_command
 from storage.runs.lifecycle import LOST_AFTER_S, START_LIMIT_S, TRANSITIONS, Event, Owner, State, make_owner
-from storage.runs.removal import delete_run
+from storage.runs.removal import remove_run
 from storage.runs.rows import find_run, get_state
 from tests.errors import raises
 from tests.storage.records import CONFIG, record_episodes
@@ -173,7 +173,7 @@ class LifeOfARun(RuleBasedStateMachine):
         if self.state == State.LOST and self.alive and find_run(self.db, self.run_id).status != "queued":
             allowed = False
         with refused_unless(allowed):
-            delete_run(self.db, self.run_id)
+            remove_run(self.db, self.run_id)
         if allowed:
             self.move(Event.DELETE)
 
@@ -189,7 +189,7 @@ class LifeOfARun(RuleBasedStateMachine):
             child = start_again(self.db, self.run_id, versions={})
             assert find_run(self.db, child).parent_id == self.run_id
             assert find_run(self.db, child).config == before.config
-            delete_run(self.db, child)
+            remove_run(self.db, child)
         assert find_run(self.db, self.run_id) == before
 
     # ---- what the owner does ----

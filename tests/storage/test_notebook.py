@@ -16,7 +16,7 @@ from storage.notebook import (
     list_entries,
     restore_entry,
 )
-from storage.runs.removal import delete_run
+from storage.runs.removal import remove_run
 from tests.errors import raises
 
 FIGURE = {"type": "Chart", "title": "Δ̄", "panels": [{"y": [1.0, None, 3.5]}]}
@@ -44,7 +44,7 @@ def test_a_note_needs_neither_figure_nor_run(db: Database) -> None:
 
 def test_an_entry_outlives_the_run_that_it_cites(db: Database, run_id: str) -> None:
     made = create_entry(db, title="Kept", run_id=run_id, figure=FIGURE, view=cite(run_id))
-    delete_run(db, run_id)
+    remove_run(db, run_id)
     row = get_entry(db, made)
     assert row.run_id is None
     assert row.cited_runs[0]["name"] == "first"

@@ -21,7 +21,7 @@ from storage.runs.control import (
     send_command,
 )
 from storage.runs.lifecycle import make_owner
-from storage.runs.removal import delete_run, rewind_run
+from storage.runs.removal import remove_run, rewind_run
 from storage.runs.rows import find_run
 from tests.errors import raises
 from tests.storage.records import ME, make_evaluation, record_episodes
@@ -131,7 +131,7 @@ def test_answers_go_with_their_run(db: Database, run_id: str) -> None:
     recorder.record_answer(AnswerRecord(send_command(db, run_id, "evaluate"), make_evaluation(0)))
     recorder.close()
     finish_run(db, run_id, "stopped")
-    delete_run(db, run_id)
+    remove_run(db, run_id)
     assert [rows(db, table) for table in ("asked_evaluations", "commands", "eval_episodes")] == [0, 0, 0]
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from emtc_core.errors import RunNotFoundError, RunStateError
 from storage.engine import Database
-from storage.files.places import run_folder
+from storage.files import run_folder
 from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import start_again, start_run
 from storage.runs.removal import count_run_contents, remove_run

@@ -18,7 +18,7 @@ from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import claim_start, create_run, find_launch, finish_run, start_run
 from storage.runs.labels import edit_run
 from storage.runs.lifecycle import live_status, make_owner
-from storage.runs.removal import delete_run, remove_run, rewind_run
+from storage.runs.removal import remove_run, rewind_run
 from storage.runs.rows import find_run
 from tests.errors import raises
 from tests.storage.records import (
@@ -212,18 +212,18 @@ def test_a_run_cannot_go_forward_or_into_an_episode(db: Database, run_id: str) -
 def test_a_deleted_run_leaves_no_row(db: Database, run_id: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("storage.runs.removal._DELETE_STEPS", 25)
     record_all(db, run_id)
-    delete_run(db, run_id)
+    remove_run(db, run_id)
     with db.read() as connection:
         for table in Base.metadata.sorted_tables:
             assert connection.execute(select(func.count()).select_from(table)).scalar_one() == 0, table.name
     with pytest.raises(RunNotFoundError):
-        delete_run(db, run_id)
+        remove_run(db, run_id)
 
 
 def test_a_running_run_is_not_deleted(db: Database, run_id: str) -> None:
     start_run(db, run_id, **ME)
     with raises(RunStateError, reason="running", subject=run_id):
-        delete_run(db, run_id)
+        remove_run(db, run_id)
 
 
 def test_the_id_of_a_deleted_snapshot_never_comes_back(db: Database) -> None:
@@ -232,5 +232,5 @@ def test_the_id_of_a_deleted_snapshot_never_comes_back(db: Database) -> None:
         run_id = create_run(db, CONFIG, target_steps=1, versions={})
         record_all(db, run_id)
         seen += list_snapshots(db, run_id)["id"].tolist()
-        delete_run(db, run_id)
+        remove_run(db, run_id)
     assert len(set(seen)) == 4

@@ -36,7 +36,7 @@ from storage.queries.episode_search import find_replayable_episodes
 from storage.queries.memory import list_snapshots
 from storage.queries.runs import get_rows, list_runs
 from storage.runs.labels import note_runs, set_visibility
-from storage.runs.removal import delete_run
+from storage.runs.removal import remove_run
 from storage.runs.rows import RunRow
 
 TRAINING: Final = (
@@ -83,7 +83,7 @@ def make_example(bundle: Path = EXAMPLE_STUDY, out: Path = EXAMPLE_STUDY) -> Wri
         rows = get_rows(db, list(list_runs(db, limit=None)["id"]))
         for row in rows:
             if row.sweep_id is None:  # the run that an earlier call has trained
-                delete_run(db, row.id)
+                remove_run(db, row.id)
         study_rows = [row for row in rows if row.sweep_id is not None]
         run = train_run(db)
         contents = choose_contents(db, study_rows, run)

@@ -34,7 +34,7 @@ from emtc_core.config.run import RunConfig
 from emtc_core.control import Command
 from emtc_core.errors import RunStateError, StorageError
 from storage.engine import Database
-from storage.files.places import run_folder
+from storage.files import run_folder
 from storage.private_files import make_private_folder, open_private_append
 from storage.process_id import get_process_id
 from storage.retry import retry_transient

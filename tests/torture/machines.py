@@ -21,7 +21,7 @@ from app.jobs.launch import LOG_NAME
 from app.jobs.train_process import REASON_SUFFIX
 from emtc_core.errors import ConfigError
 from storage.engine import Database
-from storage.files.places import run_folder
+from storage.files import run_folder
 from storage.runs.lifecycle import OTHER_OWNER
 from storage.runs.sweeps import PlannedRun, get_sweep, save_sweep
 from tests.torture.c_library import compile_library

@@ -10,8 +10,8 @@ and these copies are taken. Then:
 - Any other file has what the disk has. If it was never synced, it is empty or complete.
 
 A run with a named checkpoint must resume, and its rows must be equal to those of an unbroken run. A PostgreSQL server
-recovers from its log first. Half of the servers have `synchronous_commit = off`, so that only the recorder's own sync
-before a checkpoint makes rows durable.
+recovers from its log first. Half of the servers have `synchronous_commit = off`, so that only the recorder's durable
+commit before a checkpoint makes rows durable.
 
     python -m tests.torture.power_cut --cuts 20
     python -m tests.torture.power_cut --cuts 20 --engine postgresql
@@ -104,7 +104,7 @@ def cut_trainings(
         library: The compiled `power_cut.c`.
         engine: As in `run`.
         cuts: Number of power cuts.
-        syncs: False plants a fault: neither the recorder nor a server's commit waits for the disk.
+        syncs: False plants a fault: no commit of the recorder or of a server waits for the disk.
         seed: As in `run`.
     """
     outcome, rng = CutOutcome(), random.Random(seed)
@@ -204,7 +204,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _train(url: str, files: Path, autocheckpoint: int, syncs: bool) -> None:
     if not syncs:
-        Database.sync = lambda self: None
+        transaction = Database.transaction
+        Database.transaction = lambda self, *, durable=False: transaction(self)
 
     @event.listens_for(Pool, "connect")
     def _set_autocheckpoint(connection: Any, _record: object) -> None:

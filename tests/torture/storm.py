@@ -30,9 +30,8 @@ from app.bench.records import opened_database, temporary_database
 from emtc_core.config.run import RunConfig
 from emtc_core.errors import ConfigError, StorageError
 from storage.engine import Database
-from storage.files.places import run_folder
+from storage.files import remove_run_folder
 from storage.maintenance.check_run import check_run
-from storage.private_files import remove_folder
 from storage.queries.runs import list_runs
 from storage.retry import retry_transient
 from tests.report import add_json_option, limited, run_and_report
@@ -303,7 +302,7 @@ def _open_empty_database(name: str) -> Generator[Database]:
                 yield db
             finally:
                 for run_id in list_runs(db, limit=None)["id"]:
-                    remove_folder(run_folder(db, run_id))
+                    remove_run_folder(db, run_id)
         return
     with opened_database(name) as db:
         if n := len(list_runs(db, limit=None)):

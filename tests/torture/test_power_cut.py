@@ -45,14 +45,15 @@ import sys
 from pathlib import Path
 from emtc_core.checkpoint_file import name_checkpoint, write_checkpoint
 from storage.engine import Database, open_database
-from storage.files.places import run_folder
+from storage.files import run_folder
 from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run
 from tests.storage.records import CONFIG, record_episodes
 
 url, syncs = sys.argv[1], sys.argv[2] == "True"
 if not syncs:
-    Database.sync = lambda self: None
+    transaction = Database.transaction
+    Database.transaction = lambda self, *, durable=False: transaction(self)
 db = open_database(url)
 run_id = create_run(db, CONFIG, target_steps=1000, versions={})
 recorder = DatabaseRecorder(db, run_id, linger_s=0.0)

@@ -25,7 +25,7 @@ from app.jobs.launch import LOG_NAME
 from app.jobs.train_process import train_detached
 from emtc_core.errors import ConfigError, StorageError
 from storage.engine import Database, open_database
-from storage.files.places import run_folder
+from storage.files import run_folder
 from storage.private_files import make_private_folder
 from storage.retry import retry_transient
 from storage.runs.changes import claim_start, create_run

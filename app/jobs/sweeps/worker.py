@@ -103,7 +103,7 @@ class EligibilityCheck:
             A message with the reason, or None if this machine can train the run.
 
         Raises:
-            StorageError: If the database or the place of the files does not answer. The run is queued again then.
+            StorageError: If the database does not answer or EMTC_FILES cannot be used. The run is queued again then.
         """
         row = find_run(self._db, claim.run_id)
         try:

@@ -35,7 +35,7 @@ from emtc_core.envs.trust import VARIABLE
 from emtc_core.envs.zoo.examples import EXAMPLES, EXTRA
 from emtc_core.errors import EmtcError, Fault, describe_fault
 from emtc_core.install import get_install_command
-from storage.files.places import describe_place
+from storage.files import describe_files_folder
 
 TYPE_A_MAP = (
     "Type the map as module:factory, for example my_game:make. The factory makes your environment. It is imported only "
@@ -365,7 +365,7 @@ def _start_sweep(plan: Plan) -> None:
             sweep.make_button_label(plan), type="primary", icon=":material/rocket_launch:", key="start",
             disabled=not messages.may_act(),
         )  # fmt: skip
-    st.caption(escape_markdown(f"{_describe_speed(basis)} {describe_place(data.database())}"))
+    st.caption(escape_markdown(f"{_describe_speed(basis)} {describe_files_folder(data.database())}"))
     if is_pressed and messages.may_act():
         sweep.start(plan)
 
@@ -376,7 +376,7 @@ def _start(config: RunConfig | None, name: str, reason: str) -> None:
     with st.container(horizontal=True, vertical_alignment="center", gap="medium", key="launch_cost"):
         if config is not None:
             cost = estimate(data.database(), config)
-            note = f"{_describe_speed(cost.basis)} {describe_place(data.database())}"
+            note = f"{_describe_speed(cost.basis)} {describe_files_folder(data.database())}"
             disk_help = "With all snapshots of the memory"
             for label, value, help_text in (
                 ("Expected duration", f"≈ {format_duration(cost.seconds)}", cost.basis),

@@ -88,10 +88,8 @@ def _describe_files(run: RunRow) -> str:
     best_step = next((policy.env_step for policy in status.best if policy.fault is None), None)
     if best_step is not None:
         text += f" The policy of the best evaluation is stored too (step {format_count(best_step)})."
-    if run.files and status.checkpoints:
-        n = status.n_not_uploaded
-        pending = f" {format_count(n)} of them {'are' if n > 1 else 'is'} not uploaded yet." if n else ""
-        text += f" Folder of the checkpoints: {status.folder}.{pending}"
+    if status.checkpoints:
+        text += f" Folder of the checkpoints: {status.folder}."
     return text
 
 

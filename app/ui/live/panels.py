@@ -41,7 +41,7 @@ from app.ui.page_state import WINDOW, Choice, Choices, Number
 from app.ui.run_data import LiveCurves
 from app.ui.widgets import canvas, files, pin, run_header
 from emtc_core.errors import ConfigError
-from storage.files.trainer_files import read_stall_reason
+from storage.files import read_stall_reason
 from storage.queries.run_search import RunFilter
 from storage.runs.rows import RunRow
 
