@@ -41,9 +41,9 @@ from storage.queries.runs import list_runs
 from storage.runs import lifecycle
 from storage.runs.lifecycle import Event
 from storage.runs.rows import find_run, get_state
-from storage.sql_console import query
-from storage.sql_console.glossary import describe_schema
-from storage.sql_console.query import DEFAULT_ROWS, DEFAULT_SECONDS, MAX_ROWS, MAX_SECONDS, run_query
+from storage.sql import reader_role
+from storage.sql.glossary import describe_schema
+from storage.sql.query import DEFAULT_ROWS, DEFAULT_SECONDS, MAX_ROWS, MAX_SECONDS, run_query
 
 MAX_FINDINGS = 200
 """Maximum number of printed findings of `emtc db check`; --json prints all."""
@@ -180,16 +180,16 @@ def check(file: DatabaseFile = None, db: DatabaseUrl = DEFAULT_DATABASE, json: A
 @app.command()
 def reader(
     create: Annotated[bool, typer.Option("--create", help="Create the role now, with the login of --db")] = False,
-    name: Annotated[str, typer.Option(help="Name of the role")] = query.READER_NAME,
+    name: Annotated[str, typer.Option(help="Name of the role")] = reader_role.READER_NAME,
     db: DatabaseUrl = DEFAULT_DATABASE,
     json: AsJson = False,
 ) -> None:
     """Print the statements that create a read-only PostgreSQL role for `emtc sql` and the page SQL, or run them."""
     database = open_database(db, create=False)
-    made = query.create_reader(database, name=name) if create else None
-    statements, url = ([], made) if made else query.describe_reader(database, name=name)
+    made = reader_role.create_reader(database, name=name) if create else None
+    statements, url = ([], made) if made else reader_role.describe_reader(database, name=name)
     if json:
-        sys.stdout.write(dumps({"statements": statements, "variable": query.READER_VARIABLE, "url": url}) + "\n")
+        sys.stdout.write(dumps({"statements": statements, "variable": reader_role.READER_VARIABLE, "url": url}) + "\n")
         return
     for statement in statements:
         sys.stdout.write(f"{statement};\n")
@@ -197,7 +197,7 @@ def reader(
         "Run these statements as an administrator of the server." if statements else f"Created the role {name}."
     )
     print_message("Then set this variable for the app and `emtc sql`. It contains the role's password; keep it secret:")
-    sys.stdout.write(f"{'-- ' if statements else ''}export {query.READER_VARIABLE}='{url}'\n")
+    sys.stdout.write(f"{'-- ' if statements else ''}export {reader_role.READER_VARIABLE}='{url}'\n")
 
 
 @app.command()

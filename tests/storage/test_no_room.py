@@ -19,7 +19,7 @@ from storage.queries.runs import list_runs
 from storage.runs.changes import create_run, finish_run, start_run
 from storage.runs.labels import note_runs
 from storage.runs.removal import remove_run
-from storage.sql_console.query import run_query
+from storage.sql.query import run_query
 from tests.errors import raises
 from tests.require import require
 from tests.storage.records import CONFIG, ME, record_everything
