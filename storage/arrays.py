@@ -1,7 +1,7 @@
 """The arrays in the database: name, type, shape and range of each, declared once.
 
-Every reader unpacks the arrays with `read_arrays`: queries, `emtc db check`, and the check of a bundle. The header of a
-blob is compared with the rules before anything is unpacked, so that a small blob cannot claim a huge array.
+Every query unpacks the arrays with `read_arrays`. The header of a blob is compared with the rules before anything is
+unpacked, so that a small blob cannot claim a huge array.
 """
 
 import math

@@ -1,7 +1,7 @@
-"""`emtc db stats | thin | vacuum | backup | check | upgrade | reader`: maintain a database. `emtc sql`: query it.
+"""`emtc db check | stats | thin | vacuum | backup | reader`: maintain a database. `emtc sql`: query it.
 
-`thin` counts the data and asks before it removes them; active runs are not changed. `check` validates a database of
-unknown origin. `sql` runs read-only statements, with a maximum number of rows and a maximum duration.
+`thin` counts the data and asks before it removes them; active runs are not changed. `check` searches for damage.
+`sql` runs read-only statements, with a maximum number of rows and a maximum duration.
 """
 
 import sys
@@ -29,12 +29,11 @@ from app.cli.output import (
     write_result,
 )
 from app.cli.runs import choose_runs
-from emtc_core.envs.trust import is_allowed
 from emtc_core.errors import ConfigError, Fault
-from storage.engine import Database, check_not_read_only, find_schema, open_database
+from storage.engine import Database, check_not_read_only, open_database
 from storage.maintenance.backup import back_up_database
 from storage.maintenance.backup import vacuum as vacuum_database
-from storage.maintenance.check_database import check_database
+from storage.maintenance.check import check_database
 from storage.maintenance.sizes import KINDS, measure_sizes
 from storage.maintenance.thin import RemovedData, Thinning, count_thinning, thin_run
 from storage.queries.runs import list_runs
@@ -50,7 +49,7 @@ MAX_FINDINGS = 200
 
 Schema = Annotated[bool, typer.Option("--schema", help="List the tables and columns with their meaning instead")]
 
-app = typer.Typer(help="Maintain a database, also one from another person.", no_args_is_help=True)
+app = typer.Typer(help="Maintain a database.", no_args_is_help=True)
 
 
 @app.command()
@@ -161,20 +160,20 @@ def backup(
 
 @app.command()
 def check(file: DatabaseFile = None, db: DatabaseUrl = DEFAULT_DATABASE, json: AsJson = False) -> int:
-    """Search a database for malicious or damaged data, in every row and array. Nothing is imported or changed.
+    """Check the pages of a SQLite file, and the invariants of every run. Nothing is changed.
 
     The exit code is 1 if there are findings.
     """
-    report = check_database(database_url(file, db), is_allowed=is_allowed)
-    rows = [asdict(finding) for finding in report.findings]
+    database = open_database(database_url(file, db), read_only=True)
+    findings = check_database(database)
     if json:
-        facts = {"database": report.database, "schema": report.schema, "runs": report.runs, "ok": report.is_valid}
-        print_json(facts | {"findings": rows})
-    else:
-        print_table(rows[:MAX_FINDINGS], title=report.database, empty=f"{report.database}: no findings.")
-        if len(rows) > MAX_FINDINGS:
-            print_message(f"… and {len(rows) - MAX_FINDINGS:,} more. Print all with --json.")
-    return 0 if report.is_valid else 1
+        print_json({"database": database.safe_url, "ok": not findings, "findings": findings})
+        return int(bool(findings))
+    rows = [{"finding": finding} for finding in findings[:MAX_FINDINGS]]
+    print_table(rows, title=database.safe_url, empty=f"{database.safe_url}: no findings.")
+    if len(findings) > MAX_FINDINGS:
+        print_message(f"… and {len(findings) - MAX_FINDINGS:,} more. Print all with --json.")
+    return int(bool(findings))
 
 
 @app.command()
@@ -198,31 +197,6 @@ def reader(
     )
     print_message("Then set this variable for the app and `emtc sql`. It contains the role's password; keep it secret:")
     sys.stdout.write(f"{'-- ' if statements else ''}export {reader_role.READER_VARIABLE}='{url}'\n")
-
-
-@app.command()
-def upgrade(
-    file: DatabaseFile = None,
-    db: DatabaseUrl = DEFAULT_DATABASE,
-    no_backup: Annotated[
-        bool, typer.Option("--no-backup", help="Upgrade a database on a server; make a backup first")
-    ] = False,
-    json: AsJson = False,
-) -> None:
-    """Upgrade a database to the schema of this version. A SQLite file is first copied in its folder."""
-    url = database_url(file, db)
-    schema, is_file = find_schema(url)  # raises if the file is missing, so that none is created
-    if schema is not None and not is_file and not no_backup:
-        raise ConfigError(
-            "A database on a server cannot be copied by emtc", hint="After pg_dump, use: emtc db upgrade --no-backup"
-        )
-    database = open_database(url)
-    database.dispose()
-    if json:
-        print_json({"database": database.safe_url, "backup": database.backup and str(database.backup)})
-        return
-    copy = f" Copy of the previous version: {database.backup}" if database.backup else ""
-    print_message(f"{database.safe_url} has the schema of this version.{copy}")
 
 
 def sql(

@@ -16,10 +16,9 @@ A bundle is a zip file of `manifest.json` and `study.db`. `study.db` is a normal
 Only `manifest.json` and `study.db` are read from the zip file. The unpacked database is checked in this order:
 
 1. While `study.db` is unpacked, its bytes are counted and compared with the size and the checksum in the manifest.
-2. `check_database` checks the tables and their rows. It also limits the size of the unpacked arrays
-   (`check_database._MAX_EXPANSION`).
+2. The pages, the tables and the schema version are checked.
 3. The indexes are created and the schema is upgraded.
-4. `check_study` checks the values of the rows in the current schema.
+4. `check_study` checks the invariants of each run in the current schema.
 
 Nothing is shown before all checks have passed. Steps 2 and 4 are left out for a bundle that is part of this program. If
 a check fails, the unpacked files are deleted.
@@ -40,15 +39,15 @@ from pathlib import Path
 from typing import IO, Final
 
 from platformdirs import user_cache_path
+from sqlalchemy import text
 
 from emtc_core.errors import EmtcError, NewerDatabaseError, StorageError
 from emtc_core.install import get_upgrade_command
 from storage.address import sqlite_address
 from storage.bundles.check_study import check_study
 from storage.bundles.manifest import STUDY, BundleManifest, parse_manifest
-from storage.engine import find_schema, open_database
-from storage.guards import shorten
-from storage.maintenance.check_database import check_database
+from storage.engine import find_schema, open_database, open_untrusted, read_safely
+from storage.guards import hide_passwords, shorten
 from storage.migrations import upgrade
 from storage.private_files import make_private_folder
 
@@ -314,23 +313,27 @@ def _prepare_database(study: Path, place: Path, *, is_trusted: bool) -> None:
 
 
 def _check_structure(url: str, place: Path) -> None:
-    """Raise if `check_database` finds errors.
-
-    A map's name can be the import path of a module. All names are allowed here, because no module is imported.
-    `check_database` does not check each value (`checks_contents`): `check_study` does this after the upgrade.
-    """
-    name, packed_bytes = place.name, place.stat().st_size
-    report = check_database(url, is_allowed=lambda map: True, packed_bytes=packed_bytes, checks_contents=False)
-    if report.schema is not None and report.schema > upgrade.SCHEMA_VERSION:
-        raise NewerDatabaseError(f"{name} has schema {report.schema}.", reason="newer_version", subject=report.schema)
-    errors = [finding for finding in report.findings if finding.kind != "notice"]
-    if errors:
-        more = f" (and {len(errors) - 1:,} more)" if len(errors) > 1 else ""
-        raise StorageError(
-            f"{errors[0].where}: {errors[0].what.rstrip('.')}{more}", reason="unsound", subject=errors[0].where
-        )
-    if not report.runs:
-        raise StorageError("it contains no runs", reason="no_runs")
+    """Raise if the pages, the tables or the schema version of the database are not valid."""
+    name = place.name
+    engine, _ = open_untrusted(url)
+    try:
+        with read_safely(engine) as connection:
+            lines = connection.execute(text("PRAGMA quick_check(5)")).scalars().all()
+            if lines != ["ok"]:
+                raise StorageError(f"the file is damaged: {lines[0]}", reason="unsound", subject=name)
+            schema = upgrade.read_version(connection, hide_passwords(url))
+            if schema is None:
+                raise StorageError("it contains no runs", reason="no_runs")
+            if schema > upgrade.SCHEMA_VERSION:
+                raise NewerDatabaseError(f"{name} has schema {schema}.", reason="newer_version", subject=schema)
+            if schema not in upgrade.known_versions():
+                raise StorageError(f"no version of EMTC Lab has the schema {schema}", reason="unsound", subject=name)
+            if differences := upgrade.list_schema_differences(connection, schema):
+                raise StorageError(differences[0], reason="unsound", subject=name)
+            if not connection.execute(text("SELECT count(*) FROM runs")).scalar_one():
+                raise StorageError("it contains no runs", reason="no_runs")
+    finally:
+        engine.dispose()
 
 
 def _create_indexes(study: Path, schema: str) -> None:

@@ -21,7 +21,7 @@ from app.jobs.imports.read import list_remarks, read_foreign
 from storage.bundles.contents import THIN
 from storage.bundles.write import import_bundle, write_bundle
 from storage.engine import Database, open_database
-from storage.maintenance.check_run import check_run
+from storage.maintenance.check import check_run
 from storage.models import Evaluation, Run
 from storage.queries.curves import evaluations
 from storage.queries.run_search import RunFilter, matching_ids

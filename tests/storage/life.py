@@ -27,7 +27,7 @@ from storage import clock, process_id
 from storage.engine import Database
 from storage.files.places import FilesPlace
 from storage.files.trainer_files import check_lease, make_lease, write_lease
-from storage.maintenance.check_run import check_run
+from storage.maintenance.check import check_run
 from storage.models import Base
 from storage.process_id import ProcessId
 from storage.recording.writer import DatabaseRecorder

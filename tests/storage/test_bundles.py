@@ -25,7 +25,7 @@ from storage.bundles.contents import THIN, WHOLE, Contents
 from storage.bundles.read import MANIFEST, STUDY, open_bundle
 from storage.bundles.write import import_bundle, write_bundle
 from storage.engine import Database, open_database
-from storage.maintenance.check_run import check_run
+from storage.maintenance.check import check_run
 from storage.maintenance.thin import Thinning, thin_run
 from storage.migrations import upgrade
 from storage.models import SCHEMA_VERSION, Base, EpisodeRow, ProjectionRow, Run, SnapshotRow, SweepRow, Transition
@@ -38,7 +38,6 @@ from storage.runs.changes import create_run
 from storage.runs.labels import tag_runs
 from storage.runs.rows import find_run
 from tests.errors import raises
-from tests.hostile import make_bomb
 from tests.storage.records import CONFIG, ME, record_everything
 
 MADE_BY = "emtc-lab test"
@@ -334,31 +333,19 @@ HARMS: dict[str, tuple[Harm, str, Any]] = {  # what is done to a bundle, and the
     "a trigger": (
         lambda db, at: {"study": tampered(db, at, "CREATE TRIGGER t AFTER UPDATE ON runs BEGIN DELETE FROM runs; END")},
         "unsound",
-        "schema",
+        ...,
     ),
     "a view": (
         lambda db, at: {"study": tampered(db, at, "DROP TABLE metrics", "CREATE VIEW metrics AS SELECT 1 AS run_id")},
         "unsound",
-        "schema",
+        ...,
     ),
     "a newer schema": (
         lambda db, at: {"study": tampered(db, at, "UPDATE alembic_version SET version_num = '9999'")},
         "newer_version",
         ...,
     ),
-    "a path as run": (
-        lambda db, at: {"study": tampered(db, at, "UPDATE runs SET id = '../../x'")},
-        "unsound",
-        "runs '../../x'",
-    ),
     "no run": (lambda db, at: {"study": tampered(db, at, "DELETE FROM runs")}, "no_runs", ...),
-    "a bomb in a row": (
-        lambda db, at: {
-            "study": tampered(db, at, ("UPDATE episodes SET trajectory = ?", (make_bomb(),))),
-        },
-        "unsound",
-        ...,
-    ),
 }
 
 
@@ -460,17 +447,6 @@ def test_an_import_adds_the_runs_that_are_missing_and_names_the_others(source, t
     assert "mine" in find_run(own, ids[0]).tags
     again = import_bundle(own, tmp_path / "more.emtc", cache=tmp_path / "cache")
     assert (again.new, sorted(again.existing)) == ((), sorted(ids))
-
-
-def test_a_text_in_a_column_of_numbers_is_not_imported(sound: Path, tmp_path: Path) -> None:
-    study = tampered(study_of(sound), tmp_path, "UPDATE evaluations SET win_rate = '<script>'")
-    make_bundle(tmp_path / "s.emtc", study)
-    own = open_database(f"sqlite:///{tmp_path / 'own.db'}")
-    with raises(StorageError, reason="unsound") as told:
-        import_bundle(own, tmp_path / "s.emtc", cache=tmp_path / "cache")
-    assert "evaluations.win_rate" in str(told.value)
-    with own.read() as connection:
-        assert connection.execute(select(func.count()).select_from(Run)).scalar_one() == 0
 
 
 def test_read_only_forbids_making_and_importing(source, sound: Path, tmp_path: Path, monkeypatch) -> None:

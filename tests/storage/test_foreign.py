@@ -1,6 +1,5 @@
 """A database from somebody else is data: nothing in it acts, leads out of its folder or stops a reader for long."""
 
-import json
 import os
 import shutil
 import sqlite3
@@ -13,28 +12,16 @@ from emtc_core.errors import StorageError
 from storage import engine
 from storage.engine import Database, files_root, files_root_of, open_database, sweep_folder
 from storage.files.places import run_folder
-from storage.maintenance.check_database import check_database
-from storage.maintenance.check_run import check_run
+from storage.maintenance.check import check_run
 from storage.private_files import read_tail
 from storage.queries.runs import list_runs
 from storage.runs.changes import create_run
 from storage.runs.rows import find_run
 from tests.errors import raises
-from tests.hostile import ACTS, make_bomb, tamper
+from tests.hostile import ACTS, tamper
 from tests.storage.records import CONFIG, record_everything
 
 OLD = Path(__file__).parents[1] / "assets" / "schema_0010.db"
-DANGERS = {
-    "an id that climbs", "an id that is a path", "an id that is no text", "a sweep of such a name",
-    "a bomb in an episode", "a bomb in a playback", "a bomb in a snapshot", "a module in the columns",
-    "a module in the configuration", "a trigger", "a view for a table",
-}  # fmt: skip
-HARMLESS = {
-    "an unknown environment", "a name that is a page", "a status of its own", "a pid of everybody", "a pid too long",
-    "steps below zero", "a name that commands the terminal", "a configuration of other kinds", "words for numbers",
-    "numbers beyond all", "episodes of another length", "snapshots of another size", "a blob of other arrays",
-    "a deep configuration", "missing tables", "files in a folder of mine", "files at a stranger's address",
-}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -51,34 +38,6 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 def recorded(original: tuple[Path, str], tmp_path: Path) -> tuple[Path, str]:
     shutil.copytree(files_root_of(original[0]), files_root_of(tmp_path / "emtc.db"))
     return Path(shutil.copy(original[0], tmp_path)), original[1]
-
-
-def refuse(map: str) -> bool:
-    return False
-
-
-@pytest.mark.parametrize("act", ACTS)
-def test_a_check_finds_what_was_done_and_changes_nothing(recorded: tuple[Path, str], act: str) -> None:
-    path, _ = recorded
-    tamper(path, *ACTS[act])
-    before = path.read_bytes()
-    try:
-        findings = check_database(f"sqlite:///{path}", is_allowed=refuse).findings
-    except StorageError:
-        assert act in ("two schemas", "a schema that is a blob")
-        return
-    kinds = {finding.kind for finding in findings}
-    if act in DANGERS:
-        assert "danger" in kinds
-    elif act not in HARMLESS:
-        assert "damage" in kinds
-    assert path.read_bytes() == before
-
-
-def test_a_sound_database_has_no_finding(recorded: tuple[Path, str]) -> None:
-    path, _ = recorded
-    report = check_database(f"sqlite:///{path}", is_allowed=refuse)
-    assert (report.findings, report.runs, report.is_valid) == ((), 1, True)
 
 
 def test_a_hostile_id_is_no_path_and_no_run(recorded: tuple[Path, str]) -> None:
@@ -122,8 +81,6 @@ def test_a_folder_that_leads_out_of_itself_is_not_used(recorded: tuple[Path, str
     with raises(StorageError, reason="link"):
         run_folder(db, run_id)
     assert read_tail(root / run_id / "log.txt", 100) == b""
-    kinds = {finding.kind for finding in check_database(db.url, is_allowed=refuse).findings}
-    assert kinds == {"danger"}
     assert (victim / "secret").read_text() == "secret"
     db.dispose()
 
@@ -136,23 +93,6 @@ def test_a_database_that_acts_or_is_of_no_schema_is_not_opened(recorded: tuple[P
         with pytest.raises(StorageError) as caught:
             open_database(f"sqlite:///{path}", read_only=read_only)
         assert "\n" not in str(caught.value)
-
-
-def test_a_setting_that_is_not_json_is_reported(recorded: tuple[Path, str]) -> None:
-    path, run_id = recorded
-    tamper(path, """update runs set config = '{"clip": Infinity}'""")
-    (finding,) = check_database(f"sqlite:///{path}", is_allowed=refuse).findings
-    assert (finding.kind, finding.where) == ("damage", f"runs '{run_id}'")
-
-
-def test_the_module_of_a_sweeps_file_is_reported(recorded: tuple[Path, str]) -> None:
-    path, _ = recorded
-    plan = json.dumps({"file": {"env": "pettingzoo", "map": ["os:getcwd"]}, "runs": []})
-    values = ("abc12345", "x", "active", "2026-01-01 00:00:00", 1, plan)
-    tamper(path, ("insert into sweeps (id, name, status, created_at, jobs, plan) values (?, ?, ?, ?, ?, ?)", values))
-    (finding,) = check_database(f"sqlite:///{path}", is_allowed=refuse).findings
-    assert (finding.kind, "os:getcwd" in finding.what) == ("danger", True)
-    assert check_database(f"sqlite:///{path}", is_allowed=lambda map: map == "os:getcwd").findings == ()
 
 
 def test_what_is_made_is_private_to_its_user(tmp_path: Path) -> None:
@@ -203,20 +143,6 @@ def test_a_database_that_cannot_be_copied_is_not_upgraded(tmp_path: Path, monkey
 def test_a_reader_of_an_empty_server_is_told_the_command(postgres_url: str) -> None:
     with raises(StorageError, reason="empty"):
         open_database(postgres_url, read_only=True)
-
-
-@pytest.mark.postgres
-def test_a_server_is_checked_like_a_file(ready_postgres_url: str) -> None:
-    db = open_database(ready_postgres_url)
-    run_id = create_run(db, CONFIG, target_steps=100, versions={})
-    record_everything(db, run_id)
-    assert check_database(db.url, is_allowed=refuse).findings == ()
-    with db.transaction() as connection:
-        connection.exec_driver_sql("update runs set env = 'pettingzoo', map = 'os:getcwd', config = '[]'")
-        connection.exec_driver_sql("update snapshots set embedding = %s", (make_bomb(),))
-    kinds = [finding.kind for finding in check_database(db.url, is_allowed=refuse).findings]
-    assert sorted(kinds) == ["damage", "danger", "danger"]
-    db.dispose()
 
 
 @pytest.mark.parametrize("url", ["sqlite:///x.db", "postgresql://u:hunter2@h/d"])

@@ -11,8 +11,7 @@ from sqlalchemy import inspect, text
 
 from emtc_core.errors import StorageError
 from storage.engine import Database, open_database
-from storage.maintenance.check_database import check_database
-from storage.maintenance.check_run import check_run
+from storage.maintenance.check import check_run
 from storage.migrations import upgrade
 from storage.models import SCHEMA_VERSION
 from storage.queries.curves import evaluations, metric_points
@@ -85,9 +84,6 @@ def test_a_database_from_before_the_first_release_is_refused(tmp_path: Path) -> 
         with raises(StorageError, reason="before_release", subject="0009"):
             open_database(f"sqlite:///{path}", read_only=is_reader)
     assert path.read_bytes() == before
-    assert [finding.kind for finding in check_database(f"sqlite:///{path}", is_allowed=lambda name: True).findings] == [
-        "damage"
-    ]
 
 
 @pytest.mark.postgres

@@ -11,7 +11,7 @@ from emtc_core.errors import StorageError
 from storage.engine import Database, files_root, open_database
 from storage.files.places import run_folder
 from storage.files.trainer_files import RESERVE, RESERVE_BYTES, keep_reserve
-from storage.maintenance.check_run import check_run
+from storage.maintenance.check import check_run
 from storage.maintenance.sizes import measure_sizes
 from storage.maintenance.thin import Thinning, thin_run
 from storage.migrations.upgrade import copy_database

@@ -22,7 +22,7 @@ from storage.bundles.contents import WHOLE
 from storage.bundles.write import import_bundle, write_bundle
 from storage.engine import Database, open_database
 from storage.maintenance.backup import vacuum
-from storage.maintenance.check_run import check_run
+from storage.maintenance.check import check_run
 from storage.maintenance.thin import Thinning, thin_run
 from storage.migrations import upgrade
 from storage.migrations.upgrade import copy_database
