@@ -18,7 +18,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib import import_module
+from importlib.machinery import PathFinder
 from importlib.metadata import EntryPoint, entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, get_args
 
@@ -237,6 +239,15 @@ def describe_failure(error: BaseException) -> str:
 def get_user_folder() -> Path:
     """Return the folder of the user's modules: where the command was started. Trainers get it by a variable."""
     return Path(os.environ.get(FOLDER_VARIABLE) or Path.cwd())
+
+
+def has_user_module(module: str) -> bool:
+    """Check whether a top-level module is found, also in the folder where the command was started. No import."""
+    try:
+        spec = find_spec(module)
+    except ValueError:  # a loaded module without a specification, such as __main__
+        spec = None
+    return spec is not None or PathFinder.find_spec(module, [str(get_user_folder())]) is not None
 
 
 def import_user_module(module: str) -> Any:

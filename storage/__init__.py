@@ -5,7 +5,7 @@ The modules in this folder are used by all sub-packages (`models`, `schema`, `en
 `figures`).
 
 The sub-packages import only those to their left: `files` < `runs` < `recording`, `queries` < `maintenance` < `bundles`,
-`sql_console`. Each is one thing that a user does with runs. A division into reading and writing was tried and rejected:
+`sql`. Each is one thing that a user does with runs. A division into reading and writing was tried and rejected:
 most features then needed three packages instead of two, and code that controls a run both reads and writes.
 
 `storage.api` is imported only when one of its names is used, because recording a run does not need it.

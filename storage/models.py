@@ -1,7 +1,7 @@
 """The tables of the database, one mapped class each.
 
 `doc` of a column is its description in the SQL console. Names that mean the same in every table are described once, in
-`sql_console.glossary`. Every table that belongs to a run has a column `run_id`, and its rows are deleted with the run.
+`sql.glossary`. Every table that belongs to a run has a column `run_id`, and its rows are deleted with the run.
 Big values are the last columns of a row, so that reading the columns before them loads no overflow page. Columns with a
 time end in `_at` and are UTC.
 """

@@ -14,8 +14,11 @@ from typing import Any
 import pytest
 import streamlit as st
 import yaml
+from sqlalchemy import create_engine, make_url
 from streamlit import config
 
+from storage.engine import Database
+from storage.sql.reader_role import describe_reader
 from tests.test_guide import GUIDE, ROOT, parse
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
@@ -138,6 +141,20 @@ def test_the_server_has_a_login_two_workers_and_a_database_that_is_waited_for() 
     assert worker["scale"] == 2
     assert dict.fromkeys(OWN, app["depends_on"]["db"]["condition"]) == dict.fromkeys(OWN, "service_healthy")
     assert services["db"]["environment"]["POSTGRES_DB"] == app["environment"]["EMTC_DB"].rpartition("/")[2]
+
+
+def test_the_database_of_the_compose_file_has_the_role_of_the_page_sql() -> None:
+    services = COMPOSE["services"]
+    (config,) = services["db"]["configs"]
+    assert config["target"].startswith("/docker-entrypoint-initdb.d/")
+    address = services["app"]["environment"]["EMTC_DB"].replace("${EMTC_DB_PASSWORD:?choose a password}", "x")
+    engine = create_engine(address)
+    statements, url = describe_reader(Database(address, None, engine, None))
+    password = make_url(url).password or ""
+    expected = [f"{statement};" for statement in statements]
+    setting = "${EMTC_READER_PASSWORD:?choose a password}"
+    assert COMPOSE["configs"][config["source"]]["content"].replace(setting, password).splitlines() == expected
+    assert services["app"]["environment"]["EMTC_DB_READER"].replace(setting, password) == url
 
 
 def test_each_value_that_a_person_gives_is_explained() -> None:

@@ -1,7 +1,7 @@
-"""`emtc db stats | thin | vacuum | backup | check | reader`: maintain a database. `emtc sql`: query it.
+"""`emtc db check | stats | thin | vacuum | backup | reader`: maintain a database. `emtc sql`: query it.
 
-`thin` counts the data and asks before it removes them; active runs are not changed. `check` validates a database of
-unknown origin. `sql` runs read-only statements, with a maximum number of rows and a maximum duration.
+`thin` counts the data and asks before it removes them; active runs are not changed. `check` searches for damage.
+`sql` runs read-only statements, with a maximum number of rows and a maximum duration.
 """
 
 import sys
@@ -29,28 +29,27 @@ from app.cli.output import (
     write_result,
 )
 from app.cli.runs import choose_runs
-from emtc_core.envs.trust import is_allowed
 from emtc_core.errors import ConfigError, Fault
 from storage.engine import Database, check_not_read_only, open_database
 from storage.maintenance.backup import back_up_database
 from storage.maintenance.backup import vacuum as vacuum_database
-from storage.maintenance.check_database import check_database
+from storage.maintenance.check import check_database
 from storage.maintenance.sizes import KINDS, measure_sizes
 from storage.maintenance.thin import RemovedData, Thinning, count_thinning, thin_run
 from storage.queries.runs import list_runs
 from storage.runs import lifecycle
 from storage.runs.lifecycle import Event
 from storage.runs.rows import find_run, get_state
-from storage.sql_console import query
-from storage.sql_console.glossary import describe_schema
-from storage.sql_console.query import DEFAULT_ROWS, DEFAULT_SECONDS, MAX_ROWS, MAX_SECONDS, run_query
+from storage.sql import reader_role
+from storage.sql.glossary import describe_schema
+from storage.sql.query import DEFAULT_ROWS, DEFAULT_SECONDS, MAX_ROWS, MAX_SECONDS, run_query
 
 MAX_FINDINGS = 200
 """Maximum number of printed findings of `emtc db check`; --json prints all."""
 
 Schema = Annotated[bool, typer.Option("--schema", help="List the tables and columns with their meaning instead")]
 
-app = typer.Typer(help="Maintain a database, also one from another person.", no_args_is_help=True)
+app = typer.Typer(help="Maintain a database.", no_args_is_help=True)
 
 
 @app.command()
@@ -161,35 +160,35 @@ def backup(
 
 @app.command()
 def check(file: DatabaseFile = None, db: DatabaseUrl = DEFAULT_DATABASE, json: AsJson = False) -> int:
-    """Search a database for malicious or damaged data, in every row and array. Nothing is imported or changed.
+    """Check the pages of a SQLite file, and the invariants of every run. Nothing is changed.
 
     The exit code is 1 if there are findings.
     """
-    report = check_database(database_url(file, db), is_allowed=is_allowed)
-    rows = [asdict(finding) for finding in report.findings]
+    database = open_database(database_url(file, db), read_only=True)
+    findings = check_database(database)
     if json:
-        facts = {"database": report.database, "schema": report.schema, "runs": report.runs, "ok": report.is_valid}
-        print_json(facts | {"findings": rows})
-    else:
-        print_table(rows[:MAX_FINDINGS], title=report.database, empty=f"{report.database}: no findings.")
-        if len(rows) > MAX_FINDINGS:
-            print_message(f"… and {len(rows) - MAX_FINDINGS:,} more. Print all with --json.")
-    return 0 if report.is_valid else 1
+        print_json({"database": database.safe_url, "ok": not findings, "findings": findings})
+        return int(bool(findings))
+    rows = [{"finding": finding} for finding in findings[:MAX_FINDINGS]]
+    print_table(rows, title=database.safe_url, empty=f"{database.safe_url}: no findings.")
+    if len(findings) > MAX_FINDINGS:
+        print_message(f"… and {len(findings) - MAX_FINDINGS:,} more. Print all with --json.")
+    return int(bool(findings))
 
 
 @app.command()
 def reader(
     create: Annotated[bool, typer.Option("--create", help="Create the role now, with the login of --db")] = False,
-    name: Annotated[str, typer.Option(help="Name of the role")] = query.READER_NAME,
+    name: Annotated[str, typer.Option(help="Name of the role")] = reader_role.READER_NAME,
     db: DatabaseUrl = DEFAULT_DATABASE,
     json: AsJson = False,
 ) -> None:
     """Print the statements that create a read-only PostgreSQL role for `emtc sql` and the page SQL, or run them."""
     database = open_database(db, create=False)
-    made = query.create_reader(database, name=name) if create else None
-    statements, url = ([], made) if made else query.describe_reader(database, name=name)
+    made = reader_role.create_reader(database, name=name) if create else None
+    statements, url = ([], made) if made else reader_role.describe_reader(database, name=name)
     if json:
-        sys.stdout.write(dumps({"statements": statements, "variable": query.READER_VARIABLE, "url": url}) + "\n")
+        sys.stdout.write(dumps({"statements": statements, "variable": reader_role.READER_VARIABLE, "url": url}) + "\n")
         return
     for statement in statements:
         sys.stdout.write(f"{statement};\n")
@@ -197,7 +196,7 @@ def reader(
         "Run these statements as an administrator of the server." if statements else f"Created the role {name}."
     )
     print_message("Then set this variable for the app and `emtc sql`. It contains the role's password; keep it secret:")
-    sys.stdout.write(f"{'-- ' if statements else ''}export {query.READER_VARIABLE}='{url}'\n")
+    sys.stdout.write(f"{'-- ' if statements else ''}export {reader_role.READER_VARIABLE}='{url}'\n")
 
 
 def sql(

@@ -23,7 +23,7 @@ from app.cli.output import (
 )
 from app.cli.progress import show_progress
 from app.cli.runs import apply_to_runs, choose_runs
-from app.jobs.launch import check_startable, find_obs_warning, find_success_warning, launch_run
+from app.jobs.launch import check_startable, launch_run
 from app.jobs.resume import (
     CheckpointStatus,
     check_can_restart,
@@ -85,8 +85,6 @@ def train(
     )
     _allow_typed(run_config, map, set or ())
     check_startable(run_config)
-    for warning in filter(None, (find_success_warning(run_config), find_obs_warning(run_config))):
-        print_message(f"Warning: {warning}")
     database = open_database(db)
     if message := describe_files_folder(database):
         print_message(message)

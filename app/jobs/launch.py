@@ -20,11 +20,10 @@ import psutil
 
 from app.analysis.format import format_run_count
 from app.analysis.provenance import library_versions
-from app.jobs.env_probe import Probe, check_fits, needs_rule, probe, warn_about_obs, warn_about_success
 from emtc_core.config.resolve import resolve
 from emtc_core.config.run import RunConfig
 from emtc_core.envs.base import EnvInfo
-from emtc_core.envs.registry import check_available, check_trusted, get_env_info, needs_trial
+from emtc_core.envs.registry import check_available, check_importable, check_trusted, get_env_info
 from emtc_core.errors import EmtcError, RunStateError, StorageError, make_cuda_error
 from emtc_core.kernel_cache import check_kernel_cache
 from emtc_core.plugins import FOLDER_VARIABLE, get_user_folder
@@ -81,44 +80,19 @@ def check_startable(config: RunConfig) -> None:
     """Check that this machine can run a configuration, before anything is created.
 
     Raises:
-        EnvUnavailableError: If the environment is missing, its module is not on the user's list of trusted modules, or
-            its trial fails.
+        EnvUnavailableError: If the environment or its module is missing, or its module is not on the user's list of
+            trusted modules.
         StorageError: If EMTC_FILES is not a folder that can be written.
-        ConfigError: If CUDA is required and not available, the replay buffer does not fit into memory, or compiled
-            kernels cannot be stored.
+        ConfigError: If CUDA is required and not available, or compiled kernels cannot be stored.
     """
     check_files_folder()
     check_kernel_cache()
     check_available(config.env)
     check_trusted(config.env)
-    if needs_trial(config.env):
-        check_fits(config, probe(config.env))
+    check_importable(config.env)
     for key in ("device", "replay_device"):
         if getattr(config.train, key) == "cuda" and not _has_cuda():
             raise make_cuda_error(f"train.{key}")
-
-
-def find_success_warning(config: RunConfig) -> str:
-    """Return a warning if no episode or every episode of a startable run would be a success; else an empty text."""
-    return warn_about_success(config, probe(config.env)) if needs_trial(config.env) else ""
-
-
-def find_obs_warning(config: RunConfig) -> str:
-    """Return a warning if the observations of a startable run never change; else an empty text."""
-    return warn_about_obs(config, probe(config.env)) if needs_trial(config.env) else ""
-
-
-def find_missing_success_rule(config: RunConfig) -> Probe | None:
-    """Return the trial of an environment that reports no success, if the run needs a success rule; else None.
-
-    Raises:
-        EnvUnavailableError: If the trial fails, or the module is not on the user's list of trusted modules.
-    """
-    if not needs_trial(config.env):
-        return None
-    check_trusted(config.env)
-    trial = probe(config.env)
-    return trial if needs_rule(config, trial) else None
 
 
 def launch_run(db: Database, config: RunConfig, *, name: str | None = None, launch_token: str | None = None) -> str:

@@ -16,6 +16,7 @@ import torch
 
 from app.jobs.compilation import log_compilation
 from app.jobs.env_calls import EnvCalls
+from app.jobs.external_env import ExternalEnv, check_fits
 from app.jobs.launch import LOG_NAME
 from app.jobs.provenance import record_provenance
 from app.jobs.signals import StopSignals, record_stop, stop_signals
@@ -26,7 +27,7 @@ from emtc_core.config.train import EnvConfig
 from emtc_core.control import Control, StopRequested
 from emtc_core.devices import choose_device
 from emtc_core.envs.base import VectorEnv
-from emtc_core.envs.registry import check_trusted, make_env
+from emtc_core.envs.registry import check_trusted, is_external, make_env
 from emtc_core.errors import CheckpointError, EmtcError, RunInterruptedError, RunStateError, StorageError
 from emtc_core.plugins import describe_failure, find_failed_plugin, get_plugin
 from emtc_core.threads import choose_threads, configure_threads
@@ -254,13 +255,20 @@ def _make_trainer(
     def make(env: EnvConfig, n_envs: int) -> VectorEnv:
         return env_calls.watch(env_calls.run("its start", make_env, env, n_envs=n_envs))
 
+    def make_for_training() -> VectorEnv:
+        env = env_calls.run("its start", make_env, config.env, n_envs=config.train.n_envs)
+        if is_external(config.env):
+            check_fits(config, env.info)
+            env = ExternalEnv(env, config)
+        return env_calls.watch(env)
+
     shifted, n_eval_envs = (
         make_robust_env_config(config.env, config.eval),
         min(config.eval.episodes, config.train.n_envs),
     )
     return Trainer(
         config,
-        env=make(config.env, config.train.n_envs),
+        env=make_for_training(),
         eval_env=make(config.env, n_eval_envs),
         robust_env=make(shifted, n_eval_envs) if shifted else None,
         recorder=recorder,

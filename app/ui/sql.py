@@ -1,7 +1,8 @@
 """The SQL page: the query form with examples, the description of the tables, and the result with its downloads."""
 
-import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
@@ -22,15 +23,15 @@ from app.ui import data, messages, view
 from app.ui.page_state import Choice, Flag, Text, in_form
 from app.ui.widgets import files
 from app.ui.widgets.result_table import number_columns
-from emtc_core.errors import EmtcError, StorageError
-from storage.sql_console.glossary import EXAMPLES, describe_schema
-from storage.sql_console.query import MAX_QUERY_LENGTH, QueryResult, run_query
+from storage.sql.glossary import EXAMPLES, describe_schema
+from storage.sql.query import MAX_QUERY_LENGTH, QueryCancel, QueryResult, run_query
 
 _QUERY: Final = Text("q", "sql", max_characters=MAX_QUERY_LENGTH)
 _TABLE: Final = Choice("table", "sql", accepts_labels=True)
 _ROWS: Final = Choice("rows", "sql")
 _SHOWS_CHART: Final = Flag("chart", "sql")
-_RESULT: Final = "answer"
+_STATE: Final = "sql_query"
+"""Key of the session's last `_SubmittedQuery`."""
 _FORMATS: Final[dict[TableFormat, str]] = {"csv": "CSV", "parquet": "Parquet"}
 _RUN_ID_COLUMNS: Final = ("id", "run_id", "run")
 _MAX_LINKED: Final = 1000
@@ -47,8 +48,19 @@ _MAX_CHARTED: Final = 5000
 _ROW_LIMITS: Final = (100, 1000, 10_000, 100_000)
 _DEFAULT_ROW_LIMIT: Final = 1000
 _TIMEOUT_S: Final = 10.0
-_SLOTS: Final = threading.BoundedSemaphore(2)
-"""Limits the number of queries that run at the same time on this server; each runs in a separate process."""
+_WAIT_S: Final = 0.5
+"""A query that takes longer has a Cancel button."""
+_CHECK_EVERY_S: Final = 0.5
+_THREADS: Final = ThreadPoolExecutor(4, thread_name_prefix="sql")
+"""Runs the queries of all sessions of this server. Further queries wait."""
+
+
+@dataclass(frozen=True)
+class _SubmittedQuery:
+    """A query that runs or has ended."""
+
+    result: Future[QueryResult]
+    cancel: QueryCancel
 
 
 def show() -> None:
@@ -73,7 +85,9 @@ def show() -> None:
             help="One read-only statement. The query is part of the link to this page.",
         )  # fmt: skip
     if is_submitted:
-        _run_query(query or "", limit or _DEFAULT_ROW_LIMIT)
+        _submit_query(query or "", limit or _DEFAULT_ROW_LIMIT)
+    if (submitted := _get_submitted()) is not None and not submitted.result.done():
+        st.fragment(_show_running, run_every=_CHECK_EVERY_S)(submitted)
     st.caption(
         f"Ctrl+Enter runs the query. The time limit is {_TIMEOUT_S:.0f} s. For longer queries use `emtc sql` on the "
         "command line."
@@ -102,10 +116,14 @@ def show_schema() -> None:
 
 
 def show_result() -> None:
-    """Draw the result of the last query, if there is one."""
-    result = st.session_state.get(_RESULT)
-    if not isinstance(result, QueryResult):
+    """Draw the result of the last query, or its error, if it has ended."""
+    submitted = _get_submitted()
+    if submitted is None or not submitted.result.done():
         return
+    if (error := submitted.result.exception()) is not None:
+        messages.error(error)
+        return
+    result = submitted.result.result()
     st.subheader("Result")
     with st.container(horizontal=True, horizontal_alignment="distribute", vertical_alignment="center"):
         count = result.truncation or f"{format_count(len(result.rows))} row{'' if len(result.rows) == 1 else 's'}."
@@ -188,15 +206,24 @@ def _store_query() -> None:
     _ROWS.store(_DEFAULT_ROW_LIMIT)
 
 
-def _run_query(query: str, limit: int) -> None:
-    st.session_state.pop(_RESULT, None)
-    try:
-        if not _SLOTS.acquire(blocking=False):
-            raise StorageError("Other queries are running. Try again in a few seconds.")
-        try:
-            with st.spinner("Running the query …"):
-                st.session_state[_RESULT] = run_query(data.database(), query, max_rows=limit, seconds=_TIMEOUT_S)
-        finally:
-            _SLOTS.release()
-    except EmtcError as exc:
-        messages.error(exc)
+def _get_submitted() -> _SubmittedQuery | None:
+    return st.session_state.get(_STATE)
+
+
+def _submit_query(query: str, limit: int) -> None:
+    """Start a query in a thread and cancel the query before it. Wait a moment, because most queries are fast."""
+    if (previous := _get_submitted()) is not None:
+        previous.cancel.cancel()
+    cancel = QueryCancel()
+    result = _THREADS.submit(run_query, data.database(), query, max_rows=limit, seconds=_TIMEOUT_S, cancel=cancel)
+    st.session_state[_STATE] = _SubmittedQuery(result, cancel)
+    wait([result], timeout=_WAIT_S)
+
+
+def _show_running(submitted: _SubmittedQuery) -> None:
+    """Draw that the query runs, and the Cancel button. A fragment: it draws the whole page when the query has ended."""
+    if submitted.result.done():
+        st.rerun()
+    with st.container(horizontal=True, vertical_alignment="center", border=True):
+        st.markdown("The query is running.")
+        st.button("Cancel", icon=":material/close:", key="cancel", on_click=submitted.cancel.cancel)

@@ -48,7 +48,7 @@ from emtc_core.envs.zoo import examples
 from emtc_core.envs.zoo.examples import EXAMPLES
 from emtc_core.errors import EnvDataError, EnvUnavailableError
 from emtc_core.install import get_install_command
-from emtc_core.plugins import import_user_module
+from emtc_core.plugins import has_user_module, import_user_module
 
 if TYPE_CHECKING:
     from pettingzoo import ParallelEnv
@@ -86,9 +86,7 @@ def make_env(config: EnvConfig, *, n_envs: int) -> VectorEnv:
             something other than a parallel environment.
     """
     check_can_run("pettingzoo", find_unavailable_reason(), HOW_TO_GET)
-    if config.map in EXAMPLES and (packages := examples.list_missing_packages(config.map)):
-        obstacle = f"{config.map} lacks {' and '.join(packages)}."
-        check_can_run("pettingzoo", obstacle, get_install_command(examples.EXTRA))
+    check_module(config.map)
     factory = _load_factory(config.map)
     try:
         envs = [factory() for _ in range(n_envs)]
@@ -110,6 +108,26 @@ def make_env(config: EnvConfig, *, n_envs: int) -> VectorEnv:
             subject="env.map",
         )
     return PettingZooEnv(envs, map=config.map, config=config.pettingzoo)
+
+
+def check_module(map: str) -> None:
+    """Check that the packages of a wrapped game or the top-level module of a user's map are found, without an import.
+
+    Raises:
+        EnvUnavailableError: If one is not found.
+    """
+    if map in EXAMPLES:
+        if packages := examples.list_missing_packages(map):
+            obstacle = f"{map} lacks {' and '.join(packages)}."
+            check_can_run("pettingzoo", obstacle, get_install_command(examples.EXTRA))
+        return
+    module = _parse_map(map)[0].partition(".")[0]
+    if not has_user_module(module):
+        raise EnvUnavailableError(
+            f"env.map names a module that cannot be imported: No module named {module!r}.",
+            reason="not_importable",
+            subject="env.map",
+        )
 
 
 def make_scene(map: str, states: NDArray[np.float32]) -> Scene:

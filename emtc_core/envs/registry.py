@@ -109,12 +109,17 @@ def check_available(config: EnvConfig) -> None:
         raise EnvUnavailableError(reason, hint="See: emtc doctor", reason="missing", subject=config.name)
 
 
-def needs_trial(config: EnvConfig) -> bool:
+def is_external(config: EnvConfig) -> bool:
     """Check whether the environment is a plug-in or imported by its map.
 
-    The sizes of such an environment, and whether it reports success, are known only after a trial.
+    Whether such an environment reports success is known only when it runs.
     """
     return config.name not in ADAPTERS or config.name in IMPORTED_BY_MAP
+
+
+def describe_env(config: EnvConfig) -> str:
+    """Return the name of an environment in messages: the import path of its map, or the name of the environment."""
+    return config.map if config.name in IMPORTED_BY_MAP else config.name
 
 
 def list_env_names() -> list[str]:
@@ -139,6 +144,18 @@ def check_trusted(config: EnvConfig) -> None:
     """
     if config.name in IMPORTED_BY_MAP:
         check_listed(config.map)
+
+
+def check_importable(config: EnvConfig) -> None:
+    """Check that the module of a map is installed or in the user's folder. It is not imported.
+
+    Raises:
+        EnvUnavailableError: If it is not found, or a package of a wrapped game is missing.
+    """
+    if config.name in IMPORTED_BY_MAP:
+        from emtc_core.envs.pettingzoo import check_module
+
+        check_module(config.map)
 
 
 def make_scene(env: str, map: str, states: NDArray[np.float32], actions: NDArray[np.integer] | None = None) -> Scene:

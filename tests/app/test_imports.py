@@ -22,7 +22,7 @@ from storage.bundles.contents import THIN
 from storage.bundles.import_bundle import import_bundle
 from storage.bundles.write import write_bundle
 from storage.engine import Database, open_database
-from storage.maintenance.check_run import check_run
+from storage.maintenance.check import check_run
 from storage.models import Evaluation, Run
 from storage.queries.curves import evaluations
 from storage.queries.run_search import RunFilter, matching_ids

@@ -12,7 +12,7 @@ from app.figures.image_options import LABELS
 from storage.engine import open_database
 from storage.queries.episode_search import find_episodes, find_playbacks
 from storage.queries.search_terms import parse_text, split_search
-from storage.sql_console.query import run_query
+from storage.sql.query import run_query
 
 UI = Path(app.__file__).parent / "ui"
 PROSE = frozenset(

@@ -4,7 +4,6 @@ import sys
 
 import pytest
 
-from app.jobs import env_probe
 from emtc_core import plugins
 from tests.pages.test_pages import open_page, said
 
@@ -15,7 +14,6 @@ LAB = "tests.core.lab_example"
 def lab(empty, monkeypatch):
     """An app started with EMTC_PLUGINS, its caches as new."""
     monkeypatch.setattr(plugins, "_REGISTERED", {})
-    monkeypatch.setattr(env_probe, "_RESULTS", {})
     monkeypatch.setenv(plugins.VARIABLE, LAB)
     sys.modules.pop(LAB, None)
     plugins._import_listed_modules.cache_clear()

@@ -150,7 +150,7 @@ def test_a_value_that_is_not_found_is_named_in_one_line(seeded, page, query, sho
     ],
 )
 def test_an_address_with_a_label_as_earlier_versions_wrote_still_opens(seeded, page, query, widget, value):
-    from storage.sql_console.glossary import describe_schema
+    from storage.sql.glossary import describe_schema
 
     meaning = next(table.meaning for table in describe_schema() if table.name == "metrics")
     query = {name: f"{text}{meaning}" if name == "table" else text for name, text in query.items()}

@@ -6,7 +6,7 @@ import pytest
 from streamlit.delta_generator import DeltaGenerator
 
 from storage.queries.runs import list_runs
-from storage.sql_console.glossary import EXAMPLES
+from storage.sql.glossary import EXAMPLES
 from tests.pages.test_pages import open_page, said
 
 
@@ -68,6 +68,17 @@ def test_an_invalid_query_shows_one_error(seeded, query):
     assert len(app.error) == 1
     assert len(app.dataframe) == 1
     assert list_runs(seeded[0]).to_dict("records") == before
+
+
+def test_a_long_query_can_be_cancelled(seeded):
+    app = run_query(
+        open_page("sql"), "with recursive c(x) as (select 1 union all select x + 1 from c) select sum(x) from c"
+    )
+    app.button(key="cancel").click().run()
+    while any(button.key == "cancel" for button in app.button):
+        app.run()
+    assert "cancelled" in app.error[0].value
+    assert not run_query(app, "select 1 as one").error
 
 
 def test_a_link_inserts_the_query_and_does_not_run_it(seeded):

@@ -15,7 +15,7 @@ from emtc_core.config.resolve import resolve
 from emtc_core.control import StopRequested
 from emtc_core.errors import StorageError
 from storage.engine import Database, open_database
-from storage.maintenance.check_run import check_run
+from storage.maintenance.check import check_run
 from storage.queries.runs import list_runs
 from storage.runs import lifecycle
 from storage.runs.changes import create_run

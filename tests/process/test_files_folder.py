@@ -15,7 +15,7 @@ from sqlalchemy import text
 
 from app.bench.postgres import temporary_postgres_database
 from storage.engine import Database, open_database
-from storage.maintenance.check_run import check_run
+from storage.maintenance.check import check_run
 from tests.process.trainers import emtc, environment, train_command, wait_until
 
 STEPS = 1500

@@ -1,4 +1,4 @@
-"""`emtc db stats | thin | vacuum | backup`: counted first, done when told, one sentence where it cannot be."""
+"""`emtc db check | stats | thin | vacuum | backup`: counted first, done when told, one sentence where it cannot be."""
 
 import json
 import shutil
@@ -38,6 +38,21 @@ def test_stats_name_runs_and_kinds(place: tuple[str, str], capsys: pytest.Captur
     assert run(["db", "stats", "--db", place[0], "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert {each["run_id"]: each["total"] > 0 for each in facts["runs"]}[place[1]]
+
+
+def test_a_check_lists_what_is_wrong(place: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    url, run_id = place
+    assert run(["db", "check", url]) == 0
+    assert "no findings" in capsys.readouterr().out
+    db = open_database(url)
+    with db.transaction() as connection:
+        connection.exec_driver_sql("delete from transitions where env_step = 3")
+    db.dispose()
+    assert run(["db", "check", url]) == 1
+    assert run_id in capsys.readouterr().out
+    assert run(["db", "check", "--db", url, "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert (report["database"], report["ok"], run_id in report["findings"][0]) == (url, False, True)
 
 
 def test_nothing_is_thinned_before_it_is_wanted(place: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,7 +116,7 @@ def test_what_cannot_be_done_is_one_sentence(
     assert fragment in told.err
 
 
-@pytest.mark.parametrize("command", ["stats", "vacuum", "backup"])
+@pytest.mark.parametrize("command", ["check", "stats", "vacuum", "backup"])
 def test_no_command_makes_a_database(tmp_path: Path, command: str) -> None:
     assert run(["db", command, str(tmp_path / "x.db")]) == 2
     assert list(tmp_path.iterdir()) == []

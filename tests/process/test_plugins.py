@@ -153,7 +153,7 @@ def ask(env: Mapping[str, str], query: str) -> list[Any]:
 def check_rows(run_id: str, env: Mapping[str, str]) -> str:
     """What breaks the invariants of a run's rows, as a process with this environment sees it."""
     code = (
-        "import os; from storage.engine import open_database; from storage.maintenance.check_run import check_run; "
+        "import os; from storage.engine import open_database; from storage.maintenance.check import check_run; "
         f"print(check_run(open_database(os.environ['EMTC_DB'], create=False), {run_id!r}))"
     )
     return subprocess.run(

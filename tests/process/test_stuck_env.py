@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from storage.engine import open_database
-from storage.maintenance.check_run import check_run
+from storage.maintenance.check import check_run
 from storage.runs.lifecycle import State
 from storage.runs.rows import find_run
 from tests.process.trainers import EMTC, environment, read, wait_until

@@ -23,7 +23,7 @@ from sqlalchemy import JSON, TextClause, text
 from emtc_core.errors import RunStateError, StorageError
 from storage import clock, process_id
 from storage.engine import Database
-from storage.maintenance.check_run import check_run
+from storage.maintenance.check import check_run
 from storage.models import Base
 from storage.process_id import ProcessId
 from storage.recording.writer import DatabaseRecorder

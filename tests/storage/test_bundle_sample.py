@@ -11,7 +11,7 @@ from storage.bundles.contents import Contents, filter_snapshot, select_evenly_sp
 from storage.bundles.read import open_bundle
 from storage.bundles.write import write_bundle
 from storage.engine import open_database
-from storage.maintenance.check_run import check_run
+from storage.maintenance.check import check_run
 from storage.projections import save_projection
 from storage.queries.episodes import get_trajectory
 from storage.queries.memory import get_node, get_snapshot, list_snapshots

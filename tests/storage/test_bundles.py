@@ -22,7 +22,7 @@ from storage.bundles.manifest import MANIFEST, STUDY, VERSION
 from storage.bundles.read import open_bundle
 from storage.bundles.write import write_bundle
 from storage.engine import Database, open_database
-from storage.maintenance.check_run import check_run
+from storage.maintenance.check import check_run
 from storage.maintenance.thin import Thinning, thin_run
 from storage.models import Base, EpisodeRow, ProjectionRow, Run, SnapshotRow, SweepRow, Transition
 from storage.process_id import process_columns

@@ -15,6 +15,7 @@ from storage import engine
 from storage.engine import Database, open_database
 from storage.files import run_folder
 from storage.runs.changes import create_run
+from storage.runs.rows import find_run
 from tests.errors import raises
 from tests.storage.records import CONFIG
 

@@ -1,6 +1,5 @@
 """A database from somebody else is data: nothing in it acts, leads out of its folder or stops a reader for long."""
 
-import json
 import shutil
 import stat
 from pathlib import Path
@@ -10,7 +9,6 @@ import pytest
 from emtc_core.errors import StorageError
 from storage.engine import Database, open_database, sweep_folder
 from storage.files import run_folder
-from storage.maintenance.check_database import check_database
 from storage.queries.runs import list_runs
 from storage.runs.changes import create_run
 from tests.errors import raises
@@ -32,16 +30,6 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 def recorded(original: tuple[Path, str], tmp_path: Path) -> tuple[Path, str]:
     shutil.copytree(original[0].with_suffix(".files"), tmp_path / "emtc.files")
     return Path(shutil.copy(original[0], tmp_path)), original[1]
-
-
-def refuse(map: str) -> bool:
-    return False
-
-
-def test_a_sound_database_has_no_finding(recorded: tuple[Path, str]) -> None:
-    path, _ = recorded
-    report = check_database(f"sqlite:///{path}", is_allowed=refuse)
-    assert (report.findings, report.runs, report.is_valid) == ((), 1, True)
 
 
 def test_a_hostile_id_is_no_path_and_no_run(recorded: tuple[Path, str]) -> None:
@@ -66,16 +54,6 @@ def test_a_database_of_no_schema_is_not_opened(recorded: tuple[Path, str], act: 
         with pytest.raises(StorageError) as caught:
             open_database(f"sqlite:///{path}", read_only=read_only)
         assert "\n" not in str(caught.value)
-
-
-def test_the_module_of_a_sweeps_file_is_reported(recorded: tuple[Path, str]) -> None:
-    path, _ = recorded
-    plan = json.dumps({"file": {"env": "pettingzoo", "map": ["os:getcwd"]}, "runs": []})
-    values = ("abc12345", "x", "active", "2026-01-01 00:00:00", 1, plan)
-    tamper(path, ("insert into sweeps (id, name, status, created_at, jobs, plan) values (?, ?, ?, ?, ?, ?)", values))
-    (finding,) = check_database(f"sqlite:///{path}", is_allowed=refuse).findings
-    assert (finding.kind, "os:getcwd" in finding.what) == ("danger", True)
-    assert check_database(f"sqlite:///{path}", is_allowed=lambda map: map == "os:getcwd").findings == ()
 
 
 def test_what_is_made_is_private_to_its_user(tmp_path: Path) -> None:

@@ -11,11 +11,10 @@ import pytest
 from sqlalchemy import Row, func, select, update
 
 from emtc_core.errors import DataRemovedError, RunStateError, StorageError
-from storage.engine import Database, open_database
+from storage.engine import PAGE_BYTES, Database, open_database
 from storage.files import run_folder
 from storage.maintenance.backup import back_up_database, list_active_runs, vacuum
-from storage.maintenance.check_database import check_database
-from storage.maintenance.check_run import check_run
+from storage.maintenance.check import check_database, check_run
 from storage.maintenance.sizes import measure_sizes
 from storage.maintenance.thin import RemovedData, Thinning, count_thinning, thin_run
 from storage.models import EpisodeRow, Run, SnapshotRow, Transition, TransitionSummary
@@ -120,8 +119,7 @@ def test_curves_and_invariants_outlive_a_thinning(db: Database, ended: str) -> N
     assert sums[0].n == 120
     assert evaluations(db, ended).equals(curve)
     assert len(list_episodes(db, ended)) == 12
-    assert check_run(db, ended) == []
-    assert check_database(db.url, is_allowed=lambda map: True).findings == ()
+    assert check_database(db) == []
 
 
 def test_a_thinned_trajectory_is_said_to_be_so(db: Database, ended: str) -> None:
@@ -277,6 +275,45 @@ def test_a_backup_ends_although_others_write_without_a_pause(
     with closing(sqlite3.connect(place)) as copy:
         assert copy.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     db.dispose()
+
+
+def test_a_check_of_a_database_names_the_runs_with_wrong_rows(db: Database, ended: str) -> None:
+    other = create_run(db, CONFIG, target_steps=100, versions={})
+    assert check_database(db) == []
+    with db.transaction() as connection:
+        connection.execute(update(Transition).where(Transition.env_step == 5).values(beta=0.123))
+        connection.execute(update(Run).where(Run.id == other).values(env_steps=7))
+    errors = check_database(db)
+    assert any(ended in error and "beta" in error for error in errors)
+    assert any(other in error and "env_steps" in error for error in errors)
+
+
+def test_a_check_of_a_database_goes_on_after_a_run_that_cannot_be_read(db: Database, ended: str) -> None:
+    with db.transaction() as connection:
+        connection.execute(update(SnapshotRow).values(slot=b"no array"))
+        connection.execute(update(EpisodeRow).values(trajectory=b"no array"))
+    other = create_run(db, CONFIG, target_steps=100, versions={})
+    with db.transaction() as connection:
+        connection.execute(update(Run).where(Run.id == other).values(env_steps=7))
+    errors = check_database(db)
+    assert {error.partition(":")[0] for error in errors} == {ended, other}
+
+
+def test_a_check_of_a_file_finds_damaged_pages(ready_sqlite_url: str) -> None:
+    db = open_database(ready_sqlite_url)
+    record_everything(db, create_run(db, CONFIG, target_steps=100, versions={}))
+    assert db.path is not None
+    db.dispose()
+    with closing(sqlite3.connect(db.path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    with db.path.open("r+b") as file:  # the pages with the newest rows
+        file.seek(-2 * PAGE_BYTES, 2)
+        file.write(b"\xff" * 2 * PAGE_BYTES)
+    damaged = open_database(ready_sqlite_url, read_only=True)
+    errors = check_database(damaged)
+    assert errors
+    assert all("file is damaged" in error for error in errors)
+    damaged.dispose()
 
 
 def test_a_server_that_only_shows_keeps_everything(db: Database, ended: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from emtc_core.errors import StorageError
 from storage.engine import Database, open_database
 from storage.files import run_folder
 from storage.maintenance.backup import back_up_database
-from storage.maintenance.check_run import check_run
+from storage.maintenance.check import check_run
 from storage.maintenance.sizes import measure_sizes
 from storage.maintenance.thin import Thinning, thin_run
 from storage.queries.runs import list_runs

@@ -6,7 +6,7 @@ from emtc_core.control import Question
 from emtc_core.errors import RunStateError
 from emtc_core.recorder import AnswerRecord
 from storage.engine import Database
-from storage.maintenance.check_run import check_run
+from storage.maintenance.check import check_run
 from storage.models import get_first_playback
 from storage.queries.curves import evaluations
 from storage.queries.episode_search import find_playbacks

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import event
 
 from storage.engine import open_database
-from storage.maintenance.check_run import check_run
+from storage.maintenance.check import check_run
 from storage.recording import writer
 from storage.recording.writer import DatabaseRecorder
 from storage.runs.changes import create_run

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, event, select, text
 from emtc_core.errors import RunStateError, StorageError
 from storage.engine import Database, open_database
 from storage.files import StateFile, read_stall_reason
-from storage.maintenance.check_run import check_run
+from storage.maintenance.check import check_run
 from storage.models import Transition
 from storage.queries.curves import metric_points
 from storage.queries.episodes import get_trajectory

@@ -9,7 +9,7 @@ from sqlalchemy import func, select, update
 
 from emtc_core.errors import RunNotFoundError, RunStateError
 from storage.engine import Database
-from storage.maintenance.check_run import check_run
+from storage.maintenance.check import check_run
 from storage.models import Base, Run
 from storage.process_id import get_process_id
 from storage.queries.memory import list_snapshots

@@ -22,7 +22,7 @@ from storage.bundles.import_bundle import import_bundle
 from storage.bundles.write import write_bundle
 from storage.engine import Database, open_database
 from storage.maintenance.backup import back_up_database, vacuum
-from storage.maintenance.check_run import check_run
+from storage.maintenance.check import check_run
 from storage.maintenance.thin import Thinning, thin_run
 from storage.queries.runs import list_runs
 from storage.runs.changes import create_run, start_again

@@ -31,7 +31,7 @@ from emtc_core.config.run import RunConfig
 from emtc_core.errors import ConfigError, StorageError
 from storage.engine import Database
 from storage.files import remove_run_folder
-from storage.maintenance.check_run import check_run
+from storage.maintenance.check import check_run
 from storage.queries.runs import list_runs
 from storage.retry import retry_transient
 from tests.report import add_json_option, limited, run_and_report

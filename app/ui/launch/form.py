@@ -16,8 +16,6 @@ from app.jobs.launch import (
     TYPICAL_SPEED,
     check_startable,
     estimate,
-    find_obs_warning,
-    find_success_warning,
     launch_run,
 )
 from app.jobs.launch_request import ALGO, ALSO, CHOICES, DEFAULTS, ENV, MAP, NAME, PRESET, SEEDS, STEPS, Request
@@ -39,7 +37,7 @@ from storage.files import describe_files_folder
 
 TYPE_A_MAP = (
     "Type the map as module:factory, for example my_game:make. The factory makes your environment. It is imported only "
-    f"if {VARIABLE} of this machine lists the module, and it is tried for some episodes before the start."
+    f"if {VARIABLE} of this machine lists the module, and only by the trainer."
 )
 _TOKEN = "launch_token"
 _MAX_MESSAGES = 4
@@ -87,8 +85,6 @@ def show() -> None:
     elif not faults and not request.choices[MAP]:
         st.info(TYPE_A_MAP, icon=":material/edit:")
     _settings(texts, request, faults, excluded=rule_keys)
-    if config is not None and not faults:
-        _show_warnings(config)
     with st.container(key="launch_bar"):
         _show_faults(faults)
         if plan is not None and not faults:
@@ -312,15 +308,6 @@ def _find_start_faults(config: RunConfig) -> dict[str, Fault]:
     except EmtcError as exc:
         return launch_request.place_faults(exc)
     return {}
-
-
-def _show_warnings(config: RunConfig) -> None:
-    """Draw the warnings of the trial of an environment: no success, or constant observations."""
-    with messages.guarded():
-        if warning := find_success_warning(config):
-            st.warning(escape_markdown(warning), icon=":material/flag:")
-        if warning := find_obs_warning(config):
-            st.warning(escape_markdown(warning), icon=":material/visibility_off:")
 
 
 def _show_faults(faults: Mapping[str, Fault]) -> None:

@@ -1,4 +1,4 @@
-"""The question that Launch asks if the environment never reports a success: which episodes count as a success?"""
+"""The choice on Launch which episodes count as a success, for environments that may not report a success."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,24 +6,22 @@ import streamlit as st
 
 from app.analysis.format import escape_markdown
 from app.jobs import launch_request
-from app.jobs.env_probe import describe_env
-from app.jobs.launch import find_missing_success_rule
 from app.jobs.launch_request import Request
 from app.ui.launch import address
 from emtc_core.config.run import RunConfig
 from emtc_core.config.values import format_argument
-from emtc_core.errors import EmtcError
+from emtc_core.envs.registry import describe_env, is_external
 
 SUCCESS, THRESHOLD = "memory.success", "memory.success_threshold"
 KEYS = frozenset({SUCCESS, THRESHOLD})
 _BY_RETURN, _FLAG = "return_threshold", "flag"
-_RULES = {_BY_RETURN: "an episode return of at least", _FLAG: "only what the environment reports"}
+_RULES = {_FLAG: "what the environment reports", _BY_RETURN: "an episode return of at least"}
 
 
 def choose(
     texts: Mapping[str, str], request: Request, maps: Mapping[str, Sequence[str]]
 ) -> tuple[RunConfig | None, frozenset[str]]:
-    """Draw the choice of a rule if the run needs one.
+    """Draw the choice of a rule if the run uses successes and its environment may not report them.
 
     Args:
         texts: Field of the form → text.
@@ -35,28 +33,23 @@ def choose(
     """
     other_texts = {key: text for key, text in texts.items() if key not in KEYS}
     config = launch_request.check_request(other_texts, maps).config
-    trial = None
-    if config is not None:
-        try:
-            with st.spinner("Trying the environment …"):
-                trial = find_missing_success_rule(config)
-        except EmtcError:  # the check before the start reports this error
-            trial = None
-    if config is None or trial is None:
+    if config is None or not (config.uses_incentive and is_external(config.env)):
         return request.config, frozenset()
     with st.container(border=True, key="success-rule"):
         st.markdown("**What counts as a success?**")
+        name = escape_markdown(describe_env(config.env))
         st.caption(
-            f"In random play, {escape_markdown(describe_env(config.env))} never reported a win. Without a success "
-            f"there is no incentive (ρ stays 0). {escape_markdown(trial.returns_text.capitalize())} [env return]."
+            f"{name} reports a success if an info of an agent contains won, is_success or battle_won. Without a "
+            "success there is no incentive (ρ stays 0). The log of the run warns if no info contains one."
         )
         left, right = st.columns(2, vertical_alignment="bottom")
-        rule = texts.get(SUCCESS, _BY_RETURN)
+        default_rule = config.memory.success
+        rule = texts.get(SUCCESS, default_rule)
         answer = {SUCCESS: rule}
         with left:
             st.radio(
                 "Success", list(_RULES), format_func=_RULES.__getitem__, horizontal=True, help=f"`--set {SUCCESS}=…`",
-                **address.bind(SUCCESS, f"success-{config.env.map}", rule),
+                **address.bind(SUCCESS, f"success-{config.env.map}", rule, default=default_rule),
             )  # fmt: skip
         if rule == _BY_RETURN:
             with right:

@@ -1,1 +1,0 @@
-"""SQL queries of users: `question` starts `worker`, a process that can only read. `glossary` describes the tables."""
