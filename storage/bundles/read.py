@@ -279,7 +279,7 @@ def _write_study(member: IO[bytes], study: Path, manifest: BundleManifest, name:
 
 
 def _prepare_database(study: Path, place: Path, *, is_trusted: bool) -> None:
-    """Check the rows of a database unless it is trusted; create its indexes and upgrade it to the current schema."""
+    """Check the rows of a database unless it is trusted, and create its indexes."""
     name = place.name
     try:
         url = sqlite_address(study)
