@@ -159,7 +159,7 @@ def test_nothing_to_compare_is_an_empty_chart() -> None:
 
 def test_provenance_names_run_seed_settings_and_code() -> None:
     config = stored(seed=1)
-    (line,) = describe_runs([SimpleNamespace(id="3m-1", config=config, versions={"emtc_lab": "0.1.0"})])
+    (line,) = describe_runs([SimpleNamespace(id="3m-1", map="3m", config=config, versions={"emtc_lab": "0.1.0"})])
     assert line == f"run 3m-1: emtc-qplex on 3m, seed 1, config {hash_config(config)}, emtc_lab 0.1.0"
     assert hash_config({"a": 1, "b": 2}) == hash_config({"b": 2, "a": 1, "seed": 7}) != hash_config({"a": 1})
 

@@ -14,7 +14,7 @@ def test_the_threshold_is_that_of_the_stored_settings_and_nothing_where_won_deci
 
 @pytest.mark.parametrize(
     "stored",
-    [{}, [], {"memory": []}, {"memory": {"success": "return_threshold"}},
+    [{}, {"memory": {"success": "return_threshold"}},
      {"memory": {"success": "return_threshold", "success_threshold": "much"}},
      {"memory": {"success": "return_threshold", "success_threshold": float("nan")}}],
 )  # fmt: skip
