@@ -1,10 +1,10 @@
 """The database. Scripts and notebooks open it with `open_database` (see `storage.api`).
 
 The modules in this folder are used by all sub-packages (`models`, `engine`, `frames`, `blobs`, `arrays`, `guards`,
-`column_types`, `check_rows`, `private_files`, `process_id`, `retry`), or are small topics (`notebook`, `projections`,
-`alerts`, `figures`).
+`column_types`, `check_rows`, `files`, `private_files`, `process_id`, `retry`), or are small topics (`notebook`,
+`projections`, `alerts`, `figures`).
 
-The sub-packages import only those to their left: `files` < `runs` < `recording`, `queries` < `maintenance` < `bundles`,
+The sub-packages import only those to their left: `runs` < `recording`, `queries` < `maintenance` < `bundles`,
 `sql_console`. Each is one thing that a user does with runs. A division into reading and writing was tried and rejected:
 most features then needed three packages instead of two, and code that controls a run both reads and writes.
 

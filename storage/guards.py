@@ -1,7 +1,7 @@
 """Check of identifiers, texts for messages about invalid values, and removal of passwords from messages.
 
 A database from another person is not trusted, so its values are validated when they are read: columns in
-`storage.column_types`, blobs in `storage.blobs`, paths in `storage.private_files`. This module does not import
+`storage.column_types`, blobs in `storage.blobs`. This module does not import
 SQLAlchemy, because every command needs it before its first output.
 """
 
