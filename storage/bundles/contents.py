@@ -123,11 +123,6 @@ def copy_runs(
             _copy_snapshots(source, target, run_id, run_contents, renumber=renumber)
 
 
-def list_existing_runs(connection: Connection, run_ids: Sequence[str]) -> list[str]:
-    """List which of these runs the database already has, in the order of `run_ids`."""
-    return [run_id for run_id in run_ids if connection.execute(select(Run.id).where(Run.id == run_id)).first()]
-
-
 def select_evenly_spaced(steps: Sequence[int], n: int) -> list[int]:
     """Select at most `n` of the ascending environment steps. They are evenly spaced and include the last one.
 

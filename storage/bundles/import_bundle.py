@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from sqlalchemy import func, select
+from sqlalchemy import Connection, func, select
 
 from storage.address import sqlite_address
 from storage.bundles.bundle_cache import Bundle, clean_name
-from storage.bundles.contents import WHOLE, copy_runs, list_existing_runs
+from storage.bundles.contents import WHOLE, copy_runs
 from storage.bundles.read import find_cache, make_temporary_folder, open_bundle
 from storage.engine import Database, check_not_read_only, open_database
 from storage.models import Base, Run
@@ -55,9 +55,7 @@ def plan_import(db: Database, bundle: Bundle) -> ImportPlan:
     source = open_database(bundle.url, read_only=True)
     try:
         with source.read() as reader, db.read() as connection:
-            run_ids = list(reader.execute(select(Run.id).order_by(Run.created_at, Run.id)).scalars())
-            existing = list_existing_runs(connection, run_ids)
-            new = [run_id for run_id in run_ids if run_id not in set(existing)]
+            new, existing = _split_runs(reader, connection)
             rows = {}
             for name in _COUNTED_TABLES:
                 table = Base.metadata.tables[name]
@@ -83,9 +81,7 @@ def import_runs(db: Database, study: Path, name: str) -> BundleImport:
     source = open_database(sqlite_address(study), read_only=True)
     try:
         with source.read() as reader, db.transaction() as writer:
-            run_ids = list(reader.execute(select(Run.id).order_by(Run.created_at, Run.id)).scalars())
-            existing = list_existing_runs(writer, run_ids)
-            new = [run_id for run_id in run_ids if run_id not in set(existing)]
+            new, existing = _split_runs(reader, writer)
             copy_runs(reader, writer, new, WHOLE, renumber=True, tag=f"from {clean_name(name)}")
     finally:
         source.dispose()
@@ -107,3 +103,10 @@ def import_bundle(db: Database, place: Path, *, cache: Path | None = None) -> Bu
     with make_temporary_folder(cache or find_cache()) as folder:
         study, _ = open_bundle(place, cache=Path(folder))
         return import_runs(db, study, place.name)
+
+
+def _split_runs(source: Connection, target: Connection) -> tuple[list[str], list[str]]:
+    """Return the ids of the runs that the target does not have, and of those that it has, each oldest first."""
+    run_ids = source.execute(select(Run.id).order_by(Run.created_at, Run.id)).scalars().all()
+    existing = [run_id for run_id in run_ids if target.execute(select(Run.id).where(Run.id == run_id)).first()]
+    return [run_id for run_id in run_ids if run_id not in set(existing)], existing

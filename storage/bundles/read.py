@@ -135,7 +135,7 @@ def _open_archive(place: Path) -> Generator[zipfile.ZipFile]:
                 )
             yield archive
     except _ARCHIVE_ERRORS as error:
-        raise StorageError(f"{name} is damaged or incomplete: {shorten(str(error))}. Request the file again.") from error
+        raise StorageError(f"{name} is damaged or incomplete. Request the file again.") from error
     except OSError as error:
         raise StorageError(f"{name} cannot be unpacked: {error.strerror or error}.") from error
 
