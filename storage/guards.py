@@ -1,16 +1,6 @@
 """Check identifiers, make texts for messages about stored values, and remove passwords from messages.
 
-<<<<<<< HEAD
 This module does not import SQLAlchemy, because every command needs it before its first output.
-||||||| 90988a07
-A database from another person is not trusted, so its values are validated when they are read: columns in
-`storage.column_types`, blobs in `storage.blobs`, paths in `storage.private_files`. This module does not import
-SQLAlchemy, because every command needs it before its first output.
-=======
-A database from another person is not trusted, so its values are validated when they are read: columns in
-`storage.column_types`, blobs in `storage.blobs`. This module does not import
-SQLAlchemy, because every command needs it before its first output.
->>>>>>> cfb9c43abddf688c5e4fe49457fb3a932260b26c
 """
 
 import re
