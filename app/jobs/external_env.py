@@ -79,7 +79,9 @@ class ExternalEnv(VectorEnv):
         self._returns: list[float] = []
         self._is_checked = False
         self._has_constant_obs = True
+        self._max_length = 0
         self._first: Observation | None = None
+        self._t = 0
         self._episode_return = np.zeros(env.n_envs)
         self._is_over = np.ones(env.n_envs, bool)
 
@@ -93,6 +95,7 @@ class ExternalEnv(VectorEnv):
 
     def reset(self, seed: int | None = None) -> Observation:
         self._first = self._call("reset", self._env.reset, seed)
+        self._t = 0
         self._episode_return[:] = 0
         self._is_over[:] = False
         return self._first
@@ -121,6 +124,8 @@ class ExternalEnv(VectorEnv):
 
     def _check(self, observation: Observation) -> None:
         """Add one step to the statistics, and log the warnings if there are enough episodes."""
+        self._t += 1
+        self._max_length = max(self._max_length, self._t)
         is_running = ~self._is_over
         self._episode_return += np.where(is_running, observation.reward, 0.0)
         if self._first is not None:
@@ -158,7 +163,7 @@ class ExternalEnv(VectorEnv):
 
     def _find_obs_warning(self) -> str:
         """Return a warning if the observations never changed; else an empty text."""
-        if not self._has_constant_obs:
+        if not self._has_constant_obs or self._max_length < 2:
             return ""
         return (
             f"The observations of the agents of {self._name} never changed, so the agents cannot learn from them. "

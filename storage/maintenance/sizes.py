@@ -42,8 +42,6 @@ _ROW_BYTES: Final = {
     TransitionSummary: 110,
     **dict.fromkeys((Evaluation, RequestedEvaluationRow, PolicyEvaluation), 130),
 }
-_MAX_BYTES: Final = 1 << 50
-"""Upper limit of an estimate, because a damaged database can contain any number of steps."""
 _SAMPLED_EPISODES: Final = 200
 """Number of episodes per run whose trajectories are measured."""
 
@@ -176,7 +174,7 @@ def _measure_runs(connection: Connection, folder_sizes: Mapping[str, tuple[int, 
                 name=row.name,
                 status=row.status,
                 env_steps=row.env_steps,
-                transitions=min(max(row.env_steps, 0) * TRANSITION_BYTES, _MAX_BYTES) if row.has_steps else 0,
+                transitions=row.env_steps * TRANSITION_BYTES if row.has_steps else 0,
                 trajectories=trajectories.get(row.id, 0),
                 curves=curves.get(row.id, 0),
                 playbacks=playbacks.get(row.id, 0),
